@@ -1,0 +1,18 @@
+// The subcommands. Each add_* registers its options and a callback on the app; the callback runs the command and
+// throws ltrain::Error with the exit code when it fails.
+#pragma once
+#include <CLI/CLI.hpp>
+
+namespace ltrain::app {
+
+void add_run(CLI::App& app);         // run.cpp
+void add_plan(CLI::App& app);        // plan.cpp
+void add_data(CLI::App& app);        // data.cpp: data build, data inspect, tokenize
+void add_checkpoint(CLI::App& app);  // checkpoint.cpp: checkpoint list, verify, show
+void add_generate(CLI::App& app);    // generate.cpp
+void add_eval(CLI::App& app);        // eval.cpp
+void add_bench(CLI::App& app);       // bench.cpp
+void add_doctor(CLI::App& app);      // doctor.cpp
+void add_slurm(CLI::App& app);       // slurm.cpp
+
+}  // namespace ltrain::app

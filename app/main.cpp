@@ -1,0 +1,28 @@
+// ltrain: one command line, one file per subcommand.
+#include <cstdio>
+
+#include "app/commands.h"
+#include "kernels/core/error.h"
+
+int main(int argc, char** argv) {
+  using namespace ltrain;
+  CLI::App app{"ltrain trains large language models.\n"
+               "Example: ltrain run recipes/quickstart.yaml train.train_steps=100"};
+  app.name("ltrain");
+  app.set_version_flag("--version", std::string("ltrain 0.1.0"));
+  app.require_subcommand(1);
+  app::add_data(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    const int code = app.exit(e);
+    return code == 0 ? 0 : static_cast<int>(ExitCode::usage);
+  } catch (const Error& e) {
+    std::fprintf(stderr, "ltrain: %s\n", e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "ltrain: internal error: %s\n", e.what());
+    return static_cast<int>(ExitCode::internal);
+  }
+  return 0;
+}

@@ -1,0 +1,31 @@
+#include "kernels/core/meta.h"
+
+namespace ltrain {
+
+std::string_view op_class_name(OpClass c) {
+  constexpr std::string_view names[kOpClassCount] = {"matmul",        "attention", "elementwise",
+                                                     "cross_entropy", "optimizer", "collective"};
+  return names[static_cast<int>(c)];
+}
+
+TensorRecord* MetaTrace::new_record(std::string name) {
+  records_.emplace_back();
+  records_.back().name = std::move(name);
+  return &records_.back();
+}
+
+void MetaTrace::add(Stream& stream, const OpCost& op) {
+  const double seconds = cost_ ? cost_->seconds(op) : 0;
+  entries_.push_back({std::string(op.name), layer_, stream.name(), std::string(op.collective), std::string(op.axis),
+                      stream.clock, seconds, op.flops, op.bytes, op.wire_bytes, op.cls});
+  flops_ += op.flops;
+  stream.clock += seconds;
+}
+
+void MetaTrace::clear_entries() {
+  entries_.clear();
+  waits_.clear();
+  flops_ = 0;
+}
+
+}  // namespace ltrain

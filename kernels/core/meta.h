@@ -1,0 +1,96 @@
+// The meta device: what a step would do, recorded instead of done.
+//
+// Every op and collective that runs on a meta stream reports here: its cost (which a CostModel turns into seconds on
+// the stream's timeline) and the placements of what it reads and writes, which are checked by the rules of
+// `kernels/core/placement_rules.h`. Allocations are recorded by MetaAllocator (kernels/core/arena.h).
+#pragma once
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/core/placement.h"
+#include "kernels/core/stream.h"
+#include "kernels/core/tensor.h"
+
+namespace ltrain {
+
+/// What the meta device knows of one tensor (one allocation; views share it).
+struct TensorRecord {
+  std::string name;
+  Placements place;
+  bool zero = false;          ///< all zeros: takes the placement of the first thing added to it
+  std::string made_partial;   ///< "op in layer" that last made it P, for messages
+  std::string last_writer;
+};
+
+/// Kinds of work that a machine profile prices apart.
+enum class OpClass : uint8_t { matmul, attention, elementwise, cross_entropy, optimizer, collective };
+inline constexpr int kOpClassCount = 6;
+std::string_view op_class_name(OpClass c);
+
+/// One piece of work as the cost model sees it.
+struct OpCost {
+  std::string_view name;
+  OpClass cls = OpClass::elementwise;
+  DType dtype = DType::f32;
+  double flops = 0;
+  double bytes = 0;                 ///< read and written, each once
+  int64_t m = 0, n = 0, k = 0;      ///< matmul only: rows, columns, contraction
+  std::string_view collective;      ///< "all_reduce", ...; collectives only
+  std::string_view axis;            ///< mesh axis of the group
+  int group_size = 1;
+  double wire_bytes = 0;            ///< sent by this rank
+};
+
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  virtual double seconds(const OpCost& op) const = 0;
+};
+
+/// One entry of the recorded step.
+struct TraceEntry {
+  std::string name, layer, stream, collective, axis;
+  double start = 0, seconds = 0, flops = 0, bytes = 0, wire_bytes = 0;
+  OpClass cls = OpClass::elementwise;
+};
+
+class MetaTrace {
+ public:
+  explicit MetaTrace(const CostModel* cost = nullptr) : cost_(cost) {}
+
+  TensorRecord* new_record(std::string name);
+  /// Appends one piece of work to the stream's timeline.
+  void add(Stream& stream, const OpCost& op);
+  /// Called by a meta stream that waits `seconds` for another.
+  void waited(Stream& stream, double seconds) { waits_[stream.name()] += seconds; }
+
+  /// Name of the layer that runs now, for messages and traces: "layers.3.mlp".
+  void set_layer(std::string layer) { layer_ = std::move(layer); }
+  const std::string& layer() const { return layer_; }
+
+  void set_axis_size(Axis a, int size) { axis_size_[static_cast<int>(a)] = size; }
+  int axis_size(Axis a) const { return axis_size_[static_cast<int>(a)]; }
+
+  /// Forgets entries and waits (not records): called between set-up and the step.
+  void clear_entries();
+
+  const std::vector<TraceEntry>& entries() const { return entries_; }
+  double wait_seconds(const std::string& stream) const {
+    auto it = waits_.find(stream);
+    return it == waits_.end() ? 0 : it->second;
+  }
+  double flops() const { return flops_; }
+
+ private:
+  const CostModel* cost_;
+  std::deque<TensorRecord> records_;
+  std::vector<TraceEntry> entries_;
+  std::map<std::string, double> waits_;
+  std::string layer_;
+  std::array<int, kAxisCount> axis_size_{1, 1, 1, 1, 1};
+  double flops_ = 0;
+};
+
+}  // namespace ltrain

@@ -1,0 +1,41 @@
+// How a tensor lies on the axes of the mesh. Part of its type, checked on the meta device.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ltrain {
+
+/// Axes of the mesh, outermost first.
+enum class Axis : uint8_t { data, pipeline, context, tensor, expert };
+inline constexpr int kAxisCount = 5;
+
+constexpr std::string_view axis_name(Axis a) {
+  constexpr std::string_view names[kAxisCount] = {"data", "pipeline", "context", "tensor", "expert"};
+  return names[static_cast<int>(a)];
+}
+
+/// On one axis: every rank holds the same values (R), consecutive slices of dim `dim` (S), different values with
+/// no global dim behind them (V), or summands of which the sum is the value (P).
+struct Placement {
+  enum Kind : uint8_t { replicated, sharded, varying, partial };
+  Kind kind = replicated;
+  int8_t dim = 0;  ///< sharded dim, S only
+  bool operator==(const Placement&) const = default;
+  static Placement R() { return {}; }
+  static Placement S(int dim) { return {sharded, static_cast<int8_t>(dim)}; }
+  static Placement V() { return {varying, 0}; }
+  static Placement P() { return {partial, 0}; }
+};
+
+std::string to_string(Placement p);
+
+struct Placements {
+  std::array<Placement, kAxisCount> axis;
+  Placement& operator[](Axis a) { return axis[static_cast<int>(a)]; }
+  const Placement& operator[](Axis a) const { return axis[static_cast<int>(a)]; }
+  bool operator==(const Placements&) const = default;
+};
+
+}  // namespace ltrain

@@ -1,0 +1,159 @@
+#include "kernels/core/stream.h"
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "kernels/core/meta.h"
+
+namespace ltrain {
+
+struct Event::State {
+  std::mutex mutex;
+  std::condition_variable done_cv;
+  bool done = false;
+  std::exception_ptr error;  // of the work before the event, for whoever waits
+
+  void finish(std::exception_ptr e) {
+    std::lock_guard lock(mutex);
+    done = true;
+    error = e;
+    done_cv.notify_all();
+  }
+  void block() {
+    std::unique_lock lock(mutex);
+    done_cv.wait(lock, [&] { return done; });
+    if (error) std::rethrow_exception(error);
+  }
+};
+
+namespace {
+
+class InlineStream final : public Stream {
+ public:
+  explicit InlineStream(std::string name) : Stream(DeviceKind::cpu, std::move(name)) {}
+  void launch(std::function<void()> work) override { work(); }
+  Event record() override { return Event(); }
+  void wait(const Event& event) override {
+    if (event.state()) event.state()->block();
+  }
+  void synchronize() override {}
+};
+
+class WorkerStream final : public Stream {
+ public:
+  explicit WorkerStream(std::string name) : Stream(DeviceKind::cpu, std::move(name)), thread_([this] { loop(); }) {}
+
+  ~WorkerStream() override {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void launch(std::function<void()> work) override {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(work));
+      ++pending_;
+    }
+    changed_.notify_all();
+  }
+
+  Event record() override {
+    auto state = std::make_shared<Event::State>();
+    // Not through launch(): an event must be finished even after a failure, so that nobody waits for ever.
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(nullptr);
+      events_.push_back(state);
+      ++pending_;
+    }
+    changed_.notify_all();
+    return Event(state);
+  }
+
+  void wait(const Event& event) override {
+    if (!event.state()) return;
+    launch([state = event.state()] { state->block(); });
+  }
+
+  void synchronize() override {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [&] { return pending_ == 0; });
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void loop() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+      if (queue_.empty()) return;  // stopping, and drained
+      std::function<void()> work = std::move(queue_.front());
+      queue_.pop_front();
+      std::shared_ptr<Event::State> event;
+      if (!work) {
+        event = std::move(events_.front());
+        events_.pop_front();
+      }
+      const std::exception_ptr earlier = error_;
+      lock.unlock();
+      std::exception_ptr now;
+      if (event) {
+        event->finish(earlier);
+      } else if (!earlier) {  // after a failure the rest of the queue is dropped
+        try {
+          work();
+        } catch (...) {
+          now = std::current_exception();
+        }
+      }
+      work = nullptr;
+      lock.lock();
+      if (now && !error_) error_ = now;
+      if (--pending_ == 0) idle_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_, idle_;
+  std::deque<std::function<void()>> queue_;  // an empty function stands for the next entry of events_
+  std::deque<std::shared_ptr<Event::State>> events_;
+  int64_t pending_ = 0;
+  bool stopping_ = false;
+  std::exception_ptr error_;
+  std::thread thread_;  // last: starts when everything above is ready
+};
+
+class MetaStream final : public Stream {
+ public:
+  MetaStream(std::string name, MetaTrace& trace) : Stream(DeviceKind::meta, std::move(name), &trace) {}
+  void launch(std::function<void()>) override { LT_CHECK(false, "work launched on a meta stream"); }
+  Event record() override {
+    Event e;
+    e.meta_time = clock;
+    return e;
+  }
+  void wait(const Event& event) override {
+    if (event.meta_time > clock) {
+      meta()->waited(*this, event.meta_time - clock);
+      clock = event.meta_time;
+    }
+  }
+  void synchronize() override {}
+};
+
+}  // namespace
+
+std::unique_ptr<Stream> make_inline_stream(std::string name) { return std::make_unique<InlineStream>(std::move(name)); }
+std::unique_ptr<Stream> make_worker_stream(std::string name) { return std::make_unique<WorkerStream>(std::move(name)); }
+std::unique_ptr<Stream> make_meta_stream(std::string name, MetaTrace& trace) {
+  return std::make_unique<MetaStream>(std::move(name), trace);
+}
+
+}  // namespace ltrain

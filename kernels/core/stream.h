@@ -1,0 +1,65 @@
+// Streams and events: in-order queues of work on one device. Each rank has three: compute, comm and copy.
+//
+// On the CPU `compute` is inline (work runs on the calling thread, spread over threads inside the kernels) and
+// `comm` and `copy` are first-in-first-out workers, so overlap has the code and the races that it has on a GPU.
+// On `meta` a stream is a timeline: work advances its clock by what the cost model says.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "kernels/core/tensor.h"
+
+namespace ltrain {
+
+class MetaTrace;
+
+/// A point in a stream. Copies share the point. A default-constructed event has happened.
+class Event {
+ public:
+  struct State;
+  Event() = default;
+  explicit Event(std::shared_ptr<State> s) : state_(std::move(s)) {}
+  const std::shared_ptr<State>& state() const { return state_; }
+  double meta_time = 0;  ///< on meta: seconds on the timeline
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  DeviceKind device() const { return device_; }
+  const std::string& name() const { return name_; }
+  MetaTrace* meta() const { return meta_; }  ///< null unless device() is meta
+
+  /// Runs `work` after everything enqueued before. What it throws is rethrown by the next wait or synchronize.
+  virtual void launch(std::function<void()> work) = 0;
+  /// An event that happens when all work enqueued so far is done.
+  virtual Event record() = 0;
+  /// Work enqueued later starts after `event`.
+  virtual void wait(const Event& event) = 0;
+  /// Blocks the caller until the stream is empty.
+  virtual void synchronize() = 0;
+
+  double clock = 0;  ///< meta: the end of the last work on this timeline, seconds
+
+ protected:
+  Stream(DeviceKind device, std::string name, MetaTrace* meta = nullptr)
+      : device_(device), name_(std::move(name)), meta_(meta) {}
+
+ private:
+  DeviceKind device_;
+  std::string name_;
+  MetaTrace* meta_;
+};
+
+std::unique_ptr<Stream> make_inline_stream(std::string name);  ///< CPU, runs in launch()
+std::unique_ptr<Stream> make_worker_stream(std::string name);  ///< CPU, FIFO thread
+std::unique_ptr<Stream> make_meta_stream(std::string name, MetaTrace& trace);
+
+}  // namespace ltrain

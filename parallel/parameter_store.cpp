@@ -190,10 +190,6 @@ void ParameterStore::add_grad_squares(Tensor total) {
   // Every rank sums its own piece, replicated gradients or not: the same bits with ZeRO and without.
   for (Bucket& b : buckets_)
     sum_squares(*compute_, total, cut_over_data(*compute_, b.grad.flat(own_begin(b), {b.piece})));
-  if (data_->size() == 1) return;
-  comm_->wait(compute_->record());
-  data_->all_reduce(*comm_, total);
-  compute_->wait(comm_->record());
 }
 
 void ParameterStore::update(const AdamwArgs& args) {

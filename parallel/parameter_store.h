@@ -77,7 +77,7 @@ class ParameterStore {
   void grad_ready(int id, int n = 1);
   /// After the last backward: waits for the reductions.
   void finish_gradients();
-  /// total[0] (f64) += sum of squares of all gradients, over all ranks.
+  /// total[0] (f64) += sum of squares of the gradients that this rank owns: P over the data axis.
   void add_grad_squares(Tensor total);
   /// One optimizer step on what this rank owns, then the gather of what others own.
   void update(const AdamwArgs& args);

@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("ltrain 0.1.0"));
   app.require_subcommand(1);
   app::add_data(app);
+  app::add_recipe(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -7,6 +7,7 @@
 
 #include "models/decoder.h"
 #include "parallel/communicator.h"
+#include "runtime/data/batch_loader.h"
 
 namespace ltrain {
 
@@ -21,11 +22,7 @@ struct ProgramOptions {
   bool for_training = true;
 };
 
-/// Host data of one micro-batch, as the loader hands it out.
-struct HostBatch {
-  std::vector<int32_t> tokens, targets;  ///< micro_batch * seq_length
-  std::vector<int64_t> sample_index;     ///< micro_batch
-};
+using HostBatch = data::Batch;
 
 /// The device side of a rank. `data` is the data-parallel group.
 struct Device {

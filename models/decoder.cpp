@@ -34,14 +34,15 @@ std::vector<float> rope_angles(const ModelConfig& c, int64_t seq) {
   return table;
 }
 
-Decoder::Decoder(const ModelConfig& config, ParameterStore& store) : config_(config), blocks_(config.num_hidden_layers) {
+Decoder::Decoder(const ModelConfig& config, ParameterStore& store, bool decay_embeddings)
+    : config_(config), blocks_(config.num_hidden_layers) {
   const ModelConfig& c = config_;
   const bool gpt2 = c.architecture == "gpt2";
   tokens_ = store.add({{gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight", {c.vocab_size, c.hidden_size},
-                        Init::normal, c.initializer_range, true}});
+                        Init::normal, c.initializer_range, decay_embeddings}});
   if (gpt2)
     positions_ = store.add({{"transformer.wpe.weight", {c.max_position_embeddings, c.hidden_size}, Init::normal,
-                             c.initializer_range, true}});
+                             c.initializer_range, decay_embeddings}});
   for (int64_t i = 0; i < c.num_hidden_layers; ++i) blocks_[i].declare(store, c, i);
   head_.declare(store, c, tokens_);
 }

@@ -9,8 +9,8 @@ namespace ltrain {
 
 class Decoder {
  public:
-  /// Declares all parameters in `store`.
-  Decoder(const ModelConfig& config, ParameterStore& store);
+  /// Declares all parameters in `store`. `decay_embeddings`: weight decay applies to embeddings too.
+  Decoder(const ModelConfig& config, ParameterStore& store, bool decay_embeddings = true);
   const ModelConfig& config() const { return config_; }
 
   /// Allocates constant tables (RoPE) for sequences of up to `seq`.

@@ -17,7 +17,9 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
     LT_CHECK(args.bias.elements() == n && args.bias.dtype == out.dtype, "matmul: bias {} {} for {} columns",
              dtype_name(args.bias.dtype), to_string(args.bias.shape), n);
   if (s.meta()) {
-    OpCost cost = op_cost("matmul", OpClass::matmul, 2.0 * m * n * k, {out}, {a, b});
+    // The variants run at different speeds, so a profile knows them apart.
+    const char* name = args.trans_a ? (args.accumulate ? "matmul_tn_add" : "matmul_tn") : args.trans_b ? "matmul_nt" : "matmul_nn";
+    OpCost cost = op_cost(name, OpClass::matmul, 2.0 * m * n * k, {out}, {a, b});
     if (args.accumulate) cost.bytes += static_cast<double>(out.bytes());
     cost.dtype = a.dtype;
     cost.m = m, cost.n = n, cost.k = k;

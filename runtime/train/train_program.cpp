@@ -16,7 +16,7 @@ PrecisionPolicy precision_policy(const std::string& name) {
 }
 
 TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
-    : options_(options), device_(device), decoder_(options.model, store_) {
+    : options_(options), device_(device), decoder_(options.model, store_, options.decay_embeddings) {
   const int64_t rows = options.micro_batch * options.seq_length;
   store_.allocate(device_.compute, device_.comm, device_.memory, device_.data,
                   {options.precision, options.zero_stage, options.bucket_elements, options.for_training});

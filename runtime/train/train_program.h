@@ -19,6 +19,7 @@ struct ProgramOptions {
   int64_t micro_batch = 1, seq_length = 1, accumulation = 1;
   uint64_t seed = 1234;
   double clip_grad = 1.0;  ///< 0: no clipping
+  bool decay_embeddings = true;  ///< weight decay applies to embeddings too
   bool for_training = true;
 };
 

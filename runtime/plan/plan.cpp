@@ -140,7 +140,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank
   if (recipe.train.eval_interval > 0) {
     const double start = meta.end();
     const int64_t before = meta.data->wire_bytes();
-    meta.program.evaluate({});
+    meta.program.evaluate(nullptr);
     plan.eval_wire_bytes = meta.data->wire_bytes() - before;
     plan.eval_seconds = (meta.end() - start) * static_cast<double>(recipe.train.eval_steps * micro_batches_per_step(recipe));
   }

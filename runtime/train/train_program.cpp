@@ -64,15 +64,12 @@ void TrainProgram::reduce_sums(Tensor t) {
   device_.compute.wait(device_.comm.record());
 }
 
-int64_t TrainProgram::count_tokens(const std::vector<HostBatch>& batches) {
+int64_t TrainProgram::agree_tokens(int64_t counted) {
   if (MetaTrace* trace = device_.compute.meta()) {
     if (trace->axis_size(Axis::data) > 1) count_.record->place[Axis::data] = Placement::P();
     reduce_sums(count_);
     return options_.micro_batch * options_.seq_length * options_.accumulation * device_.data.size();
   }
-  int64_t counted = 0;
-  for (const HostBatch& b : batches)
-    for (int32_t t : b.targets) counted += t >= 0;
   *count_.ptr<int64_t>() = counted;
   reduce_sums(count_);
   return *count_.ptr<int64_t>();
@@ -85,7 +82,10 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   Step step = make_step(true);
   step.enter("loss");
   StepResult result;
-  result.tokens = count_tokens(batches);
+  int64_t counted = 0;
+  for (const HostBatch& b : batches)
+    for (int32_t t : b.targets) counted += t >= 0;
+  result.tokens = agree_tokens(counted);
   fill_zero(device_.compute, sums_);
   const HostBatch none;
   for (int64_t k = 0; k < options_.accumulation; ++k) {
@@ -115,13 +115,21 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   return result;
 }
 
-double TrainProgram::evaluate(const std::vector<HostBatch>& batches) {
+double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
   const bool meta = device_.compute.meta() != nullptr;
   Step step = make_step(false);
-  const int64_t tokens = count_tokens(batches);
   fill_zero(device_.compute, sums_);
-  const HostBatch none;
-  for (size_t k = 0; k < (meta ? 1 : batches.size()); ++k) decoder_.evaluate(step, load(meta ? none : batches[k]));
+  int64_t counted = 0;
+  if (meta) {
+    decoder_.evaluate(step, load({}));
+  } else {
+    while (const HostBatch* batch = next()) {
+      for (int32_t t : batch->targets) counted += t >= 0;
+      decoder_.evaluate(step, load(*batch));
+    }
+  }
+  step.enter("loss");
+  const int64_t tokens = agree_tokens(counted);
   reduce_sums(sums_);
   return meta || tokens == 0 ? 0 : sums_.ptr<double>()[0] / static_cast<double>(tokens);
 }

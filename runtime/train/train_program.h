@@ -55,8 +55,9 @@ class TrainProgram {
   /// it. Deterministic: the bits depend on the batches and the state alone.
   StepResult train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw, bool ask_stop);
 
-  /// Mean loss over `batches` (and those of the other data ranks).
-  double evaluate(const std::vector<HostBatch>& batches);
+  /// Mean loss over the batches that `next` gives, and those of the other data ranks, until it returns null. All
+  /// ranks give equally many. On meta one batch stands for all.
+  double evaluate(const std::function<const HostBatch*()>& next);
 
   /// logits (n, V) on the host for the last n rows of one micro-batch; not on meta.
   std::vector<float> predict(const HostBatch& batch, int64_t rows);
@@ -64,7 +65,8 @@ class TrainProgram {
  private:
   MicroBatch load(const HostBatch& batch);
   Step make_step(bool training);
-  int64_t count_tokens(const std::vector<HostBatch>& batches);
+  /// Sum of `counted` over the data ranks.
+  int64_t agree_tokens(int64_t counted);
   void reduce_sums(Tensor t);
 
   ProgramOptions options_;

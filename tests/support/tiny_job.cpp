@@ -93,7 +93,7 @@ void train_rank(const TinyOptions& o, Communicator& data, TinyResult* result) {
     program.train_step({}, tiny_adamw(1), false);
     planned_wire = group->wire_bytes() * o.steps;
     const int64_t before = group->wire_bytes();
-    program.evaluate({});
+    program.evaluate(nullptr);
     planned_wire += group->wire_bytes() - before;
     planned = memory.peak().arena_bytes;
   }
@@ -113,7 +113,9 @@ void train_rank(const TinyOptions& o, Communicator& data, TinyResult* result) {
         for (int64_t i = 0; i < g.elements(); ++i) result->gradients.push_back(element(g, i));
       }
   }
-  const double eval = program.evaluate(tiny_batches(o, 1000, data.rank()));
+  const auto held_out = tiny_batches(o, 1000, data.rank());
+  size_t at = 0;
+  const double eval = program.evaluate([&] { return at < held_out.size() ? &held_out[at++] : nullptr; });
   comm->synchronize();
   if (!result) return;
   result->eval_loss = eval;

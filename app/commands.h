@@ -15,5 +15,6 @@ void add_eval(CLI::App& app);        // eval.cpp
 void add_bench(CLI::App& app);       // bench.cpp
 void add_doctor(CLI::App& app);      // doctor.cpp
 void add_slurm(CLI::App& app);       // slurm.cpp
+void add_selftest(CLI::App& app);    // selftest.cpp: hidden
 
 }  // namespace ltrain::app

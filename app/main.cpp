@@ -1,8 +1,10 @@
 // ltrain: one command line, one file per subcommand.
 #include <cstdio>
+#include <cstdlib>
 
 #include "app/commands.h"
 #include "kernels/core/error.h"
+#include "kernels/core/fault_point.h"
 
 int main(int argc, char** argv) {
   using namespace ltrain;
@@ -13,8 +15,14 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app::add_data(app);
   app::add_recipe(app);
+  app::add_selftest(app);
+  app::add_run(app);
+  app::add_plan(app);
   try {
+    if (const char* faults = std::getenv("LTRAIN_FAULT")) arm_faults(faults);
     app.parse(argc, argv);
+  } catch (const CLI::RuntimeError& e) {  // the exit code of a supervised run, already explained
+    return e.get_exit_code();
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e);
     return code == 0 ? 0 : static_cast<int>(ExitCode::usage);

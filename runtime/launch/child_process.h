@@ -1,0 +1,27 @@
+// Starting one rank: fork, exec of this very program, its own process group, death with its parent, pipes.
+#pragma once
+#include <sys/types.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/launch/socket.h"
+
+namespace ltrain {
+
+struct ChildProcess {
+  pid_t pid = -1;
+  Fd output, error;  ///< read ends of its stdout and stderr
+};
+
+/// Call from the main thread: the child is killed when the thread that started it ends.
+ChildProcess start_child(const std::vector<std::string>& arguments,
+                         const std::vector<std::pair<std::string, std::string>>& variables);
+
+/// Processes killed for memory in this process's cgroup so far; -1 when it cannot be told.
+long out_of_memory_kills();
+/// The cgroup's memory limit in bytes; -1: none.
+long memory_limit();
+
+}  // namespace ltrain

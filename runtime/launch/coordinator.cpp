@@ -1,0 +1,601 @@
+#include "runtime/launch/coordinator.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "runtime/launch/hostlist.h"
+
+namespace ltrain {
+
+LivenessBounds liveness_bounds() {
+  LivenessBounds b;
+  const char* text = std::getenv("LTRAIN_TIME_SCALE");
+  const double scale = text ? std::atof(text) : 1;
+  if (scale > 0 && scale <= 1000) b.silence *= scale, b.settle *= scale, b.end_grace *= scale;
+  return b;
+}
+
+std::string signal_text(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name ? fmt::format("signal {} (SIG{})", signal, name) : fmt::format("signal {}", signal);
+}
+
+std::string exit_code_text(int code) {
+  switch (static_cast<ExitCode>(code)) {
+    case ExitCode::done: return "exit code 0 (done)";
+    case ExitCode::usage: return "exit code 64 (recipe or command line: change it, a restart does not help)";
+    case ExitCode::data: return "exit code 65 (data: mend it, a restart does not help)";
+    case ExitCode::internal: return "exit code 70 (internal error)";
+    case ExitCode::rank_lost: return "exit code 71 (a rank died or hung: start again)";
+    case ExitCode::storage: return "exit code 73 (a checkpoint could not be written or read)";
+    case ExitCode::preempted: return "exit code 75 (stopped by request: start again)";
+    case ExitCode::no_progress: return "exit code 76 (no progress: do not start again)";
+  }
+  return fmt::format("exit code {}", code);
+}
+
+class Coordinator::Server {
+ public:
+  explicit Server(CoordinatorOptions options)
+      : options_(std::move(options)),
+        bounds_(liveness_bounds()),
+        ranks_(static_cast<size_t>(options_.world_size)),
+        wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        changed_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    std::string error;
+    listener_ = listen_on(options_.address, options_.ports, &port_, &error);
+    if (!listener_.valid())
+      fail(ExitCode::usage, "the coordinator cannot listen on {}: {}; another program uses the port: choose another "
+                            "one (MASTER_PORT or LTRAIN_COORDINATOR=host:port)",
+           options_.address.empty() ? "this host" : options_.address, error);
+    expected_hello_ = handshake(kClientMagic, options_.token);
+    join_deadline_ = after(options_.join_seconds);
+    thread_ = std::thread([this] { loop(); });
+  }
+
+  ~Server() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    poke(wake_);
+    thread_.join();
+  }
+
+  // ---- called from other threads ----
+
+  void request_stop(const std::string& reason) {
+    std::lock_guard lock(mutex_);
+    if (!stop_reason_.empty()) return;
+    stop_reason_ = reason;
+    for (auto& [fd, c] : connections_)
+      if (c.rank >= 0) queue(c, MessageWriter(MessageType::stop).text(reason).frame());
+    poke(wake_);
+  }
+
+  void child_ended(int rank, bool by_signal, int code, const std::string& text) {
+    std::lock_guard lock(mutex_);
+    Rank& r = ranks_[static_cast<size_t>(rank)];
+    r.process_gone = true;
+    if (r.goodbye || (!by_signal && code == 0 && r.connection < 0 && !r.joined)) {
+      // Said goodbye, or a program that never was a rank ended well.
+      if (!r.goodbye) r.goodbye = true, r.goodbye_code = ExitCode::done;
+      if (by_signal) add_failure({Failure::Kind::dead, rank, ExitCode::rank_lost, text, elapsed()});
+    } else {
+      const bool ours = !by_signal && (code == 64 || code == 65 || code == 70 || code == 73 || code == 76);
+      add_failure({Failure::Kind::dead, rank, ours ? static_cast<ExitCode>(code) : ExitCode::rank_lost, text, elapsed()});
+    }
+    poke(wake_);
+    poke(changed_);
+  }
+
+  void child_stopped(int rank, int signal) {
+    std::lock_guard lock(mutex_);
+    ranks_[static_cast<size_t>(rank)].stopped_by = signal;
+  }
+
+  Verdict verdict() const {
+    std::lock_guard lock(mutex_);
+    return verdict_;
+  }
+  bool finished() const {
+    std::lock_guard lock(mutex_);
+    return std::all_of(ranks_.begin(), ranks_.end(), [&](const Rank& r) {
+      return r.goodbye || r.process_gone || (verdict_.failed && r.connection < 0);
+    });
+  }
+  ExitCode goodbye_code() const {
+    std::lock_guard lock(mutex_);
+    int code = 0;
+    for (const Rank& r : ranks_) code = std::max(code, static_cast<int>(r.goodbye_code));
+    return static_cast<ExitCode>(code);
+  }
+  bool said_goodbye(int rank) const {
+    std::lock_guard lock(mutex_);
+    return ranks_[static_cast<size_t>(rank)].goodbye;
+  }
+  std::string host_of(int rank) const {
+    std::lock_guard lock(mutex_);
+    return host(rank);
+  }
+
+  int port_ = 0;
+  const CoordinatorOptions options_;
+
+  void clear_changed() {
+    uint64_t n;
+    [[maybe_unused]] const ssize_t ignored = ::read(changed_.get(), &n, sizeof(n));
+  }
+  int changed_fd() const { return changed_.get(); }
+
+ private:
+  struct Connection {
+    Fd fd;
+    std::string address;
+    int rank = -1;
+    bool trusted = false;
+    SteadyTime opened = steady_now();
+    FrameBuffer in;
+    std::string out;
+    bool close_after_write = false;
+  };
+  struct Rank {
+    int connection = -1;  // descriptor
+    bool joined = false, goodbye = false, process_gone = false, failed = false;
+    ExitCode goodbye_code = ExitCode::done;
+    std::string host, address, own_address;
+    int64_t pid = 0;
+    int stopped_by = 0;
+    SteadyTime last_heard{};
+    std::optional<RankStatus> status;
+    SteadyTime status_at{};
+  };
+
+  static void poke(const Fd& fd) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t ignored = ::write(fd.get(), &one, sizeof(one));
+  }
+  double elapsed() const { return seconds_between(started_, steady_now()); }
+  std::string host(int rank) const {
+    const Rank& r = ranks_[static_cast<size_t>(rank)];
+    return r.host.empty() ? (is_loopback(options_.address) ? host_name() : "unknown host") : r.host;
+  }
+  void log(const std::string& line) const {
+    if (options_.log) options_.log(line);
+  }
+
+  // ---- the thread ----
+
+  void loop() {
+    SteadyTime last_turn = steady_now();
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+      for (auto& [fd, c] : connections_)
+        polled.push_back({fd, static_cast<short>(POLLIN | (c.out.empty() ? 0 : POLLOUT)), 0});
+      const int timeout = poll_timeout(next_event());
+      lock.unlock();
+      const int ready = ::poll(polled.data(), polled.size(), timeout);
+      lock.lock();
+      if (ready < 0 && errno != EINTR) break;
+      if (polled[1].revents) {
+        uint64_t n;
+        [[maybe_unused]] const ssize_t ignored = ::read(wake_.get(), &n, sizeof(n));
+      }
+      // A coordinator that was itself stopped (Ctrl-Z, a frozen host) must not judge the others by that time.
+      if (seconds_between(last_turn, steady_now()) > bounds_.silence / 2 && timeout < 2000)
+        for (Rank& r : ranks_) r.last_heard = r.status_at = steady_now();
+      last_turn = steady_now();
+      if (polled[0].revents) accept_all();
+      for (size_t i = 2; i < polled.size(); ++i) {
+        if (polled[i].revents & (POLLIN | POLLHUP | POLLERR)) read_from(polled[i].fd);
+        if (connections_.contains(polled[i].fd) && (polled[i].revents & POLLOUT)) flush(polled[i].fd);
+      }
+      watch();
+    }
+    for (auto& [fd, c] : connections_) flush_out(c);
+  }
+
+  SteadyTime next_event() const {
+    SteadyTime t = after(bounds_.heartbeat);
+    if (first_failure_ && !verdict_.failed) t = std::min(t, after(bounds_.settle, *first_failure_));
+    return t;
+  }
+
+  void accept_all() {
+    while (true) {
+      const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd < 0) return;
+      Connection c;
+      c.fd = Fd(fd);
+      c.address = peer_address(fd);
+      const auto strangers =
+          std::count_if(connections_.begin(), connections_.end(), [](const auto& p) { return !p.second.trusted; });
+      if (strangers > 256 + options_.world_size) continue;  // closes it
+      connections_.emplace(fd, std::move(c));
+    }
+  }
+
+  void drop(int fd) {
+    auto it = connections_.find(fd);
+    if (it == connections_.end()) return;
+    const int rank = it->second.rank;
+    if (rank >= 0) {
+      Rank& r = ranks_[static_cast<size_t>(rank)];
+      r.connection = -1;
+      if (!r.goodbye && !r.failed && !verdict_.failed)
+        add_failure({Failure::Kind::dead, rank, ExitCode::rank_lost, "closed its connection without a goodbye: it died",
+                     elapsed()});
+      poke(changed_);
+    }
+    connections_.erase(it);
+  }
+
+  void drop_stranger(int fd, const std::string& why) {
+    const std::string address = connections_.at(fd).address;
+    if (strangers_logged_.size() < 16 && strangers_logged_.insert(address).second)
+      log(fmt::format("coordinator: dropped a connection from {}: {}", address, why));
+    connections_.erase(fd);
+  }
+
+  void read_from(int fd) {
+    auto it = connections_.find(fd);
+    if (it == connections_.end()) return;
+    char buffer[16384];
+    while (true) {
+      Connection& c = it->second;
+      // Nobody is believed, or given room, before the handshake fits.
+      const size_t want = c.trusted ? sizeof(buffer) : kHandshakeBytes - c.in.bytes().size();
+      const ssize_t n = ::recv(fd, buffer, want, 0);
+      if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+      if (n <= 0) {
+        if (c.trusted) drop(fd);
+        else connections_.erase(fd);
+        return;
+      }
+      c.in.feed(buffer, static_cast<size_t>(n));
+      if (!c.trusted) {
+        const std::string& got = c.in.bytes();
+        const size_t check = std::min(got.size(), kClientMagic.size());
+        if (got.compare(0, check, kClientMagic, 0, check) != 0)
+          return drop_stranger(fd, "it does not speak ltrain's protocol");
+        if (got.size() < kHandshakeBytes) continue;
+        if (got != expected_hello_) return drop_stranger(fd, "it belongs to another job (wrong token)");
+        c.trusted = true;
+        c.in.bytes().clear();
+        queue(c, handshake(kServerMagic, options_.token));
+        continue;
+      }
+      while (true) {
+        bool bad = false;
+        const auto message = c.in.next(&bad);
+        if (!bad && !message) break;
+        if (bad || !handle(fd, *message)) {
+          log(fmt::format("coordinator: rank {} at {} sent a malformed message", c.rank, c.address));
+          return drop(fd);
+        }
+        it = connections_.find(fd);
+        if (it == connections_.end()) return;
+      }
+    }
+  }
+
+  /// False when the message makes no sense.
+  bool handle(int fd, const Message& m) {
+    Connection& c = connections_.at(fd);
+    if (m.type == MessageType::hello) return join(c, m);
+    if (c.rank < 0) return false;
+    Rank& r = ranks_[static_cast<size_t>(c.rank)];
+    r.last_heard = steady_now();
+    MessageReader in(m);
+    switch (m.type) {
+      case MessageType::set: {
+        const std::string key = in.text(), value = in.text();
+        if (!in.ok()) return false;
+        values_[key] = value;
+        for (int waiter : waiters_[key])
+          if (auto w = connections_.find(waiter); w != connections_.end())
+            queue(w->second, MessageWriter(MessageType::value).text(key).text(value).frame());
+        waiters_.erase(key);
+        return true;
+      }
+      case MessageType::get: {
+        const std::string key = in.text();
+        if (!in.ok()) return false;
+        if (auto v = values_.find(key); v != values_.end())
+          queue(c, MessageWriter(MessageType::value).text(key).text(v->second).frame());
+        else
+          waiters_[key].push_back(fd);
+        return true;
+      }
+      case MessageType::status: {
+        auto status = read_status(m);
+        if (!status) return false;
+        r.status = std::move(status);
+        r.status_at = steady_now();
+        return true;
+      }
+      case MessageType::error: {
+        const int64_t code = in.number();
+        const std::string text = in.text();
+        if (!in.ok() || code < 0 || code > 255) return false;
+        queue(c, MessageWriter(MessageType::noted).frame());
+        add_failure({Failure::Kind::error, c.rank, static_cast<ExitCode>(code), text, elapsed()});
+        return true;
+      }
+      case MessageType::goodbye: {
+        const int64_t code = in.number();
+        if (!in.ok() || code < 0 || code > 255) return false;
+        r.goodbye = true;
+        r.goodbye_code = static_cast<ExitCode>(code);
+        queue(c, MessageWriter(MessageType::noted).frame());
+        poke(changed_);
+        return true;
+      }
+      case MessageType::signal: {
+        const std::string reason = in.text();
+        if (!in.ok()) return false;
+        if (stop_reason_.empty()) {
+          stop_reason_ = reason;
+          log(fmt::format("rank {} received {}: all ranks save and stop", c.rank, reason));
+          for (auto& [other, o] : connections_)
+            if (o.rank >= 0) queue(o, MessageWriter(MessageType::stop).text(reason).frame());
+        }
+        return true;
+      }
+      default: return false;
+    }
+  }
+
+  bool join(Connection& c, const Message& m) {
+    MessageReader in(m);
+    const int64_t rank = in.number(), world = in.number();
+    const std::string host = in.text();
+    const int64_t pid = in.number();
+    if (!in.ok() || c.rank >= 0) return false;
+    auto refuse = [&](const std::string& why) {
+      queue(c, MessageWriter(MessageType::refused).text(why).frame());
+      log("coordinator: refused a rank: " + why);
+      return true;
+    };
+    if (world != options_.world_size || rank < 0 || rank >= world)
+      return refuse(fmt::format("rank {} of {} on host {} came to a job of {} ranks", rank, world, host,
+                                options_.world_size));
+    Rank& r = ranks_[static_cast<size_t>(rank)];
+    if (r.joined)
+      return refuse(fmt::format("rank {} joined twice: process {} on host {}, and process {} on host {}", rank, r.pid,
+                                r.host, pid, host));
+    c.rank = static_cast<int>(rank);
+    r.connection = c.fd.get();
+    r.joined = true;
+    r.host = host, r.pid = pid, r.address = c.address, r.own_address = local_address(c.fd.get());
+    r.last_heard = steady_now();
+    if (!stop_reason_.empty()) queue(c, MessageWriter(MessageType::stop).text(stop_reason_).frame());
+    if (++joined_ == options_.world_size) welcome_all();
+    return true;
+  }
+
+  /// Tells everyone where everyone is. A rank next to the coordinator is seen at a loopback address; the others reach
+  /// it where they reach the coordinator.
+  void welcome_all() {
+    std::string outside;
+    for (const Rank& r : ranks_)
+      if (!is_loopback(r.address)) outside = r.own_address;
+    MessageWriter w(MessageType::welcome);
+    w.number(options_.world_size);
+    for (const Rank& r : ranks_) {
+      w.text(r.host);
+      w.text(is_loopback(r.address) && !outside.empty() ? outside : r.address);
+    }
+    const std::string frame = w.frame();
+    for (const Rank& r : ranks_)
+      if (auto c = connections_.find(r.connection); c != connections_.end()) queue(c->second, frame);
+    poke(changed_);
+  }
+
+  void queue(Connection& c, const std::string& frame) {
+    c.out += frame;
+    flush_out(c);
+  }
+  void flush_out(Connection& c) {
+    while (!c.out.empty()) {
+      const ssize_t n = ::send(c.fd.get(), c.out.data(), c.out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n <= 0) return;  // EAGAIN: poll tells; broken: the next read tells
+      c.out.erase(0, static_cast<size_t>(n));
+    }
+  }
+  void flush(int fd) { flush_out(connections_.at(fd)); }
+
+  // ---- liveness and the verdict ----
+
+  void watch() {
+    const SteadyTime now = steady_now();
+    if (seconds_between(last_ping_, now) >= 1) {
+      last_ping_ = now;
+      const std::string ping = MessageWriter(MessageType::ping).frame();
+      for (auto& [fd, c] : connections_)
+        if (c.rank >= 0 && c.out.size() < 4096) queue(c, ping);
+      std::vector<int> late;
+      for (auto& [fd, c] : connections_)
+        if (!c.trusted && seconds_between(c.opened, now) > 5) late.push_back(fd);
+      for (int fd : late) drop_stranger(fd, "it sent no handshake for 5 s");
+    }
+    if (!verdict_.failed && !first_failure_) {
+      watch_joining(now);
+      watch_joined(now);
+    }
+    if (first_failure_ && !verdict_.failed && now >= after(bounds_.settle, *first_failure_)) decide();
+  }
+
+  void watch_joining(SteadyTime now) {
+    if (joined_ == options_.world_size || now < join_deadline_) return;
+    std::vector<int> missing, here;
+    std::string joined;
+    for (int r = 0; r < options_.world_size; ++r) {
+      const Rank& k = ranks_[static_cast<size_t>(r)];
+      if (!k.joined && !k.process_gone) missing.push_back(r);
+      if (k.joined) joined += fmt::format("{}rank {} ({})", joined.empty() ? "" : ", ", r, k.host);
+    }
+    if (missing.empty()) return;
+    add_failure({Failure::Kind::missing, missing[0], ExitCode::rank_lost,
+                 fmt::format("rank{} {} of {} did not join within {:g} s at port {} of host {}; joined: {}",
+                             missing.size() > 1 ? "s" : "", format_ranges(missing), options_.world_size,
+                             options_.join_seconds, port_, host_name(), joined.empty() ? "none" : joined),
+                 elapsed()});
+  }
+
+  void watch_joined(SteadyTime now) {
+    for (int i = 0; i < options_.world_size; ++i) {
+      Rank& r = ranks_[static_cast<size_t>(i)];
+      if (r.connection < 0 || r.goodbye) continue;
+      const double silent = seconds_between(r.last_heard, now);
+      if (silent > bounds_.silence) {
+        add_failure({Failure::Kind::silent, i, ExitCode::rank_lost,
+                     fmt::format("sent no heartbeat for {:.1f} s: {}", silent,
+                                 r.stopped_by ? fmt::format("its process was stopped by {}", signal_text(r.stopped_by))
+                                              : "its process is stopped, or its host is frozen or unreachable"),
+                     elapsed()});
+      } else if (r.status && r.status->seconds_left + 1 < seconds_between(r.status_at, now)) {
+        overrun(i);
+        return;
+      }
+    }
+  }
+
+  /// A section lasts longer than its deadline: the rank that noticed is seldom the one at fault.
+  void overrun(int noticed) {
+    std::vector<std::optional<RankStatus>> all;
+    for (const Rank& r : ranks_) all.push_back(r.goodbye ? std::nullopt : r.status);
+    const StallReport report = explain_stall(all);
+    const RankStatus& s = *ranks_[static_cast<size_t>(noticed)].status;
+    const double took = s.section_seconds + seconds_between(ranks_[static_cast<size_t>(noticed)].status_at, steady_now());
+    std::string text = fmt::format("hangs: section {} takes {:.1f} s and was to take at most {:.1f} s", s.section, took,
+                                   s.section_seconds + s.seconds_left);
+    for (const std::string& line : report.lines) text += "\n  " + line;
+    add_failure({Failure::Kind::overrun, report.culprits.empty() ? noticed : report.culprits[0], ExitCode::rank_lost,
+                 text, elapsed()});
+  }
+
+  void add_failure(Failure f) {
+    Rank& r = ranks_[static_cast<size_t>(f.rank)];
+    // The launcher's word on how a process ended beats "closed its connection".
+    for (Failure& known : failures_)
+      if (known.rank == f.rank) {
+        if (known.kind == Failure::Kind::dead && f.kind == Failure::Kind::dead)
+          known.text = f.text, known.code = f.code;
+        return;
+      }
+    r.failed = true;
+    if (!first_failure_) first_failure_ = steady_now();
+    failures_.push_back(std::move(f));
+  }
+
+  /// Errors of the connection to a peer are consequences; the first other failure is the cause.
+  static int weight(const Failure& f) {
+    if (f.kind == Failure::Kind::error && f.code == ExitCode::rank_lost) return 1;
+    return 0;
+  }
+
+  void decide() {
+    const Failure* root = nullptr;
+    for (const Failure& f : failures_)
+      if (!root || weight(f) < weight(*root)) root = &f;
+    Verdict v;
+    v.failed = true;
+    v.code = root->code;
+    v.rank = root->rank;
+    const Rank& r = ranks_[static_cast<size_t>(root->rank)];
+    const std::string at = r.status ? ", " + where(*r.status) : r.joined ? ", after joining" : ", before joining";
+    if (root->kind == Failure::Kind::missing)
+      v.lines.push_back("rendezvous failed: " + root->text);
+    else if (root->kind == Failure::Kind::error)
+      v.lines.push_back(fmt::format("rank {} on host {} failed{}: {}", root->rank, host(root->rank), at, root->text));
+    else
+      v.lines.push_back(fmt::format("rank {} on host {} {}{}", root->rank, host(root->rank), root->text,
+                                    root->kind == Failure::Kind::overrun ? "" : at));
+    // Equal texts of the others are folded; numbers of peers and ports make them differ, so they are cut off there.
+    std::map<std::string, std::vector<int>> folded;
+    for (const Failure& f : failures_) {
+      if (&f == root) continue;
+      std::string text = f.text.substr(0, f.text.find('\n'));
+      if (weight(f) == 1) text = "lost their peers: " + text;
+      folded[text].push_back(f.rank);
+    }
+    std::vector<int> peers;
+    std::string example;
+    for (auto& [text, list] : folded) {
+      if (text.starts_with("lost their peers: ")) {
+        peers.insert(peers.end(), list.begin(), list.end());
+        if (example.empty()) example = text.substr(std::string("lost their peers: ").size());
+      } else {
+        v.lines.push_back(fmt::format("  then rank{} {} on {}: {}", list.size() > 1 ? "s" : "", format_ranges(list),
+                                      hosts(list), text));
+      }
+    }
+    if (!peers.empty())
+      v.lines.push_back(fmt::format("  consequence on rank{} {}: {}", peers.size() > 1 ? "s" : "",
+                                    format_ranges(peers), example));
+    verdict_ = v;
+    const std::string end =
+        MessageWriter(MessageType::end).number(static_cast<int>(v.code)).text(v.lines[0]).frame();
+    for (auto& [fd, c] : connections_)
+      if (c.rank >= 0) queue(c, end);
+    poke(changed_);
+  }
+
+  std::string hosts(const std::vector<int>& list) const {
+    std::set<std::string> names;
+    for (int r : list) names.insert(host(r));
+    std::string text;
+    for (const auto& n : names) text += (text.empty() ? "host " : ", ") + n;
+    return text;
+  }
+
+  const LivenessBounds bounds_;
+  const SteadyTime started_ = steady_now();
+  mutable std::mutex mutex_;
+  std::map<int, Connection> connections_;  // by descriptor
+  std::vector<Rank> ranks_;
+  std::map<std::string, std::string> values_;
+  std::map<std::string, std::vector<int>> waiters_;
+  std::set<std::string> strangers_logged_;
+  std::vector<Failure> failures_;
+  std::optional<SteadyTime> first_failure_;
+  Verdict verdict_;
+  std::string stop_reason_, expected_hello_;
+  int joined_ = 0;
+  SteadyTime join_deadline_{}, last_ping_{};
+  bool stopping_ = false;
+  Fd listener_, wake_, changed_;
+  std::thread thread_;
+};
+
+Coordinator::Coordinator(CoordinatorOptions options) : server_(std::make_unique<Server>(std::move(options))) {}
+Coordinator::~Coordinator() = default;
+int Coordinator::port() const { return server_->port_; }
+int Coordinator::changed_fd() const { return server_->changed_fd(); }
+void Coordinator::clear_changed() { server_->clear_changed(); }
+void Coordinator::request_stop(const std::string& reason) { server_->request_stop(reason); }
+void Coordinator::child_ended(int rank, bool by_signal, int code, const std::string& text) {
+  server_->child_ended(rank, by_signal, code, text);
+}
+void Coordinator::child_stopped(int rank, int signal) { server_->child_stopped(rank, signal); }
+Verdict Coordinator::verdict() const { return server_->verdict(); }
+bool Coordinator::finished() const { return server_->finished(); }
+ExitCode Coordinator::goodbye_code() const { return server_->goodbye_code(); }
+bool Coordinator::said_goodbye(int rank) const { return server_->said_goodbye(rank); }
+std::string Coordinator::host_of(int rank) const { return server_->host_of(rank); }
+
+}  // namespace ltrain

@@ -1,0 +1,316 @@
+#include "runtime/launch/environment.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <optional>
+
+#include "kernels/core/error.h"
+#include "runtime/launch/hostlist.h"
+
+extern char** environ;
+
+namespace ltrain {
+namespace {
+
+/// The variables with typed, checked access.
+class Reader {
+ public:
+  explicit Reader(const Variables& v) : v_(v) {}
+
+  bool has(const std::string& key) const { return v_.contains(key) && !v_.at(key).empty(); }
+  bool has_all(std::initializer_list<const char*> keys) const {
+    for (const char* k : keys)
+      if (!has(k)) return false;
+    return true;
+  }
+  std::string text(const std::string& key, const std::string& otherwise = "") const {
+    return has(key) ? v_.at(key) : otherwise;
+  }
+  int number(const std::string& key) const {
+    const std::string& s = v_.at(key);
+    int value = 0;
+    const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
+    if (error != std::errc() || end != s.data() + s.size() || value < 0)
+      fail(ExitCode::usage, "environment variable {}=\"{}\": must be a whole number from 0", key, s);
+    return value;
+  }
+  int number(const std::string& key, int otherwise) const { return has(key) ? number(key) : otherwise; }
+
+ private:
+  const Variables& v_;
+};
+
+uint64_t hash_text(const std::string& s) {  // FNV-1a: only spreads ports and names jobs, keeps nothing secret
+  uint64_t h = 0xcbf29ce484222325ull;
+  for (unsigned char c : s) h = (h ^ c) * 0x100000001b3ull;
+  return h;
+}
+
+/// Eight ports that every rank of a job derives alike: a busy one leaves seven.
+std::vector<int> derived_ports(const std::string& job) {
+  std::vector<int> ports;
+  uint64_t h = hash_text(job);
+  for (int i = 0; i < 8; ++i) {
+    h = h * 6364136223846793005ull + 1442695040888963407ull;
+    ports.push_back(20000 + static_cast<int>((h >> 33) % 12000));
+  }
+  return ports;
+}
+
+/// The port that a user or a launcher named, then derived ones in case somebody else listens there.
+std::vector<int> ports_after(int port, const std::string& job) {
+  std::vector<int> ports{port};
+  for (int p : derived_ports(job)) ports.push_back(p);
+  return ports;
+}
+
+void check_range(const LaunchEnvironment& e, const std::string& rank_key, const std::string& world_key) {
+  if (e.world_size < 1 || e.rank >= e.world_size)
+    fail(ExitCode::usage, "{}={} with {}={} ({}): the rank must be below the number of ranks", rank_key, e.rank,
+         world_key, e.world_size, e.source);
+  if (e.local_size < 1 || e.local_rank >= e.local_size || e.local_size > e.world_size)
+    fail(ExitCode::usage, "{}: local rank {} of {} local ranks, {} ranks in all, do not fit together", e.source,
+         e.local_rank, e.local_size, e.world_size);
+}
+
+std::optional<LaunchEnvironment> from_ltrain(const Reader& r) {
+  if (!r.has("LTRAIN_RANK") && !r.has("LTRAIN_WORLD_SIZE")) return {};
+  if (!r.has_all({"LTRAIN_RANK", "LTRAIN_WORLD_SIZE", "LTRAIN_COORDINATOR", "LTRAIN_TOKEN"}))
+    fail(ExitCode::usage,
+         "LTRAIN_RANK and LTRAIN_WORLD_SIZE also need LTRAIN_COORDINATOR (host:port) and LTRAIN_TOKEN; `ltrain run` "
+         "sets them for the ranks that it starts");
+  LaunchEnvironment e;
+  e.kind = LaunchEnvironment::Kind::rank;
+  e.source = "ltrain";
+  e.rank = r.number("LTRAIN_RANK"), e.world_size = r.number("LTRAIN_WORLD_SIZE");
+  e.local_rank = r.number("LTRAIN_LOCAL_RANK", e.rank), e.local_size = r.number("LTRAIN_LOCAL_SIZE", e.world_size);
+  e.node = r.number("LTRAIN_NODE", 0);
+  e.attempt = r.number("LTRAIN_ATTEMPT", 0);
+  e.token = r.text("LTRAIN_TOKEN");
+  e.coordinator_is_launcher = r.text("LTRAIN_LAUNCHER") == "1";
+  const auto [host, port] = split_host_port(r.text("LTRAIN_COORDINATOR"), "LTRAIN_COORDINATOR");
+  e.coordinator_host = host;
+  e.coordinator_ports = port ? std::vector<int>{port} : derived_ports(e.token);
+  check_range(e, "LTRAIN_RANK", "LTRAIN_WORLD_SIZE");
+  return e;
+}
+
+std::string torch_job(const Reader& r) {
+  return fmt::format("torch {} {} {} {}", r.text("TORCHELASTIC_RUN_ID"), r.text("MASTER_ADDR"), r.text("MASTER_PORT"),
+                     r.text("TORCHELASTIC_RESTART_COUNT"));
+}
+
+std::optional<LaunchEnvironment> from_torchrun(const Reader& r) {
+  if (!r.has_all({"RANK", "WORLD_SIZE", "LOCAL_RANK"})) return {};
+  if (!r.has("MASTER_ADDR"))
+    fail(ExitCode::usage, "RANK, WORLD_SIZE and LOCAL_RANK are set but MASTER_ADDR is not: ranks need to know where "
+                          "rank 0 is");
+  LaunchEnvironment e;
+  e.kind = LaunchEnvironment::Kind::rank;
+  e.source = r.has("TORCHELASTIC_RUN_ID") ? "torchrun" : "RANK/WORLD_SIZE";
+  e.rank = r.number("RANK"), e.world_size = r.number("WORLD_SIZE"), e.local_rank = r.number("LOCAL_RANK");
+  e.local_size = r.number("LOCAL_WORLD_SIZE", std::min(e.world_size, e.local_rank + 1));
+  e.node = r.number("GROUP_RANK", e.rank / e.local_size);
+  e.attempt = r.number("TORCHELASTIC_RESTART_COUNT", 0);
+  e.coordinator_host = r.text("MASTER_ADDR");
+  e.token = torch_job(r);
+  const int port = r.number("MASTER_PORT", 29500);
+  // torchrun's own agent usually listens on MASTER_PORT.
+  e.coordinator_ports =
+      r.text("TORCHELASTIC_USE_AGENT_STORE") == "True" ? derived_ports(e.token) : ports_after(port, e.token);
+  check_range(e, "RANK", "WORLD_SIZE");
+  return e;
+}
+
+std::optional<LaunchEnvironment> from_nodes(const Reader& r) {
+  LaunchEnvironment e;
+  std::string rank_key, nodes_key;
+  if (r.has_all({"RANK", "WORLD_SIZE", "MASTER_ADDR"})) {
+    e.source = "RANK/WORLD_SIZE of nodes";
+    e.note = "RANK and WORLD_SIZE without LOCAL_RANK are taken as the number of this node and of all nodes";
+    rank_key = "RANK", nodes_key = "WORLD_SIZE";
+    e.coordinator_host = r.text("MASTER_ADDR");
+    e.coordinator_ports = {r.number("MASTER_PORT", 29500)};
+  } else if (r.has_all({"PET_NNODES", "PET_MASTER_ADDR"})) {
+    e.source = "PET_*";
+    if (r.text("PET_NNODES").find(':') != std::string::npos)
+      fail(ExitCode::usage, "PET_NNODES=\"{}\": an elastic number of nodes is not supported; give one number",
+           r.text("PET_NNODES"));
+    rank_key = r.has("PET_NODE_RANK") ? "PET_NODE_RANK" : "JOB_COMPLETION_INDEX", nodes_key = "PET_NNODES";
+    if (!r.has(rank_key)) fail(ExitCode::usage, "PET_NNODES is set but neither PET_NODE_RANK nor JOB_COMPLETION_INDEX");
+    const std::string per_node = r.text("PET_NPROC_PER_NODE", "auto");
+    if (per_node != "auto" && per_node != "gpu" && per_node != "cpu")
+      e.ranks_per_node = r.number("PET_NPROC_PER_NODE");
+    e.coordinator_host = r.text("PET_MASTER_ADDR");
+    e.coordinator_ports = {r.number("PET_MASTER_PORT", 29500)};
+  } else {
+    return {};
+  }
+  e.node = r.number(rank_key), e.nodes = r.number(nodes_key);
+  if (e.nodes < 1 || e.node >= e.nodes)
+    fail(ExitCode::usage, "{}={} with {}={}: the node's number must be below the number of nodes", rank_key, e.node,
+         nodes_key, e.nodes);
+  e.kind = e.nodes > 1 ? LaunchEnvironment::Kind::node : LaunchEnvironment::Kind::single;
+  e.token = fmt::format("nodes {} {} {}", e.coordinator_host, e.coordinator_ports[0], e.nodes);
+  return e;
+}
+
+std::optional<LaunchEnvironment> from_slurm(const Reader& r) {
+  if (!r.has("SLURM_JOB_ID")) return {};
+  LaunchEnvironment e;
+  e.source = "Slurm";
+  e.attempt = r.number("SLURM_RESTART_COUNT", 0);
+  const bool step = r.has_all({"SLURM_PROCID", "SLURM_STEP_NODELIST"}) &&
+                    (r.has("SLURM_STEP_NUM_TASKS") || r.has("SLURM_NTASKS"));
+  if (!step) {
+    // The batch script and a shell of salloc: they carry SLURM_PROCID=0 or nothing, and no step.
+    if (r.number("SLURM_JOB_NUM_NODES", r.number("SLURM_NNODES", 1)) > 1)
+      fail(ExitCode::usage,
+           "Slurm job {} has {} nodes, but this is not a step of it: start with `srun ltrain run ...` (see `ltrain "
+           "slurm`)",
+           r.text("SLURM_JOB_ID"), r.text("SLURM_JOB_NUM_NODES", r.text("SLURM_NNODES")));
+    e.note = "inside a Slurm job but outside a step: ranks are started on this node only";
+    return e;
+  }
+  e.rank = r.number("SLURM_PROCID");
+  e.world_size = r.has("SLURM_STEP_NUM_TASKS") ? r.number("SLURM_STEP_NUM_TASKS") : r.number("SLURM_NTASKS");
+  e.node = r.number("SLURM_NODEID", 0);
+  e.local_rank = r.number("SLURM_LOCALID", 0);
+  const auto hosts = parse_hostlist(r.text("SLURM_STEP_NODELIST"), "SLURM_STEP_NODELIST");
+  e.nodes = static_cast<int>(hosts.size());
+  e.local_size = e.nodes == 1 ? e.world_size : e.local_rank + 1;
+  const std::string tasks_key =
+      r.has("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
+  if (r.has(tasks_key)) {
+    const auto tasks = parse_tasks_per_node(r.text(tasks_key), tasks_key);
+    if (e.node < static_cast<int>(tasks.size())) e.local_size = tasks[static_cast<size_t>(e.node)];
+  }
+  check_range(e, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
+  if (e.world_size == 1) {
+    e.note = "a Slurm step of one task: this process starts the ranks of its node";
+    return e;
+  }
+  e.kind = LaunchEnvironment::Kind::rank;
+  e.coordinator_host = e.nodes == 1 ? "127.0.0.1" : hosts[0];
+  e.token = fmt::format("slurm {} {} {} {}", r.text("SLURM_CLUSTER_NAME"), r.text("SLURM_JOB_ID"),
+                        r.text("SLURM_STEP_ID", r.text("SLURM_STEPID")), e.attempt);
+  e.coordinator_ports = derived_ports(e.token);
+  return e;
+}
+
+/// Open MPI, and MPICH or Intel MPI: they say who we are but not where rank 0 is.
+std::optional<LaunchEnvironment> from_mpi(const Reader& r) {
+  LaunchEnvironment e;
+  std::string job;
+  if (r.has_all({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"})) {
+    e.source = "Open MPI";
+    e.rank = r.number("OMPI_COMM_WORLD_RANK"), e.world_size = r.number("OMPI_COMM_WORLD_SIZE");
+    e.local_rank = r.number("OMPI_COMM_WORLD_LOCAL_RANK", e.rank);
+    e.local_size = r.number("OMPI_COMM_WORLD_LOCAL_SIZE", e.world_size);
+    job = r.text("PMIX_NAMESPACE", r.text("OMPI_MCA_ess_base_jobid", r.text("_PARENT")));
+  } else if (r.has_all({"PMI_RANK", "PMI_SIZE"})) {
+    e.source = "MPICH";
+    e.rank = r.number("PMI_RANK"), e.world_size = r.number("PMI_SIZE");
+    e.local_rank = r.number("MPI_LOCALRANKID", e.rank);
+    e.local_size = r.number("MPI_LOCALNRANKS", e.world_size);
+    job = r.text("_PARENT");
+  } else {
+    return {};
+  }
+  check_range(e, e.source == "MPICH" ? "PMI_RANK" : "OMPI_COMM_WORLD_RANK",
+              e.source == "MPICH" ? "PMI_SIZE" : "OMPI_COMM_WORLD_SIZE");
+  if (e.world_size == 1) return e;
+  e.kind = LaunchEnvironment::Kind::rank;
+  e.node = e.rank / e.local_size;
+  if (r.has("MASTER_ADDR")) {
+    e.coordinator_host = r.text("MASTER_ADDR");
+    const int port = r.number("MASTER_PORT", 29500);
+    e.token = fmt::format("{} {} {}", e.source, e.coordinator_host, port);
+    e.coordinator_ports = ports_after(port, e.token);
+  } else if (r.has("LTRAIN_COORDINATOR")) {
+    e.token = fmt::format("{} {}", e.source, r.text("LTRAIN_COORDINATOR"));  // host and port below
+  } else if (e.local_size == e.world_size) {
+    e.coordinator_host = "127.0.0.1";
+    e.token = fmt::format("{} {}", e.source, job);
+    e.coordinator_ports = derived_ports(e.token);
+  } else {
+    fail(ExitCode::usage,
+         "{} started ranks on several nodes but does not say where rank 0 is: pass its host to all ranks, e.g. mpirun "
+         "-x MASTER_ADDR=<first host> -x MASTER_PORT=29500",
+         e.source);
+  }
+  return e;
+}
+
+LaunchEnvironment choose(const Reader& r) {
+  if (auto e = from_ltrain(r)) return *e;
+  if (auto e = from_torchrun(r)) return *e;
+  if (auto e = from_nodes(r)) return *e;
+  const bool mpi = r.has("OMPI_COMM_WORLD_RANK") || r.has("PMI_RANK");
+  if (mpi) {
+    // srun sets PMI_RANK too, and then both say the same. mpirun starts its helpers with srun, one task a node.
+    const std::string rank = r.has("OMPI_COMM_WORLD_RANK") ? "OMPI_COMM_WORLD_RANK" : "PMI_RANK";
+    const std::string size = r.has("OMPI_COMM_WORLD_RANK") ? "OMPI_COMM_WORLD_SIZE" : "PMI_SIZE";
+    const bool agree = r.has_all({"SLURM_PROCID", "SLURM_STEP_NODELIST"}) &&
+                       r.text("SLURM_PROCID") == r.text(rank) &&
+                       r.text("SLURM_STEP_NUM_TASKS", r.text("SLURM_NTASKS")) == r.text(size);
+    if (!agree)
+      if (auto e = from_mpi(r)) return *e;
+  }
+  if (auto e = from_slurm(r)) return *e;
+  return {};
+}
+
+}  // namespace
+
+LaunchEnvironment detect_environment(const Variables& variables) {
+  const Reader r(variables);
+  LaunchEnvironment e = choose(r);
+  if (e.source == "ltrain" || e.kind == LaunchEnvironment::Kind::single) return e;
+  // What the user says goes over what was derived.
+  if (r.has("LTRAIN_COORDINATOR")) {
+    const auto [host, port] = split_host_port(r.text("LTRAIN_COORDINATOR"), "LTRAIN_COORDINATOR");
+    e.coordinator_host = host;
+    if (port)
+      e.coordinator_ports = {port};
+    else if (e.coordinator_ports.empty())
+      e.coordinator_ports = derived_ports(e.token);
+  }
+  if (r.has("LTRAIN_TOKEN")) e.token = r.text("LTRAIN_TOKEN");
+  return e;
+}
+
+Variables process_variables() {
+  Variables v;
+  for (char** p = environ; p && *p; ++p) {
+    const std::string entry = *p;
+    const size_t equals = entry.find('=');
+    if (equals != std::string::npos) v[entry.substr(0, equals)] = entry.substr(equals + 1);
+  }
+  v["_PARENT"] = std::to_string(::getppid());
+  return v;
+}
+
+std::pair<std::string, int> split_host_port(const std::string& text, const std::string& what) {
+  std::string host = text, port;
+  if (text.starts_with('[')) {
+    const size_t end = text.find(']');
+    if (end == std::string::npos) fail(ExitCode::usage, "{}=\"{}\": [ without ]", what, text);
+    host = text.substr(1, end - 1);
+    if (end + 1 < text.size() && text[end + 1] == ':') port = text.substr(end + 2);
+    else if (end + 1 < text.size()) fail(ExitCode::usage, "{}=\"{}\": must be [address]:port", what, text);
+  } else if (const size_t colon = text.rfind(':'); colon != std::string::npos && text.find(':') == colon) {
+    host = text.substr(0, colon), port = text.substr(colon + 1);
+  }
+  int number = 0;
+  if (!port.empty()) {
+    const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+    if (error != std::errc() || end != port.data() + port.size() || number < 1 || number > 65535)
+      fail(ExitCode::usage, "{}=\"{}\": the port must be from 1 to 65535", what, text);
+  }
+  if (host.empty()) fail(ExitCode::usage, "{}=\"{}\": must be host:port", what, text);
+  return {host, number};
+}
+
+}  // namespace ltrain

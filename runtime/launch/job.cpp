@@ -1,0 +1,277 @@
+#include "runtime/launch/job.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "kernels/core/fault_point.h"
+#include "parallel/communicator_gloo.h"
+#include "runtime/launch/control_client.h"
+#include "runtime/launch/coordinator.h"
+#include "runtime/launch/hostlist.h"
+
+namespace ltrain {
+
+ExitCode exit_code_of(const std::exception& e) {
+  if (const auto* error = dynamic_cast<const Error*>(&e)) return error->code();
+  return ExitCode::internal;
+}
+
+namespace {
+
+void print_line(const std::string& line) {
+  const std::string text = line + "\n";
+  [[maybe_unused]] const ssize_t ignored = ::write(2, text.data(), text.size());
+}
+
+std::string this_host(const Variables& v) {
+  // Under Slurm a node's name is not always the host's name, and the node is what its users know.
+  const auto node = v.find("SLURMD_NODENAME");
+  return node != v.end() && !node->second.empty() ? node->second : host_name();
+}
+
+}  // namespace
+
+class Job::Impl {
+ public:
+  Impl(const JobOptions& options, const Variables& variables) : options_(options) {
+    LaunchEnvironment e = options.environment ? *options.environment : detect_environment(variables);
+    if (e.kind != LaunchEnvironment::Kind::rank) e = LaunchEnvironment{};
+    info_ = {e.rank, e.world_size, e.local_rank, e.local_size, e.node, this_host(variables), e.source, e.attempt};
+    if (const auto t = variables.find("LTRAIN_JOIN_TIMEOUT"); t != variables.end()) {
+      options_.join_seconds = std::atof(t->second.c_str());
+      if (!(options_.join_seconds > 0))
+        ltrain::fail(ExitCode::usage, "LTRAIN_JOIN_TIMEOUT=\"{}\": must be a number of seconds above 0", t->second);
+    }
+    launched_ = e.coordinator_is_launcher;
+    set_fault_rank(info_.rank);
+    install_stop_signals(launched_);
+    if (e.kind == LaunchEnvironment::Kind::rank) connect(e);
+  }
+
+  ~Impl() {
+    if (client_) client_->close();
+    client_.reset();
+    coordinator_.reset();
+  }
+
+  void connect(LaunchEnvironment e) {
+    LT_FAULT_POINT("launch.join");
+    if (!e.coordinator_is_launcher && e.rank == 0) {
+      CoordinatorOptions c;
+      c.address = is_loopback(e.coordinator_host) ? e.coordinator_host : "";
+      c.ports = e.coordinator_ports;
+      c.token = e.token;
+      c.world_size = e.world_size;
+      c.join_seconds = options_.join_seconds;
+      c.log = [](const std::string& line) { print_line("ltrain: " + line); };
+      coordinator_ = std::make_unique<Coordinator>(std::move(c));
+      e.coordinator_host = is_loopback(e.coordinator_host) ? e.coordinator_host : "127.0.0.1";
+      e.coordinator_ports = {coordinator_->port()};
+    }
+    ControlOptions c;
+    c.environment = e;
+    c.host = info_.host;
+    c.join_seconds = options_.join_seconds;
+    c.coordinator_can_sleep = launched_ && is_loopback(e.coordinator_host);
+    c.status = [this] { return status(); };
+    c.on_stop = [this](const std::string& reason) {
+      std::lock_guard lock(mutex_);
+      if (!stop_) stop_ = {StopRequest::Kind::save_and_stop, reason};
+    };
+    c.on_end = [this](ExitCode code, const std::string& reason) { ended_elsewhere(code, reason); };
+    try {
+      client_ = std::make_shared<ControlClient>(std::move(c));
+      std::lock_guard lock(mutex_);
+      connected_ = true;
+    } catch (...) {
+      if (coordinator_) {
+        wait_for_verdict();
+        print_verdict();
+      }
+      throw;
+    }
+  }
+
+  RankStatus status() {
+    const StopRequest signal = signalled_stop();
+    bool tell = false;
+    RankStatus s;
+    {
+      std::lock_guard lock(mutex_);
+      s.section = section_, s.step = step_;
+      s.section_seconds = seconds_between(section_began_, steady_now());
+      s.seconds_left = section_limit_ - s.section_seconds;
+      std::erase_if(groups_, [](const auto& g) { return g.second.expired(); });
+      for (const auto& [label, weak] : groups_)
+        if (const auto flight = weak.lock()) {
+          const FlightRecord::View v = flight->view();
+          s.groups.push_back({label, v.last, v.entered, v.completed});
+        }
+      tell = signal && !signal_told_ && connected_;
+      signal_told_ = signal_told_ || tell;
+    }
+    if (tell) client_->send_signal(signal.reason);
+    return s;
+  }
+
+  /// On the control thread: the run ends. Gives the main thread a moment to leave by its own error, then leaves.
+  void ended_elsewhere(ExitCode code, const std::string& reason) {
+    if (coordinator_) {
+      wait_for_verdict();
+      print_verdict();
+    } else if (!(launched_ && info_.rank == 0)) {  // rank 0's stderr is the terminal, where the launcher says it
+      print_line(fmt::format("ltrain: rank {} on host {} ends: {}", info_.rank, info_.host, reason));
+    }
+    const SteadyTime limit = after(liveness_bounds().end_grace);
+    while (steady_now() < limit) {
+      {
+        std::lock_guard lock(mutex_);
+        if (leaving_) return;  // the main thread is on its way out
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    ::_exit(static_cast<int>(code == ExitCode::done ? ExitCode::rank_lost : code));
+  }
+
+  void wait_for_verdict() {
+    const SteadyTime limit = after(liveness_bounds().settle + 1.5);
+    while (!coordinator_->verdict().failed && steady_now() < limit)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+
+  void print_verdict() {
+    {
+      std::lock_guard lock(mutex_);
+      if (verdict_printed_) return;
+      verdict_printed_ = true;
+    }
+    const Verdict v = coordinator_->verdict();
+    for (size_t i = 0; i < v.lines.size(); ++i) print_line((i == 0 ? "ltrain: run failed: " : "  ") + v.lines[i]);
+    if (v.failed) print_line("ltrain: " + exit_code_text(static_cast<int>(v.code)));
+  }
+
+  std::unique_ptr<Communicator> new_group(const std::string& name, Axis axis, const std::vector<int>& ranks) {
+    int place = -1;
+    std::string members;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      LT_CHECK(ranks[i] >= 0 && ranks[i] < info_.world_size, "group \"{}\" with rank {} of {}", name, ranks[i],
+               info_.world_size);
+      if (ranks[i] == info_.rank) place = static_cast<int>(i);
+      members += fmt::format("{}{}", i ? "," : "", ranks[i]);
+    }
+    LT_CHECK(place >= 0, "rank {} makes group \"{}\" of ranks {}", info_.rank, name, members);
+    if (ranks.size() == 1) return make_single_group(name, axis);
+    if (!transport_) transport_ = make_transport();
+    const std::string base = fmt::format("group/{}/{}", name, members);
+    const std::string key = fmt::format("{}/{}", base, ++group_counts_[base]);
+    GlooOptions o;
+    o.timeout_seconds = options_.collective_timeout_seconds;
+    o.connect_timeout_seconds = options_.join_seconds;
+    auto group = make_gloo_group(transport_, client_, key, place, static_cast<int>(ranks.size()), name, axis, o);
+    std::lock_guard lock(mutex_);
+    groups_.emplace_back(fmt::format("{}[{}]", name, format_ranges(ranks)), group->flight());
+    return group;
+  }
+
+  std::shared_ptr<GlooTransport> make_transport() {
+    if (!options_.interface.empty()) return make_gloo_transport("", options_.interface);
+    const std::string& seen = client_->ranks()[static_cast<size_t>(info_.rank)].address;
+    try {
+      return make_gloo_transport(seen);
+    } catch (const Error&) {  // seen through an address translation: our end of the channel is what we have
+      return make_gloo_transport(client_->local_address());
+    }
+  }
+
+  void section(const std::string& name, double deadline, int64_t step) {
+    LT_FAULT_POINT("launch.section");
+    std::lock_guard lock(mutex_);
+    section_ = name, step_ = step, section_limit_ = deadline, section_began_ = steady_now();
+  }
+
+  StopRequest stop_requested() const {
+    const StopRequest signal = signalled_stop();
+    if (signal.kind == StopRequest::Kind::stop_now) return signal;
+    std::lock_guard lock(mutex_);
+    return stop_ ? stop_ : signal;
+  }
+
+  void fail(const std::exception& e) {
+    if (!client_) return;
+    client_->send_error(exit_code_of(e), e.what());
+    if (coordinator_) {
+      wait_for_verdict();
+      print_verdict();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the others read it
+    }
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+
+  void finish(ExitCode code) {
+    LT_FAULT_POINT("launch.finish");
+    if (!client_) return;
+    section("finish", 60, -1);
+    client_->send_goodbye(code);
+    if (coordinator_) {
+      while (!coordinator_->finished() && !coordinator_->verdict().failed)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      if (const Verdict v = coordinator_->verdict(); v.failed) {
+        print_verdict();
+        std::lock_guard lock(mutex_);
+        leaving_ = true;
+        throw Error(v.code, v.lines[0]);
+      }
+    }
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+
+  RankInfo info_;
+  JobOptions options_;
+
+ private:
+  bool launched_ = false;
+  mutable std::mutex mutex_;
+  std::string section_ = "start";
+  int64_t step_ = -1;
+  double section_limit_ = 1e9;
+  SteadyTime section_began_ = steady_now();
+  std::vector<std::pair<std::string, std::weak_ptr<const FlightRecord>>> groups_;
+  StopRequest stop_;
+  bool connected_ = false, signal_told_ = false, leaving_ = false, verdict_printed_ = false;
+  std::map<std::string, int> group_counts_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::shared_ptr<ControlClient> client_;
+  std::shared_ptr<GlooTransport> transport_;
+};
+
+Job::Job(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Job::~Job() = default;
+
+std::unique_ptr<Job> Job::join(const JobOptions& options) {
+  return std::unique_ptr<Job>(new Job(std::make_unique<Impl>(options, process_variables())));
+}
+
+const RankInfo& Job::info() const { return impl_->info_; }
+std::unique_ptr<Communicator> Job::new_group(const std::string& name, Axis axis, const std::vector<int>& ranks) {
+  return impl_->new_group(name, axis, ranks);
+}
+std::unique_ptr<Communicator> Job::new_world_group() {
+  std::vector<int> all;
+  for (int r = 0; r < info().world_size; ++r) all.push_back(r);
+  return new_group("world", Axis::data, all);
+}
+int64_t Job::group_scratch_bytes(int size) { return gloo_scratch_bytes(size); }
+void Job::section(const std::string& name, double deadline_seconds, int64_t step) {
+  impl_->section(name, deadline_seconds, step);
+}
+StopRequest Job::stop_requested() const { return impl_->stop_requested(); }
+void Job::fail(const std::exception& e) { impl_->fail(e); }
+void Job::finish(ExitCode code) { impl_->finish(code); }
+
+}  // namespace ltrain

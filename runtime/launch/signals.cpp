@@ -1,0 +1,55 @@
+#include "runtime/launch/signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "kernels/core/error.h"
+
+namespace ltrain {
+namespace {
+
+std::atomic<int> first_signal{0};
+std::atomic<int> interrupts{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void on_signal(int signal) {
+  int none = 0;
+  first_signal.compare_exchange_strong(none, signal);
+  if (signal == SIGINT && ++interrupts >= 2) ::alarm(2);  // for a loop that does not ask
+}
+
+void on_alarm(int) { ::_exit(static_cast<int>(ExitCode::rank_lost)); }
+
+}  // namespace
+
+void install_stop_signals(bool ignore_interrupt) {
+  struct sigaction action {};
+  ::sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  action.sa_handler = on_signal;
+  ::sigaction(SIGTERM, &action, nullptr);
+  ::sigaction(SIGUSR1, &action, nullptr);
+  if (ignore_interrupt) action.sa_handler = SIG_IGN;
+  ::sigaction(SIGINT, &action, nullptr);
+  action.sa_handler = on_alarm;
+  ::sigaction(SIGALRM, &action, nullptr);
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &action, nullptr);
+}
+
+StopRequest signalled_stop() {
+  const int signal = first_signal.load();
+  if (signal == 0) return {};
+  const char* name = ::sigabbrev_np(signal);
+  return {interrupts.load() >= 2 ? StopRequest::Kind::stop_now : StopRequest::Kind::save_and_stop,
+          std::string("SIG") + (name ? name : std::to_string(signal))};
+}
+
+void clear_signalled_stop() {
+  first_signal = 0;
+  interrupts = 0;
+}
+
+}  // namespace ltrain

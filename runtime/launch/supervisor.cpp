@@ -1,0 +1,389 @@
+#include "runtime/launch/supervisor.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <optional>
+
+#include "kernels/core/error.h"
+#include "runtime/launch/child_process.h"
+#include "runtime/launch/coordinator.h"
+#include "runtime/launch/hostlist.h"
+
+namespace ltrain {
+
+int usable_cores() {
+  cpu_set_t set;
+  int cores = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  double quota = 0, period = 0;
+  if (file >> quota >> period && quota > 0 && period > 0)
+    cores = std::min(cores, std::max(1, static_cast<int>(std::floor(quota / period))));
+  return std::max(1, cores);
+}
+
+namespace {
+
+void print_line(const std::string& line) {
+  const std::string text = line + "\n";
+  [[maybe_unused]] const ssize_t ignored = ::write(2, text.data(), text.size());
+}
+
+void write_all(int fd, const char* data, size_t size) {
+  while (size > 0) {
+    const ssize_t n = ::write(fd, data, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) {
+      pollfd p{fd, POLLOUT, 0};
+      ::poll(&p, 1, 1000);
+      continue;
+    }
+    if (n <= 0) return;  // a closed terminal must not end the run
+    data += n;
+    size -= static_cast<size_t>(n);
+  }
+}
+
+std::string random_token() {
+  unsigned char bytes[16];
+  if (::getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes))
+    fail(ExitCode::internal, "no random numbers from the kernel: {}", std::strerror(errno));
+  std::string text;
+  for (unsigned char b : bytes) text += fmt::format("{:02x}", b);
+  return text;
+}
+
+constexpr size_t kTailBytes = 4096;
+
+struct Child {
+  ChildProcess process;
+  Fd log;
+  std::string log_path;
+  std::string tail;  // the end of its stderr, for the report of one that never joined
+  bool alive = true;
+};
+
+class Supervisor {
+ public:
+  explicit Supervisor(const SuperviseOptions& options) : o_(options), bounds_(liveness_bounds()) {
+    if (o_.ranks < 1 || o_.nodes < 1 || o_.node < 0 || o_.node >= o_.nodes)
+      fail(ExitCode::usage, "cannot start {} ranks on node {} of {}", o_.ranks, o_.node, o_.nodes);
+  }
+
+  int run() {
+    catch_signals();
+    if (const char* t = std::getenv("LTRAIN_JOIN_TIMEOUT")) o_.join_seconds = std::max(0.1, std::atof(t));
+    if (o_.token.empty()) {
+      if (o_.nodes > 1) fail(ExitCode::usage, "several nodes need a token that all launchers know");
+      o_.token = random_token();
+    }
+    std::string coordinator = fmt::format("{}:{}", o_.coordinator_host, o_.coordinator_port);
+    if (o_.node == 0) {
+      CoordinatorOptions c;
+      c.address = o_.nodes == 1 ? "127.0.0.1" : "";
+      c.ports = {o_.nodes == 1 ? 0 : o_.coordinator_port};
+      c.token = o_.token;
+      c.world_size = o_.ranks * o_.nodes;
+      c.join_seconds = o_.join_seconds;
+      c.log = [](const std::string& line) { print_line("ltrain: " + line); };
+      coordinator_ = std::make_unique<Coordinator>(std::move(c));
+      coordinator = fmt::format("127.0.0.1:{}", coordinator_->port());
+    }
+    oom_before_ = out_of_memory_kills();
+    start_ranks(coordinator);
+    while (alive_ > 0) turn();
+    for (int i = 0; i < o_.ranks; ++i) drain(i);
+    return conclude();
+  }
+
+ private:
+  // ---- starting ----
+
+  void catch_signals() {
+    sigset_t set;
+    ::sigemptyset(&set);
+    for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD}) ::sigaddset(&set, s);
+    ::pthread_sigmask(SIG_BLOCK, &set, &old_mask_);
+    ::signal(SIGPIPE, SIG_IGN);
+    signals_ = Fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!signals_.valid()) fail(ExitCode::internal, "signalfd: {}", std::strerror(errno));
+  }
+
+  void start_ranks(const std::string& coordinator) {
+    int threads = o_.threads_per_rank;
+    if (threads <= 0) threads = std::max(1, usable_cores() / o_.ranks);
+    std::vector<std::pair<std::string, std::string>> common{
+        {"LTRAIN_WORLD_SIZE", std::to_string(o_.ranks * o_.nodes)},
+        {"LTRAIN_LOCAL_SIZE", std::to_string(o_.ranks)},
+        {"LTRAIN_NODE", std::to_string(o_.node)},
+        {"LTRAIN_COORDINATOR", coordinator},
+        {"LTRAIN_TOKEN", o_.token},
+        {"LTRAIN_LAUNCHER", "1"},
+        {"LTRAIN_ATTEMPT", std::to_string(o_.attempt)},
+        {"OMP_NUM_THREADS", std::to_string(threads)}};
+    winsize size{};
+    if (::isatty(2)) {
+      common.emplace_back("LTRAIN_TTY", "1");
+      const int columns = ::ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+      common.emplace_back("LTRAIN_COLUMNS", std::to_string(columns));
+    }
+    common.insert(common.end(), o_.variables.begin(), o_.variables.end());
+    if (!o_.run_dir.empty()) {
+      std::error_code error;
+      std::filesystem::create_directories(o_.run_dir + "/logs", error);
+      if (error) fail(ExitCode::storage, "cannot make {}/logs: {}", o_.run_dir, error.message());
+    }
+    children_.resize(static_cast<size_t>(o_.ranks));
+    for (int i = 0; i < o_.ranks; ++i) {
+      Child& c = children_[static_cast<size_t>(i)];
+      const int rank = rank_of(i);
+      auto variables = common;
+      variables.emplace_back("LTRAIN_RANK", std::to_string(rank));
+      variables.emplace_back("LTRAIN_LOCAL_RANK", std::to_string(i));
+      if (!o_.run_dir.empty()) {
+        c.log_path = fmt::format("{}/logs/rank-{:05d}.log", o_.run_dir, rank);
+        c.log = Fd(::open(c.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+        if (!c.log.valid()) {
+          const std::string why = std::strerror(errno);
+          kill_all(SIGKILL);
+          fail(ExitCode::storage, "cannot write {}: {}", c.log_path, why);
+        }
+      }
+      c.process = start_child(o_.arguments, variables);
+      ++alive_;
+    }
+  }
+
+  int rank_of(int i) const { return o_.node * o_.ranks + i; }
+
+  // ---- one turn of the loop: signals, output, the coordinator's news, the clock ----
+
+  void turn() {
+    std::vector<pollfd> polled{{signals_.get(), POLLIN, 0},
+                               {coordinator_ ? coordinator_->changed_fd() : -1, POLLIN, 0}};
+    for (Child& c : children_) {
+      polled.push_back({c.process.output.get(), POLLIN, 0});
+      polled.push_back({c.process.error.get(), POLLIN, 0});
+    }
+    int timeout = 500;
+    if (kill_at_) timeout = std::min(timeout, poll_timeout(*kill_at_));
+    if (term_at_) timeout = std::min(timeout, poll_timeout(*term_at_));
+    ::poll(polled.data(), polled.size(), timeout);
+    for (size_t i = 0; i < children_.size(); ++i) {
+      if (polled[2 + 2 * i].revents) relay(static_cast<int>(i), 1);
+      if (polled[3 + 2 * i].revents) relay(static_cast<int>(i), 2);
+    }
+    if (polled[0].revents) read_signals();
+    if (polled[1].revents) coordinator_->clear_changed();
+    if (!ending_) {
+      const bool failed = coordinator_ ? coordinator_->verdict().failed : child_failed_;
+      if (failed) begin_end();
+    }
+    if (term_at_ && steady_now() >= *term_at_) {
+      kill_all(SIGTERM);
+      kill_all(SIGCONT);  // a stopped one cannot act on the other
+      term_at_.reset();
+    }
+    if (kill_at_ && steady_now() >= *kill_at_) {
+      kill_all(SIGKILL);
+      kill_at_ = after(1);
+    }
+  }
+
+  /// The run has failed. The ranks have been told over the control channel and leave within end_grace by themselves;
+  /// SIGTERM is for programs that never joined, SIGKILL for the rest.
+  void begin_end() {
+    ending_ = true;
+    term_at_ = after(coordinator_ ? bounds_.end_grace + 0.5 : 0.5);
+    kill_at_ = after(bounds_.end_grace + 0.5 + o_.grace_seconds);
+    for (size_t i = 0; i < children_.size(); ++i)  // stopped processes can do nothing: no need to wait for them
+      if (children_[i].alive && stopped_.contains(static_cast<int>(i))) ::kill(-children_[i].process.pid, SIGKILL);
+  }
+
+  void kill_all(int signal) {
+    for (Child& c : children_)
+      if (c.alive && c.process.pid > 0) ::kill(-c.process.pid, signal);
+  }
+
+  void relay(int i, int which) {
+    Child& c = children_[static_cast<size_t>(i)];
+    Fd& fd = which == 1 ? c.process.output : c.process.error;
+    char buffer[65536];
+    for (int round = 0; fd.valid() && round < 16; ++round) {
+      const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EAGAIN) return;
+      if (n <= 0) {
+        fd.reset();
+        return;
+      }
+      const size_t size = static_cast<size_t>(n);
+      if (c.log.valid()) write_all(c.log.get(), buffer, size);
+      if (rank_of(i) == 0) write_all(which, buffer, size);
+      if (which == 2) {
+        c.tail.append(buffer, size);
+        if (c.tail.size() > 2 * kTailBytes) c.tail.erase(0, c.tail.size() - kTailBytes);
+      }
+      if (size < sizeof(buffer)) return;
+    }
+  }
+
+  void drain(int i) {
+    relay(i, 1);
+    relay(i, 2);
+  }
+
+  void read_signals() {
+    signalfd_siginfo info;
+    while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+      const int s = static_cast<int>(info.ssi_signo);
+      if (s == SIGCHLD) continue;  // below
+      if (s == SIGINT && ++interrupts_ >= 2) {
+        killed_by_user_ = true;
+        print_line("ltrain: SIGINT again: ending all ranks now, without a save");
+        kill_all(SIGKILL);
+        continue;
+      }
+      const char* name = ::sigabbrev_np(s);
+      const std::string reason = std::string("SIG") + (name ? name : "?");
+      if (!stop_asked_) {
+        print_line(fmt::format("ltrain: {}: all ranks save and stop{}", reason,
+                               s == SIGINT ? "; once more to end at once without a save" : ""));
+        stop_asked_ = true;
+        // Several nodes: only node 0 has the coordinator; a rank that gets the signal itself tells it.
+        if (coordinator_) coordinator_->request_stop(reason);
+        else kill_all(SIGTERM);
+      }
+    }
+    reap();
+  }
+
+  void reap() {
+    for (size_t i = 0; i < children_.size(); ++i) {
+      Child& c = children_[i];
+      if (!c.alive) continue;
+      int status = 0;
+      const pid_t got = ::waitpid(c.process.pid, &status, WNOHANG | WUNTRACED | WCONTINUED);
+      if (got != c.process.pid) continue;
+      if (WIFSTOPPED(status)) {
+        stopped_.insert(static_cast<int>(i));
+        if (coordinator_) coordinator_->child_stopped(rank_of(static_cast<int>(i)), WSTOPSIG(status));
+        continue;
+      }
+      if (WIFCONTINUED(status)) {
+        stopped_.erase(static_cast<int>(i));
+        if (coordinator_) coordinator_->child_stopped(rank_of(static_cast<int>(i)), 0);
+        continue;
+      }
+      c.alive = false;
+      --alive_;
+      ::kill(-c.process.pid, SIGKILL);  // what it may have started
+      drain(static_cast<int>(i));
+      ended(static_cast<int>(i), status);
+    }
+  }
+
+  void ended(int i, int status) {
+    const bool by_signal = WIFSIGNALED(status);
+    const int code = by_signal ? WTERMSIG(status) : WEXITSTATUS(status);
+    if (by_signal || code != 0) {
+      child_failed_ = true;
+      worst_code_ = std::max(worst_code_, by_signal ? static_cast<int>(ExitCode::rank_lost) : code);
+    }
+    if (!coordinator_) return;
+    coordinator_->child_ended(rank_of(i), by_signal, code, end_text(i, by_signal, code));
+  }
+
+  std::string end_text(int i, bool by_signal, int code) {
+    if (by_signal) {
+      std::string text = "was killed by " + signal_text(code);
+      if (code == SIGKILL) {
+        const long now = out_of_memory_kills();
+        if (oom_before_ >= 0 && now > oom_before_) {
+          text += ": the host or its cgroup ran out of memory";
+          if (const long limit = memory_limit(); limit > 0) text += fmt::format(" (limit {:.1f} GiB)", limit / 1073741824.0);
+        }
+      }
+      return text;
+    }
+    std::string text = fmt::format("ended with {} and no goodbye", exit_code_text(code));
+    const std::string& tail = children_[static_cast<size_t>(i)].tail;
+    size_t end = tail.find_last_not_of("\n\r ");
+    if (end != std::string::npos && rank_of(i) != 0) {  // rank 0's is on the terminal already
+      const size_t begin = tail.find_last_of("\n\r", end);
+      text += "; its last line: " + tail.substr(begin == std::string::npos ? 0 : begin + 1, end - begin);
+    }
+    return text;
+  }
+
+  // ---- the end ----
+
+  int conclude() {
+    ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+    if (killed_by_user_) {
+      print_line("ltrain: ended by the user without a save; " +
+                 exit_code_text(static_cast<int>(ExitCode::rank_lost)));
+      return static_cast<int>(ExitCode::rank_lost);
+    }
+    if (!coordinator_) return worst_code_;
+    // A child may have died so late that the settle time is still running.
+    const SteadyTime limit = after(bounds_.settle + 1);
+    while (!coordinator_->verdict().failed && !coordinator_->finished() && steady_now() < limit) ::usleep(2000);
+    if (child_failed_)
+      while (!coordinator_->verdict().failed && !all_said_goodbye() && steady_now() < limit) ::usleep(2000);
+    const Verdict v = coordinator_->verdict();
+    if (!v.failed) {
+      const ExitCode code = coordinator_->goodbye_code();
+      if (code != ExitCode::done) print_line("ltrain: " + exit_code_text(static_cast<int>(code)));
+      return static_cast<int>(code);
+    }
+    for (size_t i = 0; i < v.lines.size(); ++i) print_line((i == 0 ? "ltrain: run failed: " : "  ") + v.lines[i]);
+    std::string last = "ltrain: " + exit_code_text(static_cast<int>(v.code));
+    const int local = v.rank - o_.node * o_.ranks;
+    if (local >= 0 && local < o_.ranks && !children_[static_cast<size_t>(local)].log_path.empty())
+      last += "; log of the rank: " + children_[static_cast<size_t>(local)].log_path;
+    print_line(last);
+    return static_cast<int>(v.code);
+  }
+
+  bool all_said_goodbye() const {
+    for (int i = 0; i < o_.ranks; ++i)
+      if (!coordinator_->said_goodbye(rank_of(i))) return false;
+    return true;
+  }
+
+  SuperviseOptions o_;
+  const LivenessBounds bounds_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::vector<Child> children_;
+  std::set<int> stopped_;
+  Fd signals_;
+  sigset_t old_mask_{};
+  int alive_ = 0, interrupts_ = 0, worst_code_ = 0;
+  bool ending_ = false, child_failed_ = false, stop_asked_ = false, killed_by_user_ = false;
+  std::optional<SteadyTime> term_at_, kill_at_;
+  long oom_before_ = -1;
+};
+
+}  // namespace
+
+int supervise(const SuperviseOptions& options) { return Supervisor(options).run(); }
+
+}  // namespace ltrain

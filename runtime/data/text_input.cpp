@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kSniffBytes = 1 << 16;
 constexpr int64_t kMaxLine = int64_t{256} << 20;
-constexpr int64_t kMaxPiece = int64_t{64} << 20;  // a text without any safe cut is cut here all the same
+constexpr int64_t kMaxPiece = int64_t{16} << 20;  // a text without any safe cut is cut here all the same
 
 bool is_jsonl(const fs::path& p) { return p.extension() == ".jsonl" || p.extension() == ".ndjson"; }
 

@@ -47,10 +47,12 @@ int64_t InputFile::read_some(void* to, int64_t offset, int64_t bytes) const {
 void InputFile::read(void* to, int64_t offset, int64_t bytes) const {
   const int64_t got = read_some(to, offset, bytes);
   if (got == bytes) return;
+  struct stat st {};
+  const int64_t now = ::fstat(fd_, &st) == 0 ? st.st_size : offset + got;
   fail(ExitCode::data,
-       "{}: the file ends at byte offset {}, but {} bytes are needed at offset {}; it had {} bytes when it was opened. "
+       "{}: {} bytes are needed at byte offset {}, but the file ends at byte offset {}; it had {} bytes when it was opened. "
        "It is truncated: build or copy it again",
-       path_, offset + got, bytes, offset, size_);
+       path_, bytes, offset, now, size_);
 }
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {

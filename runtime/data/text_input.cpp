@@ -109,11 +109,14 @@ InputList list_inputs(const std::vector<std::string>& inputs, const std::vector<
 int64_t cut_in_window(std::string_view window) {
   const size_t line = window.rfind('\n');
   if (line != std::string_view::npos) return static_cast<int64_t>(line) + 1;
-  size_t end = window.size();
-  // Back to the first byte of the last character, which may be incomplete.
-  while (end > 0 && window.size() - end < 3 && (static_cast<unsigned char>(window[end - 1]) & 0xC0) == 0x80) --end;
-  if (end > 0 && (static_cast<unsigned char>(window[end - 1]) & 0xC0) == 0xC0) --end;
-  return static_cast<int64_t>(end > 0 ? end : window.size());
+  // Back to the lead byte of the last character, which stays out if it is not whole.
+  for (size_t back = 1; back <= 4 && back < window.size(); ++back) {
+    const auto c = static_cast<unsigned char>(window[window.size() - back]);
+    if ((c & 0xC0) == 0x80) continue;
+    const size_t bytes = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC0 ? 2 : 1;
+    return static_cast<int64_t>(bytes > back ? window.size() - back : window.size());
+  }
+  return static_cast<int64_t>(window.size());
 }
 
 void too_short_to_cut(const std::string& name, int64_t size, size_t parts) {

@@ -101,7 +101,8 @@ void bpe_merge_long(const BpeTable& table, std::string_view piece, std::vector<i
   }
   for (int32_t i = 0; i < n; ++i) push(i);
   while (!heap.empty()) {
-    const int32_t rank = static_cast<int32_t>(heap.top() >> 32), i = static_cast<int32_t>(heap.top() & 0xffffffffu);
+    const int32_t rank = static_cast<int32_t>(heap.top() >> 32),
+                  i = static_cast<int32_t>(heap.top() & 0xffffffffu);
     heap.pop();
     if (id[i] < 0 || rank_at(i) != rank) continue;
     const int32_t gone = next[i];

@@ -1,5 +1,5 @@
-// Byte-pair merges by rank: again and again the adjacent pair whose joint token has the lowest rank becomes that token,
-// the leftmost of equals first, until no pair is a token.
+// Byte-pair merges by rank: again and again the adjacent pair whose joint token has the lowest rank becomes
+// that token, the leftmost of equals first, until no pair is a token.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -37,11 +37,12 @@ class BpeTable {
   int32_t byte_ids_[256];
 };
 
-/// Appends the ids of `piece`, merged from single bytes. Time n log n, memory about 30 bytes a byte for long pieces.
+/// Appends the ids of `piece`, merged from single bytes. Time n log n, memory about 30 bytes a byte for long
+/// pieces.
 void bpe_merge(const BpeTable& table, std::string_view piece, std::vector<int32_t>& out);
 
-/// The same by looking through all pairs at each merge: quadratic, faster for short pieces. For pieces of any length
-/// both give the same ids.
+/// The same by looking through all pairs at each merge: quadratic, faster for short pieces. For pieces of any
+/// length both give the same ids.
 void bpe_merge_short(const BpeTable& table, std::string_view piece, std::vector<int32_t>& out);
 void bpe_merge_long(const BpeTable& table, std::string_view piece, std::vector<int32_t>& out);
 

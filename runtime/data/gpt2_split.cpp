@@ -19,10 +19,18 @@ inline Classified classify(const uint8_t* table, const char* p, const char* end)
 int64_t contraction(const char* p, const char* end) {
   if (end - p < 2) return 0;
   switch (p[1]) {
-    case 's': case 't': case 'm': case 'd': return 2;
-    case 'r': case 'v': return end - p >= 3 && p[2] == 'e' ? 3 : 0;
-    case 'l': return end - p >= 3 && p[2] == 'l' ? 3 : 0;
-    default: return 0;
+    case 's':
+    case 't':
+    case 'm':
+    case 'd':
+      return 2;
+    case 'r':
+    case 'v':
+      return end - p >= 3 && p[2] == 'e' ? 3 : 0;
+    case 'l':
+      return end - p >= 3 && p[2] == 'l' ? 3 : 0;
+    default:
+      return 0;
   }
 }
 
@@ -30,8 +38,8 @@ bool ascii_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 /// Is the character that ends before text[at] a space? at > 0.
 bool space_before(const uint8_t* table, std::string_view text, int64_t at) {
-  // The lead byte of a character is never inside another one, so that looking back finds the character that reading
-  // forward finds.
+  // The lead byte of a character is never inside another one, so that looking back finds the character that
+  // reading forward finds.
   for (int64_t bytes = 1; bytes <= 4 && bytes <= at; ++bytes) {
     const char* p = text.data() + at - bytes;
     if ((static_cast<unsigned char>(*p) & 0xC0u) == 0x80u) continue;

@@ -46,7 +46,8 @@ class Gpt2Tokenizer final : public Tokenizer {
   void decode(const int32_t* ids, int64_t count, std::string& out) const override {
     for (int64_t i = 0; i < count; ++i) {
       if (ids[i] < 0 || ids[i] > eot())
-        fail(ExitCode::data, "token {} at position {}: this gpt2 tokenizer has ids 0 to {}", ids[i], i, eot());
+        fail(ExitCode::data, "token {} at position {}: this gpt2 tokenizer has ids 0 to {}", ids[i], i,
+             eot());
       if (ids[i] == eot())
         out += kEndOfText;
       else

@@ -42,7 +42,8 @@ bool decode_base64(std::string_view text, std::string& out) {
       if (digit < 0) return false;
       bits = bits << 6 | static_cast<uint32_t>(digit);
     }
-    if ((padding == 1 && (bits & 0xFFu)) || (padding == 2 && (bits & 0xFFFFu))) return false;  // bits that name nothing
+    if ((padding == 1 && (bits & 0xFFu)) || (padding == 2 && (bits & 0xFFFFu)))
+      return false;  // bits that name nothing
     for (int k = 0; k < 3 - padding; ++k) out += static_cast<char>(bits >> (16 - 8 * k));
   }
   return true;
@@ -63,16 +64,16 @@ std::vector<std::string> parse_ranks(std::string_view text, const std::string& n
     if (line.empty()) continue;
     const size_t space = line.find(' ');
     if (space == std::string_view::npos)
-      fail(ExitCode::data, "{}:{}: \"{}\": a line is a token in base64, a space and its rank", name, line_number,
-           shown(line));
+      fail(ExitCode::data, "{}:{}: \"{}\": a line is a token in base64, a space and its rank", name,
+           line_number, shown(line));
     const std::string_view base64 = line.substr(0, space), number = line.substr(space + 1);
     if (base64.empty() || !decode_base64(base64, bytes))
       fail(ExitCode::data, "{}:{}: \"{}\" is not base64", name, line_number, shown(base64));
     size_t rank = 0;
     const auto parsed = std::from_chars(number.data(), number.data() + number.size(), rank);
     if (parsed.ec != std::errc() || parsed.ptr != number.data() + number.size() || rank >= kMaxTokens)
-      fail(ExitCode::data, "{}:{}: rank \"{}\" is not a whole number below {}", name, line_number, shown(number),
-           kMaxTokens);
+      fail(ExitCode::data, "{}:{}: rank \"{}\" is not a whole number below {}", name, line_number,
+           shown(number), kMaxTokens);
     if (rank >= tokens.size()) {
       tokens.resize(rank + 1);
       line_of.resize(rank + 1);
@@ -81,17 +82,21 @@ std::vector<std::string> parse_ranks(std::string_view text, const std::string& n
       fail(ExitCode::data, "{}:{}: rank {} again; line {} has it", name, line_number, rank, line_of[rank]);
     const auto [other, fresh] = seen.emplace(bytes, line_number);
     if (!fresh)
-      fail(ExitCode::data, "{}:{}: token {} again; line {} has it", name, line_number, shown(base64), other->second);
+      fail(ExitCode::data, "{}:{}: token {} again; line {} has it", name, line_number, shown(base64),
+           other->second);
     tokens[rank] = bytes;
     line_of[rank] = line_number;
   }
   for (size_t rank = 0; rank < tokens.size(); ++rank)
     if (line_of[rank] == 0)
-      fail(ExitCode::data, "{}: rank {} is missing; {} lines need the ranks 0 to {}. The file is truncated, or not a "
-           "GPT-2 rank file", name, rank, seen.size(), seen.size() - 1);
+      fail(ExitCode::data,
+           "{}: rank {} is missing; {} lines need the ranks 0 to {}. The file is truncated, or not a "
+           "GPT-2 rank file",
+           name, rank, seen.size(), seen.size() - 1);
   for (int b = 0; b < 256; ++b)
     if (!seen.contains(std::string(1, static_cast<char>(b))))
-      fail(ExitCode::data, "{}: no token is the single byte {}; all 256 must be there, or some text has no ids", name, b);
+      fail(ExitCode::data,
+           "{}: no token is the single byte {}; all 256 must be there, or some text has no ids", name, b);
   return tokens;
 }
 

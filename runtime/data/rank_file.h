@@ -1,4 +1,5 @@
-// tiktoken's rank file: lines of `base64 rank`, LF or CRLF. A token's rank is its id, and the order of merges.
+// tiktoken's rank file: lines of `base64 rank`, LF or CRLF. A token's rank is its id, and the order of
+// merges.
 #pragma once
 #include <string>
 #include <string_view>
@@ -6,8 +7,8 @@
 
 namespace ltrain::data {
 
-/// Tokens by rank. Error (data), naming path and line, unless every line is well formed, the ranks are 0 .. n-1, no token
-/// comes twice and each of the 256 single bytes is one.
+/// Tokens by rank. Error (data), naming path and line, unless every line is well formed, the ranks are 0 ..
+/// n-1, no token comes twice and each of the 256 single bytes is one.
 std::vector<std::string> read_rank_file(const std::string& path);
 
 /// The same of text in memory; `name` for messages.

@@ -17,13 +17,13 @@ extern const int kUnicodeRangeCount;
 const uint8_t* char_classes();
 
 struct Char {
-  int bytes = 0;          ///< 1 to 4
-  uint32_t code = 0;      ///< not for an invalid byte
+  int bytes = 0;      ///< 1 to 4
+  uint32_t code = 0;  ///< not for an invalid byte
   bool valid = false;
 };
 
-/// The character at p < end. A byte that does not begin valid UTF-8 (overlong forms and surrogates are not) is one
-/// invalid character of one byte.
+/// The character at p < end. A byte that does not begin valid UTF-8 (overlong forms and surrogates are not)
+/// is one invalid character of one byte.
 inline Char next_char(const char* p, const char* end) {
   const auto* u = reinterpret_cast<const unsigned char*>(p);
   const uint32_t a = u[0];

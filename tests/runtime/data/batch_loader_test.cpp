@@ -54,7 +54,8 @@ std::map<int64_t, Row> collect(LoaderOptions o, int64_t first, int steps) {
       loader.next(batch);
       for (int64_t b = 0; b < o.micro_batch; ++b) {
         const auto t = batch.tokens.begin() + b * o.seq_length, u = batch.targets.begin() + b * o.seq_length;
-        const bool fresh = rows.emplace(batch.sample_index[b], Row{{t, t + o.seq_length}, {u, u + o.seq_length}}).second;
+        const bool fresh =
+            rows.emplace(batch.sample_index[b], Row{{t, t + o.seq_length}, {u, u + o.seq_length}}).second;
         REQUIRE(fresh);
       }
     }
@@ -192,7 +193,8 @@ TEST_CASE("loader: what cannot be trained on is refused before the first batch",
     return error_of([&] { BatchLoader loader(o, first); });
   };
   CHECK(error([](LoaderOptions&) {}) == "");
-  CHECK_THAT(error([](auto& o) { o.seq_length = 100; }), Contains("65: ") && Contains("seq_length of at most 99"));
+  CHECK_THAT(error([](auto& o) { o.seq_length = 100; }),
+             Contains("65: ") && Contains("seq_length of at most 99"));
   CHECK(error([](auto& o) { o.seq_length = 99; }) == "");
   CHECK_THAT(error([&](auto& o) { o.sources = {{f / "empty", 1}}; }), Contains("0 tokens are shorter"));
   CHECK_THAT(error([&](auto& o) { o.sources = {{f / "no", 1}}; }), Contains("no.idx: not found"));
@@ -216,7 +218,9 @@ TEST_CASE("loader: a token outside the vocabulary is an error of next", "[data]"
   const std::string error = error_of([&] {
     for (int i = 0; i < 1000; ++i) loader.next(batch);
   });
-  CHECK_THAT(error, Contains("65: " + (f / "a.bin: byte offset 2000: token 60000 is outside the vocabulary of 50257")));
+  CHECK_THAT(
+      error,
+      Contains("65: " + (f / "a.bin: byte offset 2000: token 60000 is outside the vocabulary of 50257")));
   CHECK(error_of([&] { loader.next(batch); }) == error);  // it stays
 }
 
@@ -230,7 +234,8 @@ TEST_CASE("loader: a file cut short during the run is an error with file and off
   const std::string error = error_of([&] {
     for (int i = 0; i < 1000; ++i) loader.next(batch);
   });
-  CHECK_THAT(error, Contains("65: " + (f / "a.bin")) && Contains("truncated") && Contains("byte offset 1000"));
+  CHECK_THAT(error,
+             Contains("65: " + (f / "a.bin")) && Contains("truncated") && Contains("byte offset 1000"));
 }
 
 TEST_CASE("loader: it reads ahead, reuses buffers, and counts its waiting", "[data]") {

@@ -42,7 +42,8 @@ std::string files_of(const std::string& prefix) {
 }
 
 std::string random_text(std::mt19937& rng, int words) {
-  static const char* parts[] = {"the ", "mother ", "aaaa", "it's", "\n", "\n\n  ", " ", "é日本 ", "111", "...", "\xff", "\xc2\xa0"};
+  static const char* parts[] = {"the ", "mother ", "aaaa", "it's", "\n",   "\n\n  ",
+                                " ",    "é日本 ",  "111",  "...",  "\xff", "\xc2\xa0"};
   std::string text;
   for (int i = 0; i < words; ++i) text += parts[rng() % 12];
   return text;
@@ -65,15 +66,18 @@ TEST_CASE("build: a text file is one document byte for byte", "[data]") {
 TEST_CASE("build: the result does not depend on workers or chunks", "[data]") {
   TempFolder f;
   std::mt19937 rng(3);
-  for (int i = 0; i < 40; ++i) write_file(f / ("in/" + std::to_string(i) + ".txt"), random_text(rng, rng() % 200));
+  for (int i = 0; i < 40; ++i)
+    write_file(f / ("in/" + std::to_string(i) + ".txt"), random_text(rng, rng() % 200));
   write_file(f / "in/big.txt", random_text(rng, 60000));
   write_file(f / "in/run.txt", std::string(30000, 'a') + std::string(20000, ' ') + "x");
   std::string lines;
-  for (int i = 0; i < 300; ++i) lines += "{\"text\": \"" + std::string(rng() % 40, 'a') + " the\\n other\", \"id\": 1}\n";
+  for (int i = 0; i < 300; ++i)
+    lines += "{\"text\": \"" + std::string(rng() % 40, 'a') + " the\\n other\", \"id\": 1}\n";
   write_file(f / "in/records.jsonl", lines);
   for (const std::string name : {"byte", "gpt2"}) {
     std::string expected[2];
-    for (const auto& [workers, chunk] : {std::pair{1, 1 << 20}, {2, 1 << 20}, {8, 1 << 20}, {1, 100}, {4, 1000}, {3, 65536}}) {
+    for (const auto& [workers, chunk] :
+         {std::pair{1, 1 << 20}, {2, 1 << 20}, {8, 1 << 20}, {1, 100}, {4, 1000}, {3, 65536}}) {
       BuildOptions o = options_for(f, {"in"});
       o.tokenizer = name;
       o.ranks = name == "gpt2" ? kRanks : "";
@@ -96,8 +100,8 @@ TEST_CASE("build: the result does not depend on workers or chunks", "[data]") {
 
 TEST_CASE("build: folders are read in sorted order without what is hidden or binary", "[data]") {
   TempFolder f;
-  for (const char* name : {"in/b.txt", "in/a/z.txt", "in/a.txt", "in/.hidden", "in/.git/config", "in/build/x.txt",
-                           "in/build-debug/x.txt", "in/c.md"})
+  for (const char* name : {"in/b.txt", "in/a/z.txt", "in/a.txt", "in/.hidden", "in/.git/config",
+                           "in/build/x.txt", "in/build-debug/x.txt", "in/c.md"})
     write_file(f / name, std::string(name) + "\n");
   write_file(f / "in/binary", std::string("ab\0cd", 5));
   write_file(f / "in/empty.txt", "");
@@ -110,7 +114,8 @@ TEST_CASE("build: folders are read in sorted order without what is hidden or bin
   CHECK(list.empty == 1);
   CHECK(list_inputs({f / "in"}, {"*.txt"}, {}).files.size() == 3);
   CHECK(list_inputs({f / "in"}, {}, {"*.md", "a/*"}).files.size() == 2);
-  CHECK_THAT(error_of([&] { list_inputs({f / "in"}, {"*.py"}, {}); }), Contains("65: ") && Contains("no text"));
+  CHECK_THAT(error_of([&] { list_inputs({f / "in"}, {"*.py"}, {}); }),
+             Contains("65: ") && Contains("no text"));
   CHECK_THAT(error_of([&] { list_inputs({f / "in/binary"}, {}, {}); }), Contains("byte offset 2: a NUL"));
   CHECK_THAT(error_of([&] { list_inputs({f / "none"}, {}, {}); }), Contains("none: not found"));
 }
@@ -128,7 +133,8 @@ TEST_CASE("build: its own output among the inputs is not read", "[data]") {
 TEST_CASE("build: JSONL records", "[data]") {
   TempFolder f;
   write_file(f / "a.jsonl",
-             "\xEF\xBB\xBF{\"text\": \"one\"}\r\n\n  \n{\"x\": {\"text\": \"no\"}, \"text\": \"tw\\u00f6\\nlines\"}\n{\"text\": "
+             "\xEF\xBB\xBF{\"text\": \"one\"}\r\n\n  \n{\"x\": {\"text\": \"no\"}, \"text\": "
+             "\"tw\\u00f6\\nlines\"}\n{\"text\": "
              "\"\"}\n{\"text\":\"last\"}");
   const BuildResult r = build_dataset(options_for(f, {"a.jsonl"}));
   IndexedDataset d(f / "out");
@@ -170,12 +176,15 @@ TEST_CASE("build: bad JSON is named by file and line whatever the number of work
       BuildOptions o = options_for(f, {"a.jsonl"});
       o.workers = workers;
       o.chunk_bytes = 100;
-      CHECK_THAT(error_of([&] { build_dataset(o); }), Contains("65: " + (f / "a.jsonl:123: ")) && Contains(c.rule));
+      CHECK_THAT(error_of([&] { build_dataset(o); }),
+                 Contains("65: " + (f / "a.jsonl:123: ")) && Contains(c.rule));
       CHECK_FALSE(file_exists(f / "out.idx"));
     }
   // Nesting does not eat the stack.
-  CHECK_THAT(error_of([] { json_text(std::string(5000000, '['), "text", "f", 1); }), Contains("f:1: not JSON"));
-  const std::string deep = "{\"a\": " + std::string(1000000, '[') + std::string(1000000, ']') + ", \"text\": \"x\"}";
+  CHECK_THAT(error_of([] { json_text(std::string(5000000, '['), "text", "f", 1); }),
+             Contains("f:1: not JSON"));
+  const std::string deep =
+      "{\"a\": " + std::string(1000000, '[') + std::string(1000000, ']') + ", \"text\": \"x\"}";
   CHECK(json_text(deep, "text", "f", 1) == "x");
 }
 
@@ -263,7 +272,8 @@ TEST_CASE("build: nothing is overwritten or left behind", "[data]") {
   o.output = f / "new/folder/out";
   build_dataset(o);
   const std::string before = files_of(o.output);
-  CHECK_THAT(error_of([&] { build_dataset(o); }), Contains("65: " + o.output + ".bin: exists") && Contains("--force"));
+  CHECK_THAT(error_of([&] { build_dataset(o); }),
+             Contains("65: " + o.output + ".bin: exists") && Contains("--force"));
   CHECK(files_of(o.output) == before);
   o.force = true;
   build_dataset(o);

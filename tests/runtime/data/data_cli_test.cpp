@@ -15,7 +15,8 @@ const std::string kRanks = LTRAIN_SOURCE_DIR "/tests/golden/small.tiktoken";
 TEST_CASE("cli: data build, inspect and their JSON", "[data][cli]") {
   TempFolder f;
   write_file(f / "a.jsonl", "{\"body\": \"hello\"}\n{\"body\": \"wörld\"}\n{\"body\": \"again\"}\n");
-  const std::string build = "data build --input " + (f / "a.jsonl") + " --output " + (f / "out") + " --json-key body ";
+  const std::string build =
+      "data build --input " + (f / "a.jsonl") + " --output " + (f / "out") + " --json-key body ";
   const Ran built = run_ltrain(build + "--split 95,5 --json");
   INFO(built.err);
   REQUIRE(built.code == 0);
@@ -35,7 +36,8 @@ TEST_CASE("cli: data build, inspect and their JSON", "[data][cli]") {
   CHECK(v["lengths"][0] == json({{"from", 4}, {"documents", 1}}));
   const Ran plain = run_ltrain("data inspect " + (f / "out-train") + " --document 1");
   CHECK(plain.code == 0);
-  CHECK_THAT(plain.out, Contains("tokens     12 (u16") && Contains("document 1, 6 tokens:\nagain<|endoftext|>"));
+  CHECK_THAT(plain.out,
+             Contains("tokens     12 (u16") && Contains("document 1, 6 tokens:\nagain<|endoftext|>"));
   CHECK(plain.out.find('\x1b') == std::string::npos);
 
   const Ran again = run_ltrain(build + "--split 95,5");
@@ -50,9 +52,11 @@ TEST_CASE("cli: data build with --dry-run writes nothing", "[data][cli]") {
   TempFolder f;
   write_file(f / "in/a.txt", "hello");
   write_file(f / "in/b.md", "hello");
-  const Ran r = run_ltrain("data build --input " + (f / "in") + " --output " + (f / "out") + " --exclude '*.md' --dry-run");
+  const Ran r = run_ltrain("data build --input " + (f / "in") + " --output " + (f / "out") +
+                           " --exclude '*.md' --dry-run");
   CHECK(r.code == 0);
-  CHECK_THAT(r.out, Contains("would read " + (f / "in/a.txt")) && !Contains("b.md") && Contains("would write " + (f / "out")));
+  CHECK_THAT(r.out, Contains("would read " + (f / "in/a.txt")) && !Contains("b.md") &&
+                        Contains("would write " + (f / "out")));
   CHECK(run_ltrain("data inspect " + (f / "out")).code == 65);
 }
 
@@ -78,8 +82,9 @@ TEST_CASE("cli: data inspect refuses the wrong vocabulary", "[data][cli]") {
   const Ran r = run_ltrain("data inspect " + (f / "out") + " --tokenizer byte");
   CHECK(r.code == 65);
   CHECK_THAT(r.err, Contains("built with tokenizer gpt2"));
-  // Without ranks: ids, and how to get text.
-  CHECK_THAT(run_ltrain("data inspect " + (f / "out")).out, Contains("for text give --tokenizer gpt2") || Contains("ids"));
+  // Without its ranks: ids, and how to get text.
+  CHECK_THAT(run_ltrain("data inspect " + (f / "out")).out,
+             Contains("(ids; for text give --tokenizer gpt2 --ranks FILE)"));
 }
 
 TEST_CASE("cli: tokenize and back", "[data][cli]") {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <random>
 
 #include "kernels/core/error.h"
@@ -72,7 +73,8 @@ TEST_CASE("dataset: the writer's bytes are Megatron's", "[data]") {
 }
 
 TEST_CASE("dataset: element type by vocabulary as in Megatron", "[data]") {
-  for (const auto& [vocab, type] : {std::pair{int64_t{65499}, TokenType::u16}, {int64_t{65500}, TokenType::i32}}) {
+  for (const auto& [vocab, type] :
+       {std::pair{int64_t{65499}, TokenType::u16}, {int64_t{65500}, TokenType::i32}}) {
     TempFolder f;
     DatasetWriter w(f / "a", SizedTokenizer(vocab), false, false);
     const int32_t t = static_cast<int32_t>(vocab - 1);
@@ -115,6 +117,23 @@ TEST_CASE("dataset: an interrupted build leaves nothing", "[data]") {
   CHECK(rmdir(f.path().c_str()) == 0);  // empty
 }
 
+TEST_CASE("file: it has its name only after commit", "[data]") {
+  TempFolder f;
+  write_file(f / "x", "old");
+  {
+    OutputFile file(f / "x");
+    file.write("new", 3);
+    file.flush();
+    CHECK(read_file(f / "x") == "old");
+    CHECK(read_file(file.path_before_commit()) == "new");
+    file.commit();
+  }
+  CHECK(read_file(f / "x") == "new");
+  OutputFile(f / "y").write("z", 1);
+  CHECK(std::distance(std::filesystem::directory_iterator(f.path()), {}) == 1);
+  CHECK_THAT(error_of([&] { OutputFile(f / "no/x"); }), Contains("65: ") && Contains("cannot be created"));
+}
+
 TEST_CASE("dataset: every element type and any order of sequences reads the same", "[data]") {
   TempFolder f;
   write_file(f / "u8.bin", bytes_of<uint8_t>({200, 7}));
@@ -152,7 +171,8 @@ TEST_CASE("dataset: many sequences out of order", "[data]") {
   for (int i = 0; i < n; ++i) {
     lengths[i] = static_cast<int32_t>(rng() % 5);
     documents[i + 1] = i + 1;
-    for (int k = 0; k < lengths[i]; ++k) sequences[i].push_back(static_cast<int32_t>(all.size())), all.push_back(all.size());
+    for (int k = 0; k < lengths[i]; ++k)
+      sequences[i].push_back(static_cast<int32_t>(all.size())), all.push_back(all.size());
   }
   std::string bin;
   for (int i = n - 1; i >= 0; --i) {
@@ -200,11 +220,13 @@ TEST_CASE("dataset: damaged files are refused with path and offset", "[data]") {
       {"index cut", good.substr(0, good.size() - 1), good_bin, "it is truncated"},
       {"index too long", good + std::string(5, '\0'), good_bin, "is unknown"},
       {"modes", good + std::string("\0\1", 2), good_bin, "sequence 1 has mode 1"},
-      {"negative length", patched(34, bytes_of<int32_t>({-1})), good_bin, "byte offset 34: sequence 0 has length -1"},
+      {"negative length", patched(34, bytes_of<int32_t>({-1})), good_bin,
+       "byte offset 34: sequence 0 has length -1"},
       {"pointer past the end", patched(42 + 8, bytes_of<int64_t>({6})), good_bin, "truncated"},
       {"pointer overflow", patched(42, bytes_of<int64_t>({INT64_MAX - 1})), good_bin, "past the end"},
       {"negative pointer", patched(42, bytes_of<int64_t>({-2})), good_bin, "not a multiple"},
-      {"odd pointer", patched(42, bytes_of<int64_t>({1})), good_bin, "lies at 1, not a multiple of the 2 bytes"},
+      {"odd pointer", patched(42, bytes_of<int64_t>({1})), good_bin,
+       "lies at 1, not a multiple of the 2 bytes"},
       {"first document", patched(58, bytes_of<int64_t>({1})), good_bin, "begins at sequence 0"},
       {"documents go down", patched(58 + 8, bytes_of<int64_t>({-1})), good_bin, "do not go down"},
       {"last document", patched(58 + 16, bytes_of<int64_t>({1})), good_bin, "the number of sequences"},
@@ -230,9 +252,11 @@ TEST_CASE("dataset: damaged files are refused with path and offset", "[data]") {
 
 TEST_CASE("dataset: what is missing is named with what would work", "[data]") {
   TempFolder f;
-  CHECK_THAT(error_of([&] { inspect_source(f / "none"); }), Contains("none.idx: not found") && Contains("data build"));
+  CHECK_THAT(error_of([&] { inspect_source(f / "none"); }),
+             Contains("none.idx: not found") && Contains("data build"));
   write_file(f / "text.txt", "hello");
-  CHECK_THAT(error_of([&] { inspect_source(f / "text.txt"); }), Contains("data build --input " + (f / "text.txt")));
+  CHECK_THAT(error_of([&] { inspect_source(f / "text.txt"); }),
+             Contains("data build --input " + (f / "text.txt")));
   write_file(f / "half.idx", index_bytes(8, {}, {}, {0}));
   CHECK_THAT(error_of([&] { inspect_source(f / "half"); }), Contains("half.bin: not found"));
 }
@@ -250,7 +274,8 @@ TEST_CASE("dataset: a bad token is named with its byte offset", "[data]") {
   // 64-bit tokens whose low 32 bits look harmless.
   write_file(f / "b.bin", bytes_of<int64_t>({7, (int64_t{1} << 32) + 7}));
   write_file(f / "b.idx", index_bytes(5, {2}, {0}, {0, 1}));
-  CHECK_THAT(error_of([&] { IndexedDataset(f / "b").read(0, 2, kAny, out.data()); }), Contains("token 4294967303"));
+  CHECK_THAT(error_of([&] { IndexedDataset(f / "b").read(0, 2, kAny, out.data()); }),
+             Contains("token 4294967303"));
 }
 
 TEST_CASE("dataset: a file cut short while it is open gives an error", "[data]") {
@@ -261,7 +286,8 @@ TEST_CASE("dataset: a file cut short while it is open gives an error", "[data]")
   std::vector<int32_t> out(100);
   d.read(0, 100, kAny, out.data());
   CHECK_THAT(error_of([&] { d.read(200, 100, kAny, out.data()); }),
-             Contains("65: " + (f / "a.bin")) && Contains("ends at byte offset 1000") && Contains("400000 bytes when"));
+             Contains("65: " + (f / "a.bin")) && Contains("ends at byte offset 1000") &&
+                 Contains("400000 bytes when"));
 }
 
 TEST_CASE("dataset: offsets beyond 2^32 bytes and 2^31 tokens", "[data]") {
@@ -307,7 +333,8 @@ TEST_CASE("dataset: the sidecar must fit the index", "[data]") {
   CHECK_THAT(with("\"tokens\": 3", "\"tokens\": 4"), Contains("tokens is 4, but") && Contains("has 3"));
   CHECK_THAT(with("\"documents\": 1", "\"documents\": 2"), Contains("not of the same build"));
   CHECK_THAT(with("\"vocab_size\": 300", "\"vocab_size\": -1"), Contains("vocab_size is -1"));
-  CHECK_THAT(with("\"max_token\": 299", "\"max_token\": 1e3"), Contains("max_token is 1000.0, not a whole number"));
+  CHECK_THAT(with("\"max_token\": 299", "\"max_token\": 1e3"),
+             Contains("max_token is 1000.0, not a whole number"));
   CHECK_THAT(with("\"eot\": 299,", ""), Contains("key eot is missing"));
   CHECK_THAT(with("ltrain-tokens", "other"), Contains("not the sidecar"));
   CHECK_THAT(with("{", "{{"), Contains("not JSON at byte offset"));
@@ -317,7 +344,8 @@ TEST_CASE("dataset: the sidecar must fit the index", "[data]") {
   const SourceInfo info = inspect_source(f / "a");
   CHECK(error_of([&] { check_source(info, 300, 2); }) == "");
   CHECK_THAT(error_of([&] { check_source(info, 299, 2); }), Contains("65: ") && Contains("holds token 299"));
-  CHECK_THAT(error_of([&] { check_source(info, 300, 3); }), Contains("shorter than one sample of seq_length + 1 = 4"));
+  CHECK_THAT(error_of([&] { check_source(info, 300, 3); }),
+             Contains("shorter than one sample of seq_length + 1 = 4"));
 }
 
 TEST_CASE("dataset: random damage is an error or harmless", "[data]") {
@@ -340,10 +368,18 @@ TEST_CASE("dataset: random damage is an error or harmless", "[data]") {
     for (int k = 1 + static_cast<int>(rng() % 3); k > 0; --k) {
       std::string& s = now[which];
       switch (rng() % 4) {
-        case 0: s[rng() % s.size()] = static_cast<char>(rng()); break;
-        case 1: s[rng() % s.size()] ^= static_cast<char>(1 << rng() % 8); break;
-        case 2: s.resize(rng() % s.size() + 1); break;
-        case 3: s[rng() % s.size()] = static_cast<char>(0xff); break;
+        case 0:
+          s[rng() % s.size()] = static_cast<char>(rng());
+          break;
+        case 1:
+          s[rng() % s.size()] ^= static_cast<char>(1 << rng() % 8);
+          break;
+        case 2:
+          s.resize(rng() % s.size() + 1);
+          break;
+        case 3:
+          s[rng() % s.size()] = static_cast<char>(0xff);
+          break;
       }
     }
     write_file(f / "b" + ends[which], now[which]);

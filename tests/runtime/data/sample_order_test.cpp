@@ -66,9 +66,14 @@ TEST_CASE("permutation: keys give unrelated orders", "[data]") {
 }
 
 TEST_CASE("blend: proportions hold everywhere and exactly per period", "[data]") {
-  for (const std::vector<double>& weights :
-       {std::vector<double>{1}, {1, 1}, {0.7, 0.3}, {70, 30}, {0.1, 0.2, 0.3, 0.4}, {1, 1e-9}, {3.14159, 2.71828, 1.41421},
-        {5, 1, 1, 1, 1, 1, 1, 1, 1, 1}}) {
+  for (const std::vector<double>& weights : {std::vector<double>{1},
+                                             {1, 1},
+                                             {0.7, 0.3},
+                                             {70, 30},
+                                             {0.1, 0.2, 0.3, 0.4},
+                                             {1, 1e-9},
+                                             {3.14159, 2.71828, 1.41421},
+                                             {5, 1, 1, 1, 1, 1, 1, 1, 1, 1}}) {
     const Blend blend(weights);
     double sum = 0;
     for (double w : weights) sum += w;

@@ -49,8 +49,8 @@ std::string error_of(const std::function<void()>& f) {
 Ran run_ltrain(const std::string& arguments, const std::string& input) {
   TempFolder folder;
   write_file(folder / "in", input);
-  const std::string command =
-      "'" LTRAIN_BINARY "' " + arguments + " <" + (folder / "in") + " >" + (folder / "out") + " 2>" + (folder / "err");
+  const std::string command = "'" LTRAIN_BINARY "' " + arguments + " <" + (folder / "in") + " >" +
+                              (folder / "out") + " 2>" + (folder / "err");
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder / "out"), read_file(folder / "err")};
 }

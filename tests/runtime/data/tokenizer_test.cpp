@@ -37,7 +37,8 @@ std::vector<Vector> read_vectors(const std::string& path) {
     Vector v;
     const size_t tab = line.find('\t');
     REQUIRE(tab != std::string::npos);
-    for (size_t i = 0; i < tab; i += 2) v.text += static_cast<char>(std::stoi(line.substr(i, 2), nullptr, 16));
+    for (size_t i = 0; i < tab; i += 2)
+      v.text += static_cast<char>(std::stoi(line.substr(i, 2), nullptr, 16));
     std::istringstream ids(line.substr(tab + 1));
     for (int32_t id; ids >> id;) v.ids.push_back(id);
     vectors.push_back(std::move(v));
@@ -64,10 +65,40 @@ std::vector<std::string> split(std::string_view text) {
 }
 
 std::string random_text(std::mt19937& rng, size_t most) {
-  static const std::vector<std::string> alphabet = {
-      "a", "b", "t", "he", "'", "'s", "'ll", " ", " ", "  ", "\n", "\r", "\t", "0", "12", ".", "!", "é", "日", "\xcc\x81",
-      "\xc2\xa0", "\xc2\x85", "\xe3\x80\x80", "\xe2\x80\x89", "\xc2\xb2", "\xf0\x9f\x98\x80", "\xff", "\x80", "\xc2", "\xe3\x80",
-      "\xed\xa0\x80", "\xc0\xa0", std::string(1, '\0'), "\x1c"};
+  static const std::vector<std::string> alphabet = {"a",
+                                                    "b",
+                                                    "t",
+                                                    "he",
+                                                    "'",
+                                                    "'s",
+                                                    "'ll",
+                                                    " ",
+                                                    " ",
+                                                    "  ",
+                                                    "\n",
+                                                    "\r",
+                                                    "\t",
+                                                    "0",
+                                                    "12",
+                                                    ".",
+                                                    "!",
+                                                    "é",
+                                                    "日",
+                                                    "\xcc\x81",
+                                                    "\xc2\xa0",
+                                                    "\xc2\x85",
+                                                    "\xe3\x80\x80",
+                                                    "\xe2\x80\x89",
+                                                    "\xc2\xb2",
+                                                    "\xf0\x9f\x98\x80",
+                                                    "\xff",
+                                                    "\x80",
+                                                    "\xc2",
+                                                    "\xe3\x80",
+                                                    "\xed\xa0\x80",
+                                                    "\xc0\xa0",
+                                                    std::string(1, '\0'),
+                                                    "\x1c"};
   std::string text;
   for (size_t n = rng() % most + 1; n > 0; --n) text += alphabet[rng() % alphabet.size()];
   return text;
@@ -96,7 +127,8 @@ TEST_CASE("tokenizer: names", "[data]") {
   CHECK_THAT(error_of([] { make_tokenizer("gpt3", ""); }), Contains("64: ") && Contains("byte and gpt2"));
   CHECK_THAT(error_of([] { make_tokenizer("gpt2", ""); }), Contains("64: ") && Contains("--ranks"));
   CHECK_THAT(error_of([] { make_tokenizer("byte", "x"); }), Contains("64: "));
-  CHECK_THAT(error_of([] { make_tokenizer("gpt2", "/nowhere/x"); }), Contains("65: /nowhere/x: cannot be opened"));
+  CHECK_THAT(error_of([] { make_tokenizer("gpt2", "/nowhere/x"); }),
+             Contains("65: /nowhere/x: cannot be opened"));
 }
 
 TEST_CASE("gpt2: pieces", "[data]") {
@@ -108,8 +140,10 @@ TEST_CASE("gpt2: pieces", "[data]") {
   CHECK(split("\n\nx") == V{"\n", "\n", "x"});
   CHECK(split("x\n") == V{"x", "\n"});
   CHECK(split("3 apples, 42.") == V{"3", " apples", ",", " 42", "."});
-  CHECK(split("a\xc2\xa0" "b") == V{"a", "\xc2\xa0", "b"});
-  CHECK(split(" \xc2\xa0" "b") == V{" ", "\xc2\xa0", "b"});
+  CHECK(split("a\xc2\xa0"
+              "b") == V{"a", "\xc2\xa0", "b"});
+  CHECK(split(" \xc2\xa0"
+              "b") == V{" ", "\xc2\xa0", "b"});
   CHECK(split("\xff\xfe z") == V{"\xff\xfe", " z"});
   CHECK(split("'") == V{"'"});
   CHECK(split("'r") == V{"'", "r"});
@@ -143,7 +177,8 @@ TEST_CASE("gpt2: a small vocabulary against tiktoken", "[data]") {
 TEST_CASE("gpt2: the published vocabulary against tiktoken", "[data]") {
   const char* ranks = std::getenv("LTRAIN_GPT2_RANKS");
   if (!ranks) {
-    std::puts("SKIPPED: gpt2: the published vocabulary against tiktoken: LTRAIN_GPT2_RANKS names no rank file");
+    std::puts(
+        "SKIPPED: gpt2: the published vocabulary against tiktoken: LTRAIN_GPT2_RANKS names no rank file");
     return;
   }
   const auto t = make_gpt2_tokenizer(ranks);
@@ -228,9 +263,11 @@ TEST_CASE("unicode: classes and UTF-8", "[data]") {
   const uint8_t* table = char_classes();
   for (uint32_t c : {0x41u, 0x7Au, 0xE9u, 0xAAu, 0x65E5u, 0x17Fu, 0x10400u}) CHECK(table[c] == kL);
   for (uint32_t c : {0x30u, 0xB2u, 0x2167u, 0x663u, 0x1D7CEu}) CHECK(table[c] == kN);
-  for (uint32_t c : {0x9u, 0xDu, 0x20u, 0x85u, 0xA0u, 0x1680u, 0x2000u, 0x200Au, 0x2028u, 0x2029u, 0x202Fu, 0x205Fu, 0x3000u})
+  for (uint32_t c : {0x9u, 0xDu, 0x20u, 0x85u, 0xA0u, 0x1680u, 0x2000u, 0x200Au, 0x2028u, 0x2029u, 0x202Fu,
+                     0x205Fu, 0x3000u})
     CHECK(table[c] == kS);
-  for (uint32_t c : {0x21u, 0x27u, 0x1Cu, 0x200Bu, 0x301u, 0x1F600u, 0xFEFFu, 0x10FFFFu}) CHECK(table[c] == kOther);
+  for (uint32_t c : {0x21u, 0x27u, 0x1Cu, 0x200Bu, 0x301u, 0x1F600u, 0xFEFFu, 0x10FFFFu})
+    CHECK(table[c] == kOther);
   int spaces = 0;
   for (uint32_t c = 0; c < 0x110000; ++c) spaces += table[c] == kS;
   CHECK(spaces == 25);
@@ -242,8 +279,8 @@ TEST_CASE("unicode: classes and UTF-8", "[data]") {
   CHECK(bytes("é") == 2);
   CHECK(bytes("日") == 3);
   CHECK(bytes("😀") == 4);
-  for (const char* bad : {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80",
-                          "\xF5\x80\x80\x80", "\xC3", "\xE6\x97", "\xF0\x9F\x98", "\xFF"})
+  for (const char* bad : {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80",
+                          "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xC3", "\xE6\x97", "\xF0\x9F\x98", "\xFF"})
     CHECK(bytes(bad) == -1);
 }
 
@@ -259,7 +296,8 @@ TEST_CASE("rank file: damage is refused with its line", "[data]") {
     const std::string text = good.substr(0, second) + line + "\n" + good.substr(third);
     return error_of([&] { parse_ranks(text, "ranks"); });
   };
-  CHECK_THAT(with_second("Ig=="), Contains("65: ranks:2: \"Ig==\": a line is a token in base64, a space and its rank"));
+  CHECK_THAT(with_second("Ig=="),
+             Contains("65: ranks:2: \"Ig==\": a line is a token in base64, a space and its rank"));
   CHECK_THAT(with_second("I*== 1"), Contains("ranks:2: \"I*==\" is not base64"));
   CHECK_THAT(with_second("Ig= 1"), Contains("is not base64"));
   CHECK_THAT(with_second("Ih== 1"), Contains("is not base64"));  // bits that name nothing

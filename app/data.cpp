@@ -47,17 +47,23 @@ nlohmann::ordered_json describe(const SourceInfo& s) {
 /// A line that is rewritten on a terminal, and a new line every ten seconds elsewhere.
 class ProgressLine {
  public:
-  explicit ProgressLine(bool quiet) : quiet_(quiet), tty_(::isatty(STDERR_FILENO) != 0) {}
+  explicit ProgressLine(bool quiet) : quiet_(quiet) {
+    const char* term = std::getenv("TERM");
+    tty_ = ::isatty(STDERR_FILENO) != 0 && !(term && std::string_view(term) == "dumb");
+    next_ = tty_ ? 0.2 : 10;
+  }
 
   void update(const BuildProgress& p) {
     const double seconds = elapsed();
-    if (quiet_ || (seconds < next_ && p.input_bytes < p.total_bytes)) return;
+    const bool last = p.input_bytes >= p.total_bytes && open_;  // what stays on the terminal is the end
+    if (quiet_ || (seconds < next_ && !last)) return;
     next_ = seconds + (tty_ ? 0.2 : 10);
     const double rate = seconds > 0 ? p.input_bytes / seconds : 0;
     const int64_t left = rate > 0 ? static_cast<int64_t>((p.total_bytes - p.input_bytes) / rate) : 0;
     std::fprintf(stderr, "%s%.1f of %.1f MB, %lld tokens, %.1f MB/s, %lld:%02lld left%s", tty_ ? "\r" : "",
                  p.input_bytes * 1e-6, p.total_bytes * 1e-6, static_cast<long long>(p.tokens), rate * 1e-6,
-                 static_cast<long long>(left / 60), static_cast<long long>(left % 60), tty_ ? "\033[K" : "\n");
+                 static_cast<long long>(left / 60), static_cast<long long>(left % 60),
+                 tty_ ? "\033[K" : "\n");
     open_ = tty_;
   }
   ~ProgressLine() {
@@ -68,7 +74,7 @@ class ProgressLine {
   }
 
  private:
-  bool quiet_, tty_, open_ = false;
+  bool quiet_, tty_ = false, open_ = false;
   double next_ = 0;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
@@ -101,13 +107,15 @@ struct BuildCommand {
     std::printf("\n");
     if (dry_run) {
       for (const TextFile& f : r.inputs.files) std::printf("would read %s\n", f.path.c_str());
-      for (const std::string& p : output_prefixes(options)) std::printf("would write %s.{bin,idx,json}\n", p.c_str());
+      for (const std::string& p : output_prefixes(options))
+        std::printf("would write %s.{bin,idx,json}\n", p.c_str());
       return;
     }
-    if (r.empty_documents) std::printf("%lld empty documents left out\n", static_cast<long long>(r.empty_documents));
+    if (r.empty_documents)
+      std::printf("%lld empty documents left out\n", static_cast<long long>(r.empty_documents));
     for (const SourceInfo& s : r.outputs)
-      std::printf("%s: %lld tokens, %lld documents, %s, largest token %lld of vocabulary %lld (%s)\n", s.prefix.c_str(),
-                  static_cast<long long>(s.tokens), static_cast<long long>(s.documents),
+      std::printf("%s: %lld tokens, %lld documents, %s, largest token %lld of vocabulary %lld (%s)\n",
+                  s.prefix.c_str(), static_cast<long long>(s.tokens), static_cast<long long>(s.documents),
                   token_type_name(s.type).c_str(), static_cast<long long>(s.max_token),
                   static_cast<long long>(s.vocab_size), s.tokenizer.c_str());
     std::printf("%.2f s, %.1f MB/s\n", seconds, seconds > 0 ? r.inputs.bytes * 1e-6 / seconds : 0);
@@ -143,9 +151,12 @@ struct InspectCommand {
     // What was not asked for and cannot be had is left out: ids are shown, text is not.
     if (tokenizer.empty() && (name.empty() || (name == "gpt2" && file.empty()))) return nullptr;
     auto t = make_tokenizer(name, file);
+    if (tokenizer.empty() && info.tokenizer_hash != t->hash()) return nullptr;
     if (info.has_sidecar && info.tokenizer_hash != t->hash())
-      fail(ExitCode::data, "{}: built with tokenizer {} of hash {}, but {} here has hash {}: the text would be wrong. Give "
-           "the --tokenizer and --ranks of the build", info.prefix, info.tokenizer, info.tokenizer_hash, name, t->hash());
+      fail(ExitCode::data,
+           "{}: built with tokenizer {} of hash {}, but {} here has hash {}: the text would be wrong. Give "
+           "the --tokenizer and --ranks of the build",
+           info.prefix, info.tokenizer, info.tokenizer_hash, name, t->hash());
     return t;
   }
 
@@ -155,7 +166,9 @@ struct InspectCommand {
     TokenScan scan;
     if (verify || !info.has_sidecar) scan = data.scan();
     if (info.has_sidecar && verify && (scan.bin_hash != info.bin_hash || scan.max_token != info.max_token))
-      fail(ExitCode::data, "{}.bin: has hash {} and largest token {}, but {}.json says {} and {}: damaged, or of another build",
+      fail(ExitCode::data,
+           "{}.bin: has hash {} and largest token {}, but {}.json says {} and {}: damaged, or of another "
+           "build",
            info.prefix, scan.bin_hash, scan.max_token, info.prefix, info.bin_hash, info.max_token);
     const int64_t max_token = info.has_sidecar ? info.max_token : scan.max_token;
     const LengthStats lengths = data.document_lengths();
@@ -179,15 +192,17 @@ struct InspectCommand {
   void print(const SourceInfo& s, int64_t max_token, const LengthStats& lengths, int64_t shown,
              const std::vector<int32_t>& ids, const std::string* text, bool cut) const {
     auto n = [](int64_t v) { return static_cast<long long>(v); };
-    std::printf("%s\n  tokens     %lld (%s, %.1f MB)\n  documents  %lld (%lld sequences)\n", s.prefix.c_str(), n(s.tokens),
-                token_type_name(s.type).c_str(), s.tokens * token_bytes(s.type) * 1e-6, n(s.documents), n(s.sequences));
+    std::printf("%s\n  tokens     %lld (%s, %.1f MB)\n  documents  %lld (%lld sequences)\n", s.prefix.c_str(),
+                n(s.tokens), token_type_name(s.type).c_str(), s.tokens * token_bytes(s.type) * 1e-6,
+                n(s.documents), n(s.sequences));
     std::printf("  max token  %lld\n", n(max_token));
     if (s.has_sidecar)
-      std::printf("  tokenizer  %s, vocabulary %lld, end of text %lld, hash %s\n", s.tokenizer.c_str(), n(s.vocab_size),
-                  n(s.eot), s.tokenizer_hash.c_str());
+      std::printf("  tokenizer  %s, vocabulary %lld, end of text %lld, hash %s\n", s.tokenizer.c_str(),
+                  n(s.vocab_size), n(s.eot), s.tokenizer_hash.c_str());
     else
       std::printf("  tokenizer  unknown (no %s.json)\n", s.prefix.c_str());
-    if (verify) std::printf("  verified   %s\n", s.has_sidecar ? "index, hash of .bin, max token" : "index, token ids");
+    if (verify)
+      std::printf("  verified   %s\n", s.has_sidecar ? "index, hash of .bin, max token" : "index, token ids");
     std::printf("  lengths    %lld to %lld tokens a document\n", n(lengths.shortest), n(lengths.longest));
     int64_t most = 1;
     for (int64_t b : lengths.buckets) most = std::max(most, b);
@@ -219,7 +234,8 @@ struct InspectCommand {
     auto histogram = nlohmann::ordered_json::array();
     for (size_t i = 0; i < lengths.buckets.size(); ++i)
       if (lengths.buckets[i] > 0)
-        histogram.push_back({{"from", i == 0 ? 0 : int64_t{1} << (i - 1)}, {"documents", lengths.buckets[i]}});
+        histogram.push_back(
+            {{"from", i == 0 ? 0 : int64_t{1} << (i - 1)}, {"documents", lengths.buckets[i]}});
     j["lengths"] = histogram;
     j["document"] = {{"index", shown}, {"tokens", ids}, {"beginning_only", cut}};
     if (text) j["document"]["text"] = *text;
@@ -255,8 +271,10 @@ struct TokenizeCommand {
       t.encode(std::string_view(text).substr(0, take), ids);
       text.erase(0, take);
       for (int32_t id : ids)
-        if (!count) std::printf("%s%d", total++ ? (json ? "," : " ") : "", id);
-        else ++total;
+        if (!count)
+          std::printf("%s%d", total++ ? (json ? "," : " ") : "", id);
+        else
+          ++total;
     }
     if (count) std::printf("%lld", static_cast<long long>(total));
     std::printf(json ? "]\n" : "\n");
@@ -270,8 +288,8 @@ struct TokenizeCommand {
       char* end = nullptr;
       const long long id = std::strtoll(word.c_str(), &end, 10);
       if (*end != '\0' || id < 0 || id >= t.vocab_size())
-        fail(ExitCode::data, "standard input, id {}: {} is not a token id of {} (0 to {})", position, word.substr(0, 40),
-             t.name(), t.vocab_size() - 1);
+        fail(ExitCode::data, "standard input, id {}: {} is not a token id of {} (0 to {})", position,
+             word.substr(0, 40), t.name(), t.vocab_size() - 1);
       const int32_t value = static_cast<int32_t>(id);
       t.decode(&value, 1, text);
       ++position;
@@ -282,8 +300,10 @@ struct TokenizeCommand {
       }
     };
     for (int c; (c = std::getchar()) != EOF;) {
-      if (std::isspace(c) || c == ',' || c == '[' || c == ']') put();
-      else word += static_cast<char>(c);
+      if (std::isspace(c) || c == ',' || c == '[' || c == ']')
+        put();
+      else
+        word += static_cast<char>(c);
     }
     put();
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -292,18 +312,23 @@ struct TokenizeCommand {
 
 void add_build(CLI::App& data) {
   auto c = std::make_shared<BuildCommand>();
-  CLI::App* s = data.add_subcommand("build", "text files, folders or JSONL to token files\n"
-                                             "Example: ltrain data build --input corpus/ --output data/corpus "
-                                             "--tokenizer byte --split 95,5");
+  CLI::App* s = data.add_subcommand("build",
+                                    "text files, folders or JSONL to token files\n"
+                                    "Example: ltrain data build --input corpus/ --output data/corpus "
+                                    "--tokenizer byte --split 95,5");
   s->add_option("--input", c->options.inputs, "text files, folders, .jsonl files")->required();
-  s->add_option("--output", c->options.output, "PREFIX of PREFIX.bin, PREFIX.idx and PREFIX.json")->required();
+  s->add_option("--output", c->options.output, "PREFIX of PREFIX.bin, PREFIX.idx and PREFIX.json")
+      ->required();
   add_tokenizer_options(*s, c->options.tokenizer, c->options.ranks);
   s->add_option("--workers", c->options.workers, "threads; 0: one per core")->capture_default_str();
-  s->add_option("--json-key", c->options.json_key, "key of the text in a JSONL record")->capture_default_str();
-  s->add_flag("--append-eot,!--no-append-eot", c->options.append_eot, "end each document with the end-of-text token (default)");
+  s->add_option("--json-key", c->options.json_key, "key of the text in a JSONL record")
+      ->capture_default_str();
+  s->add_flag("--append-eot,!--no-append-eot", c->options.append_eot,
+              "end each document with the end-of-text token (default)");
   s->add_option("--include", c->options.include, "of the files in folders, only those that match GLOB");
   s->add_option("--exclude", c->options.exclude, "of the files in folders, not those that match GLOB");
-  s->add_option("--split", c->options.split, "shares of PREFIX-train, PREFIX-val and PREFIX-test: 95,5 or 90,5,5")
+  s->add_option("--split", c->options.split,
+                "shares of PREFIX-train, PREFIX-val and PREFIX-test: 95,5 or 90,5,5")
       ->delimiter(',');
   s->add_flag("--force", c->options.force, "replace the output if it exists");
   s->add_flag("--dry-run", c->dry_run, "say what would be read and written, write nothing");
@@ -314,20 +339,24 @@ void add_build(CLI::App& data) {
 
 void add_inspect(CLI::App& data) {
   auto c = std::make_shared<InspectCommand>();
-  CLI::App* s = data.add_subcommand("inspect", "what is in token files\nExample: ltrain data inspect data/corpus-train");
+  CLI::App* s = data.add_subcommand("inspect",
+                                    "what is in token files\nExample: ltrain data inspect data/corpus-train");
   s->add_option("prefix", c->prefix, "PREFIX of PREFIX.bin and PREFIX.idx")->required();
-  s->add_option("--document", c->document, "show this whole document (counted from 0)")->check(CLI::NonNegativeNumber);
+  s->add_option("--document", c->document, "show this whole document (counted from 0)")
+      ->check(CLI::NonNegativeNumber);
   s->add_option("--tokenizer", c->tokenizer, "byte or gpt2; default: the one of the build");
   s->add_option("--ranks", c->ranks, "gpt2: merge ranks, a tiktoken file; else $LTRAIN_GPT2_RANKS");
-  s->add_flag("--verify", c->verify, "read all tokens; compare with the hash and the largest token of the build");
+  s->add_flag("--verify", c->verify,
+              "read all tokens; compare with the hash and the largest token of the build");
   s->add_flag("--json", c->json, "as JSON");
   s->callback([c] { c->run(); });
 }
 
 void add_tokenize(CLI::App& app) {
   auto c = std::make_shared<TokenizeCommand>();
-  CLI::App* s = app.add_subcommand("tokenize", "text on standard input to token ids, or back\n"
-                                               "Example: echo Hello | ltrain tokenize | ltrain tokenize --decode");
+  CLI::App* s = app.add_subcommand("tokenize",
+                                   "text on standard input to token ids, or back\n"
+                                   "Example: echo Hello | ltrain tokenize | ltrain tokenize --decode");
   add_tokenizer_options(*s, c->tokenizer, c->ranks);
   CLI::Option* decode = s->add_flag("--decode", c->decode, "ids on standard input to text");
   s->add_flag("--json", c->json, "ids as a JSON list")->excludes(decode);

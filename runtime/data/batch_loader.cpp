@@ -29,10 +29,12 @@ void check_options(const LoaderOptions& o, int64_t first_sample) {
   at_least("eval_samples", o.eval_samples, 0);
   at_least("first sample", first_sample, 0);
   if (o.dp_rank >= o.dp_size) fail(ExitCode::usage, "data: dp_rank {} of {}", o.dp_rank, o.dp_size);
-  if (o.vocab_size > int64_t{1} << 31) fail(ExitCode::usage, "data: vocab_size {}; at most 2^31", o.vocab_size);
+  if (o.vocab_size > int64_t{1} << 31)
+    fail(ExitCode::usage, "data: vocab_size {}; at most 2^31", o.vocab_size);
   if (o.global_batch % (o.micro_batch * o.dp_size) != 0)
     fail(ExitCode::usage,
-         "data: global_batch {} is not a multiple of micro_batch {} x {} data-parallel ranks = {}; the next that is: {}",
+         "data: global_batch {} is not a multiple of micro_batch {} x {} data-parallel ranks = {}; the next "
+         "that is: {}",
          o.global_batch, o.micro_batch, o.dp_size, o.micro_batch * o.dp_size,
          (o.global_batch / (o.micro_batch * o.dp_size) + 1) * o.micro_batch * o.dp_size);
 }
@@ -71,7 +73,7 @@ struct BatchLoader::State {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<Batch> ring;     // slots filled % size ... of which filled - taken are ready
+  std::vector<Batch> ring;  // slots filled % size ... of which filled - taken are ready
   int64_t filled = 0, taken = 0;
   bool stop = false;
   std::exception_ptr error;
@@ -98,7 +100,8 @@ struct BatchLoader::State {
     batch.sample_index.resize(rows);
     row.resize(length + 1);
     const int64_t step = index / micro_steps, k = index % micro_steps;
-    const int64_t base = first_sample + step * options.global_batch + (k * options.dp_size + options.dp_rank) * rows;
+    const int64_t base =
+        first_sample + step * options.global_batch + (k * options.dp_size + options.dp_rank) * rows;
     for (int64_t b = 0; b < rows; ++b) {
       int32_t* tokens = batch.tokens.data() + b * length;
       int32_t* targets = batch.targets.data() + b * length;

@@ -9,9 +9,10 @@ namespace ltrain::data {
 
 /// One micro-batch on the host.
 struct Batch {
-  std::vector<int32_t> tokens;        ///< [micro_batch * seq_length]
-  std::vector<int32_t> targets;       ///< next tokens; -1 = not counted
-  std::vector<int64_t> sample_index;  ///< [micro_batch] global sample index of each row; -1: padding, all targets -1
+  std::vector<int32_t> tokens;   ///< [micro_batch * seq_length]
+  std::vector<int32_t> targets;  ///< next tokens; -1 = not counted
+  std::vector<int64_t>
+      sample_index;  ///< [micro_batch] global sample index of each row; -1: padding, all targets -1
 };
 
 struct SourceSpec {
@@ -27,8 +28,8 @@ struct LoaderOptions {
   int64_t vocab_size = 0;  ///< of the model: a token outside it is an error
   int prefetch = 4;        ///< micro-batches read ahead, at least 1
 
-  /// Evaluation: samples in the order of the files, each at most once. Rows beyond eval_samples (0: all that there are
-  /// before the first source runs out) are padding.
+  /// Evaluation: samples in the order of the files, each at most once. Rows beyond eval_samples (0: all that
+  /// there are before the first source runs out) are padding.
   bool eval = false;
   int64_t eval_samples = 0;
 };
@@ -37,15 +38,15 @@ struct LoaderOptions {
 /// g + (k*dp_size + r)*micro_batch + b: every dp_size sees the same global batches in the same order.
 class BatchLoader {
  public:
-  /// Opens and checks every source. `first_sample`: the global index of the next sample, as cursor() of the run that
-  /// is being continued.
+  /// Opens and checks every source. `first_sample`: the global index of the next sample, as cursor() of the
+  /// run that is being continued.
   BatchLoader(const LoaderOptions& options, int64_t first_sample);
   ~BatchLoader();
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
-  /// The next micro-batch: micro_steps() of step 0, then of step 1, and so on without end. Swaps buffers with `out`, so
-  /// that nothing is allocated after the first calls. Rethrows errors of the reading thread.
+  /// The next micro-batch: micro_steps() of step 0, then of step 1, and so on without end. Swaps buffers with
+  /// `out`, so that nothing is allocated after the first calls. Rethrows errors of the reading thread.
   void next(Batch& out);
 
   int64_t cursor() const;                   ///< global index after the last whole step handed out

@@ -28,9 +28,11 @@ struct Encoded {
 
 void check_options(const BuildOptions& o) {
   if (o.inputs.empty()) fail(ExitCode::usage, "no --input: name text files, folders or .jsonl files");
-  if (o.workers < 0 || o.workers > 256) fail(ExitCode::usage, "--workers {}: 1 to 256, or 0 for one per core", o.workers);
+  if (o.workers < 0 || o.workers > 256)
+    fail(ExitCode::usage, "--workers {}: 1 to 256, or 0 for one per core", o.workers);
   if (o.split.size() == 1 || o.split.size() > 3)
-    fail(ExitCode::usage, "--split has {} shares; two (train,val) or three (train,val,test), as in 95,5", o.split.size());
+    fail(ExitCode::usage, "--split has {} shares; two (train,val) or three (train,val,test), as in 95,5",
+         o.split.size());
   for (double s : o.split)
     if (!(s > 0) || !std::isfinite(s)) fail(ExitCode::usage, "--split: {}: each share must be above 0", s);
   if (o.json_key.empty()) fail(ExitCode::usage, "--json-key is empty");
@@ -59,8 +61,9 @@ class Encoder {
         continue;
       }
       const std::string_view view = text;
-      const auto cuts = cut_points(static_cast<int64_t>(text.size()), options_.split, path,
-                                   [&](int64_t begin, int64_t end) { return view.substr(begin, end - begin); });
+      const auto cuts =
+          cut_points(static_cast<int64_t>(text.size()), options_.split, path,
+                     [&](int64_t begin, int64_t end) { return view.substr(begin, end - begin); });
       for (size_t i = 0; i < cuts.size(); ++i) {
         const int64_t begin = i == 0 ? 0 : cuts[i - 1];
         encode(view.substr(begin, cuts[i] - begin), true, static_cast<int>(i), out);
@@ -110,10 +113,12 @@ class Sink {
   }
 
   std::vector<SourceInfo> finish() {
-    if (documents_ == 0) fail(ExitCode::data, "no text in the inputs: all {} documents are empty; nothing written", empty_);
+    if (documents_ == 0)
+      fail(ExitCode::data, "no text in the inputs: all {} documents are empty; nothing written", empty_);
     if (documents_ < static_cast<int64_t>(parts_.size()))
-      fail(ExitCode::data, "{} document that is not empty cannot fill the {} parts of --split; leave out --split",
-           documents_, parts_.size());
+      fail(ExitCode::data,
+           "{} document that is not empty cannot fill the {} parts of --split; leave out --split", documents_,
+           parts_.size());
     std::vector<SourceInfo> infos;
     for (auto& p : parts_) infos.push_back(p->finish());
     return infos;

@@ -20,7 +20,8 @@ std::string checked_prefix(std::string prefix, bool force) {
   const auto folder = std::filesystem::path(prefix).parent_path();
   std::error_code error;
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  if (error) fail(ExitCode::data, "{}: the folder {} cannot be made: {}", prefix, folder.string(), error.message());
+  if (error)
+    fail(ExitCode::data, "{}: the folder {} cannot be made: {}", prefix, folder.string(), error.message());
   return prefix;
 }
 
@@ -45,7 +46,8 @@ void refuse_overwrite(const std::string& prefix, bool force) {
   if (force) return;
   for (const char* end : {".bin", ".idx", ".json"})
     if (file_exists(prefix + end))
-      fail(ExitCode::data, "{}{}: exists; choose another --output or give --force to replace it", prefix, end);
+      fail(ExitCode::data, "{}{}: exists; choose another --output or give --force to replace it", prefix,
+           end);
 }
 
 DatasetWriter::DatasetWriter(std::string prefix, const Tokenizer& tokenizer, bool append_eot, bool force)
@@ -118,7 +120,8 @@ bool DatasetWriter::end_document() {
 
 SourceInfo DatasetWriter::finish() {
   LT_CHECK(!in_document_, "a document is open");
-  if (info_.documents == 0) fail(ExitCode::data, "{}: no text in any of the inputs; nothing written", info_.prefix);
+  if (info_.documents == 0)
+    fail(ExitCode::data, "{}: no text in any of the inputs; nothing written", info_.prefix);
   info_.bin_hash = fmt::format("{:016x}", XXH3_64bits_digest(hash_.get()));
   info_.has_sidecar = true;
   lengths_.flush();
@@ -131,18 +134,18 @@ SourceInfo DatasetWriter::finish() {
   index.write(&code, 1);
   index.write(&s, 8);
   index.write(&d, 8);
-  each_length(lengths_.temporary_path(), [&](int32_t mark) {
+  each_length(lengths_.path_before_commit(), [&](int32_t mark) {
     const int32_t length = mark < 0 ? ~mark : mark;
     index.write(&length, 4);
   });
   int64_t pointer = 0;
-  each_length(lengths_.temporary_path(), [&](int32_t mark) {
+  each_length(lengths_.path_before_commit(), [&](int32_t mark) {
     index.write(&pointer, 8);
     pointer += (mark < 0 ? ~mark : mark) * token_bytes(info_.type);
   });
   int64_t sequence = 0;
   index.write(&sequence, 8);
-  each_length(lengths_.temporary_path(), [&](int32_t mark) {
+  each_length(lengths_.path_before_commit(), [&](int32_t mark) {
     ++sequence;
     if (mark >= 0) index.write(&sequence, 8);
   });

@@ -12,8 +12,8 @@
 
 namespace ltrain::data {
 
-/// The three paths must not exist unless `force`. Nothing has its name before finish(): .bin and .json first, .idx last,
-/// so a build that was cut off is not taken for a dataset.
+/// The three paths must not exist unless `force`. Nothing has its name before finish(): .bin and .json first,
+/// .idx last, so a build that was cut off is not taken for a dataset.
 class DatasetWriter {
  public:
   /// Element type: u16 for a vocabulary below 65500 (Megatron's rule), else i32.

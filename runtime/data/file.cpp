@@ -37,7 +37,8 @@ int64_t InputFile::read_some(void* to, int64_t offset, int64_t bytes) const {
     const ssize_t n =
         ::pread(fd_, static_cast<char*>(to) + done, std::min(bytes - done, kMaxRead), offset + done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail(ExitCode::data, "{}: reading at byte offset {}: {}", path_, offset + done, std::strerror(errno));
+    if (n < 0)
+      fail(ExitCode::data, "{}: reading at byte offset {}: {}", path_, offset + done, std::strerror(errno));
     if (n == 0) break;
     done += n;
   }
@@ -47,15 +48,22 @@ int64_t InputFile::read_some(void* to, int64_t offset, int64_t bytes) const {
 void InputFile::read(void* to, int64_t offset, int64_t bytes) const {
   const int64_t got = read_some(to, offset, bytes);
   if (got == bytes) return;
+  struct stat st {};
+  const int64_t now = ::fstat(fd_, &st) == 0 ? st.st_size : offset + got;
   fail(ExitCode::data,
-       "{}: the file ends at byte offset {}, but {} bytes are needed at offset {}; it had {} bytes when it was opened. "
+       "{}: {} bytes are needed at byte offset {}, but the file ends at byte offset {}; it had {} bytes when "
+       "it was opened. "
        "It is truncated: build or copy it again",
-       path_, offset + got, bytes, offset, size_);
+       path_, bytes, offset, now, size_);
 }
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   temporary_ = fmt::format("{}.tmp-{}", path_, ::getpid());
-  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const size_t slash = path_.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
+  fd_ = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+  named_ = fd_ < 0;
+  if (named_) fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) fail(ExitCode::data, "{}: cannot be created: {}", temporary_, std::strerror(errno));
   buffer_.reserve(kWriteBuffer);
 }
@@ -63,7 +71,11 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
 OutputFile::~OutputFile() {
   if (fd_ < 0) return;
   ::close(fd_);
-  ::unlink(temporary_.c_str());
+  if (named_) ::unlink(temporary_.c_str());
+}
+
+std::string OutputFile::path_before_commit() const {
+  return named_ ? temporary_ : fmt::format("/proc/self/fd/{}", fd_);
 }
 
 void OutputFile::write(const void* from, int64_t bytes) {
@@ -100,6 +112,13 @@ void OutputFile::sync() {
 
 void OutputFile::commit() {
   sync();
+  if (!named_) {
+    ::unlink(temporary_.c_str());  // left by a process of the same id that was killed here
+    if (::linkat(AT_FDCWD, path_before_commit().c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) !=
+        0)
+      fail(ExitCode::data, "{}: could not be given its name: {}", temporary_, std::strerror(errno));
+    named_ = true;
+  }
   ::close(fd_);
   fd_ = -1;
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {

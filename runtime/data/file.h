@@ -1,5 +1,5 @@
-// Files of token data. Reads are pread, never mmap: a file that is cut short while we train then gives an error with
-// its name and offset, where a mapped page would end the process with SIGBUS.
+// Files of token data. Reads are pread, never mmap: a file that is cut short while we train then gives an
+// error with its name and offset, where a mapped page would end the process with SIGBUS.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -29,7 +29,8 @@ class InputFile {
   int64_t size_ = 0;
 };
 
-/// A file that appears under its name only when commit() returns; until then it is PATH.tmp-PID, which the destructor
+/// A file that appears under its name only when commit() returns. Until then it has no name at all, so that
+/// even a kill leaves nothing; on file systems without such files it is PATH.tmp-PID, which the destructor
 /// removes.
 class OutputFile {
  public:
@@ -43,11 +44,12 @@ class OutputFile {
   void flush();                             ///< to the kernel
   void sync();                              ///< to the disk
   void commit();                            ///< sync, then rename
-  const std::string& temporary_path() const { return temporary_; }
+  std::string path_before_commit() const;   ///< opens what was flushed so far
 
  private:
   std::string path_, temporary_;
   int fd_ = -1;
+  bool named_ = false;  // has temporary_ as its name
   int64_t bytes_ = 0;
   std::vector<char> buffer_;
 };

@@ -1,9 +1,10 @@
-// Token files: Megatron's indexed dataset, PREFIX.bin (tokens) and PREFIX.idx (lengths, byte offsets, documents), and
-// ltrain's sidecar PREFIX.json (tokenizer, vocabulary size, largest token), which may be missing.
+// Token files: Megatron's indexed dataset, PREFIX.bin (tokens) and PREFIX.idx (lengths, byte offsets,
+// documents), and ltrain's sidecar PREFIX.json (tokenizer, vocabulary size, largest token), which may be
+// missing.
 //
-// .idx, little-endian, unpadded: "MMIDIDX\0\0", u64 version 1, u8 type code, u64 sequences S, u64 documents + 1 = D,
-// i32[S] lengths in tokens, i64[S] byte offsets into .bin, i64[D] first sequence of each document, and for multimodal
-// data i8[S] modes.
+// .idx, little-endian, unpadded: "MMIDIDX\0\0", u64 version 1, u8 type code, u64 sequences S, u64 documents +
+// 1 = D, i32[S] lengths in tokens, i64[S] byte offsets into .bin, i64[D] first sequence of each document, and
+// for multimodal data i8[S] modes.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -36,8 +37,8 @@ struct SourceInfo {
 /// Header, sizes and sidecar only: fast whatever the size. `path` is PREFIX, PREFIX.bin or PREFIX.idx.
 SourceInfo inspect_source(const std::string& path);
 
-/// Throws Error (data) when the sidecar shows that a model of `vocab_size` cannot read the source, or when it is shorter
-/// than one sample.
+/// Throws Error (data) when the sidecar shows that a model of `vocab_size` cannot read the source, or when it
+/// is shorter than one sample.
 void check_source(const SourceInfo& info, int64_t vocab_size, int64_t seq_length);
 
 struct TokenScan {
@@ -50,8 +51,9 @@ struct LengthStats {
   std::vector<int64_t> buckets;  ///< [0]: empty documents; [i]: documents of 2^(i-1) .. 2^i - 1 tokens
 };
 
-/// Reads tokens as one stream: the sequences in the order of the index, one behind the other. Opening reads and checks
-/// the whole index; memory stays small (8 bytes per 4096 sequences). Const methods may run on several threads.
+/// Reads tokens as one stream: the sequences in the order of the index, one behind the other. Opening reads
+/// and checks the whole index; memory stays small (8 bytes per 4096 sequences). Const methods may run on
+/// several threads.
 class IndexedDataset {
  public:
   explicit IndexedDataset(const std::string& path);
@@ -69,7 +71,7 @@ class IndexedDataset {
   Range document(int64_t index) const;
 
   LengthStats document_lengths() const;  ///< reads the index once more
-  TokenScan scan() const;  ///< reads all of .bin
+  TokenScan scan() const;                ///< reads all of .bin
   int64_t memory_bytes() const { return static_cast<int64_t>(cumulative_.size()) * 8; }
 
  private:

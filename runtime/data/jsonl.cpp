@@ -66,22 +66,26 @@ class TextFinder final : public nlohmann::json::json_sax_t {
 
 }  // namespace
 
-std::string json_text(std::string_view line, const std::string& key, const std::string& path, int64_t line_number) {
+std::string json_text(std::string_view line, const std::string& key, const std::string& path,
+                      int64_t line_number) {
   TextFinder finder(key);
   if (!nlohmann::json::sax_parse(line.begin(), line.end(), &finder)) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 8: what": the user's line is not line 1.
+    // "[json.exception.parse_error.101] parse error at line 1, column 8: what": the user's line is not
+    // line 1.
     std::string why = finder.error;
     if (const size_t at = why.find("column "); at != std::string::npos) why = why.substr(at);
     if (why.size() > 300) why = why.substr(0, 300) + " ...";
     fail(ExitCode::data, "{}:{}: not JSON: {}", path, line_number, why);
   }
   if (!finder.object)
-    fail(ExitCode::data, "{}:{}: not a JSON object; each line is one, such as {{\"{}\": \"...\"}}", path, line_number, key);
+    fail(ExitCode::data, "{}:{}: not a JSON object; each line is one, such as {{\"{}\": \"...\"}}", path,
+         line_number, key);
   if (finder.found == 0)
-    fail(ExitCode::data, "{}:{}: no key \"{}\"; the record has: {}. Name the key of the text with --json-key", path,
-         line_number, key, finder.keys);
-  if (finder.found > 1) fail(ExitCode::data, "{}:{}: key \"{}\" {} times; it must be there once", path, line_number, key,
-                             finder.found);
+    fail(ExitCode::data, "{}:{}: no key \"{}\"; the record has: {}. Name the key of the text with --json-key",
+         path, line_number, key, finder.keys);
+  if (finder.found > 1)
+    fail(ExitCode::data, "{}:{}: key \"{}\" {} times; it must be there once", path, line_number, key,
+         finder.found);
   if (finder.other_type) fail(ExitCode::data, "{}:{}: \"{}\" is not a string", path, line_number, key);
   return std::move(finder.text);
 }

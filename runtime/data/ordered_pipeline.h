@@ -1,4 +1,5 @@
-// One thread reads, several transform, one writes in the order of reading; a bounded number of items is under way.
+// One thread reads, several transform, one writes in the order of reading; a bounded number of items is under
+// way.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -11,10 +12,10 @@
 
 namespace ltrain::data {
 
-/// `produce()` gives the next item, or nothing at the end (on a thread of its own). `make_worker()` gives each of
-/// `workers` threads its function Item -> Result. `consume(Result&&)` gets the results in the order of the items, on the
-/// calling thread. The first error in that order is rethrown, whatever the number of workers, after all threads ended.
-/// At most 2 * workers + 2 items are between produce and consume.
+/// `produce()` gives the next item, or nothing at the end (on a thread of its own). `make_worker()` gives
+/// each of `workers` threads its function Item -> Result. `consume(Result&&)` gets the results in the order
+/// of the items, on the calling thread. The first error in that order is rethrown, whatever the number of
+/// workers, after all threads ended. At most 2 * workers + 2 items are between produce and consume.
 template <class Item, class Result, class Produce, class MakeWorker, class Consume>
 void run_ordered(int workers, Produce produce, MakeWorker make_worker, Consume consume) {
   struct Done {
@@ -39,13 +40,15 @@ void run_ordered(int workers, Produce produce, MakeWorker make_worker, Consume c
       }
       std::optional<Item> item;
       std::exception_ptr error;
+      bool more = false;
       try {
         item = produce();
+        more = item.has_value();
       } catch (...) {
         error = std::current_exception();
       }
       std::lock_guard lock(mutex);
-      if (item) {
+      if (more) {
         todo.emplace_back(produced++, std::move(*item));
       } else {
         if (error) done[produced++].error = error;  // comes after all that was read before it

@@ -16,7 +16,8 @@ constexpr int kRounds = 8;
 std::vector<int64_t> whole_draws(const std::vector<double>& weights) {
   double sum = 0;
   for (double w : weights) {
-    if (!(w > 0) || !std::isfinite(w)) fail(ExitCode::usage, "source weight {}: it must be a number above 0", w);
+    if (!(w > 0) || !std::isfinite(w))
+      fail(ExitCode::usage, "source weight {}: it must be a number above 0", w);
     sum += w;
   }
   const size_t n = weights.size();
@@ -63,11 +64,12 @@ Permutation::Permutation(int64_t size, uint64_t key) : size_(static_cast<uint64_
 }
 
 int64_t Permutation::operator()(int64_t index) const {
-  LT_CHECK(index >= 0 && static_cast<uint64_t>(index) < size_, "index {} of a permutation of {}", index, size_);
+  LT_CHECK(index >= 0 && static_cast<uint64_t>(index) < size_, "index {} of a permutation of {}", index,
+           size_);
   uint64_t x = static_cast<uint64_t>(index);
   const uint64_t low_mask = (uint64_t{1} << low_bits_) - 1, high_mask = (uint64_t{1} << high_bits_) - 1;
-  // The network permutes 0 .. 2^bits - 1, fewer than twice `size`: the cycle through `index` comes back inside after
-  // less than two steps on average, and leads each index to another place.
+  // The network permutes 0 .. 2^bits - 1, fewer than twice `size`: the cycle through `index` comes back
+  // inside after less than two steps on average, and leads each index to another place.
   do {
     uint64_t low = x & low_mask, high = x >> low_bits_;
     for (int r = 0; r < kRounds; r += 2) {
@@ -87,7 +89,8 @@ Blend::Blend(const std::vector<double>& weights) : per_period_(whole_draws(weigh
   before_.resize(period);
   for (int64_t i = 0; i < period; ++i) {
     int best = -1;
-    int64_t lead = 0;  // (w_d * max(i,1) - count_d) * period, in whole numbers: no rounding, so no ties by chance
+    int64_t lead =
+        0;  // (w_d * max(i,1) - count_d) * period, in whole numbers: no rounding, so no ties by chance
     for (size_t d = 0; d < per_period_.size(); ++d) {
       if (count[d] == per_period_[d]) continue;
       const int64_t v = per_period_[d] * std::max<int64_t>(i, 1) - count[d] * period;
@@ -116,7 +119,8 @@ int64_t Blend::find(int source, int64_t index) const {
   return -1;
 }
 
-SampleOrder::SampleOrder(std::vector<int64_t> samples, const std::vector<double>& weights, uint64_t seed, bool shuffle)
+SampleOrder::SampleOrder(std::vector<int64_t> samples, const std::vector<double>& weights, uint64_t seed,
+                         bool shuffle)
     : samples_(std::move(samples)), blend_(weights), seed_(seed), shuffle_(shuffle) {
   LT_CHECK(samples_.size() == weights.size(), "{} sources, {} weights", samples_.size(), weights.size());
   for (int64_t n : samples_) LT_CHECK(n > 0, "a source of {} samples", n);
@@ -126,7 +130,8 @@ SampleRef SampleOrder::operator()(int64_t global_sample) const {
   const Blend::Draw draw = blend_(global_sample);
   const int64_t n = samples_[draw.source], epoch = draw.index / n, place = draw.index % n;
   if (!shuffle_) return {draw.source, epoch, place};
-  const uint64_t key = mix64(mix64(mix64(seed_) ^ static_cast<uint64_t>(draw.source)) ^ static_cast<uint64_t>(epoch));
+  const uint64_t key =
+      mix64(mix64(mix64(seed_) ^ static_cast<uint64_t>(draw.source)) ^ static_cast<uint64_t>(epoch));
   return {draw.source, epoch, Permutation(n, key)(place)};
 }
 

@@ -1,9 +1,10 @@
-// Which tokens global sample g is: a pure function of (seed, g), in constant time and memory, so that training can
-// start anywhere and on any number of ranks.
+// Which tokens global sample g is: a pure function of (seed, g), in constant time and memory, so that
+// training can start anywhere and on any number of ranks.
 //
-// A source of N tokens has n = (N - 1) / seq_length samples; sample i is the tokens [i*L, i*L + L + 1) (the last token
-// is also the first of the next sample). Draw j of a source is sample P(j mod n) of epoch j / n, P being a permutation
-// of 0..n-1 keyed by (seed, source, epoch). Which source a global sample draws from is decided by the blend.
+// A source of N tokens has n = (N - 1) / seq_length samples; sample i is the tokens [i*L, i*L + L + 1) (the
+// last token is also the first of the next sample). Draw j of a source is sample P(j mod n) of epoch j / n, P
+// being a permutation of 0..n-1 keyed by (seed, source, epoch). Which source a global sample draws from is
+// decided by the blend.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -22,9 +23,10 @@ class Permutation {
   int low_bits_, high_bits_;
 };
 
-/// Interleaves sources by weight. The weights are rounded to whole draws per period of at most 65536 samples (exactly,
-/// where a period fits them: 0.7/0.3 has period 10). Within a period sample i takes the source d with the largest
-/// w_d*max(i,1) - count_d of those with draws left, ties to the first; the next period is the same.
+/// Interleaves sources by weight. The weights are rounded to whole draws per period of at most 65536 samples
+/// (exactly, where a period fits them: 0.7/0.3 has period 10). Within a period sample i takes the source d
+/// with the largest w_d*max(i,1) - count_d of those with draws left, ties to the first; the next period is
+/// the same.
 class Blend {
  public:
   explicit Blend(const std::vector<double>& weights);
@@ -49,14 +51,15 @@ class Blend {
 
 struct SampleRef {
   int source = 0;
-  int64_t epoch = 0;  ///< of this source
-  int64_t sample = 0; ///< of this source: first token = sample * seq_length
+  int64_t epoch = 0;   ///< of this source
+  int64_t sample = 0;  ///< of this source: first token = sample * seq_length
 };
 
 class SampleOrder {
  public:
   /// `samples`: per source, each at least 1.
-  SampleOrder(std::vector<int64_t> samples, const std::vector<double>& weights, uint64_t seed, bool shuffle = true);
+  SampleOrder(std::vector<int64_t> samples, const std::vector<double>& weights, uint64_t seed,
+              bool shuffle = true);
 
   SampleRef operator()(int64_t global_sample) const;
 

@@ -9,9 +9,11 @@ namespace {
 
 constexpr int64_t kMaxSidecarBytes = 1 << 20;
 
-int64_t integer(const nlohmann::json& j, const std::string& path, const char* key, int64_t low, int64_t high) {
+int64_t integer(const nlohmann::json& j, const std::string& path, const char* key, int64_t low,
+                int64_t high) {
   const auto it = j.find(key);
-  if (it == j.end()) fail(ExitCode::data, "{}: key {} is missing; delete the file or build the data again", path, key);
+  if (it == j.end())
+    fail(ExitCode::data, "{}: key {} is missing; delete the file or build the data again", path, key);
   if (!it->is_number_integer() || it->get<int64_t>() < low || it->get<int64_t>() > high)
     fail(ExitCode::data, "{}: {} is {}, not a whole number from {} to {}", path, key, it->dump(), low, high);
   return it->get<int64_t>();
@@ -19,15 +21,18 @@ int64_t integer(const nlohmann::json& j, const std::string& path, const char* ke
 
 std::string text(const nlohmann::json& j, const std::string& path, const char* key) {
   const auto it = j.find(key);
-  if (it == j.end()) fail(ExitCode::data, "{}: key {} is missing; delete the file or build the data again", path, key);
+  if (it == j.end())
+    fail(ExitCode::data, "{}: key {} is missing; delete the file or build the data again", path, key);
   if (!it->is_string()) fail(ExitCode::data, "{}: {} is {}, not a string", path, key, it->dump());
   return it->get<std::string>();
 }
 
-void same(const std::string& path, const char* key, int64_t sidecar, int64_t index, const std::string& prefix) {
+void same(const std::string& path, const char* key, int64_t sidecar, int64_t index,
+          const std::string& prefix) {
   if (sidecar != index)
     fail(ExitCode::data,
-         "{}: {} is {}, but {}.idx has {}: they are not of the same build. Build the data again, or delete {} if the "
+         "{}: {} is {}, but {}.idx has {}: they are not of the same build. Build the data again, or delete "
+         "{} if the "
          ".idx and .bin are right",
          path, key, sidecar, prefix, index, path);
 }
@@ -57,8 +62,8 @@ void read_sidecar(SourceInfo& info) {
   if (!file_exists(path)) return;
   InputFile file(path);
   if (file.size() > kMaxSidecarBytes)
-    fail(ExitCode::data, "{}: {} bytes; a sidecar has at most {}. It is some other file: move it away", path, file.size(),
-         kMaxSidecarBytes);
+    fail(ExitCode::data, "{}: {} bytes; a sidecar has at most {}. It is some other file: move it away", path,
+         file.size(), kMaxSidecarBytes);
   std::string bytes(file.size(), '\0');
   file.read(bytes.data(), 0, file.size());
   nlohmann::json j;
@@ -68,7 +73,8 @@ void read_sidecar(SourceInfo& info) {
     fail(ExitCode::data, "{}: not JSON at byte offset {}; delete it or build the data again", path, e.byte);
   }
   if (!j.is_object() || j.value("format", nlohmann::json()) != "ltrain-tokens")
-    fail(ExitCode::data, "{}: not the sidecar of a token file (no \"format\": \"ltrain-tokens\"); move it away", path);
+    fail(ExitCode::data,
+         "{}: not the sidecar of a token file (no \"format\": \"ltrain-tokens\"); move it away", path);
   const int64_t version = integer(j, path, "version", 1, INT32_MAX);
   if (version != 1) fail(ExitCode::data, "{}: version {}; this ltrain reads version 1", path, version);
 

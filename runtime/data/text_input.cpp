@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kSniffBytes = 1 << 16;
 constexpr int64_t kMaxLine = int64_t{256} << 20;
-constexpr int64_t kMaxPiece = int64_t{64} << 20;  // a text without any safe cut is cut here all the same
+constexpr int64_t kMaxPiece = int64_t{16} << 20;  // a text without any safe cut is cut here all the same
 
 bool is_jsonl(const fs::path& p) { return p.extension() == ".jsonl" || p.extension() == ".ndjson"; }
 
@@ -36,8 +36,8 @@ bool matches(const std::vector<std::string>& globs, const fs::path& below) {
 }
 
 bool skipped_folder(const std::string& name) {
-  return name.starts_with(".") || name == "build" || name.starts_with("build-") || name.starts_with("cmake-build") ||
-         name == "node_modules" || name == "__pycache__";
+  return name.starts_with(".") || name == "build" || name.starts_with("build-") ||
+         name.starts_with("cmake-build") || name == "node_modules" || name == "__pycache__";
 }
 
 /// Output of an earlier build that lies among the inputs.
@@ -64,7 +64,8 @@ void list_folder(const fs::path& folder, const std::vector<std::string>& include
     paths.push_back(it->path());
   }
   if (error) fail(ExitCode::data, "{}: the folder cannot be read: {}", folder.string(), error.message());
-  std::sort(paths.begin(), paths.end(), [](const fs::path& a, const fs::path& b) { return a.native() < b.native(); });
+  std::sort(paths.begin(), paths.end(),
+            [](const fs::path& a, const fs::path& b) { return a.native() < b.native(); });
   for (const fs::path& p : paths) {
     const fs::path below = p.lexically_relative(folder);
     if ((!include.empty() && !matches(include, below)) || matches(exclude, below) || is_token_file(p)) {
@@ -91,7 +92,8 @@ InputList list_inputs(const std::vector<std::string>& inputs, const std::vector<
       continue;
     }
     if (const int64_t nul = find_nul(input); nul >= 0)
-      fail(ExitCode::data, "{}: byte offset {}: a NUL: not a text file. Inputs are text or JSONL, not compressed", input,
+      fail(ExitCode::data,
+           "{}: byte offset {}: a NUL: not a text file. Inputs are text or JSONL, not compressed", input,
            nul);
     list.files.push_back({input, InputFile(input).size(), is_jsonl(input)});
   }
@@ -101,23 +103,29 @@ InputList list_inputs(const std::vector<std::string>& inputs, const std::vector<
   });
   for (const TextFile& f : list.files) list.bytes += f.bytes;
   if (list.files.empty())
-    fail(ExitCode::data, "no text in the inputs: of the files found, {} are binary, {} are empty, {} are left out by "
-         "--include and --exclude", list.binary, list.empty, list.filtered);
+    fail(ExitCode::data,
+         "no text in the inputs: of the files found, {} are binary, {} are empty, {} are left out by "
+         "--include and --exclude",
+         list.binary, list.empty, list.filtered);
   return list;
 }
 
 int64_t cut_in_window(std::string_view window) {
   const size_t line = window.rfind('\n');
   if (line != std::string_view::npos) return static_cast<int64_t>(line) + 1;
-  size_t end = window.size();
-  // Back to the first byte of the last character, which may be incomplete.
-  while (end > 0 && window.size() - end < 3 && (static_cast<unsigned char>(window[end - 1]) & 0xC0) == 0x80) --end;
-  if (end > 0 && (static_cast<unsigned char>(window[end - 1]) & 0xC0) == 0xC0) --end;
-  return static_cast<int64_t>(end > 0 ? end : window.size());
+  // Back to the lead byte of the last character, which stays out if it is not whole.
+  for (size_t back = 1; back <= 4 && back < window.size(); ++back) {
+    const auto c = static_cast<unsigned char>(window[window.size() - back]);
+    if ((c & 0xC0) == 0x80) continue;
+    const size_t bytes = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC0 ? 2 : 1;
+    return static_cast<int64_t>(bytes > back ? window.size() - back : window.size());
+  }
+  return static_cast<int64_t>(window.size());
 }
 
 void too_short_to_cut(const std::string& name, int64_t size, size_t parts) {
-  fail(ExitCode::data, "{}: the only document, {} bytes: too short to be cut into {} parts; leave out --split or add text",
+  fail(ExitCode::data,
+       "{}: the only document, {} bytes: too short to be cut into {} parts; leave out --split or add text",
        name, size, parts);
 }
 
@@ -152,7 +160,8 @@ void ChunkReader::open_next() {
 }
 
 bool ChunkReader::fill() {
-  const int64_t want = std::clamp<int64_t>(open_->size() - at_ + 1, 4096, std::max<int64_t>(chunk_bytes_, 4096));
+  const int64_t want =
+      std::clamp<int64_t>(open_->size() - at_ + 1, 4096, std::max<int64_t>(chunk_bytes_, 4096));
   const size_t old = buffer_.size();
   buffer_.resize(old + want);
   const int64_t n = open_->read_some(buffer_.data() + old, at_, want);
@@ -213,7 +222,8 @@ bool ChunkReader::read_text(Chunk& chunk) {
     bool ends = false;
     for (;; width *= 2) {
       // One byte more than is wanted shows whether the document goes on.
-      while (static_cast<int64_t>(buffer_.size()) <= width && fill()) {}
+      while (static_cast<int64_t>(buffer_.size()) <= width && fill()) {
+      }
       const int64_t begin = at_ - static_cast<int64_t>(buffer_.size());
       const int64_t have = std::min<int64_t>(buffer_.size(), stop - begin);
       const std::string_view window = std::string_view(buffer_).substr(0, std::min(have, width));

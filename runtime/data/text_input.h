@@ -1,7 +1,8 @@
 // The text that `data build` reads: files, folders and JSONL, as a stream of bounded chunks.
 //
-// A text file is one document, byte for byte; a JSONL record is one (its text key). A file longer than a chunk is read
-// in pieces, cut only where the tokenizer says that this changes no id (Tokenizer::safe_cut), and stays one document.
+// A text file is one document, byte for byte; a JSONL record is one (its text key). A file longer than a
+// chunk is read in pieces, cut only where the tokenizer says that this changes no id (Tokenizer::safe_cut),
+// and stays one document.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -23,11 +24,13 @@ struct TextFile {
 struct InputList {
   std::vector<TextFile> files;
   int64_t bytes = 0;
-  int64_t binary = 0, filtered = 0, empty = 0;  ///< files of folders that were left out, and files of no bytes
+  int64_t binary = 0, filtered = 0,
+          empty = 0;  ///< files of folders that were left out, and files of no bytes
 };
 
-/// Files as given; folders with everything below them in sorted order, but for hidden files, build folders, binary files
-/// (a NUL in the first 64 KiB) and what the globs leave out. Globs match the name or the path below the folder.
+/// Files as given; folders with everything below them in sorted order, but for hidden files, build folders,
+/// binary files (a NUL in the first 64 KiB) and what the globs leave out. Globs match the name or the path
+/// below the folder.
 InputList list_inputs(const std::vector<std::string>& inputs, const std::vector<std::string>& include,
                       const std::vector<std::string>& exclude);
 
@@ -36,10 +39,10 @@ struct Piece {
   Kind kind = text;
   int64_t begin = 0, end = 0;  ///< bytes of Chunk::text
   bool ends_document = true;
-  int part = -1;        ///< which part of the split the document goes to; -1: by its index
-  bool cut = false;     ///< the only document there is: cut it into the parts
-  int file = 0;         ///< of InputList::files
-  int64_t line = 0;     ///< json: counted from 1
+  int part = -1;     ///< which part of the split the document goes to; -1: by its index
+  bool cut = false;  ///< the only document there is: cut it into the parts
+  int file = 0;      ///< of InputList::files
+  int64_t line = 0;  ///< json: counted from 1
 };
 
 struct Chunk {
@@ -51,7 +54,8 @@ struct Chunk {
 /// `shares` (of the split; may be empty) are used only when a single document has to be cut.
 class ChunkReader {
  public:
-  ChunkReader(const InputList& list, const Tokenizer& tokenizer, int64_t chunk_bytes, std::vector<double> shares);
+  ChunkReader(const InputList& list, const Tokenizer& tokenizer, int64_t chunk_bytes,
+              std::vector<double> shares);
   std::optional<Chunk> next();
 
  private:
@@ -67,17 +71,17 @@ class ChunkReader {
   std::vector<double> shares_;
   size_t file_ = 0;
   std::unique_ptr<InputFile> open_;
-  int64_t at_ = 0;                // bytes of the open file that were read
-  std::vector<int64_t> cuts_;     // where parts of a single document end, bytes
+  int64_t at_ = 0;             // bytes of the open file that were read
+  std::vector<int64_t> cuts_;  // where parts of a single document end, bytes
   size_t cut_ = 0;
-  std::string buffer_;            // read and not yet given out
+  std::string buffer_;  // read and not yet given out
   size_t buffer_at_ = 0;
   int64_t line_ = 0;
   bool only_record_ = false;
 };
 
-/// Where to cut a text of `size` bytes so that the parts have about the given shares: at line ends, else between
-/// characters. `window(begin, end)` gives those bytes. Error (data) when there is too little.
+/// Where to cut a text of `size` bytes so that the parts have about the given shares: at line ends, else
+/// between characters. `window(begin, end)` gives those bytes. Error (data) when there is too little.
 template <class Window>
 std::vector<int64_t> cut_points(int64_t size, const std::vector<double>& shares, const std::string& name,
                                 Window window);

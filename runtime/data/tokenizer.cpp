@@ -48,8 +48,17 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteT
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name, const std::string& rank_file) {
   if (name == "byte") {
     if (!rank_file.empty())
-      fail(ExitCode::usage, "tokenizer byte takes no rank file, but {} is given; leave it out, or use gpt2", rank_file);
+      fail(ExitCode::usage, "tokenizer byte takes no rank file, but {} is given; leave it out, or use gpt2",
+           rank_file);
     return make_byte_tokenizer();
+  }
+  if (name == "gpt2") {
+    if (rank_file.empty())
+      fail(ExitCode::usage,
+           "tokenizer gpt2 needs its merge ranks: name a tiktoken file (lines of `base64 rank`) with --ranks "
+           "or in "
+           "LTRAIN_GPT2_RANKS");
+    return make_gpt2_tokenizer(rank_file);
   }
   fail(ExitCode::usage, "tokenizer {}: not known; byte and gpt2 are", name);
 }

@@ -103,8 +103,8 @@ void check_data_files(const Recipe& r) {
           const bool whole_name = p.size() > 4 && (p.ends_with(".bin") || p.ends_with(".idx"));
           const std::string why = std::strerror(errno);
           problems.add(o.place(key), fmt::format("{}: {}: {}; {}", key, file, why,
-                                                 whole_name ? "the path is the common prefix, " + p.substr(0, p.size() - 4)
-                                                            : "make it with `ltrain data build`"));
+                                                 whole_name ? fmt::format("the path is the common prefix, {}", p.substr(0, p.size() - 4))
+                                                            : std::string("make it with `ltrain data build`")));
           break;
         }
   };

@@ -195,7 +195,7 @@ TEST_CASE("the token files must be there", "[recipe]") {
   const Recipe r = parse("data:\n  train: [{path: " + file.path + "}]\n  eval: [{path: " + file.path + ".bin}]\n");
   CHECK_THROWS_WITH(check_data_files(r), Contains("r.yaml:2:3: data.train: " + file.path + ".idx: No such file or directory"));
   std::ofstream(file.path + ".idx") << "x";
-  CHECK_THROWS_WITH(check_data_files(r), Contains("r.yaml:3:3: data.eval: " + file.path + ".bin.idx") &&
+  CHECK_THROWS_WITH(check_data_files(r), Contains("r.yaml:3:3: data.eval: " + file.path + ".bin.bin") &&
                                          Contains("the path is the common prefix, " + file.path));
   CHECK_NOTHROW(check_data_files(parse("data: {train: [" + file.path + "]}\n")));
   std::remove((file.path + ".bin").c_str());

@@ -4,27 +4,63 @@
 // functions of an implementation (Gloo, in-process, recording) run on the stream's thread and block there.
 // Every implementation reduces in ascending rank order, one element at a time, so that an all-reduce equals a
 // reduce-scatter followed by an all-gather bit for bit, and two implementations agree bit for bit.
+//
+// A communicator that has thrown is broken: every later call on it throws too. Use one from one stream at a time.
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "kernels/core/placement.h"
 #include "kernels/core/stream.h"
 #include "kernels/core/tensor.h"
+#include "kernels/ops/reduce.h"
+#include "parallel/wire_bytes.h"
 
 namespace ltrain {
 
-enum class ReduceOp : uint8_t { sum, max, min };
-
-/// Identity of one collective call: what the watchdog prints when it stalls, and what ranks compare.
+/// Identity of one call: what the watchdog prints when it stalls, and what ranks compare.
 struct CollectiveInfo {
-  const char* op = "";
-  uint64_t sequence = 0;  ///< counts calls on this communicator from 1
-  int64_t elements = 0;
+  CollectiveOp op = CollectiveOp::barrier;
+  uint64_t sequence = 0;  ///< collectives on this communicator, from 1; send and recv count apart
+  int64_t elements = 0;   ///< of the tensor that all ranks agree on: the reduced, gathered or scattered whole
   DType dtype = DType::f32;
+  ReduceOp reduce = ReduceOp::sum;
+  int peer = -1;  ///< root of a broadcast; other side of send and recv
+};
+/// "all_reduce #12 of 4096 f32" for messages.
+std::string to_string(const CollectiveInfo& info);
+
+/// What a group is doing, readable from another thread (the heartbeat) while the group's stream is blocked.
+class FlightRecord {
+ public:
+  struct View {
+    std::string group;
+    CollectiveInfo last;      ///< entered last
+    uint64_t completed = 0;   ///< number of calls completed
+    uint64_t entered = 0;
+  };
+  explicit FlightRecord(std::string group) : group_(std::move(group)) {}
+  void enter(const CollectiveInfo& info);
+  void complete();
+  View view() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::string group_;
+  CollectiveInfo last_;
+  uint64_t entered_ = 0, completed_ = 0;
+};
+
+/// One call with its tensors, as the recording group sees it.
+struct CollectiveCall {
+  CollectiveInfo info;
+  Tensor out, in;          ///< the same tensor for all_reduce and broadcast; `in` is what is sent
+  int64_t wire_bytes = 0;  ///< that this rank sends
 };
 
 class Communicator {
@@ -38,7 +74,7 @@ class Communicator {
   const std::string& name() const { return name_; }  ///< "data", "world"
   Axis axis() const { return axis_; }
 
-  /// t := reduction over the group. Any float or i64 dtype. Placement P -> R (sum).
+  /// t := reduction over the group. f32, f64, bf16, i32 or i64. Placement P -> R (sum).
   void all_reduce(Stream& s, Tensor t, ReduceOp op = ReduceOp::sum);
   /// out[r * n + i] := in of rank r, n = in.elements(). `in` may be this rank's part of `out`. S(0) -> R.
   void all_gather(Stream& s, Tensor out, Tensor in);
@@ -51,8 +87,12 @@ class Communicator {
   void all_to_all_v(Stream& s, Tensor out, const std::vector<int64_t>& out_rows, Tensor in,
                     const std::vector<int64_t>& in_rows);
   void broadcast(Stream& s, Tensor t, int root);
+  /// Blocks its stream until the peer receives: two ranks that send to each other first need send_recv.
   void send(Stream& s, Tensor t, int peer);
   void recv(Stream& s, Tensor t, int peer);
+  /// Both at once: sends `out` to rank `to` while receiving `in` from rank `from`. For rings and for neighbours in a
+  /// pipeline. No overlap of the two tensors.
+  void send_recv(Stream& s, Tensor out, int to, Tensor in, int from);
   /// All ranks have entered. Blocks the caller.
   void barrier(Stream& s);
 
@@ -62,14 +102,15 @@ class Communicator {
 
   /// Bytes that this rank sent so far by the algorithm's own count; equals the plan's count exactly.
   int64_t wire_bytes() const { return wire_bytes_.load(std::memory_order_relaxed); }
-  /// The collective that is running or ran last, for stall reports. Safe from any thread.
-  CollectiveInfo last_entered() const;
-  uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
+  /// The call that is running or ran last, for stall reports. Safe from any thread.
+  CollectiveInfo last_entered() const { return flight_->view().last; }
+  uint64_t completed() const { return flight_->view().completed; }
+  std::shared_ptr<const FlightRecord> flight() const { return flight_; }
 
  protected:
-  Communicator(int rank, int size, std::string name, Axis axis)
-      : rank_(rank), size_(size), axis_(axis), name_(std::move(name)) {}
+  Communicator(int rank, int size, std::string name, Axis axis);
 
+  // A call begins with check_same() and one do_*; a parts vector has one entry (elements) for each rank.
   virtual void do_all_reduce(Tensor t, ReduceOp op) = 0;
   virtual void do_all_gather(Tensor out, Tensor in) = 0;
   virtual void do_reduce_scatter(Tensor out, Tensor in) = 0;
@@ -78,31 +119,45 @@ class Communicator {
   virtual void do_broadcast(Tensor t, int root) = 0;
   virtual void do_send(Tensor t, int peer) = 0;
   virtual void do_recv(Tensor t, int peer) = 0;
+  virtual void do_send_recv(Tensor out, int to, Tensor in, int from) = 0;
   virtual void do_barrier() = 0;
-  /// Called before each collective on the stream's thread: compares `info` among the ranks, throws if they differ.
+  /// Called before each do_* on the stream's thread. An implementation compares `info` among the ranks, here or as
+  /// its first act in do_*, and throws on every rank when they differ.
   virtual void check_same(const CollectiveInfo& info) {}
+  /// Called instead of the do_* when the stream is a meta stream.
+  virtual void record_meta(Stream& s, const CollectiveCall& call);
 
  private:
-  void run(Stream& s, const char* op, const Tensor& t, int64_t wire, std::function<void()> body);
+  void run(Stream& s, CollectiveCall call, std::function<void()> body);
+  void check_tensor(const Stream& s, CollectiveOp op, const Tensor& t) const;
+  void check_peer(CollectiveOp op, int peer) const;
 
   int rank_, size_;
   Axis axis_;
   std::string name_;
   std::atomic<int64_t> wire_bytes_{0};
-  std::atomic<uint64_t> entered_{0}, completed_{0};
-  std::atomic<const char*> last_op_{""};
-  std::atomic<int64_t> last_elements_{0};
-  std::atomic<DType> last_dtype_{DType::f32};
-  uint64_t issued_ = 0;
+  std::atomic<bool> broken_{false};
+  std::shared_ptr<FlightRecord> flight_;
+  uint64_t collectives_issued_ = 0, transfers_issued_ = 0;
 };
 
-/// `size` communicators for `size` threads of this process. Sums in ascending rank order. For tests.
-std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, std::string name, Axis axis);
+struct InProcessOptions {
+  double timeout_seconds = 60;  ///< the longest that a call waits for the other ranks
+};
+/// `size` communicators for `size` threads of this process. Sums in ascending rank order. A thread that leaves (its
+/// communicator is destroyed) or that throws makes the others throw rather than wait. For tests.
+std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, std::string name, Axis axis,
+                                                                 InProcessOptions options = {});
 
 /// A group of one that moves nothing: what every axis of size 1 gets.
 std::unique_ptr<Communicator> make_single_group(std::string name, Axis axis);
 
 /// Meta device: moves nothing, records placements, bytes and order.
 std::unique_ptr<Communicator> make_recording_group(int rank, int size, std::string name, Axis axis);
+
+/// Text of the error that all ranks throw when they do not make the same call.
+std::string mismatch_text(const std::string& group, int rank_a, const CollectiveInfo& a, int rank_b,
+                          const CollectiveInfo& b);
+bool same_call(const CollectiveInfo& a, const CollectiveInfo& b);
 
 }  // namespace ltrain

@@ -1,0 +1,36 @@
+#include "kernels/core/cpu_isa.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "kernels/core/error.h"
+
+namespace ltrain {
+
+#if defined(__x86_64__)
+static CpuIsa detect() {
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+    fail(ExitCode::usage, "this CPU has no AVX2; ltrain's x86-64 kernels need at least AVX2 and FMA");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const char* asked = std::getenv("LTRAIN_ISA");
+  if (asked && *asked) {
+    const std::string_view name = asked;
+    if (name == "avx2") return CpuIsa::avx2;
+    if (name == "avx512" && avx512) return CpuIsa::avx512;
+    fail(ExitCode::usage, "LTRAIN_ISA={}: must be avx2{}", name, avx512 ? " or avx512" : "; this CPU has no AVX-512");
+  }
+  return avx512 ? CpuIsa::avx512 : CpuIsa::avx2;
+}
+CpuIsa cpu_isa() {
+  static const CpuIsa isa = detect();
+  return isa;
+}
+const char* cpu_isa_name() { return cpu_isa() == CpuIsa::avx512 ? "avx512" : "avx2"; }
+#else
+CpuIsa cpu_isa() { return CpuIsa::generic; }
+const char* cpu_isa_name() { return "generic"; }
+#endif
+
+}  // namespace ltrain

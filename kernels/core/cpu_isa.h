@@ -1,0 +1,37 @@
+// Which instruction set the CPU kernels use.
+//
+// Every kernels/**/X_cpu.cpp is compiled once per instruction set (CMakeLists.txt), each time in the namespace
+// LT_ISA. Headers declare its functions with LT_CPU_KERNEL; callers pick one at run time with LT_CPU:
+//
+//   LT_CPU_KERNEL(void add_cpu(float* y, const float* x, int64_t n);)    // add.h
+//   LT_CPU(add_cpu)(y, x, n);                                            // add.cpp
+//   namespace ltrain::LT_ISA { void add_cpu(...) {...} }                 // add_cpu.cpp
+#pragma once
+
+namespace ltrain {
+
+#if defined(__x86_64__)
+enum class CpuIsa { avx2, avx512 };
+#define LT_CPU_KERNEL(...) \
+  namespace avx2 {         \
+  __VA_ARGS__              \
+  }                        \
+  namespace avx512 {       \
+  __VA_ARGS__              \
+  }
+#define LT_CPU(f) (::ltrain::cpu_isa() == ::ltrain::CpuIsa::avx512 ? ::ltrain::avx512::f : ::ltrain::avx2::f)
+#else
+enum class CpuIsa { generic };
+#define LT_CPU_KERNEL(...) \
+  namespace generic {      \
+  __VA_ARGS__              \
+  }
+#define LT_CPU(f) (::ltrain::generic::f)
+#endif
+
+/// The widest set that this CPU has; LTRAIN_ISA=avx2 asks for the narrower one. Fails with ExitCode::usage on an
+/// x86-64 CPU without AVX2.
+CpuIsa cpu_isa();
+const char* cpu_isa_name();
+
+}  // namespace ltrain

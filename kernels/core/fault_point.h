@@ -1,0 +1,50 @@
+// Named places where a test can make a rank fail. Always compiled in; one untaken branch when unarmed.
+//
+// Armed by the environment: LTRAIN_FAULT="point:rank:occurrence:action[,...]", e.g. "step.begin:1:3:kill" kills rank
+// 1 when it reaches step.begin for the third time. rank may be * (any). Actions: kill, stop, abort, exit[=code],
+// error, sleep=milliseconds, hang; and nan, skip, corrupt, which the code at the point carries out.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ltrain {
+
+enum class FaultAction : uint8_t { none, nan, skip, corrupt };  ///< what is left for the caller to do
+
+/// Every fault point of the program. LT_FAULT_POINT of a name that is not here does not compile.
+inline constexpr std::string_view kFaultPoints[] = {
+    "launch.join",       // before this rank connects to the coordinator
+    "launch.section",    // entering a section (set-up, step, save, eval)
+    "launch.finish",     // before the goodbye
+    "collective.enter",  // issuing a collective: skip leaves it out, corrupt changes its element count
+    "selftest.step",     // each step of `ltrain selftest allreduce`
+};
+
+consteval int fault_point_index(std::string_view name) {
+  int i = 0;
+  for (std::string_view known : kFaultPoints) {
+    if (known == name) return i;
+    ++i;
+  }
+  throw "fault point is not in kFaultPoints";  // never reached at run time
+}
+
+extern bool faults_armed;
+FaultAction fault_point_reached(int index);
+
+/// Carries out the fault armed for this place, if any, and returns what the caller has to do.
+#define LT_FAULT_POINT(name)                                                                     \
+  (__builtin_expect(::ltrain::faults_armed, 0)                                                   \
+       ? ::ltrain::fault_point_reached(                                                          \
+             [] { constexpr int index = ::ltrain::fault_point_index(name); return index; }())    \
+       : ::ltrain::FaultAction::none)
+
+/// Reads a specification; fails with ExitCode::usage on an unknown point or action. Empty disarms. main() calls it
+/// with LTRAIN_FAULT.
+void arm_faults(const std::string& specification);
+/// The rank that faults are matched against; LTRAIN_RANK until the job is joined.
+void set_fault_rank(int rank);
+
+}  // namespace ltrain

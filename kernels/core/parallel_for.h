@@ -1,0 +1,48 @@
+// Threads inside a CPU kernel: OpenMP, because oneDNN brings that pool and two pools would fight for the cores.
+#pragma once
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace ltrain {
+
+/// Calls f(begin, end) for consecutive ranges that cover [0, n), in parallel when n exceeds `grain` items.
+/// The cut depends on the number of threads: f must not let a result depend on it.
+template <class F>
+void parallel_for(int64_t n, int64_t grain, F&& f) {
+  const int64_t threads = std::min<int64_t>(omp_get_max_threads(), (n + grain - 1) / grain);
+  if (threads <= 1) {
+    if (n > 0) f(int64_t{0}, n);
+    return;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    const int64_t t = omp_get_thread_num(), count = omp_get_num_threads();
+    const int64_t begin = n * t / count, end = n * (t + 1) / count;
+    if (begin < end) f(begin, end);
+  }
+}
+
+/// Calls f(i) for i in [0, n), handed out one by one: for tasks of unequal cost.
+template <class F>
+void parallel_tasks(int64_t n, F&& f) {
+  if (n <= 1 || omp_get_max_threads() <= 1) {
+    for (int64_t i = 0; i < n; ++i) f(i);
+    return;
+  }
+#pragma omp parallel for schedule(dynamic, 1)
+  for (int64_t i = 0; i < n; ++i) f(i);
+}
+
+/// Scratch memory of the calling thread, grown when needed and kept; `slot` tells concurrent uses apart.
+/// Its size after the first step is part of the plan's "kernel scratch".
+void* thread_scratch(int slot, int64_t bytes);
+int64_t scratch_bytes();  ///< of all threads
+
+template <class T>
+T* scratch(int slot, int64_t count) {
+  return static_cast<T*>(thread_scratch(slot, count * static_cast<int64_t>(sizeof(T))));
+}
+
+}  // namespace ltrain

@@ -1,0 +1,177 @@
+#include "kernels/core/placement_rules.h"
+
+namespace ltrain {
+namespace {
+
+std::string where(Stream& s, std::string_view op) {
+  return fmt::format("placement error: {} in {}", op, s.meta()->layer().empty() ? "the step" : s.meta()->layer());
+}
+
+[[noreturn]] void refuse(Stream& s, std::string_view op, Axis a, const std::string& what, const std::string& mend) {
+  fail(ExitCode::internal, "{}, axis {}: {}\n  mend: {}", where(s, op), axis_name(a), what, mend);
+}
+
+std::string describe(const Tensor& t, Placement p) {
+  std::string text = fmt::format("'{}' is {}", t.record->name, to_string(p));
+  if (p.kind == Placement::partial && !t.record->made_partial.empty())
+    text += fmt::format(" (made partial by {})", t.record->made_partial);
+  return text;
+}
+
+std::string current(Stream& s, std::string_view op) {
+  return s.meta()->layer().empty() ? std::string(op) : fmt::format("{} in {}", op, s.meta()->layer());
+}
+
+void store(Stream& s, std::string_view op, Axis a, const Tensor& out, Placement p, bool accumulate) {
+  TensorRecord& r = *out.record;
+  if (accumulate && !r.zero && !(r.place[a] == p))
+    refuse(s, op, a,
+           fmt::format("adds {} to {}", to_string(p), describe(out, r.place[a])),
+           "reduce the partial one first, or accumulate before the reduction");
+  r.place[a] = p;
+  if (p.kind == Placement::partial) r.made_partial = current(s, op);
+}
+
+void finish(Stream& s, std::string_view op, const Tensor& out) {
+  out.record->zero = false;
+  out.record->last_writer = current(s, op);
+}
+
+/// The placement of a joint result on axis `a`.
+Placement join(Stream& s, std::string_view op, Rule rule, Axis a, TensorList ins) {
+  Placement result = Placement::R();
+  const Tensor* from = nullptr;
+  for (const Tensor& t : ins) {
+    const Placement p = t.record->place[a];
+    if (t.record->zero && rule == Rule::linear) continue;
+    if (p.kind == Placement::partial && rule != Rule::linear)
+      refuse(s, op, a, describe(t, p) + fmt::format("; {} is not linear in it", op),
+             fmt::format("all-reduce or reduce-scatter '{}' over {} before", t.record->name, axis_name(a)));
+    if (p.kind == Placement::replicated) {
+      if (result.kind == Placement::partial)
+        refuse(s, op, a, describe(*from, result) + fmt::format(" but '{}' is R: the sum counts it once a rank", t.record->name),
+               fmt::format("reduce '{}' over {} first", from->record->name, axis_name(a)));
+      if (!from) from = &t;
+      continue;
+    }
+    if (result.kind == Placement::replicated) {
+      if (p.kind == Placement::partial && from)
+        refuse(s, op, a, describe(t, p) + fmt::format(" but '{}' is R: the sum counts it once a rank", from->record->name),
+               fmt::format("reduce '{}' over {} first", t.record->name, axis_name(a)));
+      result = p;
+      from = &t;
+    } else if (!(result == p)) {
+      refuse(s, op, a, describe(*from, result) + " but " + describe(t, p), "bring both to one placement");
+    }
+  }
+  if (rule == Rule::sum_rows && (result.kind == Placement::varying || result == Placement::S(0)))
+    return Placement::P();
+  return result;
+}
+
+template <class F>
+void each_axis(Stream& s, F&& f) {
+  for (int i = 0; i < kAxisCount; ++i)
+    if (const Axis a = static_cast<Axis>(i); s.meta()->axis_size(a) > 1) f(a);
+}
+
+}  // namespace
+
+void place(Stream& s, std::string_view op, Rule rule, TensorList outs, TensorList ins, bool accumulate) {
+  each_axis(s, [&](Axis a) {
+    const Placement p = join(s, op, rule, a, ins);
+    for (const Tensor& out : outs) store(s, op, a, out, p, accumulate);
+  });
+  for (const Tensor& out : outs) finish(s, op, out);
+}
+
+void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool trans_b, bool accumulate) {
+  each_axis(s, [&](Axis axis) {
+    const Placement pa = a.record->place[axis], pb = b.record->place[axis];
+    const int a_row = trans_a ? 1 : 0, a_sum = 1 - a_row;  // dims of a: result rows, contraction
+    const int b_sum = trans_b ? 1 : 0, b_col = 1 - b_sum;
+    Placement p = Placement::R();
+    const auto is = [](Placement x, Placement::Kind k) { return x.kind == k; };
+    const auto mismatch = [&] {
+      refuse(s, "matmul", axis, describe(a, pa) + " but " + describe(b, pb),
+             "shard both along the contraction, or one of them along an outer dim and replicate the other");
+    };
+    if (is(pa, Placement::partial) || is(pb, Placement::partial)) {
+      const bool other_replicated = is(pa, Placement::partial) ? is(pb, Placement::replicated) : is(pa, Placement::replicated);
+      if (!other_replicated)
+        refuse(s, "matmul", axis, describe(a, pa) + " and " + describe(b, pb) + ": a product of P is linear only with R",
+               "reduce the partial one first");
+      p = Placement::P();
+    } else if (is(pa, Placement::varying) || is(pb, Placement::varying)) {
+      if (is(pa, Placement::varying) && is(pb, Placement::varying)) {
+        if (!(trans_a && !trans_b)) mismatch();  // only token rows vary, and only a^T b contracts over them
+        p = Placement::P();
+      } else if (is(pa, Placement::replicated) || is(pb, Placement::replicated)) {
+        p = Placement::V();
+      } else {
+        mismatch();
+      }
+    } else if (is(pa, Placement::sharded) || is(pb, Placement::sharded)) {
+      const bool sum_a = pa == Placement::S(a_sum), sum_b = pb == Placement::S(b_sum);
+      if (sum_a && sum_b) {
+        p = Placement::P();
+      } else if (pa == Placement::S(a_row) && is(pb, Placement::replicated)) {
+        p = Placement::S(0);
+      } else if (pb == Placement::S(b_col) && is(pa, Placement::replicated)) {
+        p = Placement::S(1);
+      } else {
+        mismatch();
+      }
+    }
+    store(s, "matmul", axis, out, p, accumulate);
+  });
+  finish(s, "matmul", out);
+}
+
+void place_collective(Stream& s, std::string_view op, Axis axis, Tensor out, Tensor in, Placement from, Placement to) {
+  const Placement have = in.record->place[axis];
+  if (!(have == from)) {
+    const bool twice = have.kind == Placement::replicated && from.kind == Placement::partial;
+    refuse(s, op, axis,
+           fmt::format("takes {} but {}{}", to_string(from), describe(in, have),
+                       twice ? fmt::format(": it was reduced before, by {}", in.record->last_writer) : ""),
+           twice ? "remove one of the two reductions" : "check the group of this collective and of the one before");
+  }
+  const Placements others = in.record->place;
+  out.record->place = others;
+  out.record->place[axis] = to;
+  finish(s, op, out);
+}
+
+void place_update(Stream& s, std::string_view op, Tensor parameter, Tensor gradient, Placements shard) {
+  each_axis(s, [&](Axis a) {
+    const Placement g = gradient.record->place[a];
+    if (!(g == shard[a]))
+      refuse(s, op, a,
+             fmt::format("parameter '{}' is stored as {} but its gradient {}", parameter.record->name,
+                         to_string(shard[a]), describe(gradient, g)),
+             g.kind == Placement::partial
+                 ? fmt::format("{} the gradient over {}", shard[a].kind == Placement::sharded ? "reduce-scatter" : "all-reduce", axis_name(a))
+                 : "cut the gradient as the parameter is cut");
+  });
+  parameter.record->place = shard;
+  finish(s, op, parameter);
+}
+
+void place_zero(Tensor t) {
+  t.record->zero = true;
+  t.record->place = Placements{};
+}
+
+OpCost op_cost(std::string_view name, OpClass cls, double flops, TensorList outs, TensorList ins) {
+  OpCost c;
+  c.name = name;
+  c.cls = cls;
+  c.flops = flops;
+  for (const Tensor& t : outs) c.bytes += static_cast<double>(t.bytes());
+  for (const Tensor& t : ins) c.bytes += static_cast<double>(t.bytes());
+  if (outs.size()) c.dtype = outs.begin()->dtype;
+  return c;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,39 @@
+// What an op asks of the placements of its inputs, and what it gives its outputs: checked on the meta device.
+// The rules are those of local SPMD types (meta-pytorch/spmd_types) and JAX's shard_map.
+#pragma once
+#include <initializer_list>
+
+#include "kernels/core/meta.h"
+
+namespace ltrain {
+
+using TensorList = std::initializer_list<Tensor>;
+
+/// How an op combines placements on one axis.
+enum class Rule : uint8_t {
+  elementwise,  ///< per element or per row, not linear: R with S/V gives S/V; P is refused
+  linear,       ///< adds or scales: as above, and P with P gives P
+  sum_rows,     ///< sums over dim 0: V or S(0) gives P
+};
+
+/// Checks `ins` by the rule and gives the result to `outs`. With `accumulate` the outs are added to, so each must be
+/// zero or already hold that placement. Throws Error(ExitCode::internal) that reads like a compiler's message.
+void place(Stream& s, std::string_view op, Rule rule, TensorList outs, TensorList ins, bool accumulate = false);
+
+/// out = a * b for matrices after transposition; `rows` says that a and b are contracted over token rows (dim 0 of
+/// both), which makes V into P.
+void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool trans_b, bool accumulate);
+
+/// A collective on `axis`: from one placement to another.
+void place_collective(Stream& s, std::string_view op, Axis axis, Tensor out, Tensor in, Placement from, Placement to);
+
+/// At the update: a gradient must lie exactly as the shard of its parameter does.
+void place_update(Stream& s, std::string_view op, Tensor parameter, Tensor gradient, Placements shard);
+
+/// Marks as all zeros.
+void place_zero(Tensor t);
+
+/// Cost of an op that reads `ins` and writes `outs` once each.
+OpCost op_cost(std::string_view name, OpClass cls, double flops, TensorList outs, TensorList ins);
+
+}  // namespace ltrain

@@ -1,0 +1,559 @@
+#include "parallel/communicator_gloo.h"
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <vector>
+
+namespace ltrain {
+
+class GlooTransport {
+ public:
+  std::shared_ptr<gloo::transport::Device> device;
+};
+
+std::shared_ptr<GlooTransport> make_gloo_transport(const std::string& address, const std::string& interface) {
+  gloo::transport::tcp::attr attr;
+  if (interface.empty())
+    attr.hostname = address;
+  else
+    attr.iface = interface;
+  auto transport = std::make_shared<GlooTransport>();
+  try {
+    transport->device = gloo::transport::tcp::CreateDevice(attr);
+  } catch (const std::exception& e) {
+    if (interface.empty())
+      fail(ExitCode::usage, "cannot listen for other ranks on address {}: {}", address, e.what());
+    fail(ExitCode::usage, "cannot listen for other ranks on interface {} (launch.interface): {}", interface, e.what());
+  }
+  return transport;
+}
+
+namespace {
+
+using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kMaxChunkBytes = 1 << 20;
+constexpr int64_t kMinChunkBytes = 4 << 10;
+constexpr int kWindow = 2;  // chunks in flight to each peer
+
+int64_t chunk_bytes(int size, const GlooOptions& options) {
+  const int64_t share = options.scratch_bytes / (kWindow * std::max(1, size - 1));
+  return std::clamp(share, kMinChunkBytes, kMaxChunkBytes) / 64 * 64;
+}
+
+Clock::duration seconds(double s) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s)); }
+
+/// Gloo's store interface on ours.
+class StoreAdapter final : public gloo::rendezvous::Store {
+ public:
+  StoreAdapter(KeyValueStore& store, std::string prefix, double timeout)
+      : store_(store), prefix_(std::move(prefix)), timeout_(timeout) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.set(prefix_ + key, std::string(data.begin(), data.end()));
+  }
+  std::vector<char> get(const std::string& key) override {
+    const std::string value = store_.get(prefix_ + key, timeout_);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) store_.get(prefix_ + key, timeout_);
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
+
+ private:
+  KeyValueStore& store_;
+  std::string prefix_;
+  double timeout_;
+};
+
+/// What a rank is about to do, sent to every other rank before the data. Same layout everywhere: ranks of one job
+/// run one binary.
+struct Note {
+  uint64_t sequence = 0;
+  int64_t elements = 0;
+  int64_t pair_elements = 0;  // all_to_all: what the sender of the note sends to its reader; send: all of it
+  int32_t peer = -1;
+  uint8_t op = 0, dtype = 0, reduce = 0, unused = 0;
+  uint64_t unused2 = 0;
+};
+static_assert(sizeof(Note) == 40);
+
+Note make_note(const CollectiveInfo& i) {
+  Note n;
+  n.sequence = i.sequence, n.elements = i.elements, n.peer = i.op == CollectiveOp::broadcast ? i.peer : -1;
+  n.op = static_cast<uint8_t>(i.op), n.dtype = static_cast<uint8_t>(i.dtype), n.reduce = static_cast<uint8_t>(i.reduce);
+  return n;
+}
+
+CollectiveInfo read_note(const Note& n) {
+  CollectiveInfo i;
+  i.op = static_cast<CollectiveOp>(std::min<int>(n.op, kCollectiveOpCount - 1));
+  i.sequence = n.sequence, i.elements = n.elements, i.peer = n.peer;
+  i.dtype = static_cast<DType>(std::min<int>(n.dtype, static_cast<int>(DType::u32)));
+  i.reduce = static_cast<ReduceOp>(std::min<int>(n.reduce, 2));
+  return i;
+}
+
+uint64_t mix(uint64_t h, uint64_t v) {  // splitmix64 of a running hash
+  h += v + 0x9e3779b97f4a7c15ull;
+  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
+  h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
+  return h ^ (h >> 31);
+}
+
+// Message slots. Data travels in slots made from the call's own description, so that ranks that disagree never write
+// into each other's tensors, whatever they do next.
+constexpr uint64_t kNoteSlot = 1, kTransferNoteSlot = 2;
+uint64_t data_slot(const CollectiveInfo& i, int64_t pair_bytes) {
+  uint64_t h = mix(mix(0, i.sequence), static_cast<uint64_t>(i.elements));
+  h = mix(h, static_cast<uint64_t>(i.op) | static_cast<uint64_t>(i.dtype) << 8 | static_cast<uint64_t>(i.reduce) << 16);
+  return (mix(h, static_cast<uint64_t>(pair_bytes)) | (1ull << 63)) & ~1ull;  // even: first phase, odd: second
+}
+
+std::string plain(const std::string& text) {  // Gloo puts "[file:line] " in front
+  const size_t end = text.find("] ");
+  return text.starts_with('[') && end != std::string::npos ? text.substr(end + 2) : text;
+}
+
+class GlooGroup final : public Communicator {
+ public:
+  GlooGroup(std::shared_ptr<GlooTransport> transport, std::shared_ptr<KeyValueStore> store, std::string key, int rank,
+            int size, std::string name, Axis axis, const GlooOptions& options)
+      : Communicator(rank, size, std::move(name), axis),
+        transport_(std::move(transport)),
+        store_(std::move(store)),
+        key_(std::move(key)),
+        options_(options),
+        chunk_bytes_(chunk_bytes(size, options)),
+        scratch_(static_cast<size_t>(gloo_scratch_bytes(size, options))),
+        peers_(static_cast<size_t>(size)) {
+    connect();
+    for (int i = 1; i < size; ++i) order_.push_back((rank + i) % size);
+    sources_.resize(static_cast<size_t>(size));
+    for (int p : order_) {
+      Peer& peer = peers_[p];
+      for (int k = 0; k < 2; ++k) {
+        peer.note_send[k] = buffer(&peer.sent[k], sizeof(Note));
+        peer.note_recv[k] = buffer(&peer.received[k], sizeof(Note));
+      }
+      peer.transfer_send = buffer(&peer.transfer_sent, sizeof(Note));
+      peer.transfer_recv = buffer(&peer.transfer_received, sizeof(Note));
+      peer.note_recv[1]->recv(p, kNoteSlot, 0, sizeof(Note));  // of call 1
+    }
+  }
+
+  std::unique_ptr<Communicator> split(int color, int key, std::string name, Axis axis) override {
+    const int generation = ++splits_;
+    const std::string base = fmt::format("{}/split{}/", key_, generation);
+    store_->set(base + std::to_string(rank()), fmt::format("{} {}", color, key));
+    std::vector<std::pair<int, int>> members;  // (key, rank) of this colour
+    int place = 0;
+    for (int r = 0; r < size(); ++r) {
+      int c = -1, k = 0;
+      const std::string text = store_->get(base + std::to_string(r), options_.connect_timeout_seconds);
+      LT_CHECK(std::sscanf(text.c_str(), "%d %d", &c, &k) == 2, "split record \"{}\"", text);
+      if (c == color) members.emplace_back(k, r);
+    }
+    if (color < 0) return nullptr;
+    std::sort(members.begin(), members.end());
+    for (size_t i = 0; i < members.size(); ++i)
+      if (members[i].second == rank()) place = static_cast<int>(i);
+    if (members.size() == 1) return make_single_group(std::move(name), axis);
+    return make_gloo_group(transport_, store_, fmt::format("{}{}{}", base, "color", color), place,
+                           static_cast<int>(members.size()), std::move(name), axis, options_);
+  }
+
+ private:
+  struct Peer {
+    Note sent[2], received[2], transfer_sent, transfer_received;
+    Buffer note_send[2], note_recv[2], transfer_send, transfer_recv;
+    bool note_in_flight[2] = {false, false};
+    uint64_t transfers_sent = 0, transfers_received = 0;
+    int64_t pair_elements = 0;  // this call: sent to the peer
+    int64_t expected = 0;       // this call: expected from the peer
+  };
+
+  void connect() {
+    StoreAdapter adapter(*store_, key_ + "/", options_.connect_timeout_seconds);
+    auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());
+    context->setTimeout(std::chrono::milliseconds(static_cast<int64_t>(1e3 * options_.connect_timeout_seconds)));
+    try {
+      context->connectFullMesh(adapter, transport_->device);
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& e) {
+      fail(ExitCode::rank_lost, "group \"{}\": rank {} of {} cannot connect to the others from {}: {}", name(), rank(),
+           size(), transport_->device->str(), plain(e.what()));
+    }
+    context_ = context;
+  }
+
+  Buffer buffer(void* p, int64_t bytes) { return context_->createUnboundBuffer(p, static_cast<size_t>(bytes)); }
+
+  // ---- waiting, with the deadline of the call and the peer's name in what is thrown ----
+
+  enum class Way { send, recv };
+  void wait(const Buffer& b, Way way, int peer) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now());
+    const auto limit = std::max(left, std::chrono::milliseconds(1));
+    try {
+      if (way == Way::recv)
+        b->waitRecv(nullptr, limit);
+      else
+        b->waitSend(nullptr, limit);
+    } catch (const std::exception& e) {
+      if (Clock::now() >= deadline_)
+        fail(ExitCode::rank_lost, "group \"{}\": rank {} waited {:g} s for rank {} in {}", name(), rank(),
+             options_.timeout_seconds, peer, to_string(info_));
+      fail(ExitCode::rank_lost, "group \"{}\": rank {} lost the connection to rank {} in {}: {}", name(), rank(), peer,
+           to_string(info_), plain(e.what()));
+    }
+  }
+  template <class F>
+  void post(int peer, F&& f) {  // a send or recv call of Gloo
+    try {
+      f();
+    } catch (const std::exception& e) {
+      fail(ExitCode::rank_lost, "group \"{}\": rank {} lost the connection to rank {} in {}: {}", name(), rank(), peer,
+           to_string(info_), plain(e.what()));
+    }
+  }
+
+  // ---- the note exchange ----
+
+  void check_same(const CollectiveInfo& info) override {
+    info_ = info;
+    deadline_ = Clock::now() + seconds(options_.timeout_seconds);
+    for (Peer& p : peers_) p.pair_elements = p.expected = 0;
+  }
+
+  /// Tells all ranks what this one is about to do. The receive of the *next* note is posted first: whatever this rank
+  /// writes for the next call thus precedes this call's note, and a rank that finishes a call and leaves has read
+  /// everything that was sent to it.
+  void send_notes() {
+    const int now = static_cast<int>(info_.sequence % 2), next = 1 - now;
+    for (int p : order_) {
+      Peer& peer = peers_[p];
+      post(p, [&] { peer.note_recv[next]->recv(p, kNoteSlot, 0, sizeof(Note)); });
+      if (peer.note_in_flight[now]) wait(peer.note_send[now], Way::send, p);
+      peer.sent[now] = make_note(info_);
+      peer.sent[now].pair_elements = peer.pair_elements;
+      post(p, [&] { peer.note_send[now]->send(p, kNoteSlot, 0, sizeof(Note)); });
+      peer.note_in_flight[now] = true;
+    }
+  }
+
+  /// Waits for all notes, then compares: every rank has all notes by then, so every rank throws.
+  void compare_notes() {
+    const int now = static_cast<int>(info_.sequence % 2);
+    for (int p : order_) wait(peers_[p].note_recv[now], Way::recv, p);
+    int wrong = -1, wrong_pair = -1;
+    for (int p = 0; p < size(); ++p) {
+      if (p == rank()) continue;
+      const Note& theirs = peers_[p].received[now];
+      if (!same_call(info_, read_note(theirs)) && wrong < 0) wrong = p;
+      if (theirs.pair_elements != peers_[p].expected && wrong_pair < 0) wrong_pair = p;
+    }
+    if (wrong < 0 && wrong_pair < 0) return;
+    for (int p : order_) {  // the others need this rank's note to say the same
+      wait(peers_[p].note_send[now], Way::send, p);
+      peers_[p].note_in_flight[now] = false;
+    }
+    if (wrong >= 0) {
+      const CollectiveInfo theirs = read_note(peers_[wrong].received[now]);
+      throw Error(ExitCode::internal, wrong < rank() ? mismatch_text(name(), wrong, theirs, rank(), info_)
+                                                     : mismatch_text(name(), rank(), info_, wrong, theirs));
+    }
+    fail(ExitCode::internal, "group \"{}\", {}: rank {} sends {} elements to rank {}, which expects {}", name(),
+         to_string(info_), wrong_pair, peers_[wrong_pair].received[now].pair_elements, rank(),
+         peers_[wrong_pair].expected);
+  }
+
+  // ---- reductions ----
+
+  /// Sums this rank's part of `in` over all ranks into `out`, chunk by chunk through the scratch buffer; with `gather`
+  /// (all-reduce: out is this rank's part of `in`) each finished chunk goes to all ranks at once. Two chunks are on
+  /// their way to each peer at any time. A peer sends back part p's sum only after it has received this rank's
+  /// summand of that chunk whole, so receiving over it is safe.
+  void reduce_parts(char* in, int64_t elements, char* out, DType dtype, ReduceOp op, bool gather) {
+    const int64_t width = dtype_size(dtype), chunk = chunk_bytes_ / width;
+    const int64_t chunks = (part_of(elements, size(), 0).count + chunk - 1) / chunk;
+    auto range = [&](int r, int64_t k) {  // chunk k of rank r's part, in bytes
+      const PartRange part = part_of(elements, size(), r);
+      const int64_t begin = std::min(part.count, k * chunk);
+      return PartRange{(part.begin + begin) * width, std::min(chunk, part.count - begin) * width};
+    };
+    struct Lane {
+      Buffer scatter_send, scatter_recv, gather_send, gather_recv;
+    };
+    std::vector<Lane> lanes(static_cast<size_t>(size()));
+    const int64_t bytes = elements * width, lane_bytes = kWindow * chunk_bytes_;
+    int64_t lane_begin = 0;
+    std::vector<int64_t> scratch_at(static_cast<size_t>(size()));
+    for (int p : order_) {
+      scratch_at[p] = lane_begin;
+      lanes[p].scatter_recv = buffer(scratch_.data() + lane_begin, lane_bytes);
+      lanes[p].scatter_send = buffer(in, bytes);
+      if (gather) lanes[p].gather_send = buffer(in, bytes), lanes[p].gather_recv = buffer(in, bytes);
+      lane_begin += lane_bytes;
+    }
+    const uint64_t slot = data_slot(info_, 0);
+    auto start = [&](int64_t k) {
+      const PartRange mine = range(rank(), k);
+      for (int p : order_) {
+        const PartRange theirs = range(p, k);
+        post(p, [&] {
+          if (mine.count > 0)
+            lanes[p].scatter_recv->recv(p, slot, (k % kWindow) * chunk_bytes_, mine.count);
+          if (theirs.count > 0) {
+            if (gather) lanes[p].gather_recv->recv(p, slot + 1, theirs.begin, theirs.count);
+            lanes[p].scatter_send->send(p, slot, theirs.begin, theirs.count);
+          }
+        });
+      }
+    };
+    auto finish = [&](int64_t k) {
+      const PartRange mine = range(rank(), k);
+      for (int p : order_) {
+        const PartRange theirs = range(p, k);
+        if (theirs.count > 0) wait(lanes[p].scatter_send, Way::send, p);
+        if (!gather) continue;
+        if (theirs.count > 0) wait(lanes[p].gather_recv, Way::recv, p);
+        if (mine.count > 0) wait(lanes[p].gather_send, Way::send, p);
+      }
+    };
+    send_notes();
+    for (int64_t k = 0; k < std::min<int64_t>(kWindow, chunks); ++k) start(k);
+    compare_notes();
+    const PartRange own = part_of(elements, size(), rank());
+    for (int64_t k = 0; k < chunks; ++k) {
+      const PartRange mine = range(rank(), k);
+      if (mine.count > 0) {
+        for (int p : order_) {
+          wait(lanes[p].scatter_recv, Way::recv, p);
+          sources_[p] = scratch_.data() + scratch_at[p] + (k % kWindow) * chunk_bytes_;
+        }
+        sources_[rank()] = in + mine.begin;
+        reduce_ordered(out + (mine.begin - own.begin * width), sources_.data(), size(), mine.count / width, dtype, op);
+        if (gather)
+          for (int p : order_) post(p, [&] { lanes[p].gather_send->send(p, slot + 1, mine.begin, mine.count); });
+      }
+      if (k + kWindow < chunks) start(k + kWindow);
+      if (k > 0) finish(k - 1);
+    }
+    if (chunks > 0) finish(chunks - 1);
+  }
+
+  void do_all_reduce(Tensor t, ReduceOp op) override {
+    char* data = static_cast<char*>(t.data);
+    const int64_t begin = part_of(t.elements(), size(), rank()).begin * dtype_size(t.dtype);
+    reduce_parts(data, t.elements(), data + begin, t.dtype, op, true);
+  }
+
+  void do_reduce_scatter(Tensor out, Tensor in) override {
+    reduce_parts(static_cast<char*>(in.data), in.elements(), static_cast<char*>(out.data), in.dtype, ReduceOp::sum,
+                 false);
+  }
+
+  // ---- moving ----
+
+  struct Move {
+    char* send = nullptr;
+    int64_t send_bytes = 0;
+    char* recv = nullptr;
+    int64_t recv_bytes = 0;
+    Buffer out, in;
+  };
+  /// One message to and from each peer, between the notes. `moves` has an entry for each rank.
+  void exchange(std::vector<Move>& moves) {
+    send_notes();
+    for (int p : order_) {
+      Move& m = moves[p];
+      if (m.recv_bytes == 0) continue;
+      m.in = buffer(m.recv, m.recv_bytes);
+      post(p, [&] { m.in->recv(p, data_slot(info_, m.recv_bytes), 0, m.recv_bytes); });
+    }
+    for (int p : order_) {
+      Move& m = moves[p];
+      if (m.send_bytes == 0) continue;
+      m.out = buffer(m.send, m.send_bytes);
+      post(p, [&] { m.out->send(p, data_slot(info_, m.send_bytes), 0, m.send_bytes); });
+    }
+    compare_notes();
+    for (int p : order_) {
+      if (moves[p].in) wait(moves[p].in, Way::recv, p);
+      if (moves[p].out) wait(moves[p].out, Way::send, p);
+    }
+  }
+
+  void do_all_gather(Tensor out, Tensor in) override {
+    std::vector<Move> moves(static_cast<size_t>(size()));
+    char* to = static_cast<char*>(out.data);
+    for (int p : order_)
+      moves[p] = {static_cast<char*>(in.data), in.bytes(), to + p * in.bytes(), in.bytes(), nullptr, nullptr};
+    char* own = to + rank() * in.bytes();
+    if (own != in.data && in.bytes() > 0) std::memcpy(own, in.data, static_cast<size_t>(in.bytes()));
+    exchange(moves);
+  }
+
+  void do_all_to_all_v(Tensor out, const std::vector<int64_t>& out_elements, Tensor in,
+                       const std::vector<int64_t>& in_elements) override {
+    const int64_t width = dtype_size(in.dtype);
+    std::vector<Move> moves(static_cast<size_t>(size()));
+    char* from = static_cast<char*>(in.data);
+    char* to = static_cast<char*>(out.data);
+    for (int r = 0; r < size(); ++r) {
+      const int64_t send = in_elements[r] * width, recv = out_elements[r] * width;
+      if (r == rank()) {
+        if (send > 0) std::memcpy(to, from, static_cast<size_t>(send));
+      } else {
+        moves[r] = {from, send, to, recv, nullptr, nullptr};
+        peers_[r].pair_elements = in_elements[r];
+        peers_[r].expected = out_elements[r];
+      }
+      from += send;
+      to += recv;
+    }
+    exchange(moves);
+  }
+
+  void do_broadcast(Tensor t, int root) override {
+    std::vector<Move> moves(static_cast<size_t>(size()));
+    char* data = static_cast<char*>(t.data);
+    if (rank() == root)
+      for (int p : order_) moves[p] = {data, t.bytes(), nullptr, 0, nullptr, nullptr};
+    else
+      moves[root] = {nullptr, 0, data, t.bytes(), nullptr, nullptr};
+    exchange(moves);
+  }
+
+  void do_barrier() override {
+    send_notes();
+    compare_notes();
+  }
+
+  // ---- between two ranks: a note, then the data, both waited for ----
+
+  uint64_t transfer_slot(uint64_t sequence, int64_t bytes) {
+    return (mix(mix(0x7472616e73666572ull, sequence), static_cast<uint64_t>(bytes)) | (1ull << 63)) & ~1ull;
+  }
+  Buffer start_send(const Tensor& t, int p) {
+    Peer& peer = peers_[p];
+    peer.transfer_sent = make_note(info_);
+    peer.transfer_sent.sequence = ++peer.transfers_sent;
+    peer.transfer_sent.elements = t.elements();
+    peer.transfer_sent.dtype = static_cast<uint8_t>(t.dtype);
+    Buffer b;
+    post(p, [&] {
+      peer.transfer_send->send(p, kTransferNoteSlot, 0, sizeof(Note));
+      if (t.bytes() == 0) return;
+      b = buffer(t.data, t.bytes());
+      b->send(p, transfer_slot(peer.transfers_sent, t.bytes()), 0, static_cast<size_t>(t.bytes()));
+    });
+    return b;
+  }
+  void finish_send(const Buffer& b, int p) {
+    wait(peers_[p].transfer_send, Way::send, p);
+    if (b) wait(b, Way::send, p);
+  }
+  Buffer start_recv(const Tensor& t, int p) {
+    Peer& peer = peers_[p];
+    ++peer.transfers_received;
+    Buffer b;
+    post(p, [&] {
+      peer.transfer_recv->recv(p, kTransferNoteSlot, 0, sizeof(Note));
+      if (t.bytes() == 0) return;
+      b = buffer(t.data, t.bytes());
+      b->recv(p, transfer_slot(peer.transfers_received, t.bytes()), 0, static_cast<size_t>(t.bytes()));
+    });
+    return b;
+  }
+  void finish_recv(const Buffer& b, const Tensor& t, int p) {
+    Peer& peer = peers_[p];
+    wait(peer.transfer_recv, Way::recv, p);
+    const Note& note = peer.transfer_received;
+    if (note.elements != t.elements() || note.dtype != static_cast<uint8_t>(t.dtype) ||
+        note.sequence != peer.transfers_received)
+      fail(ExitCode::internal, "group \"{}\": message {} from rank {} to rank {} has {} {}, expected message {} of {} {}",
+           name(), note.sequence, p, rank(), note.elements, dtype_name(read_note(note).dtype), peer.transfers_received,
+           t.elements(), dtype_name(t.dtype));
+    if (b) wait(b, Way::recv, p);
+  }
+
+  void do_send(Tensor t, int p) override {
+    const Buffer b = start_send(t, p);
+    finish_send(b, p);
+  }
+  void do_recv(Tensor t, int p) override {
+    const Buffer b = start_recv(t, p);
+    finish_recv(b, t, p);
+  }
+  void do_send_recv(Tensor out, int to, Tensor in, int from) override {
+    const Buffer r = start_recv(in, from);
+    const Buffer s = start_send(out, to);
+    finish_recv(r, in, from);
+    finish_send(s, to);
+  }
+
+  std::shared_ptr<GlooTransport> transport_;
+  std::shared_ptr<KeyValueStore> store_;
+  std::string key_;
+  GlooOptions options_;
+  int64_t chunk_bytes_;
+  std::vector<char> scratch_;
+  std::shared_ptr<gloo::rendezvous::Context> context_;
+  std::vector<Peer> peers_;  // after context_: its buffers go first
+  std::vector<int> order_;   // the other ranks, starting with the next one, so that not all begin with the same
+  std::vector<const void*> sources_;
+  CollectiveInfo info_;
+  Clock::time_point deadline_;
+  int splits_ = 0;
+};
+
+class MemoryStore final : public KeyValueStore {
+ public:
+  void set(const std::string& key, const std::string& value) override {
+    std::lock_guard lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+  }
+  std::string get(const std::string& key, double timeout_seconds) override {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, seconds(timeout_seconds), [&] { return values_.contains(key); }))
+      fail(ExitCode::rank_lost, "no rank set \"{}\" within {:g} s", key, timeout_seconds);
+    return values_[key];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+};
+
+}  // namespace
+
+std::shared_ptr<KeyValueStore> make_memory_store() { return std::make_shared<MemoryStore>(); }
+
+int64_t gloo_scratch_bytes(int size, const GlooOptions& options) {
+  return size <= 1 ? 0 : kWindow * (size - 1) * chunk_bytes(size, options);
+}
+
+std::unique_ptr<Communicator> make_gloo_group(std::shared_ptr<GlooTransport> transport,
+                                              std::shared_ptr<KeyValueStore> store, const std::string& key, int rank,
+                                              int size, std::string name, Axis axis, const GlooOptions& options) {
+  if (size == 1) return make_single_group(std::move(name), axis);
+  return std::make_unique<GlooGroup>(std::move(transport), std::move(store), key, rank, size, std::move(name), axis,
+                                     options);
+}
+
+}  // namespace ltrain

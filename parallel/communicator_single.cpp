@@ -1,0 +1,41 @@
+// A group of one: every collective is the identity.
+#include <cstring>
+
+#include "parallel/communicator.h"
+
+namespace ltrain {
+namespace {
+
+void copy_part(const Tensor& out, const Tensor& in, int64_t bytes) {
+  if (bytes > 0 && out.data != in.data) std::memcpy(out.data, in.data, static_cast<size_t>(bytes));
+}
+
+class SingleGroup final : public Communicator {
+ public:
+  SingleGroup(std::string name, Axis axis) : Communicator(0, 1, std::move(name), axis) {}
+  std::unique_ptr<Communicator> split(int color, int, std::string name, Axis axis) override {
+    return color < 0 ? nullptr : make_single_group(std::move(name), axis);
+  }
+
+ private:
+  void do_all_reduce(Tensor, ReduceOp) override {}
+  void do_all_gather(Tensor out, Tensor in) override { copy_part(out, in, in.bytes()); }
+  void do_reduce_scatter(Tensor out, Tensor in) override { copy_part(out, in, in.bytes()); }
+  void do_all_to_all_v(Tensor out, const std::vector<int64_t>&, Tensor in, const std::vector<int64_t>& n) override {
+    copy_part(out, in, n[0] * dtype_size(in.dtype));
+  }
+  void do_broadcast(Tensor, int) override {}
+  // A group of one has nobody to send to: the public functions refuse before these are reached.
+  void do_send(Tensor, int) override {}
+  void do_recv(Tensor, int) override {}
+  void do_send_recv(Tensor, int, Tensor, int) override {}
+  void do_barrier() override {}
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_single_group(std::string name, Axis axis) {
+  return std::make_unique<SingleGroup>(std::move(name), axis);
+}
+
+}  // namespace ltrain

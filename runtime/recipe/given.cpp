@@ -31,7 +31,7 @@ std::string unknown_key(const std::string& section, const std::string& word) {
   }
   if (word == "gradient_accumulation_steps" || word == "num_microbatches")
     return "unknown key; it follows from train.global_batch_size / (train.micro_batch_size * parallel.data)";
-  const std::string near = nearest_word(word, words_in_section(section));
+  const std::string near = nearest_word(word, words_in_section(section, true));
   if (!near.empty()) return fmt::format("unknown key; did you mean `{}`?", dotted(section, near));
   std::vector<std::string> all;
   for (const Key& key : schema()) {
@@ -45,7 +45,7 @@ std::string unknown_key(const std::string& section, const std::string& word) {
       if (same) return fmt::format("unknown key; did you mean `{}`?", key.path);
     }
   return fmt::format("unknown key; {} has {}", section.empty() ? "the top level" : "section " + section,
-                     list_words(words_in_section(section), 30));
+                     list_words(words_in_section(section, false), 30));
 }
 
 /// Walks `node`, which stands at `section`; `found` gets one entry a key.
@@ -58,7 +58,7 @@ class Flattener {
     if (node.kind == Node::null) return;
     if (node.kind != Node::map) {
       problems_.add(place, fmt::format("{} = {}: is a section; it has the keys {}", path, show(node),
-                                       list_words(words_in_section(path), 6)));
+                                       list_words(words_in_section(path, false), 6)));
       return;
     }
     for (const Node::Entry& e : node.entries) entry(path, e.key, e.place, e.value);

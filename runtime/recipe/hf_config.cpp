@@ -1,9 +1,10 @@
 // A Hugging Face config.json as model.* keys. Keys that change what is computed must have the value that this build
 // computes; keys that do not matter to training are dropped, and unknown ones are named in a note.
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "kernels/core/error.h"
 #include "runtime/recipe/given.h"
@@ -40,6 +41,19 @@ const std::vector<std::pair<std::string, json>>& required_values(bool gpt2) {
   return gpt2 ? for_gpt2 : for_llama;
 }
 
+/// What a missing key means to Hugging Face's own class.
+const std::vector<std::pair<const char*, const char*>>& class_defaults(bool gpt2) {
+  static const std::vector<std::pair<const char*, const char*>> for_gpt2 = {
+      {"vocab_size", "50257"}, {"hidden_size", "768"}, {"num_hidden_layers", "12"}, {"num_attention_heads", "12"},
+      {"max_position_embeddings", "1024"}, {"rms_norm_eps", "1e-05"}, {"initializer_range", "0.02"},
+      {"embd_pdrop", "0.1"}, {"attn_pdrop", "0.1"}, {"resid_pdrop", "0.1"}};
+  static const std::vector<std::pair<const char*, const char*>> for_llama = {
+      {"vocab_size", "32000"}, {"hidden_size", "4096"}, {"intermediate_size", "11008"}, {"num_hidden_layers", "32"},
+      {"num_attention_heads", "32"}, {"max_position_embeddings", "2048"}, {"rms_norm_eps", "1e-06"},
+      {"initializer_range", "0.02"}, {"rope_theta", "10000.0"}};
+  return gpt2 ? for_gpt2 : for_llama;
+}
+
 class ConfigReader {
  public:
   ConfigReader(const std::string& path, Given& given, Problems& problems) : path_(path), given_(given), problems_(problems) {}
@@ -53,6 +67,13 @@ class ConfigReader {
       if (auto it = root.find(key); it != root.end() && *it != value && !(value == false && it->is_null()))
         wrong(key, fmt::format("= {}: this build computes {} only", it->dump(), value.dump()));
     for (const auto& [key, value] : root.items()) take(key, value, gpt2);
+    for (const auto& [key, value] : class_defaults(gpt2)) {
+      Node node;
+      node.kind = Node::scalar;
+      node.text = value;
+      node.place = {path_, 0, 0};
+      given_.values.emplace(std::string("model.") + key, GivenValue{node, node.place, key});
+    }
     if (!unknown_.empty()) given_.notes.push_back(fmt::format("{}: ignored, not known: {}", path_, unknown_));
   }
 

@@ -49,9 +49,8 @@ Key integer(std::string path, Get get, std::string help) {
       std::move(path), "integer", std::move(help), get,
       [](const Key& k, const Node& node, int64_t& v) -> std::string {
         if (!k.word.empty() && node.kind == Node::scalar && node.text == k.word) return v = k.word_value, "";
-        std::string wrong = read_integer(node, v);
-        if (wrong.empty()) return check_range(k, static_cast<double>(v), true);
-        return k.word.empty() ? wrong : wrong + fmt::format(" or {}", k.word);
+        std::string wrong = read_integer(node, v, k.word);
+        return wrong.empty() ? check_range(k, static_cast<double>(v), true) : wrong;
       },
       [](const Key& k, int64_t v, bool json) {
         if (!k.word.empty() && v == k.word_value) return write_text(k.word, json);

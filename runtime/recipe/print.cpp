@@ -120,7 +120,7 @@ std::string recipe_reference_text() {
     bool any = false;
     for (const Key& key : schema()) {
       if (key.section() != section || key.type == "not in this build") continue;
-      if (!any) out += "\n" + (section.empty() ? std::string("Top level") : section) + ": " + section_help(section) + "\n";
+      if (!any) out += fmt::format("\n{}: {}\n", section.empty() ? "Top level" : section, section_help(section));
       any = true;
       const std::string allowed = key.allowed();
       out += fmt::format("  {:<32} {}\n  {:<32} {} [default: {}]\n", key.path, key.help, "",

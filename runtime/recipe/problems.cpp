@@ -43,7 +43,7 @@ void Problems::raise_if_any(const std::string& source) {
   if (found_.size() == 1) throw Error(ExitCode::usage, found_[0].place.text() + ": " + found_[0].text);
   std::string text = fmt::format("{}: {} problems", source, found_.size());
   for (size_t i = 0; i < std::min(found_.size(), kMaxShown); ++i)
-    text += "\n  " + found_[i].place.text() + ": " + found_[i].text;
+    text += fmt::format("\n  {}: {}", found_[i].place.text(), found_[i].text);
   if (found_.size() > kMaxShown) text += fmt::format("\n  and {} more", found_.size() - kMaxShown);
   throw Error(ExitCode::usage, text);
 }
@@ -60,6 +60,9 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
       best = candidate;
     }
   }
+  if (best.empty() && w.size() >= 3)  // the beginning of a name
+    for (const std::string& candidate : candidates)
+      if (folded(candidate).compare(0, w.size(), w) == 0 && (best.empty() || candidate.size() < best.size())) best = candidate;
   return best;
 }
 

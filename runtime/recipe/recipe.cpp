@@ -1,5 +1,7 @@
 #include "runtime/recipe/recipe.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -85,6 +87,30 @@ void check_vocabulary(const Recipe& r, const std::string& what, int64_t needed) 
   const RecipeOrigins& o = origins_of(r);
   fail(ExitCode::usage, "{}: model.vocab_size = {}: {} has token ids up to {}; nearest valid value: {}",
        o.place("model.vocab_size").text(), r.model.vocab_size, what, needed - 1, needed);
+}
+
+void check_data_files(const Recipe& r) {
+  const RecipeOrigins& o = origins_of(r);
+  Problems problems;
+  if (r.data.train.empty())
+    problems.add(o.place("data.train"), fmt::format("data.train = []{}: a run needs token files; give data.train: [{{path: PREFIX}}], "
+                                                    "made by `ltrain data build`", o.has("data.train") ? "" : " (default)"));
+  const auto check = [&](const std::string& key, const std::vector<DataSource>& sources) {
+    for (const DataSource& source : sources)
+      for (const char* suffix : {".bin", ".idx"})
+        if (const std::string file = source.path + suffix; access(file.c_str(), R_OK) != 0) {
+          const std::string& p = source.path;
+          const bool whole_name = p.size() > 4 && (p.ends_with(".bin") || p.ends_with(".idx"));
+          const std::string why = std::strerror(errno);
+          problems.add(o.place(key), fmt::format("{}: {}: {}; {}", key, file, why,
+                                                 whole_name ? fmt::format("the path is the common prefix, {}", p.substr(0, p.size() - 4))
+                                                            : std::string("make it with `ltrain data build`")));
+          break;
+        }
+  };
+  check("data.train", r.data.train);
+  check("data.eval", r.data.eval);
+  problems.raise_if_any(o.source);
 }
 
 int64_t ranks(const Recipe& r) {

@@ -155,6 +155,9 @@ Recipe resolve(const Recipe& recipe, int world_size);
 /// tokenizer"). Throws Error (usage).
 void check_vocabulary(const Recipe& recipe, const std::string& what, int64_t needed);
 
+/// data.train is given, and every source has its PREFIX.bin and PREFIX.idx. For commands that train. Throws Error (usage).
+void check_data_files(const Recipe& recipe);
+
 std::string dump_yaml(const Recipe& recipe);  ///< every value; parse_recipe reads it back to the same recipe
 std::string dump_json(const Recipe& recipe);
 /// Key and value of every model.* setting, as dump_yaml writes them: what a checkpoint is compared by.

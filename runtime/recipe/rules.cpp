@@ -45,7 +45,8 @@ class Rules {
     LT_CHECK(key, "no row for {}", path);
     Place place = o_.place(path);
     for (const std::string& other : others)
-      if (place.line == 0 && place.source == o_.source) place = o_.place(other);
+      if (const Place at = o_.place(other); given(other) && (at.source != o_.source || (place.line == 0 && place.source == o_.source)))
+        place = at;  // the command line breaks what the file had whole
     p_.add(place, fmt::format("{} = {}{}: {}", path, key->write(*key, r_, false), given(path) ? "" : " (default)", text));
   }
 
@@ -69,7 +70,8 @@ class Rules {
              fmt::format("must divide {} ({}){}", heads, m.num_attention_heads,
                          nearest(m.num_key_value_heads, 1, m.num_attention_heads,
                                  [&](int64_t n) { return m.num_attention_heads % n == 0; })), {heads});
-    if (m.architecture == "llama" && m.head_dim % 2 != 0)
+    const bool head_is_whole = given("model.head_dim") || m.hidden_size % m.num_attention_heads == 0;
+    if (m.architecture == "llama" && head_is_whole && m.head_dim % 2 != 0)
       broken("model.head_dim", fmt::format("must be even, since rotary embeddings turn pairs; nearest valid value: {}{}",
                                            m.head_dim > 1 ? fmt::format("{} or ", m.head_dim - 1) : "", m.head_dim + 1),
              {heads, hidden});
@@ -87,7 +89,7 @@ class Rules {
     const RopeScaling& s = r_.model.rope_scaling;
     const std::string type = "model.rope_scaling.rope_type", factor = "model.rope_scaling.factor";
     if (given(type) && o_.rope_type == "llama3" && !given(factor))
-      broken(type, "llama3 needs model.rope_scaling.factor; Llama 3.1 has 8.0, 3.2 has 32.0");
+      p_.add(o_.place(type), type + " = llama3: needs model.rope_scaling.factor; Llama 3.1 has 8.0, 3.2 has 32.0");
     if (given(type) && o_.rope_type == "default" && s.factor != 1.0)
       broken(factor, "needs model.rope_scaling.rope_type: llama3, and it is default");
     if (s.low_freq_factor >= s.high_freq_factor)

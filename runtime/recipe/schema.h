@@ -76,10 +76,10 @@ const Key* find_alias(const std::string& path);             ///< by "section.ali
 bool is_section(const std::string& path);                   ///< some key's path begins with "path."
 std::string section_help(const std::string& section);
 std::vector<std::string> sections();                        ///< in table order, "" first
-std::vector<std::string> words_in_section(const std::string& section);  ///< leaves, sub-sections and aliases
+std::vector<std::string> words_in_section(const std::string& section, bool with_aliases);
 
 // Typed reading of a scalar, YAML 1.2 core rules; each returns "" or what is wrong.
-std::string read_integer(const Node& node, int64_t& out);
+std::string read_integer(const Node& node, int64_t& out, const std::string& or_word = "");
 std::string read_number(const Node& node, double& out);
 std::string read_bool(const Node& node, bool& out);
 std::string read_text(const Node& node, std::string& out);

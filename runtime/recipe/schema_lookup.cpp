@@ -60,7 +60,7 @@ bool is_section(const std::string& path) {
 
 std::vector<std::string> sections() { return table_index().sections; }
 
-std::vector<std::string> words_in_section(const std::string& section) {
+std::vector<std::string> words_in_section(const std::string& section, bool with_aliases) {
   std::vector<std::string> words;
   std::set<std::string> seen;
   auto add = [&](const std::string& w) {
@@ -73,7 +73,7 @@ std::vector<std::string> words_in_section(const std::string& section) {
       add(rest.substr(0, rest.find('.')));
     }
   for (const Key& key : schema())
-    if (key.section() == section)
+    if (with_aliases && key.section() == section)
       for (const std::string& alias : key.aliases) add(alias);
   return words;
 }
@@ -85,6 +85,9 @@ std::string section_help(const std::string& section) {
   if (section == "parallel") return "How it is spread. The product of the axes is the number of ranks.";
   if (section == "recompute") return "Activations computed twice to save memory.";
   if (section == "offload") return "State that lies outside the device.";
+  if (section == "offload.optimizer") return "Moments and master weights.";
+  if (section == "offload.params") return "Weights.";
+  if (section == "offload.activations") return "What the forward pass saves.";
   if (section == "data") return "What it is trained on. Paths are relative to the working directory.";
   if (section == "data.tokenizer") return "What the token ids mean.";
   if (section == "train") return "Batch, length, evaluation.";

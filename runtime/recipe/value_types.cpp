@@ -2,6 +2,7 @@
 // a word is wanted and an error where a truth value is; `1e-4` is a number; 012 is refused, since YAML 1.1 reads 10.
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 
 #include "kernels/core/error.h"
 #include "runtime/recipe/schema.h"
@@ -22,14 +23,14 @@ std::string kind_name(const Node& node) {
     case Node::null: return "null";
     case Node::list: return "a list";
     case Node::map: return "a map";
-    case Node::scalar: return node.quoted ? "a quoted text" : "a text";
+    case Node::scalar: return "a quoted text";
   }
   return "";
 }
 
 std::string not_a(const std::string& wanted, const Node& node) {
   if (node.kind == Node::null) return "needs " + wanted + "; remove the key to take the default";
-  return "needs " + wanted + ", not " + kind_name(node);
+  return node.kind == Node::scalar && !node.quoted ? "needs " + wanted : "needs " + wanted + ", not " + kind_name(node);
 }
 
 /// Plain number in the sense of the YAML 1.2 core schema: [-+]? (digits [. digits] | . digits) [e [-+] digits]
@@ -66,8 +67,9 @@ std::string without_underscores(const std::string& s) {
 
 }  // namespace
 
-std::string read_integer(const Node& node, int64_t& out) {
-  if (node.kind != Node::scalar) return not_a("an integer", node);
+std::string read_integer(const Node& node, int64_t& out, const std::string& or_word) {
+  const std::string wanted = or_word.empty() ? "an integer" : "an integer or " + or_word;
+  if (node.kind != Node::scalar) return not_a(wanted, node);
   const std::string& s = node.text;
   std::string_view digits = s;
   const bool negative = !s.empty() && s[0] == '-';
@@ -96,7 +98,7 @@ std::string read_integer(const Node& node, int64_t& out) {
   double number = 0;
   if (parse_core_number(without_underscores(s), number) && std::abs(number) < 9e15 && number == std::floor(number))
     return fmt::format("needs an integer; write {}", static_cast<int64_t>(number));
-  return not_a("an integer", node);
+  return not_a(wanted, node);
 }
 
 std::string read_number(const Node& node, double& out) {

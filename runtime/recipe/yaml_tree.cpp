@@ -139,11 +139,28 @@ class TreeBuilder final : public YAML::EventHandler {
   int64_t used_ = 0;
 };
 
+/// yaml-cpp's own message for a tab that indents does not name it.
+void refuse_tabs(std::string_view text, const std::string& source) {
+  int line = 1, column = 1;
+  bool indenting = true;
+  for (char c : text) {
+    if (indenting && c == '\t') fail(ExitCode::usage, "{}: a tab in the indentation; YAML indents with spaces", Place{source, line, column}.text());
+    indenting = indenting && c == ' ';
+    ++column;
+    if (c == '\n') {
+      ++line;
+      column = 1;
+      indenting = true;
+    }
+  }
+}
+
 }  // namespace
 
 Node parse_yaml(std::string_view text, const std::string& source) {
   if (text.size() > kMaxBytes) fail(ExitCode::usage, "{}: {} bytes; a recipe has at most {}", source, text.size(), kMaxBytes);
   if (text.find('\0') != std::string_view::npos) fail(ExitCode::usage, "{}: has a NUL byte; a recipe is YAML text", source);
+  refuse_tabs(text, source);
   TreeBuilder builder(source);
   builder.root.place = {source, 1, 1};
   try {

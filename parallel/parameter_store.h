@@ -51,7 +51,7 @@ class ParameterStore {
   struct Layout {
     PrecisionPolicy precision;
     int zero_stage = 0;                      ///< 0 or 1
-    int64_t bucket_elements = 16 << 20;      ///< a bucket is closed when it reaches this
+    int64_t bucket_elements = 4 << 20;      ///< a bucket is closed when it reaches this
     bool for_training = true;                ///< false: no gradients, no optimizer state
   };
   /// Carves everything out of `memory`; `data` is the data-parallel group.

@@ -207,4 +207,17 @@ void check_host_memory(const Plan& plan, int ranks_on_host) {
        plan.accumulation);
 }
 
+std::string plan_trace(const Recipe& recipe, const MachineProfile& profile, int rank) {
+  const int threads = threads_per_rank(recipe, static_cast<int>(ranks(recipe)));
+  MetaRank meta(recipe, profile, mesh_of(recipe, rank), threads);
+  meta.program.train_step({}, AdamwArgs{}, false);
+  std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  out += fmt::format("{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":\"rank {} (planned)\"}}}}", rank, rank);
+  for (const TraceEntry& e : meta.trace.entries())
+    out += fmt::format(",\n{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"ts\":{:.3f},\"dur\":{:.3f},\"pid\":{},\"tid\":\"{}\","
+                       "\"args\":{{\"layer\":\"{}\",\"flops\":{},\"bytes\":{}}}}}",
+                       e.name, op_class_name(e.cls), e.start * 1e6, e.seconds * 1e6, rank, e.stream, e.layer, e.flops, e.bytes);
+  return out + "\n]}\n";
+}
+
 }  // namespace ltrain

@@ -15,7 +15,7 @@ struct ProgramOptions {
   ModelConfig model;
   PrecisionPolicy precision;
   int zero_stage = 0;
-  int64_t bucket_elements = 16 << 20;
+  int64_t bucket_elements = 4 << 20;
   int64_t micro_batch = 1, seq_length = 1, accumulation = 1;
   uint64_t seed = 1234;
   double clip_grad = 1.0;  ///< 0: no clipping

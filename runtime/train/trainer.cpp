@@ -12,6 +12,7 @@
 #include "kernels/core/fault_point.h"
 #include "parallel/mesh.h"
 #include "runtime/data/batch_loader.h"
+#include "runtime/data/indexed_dataset.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/train/lr_schedule.h"
 #include "runtime/train/training_state.h"
@@ -120,7 +121,7 @@ class Trainer {
     batches_.resize(micro_batches_per_step(recipe_));
     if (lead_) {
       metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
-      progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.log.log_interval);
+      progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.train.log_interval);
       for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
       if (!resume_note_.empty()) progress_->line(resume_note_);
       progress_->line(fmt::format(

@@ -2,8 +2,9 @@
 """Compares `ltrain data build --tokenizer gpt2` with tiktoken, document by document.
 
 Usage: scripts/compare-tokenizer.py LTRAIN RANK_FILE [TEXT_FILE ...]
-Documents: the lines and the whole of each text file, every code point in several surroundings, random strings of
-characters that the pattern treats apart, long runs. Needs `pip install tiktoken`. Exits with 1 at a difference.
+Documents: the lines and the whole of each text file, every code point in several surroundings, random
+strings of characters that the pattern treats apart, long runs. Needs `pip install tiktoken`. Exits with 1 at
+a difference.
 """
 import json
 import random
@@ -16,7 +17,8 @@ import tiktoken
 from tiktoken.load import load_tiktoken_bpe
 
 PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-ALPHABET = list("abctserlvdm'' \t\n\r09.,!_-éß日本ʼ’\u0301\u200b\u00a0\u0085\u3000\u2009²½Ⅷ😀👍🏽ſİ\u0660\ufeff\x00\x1c")
+ALPHABET = list("abctserlvdm'' \t\n\r09.,!_-éß日本ʼ’"
+                "\u0301\u200b\u00a0\u0085\u3000\u2009²½Ⅷ😀👍🏽ſİ\u0660\ufeff\x00\x1c")
 
 
 def code_points():
@@ -56,8 +58,9 @@ def compare(ltrain, ranks, name, documents, encoding):
         path = folder + "/in.jsonl"
         with open(path, "w") as f:
             f.writelines(json.dumps({"text": d}, ensure_ascii=False) + "\n" for d in documents)
-        subprocess.run([ltrain, "data", "build", "--input", path, "--output", folder + "/out", "--tokenizer", "gpt2",
-                        "--ranks", ranks, "--no-append-eot", "--quiet"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([ltrain, "data", "build", "--input", path, "--output", folder + "/out",
+                        "--tokenizer", "gpt2", "--ranks", ranks, "--no-append-eot", "--quiet"],
+                       check=True, stdout=subprocess.DEVNULL)
         differences = count = 0
         for want, got in zip(documents, read_documents(folder + "/out"), strict=True):
             count += len(got)

@@ -2,11 +2,13 @@
 """Writes runtime/data/unicode_table.cpp: which code points are letters (L), numbers (N) and White_Space.
 
 Usage: scripts/make-unicode-table.py > runtime/data/unicode_table.cpp
-Needs `pip install unicodedata2==16.0.0`: Unicode 16, the version of tiktoken 0.14. Later versions only add code points.
+Needs `pip install unicodedata2==16.0.0`: Unicode 16, the version of tiktoken 0.14. Later versions only add
+code points.
 """
 import unicodedata2
 
-WHITE_SPACE = {*range(0x9, 0xE), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
+WHITE_SPACE = {*range(0x9, 0xE), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F,
+               0x205F, 0x3000}
 
 
 def class_of(c):
@@ -35,7 +37,8 @@ def main():
             print(line)
             line = "   "
         line += item
-    print(f"{line}\n}};\n// clang-format on\nconst int kUnicodeRangeCount = {len(ranges)};\n\n}}  // namespace ltrain::data")
+    print(f"{line}\n}};\n// clang-format on\nconst int kUnicodeRangeCount = {len(ranges)};")
+    print("\n}  // namespace ltrain::data")
 
 
 main()

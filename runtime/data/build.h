@@ -39,9 +39,9 @@ std::vector<std::string> output_prefixes(const BuildOptions& options);
 /// What build_dataset() would read; checks options, inputs and outputs, writes nothing.
 BuildResult plan_build(const BuildOptions& options);
 
-/// The result is the same, byte for byte, for every number of workers and size of chunk. With a split, the
-/// first document goes to the first part, the second to the second, and so on, so that none is empty; each
-/// later one by a hash of its index. A single document is cut at a line end near the shares.
+/// The result is the same, byte for byte, for every number of workers. With a split, the first document goes
+/// to the first part, the second to the second, and so on, so that none is empty; each later one by a hash of
+/// its index. A single document is cut at a line end near the shares.
 BuildResult build_dataset(const BuildOptions& options);
 
 }  // namespace ltrain::data

@@ -14,7 +14,10 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("ltrain 0.1.0"));
   app.require_subcommand(1);
   app::add_data(app);
+  app::add_recipe(app);
   app::add_selftest(app);
+  app::add_run(app);
+  app::add_plan(app);
   try {
     if (const char* faults = std::getenv("LTRAIN_FAULT")) arm_faults(faults);
     app.parse(argc, argv);

@@ -19,6 +19,8 @@ inline constexpr std::string_view kFaultPoints[] = {
     "launch.section",    // entering a section (set-up, step, save, eval)
     "launch.finish",     // before the goodbye
     "collective.enter",  // issuing a collective: skip leaves it out, corrupt changes its element count
+    "train.step",        // each training step, before its data is read
+    "train.loss",        // nan: makes the step's loss and gradients NaN
     "selftest.step",     // each step of `ltrain selftest allreduce`
 };
 

@@ -257,23 +257,19 @@ class GlooGroup final : public Communicator {
   void compare_notes() {
     const int now = static_cast<int>(info_.sequence % 2);
     for (int p : order_) wait(peers_[p].note_recv[now], Way::recv, p);
+    // All compare with rank 0, so that all say the same.
+    auto call_of = [&](int r) { return r == rank() ? info_ : read_note(peers_[r].received[now]); };
     int wrong = -1, wrong_pair = -1;
-    for (int p = 0; p < size(); ++p) {
-      if (p == rank()) continue;
-      const Note& theirs = peers_[p].received[now];
-      if (!same_call(info_, read_note(theirs)) && wrong < 0) wrong = p;
-      if (theirs.pair_elements != peers_[p].expected && wrong_pair < 0) wrong_pair = p;
-    }
+    for (int r = 1; r < size() && wrong < 0; ++r)
+      if (!same_call(call_of(0), call_of(r))) wrong = r;
+    for (int p = 0; p < size() && wrong_pair < 0; ++p)
+      if (p != rank() && peers_[p].received[now].pair_elements != peers_[p].expected) wrong_pair = p;
     if (wrong < 0 && wrong_pair < 0) return;
     for (int p : order_) {  // the others need this rank's note to say the same
       wait(peers_[p].note_send[now], Way::send, p);
       peers_[p].note_in_flight[now] = false;
     }
-    if (wrong >= 0) {
-      const CollectiveInfo theirs = read_note(peers_[wrong].received[now]);
-      throw Error(ExitCode::internal, wrong < rank() ? mismatch_text(name(), wrong, theirs, rank(), info_)
-                                                     : mismatch_text(name(), rank(), info_, wrong, theirs));
-    }
+    if (wrong >= 0) throw Error(ExitCode::internal, mismatch_text(name(), 0, call_of(0), wrong, call_of(wrong)));
     fail(ExitCode::internal, "group \"{}\", {}: rank {} sends {} elements to rank {}, which expects {}", name(),
          to_string(info_), wrong_pair, peers_[wrong_pair].received[now].pair_elements, rank(),
          peers_[wrong_pair].expected);

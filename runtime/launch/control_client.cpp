@@ -263,9 +263,9 @@ class ControlClient::Impl {
         break;
       }
       case MessageType::end: {
-        const int64_t code = in.number();
+        const int64_t code = in.number(), culprit = in.number();
         ended_ = in.text();
-        end(lock, static_cast<ExitCode>(code), ended_);
+        end(lock, static_cast<ExitCode>(code), static_cast<int>(culprit), ended_);
         break;
       }
       default: break;
@@ -283,15 +283,15 @@ class ControlClient::Impl {
       closed_ = true;
       changed_.notify_all();
     } else {
-      end(lock, ExitCode::rank_lost, fmt::format("{} {}", who, how));
+      end(lock, ExitCode::rank_lost, -1, fmt::format("{} {}", who, how));
     }
   }
 
-  void end(std::unique_lock<std::mutex>& lock, ExitCode code, const std::string& reason) {
+  void end(std::unique_lock<std::mutex>& lock, ExitCode code, int culprit, const std::string& reason) {
     closed_ = true;
     changed_.notify_all();
     lock.unlock();
-    if (options_.on_end && !ranks_.empty()) options_.on_end(code, reason);
+    if (options_.on_end && !ranks_.empty()) options_.on_end(code, culprit, reason);
     lock.lock();
   }
 

@@ -26,7 +26,7 @@ struct ControlOptions {
   std::function<void(const std::string& reason)> on_stop;
   /// Called once, from the thread: the run has failed elsewhere, or the coordinator is gone. The process has
   /// LivenessBounds::end_grace to leave by itself.
-  std::function<void(ExitCode code, const std::string& reason)> on_end;
+  std::function<void(ExitCode code, int culprit, const std::string& reason)> on_end;
 };
 
 class ControlClient final : public KeyValueStore {

@@ -130,6 +130,10 @@ class Coordinator::Server {
     std::lock_guard lock(mutex_);
     return host(rank);
   }
+  bool joined(int rank) const {
+    std::lock_guard lock(mutex_);
+    return ranks_[static_cast<size_t>(rank)].joined;
+  }
 
   int port_ = 0;
   const CoordinatorOptions options_;
@@ -527,12 +531,20 @@ class Coordinator::Server {
                                     root->kind == Failure::Kind::overrun ? "" : at));
     // Equal texts of the others are folded; numbers of peers and ports make them differ, so they are cut off there.
     std::map<std::string, std::vector<int>> folded;
+    std::vector<int> same;
     for (const Failure& f : failures_) {
       if (&f == root) continue;
       std::string text = f.text.substr(0, f.text.find('\n'));
+      if (f.kind == root->kind && f.text == root->text) {
+        same.push_back(f.rank);
+        continue;
+      }
       if (weight(f) == 1) text = "lost their peers: " + text;
       folded[text].push_back(f.rank);
     }
+    if (!same.empty())
+      v.lines.push_back(
+          fmt::format("  the same on rank{} {} on {}", same.size() > 1 ? "s" : "", format_ranges(same), hosts(same)));
     std::vector<int> peers;
     std::string example;
     for (auto& [text, list] : folded) {
@@ -549,7 +561,7 @@ class Coordinator::Server {
                                     format_ranges(peers), example));
     verdict_ = v;
     const std::string end =
-        MessageWriter(MessageType::end).number(static_cast<int>(v.code)).text(v.lines[0]).frame();
+        MessageWriter(MessageType::end).number(static_cast<int>(v.code)).number(v.rank).text(v.lines[0]).frame();
     for (auto& [fd, c] : connections_)
       if (c.rank >= 0) queue(c, end);
     poke(changed_);
@@ -596,6 +608,7 @@ Verdict Coordinator::verdict() const { return server_->verdict(); }
 bool Coordinator::finished() const { return server_->finished(); }
 ExitCode Coordinator::goodbye_code() const { return server_->goodbye_code(); }
 bool Coordinator::said_goodbye(int rank) const { return server_->said_goodbye(rank); }
+bool Coordinator::joined(int rank) const { return server_->joined(rank); }
 std::string Coordinator::host_of(int rank) const { return server_->host_of(rank); }
 
 }  // namespace ltrain

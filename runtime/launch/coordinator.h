@@ -70,6 +70,7 @@ class Coordinator {
   bool finished() const;
   /// The goodbye codes: done if all are done, otherwise the largest.
   ExitCode goodbye_code() const;
+  bool joined(int rank) const;
   bool said_goodbye(int rank) const;
   std::string host_of(int rank) const;
 

@@ -1,5 +1,8 @@
 #include "runtime/launch/job.h"
 
+#include <execinfo.h>
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -31,6 +34,25 @@ std::string this_host(const Variables& v) {
   // Under Slurm a node's name is not always the host's name, and the node is what its users know.
   const auto node = v.find("SLURMD_NODENAME");
   return node != v.end() && !node->second.empty() ? node->second : host_name();
+}
+
+void on_stack_signal(int) {
+  void* frames[64];
+  const int count = ::backtrace(frames, 64);
+  ::backtrace_symbols_fd(frames, count, 2);
+}
+
+/// Where a thread that does not come back is, on stderr. backtrace() may allocate on its first call, so it is called
+/// here once before the signal handler does.
+void print_stack_of(pthread_t thread) {
+  void* frame[1];
+  ::backtrace(frame, 1);
+  print_line("ltrain: this rank does not come back from:");
+  struct sigaction action {};
+  action.sa_handler = on_stack_signal;
+  ::sigaction(SIGUSR2, &action, nullptr);
+  ::pthread_kill(thread, SIGUSR2);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
 }
 
 }  // namespace
@@ -82,7 +104,7 @@ class Job::Impl {
       std::lock_guard lock(mutex_);
       if (!stop_) stop_ = {StopRequest::Kind::save_and_stop, reason};
     };
-    c.on_end = [this](ExitCode code, const std::string& reason) { ended_elsewhere(code, reason); };
+    c.on_end = [this](ExitCode code, int culprit, const std::string& reason) { ended_elsewhere(code, culprit, reason); };
     try {
       client_ = std::make_shared<ControlClient>(std::move(c));
       std::lock_guard lock(mutex_);
@@ -119,7 +141,7 @@ class Job::Impl {
   }
 
   /// On the control thread: the run ends. Gives the main thread a moment to leave by its own error, then leaves.
-  void ended_elsewhere(ExitCode code, const std::string& reason) {
+  void ended_elsewhere(ExitCode code, int culprit, const std::string& reason) {
     if (coordinator_) {
       wait_for_verdict();
       print_verdict();
@@ -134,6 +156,7 @@ class Job::Impl {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
+    if (culprit == info_.rank) print_stack_of(main_thread_);
     ::_exit(static_cast<int>(code == ExitCode::done ? ExitCode::rank_lost : code));
   }
 
@@ -189,8 +212,11 @@ class Job::Impl {
 
   void section(const std::string& name, double deadline, int64_t step) {
     LT_FAULT_POINT("launch.section");
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    const bool tell = connected_ && name != section_;
     section_ = name, step_ = step, section_limit_ = deadline, section_began_ = steady_now();
+    lock.unlock();
+    if (tell) client_->send_status_now();
   }
 
   StopRequest stop_requested() const {
@@ -236,6 +262,7 @@ class Job::Impl {
 
  private:
   bool launched_ = false;
+  const pthread_t main_thread_ = ::pthread_self();
   mutable std::mutex mutex_;
   std::string section_ = "start";
   int64_t step_ = -1;

@@ -1,6 +1,7 @@
 #include "runtime/launch/signals.h"
 
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,12 +13,24 @@ namespace {
 
 std::atomic<int> first_signal{0};
 std::atomic<int> interrupts{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<int64_t> interrupted_ms{0};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
 void on_signal(int signal) {
   int none = 0;
   first_signal.compare_exchange_strong(none, signal);
-  if (signal == SIGINT && ++interrupts >= 2) ::alarm(2);  // for a loop that does not ask
+  if (signal != SIGINT) return;
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
+  // One Ctrl-C may arrive twice, from the terminal and from a wrapper: only a later one is a second.
+  if (interrupts == 0) {
+    interrupts = 1;
+    interrupted_ms = ms;
+  } else if (ms - interrupted_ms > 300) {
+    interrupts = 2;
+    ::alarm(2);  // for a loop that does not ask
+  }
 }
 
 void on_alarm(int) { ::_exit(static_cast<int>(ExitCode::rank_lost)); }

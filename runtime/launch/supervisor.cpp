@@ -213,8 +213,11 @@ class Supervisor {
     ending_ = true;
     term_at_ = after(coordinator_ ? bounds_.end_grace + 0.5 : 0.5);
     kill_at_ = after(bounds_.end_grace + 0.5 + o_.grace_seconds);
-    for (size_t i = 0; i < children_.size(); ++i)  // stopped processes can do nothing: no need to wait for them
-      if (children_[i].alive && stopped_.contains(static_cast<int>(i))) ::kill(-children_[i].process.pid, SIGKILL);
+    for (size_t i = 0; i < children_.size(); ++i) {  // no need to wait for those that cannot be told
+      const int n = static_cast<int>(i);
+      const bool deaf = stopped_.contains(n) || (coordinator_ && !coordinator_->joined(rank_of(n)));
+      if (children_[i].alive && deaf) ::kill(-children_[i].process.pid, SIGKILL);
+    }
   }
 
   void kill_all(int signal) {
@@ -255,7 +258,10 @@ class Supervisor {
     while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       const int s = static_cast<int>(info.ssi_signo);
       if (s == SIGCHLD) continue;  // below
-      if (s == SIGINT && ++interrupts_ >= 2) {
+      // One Ctrl-C may arrive twice, from the terminal and from a wrapper: only a later one is a second.
+      const bool again = interrupted_at_ && seconds_between(*interrupted_at_, steady_now()) > 0.3;
+      if (s == SIGINT && !again) interrupted_at_ = steady_now();
+      if (s == SIGINT && again) {
         killed_by_user_ = true;
         print_line("ltrain: SIGINT again: ending all ranks now, without a save");
         kill_all(SIGKILL);
@@ -376,9 +382,9 @@ class Supervisor {
   std::set<int> stopped_;
   Fd signals_;
   sigset_t old_mask_{};
-  int alive_ = 0, interrupts_ = 0, worst_code_ = 0;
+  int alive_ = 0, worst_code_ = 0;
   bool ending_ = false, child_failed_ = false, stop_asked_ = false, killed_by_user_ = false;
-  std::optional<SteadyTime> term_at_, kill_at_;
+  std::optional<SteadyTime> term_at_, kill_at_, interrupted_at_;
   long oom_before_ = -1;
 };
 

@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app::add_data(app);
   app::add_recipe(app);
+  app::add_checkpoint(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

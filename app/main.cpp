@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   app::add_selftest(app);
   app::add_run(app);
   app::add_plan(app);
+  app::add_checkpoint(app);
   try {
     if (const char* faults = std::getenv("LTRAIN_FAULT")) arm_faults(faults);
     app.parse(argc, argv);

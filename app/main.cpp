@@ -14,6 +14,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("ltrain 0.1.0"));
   app.require_subcommand(1);
   app::add_data(app);
+  app::add_doctor(app);
+  app::add_slurm(app);
   app::add_selftest(app);
   try {
     if (const char* faults = std::getenv("LTRAIN_FAULT")) arm_faults(faults);

@@ -13,12 +13,17 @@ int main(int argc, char** argv) {
   app.name("ltrain");
   app.set_version_flag("--version", std::string("ltrain 0.1.0"));
   app.require_subcommand(1);
-  app::add_data(app);
-  app::add_recipe(app);
-  app::add_selftest(app);
   app::add_run(app);
   app::add_plan(app);
+  app::add_recipe(app);
+  app::add_data(app);
   app::add_checkpoint(app);
+  app::add_generate(app);
+  app::add_eval(app);
+  app::add_bench(app);
+  app::add_doctor(app);
+  app::add_slurm(app);
+  app::add_selftest(app);
   try {
     if (const char* faults = std::getenv("LTRAIN_FAULT")) arm_faults(faults);
     app.parse(argc, argv);

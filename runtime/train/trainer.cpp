@@ -128,6 +128,7 @@ class Trainer {
           recipe_.name, format_count(static_cast<double>(totals.parameters)), recipe_.model.architecture, me.world_size,
           me.world_size == 1 ? "" : "s", threads, threads == 1 ? "" : "s", cpu_isa_name(), to_string(recipe_.precision),
           recipe_.train.global_batch_size, recipe_.data.seq_length, batches_.size(), batches_.size() == 1 ? "" : "es"));
+      if (step_ < recipe_.train.train_steps)
       progress_->line(fmt::format("memory a rank: arena {:.1f} MiB, in all {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",
                                   plan_.arena.arena_bytes / kMiB, plan_.total_bytes / kMiB, now() - begin, step_ + 1,
                                   recipe_.train.train_steps));
@@ -249,6 +250,7 @@ class Trainer {
     if (!lead_) return;
     progress_->line(code == ExitCode::preempted
                         ? fmt::format("stopped at step {} as asked ({}); start again to go on", step_, job_.stop_requested().reason)
+                        : step_ == first_step_ ? fmt::format("nothing left to do: step {} of {} is done; a larger train.train_steps goes on from here", step_, recipe_.train.train_steps)
                         : fmt::format("done: {} steps in {}", step_ - first_step_, format_duration(now() - started_)));
   }
 

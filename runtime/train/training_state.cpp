@@ -67,8 +67,6 @@ TrainingState::Resumed TrainingState::resume() {
   parameters_.publish_loaded();
   r.step = last_committed_ = reader->info().step;
   r.samples = reader->info().data_cursor;
-  r.notes.push_back(fmt::format("resumed from {}: step {}, next sample {}, loss {:.4f}", reader->path(), r.step, r.samples,
-                                reader->info().loss));
   if (reader->info().seed != recipe_.seed)
     r.notes.push_back(fmt::format("note: the checkpoint was made with seed {}, the recipe says {}: the data order changes here",
                                   reader->info().seed, recipe_.seed));

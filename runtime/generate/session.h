@@ -7,6 +7,7 @@
 
 #include "runtime/checkpoint/reader.h"
 #include "runtime/data/tokenizer.h"
+#include "runtime/recipe/recipe.h"
 #include "runtime/train/train_program.h"
 
 namespace ltrain {

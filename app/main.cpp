@@ -1,4 +1,6 @@
 // ltrain: one command line, one file per subcommand.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 
@@ -6,8 +8,22 @@
 #include "kernels/core/error.h"
 #include "kernels/core/fault_point.h"
 
+namespace {
+
+/// libgomp's threads spin for milliseconds at the end of every parallel region, which costs 50 times the work when
+/// another process has the core. A short spin keeps the speed on a quiet machine. libgomp reads the variable when it is
+/// loaded, so the program starts itself again with it, once.
+void limit_spinning(char** argv) {
+  if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
+  ::setenv("GOMP_SPINCOUNT", "10000", 1);
+  ::execv("/proc/self/exe", argv);  // when it fails the program goes on, slower under load
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace ltrain;
+  limit_spinning(argv);
   CLI::App app{"ltrain trains large language models.\n"
                "Example: ltrain run recipes/quickstart.yaml train.train_steps=100"};
   app.name("ltrain");

@@ -15,6 +15,7 @@
 #include "runtime/launch/control_client.h"
 #include "runtime/launch/coordinator.h"
 #include "runtime/launch/hostlist.h"
+#include "runtime/launch/slurm_node.h"
 
 namespace ltrain {
 
@@ -94,6 +95,9 @@ class Job::Impl {
       e.coordinator_host = is_loopback(e.coordinator_host) ? e.coordinator_host : "127.0.0.1";
       e.coordinator_ports = {coordinator_->port()};
     }
+    if (std::string unknown; e.source == "Slurm" && resolve(e.coordinator_host, &unknown).empty())
+      if (const std::string address = slurm_node_address(e.coordinator_host); !address.empty())
+        e.coordinator_host = address;
     ControlOptions c;
     c.environment = e;
     c.host = info_.host;

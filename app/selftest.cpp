@@ -84,6 +84,9 @@ std::vector<std::string> same_arguments(const SelftestOptions& o) {
 void add_selftest(CLI::App& app) {
   auto* selftest = app.add_subcommand("selftest", "Checks of an installation")->group("");
   auto* command = selftest->add_subcommand("allreduce", "Starts ranks, sums over them, compares");
+  selftest->add_subcommand("faults", "Lists the places where LTRAIN_FAULT can make a rank fail")->callback([] {
+    for (std::string_view name : kFaultPoints) std::printf("%.*s\n", static_cast<int>(name.size()), name.data());
+  });
   auto o = std::make_shared<SelftestOptions>();
   command->add_option("--ranks", o->ranks, "Ranks to start, when no launcher's variables say")->check(CLI::Range(1, 4096));
   command->add_option("--elements", o->elements, "Length of the vector")->check(CLI::Range(1, 1 << 28));

@@ -46,7 +46,7 @@ cleanup() {
 marked() {
   local p
   for p in /proc/[0-9]*; do
-    case "${p#/proc/}" in $$ | "$BASHPID") continue ;; esac
+    case "${p#/proc/}" in "$$" | "$BASHPID") continue ;; esac
     if tr '\0' ' ' 2>/dev/null <"$p/environ" | grep -qs "LTRAIN_SLURM_TEST=$dir" ||
       tr '\0' ' ' 2>/dev/null <"$p/cmdline" | grep -qs "$dir/"; then
       echo "${p#/proc/}"

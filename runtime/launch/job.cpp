@@ -76,6 +76,10 @@ class Job::Impl {
   }
 
   ~Impl() {
+    {
+      std::lock_guard lock(mutex_);
+      leaving_ = true;
+    }
     if (client_) client_->close();
     client_.reset();
     coordinator_.reset();

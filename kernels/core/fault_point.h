@@ -19,7 +19,22 @@ inline constexpr std::string_view kFaultPoints[] = {
     "launch.section",    // entering a section (set-up, step, save, eval)
     "launch.finish",     // before the goodbye
     "collective.enter",  // issuing a collective: skip leaves it out, corrupt changes its element count
+    "train.step",        // each training step, before its data is read
+    "train.loss",        // nan: makes the step's loss and gradients NaN
     "selftest.step",     // each step of `ltrain selftest allreduce`
+    "checkpoint.snapshot",         // a save begins, before the state is copied
+    "checkpoint.before_open",      // the folder of the save exists, the rank's shard does not
+    "checkpoint.mid_write",        // half of the rank's shard is written
+    "checkpoint.before_fsync",     // all of it
+    "checkpoint.after_fsync",      // and it is on the disk
+    "checkpoint.before_manifest",  // rank 0: all shards are there
+    "checkpoint.after_manifest",   // rank 0: the manifest is on the disk
+    "checkpoint.before_rename",    // rank 0: the commit record too
+    "checkpoint.after_rename",     // rank 0: the checkpoint has its name
+    "checkpoint.committed",        // rank 0: and the name is on the disk
+    "checkpoint.before_delete",    // rank 0: rotation is about to take an old one
+    "checkpoint.mid_delete",       // rank 0: the old one has lost its name, not yet its files
+    "checkpoint.done",             // every rank knows the result
 };
 
 consteval int fault_point_index(std::string_view name) {

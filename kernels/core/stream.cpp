@@ -1,5 +1,6 @@
 #include "kernels/core/stream.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -37,7 +38,10 @@ class InlineStream final : public Stream {
   void launch(std::function<void()> work) override { work(); }
   Event record() override { return Event(); }
   void wait(const Event& event) override {
-    if (event.state()) event.state()->block();
+    if (!event.state()) return;
+    const auto start = std::chrono::steady_clock::now();
+    event.state()->block();
+    waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   void synchronize() override {}
 };

@@ -46,7 +46,8 @@ class Stream {
   /// Blocks the caller until the stream is empty.
   virtual void synchronize() = 0;
 
-  double clock = 0;  ///< meta: the end of the last work on this timeline, seconds
+  double clock = 0;   ///< meta: the end of the last work on this timeline, seconds
+  double waited = 0;  ///< inline streams: seconds spent in wait() so far, which is exposed communication
 
  protected:
   Stream(DeviceKind device, std::string name, MetaTrace* meta = nullptr)

@@ -1,0 +1,93 @@
+// ltrain run: checks everything that can be checked, then starts the ranks, or is one.
+#include <cstdio>
+#include <memory>
+
+#include "app/commands.h"
+#include "runtime/launch/job.h"
+#include "runtime/launch/supervisor.h"
+#include "runtime/plan/plan.h"
+#include "runtime/train/trainer.h"
+
+namespace ltrain::app {
+namespace {
+
+struct RunOptions {
+  std::string recipe;
+  std::vector<std::string> overrides;
+  bool force = false, dry_run = false, keys = false;
+};
+
+void run_rank(const RunOptions& o) {
+  Recipe recipe = load_recipe(o.recipe, o.overrides);
+  JobOptions options;
+  if (recipe.launch.interface) options.interface = *recipe.launch.interface;
+  options.collective_timeout_seconds = recipe.launch.distributed_timeout_minutes * 60;
+  auto job = Job::join(options);
+  ExitCode code = ExitCode::done;
+  try {
+    recipe = resolve(recipe, job->info().world_size);
+    check_data(recipe);
+    code = train(recipe, *job, {o.force});
+  } catch (const std::exception& e) {
+    job->fail(e);
+    throw;
+  }
+  job->finish(code);
+  if (code != ExitCode::done) throw CLI::RuntimeError(static_cast<int>(code));
+}
+
+/// Ranks that this launcher starts: the recipe's, else the product of its axes, else one.
+int ranks_to_start(const Recipe& r, const LaunchEnvironment& e) {
+  if (e.kind == LaunchEnvironment::Kind::node && e.ranks_per_node > 0) return e.ranks_per_node;
+  if (r.launch.ranks_per_node > 0) return static_cast<int>(r.launch.ranks_per_node);
+  const int64_t others = r.parallel.tensor * r.parallel.pipeline * r.parallel.context;
+  return static_cast<int>(r.parallel.data > 0 ? r.parallel.data * others : others);
+}
+
+void launch(const RunOptions& o, const LaunchEnvironment& e) {
+  const Recipe given = load_recipe(o.recipe, o.overrides);
+  const int local = ranks_to_start(given, e);
+  const Recipe recipe = resolve(given, local * e.nodes);
+  check_data(recipe);
+  const Plan plan = make_plan(recipe, default_profile());
+  if (!o.force) check_host_memory(plan, local);
+  check_resume(recipe, plan);
+  if (o.dry_run) {
+    std::fputs(plan_text(plan, recipe).c_str(), stdout);
+    return;
+  }
+  SuperviseOptions s;
+  s.ranks = local;
+  s.arguments = {"run", o.recipe};
+  s.arguments.insert(s.arguments.end(), o.overrides.begin(), o.overrides.end());
+  if (o.force) s.arguments.push_back("--force");
+  s.run_dir = recipe.output_dir;
+  s.threads_per_rank = threads_per_rank(recipe, local);
+  s.attempt = e.attempt;
+  if (e.kind == LaunchEnvironment::Kind::node) {
+    s.node = e.node, s.nodes = e.nodes, s.token = e.token;
+    s.coordinator_host = e.coordinator_host, s.coordinator_port = e.coordinator_ports.at(0);
+  }
+  const int code = supervise(s);
+  if (code != 0) throw CLI::RuntimeError(code);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app) {
+  auto* command = app.add_subcommand("run", "Train by a recipe: starts one process per rank, or joins those of Slurm, torchrun, MPI");
+  auto o = std::make_shared<RunOptions>();
+  command->add_option("recipe", o->recipe, "YAML recipe")->required();
+  command->add_option("overrides", o->overrides, "key=value, e.g. train.train_steps=100; ~key goes back to the default");
+  command->add_flag("--force", o->force, "Start although the plan exceeds this host's memory");
+  command->add_flag("--dry-run", o->dry_run, "Check everything, print the plan, start nothing");
+  command->allow_extras(false);
+  command->footer("Example: ltrain run recipes/quickstart.yaml train.train_steps=100\n`ltrain recipe keys` lists every key.");
+  command->callback([o] {
+    const LaunchEnvironment e = detect_environment(process_variables());
+    if (e.kind == LaunchEnvironment::Kind::rank) return run_rank(*o);
+    launch(*o, e);
+  });
+}
+
+}  // namespace ltrain::app

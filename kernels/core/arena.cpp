@@ -1,0 +1,138 @@
+#include "kernels/core/arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "kernels/core/meta.h"
+
+namespace ltrain {
+
+std::string_view memory_kind_name(MemoryKind k) {
+  constexpr std::string_view names[kMemoryKindCount] = {"parameters",  "gradients",   "optimizer",
+                                                        "activations", "temporaries", "communication"};
+  return names[static_cast<int>(k)];
+}
+
+Tensor Memory::allocate(MemoryKind kind, std::string_view name, DType dtype, Shape shape) {
+  const int64_t bytes = std::max<int64_t>(
+      kAlignment, (shape.elements() * dtype_size(dtype) + kAlignment - 1) / kAlignment * kAlignment);
+  // Best fit: the smallest gap that holds it, the lowest among equals; else on top.
+  auto best = free_.end();
+  for (auto it = free_.begin(); it != free_.end(); ++it)
+    if (it->second >= bytes && (best == free_.end() || it->second < best->second)) best = it;
+  int64_t offset;
+  if (best != free_.end()) {
+    offset = best->first;
+    const int64_t rest = best->second - bytes;
+    free_.erase(best);
+    if (rest > 0) free_[offset + bytes] = rest;
+  } else {
+    offset = top_;
+    // A free block that ends at the top grows.
+    if (!free_.empty()) {
+      auto last = std::prev(free_.end());
+      if (last->first + last->second == top_) {
+        offset = last->first;
+        free_.erase(last);
+      }
+    }
+    if (bytes > capacity_ - offset) exhausted(name, dtype, shape, bytes);
+    top_ = offset + bytes;
+  }
+  live_[offset] = {bytes, kind, std::string(name)};
+  live_bytes_ += bytes;
+  kind_bytes_[static_cast<int>(kind)] += bytes;
+  if (top_ > peak_.arena_bytes || live_bytes_ > peak_.live_bytes) note_peak();
+  return make(offset, name, dtype, shape);
+}
+
+void Memory::release(Tensor& t) {
+  auto it = live_.find(offset_of(t));
+  LT_CHECK(it != live_.end(), "release of a tensor that is not live");
+  int64_t offset = it->first, bytes = it->second.bytes;
+  live_bytes_ -= bytes;
+  kind_bytes_[static_cast<int>(it->second.kind)] -= bytes;
+  live_.erase(it);
+  auto next = free_.lower_bound(offset);
+  if (next != free_.end() && offset + bytes == next->first) {
+    bytes += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      offset = before->first;
+      bytes += before->second;
+      free_.erase(before);
+    }
+  }
+  if (offset + bytes == top_) {
+    top_ = offset;
+  } else {
+    free_[offset] = bytes;
+  }
+  t = Tensor();
+}
+
+void Memory::note_peak() {
+  peak_.arena_bytes = std::max(peak_.arena_bytes, top_);
+  if (live_bytes_ <= peak_.live_bytes) return;
+  peak_.live_bytes = live_bytes_;
+  peak_.by_kind = kind_bytes_;
+}
+
+void Memory::exhausted(std::string_view name, DType dtype, const Shape& shape, int64_t bytes) const {
+  std::vector<std::pair<int64_t, const Block*>> rows;
+  for (const auto& [offset, block] : live_) rows.push_back({block.bytes, &block});
+  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string table;
+  for (size_t i = 0; i < rows.size() && i < 12; ++i)
+    table += fmt::format("\n  {:>14} bytes  {:<13} {}", rows[i].first, memory_kind_name(rows[i].second->kind), rows[i].second->name);
+  fail(ExitCode::internal,
+       "the arena of {} bytes cannot hold '{}' {} {} ({} bytes): the step asks for more than its plan.\nlive now:{}",
+       capacity_, name, dtype_name(dtype), to_string(shape), bytes, table);
+}
+
+Tensor MetaMemory::make(int64_t offset, std::string_view name, DType dtype, Shape shape) {
+  Tensor t;
+  t.dtype = dtype;
+  t.device = DeviceKind::meta;
+  t.shape = shape;
+  t.record = trace_.new_record(std::string(name));
+  offsets_[t.record] = offset;
+  return t;
+}
+
+int64_t MetaMemory::offset_of(const Tensor& t) const {
+  auto it = offsets_.find(t.record);
+  return it == offsets_.end() ? -1 : it->second;
+}
+
+CpuArena::CpuArena(int64_t bytes) {
+  capacity_ = bytes;
+  if (bytes == 0) return;
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) fail(ExitCode::internal, "cannot map {} bytes for the arena: {}", bytes, std::strerror(errno));
+  madvise(p, bytes, MADV_HUGEPAGE);
+  base_ = static_cast<char*>(p);
+}
+
+CpuArena::~CpuArena() {
+  if (base_) munmap(base_, capacity_);
+}
+
+Tensor CpuArena::make(int64_t offset, std::string_view, DType dtype, Shape shape) {
+  Tensor t;
+  t.data = base_ + offset;
+  t.dtype = dtype;
+  t.device = DeviceKind::cpu;
+  t.shape = shape;
+  return t;
+}
+
+int64_t CpuArena::offset_of(const Tensor& t) const { return static_cast<char*>(t.data) - base_; }
+
+}  // namespace ltrain

@@ -1,0 +1,27 @@
+#include "kernels/ops/adamw.h"
+
+#include "kernels/core/placement_rules.h"
+
+namespace ltrain {
+
+void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low, bool decay,
+           const AdamwArgs& args) {
+  const int64_t n = master.elements();
+  LT_CHECK(exp_avg.elements() == n && exp_avg_sq.elements() == n && grad.elements() == n &&
+               grad.dtype == master.dtype && (!low.defined() || (low.elements() == n && low.dtype == DType::bf16)),
+           "adamw of {} elements with {} gradients", n, grad.elements());
+  if (s.meta()) {
+    OpCost cost = op_cost("adamw", OpClass::optimizer, 14.0 * n, {master, exp_avg, exp_avg_sq}, {master, exp_avg, exp_avg_sq, grad});
+    if (low.defined()) cost.bytes += static_cast<double>(low.bytes());
+    s.meta()->add(s, cost);
+    place_update(s, "adamw", master, grad, exp_avg.record->place);
+    if (low.defined()) place_update(s, "adamw", low, grad, exp_avg.record->place);
+    return;
+  }
+  s.launch([=] {
+    LT_CPU(adamw_cpu)
+    (master.dtype, master.data, exp_avg.data, exp_avg_sq.data, grad.data, low.data, n, decay, args);
+  });
+}
+
+}  // namespace ltrain

@@ -1,0 +1,73 @@
+#include <cmath>
+
+#include "kernels/core/parallel_for.h"
+#include "kernels/core/vector_math.h"
+#include "kernels/ops/cross_entropy.h"
+
+namespace ltrain::LT_ISA {
+namespace {
+
+template <class T, class G>
+void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int64_t rows, int64_t vocab, double scale) {
+  double* row_loss = scratch<double>(3, rows);
+  parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const T* x = logits + row * vocab;
+      const int32_t target = targets[row];
+      row_loss[row] = 0;
+      if (target < 0) {
+        if (dlogits)
+          for (int64_t v = 0; v < vocab; ++v) dlogits[row * vocab + v] = G(0.0f);
+        continue;
+      }
+      T top = x[0];
+#pragma omp simd reduction(max : top)
+      for (int64_t v = 0; v < vocab; ++v) top = x[v] > top ? x[v] : top;
+      const T at_target = x[target];
+      T sum = 0;
+      // With a gradient buffer of the same type the exponentials are kept there, so exp runs once.
+      if constexpr (std::is_same_v<T, G>) {
+        if (dlogits) {
+          G* d = dlogits + row * vocab;
+#pragma omp simd reduction(+ : sum)
+          for (int64_t v = 0; v < vocab; ++v) {
+            const T e = fast_exp(x[v] - top);
+            d[v] = e;
+            sum += e;
+          }
+          const T factor = T(scale) / sum;
+          for (int64_t v = 0; v < vocab; ++v) d[v] *= factor;
+          d[target] -= T(scale);
+          row_loss[row] = std::log(static_cast<double>(sum)) + static_cast<double>(top) - static_cast<double>(at_target);
+          continue;
+        }
+      }
+#pragma omp simd reduction(+ : sum)
+      for (int64_t v = 0; v < vocab; ++v) sum += fast_exp(x[v] - top);
+      row_loss[row] = std::log(static_cast<double>(sum)) + static_cast<double>(top) - static_cast<double>(at_target);
+      if (dlogits) {
+        G* d = dlogits + row * vocab;
+        const T factor = T(scale) / sum;
+#pragma omp simd
+        for (int64_t v = 0; v < vocab; ++v) d[v] = G(fast_exp(x[v] - top) * factor);
+        d[target] = G(fast_exp(at_target - top) * factor - T(scale));
+      }
+    }
+  });
+  for (int64_t row = 0; row < rows; ++row) *loss += row_loss[row];
+}
+
+}  // namespace
+
+void cross_entropy_cpu(DType logits_type, DType grad_type, double* loss, void* dlogits, const void* logits,
+                       const int32_t* targets, int64_t rows, int64_t vocab, double scale) {
+  if (logits_type == DType::f64) {
+    run(loss, static_cast<double*>(dlogits), static_cast<const double*>(logits), targets, rows, vocab, scale);
+  } else if (grad_type == DType::bf16) {
+    run(loss, static_cast<bf16*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab, scale);
+  } else {
+    run(loss, static_cast<float*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab, scale);
+  }
+}
+
+}  // namespace ltrain::LT_ISA

@@ -1,0 +1,29 @@
+#include "kernels/ops/dropout.h"
+
+#include "kernels/core/placement_rules.h"
+
+namespace ltrain {
+
+DropoutArgs dropout_args(const Dropout& d) {
+  DropoutArgs a;
+  if (!d.on()) return a;
+  a.threshold = dropout_threshold(d.p);
+  a.scale = static_cast<float>(1.0 / (1.0 - d.p));
+  a.seed = d.seed;
+  a.stream = d.stream;
+  a.sample_index = d.sample_index.ptr<int64_t>();
+  a.seq = d.seq;
+  return a;
+}
+
+void dropout(Stream& s, Tensor y, Tensor x, const Dropout& d) {
+  LT_CHECK(y.shape == x.shape && y.dtype == x.dtype, "dropout {} into {}", to_string(x.shape), to_string(y.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("dropout", OpClass::elementwise, 3.0 * x.elements(), {y}, {x}));
+    place(s, "dropout", Rule::linear, {y}, {x});
+    return;
+  }
+  s.launch([=] { LT_CPU(dropout_cpu)(x.dtype, y.data, x.data, x.rows(), x.cols(), dropout_args(d)); });
+}
+
+}  // namespace ltrain

@@ -1,0 +1,24 @@
+// One row of dropout, shared by the kernels that fuse it. Only for *_cpu.cpp files.
+#pragma once
+#include "kernels/core/dtype.h"
+#include "kernels/ops/dropout.h"
+
+namespace ltrain::LT_ISA {
+namespace {
+
+/// factor[c] = 0 or 1/(1-p) for channels 0..cols-1 of row `row` (sample row / seq, position row % seq).
+template <class A>
+inline void dropout_row(A* factor, int64_t row, int64_t cols, const DropoutArgs& d) {
+  const uint64_t sample = static_cast<uint64_t>(d.sample_index[row / d.seq]);
+  // Channels are padded to a multiple of four, so that a row starts on a Philox call of its own.
+  const uint64_t calls = static_cast<uint64_t>((cols + 3) / 4);
+  const uint64_t first = (sample * static_cast<uint64_t>(d.seq) + static_cast<uint64_t>(row % d.seq)) * calls;
+  for (uint64_t i = 0; i < calls; ++i) {
+    const Philox4 r = philox(d.seed, d.stream, first + i);
+    for (int64_t j = 0; j < 4; ++j)
+      if (const int64_t c = static_cast<int64_t>(i) * 4 + j; c < cols) factor[c] = r.v[j] >= d.threshold ? A(d.scale) : A(0);
+  }
+}
+
+}  // namespace
+}  // namespace ltrain::LT_ISA

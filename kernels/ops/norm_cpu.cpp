@@ -1,0 +1,141 @@
+#include <cmath>
+
+#include "kernels/core/parallel_for.h"
+#include "kernels/ops/dropout_row_cpu.h"
+#include "kernels/ops/norm.h"
+
+namespace ltrain::LT_ISA {
+namespace {
+
+template <class T>
+void forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rstd, const T* x, const T* delta,
+             const T* weight, const T* bias, const DropoutArgs& dropout) {
+  using A = compute_t<T>;
+  const int64_t C = shape.cols;
+  parallel_for(shape.rows, 8, [&](int64_t begin, int64_t end) {
+    A* v = scratch<A>(0, C);
+    A* factor = dropout.threshold ? scratch<A>(1, C) : nullptr;
+    for (int64_t row = begin; row < end; ++row) {
+      const T* xr = x + row * C;
+      if (delta) {
+        const T* dr = delta + row * C;
+        T* sr = sum + row * C;
+        if (factor) {
+          dropout_row(factor, row, C, dropout);
+          for (int64_t c = 0; c < C; ++c) sr[c] = T(A(xr[c]) + A(dr[c]) * factor[c]);
+        } else {
+          for (int64_t c = 0; c < C; ++c) sr[c] = T(A(xr[c]) + A(dr[c]));
+        }
+        xr = sr;  // the norm sees the sum as it was rounded, so that backward sees the same
+      }
+      A total = 0, squares = 0;
+      if (shape.kind == NormKind::layer) {
+#pragma omp simd reduction(+ : total)
+        for (int64_t c = 0; c < C; ++c) {
+          v[c] = A(xr[c]);
+          total += v[c];
+        }
+        total /= C;
+        mean[row] = total;
+#pragma omp simd reduction(+ : squares)
+        for (int64_t c = 0; c < C; ++c) {
+          v[c] -= total;
+          squares += v[c] * v[c];
+        }
+      } else {
+#pragma omp simd reduction(+ : squares)
+        for (int64_t c = 0; c < C; ++c) {
+          v[c] = A(xr[c]);
+          squares += v[c] * v[c];
+        }
+      }
+      const A r = A(1) / std::sqrt(squares / C + A(shape.eps));
+      rstd[row] = r;
+      T* yr = y + row * C;
+      if (bias) {
+        for (int64_t c = 0; c < C; ++c) yr[c] = T(v[c] * r * A(weight[c]) + A(bias[c]));
+      } else {
+        for (int64_t c = 0; c < C; ++c) yr[c] = T(v[c] * r * A(weight[c]));
+      }
+    }
+  });
+}
+
+template <class T>
+void backward(NormShape shape, T* dx, compute_t<T>* dweight, compute_t<T>* dbias, const T* dy, const T* x,
+              const T* weight, const compute_t<T>* mean, const compute_t<T>* rstd) {
+  using A = compute_t<T>;
+  const int64_t C = shape.cols;
+  // Rows are cut into a fixed number of chunks, each with its own partial sums, so that the result does not depend
+  // on the number of threads.
+  const int64_t chunks = std::min<int64_t>(16, shape.rows);
+  A* partial = scratch<A>(2, 2 * chunks * C);
+  parallel_for(chunks, 1, [&](int64_t first, int64_t last) {
+    for (int64_t chunk = first; chunk < last; ++chunk) {
+      A* dw = partial + 2 * chunk * C;
+      A* db = dw + C;
+      for (int64_t c = 0; c < 2 * C; ++c) dw[c] = 0;
+      for (int64_t row = shape.rows * chunk / chunks; row < shape.rows * (chunk + 1) / chunks; ++row) {
+        const T* xr = x + row * C;
+        const T* dyr = dy + row * C;
+        T* dxr = dx + row * C;
+        const A r = rstd[row], m = shape.kind == NormKind::layer ? mean[row] : A(0);
+        A dot = 0, total = 0;  // sum of dxhat * xhat, sum of dxhat
+#pragma omp simd reduction(+ : dot, total)
+        for (int64_t c = 0; c < C; ++c) {
+          const A hat = (A(xr[c]) - m) * r, g = A(dyr[c]), dhat = g * A(weight[c]);
+          dot += dhat * hat;
+          total += dhat;
+          dw[c] += g * hat;
+          db[c] += g;
+        }
+        dot /= C;
+        total = shape.kind == NormKind::layer ? total / C : A(0);
+        if (shape.first) {
+          for (int64_t c = 0; c < C; ++c) {
+            const A hat = (A(xr[c]) - m) * r;
+            dxr[c] = T((A(dyr[c]) * A(weight[c]) - total - hat * dot) * r);
+          }
+        } else {
+          for (int64_t c = 0; c < C; ++c) {
+            const A hat = (A(xr[c]) - m) * r;
+            dxr[c] = T(A(dxr[c]) + (A(dyr[c]) * A(weight[c]) - total - hat * dot) * r);
+          }
+        }
+      }
+    }
+  });
+  for (int64_t c = 0; c < C; ++c) {
+    A dw = shape.accumulate ? dweight[c] : A(0), db = shape.accumulate && dbias ? dbias[c] : A(0);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      dw += partial[2 * chunk * C + c];
+      db += partial[2 * chunk * C + C + c];
+    }
+    dweight[c] = dw;
+    if (dbias) dbias[c] = db;
+  }
+}
+
+}  // namespace
+
+void norm_forward_cpu(DType t, NormShape shape, void* y, void* sum, void* mean, void* rstd, const void* x,
+                      const void* delta, const void* weight, const void* bias, DropoutArgs dropout) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    forward<T>(shape, static_cast<T*>(y), static_cast<T*>(sum), static_cast<A*>(mean), static_cast<A*>(rstd),
+               static_cast<const T*>(x), static_cast<const T*>(delta), static_cast<const T*>(weight),
+               static_cast<const T*>(bias), dropout);
+  });
+}
+
+void norm_backward_cpu(DType t, NormShape shape, void* dx, void* dweight, void* dbias, const void* dy, const void* x,
+                       const void* weight, const void* mean, const void* rstd) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    backward<T>(shape, static_cast<T*>(dx), static_cast<A*>(dweight), static_cast<A*>(dbias),
+                static_cast<const T*>(dy), static_cast<const T*>(x), static_cast<const T*>(weight),
+                static_cast<const A*>(mean), static_cast<const A*>(rstd));
+  });
+}
+
+}  // namespace ltrain::LT_ISA

@@ -1,0 +1,74 @@
+#include "kernels/ops/tensor_ops.h"
+
+#include <cstring>
+
+#include "kernels/core/placement_rules.h"
+
+namespace ltrain {
+
+void fill_zero(Stream& s, Tensor t) {
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("fill_zero", OpClass::elementwise, 0, {t}, {}));
+    place_zero(t);
+    return;
+  }
+  s.launch([=] { std::memset(t.data, 0, t.bytes()); });
+}
+
+void cast(Stream& s, Tensor out, Tensor in) {
+  LT_CHECK(out.elements() == in.elements(), "cast {} to {}", to_string(in.shape), to_string(out.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("cast", OpClass::elementwise, 0, {out}, {in}));
+    place(s, "cast", Rule::linear, {out}, {in});
+    return;
+  }
+  s.launch([=] { LT_CPU(cast_cpu)(out.dtype, in.dtype, out.data, in.data, in.elements()); });
+}
+
+void add_to(Stream& s, Tensor y, Tensor x) {
+  LT_CHECK(y.elements() == x.elements() && y.dtype == x.dtype, "add {} to {}", to_string(x.shape), to_string(y.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("add_to", OpClass::elementwise, 1.0 * x.elements(), {y}, {y, x}));
+    place(s, "add_to", Rule::linear, {y}, {y, x});
+    return;
+  }
+  s.launch([=] { LT_CPU(add_to_cpu)(y.dtype, y.data, x.data, x.elements()); });
+}
+
+void sum_rows(Stream& s, Tensor out, Tensor x, bool accumulate) {
+  LT_CHECK(out.elements() == x.cols(), "sum of rows of {} into {}", to_string(x.shape), to_string(out.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("sum_rows", OpClass::elementwise, 1.0 * x.elements(), {}, {x}));
+    place(s, "sum_rows", Rule::sum_rows, {out}, {x}, accumulate);
+    return;
+  }
+  s.launch([=] { LT_CPU(sum_rows_cpu)(x.dtype, out.data, x.data, x.rows(), x.cols(), accumulate); });
+}
+
+void sum_squares(Stream& s, Tensor total, Tensor x) {
+  LT_CHECK(total.elements() == 1 && total.dtype == DType::f64, "sum of squares into {}", to_string(total.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("sum_squares", OpClass::optimizer, 2.0 * x.elements(), {}, {x}));
+    place(s, "sum_squares", Rule::sum_rows, {total}, {x}, /*accumulate=*/true);
+    return;
+  }
+  s.launch([=] { LT_CPU(sum_squares_cpu)(x.dtype, total.ptr<double>(), x.data, x.elements()); });
+}
+
+void fill_normal(Stream& s, Tensor t, uint64_t seed, uint64_t stream, int64_t first, double mean, double std) {
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("fill_normal", OpClass::elementwise, 60.0 * t.elements(), {t}, {}));
+    return;
+  }
+  s.launch([=] { LT_CPU(fill_normal_cpu)(t.dtype, t.data, t.elements(), seed, stream, first, mean, std); });
+}
+
+void fill_value(Stream& s, Tensor t, double value) {
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("fill_value", OpClass::elementwise, 0, {t}, {}));
+    return;
+  }
+  s.launch([=] { LT_CPU(fill_value_cpu)(t.dtype, t.data, t.elements(), value); });
+}
+
+}  // namespace ltrain

@@ -1,0 +1,90 @@
+#include "kernels/ops/tensor_ops.h"
+
+#include <algorithm>
+
+#include "kernels/core/parallel_for.h"
+#include "kernels/core/rng.h"
+
+namespace ltrain::LT_ISA {
+
+void cast_cpu(DType to, DType from, void* out, const void* in, int64_t n) {
+  dispatch_float(from, [&]<class F>() {
+    dispatch_float(to, [&]<class T>() {
+      const F* x = static_cast<const F*>(in);
+      T* y = static_cast<T*>(out);
+      parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) y[i] = T(static_cast<compute_t<T>>(static_cast<compute_t<F>>(x[i])));
+      });
+    });
+  });
+}
+
+void add_to_cpu(DType t, void* y, const void* x, int64_t n) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    T* to = static_cast<T*>(y);
+    const T* from = static_cast<const T*>(x);
+    parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to[i] = T(A(to[i]) + A(from[i]));
+    });
+  });
+}
+
+void sum_rows_cpu(DType t, void* out, const void* x, int64_t rows, int64_t cols, bool accumulate) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    parallel_for(cols, 128, [&](int64_t begin, int64_t end) {
+      A* total = static_cast<A*>(out);
+      if (!accumulate) std::fill(total + begin, total + end, A(0));
+      for (int64_t row = 0; row < rows; ++row) {
+        const T* from = static_cast<const T*>(x) + row * cols;
+        for (int64_t c = begin; c < end; ++c) total[c] += A(from[c]);
+      }
+    });
+  });
+}
+
+void sum_squares_cpu(DType t, double* total, const void* x, int64_t n) {
+  // Blocks of fixed size, summed in order.
+  constexpr int64_t kBlock = 1 << 16;
+  const int64_t blocks = (n + kBlock - 1) / kBlock;
+  double* partial = scratch<double>(2, blocks);
+  dispatch_float(t, [&]<class T>() {
+    parallel_for(blocks, 1, [&](int64_t first, int64_t last) {
+      for (int64_t b = first; b < last; ++b) {
+        const T* from = static_cast<const T*>(x) + b * kBlock;
+        const int64_t count = std::min(kBlock, n - b * kBlock);
+        double sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < count; ++i) {
+          const double v = static_cast<double>(static_cast<compute_t<T>>(from[i]));
+          sum += v * v;
+        }
+        partial[b] = sum;
+      }
+    });
+  });
+  for (int64_t b = 0; b < blocks; ++b) *total += partial[b];
+}
+
+void fill_normal_cpu(DType t, void* out, int64_t n, uint64_t seed, uint64_t stream, int64_t first, double mean,
+                     double std) {
+  dispatch_float(t, [&]<class T>() {
+    T* to = static_cast<T*>(out);
+    parallel_for(n, 1024, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        to[i] = T(static_cast<compute_t<T>>(mean + std * normal_value(seed, stream, static_cast<uint64_t>(first + i))));
+    });
+  });
+}
+
+void fill_value_cpu(DType t, void* out, int64_t n, double value) {
+  dispatch_float(t, [&]<class T>() {
+    T* to = static_cast<T*>(out);
+    parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
+      std::fill(to + begin, to + end, T(static_cast<compute_t<T>>(value)));
+    });
+  });
+}
+
+}  // namespace ltrain::LT_ISA

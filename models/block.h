@@ -1,0 +1,31 @@
+// One pre-norm transformer block.
+#pragma once
+#include "models/attention_layer.h"
+#include "models/mlp_layer.h"
+#include "models/norm_layer.h"
+
+namespace ltrain {
+
+class Block {
+ public:
+  struct Saved {
+    NormLayer::Saved norm1, norm2;
+    AttentionLayer::Saved attention;
+    MlpLayer::Saved mlp;
+  };
+  void declare(ParameterStore& store, const ModelConfig& config, int64_t index);
+  void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved) const;
+  /// dx: (T, H) inout, the gradient of the residual stream.
+  void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_table, Saved& saved) const;
+
+ private:
+  /// What comes back through the dropout of a sublayer's output: dx itself when there is none.
+  Tensor through_dropout(Step& step, const MicroBatch& mb, Tensor dx, const char* which) const;
+  NormLayer norm1_, norm2_;
+  AttentionLayer attention_;
+  MlpLayer mlp_;
+  double dropout_ = 0;
+  std::string place_;
+};
+
+}  // namespace ltrain

@@ -1,0 +1,49 @@
+#include "models/mlp_layer.h"
+
+#include "kernels/ops/activation.h"
+
+namespace ltrain {
+
+void MlpLayer::declare(ParameterStore& store, const ModelConfig& c, const std::string& prefix, double out_std) {
+  intermediate_ = c.intermediate_size;
+  gated_ = c.architecture != "gpt2";
+  const int64_t f = c.intermediate_size, h = c.hidden_size;
+  if (gated_) {
+    up_.declare(store, {prefix + ".gate_proj", prefix + ".up_proj"}, {f, f}, h, false, c.initializer_range);
+    down_.declare(store, {prefix + ".down_proj"}, {h}, f, false, out_std);
+  } else {
+    up_.declare(store, {prefix + ".c_fc"}, {f}, h, true, c.initializer_range);
+    down_.declare(store, {prefix + ".c_proj"}, {h}, f, true, out_std);
+  }
+}
+
+void MlpLayer::forward(Step& step, Tensor y, Tensor x, Saved& saved) const {
+  saved.hidden = step.activation("mlp hidden", {x.rows(), up_.out_features()});
+  up_.forward(step, saved.hidden, x);
+  saved.act = step.activation("mlp activation", {x.rows(), intermediate_});
+  if (gated_) {
+    swiglu_forward(step.compute, saved.act, saved.hidden);
+  } else {
+    gelu_forward(step.compute, saved.act, saved.hidden);
+  }
+  if (!step.training) step.release(saved.hidden);
+  down_.forward(step, y, saved.act);
+  if (!step.training) step.release(saved.act);
+}
+
+void MlpLayer::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved) const {
+  Tensor dact = step.temporary("d mlp activation", saved.act.shape);
+  down_.backward(step, dact, dy, saved.act);
+  step.release(saved.act);
+  // The gradient of the hidden tensor takes its place.
+  if (gated_) {
+    swiglu_backward(step.compute, saved.hidden, dact, saved.hidden);
+  } else {
+    gelu_backward(step.compute, saved.hidden, dact, saved.hidden);
+  }
+  step.release(dact);
+  up_.backward(step, dx, saved.hidden, x);
+  step.release(saved.hidden);
+}
+
+}  // namespace ltrain

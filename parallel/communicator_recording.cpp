@@ -1,0 +1,65 @@
+// The meta device's group: checks placements, records bytes and order, moves nothing.
+#include <cstdlib>
+
+#include "kernels/core/placement_rules.h"
+#include "parallel/communicator.h"
+
+namespace ltrain {
+namespace {
+
+class RecordingGroup final : public Communicator {
+ public:
+  RecordingGroup(int rank, int size, std::string name, Axis axis) : Communicator(rank, size, std::move(name), axis) {}
+
+  std::unique_ptr<Communicator> split(int color, int key, std::string name, Axis axis) override {
+    fail(ExitCode::internal, "a recording group is made with its size, not split");
+  }
+
+ private:
+  void record_meta(Stream& s, const CollectiveCall& call) override {
+    OpCost cost;
+    cost.name = cost.collective = collective_name(call.info.op);
+    cost.axis = axis_name(axis());
+    cost.cls = OpClass::collective;
+    cost.dtype = call.info.dtype;
+    cost.bytes = static_cast<double>(call.info.elements * dtype_size(call.info.dtype));
+    cost.wire_bytes = static_cast<double>(call.wire_bytes);
+    cost.group_size = size();
+    s.meta()->add(s, cost);
+    if (size() == 1) return;
+    const std::string op = cost.name.empty() ? "collective" : std::string(cost.name);
+    switch (call.info.op) {
+      case CollectiveOp::all_reduce:
+        // A maximum or minimum of varying values is the same on all ranks; only sums are owed by P.
+        place_collective(s, op, axis(), call.out, call.in,
+                         call.info.reduce == ReduceOp::sum ? Placement::P() : Placement::V(), Placement::R());
+        break;
+      case CollectiveOp::reduce_scatter:
+        place_collective(s, op, axis(), call.out, call.in, Placement::P(), Placement::S(0));
+        break;
+      case CollectiveOp::all_gather:
+        place_collective(s, op, axis(), call.out, call.in, Placement::S(0), Placement::R());
+        break;
+      default: break;
+    }
+  }
+
+  static void none() { LT_CHECK(false, "a recording group runs on meta streams only"); }
+  void do_all_reduce(Tensor, ReduceOp) override { none(); }
+  void do_all_gather(Tensor, Tensor) override { none(); }
+  void do_reduce_scatter(Tensor, Tensor) override { none(); }
+  void do_all_to_all_v(Tensor, const std::vector<int64_t>&, Tensor, const std::vector<int64_t>&) override { none(); }
+  void do_broadcast(Tensor, int) override { none(); }
+  void do_send(Tensor, int) override { none(); }
+  void do_recv(Tensor, int) override { none(); }
+  void do_send_recv(Tensor, int, Tensor, int) override { none(); }
+  void do_barrier() override { none(); }
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_recording_group(int rank, int size, std::string name, Axis axis) {
+  return std::make_unique<RecordingGroup>(rank, size, std::move(name), axis);
+}
+
+}  // namespace ltrain

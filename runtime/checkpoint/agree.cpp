@@ -1,0 +1,62 @@
+#include "runtime/checkpoint/agree.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace ltrain {
+
+namespace {
+
+Tensor as_tensor(std::vector<int64_t>& v) {
+  Tensor t;
+  t.data = v.data();
+  t.dtype = DType::i64;
+  t.shape = Shape{static_cast<int64_t>(v.size())};
+  return t;
+}
+
+}  // namespace
+
+std::vector<std::string> gather_texts(Communicator& group, Stream& stream, const std::string& mine) {
+  const size_t n = static_cast<size_t>(group.size());
+  if (n == 1) return {mine};
+  std::vector<int64_t> size{static_cast<int64_t>(mine.size())}, sizes(n);
+  group.all_gather(stream, as_tensor(sizes), as_tensor(size));
+  stream.synchronize();
+  const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
+  const size_t words = static_cast<size_t>(longest / 8 + 1);
+  std::vector<int64_t> in(words), out(words * n);
+  std::memcpy(in.data(), mine.data(), mine.size());
+  group.all_gather(stream, as_tensor(out), as_tensor(in));
+  stream.synchronize();
+  std::vector<std::string> texts;
+  for (size_t r = 0; r < n; ++r)
+    texts.emplace_back(reinterpret_cast<const char*>(out.data() + r * words), static_cast<size_t>(sizes[r]));
+  return texts;
+}
+
+std::string broadcast_text(Communicator& group, Stream& stream, const std::string& mine) {
+  if (group.size() == 1) return mine;
+  std::vector<int64_t> size{static_cast<int64_t>(mine.size())};
+  group.broadcast(stream, as_tensor(size), 0);
+  stream.synchronize();
+  std::vector<int64_t> words(static_cast<size_t>(size[0] / 8 + 1));
+  if (group.rank() == 0) std::memcpy(words.data(), mine.data(), mine.size());
+  group.broadcast(stream, as_tensor(words), 0);
+  stream.synchronize();
+  return std::string(reinterpret_cast<const char*>(words.data()), static_cast<size_t>(size[0]));
+}
+
+void sum_over(Communicator& group, Stream& stream, std::vector<int64_t>& values) {
+  if (group.size() == 1 || values.empty()) return;
+  group.all_reduce(stream, as_tensor(values));
+  stream.synchronize();
+}
+
+int64_t sum_over(Communicator& group, Stream& stream, int64_t mine) {
+  std::vector<int64_t> v{mine};
+  sum_over(group, stream, v);
+  return v[0];
+}
+
+}  // namespace ltrain

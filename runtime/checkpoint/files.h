@@ -1,0 +1,100 @@
+// Files of checkpoints: every error is Error (storage) with path, operation and the system's reason.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+struct XXH3_state_s;
+
+namespace ltrain {
+
+/// xxh3-128 of a stream of bytes.
+class Hasher {
+ public:
+  Hasher();
+  ~Hasher();
+  Hasher(const Hasher&) = delete;
+  Hasher& operator=(const Hasher&) = delete;
+  void add(const void* data, size_t bytes);
+  std::string hex() const;  ///< 32 lower-case digits
+
+ private:
+  XXH3_state_s* state_;
+};
+
+std::string hash_text(const std::string& text);
+
+/// A new file; fails if there is one of that name. The destructor closes and leaves it.
+class NewFile {
+ public:
+  explicit NewFile(std::string path);
+  ~NewFile();
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  /// Takes the space on the disk now, where the file system can.
+  void reserve(int64_t bytes);
+  void write(const void* data, int64_t bytes);
+  void sync();
+  void close();  ///< reports what close() reports
+  int64_t bytes() const { return bytes_; }
+  std::string hash() const { return hasher_.hex(); }  ///< of everything written
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  int64_t bytes_ = 0;
+  Hasher hasher_;
+};
+
+/// A file open for reading; reads are pread and may run on several threads.
+class ReadFile {
+ public:
+  explicit ReadFile(std::string path);
+  ~ReadFile();
+  ReadFile(const ReadFile&) = delete;
+  ReadFile& operator=(const ReadFile&) = delete;
+  int64_t size() const { return size_; }
+  const std::string& path() const { return path_; }
+  void read(void* to, int64_t offset, int64_t bytes) const;
+  std::string hash() const;  ///< of the whole file
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  int64_t size_ = 0;
+};
+
+std::string read_text_file(const std::string& path, int64_t most_bytes);
+/// A new file with this text, on the disk.
+void write_text_file(const std::string& path, const std::string& text);
+void make_folders(const std::string& path);
+void sync_folder(const std::string& path);
+void rename_path(const std::string& from, const std::string& to);
+/// `from` takes the name `to`; what was there, if anything, takes the name `from`. One atomic step where the file
+/// system can exchange names.
+void put_in_place(const std::string& from, const std::string& to);
+/// Removes a folder and what is in it; missing parts are no error.
+void remove_folder(const std::string& path);
+bool path_exists(const std::string& path);
+int64_t file_size(const std::string& path);  ///< -1: there is none
+/// Names in a folder, sorted; empty when there is no folder.
+std::vector<std::string> list_folder(const std::string& path);
+/// Bytes that this user can still write on the file system of `path`.
+int64_t free_bytes(const std::string& path);
+std::string bytes_text(int64_t bytes);  ///< "1.5 GiB"
+
+/// An advisory lock on a file, held until destruction, so that two runs do not write into one folder.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace ltrain

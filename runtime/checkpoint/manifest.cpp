@@ -1,0 +1,236 @@
+#include "runtime/checkpoint/manifest.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "runtime/checkpoint/safetensors.h"
+
+namespace ltrain {
+
+namespace {
+
+using nlohmann::json;
+
+/// Reads objects strictly: every key must be taken, every value must have its type.
+class Object {
+ public:
+  Object(const json& v, std::string where) : v_(v), where_(std::move(where)) {
+    if (!v_.is_object()) bad("is not an object");
+  }
+  /// Every key has been taken.
+  void done() const {
+    for (const auto& [key, unused] : v_.items())
+      if (!taken_.count(key)) bad("has the unknown key \"" + key.substr(0, 60) + "\"");
+  }
+  const json& get(const char* key) {
+    auto it = v_.find(key);
+    if (it == v_.end()) bad(std::string("lacks \"") + key + "\"");
+    taken_.insert(key);
+    return *it;
+  }
+  int64_t integer(const char* key, int64_t low = 0) {
+    const json& v = get(key);
+    if (!v.is_number_integer() || (v.is_number_unsigned() && v.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) ||
+        v.get<int64_t>() < low)
+      bad(std::string("\"") + key + "\" is not a whole number from " + std::to_string(low));
+    return v.get<int64_t>();
+  }
+  /// null stands for a value that is not finite.
+  double number(const char* key) {
+    const json& v = get(key);
+    if (v.is_null()) return std::nan("");
+    if (!v.is_number()) bad(std::string("\"") + key + "\" is not a number");
+    return v.get<double>();
+  }
+  bool truth(const char* key) {
+    const json& v = get(key);
+    if (!v.is_boolean()) bad(std::string("\"") + key + "\" is not true or false");
+    return v.get<bool>();
+  }
+  std::string text(const char* key) {
+    const json& v = get(key);
+    if (!v.is_string()) bad(std::string("\"") + key + "\" is not a text");
+    return v.get<std::string>();
+  }
+  Shape shape(const char* key) {
+    const json& v = get(key);
+    if (!v.is_array() || v.size() > 5) bad(std::string("\"") + key + "\" is not a list of at most 5 dims");
+    Shape s;
+    for (const json& d : v) {
+      if (!d.is_number_unsigned() || d.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
+        bad(std::string("\"") + key + "\" has a dim that is not a whole number");
+      s.dims[s.rank++] = d.get<int64_t>();
+    }
+    return s;
+  }
+  [[noreturn]] void bad(const std::string& what) const { fail(ExitCode::storage, "{}: {}", where_, what); }
+
+ private:
+  const json& v_;
+  std::string where_;
+  std::set<std::string> taken_;
+};
+
+json shape_json(const Shape& s) {
+  json list = json::array();
+  for (int i = 0; i < s.rank; ++i) list.push_back(s[i]);
+  return list;
+}
+
+json number_json(double v) { return std::isfinite(v) ? json(v) : json(nullptr); }
+
+json tensors_json(const std::map<std::string, TensorParts>& tensors) {
+  json all = json::object();
+  for (const auto& [name, t] : tensors) {
+    json pieces = json::array();
+    for (const Piece& p : t.pieces)
+      pieces.push_back({{"file", p.file}, {"key", p.key}, {"offset", shape_json(p.slice.offset)},
+                        {"extent", shape_json(p.slice.extent)}, {"begin", p.slice.begin}, {"end", p.slice.end}});
+    all[name] = {{"dtype", safetensors_dtype(t.dtype)}, {"shape", shape_json(t.shape)}, {"pieces", pieces}};
+  }
+  return all;
+}
+
+std::map<std::string, TensorParts> read_tensors(const json& v, const std::string& where, int file_count) {
+  if (!v.is_object()) fail(ExitCode::storage, "{}: \"tensors\" is not an object", where);
+  std::map<std::string, TensorParts> tensors;
+  for (const auto& [name, value] : v.items()) {
+    const std::string at = where + ": tensor \"" + name.substr(0, 120) + "\"";
+    Object o(value, at);
+    TensorParts t;
+    const std::string dtype = o.text("dtype");
+    const auto known = dtype_from_safetensors(dtype);
+    if (!known) o.bad("has the unknown dtype " + dtype.substr(0, 20));
+    t.dtype = *known;
+    t.shape = o.shape("shape");
+    const json& pieces = o.get("pieces");
+    if (!pieces.is_array()) o.bad("\"pieces\" is not a list");
+    for (const json& piece : pieces) {
+      Object p(piece, at);
+      Piece out;
+      out.file = static_cast<int>(std::min<int64_t>(p.integer("file"), INT32_MAX));
+      if (out.file >= file_count) p.bad(fmt::format("lies in file number {} of {}", out.file, file_count));
+      out.key = p.text("key");
+      out.slice.global = t.shape;
+      out.slice.offset = p.shape("offset");
+      out.slice.extent = p.shape("extent");
+      out.slice.begin = p.integer("begin");
+      out.slice.end = p.integer("end");
+      if (const std::string wrong = invalid_slice(out.slice); !wrong.empty()) p.bad("has a bad piece: " + wrong);
+      p.done();
+      t.pieces.push_back(std::move(out));
+    }
+    o.done();
+    tensors.emplace(name, std::move(t));
+  }
+  return tensors;
+}
+
+json parse(const std::string& text, const std::string& path) {
+  std::vector<std::set<std::string>> keys;
+  bool twice = false, deep = false;
+  const auto watch = [&](int depth, json::parse_event_t event, json& value) {
+    deep = deep || depth > 8;
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) twice = true;
+    return !deep;
+  };
+  json v = json::parse(text, watch, /*allow_exceptions=*/false);
+  if (deep || v.is_discarded()) fail(ExitCode::storage, "{}: not JSON", path);
+  if (twice) fail(ExitCode::storage, "{}: a key stands twice in one object", path);
+  return v;
+}
+
+bool is_hash(const std::string& s) {
+  return s.size() == 32 && s.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+}  // namespace
+
+int64_t Manifest::bytes() const {
+  int64_t n = 0;
+  for (const FileRecord& f : files) n += f.bytes;
+  return n;
+}
+
+std::string shard_name(int index, int count) { return fmt::format("shard-{:05d}-of-{:05d}.safetensors", index, count); }
+
+std::string manifest_to_json(const Manifest& m) {
+  const CheckpointInfo& i = m.info;
+  json model = json::object(), files = json::array();
+  for (const auto& [key, value] : i.model) model[key] = value;
+  for (const FileRecord& f : m.files) files.push_back({{"name", f.name}, {"bytes", f.bytes}, {"xxh3_128", f.hash}});
+  const json root = {{"format", "ltrain-checkpoint"}, {"version", kManifestVersion}, {"step", i.step},
+                     {"data_cursor", i.data_cursor}, {"consumed_tokens", i.consumed_tokens}, {"seed", i.seed},
+                     {"loss", number_json(i.loss)}, {"grad_norm", number_json(i.grad_norm)}, {"healthy", i.healthy},
+                     {"model", model}, {"recipe", i.recipe}, {"files", files}, {"tensors", tensors_json(m.tensors)}};
+  return root.dump(1) + "\n";
+}
+
+Manifest manifest_from_json(const std::string& text, const std::string& path) {
+  const json root = parse(text, path);
+  Object o(root, path);
+  if (o.text("format") != "ltrain-checkpoint") o.bad("is not the manifest of an ltrain checkpoint");
+  if (const int64_t version = o.integer("version"); version != kManifestVersion) {
+    // Another version may have other keys: name it before anything else is judged.
+    fail(ExitCode::storage, "{}: format version {}, this ltrain reads version {}; {}", path, version, kManifestVersion,
+         version > kManifestVersion ? "use the ltrain that wrote it, or a newer one" : "no such version was ever written");
+  }
+  Manifest m;
+  CheckpointInfo& i = m.info;
+  i.step = o.integer("step");
+  i.data_cursor = o.integer("data_cursor");
+  i.consumed_tokens = o.integer("consumed_tokens");
+  i.seed = o.integer("seed");
+  i.loss = o.number("loss");
+  i.grad_norm = o.number("grad_norm");
+  i.healthy = o.truth("healthy");
+  i.recipe = o.text("recipe");
+  const json& model = o.get("model");
+  if (!model.is_object()) o.bad("\"model\" is not an object");
+  for (const auto& [key, value] : model.items()) {
+    if (!value.is_string()) o.bad("\"model\" has a value that is not a text");
+    i.model.emplace_back(key, value.get<std::string>());
+  }
+  const json& files = o.get("files");
+  if (!files.is_array()) o.bad("\"files\" is not a list");
+  for (const json& file : files) {
+    Object f(file, path + ": a file");
+    FileRecord r{f.text("name"), f.integer("bytes"), f.text("xxh3_128")};
+    // No path out of the folder.
+    if (r.name != shard_name(static_cast<int>(m.files.size()), static_cast<int>(files.size()))) f.bad("has an unexpected name");
+    if (!is_hash(r.hash)) f.bad("has no xxh3-128 hash");
+    f.done();
+    m.files.push_back(std::move(r));
+  }
+  m.tensors = read_tensors(o.get("tensors"), path, static_cast<int>(m.files.size()));
+  o.done();
+  if (const std::string wrong = untiled(m); !wrong.empty()) o.bad(wrong);
+  return m;
+}
+
+std::string untiled(const Manifest& m) {
+  for (const auto& [name, t] : m.tensors) {
+    int64_t sum = 0;
+    const int64_t whole = checked_elements(t.shape);
+    for (size_t i = 0; i < t.pieces.size(); ++i) {
+      const Slice& a = t.pieces[i].slice;
+      if (__builtin_add_overflow(sum, a.elements(), &sum)) sum = INT64_MAX;
+      for (size_t j = 0; j < i && a.elements() > 0; ++j)
+        if (common_elements(a, t.pieces[j].slice) > 0)
+          return fmt::format("tensor \"{}\": two pieces overlap: {} and {}", name, to_string(t.pieces[j].slice), to_string(a));
+    }
+    if (sum != whole) return fmt::format("tensor \"{}\" {}: its pieces hold {} of {} elements", name, to_string(t.shape), sum, whole);
+  }
+  return "";
+}
+
+std::string pieces_to_json(const std::map<std::string, TensorParts>& tensors) { return tensors_json(tensors).dump(); }
+
+std::map<std::string, TensorParts> pieces_from_json(const std::string& text, const std::string& path, int file_count) {
+  return read_tensors(parse(text, path), path, file_count);
+}
+
+}  // namespace ltrain

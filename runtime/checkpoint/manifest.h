@@ -1,0 +1,69 @@
+// What a checkpoint holds: the state of training, and where each part of each tensor lies. It knows of ranks only that
+// there are several files.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/core/dtype.h"
+#include "parallel/sharding.h"
+
+namespace ltrain {
+
+/// The state that is not tensors. Saving and loading go through the one list in manifest.cpp.
+struct CheckpointInfo {
+  int64_t step = 0;             ///< optimizer steps done
+  int64_t data_cursor = 0;      ///< global index of the next sample
+  int64_t consumed_tokens = 0;
+  int64_t seed = 0;             ///< the generator is a function of (seed, name or step, element): no other state
+  double loss = 0;              ///< of the last step
+  double grad_norm = 0;         ///< of the last step
+  bool healthy = true;          ///< loss, gradient norm and state are finite; a save sets it false when the first two are not
+  std::vector<std::pair<std::string, std::string>> model;  ///< model_settings() of the recipe
+  std::string recipe;           ///< the resolved recipe, YAML
+};
+
+/// A part of a logical tensor, stored under `key` in file number `file`.
+struct Piece {
+  int file = 0;
+  std::string key;
+  Slice slice;
+};
+
+struct TensorParts {
+  DType dtype = DType::f32;
+  Shape shape;
+  std::vector<Piece> pieces;
+};
+
+struct FileRecord {
+  std::string name;
+  int64_t bytes = 0;
+  std::string hash;  ///< xxh3-128 of the whole file
+};
+
+struct Manifest {
+  CheckpointInfo info;
+  std::vector<FileRecord> files;
+  std::map<std::string, TensorParts> tensors;
+  int64_t bytes() const;  ///< of all files
+};
+
+inline constexpr int kManifestVersion = 1;
+inline constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
+
+std::string manifest_to_json(const Manifest& manifest);
+/// Strict; `path` is for messages. Error (storage) on anything unexpected, a newer version included.
+Manifest manifest_from_json(const std::string& text, const std::string& path);
+/// "" or why the pieces do not make up every tensor exactly once.
+std::string untiled(const Manifest& manifest);
+
+/// The slices that a rank writes, for the other ranks: a JSON list, and back.
+std::string pieces_to_json(const std::map<std::string, TensorParts>& tensors);
+std::map<std::string, TensorParts> pieces_from_json(const std::string& text, const std::string& path, int file_count);
+
+std::string shard_name(int index, int count);  ///< "shard-00000-of-00002.safetensors"
+
+}  // namespace ltrain

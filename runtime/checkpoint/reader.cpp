@@ -1,0 +1,248 @@
+#include "runtime/checkpoint/reader.h"
+
+#include <cstring>
+
+#include "runtime/checkpoint/agree.h"
+#include "runtime/checkpoint/store.h"
+
+namespace ltrain {
+
+namespace {
+
+/// What rank 0 proposes: a checkpoint, a fresh start, or the end.
+struct Proposal {
+  enum Kind { take, fresh, error } kind = fresh;
+  std::string text;  // path, note or error
+};
+
+std::string encode(const Proposal& p) { return std::string(1, static_cast<char>('0' + p.kind)) + p.text; }
+Proposal decode(const std::string& text) { return {static_cast<Proposal::Kind>(text.at(0) - '0'), text.substr(1)}; }
+
+std::string list_rejections(const std::vector<std::string>& rejected) {
+  std::string text;
+  for (const std::string& r : rejected) text += "\n  " + r;
+  return text;
+}
+
+bool is_one_checkpoint(const std::string& path) {
+  return path_exists(path + "/" + kManifestFile) || path_exists(path + "/" + kCommitFile);
+}
+
+/// Walks over the candidates of rank 0, from the newest on.
+class Search {
+ public:
+  explicit Search(const ResumeOptions& o) : explicit_(o.resume != "auto") {
+    folder_ = explicit_ ? o.resume : o.folder;
+    while (folder_.size() > 1 && folder_.back() == '/') folder_.pop_back();
+    if (explicit_ && !path_exists(folder_)) {
+      missing_ = true;
+    } else if (explicit_ && is_one_checkpoint(folder_)) {
+      single_ = true;
+      Candidate c;
+      c.path = folder_;
+      try {
+        c.manifest = read_committed(folder_);
+      } catch (const Error& e) {
+        c.error = e.what();
+      }
+      candidates_.push_back(std::move(c));
+    } else {
+      candidates_ = list_checkpoints(folder_);
+    }
+  }
+
+  void reject(const std::string& why) { rejected_.push_back(why); }
+  const std::vector<std::string>& rejected() const { return rejected_; }
+
+  Proposal next() {
+    if (missing_) return {Proposal::error, fmt::format("checkpoint.resume = {}: there is no such file or folder", folder_)};
+    for (; at_ < candidates_.size(); ++at_) {
+      const Candidate& c = candidates_[at_];
+      if (!c.error.empty()) {
+        reject(c.error);
+      } else if (!c.manifest.info.healthy && !single_) {
+        reject(fmt::format("{}: its loss or gradient norm is not finite; name it in checkpoint.resume to take it anyway", c.path));
+      } else {
+        ++at_;
+        return {Proposal::take, c.path};
+      }
+    }
+    if (candidates_.empty() && !explicit_)
+      return {Proposal::fresh, fmt::format("{}: no checkpoints: a fresh start", folder_)};
+    if (candidates_.empty())
+      return {Proposal::error, fmt::format("checkpoint.resume = {}: there is no checkpoint in it", folder_)};
+    return {Proposal::error,
+            fmt::format("{}: no checkpoint can be used{}\nTo start afresh, set checkpoint.resume: never", folder_,
+                        list_rejections(rejected_))};
+  }
+
+ private:
+  bool explicit_ = false, missing_ = false, single_ = false;
+  std::string folder_;
+  std::vector<Candidate> candidates_;
+  std::vector<std::string> rejected_;
+  size_t at_ = 0;
+};
+
+/// This rank's share of the files; "" or what is wrong.
+std::string verify_share(const std::string& path, const Manifest& m, int rank, int world) {
+  try {
+    for (int i = rank; i < static_cast<int>(m.files.size()); i += world) verify_file(path, m, i);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string model_mismatch(const std::vector<std::pair<std::string, std::string>>& checkpoint,
+                           const std::vector<std::pair<std::string, std::string>>& recipe) {
+  const auto harmless = [](const std::string& key) {
+    return key == "embd_pdrop" || key == "attn_pdrop" || key == "resid_pdrop" || key == "initializer_range";
+  };
+  const std::map<std::string, std::string> a(checkpoint.begin(), checkpoint.end()), b(recipe.begin(), recipe.end());
+  std::string text;
+  const auto add = [&](const std::string& key, const std::string& in_checkpoint, const std::string& in_recipe) {
+    text += fmt::format("{}{} is {} in the checkpoint and {} in the recipe", text.empty() ? "" : "; ", key, in_checkpoint, in_recipe);
+  };
+  for (const auto& [key, value] : a) {
+    auto it = b.find(key);
+    if (harmless(key) || (it != b.end() && it->second == value)) continue;
+    add(key, value, it == b.end() ? "absent" : it->second);
+  }
+  for (const auto& [key, value] : b)
+    if (!harmless(key) && !a.count(key)) add(key, "absent", value);
+  return text;
+}
+
+CheckpointReader::CheckpointReader(std::string path, Manifest manifest)
+    : path_(std::move(path)), manifest_(std::move(manifest)), files_(manifest_.files.size()) {}
+
+std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& options, Communicator& control, Stream& stream,
+                                                         std::vector<std::string>& notes) {
+  if (options.resume == "never") {
+    notes.push_back("checkpoint.resume: never: a fresh start");
+    return nullptr;
+  }
+  const int rank = control.rank(), world = control.size();
+  std::unique_ptr<Search> search;
+  while (true) {
+    Proposal proposal;
+    if (rank == 0) {
+      try {
+        if (!search) search = std::make_unique<Search>(options);
+        proposal = search->next();
+      } catch (const Error& e) {
+        proposal = {Proposal::error, e.what()};
+      }
+    }
+    proposal = decode(broadcast_text(control, stream, encode(proposal)));
+    if (proposal.kind == Proposal::error) throw Error(ExitCode::storage, proposal.text);
+    if (proposal.kind == Proposal::fresh) {
+      notes.push_back(proposal.text);
+      return nullptr;
+    }
+    // Every rank reads the manifest itself and hashes its share of the files; one objection rejects it for all.
+    Manifest manifest;
+    std::string objection;
+    try {
+      manifest = read_committed(proposal.text);
+      if (options.verify_hashes) objection = verify_share(proposal.text, manifest, rank, world);
+    } catch (const Error& e) {
+      objection = e.what();
+    }
+    std::string first;
+    for (const std::string& o : gather_texts(control, stream, objection))
+      if (first.empty()) first = o;
+    if (!first.empty()) {
+      if (search) search->reject(first);
+      continue;
+    }
+    if (!options.model.empty())
+      if (const std::string differs = model_mismatch(manifest.info.model, options.model); !differs.empty())
+        fail(ExitCode::usage, "{}: is of another model: {}; make the recipe agree, or choose another output_dir", proposal.text, differs);
+    const std::string rejected = broadcast_text(control, stream, search ? list_rejections(search->rejected()) : "");
+    if (!rejected.empty()) notes.push_back(fmt::format("newer checkpoints that cannot be used:{}", rejected));
+    notes.push_back(fmt::format("resuming from {}, step {}{}", proposal.text, manifest.info.step,
+                                options.verify_hashes ? ", all hashes verified" : ""));
+    return std::unique_ptr<CheckpointReader>(new CheckpointReader(proposal.text, std::move(manifest)));
+  }
+}
+
+const SafetensorsFile& CheckpointReader::file(int index) {
+  if (!files_[index]) files_[index] = std::make_unique<SafetensorsFile>(path_ + "/" + manifest_.files[index].name);
+  return *files_[index];
+}
+
+void CheckpointReader::read(const std::string& name, DType dtype, const Slice& slice, void* to) {
+  auto it = manifest_.tensors.find(name);
+  if (it == manifest_.tensors.end()) fail(ExitCode::storage, "{}: has no tensor \"{}\"", path_, name);
+  const TensorParts& t = it->second;
+  if (!(t.shape == slice.global) || t.dtype != dtype)
+    fail(ExitCode::storage, "{}: tensor \"{}\" is {} {}, and {} {} is wanted", path_, name, dtype_name(t.dtype), to_string(t.shape),
+         dtype_name(dtype), to_string(slice.global));
+  const int64_t size = dtype_size(dtype);
+  constexpr int64_t kGap = 64 << 10;     // bytes between two runs that are cheaper to read than to skip
+  constexpr int64_t kBuffer = 8 << 20;
+  int64_t filled = 0;
+  for (const Piece& piece : t.pieces) {
+    if (common_elements(piece.slice, slice) == 0) continue;
+    const SafetensorsFile& f = file(piece.file);
+    const SafetensorsEntry* entry = f.find(piece.key);
+    if (!entry || entry->dtype != safetensors_dtype(dtype) || entry->end - entry->begin != piece.slice.elements() * size)
+      fail(ExitCode::storage, "{}: has no piece \"{}\" of the type and size that the manifest gives", f.path(), piece.key);
+    // Runs that lie close together in the file are fetched by one read and scattered from a buffer.
+    struct Copy {
+      int64_t from, to, count;
+    };
+    std::vector<Copy> batch;
+    const auto flush = [&] {
+      if (batch.empty()) return;
+      const int64_t begin = batch.front().from * size, end = (batch.back().from + batch.back().count) * size;
+      if (batch.size() == 1) {
+        f.read(*entry, begin, end - begin, static_cast<char*>(to) + batch[0].to * size);
+      } else {
+        buffer_.resize(static_cast<size_t>(end - begin));
+        f.read(*entry, begin, end - begin, buffer_.data());
+        for (const Copy& c : batch)
+          std::memcpy(static_cast<char*>(to) + c.to * size, buffer_.data() + c.from * size - begin, static_cast<size_t>(c.count * size));
+      }
+      bytes_read_ += end - begin;
+      batch.clear();
+    };
+    for_each_common(piece.slice, slice, [&](int64_t from, int64_t into, int64_t count) {
+      filled += count;
+      if (!batch.empty()) {
+        Copy& last = batch.back();
+        if (last.from + last.count == from && last.to + last.count == into && batch.size() == 1) {
+          last.count += count;  // one run for the file and for memory
+          return;
+        }
+        const int64_t gap = (from - last.from - last.count) * size, span = (from + count - batch.front().from) * size;
+        if (gap > kGap || span > kBuffer) flush();
+      }
+      batch.push_back({from, into, count});
+    });
+    flush();
+  }
+  // The pieces tile the tensor (checked when the manifest was read), so this is a defect and not damage.
+  LT_CHECK(filled == slice.elements(), "{}: {} of {} elements of {}", path_, filled, slice.elements(), name);
+  elements_read_[name] += filled;
+}
+
+void CheckpointReader::finish(Communicator& control, Stream& stream, const std::function<bool(const std::string&)>& needed) {
+  std::vector<int64_t> counts;
+  for (const auto& [name, t] : manifest_.tensors) counts.push_back(elements_read_[name]);
+  sum_over(control, stream, counts);
+  std::string left;
+  int64_t n = 0, i = 0;
+  for (const auto& [name, t] : manifest_.tensors) {
+    const int64_t count = counts[static_cast<size_t>(i++)], all = t.shape.elements();
+    if (count >= all || (needed && !needed(name))) continue;
+    if (++n <= 5) left += fmt::format("{}\"{}\" {} ({} of {} elements read)", left.empty() ? "" : ", ", name, to_string(t.shape), count, all);
+  }
+  if (n > 0) fail(ExitCode::storage, "{}: {} tensors of the checkpoint have no place in this run: {}{}", path_, n, left, n > 5 ? ", ..." : "");
+}
+
+}  // namespace ltrain

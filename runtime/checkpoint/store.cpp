@@ -1,0 +1,151 @@
+#include "runtime/checkpoint/store.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/fault_point.h"
+#include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/safetensors.h"
+
+namespace ltrain {
+
+namespace {
+
+const std::string kTemporary = ".tmp-";
+
+bool is_debris(const std::string& name) {
+  return name.compare(0, 5, "step-") == 0 && name.find(kTemporary) != std::string::npos;
+}
+/// The manifest's step; of what has no manifest to believe, the step of its name, so that it is judged in its place.
+int64_t order_step(const Candidate& c) {
+  if (c.error.empty()) return c.manifest.info.step;
+  int64_t step = -1;
+  std::from_chars(c.name.data() + 5, c.name.data() + c.name.size(), step);
+  return step;
+}
+bool is_candidate(const std::string& name) { return name.compare(0, 5, "step-") == 0 && !is_debris(name); }
+
+}  // namespace
+
+std::string checkpoint_name(int64_t step) { return fmt::format("step-{:08d}", step); }
+
+std::string commit_record(const std::string& manifest_text) {
+  return fmt::format("ltrain-commit 1\nmanifest {} bytes xxh3_128 {}\n", manifest_text.size(), hash_text(manifest_text));
+}
+
+Manifest read_committed(const std::string& checkpoint) {
+  const std::string commit_path = checkpoint + "/" + kCommitFile, manifest_path = checkpoint + "/" + kManifestFile;
+  if (!path_exists(commit_path))
+    fail(ExitCode::storage, "{}: no {} record: the save was not finished", checkpoint, kCommitFile);
+  const std::string commit = read_text_file(commit_path, 4096);
+  if (!path_exists(manifest_path)) fail(ExitCode::storage, "{}: missing, though the checkpoint is committed", manifest_path);
+  const std::string text = read_text_file(manifest_path, kMaxManifestBytes);
+  if (const std::string expected = commit_record(text); commit != expected) {
+    if (commit.compare(0, 16, "ltrain-commit 1\n") != 0)
+      fail(ExitCode::storage, "{}: not a commit record of version 1: damaged, or from a newer ltrain", commit_path);
+    fail(ExitCode::storage, "{}: does not match {}: the hash of its {} bytes is {}; one of the two is damaged", commit_path,
+         kManifestFile, text.size(), hash_text(text));
+  }
+  Manifest m = manifest_from_json(text, manifest_path);
+  for (const FileRecord& f : m.files) {
+    const std::string path = checkpoint + "/" + f.name;
+    const int64_t bytes = file_size(path);
+    if (bytes < 0) fail(ExitCode::storage, "{}: missing", path);
+    if (bytes != f.bytes) fail(ExitCode::storage, "{}: {} bytes, the manifest says {}", path, bytes, f.bytes);
+  }
+  return m;
+}
+
+void verify_file(const std::string& checkpoint, const Manifest& m, int index) {
+  const FileRecord& f = m.files.at(index);
+  const std::string path = checkpoint + "/" + f.name;
+  const SafetensorsFile file(path);
+  if (const std::string hash = file.file().hash(); hash != f.hash)
+    fail(ExitCode::storage, "{}: its xxh3-128 is {}, the manifest says {}: the file is damaged", path, hash, f.hash);
+  for (const auto& [name, t] : m.tensors)
+    for (const Piece& p : t.pieces) {
+      if (p.file != index) continue;
+      const SafetensorsEntry* entry = file.find(p.key);
+      if (!entry) fail(ExitCode::storage, "{}: has no tensor \"{}\", where the manifest puts a piece of {}", path, p.key, name);
+      if (entry->dtype != safetensors_dtype(t.dtype) || entry->end - entry->begin != p.slice.elements() * dtype_size(t.dtype))
+        fail(ExitCode::storage, "{}: tensor \"{}\" is {} bytes of {}, the manifest says {} of {}", path, p.key,
+             entry->end - entry->begin, entry->dtype, p.slice.elements() * dtype_size(t.dtype), safetensors_dtype(t.dtype));
+    }
+}
+
+std::vector<Candidate> list_checkpoints(const std::string& folder) {
+  std::vector<Candidate> found;
+  for (const std::string& name : list_folder(folder)) {
+    if (!is_candidate(name)) continue;
+    Candidate c;
+    c.name = name;
+    c.path = folder + "/" + name;
+    c.pinned = path_exists(c.path + "/" + kPinFile);
+    try {
+      c.manifest = read_committed(c.path);
+      if (name != checkpoint_name(c.manifest.info.step)) c.note = fmt::format("the manifest says step {}", c.manifest.info.step);
+    } catch (const Error& e) {
+      c.error = e.what();
+    }
+    found.push_back(std::move(c));
+  }
+  std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
+    return order_step(a) > order_step(b);
+  });
+  return found;
+}
+
+std::vector<std::string> sweep_debris(const std::string& folder) {
+  std::vector<std::string> removed;
+  for (const std::string& name : list_folder(folder)) {
+    if (!is_debris(name)) continue;
+    remove_folder(folder + "/" + name);
+    removed.push_back(name);
+  }
+  return removed;
+}
+
+std::vector<std::string> rotate(const std::string& folder, int64_t keep) {
+  if (keep <= 0) return {};
+  keep = std::max<int64_t>(keep, 2);
+  std::vector<const Candidate*> old;
+  const std::vector<Candidate> all = list_checkpoints(folder);
+  int64_t healthy = 0;
+  bool newest = true;
+  for (const Candidate& c : all) {
+    if (!c.error.empty()) continue;
+    const bool counts = c.manifest.info.healthy;
+    const bool kept = newest || (counts && healthy < keep);
+    healthy += counts;
+    newest = false;
+    if (!kept && !c.pinned) old.push_back(&c);
+  }
+  std::reverse(old.begin(), old.end());
+  std::vector<std::string> removed;
+  for (const Candidate* c : old) {
+    LT_FAULT_POINT("checkpoint.before_delete");
+    // Without its name first, so that a deletion that dies half-way leaves debris and no broken checkpoint.
+    const std::string doomed = c->path + kTemporary + "delete-" + std::to_string(getpid());
+    rename_path(c->path, doomed);
+    LT_FAULT_POINT("checkpoint.mid_delete");
+    remove_folder(doomed);
+    removed.push_back(c->name);
+  }
+  if (!removed.empty()) sync_folder(folder);
+  return removed;
+}
+
+int64_t folder_bytes(const std::string& folder) {
+  int64_t bytes = 0;
+  for (const std::string& name : list_folder(folder)) {
+    if (name.compare(0, 5, "step-") != 0) continue;
+    for (const std::string& file : list_folder(folder + "/" + name))
+      bytes += std::max<int64_t>(0, file_size(folder + "/" + name + "/" + file));
+  }
+  return bytes;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,353 @@
+#include "runtime/checkpoint/writer.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <random>
+
+#include "kernels/core/fault_point.h"
+#include "runtime/checkpoint/agree.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/store.h"
+
+namespace ltrain {
+
+namespace {
+
+constexpr int64_t kAlign = 64;
+constexpr int64_t kReserve = 1 << 20;  // beyond the shards: manifest, folders
+
+using Clock = std::chrono::steady_clock;
+double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+int64_t slice_bytes(const StateSlice& s) { return s.slice.elements() * dtype_size(s.dtype); }
+int64_t staged(const StateSlice& s) { return (slice_bytes(s) + kAlign - 1) / kAlign * kAlign; }
+
+struct Skipped {};  ///< an injected fault: claims a shard that was never written
+
+std::string host_name() {
+  char host[64] = "?";
+  gethostname(host, sizeof host - 1);
+  return host;
+}
+
+std::string make_nonce() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}", device(), device());
+}
+
+/// First word "ok" or "error", then the rest: what ranks send each other.
+std::string ok_text(const std::string& rest) { return "ok " + rest; }
+std::string error_text(const std::string& rest) { return "error " + rest; }
+bool is_ok(const std::string& text) { return text.compare(0, 3, "ok ") == 0; }
+std::string rest_of(const std::string& text) { return text.substr(text.find(' ') + 1); }
+
+/// Errors of all ranks, equal ones folded: "rank 1 on host7: ...".
+std::string join_errors(const std::vector<std::string>& texts) {
+  std::string all;
+  std::map<std::string, std::vector<size_t>> who;
+  for (size_t r = 0; r < texts.size(); ++r)
+    if (!is_ok(texts[r])) who[rest_of(texts[r])].push_back(r);
+  for (const auto& [error, ranks] : who)
+    all += fmt::format("{}rank {}{}: {}", all.empty() ? "" : "; ", ranks[0],
+                       ranks.size() > 1 ? fmt::format(" and {} more", ranks.size() - 1) : "", error);
+  return all;
+}
+
+}  // namespace
+
+struct CheckpointWriter::Shared {
+  std::mutex mutex;
+  std::vector<SaveReport> reports;
+  bool running = false;
+  int64_t running_step = 0;
+};
+
+int64_t CheckpointWriter::staging_bytes(const std::vector<StateSlice>& slices) {
+  int64_t n = 0;
+  for (const StateSlice& s : slices) n += staged(s);
+  return n;
+}
+
+CheckpointWriter::CheckpointWriter(CheckpointOptions options, const std::vector<StateSlice>& slices, Communicator& control,
+                                   Stream& stream)
+    : options_(std::move(options)), control_(control), stream_(stream), slices_(slices), shared_(std::make_unique<Shared>()) {
+  // A shard beyond `ulimit -f` is then an error of write() and not the end of the process.
+  signal(SIGXFSZ, SIG_IGN);
+  char* at = static_cast<char*>(options_.staging);
+  if (!at) {
+    const int64_t bytes = staging_bytes(slices_);
+    own_staging_ = std::make_unique<char[]>(static_cast<size_t>(bytes));  // zeroed, so that its pages are there
+    at = own_staging_.get();
+  }
+  std::map<std::string, int> seen;
+  for (StateSlice& s : slices_) {
+    LT_CHECK(invalid_slice(s.slice).empty(), "{}: {}", s.name, invalid_slice(s.slice));
+    s.data = at;
+    at += staged(s);
+    const int number = seen[s.name]++;
+    keys_.push_back(number == 0 ? s.name : fmt::format("{}#{}", s.name, number));
+  }
+  prepare();
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (thread_.joinable()) thread_.join();
+}
+
+/// Agrees on the plan: pieces of all ranks, tiling, space. Every rank throws when one has a reason to.
+void CheckpointWriter::prepare() {
+  const int rank = control_.rank(), world = control_.size();
+  std::vector<SafetensorsItem> items;
+  std::map<std::string, TensorParts> mine;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const StateSlice& s = slices_[i];
+    TensorParts& t = mine[s.name];
+    t.dtype = s.dtype;
+    t.shape = s.slice.global;
+    t.pieces.push_back({rank, keys_[i], s.slice});
+    items.push_back({keys_[i], s.dtype, {s.slice.elements()}, s.data});
+  }
+  shard_bytes_ = safetensors_size(items, {{"format", "pt"}});
+  total_bytes_ = sum_over(control_, stream_, shard_bytes_);
+  const std::vector<std::string> plans = gather_texts(control_, stream_, pieces_to_json(mine));
+  std::string verdict = ok_text("");
+  if (rank == 0) {
+    try {
+      for (int r = 0; r < world; ++r)
+        for (auto& [name, t] : pieces_from_json(plans[r], fmt::format("the plan of rank {}", r), world)) {
+          auto [it, fresh] = tensors_.emplace(name, t);
+          if (fresh) continue;
+          LT_CHECK(it->second.dtype == t.dtype && it->second.shape == t.shape, "tensor \"{}\" is {} {} on rank {} and {} {} before",
+                   name, dtype_name(t.dtype), to_string(t.shape), r, dtype_name(it->second.dtype), to_string(it->second.shape));
+          for (Piece& p : t.pieces) it->second.pieces.push_back(std::move(p));
+        }
+      const Manifest plan{{}, {}, tensors_};
+      if (const std::string wrong = untiled(plan); !wrong.empty())
+        fail(ExitCode::internal, "the ranks' slices do not make up the state: {}", wrong);
+      make_folders(options_.folder);
+      lock_ = std::make_unique<FolderLock>(options_.folder);
+      const std::vector<std::string> swept = sweep_debris(options_.folder);
+      for (const std::string& name : swept)
+        notes_.push_back(fmt::format("{}: removed {}, left by a save that did not finish", options_.folder, name));
+      // Rotation needs room for those that stay and the one that is being written.
+      int64_t count = options_.keep_latest > 0 ? std::max<int64_t>(options_.keep_latest, 2) + 1 : 1;
+      if (options_.planned_saves >= 0) count = std::min(count, options_.planned_saves);
+      const int64_t have = free_bytes(options_.folder), old = options_.keep_latest > 0 ? folder_bytes(options_.folder) : 0;
+      if (const int64_t need = count * (total_bytes_ + kReserve); need > have + old)
+        fail(ExitCode::storage,
+             "{}: {} checkpoints of {} need {}, and {} are free{}; free space there, lower checkpoint.keep_latest, or choose another "
+             "output_dir",
+             options_.folder, count, bytes_text(total_bytes_), bytes_text(need), bytes_text(have),
+             old > 0 ? fmt::format(" and {} are held by older checkpoints", bytes_text(old)) : "");
+    } catch (const Error& e) {
+      verdict = fmt::format("error {} {}", static_cast<int>(e.code()), e.what());
+      lock_.reset();
+    }
+  }
+  verdict = broadcast_text(control_, stream_, verdict);
+  if (!is_ok(verdict)) {
+    const std::string rest = rest_of(verdict);
+    throw Error(static_cast<ExitCode>(std::stoi(rest)), rest_of(rest));
+  }
+}
+
+void CheckpointWriter::save(const CheckpointInfo& info, const std::vector<StateSlice>& slices) {
+  const Clock::time_point start = Clock::now();
+  SaveReport report;
+  report.step = info.step;
+  report.path = options_.folder + "/" + checkpoint_name(info.step);
+  bool waited = false;
+  int64_t waited_for = 0;
+  {
+    std::lock_guard lock(shared_->mutex);
+    waited = shared_->running;
+    waited_for = shared_->running_step;
+  }
+  wait();
+  if (waited)
+    report.notes.push_back(fmt::format("waited {:.2f} s for the save of step {}: saves take longer than checkpoint.save_interval",
+                                       since(start), waited_for));
+  if (info.step == committed_step_) {
+    report.ok = true;
+    report.notes.push_back("this step is saved already");
+    std::lock_guard lock(shared_->mutex);
+    shared_->reports.push_back(std::move(report));
+    return;
+  }
+  LT_FAULT_POINT("checkpoint.snapshot");
+  LT_CHECK(slices.size() == slices_.size(), "a save of {} slices, {} are planned", slices.size(), slices_.size());
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const StateSlice& s = slices[i];
+    LT_CHECK(s.name == slices_[i].name && s.dtype == slices_[i].dtype && s.slice == slices_[i].slice,
+             "slice {} of a save is {} {}, planned is {} {}", i, s.name, to_string(s.slice), slices_[i].name, to_string(slices_[i].slice));
+    std::memcpy(const_cast<void*>(slices_[i].data), s.data, static_cast<size_t>(slice_bytes(s)));
+  }
+  report.stall_seconds = since(start);
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->running = true;
+    shared_->running_step = info.step;
+  }
+  if (options_.async_save) {
+    thread_ = std::thread([this, info, report = std::move(report)]() mutable { write(std::move(info), std::move(report)); });
+  } else {
+    write(info, std::move(report));
+  }
+}
+
+void CheckpointWriter::wait() {
+  if (thread_.joinable()) thread_.join();
+}
+
+std::vector<SaveReport> CheckpointWriter::take_reports() {
+  std::lock_guard lock(shared_->mutex);
+  return std::exchange(shared_->reports, {});
+}
+
+void CheckpointWriter::write(CheckpointInfo info, SaveReport report) {
+  const Clock::time_point start = Clock::now();
+  info.healthy = info.healthy && std::isfinite(info.loss) && std::isfinite(info.grad_norm);
+  try {
+    write_steps(info, report);
+  } catch (const std::exception& e) {  // the group itself failed: a peer is gone
+    report.ok = false;
+    report.error = e.what();
+  }
+  report.write_seconds = since(start);
+  if (!options_.async_save) report.stall_seconds += report.write_seconds;
+  if (report.ok) committed_step_ = info.step;
+  std::lock_guard lock(shared_->mutex);
+  shared_->running = false;
+  shared_->reports.push_back(std::move(report));
+}
+
+void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& report) {
+  const int rank = control_.rank(), world = control_.size();
+  // 1. Rank 0 makes the folder and tells its name.
+  std::string temporary, begin;
+  if (rank == 0) {
+    try {
+      temporary = fmt::format("{}.tmp-{}", report.path, make_nonce());
+      if (const int64_t have = free_bytes(options_.folder); have < total_bytes_ + kReserve)
+        fail(ExitCode::storage, "{}: a checkpoint of {} does not fit into the {} that are free; free space there, or lower "
+                                "checkpoint.keep_latest", options_.folder, bytes_text(total_bytes_), bytes_text(have));
+      make_folders(temporary);
+      begin = ok_text(temporary);
+    } catch (const Error& e) {
+      begin = error_text(e.what());
+    }
+  }
+  begin = broadcast_text(control_, stream_, begin);
+  if (!is_ok(begin)) {
+    report.error = rest_of(begin);
+    return;
+  }
+  temporary = rest_of(begin);
+
+  // 2. Every rank writes its shard, and says how it went whatever happened.
+  std::string entry;
+  try {
+    if (LT_FAULT_POINT("checkpoint.before_open") == FaultAction::skip) throw Skipped{};
+    NewFile file(temporary + "/" + shard_name(rank, world));
+    std::vector<SafetensorsItem> items;
+    for (size_t i = 0; i < slices_.size(); ++i) {
+      const Slice& s = slices_[i].slice;
+      std::vector<int64_t> shape{s.elements()};  // a whole box keeps its shape, so that any reader sees matrices
+      if (s.is_box()) shape.assign(s.extent.dims.begin(), s.extent.dims.begin() + s.extent.rank);
+      items.push_back({keys_[i], slices_[i].dtype, shape, slices_[i].data});
+    }
+    write_safetensors(file, items);
+    sync_folder(temporary);  // the name too, from this host
+    entry = ok_text(fmt::format("{} {}", file.bytes(), file.hash()));
+  } catch (const Skipped&) {
+    entry = ok_text(fmt::format("{} {:032x}", shard_bytes_, 0));
+  } catch (const std::exception& e) {
+    entry = error_text(fmt::format("on {}: {}", host_name(), e.what()));
+  }
+  const std::vector<std::string> entries = gather_texts(control_, stream_, entry);
+
+  // 3. Rank 0 commits, or cleans up.
+  std::string verdict;
+  if (rank == 0) {
+    std::string error = join_errors(entries);
+    if (error.empty()) error = commit(info, entries, temporary, report);
+    if (!error.empty()) {
+      try {
+        remove_folder(temporary);
+      } catch (const Error& e) {
+        error += std::string("; and the unfinished save stays: ") + e.what();
+      }
+    }
+    verdict = error.empty() ? ok_text(std::to_string(report.bytes)) : error_text(error);
+  }
+  verdict = broadcast_text(control_, stream_, verdict);
+  report.ok = is_ok(verdict);
+  if (report.ok)
+    report.bytes = std::stoll(rest_of(verdict));
+  else
+    report.error = rest_of(verdict);
+  LT_FAULT_POINT("checkpoint.done");
+
+  // 4. Only now that a newer one is committed may older ones go.
+  if (rank == 0 && report.ok) {
+    try {
+      for (const std::string& name : rotate(options_.folder, options_.keep_latest)) report.notes.push_back("rotation removed " + name);
+    } catch (const Error& e) {
+      report.notes.push_back(std::string("rotation failed: ") + e.what());
+    }
+  }
+}
+
+/// Returns "" or why it is not committed.
+std::string CheckpointWriter::commit(const CheckpointInfo& info, const std::vector<std::string>& entries,
+                                     const std::string& temporary, SaveReport& report) {
+  try {
+    LT_FAULT_POINT("checkpoint.before_manifest");
+    Manifest m;
+    m.info = info;
+    m.tensors = tensors_;
+    const int world = control_.size();
+    for (int r = 0; r < world; ++r) {
+      const std::string rest = rest_of(entries[r]);
+      FileRecord f{shard_name(r, world), std::stoll(rest), rest_of(rest)};
+      const int64_t bytes = file_size(temporary + "/" + f.name);
+      if (bytes < 0)
+        fail(ExitCode::storage, "{}: rank {} has written {}, and rank 0 does not see it: output_dir must be on a file system that "
+                                "all hosts share", temporary, r, f.name);
+      if (bytes != f.bytes)
+        fail(ExitCode::storage, "{}/{}: rank {} has written {} bytes, and rank 0 sees {}", temporary, f.name, r, f.bytes, bytes);
+      m.files.push_back(std::move(f));
+    }
+    const std::string text = manifest_to_json(m);
+    write_text_file(temporary + "/" + kManifestFile, text);
+    sync_folder(temporary);
+    LT_FAULT_POINT("checkpoint.after_manifest");
+    write_text_file(temporary + "/" + kCommitFile, commit_record(text));
+    sync_folder(temporary);
+    LT_FAULT_POINT("checkpoint.before_rename");
+    put_in_place(temporary, report.path);
+    report.bytes = m.bytes() + static_cast<int64_t>(text.size());
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  // It has its name: from here on it is committed, and what fails is worth a note only.
+  try {
+    LT_FAULT_POINT("checkpoint.after_rename");
+    sync_folder(options_.folder);
+    LT_FAULT_POINT("checkpoint.committed");
+    if (path_exists(temporary)) {  // what had this name before
+      remove_folder(temporary);
+      report.notes.push_back("replaced an earlier " + checkpoint_name(info.step));
+    }
+  } catch (const std::exception& e) {
+    report.notes.push_back(fmt::format("{} is complete, but: {}", report.path, e.what()));
+  }
+  return "";
+}
+
+}  // namespace ltrain

@@ -1,0 +1,208 @@
+#include "runtime/data/batch_loader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "kernels/core/error.h"
+#include "runtime/data/indexed_dataset.h"
+#include "runtime/data/sample_order.h"
+
+namespace ltrain::data {
+namespace {
+
+void check_options(const LoaderOptions& o, int64_t first_sample) {
+  auto at_least = [](const char* name, int64_t value, int64_t least) {
+    if (value < least) fail(ExitCode::usage, "data: {} is {}; it must be at least {}", name, value, least);
+  };
+  if (o.sources.empty()) fail(ExitCode::usage, "data: no source; name at least one token file");
+  at_least("seq_length", o.seq_length, 1);
+  at_least("micro_batch", o.micro_batch, 1);
+  at_least("global_batch", o.global_batch, 1);
+  at_least("vocab_size", o.vocab_size, 1);
+  at_least("prefetch", o.prefetch, 1);
+  at_least("dp_size", o.dp_size, 1);
+  at_least("dp_rank", o.dp_rank, 0);
+  at_least("eval_samples", o.eval_samples, 0);
+  at_least("first sample", first_sample, 0);
+  if (o.dp_rank >= o.dp_size) fail(ExitCode::usage, "data: dp_rank {} of {}", o.dp_rank, o.dp_size);
+  if (o.vocab_size > int64_t{1} << 31)
+    fail(ExitCode::usage, "data: vocab_size {}; at most 2^31", o.vocab_size);
+  if (o.global_batch % (o.micro_batch * o.dp_size) != 0)
+    fail(ExitCode::usage,
+         "data: global_batch {} is not a multiple of micro_batch {} x {} data-parallel ranks = {}; the next "
+         "that is: {}",
+         o.global_batch, o.micro_batch, o.dp_size, o.micro_batch * o.dp_size,
+         (o.global_batch / (o.micro_batch * o.dp_size) + 1) * o.micro_batch * o.dp_size);
+}
+
+std::vector<std::unique_ptr<IndexedDataset>> open_sources(const LoaderOptions& o) {
+  std::vector<std::unique_ptr<IndexedDataset>> sources;
+  for (const SourceSpec& s : o.sources) {
+    sources.push_back(std::make_unique<IndexedDataset>(s.path));
+    check_source(sources.back()->info(), o.vocab_size, o.seq_length);
+  }
+  return sources;
+}
+
+SampleOrder make_order(const LoaderOptions& o, const std::vector<std::unique_ptr<IndexedDataset>>& sources) {
+  std::vector<int64_t> samples;
+  std::vector<double> weights;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    samples.push_back(sources[i]->info().samples(o.seq_length));
+    weights.push_back(o.sources[i].weight);
+  }
+  return SampleOrder(std::move(samples), weights, o.seed, !o.eval);
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+struct BatchLoader::State {
+  LoaderOptions options;
+  int64_t first_sample, micro_steps;
+  std::vector<std::unique_ptr<IndexedDataset>> sources;
+  SampleOrder order;
+  int64_t eval_samples = 0;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Batch> ring;  // slots filled % size ... of which filled - taken are ready
+  int64_t filled = 0, taken = 0;
+  bool stop = false;
+  std::exception_ptr error;
+  double waited = 0;
+  std::thread thread;
+
+  State(const LoaderOptions& o, int64_t first)
+      : options(o),
+        first_sample(first),
+        micro_steps(o.global_batch / (o.micro_batch * o.dp_size)),
+        sources(open_sources(o)),
+        order(make_order(o, sources)),
+        ring(o.prefetch) {
+    if (o.eval) {
+      const int64_t all = order.before_first_repeat();
+      eval_samples = o.eval_samples == 0 ? all : std::min(all, o.eval_samples);
+    }
+  }
+
+  void read_micro_batch(int64_t index, Batch& batch, std::vector<int32_t>& row) const {
+    const int64_t length = options.seq_length, rows = options.micro_batch;
+    batch.tokens.resize(rows * length);
+    batch.targets.resize(rows * length);
+    batch.sample_index.resize(rows);
+    row.resize(length + 1);
+    const int64_t step = index / micro_steps, k = index % micro_steps;
+    const int64_t base =
+        first_sample + step * options.global_batch + (k * options.dp_size + options.dp_rank) * rows;
+    for (int64_t b = 0; b < rows; ++b) {
+      int32_t* tokens = batch.tokens.data() + b * length;
+      int32_t* targets = batch.targets.data() + b * length;
+      if (options.eval && base + b >= eval_samples) {
+        std::fill_n(tokens, length, 0);
+        std::fill_n(targets, length, -1);
+        batch.sample_index[b] = -1;
+        continue;
+      }
+      const SampleRef ref = order(base + b);
+      sources[ref.source]->read(ref.sample * length, length + 1, options.vocab_size, row.data());
+      std::copy_n(row.data(), length, tokens);
+      std::copy_n(row.data() + 1, length, targets);
+      batch.sample_index[b] = base + b;
+    }
+  }
+
+  void run() {
+    std::vector<int32_t> row;
+    try {
+      for (int64_t index = 0;; ++index) {
+        {
+          std::unique_lock lock(mutex);
+          changed.wait(lock, [&] { return stop || filled - taken < static_cast<int64_t>(ring.size()); });
+          if (stop) return;
+        }
+        // The slot is not ready yet, so that only this thread touches it.
+        read_micro_batch(index, ring[index % ring.size()], row);
+        {
+          std::lock_guard lock(mutex);
+          ++filled;
+        }
+        changed.notify_all();
+      }
+    } catch (...) {
+      std::lock_guard lock(mutex);
+      error = std::current_exception();
+      changed.notify_all();
+    }
+  }
+};
+
+BatchLoader::BatchLoader(const LoaderOptions& options, int64_t first_sample) {
+  check_options(options, first_sample);
+  state_ = std::make_unique<State>(options, first_sample);
+  state_->thread = std::thread([s = state_.get()] { s->run(); });
+}
+
+BatchLoader::~BatchLoader() {
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->stop = true;
+  }
+  state_->changed.notify_all();
+  state_->thread.join();
+}
+
+void BatchLoader::next(Batch& out) {
+  State& s = *state_;
+  std::unique_lock lock(s.mutex);
+  if (s.filled == s.taken && !s.error) {
+    const auto start = std::chrono::steady_clock::now();
+    s.changed.wait(lock, [&] { return s.filled > s.taken || s.error; });
+    s.waited += seconds_since(start);
+  }
+  if (s.filled == s.taken) std::rethrow_exception(s.error);
+  std::swap(out, s.ring[s.taken % s.ring.size()]);
+  ++s.taken;
+  lock.unlock();
+  s.changed.notify_all();
+}
+
+int64_t BatchLoader::cursor() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->first_sample + state_->taken / state_->micro_steps * state_->options.global_batch;
+}
+
+int64_t BatchLoader::micro_steps() const { return state_->micro_steps; }
+
+int64_t BatchLoader::total_samples_per_epoch() const {
+  int64_t total = 0;
+  for (const auto& s : state_->sources) total += s->info().samples(state_->options.seq_length);
+  return total;
+}
+
+int64_t BatchLoader::eval_samples() const { return state_->eval_samples; }
+
+double BatchLoader::wait_seconds() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->waited;
+}
+
+int64_t BatchLoader::buffer_bytes() const {
+  int64_t bytes = loader_buffer_bytes(state_->options) + state_->order.blend().memory_bytes();
+  for (const auto& s : state_->sources) bytes += s->memory_bytes();
+  return bytes;
+}
+
+int64_t loader_buffer_bytes(const LoaderOptions& o) {
+  const int64_t batch = o.micro_batch * (2 * o.seq_length * 4 + 8);
+  return (o.prefetch + 1) * batch + (o.seq_length + 1) * 4;  // the ring, the caller's batch, one row
+}
+
+}  // namespace ltrain::data

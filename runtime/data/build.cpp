@@ -1,0 +1,201 @@
+#include "runtime/data/build.h"
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "kernels/core/error.h"
+#include "runtime/data/dataset_writer.h"
+#include "runtime/data/jsonl.h"
+#include "runtime/data/ordered_pipeline.h"
+#include "runtime/data/sample_order.h"
+
+namespace ltrain::data {
+namespace {
+
+constexpr const char* kPartNames[] = {"train", "val", "test"};
+
+struct Encoded {
+  struct Run {
+    int64_t count;  // tokens
+    bool ends_document;
+    int part;
+  };
+  std::vector<int32_t> tokens;
+  std::vector<Run> runs;
+  int64_t input_bytes = 0;
+};
+
+void check_options(const BuildOptions& o) {
+  if (o.inputs.empty()) fail(ExitCode::usage, "no --input: name text files, folders or .jsonl files");
+  if (o.workers < 0 || o.workers > 256)
+    fail(ExitCode::usage, "--workers {}: 1 to 256, or 0 for one per core", o.workers);
+  if (o.split.size() == 1 || o.split.size() > 3)
+    fail(ExitCode::usage, "--split has {} shares; two (train,val) or three (train,val,test), as in 95,5",
+         o.split.size());
+  for (double s : o.split)
+    if (!(s > 0) || !std::isfinite(s)) fail(ExitCode::usage, "--split: {}: each share must be above 0", s);
+  if (o.json_key.empty()) fail(ExitCode::usage, "--json-key is empty");
+  LT_CHECK(o.chunk_bytes > 0, "chunk of {} bytes", o.chunk_bytes);
+}
+
+/// Encodes the chunks of one worker.
+class Encoder {
+ public:
+  Encoder(const BuildOptions& options, const InputList& list, const Tokenizer& tokenizer)
+      : options_(options), list_(list), tokenizer_(tokenizer.clone()) {}
+
+  Encoded operator()(const Chunk& chunk) {
+    Encoded out;
+    out.input_bytes = chunk.input_bytes;
+    for (const Piece& piece : chunk.pieces) {
+      const std::string_view raw = std::string_view(chunk.text).substr(piece.begin, piece.end - piece.begin);
+      if (piece.kind == Piece::text) {
+        encode(raw, piece.ends_document, piece.part, out);
+        continue;
+      }
+      const std::string& path = list_.files[piece.file].path;
+      const std::string text = json_text(raw, options_.json_key, path, piece.line);
+      if (!piece.cut) {
+        encode(text, true, -1, out);
+        continue;
+      }
+      const std::string_view view = text;
+      const auto cuts =
+          cut_points(static_cast<int64_t>(text.size()), options_.split, path,
+                     [&](int64_t begin, int64_t end) { return view.substr(begin, end - begin); });
+      for (size_t i = 0; i < cuts.size(); ++i) {
+        const int64_t begin = i == 0 ? 0 : cuts[i - 1];
+        encode(view.substr(begin, cuts[i] - begin), true, static_cast<int>(i), out);
+      }
+    }
+    return out;
+  }
+
+ private:
+  void encode(std::string_view text, bool ends_document, int part, Encoded& out) {
+    const size_t before = out.tokens.size();
+    tokenizer_->encode(text, out.tokens);
+    out.runs.push_back({static_cast<int64_t>(out.tokens.size() - before), ends_document, part});
+  }
+
+  const BuildOptions& options_;
+  const InputList& list_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+};
+
+/// Puts documents into the parts of the split, in order.
+class Sink {
+ public:
+  Sink(const BuildOptions& options, const Tokenizer& tokenizer) : split_(options.split) {
+    for (const std::string& prefix : output_prefixes(options))
+      parts_.push_back(std::make_unique<DatasetWriter>(prefix, tokenizer, options.append_eot, options.force));
+  }
+
+  void put(const Encoded& encoded) {
+    const int32_t* tokens = encoded.tokens.data();
+    for (const Encoded::Run& run : encoded.runs) {
+      if (run.count > 0) {
+        if (!open_) part_ = run.part >= 0 ? run.part : part_of(documents_);
+        open_ = true;
+        parts_[part_]->add(tokens, run.count);
+      }
+      tokens += run.count;
+      if (!run.ends_document) continue;
+      if (open_) {
+        parts_[part_]->end_document();
+        ++documents_;
+      } else {
+        ++empty_;
+      }
+      open_ = false;
+    }
+  }
+
+  std::vector<SourceInfo> finish() {
+    if (documents_ == 0)
+      fail(ExitCode::data, "no text in the inputs: all {} documents are empty; nothing written", empty_);
+    if (documents_ < static_cast<int64_t>(parts_.size()))
+      fail(ExitCode::data,
+           "{} document that is not empty cannot fill the {} parts of --split; leave out --split", documents_,
+           parts_.size());
+    std::vector<SourceInfo> infos;
+    for (auto& p : parts_) infos.push_back(p->finish());
+    return infos;
+  }
+
+  int64_t documents() const { return documents_; }
+  int64_t empty() const { return empty_; }
+  int64_t tokens() const {
+    int64_t n = 0;
+    for (const auto& p : parts_) n += p->tokens();
+    return n;
+  }
+
+ private:
+  int part_of(int64_t document) const {
+    const int parts = static_cast<int>(parts_.size());
+    if (document < parts) return static_cast<int>(document);
+    double sum = 0, so_far = 0;
+    for (double s : split_) sum += s;
+    const double u = static_cast<double>(mix64(static_cast<uint64_t>(document)) >> 11) * 0x1p-53 * sum;
+    for (int i = 0; i + 1 < parts; ++i)
+      if (u < (so_far += split_[i])) return i;
+    return parts - 1;
+  }
+
+  std::vector<double> split_;
+  std::vector<std::unique_ptr<DatasetWriter>> parts_;
+  int part_ = 0;
+  bool open_ = false;
+  int64_t documents_ = 0, empty_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::string> output_prefixes(const BuildOptions& options) {
+  if (options.split.size() < 2) return {options.output};
+  std::vector<std::string> prefixes;
+  for (size_t i = 0; i < options.split.size(); ++i) prefixes.push_back(options.output + "-" + kPartNames[i]);
+  return prefixes;
+}
+
+BuildResult plan_build(const BuildOptions& options) {
+  check_options(options);
+  for (const std::string& prefix : output_prefixes(options)) refuse_overwrite(prefix, options.force);
+  BuildResult result;
+  result.inputs = list_inputs(options.inputs, options.include, options.exclude);
+  return result;
+}
+
+BuildResult build_dataset(const BuildOptions& options) {
+  check_options(options);
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer, options.ranks);
+  BuildResult result = plan_build(options);
+  Sink sink(options, *tokenizer);
+  ChunkReader reader(result.inputs, *tokenizer, options.chunk_bytes, options.split);
+  const int workers =
+      options.workers > 0 ? options.workers : std::clamp<int>(std::thread::hardware_concurrency(), 1, 256);
+  BuildProgress progress;
+  progress.total_bytes = result.inputs.bytes;
+  run_ordered<Chunk, Encoded>(
+      workers, [&] { return reader.next(); },
+      [&] {
+        return [encoder = std::make_shared<Encoder>(options, result.inputs, *tokenizer)](Chunk&& chunk) {
+          return (*encoder)(chunk);
+        };
+      },
+      [&](Encoded&& encoded) {
+        sink.put(encoded);
+        if (!options.progress) return;
+        progress.input_bytes += encoded.input_bytes;
+        progress.documents = sink.documents();
+        progress.tokens = sink.tokens();
+        options.progress(progress);
+      });
+  result.outputs = sink.finish();
+  result.empty_documents = sink.empty();
+  return result;
+}
+
+}  // namespace ltrain::data

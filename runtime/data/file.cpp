@@ -1,0 +1,136 @@
+#include "runtime/data/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "kernels/core/error.h"
+
+namespace ltrain::data {
+namespace {
+
+constexpr size_t kWriteBuffer = 1 << 20;
+constexpr int64_t kMaxRead = 1 << 30;  // one system call moves less than 2 GiB
+
+}  // namespace
+
+InputFile::InputFile(std::string path) : path_(std::move(path)) {
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) fail(ExitCode::data, "{}: cannot be opened: {}", path_, std::strerror(errno));
+  struct stat st {};
+  if (::fstat(fd_, &st) != 0 || !S_ISREG(st.st_mode)) {
+    ::close(fd_);
+    fail(ExitCode::data, "{}: not a regular file", path_);
+  }
+  size_ = st.st_size;
+}
+
+InputFile::~InputFile() { ::close(fd_); }
+
+int64_t InputFile::read_some(void* to, int64_t offset, int64_t bytes) const {
+  int64_t done = 0;
+  while (done < bytes) {
+    const ssize_t n =
+        ::pread(fd_, static_cast<char*>(to) + done, std::min(bytes - done, kMaxRead), offset + done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0)
+      fail(ExitCode::data, "{}: reading at byte offset {}: {}", path_, offset + done, std::strerror(errno));
+    if (n == 0) break;
+    done += n;
+  }
+  return done;
+}
+
+void InputFile::read(void* to, int64_t offset, int64_t bytes) const {
+  const int64_t got = read_some(to, offset, bytes);
+  if (got == bytes) return;
+  struct stat st {};
+  const int64_t now = ::fstat(fd_, &st) == 0 ? st.st_size : offset + got;
+  fail(ExitCode::data,
+       "{}: {} bytes are needed at byte offset {}, but the file ends at byte offset {}; it had {} bytes when "
+       "it was opened. "
+       "It is truncated: build or copy it again",
+       path_, bytes, offset, now, size_);
+}
+
+OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+  temporary_ = fmt::format("{}.tmp-{}", path_, ::getpid());
+  const size_t slash = path_.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
+  fd_ = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+  named_ = fd_ < 0;
+  if (named_) fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail(ExitCode::data, "{}: cannot be created: {}", temporary_, std::strerror(errno));
+  buffer_.reserve(kWriteBuffer);
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  if (named_) ::unlink(temporary_.c_str());
+}
+
+std::string OutputFile::path_before_commit() const {
+  return named_ ? temporary_ : fmt::format("/proc/self/fd/{}", fd_);
+}
+
+void OutputFile::write(const void* from, int64_t bytes) {
+  const char* p = static_cast<const char*>(from);
+  bytes_ += bytes;
+  while (bytes > 0) {
+    const int64_t n = std::min<int64_t>(bytes, kWriteBuffer - buffer_.size());
+    buffer_.insert(buffer_.end(), p, p + n);
+    p += n;
+    bytes -= n;
+    if (buffer_.size() == kWriteBuffer) flush();
+  }
+}
+
+void OutputFile::flush() {
+  size_t done = 0;
+  while (done < buffer_.size()) {
+    const ssize_t n = ::write(fd_, buffer_.data() + done, buffer_.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0)
+      fail(ExitCode::data, "{}: writing at byte offset {}: {}", temporary_,
+           bytes_ - static_cast<int64_t>(buffer_.size() - done), std::strerror(errno));
+    done += n;
+  }
+  buffer_.clear();
+}
+
+void OutputFile::sync() {
+  flush();
+  // EINVAL: a pipe or a file system that cannot sync.
+  if (::fsync(fd_) != 0 && errno != EINVAL)
+    fail(ExitCode::data, "{}: could not be brought to the disk: {}", temporary_, std::strerror(errno));
+}
+
+void OutputFile::commit() {
+  sync();
+  if (!named_) {
+    ::unlink(temporary_.c_str());  // left by a process of the same id that was killed here
+    if (::linkat(AT_FDCWD, path_before_commit().c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) !=
+        0)
+      fail(ExitCode::data, "{}: could not be given its name: {}", temporary_, std::strerror(errno));
+    named_ = true;
+  }
+  ::close(fd_);
+  fd_ = -1;
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const std::string why = std::strerror(errno);
+    ::unlink(temporary_.c_str());
+    fail(ExitCode::data, "{}: could not be renamed to {}: {}", temporary_, path_, why);
+  }
+}
+
+bool file_exists(const std::string& path) {
+  struct stat st {};
+  return ::stat(path.c_str(), &st) == 0;
+}
+
+}  // namespace ltrain::data

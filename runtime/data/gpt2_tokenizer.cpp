@@ -1,0 +1,105 @@
+#include <xxhash.h>
+
+#include <cstring>
+
+#include "kernels/core/error.h"
+#include "runtime/data/bpe.h"
+#include "runtime/data/gpt2_split.h"
+#include "runtime/data/rank_file.h"
+#include "runtime/data/tokenizer.h"
+
+namespace ltrain::data {
+namespace {
+
+std::string hash_of(const BpeTable& table) {
+  std::string all = "ltrain gpt2 tokenizer 1";
+  for (int32_t id = 0; id < table.size(); ++id) {
+    all += '\0';
+    all += std::to_string(table.token(id).size());
+    all += ' ';
+    all += table.token(id);
+  }
+  return fmt::format("{:016x}", XXH3_64bits(all.data(), all.size()));
+}
+
+class Gpt2Tokenizer final : public Tokenizer {
+ public:
+  using Tokenizer::decode;
+  using Tokenizer::encode;
+  Gpt2Tokenizer(std::shared_ptr<const BpeTable> table, std::string hash)
+      : table_(std::move(table)), hash_(std::move(hash)), cache_(kCacheSlots) {}
+
+  std::string name() const override { return "gpt2"; }
+  int64_t vocab_size() const override { return table_->size() + 1; }
+  int32_t eot() const override { return table_->size(); }
+  std::string hash() const override { return hash_; }
+  std::unique_ptr<Tokenizer> clone() const override { return std::make_unique<Gpt2Tokenizer>(table_, hash_); }
+
+  void encode(std::string_view text, std::vector<int32_t>& out) override {
+    while (!text.empty()) {
+      const std::string_view piece = text.substr(0, gpt2_piece(text));
+      encode_piece(piece, out);
+      text.remove_prefix(piece.size());
+    }
+  }
+
+  void decode(const int32_t* ids, int64_t count, std::string& out) const override {
+    for (int64_t i = 0; i < count; ++i) {
+      if (ids[i] < 0 || ids[i] > eot())
+        fail(ExitCode::data, "token {} at position {}: this gpt2 tokenizer has ids 0 to {}", ids[i], i,
+             eot());
+      if (ids[i] == eot())
+        out += kEndOfText;
+      else
+        out += table_->token(ids[i]);
+    }
+  }
+
+  int64_t safe_cut(std::string_view text) const override { return gpt2_safe_cut(text); }
+
+ private:
+  // Words come again: one slot per hash, the newest wins. 64 bytes a slot, 2 MiB in all.
+  static constexpr size_t kCacheSlots = 1 << 15, kCacheBytes = 30, kCacheIds = 8;
+  struct Slot {
+    uint8_t bytes = 0, ids = 0;
+    char text[kCacheBytes];
+    int32_t id[kCacheIds];
+  };
+
+  void encode_piece(std::string_view piece, std::vector<int32_t>& out) {
+    if (piece.size() > kCacheBytes) return merge(piece, out);
+    Slot& slot = cache_[XXH3_64bits(piece.data(), piece.size()) & (kCacheSlots - 1)];
+    if (slot.bytes == piece.size() && std::memcmp(slot.text, piece.data(), piece.size()) == 0) {
+      out.insert(out.end(), slot.id, slot.id + slot.ids);
+      return;
+    }
+    const size_t first = out.size();
+    merge(piece, out);
+    if (out.size() - first > kCacheIds) return;
+    slot.bytes = static_cast<uint8_t>(piece.size());
+    slot.ids = static_cast<uint8_t>(out.size() - first);
+    std::memcpy(slot.text, piece.data(), piece.size());
+    std::copy(out.begin() + static_cast<int64_t>(first), out.end(), slot.id);
+  }
+
+  void merge(std::string_view piece, std::vector<int32_t>& out) const {
+    if (const int32_t whole = table_->find(piece); whole >= 0)
+      out.push_back(whole);
+    else
+      bpe_merge(*table_, piece, out);
+  }
+
+  std::shared_ptr<const BpeTable> table_;
+  std::string hash_;
+  std::vector<Slot> cache_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::string& rank_file) {
+  auto table = std::make_shared<const BpeTable>(read_rank_file(rank_file));
+  std::string hash = hash_of(*table);
+  return std::make_unique<Gpt2Tokenizer>(std::move(table), std::move(hash));
+}
+
+}  // namespace ltrain::data

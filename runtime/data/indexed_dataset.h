@@ -1,0 +1,91 @@
+// Token files: Megatron's indexed dataset, PREFIX.bin (tokens) and PREFIX.idx (lengths, byte offsets,
+// documents), and ltrain's sidecar PREFIX.json (tokenizer, vocabulary size, largest token), which may be
+// missing.
+//
+// .idx, little-endian, unpadded: "MMIDIDX\0\0", u64 version 1, u8 type code, u64 sequences S, u64 documents +
+// 1 = D, i32[S] lengths in tokens, i64[S] byte offsets into .bin, i64[D] first sequence of each document, and
+// for multimodal data i8[S] modes.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/data/file.h"
+
+namespace ltrain::data {
+
+/// Element type of .bin by its code in .idx. The two floating codes (6, 7) are refused.
+enum class TokenType : uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5, u16 = 8 };
+int64_t token_bytes(TokenType t);
+std::string token_type_name(TokenType t);
+
+/// What a dataset says of itself. Numbers that only the sidecar knows are -1 without one, strings empty.
+struct SourceInfo {
+  std::string prefix;
+  TokenType type = TokenType::u16;
+  int64_t sequences = 0, documents = 0, tokens = 0;
+  bool has_sidecar = false;
+  std::string tokenizer, tokenizer_hash, bin_hash;
+  int64_t vocab_size = -1, eot = -1, max_token = -1;
+
+  /// Samples of seq_length + 1 tokens, each starting seq_length after the one before.
+  int64_t samples(int64_t seq_length) const { return tokens < 1 ? 0 : (tokens - 1) / seq_length; }
+};
+
+/// Header, sizes and sidecar only: fast whatever the size. `path` is PREFIX, PREFIX.bin or PREFIX.idx.
+SourceInfo inspect_source(const std::string& path);
+
+/// Throws Error (data) when the sidecar shows that a model of `vocab_size` cannot read the source, or when it
+/// is shorter than one sample.
+void check_source(const SourceInfo& info, int64_t vocab_size, int64_t seq_length);
+
+struct TokenScan {
+  int64_t max_token = -1;
+  std::string bin_hash;  ///< XXH3-64 of .bin, 16 hex digits
+};
+
+struct LengthStats {
+  int64_t shortest = 0, longest = 0;
+  std::vector<int64_t> buckets;  ///< [0]: empty documents; [i]: documents of 2^(i-1) .. 2^i - 1 tokens
+};
+
+/// Reads tokens as one stream: the sequences in the order of the index, one behind the other. Opening reads
+/// and checks the whole index; memory stays small (8 bytes per 4096 sequences). Const methods may run on
+/// several threads.
+class IndexedDataset {
+ public:
+  explicit IndexedDataset(const std::string& path);
+
+  const SourceInfo& info() const { return info_; }
+  int64_t tokens() const { return info_.tokens; }
+
+  /// Tokens [first, first + count) of the stream. Error (data), with the byte offset, for a token outside
+  /// [0, vocab_limit).
+  void read(int64_t first, int64_t count, int64_t vocab_limit, int32_t* out) const;
+
+  struct Range {
+    int64_t first = 0, count = 0;  ///< tokens of the stream
+  };
+  Range document(int64_t index) const;
+
+  LengthStats document_lengths() const;  ///< reads the index once more
+  TokenScan scan() const;                ///< reads all of .bin
+  int64_t memory_bytes() const { return static_cast<int64_t>(cumulative_.size()) * 8; }
+
+ private:
+  void check_index();
+  int64_t sequence_start(int64_t sequence) const;
+  void read_run(int64_t byte_offset, int64_t count, int64_t vocab_limit, int32_t* out) const;
+
+  SourceInfo info_;
+  InputFile index_, bin_;
+  bool contiguous_ = true;           // sequences lie in .bin in the order of the index, without gaps
+  std::vector<int64_t> cumulative_;  // tokens before sequence 4096*i
+};
+
+/// PREFIX of PREFIX, PREFIX.bin or PREFIX.idx.
+std::string dataset_prefix(const std::string& path);
+
+}  // namespace ltrain::data

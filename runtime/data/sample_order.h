@@ -1,0 +1,85 @@
+// Which tokens global sample g is: a pure function of (seed, g), in constant time and memory, so that
+// training can start anywhere and on any number of ranks.
+//
+// A source of N tokens has n = (N - 1) / seq_length samples; sample i is the tokens [i*L, i*L + L + 1) (the
+// last token is also the first of the next sample). Draw j of a source is sample P(j mod n) of epoch j / n, P
+// being a permutation of 0..n-1 keyed by (seed, source, epoch). Which source a global sample draws from is
+// decided by the blend.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ltrain::data {
+
+/// A keyed bijection of 0..size-1: a Feistel network on the next power of two, walked until it lands inside.
+class Permutation {
+ public:
+  Permutation(int64_t size, uint64_t key);
+  int64_t operator()(int64_t index) const;
+
+ private:
+  uint64_t size_, keys_[8];
+  int low_bits_, high_bits_;
+};
+
+/// Interleaves sources by weight. The weights are rounded to whole draws per period of at most 65536 samples
+/// (exactly, where a period fits them: 0.7/0.3 has period 10). Within a period sample i takes the source d
+/// with the largest w_d*max(i,1) - count_d of those with draws left, ties to the first; the next period is
+/// the same.
+class Blend {
+ public:
+  explicit Blend(const std::vector<double>& weights);
+
+  struct Draw {
+    int source = 0;
+    int64_t index = 0;  ///< how many samples this source gave before
+  };
+  Draw operator()(int64_t sample) const;
+  /// The global sample at which `source` gives its draw `index`.
+  int64_t find(int source, int64_t index) const;
+
+  int64_t period() const { return static_cast<int64_t>(source_.size()); }
+  int64_t draws_per_period(int source) const { return per_period_[source]; }
+  int64_t memory_bytes() const { return period() * 6; }
+
+ private:
+  std::vector<int64_t> per_period_;
+  std::vector<uint16_t> source_;  // of each sample of the period
+  std::vector<uint32_t> before_;  // samples of the same source before it
+};
+
+struct SampleRef {
+  int source = 0;
+  int64_t epoch = 0;   ///< of this source
+  int64_t sample = 0;  ///< of this source: first token = sample * seq_length
+};
+
+class SampleOrder {
+ public:
+  /// `samples`: per source, each at least 1.
+  SampleOrder(std::vector<int64_t> samples, const std::vector<double>& weights, uint64_t seed,
+              bool shuffle = true);
+
+  SampleRef operator()(int64_t global_sample) const;
+
+  const Blend& blend() const { return blend_; }
+  /// Global samples before the first source begins its second epoch.
+  int64_t before_first_repeat() const;
+
+ private:
+  std::vector<int64_t> samples_;
+  Blend blend_;
+  uint64_t seed_;
+  bool shuffle_;
+};
+
+/// A well-mixed 64-bit hash of a counter (splitmix64's finalizer).
+constexpr uint64_t mix64(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+}  // namespace ltrain::data

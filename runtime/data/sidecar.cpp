@@ -1,0 +1,94 @@
+#include "runtime/data/sidecar.h"
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/error.h"
+
+namespace ltrain::data {
+namespace {
+
+constexpr int64_t kMaxSidecarBytes = 1 << 20;
+
+int64_t integer(const nlohmann::json& j, const std::string& path, const char* key, int64_t low,
+                int64_t high) {
+  const auto it = j.find(key);
+  if (it == j.end())
+    fail(ExitCode::data, "{}: key {} is missing; delete the file or build the data again", path, key);
+  if (!it->is_number_integer() || it->get<int64_t>() < low || it->get<int64_t>() > high)
+    fail(ExitCode::data, "{}: {} is {}, not a whole number from {} to {}", path, key, it->dump(), low, high);
+  return it->get<int64_t>();
+}
+
+std::string text(const nlohmann::json& j, const std::string& path, const char* key) {
+  const auto it = j.find(key);
+  if (it == j.end())
+    fail(ExitCode::data, "{}: key {} is missing; delete the file or build the data again", path, key);
+  if (!it->is_string()) fail(ExitCode::data, "{}: {} is {}, not a string", path, key, it->dump());
+  return it->get<std::string>();
+}
+
+void same(const std::string& path, const char* key, int64_t sidecar, int64_t index,
+          const std::string& prefix) {
+  if (sidecar != index)
+    fail(ExitCode::data,
+         "{}: {} is {}, but {}.idx has {}: they are not of the same build. Build the data again, or delete "
+         "{} if the "
+         ".idx and .bin are right",
+         path, key, sidecar, prefix, index, path);
+}
+
+}  // namespace
+
+std::string write_sidecar_text(const SourceInfo& info, bool append_eot) {
+  nlohmann::ordered_json j;
+  j["format"] = "ltrain-tokens";
+  j["version"] = 1;
+  j["tokenizer"] = info.tokenizer;
+  j["tokenizer_hash"] = info.tokenizer_hash;
+  j["vocab_size"] = info.vocab_size;
+  j["eot"] = info.eot;
+  j["append_eot"] = append_eot;
+  j["type"] = token_type_name(info.type);
+  j["documents"] = info.documents;
+  j["sequences"] = info.sequences;
+  j["tokens"] = info.tokens;
+  j["max_token"] = info.max_token;
+  j["bin_xxh3_64"] = info.bin_hash;
+  return j.dump(2) + "\n";
+}
+
+void read_sidecar(SourceInfo& info) {
+  const std::string path = info.prefix + ".json";
+  if (!file_exists(path)) return;
+  InputFile file(path);
+  if (file.size() > kMaxSidecarBytes)
+    fail(ExitCode::data, "{}: {} bytes; a sidecar has at most {}. It is some other file: move it away", path,
+         file.size(), kMaxSidecarBytes);
+  std::string bytes(file.size(), '\0');
+  file.read(bytes.data(), 0, file.size());
+  nlohmann::json j;
+  try {
+    j = nlohmann::json::parse(bytes);
+  } catch (const nlohmann::json::parse_error& e) {
+    fail(ExitCode::data, "{}: not JSON at byte offset {}; delete it or build the data again", path, e.byte);
+  }
+  if (!j.is_object() || j.value("format", nlohmann::json()) != "ltrain-tokens")
+    fail(ExitCode::data,
+         "{}: not the sidecar of a token file (no \"format\": \"ltrain-tokens\"); move it away", path);
+  const int64_t version = integer(j, path, "version", 1, INT32_MAX);
+  if (version != 1) fail(ExitCode::data, "{}: version {}; this ltrain reads version 1", path, version);
+
+  constexpr int64_t kMost = INT64_MAX;
+  same(path, "documents", integer(j, path, "documents", 0, kMost), info.documents, info.prefix);
+  same(path, "sequences", integer(j, path, "sequences", 0, kMost), info.sequences, info.prefix);
+  same(path, "tokens", integer(j, path, "tokens", 0, kMost), info.tokens, info.prefix);
+  info.tokenizer = text(j, path, "tokenizer");
+  info.tokenizer_hash = text(j, path, "tokenizer_hash");
+  info.bin_hash = text(j, path, "bin_xxh3_64");
+  info.vocab_size = integer(j, path, "vocab_size", 1, INT32_MAX);
+  info.eot = integer(j, path, "eot", -1, info.vocab_size - 1);
+  info.max_token = integer(j, path, "max_token", -1, info.vocab_size - 1);
+  info.has_sidecar = true;
+}
+
+}  // namespace ltrain::data

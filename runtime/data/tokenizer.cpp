@@ -1,0 +1,66 @@
+#include "runtime/data/tokenizer.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include "kernels/core/error.h"
+
+namespace ltrain::data {
+namespace {
+
+class ByteTokenizer final : public Tokenizer {
+ public:
+  using Tokenizer::decode;
+  using Tokenizer::encode;
+  std::string name() const override { return "byte"; }
+  int64_t vocab_size() const override { return 257; }
+  int32_t eot() const override { return 256; }
+  std::string hash() const override {
+    constexpr std::string_view kRule = "ltrain byte tokenizer 1";
+    return fmt::format("{:016x}", XXH3_64bits(kRule.data(), kRule.size()));
+  }
+  std::unique_ptr<Tokenizer> clone() const override { return make_byte_tokenizer(); }
+
+  void encode(std::string_view text, std::vector<int32_t>& out) override {
+    const size_t at = out.size();
+    out.resize(at + text.size());
+    for (size_t i = 0; i < text.size(); ++i) out[at + i] = static_cast<unsigned char>(text[i]);
+  }
+
+  void decode(const int32_t* ids, int64_t count, std::string& out) const override {
+    for (int64_t i = 0; i < count; ++i) {
+      if (ids[i] < 0 || ids[i] > 256)
+        fail(ExitCode::data, "token {} at position {}: the byte tokenizer has ids 0 to 256", ids[i], i);
+      if (ids[i] == 256)
+        out += kEndOfText;
+      else
+        out += static_cast<char>(ids[i]);
+    }
+  }
+
+  int64_t safe_cut(std::string_view text) const override { return static_cast<int64_t>(text.size()); }
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name, const std::string& rank_file) {
+  if (name == "byte") {
+    if (!rank_file.empty())
+      fail(ExitCode::usage, "tokenizer byte takes no rank file, but {} is given; leave it out, or use gpt2",
+           rank_file);
+    return make_byte_tokenizer();
+  }
+  if (name == "gpt2") {
+    if (rank_file.empty())
+      fail(ExitCode::usage,
+           "tokenizer gpt2 needs its merge ranks: name a tiktoken file (lines of `base64 rank`) with --ranks "
+           "or in "
+           "LTRAIN_GPT2_RANKS");
+    return make_gpt2_tokenizer(rank_file);
+  }
+  fail(ExitCode::usage, "tokenizer {}: not known; byte and gpt2 are", name);
+}
+
+}  // namespace ltrain::data

@@ -1,0 +1,180 @@
+#include "runtime/plan/machine_profile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "kernels/core/error.h"
+
+namespace ltrain {
+namespace {
+
+using nlohmann::json;
+constexpr int kFormat = 1;
+
+double log_distance(double a, double b) { return std::abs(std::log((a + 1) / (b + 1))); }
+
+/// Work per second of the samples nearest to `op`, weighted by closeness in log size.
+double nearest_rate(const std::vector<OpSample>& samples, const OpCost& op, bool by_flops) {
+  std::vector<std::pair<double, double>> near;  // distance, rate
+  for (const OpSample& s : samples) {
+    const double work = by_flops ? s.flops : s.bytes;
+    if (work <= 0 || s.seconds <= 0) continue;
+    const double d = s.m > 0 && op.m > 0 ? log_distance(s.m, op.m) + log_distance(s.n, op.n) + log_distance(s.k, op.k)
+                                         : log_distance(work, by_flops ? op.flops : op.bytes);
+    near.push_back({d, work / s.seconds});
+  }
+  if (near.empty()) return 0;
+  std::sort(near.begin(), near.end());
+  double weight = 0, sum = 0;
+  for (size_t i = 0; i < near.size() && i < 3; ++i) {
+    const double w = 1 / (near[i].first * near[i].first + 1e-4);
+    weight += w;
+    sum += w / near[i].second;  // seconds a unit of work add up, not rates
+  }
+  return weight / sum;
+}
+
+json to_json(const OpSample& s) { return json::array({s.bytes, s.flops, s.seconds, s.m, s.n, s.k}); }
+
+}  // namespace
+
+const RankProfile& MachineProfile::for_threads(int threads) const {
+  const RankProfile* best = nullptr;
+  for (const RankProfile& r : ranks)
+    if (!best || std::abs(r.threads - threads) < std::abs(best->threads - threads)) best = &r;
+  LT_CHECK(best, "a machine profile without rank timings");
+  return *best;
+}
+
+double ProfileCost::seconds(const OpCost& op) const {
+  if (op.cls == OpClass::collective) return collective_seconds(op);
+  const bool by_flops = op.cls == OpClass::matmul || op.cls == OpClass::attention;
+  const double work = by_flops ? op.flops : op.bytes;
+  if (work <= 0) return 0;
+  auto it = rank_.ops.find(fmt::format("{}/{}", op.name, dtype_name(op.dtype)));
+  if (it == rank_.ops.end()) {  // an op that was not measured: as the nearest of its kind
+    it = rank_.ops.find(fmt::format("{}/{}", by_flops ? "matmul_nt" : "cast", dtype_name(op.dtype)));
+    if (it == rank_.ops.end()) it = rank_.ops.find(by_flops ? "matmul_nt/f32" : "cast/f32");
+    if (it == rank_.ops.end()) return 0;
+  }
+  const double rate = nearest_rate(it->second, op, by_flops);
+  return rate > 0 ? work / rate : 0;
+}
+
+double ProfileCost::collective_seconds(const OpCost& op) const {
+  if (op.group_size <= 1) return 0;
+  // Interpolated in log size between measured sizes; scaled by what a rank sends when the group is of another size.
+  const CollectiveSample *below = nullptr, *above = nullptr;
+  for (const CollectiveSample& s : profile_.collectives) {
+    if (s.op != op.collective) continue;
+    if (s.bytes <= op.bytes && (!below || s.bytes > below->bytes)) below = &s;
+    if (s.bytes >= op.bytes && (!above || s.bytes < above->bytes)) above = &s;
+  }
+  if (!below && !above) return 20e-6 + op.wire_bytes / 1.5e9;
+  double seconds;
+  if (below && above && below != above) {
+    const double t = std::log(op.bytes / below->bytes) / std::log(above->bytes / below->bytes);
+    seconds = std::exp((1 - t) * std::log(below->seconds) + t * std::log(above->seconds));
+  } else if (below) {
+    seconds = below->seconds * std::max(1.0, op.bytes / below->bytes);
+  } else {
+    seconds = above->seconds;
+  }
+  const CollectiveSample& used = below ? *below : *above;
+  const auto share = [](int n) { return static_cast<double>(n - 1) / n; };
+  return seconds * share(op.group_size) / share(used.ranks);
+}
+
+MachineProfile builtin_profile(int cores) {
+  // A modest AVX2 core: 60 GFLOP/s in matmul, 8 GB/s of memory traffic.
+  MachineProfile p;
+  p.cores = cores;
+  for (int threads = 1; threads <= cores; threads *= 2) {
+    RankProfile r;
+    r.threads = threads;
+    for (const char* type : {"f32", "bf16", "f64"}) {
+      const double flops = (std::string(type) == "f64" ? 20e9 : 60e9) * threads;
+      for (const char* op : {"matmul_nt", "matmul_nn", "matmul_tn", "matmul_tn_add"})
+        r.ops[fmt::format("{}/{}", op, type)] = {{0, flops, 1, 0, 0, 0}};
+      for (const char* op : {"attention_forward", "attention_backward"})
+        r.ops[fmt::format("{}/{}", op, type)] = {{0, flops / 2, 1, 0, 0, 0}};
+      r.ops[fmt::format("cast/{}", type)] = {{8e9 * threads, 0, 1, 0, 0, 0}};
+      r.peak_flops[type] = flops;
+    }
+    p.ranks.push_back(std::move(r));
+  }
+  return p;
+}
+
+MachineProfile load_profile(const std::string& path) {
+  std::ifstream in(path);
+  if (!in) fail(ExitCode::usage, "profile {}: cannot be opened; `ltrain bench` writes one", path);
+  try {
+    const json j = json::parse(in);
+    if (j.at("format").get<int>() != kFormat)
+      fail(ExitCode::usage, "profile {}: format {}, this ltrain reads {}; run `ltrain bench` again", path, j.at("format").get<int>(), kFormat);
+    MachineProfile p;
+    p.machine = j.at("machine");
+    p.source = path;
+    p.cores = j.at("cores");
+    p.measured = true;
+    p.process_bytes = j.at("process_bytes");
+    for (const json& jr : j.at("ranks")) {
+      RankProfile r;
+      r.threads = jr.at("threads");
+      for (const auto& [name, samples] : jr.at("ops").items())
+        for (const json& s : samples)
+          r.ops[name].push_back({s.at(0), s.at(1), s.at(2), s.at(3), s.at(4), s.at(5)});
+      for (const auto& [name, v] : jr.at("peak_flops").items()) r.peak_flops[name] = v;
+      p.ranks.push_back(std::move(r));
+    }
+    if (p.ranks.empty()) fail(ExitCode::usage, "profile {}: no rank timings", path);
+    for (const json& s : j.at("collectives"))
+      p.collectives.push_back({s.at("op"), s.at("ranks"), s.at("bytes"), s.at("seconds")});
+    return p;
+  } catch (const json::exception& e) {
+    fail(ExitCode::usage, "profile {}: not a machine profile ({}); run `ltrain bench` again", path, e.what());
+  }
+}
+
+void save_profile(const MachineProfile& p, const std::string& path) {
+  json j{{"format", kFormat}, {"machine", p.machine}, {"cores", p.cores}, {"process_bytes", p.process_bytes}};
+  j["ranks"] = json::array();
+  for (const RankProfile& r : p.ranks) {
+    json jr{{"threads", r.threads}, {"peak_flops", r.peak_flops}};
+    for (const auto& [name, samples] : r.ops)
+      for (const OpSample& s : samples) jr["ops"][name].push_back(to_json(s));
+    j["ranks"].push_back(std::move(jr));
+  }
+  j["collectives"] = json::array();
+  for (const CollectiveSample& s : p.collectives)
+    j["collectives"].push_back({{"op", s.op}, {"ranks", s.ranks}, {"bytes", s.bytes}, {"seconds", s.seconds}});
+  std::error_code error;
+  if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
+    std::filesystem::create_directories(folder, error);
+  const std::string temporary = path + ".tmp";
+  std::ofstream(temporary) << j.dump(1) << "\n";
+  std::filesystem::rename(temporary, path, error);
+  if (error) fail(ExitCode::storage, "profile {}: cannot be written: {}", path, error.message());
+}
+
+std::string default_profile_path() {
+  if (const char* p = std::getenv("LTRAIN_PROFILE"); p && *p) return p;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::string base = cache && *cache ? cache : std::string(home && *home ? home : ".") + "/.cache";
+  return base + "/ltrain/profile.json";
+}
+
+MachineProfile default_profile() {
+  const std::string path = default_profile_path();
+  if (std::filesystem::exists(path)) return load_profile(path);
+  return builtin_profile(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+}
+
+}  // namespace ltrain

@@ -1,0 +1,64 @@
+// What a machine does in a second: measured by `ltrain bench`, or a built-in guess. Prices a plan.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/core/meta.h"
+
+namespace ltrain {
+
+/// One op of one size, timed.
+struct OpSample {
+  double bytes = 0, flops = 0, seconds = 0;
+  int64_t m = 0, n = 0, k = 0;  ///< matmul, attention
+};
+
+/// One collective of one size among `ranks` processes of this machine.
+struct CollectiveSample {
+  std::string op;
+  int ranks = 2;
+  double bytes = 0, seconds = 0;
+};
+
+/// Timings of a rank with `threads` threads while the other cores run ranks of their own.
+struct RankProfile {
+  int threads = 1;
+  std::map<std::string, std::vector<OpSample>> ops;  ///< by "name/dtype"
+  std::map<std::string, double> peak_flops;          ///< by dtype: the fastest matmul seen, operations a second
+};
+
+struct MachineProfile {
+  std::string machine = "built-in guess";
+  std::string source = "built in";   ///< the file it was read from
+  int cores = 1;
+  bool measured = false;
+  std::vector<RankProfile> ranks;              ///< by threads, ascending
+  std::vector<CollectiveSample> collectives;
+  int64_t process_bytes = 48 << 20;            ///< resident memory of a rank before its arena
+
+  const RankProfile& for_threads(int threads) const;
+};
+
+/// Prices ops by the samples nearest in size.
+class ProfileCost final : public CostModel {
+ public:
+  ProfileCost(const MachineProfile& profile, int threads) : profile_(profile), rank_(profile.for_threads(threads)) {}
+  double seconds(const OpCost& op) const override;
+
+ private:
+  double collective_seconds(const OpCost& op) const;
+  const MachineProfile& profile_;
+  const RankProfile& rank_;
+};
+
+MachineProfile builtin_profile(int cores);
+/// Throws Error (usage) with the path when the file is not a profile.
+MachineProfile load_profile(const std::string& path);
+void save_profile(const MachineProfile& profile, const std::string& path);
+/// LTRAIN_PROFILE, else ltrain/profile.json in the user's cache folder.
+std::string default_profile_path();
+/// The default file when it is there and valid, else the built-in guess.
+MachineProfile default_profile();
+
+}  // namespace ltrain

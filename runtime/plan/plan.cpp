@@ -1,0 +1,228 @@
+#include "runtime/plan/plan.h"
+
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <thread>
+
+#include "kernels/core/parallel_for.h"
+#include "kernels/ops/matmul.h"
+#include "parallel/mesh.h"
+#include "runtime/data/batch_loader.h"
+#include "runtime/launch/job.h"
+#include "runtime/train/training_state.h"
+
+namespace ltrain {
+namespace {
+
+/// A rank's program on the meta device.
+struct MetaRank {
+  ProfileCost cost;
+  MetaTrace trace;
+  std::unique_ptr<Stream> compute, comm;
+  MetaMemory memory;
+  std::unique_ptr<Communicator> data;
+  TrainProgram program;
+
+  MetaRank(const Recipe& recipe, const MachineProfile& profile, const Mesh& mesh, int threads)
+      : cost(profile, threads),
+        trace(&cost),
+        compute((set_axes(trace, mesh), make_meta_stream("compute", trace))),
+        comm(make_meta_stream("comm", trace)),
+        memory(trace),
+        data(make_recording_group(mesh.coordinate(Axis::data), mesh.size(Axis::data), "data", Axis::data)),
+        program(program_options(recipe), {*compute, *comm, memory, *data}) {
+    trace.clear_entries();
+  }
+
+  static void set_axes(MetaTrace& t, const Mesh& mesh) {
+    for (int i = 0; i < kAxisCount; ++i) t.set_axis_size(static_cast<Axis>(i), mesh.degree[i]);
+  }
+  double end() const { return std::max(compute->clock, comm->clock); }
+};
+
+Mesh mesh_of(const Recipe& r, int rank) {
+  Mesh m;
+  m.degree = {static_cast<int>(r.parallel.data), static_cast<int>(r.parallel.pipeline),
+              static_cast<int>(r.parallel.context), static_cast<int>(r.parallel.tensor), 1};
+  m.rank = rank;
+  return m;
+}
+
+std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile& profile, int threads) {
+  std::vector<OutsideMemory> items;
+  items.push_back({"process", profile.process_bytes, profile.measured ? "measured by ltrain bench" : "built-in guess"});
+  const ProgramOptions o = program_options(r);
+  const AttentionShape a{o.micro_batch, o.seq_length, o.model.num_attention_heads, o.model.num_key_value_heads,
+                         o.model.head_dim};
+  items.push_back({"attention scratch", attention_scratch_bytes(a, o.precision.compute) * threads, "formula"});
+  if (o.precision.compute == DType::bf16 && bf16_matmul() == Bf16Matmul::widen)
+    items.push_back({"bf16 panels", kWidenScratchBytes, "formula, at most"});
+  data::LoaderOptions l;
+  l.seq_length = o.seq_length;
+  l.micro_batch = o.micro_batch;
+  l.global_batch = r.train.global_batch_size;
+  l.dp_size = static_cast<int>(r.parallel.data);
+  l.vocab_size = o.model.vocab_size;
+  for (const DataSource& s : r.data.train) l.sources.push_back({s.path, s.weight});
+  items.push_back({"data loader", data::loader_buffer_bytes(l), "formula"});
+  return items;
+}
+
+}  // namespace
+
+double Plan::step_seconds() const {
+  double s = 0;
+  for (const RankPlan& r : ranks) s = std::max(s, r.step_seconds);
+  return s;
+}
+
+double Plan::mfu() const {
+  const double s = step_seconds();
+  return s > 0 && peak_flops > 0 && !ranks.empty() ? ranks[0].flops / (s * peak_flops) : 0;
+}
+
+ProgramOptions program_options(const Recipe& r) {
+  ProgramOptions o;
+  o.model = r.model;
+  o.precision = precision_policy(std::string(to_string(r.precision)));
+  o.zero_stage = static_cast<int>(r.parallel.zero_stage);
+  o.micro_batch = r.train.micro_batch_size;
+  o.seq_length = r.data.seq_length;
+  o.accumulation = micro_batches_per_step(r);
+  o.seed = static_cast<uint64_t>(r.seed);
+  o.clip_grad = r.train.clip_grad;
+  o.decay_embeddings = r.optimizer.decay_embeddings;
+  return o;
+}
+
+int threads_per_rank(const Recipe& r, int ranks_on_host) {
+  if (r.launch.threads_per_rank > 0) return static_cast<int>(r.launch.threads_per_rank);
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return std::max(1, cores / std::max(1, ranks_on_host));
+}
+
+RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank, Plan* totals) {
+  const int threads = threads_per_rank(recipe, static_cast<int>(ranks(recipe)));
+  MetaRank meta(recipe, profile, mesh_of(recipe, rank), threads);
+  RankPlan plan;
+  plan.rank = rank;
+  const int64_t wire_before = meta.data->wire_bytes();
+  meta.program.train_step({}, AdamwArgs{}, false);
+  plan.train_wire_bytes = meta.data->wire_bytes() - wire_before;
+  plan.flops = meta.trace.flops();
+  plan.step_seconds = meta.end();
+  plan.exposed_comm_seconds = meta.trace.wait_seconds("compute");
+
+  std::map<std::pair<std::string, std::string>, CollectivePlan> collectives;
+  std::map<std::string, OpPlan> ops;
+  for (const TraceEntry& e : meta.trace.entries()) {
+    if (e.cls == OpClass::collective) {
+      CollectivePlan& c = collectives[{e.axis, e.collective}];
+      c.axis = e.axis;
+      c.op = e.collective;
+      ++c.calls;
+      c.bytes += static_cast<int64_t>(e.bytes);
+      c.wire_bytes += static_cast<int64_t>(e.wire_bytes);
+      c.seconds += e.seconds;
+    }
+    OpPlan& o = ops[e.name];
+    o.name = e.name;
+    ++o.calls;
+    o.flops += e.flops;
+    o.bytes += e.bytes;
+    o.seconds += e.seconds;
+  }
+  for (auto& [key, c] : collectives) plan.collectives.push_back(c);
+  for (auto& [key, o] : ops) plan.ops.push_back(o);
+  std::stable_sort(plan.ops.begin(), plan.ops.end(), [](const OpPlan& a, const OpPlan& b) { return a.seconds > b.seconds; });
+
+  if (recipe.train.eval_interval > 0) {
+    const double start = meta.end();
+    const int64_t before = meta.data->wire_bytes();
+    meta.program.evaluate(nullptr);
+    plan.eval_wire_bytes = meta.data->wire_bytes() - before;
+    plan.eval_seconds = (meta.end() - start) * static_cast<double>(recipe.train.eval_steps * micro_batches_per_step(recipe));
+  }
+  plan.arena = meta.memory.peak();
+  plan.outside = outside_memory(recipe, profile, threads);
+  if (recipe.checkpoint.save_interval > 0 || recipe.checkpoint.save_at_end)
+    plan.outside.push_back({"checkpoint staging", CheckpointWriter::staging_bytes(state_slices(meta.program.parameters())), "formula"});
+  if (ranks(recipe) > 1) plan.outside.push_back({"gloo parts in flight", Job::group_scratch_bytes(static_cast<int>(recipe.parallel.data)), "formula"});
+  plan.total_bytes = plan.arena.arena_bytes;
+  for (const OutsideMemory& o : plan.outside) plan.total_bytes += o.bytes;
+  if (totals) {
+    totals->parameters = meta.program.parameters().elements();
+    totals->placement_ops = static_cast<int64_t>(meta.trace.entries().size());
+  }
+  return plan;
+}
+
+Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which) {
+  Plan plan;
+  plan.recipe_name = recipe.name;
+  plan.world = static_cast<int>(ranks(recipe));
+  plan.threads_per_rank = threads_per_rank(recipe, plan.world);
+  plan.tokens_per_step = tokens_per_step(recipe);
+  plan.accumulation = micro_batches_per_step(recipe);
+  plan.train_steps = recipe.train.train_steps;
+  plan.profile = profile.source;
+  plan.profile_measured = profile.measured;
+  plan.host_bytes = host_memory_bytes();
+  const auto& peaks = profile.for_threads(plan.threads_per_rank).peak_flops;
+  const std::string type(dtype_name(precision_policy(std::string(to_string(recipe.precision))).compute));
+  if (auto it = peaks.find(type); it != peaks.end()) plan.peak_flops = it->second;
+  if (which.empty()) {
+    which.push_back(0);
+    if (plan.world > 1) which.push_back(plan.world - 1);
+  }
+  for (int rank : which) plan.ranks.push_back(plan_rank(recipe, profile, rank, &plan));
+  return plan;
+}
+
+int64_t host_memory_bytes() {
+  struct sysinfo info{};
+  int64_t bytes = sysinfo(&info) == 0 ? static_cast<int64_t>(info.totalram) * info.mem_unit : 0;
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::ifstream in(path);
+    int64_t limit = 0;
+    if (in >> limit && limit > 0 && limit < bytes) bytes = limit;
+  }
+  return bytes;
+}
+
+void check_host_memory(const Plan& plan, int ranks_on_host) {
+  int64_t largest = 0;
+  const RankPlan* rank = nullptr;
+  for (const RankPlan& r : plan.ranks)
+    if (r.total_bytes > largest) largest = r.total_bytes, rank = &r;
+  if (!rank || plan.host_bytes == 0 || largest * ranks_on_host <= plan.host_bytes) return;
+  std::string table;
+  for (int i = 0; i < kMemoryKindCount; ++i)
+    if (rank->arena.by_kind[i])
+      table += fmt::format("\n  {:<18}{:>10.1f} MiB", memory_kind_name(static_cast<MemoryKind>(i)), rank->arena.by_kind[i] / 1048576.0);
+  for (const OutsideMemory& o : rank->outside) table += fmt::format("\n  {:<18}{:>10.1f} MiB", o.name, o.bytes / 1048576.0);
+  fail(ExitCode::usage,
+       "the plan exceeds this host's memory: {} ranks of {:.1f} MiB need {:.1f} MiB, the host has {:.1f} MiB\na rank:{}\n"
+       "what would help: a smaller train.micro_batch_size (now with {} accumulation steps) or data.seq_length, "
+       "parallel.zero_stage: 1, precision: bf16, a smaller model, or fewer ranks a host; --force starts anyway",
+       ranks_on_host, largest / 1048576.0, largest * ranks_on_host / 1048576.0, plan.host_bytes / 1048576.0, table,
+       plan.accumulation);
+}
+
+std::string plan_trace(const Recipe& recipe, const MachineProfile& profile, int rank) {
+  const int threads = threads_per_rank(recipe, static_cast<int>(ranks(recipe)));
+  MetaRank meta(recipe, profile, mesh_of(recipe, rank), threads);
+  meta.program.train_step({}, AdamwArgs{}, false);
+  std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  out += fmt::format("{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":\"rank {} (planned)\"}}}}", rank, rank);
+  for (const TraceEntry& e : meta.trace.entries())
+    out += fmt::format(",\n{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"ts\":{:.3f},\"dur\":{:.3f},\"pid\":{},\"tid\":\"{}\","
+                       "\"args\":{{\"layer\":\"{}\",\"flops\":{},\"bytes\":{}}}}}",
+                       e.name, op_class_name(e.cls), e.start * 1e6, e.seconds * 1e6, rank, e.stream, e.layer, e.flops, e.bytes);
+  return out + "\n]}\n";
+}
+
+}  // namespace ltrain

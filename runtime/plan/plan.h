@@ -1,0 +1,88 @@
+// A plan: one step of a recipe run on the meta device, with what it takes and how long.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/plan/machine_profile.h"
+#include "runtime/recipe/recipe.h"
+#include "runtime/train/train_program.h"
+
+namespace ltrain {
+
+/// All calls of one collective on one axis in a step.
+struct CollectivePlan {
+  std::string axis, op;
+  int64_t calls = 0;
+  int64_t bytes = 0;       ///< payload
+  int64_t wire_bytes = 0;  ///< sent by this rank
+  double seconds = 0;
+};
+
+struct OpPlan {
+  std::string name;
+  int64_t calls = 0;
+  double flops = 0, bytes = 0, seconds = 0;
+};
+
+/// Memory that a rank needs beside its arena, and where the figure is from.
+struct OutsideMemory {
+  std::string name;
+  int64_t bytes = 0;
+  std::string source;
+};
+
+struct RankPlan {
+  int rank = 0;
+  MemoryUse arena;  ///< peak over the train and eval steps
+  std::vector<OutsideMemory> outside;
+  int64_t total_bytes = 0;
+  int64_t train_wire_bytes = 0, eval_wire_bytes = 0;  ///< a train step; an eval pass over all its batches
+  std::vector<CollectivePlan> collectives;            ///< of a train step
+  std::vector<OpPlan> ops;                            ///< of a train step, longest first
+  double flops = 0;             ///< of a train step on this rank
+  double step_seconds = 0;
+  double exposed_comm_seconds = 0;  ///< compute waiting for communication
+  double eval_seconds = 0;          ///< one evaluation
+};
+
+struct Plan {
+  std::string recipe_name;
+  int world = 1;
+  int threads_per_rank = 1;
+  int64_t parameters = 0;
+  int64_t tokens_per_step = 0, accumulation = 1;
+  int64_t train_steps = 0;
+  std::string profile;         ///< its source
+  bool profile_measured = false;
+  double peak_flops = 0;       ///< of one rank, for MFU: the profile's fastest matmul of the dtype
+  int64_t placement_ops = 0;   ///< ops and collectives whose placements were checked
+  std::vector<RankPlan> ranks;  ///< the distinct ones
+  int64_t host_bytes = 0;       ///< of this host's memory, the cgroup's limit when lower
+
+  double step_seconds() const;  ///< of the slowest rank
+  double mfu() const;
+  double tokens_per_second() const { return step_seconds() > 0 ? tokens_per_step / step_seconds() : 0; }
+};
+
+/// What TrainProgram is built from, for a resolved recipe.
+ProgramOptions program_options(const Recipe& recipe);
+/// Threads of each rank: the recipe's, else cores of the host / ranks on it.
+int threads_per_rank(const Recipe& recipe, int ranks_on_host);
+
+/// Runs the step on meta for `ranks` (empty: first and last). Throws Error on a placement error.
+Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vector<int> ranks = {});
+/// Of the profile and recipe, for one rank: what `run` sizes its arena by.
+RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, int rank, Plan* totals = nullptr);
+
+/// Memory of this host in bytes: MemTotal, or the cgroup's limit when that is lower.
+int64_t host_memory_bytes();
+
+/// Throws Error (usage), with the itemised sum, when `ranks_on_host` ranks of the plan exceed the host's memory.
+void check_host_memory(const Plan& plan, int ranks_on_host);
+
+std::string plan_text(const Plan& plan, const Recipe& recipe);
+std::string plan_json(const Plan& plan);
+/// Chrome trace of one rank's step.
+std::string plan_trace(const Recipe& resolved, const MachineProfile& profile, int rank);
+
+}  // namespace ltrain

@@ -1,0 +1,124 @@
+#include "runtime/recipe/key_makers.h"
+
+#include <cmath>
+
+namespace ltrain::recipe {
+
+namespace {
+
+std::string join(const std::vector<std::string>& words) {
+  std::string s;
+  for (const std::string& w : words) {
+    if (!s.empty()) s += ", ";
+    s += w;
+  }
+  return s;
+}
+
+std::string read_source(const Node& node, DataSource& out) {
+  if (node.kind == Node::scalar) return read_text(node, out.path);
+  if (node.kind != Node::map) return "needs {path: PREFIX, weight: 1.0}";
+  bool has_path = false, has_weight = false;
+  for (const Node::Entry& e : node.entries) {
+    bool& has = e.key == "path" ? has_path : has_weight;
+    if (e.key != "path" && e.key != "weight") {
+      const std::string near = nearest_word(e.key, {"path", "weight"});
+      return fmt::format("has an unknown key `{}`; {}", e.key,
+                         near.empty() ? "a source has path and weight" : "did you mean `" + near + "`?");
+    }
+    if (has) return fmt::format("has `{}` twice", e.key);
+    has = true;
+    if (e.key == "path") {
+      if (std::string wrong = read_text(e.value, out.path); !wrong.empty()) return "path " + wrong;
+    } else {
+      if (std::string wrong = read_number(e.value, out.weight); !wrong.empty()) return "weight " + wrong;
+      if (out.weight <= 0) return "weight must be above 0; leave the source out to give it none";
+    }
+  }
+  return has_path ? "" : "needs a path: {path: PREFIX, weight: 1.0}";
+}
+
+}  // namespace
+
+std::string read_choice(const Key& key, const Node& node, std::string& out) {
+  if (node.kind == Node::list && key.path == "precision")
+    return "a list of phases is not in this build, which supports one precision for the whole run";
+  if (node.kind != Node::scalar) return "must be one of " + join(key.choices);
+  for (const std::string& c : key.choices)
+    if (c == node.text) {
+      out = c;
+      return "";
+    }
+  for (const std::string& c : key.unbuilt)
+    if (c == node.text) return fmt::format("is not in this build, which supports {}", join(key.choices));
+  const std::string near = nearest_word(node.text, key.choices);
+  return "must be one of " + join(key.choices) + (near.empty() ? "" : "; did you mean " + near + "?");
+}
+
+Key not_built(std::string path, std::string what, std::string supported) {
+  Key key;
+  key.path = std::move(path);
+  key.type = "not in this build";
+  key.dumped = false;
+  key.help = what;
+  key.set = [what, supported](const Key&, Recipe&, const Node& node) -> std::string {
+    if (node.kind == Node::null) return "";
+    return fmt::format("{} is not in this build, which supports {}", what, supported);
+  };
+  key.write = [](const Key&, const Recipe&, bool) { return std::string("null"); };
+  return key;
+}
+
+Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), std::string help) {
+  Key key;
+  key.path = std::move(path);
+  key.type = "list of {path, weight}";
+  key.help = std::move(help);
+  key.set = [get](const Key&, Recipe& r, const Node& node) -> std::string {
+    std::vector<DataSource> list;
+    if (node.kind != Node::list) return "needs a list: [{path: PREFIX, weight: 1.0}]";
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      DataSource source;
+      if (std::string wrong = read_source(node.items[i], source); !wrong.empty())
+        return fmt::format("source {} {}", i + 1, wrong);
+      for (const DataSource& other : list)
+        if (other.path == source.path)
+          return fmt::format("source {} has the path of an earlier one, {}; give it once, with the sum of the weights",
+                             i + 1, source.path);
+      list.push_back(std::move(source));
+    }
+    get(r) = std::move(list);
+    return "";
+  };
+  key.write = [get](const Key&, const Recipe& r, bool json) {
+    std::string s;
+    for (const DataSource& d : get(const_cast<Recipe&>(r)))
+      s += fmt::format("{}{{{}: {}, {}: {}}}", s.empty() ? "" : ", ", json ? "\"path\"" : "path", write_text(d.path, json),
+                       json ? "\"weight\"" : "weight", write_number(d.weight));
+    return "[" + s + "]";
+  };
+  return key;
+}
+
+Key host_list(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string help) {
+  Key key;
+  key.path = std::move(path);
+  key.type = "local or list of names";
+  key.help = std::move(help);
+  key.set = [get](const Key&, Recipe& r, const Node& node) -> std::string {
+    get(r).clear();
+    if (node.kind == Node::scalar && node.text == "local") return "";
+    if (node.kind == Node::list && !node.items.empty())
+      return "starting ranks on other hosts is not in this build, which supports local; under Slurm, torchrun or Open MPI "
+             "`ltrain run` joins the ranks that they start, and this key stays local";
+    return "must be local";
+  };
+  key.write = [get](const Key&, const Recipe& r, bool json) {
+    std::string s;
+    for (const std::string& host : get(const_cast<Recipe&>(r))) s += (s.empty() ? "" : ", ") + write_text(host, json);
+    return s.empty() ? write_text("local", json) : "[" + s + "]";
+  };
+  return key;
+}
+
+}  // namespace ltrain::recipe

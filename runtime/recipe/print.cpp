@@ -1,0 +1,151 @@
+// What the table generates for readers: the resolved recipe, the reference page, the help text.
+#include "kernels/core/error.h"
+#include "runtime/recipe/schema.h"
+
+namespace ltrain {
+
+using namespace recipe;
+
+namespace {
+
+/// Walks the dumped keys in table order; `open` and `close` see each section, `value` each key.
+template <class Open, class Close, class Value>
+void walk(const Recipe& r, const std::string& section, Open open, Close close, Value value) {
+  const std::string prefix = section.empty() ? "" : section + ".";
+  std::vector<std::string> done;
+  for (const Key& key : schema()) {
+    if (!key.in_dump(r) || key.path.compare(0, prefix.size(), prefix) != 0) continue;
+    const std::string rest = key.path.substr(prefix.size());
+    const size_t dot = rest.find('.');
+    if (dot == std::string::npos) {
+      value(key, rest);
+      continue;
+    }
+    const std::string name = rest.substr(0, dot);
+    bool seen = false;
+    for (const std::string& d : done) seen = seen || d == name;
+    if (seen) continue;
+    done.push_back(name);
+    open(name);
+    walk(r, prefix + name, open, close, value);
+    close();
+  }
+}
+
+std::string escape_cell(const std::string& s) {
+  std::string t;
+  for (char c : s) t += c == '|' ? std::string("\\|") : std::string(1, c);
+  return t;
+}
+
+std::string aliases_of(const Key& key) {
+  std::string s;
+  for (const std::string& a : key.aliases) s += (s.empty() ? "`" : ", `") + a + "`";
+  return s;
+}
+
+}  // namespace
+
+std::string dump_yaml(const Recipe& r) {
+  std::string out;
+  int depth = 0;
+  const auto indent = [&] { return std::string(static_cast<size_t>(2 * depth), ' '); };
+  walk(
+      r, "", [&](const std::string& name) { out += indent() + name + ":\n"; ++depth; }, [&] { --depth; },
+      [&](const Key& key, const std::string& leaf) { out += indent() + leaf + ": " + key.write(key, r, false) + "\n"; });
+  return out;
+}
+
+std::string dump_json(const Recipe& r) {
+  std::string out = "{";
+  bool first = true;
+  const auto comma = [&] {
+    if (!first) out += ",";
+    first = false;
+  };
+  walk(
+      r, "", [&](const std::string& name) { comma(); out += "\"" + name + "\":{"; first = true; },
+      [&] { out += "}"; first = false; },
+      [&](const Key& key, const std::string& leaf) { comma(); out += "\"" + leaf + "\":" + key.write(key, r, true); });
+  return out + "}";
+}
+
+std::vector<std::pair<std::string, std::string>> model_settings(const ModelConfig& model) {
+  Recipe r;
+  r.model = model;
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (const Key& key : schema())
+    if (key.in_dump(r) && key.path.compare(0, 6, "model.") == 0)
+      settings.emplace_back(key.path.substr(6), key.write(key, r, false));
+  return settings;
+}
+
+std::string recipe_reference_markdown() {
+  std::string out =
+      "# Recipe keys\n\n"
+      "Generated from the table that reads recipes (`scripts/update-recipe-docs.sh`). Every key has a default. Other\n"
+      "spellings are accepted in the key's section and at the top level, and reported. Values are YAML 1.2: `true` and\n"
+      "`false` are the only truth values, `1e-4` is a number, and a leading zero is refused. `${section.key}` stands for\n"
+      "another key's value. On the command line: `key=value`, `--section.key=value`, `~key` (back to the default),\n"
+      "`data.train.0.weight=2`; lists replace.\n";
+  for (const std::string& section : sections()) {
+    std::string rows;
+    for (const Key& key : schema()) {
+      if (key.section() != section) continue;
+      std::string about = key.help;
+      if (key.type == "not in this build") about = "Not in this build: " + key.help + ".";
+      if (!key.unbuilt.empty()) {
+        about += " Known, not in this build: ";
+        for (size_t i = 0; i < key.unbuilt.size(); ++i) about += (i ? ", " : "") + key.unbuilt[i];
+        about += ".";
+      }
+      if (key.built_most)
+        about += fmt::format(" This build: {}.", key.type == "integer" ? fmt::format("at most {}", *key.built_most) : "false");
+      if (key.applies) about += " Only with " + key.applies_when + ".";
+      const std::string allowed = key.allowed();
+      rows += fmt::format("| `{}` | {} | {} | {}{} |\n", key.leaf(),
+                          escape_cell(key.type + (allowed.empty() ? "" : ": " + allowed)), escape_cell(key.default_text()),
+                          escape_cell(about), key.aliases.empty() ? "" : " Also " + aliases_of(key) + ".");
+    }
+    if (rows.empty()) continue;
+    out += fmt::format("\n## {}\n\n{}\n\n| key | value | default | |\n|---|---|---|---|\n{}",
+                       section.empty() ? "Top level" : section, section_help(section), rows);
+  }
+  return out;
+}
+
+std::string recipe_reference_text() {
+  std::string out = "Recipe keys (YAML; on the command line key=value, --section.key=value or ~key)\n";
+  for (const std::string& section : sections()) {
+    bool any = false;
+    for (const Key& key : schema()) {
+      if (key.section() != section || key.type == "not in this build") continue;
+      if (!any) out += fmt::format("\n{}: {}\n", section.empty() ? "Top level" : section, section_help(section));
+      any = true;
+      const std::string allowed = key.allowed();
+      out += fmt::format("  {:<32} {}\n  {:<32} {} [default: {}]\n", key.path, key.help, "",
+                         key.type + (allowed.empty() ? "" : ": " + allowed), key.default_text());
+    }
+  }
+  return out;
+}
+
+std::string recipe_reference_json() {
+  std::string out = "{\"schema\":1,\"keys\":[";
+  for (size_t i = 0; i < schema().size(); ++i) {
+    const Key& key = schema()[i];
+    const auto list = [](const std::vector<std::string>& words) {
+      std::string s;
+      for (const std::string& w : words) s += (s.empty() ? "" : ",") + write_text(w, true);
+      return "[" + s + "]";
+    };
+    out += fmt::format("{}{{\"path\":{},\"type\":{},\"default\":{},\"allowed\":{},\"help\":{},\"aliases\":{},\"choices\":{},"
+                       "\"not_in_this_build\":{}}}",
+                       i ? "," : "", write_text(key.path, true), write_text(key.type, true), write_text(key.default_text(), true),
+                       write_text(key.allowed(), true), write_text(key.help, true), list(key.aliases), list(key.choices),
+                       list(key.unbuilt));
+  }
+  return out + "]}";
+}
+
+}  // namespace ltrain

@@ -1,0 +1,148 @@
+#include "runtime/recipe/recipe.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "kernels/core/error.h"
+#include "runtime/recipe/given.h"
+#include "runtime/recipe/rules.h"
+#include "runtime/recipe/schema.h"
+
+namespace ltrain {
+
+using namespace recipe;
+
+namespace {
+
+constexpr size_t kMaxBytes = 1 << 20;
+
+const RecipeOrigins& origins_of(const Recipe& r) {
+  static const RecipeOrigins none{"recipe", {}, {}};
+  return r.origins ? *r.origins : none;
+}
+
+}  // namespace
+
+Recipe parse_recipe(std::string_view text, const std::string& name, const std::vector<std::string>& overrides) {
+  Given given;
+  Problems problems;
+  add_document(parse_yaml(text, name), given, problems);
+  for (const std::string& argument : overrides) add_override(argument, given, problems);
+  interpolate(given, problems);
+  if (auto it = given.values.find("model.from"); it != given.values.end() && it->second.value.kind == Node::scalar)
+    add_hf_config(it->second.value.text, it->second.place, given, problems);
+
+  Recipe r;
+  auto origins = std::make_shared<RecipeOrigins>();
+  origins->source = name;
+  for (const Key& key : schema()) {
+    auto it = given.values.find(key.path);
+    if (it == given.values.end()) continue;
+    const GivenValue& v = it->second;
+    origins->given[key.path] = v.place;
+    const std::string wrong = key.set(key, r, v.value);
+    if (!wrong.empty()) problems.add(v.place, fmt::format("{} = {}: {}", v.written_as, show(v.value), wrong));
+    if (key.path == "model.rope_scaling.rope_type") origins->rope_type = v.value.text;
+  }
+  problems.raise_if_any(name);
+  for (const Key& key : schema())
+    if (key.imply && !origins->has(key.path)) key.imply(r);
+  r.notes = std::move(given.notes);
+  check_rules(r, *origins, problems, r.notes);
+  problems.raise_if_any(name);
+  r.origins = std::move(origins);
+  return r;
+}
+
+Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) fail(ExitCode::usage, "{}: cannot be read: {}", path, std::strerror(errno));
+  std::string text(kMaxBytes + 1, '\0');
+  errno = 0;
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (in.bad()) fail(ExitCode::usage, "{}: cannot be read: {}", path, std::strerror(errno));
+  text.resize(static_cast<size_t>(in.gcount()));
+  return parse_recipe(text, path, overrides);
+}
+
+void validate(const Recipe& r, int world_size) {
+  Problems problems;
+  check_layout(r, origins_of(r), world_size, problems);
+  problems.raise_if_any(origins_of(r).source);
+}
+
+Recipe resolve(const Recipe& r, int world_size) {
+  validate(r, world_size);
+  Recipe resolved = r;
+  const Parallel& p = r.parallel;
+  resolved.parallel.data = world_size / (p.tensor * p.pipeline * p.context * p.expert);
+  return resolved;
+}
+
+void check_vocabulary(const Recipe& r, const std::string& what, int64_t needed) {
+  if (needed <= r.model.vocab_size) return;
+  const RecipeOrigins& o = origins_of(r);
+  fail(ExitCode::usage, "{}: model.vocab_size = {}: {} has token ids up to {}; nearest valid value: {}",
+       o.place("model.vocab_size").text(), r.model.vocab_size, what, needed - 1, needed);
+}
+
+void check_data_files(const Recipe& r) {
+  const RecipeOrigins& o = origins_of(r);
+  Problems problems;
+  if (r.data.train.empty())
+    problems.add(o.place("data.train"), fmt::format("data.train = []{}: a run needs token files; give data.train: [{{path: PREFIX}}], "
+                                                    "made by `ltrain data build`", o.has("data.train") ? "" : " (default)"));
+  const auto check = [&](const std::string& key, const std::vector<DataSource>& sources) {
+    for (const DataSource& source : sources)
+      for (const char* suffix : {".bin", ".idx"})
+        if (const std::string file = source.path + suffix; access(file.c_str(), R_OK) != 0) {
+          const std::string& p = source.path;
+          const bool whole_name = p.size() > 4 && (p.ends_with(".bin") || p.ends_with(".idx"));
+          const std::string why = std::strerror(errno);
+          problems.add(o.place(key), fmt::format("{}: {}: {}; {}", key, file, why,
+                                                 whole_name ? fmt::format("the path is the common prefix, {}", p.substr(0, p.size() - 4))
+                                                            : std::string("make it with `ltrain data build`")));
+          break;
+        }
+  };
+  check("data.train", r.data.train);
+  check("data.eval", r.data.eval);
+  problems.raise_if_any(o.source);
+}
+
+int64_t ranks(const Recipe& r) {
+  const Parallel& p = r.parallel;
+  LT_CHECK(p.data > 0, "parallel.data is not resolved");
+  return p.data * p.tensor * p.pipeline * p.context * p.expert;
+}
+
+int64_t micro_batches_per_step(const Recipe& r) {
+  LT_CHECK(r.parallel.data > 0, "parallel.data is not resolved");
+  return r.train.global_batch_size / (r.train.micro_batch_size * r.parallel.data);
+}
+
+int64_t tokens_per_step(const Recipe& r) { return r.train.global_batch_size * r.data.seq_length; }
+
+int64_t tokenizer_vocab_size(TokenizerKind kind) { return kind == TokenizerKind::byte ? 257 : 50257; }
+
+std::string_view to_string(DeviceChoice v) { return v == DeviceChoice::automatic ? "auto" : "cpu"; }
+std::string_view to_string(Precision v) {
+  return v == Precision::fp32 ? "fp32" : v == Precision::bf16 ? "bf16" : "fp64";
+}
+std::string_view to_string(LrDecayStyle v) {
+  switch (v) {
+    case LrDecayStyle::constant: return "constant";
+    case LrDecayStyle::linear: return "linear";
+    case LrDecayStyle::cosine: return "cosine";
+    case LrDecayStyle::inverse_square_root: return "inverse-square-root";
+    case LrDecayStyle::wsd: return "WSD";
+  }
+  return "?";
+}
+std::string_view to_string(TokenizerKind v) { return v == TokenizerKind::byte ? "byte" : "gpt2"; }
+std::string_view to_string(LogFormat v) { return v == LogFormat::text ? "text" : "megatron"; }
+
+}  // namespace ltrain

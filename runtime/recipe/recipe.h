@@ -1,0 +1,182 @@
+// A recipe: what to train and how to spread it, as plain structs. Parsed once from YAML against the table in
+// schema.cpp; nothing reads a setting by its name after that. The initial values below are the defaults.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/model_config.h"
+
+namespace ltrain {
+
+enum class DeviceChoice : uint8_t { automatic, cpu };
+enum class Precision : uint8_t { fp32, bf16, fp64 };  ///< fp64: parity tests on the CPU
+enum class LrDecayStyle : uint8_t { constant, linear, cosine, inverse_square_root, wsd };
+enum class TokenizerKind : uint8_t { byte, gpt2 };
+enum class LogFormat : uint8_t { text, megatron };
+
+struct Parallel {
+  int64_t data = -1;  ///< -1: the ranks that the other axes leave
+  int64_t tensor = 1;
+  bool sequence_parallel = false;
+  std::string tensor_mode = "1d";
+  int64_t pipeline = 1;
+  std::string schedule = "1f1b";
+  int64_t virtual_pipeline = 1;
+  int64_t context = 1;
+  std::string context_comm = "p2p";
+  int64_t expert = 1;
+  int64_t expert_tensor = 1;
+  int64_t zero_stage = 0;
+  std::string shard_group = "all";
+};
+
+struct Recompute {
+  std::string granularity = "none";
+};
+
+struct Offload {
+  std::string optimizer_device = "none";
+  double optimizer_fraction = 1.0;
+  std::string params_device = "none";
+  std::string activations_device = "none";
+};
+
+struct DataSource {
+  std::string path;
+  double weight = 1.0;
+  bool operator==(const DataSource&) const = default;
+};
+
+struct Tokenizer {
+  TokenizerKind kind = TokenizerKind::byte;
+  std::optional<std::string> path;  ///< gpt2: the rank file
+};
+
+struct Data {
+  std::vector<DataSource> train;
+  std::vector<DataSource> eval;
+  Tokenizer tokenizer;
+  int64_t seq_length = 256;
+};
+
+struct Train {
+  int64_t micro_batch_size = 1;   ///< sequences a rank computes at once
+  int64_t global_batch_size = 8;  ///< sequences an optimizer step
+  int64_t train_steps = 1000;
+  std::optional<int64_t> train_tokens;  ///< when given, train_steps = ceil(train_tokens / tokens of a step)
+  double clip_grad = 1.0;               ///< 0: no clipping
+  int64_t eval_interval = 0;            ///< steps; 0: never
+  int64_t eval_steps = 20;
+  int64_t log_interval = 1;
+  std::optional<double> exit_duration_in_mins;
+};
+
+struct Optimizer {
+  std::string kind = "adamw";
+  double lr = 3e-4;
+  double min_lr = 0.0;
+  double weight_decay = 0.1;  ///< matmul weights; never norms and biases
+  bool decay_embeddings = true;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.95;
+  double adam_eps = 1e-8;
+};
+
+struct Schedule {
+  LrDecayStyle lr_decay_style = LrDecayStyle::cosine;
+  int64_t lr_warmup_steps = 0;
+  int64_t lr_decay_steps = 0;      ///< filled: train_steps unless given
+  int64_t lr_wsd_decay_steps = 0;  ///< filled: a tenth of lr_decay_steps unless given; read by WSD only
+  LrDecayStyle lr_wsd_decay_style = LrDecayStyle::linear;  ///< linear or cosine
+};
+
+struct CheckpointSettings {
+  int64_t save_interval = 1000;  ///< steps; 0: never
+  int64_t keep_latest = 2;       ///< 0: all
+  bool async_save = true;
+  std::string resume = "auto";  ///< auto | never | the path of a checkpoint or of a folder of them
+  bool save_at_end = true;
+};
+
+struct LaunchSettings {
+  std::vector<std::string> hosts;  ///< empty: this machine ("local")
+  int64_t ranks_per_node = 0;      ///< 0: auto
+  int64_t threads_per_rank = 0;    ///< 0: auto
+  double distributed_timeout_minutes = 10.0;
+  std::optional<std::string> interface;
+};
+
+struct LogSettings {
+  LogFormat format = LogFormat::text;
+  bool tensorboard = false;
+};
+
+struct RecipeOrigins;  // runtime/recipe/problems.h: where each value was given, for messages
+
+struct Recipe {
+  std::string name = "run";
+  std::string output_dir;  ///< filled: runs/<name> unless given
+  int64_t seed = 1234;
+  DeviceChoice device = DeviceChoice::automatic;
+  ModelConfig model;
+  Parallel parallel;
+  Precision precision = Precision::fp32;
+  Recompute recompute;
+  Offload offload;
+  Data data;
+  Train train;
+  Optimizer optimizer;
+  Schedule schedule;
+  CheckpointSettings checkpoint;
+  LaunchSettings launch;
+  LogSettings log;
+
+  std::vector<std::string> notes;  ///< for the user: aliases that were used, keys of a config.json not needed
+  std::shared_ptr<const RecipeOrigins> origins;
+};
+
+/// Reads and checks a recipe; everything that does not depend on the number of ranks is checked here.
+/// Overrides: "key=value", "--section.key=value", "~key" (back to the default). Throws Error (usage) with every
+/// problem found, one a line: place, key, value, rule, and what would work.
+Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
+/// The same from text; `name` stands for the file in messages.
+Recipe parse_recipe(std::string_view text, const std::string& name, const std::vector<std::string>& overrides = {});
+
+/// The rules that need the number of ranks. Throws as load_recipe does.
+void validate(const Recipe& recipe, int world_size);
+/// validate, then parallel.data filled in.
+Recipe resolve(const Recipe& recipe, int world_size);
+/// The model can embed every token: `needed` is one more than the largest token id of `what` ("data/train", "the gpt2
+/// tokenizer"). Throws Error (usage).
+void check_vocabulary(const Recipe& recipe, const std::string& what, int64_t needed);
+
+/// data.train is given, and every source has its PREFIX.bin and PREFIX.idx. For commands that train. Throws Error (usage).
+void check_data_files(const Recipe& recipe);
+
+std::string dump_yaml(const Recipe& recipe);  ///< every value; parse_recipe reads it back to the same recipe
+std::string dump_json(const Recipe& recipe);
+/// Key and value of every model.* setting, as dump_yaml writes them: what a checkpoint is compared by.
+std::vector<std::pair<std::string, std::string>> model_settings(const ModelConfig& model);
+
+std::string recipe_reference_markdown();  ///< docs/recipe.md
+std::string recipe_reference_text();      ///< for --help-recipe
+std::string recipe_reference_json();
+
+// Derived values. `recipe` is resolved: parallel.data is a number.
+int64_t ranks(const Recipe& recipe);                  ///< product of the axes
+int64_t micro_batches_per_step(const Recipe& recipe);  ///< gradient accumulation steps of each data-parallel rank
+int64_t tokens_per_step(const Recipe& recipe);
+int64_t tokenizer_vocab_size(TokenizerKind kind);  ///< token ids are 0 .. this - 1
+
+std::string_view to_string(DeviceChoice v);
+std::string_view to_string(Precision v);
+std::string_view to_string(LrDecayStyle v);
+std::string_view to_string(TokenizerKind v);
+std::string_view to_string(LogFormat v);
+
+}  // namespace ltrain

@@ -1,0 +1,91 @@
+// The one table of settings: key, type, default, range, help, aliases, implications. It generates the parser's
+// checks, the reference page, the help text, the dump and the JSON.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/recipe/recipe.h"
+#include "runtime/recipe/yaml_tree.h"
+
+namespace ltrain::recipe {
+
+struct Key {
+  std::string path;  ///< "train.micro_batch_size"
+  std::string type;  ///< "integer", "number", "true or false", "text", "choice", "list of ..."
+  std::string help;
+  std::vector<std::string> aliases;   ///< other spellings, valid in the key's section and at the top
+  std::vector<std::string> choices;   ///< of a choice: in this build
+  std::vector<std::string> unbuilt;   ///< of a choice: known, refused by this build
+  std::optional<double> least, most;  ///< of a number
+  bool open = false;                  ///< least and most themselves are not allowed
+  std::optional<double> built_most;   ///< larger ones are known, refused by this build
+  std::string built_note;             ///< "tensor parallelism"
+  std::string implied;                ///< how the default is derived from other keys, for the reference
+  std::string word;                   ///< integer: a word that stands for `word_value`
+  int64_t word_value = 0;
+  bool dumped = true;  ///< false: not part of the resolved recipe (model.from)
+
+  /// Sets the value from a node; returns "" or what is wrong ("must be at least 1; ...").
+  std::function<std::string(const Key&, Recipe&, const Node&)> set;
+  /// The value as YAML, or as JSON when `json`.
+  std::function<std::string(const Key&, const Recipe&, bool json)> write;
+  /// Derives the default; called in table order when the key was not given.
+  std::function<void(Recipe&)> imply;
+  /// Whether the key has a meaning in this recipe; without one it is left out of the dump, and giving it is refused
+  /// (`strict`) or noted. Null: always.
+  std::function<bool(const Recipe&)> applies;
+  std::string applies_when;  ///< "model.architecture: llama"
+  bool strict = false;
+
+  std::string section() const {
+    const size_t dot = path.rfind('.');
+    return dot == std::string::npos ? "" : path.substr(0, dot);
+  }
+  std::string leaf() const { return path.substr(path.rfind('.') + 1); }
+  /// "1 to 4096", "auto or at least 1", "fp32, bf16": the allowed values for people.
+  std::string allowed() const;
+  /// The default as in YAML; derived ones as their description.
+  std::string default_text() const;
+
+  Key& alias(std::vector<std::string> names) { aliases = std::move(names); return *this; }
+  Key& at_least(double v) { least = v; return *this; }
+  Key& between(double lo, double hi) { least = lo; most = hi; return *this; }
+  Key& inside(double lo, double hi) { open = true; return between(lo, hi); }  ///< without the ends
+  Key& above(double lo) { least = lo; open = true; return *this; }
+  Key& or_word(std::string w, int64_t v) { word = std::move(w); word_value = v; return *this; }
+  Key& only_up_to(double v, std::string what) { built_most = v; built_note = std::move(what); return *this; }
+  Key& when(std::string text, bool is_strict, std::function<bool(const Recipe&)> f) {
+    applies_when = std::move(text);
+    strict = is_strict;
+    applies = std::move(f);
+    return *this;
+  }
+  Key& derived(std::string how, std::function<void(Recipe&)> f) {
+    implied = std::move(how);
+    imply = std::move(f);
+    return *this;
+  }
+  bool in_dump(const Recipe& r) const { return dumped && (!applies || applies(r)); }
+};
+
+const std::vector<Key>& schema();
+const Key* find_key(const std::string& path);               ///< by canonical path
+const Key* find_alias(const std::string& path);             ///< by "section.alias" or "alias"
+bool is_section(const std::string& path);                   ///< some key's path begins with "path."
+std::string section_help(const std::string& section);
+std::vector<std::string> sections();                        ///< in table order, "" first
+std::vector<std::string> words_in_section(const std::string& section, bool with_aliases);
+
+// Typed reading of a scalar, YAML 1.2 core rules; each returns "" or what is wrong.
+std::string read_integer(const Node& node, int64_t& out, const std::string& or_word = "");
+std::string read_number(const Node& node, double& out);
+std::string read_bool(const Node& node, bool& out);
+std::string read_text(const Node& node, std::string& out);
+std::string check_range(const Key& key, double value, bool integer);
+
+std::string write_number(double v);                     ///< shortest text that reads back to the same double
+std::string write_text(const std::string& v, bool json);  ///< quoted when YAML needs it, or always
+
+}  // namespace ltrain::recipe

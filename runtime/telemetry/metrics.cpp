@@ -1,0 +1,164 @@
+#include "runtime/telemetry/metrics.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/error.h"
+#include "runtime/telemetry/tensorboard.h"
+
+namespace ltrain {
+namespace {
+
+using nlohmann::json;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// JSON has no NaN: null stands for it.
+json number(double v) { return std::isfinite(v) ? json(v) : json(nullptr); }
+
+}  // namespace
+
+struct MetricsWriter::State {
+  std::ofstream file;
+  std::unique_ptr<TensorBoardWriter> tensorboard;
+};
+
+MetricsWriter::MetricsWriter(const std::string& run_dir, bool tensorboard, int64_t last_step)
+    : state_(std::make_unique<State>()) {
+  const std::string path = run_dir + "/metrics.jsonl";
+  std::string kept;
+  bool dropped = false;
+  if (std::ifstream old(path); old)
+    for (std::string line; std::getline(old, line);) {
+      const json j = json::parse(line, nullptr, false);
+      if (j.is_discarded() || !j.contains("step") || j["step"].get<int64_t>() > last_step) {
+        dropped = true;
+        continue;
+      }
+      kept += line + "\n";
+    }
+  if (dropped) {
+    std::ofstream(path + ".tmp") << kept;
+    std::filesystem::rename(path + ".tmp", path);
+  }
+  state_->file.open(path, std::ios::app);
+  if (!state_->file) fail(ExitCode::storage, "{}: cannot be written", path);
+  if (tensorboard) state_->tensorboard = std::make_unique<TensorBoardWriter>(run_dir);
+}
+
+MetricsWriter::~MetricsWriter() = default;
+
+void MetricsWriter::step(const StepMetrics& m) {
+  const json j{{"step", m.step},
+               {"lm_loss", number(m.lm_loss)},
+               {"grad_norm", number(m.grad_norm)},
+               {"lr", number(m.lr)},
+               {"tokens_per_sec", number(m.tokens_per_sec)},
+               {"tokens_per_sec_per_gpu", number(m.tokens_per_sec_per_gpu)},
+               {"tflops_per_gpu", number(m.tflops_per_gpu)},
+               {"mfu", number(m.mfu)},
+               {"step_time_ms", number(m.step_time_ms)},
+               {"data_time_ms", number(m.data_time_ms)},
+               {"exposed_comm_ms/dp", number(m.exposed_comm_ms)},
+               {"mem_peak_gib", number(m.mem_peak_gib)},
+               {"mem_plan_gib", number(m.mem_plan_gib)},
+               {"consumed_tokens", m.consumed_tokens},
+               {"consumed_samples", m.consumed_samples}};
+  state_->file << j.dump() << std::endl;
+  if (state_->tensorboard)
+    for (const auto& [name, value] : j.items())
+      if (name != "step" && value.is_number()) state_->tensorboard->scalar(name, m.step, value.get<double>());
+}
+
+void MetricsWriter::eval(int64_t step, double loss) {
+  state_->file << json{{"step", step}, {"eval_loss", number(loss)}, {"eval_perplexity", number(std::exp(loss))}}.dump() << std::endl;
+  if (state_->tensorboard) state_->tensorboard->scalar("eval_loss", step, loss);
+}
+
+std::string format_duration(double seconds) {
+  if (!(seconds >= 0) || seconds > 1e9) return "?";
+  const int64_t s = static_cast<int64_t>(seconds + 0.5);
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{}:{:02}", s / 60, s % 60);
+  if (s < 86400) return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+  return fmt::format("{}d {:02}:{:02}", s / 86400, s / 3600 % 24, s / 60 % 60);
+}
+
+std::string format_count(double n) {
+  if (n < 10000) return fmt::format("{:.0f}", n);
+  if (n < 1e6) return fmt::format("{:.1f}k", n / 1e3);
+  if (n < 1e9) return fmt::format("{:.2f}M", n / 1e6);
+  return fmt::format("{:.2f}B", n / 1e9);
+}
+
+Progress::Progress(LogFormat format, int64_t log_interval) : format_(format), interval_(std::max<int64_t>(1, log_interval)) {
+  // Under a launcher stderr is a pipe; the launcher says whether a terminal is at its end.
+  const char* told = std::getenv("LTRAIN_TTY");
+  terminal_ = (told ? std::string(told) == "1" : isatty(2) == 1) && format == LogFormat::text;
+  const char* no_colour = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  if (term && std::string(term) == "dumb") terminal_ = false;
+  colour_ = terminal_ && !(no_colour && *no_colour);
+  struct winsize size{};
+  if (const char* c = std::getenv("COLUMNS"); c && std::atoi(c) > 20) {
+    columns_ = std::atoi(c);
+  } else if (ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col > 20) {
+    columns_ = size.ws_col;
+  }
+}
+
+Progress::~Progress() {
+  if (drawn_) std::fputs("\n", stderr);
+}
+
+void Progress::clear() {
+  if (!drawn_) return;
+  std::fputs("\r\033[K", stderr);
+  drawn_ = false;
+}
+
+void Progress::line(const std::string& text) {
+  clear();
+  std::fprintf(stderr, "%s\n", text.c_str());
+  std::fflush(stderr);
+}
+
+void Progress::step(const StepMetrics& m) {
+  const bool last = m.step == m.train_steps;
+  if (format_ == LogFormat::megatron) {
+    if (m.step % interval_ && !last) return;
+    line(fmt::format(" iteration {:>8}/{:>8} | consumed samples: {:>12} | elapsed time per iteration (ms): {:.1f} | throughput "
+                     "per GPU (TFLOP/s/GPU): {:.3f} | learning rate: {:.6E} | lm loss: {:.6E} | grad norm: {:.3f} | number of "
+                     "skipped iterations: 0 | number of nan iterations: 0 |",
+                     m.step, m.train_steps, m.consumed_samples, m.step_time_ms, m.tflops_per_gpu, m.lr, m.lm_loss, m.grad_norm));
+    return;
+  }
+  const std::string left = m.seconds_left > 0 ? fmt::format("  {} left", format_duration(m.seconds_left)) : "";
+  std::string text = fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {} tok/s  MFU {:.1f}%  mem {:.0f}/{:.0f} MiB{}",
+                                 m.step, m.train_steps, m.lm_loss, m.lr, m.grad_norm, format_count(m.tokens_per_sec),
+                                 100 * m.mfu, m.mem_peak_gib * 1024, m.mem_plan_gib * 1024, left);
+  if (!terminal_) {
+    if (m.step % interval_ == 0 || last) line(text);
+    return;
+  }
+  const double t = now();
+  if (!last && t - last_draw_ < 0.1) return;
+  last_draw_ = t;
+  clear();
+  if (static_cast<int>(text.size()) >= columns_) text.resize(columns_ - 1);
+  if (colour_) text = "\033[1m" + text.substr(0, text.find("  ")) + "\033[0m" + text.substr(text.find("  "));
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+}  // namespace ltrain

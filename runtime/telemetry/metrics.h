@@ -1,0 +1,58 @@
+// What a step reports, and where it goes: metrics.jsonl, TensorBoard, the terminal. Rank 0 only.
+#pragma once
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/recipe/recipe.h"
+
+namespace ltrain {
+
+/// Definitions stand in docs/metrics.md; names are those of metrics.jsonl.
+struct StepMetrics {
+  int64_t step = 0, train_steps = 0;
+  int64_t consumed_tokens = 0, consumed_samples = 0;
+  double lm_loss = 0, grad_norm = 0, lr = 0;
+  double step_time_ms = 0, data_time_ms = 0, exposed_comm_ms = 0;
+  double tokens_per_sec = 0, tokens_per_sec_per_gpu = 0, tflops_per_gpu = 0, mfu = 0;
+  double mem_peak_gib = 0, mem_plan_gib = 0;
+  double seconds_left = 0;
+};
+
+/// Writes runs/<name>/metrics.jsonl and, when asked, TensorBoard events.
+class MetricsWriter {
+ public:
+  /// Appends; lines of steps after `last_step` (of an attempt that went further than its checkpoint) are dropped.
+  MetricsWriter(const std::string& run_dir, bool tensorboard, int64_t last_step);
+  ~MetricsWriter();
+  void step(const StepMetrics& m);
+  void eval(int64_t step, double loss);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The user's stream: one line rewritten in place on a terminal, plain lines elsewhere.
+class Progress {
+ public:
+  Progress(LogFormat format, int64_t log_interval);
+  ~Progress();
+  void step(const StepMetrics& m);
+  /// A line of its own.
+  void line(const std::string& text);
+
+ private:
+  void clear();
+  LogFormat format_;
+  int64_t interval_;
+  bool terminal_ = false, colour_ = false, drawn_ = false;
+  int columns_ = 100;
+  double last_draw_ = 0;
+};
+
+std::string format_duration(double seconds);  ///< "1:02:03", "4:05", "12 s"
+std::string format_count(double n);           ///< "12.3k", "1.24M"
+
+}  // namespace ltrain

@@ -1,0 +1,112 @@
+#include "runtime/telemetry/tensorboard.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+
+#include "kernels/core/error.h"
+
+namespace ltrain {
+namespace {
+
+std::array<uint32_t, 256> crc_table() {
+  std::array<uint32_t, 256> t{};
+  for (uint32_t i = 0; i < 256; ++i) {
+    uint32_t c = i;
+    for (int bit = 0; bit < 8; ++bit) c = c & 1 ? (c >> 1) ^ 0x82F63B78u : c >> 1;
+    t[i] = c;
+  }
+  return t;
+}
+
+template <class T>
+void append(std::string& s, T v) {
+  s.append(reinterpret_cast<const char*>(&v), sizeof(T));
+}
+
+void varint(std::string& s, uint64_t v) {
+  while (v >= 0x80) {
+    s += static_cast<char>(v | 0x80);
+    v >>= 7;
+  }
+  s += static_cast<char>(v);
+}
+
+void bytes_field(std::string& s, int field, const std::string& value) {
+  varint(s, static_cast<uint64_t>(field) << 3 | 2);
+  varint(s, value.size());
+  s += value;
+}
+
+std::string framed(const std::string& data) {
+  std::string out;
+  append(out, static_cast<uint64_t>(data.size()));
+  append(out, masked_crc32c(out.data(), 8));
+  out += data;
+  append(out, masked_crc32c(data.data(), data.size()));
+  return out;
+}
+
+/// Event { wall_time = 1 double; step = 2 int64; file_version = 3 string; summary = 5 }
+std::string event_start(double wall_time) {
+  std::string e;
+  e += static_cast<char>(1 << 3 | 1);
+  append(e, wall_time);
+  return e;
+}
+
+double wall_clock() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+uint32_t crc32c(const void* data, size_t size) {
+  static const std::array<uint32_t, 256> table = crc_table();
+  uint32_t c = 0xFFFFFFFFu;
+  const auto* p = static_cast<const unsigned char*>(data);
+  for (size_t i = 0; i < size; ++i) c = table[(c ^ p[i]) & 0xFF] ^ (c >> 8);
+  return c ^ 0xFFFFFFFFu;
+}
+
+uint32_t masked_crc32c(const void* data, size_t size) {
+  const uint32_t c = crc32c(data, size);
+  return ((c >> 15) | (c << 17)) + 0xa282ead8u;
+}
+
+std::string tensorboard_version_record(double wall_time) {
+  std::string e = event_start(wall_time);
+  bytes_field(e, 3, "brain.Event:2");
+  return framed(e);
+}
+
+TensorBoardWriter::TensorBoardWriter(const std::string& folder) {
+  char host[256] = "localhost";
+  gethostname(host, sizeof host - 1);
+  const double t = wall_clock();
+  const std::string path = fmt::format("{}/events.out.tfevents.{}.{}.{}.0", folder, static_cast<int64_t>(t), host, getpid());
+  file_.open(path, std::ios::binary);
+  if (!file_) fail(ExitCode::storage, "{}: cannot be written", path);
+  record(tensorboard_version_record(t));
+}
+
+void TensorBoardWriter::record(const std::string& framed_event) {
+  file_ << framed_event;
+  file_.flush();
+}
+
+void TensorBoardWriter::scalar(const std::string& tag, int64_t step, double value) {
+  std::string v;  // Summary.Value { tag = 1; simple_value = 2 float }
+  bytes_field(v, 1, tag);
+  v += static_cast<char>(2 << 3 | 5);
+  append(v, static_cast<float>(value));
+  std::string summary;
+  bytes_field(summary, 1, v);
+  std::string e = event_start(wall_clock());
+  varint(e, 2 << 3);
+  varint(e, static_cast<uint64_t>(step));
+  bytes_field(e, 5, summary);
+  record(framed(e));
+}
+
+}  // namespace ltrain

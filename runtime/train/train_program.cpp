@@ -1,0 +1,162 @@
+#include "runtime/train/train_program.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/core/placement_rules.h"
+#include "kernels/ops/tensor_ops.h"
+
+namespace ltrain {
+
+PrecisionPolicy precision_policy(const std::string& name) {
+  if (name == "fp32") return {DType::f32, DType::f32, DType::f32};
+  if (name == "bf16") return {DType::bf16, DType::f32, DType::f32};
+  if (name == "fp64") return {DType::f64, DType::f64, DType::f64};
+  fail(ExitCode::usage, "precision: {}: must be fp32, bf16 or fp64", name);
+}
+
+TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
+    : options_(options), device_(device), decoder_(options.model, store_, options.decay_embeddings) {
+  const int64_t rows = options.micro_batch * options.seq_length;
+  store_.allocate(device_.compute, device_.comm, device_.memory, device_.data,
+                  {options.precision, options.zero_stage, options.bucket_elements, options.for_training});
+  decoder_.allocate(device_.compute, device_.memory, options.seq_length);
+  const auto constant = [&](const char* name, DType t, Shape s) {
+    return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
+  };
+  tokens_ = constant("tokens", DType::i32, {rows});
+  targets_ = constant("targets", DType::i32, {rows});
+  sample_index_ = constant("sample index", DType::i64, {options.micro_batch});
+  sums_ = constant("loss and norm", DType::f64, {3});
+  count_ = constant("token count", DType::i64, {1});
+}
+
+Step TrainProgram::make_step(bool training) {
+  return Step{device_.compute, device_.memory, store_, options_.precision.compute, options_.seed, training};
+}
+
+MicroBatch TrainProgram::load(const HostBatch& batch) {
+  MicroBatch mb;
+  mb.batch = options_.micro_batch;
+  mb.seq = options_.seq_length;
+  mb.tokens = tokens_;
+  mb.targets = targets_;
+  mb.sample_index = sample_index_;
+  mb.loss = sums_.flat(0, {1});
+  if (MetaTrace* trace = device_.compute.meta()) {
+    for (Tensor* t : {&mb.tokens, &mb.targets, &mb.sample_index})
+      t->record->place[Axis::data] = trace->axis_size(Axis::data) > 1 ? Placement::V() : Placement::R();
+    return mb;
+  }
+  LT_CHECK(static_cast<int64_t>(batch.tokens.size()) == mb.rows() && batch.targets.size() == batch.tokens.size() &&
+               static_cast<int64_t>(batch.sample_index.size()) == mb.batch,
+           "a batch of {} tokens for {} rows", batch.tokens.size(), mb.rows());
+  std::memcpy(mb.tokens.data, batch.tokens.data(), mb.tokens.bytes());
+  std::memcpy(mb.targets.data, batch.targets.data(), mb.targets.bytes());
+  std::memcpy(mb.sample_index.data, batch.sample_index.data(), mb.sample_index.bytes());
+  return mb;
+}
+
+void TrainProgram::reduce_sums(Tensor t) {
+  if (device_.data.size() == 1) return;
+  device_.comm.wait(device_.compute.record());
+  device_.data.all_reduce(device_.comm, t);
+  device_.compute.wait(device_.comm.record());
+}
+
+int64_t TrainProgram::agree_tokens(int64_t counted) {
+  if (MetaTrace* trace = device_.compute.meta()) {
+    if (trace->axis_size(Axis::data) > 1) count_.record->place[Axis::data] = Placement::P();
+    reduce_sums(count_);
+    return options_.micro_batch * options_.seq_length * options_.accumulation * device_.data.size();
+  }
+  *count_.ptr<int64_t>() = counted;
+  reduce_sums(count_);
+  return *count_.ptr<int64_t>();
+}
+
+StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw, bool ask_stop) {
+  const bool meta = device_.compute.meta() != nullptr;
+  LT_CHECK(meta || static_cast<int64_t>(batches.size()) == options_.accumulation, "{} micro-batches for {}",
+           batches.size(), options_.accumulation);
+  Step step = make_step(true);
+  step.enter("loss");
+  StepResult result;
+  int64_t counted = 0;
+  for (const HostBatch& b : batches)
+    for (int32_t t : b.targets) counted += t >= 0;
+  result.tokens = agree_tokens(counted);
+  fill_zero(device_.compute, sums_);
+  const HostBatch none;
+  for (int64_t k = 0; k < options_.accumulation; ++k) {
+    MicroBatch mb = load(meta ? none : batches[k]);
+    mb.grad_scale = result.tokens > 0 ? 1.0 / static_cast<double>(result.tokens) : 0;
+    store_.begin_micro_step(k == 0, k + 1 == options_.accumulation);
+    decoder_.train(step, mb);
+  }
+  step.enter("gradients");
+  store_.finish_gradients();
+  store_.add_grad_squares(sums_.flat(1, {1}));
+  if (!meta) sums_.ptr<double>()[2] = ask_stop ? 1 : 0;
+  reduce_sums(sums_);
+
+  AdamwArgs args = adamw;
+  if (!meta) {
+    const double* sums = sums_.ptr<double>();
+    result.loss = result.tokens > 0 ? sums[0] / static_cast<double>(result.tokens) : 0;
+    result.grad_norm = std::sqrt(sums[1]);
+    result.stop_requested = sums[2] > 0;
+    result.finite = std::isfinite(sums[0]) && std::isfinite(sums[1]);
+    if (!result.finite) return result;
+    if (options_.clip_grad > 0) args.grad_scale = std::min(1.0, options_.clip_grad / (result.grad_norm + 1e-6));
+  }
+  step.enter("optimizer");
+  store_.update(args);
+  return result;
+}
+
+double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
+  const bool meta = device_.compute.meta() != nullptr;
+  Step step = make_step(false);
+  fill_zero(device_.compute, sums_);
+  int64_t counted = 0;
+  if (meta) {
+    decoder_.evaluate(step, load({}));
+  } else {
+    while (const HostBatch* batch = next()) {
+      for (int32_t t : batch->targets) counted += t >= 0;
+      decoder_.evaluate(step, load(*batch));
+    }
+  }
+  step.enter("loss");
+  const int64_t tokens = agree_tokens(counted);
+  reduce_sums(sums_);
+  return meta || tokens == 0 ? 0 : sums_.ptr<double>()[0] / static_cast<double>(tokens);
+}
+
+std::vector<float> TrainProgram::predict(const std::vector<int32_t>& tokens) {
+  constexpr int64_t kStep = 16;  // lengths are rounded up: few shapes, and rows after the last are not looked at
+  const bool meta = device_.compute.meta() != nullptr;
+  const int64_t count = static_cast<int64_t>(tokens.size()), limit = options_.seq_length;
+  LT_CHECK(options_.micro_batch == 1 && (meta || (count >= 1 && count <= limit)), "predict of {} tokens of at most {}", count, limit);
+  MicroBatch mb;
+  mb.seq = meta ? limit : std::min(limit, (count + kStep - 1) / kStep * kStep);
+  mb.tokens = tokens_.narrow(0, mb.seq);
+  mb.targets = targets_.narrow(0, mb.seq);
+  mb.sample_index = sample_index_;
+  Step step = make_step(false);
+  Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", step.stat_type(), {1, options_.model.vocab_size});
+  if (!meta) {
+    int32_t* to = mb.tokens.ptr<int32_t>();
+    std::fill(std::copy(tokens.begin(), tokens.end(), to), to + mb.seq, 0);
+  }
+  decoder_.predict(step, mb, logits, meta ? 0 : count - 1);
+  std::vector<float> out(meta ? 0 : logits.elements());
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] = logits.dtype == DType::f64 ? static_cast<float>(logits.ptr<double>()[i]) : logits.ptr<float>()[i];
+  device_.memory.release(logits);
+  return out;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,308 @@
+#include "runtime/train/trainer.h"
+
+#include <omp.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "kernels/core/cpu_isa.h"
+#include "kernels/core/fault_point.h"
+#include "parallel/mesh.h"
+#include "runtime/data/batch_loader.h"
+#include "runtime/data/indexed_dataset.h"
+#include "runtime/telemetry/metrics.h"
+#include "runtime/train/lr_schedule.h"
+#include "runtime/checkpoint/files.h"
+#include "runtime/train/training_state.h"
+
+namespace ltrain {
+namespace {
+
+constexpr double kMiB = 1048576.0, kGiB = 1073741824.0;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+data::LoaderOptions loader_options(const Recipe& r, int dp_rank, bool eval) {
+  data::LoaderOptions o;
+  for (const DataSource& s : eval ? r.data.eval : r.data.train) o.sources.push_back({s.path, s.weight});
+  o.seq_length = r.data.seq_length;
+  o.micro_batch = r.train.micro_batch_size;
+  o.global_batch = r.train.global_batch_size;
+  o.seed = static_cast<uint64_t>(r.seed);
+  o.dp_rank = dp_rank;
+  o.dp_size = static_cast<int>(r.parallel.data);
+  o.vocab_size = r.model.vocab_size;
+  o.eval = eval;
+  if (eval) o.eval_samples = r.train.eval_steps * r.train.global_batch_size;
+  return o;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path + ".tmp");
+  out << text;
+  out.close();
+  std::error_code error;
+  if (out) std::filesystem::rename(path + ".tmp", path, error);
+  if (!out || error) fail(ExitCode::storage, "{}: cannot be written", path);
+}
+
+/// One rank's training run.
+class Trainer {
+ public:
+  Trainer(const Recipe& recipe, Job& job, const TrainerOptions& options)
+      : recipe_(recipe), job_(job), options_(options), lead_(job.info().rank == 0) {
+    mesh_.degree = {static_cast<int>(recipe.parallel.data), 1, 1, 1, 1};
+    mesh_.rank = job.info().rank;
+  }
+
+  ExitCode run() {
+    set_up();
+    ExitCode code = ExitCode::done;
+    while (step_ < recipe_.train.train_steps) {
+      const bool stop = train_step();
+      const bool last = step_ == recipe_.train.train_steps;
+      if (recipe_.train.eval_interval > 0 && (step_ % recipe_.train.eval_interval == 0 || last) && !recipe_.data.eval.empty())
+        evaluate();
+      const int64_t every = recipe_.checkpoint.save_interval;
+      if (stop) {
+        if (saved_step_ != step_) save();
+        code = last ? ExitCode::done : ExitCode::preempted;
+        break;
+      }
+      if ((every > 0 && step_ % every == 0) || (last && recipe_.checkpoint.save_at_end)) save();
+    }
+    finish(code);
+    return code;
+  }
+
+ private:
+  double deadline() const { return recipe_.launch.distributed_timeout_minutes * 60; }
+
+  void set_up() {
+    const double begin = now();
+    job_.section("setup", deadline());
+    const RankInfo& me = job_.info();
+    const int threads = threads_per_rank(recipe_, me.local_size);
+    omp_set_num_threads(threads);
+    profile_ = default_profile();
+    // The same pass that `ltrain plan` makes: checks the placements of the whole step, sizes the arena.
+    Plan totals = make_plan(recipe_, profile_, {me.rank});
+    plan_ = totals.ranks.at(0);
+    peak_flops_ = totals.peak_flops;
+    if (!options_.force) check_host_memory(totals, me.local_size);
+    if (lead_) {
+      std::error_code error;
+      std::filesystem::create_directories(recipe_.output_dir, error);
+      if (error) fail(ExitCode::storage, "output_dir {}: {}", recipe_.output_dir, error.message());
+      write_file(recipe_.output_dir + "/recipe.yaml", dump_yaml(recipe_));
+      write_file(recipe_.output_dir + "/plan.json", plan_json(totals));
+    }
+    data_group_ = job_.new_group("data", Axis::data, mesh_.group(Axis::data));
+    control_group_ = job_.new_group("checkpoint", Axis::data, mesh_.group(Axis::data));
+    compute_ = make_inline_stream("compute");
+    comm_ = make_worker_stream("comm");
+    control_ = make_worker_stream("checkpoint");
+    arena_ = std::make_unique<CpuArena>(plan_.arena.arena_bytes);
+    program_ = std::make_unique<TrainProgram>(program_options(recipe_), Device{*compute_, *comm_, *arena_, *data_group_});
+    state_ = std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
+    const TrainingState::Resumed resumed = state_->resume();
+    step_ = saved_step_ = resumed.step;
+    samples_ = resumed.samples;
+    if (resumed.step == 0) program_->initialize();
+    comm_->synchronize();
+    if (recipe_.checkpoint.save_interval > 0 || recipe_.checkpoint.save_at_end) state_->open_writer();
+    loader_ = std::make_unique<data::BatchLoader>(loader_options(recipe_, mesh_.coordinate(Axis::data), false), samples_);
+    batches_.resize(micro_batches_per_step(recipe_));
+    if (lead_) {
+      metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
+      progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.train.log_interval);
+      for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
+      for (const std::string& note : resumed.notes) progress_->line(note);
+      progress_->line(fmt::format(
+          "{}: {} {} parameters, {} rank{} of {} thread{} ({}), {}; {} sequences of {} tokens a step, {} micro-batch{} a rank",
+          recipe_.name, format_count(static_cast<double>(totals.parameters)), recipe_.model.architecture, me.world_size,
+          me.world_size == 1 ? "" : "s", threads, threads == 1 ? "" : "s", cpu_isa_name(), to_string(recipe_.precision),
+          recipe_.train.global_batch_size, recipe_.data.seq_length, batches_.size(), batches_.size() == 1 ? "" : "es"));
+      if (step_ < recipe_.train.train_steps)
+      progress_->line(fmt::format("memory a rank: arena {:.1f} MiB, in all {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",
+                                  plan_.arena.arena_bytes / kMiB, plan_.total_bytes / kMiB, now() - begin, step_ + 1,
+                                  recipe_.train.train_steps));
+    }
+    started_ = now();
+    first_step_ = step_;
+  }
+
+  /// One step; true when some rank was asked to stop.
+  bool train_step() {
+    job_.section("step", deadline(), step_ + 1);
+    LT_FAULT_POINT("train.step");
+    say(state_->poll());
+    const double begin = now(), data_before = loader_->wait_seconds(), waited_before = compute_->waited;
+    for (HostBatch& b : batches_) loader_->next(b);
+    if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();
+    AdamwArgs a;
+    a.lr = learning_rate(recipe_.optimizer, recipe_.schedule, step_ + 1);
+    a.beta1 = recipe_.optimizer.adam_beta1;
+    a.beta2 = recipe_.optimizer.adam_beta2;
+    a.eps = recipe_.optimizer.adam_eps;
+    a.weight_decay = recipe_.optimizer.weight_decay;
+    a.step = step_ + 1;
+    const bool ask = static_cast<bool>(job_.stop_requested()) || out_of_time();
+    const StepResult r = program_->train_step(batches_, a, ask);
+    if (!r.finite) not_finite(r);
+    ++step_;
+    samples_ += recipe_.train.global_batch_size;
+    LT_CHECK(samples_ == loader_->cursor(), "the loader is at sample {}, the trainer at {}", loader_->cursor(), samples_);
+    state_->note_health(r.loss, r.grad_norm);
+    check_high_water();
+    if (lead_) report(r, a.lr, now() - begin, loader_->wait_seconds() - data_before, compute_->waited - waited_before);
+    return r.stop_requested;
+  }
+
+  bool out_of_time() const {
+    return recipe_.train.exit_duration_in_mins && now() - started_ > *recipe_.train.exit_duration_in_mins * 60;
+  }
+
+  /// Fault injection: makes this step's loss and gradients NaN.
+  void poison() {
+    const Tensor w = program_->parameters().value(0);
+    if (w.dtype == DType::f32) w.ptr<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+    if (w.dtype == DType::bf16) w.ptr<bf16>()[0] = bf16(std::numeric_limits<float>::quiet_NaN());
+  }
+
+  [[noreturn]] void not_finite(const StepResult& r) {
+    fail(ExitCode::no_progress,
+         "step {}: loss {} and gradient norm {} are not finite; no update was made and nothing was saved.\n"
+         "The last checkpoint is of step {}. The same step would fail again: lower optimizer.lr, check the data around "
+         "sample {}, or use precision: fp32.",
+         step_ + 1, r.loss, r.grad_norm, saved_step_, samples_);
+  }
+
+  /// The promise that planned bytes are real bytes, checked at run time.
+  void check_high_water() {
+    if (checked_ || step_ < first_step_ + 1) return;
+    checked_ = true;
+    LT_CHECK(arena_->peak().arena_bytes <= plan_.arena.arena_bytes, "the step used {} bytes of a planned {}",
+             arena_->peak().arena_bytes, plan_.arena.arena_bytes);
+  }
+
+  void report(const StepResult& r, double lr, double seconds, double data_seconds, double exposed) {
+    StepMetrics m;
+    m.step = step_;
+    m.train_steps = recipe_.train.train_steps;
+    m.consumed_samples = samples_;
+    m.consumed_tokens = samples_ * recipe_.data.seq_length;
+    m.lm_loss = r.loss;
+    m.grad_norm = r.grad_norm;
+    m.lr = lr;
+    m.step_time_ms = seconds * 1e3;
+    m.data_time_ms = data_seconds * 1e3;
+    m.exposed_comm_ms = exposed * 1e3;
+    m.tokens_per_sec = static_cast<double>(tokens_per_step(recipe_)) / seconds;
+    m.tokens_per_sec_per_gpu = m.tokens_per_sec / job_.info().world_size;
+    m.tflops_per_gpu = plan_.flops / seconds / 1e12;
+    m.mfu = peak_flops_ > 0 ? plan_.flops / seconds / peak_flops_ : 0;
+    m.mem_peak_gib = static_cast<double>(arena_->peak().arena_bytes) / kGiB;
+    m.mem_plan_gib = static_cast<double>(plan_.arena.arena_bytes) / kGiB;
+    m.seconds_left = (now() - started_) / static_cast<double>(step_ - first_step_) *
+                     static_cast<double>(recipe_.train.train_steps - step_);
+    metrics_->step(m);
+    progress_->step(m);
+  }
+
+  void evaluate() {
+    job_.section("eval", deadline(), step_);
+    const double begin = now();
+    data::BatchLoader loader(loader_options(recipe_, mesh_.coordinate(Axis::data), true), 0);
+    int64_t left = recipe_.train.eval_steps * loader.micro_steps();
+    HostBatch batch;
+    const double loss = program_->evaluate([&]() -> const HostBatch* {
+      if (left-- <= 0) return nullptr;
+      loader.next(batch);
+      return &batch;
+    });
+    if (!lead_) return;
+    metrics_->eval(step_, loss);
+    progress_->line(fmt::format("eval at step {}: loss {:.4f}, perplexity {:.2f} ({:.1f} s)", step_, loss, std::exp(loss), now() - begin));
+  }
+
+  void save() {
+    job_.section("save", deadline(), step_);
+    state_->save(step_, samples_);
+    saved_step_ = step_;
+    say(state_->poll());
+  }
+
+  void say(const std::vector<std::string>& lines) {
+    if (lead_)
+      for (const std::string& line : lines) progress_->line(line);
+  }
+
+  void finish(ExitCode code) {
+    job_.section("finish", deadline(), step_);
+    say(state_->finish());
+    comm_->synchronize();
+    if (!lead_) return;
+    progress_->line(code == ExitCode::preempted
+                        ? fmt::format("stopped at step {} as asked ({}); start again to go on", step_, job_.stop_requested().reason)
+                        : step_ == first_step_ ? fmt::format("nothing left to do: step {} of {} is done; a larger train.train_steps goes on from here", step_, recipe_.train.train_steps)
+                        : fmt::format("done: {} steps in {}", step_ - first_step_, format_duration(now() - started_)));
+  }
+
+  const Recipe& recipe_;
+  Job& job_;
+  TrainerOptions options_;
+  bool lead_;
+  Mesh mesh_;
+  MachineProfile profile_;
+  RankPlan plan_;
+  double peak_flops_ = 0;
+  std::unique_ptr<Communicator> data_group_, control_group_;
+  std::unique_ptr<CpuArena> arena_;
+  std::unique_ptr<Stream> compute_, comm_, control_;
+  std::unique_ptr<TrainProgram> program_;
+  std::unique_ptr<TrainingState> state_;
+  std::unique_ptr<data::BatchLoader> loader_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  std::unique_ptr<Progress> progress_;
+  std::vector<HostBatch> batches_;
+  int64_t step_ = 0, first_step_ = 0, saved_step_ = 0, samples_ = 0;
+  double started_ = 0;
+  bool checked_ = false;
+};
+
+}  // namespace
+
+void check_resume(const Recipe& recipe, const Plan& plan) {
+  auto alone = make_single_group("check", Axis::data);
+  auto stream = make_inline_stream("check");
+  std::vector<std::string> notes;
+  ResumeOptions o = resume_options(recipe);
+  o.verify_hashes = false;  // the ranks check every byte when they load
+  CheckpointReader::open(o, *alone, *stream, notes);
+  if (recipe.checkpoint.save_interval <= 0 && !recipe.checkpoint.save_at_end) return;
+  const int64_t state = dtype_size(precision_policy(std::string(to_string(recipe.precision))).master);
+  const int64_t bytes = 3 * state * plan.parameters;
+  make_folders(checkpoint_folder(recipe));
+  if (const int64_t free = free_bytes(checkpoint_folder(recipe)); free < bytes)
+    fail(ExitCode::storage, "{}: a checkpoint takes {}, the file system has {} free; free some, or move output_dir",
+         checkpoint_folder(recipe), bytes_text(bytes), bytes_text(free));
+}
+
+ExitCode train(const Recipe& recipe, Job& job, const TrainerOptions& options) { return Trainer(recipe, job, options).run(); }
+
+void check_data(const Recipe& recipe) {
+  for (const bool eval : {false, true})
+    for (const DataSource& s : eval ? recipe.data.eval : recipe.data.train) {
+      const data::SourceInfo info = data::inspect_source(s.path);
+      if (info.max_token >= 0) check_vocabulary(recipe, s.path, info.max_token + 1);
+      data::check_source(info, recipe.model.vocab_size, recipe.data.seq_length);
+    }
+}
+
+}  // namespace ltrain

@@ -1,0 +1,82 @@
+// The hand-written backward of whole models against central differences, in double.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "kernels/core/rng.h"
+#include "tests/support/tiny_job.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+struct Rank {
+  std::unique_ptr<Stream> compute = make_inline_stream("compute"), comm = make_worker_stream("comm");
+  CpuArena arena{64 << 20};
+  std::unique_ptr<Communicator> group = make_single_group("data", Axis::data);
+  TrainProgram program;
+  explicit Rank(const ProgramOptions& o) : program(o, {*compute, *comm, arena, *group}) { program.initialize(); }
+};
+
+/// Largest error of the analytic gradient of `probes` elements of each parameter, relative to the largest gradient of
+/// that parameter. `spoil` scales the analytic one, for the negative control.
+double worst_error(const TinyOptions& o, int probes, double spoil = 1) {
+  Rank rank(tiny_program(o));
+  AdamwArgs still;  // lr 0: parameters stay
+  still.lr = 0;
+  const auto batches = tiny_batches(o, 0, 0);
+  rank.program.train_step(batches, still, false);
+  ParameterStore& store = rank.program.parameters();
+  std::vector<std::vector<double>> analytic(store.count());
+  for (int id = 0; id < store.count(); ++id) {
+    const Tensor g = store.grad(id);
+    analytic[id].assign(g.ptr<double>(), g.ptr<double>() + g.elements());
+  }
+  double worst = 0;
+  for (int id = 0; id < store.count(); ++id) {
+    double largest = 1e-6;
+    for (double g : analytic[id]) largest = std::max(largest, std::abs(g));
+    for (int probe = 0; probe < probes; ++probe) {
+      const int64_t i = philox(3, static_cast<uint64_t>(id), static_cast<uint64_t>(probe)).v[0] % analytic[id].size();
+      double* w = store.value(id).ptr<double>() + i;
+      const double h = 1e-5, before = *w;
+      const auto loss_at = [&](double v) {
+        *w = v;
+        return rank.program.train_step(batches, still, false).loss;
+      };
+      // Four points: the error of the difference itself is far below the tolerance.
+      const double numeric = (8 * (loss_at(before + h) - loss_at(before - h)) - (loss_at(before + 2 * h) - loss_at(before - 2 * h))) / (12 * h);
+      *w = before;
+      worst = std::max(worst, std::abs(numeric - spoil * analytic[id][i]) / largest);
+    }
+  }
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("gradients of whole models equal central differences") {
+  TinyOptions o;
+  o.global_batch = 2;
+  o.micro_batch = 2;
+  o.seq = 11;
+  o.vocab = 37;
+  o.padded_targets = true;
+  o.architecture = GENERATE(as<std::string>(), "llama", "gpt2");
+  SECTION("plain") {}
+  SECTION("tied, accumulated") {
+    o.tied = true;
+    o.micro_batch = 1;
+  }
+  SECTION("with dropout") { o.dropout = 0.3; }
+  SECTION("attention over several tiles") { o.seq = 100, o.dropout = 0.1; }
+  CHECK(worst_error(o, 3) < 1e-7);
+}
+
+TEST_CASE("negative control: a gradient that is 0.1 % off is seen") {
+  TinyOptions o;
+  o.global_batch = 2;
+  o.micro_batch = 2;
+  o.seq = 11;
+  CHECK(worst_error(o, 2, 1.001) > 1e-5);
+}

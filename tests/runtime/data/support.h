@@ -1,0 +1,49 @@
+// Helpers of the data tests.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace ltrain::data::test {
+
+/// A folder that is removed at the end.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  TempFolder(const TempFolder&) = delete;
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void write_file(const std::string& path, const std::string& bytes);  ///< makes the folders above it
+std::string read_file(const std::string& path);
+
+/// What the Error says that `f` throws, with "EXITCODE: " before it; "" if it throws none.
+std::string error_of(const std::function<void()>& f);
+
+struct Ran {
+  int code;
+  std::string out, err;
+};
+/// The ltrain binary with shell arguments.
+Ran run_ltrain(const std::string& arguments, const std::string& input = "");
+
+/// Little-endian bytes of values.
+template <class T>
+std::string bytes_of(const std::vector<T>& values) {
+  return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+}
+
+/// An .idx as Megatron's builder writes it.
+std::string index_bytes(int code, const std::vector<int32_t>& lengths, const std::vector<int64_t>& pointers,
+                        const std::vector<int64_t>& documents, const std::string& modes = "");
+
+/// PREFIX.bin and .idx of documents of i32 tokens, without a sidecar.
+void write_dataset(const std::string& prefix, const std::vector<std::vector<int32_t>>& documents);
+
+}  // namespace ltrain::data::test

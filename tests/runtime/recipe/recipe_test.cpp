@@ -1,0 +1,304 @@
+#include "runtime/recipe/recipe.h"
+
+#include <catch2/catch.hpp>
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "kernels/core/error.h"
+#include "runtime/recipe/schema.h"
+
+using namespace ltrain;
+using Catch::Contains;
+
+namespace {
+
+Recipe parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return parse_recipe(text, "r.yaml", overrides);
+}
+
+/// Writes `text` to a file of its own that the test removes.
+struct TemporaryFile {
+  std::string path;
+  explicit TemporaryFile(const std::string& text) {
+    char name[] = "/tmp/ltrain-recipe-XXXXXX";
+    const int fd = mkstemp(name);
+    REQUIRE(fd >= 0);
+    close(fd);
+    path = name;
+    std::ofstream(path) << text;
+  }
+  ~TemporaryFile() { std::remove(path.c_str()); }
+};
+
+}  // namespace
+
+TEST_CASE("an empty recipe has the defaults", "[recipe]") {
+  const Recipe r = parse("");
+  CHECK(r.name == "run");
+  CHECK(r.output_dir == "runs/run");
+  CHECK(r.model.vocab_size == 257);
+  CHECK(r.model.head_dim * r.model.num_attention_heads == r.model.hidden_size);
+  CHECK(r.schedule.lr_decay_steps == r.train.train_steps);
+  CHECK(r.parallel.data == -1);
+  CHECK(r.train.eval_interval == 0);
+  CHECK(r.notes.empty());
+}
+
+TEST_CASE("values of every type are read as YAML 1.2 says", "[recipe]") {
+  const Recipe r = parse(
+      "name: no\nseed: 0x10\nprecision: bf16\noptimizer: {lr: 1e-4, adam_eps: 1.0e-9, weight_decay: 1}\n"
+      "checkpoint: {async_save: False, resume: 123}\nlaunch: {ranks_per_node: 2, threads_per_rank: auto}\n"
+      "data: {train: [data/a, {path: \"data/b c\", weight: 0.5}], tokenizer: {kind: byte}}\n"
+      "train: {exit_duration_in_mins: null, train_steps: 0o17}\n");
+  CHECK(r.name == "no");  // a word, not a truth value
+  CHECK(r.seed == 16);
+  CHECK(r.precision == Precision::bf16);
+  CHECK(r.optimizer.lr == 1e-4);
+  CHECK(r.optimizer.weight_decay == 1.0);
+  CHECK_FALSE(r.checkpoint.async_save);
+  CHECK(r.checkpoint.resume == "123");
+  CHECK(r.launch.ranks_per_node == 2);
+  CHECK(r.launch.threads_per_rank == 0);
+  CHECK(r.data.train == std::vector<DataSource>{{"data/a", 1.0}, {"data/b c", 0.5}});
+  CHECK_FALSE(r.train.exit_duration_in_mins);
+  CHECK(r.train.train_steps == 15);
+}
+
+TEST_CASE("anchors and aliases of YAML work, within bounds", "[recipe]") {
+  const Recipe r = parse("data:\n  train: &d [{path: a}]\n  eval: *d\n");
+  CHECK(r.data.eval == r.data.train);
+  std::string bomb = "x0: &x0 [1,1,1,1,1,1,1,1,1,1]\n";
+  for (int i = 1; i < 12; ++i) {
+    const std::string last = fmt::format("*x{}", i - 1);
+    bomb += fmt::format("x{}: &x{} [", i, i);
+    for (int j = 0; j < 10; ++j) bomb += fmt::format("{}{}", j ? "," : "", last);
+    bomb += "]\n";
+  }
+  CHECK_THROWS_WITH(parse(bomb), Contains("once aliases are expanded"));
+  CHECK_THROWS_WITH(parse(std::string(200, '[')), Contains("r.yaml:1:"));
+  CHECK_THROWS_WITH(parse(std::string(2 << 20, ' ')), Contains("a recipe has at most"));
+  CHECK_THROWS_WITH(parse(std::string("seed: 1\0", 8)), Contains("NUL"));
+}
+
+TEST_CASE("derived defaults follow the keys that are given", "[recipe]") {
+  const Recipe gpt2 = parse("model: {architecture: gpt2, hidden_size: 96, num_attention_heads: 6}\n");
+  CHECK(gpt2.model.intermediate_size == 384);
+  CHECK(gpt2.model.num_key_value_heads == 6);
+  CHECK(gpt2.model.head_dim == 16);
+  CHECK(gpt2.model.tie_word_embeddings);
+  const Recipe llama = parse("model: {hidden_size: 768, num_attention_heads: 12}\n");
+  CHECK(llama.model.intermediate_size == 2048);
+  CHECK_FALSE(llama.model.tie_word_embeddings);
+  const Recipe tokens = parse("train: {train_tokens: 2049}\n");  // 8 * 256 = 2048 a step
+  CHECK(tokens.train.train_steps == 2);
+  CHECK(tokens.schedule.lr_decay_steps == 2);
+  CHECK(parse("data: {eval: [a]}\n").train.eval_interval == 500);
+}
+
+TEST_CASE("other spellings are accepted and reported", "[recipe]") {
+  const Recipe r = parse("train: {train_iters: 7}\ntp: 1\nmodel: {n_layer: 3}\n", {"lr_warmup_iters=2"});
+  CHECK(r.train.train_steps == 7);
+  CHECK(r.model.num_hidden_layers == 3);
+  CHECK(r.schedule.lr_warmup_steps == 2);
+  REQUIRE(r.notes.size() == 4);
+  CHECK(r.notes[0] == "r.yaml:1:9: `train.train_iters` is read as train.train_steps");
+  CHECK(r.notes[3] == "command line: `lr_warmup_iters` is read as schedule.lr_warmup_steps");
+}
+
+TEST_CASE("settings without effect are noted", "[recipe]") {
+  const Recipe r = parse("optimizer: {min_lr: 1e-5}\nschedule: {lr_decay_style: constant}\n");
+  REQUIRE(r.notes.size() == 1);
+  CHECK(r.notes[0] ==
+        "r.yaml:1:13: optimizer.min_lr has no effect without a schedule.lr_decay_style other than constant");
+}
+
+TEST_CASE("overrides", "[recipe]") {
+  const std::string base = "train: {train_steps: 5, log_interval: 2}\ndata: {train: [{path: a}, {path: b, weight: 2}]}\n";
+  CHECK(parse(base, {"train.train_steps=9"}).train.train_steps == 9);
+  CHECK(parse(base, {"--train.train_steps=9"}).train.train_steps == 9);
+  CHECK(parse(base, {"train.train_steps=9", "train.train_steps=11"}).train.train_steps == 11);
+  CHECK(parse(base, {"train_iters=9"}).train.train_steps == 9);
+  CHECK(parse(base, {"~train.train_steps"}).train.train_steps == 1000);
+  CHECK(parse(base, {"~train"}).train.log_interval == 1);
+  CHECK(parse(base, {"train={train_steps: 3}"}).train.log_interval == 2);  // maps merge
+  CHECK(parse(base, {"data.train=[c]"}).data.train == std::vector<DataSource>{{"c", 1.0}});  // lists replace
+  CHECK(parse(base, {"data.train.1.weight=3"}).data.train[1].weight == 3);
+  CHECK(parse(base, {"data.train.0=c"}).data.train[0].path == "c");
+  CHECK(parse(base, {"output_dir=a=b: c"}).output_dir == "a=b: c");
+  CHECK(parse(base, {"name=a-b"}).name == "a-b");
+}
+
+TEST_CASE("one value can stand in another", "[recipe]") {
+  const Recipe r = parse("name: small\noutput_dir: runs/${name}-${seed}-${optimizer.lr}\nseed: 7\n", {"name=big"});
+  CHECK(r.output_dir == "runs/big-7-0.0003");
+  std::string growing = "name: aaaaaaaa\n";
+  const std::vector<std::string> keys = {"output_dir", "launch.interface", "checkpoint.resume", "data.tokenizer.path"};
+  std::vector<std::string> overrides = {"output_dir=", "launch.interface=", "checkpoint.resume=", "data.tokenizer.path="};
+  for (int i = 0; i < 40; ++i) {
+    overrides[0] += "${name}";
+    for (int k = 1; k < 4; ++k) overrides[k] += fmt::format("${{{}}}", keys[k - 1]);
+  }
+  CHECK_THROWS_WITH(parse(growing, overrides), Contains("longer than 4096 bytes"));
+}
+
+TEST_CASE("the resolved dump reads back to itself", "[recipe]") {
+  const std::vector<std::string> texts = {
+      "",
+      "model: {architecture: gpt2, attn_pdrop: 0.1}\nschedule: {lr_decay_style: WSD, lr_warmup_steps: 3}\n",
+      "name: \"1e5\"\noutput_dir: \"a \\\"b\\\" #c\"\ndata: {train: [{path: \"x: y\"}, {path: \"-\", weight: 0.3}], eval: [e]}\n",
+      "train: {train_tokens: 1000000, exit_duration_in_mins: 2.5}\noptimizer: {lr: 1.2345678901234567e-4}\n",
+      "model: {rope_scaling: {rope_type: llama3, factor: 32.0}, head_dim: 128}\nlaunch: {ranks_per_node: 4, interface: eth0}\n",
+      "data: {tokenizer: {kind: gpt2, path: \"yes\"}}\nmodel: {vocab_size: 50304}\nseed: 9223372036854775807\n"};
+  for (const std::string& text : texts) {
+    const Recipe first = resolve(parse(text), 4);
+    const std::string dump = dump_yaml(first);
+    INFO(dump);
+    const Recipe second = parse(dump);
+    CHECK(dump_yaml(second) == dump);
+    CHECK(second.notes.empty());
+    CHECK(second.data.train == first.data.train);
+    CHECK(second.output_dir == first.output_dir);
+    const auto json = nlohmann::json::parse(dump_json(first));
+    CHECK(json["train"]["global_batch_size"] == first.train.global_batch_size);
+    CHECK(json["output_dir"] == first.output_dir);
+    CHECK(json["data"]["train"].size() == first.data.train.size());
+  }
+}
+
+TEST_CASE("the layout follows the number of ranks", "[recipe]") {
+  const Recipe r = parse("train: {micro_batch_size: 2, global_batch_size: 24}\n");
+  const Recipe four = resolve(r, 4);
+  CHECK(four.parallel.data == 4);
+  CHECK(ranks(four) == 4);
+  CHECK(micro_batches_per_step(four) == 3);
+  CHECK(tokens_per_step(four) == 24 * 256);
+  CHECK_THROWS_WITH(resolve(r, 5), Contains("train.global_batch_size = 24: must be a multiple of"));
+}
+
+TEST_CASE("the vocabulary must hold every token of the data", "[recipe]") {
+  const Recipe r = parse("model:\n  vocab_size: 300\n");
+  CHECK_NOTHROW(check_vocabulary(r, "data/a", 300));
+  CHECK_THROWS_WITH(check_vocabulary(r, "data/a", 301),
+                    "r.yaml:2:3: model.vocab_size = 300: data/a has token ids up to 300; nearest valid value: 301");
+}
+
+TEST_CASE("the token files must be there", "[recipe]") {
+  CHECK_THROWS_WITH(check_data_files(parse("")), "r.yaml: data.train = [] (default): a run needs token files; give "
+                                                 "data.train: [{path: PREFIX}], made by `ltrain data build`");
+  const TemporaryFile file("x");
+  std::ofstream(file.path + ".bin") << "x";
+  const Recipe r = parse("data:\n  train: [{path: " + file.path + "}]\n  eval: [{path: " + file.path + ".bin}]\n");
+  CHECK_THROWS_WITH(check_data_files(r), Contains("r.yaml:2:3: data.train: " + file.path + ".idx: No such file or directory"));
+  std::ofstream(file.path + ".idx") << "x";
+  CHECK_THROWS_WITH(check_data_files(r), Contains("r.yaml:3:3: data.eval: " + file.path + ".bin.bin") &&
+                                         Contains("the path is the common prefix, " + file.path));
+  CHECK_NOTHROW(check_data_files(parse("data: {train: [" + file.path + "]}\n")));
+  std::remove((file.path + ".bin").c_str());
+  std::remove((file.path + ".idx").c_str());
+}
+
+TEST_CASE("the shape can come from a Hugging Face config.json", "[recipe]") {
+  const TemporaryFile gpt2(R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 768, "n_layer": 12,
+    "n_head": 12, "n_positions": 1024, "n_ctx": 1024, "n_inner": null, "vocab_size": 50257, "layer_norm_epsilon": 1e-05,
+    "activation_function": "gelu_new", "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1,
+    "initializer_range": 0.02, "summary_type": "cls_index", "some_new_key": 3})");
+  const Recipe g = parse("model:\n  from: " + gpt2.path + "\n");
+  CHECK(g.model.architecture == "gpt2");
+  CHECK(g.model.hidden_size == 768);
+  CHECK(g.model.intermediate_size == 3072);
+  CHECK(g.model.vocab_size == 50257);
+  CHECK(g.model.max_position_embeddings == 1024);
+  CHECK(g.model.resid_pdrop == 0.1);
+  CHECK(g.model.tie_word_embeddings);
+  REQUIRE(g.notes.size() == 1);
+  CHECK(g.notes[0] == gpt2.path + ": ignored, not known: some_new_key");
+  CHECK(parse(dump_yaml(g)).model.hidden_size == 768);  // the dump needs the file no more
+
+  // What the file leaves out has the default of Hugging Face's class, not of ltrain.
+  const TemporaryFile bare(R"({"model_type": "llama"})");
+  const Recipe b = parse("model:\n  from: " + bare.path + "\n");
+  CHECK(b.model.hidden_size == 4096);
+  CHECK(b.model.intermediate_size == 11008);
+  CHECK(b.model.norm_eps == 1e-6);
+
+  const Recipe smaller = parse("model:\n  from: " + gpt2.path + "\n  n_layer: 2\n");
+  CHECK(smaller.model.num_hidden_layers == 2);
+  CHECK_THAT(smaller.notes[1], Contains("model.num_hidden_layers = 2 replaces 12"));
+
+  const std::string llama =
+      R"("model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "vocab_size": 128256,
+         "rms_norm_eps": 1e-05, "hidden_act": "silu", "attention_bias": false, "mlp_bias": false, "pretraining_tp": 1,
+         "tie_word_embeddings": true, "torch_dtype": "bfloat16", "head_dim": 64)";
+  const std::string scaling = R"("factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 8192, "rope_type": "llama3")";
+  const TemporaryFile old_way("{" + llama + R"(, "rope_theta": 500000.0, "rope_scaling": {)" + scaling + "}}");
+  const TemporaryFile new_way("{" + llama + R"(, "rope_parameters": {"rope_theta": 500000.0, )" + scaling + "}}");
+  const Recipe o = parse("model: {from: " + old_way.path + "}\n"), n = parse("model: {from: " + new_way.path + "}\n");
+  CHECK(model_settings(o.model) == model_settings(n.model));
+  CHECK(o.model.rope_theta == 500000.0);
+  CHECK(o.model.rope_scaling.factor == 32.0);
+  CHECK(o.model.num_key_value_heads == 8);
+  CHECK(o.notes.empty());
+}
+
+TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]") {
+  const auto refused = [](const std::string& json) {
+    const TemporaryFile file(json);
+    try {
+      parse("model: {from: " + file.path + "}\n");
+    } catch (const Error& e) {
+      std::string text = e.what();
+      for (size_t at = text.find(file.path); at != std::string::npos; at = text.find(file.path)) text.replace(at, file.path.size(), "F");
+      return text;
+    }
+    return std::string("(accepted)");
+  };
+  CHECK(refused(R"({"model_type": "llama", "hidden_size": 64})") == "(accepted)");  // negative control
+  CHECK(refused(R"({"model_type": "llama", "attention_bias": true})") == "F: attention_bias = true: this build computes false only");
+  CHECK(refused(R"({"model_type": "gpt2", "activation_function": "relu"})") ==
+        "F: activation_function = \"relu\": this build computes \"gelu_new\" only");
+  CHECK(refused(R"({"model_type": "mixtral"})") == "F: model_type = \"mixtral\": is not in this build, which supports gpt2, llama");
+  CHECK(refused(R"({"hidden_size": 64})") ==
+        "F: model_type: is missing; a config.json of Hugging Face names the architecture there");
+  CHECK(refused(R"({"model_type": "llama", "hidden_size": "64"})") ==
+        "F: hidden_size = \"64\": needs an integer, not a quoted text; write 64");
+  CHECK(refused(R"({"model_type": "llama", "hidden_size": [64]})") == "F: hidden_size: is not a single value");
+  CHECK(refused(R"({"model_type": "llama", "rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}})") ==
+        "F: rope_theta = 10000.0: rope_parameters.rope_theta of the same file says 500000.0");
+  CHECK(refused(R"({"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}})") ==
+        "F: rope_scaling.type = \"linear\": is not in this build, which supports default, llama3");
+  CHECK(refused(R"({"model_type": "llama", "model_type": "gpt2"})") == "F: model_type: given twice");
+  CHECK(refused("[1]") == "r.yaml:1:9: model.from = F: not a JSON object");
+  CHECK(refused("{") == "r.yaml:1:9: model.from = F: not a JSON object");
+  CHECK(refused(std::string(100000, '[')) == "r.yaml:1:9: model.from = F: not a JSON object");
+  CHECK_THROWS_WITH(parse("model: {from: /nonexistent/config.json}\n"), Contains("cannot be read: No such file"));
+}
+
+TEST_CASE("the table is complete and consistent", "[recipe]") {
+  for (const recipe::Key& key : recipe::schema()) {
+    INFO(key.path);
+    CHECK_FALSE(key.help.empty());
+    CHECK(key.set);
+    CHECK(key.write);
+    CHECK(recipe::find_key(key.path) == &key);
+    CHECK_FALSE(recipe::section_help(key.section()).empty());
+    for (const std::string& alias : key.aliases)
+      CHECK(recipe::find_alias(key.section().empty() ? alias : key.section() + "." + alias) == &key);
+  }
+  CHECK_NOTHROW(nlohmann::json::parse(recipe_reference_json()));
+  CHECK_THAT(recipe_reference_text(), Contains("train.micro_batch_size"));
+}
+
+TEST_CASE("docs/recipe.md is what the table says", "[recipe][docs]") {
+  std::ifstream in(std::string(LTRAIN_SOURCE_DIR) + "/docs/recipe.md");
+  std::stringstream text;
+  text << in.rdbuf();
+  INFO("run scripts/update-recipe-docs.sh");
+  CHECK((text.str() == recipe_reference_markdown()));
+}

@@ -49,9 +49,9 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const int local = ranks_to_start(given, e);
   const Recipe recipe = resolve(given, local * e.nodes);
   check_data(recipe);
-  check_resume(recipe);
   const Plan plan = make_plan(recipe, default_profile());
   if (!o.force) check_host_memory(plan, local);
+  check_resume(recipe, plan);
   if (o.dry_run) {
     std::fputs(plan_text(plan, recipe).c_str(), stdout);
     return;

@@ -98,14 +98,14 @@ void Decoder::evaluate(Step& step, const MicroBatch& mb) const {
   head_.loss(step, mb, r);
 }
 
-void Decoder::predict(Step& step, const MicroBatch& mb, Tensor logits) const {
+void Decoder::predict(Step& step, const MicroBatch& mb, Tensor logits, int64_t first_row) const {
   Residual r;
   embed(step, mb, r);
   for (const Block& block : blocks_) {
     Block::Saved saved;
     block.forward(step, mb, r, rope_table_, saved);
   }
-  head_.logits(step, r, logits);
+  head_.logits(step, r, logits, first_row);
 }
 
 }  // namespace ltrain

@@ -20,8 +20,8 @@ class Decoder {
   void train(Step& step, const MicroBatch& mb) const;
   /// Forward only: adds the loss to mb.loss.
   void evaluate(Step& step, const MicroBatch& mb) const;
-  /// logits: (n, V) f32 of the last n rows of the micro-batch.
-  void predict(Step& step, const MicroBatch& mb, Tensor logits) const;
+  /// logits: (n, V) f32 of rows first_row.. of the micro-batch.
+  void predict(Step& step, const MicroBatch& mb, Tensor logits, int64_t first_row) const;
 
  private:
   void embed(Step& step, const MicroBatch& mb, Residual& r) const;

@@ -69,14 +69,14 @@ Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r) const {
   return dx;
 }
 
-void Head::logits(Step& step, Residual& r, Tensor out) const {
+void Head::logits(Step& step, Residual& r, Tensor out, int64_t first_row) const {
   step.enter("head");
   NormLayer::Saved saved;
   norm_.forward(step, r, saved);
   const int64_t n = out.shape[0];
   MatmulArgs project;
   project.trans_b = true;
-  matmul(step.compute, out, saved.y.narrow(saved.y.shape[0] - n, n), step.params.value(weight_), project);
+  matmul(step.compute, out, saved.y.narrow(first_row, n), step.params.value(weight_), project);
   step.release(saved.y);
   step.release(r.x);
 }

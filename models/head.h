@@ -12,8 +12,8 @@ class Head {
   void declare(ParameterStore& store, const ModelConfig& config, int embedding);
   /// Adds the token losses to mb.loss. When training returns dx, the gradient of the residual stream; undefined else.
   Tensor loss(Step& step, const MicroBatch& mb, Residual& r) const;
-  /// logits (rows, V) f32 of the last `rows` rows of the residual stream.
-  void logits(Step& step, Residual& r, Tensor out) const;
+  /// out: (n, V) f32, logits of rows first_row.. of the residual stream.
+  void logits(Step& step, Residual& r, Tensor out, int64_t first_row) const;
   /// Rows of logits held at a time.
   static int64_t chunk_rows(int64_t rows, int64_t vocab);
 

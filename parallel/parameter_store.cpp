@@ -91,10 +91,16 @@ void ParameterStore::allocate(Stream& compute, Stream& comm, Memory& memory, Com
   }
 }
 
-void ParameterStore::initialize(uint64_t seed) {
-  for (Bucket& b : buckets_) {
+void ParameterStore::clear() {
+  if (compute_->meta()) return;
+  for (Bucket& b : buckets_)
     for (Tensor* t : {&b.value, &b.grad, &b.master, &b.exp_avg, &b.exp_avg_sq})
-      if (t->defined() && !compute_->meta()) fill_zero(*compute_, *t);
+      if (t->defined()) fill_zero(*compute_, *t);
+}
+
+void ParameterStore::initialize(uint64_t seed) {
+  clear();
+  for (Bucket& b : buckets_) {
     const auto fill = [&](const Parameter& p, Tensor to, int64_t first) {
       if (p.spec.init == Init::normal) {
         fill_normal(*compute_, to, seed, hash_name(p.spec.name), first, 0.0, p.spec.std);

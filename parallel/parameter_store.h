@@ -57,6 +57,8 @@ class ParameterStore {
   /// Carves everything out of `memory`; `data` is the data-parallel group.
   void allocate(Stream& compute, Stream& comm, Memory& memory, Communicator& data, const Layout& layout);
 
+  /// Everything to zero, padding included. On meta nothing.
+  void clear();
   /// Fills parameters and optimizer state from the counter generator: a function of (seed, name, element).
   void initialize(uint64_t seed);
 

@@ -155,8 +155,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   for (size_t i = 0; i < entries_.size(); ++i) {
     const SafetensorsEntry& e = entries_[i];
     if (e.begin != at)
-      refuse(path, fmt::format("tensor \"{}\" begins at byte {} of the data, where {} ends: a {}", shown(e.name), e.begin, at,
-                               e.begin > at ? "gap" : "overlap"));
+      refuse(path, fmt::format("tensor \"{}\" begins at byte {} of the data, where {} ends: {}", shown(e.name), e.begin, at,
+                               e.begin > at ? "a gap" : "an overlap"));
     at = e.end;
     by_name_[e.name] = i;
   }

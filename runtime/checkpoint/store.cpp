@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/fault_point.h"
@@ -17,6 +18,13 @@ const std::string kTemporary = ".tmp-";
 
 bool is_debris(const std::string& name) {
   return name.compare(0, 5, "step-") == 0 && name.find(kTemporary) != std::string::npos;
+}
+/// The manifest's step; of what has no manifest to believe, the step of its name, so that it is judged in its place.
+int64_t order_step(const Candidate& c) {
+  if (c.error.empty()) return c.manifest.info.step;
+  int64_t step = -1;
+  std::from_chars(c.name.data() + 5, c.name.data() + c.name.size(), step);
+  return step;
 }
 bool is_candidate(const std::string& name) { return name.compare(0, 5, "step-") == 0 && !is_debris(name); }
 
@@ -85,9 +93,7 @@ std::vector<Candidate> list_checkpoints(const std::string& folder) {
     found.push_back(std::move(c));
   }
   std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.error.empty() != b.error.empty()) return a.error.empty();
-    if (!a.error.empty()) return a.name > b.name;
-    return a.manifest.info.step > b.manifest.info.step;
+    return order_step(a) > order_step(b);
   });
   return found;
 }

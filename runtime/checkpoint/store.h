@@ -29,7 +29,8 @@ struct Candidate {
   std::string note;   ///< "the folder is named for step 100"
 };
 
-/// Everything that looks like a checkpoint, newest first by the step in the manifest; those without one come last.
+/// Everything that looks like a checkpoint, newest first by the step in the manifest (of what has none that
+/// can be believed: in the name).
 std::vector<Candidate> list_checkpoints(const std::string& folder);
 
 /// Removes what saves and deletions that died have left; returns their names. The caller holds the folder's lock.

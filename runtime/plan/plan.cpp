@@ -11,6 +11,8 @@
 #include "kernels/ops/matmul.h"
 #include "parallel/mesh.h"
 #include "runtime/data/batch_loader.h"
+#include "runtime/launch/job.h"
+#include "runtime/train/training_state.h"
 
 namespace ltrain {
 namespace {
@@ -146,6 +148,9 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank
   }
   plan.arena = meta.memory.peak();
   plan.outside = outside_memory(recipe, profile, threads);
+  if (recipe.checkpoint.save_interval > 0 || recipe.checkpoint.save_at_end)
+    plan.outside.push_back({"checkpoint staging", CheckpointWriter::staging_bytes(state_slices(meta.program.parameters())), "formula"});
+  if (ranks(recipe) > 1) plan.outside.push_back({"gloo parts in flight", Job::group_scratch_bytes(static_cast<int>(recipe.parallel.data)), "formula"});
   plan.total_bytes = plan.arena.arena_bytes;
   for (const OutsideMemory& o : plan.outside) plan.total_bytes += o.bytes;
   if (totals) {

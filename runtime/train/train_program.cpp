@@ -1,5 +1,6 @@
 #include "runtime/train/train_program.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -137,15 +138,26 @@ double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
   return meta || tokens == 0 ? 0 : sums_.ptr<double>()[0] / static_cast<double>(tokens);
 }
 
-std::vector<float> TrainProgram::predict(const HostBatch& batch, int64_t rows) {
+std::vector<float> TrainProgram::predict(const std::vector<int32_t>& tokens) {
+  constexpr int64_t kStep = 16;  // lengths are rounded up: few shapes, and rows after the last are not looked at
+  const bool meta = device_.compute.meta() != nullptr;
+  const int64_t count = static_cast<int64_t>(tokens.size()), limit = options_.seq_length;
+  LT_CHECK(options_.micro_batch == 1 && (meta || (count >= 1 && count <= limit)), "predict of {} tokens of at most {}", count, limit);
+  MicroBatch mb;
+  mb.seq = meta ? limit : std::min(limit, (count + kStep - 1) / kStep * kStep);
+  mb.tokens = tokens_.narrow(0, mb.seq);
+  mb.targets = targets_.narrow(0, mb.seq);
+  mb.sample_index = sample_index_;
   Step step = make_step(false);
-  Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", step.stat_type(), {rows, options_.model.vocab_size});
-  decoder_.predict(step, load(batch), logits);
-  std::vector<float> out(logits.elements());
-  if (!device_.compute.meta()) {
-    for (int64_t i = 0; i < logits.elements(); ++i)
-      out[i] = logits.dtype == DType::f64 ? static_cast<float>(logits.ptr<double>()[i]) : logits.ptr<float>()[i];
+  Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", step.stat_type(), {1, options_.model.vocab_size});
+  if (!meta) {
+    int32_t* to = mb.tokens.ptr<int32_t>();
+    std::fill(std::copy(tokens.begin(), tokens.end(), to), to + mb.seq, 0);
   }
+  decoder_.predict(step, mb, logits, meta ? 0 : count - 1);
+  std::vector<float> out(meta ? 0 : logits.elements());
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] = logits.dtype == DType::f64 ? static_cast<float>(logits.ptr<double>()[i]) : logits.ptr<float>()[i];
   device_.memory.release(logits);
   return out;
 }

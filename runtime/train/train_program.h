@@ -59,8 +59,9 @@ class TrainProgram {
   /// ranks give equally many. On meta one batch stands for all.
   double evaluate(const std::function<const HostBatch*()>& next);
 
-  /// logits (n, V) on the host for the last n rows of one micro-batch; not on meta.
-  std::vector<float> predict(const HostBatch& batch, int64_t rows);
+  /// logits (V) on the host for what follows `tokens`, at most seq_length of them; micro_batch is 1. On meta: the
+  /// memory of the longest sequence.
+  std::vector<float> predict(const std::vector<int32_t>& tokens);
 
  private:
   MicroBatch load(const HostBatch& batch);

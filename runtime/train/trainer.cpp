@@ -15,6 +15,7 @@
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/train/lr_schedule.h"
+#include "runtime/checkpoint/files.h"
 #include "runtime/train/training_state.h"
 
 namespace ltrain {
@@ -108,27 +109,26 @@ class Trainer {
     control_ = make_worker_stream("checkpoint");
     arena_ = std::make_unique<CpuArena>(plan_.arena.arena_bytes);
     program_ = std::make_unique<TrainProgram>(program_options(recipe_), Device{*compute_, *comm_, *arena_, *data_group_});
-    state_ = std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank, me.world_size);
-    if (const auto resumed = state_->resume(); resumed.step > 0) {
-      step_ = saved_step_ = resumed.step;
-      samples_ = resumed.samples;
-      resume_note_ = resumed.note;
-    } else {
-      program_->initialize();
-      resume_note_ = resumed.note;
-    }
+    state_ = std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
+    const TrainingState::Resumed resumed = state_->resume();
+    step_ = saved_step_ = resumed.step;
+    samples_ = resumed.samples;
+    if (resumed.step == 0) program_->initialize();
+    comm_->synchronize();
+    if (recipe_.checkpoint.save_interval > 0 || recipe_.checkpoint.save_at_end) state_->open_writer();
     loader_ = std::make_unique<data::BatchLoader>(loader_options(recipe_, mesh_.coordinate(Axis::data), false), samples_);
     batches_.resize(micro_batches_per_step(recipe_));
     if (lead_) {
       metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
       progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.train.log_interval);
       for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
-      if (!resume_note_.empty()) progress_->line(resume_note_);
+      for (const std::string& note : resumed.notes) progress_->line(note);
       progress_->line(fmt::format(
           "{}: {} {} parameters, {} rank{} of {} thread{} ({}), {}; {} sequences of {} tokens a step, {} micro-batch{} a rank",
           recipe_.name, format_count(static_cast<double>(totals.parameters)), recipe_.model.architecture, me.world_size,
           me.world_size == 1 ? "" : "s", threads, threads == 1 ? "" : "s", cpu_isa_name(), to_string(recipe_.precision),
           recipe_.train.global_batch_size, recipe_.data.seq_length, batches_.size(), batches_.size() == 1 ? "" : "es"));
+      if (step_ < recipe_.train.train_steps)
       progress_->line(fmt::format("memory a rank: arena {:.1f} MiB, in all {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",
                                   plan_.arena.arena_bytes / kMiB, plan_.total_bytes / kMiB, now() - begin, step_ + 1,
                                   recipe_.train.train_steps));
@@ -141,7 +141,7 @@ class Trainer {
   bool train_step() {
     job_.section("step", deadline(), step_ + 1);
     LT_FAULT_POINT("train.step");
-    state_->poll();
+    say(state_->poll());
     const double begin = now(), data_before = loader_->wait_seconds(), waited_before = compute_->waited;
     for (HostBatch& b : batches_) loader_->next(b);
     if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();
@@ -233,19 +233,24 @@ class Trainer {
 
   void save() {
     job_.section("save", deadline(), step_);
-    const std::string text = state_->save(step_, samples_);
+    state_->save(step_, samples_);
     saved_step_ = step_;
-    if (lead_) progress_->line(text);
+    say(state_->poll());
+  }
+
+  void say(const std::vector<std::string>& lines) {
+    if (lead_)
+      for (const std::string& line : lines) progress_->line(line);
   }
 
   void finish(ExitCode code) {
     job_.section("finish", deadline(), step_);
-    const std::string text = state_->finish();
+    say(state_->finish());
     comm_->synchronize();
     if (!lead_) return;
-    if (!text.empty()) progress_->line(text);
     progress_->line(code == ExitCode::preempted
                         ? fmt::format("stopped at step {} as asked ({}); start again to go on", step_, job_.stop_requested().reason)
+                        : step_ == first_step_ ? fmt::format("nothing left to do: step {} of {} is done; a larger train.train_steps goes on from here", step_, recipe_.train.train_steps)
                         : fmt::format("done: {} steps in {}", step_ - first_step_, format_duration(now() - started_)));
   }
 
@@ -266,7 +271,6 @@ class Trainer {
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Progress> progress_;
   std::vector<HostBatch> batches_;
-  std::string resume_note_;
   int64_t step_ = 0, first_step_ = 0, saved_step_ = 0, samples_ = 0;
   double started_ = 0;
   bool checked_ = false;
@@ -274,20 +278,31 @@ class Trainer {
 
 }  // namespace
 
+void check_resume(const Recipe& recipe, const Plan& plan) {
+  auto alone = make_single_group("check", Axis::data);
+  auto stream = make_inline_stream("check");
+  std::vector<std::string> notes;
+  ResumeOptions o = resume_options(recipe);
+  o.verify_hashes = false;  // the ranks check every byte when they load
+  CheckpointReader::open(o, *alone, *stream, notes);
+  if (recipe.checkpoint.save_interval <= 0 && !recipe.checkpoint.save_at_end) return;
+  const int64_t state = dtype_size(precision_policy(std::string(to_string(recipe.precision))).master);
+  const int64_t bytes = 3 * state * plan.parameters;
+  make_folders(checkpoint_folder(recipe));
+  if (const int64_t free = free_bytes(checkpoint_folder(recipe)); free < bytes)
+    fail(ExitCode::storage, "{}: a checkpoint takes {}, the file system has {} free; free some, or move output_dir",
+         checkpoint_folder(recipe), bytes_text(bytes), bytes_text(free));
+}
+
 ExitCode train(const Recipe& recipe, Job& job, const TrainerOptions& options) { return Trainer(recipe, job, options).run(); }
 
 void check_data(const Recipe& recipe) {
-  for (const bool eval : {false, true}) {
-    const auto& sources = eval ? recipe.data.eval : recipe.data.train;
-    if (sources.empty()) continue;
-    for (const DataSource& s : sources) {
+  for (const bool eval : {false, true})
+    for (const DataSource& s : eval ? recipe.data.eval : recipe.data.train) {
       const data::SourceInfo info = data::inspect_source(s.path);
       if (info.max_token >= 0) check_vocabulary(recipe, s.path, info.max_token + 1);
-      if (info.tokens < recipe.data.seq_length + 1)
-        fail(ExitCode::data, "{}: {} tokens, too few for one sample of data.seq_length {} + 1", s.path, info.tokens,
-             recipe.data.seq_length);
+      data::check_source(info, recipe.model.vocab_size, recipe.data.seq_length);
     }
-  }
 }
 
 }  // namespace ltrain

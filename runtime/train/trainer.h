@@ -18,7 +18,7 @@ ExitCode train(const Recipe& recipe, Job& job, const TrainerOptions& options);
 /// and hold no token outside the vocabulary. Throws Error (usage or data).
 void check_data(const Recipe& recipe);
 
-/// Likewise about checkpoint.resume and the place for the next checkpoint.
-void check_resume(const Recipe& recipe);
+/// Likewise about checkpoint.resume and the place for the next checkpoint. Throws Error (storage).
+void check_resume(const Recipe& recipe, const Plan& plan);
 
 }  // namespace ltrain

@@ -1,15 +1,130 @@
 #include "runtime/train/training_state.h"
 
-#include "runtime/train/trainer.h"
+#include <filesystem>
+
+#include "runtime/checkpoint/files.h"
 
 namespace ltrain {
-struct TrainingState::Impl {};
-TrainingState::TrainingState(const Recipe&, ParameterStore&, Communicator&, Stream&, int, int) {}
+namespace {
+
+const std::string kFirst = "optimizer/exp_avg/", kSecond = "optimizer/exp_avg_sq/";
+
+Slice slice_of(const ParameterStore& parameters, const OwnedPiece& piece) {
+  return Slice::flat(parameters.spec(piece.id).shape, piece.begin, piece.end);
+}
+
+}  // namespace
+
+std::string checkpoint_folder(const Recipe& recipe) { return recipe.output_dir + "/checkpoints"; }
+
+ResumeOptions resume_options(const Recipe& recipe) {
+  ResumeOptions o;
+  o.folder = checkpoint_folder(recipe);
+  o.resume = recipe.checkpoint.resume;
+  o.model = model_settings(recipe.model);
+  return o;
+}
+
+std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
+  std::vector<StateSlice> out;
+  for (const OwnedPiece& piece : parameters.owned_pieces()) {
+    const std::string& name = parameters.spec(piece.id).name;
+    const Slice slice = slice_of(parameters, piece);
+    out.push_back({name, piece.master.dtype, slice, piece.master.data});
+    out.push_back({kFirst + name, piece.exp_avg.dtype, slice, piece.exp_avg.data});
+    out.push_back({kSecond + name, piece.exp_avg_sq.dtype, slice, piece.exp_avg_sq.data});
+  }
+  return out;
+}
+
+void load_parameters(CheckpointReader& reader, ParameterStore& parameters) {
+  for (int id = 0; id < parameters.count(); ++id) {
+    const Tensor value = parameters.value(id);
+    const std::string& name = parameters.spec(id).name;
+    reader.read(name, value.dtype, Slice::whole(parameters.spec(id).shape), value.data);
+  }
+}
+
+TrainingState::TrainingState(const Recipe& recipe, ParameterStore& parameters, Communicator& control,
+                             Stream& control_stream, int rank)
+    : recipe_(recipe), parameters_(parameters), control_(control), stream_(control_stream), rank_(rank) {}
+
 TrainingState::~TrainingState() = default;
-TrainingState::Resumed TrainingState::resume() { return {}; }
-void TrainingState::note_health(double, double) {}
-std::string TrainingState::save(int64_t, int64_t) { return "(not saved)"; }
-void TrainingState::poll() {}
-std::string TrainingState::finish() { return ""; }
-void check_resume(const Recipe&) {}
+
+TrainingState::Resumed TrainingState::resume() {
+  Resumed r;
+  auto reader = CheckpointReader::open(resume_options(recipe_), control_, stream_, r.notes);
+  if (!reader) return r;
+  parameters_.clear();
+  for (const OwnedPiece& piece : parameters_.stored_pieces()) {
+    const std::string& name = parameters_.spec(piece.id).name;
+    const Slice slice = slice_of(parameters_, piece);
+    reader->read(name, piece.master.dtype, slice, piece.master.data);
+    reader->read(kFirst + name, piece.exp_avg.dtype, slice, piece.exp_avg.data);
+    reader->read(kSecond + name, piece.exp_avg_sq.dtype, slice, piece.exp_avg_sq.data);
+  }
+  reader->finish(control_, stream_);
+  parameters_.publish_loaded();
+  r.step = last_committed_ = reader->info().step;
+  r.samples = reader->info().data_cursor;
+  if (reader->info().seed != recipe_.seed)
+    r.notes.push_back(fmt::format("note: the checkpoint was made with seed {}, the recipe says {}: the data order changes here",
+                                  reader->info().seed, recipe_.seed));
+  return r;
+}
+
+void TrainingState::open_writer() {
+  CheckpointOptions o;
+  o.folder = checkpoint_folder(recipe_);
+  o.keep_latest = recipe_.checkpoint.keep_latest;
+  o.async_save = recipe_.checkpoint.async_save;
+  writer_ = std::make_unique<CheckpointWriter>(o, state_slices(parameters_), control_, stream_);
+}
+
+void TrainingState::note_health(double loss, double grad_norm) {
+  loss_ = loss;
+  grad_norm_ = grad_norm;
+}
+
+void TrainingState::save(int64_t step, int64_t samples) {
+  CheckpointInfo info;
+  info.step = step;
+  info.data_cursor = samples;
+  info.consumed_tokens = samples * recipe_.data.seq_length;
+  info.seed = recipe_.seed;
+  info.loss = loss_;
+  info.grad_norm = grad_norm_;
+  info.model = model_settings(recipe_.model);
+  info.recipe = dump_yaml(recipe_);
+  writer_->save(info, state_slices(parameters_));
+}
+
+std::vector<std::string> TrainingState::poll() {
+  std::vector<std::string> lines;
+  if (!writer_) return lines;
+  for (const SaveReport& r : writer_->take_reports()) {
+    last_failed_ = !r.ok;
+    last_error_ = r.error;
+    for (const std::string& note : r.notes) lines.push_back("checkpoint: " + note);
+    if (r.ok) {
+      last_committed_ = r.step;
+      lines.push_back(fmt::format("saved {} ({}, training waited {:.2f} s, written in {:.2f} s)", r.path, bytes_text(r.bytes),
+                                  r.stall_seconds, r.write_seconds));
+    } else {
+      lines.push_back(fmt::format("WARNING: the checkpoint of step {} was not saved; training goes on from memory, the last good one "
+                                  "is of step {}: {}",
+                                  r.step, last_committed_, r.error));
+    }
+  }
+  return lines;
+}
+
+std::vector<std::string> TrainingState::finish() {
+  if (!writer_) return {};
+  writer_->wait();
+  std::vector<std::string> lines = poll();
+  if (last_failed_) fail(ExitCode::storage, "the last checkpoint could not be saved: {}", last_error_);
+  return lines;
+}
+
 }  // namespace ltrain

@@ -2,41 +2,62 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/core/stream.h"
 #include "parallel/communicator.h"
 #include "parallel/parameter_store.h"
+#include "runtime/checkpoint/reader.h"
+#include "runtime/checkpoint/writer.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {
 
+/// The slices that this rank writes: "NAME" is the parameter (its fp32 master in bf16 runs), "optimizer/exp_avg/NAME"
+/// and "optimizer/exp_avg_sq/NAME" its moments.
+std::vector<StateSlice> state_slices(const ParameterStore& parameters);
+/// Reads parameters only: for generation and evaluation.
+void load_parameters(CheckpointReader& reader, ParameterStore& parameters);
+ResumeOptions resume_options(const Recipe& recipe);
+std::string checkpoint_folder(const Recipe& recipe);
+
 class TrainingState {
  public:
   /// `control`: a group of all ranks that nothing else uses.
-  TrainingState(const Recipe& recipe, ParameterStore& parameters, Communicator& control, Stream& control_stream, int rank,
-                int world_size);
+  TrainingState(const Recipe& recipe, ParameterStore& parameters, Communicator& control, Stream& control_stream, int rank);
   ~TrainingState();
 
   struct Resumed {
-    int64_t step = 0;     ///< 0: a fresh start
+    int64_t step = 0;     ///< 0: a fresh start, and the parameters are still to be initialised
     int64_t samples = 0;  ///< the data cursor
-    std::string note;     ///< for the user
+    std::vector<std::string> notes;  ///< for the user
   };
   /// Loads what checkpoint.resume asks for. An explicit resume that cannot be met is an error.
   Resumed resume();
+  /// Takes the folder, checks the space. After resume().
+  void open_writer();
 
   /// Of the last step: only finite states are saved.
   void note_health(double loss, double grad_norm);
-  /// Starts a save of the state after `step`; returns a line for the user.
-  std::string save(int64_t step, int64_t samples);
-  /// Picks up the result of a save that runs in the background; called every step.
-  void poll();
-  /// Waits for the last save; returns a line for the user, or nothing.
-  std::string finish();
+  /// Saves the state after `step`: in the background, or before it returns with async_save: false.
+  void save(int64_t step, int64_t samples);
+  /// Lines for the user on saves that ended. A failed save is a line, not an error, unless it was the last.
+  std::vector<std::string> poll();
+  /// Waits for the save in flight; throws Error (storage) when the last save failed.
+  std::vector<std::string> finish();
+  int64_t last_committed() const { return last_committed_; }
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  const Recipe& recipe_;
+  ParameterStore& parameters_;
+  Communicator& control_;
+  Stream& stream_;
+  int rank_;
+  double loss_ = 0, grad_norm_ = 0;
+  int64_t last_committed_ = 0;
+  bool last_failed_ = false;
+  std::string last_error_;
+  std::unique_ptr<CheckpointWriter> writer_;
 };
 
 }  // namespace ltrain

@@ -1,0 +1,294 @@
+// `ltrain doctor`: one table of what this machine has and of what would stop a run.
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include <fmt/core.h>
+#include <gloo/config.h>
+#include <nlohmann/json.hpp>
+#include <oneapi/dnnl/dnnl.h>
+#include <spdlog/version.h>
+#include <xxhash.h>
+
+#include "app/commands.h"
+#include "kernels/core/cpu_isa.h"
+#include "kernels/core/error.h"
+#include "runtime/launch/child_process.h"
+#include "runtime/launch/environment.h"
+#include "runtime/launch/socket.h"
+#include "runtime/launch/supervisor.h"
+
+namespace ltrain::app {
+namespace {
+
+enum class State { ok, warn, fail };
+constexpr const char* kStateNames[] = {"ok", "warn", "FAIL"};
+
+struct Row {
+  State state = State::ok;
+  std::string what, found, advice;  // advice: what to do, when not ok
+};
+
+class Table {
+ public:
+  void ok(std::string what, std::string found) { rows_.push_back({State::ok, std::move(what), std::move(found), ""}); }
+  void add(State s, std::string what, std::string found, std::string advice) {
+    rows_.push_back({s, std::move(what), std::move(found), s == State::ok ? "" : std::move(advice)});
+  }
+  const std::vector<Row>& rows() const { return rows_; }
+
+ private:
+  std::vector<Row> rows_;
+};
+
+std::string gib(double bytes) {
+  return bytes < 1e9 ? fmt::format("{:.1f} MiB", bytes / 1048576.0) : fmt::format("{:.1f} GiB", bytes / 1073741824.0);
+}
+
+std::string field_of(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line))
+    if (line.starts_with(key)) {
+      const size_t colon = line.find(':');
+      const size_t begin = colon == std::string::npos ? std::string::npos : line.find_first_not_of(" \t", colon + 1);
+      return begin == std::string::npos ? "" : line.substr(begin);
+    }
+  return "";
+}
+
+void processor(Table& t) {
+  utsname system{};
+  ::uname(&system);
+  t.ok("system", fmt::format("{} {} {}", system.sysname, system.release, system.machine));
+  std::string model = field_of("/proc/cpuinfo", "model name");
+  if (model.empty()) model = field_of("/proc/cpuinfo", "CPU implementer");
+  t.ok("cpu", model.empty() ? "unknown model" : model);
+  try {
+    cpu_isa();
+    t.ok("instruction set", cpu_isa_name());
+  } catch (const Error& e) {
+    t.add(State::fail, "instruction set", e.what(), "use a machine of the last ten years");
+  }
+  const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
+  t.ok("cores", fmt::format("{} usable of {} online", usable_cores(), online));
+  if (const char* threads = std::getenv("OMP_NUM_THREADS"))
+    t.add(std::atoi(threads) <= usable_cores() ? State::ok : State::warn, "OMP_NUM_THREADS", threads,
+          "more threads than cores slow every kernel down: unset it, or ask for fewer");
+}
+
+void memory(Table& t) {
+  const double total = std::atof(field_of("/proc/meminfo", "MemTotal").c_str()) * 1024;
+  const double available = std::atof(field_of("/proc/meminfo", "MemAvailable").c_str()) * 1024;
+  t.add(available > 1e9 ? State::ok : State::warn, "memory", fmt::format("{} available of {}", gib(available), gib(total)),
+        "less than 1 GB is free: a run may be killed for memory");
+  const long limit = memory_limit();
+  t.ok("memory limit of the cgroup", limit < 0 ? "none" : gib(static_cast<double>(limit)));
+  auto rlimit_row = [&](const char* what, int which, rlim_t least, bool bytes, const char* advice) {
+    rlimit r{};
+    ::getrlimit(static_cast<__rlimit_resource>(which), &r);
+    const std::string text = r.rlim_cur == RLIM_INFINITY ? "unlimited"
+                             : bytes                     ? gib(static_cast<double>(r.rlim_cur))
+                                                         : std::to_string(r.rlim_cur);
+    t.add(r.rlim_cur >= least ? State::ok : State::warn, what, text, advice);
+  };
+  rlimit_row("open files (ulimit -n)", RLIMIT_NOFILE, 1024, false,
+             "every rank keeps a connection to every other: ulimit -n 65536");
+  rlimit_row("locked memory (ulimit -l)", RLIMIT_MEMLOCK, 64 << 10, true, "GPU runs pin memory: ulimit -l unlimited");
+  rlimit_row("address space (ulimit -v)", RLIMIT_AS, rlim_t{16} << 30, true, "large models map more: ulimit -v unlimited");
+}
+
+void storage_row(Table& t, const char* what, const std::string& path, double least, const char* advice) {
+  struct statvfs s {};
+  if (::statvfs(path.c_str(), &s) != 0) {
+    t.add(State::warn, what, path + ": " + std::strerror(errno), advice);
+    return;
+  }
+  const double room = static_cast<double>(s.f_bavail) * static_cast<double>(s.f_frsize);
+  const bool writable = ::access(path.c_str(), W_OK) == 0;
+  t.add(writable && room >= least ? State::ok : State::warn, what,
+        fmt::format("{}: {} free{}", path, gib(room), writable ? "" : ", not writable"), advice);
+}
+
+void libraries(Table& t) {
+  const dnnl_version_t* dnnl = dnnl_version();
+  t.ok("oneDNN", fmt::format("{}.{}.{}", dnnl->major, dnnl->minor, dnnl->patch));
+  t.ok("Gloo", fmt::format("{}.{}.{}", GLOO_VERSION_MAJOR, GLOO_VERSION_MINOR, GLOO_VERSION_PATCH));
+  t.ok("fmt, spdlog, xxhash",
+       fmt::format("{}.{}.{}, {}.{}.{}, {}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100,
+                   SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH, XXH_versionNumber()));
+}
+
+/// The GPU side is looked for, never needed: nothing of it is linked.
+void gpu(Table& t) {
+  using Int = int (*)(int*);
+  void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  std::string version = "not found (CPU training needs none)";
+  if (driver) {
+    int number = 0, count = 0;
+    auto get_version = reinterpret_cast<Int>(::dlsym(driver, "cuDriverGetVersion"));
+    auto init = reinterpret_cast<int (*)(unsigned)>(::dlsym(driver, "cuInit"));
+    auto get_count = reinterpret_cast<Int>(::dlsym(driver, "cuDeviceGetCount"));
+    if (get_version) get_version(&number);
+    const int status = init ? init(0) : -1;
+    if (status == 0 && get_count) get_count(&count);
+    version = fmt::format("supports CUDA {}.{}, {} device{}", number / 1000, number % 1000 / 10, count,
+                          count == 1 ? "" : "s");
+    if (status != 0) version += fmt::format(" (cuInit returned {})", status);
+    t.add(status == 0 ? State::ok : State::warn, "GPU driver", version,
+          "the driver library is there but does not start: see nvidia-smi and dmesg");
+  } else {
+    t.ok("GPU driver", version);
+  }
+  const std::string loaded = field_of("/proc/driver/nvidia/version", "NVRM version");
+  if (!loaded.empty()) t.ok("GPU kernel module", loaded);
+  void* nccl = ::dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
+  if (nccl) {
+    int number = 0;
+    if (auto get = reinterpret_cast<Int>(::dlsym(nccl, "ncclGetVersion"))) get(&number);
+    t.ok("NCCL", fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100));
+    ::dlclose(nccl);
+  } else {
+    t.add(driver ? State::warn : State::ok, "NCCL", "not found", "several GPUs need libnccl.so.2");
+  }
+  for (const char* name : {"NCCL_SOCKET_IFNAME", "NCCL_DEBUG", "NCCL_IB_DISABLE", "CUDA_VISIBLE_DEVICES"})
+    if (const char* value = std::getenv(name)) t.ok(name, value);
+}
+
+void network(Table& t, const LaunchEnvironment* e) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) {
+    t.add(State::warn, "network", std::strerror(errno), "ranks on several nodes need an interface");
+    return;
+  }
+  std::string all, first;
+  for (ifaddrs* i = list; i; i = i->ifa_next) {
+    if (!i->ifa_addr || !(i->ifa_flags & IFF_UP)) continue;
+    char text[INET6_ADDRSTRLEN] = {};
+    if (i->ifa_addr->sa_family == AF_INET)
+      ::inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(i->ifa_addr)->sin_addr, text, sizeof(text));
+    else if (i->ifa_addr->sa_family == AF_INET6)
+      ::inet_ntop(AF_INET6, &reinterpret_cast<sockaddr_in6*>(i->ifa_addr)->sin6_addr, text, sizeof(text));
+    else
+      continue;
+    if (i->ifa_addr->sa_family == AF_INET6 && std::string(text).starts_with("fe80")) continue;
+    all += fmt::format("{}{} {}", all.empty() ? "" : ", ", i->ifa_name, text);
+    if (first.empty() && !is_loopback(text)) first = i->ifa_name;
+  }
+  ::freeifaddrs(list);
+  t.add(all.empty() ? State::fail : State::ok, "network interfaces", all.empty() ? "none is up" : all,
+        "ranks talk over TCP, at least over lo: ip link set lo up");
+  const bool several = e && e->nodes > 1;
+  t.add(several && first.empty() ? State::fail : State::ok, "used between ranks",
+        several ? "the one that reaches the coordinator (launch.interface overrides)" : "lo, on one node",
+        "several nodes need an interface other than lo");
+  std::string error;
+  const auto addresses = resolve(host_name(), &error);
+  std::string joined = error;
+  bool loopback = !addresses.empty();
+  for (const auto& a : addresses) joined += (joined.empty() ? "" : ", ") + a, loopback = loopback && is_loopback(a);
+  t.add(several && (addresses.empty() || loopback) ? State::warn : State::ok, "this host's name",
+        fmt::format("{} is {}", host_name(), joined),
+        "other nodes may be told a loopback address: set LTRAIN_COORDINATOR=address:port, or mend /etc/hosts");
+  std::string why;
+  int port = 0;
+  const Fd listener = listen_on("127.0.0.1", {0}, &port, &why);
+  t.add(listener.valid() ? State::ok : State::fail, "listening on 127.0.0.1", listener.valid() ? "works" : why,
+        "ranks cannot find each other without it");
+}
+
+void launcher(Table& t, std::optional<LaunchEnvironment>& found) {
+  try {
+    found = detect_environment(process_variables());
+    const LaunchEnvironment& e = *found;
+    std::string text = e.kind == LaunchEnvironment::Kind::rank
+                           ? fmt::format("rank {} of {} ({}), rank 0 on {}", e.rank, e.world_size, e.source, e.coordinator_host)
+                       : e.kind == LaunchEnvironment::Kind::node
+                           ? fmt::format("node {} of {} ({}), first node {}", e.node, e.nodes, e.source, e.coordinator_host)
+                           : "none: `ltrain run` starts the ranks of this node";
+    if (!e.note.empty()) text += "; " + e.note;
+    t.ok("launcher", text);
+  } catch (const Error& e) {
+    t.add(State::fail, "launcher", e.what(), "unset or complete these variables");
+  }
+  if (const char* fault = std::getenv("LTRAIN_FAULT"))
+    t.add(State::warn, "LTRAIN_FAULT", fault, "a fault is armed: unset LTRAIN_FAULT");
+}
+
+bool use_colour() {
+  const char* no = std::getenv("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  return ::isatty(1) && !(no && *no) && !(terminal && std::string(terminal) == "dumb");
+}
+
+void print_table(const Table& t) {
+  size_t width = 0;
+  for (const Row& r : t.rows()) width = std::max(width, r.what.size());
+  const bool colour = use_colour();
+  for (const Row& r : t.rows()) {
+    const int s = static_cast<int>(r.state);
+    const char* codes[] = {"\033[32m", "\033[33m", "\033[31m"};
+    fmt::print("{}{:<4}{}  {:<{}}  {}\n", colour ? codes[s] : "", kStateNames[s], colour ? "\033[0m" : "", r.what, width,
+               r.found);
+    if (!r.advice.empty()) fmt::print("      {:<{}}  -> {}\n", "", width, r.advice);
+  }
+}
+
+void print_json(const Table& t, bool good) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Row& r : t.rows())
+    rows.push_back({{"state", r.state == State::ok ? "ok" : r.state == State::warn ? "warn" : "fail"},
+                    {"what", r.what},
+                    {"found", r.found},
+                    {"advice", r.advice}});
+  const nlohmann::json all{{"schema", "ltrain-doctor-1"}, {"ok", good}, {"rows", rows}};
+  const std::string text = all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+  fmt::print("{}\n", text);
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app) {
+  auto* command = app.add_subcommand("doctor", "Shows what this machine has, and what would stop a run");
+  auto json = std::make_shared<bool>(false);
+  auto directory = std::make_shared<std::string>(".");
+  command->add_flag("--json", *json, "Machine-readable output");
+  command->add_option("--output-dir", *directory, "Directory whose free space is shown")->capture_default_str();
+  command->footer("Exit code 0 unless a row is FAIL; then 64.");
+  command->callback([json, directory] {
+    Table t;
+    std::optional<LaunchEnvironment> environment;
+    processor(t);
+    memory(t);
+    storage_row(t, "shared memory", "/dev/shm", 64 << 20, "NCCL needs it on nodes with several GPUs: --shm-size=8g");
+    storage_row(t, "output directory", *directory, 1e9, "checkpoints need room: choose another output_dir");
+    storage_row(t, "temporary directory", std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp", 1e8, "set TMPDIR");
+    libraries(t);
+    gpu(t);
+    launcher(t, environment);
+    network(t, environment ? &*environment : nullptr);
+    bool good = true;
+    for (const Row& r : t.rows()) good = good && r.state != State::fail;
+    if (*json) print_json(t, good);
+    else print_table(t);
+    std::fflush(stdout);
+    if (!good) throw CLI::RuntimeError(static_cast<int>(ExitCode::usage));
+  });
+}
+
+}  // namespace ltrain::app

@@ -1,0 +1,112 @@
+#include "runtime/generate/session.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/core/rng.h"
+#include "runtime/checkpoint/files.h"
+#include "runtime/plan/plan.h"
+#include "runtime/train/training_state.h"
+
+namespace ltrain {
+
+Session::Session(const std::string& where, const std::string& ranks, int64_t micro_batch) : ranks_(ranks) {
+  if (!path_exists(where)) fail(ExitCode::storage, "{}: there is no such checkpoint or run folder", where);
+  compute_ = make_inline_stream("compute");
+  comm_ = make_worker_stream("comm");
+  alone_ = make_single_group("data", Axis::data);
+  ResumeOptions o;
+  o.folder = o.resume = path_exists(where + "/checkpoints") ? where + "/checkpoints" : where;
+  std::vector<std::string> notes;
+  auto reader = CheckpointReader::open(o, *alone_, *compute_, notes);
+  if (!reader) fail(ExitCode::storage, "{}: holds no checkpoint", where);
+  path_ = reader->path();
+  step_ = reader->info().step;
+  recipe_ = parse_recipe(reader->info().recipe, path_ + " (recipe)");
+  recipe_.parallel = Parallel{};
+  recipe_.parallel.data = 1;
+  ProgramOptions p = program_options(recipe_);
+  p.for_training = false;
+  p.zero_stage = 0;
+  p.micro_batch = micro_batch > 0 ? micro_batch : 1;
+  p.accumulation = 1;
+  if (p.precision.has_master()) p.precision = precision_policy("fp32");  // checkpoints hold the fp32 weights
+
+  int64_t bytes = 0;
+  {
+    MetaTrace trace;
+    auto compute = make_meta_stream("compute", trace), comm = make_meta_stream("comm", trace);
+    auto group = make_recording_group(0, 1, "data", Axis::data);
+    MetaMemory memory(trace);
+    TrainProgram program(p, {*compute, *comm, memory, *group});
+    if (p.micro_batch == 1) program.predict({});
+    program.evaluate(nullptr);
+    bytes = memory.peak().arena_bytes;
+  }
+  arena_ = std::make_unique<CpuArena>(bytes);
+  program_ = std::make_unique<TrainProgram>(p, Device{*compute_, *comm_, *arena_, *alone_});
+  program_->parameters().clear();
+  load_parameters(*reader, program_->parameters());
+}
+
+Session::~Session() = default;
+
+data::Tokenizer& Session::tokenizer() {
+  if (!tokenizer_) {
+    const Tokenizer& t = recipe_.data.tokenizer;
+    tokenizer_ = data::make_tokenizer(std::string(to_string(t.kind)), !ranks_.empty() ? ranks_ : t.path.value_or(""));
+  }
+  return *tokenizer_;
+}
+
+int32_t sample_token(std::vector<float> logits, const SamplingOptions& o, uint64_t index) {
+  std::vector<int32_t> order(logits.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  // Likeliest first, the lower id first among equals.
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+  if (o.temperature <= 0) return order[0];
+  if (o.top_k > 0 && static_cast<int64_t>(order.size()) > o.top_k) order.resize(o.top_k);
+  std::vector<double> p(order.size());
+  double sum = 0;
+  for (size_t i = 0; i < order.size(); ++i) sum += p[i] = std::exp((logits[order[i]] - logits[order[0]]) / o.temperature);
+  size_t kept = order.size();
+  if (o.top_p < 1) {
+    double reached = 0;
+    for (size_t i = 0; i < order.size(); ++i) {
+      reached += p[i] / sum;
+      if (reached >= o.top_p) {
+        kept = i + 1;
+        break;
+      }
+    }
+    sum = 0;
+    for (size_t i = 0; i < kept; ++i) sum += p[i];
+  }
+  double u = to_uniform(philox(o.seed, hash_name("sample"), index).v[0]) * sum;
+  for (size_t i = 0; i < kept; ++i) {
+    u -= p[i];
+    if (u < 0) return order[i];
+  }
+  return order[kept - 1];
+}
+
+void Session::generate(const std::vector<int32_t>& prompt, const SamplingOptions& o, const std::function<bool(int32_t)>& emit) {
+  const int64_t context = program_->options().seq_length;
+  const int64_t vocab = recipe_.model.vocab_size;
+  std::vector<int32_t> tokens = prompt;
+  if (tokens.empty()) tokens.push_back(tokenizer().eot());
+  for (int32_t t : tokens)
+    if (t < 0 || t >= vocab) fail(ExitCode::usage, "prompt: token {} is outside the model's vocabulary of {}", t, vocab);
+  for (int64_t i = 0; i < o.tokens; ++i) {
+    // A full context drops its older half, so that the recomputation is shared by many tokens.
+    if (static_cast<int64_t>(tokens.size()) > context) tokens.erase(tokens.begin(), tokens.end() - context / 2);
+    const int32_t next = sample_token(program_->predict(tokens), o, static_cast<uint64_t>(i));
+    if (o.stop_at_end && next == tokenizer().eot()) return;
+    if (!emit(next)) return;
+    tokens.push_back(next);
+  }
+}
+
+}  // namespace ltrain

@@ -1,0 +1,54 @@
+// A trained model to look at: loaded from a checkpoint, on one process.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/reader.h"
+#include "runtime/data/tokenizer.h"
+#include "runtime/recipe/recipe.h"
+#include "runtime/train/train_program.h"
+
+namespace ltrain {
+
+struct SamplingOptions {
+  int64_t tokens = 200;      ///< to generate, at most
+  double temperature = 0.8;  ///< 0: the likeliest token
+  int64_t top_k = 0;         ///< keep the k likeliest; 0: all
+  double top_p = 1.0;        ///< keep the likeliest whose probabilities reach p
+  uint64_t seed = 1;
+  bool stop_at_end = true;   ///< stop at the tokenizer's end of document
+};
+
+class Session {
+ public:
+  /// `where`: a checkpoint, a folder of them, or a run's output_dir; the newest valid one is taken. `ranks`: the rank
+  /// file of a gpt2 tokenizer, when the recipe's path is not to be used. Throws Error (storage).
+  Session(const std::string& where, const std::string& ranks, int64_t micro_batch = 0);
+  ~Session();
+
+  const Recipe& recipe() const { return recipe_; }
+  const std::string& path() const { return path_; }
+  int64_t step() const { return step_; }
+  data::Tokenizer& tokenizer();
+  TrainProgram& program() { return *program_; }
+
+  /// Calls `emit` with each generated token; false from it stops. The context slides when it is full.
+  void generate(const std::vector<int32_t>& prompt, const SamplingOptions& options, const std::function<bool(int32_t)>& emit);
+
+ private:
+  Recipe recipe_;
+  std::string path_, ranks_;
+  int64_t step_ = 0;
+  std::unique_ptr<Stream> compute_, comm_;
+  std::unique_ptr<Communicator> alone_;
+  std::unique_ptr<CpuArena> arena_;
+  std::unique_ptr<TrainProgram> program_;
+  std::unique_ptr<data::Tokenizer> tokenizer_;
+};
+
+/// One token drawn from logits: temperature, then top-k, then top-p; a function of (seed, index).
+int32_t sample_token(std::vector<float> logits, const SamplingOptions& options, uint64_t index);
+
+}  // namespace ltrain

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Configures and builds a preset of CMakePresets.json. Usage: scripts/build.sh PRESET [target ...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=${1:?usage: scripts/build.sh PRESET [target ...]}
+shift
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! cmake --preset "$preset" >"$log" 2>&1; then
+  cat "$log" >&2
+  echo "build: cmake --preset $preset failed (above)" >&2
+  exit 1
+fi
+targets=()
+(($#)) && targets=(--target "$@")
+cmake --build --preset "$preset" "${targets[@]}"

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# From a fresh clone to a trained model: installs packages, builds, makes token files from text, trains
+# recipes/quickstart.yaml on two CPU processes, prints a sample. Start it again and it resumes.
+# Usage: scripts/quickstart.sh [FOLDER OR FILE OF TEXT ...]     (default: this repository's sources and documents)
+set -euo pipefail
+given=()
+for path in "$@"; do
+  [ -e "$path" ] || { echo "quickstart: $path: not found" >&2; exit 1; }
+  given+=("$(realpath "$path")")
+done
+cd "$(dirname "$0")/.."
+trap 'code=$?; [ $code -eq 0 ] || echo "quickstart: stopped with exit code $code (the lines above say why)" >&2' EXIT
+
+echo "== packages"
+scripts/setup.sh
+echo "== build"
+scripts/build.sh cpu ltrain
+echo "== data"
+run=runs/quickstart
+if [ ${#given[@]} -gt 0 ] || [ ! -e $run/data/text-train.idx ]; then
+  text=("${given[@]}")
+  ((${#text[@]})) || text=(README.md docs app runtime models parallel kernels tests scripts)
+  build/ltrain data build --tokenizer byte --split 95,5 --force --input "${text[@]}" --output $run/data/text
+fi
+echo "== train (Ctrl-C saves and stops; start again to go on)"
+build/ltrain run recipes/quickstart.yaml
+echo "== sample"
+build/ltrain generate $run --prompt "The " --tokens 240

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Builds ltrain and runs all tests. Usage: scripts/test.sh [ctest arguments]     e.g. scripts/test.sh -L parity
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh
+scripts/build.sh cpu
+scripts/check-includes.py
+scripts/check-format.sh
+exec ctest --test-dir build --output-on-failure --parallel 2 "$@"

@@ -1,0 +1,39 @@
+#include <sys/wait.h>
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace {
+std::pair<int, std::string> run(const std::string& command) {
+  std::FILE* pipe = ::popen(command.c_str(), "r");
+  std::string text;
+  char buffer[4096];
+  while (const size_t n = std::fread(buffer, 1, sizeof(buffer), pipe)) text.append(buffer, n);
+  const int status = ::pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text};
+}
+const std::string kBinary = LTRAIN_BINARY;
+}  // namespace
+
+TEST_CASE("doctor: a table for people, JSON for programs, the same rows in both") {
+  const auto [code, table] = run(kBinary + " doctor");
+  CHECK(code == 0);
+  CHECK(table.find('\033') == std::string::npos);  // no colour into a pipe
+  const auto [json_code, text] = run(kBinary + " doctor --json");
+  CHECK(json_code == 0);
+  const auto json = nlohmann::json::parse(text);
+  CHECK(json["schema"] == "ltrain-doctor-1");
+  CHECK(json["ok"] == true);
+  CHECK(json["rows"].size() > 12);
+  for (const auto& row : json["rows"]) CHECK(table.find(row["what"].get<std::string>()) != std::string::npos);
+}
+
+TEST_CASE("doctor: an environment that would stop a run is a FAIL, with what to do") {
+  const auto [code, text] = run("LTRAIN_RANK=3 LTRAIN_WORLD_SIZE=2 LTRAIN_COORDINATOR=h:1 LTRAIN_TOKEN=t " + kBinary +
+                                " doctor --json");
+  CHECK(code == 64);
+  CHECK(text.find("\"fail\"") != std::string::npos);
+  CHECK(text.find("LTRAIN_RANK=3") != std::string::npos);
+}

@@ -1,0 +1,285 @@
+// Saving under one layout and loading under another; resume rules; rotation; asynchronous saves.
+#include <catch2/catch.hpp>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "kernels/core/fault_point.h"
+#include "tests/runtime/checkpoint/support.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+struct ArmedFaults {
+  explicit ArmedFaults(const std::string& specification) { arm_faults(specification); }
+  ~ArmedFaults() { arm_faults(""); }
+};
+
+std::vector<std::string> names(const std::string& folder) {
+  std::vector<std::string> all;
+  for (const std::string& name : list_folder(folder))
+    if (name[0] != '.') all.push_back(name);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint of any layout loads under any other", "[checkpoint]") {
+  for (Cut written : {Cut::flat, Cut::rows, Cut::columns, Cut::replicated_parts})
+    for (int writers : {1, 2, 3}) {
+      const TemporaryFolder folder;
+      save_steps(folder.path, writers, written, {5});
+      for (Cut wanted : {Cut::flat, Cut::rows, Cut::columns})
+        for (int readers : {1, 2, 4}) {
+          INFO("written " << static_cast<int>(written) << " by " << writers << ", read " << static_cast<int>(wanted) << " by "
+                          << readers);
+          std::atomic<int> wrong{0}, elements{0};
+          with_ranks(readers, [&](int rank, Communicator& group) {
+            auto stream = make_inline_stream("checkpoint");
+            ResumeOptions options;
+            options.folder = folder.path;
+            std::vector<std::string> notes;
+            auto reader = CheckpointReader::open(options, group, *stream, notes);
+            if (!reader) fail(ExitCode::storage, "nothing found");
+            State state(rank, readers, wanted), right(rank, readers, wanted);
+            right.fill(5);
+            for (size_t i = 0; i < state.slices().size(); ++i) {
+              const StateSlice& s = state.slices()[i];
+              reader->read(s.name, s.dtype, s.slice, state.data(i));
+              for (int64_t k = 0; k < s.slice.elements(); ++k) wrong += state.data(i)[k] != right.data(i)[k];
+              elements += static_cast<int>(s.slice.elements());
+            }
+            reader->finish(group, *stream);
+            if (reader->info().recipe != make_info(5).recipe || reader->info().loss != make_info(5).loss) ++wrong;
+          });
+          CHECK(wrong == 0);
+          CHECK(elements == 7 * 6 + 6 * 12 + 6 + 1 + 60);
+        }
+    }
+}
+
+TEST_CASE("a rank reads its byte ranges and little more", "[checkpoint]") {
+  const TemporaryFolder folder;
+  auto group = make_single_group("checkpoint", Axis::data);
+  auto stream = make_inline_stream("checkpoint");
+  const Shape shape{1024, 256};
+  std::vector<float> values(static_cast<size_t>(shape.elements()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const std::vector<StateSlice> slices{{"w", DType::f32, Slice::whole(shape), values.data()}};
+  CheckpointWriter writer(sync_options(folder.path), slices, *group, *stream);
+  writer.save(make_info(1), slices);
+  REQUIRE(writer.take_reports().at(0).ok);
+  std::vector<std::string> notes;
+  ResumeOptions options;
+  options.folder = folder.path;
+  auto reader = CheckpointReader::open(options, *group, *stream, notes);
+  const Slice part = Slice::shard(shape, 0, 3, 8);
+  std::vector<float> read(static_cast<size_t>(part.elements()));
+  reader->read("w", DType::f32, part, read.data());
+  CHECK(reader->bytes_read() == part.elements() * 4);
+  CHECK(read[0] == 3 * 128 * 256);
+  // A part of the tensor is not all of it.
+  CHECK_THAT(error_of([&] { reader->finish(*group, *stream); }),
+             Contains("1 tensors of the checkpoint have no place in this run: \"w\" [1024, 256] (32768 of 262144 elements read)"));
+  CHECK_NOTHROW(reader->finish(*group, *stream, [](const std::string& name) { return name != "w"; }));
+  CHECK_THAT(error_of([&] { reader->read("v", DType::f32, part, read.data()); }), Contains("has no tensor \"v\""));
+  CHECK_THAT(error_of([&] { reader->read("w", DType::bf16, part, read.data()); }), Contains("is f32 [1024, 256], and bf16"));
+  CHECK_THAT(error_of([&] { reader->read("w", DType::f32, Slice::whole({2, 2}), read.data()); }), Contains("and f32 [2, 2] is wanted"));
+}
+
+TEST_CASE("slices that do not make up the state are refused before training", "[checkpoint]") {
+  const TemporaryFolder folder;
+  const auto plan = [&](const Slice& a, const Slice& b) {
+    return error_of([&] {
+      with_ranks(2, [&](int rank, Communicator& group) {
+        auto stream = make_inline_stream("checkpoint");
+        std::vector<float> values(64);
+        CheckpointWriter writer(sync_options(folder.path), {{"w", DType::f32, rank ? b : a, values.data()}}, group, *stream);
+      });
+    });
+  };
+  const Shape shape{4, 4};
+  CHECK(plan(Slice::flat(shape, 0, 7), Slice::flat(shape, 7, 16)) == "");  // negative control
+  CHECK_THAT(plan(Slice::flat(shape, 0, 7), Slice::flat(shape, 8, 16)), Contains("its pieces hold 15 of 16 elements"));
+  CHECK_THAT(plan(Slice::whole(shape), Slice::whole(shape)), Contains("two pieces overlap"));
+  CHECK_THAT(plan(Slice::shard(shape, 0, 0, 2), Slice::shard(shape, 1, 1, 2)), Contains("two pieces overlap"));
+}
+
+TEST_CASE("what resume finds decides between a start, a resume and an error", "[checkpoint]") {
+  const TemporaryFolder folder;
+  std::vector<std::string> notes;
+  CHECK(load_and_check(folder.path, notes) == -1);
+  CHECK_THAT(notes.at(0), Contains("no checkpoints: a fresh start"));
+  CHECK(load_and_check(folder.path + "/absent", notes) == -1);
+  CHECK(load_and_check(folder.path, notes, "never") == -1);
+  CHECK_THAT(error_of([&] { load_and_check(folder.path, notes, folder.path); }), Contains("there is no checkpoint in it"));
+  CHECK_THAT(error_of([&] { load_and_check(folder.path, notes, folder.path + "/step-00000007"); }),
+             Contains("there is no such file or folder"));
+
+  save_steps(folder.path, 2, Cut::rows, {1, 2, 3}, 0);
+  CHECK(load_and_check(folder.path, notes) == 3);
+  CHECK(load_and_check(folder.path, notes, folder.path + "/step-00000002") == 2);
+  CHECK(load_and_check(folder.path, notes, folder.path + "/step-00000002/") == 2);
+  CHECK(load_and_check("/nowhere", notes, folder.path) == 3);
+  CHECK_THAT(notes.back(), Contains("step-00000003, step 3, all hashes verified"));
+
+  std::filesystem::create_directory(folder.path + "/step-00000009");  // made, and never filled
+  notes.clear();
+  CHECK(load_and_check(folder.path, notes) == 3);
+  for (int step : {1, 2, 3}) std::filesystem::remove(folder.path + "/" + checkpoint_name(step) + "/COMMIT");
+  // All that is there is unusable: not a fresh start.
+  CHECK_THAT(error_of([&] { load_and_check(folder.path, notes); }),
+             Contains("no checkpoint can be used") && Contains("step-00000009: no COMMIT record: the save was not finished") &&
+                 Contains("To start afresh, set checkpoint.resume: never"));
+}
+
+TEST_CASE("a checkpoint of another model is refused by key", "[checkpoint]") {
+  CHECK(model_mismatch({{"a", "1"}, {"attn_pdrop", "0.1"}}, {{"a", "1"}, {"attn_pdrop", "0.0"}}) == "");
+  CHECK(model_mismatch({{"hidden_size", "64"}}, {{"hidden_size", "128"}}) == "hidden_size is 64 in the checkpoint and 128 in the recipe");
+  CHECK(model_mismatch({{"a", "1"}}, {{"b", "2"}}) == "a is 1 in the checkpoint and absent in the recipe; b is absent in the checkpoint "
+                                                      "and 2 in the recipe");
+  const TemporaryFolder folder;
+  save_steps(folder.path, 1, Cut::rows, {1});
+  auto group = make_single_group("checkpoint", Axis::data);
+  auto stream = make_inline_stream("checkpoint");
+  ResumeOptions options;
+  options.folder = folder.path;
+  options.model = {{"hidden_size", "128"}, {"attn_pdrop", "0.5"}};
+  std::vector<std::string> notes;
+  CHECK_THAT(error_of([&] { CheckpointReader::open(options, *group, *stream, notes); }),
+             Contains("is of another model: hidden_size is 64 in the checkpoint and 128 in the recipe; make the recipe agree"));
+  options.model[0].second = "64";
+  CHECK(CheckpointReader::open(options, *group, *stream, notes));
+}
+
+TEST_CASE("rotation keeps healthy checkpoints, not young ones", "[checkpoint]") {
+  const TemporaryFolder folder;
+  auto group = make_single_group("checkpoint", Axis::data);
+  auto stream = make_inline_stream("checkpoint");
+  State state(0, 1, Cut::rows);
+  CheckpointWriter writer(sync_options(folder.path, 2), state.slices(), *group, *stream);
+  const auto save = [&](int64_t step, double loss) {
+    CheckpointInfo info = make_info(step);
+    info.loss = loss;
+    state.fill(step);
+    writer.save(info, state.slices());
+    REQUIRE(writer.take_reports().at(0).ok);
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
+  for (int64_t step : {1, 2, 3}) save(step, 1.0);
+  CHECK(names(folder.path) == std::vector<std::string>{"step-00000002", "step-00000003"});
+  save(4, nan);
+  save(5, infinite);
+  save(6, nan);  // a run that has diverged: the two healthy ones stay, one sick one for whoever wants to look
+  CHECK(names(folder.path) == std::vector<std::string>{"step-00000002", "step-00000003", "step-00000006"});
+  std::vector<std::string> notes;
+  CHECK(load_and_check(folder.path, notes) == 3);
+  CHECK_THAT(notes.at(0), Contains("step-00000006: its loss or gradient norm is not finite"));
+  CHECK(load_and_check(folder.path, notes, folder.path + "/step-00000006") == 6);  // by name it is taken
+  save(7, 1.0);
+  CHECK(names(folder.path) == std::vector<std::string>{"step-00000003", "step-00000007"});
+  write_file(folder.path + "/step-00000003/KEEP", "");
+  for (int64_t step : {8, 9, 10}) save(step, 1.0);
+  CHECK(names(folder.path) == std::vector<std::string>{"step-00000003", "step-00000009", "step-00000010"});
+  // What cannot be read is neither counted nor deleted.
+  flip_bit(folder.path + "/step-00000010/manifest.json", 20);
+  save(11, 1.0);
+  CHECK(names(folder.path) == std::vector<std::string>{"step-00000003", "step-00000009", "step-00000010", "step-00000011"});
+}
+
+TEST_CASE("saving a step again replaces it whole", "[checkpoint]") {
+  const TemporaryFolder folder;
+  save_steps(folder.path, 2, Cut::rows, {1, 2});
+  flip_bit(folder.path + "/step-00000002/shard-00001-of-00002.safetensors", 600);
+  std::vector<std::string> notes;
+  CHECK(load_and_check(folder.path, notes) == 1);
+  save_steps(folder.path, 1, Cut::rows, {2});  // another layout, the same name
+  CHECK(load_and_check(folder.path, notes) == 2);
+  CHECK(names(folder.path) == std::vector<std::string>{"step-00000001", "step-00000002"});
+  CHECK(names(folder.path + "/step-00000002") ==
+        std::vector<std::string>{"COMMIT", "manifest.json", "shard-00000-of-00001.safetensors"});
+}
+
+TEST_CASE("debris of dead saves is swept, and a folder in use is refused", "[checkpoint]") {
+  const TemporaryFolder folder;
+  save_steps(folder.path, 1, Cut::rows, {1});
+  std::filesystem::create_directory(folder.path + "/step-00000002.tmp-0123");
+  write_file(folder.path + "/step-00000002.tmp-0123/shard", "x");
+  std::filesystem::create_directory(folder.path + "/mine");
+  auto group = make_single_group("checkpoint", Axis::data);
+  auto stream = make_inline_stream("checkpoint");
+  State state(0, 1, Cut::rows);
+  CheckpointWriter writer(sync_options(folder.path), state.slices(), *group, *stream);
+  REQUIRE(writer.notes().size() == 1);
+  CHECK_THAT(writer.notes()[0], Contains("removed step-00000002.tmp-0123, left by a save that did not finish"));
+  CHECK(names(folder.path) == std::vector<std::string>{"mine", "step-00000001"});
+  CHECK_THAT(error_of([&] { CheckpointWriter(sync_options(folder.path), state.slices(), *group, *stream); }),
+             Contains(fmt::format("another run writes its checkpoints here (process {} on ", getpid())));
+}
+
+TEST_CASE("an asynchronous save holds the step at which it was taken", "[checkpoint][async]") {
+  const ArmedFaults slow("checkpoint.before_open:*:1:sleep=200");
+  for (bool broken : {false, true}) {  // broken: the source is its own staging buffer, as if there were no snapshot
+    const TemporaryFolder folder;
+    auto group = make_single_group("checkpoint", Axis::data);
+    auto stream = make_inline_stream("checkpoint");
+    std::vector<float> values(1024, 1.0f);
+    std::vector<StateSlice> slices{{"w", DType::f32, Slice::whole({1024}), values.data()}};
+    arm_faults("checkpoint.before_open:*:1:sleep=200");
+    CheckpointOptions options;
+    options.folder = folder.path;
+    if (broken) options.staging = values.data();
+    CheckpointWriter writer(options, slices, *group, *stream);
+    writer.save(make_info(1), slices);
+    CHECK(writer.take_reports().empty());  // still being written
+    for (float& v : values) v = 2.0f;      // the next step
+    writer.wait();
+    const auto reports = writer.take_reports();
+    REQUIRE(reports.size() == 1);
+    CHECK(reports[0].ok);
+    CHECK(reports[0].write_seconds > 0.15);
+    CHECK(reports[0].stall_seconds < 0.15);
+    std::vector<std::string> notes;
+    ResumeOptions resume;
+    resume.folder = folder.path;
+    auto reader = CheckpointReader::open(resume, *group, *stream, notes);
+    std::vector<float> read(1024);
+    reader->read("w", DType::f32, Slice::whole({1024}), read.data());
+    int old = 0;
+    for (float v : read) old += v == 1.0f;
+    CHECK(old == (broken ? 0 : 1024));  // negative control: without a snapshot the next step is what is saved
+  }
+}
+
+TEST_CASE("a save waits for the one before, and says so", "[checkpoint][async]") {
+  const TemporaryFolder folder;
+  const ArmedFaults slow("checkpoint.before_open:*:1:sleep=150");
+  with_ranks(2, [&](int rank, Communicator& group) {
+    auto stream = make_inline_stream("checkpoint");
+    State state(rank, 2, Cut::flat);
+    CheckpointOptions options;
+    options.folder = folder.path;
+    CheckpointWriter writer(options, state.slices(), group, *stream);
+    for (int64_t step : {1, 2}) {
+      state.fill(step);
+      writer.save(make_info(step), state.slices());
+    }
+    writer.save(make_info(2), state.slices());
+    writer.wait();
+    const auto reports = writer.take_reports();
+    if (reports.size() != 3 || !reports[0].ok || !reports[1].ok) fail(ExitCode::internal, "{} reports", reports.size());
+    if (reports[1].notes.empty() || reports[1].notes[0].find("for the save of step 1") == std::string::npos)
+      fail(ExitCode::internal, "does not say that it waited");
+    if (reports[1].stall_seconds < 0.1) fail(ExitCode::internal, "stalled only {}", reports[1].stall_seconds);
+    if (reports[2].notes.back() != "this step is saved already") fail(ExitCode::internal, "saved twice");
+  });
+  std::vector<std::string> notes;
+  CHECK(load_and_check(folder.path, notes) == 2);
+}

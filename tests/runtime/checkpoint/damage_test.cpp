@@ -1,0 +1,276 @@
+// Damage, crashes at every point of a save, full disks: a checkpoint is whole or not there.
+#include <catch2/catch.hpp>
+
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/fault_point.h"
+#include "runtime/checkpoint/files.h"
+#include "tests/runtime/checkpoint/support.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+const std::string kNewest = "step-00000002";
+const std::string kShard = "shard-00001-of-00002.safetensors";
+
+/// Two checkpoints, `damage` done to the newer one: what the loader says of it. It must fall back to the older one.
+std::string rejection(const std::function<void(const std::string&)>& damage, const std::string& name = kNewest) {
+  const TemporaryFolder folder;
+  save_steps(folder.path, 2, Cut::flat, {1, 2});
+  damage(folder.path + "/" + kNewest);
+  std::vector<std::string> notes;
+  CHECK(load_and_check(folder.path, notes) == 1);
+  CHECK(notes.size() == 2);
+  CHECK_THAT(notes[0], Contains("newer checkpoints that cannot be used:"));
+  const std::string by_name = error_of([&] { load_and_check(folder.path, notes, folder.path + "/" + name); });
+  CHECK_FALSE(by_name.empty());  // a path that was asked for has no fallback
+  std::filesystem::remove_all(folder.path + "/step-00000001");
+  CHECK_THAT(error_of([&] { load_and_check(folder.path, notes); }), Contains("no checkpoint can be used"));
+  std::string text = notes[0];
+  for (size_t at; (at = text.find(folder.path)) != std::string::npos;) text.replace(at, folder.path.size(), "F");
+  return text;
+}
+
+void edit_manifest(const std::string& checkpoint, const std::function<void(nlohmann::json&)>& edit) {
+  auto manifest = nlohmann::json::parse(read_file(checkpoint + "/manifest.json"));
+  edit(manifest);
+  const std::string text = manifest.dump(1) + "\n";
+  write_file(checkpoint + "/manifest.json", text);
+  write_file(checkpoint + "/COMMIT", commit_record(text));  // as if it had been written so
+}
+
+}  // namespace
+
+TEST_CASE("damage is found, named, and passed over", "[checkpoint][damage]") {
+  CHECK_THAT(rejection([](const std::string& c) {
+               std::filesystem::resize_file(c + "/" + kShard, std::filesystem::file_size(c + "/" + kShard) - 1);
+             }), Contains("F/step-00000002/" + kShard + ": ") && Contains(" bytes, the manifest says "));
+  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/" + kShard, std::filesystem::file_size(c + "/" + kShard) - 3, 6); }),
+             Contains("F/step-00000002/" + kShard + ": its xxh3-128 is ") && Contains("the file is damaged"));
+  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/" + kShard, 3); }), Contains(kShard + ": not a safetensors file"));
+  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/" + kShard, 20); }), Contains("F/step-00000002/" + kShard));
+  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/manifest.json", 300, 2); }),
+             Contains("F/step-00000002/COMMIT: does not match manifest.json"));
+  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/COMMIT", 50); }), Contains("COMMIT: does not match manifest.json"));
+  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/COMMIT", 14, 1); }), Contains("not a commit record of version 1"));
+  CHECK_THAT(rejection([](const std::string& c) { std::filesystem::remove(c + "/COMMIT"); }),
+             Contains("F/step-00000002: no COMMIT record: the save was not finished"));
+  CHECK_THAT(rejection([](const std::string& c) { std::filesystem::remove(c + "/manifest.json"); }),
+             Contains("manifest.json: missing, though the checkpoint is committed"));
+  CHECK_THAT(rejection([](const std::string& c) { std::filesystem::remove(c + "/" + kShard); }), Contains(kShard + ": missing"));
+  CHECK_THAT(rejection([](const std::string& c) { std::filesystem::copy_file(c + "/shard-00000-of-00002.safetensors", c + "/" + kShard,
+                                                                             std::filesystem::copy_options::overwrite_existing); }),
+             Contains(kShard));
+}
+
+TEST_CASE("manifests that should not be believed are not", "[checkpoint][damage]") {
+  const auto edited = [](const std::function<void(nlohmann::json&)>& edit) {
+    return rejection([&](const std::string& c) { edit_manifest(c, edit); });
+  };
+  CHECK_THAT(edited([](auto& m) { m["version"] = 2; }),
+             Contains("format version 2, this ltrain reads version 1; use the ltrain that wrote it, or a newer one"));
+  CHECK_THAT(edited([](auto& m) { m["version"] = 0; }), Contains("no such version was ever written"));
+  CHECK_THAT(edited([](auto& m) { m["format"] = "x"; }), Contains("is not the manifest of an ltrain checkpoint"));
+  CHECK_THAT(edited([](auto& m) { m.erase("seed"); }), Contains("lacks \"seed\""));
+  CHECK_THAT(edited([](auto& m) { m["extra"] = 1; }), Contains("has the unknown key \"extra\""));
+  CHECK_THAT(edited([](auto& m) { m["step"] = -1; }), Contains("\"step\" is not a whole number from 0"));
+  CHECK_THAT(edited([](auto& m) { m["files"][0]["name"] = "../../secret"; }), Contains("has an unexpected name"));
+  CHECK_THAT(edited([](auto& m) { m["tensors"]["norm"]["pieces"][0]["file"] = 7; }), Contains("lies in file number 7 of 2"));
+  CHECK_THAT(edited([](auto& m) { m["tensors"]["norm"]["pieces"][0]["end"] = 1000; }), Contains("tensor \"norm\": has a bad piece"));
+  CHECK_THAT(edited([](auto& m) { m["tensors"]["cube"]["shape"] = {4611686018427387904, 4, 5}; }), Contains("tensor \"cube\""));
+  CHECK_THAT(edited([](auto& m) { m["tensors"]["embed"]["pieces"].clear(); }), Contains("its pieces hold 0 of 42 elements"));
+  CHECK_THAT(edited([](auto& m) { m["tensors"]["embed"]["pieces"].push_back(m["tensors"]["embed"]["pieces"][0]); }),
+             Contains("tensor \"embed\": two pieces overlap"));
+  CHECK_THAT(edited([](auto& m) { m["tensors"]["norm"]["dtype"] = "BF16"; }), Contains("the manifest says"));
+  CHECK_THAT(edited([](auto& m) { m["tensors"]["norm"]["pieces"][0]["key"] = "nothing"; }), Contains("has no tensor \"nothing\""));
+}
+
+TEST_CASE("stray files do no harm, and the manifest is believed over the folder's name", "[checkpoint][damage]") {
+  const TemporaryFolder folder;
+  save_steps(folder.path, 2, Cut::flat, {1, 2});
+  write_file(folder.path + "/" + kNewest + "/shard-00002-of-00003.safetensors", "stray");
+  write_file(folder.path + "/step-notes.txt", "a file that begins like a checkpoint");
+  std::vector<std::string> notes;
+  CHECK(load_and_check(folder.path, notes) == 2);
+  std::filesystem::rename(folder.path + "/step-00000001", folder.path + "/step-00000900");
+  CHECK(load_and_check(folder.path, notes) == 2);
+}
+
+TEST_CASE("killed at any point of a save, the loader finds the checkpoint before or after, whole", "[checkpoint][faults]") {
+  int points = 0;
+  for (std::string_view point : kFaultPoints) {
+    if (point.compare(0, 11, "checkpoint.") != 0) continue;
+    ++points;
+    for (int occurrence : {1, 2, 3}) {
+      const TemporaryFolder folder;
+      // Three saves with two to keep: the third deletes. Points that every rank passes are passed twice a save.
+      INFO(point << " number " << occurrence);
+      const pid_t child = fork();
+      REQUIRE(child >= 0);
+      if (child == 0) {
+        arm_faults(fmt::format("{}:*:{}:kill", point, occurrence));
+        try {
+          save_steps(folder.path, 2, Cut::flat, {1, 2, 3, 4, 5}, 2);
+        } catch (...) {
+        }
+        _exit(0);
+      }
+      int status = 0;
+      REQUIRE(waitpid(child, &status, 0) == child);
+      CHECK(WIFSIGNALED(status));
+      std::vector<std::string> notes;
+      const int64_t step = load_and_check(folder.path, notes);
+      if (occurrence == 3) CHECK(step >= 1);
+      int64_t newest = -1;
+      for (const Candidate& c : list_checkpoints(folder.path)) {
+        CHECK(c.error.empty());  // nothing half-made has a name
+        if (c.error.empty()) newest = std::max(newest, c.manifest.info.step);
+      }
+      CHECK(newest == step);
+      // The next run sweeps what is left and goes on.
+      save_steps(folder.path, 3, Cut::rows, {step + 1});
+      CHECK(load_and_check(folder.path, notes) == step + 1);
+      for (const std::string& name : list_folder(folder.path)) CHECK(name.find(".tmp-") == std::string::npos);
+    }
+  }
+  CHECK(points == 13);
+}
+
+TEST_CASE("a rank that fails makes the save fail everywhere, and training goes on", "[checkpoint][faults]") {
+  for (const std::string fault : {"checkpoint.before_open:*:3:error", "checkpoint.before_open:*:4:skip",
+                                  "checkpoint.mid_write:*:3:error", "checkpoint.before_manifest:*:2:error",
+                                  "checkpoint.before_rename:*:2:error"}) {
+    INFO(fault);
+    const TemporaryFolder folder;
+    std::atomic<int> failed{0}, fine{0};
+    std::string error;
+    arm_faults(fault);
+    with_ranks(2, [&](int rank, Communicator& group) {
+      auto stream = make_inline_stream("checkpoint");
+      State state(rank, 2, Cut::flat);
+      CheckpointOptions options;
+      options.folder = folder.path;
+      CheckpointWriter writer(options, state.slices(), group, *stream);
+      for (int64_t step : {1, 2, 3}) {
+        state.fill(step);
+        writer.save(make_info(step), state.slices());
+      }
+      writer.wait();
+      for (const SaveReport& r : writer.take_reports()) {
+        (r.ok ? fine : failed)++;
+        if (!r.ok && r.step != 2) fail(ExitCode::internal, "step {} failed: {}", r.step, r.error);
+        if (!r.ok && rank == 0) error = r.error;
+      }
+    });
+    arm_faults("");
+    CHECK(failed == 2);  // one save, on both ranks
+    CHECK(fine == 4);
+    CHECK_FALSE(error.empty());
+    if (fault.find("skip") != std::string::npos)
+      CHECK_THAT(error, Contains("rank 0 does not see it: output_dir must be on a file system that all hosts share"));
+    CHECK(list_folder(folder.path) == std::vector<std::string>{".lock", "step-00000001", "step-00000003"});
+  }
+}
+
+TEST_CASE("a file-size limit fails the save with path and errno, at every byte", "[checkpoint][faults]") {
+  const TemporaryFolder folder;
+  save_steps(folder.path, 1, Cut::flat, {1});
+  const int64_t shard = file_size(folder.path + "/step-00000001/shard-00000-of-00001.safetensors");
+  const int64_t manifest = file_size(folder.path + "/step-00000001/manifest.json");
+  for (int64_t limit : {int64_t{1}, int64_t{100}, shard / 2, shard - 1, shard, manifest - 1}) {
+    INFO("limit " << limit);
+    int channel[2];
+    REQUIRE(pipe(channel) == 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      std::string text;
+      try {
+        auto group = make_single_group("checkpoint", Axis::data);
+        auto stream = make_inline_stream("checkpoint");
+        State state(0, 1, Cut::flat);
+        CheckpointWriter writer(sync_options(folder.path), state.slices(), *group, *stream);
+        rlimit r{static_cast<rlim_t>(limit), RLIM_INFINITY};
+        setrlimit(RLIMIT_FSIZE, &r);
+        state.fill(2);
+        writer.save(make_info(2), state.slices());
+        r.rlim_cur = RLIM_INFINITY;
+        setrlimit(RLIMIT_FSIZE, &r);
+        text = writer.take_reports().at(0).error;
+      } catch (const std::exception& e) {
+        text = std::string("thrown: ") + e.what();
+      }
+      (void)!::write(channel[1], text.data(), text.size());
+      _exit(0);
+    }
+    close(channel[1]);
+    std::string text(4096, '\0');
+    text.resize(static_cast<size_t>(std::max<ssize_t>(0, read(channel[0], text.data(), text.size()))));
+    close(channel[0]);
+    waitpid(child, nullptr, 0);
+    CHECK_THAT(text, Contains("File too large (errno 27)") && Contains("ulimit -f") && Contains(folder.path + "/step-00000002.tmp-"));
+    std::vector<std::string> notes;
+    CHECK(load_and_check(folder.path, notes) == 1);
+    CHECK(list_folder(folder.path) == std::vector<std::string>{".lock", "step-00000001"});
+  }
+}
+
+TEST_CASE("a full disk is foreseen at start, and survived later", "[checkpoint][faults]") {
+  const TemporaryFolder mount_point;
+  if (mount("tmpfs", mount_point.path.c_str(), "tmpfs", 0, "size=20m") != 0) {
+    WARN("skipped: a full disk is foreseen at start, and survived later: cannot mount a tmpfs (not root)");
+    return;
+  }
+  {
+    const std::string folder = mount_point.path + "/checkpoints";
+    auto group = make_single_group("checkpoint", Axis::data);
+    auto stream = make_inline_stream("checkpoint");
+    std::vector<float> values(2 << 20, 1.0f);  // 8 MiB: two fit, three do not
+    const std::vector<StateSlice> slices{{"w", DType::f32, Slice::whole({2 << 20}), values.data()}};
+    CHECK_THAT(error_of([&] { CheckpointWriter(sync_options(folder), slices, *group, *stream); }),
+               Contains(folder + ": 3 checkpoints of 8.0 MiB need 27.0 MiB, and 20.0 MiB are free; free space there"));
+    CheckpointOptions options = sync_options(folder);
+    options.planned_saves = 2;
+    CheckpointWriter writer(options, slices, *group, *stream);
+    const auto save = [&](int64_t step) {
+      writer.save(make_info(step), slices);
+      return writer.take_reports().at(0);
+    };
+    CHECK(save(1).ok);
+    CHECK(save(2).ok);
+    const SaveReport third = save(3);  // more than was planned
+    CHECK_FALSE(third.ok);
+    CHECK_THAT(third.error, Contains("a checkpoint of 8.0 MiB does not fit into the"));
+    CHECK(list_folder(folder) == std::vector<std::string>{".lock", "step-00000001", "step-00000002"});
+    // Others fill the disk between the check and the write.
+    std::filesystem::remove_all(folder + "/step-00000001");
+    arm_faults("checkpoint.before_open:*:1:sleep=300");
+    CheckpointOptions background = options;
+    background.folder = folder + "2";
+    background.async_save = true;
+    background.planned_saves = 1;
+    CheckpointWriter second(background, slices, *group, *stream);
+    second.save(make_info(4), slices);
+    usleep(100000);
+    write_file(mount_point.path + "/hog", std::string(10 << 20, 'x'));
+    second.wait();
+    arm_faults("");
+    const SaveReport full = second.take_reports().at(0);
+    CHECK_FALSE(full.ok);
+    CHECK_THAT(full.error, Contains("No space left on device (errno 28)") && Contains("free space there") && Contains(".safetensors: "));
+    CHECK(list_folder(folder + "2") == std::vector<std::string>{".lock"});
+    std::filesystem::remove(mount_point.path + "/hog");
+    CHECK(save(5).ok);  // and training goes on
+  }
+  CHECK(umount(mount_point.path.c_str()) == 0);
+}

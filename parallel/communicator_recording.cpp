@@ -26,6 +26,13 @@ class RecordingGroup final : public Communicator {
     cost.wire_bytes = static_cast<double>(call.wire_bytes);
     cost.group_size = size();
     s.meta()->add(s, cost);
+    const int axis_size = s.meta()->axis_size(axis());
+    if (size() != axis_size)  // a collective over a part of the axis is not one over the axis
+      fail(ExitCode::internal,
+           "placement error: {} in {}, axis {}: group \"{}\" has {} ranks but the axis has {}\n  mend: use the mesh's "
+           "group of the axis",
+           cost.name, s.meta()->layer().empty() ? "the step" : s.meta()->layer(), axis_name(axis()), name(), size(),
+           axis_size);
     if (size() == 1) return;
     const std::string op = cost.name.empty() ? "collective" : std::string(cost.name);
     switch (call.info.op) {

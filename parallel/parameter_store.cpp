@@ -224,6 +224,8 @@ void ParameterStore::update(const AdamwArgs& args) {
     }
   }
   if (layout_.zero_stage >= 1 && data_->size() > 1) compute_->wait(comm_->record());
+  if (compute_->meta())
+    for (const Bucket& b : buckets_) place_require(*compute_, "end of the update", b.value, Placement::R());
 }
 
 std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {

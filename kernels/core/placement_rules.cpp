@@ -158,6 +158,16 @@ void place_update(Stream& s, std::string_view op, Tensor parameter, Tensor gradi
   finish(s, op, parameter);
 }
 
+void place_require(Stream& s, std::string_view op, Tensor t, Placement want) {
+  each_axis(s, [&](Axis a) {
+    const Placement have = t.record->place[a];
+    if (have == want) return;
+    const bool owed = have.kind == Placement::partial;
+    refuse(s, op, a, fmt::format("needs {} but {}", to_string(want), describe(t, have)),
+           fmt::format("{} '{}' over {}", owed ? "all-reduce" : "all-gather", t.record->name, axis_name(a)));
+  });
+}
+
 void place_zero(Tensor t) {
   t.record->zero = true;
   t.record->place = Placements{};

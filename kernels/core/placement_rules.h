@@ -30,6 +30,10 @@ void place_collective(Stream& s, std::string_view op, Axis axis, Tensor out, Ten
 /// At the update: a gradient must lie exactly as the shard of its parameter does.
 void place_update(Stream& s, std::string_view op, Tensor parameter, Tensor gradient, Placements shard);
 
+/// `t` leaves the step: the host reads it, or the next step begins with it. It must lie as `want` on every axis, so
+/// that a collective that nothing in the step waits for cannot be forgotten either.
+void place_require(Stream& s, std::string_view op, Tensor t, Placement want);
+
 /// Marks as all zeros.
 void place_zero(Tensor t);
 

@@ -12,7 +12,7 @@ void swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up);
 
 /// GELU by its tanh form (arXiv:1606.08415; Hugging Face's gelu_new). x, y: (T, F).
 void gelu_forward(Stream& s, Tensor y, Tensor x);
-/// dx may alias dy.
+/// dx may alias dy or x.
 void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x);
 
 LT_CPU_KERNEL(void swiglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int64_t cols);

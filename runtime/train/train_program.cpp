@@ -69,6 +69,7 @@ int64_t TrainProgram::agree_tokens(int64_t counted) {
   if (MetaTrace* trace = device_.compute.meta()) {
     if (trace->axis_size(Axis::data) > 1) count_.record->place[Axis::data] = Placement::P();
     reduce_sums(count_);
+    place_require(device_.compute, "reading the token count", count_, Placement::R());
     return options_.micro_batch * options_.seq_length * options_.accumulation * device_.data.size();
   }
   *count_.ptr<int64_t>() = counted;
@@ -100,6 +101,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   store_.add_grad_squares(sums_.flat(1, {1}));
   if (!meta) sums_.ptr<double>()[2] = ask_stop ? 1 : 0;
   reduce_sums(sums_);
+  if (meta) place_require(device_.compute, "reading the loss and the gradient norm", sums_, Placement::R());
 
   AdamwArgs args = adamw;
   if (!meta) {
@@ -132,6 +134,7 @@ double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
   step.enter("loss");
   const int64_t tokens = agree_tokens(counted);
   reduce_sums(sums_);
+  if (meta) place_require(device_.compute, "reading the loss", sums_, Placement::R());
   return meta || tokens == 0 ? 0 : sums_.ptr<double>()[0] / static_cast<double>(tokens);
 }
 

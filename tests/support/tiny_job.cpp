@@ -61,8 +61,6 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   return p;
 }
 
-namespace {
-
 AdamwArgs tiny_adamw(int64_t step) {
   AdamwArgs a;
   a.lr = 1e-2;
@@ -70,6 +68,8 @@ AdamwArgs tiny_adamw(int64_t step) {
   a.step = step;
   return a;
 }
+
+namespace {
 
 double element(const Tensor& t, int64_t i) {
   switch (t.dtype) {
@@ -131,10 +131,12 @@ void train_rank(const TinyOptions& o, Communicator& data, TinyResult* result) {
 
 }  // namespace
 
-TinyResult train_tiny(const TinyOptions& o) {
+TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap) {
   TinyResult result;
   auto groups = o.ranks == 1 ? std::vector<std::unique_ptr<Communicator>>() : make_in_process_group(o.ranks, "data", Axis::data);
   if (o.ranks == 1) groups.push_back(make_single_group("data", Axis::data));
+  if (wrap)
+    for (auto& group : groups) group = wrap(std::move(group));
   std::vector<std::exception_ptr> errors(o.ranks);
   std::vector<std::thread> threads;
   for (int r = 0; r < o.ranks; ++r)

@@ -1,6 +1,7 @@
 // A tiny training job on in-process ranks: threads, each with its streams, arena and communicator.
 #pragma once
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -38,9 +39,14 @@ std::vector<int32_t> tiny_sample(const TinyOptions& options, int64_t sample);
 /// The micro-batches of one step for one rank.
 std::vector<HostBatch> tiny_batches(const TinyOptions& options, int64_t step, int rank);
 
-/// Trains. `group` replaces the communicators, to break one (negative controls): called with each rank's own.
-TinyResult train_tiny(const TinyOptions& options);
+/// Puts another communicator in the place of a rank's own, to break it on purpose.
+using GroupWrapper = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)>;
+
+/// Trains. `wrap` replaces the data group of each rank (negative controls); the plan is made with a whole one.
+TinyResult train_tiny(const TinyOptions& options, const GroupWrapper& wrap = {});
 
 ProgramOptions tiny_program(const TinyOptions& options);
+/// The optimizer's settings at `step`, from 1.
+AdamwArgs tiny_adamw(int64_t step);
 
 }  // namespace ltrain::test

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/torch_*.safetensors: tiny models trained 20 steps by PyTorch in fp32.
+
+Each file holds the initial weights (bf16, exact), the tokens of every step, the learning rates, the losses, the
+gradient norms before clipping, and the gradients of the first step; the model's settings are in its metadata.
+tests/models/golden_test.cpp trains the same with ltrain. Needs Debian's python3-torch; the tests do not.
+
+The models are written out here from their definitions (Hugging Face's names and RoPE, [out, in] weights), so that
+nothing is shared with what they check.
+"""
+import json
+import math
+import os
+import struct
+
+import torch
+import torch.nn.functional as F
+
+STEPS, BATCH, SEQ = 20, 4, 16
+CLIP, WEIGHT_DECAY, BETAS, EPS = 0.5, 0.1, (0.9, 0.95), 1e-8
+DTYPES = {torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64", torch.int32: "I32"}
+
+
+def rope_tables(c):
+    """cos, sin of shape (SEQ, head_dim), as transformers' LlamaRotaryEmbedding with rope_type llama3."""
+    d = c["head_dim"]
+    inv_freq = 1.0 / (c["rope_theta"] ** (torch.arange(0, d, 2, dtype=torch.float64) / d))
+    if c["rope_factor"] != 1.0:
+        old, factor = c["rope_original"], c["rope_factor"]
+        low, high = c["rope_low_freq"], c["rope_high_freq"]
+        wavelen = 2 * math.pi / inv_freq
+        smooth = (old / wavelen - low) / (high - low)
+        middle = (1 - smooth) * inv_freq / factor + smooth * inv_freq
+        inv_freq = torch.where(wavelen > old / low, inv_freq / factor,
+                               torch.where(wavelen < old / high, inv_freq, middle))
+    angles = torch.arange(SEQ, dtype=torch.float64)[:, None] * inv_freq[None, :]
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos().float(), angles.sin().float()
+
+
+def rotate_half(x):
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((-b, a), dim=-1)
+
+
+def attention(q, k, v):
+    """(B, heads, S, d), causal."""
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    mask = torch.ones(SEQ, SEQ, dtype=torch.bool).tril()
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
+
+
+def heads(x, d):
+    return x.view(x.shape[0], SEQ, -1, d).transpose(1, 2)
+
+
+def gelu_tanh(x):
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+
+
+def rms_norm(x, w, eps):
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * w
+
+
+def llama(c, p, tokens):
+    x, d, eps = F.embedding(tokens, p["model.embed_tokens.weight"]), c["head_dim"], c["norm_eps"]
+    cos, sin = rope_tables(c)
+    for i in range(c["num_hidden_layers"]):
+        w = {k[len(f"model.layers.{i}."):-len(".weight")]: v for k, v in p.items() if k.startswith(f"model.layers.{i}.")}
+        h = rms_norm(x, w["input_layernorm"], eps)
+        q, k, v = (heads(F.linear(h, w[f"self_attn.{n}_proj"]), d) for n in "qkv")
+        q, k = (t * cos + rotate_half(t) * sin for t in (q, k))
+        group = c["num_attention_heads"] // c["num_key_value_heads"]
+        k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
+        x = x + F.linear(attention(q, k, v).transpose(1, 2).flatten(2), w["self_attn.o_proj"])
+        h = rms_norm(x, w["post_attention_layernorm"], eps)
+        x = x + F.linear(F.silu(F.linear(h, w["mlp.gate_proj"])) * F.linear(h, w["mlp.up_proj"]), w["mlp.down_proj"])
+    x = rms_norm(x, p["model.norm.weight"], eps)
+    return F.linear(x, p["model.embed_tokens.weight" if c["tie_word_embeddings"] else "lm_head.weight"])
+
+
+def gpt2(c, p, tokens):
+    d, eps = c["head_dim"], c["norm_eps"]
+    norm = lambda x, n: F.layer_norm(x, (c["hidden_size"],), p[n + ".weight"], p[n + ".bias"], eps)
+    linear = lambda x, n: F.linear(x, p[n + ".weight"], p[n + ".bias"])
+    x = F.embedding(tokens, p["transformer.wte.weight"]) + p["transformer.wpe.weight"][:SEQ]
+    for i in range(c["num_hidden_layers"]):
+        b = f"transformer.h.{i}."
+        q, k, v = (heads(t, d) for t in linear(norm(x, b + "ln_1"), b + "attn.c_attn").split(c["hidden_size"], dim=-1))
+        x = x + linear(attention(q, k, v).transpose(1, 2).flatten(2), b + "attn.c_proj")
+        x = x + linear(gelu_tanh(linear(norm(x, b + "ln_2"), b + "mlp.c_fc")), b + "mlp.c_proj")
+    return F.linear(norm(x, "transformer.ln_f"), p["transformer.wte.weight"])
+
+
+def parameters(c, generator):
+    h, f, v = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
+    shapes = {}
+    if c["architecture"] == "gpt2":
+        shapes["transformer.wte.weight"] = (v, h)
+        shapes["transformer.wpe.weight"] = (c["max_position_embeddings"], h)
+        for i in range(c["num_hidden_layers"]):
+            b = f"transformer.h.{i}."
+            for n, s in (("attn.c_attn", (3 * h, h)), ("attn.c_proj", (h, h)), ("mlp.c_fc", (f, h)), ("mlp.c_proj", (h, f))):
+                shapes[b + n + ".weight"], shapes[b + n + ".bias"] = s, s[:1]
+            for n in ("ln_1", "ln_2"):
+                shapes[b + n + ".weight"] = shapes[b + n + ".bias"] = (h,)
+        shapes["transformer.ln_f.weight"] = shapes["transformer.ln_f.bias"] = (h,)
+    else:
+        q, kv = c["num_attention_heads"] * c["head_dim"], c["num_key_value_heads"] * c["head_dim"]
+        shapes["model.embed_tokens.weight"] = (v, h)
+        for i in range(c["num_hidden_layers"]):
+            b = f"model.layers.{i}."
+            for n, s in (("self_attn.q_proj", (q, h)), ("self_attn.k_proj", (kv, h)), ("self_attn.v_proj", (kv, h)),
+                         ("self_attn.o_proj", (h, q)), ("mlp.gate_proj", (f, h)), ("mlp.up_proj", (f, h)),
+                         ("mlp.down_proj", (h, f)), ("input_layernorm", (h,)), ("post_attention_layernorm", (h,))):
+                shapes[b + n + ".weight"] = s
+        shapes["model.norm.weight"] = (h,)
+        if not c["tie_word_embeddings"]:
+            shapes["lm_head.weight"] = (v, h)
+    out = {}
+    for name, shape in shapes.items():
+        value = 0.1 * torch.randn(shape, generator=generator)
+        if len(shape) == 1 and name.endswith(".weight"):
+            value += 1  # norms
+        out[name] = value.bfloat16().float().requires_grad_()  # exact in the file's bf16
+    return out
+
+
+def write_safetensors(path, tensors, metadata):
+    header, offset, data = {"__metadata__": metadata}, 0, []
+    for name in sorted(tensors, key=lambda n: (-tensors[n].element_size(), n)):
+        t = tensors[name].detach().contiguous()
+        raw = (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy().tobytes()
+        header[name] = {"dtype": DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [offset, offset + len(raw)]}
+        offset += len(raw)
+        data.append(raw)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+def train(name, c, folder):
+    generator = torch.Generator().manual_seed(1)
+    p = parameters(c, generator)
+    forward = gpt2 if c["architecture"] == "gpt2" else llama
+    decayed = [v for v in p.values() if v.dim() == 2]
+    rest = [v for v in p.values() if v.dim() == 1]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": rest, "weight_decay": 0.0}],
+                                  lr=0.0, betas=BETAS, eps=EPS)
+    tokens = torch.randint(0, c["vocab_size"], (STEPS, BATCH, SEQ + 1), generator=generator)
+    tokens[:, 1:] = tokens[:, :1].roll(3, -1)  # rows alike, so that there is something to learn
+    tokens[1:] = tokens[:1]
+    targets = tokens[:, :, 1:].clone()
+    targets[:, 2, SEQ - 5:] = -1  # not counted
+    record = {"weight." + n: v.detach().bfloat16() for n, v in p.items()}
+    lrs, losses, norms = [], [], []
+    for step in range(STEPS):
+        lr = 6e-3 * (1 - step / (2 * STEPS))
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.zero_grad()
+        logits = forward(c, p, tokens[step, :, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), targets[step].flatten(), ignore_index=-1)
+        loss.backward()
+        if step == 0:
+            record.update({"grad." + n: v.grad.clone() for n, v in p.items()})
+        norms.append(torch.nn.utils.clip_grad_norm_(p.values(), CLIP).item())
+        optimizer.step()
+        lrs.append(lr)
+        losses.append(loss.item())
+    record["tokens"], record["targets"] = tokens[:, :, :-1].int(), targets.int()
+    for key, values in (("lr", lrs), ("loss", losses), ("grad_norm", norms)):
+        record[key] = torch.tensor(values, dtype=torch.float64)
+    metadata = {k: str(v) for k, v in c.items()}
+    metadata.update(clip_grad=str(CLIP), weight_decay=str(WEIGHT_DECAY), beta1=str(BETAS[0]), beta2=str(BETAS[1]),
+                    eps=str(EPS), torch=torch.__version__)
+    path = os.path.join(folder, f"torch_{name}.safetensors")
+    write_safetensors(path, record, metadata)
+    print(f"{path}: {os.path.getsize(path)} bytes, loss {losses[0]:.6f} to {losses[-1]:.6f}, norm {norms[0]:.4f}")
+
+
+def main():
+    torch.set_num_threads(1)
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "golden")
+    base = dict(vocab_size=41, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, head_dim=6,
+                max_position_embeddings=20, rope_theta=10000.0, rope_factor=1.0, rope_low_freq=1.0, rope_high_freq=4.0,
+                rope_original=8192, norm_eps=1e-5)
+    train("gpt2", dict(base, architecture="gpt2", intermediate_size=96, num_key_value_heads=4, tie_word_embeddings=1), folder)
+    train("llama", dict(base, architecture="llama", intermediate_size=40, num_key_value_heads=2, tie_word_embeddings=0), folder)
+    # Wavelengths of 2 pi, 12, 26, ...: below, in and above the blended range of 8 to 16 positions.
+    train("llama3", dict(base, architecture="llama", intermediate_size=40, num_key_value_heads=1, tie_word_embeddings=1,
+                         rope_theta=8.0, rope_factor=4.0, rope_original=16, rope_high_freq=2.0, norm_eps=1e-6), folder)
+
+
+main()

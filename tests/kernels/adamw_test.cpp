@@ -1,0 +1,80 @@
+#include "kernels/ops/adamw.h"
+
+#include <array>
+
+#include "tests/kernels/op_support.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+/// PyTorch's torch.optim.AdamW, step by step, in double.
+struct Reference {
+  std::vector<double> w, m, v;
+  void step(const std::vector<double>& grad, bool decay, const AdamwArgs& a) {
+    const double c1 = 1 - std::pow(a.beta1, static_cast<double>(a.step)), c2 = 1 - std::pow(a.beta2, static_cast<double>(a.step));
+    for (size_t i = 0; i < w.size(); ++i) {
+      const double g = grad[i] * a.grad_scale;
+      if (decay) w[i] *= 1 - a.lr * a.weight_decay;
+      m[i] = a.beta1 * m[i] + (1 - a.beta1) * g;
+      v[i] = a.beta2 * v[i] + (1 - a.beta2) * g * g;
+      w[i] -= a.lr / c1 * m[i] / (std::sqrt(v[i]) / std::sqrt(c2) + a.eps);
+    }
+  }
+};
+
+template <class A>
+void check_case(int64_t n, bool decay, bool low) {
+  for (const auto& [isa, f] : BOTH_ISAS(adamw_cpu)) {
+    INFO(isa << " n " << n << (decay ? " decay" : "") << (low ? " low" : ""));
+    std::array<std::string, 4> bits;
+    for (int threads : {1, 2})
+      with_threads(threads, [&] {
+        Guarded<A> w = random_array<A>(n, 1), m = random_array<A>(n, 2, 0), v = random_array<A>(n, 3, 0);
+        Guarded<bf16> copy(n);
+        Reference want{doubles(w), doubles(m), doubles(v)};
+        for (int step = 1; step <= 4; ++step) {
+          AdamwArgs args;
+          args.lr = 1e-2 / step, args.weight_decay = 0.1, args.grad_scale = 0.7, args.step = step;
+          const auto grad = random_array<A>(n, 10 + step, std::pow(10.0, step - 2));
+          f(dtype_of<A>::value, w.data(), m.data(), v.data(), grad.data(), low ? copy.data() : nullptr, n, decay, args);
+          want.step(doubles(grad), decay, args);
+        }
+        for (bool whole : {w.intact(), m.intact(), v.intact(), copy.intact()}) CHECK(whole);
+        const double allowed = sizeof(A) == 8 ? 1e-13 : 2e-6;
+        CHECK(worst_error(w, want.w) < allowed);
+        CHECK(worst_error(m, want.m) < allowed);
+        CHECK(worst_error(v, want.v) < allowed);
+        if (low)
+          for (int64_t i = 0; i < n; ++i) REQUIRE(copy[i].bits == bf16(static_cast<float>(w[i])).bits);
+        const std::array<std::string, 4> now{w.bits(), m.bits(), v.bits(), copy.bits()};
+        CHECK((threads == 1 || now == bits));
+        bits = now;
+      });
+  }
+}
+
+}  // namespace
+
+TEST_CASE("AdamW equals PyTorch's formula in double over four steps") {
+  for (int64_t n : {1, 17, 16385, 40001})
+    for (bool decay : {false, true})
+      for (bool low : {false, true}) {
+        check_case<float>(n, decay, low);
+        check_case<double>(n, decay, low);
+      }
+}
+
+TEST_CASE("a zero gradient on fresh moments moves nothing but the decay") {
+  for (const auto& [isa, f] : BOTH_ISAS(adamw_cpu)) {
+    Guarded<float> w(8), m(8), v(8), g(8);
+    for (int i = 0; i < 8; ++i) w[i] = 2, m[i] = v[i] = g[i] = 0;
+    AdamwArgs args;
+    args.lr = 0.5, args.weight_decay = 0.1;
+    f(DType::f32, w.data(), m.data(), v.data(), g.data(), nullptr, 8, false, args);
+    CHECK(w[7] == 2);
+    f(DType::f32, w.data(), m.data(), v.data(), g.data(), nullptr, 8, true, args);
+    CHECK(w[7] == Approx(1.9));
+  }
+}

@@ -1,0 +1,96 @@
+#include "kernels/ops/cross_entropy.h"
+
+#include "tests/kernels/op_support.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+/// L: logits; G: gradient.
+template <class L, class G>
+void check_case(int64_t rows, int64_t vocab, bool in_place) {
+  constexpr double kScale = 0.37;
+  const auto logits = random_array<L>(rows * vocab, 1, 6);
+  Guarded<int32_t> targets(rows);
+  for (int64_t r = 0; r < rows; ++r) targets[r] = static_cast<int32_t>(philox(8, 9, r).v[0] % vocab);
+  if (rows > 1) targets[1] = -1;
+  if (rows > 3) targets[3] = -100;
+  double want_loss = 0.25;
+  std::vector<double> want(rows * vocab);
+  for (int64_t r = 0; r < rows; ++r) {
+    if (targets[r] < 0) continue;
+    double sum = 0, top = -INFINITY;
+    for (int64_t v = 0; v < vocab; ++v) top = std::max(top, as_double(logits[r * vocab + v]));
+    for (int64_t v = 0; v < vocab; ++v) sum += std::exp(as_double(logits[r * vocab + v]) - top);
+    want_loss += top + std::log(sum) - as_double(logits[r * vocab + targets[r]]);
+    for (int64_t v = 0; v < vocab; ++v)
+      want[r * vocab + v] = kScale * (std::exp(as_double(logits[r * vocab + v]) - top) / sum - (v == targets[r]));
+  }
+  for (const auto& [isa, f] : BOTH_ISAS(cross_entropy_cpu)) {
+    INFO(isa << " " << rows << "x" << vocab << (in_place ? " in place" : ""));
+    std::string bits;
+    double first_loss = 0;
+    for (int threads : {1, 2})
+      with_threads(threads, [&] {
+        Guarded<L> x = logits;
+        Guarded<G> grad(rows * vocab);
+        double loss = 0.25, loss_only = 0.25;
+        f(dtype_of<L>::value, dtype_of<L>::value, &loss_only, nullptr, x.data(), targets.data(), rows, vocab, kScale);
+        void* to = in_place ? static_cast<void*>(x.data()) : grad.data();
+        f(dtype_of<L>::value, dtype_of<G>::value, &loss, to, x.data(), targets.data(), rows, vocab, kScale);
+        const double allowed = sizeof(L) == 8 ? 1e-12 : 1e-5;
+        CHECK(std::abs(loss - want_loss) < allowed * std::abs(want_loss));
+        CHECK(std::abs(loss_only - want_loss) < allowed * std::abs(want_loss));
+        CHECK(x.intact());
+        CHECK(grad.intact());
+        if (in_place) {
+          CHECK(worst_error(x, want) < tolerance<L>());
+        } else {
+          CHECK(worst_error(grad, want) < tolerance<G>());
+        }
+        const std::string now = in_place ? x.bits() : grad.bits();
+        if (threads == 2) {
+          CHECK(now == bits);
+          CHECK(loss == first_loss);
+        }
+        bits = now;
+        first_loss = loss;
+      });
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cross entropy equals its double reference") {
+  for (const auto& [rows, vocab] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {1, 13}, {5, 257}, {33, 31}, {3, 5003}}) {
+    check_case<float, float>(rows, vocab, false);
+    check_case<float, float>(rows, vocab, true);
+    check_case<float, bf16>(rows, vocab, false);
+    check_case<double, double>(rows, vocab, false);
+    check_case<double, double>(rows, vocab, true);
+  }
+}
+
+TEST_CASE("exp in float: relative error below 3e-7 over a dense grid") {
+  // Two logits (x, 0) with x < 0: the gradient of the first is e / (1 + e), e = exp(x).
+  const int64_t rows = 20001;
+  Guarded<float> logits(rows * 2), grad(rows * 2);
+  Guarded<int32_t> targets(rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    logits[2 * r] = static_cast<float>(-87.0 * r / (rows - 1));
+    logits[2 * r + 1] = 0;
+    targets[r] = 1;
+  }
+  for (const auto& [isa, f] : BOTH_ISAS(cross_entropy_cpu)) {
+    double loss = 0, worst = 0;
+    f(DType::f32, DType::f32, &loss, grad.data(), logits.data(), targets.data(), rows, 2, 1.0);
+    for (int64_t r = 0; r < rows; ++r) {
+      const double e = std::exp(static_cast<double>(logits[2 * r])), want = e / (1 + e);
+      worst = std::max(worst, std::abs(grad[2 * r] - want) / want);
+    }
+    INFO(isa);
+    CHECK(worst < 5e-7);  // 3e-7 of exp, and the roundings of the sum, the quotient and the product
+    CHECK(worst > 0);
+  }
+}

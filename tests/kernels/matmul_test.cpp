@@ -1,0 +1,138 @@
+#include "kernels/ops/matmul.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+
+#include "kernels/core/stream.h"
+#include "tests/kernels/op_support.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+struct Case {
+  int64_t m, n, k;
+  bool trans_a = false, trans_b = false, accumulate = false, bias = false;
+};
+
+/// In: type of a and b; Out: type of the result.
+template <class In, class Out>
+void check_case(const Case& c, double allowed) {
+  auto a = random_array<In>(c.m * c.k, 1), b = random_array<In>(c.k * c.n, 2);
+  auto bias = random_array<Out>(c.n, 3);
+  const auto old = random_array<Out>(c.m * c.n, 4);
+  std::vector<double> want(c.m * c.n);
+  for (int64_t i = 0; i < c.m; ++i)
+    for (int64_t j = 0; j < c.n; ++j) {
+      double sum = 0;
+      for (int64_t l = 0; l < c.k; ++l)
+        sum += as_double(a[c.trans_a ? l * c.m + i : i * c.k + l]) * as_double(b[c.trans_b ? j * c.k + l : l * c.n + j]);
+      want[i * c.n + j] = sum + (c.bias ? as_double(bias[j]) : 0) + (c.accumulate ? as_double(old[i * c.n + j]) : 0);
+    }
+  auto stream = make_inline_stream("compute");
+  std::string bits;
+  for (int threads : {1, 2})
+    with_threads(threads, [&] {
+      Guarded<Out> out = old;
+      MatmulArgs args;
+      args.trans_a = c.trans_a, args.trans_b = c.trans_b, args.accumulate = c.accumulate;
+      if (c.bias) args.bias = tensor_of(bias, {c.n});
+      matmul(*stream, tensor_of(out, {c.m, c.n}), tensor_of(a, c.trans_a ? Shape{c.k, c.m} : Shape{c.m, c.k}),
+             tensor_of(b, c.trans_b ? Shape{c.n, c.k} : Shape{c.k, c.n}), args);
+      INFO(c.m << "x" << c.n << "x" << c.k << (c.trans_a ? " a^T" : "") << (c.trans_b ? " b^T" : "")
+               << (c.accumulate ? " +=" : "") << (c.bias ? " bias" : "") << ", " << threads << " threads");
+      CHECK(out.intact());
+      CHECK(worst_error(out, want) < allowed);
+      CHECK((threads == 1 || out.bits() == bits));
+      bits = out.bits();
+    });
+}
+
+template <class In, class Out>
+void check_all(double allowed, bool accumulate = true, bool bias = true) {
+  const std::vector<std::array<int64_t, 3>> sizes{{1, 1, 1}, {1, 7, 33}, {37, 1, 5}, {65, 61, 130}, {64, 257, 48}, {130, 40, 300}};
+  for (const auto& [m, n, k] : sizes)
+    for (bool ta : {false, true})
+      for (bool tb : {false, true}) {
+        check_case<In, Out>({m, n, k, ta, tb, false, false}, allowed);
+        if (accumulate) check_case<In, Out>({m, n, k, ta, tb, true, false}, allowed);
+        if (bias) check_case<In, Out>({m, n, k, ta, tb, false, true}, allowed);
+      }
+}
+
+void check_bf16() {
+  check_all<bf16, bf16>(6e-3, /*accumulate=*/false);
+  check_all<bf16, float>(2e-5, true, /*bias=*/false);
+}
+
+}  // namespace
+
+TEST_CASE("f32 matmul equals its double reference in every layout") { check_all<float, float>(2e-5); }
+
+TEST_CASE("f64 matmul equals its double reference in every layout") { check_all<double, double>(1e-12); }
+
+TEST_CASE("f64 matmul on each instruction set") {
+  for (const auto& [isa, f] : BOTH_ISAS(matmul_f64_cpu))
+    for (bool ta : {false, true})
+      for (bool tb : {false, true})
+        for (bool add : {false, true}) {
+          INFO(isa << ta << tb << add);
+          const int64_t m = 61, n = 131, k = 259;
+          const auto a = random_array<double>(m * k, 1), b = random_array<double>(k * n, 2), bias = random_array<double>(n, 3);
+          Guarded<double> out = random_array<double>(m * n, 4);
+          std::vector<double> want(m * n);
+          for (int64_t i = 0; i < m; ++i)
+            for (int64_t j = 0; j < n; ++j) {
+              double sum = bias[j] + (add ? out[i * n + j] : 0);
+              for (int64_t l = 0; l < k; ++l) sum += a[ta ? l * m + i : i * k + l] * b[tb ? j * k + l : l * n + j];
+              want[i * n + j] = sum;
+            }
+          f(out.data(), a.data(), b.data(), bias.data(), m, n, k, ta, tb, add);
+          CHECK(out.intact());
+          CHECK(worst_error(out, want) < 1e-12);
+        }
+}
+
+TEST_CASE("bf16 matmul in the mode that the environment asks for", "[.bf16_child]") {
+  const std::string asked = std::getenv("LTRAIN_BF16_MATMUL");
+  REQUIRE(bf16_matmul() == (asked == "native" ? Bf16Matmul::native : Bf16Matmul::widen));
+  check_bf16();
+}
+
+TEST_CASE("bf16 matmul equals its double reference, native and widened") {
+  // The mode is read once a process: each in a process of its own.
+  const std::string self = "/proc/" + std::to_string(getpid()) + "/exe";
+  CHECK(std::system(("LTRAIN_BF16_MATMUL=widen " + self + " '[.bf16_child]' > /dev/null").c_str()) == 0);
+  if (std::string(cpu_isa_name()) == "avx512")
+    CHECK(std::system(("LTRAIN_BF16_MATMUL=native " + self + " '[.bf16_child]' > /dev/null").c_str()) == 0);
+  // Negative control: the child fails on a mode that does not exist.
+  CHECK(std::system(("LTRAIN_BF16_MATMUL=quick " + self + " '[.bf16_child]' > /dev/null").c_str()) != 0);
+}
+
+TEST_CASE("native bf16 products on a CPU with AVX-512") {
+  if (std::string(cpu_isa_name()) != "avx512") WARN("SKIPPED: this CPU has no AVX-512, so native bf16 was not checked");
+}
+
+TEST_CASE("widened bf16 products over several panels") {
+  // More than kWidenBlock along every dim, in turn.
+  if (bf16_matmul() != Bf16Matmul::widen) return check_case<bf16, float>({3, 5, 4099}, 5e-5);
+  check_case<bf16, float>({kWidenBlock + 3, 2, 5, true, false, true}, 2e-5);
+  check_case<bf16, float>({3, kWidenBlock + 1, 5, false, true, true}, 2e-5);
+  check_case<bf16, float>({3, 5, 2 * kWidenBlock + 3}, 5e-5);
+  check_case<bf16, bf16>({3, 5, 2 * kWidenBlock + 3, false, true, false, true}, 6e-3);
+  check_case<bf16, bf16>({kWidenBlock + 3, kWidenBlock + 5, 3}, 6e-3);
+}
+
+TEST_CASE("matmul refuses shapes and types that do not fit") {
+  auto stream = make_inline_stream("compute");
+  Guarded<float> a(6), b(12), out(8);
+  Guarded<bf16> low(6);
+  CHECK_THROWS_WITH(matmul(*stream, tensor_of(out, {2, 4}), tensor_of(a, {3, 2}), tensor_of(b, {3, 4})),
+                    Catch::Contains("matmul: [3, 2] times [3, 4] into [2, 4]"));
+  CHECK_THROWS_WITH(matmul(*stream, tensor_of(out, {2, 4}), tensor_of(low, {2, 3}), tensor_of(b, {3, 4})),
+                    Catch::Contains("bf16 times f32"));
+  CHECK_NOTHROW(matmul(*stream, tensor_of(out, {2, 4}), tensor_of(a, {2, 3}), tensor_of(b, {3, 4})));
+}

@@ -1,0 +1,154 @@
+// Losses, gradient norms and first gradients against PyTorch's, from the same weights and tokens. The files are
+// written by scripts/make-golden.py.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "runtime/checkpoint/safetensors.h"
+#include "tests/support/tiny_job.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+constexpr int64_t kSteps = 20, kBatch = 4, kSeq = 16, kMicroBatch = 2;
+
+struct Golden {
+  SafetensorsFile file;
+  ModelConfig model;
+  AdamwArgs adamw;
+  double clip = 0;
+
+  explicit Golden(const std::string& name)
+      : file(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/torch_" + name + ".safetensors") {
+    const auto number = [&](const char* key) { return std::stod(file.metadata().at(key)); };
+    const auto whole = [&](const char* key) { return static_cast<int64_t>(number(key)); };
+    model.architecture = file.metadata().at("architecture");
+    model.vocab_size = whole("vocab_size");
+    model.hidden_size = whole("hidden_size");
+    model.intermediate_size = whole("intermediate_size");
+    model.num_hidden_layers = whole("num_hidden_layers");
+    model.num_attention_heads = whole("num_attention_heads");
+    model.num_key_value_heads = whole("num_key_value_heads");
+    model.head_dim = whole("head_dim");
+    model.max_position_embeddings = whole("max_position_embeddings");
+    model.rope_theta = number("rope_theta");
+    model.rope_scaling = {number("rope_factor"), number("rope_low_freq"), number("rope_high_freq"), whole("rope_original")};
+    model.norm_eps = number("norm_eps");
+    model.tie_word_embeddings = whole("tie_word_embeddings") != 0;
+    adamw.weight_decay = number("weight_decay");
+    adamw.beta1 = number("beta1");
+    adamw.beta2 = number("beta2");
+    adamw.eps = number("eps");
+    clip = number("clip_grad");
+  }
+  template <class T>
+  std::vector<T> read(const std::string& name) const {
+    const SafetensorsEntry* e = file.find(name);
+    REQUIRE(e);
+    REQUIRE(e->dtype == safetensors_dtype(dtype_of<T>::value));
+    std::vector<T> out((e->end - e->begin) / sizeof(T));
+    file.read(*e, 0, e->end - e->begin, out.data());
+    return out;
+  }
+};
+
+struct Run {
+  double worst_loss = 0, worst_norm = 0;      ///< relative
+  double worst_cosine = 1, worst_length = 0;  ///< of first gradients, by tensor
+};
+
+Run train_as_torch_did(const Golden& g, const ModelConfig& model, const AdamwArgs& settings) {
+  ProgramOptions o;
+  o.model = model;
+  o.precision = precision_policy("fp32");
+  o.bucket_elements = 3000;
+  o.micro_batch = kMicroBatch;
+  o.seq_length = kSeq;
+  o.accumulation = kBatch / kMicroBatch;
+  o.clip_grad = g.clip;
+  auto compute = make_inline_stream("compute"), comm = make_worker_stream("comm");
+  CpuArena arena(32 << 20);
+  auto group = make_single_group("data", Axis::data);
+  TrainProgram program(o, {*compute, *comm, arena, *group});
+  program.initialize();
+  ParameterStore& store = program.parameters();
+  int64_t weights = 0;
+  for (const SafetensorsEntry& e : g.file.entries()) weights += e.name.rfind("weight.", 0) == 0;
+  REQUIRE(store.count() == weights);
+  for (int id = 0; id < store.count(); ++id) {
+    const auto w = g.read<bf16>("weight." + store.spec(id).name);
+    Tensor value = store.value(id);
+    REQUIRE(value.elements() == static_cast<int64_t>(w.size()));
+    for (size_t i = 0; i < w.size(); ++i) value.ptr<float>()[i] = w[i];
+  }
+  const auto tokens = g.read<int32_t>("tokens"), targets = g.read<int32_t>("targets");
+  const auto lr = g.read<double>("lr"), loss = g.read<double>("loss"), norm = g.read<double>("grad_norm");
+  REQUIRE(loss.size() == kSteps);
+  Run run;
+  const auto relative = [](double got, double want) { return std::abs(got - want) / std::abs(want); };
+  for (int64_t step = 0; step < kSteps; ++step) {
+    std::vector<HostBatch> batches(kBatch / kMicroBatch);
+    for (size_t k = 0; k < batches.size(); ++k) {
+      const int64_t first = (step * kBatch + static_cast<int64_t>(k) * kMicroBatch) * kSeq, n = kMicroBatch * kSeq;
+      batches[k].tokens.assign(tokens.begin() + first, tokens.begin() + first + n);
+      batches[k].targets.assign(targets.begin() + first, targets.begin() + first + n);
+      batches[k].sample_index.assign(kMicroBatch, 0);
+    }
+    AdamwArgs args = settings;
+    args.lr = lr[step];
+    args.step = step + 1;
+    const StepResult r = program.train_step(batches, args, false);
+    run.worst_loss = std::max(run.worst_loss, relative(r.loss, loss[step]));
+    run.worst_norm = std::max(run.worst_norm, relative(r.grad_norm, norm[step]));
+    if (step > 0) continue;
+    for (int id = 0; id < store.count(); ++id) {
+      const auto want = g.read<float>("grad." + store.spec(id).name);
+      const float* got = store.grad(id).ptr<float>();
+      double dot = 0, a = 0, b = 0;
+      for (size_t i = 0; i < want.size(); ++i)
+        dot += static_cast<double>(got[i]) * want[i], a += static_cast<double>(got[i]) * got[i], b += static_cast<double>(want[i]) * want[i];
+      run.worst_cosine = std::min(run.worst_cosine, dot / std::sqrt(a * b));
+      run.worst_length = std::max(run.worst_length, relative(std::sqrt(a), std::sqrt(b)));
+    }
+  }
+  return run;
+}
+
+bool agrees(const Run& r) {
+  return r.worst_loss < 1e-4 && r.worst_norm < 1e-3 && r.worst_cosine > 0.99999 && r.worst_length < 1e-4;
+}
+
+}  // namespace
+
+TEST_CASE("twenty steps give PyTorch's losses, from PyTorch's weights") {
+  const auto name = GENERATE(as<std::string>(), "gpt2", "llama", "llama3");
+  const Golden g(name);
+  const auto loss = g.read<double>("loss");
+  REQUIRE(loss.back() < 0.8 * loss.front());  // it learns, so the updates matter
+  const Run r = train_as_torch_did(g, g.model, g.adamw);
+  INFO(name << ": loss " << r.worst_loss << ", gradient norm " << r.worst_norm << ", cosine 1 - " << 1 - r.worst_cosine);
+  CHECK(r.worst_loss < 1e-4);
+  CHECK(r.worst_norm < 1e-3);
+  CHECK(r.worst_cosine > 0.99999);
+  CHECK(r.worst_length < 1e-4);
+}
+
+TEST_CASE("negative control: a model or an optimizer that is a little different does not agree") {
+  const Golden llama("llama3"), gpt2("gpt2");
+  ModelConfig m = llama.model;
+  m.rope_scaling.factor = 1;
+  CHECK_FALSE(agrees(train_as_torch_did(llama, m, llama.adamw)));
+  m = llama.model;
+  m.rope_theta *= 1.05;
+  CHECK_FALSE(agrees(train_as_torch_did(llama, m, llama.adamw)));
+  m = gpt2.model;
+  m.norm_eps = 1e-3;
+  CHECK_FALSE(agrees(train_as_torch_did(gpt2, m, gpt2.adamw)));
+  AdamwArgs a = gpt2.adamw;
+  a.weight_decay = 0;
+  CHECK_FALSE(agrees(train_as_torch_did(gpt2, gpt2.model, a)));
+  a = gpt2.adamw;
+  a.beta2 = 0.96;
+  CHECK_FALSE(agrees(train_as_torch_did(gpt2, gpt2.model, a)));
+}

@@ -1,0 +1,47 @@
+#include "tests/parity/mutant_group.h"
+
+namespace ltrain::test {
+
+MutantGroup::MutantGroup(std::unique_ptr<Communicator> inner, Mutation mutation, int64_t target,
+                         std::unique_ptr<Communicator> other)
+    : Communicator(inner->rank(), inner->size(), inner->name(), inner->axis()),
+      inner_(std::move(inner)),
+      other_(std::move(other)),
+      mutation_(mutation),
+      target_(target) {}
+
+std::unique_ptr<Communicator> MutantGroup::split(int, int, std::string, Axis) { unknown(); }
+
+template <class F>
+void MutantGroup::mutate(const char* name, F&& call) {
+  const bool now = calls_++ == target_;
+  if (now) target_name_ = name;
+  if (!now || mutation_ == Mutation::none) return call(*inner_);
+  if (mutation_ == Mutation::remove) return;
+  if (mutation_ == Mutation::elsewhere) return call(*other_);
+  call(*inner_);
+  call(*inner_);
+}
+
+void MutantGroup::record_meta(Stream& s, const CollectiveCall& call) {
+  mutate(collective_name(call.info.op), [&](Communicator& group) {
+    switch (call.info.op) {
+      case CollectiveOp::all_reduce: return group.all_reduce(s, call.out, call.info.reduce);
+      case CollectiveOp::all_gather: return group.all_gather(s, call.out, call.in);
+      case CollectiveOp::reduce_scatter: return group.reduce_scatter(s, call.out, call.in);
+      default: unknown();
+    }
+  });
+}
+
+void MutantGroup::do_all_reduce(Tensor t, ReduceOp op) {
+  mutate("all_reduce", [&](Communicator& group) { group.all_reduce(*inline_, t, op); });
+}
+void MutantGroup::do_all_gather(Tensor out, Tensor in) {
+  mutate("all_gather", [&](Communicator& group) { group.all_gather(*inline_, out, in); });
+}
+void MutantGroup::do_reduce_scatter(Tensor out, Tensor in) {
+  mutate("reduce_scatter", [&](Communicator& group) { group.reduce_scatter(*inline_, out, in); });
+}
+
+}  // namespace ltrain::test

@@ -42,7 +42,6 @@ std::string rejection(const std::function<void(const std::string&)>& damage,
   std::string text = notes[0];
   for (size_t at; (at = text.find(folder.path)) != std::string::npos;)
     text = text.substr(0, at) + std::string(1, 'F') + text.substr(at + folder.path.size());
-  text.replace(at, folder.path.size(), "F");
   return text;
 }
 

@@ -49,9 +49,18 @@ ordered_json summary(const Candidate& c) {
   if (!c.error.empty()) return {{"name", c.name}, {"path", c.path}, {"valid", false}, {"error", c.error}};
   const CheckpointInfo& i = c.manifest.info;
   const auto number = [](double v) { return std::isfinite(v) ? ordered_json(v) : ordered_json(nullptr); };
-  return {{"name", c.name}, {"path", c.path}, {"valid", true}, {"step", i.step}, {"healthy", i.healthy}, {"loss", number(i.loss)},
-          {"grad_norm", number(i.grad_norm)}, {"consumed_tokens", i.consumed_tokens}, {"data_cursor", i.data_cursor},
-          {"bytes", c.manifest.bytes()}, {"files", c.manifest.files.size()}, {"tensors", c.manifest.tensors.size()},
+  return {{"name", c.name},
+          {"path", c.path},
+          {"valid", true},
+          {"step", i.step},
+          {"healthy", i.healthy},
+          {"loss", number(i.loss)},
+          {"grad_norm", number(i.grad_norm)},
+          {"consumed_tokens", i.consumed_tokens},
+          {"data_cursor", i.data_cursor},
+          {"bytes", c.manifest.bytes()},
+          {"files", c.manifest.files.size()},
+          {"tensors", c.manifest.tensors.size()},
           {"pinned", c.pinned}};
 }
 
@@ -66,10 +75,12 @@ void list(const Options& o) {
     for (const Candidate& c : found) all.push_back(summary(c));
     return print_json("checkpoints", all);
   }
-  std::printf("%-14s %10s %6s %10s %10s %10s  %s\n", "name", "step", "files", "size", "loss", "grad norm", "state");
+  std::printf("%-14s %10s %6s %10s %10s %10s  %s\n", "name", "step", "files", "size", "loss", "grad norm",
+              "state");
   for (const Candidate& c : found) {
     if (!c.error.empty()) {
-      std::printf("%-14s %10s %6s %10s %10s %10s  not usable: %s\n", c.name.c_str(), "-", "-", "-", "-", "-", c.error.c_str());
+      std::printf("%-14s %10s %6s %10s %10s %10s  not usable: %s\n", c.name.c_str(), "-", "-", "-", "-", "-",
+                  c.error.c_str());
       continue;
     }
     const CheckpointInfo& i = c.manifest.info;
@@ -77,7 +88,8 @@ void list(const Options& o) {
     if (c.pinned) state += ", kept";
     if (!c.note.empty()) state += "; " + c.note;
     std::printf("%-14s %10lld %6zu %10s %10.4f %10.4f  %s\n", c.name.c_str(), static_cast<long long>(i.step),
-                c.manifest.files.size(), bytes_text(c.manifest.bytes()).c_str(), i.loss, i.grad_norm, state.c_str());
+                c.manifest.files.size(), bytes_text(c.manifest.bytes()).c_str(), i.loss, i.grad_norm,
+                state.c_str());
   }
 }
 
@@ -94,8 +106,9 @@ void verify(const Options& o) {
     all.push_back(summary(c));
     if (!o.json)
       std::printf("%s: %s\n", c.path.c_str(),
-                  c.error.empty() ? fmt::format("whole: {} files, {}, every hash agrees", c.manifest.files.size(),
-                                                bytes_text(c.manifest.bytes())).c_str()
+                  c.error.empty() ? fmt::format("whole: {} files, {}, every hash agrees",
+                                                c.manifest.files.size(), bytes_text(c.manifest.bytes()))
+                                        .c_str()
                                   : c.error.c_str());
   }
   if (o.json) print_json("checkpoints", all);
@@ -115,22 +128,24 @@ void show(const Options& o) {
     for (const auto& [name, t] : c.manifest.tensors) {
       ordered_json shape = ordered_json::array();
       for (int d = 0; d < t.shape.rank; ++d) shape.push_back(t.shape[d]);
-      out["tensor_list"].push_back({{"name", name}, {"dtype", dtype_name(t.dtype)}, {"shape", shape}, {"pieces", t.pieces.size()}});
+      out["tensor_list"].push_back(
+          {{"name", name}, {"dtype", dtype_name(t.dtype)}, {"shape", shape}, {"pieces", t.pieces.size()}});
     }
     std::printf("%s\n", out.dump(1).c_str());
     return;
   }
-  std::printf("%s\nstep %lld, next sample %lld, %lld tokens, seed %lld, loss %.6f, grad norm %.6f%s\n", c.path.c_str(),
-              static_cast<long long>(i.step), static_cast<long long>(i.data_cursor), static_cast<long long>(i.consumed_tokens),
-              static_cast<long long>(i.seed), i.loss, i.grad_norm, i.healthy ? "" : ", NOT HEALTHY");
-  std::printf("%zu files, %s, %zu tensors\n\nmodel\n", c.manifest.files.size(), bytes_text(c.manifest.bytes()).c_str(),
-              c.manifest.tensors.size());
+  std::printf("%s\nstep %lld, next sample %lld, %lld tokens, seed %lld, loss %.6f, grad norm %.6f%s\n",
+              c.path.c_str(), static_cast<long long>(i.step), static_cast<long long>(i.data_cursor),
+              static_cast<long long>(i.consumed_tokens), static_cast<long long>(i.seed), i.loss, i.grad_norm,
+              i.healthy ? "" : ", NOT HEALTHY");
+  std::printf("%zu files, %s, %zu tensors\n\nmodel\n", c.manifest.files.size(),
+              bytes_text(c.manifest.bytes()).c_str(), c.manifest.tensors.size());
   for (const auto& [key, value] : i.model) std::printf("  %-28s %s\n", key.c_str(), value.c_str());
   if (!o.tensors) return;
   std::printf("\ntensors\n");
   for (const auto& [name, t] : c.manifest.tensors)
-    std::printf("  %-64s %-5s %-18s %zu pieces\n", name.c_str(), std::string(dtype_name(t.dtype)).c_str(), to_string(t.shape).c_str(),
-                t.pieces.size());
+    std::printf("  %-64s %-5s %-18s %zu pieces\n", name.c_str(), std::string(dtype_name(t.dtype)).c_str(),
+                to_string(t.shape).c_str(), t.pieces.size());
 }
 
 }  // namespace
@@ -141,7 +156,9 @@ void add_checkpoint(CLI::App& app) {
   static Options options;
   const auto add = [&](const char* name, const char* help, void (*run)(const Options&)) {
     CLI::App* command = checkpoint->add_subcommand(name, help);
-    command->add_option("folder", options.folder, "A checkpoint, a folder of them, or the output_dir of a run")->required();
+    command
+        ->add_option("folder", options.folder, "A checkpoint, a folder of them, or the output_dir of a run")
+        ->required();
     command->add_flag("--json", options.json, "As JSON");
     command->callback([run] { run(options); });
     return command;

@@ -25,7 +25,8 @@ Recipe load(const ShowOptions& o) {
 void add_recipe_options(CLI::App* command, ShowOptions& o) {
   command->add_option("recipe", o.path, "The recipe file")->required();
   command->add_option("overrides", o.overrides, "key=value, --section.key=value, ~key");
-  command->add_option("--ranks", o.world_size, "Check the layout for this many ranks, too")->check(CLI::PositiveNumber);
+  command->add_option("--ranks", o.world_size, "Check the layout for this many ranks, too")
+      ->check(CLI::PositiveNumber);
   command->allow_extras();  // --section.key=value
 }
 
@@ -39,7 +40,8 @@ void take_extras(const CLI::App* command, ShowOptions& o) {
 void add_recipe(CLI::App& app) {
   CLI::App* recipe = app.add_subcommand("recipe", "Check a recipe, print it resolved, or list the keys");
   recipe->require_subcommand(1);
-  recipe->footer("Keys: ltrain recipe keys. Example: ltrain recipe show my.yaml train.train_steps=100 --json");
+  recipe->footer(
+      "Keys: ltrain recipe keys. Example: ltrain recipe show my.yaml train.train_steps=100 --json");
 
   CLI::App* show = recipe->add_subcommand("show", "Print the recipe with every value filled in");
   static ShowOptions show_options, check_options;
@@ -64,8 +66,10 @@ void add_recipe(CLI::App& app) {
   keys->add_flag("--json", json, "As JSON");
   keys->add_flag("--markdown", markdown, "As docs/recipe.md has it");
   keys->callback([] {
-    std::fputs(json ? (recipe_reference_json() + "\n").c_str()
-                    : markdown ? recipe_reference_markdown().c_str() : recipe_reference_text().c_str(), stdout);
+    std::fputs(json       ? (recipe_reference_json() + "\n").c_str()
+               : markdown ? recipe_reference_markdown().c_str()
+                          : recipe_reference_text().c_str(),
+               stdout);
   });
 }
 

@@ -18,8 +18,8 @@ Slice Slice::box(const Shape& shape, const Shape& offset, const Shape& extent) {
 }
 
 Slice Slice::shard(const Shape& shape, int dim, int index, int parts) {
-  LT_CHECK(dim >= 0 && dim < shape.rank && parts >= 1 && index >= 0 && index < parts, "part {} of {} along dim {} of {}", index,
-           parts, dim, to_string(shape));
+  LT_CHECK(dim >= 0 && dim < shape.rank && parts >= 1 && index >= 0 && index < parts,
+           "part {} of {} along dim {} of {}", index, parts, dim, to_string(shape));
   Slice s = whole(shape);
   const int64_t n = shape[dim], base = n / parts, extra = n % parts;
   s.offset.dims[dim] = index * base + std::min<int64_t>(index, extra);
@@ -31,7 +31,8 @@ Slice Slice::shard(const Shape& shape, int dim, int index, int parts) {
 Slice Slice::flat(const Shape& shape, int64_t begin, int64_t end) { return whole(shape).range(begin, end); }
 
 Slice Slice::range(int64_t from, int64_t to) const {
-  LT_CHECK(from >= 0 && from <= to && to <= elements(), "elements {} to {} of {}", from, to, to_string(*this));
+  LT_CHECK(from >= 0 && from <= to && to <= elements(), "elements {} to {} of {}", from, to,
+           to_string(*this));
   Slice s = *this;
   s.begin = begin + from;
   s.end = begin + to;
@@ -46,7 +47,8 @@ Slice Slice::part(int index, int parts) const {
 
 std::string to_string(const Slice& s) {
   std::string text = to_string(s.global);
-  if (!(s.extent == s.global)) text = fmt::format("{} of {} at {}", to_string(s.extent), to_string(s.global), to_string(s.offset));
+  if (!(s.extent == s.global))
+    text = fmt::format("{} of {} at {}", to_string(s.extent), to_string(s.global), to_string(s.offset));
   if (!s.is_box()) text += fmt::format(", elements {} to {}", s.begin, s.end);
   return text;
 }
@@ -68,13 +70,18 @@ int64_t checked_elements(const Shape& shape) {
 }
 
 std::string invalid_slice(const Slice& s) {
-  if (s.global.rank < 0 || s.global.rank > 5) return fmt::format("{} dims; a tensor has at most 5", s.global.rank);
+  if (s.global.rank < 0 || s.global.rank > 5)
+    return fmt::format("{} dims; a tensor has at most 5", s.global.rank);
   if (s.offset.rank != s.global.rank || s.extent.rank != s.global.rank)
-    return fmt::format("a box of {} and {} dims in a tensor of {}", s.offset.rank, s.extent.rank, s.global.rank);
-  if (checked_elements(s.global) < 0) return fmt::format("shape {}: a negative dim, or too many elements", to_string(s.global));
+    return fmt::format("a box of {} and {} dims in a tensor of {}", s.offset.rank, s.extent.rank,
+                       s.global.rank);
+  if (checked_elements(s.global) < 0)
+    return fmt::format("shape {}: a negative dim, or too many elements", to_string(s.global));
   for (int i = 0; i < s.global.rank; ++i)
-    if (s.offset[i] < 0 || s.extent[i] < 0 || s.offset[i] > s.global[i] || s.extent[i] > s.global[i] - s.offset[i])
-      return fmt::format("box {} at {} is outside {}", to_string(s.extent), to_string(s.offset), to_string(s.global));
+    if (s.offset[i] < 0 || s.extent[i] < 0 || s.offset[i] > s.global[i] ||
+        s.extent[i] > s.global[i] - s.offset[i])
+      return fmt::format("box {} at {} is outside {}", to_string(s.extent), to_string(s.offset),
+                         to_string(s.global));
   if (s.begin < 0 || s.begin > s.end || s.end > checked_elements(s.extent))
     return fmt::format("elements {} to {} are outside box {}", s.begin, s.end, to_string(s.extent));
   return "";
@@ -97,7 +104,8 @@ Run Runs::next() {
   Run run;
   run.local = at_ - slice_.begin;
   run.count = std::min(length_ - within, slice_.end - at_);
-  // Index of the run's first element in the whole tensor: outer dims from `which`, the others from the box's offset.
+  // Index of the run's first element in the whole tensor: outer dims from `which`, the others from the box's
+  // offset.
   int64_t stride = 1, rest = which, index = within;
   for (int i = slice_.global.rank - 1; i >= 0; --i) {
     int64_t coordinate = slice_.offset[i];

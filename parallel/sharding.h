@@ -1,5 +1,6 @@
-// Which part of a logical tensor a rank holds: a box (what tensor, expert or pipeline parallelism cut), and a range of
-// the box's row-major elements (what ZeRO cuts). Initialisation, checkpoints and export read this one description.
+// Which part of a logical tensor a rank holds: a box (what tensor, expert or pipeline parallelism cut), and a
+// range of the box's row-major elements (what ZeRO cuts). Initialisation, checkpoints and export read this
+// one description.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -19,8 +20,8 @@ struct Run {
 };
 
 struct Slice {
-  Shape global;          ///< the whole tensor
-  Shape offset, extent;  ///< the box: first element and size, by dim
+  Shape global;                ///< the whole tensor
+  Shape offset, extent;        ///< the box: first element and size, by dim
   int64_t begin = 0, end = 0;  ///< range of the box's elements that the slice holds, contiguous in its memory
 
   int64_t elements() const { return end - begin; }
@@ -42,7 +43,8 @@ struct Slice {
 /// "[4, 8] of [16, 8] at [4, 0], elements 3 to 9": for messages.
 std::string to_string(const Slice& slice);
 
-/// "" or why it is no slice: a box outside the tensor, a range outside the box, sizes whose product overflows.
+/// "" or why it is no slice: a box outside the tensor, a range outside the box, sizes whose product
+/// overflows.
 std::string invalid_slice(const Slice& slice);
 
 /// The product of the dims, or -1 when one is negative or the product is beyond 2^62.
@@ -68,7 +70,8 @@ void for_each_common(const Slice& a, const Slice& b, F f) {
   Runs ra(a), rb(b);
   Run x = ra.next(), y = rb.next();
   while (x.count > 0 && y.count > 0) {
-    const int64_t begin = std::max(x.global, y.global), end = std::min(x.global + x.count, y.global + y.count);
+    const int64_t begin = std::max(x.global, y.global),
+                  end = std::min(x.global + x.count, y.global + y.count);
     if (begin < end) f(x.local + (begin - x.global), y.local + (begin - y.global), end - begin);
     if (x.global + x.count <= y.global + y.count)
       x = ra.next();

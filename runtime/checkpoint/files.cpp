@@ -27,7 +27,8 @@ constexpr int64_t kChunk = 4 << 20;  // bytes of one read or write call
   if (error == ENOSPC) advice = "; free space there, or lower checkpoint.keep_latest";
   if (error == EDQUOT) advice = "; the quota is used up: free space, or choose another output_dir";
   if (error == EFBIG) advice = "; the limit on file sizes (ulimit -f) is below the size of a shard";
-  if (error == EROFS || error == EACCES || error == EPERM) advice = "; choose an output_dir that can be written";
+  if (error == EROFS || error == EACCES || error == EPERM)
+    advice = "; choose an output_dir that can be written";
   fail(ExitCode::storage, "{}: {}: {} (errno {}){}", path, what, std::strerror(error), error, advice);
 }
 
@@ -58,7 +59,8 @@ NewFile::~NewFile() {
 
 void NewFile::reserve(int64_t bytes) {
   if (bytes <= 0) return;
-  if (::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, bytes) != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
+  if (::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, bytes) != 0 &&
+      (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
     fail_errno(path_, fmt::format("reserve {}", bytes_text(bytes)).c_str(), errno);
 }
 
@@ -124,7 +126,8 @@ std::string ReadFile::hash() const {
 
 std::string read_text_file(const std::string& path, int64_t most_bytes) {
   const ReadFile file(path);
-  if (file.size() > most_bytes) fail(ExitCode::storage, "{}: {} bytes; at most {} are expected", path, file.size(), most_bytes);
+  if (file.size() > most_bytes)
+    fail(ExitCode::storage, "{}: {} bytes; at most {} are expected", path, file.size(), most_bytes);
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read(text.data(), 0, file.size());
   return text;
@@ -155,13 +158,15 @@ void sync_folder(const std::string& path) {
 }
 
 void rename_path(const std::string& from, const std::string& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) fail_errno(from, fmt::format("rename to {}", to).c_str(), errno);
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    fail_errno(from, fmt::format("rename to {}", to).c_str(), errno);
 }
 
 void put_in_place(const std::string& from, const std::string& to) {
   if (!path_exists(to)) return rename_path(from, to);
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
-  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) fail_errno(from, fmt::format("exchange with {}", to).c_str(), errno);
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+    fail_errno(from, fmt::format("exchange with {}", to).c_str(), errno);
   const std::string aside = from + "-old";
   rename_path(to, aside);
   rename_path(from, to);
@@ -230,7 +235,8 @@ FolderLock::FolderLock(const std::string& folder) {
     }
     for (ssize_t i = 0; i < n; ++i)
       if (owner[i] == '\n' || static_cast<unsigned char>(owner[i]) < 0x20) owner[i] = ' ';
-    fail(ExitCode::storage, "{}: another run writes its checkpoints here ({}); stop it, or give this run another output_dir",
+    fail(ExitCode::storage,
+         "{}: another run writes its checkpoints here ({}); stop it, or give this run another output_dir",
          folder, n > 0 ? std::string(owner, static_cast<size_t>(n)) : "unknown");
   }
   char host[64] = "?";

@@ -31,7 +31,8 @@ class Object {
   }
   int64_t integer(const char* key, int64_t low = 0) {
     const json& v = get(key);
-    if (!v.is_number_integer() || (v.is_number_unsigned() && v.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) ||
+    if (!v.is_number_integer() ||
+        (v.is_number_unsigned() && v.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) ||
         v.get<int64_t>() < low)
       bad(std::string("\"") + key + "\" is not a whole number from " + std::to_string(low));
     return v.get<int64_t>();
@@ -85,8 +86,12 @@ json tensors_json(const std::map<std::string, TensorParts>& tensors) {
   for (const auto& [name, t] : tensors) {
     json pieces = json::array();
     for (const Piece& p : t.pieces)
-      pieces.push_back({{"file", p.file}, {"key", p.key}, {"offset", shape_json(p.slice.offset)},
-                        {"extent", shape_json(p.slice.extent)}, {"begin", p.slice.begin}, {"end", p.slice.end}});
+      pieces.push_back({{"file", p.file},
+                        {"key", p.key},
+                        {"offset", shape_json(p.slice.offset)},
+                        {"extent", shape_json(p.slice.extent)},
+                        {"begin", p.slice.begin},
+                        {"end", p.slice.end}});
     all[name] = {{"dtype", safetensors_dtype(t.dtype)}, {"shape", shape_json(t.shape)}, {"pieces", pieces}};
   }
   return all;
@@ -117,7 +122,8 @@ std::map<std::string, TensorParts> read_tensors(const json& v, const std::string
       out.slice.extent = p.shape("extent");
       out.slice.begin = p.integer("begin");
       out.slice.end = p.integer("end");
-      if (const std::string wrong = invalid_slice(out.slice); !wrong.empty()) p.bad("has a bad piece: " + wrong);
+      if (const std::string wrong = invalid_slice(out.slice); !wrong.empty())
+        p.bad("has a bad piece: " + wrong);
       p.done();
       t.pieces.push_back(std::move(out));
     }
@@ -134,7 +140,8 @@ json parse(const std::string& text, const std::string& path) {
     deep = deep || depth > 8;
     if (event == json::parse_event_t::object_start) keys.emplace_back();
     if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) twice = true;
+    if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+      twice = true;
     return !deep;
   };
   json v = json::parse(text, watch, /*allow_exceptions=*/false);
@@ -155,17 +162,29 @@ int64_t Manifest::bytes() const {
   return n;
 }
 
-std::string shard_name(int index, int count) { return fmt::format("shard-{:05d}-of-{:05d}.safetensors", index, count); }
+std::string shard_name(int index, int count) {
+  return fmt::format("shard-{:05d}-of-{:05d}.safetensors", index, count);
+}
 
 std::string manifest_to_json(const Manifest& m) {
   const CheckpointInfo& i = m.info;
   json model = json::object(), files = json::array();
   for (const auto& [key, value] : i.model) model[key] = value;
-  for (const FileRecord& f : m.files) files.push_back({{"name", f.name}, {"bytes", f.bytes}, {"xxh3_128", f.hash}});
-  const json root = {{"format", "ltrain-checkpoint"}, {"version", kManifestVersion}, {"step", i.step},
-                     {"data_cursor", i.data_cursor}, {"consumed_tokens", i.consumed_tokens}, {"seed", i.seed},
-                     {"loss", number_json(i.loss)}, {"grad_norm", number_json(i.grad_norm)}, {"healthy", i.healthy},
-                     {"model", model}, {"recipe", i.recipe}, {"files", files}, {"tensors", tensors_json(m.tensors)}};
+  for (const FileRecord& f : m.files)
+    files.push_back({{"name", f.name}, {"bytes", f.bytes}, {"xxh3_128", f.hash}});
+  const json root = {{"format", "ltrain-checkpoint"},
+                     {"version", kManifestVersion},
+                     {"step", i.step},
+                     {"data_cursor", i.data_cursor},
+                     {"consumed_tokens", i.consumed_tokens},
+                     {"seed", i.seed},
+                     {"loss", number_json(i.loss)},
+                     {"grad_norm", number_json(i.grad_norm)},
+                     {"healthy", i.healthy},
+                     {"model", model},
+                     {"recipe", i.recipe},
+                     {"files", files},
+                     {"tensors", tensors_json(m.tensors)}};
   return root.dump(1) + "\n";
 }
 
@@ -175,8 +194,10 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
   if (o.text("format") != "ltrain-checkpoint") o.bad("is not the manifest of an ltrain checkpoint");
   if (const int64_t version = o.integer("version"); version != kManifestVersion) {
     // Another version may have other keys: name it before anything else is judged.
-    fail(ExitCode::storage, "{}: format version {}, this ltrain reads version {}; {}", path, version, kManifestVersion,
-         version > kManifestVersion ? "use the ltrain that wrote it, or a newer one" : "no such version was ever written");
+    fail(ExitCode::storage, "{}: format version {}, this ltrain reads version {}; {}", path, version,
+         kManifestVersion,
+         version > kManifestVersion ? "use the ltrain that wrote it, or a newer one"
+                                    : "no such version was ever written");
   }
   Manifest m;
   CheckpointInfo& i = m.info;
@@ -200,7 +221,8 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
     Object f(file, path + ": a file");
     FileRecord r{f.text("name"), f.integer("bytes"), f.text("xxh3_128")};
     // No path out of the folder.
-    if (r.name != shard_name(static_cast<int>(m.files.size()), static_cast<int>(files.size()))) f.bad("has an unexpected name");
+    if (r.name != shard_name(static_cast<int>(m.files.size()), static_cast<int>(files.size())))
+      f.bad("has an unexpected name");
     if (!is_hash(r.hash)) f.bad("has no xxh3-128 hash");
     f.done();
     m.files.push_back(std::move(r));
@@ -220,16 +242,22 @@ std::string untiled(const Manifest& m) {
       if (__builtin_add_overflow(sum, a.elements(), &sum)) sum = INT64_MAX;
       for (size_t j = 0; j < i && a.elements() > 0; ++j)
         if (common_elements(a, t.pieces[j].slice) > 0)
-          return fmt::format("tensor \"{}\": two pieces overlap: {} and {}", name, to_string(t.pieces[j].slice), to_string(a));
+          return fmt::format("tensor \"{}\": two pieces overlap: {} and {}", name,
+                             to_string(t.pieces[j].slice), to_string(a));
     }
-    if (sum != whole) return fmt::format("tensor \"{}\" {}: its pieces hold {} of {} elements", name, to_string(t.shape), sum, whole);
+    if (sum != whole)
+      return fmt::format("tensor \"{}\" {}: its pieces hold {} of {} elements", name, to_string(t.shape), sum,
+                         whole);
   }
   return "";
 }
 
-std::string pieces_to_json(const std::map<std::string, TensorParts>& tensors) { return tensors_json(tensors).dump(); }
+std::string pieces_to_json(const std::map<std::string, TensorParts>& tensors) {
+  return tensors_json(tensors).dump();
+}
 
-std::map<std::string, TensorParts> pieces_from_json(const std::string& text, const std::string& path, int file_count) {
+std::map<std::string, TensorParts> pieces_from_json(const std::string& text, const std::string& path,
+                                                    int file_count) {
   return read_tensors(parse(text, path), path, file_count);
 }
 

@@ -1,5 +1,5 @@
-// What a checkpoint holds: the state of training, and where each part of each tensor lies. It knows of ranks only that
-// there are several files.
+// What a checkpoint holds: the state of training, and where each part of each tensor lies. It knows of ranks
+// only that there are several files.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -14,15 +14,16 @@ namespace ltrain {
 
 /// The state that is not tensors. Saving and loading go through the one list in manifest.cpp.
 struct CheckpointInfo {
-  int64_t step = 0;             ///< optimizer steps done
-  int64_t data_cursor = 0;      ///< global index of the next sample
+  int64_t step = 0;         ///< optimizer steps done
+  int64_t data_cursor = 0;  ///< global index of the next sample
   int64_t consumed_tokens = 0;
-  int64_t seed = 0;             ///< the generator is a function of (seed, name or step, element): no other state
-  double loss = 0;              ///< of the last step
-  double grad_norm = 0;         ///< of the last step
-  bool healthy = true;          ///< loss, gradient norm and state are finite; a save sets it false when the first two are not
+  int64_t seed = 0;      ///< the generator is a function of (seed, name or step, element): no other state
+  double loss = 0;       ///< of the last step
+  double grad_norm = 0;  ///< of the last step
+  bool healthy =
+      true;  ///< loss, gradient norm and state are finite; a save sets it false when the first two are not
   std::vector<std::pair<std::string, std::string>> model;  ///< model_settings() of the recipe
-  std::string recipe;           ///< the resolved recipe, YAML
+  std::string recipe;                                      ///< the resolved recipe, YAML
 };
 
 /// A part of a logical tensor, stored under `key` in file number `file`.
@@ -62,7 +63,8 @@ std::string untiled(const Manifest& manifest);
 
 /// The slices that a rank writes, for the other ranks: a JSON list, and back.
 std::string pieces_to_json(const std::map<std::string, TensorParts>& tensors);
-std::map<std::string, TensorParts> pieces_from_json(const std::string& text, const std::string& path, int file_count);
+std::map<std::string, TensorParts> pieces_from_json(const std::string& text, const std::string& path,
+                                                    int file_count);
 
 std::string shard_name(int index, int count);  ///< "shard-00000-of-00002.safetensors"
 

@@ -16,7 +16,9 @@ struct Proposal {
 };
 
 std::string encode(const Proposal& p) { return std::string(1, static_cast<char>('0' + p.kind)) + p.text; }
-Proposal decode(const std::string& text) { return {static_cast<Proposal::Kind>(text.at(0) - '0'), text.substr(1)}; }
+Proposal decode(const std::string& text) {
+  return {static_cast<Proposal::Kind>(text.at(0) - '0'), text.substr(1)};
+}
 
 std::string list_rejections(const std::vector<std::string>& rejected) {
   std::string text;
@@ -55,13 +57,17 @@ class Search {
   const std::vector<std::string>& rejected() const { return rejected_; }
 
   Proposal next() {
-    if (missing_) return {Proposal::error, fmt::format("checkpoint.resume = {}: there is no such file or folder", folder_)};
+    if (missing_)
+      return {Proposal::error,
+              fmt::format("checkpoint.resume = {}: there is no such file or folder", folder_)};
     for (; at_ < candidates_.size(); ++at_) {
       const Candidate& c = candidates_[at_];
       if (!c.error.empty()) {
         reject(c.error);
       } else if (!c.manifest.info.healthy && !single_) {
-        reject(fmt::format("{}: its loss or gradient norm is not finite; name it in checkpoint.resume to take it anyway", c.path));
+        reject(fmt::format(
+            "{}: its loss or gradient norm is not finite; name it in checkpoint.resume to take it anyway",
+            c.path));
       } else {
         ++at_;
         return {Proposal::take, c.path};
@@ -72,8 +78,8 @@ class Search {
     if (candidates_.empty())
       return {Proposal::error, fmt::format("checkpoint.resume = {}: there is no checkpoint in it", folder_)};
     return {Proposal::error,
-            fmt::format("{}: no checkpoint can be used{}\nTo start afresh, set checkpoint.resume: never", folder_,
-                        list_rejections(rejected_))};
+            fmt::format("{}: no checkpoint can be used{}\nTo start afresh, set checkpoint.resume: never",
+                        folder_, list_rejections(rejected_))};
   }
 
  private:
@@ -101,10 +107,13 @@ std::string model_mismatch(const std::vector<std::pair<std::string, std::string>
   const auto harmless = [](const std::string& key) {
     return key == "embd_pdrop" || key == "attn_pdrop" || key == "resid_pdrop" || key == "initializer_range";
   };
-  const std::map<std::string, std::string> a(checkpoint.begin(), checkpoint.end()), b(recipe.begin(), recipe.end());
+  const std::map<std::string, std::string> a(checkpoint.begin(), checkpoint.end()),
+      b(recipe.begin(), recipe.end());
   std::string text;
-  const auto add = [&](const std::string& key, const std::string& in_checkpoint, const std::string& in_recipe) {
-    text += fmt::format("{}{} is {} in the checkpoint and {} in the recipe", text.empty() ? "" : "; ", key, in_checkpoint, in_recipe);
+  const auto add = [&](const std::string& key, const std::string& in_checkpoint,
+                       const std::string& in_recipe) {
+    text += fmt::format("{}{} is {} in the checkpoint and {} in the recipe", text.empty() ? "" : "; ", key,
+                        in_checkpoint, in_recipe);
   };
   for (const auto& [key, value] : a) {
     auto it = b.find(key);
@@ -119,8 +128,8 @@ std::string model_mismatch(const std::vector<std::pair<std::string, std::string>
 CheckpointReader::CheckpointReader(std::string path, Manifest manifest)
     : path_(std::move(path)), manifest_(std::move(manifest)), files_(manifest_.files.size()) {}
 
-std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& options, Communicator& control, Stream& stream,
-                                                         std::vector<std::string>& notes) {
+std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& options, Communicator& control,
+                                                         Stream& stream, std::vector<std::string>& notes) {
   if (options.resume == "never") {
     notes.push_back("checkpoint.resume: never: a fresh start");
     return nullptr;
@@ -143,7 +152,8 @@ std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& op
       notes.push_back(proposal.text);
       return nullptr;
     }
-    // Every rank reads the manifest itself and hashes its share of the files; one objection rejects it for all.
+    // Every rank reads the manifest itself and hashes its share of the files; one objection rejects it for
+    // all.
     Manifest manifest;
     std::string objection;
     try {
@@ -161,8 +171,11 @@ std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& op
     }
     if (!options.model.empty())
       if (const std::string differs = model_mismatch(manifest.info.model, options.model); !differs.empty())
-        fail(ExitCode::usage, "{}: is of another model: {}; make the recipe agree, or choose another output_dir", proposal.text, differs);
-    const std::string rejected = broadcast_text(control, stream, search ? list_rejections(search->rejected()) : "");
+        fail(ExitCode::usage,
+             "{}: is of another model: {}; make the recipe agree, or choose another output_dir",
+             proposal.text, differs);
+    const std::string rejected =
+        broadcast_text(control, stream, search ? list_rejections(search->rejected()) : "");
     if (!rejected.empty()) notes.push_back(fmt::format("newer checkpoints that cannot be used:{}", rejected));
     notes.push_back(fmt::format("resuming from {}, step {}{}", proposal.text, manifest.info.step,
                                 options.verify_hashes ? ", all hashes verified" : ""));
@@ -171,7 +184,8 @@ std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& op
 }
 
 const SafetensorsFile& CheckpointReader::file(int index) {
-  if (!files_[index]) files_[index] = std::make_unique<SafetensorsFile>(path_ + "/" + manifest_.files[index].name);
+  if (!files_[index])
+    files_[index] = std::make_unique<SafetensorsFile>(path_ + "/" + manifest_.files[index].name);
   return *files_[index];
 }
 
@@ -180,18 +194,20 @@ void CheckpointReader::read(const std::string& name, DType dtype, const Slice& s
   if (it == manifest_.tensors.end()) fail(ExitCode::storage, "{}: has no tensor \"{}\"", path_, name);
   const TensorParts& t = it->second;
   if (!(t.shape == slice.global) || t.dtype != dtype)
-    fail(ExitCode::storage, "{}: tensor \"{}\" is {} {}, and {} {} is wanted", path_, name, dtype_name(t.dtype), to_string(t.shape),
-         dtype_name(dtype), to_string(slice.global));
+    fail(ExitCode::storage, "{}: tensor \"{}\" is {} {}, and {} {} is wanted", path_, name,
+         dtype_name(t.dtype), to_string(t.shape), dtype_name(dtype), to_string(slice.global));
   const int64_t size = dtype_size(dtype);
-  constexpr int64_t kGap = 64 << 10;     // bytes between two runs that are cheaper to read than to skip
+  constexpr int64_t kGap = 64 << 10;  // bytes between two runs that are cheaper to read than to skip
   constexpr int64_t kBuffer = 8 << 20;
   int64_t filled = 0;
   for (const Piece& piece : t.pieces) {
     if (common_elements(piece.slice, slice) == 0) continue;
     const SafetensorsFile& f = file(piece.file);
     const SafetensorsEntry* entry = f.find(piece.key);
-    if (!entry || entry->dtype != safetensors_dtype(dtype) || entry->end - entry->begin != piece.slice.elements() * size)
-      fail(ExitCode::storage, "{}: has no piece \"{}\" of the type and size that the manifest gives", f.path(), piece.key);
+    if (!entry || entry->dtype != safetensors_dtype(dtype) ||
+        entry->end - entry->begin != piece.slice.elements() * size)
+      fail(ExitCode::storage, "{}: has no piece \"{}\" of the type and size that the manifest gives",
+           f.path(), piece.key);
     // Runs that lie close together in the file are fetched by one read and scattered from a buffer.
     struct Copy {
       int64_t from, to, count;
@@ -206,7 +222,8 @@ void CheckpointReader::read(const std::string& name, DType dtype, const Slice& s
         buffer_.resize(static_cast<size_t>(end - begin));
         f.read(*entry, begin, end - begin, buffer_.data());
         for (const Copy& c : batch)
-          std::memcpy(static_cast<char*>(to) + c.to * size, buffer_.data() + c.from * size - begin, static_cast<size_t>(c.count * size));
+          std::memcpy(static_cast<char*>(to) + c.to * size, buffer_.data() + c.from * size - begin,
+                      static_cast<size_t>(c.count * size));
       }
       bytes_read_ += end - begin;
       batch.clear();
@@ -219,7 +236,8 @@ void CheckpointReader::read(const std::string& name, DType dtype, const Slice& s
           last.count += count;  // one run for the file and for memory
           return;
         }
-        const int64_t gap = (from - last.from - last.count) * size, span = (from + count - batch.front().from) * size;
+        const int64_t gap = (from - last.from - last.count) * size,
+                      span = (from + count - batch.front().from) * size;
         if (gap > kGap || span > kBuffer) flush();
       }
       batch.push_back({from, into, count});
@@ -231,7 +249,8 @@ void CheckpointReader::read(const std::string& name, DType dtype, const Slice& s
   elements_read_[name] += filled;
 }
 
-void CheckpointReader::finish(Communicator& control, Stream& stream, const std::function<bool(const std::string&)>& needed) {
+void CheckpointReader::finish(Communicator& control, Stream& stream,
+                              const std::function<bool(const std::string&)>& needed) {
   std::vector<int64_t> counts;
   for (const auto& [name, t] : manifest_.tensors) counts.push_back(elements_read_[name]);
   sum_over(control, stream, counts);
@@ -240,9 +259,13 @@ void CheckpointReader::finish(Communicator& control, Stream& stream, const std::
   for (const auto& [name, t] : manifest_.tensors) {
     const int64_t count = counts[static_cast<size_t>(i++)], all = t.shape.elements();
     if (count >= all || (needed && !needed(name))) continue;
-    if (++n <= 5) left += fmt::format("{}\"{}\" {} ({} of {} elements read)", left.empty() ? "" : ", ", name, to_string(t.shape), count, all);
+    if (++n <= 5)
+      left += fmt::format("{}\"{}\" {} ({} of {} elements read)", left.empty() ? "" : ", ", name,
+                          to_string(t.shape), count, all);
   }
-  if (n > 0) fail(ExitCode::storage, "{}: {} tensors of the checkpoint have no place in this run: {}{}", path_, n, left, n > 5 ? ", ..." : "");
+  if (n > 0)
+    fail(ExitCode::storage, "{}: {} tensors of the checkpoint have no place in this run: {}{}", path_, n,
+         left, n > 5 ? ", ..." : "");
 }
 
 }  // namespace ltrain

@@ -22,10 +22,11 @@ struct DtypeInfo {
   int bits;
 };
 /// In the order of the reference's enum: the writer sorts by it, descending.
-constexpr DtypeInfo kDtypes[] = {{"BOOL", 8}, {"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8}, {"I8", 8},
-                                 {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
-                                 {"I16", 16}, {"U16", 16}, {"F16", 16}, {"BF16", 16}, {"I32", 32}, {"U32", 32}, {"F32", 32},
-                                 {"C64", 64}, {"F64", 64}, {"I64", 64}, {"U64", 64}};
+constexpr DtypeInfo kDtypes[] = {
+    {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
+    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+    {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
+    {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64}};
 
 int dtype_rank(const std::string& name) {
   for (size_t i = 0; i < std::size(kDtypes); ++i)
@@ -46,7 +47,8 @@ std::string shown(const std::string& name) {  // names come from outside
 /// Parses the header; duplicate keys, depth and encoding are checked on the way.
 json parse_header(const std::string& path, const std::string& text) {
   if (text.find('\0') != std::string::npos) refuse(path, "the header has a NUL byte");
-  if (text.size() >= 3 && text.compare(0, 3, "\xEF\xBB\xBF") == 0) refuse(path, "the header begins with a byte-order mark");
+  if (text.size() >= 3 && text.compare(0, 3, "\xEF\xBB\xBF") == 0)
+    refuse(path, "the header begins with a byte-order mark");
   std::vector<std::set<std::string>> keys;
   std::string twice;
   bool deep = false;
@@ -54,7 +56,8 @@ json parse_header(const std::string& path, const std::string& text) {
     deep = deep || depth > kMaxDepth;
     if (event == json::parse_event_t::object_start) keys.emplace_back();
     if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && twice.empty() && !keys.back().insert(value.get<std::string>()).second)
+    if (event == json::parse_event_t::key && twice.empty() &&
+        !keys.back().insert(value.get<std::string>()).second)
       twice = value.get<std::string>();
     return !deep;
   };
@@ -68,7 +71,8 @@ json parse_header(const std::string& path, const std::string& text) {
 
 int64_t unsigned_number(const std::string& path, const std::string& name, const json& v, const char* what) {
   if (!v.is_number_unsigned() || v.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
-    refuse(path, fmt::format("tensor \"{}\": {} is {}, not a whole number", shown(name), what, v.dump().substr(0, 40)));
+    refuse(path, fmt::format("tensor \"{}\": {} is {}, not a whole number", shown(name), what,
+                             v.dump().substr(0, 40)));
   return v.get<int64_t>();
 }
 
@@ -79,7 +83,8 @@ SafetensorsEntry read_entry(const std::string& path, const std::string& name, co
   SafetensorsEntry e;
   e.name = name;
   if (!dtype.is_string() || dtype_rank(dtype) < 0)
-    refuse(path, fmt::format("tensor \"{}\" has the unknown dtype {}", shown(name), dtype.dump().substr(0, 40)));
+    refuse(path,
+           fmt::format("tensor \"{}\" has the unknown dtype {}", shown(name), dtype.dump().substr(0, 40)));
   e.dtype = dtype;
   if (!shape.is_array()) refuse(path, fmt::format("tensor \"{}\": shape is not a list", shown(name)));
   uint64_t elements = 1;
@@ -89,15 +94,17 @@ SafetensorsEntry read_entry(const std::string& path, const std::string& name, co
     overflow = overflow || __builtin_mul_overflow(elements, static_cast<uint64_t>(e.shape.back()), &elements);
   }
   uint64_t bits = 0;
-  overflow = overflow || __builtin_mul_overflow(elements, static_cast<uint64_t>(kDtypes[dtype_rank(e.dtype)].bits), &bits);
+  overflow = overflow || __builtin_mul_overflow(
+                             elements, static_cast<uint64_t>(kDtypes[dtype_rank(e.dtype)].bits), &bits);
   if (overflow) refuse(path, fmt::format("tensor \"{}\": the size of its shape overflows", shown(name)));
   if (bits % 8 != 0) refuse(path, fmt::format("tensor \"{}\" is not a whole number of bytes", shown(name)));
-  if (!offsets.is_array() || offsets.size() != 2) refuse(path, fmt::format("tensor \"{}\": data_offsets is not [begin, end]", shown(name)));
+  if (!offsets.is_array() || offsets.size() != 2)
+    refuse(path, fmt::format("tensor \"{}\": data_offsets is not [begin, end]", shown(name)));
   e.begin = unsigned_number(path, name, offsets[0], "data_offsets");
   e.end = unsigned_number(path, name, offsets[1], "data_offsets");
   if (e.end < e.begin || static_cast<uint64_t>(e.end - e.begin) != bits / 8)
-    refuse(path, fmt::format("tensor \"{}\": offsets {} to {} do not hold the {} bytes of its shape", shown(name), e.begin, e.end,
-                             bits / 8));
+    refuse(path, fmt::format("tensor \"{}\": offsets {} to {} do not hold the {} bytes of its shape",
+                             shown(name), e.begin, e.end, bits / 8));
   return e;
 }
 
@@ -105,21 +112,31 @@ SafetensorsEntry read_entry(const std::string& path, const std::string& name, co
 
 std::string safetensors_dtype(DType t) {
   switch (t) {
-    case DType::f32: return "F32";
-    case DType::f64: return "F64";
-    case DType::bf16: return "BF16";
-    case DType::f16: return "F16";
-    case DType::i32: return "I32";
-    case DType::i64: return "I64";
-    case DType::u8: return "U8";
-    case DType::u16: return "U16";
-    case DType::u32: return "U32";
+    case DType::f32:
+      return "F32";
+    case DType::f64:
+      return "F64";
+    case DType::bf16:
+      return "BF16";
+    case DType::f16:
+      return "F16";
+    case DType::i32:
+      return "I32";
+    case DType::i64:
+      return "I64";
+    case DType::u8:
+      return "U8";
+    case DType::u16:
+      return "U16";
+    case DType::u32:
+      return "U32";
   }
   return "?";
 }
 
 std::optional<DType> dtype_from_safetensors(const std::string& name) {
-  for (DType t : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8, DType::u16, DType::u32})
+  for (DType t : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8,
+                  DType::u16, DType::u32})
     if (safetensors_dtype(t) == name) return t;
   return std::nullopt;
 }
@@ -130,7 +147,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   file_.read(raw, 0, 8);
   uint64_t n = 0;
   for (int i = 7; i >= 0; --i) n = n << 8 | raw[i];
-  if (n > kMaxHeader) refuse(path, fmt::format("a header of {} bytes; at most {} are allowed", n, kMaxHeader));
+  if (n > kMaxHeader)
+    refuse(path, fmt::format("a header of {} bytes; at most {} are allowed", n, kMaxHeader));
   if (static_cast<int64_t>(n) > file_.size() - 8)
     refuse(path, fmt::format("a header of {} bytes in a file of {}", n, file_.size()));
   std::string text(n, '\0');
@@ -155,13 +173,14 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   for (size_t i = 0; i < entries_.size(); ++i) {
     const SafetensorsEntry& e = entries_[i];
     if (e.begin != at)
-      refuse(path, fmt::format("tensor \"{}\" begins at byte {} of the data, where {} ends: {}", shown(e.name), e.begin, at,
-                               e.begin > at ? "a gap" : "an overlap"));
+      refuse(path, fmt::format("tensor \"{}\" begins at byte {} of the data, where {} ends: {}",
+                               shown(e.name), e.begin, at, e.begin > at ? "a gap" : "an overlap"));
     at = e.end;
     by_name_[e.name] = i;
   }
   if (at != file_.size() - data_begin_)
-    refuse(path, fmt::format("the tensors take {} bytes and the file has {} after the header", at, file_.size() - data_begin_));
+    refuse(path, fmt::format("the tensors take {} bytes and the file has {} after the header", at,
+                             file_.size() - data_begin_));
 }
 
 const SafetensorsEntry* SafetensorsFile::find(const std::string& name) const {
@@ -170,8 +189,8 @@ const SafetensorsEntry* SafetensorsFile::find(const std::string& name) const {
 }
 
 void SafetensorsFile::read(const SafetensorsEntry& entry, int64_t offset, int64_t bytes, void* to) const {
-  LT_CHECK(offset >= 0 && bytes >= 0 && bytes <= entry.end - entry.begin - offset, "bytes {} + {} of tensor {}", offset, bytes,
-           entry.name);
+  LT_CHECK(offset >= 0 && bytes >= 0 && bytes <= entry.end - entry.begin - offset,
+           "bytes {} + {} of tensor {}", offset, bytes, entry.name);
   file_.read(to, data_begin_ + entry.begin + offset, bytes);
 }
 
@@ -193,16 +212,19 @@ std::vector<const SafetensorsItem*> in_reference_order(const std::vector<Safeten
   return order;
 }
 
-std::string make_header(const std::vector<const SafetensorsItem*>& order, const std::map<std::string, std::string>& metadata) {
+std::string make_header(const std::vector<const SafetensorsItem*>& order,
+                        const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
   if (!metadata.empty()) text += "\"__metadata__\":" + json(metadata).dump() + (order.empty() ? "" : ",");
   int64_t at = 0;
   std::set<std::string> names;
   for (size_t i = 0; i < order.size(); ++i) {
     const SafetensorsItem& item = *order[i];
-    LT_CHECK(names.insert(item.name).second && item.name != "__metadata__", "two tensors named {}", item.name);
-    text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", i ? "," : "", json(item.name).dump(),
-                        safetensors_dtype(item.dtype), json(item.shape).dump(), at, at + item.bytes());
+    LT_CHECK(names.insert(item.name).second && item.name != "__metadata__", "two tensors named {}",
+             item.name);
+    text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", i ? "," : "",
+                        json(item.name).dump(), safetensors_dtype(item.dtype), json(item.shape).dump(), at,
+                        at + item.bytes());
     at += item.bytes();
   }
   text += "}";
@@ -212,7 +234,8 @@ std::string make_header(const std::vector<const SafetensorsItem*>& order, const 
 
 }  // namespace
 
-int64_t safetensors_size(const std::vector<SafetensorsItem>& items, const std::map<std::string, std::string>& metadata) {
+int64_t safetensors_size(const std::vector<SafetensorsItem>& items,
+                         const std::map<std::string, std::string>& metadata) {
   int64_t bytes = 8 + static_cast<int64_t>(make_header(in_reference_order(items), metadata).size());
   for (const SafetensorsItem& item : items) bytes += item.bytes();
   return bytes;
@@ -224,7 +247,8 @@ void write_safetensors(NewFile& file, const std::vector<SafetensorsItem>& items,
   const std::string header = make_header(order, metadata);
   file.reserve(safetensors_size(items, metadata));
   unsigned char raw[8];
-  for (int i = 0; i < 8; ++i) raw[i] = static_cast<unsigned char>(static_cast<uint64_t>(header.size()) >> (8 * i));
+  for (int i = 0; i < 8; ++i)
+    raw[i] = static_cast<unsigned char>(static_cast<uint64_t>(header.size()) >> (8 * i));
   file.write(raw, 8);
   file.write(header.data(), static_cast<int64_t>(header.size()));
   for (size_t i = 0; i < order.size(); ++i) {

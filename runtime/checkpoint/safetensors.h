@@ -1,5 +1,5 @@
-// Hugging Face's safetensors: u64 N, N bytes of JSON, the data. The reader refuses what the reference refuses; the
-// writer gives the reference's bytes (order, padding), so files can be compared.
+// Hugging Face's safetensors: u64 N, N bytes of JSON, the data. The reader refuses what the reference
+// refuses; the writer gives the reference's bytes (order, padding), so files can be compared.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -51,8 +51,10 @@ struct SafetensorsItem {
 };
 
 /// Size of the file that write_safetensors makes of these.
-int64_t safetensors_size(const std::vector<SafetensorsItem>& items, const std::map<std::string, std::string>& metadata);
-/// Writes, syncs and closes a new file; `file` then has its size and hash. The order of `items` does not matter.
+int64_t safetensors_size(const std::vector<SafetensorsItem>& items,
+                         const std::map<std::string, std::string>& metadata);
+/// Writes, syncs and closes a new file; `file` then has its size and hash. The order of `items` does not
+/// matter.
 void write_safetensors(NewFile& file, const std::vector<SafetensorsItem>& items,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

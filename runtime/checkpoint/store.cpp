@@ -19,7 +19,8 @@ const std::string kTemporary = ".tmp-";
 bool is_debris(const std::string& name) {
   return name.compare(0, 5, "step-") == 0 && name.find(kTemporary) != std::string::npos;
 }
-/// The manifest's step; of what has no manifest to believe, the step of its name, so that it is judged in its place.
+/// The manifest's step; of what has no manifest to believe, the step of its name, so that it is judged in its
+/// place.
 int64_t order_step(const Candidate& c) {
   if (c.error.empty()) return c.manifest.info.step;
   int64_t step = -1;
@@ -33,20 +34,25 @@ bool is_candidate(const std::string& name) { return name.compare(0, 5, "step-") 
 std::string checkpoint_name(int64_t step) { return fmt::format("step-{:08d}", step); }
 
 std::string commit_record(const std::string& manifest_text) {
-  return fmt::format("ltrain-commit 1\nmanifest {} bytes xxh3_128 {}\n", manifest_text.size(), hash_text(manifest_text));
+  return fmt::format("ltrain-commit 1\nmanifest {} bytes xxh3_128 {}\n", manifest_text.size(),
+                     hash_text(manifest_text));
 }
 
 Manifest read_committed(const std::string& checkpoint) {
-  const std::string commit_path = checkpoint + "/" + kCommitFile, manifest_path = checkpoint + "/" + kManifestFile;
+  const std::string commit_path = checkpoint + "/" + kCommitFile,
+                    manifest_path = checkpoint + "/" + kManifestFile;
   if (!path_exists(commit_path))
     fail(ExitCode::storage, "{}: no {} record: the save was not finished", checkpoint, kCommitFile);
   const std::string commit = read_text_file(commit_path, 4096);
-  if (!path_exists(manifest_path)) fail(ExitCode::storage, "{}: missing, though the checkpoint is committed", manifest_path);
+  if (!path_exists(manifest_path))
+    fail(ExitCode::storage, "{}: missing, though the checkpoint is committed", manifest_path);
   const std::string text = read_text_file(manifest_path, kMaxManifestBytes);
   if (const std::string expected = commit_record(text); commit != expected) {
     if (commit.compare(0, 16, "ltrain-commit 1\n") != 0)
-      fail(ExitCode::storage, "{}: not a commit record of version 1: damaged, or from a newer ltrain", commit_path);
-    fail(ExitCode::storage, "{}: does not match {}: the hash of its {} bytes is {}; one of the two is damaged", commit_path,
+      fail(ExitCode::storage, "{}: not a commit record of version 1: damaged, or from a newer ltrain",
+           commit_path);
+    fail(ExitCode::storage,
+         "{}: does not match {}: the hash of its {} bytes is {}; one of the two is damaged", commit_path,
          kManifestFile, text.size(), hash_text(text));
   }
   Manifest m = manifest_from_json(text, manifest_path);
@@ -64,15 +70,20 @@ void verify_file(const std::string& checkpoint, const Manifest& m, int index) {
   const std::string path = checkpoint + "/" + f.name;
   const SafetensorsFile file(path);
   if (const std::string hash = file.file().hash(); hash != f.hash)
-    fail(ExitCode::storage, "{}: its xxh3-128 is {}, the manifest says {}: the file is damaged", path, hash, f.hash);
+    fail(ExitCode::storage, "{}: its xxh3-128 is {}, the manifest says {}: the file is damaged", path, hash,
+         f.hash);
   for (const auto& [name, t] : m.tensors)
     for (const Piece& p : t.pieces) {
       if (p.file != index) continue;
       const SafetensorsEntry* entry = file.find(p.key);
-      if (!entry) fail(ExitCode::storage, "{}: has no tensor \"{}\", where the manifest puts a piece of {}", path, p.key, name);
-      if (entry->dtype != safetensors_dtype(t.dtype) || entry->end - entry->begin != p.slice.elements() * dtype_size(t.dtype))
-        fail(ExitCode::storage, "{}: tensor \"{}\" is {} bytes of {}, the manifest says {} of {}", path, p.key,
-             entry->end - entry->begin, entry->dtype, p.slice.elements() * dtype_size(t.dtype), safetensors_dtype(t.dtype));
+      if (!entry)
+        fail(ExitCode::storage, "{}: has no tensor \"{}\", where the manifest puts a piece of {}", path,
+             p.key, name);
+      if (entry->dtype != safetensors_dtype(t.dtype) ||
+          entry->end - entry->begin != p.slice.elements() * dtype_size(t.dtype))
+        fail(ExitCode::storage, "{}: tensor \"{}\" is {} bytes of {}, the manifest says {} of {}", path,
+             p.key, entry->end - entry->begin, entry->dtype, p.slice.elements() * dtype_size(t.dtype),
+             safetensors_dtype(t.dtype));
     }
 }
 
@@ -86,15 +97,15 @@ std::vector<Candidate> list_checkpoints(const std::string& folder) {
     c.pinned = path_exists(c.path + "/" + kPinFile);
     try {
       c.manifest = read_committed(c.path);
-      if (name != checkpoint_name(c.manifest.info.step)) c.note = fmt::format("the manifest says step {}", c.manifest.info.step);
+      if (name != checkpoint_name(c.manifest.info.step))
+        c.note = fmt::format("the manifest says step {}", c.manifest.info.step);
     } catch (const Error& e) {
       c.error = e.what();
     }
     found.push_back(std::move(c));
   }
-  std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
-    return order_step(a) > order_step(b);
-  });
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Candidate& a, const Candidate& b) { return order_step(a) > order_step(b); });
   return found;
 }
 

@@ -73,15 +73,20 @@ int64_t CheckpointWriter::staging_bytes(const std::vector<StateSlice>& slices) {
   return n;
 }
 
-CheckpointWriter::CheckpointWriter(CheckpointOptions options, const std::vector<StateSlice>& slices, Communicator& control,
-                                   Stream& stream)
-    : options_(std::move(options)), control_(control), stream_(stream), slices_(slices), shared_(std::make_unique<Shared>()) {
+CheckpointWriter::CheckpointWriter(CheckpointOptions options, const std::vector<StateSlice>& slices,
+                                   Communicator& control, Stream& stream)
+    : options_(std::move(options)),
+      control_(control),
+      stream_(stream),
+      slices_(slices),
+      shared_(std::make_unique<Shared>()) {
   // A shard beyond `ulimit -f` is then an error of write() and not the end of the process.
   signal(SIGXFSZ, SIG_IGN);
   char* at = static_cast<char*>(options_.staging);
   if (!at) {
     const int64_t bytes = staging_bytes(slices_);
-    own_staging_ = std::make_unique<char[]>(static_cast<size_t>(bytes));  // zeroed, so that its pages are there
+    own_staging_ =
+        std::make_unique<char[]>(static_cast<size_t>(bytes));  // zeroed, so that its pages are there
     at = own_staging_.get();
   }
   std::map<std::string, int> seen;
@@ -122,8 +127,9 @@ void CheckpointWriter::prepare() {
         for (auto& [name, t] : pieces_from_json(plans[r], fmt::format("the plan of rank {}", r), world)) {
           auto [it, fresh] = tensors_.emplace(name, t);
           if (fresh) continue;
-          LT_CHECK(it->second.dtype == t.dtype && it->second.shape == t.shape, "tensor \"{}\" is {} {} on rank {} and {} {} before",
-                   name, dtype_name(t.dtype), to_string(t.shape), r, dtype_name(it->second.dtype), to_string(it->second.shape));
+          LT_CHECK(it->second.dtype == t.dtype && it->second.shape == t.shape,
+                   "tensor \"{}\" is {} {} on rank {} and {} {} before", name, dtype_name(t.dtype),
+                   to_string(t.shape), r, dtype_name(it->second.dtype), to_string(it->second.shape));
           for (Piece& p : t.pieces) it->second.pieces.push_back(std::move(p));
         }
       const Manifest plan{{}, {}, tensors_};
@@ -133,14 +139,17 @@ void CheckpointWriter::prepare() {
       lock_ = std::make_unique<FolderLock>(options_.folder);
       const std::vector<std::string> swept = sweep_debris(options_.folder);
       for (const std::string& name : swept)
-        notes_.push_back(fmt::format("{}: removed {}, left by a save that did not finish", options_.folder, name));
+        notes_.push_back(
+            fmt::format("{}: removed {}, left by a save that did not finish", options_.folder, name));
       // Rotation needs room for those that stay and the one that is being written.
       int64_t count = options_.keep_latest > 0 ? std::max<int64_t>(options_.keep_latest, 2) + 1 : 1;
       if (options_.planned_saves >= 0) count = std::min(count, options_.planned_saves);
-      const int64_t have = free_bytes(options_.folder), old = options_.keep_latest > 0 ? folder_bytes(options_.folder) : 0;
+      const int64_t have = free_bytes(options_.folder),
+                    old = options_.keep_latest > 0 ? folder_bytes(options_.folder) : 0;
       if (const int64_t need = count * (total_bytes_ + kReserve); need > have + old)
         fail(ExitCode::storage,
-             "{}: {} checkpoints of {} need {}, and {} are free{}; free space there, lower checkpoint.keep_latest, or choose another "
+             "{}: {} checkpoints of {} need {}, and {} are free{}; free space there, lower "
+             "checkpoint.keep_latest, or choose another "
              "output_dir",
              options_.folder, count, bytes_text(total_bytes_), bytes_text(need), bytes_text(have),
              old > 0 ? fmt::format(" and {} are held by older checkpoints", bytes_text(old)) : "");
@@ -170,8 +179,9 @@ void CheckpointWriter::save(const CheckpointInfo& info, const std::vector<StateS
   }
   wait();
   if (waited)
-    report.notes.push_back(fmt::format("waited {:.2f} s for the save of step {}: saves take longer than checkpoint.save_interval",
-                                       since(start), waited_for));
+    report.notes.push_back(fmt::format(
+        "waited {:.2f} s for the save of step {}: saves take longer than checkpoint.save_interval",
+        since(start), waited_for));
   if (info.step == committed_step_) {
     report.ok = true;
     report.notes.push_back("this step is saved already");
@@ -180,11 +190,13 @@ void CheckpointWriter::save(const CheckpointInfo& info, const std::vector<StateS
     return;
   }
   LT_FAULT_POINT("checkpoint.snapshot");
-  LT_CHECK(slices.size() == slices_.size(), "a save of {} slices, {} are planned", slices.size(), slices_.size());
+  LT_CHECK(slices.size() == slices_.size(), "a save of {} slices, {} are planned", slices.size(),
+           slices_.size());
   for (size_t i = 0; i < slices.size(); ++i) {
     const StateSlice& s = slices[i];
     LT_CHECK(s.name == slices_[i].name && s.dtype == slices_[i].dtype && s.slice == slices_[i].slice,
-             "slice {} of a save is {} {}, planned is {} {}", i, s.name, to_string(s.slice), slices_[i].name, to_string(slices_[i].slice));
+             "slice {} of a save is {} {}, planned is {} {}", i, s.name, to_string(s.slice), slices_[i].name,
+             to_string(slices_[i].slice));
     std::memcpy(const_cast<void*>(slices_[i].data), s.data, static_cast<size_t>(slice_bytes(s)));
   }
   report.stall_seconds = since(start);
@@ -194,7 +206,8 @@ void CheckpointWriter::save(const CheckpointInfo& info, const std::vector<StateS
     shared_->running_step = info.step;
   }
   if (options_.async_save) {
-    thread_ = std::thread([this, info, report = std::move(report)]() mutable { write(std::move(info), std::move(report)); });
+    thread_ = std::thread(
+        [this, info, report = std::move(report)]() mutable { write(std::move(info), std::move(report)); });
   } else {
     write(info, std::move(report));
   }
@@ -234,8 +247,10 @@ void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& repor
     try {
       temporary = fmt::format("{}.tmp-{}", report.path, make_nonce());
       if (const int64_t have = free_bytes(options_.folder); have < total_bytes_ + kReserve)
-        fail(ExitCode::storage, "{}: a checkpoint of {} does not fit into the {} that are free; free space there, or lower "
-                                "checkpoint.keep_latest", options_.folder, bytes_text(total_bytes_), bytes_text(have));
+        fail(ExitCode::storage,
+             "{}: a checkpoint of {} does not fit into the {} that are free; free space there, or lower "
+             "checkpoint.keep_latest",
+             options_.folder, bytes_text(total_bytes_), bytes_text(have));
       make_folders(temporary);
       begin = ok_text(temporary);
     } catch (const Error& e) {
@@ -257,7 +272,8 @@ void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& repor
     std::vector<SafetensorsItem> items;
     for (size_t i = 0; i < slices_.size(); ++i) {
       const Slice& s = slices_[i].slice;
-      std::vector<int64_t> shape{s.elements()};  // a whole box keeps its shape, so that any reader sees matrices
+      std::vector<int64_t> shape{
+          s.elements()};  // a whole box keeps its shape, so that any reader sees matrices
       if (s.is_box()) shape.assign(s.extent.dims.begin(), s.extent.dims.begin() + s.extent.rank);
       items.push_back({keys_[i], slices_[i].dtype, shape, slices_[i].data});
     }
@@ -296,7 +312,8 @@ void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& repor
   // 4. Only now that a newer one is committed may older ones go.
   if (rank == 0 && report.ok) {
     try {
-      for (const std::string& name : rotate(options_.folder, options_.keep_latest)) report.notes.push_back("rotation removed " + name);
+      for (const std::string& name : rotate(options_.folder, options_.keep_latest))
+        report.notes.push_back("rotation removed " + name);
     } catch (const Error& e) {
       report.notes.push_back(std::string("rotation failed: ") + e.what());
     }
@@ -317,10 +334,14 @@ std::string CheckpointWriter::commit(const CheckpointInfo& info, const std::vect
       FileRecord f{shard_name(r, world), std::stoll(rest), rest_of(rest)};
       const int64_t bytes = file_size(temporary + "/" + f.name);
       if (bytes < 0)
-        fail(ExitCode::storage, "{}: rank {} has written {}, and rank 0 does not see it: output_dir must be on a file system that "
-                                "all hosts share", temporary, r, f.name);
+        fail(ExitCode::storage,
+             "{}: rank {} has written {}, and rank 0 does not see it: output_dir must be on a file system "
+             "that "
+             "all hosts share",
+             temporary, r, f.name);
       if (bytes != f.bytes)
-        fail(ExitCode::storage, "{}/{}: rank {} has written {} bytes, and rank 0 sees {}", temporary, f.name, r, f.bytes, bytes);
+        fail(ExitCode::storage, "{}/{}: rank {} has written {} bytes, and rank 0 sees {}", temporary, f.name,
+             r, f.bytes, bytes);
       m.files.push_back(std::move(f));
     }
     const std::string text = manifest_to_json(m);

@@ -1,8 +1,8 @@
-// Saves checkpoints in two phases: the state is copied into a staging buffer while the step waits, then written,
-// hashed, synced and committed by all ranks together on a background thread while training goes on.
+// Saves checkpoints in two phases: the state is copied into a staging buffer while the step waits, then
+// written, hashed, synced and committed by all ranks together on a background thread while training goes on.
 //
-// A checkpoint is written under step-....tmp-<nonce>; manifest and COMMIT come last; then the folder is renamed and its
-// parent synced. Whatever happens before the rename leaves debris that no resume looks at.
+// A checkpoint is written under step-....tmp-<nonce>; manifest and COMMIT come last; then the folder is
+// renamed and its parent synced. Whatever happens before the rename leaves debris that no resume looks at.
 #pragma once
 #include <memory>
 #include <string>
@@ -15,7 +15,8 @@
 
 namespace ltrain {
 
-/// A part of a logical tensor that this rank writes. Over all ranks the slices of a name make it up exactly once.
+/// A part of a logical tensor that this rank writes. Over all ranks the slices of a name make it up exactly
+/// once.
 struct StateSlice {
   std::string name;
   DType dtype = DType::f32;
@@ -24,11 +25,13 @@ struct StateSlice {
 };
 
 struct CheckpointOptions {
-  std::string folder;         ///< OUTPUT_DIR/checkpoints; shared by all hosts
-  int64_t keep_latest = 2;    ///< 0: all
+  std::string folder;       ///< OUTPUT_DIR/checkpoints; shared by all hosts
+  int64_t keep_latest = 2;  ///< 0: all
   bool async_save = true;
-  int64_t planned_saves = -1;  ///< saves that this run will make, when known: the space that is asked for at start
-  void* staging = nullptr;    ///< staging_bytes() bytes that outlive the writer; null: the writer allocates them
+  int64_t planned_saves =
+      -1;  ///< saves that this run will make, when known: the space that is asked for at start
+  void* staging =
+      nullptr;  ///< staging_bytes() bytes that outlive the writer; null: the writer allocates them
 };
 
 /// What became of a save; the same on every rank but for the seconds.
@@ -36,25 +39,28 @@ struct SaveReport {
   int64_t step = 0;
   std::string path;
   bool ok = false;
-  std::string error;            ///< when not ok: who, where, errno, and what would help
-  int64_t bytes = 0;            ///< of all ranks
-  double stall_seconds = 0;     ///< that the step waited: for the save before, and for the copy
-  double write_seconds = 0;     ///< in the background
+  std::string error;               ///< when not ok: who, where, errno, and what would help
+  int64_t bytes = 0;               ///< of all ranks
+  double stall_seconds = 0;        ///< that the step waited: for the save before, and for the copy
+  double write_seconds = 0;        ///< in the background
   std::vector<std::string> notes;  ///< "waited 1.2 s for the save of step 100", rotation
 };
 
 class CheckpointWriter {
  public:
-  /// Collective. `control` and `stream` are used by nobody else as long as the writer lives. Checks that the slices of
-  /// all ranks make up every tensor, takes the folder's lock, sweeps debris, and checks the free space; Error (storage)
-  /// on every rank when one of these fails. Slices of later saves are the same but for their pointers.
-  CheckpointWriter(CheckpointOptions options, const std::vector<StateSlice>& slices, Communicator& control, Stream& stream);
+  /// Collective. `control` and `stream` are used by nobody else as long as the writer lives. Checks that the
+  /// slices of all ranks make up every tensor, takes the folder's lock, sweeps debris, and checks the free
+  /// space; Error (storage) on every rank when one of these fails. Slices of later saves are the same but for
+  /// their pointers.
+  CheckpointWriter(CheckpointOptions options, const std::vector<StateSlice>& slices, Communicator& control,
+                   Stream& stream);
   ~CheckpointWriter();  ///< waits for the save in flight
 
   /// Bytes of host memory that a writer of these slices stages in.
   static int64_t staging_bytes(const std::vector<StateSlice>& slices);
 
-  /// Collective. A save in flight is waited for first. Never throws for what the storage does: see take_reports().
+  /// Collective. A save in flight is waited for first. Never throws for what the storage does: see
+  /// take_reports().
   void save(const CheckpointInfo& info, const std::vector<StateSlice>& slices);
   /// Until the save in flight is committed or has failed.
   void wait();
@@ -68,17 +74,17 @@ class CheckpointWriter {
   void prepare();
   void write(CheckpointInfo info, SaveReport report);
   void write_steps(const CheckpointInfo& info, SaveReport& report);
-  std::string commit(const CheckpointInfo& info, const std::vector<std::string>& entries, const std::string& temporary,
-                     SaveReport& report);
+  std::string commit(const CheckpointInfo& info, const std::vector<std::string>& entries,
+                     const std::string& temporary, SaveReport& report);
 
   CheckpointOptions options_;
   Communicator& control_;
   Stream& stream_;
   std::vector<StateSlice> slices_;  // data points into the staging buffer
   std::unique_ptr<char[]> own_staging_;
-  std::unique_ptr<FolderLock> lock_;              // rank 0
-  std::map<std::string, TensorParts> tensors_;    // rank 0: of all ranks
-  std::vector<std::string> keys_;                 // of slices_, in the shard
+  std::unique_ptr<FolderLock> lock_;            // rank 0
+  std::map<std::string, TensorParts> tensors_;  // rank 0: of all ranks
+  std::vector<std::string> keys_;               // of slices_, in the shard
   int64_t total_bytes_ = 0, shard_bytes_ = 0;
   int64_t committed_step_ = -1;
   std::vector<std::string> notes_;

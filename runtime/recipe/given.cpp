@@ -64,11 +64,14 @@ class Flattener {
     for (const Node::Entry& e : node.entries) entry(path, e.key, e.place, e.value);
   }
 
-  void entry(const std::string& section_path, const std::string& word, const Place& place, const Node& value) {
+  void entry(const std::string& section_path, const std::string& word, const Place& place,
+             const Node& value) {
     const std::string path = dotted(section_path, word);
     if (is_section(path)) {
       const auto [it, fresh] = sections_.emplace(path, place);
-      if (!fresh) return problems_.add(place, fmt::format("{}: section given twice, first at line {}", path, it->second.line));
+      if (!fresh)
+        return problems_.add(place,
+                             fmt::format("{}: section given twice, first at line {}", path, it->second.line));
       return section(path, value, place);
     }
     const Key* key = word.find('.') == std::string::npos || section_path.empty() ? find_key(path) : nullptr;
@@ -119,10 +122,11 @@ Node parse_value(const std::string& text, const Place& place, const Key* key) {
 }
 
 /// data.train.0.weight: entry `index` of the list that `key` has.
-bool set_list_item(const Key& key, const std::string& rest, const Node& value, Given& given, const Place& place,
-                   const std::string& name, Problems& problems) {
+bool set_list_item(const Key& key, const std::string& rest, const Node& value, Given& given,
+                   const Place& place, const std::string& name, Problems& problems) {
   const std::string index_text = rest.substr(0, rest.find('.'));
-  if (index_text.empty() || index_text.size() > 6 || index_text.find_first_not_of("0123456789") != std::string::npos)
+  if (index_text.empty() || index_text.size() > 6 ||
+      index_text.find_first_not_of("0123456789") != std::string::npos)
     return false;
   const size_t index = std::stoul(index_text);
   auto it = given.values.find(key.path);
@@ -171,22 +175,27 @@ void add_override(const std::string& argument, Given& given, Problems& problems)
     if (key) {
       removed = given.values.erase(key->path);
     } else if (is_section(path)) {
-      removed = std::erase_if(given.values, [&](const auto& v) { return v.first.compare(0, path.size() + 1, path + ".") == 0; });
+      removed = std::erase_if(
+          given.values, [&](const auto& v) { return v.first.compare(0, path.size() + 1, path + ".") == 0; });
     } else {
-      return problems.add(place, fmt::format("{}: {}", argument, unknown_key(but_last_part(path), last_part(path))));
+      return problems.add(place,
+                          fmt::format("{}: {}", argument, unknown_key(but_last_part(path), last_part(path))));
     }
-    if (removed == 0) problems.add(place, fmt::format("{}: is not set, so there is nothing to remove", argument));
+    if (removed == 0)
+      problems.add(place, fmt::format("{}: is not set, so there is nothing to remove", argument));
     return;
   }
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
-    return problems.add(place, fmt::format("{}: an override is key=value, --section.key=value or ~key", argument));
+    return problems.add(place,
+                        fmt::format("{}: an override is key=value, --section.key=value or ~key", argument));
   const std::string path = text.substr(0, equals);
   const Key* key = key_of(path);
   const Node value = parse_value(text.substr(equals + 1), place, key);
   std::map<std::string, GivenValue> found;
   if (key) {
-    if (key->path != path) given.notes.push_back(fmt::format("command line: `{}` is read as {}", path, key->path));
+    if (key->path != path)
+      given.notes.push_back(fmt::format("command line: `{}` is read as {}", path, key->path));
     found.emplace(key->path, GivenValue{value, place, path});
   } else if (is_section(path)) {
     Node map = value;
@@ -237,7 +246,8 @@ class Interpolation {
       out += text.substr(at, begin - at) + value_of(text.substr(begin + 2, end - begin - 2), path, place);
       at = end + 1;
       if (out.size() > kLongestText) {
-        problems_.add(place, fmt::format("{}: longer than {} bytes once `${{...}}` is replaced", path, kLongestText));
+        problems_.add(
+            place, fmt::format("{}: longer than {} bytes once `${{...}}` is replaced", path, kLongestText));
         return "";
       }
     }
@@ -252,7 +262,9 @@ class Interpolation {
     auto it = given_.values.find(key->path);
     if (it == given_.values.end()) {
       if (!key->implied.empty()) {
-        problems_.add(place, fmt::format("{}: `${{{}}}` is not given, and its default follows from other keys", path, name));
+        problems_.add(
+            place,
+            fmt::format("{}: `${{{}}}` is not given, and its default follows from other keys", path, name));
         return "";
       }
       static const Recipe defaults;

@@ -1,5 +1,5 @@
-// A Hugging Face config.json as model.* keys. Keys that change what is computed must have the value that this build
-// computes; keys that do not matter to training are dropped, and unknown ones are named in a note.
+// A Hugging Face config.json as model.* keys. Keys that change what is computed must have the value that this
+// build computes; keys that do not matter to training are dropped, and unknown ones are named in a note.
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -21,42 +21,79 @@ constexpr int kMaxDepth = 32;
 
 /// Do not matter to training from tokens.
 bool is_ignored(const std::string& k) {
-  static const std::set<std::string> names = {
-      "architectures", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id",
-      "torch_dtype", "dtype", "transformers_version", "use_cache", "_name_or_path", "name_or_path", "_commit_hash",
-      "task_specific_params", "gradient_checkpointing", "return_dict", "output_hidden_states", "output_attentions",
-      "id2label", "label2id", "pretraining_tp", "reorder_and_upcast_attn", "_attn_implementation", "n_ctx", "max_length",
-      "auto_map", "unsloth_version", "unsloth_fixed", "model_max_length", "tokenizer_class", "use_return_dict"};
+  static const std::set<std::string> names = {"architectures",
+                                              "bos_token_id",
+                                              "eos_token_id",
+                                              "pad_token_id",
+                                              "sep_token_id",
+                                              "decoder_start_token_id",
+                                              "torch_dtype",
+                                              "dtype",
+                                              "transformers_version",
+                                              "use_cache",
+                                              "_name_or_path",
+                                              "name_or_path",
+                                              "_commit_hash",
+                                              "task_specific_params",
+                                              "gradient_checkpointing",
+                                              "return_dict",
+                                              "output_hidden_states",
+                                              "output_attentions",
+                                              "id2label",
+                                              "label2id",
+                                              "pretraining_tp",
+                                              "reorder_and_upcast_attn",
+                                              "_attn_implementation",
+                                              "n_ctx",
+                                              "max_length",
+                                              "auto_map",
+                                              "unsloth_version",
+                                              "unsloth_fixed",
+                                              "model_max_length",
+                                              "tokenizer_class",
+                                              "use_return_dict"};
   return names.count(k) || k.compare(0, 8, "summary_") == 0;
 }
 
 /// The value that this build computes, by key; anything else is refused.
 const std::vector<std::pair<std::string, json>>& required_values(bool gpt2) {
   static const std::vector<std::pair<std::string, json>> for_gpt2 = {
-      {"activation_function", "gelu_new"}, {"scale_attn_weights", true}, {"scale_attn_by_inverse_layer_idx", false},
-      {"add_cross_attention", false}, {"is_encoder_decoder", false}};
+      {"activation_function", "gelu_new"},
+      {"scale_attn_weights", true},
+      {"scale_attn_by_inverse_layer_idx", false},
+      {"add_cross_attention", false},
+      {"is_encoder_decoder", false}};
   static const std::vector<std::pair<std::string, json>> for_llama = {
-      {"hidden_act", "silu"}, {"attention_bias", false}, {"mlp_bias", false}, {"is_encoder_decoder", false},
-      {"sliding_window", nullptr}, {"quantization_config", nullptr}, {"partial_rotary_factor", 1.0}};
+      {"hidden_act", "silu"},        {"attention_bias", false},   {"mlp_bias", false},
+      {"is_encoder_decoder", false}, {"sliding_window", nullptr}, {"quantization_config", nullptr},
+      {"partial_rotary_factor", 1.0}};
   return gpt2 ? for_gpt2 : for_llama;
 }
 
 /// What a missing key means to Hugging Face's own class.
 const std::vector<std::pair<const char*, const char*>>& class_defaults(bool gpt2) {
   static const std::vector<std::pair<const char*, const char*>> for_gpt2 = {
-      {"vocab_size", "50257"}, {"hidden_size", "768"}, {"num_hidden_layers", "12"}, {"num_attention_heads", "12"},
-      {"max_position_embeddings", "1024"}, {"rms_norm_eps", "1e-05"}, {"initializer_range", "0.02"},
-      {"embd_pdrop", "0.1"}, {"attn_pdrop", "0.1"}, {"resid_pdrop", "0.1"}};
+      {"vocab_size", "50257"},
+      {"hidden_size", "768"},
+      {"num_hidden_layers", "12"},
+      {"num_attention_heads", "12"},
+      {"max_position_embeddings", "1024"},
+      {"rms_norm_eps", "1e-05"},
+      {"initializer_range", "0.02"},
+      {"embd_pdrop", "0.1"},
+      {"attn_pdrop", "0.1"},
+      {"resid_pdrop", "0.1"}};
   static const std::vector<std::pair<const char*, const char*>> for_llama = {
-      {"vocab_size", "32000"}, {"hidden_size", "4096"}, {"intermediate_size", "11008"}, {"num_hidden_layers", "32"},
-      {"num_attention_heads", "32"}, {"max_position_embeddings", "2048"}, {"rms_norm_eps", "1e-06"},
-      {"initializer_range", "0.02"}, {"rope_theta", "10000.0"}};
+      {"vocab_size", "32000"},     {"hidden_size", "4096"},       {"intermediate_size", "11008"},
+      {"num_hidden_layers", "32"}, {"num_attention_heads", "32"}, {"max_position_embeddings", "2048"},
+      {"rms_norm_eps", "1e-06"},   {"initializer_range", "0.02"}, {"rope_theta", "10000.0"}};
   return gpt2 ? for_gpt2 : for_llama;
 }
 
 class ConfigReader {
  public:
-  ConfigReader(const std::string& path, Given& given, Problems& problems) : path_(path), given_(given), problems_(problems) {}
+  ConfigReader(const std::string& path, Given& given, Problems& problems)
+      : path_(path), given_(given), problems_(problems) {}
 
   void read(const json& root) {
     auto type = root.find("model_type");
@@ -97,11 +134,14 @@ class ConfigReader {
     set(row->path, key, value);
   }
 
-  /// Both generations: rope_scaling with rope_type or the older `type`; rope_parameters with rope_theta inside.
+  /// Both generations: rope_scaling with rope_type or the older `type`; rope_parameters with rope_theta
+  /// inside.
   void rope(const std::string& section, const json& value) {
     if (value.is_null()) return;
     if (!value.is_object()) return wrong(section, "is not an object");
-    const json* type = value.contains("rope_type") ? &value["rope_type"] : value.contains("type") ? &value["type"] : nullptr;
+    const json* type = value.contains("rope_type") ? &value["rope_type"]
+                       : value.contains("type")    ? &value["type"]
+                                                   : nullptr;
     for (const auto& [key, v] : value.items()) {
       const std::string name = section + "." + key;
       if (key == "type" && type != &v) {
@@ -125,8 +165,8 @@ class ConfigReader {
     node.quoted = value.is_string();
     if (auto mine = from_here_.find(path); mine != from_here_.end()) {
       if (mine->second.text != node.text)
-        wrong(written, fmt::format("= {}: {} of the same file says {}", show(node), given_.values[path].written_as,
-                                   mine->second.text));
+        wrong(written, fmt::format("= {}: {} of the same file says {}", show(node),
+                                   given_.values[path].written_as, mine->second.text));
       return;
     }
     if (auto it = given_.values.find(path); it != given_.values.end()) {
@@ -158,7 +198,8 @@ void add_hf_config(const std::string& path, const Place& from, Given& given, Pro
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
   if (text.size() > kMaxBytes || in.bad()) {
-    problems.add(from, fmt::format("model.from = {}: not a config.json: a folder, or more than {} bytes", path, kMaxBytes));
+    problems.add(from, fmt::format("model.from = {}: not a config.json: a folder, or more than {} bytes",
+                                   path, kMaxBytes));
     return;
   }
   bool too_deep = false, twice = false;
@@ -168,7 +209,8 @@ void add_hf_config(const std::string& path, const Place& from, Given& given, Pro
     too_deep = too_deep || depth > kMaxDepth;
     if (event == json::parse_event_t::object_start) keys.emplace_back();
     if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second && !twice) {
+    if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second &&
+        !twice) {
       twice = true;
       twice_key = parsed.get<std::string>();
     }

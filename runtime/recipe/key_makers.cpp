@@ -83,8 +83,9 @@ Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), std::str
         return fmt::format("source {} {}", i + 1, wrong);
       for (const DataSource& other : list)
         if (other.path == source.path)
-          return fmt::format("source {} has the path of an earlier one, {}; give it once, with the sum of the weights",
-                             i + 1, source.path);
+          return fmt::format(
+              "source {} has the path of an earlier one, {}; give it once, with the sum of the weights",
+              i + 1, source.path);
       list.push_back(std::move(source));
     }
     get(r) = std::move(list);
@@ -93,8 +94,8 @@ Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), std::str
   key.write = [get](const Key&, const Recipe& r, bool json) {
     std::string s;
     for (const DataSource& d : get(const_cast<Recipe&>(r)))
-      s += fmt::format("{}{{{}: {}, {}: {}}}", s.empty() ? "" : ", ", json ? "\"path\"" : "path", write_text(d.path, json),
-                       json ? "\"weight\"" : "weight", write_number(d.weight));
+      s += fmt::format("{}{{{}: {}, {}: {}}}", s.empty() ? "" : ", ", json ? "\"path\"" : "path",
+                       write_text(d.path, json), json ? "\"weight\"" : "weight", write_number(d.weight));
     return "[" + s + "]";
   };
   return key;
@@ -109,13 +110,15 @@ Key host_list(std::string path, std::vector<std::string>& (*get)(Recipe&), std::
     get(r).clear();
     if (node.kind == Node::scalar && node.text == "local") return "";
     if (node.kind == Node::list && !node.items.empty())
-      return "starting ranks on other hosts is not in this build, which supports local; under Slurm, torchrun or Open MPI "
+      return "starting ranks on other hosts is not in this build, which supports local; under Slurm, "
+             "torchrun or Open MPI "
              "`ltrain run` joins the ranks that they start, and this key stays local";
     return "must be local";
   };
   key.write = [get](const Key&, const Recipe& r, bool json) {
     std::string s;
-    for (const std::string& host : get(const_cast<Recipe&>(r))) s += (s.empty() ? "" : ", ") + write_text(host, json);
+    for (const std::string& host : get(const_cast<Recipe&>(r)))
+      s += (s.empty() ? "" : ", ") + write_text(host, json);
     return s.empty() ? write_text("local", json) : "[" + s + "]";
   };
   return key;

@@ -8,13 +8,17 @@
 #include "runtime/recipe/schema.h"
 
 /// Accessor of a member of Recipe, for the functions below.
-#define LT_MEMBER(member) [](Recipe& r) -> auto& { return r.member; }
+#define LT_MEMBER(member) \
+  [](Recipe & r) -> auto& { return r.member; }
 
 namespace ltrain::recipe {
 
-template <class T> struct is_optional : std::false_type {};
-template <class T> struct is_optional<std::optional<T>> : std::true_type {};
-template <class Get> using member_t = std::remove_reference_t<std::invoke_result_t<Get, Recipe&>>;
+template <class T>
+struct is_optional : std::false_type {};
+template <class T>
+struct is_optional<std::optional<T>> : std::true_type {};
+template <class Get>
+using member_t = std::remove_reference_t<std::invoke_result_t<Get, Recipe&>>;
 
 /// A row whose member is a T or an optional<T>; null is allowed for the latter.
 template <class T, class Get, class Read, class Write>
@@ -94,8 +98,8 @@ std::string read_choice(const Key& key, const Node& node, std::string& out);  //
 
 /// A member that is an enum; `values` in the order of the names.
 template <class Enum, class Get>
-Key choice(std::string path, Get get, std::vector<std::pair<std::string, Enum>> values, std::vector<std::string> unbuilt,
-           std::string help) {
+Key choice(std::string path, Get get, std::vector<std::pair<std::string, Enum>> values,
+           std::vector<std::string> unbuilt, std::string help) {
   Key key = scalar_key<Enum>(
       std::move(path), "choice", std::move(help), get,
       [values](const Key& k, const Node& node, Enum& v) {

@@ -51,8 +51,15 @@ std::string dump_yaml(const Recipe& r) {
   int depth = 0;
   const auto indent = [&] { return std::string(static_cast<size_t>(2 * depth), ' '); };
   walk(
-      r, "", [&](const std::string& name) { out += indent() + name + ":\n"; ++depth; }, [&] { --depth; },
-      [&](const Key& key, const std::string& leaf) { out += indent() + leaf + ": " + key.write(key, r, false) + "\n"; });
+      r, "",
+      [&](const std::string& name) {
+        out += indent() + name + ":\n";
+        ++depth;
+      },
+      [&] { --depth; },
+      [&](const Key& key, const std::string& leaf) {
+        out += indent() + leaf + ": " + key.write(key, r, false) + "\n";
+      });
   return out;
 }
 
@@ -64,9 +71,20 @@ std::string dump_json(const Recipe& r) {
     first = false;
   };
   walk(
-      r, "", [&](const std::string& name) { comma(); out += "\"" + name + "\":{"; first = true; },
-      [&] { out += "}"; first = false; },
-      [&](const Key& key, const std::string& leaf) { comma(); out += "\"" + leaf + "\":" + key.write(key, r, true); });
+      r, "",
+      [&](const std::string& name) {
+        comma();
+        out += "\"" + name + "\":{";
+        first = true;
+      },
+      [&] {
+        out += "}";
+        first = false;
+      },
+      [&](const Key& key, const std::string& leaf) {
+        comma();
+        out += "\"" + leaf + "\":" + key.write(key, r, true);
+      });
   return out + "}";
 }
 
@@ -83,10 +101,14 @@ std::vector<std::pair<std::string, std::string>> model_settings(const ModelConfi
 std::string recipe_reference_markdown() {
   std::string out =
       "# Recipe keys\n\n"
-      "Generated from the table that reads recipes (`scripts/update-recipe-docs.sh`). Every key has a default. Other\n"
-      "spellings are accepted in the key's section and at the top level, and reported. Values are YAML 1.2: `true` and\n"
-      "`false` are the only truth values, `1e-4` is a number, and a leading zero is refused. `${section.key}` stands for\n"
-      "another key's value. On the command line: `key=value`, `--section.key=value`, `~key` (back to the default),\n"
+      "Generated from the table that reads recipes (`scripts/update-recipe-docs.sh`). Every key has a "
+      "default. Other\n"
+      "spellings are accepted in the key's section and at the top level, and reported. Values are YAML 1.2: "
+      "`true` and\n"
+      "`false` are the only truth values, `1e-4` is a number, and a leading zero is refused. "
+      "`${section.key}` stands for\n"
+      "another key's value. On the command line: `key=value`, `--section.key=value`, `~key` (back to the "
+      "default),\n"
       "`data.train.0.weight=2`; lists replace.\n";
   for (const std::string& section : sections()) {
     std::string rows;
@@ -100,12 +122,14 @@ std::string recipe_reference_markdown() {
         about += ".";
       }
       if (key.built_most)
-        about += fmt::format(" This build: {}.", key.type == "integer" ? fmt::format("at most {}", *key.built_most) : "false");
+        about += fmt::format(" This build: {}.",
+                             key.type == "integer" ? fmt::format("at most {}", *key.built_most) : "false");
       if (key.applies) about += " Only with " + key.applies_when + ".";
       const std::string allowed = key.allowed();
       rows += fmt::format("| `{}` | {} | {} | {}{} |\n", key.leaf(),
-                          escape_cell(key.type + (allowed.empty() ? "" : ": " + allowed)), escape_cell(key.default_text()),
-                          escape_cell(about), key.aliases.empty() ? "" : " Also " + aliases_of(key) + ".");
+                          escape_cell(key.type + (allowed.empty() ? "" : ": " + allowed)),
+                          escape_cell(key.default_text()), escape_cell(about),
+                          key.aliases.empty() ? "" : " Also " + aliases_of(key) + ".");
     }
     if (rows.empty()) continue;
     out += fmt::format("\n## {}\n\n{}\n\n| key | value | default | |\n|---|---|---|---|\n{}",
@@ -120,7 +144,8 @@ std::string recipe_reference_text() {
     bool any = false;
     for (const Key& key : schema()) {
       if (key.section() != section || key.type == "not in this build") continue;
-      if (!any) out += fmt::format("\n{}: {}\n", section.empty() ? "Top level" : section, section_help(section));
+      if (!any)
+        out += fmt::format("\n{}: {}\n", section.empty() ? "Top level" : section, section_help(section));
       any = true;
       const std::string allowed = key.allowed();
       out += fmt::format("  {:<32} {}\n  {:<32} {} [default: {}]\n", key.path, key.help, "",
@@ -136,14 +161,15 @@ std::string recipe_reference_json() {
     const Key& key = schema()[i];
     const auto list = [](const std::vector<std::string>& words) {
       std::string s;
-      for (const std::string& w : words) s += (s.empty() ? "" : ",") + write_text(w, true);
-      return "[" + s + "]";
+      for (const std::string& w : words) s += fmt::format("{}{}", s.empty() ? "" : ",", write_text(w, true));
+      return fmt::format("[{}]", s);
     };
-    out += fmt::format("{}{{\"path\":{},\"type\":{},\"default\":{},\"allowed\":{},\"help\":{},\"aliases\":{},\"choices\":{},"
-                       "\"not_in_this_build\":{}}}",
-                       i ? "," : "", write_text(key.path, true), write_text(key.type, true), write_text(key.default_text(), true),
-                       write_text(key.allowed(), true), write_text(key.help, true), list(key.aliases), list(key.choices),
-                       list(key.unbuilt));
+    out += fmt::format(
+        "{}{{\"path\":{},\"type\":{},\"default\":{},\"allowed\":{},\"help\":{},\"aliases\":{},\"choices\":{},"
+        "\"not_in_this_build\":{}}}",
+        i ? "," : "", write_text(key.path, true), write_text(key.type, true),
+        write_text(key.default_text(), true), write_text(key.allowed(), true), write_text(key.help, true),
+        list(key.aliases), list(key.choices), list(key.unbuilt));
   }
   return out + "]}";
 }

@@ -26,7 +26,8 @@ int edit_distance(const std::string& a, const std::string& b) {
   for (size_t i = 1; i <= n; ++i)
     for (size_t j = 1; j <= m; ++j) {
       d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
     }
   return d[n][m];
 }
@@ -52,7 +53,8 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
   if (word.empty() || word.size() > 64) return "";
   const std::string w = folded(word);
   std::string best;
-  int best_distance = 1 + std::max<int>(1, static_cast<int>(w.size()) / 3);  // a third of the letters may be wrong
+  int best_distance =
+      1 + std::max<int>(1, static_cast<int>(w.size()) / 3);  // a third of the letters may be wrong
   for (const std::string& candidate : candidates) {
     const int d = edit_distance(w, folded(candidate));
     if (d < best_distance) {
@@ -62,7 +64,8 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
   }
   if (best.empty() && w.size() >= 3)  // the beginning of a name
     for (const std::string& candidate : candidates)
-      if (folded(candidate).compare(0, w.size(), w) == 0 && (best.empty() || candidate.size() < best.size())) best = candidate;
+      if (folded(candidate).compare(0, w.size(), w) == 0 && (best.empty() || candidate.size() < best.size()))
+        best = candidate;
   return best;
 }
 

@@ -26,13 +26,15 @@ const RecipeOrigins& origins_of(const Recipe& r) {
 
 }  // namespace
 
-Recipe parse_recipe(std::string_view text, const std::string& name, const std::vector<std::string>& overrides) {
+Recipe parse_recipe(std::string_view text, const std::string& name,
+                    const std::vector<std::string>& overrides) {
   Given given;
   Problems problems;
   add_document(parse_yaml(text, name), given, problems);
   for (const std::string& argument : overrides) add_override(argument, given, problems);
   interpolate(given, problems);
-  if (auto it = given.values.find("model.from"); it != given.values.end() && it->second.value.kind == Node::scalar)
+  if (auto it = given.values.find("model.from");
+      it != given.values.end() && it->second.value.kind == Node::scalar)
     add_hf_config(it->second.value.text, it->second.place, given, problems);
 
   Recipe r;
@@ -93,8 +95,11 @@ void check_data_files(const Recipe& r) {
   const RecipeOrigins& o = origins_of(r);
   Problems problems;
   if (r.data.train.empty())
-    problems.add(o.place("data.train"), fmt::format("data.train = []{}: a run needs token files; give data.train: [{{path: PREFIX}}], "
-                                                    "made by `ltrain data build`", o.has("data.train") ? "" : " (default)"));
+    problems.add(
+        o.place("data.train"),
+        fmt::format("data.train = []{}: a run needs token files; give data.train: [{{path: PREFIX}}], "
+                    "made by `ltrain data build`",
+                    o.has("data.train") ? "" : " (default)"));
   const auto check = [&](const std::string& key, const std::vector<DataSource>& sources) {
     for (const DataSource& source : sources)
       for (const char* suffix : {".bin", ".idx"})
@@ -102,9 +107,11 @@ void check_data_files(const Recipe& r) {
           const std::string& p = source.path;
           const bool whole_name = p.size() > 4 && (p.ends_with(".bin") || p.ends_with(".idx"));
           const std::string why = std::strerror(errno);
-          problems.add(o.place(key), fmt::format("{}: {}: {}; {}", key, file, why,
-                                                 whole_name ? fmt::format("the path is the common prefix, {}", p.substr(0, p.size() - 4))
-                                                            : std::string("make it with `ltrain data build`")));
+          problems.add(o.place(key),
+                       fmt::format("{}: {}: {}; {}", key, file, why,
+                                   whole_name ? fmt::format("the path is the common prefix, {}",
+                                                            p.substr(0, p.size() - 4))
+                                              : std::string("make it with `ltrain data build`")));
           break;
         }
   };
@@ -134,11 +141,16 @@ std::string_view to_string(Precision v) {
 }
 std::string_view to_string(LrDecayStyle v) {
   switch (v) {
-    case LrDecayStyle::constant: return "constant";
-    case LrDecayStyle::linear: return "linear";
-    case LrDecayStyle::cosine: return "cosine";
-    case LrDecayStyle::inverse_square_root: return "inverse-square-root";
-    case LrDecayStyle::wsd: return "WSD";
+    case LrDecayStyle::constant:
+      return "constant";
+    case LrDecayStyle::linear:
+      return "linear";
+    case LrDecayStyle::cosine:
+      return "cosine";
+    case LrDecayStyle::inverse_square_root:
+      return "inverse-square-root";
+    case LrDecayStyle::wsd:
+      return "WSD";
   }
   return "?";
 }

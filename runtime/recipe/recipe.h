@@ -141,21 +141,23 @@ struct Recipe {
 };
 
 /// Reads and checks a recipe; everything that does not depend on the number of ranks is checked here.
-/// Overrides: "key=value", "--section.key=value", "~key" (back to the default). Throws Error (usage) with every
-/// problem found, one a line: place, key, value, rule, and what would work.
+/// Overrides: "key=value", "--section.key=value", "~key" (back to the default). Throws Error (usage) with
+/// every problem found, one a line: place, key, value, rule, and what would work.
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
 /// The same from text; `name` stands for the file in messages.
-Recipe parse_recipe(std::string_view text, const std::string& name, const std::vector<std::string>& overrides = {});
+Recipe parse_recipe(std::string_view text, const std::string& name,
+                    const std::vector<std::string>& overrides = {});
 
 /// The rules that need the number of ranks. Throws as load_recipe does.
 void validate(const Recipe& recipe, int world_size);
 /// validate, then parallel.data filled in.
 Recipe resolve(const Recipe& recipe, int world_size);
-/// The model can embed every token: `needed` is one more than the largest token id of `what` ("data/train", "the gpt2
-/// tokenizer"). Throws Error (usage).
+/// The model can embed every token: `needed` is one more than the largest token id of `what` ("data/train",
+/// "the gpt2 tokenizer"). Throws Error (usage).
 void check_vocabulary(const Recipe& recipe, const std::string& what, int64_t needed);
 
-/// data.train is given, and every source has its PREFIX.bin and PREFIX.idx. For commands that train. Throws Error (usage).
+/// data.train is given, and every source has its PREFIX.bin and PREFIX.idx. For commands that train. Throws
+/// Error (usage).
 void check_data_files(const Recipe& recipe);
 
 std::string dump_yaml(const Recipe& recipe);  ///< every value; parse_recipe reads it back to the same recipe
@@ -168,8 +170,9 @@ std::string recipe_reference_text();      ///< for --help-recipe
 std::string recipe_reference_json();
 
 // Derived values. `recipe` is resolved: parallel.data is a number.
-int64_t ranks(const Recipe& recipe);                  ///< product of the axes
-int64_t micro_batches_per_step(const Recipe& recipe);  ///< gradient accumulation steps of each data-parallel rank
+int64_t ranks(const Recipe& recipe);  ///< product of the axes
+int64_t micro_batches_per_step(
+    const Recipe& recipe);  ///< gradient accumulation steps of each data-parallel rank
 int64_t tokens_per_step(const Recipe& recipe);
 int64_t tokenizer_vocab_size(TokenizerKind kind);  ///< token ids are 0 .. this - 1
 

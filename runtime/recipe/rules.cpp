@@ -45,9 +45,11 @@ class Rules {
     LT_CHECK(key, "no row for {}", path);
     Place place = o_.place(path);
     for (const std::string& other : others)
-      if (const Place at = o_.place(other); given(other) && (at.source != o_.source || (place.line == 0 && place.source == o_.source)))
+      if (const Place at = o_.place(other);
+          given(other) && (at.source != o_.source || (place.line == 0 && place.source == o_.source)))
         place = at;  // the command line breaks what the file had whole
-    p_.add(place, fmt::format("{} = {}{}: {}", path, key->write(*key, r_, false), given(path) ? "" : " (default)", text));
+    p_.add(place, fmt::format("{} = {}{}: {}", path, key->write(*key, r_, false),
+                              given(path) ? "" : " (default)", text));
   }
 
   void model() {
@@ -55,75 +57,100 @@ class Rules {
     const std::string heads = "model.num_attention_heads", hidden = "model.hidden_size";
     if (!given("model.head_dim")) {
       if (m.hidden_size % m.num_attention_heads != 0)
-        broken(heads, fmt::format("must divide {} ({}), or model.head_dim must be given{}", hidden, m.hidden_size,
-                                  nearest(m.num_attention_heads, 1, m.hidden_size, [&](int64_t n) { return m.hidden_size % n == 0; })),
+        broken(heads,
+               fmt::format("must divide {} ({}), or model.head_dim must be given{}", hidden, m.hidden_size,
+                           nearest(m.num_attention_heads, 1, m.hidden_size,
+                                   [&](int64_t n) { return m.hidden_size % n == 0; })),
                {hidden});
     } else if (m.architecture == "gpt2" && m.head_dim * m.num_attention_heads != m.hidden_size) {
-      broken("model.head_dim", fmt::format("gpt2 needs {} / {} = {} / {}; remove the key", hidden, heads, m.hidden_size,
-                                           m.num_attention_heads));
+      broken("model.head_dim", fmt::format("gpt2 needs {} / {} = {} / {}; remove the key", hidden, heads,
+                                           m.hidden_size, m.num_attention_heads));
     }
     if (m.architecture == "gpt2" && m.num_key_value_heads != m.num_attention_heads)
-      broken("model.num_key_value_heads", fmt::format("gpt2 has one for each query head: {}; remove the key, or use "
-                                                      "model.architecture: llama", m.num_attention_heads));
+      broken("model.num_key_value_heads",
+             fmt::format("gpt2 has one for each query head: {}; remove the key, or use "
+                         "model.architecture: llama",
+                         m.num_attention_heads));
     else if (m.num_attention_heads % m.num_key_value_heads != 0)
       broken("model.num_key_value_heads",
              fmt::format("must divide {} ({}){}", heads, m.num_attention_heads,
                          nearest(m.num_key_value_heads, 1, m.num_attention_heads,
-                                 [&](int64_t n) { return m.num_attention_heads % n == 0; })), {heads});
+                                 [&](int64_t n) { return m.num_attention_heads % n == 0; })),
+             {heads});
     const bool head_is_whole = given("model.head_dim") || m.hidden_size % m.num_attention_heads == 0;
     if (m.architecture == "llama" && head_is_whole && m.head_dim % 2 != 0)
-      broken("model.head_dim", fmt::format("must be even, since rotary embeddings turn pairs; nearest valid value: {}{}",
-                                           m.head_dim > 1 ? fmt::format("{} or ", m.head_dim - 1) : "", m.head_dim + 1),
+      broken("model.head_dim",
+             fmt::format("must be even, since rotary embeddings turn pairs; nearest valid value: {}{}",
+                         m.head_dim > 1 ? fmt::format("{} or ", m.head_dim - 1) : "", m.head_dim + 1),
              {heads, hidden});
     if (m.architecture == "llama") rope_scaling();
     if (r_.data.seq_length > m.max_position_embeddings)
-      broken("data.seq_length", fmt::format("must be at most model.max_position_embeddings; nearest valid value: {}",
-                                            m.max_position_embeddings), {"model.max_position_embeddings"});
+      broken("data.seq_length",
+             fmt::format("must be at most model.max_position_embeddings; nearest valid value: {}",
+                         m.max_position_embeddings),
+             {"model.max_position_embeddings"});
     const int64_t ids = tokenizer_vocab_size(r_.data.tokenizer.kind);
     if (m.vocab_size < ids)
-      broken("model.vocab_size", fmt::format("the {} tokenizer has {} ids; nearest valid value: {}",
-                                             to_string(r_.data.tokenizer.kind), ids, ids), {"data.tokenizer.kind"});
+      broken("model.vocab_size",
+             fmt::format("the {} tokenizer has {} ids; nearest valid value: {}",
+                         to_string(r_.data.tokenizer.kind), ids, ids),
+             {"data.tokenizer.kind"});
   }
 
   void rope_scaling() {
     const RopeScaling& s = r_.model.rope_scaling;
     const std::string type = "model.rope_scaling.rope_type", factor = "model.rope_scaling.factor";
     if (given(type) && o_.rope_type == "llama3" && !given(factor))
-      p_.add(o_.place(type), type + " = llama3: needs model.rope_scaling.factor; Llama 3.1 has 8.0, 3.2 has 32.0");
+      p_.add(o_.place(type),
+             type + " = llama3: needs model.rope_scaling.factor; Llama 3.1 has 8.0, 3.2 has 32.0");
     if (given(type) && o_.rope_type == "default" && s.factor != 1.0)
       broken(factor, "needs model.rope_scaling.rope_type: llama3, and it is default");
     if (s.low_freq_factor >= s.high_freq_factor)
-      broken("model.rope_scaling.low_freq_factor", fmt::format("must be below model.rope_scaling.high_freq_factor ({})",
-                                                               write_number(s.high_freq_factor)),
+      broken("model.rope_scaling.low_freq_factor",
+             fmt::format("must be below model.rope_scaling.high_freq_factor ({})",
+                         write_number(s.high_freq_factor)),
              {"model.rope_scaling.high_freq_factor"});
   }
 
   void training() {
     const Train& t = r_.train;
     if (t.train_tokens && given("train.train_steps")) {
-      const int64_t step = tokens_per_step(r_), steps = *t.train_tokens / step + (*t.train_tokens % step != 0);
+      const int64_t step = tokens_per_step(r_),
+                    steps = *t.train_tokens / step + (*t.train_tokens % step != 0);
       if (steps != t.train_steps)
-        broken("train.train_tokens", fmt::format("makes {} steps of {} tokens, and train.train_steps says {}; give one of "
-                                                 "the two", steps, step, t.train_steps), {"train.train_steps"});
+        broken("train.train_tokens",
+               fmt::format("makes {} steps of {} tokens, and train.train_steps says {}; give one of "
+                           "the two",
+                           steps, step, t.train_steps),
+               {"train.train_steps"});
     }
     if (given("train.eval_interval") && t.eval_interval > 0 && r_.data.eval.empty())
       broken("train.eval_interval", "there is nothing to evaluate on; give data.eval, or remove the key");
     const Schedule& s = r_.schedule;
     if (s.lr_warmup_steps > s.lr_decay_steps)
-      broken("schedule.lr_warmup_steps", fmt::format("must be at most schedule.lr_decay_steps; nearest valid value: {}",
-                                                     s.lr_decay_steps), {"schedule.lr_decay_steps", "train.train_steps"});
-    else if (s.lr_decay_style == LrDecayStyle::wsd && s.lr_wsd_decay_steps > s.lr_decay_steps - s.lr_warmup_steps)
-      broken("schedule.lr_wsd_decay_steps",
-             fmt::format("must be at most schedule.lr_decay_steps - schedule.lr_warmup_steps; nearest valid value: {}",
-                         s.lr_decay_steps - s.lr_warmup_steps), {"schedule.lr_decay_steps"});
+      broken(
+          "schedule.lr_warmup_steps",
+          fmt::format("must be at most schedule.lr_decay_steps; nearest valid value: {}", s.lr_decay_steps),
+          {"schedule.lr_decay_steps", "train.train_steps"});
+    else if (s.lr_decay_style == LrDecayStyle::wsd &&
+             s.lr_wsd_decay_steps > s.lr_decay_steps - s.lr_warmup_steps)
+      broken(
+          "schedule.lr_wsd_decay_steps",
+          fmt::format(
+              "must be at most schedule.lr_decay_steps - schedule.lr_warmup_steps; nearest valid value: {}",
+              s.lr_decay_steps - s.lr_warmup_steps),
+          {"schedule.lr_decay_steps"});
     if (r_.optimizer.min_lr > r_.optimizer.lr)
-      broken("optimizer.min_lr", fmt::format("must be at most optimizer.lr; nearest valid value: {}",
-                                             write_number(r_.optimizer.lr)), {"optimizer.lr"});
+      broken(
+          "optimizer.min_lr",
+          fmt::format("must be at most optimizer.lr; nearest valid value: {}", write_number(r_.optimizer.lr)),
+          {"optimizer.lr"});
   }
 
   void run() {
     for (char c : r_.name)
-      if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-')) {
+      if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+            c == '_' || c == '-')) {
         broken("name", "may have letters, digits, `.`, `_` and `-` only");
         break;
       }
@@ -131,9 +158,12 @@ class Rules {
     if (tokenizer.kind == TokenizerKind::gpt2 && !tokenizer.path)
       broken("data.tokenizer.kind", "needs data.tokenizer.path, the file of byte-pair ranks");
     if (r_.checkpoint.keep_latest == 1)
-      broken("checkpoint.keep_latest", "must be at least 2, since the newest may turn out bad; nearest valid value: 2 (0 keeps all)");
+      broken("checkpoint.keep_latest",
+             "must be at least 2, since the newest may turn out bad; nearest valid value: 2 (0 keeps all)");
     if (r_.parallel.data == 0)
-      broken("parallel.data", "must be at least 1, or -1 for the ranks that the other axes leave; nearest valid value: -1 or 1");
+      broken(
+          "parallel.data",
+          "must be at least 1, or -1 for the ranks that the other axes leave; nearest valid value: -1 or 1");
     if (r_.offload.optimizer_fraction != 1.0 && r_.offload.optimizer_device == "none")
       broken("offload.optimizer.fraction", "nothing is offloaded with device: none; remove the key");
   }
@@ -145,7 +175,8 @@ class Rules {
       if (key.strict)
         broken(key.path, fmt::format("has a meaning only with {}; remove the key", key.applies_when));
       else
-        notes.push_back(fmt::format("{}: {} has no effect without {}", o_.place(key.path).text(), key.path, key.applies_when));
+        notes.push_back(fmt::format("{}: {} has no effect without {}", o_.place(key.path).text(), key.path,
+                                    key.applies_when));
     }
   }
 
@@ -153,9 +184,11 @@ class Rules {
     const Train& t = r_.train;
     const int64_t unit = t.micro_batch_size * data;
     if (t.global_batch_size % unit == 0) return;
-    const std::string what = data > 1 ? fmt::format("train.micro_batch_size * data-parallel ranks ({} * {})", t.micro_batch_size, data)
+    const std::string what = data > 1 ? fmt::format("train.micro_batch_size * data-parallel ranks ({} * {})",
+                                                    t.micro_batch_size, data)
                                       : fmt::format("train.micro_batch_size ({})", t.micro_batch_size);
-    broken("train.global_batch_size", fmt::format("must be a multiple of {}{}", what, nearest_multiple(t.global_batch_size, unit)),
+    broken("train.global_batch_size",
+           fmt::format("must be a multiple of {}{}", what, nearest_multiple(t.global_batch_size, unit)),
            {"train.micro_batch_size", "parallel.data"});
   }
 
@@ -164,16 +197,18 @@ class Rules {
     const int64_t others = p.tensor * p.pipeline * p.context * p.expert;
     if (p.data < 0) {
       if (world % others != 0)
-        return broken("parallel.data", fmt::format("{} ranks are not a multiple of tensor * pipeline * context * expert = {}; "
-                                                   "start {} or {}", world, others, world / others * others,
-                                                   (world / others + 1) * others));
+        return broken("parallel.data",
+                      fmt::format("{} ranks are not a multiple of tensor * pipeline * context * expert = {}; "
+                                  "start {} or {}",
+                                  world, others, world / others * others, (world / others + 1) * others));
     } else if (p.data * others != world) {
-      return broken("parallel.data", fmt::format("the axes make {} ranks, and there are {}; nearest valid value: {}", p.data * others,
-                                                 world, world % others == 0 ? std::to_string(world / others) : "-1"));
+      return broken(
+          "parallel.data",
+          fmt::format("the axes make {} ranks, and there are {}; nearest valid value: {}", p.data * others,
+                      world, world % others == 0 ? std::to_string(world / others) : "-1"));
     }
     batch(world / others);
   }
-
 
  private:
   const Recipe& r_;
@@ -183,7 +218,8 @@ class Rules {
 
 }  // namespace
 
-void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& problems, std::vector<std::string>& notes) {
+void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& problems,
+                 std::vector<std::string>& notes) {
   Rules rules(recipe, origins, problems);
   rules.run();
   rules.model();
@@ -192,7 +228,8 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   rules.ineffective(notes);
 }
 
-void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t world_size, Problems& problems) {
+void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t world_size,
+                  Problems& problems) {
   LT_CHECK(world_size >= 1, "a world of {} ranks", world_size);
   Rules(recipe, origins, problems).layout(world_size);
 }

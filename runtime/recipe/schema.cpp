@@ -31,14 +31,18 @@ void add_run_keys(std::vector<Key>& t) {
   t.push_back(text("name", LT_MEMBER(name), "Name of the run: letters, digits, `.`, `_` and `-`."));
   t.push_back(text("output_dir", LT_MEMBER(output_dir), "Folder for everything that the run writes.")
                   .derived("runs/NAME", [](Recipe& r) { r.output_dir = "runs/" + r.name; }));
-  t.push_back(integer("seed", LT_MEMBER(seed), "Keys initial values, dropout and the order of the data.").at_least(0));
-  t.push_back(choice<DeviceChoice>("device", LT_MEMBER(device), {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}},
-                                   {"cuda", "gpu"}, "Where the step runs. auto: the best device that this build has."));
-  t.push_back(choice<Precision>("precision", LT_MEMBER(precision),
-                                {{"fp32", Precision::fp32}, {"bf16", Precision::bf16}, {"fp64", Precision::fp64}},
-                                {"tf32", "fp16", "fp8", "no"},
-                                "What the step computes in. bf16 keeps fp32 master weights and moments; fp64 is for parity tests.")
-                  .alias({"mixed_precision"}));
+  t.push_back(integer("seed", LT_MEMBER(seed), "Keys initial values, dropout and the order of the data.")
+                  .at_least(0));
+  t.push_back(choice<DeviceChoice>(
+      "device", LT_MEMBER(device), {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}},
+      {"cuda", "gpu"}, "Where the step runs. auto: the best device that this build has."));
+  t.push_back(
+      choice<Precision>(
+          "precision", LT_MEMBER(precision),
+          {{"fp32", Precision::fp32}, {"bf16", Precision::bf16}, {"fp64", Precision::fp64}},
+          {"tf32", "fp16", "fp8", "no"},
+          "What the step computes in. bf16 keeps fp32 master weights and moments; fp64 is for parity tests.")
+          .alias({"mixed_precision"}));
 }
 
 void add_model_keys(std::vector<Key>& t) {
@@ -53,40 +57,56 @@ void add_model_keys(std::vector<Key>& t) {
   };
   from.write = [](const Key&, const Recipe&, bool) { return std::string("null"); };
   t.push_back(std::move(from));
-  t.push_back(name_choice("model.architecture", LT_MEMBER(model.architecture), {"gpt2", "llama"},
-                          {"mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v3", "gpt_oss"},
-                          "gpt2: learned positions, LayerNorm, biases, GELU. llama: RoPE, RMSNorm, grouped queries, SwiGLU.")
-                  .alias({"model_type"}));
+  t.push_back(
+      name_choice(
+          "model.architecture", LT_MEMBER(model.architecture), {"gpt2", "llama"},
+          {"mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v3",
+           "gpt_oss"},
+          "gpt2: learned positions, LayerNorm, biases, GELU. llama: RoPE, RMSNorm, grouped queries, SwiGLU.")
+          .alias({"model_type"}));
   t.push_back(integer("model.vocab_size", LT_MEMBER(model.vocab_size), "Rows of the embedding.")
                   .between(1, kMaxIds)
                   .derived("the tokenizer's: byte 257, gpt2 50257", [](Recipe& r) {
                     r.model.vocab_size = tokenizer_vocab_size(r.data.tokenizer.kind);
                   }));
   t.push_back(integer("model.hidden_size", LT_MEMBER(model.hidden_size), "Width of the residual stream.")
-                  .between(1, kMaxDim).alias({"n_embd"}));
+                  .between(1, kMaxDim)
+                  .alias({"n_embd"}));
   t.push_back(integer("model.num_hidden_layers", LT_MEMBER(model.num_hidden_layers), "Transformer blocks.")
-                  .between(1, 10000).alias({"num_layers", "n_layer"}));
+                  .between(1, 10000)
+                  .alias({"num_layers", "n_layer"}));
   t.push_back(integer("model.num_attention_heads", LT_MEMBER(model.num_attention_heads), "Query heads.")
-                  .between(1, 65536).alias({"n_head"}));
-  t.push_back(integer("model.num_key_value_heads", LT_MEMBER(model.num_key_value_heads), "Key and value heads.")
-                  .between(1, 65536).alias({"num_query_groups"})
-                  .derived("num_attention_heads", [](Recipe& r) { r.model.num_key_value_heads = r.model.num_attention_heads; }));
+                  .between(1, 65536)
+                  .alias({"n_head"}));
+  t.push_back(
+      integer("model.num_key_value_heads", LT_MEMBER(model.num_key_value_heads), "Key and value heads.")
+          .between(1, 65536)
+          .alias({"num_query_groups"})
+          .derived("num_attention_heads",
+                   [](Recipe& r) { r.model.num_key_value_heads = r.model.num_attention_heads; }));
   t.push_back(integer("model.head_dim", LT_MEMBER(model.head_dim), "Width of a head.")
-                  .between(1, 65536).alias({"kv_channels"})
+                  .between(1, 65536)
+                  .alias({"kv_channels"})
                   .derived("hidden_size / num_attention_heads", [](Recipe& r) {
                     r.model.head_dim = r.model.hidden_size / r.model.num_attention_heads;
                   }));
   t.push_back(integer("model.intermediate_size", LT_MEMBER(model.intermediate_size), "Width of the MLP.")
-                  .between(1, 4 * kMaxDim).alias({"ffn_hidden_size", "n_inner"})
-                  .derived("gpt2: 4 hidden_size; llama: 8/3 hidden_size rounded up to a multiple of 256", [](Recipe& r) {
-                    const int64_t h = r.model.hidden_size;
-                    r.model.intermediate_size = is_gpt2(r) ? 4 * h : ((8 * h + 2) / 3 + 255) / 256 * 256;
-                  }));
+                  .between(1, 4 * kMaxDim)
+                  .alias({"ffn_hidden_size", "n_inner"})
+                  .derived("gpt2: 4 hidden_size; llama: 8/3 hidden_size rounded up to a multiple of 256",
+                           [](Recipe& r) {
+                             const int64_t h = r.model.hidden_size;
+                             r.model.intermediate_size =
+                                 is_gpt2(r) ? 4 * h : ((8 * h + 2) / 3 + 255) / 256 * 256;
+                           }));
   t.push_back(integer("model.max_position_embeddings", LT_MEMBER(model.max_position_embeddings),
                       "Longest sequence; gpt2: rows of the position embedding.")
-                  .between(1, kMaxIds).alias({"n_positions"}));
-  t.push_back(llama_only(number("model.rope_theta", LT_MEMBER(model.rope_theta), "Base of the rotary angles (llama).")
-                  .at_least(1).alias({"rotary_base"})));
+                  .between(1, kMaxIds)
+                  .alias({"n_positions"}));
+  t.push_back(
+      llama_only(number("model.rope_theta", LT_MEMBER(model.rope_theta), "Base of the rotary angles (llama).")
+                     .at_least(1)
+                     .alias({"rotary_base"})));
   Key rope_type;
   rope_type.path = "model.rope_scaling.rope_type";
   rope_type.type = "choice";
@@ -102,182 +122,269 @@ void add_model_keys(std::vector<Key>& t) {
     return write_text(r.model.rope_scaling.factor == 1.0 ? "default" : "llama3", json);
   };
   t.push_back(llama_only(std::move(rope_type)));
-  t.push_back(llama_only(number("model.rope_scaling.factor", LT_MEMBER(model.rope_scaling.factor), "1: no scaling.").at_least(1)));
-  t.push_back(llama_only(number("model.rope_scaling.low_freq_factor", LT_MEMBER(model.rope_scaling.low_freq_factor),
-                     "Wavelengths longer than original / this are stretched whole.").above(0)));
-  t.push_back(llama_only(number("model.rope_scaling.high_freq_factor", LT_MEMBER(model.rope_scaling.high_freq_factor),
-                     "Wavelengths shorter than original / this are kept.").above(0)));
+  t.push_back(
+      llama_only(number("model.rope_scaling.factor", LT_MEMBER(model.rope_scaling.factor), "1: no scaling.")
+                     .at_least(1)));
+  t.push_back(
+      llama_only(number("model.rope_scaling.low_freq_factor", LT_MEMBER(model.rope_scaling.low_freq_factor),
+                        "Wavelengths longer than original / this are stretched whole.")
+                     .above(0)));
+  t.push_back(
+      llama_only(number("model.rope_scaling.high_freq_factor", LT_MEMBER(model.rope_scaling.high_freq_factor),
+                        "Wavelengths shorter than original / this are kept.")
+                     .above(0)));
   t.push_back(llama_only(integer("model.rope_scaling.original_max_position_embeddings",
-                      LT_MEMBER(model.rope_scaling.original_max_position_embeddings),
-                      "Sequence length that the model was first trained for.").between(1, kMaxIds)));
-  t.push_back(number("model.rms_norm_eps", LT_MEMBER(model.norm_eps), "Epsilon of RMSNorm, or of gpt2's LayerNorm.")
-                  .above(0).alias({"layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon", "norm_eps"}));
-  t.push_back(truth("model.tie_word_embeddings", LT_MEMBER(model.tie_word_embeddings),
-                    "The output layer uses the embedding's weights.")
-                  .derived("gpt2: true; llama: false", [](Recipe& r) { r.model.tie_word_embeddings = is_gpt2(r); }));
+                                 LT_MEMBER(model.rope_scaling.original_max_position_embeddings),
+                                 "Sequence length that the model was first trained for.")
+                             .between(1, kMaxIds)));
+  t.push_back(
+      number("model.rms_norm_eps", LT_MEMBER(model.norm_eps), "Epsilon of RMSNorm, or of gpt2's LayerNorm.")
+          .above(0)
+          .alias({"layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon", "norm_eps"}));
+  t.push_back(
+      truth("model.tie_word_embeddings", LT_MEMBER(model.tie_word_embeddings),
+            "The output layer uses the embedding's weights.")
+          .derived("gpt2: true; llama: false", [](Recipe& r) { r.model.tie_word_embeddings = is_gpt2(r); }));
   t.push_back(number("model.initializer_range", LT_MEMBER(model.initializer_range),
-                     "Standard deviation of the initial matmul and embedding weights.").above(0).alias({"init_method_std"}));
-  t.push_back(number("model.embd_pdrop", LT_MEMBER(model.embd_pdrop), "Dropout after the embeddings.").between(0, 0.99));
-  t.push_back(number("model.attn_pdrop", LT_MEMBER(model.attn_pdrop), "Dropout of attention probabilities.")
-                  .between(0, 0.99).alias({"attention_dropout"}));
-  t.push_back(number("model.resid_pdrop", LT_MEMBER(model.resid_pdrop), "Dropout before each residual addition.")
+                     "Standard deviation of the initial matmul and embedding weights.")
+                  .above(0)
+                  .alias({"init_method_std"}));
+  t.push_back(number("model.embd_pdrop", LT_MEMBER(model.embd_pdrop), "Dropout after the embeddings.")
                   .between(0, 0.99));
+  t.push_back(number("model.attn_pdrop", LT_MEMBER(model.attn_pdrop), "Dropout of attention probabilities.")
+                  .between(0, 0.99)
+                  .alias({"attention_dropout"}));
+  t.push_back(
+      number("model.resid_pdrop", LT_MEMBER(model.resid_pdrop), "Dropout before each residual addition.")
+          .between(0, 0.99));
   t.push_back(not_built("model.moe", "a mixture of experts", "dense models: remove model.moe"));
 }
 
 void add_parallel_keys(std::vector<Key>& t) {
-  t.push_back(integer("parallel.data", LT_MEMBER(parallel.data), "Data-parallel ranks; -1: what the other axes leave.")
-                  .between(-1, kMaxRanks).alias({"dp", "data_parallel_size"}));
+  t.push_back(integer("parallel.data", LT_MEMBER(parallel.data),
+                      "Data-parallel ranks; -1: what the other axes leave.")
+                  .between(-1, kMaxRanks)
+                  .alias({"dp", "data_parallel_size"}));
   t.push_back(integer("parallel.tensor", LT_MEMBER(parallel.tensor), "Ranks that share each matmul.")
-                  .between(1, kMaxRanks).only_up_to(1, "tensor parallelism").alias({"tp", "tensor_model_parallel_size"}));
+                  .between(1, kMaxRanks)
+                  .only_up_to(1, "tensor parallelism")
+                  .alias({"tp", "tensor_model_parallel_size"}));
   t.push_back(truth("parallel.sequence_parallel", LT_MEMBER(parallel.sequence_parallel),
                     "Cut activations between the tensor-parallel matmuls along the sequence.")
                   .only_up_to(0, "sequence parallelism"));
-  t.push_back(name_choice("parallel.tensor_mode", LT_MEMBER(parallel.tensor_mode), {"1d"}, {"2d", "2.5d", "3d"},
-                          "How a tensor-parallel matmul is cut."));
+  t.push_back(name_choice("parallel.tensor_mode", LT_MEMBER(parallel.tensor_mode), {"1d"},
+                          {"2d", "2.5d", "3d"}, "How a tensor-parallel matmul is cut."));
   t.push_back(integer("parallel.pipeline", LT_MEMBER(parallel.pipeline), "Pipeline stages.")
-                  .between(1, kMaxRanks).only_up_to(1, "pipeline parallelism").alias({"pp", "pipeline_model_parallel_size"}));
+                  .between(1, kMaxRanks)
+                  .only_up_to(1, "pipeline parallelism")
+                  .alias({"pp", "pipeline_model_parallel_size"}));
   t.push_back(name_choice("parallel.schedule", LT_MEMBER(parallel.schedule), {"1f1b"},
                           {"gpipe", "interleaved", "zb-h1", "zb-h2", "zbv", "dualpipev", "auto"},
-                          "Order of forward and backward on the stages.").alias({"pipeline_parallel_schedule"}));
-  t.push_back(integer("parallel.virtual_pipeline", LT_MEMBER(parallel.virtual_pipeline), "Model chunks a stage.")
-                  .between(1, 10000).only_up_to(1, "interleaving").alias({"vpp", "virtual_pipeline_model_parallel_size"}));
+                          "Order of forward and backward on the stages.")
+                  .alias({"pipeline_parallel_schedule"}));
+  t.push_back(
+      integer("parallel.virtual_pipeline", LT_MEMBER(parallel.virtual_pipeline), "Model chunks a stage.")
+          .between(1, 10000)
+          .only_up_to(1, "interleaving")
+          .alias({"vpp", "virtual_pipeline_model_parallel_size"}));
   t.push_back(integer("parallel.context", LT_MEMBER(parallel.context), "Ranks that share each sequence.")
-                  .between(1, kMaxRanks).only_up_to(1, "context parallelism").alias({"cp", "context_parallel_size"}));
-  t.push_back(name_choice("parallel.context_comm", LT_MEMBER(parallel.context_comm), {"p2p"}, {"all_gather", "a2a", "a2a+p2p"},
-                          "How attention sees the other parts of the sequence.").alias({"cp_comm_type"}));
+                  .between(1, kMaxRanks)
+                  .only_up_to(1, "context parallelism")
+                  .alias({"cp", "context_parallel_size"}));
+  t.push_back(name_choice("parallel.context_comm", LT_MEMBER(parallel.context_comm), {"p2p"},
+                          {"all_gather", "a2a", "a2a+p2p"},
+                          "How attention sees the other parts of the sequence.")
+                  .alias({"cp_comm_type"}));
   t.push_back(integer("parallel.expert", LT_MEMBER(parallel.expert), "Ranks that share the experts.")
-                  .between(1, kMaxRanks).only_up_to(1, "expert parallelism").alias({"ep", "expert_model_parallel_size"}));
-  t.push_back(integer("parallel.expert_tensor", LT_MEMBER(parallel.expert_tensor), "Ranks that share each expert's matmul.")
-                  .between(1, kMaxRanks).only_up_to(1, "tensor parallelism of experts").alias({"expert_tensor_parallel_size"}));
-  t.push_back(integer("parallel.zero_stage", LT_MEMBER(parallel.zero_stage),
-                      "What the data-parallel ranks share: 0 nothing, 1 optimizer state, 2 gradients, 3 weights.")
-                  .between(0, 3).only_up_to(1, "cutting gradients or weights"));
+                  .between(1, kMaxRanks)
+                  .only_up_to(1, "expert parallelism")
+                  .alias({"ep", "expert_model_parallel_size"}));
+  t.push_back(integer("parallel.expert_tensor", LT_MEMBER(parallel.expert_tensor),
+                      "Ranks that share each expert's matmul.")
+                  .between(1, kMaxRanks)
+                  .only_up_to(1, "tensor parallelism of experts")
+                  .alias({"expert_tensor_parallel_size"}));
+  t.push_back(
+      integer("parallel.zero_stage", LT_MEMBER(parallel.zero_stage),
+              "What the data-parallel ranks share: 0 nothing, 1 optimizer state, 2 gradients, 3 weights.")
+          .between(0, 3)
+          .only_up_to(1, "cutting gradients or weights"));
   t.push_back(name_choice("parallel.shard_group", LT_MEMBER(parallel.shard_group), {"all"}, {"node"},
                           "all: ZeRO shards over every data-parallel rank. node: within a node."));
 }
 
 void add_memory_keys(std::vector<Key>& t) {
   const std::string keep = "recompute.granularity: none";
-  t.push_back(name_choice("recompute.granularity", LT_MEMBER(recompute.granularity), {"none"}, {"full", "selective", "auto"},
-                          "Activations that the backward pass computes again.").alias({"recompute_granularity"}));
+  t.push_back(name_choice("recompute.granularity", LT_MEMBER(recompute.granularity), {"none"},
+                          {"full", "selective", "auto"}, "Activations that the backward pass computes again.")
+                  .alias({"recompute_granularity"}));
   for (const char* k : {"method", "num_layers", "modules", "tensors", "budget"})
     t.push_back(not_built(fmt::format("recompute.{}", k), "recomputation", keep));
-  t.push_back(name_choice("offload.optimizer.device", LT_MEMBER(offload.optimizer_device), {"none"}, {"cpu", "nvme"},
-                          "Where the optimizer state lies."));
-  t.push_back(number("offload.optimizer.fraction", LT_MEMBER(offload.optimizer_fraction), "Part of it that lies there.")
+  t.push_back(name_choice("offload.optimizer.device", LT_MEMBER(offload.optimizer_device), {"none"},
+                          {"cpu", "nvme"}, "Where the optimizer state lies."));
+  t.push_back(number("offload.optimizer.fraction", LT_MEMBER(offload.optimizer_fraction),
+                     "Part of it that lies there.")
                   .between(0, 1));
   t.push_back(not_built("offload.optimizer.path", "offload", "device: none"));
-  t.push_back(name_choice("offload.params.device", LT_MEMBER(offload.params_device), {"none"}, {"cpu", "nvme"},
-                          "Where the weights lie."));
-  t.push_back(name_choice("offload.activations.device", LT_MEMBER(offload.activations_device), {"none"}, {"cpu"},
-                          "Where saved activations lie."));
+  t.push_back(name_choice("offload.params.device", LT_MEMBER(offload.params_device), {"none"},
+                          {"cpu", "nvme"}, "Where the weights lie."));
+  t.push_back(name_choice("offload.activations.device", LT_MEMBER(offload.activations_device), {"none"},
+                          {"cpu"}, "Where saved activations lie."));
 }
 
 void add_data_keys(std::vector<Key>& t) {
-  t.push_back(sources("data.train", [](Recipe& r) -> std::vector<DataSource>& { return r.data.train; },
-                      "Token files (`ltrain data build`), mixed by weight."));
-  t.push_back(sources("data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; }, "Held-out token files."));
-  t.push_back(choice<TokenizerKind>("data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind),
-                                    {{"byte", TokenizerKind::byte}, {"gpt2", TokenizerKind::gpt2}},
-                                    {"tiktoken", "tokenizer.json", "sentencepiece"},
-                                    "byte: bytes and an end mark, 257 ids. gpt2: byte-pair ranks in tiktoken form, 50257 ids."));
+  t.push_back(sources(
+      "data.train", [](Recipe& r) -> std::vector<DataSource>& { return r.data.train; },
+      "Token files (`ltrain data build`), mixed by weight."));
+  t.push_back(sources(
+      "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; },
+      "Held-out token files."));
+  t.push_back(choice<TokenizerKind>(
+      "data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind),
+      {{"byte", TokenizerKind::byte}, {"gpt2", TokenizerKind::gpt2}},
+      {"tiktoken", "tokenizer.json", "sentencepiece"},
+      "byte: bytes and an end mark, 257 ids. gpt2: byte-pair ranks in tiktoken form, 50257 ids."));
   t.push_back(text("data.tokenizer.path", LT_MEMBER(data.tokenizer.path), "The rank file of gpt2.")
                   .alias({"tokenizer_model"})
                   .when("data.tokenizer.kind: gpt2", false,
                         [](const Recipe& r) { return r.data.tokenizer.kind == TokenizerKind::gpt2; }));
   t.push_back(integer("data.seq_length", LT_MEMBER(data.seq_length), "Tokens of a sequence.")
-                  .between(1, kMaxIds).alias({"sequence_length", "max_seq_length"}));
+                  .between(1, kMaxIds)
+                  .alias({"sequence_length", "max_seq_length"}));
 }
 
 void add_train_keys(std::vector<Key>& t) {
-  t.push_back(integer("train.micro_batch_size", LT_MEMBER(train.micro_batch_size), "Sequences that a rank computes at once.")
-                  .between(1, kMaxDim).alias({"per_device_train_batch_size"}));
+  t.push_back(integer("train.micro_batch_size", LT_MEMBER(train.micro_batch_size),
+                      "Sequences that a rank computes at once.")
+                  .between(1, kMaxDim)
+                  .alias({"per_device_train_batch_size"}));
   t.push_back(integer("train.global_batch_size", LT_MEMBER(train.global_batch_size),
-                      "Sequences of an optimizer step, over all ranks and micro-batches.").between(1, 1 << 30));
+                      "Sequences of an optimizer step, over all ranks and micro-batches.")
+                  .between(1, 1 << 30));
   t.push_back(integer("train.train_steps", LT_MEMBER(train.train_steps), "Optimizer steps.")
-                  .between(0, kMaxSteps).alias({"train_iters", "max_steps"})
+                  .between(0, kMaxSteps)
+                  .alias({"train_iters", "max_steps"})
                   .derived("from train_tokens when given, else 1000", [](Recipe& r) {
                     if (!r.train.train_tokens) return;
                     const int64_t step = tokens_per_step(r);
                     r.train.train_steps = *r.train.train_tokens / step + (*r.train.train_tokens % step != 0);
                   }));
-  t.push_back(integer("train.train_tokens", LT_MEMBER(train.train_tokens), "Tokens to train on, in place of train_steps.")
+  t.push_back(integer("train.train_tokens", LT_MEMBER(train.train_tokens),
+                      "Tokens to train on, in place of train_steps.")
                   .between(1, 9e15));
-  t.push_back(number("train.clip_grad", LT_MEMBER(train.clip_grad), "Largest norm of the gradient; 0: no clipping.")
-                  .at_least(0).alias({"max_grad_norm"}));
-  t.push_back(integer("train.eval_interval", LT_MEMBER(train.eval_interval), "Steps between evaluations; 0: never.")
-                  .between(0, kMaxSteps)
-                  .derived("500 when data.eval is given, else 0", [](Recipe& r) {
-                    r.train.eval_interval = r.data.eval.empty() ? 0 : 500;
-                  }));
+  t.push_back(
+      number("train.clip_grad", LT_MEMBER(train.clip_grad), "Largest norm of the gradient; 0: no clipping.")
+          .at_least(0)
+          .alias({"max_grad_norm"}));
+  t.push_back(
+      integer("train.eval_interval", LT_MEMBER(train.eval_interval), "Steps between evaluations; 0: never.")
+          .between(0, kMaxSteps)
+          .derived("500 when data.eval is given, else 0",
+                   [](Recipe& r) { r.train.eval_interval = r.data.eval.empty() ? 0 : 500; }));
   t.push_back(integer("train.eval_steps", LT_MEMBER(train.eval_steps), "Global batches of an evaluation.")
-                  .between(1, kMaxSteps).alias({"eval_iters"}));
+                  .between(1, kMaxSteps)
+                  .alias({"eval_iters"}));
   t.push_back(integer("train.log_interval", LT_MEMBER(train.log_interval), "Steps between log lines.")
-                  .between(1, kMaxSteps).alias({"logging_steps"}));
+                  .between(1, kMaxSteps)
+                  .alias({"logging_steps"}));
   t.push_back(number("train.exit_duration_in_mins", LT_MEMBER(train.exit_duration_in_mins),
-                     "Save and stop after this long; null: no limit.").above(0));
+                     "Save and stop after this long; null: no limit.")
+                  .above(0));
 }
 
 void add_optimizer_keys(std::vector<Key>& t) {
-  t.push_back(name_choice("optimizer.kind", LT_MEMBER(optimizer.kind), {"adamw"}, {"adam", "sgd", "muon", "lion", "adafactor"},
-                          "The update rule."));
-  t.push_back(number("optimizer.lr", LT_MEMBER(optimizer.lr), "Highest learning rate.").above(0).alias({"learning_rate"}));
-  t.push_back(number("optimizer.min_lr", LT_MEMBER(optimizer.min_lr), "Learning rate at the end of the decay.")
-                  .at_least(0)
-                  .when("a schedule.lr_decay_style other than constant", false,
-                        [](const Recipe& r) { return r.schedule.lr_decay_style != LrDecayStyle::constant; }));
-  t.push_back(number("optimizer.weight_decay", LT_MEMBER(optimizer.weight_decay), "Of matmul weights; never norms and biases.")
+  t.push_back(name_choice("optimizer.kind", LT_MEMBER(optimizer.kind), {"adamw"},
+                          {"adam", "sgd", "muon", "lion", "adafactor"}, "The update rule."));
+  t.push_back(number("optimizer.lr", LT_MEMBER(optimizer.lr), "Highest learning rate.")
+                  .above(0)
+                  .alias({"learning_rate"}));
+  t.push_back(
+      number("optimizer.min_lr", LT_MEMBER(optimizer.min_lr), "Learning rate at the end of the decay.")
+          .at_least(0)
+          .when("a schedule.lr_decay_style other than constant", false,
+                [](const Recipe& r) { return r.schedule.lr_decay_style != LrDecayStyle::constant; }));
+  t.push_back(number("optimizer.weight_decay", LT_MEMBER(optimizer.weight_decay),
+                     "Of matmul weights; never norms and biases.")
                   .at_least(0));
-  t.push_back(truth("optimizer.decay_embeddings", LT_MEMBER(optimizer.decay_embeddings), "Embeddings decay too."));
-  t.push_back(number("optimizer.adam_beta1", LT_MEMBER(optimizer.adam_beta1), "Decay of the first moment.").between(0, 0.999999));
-  t.push_back(number("optimizer.adam_beta2", LT_MEMBER(optimizer.adam_beta2), "Decay of the second moment.").between(0, 0.999999));
-  t.push_back(number("optimizer.adam_eps", LT_MEMBER(optimizer.adam_eps), "Added to the root of the second moment.")
-                  .above(0).alias({"adam_epsilon"}));
+  t.push_back(
+      truth("optimizer.decay_embeddings", LT_MEMBER(optimizer.decay_embeddings), "Embeddings decay too."));
+  t.push_back(number("optimizer.adam_beta1", LT_MEMBER(optimizer.adam_beta1), "Decay of the first moment.")
+                  .between(0, 0.999999));
+  t.push_back(number("optimizer.adam_beta2", LT_MEMBER(optimizer.adam_beta2), "Decay of the second moment.")
+                  .between(0, 0.999999));
+  t.push_back(
+      number("optimizer.adam_eps", LT_MEMBER(optimizer.adam_eps), "Added to the root of the second moment.")
+          .above(0)
+          .alias({"adam_epsilon"}));
   t.push_back(choice<LrDecayStyle>("schedule.lr_decay_style", LT_MEMBER(schedule.lr_decay_style),
-                                   {{"constant", LrDecayStyle::constant}, {"linear", LrDecayStyle::linear},
+                                   {{"constant", LrDecayStyle::constant},
+                                    {"linear", LrDecayStyle::linear},
                                     {"cosine", LrDecayStyle::cosine},
-                                    {"inverse-square-root", LrDecayStyle::inverse_square_root}, {"WSD", LrDecayStyle::wsd}},
-                                   {}, "Shape of the learning rate after the warm-up.").alias({"lr_scheduler_type"}));
-  t.push_back(integer("schedule.lr_warmup_steps", LT_MEMBER(schedule.lr_warmup_steps), "Steps of linear warm-up from 0.")
-                  .between(0, kMaxSteps).alias({"lr_warmup_iters", "warmup_steps"}));
-  t.push_back(integer("schedule.lr_decay_steps", LT_MEMBER(schedule.lr_decay_steps), "Step at which the decay ends, warm-up included.")
-                  .between(0, kMaxSteps).alias({"lr_decay_iters"})
-                  .derived("train_steps", [](Recipe& r) { r.schedule.lr_decay_steps = r.train.train_steps; }));
-  t.push_back(wsd_only(integer("schedule.lr_wsd_decay_steps", LT_MEMBER(schedule.lr_wsd_decay_steps), "WSD: steps of the final decay.")
-                  .between(0, kMaxSteps).alias({"lr_wsd_decay_iters"})
-                  .derived("a tenth of lr_decay_steps", [](Recipe& r) {
-                    const int64_t tenth = (r.schedule.lr_decay_steps + 9) / 10;
-                    const int64_t room = r.schedule.lr_decay_steps - r.schedule.lr_warmup_steps;
-                    r.schedule.lr_wsd_decay_steps = std::max<int64_t>(0, std::min(tenth, room));
-                  })));
-  t.push_back(wsd_only(choice<LrDecayStyle>("schedule.lr_wsd_decay_style", LT_MEMBER(schedule.lr_wsd_decay_style),
-                                   {{"linear", LrDecayStyle::linear}, {"cosine", LrDecayStyle::cosine}},
-                                   {"exponential", "minus_sqrt"}, "WSD: shape of the final decay.")));
+                                    {"inverse-square-root", LrDecayStyle::inverse_square_root},
+                                    {"WSD", LrDecayStyle::wsd}},
+                                   {}, "Shape of the learning rate after the warm-up.")
+                  .alias({"lr_scheduler_type"}));
+  t.push_back(integer("schedule.lr_warmup_steps", LT_MEMBER(schedule.lr_warmup_steps),
+                      "Steps of linear warm-up from 0.")
+                  .between(0, kMaxSteps)
+                  .alias({"lr_warmup_iters", "warmup_steps"}));
+  t.push_back(
+      integer("schedule.lr_decay_steps", LT_MEMBER(schedule.lr_decay_steps),
+              "Step at which the decay ends, warm-up included.")
+          .between(0, kMaxSteps)
+          .alias({"lr_decay_iters"})
+          .derived("train_steps", [](Recipe& r) { r.schedule.lr_decay_steps = r.train.train_steps; }));
+  t.push_back(wsd_only(integer("schedule.lr_wsd_decay_steps", LT_MEMBER(schedule.lr_wsd_decay_steps),
+                               "WSD: steps of the final decay.")
+                           .between(0, kMaxSteps)
+                           .alias({"lr_wsd_decay_iters"})
+                           .derived("a tenth of lr_decay_steps", [](Recipe& r) {
+                             const int64_t tenth = (r.schedule.lr_decay_steps + 9) / 10;
+                             const int64_t room = r.schedule.lr_decay_steps - r.schedule.lr_warmup_steps;
+                             r.schedule.lr_wsd_decay_steps = std::max<int64_t>(0, std::min(tenth, room));
+                           })));
+  t.push_back(
+      wsd_only(choice<LrDecayStyle>("schedule.lr_wsd_decay_style", LT_MEMBER(schedule.lr_wsd_decay_style),
+                                    {{"linear", LrDecayStyle::linear}, {"cosine", LrDecayStyle::cosine}},
+                                    {"exponential", "minus_sqrt"}, "WSD: shape of the final decay.")));
 }
 
 void add_job_keys(std::vector<Key>& t) {
-  t.push_back(integer("checkpoint.save_interval", LT_MEMBER(checkpoint.save_interval), "Steps between checkpoints; 0: none.")
-                  .between(0, kMaxSteps).alias({"save_steps"}));
+  t.push_back(integer("checkpoint.save_interval", LT_MEMBER(checkpoint.save_interval),
+                      "Steps between checkpoints; 0: none.")
+                  .between(0, kMaxSteps)
+                  .alias({"save_steps"}));
   t.push_back(integer("checkpoint.keep_latest", LT_MEMBER(checkpoint.keep_latest),
                       "Healthy checkpoints that rotation keeps, at least 2; 0: all.")
-                  .between(0, 1e9).alias({"save_total_limit", "keep_latest_k"}));
-  t.push_back(truth("checkpoint.async_save", LT_MEMBER(checkpoint.async_save), "Write in the background while training goes on."));
+                  .between(0, 1e9)
+                  .alias({"save_total_limit", "keep_latest_k"}));
+  t.push_back(truth("checkpoint.async_save", LT_MEMBER(checkpoint.async_save),
+                    "Write in the background while training goes on."));
   t.push_back(text("checkpoint.resume", LT_MEMBER(checkpoint.resume),
-                   "auto: the newest whole checkpoint of output_dir, or a fresh start. never. Or a path, which must load.")
+                   "auto: the newest whole checkpoint of output_dir, or a fresh start. never. Or a path, "
+                   "which must load.")
                   .alias({"resume_from_checkpoint"}));
-  t.push_back(truth("checkpoint.save_at_end", LT_MEMBER(checkpoint.save_at_end), "Save after the last step."));
-  t.push_back(host_list("launch.hosts", [](Recipe& r) -> std::vector<std::string>& { return r.launch.hosts; },
-                        "Where ranks are started."));
-  t.push_back(integer("launch.ranks_per_node", LT_MEMBER(launch.ranks_per_node), "Processes a node; auto: one per device.")
-                  .or_word("auto", 0).between(1, 4096));
-  t.push_back(integer("launch.threads_per_rank", LT_MEMBER(launch.threads_per_rank), "CPU threads a rank; auto: its share of the cores.")
-                  .or_word("auto", 0).between(1, 4096));
+  t.push_back(
+      truth("checkpoint.save_at_end", LT_MEMBER(checkpoint.save_at_end), "Save after the last step."));
+  t.push_back(host_list(
+      "launch.hosts", [](Recipe& r) -> std::vector<std::string>& { return r.launch.hosts; },
+      "Where ranks are started."));
+  t.push_back(integer("launch.ranks_per_node", LT_MEMBER(launch.ranks_per_node),
+                      "Processes a node; auto: one per device.")
+                  .or_word("auto", 0)
+                  .between(1, 4096));
+  t.push_back(integer("launch.threads_per_rank", LT_MEMBER(launch.threads_per_rank),
+                      "CPU threads a rank; auto: its share of the cores.")
+                  .or_word("auto", 0)
+                  .between(1, 4096));
   t.push_back(number("launch.distributed_timeout_minutes", LT_MEMBER(launch.distributed_timeout_minutes),
-                     "A collective that takes longer is a failure.").above(0));
-  t.push_back(text("launch.interface", LT_MEMBER(launch.interface), "Network interface; null: the one with a route to the peers."));
-  t.push_back(choice<LogFormat>("log.format", LT_MEMBER(log.format), {{"text", LogFormat::text}, {"megatron", LogFormat::megatron}},
-                                {}, "Lines of the log."));
+                     "A collective that takes longer is a failure.")
+                  .above(0));
+  t.push_back(text("launch.interface", LT_MEMBER(launch.interface),
+                   "Network interface; null: the one with a route to the peers."));
+  t.push_back(choice<LogFormat>("log.format", LT_MEMBER(log.format),
+                                {{"text", LogFormat::text}, {"megatron", LogFormat::megatron}}, {},
+                                "Lines of the log."));
   t.push_back(truth("log.tensorboard", LT_MEMBER(log.tensorboard), "Write TensorBoard events too."));
 }
 

@@ -1,5 +1,5 @@
-// The one table of settings: key, type, default, range, help, aliases, implications. It generates the parser's
-// checks, the reference page, the help text, the dump and the JSON.
+// The one table of settings: key, type, default, range, help, aliases, implications. It generates the
+// parser's checks, the reference page, the help text, the dump and the JSON.
 #pragma once
 #include <functional>
 #include <optional>
@@ -33,7 +33,8 @@ struct Key {
   std::function<std::string(const Key&, const Recipe&, bool json)> write;
   /// Derives the default; called in table order when the key was not given.
   std::function<void(Recipe&)> imply;
-  /// Whether the key has a meaning in this recipe; without one it is left out of the dump, and giving it is refused
+  /// Whether the key has a meaning in this recipe; without one it is left out of the dump, and giving it is
+  /// refused
   /// (`strict`) or noted. Null: always.
   std::function<bool(const Recipe&)> applies;
   std::string applies_when;  ///< "model.architecture: llama"
@@ -49,13 +50,38 @@ struct Key {
   /// The default as in YAML; derived ones as their description.
   std::string default_text() const;
 
-  Key& alias(std::vector<std::string> names) { aliases = std::move(names); return *this; }
-  Key& at_least(double v) { least = v; return *this; }
-  Key& between(double lo, double hi) { least = lo; most = hi; return *this; }
-  Key& inside(double lo, double hi) { open = true; return between(lo, hi); }  ///< without the ends
-  Key& above(double lo) { least = lo; open = true; return *this; }
-  Key& or_word(std::string w, int64_t v) { word = std::move(w); word_value = v; return *this; }
-  Key& only_up_to(double v, std::string what) { built_most = v; built_note = std::move(what); return *this; }
+  Key& alias(std::vector<std::string> names) {
+    aliases = std::move(names);
+    return *this;
+  }
+  Key& at_least(double v) {
+    least = v;
+    return *this;
+  }
+  Key& between(double lo, double hi) {
+    least = lo;
+    most = hi;
+    return *this;
+  }
+  Key& inside(double lo, double hi) {
+    open = true;
+    return between(lo, hi);
+  }  ///< without the ends
+  Key& above(double lo) {
+    least = lo;
+    open = true;
+    return *this;
+  }
+  Key& or_word(std::string w, int64_t v) {
+    word = std::move(w);
+    word_value = v;
+    return *this;
+  }
+  Key& only_up_to(double v, std::string what) {
+    built_most = v;
+    built_note = std::move(what);
+    return *this;
+  }
   Key& when(std::string text, bool is_strict, std::function<bool(const Recipe&)> f) {
     applies_when = std::move(text);
     strict = is_strict;
@@ -71,11 +97,11 @@ struct Key {
 };
 
 const std::vector<Key>& schema();
-const Key* find_key(const std::string& path);               ///< by canonical path
-const Key* find_alias(const std::string& path);             ///< by "section.alias" or "alias"
-bool is_section(const std::string& path);                   ///< some key's path begins with "path."
+const Key* find_key(const std::string& path);    ///< by canonical path
+const Key* find_alias(const std::string& path);  ///< by "section.alias" or "alias"
+bool is_section(const std::string& path);        ///< some key's path begins with "path."
 std::string section_help(const std::string& section);
-std::vector<std::string> sections();                        ///< in table order, "" first
+std::vector<std::string> sections();  ///< in table order, "" first
 std::vector<std::string> words_in_section(const std::string& section, bool with_aliases);
 
 // Typed reading of a scalar, YAML 1.2 core rules; each returns "" or what is wrong.
@@ -85,7 +111,7 @@ std::string read_bool(const Node& node, bool& out);
 std::string read_text(const Node& node, std::string& out);
 std::string check_range(const Key& key, double value, bool integer);
 
-std::string write_number(double v);                     ///< shortest text that reads back to the same double
+std::string write_number(double v);  ///< shortest text that reads back to the same double
 std::string write_text(const std::string& v, bool json);  ///< quoted when YAML needs it, or always
 
 }  // namespace ltrain::recipe

@@ -21,11 +21,13 @@ struct Index {
       for (const std::string& alias : key.aliases) {
         const std::string dotted = section.empty() ? alias : section + "." + alias;
         LT_CHECK(aliases.emplace(dotted, &key).second, "two rows for the alias {}", dotted);
-        // At the top too, as flat command lines have it; not out of a section in a section, where names are short.
+        // At the top too, as flat command lines have it; not out of a section in a section, where names are
+        // short.
         if (!section.empty() && section.find('.') == std::string::npos)
           LT_CHECK(aliases.emplace(alias, &key).second, "two rows for the alias {}", alias);
       }
-      for (size_t dot = section.empty() ? std::string::npos : section.find('.');; dot = section.find('.', dot + 1)) {
+      for (size_t dot = section.empty() ? std::string::npos : section.find('.');;
+           dot = section.find('.', dot + 1)) {
         const std::string part = section.substr(0, dot);
         if (std::find(sections.begin(), sections.end(), part) == sections.end()) sections.push_back(part);
         if (dot == std::string::npos) break;
@@ -100,7 +102,9 @@ std::string section_help(const std::string& section) {
 }
 
 std::string Key::allowed() const {
-  auto show = [&](double v) { return type == "integer" ? std::to_string(static_cast<int64_t>(v)) : write_number(v); };
+  auto show = [&](double v) {
+    return type == "integer" ? std::to_string(static_cast<int64_t>(v)) : write_number(v);
+  };
   std::string s;
   if (!choices.empty()) {
     for (const std::string& c : choices) s += (s.empty() ? "" : ", ") + c;

@@ -1,5 +1,6 @@
-// Typed reading and writing of scalars. YAML 1.2 core schema, with the type taken from the key: `no` is a word where
-// a word is wanted and an error where a truth value is; `1e-4` is a number; 012 is refused, since YAML 1.1 reads 10.
+// Typed reading and writing of scalars. YAML 1.2 core schema, with the type taken from the key: `no` is a
+// word where a word is wanted and an error where a truth value is; `1e-4` is a number; 012 is refused, since
+// YAML 1.1 reads 10.
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -20,20 +21,26 @@ bool is_digits(std::string_view s) {
 
 std::string kind_name(const Node& node) {
   switch (node.kind) {
-    case Node::null: return "null";
-    case Node::list: return "a list";
-    case Node::map: return "a map";
-    case Node::scalar: return "a quoted text";
+    case Node::null:
+      return "null";
+    case Node::list:
+      return "a list";
+    case Node::map:
+      return "a map";
+    case Node::scalar:
+      return "a quoted text";
   }
   return "";
 }
 
 std::string not_a(const std::string& wanted, const Node& node) {
   if (node.kind == Node::null) return "needs " + wanted + "; remove the key to take the default";
-  return node.kind == Node::scalar && !node.quoted ? "needs " + wanted : "needs " + wanted + ", not " + kind_name(node);
+  return node.kind == Node::scalar && !node.quoted ? "needs " + wanted
+                                                   : "needs " + wanted + ", not " + kind_name(node);
 }
 
-/// Plain number in the sense of the YAML 1.2 core schema: [-+]? (digits [. digits] | . digits) [e [-+] digits]
+/// Plain number in the sense of the YAML 1.2 core schema: [-+]? (digits [. digits] | . digits) [e [-+]
+/// digits]
 bool parse_core_number(std::string_view s, double& out) {
   std::string_view t = s;
   if (!t.empty() && (t[0] == '-' || t[0] == '+')) t.remove_prefix(1);
@@ -96,7 +103,8 @@ std::string read_integer(const Node& node, int64_t& out, const std::string& or_w
     }
   }
   double number = 0;
-  if (parse_core_number(without_underscores(s), number) && std::abs(number) < 9e15 && number == std::floor(number))
+  if (parse_core_number(without_underscores(s), number) && std::abs(number) < 9e15 &&
+      number == std::floor(number))
     return fmt::format("needs an integer; write {}", static_cast<int64_t>(number));
   return not_a(wanted, node);
 }
@@ -110,8 +118,8 @@ std::string read_number(const Node& node, double& out) {
     out = number;
     return "";
   }
-  if (node.text == ".inf" || node.text == "-.inf" || node.text == "+.inf" || node.text == ".nan" || node.text == ".Inf" ||
-      node.text == ".NaN" || node.text == "inf" || node.text == "nan")
+  if (node.text == ".inf" || node.text == "-.inf" || node.text == "+.inf" || node.text == ".nan" ||
+      node.text == ".Inf" || node.text == ".NaN" || node.text == "inf" || node.text == "nan")
     return "must be finite";
   if (parse_core_number(without_underscores(node.text), number))
     return fmt::format("needs a number; write {}", without_underscores(node.text));
@@ -136,7 +144,8 @@ std::string read_text(const Node& node, std::string& out) {
   if (node.kind != Node::scalar) return not_a("a text", node);
   if (node.text.empty()) return "must not be empty";
   for (char c : node.text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return "must not contain control characters or line ends";
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      return "must not contain control characters or line ends";
   out = node.text;
   return "";
 }
@@ -152,7 +161,8 @@ std::string check_range(const Key& key, double v, bool integer) {
   }
   if (key.built_most && v > *key.built_most)
     return fmt::format("{} is not in this build, which supports {}{}", key.built_note,
-                       key.least && *key.least < *key.built_most ? "at most " : "only ", show(*key.built_most));
+                       key.least && *key.least < *key.built_most ? "at most " : "only ",
+                       show(*key.built_most));
   return "";
 }
 
@@ -165,14 +175,14 @@ std::string write_number(double v) {
 std::string write_text(const std::string& v, bool json) {
   bool plain = !json && !v.empty();
   for (char c : v)
-    plain = plain && ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
-                      c == '.' || c == '/' || c == '+');
+    plain = plain && ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                      c == '_' || c == '-' || c == '.' || c == '/' || c == '+');
   if (plain) {
     // What other YAML readers would take for something else than a text is quoted.
     bool b;
     double d;
-    plain = v != "null" && v != "Null" && v != "NULL" && v[0] != '-' && v[0] != '.' && !is_yaml11_bool(v, b) &&
-            !parse_core_number(v, d);
+    plain = v != "null" && v != "Null" && v != "NULL" && v[0] != '-' && v[0] != '.' &&
+            !is_yaml11_bool(v, b) && !parse_core_number(v, d);
     if (v.size() > 1 && v[0] == '.' && (v[1] == '/' || v[1] == '.')) plain = true;
   }
   if (plain) return v;

@@ -10,9 +10,7 @@
 
 namespace ltrain::recipe {
 
-std::string Place::text() const {
-  return line > 0 ? fmt::format("{}:{}:{}", source, line, column) : source;
-}
+std::string Place::text() const { return line > 0 ? fmt::format("{}:{}:{}", source, line, column) : source; }
 
 namespace {
 
@@ -36,7 +34,9 @@ class TreeBuilder final : public YAML::EventHandler {
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
 
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(node_at(mark, Node::null), anchor); }
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    add(node_at(mark, Node::null), anchor);
+  }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     auto it = anchors_.find(anchor);
@@ -48,7 +48,8 @@ class TreeBuilder final : public YAML::EventHandler {
     add(std::move(copy), 0);
   }
 
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
     check_tag(mark, tag);
     Node node = node_at(mark, Node::scalar);
     node.text = value;
@@ -92,12 +93,14 @@ class TreeBuilder final : public YAML::EventHandler {
 
   void check_budget(const YAML::Mark& mark) const {
     if (used_ > kMaxNodes)
-      fail(ExitCode::usage, "{}: more than {} nodes once aliases are expanded", place_of(mark).text(), kMaxNodes);
+      fail(ExitCode::usage, "{}: more than {} nodes once aliases are expanded", place_of(mark).text(),
+           kMaxNodes);
   }
 
   void check_tag(const YAML::Mark& mark, const std::string& tag) const {
     if (!tag.empty() && tag != "?" && tag != "!")
-      fail(ExitCode::usage, "{}: tag `{}`: a recipe has no tags; each key has its type", place_of(mark).text(), tag);
+      fail(ExitCode::usage, "{}: tag `{}`: a recipe has no tags; each key has its type",
+           place_of(mark).text(), tag);
   }
 
   void open(Node node, YAML::anchor_t anchor) {
@@ -144,7 +147,9 @@ void refuse_tabs(std::string_view text, const std::string& source) {
   int line = 1, column = 1;
   bool indenting = true;
   for (char c : text) {
-    if (indenting && c == '\t') fail(ExitCode::usage, "{}: a tab in the indentation; YAML indents with spaces", Place{source, line, column}.text());
+    if (indenting && c == '\t')
+      fail(ExitCode::usage, "{}: a tab in the indentation; YAML indents with spaces",
+           Place{source, line, column}.text());
     indenting = indenting && c == ' ';
     ++column;
     if (c == '\n') {
@@ -158,8 +163,10 @@ void refuse_tabs(std::string_view text, const std::string& source) {
 }  // namespace
 
 Node parse_yaml(std::string_view text, const std::string& source) {
-  if (text.size() > kMaxBytes) fail(ExitCode::usage, "{}: {} bytes; a recipe has at most {}", source, text.size(), kMaxBytes);
-  if (text.find('\0') != std::string_view::npos) fail(ExitCode::usage, "{}: has a NUL byte; a recipe is YAML text", source);
+  if (text.size() > kMaxBytes)
+    fail(ExitCode::usage, "{}: {} bytes; a recipe has at most {}", source, text.size(), kMaxBytes);
+  if (text.find('\0') != std::string_view::npos)
+    fail(ExitCode::usage, "{}: has a NUL byte; a recipe is YAML text", source);
   refuse_tabs(text, source);
   TreeBuilder builder(source);
   builder.root.place = {source, 1, 1};
@@ -169,10 +176,12 @@ Node parse_yaml(std::string_view text, const std::string& source) {
     if (parser.HandleNextDocument(builder)) {
       TreeBuilder second(source);
       if (parser.HandleNextDocument(second))
-        fail(ExitCode::usage, "{}: a second YAML document begins here; a recipe is one", second.root.place.text());
+        fail(ExitCode::usage, "{}: a second YAML document begins here; a recipe is one",
+             second.root.place.text());
     }
   } catch (const YAML::Exception& e) {
-    fail(ExitCode::usage, "{}: not YAML: {}", Place{source, e.mark.line + 1, e.mark.column + 1}.text(), e.msg);
+    fail(ExitCode::usage, "{}: not YAML: {}", Place{source, e.mark.line + 1, e.mark.column + 1}.text(),
+         e.msg);
   }
   return std::move(builder.root);
 }
@@ -181,8 +190,11 @@ std::string show(const Node& node) {
   constexpr size_t kLongest = 48;
   std::string s;
   switch (node.kind) {
-    case Node::null: return "null";
-    case Node::scalar: s = node.text; break;
+    case Node::null:
+      return "null";
+    case Node::scalar:
+      s = node.text;
+      break;
     case Node::list:
       for (const Node& item : node.items) {
         s += (s.empty() ? "" : ", ") + show(item);
@@ -200,7 +212,8 @@ std::string show(const Node& node) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   if (s.size() > kLongest) {
     size_t end = kLongest;
-    while (end > 0 && (static_cast<unsigned char>(s[end]) & 0xc0) == 0x80) --end;  // not inside a UTF-8 character
+    while (end > 0 && (static_cast<unsigned char>(s[end]) & 0xc0) == 0x80)
+      --end;  // not inside a UTF-8 character
     s = s.substr(0, end) + "...";
   }
   if (node.kind == Node::list) return "[" + s + "]";

@@ -1,5 +1,5 @@
-// A YAML document as a tree that keeps what yaml-cpp's own nodes lose: duplicate keys, the place of each key and
-// value, and whether a scalar was quoted.
+// A YAML document as a tree that keeps what yaml-cpp's own nodes lose: duplicate keys, the place of each key
+// and value, and whether a scalar was quoted.
 #pragma once
 #include <memory>
 #include <string>
@@ -21,8 +21,8 @@ struct Node {
   std::string text;     ///< scalar only
   bool quoted = false;  ///< scalar only: "4" is no integer
   Place place;
-  std::vector<Node> items;      ///< list only
-  std::vector<Entry> entries;   ///< map only, in written order, duplicates kept
+  std::vector<Node> items;     ///< list only
+  std::vector<Entry> entries;  ///< map only, in written order, duplicates kept
 };
 
 struct Node::Entry {
@@ -31,8 +31,8 @@ struct Node::Entry {
   Node value;
 };
 
-/// Throws Error (usage): syntax, several documents, tags, keys that are not scalars, anchors that expand without
-/// bound, size over 1 MiB.
+/// Throws Error (usage): syntax, several documents, tags, keys that are not scalars, anchors that expand
+/// without bound, size over 1 MiB.
 Node parse_yaml(std::string_view text, const std::string& source);
 
 /// How a value is shown in a message, shortened: `4`, `"4"`, `[1, 2]`, `{a: 1}`.

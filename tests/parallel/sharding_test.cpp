@@ -14,7 +14,9 @@ namespace {
 
 using Random = std::mt19937_64;
 
-int64_t draw(Random& g, int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(g); }
+int64_t draw(Random& g, int64_t low, int64_t high) {
+  return std::uniform_int_distribution<int64_t>(low, high)(g);
+}
 
 Slice random_slice(Random& g, const Shape& shape) {
   Slice s = Slice::whole(shape);
@@ -106,7 +108,8 @@ TEST_CASE("shards, parts and flat pieces tile a tensor", "[sharding]") {
     for (size_t i = 0; i < slices.size(); ++i)
       for (size_t j = 0; j < i; ++j) REQUIRE(common_elements(slices[i], slices[j]) == 0);
   }
-  CHECK(common_elements(Slice::flat({4, 4}, 0, 9), Slice::flat({4, 4}, 8, 16)) == 1);  // negative control: an overlap
+  CHECK(common_elements(Slice::flat({4, 4}, 0, 9), Slice::flat({4, 4}, 8, 16)) ==
+        1);  // negative control: an overlap
 }
 
 TEST_CASE("rows are one run, columns are many", "[sharding]") {

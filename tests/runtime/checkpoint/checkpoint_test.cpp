@@ -38,8 +38,8 @@ TEST_CASE("a checkpoint of any layout loads under any other", "[checkpoint]") {
       save_steps(folder.path, writers, written, {5});
       for (Cut wanted : {Cut::flat, Cut::rows, Cut::columns})
         for (int readers : {1, 2, 4}) {
-          INFO("written " << static_cast<int>(written) << " by " << writers << ", read " << static_cast<int>(wanted) << " by "
-                          << readers);
+          INFO("written " << static_cast<int>(written) << " by " << writers << ", read "
+                          << static_cast<int>(wanted) << " by " << readers);
           std::atomic<int> wrong{0}, elements{0};
           with_ranks(readers, [&](int rank, Communicator& group) {
             auto stream = make_inline_stream("checkpoint");
@@ -57,7 +57,8 @@ TEST_CASE("a checkpoint of any layout loads under any other", "[checkpoint]") {
               elements += static_cast<int>(s.slice.elements());
             }
             reader->finish(group, *stream);
-            if (reader->info().recipe != make_info(5).recipe || reader->info().loss != make_info(5).loss) ++wrong;
+            if (reader->info().recipe != make_info(5).recipe || reader->info().loss != make_info(5).loss)
+              ++wrong;
           });
           CHECK(wrong == 0);
           CHECK(elements == 7 * 6 + 6 * 12 + 6 + 1 + 60);
@@ -87,11 +88,17 @@ TEST_CASE("a rank reads its byte ranges and little more", "[checkpoint]") {
   CHECK(read[0] == 3 * 128 * 256);
   // A part of the tensor is not all of it.
   CHECK_THAT(error_of([&] { reader->finish(*group, *stream); }),
-             Contains("1 tensors of the checkpoint have no place in this run: \"w\" [1024, 256] (32768 of 262144 elements read)"));
+             Contains("1 tensors of the checkpoint have no place in this run: \"w\" [1024, 256] (32768 of "
+                      "262144 elements read)"));
   CHECK_NOTHROW(reader->finish(*group, *stream, [](const std::string& name) { return name != "w"; }));
-  CHECK_THAT(error_of([&] { reader->read("v", DType::f32, part, read.data()); }), Contains("has no tensor \"v\""));
-  CHECK_THAT(error_of([&] { reader->read("w", DType::bf16, part, read.data()); }), Contains("is f32 [1024, 256], and bf16"));
-  CHECK_THAT(error_of([&] { reader->read("w", DType::f32, Slice::whole({2, 2}), read.data()); }), Contains("and f32 [2, 2] is wanted"));
+  CHECK_THAT(error_of([&] { reader->read("v", DType::f32, part, read.data()); }),
+             Contains("has no tensor \"v\""));
+  CHECK_THAT(error_of([&] { reader->read("w", DType::bf16, part, read.data()); }),
+             Contains("is f32 [1024, 256], and bf16"));
+  CHECK_THAT(error_of([&] {
+               reader->read("w", DType::f32, Slice::whole({2, 2}), read.data());
+             }),
+             Contains("and f32 [2, 2] is wanted"));
 }
 
 TEST_CASE("slices that do not make up the state are refused before training", "[checkpoint]") {
@@ -101,15 +108,18 @@ TEST_CASE("slices that do not make up the state are refused before training", "[
       with_ranks(2, [&](int rank, Communicator& group) {
         auto stream = make_inline_stream("checkpoint");
         std::vector<float> values(64);
-        CheckpointWriter writer(sync_options(folder.path), {{"w", DType::f32, rank ? b : a, values.data()}}, group, *stream);
+        CheckpointWriter writer(sync_options(folder.path), {{"w", DType::f32, rank ? b : a, values.data()}},
+                                group, *stream);
       });
     });
   };
   const Shape shape{4, 4};
   CHECK(plan(Slice::flat(shape, 0, 7), Slice::flat(shape, 7, 16)) == "");  // negative control
-  CHECK_THAT(plan(Slice::flat(shape, 0, 7), Slice::flat(shape, 8, 16)), Contains("its pieces hold 15 of 16 elements"));
+  CHECK_THAT(plan(Slice::flat(shape, 0, 7), Slice::flat(shape, 8, 16)),
+             Contains("its pieces hold 15 of 16 elements"));
   CHECK_THAT(plan(Slice::whole(shape), Slice::whole(shape)), Contains("two pieces overlap"));
-  CHECK_THAT(plan(Slice::shard(shape, 0, 0, 2), Slice::shard(shape, 1, 1, 2)), Contains("two pieces overlap"));
+  CHECK_THAT(plan(Slice::shard(shape, 0, 0, 2), Slice::shard(shape, 1, 1, 2)),
+             Contains("two pieces overlap"));
 }
 
 TEST_CASE("what resume finds decides between a start, a resume and an error", "[checkpoint]") {
@@ -119,7 +129,8 @@ TEST_CASE("what resume finds decides between a start, a resume and an error", "[
   CHECK_THAT(notes.at(0), Contains("no checkpoints: a fresh start"));
   CHECK(load_and_check(folder.path + "/absent", notes) == -1);
   CHECK(load_and_check(folder.path, notes, "never") == -1);
-  CHECK_THAT(error_of([&] { load_and_check(folder.path, notes, folder.path); }), Contains("there is no checkpoint in it"));
+  CHECK_THAT(error_of([&] { load_and_check(folder.path, notes, folder.path); }),
+             Contains("there is no checkpoint in it"));
   CHECK_THAT(error_of([&] { load_and_check(folder.path, notes, folder.path + "/step-00000007"); }),
              Contains("there is no such file or folder"));
 
@@ -136,15 +147,18 @@ TEST_CASE("what resume finds decides between a start, a resume and an error", "[
   for (int step : {1, 2, 3}) std::filesystem::remove(folder.path + "/" + checkpoint_name(step) + "/COMMIT");
   // All that is there is unusable: not a fresh start.
   CHECK_THAT(error_of([&] { load_and_check(folder.path, notes); }),
-             Contains("no checkpoint can be used") && Contains("step-00000009: no COMMIT record: the save was not finished") &&
+             Contains("no checkpoint can be used") &&
+                 Contains("step-00000009: no COMMIT record: the save was not finished") &&
                  Contains("To start afresh, set checkpoint.resume: never"));
 }
 
 TEST_CASE("a checkpoint of another model is refused by key", "[checkpoint]") {
   CHECK(model_mismatch({{"a", "1"}, {"attn_pdrop", "0.1"}}, {{"a", "1"}, {"attn_pdrop", "0.0"}}) == "");
-  CHECK(model_mismatch({{"hidden_size", "64"}}, {{"hidden_size", "128"}}) == "hidden_size is 64 in the checkpoint and 128 in the recipe");
-  CHECK(model_mismatch({{"a", "1"}}, {{"b", "2"}}) == "a is 1 in the checkpoint and absent in the recipe; b is absent in the checkpoint "
-                                                      "and 2 in the recipe");
+  CHECK(model_mismatch({{"hidden_size", "64"}}, {{"hidden_size", "128"}}) ==
+        "hidden_size is 64 in the checkpoint and 128 in the recipe");
+  CHECK(model_mismatch({{"a", "1"}}, {{"b", "2"}}) ==
+        "a is 1 in the checkpoint and absent in the recipe; b is absent in the checkpoint "
+        "and 2 in the recipe");
   const TemporaryFolder folder;
   save_steps(folder.path, 1, Cut::rows, {1});
   auto group = make_single_group("checkpoint", Axis::data);
@@ -154,7 +168,8 @@ TEST_CASE("a checkpoint of another model is refused by key", "[checkpoint]") {
   options.model = {{"hidden_size", "128"}, {"attn_pdrop", "0.5"}};
   std::vector<std::string> notes;
   CHECK_THAT(error_of([&] { CheckpointReader::open(options, *group, *stream, notes); }),
-             Contains("is of another model: hidden_size is 64 in the checkpoint and 128 in the recipe; make the recipe agree"));
+             Contains("is of another model: hidden_size is 64 in the checkpoint and 128 in the recipe; make "
+                      "the recipe agree"));
   options.model[0].second = "64";
   CHECK(CheckpointReader::open(options, *group, *stream, notes));
 }
@@ -172,7 +187,8 @@ TEST_CASE("rotation keeps healthy checkpoints, not young ones", "[checkpoint]") 
     writer.save(info, state.slices());
     REQUIRE(writer.take_reports().at(0).ok);
   };
-  const double nan = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
+  const double nan = std::numeric_limits<double>::quiet_NaN(),
+               infinite = std::numeric_limits<double>::infinity();
   for (int64_t step : {1, 2, 3}) save(step, 1.0);
   CHECK(names(folder.path) == std::vector<std::string>{"step-00000002", "step-00000003"});
   save(4, nan);
@@ -191,7 +207,8 @@ TEST_CASE("rotation keeps healthy checkpoints, not young ones", "[checkpoint]") 
   // What cannot be read is neither counted nor deleted.
   flip_bit(folder.path + "/step-00000010/manifest.json", 20);
   save(11, 1.0);
-  CHECK(names(folder.path) == std::vector<std::string>{"step-00000003", "step-00000009", "step-00000010", "step-00000011"});
+  CHECK(names(folder.path) ==
+        std::vector<std::string>{"step-00000003", "step-00000009", "step-00000010", "step-00000011"});
 }
 
 TEST_CASE("saving a step again replaces it whole", "[checkpoint]") {
@@ -218,7 +235,8 @@ TEST_CASE("debris of dead saves is swept, and a folder in use is refused", "[che
   State state(0, 1, Cut::rows);
   CheckpointWriter writer(sync_options(folder.path), state.slices(), *group, *stream);
   REQUIRE(writer.notes().size() == 1);
-  CHECK_THAT(writer.notes()[0], Contains("removed step-00000002.tmp-0123, left by a save that did not finish"));
+  CHECK_THAT(writer.notes()[0],
+             Contains("removed step-00000002.tmp-0123, left by a save that did not finish"));
   CHECK(names(folder.path) == std::vector<std::string>{"mine", "step-00000001"});
   CHECK_THAT(error_of([&] { CheckpointWriter(sync_options(folder.path), state.slices(), *group, *stream); }),
              Contains(fmt::format("another run writes its checkpoints here (process {} on ", getpid())));
@@ -226,7 +244,8 @@ TEST_CASE("debris of dead saves is swept, and a folder in use is refused", "[che
 
 TEST_CASE("an asynchronous save holds the step at which it was taken", "[checkpoint][async]") {
   const ArmedFaults slow("checkpoint.before_open:*:1:sleep=200");
-  for (bool broken : {false, true}) {  // broken: the source is its own staging buffer, as if there were no snapshot
+  for (bool broken :
+       {false, true}) {  // broken: the source is its own staging buffer, as if there were no snapshot
     const TemporaryFolder folder;
     auto group = make_single_group("checkpoint", Axis::data);
     auto stream = make_inline_stream("checkpoint");
@@ -274,7 +293,8 @@ TEST_CASE("a save waits for the one before, and says so", "[checkpoint][async]")
     writer.save(make_info(2), state.slices());
     writer.wait();
     const auto reports = writer.take_reports();
-    if (reports.size() != 3 || !reports[0].ok || !reports[1].ok) fail(ExitCode::internal, "{} reports", reports.size());
+    if (reports.size() != 3 || !reports[0].ok || !reports[1].ok)
+      fail(ExitCode::internal, "{} reports", reports.size());
     if (reports[1].notes.empty() || reports[1].notes[0].find("for the save of step 1") == std::string::npos)
       fail(ExitCode::internal, "does not say that it waited");
     if (reports[1].stall_seconds < 0.1) fail(ExitCode::internal, "stalled only {}", reports[1].stall_seconds);

@@ -24,8 +24,10 @@ namespace {
 const std::string kNewest = "step-00000002";
 const std::string kShard = "shard-00001-of-00002.safetensors";
 
-/// Two checkpoints, `damage` done to the newer one: what the loader says of it. It must fall back to the older one.
-std::string rejection(const std::function<void(const std::string&)>& damage, const std::string& name = kNewest) {
+/// Two checkpoints, `damage` done to the newer one: what the loader says of it. It must fall back to the
+/// older one.
+std::string rejection(const std::function<void(const std::string&)>& damage,
+                      const std::string& name = kNewest) {
   const TemporaryFolder folder;
   save_steps(folder.path, 2, Cut::flat, {1, 2});
   damage(folder.path + "/" + kNewest);
@@ -38,7 +40,8 @@ std::string rejection(const std::function<void(const std::string&)>& damage, con
   std::filesystem::remove_all(folder.path + "/step-00000001");
   CHECK_THAT(error_of([&] { load_and_check(folder.path, notes); }), Contains("no checkpoint can be used"));
   std::string text = notes[0];
-  for (size_t at; (at = text.find(folder.path)) != std::string::npos;) text.replace(at, folder.path.size(), "F");
+  for (size_t at; (at = text.find(folder.path)) != std::string::npos;)
+    text = text.substr(0, at) + std::string(1, 'F') + text.substr(at + folder.path.size());
   return text;
 }
 
@@ -54,23 +57,34 @@ void edit_manifest(const std::string& checkpoint, const std::function<void(nlohm
 
 TEST_CASE("damage is found, named, and passed over", "[checkpoint][damage]") {
   CHECK_THAT(rejection([](const std::string& c) {
-               std::filesystem::resize_file(c + "/" + kShard, std::filesystem::file_size(c + "/" + kShard) - 1);
-             }), Contains("F/step-00000002/" + kShard + ": ") && Contains(" bytes, the manifest says "));
-  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/" + kShard, std::filesystem::file_size(c + "/" + kShard) - 3, 6); }),
+               std::filesystem::resize_file(c + "/" + kShard,
+                                            std::filesystem::file_size(c + "/" + kShard) - 1);
+             }),
+             Contains("F/step-00000002/" + kShard + ": ") && Contains(" bytes, the manifest says "));
+  CHECK_THAT(rejection([](const std::string& c) {
+               flip_bit(c + "/" + kShard, std::filesystem::file_size(c + "/" + kShard) - 3, 6);
+             }),
              Contains("F/step-00000002/" + kShard + ": its xxh3-128 is ") && Contains("the file is damaged"));
-  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/" + kShard, 3); }), Contains(kShard + ": not a safetensors file"));
-  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/" + kShard, 20); }), Contains("F/step-00000002/" + kShard));
+  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/" + kShard, 3); }),
+             Contains(kShard + ": not a safetensors file"));
+  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/" + kShard, 20); }),
+             Contains("F/step-00000002/" + kShard));
   CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/manifest.json", 300, 2); }),
              Contains("F/step-00000002/COMMIT: does not match manifest.json"));
-  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/COMMIT", 50); }), Contains("COMMIT: does not match manifest.json"));
-  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/COMMIT", 14, 1); }), Contains("not a commit record of version 1"));
+  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/COMMIT", 50); }),
+             Contains("COMMIT: does not match manifest.json"));
+  CHECK_THAT(rejection([](const std::string& c) { flip_bit(c + "/COMMIT", 14, 1); }),
+             Contains("not a commit record of version 1"));
   CHECK_THAT(rejection([](const std::string& c) { std::filesystem::remove(c + "/COMMIT"); }),
              Contains("F/step-00000002: no COMMIT record: the save was not finished"));
   CHECK_THAT(rejection([](const std::string& c) { std::filesystem::remove(c + "/manifest.json"); }),
              Contains("manifest.json: missing, though the checkpoint is committed"));
-  CHECK_THAT(rejection([](const std::string& c) { std::filesystem::remove(c + "/" + kShard); }), Contains(kShard + ": missing"));
-  CHECK_THAT(rejection([](const std::string& c) { std::filesystem::copy_file(c + "/shard-00000-of-00002.safetensors", c + "/" + kShard,
-                                                                             std::filesystem::copy_options::overwrite_existing); }),
+  CHECK_THAT(rejection([](const std::string& c) { std::filesystem::remove(c + "/" + kShard); }),
+             Contains(kShard + ": missing"));
+  CHECK_THAT(rejection([](const std::string& c) {
+               std::filesystem::copy_file(c + "/shard-00000-of-00002.safetensors", c + "/" + kShard,
+                                          std::filesystem::copy_options::overwrite_existing);
+             }),
              Contains(kShard));
 }
 
@@ -78,25 +92,38 @@ TEST_CASE("manifests that should not be believed are not", "[checkpoint][damage]
   const auto edited = [](const std::function<void(nlohmann::json&)>& edit) {
     return rejection([&](const std::string& c) { edit_manifest(c, edit); });
   };
-  CHECK_THAT(edited([](auto& m) { m["version"] = 2; }),
-             Contains("format version 2, this ltrain reads version 1; use the ltrain that wrote it, or a newer one"));
+  CHECK_THAT(
+      edited([](auto& m) { m["version"] = 2; }),
+      Contains(
+          "format version 2, this ltrain reads version 1; use the ltrain that wrote it, or a newer one"));
   CHECK_THAT(edited([](auto& m) { m["version"] = 0; }), Contains("no such version was ever written"));
-  CHECK_THAT(edited([](auto& m) { m["format"] = "x"; }), Contains("is not the manifest of an ltrain checkpoint"));
+  CHECK_THAT(edited([](auto& m) { m["format"] = "x"; }),
+             Contains("is not the manifest of an ltrain checkpoint"));
   CHECK_THAT(edited([](auto& m) { m.erase("seed"); }), Contains("lacks \"seed\""));
   CHECK_THAT(edited([](auto& m) { m["extra"] = 1; }), Contains("has the unknown key \"extra\""));
   CHECK_THAT(edited([](auto& m) { m["step"] = -1; }), Contains("\"step\" is not a whole number from 0"));
-  CHECK_THAT(edited([](auto& m) { m["files"][0]["name"] = "../../secret"; }), Contains("has an unexpected name"));
-  CHECK_THAT(edited([](auto& m) { m["tensors"]["norm"]["pieces"][0]["file"] = 7; }), Contains("lies in file number 7 of 2"));
-  CHECK_THAT(edited([](auto& m) { m["tensors"]["norm"]["pieces"][0]["end"] = 1000; }), Contains("tensor \"norm\": has a bad piece"));
-  CHECK_THAT(edited([](auto& m) { m["tensors"]["cube"]["shape"] = {4611686018427387904, 4, 5}; }), Contains("tensor \"cube\""));
-  CHECK_THAT(edited([](auto& m) { m["tensors"]["embed"]["pieces"].clear(); }), Contains("its pieces hold 0 of 42 elements"));
-  CHECK_THAT(edited([](auto& m) { m["tensors"]["embed"]["pieces"].push_back(m["tensors"]["embed"]["pieces"][0]); }),
-             Contains("tensor \"embed\": two pieces overlap"));
+  CHECK_THAT(edited([](auto& m) { m["files"][0]["name"] = "../../secret"; }),
+             Contains("has an unexpected name"));
+  CHECK_THAT(edited([](auto& m) { m["tensors"]["norm"]["pieces"][0]["file"] = 7; }),
+             Contains("lies in file number 7 of 2"));
+  CHECK_THAT(edited([](auto& m) { m["tensors"]["norm"]["pieces"][0]["end"] = 1000; }),
+             Contains("tensor \"norm\": has a bad piece"));
+  CHECK_THAT(edited([](auto& m) {
+               m["tensors"]["cube"]["shape"] = {4611686018427387904, 4, 5};
+             }),
+             Contains("tensor \"cube\""));
+  CHECK_THAT(edited([](auto& m) { m["tensors"]["embed"]["pieces"].clear(); }),
+             Contains("its pieces hold 0 of 42 elements"));
+  CHECK_THAT(
+      edited([](auto& m) { m["tensors"]["embed"]["pieces"].push_back(m["tensors"]["embed"]["pieces"][0]); }),
+      Contains("tensor \"embed\": two pieces overlap"));
   CHECK_THAT(edited([](auto& m) { m["tensors"]["norm"]["dtype"] = "BF16"; }), Contains("the manifest says"));
-  CHECK_THAT(edited([](auto& m) { m["tensors"]["norm"]["pieces"][0]["key"] = "nothing"; }), Contains("has no tensor \"nothing\""));
+  CHECK_THAT(edited([](auto& m) { m["tensors"]["norm"]["pieces"][0]["key"] = "nothing"; }),
+             Contains("has no tensor \"nothing\""));
 }
 
-TEST_CASE("stray files do no harm, and the manifest is believed over the folder's name", "[checkpoint][damage]") {
+TEST_CASE("stray files do no harm, and the manifest is believed over the folder's name",
+          "[checkpoint][damage]") {
   const TemporaryFolder folder;
   save_steps(folder.path, 2, Cut::flat, {1, 2});
   write_file(folder.path + "/" + kNewest + "/shard-00002-of-00003.safetensors", "stray");
@@ -107,14 +134,16 @@ TEST_CASE("stray files do no harm, and the manifest is believed over the folder'
   CHECK(load_and_check(folder.path, notes) == 2);
 }
 
-TEST_CASE("killed at any point of a save, the loader finds the checkpoint before or after, whole", "[checkpoint][faults]") {
+TEST_CASE("killed at any point of a save, the loader finds the checkpoint before or after, whole",
+          "[checkpoint][faults]") {
   int points = 0;
   for (std::string_view point : kFaultPoints) {
     if (point.compare(0, 11, "checkpoint.") != 0) continue;
     ++points;
     for (int occurrence : {1, 2, 3}) {
       const TemporaryFolder folder;
-      // Three saves with two to keep: the third deletes. Points that every rank passes are passed twice a save.
+      // Three saves with two to keep: the third deletes. Points that every rank passes are passed twice a
+      // save.
       INFO(point << " number " << occurrence);
       const pid_t child = fork();
       REQUIRE(child >= 0);
@@ -178,7 +207,9 @@ TEST_CASE("a rank that fails makes the save fail everywhere, and training goes o
     CHECK(fine == 4);
     CHECK_FALSE(error.empty());
     if (fault.find("skip") != std::string::npos)
-      CHECK_THAT(error, Contains("rank 0 does not see it: output_dir must be on a file system that all hosts share"));
+      CHECK_THAT(
+          error,
+          Contains("rank 0 does not see it: output_dir must be on a file system that all hosts share"));
     CHECK(list_folder(folder.path) == std::vector<std::string>{".lock", "step-00000001", "step-00000003"});
   }
 }
@@ -218,7 +249,8 @@ TEST_CASE("a file-size limit fails the save with path and errno, at every byte",
     text.resize(static_cast<size_t>(std::max<ssize_t>(0, read(channel[0], text.data(), text.size()))));
     close(channel[0]);
     waitpid(child, nullptr, 0);
-    CHECK_THAT(text, Contains("File too large (errno 27)") && Contains("ulimit -f") && Contains(folder.path + "/step-00000002.tmp-"));
+    CHECK_THAT(text, Contains("File too large (errno 27)") && Contains("ulimit -f") &&
+                         Contains(folder.path + "/step-00000002.tmp-"));
     std::vector<std::string> notes;
     CHECK(load_and_check(folder.path, notes) == 1);
     CHECK(list_folder(folder.path) == std::vector<std::string>{".lock", "step-00000001"});
@@ -238,7 +270,8 @@ TEST_CASE("a full disk is foreseen at start, and survived later", "[checkpoint][
     std::vector<float> values(2 << 20, 1.0f);  // 8 MiB: two fit, three do not
     const std::vector<StateSlice> slices{{"w", DType::f32, Slice::whole({2 << 20}), values.data()}};
     CHECK_THAT(error_of([&] { CheckpointWriter(sync_options(folder), slices, *group, *stream); }),
-               Contains(folder + ": 3 checkpoints of 8.0 MiB need 27.0 MiB, and 20.0 MiB are free; free space there"));
+               Contains(folder +
+                        ": 3 checkpoints of 8.0 MiB need 27.0 MiB, and 20.0 MiB are free; free space there"));
     CheckpointOptions options = sync_options(folder);
     options.planned_saves = 2;
     CheckpointWriter writer(options, slices, *group, *stream);
@@ -267,7 +300,8 @@ TEST_CASE("a full disk is foreseen at start, and survived later", "[checkpoint][
     arm_faults("");
     const SaveReport full = second.take_reports().at(0);
     CHECK_FALSE(full.ok);
-    CHECK_THAT(full.error, Contains("No space left on device (errno 28)") && Contains("free space there") && Contains(".safetensors: "));
+    CHECK_THAT(full.error, Contains("No space left on device (errno 28)") && Contains("free space there") &&
+                               Contains(".safetensors: "));
     CHECK(list_folder(folder + "2") == std::vector<std::string>{".lock"});
     std::filesystem::remove(mount_point.path + "/hog");
     CHECK(save(5).ok);  // and training goes on

@@ -28,9 +28,12 @@ struct Golden {
   std::vector<uint8_t> bytes{0, 1, 2};
   double odd = 1.25;
   std::vector<SafetensorsItem> items() const {
-    return {{"b.weight", DType::f32, {2, 3}, b.data()}, {"a.weight", DType::f32, {4}, a.data()},
-            {"count", DType::i64, {}, &count},          {"ids", DType::u16, {5}, ids.data()},
-            {"bytes", DType::u8, {3}, bytes.data()},    {"empty", DType::f32, {0, 4}, nullptr},
+    return {{"b.weight", DType::f32, {2, 3}, b.data()},
+            {"a.weight", DType::f32, {4}, a.data()},
+            {"count", DType::i64, {}, &count},
+            {"ids", DType::u16, {5}, ids.data()},
+            {"bytes", DType::u8, {3}, bytes.data()},
+            {"empty", DType::f32, {0, 4}, nullptr},
             {"odd \"name\" \\ \xc3\xa9", DType::f64, {1}, &odd}};
   }
 };
@@ -53,7 +56,8 @@ TEST_CASE("a file equals the reference library's byte for byte", "[safetensors]"
 }
 
 TEST_CASE("the reference library's file is read", "[safetensors]") {
-  const SafetensorsFile f(std::string(LTRAIN_SOURCE_DIR) + "/tests/runtime/checkpoint/golden/reference.safetensors");
+  const SafetensorsFile f(std::string(LTRAIN_SOURCE_DIR) +
+                          "/tests/runtime/checkpoint/golden/reference.safetensors");
   CHECK(f.entries().size() == 7);
   CHECK(f.metadata().at("format") == "pt");
   const SafetensorsEntry* b = f.find("b.weight");
@@ -76,14 +80,15 @@ TEST_CASE("what the reference refuses is refused", "[safetensors]") {
     return error_of([&] { SafetensorsFile f(path); });
   };
   const std::string good = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
-  CHECK(refusal(with_header(good, "1234")) == "");  // negative control
+  CHECK(refusal(with_header(good, "1234")) == "");                  // negative control
   CHECK(refusal(with_header("  " + good + "\n  ", "1234")) == "");  // white space is allowed on purpose
   CHECK(refusal(with_header("{}")) == "");
   CHECK(refusal(with_header(R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", "1234")) == "");
   const std::pair<std::string, std::string> table[] = {
       {"", "0 bytes; the header length alone takes 8"},
       {"1234567", "7 bytes; the header length alone takes 8"},
-      {std::string("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10), "a header of 18446744073709551615 bytes; at most 100000000 are allowed"},
+      {std::string("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10),
+       "a header of 18446744073709551615 bytes; at most 100000000 are allowed"},
       {std::string("\x01\xe1\xf5\x05\0\0\0\0{}", 10), "a header of 100000001 bytes; at most"},
       {std::string("\x03\0\0\0\0\0\0\0{}", 10), "a header of 3 bytes in a file of 10"},
       {with_header(""), "the header is not JSON in UTF-8"},
@@ -94,26 +99,39 @@ TEST_CASE("what the reference refuses is refused", "[safetensors]") {
       {with_header("\xEF\xBB\xBF{}"), "byte-order mark"},
       {with_header(std::string("{}\0{", 4)), "NUL byte"},
       {with_header(std::string(1000, '[')), "the header"},
-      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
-                   "12345678"), "the key \"a\" twice"},
-      {with_header(R"({"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"), "the key \"dtype\" twice"},
+      {with_header(
+           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+           "12345678"),
+       "the key \"a\" twice"},
+      {with_header(R"({"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"),
+       "the key \"dtype\" twice"},
       {with_header(R"({"__metadata__":{"a":1}})"), "__metadata__ \"a\" is not a text"},
       {with_header(R"({"__metadata__":[]})"), "__metadata__ is not an object"},
-      {with_header(R"({"a":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}})", "1234"), "unknown dtype \"F33\""},
-      {with_header(R"({"a":{"dtype":"f32","shape":[1],"data_offsets":[0,4]}})", "1234"), "unknown dtype \"f32\""},
-      {with_header(R"({"a":{"shape":[1],"data_offsets":[0,4]}})", "1234"), "lacks dtype, shape or data_offsets"},
+      {with_header(R"({"a":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}})", "1234"),
+       "unknown dtype \"F33\""},
+      {with_header(R"({"a":{"dtype":"f32","shape":[1],"data_offsets":[0,4]}})", "1234"),
+       "unknown dtype \"f32\""},
+      {with_header(R"({"a":{"shape":[1],"data_offsets":[0,4]}})", "1234"),
+       "lacks dtype, shape or data_offsets"},
       {with_header(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", "1234"), "a dim is -1"},
       {with_header(R"({"a":{"dtype":"F32","shape":[1.0],"data_offsets":[0,4]}})", "1234"), "a dim is 1.0"},
       {with_header(R"({"a":{"dtype":"F32","shape":1,"data_offsets":[0,4]}})", "1234"), "shape is not a list"},
-      {with_header(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", "1234"), "overflows"},
-      {with_header(R"({"a":{"dtype":"F64","shape":[4611686018427387904],"data_offsets":[0,4]}})", "1234"), "overflows"},
-      {with_header(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", "1234"), "do not hold the 8 bytes"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", "1234"),
+       "overflows"},
+      {with_header(R"({"a":{"dtype":"F64","shape":[4611686018427387904],"data_offsets":[0,4]}})", "1234"),
+       "overflows"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", "1234"),
+       "do not hold the 8 bytes"},
       {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", "1234"), "offsets 4 to 0"},
-      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}})", "1234"), "data_offsets is not [begin, end]"},
-      {with_header(R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}})", "1"), "not a whole number of bytes"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}})", "1234"),
+       "data_offsets is not [begin, end]"},
+      {with_header(R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}})", "1"),
+       "not a whole number of bytes"},
       {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", "12345678"), "a gap"},
-      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})",
-                   "123456"), "an overlap"},
+      {with_header(
+           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})",
+           "123456"),
+       "an overlap"},
       {with_header(good, "12345"), "the tensors take 4 bytes and the file has 5 after the header"},
       {with_header(good, "123"), "the tensors take 4 bytes and the file has 3 after the header"}};
   for (const auto& [bytes, text] : table) {

@@ -20,7 +20,9 @@ TemporaryFolder::~TemporaryFolder() {
   std::filesystem::remove_all(path, ignored);
 }
 
-void write_file(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+void write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
 std::string read_file(const std::string& path) {
   std::stringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();
@@ -58,8 +60,11 @@ float expected_value(const std::string& name, int64_t step, int64_t i) {
 }
 
 const std::vector<std::pair<std::string, Shape>>& State::tensors() {
-  static const std::vector<std::pair<std::string, Shape>> all = {
-      {"embed", {7, 6}}, {"layers.0.weight", {6, 12}}, {"norm", {6}}, {"scalar", Shape{}}, {"cube", {3, 4, 5}}};
+  static const std::vector<std::pair<std::string, Shape>> all = {{"embed", {7, 6}},
+                                                                 {"layers.0.weight", {6, 12}},
+                                                                 {"norm", {6}},
+                                                                 {"scalar", Shape{}},
+                                                                 {"cube", {3, 4, 5}}};
   return all;
 }
 
@@ -113,7 +118,8 @@ CheckpointOptions sync_options(const std::string& folder, int64_t keep) {
   return o;
 }
 
-void save_steps(const std::string& folder, int world, Cut cut, const std::vector<int64_t>& steps, int64_t keep) {
+void save_steps(const std::string& folder, int world, Cut cut, const std::vector<int64_t>& steps,
+                int64_t keep) {
   with_ranks(world, [&](int rank, Communicator& group) {
     auto stream = make_inline_stream("checkpoint");
     State state(rank, world, cut);
@@ -127,7 +133,8 @@ void save_steps(const std::string& folder, int world, Cut cut, const std::vector
   });
 }
 
-int64_t load_and_check(const std::string& folder, std::vector<std::string>& notes, const std::string& resume) {
+int64_t load_and_check(const std::string& folder, std::vector<std::string>& notes,
+                       const std::string& resume) {
   auto group = make_single_group("checkpoint", Axis::data);
   auto stream = make_inline_stream("checkpoint");
   ResumeOptions options;
@@ -141,7 +148,8 @@ int64_t load_and_check(const std::string& folder, std::vector<std::string>& note
     std::vector<float> values(static_cast<size_t>(shape.elements()), -1.0f);
     reader->read(name, DType::f32, Slice::whole(shape), values.data());
     int wrong = 0;
-    for (size_t i = 0; i < values.size(); ++i) wrong += values[i] != expected_value(name, step, static_cast<int64_t>(i));
+    for (size_t i = 0; i < values.size(); ++i)
+      wrong += values[i] != expected_value(name, step, static_cast<int64_t>(i));
     CHECK(wrong == 0);
   }
   reader->finish(*group, *stream);

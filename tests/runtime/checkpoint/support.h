@@ -30,7 +30,8 @@ void with_ranks(int world, const std::function<void(int, Communicator&)>& body);
 /// How the tensors of the test state are cut among ranks.
 enum class Cut { flat, rows, columns, replicated_parts };
 
-/// The value of element `i` of tensor `name` at `step`: what every save holds and every load is compared with.
+/// The value of element `i` of tensor `name` at `step`: what every save holds and every load is compared
+/// with.
 float expected_value(const std::string& name, int64_t step, int64_t i);
 
 /// The slices of one rank, with the values of one step behind them.
@@ -51,10 +52,13 @@ CheckpointInfo make_info(int64_t step);
 CheckpointOptions sync_options(const std::string& folder, int64_t keep = 2);
 
 /// One writer over `world` threads that saves the given steps.
-void save_steps(const std::string& folder, int world, Cut cut, const std::vector<int64_t>& steps, int64_t keep = 2);
+void save_steps(const std::string& folder, int world, Cut cut, const std::vector<int64_t>& steps,
+                int64_t keep = 2);
 
-/// Loads with one rank and compares every element; returns the step, or -1 for a fresh start. Throws what open throws.
-int64_t load_and_check(const std::string& folder, std::vector<std::string>& notes, const std::string& resume = "auto");
+/// Loads with one rank and compares every element; returns the step, or -1 for a fresh start. Throws what
+/// open throws.
+int64_t load_and_check(const std::string& folder, std::vector<std::string>& notes,
+                       const std::string& resume = "auto");
 
 /// what() of the Error that `body` throws, or "" when it throws none.
 std::string error_of(const std::function<void()>& body);

@@ -50,7 +50,8 @@ std::vector<BadRecipe> read_table(const std::filesystem::path& path) {
 /// A document mark is written with one more dash in the tables, whose own mark is "---".
 std::string with_document_marks(std::string text) {
   const std::string mark = "---- ";
-  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at)) text.replace(at, mark.size(), "---");
+  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at))
+    text.replace(at, mark.size(), "---");
   return text;
 }
 
@@ -68,7 +69,8 @@ std::string refusal(const BadRecipe& bad) {
 }  // namespace
 
 TEST_CASE("bad recipes are refused with their exact text", "[recipe]") {
-  const std::filesystem::path folder = std::filesystem::path(LTRAIN_SOURCE_DIR) / "tests/runtime/recipe/bad_recipes";
+  const std::filesystem::path folder =
+      std::filesystem::path(LTRAIN_SOURCE_DIR) / "tests/runtime/recipe/bad_recipes";
   const bool rewrite = std::getenv("LTRAIN_WRITE_GOLDEN") != nullptr;
   int cases = 0;
   for (const auto& file : std::filesystem::directory_iterator(folder)) {
@@ -91,7 +93,9 @@ TEST_CASE("bad recipes are refused with their exact text", "[recipe]") {
 
 TEST_CASE("a good recipe passes the same way that bad ones are refused", "[recipe]") {
   BadRecipe good;
-  good.text = "train: {micro_batch_size: 2, global_batch_size: 8}\nmodel: {hidden_size: 64, num_attention_heads: 4}\n";
+  good.text =
+      "train: {micro_batch_size: 2, global_batch_size: 8}\nmodel: {hidden_size: 64, num_attention_heads: "
+      "4}\n";
   CHECK(refusal(good) == "(accepted)");
   good.ranks = 4;
   CHECK(refusal(good) == "(accepted)");

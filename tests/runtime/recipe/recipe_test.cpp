@@ -118,14 +118,15 @@ TEST_CASE("settings without effect are noted", "[recipe]") {
 }
 
 TEST_CASE("overrides", "[recipe]") {
-  const std::string base = "train: {train_steps: 5, log_interval: 2}\ndata: {train: [{path: a}, {path: b, weight: 2}]}\n";
+  const std::string base =
+      "train: {train_steps: 5, log_interval: 2}\ndata: {train: [{path: a}, {path: b, weight: 2}]}\n";
   CHECK(parse(base, {"train.train_steps=9"}).train.train_steps == 9);
   CHECK(parse(base, {"--train.train_steps=9"}).train.train_steps == 9);
   CHECK(parse(base, {"train.train_steps=9", "train.train_steps=11"}).train.train_steps == 11);
   CHECK(parse(base, {"train_iters=9"}).train.train_steps == 9);
   CHECK(parse(base, {"~train.train_steps"}).train.train_steps == 1000);
   CHECK(parse(base, {"~train"}).train.log_interval == 1);
-  CHECK(parse(base, {"train={train_steps: 3}"}).train.log_interval == 2);  // maps merge
+  CHECK(parse(base, {"train={train_steps: 3}"}).train.log_interval == 2);                    // maps merge
   CHECK(parse(base, {"data.train=[c]"}).data.train == std::vector<DataSource>{{"c", 1.0}});  // lists replace
   CHECK(parse(base, {"data.train.1.weight=3"}).data.train[1].weight == 3);
   CHECK(parse(base, {"data.train.0=c"}).data.train[0].path == "c");
@@ -134,11 +135,14 @@ TEST_CASE("overrides", "[recipe]") {
 }
 
 TEST_CASE("one value can stand in another", "[recipe]") {
-  const Recipe r = parse("name: small\noutput_dir: runs/${name}-${seed}-${optimizer.lr}\nseed: 7\n", {"name=big"});
+  const Recipe r =
+      parse("name: small\noutput_dir: runs/${name}-${seed}-${optimizer.lr}\nseed: 7\n", {"name=big"});
   CHECK(r.output_dir == "runs/big-7-0.0003");
   std::string growing = "name: aaaaaaaa\n";
-  const std::vector<std::string> keys = {"output_dir", "launch.interface", "checkpoint.resume", "data.tokenizer.path"};
-  std::vector<std::string> overrides = {"output_dir=", "launch.interface=", "checkpoint.resume=", "data.tokenizer.path="};
+  const std::vector<std::string> keys = {"output_dir", "launch.interface", "checkpoint.resume",
+                                         "data.tokenizer.path"};
+  std::vector<std::string> overrides = {
+      "output_dir=", "launch.interface=", "checkpoint.resume=", "data.tokenizer.path="};
   for (int i = 0; i < 40; ++i) {
     overrides[0] += "${name}";
     for (int k = 1; k < 4; ++k) overrides[k] += fmt::format("${{{}}}", keys[k - 1]);
@@ -150,10 +154,13 @@ TEST_CASE("the resolved dump reads back to itself", "[recipe]") {
   const std::vector<std::string> texts = {
       "",
       "model: {architecture: gpt2, attn_pdrop: 0.1}\nschedule: {lr_decay_style: WSD, lr_warmup_steps: 3}\n",
-      "name: \"1e5\"\noutput_dir: \"a \\\"b\\\" #c\"\ndata: {train: [{path: \"x: y\"}, {path: \"-\", weight: 0.3}], eval: [e]}\n",
+      "name: \"1e5\"\noutput_dir: \"a \\\"b\\\" #c\"\ndata: {train: [{path: \"x: y\"}, {path: \"-\", weight: "
+      "0.3}], eval: [e]}\n",
       "train: {train_tokens: 1000000, exit_duration_in_mins: 2.5}\noptimizer: {lr: 1.2345678901234567e-4}\n",
-      "model: {rope_scaling: {rope_type: llama3, factor: 32.0}, head_dim: 128}\nlaunch: {ranks_per_node: 4, interface: eth0}\n",
-      "data: {tokenizer: {kind: gpt2, path: \"yes\"}}\nmodel: {vocab_size: 50304}\nseed: 9223372036854775807\n"};
+      "model: {rope_scaling: {rope_type: llama3, factor: 32.0}, head_dim: 128}\nlaunch: {ranks_per_node: 4, "
+      "interface: eth0}\n",
+      "data: {tokenizer: {kind: gpt2, path: \"yes\"}}\nmodel: {vocab_size: 50304}\nseed: "
+      "9223372036854775807\n"};
   for (const std::string& text : texts) {
     const Recipe first = resolve(parse(text), 4);
     const std::string dump = dump_yaml(first);
@@ -183,27 +190,32 @@ TEST_CASE("the layout follows the number of ranks", "[recipe]") {
 TEST_CASE("the vocabulary must hold every token of the data", "[recipe]") {
   const Recipe r = parse("model:\n  vocab_size: 300\n");
   CHECK_NOTHROW(check_vocabulary(r, "data/a", 300));
-  CHECK_THROWS_WITH(check_vocabulary(r, "data/a", 301),
-                    "r.yaml:2:3: model.vocab_size = 300: data/a has token ids up to 300; nearest valid value: 301");
+  CHECK_THROWS_WITH(
+      check_vocabulary(r, "data/a", 301),
+      "r.yaml:2:3: model.vocab_size = 300: data/a has token ids up to 300; nearest valid value: 301");
 }
 
 TEST_CASE("the token files must be there", "[recipe]") {
-  CHECK_THROWS_WITH(check_data_files(parse("")), "r.yaml: data.train = [] (default): a run needs token files; give "
-                                                 "data.train: [{path: PREFIX}], made by `ltrain data build`");
+  CHECK_THROWS_WITH(check_data_files(parse("")),
+                    "r.yaml: data.train = [] (default): a run needs token files; give "
+                    "data.train: [{path: PREFIX}], made by `ltrain data build`");
   const TemporaryFile file("x");
   std::ofstream(file.path + ".bin") << "x";
-  const Recipe r = parse("data:\n  train: [{path: " + file.path + "}]\n  eval: [{path: " + file.path + ".bin}]\n");
-  CHECK_THROWS_WITH(check_data_files(r), Contains("r.yaml:2:3: data.train: " + file.path + ".idx: No such file or directory"));
+  const Recipe r =
+      parse("data:\n  train: [{path: " + file.path + "}]\n  eval: [{path: " + file.path + ".bin}]\n");
+  CHECK_THROWS_WITH(check_data_files(r),
+                    Contains("r.yaml:2:3: data.train: " + file.path + ".idx: No such file or directory"));
   std::ofstream(file.path + ".idx") << "x";
   CHECK_THROWS_WITH(check_data_files(r), Contains("r.yaml:3:3: data.eval: " + file.path + ".bin.bin") &&
-                                         Contains("the path is the common prefix, " + file.path));
+                                             Contains("the path is the common prefix, " + file.path));
   CHECK_NOTHROW(check_data_files(parse("data: {train: [" + file.path + "]}\n")));
   std::remove((file.path + ".bin").c_str());
   std::remove((file.path + ".idx").c_str());
 }
 
 TEST_CASE("the shape can come from a Hugging Face config.json", "[recipe]") {
-  const TemporaryFile gpt2(R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 768, "n_layer": 12,
+  const TemporaryFile gpt2(
+      R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 768, "n_layer": 12,
     "n_head": 12, "n_positions": 1024, "n_ctx": 1024, "n_inner": null, "vocab_size": 50257, "layer_norm_epsilon": 1e-05,
     "activation_function": "gelu_new", "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1,
     "initializer_range": 0.02, "summary_type": "cls_index", "some_new_key": 3})");
@@ -237,9 +249,12 @@ TEST_CASE("the shape can come from a Hugging Face config.json", "[recipe]") {
          "tie_word_embeddings": true, "torch_dtype": "bfloat16", "head_dim": 64)";
   const std::string scaling = R"("factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
          "original_max_position_embeddings": 8192, "rope_type": "llama3")";
-  const TemporaryFile old_way("{" + llama + R"(, "rope_theta": 500000.0, "rope_scaling": {)" + scaling + "}}");
-  const TemporaryFile new_way("{" + llama + R"(, "rope_parameters": {"rope_theta": 500000.0, )" + scaling + "}}");
-  const Recipe o = parse("model: {from: " + old_way.path + "}\n"), n = parse("model: {from: " + new_way.path + "}\n");
+  const TemporaryFile old_way("{" + llama + R"(, "rope_theta": 500000.0, "rope_scaling": {)" + scaling +
+                              "}}");
+  const TemporaryFile new_way("{" + llama + R"(, "rope_parameters": {"rope_theta": 500000.0, )" + scaling +
+                              "}}");
+  const Recipe o = parse("model: {from: " + old_way.path + "}\n"),
+               n = parse("model: {from: " + new_way.path + "}\n");
   CHECK(model_settings(o.model) == model_settings(n.model));
   CHECK(o.model.rope_theta == 500000.0);
   CHECK(o.model.rope_scaling.factor == 32.0);
@@ -254,21 +269,25 @@ TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]")
       parse("model: {from: " + file.path + "}\n");
     } catch (const Error& e) {
       std::string text = e.what();
-      for (size_t at = text.find(file.path); at != std::string::npos; at = text.find(file.path)) text.replace(at, file.path.size(), "F");
+      for (size_t at; (at = text.find(file.path)) != std::string::npos;)
+        text = text.substr(0, at) + std::string(1, 'F') + text.substr(at + file.path.size());
       return text;
     }
     return std::string("(accepted)");
   };
   CHECK(refused(R"({"model_type": "llama", "hidden_size": 64})") == "(accepted)");  // negative control
-  CHECK(refused(R"({"model_type": "llama", "attention_bias": true})") == "F: attention_bias = true: this build computes false only");
+  CHECK(refused(R"({"model_type": "llama", "attention_bias": true})") ==
+        "F: attention_bias = true: this build computes false only");
   CHECK(refused(R"({"model_type": "gpt2", "activation_function": "relu"})") ==
         "F: activation_function = \"relu\": this build computes \"gelu_new\" only");
-  CHECK(refused(R"({"model_type": "mixtral"})") == "F: model_type = \"mixtral\": is not in this build, which supports gpt2, llama");
+  CHECK(refused(R"({"model_type": "mixtral"})") ==
+        "F: model_type = \"mixtral\": is not in this build, which supports gpt2, llama");
   CHECK(refused(R"({"hidden_size": 64})") ==
         "F: model_type: is missing; a config.json of Hugging Face names the architecture there");
   CHECK(refused(R"({"model_type": "llama", "hidden_size": "64"})") ==
         "F: hidden_size = \"64\": needs an integer, not a quoted text; write 64");
-  CHECK(refused(R"({"model_type": "llama", "hidden_size": [64]})") == "F: hidden_size: is not a single value");
+  CHECK(refused(R"({"model_type": "llama", "hidden_size": [64]})") ==
+        "F: hidden_size: is not a single value");
   CHECK(refused(R"({"model_type": "llama", "rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}})") ==
         "F: rope_theta = 10000.0: rope_parameters.rope_theta of the same file says 500000.0");
   CHECK(refused(R"({"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}})") ==
@@ -277,7 +296,8 @@ TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]")
   CHECK(refused("[1]") == "r.yaml:1:9: model.from = F: not a JSON object");
   CHECK(refused("{") == "r.yaml:1:9: model.from = F: not a JSON object");
   CHECK(refused(std::string(100000, '[')) == "r.yaml:1:9: model.from = F: not a JSON object");
-  CHECK_THROWS_WITH(parse("model: {from: /nonexistent/config.json}\n"), Contains("cannot be read: No such file"));
+  CHECK_THROWS_WITH(parse("model: {from: /nonexistent/config.json}\n"),
+                    Contains("cannot be read: No such file"));
 }
 
 TEST_CASE("the table is complete and consistent", "[recipe]") {

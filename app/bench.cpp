@@ -1,4 +1,98 @@
+// ltrain bench: measures this machine and writes the profile that plans are priced with.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
 #include "app/commands.h"
+#include "runtime/launch/job.h"
+#include "runtime/launch/supervisor.h"
+#include "runtime/plan/bench.h"
+
 namespace ltrain::app {
-void add_bench(CLI::App&) {}
+namespace {
+
+struct Options {
+  std::string output, worker_file;
+  bool json = false;
+};
+
+void say(const std::string& line) { std::fprintf(stderr, "bench: %s\n", line.c_str()); }
+
+std::string cpu_model() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);)
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  return "unknown CPU";
+}
+
+/// A rank of the collective measurements: rank 0 leaves them in a file.
+void run_worker(const std::string& file) {
+  auto job = Job::join();
+  try {
+    job->section("bench", 300);
+    const int64_t process = bench_process_bytes();
+    const auto samples = bench_collectives(*job);
+    if (job->info().rank == 0) {
+      nlohmann::json j{{"process_bytes", process}, {"samples", nlohmann::json::array()}};
+      for (const CollectiveSample& s : samples) j["samples"].push_back({s.op, s.ranks, s.bytes, s.seconds, s.cpu_seconds});
+      std::ofstream(file) << j.dump();
+    }
+  } catch (const std::exception& e) {
+    job->fail(e);
+    throw;
+  }
+  job->finish();
+}
+
+void measure_collectives(MachineProfile& profile) {
+  const std::string file = fmt::format("{}/ltrain-bench-{}.json", std::filesystem::temp_directory_path().string(), ::getpid());
+  SuperviseOptions s;
+  s.ranks = 2;
+  s.threads_per_rank = 1;
+  s.arguments = {"bench", "--worker", file};
+  if (const int code = supervise(s); code != 0) throw CLI::RuntimeError(code);
+  std::ifstream in(file);
+  const auto j = nlohmann::json::parse(in);
+  std::filesystem::remove(file);
+  profile.process_bytes = j.at("process_bytes");
+  for (const auto& v : j.at("samples")) profile.collectives.push_back({v.at(0), v.at(1), v.at(2), v.at(3), v.at(4)});
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  auto* command = app.add_subcommand("bench", "Measure this machine (half a minute) and write the profile that `plan` uses");
+  auto o = std::make_shared<Options>();
+  command->add_option("-o,--output", o->output, "Where the profile goes; default: where `plan` looks");
+  command->add_option("--worker", o->worker_file)->group("");
+  command->add_flag("--json", o->json, "Print the profile's path and peaks for programs");
+  command->callback([o] {
+    if (!o->worker_file.empty()) return run_worker(o->worker_file);
+    MachineProfile profile;
+    profile.machine = cpu_model();
+    profile.cores = usable_cores();
+    profile.measured = true;
+    measure_collectives(profile);  // before threads exist: it forks
+    for (int threads = 1; threads <= profile.cores; threads *= 2) profile.ranks.push_back(bench_rank(threads, profile.cores, say));
+    const std::string path = o->output.empty() ? default_profile_path() : o->output;
+    save_profile(profile, path);
+    if (o->json) {
+      nlohmann::ordered_json j{{"schema", "ltrain.bench.v1"}, {"profile", path}, {"machine", profile.machine}, {"cores", profile.cores}};
+      for (const RankProfile& r : profile.ranks) j["peak_flops"][std::to_string(r.threads)] = r.peak_flops;
+      std::printf("%s\n", j.dump().c_str());
+      return;
+    }
+    std::printf("%s, %d cores\n", profile.machine.c_str(), profile.cores);
+    for (const RankProfile& r : profile.ranks)
+      for (const auto& [type, flops] : r.peak_flops)
+        std::printf("  %d thread%s a rank, %-4s  %8.1f GFLOP/s in the fastest matmul\n", r.threads, r.threads == 1 ? " " : "s", type.c_str(), flops / 1e9);
+    for (const CollectiveSample& s : profile.collectives)
+      if (s.bytes > 1e6 || s.bytes < 300) std::printf("  %-15s %10.0f bytes, %d ranks: %9.3f ms\n", s.op.c_str(), s.bytes, s.ranks, s.seconds * 1e3);
+    std::printf("written to %s\n", path.c_str());
+  });
+}
+
 }  // namespace ltrain::app

@@ -34,10 +34,10 @@ void all_reduce_steps(Job& job, const SelftestOptions& o) {
   for (; step < o.steps; ++step) {
     job.section("step", o.deadline, step);
     LT_FAULT_POINT("selftest.step");
-    std::vector<float> stop{job.stop_requested() ? 1.f : 0.f};
-    world->all_reduce(*stream, {stop.data(), DType::f32, DeviceKind::cpu, {1}, nullptr}, ReduceOp::max);
+    std::vector<float> flag{job.stop_requested() ? 1.f : 0.f};
+    world->all_reduce(*stream, {flag.data(), DType::f32, DeviceKind::cpu, {1}, nullptr}, ReduceOp::max);
     stream->synchronize();
-    if (stop[0] > 0) break;
+    if (flag[0] > 0) break;
     std::fill(data.begin(), data.end(), static_cast<float>(me.rank + 1));
     world->all_reduce(*stream, t);
     stream->synchronize();
@@ -45,7 +45,8 @@ void all_reduce_steps(Job& job, const SelftestOptions& o) {
       if (v != expected) fail(ExitCode::internal, "all_reduce gave {} and not {}", v, expected);
     if (o.step_seconds > 0) ::usleep(static_cast<useconds_t>(o.step_seconds * 1e6));
   }
-  const StopRequest stop = job.stop_requested();
+  StopRequest stop = job.stop_requested();
+  if (!stop) stop.reason = "a signal to another rank";
   if (me.rank == 0)
     std::printf("selftest: %d ranks (%s), %lld steps, %lld bytes sent by rank 0%s%s\n", me.world_size,
                 me.source.c_str(), static_cast<long long>(step), static_cast<long long>(world->wire_bytes()),
@@ -83,6 +84,9 @@ std::vector<std::string> same_arguments(const SelftestOptions& o) {
 void add_selftest(CLI::App& app) {
   auto* selftest = app.add_subcommand("selftest", "Checks of an installation")->group("");
   auto* command = selftest->add_subcommand("allreduce", "Starts ranks, sums over them, compares");
+  selftest->add_subcommand("faults", "Lists the places where LTRAIN_FAULT can make a rank fail")->callback([] {
+    for (std::string_view name : kFaultPoints) std::printf("%.*s\n", static_cast<int>(name.size()), name.data());
+  });
   auto o = std::make_shared<SelftestOptions>();
   command->add_option("--ranks", o->ranks, "Ranks to start, when no launcher's variables say")->check(CLI::Range(1, 4096));
   command->add_option("--elements", o->elements, "Length of the vector")->check(CLI::Range(1, 1 << 28));

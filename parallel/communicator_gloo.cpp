@@ -11,6 +11,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 namespace ltrain {
@@ -269,10 +270,25 @@ class GlooGroup final : public Communicator {
       wait(peers_[p].note_send[now], Way::send, p);
       peers_[p].note_in_flight[now] = false;
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // before this rank leaves and its connections close
     if (wrong >= 0) throw Error(ExitCode::internal, mismatch_text(name(), 0, call_of(0), wrong, call_of(wrong)));
     fail(ExitCode::internal, "group \"{}\", {}: rank {} sends {} elements to rank {}, which expects {}", name(),
          to_string(info_), wrong_pair, peers_[wrong_pair].received[now].pair_elements, rank(),
          peers_[wrong_pair].expected);
+  }
+
+  /// Starts the data on its way while the notes travel. A peer that has found a difference may have left already;
+  /// then its note says more than its closed connection.
+  template <class F>
+  void compare_notes_after(F&& start_data) {
+    std::exception_ptr failure;
+    try {
+      start_data();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    compare_notes();
+    if (failure) std::rethrow_exception(failure);
   }
 
   // ---- reductions ----
@@ -329,8 +345,9 @@ class GlooGroup final : public Communicator {
       }
     };
     send_notes();
-    for (int64_t k = 0; k < std::min<int64_t>(kWindow, chunks); ++k) start(k);
-    compare_notes();
+    compare_notes_after([&] {
+      for (int64_t k = 0; k < std::min<int64_t>(kWindow, chunks); ++k) start(k);
+    });
     const PartRange own = part_of(elements, size(), rank());
     for (int64_t k = 0; k < chunks; ++k) {
       const PartRange mine = range(rank(), k);
@@ -373,19 +390,20 @@ class GlooGroup final : public Communicator {
   /// One message to and from each peer, between the notes. `moves` has an entry for each rank.
   void exchange(std::vector<Move>& moves) {
     send_notes();
-    for (int p : order_) {
-      Move& m = moves[p];
-      if (m.recv_bytes == 0) continue;
-      m.in = buffer(m.recv, m.recv_bytes);
-      post(p, [&] { m.in->recv(p, data_slot(info_, m.recv_bytes), 0, m.recv_bytes); });
-    }
-    for (int p : order_) {
-      Move& m = moves[p];
-      if (m.send_bytes == 0) continue;
-      m.out = buffer(m.send, m.send_bytes);
-      post(p, [&] { m.out->send(p, data_slot(info_, m.send_bytes), 0, m.send_bytes); });
-    }
-    compare_notes();
+    compare_notes_after([&] {
+      for (int p : order_) {
+        Move& m = moves[p];
+        if (m.recv_bytes == 0) continue;
+        m.in = buffer(m.recv, m.recv_bytes);
+        post(p, [&] { m.in->recv(p, data_slot(info_, m.recv_bytes), 0, m.recv_bytes); });
+      }
+      for (int p : order_) {
+        Move& m = moves[p];
+        if (m.send_bytes == 0) continue;
+        m.out = buffer(m.send, m.send_bytes);
+        post(p, [&] { m.out->send(p, data_slot(info_, m.send_bytes), 0, m.send_bytes); });
+      }
+    });
     for (int p : order_) {
       if (moves[p].in) wait(moves[p].in, Way::recv, p);
       if (moves[p].out) wait(moves[p].out, Way::send, p);

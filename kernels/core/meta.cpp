@@ -20,6 +20,7 @@ void MetaTrace::add(Stream& stream, const OpCost& op) {
                       stream.clock, seconds, op.flops, op.bytes, op.wire_bytes, op.cls});
   flops_ += op.flops;
   stream.clock += seconds;
+  if (op.cls == OpClass::collective && cost_ && compute_ && compute_ != &stream) compute_->clock += cost_->stolen_seconds(op);
 }
 
 void MetaTrace::clear_entries() {

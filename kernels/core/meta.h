@@ -47,6 +47,8 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
   virtual double seconds(const OpCost& op) const = 0;
+  /// Seconds that a collective takes from the compute stream, because its work runs on the same cores.
+  virtual double stolen_seconds(const OpCost& op) const { return 0; }
 };
 
 /// One entry of the recorded step.
@@ -63,6 +65,8 @@ class MetaTrace {
   TensorRecord* new_record(std::string name);
   /// Appends one piece of work to the stream's timeline.
   void add(Stream& stream, const OpCost& op);
+  /// The stream that collectives take time from when they run on the same cores.
+  void set_compute(Stream* compute) { compute_ = compute; }
   /// Called by a meta stream that waits `seconds` for another.
   void waited(Stream& stream, double seconds) { waits_[stream.name()] += seconds; }
 
@@ -85,6 +89,7 @@ class MetaTrace {
 
  private:
   const CostModel* cost_;
+  Stream* compute_ = nullptr;
   std::deque<TensorRecord> records_;
   std::vector<TraceEntry> entries_;
   std::map<std::string, double> waits_;

@@ -92,7 +92,8 @@ class Coordinator::Server {
     if (r.goodbye || (!by_signal && code == 0 && r.connection < 0 && !r.joined)) {
       // Said goodbye, or a program that never was a rank ended well.
       if (!r.goodbye) r.goodbye = true, r.goodbye_code = ExitCode::done;
-      if (by_signal) add_failure({Failure::Kind::dead, rank, ExitCode::rank_lost, text, elapsed()});
+      if (by_signal || code != static_cast<int>(r.goodbye_code))
+        add_failure({Failure::Kind::dead, rank, ExitCode::rank_lost, "said goodbye, but " + text, elapsed()});
     } else {
       const bool ours = !by_signal && (code == 64 || code == 65 || code == 70 || code == 73 || code == 76);
       add_failure({Failure::Kind::dead, rank, ours ? static_cast<ExitCode>(code) : ExitCode::rank_lost, text, elapsed()});

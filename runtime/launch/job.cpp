@@ -15,6 +15,7 @@
 #include "runtime/launch/control_client.h"
 #include "runtime/launch/coordinator.h"
 #include "runtime/launch/hostlist.h"
+#include "runtime/launch/slurm_node.h"
 
 namespace ltrain {
 
@@ -75,6 +76,10 @@ class Job::Impl {
   }
 
   ~Impl() {
+    {
+      std::lock_guard lock(mutex_);
+      leaving_ = true;
+    }
     if (client_) client_->close();
     client_.reset();
     coordinator_.reset();
@@ -94,6 +99,9 @@ class Job::Impl {
       e.coordinator_host = is_loopback(e.coordinator_host) ? e.coordinator_host : "127.0.0.1";
       e.coordinator_ports = {coordinator_->port()};
     }
+    if (std::string unknown; e.source == "Slurm" && resolve(e.coordinator_host, &unknown).empty())
+      if (const std::string address = slurm_node_address(e.coordinator_host); !address.empty())
+        e.coordinator_host = address;
     ControlOptions c;
     c.environment = e;
     c.host = info_.host;
@@ -149,6 +157,10 @@ class Job::Impl {
       print_line(fmt::format("ltrain: rank {} on host {} ends: {}", info_.rank, info_.host, reason));
     }
     const SteadyTime limit = after(liveness_bounds().end_grace);
+    {
+      std::lock_guard lock(mutex_);
+      end_said_ = true;
+    }
     while (steady_now() < limit) {
       {
         std::lock_guard lock(mutex_);
@@ -233,9 +245,18 @@ class Job::Impl {
       wait_for_verdict();
       print_verdict();
       std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the others read it
+    } else if (!launched_) {
+      // Wait to hear who failed first: this rank's own error may only be the consequence. A launcher says it itself.
+      const SteadyTime limit = after(liveness_bounds().settle + 1.5);
+      while (!end_said() && steady_now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     std::lock_guard lock(mutex_);
     leaving_ = true;
+  }
+
+  bool end_said() const {
+    std::lock_guard lock(mutex_);
+    return end_said_;
   }
 
   void finish(ExitCode code) {
@@ -270,7 +291,7 @@ class Job::Impl {
   SteadyTime section_began_ = steady_now();
   std::vector<std::pair<std::string, std::weak_ptr<const FlightRecord>>> groups_;
   StopRequest stop_;
-  bool connected_ = false, signal_told_ = false, leaving_ = false, verdict_printed_ = false;
+  bool connected_ = false, signal_told_ = false, leaving_ = false, verdict_printed_ = false, end_said_ = false;
   std::map<std::string, int> group_counts_;
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<ControlClient> client_;

@@ -229,7 +229,7 @@ class Supervisor {
     Child& c = children_[static_cast<size_t>(i)];
     Fd& fd = which == 1 ? c.process.output : c.process.error;
     char buffer[65536];
-    for (int round = 0; fd.valid() && round < 16; ++round) {
+    while (fd.valid()) {
       const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EAGAIN) return;
@@ -244,7 +244,7 @@ class Supervisor {
         c.tail.append(buffer, size);
         if (c.tail.size() > 2 * kTailBytes) c.tail.erase(0, c.tail.size() - kTailBytes);
       }
-      if (size < sizeof(buffer)) return;
+      if (children_[static_cast<size_t>(i)].alive) return;  // others' turn; poll() comes back here
     }
   }
 
@@ -329,7 +329,7 @@ class Supervisor {
       }
       return text;
     }
-    std::string text = fmt::format("ended with {} and no goodbye", exit_code_text(code));
+    std::string text = fmt::format("ended with {}", exit_code_text(code));
     const std::string& tail = children_[static_cast<size_t>(i)].tail;
     size_t end = tail.find_last_not_of("\n\r ");
     if (end != std::string::npos && rank_of(i) != 0) {  // rank 0's is on the terminal already

@@ -52,7 +52,7 @@ const RankProfile& MachineProfile::for_threads(int threads) const {
 }
 
 double ProfileCost::seconds(const OpCost& op) const {
-  if (op.cls == OpClass::collective) return collective_seconds(op);
+  if (op.cls == OpClass::collective) return collective_seconds(op, &CollectiveSample::seconds);
   const bool by_flops = op.cls == OpClass::matmul || op.cls == OpClass::attention;
   const double work = by_flops ? op.flops : op.bytes;
   if (work <= 0) return 0;
@@ -66,7 +66,11 @@ double ProfileCost::seconds(const OpCost& op) const {
   return rate > 0 ? work / rate : 0;
 }
 
-double ProfileCost::collective_seconds(const OpCost& op) const {
+double ProfileCost::stolen_seconds(const OpCost& op) const {
+  return cores_full_ ? collective_seconds(op, &CollectiveSample::cpu_seconds) : 0;
+}
+
+double ProfileCost::collective_seconds(const OpCost& op, double CollectiveSample::*what) const {
   if (op.group_size <= 1) return 0;
   // Interpolated in log size between measured sizes; scaled by what a rank sends when the group is of another size.
   const CollectiveSample *below = nullptr, *above = nullptr;
@@ -79,11 +83,11 @@ double ProfileCost::collective_seconds(const OpCost& op) const {
   double seconds;
   if (below && above && below != above) {
     const double t = std::log(op.bytes / below->bytes) / std::log(above->bytes / below->bytes);
-    seconds = std::exp((1 - t) * std::log(below->seconds) + t * std::log(above->seconds));
+    seconds = std::exp((1 - t) * std::log(below->*what + 1e-9) + t * std::log(above->*what + 1e-9));
   } else if (below) {
-    seconds = below->seconds * std::max(1.0, op.bytes / below->bytes);
+    seconds = below->*what * std::max(1.0, op.bytes / below->bytes);
   } else {
-    seconds = above->seconds;
+    seconds = above->*what;
   }
   const CollectiveSample& used = below ? *below : *above;
   const auto share = [](int n) { return static_cast<double>(n - 1) / n; };
@@ -135,7 +139,7 @@ MachineProfile load_profile(const std::string& path) {
     }
     if (p.ranks.empty()) fail(ExitCode::usage, "profile {}: no rank timings", path);
     for (const json& s : j.at("collectives"))
-      p.collectives.push_back({s.at("op"), s.at("ranks"), s.at("bytes"), s.at("seconds")});
+      p.collectives.push_back({s.at("op"), s.at("ranks"), s.at("bytes"), s.at("seconds"), s.at("cpu_seconds")});
     return p;
   } catch (const json::exception& e) {
     fail(ExitCode::usage, "profile {}: not a machine profile ({}); run `ltrain bench` again", path, e.what());
@@ -153,7 +157,7 @@ void save_profile(const MachineProfile& p, const std::string& path) {
   }
   j["collectives"] = json::array();
   for (const CollectiveSample& s : p.collectives)
-    j["collectives"].push_back({{"op", s.op}, {"ranks", s.ranks}, {"bytes", s.bytes}, {"seconds", s.seconds}});
+    j["collectives"].push_back({{"op", s.op}, {"ranks", s.ranks}, {"bytes", s.bytes}, {"seconds", s.seconds}, {"cpu_seconds", s.cpu_seconds}});
   std::error_code error;
   if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
     std::filesystem::create_directories(folder, error);

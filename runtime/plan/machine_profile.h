@@ -19,6 +19,7 @@ struct CollectiveSample {
   std::string op;
   int ranks = 2;
   double bytes = 0, seconds = 0;
+  double cpu_seconds = 0;  ///< of a core, on each rank
 };
 
 /// Timings of a rank with `threads` threads while the other cores run ranks of their own.
@@ -43,13 +44,17 @@ struct MachineProfile {
 /// Prices ops by the samples nearest in size.
 class ProfileCost final : public CostModel {
  public:
-  ProfileCost(const MachineProfile& profile, int threads) : profile_(profile), rank_(profile.for_threads(threads)) {}
+  /// `cores_full`: ranks times threads is at least the number of cores, so that collectives compete with compute.
+  ProfileCost(const MachineProfile& profile, int threads, bool cores_full)
+      : profile_(profile), rank_(profile.for_threads(threads)), cores_full_(cores_full) {}
   double seconds(const OpCost& op) const override;
+  double stolen_seconds(const OpCost& op) const override;
 
  private:
-  double collective_seconds(const OpCost& op) const;
+  double collective_seconds(const OpCost& op, double CollectiveSample::*what) const;
   const MachineProfile& profile_;
   const RankProfile& rank_;
+  bool cores_full_;
 };
 
 MachineProfile builtin_profile(int cores);

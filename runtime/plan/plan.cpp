@@ -27,7 +27,7 @@ struct MetaRank {
   TrainProgram program;
 
   MetaRank(const Recipe& recipe, const MachineProfile& profile, const Mesh& mesh, int threads)
-      : cost(profile, threads),
+      : cost(profile, threads, mesh.world() * threads >= profile.cores),
         trace(&cost),
         compute((set_axes(trace, mesh), make_meta_stream("compute", trace))),
         comm(make_meta_stream("comm", trace)),
@@ -35,6 +35,7 @@ struct MetaRank {
         data(make_recording_group(mesh.coordinate(Axis::data), mesh.size(Axis::data), "data", Axis::data)),
         program(program_options(recipe), {*compute, *comm, memory, *data}) {
     trace.clear_entries();
+    trace.set_compute(compute.get());
   }
 
   static void set_axes(MetaTrace& t, const Mesh& mesh) {

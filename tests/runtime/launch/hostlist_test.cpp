@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/core/error.h"
+#include "runtime/launch/slurm_node.h"
 
 using namespace ltrain;
 using Strings = std::vector<std::string>;
@@ -42,4 +43,13 @@ TEST_CASE("ranges of numbers for people") {
   CHECK(format_ranges({3}) == "3");
   CHECK(format_ranges({2, 1, 2}) == "1, 2");
   CHECK(format_ranges({}) == "");
+}
+
+TEST_CASE("the address in scontrol's words") {
+  CHECK(parse_node_address("NodeName=ltn1 Arch=x86_64 NodeAddr=10.0.0.7 NodeHostName=vm Version=22\n") == "10.0.0.7");
+  CHECK(parse_node_address("NodeAddr=n1\n") == "n1");
+  CHECK(parse_node_address("XNodeAddr=n1") == "");
+  CHECK(parse_node_address("") == "");
+  CHECK(slurm_node_address("-x") == "");
+  CHECK(slurm_node_address("a;b") == "");
 }

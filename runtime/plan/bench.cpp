@@ -1,0 +1,236 @@
+#include "runtime/plan/bench.h"
+
+#include <omp.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "kernels/core/parallel_for.h"
+#include "kernels/core/rng.h"
+#include "runtime/launch/job.h"
+#include "runtime/train/train_program.h"
+
+namespace ltrain {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// An inline stream that notes how long each launch takes. An op launches once on the CPU and adds one entry to a meta
+/// trace, so the n-th time belongs to the n-th entry.
+class TimingStream final : public Stream {
+ public:
+  TimingStream() : Stream(DeviceKind::cpu, "compute") {}
+  void launch(std::function<void()> work) override {
+    const double begin = now();
+    work();
+    times.push_back(now() - begin);
+  }
+  Event record() override { return Event(); }
+  void wait(const Event&) override {}
+  void synchronize() override {}
+  std::vector<double> times;
+};
+
+/// Remembers the cost of every op of a step.
+class Remember final : public CostModel {
+ public:
+  double seconds(const OpCost& op) const override {
+    costs.push_back(op);
+    names.push_back(std::string(op.name));
+    return 0;
+  }
+  mutable std::vector<OpCost> costs;
+  mutable std::vector<std::string> names;
+};
+
+struct Reference {
+  const char* name;
+  ProgramOptions options;
+};
+
+Reference reference(const char* name, const char* architecture, int64_t hidden, int64_t inner, int64_t heads, int64_t vocab,
+                    int64_t batch, int64_t seq) {
+  Reference r{name, {}};
+  ModelConfig& m = r.options.model;
+  m.architecture = architecture;
+  m.hidden_size = hidden;
+  m.intermediate_size = inner;
+  m.num_hidden_layers = 1;
+  m.num_attention_heads = m.num_key_value_heads = heads;
+  m.head_dim = hidden / heads;
+  m.vocab_size = vocab;
+  m.max_position_embeddings = seq;
+  m.tie_word_embeddings = true;
+  m.resid_pdrop = 0.1;
+  r.options.micro_batch = batch;
+  r.options.seq_length = seq;
+  r.options.accumulation = 2;
+  return r;
+}
+
+std::vector<Reference> references() {
+  return {reference("llama, width 128", "llama", 128, 344, 4, 1024, 4, 64),
+          reference("llama, width 320", "llama", 320, 864, 5, 257, 4, 256),
+          reference("gpt2, width 512", "gpt2", 512, 2048, 8, 8192, 1, 256),
+          reference("gpt2, width 768", "gpt2", 768, 3072, 12, 50257, 2, 64),
+          reference("llama, width 768", "llama", 768, 2048, 12, 4096, 1, 512)};
+}
+
+std::vector<HostBatch> random_batches(const ProgramOptions& o) {
+  std::vector<HostBatch> batches(o.accumulation);
+  uint64_t i = 0;
+  for (HostBatch& b : batches) {
+    for (int64_t t = 0; t < o.micro_batch * o.seq_length; ++t) {
+      b.tokens.push_back(static_cast<int32_t>(philox(1, 2, ++i).v[0] % o.model.vocab_size));
+      b.targets.push_back(static_cast<int32_t>(philox(1, 3, i).v[0] % o.model.vocab_size));
+    }
+    for (int64_t s = 0; s < o.micro_batch; ++s) b.sample_index.push_back(s);
+  }
+  return batches;
+}
+
+struct Measured {
+  Remember cost;
+  std::vector<double> seconds;  // of each op: the median over the timed steps
+};
+
+/// Runs steps of a reference model on the calling thread.
+void run_reference(const ProgramOptions& options, int threads, int steps, Measured* result) {
+  omp_set_num_threads(threads);
+  Measured local;
+  Measured& out = result ? *result : local;
+  auto group = make_single_group("data", Axis::data);
+  auto comm = make_inline_stream("comm");
+  int64_t bytes = 0;
+  {
+    MetaTrace trace(&out.cost);
+    auto compute = make_meta_stream("compute", trace), meta_comm = make_meta_stream("comm", trace);
+    auto recording = make_recording_group(0, 1, "data", Axis::data);
+    MetaMemory memory(trace);
+    TrainProgram program(options, {*compute, *meta_comm, memory, *recording});
+    out.cost.costs.clear();
+    out.cost.names.clear();
+    program.train_step({}, AdamwArgs{}, false);
+    bytes = memory.peak().arena_bytes;
+  }
+  TimingStream compute;
+  CpuArena arena(bytes);
+  TrainProgram program(options, {compute, *comm, arena, *group});
+  program.initialize();
+  const auto batches = random_batches(options);
+  std::vector<std::vector<double>> times;
+  for (int step = 0; step < steps + 1; ++step) {
+    compute.times.clear();
+    AdamwArgs a;
+    a.lr = 1e-4;
+    a.step = step + 1;
+    program.train_step(batches, a, false);
+    LT_CHECK(compute.times.size() == out.cost.costs.size(), "{} launches for {} entries of the plan", compute.times.size(),
+             out.cost.costs.size());
+    if (step > 0) times.push_back(compute.times);
+  }
+  for (size_t i = 0; i < out.cost.costs.size(); ++i) {
+    std::vector<double> t;
+    for (const auto& row : times) t.push_back(row[i]);
+    std::nth_element(t.begin(), t.begin() + t.size() / 2, t.end());
+    out.seconds.push_back(t[t.size() / 2]);
+  }
+}
+
+}  // namespace
+
+RankProfile bench_rank(int threads, int cores, const std::function<void(const std::string&)>& say) {
+  RankProfile profile;
+  profile.threads = threads;
+  for (const char* precision : {"fp32", "bf16"})
+    for (Reference& r : [] { static auto all = references(); return std::ref(all); }().get()) {
+      r.options.precision = precision_policy(precision);
+      const double begin = now();
+      Measured measured;
+      std::vector<std::thread> others;
+      for (int i = 1; i < cores / threads; ++i)
+        others.emplace_back([&] { run_reference(r.options, threads, 2, nullptr); });
+      run_reference(r.options, threads, 2, &measured);
+      for (std::thread& t : others) t.join();
+      // Equal ops of the model are one sample: their mean.
+      std::map<std::tuple<std::string, double, double, int64_t, int64_t, int64_t>, std::pair<double, int>> sums;
+      for (size_t i = 0; i < measured.seconds.size(); ++i) {
+        const OpCost& c = measured.cost.costs[i];
+        auto& [sum, count] = sums[{fmt::format("{}/{}", measured.cost.names[i], dtype_name(c.dtype)), c.bytes, c.flops, c.m, c.n, c.k}];
+        sum += measured.seconds[i];
+        ++count;
+      }
+      for (const auto& [key, value] : sums) {
+        const auto& [name, bytes, flops, m, n, k] = key;
+        const double seconds = value.first / value.second;
+        profile.ops[name].push_back({bytes, flops, seconds, m, n, k});
+        if (name.starts_with("matmul")) {
+          double& peak = profile.peak_flops[name.substr(name.find('/') + 1)];
+          peak = std::max(peak, flops / seconds);
+        }
+      }
+      say(fmt::format("{} thread{}, {}, {}: {:.1f} s", threads, threads == 1 ? "" : "s", precision, r.name, now() - begin));
+    }
+  return profile;
+}
+
+std::vector<CollectiveSample> bench_collectives(Job& job) {
+  const int n = job.info().world_size;
+  auto group = job.new_world_group();
+  auto stream = make_worker_stream("comm");
+  const int64_t most = int64_t{16} << 20;  // elements
+  std::vector<float> whole(most), part(most);
+  std::vector<CollectiveSample> samples;
+  for (const char* op : {"all_reduce", "reduce_scatter", "all_gather"})
+    for (int64_t elements = 64; elements <= most; elements *= 8) {
+      const int64_t count = elements / n * n;
+      const Tensor all{whole.data(), DType::f32, DeviceKind::cpu, {count}, nullptr};
+      const Tensor mine{part.data(), DType::f32, DeviceKind::cpu, {count / n}, nullptr};
+      const auto once = [&] {
+        if (op[0] == 'r') return group->reduce_scatter(*stream, mine, all);
+        if (op[4] == 'g') return group->all_gather(*stream, all, mine);
+        group->all_reduce(*stream, all);
+      };
+      const int repeats = elements >= (1 << 20) ? 5 : 30;
+      once();
+      group->barrier(*stream);
+      rusage before{}, after{};
+      getrusage(RUSAGE_SELF, &before);
+      const double begin = now();
+      for (int i = 0; i < repeats; ++i) once();
+      stream->synchronize();
+      const double seconds = (now() - begin) / repeats;
+      getrusage(RUSAGE_SELF, &after);
+      const auto cpu = [](const rusage& r) {
+        return static_cast<double>(r.ru_utime.tv_sec + r.ru_stime.tv_sec) + 1e-6 * static_cast<double>(r.ru_utime.tv_usec + r.ru_stime.tv_usec);
+      };
+      samples.push_back({op, n, static_cast<double>(count * 4), seconds, std::min(seconds, (cpu(after) - cpu(before)) / repeats)});
+    }
+  return samples;
+}
+
+int64_t bench_process_bytes() {
+  ProgramOptions o = references()[0].options;
+  run_reference(o, 1, 1, nullptr);
+  return process_memory("VmRSS") - scratch_bytes();
+}
+
+int64_t process_memory(const char* field) {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);)
+    if (line.rfind(std::string(field) + ":", 0) == 0) {
+      std::istringstream rest(line.substr(std::string(field).size() + 1));
+      int64_t kib = 0;
+      rest >> kib;
+      return kib * 1024;
+    }
+  return 0;
+}
+
+}  // namespace ltrain

@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -49,6 +51,14 @@ void write_file(const std::string& path, const std::string& text) {
   std::error_code error;
   if (out) std::filesystem::rename(path + ".tmp", path, error);
   if (!out || error) fail(ExitCode::storage, "{}: cannot be written", path);
+}
+
+/// Largest resident memory of this process so far (VmHWM); 0 where /proc does not say.
+int64_t peak_resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("VmHWM:", 0) == 0) return std::atoll(line.c_str() + 6) * 1024;
+  return 0;
 }
 
 /// One rank's training run.
@@ -153,7 +163,9 @@ class Trainer {
     a.weight_decay = recipe_.optimizer.weight_decay;
     a.step = step_ + 1;
     const bool ask = static_cast<bool>(job_.stop_requested()) || out_of_time();
+    const int64_t wire_before = data_group_->wire_bytes();
     const StepResult r = program_->train_step(batches_, a, ask);
+    train_wire_ += data_group_->wire_bytes() - wire_before;
     if (!r.finite) not_finite(r);
     ++step_;
     samples_ += recipe_.train.global_batch_size;
@@ -243,10 +255,21 @@ class Trainer {
       for (const std::string& line : lines) progress_->line(line);
   }
 
+  /// For the rank's log: what was used, to hold against plan.json (scripts/compare-plan.sh).
+  void log_usage() const {
+    std::fprintf(stderr, "%s\n",
+                 fmt::format("usage {{\"rank\":{},\"steps\":{},\"arena_bytes\":{},\"train_wire_bytes\":{},\"all_wire_bytes\":{},"
+                             "\"peak_rss_bytes\":{},\"plan_arena_bytes\":{},\"plan_total_bytes\":{}}}",
+                             job_.info().rank, step_ - first_step_, arena_->peak().arena_bytes, train_wire_,
+                             data_group_->wire_bytes(), peak_resident_bytes(), plan_.arena.arena_bytes, plan_.total_bytes)
+                     .c_str());
+  }
+
   void finish(ExitCode code) {
     job_.section("finish", deadline(), step_);
     say(state_->finish());
     comm_->synchronize();
+    log_usage();
     if (!lead_) return;
     progress_->line(code == ExitCode::preempted
                         ? fmt::format("stopped at step {} as asked ({}); start again to go on", step_, job_.stop_requested().reason)
@@ -271,7 +294,7 @@ class Trainer {
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Progress> progress_;
   std::vector<HostBatch> batches_;
-  int64_t step_ = 0, first_step_ = 0, saved_step_ = 0, samples_ = 0;
+  int64_t step_ = 0, first_step_ = 0, train_wire_ = 0, saved_step_ = 0, samples_ = 0;
   double started_ = 0;
   bool checked_ = false;
 };

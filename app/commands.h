@@ -17,4 +17,9 @@ void add_doctor(CLI::App& app);      // doctor.cpp
 void add_slurm(CLI::App& app);       // slurm.cpp
 void add_selftest(CLI::App& app);    // selftest.cpp: hidden
 
+/// Overrides written as options (--section.key=value) arrive as extras of the subcommand.
+inline void take_extras(const CLI::App& command, std::vector<std::string>& overrides) {
+  for (const std::string& extra : command.remaining()) overrides.push_back(extra);
+}
+
 }  // namespace ltrain::app

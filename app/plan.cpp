@@ -23,8 +23,10 @@ void add_plan(CLI::App& app) {
   command->add_option("--profile", o->profile, "Machine profile of `ltrain bench`; default: this machine's, else a guess");
   command->add_option("--trace", o->trace, "Write rank 0's step as a Chrome trace");
   command->add_flag("--json", o->json, "For programs");
+  command->allow_extras();  // --section.key=value
   command->footer("Example: ltrain plan recipes/gpt2-124m.yaml parallel.data=8");
-  command->callback([o] {
+  command->callback([o, command] {
+    take_extras(*command, o->overrides);
     const Recipe given = load_recipe(o->recipe, o->overrides);
     int world = o->world;
     if (world == 0) world = static_cast<int>(given.parallel.data > 0 ? ranks(given) : 1);

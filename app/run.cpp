@@ -81,9 +81,10 @@ void add_run(CLI::App& app) {
   command->add_option("overrides", o->overrides, "key=value, e.g. train.train_steps=100; ~key goes back to the default");
   command->add_flag("--force", o->force, "Start although the plan exceeds this host's memory");
   command->add_flag("--dry-run", o->dry_run, "Check everything, print the plan, start nothing");
-  command->allow_extras(false);
+  command->allow_extras();  // --section.key=value
   command->footer("Example: ltrain run recipes/quickstart.yaml train.train_steps=100\n`ltrain recipe keys` lists every key.");
-  command->callback([o] {
+  command->callback([o, command] {
+    take_extras(*command, o->overrides);
     const LaunchEnvironment e = detect_environment(process_variables());
     if (e.kind == LaunchEnvironment::Kind::rank) return run_rank(*o);
     launch(*o, e);

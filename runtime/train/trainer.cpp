@@ -182,7 +182,7 @@ class Trainer {
 
   /// Fault injection: makes this step's loss and gradients NaN.
   void poison() {
-    const Tensor w = program_->parameters().value(0);
+    const Tensor w = program_->parameters().value(program_->parameters().count() - 1);
     if (w.dtype == DType::f32) w.ptr<float>()[0] = std::numeric_limits<float>::quiet_NaN();
     if (w.dtype == DType::bf16) w.ptr<bf16>()[0] = bf16(std::numeric_limits<float>::quiet_NaN());
   }

@@ -1,0 +1,83 @@
+// A temporary folder with tiny token files and a recipe, and the real program run in it.
+#pragma once
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace ltrain::test {
+
+struct Outcome {
+  int code = -1;
+  std::string text;  ///< stdout and stderr
+};
+
+inline std::string read_text(const std::string& path) {
+  std::ifstream in(path);
+  std::stringstream s;
+  s << in.rdbuf();
+  return s.str();
+}
+
+class TempRun {
+ public:
+  TempRun() {
+    std::string pattern = std::filesystem::temp_directory_path().string() + "/ltrain-app-XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    std::ofstream text(folder_ + "/text.txt");
+    for (int i = 0; i < 1500; ++i) text << "line " << i << " of a text that repeats itself, " << i * i << " times.\n";
+    text.close();
+    std::ofstream(folder_ + "/tiny.yaml") << R"(name: tiny
+output_dir: run
+model: {architecture: llama, vocab_size: 257, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 2, max_position_embeddings: 64}
+parallel: {data: 2, zero_stage: 1}
+data: {train: [{path: text-train}], eval: [{path: text-val}], seq_length: 32}
+train: {micro_batch_size: 2, global_batch_size: 8, train_steps: 6, eval_interval: 3, eval_steps: 2}
+optimizer: {lr: 1.0e-3}
+checkpoint: {save_interval: 2}
+launch: {threads_per_rank: 1}
+)";
+    build_ = sh("data build --input text.txt --output text --split 90,10 --tokenizer byte");
+  }
+  ~TempRun() { std::filesystem::remove_all(folder_); }
+
+  const std::string& folder() const { return folder_; }
+  const Outcome& build() const { return build_; }
+
+  /// `ltrain ARGUMENTS` in the folder; `variables` as "A=1 B=2".
+  Outcome sh(const std::string& arguments, const std::string& variables = "") const {
+    return shell(variables + " " + LTRAIN_BINARY + " " + arguments);
+  }
+  Outcome shell(const std::string& command) const {
+    Outcome o;
+    std::FILE* pipe = ::popen(("cd " + folder_ + " && exec 2>&1; " + command).c_str(), "r");
+    char buffer[4096];
+    while (const size_t n = std::fread(buffer, 1, sizeof buffer, pipe)) o.text.append(buffer, n);
+    const int status = ::pclose(pipe);
+    o.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+    return o;
+  }
+  /// Values of `key` in metrics.jsonl by step, as their text, so that they are compared to the bit.
+  std::vector<std::string> metric(const std::string& key, const std::string& run = "run") const {
+    std::vector<std::string> out;
+    std::ifstream in(folder_ + "/" + run + "/metrics.jsonl");
+    for (std::string line; std::getline(in, line);) {
+      const auto j = nlohmann::json::parse(line);
+      if (j.contains(key)) out.push_back(std::to_string(j["step"].get<int>()) + ":" + j[key].dump());
+    }
+    return out;
+  }
+
+ private:
+  std::string folder_;
+  Outcome build_;
+};
+
+}  // namespace ltrain::test

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -25,8 +26,8 @@ Recipe parse(const std::string& text, const std::vector<std::string>& overrides 
 struct TemporaryFile {
   std::string path;
   explicit TemporaryFile(const std::string& text) {
-    char name[] = "/tmp/ltrain-recipe-XXXXXX";
-    const int fd = mkstemp(name);
+    std::string name = (std::filesystem::temp_directory_path() / "ltrain-recipe-XXXXXX").string();
+    const int fd = mkstemp(name.data());
     REQUIRE(fd >= 0);
     close(fd);
     path = name;

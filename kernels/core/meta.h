@@ -4,6 +4,8 @@
 // the stream's timeline) and the placements of what it reads and writes, which are checked by the rules of
 // `kernels/core/placement_rules.h`. Allocations are recorded by MetaAllocator (kernels/core/arena.h).
 #pragma once
+#include <algorithm>
+#include <array>
 #include <deque>
 #include <map>
 #include <string>
@@ -87,6 +89,12 @@ class MetaTrace {
   }
   double flops() const { return flops_; }
 
+  /// Scratch that matmul keeps beside the arena: the largest of each of its panels, bytes.
+  void need_panels(const std::array<int64_t, 3>& bytes) {
+    for (int i = 0; i < 3; ++i) panels_[i] = std::max(panels_[i], bytes[i]);
+  }
+  int64_t panel_bytes() const { return panels_[0] + panels_[1] + panels_[2]; }
+
  private:
   const CostModel* cost_;
   Stream* compute_ = nullptr;
@@ -96,6 +104,7 @@ class MetaTrace {
   std::string layer_;
   std::array<int, kAxisCount> axis_size_{1, 1, 1, 1, 1};
   double flops_ = 0;
+  std::array<int64_t, 3> panels_{};
 };
 
 }  // namespace ltrain

@@ -1,5 +1,7 @@
 // Matrix product.
 #pragma once
+#include <array>
+
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/stream.h"
 
@@ -24,9 +26,11 @@ void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args);
 /// bf16 instructions are slower than that. LTRAIN_BF16_MATMUL=native|widen overrides the choice.
 enum class Bf16Matmul : uint8_t { native, widen };
 Bf16Matmul bf16_matmul();
-/// Scratch that `widen` holds at most, bytes.
+/// Largest panel of `widen`, elements along a side.
 inline constexpr int64_t kWidenBlock = 2048;
-inline constexpr int64_t kWidenScratchBytes = 3 * kWidenBlock * kWidenBlock * 4;
+/// Bytes of the f32 panels that `widen` holds for one product: of a, of b, of the result (bf16 results only). Each is
+/// kept at the largest size that any product needed.
+std::array<int64_t, 3> widen_panel_bytes(int64_t m, int64_t n, int64_t k, bool bf16_result);
 /// f64, by cache blocks over the micro kernel.
 LT_CPU_KERNEL(void matmul_f64_cpu(double* out, const double* a, const double* b, const double* bias, int64_t m,
                                   int64_t n, int64_t k, bool trans_a, bool trans_b, bool accumulate);

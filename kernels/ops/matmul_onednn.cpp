@@ -81,20 +81,23 @@ void run(const Key& key, const void* a, const void* b, const void* bias, void* o
   }
 }
 
+/// Side of the panels that cut `size`: equal ones rather than a small last one.
+int64_t widen_block(int64_t size) {
+  const int64_t count = (size + kWidenBlock - 1) / kWidenBlock;
+  return (size + count - 1) / count;
+}
+
 /// bf16 operands by f32 panels of at most kWidenBlock squared: the same sums as f32 products of the widened values.
 void matmul_widened(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
-  const auto block = [](int64_t size) {  // equal blocks rather than a small last one
-    const int64_t count = (size + kWidenBlock - 1) / kWidenBlock;
-    return (size + count - 1) / count;
-  };
-  const int64_t mb = block(m), nb = block(n), kb = block(k);
+  const int64_t mb = widen_block(m), nb = widen_block(n), kb = widen_block(k);
   const bool narrow = out.dtype == DType::bf16;
   LT_CHECK(!(narrow && args.accumulate) && (narrow || !args.bias.defined()), "bf16 matmul: accumulation and bias");
   const bf16 *pa = a.ptr<bf16>(), *pb = b.ptr<bf16>();
-  float* wide_a = static_cast<float*>(thread_scratch(0, mb * kb * 4));
-  float* wide_b = static_cast<float*>(thread_scratch(1, kb * nb * 4));
-  float* wide_c = narrow ? static_cast<float*>(thread_scratch(2, mb * nb * 4)) : nullptr;
+  const auto bytes = widen_panel_bytes(m, n, k, narrow);
+  float* wide_a = static_cast<float*>(thread_scratch(0, bytes[0]));
+  float* wide_b = static_cast<float*>(thread_scratch(1, bytes[1]));
+  float* wide_c = narrow ? static_cast<float*>(thread_scratch(2, bytes[2])) : nullptr;
   for (int64_t j = 0; j < n; j += nb)
     for (int64_t i = 0; i < m; i += mb) {
       const int64_t rows = std::min(mb, m - i), cols = std::min(nb, n - j);
@@ -145,6 +148,11 @@ Bf16Matmul choose_bf16_matmul() {
 }
 
 }  // namespace
+
+std::array<int64_t, 3> widen_panel_bytes(int64_t m, int64_t n, int64_t k, bool bf16_result) {
+  const int64_t mb = widen_block(m), nb = widen_block(n), kb = widen_block(k);
+  return {mb * kb * 4, kb * nb * 4, bf16_result ? mb * nb * 4 : 0};
+}
 
 Bf16Matmul bf16_matmul() {
   static const Bf16Matmul choice = choose_bf16_matmul();

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "kernels/core/parallel_for.h"
-#include "kernels/ops/matmul.h"
 #include "parallel/mesh.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/job.h"
@@ -52,15 +51,14 @@ Mesh mesh_of(const Recipe& r, int rank) {
   return m;
 }
 
-std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile& profile, int threads) {
+std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile& profile, int threads, int64_t panel_bytes) {
   std::vector<OutsideMemory> items;
   items.push_back({"process", profile.process_bytes, profile.measured ? "measured by ltrain bench" : "built-in guess"});
   const ProgramOptions o = program_options(r);
   const AttentionShape a{o.micro_batch, o.seq_length, o.model.num_attention_heads, o.model.num_key_value_heads,
                          o.model.head_dim};
   items.push_back({"attention scratch", attention_scratch_bytes(a, o.precision.compute) * threads, "formula"});
-  if (o.precision.compute == DType::bf16 && bf16_matmul() == Bf16Matmul::widen)
-    items.push_back({"bf16 panels", kWidenScratchBytes, "formula, at most"});
+  if (panel_bytes > 0) items.push_back({"bf16 panels", panel_bytes, "formula"});
   data::LoaderOptions l;
   l.seq_length = o.seq_length;
   l.micro_batch = o.micro_batch;
@@ -148,7 +146,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank
     plan.eval_seconds = (meta.end() - start) * static_cast<double>(recipe.train.eval_steps * micro_batches_per_step(recipe));
   }
   plan.arena = meta.memory.peak();
-  plan.outside = outside_memory(recipe, profile, threads);
+  plan.outside = outside_memory(recipe, profile, threads, meta.trace.panel_bytes());
   if (recipe.checkpoint.save_interval > 0 || recipe.checkpoint.save_at_end)
     plan.outside.push_back({"checkpoint staging", CheckpointWriter::staging_bytes(state_slices(meta.program.parameters())), "formula"});
   if (ranks(recipe) > 1) plan.outside.push_back({"gloo parts in flight", Job::group_scratch_bytes(static_cast<int>(recipe.parallel.data)), "formula"});

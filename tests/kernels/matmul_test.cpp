@@ -4,7 +4,9 @@
 
 #include <array>
 #include <cstdlib>
+#include <thread>
 
+#include "kernels/core/parallel_for.h"
 #include "kernels/core/stream.h"
 #include "tests/kernels/op_support.h"
 
@@ -135,4 +137,28 @@ TEST_CASE("matmul refuses shapes and types that do not fit") {
   CHECK_THROWS_WITH(matmul(*stream, tensor_of(out, {2, 4}), tensor_of(low, {2, 3}), tensor_of(b, {3, 4})),
                     Catch::Contains("bf16 times f32"));
   CHECK_NOTHROW(matmul(*stream, tensor_of(out, {2, 4}), tensor_of(a, {2, 3}), tensor_of(b, {3, 4})));
+}
+
+TEST_CASE("the panels of widened products are what the plan counts") {
+  if (bf16_matmul() != Bf16Matmul::widen) {
+    WARN("SKIPPED: this CPU multiplies bf16 natively");
+    return;
+  }
+  // In a thread of its own, whose scratch is new; every thread of the kernel is that one.
+  const int64_t m = 300, n = kWidenBlock + 100, k = 77;
+  int64_t counted = 0, held = 0;
+  std::thread([&] {
+    omp_set_num_threads(1);
+    const int64_t before = scratch_bytes();
+    auto stream = make_inline_stream("compute");
+    for (bool low : {false, true}) {
+      Guarded<bf16> a = random_array<bf16>(m * k, 1), b = random_array<bf16>(k * n, 2), out(m * n);
+      Guarded<float> wide(m * n);
+      matmul(*stream, low ? tensor_of(out, {m, n}) : tensor_of(wide, {m, n}), tensor_of(a, {m, k}), tensor_of(b, {k, n}));
+    }
+    held = scratch_bytes() - before;
+  }).join();
+  for (int64_t bytes : widen_panel_bytes(m, n, k, true)) counted += bytes;
+  CHECK(held >= counted);
+  CHECK(held < counted + 3 * 4096);  // pages
 }

@@ -14,9 +14,9 @@ namespace {
 /// What one rank shows to the others during a call.
 struct Slot {
   CollectiveInfo info;
-  char* data = nullptr;                            // of the tensor that others read
-  const std::vector<int64_t>* parts = nullptr;     // all_to_all_v: elements for each rank
-  const std::vector<int64_t>* expected = nullptr;  // all_to_all_v: elements from each rank
+  char* data = nullptr;           // of the tensor that others read
+  std::vector<int64_t> parts;     // all_to_all_v: elements for each rank
+  std::vector<int64_t> expected;  // all_to_all_v: elements from each rank
 };
 
 struct SplitKey {
@@ -116,7 +116,7 @@ class InProcessGroup final : public Communicator {
   }
 
   /// Shows `data` and waits for all; then everyone compares everyone's call.
-  void meet(void* data, const std::vector<int64_t>* parts = nullptr, const std::vector<int64_t>* expected = nullptr) {
+  void meet(void* data, const std::vector<int64_t>& parts = {}, const std::vector<int64_t>& expected = {}) {
     Slot& mine = shared_->slots[rank()];
     mine.data = static_cast<char*>(data);
     mine.parts = parts;
@@ -127,10 +127,10 @@ class InProcessGroup final : public Communicator {
       if (!same_call(shared_->slots[0].info, shared_->slots[r].info))
         throw Error(ExitCode::internal,
                     mismatch_text(name(), 0, shared_->slots[0].info, r, shared_->slots[r].info));
-    if (!parts) return;
+    if (parts.empty()) return;
     for (int from = 0; from < size(); ++from)
       for (int to = 0; to < size(); ++to) {
-        const int64_t sent = (*shared_->slots[from].parts)[to], expected_count = (*shared_->slots[to].expected)[from];
+        const int64_t sent = shared_->slots[from].parts[to], expected_count = shared_->slots[to].expected[from];
         if (sent != expected_count)
           fail(ExitCode::internal, "group \"{}\", {}: rank {} sends {} elements to rank {}, which expects {}", name(),
                to_string(info_), from, sent, to, expected_count);
@@ -178,11 +178,11 @@ class InProcessGroup final : public Communicator {
 
   void do_all_to_all_v(Tensor out, const std::vector<int64_t>& out_elements, Tensor in,
                        const std::vector<int64_t>& in_elements) override {
-    meet(in.data, &in_elements, &out_elements);
+    meet(in.data, in_elements, out_elements);
     const int64_t width = dtype_size(in.dtype);
     char* to = static_cast<char*>(out.data);
     for (int r = 0; r < size(); ++r) {
-      const std::vector<int64_t>& parts = *shared_->slots[r].parts;
+      const std::vector<int64_t>& parts = shared_->slots[r].parts;
       int64_t before = 0;
       for (int j = 0; j < rank(); ++j) before += parts[j];
       const int64_t bytes = out_elements[r] * width;

@@ -15,6 +15,6 @@ fi
 if [ "$which" != asan ]; then
   scripts/build.sh tsan
   echo "== ThreadSanitizer"
-  TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
+  TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/scripts/tsan-suppressions.txt \
     ctest --test-dir build-tsan --output-on-failure --parallel 2 -L 'parallel|parity|kernels'
 fi

@@ -196,15 +196,22 @@ check "without srun in an allocation of two nodes: refused, with the remedy" 64 
 
 recipe=$root/recipes/quickstart.yaml
 if [ -f "$recipe" ] && "$ltrain" run --help >/dev/null 2>&1; then
-  # What the recipe needs by relative paths is found from the repository.
+  text=$dir/data/text
+  "$ltrain" data build --tokenizer byte --split 90,10 --force --input "$root/runtime" --output "$text" >/dev/null
+  settings=(parallel.data=4 train.micro_batch_size=1 train.train_steps=4 train.log_interval=1 train.eval_interval=0
+    schedule.lr_warmup_steps=1 model.num_hidden_layers=2 checkpoint.save_interval=2
+    "data.train=[{path: $text-train}]" "data.eval=[{path: $text-val}]")
   check "ltrain run recipes/quickstart.yaml on both nodes" 0 -- \
-    "${step[@]}" "$ltrain" run "$recipe" train.train_steps=4 "output_dir=$dir/run"
+    "${step[@]}" "$ltrain" run "$recipe" "${settings[@]}" "output_dir=$dir/run"
+  check "its checkpoint is whole" 0 'step' -- "$ltrain" checkpoint list "$dir/run"
+  check "started again, it has nothing left to do" 0 -- \
+    "${step[@]}" "$ltrain" run "$recipe" "${settings[@]}" "output_dir=$dir/run"
   # The generated script, through sbatch.
   batch() {
-    "$ltrain" slurm "$recipe" train.train_steps=4 "output_dir=$dir/batch" --nodes 2 --ranks-per-node 2 \
+    "$ltrain" slurm "$recipe" "${settings[@]}" "output_dir=$dir/batch" --nodes 2 --ranks-per-node 2 \
       --time 10 --signal-lead 60 --max-attempts 1 --program "$ltrain" --output "$dir/job.sbatch"
-    timeout 50 sbatch --wait --output="$dir/batch.out" --chdir="$root" "$dir/job.sbatch"
-    local code=$?
+    local code=0
+    timeout 50 sbatch --wait --output="$dir/batch.out" --chdir="$root" "$dir/job.sbatch" || code=$?
     cat "$dir/batch.out"
     return "$code"
   }

@@ -26,8 +26,8 @@ void swiglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int
         T* out = static_cast<T*>(y) + row * cols;
 #pragma omp simd
         for (int64_t c = 0; c < cols; ++c) {
-          const A g = A(gate[c]);
-          out[c] = T(g * sigmoid(g) * A(up[c]));
+          const A g = get(gate, c);
+          put(out, c, g * sigmoid(g) * get(up, c));
         }
       }
     });
@@ -46,9 +46,9 @@ void swiglu_backward_cpu(DType t, void* dgate_up, const void* dy, const void* ga
         T* dup = dgate + cols;
 #pragma omp simd
         for (int64_t c = 0; c < cols; ++c) {
-          const A g = A(gate[c]), u = A(up[c]), d = A(grad[c]), sg = sigmoid(g);
-          dgate[c] = T(d * u * sg * (A(1) + g * (A(1) - sg)));
-          dup[c] = T(d * g * sg);
+          const A g = get(gate, c), u = get(up, c), d = get(grad, c), sg = sigmoid(g);
+          put(dgate, c, d * u * sg * (A(1) + g * (A(1) - sg)));
+          put(dup, c, d * g * sg);
         }
       }
     });
@@ -63,8 +63,8 @@ void gelu_forward_cpu(DType t, void* y, const void* x, int64_t n) {
     parallel_for(n, 4096, [&](int64_t begin, int64_t end) {
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) {
-        const A v = A(in[i]);
-        out[i] = T(A(0.5) * v * (A(1) + fast_tanh(A(kGeluScale) * (v + A(kGeluCubic) * v * v * v))));
+        const A v = get(in, i);
+        put(out, i, A(0.5) * v * (A(1) + fast_tanh(A(kGeluScale) * (v + A(kGeluCubic) * v * v * v))));
       }
     });
   });
@@ -79,11 +79,11 @@ void gelu_backward_cpu(DType t, void* dx, const void* dy, const void* x, int64_t
     parallel_for(n, 4096, [&](int64_t begin, int64_t end) {
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) {
-        const A v = A(in[i]);
+        const A v = get(in, i);
         const A th = fast_tanh(A(kGeluScale) * (v + A(kGeluCubic) * v * v * v));
         const A slope = A(0.5) * (A(1) + th) +
                         A(0.5) * v * (A(1) - th * th) * A(kGeluScale) * (A(1) + A(3 * kGeluCubic) * v * v);
-        out[i] = T(A(grad[i]) * slope);
+        put(out, i, get(grad, i) * slope);
       }
     });
   });

@@ -25,7 +25,7 @@ void update(A* __restrict w, A* __restrict m, A* __restrict v, const A* __restri
       return w[i] = w[i] * keep - step * mi / (std::sqrt(vi) * root + eps);
     };
     if (low) {
-      for (int64_t i = begin; i < end; ++i) low[i] = bf16(static_cast<float>(body(i)));
+      for (int64_t i = begin; i < end; ++i) put(low, i, static_cast<float>(body(i)));
     } else {
       for (int64_t i = begin; i < end; ++i) body(i);
     }

@@ -15,14 +15,14 @@ constexpr int64_t kBlock = 64;  // queries and keys a tile
 template <class T, class A>
 void load_rows(A* to, const T* from, int64_t rows, int64_t cols, int64_t stride, A scale) {
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < cols; ++c) to[r * cols + c] = A(from[r * stride + c]) * scale;
+    for (int64_t c = 0; c < cols; ++c) to[r * cols + c] = get(from, r * stride + c) * scale;
 }
 
 /// to[c][kBlock] = from[r][c] for `rows` <= kBlock rows; the rest of each line is zero.
 template <class T, class A>
 void load_transposed(A* to, const T* from, int64_t rows, int64_t cols, int64_t stride) {
   for (int64_t c = 0; c < cols; ++c)
-    for (int64_t r = 0; r < kBlock; ++r) to[c * kBlock + r] = r < rows ? A(from[r * stride + c]) : A(0);
+    for (int64_t r = 0; r < kBlock; ++r) to[c * kBlock + r] = r < rows ? get(from, r * stride + c) : A(0);
 }
 
 /// factor[j] = 0 or 1/(1-p) for keys k0 + j of one query.
@@ -108,7 +108,7 @@ void forward(T* out, compute_t<T>* lse, const T* qkv, const AttentionShape& a, c
         for (int64_t r = 0; r < rows; ++r) {
           const A inverse = A(1) / sum[r];
           T* to = out + ((hd.sample * S + q0 + r) * a.heads + head) * D;
-          for (int64_t c = 0; c < D; ++c) to[c] = T(ob[r * D + c] * inverse);
+          for (int64_t c = 0; c < D; ++c) put(to, c, ob[r * D + c] * inverse);
           lse[(hd.sample * a.heads + head) * S + q0 + r] = top[r] + std::log(sum[r]);
         }
       }
@@ -144,7 +144,7 @@ void backward(T* dqkv, const T* dout, const T* qkv, const T* out, const compute_
         A total = 0;
         const T* o = out + out_first + r * out_stride;
 #pragma omp simd reduction(+ : total)
-        for (int64_t c = 0; c < D; ++c) total += go[r * D + c] * A(o[c]);
+        for (int64_t c = 0; c < D; ++c) total += go[r * D + c] * get(o, c);
         delta[r] = total;
       }
       for (int64_t x = 0; x < S * D; ++x) dq[x] = 0;
@@ -187,14 +187,14 @@ void backward(T* dqkv, const T* dout, const T* qkv, const T* out, const compute_
       }
       for (int64_t r = 0; r < S; ++r) {
         T* to = dqkv + (hd.sample * S + r) * hd.width + head * D;
-        for (int64_t c = 0; c < D; ++c) to[c] = T(dq[r * D + c] * scale);
+        for (int64_t c = 0; c < D; ++c) put(to, c, dq[r * D + c] * scale);
       }
     }
     for (int64_t r = 0; r < S; ++r) {
       T* to = dqkv + (hd.sample * S + r) * hd.width + (a.heads + hd.kv_head) * D;
-      for (int64_t c = 0; c < D; ++c) to[c] = T(dk[r * D + c]);
+      for (int64_t c = 0; c < D; ++c) put(to, c, dk[r * D + c]);
       to += a.kv_heads * D;
-      for (int64_t c = 0; c < D; ++c) to[c] = T(dv[r * D + c]);
+      for (int64_t c = 0; c < D; ++c) put(to, c, dv[r * D + c]);
     }
   });
 }

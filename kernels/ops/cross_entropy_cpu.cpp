@@ -17,7 +17,7 @@ void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int6
       row_loss[row] = 0;
       if (target < 0) {
         if (dlogits)
-          for (int64_t v = 0; v < vocab; ++v) dlogits[row * vocab + v] = G(0.0f);
+          for (int64_t v = 0; v < vocab; ++v) put(dlogits, row * vocab + v, T(0));
         continue;
       }
       T top = x[0];
@@ -49,8 +49,8 @@ void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int6
         G* d = dlogits + row * vocab;
         const T factor = T(scale) / sum;
 #pragma omp simd
-        for (int64_t v = 0; v < vocab; ++v) d[v] = G(fast_exp(x[v] - top) * factor);
-        d[target] = G(fast_exp(at_target - top) * factor - T(scale));
+        for (int64_t v = 0; v < vocab; ++v) put(d, v, fast_exp(x[v] - top) * factor);
+        put(d, target, fast_exp(at_target - top) * factor - T(scale));
       }
     }
   });

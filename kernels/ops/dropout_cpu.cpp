@@ -12,7 +12,7 @@ void dropout_cpu(DType t, void* y, const void* x, int64_t rows, int64_t cols, Dr
         dropout_row(factor, row, cols, d);
         const T* in = static_cast<const T*>(x) + row * cols;
         T* out = static_cast<T*>(y) + row * cols;
-        for (int64_t c = 0; c < cols; ++c) out[c] = T(A(in[c]) * factor[c]);
+        for (int64_t c = 0; c < cols; ++c) put(out, c, get(in, c) * factor[c]);
       }
     });
   });

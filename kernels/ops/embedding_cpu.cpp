@@ -15,7 +15,7 @@ void embedding_forward_cpu(DType t, void* y, const int32_t* tokens, const void* 
         T* out = static_cast<T*>(y) + row * cols;
         if (positions) {
           const T* p = static_cast<const T*>(positions) + row % seq * cols;
-          for (int64_t c = 0; c < cols; ++c) out[c] = T(A(from[c]) + A(p[c]));
+          for (int64_t c = 0; c < cols; ++c) put(out, c, get(from, c) + get(p, c));
         } else {
           std::memcpy(out, from, cols * sizeof(T));
         }
@@ -38,7 +38,7 @@ void embedding_backward_cpu(DType t, void* dtable, const void* dy, const int32_t
       for (int64_t row = 0; row < rows; ++row) {
         const T* from = static_cast<const T*>(dy) + row * cols;
         A* to = out + tokens[row] * cols;
-        for (int64_t c = begin; c < end; ++c) to[c] += A(from[c]);
+        for (int64_t c = begin; c < end; ++c) to[c] += get(from, c);
       }
     });
   });
@@ -55,7 +55,7 @@ void position_backward_cpu(DType t, void* dpositions, const void* dy, int64_t ro
         if (p >= seq) continue;
         for (int64_t row = p; row < rows; row += seq) {
           const T* from = static_cast<const T*>(dy) + row * cols;
-          for (int64_t c = 0; c < cols; ++c) to[c] += A(from[c]);
+          for (int64_t c = 0; c < cols; ++c) to[c] += get(from, c);
         }
       }
     });

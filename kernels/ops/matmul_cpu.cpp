@@ -33,7 +33,7 @@ void matmul_f64_cpu(double* out, const double* a, const double* b, const double*
 void widen_panel_cpu(float* to, const bf16* from, int64_t rows, int64_t cols, int64_t stride) {
   parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r)
-      for (int64_t c = 0; c < cols; ++c) to[r * cols + c] = from[r * stride + c];
+      for (int64_t c = 0; c < cols; ++c) to[r * cols + c] = get(from, r * stride + c);
   });
 }
 
@@ -42,9 +42,9 @@ void narrow_panel_cpu(bf16* to, int64_t stride, const float* from, const bf16* b
   parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       if (bias) {
-        for (int64_t c = 0; c < cols; ++c) to[r * stride + c] = bf16(from[r * cols + c] + float(bias[c]));
+        for (int64_t c = 0; c < cols; ++c) put(to, r * stride + c, from[r * cols + c] + get(bias, c));
       } else {
-        for (int64_t c = 0; c < cols; ++c) to[r * stride + c] = bf16(from[r * cols + c]);
+        for (int64_t c = 0; c < cols; ++c) put(to, r * stride + c, from[r * cols + c]);
       }
     }
   });

@@ -22,9 +22,9 @@ void forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rs
         T* sr = sum + row * C;
         if (factor) {
           dropout_row(factor, row, C, dropout);
-          for (int64_t c = 0; c < C; ++c) sr[c] = T(A(xr[c]) + A(dr[c]) * factor[c]);
+          for (int64_t c = 0; c < C; ++c) put(sr, c, get(xr, c) + get(dr, c) * factor[c]);
         } else {
-          for (int64_t c = 0; c < C; ++c) sr[c] = T(A(xr[c]) + A(dr[c]));
+          for (int64_t c = 0; c < C; ++c) put(sr, c, get(xr, c) + get(dr, c));
         }
         xr = sr;  // the norm sees the sum as it was rounded, so that backward sees the same
       }
@@ -32,7 +32,7 @@ void forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rs
       if (shape.kind == NormKind::layer) {
 #pragma omp simd reduction(+ : total)
         for (int64_t c = 0; c < C; ++c) {
-          v[c] = A(xr[c]);
+          v[c] = get(xr, c);
           total += v[c];
         }
         total /= C;
@@ -45,7 +45,7 @@ void forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rs
       } else {
 #pragma omp simd reduction(+ : squares)
         for (int64_t c = 0; c < C; ++c) {
-          v[c] = A(xr[c]);
+          v[c] = get(xr, c);
           squares += v[c] * v[c];
         }
       }
@@ -53,9 +53,9 @@ void forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rs
       rstd[row] = r;
       T* yr = y + row * C;
       if (bias) {
-        for (int64_t c = 0; c < C; ++c) yr[c] = T(v[c] * r * A(weight[c]) + A(bias[c]));
+        for (int64_t c = 0; c < C; ++c) put(yr, c, v[c] * r * get(weight, c) + get(bias, c));
       } else {
-        for (int64_t c = 0; c < C; ++c) yr[c] = T(v[c] * r * A(weight[c]));
+        for (int64_t c = 0; c < C; ++c) put(yr, c, v[c] * r * get(weight, c));
       }
     }
   });
@@ -83,7 +83,7 @@ void backward(NormShape shape, T* dx, compute_t<T>* dweight, compute_t<T>* dbias
         A dot = 0, total = 0;  // sum of dxhat * xhat, sum of dxhat
 #pragma omp simd reduction(+ : dot, total)
         for (int64_t c = 0; c < C; ++c) {
-          const A hat = (A(xr[c]) - m) * r, g = A(dyr[c]), dhat = g * A(weight[c]);
+          const A hat = (get(xr, c) - m) * r, g = get(dyr, c), dhat = g * get(weight, c);
           dot += dhat * hat;
           total += dhat;
           dw[c] += g * hat;
@@ -93,13 +93,13 @@ void backward(NormShape shape, T* dx, compute_t<T>* dweight, compute_t<T>* dbias
         total = shape.kind == NormKind::layer ? total / C : A(0);
         if (shape.first) {
           for (int64_t c = 0; c < C; ++c) {
-            const A hat = (A(xr[c]) - m) * r;
-            dxr[c] = T((A(dyr[c]) * A(weight[c]) - total - hat * dot) * r);
+            const A hat = (get(xr, c) - m) * r;
+            put(dxr, c, (get(dyr, c) * get(weight, c) - total - hat * dot) * r);
           }
         } else {
           for (int64_t c = 0; c < C; ++c) {
-            const A hat = (A(xr[c]) - m) * r;
-            dxr[c] = T(A(dxr[c]) + (A(dyr[c]) * A(weight[c]) - total - hat * dot) * r);
+            const A hat = (get(xr, c) - m) * r;
+            put(dxr, c, get(dxr, c) + (get(dyr, c) * get(weight, c) - total - hat * dot) * r);
           }
         }
       }

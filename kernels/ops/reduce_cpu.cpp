@@ -17,7 +17,7 @@ inline A combine(A a, A b) {
 template <class T, class A>
 inline A load(const T* p, int64_t i) {
   if constexpr (std::is_same_v<T, bf16>)
-    return std::bit_cast<float>(static_cast<uint32_t>(p[i].bits) << 16);
+    return get(p, i);
   else
     return p[i];
 }
@@ -36,7 +36,11 @@ void reduce(T* out, const void* const* sources, int count, int64_t n) {
       for (int64_t i = 0; i < m; ++i) sum[i] = combine<op, A>(sum[i], load<T, A>(x, i));
     }
     T* y = out + begin;
-    for (int64_t i = 0; i < m; ++i) y[i] = T(sum[i]);
+    if constexpr (std::is_same_v<T, bf16>) {
+      for (int64_t i = 0; i < m; ++i) put(y, i, sum[i]);
+    } else {
+      for (int64_t i = 0; i < m; ++i) y[i] = sum[i];
+    }
   }
 }
 

@@ -15,9 +15,9 @@ void rope_cpu(DType t, void* qkv, const float* table, int64_t rows, int64_t widt
         for (int64_t h = 0; h < heads; ++h, x += head_dim)
           for (int64_t i = 0; i < half; ++i) {
             const A c = A(angles[2 * i]), sn = inverse ? -A(angles[2 * i + 1]) : A(angles[2 * i + 1]);
-            const A a = A(x[i]), b = A(x[i + half]);
-            x[i] = T(a * c - b * sn);
-            x[i + half] = T(b * c + a * sn);
+            const A a = get(x, i), b = get(x, i + half);
+            put(x, i, a * c - b * sn);
+            put(x, i + half, b * c + a * sn);
           }
       }
     });

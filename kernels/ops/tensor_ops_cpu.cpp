@@ -13,7 +13,7 @@ void cast_cpu(DType to, DType from, void* out, const void* in, int64_t n) {
       const F* x = static_cast<const F*>(in);
       T* y = static_cast<T*>(out);
       parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) y[i] = T(static_cast<compute_t<T>>(static_cast<compute_t<F>>(x[i])));
+        for (int64_t i = begin; i < end; ++i) put(y, i, static_cast<compute_t<T>>(get(x, i)));
       });
     });
   });
@@ -25,7 +25,7 @@ void add_to_cpu(DType t, void* y, const void* x, int64_t n) {
     T* to = static_cast<T*>(y);
     const T* from = static_cast<const T*>(x);
     parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) to[i] = T(A(to[i]) + A(from[i]));
+      for (int64_t i = begin; i < end; ++i) put(to, i, get(to, i) + get(from, i));
     });
   });
 }
@@ -38,7 +38,7 @@ void sum_rows_cpu(DType t, void* out, const void* x, int64_t rows, int64_t cols,
       if (!accumulate) std::fill(total + begin, total + end, A(0));
       for (int64_t row = 0; row < rows; ++row) {
         const T* from = static_cast<const T*>(x) + row * cols;
-        for (int64_t c = begin; c < end; ++c) total[c] += A(from[c]);
+        for (int64_t c = begin; c < end; ++c) total[c] += get(from, c);
       }
     });
   });
@@ -57,7 +57,7 @@ void sum_squares_cpu(DType t, double* total, const void* x, int64_t n) {
         double sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < count; ++i) {
-          const double v = static_cast<double>(static_cast<compute_t<T>>(from[i]));
+          const double v = static_cast<double>(get(from, i));
           sum += v * v;
         }
         partial[b] = sum;
@@ -73,7 +73,7 @@ void fill_normal_cpu(DType t, void* out, int64_t n, uint64_t seed, uint64_t stre
     T* to = static_cast<T*>(out);
     parallel_for(n, 1024, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
-        to[i] = T(static_cast<compute_t<T>>(mean + std * normal_value(seed, stream, static_cast<uint64_t>(first + i))));
+        put(to, i, static_cast<compute_t<T>>(mean + std * normal_value(seed, stream, static_cast<uint64_t>(first + i))));
     });
   });
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 #include "kernels/core/error.h"
@@ -51,17 +52,19 @@ struct bf16 {
 inline float get(const float* x, int64_t i) { return x[i]; }
 inline double get(const double* x, int64_t i) { return x[i]; }
 inline float get(const bf16* x, int64_t i) {
-  typedef uint16_t alias __attribute__((may_alias));
-  return std::bit_cast<float>(static_cast<uint32_t>(reinterpret_cast<const alias*>(x)[i]) << 16);
+  const uint32_t u = static_cast<uint32_t>(x[i].bits) << 16;
+  float v;
+  std::memcpy(&v, &u, 4);  // not bit_cast: the vectoriser stops at it
+  return v;
 }
 inline void put(float* x, int64_t i, float v) { x[i] = v; }
 inline void put(double* x, int64_t i, double v) { x[i] = v; }
 inline void put(bf16* x, int64_t i, float v) {
-  typedef uint16_t alias __attribute__((may_alias));
-  const uint32_t u = std::bit_cast<uint32_t>(v);
+  uint32_t u;
+  std::memcpy(&u, &v, 4);
   const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   const uint32_t nan = (u >> 16) | 0x40u;
-  reinterpret_cast<alias*>(x)[i] = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+  x[i].bits = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
 template <class T> struct dtype_of;

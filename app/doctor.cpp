@@ -20,10 +20,10 @@
 
 #include <fmt/core.h>
 #include <gloo/config.h>
-#include <nlohmann/json.hpp>
 #include <oneapi/dnnl/dnnl.h>
 #include <spdlog/version.h>
 #include <xxhash.h>
+#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "kernels/core/cpu_isa.h"
@@ -46,7 +46,9 @@ struct Row {
 
 class Table {
  public:
-  void ok(std::string what, std::string found) { rows_.push_back({State::ok, std::move(what), std::move(found), ""}); }
+  void ok(std::string what, std::string found) {
+    rows_.push_back({State::ok, std::move(what), std::move(found), ""});
+  }
   void add(State s, std::string what, std::string found, std::string advice) {
     rows_.push_back({s, std::move(what), std::move(found), s == State::ok ? "" : std::move(advice)});
   }
@@ -57,7 +59,8 @@ class Table {
 };
 
 std::string gib(double bytes) {
-  return bytes < 1e9 ? fmt::format("{:.1f} MiB", bytes / 1048576.0) : fmt::format("{:.1f} GiB", bytes / 1073741824.0);
+  return bytes < 1e9 ? fmt::format("{:.1f} MiB", bytes / 1048576.0)
+                     : fmt::format("{:.1f} GiB", bytes / 1073741824.0);
 }
 
 std::string field_of(const char* path, const std::string& key) {
@@ -66,7 +69,8 @@ std::string field_of(const char* path, const std::string& key) {
   while (std::getline(file, line))
     if (line.starts_with(key)) {
       const size_t colon = line.find(':');
-      const size_t begin = colon == std::string::npos ? std::string::npos : line.find_first_not_of(" \t", colon + 1);
+      const size_t begin =
+          colon == std::string::npos ? std::string::npos : line.find_first_not_of(" \t", colon + 1);
       return begin == std::string::npos ? "" : line.substr(begin);
     }
   return "";
@@ -95,7 +99,8 @@ void processor(Table& t) {
 void memory(Table& t) {
   const double total = std::atof(field_of("/proc/meminfo", "MemTotal").c_str()) * 1024;
   const double available = std::atof(field_of("/proc/meminfo", "MemAvailable").c_str()) * 1024;
-  t.add(available > 1e9 ? State::ok : State::warn, "memory", fmt::format("{} available of {}", gib(available), gib(total)),
+  t.add(available > 1e9 ? State::ok : State::warn, "memory",
+        fmt::format("{} available of {}", gib(available), gib(total)),
         "less than 1 GB is free: a run may be killed for memory");
   const long limit = memory_limit();
   t.ok("memory limit of the cgroup", limit < 0 ? "none" : gib(static_cast<double>(limit)));
@@ -109,8 +114,10 @@ void memory(Table& t) {
   };
   rlimit_row("open files (ulimit -n)", RLIMIT_NOFILE, 1024, false,
              "every rank keeps a connection to every other: ulimit -n 65536");
-  rlimit_row("locked memory (ulimit -l)", RLIMIT_MEMLOCK, 64 << 10, true, "GPU runs pin memory: ulimit -l unlimited");
-  rlimit_row("address space (ulimit -v)", RLIMIT_AS, rlim_t{16} << 30, true, "large models map more: ulimit -v unlimited");
+  rlimit_row("locked memory (ulimit -l)", RLIMIT_MEMLOCK, 64 << 10, true,
+             "GPU runs pin memory: ulimit -l unlimited");
+  rlimit_row("address space (ulimit -v)", RLIMIT_AS, rlim_t{16} << 30, true,
+             "large models map more: ulimit -v unlimited");
 }
 
 void storage_row(Table& t, const char* what, const std::string& path, double least, const char* advice) {
@@ -201,26 +208,29 @@ void network(Table& t, const LaunchEnvironment* e) {
   const auto addresses = resolve(host_name(), &error);
   std::string joined = error;
   bool loopback = !addresses.empty();
-  for (const auto& a : addresses) joined += (joined.empty() ? "" : ", ") + a, loopback = loopback && is_loopback(a);
-  t.add(several && (addresses.empty() || loopback) ? State::warn : State::ok, "this host's name",
-        fmt::format("{} is {}", host_name(), joined),
-        "other nodes may be told a loopback address: set LTRAIN_COORDINATOR=address:port, or mend /etc/hosts");
+  for (const auto& a : addresses)
+    joined += (joined.empty() ? "" : ", ") + a, loopback = loopback && is_loopback(a);
+  t.add(
+      several && (addresses.empty() || loopback) ? State::warn : State::ok, "this host's name",
+      fmt::format("{} is {}", host_name(), joined),
+      "other nodes may be told a loopback address: set LTRAIN_COORDINATOR=address:port, or mend /etc/hosts");
   std::string why;
   int port = 0;
   const Fd listener = listen_on("127.0.0.1", {0}, &port, &why);
-  t.add(listener.valid() ? State::ok : State::fail, "listening on 127.0.0.1", listener.valid() ? "works" : why,
-        "ranks cannot find each other without it");
+  t.add(listener.valid() ? State::ok : State::fail, "listening on 127.0.0.1",
+        listener.valid() ? "works" : why, "ranks cannot find each other without it");
 }
 
 void launcher(Table& t, std::optional<LaunchEnvironment>& found) {
   try {
     found = detect_environment(process_variables());
     const LaunchEnvironment& e = *found;
-    std::string text = e.kind == LaunchEnvironment::Kind::rank
-                           ? fmt::format("rank {} of {} ({}), rank 0 on {}", e.rank, e.world_size, e.source, e.coordinator_host)
-                       : e.kind == LaunchEnvironment::Kind::node
-                           ? fmt::format("node {} of {} ({}), first node {}", e.node, e.nodes, e.source, e.coordinator_host)
-                           : "none: `ltrain run` starts the ranks of this node";
+    std::string text =
+        e.kind == LaunchEnvironment::Kind::rank ? fmt::format("rank {} of {} ({}), rank 0 on {}", e.rank,
+                                                              e.world_size, e.source, e.coordinator_host)
+        : e.kind == LaunchEnvironment::Kind::node
+            ? fmt::format("node {} of {} ({}), first node {}", e.node, e.nodes, e.source, e.coordinator_host)
+            : "none: `ltrain run` starts the ranks of this node";
     if (!e.note.empty()) text += "; " + e.note;
     t.ok("launcher", text);
   } catch (const Error& e) {
@@ -243,8 +253,8 @@ void print_table(const Table& t) {
   for (const Row& r : t.rows()) {
     const int s = static_cast<int>(r.state);
     const char* codes[] = {"\033[32m", "\033[33m", "\033[31m"};
-    fmt::print("{}{:<4}{}  {:<{}}  {}\n", colour ? codes[s] : "", kStateNames[s], colour ? "\033[0m" : "", r.what, width,
-               r.found);
+    fmt::print("{}{:<4}{}  {:<{}}  {}\n", colour ? codes[s] : "", kStateNames[s], colour ? "\033[0m" : "",
+               r.what, width, r.found);
     if (!r.advice.empty()) fmt::print("      {:<{}}  -> {}\n", "", width, r.advice);
   }
 }
@@ -252,7 +262,9 @@ void print_table(const Table& t) {
 void print_json(const Table& t, bool good) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Row& r : t.rows())
-    rows.push_back({{"state", r.state == State::ok ? "ok" : r.state == State::warn ? "warn" : "fail"},
+    rows.push_back({{"state", r.state == State::ok     ? "ok"
+                              : r.state == State::warn ? "warn"
+                                                       : "fail"},
                     {"what", r.what},
                     {"found", r.found},
                     {"advice", r.advice}});
@@ -268,24 +280,29 @@ void add_doctor(CLI::App& app) {
   auto json = std::make_shared<bool>(false);
   auto directory = std::make_shared<std::string>(".");
   command->add_flag("--json", *json, "Machine-readable output");
-  command->add_option("--output-dir", *directory, "Directory whose free space is shown")->capture_default_str();
+  command->add_option("--output-dir", *directory, "Directory whose free space is shown")
+      ->capture_default_str();
   command->footer("Exit code 0 unless a row is FAIL; then 64.");
   command->callback([json, directory] {
     Table t;
     std::optional<LaunchEnvironment> environment;
     processor(t);
     memory(t);
-    storage_row(t, "shared memory", "/dev/shm", 64 << 20, "NCCL needs it on nodes with several GPUs: --shm-size=8g");
+    storage_row(t, "shared memory", "/dev/shm", 64 << 20,
+                "NCCL needs it on nodes with several GPUs: --shm-size=8g");
     storage_row(t, "output directory", *directory, 1e9, "checkpoints need room: choose another output_dir");
-    storage_row(t, "temporary directory", std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp", 1e8, "set TMPDIR");
+    storage_row(t, "temporary directory", std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp", 1e8,
+                "set TMPDIR");
     libraries(t);
     gpu(t);
     launcher(t, environment);
     network(t, environment ? &*environment : nullptr);
     bool good = true;
     for (const Row& r : t.rows()) good = good && r.state != State::fail;
-    if (*json) print_json(t, good);
-    else print_table(t);
+    if (*json)
+      print_json(t, good);
+    else
+      print_table(t);
     std::fflush(stdout);
     if (!good) throw CLI::RuntimeError(static_cast<int>(ExitCode::usage));
   });

@@ -1,5 +1,6 @@
-// `ltrain selftest allreduce`: starts ranks through the real launcher, lets them all-reduce, compares the sums. For
-// checking an installation or a cluster, for the launch benchmark and for the fault tests; not listed in --help.
+// `ltrain selftest allreduce`: starts ranks through the real launcher, lets them all-reduce, compares the
+// sums. For checking an installation or a cluster, for the launch benchmark and for the fault tests; not
+// listed in --help.
 #include <unistd.h>
 
 #include <chrono>
@@ -74,9 +75,12 @@ void run_rank(const SelftestOptions& o) {
 }
 
 std::vector<std::string> same_arguments(const SelftestOptions& o) {
-  return {"selftest",    "allreduce", "--elements",     std::to_string(o.elements),     "--steps",
-          std::to_string(o.steps),    "--step-seconds", std::to_string(o.step_seconds), "--deadline",
-          std::to_string(o.deadline), "--interface",    o.interface};
+  return {"selftest",       "allreduce",
+          "--elements",     std::to_string(o.elements),
+          "--steps",        std::to_string(o.steps),
+          "--step-seconds", std::to_string(o.step_seconds),
+          "--deadline",     std::to_string(o.deadline),
+          "--interface",    o.interface};
 }
 
 }  // namespace
@@ -84,11 +88,14 @@ std::vector<std::string> same_arguments(const SelftestOptions& o) {
 void add_selftest(CLI::App& app) {
   auto* selftest = app.add_subcommand("selftest", "Checks of an installation")->group("");
   auto* command = selftest->add_subcommand("allreduce", "Starts ranks, sums over them, compares");
-  selftest->add_subcommand("faults", "Lists the places where LTRAIN_FAULT can make a rank fail")->callback([] {
-    for (std::string_view name : kFaultPoints) std::printf("%.*s\n", static_cast<int>(name.size()), name.data());
-  });
+  selftest->add_subcommand("faults", "Lists the places where LTRAIN_FAULT can make a rank fail")
+      ->callback([] {
+        for (std::string_view name : kFaultPoints)
+          std::printf("%.*s\n", static_cast<int>(name.size()), name.data());
+      });
   auto o = std::make_shared<SelftestOptions>();
-  command->add_option("--ranks", o->ranks, "Ranks to start, when no launcher's variables say")->check(CLI::Range(1, 4096));
+  command->add_option("--ranks", o->ranks, "Ranks to start, when no launcher's variables say")
+      ->check(CLI::Range(1, 4096));
   command->add_option("--elements", o->elements, "Length of the vector")->check(CLI::Range(1, 1 << 28));
   command->add_option("--steps", o->steps, "How often");
   command->add_option("--step-seconds", o->step_seconds, "Pause after each");
@@ -97,7 +104,8 @@ void add_selftest(CLI::App& app) {
   command->add_option("--interface", o->interface, "Network interface");
   command->callback([o] {
     const LaunchEnvironment e = detect_environment(process_variables());
-    if (e.kind == LaunchEnvironment::Kind::rank || (e.kind == LaunchEnvironment::Kind::single && o->ranks == 1))
+    if (e.kind == LaunchEnvironment::Kind::rank ||
+        (e.kind == LaunchEnvironment::Kind::single && o->ranks == 1))
       return run_rank(*o);
     SuperviseOptions s;
     s.ranks = e.ranks_per_node > 0 ? e.ranks_per_node : o->ranks;

@@ -11,7 +11,8 @@ std::string to_string(const CollectiveInfo& i) {
   if (i.op == CollectiveOp::all_reduce && i.reduce != ReduceOp::sum)
     text += fmt::format(" ({})", reduce_op_name(i.reduce));
   if (i.op == CollectiveOp::broadcast) text += fmt::format(" from rank {}", i.peer);
-  if (i.op == CollectiveOp::send || i.op == CollectiveOp::send_recv) text += fmt::format(" to rank {}", i.peer);
+  if (i.op == CollectiveOp::send || i.op == CollectiveOp::send_recv)
+    text += fmt::format(" to rank {}", i.peer);
   if (i.op == CollectiveOp::recv) text += fmt::format(" from rank {}", i.peer);
   return text;
 }
@@ -24,7 +25,8 @@ bool same_call(const CollectiveInfo& a, const CollectiveInfo& b) {
 std::string mismatch_text(const std::string& group, int rank_a, const CollectiveInfo& a, int rank_b,
                           const CollectiveInfo& b) {
   return fmt::format(
-      "ranks of group \"{}\" make different calls: rank {} entered {}, rank {} entered {}; all ranks of a group must "
+      "ranks of group \"{}\" make different calls: rank {} entered {}, rank {} entered {}; all ranks of a "
+      "group must "
       "make the same collectives in the same order with the same sizes",
       group, rank_a, to_string(a), rank_b, to_string(b));
 }
@@ -46,7 +48,11 @@ FlightRecord::View FlightRecord::view() const {
 }
 
 Communicator::Communicator(int rank, int size, std::string name, Axis axis)
-    : rank_(rank), size_(size), axis_(axis), name_(std::move(name)), flight_(std::make_shared<FlightRecord>(name_)) {
+    : rank_(rank),
+      size_(size),
+      axis_(axis),
+      name_(std::move(name)),
+      flight_(std::make_shared<FlightRecord>(name_)) {
   LT_CHECK(size >= 1 && rank >= 0 && rank < size, "rank {} of a group of {}", rank, size);
 }
 
@@ -57,11 +63,13 @@ void Communicator::record_meta(Stream&, const CollectiveCall& call) {
 void Communicator::check_tensor(const Stream& s, CollectiveOp op, const Tensor& t) const {
   LT_CHECK(t.device == s.device(), "group \"{}\": {} of a tensor on another device than stream \"{}\"", name_,
            collective_name(op), s.name());
-  LT_CHECK(t.defined() || t.elements() == 0, "group \"{}\": {} of an undefined tensor", name_, collective_name(op));
+  LT_CHECK(t.defined() || t.elements() == 0, "group \"{}\": {} of an undefined tensor", name_,
+           collective_name(op));
 }
 
 void Communicator::check_peer(CollectiveOp op, int peer) const {
-  LT_CHECK(peer >= 0 && peer < size_, "group \"{}\": {} with rank {} of {}", name_, collective_name(op), peer, size_);
+  LT_CHECK(peer >= 0 && peer < size_, "group \"{}\": {} with rank {} of {}", name_, collective_name(op), peer,
+           size_);
 }
 
 void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> body) {
@@ -79,7 +87,8 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
   }
   s.launch([this, info = call.info, wire = call.wire_bytes, body = std::move(body)] {
     if (broken_.load(std::memory_order_relaxed))
-      fail(ExitCode::rank_lost, "group \"{}\": {} after an earlier failure of this group", name_, to_string(info));
+      fail(ExitCode::rank_lost, "group \"{}\": {} after an earlier failure of this group", name_,
+           to_string(info));
     flight_->enter(info);
     try {
       check_same(info);
@@ -98,7 +107,8 @@ void Communicator::all_reduce(Stream& s, Tensor t, ReduceOp reduce) {
   check_tensor(s, op, t);
   LT_CHECK(reducible(t.dtype), "group \"{}\": all_reduce of {}", name_, dtype_name(t.dtype));
   const int64_t wire = collective_wire_bytes(op, t.bytes(), size_, rank_, dtype_size(t.dtype));
-  run(s, {{op, 0, t.elements(), t.dtype, reduce}, t, t, wire}, [this, t, reduce] { do_all_reduce(t, reduce); });
+  run(s, {{op, 0, t.elements(), t.dtype, reduce}, t, t, wire},
+      [this, t, reduce] { do_all_reduce(t, reduce); });
 }
 
 void Communicator::all_gather(Stream& s, Tensor out, Tensor in) {
@@ -107,8 +117,8 @@ void Communicator::all_gather(Stream& s, Tensor out, Tensor in) {
   check_tensor(s, op, in);
   LT_CHECK(out.dtype == in.dtype, "group \"{}\": all_gather of {} into {}", name_, dtype_name(in.dtype),
            dtype_name(out.dtype));
-  LT_CHECK(out.elements() == size_ * in.elements(), "group \"{}\": all_gather of {} from {} ranks into {}", name_,
-           to_string(in.shape), size_, to_string(out.shape));
+  LT_CHECK(out.elements() == size_ * in.elements(), "group \"{}\": all_gather of {} from {} ranks into {}",
+           name_, to_string(in.shape), size_, to_string(out.shape));
   const int64_t wire = collective_wire_bytes(op, out.bytes(), size_, rank_);
   run(s, {{op, 0, out.elements(), out.dtype}, out, in, wire}, [this, out, in] { do_all_gather(out, in); });
 }
@@ -120,8 +130,9 @@ void Communicator::reduce_scatter(Stream& s, Tensor out, Tensor in) {
   LT_CHECK(out.dtype == in.dtype, "group \"{}\": reduce_scatter of {} into {}", name_, dtype_name(in.dtype),
            dtype_name(out.dtype));
   LT_CHECK(reducible(in.dtype), "group \"{}\": reduce_scatter of {}", name_, dtype_name(in.dtype));
-  LT_CHECK(in.elements() == size_ * out.elements(), "group \"{}\": reduce_scatter of {} over {} ranks into {}", name_,
-           to_string(in.shape), size_, to_string(out.shape));
+  LT_CHECK(in.elements() == size_ * out.elements(),
+           "group \"{}\": reduce_scatter of {} over {} ranks into {}", name_, to_string(in.shape), size_,
+           to_string(out.shape));
   const int64_t wire = collective_wire_bytes(op, in.bytes(), size_, rank_);
   run(s, {{op, 0, in.elements(), in.dtype}, out, in, wire}, [this, out, in] { do_reduce_scatter(out, in); });
 }
@@ -130,10 +141,11 @@ void Communicator::all_to_all(Stream& s, Tensor out, Tensor in) {
   const CollectiveOp op = CollectiveOp::all_to_all;
   check_tensor(s, op, out);
   check_tensor(s, op, in);
-  LT_CHECK(out.dtype == in.dtype && out.elements() == in.elements(), "group \"{}\": all_to_all of {} {} into {} {}",
-           name_, to_string(in.shape), dtype_name(in.dtype), to_string(out.shape), dtype_name(out.dtype));
-  LT_CHECK(in.elements() % size_ == 0, "group \"{}\": all_to_all of {} elements over {} ranks: must divide", name_,
-           in.elements(), size_);
+  LT_CHECK(out.dtype == in.dtype && out.elements() == in.elements(),
+           "group \"{}\": all_to_all of {} {} into {} {}", name_, to_string(in.shape), dtype_name(in.dtype),
+           to_string(out.shape), dtype_name(out.dtype));
+  LT_CHECK(in.elements() % size_ == 0, "group \"{}\": all_to_all of {} elements over {} ranks: must divide",
+           name_, in.elements(), size_);
   const int64_t wire = collective_wire_bytes(op, in.bytes(), size_, rank_);
   std::vector<int64_t> parts(static_cast<size_t>(size_), in.elements() / size_);
   run(s, {{op, 0, in.elements(), in.dtype}, out, in, wire},
@@ -148,8 +160,8 @@ void Communicator::all_to_all_v(Stream& s, Tensor out, const std::vector<int64_t
   LT_CHECK(out.dtype == in.dtype, "group \"{}\": all_to_all_v of {} into {}", name_, dtype_name(in.dtype),
            dtype_name(out.dtype));
   LT_CHECK(static_cast<int>(out_rows.size()) == size_ && static_cast<int>(in_rows.size()) == size_,
-           "group \"{}\": all_to_all_v with {} and {} row counts for {} ranks", name_, in_rows.size(), out_rows.size(),
-           size_);
+           "group \"{}\": all_to_all_v with {} and {} row counts for {} ranks", name_, in_rows.size(),
+           out_rows.size(), size_);
   auto row_elements = [](const Tensor& t) {
     int64_t n = 1;
     for (int i = 1; i < t.shape.rank; ++i) n *= t.shape[i];
@@ -157,20 +169,22 @@ void Communicator::all_to_all_v(Stream& s, Tensor out, const std::vector<int64_t
   };
   const int64_t row = row_elements(in);
   LT_CHECK(in.shape.rank >= 1 && out.shape.rank >= 1 && row == row_elements(out),
-           "group \"{}\": all_to_all_v of {} into {}: rows differ", name_, to_string(in.shape), to_string(out.shape));
+           "group \"{}\": all_to_all_v of {} into {}: rows differ", name_, to_string(in.shape),
+           to_string(out.shape));
   std::vector<int64_t> out_parts, in_parts;
   int64_t out_sum = 0, in_sum = 0;
   for (int r = 0; r < size_; ++r) {
-    LT_CHECK(out_rows[r] >= 0 && in_rows[r] >= 0, "group \"{}\": all_to_all_v with a negative row count", name_);
+    LT_CHECK(out_rows[r] >= 0 && in_rows[r] >= 0, "group \"{}\": all_to_all_v with a negative row count",
+             name_);
     out_sum += out_rows[r], in_sum += in_rows[r];
     out_parts.push_back(out_rows[r] * row);
     in_parts.push_back(in_rows[r] * row);
   }
   LT_CHECK(out_sum <= out.shape[0] && in_sum <= in.shape[0],
-           "group \"{}\": all_to_all_v of {} rows of {} into {} rows of {}", name_, in_sum, to_string(in.shape),
-           out_sum, to_string(out.shape));
-  LT_CHECK(in_rows[rank_] == out_rows[rank_], "group \"{}\": all_to_all_v keeps {} rows but expects {}", name_,
-           in_rows[rank_], out_rows[rank_]);
+           "group \"{}\": all_to_all_v of {} rows of {} into {} rows of {}", name_, in_sum,
+           to_string(in.shape), out_sum, to_string(out.shape));
+  LT_CHECK(in_rows[rank_] == out_rows[rank_], "group \"{}\": all_to_all_v keeps {} rows but expects {}",
+           name_, in_rows[rank_], out_rows[rank_]);
   const int64_t size = dtype_size(in.dtype);
   const int64_t wire =
       collective_wire_bytes(op, in_sum * row * size, size_, rank_, size, 0, in_parts[rank_] * size);
@@ -184,7 +198,8 @@ void Communicator::broadcast(Stream& s, Tensor t, int root) {
   check_tensor(s, op, t);
   check_peer(op, root);
   const int64_t wire = collective_wire_bytes(op, t.bytes(), size_, rank_, 1, root);
-  run(s, {{op, 0, t.elements(), t.dtype, ReduceOp::sum, root}, t, t, wire}, [this, t, root] { do_broadcast(t, root); });
+  run(s, {{op, 0, t.elements(), t.dtype, ReduceOp::sum, root}, t, t, wire},
+      [this, t, root] { do_broadcast(t, root); });
 }
 
 void Communicator::send(Stream& s, Tensor t, int peer) {
@@ -192,7 +207,8 @@ void Communicator::send(Stream& s, Tensor t, int peer) {
   check_tensor(s, op, t);
   check_peer(op, peer);
   LT_CHECK(peer != rank_, "group \"{}\": rank {} sends to itself", name_, rank_);
-  run(s, {{op, 0, t.elements(), t.dtype, ReduceOp::sum, peer}, {}, t, t.bytes()}, [this, t, peer] { do_send(t, peer); });
+  run(s, {{op, 0, t.elements(), t.dtype, ReduceOp::sum, peer}, {}, t, t.bytes()},
+      [this, t, peer] { do_send(t, peer); });
 }
 
 void Communicator::recv(Stream& s, Tensor t, int peer) {
@@ -200,7 +216,8 @@ void Communicator::recv(Stream& s, Tensor t, int peer) {
   check_tensor(s, op, t);
   check_peer(op, peer);
   LT_CHECK(peer != rank_, "group \"{}\": rank {} receives from itself", name_, rank_);
-  run(s, {{op, 0, t.elements(), t.dtype, ReduceOp::sum, peer}, t, {}, 0}, [this, t, peer] { do_recv(t, peer); });
+  run(s, {{op, 0, t.elements(), t.dtype, ReduceOp::sum, peer}, t, {}, 0},
+      [this, t, peer] { do_recv(t, peer); });
 }
 
 void Communicator::send_recv(Stream& s, Tensor out, int to, Tensor in, int from) {

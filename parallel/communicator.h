@@ -1,11 +1,12 @@
 // Collectives on tensors over one group of ranks.
 //
-// The public functions check shapes and dtypes, count bytes, record on `meta`, and enqueue on the stream; the do_*
-// functions of an implementation (Gloo, in-process, recording) run on the stream's thread and block there.
-// Every implementation reduces in ascending rank order, one element at a time, so that an all-reduce equals a
-// reduce-scatter followed by an all-gather bit for bit, and two implementations agree bit for bit.
+// The public functions check shapes and dtypes, count bytes, record on `meta`, and enqueue on the stream; the
+// do_* functions of an implementation (Gloo, in-process, recording) run on the stream's thread and block
+// there. Every implementation reduces in ascending rank order, one element at a time, so that an all-reduce
+// equals a reduce-scatter followed by an all-gather bit for bit, and two implementations agree bit for bit.
 //
-// A communicator that has thrown is broken: every later call on it throws too. Use one from one stream at a time.
+// A communicator that has thrown is broken: every later call on it throws too. Use one from one stream at a
+// time.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -40,8 +41,8 @@ class FlightRecord {
  public:
   struct View {
     std::string group;
-    CollectiveInfo last;      ///< entered last
-    uint64_t completed = 0;   ///< number of calls completed
+    CollectiveInfo last;     ///< entered last
+    uint64_t completed = 0;  ///< number of calls completed
     uint64_t entered = 0;
   };
   explicit FlightRecord(std::string group) : group_(std::move(group)) {}
@@ -78,8 +79,8 @@ class Communicator {
   void all_reduce(Stream& s, Tensor t, ReduceOp op = ReduceOp::sum);
   /// out[r * n + i] := in of rank r, n = in.elements(). `in` may be this rank's part of `out`. S(0) -> R.
   void all_gather(Stream& s, Tensor out, Tensor in);
-  /// out := this rank's n-th part of the sum; in.elements() == size * out.elements(). `out` may be this rank's part
-  /// of `in`; the rest of `in` is left undefined. P -> S(0).
+  /// out := this rank's n-th part of the sum; in.elements() == size * out.elements(). `out` may be this
+  /// rank's part of `in`; the rest of `in` is left undefined. P -> S(0).
   void reduce_scatter(Stream& s, Tensor out, Tensor in);
   /// Equal parts: part j of `in` goes to rank j; part j of `out` came from rank j. Not in place.
   void all_to_all(Stream& s, Tensor out, Tensor in);
@@ -90,8 +91,8 @@ class Communicator {
   /// Blocks its stream until the peer receives: two ranks that send to each other first need send_recv.
   void send(Stream& s, Tensor t, int peer);
   void recv(Stream& s, Tensor t, int peer);
-  /// Both at once: sends `out` to rank `to` while receiving `in` from rank `from`. For rings and for neighbours in a
-  /// pipeline. No overlap of the two tensors.
+  /// Both at once: sends `out` to rank `to` while receiving `in` from rank `from`. For rings and for
+  /// neighbours in a pipeline. No overlap of the two tensors.
   void send_recv(Stream& s, Tensor out, int to, Tensor in, int from);
   /// All ranks have entered. Blocks the caller.
   void barrier(Stream& s);
@@ -121,8 +122,8 @@ class Communicator {
   virtual void do_recv(Tensor t, int peer) = 0;
   virtual void do_send_recv(Tensor out, int to, Tensor in, int from) = 0;
   virtual void do_barrier() = 0;
-  /// Called before each do_* on the stream's thread. An implementation compares `info` among the ranks, here or as
-  /// its first act in do_*, and throws on every rank when they differ.
+  /// Called before each do_* on the stream's thread. An implementation compares `info` among the ranks, here
+  /// or as its first act in do_*, and throws on every rank when they differ.
   virtual void check_same(const CollectiveInfo& info) {}
   /// Called instead of the do_* when the stream is a meta stream.
   virtual void record_meta(Stream& s, const CollectiveCall& call);
@@ -144,8 +145,8 @@ class Communicator {
 struct InProcessOptions {
   double timeout_seconds = 60;  ///< the longest that a call waits for the other ranks
 };
-/// `size` communicators for `size` threads of this process. Sums in ascending rank order. A thread that leaves (its
-/// communicator is destroyed) or that throws makes the others throw rather than wait. For tests.
+/// `size` communicators for `size` threads of this process. Sums in ascending rank order. A thread that
+/// leaves (its communicator is destroyed) or that throws makes the others throw rather than wait. For tests.
 std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, std::string name, Axis axis,
                                                                  InProcessOptions options = {});
 

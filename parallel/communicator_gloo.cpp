@@ -7,12 +7,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "parallel/call_note.h"
 
 namespace ltrain {
 
@@ -33,7 +32,8 @@ std::shared_ptr<GlooTransport> make_gloo_transport(const std::string& address, c
   } catch (const std::exception& e) {
     if (interface.empty())
       fail(ExitCode::usage, "cannot listen for other ranks on address {}: {}", address, e.what());
-    fail(ExitCode::usage, "cannot listen for other ranks on interface {} (launch.interface): {}", interface, e.what());
+    fail(ExitCode::usage, "cannot listen for other ranks on interface {} (launch.interface): {}", interface,
+         e.what());
   }
   return transport;
 }
@@ -52,7 +52,9 @@ int64_t chunk_bytes(int size, const GlooOptions& options) {
   return std::clamp(share, kMinChunkBytes, kMaxChunkBytes) / 64 * 64;
 }
 
-Clock::duration seconds(double s) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s)); }
+Clock::duration seconds(double s) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+}
 
 /// Gloo's store interface on ours.
 class StoreAdapter final : public gloo::rendezvous::Store {
@@ -77,50 +79,6 @@ class StoreAdapter final : public gloo::rendezvous::Store {
   double timeout_;
 };
 
-/// What a rank is about to do, sent to every other rank before the data. Same layout everywhere: ranks of one job
-/// run one binary.
-struct Note {
-  uint64_t sequence = 0;
-  int64_t elements = 0;
-  int64_t pair_elements = 0;  // all_to_all: what the sender of the note sends to its reader; send: all of it
-  int32_t peer = -1;
-  uint8_t op = 0, dtype = 0, reduce = 0, unused = 0;
-  uint64_t unused2 = 0;
-};
-static_assert(sizeof(Note) == 40);
-
-Note make_note(const CollectiveInfo& i) {
-  Note n;
-  n.sequence = i.sequence, n.elements = i.elements, n.peer = i.op == CollectiveOp::broadcast ? i.peer : -1;
-  n.op = static_cast<uint8_t>(i.op), n.dtype = static_cast<uint8_t>(i.dtype), n.reduce = static_cast<uint8_t>(i.reduce);
-  return n;
-}
-
-CollectiveInfo read_note(const Note& n) {
-  CollectiveInfo i;
-  i.op = static_cast<CollectiveOp>(std::min<int>(n.op, kCollectiveOpCount - 1));
-  i.sequence = n.sequence, i.elements = n.elements, i.peer = n.peer;
-  i.dtype = static_cast<DType>(std::min<int>(n.dtype, static_cast<int>(DType::u32)));
-  i.reduce = static_cast<ReduceOp>(std::min<int>(n.reduce, 2));
-  return i;
-}
-
-uint64_t mix(uint64_t h, uint64_t v) {  // splitmix64 of a running hash
-  h += v + 0x9e3779b97f4a7c15ull;
-  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
-  h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
-  return h ^ (h >> 31);
-}
-
-// Message slots. Data travels in slots made from the call's own description, so that ranks that disagree never write
-// into each other's tensors, whatever they do next.
-constexpr uint64_t kNoteSlot = 1, kTransferNoteSlot = 2;
-uint64_t data_slot(const CollectiveInfo& i, int64_t pair_bytes) {
-  uint64_t h = mix(mix(0, i.sequence), static_cast<uint64_t>(i.elements));
-  h = mix(h, static_cast<uint64_t>(i.op) | static_cast<uint64_t>(i.dtype) << 8 | static_cast<uint64_t>(i.reduce) << 16);
-  return (mix(h, static_cast<uint64_t>(pair_bytes)) | (1ull << 63)) & ~1ull;  // even: first phase, odd: second
-}
-
 std::string plain(const std::string& text) {  // Gloo puts "[file:line] " in front
   const size_t end = text.find("] ");
   return text.starts_with('[') && end != std::string::npos ? text.substr(end + 2) : text;
@@ -128,8 +86,8 @@ std::string plain(const std::string& text) {  // Gloo puts "[file:line] " in fro
 
 class GlooGroup final : public Communicator {
  public:
-  GlooGroup(std::shared_ptr<GlooTransport> transport, std::shared_ptr<KeyValueStore> store, std::string key, int rank,
-            int size, std::string name, Axis axis, const GlooOptions& options)
+  GlooGroup(std::shared_ptr<GlooTransport> transport, std::shared_ptr<KeyValueStore> store, std::string key,
+            int rank, int size, std::string name, Axis axis, const GlooOptions& options)
       : Communicator(rank, size, std::move(name), axis),
         transport_(std::move(transport)),
         store_(std::move(store)),
@@ -187,19 +145,22 @@ class GlooGroup final : public Communicator {
   void connect() {
     StoreAdapter adapter(*store_, key_ + "/", options_.connect_timeout_seconds);
     auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());
-    context->setTimeout(std::chrono::milliseconds(static_cast<int64_t>(1e3 * options_.connect_timeout_seconds)));
+    context->setTimeout(
+        std::chrono::milliseconds(static_cast<int64_t>(1e3 * options_.connect_timeout_seconds)));
     try {
       context->connectFullMesh(adapter, transport_->device);
     } catch (const Error&) {
       throw;
     } catch (const std::exception& e) {
-      fail(ExitCode::rank_lost, "group \"{}\": rank {} of {} cannot connect to the others from {}: {}", name(), rank(),
-           size(), transport_->device->str(), plain(e.what()));
+      fail(ExitCode::rank_lost, "group \"{}\": rank {} of {} cannot connect to the others from {}: {}",
+           name(), rank(), size(), transport_->device->str(), plain(e.what()));
     }
     context_ = context;
   }
 
-  Buffer buffer(void* p, int64_t bytes) { return context_->createUnboundBuffer(p, static_cast<size_t>(bytes)); }
+  Buffer buffer(void* p, int64_t bytes) {
+    return context_->createUnboundBuffer(p, static_cast<size_t>(bytes));
+  }
 
   // ---- waiting, with the deadline of the call and the peer's name in what is thrown ----
 
@@ -216,8 +177,8 @@ class GlooGroup final : public Communicator {
       if (Clock::now() >= deadline_)
         fail(ExitCode::rank_lost, "group \"{}\": rank {} waited {:g} s for rank {} in {}", name(), rank(),
              options_.timeout_seconds, peer, to_string(info_));
-      fail(ExitCode::rank_lost, "group \"{}\": rank {} lost the connection to rank {} in {}: {}", name(), rank(), peer,
-           to_string(info_), plain(e.what()));
+      fail(ExitCode::rank_lost, "group \"{}\": rank {} lost the connection to rank {} in {}: {}", name(),
+           rank(), peer, to_string(info_), plain(e.what()));
     }
   }
   template <class F>
@@ -225,8 +186,8 @@ class GlooGroup final : public Communicator {
     try {
       f();
     } catch (const std::exception& e) {
-      fail(ExitCode::rank_lost, "group \"{}\": rank {} lost the connection to rank {} in {}: {}", name(), rank(), peer,
-           to_string(info_), plain(e.what()));
+      fail(ExitCode::rank_lost, "group \"{}\": rank {} lost the connection to rank {} in {}: {}", name(),
+           rank(), peer, to_string(info_), plain(e.what()));
     }
   }
 
@@ -238,9 +199,9 @@ class GlooGroup final : public Communicator {
     for (Peer& p : peers_) p.pair_elements = p.expected = 0;
   }
 
-  /// Tells all ranks what this one is about to do. The receive of the *next* note is posted first: whatever this rank
-  /// writes for the next call thus precedes this call's note, and a rank that finishes a call and leaves has read
-  /// everything that was sent to it.
+  /// Tells all ranks what this one is about to do. The receive of the *next* note is posted first: whatever
+  /// this rank writes for the next call thus precedes this call's note, and a rank that finishes a call and
+  /// leaves has read everything that was sent to it.
   void send_notes() {
     const int now = static_cast<int>(info_.sequence % 2), next = 1 - now;
     for (int p : order_) {
@@ -270,15 +231,17 @@ class GlooGroup final : public Communicator {
       wait(peers_[p].note_send[now], Way::send, p);
       peers_[p].note_in_flight[now] = false;
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // before this rank leaves and its connections close
-    if (wrong >= 0) throw Error(ExitCode::internal, mismatch_text(name(), 0, call_of(0), wrong, call_of(wrong)));
-    fail(ExitCode::internal, "group \"{}\", {}: rank {} sends {} elements to rank {}, which expects {}", name(),
-         to_string(info_), wrong_pair, peers_[wrong_pair].received[now].pair_elements, rank(),
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(200));  // before this rank leaves and its connections close
+    if (wrong >= 0)
+      throw Error(ExitCode::internal, mismatch_text(name(), 0, call_of(0), wrong, call_of(wrong)));
+    fail(ExitCode::internal, "group \"{}\", {}: rank {} sends {} elements to rank {}, which expects {}",
+         name(), to_string(info_), wrong_pair, peers_[wrong_pair].received[now].pair_elements, rank(),
          peers_[wrong_pair].expected);
   }
 
-  /// Starts the data on its way while the notes travel. A peer that has found a difference may have left already;
-  /// then its note says more than its closed connection.
+  /// Starts the data on its way while the notes travel. A peer that has found a difference may have left
+  /// already; then its note says more than its closed connection.
   template <class F>
   void compare_notes_after(F&& start_data) {
     std::exception_ptr failure;
@@ -293,10 +256,10 @@ class GlooGroup final : public Communicator {
 
   // ---- reductions ----
 
-  /// Sums this rank's part of `in` over all ranks into `out`, chunk by chunk through the scratch buffer; with `gather`
-  /// (all-reduce: out is this rank's part of `in`) each finished chunk goes to all ranks at once. Two chunks are on
-  /// their way to each peer at any time. A peer sends back part p's sum only after it has received this rank's
-  /// summand of that chunk whole, so receiving over it is safe.
+  /// Sums this rank's part of `in` over all ranks into `out`, chunk by chunk through the scratch buffer; with
+  /// `gather` (all-reduce: out is this rank's part of `in`) each finished chunk goes to all ranks at once.
+  /// Two chunks are on their way to each peer at any time. A peer sends back part p's sum only after it has
+  /// received this rank's summand of that chunk whole, so receiving over it is safe.
   void reduce_parts(char* in, int64_t elements, char* out, DType dtype, ReduceOp op, bool gather) {
     const int64_t width = dtype_size(dtype), chunk = chunk_bytes_ / width;
     const int64_t chunks = (part_of(elements, size(), 0).count + chunk - 1) / chunk;
@@ -325,8 +288,7 @@ class GlooGroup final : public Communicator {
       for (int p : order_) {
         const PartRange theirs = range(p, k);
         post(p, [&] {
-          if (mine.count > 0)
-            lanes[p].scatter_recv->recv(p, slot, (k % kWindow) * chunk_bytes_, mine.count);
+          if (mine.count > 0) lanes[p].scatter_recv->recv(p, slot, (k % kWindow) * chunk_bytes_, mine.count);
           if (theirs.count > 0) {
             if (gather) lanes[p].gather_recv->recv(p, slot + 1, theirs.begin, theirs.count);
             lanes[p].scatter_send->send(p, slot, theirs.begin, theirs.count);
@@ -357,9 +319,11 @@ class GlooGroup final : public Communicator {
           sources_[p] = scratch_.data() + scratch_at[p] + (k % kWindow) * chunk_bytes_;
         }
         sources_[rank()] = in + mine.begin;
-        reduce_ordered(out + (mine.begin - own.begin * width), sources_.data(), size(), mine.count / width, dtype, op);
+        reduce_ordered(out + (mine.begin - own.begin * width), sources_.data(), size(), mine.count / width,
+                       dtype, op);
         if (gather)
-          for (int p : order_) post(p, [&] { lanes[p].gather_send->send(p, slot + 1, mine.begin, mine.count); });
+          for (int p : order_)
+            post(p, [&] { lanes[p].gather_send->send(p, slot + 1, mine.begin, mine.count); });
       }
       if (k + kWindow < chunks) start(k + kWindow);
       if (k > 0) finish(k - 1);
@@ -374,8 +338,8 @@ class GlooGroup final : public Communicator {
   }
 
   void do_reduce_scatter(Tensor out, Tensor in) override {
-    reduce_parts(static_cast<char*>(in.data), in.elements(), static_cast<char*>(out.data), in.dtype, ReduceOp::sum,
-                 false);
+    reduce_parts(static_cast<char*>(in.data), in.elements(), static_cast<char*>(out.data), in.dtype,
+                 ReduceOp::sum, false);
   }
 
   // ---- moving ----
@@ -498,9 +462,10 @@ class GlooGroup final : public Communicator {
     const Note& note = peer.transfer_received;
     if (note.elements != t.elements() || note.dtype != static_cast<uint8_t>(t.dtype) ||
         note.sequence != peer.transfers_received)
-      fail(ExitCode::internal, "group \"{}\": message {} from rank {} to rank {} has {} {}, expected message {} of {} {}",
-           name(), note.sequence, p, rank(), note.elements, dtype_name(read_note(note).dtype), peer.transfers_received,
-           t.elements(), dtype_name(t.dtype));
+      fail(ExitCode::internal,
+           "group \"{}\": message {} from rank {} to rank {} has {} {}, expected message {} of {} {}", name(),
+           note.sequence, p, rank(), note.elements, dtype_name(read_note(note).dtype),
+           peer.transfers_received, t.elements(), dtype_name(t.dtype));
     if (b) wait(b, Way::recv, p);
   }
 
@@ -527,47 +492,27 @@ class GlooGroup final : public Communicator {
   std::vector<char> scratch_;
   std::shared_ptr<gloo::rendezvous::Context> context_;
   std::vector<Peer> peers_;  // after context_: its buffers go first
-  std::vector<int> order_;   // the other ranks, starting with the next one, so that not all begin with the same
+  std::vector<int>
+      order_;  // the other ranks, starting with the next one, so that not all begin with the same
   std::vector<const void*> sources_;
   CollectiveInfo info_;
   Clock::time_point deadline_;
   int splits_ = 0;
 };
 
-class MemoryStore final : public KeyValueStore {
- public:
-  void set(const std::string& key, const std::string& value) override {
-    std::lock_guard lock(mutex_);
-    values_[key] = value;
-    changed_.notify_all();
-  }
-  std::string get(const std::string& key, double timeout_seconds) override {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, seconds(timeout_seconds), [&] { return values_.contains(key); }))
-      fail(ExitCode::rank_lost, "no rank set \"{}\" within {:g} s", key, timeout_seconds);
-    return values_[key];
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, std::string> values_;
-};
-
 }  // namespace
-
-std::shared_ptr<KeyValueStore> make_memory_store() { return std::make_shared<MemoryStore>(); }
 
 int64_t gloo_scratch_bytes(int size, const GlooOptions& options) {
   return size <= 1 ? 0 : kWindow * (size - 1) * chunk_bytes(size, options);
 }
 
 std::unique_ptr<Communicator> make_gloo_group(std::shared_ptr<GlooTransport> transport,
-                                              std::shared_ptr<KeyValueStore> store, const std::string& key, int rank,
-                                              int size, std::string name, Axis axis, const GlooOptions& options) {
+                                              std::shared_ptr<KeyValueStore> store, const std::string& key,
+                                              int rank, int size, std::string name, Axis axis,
+                                              const GlooOptions& options) {
   if (size == 1) return make_single_group(std::move(name), axis);
-  return std::make_unique<GlooGroup>(std::move(transport), std::move(store), key, rank, size, std::move(name), axis,
-                                     options);
+  return std::make_unique<GlooGroup>(std::move(transport), std::move(store), key, rank, size, std::move(name),
+                                     axis, options);
 }
 
 }  // namespace ltrain

@@ -1,32 +1,23 @@
 // Collectives between processes over TCP, on Gloo's transport.
 //
-// Gloo gives connections, framing and flow control; the collectives are ltrain's own, because the packaged Gloo has
-// neither bf16 nor a reduce-scatter that sums in a fixed order. Every call starts with a 40-byte note to every other
-// rank that says what this rank is about to do; ranks that differ throw instead of mixing up their data.
+// Gloo gives connections, framing and flow control; the collectives are ltrain's own, because the packaged
+// Gloo has neither bf16 nor a reduce-scatter that sums in a fixed order. Every call starts with a 40-byte
+// note to every other rank that says what this rank is about to do; ranks that differ throw instead of mixing
+// up their data.
 #pragma once
 #include <memory>
 #include <string>
 
 #include "parallel/communicator.h"
+#include "parallel/key_value_store.h"
 
 namespace ltrain {
 
-/// Where ranks leave their addresses for each other. Keys are written once. Thread-safe.
-class KeyValueStore {
- public:
-  virtual ~KeyValueStore() = default;
-  virtual void set(const std::string& key, const std::string& value) = 0;
-  /// The value, as soon as somebody has set it; throws ltrain::Error (rank_lost) after `timeout_seconds`.
-  virtual std::string get(const std::string& key, double timeout_seconds) = 0;
-};
-
-/// A store for ranks that are threads, or for tests that fork after connecting by other means.
-std::shared_ptr<KeyValueStore> make_memory_store();
-
 struct GlooOptions {
-  double timeout_seconds = 600;           ///< the longest that one call waits for another rank
-  double connect_timeout_seconds = 60;    ///< for building the group
-  int64_t scratch_bytes = 4 << 20;        ///< for parts of other ranks on their way into a sum; see gloo_scratch_bytes
+  double timeout_seconds = 600;         ///< the longest that one call waits for another rank
+  double connect_timeout_seconds = 60;  ///< for building the group
+  int64_t scratch_bytes =
+      4 << 20;  ///< for parts of other ranks on their way into a sum; see gloo_scratch_bytes
 };
 
 /// Host memory that one group of `size` ranks keeps: exactly what it allocates for parts in flight.
@@ -34,13 +25,16 @@ int64_t gloo_scratch_bytes(int size, const GlooOptions& options = {});
 
 /// The listening side of this process: one address and one I/O thread, shared by its groups.
 class GlooTransport;
-/// `address`: numeric address or host name to listen on, e.g. "127.0.0.1"; `interface` ("eth0") wins when not empty.
-std::shared_ptr<GlooTransport> make_gloo_transport(const std::string& address, const std::string& interface = "");
+/// `address`: numeric address or host name to listen on, e.g. "127.0.0.1"; `interface` ("eth0") wins when not
+/// empty.
+std::shared_ptr<GlooTransport> make_gloo_transport(const std::string& address,
+                                                   const std::string& interface = "");
 
-/// Collective over the group: all `size` ranks call it with the same store and the same `key`, which no other group
-/// of the job uses.
+/// Collective over the group: all `size` ranks call it with the same store and the same `key`, which no other
+/// group of the job uses.
 std::unique_ptr<Communicator> make_gloo_group(std::shared_ptr<GlooTransport> transport,
-                                              std::shared_ptr<KeyValueStore> store, const std::string& key, int rank,
-                                              int size, std::string name, Axis axis, const GlooOptions& options = {});
+                                              std::shared_ptr<KeyValueStore> store, const std::string& key,
+                                              int rank, int size, std::string name, Axis axis,
+                                              const GlooOptions& options = {});
 
 }  // namespace ltrain

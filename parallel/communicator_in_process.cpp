@@ -1,5 +1,5 @@
-// A group of threads of one process. Each rank shows its pointers, all meet at a barrier, each copies or sums what it
-// needs straight from the others' memory, and all meet again before anyone goes on.
+// A group of threads of one process. Each rank shows its pointers, all meet at a barrier, each copies or sums
+// what it needs straight from the others' memory, and all meet again before anyone goes on.
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -38,12 +38,12 @@ struct Shared {
   std::condition_variable changed;
   int waiting = 0;
   uint64_t generation = 0;
-  std::string broken;  // why nobody can go on
+  std::string broken;                                                  // why nobody can go on
   std::map<std::pair<int, int>, std::vector<std::vector<char>>> mail;  // (from, to) -> messages, oldest first
 
   std::chrono::steady_clock::time_point deadline() const {
-    return std::chrono::steady_clock::now() +
-           std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(options.timeout_seconds));
+    return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                                  std::chrono::duration<double>(options.timeout_seconds));
   }
 
   [[noreturn]] void fail_broken() { fail(ExitCode::rank_lost, "group \"{}\": {}", name, broken); }
@@ -130,10 +130,11 @@ class InProcessGroup final : public Communicator {
     if (parts.empty()) return;
     for (int from = 0; from < size(); ++from)
       for (int to = 0; to < size(); ++to) {
-        const int64_t sent = shared_->slots[from].parts[to], expected_count = shared_->slots[to].expected[from];
+        const int64_t sent = shared_->slots[from].parts[to],
+                      expected_count = shared_->slots[to].expected[from];
         if (sent != expected_count)
-          fail(ExitCode::internal, "group \"{}\", {}: rank {} sends {} elements to rank {}, which expects {}", name(),
-               to_string(info_), from, sent, to, expected_count);
+          fail(ExitCode::internal, "group \"{}\", {}: rank {} sends {} elements to rank {}, which expects {}",
+               name(), to_string(info_), from, sent, to, expected_count);
       }
   }
   void part_ways() { shared_->barrier(rank(), info_); }
@@ -148,8 +149,8 @@ class InProcessGroup final : public Communicator {
     for (int r = 0; r < size(); ++r) {
       const PartRange part = part_of(t.elements(), size(), r);
       if (r != rank() && part.count > 0)
-        std::memcpy(static_cast<char*>(t.data) + part.begin * width, shared_->slots[r].data + part.begin * width,
-                    static_cast<size_t>(part.count * width));
+        std::memcpy(static_cast<char*>(t.data) + part.begin * width,
+                    shared_->slots[r].data + part.begin * width, static_cast<size_t>(part.count * width));
     }
     part_ways();
   }
@@ -215,17 +216,18 @@ class InProcessGroup final : public Communicator {
     Shared& s = *shared_;
     std::unique_lock lock(s.mutex);
     auto& box = s.mail[{peer, rank()}];
-    const bool in_time = s.changed.wait_until(lock, s.deadline(), [&] { return !box.empty() || !s.broken.empty(); });
+    const bool in_time =
+        s.changed.wait_until(lock, s.deadline(), [&] { return !box.empty() || !s.broken.empty(); });
     if (box.empty()) {
       if (in_time) s.fail_broken();
-      fail(ExitCode::rank_lost, "group \"{}\": rank {} waited {:g} s for a message from rank {}", name(), rank(),
-           s.options.timeout_seconds, peer);
+      fail(ExitCode::rank_lost, "group \"{}\": rank {} waited {:g} s for a message from rank {}", name(),
+           rank(), s.options.timeout_seconds, peer);
     }
     const std::vector<char> message = std::move(box.front());
     box.erase(box.begin());
     if (static_cast<int64_t>(message.size()) != t.bytes())
-      fail(ExitCode::internal, "group \"{}\": rank {} sent {} bytes to rank {}, which expects {}", name(), peer,
-           message.size(), rank(), t.bytes());
+      fail(ExitCode::internal, "group \"{}\": rank {} sent {} bytes to rank {}, which expects {}", name(),
+           peer, message.size(), rank(), t.bytes());
     if (t.bytes() > 0) std::memcpy(t.data, message.data(), message.size());
   }
 

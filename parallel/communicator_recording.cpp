@@ -9,7 +9,8 @@ namespace {
 
 class RecordingGroup final : public Communicator {
  public:
-  RecordingGroup(int rank, int size, std::string name, Axis axis) : Communicator(rank, size, std::move(name), axis) {}
+  RecordingGroup(int rank, int size, std::string name, Axis axis)
+      : Communicator(rank, size, std::move(name), axis) {}
 
   std::unique_ptr<Communicator> split(int color, int key, std::string name, Axis axis) override {
     fail(ExitCode::internal, "a recording group is made with its size, not split");
@@ -47,7 +48,8 @@ class RecordingGroup final : public Communicator {
       case CollectiveOp::all_gather:
         place_collective(s, op, axis(), call.out, call.in, Placement::S(0), Placement::R());
         break;
-      default: break;
+      default:
+        break;
     }
   }
 
@@ -55,7 +57,9 @@ class RecordingGroup final : public Communicator {
   void do_all_reduce(Tensor, ReduceOp) override { none(); }
   void do_all_gather(Tensor, Tensor) override { none(); }
   void do_reduce_scatter(Tensor, Tensor) override { none(); }
-  void do_all_to_all_v(Tensor, const std::vector<int64_t>&, Tensor, const std::vector<int64_t>&) override { none(); }
+  void do_all_to_all_v(Tensor, const std::vector<int64_t>&, Tensor, const std::vector<int64_t>&) override {
+    none();
+  }
   void do_broadcast(Tensor, int) override { none(); }
   void do_send(Tensor, int) override { none(); }
   void do_recv(Tensor, int) override { none(); }

@@ -21,7 +21,8 @@ class SingleGroup final : public Communicator {
   void do_all_reduce(Tensor, ReduceOp) override {}
   void do_all_gather(Tensor out, Tensor in) override { copy_part(out, in, in.bytes()); }
   void do_reduce_scatter(Tensor out, Tensor in) override { copy_part(out, in, in.bytes()); }
-  void do_all_to_all_v(Tensor out, const std::vector<int64_t>&, Tensor in, const std::vector<int64_t>& n) override {
+  void do_all_to_all_v(Tensor out, const std::vector<int64_t>&, Tensor in,
+                       const std::vector<int64_t>& n) override {
     copy_part(out, in, n[0] * dtype_size(in.dtype));
   }
   void do_broadcast(Tensor, int) override {}

@@ -6,19 +6,27 @@
 namespace ltrain {
 
 enum class CollectiveOp : uint8_t {
-  all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, send_recv, barrier
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  broadcast,
+  send,
+  recv,
+  send_recv,
+  barrier
 };
 inline constexpr int kCollectiveOpCount = 9;
 
 constexpr const char* collective_name(CollectiveOp op) {
-  constexpr const char* names[kCollectiveOpCount] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
-                                                     "broadcast",  "send",       "recv",           "send_recv",
-                                                     "barrier"};
+  constexpr const char* names[kCollectiveOpCount] = {"all_reduce", "all_gather", "reduce_scatter",
+                                                     "all_to_all", "broadcast",  "send",
+                                                     "recv",       "send_recv",  "barrier"};
   return names[static_cast<int>(op)];
 }
 
-/// Rank r's part of `elements` cut into n parts: [begin, begin + count). All parts are ceil(elements / n) long but
-/// the last ones, which may be shorter or empty.
+/// Rank r's part of `elements` cut into n parts: [begin, begin + count). All parts are ceil(elements / n)
+/// long but the last ones, which may be shorter or empty.
 struct PartRange {
   int64_t begin = 0, count = 0;
 };
@@ -32,10 +40,11 @@ constexpr PartRange part_of(int64_t elements, int n, int r) {
 ///   all_reduce: the tensor (whole elements of `element_size`); reduce-scatter phase plus all-gather phase;
 ///   all_gather: the gathered output;  reduce_scatter: the whole input;
 ///   all_to_all: the input;
-///   broadcast: the tensor (the root sends it n-1 times);  send, send_recv: what is sent;  recv, barrier: nothing.
+///   broadcast: the tensor (the root sends it n-1 times);  send, send_recv: what is sent;  recv, barrier:
+///   nothing.
 /// `own_bytes` (all_to_all only): the part that stays here; -1 means an n-th.
-constexpr int64_t collective_wire_bytes(CollectiveOp op, int64_t bytes, int n, int rank, int64_t element_size = 1,
-                                        int root = 0, int64_t own_bytes = -1) {
+constexpr int64_t collective_wire_bytes(CollectiveOp op, int64_t bytes, int n, int rank,
+                                        int64_t element_size = 1, int root = 0, int64_t own_bytes = -1) {
   if (n <= 1) return 0;
   switch (op) {
     case CollectiveOp::all_reduce: {
@@ -43,13 +52,18 @@ constexpr int64_t collective_wire_bytes(CollectiveOp op, int64_t bytes, int n, i
       return (bytes - own) + own * (n - 1);
     }
     case CollectiveOp::all_gather:
-    case CollectiveOp::reduce_scatter: return bytes / n * (n - 1);
-    case CollectiveOp::all_to_all: return bytes - (own_bytes >= 0 ? own_bytes : bytes / n);
-    case CollectiveOp::broadcast: return rank == root ? bytes * (n - 1) : 0;
+    case CollectiveOp::reduce_scatter:
+      return bytes / n * (n - 1);
+    case CollectiveOp::all_to_all:
+      return bytes - (own_bytes >= 0 ? own_bytes : bytes / n);
+    case CollectiveOp::broadcast:
+      return rank == root ? bytes * (n - 1) : 0;
     case CollectiveOp::send:
-    case CollectiveOp::send_recv: return bytes;
+    case CollectiveOp::send_recv:
+      return bytes;
     case CollectiveOp::recv:
-    case CollectiveOp::barrier: return 0;
+    case CollectiveOp::barrier:
+      return 0;
   }
   return 0;
 }

@@ -20,7 +20,7 @@ bool faults_armed = false;
 namespace {
 
 enum class Kind : uint8_t { kill, stop, abort, exit, error, sleep, hang, nan, skip, corrupt };
-constexpr std::string_view kKinds[] = {"kill", "stop", "abort", "exit", "error",
+constexpr std::string_view kKinds[] = {"kill",  "stop", "abort", "exit", "error",
                                        "sleep", "hang", "nan",   "skip", "corrupt"};
 
 struct Fault {
@@ -46,7 +46,8 @@ int64_t number(std::string_view text, std::string_view specification, const char
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0)
-    fail(ExitCode::usage, "LTRAIN_FAULT \"{}\": {} is \"{}\", must be a whole number from 0", specification, what, text);
+    fail(ExitCode::usage, "LTRAIN_FAULT \"{}\": {} is \"{}\", must be a whole number from 0", specification,
+         what, text);
   return value;
 }
 
@@ -58,8 +59,8 @@ std::unique_ptr<Fault> parse(std::string_view text) {
     begin = end + 1;
   }
   if (field.size() != 4)
-    fail(ExitCode::usage, "LTRAIN_FAULT \"{}\": must be point:rank:occurrence:action, e.g. collective.enter:1:3:kill",
-         text);
+    fail(ExitCode::usage,
+         "LTRAIN_FAULT \"{}\": must be point:rank:occurrence:action, e.g. collective.enter:1:3:kill", text);
   auto fault = std::make_unique<Fault>();
   fault->point = -1;
   for (size_t i = 0; i < std::size(kFaultPoints); ++i)
@@ -76,7 +77,8 @@ std::unique_ptr<Fault> parse(std::string_view text) {
   for (size_t i = 0; i < std::size(kKinds); ++i)
     if (kKinds[i] == action) fault->kind = static_cast<Kind>(i), known = true;
   if (!known)
-    fail(ExitCode::usage, "LTRAIN_FAULT \"{}\": no action \"{}\"; there are {}", text, action, joined(kKinds));
+    fail(ExitCode::usage, "LTRAIN_FAULT \"{}\": no action \"{}\"; there are {}", text, action,
+         joined(kKinds));
   fault->value = fault->kind == Kind::exit ? 1 : 0;
   if (equals != std::string_view::npos)
     fault->value = static_cast<int>(number(field[3].substr(equals + 1), text, "the value of the action"));
@@ -85,17 +87,29 @@ std::unique_ptr<Fault> parse(std::string_view text) {
 
 FaultAction carry_out(const Fault& fault) {
   switch (fault.kind) {
-    case Kind::kill: ::raise(SIGKILL); break;
-    case Kind::stop: ::raise(SIGSTOP); break;
-    case Kind::abort: std::abort();
-    case Kind::exit: ::_exit(fault.value);
-    case Kind::error: fail(ExitCode::internal, "fault injected at {}", kFaultPoints[fault.point]);
-    case Kind::sleep: std::this_thread::sleep_for(std::chrono::milliseconds(fault.value)); break;
+    case Kind::kill:
+      ::raise(SIGKILL);
+      break;
+    case Kind::stop:
+      ::raise(SIGSTOP);
+      break;
+    case Kind::abort:
+      std::abort();
+    case Kind::exit:
+      ::_exit(fault.value);
+    case Kind::error:
+      fail(ExitCode::internal, "fault injected at {}", kFaultPoints[fault.point]);
+    case Kind::sleep:
+      std::this_thread::sleep_for(std::chrono::milliseconds(fault.value));
+      break;
     case Kind::hang:
       while (true) std::this_thread::sleep_for(std::chrono::seconds(1));
-    case Kind::nan: return FaultAction::nan;
-    case Kind::skip: return FaultAction::skip;
-    case Kind::corrupt: return FaultAction::corrupt;
+    case Kind::nan:
+      return FaultAction::nan;
+    case Kind::skip:
+      return FaultAction::skip;
+    case Kind::corrupt:
+      return FaultAction::corrupt;
   }
   return FaultAction::none;
 }

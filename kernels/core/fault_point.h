@@ -1,8 +1,9 @@
 // Named places where a test can make a rank fail. Always compiled in; one untaken branch when unarmed.
 //
-// Armed by the environment: LTRAIN_FAULT="point:rank:occurrence:action[,...]", e.g. "step.begin:1:3:kill" kills rank
-// 1 when it reaches step.begin for the third time. rank may be * (any). Actions: kill, stop, abort, exit[=code],
-// error, sleep=milliseconds, hang; and nan, skip, corrupt, which the code at the point carries out.
+// Armed by the environment: LTRAIN_FAULT="point:rank:occurrence:action[,...]", e.g. "step.begin:1:3:kill"
+// kills rank 1 when it reaches step.begin for the third time. rank may be * (any). Actions: kill, stop,
+// abort, exit[=code], error, sleep=milliseconds, hang; and nan, skip, corrupt, which the code at the point
+// carries out.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,18 +16,18 @@ enum class FaultAction : uint8_t { none, nan, skip, corrupt };  ///< what is lef
 
 /// Every fault point of the program. LT_FAULT_POINT of a name that is not here does not compile.
 inline constexpr std::string_view kFaultPoints[] = {
-    "launch.join",       // before this rank connects to the coordinator
-    "launch.section",    // entering a section (set-up, step, save, eval)
-    "launch.finish",     // before the goodbye
-    "collective.enter",  // issuing a collective: skip leaves it out, corrupt changes its element count
-    "train.step",        // each training step, before its data is read
-    "train.loss",        // nan: makes the step's loss and gradients NaN
-    "selftest.step",     // each step of `ltrain selftest allreduce`
-    "checkpoint.snapshot",         // a save begins, before the state is copied
-    "checkpoint.before_open",      // the folder of the save exists, the rank's shard does not
-    "checkpoint.mid_write",        // half of the rank's shard is written
-    "checkpoint.before_fsync",     // all of it
-    "checkpoint.after_fsync",      // and it is on the disk
+    "launch.join",              // before this rank connects to the coordinator
+    "launch.section",           // entering a section (set-up, step, save, eval)
+    "launch.finish",            // before the goodbye
+    "collective.enter",         // issuing a collective: skip leaves it out, corrupt changes its element count
+    "train.step",               // each training step, before its data is read
+    "train.loss",               // nan: makes the step's loss and gradients NaN
+    "selftest.step",            // each step of `ltrain selftest allreduce`
+    "checkpoint.snapshot",      // a save begins, before the state is copied
+    "checkpoint.before_open",   // the folder of the save exists, the rank's shard does not
+    "checkpoint.mid_write",     // half of the rank's shard is written
+    "checkpoint.before_fsync",  // all of it
+    "checkpoint.after_fsync",   // and it is on the disk
     "checkpoint.before_manifest",  // rank 0: all shards are there
     "checkpoint.after_manifest",   // rank 0: the manifest is on the disk
     "checkpoint.before_rename",    // rank 0: the commit record too
@@ -50,14 +51,15 @@ extern bool faults_armed;
 FaultAction fault_point_reached(int index);
 
 /// Carries out the fault armed for this place, if any, and returns what the caller has to do.
-#define LT_FAULT_POINT(name)                                                                     \
-  (__builtin_expect(::ltrain::faults_armed, 0)                                                   \
-       ? ::ltrain::fault_point_reached(                                                          \
-             [] { constexpr int index = ::ltrain::fault_point_index(name); return index; }())    \
-       : ::ltrain::FaultAction::none)
+#define LT_FAULT_POINT(name)                                                        \
+  (__builtin_expect(::ltrain::faults_armed, 0) ? ::ltrain::fault_point_reached([] { \
+    constexpr int index = ::ltrain::fault_point_index(name);                        \
+    return index;                                                                   \
+  }())                                                                              \
+                                               : ::ltrain::FaultAction::none)
 
-/// Reads a specification; fails with ExitCode::usage on an unknown point or action. Empty disarms. main() calls it
-/// with LTRAIN_FAULT.
+/// Reads a specification; fails with ExitCode::usage on an unknown point or action. Empty disarms. main()
+/// calls it with LTRAIN_FAULT.
 void arm_faults(const std::string& specification);
 /// The rank that faults are matched against; LTRAIN_RANK until the job is joined.
 void set_fault_rank(int rank);

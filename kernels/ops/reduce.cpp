@@ -6,7 +6,8 @@
 
 namespace ltrain {
 
-void reduce_ordered(void* out, const void* const* sources, int count, int64_t elements, DType dtype, ReduceOp op) {
+void reduce_ordered(void* out, const void* const* sources, int count, int64_t elements, DType dtype,
+                    ReduceOp op) {
   LT_CHECK(count >= 1, "a reduction needs a source, not {}", count);
   LT_CHECK(reducible(dtype), "cannot reduce {}", dtype_name(dtype));
   if (count == 1) {

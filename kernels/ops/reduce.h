@@ -17,11 +17,13 @@ constexpr bool reducible(DType t) {
   return t == DType::f32 || t == DType::f64 || t == DType::bf16 || t == DType::i32 || t == DType::i64;
 }
 
-/// out[i] = ((sources[0][i] op sources[1][i]) op sources[2][i]) ..., for i < elements. bf16 is reduced in fp32 and
-/// rounded once, at the end. max and min keep a NaN. `out` may be one of the sources; otherwise no overlap.
-void reduce_ordered(void* out, const void* const* sources, int count, int64_t elements, DType dtype, ReduceOp op);
+/// out[i] = ((sources[0][i] op sources[1][i]) op sources[2][i]) ..., for i < elements. bf16 is reduced in
+/// fp32 and rounded once, at the end. max and min keep a NaN. `out` may be one of the sources; otherwise no
+/// overlap.
+void reduce_ordered(void* out, const void* const* sources, int count, int64_t elements, DType dtype,
+                    ReduceOp op);
 
-LT_CPU_KERNEL(void reduce_ordered_cpu(void* out, const void* const* sources, int count, int64_t elements, DType dtype,
-                                      ReduceOp op);)
+LT_CPU_KERNEL(void reduce_ordered_cpu(void* out, const void* const* sources, int count, int64_t elements,
+                                      DType dtype, ReduceOp op);)
 
 }  // namespace ltrain

@@ -54,14 +54,21 @@ void by_op(void* out, const void* const* sources, int count, int64_t n, ReduceOp
 
 }  // namespace
 
-void reduce_ordered_cpu(void* out, const void* const* sources, int count, int64_t elements, DType dtype, ReduceOp op) {
+void reduce_ordered_cpu(void* out, const void* const* sources, int count, int64_t elements, DType dtype,
+                        ReduceOp op) {
   switch (dtype) {
-    case DType::f32: return by_op<float, float>(out, sources, count, elements, op);
-    case DType::f64: return by_op<double, double>(out, sources, count, elements, op);
-    case DType::bf16: return by_op<bf16, float>(out, sources, count, elements, op);
-    case DType::i32: return by_op<int32_t, int32_t>(out, sources, count, elements, op);
-    case DType::i64: return by_op<int64_t, int64_t>(out, sources, count, elements, op);
-    default: return;  // refused by the caller
+    case DType::f32:
+      return by_op<float, float>(out, sources, count, elements, op);
+    case DType::f64:
+      return by_op<double, double>(out, sources, count, elements, op);
+    case DType::bf16:
+      return by_op<bf16, float>(out, sources, count, elements, op);
+    case DType::i32:
+      return by_op<int32_t, int32_t>(out, sources, count, elements, op);
+    case DType::i64:
+      return by_op<int64_t, int64_t>(out, sources, count, elements, op);
+    default:
+      return;  // refused by the caller
   }
 }
 

@@ -32,9 +32,11 @@ ChildProcess start_child(const std::vector<std::string>& arguments,
   argv.push_back(nullptr);
 
   int out[2], err[2];
-  if (::pipe2(out, O_CLOEXEC) != 0) fail(ExitCode::internal, "cannot make a pipe for a rank: {}", std::strerror(errno));
+  if (::pipe2(out, O_CLOEXEC) != 0)
+    fail(ExitCode::internal, "cannot make a pipe for a rank: {}", std::strerror(errno));
   Fd out_read(out[0]), out_write(out[1]);
-  if (::pipe2(err, O_CLOEXEC) != 0) fail(ExitCode::internal, "cannot make a pipe for a rank: {}", std::strerror(errno));
+  if (::pipe2(err, O_CLOEXEC) != 0)
+    fail(ExitCode::internal, "cannot make a pipe for a rank: {}", std::strerror(errno));
   Fd err_read(err[0]), err_write(err[1]);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
@@ -72,7 +74,8 @@ std::string memory_cgroup() {
     if (a == std::string::npos || b == std::string::npos) continue;
     const std::string controllers = line.substr(a + 1, b - a - 1), path = line.substr(b + 1);
     if (controllers.empty()) {
-      if (::access(("/sys/fs/cgroup" + path + "/memory.events").c_str(), R_OK) == 0) return "/sys/fs/cgroup" + path;
+      if (::access(("/sys/fs/cgroup" + path + "/memory.events").c_str(), R_OK) == 0)
+        return "/sys/fs/cgroup" + path;
       if (::access("/sys/fs/cgroup/memory.events", R_OK) == 0) return "/sys/fs/cgroup";
     } else if (controllers == "memory") {
       if (::access(("/sys/fs/cgroup/memory" + path + "/memory.oom_control").c_str(), R_OK) == 0)

@@ -38,14 +38,17 @@ class ControlClient::Impl {
     const bool in_time = changed_.wait_until(lock, after(options_.join_seconds + 5),
                                              [&] { return !ranks_.empty() || !refused_.empty() || closed_; });
     std::string why;
-    if (!refused_.empty()) why = "was refused by the coordinator: " + refused_;
-    else if (ranks_.empty() && closed_) why = ended_.empty() ? "lost the coordinator while joining" : ended_;
-    else if (!in_time) why = fmt::format("waited {:g} s for the other ranks", options_.join_seconds + 5);
+    if (!refused_.empty())
+      why = "was refused by the coordinator: " + refused_;
+    else if (ranks_.empty() && closed_)
+      why = ended_.empty() ? "lost the coordinator while joining" : ended_;
+    else if (!in_time)
+      why = fmt::format("waited {:g} s for the other ranks", options_.join_seconds + 5);
     if (why.empty()) return;
     lock.unlock();
     stop_thread();
-    fail(ExitCode::rank_lost, "rank {} on host {}, coordinator {} port {}: {}", e.rank, options_.host, address_, port_,
-         why);
+    fail(ExitCode::rank_lost, "rank {} on host {}, coordinator {} port {}: {}", e.rank, options_.host,
+         address_, port_, why);
   }
 
   ~Impl() { stop_thread(); }
@@ -95,7 +98,9 @@ class ControlClient::Impl {
     const bool in_time =
         changed_.wait_until(lock, after(timeout_seconds), [&] { return values_.contains(key) || closed_; });
     if (values_.contains(key)) return values_[key];
-    if (in_time) fail(ExitCode::rank_lost, "lost the coordinator at {} port {} while waiting for another rank", address_, port_);
+    if (in_time)
+      fail(ExitCode::rank_lost, "lost the coordinator at {} port {} while waiting for another rank", address_,
+           port_);
     fail(ExitCode::rank_lost, "no rank published \"{}\" within {:g} s", key, timeout_seconds);
   }
 
@@ -105,8 +110,8 @@ class ControlClient::Impl {
     [[maybe_unused]] const ssize_t ignored = ::write(wake_.get(), &one, sizeof(one));
   }
 
-  /// All addresses of the coordinator's host, all candidate ports, again and again until the deadline: it may start
-  /// later than this rank, and another program may sit on one of the ports.
+  /// All addresses of the coordinator's host, all candidate ports, again and again until the deadline: it may
+  /// start later than this rank, and another program may sit on one of the ports.
   void connect() {
     const LaunchEnvironment& e = options_.environment;
     const SteadyTime deadline = after(options_.join_seconds);
@@ -139,10 +144,12 @@ class ControlClient::Impl {
       list += fmt::format("{}{}: {}", list.empty() ? "" : "; ", where, why);
       loopback = loopback && where.starts_with("127.");
     }
-    fail(ExitCode::rank_lost, "rank {} on host {} cannot reach the coordinator (rank 0) on host {} within {:g} s; tried {}{}",
+    fail(ExitCode::rank_lost,
+         "rank {} on host {} cannot reach the coordinator (rank 0) on host {} within {:g} s; tried {}{}",
          e.rank, options_.host, e.coordinator_host, options_.join_seconds, list,
          loopback && e.coordinator_host != "127.0.0.1"
-             ? fmt::format("; {} is a loopback address here: give rank 0's address with LTRAIN_COORDINATOR=address:port",
+             ? fmt::format("; {} is a loopback address here: give rank 0's address with "
+                           "LTRAIN_COORDINATOR=address:port",
                            tried.begin()->first.substr(0, tried.begin()->first.find(' ')))
              : "");
   }
@@ -205,7 +212,8 @@ class ControlClient::Impl {
       lock.unlock();
       ::poll(polled, 2, poll_timeout(next_beat));
       lock.lock();
-      if (seconds_between(before, steady_now()) > bounds_.silence / 2) last_heard_ = steady_now();  // we were stopped
+      if (seconds_between(before, steady_now()) > bounds_.silence / 2)
+        last_heard_ = steady_now();  // we were stopped
       if (polled[1].revents) {
         uint64_t n;
         [[maybe_unused]] const ssize_t ignored = ::read(wake_.get(), &n, sizeof(n));
@@ -253,8 +261,12 @@ class ControlClient::Impl {
         values_[key] = in.text();
         break;
       }
-      case MessageType::refused: refused_ = in.text(); break;
-      case MessageType::noted: ++noted_; break;
+      case MessageType::refused:
+        refused_ = in.text();
+        break;
+      case MessageType::noted:
+        ++noted_;
+        break;
       case MessageType::stop: {
         const std::string reason = in.text();
         lock.unlock();
@@ -268,7 +280,8 @@ class ControlClient::Impl {
         end(lock, static_cast<ExitCode>(code), static_cast<int>(culprit), ended_);
         break;
       }
-      default: break;
+      default:
+        break;
     }
     changed_.notify_all();
   }
@@ -326,11 +339,12 @@ void ControlClient::send_signal(const std::string& reason) {
 }
 bool ControlClient::send_error(ExitCode code, const std::string& text) {
   impl_->send_status();
-  return impl_->send_and_wait(MessageWriter(MessageType::error).number(static_cast<int>(code)).text(text).frame(),
-                              false);
+  return impl_->send_and_wait(
+      MessageWriter(MessageType::error).number(static_cast<int>(code)).text(text).frame(), false);
 }
 bool ControlClient::send_goodbye(ExitCode code) {
-  return impl_->send_and_wait(MessageWriter(MessageType::goodbye).number(static_cast<int>(code)).frame(), true);
+  return impl_->send_and_wait(MessageWriter(MessageType::goodbye).number(static_cast<int>(code)).frame(),
+                              true);
 }
 
 }  // namespace ltrain

@@ -1,5 +1,5 @@
-// A rank's side of the control channel: joins, keeps the heart beating from a small thread, looks up keys, and ends
-// the process when the coordinator says so or is gone.
+// A rank's side of the control channel: joins, keeps the heart beating from a small thread, looks up keys,
+// and ends the process when the coordinator says so or is gone.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,7 +19,7 @@ struct RankAddress {
 
 struct ControlOptions {
   LaunchEnvironment environment;
-  std::string host;              ///< of this rank
+  std::string host;  ///< of this rank
   double join_seconds = 60;
   bool coordinator_can_sleep = false;  ///< it is our launcher on this host: Ctrl-Z may stop it for a while
   std::function<RankStatus()> status;  ///< called by the heartbeat thread
@@ -46,7 +46,8 @@ class ControlClient final : public KeyValueStore {
 
   void send_status_now();
   void send_signal(const std::string& reason);
-  /// Sends an error record, or the goodbye, and waits up to 2 s until the coordinator has it. True when it has.
+  /// Sends an error record, or the goodbye, and waits up to 2 s until the coordinator has it. True when it
+  /// has.
   bool send_error(ExitCode code, const std::string& text);
   bool send_goodbye(ExitCode code);
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -27,25 +26,6 @@ LivenessBounds liveness_bounds() {
   return b;
 }
 
-std::string signal_text(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name ? fmt::format("signal {} (SIG{})", signal, name) : fmt::format("signal {}", signal);
-}
-
-std::string exit_code_text(int code) {
-  switch (static_cast<ExitCode>(code)) {
-    case ExitCode::done: return "exit code 0 (done)";
-    case ExitCode::usage: return "exit code 64 (recipe or command line: change it, a restart does not help)";
-    case ExitCode::data: return "exit code 65 (data: mend it, a restart does not help)";
-    case ExitCode::internal: return "exit code 70 (internal error)";
-    case ExitCode::rank_lost: return "exit code 71 (a rank died or hung: start again)";
-    case ExitCode::storage: return "exit code 73 (a checkpoint could not be written or read)";
-    case ExitCode::preempted: return "exit code 75 (stopped by request: start again)";
-    case ExitCode::no_progress: return "exit code 76 (no progress: do not start again)";
-  }
-  return fmt::format("exit code {}", code);
-}
-
 class Coordinator::Server {
  public:
   explicit Server(CoordinatorOptions options)
@@ -57,8 +37,9 @@ class Coordinator::Server {
     std::string error;
     listener_ = listen_on(options_.address, options_.ports, &port_, &error);
     if (!listener_.valid())
-      fail(ExitCode::usage, "the coordinator cannot listen on {}: {}; another program uses the port: choose another "
-                            "one (MASTER_PORT or LTRAIN_COORDINATOR=host:port)",
+      fail(ExitCode::usage,
+           "the coordinator cannot listen on {}: {}; another program uses the port: choose another "
+           "one (MASTER_PORT or LTRAIN_COORDINATOR=host:port)",
            options_.address.empty() ? "this host" : options_.address, error);
     expected_hello_ = handshake(kClientMagic, options_.token);
     join_deadline_ = after(options_.join_seconds);
@@ -96,7 +77,8 @@ class Coordinator::Server {
         add_failure({Failure::Kind::dead, rank, ExitCode::rank_lost, "said goodbye, but " + text, elapsed()});
     } else {
       const bool ours = !by_signal && (code == 64 || code == 65 || code == 70 || code == 73 || code == 76);
-      add_failure({Failure::Kind::dead, rank, ours ? static_cast<ExitCode>(code) : ExitCode::rank_lost, text, elapsed()});
+      add_failure({Failure::Kind::dead, rank, ours ? static_cast<ExitCode>(code) : ExitCode::rank_lost, text,
+                   elapsed()});
     }
     poke(wake_);
     poke(changed_);
@@ -226,8 +208,8 @@ class Coordinator::Server {
       Connection c;
       c.fd = Fd(fd);
       c.address = peer_address(fd);
-      const auto strangers =
-          std::count_if(connections_.begin(), connections_.end(), [](const auto& p) { return !p.second.trusted; });
+      const auto strangers = std::count_if(connections_.begin(), connections_.end(),
+                                           [](const auto& p) { return !p.second.trusted; });
       if (strangers > 256 + options_.world_size) continue;  // closes it
       connections_.emplace(fd, std::move(c));
     }
@@ -241,8 +223,8 @@ class Coordinator::Server {
       Rank& r = ranks_[static_cast<size_t>(rank)];
       r.connection = -1;
       if (!r.goodbye && !r.failed && !verdict_.failed)
-        add_failure({Failure::Kind::dead, rank, ExitCode::rank_lost, "closed its connection without a goodbye: it died",
-                     elapsed()});
+        add_failure({Failure::Kind::dead, rank, ExitCode::rank_lost,
+                     "closed its connection without a goodbye: it died", elapsed()});
       poke(changed_);
     }
     connections_.erase(it);
@@ -266,8 +248,10 @@ class Coordinator::Server {
       const ssize_t n = ::recv(fd, buffer, want, 0);
       if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
       if (n <= 0) {
-        if (c.trusted) drop(fd);
-        else connections_.erase(fd);
+        if (c.trusted)
+          drop(fd);
+        else
+          connections_.erase(fd);
         return;
       }
       c.in.feed(buffer, static_cast<size_t>(n));
@@ -360,7 +344,8 @@ class Coordinator::Server {
         }
         return true;
       }
-      default: return false;
+      default:
+        return false;
     }
   }
 
@@ -380,8 +365,8 @@ class Coordinator::Server {
                                 options_.world_size));
     Rank& r = ranks_[static_cast<size_t>(rank)];
     if (r.joined)
-      return refuse(fmt::format("rank {} joined twice: process {} on host {}, and process {} on host {}", rank, r.pid,
-                                r.host, pid, host));
+      return refuse(fmt::format("rank {} joined twice: process {} on host {}, and process {} on host {}",
+                                rank, r.pid, r.host, pid, host));
     c.rank = static_cast<int>(rank);
     r.connection = c.fd.get();
     r.joined = true;
@@ -392,8 +377,8 @@ class Coordinator::Server {
     return true;
   }
 
-  /// Tells everyone where everyone is. A rank next to the coordinator is seen at a loopback address; the others reach
-  /// it where they reach the coordinator.
+  /// Tells everyone where everyone is. A rank next to the coordinator is seen at a loopback address; the
+  /// others reach it where they reach the coordinator.
   void welcome_all() {
     std::string outside;
     for (const Rank& r : ranks_)
@@ -468,9 +453,10 @@ class Coordinator::Server {
       const double silent = seconds_between(r.last_heard, now);
       if (silent > bounds_.silence) {
         add_failure({Failure::Kind::silent, i, ExitCode::rank_lost,
-                     fmt::format("sent no heartbeat for {:.1f} s: {}", silent,
-                                 r.stopped_by ? fmt::format("its process was stopped by {}", signal_text(r.stopped_by))
-                                              : "its process is stopped, or its host is frozen or unreachable"),
+                     fmt::format("sent no heartbeat for {:g} s: {}", bounds_.silence,
+                                 r.stopped_by
+                                     ? fmt::format("its process was stopped by {}", signal_text(r.stopped_by))
+                                     : "its process is stopped, or its host is frozen or unreachable"),
                      elapsed()});
       } else if (r.status && r.status->seconds_left + 1 < seconds_between(r.status_at, now)) {
         overrun(i);
@@ -485,12 +471,13 @@ class Coordinator::Server {
     for (const Rank& r : ranks_) all.push_back(r.goodbye ? std::nullopt : r.status);
     const StallReport report = explain_stall(all);
     const RankStatus& s = *ranks_[static_cast<size_t>(noticed)].status;
-    const double took = s.section_seconds + seconds_between(ranks_[static_cast<size_t>(noticed)].status_at, steady_now());
-    std::string text = fmt::format("hangs: section {} takes {:.1f} s and was to take at most {:.1f} s", s.section, took,
-                                   s.section_seconds + s.seconds_left);
+    const double took =
+        s.section_seconds + seconds_between(ranks_[static_cast<size_t>(noticed)].status_at, steady_now());
+    std::string text = fmt::format("hangs: section {} takes {:.1f} s and was to take at most {:.1f} s",
+                                   s.section, took, s.section_seconds + s.seconds_left);
     for (const std::string& line : report.lines) text += "\n  " + line;
-    add_failure({Failure::Kind::overrun, report.culprits.empty() ? noticed : report.culprits[0], ExitCode::rank_lost,
-                 text, elapsed()});
+    add_failure({Failure::Kind::overrun, report.culprits.empty() ? noticed : report.culprits[0],
+                 ExitCode::rank_lost, text, elapsed()});
   }
 
   void add_failure(Failure f) {
@@ -507,73 +494,22 @@ class Coordinator::Server {
     failures_.push_back(std::move(f));
   }
 
-  /// Errors of the connection to a peer are consequences; the first other failure is the cause.
-  static int weight(const Failure& f) {
-    if (f.kind == Failure::Kind::error && f.code == ExitCode::rank_lost) return 1;
-    return 0;
-  }
-
   void decide() {
-    const Failure* root = nullptr;
-    for (const Failure& f : failures_)
-      if (!root || weight(f) < weight(*root)) root = &f;
-    Verdict v;
-    v.failed = true;
-    v.code = root->code;
-    v.rank = root->rank;
-    const Rank& r = ranks_[static_cast<size_t>(root->rank)];
-    const std::string at = r.status ? ", " + where(*r.status) : r.joined ? ", after joining" : ", before joining";
-    if (root->kind == Failure::Kind::missing)
-      v.lines.push_back("rendezvous failed: " + root->text);
-    else if (root->kind == Failure::Kind::error)
-      v.lines.push_back(fmt::format("rank {} on host {} failed{}: {}", root->rank, host(root->rank), at, root->text));
-    else
-      v.lines.push_back(fmt::format("rank {} on host {} {}{}", root->rank, host(root->rank), root->text,
-                                    root->kind == Failure::Kind::overrun ? "" : at));
-    // Equal texts of the others are folded; numbers of peers and ports make them differ, so they are cut off there.
-    std::map<std::string, std::vector<int>> folded;
-    std::vector<int> same;
-    for (const Failure& f : failures_) {
-      if (&f == root) continue;
-      std::string text = f.text.substr(0, f.text.find('\n'));
-      if (f.kind == root->kind && f.text == root->text) {
-        same.push_back(f.rank);
-        continue;
-      }
-      if (weight(f) == 1) text = "lost their peers: " + text;
-      folded[text].push_back(f.rank);
-    }
-    if (!same.empty())
-      v.lines.push_back(
-          fmt::format("  the same on rank{} {} on {}", same.size() > 1 ? "s" : "", format_ranges(same), hosts(same)));
-    std::vector<int> peers;
-    std::string example;
-    for (auto& [text, list] : folded) {
-      if (text.starts_with("lost their peers: ")) {
-        peers.insert(peers.end(), list.begin(), list.end());
-        if (example.empty()) example = text.substr(std::string("lost their peers: ").size());
-      } else {
-        v.lines.push_back(fmt::format("  then rank{} {} on {}: {}", list.size() > 1 ? "s" : "", format_ranges(list),
-                                      hosts(list), text));
-      }
-    }
-    if (!peers.empty())
-      v.lines.push_back(fmt::format("  consequence on rank{} {}: {}", peers.size() > 1 ? "s" : "",
-                                    format_ranges(peers), example));
+    const Verdict v = make_verdict(
+        failures_, [this](int r) { return host(r); },
+        [this](int r) {
+          const Rank& k = ranks_[static_cast<size_t>(r)];
+          return k.status ? where(*k.status) : k.joined ? "after joining" : "before joining";
+        });
     verdict_ = v;
-    const std::string end =
-        MessageWriter(MessageType::end).number(static_cast<int>(v.code)).number(v.rank).text(v.lines[0]).frame();
+    const std::string end = MessageWriter(MessageType::end)
+                                .number(static_cast<int>(v.code))
+                                .number(v.rank)
+                                .text(v.lines[0])
+                                .frame();
     for (auto& [fd, c] : connections_)
       if (c.rank >= 0) queue(c, end);
     poke(changed_);
-  }
-
-  std::string hosts(const std::vector<int>& list) const {
-    std::set<std::string> names;
-    for (int r : list) names.insert(host(r));
-    std::string text;
-    for (const auto& n : names) text += (text.empty() ? "host " : ", ") + n;
-    return text;
   }
 
   const LivenessBounds bounds_;
@@ -595,7 +531,8 @@ class Coordinator::Server {
   std::thread thread_;
 };
 
-Coordinator::Coordinator(CoordinatorOptions options) : server_(std::make_unique<Server>(std::move(options))) {}
+Coordinator::Coordinator(CoordinatorOptions options)
+    : server_(std::make_unique<Server>(std::move(options))) {}
 Coordinator::~Coordinator() = default;
 int Coordinator::port() const { return server_->port_; }
 int Coordinator::changed_fd() const { return server_->changed_fd(); }

@@ -1,5 +1,5 @@
-// The one place that all ranks of a job talk to: rendezvous, key-value store, liveness, the verdict on a failure.
-// It is a thread in the launcher (one node) or in rank 0 (Slurm, torchrun, MPI, several nodes).
+// The one place that all ranks of a job talk to: rendezvous, key-value store, liveness, the verdict on a
+// failure. It is a thread in the launcher (one node) or in rank 0 (Slurm, torchrun, MPI, several nodes).
 #pragma once
 #include <functional>
 #include <memory>
@@ -9,41 +9,25 @@
 #include "kernels/core/error.h"
 #include "runtime/launch/rank_status.h"
 #include "runtime/launch/socket.h"
+#include "runtime/launch/verdict.h"
 
 namespace ltrain {
 
 /// Bounds of the liveness watch, seconds. LTRAIN_TIME_SCALE multiplies them (crowded machines).
 struct LivenessBounds {
-  double heartbeat = 0.5;   ///< a rank sends its status this often
-  double silence = 8;       ///< no heartbeat for so long: frozen or unreachable
-  double settle = 0.4;      ///< after the first failure: wait for the others' reports before the verdict
-  double end_grace = 3;     ///< a rank that is told of the end leaves within this
+  double heartbeat = 0.5;  ///< a rank sends its status this often
+  double silence = 8;      ///< no heartbeat for so long: frozen or unreachable
+  double settle = 0.4;     ///< after the first failure: wait for the others' reports before the verdict
+  double end_grace = 3;    ///< a rank that is told of the end leaves within this
 };
 LivenessBounds liveness_bounds();
 
-struct Failure {
-  enum class Kind { error, dead, silent, overrun, missing };
-  Kind kind = Kind::error;
-  int rank = -1;
-  ExitCode code = ExitCode::rank_lost;
-  std::string text;      ///< "was killed by signal 9 (SIGKILL)", or the rank's own error text
-  double seconds = 0;    ///< since the coordinator started
-};
-
-/// How the run ended, once that is known.
-struct Verdict {
-  bool failed = false;
-  ExitCode code = ExitCode::done;
-  int rank = -1;                   ///< the first to fail
-  std::vector<std::string> lines;  ///< for the user; the first names rank, host, what and where
-};
-
 struct CoordinatorOptions {
-  std::string address;          ///< to listen on; empty: all
-  std::vector<int> ports{0};    ///< the first free one is taken
+  std::string address;        ///< to listen on; empty: all
+  std::vector<int> ports{0};  ///< the first free one is taken
   std::string token;
   int world_size = 1;
-  double join_seconds = 60;     ///< all ranks have joined by then
+  double join_seconds = 60;                     ///< all ranks have joined by then
   std::function<void(const std::string&)> log;  ///< called from the coordinator's thread
 };
 
@@ -60,7 +44,8 @@ class Coordinator {
 
   /// Asks every rank to save and stop; ranks that join later are asked then. `reason` is the signal's name.
   void request_stop(const std::string& reason);
-  /// What the launcher knows of its child: how it ended. `on_purpose`: exit code 0, or one announced by a goodbye.
+  /// What the launcher knows of its child: how it ended. `on_purpose`: exit code 0, or one announced by a
+  /// goodbye.
   void child_ended(int rank, bool by_signal, int code, const std::string& text);
   void child_stopped(int rank, int signal);
 
@@ -78,8 +63,5 @@ class Coordinator {
   class Server;
   std::unique_ptr<Server> server_;
 };
-
-std::string signal_text(int signal);           ///< "signal 9 (SIGKILL)"
-std::string exit_code_text(int code);          ///< "exit code 71 (a rank died or hung; restartable)"
 
 }  // namespace ltrain

@@ -67,24 +67,26 @@ std::vector<int> ports_after(int port, const std::string& job) {
 
 void check_range(const LaunchEnvironment& e, const std::string& rank_key, const std::string& world_key) {
   if (e.world_size < 1 || e.rank >= e.world_size)
-    fail(ExitCode::usage, "{}={} with {}={} ({}): the rank must be below the number of ranks", rank_key, e.rank,
-         world_key, e.world_size, e.source);
+    fail(ExitCode::usage, "{}={} with {}={} ({}): the rank must be below the number of ranks", rank_key,
+         e.rank, world_key, e.world_size, e.source);
   if (e.local_size < 1 || e.local_rank >= e.local_size || e.local_size > e.world_size)
-    fail(ExitCode::usage, "{}: local rank {} of {} local ranks, {} ranks in all, do not fit together", e.source,
-         e.local_rank, e.local_size, e.world_size);
+    fail(ExitCode::usage, "{}: local rank {} of {} local ranks, {} ranks in all, do not fit together",
+         e.source, e.local_rank, e.local_size, e.world_size);
 }
 
 std::optional<LaunchEnvironment> from_ltrain(const Reader& r) {
   if (!r.has("LTRAIN_RANK") && !r.has("LTRAIN_WORLD_SIZE")) return {};
   if (!r.has_all({"LTRAIN_RANK", "LTRAIN_WORLD_SIZE", "LTRAIN_COORDINATOR", "LTRAIN_TOKEN"}))
     fail(ExitCode::usage,
-         "LTRAIN_RANK and LTRAIN_WORLD_SIZE also need LTRAIN_COORDINATOR (host:port) and LTRAIN_TOKEN; `ltrain run` "
+         "LTRAIN_RANK and LTRAIN_WORLD_SIZE also need LTRAIN_COORDINATOR (host:port) and LTRAIN_TOKEN; "
+         "`ltrain run` "
          "sets them for the ranks that it starts");
   LaunchEnvironment e;
   e.kind = LaunchEnvironment::Kind::rank;
   e.source = "ltrain";
   e.rank = r.number("LTRAIN_RANK"), e.world_size = r.number("LTRAIN_WORLD_SIZE");
-  e.local_rank = r.number("LTRAIN_LOCAL_RANK", e.rank), e.local_size = r.number("LTRAIN_LOCAL_SIZE", e.world_size);
+  e.local_rank = r.number("LTRAIN_LOCAL_RANK", e.rank),
+  e.local_size = r.number("LTRAIN_LOCAL_SIZE", e.world_size);
   e.node = r.number("LTRAIN_NODE", 0);
   e.attempt = r.number("LTRAIN_ATTEMPT", 0);
   e.token = r.text("LTRAIN_TOKEN");
@@ -97,15 +99,16 @@ std::optional<LaunchEnvironment> from_ltrain(const Reader& r) {
 }
 
 std::string torch_job(const Reader& r) {
-  return fmt::format("torch {} {} {} {}", r.text("TORCHELASTIC_RUN_ID"), r.text("MASTER_ADDR"), r.text("MASTER_PORT"),
-                     r.text("TORCHELASTIC_RESTART_COUNT"));
+  return fmt::format("torch {} {} {} {}", r.text("TORCHELASTIC_RUN_ID"), r.text("MASTER_ADDR"),
+                     r.text("MASTER_PORT"), r.text("TORCHELASTIC_RESTART_COUNT"));
 }
 
 std::optional<LaunchEnvironment> from_torchrun(const Reader& r) {
   if (!r.has_all({"RANK", "WORLD_SIZE", "LOCAL_RANK"})) return {};
   if (!r.has("MASTER_ADDR"))
-    fail(ExitCode::usage, "RANK, WORLD_SIZE and LOCAL_RANK are set but MASTER_ADDR is not: ranks need to know where "
-                          "rank 0 is");
+    fail(ExitCode::usage,
+         "RANK, WORLD_SIZE and LOCAL_RANK are set but MASTER_ADDR is not: ranks need to know where "
+         "rank 0 is");
   LaunchEnvironment e;
   e.kind = LaunchEnvironment::Kind::rank;
   e.source = r.has("TORCHELASTIC_RUN_ID") ? "torchrun" : "RANK/WORLD_SIZE";
@@ -138,7 +141,8 @@ std::optional<LaunchEnvironment> from_nodes(const Reader& r) {
       fail(ExitCode::usage, "PET_NNODES=\"{}\": an elastic number of nodes is not supported; give one number",
            r.text("PET_NNODES"));
     rank_key = r.has("PET_NODE_RANK") ? "PET_NODE_RANK" : "JOB_COMPLETION_INDEX", nodes_key = "PET_NNODES";
-    if (!r.has(rank_key)) fail(ExitCode::usage, "PET_NNODES is set but neither PET_NODE_RANK nor JOB_COMPLETION_INDEX");
+    if (!r.has(rank_key))
+      fail(ExitCode::usage, "PET_NNODES is set but neither PET_NODE_RANK nor JOB_COMPLETION_INDEX");
     const std::string per_node = r.text("PET_NPROC_PER_NODE", "auto");
     if (per_node != "auto" && per_node != "gpu" && per_node != "cpu")
       e.ranks_per_node = r.number("PET_NPROC_PER_NODE");
@@ -149,8 +153,8 @@ std::optional<LaunchEnvironment> from_nodes(const Reader& r) {
   }
   e.node = r.number(rank_key), e.nodes = r.number(nodes_key);
   if (e.nodes < 1 || e.node >= e.nodes)
-    fail(ExitCode::usage, "{}={} with {}={}: the node's number must be below the number of nodes", rank_key, e.node,
-         nodes_key, e.nodes);
+    fail(ExitCode::usage, "{}={} with {}={}: the node's number must be below the number of nodes", rank_key,
+         e.node, nodes_key, e.nodes);
   e.kind = e.nodes > 1 ? LaunchEnvironment::Kind::node : LaunchEnvironment::Kind::single;
   e.token = fmt::format("nodes {} {} {}", e.coordinator_host, e.coordinator_ports[0], e.nodes);
   return e;
@@ -167,7 +171,8 @@ std::optional<LaunchEnvironment> from_slurm(const Reader& r) {
     // The batch script and a shell of salloc: they carry SLURM_PROCID=0 or nothing, and no step.
     if (r.number("SLURM_JOB_NUM_NODES", r.number("SLURM_NNODES", 1)) > 1)
       fail(ExitCode::usage,
-           "Slurm job {} has {} nodes, but this is not a step of it: start with `srun ltrain run ...` (see `ltrain "
+           "Slurm job {} has {} nodes, but this is not a step of it: start with `srun ltrain run ...` (see "
+           "`ltrain "
            "slurm`)",
            r.text("SLURM_JOB_ID"), r.text("SLURM_JOB_NUM_NODES", r.text("SLURM_NNODES")));
     e.note = "inside a Slurm job but outside a step: ranks are started on this node only";
@@ -236,7 +241,8 @@ std::optional<LaunchEnvironment> from_mpi(const Reader& r) {
     e.coordinator_ports = derived_ports(e.token);
   } else {
     fail(ExitCode::usage,
-         "{} started ranks on several nodes but does not say where rank 0 is: pass its host to all ranks, e.g. mpirun "
+         "{} started ranks on several nodes but does not say where rank 0 is: pass its host to all ranks, "
+         "e.g. mpirun "
          "-x MASTER_ADDR=<first host> -x MASTER_PORT=29500",
          e.source);
   }
@@ -249,7 +255,8 @@ LaunchEnvironment choose(const Reader& r) {
   if (auto e = from_nodes(r)) return *e;
   const bool mpi = r.has("OMPI_COMM_WORLD_RANK") || r.has("PMI_RANK");
   if (mpi) {
-    // srun sets PMI_RANK too, and then both say the same. mpirun starts its helpers with srun, one task a node.
+    // srun sets PMI_RANK too, and then both say the same. mpirun starts its helpers with srun, one task a
+    // node.
     const std::string rank = r.has("OMPI_COMM_WORLD_RANK") ? "OMPI_COMM_WORLD_RANK" : "PMI_RANK";
     const std::string size = r.has("OMPI_COMM_WORLD_RANK") ? "OMPI_COMM_WORLD_SIZE" : "PMI_SIZE";
     const bool agree = r.has_all({"SLURM_PROCID", "SLURM_STEP_NODELIST"}) &&
@@ -298,8 +305,10 @@ std::pair<std::string, int> split_host_port(const std::string& text, const std::
     const size_t end = text.find(']');
     if (end == std::string::npos) fail(ExitCode::usage, "{}=\"{}\": [ without ]", what, text);
     host = text.substr(1, end - 1);
-    if (end + 1 < text.size() && text[end + 1] == ':') port = text.substr(end + 2);
-    else if (end + 1 < text.size()) fail(ExitCode::usage, "{}=\"{}\": must be [address]:port", what, text);
+    if (end + 1 < text.size() && text[end + 1] == ':')
+      port = text.substr(end + 2);
+    else if (end + 1 < text.size())
+      fail(ExitCode::usage, "{}=\"{}\": must be [address]:port", what, text);
   } else if (const size_t colon = text.rfind(':'); colon != std::string::npos && text.find(':') == colon) {
     host = text.substr(0, colon), port = text.substr(colon + 1);
   }

@@ -1,8 +1,8 @@
 // Which rank this process is, as told by the variables of whatever started it.
 //
-// Order, first complete set wins: LTRAIN_* (our own launcher), torchrun, RANK/WORLD_SIZE of nodes (Kubeflow v1),
-// PET_* of nodes, Slurm, Open MPI, MPICH and Intel MPI, none. A step of mpirun inside a Slurm allocation carries both
-// sets; where they disagree the MPI launcher is the inner one and wins.
+// Order, first complete set wins: LTRAIN_* (our own launcher), torchrun, RANK/WORLD_SIZE of nodes (Kubeflow
+// v1), PET_* of nodes, Slurm, Open MPI, MPICH and Intel MPI, none. A step of mpirun inside a Slurm allocation
+// carries both sets; where they disagree the MPI launcher is the inner one and wins.
 #pragma once
 #include <map>
 #include <string>

@@ -67,8 +67,8 @@ struct Parser {
       empty = false;
       if (peek() != '[') {
         const char c = peek();
-        const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
-                           c == '.' || c == '_';
+        const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                           c == '-' || c == '.' || c == '_';
         if (!plain) wrong("a character that no host name has");
         for (std::string& h : hosts) h += c;
         ++at;

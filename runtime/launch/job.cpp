@@ -43,8 +43,8 @@ void on_stack_signal(int) {
   ::backtrace_symbols_fd(frames, count, 2);
 }
 
-/// Where a thread that does not come back is, on stderr. backtrace() may allocate on its first call, so it is called
-/// here once before the signal handler does.
+/// Where a thread that does not come back is, on stderr. backtrace() may allocate on its first call, so it is
+/// called here once before the signal handler does.
 void print_stack_of(pthread_t thread) {
   void* frame[1];
   ::backtrace(frame, 1);
@@ -63,11 +63,13 @@ class Job::Impl {
   Impl(const JobOptions& options, const Variables& variables) : options_(options) {
     LaunchEnvironment e = options.environment ? *options.environment : detect_environment(variables);
     if (e.kind != LaunchEnvironment::Kind::rank) e = LaunchEnvironment{};
-    info_ = {e.rank, e.world_size, e.local_rank, e.local_size, e.node, this_host(variables), e.source, e.attempt};
+    info_ = {e.rank, e.world_size,         e.local_rank, e.local_size,
+             e.node, this_host(variables), e.source,     e.attempt};
     if (const auto t = variables.find("LTRAIN_JOIN_TIMEOUT"); t != variables.end()) {
       options_.join_seconds = std::atof(t->second.c_str());
       if (!(options_.join_seconds > 0))
-        ltrain::fail(ExitCode::usage, "LTRAIN_JOIN_TIMEOUT=\"{}\": must be a number of seconds above 0", t->second);
+        ltrain::fail(ExitCode::usage, "LTRAIN_JOIN_TIMEOUT=\"{}\": must be a number of seconds above 0",
+                     t->second);
     }
     launched_ = e.coordinator_is_launcher;
     set_fault_rank(info_.rank);
@@ -112,7 +114,9 @@ class Job::Impl {
       std::lock_guard lock(mutex_);
       if (!stop_) stop_ = {StopRequest::Kind::save_and_stop, reason};
     };
-    c.on_end = [this](ExitCode code, int culprit, const std::string& reason) { ended_elsewhere(code, culprit, reason); };
+    c.on_end = [this](ExitCode code, int culprit, const std::string& reason) {
+      ended_elsewhere(code, culprit, reason);
+    };
     try {
       client_ = std::make_shared<ControlClient>(std::move(c));
       std::lock_guard lock(mutex_);
@@ -148,12 +152,14 @@ class Job::Impl {
     return s;
   }
 
-  /// On the control thread: the run ends. Gives the main thread a moment to leave by its own error, then leaves.
+  /// On the control thread: the run ends. Gives the main thread a moment to leave by its own error, then
+  /// leaves.
   void ended_elsewhere(ExitCode code, int culprit, const std::string& reason) {
     if (coordinator_) {
       wait_for_verdict();
       print_verdict();
-    } else if (!(launched_ && info_.rank == 0)) {  // rank 0's stderr is the terminal, where the launcher says it
+    } else if (!(launched_ &&
+                 info_.rank == 0)) {  // rank 0's stderr is the terminal, where the launcher says it
       print_line(fmt::format("ltrain: rank {} on host {} ends: {}", info_.rank, info_.host, reason));
     }
     const SteadyTime limit = after(liveness_bounds().end_grace);
@@ -185,7 +191,8 @@ class Job::Impl {
       verdict_printed_ = true;
     }
     const Verdict v = coordinator_->verdict();
-    for (size_t i = 0; i < v.lines.size(); ++i) print_line((i == 0 ? "ltrain: run failed: " : "  ") + v.lines[i]);
+    for (size_t i = 0; i < v.lines.size(); ++i)
+      print_line((i == 0 ? "ltrain: run failed: " : "  ") + v.lines[i]);
     if (v.failed) print_line("ltrain: " + exit_code_text(static_cast<int>(v.code)));
   }
 
@@ -193,8 +200,8 @@ class Job::Impl {
     int place = -1;
     std::string members;
     for (size_t i = 0; i < ranks.size(); ++i) {
-      LT_CHECK(ranks[i] >= 0 && ranks[i] < info_.world_size, "group \"{}\" with rank {} of {}", name, ranks[i],
-               info_.world_size);
+      LT_CHECK(ranks[i] >= 0 && ranks[i] < info_.world_size, "group \"{}\" with rank {} of {}", name,
+               ranks[i], info_.world_size);
       if (ranks[i] == info_.rank) place = static_cast<int>(i);
       members += fmt::format("{}{}", i ? "," : "", ranks[i]);
     }
@@ -206,7 +213,8 @@ class Job::Impl {
     GlooOptions o;
     o.timeout_seconds = options_.collective_timeout_seconds;
     o.connect_timeout_seconds = options_.join_seconds;
-    auto group = make_gloo_group(transport_, client_, key, place, static_cast<int>(ranks.size()), name, axis, o);
+    auto group =
+        make_gloo_group(transport_, client_, key, place, static_cast<int>(ranks.size()), name, axis, o);
     std::lock_guard lock(mutex_);
     groups_.emplace_back(fmt::format("{}[{}]", name, format_ranges(ranks)), group->flight());
     return group;
@@ -246,7 +254,8 @@ class Job::Impl {
       print_verdict();
       std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the others read it
     } else if (!launched_) {
-      // Wait to hear who failed first: this rank's own error may only be the consequence. A launcher says it itself.
+      // Wait to hear who failed first: this rank's own error may only be the consequence. A launcher says it
+      // itself.
       const SteadyTime limit = after(liveness_bounds().settle + 1.5);
       while (!end_said() && steady_now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -291,7 +300,8 @@ class Job::Impl {
   SteadyTime section_began_ = steady_now();
   std::vector<std::pair<std::string, std::weak_ptr<const FlightRecord>>> groups_;
   StopRequest stop_;
-  bool connected_ = false, signal_told_ = false, leaving_ = false, verdict_printed_ = false, end_said_ = false;
+  bool connected_ = false, signal_told_ = false, leaving_ = false, verdict_printed_ = false,
+       end_said_ = false;
   std::map<std::string, int> group_counts_;
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<ControlClient> client_;
@@ -306,7 +316,8 @@ std::unique_ptr<Job> Job::join(const JobOptions& options) {
 }
 
 const RankInfo& Job::info() const { return impl_->info_; }
-std::unique_ptr<Communicator> Job::new_group(const std::string& name, Axis axis, const std::vector<int>& ranks) {
+std::unique_ptr<Communicator> Job::new_group(const std::string& name, Axis axis,
+                                             const std::vector<int>& ranks) {
   return impl_->new_group(name, axis, ranks);
 }
 std::unique_ptr<Communicator> Job::new_world_group() {

@@ -21,23 +21,23 @@ struct RankInfo {
 
 struct JobOptions {
   std::optional<LaunchEnvironment> environment;  ///< default: detected from this process's variables
-  std::string interface;                         ///< launch.interface: network interface of the data connections
-  double join_seconds = 120;                     ///< LTRAIN_JOIN_TIMEOUT overrides it
-  double collective_timeout_seconds = 600;       ///< launch.distributed_timeout_minutes
+  std::string interface;                    ///< launch.interface: network interface of the data connections
+  double join_seconds = 120;                ///< LTRAIN_JOIN_TIMEOUT overrides it
+  double collective_timeout_seconds = 600;  ///< launch.distributed_timeout_minutes
 };
 
 class Job {
  public:
-  /// From the environment; world_size 1 when there is none. Installs the signal handlers. Throws when the ranks do
-  /// not find each other.
+  /// From the environment; world_size 1 when there is none. Installs the signal handlers. Throws when the
+  /// ranks do not find each other.
   static std::unique_ptr<Job> join(const JobOptions& options = {});
   ~Job();
   Job(const Job&) = delete;
 
   const RankInfo& info() const;
 
-  /// Collective over `ranks` (world ranks, in the order that becomes the group's; must contain this one): Gloo, or
-  /// the single group if there is one. Every member calls it for the same groups in the same order.
+  /// Collective over `ranks` (world ranks, in the order that becomes the group's; must contain this one):
+  /// Gloo, or the single group if there is one. Every member calls it for the same groups in the same order.
   std::unique_ptr<Communicator> new_group(const std::string& name, Axis axis, const std::vector<int>& ranks);
   /// All ranks.
   std::unique_ptr<Communicator> new_world_group();
@@ -48,15 +48,15 @@ class Job {
   /// `deadline_seconds` without entering the next. Cheap; call it every step.
   void section(const std::string& name, double deadline_seconds, int64_t step = -1);
 
-  /// Asked for at every step, and within long loops. Ranks see a request at different moments: agree on it with a
-  /// max all-reduce before acting.
+  /// Asked for at every step, and within long loops. Ranks see a request at different moments: agree on it
+  /// with a max all-reduce before acting.
   StopRequest stop_requested() const;
 
-  /// This rank failed: tells the coordinator, which ends the others. Returns after that (2 s at most); then leave
-  /// with the exit code of the exception.
+  /// This rank failed: tells the coordinator, which ends the others. Returns after that (2 s at most); then
+  /// leave with the exit code of the exception.
   void fail(const std::exception& e);
-  /// This rank ends on purpose (done, or preempted after a save). On the rank that hosts the coordinator it waits
-  /// for the others' goodbyes, and throws rank_lost when one of them fails instead.
+  /// This rank ends on purpose (done, or preempted after a save). On the rank that hosts the coordinator it
+  /// waits for the others' goodbyes, and throws rank_lost when one of them fails instead.
   void finish(ExitCode code = ExitCode::done);
 
  private:

@@ -20,7 +20,8 @@ uint64_t take(std::string_view in, int bytes) {
 }  // namespace
 
 std::string handshake(std::string_view magic, const std::string& token) {
-  // Both halves of a 128-bit hash, twice, with the side mixed in: a digest, so that the token itself is not sent.
+  // Both halves of a 128-bit hash, twice, with the side mixed in: a digest, so that the token itself is not
+  // sent.
   std::string out(magic);
   for (int half = 0; half < 2; ++half) {
     const std::string input = std::string(magic) + static_cast<char>('0' + half) + token;

@@ -1,5 +1,5 @@
-// The control channel's messages: framing, and fields with checked bounds. Everything that arrives is hostile until
-// read by MessageReader without an error.
+// The control channel's messages: framing, and fields with checked bounds. Everything that arrives is hostile
+// until read by MessageReader without an error.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -17,13 +17,13 @@ std::string handshake(std::string_view magic, const std::string& token);
 
 enum class MessageType : uint8_t {
   // rank to coordinator
-  hello = 1,   // who joins
-  set = 2,     // key, value
-  get = 3,     // key: answered by `value` when it is there
-  status = 4,  // heartbeat
-  error = 5,   // this rank failed: exit code, text
-  goodbye = 6, // this rank ends on purpose: exit code
-  signal = 7,  // this rank was asked by a signal to stop
+  hello = 1,    // who joins
+  set = 2,      // key, value
+  get = 3,      // key: answered by `value` when it is there
+  status = 4,   // heartbeat
+  error = 5,    // this rank failed: exit code, text
+  goodbye = 6,  // this rank ends on purpose: exit code
+  signal = 7,   // this rank was asked by a signal to stop
   // coordinator to rank
   welcome = 32,  // all ranks have joined
   value = 33,    // key, value
@@ -54,7 +54,8 @@ struct Message {
   std::string body;
 };
 
-/// Fields in the order in which they were written. After a read past the end, ok() is false and reads give zeros.
+/// Fields in the order in which they were written. After a read past the end, ok() is false and reads give
+/// zeros.
 class MessageReader {
  public:
   explicit MessageReader(const Message& m) : body_(m.body) {}

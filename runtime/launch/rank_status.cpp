@@ -86,7 +86,8 @@ StallReport explain_stall(const std::vector<std::optional<RankStatus>>& ranks) {
   for (const auto& [name, members] : groups) {
     const GroupStatus* ahead = nullptr;
     for (const auto& [r, g] : members)
-      if (!transfer(g->last) && g->entered > g->completed && (!ahead || g->last.sequence > ahead->last.sequence))
+      if (!transfer(g->last) && g->entered > g->completed &&
+          (!ahead || g->last.sequence > ahead->last.sequence))
         ahead = g;
     if (!ahead) continue;
     for (const auto& [r, g] : members) {
@@ -106,7 +107,8 @@ StallReport explain_stall(const std::vector<std::optional<RankStatus>>& ranks) {
   for (size_t r = 0; r < ranks.size(); ++r)
     if (ranks[r]) inside[where(*ranks[r])].push_back(static_cast<int>(r));
   for (const auto& [text, list] : inside)
-    report.lines.push_back(fmt::format("rank{} {}: {}", list.size() > 1 ? "s" : "", format_ranges(list), text));
+    report.lines.push_back(
+        fmt::format("rank{} {}: {}", list.size() > 1 ? "s" : "", format_ranges(list), text));
   return report;
 }
 

@@ -15,7 +15,8 @@ std::string parse_node_address(const std::string& text) {
 std::string slurm_node_address(const std::string& node) {
   // parse_hostlist lets only letters, digits and -._ through; a name that begins with - would be an option.
   if (node.empty() || node[0] == '-' ||
-      node.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._") != std::string::npos)
+      node.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._") !=
+          std::string::npos)
     return "";
   std::FILE* pipe = ::popen(("scontrol --oneliner show node " + node + " 2>/dev/null").c_str(), "re");
   if (!pipe) return "";

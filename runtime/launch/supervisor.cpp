@@ -19,8 +19,8 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <set>
 #include <optional>
+#include <set>
 
 #include "kernels/core/error.h"
 #include "runtime/launch/child_process.h"
@@ -207,8 +207,8 @@ class Supervisor {
     }
   }
 
-  /// The run has failed. The ranks have been told over the control channel and leave within end_grace by themselves;
-  /// SIGTERM is for programs that never joined, SIGKILL for the rest.
+  /// The run has failed. The ranks have been told over the control channel and leave within end_grace by
+  /// themselves; SIGTERM is for programs that never joined, SIGKILL for the rest.
   void begin_end() {
     ending_ = true;
     term_at_ = after(coordinator_ ? bounds_.end_grace + 0.5 : 0.5);
@@ -274,8 +274,10 @@ class Supervisor {
                                s == SIGINT ? "; once more to end at once without a save" : ""));
         stop_asked_ = true;
         // Several nodes: only node 0 has the coordinator; a rank that gets the signal itself tells it.
-        if (coordinator_) coordinator_->request_stop(reason);
-        else kill_all(SIGTERM);
+        if (coordinator_)
+          coordinator_->request_stop(reason);
+        else
+          kill_all(SIGTERM);
       }
     }
     reap();
@@ -324,7 +326,8 @@ class Supervisor {
         const long now = out_of_memory_kills();
         if (oom_before_ >= 0 && now > oom_before_) {
           text += ": the host or its cgroup ran out of memory";
-          if (const long limit = memory_limit(); limit > 0) text += fmt::format(" (limit {:.1f} GiB)", limit / 1073741824.0);
+          if (const long limit = memory_limit(); limit > 0)
+            text += fmt::format(" (limit {:.1f} GiB)", limit / 1073741824.0);
         }
       }
       return text;
@@ -351,7 +354,8 @@ class Supervisor {
     if (!coordinator_) return worst_code_;
     // A child may have died so late that the settle time is still running.
     const SteadyTime limit = after(bounds_.settle + 1);
-    while (!coordinator_->verdict().failed && !coordinator_->finished() && steady_now() < limit) ::usleep(2000);
+    while (!coordinator_->verdict().failed && !coordinator_->finished() && steady_now() < limit)
+      ::usleep(2000);
     if (child_failed_)
       while (!coordinator_->verdict().failed && !all_said_goodbye() && steady_now() < limit) ::usleep(2000);
     const Verdict v = coordinator_->verdict();
@@ -360,7 +364,8 @@ class Supervisor {
       if (code != ExitCode::done) print_line("ltrain: " + exit_code_text(static_cast<int>(code)));
       return static_cast<int>(code);
     }
-    for (size_t i = 0; i < v.lines.size(); ++i) print_line((i == 0 ? "ltrain: run failed: " : "  ") + v.lines[i]);
+    for (size_t i = 0; i < v.lines.size(); ++i)
+      print_line((i == 0 ? "ltrain: run failed: " : "  ") + v.lines[i]);
     std::string last = "ltrain: " + exit_code_text(static_cast<int>(v.code));
     const int local = v.rank - o_.node * o_.ranks;
     if (local >= 0 && local < o_.ranks && !children_[static_cast<size_t>(local)].log_path.empty())

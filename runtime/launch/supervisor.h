@@ -1,4 +1,5 @@
-// `ltrain run` on one node: starts one process per rank, watches them, ends them all when one fails, and says why.
+// `ltrain run` on one node: starts one process per rank, watches them, ends them all when one fails, and says
+// why.
 #pragma once
 #include <string>
 #include <vector>
@@ -6,10 +7,10 @@
 namespace ltrain {
 
 struct SuperviseOptions {
-  int ranks = 1;                        ///< to start on this node
-  std::vector<std::string> arguments;   ///< of each rank, without the program's name: {"run", "recipe.yaml"}
-  std::string run_dir;                  ///< logs go to run_dir/logs/rank-00000.log; empty: no logs
-  int threads_per_rank = 0;             ///< OMP_NUM_THREADS; 0: cores / ranks
+  int ranks = 1;                       ///< to start on this node
+  std::vector<std::string> arguments;  ///< of each rank, without the program's name: {"run", "recipe.yaml"}
+  std::string run_dir;                 ///< logs go to run_dir/logs/rank-00000.log; empty: no logs
+  int threads_per_rank = 0;            ///< OMP_NUM_THREADS; 0: cores / ranks
   int attempt = 0;
   std::vector<std::pair<std::string, std::string>> variables;  ///< more environment for the ranks
 
@@ -17,15 +18,15 @@ struct SuperviseOptions {
   int node = 0, nodes = 1;
   std::string coordinator_host;
   int coordinator_port = 0;
-  std::string token;                    ///< several nodes: known to all; one node: made up
+  std::string token;  ///< several nodes: known to all; one node: made up
 
-  double join_seconds = 120;            ///< LTRAIN_JOIN_TIMEOUT overrides it
-  double grace_seconds = 5;             ///< from SIGTERM to SIGKILL for ranks of a failed run
+  double join_seconds = 120;  ///< LTRAIN_JOIN_TIMEOUT overrides it
+  double grace_seconds = 5;   ///< from SIGTERM to SIGKILL for ranks of a failed run
 };
 
 /// Returns the exit code of the whole run; the last lines on stderr say why when it is not 0. Blocks the stop
-/// signals of the calling process and handles them: SIGINT, SIGTERM, SIGUSR1 or SIGHUP ask all ranks to save and
-/// stop (exit 75); a second SIGINT kills them at once (exit 71). Call it before other threads exist.
+/// signals of the calling process and handles them: SIGINT, SIGTERM, SIGUSR1 or SIGHUP ask all ranks to save
+/// and stop (exit 75); a second SIGINT kills them at once (exit 71). Call it before other threads exist.
 int supervise(const SuperviseOptions& options);
 
 /// Cores that this process may use: its affinity mask and its cgroup's quota.

@@ -31,8 +31,8 @@ TEST_CASE("doctor: a table for people, JSON for programs, the same rows in both"
 }
 
 TEST_CASE("doctor: an environment that would stop a run is a FAIL, with what to do") {
-  const auto [code, text] = run("LTRAIN_RANK=3 LTRAIN_WORLD_SIZE=2 LTRAIN_COORDINATOR=h:1 LTRAIN_TOKEN=t " + kBinary +
-                                " doctor --json");
+  const auto [code, text] = run("LTRAIN_RANK=3 LTRAIN_WORLD_SIZE=2 LTRAIN_COORDINATOR=h:1 LTRAIN_TOKEN=t " +
+                                kBinary + " doctor --json");
   CHECK(code == 64);
   CHECK(text.find("\"fail\"") != std::string::npos);
   CHECK(text.find("LTRAIN_RANK=3") != std::string::npos);

@@ -1,4 +1,5 @@
-// Ranks that die, stop, hang or disagree: the run ends in bounded time, says who and where, and leaves nothing.
+// Ranks that die, stop, hang or disagree: the run ends in bounded time, says who and where, and leaves
+// nothing.
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -13,13 +14,14 @@ using Catch::Contains;
 namespace {
 
 std::vector<std::string> selftest(int ranks, int steps = 2000, std::vector<std::string> more = {}) {
-  std::vector<std::string> a{"selftest", "allreduce", "--ranks", std::to_string(ranks), "--steps",
-                             std::to_string(steps), "--step-seconds", "0.005"};
+  std::vector<std::string> a{"selftest", "allreduce",           "--ranks",        std::to_string(ranks),
+                             "--steps",  std::to_string(steps), "--step-seconds", "0.005"};
   a.insert(a.end(), more.begin(), more.end());
   return a;
 }
 
-RunResult run_with_fault(const std::string& fault, int ranks, std::vector<std::string> more = {}, Pairs variables = {}) {
+RunResult run_with_fault(const std::string& fault, int ranks, std::vector<std::string> more = {},
+                         Pairs variables = {}) {
   variables.emplace_back("LTRAIN_FAULT", fault);
   Program p(selftest(ranks, 2000, std::move(more)), variables);
   RunResult r = p.wait();
@@ -111,7 +113,8 @@ TEST_CASE("a rank that hangs before a collective (F8)") {
   std::stringstream text;
   text << log.rdbuf();
   CHECK_THAT(text.str(), Contains("does not come back from"));
-  for (int i = 0; i < 4; ++i) CHECK(std::filesystem::exists(dir + "/logs/rank-0000" + std::to_string(i) + ".log"));
+  for (int i = 0; i < 4; ++i)
+    CHECK(std::filesystem::exists(dir + "/logs/rank-0000" + std::to_string(i) + ".log"));
   std::filesystem::remove_all(dir);
 }
 

@@ -1,5 +1,5 @@
-// Ranks that somebody else starts (torchrun variables, Slurm): rank 0 hosts the coordinator. Strangers on its port,
-// wrong tokens, missing ranks, rank 0's death.
+// Ranks that somebody else starts (torchrun variables, Slurm): rank 0 hosts the coordinator. Strangers on its
+// port, wrong tokens, missing ranks, rank 0's death.
 #include <sys/socket.h>
 
 #include <catch2/catch.hpp>
@@ -35,9 +35,10 @@ Ranks start(int world, int port, int steps, Pairs more = {}, int leave_out = -1)
     if (r == leave_out) continue;
     Pairs v = torch_variables(r, world, port);
     v.insert(v.end(), more.begin(), more.end());
-    ranks.push_back(std::make_unique<Program>(
-        std::vector<std::string>{"selftest", "allreduce", "--steps", std::to_string(steps), "--step-seconds", "0.005"},
-        v));
+    ranks.push_back(
+        std::make_unique<Program>(std::vector<std::string>{"selftest", "allreduce", "--steps",
+                                                           std::to_string(steps), "--step-seconds", "0.005"},
+                                  v));
   }
   return ranks;
 }
@@ -150,7 +151,8 @@ TEST_CASE("garbage, silence and wrong tokens on the port do not disturb the run 
   // The right magic and a hello, but no token: not one byte of it is believed.
   say(std::string(kClientMagic) + std::string(32, 'x') +
       MessageWriter(MessageType::hello).number(1).number(2).text("evil").number(1).frame());
-  Program other({"selftest", "allreduce", "--steps", "200", "--step-seconds", "0.005"}, torch_variables(1, 2, port));
+  Program other({"selftest", "allreduce", "--steps", "200", "--step-seconds", "0.005"},
+                torch_variables(1, 2, port));
   const RunResult one = other.wait(), zero = ranks[0]->wait();
   INFO(zero.error);
   CHECK(one.code == 0);
@@ -187,10 +189,13 @@ TEST_CASE("two launchers as two nodes") {
   const int port = free_port();
   std::vector<std::unique_ptr<Program>> nodes;
   for (int n = 0; n < 2; ++n)
-    nodes.push_back(std::make_unique<Program>(
-        std::vector<std::string>{"selftest", "allreduce", "--steps", "50"},
-        Pairs{{"PET_NNODES", "2"}, {"PET_NODE_RANK", std::to_string(n)}, {"PET_NPROC_PER_NODE", "2"},
-              {"PET_MASTER_ADDR", "127.0.0.1"}, {"PET_MASTER_PORT", std::to_string(port)}}));
+    nodes.push_back(
+        std::make_unique<Program>(std::vector<std::string>{"selftest", "allreduce", "--steps", "50"},
+                                  Pairs{{"PET_NNODES", "2"},
+                                        {"PET_NODE_RANK", std::to_string(n)},
+                                        {"PET_NPROC_PER_NODE", "2"},
+                                        {"PET_MASTER_ADDR", "127.0.0.1"},
+                                        {"PET_MASTER_PORT", std::to_string(port)}}));
   for (auto& p : nodes) {
     const RunResult r = p->wait();
     INFO(r.error);

@@ -9,8 +9,8 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -21,7 +21,7 @@ namespace ltrain::test {
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 struct RunResult {
-  int code = -1;      ///< exit code, or 1000 + signal
+  int code = -1;  ///< exit code, or 1000 + signal
   double seconds = 0;
   std::string output, error;
 };

@@ -54,8 +54,9 @@ TEST_CASE("fault points do what was asked for, where and when") {
 }
 
 TEST_CASE("fault specifications that are wrong are refused, with what there is") {
-  for (const char* bad : {"x", "selftest.step:1:1", "nowhere:1:1:kill", "selftest.step:x:1:kill", "selftest.step:1:0:kill",
-                          "selftest.step:1:1:explode", "selftest.step:1:1:sleep=x", "selftest.step:1:1:kill:2", ","})
+  for (const char* bad :
+       {"x", "selftest.step:1:1", "nowhere:1:1:kill", "selftest.step:x:1:kill", "selftest.step:1:0:kill",
+        "selftest.step:1:1:explode", "selftest.step:1:1:sleep=x", "selftest.step:1:1:kill:2", ","})
     CHECK_THROWS_WITH(arm_faults(bad), Catch::Contains("LTRAIN_FAULT"));
   CHECK_THROWS_WITH(arm_faults("nowhere:1:1:kill"), Catch::Contains("collective.enter"));
   arm_faults("");

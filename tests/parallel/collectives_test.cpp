@@ -32,7 +32,8 @@ void check_reductions(Kind kind, int size) {
   INFO(kind_name(kind) << ", " << size << " ranks, " << dtype_name(dtype_of<T>::value));
   on_ranks(kind, size, [&](Communicator& c, Stream& s) {
     auto require = [&](bool ok, const char* what, int64_t n) {
-      if (!ok) throw std::runtime_error(fmt::format("rank {}: {} of {} elements is wrong", c.rank(), what, n));
+      if (!ok)
+        throw std::runtime_error(fmt::format("rank {}: {} of {} elements is wrong", c.rank(), what, n));
     };
     for (int64_t n : {0, 1, 2, 3, 7, 64, 1000, 4099, 70001}) {
       for (ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {

@@ -16,7 +16,8 @@ using namespace ltrain::test;
 
 namespace {
 
-/// Runs `body` in `size` processes; the exit codes: 0 for a return, 1000 + signal, 9 with the text printed otherwise.
+/// Runs `body` in `size` processes; the exit codes: 0 for a return, 1000 + signal, 9 with the text printed
+/// otherwise.
 std::vector<int> in_processes(int size, const std::function<void(Job&, Communicator&, Stream&)>& body) {
   int port = 0;
   std::string error;
@@ -73,7 +74,8 @@ void sums_are_right(Communicator& c, Stream& s) {
         const T x = static_cast<T>(static_cast<float>(value(r, i)));
         want += static_cast<float>(x), wide += static_cast<double>(x);
       }
-      const T expected = std::is_same_v<T, double> ? static_cast<T>(static_cast<float>(wide)) : static_cast<T>(want);
+      const T expected =
+          std::is_same_v<T, double> ? static_cast<T>(static_cast<float>(wide)) : static_cast<T>(want);
       const bool good = std::is_same_v<T, double> ? static_cast<double>(v[i]) == wide
                                                   : std::memcmp(&v[i], &expected, sizeof(T)) == 0;
       if (!good) throw std::runtime_error(fmt::format("element {} of {} is wrong", i, n));
@@ -96,7 +98,8 @@ TEST_CASE("groups of a job: any ranks, the same name twice, each its own order")
   CHECK(in_processes(4, [](Job& job, Communicator&, Stream& s) {
           const int me = job.info().rank;
           for (int round = 0; round < 2; ++round) {
-            auto pair = job.new_group("pair", Axis::tensor, me < 2 ? std::vector<int>{1, 0} : std::vector<int>{2, 3});
+            auto pair =
+                job.new_group("pair", Axis::tensor, me < 2 ? std::vector<int>{1, 0} : std::vector<int>{2, 3});
             if (pair->rank() != (me == 1 || me == 2 ? 0 : 1)) throw std::runtime_error("order");
             std::vector<int64_t> v{me};
             pair->all_reduce(s, tensor(v));

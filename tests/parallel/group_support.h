@@ -14,7 +14,8 @@ enum class Kind { in_process, gloo };
 inline const char* kind_name(Kind k) { return k == Kind::gloo ? "gloo" : "in-process"; }
 
 /// What each rank threw; empty where it returned.
-inline std::vector<std::string> try_ranks(Kind kind, int size, const std::function<void(Communicator&, Stream&)>& body,
+inline std::vector<std::string> try_ranks(Kind kind, int size,
+                                          const std::function<void(Communicator&, Stream&)>& body,
                                           double timeout = 20) {
   std::vector<std::unique_ptr<Communicator>> in_process;
   if (kind == Kind::in_process) in_process = make_in_process_group(size, "test", Axis::data, {timeout});
@@ -28,8 +29,8 @@ inline std::vector<std::string> try_ranks(Kind kind, int size, const std::functi
         if (kind == Kind::in_process)
           group = std::move(in_process[r]);
         else
-          group = make_gloo_group(make_gloo_transport("127.0.0.1"), store, "test", r, size, "test", Axis::data,
-                                  {timeout, 20, 64 << 10});
+          group = make_gloo_group(make_gloo_transport("127.0.0.1"), store, "test", r, size, "test",
+                                  Axis::data, {timeout, 20, 64 << 10});
         auto stream = make_inline_stream("test");
         body(*group, *stream);
       } catch (const std::exception& e) {
@@ -56,7 +57,8 @@ Tensor tensor(std::vector<T>& v) {
 
 /// A value that differs with rank and index, and whose sums round in f32 and bf16.
 inline double value(int rank, int64_t i) {
-  uint64_t h = (static_cast<uint64_t>(rank) + 1) * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(i) * 0xd1b54a32d192ed03ull;
+  uint64_t h = (static_cast<uint64_t>(rank) + 1) * 0x9e3779b97f4a7c15ull +
+               static_cast<uint64_t>(i) * 0xd1b54a32d192ed03ull;
   h ^= h >> 29, h *= 0xbf58476d1ce4e5b9ull, h ^= h >> 32;
   return static_cast<double>(static_cast<int64_t>(h % 2000003) - 1000001) / 997.0;
 }

@@ -44,7 +44,8 @@ TEST_CASE("a rank that leaves out a collective makes all ranks fail") {
       c.reduce_scatter(s, tensor(part), tensor(v));
     });
     for (const std::string& e : errors)
-      CHECK_THAT(e, Contains("rank 2 entered reduce_scatter #1 of 300 f64") && Contains("all_reduce #1 of 300 f64"));
+      CHECK_THAT(
+          e, Contains("rank 2 entered reduce_scatter #1 of 300 f64") && Contains("all_reduce #1 of 300 f64"));
   }
 }
 
@@ -53,8 +54,10 @@ TEST_CASE("other dtype, other reduction, other root") {
     auto errors = try_ranks(kind, 2, [&](Communicator& c, Stream& s) {
       std::vector<float> v(8);
       std::vector<int32_t> w(8);
-      if (c.rank() == 0) c.all_reduce(s, tensor(v));
-      else c.all_reduce(s, tensor(w));
+      if (c.rank() == 0)
+        c.all_reduce(s, tensor(v));
+      else
+        c.all_reduce(s, tensor(w));
     });
     for (const auto& e : errors) CHECK_THAT(e, Contains("8 f32") && Contains("8 i32"));
     errors = try_ranks(kind, 2, [&](Communicator& c, Stream& s) {
@@ -75,8 +78,10 @@ TEST_CASE("all_to_all_v with row counts that do not meet") {
     const auto errors = try_ranks(kind, 2, [&](Communicator& c, Stream& s) {
       std::vector<float> in(40), out(40);
       // Rank 0 sends 3 rows to rank 1, which expects 2.
-      const std::vector<int64_t> in_rows = c.rank() == 0 ? std::vector<int64_t>{1, 3} : std::vector<int64_t>{1, 1};
-      const std::vector<int64_t> out_rows = c.rank() == 0 ? std::vector<int64_t>{1, 1} : std::vector<int64_t>{2, 1};
+      const std::vector<int64_t> in_rows =
+          c.rank() == 0 ? std::vector<int64_t>{1, 3} : std::vector<int64_t>{1, 1};
+      const std::vector<int64_t> out_rows =
+          c.rank() == 0 ? std::vector<int64_t>{1, 1} : std::vector<int64_t>{2, 1};
       c.all_to_all_v(s, tensor(out, {10, 4}), out_rows, tensor(in, {10, 4}), in_rows);
     });
     CHECK_THAT(errors[1], Contains("rank 0 sends 12 elements to rank 1, which expects 8"));
@@ -85,11 +90,16 @@ TEST_CASE("all_to_all_v with row counts that do not meet") {
 
 TEST_CASE("a message of another size is refused by its receiver") {
   for (Kind kind : {Kind::in_process, Kind::gloo}) {
-    const auto errors = try_ranks(kind, 2, [&](Communicator& c, Stream& s) {
-      std::vector<float> a(8), b(9);
-      if (c.rank() == 0) c.send(s, tensor(a), 1);
-      else c.recv(s, tensor(b), 0);
-    }, 2);
+    const auto errors = try_ranks(
+        kind, 2,
+        [&](Communicator& c, Stream& s) {
+          std::vector<float> a(8), b(9);
+          if (c.rank() == 0)
+            c.send(s, tensor(a), 1);
+          else
+            c.recv(s, tensor(b), 0);
+        },
+        2);
     CHECK_THAT(errors[1], Contains("rank 0") && Contains("rank 1"));
   }
 }

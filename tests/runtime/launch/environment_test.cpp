@@ -19,19 +19,38 @@ Variables without(Variables base, const std::string& key) {
   return base;
 }
 
-const Variables kTorchrun{{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"},
-                          {"GROUP_RANK", "1"}, {"MASTER_ADDR", "node001"}, {"MASTER_PORT", "29501"},
-                          {"TORCHELASTIC_RESTART_COUNT", "2"}, {"TORCHELASTIC_RUN_ID", "abc"}};
-const Variables kSlurm{{"SLURM_JOB_ID", "4242"}, {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "7"},
-                       {"SLURM_STEP_NUM_TASKS", "7"}, {"SLURM_LOCALID", "1"}, {"SLURM_NODEID", "2"},
-                       {"SLURM_STEP_NODELIST", "node[001-003,010]"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
+const Variables kTorchrun{{"RANK", "5"},
+                          {"WORLD_SIZE", "8"},
+                          {"LOCAL_RANK", "1"},
+                          {"LOCAL_WORLD_SIZE", "4"},
+                          {"GROUP_RANK", "1"},
+                          {"MASTER_ADDR", "node001"},
+                          {"MASTER_PORT", "29501"},
+                          {"TORCHELASTIC_RESTART_COUNT", "2"},
+                          {"TORCHELASTIC_RUN_ID", "abc"}};
+const Variables kSlurm{{"SLURM_JOB_ID", "4242"},
+                       {"SLURM_STEP_ID", "0"},
+                       {"SLURM_PROCID", "5"},
+                       {"SLURM_NTASKS", "7"},
+                       {"SLURM_STEP_NUM_TASKS", "7"},
+                       {"SLURM_LOCALID", "1"},
+                       {"SLURM_NODEID", "2"},
+                       {"SLURM_STEP_NODELIST", "node[001-003,010]"},
+                       {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
                        {"SLURM_JOB_NUM_NODES", "4"}};
-const Variables kOpenMpi{{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"},
-                         {"OMPI_COMM_WORLD_LOCAL_RANK", "3"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+const Variables kOpenMpi{{"OMPI_COMM_WORLD_RANK", "3"},
+                         {"OMPI_COMM_WORLD_SIZE", "4"},
+                         {"OMPI_COMM_WORLD_LOCAL_RANK", "3"},
+                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
                          {"PMIX_NAMESPACE", "1234.1"}};
-const Variables kLtrain{{"LTRAIN_RANK", "1"}, {"LTRAIN_WORLD_SIZE", "2"}, {"LTRAIN_LOCAL_RANK", "1"},
-                        {"LTRAIN_LOCAL_SIZE", "2"}, {"LTRAIN_COORDINATOR", "127.0.0.1:4000"}, {"LTRAIN_TOKEN", "t"},
-                        {"LTRAIN_LAUNCHER", "1"}, {"LTRAIN_ATTEMPT", "3"}};
+const Variables kLtrain{{"LTRAIN_RANK", "1"},
+                        {"LTRAIN_WORLD_SIZE", "2"},
+                        {"LTRAIN_LOCAL_RANK", "1"},
+                        {"LTRAIN_LOCAL_SIZE", "2"},
+                        {"LTRAIN_COORDINATOR", "127.0.0.1:4000"},
+                        {"LTRAIN_TOKEN", "t"},
+                        {"LTRAIN_LAUNCHER", "1"},
+                        {"LTRAIN_ATTEMPT", "3"}};
 
 }  // namespace
 
@@ -52,13 +71,16 @@ TEST_CASE("our own launcher") {
   CHECK(detect_environment(with(with(kSlurm, kTorchrun), kLtrain)).source == "ltrain");
   CHECK_THROWS_WITH(detect_environment(without(kLtrain, "LTRAIN_TOKEN")), Contains("LTRAIN_TOKEN"));
   CHECK_THROWS_WITH(detect_environment(with(kLtrain, {{"LTRAIN_RANK", "2"}})), Contains("LTRAIN_RANK=2"));
-  CHECK_THROWS_WITH(detect_environment(with(kLtrain, {{"LTRAIN_RANK", "x1"}})), Contains("LTRAIN_RANK=\"x1\""));
-  CHECK_THROWS_WITH(detect_environment(with(kLtrain, {{"LTRAIN_COORDINATOR", "h:99999"}})), Contains("1 to 65535"));
+  CHECK_THROWS_WITH(detect_environment(with(kLtrain, {{"LTRAIN_RANK", "x1"}})),
+                    Contains("LTRAIN_RANK=\"x1\""));
+  CHECK_THROWS_WITH(detect_environment(with(kLtrain, {{"LTRAIN_COORDINATOR", "h:99999"}})),
+                    Contains("1 to 65535"));
 }
 
 TEST_CASE("torchrun") {
   auto e = detect_environment(kTorchrun);
-  CHECK((e.kind == Kind::rank && e.source == "torchrun" && e.rank == 5 && e.world_size == 8 && e.local_rank == 1));
+  CHECK((e.kind == Kind::rank && e.source == "torchrun" && e.rank == 5 && e.world_size == 8 &&
+         e.local_rank == 1));
   CHECK((e.local_size == 4 && e.node == 1 && e.attempt == 2 && e.coordinator_host == "node001"));
   CHECK(e.coordinator_ports.front() == 29501);
   CHECK(e.coordinator_ports.size() > 1);
@@ -67,18 +89,21 @@ TEST_CASE("torchrun") {
   e = detect_environment(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}}));
   for (int p : e.coordinator_ports) CHECK(p != 29501);
   // All ranks derive the same ports and token; another restart or job does not.
-  const auto other = detect_environment(with(kTorchrun, {{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"GROUP_RANK", "0"}}));
+  const auto other =
+      detect_environment(with(kTorchrun, {{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"GROUP_RANK", "0"}}));
   CHECK(other.token == detect_environment(kTorchrun).token);
   CHECK(other.coordinator_ports == detect_environment(kTorchrun).coordinator_ports);
   CHECK(detect_environment(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "3"}})).token != other.token);
   CHECK(detect_environment(without(kTorchrun, "TORCHELASTIC_RUN_ID")).source == "RANK/WORLD_SIZE");
   CHECK_THROWS_WITH(detect_environment(without(kTorchrun, "MASTER_ADDR")), Contains("MASTER_ADDR"));
-  CHECK_THROWS_WITH(detect_environment(with(kTorchrun, {{"RANK", "8"}})), Contains("RANK=8 with WORLD_SIZE=8"));
+  CHECK_THROWS_WITH(detect_environment(with(kTorchrun, {{"RANK", "8"}})),
+                    Contains("RANK=8 with WORLD_SIZE=8"));
   CHECK_THROWS_AS(detect_environment(with(kTorchrun, {{"LOCAL_RANK", "4"}})), Error);
 }
 
 TEST_CASE("RANK and WORLD_SIZE without LOCAL_RANK count nodes") {
-  const Variables pod{{"RANK", "1"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "job-master-0"}, {"MASTER_PORT", "23456"}};
+  const Variables pod{
+      {"RANK", "1"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "job-master-0"}, {"MASTER_PORT", "23456"}};
   const auto e = detect_environment(pod);
   CHECK((e.kind == Kind::node && e.node == 1 && e.nodes == 3 && e.ranks_per_node == 0));
   CHECK((e.coordinator_host == "job-master-0" && e.coordinator_ports == std::vector<int>{23456}));
@@ -88,8 +113,11 @@ TEST_CASE("RANK and WORLD_SIZE without LOCAL_RANK count nodes") {
 }
 
 TEST_CASE("PET_* counts nodes") {
-  const Variables pet{{"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_NPROC_PER_NODE", "4"},
-                      {"PET_MASTER_ADDR", "trainer-0"}, {"PET_MASTER_PORT", "29500"}};
+  const Variables pet{{"PET_NNODES", "2"},
+                      {"PET_NODE_RANK", "1"},
+                      {"PET_NPROC_PER_NODE", "4"},
+                      {"PET_MASTER_ADDR", "trainer-0"},
+                      {"PET_MASTER_PORT", "29500"}};
   auto e = detect_environment(pet);
   CHECK((e.kind == Kind::node && e.node == 1 && e.nodes == 2 && e.ranks_per_node == 4));
   CHECK(detect_environment(with(pet, {{"PET_NPROC_PER_NODE", "auto"}})).ranks_per_node == 0);
@@ -106,45 +134,60 @@ TEST_CASE("a Slurm step") {
   CHECK(e.coordinator_host == "node001");
   CHECK(e.coordinator_ports.size() == 8);
   for (int p : e.coordinator_ports) CHECK((p >= 20000 && p < 32000));
-  CHECK(detect_environment(with(kSlurm, {{"SLURM_NODEID", "3"}, {"SLURM_PROCID", "6"}, {"SLURM_LOCALID", "0"}})).local_size == 1);
+  CHECK(
+      detect_environment(with(kSlurm, {{"SLURM_NODEID", "3"}, {"SLURM_PROCID", "6"}, {"SLURM_LOCALID", "0"}}))
+          .local_size == 1);
   CHECK(detect_environment(with(kSlurm, {{"SLURM_RESTART_COUNT", "2"}})).attempt == 2);
   CHECK(detect_environment(with(kSlurm, {{"SLURM_STEP_ID", "1"}})).coordinator_ports != e.coordinator_ports);
   // One node: the loopback address, whatever the name resolves to.
-  const auto one = with(kSlurm, {{"SLURM_STEP_NODELIST", "node001"}, {"SLURM_STEP_TASKS_PER_NODE", "7"},
-                                 {"SLURM_NODEID", "0"}, {"SLURM_LOCALID", "5"}});
+  const auto one = with(kSlurm, {{"SLURM_STEP_NODELIST", "node001"},
+                                 {"SLURM_STEP_TASKS_PER_NODE", "7"},
+                                 {"SLURM_NODEID", "0"},
+                                 {"SLURM_LOCALID", "5"}});
   CHECK(detect_environment(one).coordinator_host == "127.0.0.1");
   // What the user says wins.
   e = detect_environment(with(kSlurm, {{"LTRAIN_COORDINATOR", "10.0.0.1:7000"}, {"LTRAIN_TOKEN", "secret"}}));
-  CHECK((e.coordinator_host == "10.0.0.1" && e.coordinator_ports == std::vector<int>{7000} && e.token == "secret"));
+  CHECK((e.coordinator_host == "10.0.0.1" && e.coordinator_ports == std::vector<int>{7000} &&
+         e.token == "secret"));
 }
 
 TEST_CASE("inside a Slurm job but not in a step") {
   // A batch script: SLURM_PROCID is 0 there, and believing it would wait for ranks that nobody starts.
-  const Variables batch{{"SLURM_JOB_ID", "1"}, {"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_NODEID", "0"},
-                        {"SLURM_NTASKS", "8"}, {"SLURM_JOB_NUM_NODES", "1"}};
+  const Variables batch{{"SLURM_JOB_ID", "1"}, {"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"},
+                        {"SLURM_NODEID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_JOB_NUM_NODES", "1"}};
   const auto e = detect_environment(batch);
   CHECK(e.kind == Kind::single);
   CHECK_THAT(e.note, Contains("outside a step"));
-  CHECK_THROWS_WITH(detect_environment(with(batch, {{"SLURM_JOB_NUM_NODES", "2"}})), Contains("srun ltrain run"));
+  CHECK_THROWS_WITH(detect_environment(with(batch, {{"SLURM_JOB_NUM_NODES", "2"}})),
+                    Contains("srun ltrain run"));
   // One task: the launcher of its node.
-  const auto one = with(kSlurm, {{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_NTASKS", "1"}, {"SLURM_PROCID", "0"},
-                                 {"SLURM_NODEID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_STEP_NODELIST", "n1"},
+  const auto one = with(kSlurm, {{"SLURM_STEP_NUM_TASKS", "1"},
+                                 {"SLURM_NTASKS", "1"},
+                                 {"SLURM_PROCID", "0"},
+                                 {"SLURM_NODEID", "0"},
+                                 {"SLURM_LOCALID", "0"},
+                                 {"SLURM_STEP_NODELIST", "n1"},
                                  {"SLURM_STEP_TASKS_PER_NODE", "1"}});
   CHECK(detect_environment(one).kind == Kind::single);
 }
 
 TEST_CASE("Open MPI and MPICH") {
   auto e = detect_environment(kOpenMpi);
-  CHECK((e.kind == Kind::rank && e.source == "Open MPI" && e.rank == 3 && e.world_size == 4 && e.local_size == 4));
+  CHECK((e.kind == Kind::rank && e.source == "Open MPI" && e.rank == 3 && e.world_size == 4 &&
+         e.local_size == 4));
   CHECK(e.coordinator_host == "127.0.0.1");
-  const auto spread = with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}});
+  const auto spread =
+      with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}});
   CHECK_THROWS_WITH(detect_environment(spread), Contains("MASTER_ADDR"));
   e = detect_environment(with(spread, {{"MASTER_ADDR", "n1"}, {"MASTER_PORT", "4444"}}));
   CHECK((e.coordinator_host == "n1" && e.coordinator_ports.front() == 4444 && e.node == 1));
   e = detect_environment(with(spread, {{"LTRAIN_COORDINATOR", "n2:5555"}}));
   CHECK((e.coordinator_host == "n2" && e.coordinator_ports == std::vector<int>{5555}));
 
-  const Variables mpich{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"},
+  const Variables mpich{{"PMI_RANK", "1"},
+                        {"PMI_SIZE", "2"},
+                        {"MPI_LOCALRANKID", "1"},
+                        {"MPI_LOCALNRANKS", "2"},
                         {"_PARENT", "77"}};
   e = detect_environment(mpich);
   CHECK((e.source == "MPICH" && e.rank == 1 && e.world_size == 2 && e.local_rank == 1));
@@ -156,7 +199,8 @@ TEST_CASE("order and ambiguity") {
   CHECK(detect_environment(with(kSlurm, kTorchrun)).source == "torchrun");
   // srun --mpi sets PMI_* too, and then both agree: Slurm, which knows the hosts.
   CHECK(detect_environment(with(kSlurm, {{"PMI_RANK", "5"}, {"PMI_SIZE", "7"}})).source == "Slurm");
-  // mpirun inside an allocation starts its helpers with srun, one task a node: the inner launcher is the right one.
+  // mpirun inside an allocation starts its helpers with srun, one task a node: the inner launcher is the
+  // right one.
   CHECK(detect_environment(with(kSlurm, kOpenMpi)).source == "Open MPI");
   CHECK(detect_environment(with(kSlurm, kOpenMpi)).rank == 3);
   // Half a set is no set.

@@ -22,8 +22,27 @@ TEST_CASE("hostlists") {
 }
 
 TEST_CASE("malformed hostlists are refused with the place") {
-  for (const char* bad : {"", ",", "a,", ",a", "a[", "a[]", "a[1", "a[1-", "a[1-]", "a[3-1]", "a[1-2", "a[x]", "a]", "a b",
-                          "a[1,]", "a[1-8/2]", "a[1-9999999999]", "a[0-99999]", "a[0-999][0-999]", "a;rm", "$(x)"}) {
+  for (const char* bad : {"",
+                          ",",
+                          "a,",
+                          ",a",
+                          "a[",
+                          "a[]",
+                          "a[1",
+                          "a[1-",
+                          "a[1-]",
+                          "a[3-1]",
+                          "a[1-2",
+                          "a[x]",
+                          "a]",
+                          "a b",
+                          "a[1,]",
+                          "a[1-8/2]",
+                          "a[1-9999999999]",
+                          "a[0-99999]",
+                          "a[0-999][0-999]",
+                          "a;rm",
+                          "$(x)"}) {
     INFO(bad);
     CHECK_THROWS_WITH(parse_hostlist(bad, "SLURM_STEP_NODELIST"),
                       Catch::Contains("SLURM_STEP_NODELIST=") && Catch::Contains("character"));
@@ -46,7 +65,8 @@ TEST_CASE("ranges of numbers for people") {
 }
 
 TEST_CASE("the address in scontrol's words") {
-  CHECK(parse_node_address("NodeName=ltn1 Arch=x86_64 NodeAddr=10.0.0.7 NodeHostName=vm Version=22\n") == "10.0.0.7");
+  CHECK(parse_node_address("NodeName=ltn1 Arch=x86_64 NodeAddr=10.0.0.7 NodeHostName=vm Version=22\n") ==
+        "10.0.0.7");
   CHECK(parse_node_address("NodeAddr=n1\n") == "n1");
   CHECK(parse_node_address("XNodeAddr=n1") == "");
   CHECK(parse_node_address("") == "");

@@ -13,7 +13,8 @@ RankStatus status(const std::string& section, std::vector<GroupStatus> groups) {
   s.section = section, s.step = 7, s.groups = std::move(groups);
   return s;
 }
-GroupStatus group(const std::string& name, uint64_t sequence, bool inside, CollectiveOp op = CollectiveOp::all_reduce) {
+GroupStatus group(const std::string& name, uint64_t sequence, bool inside,
+                  CollectiveOp op = CollectiveOp::all_reduce) {
   return {name, {op, sequence, 4096, DType::f32}, sequence, inside ? sequence - 1 : sequence};
 }
 std::optional<Message> unframe(const std::string& frame) {
@@ -26,8 +27,9 @@ std::optional<Message> unframe(const std::string& frame) {
 }  // namespace
 
 TEST_CASE("messages survive any cut of the stream") {
-  const std::string stream = MessageWriter(MessageType::set).text("key").text(std::string("a\0b", 3)).frame() +
-                             MessageWriter(MessageType::goodbye).number(-5).real(2.5).frame();
+  const std::string stream =
+      MessageWriter(MessageType::set).text("key").text(std::string("a\0b", 3)).frame() +
+      MessageWriter(MessageType::goodbye).number(-5).real(2.5).frame();
   for (size_t cut = 0; cut <= stream.size(); ++cut) {
     FrameBuffer b;
     std::vector<Message> got;

@@ -78,6 +78,8 @@ def compare(o, scratch, batch, seq, dtype):
         sys.exit(f"parity gate: the first losses differ by {off:.2e}, more than {allowed}: no timing is worth printing")
     tried = []
     for v in variants():
+        if o.only not in text_of(v):
+            continue
         r = run_torch(o, v, shape + ["--warmup", str(o.warmup), "--steps", str(o.select_steps)], check=False)
         tried.append({"variant": v, "step_ms": measure.spread(r["step_ms"]) if r else None, "blas": r["blas"] if r else None})
         print(f"  {text_of(v)}: {tried[-1]['step_ms']['median'] if r else 'does not run'}", file=sys.stderr)
@@ -126,7 +128,10 @@ def main():
     a.add_argument("--warmup", type=int, default=3, help="steps of each run that do not count")
     a.add_argument("--steps", type=int, default=8, help="steps of each run that count")
     a.add_argument("--select-steps", type=int, default=3, help="steps of each variant of PyTorch")
+    a.add_argument("--only", default="", help="variants of PyTorch whose description contains this (for a look)")
     o = a.parse_args()
+    if not any(o.only in text_of(v) for v in variants()):
+        a.error(f"--only {o.only}: no variant has that; there are: " + "; ".join(map(text_of, variants())))
     results = []
     with tempfile.TemporaryDirectory() as scratch:
         for dtype in o.dtypes.split(","):

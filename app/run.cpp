@@ -36,12 +36,18 @@ void run_rank(const RunOptions& o) {
   if (code != ExitCode::done) throw CLI::RuntimeError(static_cast<int>(code));
 }
 
-/// Ranks that this launcher starts: the recipe's, else the product of its axes, else one.
+/// Ranks that this launcher starts: what the environment says, else the recipe's, else its share of the product of
+/// the axes, else one.
 int ranks_to_start(const Recipe& r, const LaunchEnvironment& e) {
   if (e.kind == LaunchEnvironment::Kind::node && e.ranks_per_node > 0) return e.ranks_per_node;
   if (r.launch.ranks_per_node > 0) return static_cast<int>(r.launch.ranks_per_node);
   const int64_t others = r.parallel.tensor * r.parallel.pipeline * r.parallel.context;
-  return static_cast<int>(r.parallel.data > 0 ? r.parallel.data * others : others);
+  if (r.parallel.data <= 0) return static_cast<int>(others);
+  const int64_t all = r.parallel.data * others;
+  if (all % e.nodes != 0)
+    fail(ExitCode::usage, "{} ranks of the recipe do not divide over {} nodes ({}); set launch.ranks_per_node or parallel.data: {}", all,
+         e.nodes, e.source, std::max<int64_t>(1, r.parallel.data / e.nodes) * e.nodes);
+  return static_cast<int>(all / e.nodes);
 }
 
 void launch(const RunOptions& o, const LaunchEnvironment& e) {
@@ -49,7 +55,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const int local = ranks_to_start(given, e);
   const Recipe recipe = resolve(given, local * e.nodes);
   check_data(recipe);
-  const Plan plan = make_plan(recipe, default_profile());
+  const Plan plan = make_plan(recipe, default_profile(), {}, local);
   if (!o.force) check_host_memory(plan, local);
   check_resume(recipe, plan);
   if (o.dry_run) {

@@ -103,8 +103,7 @@ int threads_per_rank(const Recipe& r, int ranks_on_host) {
   return std::max(1, cores / std::max(1, ranks_on_host));
 }
 
-RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank, Plan* totals) {
-  const int threads = threads_per_rank(recipe, static_cast<int>(ranks(recipe)));
+RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank, int threads, Plan* totals) {
   MetaRank meta(recipe, profile, mesh_of(recipe, rank), threads);
   RankPlan plan;
   plan.rank = rank;
@@ -159,11 +158,12 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank
   return plan;
 }
 
-Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which) {
+Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which, int ranks_on_host) {
   Plan plan;
   plan.recipe_name = recipe.name;
   plan.world = static_cast<int>(ranks(recipe));
-  plan.threads_per_rank = threads_per_rank(recipe, plan.world);
+  if (ranks_on_host == 0) ranks_on_host = recipe.launch.ranks_per_node > 0 ? static_cast<int>(recipe.launch.ranks_per_node) : plan.world;
+  plan.threads_per_rank = threads_per_rank(recipe, ranks_on_host);
   plan.tokens_per_step = tokens_per_step(recipe);
   plan.accumulation = micro_batches_per_step(recipe);
   plan.train_steps = recipe.train.train_steps;
@@ -177,7 +177,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
     which.push_back(0);
     if (plan.world > 1) which.push_back(plan.world - 1);
   }
-  for (int rank : which) plan.ranks.push_back(plan_rank(recipe, profile, rank, &plan));
+  for (int rank : which) plan.ranks.push_back(plan_rank(recipe, profile, rank, plan.threads_per_rank, &plan));
   return plan;
 }
 

@@ -70,9 +70,10 @@ ProgramOptions program_options(const Recipe& recipe);
 int threads_per_rank(const Recipe& recipe, int ranks_on_host);
 
 /// Runs the step on meta for `ranks` (empty: first and last). Throws Error on a placement error.
-Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vector<int> ranks = {});
+/// `ranks_on_host`: 0: launch.ranks_per_node, else all of them.
+Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vector<int> ranks = {}, int ranks_on_host = 0);
 /// Of the profile and recipe, for one rank: what `run` sizes its arena by.
-RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, int rank, Plan* totals = nullptr);
+RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, int rank, int threads, Plan* totals = nullptr);
 
 /// Memory of this host in bytes: MemTotal, or the cgroup's limit when that is lower.
 int64_t host_memory_bytes();

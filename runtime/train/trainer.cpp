@@ -101,7 +101,7 @@ class Trainer {
     omp_set_num_threads(threads);
     profile_ = default_profile();
     // The same pass that `ltrain plan` makes: checks the placements of the whole step, sizes the arena.
-    Plan totals = make_plan(recipe_, profile_, {me.rank});
+    Plan totals = make_plan(recipe_, profile_, {me.rank}, me.local_size);
     plan_ = totals.ranks.at(0);
     peak_flops_ = totals.peak_flops;
     if (!options_.force) check_host_memory(totals, me.local_size);

@@ -34,7 +34,7 @@ def main():
                 f"data.train.0.path={prefix}", f"data.seq_length={o.seq}", f"train.micro_batch_size={o.batch}",
                 f"train.global_batch_size={o.batch * ranks}", f"train.train_steps={o.warmup + o.steps}",
                 f"precision={o.precision}", f"parallel.data={ranks}", f"parallel.zero_stage={zero}",
-                "launch.threads_per_rank=1", "checkpoint.save_interval=0", "checkpoint.save_at_end=false"],
+                "launch.threads_per_rank=1", *measure.FEW_STEPS],
                 environment={"OMP_NUM_THREADS": "1"}, taskset=cores[0] if ranks == 1 else ",".join(cores))
             counted = lines[o.warmup:]
             return [line["tokens_per_sec"] for line in counted], [line["exposed_comm_ms/dp"] for line in counted]

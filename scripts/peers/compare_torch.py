@@ -56,9 +56,7 @@ def ltrain_steps(o, scratch, prefix, batch, seq, dtype, steps, extra=()):
     return measure.run_ltrain(o.binary, RECIPE, run_dir, [
         f"data.train.0.path={prefix}", f"data.seq_length={seq}", f"train.micro_batch_size={batch}",
         f"train.global_batch_size={batch}", f"train.train_steps={steps}", f"precision={dtype}", "parallel.data=1",
-        f"launch.threads_per_rank={o.threads}", "checkpoint.save_interval=0", "checkpoint.save_at_end=false",
-        "schedule.lr_decay_style=constant", "schedule.lr_warmup_steps=0", "~optimizer.min_lr", "optimizer.lr=3e-4",
-        *extra]), run_dir
+        f"launch.threads_per_rank={o.threads}", *measure.FEW_STEPS, *extra]), run_dir
 
 
 def compare(o, scratch, batch, seq, dtype):

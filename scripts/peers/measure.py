@@ -15,6 +15,11 @@ import sys
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+# For a few steps of a recipe that is written for many: no saves, one learning rate.
+FEW_STEPS = ["checkpoint.save_interval=0", "checkpoint.save_at_end=false", "schedule.lr_decay_style=constant",
+             "schedule.lr_warmup_steps=0", "~optimizer.min_lr", "optimizer.lr=3e-4"]
+
+
 def write_tokens(prefix, count, vocab, seed=1):
     """PREFIX.bin and PREFIX.idx (Megatron's indexed dataset): one document of `count` random tokens below `vocab`."""
     rng = random.Random(seed)

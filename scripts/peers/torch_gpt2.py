@@ -81,8 +81,8 @@ def dense_linear(x, w, b):
 
 
 def mkldnn_linear(x, w, b):
-    """oneDNN's product, with its autograd; operands are converted at every call."""
-    return torch._C._nn.mkldnn_linear(x.to_mkldnn(), w.to_mkldnn(), None if b is None else b.to_mkldnn()).to_dense()
+    """oneDNN's product, with its autograd; activations are converted at every call, weights stay dense."""
+    return torch._C._nn.mkldnn_linear(x.to_mkldnn(), w, b).to_dense()
 
 
 LINEAR = {"dense": dense_linear, "mkldnn": mkldnn_linear}

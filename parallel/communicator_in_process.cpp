@@ -112,7 +112,8 @@ class InProcessGroup final : public Communicator {
  private:
   void check_same(const CollectiveInfo& info) override {
     info_ = info;
-    shared_->slots[rank()] = {info};
+    shared_->slots[rank()] = Slot{};
+    shared_->slots[rank()].info = info;
   }
 
   /// Shows `data` and waits for all; then everyone compares everyone's call.

@@ -8,7 +8,6 @@ namespace ltrain::LT_ISA {
 void embedding_forward_cpu(DType t, void* y, const int32_t* tokens, const void* table, const void* positions,
                            int64_t rows, int64_t cols, int64_t vocab, int64_t seq) {
   dispatch_float(t, [&]<class T>() {
-    using A = compute_t<T>;
     parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T* from = static_cast<const T*>(table) + tokens[row] * cols;

@@ -21,7 +21,6 @@ void cast_cpu(DType to, DType from, void* out, const void* in, int64_t n) {
 
 void add_to_cpu(DType t, void* y, const void* x, int64_t n) {
   dispatch_float(t, [&]<class T>() {
-    using A = compute_t<T>;
     T* to = static_cast<T*>(y);
     const T* from = static_cast<const T*>(x);
     parallel_for(n, 16384, [&](int64_t begin, int64_t end) {

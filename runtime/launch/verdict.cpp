@@ -75,6 +75,7 @@ Verdict make_verdict(const std::vector<Failure>& failures, const std::function<s
   // Equal texts are folded. Lost connections name peers and ports, which differ: all of them become one line.
   std::map<std::string, std::vector<int>> folded;
   std::vector<int> same;
+  std::string example;
   for (const Failure& f : failures) {
     if (&f == root) continue;
     std::string text = f.text.substr(0, f.text.find('\n'));
@@ -82,18 +83,19 @@ Verdict make_verdict(const std::vector<Failure>& failures, const std::function<s
       same.push_back(f.rank);
       continue;
     }
-    if (weight(f) == 1) text = "lost their peers: " + text;
+    if (weight(f) == 1) {
+      if (example.empty()) example = text;  // the first that was heard of
+      text = "lost their peers: " + text;
+    }
     folded[text].push_back(f.rank);
   }
   if (!same.empty())
     v.lines.push_back(fmt::format("  the same on rank{} {} on {}", same.size() > 1 ? "s" : "",
                                   format_ranges(same), hosts(same, host)));
   std::vector<int> peers;
-  std::string example;
   for (auto& [text, list] : folded) {
     if (text.starts_with("lost their peers: ")) {
       peers.insert(peers.end(), list.begin(), list.end());
-      if (example.empty()) example = text.substr(std::string("lost their peers: ").size());
     } else {
       v.lines.push_back(fmt::format("  then rank{} {} on {}: {}", list.size() > 1 ? "s" : "",
                                     format_ranges(list), hosts(list, host), text));

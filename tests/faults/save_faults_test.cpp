@@ -20,7 +20,8 @@ std::vector<int> whole_checkpoints(const TempRun& t) {
   INFO(list.text);
   REQUIRE(list.code == 0);
   std::vector<int> steps;
-  for (const auto& c : nlohmann::json::parse(list.text).at("checkpoints")) {
+  const auto found = nlohmann::json::parse(list.text);
+  for (const auto& c : found.at("checkpoints")) {
     CHECK(c.at("valid") == true);
     steps.push_back(c.at("step").get<int>());
   }

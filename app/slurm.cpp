@@ -1,5 +1,6 @@
 // `ltrain slurm recipe.yaml`: the sbatch script for a run.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -8,6 +9,8 @@
 #include "app/commands.h"
 #include "app/slurm_script.h"
 #include "kernels/core/error.h"
+#include "runtime/plan/plan.h"
+#include "runtime/telemetry/metrics.h"
 
 namespace ltrain::app {
 namespace {
@@ -34,7 +37,87 @@ void check_word(const std::string& option, const std::string& value) {
          option, value);
 }
 
+/// The divisor of `n` nearest to `near`, the smaller one of two.
+int64_t nearest_divisor(int64_t n, int64_t near) {
+  int64_t best = 1;
+  for (int64_t d = 1; d <= n; ++d)
+    if (n % d == 0 && std::abs(d - near) < std::abs(best - near)) best = d;
+  return best;
+}
+
+/// Threads, memory and time that were not given, from the plan of the recipe.
+void take_from_plan(SlurmOptions& o, Recipe recipe) {
+  if (o.threads_per_rank > 0) recipe.launch.threads_per_rank = o.threads_per_rank;
+  const int64_t own_threads = recipe.launch.threads_per_rank;
+  recipe.launch.threads_per_rank = threads_per_rank(recipe, o.ranks_per_node);
+  const Plan plan = make_plan(recipe, default_profile());
+  if (o.threads_per_rank == 0) {
+    o.threads_per_rank = plan.threads_per_rank;
+    if (own_threads == 0)
+      o.notes.push_back(fmt::format("Threads a rank: the cores of the machine that made this, over {} rank{} a node.",
+                                    o.ranks_per_node, o.ranks_per_node == 1 ? "" : "s"));
+  }
+  if (o.mem.empty()) {
+    int64_t largest = 0;
+    for (const RankPlan& r : plan.ranks) largest = std::max(largest, r.total_bytes);
+    const double mib = static_cast<double>(largest) / 1048576.0;
+    const int64_t node = static_cast<int64_t>(std::ceil(mib * o.ranks_per_node * 1.1));
+    o.mem = fmt::format("{}M", node);
+    o.notes.push_back(fmt::format("Memory: {} rank{} a node of {:.1f} MiB, planned, and a tenth more.", o.ranks_per_node,
+                                  o.ranks_per_node == 1 ? "" : "s", mib));
+  }
+  if (o.time.empty()) {
+    o.time = slurm_time(std::max(600.0, plan.total_seconds() * 1.25));
+    o.notes.push_back(fmt::format("Time: {} planned for {} steps, by {}; and a quarter more, at least 10 min.",
+                                  format_duration(plan.total_seconds()), plan.train_steps,
+                                  plan.profile_measured ? "the profile of the machine that made this"
+                                                        : "a guess (`ltrain bench` measures)"));
+  }
+}
+
 }  // namespace
+
+void place_ranks(SlurmOptions& o, int64_t world, int preferred) {
+  const bool nodes_given = o.nodes > 0, ranks_given = o.ranks_per_node > 0;
+  if (world <= 0) {
+    if (!nodes_given) o.nodes = 1;
+    if (!ranks_given) o.ranks_per_node = std::max(1, preferred);
+    return;
+  }
+  const auto set = [&](int64_t nodes, int64_t ranks) {
+    o.nodes = static_cast<int>(nodes), o.ranks_per_node = static_cast<int>(ranks);
+  };
+  if (nodes_given && ranks_given) {
+    const int64_t have = static_cast<int64_t>(o.nodes) * o.ranks_per_node;
+    if (have == world) return;
+    const int64_t ranks = nearest_divisor(world, o.ranks_per_node), nodes = nearest_divisor(world, o.nodes);
+    fail(ExitCode::usage,
+         "--nodes={} --ranks-per-node={}: {} ranks, but the axes of {} make {}; what would work: --nodes={} "
+         "--ranks-per-node={}, --nodes={} --ranks-per-node={}, or a parallel.data of its own that makes {}",
+         o.nodes, o.ranks_per_node, have, o.recipe, world, world / ranks, ranks, nodes, world / nodes, have);
+  }
+  if (nodes_given) {
+    if (world % o.nodes != 0)
+      fail(ExitCode::usage, "--nodes={}: must divide the {} ranks that the axes of {} make; the nearest that does is {}",
+           o.nodes, world, o.recipe, nearest_divisor(world, o.nodes));
+    return set(o.nodes, world / o.nodes);
+  }
+  if (ranks_given) {
+    if (world % o.ranks_per_node != 0)
+      fail(ExitCode::usage,
+           "--ranks-per-node={}: must divide the {} ranks that the axes of {} make; the nearest that does is {}",
+           o.ranks_per_node, world, o.recipe, nearest_divisor(world, o.ranks_per_node));
+    return set(world / o.ranks_per_node, o.ranks_per_node);
+  }
+  const int64_t ranks = preferred > 0 && world % preferred == 0 ? preferred : world;
+  set(world / ranks, ranks);
+}
+
+std::string slurm_time(double seconds) {
+  const int64_t minutes = static_cast<int64_t>(std::ceil(seconds / 60 - 1e-9));
+  const std::string clock = fmt::format("{:02}:{:02}:00", minutes / 60 % 24, minutes % 60);
+  return minutes >= 1440 ? fmt::format("{}-{}", minutes / 1440, clock) : clock;
+}
 
 int parse_slurm_minutes(const std::string& time) {
   // Slurm's forms: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes[:seconds].
@@ -56,6 +139,7 @@ std::string slurm_script(const SlurmOptions& o) {
   check_word("--account", o.account);
   check_word("--job-name", o.job_name);
   check_word("--time", o.time);
+  check_word("--mem", o.mem);
   for (unsigned char c : o.recipe)
     if (c < 32) fail(ExitCode::usage, "the recipe's path \"{}\" has a control character", o.recipe);
   const int minutes = parse_slurm_minutes(o.time);
@@ -67,13 +151,20 @@ std::string slurm_script(const SlurmOptions& o) {
          o.signal_lead_seconds, o.time, minutes * 60);
   std::string t = "#!/bin/bash\n";
   auto sbatch = [&](const std::string& line) { t += "#SBATCH " + line + "\n"; };
+<<<<<<< HEAD
   t += fmt::format("# Made by `ltrain slurm {}`: {} ranks on {} node{}.\n", o.recipe,
                    o.nodes * o.ranks_per_node, o.nodes, o.nodes == 1 ? "" : "s");
+=======
+  t += fmt::format("# Made by `ltrain slurm {}`: {} ranks on {} node{}.\n", o.recipe, o.nodes * o.ranks_per_node, o.nodes,
+                   o.nodes == 1 ? "" : "s");
+  for (const std::string& note : o.notes) t += "# " + note + "\n";
+>>>>>>> ci
   sbatch("--job-name=" + o.job_name);
   sbatch(fmt::format("--nodes={}", o.nodes));
   sbatch(fmt::format("--ntasks-per-node={}", o.ranks_per_node));
   sbatch(fmt::format("--cpus-per-task={}", o.threads_per_rank));
   if (o.gpus_per_node > 0) sbatch(fmt::format("--gpus-per-node={}", o.gpus_per_node));
+  if (!o.mem.empty()) sbatch("--mem=" + o.mem);
   sbatch("--time=" + o.time);
   if (!o.partition.empty()) sbatch("--partition=" + o.partition);
   if (!o.account.empty()) sbatch("--account=" + o.account);
@@ -129,9 +220,12 @@ std::string slurm_script(const SlurmOptions& o) {
 void add_slurm(CLI::App& app) {
   auto* command = app.add_subcommand("slurm", "Prints the sbatch script for a run");
   auto o = std::make_shared<SlurmOptions>();
+  o->nodes = o->ranks_per_node = o->threads_per_rank = 0;  // not given
+  o->time.clear();
   auto output = std::make_shared<std::string>();
   command->add_option("recipe", o->recipe, "The recipe")->required();
   command->add_option("overrides", o->overrides, "key=value, as for ltrain run");
+<<<<<<< HEAD
   command->add_option("--nodes", o->nodes, "Nodes")->check(CLI::Range(1, 100000))->capture_default_str();
   command->add_option("--ranks-per-node", o->ranks_per_node, "Ranks (tasks) a node")
       ->check(CLI::Range(1, 1024))
@@ -146,6 +240,18 @@ void add_slurm(CLI::App& app) {
   command
       ->add_option("--signal-lead", o->signal_lead_seconds,
                    "Seconds before the limit at which ranks save and stop")
+=======
+  command->add_option("--nodes", o->nodes, "Nodes; default: 1, or as many as the recipe's axes need")
+      ->check(CLI::Range(1, 100000));
+  command->add_option("--ranks-per-node", o->ranks_per_node, "Ranks (tasks) a node; default: as the recipe says, else 1")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--threads-per-rank", o->threads_per_rank, "CPU cores a rank; default: as the recipe says, else this machine's")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--gpus-per-node", o->gpus_per_node, "GPUs a node; 0: none")->check(CLI::Range(0, 64))->capture_default_str();
+  command->add_option("--time", o->time, "Time limit, in Slurm's form; default: the plan's time and a quarter, at least 10 min");
+  command->add_option("--mem", o->mem, "Memory of a node, in Slurm's form; default: the plan's and a tenth");
+  command->add_option("--signal-lead", o->signal_lead_seconds, "Seconds before the limit at which ranks save and stop")
+>>>>>>> ci
       ->check(CLI::Range(10, 65535))
       ->capture_default_str();
   command
@@ -158,8 +264,15 @@ void add_slurm(CLI::App& app) {
   command->add_option("--program", o->program, "Path of ltrain on the nodes")->capture_default_str();
   command->add_option("--output", *output, "Write the script to this file");
   command->footer("Example: ltrain slurm recipes/quickstart.yaml --nodes 2 --ranks-per-node 4 | sbatch");
-  command->callback([o, output] {
-    if (!std::filesystem::is_regular_file(o->recipe)) fail(ExitCode::usage, "{}: no such recipe", o->recipe);
+  command->allow_extras();  // --section.key=value
+  command->callback([o, output, command] {
+    take_extras(*command, o->overrides);
+    const Recipe given = load_recipe(o->recipe, o->overrides);
+    place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0, static_cast<int>(given.launch.ranks_per_node));
+    take_from_plan(*o, resolve(given, o->nodes * o->ranks_per_node));
+    // Each rank sees its own cores only: without this it would share them out among the ranks of the node again.
+    if (given.launch.threads_per_rank != o->threads_per_rank)
+      o->overrides.push_back(fmt::format("launch.threads_per_rank={}", o->threads_per_rank));
     if (o->job_name.empty()) {
       o->job_name = std::filesystem::path(o->recipe).stem().string();
       for (char& c : o->job_name)

@@ -115,31 +115,75 @@ MachineProfile builtin_profile(int cores) {
   return p;
 }
 
+namespace {
+
+/// Numbers of a profile that another program may have written: none is used before it is in its range.
+struct ProfileReader {
+  const std::string& path;
+
+  double number(const json& j, const char* what, double least, double most) const {
+    const double v = j.is_number() ? j.get<double>() : std::nan("");
+    if (!(v >= least && v <= most))
+      fail(ExitCode::usage, "profile {}: {} is {}, must be a number from {} to {}; run `ltrain bench` again", path, what,
+           j.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 40), least, most);
+    return v;
+  }
+  int64_t whole(const json& j, const char* what, double least, double most) const {
+    const double v = number(j, what, least, most);
+    if (v != std::floor(v)) fail(ExitCode::usage, "profile {}: {} is {}, must be a whole number", path, what, v);
+    return static_cast<int64_t>(v);
+  }
+
+  OpSample op_sample(const json& s) const {
+    if (!s.is_array() || s.size() != 6)
+      fail(ExitCode::usage, "profile {}: a sample of an op must be [bytes, flops, seconds, m, n, k]", path);
+    OpSample o;
+    o.bytes = number(s[0], "bytes of an op", 0, 1e18);
+    o.flops = number(s[1], "flops of an op", 0, 1e24);
+    o.seconds = number(s[2], "seconds of an op", 0, 1e6);
+    o.m = whole(s[3], "m of an op", 0, 1e15), o.n = whole(s[4], "n of an op", 0, 1e15), o.k = whole(s[5], "k of an op", 0, 1e15);
+    return o;
+  }
+
+  RankProfile rank(const json& j) const {
+    RankProfile r;
+    r.threads = static_cast<int>(whole(j.at("threads"), "threads", 1, 1 << 20));
+    for (const auto& [name, samples] : j.at("ops").items())
+      for (const json& s : samples) r.ops[name].push_back(op_sample(s));
+    for (const auto& [name, v] : j.at("peak_flops").items()) r.peak_flops[name] = number(v, "peak_flops", 0, 1e24);
+    return r;
+  }
+
+  CollectiveSample collective(const json& j) const {
+    CollectiveSample c;
+    c.op = j.at("op").get<std::string>();
+    c.ranks = static_cast<int>(whole(j.at("ranks"), "ranks of a collective", 2, 1 << 20));
+    c.bytes = number(j.at("bytes"), "bytes of a collective", 1, 1e18);
+    c.seconds = number(j.at("seconds"), "seconds of a collective", 0, 1e6);
+    c.cpu_seconds = number(j.at("cpu_seconds"), "cpu_seconds of a collective", 0, 1e6);
+    return c;
+  }
+};
+
+}  // namespace
+
 MachineProfile load_profile(const std::string& path) {
   std::ifstream in(path);
-  if (!in) fail(ExitCode::usage, "profile {}: cannot be opened; `ltrain bench` writes one", path);
+  if (!in || std::filesystem::is_directory(path)) fail(ExitCode::usage, "profile {}: cannot be opened; `ltrain bench` writes one", path);
+  const ProfileReader read{path};
   try {
     const json j = json::parse(in);
-    if (j.at("format").get<int>() != kFormat)
-      fail(ExitCode::usage, "profile {}: format {}, this ltrain reads {}; run `ltrain bench` again", path, j.at("format").get<int>(), kFormat);
+    if (const int64_t format = read.whole(j.at("format"), "format", 0, 1e9); format != kFormat)
+      fail(ExitCode::usage, "profile {}: format {}, this ltrain reads {}; run `ltrain bench` again", path, format, kFormat);
     MachineProfile p;
-    p.machine = j.at("machine");
+    p.machine = j.at("machine").get<std::string>();
     p.source = path;
-    p.cores = j.at("cores");
+    p.cores = static_cast<int>(read.whole(j.at("cores"), "cores", 1, 1 << 20));
     p.measured = true;
-    p.process_bytes = j.at("process_bytes");
-    for (const json& jr : j.at("ranks")) {
-      RankProfile r;
-      r.threads = jr.at("threads");
-      for (const auto& [name, samples] : jr.at("ops").items())
-        for (const json& s : samples)
-          r.ops[name].push_back({s.at(0), s.at(1), s.at(2), s.at(3), s.at(4), s.at(5)});
-      for (const auto& [name, v] : jr.at("peak_flops").items()) r.peak_flops[name] = v;
-      p.ranks.push_back(std::move(r));
-    }
+    p.process_bytes = read.whole(j.at("process_bytes"), "process_bytes", 0, 1e15);
+    for (const json& r : j.at("ranks")) p.ranks.push_back(read.rank(r));
     if (p.ranks.empty()) fail(ExitCode::usage, "profile {}: no rank timings", path);
-    for (const json& s : j.at("collectives"))
-      p.collectives.push_back({s.at("op"), s.at("ranks"), s.at("bytes"), s.at("seconds"), s.at("cpu_seconds")});
+    for (const json& c : j.at("collectives")) p.collectives.push_back(read.collective(c));
     return p;
   } catch (const json::exception& e) {
     fail(ExitCode::usage, "profile {}: not a machine profile ({}); run `ltrain bench` again", path, e.what());
@@ -162,7 +206,10 @@ void save_profile(const MachineProfile& p, const std::string& path) {
   if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
     std::filesystem::create_directories(folder, error);
   const std::string temporary = path + ".tmp";
-  std::ofstream(temporary) << j.dump(1) << "\n";
+  std::ofstream out(temporary);
+  out << j.dump(1) << "\n";
+  out.close();
+  if (!out) fail(ExitCode::storage, "profile {}: cannot be written", temporary);
   std::filesystem::rename(temporary, path, error);
   if (error) fail(ExitCode::storage, "profile {}: cannot be written: {}", path, error.message());
 }

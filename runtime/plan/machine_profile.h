@@ -63,7 +63,7 @@ MachineProfile load_profile(const std::string& path);
 void save_profile(const MachineProfile& profile, const std::string& path);
 /// LTRAIN_PROFILE, else ltrain/profile.json in the user's cache folder.
 std::string default_profile_path();
-/// The default file when it is there and valid, else the built-in guess.
+/// The default file when it is there, else the built-in guess. A file that is there and no profile is an error.
 MachineProfile default_profile();
 
 }  // namespace ltrain

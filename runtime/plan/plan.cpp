@@ -78,6 +78,12 @@ double Plan::step_seconds() const {
   return s;
 }
 
+double Plan::total_seconds() const {
+  double evaluation = 0;
+  for (const RankPlan& r : ranks) evaluation = std::max(evaluation, r.eval_seconds);
+  return step_seconds() * static_cast<double>(train_steps) + evaluation * static_cast<double>(evaluations);
+}
+
 double Plan::mfu() const {
   const double s = step_seconds();
   return s > 0 && peak_flops > 0 && !ranks.empty() ? ranks[0].flops / (s * peak_flops) : 0;
@@ -167,6 +173,8 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   plan.tokens_per_step = tokens_per_step(recipe);
   plan.accumulation = micro_batches_per_step(recipe);
   plan.train_steps = recipe.train.train_steps;
+  if (const int64_t every = recipe.train.eval_interval; every > 0)
+    plan.evaluations = (plan.train_steps + every - 1) / every;  // the last step evaluates, whichever it is
   plan.profile = profile.source;
   plan.profile_measured = profile.measured;
   plan.host_bytes = host_memory_bytes();

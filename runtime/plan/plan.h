@@ -52,6 +52,7 @@ struct Plan {
   int64_t parameters = 0;
   int64_t tokens_per_step = 0, accumulation = 1;
   int64_t train_steps = 0;
+  int64_t evaluations = 0;     ///< passes over the held-out data until train_steps
   std::string profile;         ///< its source
   bool profile_measured = false;
   double peak_flops = 0;       ///< of one rank, for MFU: the profile's fastest matmul of the dtype
@@ -61,6 +62,7 @@ struct Plan {
 
   double step_seconds() const;  ///< of the slowest rank
   double mfu() const;
+  double total_seconds() const;  ///< all steps and evaluations, of the slowest rank
   double tokens_per_second() const { return step_seconds() > 0 ? tokens_per_step / step_seconds() : 0; }
 };
 

@@ -86,10 +86,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe) {
   for (size_t i = 0; i < r.ops.size() && i < 6; ++i)
     out += fmt::format("    {:<26}{:>12.1f} ms in {} call{}\n", r.ops[i].name, r.ops[i].seconds * 1e3, r.ops[i].calls, r.ops[i].calls == 1 ? "" : "s");
   if (r.eval_seconds > 0) out += fmt::format("  {:<28}{:>12.1f} s\n", "one evaluation", r.eval_seconds);
-  double total = seconds * static_cast<double>(p.train_steps);
-  if (r.eval_seconds > 0 && recipe.train.eval_interval > 0)
-    total += r.eval_seconds * static_cast<double>(p.train_steps / recipe.train.eval_interval);
-  out += fmt::format("  {:<28}{:>12} for {} steps, {} tokens\n", "to the end", format_duration(total), p.train_steps,
+  out += fmt::format("  {:<28}{:>12} for {} steps, {} tokens\n", "to the end", format_duration(p.total_seconds()), p.train_steps,
                      format_count(static_cast<double>(p.tokens_per_step) * static_cast<double>(p.train_steps)));
   if (!p.profile_measured) out += "  (a guess: run `ltrain bench` to measure this machine)\n";
   out += fmt::format("\nplacements: {} ops and collectives checked, none refused\n", p.placement_ops);
@@ -113,7 +110,8 @@ std::string plan_json(const Plan& p) {
   j["step_seconds"] = p.step_seconds();
   j["tokens_per_second"] = p.tokens_per_second();
   j["mfu"] = p.mfu();
-  j["total_seconds"] = p.step_seconds() * static_cast<double>(p.train_steps);
+  j["evaluations"] = p.evaluations;
+  j["total_seconds"] = p.total_seconds();
   j["total_tokens"] = p.tokens_per_step * p.train_steps;
   j["placement_ops_checked"] = p.placement_ops;
   j["ranks"] = ordered_json::array();

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/error.h"
@@ -25,6 +26,13 @@ double now() {
 /// JSON has no NaN: null stands for it.
 json number(double v) { return std::isfinite(v) ? json(v) : json(nullptr); }
 
+/// The step of a line of metrics.jsonl; of what is no such line, a step that no run reaches.
+int64_t line_step(const std::string& line) {
+  const json j = json::parse(line, nullptr, false);
+  const auto step = j.is_object() ? j.find("step") : j.end();
+  return step != j.end() && step->is_number_integer() ? step->get<int64_t>() : std::numeric_limits<int64_t>::max();
+}
+
 }  // namespace
 
 struct MetricsWriter::State {
@@ -39,16 +47,17 @@ MetricsWriter::MetricsWriter(const std::string& run_dir, bool tensorboard, int64
   bool dropped = false;
   if (std::ifstream old(path); old)
     for (std::string line; std::getline(old, line);) {
-      const json j = json::parse(line, nullptr, false);
-      if (j.is_discarded() || !j.contains("step") || j["step"].get<int64_t>() > last_step) {
-        dropped = true;
-        continue;
-      }
-      kept += line + "\n";
+      // A last line without its end was being written when its run died, or the next one would be joined to it.
+      if (old.eof() || line_step(line) > last_step) dropped = true;
+      if (line_step(line) <= last_step) kept += line + "\n";
     }
   if (dropped) {
-    std::ofstream(path + ".tmp") << kept;
-    std::filesystem::rename(path + ".tmp", path);
+    std::ofstream out(path + ".tmp");
+    out << kept;
+    out.close();
+    std::error_code error;
+    if (out) std::filesystem::rename(path + ".tmp", path, error);
+    if (!out || error) fail(ExitCode::storage, "{}: cannot be rewritten without the steps after {}", path, last_step);
   }
   state_->file.open(path, std::ios::app);
   if (!state_->file) fail(ExitCode::storage, "{}: cannot be written", path);
@@ -155,7 +164,7 @@ void Progress::step(const StepMetrics& m) {
   last_draw_ = t;
   clear();
   if (static_cast<int>(text.size()) >= columns_) text.resize(columns_ - 1);
-  if (colour_) text = "\033[1m" + text.substr(0, text.find("  ")) + "\033[0m" + text.substr(text.find("  "));
+  if (colour_) text.insert(std::min(text.find("  "), text.size()), "\033[0m").insert(0, "\033[1m");
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
   drawn_ = true;

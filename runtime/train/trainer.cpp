@@ -80,7 +80,7 @@ class Trainer {
         evaluate();
       const int64_t every = recipe_.checkpoint.save_interval;
       if (stop) {
-        if (saved_step_ != step_) save();
+        if (saved_step_ != step_ && saves_at_all(recipe_)) save();
         code = last ? ExitCode::done : ExitCode::preempted;
         break;
       }
@@ -125,7 +125,7 @@ class Trainer {
     samples_ = resumed.samples;
     if (resumed.step == 0) program_->initialize();
     comm_->synchronize();
-    if (recipe_.checkpoint.save_interval > 0 || recipe_.checkpoint.save_at_end) state_->open_writer();
+    if (saves_at_all(recipe_)) state_->open_writer(step_);
     loader_ = std::make_unique<data::BatchLoader>(loader_options(recipe_, mesh_.coordinate(Axis::data), false), samples_);
     batches_.resize(micro_batches_per_step(recipe_));
     if (lead_) {
@@ -255,24 +255,36 @@ class Trainer {
       for (const std::string& line : lines) progress_->line(line);
   }
 
-  /// For the rank's log: what was used, to hold against plan.json (scripts/compare-plan.sh).
-  void log_usage() const {
-    std::fprintf(stderr, "%s\n",
-                 fmt::format("usage {{\"rank\":{},\"steps\":{},\"arena_bytes\":{},\"train_wire_bytes\":{},\"all_wire_bytes\":{},"
-                             "\"peak_rss_bytes\":{},\"plan_arena_bytes\":{},\"plan_total_bytes\":{}}}",
-                             job_.info().rank, step_ - first_step_, arena_->peak().arena_bytes, train_wire_,
-                             data_group_->wire_bytes(), peak_resident_bytes(), plan_.arena.arena_bytes, plan_.total_bytes)
-                     .c_str());
+  /// logs/usage-00000.json of each rank: what was used, to hold against plan.json (scripts/compare-plan.sh).
+  void write_usage() const {
+    const int64_t resident = peak_resident_bytes(), steps = step_ - first_step_;
+    make_folders(recipe_.output_dir + "/logs");
+    write_file(fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank),
+               fmt::format("{{\"rank\":{},\"steps\":{},\"arena_bytes\":{},\"train_wire_bytes\":{},\"all_wire_bytes\":{},"
+                           "\"peak_rss_bytes\":{},\"plan_arena_bytes\":{},\"plan_total_bytes\":{}}}\n",
+                           job_.info().rank, steps, arena_->peak().arena_bytes, train_wire_, data_group_->wire_bytes(),
+                           resident, plan_.arena.arena_bytes, plan_.total_bytes));
+    if (!lead_ || steps == 0) return;
+    progress_->line(fmt::format("rank 0 used {:.1f} MiB of memory at its peak ({:.1f} planned) and sent {:.1f} MiB in {} "
+                                "training step{} ({:.1f} planned)",
+                                resident / kMiB, plan_.total_bytes / kMiB, train_wire_ / kMiB, steps, steps == 1 ? "" : "s",
+                                plan_.train_wire_bytes * steps / kMiB));
   }
 
   void finish(ExitCode code) {
     job_.section("finish", deadline(), step_);
     say(state_->finish());
     comm_->synchronize();
-    log_usage();
+    write_usage();
     if (!lead_) return;
-    progress_->line(code == ExitCode::preempted
-                        ? fmt::format("stopped at step {} as asked ({}); start again to go on", step_, job_.stop_requested().reason)
+    const StopRequest stop = job_.stop_requested();
+    const std::string reason = stop ? stop.reason : out_of_time() ? "train.exit_duration_in_mins" : "by another rank";
+    progress_->line(code == ExitCode::preempted && !saves_at_all(recipe_)
+                        ? fmt::format("stopped at step {} as asked ({}); nothing was saved: checkpoint.save_interval is 0 and "
+                                      "checkpoint.save_at_end is false",
+                                      step_, reason)
+                        : code == ExitCode::preempted
+                        ? fmt::format("stopped at step {} as asked ({}); start again to go on", step_, reason)
                         : step_ == first_step_ ? fmt::format("nothing left to do: step {} of {} is done; a larger train.train_steps goes on from here", step_, recipe_.train.train_steps)
                         : fmt::format("done: {} steps in {}", step_ - first_step_, format_duration(now() - started_)));
   }
@@ -308,7 +320,7 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
   ResumeOptions o = resume_options(recipe);
   o.verify_hashes = false;  // the ranks check every byte when they load
   CheckpointReader::open(o, *alone, *stream, notes);
-  if (recipe.checkpoint.save_interval <= 0 && !recipe.checkpoint.save_at_end) return;
+  if (!saves_at_all(recipe)) return;
   const int64_t state = dtype_size(precision_policy(std::string(to_string(recipe.precision))).master);
   const int64_t bytes = 3 * state * plan.parameters;
   make_folders(checkpoint_folder(recipe));

@@ -20,6 +20,10 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters);
 void load_parameters(CheckpointReader& reader, ParameterStore& parameters);
 ResumeOptions resume_options(const Recipe& recipe);
 std::string checkpoint_folder(const Recipe& recipe);
+/// false: the recipe asks for no checkpoint, not even at the end.
+bool saves_at_all(const Recipe& recipe);
+/// Saves that a run that is at `step` still makes, the one of an early stop included.
+int64_t saves_to_come(const Recipe& recipe, int64_t step);
 
 class TrainingState {
  public:
@@ -34,8 +38,8 @@ class TrainingState {
   };
   /// Loads what checkpoint.resume asks for. An explicit resume that cannot be met is an error.
   Resumed resume();
-  /// Takes the folder, checks the space. After resume().
-  void open_writer();
+  /// Takes the folder, checks the space for the saves after `step`. After resume().
+  void open_writer(int64_t step);
 
   /// Of the last step: only finite states are saved.
   void note_health(double loss, double grad_norm);

@@ -1,6 +1,7 @@
 """What the comparison scripts share: token files, runs of ltrain, medians, and the report."""
 import array
 import datetime
+import glob
 import json
 import os
 import platform
@@ -53,15 +54,12 @@ def run_ltrain(binary, recipe, run_dir, overrides, environment=None, taskset=Non
 
 
 def rank_usage(run_dir):
-    """The `usage` lines of the ranks' logs, by rank."""
+    """What the ranks have used (logs/usage-*.json), by rank."""
     usage = {}
-    for name in sorted(os.listdir(os.path.join(run_dir, "logs"))):
-        with open(os.path.join(run_dir, "logs", name), errors="replace") as f:
-            for line in f:
-                found = re.search(r"usage (\{.*\})", line)
-                if found:
-                    entry = json.loads(found.group(1))
-                    usage[entry["rank"]] = entry
+    for name in sorted(glob.glob(os.path.join(run_dir, "logs", "usage-*.json"))):
+        with open(name) as f:
+            entry = json.load(f)
+        usage[entry["rank"]] = entry
     return usage
 
 

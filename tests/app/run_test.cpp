@@ -90,6 +90,102 @@ TEST_CASE("a stop signal saves and exits 75, and the next start goes on") {
   CHECK(next.code == 75);
 }
 
+TEST_CASE("saves at once (async_save: false): the same checkpoints as in the background, training waits for them") {
+  TempRun t;
+  const auto parameters = [&] {
+    std::string all;
+    for (const char* shard : {"shard-00000-of-00002.safetensors", "shard-00001-of-00002.safetensors"})
+      all += read_text(t.folder() + "/run/checkpoints/step-00000006/" + shard);
+    return all;
+  };
+  REQUIRE(t.sh("run tiny.yaml").code == 0);
+  const std::string background = parameters();
+  REQUIRE(background.size() > 10000);
+  std::filesystem::remove_all(t.folder() + "/run");
+  const Outcome o = t.sh("run tiny.yaml checkpoint.async_save=false");
+  INFO(o.text);
+  REQUIRE(o.code == 0);
+  CHECK(parameters() == background);
+  for (const char* step : {"00000002", "00000004", "00000006"}) CHECK(has(o, std::string("saved run/checkpoints/step-") + step));
+  // Said before the next step begins, since the step waited for it.
+  CHECK(o.text.find("saved run/checkpoints/step-00000002") < o.text.find("step 3/6"));
+  CHECK(t.sh("checkpoint verify run").code == 0);
+}
+
+TEST_CASE("every rank leaves what it used beside what was planned; rank 0 says it") {
+  TempRun t;
+  const Outcome o = t.sh("run tiny.yaml");
+  INFO(o.text);
+  REQUIRE(o.code == 0);
+  CHECK(has(o, "rank 0 used "));
+  CHECK(has(o, "6 training steps"));
+  CHECK_FALSE(has(o, "usage {"));
+  const auto plan = nlohmann::json::parse(read_text(t.folder() + "/run/plan.json"));
+  for (int rank : {0, 1}) {
+    const auto used = nlohmann::json::parse(read_text(t.folder() + "/run/logs/usage-0000" + std::to_string(rank) + ".json"));
+    CHECK(used["rank"] == rank);
+    CHECK(used["steps"] == 6);
+    CHECK(used["arena_bytes"] == used["plan_arena_bytes"]);  // planned bytes are real bytes
+    CHECK(used["peak_rss_bytes"].get<int64_t>() > used["arena_bytes"].get<int64_t>());
+  }
+  const auto used = nlohmann::json::parse(read_text(t.folder() + "/run/logs/usage-00000.json"));
+  CHECK(used["train_wire_bytes"] == 6 * plan["ranks"][0]["wire_bytes_per_step"].get<int64_t>());
+}
+
+TEST_CASE("a run that saves nothing can be stopped, and says that nothing was saved") {
+  TempRun t;
+  const Outcome o = t.sh("run tiny.yaml train.train_steps=100000 train.eval_interval=0 checkpoint.save_interval=0 "
+                         "checkpoint.save_at_end=false train.exit_duration_in_mins=0.005");
+  INFO(o.text);
+  CHECK(o.code == 75);
+  CHECK(has(o, "(train.exit_duration_in_mins); nothing was saved"));
+  CHECK_FALSE(std::filesystem::exists(t.folder() + "/run/checkpoints/step-00000001"));
+}
+
+TEST_CASE("the space that is asked for at the start is that of the saves still to come") {
+  if (::geteuid() != 0) {
+    WARN("skipped: the space that is asked for at the start: not root, cannot mount a tmpfs");
+    return;
+  }
+  TempRun t;
+  // A checkpoint takes 0.4 MiB and a reserve of 1 MiB: one fits, the three that rotation may hold at once do not.
+  if (t.shell("mkdir run && mount -t tmpfs -o size=3m tmpfs run").code != 0) {
+    WARN("skipped: the space that is asked for at the start: cannot mount a tmpfs");
+    return;
+  }
+  const Outcome many = t.sh("run tiny.yaml train.train_steps=40");
+  const Outcome once = t.sh("run tiny.yaml checkpoint.save_interval=0");
+  t.shell("umount run");
+  INFO(many.text << once.text);
+  CHECK(many.code == 73);
+  CHECK(has(many, "3 checkpoints of"));
+  CHECK(once.code == 0);
+}
+
+TEST_CASE("generate goes on beyond the context: it slides, and stays a function of the seed") {
+  TempRun t;
+  REQUIRE(t.sh("run tiny.yaml").code == 0);
+  const auto tokens = [&](const std::string& options) {
+    const Outcome o = t.shell(std::string(LTRAIN_BINARY) + " generate run --json --ignore-end " + options + " 2>/dev/null");
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+    return nlohmann::json::parse(o.text).at("tokens").get<std::vector<int>>();
+  };
+  // 32 tokens of context: 150 more slide it several times; a prompt longer than it works, too.
+  const auto first = tokens("--prompt 'line ' --tokens 150");
+  CHECK(first.size() == 150);
+  for (int t : first) CHECK((t >= 0 && t < 257));
+  CHECK(tokens("--prompt 'line ' --tokens 150") == first);
+  CHECK(tokens("--prompt 'line ' --tokens 150 --seed 2") != first);
+  CHECK(tokens("--prompt 'line ' --tokens 40") == std::vector<int>(first.begin(), first.begin() + 40));
+  const std::string longer(100, 'x');
+  CHECK(tokens("--prompt " + longer + " --tokens 5").size() == 5);
+  // Only the last tokens count once the context is full.
+  CHECK(tokens("--temperature 0 --prompt abcdefgh" + longer + " --tokens 5") ==
+        tokens("--temperature 0 --prompt hgfedcba" + longer + " --tokens 5"));
+  CHECK(tokens("--temperature 0 --prompt 'line ' --tokens 20") == tokens("--top-k 1 --seed 5 --prompt 'line ' --tokens 20"));
+}
+
 TEST_CASE("a NaN never reaches a checkpoint, and ends the run with 76") {
   TempRun t;
   const Outcome o = t.sh("run tiny.yaml", "LTRAIN_FAULT=train.loss:0:3:nan");

@@ -1,15 +1,18 @@
 #include "app/slurm_script.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 
 #include "kernels/core/error.h"
+#include "tests/app/run_program.h"
 
 using namespace ltrain;
 using namespace ltrain::app;
+using Catch::Contains;
 
 namespace {
 
@@ -18,7 +21,8 @@ SlurmOptions example() {
   o.recipe = "recipes/llama 1b.yaml";
   o.overrides = {"train.train_steps=100", "name=it's"};
   o.nodes = 2, o.ranks_per_node = 4, o.threads_per_rank = 8;
-  o.time = "1-12:00:00";
+  o.time = "1-12:00:00", o.mem = "4515M";
+  o.notes = {"Memory: 4 ranks a node of 1026.0 MiB, planned, and a tenth more."};
   o.partition = "long", o.account = "physics", o.job_name = "llama-1b";
   return o;
 }
@@ -70,4 +74,90 @@ TEST_CASE("values that would break the script are refused") {
   o = example();
   o.time = "3", o.signal_lead_seconds = 120;
   CHECK_THROWS_WITH(slurm_script(o), Catch::Contains("--signal-lead=120"));
+}
+
+TEST_CASE("times for Slurm: whole minutes, rounded up, and read back") {
+  CHECK(slurm_time(600) == "00:10:00");
+  CHECK(slurm_time(601) == "00:11:00");
+  CHECK(slurm_time(86399) == "1-00:00:00");
+  CHECK(slurm_time(36 * 3600 + 1) == "1-12:01:00");
+  for (double s : {60.0, 3600.0, 90000.0, 1e6}) CHECK(parse_slurm_minutes(slurm_time(s)) == std::ceil(s / 60));
+}
+
+TEST_CASE("ranks on nodes: what is not given follows from the recipe; what disagrees is refused with what would do") {
+  const auto placed = [](int nodes, int ranks, int64_t world, int preferred = 0) {
+    SlurmOptions o;
+    o.recipe = "r.yaml", o.nodes = nodes, o.ranks_per_node = ranks;
+    place_ranks(o, world, preferred);
+    return std::make_pair(o.nodes, o.ranks_per_node);
+  };
+  using P = std::pair<int, int>;
+  CHECK(placed(0, 0, 0) == P(1, 1));
+  CHECK(placed(3, 0, 0) == P(3, 1));
+  CHECK(placed(3, 5, 0) == P(3, 5));
+  CHECK(placed(2, 0, 0, 4) == P(2, 4));
+  CHECK(placed(0, 0, 8) == P(1, 8));
+  CHECK(placed(0, 0, 8, 4) == P(2, 4));
+  CHECK(placed(0, 0, 8, 3) == P(1, 8));  // 3 does not divide 8
+  CHECK(placed(2, 0, 8) == P(2, 4));
+  CHECK(placed(0, 2, 8) == P(4, 2));
+  CHECK(placed(4, 2, 8) == P(4, 2));
+  CHECK_THROWS_WITH(placed(3, 2, 8), Contains("--nodes=3 --ranks-per-node=2: 6 ranks") && Contains("r.yaml make 8") &&
+                                         Contains("--nodes=4 --ranks-per-node=2") && Contains("--nodes=2 --ranks-per-node=4"));
+  CHECK_THROWS_WITH(placed(3, 0, 8), Contains("--nodes=3: must divide the 8 ranks") && Contains("nearest that does is 2"));
+  CHECK_THROWS_WITH(placed(0, 7, 8), Contains("--ranks-per-node=7") && Contains("nearest that does is 8"));
+}
+
+TEST_CASE("slurm: threads, memory and time come from the plan; what is given wins; a bad recipe is refused") {
+  test::TempRun t;
+  const auto has_line = [](const test::Outcome& o, const std::string& line) {
+    return ("\n" + o.text).find("\n" + line + "\n") != std::string::npos;
+  };
+  const auto plan = nlohmann::json::parse(t.sh("plan tiny.yaml --json").text);
+  double rank_bytes = 0;
+  for (const auto& r : plan["ranks"]) rank_bytes = std::max(rank_bytes, r["memory_bytes"]["total"].get<double>());
+
+  const auto mem = [&](int ranks) {
+    return fmt::format("#SBATCH --mem={}M", static_cast<int64_t>(std::ceil(rank_bytes / 1048576.0 * ranks * 1.1)));
+  };
+  const test::Outcome one = t.sh("slurm tiny.yaml");
+  INFO(one.text);
+  CHECK(one.code == 0);
+  CHECK(has_line(one, "#SBATCH --nodes=1"));
+  CHECK(has_line(one, "#SBATCH --ntasks-per-node=2"));
+  CHECK(has_line(one, "#SBATCH --cpus-per-task=1"));  // launch.threads_per_rank of the recipe
+  CHECK(has_line(one, mem(2)));
+  CHECK(has_line(one, "#SBATCH --time=00:10:00"));
+  CHECK(one.text.find("# Memory: 2 ranks a node") != std::string::npos);
+  CHECK(one.text.find("launch.threads_per_rank") == std::string::npos);
+
+  const test::Outcome two = t.sh("slurm tiny.yaml --nodes 2 train.train_steps=10000000 --threads-per-rank 3");
+  INFO(two.text);
+  CHECK(has_line(two, "#SBATCH --ntasks-per-node=1"));
+  CHECK(has_line(two, mem(1)));
+  CHECK(has_line(two, "#SBATCH --cpus-per-task=3"));
+  CHECK(two.text.find("ltrain run tiny.yaml train.train_steps=10000000 launch.threads_per_rank=3") != std::string::npos);
+  CHECK_FALSE(has_line(two, "#SBATCH --time=00:10:00"));
+
+  const test::Outcome given = t.sh("slurm tiny.yaml --mem 3G --time 45 --nodes 1");
+  INFO(given.text);
+  CHECK(has_line(given, "#SBATCH --mem=3G"));
+  CHECK(has_line(given, "#SBATCH --time=45"));
+  CHECK(given.text.find("planned") == std::string::npos);
+
+  const test::Outcome many = t.sh("slurm tiny.yaml --nodes 2 --ranks-per-node 2 parallel.data=-1");
+  INFO(many.text);
+  CHECK(has_line(many, "#SBATCH --ntasks-per-node=2"));
+  CHECK(many.text.find("4 ranks on 2 nodes") != std::string::npos);
+
+  const test::Outcome wrong = t.sh("slurm tiny.yaml --nodes 3");
+  CHECK(wrong.code == 64);
+  CHECK_THAT(wrong.text, Contains("--nodes=3: must divide the 2 ranks"));
+  const test::Outcome batch = t.sh("slurm tiny.yaml parallel.data=-1 --nodes 3");  // 8 sequences over 3 ranks
+  CHECK(batch.code == 64);
+  CHECK_THAT(batch.text, Contains("global_batch_size"));
+  const test::Outcome key = t.sh("slurm tiny.yaml train.trian_steps=3");
+  CHECK(key.code == 64);
+  CHECK_THAT(key.text, Contains("train.train_steps"));
+  CHECK(t.sh("slurm none.yaml").code == 64);
 }

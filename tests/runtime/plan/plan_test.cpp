@@ -1,0 +1,205 @@
+// Plans: what they say of communication against ZeRO's closed forms, their JSON and trace, refused placements.
+#include "runtime/plan/plan.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kernels/core/fault_point.h"
+#include "parallel/wire_bytes.h"
+
+using namespace ltrain;
+using Catch::Contains;
+using nlohmann::json;
+
+namespace {
+
+Recipe recipe(int ranks, const std::vector<std::string>& overrides = {}) {
+  return resolve(parse_recipe("name: tiny\n"
+                              "model: {architecture: llama, vocab_size: 257, hidden_size: 48, intermediate_size: 80, "
+                              "num_hidden_layers: 3, num_attention_heads: 4, max_position_embeddings: 64}\n"
+                              "data: {seq_length: 32}\n"
+                              "train: {micro_batch_size: 1, global_batch_size: 24, train_steps: 100}\n"
+                              "launch: {threads_per_rank: 2}\n",
+                              "tiny.yaml", overrides),
+                 ranks);
+}
+
+Plan plan_of(const Recipe& r) { return make_plan(r, builtin_profile(2)); }
+
+const CollectivePlan* find(const RankPlan& r, const std::string& op) {
+  for (const CollectivePlan& c : r.collectives)
+    if (c.op == op) return &c;
+  return nullptr;
+}
+
+std::set<std::string> keys(const json& j) {
+  std::set<std::string> out;
+  for (const auto& [k, v] : j.items()) out.insert(k);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("planned collectives are ZeRO's closed forms", "[plan]") {
+  const std::string precision = GENERATE(as<std::string>(), "fp32", "bf16");
+  const int64_t param = precision == "bf16" ? 2 : 4, grad = 4;
+  for (int n : {2, 3, 4, 8})
+    for (int stage : {0, 1}) {
+      const Plan plan = plan_of(recipe(n, {"precision=" + precision, "parallel.zero_stage=" + std::to_string(stage)}));
+      INFO(precision << ", " << n << " ranks, ZeRO " << stage);
+      REQUIRE(plan.ranks.size() == 2);  // first and last
+      // Two small sums: the token count (1 x i64), and loss, norm and stop requests (3 x f64).
+      for (const RankPlan& r : plan.ranks) {
+        const int64_t small = 8 + 24;
+        int64_t sent = collective_wire_bytes(CollectiveOp::all_reduce, 8, n, r.rank, 8) +
+                       collective_wire_bytes(CollectiveOp::all_reduce, 24, n, r.rank, 8);
+        const CollectivePlan* all_reduce = find(r, "all_reduce");
+        REQUIRE(all_reduce);
+        CHECK(all_reduce->axis == "data");
+        int64_t elements = 0;
+        if (stage == 0) {
+          CHECK(r.collectives.size() == 1);
+          elements = (all_reduce->bytes - small) / grad;
+          sent += 2 * (n - 1) * elements * grad / n;
+          CHECK(all_reduce->calls >= 3);
+        } else {
+          CHECK(r.collectives.size() == 3);
+          const CollectivePlan *scatter = find(r, "reduce_scatter"), *gather = find(r, "all_gather");
+          REQUIRE((scatter && gather));
+          elements = scatter->bytes / grad;
+          CHECK(gather->bytes == elements * param);
+          CHECK(gather->calls == scatter->calls);
+          CHECK(all_reduce->bytes == small);
+          CHECK(all_reduce->calls == 2);
+          CHECK(scatter->wire_bytes == (n - 1) * elements * grad / n);
+          CHECK(gather->wire_bytes == (n - 1) * elements * param / n);
+          sent += scatter->wire_bytes + gather->wire_bytes;
+        }
+        CHECK(r.train_wire_bytes == sent);
+        // All parameters take part, once, and less than a percent of padding with them.
+        CHECK(elements % n == 0);
+        CHECK(elements >= plan.parameters);
+        CHECK(static_cast<double>(elements) < 1.01 * static_cast<double>(plan.parameters));
+      }
+    }
+  CHECK(plan_of(recipe(1)).ranks.at(0).train_wire_bytes == 0);
+}
+
+TEST_CASE("accumulation does not send more; ZeRO-1 keeps an n-th of the optimizer's state", "[plan]") {
+  const RankPlan few = plan_of(recipe(2, {"train.micro_batch_size=12"})).ranks[0];
+  const RankPlan many = plan_of(recipe(2)).ranks[0];
+  CHECK(few.train_wire_bytes == many.train_wire_bytes);
+  CHECK(few.flops == Approx(many.flops).epsilon(0.02));
+  const auto optimizer = [](const Plan& p) { return p.ranks[0].arena.by_kind[static_cast<int>(MemoryKind::optimizer)]; };
+  const int64_t whole = optimizer(plan_of(recipe(4))), cut = optimizer(plan_of(recipe(4, {"parallel.zero_stage=1"})));
+  CHECK(whole == 4 * cut);
+  CHECK(whole >= 8 * plan_of(recipe(4)).parameters);
+}
+
+TEST_CASE("a plan's totals: matmul operations, evaluations, time", "[plan]") {
+  const Recipe r = recipe(1, {"train.eval_interval=30", "train.eval_steps=2", "data.eval=[{path: x}]"});
+  const Plan p = plan_of(r);
+  CHECK(p.evaluations == 4);  // steps 30, 60, 90 and the last
+  CHECK(p.total_seconds() == Approx(100 * p.step_seconds() + 4 * p.ranks[0].eval_seconds));
+  CHECK(p.ranks[0].eval_seconds > 0);
+  CHECK(plan_of(recipe(1)).evaluations == 0);
+  // Forward and backward of every matmul weight: 6 operations a token; attention and the rest come on top.
+  const double tokens = static_cast<double>(p.tokens_per_step), embedding = 257 * 48;
+  const double matmul = 6 * tokens * (static_cast<double>(p.parameters) - embedding - 7 * 48);
+  CHECK(p.ranks[0].flops > matmul);
+  CHECK(p.ranks[0].flops < 1.6 * matmul);
+}
+
+TEST_CASE("plan.json: its keys, and sums that add up", "[plan]") {
+  const json j = json::parse(plan_json(plan_of(recipe(2, {"parallel.zero_stage=1"}))));
+  CHECK(keys(j) == std::set<std::string>{"schema", "recipe", "world", "threads_per_rank", "parameters", "tokens_per_step",
+                                         "micro_batches", "train_steps", "evaluations", "profile", "profile_measured",
+                                         "peak_flops", "host_memory_bytes", "step_seconds", "tokens_per_second", "mfu",
+                                         "total_seconds", "total_tokens", "placement_ops_checked", "ranks"});
+  CHECK(j["schema"] == "ltrain.plan.v1");
+  CHECK(j["world"] == 2);
+  CHECK(j["micro_batches"] == 12);
+  CHECK(j["total_tokens"] == 100 * 24 * 32);
+  CHECK(j["placement_ops_checked"].get<int>() > 100);
+  REQUIRE(j["ranks"].size() == 2);
+  for (const json& r : j["ranks"]) {
+    CHECK(keys(r) == std::set<std::string>{"rank", "memory_bytes", "communication", "wire_bytes_per_step",
+                                           "wire_bytes_per_eval", "flops_per_step", "step_seconds",
+                                           "exposed_comm_seconds", "eval_seconds", "ops"});
+    int64_t total = r["memory_bytes"]["arena"]["total"].get<int64_t>(), parts = 0, sent = 0;
+    for (const auto& [kind, bytes] : r["memory_bytes"]["arena"].items())
+      if (kind != "total") parts += bytes.get<int64_t>();
+    CHECK(parts == total);
+    for (const json& o : r["memory_bytes"]["outside"]) {
+      CHECK(keys(o) == std::set<std::string>{"name", "bytes", "source"});
+      total += o["bytes"].get<int64_t>();
+    }
+    CHECK(r["memory_bytes"]["total"] == total);
+    for (const json& c : r["communication"]) {
+      CHECK(keys(c) == std::set<std::string>{"axis", "collective", "calls", "bytes", "wire_bytes", "seconds"});
+      sent += c["wire_bytes"].get<int64_t>();
+    }
+    CHECK(r["wire_bytes_per_step"] == sent);
+    for (const json& o : r["ops"]) CHECK(keys(o) == std::set<std::string>{"name", "calls", "flops", "bytes", "seconds"});
+  }
+}
+
+TEST_CASE("--trace is a Chrome trace: valid JSON, events of a stream do not overlap", "[plan]") {
+  const json j = json::parse(plan_trace(recipe(2), builtin_profile(2), 1));
+  CHECK(j["displayTimeUnit"] == "ms");
+  std::map<std::string, double> end;
+  int events = 0, collectives = 0;
+  for (const json& e : j["traceEvents"]) {
+    CHECK(e["pid"] == 1);
+    if (e["ph"] == "M") continue;
+    ++events;
+    REQUIRE(e["ph"] == "X");
+    for (const char* key : {"name", "cat", "ts", "dur", "tid", "args"}) CHECK(e.contains(key));
+    const std::string stream = e["tid"];
+    CHECK(e["dur"].get<double>() >= 0);
+    CHECK(e["ts"].get<double>() >= end[stream] - 0.01);  // microseconds, three digits
+    end[stream] = e["ts"].get<double>() + e["dur"].get<double>();
+    collectives += e["cat"] == "collective";
+  }
+  CHECK(events > 100);
+  CHECK(collectives >= 3);
+  CHECK(end.count("comm") == 1);
+}
+
+TEST_CASE("a missing reduction is refused by the plan, with the op and the mend", "[plan]") {
+  struct Disarm {
+    ~Disarm() { arm_faults(""); }
+  } disarm;
+  for (int stage : {0, 1}) {
+    const Recipe r = recipe(2, {"parallel.zero_stage=" + std::to_string(stage)});
+    int calls = 0;
+    for (const CollectivePlan& c : plan_of(r).ranks[0].collectives) calls += static_cast<int>(c.calls);
+    REQUIRE(calls >= 3);
+    for (int call = 1; call <= calls; ++call) {
+      arm_faults("collective.enter:*:" + std::to_string(call) + ":skip");
+      INFO("ZeRO " << stage << ", without collective " << call);
+      try {
+        plan_of(r);
+        FAIL("the plan was made");
+      } catch (const Error& e) {
+        CHECK(e.code() == ExitCode::internal);
+        CHECK_THAT(e.what(), Contains("placement error: ") && Contains("axis data") && Contains("mend: "));
+      }
+    }
+    arm_faults("");
+    CHECK_NOTHROW(plan_of(r));
+  }
+}
+
+TEST_CASE("memory beyond the host is refused with the itemised sum; just enough is not", "[plan]") {
+  Plan p = plan_of(recipe(2));
+  const int64_t need = p.ranks[0].total_bytes;
+  p.host_bytes = 2 * need;
+  CHECK_NOTHROW(check_host_memory(p, 2));
+  p.host_bytes = 2 * need - 1;
+  CHECK_THROWS_WITH(check_host_memory(p, 2), Contains("exceeds this host's memory: 2 ranks of") && Contains("optimizer") &&
+                                                 Contains("--force"));
+  CHECK_NOTHROW(check_host_memory(p, 1));
+}

@@ -151,14 +151,9 @@ std::string slurm_script(const SlurmOptions& o) {
          o.signal_lead_seconds, o.time, minutes * 60);
   std::string t = "#!/bin/bash\n";
   auto sbatch = [&](const std::string& line) { t += "#SBATCH " + line + "\n"; };
-<<<<<<< HEAD
-  t += fmt::format("# Made by `ltrain slurm {}`: {} ranks on {} node{}.\n", o.recipe,
-                   o.nodes * o.ranks_per_node, o.nodes, o.nodes == 1 ? "" : "s");
-=======
   t += fmt::format("# Made by `ltrain slurm {}`: {} ranks on {} node{}.\n", o.recipe, o.nodes * o.ranks_per_node, o.nodes,
                    o.nodes == 1 ? "" : "s");
   for (const std::string& note : o.notes) t += "# " + note + "\n";
->>>>>>> ci
   sbatch("--job-name=" + o.job_name);
   sbatch(fmt::format("--nodes={}", o.nodes));
   sbatch(fmt::format("--ntasks-per-node={}", o.ranks_per_node));
@@ -225,22 +220,6 @@ void add_slurm(CLI::App& app) {
   auto output = std::make_shared<std::string>();
   command->add_option("recipe", o->recipe, "The recipe")->required();
   command->add_option("overrides", o->overrides, "key=value, as for ltrain run");
-<<<<<<< HEAD
-  command->add_option("--nodes", o->nodes, "Nodes")->check(CLI::Range(1, 100000))->capture_default_str();
-  command->add_option("--ranks-per-node", o->ranks_per_node, "Ranks (tasks) a node")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("--threads-per-rank", o->threads_per_rank, "CPU cores a rank")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("--gpus-per-node", o->gpus_per_node, "GPUs a node; 0: none")
-      ->check(CLI::Range(0, 64))
-      ->capture_default_str();
-  command->add_option("--time", o->time, "Time limit, in Slurm's form")->capture_default_str();
-  command
-      ->add_option("--signal-lead", o->signal_lead_seconds,
-                   "Seconds before the limit at which ranks save and stop")
-=======
   command->add_option("--nodes", o->nodes, "Nodes; default: 1, or as many as the recipe's axes need")
       ->check(CLI::Range(1, 100000));
   command->add_option("--ranks-per-node", o->ranks_per_node, "Ranks (tasks) a node; default: as the recipe says, else 1")
@@ -251,7 +230,6 @@ void add_slurm(CLI::App& app) {
   command->add_option("--time", o->time, "Time limit, in Slurm's form; default: the plan's time and a quarter, at least 10 min");
   command->add_option("--mem", o->mem, "Memory of a node, in Slurm's form; default: the plan's and a tenth");
   command->add_option("--signal-lead", o->signal_lead_seconds, "Seconds before the limit at which ranks save and stop")
->>>>>>> ci
       ->check(CLI::Range(10, 65535))
       ->capture_default_str();
   command

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "app/commands.h"
+#include "runtime/data/build.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
 #include "runtime/plan/bench.h"
@@ -33,10 +34,9 @@ void run_worker(const std::string& file) {
   auto job = Job::join();
   try {
     job->section("bench", 300);
-    const int64_t process = bench_process_bytes();
     const auto samples = bench_collectives(*job);
     if (job->info().rank == 0) {
-      nlohmann::json j{{"process_bytes", process}, {"samples", nlohmann::json::array()}};
+      nlohmann::json j{{"samples", nlohmann::json::array()}};
       for (const CollectiveSample& s : samples) j["samples"].push_back({s.op, s.ranks, s.bytes, s.seconds, s.cpu_seconds});
       std::ofstream(file) << j.dump();
     }
@@ -57,8 +57,51 @@ void measure_collectives(MachineProfile& profile) {
   std::ifstream in(file);
   const auto j = nlohmann::json::parse(in);
   std::filesystem::remove(file);
-  profile.process_bytes = j.at("process_bytes");
   for (const auto& v : j.at("samples")) profile.collectives.push_back({v.at(0), v.at(1), v.at(2), v.at(3), v.at(4)});
+}
+
+/// What a rank of a run takes beside the memory that the plan knows: a small run is made, its peak less its plan.
+int64_t measure_process() {
+  namespace fs = std::filesystem;
+  const std::string folder = fmt::format("{}/ltrain-bench-{}", fs::temp_directory_path().string(), ::getpid());
+  struct Cleanup {
+    std::string folder;
+    ~Cleanup() {
+      std::error_code ignored;
+      fs::remove_all(folder, ignored);
+    }
+  } cleanup{folder};
+  fs::create_directories(folder);
+  {
+    std::ofstream text(folder + "/text.txt");
+    for (int i = 0; i < 20000; ++i) text << "line " << i << " of some text to measure by\n";
+  }
+  data::BuildOptions build;
+  build.inputs = {folder + "/text.txt"};
+  build.output = folder + "/text";
+  build.workers = 1;
+  data::build_dataset(build);
+  std::ofstream(folder + "/r.yaml") << fmt::format(
+      "name: bench\noutput_dir: {0}/run\nmodel: {{vocab_size: 257, hidden_size: 256, intermediate_size: 688, num_hidden_layers: 4, "
+      "num_attention_heads: 4, max_position_embeddings: 256}}\nparallel: {{data: 2, zero_stage: 1}}\ndata: {{train: [{{path: {0}/text}}], "
+      "seq_length: 256}}\ntrain: {{micro_batch_size: 2, global_batch_size: 4, train_steps: 3}}\ncheckpoint: {{save_interval: 2}}\n"
+      "launch: {{threads_per_rank: 1}}\n",
+      folder);
+  SuperviseOptions s;
+  s.ranks = 2;
+  s.threads_per_rank = 1;
+  s.run_dir = folder + "/run";
+  s.arguments = {"run", folder + "/r.yaml"};
+  s.variables = {{"LTRAIN_QUIET", "1"}};
+  if (const int code = supervise(s); code != 0) throw CLI::RuntimeError(code);
+  int64_t process = 0;
+  for (int rank = 0; rank < 2; ++rank) {
+    std::ifstream in(fmt::format("{}/run/logs/usage-{:05d}.json", folder, rank));
+    const auto j = nlohmann::json::parse(in);
+    const int64_t known = j.at("plan_total_bytes").get<int64_t>() - default_profile().process_bytes;
+    process = std::max(process, j.at("peak_rss_bytes").get<int64_t>() - known);
+  }
+  return process;
 }
 
 }  // namespace
@@ -76,6 +119,7 @@ void add_bench(CLI::App& app) {
     profile.cores = usable_cores();
     profile.measured = true;
     measure_collectives(profile);  // before threads exist: it forks
+    profile.process_bytes = measure_process();
     for (int threads = 1; threads <= profile.cores; threads *= 2) profile.ranks.push_back(bench_rank(threads, profile.cores, say));
     const std::string path = o->output.empty() ? default_profile_path() : o->output;
     save_profile(profile, path);
@@ -91,6 +135,7 @@ void add_bench(CLI::App& app) {
         std::printf("  %d thread%s a rank, %-4s  %8.1f GFLOP/s in the fastest matmul\n", r.threads, r.threads == 1 ? " " : "s", type.c_str(), flops / 1e9);
     for (const CollectiveSample& s : profile.collectives)
       if (s.bytes > 1e6 || s.bytes < 300) std::printf("  %-15s %10.0f bytes, %d ranks: %9.3f ms\n", s.op.c_str(), s.bytes, s.ranks, s.seconds * 1e3);
+    std::printf("  a rank takes %.1f MiB beside what its plan lists\n", profile.process_bytes / 1048576.0);
     std::printf("written to %s\n", path.c_str());
   });
 }

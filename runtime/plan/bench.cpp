@@ -5,11 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
-#include "kernels/core/parallel_for.h"
 #include "kernels/core/rng.h"
 #include "runtime/launch/job.h"
 #include "runtime/train/train_program.h"
@@ -213,24 +210,6 @@ std::vector<CollectiveSample> bench_collectives(Job& job) {
       samples.push_back({op, n, static_cast<double>(count * 4), seconds, std::min(seconds, (cpu(after) - cpu(before)) / repeats)});
     }
   return samples;
-}
-
-int64_t bench_process_bytes() {
-  ProgramOptions o = references()[0].options;
-  run_reference(o, 1, 1, nullptr);
-  return process_memory("VmRSS") - scratch_bytes();
-}
-
-int64_t process_memory(const char* field) {
-  std::ifstream in("/proc/self/status");
-  for (std::string line; std::getline(in, line);)
-    if (line.rfind(std::string(field) + ":", 0) == 0) {
-      std::istringstream rest(line.substr(std::string(field).size() + 1));
-      int64_t kib = 0;
-      rest >> kib;
-      return kib * 1024;
-    }
-  return 0;
 }
 
 }  // namespace ltrain

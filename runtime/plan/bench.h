@@ -15,10 +15,4 @@ RankProfile bench_rank(int threads, int cores, const std::function<void(const st
 /// On each rank of a job: times collectives; the samples on every rank.
 std::vector<CollectiveSample> bench_collectives(Job& job);
 
-/// Resident memory of a rank that has joined a job and run a step, without its arena and planned scratch.
-int64_t bench_process_bytes();
-
-/// One line of /proc/self/status in bytes: "VmRSS", "VmHWM".
-int64_t process_memory(const char* field);
-
 }  // namespace ltrain

@@ -110,6 +110,7 @@ std::string format_count(double n) {
 }
 
 Progress::Progress(LogFormat format, int64_t log_interval) : format_(format), interval_(std::max<int64_t>(1, log_interval)) {
+  quiet_ = std::getenv("LTRAIN_QUIET") != nullptr;  // runs that `ltrain bench` makes
   // Under a launcher stderr is a pipe; the launcher says whether a terminal is at its end.
   const char* told = std::getenv("LTRAIN_TTY");
   terminal_ = (told ? std::string(told) == "1" : isatty(2) == 1) && format == LogFormat::text;
@@ -136,12 +137,14 @@ void Progress::clear() {
 }
 
 void Progress::line(const std::string& text) {
+  if (quiet_) return;
   clear();
   std::fprintf(stderr, "%s\n", text.c_str());
   std::fflush(stderr);
 }
 
 void Progress::step(const StepMetrics& m) {
+  if (quiet_) return;
   const bool last = m.step == m.train_steps;
   if (format_ == LogFormat::megatron) {
     if (m.step % interval_ && !last) return;

@@ -47,7 +47,7 @@ class Progress {
   void clear();
   LogFormat format_;
   int64_t interval_;
-  bool terminal_ = false, colour_ = false, drawn_ = false;
+  bool terminal_ = false, colour_ = false, drawn_ = false, quiet_ = false;
   int columns_ = 100;
   double last_draw_ = 0;
 };

@@ -146,7 +146,7 @@ TEST_CASE("plan.json: its keys, and sums that add up", "[plan]") {
   }
 }
 
-TEST_CASE("--trace is a Chrome trace: valid JSON, events of a stream do not overlap", "[plan]") {
+TEST_CASE("a plan's trace is a Chrome trace: valid JSON, events of a stream do not overlap", "[plan]") {
   const json j = json::parse(plan_trace(recipe(2), builtin_profile(2), 1));
   CHECK(j["displayTimeUnit"] == "ms");
   std::map<std::string, double> end;

@@ -49,12 +49,19 @@ inline uint32_t dropout_threshold(double p) {
   return t >= 4294967295.0 ? 4294967295u : static_cast<uint32_t>(t);
 }
 
-/// Standard normal for element `index` (Box-Muller on one Philox call for each pair of elements), in double.
-inline double normal_value(uint64_t seed, uint64_t stream, uint64_t index) {
-  const Philox4 r = philox(seed, stream, index >> 1);
+/// Standard normals for elements 2 pair and 2 pair + 1 (Box-Muller on one Philox call), in double.
+struct NormalPair {
+  double even, odd;
+};
+inline NormalPair normal_pair(uint64_t seed, uint64_t stream, uint64_t pair) {
+  const Philox4 r = philox(seed, stream, pair);
   const double u1 = (r.v[0] + 0.5) * (1.0 / 4294967296.0), u2 = (r.v[1] + 0.5) * (1.0 / 4294967296.0);
   const double radius = std::sqrt(-2.0 * std::log(u1)), angle = 6.283185307179586 * u2;
-  return radius * ((index & 1) ? std::sin(angle) : std::cos(angle));
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+inline double normal_value(uint64_t seed, uint64_t stream, uint64_t index) {
+  const NormalPair p = normal_pair(seed, stream, index >> 1);
+  return (index & 1) ? p.odd : p.even;
 }
 
 }  // namespace ltrain

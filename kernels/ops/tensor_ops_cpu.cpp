@@ -71,8 +71,19 @@ void fill_normal_cpu(DType t, void* out, int64_t n, uint64_t seed, uint64_t stre
   dispatch_float(t, [&]<class T>() {
     T* to = static_cast<T*>(out);
     parallel_for(n, 1024, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        put(to, i, static_cast<compute_t<T>>(mean + std * normal_value(seed, stream, static_cast<uint64_t>(first + i))));
+      const uint64_t at = static_cast<uint64_t>(first);
+      const auto set = [&](int64_t i, double normal) { put(to, i, static_cast<compute_t<T>>(mean + std * normal)); };
+      int64_t i = begin;
+      if (((at + i) & 1) && i < end) {
+        set(i, normal_value(seed, stream, at + i));
+        ++i;
+      }
+      for (; i + 1 < end; i += 2) {
+        const NormalPair p = normal_pair(seed, stream, (at + i) >> 1);
+        set(i, p.even);
+        set(i + 1, p.odd);
+      }
+      if (i < end) set(i, normal_value(seed, stream, at + i));
     });
   });
 }

@@ -1,10 +1,10 @@
 // ltrain bench: measures this machine and writes the profile that plans are priced with.
+#include <unistd.h>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "app/commands.h"
 #include "runtime/data/build.h"
@@ -37,7 +37,8 @@ void run_worker(const std::string& file) {
     const auto samples = bench_collectives(*job);
     if (job->info().rank == 0) {
       nlohmann::json j{{"samples", nlohmann::json::array()}};
-      for (const CollectiveSample& s : samples) j["samples"].push_back({s.op, s.ranks, s.bytes, s.seconds, s.cpu_seconds});
+      for (const CollectiveSample& s : samples)
+        j["samples"].push_back({s.op, s.ranks, s.bytes, s.seconds, s.cpu_seconds});
       std::ofstream(file) << j.dump();
     }
   } catch (const std::exception& e) {
@@ -48,7 +49,8 @@ void run_worker(const std::string& file) {
 }
 
 void measure_collectives(MachineProfile& profile) {
-  const std::string file = fmt::format("{}/ltrain-bench-{}.json", std::filesystem::temp_directory_path().string(), ::getpid());
+  const std::string file =
+      fmt::format("{}/ltrain-bench-{}.json", std::filesystem::temp_directory_path().string(), ::getpid());
   SuperviseOptions s;
   s.ranks = 2;
   s.threads_per_rank = 1;
@@ -57,13 +59,16 @@ void measure_collectives(MachineProfile& profile) {
   std::ifstream in(file);
   const auto j = nlohmann::json::parse(in);
   std::filesystem::remove(file);
-  for (const auto& v : j.at("samples")) profile.collectives.push_back({v.at(0), v.at(1), v.at(2), v.at(3), v.at(4)});
+  for (const auto& v : j.at("samples"))
+    profile.collectives.push_back({v.at(0), v.at(1), v.at(2), v.at(3), v.at(4)});
 }
 
-/// What a rank of a run takes beside the memory that the plan knows: a small run is made, its peak less its plan.
+/// What a rank of a run takes beside the memory that the plan knows: a small run is made, its peak less its
+/// plan.
 int64_t measure_process() {
   namespace fs = std::filesystem;
-  const std::string folder = fmt::format("{}/ltrain-bench-{}", fs::temp_directory_path().string(), ::getpid());
+  const std::string folder =
+      fmt::format("{}/ltrain-bench-{}", fs::temp_directory_path().string(), ::getpid());
   struct Cleanup {
     std::string folder;
     ~Cleanup() {
@@ -82,9 +87,12 @@ int64_t measure_process() {
   build.workers = 1;
   data::build_dataset(build);
   std::ofstream(folder + "/r.yaml") << fmt::format(
-      "name: bench\noutput_dir: {0}/run\nmodel: {{vocab_size: 257, hidden_size: 256, intermediate_size: 688, num_hidden_layers: 4, "
-      "num_attention_heads: 4, max_position_embeddings: 256}}\nparallel: {{data: 2, zero_stage: 1}}\ndata: {{train: [{{path: {0}/text}}], "
-      "seq_length: 256}}\ntrain: {{micro_batch_size: 2, global_batch_size: 4, train_steps: 3}}\ncheckpoint: {{save_interval: 2}}\n"
+      "name: bench\noutput_dir: {0}/run\nmodel: {{vocab_size: 257, hidden_size: 256, intermediate_size: 688, "
+      "num_hidden_layers: 4, "
+      "num_attention_heads: 4, max_position_embeddings: 256}}\nparallel: {{data: 2, zero_stage: 1}}\ndata: "
+      "{{train: [{{path: {0}/text}}], "
+      "seq_length: 256}}\ntrain: {{micro_batch_size: 2, global_batch_size: 4, train_steps: 3}}\ncheckpoint: "
+      "{{save_interval: 2}}\n"
       "launch: {{threads_per_rank: 1}}\n",
       folder);
   SuperviseOptions s;
@@ -107,7 +115,8 @@ int64_t measure_process() {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  auto* command = app.add_subcommand("bench", "Measure this machine (half a minute) and write the profile that `plan` uses");
+  auto* command = app.add_subcommand(
+      "bench", "Measure this machine (half a minute) and write the profile that `plan` uses");
   auto o = std::make_shared<Options>();
   command->add_option("-o,--output", o->output, "Where the profile goes; default: where `plan` looks");
   command->add_option("--worker", o->worker_file)->group("");
@@ -120,11 +129,15 @@ void add_bench(CLI::App& app) {
     profile.measured = true;
     measure_collectives(profile);  // before threads exist: it forks
     profile.process_bytes = measure_process();
-    for (int threads = 1; threads <= profile.cores; threads *= 2) profile.ranks.push_back(bench_rank(threads, profile.cores, say));
+    for (int threads = 1; threads <= profile.cores; threads *= 2)
+      profile.ranks.push_back(bench_rank(threads, profile.cores, say));
     const std::string path = o->output.empty() ? default_profile_path() : o->output;
     save_profile(profile, path);
     if (o->json) {
-      nlohmann::ordered_json j{{"schema", "ltrain.bench.v1"}, {"profile", path}, {"machine", profile.machine}, {"cores", profile.cores}};
+      nlohmann::ordered_json j{{"schema", "ltrain.bench.v1"},
+                               {"profile", path},
+                               {"machine", profile.machine},
+                               {"cores", profile.cores}};
       for (const RankProfile& r : profile.ranks) j["peak_flops"][std::to_string(r.threads)] = r.peak_flops;
       std::printf("%s\n", j.dump().c_str());
       return;
@@ -132,9 +145,12 @@ void add_bench(CLI::App& app) {
     std::printf("%s, %d cores\n", profile.machine.c_str(), profile.cores);
     for (const RankProfile& r : profile.ranks)
       for (const auto& [type, flops] : r.peak_flops)
-        std::printf("  %d thread%s a rank, %-4s  %8.1f GFLOP/s in the fastest matmul\n", r.threads, r.threads == 1 ? " " : "s", type.c_str(), flops / 1e9);
+        std::printf("  %d thread%s a rank, %-4s  %8.1f GFLOP/s in the fastest matmul\n", r.threads,
+                    r.threads == 1 ? " " : "s", type.c_str(), flops / 1e9);
     for (const CollectiveSample& s : profile.collectives)
-      if (s.bytes > 1e6 || s.bytes < 300) std::printf("  %-15s %10.0f bytes, %d ranks: %9.3f ms\n", s.op.c_str(), s.bytes, s.ranks, s.seconds * 1e3);
+      if (s.bytes > 1e6 || s.bytes < 300)
+        std::printf("  %-15s %10.0f bytes, %d ranks: %9.3f ms\n", s.op.c_str(), s.bytes, s.ranks,
+                    s.seconds * 1e3);
     std::printf("  a rank takes %.1f MiB beside what its plan lists\n", profile.process_bytes / 1048576.0);
     std::printf("written to %s\n", path.c_str());
   });

@@ -1,5 +1,5 @@
-// The subcommands. Each add_* registers its options and a callback on the app; the callback runs the command and
-// throws ltrain::Error with the exit code when it fails.
+// The subcommands. Each add_* registers its options and a callback on the app; the callback runs the command
+// and throws ltrain::Error with the exit code when it fails.
 #pragma once
 #include <CLI/CLI.hpp>
 

@@ -22,8 +22,10 @@ void add_eval(CLI::App& app) {
   };
   auto* command = app.add_subcommand("eval", "Loss of a checkpoint on held-out data");
   auto o = std::make_shared<Options>();
-  command->add_option("checkpoint", o->where, "A checkpoint, a folder of them, or a run's output_dir")->required();
-  command->add_option("--data", o->data, "PREFIX of PREFIX.bin and PREFIX.idx; default: data.eval of the recipe");
+  command->add_option("checkpoint", o->where, "A checkpoint, a folder of them, or a run's output_dir")
+      ->required();
+  command->add_option("--data", o->data,
+                      "PREFIX of PREFIX.bin and PREFIX.idx; default: data.eval of the recipe");
   command->add_option("--samples", o->samples, "Sequences, at most; 0: all")->check(CLI::NonNegativeNumber);
   command->add_option("--micro-batch", o->micro_batch, "Sequences at once")->check(CLI::Range(1, 4096));
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
@@ -37,7 +39,8 @@ void add_eval(CLI::App& app) {
     if (!o->data.empty()) l.sources.push_back({o->data, 1});
     if (o->data.empty())
       for (const DataSource& s : recipe.data.eval) l.sources.push_back({s.path, s.weight});
-    if (l.sources.empty()) fail(ExitCode::usage, "the recipe of {} names no data.eval; give --data PREFIX", session.path());
+    if (l.sources.empty())
+      fail(ExitCode::usage, "the recipe of {} names no data.eval; give --data PREFIX", session.path());
     for (const data::SourceSpec& s : l.sources)
       data::check_source(data::inspect_source(s.path), recipe.model.vocab_size, recipe.data.seq_length);
     l.seq_length = recipe.data.seq_length;
@@ -55,11 +58,18 @@ void add_eval(CLI::App& app) {
       return &batch;
     });
     if (o->json) {
-      std::printf("%s\n", nlohmann::ordered_json{{"schema", "ltrain.eval.v1"}, {"checkpoint", session.path()}, {"step", session.step()},
-                                                 {"samples", loader.eval_samples()}, {"loss", loss}, {"perplexity", std::exp(loss)}}.dump().c_str());
+      std::printf("%s\n", nlohmann::ordered_json{{"schema", "ltrain.eval.v1"},
+                                                 {"checkpoint", session.path()},
+                                                 {"step", session.step()},
+                                                 {"samples", loader.eval_samples()},
+                                                 {"loss", loss},
+                                                 {"perplexity", std::exp(loss)}}
+                              .dump()
+                              .c_str());
     } else {
-      std::printf("%s, step %lld: loss %.4f, perplexity %.2f over %lld sequences of %lld tokens\n", session.path().c_str(),
-                  static_cast<long long>(session.step()), loss, std::exp(loss), static_cast<long long>(loader.eval_samples()),
+      std::printf("%s, step %lld: loss %.4f, perplexity %.2f over %lld sequences of %lld tokens\n",
+                  session.path().c_str(), static_cast<long long>(session.step()), loss, std::exp(loss),
+                  static_cast<long long>(loader.eval_samples()),
                   static_cast<long long>(recipe.data.seq_length));
     }
   });

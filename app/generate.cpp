@@ -21,12 +21,17 @@ void add_generate(CLI::App& app) {
   };
   auto* command = app.add_subcommand("generate", "Sample text from a checkpoint");
   auto o = std::make_shared<Options>();
-  command->add_option("checkpoint", o->where, "A checkpoint, a folder of them, or a run's output_dir")->required();
+  command->add_option("checkpoint", o->where, "A checkpoint, a folder of them, or a run's output_dir")
+      ->required();
   command->add_option("-p,--prompt", o->prompt, "Text to go on from; default: the start of a document");
-  command->add_option("-n,--tokens", o->sampling.tokens, "Tokens to generate, at most")->check(CLI::Range(1, 1 << 20));
-  command->add_option("--temperature", o->sampling.temperature, "0: always the likeliest")->check(CLI::Range(0.0, 100.0));
-  command->add_option("--top-k", o->sampling.top_k, "Keep the k likeliest; 0: all")->check(CLI::Range(0, 1 << 24));
-  command->add_option("--top-p", o->sampling.top_p, "Keep the likeliest that reach p")->check(CLI::Range(0.0, 1.0));
+  command->add_option("-n,--tokens", o->sampling.tokens, "Tokens to generate, at most")
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--temperature", o->sampling.temperature, "0: always the likeliest")
+      ->check(CLI::Range(0.0, 100.0));
+  command->add_option("--top-k", o->sampling.top_k, "Keep the k likeliest; 0: all")
+      ->check(CLI::Range(0, 1 << 24));
+  command->add_option("--top-p", o->sampling.top_p, "Keep the likeliest that reach p")
+      ->check(CLI::Range(0.0, 1.0));
   command->add_option("--seed", o->sampling.seed, "The same seed gives the same text");
   command->add_option("--ranks", o->ranks, "Rank file of a gpt2 tokenizer, when not where the recipe says");
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
@@ -56,8 +61,12 @@ void add_generate(CLI::App& app) {
     });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (o->json) {
-      const nlohmann::ordered_json j{{"schema", "ltrain.generate.v1"}, {"checkpoint", session.path()}, {"step", session.step()},
-                                     {"prompt", o->prompt}, {"tokens", made}, {"text", tokenizer.decode(made)}};
+      const nlohmann::ordered_json j{{"schema", "ltrain.generate.v1"},
+                                     {"checkpoint", session.path()},
+                                     {"step", session.step()},
+                                     {"prompt", o->prompt},
+                                     {"tokens", made},
+                                     {"text", tokenizer.decode(made)}};
       std::printf("%s\n", j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     } else {
       std::printf("\n");

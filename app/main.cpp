@@ -10,9 +10,9 @@
 
 namespace {
 
-/// libgomp's threads spin for milliseconds at the end of every parallel region, which costs 50 times the work when
-/// another process has the core. A short spin keeps the speed on a quiet machine. libgomp reads the variable when it is
-/// loaded, so the program starts itself again with it, once.
+/// libgomp's threads spin for milliseconds at the end of every parallel region, which costs 50 times the work
+/// when another process has the core. A short spin keeps the speed on a quiet machine. libgomp reads the
+/// variable when it is loaded, so the program starts itself again with it, once.
 void limit_spinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
   ::setenv("GOMP_SPINCOUNT", "10000", 1);
@@ -24,8 +24,9 @@ void limit_spinning(char** argv) {
 int main(int argc, char** argv) {
   using namespace ltrain;
   limit_spinning(argv);
-  CLI::App app{"ltrain trains large language models.\n"
-               "Example: ltrain run recipes/quickstart.yaml train.train_steps=100"};
+  CLI::App app{
+      "ltrain trains large language models.\n"
+      "Example: ltrain run recipes/quickstart.yaml train.train_steps=100"};
   app.name("ltrain");
   app.set_version_flag("--version", std::string("ltrain 0.1.0"));
   app.require_subcommand(1);

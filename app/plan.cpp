@@ -15,12 +15,15 @@ void add_plan(CLI::App& app) {
     int world = 0;
     bool json = false;
   };
-  auto* command = app.add_subcommand("plan", "What a recipe needs: memory, communication, time. Starts nothing, reads no data");
+  auto* command = app.add_subcommand(
+      "plan", "What a recipe needs: memory, communication, time. Starts nothing, reads no data");
   auto o = std::make_shared<Options>();
   command->add_option("recipe", o->recipe, "YAML recipe")->required();
   command->add_option("overrides", o->overrides, "key=value");
-  command->add_option("--world", o->world, "Number of ranks, when parallel.data is -1")->check(CLI::Range(1, 1 << 20));
-  command->add_option("--profile", o->profile, "Machine profile of `ltrain bench`; default: this machine's, else a guess");
+  command->add_option("--world", o->world, "Number of ranks, when parallel.data is -1")
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--profile", o->profile,
+                      "Machine profile of `ltrain bench`; default: this machine's, else a guess");
   command->add_option("--trace", o->trace, "Write rank 0's step as a Chrome trace");
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value

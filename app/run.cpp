@@ -36,8 +36,8 @@ void run_rank(const RunOptions& o) {
   if (code != ExitCode::done) throw CLI::RuntimeError(static_cast<int>(code));
 }
 
-/// Ranks that this launcher starts: what the environment says, else the recipe's, else its share of the product of
-/// the axes, else one.
+/// Ranks that this launcher starts: what the environment says, else the recipe's, else its share of the
+/// product of the axes, else one.
 int ranks_to_start(const Recipe& r, const LaunchEnvironment& e) {
   if (e.kind == LaunchEnvironment::Kind::node && e.ranks_per_node > 0) return e.ranks_per_node;
   if (r.launch.ranks_per_node > 0) return static_cast<int>(r.launch.ranks_per_node);
@@ -45,8 +45,10 @@ int ranks_to_start(const Recipe& r, const LaunchEnvironment& e) {
   if (r.parallel.data <= 0) return static_cast<int>(others);
   const int64_t all = r.parallel.data * others;
   if (all % e.nodes != 0)
-    fail(ExitCode::usage, "{} ranks of the recipe do not divide over {} nodes ({}); set launch.ranks_per_node or parallel.data: {}", all,
-         e.nodes, e.source, std::max<int64_t>(1, r.parallel.data / e.nodes) * e.nodes);
+    fail(ExitCode::usage,
+         "{} ranks of the recipe do not divide over {} nodes ({}); set launch.ranks_per_node or "
+         "parallel.data: {}",
+         all, e.nodes, e.source, std::max<int64_t>(1, r.parallel.data / e.nodes) * e.nodes);
   return static_cast<int>(all / e.nodes);
 }
 
@@ -81,14 +83,18 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
 }  // namespace
 
 void add_run(CLI::App& app) {
-  auto* command = app.add_subcommand("run", "Train by a recipe: starts one process per rank, or joins those of Slurm, torchrun, MPI");
+  auto* command = app.add_subcommand(
+      "run", "Train by a recipe: starts one process per rank, or joins those of Slurm, torchrun, MPI");
   auto o = std::make_shared<RunOptions>();
   command->add_option("recipe", o->recipe, "YAML recipe")->required();
-  command->add_option("overrides", o->overrides, "key=value, e.g. train.train_steps=100; ~key goes back to the default");
+  command->add_option("overrides", o->overrides,
+                      "key=value, e.g. train.train_steps=100; ~key goes back to the default");
   command->add_flag("--force", o->force, "Start although the plan exceeds this host's memory");
   command->add_flag("--dry-run", o->dry_run, "Check everything, print the plan, start nothing");
   command->allow_extras();  // --section.key=value
-  command->footer("Example: ltrain run recipes/quickstart.yaml train.train_steps=100\n`ltrain recipe keys` lists every key.");
+  command->footer(
+      "Example: ltrain run recipes/quickstart.yaml train.train_steps=100\n`ltrain recipe keys` lists every "
+      "key.");
   command->callback([o, command] {
     take_extras(*command, o->overrides);
     const LaunchEnvironment e = detect_environment(process_variables());

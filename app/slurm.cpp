@@ -54,8 +54,9 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
   if (o.threads_per_rank == 0) {
     o.threads_per_rank = plan.threads_per_rank;
     if (own_threads == 0)
-      o.notes.push_back(fmt::format("Threads a rank: the cores of the machine that made this, over {} rank{} a node.",
-                                    o.ranks_per_node, o.ranks_per_node == 1 ? "" : "s"));
+      o.notes.push_back(
+          fmt::format("Threads a rank: the cores of the machine that made this, over {} rank{} a node.",
+                      o.ranks_per_node, o.ranks_per_node == 1 ? "" : "s"));
   }
   if (o.mem.empty()) {
     int64_t largest = 0;
@@ -63,15 +64,16 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
     const double mib = static_cast<double>(largest) / 1048576.0;
     const int64_t node = static_cast<int64_t>(std::ceil(mib * o.ranks_per_node * 1.1));
     o.mem = fmt::format("{}M", node);
-    o.notes.push_back(fmt::format("Memory: {} rank{} a node of {:.1f} MiB, planned, and a tenth more.", o.ranks_per_node,
-                                  o.ranks_per_node == 1 ? "" : "s", mib));
+    o.notes.push_back(fmt::format("Memory: {} rank{} a node of {:.1f} MiB, planned, and a tenth more.",
+                                  o.ranks_per_node, o.ranks_per_node == 1 ? "" : "s", mib));
   }
   if (o.time.empty()) {
     o.time = slurm_time(std::max(600.0, plan.total_seconds() * 1.25));
-    o.notes.push_back(fmt::format("Time: {} planned for {} steps, by {}; and a quarter more, at least 10 min.",
-                                  format_duration(plan.total_seconds()), plan.train_steps,
-                                  plan.profile_measured ? "the profile of the machine that made this"
-                                                        : "a guess (`ltrain bench` measures)"));
+    o.notes.push_back(
+        fmt::format("Time: {} planned for {} steps, by {}; and a quarter more, at least 10 min.",
+                    format_duration(plan.total_seconds()), plan.train_steps,
+                    plan.profile_measured ? "the profile of the machine that made this"
+                                          : "a guess (`ltrain bench` measures)"));
   }
 }
 
@@ -98,14 +100,16 @@ void place_ranks(SlurmOptions& o, int64_t world, int preferred) {
   }
   if (nodes_given) {
     if (world % o.nodes != 0)
-      fail(ExitCode::usage, "--nodes={}: must divide the {} ranks that the axes of {} make; the nearest that does is {}",
+      fail(ExitCode::usage,
+           "--nodes={}: must divide the {} ranks that the axes of {} make; the nearest that does is {}",
            o.nodes, world, o.recipe, nearest_divisor(world, o.nodes));
     return set(o.nodes, world / o.nodes);
   }
   if (ranks_given) {
     if (world % o.ranks_per_node != 0)
       fail(ExitCode::usage,
-           "--ranks-per-node={}: must divide the {} ranks that the axes of {} make; the nearest that does is {}",
+           "--ranks-per-node={}: must divide the {} ranks that the axes of {} make; the nearest that does is "
+           "{}",
            o.ranks_per_node, world, o.recipe, nearest_divisor(world, o.ranks_per_node));
     return set(world / o.ranks_per_node, o.ranks_per_node);
   }
@@ -151,8 +155,8 @@ std::string slurm_script(const SlurmOptions& o) {
          o.signal_lead_seconds, o.time, minutes * 60);
   std::string t = "#!/bin/bash\n";
   auto sbatch = [&](const std::string& line) { t += "#SBATCH " + line + "\n"; };
-  t += fmt::format("# Made by `ltrain slurm {}`: {} ranks on {} node{}.\n", o.recipe, o.nodes * o.ranks_per_node, o.nodes,
-                   o.nodes == 1 ? "" : "s");
+  t += fmt::format("# Made by `ltrain slurm {}`: {} ranks on {} node{}.\n", o.recipe,
+                   o.nodes * o.ranks_per_node, o.nodes, o.nodes == 1 ? "" : "s");
   for (const std::string& note : o.notes) t += "# " + note + "\n";
   sbatch("--job-name=" + o.job_name);
   sbatch(fmt::format("--nodes={}", o.nodes));
@@ -222,14 +226,23 @@ void add_slurm(CLI::App& app) {
   command->add_option("overrides", o->overrides, "key=value, as for ltrain run");
   command->add_option("--nodes", o->nodes, "Nodes; default: 1, or as many as the recipe's axes need")
       ->check(CLI::Range(1, 100000));
-  command->add_option("--ranks-per-node", o->ranks_per_node, "Ranks (tasks) a node; default: as the recipe says, else 1")
+  command
+      ->add_option("--ranks-per-node", o->ranks_per_node,
+                   "Ranks (tasks) a node; default: as the recipe says, else 1")
       ->check(CLI::Range(1, 1024));
-  command->add_option("--threads-per-rank", o->threads_per_rank, "CPU cores a rank; default: as the recipe says, else this machine's")
+  command
+      ->add_option("--threads-per-rank", o->threads_per_rank,
+                   "CPU cores a rank; default: as the recipe says, else this machine's")
       ->check(CLI::Range(1, 1024));
-  command->add_option("--gpus-per-node", o->gpus_per_node, "GPUs a node; 0: none")->check(CLI::Range(0, 64))->capture_default_str();
-  command->add_option("--time", o->time, "Time limit, in Slurm's form; default: the plan's time and a quarter, at least 10 min");
+  command->add_option("--gpus-per-node", o->gpus_per_node, "GPUs a node; 0: none")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  command->add_option("--time", o->time,
+                      "Time limit, in Slurm's form; default: the plan's time and a quarter, at least 10 min");
   command->add_option("--mem", o->mem, "Memory of a node, in Slurm's form; default: the plan's and a tenth");
-  command->add_option("--signal-lead", o->signal_lead_seconds, "Seconds before the limit at which ranks save and stop")
+  command
+      ->add_option("--signal-lead", o->signal_lead_seconds,
+                   "Seconds before the limit at which ranks save and stop")
       ->check(CLI::Range(10, 65535))
       ->capture_default_str();
   command
@@ -246,9 +259,11 @@ void add_slurm(CLI::App& app) {
   command->callback([o, output, command] {
     take_extras(*command, o->overrides);
     const Recipe given = load_recipe(o->recipe, o->overrides);
-    place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0, static_cast<int>(given.launch.ranks_per_node));
+    place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0,
+                static_cast<int>(given.launch.ranks_per_node));
     take_from_plan(*o, resolve(given, o->nodes * o->ranks_per_node));
-    // Each rank sees its own cores only: without this it would share them out among the ranks of the node again.
+    // Each rank sees its own cores only: without this it would share them out among the ranks of the node
+    // again.
     if (given.launch.threads_per_rank != o->threads_per_rank)
       o->overrides.push_back(fmt::format("launch.threads_per_rank={}", o->threads_per_rank));
     if (o->job_name.empty()) {

@@ -17,9 +17,9 @@ struct SlurmOptions {
   std::vector<std::string> notes;  ///< comment lines: where the figures above come from
 };
 
-/// Ranks are placed on nodes: `world` of the recipe, 0 when the options say how many. What is 0 in the options was not
-/// given; `preferred` ranks a node are taken when nothing says otherwise and they divide. Throws Error (usage) with the
-/// nearest that would work.
+/// Ranks are placed on nodes: `world` of the recipe, 0 when the options say how many. What is 0 in the
+/// options was not given; `preferred` ranks a node are taken when nothing says otherwise and they divide.
+/// Throws Error (usage) with the nearest that would work.
 void place_ranks(SlurmOptions& options, int64_t world, int preferred);
 
 std::string slurm_script(const SlurmOptions& options);

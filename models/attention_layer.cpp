@@ -4,8 +4,8 @@
 
 namespace ltrain {
 
-void AttentionLayer::declare(ParameterStore& store, const ModelConfig& c, const std::string& prefix, std::string place,
-                             double out_std) {
+void AttentionLayer::declare(ParameterStore& store, const ModelConfig& c, const std::string& prefix,
+                             std::string place, double out_std) {
   heads_ = c.num_attention_heads;
   kv_heads_ = c.num_key_value_heads;
   head_dim_ = c.head_dim;
@@ -17,8 +17,8 @@ void AttentionLayer::declare(ParameterStore& store, const ModelConfig& c, const 
     out_.declare(store, {prefix + ".c_proj"}, {c.hidden_size}, q, true, out_std);
   } else {
     rope_ = true;
-    qkv_.declare(store, {prefix + ".q_proj", prefix + ".k_proj", prefix + ".v_proj"}, {q, kv, kv}, c.hidden_size, false,
-                 c.initializer_range);
+    qkv_.declare(store, {prefix + ".q_proj", prefix + ".k_proj", prefix + ".v_proj"}, {q, kv, kv},
+                 c.hidden_size, false, c.initializer_range);
     out_.declare(store, {prefix + ".o_proj"}, {c.hidden_size}, q, false, out_std);
   }
 }
@@ -27,7 +27,8 @@ AttentionShape AttentionLayer::shape(const MicroBatch& mb) const {
   return {mb.batch, mb.seq, heads_, kv_heads_, head_dim_};
 }
 
-void AttentionLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Tensor rope_table, Saved& saved) const {
+void AttentionLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Tensor rope_table,
+                             Saved& saved) const {
   saved.qkv = step.activation("qkv", {mb.rows(), qkv_.out_features()});
   qkv_.forward(step, saved.qkv, x);
   if (rope_) rope(step.compute, saved.qkv, rope_table, mb.seq, heads_ + kv_heads_, head_dim_, false);
@@ -40,8 +41,8 @@ void AttentionLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor 
     for (Tensor* t : {&saved.qkv, &saved.out, &saved.lse}) step.release(*t);
 }
 
-void AttentionLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x, Tensor rope_table,
-                              Saved& saved) const {
+void AttentionLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x,
+                              Tensor rope_table, Saved& saved) const {
   Tensor dout = step.temporary("d attention", saved.out.shape);
   out_.backward(step, dout, dy, saved.out);
   Tensor dqkv = step.temporary("d qkv", saved.qkv.shape);

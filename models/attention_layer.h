@@ -17,7 +17,8 @@ class AttentionLayer {
   /// y: (T, H) = attention of x. Fills saved when training.
   void forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Tensor rope_table, Saved& saved) const;
   /// dx: (T, H) = gradient of x. Releases saved. `x` is the input of forward.
-  void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x, Tensor rope_table, Saved& saved) const;
+  void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x, Tensor rope_table,
+                Saved& saved) const;
 
  private:
   AttentionShape shape(const MicroBatch& mb) const;

@@ -19,7 +19,8 @@ std::vector<float> rope_angles(const ModelConfig& c, int64_t seq) {
       if (wavelength > low) {
         f /= r.factor;
       } else if (wavelength >= high) {
-        const double smooth = (old / wavelength - r.low_freq_factor) / (r.high_freq_factor - r.low_freq_factor);
+        const double smooth =
+            (old / wavelength - r.low_freq_factor) / (r.high_freq_factor - r.low_freq_factor);
         f = (1 - smooth) * f / r.factor + smooth * f;
       }
     }
@@ -38,18 +39,25 @@ Decoder::Decoder(const ModelConfig& config, ParameterStore& store, bool decay_em
     : config_(config), blocks_(config.num_hidden_layers) {
   const ModelConfig& c = config_;
   const bool gpt2 = c.architecture == "gpt2";
-  tokens_ = store.add({{gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight", {c.vocab_size, c.hidden_size},
-                        Init::normal, c.initializer_range, decay_embeddings}});
+  tokens_ = store.add({{gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight",
+                        {c.vocab_size, c.hidden_size},
+                        Init::normal,
+                        c.initializer_range,
+                        decay_embeddings}});
   if (gpt2)
-    positions_ = store.add({{"transformer.wpe.weight", {c.max_position_embeddings, c.hidden_size}, Init::normal,
-                             c.initializer_range, decay_embeddings}});
+    positions_ = store.add({{"transformer.wpe.weight",
+                             {c.max_position_embeddings, c.hidden_size},
+                             Init::normal,
+                             c.initializer_range,
+                             decay_embeddings}});
   for (int64_t i = 0; i < c.num_hidden_layers; ++i) blocks_[i].declare(store, c, i);
   head_.declare(store, c, tokens_);
 }
 
 void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq) {
   if (config_.architecture == "gpt2") return;
-  rope_table_ = memory.allocate(MemoryKind::temporaries, "rope angles", DType::f32, {seq, config_.head_dim / 2, 2});
+  rope_table_ =
+      memory.allocate(MemoryKind::temporaries, "rope angles", DType::f32, {seq, config_.head_dim / 2, 2});
   if (compute.meta()) return;
   compute.launch([table = rope_table_, angles = rope_angles(config_, seq)] {
     std::memcpy(table.data, angles.data(), angles.size() * sizeof(float));
@@ -61,12 +69,14 @@ void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
   r.x = step.activation("embedding", {mb.rows(), config_.hidden_size});
   embedding_forward(step.compute, r.x, mb.tokens, step.params.value(tokens_),
                     positions_ >= 0 ? step.params.value(positions_) : Tensor(), mb.seq);
-  if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on()) dropout(step.compute, r.x, r.x, d);
+  if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
+    dropout(step.compute, r.x, r.x, d);
 }
 
 void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const {
   step.enter("embedding");
-  if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on()) dropout(step.compute, dx, dx, d);
+  if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
+    dropout(step.compute, dx, dx, d);
   // A tied head has written the gradient of the table before.
   embedding_backward(step.compute, step.params.grad(tokens_), dx, mb.tokens,
                      step.params.accumulating() || config_.tie_word_embeddings);

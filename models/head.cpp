@@ -9,16 +9,20 @@ namespace ltrain {
 
 void Head::declare(ParameterStore& store, const ModelConfig& c, int embedding) {
   const bool gpt2 = c.architecture == "gpt2";
-  norm_.declare(store, gpt2 ? "transformer.ln_f" : "model.norm", gpt2 ? NormKind::layer : NormKind::rms, c.hidden_size,
-                c.norm_eps);
+  norm_.declare(store, gpt2 ? "transformer.ln_f" : "model.norm", gpt2 ? NormKind::layer : NormKind::rms,
+                c.hidden_size, c.norm_eps);
   vocab_ = c.vocab_size;
   tied_ = c.tie_word_embeddings;
-  weight_ = tied_ ? embedding
-                  : store.add({{"lm_head.weight", {c.vocab_size, c.hidden_size}, Init::normal, c.initializer_range, true}});
+  weight_ =
+      tied_
+          ? embedding
+          : store.add(
+                {{"lm_head.weight", {c.vocab_size, c.hidden_size}, Init::normal, c.initializer_range, true}});
 }
 
 int64_t Head::chunk_rows(int64_t rows, int64_t vocab) {
-  // About 64 MiB of fp32 logits: large enough that the weight gradient's own traffic is small beside the product.
+  // About 64 MiB of fp32 logits: large enough that the weight gradient's own traffic is small beside the
+  // product.
   const int64_t fit = std::max<int64_t>(64, (int64_t{16} << 20) / vocab / 64 * 64);
   const int64_t chunks = (rows + fit - 1) / fit;
   return (rows + chunks - 1) / chunks;
@@ -31,7 +35,8 @@ Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r) const {
   const int64_t rows = mb.rows(), chunk = chunk_rows(rows, vocab_), hidden = saved.y.cols();
   const DType logit_type = step.stat_type();
   const Tensor weight = step.params.value(weight_);
-  Tensor logits = step.memory.allocate(MemoryKind::temporaries, "logits of a chunk", logit_type, {chunk, vocab_});
+  Tensor logits =
+      step.memory.allocate(MemoryKind::temporaries, "logits of a chunk", logit_type, {chunk, vocab_});
   Tensor dlogits, dy;
   if (step.training) {
     dlogits = logits;

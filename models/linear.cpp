@@ -5,8 +5,8 @@
 
 namespace ltrain {
 
-void Linear::declare(ParameterStore& store, const std::vector<std::string>& names, const std::vector<int64_t>& rows,
-                     int64_t in, bool bias, double std) {
+void Linear::declare(ParameterStore& store, const std::vector<std::string>& names,
+                     const std::vector<int64_t>& rows, int64_t in, bool bias, double std) {
   std::vector<ParameterSpec> weights, biases;
   out_ = 0;
   for (size_t i = 0; i < names.size(); ++i) {

@@ -4,7 +4,8 @@
 
 namespace ltrain {
 
-void MlpLayer::declare(ParameterStore& store, const ModelConfig& c, const std::string& prefix, double out_std) {
+void MlpLayer::declare(ParameterStore& store, const ModelConfig& c, const std::string& prefix,
+                       double out_std) {
   intermediate_ = c.intermediate_size;
   gated_ = c.architecture != "gpt2";
   const int64_t f = c.intermediate_size, h = c.hidden_size;

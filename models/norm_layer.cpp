@@ -2,7 +2,8 @@
 
 namespace ltrain {
 
-void NormLayer::declare(ParameterStore& store, const std::string& name, NormKind kind, int64_t cols, double eps) {
+void NormLayer::declare(ParameterStore& store, const std::string& name, NormKind kind, int64_t cols,
+                        double eps) {
   kind_ = kind;
   eps_ = eps;
   weight_ = store.add({{name + ".weight", {cols}, Init::ones, 0, false}});

@@ -5,8 +5,8 @@
 
 namespace ltrain {
 
-/// The residual stream between sublayers: x, and what is still to be added to it (with dropout). `delta` is undefined
-/// right after the embedding.
+/// The residual stream between sublayers: x, and what is still to be added to it (with dropout). `delta` is
+/// undefined right after the embedding.
 struct Residual {
   Tensor x, delta;
   Dropout dropout;
@@ -18,8 +18,8 @@ class NormLayer {
     Tensor x, y, mean, rstd;  ///< x: what the norm was taken of; y: its result
   };
   void declare(ParameterStore& store, const std::string& name, NormKind kind, int64_t cols, double eps);
-  /// Adds r.delta to r.x, norms the sum. Afterwards saved.x is the sum, r = {sum, undefined}. Releases r.delta, and
-  /// the old r.x too when not training.
+  /// Adds r.delta to r.x, norms the sum. Afterwards saved.x is the sum, r = {sum, undefined}. Releases
+  /// r.delta, and the old r.x too when not training.
   void forward(Step& step, Residual& r, Saved& saved) const;
   /// dx += the norm's gradient (or = with `first`). Releases saved.x and statistics, not y.
   void backward(Step& step, Tensor dx, Tensor dy, Saved& saved, bool first = false) const;

@@ -11,11 +11,11 @@ namespace ltrain {
 
 struct MicroBatch {
   int64_t batch = 1, seq = 1;
-  Tensor tokens;        ///< (B * seq) i32
-  Tensor targets;       ///< (B * seq) i32, negative = not counted
-  Tensor sample_index;  ///< (B) i64, global
+  Tensor tokens;          ///< (B * seq) i32
+  Tensor targets;         ///< (B * seq) i32, negative = not counted
+  Tensor sample_index;    ///< (B) i64, global
   double grad_scale = 1;  ///< 1 / counted tokens of the whole global batch
-  Tensor loss;          ///< (1) f64: the sum of token losses is added
+  Tensor loss;            ///< (1) f64: the sum of token losses is added
   int64_t rows() const { return batch * seq; }
 };
 
@@ -25,14 +25,15 @@ struct Step {
   ParameterStore& params;
   DType dtype = DType::f32;  ///< of activations
   uint64_t seed = 0;
-  bool training = true;      ///< dropout on, activations saved
+  bool training = true;  ///< dropout on, activations saved
 
   DType stat_type() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }
   Tensor activation(std::string_view name, Shape shape) {
     return memory.allocate(training ? MemoryKind::activations : MemoryKind::temporaries, name, dtype, shape);
   }
   Tensor statistic(std::string_view name, Shape shape) {
-    return memory.allocate(training ? MemoryKind::activations : MemoryKind::temporaries, name, stat_type(), shape);
+    return memory.allocate(training ? MemoryKind::activations : MemoryKind::temporaries, name, stat_type(),
+                           shape);
   }
   Tensor temporary(std::string_view name, Shape shape) {
     return memory.allocate(MemoryKind::temporaries, name, dtype, shape);

@@ -30,10 +30,11 @@ class RecordingGroup final : public Communicator {
     const int axis_size = s.meta()->axis_size(axis());
     if (size() != axis_size)  // a collective over a part of the axis is not one over the axis
       fail(ExitCode::internal,
-           "placement error: {} in {}, axis {}: group \"{}\" has {} ranks but the axis has {}\n  mend: use the mesh's "
+           "placement error: {} in {}, axis {}: group \"{}\" has {} ranks but the axis has {}\n  mend: use "
+           "the mesh's "
            "group of the axis",
-           cost.name, s.meta()->layer().empty() ? "the step" : s.meta()->layer(), axis_name(axis()), name(), size(),
-           axis_size);
+           cost.name, s.meta()->layer().empty() ? "the step" : s.meta()->layer(), axis_name(axis()), name(),
+           size(), axis_size);
     if (size() == 1) return;
     const std::string op = cost.name.empty() ? "collective" : std::string(cost.name);
     switch (call.info.op) {

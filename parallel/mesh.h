@@ -7,8 +7,8 @@
 
 namespace ltrain {
 
-/// Degrees of the axes, data outermost and tensor innermost, so that tensor groups are neighbours. Expert folds over
-/// the others and has degree 1 until mixtures of experts use it.
+/// Degrees of the axes, data outermost and tensor innermost, so that tensor groups are neighbours. Expert
+/// folds over the others and has degree 1 until mixtures of experts use it.
 struct Mesh {
   std::array<int, kAxisCount> degree{1, 1, 1, 1, 1};
   int rank = 0;

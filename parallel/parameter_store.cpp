@@ -52,10 +52,15 @@ int ParameterStore::find(std::string_view name) const {
 }
 
 int64_t ParameterStore::own_begin(const Bucket& b) const { return data_->rank() * b.piece; }
-int64_t ParameterStore::stored_begin(const Bucket& b) const { return layout_.zero_stage >= 1 ? own_begin(b) : 0; }
-int64_t ParameterStore::stored_count(const Bucket& b) const { return layout_.zero_stage >= 1 ? b.piece : b.padded; }
+int64_t ParameterStore::stored_begin(const Bucket& b) const {
+  return layout_.zero_stage >= 1 ? own_begin(b) : 0;
+}
+int64_t ParameterStore::stored_count(const Bucket& b) const {
+  return layout_.zero_stage >= 1 ? b.piece : b.padded;
+}
 
-void ParameterStore::allocate(Stream& compute, Stream& comm, Memory& memory, Communicator& data, const Layout& layout) {
+void ParameterStore::allocate(Stream& compute, Stream& comm, Memory& memory, Communicator& data,
+                              const Layout& layout) {
   compute_ = &compute;
   comm_ = &comm;
   memory_ = &memory;
@@ -82,7 +87,8 @@ void ParameterStore::allocate(Stream& compute, Stream& comm, Memory& memory, Com
     if (!layout.for_training) continue;
     b.grad = memory.allocate(MemoryKind::gradients, name("gradients"), p.grad, {b.padded});
     const int64_t stored = stored_count(b);
-    if (p.has_master()) b.master = memory.allocate(MemoryKind::optimizer, name("master weights"), p.master, {stored});
+    if (p.has_master())
+      b.master = memory.allocate(MemoryKind::optimizer, name("master weights"), p.master, {stored});
     b.exp_avg = memory.allocate(MemoryKind::optimizer, name("exp_avg"), p.master, {stored});
     b.exp_avg_sq = memory.allocate(MemoryKind::optimizer, name("exp_avg_sq"), p.master, {stored});
     if (compute.meta() && layout.zero_stage >= 1)
@@ -255,7 +261,8 @@ void ParameterStore::publish_loaded() {
   if (layout_.precision.has_master())
     for (const OwnedPiece& piece : stored_pieces()) {
       const Parameter& p = parameters_[piece.id];
-      cast(*compute_, buckets_[p.bucket].value.flat(p.offset + piece.begin, {piece.end - piece.begin}), piece.master);
+      cast(*compute_, buckets_[p.bucket].value.flat(p.offset + piece.begin, {piece.end - piece.begin}),
+           piece.master);
     }
   if (layout_.zero_stage >= 1 && data_->size() > 1)
     for (Bucket& b : buckets_) {

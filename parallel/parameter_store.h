@@ -1,10 +1,10 @@
 // The parameters of a rank, in flat buckets, and what data parallelism and ZeRO-1 do with them.
 //
-// Layers declare units: parameters that are contiguous in memory, so that q, k and v are three named tensors and one
-// matrix. Units fill buckets in the reverse of their declaration, the order in which backward finishes them. A bucket
-// of n elements is cut into one piece a data rank. A rank owns its piece: with ZeRO-1 it keeps optimizer state for
-// that piece alone; without, for all of it. Either way the gradient norm is summed over owned pieces and a checkpoint
-// is written from them, so both give the same bits.
+// Layers declare units: parameters that are contiguous in memory, so that q, k and v are three named tensors
+// and one matrix. Units fill buckets in the reverse of their declaration, the order in which backward
+// finishes them. A bucket of n elements is cut into one piece a data rank. A rank owns its piece: with ZeRO-1
+// it keeps optimizer state for that piece alone; without, for all of it. Either way the gradient norm is
+// summed over owned pieces and a checkpoint is written from them, so both give the same bits.
 #pragma once
 #include <memory>
 #include <string>
@@ -44,15 +44,15 @@ struct OwnedPiece {
 
 class ParameterStore {
  public:
-  /// Declares a unit; returns the id of its first parameter, the others follow. All have one number of columns when
-  /// they are to be used as one matrix.
+  /// Declares a unit; returns the id of its first parameter, the others follow. All have one number of
+  /// columns when they are to be used as one matrix.
   int add(std::vector<ParameterSpec> unit);
 
   struct Layout {
     PrecisionPolicy precision;
-    int zero_stage = 0;                      ///< 0 or 1
-    int64_t bucket_elements = 4 << 20;      ///< a bucket is closed when it reaches this
-    bool for_training = true;                ///< false: no gradients, no optimizer state
+    int zero_stage = 0;                 ///< 0 or 1
+    int64_t bucket_elements = 4 << 20;  ///< a bucket is closed when it reaches this
+    bool for_training = true;           ///< false: no gradients, no optimizer state
   };
   /// Carves everything out of `memory`; `data` is the data-parallel group.
   void allocate(Stream& compute, Stream& comm, Memory& memory, Communicator& data, const Layout& layout);
@@ -64,7 +64,7 @@ class ParameterStore {
 
   int count() const { return static_cast<int>(parameters_.size()); }
   const ParameterSpec& spec(int id) const { return parameters_[id].spec; }
-  int64_t elements() const;       ///< of all parameters, without padding
+  int64_t elements() const;               ///< of all parameters, without padding
   int find(std::string_view name) const;  ///< -1 if there is none
 
   /// The parameter, or `n` of one unit as one matrix (sum of rows, columns).
@@ -72,7 +72,8 @@ class ParameterStore {
   Tensor grad(int id, int n = 1) const;
 
   // ---- the step ----
-  /// Called at the start of each micro-step: the first overwrites gradients, the last reduces them as they appear.
+  /// Called at the start of each micro-step: the first overwrites gradients, the last reduces them as they
+  /// appear.
   void begin_micro_step(bool first, bool last);
   bool accumulating() const { return !first_micro_step_; }
   /// A backward has added its last contribution of this micro-step to `n` parameters from `id` on.
@@ -85,7 +86,7 @@ class ParameterStore {
   void update(const AdamwArgs& args);
 
   // ---- state ----
-  std::vector<OwnedPiece> owned_pieces() const;  ///< what this rank writes to a checkpoint
+  std::vector<OwnedPiece> owned_pieces() const;   ///< what this rank writes to a checkpoint
   std::vector<OwnedPiece> stored_pieces() const;  ///< what this rank keeps states of, and must read from one
   /// After stored_pieces were filled: low-precision copies, and the pieces of other ranks.
   void publish_loaded();
@@ -98,7 +99,7 @@ class ParameterStore {
   };
   struct Bucket {
     std::vector<int> ids;
-    int64_t used = 0, padded = 0, piece = 0;  // elements: used, rounded up, of one rank
+    int64_t used = 0, padded = 0, piece = 0;          // elements: used, rounded up, of one rank
     Tensor value, grad, master, exp_avg, exp_avg_sq;  // states: (stored)
     int waiting = 0;  // parameters whose gradient is not complete in this micro-step
     Event reduced;

@@ -90,9 +90,11 @@ void Memory::exhausted(std::string_view name, DType dtype, const Shape& shape, i
   std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string table;
   for (size_t i = 0; i < rows.size() && i < 12; ++i)
-    table += fmt::format("\n  {:>14} bytes  {:<13} {}", rows[i].first, memory_kind_name(rows[i].second->kind), rows[i].second->name);
+    table += fmt::format("\n  {:>14} bytes  {:<13} {}", rows[i].first, memory_kind_name(rows[i].second->kind),
+                         rows[i].second->name);
   fail(ExitCode::internal,
-       "the arena of {} bytes cannot hold '{}' {} {} ({} bytes): the step asks for more than its plan.\nlive now:{}",
+       "the arena of {} bytes cannot hold '{}' {} {} ({} bytes): the step asks for more than its plan.\nlive "
+       "now:{}",
        capacity_, name, dtype_name(dtype), to_string(shape), bytes, table);
 }
 
@@ -115,7 +117,8 @@ CpuArena::CpuArena(int64_t bytes) {
   capacity_ = bytes;
   if (bytes == 0) return;
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) fail(ExitCode::internal, "cannot map {} bytes for the arena: {}", bytes, std::strerror(errno));
+  if (p == MAP_FAILED)
+    fail(ExitCode::internal, "cannot map {} bytes for the arena: {}", bytes, std::strerror(errno));
   madvise(p, bytes, MADV_HUGEPAGE);
   base_ = static_cast<char*>(p);
 }

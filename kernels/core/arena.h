@@ -1,8 +1,8 @@
 // Memory of a rank: one arena, carved by a deterministic allocator.
 //
-// The same allocator runs on `meta` (no memory behind it, unlimited) and on a device (one allocation of exactly the
-// size that the meta pass reached). Both see the same sequence of requests, so they place every tensor at the same
-// offset, and the peak of one is the size of the other.
+// The same allocator runs on `meta` (no memory behind it, unlimited) and on a device (one allocation of
+// exactly the size that the meta pass reached). Both see the same sequence of requests, so they place every
+// tensor at the same offset, and the peak of one is the size of the other.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -23,9 +23,9 @@ std::string_view memory_kind_name(MemoryKind k);
 
 /// What an arena reached, by kind, at the moment of its largest extent.
 struct MemoryUse {
-  int64_t arena_bytes = 0;                            ///< highest end of any tensor: what one allocation must hold
-  int64_t live_bytes = 0;                             ///< sum of live tensors at that moment
-  std::array<int64_t, kMemoryKindCount> by_kind{};    ///< of live_bytes
+  int64_t arena_bytes = 0;  ///< highest end of any tensor: what one allocation must hold
+  int64_t live_bytes = 0;   ///< sum of live tensors at that moment
+  std::array<int64_t, kMemoryKindCount> by_kind{};  ///< of live_bytes
 };
 
 class Memory {
@@ -59,9 +59,9 @@ class Memory {
   [[noreturn]] void exhausted(std::string_view name, DType dtype, const Shape& shape, int64_t bytes) const;
   void note_peak();
 
-  std::map<int64_t, Block> live_;         // by offset
-  std::map<int64_t, int64_t> free_;       // offset -> bytes, below top_, never adjacent
-  int64_t top_ = 0;                       // everything above is free
+  std::map<int64_t, Block> live_;    // by offset
+  std::map<int64_t, int64_t> free_;  // offset -> bytes, below top_, never adjacent
+  int64_t top_ = 0;                  // everything above is free
   int64_t live_bytes_ = 0;
   std::array<int64_t, kMemoryKindCount> kind_bytes_{};
   MemoryUse peak_;

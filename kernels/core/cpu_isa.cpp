@@ -19,7 +19,8 @@ static CpuIsa detect() {
     const std::string_view name = asked;
     if (name == "avx2") return CpuIsa::avx2;
     if (name == "avx512" && avx512) return CpuIsa::avx512;
-    fail(ExitCode::usage, "LTRAIN_ISA={}: must be avx2{}", name, avx512 ? " or avx512" : "; this CPU has no AVX-512");
+    fail(ExitCode::usage, "LTRAIN_ISA={}: must be avx2{}", name,
+         avx512 ? " or avx512" : "; this CPU has no AVX-512");
   }
   return avx512 ? CpuIsa::avx512 : CpuIsa::avx2;
 }

@@ -1,7 +1,8 @@
 // Which instruction set the CPU kernels use.
 //
-// Every kernels/**/X_cpu.cpp is compiled once per instruction set (CMakeLists.txt), each time in the namespace
-// LT_ISA. Headers declare its functions with LT_CPU_KERNEL; callers pick one at run time with LT_CPU:
+// Every kernels/**/X_cpu.cpp is compiled once per instruction set (CMakeLists.txt), each time in the
+// namespace LT_ISA. Headers declare its functions with LT_CPU_KERNEL; callers pick one at run time with
+// LT_CPU:
 //
 //   LT_CPU_KERNEL(void add_cpu(float* y, const float* x, int64_t n);)    // add.h
 //   LT_CPU(add_cpu)(y, x, n);                                            // add.cpp
@@ -29,8 +30,8 @@ enum class CpuIsa { generic };
 #define LT_CPU(f) (::ltrain::generic::f)
 #endif
 
-/// The widest set that this CPU has; LTRAIN_ISA=avx2 asks for the narrower one. Fails with ExitCode::usage on an
-/// x86-64 CPU without AVX2.
+/// The widest set that this CPU has; LTRAIN_ISA=avx2 asks for the narrower one. Fails with ExitCode::usage on
+/// an x86-64 CPU without AVX2.
 CpuIsa cpu_isa();
 const char* cpu_isa_name();
 

@@ -13,25 +13,43 @@ enum class DType : uint8_t { f32, f64, bf16, f16, i32, i64, u8, u16, u32 };
 
 constexpr int64_t dtype_size(DType t) {
   switch (t) {
-    case DType::f64: case DType::i64: return 8;
-    case DType::f32: case DType::i32: case DType::u32: return 4;
-    case DType::bf16: case DType::f16: case DType::u16: return 2;
-    case DType::u8: return 1;
+    case DType::f64:
+    case DType::i64:
+      return 8;
+    case DType::f32:
+    case DType::i32:
+    case DType::u32:
+      return 4;
+    case DType::bf16:
+    case DType::f16:
+    case DType::u16:
+      return 2;
+    case DType::u8:
+      return 1;
   }
   return 0;
 }
 
 constexpr std::string_view dtype_name(DType t) {
   switch (t) {
-    case DType::f32: return "f32";
-    case DType::f64: return "f64";
-    case DType::bf16: return "bf16";
-    case DType::f16: return "f16";
-    case DType::i32: return "i32";
-    case DType::i64: return "i64";
-    case DType::u8: return "u8";
-    case DType::u16: return "u16";
-    case DType::u32: return "u32";
+    case DType::f32:
+      return "f32";
+    case DType::f64:
+      return "f64";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "f16";
+    case DType::i32:
+      return "i32";
+    case DType::i64:
+      return "i64";
+    case DType::u8:
+      return "u8";
+    case DType::u16:
+      return "u16";
+    case DType::u32:
+      return "u32";
   }
   return "?";
 }
@@ -67,29 +85,65 @@ inline void put(bf16* x, int64_t i, float v) {
   x[i].bits = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
-template <class T> struct dtype_of;
-template <> struct dtype_of<float> { static constexpr DType value = DType::f32; };
-template <> struct dtype_of<double> { static constexpr DType value = DType::f64; };
-template <> struct dtype_of<bf16> { static constexpr DType value = DType::bf16; };
-template <> struct dtype_of<int32_t> { static constexpr DType value = DType::i32; };
-template <> struct dtype_of<int64_t> { static constexpr DType value = DType::i64; };
-template <> struct dtype_of<uint8_t> { static constexpr DType value = DType::u8; };
-template <> struct dtype_of<uint16_t> { static constexpr DType value = DType::u16; };
-template <> struct dtype_of<uint32_t> { static constexpr DType value = DType::u32; };
+template <class T>
+struct dtype_of;
+template <>
+struct dtype_of<float> {
+  static constexpr DType value = DType::f32;
+};
+template <>
+struct dtype_of<double> {
+  static constexpr DType value = DType::f64;
+};
+template <>
+struct dtype_of<bf16> {
+  static constexpr DType value = DType::bf16;
+};
+template <>
+struct dtype_of<int32_t> {
+  static constexpr DType value = DType::i32;
+};
+template <>
+struct dtype_of<int64_t> {
+  static constexpr DType value = DType::i64;
+};
+template <>
+struct dtype_of<uint8_t> {
+  static constexpr DType value = DType::u8;
+};
+template <>
+struct dtype_of<uint16_t> {
+  static constexpr DType value = DType::u16;
+};
+template <>
+struct dtype_of<uint32_t> {
+  static constexpr DType value = DType::u32;
+};
 
 /// Arithmetic type of an element type: double computes in double, everything else in float.
-template <class T> struct compute_of { using type = float; };
-template <> struct compute_of<double> { using type = double; };
-template <class T> using compute_t = typename compute_of<T>::type;
+template <class T>
+struct compute_of {
+  using type = float;
+};
+template <>
+struct compute_of<double> {
+  using type = double;
+};
+template <class T>
+using compute_t = typename compute_of<T>::type;
 
 /// Calls f.template operator()<T>() with the C++ type of a floating dtype (f32, f64, bf16).
 template <class F>
 decltype(auto) dispatch_float(DType t, F&& f) {
   switch (t) {
-    case DType::f32: return f.template operator()<float>();
-    case DType::f64: return f.template operator()<double>();
-    case DType::bf16: return f.template operator()<bf16>();
-    default: fail(ExitCode::internal, "no kernel for dtype {}", dtype_name(t));
+    case DType::f32:
+      return f.template operator()<float>();
+    case DType::f64:
+      return f.template operator()<double>();
+    case DType::bf16:
+      return f.template operator()<bf16>();
+    default:
+      fail(ExitCode::internal, "no kernel for dtype {}", dtype_name(t));
   }
 }
 

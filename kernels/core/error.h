@@ -39,8 +39,8 @@ template <class... Args>
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& text);
 
 /// A condition that only a defect of ltrain can break; never for user input.
-#define LT_CHECK(condition, ...)                                                              \
-  do {                                                                                        \
+#define LT_CHECK(condition, ...)                                                                        \
+  do {                                                                                                  \
     if (!(condition)) ::ltrain::check_failed(__FILE__, __LINE__, #condition, fmt::format(__VA_ARGS__)); \
   } while (0)
 

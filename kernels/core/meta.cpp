@@ -16,11 +16,13 @@ TensorRecord* MetaTrace::new_record(std::string name) {
 
 void MetaTrace::add(Stream& stream, const OpCost& op) {
   const double seconds = cost_ ? cost_->seconds(op) : 0;
-  entries_.push_back({std::string(op.name), layer_, stream.name(), std::string(op.collective), std::string(op.axis),
-                      stream.clock, seconds, op.flops, op.bytes, op.wire_bytes, op.cls});
+  entries_.push_back({std::string(op.name), layer_, stream.name(), std::string(op.collective),
+                      std::string(op.axis), stream.clock, seconds, op.flops, op.bytes, op.wire_bytes,
+                      op.cls});
   flops_ += op.flops;
   stream.clock += seconds;
-  if (op.cls == OpClass::collective && cost_ && compute_ && compute_ != &stream) compute_->clock += cost_->stolen_seconds(op);
+  if (op.cls == OpClass::collective && cost_ && compute_ && compute_ != &stream)
+    compute_->clock += cost_->stolen_seconds(op);
 }
 
 void MetaTrace::clear_entries() {

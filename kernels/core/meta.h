@@ -1,8 +1,9 @@
 // The meta device: what a step would do, recorded instead of done.
 //
-// Every op and collective that runs on a meta stream reports here: its cost (which a CostModel turns into seconds on
-// the stream's timeline) and the placements of what it reads and writes, which are checked by the rules of
-// `kernels/core/placement_rules.h`. Allocations are recorded by MetaAllocator (kernels/core/arena.h).
+// Every op and collective that runs on a meta stream reports here: its cost (which a CostModel turns into
+// seconds on the stream's timeline) and the placements of what it reads and writes, which are checked by the
+// rules of `kernels/core/placement_rules.h`. Allocations are recorded by MetaAllocator
+// (kernels/core/arena.h).
 #pragma once
 #include <algorithm>
 #include <array>
@@ -21,8 +22,8 @@ namespace ltrain {
 struct TensorRecord {
   std::string name;
   Placements place;
-  bool zero = false;          ///< all zeros: takes the placement of the first thing added to it
-  std::string made_partial;   ///< "op in layer" that last made it P, for messages
+  bool zero = false;         ///< all zeros: takes the placement of the first thing added to it
+  std::string made_partial;  ///< "op in layer" that last made it P, for messages
   std::string last_writer;
 };
 
@@ -37,12 +38,12 @@ struct OpCost {
   OpClass cls = OpClass::elementwise;
   DType dtype = DType::f32;
   double flops = 0;
-  double bytes = 0;                 ///< read and written, each once
-  int64_t m = 0, n = 0, k = 0;      ///< matmul only: rows, columns, contraction
-  std::string_view collective;      ///< "all_reduce", ...; collectives only
-  std::string_view axis;            ///< mesh axis of the group
+  double bytes = 0;             ///< read and written, each once
+  int64_t m = 0, n = 0, k = 0;  ///< matmul only: rows, columns, contraction
+  std::string_view collective;  ///< "all_reduce", ...; collectives only
+  std::string_view axis;        ///< mesh axis of the group
   int group_size = 1;
-  double wire_bytes = 0;            ///< sent by this rank
+  double wire_bytes = 0;  ///< sent by this rank
 };
 
 class CostModel {

@@ -1,5 +1,5 @@
-// A register-blocked matrix product for tiles that live in cache: what attention and the fp64 matmul are made of.
-// Only for *_cpu.cpp files: it is compiled for the instruction set of its includer.
+// A register-blocked matrix product for tiles that live in cache: what attention and the fp64 matmul are made
+// of. Only for *_cpu.cpp files: it is compiled for the instruction set of its includer.
 //
 //   C[m, n] (+)= sum_k A[m, k] * B[k, n]
 //
@@ -30,14 +30,15 @@ struct Vec {
 
 /// One tile of R rows by V whole vectors.
 template <class T, int R, int V>
-inline void gemm_tile(int64_t k_count, const T* a, int64_t a_row, int64_t a_col, const T* b, int64_t ldb, T* c,
-                      int64_t ldc, bool accumulate) {
+inline void gemm_tile(int64_t k_count, const T* a, int64_t a_row, int64_t a_col, const T* b, int64_t ldb,
+                      T* c, int64_t ldc, bool accumulate) {
   using vec = typename Vec<T>::type;
   using loose = typename Vec<T>::loose;
   constexpr int W = Vec<T>::width;
   vec acc[R][V];
   for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; ++v) acc[r][v] = accumulate ? vec(*reinterpret_cast<const loose*>(c + r * ldc + v * W)) : vec{};
+    for (int v = 0; v < V; ++v)
+      acc[r][v] = accumulate ? vec(*reinterpret_cast<const loose*>(c + r * ldc + v * W)) : vec{};
   for (int64_t k = 0; k < k_count; ++k) {
     vec bv[V];
     for (int v = 0; v < V; ++v) bv[v] = *reinterpret_cast<const loose*>(b + k * ldb + v * W);
@@ -52,8 +53,8 @@ inline void gemm_tile(int64_t k_count, const T* a, int64_t a_row, int64_t a_col,
 
 /// R rows by n < V*W columns: the ragged edge.
 template <class T, int R>
-inline void gemm_edge(int64_t k_count, int64_t n, const T* a, int64_t a_row, int64_t a_col, const T* b, int64_t ldb,
-                      T* c, int64_t ldc, bool accumulate) {
+inline void gemm_edge(int64_t k_count, int64_t n, const T* a, int64_t a_row, int64_t a_col, const T* b,
+                      int64_t ldb, T* c, int64_t ldc, bool accumulate) {
   for (int r = 0; r < R; ++r)
     for (int64_t j = 0; j < n; ++j) {
       T sum = accumulate ? c[r * ldc + j] : T(0);
@@ -63,8 +64,8 @@ inline void gemm_edge(int64_t k_count, int64_t n, const T* a, int64_t a_row, int
 }
 
 template <class T, int R>
-inline void gemm_rows(int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b, int64_t ldb, T* c,
-                      int64_t ldc, bool accumulate) {
+inline void gemm_rows(int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b, int64_t ldb,
+                      T* c, int64_t ldc, bool accumulate) {
   constexpr int W = Vec<T>::width;
   int64_t j = 0;
   for (; j + kTileVectors * W <= n; j += kTileVectors * W)
@@ -74,8 +75,8 @@ inline void gemm_rows(int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a
 }
 
 template <class T>
-void micro_gemm(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b, int64_t ldb,
-                T* c, int64_t ldc, bool accumulate) {
+void micro_gemm(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b,
+                int64_t ldb, T* c, int64_t ldc, bool accumulate) {
   int64_t i = 0;
   for (; i + kTileRows <= m; i += kTileRows)
     gemm_rows<T, kTileRows>(n, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);

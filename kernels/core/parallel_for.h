@@ -1,4 +1,5 @@
-// Threads inside a CPU kernel: OpenMP, because oneDNN brings that pool and two pools would fight for the cores.
+// Threads inside a CPU kernel: OpenMP, because oneDNN brings that pool and two pools would fight for the
+// cores.
 #pragma once
 #include <omp.h>
 

@@ -16,8 +16,8 @@ constexpr std::string_view axis_name(Axis a) {
   return names[static_cast<int>(a)];
 }
 
-/// On one axis: every rank holds the same values (R), consecutive slices of dim `dim` (S), different values with
-/// no global dim behind them (V), or summands of which the sum is the value (P).
+/// On one axis: every rank holds the same values (R), consecutive slices of dim `dim` (S), different values
+/// with no global dim behind them (V), or summands of which the sum is the value (P).
 struct Placement {
   enum Kind : uint8_t { replicated, sharded, varying, partial };
   Kind kind = replicated;

@@ -4,10 +4,12 @@ namespace ltrain {
 namespace {
 
 std::string where(Stream& s, std::string_view op) {
-  return fmt::format("placement error: {} in {}", op, s.meta()->layer().empty() ? "the step" : s.meta()->layer());
+  return fmt::format("placement error: {} in {}", op,
+                     s.meta()->layer().empty() ? "the step" : s.meta()->layer());
 }
 
-[[noreturn]] void refuse(Stream& s, std::string_view op, Axis a, const std::string& what, const std::string& mend) {
+[[noreturn]] void refuse(Stream& s, std::string_view op, Axis a, const std::string& what,
+                         const std::string& mend) {
   fail(ExitCode::internal, "{}, axis {}: {}\n  mend: {}", where(s, op), axis_name(a), what, mend);
 }
 
@@ -25,8 +27,7 @@ std::string current(Stream& s, std::string_view op) {
 void store(Stream& s, std::string_view op, Axis a, const Tensor& out, Placement p, bool accumulate) {
   TensorRecord& r = *out.record;
   if (accumulate && !r.zero && !(r.place[a] == p))
-    refuse(s, op, a,
-           fmt::format("adds {} to {}", to_string(p), describe(out, r.place[a])),
+    refuse(s, op, a, fmt::format("adds {} to {}", to_string(p), describe(out, r.place[a])),
            "reduce the partial one first, or accumulate before the reduction");
   r.place[a] = p;
   if (p.kind == Placement::partial) r.made_partial = current(s, op);
@@ -49,15 +50,19 @@ Placement join(Stream& s, std::string_view op, Rule rule, Axis a, TensorList ins
              fmt::format("all-reduce or reduce-scatter '{}' over {} before", t.record->name, axis_name(a)));
     if (p.kind == Placement::replicated) {
       if (result.kind == Placement::partial)
-        refuse(s, op, a, describe(*from, result) + fmt::format(" but '{}' is R: the sum counts it once a rank", t.record->name),
+        refuse(s, op, a,
+               describe(*from, result) +
+                   fmt::format(" but '{}' is R: the sum counts it once a rank", t.record->name),
                fmt::format("reduce '{}' over {} first", from->record->name, axis_name(a)));
       if (!from) from = &t;
       continue;
     }
     if (result.kind == Placement::replicated) {
       if (p.kind == Placement::partial && from)
-        refuse(s, op, a, describe(t, p) + fmt::format(" but '{}' is R: the sum counts it once a rank", from->record->name),
-               fmt::format("reduce '{}' over {} first", t.record->name, axis_name(a)));
+        refuse(
+            s, op, a,
+            describe(t, p) + fmt::format(" but '{}' is R: the sum counts it once a rank", from->record->name),
+            fmt::format("reduce '{}' over {} first", t.record->name, axis_name(a)));
       result = p;
       from = &t;
     } else if (!(result == p)) {
@@ -97,9 +102,11 @@ void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool 
              "shard both along the contraction, or one of them along an outer dim and replicate the other");
     };
     if (is(pa, Placement::partial) || is(pb, Placement::partial)) {
-      const bool other_replicated = is(pa, Placement::partial) ? is(pb, Placement::replicated) : is(pa, Placement::replicated);
+      const bool other_replicated =
+          is(pa, Placement::partial) ? is(pb, Placement::replicated) : is(pa, Placement::replicated);
       if (!other_replicated)
-        refuse(s, "matmul", axis, describe(a, pa) + " and " + describe(b, pb) + ": a product of P is linear only with R",
+        refuse(s, "matmul", axis,
+               describe(a, pa) + " and " + describe(b, pb) + ": a product of P is linear only with R",
                "reduce the partial one first");
       p = Placement::P();
     } else if (is(pa, Placement::varying) || is(pb, Placement::varying)) {
@@ -128,14 +135,16 @@ void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool 
   finish(s, "matmul", out);
 }
 
-void place_collective(Stream& s, std::string_view op, Axis axis, Tensor out, Tensor in, Placement from, Placement to) {
+void place_collective(Stream& s, std::string_view op, Axis axis, Tensor out, Tensor in, Placement from,
+                      Placement to) {
   const Placement have = in.record->place[axis];
   if (!(have == from)) {
     const bool twice = have.kind == Placement::replicated && from.kind == Placement::partial;
     refuse(s, op, axis,
            fmt::format("takes {} but {}{}", to_string(from), describe(in, have),
                        twice ? fmt::format(": it was reduced before, by {}", in.record->last_writer) : ""),
-           twice ? "remove one of the two reductions" : "check the group of this collective and of the one before");
+           twice ? "remove one of the two reductions"
+                 : "check the group of this collective and of the one before");
   }
   const Placements others = in.record->place;
   out.record->place = others;
@@ -151,7 +160,9 @@ void place_update(Stream& s, std::string_view op, Tensor parameter, Tensor gradi
              fmt::format("parameter '{}' is stored as {} but its gradient {}", parameter.record->name,
                          to_string(shard[a]), describe(gradient, g)),
              g.kind == Placement::partial
-                 ? fmt::format("{} the gradient over {}", shard[a].kind == Placement::sharded ? "reduce-scatter" : "all-reduce", axis_name(a))
+                 ? fmt::format("{} the gradient over {}",
+                               shard[a].kind == Placement::sharded ? "reduce-scatter" : "all-reduce",
+                               axis_name(a))
                  : "cut the gradient as the parameter is cut");
   });
   parameter.record->place = shard;

@@ -16,22 +16,25 @@ enum class Rule : uint8_t {
   sum_rows,     ///< sums over dim 0: V or S(0) gives P
 };
 
-/// Checks `ins` by the rule and gives the result to `outs`. With `accumulate` the outs are added to, so each must be
-/// zero or already hold that placement. Throws Error(ExitCode::internal) that reads like a compiler's message.
-void place(Stream& s, std::string_view op, Rule rule, TensorList outs, TensorList ins, bool accumulate = false);
+/// Checks `ins` by the rule and gives the result to `outs`. With `accumulate` the outs are added to, so each
+/// must be zero or already hold that placement. Throws Error(ExitCode::internal) that reads like a compiler's
+/// message.
+void place(Stream& s, std::string_view op, Rule rule, TensorList outs, TensorList ins,
+           bool accumulate = false);
 
-/// out = a * b for matrices after transposition; `rows` says that a and b are contracted over token rows (dim 0 of
-/// both), which makes V into P.
+/// out = a * b for matrices after transposition; `rows` says that a and b are contracted over token rows (dim
+/// 0 of both), which makes V into P.
 void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool trans_b, bool accumulate);
 
 /// A collective on `axis`: from one placement to another.
-void place_collective(Stream& s, std::string_view op, Axis axis, Tensor out, Tensor in, Placement from, Placement to);
+void place_collective(Stream& s, std::string_view op, Axis axis, Tensor out, Tensor in, Placement from,
+                      Placement to);
 
 /// At the update: a gradient must lie exactly as the shard of its parameter does.
 void place_update(Stream& s, std::string_view op, Tensor parameter, Tensor gradient, Placements shard);
 
-/// `t` leaves the step: the host reads it, or the next step begins with it. It must lie as `want` on every axis, so
-/// that a collective that nothing in the step waits for cannot be forgotten either.
+/// `t` leaves the step: the host reads it, or the next step begins with it. It must lie as `want` on every
+/// axis, so that a collective that nothing in the step waits for cannot be forgotten either.
 void place_require(Stream& s, std::string_view op, Tensor t, Placement want);
 
 /// Marks as all zeros.

@@ -25,7 +25,8 @@ inline Philox4 philox(uint64_t seed, uint64_t stream, uint64_t index) {
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53u} * c0, p1 = uint64_t{0xCD9E8D57u} * c2;
-    const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0, n2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0,
+                   n2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
     c1 = static_cast<uint32_t>(p1);
     c3 = static_cast<uint32_t>(p0);
     c0 = n0;
@@ -39,8 +40,8 @@ inline Philox4 philox(uint64_t seed, uint64_t stream, uint64_t index) {
 /// Uniform in [0, 1) with 24 bits.
 inline float to_uniform(uint32_t v) { return static_cast<float>(v >> 8) * (1.0f / 16777216.0f); }
 
-/// Is element `index` of dropout stream `stream` kept, when each is dropped with probability threshold / 2^32?
-/// Elements 4i..4i+3 come from one Philox call.
+/// Is element `index` of dropout stream `stream` kept, when each is dropped with probability threshold /
+/// 2^32? Elements 4i..4i+3 come from one Philox call.
 inline bool dropout_keep(uint64_t seed, uint64_t stream, uint64_t index, uint32_t threshold) {
   return philox(seed, stream, index >> 2).v[index & 3] >= threshold;
 }

@@ -48,7 +48,8 @@ class InlineStream final : public Stream {
 
 class WorkerStream final : public Stream {
  public:
-  explicit WorkerStream(std::string name) : Stream(DeviceKind::cpu, std::move(name)), thread_([this] { loop(); }) {}
+  explicit WorkerStream(std::string name)
+      : Stream(DeviceKind::cpu, std::move(name)), thread_([this] { loop(); }) {}
 
   ~WorkerStream() override {
     {
@@ -154,8 +155,12 @@ class MetaStream final : public Stream {
 
 }  // namespace
 
-std::unique_ptr<Stream> make_inline_stream(std::string name) { return std::make_unique<InlineStream>(std::move(name)); }
-std::unique_ptr<Stream> make_worker_stream(std::string name) { return std::make_unique<WorkerStream>(std::move(name)); }
+std::unique_ptr<Stream> make_inline_stream(std::string name) {
+  return std::make_unique<InlineStream>(std::move(name));
+}
+std::unique_ptr<Stream> make_worker_stream(std::string name) {
+  return std::make_unique<WorkerStream>(std::move(name));
+}
 std::unique_ptr<Stream> make_meta_stream(std::string name, MetaTrace& trace) {
   return std::make_unique<MetaStream>(std::move(name), trace);
 }

@@ -1,8 +1,8 @@
 // Streams and events: in-order queues of work on one device. Each rank has three: compute, comm and copy.
 //
-// On the CPU `compute` is inline (work runs on the calling thread, spread over threads inside the kernels) and
-// `comm` and `copy` are first-in-first-out workers, so overlap has the code and the races that it has on a GPU.
-// On `meta` a stream is a timeline: work advances its clock by what the cost model says.
+// On the CPU `compute` is inline (work runs on the calling thread, spread over threads inside the kernels)
+// and `comm` and `copy` are first-in-first-out workers, so overlap has the code and the races that it has on
+// a GPU. On `meta` a stream is a timeline: work advances its clock by what the cost model says.
 #pragma once
 #include <functional>
 #include <memory>
@@ -37,7 +37,8 @@ class Stream {
   const std::string& name() const { return name_; }
   MetaTrace* meta() const { return meta_; }  ///< null unless device() is meta
 
-  /// Runs `work` after everything enqueued before. What it throws is rethrown by the next wait or synchronize.
+  /// Runs `work` after everything enqueued before. What it throws is rethrown by the next wait or
+  /// synchronize.
   virtual void launch(std::function<void()> work) = 0;
   /// An event that happens when all work enqueued so far is done.
   virtual Event record() = 0;

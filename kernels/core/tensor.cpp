@@ -12,10 +12,14 @@ std::string to_string(const Shape& shape) {
 
 std::string to_string(Placement p) {
   switch (p.kind) {
-    case Placement::replicated: return "R";
-    case Placement::sharded: return fmt::format("S({})", p.dim);
-    case Placement::varying: return "V";
-    case Placement::partial: return "P";
+    case Placement::replicated:
+      return "R";
+    case Placement::sharded:
+      return fmt::format("S({})", p.dim);
+    case Placement::varying:
+      return "V";
+    case Placement::partial:
+      return "P";
   }
   return "?";
 }

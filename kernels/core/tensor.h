@@ -48,12 +48,16 @@ struct Tensor {
 
   int64_t elements() const { return shape.elements(); }
   int64_t bytes() const { return elements() * dtype_size(dtype); }
-  int64_t rows() const { return shape.rank == 0 ? 1 : elements() / shape[-1]; }  ///< product of all dims but the last
+  int64_t rows() const {
+    return shape.rank == 0 ? 1 : elements() / shape[-1];
+  }  ///< product of all dims but the last
   int64_t cols() const { return shape[-1]; }
   bool defined() const { return data != nullptr || record != nullptr; }
 
-  template <class T> T* ptr() const {
-    LT_CHECK(dtype_of<T>::value == dtype, "tensor of {} read as {}", dtype_name(dtype), dtype_name(dtype_of<T>::value));
+  template <class T>
+  T* ptr() const {
+    LT_CHECK(dtype_of<T>::value == dtype, "tensor of {} read as {}", dtype_name(dtype),
+             dtype_name(dtype_of<T>::value));
     return static_cast<T*>(data);
   }
   /// The same elements under another shape of equally many.
@@ -65,7 +69,8 @@ struct Tensor {
   }
   /// `count` consecutive elements from flat element `begin`, as shape `s`.
   Tensor flat(int64_t begin, Shape s) const {
-    LT_CHECK(begin >= 0 && begin + s.elements() <= elements(), "flat slice {}+{} of {}", begin, s.elements(), to_string(shape));
+    LT_CHECK(begin >= 0 && begin + s.elements() <= elements(), "flat slice {}+{} of {}", begin, s.elements(),
+             to_string(shape));
     Tensor t = *this;
     t.shape = s;
     if (data) t.data = static_cast<char*>(data) + begin * dtype_size(dtype);

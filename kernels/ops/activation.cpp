@@ -19,7 +19,8 @@ void swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
   LT_CHECK(dgate_up.shape == gate_up.shape && gate_up.cols() == 2 * dy.cols(), "swiglu backward {} into {}",
            to_string(dy.shape), to_string(dgate_up.shape));
   if (s.meta()) {
-    s.meta()->add(s, op_cost("swiglu_backward", OpClass::elementwise, 12.0 * dy.elements(), {dgate_up}, {dy, gate_up}));
+    s.meta()->add(
+        s, op_cost("swiglu_backward", OpClass::elementwise, 12.0 * dy.elements(), {dgate_up}, {dy, gate_up}));
     place(s, "swiglu_backward", Rule::elementwise, {dgate_up}, {dy, gate_up});
     return;
   }
@@ -39,7 +40,8 @@ void gelu_forward(Stream& s, Tensor y, Tensor x) {
 }
 
 void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x) {
-  LT_CHECK(x.shape == dy.shape && dx.shape == x.shape, "gelu backward {} into {}", to_string(dy.shape), to_string(dx.shape));
+  LT_CHECK(x.shape == dy.shape && dx.shape == x.shape, "gelu backward {} into {}", to_string(dy.shape),
+           to_string(dx.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("gelu_backward", OpClass::elementwise, 16.0 * x.elements(), {dx}, {dy, x}));
     place(s, "gelu_backward", Rule::elementwise, {dx}, {dy, x});

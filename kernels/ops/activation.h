@@ -16,8 +16,8 @@ void gelu_forward(Stream& s, Tensor y, Tensor x);
 void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x);
 
 LT_CPU_KERNEL(void swiglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int64_t cols);
-              void swiglu_backward_cpu(DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
-                                       int64_t cols);
+              void swiglu_backward_cpu(DType t, void* dgate_up, const void* dy, const void* gate_up,
+                                       int64_t rows, int64_t cols);
               void gelu_forward_cpu(DType t, void* y, const void* x, int64_t n);
               void gelu_backward_cpu(DType t, void* dx, const void* dy, const void* x, int64_t n);)
 

@@ -34,7 +34,8 @@ void swiglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int
   });
 }
 
-void swiglu_backward_cpu(DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows, int64_t cols) {
+void swiglu_backward_cpu(DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
+                         int64_t cols) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
     parallel_for(rows, 4, [&](int64_t begin, int64_t end) {

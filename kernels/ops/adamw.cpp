@@ -8,10 +8,12 @@ void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor g
            const AdamwArgs& args) {
   const int64_t n = master.elements();
   LT_CHECK(exp_avg.elements() == n && exp_avg_sq.elements() == n && grad.elements() == n &&
-               grad.dtype == master.dtype && (!low.defined() || (low.elements() == n && low.dtype == DType::bf16)),
+               grad.dtype == master.dtype &&
+               (!low.defined() || (low.elements() == n && low.dtype == DType::bf16)),
            "adamw of {} elements with {} gradients", n, grad.elements());
   if (s.meta()) {
-    OpCost cost = op_cost("adamw", OpClass::optimizer, 14.0 * n, {master, exp_avg, exp_avg_sq}, {master, exp_avg, exp_avg_sq, grad});
+    OpCost cost = op_cost("adamw", OpClass::optimizer, 14.0 * n, {master, exp_avg, exp_avg_sq},
+                          {master, exp_avg, exp_avg_sq, grad});
     if (low.defined()) cost.bytes += static_cast<double>(low.bytes());
     s.meta()->add(s, cost);
     place_update(s, "adamw", master, grad, exp_avg.record->place);

@@ -1,4 +1,5 @@
-// AdamW (arXiv:1711.05101), fused: gradient scaling, moments, decay, update, and the low-precision copy in one pass.
+// AdamW (arXiv:1711.05101), fused: gradient scaling, moments, decay, update, and the low-precision copy in
+// one pass.
 #pragma once
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/stream.h"
@@ -11,13 +12,13 @@ struct AdamwArgs {
   int64_t step = 1;       ///< from 1, for the bias corrections
 };
 
-/// master -= lr * (weight_decay * master + mhat / (sqrt(vhat) + eps)) over n elements, PyTorch's order of operations.
-/// master, exp_avg, exp_avg_sq, grad: (n) f32 (all f64 for f64). low: (n) bf16 copy of master, or undefined.
-/// `decay` false leaves the weight decay out (norms, biases).
+/// master -= lr * (weight_decay * master + mhat / (sqrt(vhat) + eps)) over n elements, PyTorch's order of
+/// operations. master, exp_avg, exp_avg_sq, grad: (n) f32 (all f64 for f64). low: (n) bf16 copy of master, or
+/// undefined. `decay` false leaves the weight decay out (norms, biases).
 void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low, bool decay,
            const AdamwArgs& args);
 
-LT_CPU_KERNEL(void adamw_cpu(DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad, void* low,
-                             int64_t n, bool decay, AdamwArgs args);)
+LT_CPU_KERNEL(void adamw_cpu(DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad,
+                             void* low, int64_t n, bool decay, AdamwArgs args);)
 
 }  // namespace ltrain

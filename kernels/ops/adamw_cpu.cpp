@@ -8,8 +8,8 @@ namespace ltrain::LT_ISA {
 namespace {
 
 template <class A>
-void update(A* __restrict w, A* __restrict m, A* __restrict v, const A* __restrict g, bf16* __restrict low, int64_t n,
-            bool decay, const AdamwArgs& args) {
+void update(A* __restrict w, A* __restrict m, A* __restrict v, const A* __restrict g, bf16* __restrict low,
+            int64_t n, bool decay, const AdamwArgs& args) {
   const A beta1 = A(args.beta1), beta2 = A(args.beta2), eps = A(args.eps), scale = A(args.grad_scale);
   const A keep = decay ? A(1.0 - args.lr * args.weight_decay) : A(1);
   const A step = A(args.lr / (1.0 - std::pow(args.beta1, static_cast<double>(args.step))));

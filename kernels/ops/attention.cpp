@@ -9,8 +9,8 @@ void check(const AttentionShape& a, const Tensor& qkv, const Tensor& out, const 
   LT_CHECK(a.heads % a.kv_heads == 0 && qkv.rows() == a.batch * a.seq && qkv.cols() == a.qkv_width() &&
                out.rows() == qkv.rows() && out.cols() == a.heads * a.head_dim &&
                lse.elements() == a.batch * a.heads * a.seq,
-           "attention of {} ({} heads, {} key-value heads of {}) into {}", to_string(qkv.shape), a.heads, a.kv_heads,
-           a.head_dim, to_string(out.shape));
+           "attention of {} ({} heads, {} key-value heads of {}) into {}", to_string(qkv.shape), a.heads,
+           a.kv_heads, a.head_dim, to_string(out.shape));
 }
 
 /// Multiply-adds of one causal product over all heads, as operations: half of the square.
@@ -20,10 +20,12 @@ double product_flops(const AttentionShape& a) {
 
 }  // namespace
 
-void attention_forward(Stream& s, Tensor out, Tensor lse, Tensor qkv, const AttentionShape& shape, const Dropout& drop) {
+void attention_forward(Stream& s, Tensor out, Tensor lse, Tensor qkv, const AttentionShape& shape,
+                       const Dropout& drop) {
   check(shape, qkv, out, lse);
   if (s.meta()) {
-    OpCost cost = op_cost("attention_forward", OpClass::attention, 2 * product_flops(shape), {out, lse}, {qkv});
+    OpCost cost =
+        op_cost("attention_forward", OpClass::attention, 2 * product_flops(shape), {out, lse}, {qkv});
     cost.n = shape.seq, cost.k = shape.head_dim, cost.m = shape.batch * shape.heads;
     s.meta()->add(s, cost);
     place(s, "attention_forward", Rule::elementwise, {out, lse}, {qkv});
@@ -37,10 +39,11 @@ void attention_forward(Stream& s, Tensor out, Tensor lse, Tensor qkv, const Atte
 void attention_backward(Stream& s, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
                         const AttentionShape& shape, const Dropout& drop) {
   check(shape, qkv, out, lse);
-  LT_CHECK(dqkv.shape == qkv.shape && dout.shape == out.shape, "attention backward {} into {}", to_string(dout.shape),
-           to_string(dqkv.shape));
+  LT_CHECK(dqkv.shape == qkv.shape && dout.shape == out.shape, "attention backward {} into {}",
+           to_string(dout.shape), to_string(dqkv.shape));
   if (s.meta()) {
-    OpCost cost = op_cost("attention_backward", OpClass::attention, 5 * product_flops(shape), {dqkv}, {dout, qkv, out, lse});
+    OpCost cost = op_cost("attention_backward", OpClass::attention, 5 * product_flops(shape), {dqkv},
+                          {dout, qkv, out, lse});
     cost.n = shape.seq, cost.k = shape.head_dim, cost.m = shape.batch * shape.heads;
     s.meta()->add(s, cost);
     place(s, "attention_backward", Rule::elementwise, {dqkv}, {dout, qkv, out, lse});

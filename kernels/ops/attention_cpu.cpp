@@ -1,4 +1,5 @@
-// One task is one (sample, key-value head): its keys and values are packed once and used by all heads of the group.
+// One task is one (sample, key-value head): its keys and values are packed once and used by all heads of the
+// group.
 #include <cmath>
 #include <limits>
 
@@ -27,8 +28,8 @@ void load_transposed(A* to, const T* from, int64_t rows, int64_t cols, int64_t s
 
 /// factor[j] = 0 or 1/(1-p) for keys k0 + j of one query.
 template <class A>
-void dropout_keys(A* factor, const DropoutArgs& d, const AttentionShape& a, int64_t sample, int64_t head, int64_t query,
-                  int64_t k0, int64_t keys) {
+void dropout_keys(A* factor, const DropoutArgs& d, const AttentionShape& a, int64_t sample, int64_t head,
+                  int64_t query, int64_t k0, int64_t keys) {
   const uint64_t calls = static_cast<uint64_t>((a.seq + 3) / 4);
   const uint64_t row = (static_cast<uint64_t>(sample) * a.heads + head) * a.seq + query;
   for (int64_t j = 0; j < keys; j += 4) {  // k0 is a multiple of four
@@ -46,7 +47,10 @@ struct Head {
   const T *q, *k, *v;  // row 0 of this sample
 
   Head(const AttentionShape& shape, const T* qkv, int64_t task)
-      : a(shape), sample(task / shape.kv_heads), kv_head(task % shape.kv_heads), width(shape.qkv_width()),
+      : a(shape),
+        sample(task / shape.kv_heads),
+        kv_head(task % shape.kv_heads),
+        width(shape.qkv_width()),
         group(shape.heads / shape.kv_heads) {
     const T* row = qkv + sample * a.seq * width;
     q = row;
@@ -67,7 +71,8 @@ void forward(T* out, compute_t<T>* lse, const T* qkv, const AttentionShape& a, c
     A* tile = scratch<A>(6, 2 * kBlock * D + 2 * kBlock * kBlock);
     A *qb = tile, *ob = tile + kBlock * D, *scores = ob + kBlock * D, *factor = scores + kBlock * kBlock;
     for (int64_t j = 0; j < blocks; ++j)
-      load_transposed(keys + j * kBlock * D, hd.k + j * kBlock * hd.width, std::min(kBlock, S - j * kBlock), D, hd.width);
+      load_transposed(keys + j * kBlock * D, hd.k + j * kBlock * hd.width, std::min(kBlock, S - j * kBlock),
+                      D, hd.width);
     load_rows(values, hd.v, S, D, hd.width, A(1));
     for (int64_t g = 0; g < hd.group; ++g) {
       const int64_t head = hd.kv_head * hd.group + g;
@@ -117,8 +122,8 @@ void forward(T* out, compute_t<T>* lse, const T* qkv, const AttentionShape& a, c
 }
 
 template <class T>
-void backward(T* dqkv, const T* dout, const T* qkv, const T* out, const compute_t<T>* lse, const AttentionShape& a,
-              const DropoutArgs& drop) {
+void backward(T* dqkv, const T* dout, const T* qkv, const T* out, const compute_t<T>* lse,
+              const AttentionShape& a, const DropoutArgs& drop) {
   using A = compute_t<T>;
   const int64_t D = a.head_dim, S = a.seq, blocks = (S + kBlock - 1) / kBlock, padded = blocks * kBlock;
   const A scale = A(1) / std::sqrt(A(D));
@@ -126,7 +131,8 @@ void backward(T* dqkv, const T* dout, const T* qkv, const T* out, const compute_
     const Head<T> hd(a, qkv, task);
     A* dk = scratch<A>(4, padded * D);
     A* dv = scratch<A>(5, padded * D);
-    A* tile = scratch<A>(6, 2 * kBlock * D + 2 * kBlock * kBlock);  // keys and values of one block, transposed; P; dS
+    A* tile = scratch<A>(
+        6, 2 * kBlock * D + 2 * kBlock * kBlock);  // keys and values of one block, transposed; P; dS
     A *kt = tile, *vt = tile + kBlock * D, *p = vt + kBlock * D, *ds = p + kBlock * kBlock;
     A* q = scratch<A>(7, padded * D);
     A* go = scratch<A>(8, padded * D);
@@ -201,14 +207,16 @@ void backward(T* dqkv, const T* dout, const T* qkv, const T* out, const compute_
 
 }  // namespace
 
-void attention_forward_cpu(DType t, void* out, void* lse, const void* qkv, AttentionShape shape, DropoutArgs drop) {
+void attention_forward_cpu(DType t, void* out, void* lse, const void* qkv, AttentionShape shape,
+                           DropoutArgs drop) {
   dispatch_float(t, [&]<class T>() {
-    forward<T>(static_cast<T*>(out), static_cast<compute_t<T>*>(lse), static_cast<const T*>(qkv), shape, drop);
+    forward<T>(static_cast<T*>(out), static_cast<compute_t<T>*>(lse), static_cast<const T*>(qkv), shape,
+               drop);
   });
 }
 
-void attention_backward_cpu(DType t, void* dqkv, const void* dout, const void* qkv, const void* out, const void* lse,
-                            AttentionShape shape, DropoutArgs drop) {
+void attention_backward_cpu(DType t, void* dqkv, const void* dout, const void* qkv, const void* out,
+                            const void* lse, AttentionShape shape, DropoutArgs drop) {
   dispatch_float(t, [&]<class T>() {
     backward<T>(static_cast<T*>(dqkv), static_cast<const T*>(dout), static_cast<const T*>(qkv),
                 static_cast<const T*>(out), static_cast<const compute_t<T>*>(lse), shape, drop);

@@ -18,8 +18,8 @@ void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor
   }
   s.launch([=] {
     LT_CPU(cross_entropy_cpu)
-    (logits.dtype, dlogits.defined() ? dlogits.dtype : logits.dtype, loss.ptr<double>(), dlogits.data, logits.data,
-     targets.ptr<int32_t>(), logits.rows(), logits.cols(), scale);
+    (logits.dtype, dlogits.defined() ? dlogits.dtype : logits.dtype, loss.ptr<double>(), dlogits.data,
+     logits.data, targets.ptr<int32_t>(), logits.rows(), logits.cols(), scale);
   });
 }
 

@@ -7,8 +7,9 @@ namespace ltrain {
 
 /// loss[0] += sum over rows with target >= 0 of (log sum exp(logits) - logits[target]).
 /// With dlogits: dlogits[r, v] = scale * (softmax(logits[r])[v] - [v == target]), zero rows where target < 0.
-/// logits: (R, V) f32 or f64; dlogits: (R, V), f32, f64 or bf16, may alias logits of the same dtype; loss: (1) f64,
-/// summed over rows in order; targets: (R) i32, negative = not counted. Chunks of the batch add up in `loss`.
+/// logits: (R, V) f32 or f64; dlogits: (R, V), f32, f64 or bf16, may alias logits of the same dtype; loss:
+/// (1) f64, summed over rows in order; targets: (R) i32, negative = not counted. Chunks of the batch add up
+/// in `loss`.
 void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets, double scale);
 
 LT_CPU_KERNEL(void cross_entropy_cpu(DType logits_type, DType grad_type, double* loss, void* dlogits,

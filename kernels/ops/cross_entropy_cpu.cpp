@@ -8,7 +8,8 @@ namespace ltrain::LT_ISA {
 namespace {
 
 template <class T, class G>
-void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int64_t rows, int64_t vocab, double scale) {
+void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int64_t rows, int64_t vocab,
+         double scale) {
   double* row_loss = scratch<double>(3, rows);
   parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -38,13 +39,15 @@ void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int6
           const T factor = T(scale) / sum;
           for (int64_t v = 0; v < vocab; ++v) d[v] *= factor;
           d[target] -= T(scale);
-          row_loss[row] = std::log(static_cast<double>(sum)) + static_cast<double>(top) - static_cast<double>(at_target);
+          row_loss[row] =
+              std::log(static_cast<double>(sum)) + static_cast<double>(top) - static_cast<double>(at_target);
           continue;
         }
       }
 #pragma omp simd reduction(+ : sum)
       for (int64_t v = 0; v < vocab; ++v) sum += fast_exp(x[v] - top);
-      row_loss[row] = std::log(static_cast<double>(sum)) + static_cast<double>(top) - static_cast<double>(at_target);
+      row_loss[row] =
+          std::log(static_cast<double>(sum)) + static_cast<double>(top) - static_cast<double>(at_target);
       if (dlogits) {
         G* d = dlogits + row * vocab;
         const T factor = T(scale) / sum;

@@ -1,5 +1,5 @@
-// Dropout by counter: what is dropped is a function of (seed, layer, global sample, position, channel), so it is the
-// same under every layout and needs no saved mask.
+// Dropout by counter: what is dropped is a function of (seed, layer, global sample, position, channel), so it
+// is the same under every layout and needs no saved mask.
 #pragma once
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/rng.h"
@@ -11,9 +11,9 @@ namespace ltrain {
 struct Dropout {
   double p = 0;
   uint64_t seed = 0;
-  uint64_t stream = 0;    ///< hash of the layer's name and the place in it
-  Tensor sample_index;    ///< (B) i64: global sample index of each row of the batch
-  int64_t seq = 1;        ///< positions a sample
+  uint64_t stream = 0;  ///< hash of the layer's name and the place in it
+  Tensor sample_index;  ///< (B) i64: global sample index of each row of the batch
+  int64_t seq = 1;      ///< positions a sample
   bool on() const { return p > 0; }
 };
 
@@ -27,7 +27,8 @@ struct DropoutArgs {
 };
 DropoutArgs dropout_args(const Dropout& d);
 
-/// y = x with elements dropped and the rest scaled by 1 / (1 - p); its own backward. x, y: (B * seq, C); y may alias x.
+/// y = x with elements dropped and the rest scaled by 1 / (1 - p); its own backward. x, y: (B * seq, C); y
+/// may alias x.
 void dropout(Stream& s, Tensor y, Tensor x, const Dropout& d);
 
 LT_CPU_KERNEL(void dropout_cpu(DType t, void* y, const void* x, int64_t rows, int64_t cols, DropoutArgs d);)

@@ -16,7 +16,8 @@ inline void dropout_row(A* factor, int64_t row, int64_t cols, const DropoutArgs&
   for (uint64_t i = 0; i < calls; ++i) {
     const Philox4 r = philox(d.seed, d.stream, first + i);
     for (int64_t j = 0; j < 4; ++j)
-      if (const int64_t c = static_cast<int64_t>(i) * 4 + j; c < cols) factor[c] = r.v[j] >= d.threshold ? A(d.scale) : A(0);
+      if (const int64_t c = static_cast<int64_t>(i) * 4 + j; c < cols)
+        factor[c] = r.v[j] >= d.threshold ? A(d.scale) : A(0);
   }
 }
 

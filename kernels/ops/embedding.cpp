@@ -9,7 +9,8 @@ void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor 
                (!positions.defined() || positions.shape[0] >= seq),
            "embedding of {} tokens into {}", tokens.elements(), to_string(y.shape));
   if (s.meta()) {
-    s.meta()->add(s, op_cost("embedding_forward", OpClass::elementwise, 1.0 * y.elements(), {y}, {y, tokens}));
+    s.meta()->add(s,
+                  op_cost("embedding_forward", OpClass::elementwise, 1.0 * y.elements(), {y}, {y, tokens}));
     place(s, "embedding_forward", Rule::elementwise, {y}, {tokens, table});
     if (positions.defined()) place(s, "embedding_forward", Rule::elementwise, {y}, {y, positions});
     return;
@@ -18,7 +19,8 @@ void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor 
     const int32_t* ids = tokens.ptr<int32_t>();
     for (int64_t i = 0; i < tokens.elements(); ++i)
       if (ids[i] < 0 || ids[i] >= table.shape[0])
-        fail(ExitCode::data, "token {} at position {} of the batch is outside the vocabulary of {}", ids[i], i, table.shape[0]);
+        fail(ExitCode::data, "token {} at position {} of the batch is outside the vocabulary of {}", ids[i],
+             i, table.shape[0]);
     LT_CPU(embedding_forward_cpu)
     (y.dtype, y.data, ids, table.data, positions.data, y.rows(), y.cols(), table.shape[0], seq);
   });
@@ -37,7 +39,8 @@ void embedding_backward(Stream& s, Tensor dtable, Tensor dy, Tensor tokens, bool
   }
   s.launch([=] {
     LT_CPU(embedding_backward_cpu)
-    (dy.dtype, dtable.data, dy.data, tokens.ptr<int32_t>(), dy.rows(), dy.cols(), dtable.shape[0], accumulate);
+    (dy.dtype, dtable.data, dy.data, tokens.ptr<int32_t>(), dy.rows(), dy.cols(), dtable.shape[0],
+     accumulate);
   });
 }
 
@@ -45,7 +48,8 @@ void position_backward(Stream& s, Tensor dpositions, Tensor dy, int64_t seq, boo
   LT_CHECK(dpositions.shape[0] >= seq && dpositions.cols() == dy.cols(), "position backward {} into {}",
            to_string(dy.shape), to_string(dpositions.shape));
   if (s.meta()) {
-    s.meta()->add(s, op_cost("position_backward", OpClass::elementwise, 1.0 * dy.elements(), {dpositions}, {dy}));
+    s.meta()->add(
+        s, op_cost("position_backward", OpClass::elementwise, 1.0 * dy.elements(), {dpositions}, {dy}));
     place(s, "position_backward", Rule::sum_rows, {dpositions}, {dy}, accumulate);
     return;
   }

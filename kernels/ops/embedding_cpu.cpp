@@ -24,8 +24,8 @@ void embedding_forward_cpu(DType t, void* y, const int32_t* tokens, const void* 
 }
 
 // Parallel over columns, so that each sum runs over rows in one order.
-void embedding_backward_cpu(DType t, void* dtable, const void* dy, const int32_t* tokens, int64_t rows, int64_t cols,
-                            int64_t vocab, bool accumulate) {
+void embedding_backward_cpu(DType t, void* dtable, const void* dy, const int32_t* tokens, int64_t rows,
+                            int64_t cols, int64_t vocab, bool accumulate) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
     A* out = static_cast<A*>(dtable);

@@ -9,16 +9,20 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
            to_string(out.shape), to_string(a.shape), to_string(b.shape));
   const int64_t m = a.shape[args.trans_a ? 1 : 0], k = a.shape[args.trans_a ? 0 : 1];
   const int64_t n = b.shape[args.trans_b ? 0 : 1], kb = b.shape[args.trans_b ? 1 : 0];
-  LT_CHECK(k == kb && out.shape[0] == m && out.shape[1] == n, "matmul: {}{} times {}{} into {}", to_string(a.shape),
-           args.trans_a ? "^T" : "", to_string(b.shape), args.trans_b ? "^T" : "", to_string(out.shape));
-  LT_CHECK(a.dtype == b.dtype && (out.dtype == a.dtype || (a.dtype == DType::bf16 && out.dtype == DType::f32)),
-           "matmul: {} times {} into {}", dtype_name(a.dtype), dtype_name(b.dtype), dtype_name(out.dtype));
+  LT_CHECK(k == kb && out.shape[0] == m && out.shape[1] == n, "matmul: {}{} times {}{} into {}",
+           to_string(a.shape), args.trans_a ? "^T" : "", to_string(b.shape), args.trans_b ? "^T" : "",
+           to_string(out.shape));
+  LT_CHECK(
+      a.dtype == b.dtype && (out.dtype == a.dtype || (a.dtype == DType::bf16 && out.dtype == DType::f32)),
+      "matmul: {} times {} into {}", dtype_name(a.dtype), dtype_name(b.dtype), dtype_name(out.dtype));
   if (args.bias.defined())
     LT_CHECK(args.bias.elements() == n && args.bias.dtype == out.dtype, "matmul: bias {} {} for {} columns",
              dtype_name(args.bias.dtype), to_string(args.bias.shape), n);
   if (s.meta()) {
     // The variants run at different speeds, so a profile knows them apart.
-    const char* name = args.trans_a ? (args.accumulate ? "matmul_tn_add" : "matmul_tn") : args.trans_b ? "matmul_nt" : "matmul_nn";
+    const char* name = args.trans_a   ? (args.accumulate ? "matmul_tn_add" : "matmul_tn")
+                       : args.trans_b ? "matmul_nt"
+                                      : "matmul_nn";
     OpCost cost = op_cost(name, OpClass::matmul, 2.0 * m * n * k, {out}, {a, b});
     if (args.accumulate) cost.bytes += static_cast<double>(out.bytes());
     cost.dtype = a.dtype;
@@ -33,8 +37,9 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   s.launch([=] {
     if (a.dtype == DType::f64) {
       LT_CPU(matmul_f64_cpu)
-      (out.ptr<double>(), a.ptr<double>(), b.ptr<double>(), args.bias.defined() ? args.bias.ptr<double>() : nullptr, m,
-       n, k, args.trans_a, args.trans_b, args.accumulate);
+      (out.ptr<double>(), a.ptr<double>(), b.ptr<double>(),
+       args.bias.defined() ? args.bias.ptr<double>() : nullptr, m, n, k, args.trans_a, args.trans_b,
+       args.accumulate);
     } else {
       matmul_onednn(out, a, b, args);
     }

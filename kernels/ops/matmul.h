@@ -14,28 +14,30 @@ struct MatmulArgs {
 };
 
 /// out = op(a) op(b) [+ bias] [+ out], op(x) = x or x^T.  2 m n k operations.
-/// op(a): (m, k), op(b): (k, n), out: (m, n). a and b of one dtype f32, bf16 or f64; out of that dtype, or f32 from
-/// bf16. Sums in f32 (f64 for f64). Nothing aliases.
+/// op(a): (m, k), op(b): (k, n), out: (m, n). a and b of one dtype f32, bf16 or f64; out of that dtype, or
+/// f32 from bf16. Sums in f32 (f64 for f64). Nothing aliases.
 void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args = {});
 
 /// oneDNN for f32 and bf16 (matmul_onednn.cpp).
 void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args);
 
-/// How bf16 products are computed on this CPU. `native`: the bf16 dot-product instructions. `widen`: panels are
-/// widened to f32 in cache and multiplied there, which gives the same products (exact in f32) and sums; for CPUs whose
-/// bf16 instructions are slower than that. LTRAIN_BF16_MATMUL=native|widen overrides the choice.
+/// How bf16 products are computed on this CPU. `native`: the bf16 dot-product instructions. `widen`: panels
+/// are widened to f32 in cache and multiplied there, which gives the same products (exact in f32) and sums;
+/// for CPUs whose bf16 instructions are slower than that. LTRAIN_BF16_MATMUL=native|widen overrides the
+/// choice.
 enum class Bf16Matmul : uint8_t { native, widen };
 Bf16Matmul bf16_matmul();
 /// Largest panel of `widen`, elements along a side.
 inline constexpr int64_t kWidenBlock = 2048;
-/// Bytes of the f32 panels that `widen` holds for one product: of a, of b, of the result (bf16 results only). Each is
-/// kept at the largest size that any product needed.
+/// Bytes of the f32 panels that `widen` holds for one product: of a, of b, of the result (bf16 results only).
+/// Each is kept at the largest size that any product needed.
 std::array<int64_t, 3> widen_panel_bytes(int64_t m, int64_t n, int64_t k, bool bf16_result);
 /// f64, by cache blocks over the micro kernel.
-LT_CPU_KERNEL(void matmul_f64_cpu(double* out, const double* a, const double* b, const double* bias, int64_t m,
-                                  int64_t n, int64_t k, bool trans_a, bool trans_b, bool accumulate);
+LT_CPU_KERNEL(void matmul_f64_cpu(double* out, const double* a, const double* b, const double* bias,
+                                  int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b,
+                                  bool accumulate);
               void widen_panel_cpu(float* to, const bf16* from, int64_t rows, int64_t cols, int64_t stride);
-              void narrow_panel_cpu(bf16* to, int64_t stride, const float* from, const bf16* bias, int64_t rows,
-                                    int64_t cols);)
+              void narrow_panel_cpu(bf16* to, int64_t stride, const float* from, const bf16* bias,
+                                    int64_t rows, int64_t cols);)
 
 }  // namespace ltrain

@@ -4,8 +4,8 @@
 
 namespace ltrain::LT_ISA {
 
-void matmul_f64_cpu(double* out, const double* a, const double* b, const double* bias, int64_t m, int64_t n, int64_t k,
-                    bool trans_a, bool trans_b, bool accumulate) {
+void matmul_f64_cpu(double* out, const double* a, const double* b, const double* bias, int64_t m, int64_t n,
+                    int64_t k, bool trans_a, bool trans_b, bool accumulate) {
   constexpr int64_t kRows = 60, kCols = 128, kDepth = 256;
   const int64_t row_blocks = (m + kRows - 1) / kRows, col_blocks = (n + kCols - 1) / kCols;
   const int64_t a_row = trans_a ? 1 : k, a_col = trans_a ? m : 1;
@@ -19,8 +19,8 @@ void matmul_f64_cpu(double* out, const double* a, const double* b, const double*
         for (int64_t kk = 0; kk < depth; ++kk)
           for (int64_t j = 0; j < cols; ++j)
             packed[kk * kCols + j] = trans_b ? b[(j0 + j) * k + k0 + kk] : b[(k0 + kk) * n + j0 + j];
-        micro_gemm(rows, cols, depth, a + i0 * a_row + k0 * a_col, a_row, a_col, packed, kCols, out + i0 * n + j0, n,
-                   accumulate || k0 > 0);
+        micro_gemm(rows, cols, depth, a + i0 * a_row + k0 * a_col, a_row, a_col, packed, kCols,
+                   out + i0 * n + j0, n, accumulate || k0 > 0);
       }
       if (bias)
         for (int64_t i = 0; i < rows; ++i)
@@ -38,7 +38,8 @@ void widen_panel_cpu(float* to, const bf16* from, int64_t rows, int64_t cols, in
 }
 
 /// to, rows `stride` apart, = from (rows, cols) [+ bias], rounded.
-void narrow_panel_cpu(bf16* to, int64_t stride, const float* from, const bf16* bias, int64_t rows, int64_t cols) {
+void narrow_panel_cpu(bf16* to, int64_t stride, const float* from, const bf16* bias, int64_t rows,
+                      int64_t cols) {
   parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       if (bias) {

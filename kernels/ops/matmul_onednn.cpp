@@ -26,9 +26,12 @@ dnnl::engine& engine() {
 
 dnnl::memory::data_type onednn_type(DType t) {
   switch (t) {
-    case DType::f32: return dnnl::memory::data_type::f32;
-    case DType::bf16: return dnnl::memory::data_type::bf16;
-    default: fail(ExitCode::internal, "oneDNN matmul of {}", dtype_name(t));
+    case DType::f32:
+      return dnnl::memory::data_type::f32;
+    case DType::bf16:
+      return dnnl::memory::data_type::bf16;
+    default:
+      fail(ExitCode::internal, "oneDNN matmul of {}", dtype_name(t));
   }
 }
 
@@ -70,14 +73,15 @@ void run(const Key& key, const void* a, const void* b, const void* bias, void* o
     const auto memory = [](const dnnl::memory::desc& d, const void* data) {
       return dnnl::memory(d, engine(), const_cast<void*>(data));
     };
-    std::unordered_map<int, dnnl::memory> arguments{
-        {DNNL_ARG_SRC, memory(p.a, a)}, {DNNL_ARG_WEIGHTS, memory(p.b, b)}, {DNNL_ARG_DST, memory(p.out, out)}};
+    std::unordered_map<int, dnnl::memory> arguments{{DNNL_ARG_SRC, memory(p.a, a)},
+                                                    {DNNL_ARG_WEIGHTS, memory(p.b, b)},
+                                                    {DNNL_ARG_DST, memory(p.out, out)}};
     if (bias) arguments.emplace(DNNL_ARG_BIAS, memory(p.bias, bias));
     p.primitive.execute(stream, arguments);
     stream.wait();
   } catch (const dnnl::error& e) {
-    fail(ExitCode::internal, "oneDNN matmul m={} n={} k={}: {}", std::get<0>(key), std::get<1>(key), std::get<2>(key),
-         e.what());
+    fail(ExitCode::internal, "oneDNN matmul m={} n={} k={}: {}", std::get<0>(key), std::get<1>(key),
+         std::get<2>(key), e.what());
   }
 }
 
@@ -87,12 +91,14 @@ int64_t widen_block(int64_t size) {
   return (size + count - 1) / count;
 }
 
-/// bf16 operands by f32 panels of at most kWidenBlock squared: the same sums as f32 products of the widened values.
+/// bf16 operands by f32 panels of at most kWidenBlock squared: the same sums as f32 products of the widened
+/// values.
 void matmul_widened(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
   const int64_t mb = widen_block(m), nb = widen_block(n), kb = widen_block(k);
   const bool narrow = out.dtype == DType::bf16;
-  LT_CHECK(!(narrow && args.accumulate) && (narrow || !args.bias.defined()), "bf16 matmul: accumulation and bias");
+  LT_CHECK(!(narrow && args.accumulate) && (narrow || !args.bias.defined()),
+           "bf16 matmul: accumulation and bias");
   const bf16 *pa = a.ptr<bf16>(), *pb = b.ptr<bf16>();
   const auto bytes = widen_panel_bytes(m, n, k, narrow);
   float* wide_a = static_cast<float*>(thread_scratch(0, bytes[0]));
@@ -116,13 +122,13 @@ void matmul_widened(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
           }
         }
         float* c = narrow ? wide_c : out.ptr<float>() + i * n + j;
-        run({rows, cols, depth, narrow ? cols : n, args.trans_a, args.trans_b, l > 0 || args.accumulate, false,
-             DType::f32, DType::f32},
+        run({rows, cols, depth, narrow ? cols : n, args.trans_a, args.trans_b, l > 0 || args.accumulate,
+             false, DType::f32, DType::f32},
             wide_a, wide_b, nullptr, c);
       }
-      if (narrow)
-        LT_CPU(narrow_panel_cpu)
-        (out.ptr<bf16>() + i * n + j, n, wide_c, args.bias.defined() ? args.bias.ptr<bf16>() + j : nullptr, rows, cols);
+      if (narrow) LT_CPU(narrow_panel_cpu)
+      (out.ptr<bf16>() + i * n + j, n, wide_c, args.bias.defined() ? args.bias.ptr<bf16>() + j : nullptr,
+       rows, cols);
     }
 }
 
@@ -134,11 +140,12 @@ Bf16Matmul choose_bf16_matmul() {
   }
 #if defined(__x86_64__)
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (!__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) || !(eax & (1u << 5))) return Bf16Matmul::widen;  // AVX512_BF16
+  if (!__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) || !(eax & (1u << 5)))
+    return Bf16Matmul::widen;  // AVX512_BF16
   __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx);
   if (edx & (1u << 22)) return Bf16Matmul::native;  // AMX_BF16
-  // Without AMX, Intel's VDPBF16PS runs at half the rate of two f32 FMAs (measured: 195 against 370 GFLOP/s on two
-  // Sapphire Rapids cores); on AMD's Zen 4 it runs at twice.
+  // Without AMX, Intel's VDPBF16PS runs at half the rate of two f32 FMAs (measured: 195 against 370 GFLOP/s
+  // on two Sapphire Rapids cores); on AMD's Zen 4 it runs at twice.
   unsigned vendor[3];
   __get_cpuid(0, &eax, &vendor[0], &vendor[2], &vendor[1]);
   return std::memcmp(vendor, "GenuineIntel", 12) == 0 ? Bf16Matmul::widen : Bf16Matmul::native;
@@ -162,8 +169,8 @@ Bf16Matmul bf16_matmul() {
 void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   if (a.dtype == DType::bf16 && bf16_matmul() == Bf16Matmul::widen) return matmul_widened(out, a, b, args);
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
-  run({m, n, k, n, args.trans_a, args.trans_b, args.accumulate, args.bias.defined(), a.dtype, out.dtype}, a.data,
-      b.data, args.bias.data, out.data);
+  run({m, n, k, n, args.trans_a, args.trans_b, args.accumulate, args.bias.defined(), a.dtype, out.dtype},
+      a.data, b.data, args.bias.data, out.data);
 }
 
 }  // namespace ltrain

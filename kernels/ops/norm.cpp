@@ -24,8 +24,8 @@ void norm_forward(Stream& s, const NormForward& a) {
   }
   s.launch([=] {
     LT_CPU(norm_forward_cpu)
-    (a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), a.eps, false, false}, a.y.data, a.sum.data, a.mean.data, a.rstd.data,
-     a.x.data, a.delta.data, a.weight.data, a.bias.data, dropout_args(a.dropout));
+    (a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), a.eps, false, false}, a.y.data, a.sum.data, a.mean.data,
+     a.rstd.data, a.x.data, a.delta.data, a.weight.data, a.bias.data, dropout_args(a.dropout));
   });
 }
 
@@ -33,7 +33,8 @@ void norm_backward(Stream& s, const NormBackward& a) {
   LT_CHECK(a.dy.shape == a.x.shape && a.dx.shape == a.x.shape && a.dweight.elements() == a.x.cols(),
            "norm backward of {} into {}", to_string(a.x.shape), to_string(a.dx.shape));
   if (s.meta()) {
-    s.meta()->add(s, op_cost("norm_backward", OpClass::elementwise, 12.0 * a.x.elements(), {a.dx}, {a.dx, a.dy, a.x}));
+    s.meta()->add(
+        s, op_cost("norm_backward", OpClass::elementwise, 12.0 * a.x.elements(), {a.dx}, {a.dx, a.dy, a.x}));
     if (a.first) {
       place(s, "norm_backward", Rule::elementwise, {a.dx}, {a.dy, a.x, a.weight});
     } else {
@@ -45,8 +46,8 @@ void norm_backward(Stream& s, const NormBackward& a) {
   }
   s.launch([=] {
     LT_CPU(norm_backward_cpu)
-    (a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), 0, a.accumulate, a.first}, a.dx.data, a.dweight.data, a.dbias.data,
-     a.dy.data, a.x.data, a.weight.data, a.mean.data, a.rstd.data);
+    (a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), 0, a.accumulate, a.first}, a.dx.data, a.dweight.data,
+     a.dbias.data, a.dy.data, a.x.data, a.weight.data, a.mean.data, a.rstd.data);
   });
 }
 

@@ -8,8 +8,8 @@ namespace ltrain::LT_ISA {
 namespace {
 
 template <class T>
-void forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rstd, const T* x, const T* delta,
-             const T* weight, const T* bias, const DropoutArgs& dropout) {
+void forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rstd, const T* x,
+             const T* delta, const T* weight, const T* bias, const DropoutArgs& dropout) {
   using A = compute_t<T>;
   const int64_t C = shape.cols;
   parallel_for(shape.rows, 8, [&](int64_t begin, int64_t end) {
@@ -66,8 +66,8 @@ void backward(NormShape shape, T* dx, compute_t<T>* dweight, compute_t<T>* dbias
               const T* weight, const compute_t<T>* mean, const compute_t<T>* rstd) {
   using A = compute_t<T>;
   const int64_t C = shape.cols;
-  // Rows are cut into a fixed number of chunks, each with its own partial sums, so that the result does not depend
-  // on the number of threads.
+  // Rows are cut into a fixed number of chunks, each with its own partial sums, so that the result does not
+  // depend on the number of threads.
   const int64_t chunks = std::min<int64_t>(16, shape.rows);
   A* partial = scratch<A>(2, 2 * chunks * C);
   parallel_for(chunks, 1, [&](int64_t first, int64_t last) {
@@ -128,8 +128,8 @@ void norm_forward_cpu(DType t, NormShape shape, void* y, void* sum, void* mean, 
   });
 }
 
-void norm_backward_cpu(DType t, NormShape shape, void* dx, void* dweight, void* dbias, const void* dy, const void* x,
-                       const void* weight, const void* mean, const void* rstd) {
+void norm_backward_cpu(DType t, NormShape shape, void* dx, void* dweight, void* dbias, const void* dy,
+                       const void* x, const void* weight, const void* mean, const void* rstd) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
     backward<T>(shape, static_cast<T*>(dx), static_cast<A*>(dweight), static_cast<A*>(dbias),

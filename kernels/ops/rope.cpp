@@ -5,9 +5,10 @@
 namespace ltrain {
 
 void rope(Stream& s, Tensor qkv, Tensor table, int64_t seq, int64_t heads, int64_t head_dim, bool inverse) {
-  LT_CHECK(qkv.rows() % seq == 0 && heads * head_dim <= qkv.cols() && head_dim % 2 == 0 && table.shape[0] >= seq &&
-               table.shape[1] * 2 == head_dim,
-           "rope of {} heads of {} in {}, {} positions of {}", heads, head_dim, to_string(qkv.shape), table.shape[0], seq);
+  LT_CHECK(qkv.rows() % seq == 0 && heads * head_dim <= qkv.cols() && head_dim % 2 == 0 &&
+               table.shape[0] >= seq && table.shape[1] * 2 == head_dim,
+           "rope of {} heads of {} in {}, {} positions of {}", heads, head_dim, to_string(qkv.shape),
+           table.shape[0], seq);
   if (s.meta()) {
     const double n = static_cast<double>(qkv.rows()) * heads * head_dim;
     OpCost cost = op_cost(inverse ? "rope_backward" : "rope_forward", OpClass::elementwise, 3 * n, {}, {});
@@ -18,7 +19,8 @@ void rope(Stream& s, Tensor qkv, Tensor table, int64_t seq, int64_t heads, int64
     return;
   }
   s.launch([=] {
-    LT_CPU(rope_cpu)(qkv.dtype, qkv.data, table.ptr<float>(), qkv.rows(), qkv.cols(), seq, heads, head_dim, inverse);
+    LT_CPU(rope_cpu)
+    (qkv.dtype, qkv.data, table.ptr<float>(), qkv.rows(), qkv.cols(), seq, heads, head_dim, inverse);
   });
 }
 

@@ -26,7 +26,8 @@ void cast(Stream& s, Tensor out, Tensor in) {
 }
 
 void add_to(Stream& s, Tensor y, Tensor x) {
-  LT_CHECK(y.elements() == x.elements() && y.dtype == x.dtype, "add {} to {}", to_string(x.shape), to_string(y.shape));
+  LT_CHECK(y.elements() == x.elements() && y.dtype == x.dtype, "add {} to {}", to_string(x.shape),
+           to_string(y.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("add_to", OpClass::elementwise, 1.0 * x.elements(), {y}, {y, x}));
     place(s, "add_to", Rule::linear, {y}, {y, x});
@@ -46,7 +47,8 @@ void sum_rows(Stream& s, Tensor out, Tensor x, bool accumulate) {
 }
 
 void sum_squares(Stream& s, Tensor total, Tensor x) {
-  LT_CHECK(total.elements() == 1 && total.dtype == DType::f64, "sum of squares into {}", to_string(total.shape));
+  LT_CHECK(total.elements() == 1 && total.dtype == DType::f64, "sum of squares into {}",
+           to_string(total.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("sum_squares", OpClass::optimizer, 2.0 * x.elements(), {}, {x}));
     place(s, "sum_squares", Rule::sum_rows, {total}, {x}, /*accumulate=*/true);
@@ -55,7 +57,8 @@ void sum_squares(Stream& s, Tensor total, Tensor x) {
   s.launch([=] { LT_CPU(sum_squares_cpu)(x.dtype, total.ptr<double>(), x.data, x.elements()); });
 }
 
-void fill_normal(Stream& s, Tensor t, uint64_t seed, uint64_t stream, int64_t first, double mean, double std) {
+void fill_normal(Stream& s, Tensor t, uint64_t seed, uint64_t stream, int64_t first, double mean,
+                 double std) {
   if (s.meta()) {
     s.meta()->add(s, op_cost("fill_normal", OpClass::elementwise, 60.0 * t.elements(), {t}, {}));
     return;

@@ -16,17 +16,19 @@ void sum_rows(Stream& s, Tensor out, Tensor x, bool accumulate);
 /// total[0] += sum of squares of x, in double, in an order that does not depend on the number of threads.
 /// total: (1) f64.
 void sum_squares(Stream& s, Tensor total, Tensor x);
-/// t[i] = mean + std * normal(seed, stream, first + i): element `first + i` of the parameter that `stream` names.
+/// t[i] = mean + std * normal(seed, stream, first + i): element `first + i` of the parameter that `stream`
+/// names.
 void fill_normal(Stream& s, Tensor t, uint64_t seed, uint64_t stream, int64_t first, double mean, double std);
 /// t[i] = value, floating dtypes.
 void fill_value(Stream& s, Tensor t, double value);
 
 LT_CPU_KERNEL(void cast_cpu(DType to, DType from, void* out, const void* in, int64_t n);
               void add_to_cpu(DType t, void* y, const void* x, int64_t n);
-              void sum_rows_cpu(DType t, void* out, const void* x, int64_t rows, int64_t cols, bool accumulate);
+              void sum_rows_cpu(DType t, void* out, const void* x, int64_t rows, int64_t cols,
+                                bool accumulate);
               void sum_squares_cpu(DType t, double* total, const void* x, int64_t n);
-              void fill_normal_cpu(DType t, void* out, int64_t n, uint64_t seed, uint64_t stream, int64_t first,
-                                   double mean, double std);
+              void fill_normal_cpu(DType t, void* out, int64_t n, uint64_t seed, uint64_t stream,
+                                   int64_t first, double mean, double std);
               void fill_value_cpu(DType t, void* out, int64_t n, double value);)
 
 }  // namespace ltrain

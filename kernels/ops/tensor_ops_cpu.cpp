@@ -66,13 +66,15 @@ void sum_squares_cpu(DType t, double* total, const void* x, int64_t n) {
   for (int64_t b = 0; b < blocks; ++b) *total += partial[b];
 }
 
-void fill_normal_cpu(DType t, void* out, int64_t n, uint64_t seed, uint64_t stream, int64_t first, double mean,
-                     double std) {
+void fill_normal_cpu(DType t, void* out, int64_t n, uint64_t seed, uint64_t stream, int64_t first,
+                     double mean, double std) {
   dispatch_float(t, [&]<class T>() {
     T* to = static_cast<T*>(out);
     parallel_for(n, 1024, [&](int64_t begin, int64_t end) {
       const uint64_t at = static_cast<uint64_t>(first);
-      const auto set = [&](int64_t i, double normal) { put(to, i, static_cast<compute_t<T>>(mean + std * normal)); };
+      const auto set = [&](int64_t i, double normal) {
+        put(to, i, static_cast<compute_t<T>>(mean + std * normal));
+      };
       int64_t i = begin;
       if (((at + i) & 1) && i < end) {
         set(i, normal_value(seed, stream, at + i));

@@ -1,9 +1,9 @@
 // The text that `data build` reads: files, folders and JSONL, as a stream of bounded chunks.
 //
-// A text file is one document, byte for byte; a JSONL record is one (its text key). A file longer than a chunk
-// is read in pieces, cut only where the tokenizer says that this changes no id (Tokenizer::safe_cut), and stays
-// one document. Only 16 MiB without any such place (for GPT-2: without white space) are cut between characters
-// all the same, to bound the memory.
+// A text file is one document, byte for byte; a JSONL record is one (its text key). A file longer than a
+// chunk is read in pieces, cut only where the tokenizer says that this changes no id (Tokenizer::safe_cut),
+// and stays one document. Only 16 MiB without any such place (for GPT-2: without white space) are cut between
+// characters all the same, to bound the memory.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -56,7 +56,8 @@ Session::~Session() = default;
 data::Tokenizer& Session::tokenizer() {
   if (!tokenizer_) {
     const Tokenizer& t = recipe_.data.tokenizer;
-    tokenizer_ = data::make_tokenizer(std::string(to_string(t.kind)), !ranks_.empty() ? ranks_ : t.path.value_or(""));
+    tokenizer_ =
+        data::make_tokenizer(std::string(to_string(t.kind)), !ranks_.empty() ? ranks_ : t.path.value_or(""));
   }
   return *tokenizer_;
 }
@@ -65,12 +66,14 @@ int32_t sample_token(std::vector<float> logits, const SamplingOptions& o, uint64
   std::vector<int32_t> order(logits.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
   // Likeliest first, the lower id first among equals.
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+  std::sort(order.begin(), order.end(),
+            [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
   if (o.temperature <= 0) return order[0];
   if (o.top_k > 0 && static_cast<int64_t>(order.size()) > o.top_k) order.resize(o.top_k);
   std::vector<double> p(order.size());
   double sum = 0;
-  for (size_t i = 0; i < order.size(); ++i) sum += p[i] = std::exp((logits[order[i]] - logits[order[0]]) / o.temperature);
+  for (size_t i = 0; i < order.size(); ++i)
+    sum += p[i] = std::exp((logits[order[i]] - logits[order[0]]) / o.temperature);
   size_t kept = order.size();
   if (o.top_p < 1) {
     double reached = 0;
@@ -92,16 +95,19 @@ int32_t sample_token(std::vector<float> logits, const SamplingOptions& o, uint64
   return order[kept - 1];
 }
 
-void Session::generate(const std::vector<int32_t>& prompt, const SamplingOptions& o, const std::function<bool(int32_t)>& emit) {
+void Session::generate(const std::vector<int32_t>& prompt, const SamplingOptions& o,
+                       const std::function<bool(int32_t)>& emit) {
   const int64_t context = program_->options().seq_length;
   const int64_t vocab = recipe_.model.vocab_size;
   std::vector<int32_t> tokens = prompt;
   if (tokens.empty()) tokens.push_back(tokenizer().eot());
   for (int32_t t : tokens)
-    if (t < 0 || t >= vocab) fail(ExitCode::usage, "prompt: token {} is outside the model's vocabulary of {}", t, vocab);
+    if (t < 0 || t >= vocab)
+      fail(ExitCode::usage, "prompt: token {} is outside the model's vocabulary of {}", t, vocab);
   for (int64_t i = 0; i < o.tokens; ++i) {
     // A full context drops its older half, so that the recomputation is shared by many tokens.
-    if (static_cast<int64_t>(tokens.size()) > context) tokens.erase(tokens.begin(), tokens.end() - context / 2);
+    if (static_cast<int64_t>(tokens.size()) > context)
+      tokens.erase(tokens.begin(), tokens.end() - context / 2);
     const int32_t next = sample_token(program_->predict(tokens), o, static_cast<uint64_t>(i));
     if (o.stop_at_end && next == tokenizer().eot()) return;
     if (!emit(next)) return;

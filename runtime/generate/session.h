@@ -18,13 +18,13 @@ struct SamplingOptions {
   int64_t top_k = 0;         ///< keep the k likeliest; 0: all
   double top_p = 1.0;        ///< keep the likeliest whose probabilities reach p
   uint64_t seed = 1;
-  bool stop_at_end = true;   ///< stop at the tokenizer's end of document
+  bool stop_at_end = true;  ///< stop at the tokenizer's end of document
 };
 
 class Session {
  public:
-  /// `where`: a checkpoint, a folder of them, or a run's output_dir; the newest valid one is taken. `ranks`: the rank
-  /// file of a gpt2 tokenizer, when the recipe's path is not to be used. Throws Error (storage).
+  /// `where`: a checkpoint, a folder of them, or a run's output_dir; the newest valid one is taken. `ranks`:
+  /// the rank file of a gpt2 tokenizer, when the recipe's path is not to be used. Throws Error (storage).
   Session(const std::string& where, const std::string& ranks, int64_t micro_batch = 0);
   ~Session();
 
@@ -35,7 +35,8 @@ class Session {
   TrainProgram& program() { return *program_; }
 
   /// Calls `emit` with each generated token; false from it stops. The context slides when it is full.
-  void generate(const std::vector<int32_t>& prompt, const SamplingOptions& options, const std::function<bool(int32_t)>& emit);
+  void generate(const std::vector<int32_t>& prompt, const SamplingOptions& options,
+                const std::function<bool(int32_t)>& emit);
 
  private:
   Recipe recipe_;

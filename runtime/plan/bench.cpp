@@ -18,8 +18,8 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// An inline stream that notes how long each launch takes. An op launches once on the CPU and adds one entry to a meta
-/// trace, so the n-th time belongs to the n-th entry.
+/// An inline stream that notes how long each launch takes. An op launches once on the CPU and adds one entry
+/// to a meta trace, so the n-th time belongs to the n-th entry.
 class TimingStream final : public Stream {
  public:
   TimingStream() : Stream(DeviceKind::cpu, "compute") {}
@@ -51,8 +51,8 @@ struct Reference {
   ProgramOptions options;
 };
 
-Reference reference(const char* name, const char* architecture, int64_t hidden, int64_t inner, int64_t heads, int64_t vocab,
-                    int64_t batch, int64_t seq) {
+Reference reference(const char* name, const char* architecture, int64_t hidden, int64_t inner, int64_t heads,
+                    int64_t vocab, int64_t batch, int64_t seq) {
   Reference r{name, {}};
   ModelConfig& m = r.options.model;
   m.architecture = architecture;
@@ -128,8 +128,8 @@ void run_reference(const ProgramOptions& options, int threads, int steps, Measur
     a.lr = 1e-4;
     a.step = step + 1;
     program.train_step(batches, a, false);
-    LT_CHECK(compute.times.size() == out.cost.costs.size(), "{} launches for {} entries of the plan", compute.times.size(),
-             out.cost.costs.size());
+    LT_CHECK(compute.times.size() == out.cost.costs.size(), "{} launches for {} entries of the plan",
+             compute.times.size(), out.cost.costs.size());
     if (step > 0) times.push_back(compute.times);
   }
   for (size_t i = 0; i < out.cost.costs.size(); ++i) {
@@ -146,7 +146,12 @@ RankProfile bench_rank(int threads, int cores, const std::function<void(const st
   RankProfile profile;
   profile.threads = threads;
   for (const char* precision : {"fp32", "bf16"})
-    for (Reference& r : [] { static auto all = references(); return std::ref(all); }().get()) {
+    for (Reference& r :
+         [] {
+           static auto all = references();
+           return std::ref(all);
+         }()
+             .get()) {
       r.options.precision = precision_policy(precision);
       const double begin = now();
       Measured measured;
@@ -156,10 +161,12 @@ RankProfile bench_rank(int threads, int cores, const std::function<void(const st
       run_reference(r.options, threads, 2, &measured);
       for (std::thread& t : others) t.join();
       // Equal ops of the model are one sample: their mean.
-      std::map<std::tuple<std::string, double, double, int64_t, int64_t, int64_t>, std::pair<double, int>> sums;
+      std::map<std::tuple<std::string, double, double, int64_t, int64_t, int64_t>, std::pair<double, int>>
+          sums;
       for (size_t i = 0; i < measured.seconds.size(); ++i) {
         const OpCost& c = measured.cost.costs[i];
-        auto& [sum, count] = sums[{fmt::format("{}/{}", measured.cost.names[i], dtype_name(c.dtype)), c.bytes, c.flops, c.m, c.n, c.k}];
+        auto& [sum, count] = sums[{fmt::format("{}/{}", measured.cost.names[i], dtype_name(c.dtype)), c.bytes,
+                                   c.flops, c.m, c.n, c.k}];
         sum += measured.seconds[i];
         ++count;
       }
@@ -172,7 +179,8 @@ RankProfile bench_rank(int threads, int cores, const std::function<void(const st
           peak = std::max(peak, flops / seconds);
         }
       }
-      say(fmt::format("{} thread{}, {}, {}: {:.1f} s", threads, threads == 1 ? "" : "s", precision, r.name, now() - begin));
+      say(fmt::format("{} thread{}, {}, {}: {:.1f} s", threads, threads == 1 ? "" : "s", precision, r.name,
+                      now() - begin));
     }
   return profile;
 }
@@ -205,9 +213,11 @@ std::vector<CollectiveSample> bench_collectives(Job& job) {
       const double seconds = (now() - begin) / repeats;
       getrusage(RUSAGE_SELF, &after);
       const auto cpu = [](const rusage& r) {
-        return static_cast<double>(r.ru_utime.tv_sec + r.ru_stime.tv_sec) + 1e-6 * static_cast<double>(r.ru_utime.tv_usec + r.ru_stime.tv_usec);
+        return static_cast<double>(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
+               1e-6 * static_cast<double>(r.ru_utime.tv_usec + r.ru_stime.tv_usec);
       };
-      samples.push_back({op, n, static_cast<double>(count * 4), seconds, std::min(seconds, (cpu(after) - cpu(before)) / repeats)});
+      samples.push_back({op, n, static_cast<double>(count * 4), seconds,
+                         std::min(seconds, (cpu(after) - cpu(before)) / repeats)});
     }
   return samples;
 }

@@ -1,4 +1,5 @@
-// Measures this machine: every op of small reference models at several sizes, and collectives between processes.
+// Measures this machine: every op of small reference models at several sizes, and collectives between
+// processes.
 #pragma once
 #include <functional>
 #include <string>
@@ -9,7 +10,8 @@ namespace ltrain {
 
 class Job;
 
-/// Times ops on ranks of `threads` threads, with as many ranks at once as the cores hold. `say` gets a line a model.
+/// Times ops on ranks of `threads` threads, with as many ranks at once as the cores hold. `say` gets a line a
+/// model.
 RankProfile bench_rank(int threads, int cores, const std::function<void(const std::string&)>& say);
 
 /// On each rank of a job: times collectives; the samples on every rank.

@@ -24,8 +24,9 @@ double nearest_rate(const std::vector<OpSample>& samples, const OpCost& op, bool
   for (const OpSample& s : samples) {
     const double work = by_flops ? s.flops : s.bytes;
     if (work <= 0 || s.seconds <= 0) continue;
-    const double d = s.m > 0 && op.m > 0 ? log_distance(s.m, op.m) + log_distance(s.n, op.n) + log_distance(s.k, op.k)
-                                         : log_distance(work, by_flops ? op.flops : op.bytes);
+    const double d = s.m > 0 && op.m > 0
+                         ? log_distance(s.m, op.m) + log_distance(s.n, op.n) + log_distance(s.k, op.k)
+                         : log_distance(work, by_flops ? op.flops : op.bytes);
     near.push_back({d, work / s.seconds});
   }
   if (near.empty()) return 0;
@@ -72,7 +73,8 @@ double ProfileCost::stolen_seconds(const OpCost& op) const {
 
 double ProfileCost::collective_seconds(const OpCost& op, double CollectiveSample::*what) const {
   if (op.group_size <= 1) return 0;
-  // Interpolated in log size between measured sizes; scaled by what a rank sends when the group is of another size.
+  // Interpolated in log size between measured sizes; scaled by what a rank sends when the group is of another
+  // size.
   const CollectiveSample *below = nullptr, *above = nullptr;
   for (const CollectiveSample& s : profile_.collectives) {
     if (s.op != op.collective) continue;
@@ -124,13 +126,14 @@ struct ProfileReader {
   double number(const json& j, const char* what, double least, double most) const {
     const double v = j.is_number() ? j.get<double>() : std::nan("");
     if (!(v >= least && v <= most))
-      fail(ExitCode::usage, "profile {}: {} is {}, must be a number from {} to {}; run `ltrain bench` again", path, what,
-           j.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 40), least, most);
+      fail(ExitCode::usage, "profile {}: {} is {}, must be a number from {} to {}; run `ltrain bench` again",
+           path, what, j.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 40), least, most);
     return v;
   }
   int64_t whole(const json& j, const char* what, double least, double most) const {
     const double v = number(j, what, least, most);
-    if (v != std::floor(v)) fail(ExitCode::usage, "profile {}: {} is {}, must be a whole number", path, what, v);
+    if (v != std::floor(v))
+      fail(ExitCode::usage, "profile {}: {} is {}, must be a whole number", path, what, v);
     return static_cast<int64_t>(v);
   }
 
@@ -141,7 +144,8 @@ struct ProfileReader {
     o.bytes = number(s[0], "bytes of an op", 0, 1e18);
     o.flops = number(s[1], "flops of an op", 0, 1e24);
     o.seconds = number(s[2], "seconds of an op", 0, 1e6);
-    o.m = whole(s[3], "m of an op", 0, 1e15), o.n = whole(s[4], "n of an op", 0, 1e15), o.k = whole(s[5], "k of an op", 0, 1e15);
+    o.m = whole(s[3], "m of an op", 0, 1e15), o.n = whole(s[4], "n of an op", 0, 1e15),
+    o.k = whole(s[5], "k of an op", 0, 1e15);
     return o;
   }
 
@@ -150,7 +154,8 @@ struct ProfileReader {
     r.threads = static_cast<int>(whole(j.at("threads"), "threads", 1, 1 << 20));
     for (const auto& [name, samples] : j.at("ops").items())
       for (const json& s : samples) r.ops[name].push_back(op_sample(s));
-    for (const auto& [name, v] : j.at("peak_flops").items()) r.peak_flops[name] = number(v, "peak_flops", 0, 1e24);
+    for (const auto& [name, v] : j.at("peak_flops").items())
+      r.peak_flops[name] = number(v, "peak_flops", 0, 1e24);
     return r;
   }
 
@@ -169,12 +174,14 @@ struct ProfileReader {
 
 MachineProfile load_profile(const std::string& path) {
   std::ifstream in(path);
-  if (!in || std::filesystem::is_directory(path)) fail(ExitCode::usage, "profile {}: cannot be opened; `ltrain bench` writes one", path);
+  if (!in || std::filesystem::is_directory(path))
+    fail(ExitCode::usage, "profile {}: cannot be opened; `ltrain bench` writes one", path);
   const ProfileReader read{path};
   try {
     const json j = json::parse(in);
     if (const int64_t format = read.whole(j.at("format"), "format", 0, 1e9); format != kFormat)
-      fail(ExitCode::usage, "profile {}: format {}, this ltrain reads {}; run `ltrain bench` again", path, format, kFormat);
+      fail(ExitCode::usage, "profile {}: format {}, this ltrain reads {}; run `ltrain bench` again", path,
+           format, kFormat);
     MachineProfile p;
     p.machine = j.at("machine").get<std::string>();
     p.source = path;
@@ -201,7 +208,11 @@ void save_profile(const MachineProfile& p, const std::string& path) {
   }
   j["collectives"] = json::array();
   for (const CollectiveSample& s : p.collectives)
-    j["collectives"].push_back({{"op", s.op}, {"ranks", s.ranks}, {"bytes", s.bytes}, {"seconds", s.seconds}, {"cpu_seconds", s.cpu_seconds}});
+    j["collectives"].push_back({{"op", s.op},
+                                {"ranks", s.ranks},
+                                {"bytes", s.bytes},
+                                {"seconds", s.seconds},
+                                {"cpu_seconds", s.cpu_seconds}});
   std::error_code error;
   if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
     std::filesystem::create_directories(folder, error);

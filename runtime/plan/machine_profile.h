@@ -26,17 +26,17 @@ struct CollectiveSample {
 struct RankProfile {
   int threads = 1;
   std::map<std::string, std::vector<OpSample>> ops;  ///< by "name/dtype"
-  std::map<std::string, double> peak_flops;          ///< by dtype: the fastest matmul seen, operations a second
+  std::map<std::string, double> peak_flops;  ///< by dtype: the fastest matmul seen, operations a second
 };
 
 struct MachineProfile {
   std::string machine = "built-in guess";
-  std::string source = "built in";   ///< the file it was read from
+  std::string source = "built in";  ///< the file it was read from
   int cores = 1;
   bool measured = false;
-  std::vector<RankProfile> ranks;              ///< by threads, ascending
+  std::vector<RankProfile> ranks;  ///< by threads, ascending
   std::vector<CollectiveSample> collectives;
-  int64_t process_bytes = 48 << 20;            ///< resident memory of a rank before its arena
+  int64_t process_bytes = 48 << 20;  ///< resident memory of a rank before its arena
 
   const RankProfile& for_threads(int threads) const;
 };
@@ -44,7 +44,8 @@ struct MachineProfile {
 /// Prices ops by the samples nearest in size.
 class ProfileCost final : public CostModel {
  public:
-  /// `cores_full`: ranks times threads is at least the number of cores, so that collectives compete with compute.
+  /// `cores_full`: ranks times threads is at least the number of cores, so that collectives compete with
+  /// compute.
   ProfileCost(const MachineProfile& profile, int threads, bool cores_full)
       : profile_(profile), rank_(profile.for_threads(threads)), cores_full_(cores_full) {}
   double seconds(const OpCost& op) const override;
@@ -63,7 +64,8 @@ MachineProfile load_profile(const std::string& path);
 void save_profile(const MachineProfile& profile, const std::string& path);
 /// LTRAIN_PROFILE, else ltrain/profile.json in the user's cache folder.
 std::string default_profile_path();
-/// The default file when it is there, else the built-in guess. A file that is there and no profile is an error.
+/// The default file when it is there, else the built-in guess. A file that is there and no profile is an
+/// error.
 MachineProfile default_profile();
 
 }  // namespace ltrain

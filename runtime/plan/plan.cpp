@@ -51,13 +51,16 @@ Mesh mesh_of(const Recipe& r, int rank) {
   return m;
 }
 
-std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile& profile, int threads, int64_t panel_bytes) {
+std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile& profile, int threads,
+                                          int64_t panel_bytes) {
   std::vector<OutsideMemory> items;
-  items.push_back({"process", profile.process_bytes, profile.measured ? "measured by ltrain bench" : "built-in guess"});
+  items.push_back(
+      {"process", profile.process_bytes, profile.measured ? "measured by ltrain bench" : "built-in guess"});
   const ProgramOptions o = program_options(r);
-  const AttentionShape a{o.micro_batch, o.seq_length, o.model.num_attention_heads, o.model.num_key_value_heads,
-                         o.model.head_dim};
-  items.push_back({"attention scratch", attention_scratch_bytes(a, o.precision.compute) * threads, "formula"});
+  const AttentionShape a{o.micro_batch, o.seq_length, o.model.num_attention_heads,
+                         o.model.num_key_value_heads, o.model.head_dim};
+  items.push_back(
+      {"attention scratch", attention_scratch_bytes(a, o.precision.compute) * threads, "formula"});
   if (panel_bytes > 0) items.push_back({"bf16 panels", panel_bytes, "formula"});
   data::LoaderOptions l;
   l.seq_length = o.seq_length;
@@ -141,20 +144,26 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank
   }
   for (auto& [key, c] : collectives) plan.collectives.push_back(c);
   for (auto& [key, o] : ops) plan.ops.push_back(o);
-  std::stable_sort(plan.ops.begin(), plan.ops.end(), [](const OpPlan& a, const OpPlan& b) { return a.seconds > b.seconds; });
+  std::stable_sort(plan.ops.begin(), plan.ops.end(),
+                   [](const OpPlan& a, const OpPlan& b) { return a.seconds > b.seconds; });
 
   if (recipe.train.eval_interval > 0) {
     const double start = meta.end();
     const int64_t before = meta.data->wire_bytes();
     meta.program.evaluate(nullptr);
     plan.eval_wire_bytes = meta.data->wire_bytes() - before;
-    plan.eval_seconds = (meta.end() - start) * static_cast<double>(recipe.train.eval_steps * micro_batches_per_step(recipe));
+    plan.eval_seconds =
+        (meta.end() - start) * static_cast<double>(recipe.train.eval_steps * micro_batches_per_step(recipe));
   }
   plan.arena = meta.memory.peak();
   plan.outside = outside_memory(recipe, profile, threads, meta.trace.panel_bytes());
   if (recipe.checkpoint.save_interval > 0 || recipe.checkpoint.save_at_end)
-    plan.outside.push_back({"checkpoint staging", CheckpointWriter::staging_bytes(state_slices(meta.program.parameters())), "formula"});
-  if (ranks(recipe) > 1) plan.outside.push_back({"gloo parts in flight", Job::group_scratch_bytes(static_cast<int>(recipe.parallel.data)), "formula"});
+    plan.outside.push_back({"checkpoint staging",
+                            CheckpointWriter::staging_bytes(state_slices(meta.program.parameters())),
+                            "formula"});
+  if (ranks(recipe) > 1)
+    plan.outside.push_back({"gloo parts in flight",
+                            Job::group_scratch_bytes(static_cast<int>(recipe.parallel.data)), "formula"});
   plan.total_bytes = plan.arena.arena_bytes;
   for (const OutsideMemory& o : plan.outside) plan.total_bytes += o.bytes;
   if (totals) {
@@ -164,11 +173,14 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank
   return plan;
 }
 
-Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which, int ranks_on_host) {
+Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
+               int ranks_on_host) {
   Plan plan;
   plan.recipe_name = recipe.name;
   plan.world = static_cast<int>(ranks(recipe));
-  if (ranks_on_host == 0) ranks_on_host = recipe.launch.ranks_per_node > 0 ? static_cast<int>(recipe.launch.ranks_per_node) : plan.world;
+  if (ranks_on_host == 0)
+    ranks_on_host =
+        recipe.launch.ranks_per_node > 0 ? static_cast<int>(recipe.launch.ranks_per_node) : plan.world;
   plan.threads_per_rank = threads_per_rank(recipe, ranks_on_host);
   plan.tokens_per_step = tokens_per_step(recipe);
   plan.accumulation = micro_batches_per_step(recipe);
@@ -190,7 +202,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
 }
 
 int64_t host_memory_bytes() {
-  struct sysinfo info{};
+  struct sysinfo info {};
   int64_t bytes = sysinfo(&info) == 0 ? static_cast<int64_t>(info.totalram) * info.mem_unit : 0;
   for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     std::ifstream in(path);
@@ -209,14 +221,19 @@ void check_host_memory(const Plan& plan, int ranks_on_host) {
   std::string table;
   for (int i = 0; i < kMemoryKindCount; ++i)
     if (rank->arena.by_kind[i])
-      table += fmt::format("\n  {:<18}{:>10.1f} MiB", memory_kind_name(static_cast<MemoryKind>(i)), rank->arena.by_kind[i] / 1048576.0);
-  for (const OutsideMemory& o : rank->outside) table += fmt::format("\n  {:<18}{:>10.1f} MiB", o.name, o.bytes / 1048576.0);
+      table += fmt::format("\n  {:<18}{:>10.1f} MiB", memory_kind_name(static_cast<MemoryKind>(i)),
+                           rank->arena.by_kind[i] / 1048576.0);
+  for (const OutsideMemory& o : rank->outside)
+    table += fmt::format("\n  {:<18}{:>10.1f} MiB", o.name, o.bytes / 1048576.0);
   fail(ExitCode::usage,
-       "the plan exceeds this host's memory: {} ranks of {:.1f} MiB need {:.1f} MiB, the host has {:.1f} MiB\na rank:{}\n"
-       "what would help: a smaller train.micro_batch_size (now with {} accumulation steps) or data.seq_length, "
-       "parallel.zero_stage: 1, precision: bf16, a smaller model, or fewer ranks a host; --force starts anyway",
-       ranks_on_host, largest / 1048576.0, largest * ranks_on_host / 1048576.0, plan.host_bytes / 1048576.0, table,
-       plan.accumulation);
+       "the plan exceeds this host's memory: {} ranks of {:.1f} MiB need {:.1f} MiB, the host has {:.1f} "
+       "MiB\na rank:{}\n"
+       "what would help: a smaller train.micro_batch_size (now with {} accumulation steps) or "
+       "data.seq_length, "
+       "parallel.zero_stage: 1, precision: bf16, a smaller model, or fewer ranks a host; --force starts "
+       "anyway",
+       ranks_on_host, largest / 1048576.0, largest * ranks_on_host / 1048576.0, plan.host_bytes / 1048576.0,
+       table, plan.accumulation);
 }
 
 std::string plan_trace(const Recipe& recipe, const MachineProfile& profile, int rank) {
@@ -224,11 +241,16 @@ std::string plan_trace(const Recipe& recipe, const MachineProfile& profile, int 
   MetaRank meta(recipe, profile, mesh_of(recipe, rank), threads);
   meta.program.train_step({}, AdamwArgs{}, false);
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-  out += fmt::format("{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":\"rank {} (planned)\"}}}}", rank, rank);
+  out += fmt::format(
+      "{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":\"rank {} (planned)\"}}}}",
+      rank, rank);
   for (const TraceEntry& e : meta.trace.entries())
-    out += fmt::format(",\n{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"ts\":{:.3f},\"dur\":{:.3f},\"pid\":{},\"tid\":\"{}\","
-                       "\"args\":{{\"layer\":\"{}\",\"flops\":{},\"bytes\":{}}}}}",
-                       e.name, op_class_name(e.cls), e.start * 1e6, e.seconds * 1e6, rank, e.stream, e.layer, e.flops, e.bytes);
+    out += fmt::format(
+        ",\n{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"ts\":{:.3f},\"dur\":{:.3f},\"pid\":{},\"tid\":\"{"
+        "}\","
+        "\"args\":{{\"layer\":\"{}\",\"flops\":{},\"bytes\":{}}}}}",
+        e.name, op_class_name(e.cls), e.start * 1e6, e.seconds * 1e6, rank, e.stream, e.layer, e.flops,
+        e.bytes);
   return out + "\n]}\n";
 }
 

@@ -39,7 +39,7 @@ struct RankPlan {
   int64_t train_wire_bytes = 0, eval_wire_bytes = 0;  ///< a train step; an eval pass over all its batches
   std::vector<CollectivePlan> collectives;            ///< of a train step
   std::vector<OpPlan> ops;                            ///< of a train step, longest first
-  double flops = 0;             ///< of a train step on this rank
+  double flops = 0;                                   ///< of a train step on this rank
   double step_seconds = 0;
   double exposed_comm_seconds = 0;  ///< compute waiting for communication
   double eval_seconds = 0;          ///< one evaluation
@@ -52,11 +52,11 @@ struct Plan {
   int64_t parameters = 0;
   int64_t tokens_per_step = 0, accumulation = 1;
   int64_t train_steps = 0;
-  int64_t evaluations = 0;     ///< passes over the held-out data until train_steps
-  std::string profile;         ///< its source
+  int64_t evaluations = 0;  ///< passes over the held-out data until train_steps
+  std::string profile;      ///< its source
   bool profile_measured = false;
-  double peak_flops = 0;       ///< of one rank, for MFU: the profile's fastest matmul of the dtype
-  int64_t placement_ops = 0;   ///< ops and collectives whose placements were checked
+  double peak_flops = 0;        ///< of one rank, for MFU: the profile's fastest matmul of the dtype
+  int64_t placement_ops = 0;    ///< ops and collectives whose placements were checked
   std::vector<RankPlan> ranks;  ///< the distinct ones
   int64_t host_bytes = 0;       ///< of this host's memory, the cgroup's limit when lower
 
@@ -73,14 +73,17 @@ int threads_per_rank(const Recipe& recipe, int ranks_on_host);
 
 /// Runs the step on meta for `ranks` (empty: first and last). Throws Error on a placement error.
 /// `ranks_on_host`: 0: launch.ranks_per_node, else all of them.
-Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vector<int> ranks = {}, int ranks_on_host = 0);
+Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vector<int> ranks = {},
+               int ranks_on_host = 0);
 /// Of the profile and recipe, for one rank: what `run` sizes its arena by.
-RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, int rank, int threads, Plan* totals = nullptr);
+RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, int rank, int threads,
+                   Plan* totals = nullptr);
 
 /// Memory of this host in bytes: MemTotal, or the cgroup's limit when that is lower.
 int64_t host_memory_bytes();
 
-/// Throws Error (usage), with the itemised sum, when `ranks_on_host` ranks of the plan exceed the host's memory.
+/// Throws Error (usage), with the itemised sum, when `ranks_on_host` ranks of the plan exceed the host's
+/// memory.
 void check_host_memory(const Plan& plan, int ranks_on_host);
 
 std::string plan_text(const Plan& plan, const Recipe& recipe);

@@ -19,7 +19,9 @@ std::string mib(int64_t bytes) { return mib(static_cast<double>(bytes)); }
 std::string memory_text(const RankPlan& r) {
   std::string out = fmt::format("memory of rank {}\n", r.rank);
   for (int i = 0; i < kMemoryKindCount; ++i)
-    if (r.arena.by_kind[i]) out += fmt::format("  {:<28}{}\n", memory_kind_name(static_cast<MemoryKind>(i)), mib(r.arena.by_kind[i]));
+    if (r.arena.by_kind[i])
+      out +=
+          fmt::format("  {:<28}{}\n", memory_kind_name(static_cast<MemoryKind>(i)), mib(r.arena.by_kind[i]));
   if (const int64_t gaps = r.arena.arena_bytes - r.arena.live_bytes; gaps > 0)
     out += fmt::format("  {:<28}{}\n", "gaps between tensors", mib(gaps));
   out += fmt::format("  {:<28}{}  (allocated once, exactly)\n", "arena", mib(r.arena.arena_bytes));
@@ -33,16 +35,22 @@ ordered_json rank_json(const RankPlan& r) {
   ordered_json j;
   j["rank"] = r.rank;
   ordered_json arena;
-  for (int i = 0; i < kMemoryKindCount; ++i) arena[std::string(memory_kind_name(static_cast<MemoryKind>(i)))] = r.arena.by_kind[i];
+  for (int i = 0; i < kMemoryKindCount; ++i)
+    arena[std::string(memory_kind_name(static_cast<MemoryKind>(i)))] = r.arena.by_kind[i];
   arena["gaps"] = r.arena.arena_bytes - r.arena.live_bytes;
   arena["total"] = r.arena.arena_bytes;
   j["memory_bytes"]["arena"] = arena;
-  for (const OutsideMemory& o : r.outside) j["memory_bytes"]["outside"].push_back({{"name", o.name}, {"bytes", o.bytes}, {"source", o.source}});
+  for (const OutsideMemory& o : r.outside)
+    j["memory_bytes"]["outside"].push_back({{"name", o.name}, {"bytes", o.bytes}, {"source", o.source}});
   j["memory_bytes"]["total"] = r.total_bytes;
   j["communication"] = ordered_json::array();
   for (const CollectivePlan& c : r.collectives)
-    j["communication"].push_back({{"axis", c.axis}, {"collective", c.op}, {"calls", c.calls}, {"bytes", c.bytes},
-                                  {"wire_bytes", c.wire_bytes}, {"seconds", c.seconds}});
+    j["communication"].push_back({{"axis", c.axis},
+                                  {"collective", c.op},
+                                  {"calls", c.calls},
+                                  {"bytes", c.bytes},
+                                  {"wire_bytes", c.wire_bytes},
+                                  {"seconds", c.seconds}});
   j["wire_bytes_per_step"] = r.train_wire_bytes;
   j["wire_bytes_per_eval"] = r.eval_wire_bytes;
   j["flops_per_step"] = r.flops;
@@ -50,17 +58,22 @@ ordered_json rank_json(const RankPlan& r) {
   j["exposed_comm_seconds"] = r.exposed_comm_seconds;
   j["eval_seconds"] = r.eval_seconds;
   for (const OpPlan& o : r.ops)
-    j["ops"].push_back({{"name", o.name}, {"calls", o.calls}, {"flops", o.flops}, {"bytes", o.bytes}, {"seconds", o.seconds}});
+    j["ops"].push_back({{"name", o.name},
+                        {"calls", o.calls},
+                        {"flops", o.flops},
+                        {"bytes", o.bytes},
+                        {"seconds", o.seconds}});
   return j;
 }
 
 }  // namespace
 
 std::string plan_text(const Plan& p, const Recipe& recipe) {
-  std::string out = fmt::format("plan of {}: {} {} parameters, {}, on {} rank{} (data {}) of {} thread{}\n\n", p.recipe_name,
-                                format_count(static_cast<double>(p.parameters)), recipe.model.architecture,
-                                to_string(recipe.precision), p.world, p.world == 1 ? "" : "s", recipe.parallel.data,
-                                p.threads_per_rank, p.threads_per_rank == 1 ? "" : "s");
+  std::string out =
+      fmt::format("plan of {}: {} {} parameters, {}, on {} rank{} (data {}) of {} thread{}\n\n",
+                  p.recipe_name, format_count(static_cast<double>(p.parameters)), recipe.model.architecture,
+                  to_string(recipe.precision), p.world, p.world == 1 ? "" : "s", recipe.parallel.data,
+                  p.threads_per_rank, p.threads_per_rank == 1 ? "" : "s");
   out += memory_text(p.ranks.front());
   for (const RankPlan& r : p.ranks)
     if (r.total_bytes != p.ranks.front().total_bytes) out += "\n" + memory_text(r);
@@ -70,24 +83,30 @@ std::string plan_text(const Plan& p, const Recipe& recipe) {
   out += "\ncommunication of a step, rank 0\n";
   if (r.collectives.empty() || r.train_wire_bytes == 0) out += "  none: no axis is larger than 1\n";
   if (r.train_wire_bytes > 0) {
-    out += fmt::format("  {:<10}{:<16}{:>6}{:>17}{:>18}{:>12}\n", "axis", "collective", "calls", "payload", "sent", "time");
+    out += fmt::format("  {:<10}{:<16}{:>6}{:>17}{:>18}{:>12}\n", "axis", "collective", "calls", "payload",
+                       "sent", "time");
     for (const CollectivePlan& c : r.collectives)
-      out += fmt::format("  {:<10}{:<16}{:>6}{:>17}{:>18}{:>9.2f} ms\n", c.axis, c.op, c.calls, mib(c.bytes), mib(c.wire_bytes), c.seconds * 1e3);
+      out += fmt::format("  {:<10}{:<16}{:>6}{:>17}{:>18}{:>9.2f} ms\n", c.axis, c.op, c.calls, mib(c.bytes),
+                         mib(c.wire_bytes), c.seconds * 1e3);
   }
 
   const double seconds = p.step_seconds();
   out += fmt::format("\ntime, by {} profile {}\n", p.profile_measured ? "the measured" : "the", p.profile);
-  out += fmt::format("  {:<28}{:>12.1f} GFLOP a rank, {} tokens, {} micro-batch{} a rank\n", "step", r.flops / 1e9,
-                     p.tokens_per_step, p.accumulation, p.accumulation == 1 ? "" : "es");
-  out += fmt::format("  {:<28}{:>12.1f} ms ({:.1f} ms of it waiting for communication)\n", "step time", seconds * 1e3,
-                     r.exposed_comm_seconds * 1e3);
+  out += fmt::format("  {:<28}{:>12.1f} GFLOP a rank, {} tokens, {} micro-batch{} a rank\n", "step",
+                     r.flops / 1e9, p.tokens_per_step, p.accumulation, p.accumulation == 1 ? "" : "es");
+  out += fmt::format("  {:<28}{:>12.1f} ms ({:.1f} ms of it waiting for communication)\n", "step time",
+                     seconds * 1e3, r.exposed_comm_seconds * 1e3);
   out += fmt::format("  {:<28}{:>12} tokens/s\n", "throughput", format_count(p.tokens_per_second()));
-  out += fmt::format("  {:<28}{:>12.1f} % of {:.0f} GFLOP/s, the fastest matmul of the profile\n", "MFU", 100 * p.mfu(), p.peak_flops / 1e9);
+  out += fmt::format("  {:<28}{:>12.1f} % of {:.0f} GFLOP/s, the fastest matmul of the profile\n", "MFU",
+                     100 * p.mfu(), p.peak_flops / 1e9);
   for (size_t i = 0; i < r.ops.size() && i < 6; ++i)
-    out += fmt::format("    {:<26}{:>12.1f} ms in {} call{}\n", r.ops[i].name, r.ops[i].seconds * 1e3, r.ops[i].calls, r.ops[i].calls == 1 ? "" : "s");
+    out += fmt::format("    {:<26}{:>12.1f} ms in {} call{}\n", r.ops[i].name, r.ops[i].seconds * 1e3,
+                       r.ops[i].calls, r.ops[i].calls == 1 ? "" : "s");
   if (r.eval_seconds > 0) out += fmt::format("  {:<28}{:>12.1f} s\n", "one evaluation", r.eval_seconds);
-  out += fmt::format("  {:<28}{:>12} for {} steps, {} tokens\n", "to the end", format_duration(p.total_seconds()), p.train_steps,
-                     format_count(static_cast<double>(p.tokens_per_step) * static_cast<double>(p.train_steps)));
+  out +=
+      fmt::format("  {:<28}{:>12} for {} steps, {} tokens\n", "to the end",
+                  format_duration(p.total_seconds()), p.train_steps,
+                  format_count(static_cast<double>(p.tokens_per_step) * static_cast<double>(p.train_steps)));
   if (!p.profile_measured) out += "  (a guess: run `ltrain bench` to measure this machine)\n";
   out += fmt::format("\nplacements: {} ops and collectives checked, none refused\n", p.placement_ops);
   return out;

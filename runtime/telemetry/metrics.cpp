@@ -30,7 +30,8 @@ json number(double v) { return std::isfinite(v) ? json(v) : json(nullptr); }
 int64_t line_step(const std::string& line) {
   const json j = json::parse(line, nullptr, false);
   const auto step = j.is_object() ? j.find("step") : j.end();
-  return step != j.end() && step->is_number_integer() ? step->get<int64_t>() : std::numeric_limits<int64_t>::max();
+  return step != j.end() && step->is_number_integer() ? step->get<int64_t>()
+                                                      : std::numeric_limits<int64_t>::max();
 }
 
 }  // namespace
@@ -47,7 +48,8 @@ MetricsWriter::MetricsWriter(const std::string& run_dir, bool tensorboard, int64
   bool dropped = false;
   if (std::ifstream old(path); old)
     for (std::string line; std::getline(old, line);) {
-      // A last line without its end was being written when its run died, or the next one would be joined to it.
+      // A last line without its end was being written when its run died, or the next one would be joined to
+      // it.
       if (old.eof() || line_step(line) > last_step) dropped = true;
       if (line_step(line) <= last_step) kept += line + "\n";
     }
@@ -57,7 +59,8 @@ MetricsWriter::MetricsWriter(const std::string& run_dir, bool tensorboard, int64
     out.close();
     std::error_code error;
     if (out) std::filesystem::rename(path + ".tmp", path, error);
-    if (!out || error) fail(ExitCode::storage, "{}: cannot be rewritten without the steps after {}", path, last_step);
+    if (!out || error)
+      fail(ExitCode::storage, "{}: cannot be rewritten without the steps after {}", path, last_step);
   }
   state_->file.open(path, std::ios::app);
   if (!state_->file) fail(ExitCode::storage, "{}: cannot be written", path);
@@ -89,7 +92,9 @@ void MetricsWriter::step(const StepMetrics& m) {
 }
 
 void MetricsWriter::eval(int64_t step, double loss) {
-  state_->file << json{{"step", step}, {"eval_loss", number(loss)}, {"eval_perplexity", number(std::exp(loss))}}.dump() << std::endl;
+  state_->file
+      << json{{"step", step}, {"eval_loss", number(loss)}, {"eval_perplexity", number(std::exp(loss))}}.dump()
+      << std::endl;
   if (state_->tensorboard) state_->tensorboard->scalar("eval_loss", step, loss);
 }
 
@@ -109,7 +114,8 @@ std::string format_count(double n) {
   return fmt::format("{:.2f}B", n / 1e9);
 }
 
-Progress::Progress(LogFormat format, int64_t log_interval) : format_(format), interval_(std::max<int64_t>(1, log_interval)) {
+Progress::Progress(LogFormat format, int64_t log_interval)
+    : format_(format), interval_(std::max<int64_t>(1, log_interval)) {
   quiet_ = std::getenv("LTRAIN_QUIET") != nullptr;  // runs that `ltrain bench` makes
   // Under a launcher stderr is a pipe; the launcher says whether a terminal is at its end.
   const char* told = std::getenv("LTRAIN_TTY");
@@ -118,7 +124,7 @@ Progress::Progress(LogFormat format, int64_t log_interval) : format_(format), in
   const char* term = std::getenv("TERM");
   if (term && std::string(term) == "dumb") terminal_ = false;
   colour_ = terminal_ && !(no_colour && *no_colour);
-  struct winsize size{};
+  struct winsize size {};
   if (const char* c = std::getenv("COLUMNS"); c && std::atoi(c) > 20) {
     columns_ = std::atoi(c);
   } else if (ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col > 20) {
@@ -148,16 +154,22 @@ void Progress::step(const StepMetrics& m) {
   const bool last = m.step == m.train_steps;
   if (format_ == LogFormat::megatron) {
     if (m.step % interval_ && !last) return;
-    line(fmt::format(" iteration {:>8}/{:>8} | consumed samples: {:>12} | elapsed time per iteration (ms): {:.1f} | throughput "
-                     "per GPU (TFLOP/s/GPU): {:.3f} | learning rate: {:.6E} | lm loss: {:.6E} | grad norm: {:.3f} | number of "
-                     "skipped iterations: 0 | number of nan iterations: 0 |",
-                     m.step, m.train_steps, m.consumed_samples, m.step_time_ms, m.tflops_per_gpu, m.lr, m.lm_loss, m.grad_norm));
+    line(
+        fmt::format(" iteration {:>8}/{:>8} | consumed samples: {:>12} | elapsed time per iteration (ms): "
+                    "{:.1f} | throughput "
+                    "per GPU (TFLOP/s/GPU): {:.3f} | learning rate: {:.6E} | lm loss: {:.6E} | grad norm: "
+                    "{:.3f} | number of "
+                    "skipped iterations: 0 | number of nan iterations: 0 |",
+                    m.step, m.train_steps, m.consumed_samples, m.step_time_ms, m.tflops_per_gpu, m.lr,
+                    m.lm_loss, m.grad_norm));
     return;
   }
-  const std::string left = m.seconds_left > 0 ? fmt::format("  {} left", format_duration(m.seconds_left)) : "";
-  std::string text = fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {} tok/s  MFU {:.1f}%  mem {:.0f}/{:.0f} MiB{}",
-                                 m.step, m.train_steps, m.lm_loss, m.lr, m.grad_norm, format_count(m.tokens_per_sec),
-                                 100 * m.mfu, m.mem_peak_gib * 1024, m.mem_plan_gib * 1024, left);
+  const std::string left =
+      m.seconds_left > 0 ? fmt::format("  {} left", format_duration(m.seconds_left)) : "";
+  std::string text = fmt::format(
+      "step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {} tok/s  MFU {:.1f}%  mem {:.0f}/{:.0f} MiB{}",
+      m.step, m.train_steps, m.lm_loss, m.lr, m.grad_norm, format_count(m.tokens_per_sec), 100 * m.mfu,
+      m.mem_peak_gib * 1024, m.mem_plan_gib * 1024, left);
   if (!terminal_) {
     if (m.step % interval_ == 0 || last) line(text);
     return;

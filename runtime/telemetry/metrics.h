@@ -23,7 +23,8 @@ struct StepMetrics {
 /// Writes runs/<name>/metrics.jsonl and, when asked, TensorBoard events.
 class MetricsWriter {
  public:
-  /// Appends; lines of steps after `last_step` (of an attempt that went further than its checkpoint) are dropped.
+  /// Appends; lines of steps after `last_step` (of an attempt that went further than its checkpoint) are
+  /// dropped.
   MetricsWriter(const std::string& run_dir, bool tensorboard, int64_t last_step);
   ~MetricsWriter();
   void step(const StepMetrics& m);

@@ -57,7 +57,9 @@ std::string event_start(double wall_time) {
   return e;
 }
 
-double wall_clock() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double wall_clock() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -84,7 +86,8 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder) {
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
   const double t = wall_clock();
-  const std::string path = fmt::format("{}/events.out.tfevents.{}.{}.{}.0", folder, static_cast<int64_t>(t), host, getpid());
+  const std::string path =
+      fmt::format("{}/events.out.tfevents.{}.{}.{}.0", folder, static_cast<int64_t>(t), host, getpid());
   file_.open(path, std::ios::binary);
   if (!file_) fail(ExitCode::storage, "{}: cannot be written", path);
   record(tensorboard_version_record(t));

@@ -4,8 +4,8 @@
 
 namespace ltrain {
 
-/// Of optimizer step `step`, from 1. Linear warm-up to optimizer.lr over lr_warmup_steps, then the decay style down
-/// to min_lr at lr_decay_steps and min_lr after it (Megatron-LM's definitions).
+/// Of optimizer step `step`, from 1. Linear warm-up to optimizer.lr over lr_warmup_steps, then the decay
+/// style down to min_lr at lr_decay_steps and min_lr after it (Megatron-LM's definitions).
 double learning_rate(const Optimizer& optimizer, const Schedule& schedule, int64_t step);
 
 }  // namespace ltrain

@@ -49,7 +49,8 @@ MicroBatch TrainProgram::load(const HostBatch& batch) {
       t->record->place[Axis::data] = trace->axis_size(Axis::data) > 1 ? Placement::V() : Placement::R();
     return mb;
   }
-  LT_CHECK(static_cast<int64_t>(batch.tokens.size()) == mb.rows() && batch.targets.size() == batch.tokens.size() &&
+  LT_CHECK(static_cast<int64_t>(batch.tokens.size()) == mb.rows() &&
+               batch.targets.size() == batch.tokens.size() &&
                static_cast<int64_t>(batch.sample_index.size()) == mb.batch,
            "a batch of {} tokens for {} rows", batch.tokens.size(), mb.rows());
   std::memcpy(mb.tokens.data, batch.tokens.data(), mb.tokens.bytes());
@@ -77,7 +78,8 @@ int64_t TrainProgram::agree_tokens(int64_t counted) {
   return *count_.ptr<int64_t>();
 }
 
-StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw, bool ask_stop) {
+StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
+                                    bool ask_stop) {
   const bool meta = device_.compute.meta() != nullptr;
   LT_CHECK(meta || static_cast<int64_t>(batches.size()) == options_.accumulation, "{} micro-batches for {}",
            batches.size(), options_.accumulation);
@@ -111,7 +113,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     result.stop_requested = sums[2] > 0;
     result.finite = std::isfinite(sums[0]) && std::isfinite(sums[1]);
     if (!result.finite) return result;
-    if (options_.clip_grad > 0) args.grad_scale = std::min(1.0, options_.clip_grad / (result.grad_norm + 1e-6));
+    if (options_.clip_grad > 0)
+      args.grad_scale = std::min(1.0, options_.clip_grad / (result.grad_norm + 1e-6));
   }
   step.enter("optimizer");
   store_.update(args);
@@ -139,17 +142,20 @@ double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
 }
 
 std::vector<float> TrainProgram::predict(const std::vector<int32_t>& tokens) {
-  constexpr int64_t kStep = 16;  // lengths are rounded up: few shapes, and rows after the last are not looked at
+  constexpr int64_t kStep =
+      16;  // lengths are rounded up: few shapes, and rows after the last are not looked at
   const bool meta = device_.compute.meta() != nullptr;
   const int64_t count = static_cast<int64_t>(tokens.size()), limit = options_.seq_length;
-  LT_CHECK(options_.micro_batch == 1 && (meta || (count >= 1 && count <= limit)), "predict of {} tokens of at most {}", count, limit);
+  LT_CHECK(options_.micro_batch == 1 && (meta || (count >= 1 && count <= limit)),
+           "predict of {} tokens of at most {}", count, limit);
   MicroBatch mb;
   mb.seq = meta ? limit : std::min(limit, (count + kStep - 1) / kStep * kStep);
   mb.tokens = tokens_.narrow(0, mb.seq);
   mb.targets = targets_.narrow(0, mb.seq);
   mb.sample_index = sample_index_;
   Step step = make_step(false);
-  Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", step.stat_type(), {1, options_.model.vocab_size});
+  Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", step.stat_type(),
+                                          {1, options_.model.vocab_size});
   if (!meta) {
     int32_t* to = mb.tokens.ptr<int32_t>();
     std::fill(std::copy(tokens.begin(), tokens.end(), to), to + mb.seq, 0);
@@ -157,7 +163,8 @@ std::vector<float> TrainProgram::predict(const std::vector<int32_t>& tokens) {
   decoder_.predict(step, mb, logits, meta ? 0 : count - 1);
   std::vector<float> out(meta ? 0 : logits.elements());
   for (size_t i = 0; i < out.size(); ++i)
-    out[i] = logits.dtype == DType::f64 ? static_cast<float>(logits.ptr<double>()[i]) : logits.ptr<float>()[i];
+    out[i] =
+        logits.dtype == DType::f64 ? static_cast<float>(logits.ptr<double>()[i]) : logits.ptr<float>()[i];
   device_.memory.release(logits);
   return out;
 }

@@ -18,7 +18,7 @@ struct ProgramOptions {
   int64_t bucket_elements = 4 << 20;
   int64_t micro_batch = 1, seq_length = 1, accumulation = 1;
   uint64_t seed = 1234;
-  double clip_grad = 1.0;  ///< 0: no clipping
+  double clip_grad = 1.0;        ///< 0: no clipping
   bool decay_embeddings = true;  ///< weight decay applies to embeddings too
   bool for_training = true;
 };
@@ -34,10 +34,10 @@ struct Device {
 };
 
 struct StepResult {
-  double loss = 0;          ///< mean over counted tokens of the global batch
-  double grad_norm = 0;     ///< before clipping
-  int64_t tokens = 0;       ///< counted, global
-  bool finite = true;       ///< false: no update was made
+  double loss = 0;              ///< mean over counted tokens of the global batch
+  double grad_norm = 0;         ///< before clipping
+  int64_t tokens = 0;           ///< counted, global
+  bool finite = true;           ///< false: no update was made
   bool stop_requested = false;  ///< some rank asked to stop
 };
 
@@ -51,16 +51,16 @@ class TrainProgram {
 
   void initialize() { store_.initialize(options_.seed); }
 
-  /// One optimizer step over `accumulation` micro-batches. `ask_stop` is agreed on: the result has it if any rank set
-  /// it. Deterministic: the bits depend on the batches and the state alone.
+  /// One optimizer step over `accumulation` micro-batches. `ask_stop` is agreed on: the result has it if any
+  /// rank set it. Deterministic: the bits depend on the batches and the state alone.
   StepResult train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw, bool ask_stop);
 
-  /// Mean loss over the batches that `next` gives, and those of the other data ranks, until it returns null. All
-  /// ranks give equally many. On meta one batch stands for all.
+  /// Mean loss over the batches that `next` gives, and those of the other data ranks, until it returns null.
+  /// All ranks give equally many. On meta one batch stands for all.
   double evaluate(const std::function<const HostBatch*()>& next);
 
-  /// logits (V) on the host for what follows `tokens`, at most seq_length of them; micro_batch is 1. On meta: the
-  /// memory of the longest sequence.
+  /// logits (V) on the host for what follows `tokens`, at most seq_length of them; micro_batch is 1. On meta:
+  /// the memory of the longest sequence.
   std::vector<float> predict(const std::vector<int32_t>& tokens);
 
  private:

@@ -13,11 +13,11 @@
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/fault_point.h"
 #include "parallel/mesh.h"
+#include "runtime/checkpoint/files.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/train/lr_schedule.h"
-#include "runtime/checkpoint/files.h"
 #include "runtime/train/training_state.h"
 
 namespace ltrain {
@@ -76,7 +76,8 @@ class Trainer {
     while (step_ < recipe_.train.train_steps) {
       const bool stop = train_step();
       const bool last = step_ == recipe_.train.train_steps;
-      if (recipe_.train.eval_interval > 0 && (step_ % recipe_.train.eval_interval == 0 || last) && !recipe_.data.eval.empty())
+      if (recipe_.train.eval_interval > 0 && (step_ % recipe_.train.eval_interval == 0 || last) &&
+          !recipe_.data.eval.empty())
         evaluate();
       const int64_t every = recipe_.checkpoint.save_interval;
       if (stop) {
@@ -118,15 +119,18 @@ class Trainer {
     comm_ = make_worker_stream("comm");
     control_ = make_worker_stream("checkpoint");
     arena_ = std::make_unique<CpuArena>(plan_.arena.arena_bytes);
-    program_ = std::make_unique<TrainProgram>(program_options(recipe_), Device{*compute_, *comm_, *arena_, *data_group_});
-    state_ = std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
+    program_ = std::make_unique<TrainProgram>(program_options(recipe_),
+                                              Device{*compute_, *comm_, *arena_, *data_group_});
+    state_ =
+        std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
     const TrainingState::Resumed resumed = state_->resume();
     step_ = saved_step_ = resumed.step;
     samples_ = resumed.samples;
     if (resumed.step == 0) program_->initialize();
     comm_->synchronize();
     if (saves_at_all(recipe_)) state_->open_writer(step_);
-    loader_ = std::make_unique<data::BatchLoader>(loader_options(recipe_, mesh_.coordinate(Axis::data), false), samples_);
+    loader_ = std::make_unique<data::BatchLoader>(
+        loader_options(recipe_, mesh_.coordinate(Axis::data), false), samples_);
     batches_.resize(micro_batches_per_step(recipe_));
     if (lead_) {
       metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
@@ -134,14 +138,17 @@ class Trainer {
       for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
       for (const std::string& note : resumed.notes) progress_->line(note);
       progress_->line(fmt::format(
-          "{}: {} {} parameters, {} rank{} of {} thread{} ({}), {}; {} sequences of {} tokens a step, {} micro-batch{} a rank",
-          recipe_.name, format_count(static_cast<double>(totals.parameters)), recipe_.model.architecture, me.world_size,
-          me.world_size == 1 ? "" : "s", threads, threads == 1 ? "" : "s", cpu_isa_name(), to_string(recipe_.precision),
-          recipe_.train.global_batch_size, recipe_.data.seq_length, batches_.size(), batches_.size() == 1 ? "" : "es"));
+          "{}: {} {} parameters, {} rank{} of {} thread{} ({}), {}; {} sequences of {} tokens a step, {} "
+          "micro-batch{} a rank",
+          recipe_.name, format_count(static_cast<double>(totals.parameters)), recipe_.model.architecture,
+          me.world_size, me.world_size == 1 ? "" : "s", threads, threads == 1 ? "" : "s", cpu_isa_name(),
+          to_string(recipe_.precision), recipe_.train.global_batch_size, recipe_.data.seq_length,
+          batches_.size(), batches_.size() == 1 ? "" : "es"));
       if (step_ < recipe_.train.train_steps)
-      progress_->line(fmt::format("memory a rank: arena {:.1f} MiB, in all {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",
-                                  plan_.arena.arena_bytes / kMiB, plan_.total_bytes / kMiB, now() - begin, step_ + 1,
-                                  recipe_.train.train_steps));
+        progress_->line(fmt::format(
+            "memory a rank: arena {:.1f} MiB, in all {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",
+            plan_.arena.arena_bytes / kMiB, plan_.total_bytes / kMiB, now() - begin, step_ + 1,
+            recipe_.train.train_steps));
     }
     started_ = now();
     first_step_ = step_;
@@ -169,15 +176,18 @@ class Trainer {
     if (!r.finite) not_finite(r);
     ++step_;
     samples_ += recipe_.train.global_batch_size;
-    LT_CHECK(samples_ == loader_->cursor(), "the loader is at sample {}, the trainer at {}", loader_->cursor(), samples_);
+    LT_CHECK(samples_ == loader_->cursor(), "the loader is at sample {}, the trainer at {}",
+             loader_->cursor(), samples_);
     state_->note_health(r.loss, r.grad_norm);
     check_high_water();
-    if (lead_) report(r, a.lr, now() - begin, loader_->wait_seconds() - data_before, compute_->waited - waited_before);
+    if (lead_)
+      report(r, a.lr, now() - begin, loader_->wait_seconds() - data_before, compute_->waited - waited_before);
     return r.stop_requested;
   }
 
   bool out_of_time() const {
-    return recipe_.train.exit_duration_in_mins && now() - started_ > *recipe_.train.exit_duration_in_mins * 60;
+    return recipe_.train.exit_duration_in_mins &&
+           now() - started_ > *recipe_.train.exit_duration_in_mins * 60;
   }
 
   /// Fault injection: makes this step's loss and gradients NaN.
@@ -190,7 +200,8 @@ class Trainer {
   [[noreturn]] void not_finite(const StepResult& r) {
     fail(ExitCode::no_progress,
          "step {}: loss {} and gradient norm {} are not finite; no update was made and nothing was saved.\n"
-         "The last checkpoint is of step {}. The same step would fail again: lower optimizer.lr, check the data around "
+         "The last checkpoint is of step {}. The same step would fail again: lower optimizer.lr, check the "
+         "data around "
          "sample {}, or use precision: fp32.",
          step_ + 1, r.loss, r.grad_norm, saved_step_, samples_);
   }
@@ -240,7 +251,8 @@ class Trainer {
     });
     if (!lead_) return;
     metrics_->eval(step_, loss);
-    progress_->line(fmt::format("eval at step {}: loss {:.4f}, perplexity {:.2f} ({:.1f} s)", step_, loss, std::exp(loss), now() - begin));
+    progress_->line(fmt::format("eval at step {}: loss {:.4f}, perplexity {:.2f} ({:.1f} s)", step_, loss,
+                                std::exp(loss), now() - begin));
   }
 
   void save() {
@@ -259,16 +271,19 @@ class Trainer {
   void write_usage() const {
     const int64_t resident = peak_resident_bytes(), steps = step_ - first_step_;
     make_folders(recipe_.output_dir + "/logs");
-    write_file(fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank),
-               fmt::format("{{\"rank\":{},\"steps\":{},\"arena_bytes\":{},\"train_wire_bytes\":{},\"all_wire_bytes\":{},"
-                           "\"peak_rss_bytes\":{},\"plan_arena_bytes\":{},\"plan_total_bytes\":{}}}\n",
-                           job_.info().rank, steps, arena_->peak().arena_bytes, train_wire_, data_group_->wire_bytes(),
-                           resident, plan_.arena.arena_bytes, plan_.total_bytes));
+    write_file(
+        fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank),
+        fmt::format(
+            "{{\"rank\":{},\"steps\":{},\"arena_bytes\":{},\"train_wire_bytes\":{},\"all_wire_bytes\":{},"
+            "\"peak_rss_bytes\":{},\"plan_arena_bytes\":{},\"plan_total_bytes\":{}}}\n",
+            job_.info().rank, steps, arena_->peak().arena_bytes, train_wire_, data_group_->wire_bytes(),
+            resident, plan_.arena.arena_bytes, plan_.total_bytes));
     if (!lead_ || steps == 0) return;
-    progress_->line(fmt::format("rank 0 used {:.1f} MiB of memory at its peak ({:.1f} planned) and sent {:.1f} MiB in {} "
-                                "training step{} ({:.1f} planned)",
-                                resident / kMiB, plan_.total_bytes / kMiB, train_wire_ / kMiB, steps, steps == 1 ? "" : "s",
-                                plan_.train_wire_bytes * steps / kMiB));
+    progress_->line(
+        fmt::format("rank 0 used {:.1f} MiB of memory at its peak ({:.1f} planned) and sent {:.1f} MiB in {} "
+                    "training step{} ({:.1f} planned)",
+                    resident / kMiB, plan_.total_bytes / kMiB, train_wire_ / kMiB, steps,
+                    steps == 1 ? "" : "s", plan_.train_wire_bytes * steps / kMiB));
   }
 
   void finish(ExitCode code) {
@@ -278,15 +293,22 @@ class Trainer {
     write_usage();
     if (!lead_) return;
     const StopRequest stop = job_.stop_requested();
-    const std::string reason = stop ? stop.reason : out_of_time() ? "train.exit_duration_in_mins" : "by another rank";
-    progress_->line(code == ExitCode::preempted && !saves_at_all(recipe_)
-                        ? fmt::format("stopped at step {} as asked ({}); nothing was saved: checkpoint.save_interval is 0 and "
-                                      "checkpoint.save_at_end is false",
-                                      step_, reason)
-                        : code == ExitCode::preempted
-                        ? fmt::format("stopped at step {} as asked ({}); start again to go on", step_, reason)
-                        : step_ == first_step_ ? fmt::format("nothing left to do: step {} of {} is done; a larger train.train_steps goes on from here", step_, recipe_.train.train_steps)
-                        : fmt::format("done: {} steps in {}", step_ - first_step_, format_duration(now() - started_)));
+    const std::string reason = stop            ? stop.reason
+                               : out_of_time() ? "train.exit_duration_in_mins"
+                                               : "by another rank";
+    progress_->line(
+        code == ExitCode::preempted && !saves_at_all(recipe_)
+            ? fmt::format(
+                  "stopped at step {} as asked ({}); nothing was saved: checkpoint.save_interval is 0 and "
+                  "checkpoint.save_at_end is false",
+                  step_, reason)
+        : code == ExitCode::preempted
+            ? fmt::format("stopped at step {} as asked ({}); start again to go on", step_, reason)
+        : step_ == first_step_
+            ? fmt::format(
+                  "nothing left to do: step {} of {} is done; a larger train.train_steps goes on from here",
+                  step_, recipe_.train.train_steps)
+            : fmt::format("done: {} steps in {}", step_ - first_step_, format_duration(now() - started_)));
   }
 
   const Recipe& recipe_;
@@ -325,11 +347,14 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
   const int64_t bytes = 3 * state * plan.parameters;
   make_folders(checkpoint_folder(recipe));
   if (const int64_t free = free_bytes(checkpoint_folder(recipe)); free < bytes)
-    fail(ExitCode::storage, "{}: a checkpoint takes {}, the file system has {} free; free some, or move output_dir",
+    fail(ExitCode::storage,
+         "{}: a checkpoint takes {}, the file system has {} free; free some, or move output_dir",
          checkpoint_folder(recipe), bytes_text(bytes), bytes_text(free));
 }
 
-ExitCode train(const Recipe& recipe, Job& job, const TrainerOptions& options) { return Trainer(recipe, job, options).run(); }
+ExitCode train(const Recipe& recipe, Job& job, const TrainerOptions& options) {
+  return Trainer(recipe, job, options).run();
+}
 
 void check_data(const Recipe& recipe) {
   for (const bool eval : {false, true})

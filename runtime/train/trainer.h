@@ -10,12 +10,12 @@ struct TrainerOptions {
   bool force = false;  ///< start although the plan exceeds the host's memory
 };
 
-/// Trains by a resolved recipe. Returns done, or preempted after a stop request was met with a checkpoint. Throws
-/// Error for everything else.
+/// Trains by a resolved recipe. Returns done, or preempted after a stop request was met with a checkpoint.
+/// Throws Error for everything else.
 ExitCode train(const Recipe& recipe, Job& job, const TrainerOptions& options);
 
-/// Everything about data that can be known before processes are started: the files are there, whole, long enough,
-/// and hold no token outside the vocabulary. Throws Error (usage or data).
+/// Everything about data that can be known before processes are started: the files are there, whole, long
+/// enough, and hold no token outside the vocabulary. Throws Error (usage or data).
 void check_data(const Recipe& recipe);
 
 /// Likewise about checkpoint.resume and the place for the next checkpoint. Throws Error (storage).

@@ -68,8 +68,9 @@ TrainingState::Resumed TrainingState::resume() {
   r.step = last_committed_ = reader->info().step;
   r.samples = reader->info().data_cursor;
   if (reader->info().seed != recipe_.seed)
-    r.notes.push_back(fmt::format("note: the checkpoint was made with seed {}, the recipe says {}: the data order changes here",
-                                  reader->info().seed, recipe_.seed));
+    r.notes.push_back(fmt::format(
+        "note: the checkpoint was made with seed {}, the recipe says {}: the data order changes here",
+        reader->info().seed, recipe_.seed));
   return r;
 }
 
@@ -121,12 +122,13 @@ std::vector<std::string> TrainingState::poll() {
     for (const std::string& note : r.notes) lines.push_back("checkpoint: " + note);
     if (r.ok) {
       last_committed_ = r.step;
-      lines.push_back(fmt::format("saved {} ({}, training waited {:.2f} s, written in {:.2f} s)", r.path, bytes_text(r.bytes),
-                                  r.stall_seconds, r.write_seconds));
+      lines.push_back(fmt::format("saved {} ({}, training waited {:.2f} s, written in {:.2f} s)", r.path,
+                                  bytes_text(r.bytes), r.stall_seconds, r.write_seconds));
     } else {
-      lines.push_back(fmt::format("WARNING: the checkpoint of step {} was not saved; training goes on from memory, the last good one "
-                                  "is of step {}: {}",
-                                  r.step, last_committed_, r.error));
+      lines.push_back(fmt::format(
+          "WARNING: the checkpoint of step {} was not saved; training goes on from memory, the last good one "
+          "is of step {}: {}",
+          r.step, last_committed_, r.error));
     }
   }
   return lines;

@@ -13,8 +13,8 @@
 
 namespace ltrain {
 
-/// The slices that this rank writes: "NAME" is the parameter (its fp32 master in bf16 runs), "optimizer/exp_avg/NAME"
-/// and "optimizer/exp_avg_sq/NAME" its moments.
+/// The slices that this rank writes: "NAME" is the parameter (its fp32 master in bf16 runs),
+/// "optimizer/exp_avg/NAME" and "optimizer/exp_avg_sq/NAME" its moments.
 std::vector<StateSlice> state_slices(const ParameterStore& parameters);
 /// Reads parameters only: for generation and evaluation.
 void load_parameters(CheckpointReader& reader, ParameterStore& parameters);
@@ -28,12 +28,13 @@ int64_t saves_to_come(const Recipe& recipe, int64_t step);
 class TrainingState {
  public:
   /// `control`: a group of all ranks that nothing else uses.
-  TrainingState(const Recipe& recipe, ParameterStore& parameters, Communicator& control, Stream& control_stream, int rank);
+  TrainingState(const Recipe& recipe, ParameterStore& parameters, Communicator& control,
+                Stream& control_stream, int rank);
   ~TrainingState();
 
   struct Resumed {
-    int64_t step = 0;     ///< 0: a fresh start, and the parameters are still to be initialised
-    int64_t samples = 0;  ///< the data cursor
+    int64_t step = 0;                ///< 0: a fresh start, and the parameters are still to be initialised
+    int64_t samples = 0;             ///< the data cursor
     std::vector<std::string> notes;  ///< for the user
   };
   /// Loads what checkpoint.resume asks for. An explicit resume that cannot be met is an error.

@@ -1,5 +1,5 @@
-// ltrain's AdamW kernel alone, on as many elements as GPT-2 124M has parameters: milliseconds of each call, as JSON.
-// adamw_speed [elements [calls]]
+// ltrain's AdamW kernel alone, on as many elements as GPT-2 124M has parameters: milliseconds of each call,
+// as JSON. adamw_speed [elements [calls]]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -26,7 +26,8 @@ int main(int argc, char** argv) {
     const auto begin = std::chrono::steady_clock::now();
     args.step = i + 3;
     adamw(*stream, t[0], t[1], t[2], t[3], Tensor(), true, args);
-    const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+    const double ms =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     if (i >= 0) std::printf("%s%.3f", i ? ", " : "", ms);
   }
   std::printf("]}\n");

@@ -24,7 +24,8 @@ std::vector<std::string> commands(const std::string& document) {
 
 /// A small version of any recipe: two steps, short sequences, this folder's data.
 const char* kSmall =
-    " train.train_steps=2 train.eval_interval=0 train.micro_batch_size=1 train.global_batch_size=2 schedule.lr_warmup_steps=1 "
+    " train.train_steps=2 train.eval_interval=0 train.micro_batch_size=1 train.global_batch_size=2 "
+    "schedule.lr_warmup_steps=1 "
     "data.seq_length=16 checkpoint.save_interval=2 ";
 
 }  // namespace
@@ -33,8 +34,10 @@ TEST_CASE("every command of the README runs") {
   TempRun t;
   const std::string source = LTRAIN_SOURCE_DIR;
   // A checkout in small: the binary, the recipes, and the quickstart's data.
-  REQUIRE(t.shell("mkdir -p build runs/quickstart/data && ln -s " + std::string(LTRAIN_BINARY) + " build/ltrain && cp -r " + source +
-                  "/recipes . && build/ltrain data build --input text.txt --output runs/quickstart/data/text --split 90,10 --tokenizer byte")
+  REQUIRE(t.shell("mkdir -p build runs/quickstart/data && ln -s " + std::string(LTRAIN_BINARY) +
+                  " build/ltrain && cp -r " + source +
+                  "/recipes . && build/ltrain data build --input text.txt --output runs/quickstart/data/text "
+                  "--split 90,10 --tokenizer byte")
               .code == 0);
   const auto list = commands(source + "/README.md");
   REQUIRE(list.size() >= 10);
@@ -57,7 +60,8 @@ TEST_CASE("every recipe plans as it is, and runs in small") {
     CHECK(plan.code == 0);
     CHECK(plan.text.find("none refused") != std::string::npos);
     const Outcome run = t.sh("run " + recipe + kSmall +
-                             " output_dir=out model.num_hidden_layers=1 'data.train=[{path: text-train}]' 'data.eval=[]' parallel.data=2");
+                             " output_dir=out model.num_hidden_layers=1 'data.train=[{path: text-train}]' "
+                             "'data.eval=[]' parallel.data=2");
     INFO(run.text);
     CHECK(run.code == 0);
     std::filesystem::remove_all(t.folder() + "/out");

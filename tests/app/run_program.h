@@ -32,7 +32,8 @@ class TempRun {
     std::string pattern = std::filesystem::temp_directory_path().string() + "/ltrain-app-XXXXXX";
     folder_ = ::mkdtemp(pattern.data());
     std::ofstream text(folder_ + "/text.txt");
-    for (int i = 0; i < 1500; ++i) text << "line " << i << " of a text that repeats itself, " << i * i << " times.\n";
+    for (int i = 0; i < 1500; ++i)
+      text << "line " << i << " of a text that repeats itself, " << i * i << " times.\n";
     text.close();
     std::ofstream(folder_ + "/tiny.yaml") << R"(name: tiny
 output_dir: run

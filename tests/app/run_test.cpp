@@ -23,7 +23,8 @@ TEST_CASE("run trains on two processes, saves, evaluates; a second start has not
   CHECK(has(first, "eval at step 3"));
   CHECK(t.metric("lm_loss").size() == 6);
   CHECK(t.metric("eval_loss").size() == 2);
-  for (const char* file : {"recipe.yaml", "plan.json", "logs/rank-00000.log", "logs/rank-00001.log", "checkpoints/step-00000006/COMMIT"})
+  for (const char* file : {"recipe.yaml", "plan.json", "logs/rank-00000.log", "logs/rank-00001.log",
+                           "checkpoints/step-00000006/COMMIT"})
     CHECK(std::filesystem::exists(t.folder() + "/run/" + file));
   const Outcome second = t.sh("run tiny.yaml");
   INFO(second.text);
@@ -34,7 +35,8 @@ TEST_CASE("run trains on two processes, saves, evaluates; a second start has not
   INFO(sample.text);
   CHECK(sample.code == 0);
   CHECK(has(sample, "\"tokens\":["));
-  CHECK(t.sh("generate run --prompt 'line ' --tokens 20 --json").text.substr(0, 2000) == sample.text.substr(0, 2000));
+  CHECK(t.sh("generate run --prompt 'line ' --tokens 20 --json").text.substr(0, 2000) ==
+        sample.text.substr(0, 2000));
   CHECK(has(t.sh("eval run"), "perplexity"));
 }
 
@@ -74,9 +76,11 @@ TEST_CASE("resume is bit for bit, and keeps the sample order on another number o
 
 TEST_CASE("a stop signal saves and exits 75, and the next start goes on") {
   TempRun t;
-  const std::string command = std::string("(") + LTRAIN_BINARY +
-                              " run tiny.yaml train.train_steps=100000 train.eval_interval=0 checkpoint.save_interval=0 & p=$!; "
-                              "for i in $(seq 200); do grep -q '\"step\":5[,}]' run/metrics.jsonl 2>/dev/null && break; sleep 0.05; done; ";
+  const std::string command =
+      std::string("(") + LTRAIN_BINARY +
+      " run tiny.yaml train.train_steps=100000 train.eval_interval=0 checkpoint.save_interval=0 & p=$!; "
+      "for i in $(seq 200); do grep -q '\"step\":5[,}]' run/metrics.jsonl 2>/dev/null && break; sleep 0.05; "
+      "done; ";
   const std::string signal = GENERATE(as<std::string>(), "TERM", "USR1", "INT");
   const Outcome o = t.shell(command + "kill -" + signal + " $p; wait $p; echo code $?)");
   INFO(signal << ": " << o.text);
@@ -84,13 +88,15 @@ TEST_CASE("a stop signal saves and exits 75, and the next start goes on") {
   CHECK(has(o, "stopped at step"));
   const Outcome list = t.sh("checkpoint list run --json");
   CHECK(has(list, "\"valid\": true"));
-  const Outcome next = t.sh("run tiny.yaml train.train_steps=100000 train.eval_interval=0 train.exit_duration_in_mins=0.01");
+  const Outcome next =
+      t.sh("run tiny.yaml train.train_steps=100000 train.eval_interval=0 train.exit_duration_in_mins=0.01");
   INFO(next.text);
   CHECK(has(next, "resuming from"));
   CHECK(next.code == 75);
 }
 
-TEST_CASE("saves at once (async_save: false): the same checkpoints as in the background, training waits for them") {
+TEST_CASE(
+    "saves at once (async_save: false): the same checkpoints as in the background, training waits for them") {
   TempRun t;
   const auto parameters = [&] {
     std::string all;
@@ -106,7 +112,8 @@ TEST_CASE("saves at once (async_save: false): the same checkpoints as in the bac
   INFO(o.text);
   REQUIRE(o.code == 0);
   CHECK(parameters() == background);
-  for (const char* step : {"00000002", "00000004", "00000006"}) CHECK(has(o, std::string("saved run/checkpoints/step-") + step));
+  for (const char* step : {"00000002", "00000004", "00000006"})
+    CHECK(has(o, std::string("saved run/checkpoints/step-") + step));
   // Said before the next step begins, since the step waited for it.
   CHECK(o.text.find("saved run/checkpoints/step-00000002") < o.text.find("step 3/6"));
   CHECK(t.sh("checkpoint verify run").code == 0);
@@ -122,7 +129,8 @@ TEST_CASE("every rank leaves what it used beside what was planned; rank 0 says i
   CHECK_FALSE(has(o, "usage {"));
   const auto plan = nlohmann::json::parse(read_text(t.folder() + "/run/plan.json"));
   for (int rank : {0, 1}) {
-    const auto used = nlohmann::json::parse(read_text(t.folder() + "/run/logs/usage-0000" + std::to_string(rank) + ".json"));
+    const auto used = nlohmann::json::parse(
+        read_text(t.folder() + "/run/logs/usage-0000" + std::to_string(rank) + ".json"));
     CHECK(used["rank"] == rank);
     CHECK(used["steps"] == 6);
     CHECK(used["arena_bytes"] == used["plan_arena_bytes"]);  // planned bytes are real bytes
@@ -134,8 +142,9 @@ TEST_CASE("every rank leaves what it used beside what was planned; rank 0 says i
 
 TEST_CASE("a run that saves nothing can be stopped, and says that nothing was saved") {
   TempRun t;
-  const Outcome o = t.sh("run tiny.yaml train.train_steps=100000 train.eval_interval=0 checkpoint.save_interval=0 "
-                         "checkpoint.save_at_end=false train.exit_duration_in_mins=0.005");
+  const Outcome o = t.sh(
+      "run tiny.yaml train.train_steps=100000 train.eval_interval=0 checkpoint.save_interval=0 "
+      "checkpoint.save_at_end=false train.exit_duration_in_mins=0.005");
   INFO(o.text);
   CHECK(o.code == 75);
   CHECK(has(o, "(train.exit_duration_in_mins); nothing was saved"));
@@ -148,7 +157,8 @@ TEST_CASE("the space that is asked for at the start is that of the saves still t
     return;
   }
   TempRun t;
-  // A checkpoint takes 0.4 MiB and a reserve of 1 MiB: one fits, the three that rotation may hold at once do not.
+  // A checkpoint takes 0.4 MiB and a reserve of 1 MiB: one fits, the three that rotation may hold at once do
+  // not.
   if (t.shell("mkdir run && mount -t tmpfs -o size=3m tmpfs run").code != 0) {
     WARN("skipped: the space that is asked for at the start: cannot mount a tmpfs");
     return;
@@ -166,7 +176,8 @@ TEST_CASE("generate goes on beyond the context: it slides, and stays a function 
   TempRun t;
   REQUIRE(t.sh("run tiny.yaml").code == 0);
   const auto tokens = [&](const std::string& options) {
-    const Outcome o = t.shell(std::string(LTRAIN_BINARY) + " generate run --json --ignore-end " + options + " 2>/dev/null");
+    const Outcome o =
+        t.shell(std::string(LTRAIN_BINARY) + " generate run --json --ignore-end " + options + " 2>/dev/null");
     INFO(o.text);
     REQUIRE(o.code == 0);
     return nlohmann::json::parse(o.text).at("tokens").get<std::vector<int>>();
@@ -183,7 +194,8 @@ TEST_CASE("generate goes on beyond the context: it slides, and stays a function 
   // Only the last tokens count once the context is full.
   CHECK(tokens("--temperature 0 --prompt abcdefgh" + longer + " --tokens 5") ==
         tokens("--temperature 0 --prompt hgfedcba" + longer + " --tokens 5"));
-  CHECK(tokens("--temperature 0 --prompt 'line ' --tokens 20") == tokens("--top-k 1 --seed 5 --prompt 'line ' --tokens 20"));
+  CHECK(tokens("--temperature 0 --prompt 'line ' --tokens 20") ==
+        tokens("--top-k 1 --seed 5 --prompt 'line ' --tokens 20"));
 }
 
 TEST_CASE("a NaN never reaches a checkpoint, and ends the run with 76") {

@@ -81,10 +81,13 @@ TEST_CASE("times for Slurm: whole minutes, rounded up, and read back") {
   CHECK(slurm_time(601) == "00:11:00");
   CHECK(slurm_time(86399) == "1-00:00:00");
   CHECK(slurm_time(36 * 3600 + 1) == "1-12:01:00");
-  for (double s : {60.0, 3600.0, 90000.0, 1e6}) CHECK(parse_slurm_minutes(slurm_time(s)) == std::ceil(s / 60));
+  for (double s : {60.0, 3600.0, 90000.0, 1e6})
+    CHECK(parse_slurm_minutes(slurm_time(s)) == std::ceil(s / 60));
 }
 
-TEST_CASE("ranks on nodes: what is not given follows from the recipe; what disagrees is refused with what would do") {
+TEST_CASE(
+    "ranks on nodes: what is not given follows from the recipe; what disagrees is refused with what would "
+    "do") {
   const auto placed = [](int nodes, int ranks, int64_t world, int preferred = 0) {
     SlurmOptions o;
     o.recipe = "r.yaml", o.nodes = nodes, o.ranks_per_node = ranks;
@@ -102,9 +105,11 @@ TEST_CASE("ranks on nodes: what is not given follows from the recipe; what disag
   CHECK(placed(2, 0, 8) == P(2, 4));
   CHECK(placed(0, 2, 8) == P(4, 2));
   CHECK(placed(4, 2, 8) == P(4, 2));
-  CHECK_THROWS_WITH(placed(3, 2, 8), Contains("--nodes=3 --ranks-per-node=2: 6 ranks") && Contains("r.yaml make 8") &&
-                                         Contains("--nodes=4 --ranks-per-node=2") && Contains("--nodes=2 --ranks-per-node=4"));
-  CHECK_THROWS_WITH(placed(3, 0, 8), Contains("--nodes=3: must divide the 8 ranks") && Contains("nearest that does is 2"));
+  CHECK_THROWS_WITH(placed(3, 2, 8),
+                    Contains("--nodes=3 --ranks-per-node=2: 6 ranks") && Contains("r.yaml make 8") &&
+                        Contains("--nodes=4 --ranks-per-node=2") && Contains("--nodes=2 --ranks-per-node=4"));
+  CHECK_THROWS_WITH(placed(3, 0, 8),
+                    Contains("--nodes=3: must divide the 8 ranks") && Contains("nearest that does is 2"));
   CHECK_THROWS_WITH(placed(0, 7, 8), Contains("--ranks-per-node=7") && Contains("nearest that does is 8"));
 }
 
@@ -115,10 +120,12 @@ TEST_CASE("slurm: threads, memory and time come from the plan; what is given win
   };
   const auto plan = nlohmann::json::parse(t.sh("plan tiny.yaml --json").text);
   double rank_bytes = 0;
-  for (const auto& r : plan["ranks"]) rank_bytes = std::max(rank_bytes, r["memory_bytes"]["total"].get<double>());
+  for (const auto& r : plan["ranks"])
+    rank_bytes = std::max(rank_bytes, r["memory_bytes"]["total"].get<double>());
 
   const auto mem = [&](int ranks) {
-    return fmt::format("#SBATCH --mem={}M", static_cast<int64_t>(std::ceil(rank_bytes / 1048576.0 * ranks * 1.1)));
+    return fmt::format("#SBATCH --mem={}M",
+                       static_cast<int64_t>(std::ceil(rank_bytes / 1048576.0 * ranks * 1.1)));
   };
   const test::Outcome one = t.sh("slurm tiny.yaml");
   INFO(one.text);
@@ -136,7 +143,8 @@ TEST_CASE("slurm: threads, memory and time come from the plan; what is given win
   CHECK(has_line(two, "#SBATCH --ntasks-per-node=1"));
   CHECK(has_line(two, mem(1)));
   CHECK(has_line(two, "#SBATCH --cpus-per-task=3"));
-  CHECK(two.text.find("ltrain run tiny.yaml train.train_steps=10000000 launch.threads_per_rank=3") != std::string::npos);
+  CHECK(two.text.find("ltrain run tiny.yaml train.train_steps=10000000 launch.threads_per_rank=3") !=
+        std::string::npos);
   CHECK_FALSE(has_line(two, "#SBATCH --time=00:10:00"));
 
   const test::Outcome given = t.sh("slurm tiny.yaml --mem 3G --time 45 --nodes 1");

@@ -1,5 +1,6 @@
-// F16: one rank of several is killed while it saves, at every point of a save. The run ends in bounded time and names
-// the rank; what has its name is whole; the run that follows goes on from it and reaches what an undisturbed one does.
+// F16: one rank of several is killed while it saves, at every point of a save. The run ends in bounded time
+// and names the rank; what has its name is whole; the run that follows goes on from it and reaches what an
+// undisturbed one does.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -40,15 +41,18 @@ struct Kill {
 
 }  // namespace
 
-TEST_CASE("one rank killed during a save (F16): the checkpoint before stays, nothing half-made has a name, the next run "
-          "goes on to the same end") {
+TEST_CASE(
+    "one rank killed during a save (F16): the checkpoint before stays, nothing half-made has a name, the "
+    "next run "
+    "goes on to the same end") {
   TempRun t;
   REQUIRE(t.sh("run tiny.yaml").code == 0);
   const auto golden = t.metric("lm_loss"), golden_norm = t.metric("grad_norm");
   REQUIRE(golden.size() == 6);
   std::filesystem::remove_all(t.folder() + "/run");
 
-  // The second save, at step 4, meets the fault; after_rename and what follows it are in time for that save to count.
+  // The second save, at step 4, meets the fault; after_rename and what follows it are in time for that save
+  // to count.
   const Kill kill = GENERATE(Kill{"checkpoint.snapshot", 1, 1}, Kill{"checkpoint.before_open", 1, 1},
                              Kill{"checkpoint.mid_write", 0, 1}, Kill{"checkpoint.before_fsync", 1, 1},
                              Kill{"checkpoint.after_fsync", 1, 1}, Kill{"checkpoint.before_manifest", 0, 1},
@@ -56,7 +60,8 @@ TEST_CASE("one rank killed during a save (F16): the checkpoint before stays, not
                              Kill{"checkpoint.after_rename", 0, 2});
   const bool async = GENERATE(true, false);
   const std::string fault = fmt::format("LTRAIN_FAULT={}:{}:2:kill", kill.point, kill.rank);
-  const Outcome o = t.sh(std::string("run tiny.yaml checkpoint.async_save=") + (async ? "true" : "false"), fault);
+  const Outcome o =
+      t.sh(std::string("run tiny.yaml checkpoint.async_save=") + (async ? "true" : "false"), fault);
   INFO(fault << (async ? ", in the background" : ", at once") << "\n" << o.text);
   CHECK(o.code == 71);
   CHECK(has(o.text, "rank " + std::to_string(kill.rank)));

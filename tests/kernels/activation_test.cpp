@@ -26,7 +26,8 @@ TEST_CASE("swiglu equals its double reference, forward and backward") {
       std::vector<double> want(rows * cols), want_grad(rows * 2 * cols);
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t c = 0; c < cols; ++c) {
-          const double g = as_double(gate_up[r * 2 * cols + c]), u = as_double(gate_up[r * 2 * cols + cols + c]);
+          const double g = as_double(gate_up[r * 2 * cols + c]),
+                       u = as_double(gate_up[r * 2 * cols + cols + c]);
           const double d = as_double(dy[r * cols + c]), s = sigmoid(g);
           want[r * cols + c] = g * s * u;
           want_grad[r * 2 * cols + c] = d * u * (s + g * s * (1 - s));
@@ -48,8 +49,11 @@ TEST_CASE("swiglu equals its double reference, forward and backward") {
       for (const auto& [isa, backward] : BOTH_ISAS(swiglu_backward_cpu)) {
         INFO(isa << " " << rows << "x" << cols);
         Guarded<T> apart(rows * 2 * cols), in_place = gate_up;
-        with_threads(1, [&] { backward(dtype_of<T>::value, apart.data(), dy.data(), gate_up.data(), rows, cols); });
-        with_threads(2, [&] { backward(dtype_of<T>::value, in_place.data(), dy.data(), in_place.data(), rows, cols); });
+        with_threads(
+            1, [&] { backward(dtype_of<T>::value, apart.data(), dy.data(), gate_up.data(), rows, cols); });
+        with_threads(2, [&] {
+          backward(dtype_of<T>::value, in_place.data(), dy.data(), in_place.data(), rows, cols);
+        });
         CHECK(apart.intact());
         CHECK(worst_error(apart, want_grad) < tolerance<T>());
         CHECK(apart.bits() == in_place.bits());  // dgate_up may alias gate_up
@@ -103,7 +107,8 @@ TEST_CASE("activations saturate without NaN") {
       gate_up[i] = x[i];
       gate_up[8 + i] = T(1.0f);
     }
-    for (const auto& [isa, forward] : BOTH_ISAS(gelu_forward_cpu)) forward(dtype_of<T>::value, y.data(), x.data(), 8);
+    for (const auto& [isa, forward] : BOTH_ISAS(gelu_forward_cpu))
+      forward(dtype_of<T>::value, y.data(), x.data(), 8);
     for (const auto& [isa, back] : BOTH_ISAS(gelu_backward_cpu))
       back(dtype_of<T>::value, dx.data(), dy.data(), x.data(), 8);
     for (const auto& [isa, forward] : BOTH_ISAS(swiglu_forward_cpu))

@@ -13,7 +13,8 @@ namespace {
 struct Reference {
   std::vector<double> w, m, v;
   void step(const std::vector<double>& grad, bool decay, const AdamwArgs& a) {
-    const double c1 = 1 - std::pow(a.beta1, static_cast<double>(a.step)), c2 = 1 - std::pow(a.beta2, static_cast<double>(a.step));
+    const double c1 = 1 - std::pow(a.beta1, static_cast<double>(a.step)),
+                 c2 = 1 - std::pow(a.beta2, static_cast<double>(a.step));
     for (size_t i = 0; i < w.size(); ++i) {
       const double g = grad[i] * a.grad_scale;
       if (decay) w[i] *= 1 - a.lr * a.weight_decay;
@@ -38,7 +39,8 @@ void check_case(int64_t n, bool decay, bool low) {
           AdamwArgs args;
           args.lr = 1e-2 / step, args.weight_decay = 0.1, args.grad_scale = 0.7, args.step = step;
           const auto grad = random_array<A>(n, 10 + step, std::pow(10.0, step - 2));
-          f(dtype_of<A>::value, w.data(), m.data(), v.data(), grad.data(), low ? copy.data() : nullptr, n, decay, args);
+          f(dtype_of<A>::value, w.data(), m.data(), v.data(), grad.data(), low ? copy.data() : nullptr, n,
+            decay, args);
           want.step(doubles(grad), decay, args);
         }
         for (bool whole : {w.intact(), m.intact(), v.intact(), copy.intact()}) CHECK(whole);

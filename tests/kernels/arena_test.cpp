@@ -78,7 +78,8 @@ TEST_CASE("the arena places as a naive model does, nothing overlaps, meta agrees
       } else {
         const size_t at = r.v[1] % live.size();
         const auto* bytes = static_cast<const unsigned char*>(live[at].cpu.data);
-        for (int64_t b = 0; b < live[at].bytes; ++b) REQUIRE(bytes[b] == live[at].mark);  // nobody wrote into it
+        for (int64_t b = 0; b < live[at].bytes; ++b)
+          REQUIRE(bytes[b] == live[at].mark);  // nobody wrote into it
         model.release(live[at].offset);
         arena.release(live[at].cpu);
         meta.release(live[at].meta);
@@ -92,7 +93,8 @@ TEST_CASE("the arena places as a naive model does, nothing overlaps, meta agrees
     }
     for (Live& l : live) arena.release(l.cpu);
     // All freed and joined: one block of the whole peak fits at the bottom again.
-    const Tensor whole = arena.allocate(MemoryKind::temporaries, "whole", DType::u8, {arena.peak().arena_bytes});
+    const Tensor whole =
+        arena.allocate(MemoryKind::temporaries, "whole", DType::u8, {arena.peak().arena_bytes});
     CHECK(static_cast<char*>(whole.data) == base);
   }
 }
@@ -100,7 +102,7 @@ TEST_CASE("the arena places as a naive model does, nothing overlaps, meta agrees
 TEST_CASE("peak by kind adds up to the live bytes of that moment") {
   MetaTrace trace;
   MetaMemory memory(trace);
-  memory.allocate(MemoryKind::parameters, "a", DType::f32, {100});   // 448 bytes
+  memory.allocate(MemoryKind::parameters, "a", DType::f32, {100});               // 448 bytes
   Tensor b = memory.allocate(MemoryKind::temporaries, "b", DType::f32, {1000});  // 4032
   memory.release(b);
   memory.allocate(MemoryKind::gradients, "c", DType::f32, {10});  // 64, in the gap
@@ -116,11 +118,12 @@ TEST_CASE("an exhausted arena says what was asked and what is live, largest firs
   CpuArena arena(4096);
   arena.allocate(MemoryKind::gradients, "small", DType::f32, {16});
   arena.allocate(MemoryKind::parameters, "large", DType::f32, {512});
-  CHECK_THROWS_WITH(arena.allocate(MemoryKind::activations, "logits", DType::bf16, {32, 32}),
-                    "the arena of 4096 bytes cannot hold 'logits' bf16 [32, 32] (2048 bytes): the step asks for more "
-                    "than its plan.\nlive now:"
-                    "\n            2048 bytes  parameters    large"
-                    "\n              64 bytes  gradients     small");
+  CHECK_THROWS_WITH(
+      arena.allocate(MemoryKind::activations, "logits", DType::bf16, {32, 32}),
+      "the arena of 4096 bytes cannot hold 'logits' bf16 [32, 32] (2048 bytes): the step asks for more "
+      "than its plan.\nlive now:"
+      "\n            2048 bytes  parameters    large"
+      "\n              64 bytes  gradients     small");
   // The failure changed nothing: what fits still fits, to the last byte.
   CHECK_NOTHROW(arena.allocate(MemoryKind::activations, "rest", DType::u8, {4096 - 2048 - 64}));
   CHECK_THROWS(arena.allocate(MemoryKind::activations, "one more", DType::u8, {1}));

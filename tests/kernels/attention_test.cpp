@@ -86,7 +86,8 @@ struct Reference {
             }
             const double ds = p[k] * (dp * f - delta) * scale;
             for (int64_t i = 0; i < a.head_dim; ++i) {
-              grad[(b * a.seq + t) * a.qkv_width() + h * a.head_dim + i] += ds * qkv[kv_index(false, b, h, k, i)];
+              grad[(b * a.seq + t) * a.qkv_width() + h * a.head_dim + i] +=
+                  ds * qkv[kv_index(false, b, h, k, i)];
               grad[kv_index(false, b, h, k, i)] += ds * q(b, h, t, i);
             }
           }
@@ -104,13 +105,18 @@ void check_case(const Case& c) {
   const auto dout = random_array<T>(rows * width, 6);
   DropoutArgs drop;
   if (c.dropout > 0)
-    drop = {dropout_threshold(c.dropout), static_cast<float>(1 / (1 - c.dropout)), 11, 22, c.samples.data(), a.seq};
+    drop = {dropout_threshold(c.dropout),
+            static_cast<float>(1 / (1 - c.dropout)),
+            11,
+            22,
+            c.samples.data(),
+            a.seq};
   const Reference reference(c, doubles(qkv));
   const auto forwards = BOTH_ISAS(attention_forward_cpu);
   const auto backwards = BOTH_ISAS(attention_backward_cpu);
   for (size_t n = 0; n < forwards.size(); ++n) {
-    INFO(forwards[n].first << ": batch " << a.batch << " seq " << a.seq << " heads " << a.heads << "/" << a.kv_heads
-                           << " of " << a.head_dim << " dropout " << c.dropout);
+    INFO(forwards[n].first << ": batch " << a.batch << " seq " << a.seq << " heads " << a.heads << "/"
+                           << a.kv_heads << " of " << a.head_dim << " dropout " << c.dropout);
     std::array<std::string, 3> bits;
     for (int threads : {1, 2})
       with_threads(threads, [&] {
@@ -121,7 +127,8 @@ void check_case(const Case& c) {
         CHECK(lse.intact());
         CHECK(worst_error(out, reference.out) < tolerance<T>());
         CHECK(worst_error(lse, reference.lse) < (sizeof(A) == 8 ? 1e-12 : 1e-5));
-        backwards[n].second(dtype_of<T>::value, dqkv.data(), dout.data(), qkv.data(), out.data(), lse.data(), a, drop);
+        backwards[n].second(dtype_of<T>::value, dqkv.data(), dout.data(), qkv.data(), out.data(), lse.data(),
+                            a, drop);
         CHECK(dqkv.intact());
         CHECK(dqkv.all_written());
         CHECK(worst_error(dqkv, reference.backward(doubles(dout), doubles(out))) < tolerance<T>());
@@ -138,8 +145,9 @@ void check_case(const Case& c) {
 }  // namespace
 
 TEST_CASE("attention equals the score-by-score reference, forward and backward") {
-  const AttentionShape shapes[] = {{1, 1, 1, 1, 8},   {3, 2, 1, 1, 4},    {2, 65, 2, 1, 16}, {1, 130, 3, 3, 20},
-                                   {2, 7, 4, 2, 64}, {1, 64, 2, 2, 10}, {1, 63, 6, 2, 12}, {1, 193, 1, 1, 24}};
+  const AttentionShape shapes[] = {{1, 1, 1, 1, 8},    {3, 2, 1, 1, 4},   {2, 65, 2, 1, 16},
+                                   {1, 130, 3, 3, 20}, {2, 7, 4, 2, 64},  {1, 64, 2, 2, 10},
+                                   {1, 63, 6, 2, 12},  {1, 193, 1, 1, 24}};
   for (const AttentionShape& shape : shapes)
     for (double p : {0.0, 0.3}) {
       Case c{shape, p, {}};
@@ -173,7 +181,8 @@ TEST_CASE("a query does not see later keys") {
     forward(DType::f32, out.data(), lse.data(), qkv.data(), a, {});
     const std::string before(out.bits());
     Guarded<float> changed = qkv;
-    for (int64_t i = 70 * 24 + 8; i < 90 * 24; ++i) changed[i] += 3;  // keys and values from 70 on (and later queries)
+    for (int64_t i = 70 * 24 + 8; i < 90 * 24; ++i)
+      changed[i] += 3;  // keys and values from 70 on (and later queries)
     Guarded<float> out2(90 * 8), lse2(90);
     forward(DType::f32, out2.data(), lse2.data(), changed.data(), a, {});
     CHECK(out2.bits().substr(0, 70 * 8 * 4) == before.substr(0, 70 * 8 * 4));

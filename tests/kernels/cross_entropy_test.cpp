@@ -25,7 +25,8 @@ void check_case(int64_t rows, int64_t vocab, bool in_place) {
     for (int64_t v = 0; v < vocab; ++v) sum += std::exp(as_double(logits[r * vocab + v]) - top);
     want_loss += top + std::log(sum) - as_double(logits[r * vocab + targets[r]]);
     for (int64_t v = 0; v < vocab; ++v)
-      want[r * vocab + v] = kScale * (std::exp(as_double(logits[r * vocab + v]) - top) / sum - (v == targets[r]));
+      want[r * vocab + v] =
+          kScale * (std::exp(as_double(logits[r * vocab + v]) - top) / sum - (v == targets[r]));
   }
   for (const auto& [isa, f] : BOTH_ISAS(cross_entropy_cpu)) {
     INFO(isa << " " << rows << "x" << vocab << (in_place ? " in place" : ""));
@@ -36,7 +37,8 @@ void check_case(int64_t rows, int64_t vocab, bool in_place) {
         Guarded<L> x = logits;
         Guarded<G> grad(rows * vocab);
         double loss = 0.25, loss_only = 0.25;
-        f(dtype_of<L>::value, dtype_of<L>::value, &loss_only, nullptr, x.data(), targets.data(), rows, vocab, kScale);
+        f(dtype_of<L>::value, dtype_of<L>::value, &loss_only, nullptr, x.data(), targets.data(), rows, vocab,
+          kScale);
         void* to = in_place ? static_cast<void*>(x.data()) : grad.data();
         f(dtype_of<L>::value, dtype_of<G>::value, &loss, to, x.data(), targets.data(), rows, vocab, kScale);
         const double allowed = sizeof(L) == 8 ? 1e-12 : 1e-5;
@@ -63,7 +65,8 @@ void check_case(int64_t rows, int64_t vocab, bool in_place) {
 }  // namespace
 
 TEST_CASE("cross entropy equals its double reference") {
-  for (const auto& [rows, vocab] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {1, 13}, {5, 257}, {33, 31}, {3, 5003}}) {
+  for (const auto& [rows, vocab] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {1, 13}, {5, 257}, {33, 31}, {3, 5003}}) {
     check_case<float, float>(rows, vocab, false);
     check_case<float, float>(rows, vocab, true);
     check_case<float, bf16>(rows, vocab, false);

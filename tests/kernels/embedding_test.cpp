@@ -29,7 +29,8 @@ TEST_CASE("embedding forward equals its reference") {
   for (const Case& c : kCases)
     each_float([&]<class T>() {
       const auto tokens = random_tokens(c);
-      const auto table = random_array<T>(c.vocab * c.cols, 1), positions = random_array<T>(c.positions * c.cols, 2);
+      const auto table = random_array<T>(c.vocab * c.cols, 1),
+                 positions = random_array<T>(c.positions * c.cols, 2);
       for (const auto& [isa, forward] : BOTH_ISAS(embedding_forward_cpu))
         for (bool with_positions : {false, true})
           for (int threads : {1, 2})
@@ -55,7 +56,8 @@ TEST_CASE("embedding backward equals its reference and does not depend on thread
       using A = compute_t<T>;
       const auto tokens = random_tokens(c);
       const auto dy = random_array<T>(c.rows() * c.cols, 3);
-      const auto old = random_array<A>(c.vocab * c.cols, 4), old_positions = random_array<A>(c.positions * c.cols, 5);
+      const auto old = random_array<A>(c.vocab * c.cols, 4),
+                 old_positions = random_array<A>(c.positions * c.cols, 5);
       for (bool accumulate : {false, true}) {
         std::vector<double> want(c.vocab * c.cols), want_positions(c.positions * c.cols);
         if (accumulate) want = doubles(old), want_positions = doubles(old_positions);
@@ -70,17 +72,20 @@ TEST_CASE("embedding backward equals its reference and does not depend on thread
             with_threads(threads, [&] {
               INFO(isa << " vocab " << c.vocab << (accumulate ? " +=" : " =") << " threads " << threads);
               Guarded<A> table = old;
-              backward(dtype_of<T>::value, table.data(), dy.data(), tokens.data(), c.rows(), c.cols, c.vocab, accumulate);
+              backward(dtype_of<T>::value, table.data(), dy.data(), tokens.data(), c.rows(), c.cols, c.vocab,
+                       accumulate);
               CHECK(table.intact());
               CHECK(worst_error(table, want) < allowed);
-              CHECK((bits.empty() || table.bits() == bits));  // adds in one order on both instruction sets, too
+              CHECK(
+                  (bits.empty() || table.bits() == bits));  // adds in one order on both instruction sets, too
               bits = table.bits();
             });
         for (const auto& [isa, backward] : BOTH_ISAS(position_backward_cpu))
           for (int threads : {1, 2})
             with_threads(threads, [&] {
               Guarded<A> table = old_positions;
-              backward(dtype_of<T>::value, table.data(), dy.data(), c.rows(), c.cols, c.seq, c.positions, accumulate);
+              backward(dtype_of<T>::value, table.data(), dy.data(), c.rows(), c.cols, c.seq, c.positions,
+                       accumulate);
               CHECK(table.intact());
               CHECK(worst_error(table, want_positions) < allowed);
             });
@@ -94,8 +99,10 @@ TEST_CASE("a token outside the vocabulary is refused by value and place") {
   Guarded<int32_t> tokens(3);
   for (int32_t bad : {-1, 5, 1 << 30}) {
     tokens[0] = 0, tokens[1] = 4, tokens[2] = bad;
-    CHECK_THROWS_WITH(embedding_forward(*stream, tensor_of(y, {3, 4}), tensor_of(tokens, {3}), tensor_of(table, {5, 4}), {}, 3),
-                      "token " + std::to_string(bad) + " at position 2 of the batch is outside the vocabulary of 5");
+    CHECK_THROWS_WITH(
+        embedding_forward(*stream, tensor_of(y, {3, 4}), tensor_of(tokens, {3}), tensor_of(table, {5, 4}), {},
+                          3),
+        "token " + std::to_string(bad) + " at position 2 of the batch is outside the vocabulary of 5");
   }
 }
 
@@ -116,7 +123,8 @@ TEST_CASE("rope rotates halves by the table's angles and back") {
         for (int64_t r = 0; r < rows; ++r)
           for (int64_t h = 0; h < heads; ++h)
             for (int64_t i = 0; i < half; ++i) {
-              const double c = table[r % seq * head_dim + 2 * i], s = table[r % seq * head_dim + 2 * i + 1] * (inverse ? -1.0 : 1.0);
+              const double c = table[r % seq * head_dim + 2 * i],
+                           s = table[r % seq * head_dim + 2 * i + 1] * (inverse ? -1.0 : 1.0);
               const int64_t at = r * width + h * head_dim + i;
               const double a = as_double(x[at]), b = as_double(x[at + half]);
               want[at] = a * c - b * s;
@@ -131,7 +139,8 @@ TEST_CASE("rope rotates halves by the table's angles and back") {
               CHECK(worst_error(y, want) < tolerance<T>());
               // Channels behind the rotated heads (values) keep their bits.
               for (int64_t r = 0; r < rows; ++r)
-                CHECK(std::memcmp(&y[r * width + heads * head_dim - 1] + 1, &x[r * width + heads * head_dim - 1] + 1,
+                CHECK(std::memcmp(&y[r * width + heads * head_dim - 1] + 1,
+                                  &x[r * width + heads * head_dim - 1] + 1,
                                   (width - heads * head_dim) * sizeof(T)) == 0);
             });
       }

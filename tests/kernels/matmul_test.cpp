@@ -31,8 +31,10 @@ void check_case(const Case& c, double allowed) {
     for (int64_t j = 0; j < c.n; ++j) {
       double sum = 0;
       for (int64_t l = 0; l < c.k; ++l)
-        sum += as_double(a[c.trans_a ? l * c.m + i : i * c.k + l]) * as_double(b[c.trans_b ? j * c.k + l : l * c.n + j]);
-      want[i * c.n + j] = sum + (c.bias ? as_double(bias[j]) : 0) + (c.accumulate ? as_double(old[i * c.n + j]) : 0);
+        sum += as_double(a[c.trans_a ? l * c.m + i : i * c.k + l]) *
+               as_double(b[c.trans_b ? j * c.k + l : l * c.n + j]);
+      want[i * c.n + j] =
+          sum + (c.bias ? as_double(bias[j]) : 0) + (c.accumulate ? as_double(old[i * c.n + j]) : 0);
     }
   auto stream = make_inline_stream("compute");
   std::string bits;
@@ -55,7 +57,8 @@ void check_case(const Case& c, double allowed) {
 
 template <class In, class Out>
 void check_all(double allowed, bool accumulate = true, bool bias = true) {
-  const std::vector<std::array<int64_t, 3>> sizes{{1, 1, 1}, {1, 7, 33}, {37, 1, 5}, {65, 61, 130}, {64, 257, 48}, {130, 40, 300}};
+  const std::vector<std::array<int64_t, 3>> sizes{{1, 1, 1},     {1, 7, 33},    {37, 1, 5},
+                                                  {65, 61, 130}, {64, 257, 48}, {130, 40, 300}};
   for (const auto& [m, n, k] : sizes)
     for (bool ta : {false, true})
       for (bool tb : {false, true}) {
@@ -83,13 +86,15 @@ TEST_CASE("f64 matmul on each instruction set") {
         for (bool add : {false, true}) {
           INFO(isa << ta << tb << add);
           const int64_t m = 61, n = 131, k = 259;
-          const auto a = random_array<double>(m * k, 1), b = random_array<double>(k * n, 2), bias = random_array<double>(n, 3);
+          const auto a = random_array<double>(m * k, 1), b = random_array<double>(k * n, 2),
+                     bias = random_array<double>(n, 3);
           Guarded<double> out = random_array<double>(m * n, 4);
           std::vector<double> want(m * n);
           for (int64_t i = 0; i < m; ++i)
             for (int64_t j = 0; j < n; ++j) {
               double sum = bias[j] + (add ? out[i * n + j] : 0);
-              for (int64_t l = 0; l < k; ++l) sum += a[ta ? l * m + i : i * k + l] * b[tb ? j * k + l : l * n + j];
+              for (int64_t l = 0; l < k; ++l)
+                sum += a[ta ? l * m + i : i * k + l] * b[tb ? j * k + l : l * n + j];
               want[i * n + j] = sum;
             }
           f(out.data(), a.data(), b.data(), bias.data(), m, n, k, ta, tb, add);
@@ -115,7 +120,8 @@ TEST_CASE("bf16 matmul equals its double reference, native and widened") {
 }
 
 TEST_CASE("native bf16 products on a CPU with AVX-512") {
-  if (std::string(cpu_isa_name()) != "avx512") WARN("SKIPPED: this CPU has no AVX-512, so native bf16 was not checked");
+  if (std::string(cpu_isa_name()) != "avx512")
+    WARN("SKIPPED: this CPU has no AVX-512, so native bf16 was not checked");
 }
 
 TEST_CASE("widened bf16 products over several panels") {
@@ -154,7 +160,8 @@ TEST_CASE("the panels of widened products are what the plan counts") {
     for (bool low : {false, true}) {
       Guarded<bf16> a = random_array<bf16>(m * k, 1), b = random_array<bf16>(k * n, 2), out(m * n);
       Guarded<float> wide(m * n);
-      matmul(*stream, low ? tensor_of(out, {m, n}) : tensor_of(wide, {m, n}), tensor_of(a, {m, k}), tensor_of(b, {k, n}));
+      matmul(*stream, low ? tensor_of(out, {m, n}) : tensor_of(wide, {m, n}), tensor_of(a, {m, k}),
+             tensor_of(b, {k, n}));
     }
     held = scratch_bytes() - before;
   }).join();

@@ -30,16 +30,19 @@ template <class T>
 void check_forward(const Case& c) {
   using A = compute_t<T>;
   const int64_t n = c.rows * c.cols;
-  const auto x = random_array<T>(n, 1, 3), delta = random_array<T>(n, 2), weight = random_array<T>(c.cols, 3, 2);
+  const auto x = random_array<T>(n, 1, 3), delta = random_array<T>(n, 2),
+             weight = random_array<T>(c.cols, 3, 2);
   const auto bias = random_array<T>(c.cols, 4);
   const bool layer = c.kind == NormKind::layer;
   std::vector<int64_t> samples;
   for (int64_t i = 0; i <= c.rows / kSeq; ++i) samples.push_back(40 + i);
   DropoutArgs drop;
   if (c.dropout > 0)
-    drop = {dropout_threshold(c.dropout), static_cast<float>(1 / (1 - c.dropout)), 3, 4, samples.data(), kSeq};
+    drop = {
+        dropout_threshold(c.dropout), static_cast<float>(1 / (1 - c.dropout)), 3, 4, samples.data(), kSeq};
   for (const auto& [isa, forward] : BOTH_ISAS(norm_forward_cpu)) {
-    INFO(isa << " " << c.rows << "x" << c.cols << (layer ? " layer" : " rms") << (c.residual ? " residual" : ""));
+    INFO(isa << " " << c.rows << "x" << c.cols << (layer ? " layer" : " rms")
+             << (c.residual ? " residual" : ""));
     std::array<std::string, 4> bits;
     for (int threads : {1, 2})
       with_threads(threads, [&] {
@@ -114,7 +117,8 @@ void check_backward(const Case& c, bool accumulate, bool first) {
     }
     for (int64_t i = 0; i < c.cols; ++i) {
       const double hat = (v(i) - m) * s, dhat = as_double(dy[r * c.cols + i]) * as_double(weight[i]);
-      want_dx[r * c.cols + i] = (first ? 0 : as_double(old_dx[r * c.cols + i])) + (dhat - total - hat * dot) * s;
+      want_dx[r * c.cols + i] =
+          (first ? 0 : as_double(old_dx[r * c.cols + i])) + (dhat - total - hat * dot) * s;
     }
   }
   for (const auto& [isa, backward] : BOTH_ISAS(norm_backward_cpu)) {
@@ -126,8 +130,8 @@ void check_backward(const Case& c, bool accumulate, bool first) {
         Guarded<T> dx = old_dx;
         Guarded<A> dw = old_dw, db = old_db;
         backward(dtype_of<T>::value, {c.kind, c.rows, c.cols, 0, accumulate, first}, dx.data(), dw.data(),
-                 layer ? db.data() : nullptr, dy.data(), x.data(), weight.data(), layer ? mean.data() : nullptr,
-                 rstd.data());
+                 layer ? db.data() : nullptr, dy.data(), x.data(), weight.data(),
+                 layer ? mean.data() : nullptr, rstd.data());
         for (bool whole : {dx.intact(), dw.intact(), db.intact()}) CHECK(whole);
         CHECK(worst_error(dx, want_dx) < 2 * tolerance<T>());
         CHECK(worst_error(dw, want_dw) < (sizeof(A) == 8 ? 1e-11 : 1e-4));
@@ -143,7 +147,8 @@ void check_backward(const Case& c, bool accumulate, bool first) {
 
 TEST_CASE("norms equal their double reference, forward") {
   for (NormKind kind : {NormKind::rms, NormKind::layer})
-    for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {1, 33}, {10, 8}, {35, 70}, {5, 257}})
+    for (const auto& [rows, cols] :
+         std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {1, 33}, {10, 8}, {35, 70}, {5, 257}})
       each_float([&, rows = rows, cols = cols]<class T>() {
         check_forward<T>({kind, rows, cols});
         check_forward<T>({kind, rows, cols, true});
@@ -153,7 +158,8 @@ TEST_CASE("norms equal their double reference, forward") {
 
 TEST_CASE("norms equal their double reference, backward") {
   for (NormKind kind : {NormKind::rms, NormKind::layer})
-    for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{{1, 3}, {1, 33}, {17, 8}, {35, 70}})
+    for (const auto& [rows, cols] :
+         std::vector<std::pair<int64_t, int64_t>>{{1, 3}, {1, 33}, {17, 8}, {35, 70}})
       each_float([&, rows = rows, cols = cols]<class T>() {
         check_backward<T>({kind, rows, cols}, false, true);
         check_backward<T>({kind, rows, cols}, true, false);
@@ -164,8 +170,8 @@ TEST_CASE("a constant row has a finite norm") {
   Guarded<float> x(16), y(16), weight(16), bias(16), mean(1), rstd(1);
   for (int i = 0; i < 16; ++i) x[i] = 1e4f, weight[i] = 1, bias[i] = 0.5f;
   for (const auto& [isa, forward] : BOTH_ISAS(norm_forward_cpu)) {
-    forward(DType::f32, {NormKind::layer, 1, 16, kEps, false, false}, y.data(), nullptr, mean.data(), rstd.data(),
-            x.data(), nullptr, weight.data(), bias.data(), {});
+    forward(DType::f32, {NormKind::layer, 1, 16, kEps, false, false}, y.data(), nullptr, mean.data(),
+            rstd.data(), x.data(), nullptr, weight.data(), bias.data(), {});
     for (int i = 0; i < 16; ++i) CHECK(y[i] == Approx(0.5));
   }
 }

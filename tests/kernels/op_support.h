@@ -107,7 +107,8 @@ std::vector<std::pair<const char*, F*>> isas_of(F* narrow, F* wide) {
 #if defined(__x86_64__)
 #define BOTH_ISAS(f) ::ltrain::test::isas_of(&::ltrain::avx2::f, &::ltrain::avx512::f)
 #else
-#define BOTH_ISAS(f) (std::vector<std::pair<const char*, decltype(&::ltrain::generic::f)>>{{"generic", &::ltrain::generic::f}})
+#define BOTH_ISAS(f) \
+  (std::vector<std::pair<const char*, decltype(&::ltrain::generic::f)>>{{"generic", &::ltrain::generic::f}})
 #endif
 
 template <class F>

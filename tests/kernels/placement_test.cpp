@@ -14,7 +14,8 @@ using namespace ltrain;
 
 namespace {
 
-const Placement R = Placement::R(), V = Placement::V(), P = Placement::P(), S0 = Placement::S(0), S1 = Placement::S(1);
+const Placement R = Placement::R(), V = Placement::V(), P = Placement::P(), S0 = Placement::S(0),
+                S1 = Placement::S(1);
 
 /// A mesh of 4 ranks along data, the layer "layers.3.mlp".
 struct Meta {
@@ -37,7 +38,8 @@ Placement on_data(const Tensor& t) { return t.record->place[Axis::data]; }
 struct Row {
   Rule rule;
   Placement a, b;
-  const char* gives;  ///< the placement, or the refusal after "placement error: op in layers.3.mlp, axis data: "
+  const char*
+      gives;  ///< the placement, or the refusal after "placement error: op in layers.3.mlp, axis data: "
 };
 
 }  // namespace
@@ -52,20 +54,26 @@ TEST_CASE("element-wise, linear and summing ops over every pair of placements") 
       {Rule::elementwise, S1, S1, "S(1)"},
       {Rule::elementwise, S0, S1, "'a' is S(0) but 'b' is S(1)\n  mend: bring both to one placement"},
       {Rule::elementwise, S0, V, "'a' is S(0) but 'b' is V\n  mend: bring both to one placement"},
-      {Rule::elementwise, P, R, "'a' is P; op is not linear in it\n  mend: all-reduce or reduce-scatter 'a' over data before"},
-      {Rule::elementwise, R, P, "'b' is P; op is not linear in it\n  mend: all-reduce or reduce-scatter 'b' over data before"},
-      {Rule::elementwise, P, P, "'a' is P; op is not linear in it\n  mend: all-reduce or reduce-scatter 'a' over data before"},
+      {Rule::elementwise, P, R,
+       "'a' is P; op is not linear in it\n  mend: all-reduce or reduce-scatter 'a' over data before"},
+      {Rule::elementwise, R, P,
+       "'b' is P; op is not linear in it\n  mend: all-reduce or reduce-scatter 'b' over data before"},
+      {Rule::elementwise, P, P,
+       "'a' is P; op is not linear in it\n  mend: all-reduce or reduce-scatter 'a' over data before"},
       {Rule::linear, R, R, "R"},
       {Rule::linear, V, R, "V"},
       {Rule::linear, P, P, "P"},
-      {Rule::linear, P, R, "'a' is P but 'b' is R: the sum counts it once a rank\n  mend: reduce 'a' over data first"},
-      {Rule::linear, R, P, "'b' is P but 'a' is R: the sum counts it once a rank\n  mend: reduce 'b' over data first"},
+      {Rule::linear, P, R,
+       "'a' is P but 'b' is R: the sum counts it once a rank\n  mend: reduce 'a' over data first"},
+      {Rule::linear, R, P,
+       "'b' is P but 'a' is R: the sum counts it once a rank\n  mend: reduce 'b' over data first"},
       {Rule::linear, P, V, "'a' is P but 'b' is V\n  mend: bring both to one placement"},
       {Rule::sum_rows, R, R, "R"},
       {Rule::sum_rows, V, R, "P"},
       {Rule::sum_rows, S0, R, "P"},
       {Rule::sum_rows, S1, R, "S(1)"},
-      {Rule::sum_rows, P, R, "'a' is P; op is not linear in it\n  mend: all-reduce or reduce-scatter 'a' over data before"},
+      {Rule::sum_rows, P, R,
+       "'a' is P; op is not linear in it\n  mend: all-reduce or reduce-scatter 'a' over data before"},
   };
   for (const Row& row : rows) {
     Meta m;
@@ -101,27 +109,21 @@ TEST_CASE("products over every pair of placements") {
     const char* gives;
   };
   const Product products[] = {
-      {R, false, R, false, "R"},
-      {V, false, R, true, "V"},     // activations by a replicated weight
-      {V, true, V, false, "P"},     // dW = dy^T x: contracted over the ranks' own rows
-      {V, false, V, true, nullptr},
-      {S1, false, S0, false, "P"},  // row-parallel: contraction sharded on both sides
-      {S0, false, R, false, "S(0)"},
-      {R, false, S1, false, "S(1)"},  // column-parallel
-      {R, false, S0, true, "S(1)"},   // the same with the weight stored (out, in)
-      {S0, true, S0, false, "P"},
-      {S1, false, R, false, nullptr},
-      {S1, false, S1, false, nullptr},
-      {P, false, R, false, "P"},
-      {R, false, P, false, "P"},
-      {P, false, V, false, nullptr},
-      {P, false, P, false, nullptr},
-      {V, false, S0, false, nullptr},
+      {R, false, R, false, "R"},     {V, false, R, true, "V"},  // activations by a replicated weight
+      {V, true, V, false, "P"},  // dW = dy^T x: contracted over the ranks' own rows
+      {V, false, V, true, nullptr},  {S1, false, S0, false, "P"},    // row-parallel: contraction sharded on
+                                                                     // both sides
+      {S0, false, R, false, "S(0)"}, {R, false, S1, false, "S(1)"},  // column-parallel
+      {R, false, S0, true, "S(1)"},  // the same with the weight stored (out, in)
+      {S0, true, S0, false, "P"},    {S1, false, R, false, nullptr}, {S1, false, S1, false, nullptr},
+      {P, false, R, false, "P"},     {R, false, P, false, "P"},      {P, false, V, false, nullptr},
+      {P, false, P, false, nullptr}, {V, false, S0, false, nullptr},
   };
   for (const Product& row : products) {
     Meta m;
     const Tensor a = m.tensor("a", row.a), b = m.tensor("b", row.b), out = m.tensor("out", R);
-    INFO(to_string(row.a) << (row.trans_a ? "^T" : "") << " times " << to_string(row.b) << (row.trans_b ? "^T" : ""));
+    INFO(to_string(row.a) << (row.trans_a ? "^T" : "") << " times " << to_string(row.b)
+                          << (row.trans_b ? "^T" : ""));
     if (row.gives) {
       place_matmul(*m.s, out, a, row.trans_a, b, row.trans_b, false);
       CHECK(to_string(on_data(out)) == row.gives);
@@ -136,20 +138,23 @@ TEST_CASE("products over every pair of placements") {
 TEST_CASE("refusals of products, word by word") {
   Meta m;
   const Tensor out = m.tensor("out", R);
-  CHECK_THROWS_WITH(place_matmul(*m.s, out, m.tensor("x", S1), false, m.tensor("w", R), false, false),
-                    "placement error: matmul in layers.3.mlp, axis data: 'x' is S(1) but 'w' is R\n  mend: shard both "
-                    "along the contraction, or one of them along an outer dim and replicate the other");
-  CHECK_THROWS_WITH(place_matmul(*m.s, out, m.tensor("x", P), false, m.tensor("w", V), false, false),
-                    "placement error: matmul in layers.3.mlp, axis data: 'x' is P and 'w' is V: a product of P is linear "
-                    "only with R\n  mend: reduce the partial one first");
+  CHECK_THROWS_WITH(
+      place_matmul(*m.s, out, m.tensor("x", S1), false, m.tensor("w", R), false, false),
+      "placement error: matmul in layers.3.mlp, axis data: 'x' is S(1) but 'w' is R\n  mend: shard both "
+      "along the contraction, or one of them along an outer dim and replicate the other");
+  CHECK_THROWS_WITH(
+      place_matmul(*m.s, out, m.tensor("x", P), false, m.tensor("w", V), false, false),
+      "placement error: matmul in layers.3.mlp, axis data: 'x' is P and 'w' is V: a product of P is linear "
+      "only with R\n  mend: reduce the partial one first");
 }
 
 TEST_CASE("adding to a tensor of another placement is refused, to a zeroed one is not") {
   Meta m;
   const Tensor x = m.tensor("dy", V), grad = m.tensor("gradients", R);
-  CHECK_THROWS_WITH(place(*m.s, "sum_rows", Rule::sum_rows, {grad}, {x}, true),
-                    "placement error: sum_rows in layers.3.mlp, axis data: adds P to 'gradients' is R\n  mend: reduce the "
-                    "partial one first, or accumulate before the reduction");
+  CHECK_THROWS_WITH(
+      place(*m.s, "sum_rows", Rule::sum_rows, {grad}, {x}, true),
+      "placement error: sum_rows in layers.3.mlp, axis data: adds P to 'gradients' is R\n  mend: reduce the "
+      "partial one first, or accumulate before the reduction");
   place_zero(grad);
   CHECK_NOTHROW(place(*m.s, "sum_rows", Rule::sum_rows, {grad}, {x}, true));
   CHECK(on_data(grad) == P);
@@ -171,7 +176,8 @@ TEST_CASE("collectives take one placement and give another") {
   group->all_reduce(*m.s, p);
   CHECK(on_data(p) == R);
   CHECK(refusal([&] { group->all_reduce(*m.s, p); }) ==
-        "placement error: all_reduce in layers.3.mlp, axis data: takes P but 'p' is R: it was reduced before, by "
+        "placement error: all_reduce in layers.3.mlp, axis data: takes P but 'p' is R: it was reduced "
+        "before, by "
         "all_reduce in layers.3.mlp\n  mend: remove one of the two reductions");
   p.record->place[Axis::data] = P;
   group->reduce_scatter(*m.s, part, p);
@@ -179,17 +185,20 @@ TEST_CASE("collectives take one placement and give another") {
   group->all_gather(*m.s, p, part);
   CHECK(on_data(p) == R);
   CHECK(refusal([&] { group->all_gather(*m.s, p, p.narrow(0, 1)); }) ==
-        "placement error: all_gather in layers.3.mlp, axis data: takes S(0) but 'p' is R\n  mend: check the group of "
+        "placement error: all_gather in layers.3.mlp, axis data: takes S(0) but 'p' is R\n  mend: check the "
+        "group of "
         "this collective and of the one before");
   CHECK(refusal([&] { group->reduce_scatter(*m.s, part, m.tensor("v", V)); }) ==
-        "placement error: reduce_scatter in layers.3.mlp, axis data: takes P but 'v' is V\n  mend: check the group of "
+        "placement error: reduce_scatter in layers.3.mlp, axis data: takes P but 'v' is V\n  mend: check the "
+        "group of "
         "this collective and of the one before");
   Tensor largest = m.tensor("largest", V);
   group->all_reduce(*m.s, largest, ReduceOp::max);
   CHECK(on_data(largest) == R);
   auto half = make_recording_group(0, 2, "half", Axis::data);
   CHECK(refusal([&] { half->all_reduce(*m.s, m.tensor("q", P)); }) ==
-        "placement error: all_reduce in layers.3.mlp, axis data: group \"half\" has 2 ranks but the axis has 4\n  mend: "
+        "placement error: all_reduce in layers.3.mlp, axis data: group \"half\" has 2 ranks but the axis has "
+        "4\n  mend: "
         "use the mesh's group of the axis");
 }
 
@@ -202,23 +211,28 @@ TEST_CASE("the update wants a gradient that lies as its parameter's shard") {
   };
   CHECK_NOTHROW(update(R, R));
   CHECK_NOTHROW(update(S0, S0));
-  CHECK_THROWS_WITH(update(P, R), "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as R but "
-                                  "its gradient 'g' is P\n  mend: all-reduce the gradient over data");
-  CHECK_THROWS_WITH(update(P, S0), "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as S(0) "
-                                   "but its gradient 'g' is P\n  mend: reduce-scatter the gradient over data");
-  CHECK_THROWS_WITH(update(R, S0), "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as S(0) "
-                                   "but its gradient 'g' is R\n  mend: cut the gradient as the parameter is cut");
+  CHECK_THROWS_WITH(update(P, R),
+                    "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as R but "
+                    "its gradient 'g' is P\n  mend: all-reduce the gradient over data");
+  CHECK_THROWS_WITH(update(P, S0),
+                    "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as S(0) "
+                    "but its gradient 'g' is P\n  mend: reduce-scatter the gradient over data");
+  CHECK_THROWS_WITH(update(R, S0),
+                    "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as S(0) "
+                    "but its gradient 'g' is R\n  mend: cut the gradient as the parameter is cut");
 }
 
 TEST_CASE("what leaves the step must be whole") {
   Meta m;
   CHECK_NOTHROW(place_require(*m.s, "reading the loss", m.tensor("sums", R), R));
-  CHECK_THROWS_WITH(place_require(*m.s, "reading the loss", m.tensor("sums", P), R),
-                    "placement error: reading the loss in layers.3.mlp, axis data: needs R but 'sums' is P\n  mend: "
-                    "all-reduce 'sums' over data");
-  CHECK_THROWS_WITH(place_require(*m.s, "end of the update", m.tensor("w", S0), R),
-                    "placement error: end of the update in layers.3.mlp, axis data: needs R but 'w' is S(0)\n  mend: "
-                    "all-gather 'w' over data");
+  CHECK_THROWS_WITH(
+      place_require(*m.s, "reading the loss", m.tensor("sums", P), R),
+      "placement error: reading the loss in layers.3.mlp, axis data: needs R but 'sums' is P\n  mend: "
+      "all-reduce 'sums' over data");
+  CHECK_THROWS_WITH(
+      place_require(*m.s, "end of the update", m.tensor("w", S0), R),
+      "placement error: end of the update in layers.3.mlp, axis data: needs R but 'w' is S(0)\n  mend: "
+      "all-gather 'w' over data");
 }
 
 TEST_CASE("a forgotten reduction is traced to the op that made the tensor partial") {
@@ -229,15 +243,17 @@ TEST_CASE("a forgotten reduction is traced to the op that made the tensor partia
   m.trace.set_layer("layers.2.attention");
   matmul(*m.s, dw, dy, x, outer);
   m.trace.set_layer("optimizer");
-  CHECK_THROWS_WITH(gelu_forward(*m.s, y, dw),
-                    "placement error: gelu_forward in optimizer, axis data: 'dw' is P (made partial by matmul in "
-                    "layers.2.attention); gelu_forward is not linear in it\n  mend: all-reduce or reduce-scatter 'dw' "
-                    "over data before");
+  CHECK_THROWS_WITH(
+      gelu_forward(*m.s, y, dw),
+      "placement error: gelu_forward in optimizer, axis data: 'dw' is P (made partial by matmul in "
+      "layers.2.attention); gelu_forward is not linear in it\n  mend: all-reduce or reduce-scatter 'dw' "
+      "over data before");
 }
 
 TEST_CASE("ops record their cost on meta and touch no memory") {
   Meta m;
-  const Tensor a = m.tensor("a", V, {8, 16}), w = m.tensor("w", R, {32, 16}), out = m.tensor("out", R, {8, 32});
+  const Tensor a = m.tensor("a", V, {8, 16}), w = m.tensor("w", R, {32, 16}),
+               out = m.tensor("out", R, {8, 32});
   MatmulArgs args;
   args.trans_b = true;
   matmul(*m.s, out, a, w, args);

@@ -13,10 +13,12 @@ TEST_CASE("Philox4x32-10 gives the known answers of Random123") {
     uint32_t v[4];
   };
   // Counter words 0,1 are the index, 2,3 the stream; the key is the seed (kat_vectors of Random123).
-  const Answer answers[] = {
-      {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
-      {~0ull, ~0ull, ~0ull, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-      {0x85a308d3243f6a88ull, 0x0370734413198a2eull, 0x299f31d0a4093822ull, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}};
+  const Answer answers[] = {{0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+                            {~0ull, ~0ull, ~0ull, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+                            {0x85a308d3243f6a88ull,
+                             0x0370734413198a2eull,
+                             0x299f31d0a4093822ull,
+                             {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}};
   for (const Answer& a : answers) {
     const Philox4 got = philox(a.seed, a.stream, a.index);
     for (int i = 0; i < 4; ++i) CHECK(got.v[i] == a.v[i]);
@@ -46,7 +48,8 @@ TEST_CASE("dropout drops its share, scales the rest, and is its own backward") {
   std::vector<int64_t> samples;
   for (int64_t b = 0; b < batch; ++b) samples.push_back(7 * b + 3);
   for (double p : {0.1, 0.5, 0.99}) {
-    const DropoutArgs args{dropout_threshold(p), static_cast<float>(1 / (1 - p)), 5, hash_name("layer"), samples.data(), seq};
+    const DropoutArgs args{
+        dropout_threshold(p), static_cast<float>(1 / (1 - p)), 5, hash_name("layer"), samples.data(), seq};
     each_float([&]<class T>() {
       for (const auto& [isa, f] : BOTH_ISAS(dropout_cpu)) {
         INFO(isa << " p " << p);
@@ -96,7 +99,8 @@ TEST_CASE("bf16 rounds to nearest, ties to even, on every pattern") {
   for (uint32_t high = 0; high < 0x10000; ++high) {
     const float exact = std::bit_cast<float>(high << 16);
     if (std::isnan(exact)) {
-      for (uint32_t low : {0u, 1u, 0x8000u, 0xffffu}) wrong += !std::isnan(static_cast<float>(bf16(std::bit_cast<float>(high << 16 | low))));
+      for (uint32_t low : {0u, 1u, 0x8000u, 0xffffu})
+        wrong += !std::isnan(static_cast<float>(bf16(std::bit_cast<float>(high << 16 | low))));
       continue;
     }
     wrong += bf16(exact).bits != high;
@@ -109,4 +113,3 @@ TEST_CASE("bf16 rounds to nearest, ties to even, on every pattern") {
   // A signalling NaN whose payload is in the lower half stays NaN.
   CHECK(std::isnan(static_cast<float>(bf16(std::bit_cast<float>(0x7f800001u)))));
 }
-

@@ -47,11 +47,17 @@ TEST_CASE("an event orders two streams, and only through it may data cross") {
   auto comm = make_worker_stream("comm"), copy = make_worker_stream("copy");
   std::vector<int> data(1000);  // plain memory: ThreadSanitizer proves that the events order every access
   for (int round = 1; round <= 50; ++round) {
-    compute->launch([&] { for (int& v : data) v = round; });
+    compute->launch([&] {
+      for (int& v : data) v = round;
+    });
     comm->wait(compute->record());
-    comm->launch([&] { for (int& v : data) v *= 2; });
+    comm->launch([&] {
+      for (int& v : data) v *= 2;
+    });
     copy->wait(comm->record());
-    copy->launch([&] { for (int& v : data) v += 1; });
+    copy->launch([&] {
+      for (int& v : data) v += 1;
+    });
     compute->wait(copy->record());
     for (int v : data) REQUIRE(v == 2 * round + 1);
   }

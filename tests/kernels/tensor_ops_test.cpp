@@ -29,7 +29,8 @@ TEST_CASE("cast converts between all float types") {
 }
 
 TEST_CASE("add_to, sum_rows and sum_squares equal their references") {
-  for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {3, 129}, {200, 7}, {517, 300}})
+  for (const auto& [rows, cols] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {3, 129}, {200, 7}, {517, 300}})
     each_float([&, rows = rows, cols = cols]<class T>() {
       using A = compute_t<T>;
       const int64_t n = rows * cols;
@@ -150,14 +151,19 @@ void check_reduce(int count, int64_t n, ReduceOp op) {
     want[i] = as_double(sources[0][i]);
     for (int s = 1; s < count; ++s) {
       const double v = as_double(sources[s][i]);
-      want[i] = op == ReduceOp::sum ? want[i] + v : op == ReduceOp::max ? std::max(want[i], v) : std::min(want[i], v);
+      want[i] = op == ReduceOp::sum   ? want[i] + v
+                : op == ReduceOp::max ? std::max(want[i], v)
+                                      : std::min(want[i], v);
     }
   }
   INFO(count << " sources of " << n << " " << reduce_op_name(op));
   Guarded<T> out(n);
   reduce_ordered(out.data(), pointers.data(), count, n, dtype_of<T>::value, op);
   CHECK(out.intact());
-  const double allowed = std::is_integral_v<T> ? 1e-15 : std::is_same_v<T, bf16> ? 4e-3 : sizeof(T) == 8 ? 1e-13 : 1e-5;
+  const double allowed = std::is_integral_v<T>     ? 1e-15
+                         : std::is_same_v<T, bf16> ? 4e-3
+                         : sizeof(T) == 8          ? 1e-13
+                                                   : 1e-5;
   CHECK(worst_error(out, want) < allowed);
   // `out` may be one of the sources.
   reduce_ordered(sources[count - 1].data(), pointers.data(), count, n, dtype_of<T>::value, op);

@@ -1,5 +1,5 @@
-// Losses, gradient norms and first gradients against PyTorch's, from the same weights and tokens. The files are
-// written by scripts/make-golden.py.
+// Losses, gradient norms and first gradients against PyTorch's, from the same weights and tokens. The files
+// are written by scripts/make-golden.py.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -33,7 +33,8 @@ struct Golden {
     model.head_dim = whole("head_dim");
     model.max_position_embeddings = whole("max_position_embeddings");
     model.rope_theta = number("rope_theta");
-    model.rope_scaling = {number("rope_factor"), number("rope_low_freq"), number("rope_high_freq"), whole("rope_original")};
+    model.rope_scaling = {number("rope_factor"), number("rope_low_freq"), number("rope_high_freq"),
+                          whole("rope_original")};
     model.norm_eps = number("norm_eps");
     model.tie_word_embeddings = whole("tie_word_embeddings") != 0;
     adamw.weight_decay = number("weight_decay");
@@ -90,7 +91,8 @@ Run train_as_torch_did(const Golden& g, const ModelConfig& model, const AdamwArg
   for (int64_t step = 0; step < kSteps; ++step) {
     std::vector<HostBatch> batches(kBatch / kMicroBatch);
     for (size_t k = 0; k < batches.size(); ++k) {
-      const int64_t first = (step * kBatch + static_cast<int64_t>(k) * kMicroBatch) * kSeq, n = kMicroBatch * kSeq;
+      const int64_t first = (step * kBatch + static_cast<int64_t>(k) * kMicroBatch) * kSeq,
+                    n = kMicroBatch * kSeq;
       batches[k].tokens.assign(tokens.begin() + first, tokens.begin() + first + n);
       batches[k].targets.assign(targets.begin() + first, targets.begin() + first + n);
       batches[k].sample_index.assign(kMicroBatch, 0);
@@ -107,7 +109,8 @@ Run train_as_torch_did(const Golden& g, const ModelConfig& model, const AdamwArg
       const float* got = store.grad(id).ptr<float>();
       double dot = 0, a = 0, b = 0;
       for (size_t i = 0; i < want.size(); ++i)
-        dot += static_cast<double>(got[i]) * want[i], a += static_cast<double>(got[i]) * got[i], b += static_cast<double>(want[i]) * want[i];
+        dot += static_cast<double>(got[i]) * want[i], a += static_cast<double>(got[i]) * got[i],
+            b += static_cast<double>(want[i]) * want[i];
       run.worst_cosine = std::min(run.worst_cosine, dot / std::sqrt(a * b));
       run.worst_length = std::max(run.worst_length, relative(std::sqrt(a), std::sqrt(b)));
     }
@@ -127,7 +130,8 @@ TEST_CASE("twenty steps give PyTorch's losses, from PyTorch's weights") {
   const auto loss = g.read<double>("loss");
   REQUIRE(loss.back() < 0.8 * loss.front());  // it learns, so the updates matter
   const Run r = train_as_torch_did(g, g.model, g.adamw);
-  INFO(name << ": loss " << r.worst_loss << ", gradient norm " << r.worst_norm << ", cosine 1 - " << 1 - r.worst_cosine);
+  INFO(name << ": loss " << r.worst_loss << ", gradient norm " << r.worst_norm << ", cosine 1 - "
+            << 1 - r.worst_cosine);
   CHECK(r.worst_loss < 1e-4);
   CHECK(r.worst_norm < 1e-3);
   CHECK(r.worst_cosine > 0.99999);

@@ -15,11 +15,13 @@ struct Rank {
   CpuArena arena{64 << 20};
   std::unique_ptr<Communicator> group = make_single_group("data", Axis::data);
   TrainProgram program;
-  explicit Rank(const ProgramOptions& o) : program(o, {*compute, *comm, arena, *group}) { program.initialize(); }
+  explicit Rank(const ProgramOptions& o) : program(o, {*compute, *comm, arena, *group}) {
+    program.initialize();
+  }
 };
 
-/// Largest error of the analytic gradient of `probes` elements of each parameter, relative to the largest gradient of
-/// that parameter. `spoil` scales the analytic one, for the negative control.
+/// Largest error of the analytic gradient of `probes` elements of each parameter, relative to the largest
+/// gradient of that parameter. `spoil` scales the analytic one, for the negative control.
 double worst_error(const TinyOptions& o, int probes, double spoil = 1) {
   Rank rank(tiny_program(o));
   AdamwArgs still;  // lr 0: parameters stay
@@ -37,7 +39,8 @@ double worst_error(const TinyOptions& o, int probes, double spoil = 1) {
     double largest = 1e-6;
     for (double g : analytic[id]) largest = std::max(largest, std::abs(g));
     for (int probe = 0; probe < probes; ++probe) {
-      const int64_t i = philox(3, static_cast<uint64_t>(id), static_cast<uint64_t>(probe)).v[0] % analytic[id].size();
+      const int64_t i =
+          philox(3, static_cast<uint64_t>(id), static_cast<uint64_t>(probe)).v[0] % analytic[id].size();
       double* w = store.value(id).ptr<double>() + i;
       const double h = 1e-5, before = *w;
       const auto loss_at = [&](double v) {
@@ -45,7 +48,9 @@ double worst_error(const TinyOptions& o, int probes, double spoil = 1) {
         return rank.program.train_step(batches, still, false).loss;
       };
       // Four points: the error of the difference itself is far below the tolerance.
-      const double numeric = (8 * (loss_at(before + h) - loss_at(before - h)) - (loss_at(before + 2 * h) - loss_at(before - 2 * h))) / (12 * h);
+      const double numeric = (8 * (loss_at(before + h) - loss_at(before - h)) -
+                              (loss_at(before + 2 * h) - loss_at(before - 2 * h))) /
+                             (12 * h);
       *w = before;
       worst = std::max(worst, std::abs(numeric - spoil * analytic[id][i]) / largest);
     }

@@ -35,7 +35,7 @@ TEST_CASE("data parallel and accumulation equal one process to 1e-12 in fp64") {
   one.micro_batch = 8;
   one.padded_targets = true;
   const TinyResult base = train_tiny(one);
-  CHECK(base.losses[0] > 3.5);  // near log(61) = 4.11: untrained
+  CHECK(base.losses[0] > 3.5);              // near log(61) = 4.11: untrained
   CHECK(base.losses[2] != base.losses[0]);  // updates do something
 
   TinyOptions accumulated = one;

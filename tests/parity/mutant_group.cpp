@@ -26,10 +26,14 @@ void MutantGroup::mutate(const char* name, F&& call) {
 void MutantGroup::record_meta(Stream& s, const CollectiveCall& call) {
   mutate(collective_name(call.info.op), [&](Communicator& group) {
     switch (call.info.op) {
-      case CollectiveOp::all_reduce: return group.all_reduce(s, call.out, call.info.reduce);
-      case CollectiveOp::all_gather: return group.all_gather(s, call.out, call.in);
-      case CollectiveOp::reduce_scatter: return group.reduce_scatter(s, call.out, call.in);
-      default: unknown();
+      case CollectiveOp::all_reduce:
+        return group.all_reduce(s, call.out, call.info.reduce);
+      case CollectiveOp::all_gather:
+        return group.all_gather(s, call.out, call.in);
+      case CollectiveOp::reduce_scatter:
+        return group.reduce_scatter(s, call.out, call.in);
+      default:
+        unknown();
     }
   });
 }

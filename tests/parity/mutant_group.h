@@ -1,4 +1,5 @@
-// A communicator that does one collective of a program wrongly: leaves it out, makes it twice, or makes it elsewhere.
+// A communicator that does one collective of a program wrongly: leaves it out, makes it twice, or makes it
+// elsewhere.
 #pragma once
 #include <memory>
 
@@ -10,7 +11,8 @@ enum class Mutation { none, remove, twice, elsewhere };
 
 class MutantGroup final : public Communicator {
  public:
-  /// Passes every call on to `inner`, but for call number `target` (from 0). `other`: where Mutation::elsewhere goes.
+  /// Passes every call on to `inner`, but for call number `target` (from 0). `other`: where
+  /// Mutation::elsewhere goes.
   MutantGroup(std::unique_ptr<Communicator> inner, Mutation mutation, int64_t target,
               std::unique_ptr<Communicator> other = nullptr);
   int64_t calls() const { return calls_; }
@@ -28,13 +30,17 @@ class MutantGroup final : public Communicator {
   void do_all_gather(Tensor out, Tensor in) override;
   void do_reduce_scatter(Tensor out, Tensor in) override;
   // The data-parallel step makes none of these.
-  void do_all_to_all_v(Tensor, const std::vector<int64_t>&, Tensor, const std::vector<int64_t>&) override { unknown(); }
+  void do_all_to_all_v(Tensor, const std::vector<int64_t>&, Tensor, const std::vector<int64_t>&) override {
+    unknown();
+  }
   void do_broadcast(Tensor, int) override { unknown(); }
   void do_send(Tensor, int) override { unknown(); }
   void do_recv(Tensor, int) override { unknown(); }
   void do_send_recv(Tensor, int, Tensor, int) override { unknown(); }
   void do_barrier() override { unknown(); }
-  [[noreturn]] static void unknown() { fail(ExitCode::internal, "the mutation tests do not know this collective"); }
+  [[noreturn]] static void unknown() {
+    fail(ExitCode::internal, "the mutation tests do not know this collective");
+  }
 
   std::unique_ptr<Communicator> inner_, other_;
   std::unique_ptr<Stream> inline_ = make_inline_stream("mutant");

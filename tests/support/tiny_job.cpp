@@ -28,7 +28,8 @@ ModelConfig tiny_model(const TinyOptions& o) {
 std::vector<int32_t> tiny_sample(const TinyOptions& o, int64_t sample) {
   std::vector<int32_t> tokens(o.seq + 1);
   for (int64_t i = 0; i <= o.seq; ++i)
-    tokens[i] = static_cast<int32_t>(philox(7, static_cast<uint64_t>(sample), static_cast<uint64_t>(i)).v[0] % o.vocab);
+    tokens[i] = static_cast<int32_t>(philox(7, static_cast<uint64_t>(sample), static_cast<uint64_t>(i)).v[0] %
+                                     o.vocab);
   return tokens;
 }
 
@@ -73,9 +74,12 @@ namespace {
 
 double element(const Tensor& t, int64_t i) {
   switch (t.dtype) {
-    case DType::f64: return t.ptr<double>()[i];
-    case DType::f32: return t.ptr<float>()[i];
-    default: return static_cast<float>(t.ptr<bf16>()[i]);
+    case DType::f64:
+      return t.ptr<double>()[i];
+    case DType::f32:
+      return t.ptr<float>()[i];
+    default:
+      return static_cast<float>(t.ptr<bf16>()[i]);
   }
 }
 
@@ -133,7 +137,8 @@ void train_rank(const TinyOptions& o, Communicator& data, TinyResult* result) {
 
 TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap) {
   TinyResult result;
-  auto groups = o.ranks == 1 ? std::vector<std::unique_ptr<Communicator>>() : make_in_process_group(o.ranks, "data", Axis::data);
+  auto groups = o.ranks == 1 ? std::vector<std::unique_ptr<Communicator>>()
+                             : make_in_process_group(o.ranks, "data", Axis::data);
   if (o.ranks == 1) groups.push_back(make_single_group("data", Axis::data));
   if (wrap)
     for (auto& group : groups) group = wrap(std::move(group));

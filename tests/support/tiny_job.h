@@ -27,8 +27,8 @@ struct TinyResult {
   std::vector<double> losses, norms;
   std::vector<double> parameters;  ///< all, by declaration order
   std::vector<double> gradients;   ///< of the first step, as rank 0 sees them after reduction (zero_stage 0)
-  int64_t plan_bytes = 0, used_bytes = 0;     ///< arena of rank 0: planned; reached
-  int64_t plan_wire = 0, used_wire = 0;       ///< bytes sent by rank 0
+  int64_t plan_bytes = 0, used_bytes = 0;  ///< arena of rank 0: planned; reached
+  int64_t plan_wire = 0, used_wire = 0;    ///< bytes sent by rank 0
   double eval_loss = 0;
 };
 
@@ -42,7 +42,8 @@ std::vector<HostBatch> tiny_batches(const TinyOptions& options, int64_t step, in
 /// Puts another communicator in the place of a rank's own, to break it on purpose.
 using GroupWrapper = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)>;
 
-/// Trains. `wrap` replaces the data group of each rank (negative controls); the plan is made with a whole one.
+/// Trains. `wrap` replaces the data group of each rank (negative controls); the plan is made with a whole
+/// one.
 TinyResult train_tiny(const TinyOptions& options, const GroupWrapper& wrap = {});
 
 ProgramOptions tiny_program(const TinyOptions& options);

@@ -12,7 +12,8 @@ namespace {
 
 const std::vector<float> kLogits{0.0f, 2.0f, -1.0f, 1.0f, 2.0f, -20.0f};  // 1 and 4 tie for the likeliest
 
-std::map<int32_t, int> draws(const SamplingOptions& o, int n = 20000, const std::vector<float>& logits = kLogits) {
+std::map<int32_t, int> draws(const SamplingOptions& o, int n = 20000,
+                             const std::vector<float>& logits = kLogits) {
   std::map<int32_t, int> count;
   for (int i = 0; i < n; ++i) ++count[sample_token(logits, o, static_cast<uint64_t>(i))];
   return count;

@@ -1,4 +1,5 @@
-// Machine profiles: written and read back; what is no profile is refused with the path and the reason; prices.
+// Machine profiles: written and read back; what is no profile is refused with the path and the reason;
+// prices.
 #include "runtime/plan/machine_profile.h"
 
 #include <catch2/catch.hpp>
@@ -25,7 +26,8 @@ MachineProfile example() {
   for (int threads : {1, 4}) {
     RankProfile r;
     r.threads = threads;
-    r.ops["matmul_nt/f32"] = {{100, 2e6, 1e-3 / threads, 10, 20, 30}, {1e4, 2e9, 0.1 / threads, 1000, 1000, 1000}};
+    r.ops["matmul_nt/f32"] = {{100, 2e6, 1e-3 / threads, 10, 20, 30},
+                              {1e4, 2e9, 0.1 / threads, 1000, 1000, 1000}};
     r.ops["cast/f32"] = {{1e6, 0, 1e-4, 0, 0, 0}};
     r.peak_flops = {{"f32", 2e10 * threads}};
     p.ranks.push_back(r);
@@ -34,7 +36,8 @@ MachineProfile example() {
   return p;
 }
 
-OpCost cost(const char* name, OpClass cls, double bytes, double flops, int64_t m = 0, int64_t n = 0, int64_t k = 0) {
+OpCost cost(const char* name, OpClass cls, double bytes, double flops, int64_t m = 0, int64_t n = 0,
+            int64_t k = 0) {
   OpCost c;
   c.name = name, c.cls = cls, c.bytes = bytes, c.flops = flops, c.dtype = DType::f32;
   c.m = m, c.n = n, c.k = k;
@@ -59,11 +62,14 @@ TEST_CASE("a profile is read back as it was written", "[plan]") {
     CHECK(q.ranks[i].threads == p.ranks[i].threads);
     CHECK(q.ranks[i].peak_flops == p.ranks[i].peak_flops);
     REQUIRE(q.ranks[i].ops.size() == 2);
-    const OpSample &a = q.ranks[i].ops.at("matmul_nt/f32").at(1), &b = p.ranks[i].ops.at("matmul_nt/f32").at(1);
-    CHECK((a.bytes == b.bytes && a.flops == b.flops && a.seconds == b.seconds && a.m == b.m && a.n == b.n && a.k == b.k));
+    const OpSample &a = q.ranks[i].ops.at("matmul_nt/f32").at(1),
+                   &b = p.ranks[i].ops.at("matmul_nt/f32").at(1);
+    CHECK((a.bytes == b.bytes && a.flops == b.flops && a.seconds == b.seconds && a.m == b.m && a.n == b.n &&
+           a.k == b.k));
   }
   REQUIRE(q.collectives.size() == 2);
-  CHECK((q.collectives[1].op == "all_reduce" && q.collectives[1].seconds == 1e-3 && q.collectives[1].cpu_seconds == 5e-4));
+  CHECK((q.collectives[1].op == "all_reduce" && q.collectives[1].seconds == 1e-3 &&
+         q.collectives[1].cpu_seconds == 5e-4));
   save_profile(q, folder.path + "/again.json");
   CHECK(read_file(folder.path + "/again.json") == read_file(path));
 }
@@ -95,19 +101,29 @@ TEST_CASE("what is no profile is refused with its path, the value and the way ou
   CHECK_THAT(refusal([](json& j) { j["process_bytes"] = -1; }), Contains("process_bytes is -1"));
   CHECK_THAT(refusal([](json& j) { j["ranks"] = json::array(); }), Contains("no rank timings"));
   CHECK_THAT(refusal([](json& j) { j["ranks"][0]["threads"] = -3; }), Contains("threads is -3"));
-  CHECK_THAT(refusal([](json& j) { j["ranks"][1]["peak_flops"]["f32"] = -1e9; }), Contains("peak_flops is -1"));
-  CHECK_THAT(refusal([](json& j) { j["ranks"][1]["peak_flops"]["f32"] = nullptr; }), Contains("peak_flops is null"));
-  CHECK_THAT(refusal([](json& j) { j["ranks"][0]["ops"]["cast/f32"][0][2] = -1; }), Contains("seconds of an op is -1"));
-  CHECK_THAT(refusal([](json& j) { j["ranks"][0]["ops"]["cast/f32"][0] = {1, 2}; }), Contains("[bytes, flops, seconds, m, n, k]"));
-  CHECK_THAT(refusal([](json& j) { j["ranks"][0]["ops"]["cast/f32"][0][3] = 1e300; }), Contains("m of an op is 1e+300"));
-  CHECK_THAT(refusal([](json& j) { j["collectives"][0]["bytes"] = 0; }), Contains("bytes of a collective is 0"));
-  CHECK_THAT(refusal([](json& j) { j["collectives"][0]["ranks"] = 1; }), Contains("ranks of a collective is 1"));
+  CHECK_THAT(refusal([](json& j) { j["ranks"][1]["peak_flops"]["f32"] = -1e9; }),
+             Contains("peak_flops is -1"));
+  CHECK_THAT(refusal([](json& j) { j["ranks"][1]["peak_flops"]["f32"] = nullptr; }),
+             Contains("peak_flops is null"));
+  CHECK_THAT(refusal([](json& j) { j["ranks"][0]["ops"]["cast/f32"][0][2] = -1; }),
+             Contains("seconds of an op is -1"));
+  CHECK_THAT(refusal([](json& j) {
+               j["ranks"][0]["ops"]["cast/f32"][0] = {1, 2};
+             }),
+             Contains("[bytes, flops, seconds, m, n, k]"));
+  CHECK_THAT(refusal([](json& j) { j["ranks"][0]["ops"]["cast/f32"][0][3] = 1e300; }),
+             Contains("m of an op is 1e+300"));
+  CHECK_THAT(refusal([](json& j) { j["collectives"][0]["bytes"] = 0; }),
+             Contains("bytes of a collective is 0"));
+  CHECK_THAT(refusal([](json& j) { j["collectives"][0]["ranks"] = 1; }),
+             Contains("ranks of a collective is 1"));
   for (const char* key : {"format", "machine", "cores", "process_bytes", "ranks", "collectives"})
     CHECK_THAT(refusal([&](json& j) { j.erase(key); }), Contains("not a machine profile") && Contains(key));
   for (const char* text : {"", "{", "[]", "7", "{\"format\": 1e999}", "\xff\xfe", "null"}) {
     write_file(path, text);
     INFO(text);
-    CHECK_THROWS_WITH(load_profile(path), Contains("profile " + path + ": ") && Contains("run `ltrain bench` again"));
+    CHECK_THROWS_WITH(load_profile(path),
+                      Contains("profile " + path + ": ") && Contains("run `ltrain bench` again"));
   }
   CHECK_THROWS_WITH(load_profile(folder.path + "/none.json"), Contains("none.json: cannot be opened"));
   CHECK_THROWS_WITH(load_profile(folder.path), Contains("profile " + folder.path));
@@ -131,12 +147,15 @@ TEST_CASE("the default profile: LTRAIN_PROFILE; a guess without a file, an error
 TEST_CASE("prices: the sample's own time at its size, work over rate elsewhere", "[plan]") {
   const MachineProfile p = example();
   const ProfileCost one(p, 1, false), four(p, 4, false);
-  CHECK(one.seconds(cost("matmul_nt", OpClass::matmul, 1e4, 2e9, 1000, 1000, 1000)) == Approx(0.1).epsilon(1e-3));
-  CHECK(four.seconds(cost("matmul_nt", OpClass::matmul, 1e4, 2e9, 1000, 1000, 1000)) == Approx(0.025).epsilon(1e-3));
+  CHECK(one.seconds(cost("matmul_nt", OpClass::matmul, 1e4, 2e9, 1000, 1000, 1000)) ==
+        Approx(0.1).epsilon(1e-3));
+  CHECK(four.seconds(cost("matmul_nt", OpClass::matmul, 1e4, 2e9, 1000, 1000, 1000)) ==
+        Approx(0.025).epsilon(1e-3));
   CHECK(one.seconds(cost("cast", OpClass::elementwise, 2e6, 0)) == Approx(2e-4));
   // An op that was not measured is priced as the nearest of its kind, never as free.
   CHECK(one.seconds(cost("novel", OpClass::elementwise, 2e6, 0)) == Approx(2e-4));
-  CHECK(one.seconds(cost("matmul_novel", OpClass::matmul, 1e4, 2e9, 1000, 1000, 1000)) == Approx(0.1).epsilon(1e-3));
+  CHECK(one.seconds(cost("matmul_novel", OpClass::matmul, 1e4, 2e9, 1000, 1000, 1000)) ==
+        Approx(0.1).epsilon(1e-3));
   CHECK(one.seconds(cost("empty", OpClass::elementwise, 0, 0)) == 0);
   CHECK(p.for_threads(3).threads == 4);
 
@@ -151,7 +170,7 @@ TEST_CASE("prices: the sample's own time at its size, work over rate elsewhere",
   CHECK(at(1e3) == Approx(1e-4));
   CHECK(at(1e6) == Approx(1e-3));
   CHECK(at(std::sqrt(1e9)) == Approx(std::sqrt(1e-7)).epsilon(1e-3));  // halfway in log size
-  CHECK(at(10) == Approx(1e-4));                                         // no faster than the smallest
+  CHECK(at(10) == Approx(1e-4));                                       // no faster than the smallest
   CHECK(at(1e7) == Approx(1e-2));
   c.group_size = 4;
   CHECK(at(1e6) == Approx(1.5e-3));  // (n - 1) / n over that of the measured group

@@ -1,4 +1,5 @@
-// Plans: what they say of communication against ZeRO's closed forms, their JSON and trace, refused placements.
+// Plans: what they say of communication against ZeRO's closed forms, their JSON and trace, refused
+// placements.
 #include "runtime/plan/plan.h"
 
 #include <catch2/catch.hpp>
@@ -16,14 +17,15 @@ using nlohmann::json;
 namespace {
 
 Recipe recipe(int ranks, const std::vector<std::string>& overrides = {}) {
-  return resolve(parse_recipe("name: tiny\n"
-                              "model: {architecture: llama, vocab_size: 257, hidden_size: 48, intermediate_size: 80, "
-                              "num_hidden_layers: 3, num_attention_heads: 4, max_position_embeddings: 64}\n"
-                              "data: {seq_length: 32}\n"
-                              "train: {micro_batch_size: 1, global_batch_size: 24, train_steps: 100}\n"
-                              "launch: {threads_per_rank: 2}\n",
-                              "tiny.yaml", overrides),
-                 ranks);
+  return resolve(
+      parse_recipe("name: tiny\n"
+                   "model: {architecture: llama, vocab_size: 257, hidden_size: 48, intermediate_size: 80, "
+                   "num_hidden_layers: 3, num_attention_heads: 4, max_position_embeddings: 64}\n"
+                   "data: {seq_length: 32}\n"
+                   "train: {micro_batch_size: 1, global_batch_size: 24, train_steps: 100}\n"
+                   "launch: {threads_per_rank: 2}\n",
+                   "tiny.yaml", overrides),
+      ranks);
 }
 
 Plan plan_of(const Recipe& r) { return make_plan(r, builtin_profile(2)); }
@@ -47,7 +49,8 @@ TEST_CASE("planned collectives are ZeRO's closed forms", "[plan]") {
   const int64_t param = precision == "bf16" ? 2 : 4, grad = 4;
   for (int n : {2, 3, 4, 8})
     for (int stage : {0, 1}) {
-      const Plan plan = plan_of(recipe(n, {"precision=" + precision, "parallel.zero_stage=" + std::to_string(stage)}));
+      const Plan plan =
+          plan_of(recipe(n, {"precision=" + precision, "parallel.zero_stage=" + std::to_string(stage)}));
       INFO(precision << ", " << n << " ranks, ZeRO " << stage);
       REQUIRE(plan.ranks.size() == 2);  // first and last
       // Two small sums: the token count (1 x i64), and loss, norm and stop requests (3 x f64).
@@ -92,8 +95,11 @@ TEST_CASE("accumulation does not send more; ZeRO-1 keeps an n-th of the optimize
   const RankPlan many = plan_of(recipe(2)).ranks[0];
   CHECK(few.train_wire_bytes == many.train_wire_bytes);
   CHECK(few.flops == Approx(many.flops).epsilon(0.02));
-  const auto optimizer = [](const Plan& p) { return p.ranks[0].arena.by_kind[static_cast<int>(MemoryKind::optimizer)]; };
-  const int64_t whole = optimizer(plan_of(recipe(4))), cut = optimizer(plan_of(recipe(4, {"parallel.zero_stage=1"})));
+  const auto optimizer = [](const Plan& p) {
+    return p.ranks[0].arena.by_kind[static_cast<int>(MemoryKind::optimizer)];
+  };
+  const int64_t whole = optimizer(plan_of(recipe(4))),
+                cut = optimizer(plan_of(recipe(4, {"parallel.zero_stage=1"})));
   CHECK(whole == 4 * cut);
   CHECK(whole >= 8 * plan_of(recipe(4)).parameters);
 }
@@ -114,10 +120,26 @@ TEST_CASE("a plan's totals: matmul operations, evaluations, time", "[plan]") {
 
 TEST_CASE("plan.json: its keys, and sums that add up", "[plan]") {
   const json j = json::parse(plan_json(plan_of(recipe(2, {"parallel.zero_stage=1"}))));
-  CHECK(keys(j) == std::set<std::string>{"schema", "recipe", "world", "threads_per_rank", "parameters", "tokens_per_step",
-                                         "micro_batches", "train_steps", "evaluations", "profile", "profile_measured",
-                                         "peak_flops", "host_memory_bytes", "step_seconds", "tokens_per_second", "mfu",
-                                         "total_seconds", "total_tokens", "placement_ops_checked", "ranks"});
+  CHECK(keys(j) == std::set<std::string>{"schema",
+                                         "recipe",
+                                         "world",
+                                         "threads_per_rank",
+                                         "parameters",
+                                         "tokens_per_step",
+                                         "micro_batches",
+                                         "train_steps",
+                                         "evaluations",
+                                         "profile",
+                                         "profile_measured",
+                                         "peak_flops",
+                                         "host_memory_bytes",
+                                         "step_seconds",
+                                         "tokens_per_second",
+                                         "mfu",
+                                         "total_seconds",
+                                         "total_tokens",
+                                         "placement_ops_checked",
+                                         "ranks"});
   CHECK(j["schema"] == "ltrain.plan.v1");
   CHECK(j["world"] == 2);
   CHECK(j["micro_batches"] == 12);
@@ -138,11 +160,13 @@ TEST_CASE("plan.json: its keys, and sums that add up", "[plan]") {
     }
     CHECK(r["memory_bytes"]["total"] == total);
     for (const json& c : r["communication"]) {
-      CHECK(keys(c) == std::set<std::string>{"axis", "collective", "calls", "bytes", "wire_bytes", "seconds"});
+      CHECK(keys(c) ==
+            std::set<std::string>{"axis", "collective", "calls", "bytes", "wire_bytes", "seconds"});
       sent += c["wire_bytes"].get<int64_t>();
     }
     CHECK(r["wire_bytes_per_step"] == sent);
-    for (const json& o : r["ops"]) CHECK(keys(o) == std::set<std::string>{"name", "calls", "flops", "bytes", "seconds"});
+    for (const json& o : r["ops"])
+      CHECK(keys(o) == std::set<std::string>{"name", "calls", "flops", "bytes", "seconds"});
   }
 }
 
@@ -199,7 +223,7 @@ TEST_CASE("memory beyond the host is refused with the itemised sum; just enough 
   p.host_bytes = 2 * need;
   CHECK_NOTHROW(check_host_memory(p, 2));
   p.host_bytes = 2 * need - 1;
-  CHECK_THROWS_WITH(check_host_memory(p, 2), Contains("exceeds this host's memory: 2 ranks of") && Contains("optimizer") &&
-                                                 Contains("--force"));
+  CHECK_THROWS_WITH(check_host_memory(p, 2), Contains("exceeds this host's memory: 2 ranks of") &&
+                                                 Contains("optimizer") && Contains("--force"));
   CHECK_NOTHROW(check_host_memory(p, 1));
 }

@@ -136,7 +136,8 @@ TEST_CASE("metrics.jsonl: one flat object a step, NaN is null, names are documen
     }
 }
 
-TEST_CASE("metrics.jsonl of a resumed run: steps after the checkpoint are dropped, torn lines too", "[telemetry]") {
+TEST_CASE("metrics.jsonl of a resumed run: steps after the checkpoint are dropped, torn lines too",
+          "[telemetry]") {
   const TemporaryFolder folder;
   const std::string path = folder.path + "/metrics.jsonl";
   {
@@ -161,7 +162,8 @@ TEST_CASE("metrics.jsonl of a resumed run: steps after the checkpoint are droppe
     CHECK(steps(folder.path) == std::vector<int64_t>{1});
   }
   SECTION("lines that are no metrics are dropped, whatever they are") {
-    std::ofstream(path, std::ios::app) << "{\"step\":2,\"lm_lo\n[1,2]\n7\nnull\n{\"step\":\"two\"}\n{\"step\":1.5}\n\n";
+    std::ofstream(path, std::ios::app)
+        << "{\"step\":2,\"lm_lo\n[1,2]\n7\nnull\n{\"step\":\"two\"}\n{\"step\":1.5}\n\n";
     MetricsWriter(folder.path, false, 5).step(metrics(6));
     CHECK(steps(folder.path) == std::vector<int64_t>{1, 2, 3, 4, 5, 3, 5, 6});
   }
@@ -185,7 +187,8 @@ TEST_CASE("TensorBoard gets the numbers of metrics.jsonl when it is asked for", 
       ++events;
       std::ifstream in(e.path(), std::ios::binary);
       const std::string bytes((std::istreambuf_iterator<char>(in)), {});
-      for (const char* tag : {"lm_loss", "grad_norm", "lr", "mfu", "exposed_comm_ms/dp"}) CHECK_THAT(bytes, Contains(tag));
+      for (const char* tag : {"lm_loss", "grad_norm", "lr", "mfu", "exposed_comm_ms/dp"})
+        CHECK_THAT(bytes, Contains(tag));
     }
   CHECK(events == 1);
   const TemporaryFolder without;
@@ -204,13 +207,16 @@ TEST_CASE("progress into a pipe: plain lines at the interval and at the end", "[
   CHECK(text.find('\r') == std::string::npos);
   CHECK(std::count(text.begin(), text.end(), '\n') == 4);
   CHECK(text.substr(0, 6) == "hello\n");
-  CHECK_THAT(text, Contains("step 10/100  loss 5.4321  lr 3.00e-04  norm 1.50  41.0k tok/s  MFU 41.5%  mem 1024/1536 MiB  "
-                            "1:02:03 left\n"));
+  CHECK_THAT(
+      text,
+      Contains("step 10/100  loss 5.4321  lr 3.00e-04  norm 1.50  41.0k tok/s  MFU 41.5%  mem 1024/1536 MiB  "
+               "1:02:03 left\n"));
   CHECK_THAT(text, Contains("step 20/100") && Contains("step 100/100"));
   CHECK_THAT(text, !Contains("step 11/100"));
 }
 
-TEST_CASE("progress on a terminal: one line in place, colour unless NO_COLOR, lines above it", "[telemetry]") {
+TEST_CASE("progress on a terminal: one line in place, colour unless NO_COLOR, lines above it",
+          "[telemetry]") {
   const auto draw = [] {
     return stderr_of(true, [] {
       Progress p(LogFormat::text, 1000);
@@ -265,7 +271,8 @@ TEST_CASE("progress under a launcher: LTRAIN_TTY says what stderr is", "[telemet
 TEST_CASE("the progress line never wraps", "[telemetry]") {
   const Variables v(kPlainTerminal);
   for (int columns : {40, 60, 200}) {
-    const std::string text = stderr_of(true, [] { Progress(LogFormat::text, 1).step(metrics(3)); }, columns);
+    const std::string text = stderr_of(
+        true, [] { Progress(LogFormat::text, 1).step(metrics(3)); }, columns);
     const std::string plain = std::regex_replace(text, std::regex("\033\\[[0-9]*[a-zA-Z]|[\r\n]"), "");
     CHECK(static_cast<int>(plain.size()) < columns);
     CHECK(plain.substr(0, 10) == "step 3/100");
@@ -304,7 +311,8 @@ TEST_CASE("durations and counts for people", "[telemetry]") {
   CHECK(format_duration(3599.6) == "1:00:00");
   CHECK(format_duration(3723) == "1:02:03");
   CHECK(format_duration(90061) == "1d 01:01");
-  for (double bad : {-1.0, static_cast<double>(NAN), static_cast<double>(INFINITY), 1e12}) CHECK(format_duration(bad) == "?");
+  for (double bad : {-1.0, static_cast<double>(NAN), static_cast<double>(INFINITY), 1e12})
+    CHECK(format_duration(bad) == "?");
   CHECK(format_count(999) == "999");
   CHECK(format_count(12345) == "12.3k");
   CHECK(format_count(1.24e6) == "1.24M");

@@ -1,5 +1,5 @@
-// TensorBoard event files, byte by byte: the version record against a recorded vector, scalars through a reader of the
-// format that shares nothing with the writer, and CRC-32C against RFC 3720's vectors.
+// TensorBoard event files, byte by byte: the version record against a recorded vector, scalars through a
+// reader of the format that shares nothing with the writer, and CRC-32C against RFC 3720's vectors.
 #include "runtime/telemetry/tensorboard.h"
 
 #include <catch2/catch.hpp>
@@ -20,7 +20,8 @@ namespace {
 
 std::string from_hex(const std::string& text) {
   std::string out;
-  for (size_t i = 0; i + 1 < text.size(); i += 2) out += static_cast<char>(std::stoi(text.substr(i, 2), nullptr, 16));
+  for (size_t i = 0; i + 1 < text.size(); i += 2)
+    out += static_cast<char>(std::stoi(text.substr(i, 2), nullptr, 16));
   return out;
 }
 
@@ -48,10 +49,12 @@ std::vector<std::string> records(const std::string& file) {
   std::vector<std::string> out;
   for (size_t at = 0; at < file.size();) {
     const uint64_t length = take<uint64_t>(file, at);
-    if (take<uint32_t>(file, at + 8) != slow_mask(slow_crc32c(file.substr(at, 8)))) throw std::runtime_error("length crc");
+    if (take<uint32_t>(file, at + 8) != slow_mask(slow_crc32c(file.substr(at, 8))))
+      throw std::runtime_error("length crc");
     if (length > file.size() - at - 12) throw std::runtime_error("the file ends within a record");
     const std::string data = file.substr(at + 12, length);
-    if (take<uint32_t>(file, at + 12 + length) != slow_mask(slow_crc32c(data))) throw std::runtime_error("data crc");
+    if (take<uint32_t>(file, at + 12 + length) != slow_mask(slow_crc32c(data)))
+      throw std::runtime_error("data crc");
     out.push_back(data);
     at += 16 + length;
   }
@@ -120,10 +123,9 @@ TEST_CASE("CRC-32C of RFC 3720's vectors", "[telemetry]") {
 }
 
 TEST_CASE("the version record is TensorBoard's, byte by byte", "[telemetry]") {
-  CHECK(tensorboard_version_record(1.0) ==
-        from_hex("1800000000000000a37f4b22"
-                 "09000000000000f03f1a0d627261696e2e4576656e743a32"
-                 "86bf577a"));
+  CHECK(tensorboard_version_record(1.0) == from_hex("1800000000000000a37f4b22"
+                                                    "09000000000000f03f1a0d627261696e2e4576656e743a32"
+                                                    "86bf577a"));
 }
 
 TEST_CASE("scalars are read back as they were written", "[telemetry]") {
@@ -133,12 +135,16 @@ TEST_CASE("scalars are read back as they were written", "[telemetry]") {
     int64_t step;
     double value;
   };
-  const std::vector<Scalar> written{{"lm_loss", 1, 5.25}, {"lr", 127, 3e-4}, {"exposed_comm_ms/dp", 128, 0},
-                                    {"lm_loss", 1 << 20, -1e30}, {"lm_loss", int64_t{1} << 40, NAN}};
+  const std::vector<Scalar> written{{"lm_loss", 1, 5.25},
+                                    {"lr", 127, 3e-4},
+                                    {"exposed_comm_ms/dp", 128, 0},
+                                    {"lm_loss", 1 << 20, -1e30},
+                                    {"lm_loss", int64_t{1} << 40, NAN}};
   {
     TensorBoardWriter w(folder.path);
     for (const Scalar& s : written) w.scalar(s.tag, s.step, s.value);
-    // Every record is on its way to the file when it is made: nothing waits in a buffer for the end of the run.
+    // Every record is on its way to the file when it is made: nothing waits in a buffer for the end of the
+    // run.
     CHECK(records(read_bytes(only_file(folder.path))).size() == written.size() + 1);
   }
   const std::string path = only_file(folder.path);
@@ -171,5 +177,6 @@ TEST_CASE("scalars are read back as they were written", "[telemetry]") {
 }
 
 TEST_CASE("a folder that is not there is an error with its path", "[telemetry]") {
-  CHECK_THROWS_WITH(TensorBoardWriter("no-such-folder"), Catch::Contains("no-such-folder/events.out.tfevents."));
+  CHECK_THROWS_WITH(TensorBoardWriter("no-such-folder"),
+                    Catch::Contains("no-such-folder/events.out.tfevents."));
 }

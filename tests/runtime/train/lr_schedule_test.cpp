@@ -1,5 +1,5 @@
-// Learning rates against Megatron-LM's OptimizerParamScheduler (megatron/core/optimizer_param_scheduler.py), written
-// down here from its definitions, and at the boundaries.
+// Learning rates against Megatron-LM's OptimizerParamScheduler (megatron/core/optimizer_param_scheduler.py),
+// written down here from its definitions, and at the boundaries.
 #include "runtime/train/lr_schedule.h"
 
 #include <catch2/catch.hpp>
@@ -40,19 +40,25 @@ double megatron(const Schedule& s, double num_steps) {
   const double ratio = (num_steps - warmup) / (decay - warmup), delta = kLr - kMin;
   double coefficient = 0;
   switch (s.lr_decay_style) {
-    case LrDecayStyle::linear: coefficient = 1 - ratio; break;
-    case LrDecayStyle::cosine: coefficient = 0.5 * (std::cos(M_PI * ratio) + 1); break;
+    case LrDecayStyle::linear:
+      coefficient = 1 - ratio;
+      break;
+    case LrDecayStyle::cosine:
+      coefficient = 0.5 * (std::cos(M_PI * ratio) + 1);
+      break;
     case LrDecayStyle::wsd: {
       const double anneal_start = decay - static_cast<double>(s.lr_wsd_decay_steps);
       if (num_steps <= anneal_start) {
         coefficient = 1;
       } else {
         const double done = (num_steps - anneal_start) / static_cast<double>(s.lr_wsd_decay_steps);
-        coefficient = s.lr_wsd_decay_style == LrDecayStyle::cosine ? 0.5 * (std::cos(M_PI * done) + 1) : 1 - done;
+        coefficient =
+            s.lr_wsd_decay_style == LrDecayStyle::cosine ? 0.5 * (std::cos(M_PI * done) + 1) : 1 - done;
       }
       break;
     }
-    default: FAIL("style");
+    default:
+      FAIL("style");
   }
   return kMin + coefficient * delta;
 }
@@ -68,7 +74,8 @@ TEST_CASE("learning rates are Megatron's at every step, of every style", "[train
         s.lr_wsd_decay_steps = 12, s.lr_wsd_decay_style = anneal;
         for (int64_t step = 1; step <= 60; ++step) {
           INFO(to_string(style) << " warmup " << warmup << " step " << step);
-          CHECK(learning_rate(optimizer(), s, step) == Approx(megatron(s, static_cast<double>(step))).epsilon(1e-12));
+          CHECK(learning_rate(optimizer(), s, step) ==
+                Approx(megatron(s, static_cast<double>(step))).epsilon(1e-12));
         }
       }
 }
@@ -76,11 +83,11 @@ TEST_CASE("learning rates are Megatron's at every step, of every style", "[train
 TEST_CASE("learning rates at the boundaries, as numbers", "[train]") {
   const auto at = [](const Schedule& s, int64_t step) { return learning_rate(optimizer(), s, step); };
   const Schedule cosine = schedule(LrDecayStyle::cosine, 10, 110);
-  CHECK(at(cosine, 1) == Approx(3e-5));    // lr / warm-up
-  CHECK(at(cosine, 10) == Approx(kLr));    // warm-up's last step
+  CHECK(at(cosine, 1) == Approx(3e-5));  // lr / warm-up
+  CHECK(at(cosine, 10) == Approx(kLr));  // warm-up's last step
   CHECK(at(cosine, 60) == Approx((kLr + kMin) / 2));
   CHECK(at(cosine, 110) == Approx(kMin));
-  CHECK(at(cosine, 111) == kMin);          // after the end: min_lr, not the cosine's way back up
+  CHECK(at(cosine, 111) == kMin);  // after the end: min_lr, not the cosine's way back up
   CHECK(at(cosine, 100000) == kMin);
 
   const Schedule linear = schedule(LrDecayStyle::linear, 10, 110);
@@ -90,20 +97,20 @@ TEST_CASE("learning rates at the boundaries, as numbers", "[train]") {
   const Schedule root = schedule(LrDecayStyle::inverse_square_root, 4, 100);
   CHECK(at(root, 4) == Approx(kLr));
   CHECK(at(root, 16) == Approx(kLr / 2));
-  CHECK(at(root, 1600) == kMin);           // never below min_lr
+  CHECK(at(root, 1600) == kMin);  // never below min_lr
   CHECK(at(schedule(LrDecayStyle::constant, 4, 100), 5000) == kLr);
 
   Schedule wsd = schedule(LrDecayStyle::wsd, 10, 100);
   wsd.lr_wsd_decay_steps = 20;
   CHECK(at(wsd, 11) == kLr);
-  CHECK(at(wsd, 80) == kLr);               // stable until the anneal starts
+  CHECK(at(wsd, 80) == kLr);  // stable until the anneal starts
   CHECK(at(wsd, 81) == Approx(kMin + 0.95 * (kLr - kMin)));
   CHECK(at(wsd, 90) == Approx((kLr + kMin) / 2));
   CHECK(at(wsd, 100) == Approx(kMin));
   wsd.lr_wsd_decay_style = LrDecayStyle::cosine;
   CHECK(at(wsd, 90) == Approx((kLr + kMin) / 2));
   CHECK(at(wsd, 85) == Approx(kMin + 0.5 * (1 + std::cos(M_PI / 4)) * (kLr - kMin)));
-  wsd.lr_wsd_decay_steps = 0;              // no anneal: stable to the end, then min_lr
+  wsd.lr_wsd_decay_steps = 0;  // no anneal: stable to the end, then min_lr
   CHECK(at(wsd, 100) == kLr);
   CHECK(at(wsd, 101) == kMin);
 
@@ -114,7 +121,8 @@ TEST_CASE("learning rates at the boundaries, as numbers", "[train]") {
 
 TEST_CASE("schedules of a recipe: lengths are filled in from train_steps", "[train]") {
   const Recipe r = parse_recipe(
-      "model: {architecture: llama, vocab_size: 257, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2}\n"
+      "model: {architecture: llama, vocab_size: 257, hidden_size: 32, num_hidden_layers: 1, "
+      "num_attention_heads: 2}\n"
       "train: {train_steps: 200}\noptimizer: {lr: 1.0e-3, min_lr: 1.0e-4}\nschedule: {lr_decay_style: WSD}\n",
       "r.yaml");
   CHECK(learning_rate(r.optimizer, r.schedule, 180) == 1e-3);

@@ -109,15 +109,23 @@ TEST_CASE("products over every pair of placements") {
     const char* gives;
   };
   const Product products[] = {
-      {R, false, R, false, "R"},     {V, false, R, true, "V"},  // activations by a replicated weight
+      {R, false, R, false, "R"},
+      {V, false, R, true, "V"},  // activations by a replicated weight
       {V, true, V, false, "P"},  // dW = dy^T x: contracted over the ranks' own rows
-      {V, false, V, true, nullptr},  {S1, false, S0, false, "P"},    // row-parallel: contraction sharded on
-                                                                     // both sides
-      {S0, false, R, false, "S(0)"}, {R, false, S1, false, "S(1)"},  // column-parallel
-      {R, false, S0, true, "S(1)"},  // the same with the weight stored (out, in)
-      {S0, true, S0, false, "P"},    {S1, false, R, false, nullptr}, {S1, false, S1, false, nullptr},
-      {P, false, R, false, "P"},     {R, false, P, false, "P"},      {P, false, V, false, nullptr},
-      {P, false, P, false, nullptr}, {V, false, S0, false, nullptr},
+      {V, false, V, true, nullptr},
+      {S1, false, S0, false, "P"},  // row-parallel: contraction sharded on
+                                    // both sides
+      {S0, false, R, false, "S(0)"},
+      {R, false, S1, false, "S(1)"},  // column-parallel
+      {R, false, S0, true, "S(1)"},   // the same with the weight stored (out, in)
+      {S0, true, S0, false, "P"},
+      {S1, false, R, false, nullptr},
+      {S1, false, S1, false, nullptr},
+      {P, false, R, false, "P"},
+      {R, false, P, false, "P"},
+      {P, false, V, false, nullptr},
+      {P, false, P, false, nullptr},
+      {V, false, S0, false, nullptr},
   };
   for (const Product& row : products) {
     Meta m;

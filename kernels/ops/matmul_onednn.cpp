@@ -16,8 +16,9 @@
 namespace ltrain {
 namespace {
 
-// m, n, k, row stride of out; trans_a, trans_b, accumulate, bias; dtype in, out
-using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, bool, bool, DType, DType>;
+// m, n, k, row stride of out; trans_a, trans_b, accumulate, bias; dtype in, out; threads (a primitive is
+// built for a number of them)
+using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, bool, bool, DType, DType, int>;
 
 dnnl::engine& engine() {
   static dnnl::engine e(dnnl::engine::kind::cpu, 0);
@@ -41,7 +42,7 @@ struct Primitive {
 };
 
 Primitive build(const Key& key) {
-  const auto [m, n, k, ldc, trans_a, trans_b, accumulate, bias, in_type, out_type] = key;
+  const auto [m, n, k, ldc, trans_a, trans_b, accumulate, bias, in_type, out_type, threads] = key;
   using desc = dnnl::memory::desc;
   using dims = dnnl::memory::dims;
   Primitive p;
@@ -123,7 +124,7 @@ void matmul_widened(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
         }
         float* c = narrow ? wide_c : out.ptr<float>() + i * n + j;
         run({rows, cols, depth, narrow ? cols : n, args.trans_a, args.trans_b, l > 0 || args.accumulate,
-             false, DType::f32, DType::f32},
+             false, DType::f32, DType::f32, omp_get_max_threads()},
             wide_a, wide_b, nullptr, c);
       }
       if (narrow) LT_CPU(narrow_panel_cpu)
@@ -169,7 +170,8 @@ Bf16Matmul bf16_matmul() {
 void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   if (a.dtype == DType::bf16 && bf16_matmul() == Bf16Matmul::widen) return matmul_widened(out, a, b, args);
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
-  run({m, n, k, n, args.trans_a, args.trans_b, args.accumulate, args.bias.defined(), a.dtype, out.dtype},
+  run({m, n, k, n, args.trans_a, args.trans_b, args.accumulate, args.bias.defined(), a.dtype, out.dtype,
+       omp_get_max_threads()},
       a.data, b.data, args.bias.data, out.data);
 }
 

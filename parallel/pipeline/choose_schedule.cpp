@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "kernels/core/error.h"
+#include "parallel/pipeline/fill_weights.h"
 #include "parallel/pipeline/split_layers.h"
 
 namespace ltrain::pipeline {
@@ -38,7 +39,10 @@ Tried try_one(const LayerCosts& model, int ranks, int micros, const ChoiceOption
   Choice c;
   c.schedule = make_schedule(std::string(info.name), ranks, chunks, micros);
   const bool by_hand = static_cast<int64_t>(o.counts.size()) == stages;
-  c.staged = stage_costs(model, static_cast<int>(stages), by_hand ? o.counts : std::vector<int>{});
+  c.staged = stage_costs(model, c.schedule.rank_of_stage, by_hand ? o.counts : std::vector<int>{});
+  Schedule filled = fill_with_weights(c.schedule, c.staged.costs);
+  t.candidate.weights_moved = filled.order != c.schedule.order;
+  c.schedule = std::move(filled);
   c.timing = simulate(c.schedule, c.staged.costs);
   t.candidate.step = c.timing.step;
   t.candidate.bubble_share = c.timing.bubble_share;
@@ -53,8 +57,10 @@ Tried try_one(const LayerCosts& model, int ranks, int micros, const ChoiceOption
 
 }  // namespace
 
-StagedCosts stage_costs(const LayerCosts& m, int stages, const std::vector<int>& counts) {
+StagedCosts stage_costs(const LayerCosts& m, const std::vector<int>& rank_of_stage,
+                        const std::vector<int>& counts) {
   const size_t n = m.forward.size();
+  const int stages = static_cast<int>(rank_of_stage.size());
   LT_CHECK(n > 0 && m.input.size() == n && m.weight.size() == n &&
                (m.activation.empty() || m.activation.size() == n),
            "costs of {}, {} and {} layers", n, m.input.size(), m.weight.size());
@@ -63,8 +69,9 @@ StagedCosts stage_costs(const LayerCosts& m, int stages, const std::vector<int>&
   if (s.layers.empty()) {
     std::vector<double> all(n);
     for (size_t i = 0; i < n; ++i) all[i] = m.forward[i] + m.input[i] + m.weight[i];
-    s.layers = split_layers(all, m.first_forward + m.first_input + m.first_weight,
-                            m.last_forward + m.last_input + m.last_weight, stages);
+    const double first = m.first_forward + m.first_input + m.first_weight;
+    const double last = m.last_forward + m.last_input + m.last_weight;
+    s.layers = balance_ranks(all, first, last, split_layers(all, first, last, stages), rank_of_stage);
   }
   LT_CHECK(static_cast<int>(s.layers.size()) == stages, "{} counts for {} stages", s.layers.size(), stages);
   s.costs.forward = stage_sums(m.forward, m.first_forward, m.last_forward, s.layers);
@@ -120,6 +127,7 @@ std::string choice_table(const std::vector<Candidate>& tried) {
     out += fmt::format("{} {:<12}{:>7}", c.chosen ? '*' : ' ', c.name, c.chunks);
     if (c.step > 0)
       out += fmt::format("{:>12.4g}{:>8.1f} %{:>12.4g}", c.step, 100 * c.bubble_share, c.peak_kept);
+    if (c.weights_moved) out += "  W placed by cost";
     if (!c.refused.empty()) out += "  " + c.refused;
     out += '\n';
   }

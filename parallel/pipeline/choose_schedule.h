@@ -1,4 +1,7 @@
 // schedule: auto. Every candidate is simulated; the fastest whose activations fit is taken.
+//
+// The choice follows from the costs to the last bit, so that ranks must not choose each on its own: one
+// chooses, and the others read its order (schedule_csv.h).
 #pragma once
 #include <string>
 #include <vector>
@@ -20,12 +23,14 @@ struct LayerCosts {
   int layers() const { return static_cast<int>(forward.size()); }
 };
 
-/// Layers by stage: the given counts, or (empty) the split whose largest forward + backward is least.
+/// Layers by stage: the given counts, or (empty) the split whose largest forward + backward is least; where
+/// ranks hold several stages, with layers moved so that the ranks cost alike.
 struct StagedCosts {
   std::vector<int> layers;
   StageCosts costs;
 };
-StagedCosts stage_costs(const LayerCosts& model, int stages, const std::vector<int>& counts = {});
+StagedCosts stage_costs(const LayerCosts& model, const std::vector<int>& rank_of_stage,
+                        const std::vector<int>& counts = {});
 
 struct Candidate {
   std::string name;
@@ -33,7 +38,8 @@ struct Candidate {
   std::string refused;  ///< "" or why it is out: a rule, or a rank whose activations do not fit
   double step = 0;      ///< seconds, with the optimizer; 0 when a rule refused it
   double bubble_share = 0;
-  double peak_kept = 0;  ///< of the rank that keeps the most
+  double peak_kept = 0;        ///< of the rank that keeps the most
+  bool weights_moved = false;  ///< its W actions were placed by cost: fill_weights.h
   bool chosen = false;
 };
 

@@ -93,8 +93,9 @@ std::string draw_text(const Schedule& s, const Timing& t, int width, const std::
   out += "; . idle\n";
   if (unnumbered + unseen > 0) {
     out += fmt::format("scaled to {} columns: ", width);
-    if (unnumbered > 0) out += fmt::format("{} actions are drawn without their number", unnumbered);
-    if (unseen > 0) out += fmt::format("{}{} are narrower than a column", unnumbered > 0 ? ", " : "", unseen);
+    if (unnumbered > 0)
+      out += fmt::format("{} action{} without number", unnumbered, unnumbered == 1 ? "" : "s");
+    if (unseen > 0) out += fmt::format("{}{} narrower than a column", unnumbered > 0 ? ", " : "", unseen);
     out += "; a wider terminal or --schedule-svg shows all\n";
   }
   return out;
@@ -104,10 +105,10 @@ std::string rank_table(const Schedule& s, const Timing& t) {
   std::string out =
       fmt::format("bubble {:.1f} % of ranks * time; time {:.4g}", 100 * t.bubble_share, t.makespan);
   if (t.step > t.makespan) out += fmt::format(", {:.4g} with the optimizer", t.step);
-  out += fmt::format("\n{:>6}{:>12}{:>12}{:>20}{:>20}\n", "rank", "busy", "idle", "idle between its own",
+  out += fmt::format("\n{:>6}{:>12}{:>12}{:>24}{:>20}\n", "rank", "busy", "idle", "between its own",
                      "peak activations");
   for (int r = 0; r < s.ranks; ++r)
-    out += fmt::format("{:>6}{:>12.4g}{:>12.4g}{:>20.4g}{:>20}\n", r, t.busy[r], t.bubble[r],
+    out += fmt::format("{:>6}{:>12.4g}{:>12.4g}{:>24.4g}{:>20}\n", r, t.busy[r], t.bubble[r],
                        t.inner_bubble[r], t.peak_activations[r]);
   return out +
          fmt::format(

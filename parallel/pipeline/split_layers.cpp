@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "kernels/core/error.h"
 
@@ -93,6 +94,43 @@ std::vector<int> split_layers(const std::vector<double>& layer_costs, double fir
     const int i = from[s][j - s - 1];
     counts[s] = j - i;
     j = i;
+  }
+  return counts;
+}
+
+std::vector<int> balance_ranks(const std::vector<double>& layer_costs, double first, double last,
+                               std::vector<int> counts, const std::vector<int>& rank_of_stage) {
+  const int stages = static_cast<int>(counts.size());
+  LT_CHECK(rank_of_stage.size() == counts.size(), "{} stages are placed, {} are split", rank_of_stage.size(),
+           stages);
+  const int ranks = *std::max_element(rank_of_stage.begin(), rank_of_stage.end()) + 1;
+  if (ranks == stages) return counts;
+  /// Maximum over ranks, and the sum of squares.
+  const auto value = [&](const std::vector<int>& split) {
+    const std::vector<double> sums = stage_sums(layer_costs, first, last, split);
+    std::vector<double> of_rank(ranks);
+    for (int s = 0; s < stages; ++s) of_rank[rank_of_stage[s]] += sums[s];
+    double most = 0, squares = 0;
+    for (double x : of_rank) most = std::max(most, x), squares += x * x;
+    return std::pair(most, squares);
+  };
+  const auto better = [](const std::pair<double, double>& a, const std::pair<double, double>& b) {
+    if (a.first < b.first * (1 - 1e-9)) return true;
+    return a.first <= b.first * (1 + 1e-9) && a.second < b.second * (1 - 1e-9);
+  };
+  auto best = value(counts);
+  for (bool moved = true; moved;) {
+    moved = false;
+    std::vector<int> next = counts;
+    for (int from = 0; from < stages; ++from)
+      for (int to = 0; to < stages; ++to) {
+        if (from == to || counts[from] == 1) continue;
+        std::vector<int> tried = counts;
+        --tried[from];
+        ++tried[to];
+        if (const auto v = value(tried); better(v, best)) best = v, next = tried, moved = true;
+      }
+    counts = next;
   }
   return counts;
 }

@@ -13,6 +13,12 @@ namespace ltrain::pipeline {
 /// * log layers) for the maximum. Throws Error (usage) when there are fewer layers than stages.
 std::vector<int> split_layers(const std::vector<double>& layer_costs, double first, double last, int stages);
 
+/// Moves single layers between stages as long as that makes the most expensive rank cheaper, or the sum of
+/// squares over ranks less at the same maximum: where a rank holds several stages, their sum is what counts.
+/// A local optimum; the given split where every rank holds one stage.
+std::vector<int> balance_ranks(const std::vector<double>& layer_costs, double first, double last,
+                               std::vector<int> counts, const std::vector<int>& rank_of_stage);
+
 /// "" when `counts` gives each of `stages` stages at least one of the `layers` layers and all of them
 /// together, else what is wrong.
 std::string split_rule(const std::vector<int64_t>& counts, int64_t layers, int64_t stages);

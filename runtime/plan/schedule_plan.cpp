@@ -117,7 +117,7 @@ SchedulePlan plan_schedule(const Recipe& r, const LayerCosts& costs, const std::
           ? schedule_of_file(r, ranks, micros, &plan.notes)
           : make_schedule(r.parallel.schedule, ranks, static_cast<int>(r.parallel.virtual_pipeline), micros);
   const int stages = plan.schedule.stages();
-  plan.staged = stage_costs(costs, stages, layers_by_hand(r, stages));
+  plan.staged = stage_costs(costs, plan.schedule.rank_of_stage, layers_by_hand(r, stages));
   plan.timing = simulate(plan.schedule, plan.staged.costs);
   return plan;
 }
@@ -172,6 +172,7 @@ std::string schedule_json(const SchedulePlan& p) {
     j["tried"].push_back({{"schedule", c.name},
                           {"chunks", c.chunks},
                           {"chosen", c.chosen},
+                          {"weights_moved", c.weights_moved},
                           {"refused", c.refused},
                           {"step_seconds", c.step},
                           {"bubble_share", c.bubble_share},

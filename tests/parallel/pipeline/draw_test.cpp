@@ -58,8 +58,8 @@ TEST_CASE("a drawing never passes the width, and says what it leaves out", "[pip
       CHECK(widest(text) <= static_cast<size_t>(width));
       CHECK_THAT(text, Contains("scaled to " + std::to_string(width) + " columns: "));
     }
-  CHECK_THAT(drawn("1f1b", 8, 1, 64, 40), Contains("are narrower than a column"));
-  CHECK_THAT(drawn("1f1b", 8, 1, 64, 132), Contains("actions are drawn without their number"));
+  CHECK_THAT(drawn("1f1b", 8, 1, 64, 40), Contains("narrower than a column"));
+  CHECK_THAT(drawn("1f1b", 8, 1, 64, 132), Contains("actions without number"));
   CHECK_THAT(drawn("1f1b", 8, 1, 64, 2000), !Contains("scaled"));
   // Stages of unlike costs.
   const Schedule s = make_schedule("1f1b", 3, 1, 4);
@@ -78,8 +78,8 @@ TEST_CASE("the table has bubble and peak by rank", "[pipeline]") {
   const Schedule s = make_schedule("1f1b", 3, 1, 6);
   const std::string table = rank_table(s, simulate(s, StageCosts::uniform(3)));
   CHECK_THAT(table, Contains("bubble 25.0 % of ranks * time; time 24"));
-  CHECK_THAT(table, Contains("     0          18           6                   6                   3\n"));
-  CHECK_THAT(table, Contains("     2          18           6                   0                   1\n"));
+  CHECK_THAT(table, Contains("     0          18           6                       6                   3\n"));
+  CHECK_THAT(table, Contains("     2          18           6                       0                   1\n"));
 }
 
 TEST_CASE("the SVG has one box an action, and escapes names", "[pipeline]") {

@@ -59,10 +59,11 @@ const Candidate& candidate(const std::vector<Candidate>& tried, const std::strin
 
 TEST_CASE("layers are split so that the largest stage is as small as any split can make it", "[pipeline]") {
   std::mt19937_64 random(5);
-  for (int round = 0; round < 400; ++round) {
+  for (int round = 0; round < 4000; ++round) {
     const int n = 1 + static_cast<int>(random() % 11), stages = 1 + static_cast<int>(random() % n);
     std::vector<double> costs;
-    for (int i = 0; i < n; ++i) costs.push_back(static_cast<double>(random() % 9));
+    for (int i = 0; i < n; ++i)
+      costs.push_back(static_cast<double>(round % 2 ? random() % 9 : 1 + (random() % 7) * (random() % 7)));
     const double first = static_cast<double>(random() % 12), last = static_cast<double>(random() % 20);
     const std::vector<int> split = split_layers(costs, first, last, stages);
     REQUIRE(static_cast<int>(split.size()) == stages);

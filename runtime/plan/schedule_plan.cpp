@@ -101,7 +101,9 @@ SchedulePlan plan_schedule(const Recipe& r, const LayerCosts& costs, const std::
   if (micros64 > INT32_MAX) fail(ExitCode::usage, "{} micro-batches a step are too many to plan", micros64);
   const int ranks = static_cast<int>(r.parallel.pipeline), micros = static_cast<int>(micros64);
   SchedulePlan plan;
-  if (r.parallel.schedule == "auto" && !r.parallel.schedule_file) {
+  // One rank has one order, whatever the recipe names: parallel.schedule has no effect there.
+  const std::string name = ranks == 1 ? "1f1b" : r.parallel.schedule;
+  if (name == "auto" && !r.parallel.schedule_file) {
     ChoiceOptions options;
     options.limit = limit;
     options.counts = {r.parallel.pipeline_layers.begin(), r.parallel.pipeline_layers.end()};
@@ -112,10 +114,9 @@ SchedulePlan plan_schedule(const Recipe& r, const LayerCosts& costs, const std::
     plan.tried = std::move(choice.tried);
     return plan;
   }
-  plan.schedule =
-      r.parallel.schedule_file
-          ? schedule_of_file(r, ranks, micros, &plan.notes)
-          : make_schedule(r.parallel.schedule, ranks, static_cast<int>(r.parallel.virtual_pipeline), micros);
+  plan.schedule = r.parallel.schedule_file
+                      ? schedule_of_file(r, ranks, micros, &plan.notes)
+                      : make_schedule(name, ranks, static_cast<int>(r.parallel.virtual_pipeline), micros);
   const int stages = plan.schedule.stages();
   plan.staged = stage_costs(costs, plan.schedule.rank_of_stage, layers_by_hand(r, stages));
   plan.timing = simulate(plan.schedule, plan.staged.costs);

@@ -114,6 +114,10 @@ TEST_CASE("auto shows what it tried", "[plan]") {
   CHECK(p.timing.step <= fixed.timing.step * (1 + 1e-9));
 }
 
+TEST_CASE("one pipeline rank has one order", "[plan]") {
+  for (const char* name : {"zbv", "auto", "gpipe"}) CHECK(plan_of(recipe(1, name)).schedule.name == "1f1b");
+}
+
 TEST_CASE("a schedule file is used, and must be for the recipe's numbers", "[plan]") {
   const pipeline::Schedule zbv = pipeline::make_schedule("zbv", 2, 2, 8);
   const TemporaryFile file(pipeline::write_schedule_csv(zbv));

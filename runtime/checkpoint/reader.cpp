@@ -197,7 +197,8 @@ void CheckpointReader::read(const std::string& name, DType dtype, const Slice& s
     fail(ExitCode::storage, "{}: tensor \"{}\" is {} {}, and {} {} is wanted", path_, name,
          dtype_name(t.dtype), to_string(t.shape), dtype_name(dtype), to_string(slice.global));
   const int64_t size = dtype_size(dtype);
-  constexpr int64_t kGap = 64 << 10;  // bytes between two runs that are cheaper to read than to skip
+  constexpr int64_t kGap =
+      4096;  // bytes between two runs that are read too: a page, which the system reads anyway
   constexpr int64_t kBuffer = 8 << 20;
   int64_t filled = 0;
   for (const Piece& piece : t.pieces) {

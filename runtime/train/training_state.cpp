@@ -63,6 +63,7 @@ TrainingState::Resumed TrainingState::resume() {
   parameters_.publish_loaded();
   r.step = last_committed_ = reader->info().step;
   r.samples = reader->info().data_cursor;
+  r.bytes_read = reader->bytes_read();
   if (reader->info().seed != recipe_.seed)
     r.notes.push_back(fmt::format(
         "note: the checkpoint was made with seed {}, the recipe says {}: the data order changes here",

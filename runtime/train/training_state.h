@@ -35,6 +35,7 @@ class TrainingState {
   struct Resumed {
     int64_t step = 0;                ///< 0: a fresh start, and the parameters are still to be initialised
     int64_t samples = 0;             ///< the data cursor
+    int64_t bytes_read = 0;          ///< of tensors, by this rank
     std::vector<std::string> notes;  ///< for the user
   };
   /// Loads what checkpoint.resume asks for. An explicit resume that cannot be met is an error.

@@ -136,7 +136,8 @@ class World {
   std::map<std::pair<std::string, std::vector<int>>, std::vector<std::unique_ptr<Communicator>>> groups_;
 };
 
-void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper& wrap, TinyResult& result) {
+void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper& wrap,
+                const TinyHooks& hooks, TinyResult& result) {
   omp_set_num_threads(1);
   // Plan on meta, then run in an arena of exactly that size.
   {
@@ -159,18 +160,22 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
       [](const std::string& name) { return make_worker_stream(name); });
   auto compute = make_inline_stream("compute");
   TrainProgram program(tiny_program(o), {*compute, arena, groups.groups()});
-  program.initialize();
+  const auto control = world.take({"control", kAllAxes, tiny_mesh(o, rank).group(kAllAxes)}, rank);
+  const TinyRank here{rank, program, *control};
+  const int64_t first = hooks.begin ? hooks.begin(here) : 0;
+  if (first == 0) program.initialize();
   const int data = groups.groups().coordinate(Axis::data);
   const ParameterStore& store = program.parameters();
-  for (int64_t step = 0; step < o.steps; ++step) {
+  for (int64_t step = first; step < o.steps; ++step) {
     const StepResult r = program.train_step(tiny_batches(o, step, data), tiny_adamw(step + 1), false);
-    if (step == 0)
+    if (step == first)
       for (const OwnedPiece& p : store.owned_pieces())
         world.add(result.gradients, p.slice, store.spec(p.id).name, p.grad);
     if (rank != 0) continue;
     result.losses.push_back(r.loss);
     result.norms.push_back(r.grad_norm);
   }
+  if (hooks.end) hooks.end(here);
   const auto held_out = tiny_batches(o, 1000, data);
   size_t at = 0;
   const double eval = program.evaluate([&] { return at < held_out.size() ? &held_out[at++] : nullptr; });
@@ -184,7 +189,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
 
 }  // namespace
 
-TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap) {
+TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap, const TinyHooks& hooks) {
   const int ranks = tiny_world(o);
   TinyResult result;
   for (auto* v : {&result.plan_bytes, &result.used_bytes, &result.plan_wire, &result.used_wire})
@@ -195,7 +200,7 @@ TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap) {
   for (int r = 0; r < ranks; ++r)
     threads.emplace_back([&, r] {
       try {
-        train_rank(o, r, world, wrap, result);
+        train_rank(o, r, world, wrap, hooks, result);
       } catch (...) {
         errors[r] = std::current_exception();
       }

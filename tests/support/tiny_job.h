@@ -52,8 +52,20 @@ std::vector<HostBatch> tiny_batches(const TinyOptions& options, int64_t step, in
 using GroupWrapper =
     std::function<std::unique_ptr<Communicator>(const GroupRequest&, std::unique_ptr<Communicator>)>;
 
+/// A rank between its set-up and its steps, or after them.
+struct TinyRank {
+  int rank;
+  TrainProgram& program;
+  Communicator& control;  ///< of all ranks, used by nobody else
+};
+/// What a test does on each rank beside training.
+struct TinyHooks {
+  std::function<int64_t(const TinyRank&)> begin;  ///< loads a state; returns the steps that it has done
+  std::function<void(const TinyRank&)> end;
+};
+
 /// Trains. `wrap` replaces groups of each rank (negative controls); the plan is made with whole ones.
-TinyResult train_tiny(const TinyOptions& options, const GroupWrapper& wrap = {});
+TinyResult train_tiny(const TinyOptions& options, const GroupWrapper& wrap = {}, const TinyHooks& hooks = {});
 
 /// One rank's program on the meta device; `wrap` replaces its recording groups.
 struct MetaJob {

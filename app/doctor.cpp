@@ -32,6 +32,7 @@
 #include "runtime/launch/environment.h"
 #include "runtime/launch/socket.h"
 #include "runtime/launch/supervisor.h"
+#include "runtime/plan/rank_map.h"
 
 namespace ltrain::app {
 namespace {
@@ -259,7 +260,7 @@ void print_table(const Table& t) {
   }
 }
 
-void print_json(const Table& t, bool good) {
+void print_json(const Table& t, bool good, const std::optional<RankMap>& map) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Row& r : t.rows())
     rows.push_back({{"state", r.state == State::ok     ? "ok"
@@ -268,9 +269,23 @@ void print_json(const Table& t, bool good) {
                     {"what", r.what},
                     {"found", r.found},
                     {"advice", r.advice}});
-  const nlohmann::json all{{"schema", "ltrain-doctor-1"}, {"ok", good}, {"rows", rows}};
+  nlohmann::json all{{"schema", "ltrain-doctor-1"}, {"ok", good}, {"rows", rows}};
+  if (map) all["rank_map"] = nlohmann::json::parse(rank_map_json(*map));
   const std::string text = all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
   fmt::print("{}\n", text);
+}
+
+/// Where the ranks of a recipe would be.
+RankMap map_of(const std::string& path, const std::vector<std::string>& overrides) {
+  const Recipe given = load_recipe(path, overrides);
+  const Variables variables = process_variables();
+  const LaunchEnvironment e = detect_environment(variables);
+  const Parallel& p = given.parallel;
+  const int64_t others = p.tensor * p.pipeline * p.context;
+  const int world = e.world_size > 1 ? e.world_size : static_cast<int>(std::max<int64_t>(1, p.data) * others);
+  const Recipe recipe = resolve(given, world);
+  const int local = ranks_per_node(recipe, variables);
+  return map_ranks(recipe, local, host_names((world + local - 1) / local, variables));
 }
 
 }  // namespace
@@ -279,11 +294,19 @@ void add_doctor(CLI::App& app) {
   auto* command = app.add_subcommand("doctor", "Shows what this machine has, and what would stop a run");
   auto json = std::make_shared<bool>(false);
   auto directory = std::make_shared<std::string>(".");
+  auto recipe = std::make_shared<std::string>();
+  auto overrides = std::make_shared<std::vector<std::string>>();
+  command->add_option("recipe", *recipe, "Also show where the ranks of this recipe would be");
+  command->add_option("overrides", *overrides, "key=value");
   command->add_flag("--json", *json, "Machine-readable output");
   command->add_option("--output-dir", *directory, "Directory whose free space is shown")
       ->capture_default_str();
   command->footer("Exit code 0 unless a row is FAIL; then 64.");
-  command->callback([json, directory] {
+  command->allow_extras();  // --section.key=value
+  command->callback([json, directory, recipe, overrides, command] {
+    take_extras(*command, *overrides);
+    std::optional<RankMap> map;
+    if (!recipe->empty()) map = map_of(*recipe, *overrides);
     Table t;
     std::optional<LaunchEnvironment> environment;
     processor(t);
@@ -300,9 +323,10 @@ void add_doctor(CLI::App& app) {
     bool good = true;
     for (const Row& r : t.rows()) good = good && r.state != State::fail;
     if (*json)
-      print_json(t, good);
+      print_json(t, good, map);
     else
       print_table(t);
+    if (map && !*json) std::fputs(("\n" + rank_map_text(*map)).c_str(), stdout);
     std::fflush(stdout);
     if (!good) throw CLI::RuntimeError(static_cast<int>(ExitCode::usage));
   });

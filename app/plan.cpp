@@ -11,6 +11,7 @@
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/rank_map.h"
 #include "runtime/plan/schedule_plan.h"
 
 namespace ltrain::app {
@@ -77,8 +78,11 @@ void add_plan(CLI::App& app) {
     const Recipe recipe = resolve(given, world);
     const MachineProfile profile = o->profile.empty() ? default_profile() : load_profile(o->profile);
     if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, profile, *o);
-    const Plan plan = make_plan(recipe, profile);
-    std::fputs((o->json ? plan_json(plan) + "\n" : plan_text(plan, recipe)).c_str(), stdout);
+    const Variables variables = process_variables();
+    const int local = ranks_per_node(recipe, variables);
+    const Plan plan = make_plan(recipe, profile, {}, local);
+    const RankMap map = map_ranks(recipe, local, host_names((plan.world + local - 1) / local, variables));
+    std::fputs((o->json ? plan_json(plan, &map) + "\n" : plan_text(plan, recipe, &map)).c_str(), stdout);
     if (o->trace.empty()) return;
     write_file(o->trace, plan_trace(recipe, profile, 0));
   });

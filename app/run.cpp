@@ -6,6 +6,7 @@
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/rank_map.h"
 #include "runtime/train/trainer.h"
 
 namespace ltrain::app {
@@ -61,7 +62,8 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   if (!o.force) check_host_memory(plan, local);
   check_resume(recipe, plan);
   if (o.dry_run) {
-    std::fputs(plan_text(plan, recipe).c_str(), stdout);
+    const RankMap map = map_ranks(recipe, local, host_names(e.nodes, process_variables()));
+    std::fputs(plan_text(plan, recipe, &map).c_str(), stdout);
     return;
   }
   SuperviseOptions s;

@@ -2,17 +2,52 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 namespace ltrain {
 namespace {
 
 /// Ranks between neighbours on the axis.
 int stride(const Mesh& m, Axis a) {
   int s = 1;
-  for (int i = kAxisCount - 1; i > static_cast<int>(a); --i) s *= m.degree[i];
+  for (Axis inner : m.order) {
+    if (inner == a) break;
+    s *= m.size(inner);
+  }
   return s;
 }
 
 }  // namespace
+
+AxisOrder parse_axis_order(std::string_view text, std::string& error) {
+  constexpr std::pair<std::string_view, Axis> kNames[] = {
+      {"tp", Axis::tensor}, {"cp", Axis::context}, {"dp", Axis::data}, {"pp", Axis::pipeline}};
+  AxisOrder order = kAxisOrder;
+  AxisSet seen;
+  size_t n = 0;
+  error.clear();
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find('-', at), text.size());
+    const std::string_view word = text.substr(at, end - at);
+    at = end + 1;
+    const auto* name = std::find_if(std::begin(kNames), std::end(kNames),
+                                    [&](const auto& entry) { return entry.first == word; });
+    if (name == std::end(kNames)) {
+      error = fmt::format("\"{}\" is none of tp, cp, dp, pp", word);
+      return kAxisOrder;
+    }
+    if (seen.has(name->second)) {
+      error = fmt::format("{} is there twice", word);
+      return kAxisOrder;
+    }
+    seen = seen | name->second;
+    order[n++] = name->second;
+  }
+  for (const auto& [name, axis] : kNames)
+    if (!seen.has(axis)) error += fmt::format("{}{}", error.empty() ? "" : " and ", name);
+  if (!error.empty()) error += n == 3 ? " is missing" : " are missing";
+  return error.empty() ? order : kAxisOrder;
+}
 
 int Mesh::world() const {
   int n = 1;

@@ -1,17 +1,29 @@
 // The mesh: ranks laid out over the parallel axes. Pure arithmetic.
 #pragma once
 #include <array>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/core/placement.h"
 
 namespace ltrain {
 
-/// Degrees of the axes, data outermost and tensor innermost, so that tensor groups are neighbours. Expert
-/// folds over the others and has degree 1 until mixtures of experts use it.
+/// Axes from the innermost, whose groups are neighbours, to the outermost.
+using AxisOrder = std::array<Axis, kAxisCount>;
+/// Tensor groups talk most and stay on the fastest links; a pipeline talks least and crosses the slowest.
+inline constexpr AxisOrder kAxisOrder{Axis::tensor, Axis::context, Axis::data, Axis::pipeline, Axis::expert};
+
+/// "tp-cp-dp-pp", Megatron-LM's notation, innermost first; each of the four once. Sets `error` to what is
+/// wrong, or leaves it empty.
+AxisOrder parse_axis_order(std::string_view text, std::string& error);
+
+/// Degrees of the axes, and how ranks are laid out over them. Expert folds over the others and has degree 1
+/// until mixtures of experts use it.
 struct Mesh {
   std::array<int, kAxisCount> degree{1, 1, 1, 1, 1};
   int rank = 0;
+  AxisOrder order = kAxisOrder;
 
   int size(Axis a) const { return degree[static_cast<int>(a)]; }
   int world() const;

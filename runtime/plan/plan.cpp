@@ -47,6 +47,9 @@ Mesh mesh_of(const Recipe& r, int rank) {
   m.degree = {static_cast<int>(r.parallel.data), static_cast<int>(r.parallel.pipeline),
               static_cast<int>(r.parallel.context), static_cast<int>(r.parallel.tensor), 1};
   m.rank = rank;
+  std::string error;
+  m.order = parse_axis_order(r.parallel.order, error);
+  LT_CHECK(error.empty(), "parallel.order: {}", error);
   return m;
 }
 
@@ -189,6 +192,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   if (ranks_on_host == 0)
     ranks_on_host =
         recipe.launch.ranks_per_node > 0 ? static_cast<int>(recipe.launch.ranks_per_node) : plan.world;
+  plan.ranks_on_host = ranks_on_host;
   plan.threads_per_rank = threads_per_rank(recipe, ranks_on_host);
   plan.tokens_per_step = tokens_per_step(recipe);
   plan.accumulation = micro_batches_per_step(recipe);

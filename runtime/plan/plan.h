@@ -58,7 +58,8 @@ struct Plan {
   double peak_flops = 0;        ///< of one rank, for MFU: the profile's fastest matmul of the dtype
   int64_t placement_ops = 0;    ///< ops and collectives whose placements were checked
   std::vector<RankPlan> ranks;  ///< the distinct ones
-  int64_t host_bytes = 0;       ///< of this host's memory, the cgroup's limit when lower
+  int ranks_on_host = 1;
+  int64_t host_bytes = 0;  ///< of this host's memory, the cgroup's limit when lower
 
   double step_seconds() const;  ///< of the slowest rank
   double mfu() const;
@@ -88,8 +89,10 @@ int64_t host_memory_bytes();
 /// memory.
 void check_host_memory(const Plan& plan, int ranks_on_host);
 
-std::string plan_text(const Plan& plan, const Recipe& recipe);
-std::string plan_json(const Plan& plan);
+struct RankMap;
+/// With `map` (rank_map.h): where the ranks are.
+std::string plan_text(const Plan& plan, const Recipe& recipe, const RankMap* map = nullptr);
+std::string plan_json(const Plan& plan, const RankMap* map = nullptr);
 /// What one rank does in a train step, op by op.
 std::vector<TraceEntry> step_entries(const Recipe& resolved, const MachineProfile& profile, int rank);
 /// Chrome trace of one rank's step.

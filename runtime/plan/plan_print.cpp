@@ -4,6 +4,7 @@
 
 #include "parallel/mesh.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/rank_map.h"
 #include "runtime/telemetry/metrics.h"
 
 namespace ltrain {
@@ -68,12 +69,17 @@ ordered_json rank_json(const RankPlan& r) {
 
 }  // namespace
 
-std::string plan_text(const Plan& p, const Recipe& recipe) {
-  std::string out =
-      fmt::format("plan of {}: {} {} parameters, {}, on {} rank{} (data {}) of {} thread{}\n\n",
-                  p.recipe_name, format_count(static_cast<double>(p.parameters)), recipe.model.architecture,
-                  to_string(recipe.precision), p.world, p.world == 1 ? "" : "s", recipe.parallel.data,
-                  p.threads_per_rank, p.threads_per_rank == 1 ? "" : "s");
+std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
+  std::string axes;
+  const Mesh mesh = mesh_of(recipe, 0);
+  for (int i = 0; i < kAxisCount; ++i)
+    if (const Axis a = static_cast<Axis>(i); a == Axis::data || mesh.size(a) > 1)
+      axes += fmt::format("{}{} {}", axes.empty() ? "" : ", ", axis_name(a), mesh.size(a));
+  std::string out = fmt::format(
+      "plan of {}: {} {} parameters, {}, on {} rank{} ({}) of {} thread{}\n\n", p.recipe_name,
+      format_count(static_cast<double>(p.parameters)), recipe.model.architecture, to_string(recipe.precision),
+      p.world, p.world == 1 ? "" : "s", axes, p.threads_per_rank, p.threads_per_rank == 1 ? "" : "s");
+  if (map && p.world > 1) out += rank_map_text(*map) + "\n";
   out += memory_text(p.ranks.front());
   for (const RankPlan& r : p.ranks)
     if (r.total_bytes != p.ranks.front().total_bytes) out += "\n" + memory_text(r);
@@ -112,7 +118,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe) {
   return out;
 }
 
-std::string plan_json(const Plan& p) {
+std::string plan_json(const Plan& p, const RankMap* map) {
   ordered_json j;
   j["schema"] = "ltrain.plan.v1";
   j["recipe"] = p.recipe_name;
@@ -133,6 +139,7 @@ std::string plan_json(const Plan& p) {
   j["total_seconds"] = p.total_seconds();
   j["total_tokens"] = p.tokens_per_step * p.train_steps;
   j["placement_ops_checked"] = p.placement_ops;
+  if (map) j["rank_map"] = ordered_json::parse(rank_map_json(*map));
   j["ranks"] = ordered_json::array();
   for (const RankPlan& r : p.ranks) j["ranks"].push_back(rank_json(r));
   return j.dump(1);

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "parallel/mesh.h"
+
 namespace ltrain::recipe {
 
 namespace {
@@ -91,6 +93,19 @@ Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::strin
     std::string s;
     for (int64_t v : get(const_cast<Recipe&>(r))) s += fmt::format("{}{}", s.empty() ? "" : ", ", v);
     return "[" + s + "]";
+  };
+  return key;
+}
+
+Key axis_order(std::string path, std::string& (*get)(Recipe&), std::string help) {
+  Key key = text(std::move(path), get, std::move(help));
+  key.type = "tp, cp, dp, pp in any order";
+  const auto read = key.set;
+  key.set = [read, get](const Key& k, Recipe& r, const Node& node) -> std::string {
+    if (std::string wrong = read(k, r, node); !wrong.empty()) return wrong;
+    std::string error;
+    parse_axis_order(get(r), error);
+    return error.empty() ? "" : error + "; each of tp, cp, dp, pp once, as in tp-cp-dp-pp";
   };
   return key;
 }

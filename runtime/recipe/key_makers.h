@@ -132,6 +132,9 @@ Key name_choice(std::string path, Get get, std::vector<std::string> values, std:
   return key;
 }
 
+/// "tp-cp-dp-pp".
+Key axis_order(std::string path, std::string& (*get)(Recipe&), std::string help);
+
 /// A key that users of the design know and this build does not have: only null is accepted.
 Key not_built(std::string path, std::string what, std::string supported);
 

@@ -36,6 +36,7 @@ struct Parallel {
   int64_t expert_tensor = 1;
   int64_t zero_stage = 0;
   std::string shard_group = "all";
+  std::string order = "tp-cp-dp-pp";  ///< of the axes over the ranks, innermost first
 };
 
 struct Recompute {

@@ -233,6 +233,10 @@ void add_parallel_keys(std::vector<Key>& t) {
           .between(0, 3));
   t.push_back(name_choice("parallel.shard_group", LT_MEMBER(parallel.shard_group), {"all"}, {"node"},
                           "all: ZeRO shards over every data-parallel rank. node: within a node."));
+  t.push_back(
+      axis_order("parallel.order", LT_MEMBER(parallel.order),
+                 "How ranks are laid out over the axes, innermost (neighbours) first: tensor, context, "
+                 "data, pipeline. `ltrain plan` prints the map."));
 }
 
 void add_memory_keys(std::vector<Key>& t) {

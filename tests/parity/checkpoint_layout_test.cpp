@@ -1,5 +1,5 @@
-// Checkpoints saved under one layout and loaded under another: the same tensors to the bit, the same losses as
-// a run that was never broken, and no rank reads more than it keeps.
+// Checkpoints saved under one layout and loaded under another: the same tensors to the bit, the same losses
+// as a run that was never broken, and no rank reads more than it keeps.
 #include <unistd.h>
 
 #include <filesystem>
@@ -20,6 +20,9 @@ struct Layout {
   int data = 1, tensor = 1;
   bool sequence = false;
   int zero = 0;
+  int pipeline = 1;
+  const char* schedule = "1f1b";
+  int chunks = 1;
 };
 
 const std::vector<Layout>& layouts() {
@@ -33,6 +36,9 @@ const std::vector<Layout>& layouts() {
       {"tensor 2, sequence", 1, 2, true},
       {"data 2, tensor 2, ZeRO-1", 2, 2, false, 1},
       {"data 2, tensor 2, sequence, ZeRO-3", 2, 2, true, 3},
+      {"pipeline 2", 1, 1, false, 0, 2},
+      {"pipeline 2, data 2, ZeRO-1, zero-bubble", 2, 1, false, 1, 2, "zb-h1"},
+      {"pipeline 2, tensor 2, interleaved", 1, 2, false, 0, 2, "interleaved", 2},
   };
   return all;
 }
@@ -43,6 +49,10 @@ TinyOptions job(const Layout& l, const TinyOptions& base) {
   o.tensor = l.tensor;
   o.sequence_parallel = l.sequence;
   o.zero_stage = l.zero;
+  o.pipeline = l.pipeline;
+  o.schedule = l.schedule;
+  o.chunks = l.chunks;
+  o.layers = 4;
   o.steps = kEnd;
   o.dropout = 0.1;
   o.padded_targets = true;
@@ -123,7 +133,8 @@ void write_checkpoint(const TinyOptions& whole_run, const std::string& path) {
 }
 
 /// Loads, saves at once to `again`, and trains on.
-TinyResult train_on(const TinyOptions& o, const std::string& from, const std::string& again, bool same_tensor) {
+TinyResult train_on(const TinyOptions& o, const std::string& from, const std::string& again,
+                    bool same_tensor) {
   TinyHooks hooks;
   hooks.begin = [&](const TinyRank& at) {
     const auto resumed = load(o, at, from);
@@ -142,11 +153,11 @@ TinyResult train_on(const TinyOptions& o, const std::string& from, const std::st
 
 TEST_CASE("a checkpoint of any layout goes on under any other as if never broken") {
   TinyOptions model;
-  SECTION("llama") {}
+  bool sampled = true;  // not every pair
+  SECTION("llama") { sampled = false; }
   SECTION("llama, tied") { model.tied = true; }
   SECTION("gpt2") { model.architecture = "gpt2"; }
   Folder folder;
-  TinyResult one;
   std::vector<TinyResult> unbroken;
   for (const Layout& l : layouts()) {
     unbroken.push_back(train_tiny(job(l, model)));
@@ -157,10 +168,12 @@ TEST_CASE("a checkpoint of any layout goes on under any other as if never broken
     const auto saved = read_whole(folder / from.name + "/checkpoints");
     for (size_t b = 0; b < layouts().size(); ++b) {
       const Layout& to = layouts()[b];
+      const size_t apart = (b + layouts().size() - a) % layouts().size();
+      if (sampled && apart != 0 && apart != 3 && apart != 7) continue;
       INFO("saved under " << from.name << ", loaded under " << to.name);
       const std::string again = folder / fmt::format("{} to {}", a, b);
-      const TinyResult r = train_on(job(to, model), folder / from.name + "/checkpoints", again,
-                                    from.tensor == to.tensor);
+      const TinyResult r =
+          train_on(job(to, model), folder / from.name + "/checkpoints", again, from.tensor == to.tensor);
       CHECK(read_whole(again + "/checkpoints") == saved);  // to the bit
       REQUIRE(r.losses.size() == kEnd - kSaved);
       for (size_t i = 0; i < r.losses.size(); ++i) {
@@ -199,7 +212,8 @@ TEST_CASE("negative control: a rank that loads its neighbour's range trains on t
       for (const OwnedPiece& p : store.stored_pieces()) {
         const Slice& s = p.slice;
         Slice neighbour = s;
-        if (s.begin >= s.elements()) neighbour = {s.global, s.offset, s.extent, s.begin - s.elements(), s.begin};
+        if (s.begin >= s.elements())
+          neighbour = {s.global, s.offset, s.extent, s.begin - s.elements(), s.begin};
         if (s.offset[0] >= s.extent[0]) neighbour.offset.dims[0] -= s.extent[0];
         if (!wrong || found || neighbour == s) continue;
         found = true;

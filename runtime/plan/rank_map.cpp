@@ -1,0 +1,119 @@
+#include "runtime/plan/rank_map.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kernels/core/error.h"
+#include "runtime/launch/hostlist.h"
+#include "runtime/launch/socket.h"
+#include "runtime/plan/plan.h"
+
+namespace ltrain {
+
+std::vector<std::string> host_names(int nodes, const Variables& variables) {
+  if (auto it = variables.find("SLURM_JOB_NODELIST"); it != variables.end()) {
+    std::vector<std::string> names = parse_hostlist(it->second, "SLURM_JOB_NODELIST");
+    if (static_cast<int>(names.size()) == nodes) return names;
+  }
+  if (nodes == 1) return {host_name()};
+  std::vector<std::string> names;
+  for (int n = 0; n < nodes; ++n) names.push_back(fmt::format("node {}", n));
+  return names;
+}
+
+int ranks_per_node(const Recipe& recipe, const Variables& variables) {
+  if (recipe.launch.ranks_per_node > 0) return static_cast<int>(recipe.launch.ranks_per_node);
+  const int world = static_cast<int>(ranks(recipe));
+  const LaunchEnvironment e = detect_environment(variables);
+  if (e.kind == LaunchEnvironment::Kind::rank && e.world_size == world) return std::max(1, e.local_size);
+  if (e.kind == LaunchEnvironment::Kind::node && world % e.nodes == 0) return world / e.nodes;
+  return world;
+}
+
+RankMap map_ranks(const Recipe& recipe, int per_node, const std::vector<std::string>& hosts) {
+  RankMap map;
+  map.order = recipe.parallel.order;
+  map.ranks_per_node = per_node;
+  const Mesh first = mesh_of(recipe, 0);
+  const int world = first.world();
+  const std::string device = fmt::format("cpu, {} thread{}", threads_per_rank(recipe, per_node),
+                                         threads_per_rank(recipe, per_node) == 1 ? "" : "s");
+  for (int rank = 0; rank < world; ++rank) {
+    RankPlace place;
+    place.mesh = first;
+    place.mesh.rank = rank;
+    place.node = rank / per_node;
+    place.local_rank = rank % per_node;
+    LT_CHECK(place.node < static_cast<int>(hosts.size()), "{} hosts for {} ranks of {} a node", hosts.size(),
+             world, per_node);
+    place.host = hosts[static_cast<size_t>(place.node)];
+    place.device = device;
+    map.ranks.push_back(std::move(place));
+  }
+  for (const Axis a : first.order) {
+    if (first.size(a) == 1) continue;
+    AxisSpan span{a, first.size(a), world / first.size(a), 1};
+    for (const RankPlace& place : map.ranks) {
+      if (place.mesh.coordinate(a) != 0) continue;  // once for each group
+      std::set<int> nodes;
+      for (int r : place.mesh.group(a)) nodes.insert(r / per_node);
+      span.most_nodes = std::max(span.most_nodes, static_cast<int>(nodes.size()));
+    }
+    if (span.most_nodes > 1 && (a == Axis::tensor || a == Axis::context) && span.size <= per_node)
+      map.notes.push_back(fmt::format(
+          "{} groups of {} span {} nodes and would fit into one of {} ranks: parallel.order with {} first, "
+          "and degrees whose product divides {}, keep them on one node",
+          axis_name(a), span.size, span.most_nodes, per_node, a == Axis::tensor ? "tp" : "tp-cp", per_node));
+    map.axes.push_back(span);
+  }
+  return map;
+}
+
+std::string rank_map_text(const RankMap& map, size_t most) {
+  std::string out = fmt::format("ranks, parallel.order {}, {} a node\n", map.order, map.ranks_per_node);
+  size_t width = 4;
+  for (const RankPlace& p : map.ranks) width = std::max(width, p.host.size());
+  out += fmt::format("  {:>6}  {:<{}}  {:>5}", "rank", "host", width, "local");
+  for (const AxisSpan& a : map.axes) out += fmt::format("  {:>8}", axis_name(a.axis));
+  out += "  device\n";
+  const size_t all = map.ranks.size(), head = all <= most ? all : most / 2;
+  for (size_t i = 0; i < all; ++i) {
+    if (all > most && i == head) {
+      out += fmt::format("  {:>6}  {} ranks more (--json has all)\n", "...", all - 2 * head);
+      i = all - head;
+    }
+    const RankPlace& p = map.ranks[i];
+    out += fmt::format("  {:>6}  {:<{}}  {:>5}", p.mesh.rank, p.host, width, p.local_rank);
+    for (const AxisSpan& a : map.axes) out += fmt::format("  {:>8}", p.mesh.coordinate(a.axis));
+    out += "  " + p.device + "\n";
+  }
+  for (const AxisSpan& a : map.axes)
+    out += fmt::format("  {} group{} of {} over {}: {}\n", a.groups, a.groups == 1 ? "" : "s", a.size,
+                       axis_name(a.axis),
+                       a.most_nodes == 1 ? std::string("each within a node")
+                                         : fmt::format("over {} nodes", a.most_nodes));
+  for (const std::string& note : map.notes) out += "  note: " + note + "\n";
+  return out;
+}
+
+std::string rank_map_json(const RankMap& map) {
+  nlohmann::ordered_json j{{"order", map.order}, {"ranks_per_node", map.ranks_per_node}};
+  j["ranks"] = nlohmann::ordered_json::array();
+  for (const RankPlace& p : map.ranks) {
+    nlohmann::ordered_json r{{"rank", p.mesh.rank}, {"node", p.node},          {"host", p.host},
+                             {"device", p.device},  {"local_rank", p.local_rank}};
+    for (const AxisSpan& a : map.axes) r[std::string(axis_name(a.axis))] = p.mesh.coordinate(a.axis);
+    j["ranks"].push_back(std::move(r));
+  }
+  j["axes"] = nlohmann::ordered_json::array();
+  for (const AxisSpan& a : map.axes)
+    j["axes"].push_back({{"axis", axis_name(a.axis)},
+                         {"size", a.size},
+                         {"groups", a.groups},
+                         {"most_nodes", a.most_nodes}});
+  j["notes"] = map.notes;
+  return j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,45 @@
+// Which rank has which coordinates, on which host and device.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "parallel/mesh.h"
+#include "runtime/launch/environment.h"
+#include "runtime/recipe/recipe.h"
+
+namespace ltrain {
+
+struct RankPlace {
+  Mesh mesh;  ///< of the rank
+  int node = 0, local_rank = 0;
+  std::string host, device;
+};
+
+/// Nodes that one axis's groups span.
+struct AxisSpan {
+  Axis axis = Axis::data;
+  int size = 1, groups = 1;
+  int most_nodes = 1;
+};
+
+struct RankMap {
+  std::string order;  ///< parallel.order
+  int ranks_per_node = 1;
+  std::vector<RankPlace> ranks;
+  std::vector<AxisSpan> axes;      ///< larger than 1, innermost first
+  std::vector<std::string> notes;  ///< groups on slower links than need be, and what would help
+};
+
+/// Hosts by node: what Slurm names when it names as many, else this host for one node, else "node 0" ....
+std::vector<std::string> host_names(int nodes, const Variables& variables);
+/// `recipe` is resolved. Node n has ranks n * ranks_per_node and the following.
+RankMap map_ranks(const Recipe& recipe, int ranks_per_node, const std::vector<std::string>& hosts);
+/// The ranks per node of `ltrain plan` and `ltrain doctor`: launch.ranks_per_node, else what the environment's
+/// nodes make, else all.
+int ranks_per_node(const Recipe& recipe, const Variables& variables);
+
+/// A table. More than `most` ranks: the first and the last ones.
+std::string rank_map_text(const RankMap& map, size_t most = 16);
+std::string rank_map_json(const RankMap& map);
+
+}  // namespace ltrain

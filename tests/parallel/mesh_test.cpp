@@ -1,0 +1,59 @@
+// The order of the axes: every order gives each rank its own coordinates, and neighbours along the innermost.
+#include "parallel/mesh.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+using namespace ltrain;
+
+TEST_CASE("the order of the axes is a permutation of four", "[mesh]") {
+  std::string error;
+  const auto rejected = [&](const char* text) { return parse_axis_order(text, error), error; };
+  CHECK(parse_axis_order("tp-cp-dp-pp", error) == kAxisOrder);
+  CHECK(error == "");
+  CHECK(parse_axis_order("pp-tp-dp-cp", error)[0] == Axis::pipeline);
+  CHECK(rejected("pp-tp-dp-cp") == "");
+  CHECK(rejected("tp-cp-dp") == "pp is missing");
+  CHECK(rejected("tp-dp") == "cp and pp are missing");
+  CHECK(rejected("tp-tp-dp-pp") == "tp is there twice");
+  CHECK(rejected("tp-cp-dp-pp-tp") == "tp is there twice");
+  CHECK(rejected("tp-cp-dp-xp") == "\"xp\" is none of tp, cp, dp, pp");
+  CHECK(rejected("") == "\"\" is none of tp, cp, dp, pp");
+  CHECK(rejected("tp-cp-dp-pp-") == "\"\" is none of tp, cp, dp, pp");
+}
+
+TEST_CASE("a mesh of any order: groups partition the ranks, and hold one rank for each coordinate", "[mesh]") {
+  const char* orders[] = {"tp-cp-dp-pp", "tp-cp-pp-dp", "dp-tp-pp-cp", "pp-dp-cp-tp"};
+  for (const char* text : orders) {
+    INFO(text);
+    std::string error;
+    Mesh m;
+    m.degree = {2, 3, 2, 4, 1};
+    m.order = parse_axis_order(text, error);
+    std::set<std::vector<int>> places;
+    for (m.rank = 0; m.rank < m.world(); ++m.rank) {
+      std::vector<int> at;
+      for (int a = 0; a < kAxisCount; ++a) {
+        const Axis axis = static_cast<Axis>(a);
+        at.push_back(m.coordinate(axis));
+        const std::vector<int> group = m.group(axis);
+        REQUIRE(static_cast<int>(group.size()) == m.size(axis));
+        CHECK(m.place_in(axis) == m.coordinate(axis));
+        for (int c = 0; c < m.size(axis); ++c) CHECK(m.at(axis, c) == group[c]);
+      }
+      places.insert(at);
+    }
+    CHECK(static_cast<int>(places.size()) == m.world());
+    // Neighbours along the innermost axis.
+    m.rank = 0;
+    CHECK(m.at(m.order[0], 1) == 1);
+  }
+}
+
+TEST_CASE("by default tensor groups are neighbours and stages are furthest apart", "[mesh]") {
+  Mesh m;
+  m.degree = {2, 2, 1, 2, 1};
+  CHECK(m.group(Axis::tensor) == std::vector<int>{0, 1});
+  CHECK(m.group(Axis::data) == std::vector<int>{0, 2});
+  CHECK(m.group(Axis::pipeline) == std::vector<int>{0, 4});
+}

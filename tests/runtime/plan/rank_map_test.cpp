@@ -1,0 +1,64 @@
+// Where ranks are said to be.
+#include "runtime/plan/rank_map.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/error.h"
+
+using namespace ltrain;
+using Catch::Contains;
+
+namespace {
+
+Recipe recipe(const std::vector<std::string>& overrides) {
+  const Recipe r = parse_recipe(
+      "model: {num_hidden_layers: 4, num_attention_heads: 8, num_key_value_heads: 8}\n"
+      "train: {global_batch_size: 32}\nparallel: {data: 2, tensor: 2, pipeline: 2}\n",
+      "r.yaml", overrides);
+  return resolve(r, static_cast<int>(ranks(r)));
+}
+
+}  // namespace
+
+TEST_CASE("tensor groups are on one node and stages apart, unless the recipe says otherwise", "[plan]") {
+  const RankMap map = map_ranks(recipe({}), 4, {"a", "b"});
+  REQUIRE(map.ranks.size() == 8);
+  CHECK(map.ranks[5].host == "b");
+  CHECK(map.ranks[5].local_rank == 1);
+  CHECK(map.ranks[5].mesh.coordinate(Axis::pipeline) == 1);
+  CHECK(map.ranks[5].mesh.coordinate(Axis::tensor) == 1);
+  REQUIRE(map.axes.size() == 3);
+  CHECK(map.axes[0].axis == Axis::tensor);
+  CHECK(map.axes[0].most_nodes == 1);
+  CHECK(map.axes[1].axis == Axis::data);
+  CHECK(map.axes[1].most_nodes == 1);
+  CHECK(map.axes[2].axis == Axis::pipeline);
+  CHECK(map.axes[2].most_nodes == 2);
+  CHECK(map.notes.empty());
+  const RankMap other = map_ranks(recipe({"parallel.order=dp-pp-cp-tp"}), 4, {"a", "b"});
+  CHECK(other.ranks[4].mesh.coordinate(Axis::tensor) == 1);
+  REQUIRE(other.notes.size() == 1);
+  CHECK_THAT(other.notes[0], Contains("tensor groups of 2 span 2 nodes") && Contains("tp first"));
+}
+
+TEST_CASE("the map as text and as JSON", "[plan]") {
+  const RankMap map = map_ranks(recipe({}), 4, {"a", "node-b"});
+  const std::string text = rank_map_text(map);
+  CHECK_THAT(text, Contains("ranks, parallel.order tp-cp-dp-pp, 4 a node"));
+  CHECK_THAT(text, Contains("       5  node-b      1         1         0         1  cpu"));
+  CHECK_THAT(text, Contains("4 groups of 2 over pipeline: over 2 nodes"));
+  CHECK_THAT(rank_map_text(map, 4), Contains("... ") && Contains("4 ranks more"));
+  const auto j = nlohmann::json::parse(rank_map_json(map));
+  CHECK(j["ranks"][5]["host"] == "node-b");
+  CHECK(j["ranks"][5]["pipeline"] == 1);
+  CHECK(j["axes"][2]["most_nodes"] == 2);
+}
+
+TEST_CASE("hosts are Slurm's when it names as many as there are nodes", "[plan]") {
+  CHECK(host_names(2, {{"SLURM_JOB_NODELIST", "n[07-08]"}}) == std::vector<std::string>{"n07", "n08"});
+  CHECK(host_names(3, {{"SLURM_JOB_NODELIST", "n[07-08]"}}).at(2) == "node 2");
+  CHECK(host_names(1, {}).size() == 1);
+  CHECK(ranks_per_node(recipe({}), {}) == 8);
+  CHECK(ranks_per_node(recipe({"launch.ranks_per_node=4"}), {}) == 4);
+}

@@ -11,8 +11,8 @@ using namespace pipeline;
 
 namespace {
 
-/// How a tensor between stages lies: each data and context rank has its own, the tensor axis has it whole or by
-/// rows.
+/// How a tensor between stages lies: each data and context rank has its own, the tensor axis has it whole or
+/// by rows.
 Placement between_stages(const Step& step, Axis a) {
   if (a == Axis::data || a == Axis::context) return Placement::V();
   return a == Axis::tensor && step.cuts_rows() ? Placement::S(0) : Placement::R();
@@ -77,7 +77,8 @@ void StageRun::give_back(const PipelineStep& s) {
   LT_CHECK(at != sent_.end(), "{} is given back before it is sent", to_string(s.tensor));
   step_.compute.wait(at->second.done);
   if (const TensorRecord* record = at->second.tensor.record; record && record->sent != 1)
-    fail(ExitCode::internal, "placement error: {} was sent {} times\n  mend: send it once over the link of its stages",
+    fail(ExitCode::internal,
+         "placement error: {} was sent {} times\n  mend: send it once over the link of its stages",
          to_string(s.tensor), record->sent);
   step_.memory.release(at->second.tensor);
   sent_.erase(at);
@@ -116,7 +117,8 @@ void StageRun::compute(const Action& a, const MicroBatch& mb) {
   }
   action_seconds_ += step_.compute.clock - begin;
   const TensorId given = given_by(schedule_, a);
-  LT_CHECK((given.stage >= 0) == out.defined(), "{} gives {}", to_string(a), out.defined() ? "a tensor" : "nothing");
+  LT_CHECK((given.stage >= 0) == out.defined(), "{} gives {}", to_string(a),
+           out.defined() ? "a tensor" : "nothing");
   if (out.defined()) here_[key(given)] = {out, {}};
 }
 

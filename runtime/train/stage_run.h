@@ -1,5 +1,5 @@
-// Runs a rank's lowered pipeline program: the one executor of all schedules, of training and of evaluation, and
-// of a model that is not cut into stages at all.
+// Runs a rank's lowered pipeline program: the one executor of all schedules, of training and of evaluation,
+// and of a model that is not cut into stages at all.
 #pragma once
 #include <functional>
 #include <map>
@@ -44,7 +44,7 @@ class StageRun {
   double action_seconds_ = 0;
   std::map<Key, Flight> here_;  // received, or made and not yet used or sent
   std::map<Key, Flight> sent_;
-  std::map<std::pair<int, int>, Decoder::Saved> saved_;      // by stage and micro-batch
+  std::map<std::pair<int, int>, Decoder::Saved> saved_;     // by stage and micro-batch
   std::map<std::pair<int, int>, WeightGradients> waiting_;  // likewise
 };
 

@@ -10,9 +10,9 @@ struct Case {
   const char* schedule;
   int pipeline, chunks;
 };
-constexpr Case kCases[] = {{"gpipe", 2, 1},       {"1f1b", 2, 1},  {"1f1b", 4, 1},  {"interleaved", 2, 2},
-                           {"zb-h1", 2, 1},       {"zb-h1", 4, 1}, {"zb-h2", 3, 1}, {"zbv", 2, 2},
-                           {"dualpipev", 2, 2}};
+constexpr Case kCases[] = {{"gpipe", 2, 1},       {"1f1b", 2, 1},  {"1f1b", 4, 1},
+                           {"interleaved", 2, 2}, {"zb-h1", 2, 1}, {"zb-h1", 4, 1},
+                           {"zb-h2", 3, 1},       {"zbv", 2, 2},   {"dualpipev", 2, 2}};
 
 void check_exact(const TinyResult& one, const TinyResult& many, const std::string& what) {
   INFO(what);
@@ -43,7 +43,8 @@ TEST_CASE("every pipeline schedule equals one process bit for bit") {
         many.schedule = c.schedule;
         many.chunks = c.chunks;
         const TinyResult result = train_tiny(many);
-        check_exact(base, result, fmt::format("{} {} {} on {}", architecture, precision, c.schedule, c.pipeline));
+        check_exact(base, result,
+                    fmt::format("{} {} {} on {}", architecture, precision, c.schedule, c.pipeline));
         CHECK(result.plan_bytes == result.used_bytes);
         CHECK(result.plan_wire == result.used_wire);
       }
@@ -60,7 +61,8 @@ TEST_CASE("pipelines compose with tied embeddings, tensor, data and every stage 
   const TinyResult base = train_tiny(one);
   for (const Case& c : kCases)
     for (int zero : {0, 1, 2, 3})
-      for (const auto& [data, tensor, sequence] : {std::tuple(2, 1, false), std::tuple(1, 2, true), std::tuple(2, 2, false)}) {
+      for (const auto& [data, tensor, sequence] :
+           {std::tuple(2, 1, false), std::tuple(1, 2, true), std::tuple(2, 2, false)}) {
         if (c.pipeline * data * tensor > 8) continue;
         if (data == 1 && zero > 1) continue;
         TinyOptions many = one;
@@ -71,8 +73,8 @@ TEST_CASE("pipelines compose with tied embeddings, tensor, data and every stage 
         many.tensor = tensor;
         many.sequence_parallel = sequence;
         many.zero_stage = zero;
-        INFO(one.architecture << ", " << c.schedule << " on " << c.pipeline << ", data " << data << ", tensor " << tensor
-                              << ", ZeRO " << zero);
+        INFO(one.architecture << ", " << c.schedule << " on " << c.pipeline << ", data " << data
+                              << ", tensor " << tensor << ", ZeRO " << zero);
         const TinyResult result = train_tiny(many);
         require_parity(base, result, 1e-12);
         CHECK(result.plan_bytes == result.used_bytes);

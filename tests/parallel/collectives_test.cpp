@@ -81,6 +81,16 @@ TEST_CASE("reductions equal the reference bit for bit: gloo") {
   check_reductions<float, float>(Kind::gloo, 8);
 }
 
+TEST_CASE("reductions equal the reference bit for bit: shared memory") {
+  for (int size : {1, 2, 3, 4, 8}) {
+    check_reductions<float, float>(Kind::shm, size);
+    check_reductions<double, double>(Kind::shm, size);
+    check_reductions<bf16, float>(Kind::shm, size);
+    check_reductions<int64_t, int64_t>(Kind::shm, size);
+    check_reductions<int32_t, int32_t>(Kind::shm, size);
+  }
+}
+
 TEST_CASE("the order of summation is part of the result") {
   // Negative control: descending order gives other bits, so the tests above can fail.
   const int size = 4;
@@ -93,7 +103,7 @@ TEST_CASE("the order of summation is part of the result") {
 }
 
 TEST_CASE("max keeps a NaN, whichever rank has it") {
-  for (Kind kind : {Kind::in_process, Kind::gloo})
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm})
     for (int bad = 0; bad < 3; ++bad)
       on_ranks(kind, 3, [&](Communicator& c, Stream& s) {
         std::vector<float> v(5, static_cast<float>(c.rank()));
@@ -104,7 +114,7 @@ TEST_CASE("max keeps a NaN, whichever rank has it") {
 }
 
 TEST_CASE("movement: all_to_all, all_to_all_v, broadcast, send, recv, send_recv") {
-  for (Kind kind : {Kind::in_process, Kind::gloo})
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm})
     for (int size : {1, 2, 3, 5, 8}) {
       if (kind == Kind::gloo && size == 8) continue;
       INFO(kind_name(kind) << " " << size);
@@ -164,7 +174,7 @@ TEST_CASE("movement: all_to_all, all_to_all_v, broadcast, send, recv, send_recv"
 }
 
 TEST_CASE("split makes groups by colour, ordered by key") {
-  for (Kind kind : {Kind::in_process, Kind::gloo})
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm})
     on_ranks(kind, 5, [&](Communicator& c, Stream& s) {
       auto expect = [](bool ok) {
         if (!ok) throw std::runtime_error("split is wrong");
@@ -187,7 +197,7 @@ TEST_CASE("split makes groups by colour, ordered by key") {
 }
 
 TEST_CASE("wire bytes are what the formula says, on every implementation") {
-  for (Kind kind : {Kind::in_process, Kind::gloo})
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm})
     for (int size : {1, 2, 3, 4})
       on_ranks(kind, size, [&](Communicator& c, Stream& s) {
         int64_t want = 0;

@@ -10,7 +10,7 @@
 #include "kernels/core/parallel_for.h"
 #include "parallel/mesh.h"
 #include "runtime/data/batch_loader.h"
-#include "runtime/launch/job.h"
+#include "runtime/launch/transport.h"
 #include "runtime/train/training_state.h"
 
 namespace ltrain {
@@ -71,6 +71,15 @@ std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile&
   for (const DataSource& s : r.data.train) l.sources.push_back({s.path, s.weight});
   items.push_back({"data loader", data::loader_buffer_bytes(l), "formula"});
   return items;
+}
+
+/// What groups of these sizes keep for data on its way. A shared segment counts on each of its ranks, as it
+/// does in a process's resident memory.
+OutsideMemory group_memory(const std::vector<int>& sizes, bool one_host) {
+  const Transport t = planned_transport(*std::max_element(sizes.begin(), sizes.end()), one_host);
+  int64_t bytes = 0;
+  for (int n : sizes) bytes += transport_scratch_bytes(t, n);
+  return {t == Transport::shm ? "groups' shared memory" : "gloo parts in flight", bytes, "formula"};
 }
 
 }  // namespace
@@ -161,9 +170,9 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank
     plan.outside.push_back({"checkpoint staging",
                             CheckpointWriter::staging_bytes(state_slices(meta.program.parameters())),
                             "formula"});
-  if (ranks(recipe) > 1)
-    plan.outside.push_back({"gloo parts in flight",
-                            Job::group_scratch_bytes(static_cast<int>(recipe.parallel.data)), "formula"});
+  // The data group and the checkpoints' one have the same ranks.
+  if (const int n = static_cast<int>(recipe.parallel.data); n > 1)
+    plan.outside.push_back(group_memory({n, n}, totals && totals->ranks_on_host >= totals->world));
   plan.total_bytes = plan.arena.arena_bytes;
   for (const OutsideMemory& o : plan.outside) plan.total_bytes += o.bytes;
   if (totals) {
@@ -181,6 +190,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   if (ranks_on_host == 0)
     ranks_on_host =
         recipe.launch.ranks_per_node > 0 ? static_cast<int>(recipe.launch.ranks_per_node) : plan.world;
+  plan.ranks_on_host = ranks_on_host;
   plan.threads_per_rank = threads_per_rank(recipe, ranks_on_host);
   plan.tokens_per_step = tokens_per_step(recipe);
   plan.accumulation = micro_batches_per_step(recipe);

@@ -279,11 +279,14 @@ class Trainer {
             job_.info().rank, steps, arena_->peak().arena_bytes, train_wire_, data_group_->wire_bytes(),
             resident, plan_.arena.arena_bytes, plan_.total_bytes));
     if (!lead_ || steps == 0) return;
-    progress_->line(
-        fmt::format("rank 0 used {:.1f} MiB of memory at its peak ({:.1f} planned) and sent {:.1f} MiB in {} "
-                    "training step{} ({:.1f} planned)",
-                    resident / kMiB, plan_.total_bytes / kMiB, train_wire_ / kMiB, steps,
-                    steps == 1 ? "" : "s", plan_.train_wire_bytes * steps / kMiB));
+    progress_->line(fmt::format(
+        "rank 0 used {:.1f} MiB of memory at its peak ({:.1f} planned) and sent {:.1f} MiB in {} "
+        "training step{} ({:.1f} planned){}",
+        resident / kMiB, plan_.total_bytes / kMiB, train_wire_ / kMiB, steps, steps == 1 ? "" : "s",
+        plan_.train_wire_bytes * steps / kMiB,
+        data_group_->size() == 1 ? ""
+                                 : fmt::format(" through {}", transport_text(job_.transport_of(
+                                                                  "data", mesh_.group(Axis::data))))));
   }
 
   void finish(ExitCode code) {

@@ -189,7 +189,7 @@ void transport(Table& t) {
     const State state = why.empty() || choice == TransportChoice::gloo ? State::ok
                         : choice == TransportChoice::shm               ? State::fail
                                                                        : State::warn;
-    const Transport used = planned_transport(2, true);
+    const Transport used = planned_transport({0, 1}, 2);
     t.add(state, what,
           state == State::ok ? fmt::format("{}{}", transport_text(used), told)
                              : fmt::format("{}{}; shared memory: {}", transport_text(used), told, why),

@@ -4,27 +4,38 @@
 
 namespace ltrain {
 
-void AttentionLayer::declare(ParameterStore& store, const ModelConfig& c, const std::string& prefix,
-                             std::string place, double out_std) {
-  heads_ = c.num_attention_heads;
-  kv_heads_ = c.num_key_value_heads;
+void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
+                             bool sequence_parallel, const std::string& prefix, std::string place,
+                             double out_std) {
+  const int64_t ranks = groups.tensor.size();
   head_dim_ = c.head_dim;
   dropout_ = c.attn_pdrop;
   place_ = std::move(place);
-  const int64_t q = heads_ * head_dim_, kv = kv_heads_ * head_dim_;
+  all_heads_ = c.num_attention_heads;
+  heads_ = all_heads_ / ranks;
+  kv_heads_ = c.num_key_value_heads / ranks;
+  first_head_ = groups.tensor.rank() * heads_;
+  LT_CHECK(heads_ * ranks == all_heads_ && kv_heads_ * ranks == c.num_key_value_heads,
+           "{} and {} heads over {} tensor-parallel ranks", all_heads_, c.num_key_value_heads, ranks);
+  const int64_t q = all_heads_ * head_dim_, kv = c.num_key_value_heads * head_dim_, h = c.hidden_size;
+  const bool sp = sequence_parallel;
   if (c.architecture == "gpt2") {
-    qkv_.declare(store, {prefix + ".c_attn"}, {q + 2 * kv}, c.hidden_size, true, c.initializer_range);
-    out_.declare(store, {prefix + ".c_proj"}, {c.hidden_size}, q, true, out_std);
+    const std::string fused = prefix + ".c_attn";  // q, k and v are cut apart: each by its heads
+    qkv_.declare(store, groups, sp,
+                 {{fused, q, 0, q + 2 * kv}, {fused, kv, q, q + 2 * kv}, {fused, kv, q + kv, q + 2 * kv}}, h,
+                 true, c.initializer_range, Cut::column);
+    out_.declare(store, groups, sp, {{prefix + ".c_proj", h}}, q, true, out_std, Cut::row);
   } else {
     rope_ = true;
-    qkv_.declare(store, {prefix + ".q_proj", prefix + ".k_proj", prefix + ".v_proj"}, {q, kv, kv},
-                 c.hidden_size, false, c.initializer_range);
-    out_.declare(store, {prefix + ".o_proj"}, {c.hidden_size}, q, false, out_std);
+    qkv_.declare(store, groups, sp,
+                 {{prefix + ".q_proj", q}, {prefix + ".k_proj", kv}, {prefix + ".v_proj", kv}}, h, false,
+                 c.initializer_range, Cut::column);
+    out_.declare(store, groups, sp, {{prefix + ".o_proj", h}}, q, false, out_std, Cut::row);
   }
 }
 
 AttentionShape AttentionLayer::shape(const MicroBatch& mb) const {
-  return {mb.batch, mb.seq, heads_, kv_heads_, head_dim_};
+  return {mb.batch, mb.seq, heads_, kv_heads_, head_dim_, first_head_, all_heads_};
 }
 
 void AttentionLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Tensor rope_table,

@@ -1,21 +1,23 @@
-// What a layer is handed: the streams, memory and parameters of this rank, and one micro-batch.
+// What a layer is handed: the streams, memory, groups and parameters of this rank, and one micro-batch.
 #pragma once
 #include <string>
 
 #include "kernels/core/arena.h"
 #include "kernels/core/meta.h"
 #include "kernels/ops/dropout.h"
+#include "models/weight_gradients.h"
+#include "parallel/groups.h"
 #include "parallel/parameter_store.h"
 
 namespace ltrain {
 
 struct MicroBatch {
-  int64_t batch = 1, seq = 1;
-  Tensor tokens;          ///< (B * seq) i32
-  Tensor targets;         ///< (B * seq) i32, negative = not counted
-  Tensor sample_index;    ///< (B) i64, global
-  double grad_scale = 1;  ///< 1 / counted tokens of the whole global batch
-  Tensor loss;            ///< (1) f64: the sum of token losses is added
+  int64_t batch = 1, seq = 1;  ///< seq: tokens of a sample on this context rank
+  Tensor tokens;               ///< (B * seq) i32
+  Tensor targets;              ///< (B * seq) i32, negative = not counted
+  Tensor sample_index;         ///< (B) i64, global
+  double grad_scale = 1;       ///< 1 / counted tokens of the whole global batch
+  Tensor loss;                 ///< (1) f64: the sum of token losses is added
   int64_t rows() const { return batch * seq; }
 };
 
@@ -23,9 +25,13 @@ struct Step {
   Stream& compute;
   Memory& memory;
   ParameterStore& params;
+  const Groups& groups;
   DType dtype = DType::f32;  ///< of activations
   uint64_t seed = 0;
-  bool training = true;  ///< dropout on, activations saved
+  bool sequence_parallel = false;  ///< between tensor-parallel matmuls each rank has a run of the rows
+  bool training = true;            ///< dropout on, activations saved
+  /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
+  WeightGradients* later = nullptr;
 
   DType stat_type() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }
   Tensor activation(std::string_view name, Shape shape) {
@@ -39,12 +45,31 @@ struct Step {
     return memory.allocate(MemoryKind::temporaries, name, dtype, shape);
   }
   void release(Tensor& t) {
-    if (t.defined()) memory.release(t);
+    if (!t.defined()) return;
+    if (later && later->keeps(t)) {
+      later->release_after(t);
+    } else {
+      memory.release(t);
+    }
   }
   /// Names what runs now in plans and messages.
   void enter(const std::string& layer) {
     if (compute.meta()) compute.meta()->set_layer(layer);
   }
+
+  // ---- rows of the residual stream ----
+  bool cuts_rows() const { return sequence_parallel && groups.tensor.many(); }
+  /// Rows that this rank has between the matmuls.
+  int64_t stream_rows(const MicroBatch& mb) const {
+    return cuts_rows() ? mb.rows() / groups.tensor.size() : mb.rows();
+  }
+  RowMap row_map(const MicroBatch& mb) const {
+    RowMap map;
+    map.seq = mb.seq;
+    if (cuts_rows()) map.first_row = groups.tensor.rank() * stream_rows(mb);
+    return map;
+  }
+  /// Of the residual stream.
   Dropout dropout(double p, const std::string& place, const MicroBatch& mb) const {
     Dropout d;
     if (!training || p <= 0) return d;
@@ -52,7 +77,7 @@ struct Step {
     d.seed = seed;
     d.stream = hash_name(place);
     d.sample_index = mb.sample_index;
-    d.seq = mb.seq;
+    d.rows = row_map(mb);
     return d;
   }
 };

@@ -42,8 +42,8 @@ void copy(char* to, const char* from, int64_t bytes) {
 class ShmGroup final : public Communicator {
  public:
   ShmGroup(std::shared_ptr<KeyValueStore> store, std::string key, shm::Membership members, int rank, int size,
-           std::string name, Axis axis, const ShmOptions& options)
-      : Communicator(rank, size, std::move(name), axis),
+           std::string name, AxisSet axes, const ShmOptions& options)
+      : Communicator(rank, size, std::move(name), axes),
         store_(std::move(store)),
         key_(std::move(key)),
         options_(options),
@@ -58,13 +58,13 @@ class ShmGroup final : public Communicator {
     for (int i = 1; i < size; ++i) order_.push_back((rank + i) % size);
   }
 
-  std::unique_ptr<Communicator> split(int color, int key, std::string name, Axis axis) override {
+  std::unique_ptr<Communicator> split(int color, int key, std::string name, AxisSet axes) override {
     const std::string base = fmt::format("{}/split{}/", key_, ++splits_);
     const SplitPlace s =
         agree_on_split(*store_, base, rank(), size(), color, key, options_.connect_timeout_seconds);
     if (color < 0) return nullptr;
     return make_shm_group(store_, fmt::format("{}color{}", base, color), s.place, s.count, std::move(name),
-                          axis, options_);
+                          axes, options_);
   }
 
  private:
@@ -552,15 +552,15 @@ int64_t shm_segment_bytes(int size, const ShmOptions& options) {
 std::string shm_unavailable() { return shm::unavailable(); }
 
 std::unique_ptr<Communicator> make_shm_group(std::shared_ptr<KeyValueStore> store, const std::string& key,
-                                             int rank, int size, std::string name, Axis axis,
+                                             int rank, int size, std::string name, AxisSet axes,
                                              const ShmOptions& options) {
-  if (size == 1) return make_single_group(std::move(name), axis);
+  if (size == 1) return make_single_group(std::move(name), axes);
   LT_CHECK(size <= shm::kMaxRanks, "group \"{}\": {} ranks cannot share memory, at most {}", name, size,
            shm::kMaxRanks);
   shm::Membership members =
       shm::meet(*store, key, name, rank, layout_of(size, options), options.connect_timeout_seconds);
   return std::make_unique<ShmGroup>(std::move(store), key, std::move(members), rank, size, std::move(name),
-                                    axis, options);
+                                    axes, options);
 }
 
 }  // namespace ltrain

@@ -32,7 +32,7 @@ std::string shm_unavailable();
 /// Collective over the group, whose ranks are all on this host: all `size` ranks call it with the same store,
 /// the same options and the same `key`, which no other group of the job uses.
 std::unique_ptr<Communicator> make_shm_group(std::shared_ptr<KeyValueStore> store, const std::string& key,
-                                             int rank, int size, std::string name, Axis axis,
+                                             int rank, int size, std::string name, AxisSet axes,
                                              const ShmOptions& options = {});
 
 }  // namespace ltrain

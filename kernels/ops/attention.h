@@ -12,6 +12,8 @@ struct AttentionShape {
   int64_t heads = 1,
           kv_heads = 1;  ///< heads % kv_heads == 0; head h reads key-value head h / (heads / kv_heads)
   int64_t head_dim = 64;
+  int64_t first_head = 0;  ///< of this rank's heads among all, which dropout is keyed by
+  int64_t all_heads = 0;   ///< 0: heads
   int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 

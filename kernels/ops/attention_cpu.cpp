@@ -31,7 +31,8 @@ template <class A>
 void dropout_keys(A* factor, const DropoutArgs& d, const AttentionShape& a, int64_t sample, int64_t head,
                   int64_t query, int64_t k0, int64_t keys) {
   const uint64_t calls = static_cast<uint64_t>((a.seq + 3) / 4);
-  const uint64_t row = (static_cast<uint64_t>(sample) * a.heads + head) * a.seq + query;
+  const uint64_t heads = static_cast<uint64_t>(a.all_heads ? a.all_heads : a.heads);
+  const uint64_t row = (static_cast<uint64_t>(sample) * heads + a.first_head + head) * a.seq + query;
   for (int64_t j = 0; j < keys; j += 4) {  // k0 is a multiple of four
     const Philox4 r = philox(d.seed, d.stream, row * calls + static_cast<uint64_t>(k0 + j) / 4);
     for (int64_t i = 0; i < 4 && j + i < keys; ++i) factor[j + i] = r.v[i] >= d.threshold ? A(d.scale) : A(0);

@@ -198,7 +198,8 @@ class Job::Impl {
     if (v.failed) print_line("ltrain: " + exit_code_text(static_cast<int>(v.code)));
   }
 
-  std::unique_ptr<Communicator> new_group(const std::string& name, Axis axis, const std::vector<int>& ranks) {
+  std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
+                                          const std::vector<int>& ranks) {
     int place = -1;
     std::string members;
     for (size_t i = 0; i < ranks.size(); ++i) {
@@ -208,7 +209,7 @@ class Job::Impl {
       members += fmt::format("{}{}", i ? "," : "", ranks[i]);
     }
     LT_CHECK(place >= 0, "rank {} makes group \"{}\" of ranks {}", info_.rank, name, members);
-    if (ranks.size() == 1) return make_single_group(name, axis);
+    if (ranks.size() == 1) return make_single_group(name, axes);
     const std::string base = fmt::format("group/{}/{}", name, members);
     const std::string key = fmt::format("{}/{}", base, ++group_counts_[base]);
     const int size = static_cast<int>(ranks.size());
@@ -217,14 +218,17 @@ class Job::Impl {
       ShmOptions o;
       o.timeout_seconds = options_.collective_timeout_seconds;
       o.connect_timeout_seconds = options_.join_seconds;
-      group = make_shm_group(client_, key, place, size, name, axis, o);
+      group = make_shm_group(client_, key, place, size, name, axes, o);
     } else {
       if (!gloo_) gloo_ = make_gloo();
       GlooOptions o;
       o.timeout_seconds = options_.collective_timeout_seconds;
       o.connect_timeout_seconds = options_.join_seconds;
-      group = make_gloo_group(gloo_, client_, key, place, size, name, axis, o);
+      group = make_gloo_group(gloo_, client_, key, place, size, name, axes, o);
     }
+    const std::string used = transport_text(transport_of(name, ranks));
+    if (transports_.find(used) == std::string::npos)
+      transports_ += (transports_.empty() ? "" : " and ") + used;
     std::lock_guard lock(mutex_);
     groups_.emplace_back(fmt::format("{}[{}]", name, format_ranges(ranks)), group->flight());
     return group;
@@ -309,6 +313,7 @@ class Job::Impl {
 
   RankInfo info_;
   JobOptions options_;
+  std::string transports_;
 
  private:
   bool launched_ = false;
@@ -336,15 +341,16 @@ std::unique_ptr<Job> Job::join(const JobOptions& options) {
 }
 
 const RankInfo& Job::info() const { return impl_->info_; }
-std::unique_ptr<Communicator> Job::new_group(const std::string& name, Axis axis,
+std::unique_ptr<Communicator> Job::new_group(const std::string& name, AxisSet axes,
                                              const std::vector<int>& ranks) {
-  return impl_->new_group(name, axis, ranks);
+  return impl_->new_group(name, axes, ranks);
 }
 std::unique_ptr<Communicator> Job::new_world_group() {
   std::vector<int> all;
   for (int r = 0; r < info().world_size; ++r) all.push_back(r);
   return new_group("world", Axis::data, all);
 }
+std::string Job::transports() const { return impl_->transports_; }
 Transport Job::transport_of(const std::string& name, const std::vector<int>& ranks) const {
   return impl_->transport_of(name, ranks);
 }

@@ -40,9 +40,13 @@ class Job {
   /// Collective over `ranks` (world ranks, in the order that becomes the group's; must contain this one):
   /// through shared memory when all are on one host, else over Gloo (runtime/launch/transport.h); the single
   /// group if there is one. Every member calls it for the same groups in the same order.
-  std::unique_ptr<Communicator> new_group(const std::string& name, Axis axis, const std::vector<int>& ranks);
+  std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
+                                          const std::vector<int>& ranks);
   /// All ranks.
   std::unique_ptr<Communicator> new_world_group();
+  /// What this rank's groups use so far: "shared memory", "Gloo (TCP)", both; empty when it has none of
+  /// several.
+  std::string transports() const;
   /// What a group of these ranks uses.
   Transport transport_of(const std::string& name, const std::vector<int>& ranks) const;
 

@@ -63,11 +63,13 @@ Transport choose_transport(const std::string& group, const std::vector<RankPlace
        group, places.front().rank, places.front().host, other->rank, other->host);
 }
 
-Transport planned_transport(int size, bool one_host) {
+Transport planned_transport(const std::vector<int>& ranks, int ranks_on_host) {
   const TransportChoice choice = transport_choice();
   if (choice != TransportChoice::automatic)
     return choice == TransportChoice::shm ? Transport::shm : Transport::gloo;
-  return one_host && size <= shm_max_ranks() && shm_unavailable().empty() ? Transport::shm : Transport::gloo;
+  bool one_host = ranks_on_host > 0 && static_cast<int>(ranks.size()) <= shm_max_ranks();
+  for (int r : ranks) one_host = one_host && r / ranks_on_host == ranks.front() / ranks_on_host;
+  return one_host && shm_unavailable().empty() ? Transport::shm : Transport::gloo;
 }
 
 int64_t transport_scratch_bytes(Transport t, int size) {

@@ -32,8 +32,8 @@ struct RankPlace {
 /// rank, where shared memory is asked for and cannot be had.
 Transport choose_transport(const std::string& group, const std::vector<RankPlace>& places);
 
-/// What `run` will use for a group of `size` ranks that are all on one host, or not.
-Transport planned_transport(int size, bool one_host);
+/// What `run` will use for a group of these ranks, when hosts have `ranks_on_host` consecutive ones each.
+Transport planned_transport(const std::vector<int>& ranks, int ranks_on_host);
 /// Memory that each rank of a group of `size` has for data on its way: the shared segment, which is the same
 /// for all of them, or Gloo's buffers.
 int64_t transport_scratch_bytes(Transport t, int size);

@@ -139,7 +139,8 @@ TEST_CASE("a choice that the ranks' places do not allow") {
   CHECK(choose_transport("data", many) == Transport::gloo);
   CHECK(choose_transport("data", {{0, "a", ""}, {1, "a", ""}}) == Transport::gloo);
   CHECK(choose_transport("data", {{0, "a", "x"}, {1, "b", "x"}}) == Transport::shm);  // two names of one host
-  CHECK(planned_transport(2, true) == Transport::shm);
-  CHECK(planned_transport(2, false) == Transport::gloo);
-  CHECK(planned_transport(129, true) == Transport::gloo);
+  CHECK(planned_transport({2, 3}, 2) == Transport::shm);
+  CHECK(planned_transport({1, 2}, 2) == Transport::gloo);
+  CHECK(planned_transport({0, 1, 2}, 4) == Transport::shm);
+  CHECK(planned_transport(std::vector<int>(129), 200) == Transport::gloo);
 }

@@ -232,28 +232,30 @@ TEST_CASE("a killed peer ends every kind of wait at once", "[shm]") {
        [](Communicator& c, Stream& s) {
          std::vector<float> v(10);
          c.recv(s, tensor(v), 1);
+         s.synchronize();
        }},
       {"send",
        [](Communicator& c, Stream& s) {
          std::vector<float> v(10);
          c.send(s, tensor(v), 1);
+         s.synchronize();
        }},
       {"send_recv",
        [](Communicator& c, Stream& s) {
          std::vector<float> v(10), w(10);
          c.send_recv(s, tensor(v), 1, tensor(w), 1);
+         s.synchronize();
        }},
       {"all_to_all", [](Communicator& c, Stream& s) {
          std::vector<float> v(10), w(10);
          c.all_to_all(s, tensor(v), tensor(w));
+         s.synchronize();
        }}};
   for (const auto& [name, wait] : waits) {
     INFO(name);
     Processes p(2, [&](Job& job, Communicator& c, Stream& s) {
       if (job.info().rank == 1) std::this_thread::sleep_for(std::chrono::minutes(1));
-      std::vector<float> v(1);
       wait(c, s);
-      s.synchronize();
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     const auto begin = Clock::now();

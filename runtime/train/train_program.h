@@ -7,6 +7,7 @@
 
 #include "models/decoder.h"
 #include "parallel/groups.h"
+#include "parallel/pipeline/lowering.h"
 #include "runtime/data/batch_loader.h"
 
 namespace ltrain {
@@ -21,6 +22,9 @@ struct ProgramOptions {
   double clip_grad = 1.0;        ///< 0: no clipping
   bool decay_embeddings = true;  ///< weight decay applies to embeddings too
   bool sequence_parallel = false;
+  /// Of the pipeline axis; without stages: one stage that has everything.
+  pipeline::Schedule schedule;
+  std::vector<int> stage_layers;  ///< layers of each of the schedule's stages
   bool for_training = true;
 };
 
@@ -49,6 +53,9 @@ class TrainProgram {
   ParameterStore& parameters() { return store_; }
   const Decoder& decoder() const { return decoder_; }
 
+  /// On meta: seconds of the actions of the last train step, without what is before, between and after them.
+  double action_seconds() const { return action_seconds_; }
+
   void initialize() { store_.initialize(options_.seed); }
 
   /// One optimizer step over `accumulation` micro-batches. `ask_stop` is agreed on: the result has it if any
@@ -64,8 +71,12 @@ class TrainProgram {
   std::vector<float> predict(const std::vector<int32_t>& tokens);
 
  private:
-  MicroBatch load(const HostBatch& batch);
+  /// Puts a batch into one of the places that micro-batches in flight have.
+  MicroBatch load(const HostBatch& batch, int64_t place);
+  /// The micro-batch that lies in `place`.
+  MicroBatch in_place(int64_t place) const;
   Step make_step(bool training);
+  bool staged() const { return options_.stage_layers.size() > 1; }
   /// Sum of `counted` over the ranks that see different tokens.
   int64_t agree_tokens(int64_t counted);
   void clear_sums();
@@ -77,12 +88,20 @@ class TrainProgram {
   Device device_;
   ParameterStore store_;
   Decoder decoder_;
-  Tensor tokens_, targets_, sample_index_;
-  Tensor sums_;                         // (4) f64: the next three, and ranks that ask to stop
+  std::vector<pipeline::PipelineStep> program_;  // of a train step
+  int64_t places_ = 1;
+  Tensor tokens_, targets_, sample_index_;  // (places, ...)
+  double action_seconds_ = 0;
+  Tensor sums_;                         // f64: loss, ranks that ask to stop, squares by segment
   Tensor loss_;                         // sum of token losses
-  Tensor cut_squares_, whole_squares_;  // of gradients, as add_grad_squares
+  Tensor cut_squares_, whole_squares_;  // (segments) each, as add_grad_squares
   Tensor count_;                        // (1) i64
 };
+
+/// The layers of this rank's stages.
+std::vector<StageLayers> stages_of_rank(const ProgramOptions& options, int pipeline_rank);
+/// The groups that a program of these options communicates through.
+GroupSet::Options group_options(const ProgramOptions& options);
 
 /// fp32 | bf16 | fp64
 PrecisionPolicy precision_policy(const std::string& name);

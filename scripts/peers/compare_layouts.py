@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Layouts of two ranks of one thread beside each other. Started by scripts/compare-layouts.sh."""
+import argparse
+import os
+import sys
+import tempfile
+
+import measure
+
+RECIPE = os.path.join(measure.REPOSITORY, "recipes", "gpt2-124m.yaml")
+
+# name, goal, the layout measured, what it is measured against: ranks, micro-batches a step of each rank, overrides
+PAIRS = [
+    ("pipeline: ZB-H1 over 1F1B, 4 micro-batches", 1.08,
+     (2, 4, ["parallel.pipeline=2", "parallel.schedule=zb-h1", "parallel.data=1"]),
+     (2, 4, ["parallel.pipeline=2", "parallel.schedule=1f1b", "parallel.data=1"])),
+    ("tensor: two ranks over one rank", 1.6,
+     (2, 1, ["parallel.tensor=2", "parallel.data=1"]), (1, 1, ["parallel.data=1"])),
+    ("tensor with sequence: two ranks over one rank", 1.6,
+     (2, 1, ["parallel.tensor=2", "parallel.sequence_parallel=true", "parallel.data=1"]), (1, 1, ["parallel.data=1"])),
+    ("ZeRO-3 over ZeRO-1", 0.9,
+     (2, 1, ["parallel.data=2", "parallel.zero_stage=3"]), (2, 1, ["parallel.data=2", "parallel.zero_stage=1"])),
+]
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__)
+    a.add_argument("--binary", default=os.path.join(measure.REPOSITORY, "build", "ltrain"))
+    a.add_argument("--out", default=os.path.join(measure.REPOSITORY, "docs", "measurements"))
+    a.add_argument("--precision", default="fp32")
+    a.add_argument("--batch", type=int, default=2, help="sequences of a micro-batch")
+    a.add_argument("--seq", type=int, default=256)
+    a.add_argument("--only", default="", help="pairs whose name contains this")
+    a.add_argument("--cores", default="0,1", help="the core of a single rank, and the other one")
+    a.add_argument("--rounds", type=int, default=3)
+    a.add_argument("--warmup", type=int, default=2)
+    a.add_argument("--steps", type=int, default=4)
+    o = a.parse_args()
+    cores = o.cores.split(",")
+    results = []
+    with tempfile.TemporaryDirectory() as scratch:
+        prefix = os.path.join(scratch, "tokens")
+        measure.write_tokens(prefix, 16 * o.batch * o.seq + 1, 50257)
+
+        def tokens_per_second(ranks, micros, overrides):
+            data = 2 if "parallel.data=2" in overrides else 1
+            lines = measure.run_ltrain(o.binary, RECIPE, os.path.join(scratch, "run"), [
+                f"data.train.0.path={prefix}", f"data.seq_length={o.seq}", f"train.micro_batch_size={o.batch}",
+                f"train.global_batch_size={o.batch * micros * data}", f"train.train_steps={o.warmup + o.steps}",
+                f"precision={o.precision}", "launch.threads_per_rank=1", *overrides, *measure.FEW_STEPS],
+                environment={"OMP_NUM_THREADS": "1"}, taskset=cores[0] if ranks == 1 else ",".join(cores))
+            return [line["tokens_per_sec"] for line in lines[o.warmup:]]
+
+        for name, goal, layout, against in PAIRS:
+            if o.only not in name:
+                continue
+            this, other = [], []
+            for _ in range(o.rounds):
+                this += tokens_per_second(*layout)
+                other += tokens_per_second(*against)
+            r = {"pair": name, "goal": goal, "this": measure.spread(this), "other": measure.spread(other)}
+            r["ratio"] = r["this"]["median"] / r["other"]["median"]
+            results.append(r)
+            print(f"{name}: {r['ratio']:.3f} (goal {goal})", file=sys.stderr)
+    rate = lambda s: f"{s['median']:.1f} ({s['min']:.1f} to {s['max']:.1f})"
+    rows = [["layouts", "the first, tokens/s", "the second, tokens/s", "first ÷ second", "goal"]]
+    rows += [[r["pair"], rate(r["this"]), rate(r["other"]), f"**{r['ratio']:.3f}**", str(r["goal"])] for r in results]
+    measure.write_report(
+        o.out, "compare-layouts", f"GPT-2 124M, {o.precision}: layouts of two ranks of one thread",
+        [("scripts/compare-layouts.sh " + " ".join(sys.argv[1:])).strip()],
+        [("Layouts", rows, f"Micro-batches of {o.batch} x {o.seq} tokens. Median (smallest to largest) of {o.rounds} "
+          f"alternating runs of {o.steps} steps after {o.warmup} of warm-up each.")], {"results": results})
+
+
+main()

@@ -59,8 +59,7 @@ struct Plan {
   double peak_flops = 0;        ///< of one rank, for MFU: the profile's fastest matmul of the dtype
   int64_t placement_ops = 0;    ///< ops and collectives whose placements were checked
   std::vector<RankPlan> ranks;  ///< the distinct ones
-  int ranks_on_host = 1;
-  int64_t host_bytes = 0;  ///< of this host's memory, the cgroup's limit when lower
+  int64_t host_bytes = 0;       ///< of this host's memory, the cgroup's limit when lower
 
   double step_seconds() const;  ///< of the slowest rank
   double mfu() const;

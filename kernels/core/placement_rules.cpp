@@ -135,6 +135,33 @@ void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool 
   finish(s, "matmul", out);
 }
 
+void place_operand_gradient(Stream& s, std::string_view op, Tensor gradient, Tensor operand,
+                            TensorList others, bool accumulate) {
+  each_axis(s, [&](Axis a) {
+    Placement p = join(s, op, Rule::elementwise, a, others);
+    const Placement have = operand.record->place[a];
+    if (have.kind == Placement::replicated) {
+      if (p.kind != Placement::replicated) p = Placement::P();
+    } else if (p.kind == Placement::replicated || p == have) {
+      p = have;
+    } else {
+      refuse(s, op, a, describe(operand, have) + " but another operand is " + to_string(p),
+             "bring both to one placement");
+    }
+    store(s, op, a, gradient, p, accumulate);
+  });
+  finish(s, op, gradient);
+}
+
+void place_as(Stream& s, std::string_view op, Axis axis, Tensor t, Placement from, Placement to) {
+  if (s.meta()->axis_size(axis) == 1) return;
+  const Placement have = t.record->place[axis];
+  if (!(have == from))
+    refuse(s, op, axis, fmt::format("takes {} but {}", to_string(from), describe(t, have)),
+           "check the collective before");
+  t.record->place[axis] = to;
+}
+
 void place_collective(Stream& s, std::string_view op, Axis axis, Tensor out, Tensor in, Placement from,
                       Placement to) {
   const Placement have = in.record->place[axis];

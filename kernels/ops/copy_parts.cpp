@@ -10,10 +10,10 @@ void copy_parts(Stream& s, Tensor out, Tensor in, std::vector<CopyPart> parts) {
     const auto inside = [&](const Tensor& t, int64_t row, int64_t col) {
       return row >= 0 && col >= 0 && row + p.rows <= t.rows() && col + p.cols <= t.cols();
     };
-    LT_CHECK(p.rows >= 0 && p.cols >= 0 && inside(in, p.from_row, p.from_col) &&
-                 inside(out, p.to_row, p.to_col),
-             "copy of {} rows of {} from ({}, {}) of {} to ({}, {}) of {}", p.rows, p.cols, p.from_row,
-             p.from_col, to_string(in.shape), p.to_row, p.to_col, to_string(out.shape));
+    LT_CHECK(
+        p.rows >= 0 && p.cols >= 0 && inside(in, p.from_row, p.from_col) && inside(out, p.to_row, p.to_col),
+        "copy of {} rows of {} from ({}, {}) of {} to ({}, {}) of {}", p.rows, p.cols, p.from_row, p.from_col,
+        to_string(in.shape), p.to_row, p.to_col, to_string(out.shape));
     elements += p.rows * p.cols;
   }
   if (s.meta()) {

@@ -9,8 +9,8 @@ namespace ltrain::LT_ISA {
 namespace {
 
 template <class T>
-void merge(T* out, T* lse, const T* block_out, const T* block_lse, int64_t batch, int64_t heads,
-           int64_t rows, int64_t head_dim) {
+void merge(T* out, T* lse, const T* block_out, const T* block_lse, int64_t batch, int64_t heads, int64_t rows,
+           int64_t head_dim) {
   constexpr T kNone = -std::numeric_limits<T>::infinity();
   parallel_for(batch * rows, 8, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)

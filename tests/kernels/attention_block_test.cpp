@@ -22,7 +22,8 @@ Case make_case(const AttentionShape& shape, double dropout, bool documents) {
     c.samples.push_back(77 * b + 5);
     int32_t start = 0;
     for (int64_t t = 0; documents && t < shape.seq; ++t) {
-      if (philox(3, 4, static_cast<uint64_t>(b * shape.seq + t)).v[0] % 7 == 0) start = static_cast<int32_t>(t);
+      if (philox(3, 4, static_cast<uint64_t>(b * shape.seq + t)).v[0] % 7 == 0)
+        start = static_cast<int32_t>(t);
       c.documents.push_back(start);
     }
   }
@@ -197,9 +198,8 @@ void expected(const Whole& w, const Positions& queries, const Positions& keys, s
   for (int64_t b = 0; b < a.batch; ++b)
     for (int64_t h = 0; h < a.heads; ++h)
       for (int64_t r = 0; r < queries.rows; ++r)
-        lse[(b * a.heads + h) * queries.rows + r] =
-            w.attend(b, h, queries.at(r), keys,
-                     out.data() + ((b * queries.rows + r) * a.heads + h) * a.head_dim);
+        lse[(b * a.heads + h) * queries.rows + r] = w.attend(
+            b, h, queries.at(r), keys, out.data() + ((b * queries.rows + r) * a.heads + h) * a.head_dim);
 }
 
 const AttentionShape kShapes[] = {{2, 24, 4, 2, 8}, {1, 272, 2, 1, 20}, {1, 264, 2, 2, 8, 3, 6}};
@@ -226,9 +226,10 @@ TEST_CASE("one block of attention equals the reference over its keys alone") {
                         << keys.second);
             Part<double> q(w, queries), k(w, keys);
             Guarded<double> out(q.q.size()), lse(shape.batch * shape.heads * queries.rows);
-            attention_block_forward(*stream, tensor_of(out, {shape.batch * queries.rows, shape.heads * shape.head_dim}),
-                                    tensor_of(lse, {shape.batch, shape.heads, queries.rows}),
-                                    block_of(w.c, q, k, drop, documents));
+            attention_block_forward(
+                *stream, tensor_of(out, {shape.batch * queries.rows, shape.heads * shape.head_dim}),
+                tensor_of(lse, {shape.batch, shape.heads, queries.rows}),
+                block_of(w.c, q, k, drop, documents));
             std::vector<double> want_out, want_lse;
             expected(w, queries, keys, want_out, want_lse);
             REQUIRE(out.intact());
@@ -302,7 +303,8 @@ TEST_CASE("merged blocks equal attention over the whole, backward included") {
             std::vector<double> want(dkv[r].size());
             for (size_t i = 0; i < want.size(); ++i) {
               const int64_t row = static_cast<int64_t>(i) / (2 * kv_width), col = i % (2 * kv_width);
-              want[i] = col < kv_width ? want_k[row * kv_width + col] : want_v[row * kv_width + col - kv_width];
+              want[i] =
+                  col < kv_width ? want_k[row * kv_width + col] : want_v[row * kv_width + col - kv_width];
             }
             REQUIRE(error(dkv[r], want) < 1e-12);
           }

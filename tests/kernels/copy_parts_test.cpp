@@ -34,8 +34,8 @@ TEST_CASE("a part outside of its matrices is refused") {
   Guarded<float> in(6), out(6);
   const Tensor i = tensor_of(in, {2, 3}), o = tensor_of(out, {3, 2});
   copy_parts(*stream, o, i, {{2, 2, 0, 1, 1, 0}});
-  for (const CopyPart& p : {CopyPart{2, 2, 1, 1, 0, 0}, CopyPart{2, 2, 0, 2, 0, 0},
-                            CopyPart{2, 2, 0, 0, 2, 0}, CopyPart{2, 2, 0, 0, 0, 1},
-                            CopyPart{1, 1, -1, 0, 0, 0}})
+  for (const CopyPart& p :
+       {CopyPart{2, 2, 1, 1, 0, 0}, CopyPart{2, 2, 0, 2, 0, 0}, CopyPart{2, 2, 0, 0, 2, 0},
+        CopyPart{2, 2, 0, 0, 0, 1}, CopyPart{1, 1, -1, 0, 0, 0}})
     CHECK_THROWS_AS(copy_parts(*stream, o, i, {p}), Error);
 }

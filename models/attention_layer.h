@@ -1,6 +1,6 @@
 // Causal self-attention: fused qkv, rotary or learned positions, output projection.
 #pragma once
-#include "kernels/ops/attention.h"
+#include "models/context_attention.h"
 #include "models/linear.h"
 #include "models/model_config.h"
 
@@ -8,22 +8,21 @@ namespace ltrain {
 
 class AttentionLayer {
  public:
-  struct Saved {
-    Tensor qkv, out, lse;
-  };
+  using Saved = AttentionSaved;
   /// `prefix`: "model.layers.3.self_attn". `place`: the layer's name for dropout, plans and messages.
-  void declare(ParameterStore& store, const ModelConfig& config, const std::string& prefix, std::string place,
-               double out_std);
-  /// y: (T, H) = attention of x. Fills saved when training.
+  void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
+               const std::string& prefix, std::string place, double out_std);
+  /// y: (stream rows, H) = attention of x. Fills saved when training.
   void forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Tensor rope_table, Saved& saved) const;
-  /// dx: (T, H) = gradient of x. Releases saved. `x` is the input of forward.
+  /// dx: (stream rows, H) = gradient of x. Releases saved. `x` is the input of forward.
   void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x, Tensor rope_table,
                 Saved& saved) const;
 
  private:
   AttentionShape shape(const MicroBatch& mb) const;
   Linear qkv_, out_;
-  int64_t heads_ = 0, kv_heads_ = 0, head_dim_ = 0;
+  int64_t heads_ = 0, kv_heads_ = 0, head_dim_ = 0;  // of this rank
+  int64_t first_head_ = 0, all_heads_ = 0;
   double dropout_ = 0;
   bool rope_ = false;
   std::string place_;

@@ -2,25 +2,32 @@
 
 #include <cmath>
 
-namespace ltrain {
+#include "kernels/ops/tensor_ops.h"
 
-void Block::declare(ParameterStore& store, const ModelConfig& c, int64_t i) {
+namespace ltrain {
+namespace {
+
+bool same(const Tensor& a, const Tensor& b) { return a.data == b.data && a.record == b.record; }
+
+}  // namespace
+
+void Block::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sp, int64_t i) {
   place_ = fmt::format("layers.{}", i);
   dropout_ = c.resid_pdrop;
   // Projections into the residual stream start smaller by sqrt(2 L) (GPT-2; Megatron's scaled init).
   const double out_std = c.initializer_range / std::sqrt(2.0 * c.num_hidden_layers);
   if (c.architecture == "gpt2") {
     const std::string p = fmt::format("transformer.h.{}", i);
-    norm1_.declare(store, p + ".ln_1", NormKind::layer, c.hidden_size, c.norm_eps);
-    attention_.declare(store, c, p + ".attn", place_ + ".attention", out_std);
-    norm2_.declare(store, p + ".ln_2", NormKind::layer, c.hidden_size, c.norm_eps);
-    mlp_.declare(store, c, p + ".mlp", out_std);
+    norm1_.declare(store, p + ".ln_1", NormKind::layer, c.hidden_size, c.norm_eps, sp);
+    attention_.declare(store, groups, c, sp, p + ".attn", place_ + ".attention", out_std);
+    norm2_.declare(store, p + ".ln_2", NormKind::layer, c.hidden_size, c.norm_eps, sp);
+    mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
   } else {
     const std::string p = fmt::format("model.layers.{}", i);
-    norm1_.declare(store, p + ".input_layernorm", NormKind::rms, c.hidden_size, c.norm_eps);
-    attention_.declare(store, c, p + ".self_attn", place_ + ".attention", out_std);
-    norm2_.declare(store, p + ".post_attention_layernorm", NormKind::rms, c.hidden_size, c.norm_eps);
-    mlp_.declare(store, c, p + ".mlp", out_std);
+    norm1_.declare(store, p + ".input_layernorm", NormKind::rms, c.hidden_size, c.norm_eps, sp);
+    attention_.declare(store, groups, c, sp, p + ".self_attn", place_ + ".attention", out_std);
+    norm2_.declare(store, p + ".post_attention_layernorm", NormKind::rms, c.hidden_size, c.norm_eps, sp);
+    mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
   }
 }
 
@@ -35,16 +42,21 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   step.enter(place_ + ".mlp");
   norm2_.forward(step, r, saved.norm2);
   r.delta = step.temporary("mlp output", saved.norm2.y.shape);
-  mlp_.forward(step, r.delta, saved.norm2.y, saved.mlp);
+  mlp_.forward(step, r.delta, saved.norm2.y, mb.rows(), saved.mlp);
   if (!step.training) step.release(saved.norm2.y);
   r.dropout = step.dropout(dropout_, place_ + ".mlp.output", mb);
 }
 
 Tensor Block::through_dropout(Step& step, const MicroBatch& mb, Tensor dx, const char* which) const {
   const Dropout d = step.dropout(dropout_, place_ + which, mb);
-  if (!d.on()) return dx;
+  const bool copied = step.later && !step.cuts_rows();  // rows that are gathered are a copy anyway
+  if (!d.on() && !copied) return dx;
   Tensor t = step.temporary("d dropout", dx.shape);
-  dropout(step.compute, t, dx, d);
+  if (d.on()) {
+    dropout(step.compute, t, dx, d);
+  } else {
+    cast(step.compute, t, dx);
+  }
   return t;
 }
 
@@ -53,14 +65,16 @@ void Block::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_ta
   Tensor dout = through_dropout(step, mb, dx, ".mlp.output");
   Tensor dnorm = step.temporary("d norm", dx.shape);
   mlp_.backward(step, dnorm, dout, saved.norm2.y, saved.mlp);
-  if (dropout_ > 0) step.release(dout);
+  if (!same(dout, dx)) step.release(dout);
   norm2_.backward(step, dx, dnorm, saved.norm2);
+  step.release(dnorm);
   step.release(saved.norm2.y);
 
   step.enter(place_ + ".attention");
   dout = through_dropout(step, mb, dx, ".attention.output");
+  dnorm = step.temporary("d norm", dx.shape);
   attention_.backward(step, mb, dnorm, dout, saved.norm1.y, rope_table, saved.attention);
-  if (dropout_ > 0) step.release(dout);
+  if (!same(dout, dx)) step.release(dout);
   norm1_.backward(step, dx, dnorm, saved.norm1);
   step.release(dnorm);
   step.release(saved.norm1.y);

@@ -13,13 +13,15 @@ class Block {
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;
   };
-  void declare(ParameterStore& store, const ModelConfig& config, int64_t index);
+  void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
+               int64_t index);
   void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved) const;
-  /// dx: (T, H) inout, the gradient of the residual stream.
+  /// dx: (stream rows, H) inout, the gradient of the residual stream.
   void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_table, Saved& saved) const;
 
  private:
-  /// What comes back through the dropout of a sublayer's output: dx itself when there is none.
+  /// What comes back through the dropout of a sublayer's output: dx itself when there is none, or a copy of
+  /// it when its weight gradients wait and dx will change. To be given back unless it is dx.
   Tensor through_dropout(Step& step, const MicroBatch& mb, Tensor dx, const char* which) const;
   NormLayer norm1_, norm2_;
   AttentionLayer attention_;

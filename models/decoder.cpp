@@ -3,7 +3,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/core/placement_rules.h"
 #include "kernels/ops/embedding.h"
+#include "models/tensor_parallel.h"
 
 namespace ltrain {
 
@@ -35,29 +37,51 @@ std::vector<float> rope_angles(const ModelConfig& c, int64_t seq) {
   return table;
 }
 
-Decoder::Decoder(const ModelConfig& config, ParameterStore& store, bool decay_embeddings)
-    : config_(config), blocks_(config.num_hidden_layers) {
+Decoder::Decoder(const ModelConfig& config, ParameterStore& store, const Groups& groups,
+                 const DecoderOptions& options)
+    : config_(config),
+      stages_(options.stages),
+      blocks_(config.num_hidden_layers),
+      segments_(config.num_hidden_layers, -1),
+      sequence_parallel_(options.sequence_parallel && groups.tensor.many()) {
   const ModelConfig& c = config_;
-  const bool gpt2 = c.architecture == "gpt2";
-  tokens_ = store.add({{gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight",
-                        {c.vocab_size, c.hidden_size},
-                        Init::normal,
-                        c.initializer_range,
-                        decay_embeddings}});
-  if (gpt2)
-    positions_ = store.add({{"transformer.wpe.weight",
-                             {c.max_position_embeddings, c.hidden_size},
-                             Init::normal,
-                             c.initializer_range,
-                             decay_embeddings}});
-  for (int64_t i = 0; i < c.num_hidden_layers; ++i) blocks_[i].declare(store, c, i);
-  head_.declare(store, c, tokens_);
+  if (stages_.empty()) stages_.push_back({0, c.num_hidden_layers, true, true});
+  for (const StageLayers& stage : stages_) {
+    if (stage.embeds) declare_embedding(store, groups, options.decay_embeddings);
+    for (int64_t i = stage.first; i < stage.first + stage.count; ++i) {
+      segments_[i] = store.begin_segment();
+      blocks_[i].declare(store, groups, c, sequence_parallel_, i);
+    }
+    if (!stage.heads) continue;
+    head_segment_ = store.begin_segment();
+    head_.declare(store, groups, c, sequence_parallel_, options.decay_embeddings, tokens_);
+  }
+}
+
+void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, bool decay) {
+  const ModelConfig& c = config_;
+  embedding_segment_ = store.begin_segment();
+  ParameterSpec tokens = vocabulary_weight(groups, c, embedding_name(c));
+  tokens.decay = decay;
+  tokens.tied_stages = c.tie_word_embeddings;
+  vocab_ = {0, c.vocab_size, c.vocab_size};
+  if (groups.tensor.many()) vocab_ = {tokens.slice.offset[0], tokens.slice.extent[0], c.vocab_size};
+  tokens_ = store.add({tokens});
+  if (c.architecture != "gpt2") return;
+  ParameterSpec positions{"transformer.wpe.weight",
+                          {c.max_position_embeddings, c.hidden_size},
+                          Init::normal,
+                          c.initializer_range,
+                          decay};
+  positions.sum_tensor = sequence_parallel_;
+  positions_ = store.add({positions});
 }
 
 void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq) {
   if (config_.architecture == "gpt2") return;
   rope_table_ =
       memory.allocate(MemoryKind::temporaries, "rope angles", DType::f32, {seq, config_.head_dim / 2, 2});
+  place_set(compute, rope_table_, kAllAxes, Placement::R());
   if (compute.meta()) return;
   compute.launch([table = rope_table_, angles = rope_angles(config_, seq)] {
     std::memcpy(table.data, angles.data(), angles.size() * sizeof(float));
@@ -66,56 +90,102 @@ void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq) {
 
 void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
   step.enter("embedding");
-  r.x = step.activation("embedding", {mb.rows(), config_.hidden_size});
-  embedding_forward(step.compute, r.x, mb.tokens, step.params.value(tokens_),
-                    positions_ >= 0 ? step.params.value(positions_) : Tensor(), mb.seq);
+  step.params.use(embedding_segment_, segments_[stages_[0].first]);
+  r.x = step.activation("embedding", {step.stream_rows(mb), config_.hidden_size});
+  const RowMap rows = step.row_map(mb);
+  const Tensor positions = positions_ >= 0 ? step.params.value(positions_) : Tensor();
+  const bool cut = step.groups.tensor.many();  // then positions are added once, after the sum
+  const Tensor partial = partial_rows(step, r.x, mb.rows(), "partial embedding");
+  embedding_forward(step.compute, partial, mb.tokens, step.params.value(tokens_), cut ? Tensor() : positions,
+                    rows, vocab_);
+  if (cut) {
+    sum_rows_start(step, r.x, partial).wait(step);
+    if (positions.defined()) position_forward(step.compute, r.x, positions, rows);
+  }
   if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
     dropout(step.compute, r.x, r.x, d);
+  step.params.drop(embedding_segment_);
 }
 
 void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const {
   step.enter("embedding");
   if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
     dropout(step.compute, dx, dx, d);
-  // A tied head has written the gradient of the table before.
-  embedding_backward(step.compute, step.params.grad(tokens_), dx, mb.tokens,
-                     step.params.accumulating() || config_.tie_word_embeddings);
-  step.params.grad_ready(tokens_);
   if (positions_ >= 0) {
-    position_backward(step.compute, step.params.grad(positions_), dx, mb.seq, step.params.accumulating());
+    const GradTarget to = step.params.contribute(positions_);
+    position_backward(step.compute, to.tensor, dx, step.row_map(mb), to.accumulate);
     step.params.grad_ready(positions_);
   }
+  Tensor whole = gather_rows(step, dx, "gathered gradient");
+  const GradTarget to = step.params.contribute(tokens_);  // a tied head has written there before
+  embedding_backward(step.compute, to.tensor, whole, mb.tokens, vocab_, to.accumulate);
+  step.params.grad_ready(tokens_);
+  release_whole(step, whole, dx);
 }
 
-void Decoder::train(Step& step, const MicroBatch& mb) const {
+void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& r, Saved& saved) const {
+  const StageLayers& s = stages_[stage];
+  saved.blocks.assign(s.count, {});
+  for (int64_t i = 0; i < s.count; ++i) {
+    const int64_t layer = s.first + i;
+    const int next = i + 1 < s.count ? segments_[layer + 1] : s.heads ? head_segment_ : -1;
+    step.params.use(segments_[layer], next);
+    blocks_[layer].forward(step, mb, r, rope_table_, saved.blocks[i]);
+    step.params.drop(segments_[layer]);
+  }
+}
+
+Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor input, Saved& saved) const {
+  const StageLayers& s = stages_[stage];
   Residual r;
-  std::vector<Block::Saved> saved(blocks_.size());
-  embed(step, mb, r);
-  for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i].forward(step, mb, r, rope_table_, saved[i]);
-  Tensor dx = head_.loss(step, mb, r);
-  for (size_t i = blocks_.size(); i-- > 0;) blocks_[i].backward(step, mb, dx, rope_table_, saved[i]);
+  if (s.embeds) {
+    embed(step, mb, r);
+  } else {
+    r.x = input;
+  }
+  run_blocks(step, mb, stage, r, saved);
+  if (s.heads) {
+    step.params.use(head_segment_);
+    if (config_.tie_word_embeddings && embedding_segment_ >= 0) step.params.use(embedding_segment_);
+    saved.dx = head_.loss(step, mb, r);
+    step.params.drop(head_segment_);
+    if (config_.tie_word_embeddings && embedding_segment_ >= 0) step.params.drop(embedding_segment_);
+    return {};
+  }
+  Tensor out = step.activation("stage output", r.x.shape);
+  residual_add(step.compute, out, r.x, r.delta, r.dropout);
+  step.release(r.delta);
+  if (!step.training) step.release(r.x);
+  return out;
+}
+
+Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dout, Saved& saved) const {
+  const StageLayers& s = stages_[stage];
+  Tensor dx = s.heads ? saved.dx : dout;
+  for (int64_t i = s.count; i-- > 0;) {
+    const int64_t layer = s.first + i;
+    step.params.use(segments_[layer], i > 0 ? segments_[layer - 1] : -1);
+    blocks_[layer].backward(step, mb, dx, rope_table_, saved.blocks[i]);
+    step.params.drop(segments_[layer]);
+  }
+  if (!s.embeds) return dx;
   embed_backward(step, mb, dx);
   step.release(dx);
-}
-
-void Decoder::evaluate(Step& step, const MicroBatch& mb) const {
-  Residual r;
-  embed(step, mb, r);
-  for (const Block& block : blocks_) {
-    Block::Saved saved;
-    block.forward(step, mb, r, rope_table_, saved);
-  }
-  head_.loss(step, mb, r);
+  return {};
 }
 
 void Decoder::predict(Step& step, const MicroBatch& mb, Tensor logits, int64_t first_row) const {
+  LT_CHECK(stages_.size() == 1 && stages_[0].embeds && stages_[0].heads,
+           "predictions of a part of the model");
   Residual r;
+  Saved saved;
   embed(step, mb, r);
-  for (const Block& block : blocks_) {
-    Block::Saved saved;
-    block.forward(step, mb, r, rope_table_, saved);
-  }
+  run_blocks(step, mb, 0, r, saved);
+  step.params.use(head_segment_);
+  if (config_.tie_word_embeddings) step.params.use(embedding_segment_);
   head_.logits(step, r, logits, first_row);
+  step.params.drop(head_segment_);
+  if (config_.tie_word_embeddings) step.params.drop(embedding_segment_);
 }
 
 }  // namespace ltrain

@@ -1,35 +1,67 @@
-// A decoder-only transformer: embedding, blocks, head. The whole forward and backward of one micro-batch.
+// A decoder-only transformer: embedding, blocks, head; whole, or the stages of it that a pipeline rank has.
 #pragma once
 #include <vector>
 
+#include "kernels/ops/embedding.h"
 #include "models/block.h"
 #include "models/head.h"
 
 namespace ltrain {
 
+/// Consecutive layers that one pipeline stage computes.
+struct StageLayers {
+  int64_t first = 0, count = 0;
+  bool embeds = false, heads = false;  ///< has the embedding; has the final norm, projection and loss
+};
+
+struct DecoderOptions {
+  bool sequence_parallel = false;
+  bool decay_embeddings = true;     ///< weight decay applies to embeddings too
+  std::vector<StageLayers> stages;  ///< of this rank, in order; empty: one that has everything
+};
+
 class Decoder {
  public:
-  /// Declares all parameters in `store`. `decay_embeddings`: weight decay applies to embeddings too.
-  Decoder(const ModelConfig& config, ParameterStore& store, bool decay_embeddings = true);
+  /// What the forward of one micro-batch through one stage leaves for its backward.
+  struct Saved {
+    std::vector<Block::Saved> blocks;
+    Tensor dx;  ///< the last stage's: gradient of the residual stream after the last block
+  };
+
+  /// Declares all parameters of the stages in `store`.
+  Decoder(const ModelConfig& config, ParameterStore& store, const Groups& groups,
+          const DecoderOptions& options);
   const ModelConfig& config() const { return config_; }
+  int stage_count() const { return static_cast<int>(stages_.size()); }
+  const StageLayers& stage(int i) const { return stages_[i]; }
 
   /// Allocates constant tables (RoPE) for sequences of up to `seq`.
   void allocate(Stream& compute, Memory& memory, int64_t seq);
 
-  /// Forward and backward: adds the loss to mb.loss and gradients to the store. step.training is true.
-  void train(Step& step, const MicroBatch& mb) const;
-  /// Forward only: adds the loss to mb.loss.
-  void evaluate(Step& step, const MicroBatch& mb) const;
-  /// logits: (n, V) f32 of rows first_row.. of the micro-batch.
+  /// `input`: (stream rows, H) from the stage before, taken over (its memory is given back when it is no
+  /// longer needed); undefined where the stage embeds. Returns the output, or undefined where it has the
+  /// head: the loss is then added to mb.loss. Without step.training nothing is saved.
+  Tensor forward(Step& step, const MicroBatch& mb, int stage, Tensor input, Saved& saved) const;
+  /// `dout`: gradient of the output, taken over; undefined where the stage has the head. Returns the gradient
+  /// of the input, undefined where the stage embeds. Gradients of parameters go to the store.
+  Tensor backward(Step& step, const MicroBatch& mb, int stage, Tensor dout, Saved& saved) const;
+  /// logits: (n, V) f32 of rows first_row.. of the micro-batch. One stage that has everything.
   void predict(Step& step, const MicroBatch& mb, Tensor logits, int64_t first_row) const;
 
  private:
+  void declare_embedding(ParameterStore& store, const Groups& groups, bool decay);
   void embed(Step& step, const MicroBatch& mb, Residual& r) const;
   void embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
+  void run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& r, Saved& saved) const;
 
   ModelConfig config_;
+  std::vector<StageLayers> stages_;
   int tokens_ = -1, positions_ = -1;
-  std::vector<Block> blocks_;
+  VocabPart vocab_;
+  std::vector<Block> blocks_;  // by layer; only those of this rank's stages are declared
+  std::vector<int> segments_;  // of the store, by layer
+  int embedding_segment_ = -1, head_segment_ = -1;
+  bool sequence_parallel_ = false;
   Head head_;
   Tensor rope_table_;
 };

@@ -1,6 +1,8 @@
 // The final norm, the output projection and the cross-entropy, in chunks of rows: logits of the whole batch
-// are never held. When training, a chunk's gradient is taken while its logits are at hand.
+// are never held. When training, a chunk's gradient is taken while its logits are at hand. The vocabulary is
+// cut over the tensor axis; its logits never travel, three numbers a row do.
 #pragma once
+#include "kernels/ops/cross_entropy.h"
 #include "models/model_config.h"
 #include "models/norm_layer.h"
 
@@ -8,21 +10,31 @@ namespace ltrain {
 
 class Head {
  public:
-  /// `embedding`: id of the token embedding, which is the projection too when tied.
-  void declare(ParameterStore& store, const ModelConfig& config, int embedding);
+  /// `embedding`: id of the token embedding, which is the projection too when tied; -1 when this stage has no
+  /// embedding: a tied projection is then a copy, which decays as the embedding does.
+  void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
+               bool decay_embeddings, int embedding);
   /// Adds the token losses to mb.loss. When training returns dx, the gradient of the residual stream;
   /// undefined else.
   Tensor loss(Step& step, const MicroBatch& mb, Residual& r) const;
-  /// out: (n, V) f32, logits of rows first_row.. of the residual stream.
+  /// out: (n, V) f32, logits of rows first_row.. of the residual stream. Not with tensor parallelism.
   void logits(Step& step, Residual& r, Tensor out, int64_t first_row) const;
   /// Rows of logits held at a time.
   static int64_t chunk_rows(int64_t rows, int64_t vocab);
 
  private:
+  /// Loss of one chunk; with `grad` its gradient by the logits too.
+  void chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, Tensor grad) const;
+
   NormLayer norm_;
   int weight_ = -1;
-  bool tied_ = false;
-  int64_t vocab_ = 0;
+  bool shares_embedding_ = false;  // the gradient is completed by the embedding's backward
+  int64_t vocab_ = 0;              // columns on this rank, padding included
+  VocabColumns part_;
 };
+
+/// Token embedding or output projection, (V, H), cut by rows of the vocabulary over the tensor axis.
+ParameterSpec vocabulary_weight(const Groups& groups, const ModelConfig& config, const char* name);
+const char* embedding_name(const ModelConfig& config);
 
 }  // namespace ltrain

@@ -1,23 +1,38 @@
-// y = x W^T + b, for one parameter or several that are contiguous (q, k, v; gate and up).
+// y = x W^T + b, for one parameter or several that are contiguous (q, k, v; gate and up), whole or cut over
+// the tensor axis.
 #pragma once
 #include "models/step.h"
 
 namespace ltrain {
 
+/// How the tensor axis cuts W. column: rows of W, so columns of y: y stays cut. row: columns of W, so x comes
+/// cut and y is a sum over the axis.
+enum class Cut : uint8_t { column, row };
+
+/// One named parameter of a linear layer, or `rows` rows from `first` on of one that has `all`.
+struct LinearPart {
+  std::string name;
+  int64_t rows = 0, first = 0, all = 0;
+};
+
 class Linear {
  public:
-  /// Declares weights names[i] (rows[i], in) and, with `bias`, biases. std: of the initial weights.
-  void declare(ParameterStore& store, const std::vector<std::string>& names, const std::vector<int64_t>& rows,
-               int64_t in, bool bias, double std);
-  int64_t out_features() const { return out_; }
-  /// x: (T, in), y: (T, out).
+  /// Declares weights (rows, in) and, with `bias`, biases. std: of the initial weights.
+  void declare(ParameterStore& store, const Groups& groups, bool sequence_parallel,
+               const std::vector<LinearPart>& parts, int64_t in, bool bias, double std, Cut cut);
+  int64_t out_features() const { return out_; }  ///< on this rank
+  /// column: x: (stream rows, in), y: (whole rows, out). row: x: (whole rows, in), y: (stream rows, out).
   void forward(Step& step, Tensor y, Tensor x) const;
-  /// dx = dy W when dx is defined; dW (+)= dy^T x; db (+)= column sums of dy. Marks the gradients ready.
+  /// dx = dy W when dx is defined; dW (+)= dy^T x; db (+)= column sums of dy. Marks the gradients ready. With
+  /// step.later dW is left for then; x and dy then live on, and row must not be handed a dy that changes.
   void backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
 
  private:
+  void weight_backward(Step& step, Tensor dy, Tensor x) const;
+  void bias_backward(Step& step, Tensor dy) const;
   int weight_ = -1, bias_ = -1, parts_ = 0;
   int64_t out_ = 0;
+  Cut cut_ = Cut::column;
 };
 
 }  // namespace ltrain

@@ -4,24 +4,28 @@
 
 namespace ltrain {
 
-void MlpLayer::declare(ParameterStore& store, const ModelConfig& c, const std::string& prefix,
-                       double out_std) {
-  intermediate_ = c.intermediate_size;
+void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
+                       bool sequence_parallel, const std::string& prefix, double out_std) {
+  intermediate_ = c.intermediate_size / groups.tensor.size();
   gated_ = c.architecture != "gpt2";
   const int64_t f = c.intermediate_size, h = c.hidden_size;
+  const bool sp = sequence_parallel;
+  LT_CHECK(intermediate_ * groups.tensor.size() == f, "intermediate_size {} over {} tensor-parallel ranks", f,
+           groups.tensor.size());
   if (gated_) {
-    up_.declare(store, {prefix + ".gate_proj", prefix + ".up_proj"}, {f, f}, h, false, c.initializer_range);
-    down_.declare(store, {prefix + ".down_proj"}, {h}, f, false, out_std);
+    up_.declare(store, groups, sp, {{prefix + ".gate_proj", f}, {prefix + ".up_proj", f}}, h, false,
+                c.initializer_range, Cut::column);
+    down_.declare(store, groups, sp, {{prefix + ".down_proj", h}}, f, false, out_std, Cut::row);
   } else {
-    up_.declare(store, {prefix + ".c_fc"}, {f}, h, true, c.initializer_range);
-    down_.declare(store, {prefix + ".c_proj"}, {h}, f, true, out_std);
+    up_.declare(store, groups, sp, {{prefix + ".c_fc", f}}, h, true, c.initializer_range, Cut::column);
+    down_.declare(store, groups, sp, {{prefix + ".c_proj", h}}, f, true, out_std, Cut::row);
   }
 }
 
-void MlpLayer::forward(Step& step, Tensor y, Tensor x, Saved& saved) const {
-  saved.hidden = step.activation("mlp hidden", {x.rows(), up_.out_features()});
+void MlpLayer::forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const {
+  saved.hidden = step.activation("mlp hidden", {rows, up_.out_features()});
   up_.forward(step, saved.hidden, x);
-  saved.act = step.activation("mlp activation", {x.rows(), intermediate_});
+  saved.act = step.activation("mlp activation", {rows, intermediate_});
   if (gated_) {
     swiglu_forward(step.compute, saved.act, saved.hidden);
   } else {

@@ -10,15 +10,17 @@ class MlpLayer {
   struct Saved {
     Tensor hidden, act;  ///< before and after the non-linearity
   };
-  void declare(ParameterStore& store, const ModelConfig& config, const std::string& prefix, double out_std);
-  void forward(Step& step, Tensor y, Tensor x, Saved& saved) const;
+  void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
+               const std::string& prefix, double out_std);
+  /// `rows`: of the micro-batch, all of which every tensor rank computes its columns of.
+  void forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const;
   /// dx = gradient of x. Releases saved.
   void backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved) const;
 
  private:
   Linear up_, down_;
   bool gated_ = false;
-  int64_t intermediate_ = 0;
+  int64_t intermediate_ = 0;  // on this rank
 };
 
 }  // namespace ltrain

@@ -3,11 +3,14 @@
 namespace ltrain {
 
 void NormLayer::declare(ParameterStore& store, const std::string& name, NormKind kind, int64_t cols,
-                        double eps) {
+                        double eps, bool sequence_parallel) {
   kind_ = kind;
   eps_ = eps;
-  weight_ = store.add({{name + ".weight", {cols}, Init::ones, 0, false}});
-  if (kind == NormKind::layer) bias_ = store.add({{name + ".bias", {cols}, Init::zeros, 0, false}});
+  ParameterSpec weight{name + ".weight", {cols}, Init::ones, 0, false};
+  ParameterSpec bias{name + ".bias", {cols}, Init::zeros, 0, false};
+  weight.sum_tensor = bias.sum_tensor = sequence_parallel;  // each rank norms rows of its own
+  weight_ = store.add({weight});
+  if (kind == NormKind::layer) bias_ = store.add({bias});
 }
 
 void NormLayer::forward(Step& step, Residual& r, Saved& saved) const {
@@ -48,9 +51,10 @@ void NormLayer::backward(Step& step, Tensor dx, Tensor dy, Saved& saved, bool fi
   b.mean = saved.mean;
   b.rstd = saved.rstd;
   b.dx = dx;
-  b.dweight = step.params.grad(weight_);
-  if (bias_ >= 0) b.dbias = step.params.grad(bias_);
-  b.accumulate = step.params.accumulating();
+  const GradTarget weight = step.params.contribute(weight_);
+  b.dweight = weight.tensor;
+  b.accumulate = weight.accumulate;
+  if (bias_ >= 0) b.dbias = step.params.contribute(bias_).tensor;
   b.first = first;
   norm_backward(step.compute, b);
   step.params.grad_ready(weight_);

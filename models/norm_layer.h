@@ -17,7 +17,8 @@ class NormLayer {
   struct Saved {
     Tensor x, y, mean, rstd;  ///< x: what the norm was taken of; y: its result
   };
-  void declare(ParameterStore& store, const std::string& name, NormKind kind, int64_t cols, double eps);
+  void declare(ParameterStore& store, const std::string& name, NormKind kind, int64_t cols, double eps,
+               bool sequence_parallel);
   /// Adds r.delta to r.x, norms the sum. Afterwards saved.x is the sum, r = {sum, undefined}. Releases
   /// r.delta, and the old r.x too when not training.
   void forward(Step& step, Residual& r, Saved& saved) const;

@@ -1,19 +1,26 @@
-// What a layer is handed: the streams, memory and parameters of this rank, and one micro-batch.
+// What a layer is handed: the streams, memory, groups and parameters of this rank, and one micro-batch.
 #pragma once
 #include <string>
 
 #include "kernels/core/arena.h"
 #include "kernels/core/meta.h"
 #include "kernels/ops/dropout.h"
+#include "models/weight_gradients.h"
+#include "parallel/groups.h"
 #include "parallel/parameter_store.h"
+#include "parallel/sequence_cut.h"
 
 namespace ltrain {
 
 struct MicroBatch {
-  int64_t batch = 1, seq = 1;
-  Tensor tokens;          ///< (B * seq) i32
-  Tensor targets;         ///< (B * seq) i32, negative = not counted
-  Tensor sample_index;    ///< (B) i64, global
+  int64_t batch = 1, seq = 1;  ///< seq: tokens of a sample on this context rank
+  Tensor tokens;               ///< (B * seq) i32
+  Tensor targets;              ///< (B * seq) i32, negative = not counted
+  Tensor sample_index;         ///< (B) i64, global
+  SequenceCut cut;             ///< of each sample over the context ranks, when there are several
+  Tensor positions;            ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
+  Tensor documents;       ///< (B, whole sample) i32: where the document of each position begins; optional
+  Tensor position_ids;    ///< (B * seq) i32: positions in documents; optional
   double grad_scale = 1;  ///< 1 / counted tokens of the whole global batch
   Tensor loss;            ///< (1) f64: the sum of token losses is added
   int64_t rows() const { return batch * seq; }
@@ -23,9 +30,13 @@ struct Step {
   Stream& compute;
   Memory& memory;
   ParameterStore& params;
+  const Groups& groups;
   DType dtype = DType::f32;  ///< of activations
   uint64_t seed = 0;
-  bool training = true;  ///< dropout on, activations saved
+  bool sequence_parallel = false;  ///< between tensor-parallel matmuls each rank has a run of the rows
+  bool training = true;            ///< dropout on, activations saved
+  /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
+  WeightGradients* later = nullptr;
 
   DType stat_type() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }
   Tensor activation(std::string_view name, Shape shape) {
@@ -39,12 +50,39 @@ struct Step {
     return memory.allocate(MemoryKind::temporaries, name, dtype, shape);
   }
   void release(Tensor& t) {
-    if (t.defined()) memory.release(t);
+    if (!t.defined()) return;
+    if (later && later->keeps(t)) {
+      later->release_after(t);
+    } else {
+      memory.release(t);
+    }
   }
   /// Names what runs now in plans and messages.
   void enter(const std::string& layer) {
     if (compute.meta()) compute.meta()->set_layer(layer);
   }
+
+  // ---- rows of the residual stream ----
+  bool cuts_rows() const { return sequence_parallel && groups.tensor.many(); }
+  /// Rows that this rank has between the matmuls.
+  int64_t stream_rows(const MicroBatch& mb) const {
+    return cuts_rows() ? mb.rows() / groups.tensor.size() : mb.rows();
+  }
+  /// Rows between matmuls; all rows of the micro-batch where a layer has gathered them.
+  RowMap row_map(const MicroBatch& mb) const {
+    RowMap map = whole_rows(mb);
+    if (cuts_rows()) map.first_row = groups.tensor.rank() * stream_rows(mb);
+    return map;
+  }
+  RowMap whole_rows(const MicroBatch& mb) const {
+    RowMap map;
+    map.seq = mb.seq;
+    if (groups.context.many()) map.total = mb.cut.seq;
+    map.positions = mb.positions;
+    map.ids = mb.position_ids;
+    return map;
+  }
+  /// Of the residual stream.
   Dropout dropout(double p, const std::string& place, const MicroBatch& mb) const {
     Dropout d;
     if (!training || p <= 0) return d;
@@ -52,7 +90,7 @@ struct Step {
     d.seed = seed;
     d.stream = hash_name(place);
     d.sample_index = mb.sample_index;
-    d.seq = mb.seq;
+    d.rows = row_map(mb);
     return d;
   }
 };

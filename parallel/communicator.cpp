@@ -47,10 +47,10 @@ FlightRecord::View FlightRecord::view() const {
   return {group_, last_, completed_, entered_};
 }
 
-Communicator::Communicator(int rank, int size, std::string name, Axis axis)
+Communicator::Communicator(int rank, int size, std::string name, AxisSet axes)
     : rank_(rank),
       size_(size),
-      axis_(axis),
+      axes_(axes),
       name_(std::move(name)),
       flight_(std::make_shared<FlightRecord>(name_)) {
   LT_CHECK(size >= 1 && rank >= 0 && rank < size, "rank {} of a group of {}", rank, size);

@@ -73,7 +73,7 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& name() const { return name_; }  ///< "data", "world"
-  Axis axis() const { return axis_; }
+  AxisSet axes() const { return axes_; }             ///< of the mesh, that the group spans
 
   /// t := reduction over the group. f32, f64, bf16, i32 or i64. Placement P -> R (sum).
   void all_reduce(Stream& s, Tensor t, ReduceOp op = ReduceOp::sum);
@@ -99,7 +99,7 @@ class Communicator {
 
   /// Collective over this group: ranks of equal colour form a new group, ordered by key then rank; a negative
   /// colour takes part and gets null.
-  virtual std::unique_ptr<Communicator> split(int color, int key, std::string name, Axis axis) = 0;
+  virtual std::unique_ptr<Communicator> split(int color, int key, std::string name, AxisSet axes) = 0;
 
   /// Bytes that this rank sent so far by the algorithm's own count; equals the plan's count exactly.
   int64_t wire_bytes() const { return wire_bytes_.load(std::memory_order_relaxed); }
@@ -109,7 +109,7 @@ class Communicator {
   std::shared_ptr<const FlightRecord> flight() const { return flight_; }
 
  protected:
-  Communicator(int rank, int size, std::string name, Axis axis);
+  Communicator(int rank, int size, std::string name, AxisSet axes);
 
   // A call begins with check_same() and one do_*; a parts vector has one entry (elements) for each rank.
   virtual void do_all_reduce(Tensor t, ReduceOp op) = 0;
@@ -134,7 +134,7 @@ class Communicator {
   void check_peer(CollectiveOp op, int peer) const;
 
   int rank_, size_;
-  Axis axis_;
+  AxisSet axes_;
   std::string name_;
   std::atomic<int64_t> wire_bytes_{0};
   std::atomic<bool> broken_{false};
@@ -147,14 +147,17 @@ struct InProcessOptions {
 };
 /// `size` communicators for `size` threads of this process. Sums in ascending rank order. A thread that
 /// leaves (its communicator is destroyed) or that throws makes the others throw rather than wait. For tests.
-std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, std::string name, Axis axis,
+std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, std::string name, AxisSet axes,
                                                                  InProcessOptions options = {});
 
 /// A group of one that moves nothing: what every axis of size 1 gets.
-std::unique_ptr<Communicator> make_single_group(std::string name, Axis axis);
+std::unique_ptr<Communicator> make_single_group(std::string name, AxisSet axes);
 
-/// Meta device: moves nothing, records placements, bytes and order.
-std::unique_ptr<Communicator> make_recording_group(int rank, int size, std::string name, Axis axis);
+/// Meta device: moves nothing, records placements, bytes and order. A group must span its axes whole, unless
+/// `whole` is false: a group of those ranks of the axis that have a part in it (the stages that share a tied
+/// weight, the two ends of a link between stages).
+std::unique_ptr<Communicator> make_recording_group(int rank, int size, std::string name, AxisSet axes,
+                                                   bool whole = true);
 
 /// Text of the error that all ranks throw when they do not make the same call.
 std::string mismatch_text(const std::string& group, int rank_a, const CollectiveInfo& a, int rank_b,

@@ -87,8 +87,8 @@ std::string plain(const std::string& text) {  // Gloo puts "[file:line] " in fro
 class GlooGroup final : public Communicator {
  public:
   GlooGroup(std::shared_ptr<GlooTransport> transport, std::shared_ptr<KeyValueStore> store, std::string key,
-            int rank, int size, std::string name, Axis axis, const GlooOptions& options)
-      : Communicator(rank, size, std::move(name), axis),
+            int rank, int size, std::string name, AxisSet axes, const GlooOptions& options)
+      : Communicator(rank, size, std::move(name), axes),
         transport_(std::move(transport)),
         store_(std::move(store)),
         key_(std::move(key)),
@@ -111,7 +111,7 @@ class GlooGroup final : public Communicator {
     }
   }
 
-  std::unique_ptr<Communicator> split(int color, int key, std::string name, Axis axis) override {
+  std::unique_ptr<Communicator> split(int color, int key, std::string name, AxisSet axes) override {
     const int generation = ++splits_;
     const std::string base = fmt::format("{}/split{}/", key_, generation);
     store_->set(base + std::to_string(rank()), fmt::format("{} {}", color, key));
@@ -127,9 +127,9 @@ class GlooGroup final : public Communicator {
     std::sort(members.begin(), members.end());
     for (size_t i = 0; i < members.size(); ++i)
       if (members[i].second == rank()) place = static_cast<int>(i);
-    if (members.size() == 1) return make_single_group(std::move(name), axis);
+    if (members.size() == 1) return make_single_group(std::move(name), axes);
     return make_gloo_group(transport_, store_, fmt::format("{}{}{}", base, "color", color), place,
-                           static_cast<int>(members.size()), std::move(name), axis, options_);
+                           static_cast<int>(members.size()), std::move(name), axes, options_);
   }
 
  private:
@@ -508,11 +508,11 @@ int64_t gloo_scratch_bytes(int size, const GlooOptions& options) {
 
 std::unique_ptr<Communicator> make_gloo_group(std::shared_ptr<GlooTransport> transport,
                                               std::shared_ptr<KeyValueStore> store, const std::string& key,
-                                              int rank, int size, std::string name, Axis axis,
+                                              int rank, int size, std::string name, AxisSet axes,
                                               const GlooOptions& options) {
-  if (size == 1) return make_single_group(std::move(name), axis);
+  if (size == 1) return make_single_group(std::move(name), axes);
   return std::make_unique<GlooGroup>(std::move(transport), std::move(store), key, rank, size, std::move(name),
-                                     axis, options);
+                                     axes, options);
 }
 
 }  // namespace ltrain

@@ -34,7 +34,7 @@ std::shared_ptr<GlooTransport> make_gloo_transport(const std::string& address,
 /// group of the job uses.
 std::unique_ptr<Communicator> make_gloo_group(std::shared_ptr<GlooTransport> transport,
                                               std::shared_ptr<KeyValueStore> store, const std::string& key,
-                                              int rank, int size, std::string name, Axis axis,
+                                              int rank, int size, std::string name, AxisSet axes,
                                               const GlooOptions& options = {});
 
 }  // namespace ltrain

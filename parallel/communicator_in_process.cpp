@@ -78,12 +78,12 @@ struct Shared {
 
 class InProcessGroup final : public Communicator {
  public:
-  InProcessGroup(std::shared_ptr<Shared> shared, int rank, Axis axis)
-      : Communicator(rank, shared->size, shared->name, axis), shared_(std::move(shared)) {}
+  InProcessGroup(std::shared_ptr<Shared> shared, int rank, AxisSet axes)
+      : Communicator(rank, shared->size, shared->name, axes), shared_(std::move(shared)) {}
 
   ~InProcessGroup() override { shared_->break_group(fmt::format("rank {} has left", rank())); }
 
-  std::unique_ptr<Communicator> split(int color, int key, std::string name, Axis axis) override {
+  std::unique_ptr<Communicator> split(int color, int key, std::string name, AxisSet axes) override {
     Shared& s = *shared_;
     const CollectiveInfo info;
     s.splits[rank()] = {color, key};
@@ -93,7 +93,7 @@ class InProcessGroup final : public Communicator {
       for (const SplitKey& k : s.splits)
         if (k.color >= 0) ++sizes[k.color];
       s.split_groups.clear();
-      for (const auto& [c, n] : sizes) s.split_groups[c] = make_in_process_group(n, name, axis, s.options);
+      for (const auto& [c, n] : sizes) s.split_groups[c] = make_in_process_group(n, name, axes, s.options);
     }
     s.barrier(rank(), info);
     std::unique_ptr<Communicator> mine;
@@ -243,12 +243,12 @@ class InProcessGroup final : public Communicator {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, std::string name, Axis axis,
+std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, std::string name, AxisSet axes,
                                                                  InProcessOptions options) {
   LT_CHECK(size >= 1, "a group of {} ranks", size);
   auto shared = std::make_shared<Shared>(size, std::move(name), options);
   std::vector<std::unique_ptr<Communicator>> group;
-  for (int r = 0; r < size; ++r) group.push_back(std::make_unique<InProcessGroup>(shared, r, axis));
+  for (int r = 0; r < size; ++r) group.push_back(std::make_unique<InProcessGroup>(shared, r, axes));
   return group;
 }
 

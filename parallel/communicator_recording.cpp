@@ -9,10 +9,10 @@ namespace {
 
 class RecordingGroup final : public Communicator {
  public:
-  RecordingGroup(int rank, int size, std::string name, Axis axis)
-      : Communicator(rank, size, std::move(name), axis) {}
+  RecordingGroup(int rank, int size, std::string name, AxisSet axes, bool whole)
+      : Communicator(rank, size, std::move(name), axes), whole_(whole) {}
 
-  std::unique_ptr<Communicator> split(int color, int key, std::string name, Axis axis) override {
+  std::unique_ptr<Communicator> split(int color, int key, std::string name, AxisSet axes) override {
     fail(ExitCode::internal, "a recording group is made with its size, not split");
   }
 
@@ -20,38 +20,66 @@ class RecordingGroup final : public Communicator {
   void record_meta(Stream& s, const CollectiveCall& call) override {
     OpCost cost;
     cost.name = cost.collective = collective_name(call.info.op);
-    cost.axis = axis_name(axis());
+    int span = 1;
+    AxisSet longer;  // axes that have more than one rank
+    for (int i = 0; i < kAxisCount; ++i)
+      if (const Axis a = static_cast<Axis>(i); axes().has(a) && s.meta()->axis_size(a) > 1) {
+        span *= s.meta()->axis_size(a);
+        longer = longer | a;
+      }
+    cost.axis = axis_set_name(longer.bits ? longer : axes());
     cost.cls = OpClass::collective;
     cost.dtype = call.info.dtype;
     cost.bytes = static_cast<double>(call.info.elements * dtype_size(call.info.dtype));
     cost.wire_bytes = static_cast<double>(call.wire_bytes);
     cost.group_size = size();
     s.meta()->add(s, cost);
-    const int axis_size = s.meta()->axis_size(axis());
-    if (size() != axis_size)  // a collective over a part of the axis is not one over the axis
+    if (whole_ && size() != span)  // a collective over a part of the axis is not one over the axis
       fail(ExitCode::internal,
            "placement error: {} in {}, axis {}: group \"{}\" has {} ranks but the axis has {}\n  mend: use "
-           "the mesh's "
-           "group of the axis",
-           cost.name, s.meta()->layer().empty() ? "the step" : s.meta()->layer(), axis_name(axis()), name(),
-           size(), axis_size);
+           "the mesh's group of the axis",
+           cost.name, s.meta()->layer().empty() ? "the step" : s.meta()->layer(), cost.axis, name(), size(),
+           span);
     if (size() == 1) return;
     const std::string op = cost.name.empty() ? "collective" : std::string(cost.name);
     switch (call.info.op) {
       case CollectiveOp::all_reduce:
         // A maximum or minimum of varying values is the same on all ranks; only sums are owed by P.
-        place_collective(s, op, axis(), call.out, call.in,
+        place_collective(s, op, axes(), call.out, call.in,
                          call.info.reduce == ReduceOp::sum ? Placement::P() : Placement::V(), Placement::R());
         break;
       case CollectiveOp::reduce_scatter:
-        place_collective(s, op, axis(), call.out, call.in, Placement::P(), Placement::S(0));
+        place_collective(s, op, axes(), call.out, call.in, Placement::P(), Placement::S(0));
         break;
       case CollectiveOp::all_gather:
-        place_collective(s, op, axis(), call.out, call.in, Placement::S(0), Placement::R());
+        // What the ranks hold apart, one behind the other: slices of dim 0, or values that vary.
+        place_collective(s, op, axes(), call.out, call.in,
+                         varies(s, call.in) ? Placement::V() : Placement::S(0), Placement::R());
+        break;
+      case CollectiveOp::all_to_all:
+        // Parts for everybody of what is this rank's alone; what comes of it is again.
+        place_collective(s, op, axes(), call.out, call.in, own(s, call.in), Placement::V());
+        break;
+      case CollectiveOp::send_recv:
+        place_collective(s, op, axes(), call.out, call.in, own(s, call.in), own(s, call.in));
         break;
       default:
         break;
     }
+  }
+
+  /// How `t` lies on the group's axis; for those collectives that are made over one.
+  Placement on_axis(Stream& s, const Tensor& t) const {
+    for (int i = 0; i < kAxisCount; ++i)
+      if (const Axis a = static_cast<Axis>(i); axes().has(a) && s.meta()->axis_size(a) > 1)
+        return t.record->place[a];
+    return Placement::R();
+  }
+  bool varies(Stream& s, const Tensor& t) const { return on_axis(s, t).kind == Placement::varying; }
+  /// V or S, as `t` is; V where it is neither, to be refused.
+  Placement own(Stream& s, const Tensor& t) const {
+    const Placement p = on_axis(s, t);
+    return p.kind == Placement::sharded ? p : Placement::V();
   }
 
   static void none() { LT_CHECK(false, "a recording group runs on meta streams only"); }
@@ -66,12 +94,15 @@ class RecordingGroup final : public Communicator {
   void do_recv(Tensor, int) override { none(); }
   void do_send_recv(Tensor, int, Tensor, int) override { none(); }
   void do_barrier() override { none(); }
+
+  bool whole_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_recording_group(int rank, int size, std::string name, Axis axis) {
-  return std::make_unique<RecordingGroup>(rank, size, std::move(name), axis);
+std::unique_ptr<Communicator> make_recording_group(int rank, int size, std::string name, AxisSet axes,
+                                                   bool whole) {
+  return std::make_unique<RecordingGroup>(rank, size, std::move(name), axes, whole);
 }
 
 }  // namespace ltrain

@@ -12,9 +12,9 @@ void copy_part(const Tensor& out, const Tensor& in, int64_t bytes) {
 
 class SingleGroup final : public Communicator {
  public:
-  SingleGroup(std::string name, Axis axis) : Communicator(0, 1, std::move(name), axis) {}
-  std::unique_ptr<Communicator> split(int color, int, std::string name, Axis axis) override {
-    return color < 0 ? nullptr : make_single_group(std::move(name), axis);
+  SingleGroup(std::string name, AxisSet axes) : Communicator(0, 1, std::move(name), axes) {}
+  std::unique_ptr<Communicator> split(int color, int, std::string name, AxisSet axes) override {
+    return color < 0 ? nullptr : make_single_group(std::move(name), axes);
   }
 
  private:
@@ -35,8 +35,8 @@ class SingleGroup final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_single_group(std::string name, Axis axis) {
-  return std::make_unique<SingleGroup>(std::move(name), axis);
+std::unique_ptr<Communicator> make_single_group(std::string name, AxisSet axes) {
+  return std::make_unique<SingleGroup>(std::move(name), axes);
 }
 
 }  // namespace ltrain

@@ -17,8 +17,12 @@ struct Mesh {
   int world() const;
   /// This rank's position on the axis.
   int coordinate(Axis a) const;
-  /// World ranks that differ from this one on `a` alone, by their position on it.
-  std::vector<int> group(Axis a) const;
+  /// World ranks that differ from this one on these axes alone, in ascending order.
+  std::vector<int> group(AxisSet axes) const;
+  /// This rank's position in group(axes).
+  int place_in(AxisSet axes) const;
+  /// The world rank at `coordinate` of `a`, elsewhere at this rank's place.
+  int at(Axis a, int coordinate) const;
 };
 
 }  // namespace ltrain

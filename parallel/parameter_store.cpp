@@ -13,35 +13,46 @@ constexpr int64_t kAlign = 16;  // elements: units start on a cache line or more
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/// On meta: a view with a placement of its own, cut along dim 0 over the data axis.
-Tensor cut_over_data(Stream& s, Tensor t) {
-  if (!s.meta() || s.meta()->axis_size(Axis::data) == 1) return t;
-  TensorRecord* whole = t.record;
-  if (!(whole->place[Axis::data] == Placement::R())) return t;
-  t.record = s.meta()->new_record(whole->name);
-  t.record->place = whole->place;
-  t.record->place[Axis::data] = Placement::S(0);
-  return t;
-}
-
 }  // namespace
+
+ParameterSpec cut_over_tensor(ParameterSpec whole, int dim, int rank, int parts) {
+  if (parts == 1) return whole;
+  const int64_t n = whole.shape[dim], each = (n + parts - 1) / parts;
+  LT_CHECK(dim == 0 || n % parts == 0, "{} {}: dim {} does not divide over {} ranks", whole.name,
+           to_string(whole.shape), dim, parts);
+  const Slice before = whole.slice.global.rank ? whole.slice : Slice::whole(whole.shape);
+  Shape offset = before.offset, extent = before.extent;
+  const int64_t first = std::min(n, rank * each);
+  offset.dims[dim] += first;
+  extent.dims[dim] = std::min(each, n - first);
+  whole.slice = Slice::box(before.global, offset, extent);
+  whole.shape.dims[dim] = each;
+  whole.tensor_dim = dim;
+  return whole;
+}
 
 int ParameterStore::add(std::vector<ParameterSpec> unit) {
   LT_CHECK(buckets_.empty(), "parameters are declared before allocate()");
-  const int first = count();
-  std::vector<int> ids;
+  Unit u;
+  u.first = count();
+  u.count = static_cast<int>(unit.size());
+  u.segment = std::max(0, segments_ - 1);
   for (ParameterSpec& spec : unit) {
-    LT_CHECK(find(spec.name) < 0, "parameter {} declared twice", spec.name);
-    ids.push_back(count());
+    if (spec.slice.global.rank == 0) spec.slice = Slice::whole(spec.shape);
+    for (const Parameter& p : parameters_)
+      LT_CHECK(p.spec.name != spec.name || common_elements(p.spec.slice, spec.slice) == 0,
+               "parameter {} declared twice", spec.name);
     parameters_.push_back({std::move(spec), static_cast<int>(units_.size()), 0, 0});
   }
-  units_.push_back(std::move(ids));
-  return first;
+  units_.push_back(u);
+  return u.first;
 }
+
+int ParameterStore::begin_segment() { return segments_++; }
 
 int64_t ParameterStore::elements() const {
   int64_t n = 0;
-  for (const Parameter& p : parameters_) n += p.spec.shape.elements();
+  for (const Parameter& p : parameters_) n += p.spec.slice.elements();
   return n;
 }
 
@@ -51,7 +62,7 @@ int ParameterStore::find(std::string_view name) const {
   return -1;
 }
 
-int64_t ParameterStore::own_begin(const Bucket& b) const { return data_->rank() * b.piece; }
+int64_t ParameterStore::own_begin(const Bucket& b) const { return groups_->gradient.rank() * b.piece; }
 int64_t ParameterStore::stored_begin(const Bucket& b) const {
   return layout_.zero_stage >= 1 ? own_begin(b) : 0;
 }
@@ -59,197 +70,182 @@ int64_t ParameterStore::stored_count(const Bucket& b) const {
   return layout_.zero_stage >= 1 ? b.piece : b.padded;
 }
 
-void ParameterStore::allocate(Stream& compute, Stream& comm, Memory& memory, Communicator& data,
-                              const Layout& layout) {
-  compute_ = &compute;
-  comm_ = &comm;
-  memory_ = &memory;
-  data_ = &data;
-  layout_ = layout;
+void ParameterStore::fill_buckets() {
+  // One bucket is open for each kind. It stays within a segment: stages 2 and 3 complete a bucket once a
+  // micro-batch, so its backward must run as one; and the norm is the same to the bit when all stages sum it
+  // by the same buckets.
+  std::vector<int> open;
+  const bool split = groups_->tensor.many();
   for (int u = static_cast<int>(units_.size()) - 1; u >= 0; --u) {
-    if (buckets_.empty() || buckets_.back().used >= layout.bucket_elements) buckets_.emplace_back();
-    Bucket& b = buckets_.back();
+    const ParameterSpec& spec = parameters_[units_[u].first].spec;
+    const Kind kind{split && spec.tensor_dim >= 0, split && spec.sum_tensor,
+                    groups_->tied.many() && spec.tied_stages};
+    const auto fits = [&](int i) {
+      const Bucket& b = buckets_[i];
+      return b.kind == kind && b.used < layout_.bucket_elements && !b.kind.tied &&
+             b.segment == units_[u].segment;
+    };
+    int at = -1;
+    for (int i : open)
+      if (fits(i)) at = i;
+    if (at < 0) {
+      std::erase_if(open, [&](int i) { return buckets_[i].kind == kind; });
+      at = static_cast<int>(buckets_.size());
+      open.push_back(at);
+      buckets_.emplace_back();
+      buckets_.back().kind = kind;
+      buckets_.back().segment = units_[u].segment;
+    }
+    Bucket& b = buckets_[at];
     b.used = round_up(b.used, kAlign);
-    for (int id : units_[u]) {
-      parameters_[id].bucket = static_cast<int>(buckets_.size()) - 1;
+    for (int id = units_[u].first; id < units_[u].first + units_[u].count; ++id) {
+      parameters_[id].bucket = at;
       parameters_[id].offset = b.used;
       b.used += parameters_[id].spec.shape.elements();
-      b.ids.push_back(id);
     }
+    units_[u].bucket = at;
+    b.units.push_back(u);
   }
+}
+
+/// On meta: how a bucket's tensor lies. `sharded`: of n ranks of the gradient group each has a piece.
+void ParameterStore::place_bucket(const Bucket& b, const Tensor& t, bool sharded) const {
+  if (!compute_->meta() || !t.defined()) return;
+  place_set(*compute_, t, kGradientAxes, sharded ? Placement::S(0) : Placement::R());
+  place_set(*compute_, t, Axis::tensor, b.kind.cut ? Placement::S(0) : Placement::R());
+}
+
+void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout) {
+  compute_ = &compute;
+  memory_ = &memory;
+  groups_ = &groups;
+  layout_ = layout;
+  fill_buckets();
   const PrecisionPolicy& p = layout.precision;
+  const int stage = layout.zero_stage, ranks = groups.gradient.size();
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& b = buckets_[i];
-    b.padded = round_up(b.used, kAlign * data.size());
-    b.piece = b.padded / data.size();
-    const auto name = [&](const char* what) { return fmt::format("{}, bucket {}", what, i); };
-    b.value = memory.allocate(MemoryKind::parameters, name("parameters"), p.compute, {b.padded});
+    b.padded = round_up(b.used, kAlign * ranks);
+    b.piece = b.padded / ranks;
+    const auto make = [&](MemoryKind kind, const char* what, DType type, int64_t n) {
+      Tensor t = memory.allocate(kind, fmt::format("{}, bucket {}", what, i), type, {n});
+      place_bucket(b, t, n == b.piece && ranks > 1);
+      return t;
+    };
+    if (stage >= 3) {
+      b.value_piece = make(MemoryKind::parameters, "parameters", p.compute, b.piece);
+    } else {
+      b.value = make(MemoryKind::parameters, "parameters", p.compute, b.padded);
+    }
     if (!layout.for_training) continue;
-    b.grad = memory.allocate(MemoryKind::gradients, name("gradients"), p.grad, {b.padded});
+    if (stage >= 2) {
+      b.grad_piece = make(MemoryKind::gradients, "gradients", p.grad, b.piece);
+    } else {
+      b.grad = make(MemoryKind::gradients, "gradients", p.grad, b.padded);
+    }
     const int64_t stored = stored_count(b);
-    if (p.has_master())
-      b.master = memory.allocate(MemoryKind::optimizer, name("master weights"), p.master, {stored});
-    b.exp_avg = memory.allocate(MemoryKind::optimizer, name("exp_avg"), p.master, {stored});
-    b.exp_avg_sq = memory.allocate(MemoryKind::optimizer, name("exp_avg_sq"), p.master, {stored});
-    if (compute.meta() && layout.zero_stage >= 1)
-      for (Tensor* t : {&b.master, &b.exp_avg, &b.exp_avg_sq})
-        if (t->record) t->record->place[Axis::data] = data.size() > 1 ? Placement::S(0) : Placement::R();
+    if (p.has_master()) b.master = make(MemoryKind::optimizer, "master weights", p.master, stored);
+    b.exp_avg = make(MemoryKind::optimizer, "exp_avg", p.master, stored);
+    b.exp_avg_sq = make(MemoryKind::optimizer, "exp_avg_sq", p.master, stored);
+  }
+  if (!compute.meta()) return;
+  for (Unit& u : units_) {
+    const ParameterSpec& spec = parameters_[u.first].spec;
+    u.value_record = compute.meta()->new_record(spec.name);
+    u.grad_record = compute.meta()->new_record("gradient of " + spec.name);
+    u.value_record->written = true;
+    if (groups.tensor.many() && spec.tensor_dim >= 0)
+      u.value_record->place[Axis::tensor] = Placement::S(spec.tensor_dim);
+    if (stage >= 3)
+      for (Axis a : {Axis::data, Axis::context})
+        if (groups.size(a) > 1) u.value_record->place[a] = Placement::S(0);
   }
 }
 
 void ParameterStore::clear() {
   if (compute_->meta()) return;
   for (Bucket& b : buckets_)
-    for (Tensor* t : {&b.value, &b.grad, &b.master, &b.exp_avg, &b.exp_avg_sq})
+    for (Tensor* t : {&b.value, &b.value_piece, &b.grad, &b.grad_piece, &b.master, &b.exp_avg, &b.exp_avg_sq})
       if (t->defined()) fill_zero(*compute_, *t);
 }
 
-void ParameterStore::initialize(uint64_t seed) {
-  clear();
-  for (Bucket& b : buckets_) {
-    const auto fill = [&](const Parameter& p, Tensor to, int64_t first) {
-      if (p.spec.init == Init::normal) {
-        fill_normal(*compute_, to, seed, hash_name(p.spec.name), first, 0.0, p.spec.std);
-      } else {
-        fill_value(*compute_, to, p.spec.init == Init::ones ? 1.0 : 0.0);
-      }
-    };
-    for (int id : b.ids) fill(parameters_[id], value(id).view({parameters_[id].spec.shape.elements()}), 0);
+namespace {
+
+/// Elements [begin, begin + to.elements()) of a rank's part of a parameter.
+void fill_initial(Stream& s, const ParameterSpec& spec, Tensor to, const Slice& slice, uint64_t seed) {
+  if (spec.init != Init::normal) {
+    fill_value(s, to, spec.init == Init::ones ? 1.0 : 0.0);
+    return;
   }
-  if (!layout_.for_training || !layout_.precision.has_master()) return;
-  for (const OwnedPiece& piece : stored_pieces()) {
-    const Parameter& p = parameters_[piece.id];
-    if (p.spec.init == Init::normal) {
-      fill_normal(*compute_, piece.master, seed, hash_name(p.spec.name), piece.begin, 0.0, p.spec.std);
-    } else {
-      fill_value(*compute_, piece.master, p.spec.init == Init::ones ? 1.0 : 0.0);
-    }
-  }
+  Runs runs(slice);
+  for (Run run = runs.next(); run.count > 0; run = runs.next())
+    fill_normal(s, to.flat(run.local, {run.count}), seed, hash_name(spec.name), run.global, 0.0, spec.std);
 }
 
-namespace {
-Shape joined(const std::vector<Shape>& shapes) {
-  if (shapes.size() == 1) return shapes[0];
-  int64_t rows = 0;
-  for (const Shape& s : shapes) rows += s.elements() / s[-1];
-  return shapes[0].rank == 1 ? Shape{rows * shapes[0][-1]} : Shape{rows, shapes[0][-1]};
-}
 }  // namespace
 
+void ParameterStore::initialize(uint64_t seed) {
+  clear();
+  if (layout_.zero_stage < 3)
+    for (const Parameter& p : parameters_) {
+      const int64_t n = p.spec.slice.elements();
+      fill_initial(*compute_, p.spec, buckets_[p.bucket].value.flat(p.offset, {n}), p.spec.slice, seed);
+    }
+  if (layout_.for_training && (layout_.precision.has_master() || layout_.zero_stage >= 3))
+    for (const OwnedPiece& piece : stored_pieces())
+      fill_initial(*compute_, parameters_[piece.id].spec, piece.master, piece.slice, seed);
+  if (layout_.zero_stage >= 3) publish_loaded();
+}
+
+/// View of a unit's part of a flat tensor, as one matrix, lying as `record` says.
+Tensor ParameterStore::joined_view(Tensor flat, TensorRecord* record, int id, int n) const {
+  const Shape& first = parameters_[id].spec.shape;
+  Shape shape = first;
+  for (int i = id + 1; i < id + n; ++i) shape.dims[0] += parameters_[i].spec.shape[0];
+  Tensor t = flat.flat(parameters_[id].offset, shape);
+  if (record) t.record = record;
+  return t;
+}
+
 Tensor ParameterStore::value(int id, int n) const {
-  std::vector<Shape> shapes;
-  for (int i = id; i < id + n; ++i) shapes.push_back(parameters_[i].spec.shape);
-  if (shapes[0].rank == 1 && n > 1) {
-    int64_t total = 0;
-    for (const Shape& s : shapes) total += s.elements();
-    return buckets_[parameters_[id].bucket].value.flat(parameters_[id].offset, {total});
-  }
-  return buckets_[parameters_[id].bucket].value.flat(parameters_[id].offset, joined(shapes));
+  const Parameter& p = parameters_[id];
+  const Bucket& b = buckets_[p.bucket];
+  LT_CHECK(b.value.defined(), "{} is used while its segment is not gathered", p.spec.name);
+  return joined_view(b.value, units_[p.unit].value_record, id, n);
 }
 
 Tensor ParameterStore::grad(int id, int n) const {
-  const Tensor like = value(id, n);
-  return buckets_[parameters_[id].bucket].grad.flat(parameters_[id].offset, like.shape);
+  const Parameter& p = parameters_[id];
+  const Bucket& b = buckets_[p.bucket];
+  LT_CHECK(b.grad.defined(), "the gradient of {} is not held now", p.spec.name);
+  return joined_view(b.grad, units_[p.unit].grad_record, id, n);
 }
 
-void ParameterStore::begin_micro_step(bool first, bool last) {
-  first_micro_step_ = first;
-  last_micro_step_ = last;
-  for (Bucket& b : buckets_) {
-    b.waiting = static_cast<int>(b.ids.size());
-    if (first && compute_->meta()) place_zero(b.grad);
-  }
-}
-
-void ParameterStore::grad_ready(int id, int n) {
-  if (!last_micro_step_) return;
-  for (int i = id; i < id + n; ++i) {
-    Bucket& b = buckets_[parameters_[i].bucket];
-    LT_CHECK(b.waiting > 0, "gradient of {} completed twice", parameters_[i].spec.name);
-    if (--b.waiting == 0) reduce(b);
-  }
-}
-
-void ParameterStore::reduce(Bucket& b) {
-  if (data_->size() == 1) return;
-  // Padding between and after units takes part in the sums: keep it zero.
-  int64_t end = 0;
-  const auto clear = [&](int64_t from, int64_t to) {
-    if (to > from && !compute_->meta()) fill_zero(*compute_, b.grad.flat(from, {to - from}));
-  };
-  for (int id : b.ids) {
-    clear(end, parameters_[id].offset);
-    end = parameters_[id].offset + parameters_[id].spec.shape.elements();
-  }
-  clear(end, b.padded);
-  comm_->wait(compute_->record());
-  if (layout_.zero_stage >= 1) {
-    data_->reduce_scatter(*comm_, b.grad.flat(own_begin(b), {b.piece}), b.grad);
-  } else {
-    data_->all_reduce(*comm_, b.grad);
-  }
-  b.reduced = comm_->record();
-}
-
-void ParameterStore::finish_gradients() {
-  for (Bucket& b : buckets_) {
-    LT_CHECK(b.waiting == 0, "a backward left {} gradients of a bucket incomplete", b.waiting);
-    if (data_->size() > 1) compute_->wait(b.reduced);
-  }
-}
-
-void ParameterStore::add_grad_squares(Tensor total) {
-  // Every rank sums its own piece, replicated gradients or not: the same bits with ZeRO and without.
-  for (Bucket& b : buckets_)
-    sum_squares(*compute_, total, cut_over_data(*compute_, b.grad.flat(own_begin(b), {b.piece})));
-}
-
-void ParameterStore::update(const AdamwArgs& args) {
-  for (Bucket& b : buckets_) {
-    const int64_t begin = stored_begin(b), end = begin + stored_count(b);
-    // Runs of parameters of one decay rule; padding between them is zero and stays zero.
-    size_t i = 0;
-    while (i < b.ids.size()) {
-      size_t j = i;
-      const bool decay = parameters_[b.ids[i]].spec.decay;
-      while (j < b.ids.size() && parameters_[b.ids[j]].spec.decay == decay) ++j;
-      const int64_t from = std::max(begin, parameters_[b.ids[i]].offset);
-      const int64_t to = std::min(end, j < b.ids.size() ? parameters_[b.ids[j]].offset : b.padded);
-      i = j;
-      if (from >= to) continue;
-      const Shape n{to - from};
-      const bool low = layout_.precision.has_master();
-      const Tensor param = b.value.flat(from, n);
-      const Tensor master = low ? b.master.flat(from - begin, n) : param;
-      adamw(*compute_, master, b.exp_avg.flat(from - begin, n), b.exp_avg_sq.flat(from - begin, n),
-            b.grad.flat(from, n), low ? param : Tensor(), decay, args);
-    }
-    if (layout_.zero_stage >= 1 && data_->size() > 1) {
-      comm_->wait(compute_->record());
-      data_->all_gather(*comm_, b.value, b.value.flat(own_begin(b), {b.piece}));
-    }
-  }
-  if (layout_.zero_stage >= 1 && data_->size() > 1) compute_->wait(comm_->record());
-  if (compute_->meta())
-    for (const Bucket& b : buckets_) place_require(*compute_, "end of the update", b.value, Placement::R());
-}
+bool ParameterStore::first_copy(const Bucket& b) const { return !b.kind.tied || groups_->tied.rank() == 0; }
 
 std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
   std::vector<OwnedPiece> out;
   for (const Bucket& b : buckets_) {
+    // Copies are written once.
+    if (owned && (!first_copy(b) || (!b.kind.cut && groups_->tensor.rank() != 0))) continue;
     const int64_t stored = stored_begin(b);
     const int64_t begin = owned ? own_begin(b) : stored, end = begin + (owned ? b.piece : stored_count(b));
-    for (int id : b.ids) {
-      const Parameter& p = parameters_[id];
-      const int64_t from = std::max(begin, p.offset), to = std::min(end, p.offset + p.spec.shape.elements());
-      if (from >= to) continue;
-      const Shape n{to - from};
-      OwnedPiece piece{id, from - p.offset, to - p.offset, {}, {}, {}};
-      piece.master = layout_.precision.has_master() ? b.master.flat(from - stored, n) : b.value.flat(from, n);
-      piece.exp_avg = b.exp_avg.flat(from - stored, n);
-      piece.exp_avg_sq = b.exp_avg_sq.flat(from - stored, n);
-      out.push_back(piece);
-    }
+    for (int u : b.units)
+      for (int id = units_[u].first; id < units_[u].first + units_[u].count; ++id) {
+        const Parameter& p = parameters_[id];
+        const int64_t from = std::max(begin, p.offset),
+                      to = std::min(end, p.offset + p.spec.slice.elements());
+        if (from >= to) continue;
+        const Shape n{to - from};
+        OwnedPiece piece{id, p.spec.slice.range(from - p.offset, to - p.offset), {}, {}, {}, {}};
+        piece.master = layout_.precision.has_master() ? b.master.flat(from - stored, n)
+                       : layout_.zero_stage >= 3      ? b.value_piece.flat(from - stored, n)
+                                                      : b.value.flat(from, n);
+        piece.exp_avg = b.exp_avg.flat(from - stored, n);
+        piece.exp_avg_sq = b.exp_avg_sq.flat(from - stored, n);
+        piece.grad = layout_.zero_stage >= 2 ? b.grad_piece.flat(from - stored, n) : b.grad.flat(from, n);
+        out.push_back(piece);
+      }
   }
   return out;
 }
@@ -258,18 +254,17 @@ std::vector<OwnedPiece> ParameterStore::owned_pieces() const { return pieces(tru
 std::vector<OwnedPiece> ParameterStore::stored_pieces() const { return pieces(false); }
 
 void ParameterStore::publish_loaded() {
-  if (layout_.precision.has_master())
-    for (const OwnedPiece& piece : stored_pieces()) {
-      const Parameter& p = parameters_[piece.id];
-      cast(*compute_, buckets_[p.bucket].value.flat(p.offset + piece.begin, {piece.end - piece.begin}),
-           piece.master);
-    }
-  if (layout_.zero_stage >= 1 && data_->size() > 1)
-    for (Bucket& b : buckets_) {
-      comm_->wait(compute_->record());
-      data_->all_gather(*comm_, b.value, b.value.flat(own_begin(b), {b.piece}));
-      compute_->wait(comm_->record());
-    }
+  const Group& g = groups_->gradient;
+  for (Bucket& b : buckets_) {
+    if (layout_.precision.has_master())
+      cast(*compute_,
+           layout_.zero_stage >= 3 ? b.value_piece : b.value.flat(stored_begin(b), {stored_count(b)}),
+           b.master);
+    if (layout_.zero_stage == 0 || layout_.zero_stage >= 3 || !g.many()) continue;
+    g.stream->wait(compute_->record());
+    g.comm->all_gather(*g.stream, b.value, b.value.flat(own_begin(b), {b.piece}));
+    compute_->wait(g.stream->record());
+  }
 }
 
 }  // namespace ltrain

@@ -1,10 +1,17 @@
-// The parameters of a rank, in flat buckets, and what data parallelism and ZeRO-1 do with them.
+// The parameters of a rank, in flat buckets, and what data parallelism and ZeRO do with them.
 //
 // Layers declare units: parameters that are contiguous in memory, so that q, k and v are three named tensors
 // and one matrix. Units fill buckets in the reverse of their declaration, the order in which backward
-// finishes them. A bucket of n elements is cut into one piece a data rank. A rank owns its piece: with ZeRO-1
-// it keeps optimizer state for that piece alone; without, for all of it. Either way the gradient norm is
-// summed over owned pieces and a checkpoint is written from them, so both give the same bits.
+// finishes them. A bucket of n elements is cut into one piece for each rank of the gradient group (data and
+// context). A rank owns its piece; what it keeps of the others' is the stage of ZeRO (arXiv:1910.02054):
+//   0: everything;  1: values and gradients, optimizer state of its piece alone;
+//   2: values; gradients are reduced into its piece after every micro-batch;
+//   3: nothing: values are gathered before a layer runs and given back after it.
+// Always the gradient norm is summed over owned pieces and a checkpoint is written from them, so that all
+// stages give the same bits.
+//
+// How a parameter lies on the other axes is a property of its declaration (ParameterSpec); reduction, norm,
+// clipping, update and checkpoints read it from there.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,19 +20,30 @@
 #include "kernels/core/arena.h"
 #include "kernels/core/stream.h"
 #include "kernels/ops/adamw.h"
-#include "parallel/communicator.h"
+#include "parallel/groups.h"
+#include "parallel/sharding.h"
 
 namespace ltrain {
 
 enum class Init : uint8_t { normal, zeros, ones };
 
 struct ParameterSpec {
-  std::string name;  ///< Hugging Face's name
-  Shape shape;
+  std::string name;  ///< Hugging Face's name; several specs may have one name and disjoint slices
+  Shape shape;       ///< of this rank's part, padding rows included
   Init init = Init::normal;
   double std = 0.02;
   bool decay = true;  ///< weight decay applies
+  /// This rank's part of the named tensor: a box, whose elements are the first ones of `shape`; what is
+  /// beyond them is padding that stays zero. Undefined: the whole tensor.
+  Slice slice = {};
+  int tensor_dim = -1;       ///< dim that the tensor axis cuts; -1: every rank of it has the whole
+  bool sum_tensor = false;   ///< whole on every rank, whose gradients come from different tokens: summed
+  bool tied_stages = false;  ///< the first and the last stage have a copy each: gradients summed over both
 };
+
+/// The part of rank `rank` of `parts` when dim `dim` of `whole` is cut: ceil(n / parts) rows or columns each,
+/// the last ones padded where it does not divide (dim 0 only).
+ParameterSpec cut_over_tensor(ParameterSpec whole, int dim, int rank, int parts);
 
 /// Element types of a parameter's forms. f32: {f32, f32, f32}; bf16: {bf16, f32, f32}; f64: all f64.
 struct PrecisionPolicy {
@@ -38,24 +56,34 @@ struct PrecisionPolicy {
 /// Consecutive elements of one parameter that a rank owns, and where its states lie.
 struct OwnedPiece {
   int id = 0;
-  int64_t begin = 0, end = 0;  ///< elements of the parameter, row-major
+  Slice slice;  ///< of the named tensor
   Tensor master, exp_avg, exp_avg_sq;
+  Tensor grad;  ///< after finish_gradients, until the next step
+};
+
+/// Where a backward writes a gradient, and whether it adds to what is there.
+struct GradTarget {
+  Tensor tensor;
+  bool accumulate = false;
 };
 
 class ParameterStore {
  public:
   /// Declares a unit; returns the id of its first parameter, the others follow. All have one number of
-  /// columns when they are to be used as one matrix.
+  /// columns, and lie on the tensor axis in one way, when they are to be used as one matrix.
   int add(std::vector<ParameterSpec> unit);
+  /// What is declared from here on is gathered as one by ZeRO-3 and completed apart from what came before.
+  /// Returns its number.
+  int begin_segment();
 
   struct Layout {
     PrecisionPolicy precision;
-    int zero_stage = 0;                 ///< 0 or 1
+    int zero_stage = 0;                 ///< 0 to 3
     int64_t bucket_elements = 4 << 20;  ///< a bucket is closed when it reaches this
     bool for_training = true;           ///< false: no gradients, no optimizer state
   };
-  /// Carves everything out of `memory`; `data` is the data-parallel group.
-  void allocate(Stream& compute, Stream& comm, Memory& memory, Communicator& data, const Layout& layout);
+  /// Carves everything out of `memory`.
+  void allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout);
 
   /// Everything to zero, padding included. On meta nothing.
   void clear();
@@ -64,24 +92,31 @@ class ParameterStore {
 
   int count() const { return static_cast<int>(parameters_.size()); }
   const ParameterSpec& spec(int id) const { return parameters_[id].spec; }
-  int64_t elements() const;               ///< of all parameters, without padding
-  int find(std::string_view name) const;  ///< -1 if there is none
+  int64_t elements() const;               ///< of all that this rank has, without padding
+  int find(std::string_view name) const;  ///< the first of that name; -1 if there is none
 
-  /// The parameter, or `n` of one unit as one matrix (sum of rows, columns).
+  /// The parameter, or `n` of one unit as one matrix (sum of rows, columns). With ZeRO-3 only while its
+  /// segment is in use.
   Tensor value(int id, int n = 1) const;
+  /// The gradient as it lies in the bucket. With ZeRO-2 and 3 only between a contribution and its reduction.
   Tensor grad(int id, int n = 1) const;
 
   // ---- the step ----
-  /// Called at the start of each micro-step: the first overwrites gradients, the last reduces them as they
-  /// appear.
-  void begin_micro_step(bool first, bool last);
-  bool accumulating() const { return !first_micro_step_; }
-  /// A backward has added its last contribution of this micro-step to `n` parameters from `id` on.
-  void grad_ready(int id, int n = 1);
+  /// `micros` backward passes follow; every unit gets a contribution from each.
+  void begin_step(int64_t micros);
+  /// ZeRO-3: gathers a segment, waits for it, and starts to gather `next` (-1: none). Else nothing.
+  void use(int segment, int next = -1);
+  /// ZeRO-3: gives a segment's values back. Else nothing.
+  void drop(int segment);
+  /// Where to write the next contribution to a unit's gradient.
+  GradTarget contribute(int id, int n = 1);
+  /// A backward has made its last contribution of one micro-batch to the unit that begins with `id`.
+  void grad_ready(int id);
   /// After the last backward: waits for the reductions.
   void finish_gradients();
-  /// total[0] (f64) += sum of squares of the gradients that this rank owns: P over the data axis.
-  void add_grad_squares(Tensor total);
+  /// Adds the squares of the gradients that this rank owns: to `cut` for parameters that the tensor axis
+  /// cuts, to `whole` for those that every rank of it has. (1) f64 each.
+  void add_grad_squares(Tensor cut, Tensor whole);
   /// One optimizer step on what this rank owns, then the gather of what others own.
   void update(const AdamwArgs& args);
 
@@ -97,28 +132,63 @@ class ParameterStore {
     int unit = 0, bucket = 0;
     int64_t offset = 0;  // in the bucket
   };
-  struct Bucket {
-    std::vector<int> ids;
-    int64_t used = 0, padded = 0, piece = 0;          // elements: used, rounded up, of one rank
-    Tensor value, grad, master, exp_avg, exp_avg_sq;  // states: (stored)
-    int waiting = 0;  // parameters whose gradient is not complete in this micro-step
-    Event reduced;
+  struct Unit {
+    int first = 0, count = 0, segment = 0, bucket = 0;
+    bool touched = false;                                          // holds a contribution
+    TensorRecord *value_record = nullptr, *grad_record = nullptr;  // meta: how the unit lies
   };
-  int64_t own_begin(const Bucket& b) const;     // first element that this rank owns
-  int64_t stored_begin(const Bucket& b) const;  // first element that this rank keeps states of
+  /// What the units of a bucket have in common.
+  struct Kind {
+    bool cut = false, sum_tensor = false, tied = false;
+    bool operator==(const Kind&) const = default;
+  };
+  struct Bucket {
+    std::vector<int> units;
+    Kind kind;
+    int segment = 0;
+    int64_t used = 0, padded = 0, piece = 0;
+    Tensor value;        // padded; with ZeRO-3 only while in use
+    Tensor value_piece;  // ZeRO-3
+    Tensor grad;         // padded; with ZeRO-2 and 3 only during a backward
+    Tensor grad_piece;   // ZeRO-2 and 3
+    Tensor master, exp_avg, exp_avg_sq;
+    int64_t waiting = 0;  // contributions until the next reduction
+    bool reduced_once = false;
+    Event done;  // of the reduction, or of the gather in flight
+    bool gathering = false;
+  };
+  struct Pending {  // a reduction under way into a bucket's piece
+    int bucket;
+    Tensor grad;
+    Event done;
+  };
+
+  // parameter_store.cpp: declaration, memory, state
+  void fill_buckets();
+  int64_t own_begin(const Bucket& b) const;
+  int64_t stored_begin(const Bucket& b) const;
   int64_t stored_count(const Bucket& b) const;
-  void reduce(Bucket& b);
   std::vector<OwnedPiece> pieces(bool owned) const;
+  Tensor joined_view(Tensor flat, TensorRecord* record, int id, int n) const;
+  void place_bucket(const Bucket& b, const Tensor& t, bool sharded) const;
+  bool first_copy(const Bucket& b) const;  // this rank's copy counts for norm and checkpoint
+  // gradients.cpp: the step
+  void reduce(int bucket);
+  void collect(Bucket& b);
+  void clear_padding(Bucket& b);
+  void settle(size_t keep);
+  void gather(int bucket);
 
   std::vector<Parameter> parameters_;
-  std::vector<std::vector<int>> units_;
+  std::vector<Unit> units_;
   std::vector<Bucket> buckets_;
+  std::vector<Pending> pending_;
+  int segments_ = 0;
+  int64_t micros_ = 1;
   Layout layout_;
   Stream* compute_ = nullptr;
-  Stream* comm_ = nullptr;
   Memory* memory_ = nullptr;
-  Communicator* data_ = nullptr;
-  bool first_micro_step_ = true, last_micro_step_ = true;
+  const Groups* groups_ = nullptr;
 };
 
 }  // namespace ltrain

@@ -22,6 +22,8 @@ namespace ltrain {
 struct TensorRecord {
   std::string name;
   Placements place;
+  bool written = false;      ///< something has put values there
+  bool unread = false;       ///< written by a collective, and nothing has looked at it since
   bool zero = false;         ///< all zeros: takes the placement of the first thing added to it
   std::string made_partial;  ///< "op in layer" that last made it P, for messages
   std::string last_writer;

@@ -16,6 +16,27 @@ constexpr std::string_view axis_name(Axis a) {
   return names[static_cast<int>(a)];
 }
 
+/// Some axes: those that a group of ranks spans, or on which something holds.
+struct AxisSet {
+  uint8_t bits = 0;
+  constexpr AxisSet() = default;
+  constexpr AxisSet(Axis a) : bits(static_cast<uint8_t>(1u << static_cast<int>(a))) {}
+  constexpr bool has(Axis a) const { return bits >> static_cast<int>(a) & 1; }
+  constexpr AxisSet operator|(AxisSet o) const {
+    AxisSet s;
+    s.bits = static_cast<uint8_t>(bits | o.bits);
+    return s;
+  }
+  bool operator==(const AxisSet&) const = default;
+};
+constexpr AxisSet operator|(Axis a, Axis b) { return AxisSet(a) | AxisSet(b); }
+/// Every axis: what the world spans.
+inline constexpr AxisSet kAllAxes = Axis::data | Axis::pipeline | Axis::context | Axis::tensor | Axis::expert;
+/// What gradients are reduced over: ranks that hold the same parameters and see different tokens.
+inline constexpr AxisSet kGradientAxes = Axis::data | Axis::context;
+/// "data+context"; "world" for all.
+std::string_view axis_set_name(AxisSet axes);
+
 /// On one axis: every rank holds the same values (R), consecutive slices of dim `dim` (S), different values
 /// with no global dim behind them (V), or summands of which the sum is the value (P).
 struct Placement {

@@ -35,7 +35,17 @@ void store(Stream& s, std::string_view op, Axis a, const Tensor& out, Placement 
 
 void finish(Stream& s, std::string_view op, const Tensor& out) {
   out.record->zero = false;
+  out.record->written = true;
   out.record->last_writer = current(s, op);
+}
+
+/// `t` is read by `op`: something must have written it.
+void read(Stream& s, std::string_view op, const Tensor& t) {
+  t.record->unread = false;
+  if (!t.record->written && !t.record->zero)
+    fail(ExitCode::internal,
+         "{}: '{}' is read but nothing has written it\n  mend: make the collective or op that fills it",
+         where(s, op), t.record->name);
 }
 
 /// The placement of a joint result on axis `a`.
@@ -44,6 +54,7 @@ Placement join(Stream& s, std::string_view op, Rule rule, Axis a, TensorList ins
   const Tensor* from = nullptr;
   for (const Tensor& t : ins) {
     const Placement p = t.record->place[a];
+    read(s, op, t);
     if (t.record->zero && rule == Rule::linear) continue;
     if (p.kind == Placement::partial && rule != Rule::linear)
       refuse(s, op, a, describe(t, p) + fmt::format("; {} is not linear in it", op),
@@ -71,6 +82,8 @@ Placement join(Stream& s, std::string_view op, Rule rule, Axis a, TensorList ins
   }
   if (rule == Rule::sum_rows && (result.kind == Placement::varying || result == Placement::S(0)))
     return Placement::P();
+  if (rule == Rule::sum_rows && result.kind == Placement::sharded)
+    return Placement::S(result.dim - 1);  // dim 0 is summed away
   return result;
 }
 
@@ -90,7 +103,26 @@ void place(Stream& s, std::string_view op, Rule rule, TensorList outs, TensorLis
   for (const Tensor& out : outs) finish(s, op, out);
 }
 
+void place_add_vector(Stream& s, std::string_view op, Tensor out, Tensor vector) {
+  read(s, op, out);
+  read(s, op, vector);
+  each_axis(s, [&](Axis a) {
+    const Placement have = out.record->place[a], v = vector.record->place[a];
+    const Placement want = have == Placement::S(1) ? Placement::S(0) : Placement::R();
+    if (have.kind == Placement::partial)
+      refuse(s, op, a,
+             describe(out, have) + fmt::format(": '{}' would be added once a rank", vector.record->name),
+             "add it after the reduction");
+    if (!(v == want))
+      refuse(s, op, a, describe(out, have) + " but " + describe(vector, v),
+             "cut the vector as the columns are cut");
+  });
+  finish(s, op, out);
+}
+
 void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool trans_b, bool accumulate) {
+  read(s, "matmul", a);
+  read(s, "matmul", b);
   each_axis(s, [&](Axis axis) {
     const Placement pa = a.record->place[axis], pb = b.record->place[axis];
     const int a_row = trans_a ? 1 : 0, a_sum = 1 - a_row;  // dims of a: result rows, contraction
@@ -137,6 +169,7 @@ void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool 
 
 void place_operand_gradient(Stream& s, std::string_view op, Tensor gradient, Tensor operand,
                             TensorList others, bool accumulate) {
+  read(s, op, operand);
   each_axis(s, [&](Axis a) {
     Placement p = join(s, op, Rule::elementwise, a, others);
     const Placement have = operand.record->place[a];
@@ -154,7 +187,8 @@ void place_operand_gradient(Stream& s, std::string_view op, Tensor gradient, Ten
 }
 
 void place_as(Stream& s, std::string_view op, Axis axis, Tensor t, Placement from, Placement to) {
-  if (s.meta()->axis_size(axis) == 1) return;
+  if (!s.meta() || s.meta()->axis_size(axis) == 1) return;
+  read(s, op, t);
   const Placement have = t.record->place[axis];
   if (!(have == from))
     refuse(s, op, axis, fmt::format("takes {} but {}", to_string(from), describe(t, have)),
@@ -162,24 +196,49 @@ void place_as(Stream& s, std::string_view op, Axis axis, Tensor t, Placement fro
   t.record->place[axis] = to;
 }
 
-void place_collective(Stream& s, std::string_view op, Axis axis, Tensor out, Tensor in, Placement from,
+namespace {
+Axis first_axis(AxisSet axes) {
+  for (int i = 0; i < kAxisCount; ++i)
+    if (axes.has(static_cast<Axis>(i))) return static_cast<Axis>(i);
+  return Axis::data;
+}
+}  // namespace
+
+void place_spent(Stream& s, Tensor t) {
+  if (!s.meta()) return;
+  t.record->written = t.record->zero = false;
+}
+
+void place_collective(Stream& s, std::string_view op, AxisSet axes, Tensor out, Tensor in, Placement from,
                       Placement to) {
-  const Placement have = in.record->place[axis];
-  if (!(have == from)) {
-    const bool twice = have.kind == Placement::replicated && from.kind == Placement::partial;
-    refuse(s, op, axis,
-           fmt::format("takes {} but {}{}", to_string(from), describe(in, have),
-                       twice ? fmt::format(": it was reduced before, by {}", in.record->last_writer) : ""),
-           twice ? "remove one of the two reductions"
-                 : "check the group of this collective and of the one before");
-  }
-  const Placements others = in.record->place;
-  out.record->place = others;
-  out.record->place[axis] = to;
+  Placements result = in.record->place;
+  each_axis(s, [&](Axis axis) {
+    if (!axes.has(axis)) return;
+    const Placement have = in.record->place[axis];
+    if (!(have == from)) {
+      const bool twice = have.kind == Placement::replicated && from.kind == Placement::partial;
+      refuse(s, op, axis,
+             fmt::format("takes {} but {}{}", to_string(from), describe(in, have),
+                         twice ? fmt::format(": it was reduced before, by {}", in.record->last_writer) : ""),
+             twice ? "remove one of the two reductions"
+                   : "check the group of this collective and of the one before");
+    }
+    result[axis] = to;
+  });
+  // Its result would be overwritten with the same: one of the two is superfluous.
+  if (out.record->unread && out.record != in.record)
+    refuse(s, op, first_axis(axes),
+           fmt::format("writes '{}' again, which {} wrote and nothing has read", out.record->name,
+                       out.record->last_writer),
+           "remove one of the two");
+  read(s, op, in);
+  out.record->place = result;
   finish(s, op, out);
+  out.record->unread = true;
 }
 
 void place_update(Stream& s, std::string_view op, Tensor parameter, Tensor gradient, Placements shard) {
+  read(s, op, gradient);
   each_axis(s, [&](Axis a) {
     const Placement g = gradient.record->place[a];
     if (!(g == shard[a]))
@@ -196,18 +255,41 @@ void place_update(Stream& s, std::string_view op, Tensor parameter, Tensor gradi
   finish(s, op, parameter);
 }
 
+void place_require(Stream& s, std::string_view op, Tensor t, Axis a, Placement want) {
+  if (s.meta()->axis_size(a) == 1) return;
+  read(s, op, t);
+  const Placement have = t.record->place[a];
+  if (have == want) return;
+  const bool owed = have.kind == Placement::partial;
+  refuse(s, op, a, fmt::format("needs {} but {}", to_string(want), describe(t, have)),
+         fmt::format("{} '{}' over {}", owed ? "all-reduce" : "all-gather", t.record->name, axis_name(a)));
+}
+
 void place_require(Stream& s, std::string_view op, Tensor t, Placement want) {
+  each_axis(s, [&](Axis a) { place_require(s, op, t, a, want); });
+}
+
+void place_set(Stream& s, Tensor t, AxisSet axes, Placement p) {
+  if (!s.meta()) return;
   each_axis(s, [&](Axis a) {
-    const Placement have = t.record->place[a];
-    if (have == want) return;
-    const bool owed = have.kind == Placement::partial;
-    refuse(s, op, a, fmt::format("needs {} but {}", to_string(want), describe(t, have)),
-           fmt::format("{} '{}' over {}", owed ? "all-reduce" : "all-gather", t.record->name, axis_name(a)));
+    if (axes.has(a)) t.record->place[a] = p;
   });
+  t.record->zero = false;
+  t.record->written = true;
+}
+
+Tensor place_apart(Stream& s, Tensor t, std::string name) {
+  if (!s.meta() || !t.defined()) return t;
+  const TensorRecord* whole = t.record;
+  t.record = s.meta()->new_record(std::move(name));
+  t.record->place = whole->place;
+  t.record->zero = whole->zero;
+  t.record->written = whole->written;
+  return t;
 }
 
 void place_zero(Tensor t) {
-  t.record->zero = true;
+  t.record->zero = t.record->written = true;
   t.record->place = Placements{};
 }
 

@@ -13,7 +13,7 @@ using TensorList = std::initializer_list<Tensor>;
 enum class Rule : uint8_t {
   elementwise,  ///< per element or per row, not linear: R with S/V gives S/V; P is refused
   linear,       ///< adds or scales: as above, and P with P gives P
-  sum_rows,     ///< sums over dim 0: V or S(0) gives P
+  sum_rows,     ///< sums over dim 0: V or S(0) gives P, S(d) gives S(d - 1)
 };
 
 /// Checks `ins` by the rule and gives the result to `outs`. With `accumulate` the outs are added to, so each
@@ -21,6 +21,9 @@ enum class Rule : uint8_t {
 /// message.
 void place(Stream& s, std::string_view op, Rule rule, TensorList outs, TensorList ins,
            bool accumulate = false);
+
+/// out (rows, columns) += vector (columns).
+void place_add_vector(Stream& s, std::string_view op, Tensor out, Tensor vector);
 
 /// out = a * b for matrices after transposition; `rows` says that a and b are contracted over token rows (dim
 /// 0 of both), which makes V into P.
@@ -35,8 +38,11 @@ void place_operand_gradient(Stream& s, std::string_view op, Tensor gradient, Ten
 /// communication (rows that vary are slices of heads after an exchange of equal parts).
 void place_as(Stream& s, std::string_view op, Axis axis, Tensor t, Placement from, Placement to);
 
-/// A collective on `axis`: from one placement to another.
-void place_collective(Stream& s, std::string_view op, Axis axis, Tensor out, Tensor in, Placement from,
+/// What `t` holds is done with: to read it before it is written again is an error.
+void place_spent(Stream& s, Tensor t);
+
+/// A collective over `axes`: from one placement to another, on each of them that is larger than one.
+void place_collective(Stream& s, std::string_view op, AxisSet axes, Tensor out, Tensor in, Placement from,
                       Placement to);
 
 /// At the update: a gradient must lie exactly as the shard of its parameter does.
@@ -45,6 +51,14 @@ void place_update(Stream& s, std::string_view op, Tensor parameter, Tensor gradi
 /// `t` leaves the step: the host reads it, or the next step begins with it. It must lie as `want` on every
 /// axis, so that a collective that nothing in the step waits for cannot be forgotten either.
 void place_require(Stream& s, std::string_view op, Tensor t, Placement want);
+/// The same on one axis.
+void place_require(Stream& s, std::string_view op, Tensor t, Axis axis, Placement want);
+
+/// Says how `t` lies on those of `axes` that are larger than one: where something enters the step from
+/// outside (a batch, a parameter) or where a rank's knowledge of itself makes it so (only one of them adds).
+void place_set(Stream& s, Tensor t, AxisSet axes, Placement p);
+/// A view of `t` that has a placement of its own, first that of `t`. On other devices `t` itself.
+Tensor place_apart(Stream& s, Tensor t, std::string name);
 
 /// Marks as all zeros.
 void place_zero(Tensor t);

@@ -1,5 +1,7 @@
 #include "kernels/core/tensor.h"
 
+#include <vector>
+
 #include "kernels/core/placement.h"
 
 namespace ltrain {
@@ -8,6 +10,21 @@ std::string to_string(const Shape& shape) {
   std::string s = "[";
   for (int i = 0; i < shape.rank; ++i) s += fmt::format("{}{}", i ? ", " : "", shape.dims[i]);
   return s + "]";
+}
+
+std::string_view axis_set_name(AxisSet axes) {
+  // By value of the bits: data 1, pipeline 2, context 4, tensor 8, expert 16.
+  static const std::vector<std::string>* names = [] {
+    auto* all = new std::vector<std::string>;  // lives as long as the program: traces keep views of it
+    for (int bits = 0; bits < 1 << kAxisCount; ++bits) {
+      std::string name;
+      for (int i = 0; i < kAxisCount; ++i)
+        if (bits >> i & 1) name += (name.empty() ? "" : "+") + std::string(axis_name(static_cast<Axis>(i)));
+      all->push_back(bits == kAllAxes.bits ? "world" : name);
+    }
+    return all;
+  }();
+  return (*names)[axes.bits];
 }
 
 std::string to_string(Placement p) {

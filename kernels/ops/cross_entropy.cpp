@@ -23,4 +23,47 @@ void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor
   });
 }
 
+void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets, const VocabColumns& part) {
+  LT_CHECK(stats.elements() == 3 * logits.rows() && stats.dtype == logits.dtype &&
+               targets.elements() == logits.rows() && part.columns <= logits.cols(),
+           "cross entropy statistics of {} into {}", to_string(logits.shape), to_string(stats.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("cross_entropy_stats", OpClass::cross_entropy, 4.0 * logits.elements(), {stats},
+                             {logits}));
+    place(s, "cross_entropy_stats", Rule::elementwise, {stats}, {logits, targets});
+    // Columns are cut: each rank's row of statistics is one of as many as there are ranks.
+    if (stats.record->place[Axis::tensor] == Placement::S(1))
+      place_set(s, stats, Axis::tensor, Placement::S(0));
+    return;
+  }
+  s.launch([=] {
+    LT_CPU(cross_entropy_stats_cpu)
+    (logits.dtype, stats.data, logits.data, targets.ptr<int32_t>(), logits.rows(), logits.cols(), part);
+  });
+}
+
+void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
+                           Tensor stats, const VocabColumns& part, double scale) {
+  LT_CHECK(stats.elements() % (3 * logits.rows()) == 0 && stats.dtype == logits.dtype &&
+               targets.elements() == logits.rows(),
+           "cross entropy of {} with statistics {}", to_string(logits.shape), to_string(stats.shape));
+  if (s.meta()) {
+    OpCost cost =
+        op_cost("cross_entropy_sharded", OpClass::cross_entropy, 4.0 * logits.elements(), {}, {logits});
+    if (dlogits.defined()) cost.bytes += static_cast<double>(dlogits.bytes());
+    s.meta()->add(s, cost);
+    place(s, "cross_entropy_sharded", Rule::sum_rows, {loss}, {stats, targets}, /*accumulate=*/true);
+    if (dlogits.defined())
+      place(s, "cross_entropy_sharded", Rule::elementwise, {dlogits}, {logits, targets, stats});
+    return;
+  }
+  s.launch([=] {
+    const int64_t rows = logits.rows();
+    LT_CPU(cross_entropy_sharded_cpu)
+    (logits.dtype, dlogits.defined() ? dlogits.dtype : logits.dtype, loss.ptr<double>(), dlogits.data,
+     logits.data, targets.ptr<int32_t>(), stats.data, static_cast<int>(stats.elements() / 3 / rows), rows,
+     logits.cols(), part, scale);
+  });
+}
+
 }  // namespace ltrain

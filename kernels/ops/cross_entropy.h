@@ -12,6 +12,25 @@ namespace ltrain {
 /// in `loss`.
 void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets, double scale);
 
+/// Over a vocabulary that tensor-parallel ranks share: this rank's logits are those of tokens
+/// [first, first + columns); further columns are padding.
+struct VocabColumns {
+  int64_t first = 0, columns = 0;
+};
+/// stats[r] = {largest logit, sum of exp(logit - largest), logit of the target or 0 if it is another rank's},
+/// over this rank's columns. stats: (R, 3) of the logits' type.
+void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets, const VocabColumns& part);
+/// As cross_entropy, with the stats of all ranks: (ranks * R, 3). Padding columns get gradient zero.
+void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
+                           Tensor stats, const VocabColumns& part, double scale);
+
+LT_CPU_KERNEL(void cross_entropy_stats_cpu(DType t, void* stats, const void* logits, const int32_t* targets,
+                                           int64_t rows, int64_t vocab, VocabColumns part);
+              void cross_entropy_sharded_cpu(DType logits_type, DType grad_type, double* loss, void* dlogits,
+                                             const void* logits, const int32_t* targets, const void* stats,
+                                             int ranks, int64_t rows, int64_t vocab, VocabColumns part,
+                                             double scale);)
+
 LT_CPU_KERNEL(void cross_entropy_cpu(DType logits_type, DType grad_type, double* loss, void* dlogits,
                                      const void* logits, const int32_t* targets, int64_t rows, int64_t vocab,
                                      double scale);)

@@ -12,7 +12,7 @@ DropoutArgs dropout_args(const Dropout& d) {
   a.seed = d.seed;
   a.stream = d.stream;
   a.sample_index = d.sample_index.ptr<int64_t>();
-  a.seq = d.seq;
+  a.rows = d.rows.args();
   return a;
 }
 

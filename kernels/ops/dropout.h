@@ -3,17 +3,18 @@
 #pragma once
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/row_map.h"
 #include "kernels/core/stream.h"
 
 namespace ltrain {
 
-/// One dropout of a (B * seq, C) tensor. p = 0 is off.
+/// One dropout of a (rows, C) tensor. p = 0 is off.
 struct Dropout {
   double p = 0;
   uint64_t seed = 0;
   uint64_t stream = 0;  ///< hash of the layer's name and the place in it
   Tensor sample_index;  ///< (B) i64: global sample index of each row of the batch
-  int64_t seq = 1;      ///< positions a sample
+  RowMap rows;          ///< sample and position of each row
   bool on() const { return p > 0; }
 };
 
@@ -23,12 +24,12 @@ struct DropoutArgs {
   float scale = 1;
   uint64_t seed = 0, stream = 0;
   const int64_t* sample_index = nullptr;
-  int64_t seq = 1;
+  RowMapArgs rows;
 };
 DropoutArgs dropout_args(const Dropout& d);
 
-/// y = x with elements dropped and the rest scaled by 1 / (1 - p); its own backward. x, y: (B * seq, C); y
-/// may alias x.
+/// y = x with elements dropped and the rest scaled by 1 / (1 - p); its own backward. x, y: (rows, C); y may
+/// alias x.
 void dropout(Stream& s, Tensor y, Tensor x, const Dropout& d);
 
 LT_CPU_KERNEL(void dropout_cpu(DType t, void* y, const void* x, int64_t rows, int64_t cols, DropoutArgs d);)

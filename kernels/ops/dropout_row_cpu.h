@@ -6,13 +6,14 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-/// factor[c] = 0 or 1/(1-p) for channels 0..cols-1 of row `row` (sample row / seq, position row % seq).
+/// factor[c] = 0 or 1/(1-p) for channels 0..cols-1 of row `row`.
 template <class A>
 inline void dropout_row(A* factor, int64_t row, int64_t cols, const DropoutArgs& d) {
-  const uint64_t sample = static_cast<uint64_t>(d.sample_index[row / d.seq]);
+  const uint64_t sample = static_cast<uint64_t>(d.sample_index[d.rows.sample(row)]);
   // Channels are padded to a multiple of four, so that a row starts on a Philox call of its own.
   const uint64_t calls = static_cast<uint64_t>((cols + 3) / 4);
-  const uint64_t first = (sample * static_cast<uint64_t>(d.seq) + static_cast<uint64_t>(row % d.seq)) * calls;
+  const uint64_t first =
+      (sample * static_cast<uint64_t>(d.rows.total) + static_cast<uint64_t>(d.rows.position(row))) * calls;
   for (uint64_t i = 0; i < calls; ++i) {
     const Philox4 r = philox(d.seed, d.stream, first + i);
     for (int64_t j = 0; j < 4; ++j)

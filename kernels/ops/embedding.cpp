@@ -3,50 +3,95 @@
 #include "kernels/core/placement_rules.h"
 
 namespace ltrain {
+namespace {
 
-void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor positions, int64_t seq) {
-  LT_CHECK(tokens.elements() == y.rows() && table.cols() == y.cols() && y.rows() % seq == 0 &&
-               (!positions.defined() || positions.shape[0] >= seq),
+/// Looking rows up in a table of which this rank has a part gives the part's share of the sum.
+void place_lookup(Stream& s, Tensor y, Tensor tokens, Tensor table) {
+  const Placement cut = table.record->place[Axis::tensor];
+  if (s.meta()->axis_size(Axis::tensor) == 1 || cut == Placement::R()) {
+    place(s, "embedding_forward", Rule::elementwise, {y}, {tokens, table});
+    return;
+  }
+  const Tensor rows = place_apart(s, table, table.record->name);
+  place_set(s, rows, Axis::tensor, Placement::R());
+  place(s, "embedding_forward", Rule::elementwise, {y}, {tokens, rows});
+  place_set(s, y, Axis::tensor, cut == Placement::S(0) ? Placement::P() : cut);
+  y.record->made_partial = "embedding_forward of a part of the vocabulary";
+}
+
+}  // namespace
+
+void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor positions, const RowMap& rows,
+                       const VocabPart& part) {
+  LT_CHECK(tokens.elements() == y.rows() && table.cols() == y.cols() && table.shape[0] >= part.rows &&
+               part.first + part.rows <= part.total,
            "embedding of {} tokens into {}", tokens.elements(), to_string(y.shape));
   if (s.meta()) {
     s.meta()->add(s,
                   op_cost("embedding_forward", OpClass::elementwise, 1.0 * y.elements(), {y}, {y, tokens}));
-    place(s, "embedding_forward", Rule::elementwise, {y}, {tokens, table});
-    if (positions.defined()) place(s, "embedding_forward", Rule::elementwise, {y}, {y, positions});
+    place_lookup(s, y, tokens, table);
+    if (positions.defined()) place(s, "position_forward", Rule::elementwise, {y}, {y, positions});
     return;
   }
   s.launch([=] {
     const int32_t* ids = tokens.ptr<int32_t>();
     for (int64_t i = 0; i < tokens.elements(); ++i)
-      if (ids[i] < 0 || ids[i] >= table.shape[0])
+      if (ids[i] < 0 || ids[i] >= part.total)
         fail(ExitCode::data, "token {} at position {} of the batch is outside the vocabulary of {}", ids[i],
-             i, table.shape[0]);
+             i, part.total);
     LT_CPU(embedding_forward_cpu)
-    (y.dtype, y.data, ids, table.data, positions.data, y.rows(), y.cols(), table.shape[0], seq);
+    (y.dtype, y.data, ids, table.data, positions.data, y.rows(), y.cols(), rows.args(), part);
   });
 }
 
-void embedding_backward(Stream& s, Tensor dtable, Tensor dy, Tensor tokens, bool accumulate) {
-  LT_CHECK(tokens.elements() == dy.rows() && dtable.cols() == dy.cols(), "embedding backward {} into {}",
-           to_string(dy.shape), to_string(dtable.shape));
+void position_forward(Stream& s, Tensor y, Tensor positions, const RowMap& rows) {
+  LT_CHECK(positions.cols() == y.cols(), "positions {} for {}", to_string(positions.shape),
+           to_string(y.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("position_forward", OpClass::elementwise, 1.0 * y.elements(), {y}, {y, y}));
+    place(s, "position_forward", Rule::elementwise, {y}, {y, positions});
+    return;
+  }
+  s.launch([=] {
+    LT_CPU(position_forward_cpu)(y.dtype, y.data, positions.data, y.rows(), y.cols(), rows.args());
+  });
+}
+
+void embedding_backward(Stream& s, Tensor dtable, Tensor dy, Tensor tokens, const VocabPart& part,
+                        bool accumulate) {
+  LT_CHECK(tokens.elements() == dy.rows() && dtable.cols() == dy.cols() && dtable.shape[0] >= part.rows,
+           "embedding backward {} into {}", to_string(dy.shape), to_string(dtable.shape));
   if (s.meta()) {
     OpCost cost = op_cost("embedding_backward", OpClass::elementwise, 1.0 * dy.elements(), {}, {dy, dy, dy});
     if (!accumulate) cost.bytes += static_cast<double>(dtable.bytes());
     cost.dtype = dy.dtype;
     s.meta()->add(s, cost);
-    place(s, "embedding_backward", Rule::sum_rows, {dtable}, {dy, tokens}, accumulate);
+    // Of the whole gradient each rank keeps the rows of its part of the vocabulary.
+    Tensor cut = dtable;
+    if (part.rows < part.total || dtable.shape[0] != part.total) {
+      cut = place_apart(s, dtable, dtable.record->name);
+      place_set(s, cut, Axis::tensor, Placement::R());
+      cut.record->zero = dtable.record->zero;
+    }
+    place(s, "embedding_backward", Rule::sum_rows, {cut}, {dy, tokens}, accumulate);
+    if (cut.record != dtable.record) {
+      const Placement p = cut.record->place[Axis::tensor];
+      dtable.record->place = cut.record->place;
+      dtable.record->zero = false;
+      place_set(s, dtable, Axis::tensor, p == Placement::R() ? Placement::S(0) : p);
+    }
     return;
   }
   s.launch([=] {
     LT_CPU(embedding_backward_cpu)
-    (dy.dtype, dtable.data, dy.data, tokens.ptr<int32_t>(), dy.rows(), dy.cols(), dtable.shape[0],
+    (dy.dtype, dtable.data, dy.data, tokens.ptr<int32_t>(), dy.rows(), dy.cols(), dtable.shape[0], part,
      accumulate);
   });
 }
 
-void position_backward(Stream& s, Tensor dpositions, Tensor dy, int64_t seq, bool accumulate) {
-  LT_CHECK(dpositions.shape[0] >= seq && dpositions.cols() == dy.cols(), "position backward {} into {}",
-           to_string(dy.shape), to_string(dpositions.shape));
+void position_backward(Stream& s, Tensor dpositions, Tensor dy, const RowMap& rows, bool accumulate) {
+  LT_CHECK(dpositions.cols() == dy.cols(), "position backward {} into {}", to_string(dy.shape),
+           to_string(dpositions.shape));
   if (s.meta()) {
     s.meta()->add(
         s, op_cost("position_backward", OpClass::elementwise, 1.0 * dy.elements(), {dpositions}, {dy}));
@@ -55,7 +100,7 @@ void position_backward(Stream& s, Tensor dpositions, Tensor dy, int64_t seq, boo
   }
   s.launch([=] {
     LT_CPU(position_backward_cpu)
-    (dy.dtype, dpositions.data, dy.data, dy.rows(), dy.cols(), seq, dpositions.shape[0], accumulate);
+    (dy.dtype, dpositions.data, dy.data, dy.rows(), dy.cols(), rows.args(), dpositions.shape[0], accumulate);
   });
 }
 

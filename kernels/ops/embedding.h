@@ -1,26 +1,40 @@
 // Token embedding, with learned positions where the model has them.
 #pragma once
 #include "kernels/core/cpu_isa.h"
+#include "kernels/core/row_map.h"
 #include "kernels/core/stream.h"
 
 namespace ltrain {
 
-/// y[t] = table[tokens[t]] + positions[t % seq].  tokens: (T) i32 in [0, V); table: (V, C); positions: (P, C)
-/// or undefined; y: (T, C). A token outside [0, V) fails with ExitCode::data.
-void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor positions, int64_t seq);
+/// Which part of the vocabulary a rank's table holds: rows of tokens [first, first + rows) of `total`.
+struct VocabPart {
+  int64_t first = 0, rows = 0, total = 0;
+};
 
-/// dtable[tokens[t]] += dy[t], rows in ascending t whatever the number of threads. dtable: f32 (f64 for f64),
-/// or overwritten (zeros where no token fell) when not `accumulate`.
-void embedding_backward(Stream& s, Tensor dtable, Tensor dy, Tensor tokens, bool accumulate);
-/// dpositions[t % seq] (+)= dy[t]; rows from seq on become zero when not `accumulate`.
-void position_backward(Stream& s, Tensor dpositions, Tensor dy, int64_t seq, bool accumulate);
+/// y[t] = table[tokens[t] - first] + positions[position of t]; zeros in the place of the first term for
+/// tokens of other parts.  tokens: (T) i32; table: (at least part.rows, C); positions: (P, C) or undefined;
+/// y: (T, C). A token outside [0, total) fails with ExitCode::data.
+void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor positions, const RowMap& rows,
+                       const VocabPart& part);
+/// y[t] += positions[position of t].
+void position_forward(Stream& s, Tensor y, Tensor positions, const RowMap& rows);
+
+/// dtable[tokens[t] - first] += dy[t] for tokens of this part, rows in ascending t whatever the number of
+/// threads. dtable: f32 (f64 for f64), overwritten (zeros where no token fell) when not `accumulate`.
+void embedding_backward(Stream& s, Tensor dtable, Tensor dy, Tensor tokens, const VocabPart& part,
+                        bool accumulate);
+/// dpositions[position of t] (+)= dy[t]; other rows become zero when not `accumulate`.
+void position_backward(Stream& s, Tensor dpositions, Tensor dy, const RowMap& rows, bool accumulate);
 
 LT_CPU_KERNEL(void embedding_forward_cpu(DType t, void* y, const int32_t* tokens, const void* table,
-                                         const void* positions, int64_t rows, int64_t cols, int64_t vocab,
-                                         int64_t seq);
+                                         const void* positions, int64_t rows, int64_t cols, RowMapArgs map,
+                                         VocabPart part);
+              void position_forward_cpu(DType t, void* y, const void* positions, int64_t rows, int64_t cols,
+                                        RowMapArgs map);
               void embedding_backward_cpu(DType t, void* dtable, const void* dy, const int32_t* tokens,
-                                          int64_t rows, int64_t cols, int64_t vocab, bool accumulate);
+                                          int64_t rows, int64_t cols, int64_t table_rows, VocabPart part,
+                                          bool accumulate);
               void position_backward_cpu(DType t, void* dpositions, const void* dy, int64_t rows,
-                                         int64_t cols, int64_t seq, int64_t positions, bool accumulate);)
+                                         int64_t cols, RowMapArgs map, int64_t positions, bool accumulate);)
 
 }  // namespace ltrain

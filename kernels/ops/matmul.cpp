@@ -31,7 +31,7 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
     if (a.dtype == DType::bf16 && bf16_matmul() == Bf16Matmul::widen)
       s.meta()->need_panels(widen_panel_bytes(m, n, k, out.dtype == DType::bf16));
     place_matmul(s, out, a, args.trans_a, b, args.trans_b, args.accumulate);
-    if (args.bias.defined()) place(s, "bias", Rule::elementwise, {out}, {out, args.bias});
+    if (args.bias.defined()) place_add_vector(s, "bias", out, args.bias);
     return;
   }
   s.launch([=] {

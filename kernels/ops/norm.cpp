@@ -29,6 +29,20 @@ void norm_forward(Stream& s, const NormForward& a) {
   });
 }
 
+void residual_add(Stream& s, Tensor sum, Tensor x, Tensor delta, const Dropout& dropout) {
+  LT_CHECK(sum.shape == x.shape && delta.shape == x.shape, "residual add of {} to {}", to_string(delta.shape),
+           to_string(x.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("residual_add", OpClass::elementwise, 1.0 * x.elements(), {sum}, {x, delta}));
+    place(s, "residual add", Rule::linear, {sum}, {x, delta});
+    return;
+  }
+  s.launch([=] {
+    LT_CPU(residual_add_cpu)
+    (x.dtype, sum.data, x.data, delta.data, x.rows(), x.cols(), dropout_args(dropout));
+  });
+}
+
 void norm_backward(Stream& s, const NormBackward& a) {
   LT_CHECK(a.dy.shape == a.x.shape && a.dx.shape == a.x.shape && a.dweight.elements() == a.x.cols(),
            "norm backward of {} into {}", to_string(a.x.shape), to_string(a.dx.shape));

@@ -26,6 +26,10 @@ struct NormForward {
 /// f32.
 void norm_forward(Stream& s, const NormForward& args);
 
+/// sum = x + dropout(delta), as norm_forward adds them: what a pipeline stage hands on. All (T, C); sum may
+/// not alias the others.
+void residual_add(Stream& s, Tensor sum, Tensor x, Tensor delta, const Dropout& dropout);
+
 struct NormBackward {
   NormKind kind = NormKind::rms;
   Tensor dy, x, weight, mean, rstd;  ///< x: what the norm was taken of
@@ -45,6 +49,8 @@ struct NormShape {
 LT_CPU_KERNEL(void norm_forward_cpu(DType t, NormShape shape, void* y, void* sum, void* mean, void* rstd,
                                     const void* x, const void* delta, const void* weight, const void* bias,
                                     DropoutArgs dropout);
+              void residual_add_cpu(DType t, void* sum, const void* x, const void* delta, int64_t rows,
+                                    int64_t cols, DropoutArgs dropout);
               void norm_backward_cpu(DType t, NormShape shape, void* dx, void* dweight, void* dbias,
                                      const void* dy, const void* x, const void* weight, const void* mean,
                                      const void* rstd);)

@@ -7,6 +7,18 @@
 namespace ltrain::LT_ISA {
 namespace {
 
+/// sum = x + delta * factor of row `row`; `factor` is scratch of `cols`, used with dropout.
+template <class T>
+inline void add_row(T* sum, const T* x, const T* delta, compute_t<T>* factor, int64_t row, int64_t cols,
+                    const DropoutArgs& dropout) {
+  if (dropout.threshold) {
+    dropout_row(factor, row, cols, dropout);
+    for (int64_t c = 0; c < cols; ++c) put(sum, c, get(x, c) + get(delta, c) * factor[c]);
+  } else {
+    for (int64_t c = 0; c < cols; ++c) put(sum, c, get(x, c) + get(delta, c));
+  }
+}
+
 template <class T>
 void forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rstd, const T* x,
              const T* delta, const T* weight, const T* bias, const DropoutArgs& dropout) {
@@ -18,14 +30,8 @@ void forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rs
     for (int64_t row = begin; row < end; ++row) {
       const T* xr = x + row * C;
       if (delta) {
-        const T* dr = delta + row * C;
         T* sr = sum + row * C;
-        if (factor) {
-          dropout_row(factor, row, C, dropout);
-          for (int64_t c = 0; c < C; ++c) put(sr, c, get(xr, c) + get(dr, c) * factor[c]);
-        } else {
-          for (int64_t c = 0; c < C; ++c) put(sr, c, get(xr, c) + get(dr, c));
-        }
+        add_row(sr, xr, delta + row * C, factor, row, C, dropout);
         xr = sr;  // the norm sees the sum as it was rounded, so that backward sees the same
       }
       A total = 0, squares = 0;
@@ -125,6 +131,18 @@ void norm_forward_cpu(DType t, NormShape shape, void* y, void* sum, void* mean, 
     forward<T>(shape, static_cast<T*>(y), static_cast<T*>(sum), static_cast<A*>(mean), static_cast<A*>(rstd),
                static_cast<const T*>(x), static_cast<const T*>(delta), static_cast<const T*>(weight),
                static_cast<const T*>(bias), dropout);
+  });
+}
+
+void residual_add_cpu(DType t, void* sum, const void* x, const void* delta, int64_t rows, int64_t cols,
+                      DropoutArgs dropout) {
+  dispatch_float(t, [&]<class T>() {
+    parallel_for(rows, 8, [&](int64_t begin, int64_t end) {
+      auto* factor = dropout.threshold ? scratch<compute_t<T>>(1, cols) : nullptr;
+      for (int64_t row = begin; row < end; ++row)
+        add_row(static_cast<T*>(sum) + row * cols, static_cast<const T*>(x) + row * cols,
+                static_cast<const T*>(delta) + row * cols, factor, row, cols, dropout);
+    });
   });
 }
 

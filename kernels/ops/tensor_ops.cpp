@@ -36,6 +36,17 @@ void add_to(Stream& s, Tensor y, Tensor x) {
   s.launch([=] { LT_CPU(add_to_cpu)(y.dtype, y.data, x.data, x.elements()); });
 }
 
+void add_bias(Stream& s, Tensor y, Tensor bias) {
+  LT_CHECK(y.cols() == bias.elements() && y.dtype == bias.dtype, "add bias {} to {}", to_string(bias.shape),
+           to_string(y.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("add_bias", OpClass::elementwise, 1.0 * y.elements(), {y}, {y}));
+    place_add_vector(s, "add_bias", y, bias);
+    return;
+  }
+  s.launch([=] { LT_CPU(add_bias_cpu)(y.dtype, y.data, bias.data, y.rows(), y.cols()); });
+}
+
 void sum_rows(Stream& s, Tensor out, Tensor x, bool accumulate) {
   LT_CHECK(out.elements() == x.cols(), "sum of rows of {} into {}", to_string(x.shape), to_string(out.shape));
   if (s.meta()) {

@@ -11,6 +11,8 @@ void fill_zero(Stream& s, Tensor t);
 void cast(Stream& s, Tensor out, Tensor in);
 /// y += x, elementwise, one dtype.
 void add_to(Stream& s, Tensor y, Tensor x);
+/// y (T, C) += bias (C), one dtype.
+void add_bias(Stream& s, Tensor y, Tensor bias);
 /// out (C) (+)= sum over rows of x (T, C): the gradient of a bias. out: f32 (f64 for f64).
 void sum_rows(Stream& s, Tensor out, Tensor x, bool accumulate);
 /// total[0] += sum of squares of x, in double, in an order that does not depend on the number of threads.
@@ -24,6 +26,7 @@ void fill_value(Stream& s, Tensor t, double value);
 
 LT_CPU_KERNEL(void cast_cpu(DType to, DType from, void* out, const void* in, int64_t n);
               void add_to_cpu(DType t, void* y, const void* x, int64_t n);
+              void add_bias_cpu(DType t, void* y, const void* bias, int64_t rows, int64_t cols);
               void sum_rows_cpu(DType t, void* out, const void* x, int64_t rows, int64_t cols,
                                 bool accumulate);
               void sum_squares_cpu(DType t, double* total, const void* x, int64_t n);

@@ -29,6 +29,18 @@ void add_to_cpu(DType t, void* y, const void* x, int64_t n) {
   });
 }
 
+void add_bias_cpu(DType t, void* y, const void* bias, int64_t rows, int64_t cols) {
+  dispatch_float(t, [&]<class T>() {
+    parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
+      const T* b = static_cast<const T*>(bias);
+      for (int64_t row = begin; row < end; ++row) {
+        T* out = static_cast<T*>(y) + row * cols;
+        for (int64_t c = 0; c < cols; ++c) put(out, c, get(out, c) + get(b, c));
+      }
+    });
+  });
+}
+
 void sum_rows_cpu(DType t, void* out, const void* x, int64_t rows, int64_t cols, bool accumulate) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;

@@ -15,12 +15,10 @@ namespace ltrain {
 Session::Session(const std::string& where, const std::string& ranks, int64_t micro_batch) : ranks_(ranks) {
   if (!path_exists(where)) fail(ExitCode::storage, "{}: there is no such checkpoint or run folder", where);
   compute_ = make_inline_stream("compute");
-  comm_ = make_worker_stream("comm");
-  alone_ = make_single_group("data", Axis::data);
   ResumeOptions o;
   o.folder = o.resume = path_exists(where + "/checkpoints") ? where + "/checkpoints" : where;
   std::vector<std::string> notes;
-  auto reader = CheckpointReader::open(o, *alone_, *compute_, notes);
+  auto reader = CheckpointReader::open(o, *groups_.groups().world.comm, *compute_, notes);
   if (!reader) fail(ExitCode::storage, "{}: holds no checkpoint", where);
   path_ = reader->path();
   step_ = reader->info().step;
@@ -37,16 +35,16 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   int64_t bytes = 0;
   {
     MetaTrace trace;
-    auto compute = make_meta_stream("compute", trace), comm = make_meta_stream("comm", trace);
-    auto group = make_recording_group(0, 1, "data", Axis::data);
+    auto compute = make_meta_stream("compute", trace);
+    const GroupSet groups = make_meta_groups(Mesh{}, trace);
     MetaMemory memory(trace);
-    TrainProgram program(p, {*compute, *comm, memory, *group});
+    TrainProgram program(p, {*compute, memory, groups.groups()});
     if (p.micro_batch == 1) program.predict({});
     program.evaluate(nullptr);
     bytes = memory.peak().arena_bytes;
   }
   arena_ = std::make_unique<CpuArena>(bytes);
-  program_ = std::make_unique<TrainProgram>(p, Device{*compute_, *comm_, *arena_, *alone_});
+  program_ = std::make_unique<TrainProgram>(p, Device{*compute_, *arena_, groups_.groups()});
   program_->parameters().clear();
   load_parameters(*reader, program_->parameters());
 }

@@ -42,8 +42,8 @@ class Session {
   Recipe recipe_;
   std::string path_, ranks_;
   int64_t step_ = 0;
-  std::unique_ptr<Stream> compute_, comm_;
-  std::unique_ptr<Communicator> alone_;
+  std::unique_ptr<Stream> compute_;
+  GroupSet groups_;
   std::unique_ptr<CpuArena> arena_;
   std::unique_ptr<TrainProgram> program_;
   std::unique_ptr<data::Tokenizer> tokenizer_;

@@ -196,7 +196,8 @@ class Job::Impl {
     if (v.failed) print_line("ltrain: " + exit_code_text(static_cast<int>(v.code)));
   }
 
-  std::unique_ptr<Communicator> new_group(const std::string& name, Axis axis, const std::vector<int>& ranks) {
+  std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
+                                          const std::vector<int>& ranks) {
     int place = -1;
     std::string members;
     for (size_t i = 0; i < ranks.size(); ++i) {
@@ -206,7 +207,7 @@ class Job::Impl {
       members += fmt::format("{}{}", i ? "," : "", ranks[i]);
     }
     LT_CHECK(place >= 0, "rank {} makes group \"{}\" of ranks {}", info_.rank, name, members);
-    if (ranks.size() == 1) return make_single_group(name, axis);
+    if (ranks.size() == 1) return make_single_group(name, axes);
     if (!transport_) transport_ = make_transport();
     const std::string base = fmt::format("group/{}/{}", name, members);
     const std::string key = fmt::format("{}/{}", base, ++group_counts_[base]);
@@ -214,7 +215,7 @@ class Job::Impl {
     o.timeout_seconds = options_.collective_timeout_seconds;
     o.connect_timeout_seconds = options_.join_seconds;
     auto group =
-        make_gloo_group(transport_, client_, key, place, static_cast<int>(ranks.size()), name, axis, o);
+        make_gloo_group(transport_, client_, key, place, static_cast<int>(ranks.size()), name, axes, o);
     std::lock_guard lock(mutex_);
     groups_.emplace_back(fmt::format("{}[{}]", name, format_ranges(ranks)), group->flight());
     return group;
@@ -316,9 +317,9 @@ std::unique_ptr<Job> Job::join(const JobOptions& options) {
 }
 
 const RankInfo& Job::info() const { return impl_->info_; }
-std::unique_ptr<Communicator> Job::new_group(const std::string& name, Axis axis,
+std::unique_ptr<Communicator> Job::new_group(const std::string& name, AxisSet axes,
                                              const std::vector<int>& ranks) {
-  return impl_->new_group(name, axis, ranks);
+  return impl_->new_group(name, axes, ranks);
 }
 std::unique_ptr<Communicator> Job::new_world_group() {
   std::vector<int> all;

@@ -38,7 +38,8 @@ class Job {
 
   /// Collective over `ranks` (world ranks, in the order that becomes the group's; must contain this one):
   /// Gloo, or the single group if there is one. Every member calls it for the same groups in the same order.
-  std::unique_ptr<Communicator> new_group(const std::string& name, Axis axis, const std::vector<int>& ranks);
+  std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
+                                          const std::vector<int>& ranks);
   /// All ranks.
   std::unique_ptr<Communicator> new_world_group();
   /// Host memory that a group of `size` keeps for parts in flight, for the plan.

@@ -102,15 +102,14 @@ void run_reference(const ProgramOptions& options, int threads, int steps, Measur
   omp_set_num_threads(threads);
   Measured local;
   Measured& out = result ? *result : local;
-  auto group = make_single_group("data", Axis::data);
-  auto comm = make_inline_stream("comm");
+  const GroupSet alone;
   int64_t bytes = 0;
   {
     MetaTrace trace(&out.cost);
-    auto compute = make_meta_stream("compute", trace), meta_comm = make_meta_stream("comm", trace);
-    auto recording = make_recording_group(0, 1, "data", Axis::data);
+    auto compute = make_meta_stream("compute", trace);
+    const GroupSet groups = make_meta_groups(Mesh{}, trace);
     MetaMemory memory(trace);
-    TrainProgram program(options, {*compute, *meta_comm, memory, *recording});
+    TrainProgram program(options, {*compute, memory, groups.groups()});
     out.cost.costs.clear();
     out.cost.names.clear();
     program.train_step({}, AdamwArgs{}, false);
@@ -118,7 +117,7 @@ void run_reference(const ProgramOptions& options, int threads, int steps, Measur
   }
   TimingStream compute;
   CpuArena arena(bytes);
-  TrainProgram program(options, {compute, *comm, arena, *group});
+  TrainProgram program(options, {compute, arena, alone.groups()});
   program.initialize();
   const auto batches = random_batches(options);
   std::vector<std::vector<double>> times;

@@ -20,28 +20,27 @@ namespace {
 struct MetaRank {
   ProfileCost cost;
   MetaTrace trace;
-  std::unique_ptr<Stream> compute, comm;
+  GroupSet groups;
+  std::unique_ptr<Stream> compute;
   MetaMemory memory;
-  std::unique_ptr<Communicator> data;
   TrainProgram program;
 
   MetaRank(const Recipe& recipe, const MachineProfile& profile, const Mesh& mesh, int threads)
       : cost(profile, threads, mesh.world() * threads >= profile.cores),
         trace(&cost),
-        compute((set_axes(trace, mesh), make_meta_stream("compute", trace))),
-        comm(make_meta_stream("comm", trace)),
+        groups(make_meta_groups(mesh, trace)),
+        compute(make_meta_stream("compute", trace)),
         memory(trace),
-        data(make_recording_group(mesh.coordinate(Axis::data), mesh.size(Axis::data), "data", Axis::data)),
-        program(program_options(recipe), {*compute, *comm, memory, *data}) {
+        program(program_options(recipe), {*compute, memory, groups.groups()}) {
     trace.clear_entries();
     trace.set_compute(compute.get());
   }
 
-  static void set_axes(MetaTrace& t, const Mesh& mesh) {
-    for (int i = 0; i < kAxisCount; ++i) t.set_axis_size(static_cast<Axis>(i), mesh.degree[i]);
-  }
-  double end() const { return std::max(compute->clock, comm->clock); }
+  double end() const { return std::max(compute->clock, groups.clock()); }
+  int64_t wire_bytes() const { return groups.groups().wire_bytes(); }
 };
+
+}  // namespace
 
 Mesh mesh_of(const Recipe& r, int rank) {
   Mesh m;
@@ -50,6 +49,8 @@ Mesh mesh_of(const Recipe& r, int rank) {
   m.rank = rank;
   return m;
 }
+
+namespace {
 
 std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile& profile, int threads,
                                           int64_t panel_bytes) {
@@ -97,6 +98,7 @@ ProgramOptions program_options(const Recipe& r) {
   o.model = r.model;
   o.precision = precision_policy(std::string(to_string(r.precision)));
   o.zero_stage = static_cast<int>(r.parallel.zero_stage);
+  o.sequence_parallel = r.parallel.sequence_parallel;
   o.micro_batch = r.train.micro_batch_size;
   o.seq_length = r.data.seq_length;
   o.accumulation = micro_batches_per_step(r);
@@ -116,9 +118,9 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank
   MetaRank meta(recipe, profile, mesh_of(recipe, rank), threads);
   RankPlan plan;
   plan.rank = rank;
-  const int64_t wire_before = meta.data->wire_bytes();
+  const int64_t wire_before = meta.wire_bytes();
   meta.program.train_step({}, AdamwArgs{}, false);
-  plan.train_wire_bytes = meta.data->wire_bytes() - wire_before;
+  plan.train_wire_bytes = meta.wire_bytes() - wire_before;
   plan.flops = meta.trace.flops();
   plan.step_seconds = meta.end();
   plan.exposed_comm_seconds = meta.trace.wait_seconds("compute");
@@ -148,12 +150,18 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank
                    [](const OpPlan& a, const OpPlan& b) { return a.seconds > b.seconds; });
 
   if (recipe.train.eval_interval > 0) {
-    const double start = meta.end();
-    const int64_t before = meta.data->wire_bytes();
-    meta.program.evaluate(nullptr);
-    plan.eval_wire_bytes = meta.data->wire_bytes() - before;
-    plan.eval_seconds =
-        (meta.end() - start) * static_cast<double>(recipe.train.eval_steps * micro_batches_per_step(recipe));
+    // What comes with each batch, from passes over one and over two of them.
+    const int64_t batches = recipe.train.eval_steps * micro_batches_per_step(recipe);
+    const auto pass = [&](int64_t n) {
+      const double start = meta.end();
+      const int64_t before = meta.wire_bytes();
+      const HostBatch any;
+      meta.program.evaluate([&] { return n-- > 0 ? &any : nullptr; });
+      return std::pair(meta.wire_bytes() - before, meta.end() - start);
+    };
+    const auto one = pass(1), two = pass(2);
+    plan.eval_wire_bytes = one.first + (batches - 1) * (two.first - one.first);
+    plan.eval_seconds = one.second + static_cast<double>(batches - 1) * (two.second - one.second);
   }
   plan.arena = meta.memory.peak();
   plan.outside = outside_memory(recipe, profile, threads, meta.trace.panel_bytes());

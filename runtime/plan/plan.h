@@ -66,6 +66,8 @@ struct Plan {
   double tokens_per_second() const { return step_seconds() > 0 ? tokens_per_step / step_seconds() : 0; }
 };
 
+/// Where `rank` is on the axes of a resolved recipe.
+Mesh mesh_of(const Recipe& recipe, int rank);
 /// What TrainProgram is built from, for a resolved recipe.
 ProgramOptions program_options(const Recipe& recipe);
 /// Threads of each rank: the recipe's, else cores of the host / ranks on it.

@@ -168,6 +168,27 @@ class Rules {
       broken("offload.optimizer.fraction", "nothing is offloaded with device: none; remove the key");
   }
 
+  /// The tensor axis cuts heads, the feed-forward's hidden units and, with sequence_parallel, rows of tokens.
+  void tensor_cuts() {
+    const int64_t ranks = r_.parallel.tensor;
+    if (ranks <= 1) return;
+    const ModelConfig& m = r_.model;
+    const auto divides = [&](const std::string& what, int64_t n, const std::vector<std::string>& keys) {
+      if (n % ranks == 0) return;
+      broken("parallel.tensor",
+             fmt::format("must divide {} ({}){}", what, n,
+                         nearest(ranks, 1, n, [&](int64_t r) { return n % r == 0; })),
+             keys);
+    };
+    divides("model.num_attention_heads", m.num_attention_heads, {"model.num_attention_heads"});
+    if (m.num_attention_heads % ranks == 0)
+      divides("model.num_key_value_heads", m.num_key_value_heads, {"model.num_key_value_heads"});
+    divides("model.intermediate_size", m.intermediate_size, {"model.intermediate_size"});
+    if (r_.parallel.sequence_parallel)
+      divides("train.micro_batch_size * data.seq_length", r_.train.micro_batch_size * r_.data.seq_length,
+              {"data.seq_length", "train.micro_batch_size"});
+  }
+
   /// Settings without a meaning here: refused where whoever wrote them expects another run, noted elsewhere.
   void ineffective(std::vector<std::string>& notes) {
     for (const Key& key : schema()) {
@@ -224,6 +245,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   rules.run();
   rules.model();
   rules.training();
+  rules.tensor_cuts();
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));
   rules.ineffective(notes);
 }

@@ -167,11 +167,9 @@ void add_parallel_keys(std::vector<Key>& t) {
                   .alias({"dp", "data_parallel_size"}));
   t.push_back(integer("parallel.tensor", LT_MEMBER(parallel.tensor), "Ranks that share each matmul.")
                   .between(1, kMaxRanks)
-                  .only_up_to(1, "tensor parallelism")
                   .alias({"tp", "tensor_model_parallel_size"}));
   t.push_back(truth("parallel.sequence_parallel", LT_MEMBER(parallel.sequence_parallel),
-                    "Cut activations between the tensor-parallel matmuls along the sequence.")
-                  .only_up_to(0, "sequence parallelism"));
+                    "Cut activations between the tensor-parallel matmuls by rows (tokens)."));
   t.push_back(name_choice("parallel.tensor_mode", LT_MEMBER(parallel.tensor_mode), {"1d"},
                           {"2d", "2.5d", "3d"}, "How a tensor-parallel matmul is cut."));
   t.push_back(integer("parallel.pipeline", LT_MEMBER(parallel.pipeline), "Pipeline stages.")
@@ -207,8 +205,7 @@ void add_parallel_keys(std::vector<Key>& t) {
   t.push_back(
       integer("parallel.zero_stage", LT_MEMBER(parallel.zero_stage),
               "What the data-parallel ranks share: 0 nothing, 1 optimizer state, 2 gradients, 3 weights.")
-          .between(0, 3)
-          .only_up_to(1, "cutting gradients or weights"));
+          .between(0, 3));
   t.push_back(name_choice("parallel.shard_group", LT_MEMBER(parallel.shard_group), {"all"}, {"node"},
                           "all: ZeRO shards over every data-parallel rank. node: within a node."));
 }

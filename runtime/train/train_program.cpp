@@ -17,9 +17,12 @@ PrecisionPolicy precision_policy(const std::string& name) {
 }
 
 TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
-    : options_(options), device_(device), decoder_(options.model, store_, options.decay_embeddings) {
+    : options_(options),
+      device_(device),
+      decoder_(options.model, store_, device.groups,
+               {options.sequence_parallel, options.decay_embeddings, {}}) {
   const int64_t rows = options.micro_batch * options.seq_length;
-  store_.allocate(device_.compute, device_.comm, device_.memory, device_.data,
+  store_.allocate(device_.compute, device_.memory, device_.groups,
                   {options.precision, options.zero_stage, options.bucket_elements, options.for_training});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length);
   const auto constant = [&](const char* name, DType t, Shape s) {
@@ -28,12 +31,22 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   tokens_ = constant("tokens", DType::i32, {rows});
   targets_ = constant("targets", DType::i32, {rows});
   sample_index_ = constant("sample index", DType::i64, {options.micro_batch});
-  sums_ = constant("loss and norm", DType::f64, {3});
+  sums_ = constant("loss and norm", DType::f64, {4});
+  loss_ = place_apart(device_.compute, sums_.flat(0, {1}), "loss");
+  cut_squares_ = place_apart(device_.compute, sums_.flat(1, {1}), "squares of cut gradients");
+  whole_squares_ = place_apart(device_.compute, sums_.flat(2, {1}), "squares of whole gradients");
   count_ = constant("token count", DType::i64, {1});
 }
 
 Step TrainProgram::make_step(bool training) {
-  return Step{device_.compute, device_.memory, store_, options_.precision.compute, options_.seed, training};
+  return Step{device_.compute,
+              device_.memory,
+              store_,
+              device_.groups,
+              options_.precision.compute,
+              options_.seed,
+              options_.sequence_parallel,
+              training};
 }
 
 MicroBatch TrainProgram::load(const HostBatch& batch) {
@@ -43,10 +56,13 @@ MicroBatch TrainProgram::load(const HostBatch& batch) {
   mb.tokens = tokens_;
   mb.targets = targets_;
   mb.sample_index = sample_index_;
-  mb.loss = sums_.flat(0, {1});
-  if (MetaTrace* trace = device_.compute.meta()) {
-    for (Tensor* t : {&mb.tokens, &mb.targets, &mb.sample_index})
-      t->record->place[Axis::data] = trace->axis_size(Axis::data) > 1 ? Placement::V() : Placement::R();
+  mb.loss = loss_;
+  if (device_.compute.meta()) {
+    for (const Tensor& t : {mb.tokens, mb.targets, mb.sample_index})
+      place_set(device_.compute, t, kAllAxes, Placement::R());
+    for (const Tensor& t : {mb.tokens, mb.targets})
+      place_set(device_.compute, t, kGradientAxes, Placement::V());
+    place_set(device_.compute, mb.sample_index, Axis::data, Placement::V());
     return mb;
   }
   LT_CHECK(static_cast<int64_t>(batch.tokens.size()) == mb.rows() &&
@@ -59,23 +75,54 @@ MicroBatch TrainProgram::load(const HostBatch& batch) {
   return mb;
 }
 
-void TrainProgram::reduce_sums(Tensor t) {
-  if (device_.data.size() == 1) return;
-  device_.comm.wait(device_.compute.record());
-  device_.data.all_reduce(device_.comm, t);
-  device_.compute.wait(device_.comm.record());
+void TrainProgram::all_reduce(const Group& group, Tensor t) {
+  if (!group.many()) return;
+  group.stream->wait(device_.compute.record());
+  group.comm->all_reduce(*group.stream, t);
+  device_.compute.wait(group.stream->record());
+}
+
+void TrainProgram::reduce_sums(const char* reading) {
+  const Groups& g = device_.groups;
+  Stream& s = device_.compute;
+  if (s.meta()) {
+    // A stage without a head adds nothing to the loss; each stage has gradients of its own.
+    if (loss_.record->zero) place_set(s, loss_, kAllAxes, Placement::P());
+    for (const Tensor& t : {loss_, cut_squares_, whole_squares_}) {
+      if (t.record->zero) place_set(s, t, kAllAxes, Placement::P());
+      place_set(s, t, Axis::pipeline, Placement::P());
+    }
+    // Every rank of the tensor axis has them; one adds.
+    for (const Tensor& t : {loss_, whole_squares_}) {
+      if (t.record->place[Axis::tensor] == Placement::R()) place_set(s, t, Axis::tensor, Placement::P());
+    }
+    place(s, "sums", Rule::linear, {sums_}, {loss_, cut_squares_, whole_squares_});
+  } else if (g.tensor.rank() != 0) {
+    fill_zero(s, loss_);
+    fill_zero(s, whole_squares_);
+  }
+  all_reduce(g.world, sums_);
+  if (s.meta()) place_require(s, reading, sums_, Placement::R());
 }
 
 int64_t TrainProgram::agree_tokens(int64_t counted) {
-  if (MetaTrace* trace = device_.compute.meta()) {
-    if (trace->axis_size(Axis::data) > 1) count_.record->place[Axis::data] = Placement::P();
-    reduce_sums(count_);
+  if (device_.compute.meta()) {
+    place_set(device_.compute, count_, kAllAxes, Placement::R());
+    place_set(device_.compute, count_, kGradientAxes, Placement::P());
+    all_reduce(device_.groups.gradient, count_);
     place_require(device_.compute, "reading the token count", count_, Placement::R());
-    return options_.micro_batch * options_.seq_length * options_.accumulation * device_.data.size();
+    return options_.micro_batch * options_.seq_length * options_.accumulation *
+           device_.groups.gradient.size();
   }
   *count_.ptr<int64_t>() = counted;
-  reduce_sums(count_);
+  all_reduce(device_.groups.gradient, count_);
   return *count_.ptr<int64_t>();
+}
+
+void TrainProgram::clear_sums() {
+  fill_zero(device_.compute, sums_);
+  if (device_.compute.meta())
+    for (const Tensor& t : {loss_, cut_squares_, whole_squares_}) place_zero(t);
 }
 
 StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
@@ -90,28 +137,30 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   for (const HostBatch& b : batches)
     for (int32_t t : b.targets) counted += t >= 0;
   result.tokens = agree_tokens(counted);
-  fill_zero(device_.compute, sums_);
+  clear_sums();
   const HostBatch none;
+  store_.begin_step(options_.accumulation);
   for (int64_t k = 0; k < options_.accumulation; ++k) {
     MicroBatch mb = load(meta ? none : batches[k]);
     mb.grad_scale = result.tokens > 0 ? 1.0 / static_cast<double>(result.tokens) : 0;
-    store_.begin_micro_step(k == 0, k + 1 == options_.accumulation);
-    decoder_.train(step, mb);
+    Decoder::Saved saved;
+    decoder_.forward(step, mb, 0, {}, saved);
+    decoder_.backward(step, mb, 0, {}, saved);
   }
   step.enter("gradients");
   store_.finish_gradients();
-  store_.add_grad_squares(sums_.flat(1, {1}));
-  if (!meta) sums_.ptr<double>()[2] = ask_stop ? 1 : 0;
-  reduce_sums(sums_);
-  if (meta) place_require(device_.compute, "reading the loss and the gradient norm", sums_, Placement::R());
+  store_.add_grad_squares(cut_squares_, whole_squares_);
+  if (!meta) sums_.ptr<double>()[3] = ask_stop ? 1 : 0;
+  reduce_sums("reading the loss and the gradient norm");
 
   AdamwArgs args = adamw;
   if (!meta) {
     const double* sums = sums_.ptr<double>();
+    const double squares = sums[1] + sums[2];
     result.loss = result.tokens > 0 ? sums[0] / static_cast<double>(result.tokens) : 0;
-    result.grad_norm = std::sqrt(sums[1]);
-    result.stop_requested = sums[2] > 0;
-    result.finite = std::isfinite(sums[0]) && std::isfinite(sums[1]);
+    result.grad_norm = std::sqrt(squares);
+    result.stop_requested = sums[3] > 0;
+    result.finite = std::isfinite(sums[0]) && std::isfinite(squares);
     if (!result.finite) return result;
     if (options_.clip_grad > 0)
       args.grad_scale = std::min(1.0, options_.clip_grad / (result.grad_norm + 1e-6));
@@ -124,20 +173,23 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
 double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
   const bool meta = device_.compute.meta() != nullptr;
   Step step = make_step(false);
-  fill_zero(device_.compute, sums_);
+  clear_sums();
   int64_t counted = 0;
-  if (meta) {
-    decoder_.evaluate(step, load({}));
+  const auto forward = [&](const HostBatch& batch) {
+    Decoder::Saved saved;
+    decoder_.forward(step, load(batch), 0, {}, saved);
+  };
+  if (meta && !next) {
+    forward({});
   } else {
     while (const HostBatch* batch = next()) {
       for (int32_t t : batch->targets) counted += t >= 0;
-      decoder_.evaluate(step, load(*batch));
+      forward(*batch);
     }
   }
   step.enter("loss");
   const int64_t tokens = agree_tokens(counted);
-  reduce_sums(sums_);
-  if (meta) place_require(device_.compute, "reading the loss", sums_, Placement::R());
+  reduce_sums("reading the loss");
   return meta || tokens == 0 ? 0 : sums_.ptr<double>()[0] / static_cast<double>(tokens);
 }
 

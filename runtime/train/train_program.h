@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "models/decoder.h"
-#include "parallel/communicator.h"
+#include "parallel/groups.h"
 #include "runtime/data/batch_loader.h"
 
 namespace ltrain {
@@ -20,17 +20,17 @@ struct ProgramOptions {
   uint64_t seed = 1234;
   double clip_grad = 1.0;        ///< 0: no clipping
   bool decay_embeddings = true;  ///< weight decay applies to embeddings too
+  bool sequence_parallel = false;
   bool for_training = true;
 };
 
 using HostBatch = data::Batch;
 
-/// The device side of a rank. `data` is the data-parallel group.
+/// The device side of a rank.
 struct Device {
   Stream& compute;
-  Stream& comm;
   Memory& memory;
-  Communicator& data;
+  const Groups& groups;
 };
 
 struct StepResult {
@@ -56,7 +56,7 @@ class TrainProgram {
   StepResult train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw, bool ask_stop);
 
   /// Mean loss over the batches that `next` gives, and those of the other data ranks, until it returns null.
-  /// All ranks give equally many. On meta one batch stands for all.
+  /// All ranks give equally many. On meta without `next`: one batch.
   double evaluate(const std::function<const HostBatch*()>& next);
 
   /// logits (V) on the host for what follows `tokens`, at most seq_length of them; micro_batch is 1. On meta:
@@ -66,17 +66,22 @@ class TrainProgram {
  private:
   MicroBatch load(const HostBatch& batch);
   Step make_step(bool training);
-  /// Sum of `counted` over the data ranks.
+  /// Sum of `counted` over the ranks that see different tokens.
   int64_t agree_tokens(int64_t counted);
-  void reduce_sums(Tensor t);
+  void clear_sums();
+  void all_reduce(const Group& group, Tensor t);
+  /// Sums loss and squares over all ranks, counting once what several have.
+  void reduce_sums(const char* reading);
 
   ProgramOptions options_;
   Device device_;
   ParameterStore store_;
   Decoder decoder_;
   Tensor tokens_, targets_, sample_index_;
-  Tensor sums_;   // (3) f64: loss, squares of gradients, ranks that ask to stop
-  Tensor count_;  // (1) i64
+  Tensor sums_;                         // (4) f64: the next three, and ranks that ask to stop
+  Tensor loss_;                         // sum of token losses
+  Tensor cut_squares_, whole_squares_;  // of gradients, as add_grad_squares
+  Tensor count_;                        // (1) i64
 };
 
 /// fp32 | bf16 | fp64

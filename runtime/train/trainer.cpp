@@ -66,8 +66,7 @@ class Trainer {
  public:
   Trainer(const Recipe& recipe, Job& job, const TrainerOptions& options)
       : recipe_(recipe), job_(job), options_(options), lead_(job.info().rank == 0) {
-    mesh_.degree = {static_cast<int>(recipe.parallel.data), 1, 1, 1, 1};
-    mesh_.rank = job.info().rank;
+    mesh_ = mesh_of(recipe, job.info().rank);
   }
 
   ExitCode run() {
@@ -113,21 +112,23 @@ class Trainer {
       write_file(recipe_.output_dir + "/recipe.yaml", dump_yaml(recipe_));
       write_file(recipe_.output_dir + "/plan.json", plan_json(totals));
     }
-    data_group_ = job_.new_group("data", Axis::data, mesh_.group(Axis::data));
-    control_group_ = job_.new_group("checkpoint", Axis::data, mesh_.group(Axis::data));
+    const MakeGroup make_group = [&](const GroupRequest& r) {
+      return job_.new_group(r.name, r.axes, r.ranks);
+    };
+    groups_ = std::make_unique<GroupSet>(mesh_, make_group, make_worker_stream);
+    control_group_ = make_group({"checkpoint", kAllAxes, mesh_.group(kAllAxes)});
     compute_ = make_inline_stream("compute");
-    comm_ = make_worker_stream("comm");
     control_ = make_worker_stream("checkpoint");
     arena_ = std::make_unique<CpuArena>(plan_.arena.arena_bytes);
     program_ = std::make_unique<TrainProgram>(program_options(recipe_),
-                                              Device{*compute_, *comm_, *arena_, *data_group_});
+                                              Device{*compute_, *arena_, groups_->groups()});
     state_ =
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
     const TrainingState::Resumed resumed = state_->resume();
     step_ = saved_step_ = resumed.step;
     samples_ = resumed.samples;
     if (resumed.step == 0) program_->initialize();
-    comm_->synchronize();
+    groups_->synchronize();
     if (saves_at_all(recipe_)) state_->open_writer(step_);
     loader_ = std::make_unique<data::BatchLoader>(
         loader_options(recipe_, mesh_.coordinate(Axis::data), false), samples_);
@@ -170,9 +171,9 @@ class Trainer {
     a.weight_decay = recipe_.optimizer.weight_decay;
     a.step = step_ + 1;
     const bool ask = static_cast<bool>(job_.stop_requested()) || out_of_time();
-    const int64_t wire_before = data_group_->wire_bytes();
+    const int64_t wire_before = groups_->groups().wire_bytes();
     const StepResult r = program_->train_step(batches_, a, ask);
-    train_wire_ += data_group_->wire_bytes() - wire_before;
+    train_wire_ += groups_->groups().wire_bytes() - wire_before;
     if (!r.finite) not_finite(r);
     ++step_;
     samples_ += recipe_.train.global_batch_size;
@@ -276,7 +277,7 @@ class Trainer {
         fmt::format(
             "{{\"rank\":{},\"steps\":{},\"arena_bytes\":{},\"train_wire_bytes\":{},\"all_wire_bytes\":{},"
             "\"peak_rss_bytes\":{},\"plan_arena_bytes\":{},\"plan_total_bytes\":{}}}\n",
-            job_.info().rank, steps, arena_->peak().arena_bytes, train_wire_, data_group_->wire_bytes(),
+            job_.info().rank, steps, arena_->peak().arena_bytes, train_wire_, groups_->groups().wire_bytes(),
             resident, plan_.arena.arena_bytes, plan_.total_bytes));
     if (!lead_ || steps == 0) return;
     progress_->line(
@@ -289,7 +290,7 @@ class Trainer {
   void finish(ExitCode code) {
     job_.section("finish", deadline(), step_);
     say(state_->finish());
-    comm_->synchronize();
+    groups_->synchronize();
     write_usage();
     if (!lead_) return;
     const StopRequest stop = job_.stop_requested();
@@ -319,9 +320,10 @@ class Trainer {
   MachineProfile profile_;
   RankPlan plan_;
   double peak_flops_ = 0;
-  std::unique_ptr<Communicator> data_group_, control_group_;
+  std::unique_ptr<Communicator> control_group_;
   std::unique_ptr<CpuArena> arena_;
-  std::unique_ptr<Stream> compute_, comm_, control_;
+  std::unique_ptr<GroupSet> groups_;  // its streams end before the arena goes
+  std::unique_ptr<Stream> compute_, control_;
   std::unique_ptr<TrainProgram> program_;
   std::unique_ptr<TrainingState> state_;
   std::unique_ptr<data::BatchLoader> loader_;

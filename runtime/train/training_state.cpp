@@ -9,10 +9,6 @@ namespace {
 
 const std::string kFirst = "optimizer/exp_avg/", kSecond = "optimizer/exp_avg_sq/";
 
-Slice slice_of(const ParameterStore& parameters, const OwnedPiece& piece) {
-  return Slice::flat(parameters.spec(piece.id).shape, piece.begin, piece.end);
-}
-
 }  // namespace
 
 std::string checkpoint_folder(const Recipe& recipe) { return recipe.output_dir + "/checkpoints"; }
@@ -29,7 +25,7 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
   std::vector<StateSlice> out;
   for (const OwnedPiece& piece : parameters.owned_pieces()) {
     const std::string& name = parameters.spec(piece.id).name;
-    const Slice slice = slice_of(parameters, piece);
+    const Slice& slice = piece.slice;
     out.push_back({name, piece.master.dtype, slice, piece.master.data});
     out.push_back({kFirst + name, piece.exp_avg.dtype, slice, piece.exp_avg.data});
     out.push_back({kSecond + name, piece.exp_avg_sq.dtype, slice, piece.exp_avg_sq.data});
@@ -41,7 +37,7 @@ void load_parameters(CheckpointReader& reader, ParameterStore& parameters) {
   for (int id = 0; id < parameters.count(); ++id) {
     const Tensor value = parameters.value(id);
     const std::string& name = parameters.spec(id).name;
-    reader.read(name, value.dtype, Slice::whole(parameters.spec(id).shape), value.data);
+    reader.read(name, value.dtype, parameters.spec(id).slice, value.data);
   }
 }
 
@@ -58,7 +54,7 @@ TrainingState::Resumed TrainingState::resume() {
   parameters_.clear();
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
     const std::string& name = parameters_.spec(piece.id).name;
-    const Slice slice = slice_of(parameters_, piece);
+    const Slice& slice = piece.slice;
     reader->read(name, piece.master.dtype, slice, piece.master.data);
     reader->read(kFirst + name, piece.exp_avg.dtype, slice, piece.exp_avg.data);
     reader->read(kSecond + name, piece.exp_avg_sq.dtype, slice, piece.exp_avg_sq.data);

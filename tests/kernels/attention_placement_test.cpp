@@ -93,7 +93,8 @@ TEST_CASE("a claim about a tensor must fit what it is") {
   const Tensor t = m.tensor("heads", {4, 4}, V);
   place_as(*m.s, "sequence to heads", Axis::context, t, V, S1);
   CHECK(of(t) == S1);
-  CHECK_THROWS_WITH(place_as(*m.s, "sequence to heads", Axis::context, t, V, S1),
-                    Contains("sequence to heads in layers.0.attention, axis context: takes V but 'heads' is S(1)"));
+  CHECK_THROWS_WITH(
+      place_as(*m.s, "sequence to heads", Axis::context, t, V, S1),
+      Contains("sequence to heads in layers.0.attention, axis context: takes V but 'heads' is S(1)"));
   place_as(*m.s, "sequence to heads", Axis::data, t, V, S1);  // an axis of one
 }

@@ -30,6 +30,7 @@ struct Meta {
   Tensor tensor(const char* name, Placement p, Shape shape = {4, 4}, DType type = DType::f32) {
     Tensor t = memory.allocate(MemoryKind::activations, name, type, shape);
     t.record->place[Axis::data] = p;
+    t.record->written = true;
     return t;
   }
 };
@@ -71,7 +72,7 @@ TEST_CASE("element-wise, linear and summing ops over every pair of placements") 
       {Rule::sum_rows, R, R, "R"},
       {Rule::sum_rows, V, R, "P"},
       {Rule::sum_rows, S0, R, "P"},
-      {Rule::sum_rows, S1, R, "S(1)"},
+      {Rule::sum_rows, S1, R, "S(0)"},
       {Rule::sum_rows, P, R,
        "'a' is P; op is not linear in it\n  mend: all-reduce or reduce-scatter 'a' over data before"},
   };

@@ -176,7 +176,7 @@ TEST_CASE("split makes groups by colour, ordered by key") {
           expect(half == nullptr);
           continue;
         }
-        expect(half->size() == 2 && half->rank() == (c.rank() < 2 ? 1 : 0) && half->axis() == Axis::tensor);
+        expect(half->size() == 2 && half->rank() == (c.rank() < 2 ? 1 : 0) && half->axes() == Axis::tensor);
         std::vector<int64_t> v{c.rank()};
         half->all_reduce(s, tensor(v));
         expect(v[0] == (color == 0 ? 2 : 4));

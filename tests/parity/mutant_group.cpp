@@ -4,13 +4,13 @@ namespace ltrain::test {
 
 MutantGroup::MutantGroup(std::unique_ptr<Communicator> inner, Mutation mutation, int64_t target,
                          std::unique_ptr<Communicator> other)
-    : Communicator(inner->rank(), inner->size(), inner->name(), inner->axis()),
+    : Communicator(inner->rank(), inner->size(), inner->name(), inner->axes()),
       inner_(std::move(inner)),
       other_(std::move(other)),
       mutation_(mutation),
       target_(target) {}
 
-std::unique_ptr<Communicator> MutantGroup::split(int, int, std::string, Axis) { unknown(); }
+std::unique_ptr<Communicator> MutantGroup::split(int, int, std::string, AxisSet) { unknown(); }
 
 template <class F>
 void MutantGroup::mutate(const char* name, F&& call) {

@@ -19,7 +19,7 @@ class MutantGroup final : public Communicator {
   /// What call number `target` was: "reduce_scatter".
   const std::string& target_name() const { return target_name_; }
 
-  std::unique_ptr<Communicator> split(int, int, std::string, Axis) override;
+  std::unique_ptr<Communicator> split(int, int, std::string, AxisSet) override;
 
  private:
   /// Makes call(group, stream) as often, and there, as the mutation says.

@@ -1,7 +1,7 @@
-// Mutation over every collective of the data-parallel step: one at a time is left out, made twice, or made
-// over another group. The placement check must refuse each mutant on meta, before anything runs; what it let
-// through would have to fail the parity check. None may survive both. The counts are printed
-// (scripts/mutation.sh).
+// Mutation over every collective of the step, under every kind of layout: one at a time is left out, made
+// twice, or made over another group. The placement check must refuse each mutant on meta, before anything
+// runs; what it let through would have to fail the parity check. None may survive both. The counts are
+// printed (scripts/mutation.sh).
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdio>
@@ -15,82 +15,108 @@ using namespace ltrain::test;
 
 namespace {
 
-enum class Kind { remove, twice, other_axis, half_of_the_axis, whole_world, group_of_one };
+enum class Kind { remove, twice, other_axis, half_of_the_axis, more_ranks, group_of_one };
 constexpr std::pair<Kind, const char*> kKinds[] = {{Kind::remove, "removed"},
                                                    {Kind::twice, "doubled"},
                                                    {Kind::other_axis, "on another axis"},
                                                    {Kind::half_of_the_axis, "on half of the axis"},
-                                                   {Kind::whole_world, "on all ranks"},
+                                                   {Kind::more_ranks, "on more ranks"},
                                                    {Kind::group_of_one, "on a group of one"}};
 
-/// The mesh of the meta passes: 4 data ranks by 2 tensor ranks (the tiny model replicated over tensor).
-constexpr int kData = 4, kTensor = 2;
+struct Layout {
+  std::string name;
+  TinyOptions options;
+};
 
-TinyOptions layout(int zero_stage, int accumulation, int ranks) {
-  TinyOptions o;
-  o.zero_stage = zero_stage;
-  o.ranks = ranks;
-  o.global_batch = 8;
-  o.micro_batch = 8 / (ranks * accumulation);
-  o.steps = 2;
-  o.padded_targets = true;
-  return o;
+/// Data-parallel, tensor-parallel and both, with every stage of ZeRO.
+std::vector<Layout> layouts(int data) {
+  std::vector<Layout> all;
+  const auto add = [&](const std::string& name, int ranks, int tensor, bool sequence, int zero,
+                       int accumulation) {
+    TinyOptions o;
+    o.zero_stage = zero;
+    o.ranks = ranks;
+    o.tensor = tensor;
+    o.sequence_parallel = sequence;
+    o.global_batch = 8;
+    o.micro_batch = 8 / (ranks * accumulation);
+    o.steps = 2;
+    o.padded_targets = true;
+    o.architecture = tensor > 1 ? "gpt2" : "llama";  // with biases and positions, which are added once
+    all.push_back({fmt::format("{}, ZeRO {}, accumulation {}", name, zero, accumulation), o});
+  };
+  for (int zero : {0, 1, 2, 3})
+    for (int accumulation : {1, 2}) add(fmt::format("data {}", data), data, 1, false, zero, accumulation);
+  for (bool sequence : {false, true}) {
+    add(sequence ? "tensor 2 with sequence" : "tensor 2", 1, 2, sequence, 0, 1);
+    for (int zero : {1, 3})
+      add(sequence ? "data 2, tensor 2 with sequence" : "data 2, tensor 2", 2, 2, sequence, zero, 1);
+  }
+  return all;
 }
 
 struct MetaRun {
-  int64_t train_calls = 0, calls = 0;  ///< of a train step; with the eval step
+  std::map<std::string, int64_t> train_calls, calls;  ///< by group: of a train step; with the eval step
   std::string target, refusal;
 };
 
-MetaRun run_on_meta(const TinyOptions& o, Mutation mutation, int64_t target,
-                    std::unique_ptr<Communicator> other) {
-  MetaTrace trace;
-  trace.set_axis_size(Axis::data, kData);
-  trace.set_axis_size(Axis::tensor, kTensor);
-  auto compute = make_meta_stream("compute", trace), comm = make_meta_stream("comm", trace);
-  MetaMemory memory(trace);
-  MutantGroup group(make_recording_group(1, kData, "data", Axis::data), mutation, target, std::move(other));
+/// Runs rank 1 on meta with call `target` of `group` mutated.
+MetaRun run_on_meta(const TinyOptions& o, Kind kind, const std::string& group, int64_t target) {
   MetaRun run;
+  std::map<std::string, MutantGroup*> mutants;
+  const GroupWrapper wrap = [&](const GroupRequest& r, std::unique_ptr<Communicator> inner) {
+    const int size = inner->size();
+    std::unique_ptr<Communicator> other;
+    Mutation mutation = Mutation::elsewhere;
+    switch (kind) {
+      case Kind::remove:
+        mutation = Mutation::remove;
+        break;
+      case Kind::twice:
+        mutation = Mutation::twice;
+        break;
+      case Kind::other_axis:  // an axis that the group does not span
+        other = make_recording_group(0, size, "other", r.axes.has(Axis::tensor) ? Axis::data : Axis::tensor);
+        break;
+      case Kind::half_of_the_axis:
+        other = make_recording_group(0, std::max(1, size / 2), "half", r.axes, r.whole);
+        break;
+      case Kind::more_ranks:
+        other = make_recording_group(0, size * 2, "more", r.axes);
+        break;
+      case Kind::group_of_one:
+        other = make_recording_group(0, 1, "one", Axis::expert);
+        break;
+    }
+    auto mutant = std::make_unique<MutantGroup>(std::move(inner), mutation, r.name == group ? target : -1,
+                                                std::move(other));
+    mutants[r.name] = mutant.get();
+    return mutant;
+  };
+  std::unique_ptr<MetaJob> job;
   try {
-    TrainProgram program(tiny_program(o), {*compute, *comm, memory, group});
-    program.train_step({}, tiny_adamw(1), false);
-    run.train_calls = group.calls();
-    program.evaluate(nullptr);
+    job = std::make_unique<MetaJob>(o, tiny_world(o) - 1, wrap);
+    job->program.train_step({}, tiny_adamw(1), false);
+    for (const auto& [name, m] : mutants) run.train_calls[name] = m->calls();
+    job->program.evaluate(nullptr);
   } catch (const Error& e) {
     run.refusal = e.what();
   }
-  run.calls = group.calls();
-  run.target = group.target_name();
+  if (!job) return run;
+  for (const auto& [name, m] : mutants) run.calls[name] = m->calls();
+  if (mutants.count(group)) run.target = mutants[group]->target_name();
   return run;
 }
 
-MetaRun run_mutant(const TinyOptions& o, Kind kind, int64_t target) {
-  switch (kind) {
-    case Kind::remove:
-      return run_on_meta(o, Mutation::remove, target, nullptr);
-    case Kind::twice:
-      return run_on_meta(o, Mutation::twice, target, nullptr);
-    case Kind::other_axis:
-      return run_on_meta(o, Mutation::elsewhere, target,
-                         make_recording_group(1, kTensor, "tensor", Axis::tensor));
-    case Kind::half_of_the_axis:
-      return run_on_meta(o, Mutation::elsewhere, target,
-                         make_recording_group(1, kData / 2, "half", Axis::data));
-    case Kind::whole_world:
-      return run_on_meta(o, Mutation::elsewhere, target,
-                         make_recording_group(1, kData * kTensor, "world", Axis::data));
-    case Kind::group_of_one:
-      return run_on_meta(o, Mutation::elsewhere, target, make_recording_group(0, 1, "one", Axis::pipeline));
-  }
-  return {};
-}
+MetaRun run_whole(const TinyOptions& o) { return run_on_meta(o, Kind::remove, "", -1); }
 
 /// Do the numbers of a mutant differ from those of the program as it is?
-bool parity_fails(const TinyResult& good, const TinyOptions& o, Mutation mutation, int64_t target) {
+bool parity_fails(const TinyResult& good, const TinyOptions& o, Mutation mutation, const std::string& group,
+                  int64_t target) {
   TinyResult bad;
   try {
-    bad = train_tiny(o, [&](std::unique_ptr<Communicator> group) {
-      return std::make_unique<MutantGroup>(std::move(group), mutation, target);
+    bad = train_tiny(o, [&](const GroupRequest& r, std::unique_ptr<Communicator> inner) {
+      return std::make_unique<MutantGroup>(std::move(inner), mutation, r.name == group ? target : -1);
     });
   } catch (const Error&) {
     return true;
@@ -99,8 +125,9 @@ bool parity_fails(const TinyResult& good, const TinyOptions& o, Mutation mutatio
   bool fails = differ(good.eval_loss, bad.eval_loss);
   for (size_t i = 0; i < good.losses.size(); ++i)
     fails = fails || differ(good.losses[i], bad.losses[i]) || differ(good.norms[i], bad.norms[i]);
-  for (size_t i = 0; i < good.parameters.size(); ++i)
-    fails = fails || std::abs(good.parameters[i] - bad.parameters[i]) > 1e-9;
+  for (const auto& [name, values] : good.parameters)
+    for (size_t i = 0; i < values.size(); ++i)
+      fails = fails || std::abs(values[i] - bad.parameters.at(name)[i]) > 1e-9;
   return fails;
 }
 
@@ -109,33 +136,29 @@ bool parity_fails(const TinyResult& good, const TinyOptions& o, Mutation mutatio
 TEST_CASE("mutation: the placement check refuses every mutant of every collective of the step") {
   int64_t mutants = 0, refused = 0;
   std::vector<std::string> passed;
-  for (int zero_stage : {0, 1})
-    for (int accumulation : {1, 2}) {
-      const TinyOptions o = layout(zero_stage, accumulation, kData);
-      const MetaRun whole = run_on_meta(o, Mutation::none, -1, nullptr);
-      REQUIRE(whole.refusal == "");
-      REQUIRE(whole.train_calls >= 2 + 4);            // token count, sums, and several buckets
-      REQUIRE(whole.calls == whole.train_calls + 2);  // eval: token count, sums
-      std::map<std::string, int> by_kind;
-      int64_t here = 0;
+  for (const Layout& layout : layouts(4)) {
+    const MetaRun whole = run_whole(layout.options);
+    INFO(layout.name);
+    REQUIRE(whole.refusal == "");
+    int64_t here = 0, calls = 0, refused_here = 0;
+    for (const auto& [group, count] : whole.calls) {
+      calls += count;
       for (const auto& [kind, name] : kKinds)
-        for (int64_t target = 0; target < whole.calls; ++target) {
-          const MetaRun run = run_mutant(o, kind, target);
+        for (int64_t target = 0; target < count; ++target) {
+          const MetaRun run = run_on_meta(layout.options, kind, group, target);
           ++mutants, ++here;
           if (!run.refusal.empty()) {
-            ++refused, ++by_kind[name];
+            ++refused, ++refused_here;
           } else {
-            passed.push_back(fmt::format("ZeRO {}, accumulation {}: {} #{} {}", zero_stage, accumulation,
-                                         run.target, target, name));
+            passed.push_back(
+                fmt::format("{}: {} #{} of group {} {}", layout.name, run.target, target, group, name));
           }
         }
-      std::string line = fmt::format(
-          "mutation on meta: ZeRO {}, accumulation {}, {} collectives, {} mutants; refused:", zero_stage,
-          accumulation, whole.calls, here);
-      for (const auto& [name, count] : by_kind) line += fmt::format(" {} {},", count, name);
-      line.back() = ';';
-      std::printf("%s\n", line.c_str());
     }
+    REQUIRE(calls >= 4);
+    std::printf("mutation on meta: %s: %ld collectives, %ld mutants, %ld refused\n", layout.name.c_str(),
+                static_cast<long>(calls), static_cast<long>(here), static_cast<long>(refused_here));
+  }
   std::printf("mutation on meta: %ld mutants, %ld refused by the placement check, %zu survivors\n",
               static_cast<long>(mutants), static_cast<long>(refused), passed.size());
   for (const std::string& p : passed) std::printf("  survivor: %s\n", p.c_str());
@@ -143,61 +166,66 @@ TEST_CASE("mutation: the placement check refuses every mutant of every collectiv
 }
 
 TEST_CASE("mutation: a collective left out or doubled changes the numbers, so parity is a second net") {
-  int64_t mutants = 0, failed = 0, harmless = 0;
+  int64_t mutants = 0, failed = 0, same_numbers = 0;
   std::vector<std::string> survivors;
-  for (int zero_stage : {0, 1})
-    for (int accumulation : {1, 2}) {
-      const TinyOptions o = layout(zero_stage, accumulation, 2);
-      const TinyResult good = train_tiny(o);
-      const MetaRun whole = run_on_meta(o, Mutation::none, -1, nullptr);
-      REQUIRE_FALSE(parity_fails(good, o, Mutation::none, -1));  // the wrapper itself changes nothing
-      for (Mutation mutation : {Mutation::remove, Mutation::twice})
-        for (int64_t target = 0; target < whole.calls; ++target) {
+  for (const Layout& layout : layouts(2)) {
+    const TinyOptions& o = layout.options;
+    const TinyResult good = train_tiny(o);
+    const MetaRun whole = run_whole(o);
+    REQUIRE_FALSE(parity_fails(good, o, Mutation::none, "", -1));  // the wrapper itself changes nothing
+    for (Kind kind : {Kind::remove, Kind::twice})
+      for (const auto& [group, count] : whole.calls)
+        for (int64_t target = 0; target < count; ++target) {
           // The first step's collective, or that of the evaluation at the end.
-          const int64_t at = target < whole.train_calls ? target : target + (o.steps - 1) * whole.train_calls;
-          const std::string op = run_on_meta(o, Mutation::none, target, nullptr).target;
+          const int64_t train = whole.train_calls.at(group);
+          const int64_t at = target < train ? target : target + (o.steps - 1) * train;
           ++mutants;
-          if (parity_fails(good, o, mutation, at)) {
+          if (parity_fails(good, o, kind == Kind::remove ? Mutation::remove : Mutation::twice, group, at)) {
             ++failed;
-          } else if (mutation == Mutation::twice && op == "all_gather") {
-            ++harmless;  // gathers the same values again: slower, not wrong, and the placement check refuses
-                         // it
+            continue;
+          }
+          // The same numbers: the same values gathered or summed again into another tensor, or a gather left
+          // out whose memory still had them. The placement check must know better.
+          const MetaRun meta = run_on_meta(o, kind, group, target);
+          if (!meta.refusal.empty()) {
+            ++same_numbers;
           } else {
-            survivors.push_back(fmt::format("ZeRO {}, accumulation {}: {} #{} {}", zero_stage, accumulation,
-                                            op, target,
-                                            mutation == Mutation::remove ? "removed" : "doubled"));
+            survivors.push_back(fmt::format("{}: {} #{} of group {} {}", layout.name, meta.target, target,
+                                            group, kind == Kind::remove ? "removed" : "doubled"));
           }
         }
-    }
+  }
   std::printf(
-      "mutation in fp64 parity: %ld mutants, %ld change the result, %ld repeat a gather (same result), %zu "
-      "survivors\n",
-      static_cast<long>(mutants), static_cast<long>(failed), static_cast<long>(harmless), survivors.size());
+      "mutation in fp64 parity: %ld mutants, %ld change the result, %ld give the same numbers and are "
+      "refused on "
+      "meta, %zu survivors\n",
+      static_cast<long>(mutants), static_cast<long>(failed), static_cast<long>(same_numbers),
+      survivors.size());
   for (const std::string& s : survivors) std::printf("  survivor: %s\n", s.c_str());
   CHECK(survivors.empty());
-  CHECK(failed > 0);
+  CHECK(failed > mutants / 2);
 }
 
 TEST_CASE("a refusal names the op, the layer, the axis, what it has and the mend") {
-  const TinyOptions o = layout(1, 1, kData);
-  const MetaRun whole = run_on_meta(o, Mutation::none, -1, nullptr);
-  CHECK(run_mutant(o, Kind::remove, 0).refusal ==
+  const TinyOptions o = layouts(4)[2].options;  // ZeRO 1
+  const std::string group = "gradient";
+  const auto refusal = [&](Kind kind, int64_t target) { return run_on_meta(o, kind, group, target).refusal; };
+  CHECK(refusal(Kind::remove, 0) ==
         "placement error: reading the token count in loss, axis data: needs R but 'token count' is P\n"
         "  mend: all-reduce 'token count' over data");
-  CHECK(run_mutant(o, Kind::twice, 0).refusal ==
+  CHECK(refusal(Kind::twice, 0) ==
         "placement error: all_reduce in loss, axis data: takes P but 'token count' is R: it was reduced "
-        "before, by "
-        "all_reduce in loss\n  mend: remove one of the two reductions");
+        "before, by all_reduce in loss\n  mend: remove one of the two reductions");
   // The last collective of the train step gathers the parameters of the last bucket.
-  const std::string gather = run_mutant(o, Kind::remove, whole.train_calls - 1).refusal;
+  const std::string gather = refusal(Kind::remove, run_whole(o).train_calls.at(group) - 1);
   CHECK_THAT(
       gather,
       Catch::Contains(
           "placement error: end of the update in optimizer, axis data: needs R but 'parameters, bucket"));
   CHECK_THAT(gather, Catch::Contains("is S(0)\n  mend: all-gather 'parameters, bucket"));
-  CHECK_THAT(run_mutant(o, Kind::remove, 1).refusal,
-             Catch::Contains("'gradients, bucket 0' is P (made partial by") &&
-                 Catch::Contains("mend: all-reduce or reduce-scatter"));
-  CHECK_THAT(run_mutant(o, Kind::half_of_the_axis, 0).refusal,
+  CHECK_THAT(refusal(Kind::remove, 1), Catch::Contains("'gradient of ") &&
+                                           Catch::Contains("is P (made partial by") &&
+                                           Catch::Contains("mend: all-reduce or reduce-scatter"));
+  CHECK_THAT(refusal(Kind::half_of_the_axis, 0),
              Catch::Contains("group \"half\" has 2 ranks but the axis has 4"));
 }

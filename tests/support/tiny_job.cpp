@@ -2,6 +2,8 @@
 
 #include <omp.h>
 
+#include <cmath>
+#include <mutex>
 #include <thread>
 
 #include "kernels/core/rng.h"
@@ -33,6 +35,15 @@ std::vector<int32_t> tiny_sample(const TinyOptions& o, int64_t sample) {
   return tokens;
 }
 
+Mesh tiny_mesh(const TinyOptions& o, int rank) {
+  Mesh m;
+  m.degree = {o.ranks, 1, 1, o.tensor, 1};
+  m.rank = rank;
+  return m;
+}
+
+int tiny_world(const TinyOptions& o) { return tiny_mesh(o, 0).world(); }
+
 std::vector<HostBatch> tiny_batches(const TinyOptions& o, int64_t step, int rank) {
   const int64_t accumulation = o.global_batch / (o.micro_batch * o.ranks);
   std::vector<HostBatch> batches(accumulation);
@@ -54,6 +65,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.model = tiny_model(o);
   p.precision = precision_policy(o.precision);
   p.zero_stage = o.zero_stage;
+  p.sequence_parallel = o.sequence_parallel;
   p.bucket_elements = o.bucket_elements;
   p.micro_batch = o.micro_batch;
   p.seq_length = o.seq;
@@ -70,6 +82,18 @@ AdamwArgs tiny_adamw(int64_t step) {
   return a;
 }
 
+MetaJob::MetaJob(const TinyOptions& o, int rank, const GroupWrapper& wrap)
+    : groups(
+          tiny_mesh(o, rank),
+          [&](const GroupRequest& r) {
+            auto group = make_recording_group(r, rank);
+            return wrap ? wrap(r, std::move(group)) : std::move(group);
+          },
+          [&](const std::string& name) { return make_meta_stream(name, trace); }),
+      compute(make_meta_stream("compute", trace)),
+      memory(trace),
+      program((set_axes(trace, tiny_mesh(o, rank)), tiny_program(o)), {*compute, memory, groups.groups()}) {}
+
 namespace {
 
 double element(const Tensor& t, int64_t i) {
@@ -83,79 +107,105 @@ double element(const Tensor& t, int64_t i) {
   }
 }
 
-void train_rank(const TinyOptions& o, Communicator& data, TinyResult* result) {
-  omp_set_num_threads(1);
-  // Plan on meta, then run in an arena of exactly that size.
-  int64_t planned = 0, planned_wire = 0;
-  {
-    MetaTrace trace;
-    trace.set_axis_size(Axis::data, o.ranks);
-    auto compute = make_meta_stream("compute", trace), comm = make_meta_stream("comm", trace);
-    MetaMemory memory(trace);
-    auto group = make_recording_group(data.rank(), o.ranks, "data", Axis::data);
-    TrainProgram program(tiny_program(o), {*compute, *comm, memory, *group});
-    program.train_step({}, tiny_adamw(1), false);
-    planned_wire = group->wire_bytes() * o.steps;
-    const int64_t before = group->wire_bytes();
-    program.evaluate(nullptr);
-    planned_wire += group->wire_bytes() - before;
-    planned = memory.peak().arena_bytes;
+/// In-process groups by name and members, made by whoever asks first.
+class World {
+ public:
+  std::unique_ptr<Communicator> take(const GroupRequest& r, int rank) {
+    std::lock_guard lock(mutex_);
+    auto& group = groups_[{r.name, r.ranks}];
+    if (group.empty()) group = make_in_process_group(static_cast<int>(r.ranks.size()), r.name, r.axes);
+    for (size_t i = 0; i < r.ranks.size(); ++i)
+      if (r.ranks[i] == rank) return std::move(group[i]);
+    fail(ExitCode::internal, "rank {} is not in group {}", rank, r.name);
   }
-  auto compute = make_inline_stream("compute"), comm = make_worker_stream("comm");
-  CpuArena arena(planned);
-  TrainProgram program(tiny_program(o), {*compute, *comm, arena, data});
-  program.initialize();
-  const int64_t wire_before = data.wire_bytes();
-  for (int64_t step = 0; step < o.steps; ++step) {
-    const StepResult r = program.train_step(tiny_batches(o, step, data.rank()), tiny_adamw(step + 1), false);
-    if (!result) continue;
-    result->losses.push_back(r.loss);
-    result->norms.push_back(r.grad_norm);
-    if (step == 0)
-      for (int id = 0; id < program.parameters().count(); ++id) {
-        const Tensor g = program.parameters().grad(id);
-        for (int64_t i = 0; i < g.elements(); ++i) result->gradients.push_back(element(g, i));
+  /// Adds a rank's pieces; an element that two ranks own is an error.
+  void add(NamedTensors& to, const Slice& slice, const std::string& name, const Tensor& values) {
+    std::lock_guard lock(mutex_);
+    std::vector<double>& whole = to[name];
+    whole.resize(slice.global.elements(), std::nan(""));
+    Runs runs(slice);
+    for (Run run = runs.next(); run.count > 0; run = runs.next())
+      for (int64_t i = 0; i < run.count; ++i) {
+        LT_CHECK(std::isnan(whole[run.global + i]), "{} element {} is owned twice", name, run.global + i);
+        whole[run.global + i] = element(values, run.local + i);
       }
   }
-  const auto held_out = tiny_batches(o, 1000, data.rank());
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<std::string, std::vector<int>>, std::vector<std::unique_ptr<Communicator>>> groups_;
+};
+
+void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper& wrap, TinyResult& result) {
+  omp_set_num_threads(1);
+  // Plan on meta, then run in an arena of exactly that size.
+  {
+    MetaJob meta(o, rank);
+    meta.program.train_step({}, tiny_adamw(1), false);
+    const int64_t train = meta.groups.groups().wire_bytes();
+    int64_t batches = o.global_batch / (o.micro_batch * o.ranks);
+    const HostBatch any;
+    meta.program.evaluate([&] { return batches-- > 0 ? &any : nullptr; });
+    result.plan_wire[rank] = train * o.steps + meta.groups.groups().wire_bytes() - train;
+    result.plan_bytes[rank] = meta.memory.peak().arena_bytes;
+  }
+  CpuArena arena(result.plan_bytes[rank]);  // outlives the streams of the groups
+  GroupSet groups(
+      tiny_mesh(o, rank),
+      [&](const GroupRequest& r) {
+        auto group = world.take(r, rank);
+        return wrap ? wrap(r, std::move(group)) : std::move(group);
+      },
+      [](const std::string& name) { return make_worker_stream(name); });
+  auto compute = make_inline_stream("compute");
+  TrainProgram program(tiny_program(o), {*compute, arena, groups.groups()});
+  program.initialize();
+  const int data = groups.groups().coordinate(Axis::data);
+  const ParameterStore& store = program.parameters();
+  for (int64_t step = 0; step < o.steps; ++step) {
+    const StepResult r = program.train_step(tiny_batches(o, step, data), tiny_adamw(step + 1), false);
+    if (step == 0)
+      for (const OwnedPiece& p : store.owned_pieces())
+        world.add(result.gradients, p.slice, store.spec(p.id).name, p.grad);
+    if (rank != 0) continue;
+    result.losses.push_back(r.loss);
+    result.norms.push_back(r.grad_norm);
+  }
+  const auto held_out = tiny_batches(o, 1000, data);
   size_t at = 0;
   const double eval = program.evaluate([&] { return at < held_out.size() ? &held_out[at++] : nullptr; });
-  comm->synchronize();
-  if (!result) return;
-  result->eval_loss = eval;
-  for (int id = 0; id < program.parameters().count(); ++id) {
-    const Tensor v = program.parameters().value(id);
-    for (int64_t i = 0; i < v.elements(); ++i) result->parameters.push_back(element(v, i));
-  }
-  result->plan_bytes = planned;
-  result->used_bytes = arena.peak().arena_bytes;
-  result->plan_wire = planned_wire;
-  result->used_wire = data.wire_bytes() - wire_before;
+  groups.synchronize();
+  if (rank == 0) result.eval_loss = eval;
+  for (const OwnedPiece& p : store.owned_pieces())
+    world.add(result.parameters, p.slice, store.spec(p.id).name, p.master);
+  result.used_bytes[rank] = arena.peak().arena_bytes;
+  result.used_wire[rank] = groups.groups().wire_bytes();
 }
 
 }  // namespace
 
 TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap) {
+  const int ranks = tiny_world(o);
   TinyResult result;
-  auto groups = o.ranks == 1 ? std::vector<std::unique_ptr<Communicator>>()
-                             : make_in_process_group(o.ranks, "data", Axis::data);
-  if (o.ranks == 1) groups.push_back(make_single_group("data", Axis::data));
-  if (wrap)
-    for (auto& group : groups) group = wrap(std::move(group));
-  std::vector<std::exception_ptr> errors(o.ranks);
+  for (auto* v : {&result.plan_bytes, &result.used_bytes, &result.plan_wire, &result.used_wire})
+    v->resize(ranks);
+  World world;
+  std::vector<std::exception_ptr> errors(ranks);
   std::vector<std::thread> threads;
-  for (int r = 0; r < o.ranks; ++r)
+  for (int r = 0; r < ranks; ++r)
     threads.emplace_back([&, r] {
       try {
-        train_rank(o, *groups[r], r == 0 ? &result : nullptr);
+        train_rank(o, r, world, wrap, result);
       } catch (...) {
         errors[r] = std::current_exception();
-        groups[r].reset();  // the others must not wait
       }
     });
   for (auto& t : threads) t.join();
   for (auto& e : errors)
     if (e) std::rethrow_exception(e);
+  for (const NamedTensors* all : {&result.parameters, &result.gradients})
+    for (const auto& [name, values] : *all)
+      for (double v : values) LT_CHECK(!std::isnan(v), "{} has an element that no rank owns, or a NaN", name);
   return result;
 }
 

@@ -1,6 +1,8 @@
-// A tiny training job on in-process ranks: threads, each with its streams, arena and communicator.
+// A tiny training job on in-process ranks: threads, each with its streams, arena and communicators, on any
+// mesh.
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,7 +16,9 @@ struct TinyOptions {
   std::string precision = "fp64";
   bool tied = false;
   double dropout = 0;
-  int ranks = 1;
+  int ranks = 1;  ///< data-parallel
+  int tensor = 1;
+  bool sequence_parallel = false;
   int zero_stage = 0;
   int64_t micro_batch = 1, global_batch = 8, seq = 24, vocab = 61;
   int64_t steps = 3;
@@ -23,28 +27,43 @@ struct TinyOptions {
   double clip = 0.5;
 };
 
+/// Whole named tensors, row-major.
+using NamedTensors = std::map<std::string, std::vector<double>>;
+
 struct TinyResult {
   std::vector<double> losses, norms;
-  std::vector<double> parameters;  ///< all, by declaration order
-  std::vector<double> gradients;   ///< of the first step, as rank 0 sees them after reduction (zero_stage 0)
-  int64_t plan_bytes = 0, used_bytes = 0;  ///< arena of rank 0: planned; reached
-  int64_t plan_wire = 0, used_wire = 0;    ///< bytes sent by rank 0
+  NamedTensors parameters;                      ///< after all steps, put together from what the ranks own
+  NamedTensors gradients;                       ///< of the first step, before clipping, likewise
+  std::vector<int64_t> plan_bytes, used_bytes;  ///< arena by rank: planned; reached
+  std::vector<int64_t> plan_wire, used_wire;    ///< bytes sent by rank
   double eval_loss = 0;
 };
 
 /// The model of the options.
 ModelConfig tiny_model(const TinyOptions& options);
+Mesh tiny_mesh(const TinyOptions& options, int rank);
+int tiny_world(const TinyOptions& options);
 /// Row `sample` of the data: seq + 1 tokens, a function of the sample alone.
 std::vector<int32_t> tiny_sample(const TinyOptions& options, int64_t sample);
-/// The micro-batches of one step for one rank.
-std::vector<HostBatch> tiny_batches(const TinyOptions& options, int64_t step, int rank);
+/// The micro-batches of one step for the ranks at this data coordinate.
+std::vector<HostBatch> tiny_batches(const TinyOptions& options, int64_t step, int data_coordinate);
 
 /// Puts another communicator in the place of a rank's own, to break it on purpose.
-using GroupWrapper = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)>;
+using GroupWrapper =
+    std::function<std::unique_ptr<Communicator>(const GroupRequest&, std::unique_ptr<Communicator>)>;
 
-/// Trains. `wrap` replaces the data group of each rank (negative controls); the plan is made with a whole
-/// one.
+/// Trains. `wrap` replaces groups of each rank (negative controls); the plan is made with whole ones.
 TinyResult train_tiny(const TinyOptions& options, const GroupWrapper& wrap = {});
+
+/// One rank's program on the meta device; `wrap` replaces its recording groups.
+struct MetaJob {
+  MetaTrace trace;
+  GroupSet groups;
+  std::unique_ptr<Stream> compute;
+  MetaMemory memory;
+  TrainProgram program;
+  MetaJob(const TinyOptions& options, int rank, const GroupWrapper& wrap = {});
+};
 
 ProgramOptions tiny_program(const TinyOptions& options);
 /// The optimizer's settings at `step`, from 1.

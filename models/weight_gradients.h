@@ -1,0 +1,40 @@
+// Weight gradients that a backward leaves for later, so that a pipeline can fill its bubbles with them
+// (zero-bubble schedules, arXiv:2401.10241): what to run, and the tensors that must live until then.
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "kernels/core/arena.h"
+
+namespace ltrain {
+
+struct Step;
+
+class WeightGradients {
+ public:
+  /// `work` runs at run(); `inputs` stay allocated until then, whoever releases them.
+  void add(std::function<void(Step&)> work, std::initializer_list<Tensor> inputs) {
+    work_.push_back(std::move(work));
+    for (const Tensor& t : inputs)
+      if (!keeps(t)) kept_.push_back(t);
+  }
+  bool keeps(const Tensor& t) const {
+    for (const Tensor& k : kept_)
+      if (k.data == t.data && k.record == t.record) return true;
+    return false;
+  }
+  /// In place of a release before run().
+  void release_after(Tensor& t) {
+    released_.push_back(t);
+    t = Tensor();
+  }
+  bool empty() const { return work_.empty(); }
+  /// Runs everything in the order it was added, then gives the tensors back.
+  void run(Step& step);
+
+ private:
+  std::vector<std::function<void(Step&)>> work_;
+  std::vector<Tensor> kept_, released_;
+};
+
+}  // namespace ltrain

@@ -1,0 +1,260 @@
+// The step's side of the parameters: gathering values, reducing gradients, the norm, the update.
+#include <algorithm>
+
+#include "kernels/core/placement_rules.h"
+#include "kernels/ops/tensor_ops.h"
+#include "parallel/parameter_store.h"
+
+namespace ltrain {
+namespace {
+
+/// Reductions under way before the first is waited for, with ZeRO-2 and 3: what their buffers cost.
+constexpr size_t kInFlight = 2;
+
+}  // namespace
+
+void ParameterStore::begin_step(int64_t micros) {
+  micros_ = micros;
+  for (Unit& u : units_) {
+    u.touched = false;
+    if (u.grad_record) {
+      u.grad_record->zero = true;
+      u.grad_record->place = Placements{};
+    }
+  }
+  for (Bucket& b : buckets_) {
+    b.waiting = static_cast<int64_t>(b.units.size()) * (layout_.zero_stage >= 2 ? 1 : micros);
+    b.reduced_once = false;
+    b.done = Event();
+  }
+}
+
+void ParameterStore::gather(int index) {
+  Bucket& b = buckets_[index];
+  if (b.value.defined()) return;
+  b.value = memory_->allocate(MemoryKind::communication, fmt::format("gathered parameters, bucket {}", index),
+                              layout_.precision.compute, {b.padded});
+  const Group& g = groups_->gradient;
+  if (g.many()) {
+    g.stream->wait(compute_->record());
+    g.comm->all_gather(*g.stream, b.value, b.value_piece);
+    b.done = g.stream->record();
+  } else {
+    cast(*compute_, b.value, b.value_piece);
+    b.done = Event();
+  }
+  b.gathering = true;
+}
+
+void ParameterStore::use(int segment, int next) {
+  if (layout_.zero_stage < 3) return;
+  const auto each = [&](int which, auto f) {
+    for (size_t i = 0; i < buckets_.size(); ++i)
+      if (buckets_[i].segment == which) f(static_cast<int>(i));
+  };
+  each(segment, [&](int i) { gather(i); });
+  if (next >= 0) each(next, [&](int i) { gather(i); });
+  each(segment, [&](int i) {
+    Bucket& b = buckets_[i];
+    if (!b.gathering) return;
+    compute_->wait(b.done);
+    b.gathering = false;
+    if (!compute_->meta()) return;
+    for (Axis a : {Axis::data, Axis::context}) place_require(*compute_, "using a layer", b.value, a, Placement::R());
+    for (int u : b.units)
+      for (Axis a : {Axis::data, Axis::context}) units_[u].value_record->place[a] = Placement::R();
+  });
+}
+
+void ParameterStore::drop(int segment) {
+  if (layout_.zero_stage < 3) return;
+  for (Bucket& b : buckets_) {
+    if (b.segment != segment || !b.value.defined()) continue;
+    if (b.gathering) compute_->wait(b.done);  // fetched and not used
+    b.gathering = false;
+    memory_->release(b.value);
+    if (!compute_->meta()) continue;
+    for (int u : b.units)
+      for (Axis a : {Axis::data, Axis::context})
+        if (groups_->size(a) > 1) units_[u].value_record->place[a] = Placement::S(0);
+  }
+}
+
+GradTarget ParameterStore::contribute(int id, int n) {
+  Unit& u = units_[parameters_[id].unit];
+  LT_CHECK(u.first == id && u.count == n, "gradients are written by whole units, not {} of {}", n, u.count);
+  Bucket& b = buckets_[u.bucket];
+  if (!b.grad.defined()) {
+    if (pending_.size() >= kInFlight) settle(kInFlight - 1);
+    b.grad = memory_->allocate(MemoryKind::gradients, fmt::format("gradients of a micro-batch, bucket {}", u.bucket),
+                               layout_.precision.grad, {b.padded});
+    for (int i : b.units) {
+      units_[i].touched = false;
+      if (units_[i].grad_record) units_[i].grad_record->zero = true;
+    }
+  }
+  const bool accumulate = u.touched;
+  u.touched = true;
+  return {grad(id, n), accumulate};
+}
+
+void ParameterStore::grad_ready(int id) {
+  const Unit& u = units_[parameters_[id].unit];
+  Bucket& b = buckets_[u.bucket];
+  LT_CHECK(b.waiting > 0, "gradient of {} completed twice", parameters_[id].spec.name);
+  if (--b.waiting == 0) reduce(u.bucket);
+}
+
+/// Padding between and after units takes part in the sums: keep it zero.
+void ParameterStore::clear_padding(Bucket& b) {
+  if (compute_->meta()) return;
+  int64_t end = 0;
+  const auto clear = [&](int64_t from, int64_t to) {
+    if (to > from) fill_zero(*compute_, b.grad.flat(from, {to - from}));
+  };
+  for (int u : b.units) {
+    const Parameter &first = parameters_[units_[u].first],
+                    &last = parameters_[units_[u].first + units_[u].count - 1];
+    clear(end, first.offset);
+    end = last.offset + last.spec.shape.elements();
+  }
+  clear(end, b.padded);
+}
+
+/// On meta: the bucket's gradient lies as those of its units do, which must all lie as their kind says.
+void ParameterStore::collect(Bucket& b) {
+  if (!compute_->meta()) return;
+  for (int i : b.units) {
+    const Unit& u = units_[i];
+    Tensor t = b.grad;
+    t.record = u.grad_record;
+    Placement want = Placement::R();
+    if (b.kind.cut) want = Placement::S(parameters_[u.first].spec.tensor_dim);
+    if (b.kind.sum_tensor) want = Placement::P();
+    place_require(*compute_, "completing a gradient", t, Axis::tensor, want);
+    for (Axis a : {Axis::data, Axis::context})
+      place_require(*compute_, "completing a gradient", t, a, Placement::P());
+  }
+  b.grad.record->name = "gradient of " + parameters_[units_[b.units[0]].first].spec.name;
+  b.grad.record->place = units_[b.units[0]].grad_record->place;
+  b.grad.record->made_partial = units_[b.units[0]].grad_record->made_partial;
+  b.grad.record->zero = false;
+  b.grad.record->written = true;
+  if (b.kind.cut) place_set(*compute_, b.grad, Axis::tensor, Placement::S(0));
+  if (b.kind.tied) place_set(*compute_, b.grad, Axis::pipeline, Placement::P());
+}
+
+void ParameterStore::reduce(int index) {
+  Bucket& b = buckets_[index];
+  const Group &g = groups_->gradient, &t = groups_->tensor;
+  collect(b);
+  if (g.many() || b.kind.sum_tensor || b.kind.tied) clear_padding(b);
+  g.stream->wait(compute_->record());
+  if (b.kind.sum_tensor) {  // on the stream that the tensor group is used from
+    t.stream->wait(compute_->record());
+    t.comm->all_reduce(*t.stream, b.grad);
+    g.stream->wait(t.stream->record());
+  }
+  const Tensor own = b.grad.flat(own_begin(b), {b.piece});
+  if (g.many() && layout_.zero_stage >= 1) {
+    g.comm->reduce_scatter(*g.stream, own, b.grad);
+  } else if (g.many()) {
+    g.comm->all_reduce(*g.stream, b.grad);
+  }
+  b.done = g.stream->record();
+  if (layout_.zero_stage < 2) return;
+  pending_.push_back({index, b.grad, b.done});
+  b.grad = Tensor();
+  b.waiting = static_cast<int64_t>(b.units.size());
+}
+
+/// ZeRO-2 and 3: adds reduced gradients to this rank's pieces until `keep` reductions are under way.
+void ParameterStore::settle(size_t keep) {
+  while (pending_.size() > keep) {
+    Pending p = pending_.front();
+    pending_.erase(pending_.begin());
+    Bucket& b = buckets_[p.bucket];
+    compute_->wait(p.done);
+    const Tensor own = p.grad.flat(own_begin(b), {b.piece});
+    if (b.reduced_once) {
+      add_to(*compute_, b.grad_piece, own);
+    } else {
+      cast(*compute_, b.grad_piece, own);
+    }
+    b.reduced_once = true;
+    memory_->release(p.grad);
+  }
+}
+
+void ParameterStore::finish_gradients() {
+  settle(0);
+  const Group &g = groups_->gradient, &tied = groups_->tied;
+  for (Bucket& b : buckets_) {
+    const int64_t left = layout_.zero_stage >= 2 ? static_cast<int64_t>(b.units.size()) - b.waiting : b.waiting;
+    LT_CHECK(left == 0 && (layout_.zero_stage < 2 || b.reduced_once),
+             "a backward left gradients of a bucket incomplete");
+    compute_->wait(b.done);
+    if (!b.kind.tied) continue;
+    // After the sum over data: what crosses the pipeline is a piece, not the whole table.
+    const Tensor mine = layout_.zero_stage >= 2   ? b.grad_piece
+                        : layout_.zero_stage == 1 ? b.grad.flat(own_begin(b), {b.piece})
+                                                  : b.grad;
+    tied.stream->wait(compute_->record());
+    tied.comm->all_reduce(*tied.stream, mine);
+    compute_->wait(tied.stream->record());
+  }
+  for (Bucket& b : buckets_) drop(b.segment);
+}
+
+void ParameterStore::add_grad_squares(Tensor cut, Tensor whole) {
+  // Every rank sums its own piece, replicated gradients or not: the same bits with every stage of ZeRO.
+  for (Bucket& b : buckets_) {
+    if (!first_copy(b)) continue;
+    Tensor own = layout_.zero_stage >= 2 ? b.grad_piece : b.grad.flat(own_begin(b), {b.piece});
+    if (compute_->meta() && layout_.zero_stage == 0) {  // a cut of what every rank has
+      own = place_apart(*compute_, own, own.record->name);
+      for (Axis a : {Axis::data, Axis::context})
+        if (own.record->place[a] == Placement::R()) place_set(*compute_, own, a, Placement::S(0));
+    }
+    sum_squares(*compute_, b.kind.cut ? cut : whole, own);
+  }
+}
+
+void ParameterStore::update(const AdamwArgs& args) {
+  const Group& g = groups_->gradient;
+  const int stage = layout_.zero_stage;
+  const bool low = layout_.precision.has_master();
+  for (Bucket& b : buckets_) {
+    const int64_t begin = stored_begin(b), end = begin + stored_count(b);
+    // Runs of parameters of one decay rule; padding between them is zero and stays zero.
+    size_t i = 0;
+    const auto spec = [&](size_t k) -> const Parameter& { return parameters_[units_[b.units[k]].first]; };
+    while (i < b.units.size()) {
+      size_t j = i;
+      const bool decay = spec(i).spec.decay;
+      while (j < b.units.size() && spec(j).spec.decay == decay) ++j;
+      const int64_t from = std::max(begin, spec(i).offset);
+      const int64_t to = std::min(end, j < b.units.size() ? spec(j).offset : b.padded);
+      i = j;
+      if (from >= to) continue;
+      const Shape n{to - from};
+      const Tensor param = stage >= 3 ? b.value_piece.flat(from - begin, n) : b.value.flat(from, n);
+      const Tensor master = low ? b.master.flat(from - begin, n) : param;
+      const Tensor grad = stage >= 2 ? b.grad_piece.flat(from - begin, n) : b.grad.flat(from, n);
+      adamw(*compute_, master, b.exp_avg.flat(from - begin, n), b.exp_avg_sq.flat(from - begin, n), grad,
+            low ? param : Tensor(), decay, args);
+    }
+    if ((stage == 1 || stage == 2) && g.many()) {
+      g.stream->wait(compute_->record());
+      g.comm->all_gather(*g.stream, b.value, b.value.flat(own_begin(b), {b.piece}));
+    }
+  }
+  if ((stage == 1 || stage == 2) && g.many()) compute_->wait(g.stream->record());
+  if (!compute_->meta()) return;
+  for (const Bucket& b : buckets_)
+    for (Axis a : {Axis::data, Axis::context})
+      place_require(*compute_, "end of the update", stage >= 3 ? b.value_piece : b.value, a,
+                    stage >= 3 ? Placement::S(0) : Placement::R());
+}
+
+}  // namespace ltrain

@@ -1,0 +1,103 @@
+#include "parallel/groups.h"
+
+#include <algorithm>
+
+#include "kernels/core/meta.h"
+
+namespace ltrain {
+
+const Group& Groups::link(int from, int to) const {
+  for (const Link& l : links)
+    if (l.from == from && l.to == to) return l.group;
+  fail(ExitCode::internal, "no link from stage {} to stage {}", from, to);
+}
+
+std::vector<const Communicator*> Groups::all() const {
+  std::vector<const Communicator*> out;
+  for (const Group* g : {&tensor, &context, &gradient, &world, &tied})
+    if (g->comm && std::find(out.begin(), out.end(), g->comm) == out.end()) out.push_back(g->comm);
+  for (const Link& l : links) out.push_back(l.group.comm);
+  return out;
+}
+
+int64_t Groups::wire_bytes() const {
+  int64_t bytes = 0;
+  for (const Communicator* c : all()) bytes += c->wire_bytes();
+  return bytes;
+}
+
+Stream* GroupSet::stream(const MakeStream& make_stream, const std::string& name) {
+  streams_.push_back(make_stream(name));
+  return streams_.back().get();
+}
+
+Group GroupSet::make(const MakeGroup& make_group, GroupRequest request, Stream* stream) {
+  comms_.push_back(request.ranks.size() == 1 ? make_single_group(request.name, request.axes)
+                                             : make_group(request));
+  return {comms_.back().get(), stream};
+}
+
+GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStream& make_stream,
+                   const Options& options) {
+  groups_.mesh = mesh;
+  Stream* comm = stream(make_stream, "comm");
+  const auto over = [&](const char* name, AxisSet axes, Stream* on) {
+    return make(make_group, {name, axes, mesh.group(axes), true}, on);
+  };
+  const auto own_stream = [&](Axis a) {
+    return mesh.size(a) > 1 ? stream(make_stream, std::string(axis_name(a))) : comm;
+  };
+  groups_.tensor = over("tensor", Axis::tensor, own_stream(Axis::tensor));
+  groups_.context = over("context", Axis::context, own_stream(Axis::context));
+  groups_.gradient = over("gradient", kGradientAxes, comm);
+  // With one group of all ranks gradients and agreements go the same way.
+  const bool flat = mesh.world() == mesh.size(Axis::data) * mesh.size(Axis::context);
+  groups_.world = flat ? groups_.gradient : over("world", kAllAxes, comm);
+  const int stage = mesh.coordinate(Axis::pipeline), last = mesh.size(Axis::pipeline) - 1;
+  std::vector<int> tied{mesh.rank};
+  if (options.tied_stages && last > 0 && (stage == 0 || stage == last))
+    tied = {mesh.at(Axis::pipeline, 0), mesh.at(Axis::pipeline, last)};
+  groups_.tied = make(make_group, {"tied", Axis::pipeline, tied, false}, comm);
+  for (const auto& [from, to] : options.links) {
+    if (stage != from && stage != to) continue;
+    const std::string name = fmt::format("stage {} to {}", from, to);
+    const std::vector<int> ends{mesh.at(Axis::pipeline, from), mesh.at(Axis::pipeline, to)};
+    Stream* on = stream(make_stream, name);
+    groups_.links.push_back({from, to, make(make_group, {name, Axis::pipeline, ends, false}, on)});
+  }
+}
+
+GroupSet::GroupSet()
+    : GroupSet(
+          Mesh{}, [](const GroupRequest&) { return nullptr; },
+          [](const std::string& name) { return make_inline_stream(name); }) {}
+
+double GroupSet::clock() const {
+  double end = 0;
+  for (const auto& s : streams_) end = std::max(end, s->clock);
+  return end;
+}
+
+void GroupSet::synchronize() {
+  for (auto& s : streams_) s->synchronize();
+}
+
+std::unique_ptr<Communicator> make_recording_group(const GroupRequest& r, int world_rank) {
+  const auto place = std::find(r.ranks.begin(), r.ranks.end(), world_rank) - r.ranks.begin();
+  return make_recording_group(static_cast<int>(place), static_cast<int>(r.ranks.size()), r.name, r.axes,
+                              r.whole);
+}
+
+void set_axes(MetaTrace& trace, const Mesh& mesh) {
+  for (int i = 0; i < kAxisCount; ++i) trace.set_axis_size(static_cast<Axis>(i), mesh.degree[i]);
+}
+
+GroupSet make_meta_groups(const Mesh& mesh, MetaTrace& trace, const GroupSet::Options& options) {
+  set_axes(trace, mesh);
+  return GroupSet(
+      mesh,
+      [&](const GroupRequest& r) { return make_recording_group(r, mesh.rank); },
+      [&](const std::string& name) { return make_meta_stream(name, trace); }, options);
+}
+
+}  // namespace ltrain

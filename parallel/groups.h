@@ -1,0 +1,91 @@
+// The groups of one rank: a communicator and a stream for each of the mesh's axes, made in one place for every
+// device and transport.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/core/stream.h"
+#include "parallel/communicator.h"
+#include "parallel/mesh.h"
+
+namespace ltrain {
+
+/// A communicator with the stream that its calls run on. A group of one moves nothing.
+struct Group {
+  Communicator* comm = nullptr;
+  Stream* stream = nullptr;
+  int size() const { return comm->size(); }
+  int rank() const { return comm->rank(); }
+  bool many() const { return comm->size() > 1; }
+};
+
+/// One directed connection between two pipeline stages. Its two ends are ranks 0 (from) and 1 (to).
+struct Link {
+  int from = 0, to = 0;  ///< coordinates on the pipeline axis
+  Group group;
+};
+
+/// What a rank's step communicates through. Borrowed from a GroupSet.
+struct Groups {
+  Mesh mesh;
+  Group tensor, context;
+  Group gradient;           ///< data+context: gradients are summed over it, ZeRO cuts over it
+  Group world;              ///< loss, norm, and what all agree on
+  Group tied;               ///< first and last stage, when they share the embedding; else of one
+  std::vector<Link> links;  ///< those with this rank at one end
+
+  int coordinate(Axis a) const { return mesh.coordinate(a); }
+  int size(Axis a) const { return mesh.size(a); }
+  const Group& link(int from, int to) const;
+  /// Bytes that this rank has sent over all of them.
+  int64_t wire_bytes() const;
+  std::vector<const Communicator*> all() const;
+};
+
+/// A group as it is asked for. `ranks`: world ranks in the order of the group. `whole`: it spans its axes.
+struct GroupRequest {
+  std::string name;  ///< "tensor"; unique among the groups that a rank is in
+  AxisSet axes;
+  std::vector<int> ranks;
+  bool whole = true;
+};
+using MakeGroup = std::function<std::unique_ptr<Communicator>(const GroupRequest&)>;
+using MakeStream = std::function<std::unique_ptr<Stream>(const std::string& name)>;
+
+/// Owns what Groups borrows. All ranks build theirs in the same order, so that rendezvous cannot cross.
+class GroupSet {
+ public:
+  struct Options {
+    bool tied_stages = false;  ///< the first and the last stage share a weight
+    /// Directed pairs of pipeline coordinates that exchange tensors, the same list on every rank.
+    std::vector<std::pair<int, int>> links;
+  };
+  GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStream& make_stream,
+           const Options& options);
+  GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStream& make_stream)
+      : GroupSet(mesh, make_group, make_stream, Options()) {}
+  /// A rank alone.
+  GroupSet();
+  const Groups& groups() const { return groups_; }
+  /// On meta: when the last stream ends, seconds.
+  double clock() const;
+  /// Waits for all that was enqueued. Rethrows.
+  void synchronize();
+
+ private:
+  Group make(const MakeGroup& make_group, GroupRequest request, Stream* stream);
+  Stream* stream(const MakeStream& make_stream, const std::string& name);
+
+  Groups groups_;
+  std::vector<std::unique_ptr<Communicator>> comms_;
+  std::vector<std::unique_ptr<Stream>> streams_;  // after comms_: gone before them
+};
+
+/// Recording groups and meta streams for the rank of `mesh`; sets the trace's axes.
+GroupSet make_meta_groups(const Mesh& mesh, MetaTrace& trace, const GroupSet::Options& options = {});
+void set_axes(MetaTrace& trace, const Mesh& mesh);
+std::unique_ptr<Communicator> make_recording_group(const GroupRequest& request, int world_rank);
+
+}  // namespace ltrain

@@ -100,6 +100,12 @@ class Attention {
     return {{0, q}, {q, kv}, {q + kv, kv}};
   }
 
+  /// What varies over the context ranks is, to a collective, slices of dim 0 of what they have together; and
+  /// back.
+  void claim(Tensor t, Placement from, Placement to) {
+    place_as(compute_, "context attention", Axis::context, t, from, to);
+  }
+
   /// A collective that compute waits for.
   template <class F>
   void exposed(F&& f) {
@@ -115,7 +121,9 @@ class Attention {
     const int share = cut_.exchange(), first = cut_.ring() * share;
     std::vector<int64_t> rows(static_cast<size_t>(cut_.ranks), 0);
     for (int i = 0; i < share; ++i) rows[first + i] = local_rows();
+    claim(from, Placement::V(), Placement::S(0));
     exposed([&] { group_.all_to_all_v(comm_, to, rows, from, rows); });
+    claim(to, Placement::S(0), Placement::V());
   }
   std::vector<CopyPart> group_order(int64_t cols) const {
     std::vector<Positions> pieces;
@@ -138,8 +146,7 @@ class Attention {
     copy_parts(compute_, from, in, columns_in_pieces(share, local_rows(), runs));
     exchange(to, from);
     // Where all ranks exchange, rows that were each rank's own have become slices of the heads.
-    if (cut_.rings() == 1)
-      place_as(compute_, "sequence to heads", Axis::context, to, Placement::V(), Placement::S(1));
+    if (cut_.rings() == 1) claim(to, Placement::V(), Placement::S(1));
     copy_parts(compute_, out, to, group_order(pieces[1]));
     step_.release(to);
     step_.release(from);
@@ -151,6 +158,7 @@ class Attention {
     Tensor from = travelling("rows to exchange", in.dtype, pieces);
     Tensor to = travelling("rows exchanged", in.dtype, pieces);
     copy_parts(compute_, from, in, reversed(group_order(pieces[1])));
+    if (cut_.rings() == 1) claim(from, Placement::S(1), Placement::V());
     exchange(to, from);
     copy_parts(compute_, out, to, reversed(columns_in_pieces(share, local_rows(), runs)));
     step_.release(to);
@@ -190,7 +198,10 @@ class Attention {
   /// Starts to pass `from` on while `to` comes in; the event is when both are done.
   Event hop(Tensor from, Tensor to) {
     comm_.wait(compute_.record());
+    claim(from, Placement::V(), Placement::S(0));
     group_.send_recv(comm_, from, next(), to, previous());
+    claim(from, Placement::S(0), Placement::V());
+    claim(to, Placement::S(0), Placement::V());
     return comm_.record();
   }
 
@@ -267,6 +278,7 @@ class Attention {
         travelling("keys and values of all ranks", step_.dtype, {cut_.ranks * group_rows(), cols});
     Tensor kv = travelling("keys and values", step_.dtype, {group_rows(), cols});
     copy_kv(kv, qkv);
+    claim(kv, Placement::V(), Placement::S(0));
     exposed([&] { group_.all_gather(comm_, pieces, kv); });
     step_.release(kv);
     Tensor all = step_.temporary("keys and values in order", {mine_.batch * cut_.seq, cols});
@@ -300,8 +312,7 @@ class Attention {
     step_.release(dall);
     Tensor dkv = travelling("d keys and values", wide(), {group_rows(), cols});
     exposed([&] { group_.reduce_scatter(comm_, dkv, pieces); });
-    // Each rank's piece is its own rows: as the tokens lie.
-    place_as(compute_, "d keys and values", Axis::context, dkv, Placement::S(0), Placement::V());
+    claim(dkv, Placement::S(0), Placement::V());
     copy_dkv(dqkv, dkv);
     step_.release(dkv);
     step_.release(pieces);

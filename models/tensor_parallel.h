@@ -1,6 +1,6 @@
-// The conjugate pairs of Megatron-LM's tensor and sequence parallelism (arXiv:1909.08053, 2205.05198), between
-// the residual stream and the matmuls: "whole" is (B * seq, C) on every rank, "stream" is what a rank has
-// between matmuls: the same, or with sequence parallelism its run of the rows.
+// The conjugate pairs of Megatron-LM's tensor and sequence parallelism (arXiv:1909.08053, 2205.05198),
+// between the residual stream and the matmuls: "whole" is (B * seq, C) on every rank, "stream" is what a rank
+// has between matmuls: the same, or with sequence parallelism its run of the rows.
 #pragma once
 #include "models/step.h"
 

@@ -52,34 +52,17 @@ class RecordingGroup final : public Communicator {
         place_collective(s, op, axes(), call.out, call.in, Placement::P(), Placement::S(0));
         break;
       case CollectiveOp::all_gather:
-        // What the ranks hold apart, one behind the other: slices of dim 0, or values that vary.
-        place_collective(s, op, axes(), call.out, call.in,
-                         varies(s, call.in) ? Placement::V() : Placement::S(0), Placement::R());
+        place_collective(s, op, axes(), call.out, call.in, Placement::S(0), Placement::R());
         break;
       case CollectiveOp::all_to_all:
-        // Parts for everybody of what is this rank's alone; what comes of it is again.
-        place_collective(s, op, axes(), call.out, call.in, own(s, call.in), Placement::V());
-        break;
       case CollectiveOp::send_recv:
-        place_collective(s, op, axes(), call.out, call.in, own(s, call.in), own(s, call.in));
+        // Each rank's own before and after. Values that vary are to be claimed as slices first (place_as), so
+        // that a call on another axis, on which they vary too, is refused.
+        place_collective(s, op, axes(), call.out, call.in, Placement::S(0), Placement::S(0));
         break;
       default:
         break;
     }
-  }
-
-  /// How `t` lies on the group's axis; for those collectives that are made over one.
-  Placement on_axis(Stream& s, const Tensor& t) const {
-    for (int i = 0; i < kAxisCount; ++i)
-      if (const Axis a = static_cast<Axis>(i); axes().has(a) && s.meta()->axis_size(a) > 1)
-        return t.record->place[a];
-    return Placement::R();
-  }
-  bool varies(Stream& s, const Tensor& t) const { return on_axis(s, t).kind == Placement::varying; }
-  /// V or S, as `t` is; V where it is neither, to be refused.
-  Placement own(Stream& s, const Tensor& t) const {
-    const Placement p = on_axis(s, t);
-    return p.kind == Placement::sharded ? p : Placement::V();
   }
 
   static void none() { LT_CHECK(false, "a recording group runs on meta streams only"); }

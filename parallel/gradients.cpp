@@ -60,7 +60,8 @@ void ParameterStore::use(int segment, int next) {
     compute_->wait(b.done);
     b.gathering = false;
     if (!compute_->meta()) return;
-    for (Axis a : {Axis::data, Axis::context}) place_require(*compute_, "using a layer", b.value, a, Placement::R());
+    for (Axis a : {Axis::data, Axis::context})
+      place_require(*compute_, "using a layer", b.value, a, Placement::R());
     for (int u : b.units)
       for (Axis a : {Axis::data, Axis::context}) units_[u].value_record->place[a] = Placement::R();
   });
@@ -86,7 +87,8 @@ GradTarget ParameterStore::contribute(int id, int n) {
   Bucket& b = buckets_[u.bucket];
   if (!b.grad.defined()) {
     if (pending_.size() >= kInFlight) settle(kInFlight - 1);
-    b.grad = memory_->allocate(MemoryKind::gradients, fmt::format("gradients of a micro-batch, bucket {}", u.bucket),
+    b.grad = memory_->allocate(MemoryKind::gradients,
+                               fmt::format("gradients of a micro-batch, bucket {}", u.bucket),
                                layout_.precision.grad, {b.padded});
     for (int i : b.units) {
       units_[i].touched = false;
@@ -190,7 +192,8 @@ void ParameterStore::finish_gradients() {
   settle(0);
   const Group &g = groups_->gradient, &tied = groups_->tied;
   for (Bucket& b : buckets_) {
-    const int64_t left = layout_.zero_stage >= 2 ? static_cast<int64_t>(b.units.size()) - b.waiting : b.waiting;
+    const int64_t left =
+        layout_.zero_stage >= 2 ? static_cast<int64_t>(b.units.size()) - b.waiting : b.waiting;
     LT_CHECK(left == 0 && (layout_.zero_stage < 2 || b.reduced_once),
              "a backward left gradients of a bucket incomplete");
     compute_->wait(b.done);

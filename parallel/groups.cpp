@@ -95,8 +95,7 @@ void set_axes(MetaTrace& trace, const Mesh& mesh) {
 GroupSet make_meta_groups(const Mesh& mesh, MetaTrace& trace, const GroupSet::Options& options) {
   set_axes(trace, mesh);
   return GroupSet(
-      mesh,
-      [&](const GroupRequest& r) { return make_recording_group(r, mesh.rank); },
+      mesh, [&](const GroupRequest& r) { return make_recording_group(r, mesh.rank); },
       [&](const std::string& name) { return make_meta_stream(name, trace); }, options);
 }
 

@@ -1,5 +1,5 @@
-// The groups of one rank: a communicator and a stream for each of the mesh's axes, made in one place for every
-// device and transport.
+// The groups of one rank: a communicator and a stream for each of the mesh's axes, made in one place for
+// every device and transport.
 #pragma once
 #include <functional>
 #include <memory>

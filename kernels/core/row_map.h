@@ -1,5 +1,5 @@
-// Which token each row of an activation belongs to. Rows of a micro-batch are (sample, position) pairs; a rank
-// may hold a run of them (sequence parallelism) or other positions than the first (context parallelism).
+// Which token each row of an activation belongs to. Rows of a micro-batch are (sample, position) pairs; a
+// rank may hold a run of them (sequence parallelism) or other positions than the first (context parallelism).
 #pragma once
 #include "kernels/core/tensor.h"
 

@@ -21,6 +21,10 @@ struct ProgramOptions {
   double clip_grad = 1.0;        ///< 0: no clipping
   bool decay_embeddings = true;  ///< weight decay applies to embeddings too
   bool sequence_parallel = false;
+  ContextComm context_comm = ContextComm::p2p;  ///< with several context ranks
+  int context_inner = 1;                        ///< a2a+p2p: ranks that exchange
+  bool documents = false;                       ///< batches say where documents begin, and attention heeds it
+  bool position_ids = false;                    ///< batches have positions of their own
   bool for_training = true;
 };
 
@@ -48,6 +52,9 @@ class TrainProgram {
   const ProgramOptions& options() const { return options_; }
   ParameterStore& parameters() { return store_; }
   const Decoder& decoder() const { return decoder_; }
+
+  /// This rank's part of each sequence.
+  const SequenceCut& sequence_cut() const { return cut_; }
 
   void initialize() { store_.initialize(options_.seed); }
 
@@ -77,11 +84,13 @@ class TrainProgram {
   Device device_;
   ParameterStore store_;
   Decoder decoder_;
+  SequenceCut cut_;
   Tensor tokens_, targets_, sample_index_;
-  Tensor sums_;                         // (4) f64: the next three, and ranks that ask to stop
-  Tensor loss_;                         // sum of token losses
-  Tensor cut_squares_, whole_squares_;  // of gradients, as add_grad_squares
-  Tensor count_;                        // (1) i64
+  Tensor positions_, documents_, position_ids_;  // as in MicroBatch; undefined where not wanted
+  Tensor sums_;                                  // (4) f64: the next three, and ranks that ask to stop
+  Tensor loss_;                                  // sum of token losses
+  Tensor cut_squares_, whole_squares_;           // of gradients, as add_grad_squares
+  Tensor count_;                                 // (1) i64
 };
 
 /// fp32 | bf16 | fp64

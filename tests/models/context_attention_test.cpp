@@ -3,6 +3,7 @@
 
 #include <omp.h>
 
+#include <barrier>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
@@ -37,7 +38,7 @@ std::vector<double> input(const Job& j, int64_t width, uint64_t stream) {
 }
 
 void run_rank(const Job& j, int rank, std::unique_ptr<Communicator> comm, const std::vector<double>& qkv,
-              Result& result, std::mutex& mutex) {
+              Result& result, std::mutex& mutex, std::barrier<>& end) {
   omp_set_num_threads(1);
   Mesh mesh;
   mesh.degree = {1, 1, j.ranks, 1, 1};
@@ -101,9 +102,12 @@ void run_rank(const Job& j, int rank, std::unique_ptr<Communicator> comm, const 
     context_attention_backward(step, mb, j.shape, drop, dqkv, dout, saved);
   }
   groups.synchronize();
-  std::lock_guard lock(mutex);
-  whole(saved.out, result.out);
-  whole(dqkv, result.dqkv);
+  {
+    std::lock_guard lock(mutex);
+    whole(saved.out, result.out);
+    whole(dqkv, result.dqkv);
+  }
+  end.arrive_and_wait();  // nobody leaves while others still receive
 }
 
 Result run(const Job& j) {
@@ -114,12 +118,14 @@ Result run(const Job& j) {
   auto comms = make_in_process_group(j.ranks, "context", Axis::context);
   std::vector<std::exception_ptr> errors(j.ranks);
   std::vector<std::thread> threads;
+  std::barrier end(j.ranks);
   for (int r = 0; r < j.ranks; ++r)
     threads.emplace_back([&, r] {
       try {
-        run_rank(j, r, std::move(comms[r]), qkv, result, mutex);
+        run_rank(j, r, std::move(comms[r]), qkv, result, mutex, end);
       } catch (...) {
         errors[r] = std::current_exception();
+        end.arrive_and_drop();
       }
     });
   for (auto& t : threads) t.join();

@@ -127,7 +127,8 @@ TEST_CASE("a hop or a reduction of context parallelism that is left out is seen 
     {
       MetaJob meta(o, 0);
       meta.program.train_step({}, tiny_adamw(1), false);
-      for (const TraceEntry& e : meta.trace.entries()) calls += e.axis == "context" && !e.collective.empty();
+      for (const TraceEntry& e : meta.trace.entries())
+        calls += e.stream == "context" && !e.collective.empty();
     }
     REQUIRE(calls >= 6);
     for (int64_t target = 0; target < calls; ++target) {

@@ -48,4 +48,15 @@ void MutantGroup::do_reduce_scatter(Tensor out, Tensor in) {
   mutate("reduce_scatter", [&](Communicator& group) { group.reduce_scatter(*inline_, out, in); });
 }
 
+void MutantGroup::do_all_to_all_v(Tensor out, const std::vector<int64_t>& out_elements, Tensor in,
+                                  const std::vector<int64_t>& in_elements) {
+  mutate("all_to_all", [&](Communicator& group) {
+    group.all_to_all_v(*inline_, out.view({out.elements()}), out_elements, in.view({in.elements()}),
+                       in_elements);
+  });
+}
+void MutantGroup::do_send_recv(Tensor out, int to, Tensor in, int from) {
+  mutate("send_recv", [&](Communicator& group) { group.send_recv(*inline_, out, to, in, from); });
+}
+
 }  // namespace ltrain::test

@@ -1,7 +1,7 @@
 // Two runs of one job under different layouts, compared.
 #pragma once
-#include <catch2/catch.hpp>
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "tests/support/tiny_job.h"
@@ -29,9 +29,9 @@ inline double worst_relative(const NamedTensors& a, const NamedTensors& b) {
   return worst;
 }
 
-/// Losses, norms, the gradients of the first step and, in fp64, all parameters after the last. Adam divides the
-/// rounding of gradients that are zero (those of key biases, about 1e-17) by its epsilon of 1e-8: parameters
-/// may be a hundred times further apart, and in fp32 they say nothing.
+/// Losses, norms, the gradients of the first step and, in fp64, all parameters after the last. Adam divides
+/// the rounding of gradients that are zero (those of key biases, about 1e-17) by its epsilon of 1e-8:
+/// parameters may be a hundred times further apart, and in fp32 they say nothing.
 inline void require_parity(const TinyResult& one, const TinyResult& many, double tolerance) {
   REQUIRE(one.losses.size() == many.losses.size());
   for (size_t i = 0; i < one.losses.size(); ++i) {

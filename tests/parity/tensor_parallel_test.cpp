@@ -25,7 +25,8 @@ TEST_CASE("tensor parallelism equals one process to 1e-12 in fp64") {
           many.zero_stage = zero;
           many.micro_batch = 2;
           INFO(one.architecture << (one.tied ? " tied" : "") << ", tensor " << tensor
-                                << (sequence ? " with sequence" : "") << ", data " << data << ", ZeRO " << zero);
+                                << (sequence ? " with sequence" : "") << ", data " << data << ", ZeRO "
+                                << zero);
           const TinyResult result = train_tiny(many);
           require_parity(base, result, 1e-12);
           CHECK(result.plan_bytes == result.used_bytes);

@@ -32,6 +32,12 @@ void MutantGroup::record_meta(Stream& s, const CollectiveCall& call) {
         return group.all_gather(s, call.out, call.in);
       case CollectiveOp::reduce_scatter:
         return group.reduce_scatter(s, call.out, call.in);
+      case CollectiveOp::all_to_all:  // placements do not depend on the parts
+        return group.all_to_all(s, call.out, call.in);
+      case CollectiveOp::send_recv: {
+        const int peer = (group.rank() + 1) % group.size();
+        return group.send_recv(s, call.in, peer, call.out, peer);
+      }
       default:
         unknown();
     }

@@ -1,20 +1,57 @@
 // ltrain plan: memory, communication and time of a recipe, before anything is started.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 
 #include "app/commands.h"
+#include "parallel/pipeline/draw.h"
+#include "parallel/pipeline/schedule_csv.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/schedule_plan.h"
 
 namespace ltrain::app {
+namespace {
+
+struct Options {
+  std::string recipe, profile, trace, svg, csv;
+  std::vector<std::string> overrides;
+  int world = 0;
+  bool json = false, schedule = false;
+};
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  if (!out.flush()) fail(ExitCode::storage, "{}: cannot be written", path);
+}
+
+/// Of the terminal; COLUMNS, or 120, where the output goes elsewhere.
+int output_columns() {
+  struct winsize size {};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const char* given = std::getenv("COLUMNS");
+  const int columns = given ? std::atoi(given) : 0;
+  return columns >= 40 && columns <= 10000 ? columns : 120;
+}
+
+void show_schedule(const Recipe& recipe, const MachineProfile& profile, const Options& o) {
+  SchedulePlan plan = plan_schedule(recipe, layer_costs(recipe, profile));
+  plan.costs = fmt::format("costs in seconds by the profile {}, transfers not priced", profile.source);
+  for (const std::string& note : plan.notes) std::fprintf(stderr, "%s\n", note.c_str());
+  const auto& s = plan.schedule;
+  if (!o.svg.empty()) write_file(o.svg, pipeline::draw_svg(s, plan.timing, plan.costs));
+  if (!o.csv.empty()) write_file(o.csv, pipeline::write_schedule_csv(s));
+  if (!o.schedule) return;
+  std::fputs((o.json ? schedule_json(plan) + "\n" : schedule_text(plan, output_columns())).c_str(), stdout);
+}
+
+}  // namespace
 
 void add_plan(CLI::App& app) {
-  struct Options {
-    std::string recipe, profile, trace;
-    std::vector<std::string> overrides;
-    int world = 0;
-    bool json = false;
-  };
   auto* command = app.add_subcommand(
       "plan", "What a recipe needs: memory, communication, time. Starts nothing, reads no data");
   auto o = std::make_shared<Options>();
@@ -25,6 +62,10 @@ void add_plan(CLI::App& app) {
   command->add_option("--profile", o->profile,
                       "Machine profile of `ltrain bench`; default: this machine's, else a guess");
   command->add_option("--trace", o->trace, "Write rank 0's step as a Chrome trace");
+  command->add_flag("--schedule", o->schedule, "Draw the pipeline schedule instead of the plan");
+  command->add_option("--schedule-svg", o->svg, "Write the drawing to a file");
+  command->add_option("--schedule-csv", o->csv,
+                      "Write the schedule to a file that parallel.schedule_file and PyTorch read");
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value
   command->footer("Example: ltrain plan recipes/gpt2-124m.yaml parallel.data=8");
@@ -35,12 +76,11 @@ void add_plan(CLI::App& app) {
     if (world == 0) world = static_cast<int>(given.parallel.data > 0 ? ranks(given) : 1);
     const Recipe recipe = resolve(given, world);
     const MachineProfile profile = o->profile.empty() ? default_profile() : load_profile(o->profile);
+    if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, profile, *o);
     const Plan plan = make_plan(recipe, profile);
     std::fputs((o->json ? plan_json(plan) + "\n" : plan_text(plan, recipe)).c_str(), stdout);
     if (o->trace.empty()) return;
-    std::ofstream out(o->trace);
-    out << plan_trace(recipe, profile, 0);
-    if (!out.flush()) fail(ExitCode::storage, "{}: cannot be written", o->trace);
+    write_file(o->trace, plan_trace(recipe, profile, 0));
   });
 }
 

@@ -274,15 +274,19 @@ void check_host_memory(const Plan& plan, int ranks_on_host) {
        table, plan.accumulation);
 }
 
-std::string plan_trace(const Recipe& recipe, const MachineProfile& profile, int rank) {
+std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile& profile, int rank) {
   const int threads = threads_per_rank(recipe, static_cast<int>(ranks(recipe)));
   MetaRank meta(recipe, profile, mesh_of(recipe, rank), threads);
   meta.program.train_step({}, AdamwArgs{}, false);
+  return meta.trace.entries();
+}
+
+std::string plan_trace(const Recipe& recipe, const MachineProfile& profile, int rank) {
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   out += fmt::format(
       "{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":\"rank {} (planned)\"}}}}",
       rank, rank);
-  for (const TraceEntry& e : meta.trace.entries())
+  for (const TraceEntry& e : step_entries(recipe, profile, rank))
     out += fmt::format(
         ",\n{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"ts\":{:.3f},\"dur\":{:.3f},\"pid\":{},\"tid\":\"{"
         "}\","

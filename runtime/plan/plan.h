@@ -94,6 +94,8 @@ void check_host_memory(const Plan& plan, int ranks_on_host);
 
 std::string plan_text(const Plan& plan, const Recipe& recipe);
 std::string plan_json(const Plan& plan);
+/// What one rank does in a train step, op by op.
+std::vector<TraceEntry> step_entries(const Recipe& resolved, const MachineProfile& profile, int rank);
 /// Chrome trace of one rank's step.
 std::string plan_trace(const Recipe& resolved, const MachineProfile& profile, int rank);
 

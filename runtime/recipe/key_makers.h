@@ -135,6 +135,8 @@ Key name_choice(std::string path, Get get, std::vector<std::string> values, std:
 /// A key that users of the design know and this build does not have: only null is accepted.
 Key not_built(std::string path, std::string what, std::string supported);
 
+/// A list of integers, each at least 1.
+Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help);
 /// data.train, data.eval
 Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), std::string help);
 /// launch.hosts: `local` or a list of names

@@ -27,6 +27,9 @@ struct Parallel {
   int64_t pipeline = 1;
   std::string schedule = "1f1b";
   int64_t virtual_pipeline = 1;
+  std::optional<std::string>
+      schedule_file;                     ///< instead of `schedule`: a file of torch.distributed.pipelining
+  std::vector<int64_t> pipeline_layers;  ///< by stage; empty: split by cost
   int64_t context = 1;
   std::string context_comm = "p2p";
   int64_t context_inner = 2;  ///< a2a+p2p: neighbours that exchange sequence for heads

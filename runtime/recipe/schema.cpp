@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "parallel/pipeline/schedule.h"
 #include "runtime/recipe/key_makers.h"
 
 namespace ltrain::recipe {
@@ -25,6 +26,14 @@ Key wsd_only(Key key) {
   key.when("schedule.lr_decay_style: WSD", false,
            [](const Recipe& r) { return r.schedule.lr_decay_style == LrDecayStyle::wsd; });
   return key;
+}
+
+bool has_pipeline(const Recipe& r) { return r.parallel.pipeline > 1; }
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const pipeline::ScheduleInfo& i : pipeline::schedules()) names.emplace_back(i.name);
+  names.push_back("auto");
+  return names;
 }
 
 void add_run_keys(std::vector<Key>& t) {
@@ -176,15 +185,32 @@ void add_parallel_keys(std::vector<Key>& t) {
                   .between(1, kMaxRanks)
                   .only_up_to(1, "pipeline parallelism")
                   .alias({"pp", "pipeline_model_parallel_size"}));
-  t.push_back(name_choice("parallel.schedule", LT_MEMBER(parallel.schedule), {"1f1b"},
-                          {"gpipe", "interleaved", "zb-h1", "zb-h2", "zbv", "dualpipev", "auto"},
-                          "Order of forward and backward on the stages.")
-                  .alias({"pipeline_parallel_schedule"}));
   t.push_back(
-      integer("parallel.virtual_pipeline", LT_MEMBER(parallel.virtual_pipeline), "Model chunks a stage.")
+      name_choice("parallel.schedule", LT_MEMBER(parallel.schedule), schedule_names(), {},
+                  "Order of forward and backward on the stages; `ltrain plan --schedule` draws it. auto: "
+                  "the fastest that fits.")
+          .alias({"pipeline_parallel_schedule"})
+          .when("parallel.pipeline above 1", false, has_pipeline));
+  t.push_back(
+      text("parallel.schedule_file", LT_MEMBER(parallel.schedule_file),
+           "Instead of schedule: a CSV file of torch.distributed.pipelining, one line a rank: 0F0,0F1,0B0. "
+           "Transfers and sharding in it are passed over, with a note.")
+          .when("parallel.pipeline above 1", false, has_pipeline));
+  t.push_back(
+      integer("parallel.virtual_pipeline", LT_MEMBER(parallel.virtual_pipeline),
+              "Model chunks a pipeline rank: its stages.")
           .between(1, 10000)
-          .only_up_to(1, "interleaving")
-          .alias({"vpp", "virtual_pipeline_model_parallel_size"}));
+          .alias({"vpp", "virtual_pipeline_model_parallel_size"})
+          .derived("what the schedule needs: 2 for interleaved, zbv and dualpipev, else 1", [](Recipe& r) {
+            const pipeline::ScheduleInfo* info = pipeline::find_schedule(r.parallel.schedule);
+            r.parallel.virtual_pipeline =
+                info && has_pipeline(r) && !r.parallel.schedule_file ? info->least_chunks : 1;
+          }));
+  t.push_back(integers(
+      "parallel.pipeline_layers",
+      [](Recipe& r) -> std::vector<int64_t>& { return r.parallel.pipeline_layers; },
+      "Layers of each stage, in the order of the stages; empty: split so that the costliest stage costs "
+      "least."));
   t.push_back(integer("parallel.context", LT_MEMBER(parallel.context), "Ranks that share each sequence.")
                   .between(1, kMaxRanks)
                   .alias({"cp", "context_parallel_size"}));

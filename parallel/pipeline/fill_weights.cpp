@@ -1,0 +1,111 @@
+#include "parallel/pipeline/fill_weights.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "kernels/core/error.h"
+#include "parallel/pipeline/dependencies.h"
+
+namespace ltrain::pipeline {
+namespace {
+
+/// The ranks' clocks while an order is made.
+class Filler {
+ public:
+  Filler(const Schedule& s, const StageCosts& c, const std::vector<int>& limit, double share)
+      : costs_(c),
+        limit_(limit),
+        share_(share),
+        ranks_(static_cast<size_t>(s.ranks)),
+        clock_(ranks_),
+        link_(ranks_ * ranks_),
+        kept_(ranks_),
+        owed_(ranks_),
+        made_(s) {
+    for (auto& order : made_.order) order.clear();
+  }
+
+  /// Runs an F, B or I of `rank`, whose input is there at `ready`; returns when its output is at the next
+  /// stage's rank.
+  double run(const Action& a, int rank, double ready) {
+    while (!owed_[rank].empty() && (clock_[rank] + share_ * weight(rank) <= ready * (1 + 1e-9) ||
+                                    (a.kind == ActionKind::forward && kept_[rank] >= limit_[rank])))
+      run_weight(rank);
+    const double cost = a.kind == ActionKind::forward    ? costs_.forward[a.stage]
+                        : a.kind == ActionKind::backward ? costs_.input[a.stage] + costs_.weight[a.stage]
+                                                         : costs_.input[a.stage];
+    clock_[rank] = std::max(clock_[rank], ready) + cost;
+    made_.order[rank].push_back(a);
+    if (a.kind == ActionKind::forward) ++kept_[rank];
+    if (a.kind == ActionKind::backward) --kept_[rank];
+    if (a.kind == ActionKind::backward_input)
+      owed_[rank].push_back({ActionKind::backward_weight, a.stage, a.micro});
+    const int next = a.kind == ActionKind::forward ? a.stage + 1 : a.stage - 1;
+    if (next < 0 || next >= made_.stages() || made_.rank_of_stage[next] == rank || costs_.transfer.empty())
+      return clock_[rank];
+    double& link = link_[static_cast<size_t>(rank) * ranks_ + made_.rank_of_stage[next]];
+    link = std::max(link, clock_[rank]) + costs_.transfer[&link - link_.data()];
+    return link;
+  }
+
+  Schedule take() {
+    for (size_t r = 0; r < ranks_; ++r)
+      while (!owed_[r].empty()) run_weight(static_cast<int>(r));
+    return std::move(made_);
+  }
+
+ private:
+  double weight(int rank) const { return costs_.weight[owed_[rank].front().stage]; }
+  void run_weight(int rank) {
+    clock_[rank] += weight(rank);
+    --kept_[rank];
+    made_.order[rank].push_back(owed_[rank].front());
+    owed_[rank].pop_front();
+  }
+
+  const StageCosts& costs_;
+  const std::vector<int>& limit_;
+  double share_;  ///< of a W that must fit into a wait for the W to run there
+  size_t ranks_;
+  std::vector<double> clock_, link_;
+  std::vector<int> kept_;
+  std::vector<std::deque<Action>> owed_;  ///< W's whose I has run, oldest first
+  Schedule made_;
+};
+
+}  // namespace
+
+Schedule fill_with_weights(const Schedule& schedule, const StageCosts& costs) {
+  const Timing given = simulate(schedule, costs);
+  Schedule bare = schedule;  // without W: only the order of the others is kept
+  size_t taken = 0;
+  for (auto& order : bare.order)
+    taken += std::erase_if(order, [](const Action& a) { return a.kind == ActionKind::backward_weight; });
+  if (taken == 0) return schedule;
+  const Positions positions(bare);
+  const Schedule* best = &schedule;
+  Schedule kept;
+  double least = given.makespan;
+  for (double share : {1.0, 0.75, 0.5, 0.25}) {
+    Filler filler(bare, costs, given.peak_activations, share);
+    std::vector<std::vector<double>> arrives(bare.order.size());
+    for (size_t r = 0; r < bare.order.size(); ++r) arrives[r].resize(bare.order[r].size());
+    run_in_order(bare, positions, [&](const Action& a, int rank, int at) {
+      double ready = 0;
+      if (const auto needed = needs(bare, a)) {
+        const Place from = place_of(bare, positions, *needed);
+        ready = arrives[from.rank][from.position];
+      }
+      arrives[rank][at] = filler.run(a, rank, ready);
+    });
+    Schedule filled = filler.take();
+    const double makespan = simulate(filled, costs).makespan;
+    if (makespan >= least * (1 - 1e-9)) continue;
+    least = makespan;
+    kept = std::move(filled);
+    best = &kept;
+  }
+  return *best;
+}
+
+}  // namespace ltrain::pipeline

@@ -1,0 +1,156 @@
+#include "parallel/pipeline/lowering.h"
+
+#include <algorithm>
+#include <map>
+
+#include "kernels/core/error.h"
+#include "parallel/pipeline/dependencies.h"
+
+namespace ltrain::pipeline {
+namespace {
+
+/// A transfer on one link, in the order of the sender.
+struct Transfer {
+  TensorId tensor;
+  int peer = 0;
+  int made = 0;  ///< position of the compute on the sender
+  int used = 0;  ///< position of the compute on the receiver
+};
+
+/// Transfers that `from` sends, in its order.
+std::vector<Transfer> transfers_of(const Schedule& s, const Positions& p, int from) {
+  std::vector<Transfer> out;
+  for (size_t i = 0; i < s.order[from].size(); ++i) {
+    const Action& a = s.order[from][i];
+    const TensorId t = given_by(s, a);
+    if (t.stage < 0) continue;
+    const int to = s.rank_of_stage[t.stage];
+    if (to == from) continue;
+    out.push_back({t, to, static_cast<int>(i),
+                   t.gradient ? p.gradient(t.stage, t.micro) : p.forward(t.stage, t.micro)});
+  }
+  return out;
+}
+
+/// By action of `rank`: how many actions of each rank have ended for certain once it has (a vector clock:
+/// Fidge, Mattern 1988). Row i is what is known after position i.
+std::vector<int> known_after(const Schedule& s, const Positions& p, int rank) {
+  const size_t ranks = static_cast<size_t>(s.ranks);
+  std::vector<std::vector<int>> rows(ranks);
+  for (size_t r = 0; r < ranks; ++r) rows[r].assign(s.order[r].size() * ranks, 0);
+  run_in_order(s, p, [&](const Action& a, int r, int at) {
+    int* row = &rows[r][static_cast<size_t>(at) * ranks];
+    if (at > 0) std::copy(row - ranks, row, row);
+    if (const auto needed = needs(s, a)) {
+      const Place from = place_of(s, p, *needed);
+      const int* other = &rows[from.rank][static_cast<size_t>(from.position) * ranks];
+      for (size_t q = 0; q < ranks; ++q) row[q] = std::max(row[q], other[q]);
+    }
+    row[r] = at + 1;
+  });
+  return std::move(rows[rank]);
+}
+
+/// The receives of `rank`, by the position of the compute that they stand before.
+std::vector<std::vector<Transfer>> receives_of(const Schedule& s, const Positions& p, int rank,
+                                               int lookahead) {
+  std::vector<std::vector<Transfer>> before(s.order[rank].size());
+  std::vector<std::pair<int, Transfer>> all;  // position, transfer
+  for (int from = 0; from < s.ranks; ++from) {
+    if (from == rank) continue;
+    std::vector<Transfer> link;
+    for (const Transfer& t : transfers_of(s, p, from))
+      if (t.peer == rank) link.push_back(t);
+    // From the last to the first: whatever a later transfer of the link needs, the earlier ones are posted by
+    // then.
+    int post = static_cast<int>(s.order[rank].size());
+    for (size_t i = link.size(); i-- > 0;) {
+      post = std::min(post, std::max(0, link[i].used - lookahead));
+      link[i].peer = from;
+      all.emplace_back(post, link[i]);
+    }
+  }
+  // Within a link in its order; among links by use.
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    if (a.first != b.first) return a.first < b.first;
+    if (a.second.peer == b.second.peer) return a.second.made < b.second.made;
+    return a.second.peer < b.second.peer;
+  });
+  for (const auto& [position, t] : all) before[position].push_back(t);
+  return before;
+}
+
+}  // namespace
+
+std::string to_string(const TensorId& t) {
+  return fmt::format("{} {}/{}", t.gradient ? "gradient" : "activation", t.stage, t.micro);
+}
+
+std::string to_string(const PipelineStep& p) {
+  switch (p.kind) {
+    case StepKind::receive:
+      return fmt::format("receive {} from {}", to_string(p.tensor), p.peer);
+    case StepKind::compute:
+      return fmt::format("compute {}", to_string(p.action));
+    case StepKind::send:
+      return fmt::format("send {} to {}", to_string(p.tensor), p.peer);
+    case StepKind::release:
+      return fmt::format("release {}, sent to {}", to_string(p.tensor), p.peer);
+  }
+  return "?";
+}
+
+TensorId taken_by(const Schedule& s, const Action& a) {
+  if (a.kind == ActionKind::forward) return {false, a.stage > 0 ? a.stage : -1, a.micro};
+  if (a.gives_gradient() && a.stage + 1 < s.stages()) return {true, a.stage, a.micro};
+  return {false, -1, a.micro};
+}
+
+TensorId given_by(const Schedule& s, const Action& a) {
+  if (a.kind == ActionKind::forward) return {false, a.stage + 1 < s.stages() ? a.stage + 1 : -1, a.micro};
+  if (a.gives_gradient()) return {true, a.stage - 1, a.micro};
+  return {false, -1, a.micro};
+}
+
+std::vector<PipelineStep> lower(const Schedule& s, int rank, int lookahead) {
+  LT_CHECK(rank >= 0 && rank < s.ranks && lookahead >= 0, "rank {} of {}, lookahead {}", rank, s.ranks,
+           lookahead);
+  check(s, s.name);
+  const Positions positions(s);
+  const auto& order = s.order[rank];
+  const std::vector<std::vector<Transfer>> receives = receives_of(s, positions, rank, lookahead);
+  const std::vector<int> known = known_after(s, positions, rank);
+  const size_t ranks = static_cast<size_t>(s.ranks);
+
+  std::vector<Transfer> sends = transfers_of(s, positions, rank);
+  std::vector<std::vector<Transfer>> releases(order.size() + 1);  // after a position; the last: at the end
+  for (const Transfer& t : sends) {
+    // What is known grows with the position.
+    size_t low = static_cast<size_t>(t.made) + 1, high = order.size();
+    while (low < high) {
+      const size_t middle = (low + high) / 2;
+      if (known[middle * ranks + t.peer] > t.used)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    releases[low].push_back(t);
+  }
+
+  std::vector<PipelineStep> program;
+  size_t next_send = 0;
+  for (size_t i = 0; i <= order.size(); ++i) {
+    if (i < order.size()) {
+      for (const Transfer& t : receives[i]) program.push_back({StepKind::receive, {}, t.tensor, t.peer});
+      program.push_back({StepKind::compute, order[i], {}, -1});
+    }
+    for (const Transfer& t : releases[i]) program.push_back({StepKind::release, {}, t.tensor, t.peer});
+    if (next_send < sends.size() && sends[next_send].made == static_cast<int>(i)) {
+      const Transfer& t = sends[next_send++];
+      program.push_back({StepKind::send, {}, t.tensor, t.peer});
+    }
+  }
+  return program;
+}
+
+}  // namespace ltrain::pipeline

@@ -1,0 +1,122 @@
+#include "parallel/pipeline/schedule.h"
+
+#include <algorithm>
+
+#include "kernels/core/error.h"
+#include "parallel/pipeline/generators.h"
+
+namespace ltrain::pipeline {
+namespace {
+
+/// A rank's order is some 12 bytes an action; beyond this a schedule is a mistake, not a plan.
+constexpr int64_t kMaxActions = int64_t{1} << 25;
+
+std::string names() {
+  std::string s;
+  for (const ScheduleInfo& i : schedules()) s += fmt::format("{}{}", s.empty() ? "" : ", ", i.name);
+  return s;
+}
+
+std::string count(int n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+
+}  // namespace
+
+std::string to_string(const Action& a) { return fmt::format("{}{}{}", a.stage, letter(a.kind), a.micro); }
+
+int Schedule::chunk_of(int stage) const {
+  int chunk = 0;
+  for (int s = 0; s < stage; ++s) chunk += rank_of_stage[s] == rank_of_stage[stage];
+  return chunk;
+}
+
+const std::vector<ScheduleInfo>& schedules() {
+  static const std::vector<ScheduleInfo> table = {
+      {"gpipe", "arXiv:1811.06965", "all forwards, then all backwards", 1, 1, false},
+      {"1f1b", "arXiv:2006.09503", "one forward, one backward: at most ranks - r activations on rank r", 1, 1,
+       false},
+      {"interleaved", "arXiv:2104.04473", "1f1b over several chunks a rank: a smaller bubble, more transfers",
+       2, 0, false},
+      {"zb-h1", "arXiv:2401.10241", "backward split in two; the activations of 1f1b's first rank everywhere",
+       1, 1, true},
+      {"zb-h2", "arXiv:2401.10241",
+       "backward split in two; no idle time within a rank, twice the activations", 1, 1, true},
+      {"zbv", "arXiv:2401.10241", "two chunks in a V, backward split in two; no idle time within a rank", 2,
+       2, true},
+      {"dualpipev", "arXiv:2412.19437", "two chunks in a V; a forward of one beside a backward of the other",
+       2, 2, true},
+  };
+  return table;
+}
+
+const ScheduleInfo* find_schedule(std::string_view name) {
+  for (const ScheduleInfo& i : schedules())
+    if (i.name == name) return &i;
+  return nullptr;
+}
+
+BrokenRule schedule_rule(std::string_view name, int ranks, int chunks, int micros) {
+  const ScheduleInfo* info = find_schedule(name);
+  if (!info) return {fmt::format("is not one of {}", names()), {}};
+  if (ranks < 1) return {fmt::format("needs at least 1 rank, and there are {}", ranks), {}};
+  if (micros < 1) return {fmt::format("needs at least 1 micro-batch, and there are {}", micros), {1}};
+  if (chunks < info->least_chunks || (info->most_chunks > 0 && chunks > info->most_chunks)) {
+    const bool exact = info->least_chunks == info->most_chunks;
+    return {fmt::format("needs {}{} a rank, and there {} {}; nearest valid number: {}",
+                        exact ? "exactly " : "at least ", count(info->least_chunks, "chunk"),
+                        chunks == 1 ? "is" : "are", chunks, info->least_chunks),
+            {}};
+  }
+  if (name == "interleaved" && micros % ranks != 0) {
+    const int low = micros / ranks * ranks;
+    BrokenRule rule;
+    if (low > 0) rule.nearest_micros.push_back(low);
+    rule.nearest_micros.push_back(low + ranks);
+    rule.text = fmt::format(
+        "needs a multiple of its {} as micro-batches, and there are {}; nearest valid "
+        "number: {}{}",
+        count(ranks, "rank"), micros, low > 0 ? fmt::format("{} or ", low) : "", low + ranks);
+    return rule;
+  }
+  if (name == "dualpipev" && micros < 2 * ranks)
+    return {
+        fmt::format("needs at least two micro-batches for each of its {}, and there are {}; nearest valid "
+                    "number: {}",
+                    count(ranks, "rank"), micros, 2 * ranks),
+        {2 * ranks}};
+  return {};
+}
+
+Schedule make_schedule(const std::string& name, int ranks, int chunks, int micros) {
+  const ScheduleInfo* info = find_schedule(name);
+  if (!info) fail(ExitCode::usage, "pipeline schedule {}: is not one of {}", name, names());
+  if (chunks == 0) chunks = info->least_chunks;
+  if (const BrokenRule rule = schedule_rule(name, ranks, chunks, micros))
+    fail(ExitCode::usage, "pipeline schedule {}: {}", name, rule.text);
+  const int64_t actions = int64_t{3} * ranks * chunks * micros;
+  if (actions > kMaxActions)
+    fail(ExitCode::usage,
+         "pipeline schedule {}: {} ranks * {} chunks * {} micro-batches make {} actions, more than {}; use "
+         "fewer "
+         "micro-batches",
+         name, ranks, chunks, micros, actions, kMaxActions);
+
+  Schedule s;
+  s.name = name;
+  s.ranks = ranks;
+  s.chunks = chunks;
+  s.micros = micros;
+  const bool in_v = name == "zbv" || name == "dualpipev";
+  s.rank_of_stage = in_v ? placed_in_v(ranks) : placed_in_loops(ranks, chunks);
+  for (int r = 0; r < ranks; ++r) {
+    if (name == "gpipe") s.order.push_back(gpipe_order(r, micros));
+    if (name == "1f1b") s.order.push_back(one_f_one_b_order(r, ranks, micros));
+    if (name == "interleaved") s.order.push_back(interleaved_order(r, ranks, chunks, micros));
+    if (name == "zb-h1") s.order.push_back(zero_bubble_order(r, micros, ranks - r, r));
+    if (name == "zb-h2") s.order.push_back(zero_bubble_order(r, micros, 2 * (ranks - r) - 1, 2 * r));
+    if (name == "zbv") s.order.push_back(zbv_order(r, ranks, micros));
+    if (name == "dualpipev") s.order.push_back(dualpipev_order(r, ranks, micros));
+  }
+  return s;
+}
+
+}  // namespace ltrain::pipeline

@@ -1,0 +1,76 @@
+// Pipeline schedules as data: for each rank, in which order it computes forward and backward of its stages.
+//
+// A model is cut into stages of consecutive layers, numbered from the input; a rank holds `chunks` of them.
+// One simulator times a schedule (simulate.h), one lowering makes a rank's program with its transfers
+// (lowering.h), one printer draws it (draw.h).
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ltrain::pipeline {
+
+/// F, B, I, W of PyTorch's schedule files. B is I and W at once.
+enum class ActionKind : uint8_t {
+  forward,
+  backward,         ///< gradients of the stage's input and of its weights
+  backward_input,   ///< of its input: what the stage before waits for
+  backward_weight,  ///< of its weights: nobody waits, so that it can fill a bubble (arXiv:2401.10241)
+};
+inline char letter(ActionKind k) { return "FBIW"[static_cast<int>(k)]; }
+
+struct Action {
+  ActionKind kind = ActionKind::forward;
+  int stage = 0;  ///< global: 0 .. ranks * chunks - 1
+  int micro = 0;  ///< micro-batch: 0 .. micros - 1
+  bool operator==(const Action&) const = default;
+  /// Forward, or what gives the gradient of the stage's input: what another stage waits for.
+  bool gives_gradient() const { return kind == ActionKind::backward || kind == ActionKind::backward_input; }
+};
+/// "3F12": stage, kind, micro-batch, as in PyTorch's files.
+std::string to_string(const Action& a);
+
+struct Schedule {
+  std::string name;
+  int ranks = 1;
+  int chunks = 1;  ///< stages a rank
+  int micros = 1;
+  std::vector<int> rank_of_stage;          ///< by stage
+  std::vector<std::vector<Action>> order;  ///< by rank
+
+  int stages() const { return static_cast<int>(rank_of_stage.size()); }
+  /// How many stages before `stage` lie on the same rank: 0 .. chunks - 1.
+  int chunk_of(int stage) const;
+};
+
+/// What a schedule is, and what it asks for.
+struct ScheduleInfo {
+  std::string_view name, paper, summary;
+  int least_chunks, most_chunks;  ///< most 0: any number
+  bool splits_backward;
+};
+const std::vector<ScheduleInfo>& schedules();
+const ScheduleInfo* find_schedule(std::string_view name);
+
+/// "" when the schedule exists for these numbers, else the rule that is broken and what would work:
+/// "needs a multiple of 4 ranks as micro-batches, and there are 6; nearest valid number: 4 or 8".
+/// `micros_rule` is set when only another number of micro-batches would mend it; `nearest_micros` are the
+/// valid numbers next to it.
+struct BrokenRule {
+  std::string text;
+  std::vector<int> nearest_micros;
+  explicit operator bool() const { return !text.empty(); }
+};
+BrokenRule schedule_rule(std::string_view name, int ranks, int chunks, int micros);
+
+/// gpipe | 1f1b | interleaved | zb-h1 | zb-h2 | zbv | dualpipev. Throws Error (usage) for a broken rule or an
+/// unknown name. `chunks` 0: the least that the schedule takes.
+Schedule make_schedule(const std::string& name, int ranks, int chunks, int micros);
+
+/// Throws Error (usage) unless every stage runs every micro-batch forward once and backward once (B, or I and
+/// then W), on the rank that holds it, in an order in which no rank waits forever. `source` begins the
+/// message: a file's name, or the schedule's.
+void check(const Schedule& schedule, const std::string& source);
+
+}  // namespace ltrain::pipeline

@@ -1,0 +1,117 @@
+#include "parallel/pipeline/simulate.h"
+
+#include <algorithm>
+
+#include "kernels/core/error.h"
+#include "parallel/pipeline/dependencies.h"
+
+namespace ltrain::pipeline {
+namespace {
+
+double seconds(const StageCosts& c, const Action& a) {
+  switch (a.kind) {
+    case ActionKind::forward:
+      return c.forward[a.stage];
+    case ActionKind::backward:
+      return c.input[a.stage] + c.weight[a.stage];
+    case ActionKind::backward_input:
+      return c.input[a.stage];
+    case ActionKind::backward_weight:
+      return c.weight[a.stage];
+  }
+  return 0;
+}
+
+void check_costs(const Schedule& s, const StageCosts& c) {
+  const size_t stages = s.rank_of_stage.size(), ranks = static_cast<size_t>(s.ranks);
+  const auto good = [](const std::vector<double>& v, size_t size, bool may_be_empty) {
+    return (v.size() == size || (may_be_empty && v.empty())) &&
+           std::all_of(v.begin(), v.end(), [](double x) { return x >= 0 && x < 1e300; });
+  };
+  LT_CHECK(good(c.forward, stages, false) && good(c.input, stages, false) && good(c.weight, stages, false) &&
+               good(c.activation, stages, true) && good(c.transfer, ranks * ranks, true) &&
+               good(c.optimizer, ranks, true),
+           "costs of {} stages on {} ranks: a list is of another length, or has a negative cost", stages,
+           ranks);
+}
+
+}  // namespace
+
+StageCosts StageCosts::uniform(int stages, double forward, double input, double weight) {
+  const size_t n = static_cast<size_t>(stages);
+  StageCosts c;
+  c.forward.assign(n, forward);
+  c.input.assign(n, input);
+  c.weight.assign(n, weight);
+  return c;
+}
+
+Timing simulate(const Schedule& s, const StageCosts& costs) {
+  check(s, s.name);
+  check_costs(s, costs);
+  const size_t ranks = static_cast<size_t>(s.ranks);
+  Timing t;
+  t.start.resize(ranks);
+  t.end.resize(ranks);
+  t.busy.assign(ranks, 0);
+  t.peak_activations.assign(ranks, 0);
+  t.peak_kept.assign(ranks, 0);
+  std::vector<int> kept(ranks);
+  std::vector<double> kept_size(ranks), clock(ranks), link(ranks * ranks);
+  // When what an action gives to another rank is there, by rank and position; the action's end where nothing
+  // moves.
+  std::vector<std::vector<double>> arrives(ranks);
+  for (size_t r = 0; r < ranks; ++r) {
+    t.start[r].resize(s.order[r].size());
+    t.end[r].resize(s.order[r].size());
+    arrives[r].resize(s.order[r].size());
+  }
+
+  const Positions positions(s);
+  run_in_order(s, positions, [&](const Action& a, int rank, int at) {
+    double start = clock[rank];
+    if (const auto needed = needs(s, a)) {
+      const Place from = place_of(s, positions, *needed);
+      start = std::max(start, arrives[from.rank][from.position]);
+    }
+    const double took = seconds(costs, a), end = start + took;
+    t.start[rank][at] = start;
+    t.end[rank][at] = end;
+    t.busy[rank] += took;
+    clock[rank] = end;
+
+    const bool forward = a.kind == ActionKind::forward;
+    const int next = forward ? a.stage + 1 : a.stage - 1;
+    arrives[rank][at] = end;
+    if ((forward || a.gives_gradient()) && next >= 0 && next < s.stages() && !costs.transfer.empty() &&
+        s.rank_of_stage[next] != rank) {
+      const size_t l = static_cast<size_t>(rank) * ranks + s.rank_of_stage[next];
+      link[l] = std::max(link[l], end) + costs.transfer[l];
+      arrives[rank][at] = link[l];
+    }
+
+    const double size = costs.activation.empty() ? 1 : costs.activation[a.stage];
+    if (forward) {
+      t.peak_activations[rank] = std::max(t.peak_activations[rank], ++kept[rank]);
+      kept_size[rank] += size;
+      t.peak_kept[rank] = std::max(t.peak_kept[rank], kept_size[rank]);
+    } else if (a.kind != ActionKind::backward_input) {
+      --kept[rank];
+      kept_size[rank] -= size;
+    }
+  });
+
+  for (size_t r = 0; r < ranks; ++r) t.makespan = std::max(t.makespan, clock[r]);
+  double idle = 0, tail = 0;
+  for (size_t r = 0; r < ranks; ++r) {
+    t.bubble.push_back(t.makespan - t.busy[r]);
+    t.inner_bubble.push_back(t.end[r].back() - t.start[r].front() - t.busy[r]);
+    idle += t.bubble[r];
+    if (!costs.optimizer.empty()) tail = std::max(tail, costs.optimizer[r]);
+  }
+  t.step = t.makespan + tail;
+  if (t.makespan > 0) t.bubble_share = idle / (static_cast<double>(ranks) * t.makespan);
+  return t;
+}
+
+}  // namespace ltrain::pipeline

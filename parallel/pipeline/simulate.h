@@ -1,0 +1,51 @@
+// When each action of a schedule starts and ends, how long ranks are idle, and what they must keep.
+#pragma once
+#include <vector>
+
+#include "parallel/pipeline/schedule.h"
+
+namespace ltrain::pipeline {
+
+/// What one micro-batch costs on each stage, in seconds or in any other unit. A whole backward costs
+/// input + weight.
+struct StageCosts {
+  std::vector<double> forward, input, weight;  ///< by stage
+  /// What a micro-batch keeps on a stage between its forward and its backward, in any unit. Empty: 1 each.
+  std::vector<double> activation;
+  /// Seconds that a tensor takes from rank a to rank b, by a * ranks + b; a rank's stages hand over to each
+  /// other in no time. Empty: none. The transfers of a link follow each other in the order in which they are
+  /// sent.
+  std::vector<double> transfer;
+  /// Seconds of the optimizer by rank, after the last rank's last action: the gradient norm needs all of
+  /// them.
+  std::vector<double> optimizer;
+
+  /// The same for every stage.
+  static StageCosts uniform(int stages, double forward = 1, double input = 1, double weight = 1);
+};
+
+struct Timing {
+  std::vector<std::vector<double>> start, end;  ///< by rank and position, as Schedule::order
+  double makespan = 0;                          ///< from 0 to the end of the last action; without optimizer
+  double step = 0;                              ///< with it
+  std::vector<double> busy;                     ///< by rank: seconds of computation
+  /// By rank: makespan - busy.
+  std::vector<double> bubble;
+  /// By rank: idle seconds between its own first and last action. This is what the zero-bubble papers call
+  /// the bubble: it leaves out the skew of the ranks at both ends of a step, which only an optimizer that
+  /// does not wait for all ranks can hide.
+  std::vector<double> inner_bubble;
+  double bubble_share = 0;  ///< of ranks * makespan, 0 to 1
+  /// By rank: the most micro-batches kept at once, counted over its stages (one chunk of one micro-batch is
+  /// 1). An activation is kept from the start of F to the end of B, or to the end of W where backward is
+  /// split. It counts whole between I and W: a weight's gradient needs every matmul's input and output
+  /// gradient, which is not less than what F kept.
+  std::vector<int> peak_activations;
+  /// The same, in the unit of StageCosts::activation.
+  std::vector<double> peak_kept;
+};
+
+/// Checks the schedule first (schedule.h); throws Error for one that is incomplete or never ends.
+Timing simulate(const Schedule& schedule, const StageCosts& costs);
+
+}  // namespace ltrain::pipeline

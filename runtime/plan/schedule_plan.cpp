@@ -1,0 +1,185 @@
+#include "runtime/plan/schedule_plan.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/error.h"
+#include "parallel/pipeline/draw.h"
+#include "parallel/pipeline/schedule_csv.h"
+#include "parallel/pipeline/split_layers.h"
+#include "runtime/plan/plan.h"
+#include "runtime/recipe/problems.h"
+
+namespace ltrain {
+namespace {
+
+using namespace pipeline;
+using nlohmann::ordered_json;
+
+constexpr size_t kMaxFileBytes = 64 << 20;
+
+std::string read_file(const std::string& path) {
+  errno = 0;
+  std::ifstream in(path, std::ios::binary);
+  std::string text(kMaxFileBytes + 1, '\0');
+  if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!in.is_open() || in.bad())
+    fail(ExitCode::usage, "parallel.schedule_file: {}: {}", path, std::strerror(errno ? errno : EIO));
+  text.resize(static_cast<size_t>(in.gcount()));
+  if (text.size() > kMaxFileBytes)
+    fail(ExitCode::usage, "parallel.schedule_file: {}: is larger than {} bytes", path, kMaxFileBytes);
+  return text;
+}
+
+/// A weight's gradient, by the names of the ops that make one.
+bool of_weights(const std::string& op) {
+  return op == "matmul_tn" || op == "matmul_tn_add" || op == "sum_rows" || op == "embedding_backward" ||
+         op == "position_backward";
+}
+
+pipeline::Schedule schedule_of_file(const Recipe& r, int ranks, int micros, std::vector<std::string>* notes) {
+  const std::string& path = *r.parallel.schedule_file;
+  pipeline::Schedule s = read_schedule_csv(read_file(path), path, notes);
+  const auto differs = [&](const char* what, int64_t have, const std::string& key, int64_t want) {
+    if (have != want)
+      fail(ExitCode::usage, "parallel.schedule_file: {}: is for {} {}, and the recipe has {} ({})", path,
+           have, what, want, key);
+  };
+  differs("ranks", s.ranks, "parallel.pipeline", ranks);
+  differs("micro-batches", s.micros,
+          "train.global_batch_size / (train.micro_batch_size * data-parallel ranks)", micros);
+  if (r.origins && r.origins->has("parallel.virtual_pipeline"))
+    differs("chunks a rank", s.chunks, "parallel.virtual_pipeline", r.parallel.virtual_pipeline);
+  return s;
+}
+
+std::vector<int> layers_by_hand(const Recipe& r, int stages) {
+  const auto& given = r.parallel.pipeline_layers;
+  if (given.empty()) return {};
+  if (const std::string wrong = split_rule(given, r.model.num_hidden_layers, stages); !wrong.empty())
+    fail(ExitCode::usage, "parallel.pipeline_layers: {}", wrong);
+  return {given.begin(), given.end()};
+}
+
+}  // namespace
+
+LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile) {
+  Recipe whole = resolved;  // one micro-batch through all layers on one pipeline rank
+  whole.parallel.pipeline = whole.parallel.virtual_pipeline = 1;
+  whole.parallel.data = 1;
+  whole.parallel.zero_stage = 0;
+  whole.train.global_batch_size = whole.train.micro_batch_size;
+  LayerCosts c;
+  const size_t layers = static_cast<size_t>(whole.model.num_hidden_layers);
+  c.forward.resize(layers);
+  c.input.resize(layers);
+  c.weight.resize(layers);
+  bool after_head = false;
+  for (const TraceEntry& e : step_entries(whole, profile, 0)) {
+    if (e.cls == OpClass::collective || e.cls == OpClass::optimizer) continue;
+    const bool weight = of_weights(e.name);
+    if (e.layer == "embedding") {
+      (weight ? c.first_weight : after_head ? c.first_input : c.first_forward) += e.seconds;
+    } else if (e.layer == "head") {
+      after_head = true;
+      (weight                                               ? c.last_weight
+       : e.name == "matmul_nn" || e.name == "norm_backward" ? c.last_input
+                                                            : c.last_forward) += e.seconds;
+    } else if (e.layer.rfind("layers.", 0) == 0) {
+      const size_t layer = std::stoul(e.layer.substr(7));
+      LT_CHECK(layer < layers, "layer {} of {}", e.layer, layers);
+      (weight ? c.weight : after_head ? c.input : c.forward)[layer] += e.seconds;
+    }
+  }
+  return c;
+}
+
+SchedulePlan plan_schedule(const Recipe& r, const LayerCosts& costs, const std::vector<double>& limit) {
+  const int64_t micros64 = micro_batches_per_step(r);
+  if (micros64 > INT32_MAX) fail(ExitCode::usage, "{} micro-batches a step are too many to plan", micros64);
+  const int ranks = static_cast<int>(r.parallel.pipeline), micros = static_cast<int>(micros64);
+  SchedulePlan plan;
+  // One rank has one order, whatever the recipe names: parallel.schedule has no effect there.
+  const std::string name = ranks == 1 ? "1f1b" : r.parallel.schedule;
+  if (name == "auto" && !r.parallel.schedule_file) {
+    ChoiceOptions options;
+    options.limit = limit;
+    options.counts = {r.parallel.pipeline_layers.begin(), r.parallel.pipeline_layers.end()};
+    Choice choice = choose_schedule(costs, ranks, micros, options);
+    plan.schedule = std::move(choice.schedule);
+    plan.staged = std::move(choice.staged);
+    plan.timing = std::move(choice.timing);
+    plan.tried = std::move(choice.tried);
+    return plan;
+  }
+  plan.schedule = r.parallel.schedule_file
+                      ? schedule_of_file(r, ranks, micros, &plan.notes)
+                      : make_schedule(name, ranks, static_cast<int>(r.parallel.virtual_pipeline), micros);
+  const int stages = plan.schedule.stages();
+  plan.staged = stage_costs(costs, plan.schedule.rank_of_stage, layers_by_hand(r, stages));
+  plan.timing = simulate(plan.schedule, plan.staged.costs);
+  return plan;
+}
+
+std::string schedule_text(const SchedulePlan& p, int width) {
+  std::string out = draw_text(p.schedule, p.timing, width, p.costs) + "\n" + rank_table(p.schedule, p.timing);
+  out += fmt::format("\n{:>6}{:>6}{:>8}{:>12}{:>12}{:>12}\n", "stage", "rank", "layers", "F", "I", "W");
+  for (int s = 0; s < p.schedule.stages(); ++s)
+    out += fmt::format("{:>6}{:>6}{:>8}{:>12.4g}{:>12.4g}{:>12.4g}\n", s, p.schedule.rank_of_stage[s],
+                       p.staged.layers[s], p.staged.costs.forward[s], p.staged.costs.input[s],
+                       p.staged.costs.weight[s]);
+  if (!p.tried.empty()) out += "\nauto tried (* taken)\n" + choice_table(p.tried);
+  return out;
+}
+
+std::string schedule_json(const SchedulePlan& p) {
+  const pipeline::Schedule& s = p.schedule;
+  ordered_json j;
+  j["schema"] = "ltrain.schedule.v1";
+  j["schedule"] = s.name;
+  j["ranks"] = s.ranks;
+  j["chunks"] = s.chunks;
+  j["micro_batches"] = s.micros;
+  j["costs"] = p.costs;
+  j["makespan_seconds"] = p.timing.makespan;
+  j["step_seconds"] = p.timing.step;
+  j["bubble_share"] = p.timing.bubble_share;
+  j["stages"] = ordered_json::array();
+  for (int i = 0; i < s.stages(); ++i)
+    j["stages"].push_back({{"stage", i},
+                           {"rank", s.rank_of_stage[i]},
+                           {"layers", p.staged.layers[i]},
+                           {"forward_seconds", p.staged.costs.forward[i]},
+                           {"input_seconds", p.staged.costs.input[i]},
+                           {"weight_seconds", p.staged.costs.weight[i]}});
+  j["by_rank"] = ordered_json::array();
+  for (int r = 0; r < s.ranks; ++r) {
+    ordered_json actions = ordered_json::array();
+    for (size_t i = 0; i < s.order[r].size(); ++i)
+      actions.push_back({{"action", to_string(s.order[r][i])},
+                         {"start", p.timing.start[r][i]},
+                         {"end", p.timing.end[r][i]}});
+    j["by_rank"].push_back({{"rank", r},
+                            {"busy_seconds", p.timing.busy[r]},
+                            {"bubble_seconds", p.timing.bubble[r]},
+                            {"inner_bubble_seconds", p.timing.inner_bubble[r]},
+                            {"peak_activations", p.timing.peak_activations[r]},
+                            {"actions", std::move(actions)}});
+  }
+  j["tried"] = ordered_json::array();
+  for (const Candidate& c : p.tried)
+    j["tried"].push_back({{"schedule", c.name},
+                          {"chunks", c.chunks},
+                          {"chosen", c.chosen},
+                          {"weights_moved", c.weights_moved},
+                          {"refused", c.refused},
+                          {"step_seconds", c.step},
+                          {"bubble_share", c.bubble_share},
+                          {"peak_kept", c.peak_kept}});
+  j["notes"] = p.notes;
+  return j.dump(1);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,37 @@
+// The pipeline schedule that a recipe asks for, priced by its plan.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "parallel/pipeline/choose_schedule.h"
+#include "runtime/plan/machine_profile.h"
+#include "runtime/recipe/recipe.h"
+
+namespace ltrain {
+
+struct SchedulePlan {
+  pipeline::Schedule schedule;
+  pipeline::StagedCosts staged;            ///< layers by stage, and what each stage costs
+  pipeline::Timing timing;                 ///< of one step's micro-batches
+  std::vector<pipeline::Candidate> tried;  ///< schedule: auto
+  std::string costs;                       ///< what the costs are, for people
+  std::vector<std::string> notes;          ///< of a schedule file
+};
+
+/// Seconds of one micro-batch by layer: forward, and backward of inputs and of weights apart. From a meta
+/// pass over the whole model with the recipe's other axes, priced by the profile. Transfers between stages
+/// are not in it.
+pipeline::LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile);
+
+/// parallel.schedule, or the file of parallel.schedule_file, or for `auto` the fastest; with
+/// parallel.pipeline_layers or the split whose largest stage costs least. `limit`, by pipeline rank: as
+/// ChoiceOptions. Throws Error (usage) for a file that is no schedule, or is one for other numbers than the
+/// recipe's.
+SchedulePlan plan_schedule(const Recipe& resolved, const pipeline::LayerCosts& costs,
+                           const std::vector<double>& limit = {});
+
+/// Drawing in at most `width` columns, table by rank, stages, and what `auto` tried.
+std::string schedule_text(const SchedulePlan& plan, int width);
+std::string schedule_json(const SchedulePlan& plan);
+
+}  // namespace ltrain

@@ -1,0 +1,141 @@
+// The schedule of a recipe: its costs out of the meta pass, its file, `auto`. Recipes get their pipeline
+// ranks after parsing, since this build's parser takes one only.
+#include "runtime/plan/schedule_plan.h"
+
+#include <unistd.h>
+#include <catch2/catch.hpp>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "kernels/core/error.h"
+#include "parallel/pipeline/schedule_csv.h"
+#include "runtime/plan/plan.h"
+
+using namespace ltrain;
+using Catch::Contains;
+using nlohmann::json;
+
+namespace {
+
+Recipe recipe(int pipeline, const std::string& schedule, int chunks = 1) {
+  Recipe r = resolve(
+      parse_recipe("model: {architecture: llama, vocab_size: 4096, hidden_size: 64, intermediate_size: 160, "
+                   "num_hidden_layers: 8, num_attention_heads: 4, max_position_embeddings: 64}\n"
+                   "data: {seq_length: 32}\n"
+                   "train: {micro_batch_size: 2, global_batch_size: 16}\nlaunch: {threads_per_rank: 2}\n",
+                   "r.yaml"),
+      1);
+  r.parallel.pipeline = pipeline;
+  r.parallel.schedule = schedule;
+  r.parallel.virtual_pipeline = chunks;
+  return r;
+}
+
+SchedulePlan plan_of(const Recipe& r) { return plan_schedule(r, layer_costs(r, builtin_profile(2))); }
+
+struct TemporaryFile {
+  std::string path;
+  explicit TemporaryFile(const std::string& text)
+      : path((std::filesystem::temp_directory_path() / fmt::format("ltrain-schedule-{}.csv", getpid()))
+                 .string()) {
+    std::ofstream(path) << text;
+  }
+  ~TemporaryFile() { std::remove(path.c_str()); }
+};
+
+double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
+
+}  // namespace
+
+TEST_CASE("layer costs add up to the planned step", "[plan]") {
+  const Recipe r = recipe(4, "1f1b");
+  const pipeline::LayerCosts c = layer_costs(r, builtin_profile(2));
+  REQUIRE(c.layers() == 8);
+  for (int i = 0; i < 8; ++i) {
+    CHECK(c.forward[i] > 0);
+    CHECK(c.input[i] > c.forward[i] / 2);
+    CHECK(c.weight[i] > c.forward[i] / 4);
+    if (i > 0) CHECK(c.forward[i] == Approx(c.forward[1]));  // the first one adds no residual
+  }
+  CHECK(c.first_weight > 0);
+  CHECK(c.last_forward > c.forward[0]);  // a vocabulary of 4096
+  CHECK(c.last_input > 0);
+  CHECK(c.last_weight > 0);
+  Recipe whole = r;
+  whole.parallel.pipeline = 1;
+  whole.train.global_batch_size = 2;
+  double step = 0;
+  for (const TraceEntry& e : step_entries(whole, builtin_profile(2), 0))
+    if (e.layer != "optimizer" && e.layer != "gradients" && e.layer != "loss") step += e.seconds;
+  CHECK(sum(c.forward) + sum(c.input) + sum(c.weight) + c.first_forward + c.first_input + c.first_weight +
+            c.last_forward + c.last_input + c.last_weight ==
+        Approx(step));
+}
+
+TEST_CASE("a recipe's schedule: drawn, in JSON, with its stages", "[plan]") {
+  for (const auto& [name, chunks] :
+       {std::pair{"1f1b", 1}, {"interleaved", 2}, {"zbv", 2}, {"dualpipev", 2}}) {
+    SchedulePlan p = plan_of(recipe(4, name, chunks));
+    p.costs = "test costs";
+    CHECK(p.schedule.name == name);
+    CHECK(p.schedule.micros == 8);
+    CHECK(std::accumulate(p.staged.layers.begin(), p.staged.layers.end(), 0) == 8);
+    const std::string text = schedule_text(p, 100);
+    CHECK_THAT(text, Contains("test costs") && Contains("rank 3 ") && Contains("peak activations") &&
+                         Contains("bubble "));
+    const json j = json::parse(schedule_json(p));
+    CHECK(j["schema"] == "ltrain.schedule.v1");
+    CHECK(j["by_rank"].size() == 4);
+    CHECK(j["by_rank"][0]["actions"].size() == p.schedule.order[0].size());
+    CHECK(j["stages"].size() == static_cast<size_t>(4 * chunks));
+    CHECK(j["bubble_share"].get<double>() == Approx(p.timing.bubble_share));
+  }
+}
+
+TEST_CASE("layers by hand are taken", "[plan]") {
+  Recipe r = recipe(4, "1f1b");
+  r.parallel.pipeline_layers = {3, 2, 2, 1};
+  CHECK(plan_of(r).staged.layers == std::vector<int>{3, 2, 2, 1});
+  r.parallel.pipeline_layers = {3, 2, 2, 2};
+  CHECK_THROWS_WITH(plan_of(r),
+                    Contains("parallel.pipeline_layers: makes 9 layers in all, and the model has 8"));
+}
+
+TEST_CASE("auto shows what it tried", "[plan]") {
+  const SchedulePlan p = plan_of(recipe(2, "auto"));
+  CHECK(p.tried.size() > 5);
+  CHECK(p.tried[0].chosen);
+  CHECK_THAT(schedule_text(p, 80), Contains("auto tried (* taken)\n") && Contains("* " + p.schedule.name));
+  const SchedulePlan fixed = plan_of(recipe(2, "gpipe"));
+  CHECK(p.timing.step <= fixed.timing.step * (1 + 1e-9));
+}
+
+TEST_CASE("one pipeline rank has one order", "[plan]") {
+  for (const char* name : {"zbv", "auto", "gpipe"}) CHECK(plan_of(recipe(1, name)).schedule.name == "1f1b");
+}
+
+TEST_CASE("a schedule file is used, and must be for the recipe's numbers", "[plan]") {
+  const pipeline::Schedule zbv = pipeline::make_schedule("zbv", 2, 2, 8);
+  const TemporaryFile file(pipeline::write_schedule_csv(zbv));
+  Recipe r = recipe(2, "1f1b");
+  r.parallel.schedule_file = file.path;
+  const SchedulePlan p = plan_of(r);
+  CHECK(p.schedule.order == zbv.order);
+  CHECK(p.timing.makespan == Approx(plan_of(recipe(2, "zbv", 2)).timing.makespan));
+  r.parallel.pipeline = 4;
+  CHECK_THROWS_WITH(plan_of(r), Contains("is for 2 ranks, and the recipe has 4 (parallel.pipeline)"));
+  r.parallel.pipeline = 2;
+  r.train.global_batch_size = 12;
+  CHECK_THROWS_WITH(plan_of(r), Contains("is for 8 micro-batches, and the recipe has 6"));
+  r.parallel.schedule_file = file.path + ".missing";
+  CHECK_THROWS_WITH(plan_of(r), Contains("parallel.schedule_file: ") && Contains("No such file"));
+  r.parallel.schedule_file = std::filesystem::temp_directory_path().string();
+  CHECK_THROWS_AS(plan_of(r), Error);
+  const TemporaryFile broken("0F0,0B0,1F0\n");
+  r.parallel.schedule_file = broken.path;
+  CHECK_THROWS_WITH(plan_of(r), Contains("which take at least"));
+}

@@ -18,7 +18,8 @@ void check_losses(const std::vector<std::string>& now, const std::vector<std::st
 TEST_CASE("context parallelism over processes gives the losses of one, whichever way and after a resume") {
   TempRun t;
   REQUIRE(t.build().code == 0);
-  const std::string packed = " data.reset_attention_mask=true data.reset_position_ids=true model.attn_pdrop=0.1";
+  const std::string packed =
+      " data.reset_attention_mask=true data.reset_position_ids=true model.attn_pdrop=0.1";
   REQUIRE(t.sh("run tiny.yaml parallel.data=1 parallel.zero_stage=0 output_dir=one" + packed).code == 0);
   const auto losses = t.metric("lm_loss", "one"), evals = t.metric("eval_loss", "one");
   REQUIRE(losses.size() == 6);

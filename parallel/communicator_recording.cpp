@@ -31,6 +31,8 @@ class RecordingGroup final : public Communicator {
     cost.cls = OpClass::collective;
     cost.dtype = call.info.dtype;
     cost.bytes = static_cast<double>(call.info.elements * dtype_size(call.info.dtype));
+    // There `elements` is what all ranks agree on, the length of a row.
+    if (call.info.op == CollectiveOp::all_to_all) cost.bytes = static_cast<double>(call.in.bytes());
     cost.wire_bytes = static_cast<double>(call.wire_bytes);
     cost.group_size = size();
     s.meta()->add(s, cost);

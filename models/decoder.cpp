@@ -42,25 +42,25 @@ Decoder::Decoder(const ModelConfig& config, ParameterStore& store, const Groups&
     : config_(config),
       stages_(options.stages),
       blocks_(config.num_hidden_layers),
-      segments_(config.num_hidden_layers, -1),
       sequence_parallel_(options.sequence_parallel && groups.tensor.many()) {
   const ModelConfig& c = config_;
   if (stages_.empty()) stages_.push_back({0, c.num_hidden_layers, true, true});
   for (const StageLayers& stage : stages_) {
     if (stage.embeds) declare_embedding(store, groups, options.decay_embeddings);
     for (int64_t i = stage.first; i < stage.first + stage.count; ++i) {
-      segments_[i] = store.begin_segment();
+      store.begin_segment(layer_segment(i));
       blocks_[i].declare(store, groups, c, sequence_parallel_, i);
     }
     if (!stage.heads) continue;
-    head_segment_ = store.begin_segment();
+    store.begin_segment(head_segment());
     head_.declare(store, groups, c, sequence_parallel_, options.decay_embeddings, tokens_);
   }
 }
 
 void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, bool decay) {
   const ModelConfig& c = config_;
-  embedding_segment_ = store.begin_segment();
+  has_embedding_ = true;
+  store.begin_segment(kEmbedding);
   ParameterSpec tokens = vocabulary_weight(groups, c, embedding_name(c));
   tokens.decay = decay;
   tokens.tied_stages = c.tie_word_embeddings;
@@ -90,7 +90,7 @@ void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq) {
 
 void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
   step.enter("embedding");
-  step.params.use(embedding_segment_, segments_[stages_[0].first]);
+  step.params.use(kEmbedding, layer_segment(stages_[0].first));
   r.x = step.activation("embedding", {step.stream_rows(mb), config_.hidden_size});
   const RowMap rows = step.row_map(mb);
   const Tensor positions = positions_ >= 0 ? step.params.value(positions_) : Tensor();
@@ -104,7 +104,7 @@ void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
   }
   if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
     dropout(step.compute, r.x, r.x, d);
-  step.params.drop(embedding_segment_);
+  step.params.drop(kEmbedding);
 }
 
 void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const {
@@ -128,10 +128,10 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
   saved.blocks.assign(s.count, {});
   for (int64_t i = 0; i < s.count; ++i) {
     const int64_t layer = s.first + i;
-    const int next = i + 1 < s.count ? segments_[layer + 1] : s.heads ? head_segment_ : -1;
-    step.params.use(segments_[layer], next);
+    const int next = i + 1 < s.count ? layer_segment(layer + 1) : s.heads ? head_segment() : -1;
+    step.params.use(layer_segment(layer), next);
     blocks_[layer].forward(step, mb, r, rope_table_, saved.blocks[i]);
-    step.params.drop(segments_[layer]);
+    step.params.drop(layer_segment(layer));
   }
 }
 
@@ -145,11 +145,11 @@ Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor inpu
   }
   run_blocks(step, mb, stage, r, saved);
   if (s.heads) {
-    step.params.use(head_segment_);
-    if (config_.tie_word_embeddings && embedding_segment_ >= 0) step.params.use(embedding_segment_);
+    step.params.use(head_segment());
+    if (config_.tie_word_embeddings && has_embedding_) step.params.use(kEmbedding);
     saved.dx = head_.loss(step, mb, r);
-    step.params.drop(head_segment_);
-    if (config_.tie_word_embeddings && embedding_segment_ >= 0) step.params.drop(embedding_segment_);
+    step.params.drop(head_segment());
+    if (config_.tie_word_embeddings && has_embedding_) step.params.drop(kEmbedding);
     return {};
   }
   Tensor out = step.activation("stage output", r.x.shape);
@@ -164,9 +164,9 @@ Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dou
   Tensor dx = s.heads ? saved.dx : dout;
   for (int64_t i = s.count; i-- > 0;) {
     const int64_t layer = s.first + i;
-    step.params.use(segments_[layer], i > 0 ? segments_[layer - 1] : -1);
+    step.params.use(layer_segment(layer), i > 0 ? layer_segment(layer - 1) : -1);
     blocks_[layer].backward(step, mb, dx, rope_table_, saved.blocks[i]);
-    step.params.drop(segments_[layer]);
+    step.params.drop(layer_segment(layer));
   }
   if (!s.embeds) return dx;
   embed_backward(step, mb, dx);
@@ -181,11 +181,11 @@ void Decoder::predict(Step& step, const MicroBatch& mb, Tensor logits, int64_t f
   Saved saved;
   embed(step, mb, r);
   run_blocks(step, mb, 0, r, saved);
-  step.params.use(head_segment_);
-  if (config_.tie_word_embeddings) step.params.use(embedding_segment_);
+  step.params.use(head_segment());
+  if (config_.tie_word_embeddings) step.params.use(kEmbedding);
   head_.logits(step, r, logits, first_row);
-  step.params.drop(head_segment_);
-  if (config_.tie_word_embeddings) step.params.drop(embedding_segment_);
+  step.params.drop(head_segment());
+  if (config_.tie_word_embeddings) step.params.drop(kEmbedding);
 }
 
 }  // namespace ltrain

@@ -32,6 +32,8 @@ class Decoder {
   Decoder(const ModelConfig& config, ParameterStore& store, const Groups& groups,
           const DecoderOptions& options);
   const ModelConfig& config() const { return config_; }
+  /// Segments of the store: the embedding, the layers, the head.
+  static int segments(const ModelConfig& config) { return static_cast<int>(config.num_hidden_layers) + 2; }
   int stage_count() const { return static_cast<int>(stages_.size()); }
   const StageLayers& stage(int i) const { return stages_[i]; }
 
@@ -49,6 +51,9 @@ class Decoder {
   void predict(Step& step, const MicroBatch& mb, Tensor logits, int64_t first_row) const;
 
  private:
+  static constexpr int kEmbedding = 0;
+  static int layer_segment(int64_t layer) { return static_cast<int>(layer) + 1; }
+  int head_segment() const { return segments(config_) - 1; }
   void declare_embedding(ParameterStore& store, const Groups& groups, bool decay);
   void embed(Step& step, const MicroBatch& mb, Residual& r) const;
   void embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
@@ -59,8 +64,7 @@ class Decoder {
   int tokens_ = -1, positions_ = -1;
   VocabPart vocab_;
   std::vector<Block> blocks_;  // by layer; only those of this rank's stages are declared
-  std::vector<int> segments_;  // of the store, by layer
-  int embedding_segment_ = -1, head_segment_ = -1;
+  bool has_embedding_ = false;
   bool sequence_parallel_ = false;
   Head head_;
   Tensor rope_table_;

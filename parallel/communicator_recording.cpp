@@ -42,6 +42,13 @@ class RecordingGroup final : public Communicator {
            "the mesh's group of the axis",
            cost.name, s.meta()->layer().empty() ? "the step" : s.meta()->layer(), cost.axis, name(), size(),
            span);
+    const bool transfer = call.info.op == CollectiveOp::send || call.info.op == CollectiveOp::recv;
+    if (transfer && axes() == Axis::pipeline) {
+      if (whole_)
+        fail(ExitCode::internal, "placement error: {} in {}: group \"{}\" is no link between two stages",
+             cost.name, s.meta()->layer(), name());
+      return place_transfer(s, cost.name, call.out, call.in);
+    }
     if (size() == 1) return;
     const std::string op = cost.name.empty() ? "collective" : std::string(cost.name);
     switch (call.info.op) {

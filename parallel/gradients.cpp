@@ -111,12 +111,15 @@ void ParameterStore::grad_ready(int id) {
 void ParameterStore::clear_padding(Bucket& b) {
   if (compute_->meta()) return;
   int64_t end = 0;
+  // A split backward contributes to norms and to matmuls at different times: the first contributions of one
+  // micro-batch and the last of another may complete a bucket before some unit has had any.
   const auto clear = [&](int64_t from, int64_t to) {
     if (to > from) fill_zero(*compute_, b.grad.flat(from, {to - from}));
   };
   for (int u : b.units) {
     const Parameter &first = parameters_[units_[u].first],
                     &last = parameters_[units_[u].first + units_[u].count - 1];
+    if (!units_[u].touched) continue;
     clear(end, first.offset);
     end = last.offset + last.spec.shape.elements();
   }
@@ -126,8 +129,11 @@ void ParameterStore::clear_padding(Bucket& b) {
 /// On meta: the bucket's gradient lies as those of its units do, which must all lie as their kind says.
 void ParameterStore::collect(Bucket& b) {
   if (!compute_->meta()) return;
+  int shown = -1;
   for (int i : b.units) {
     const Unit& u = units_[i];
+    if (!u.touched) continue;
+    if (shown < 0) shown = i;
     Tensor t = b.grad;
     t.record = u.grad_record;
     Placement want = Placement::R();
@@ -137,9 +143,10 @@ void ParameterStore::collect(Bucket& b) {
     for (Axis a : {Axis::data, Axis::context})
       place_require(*compute_, "completing a gradient", t, a, Placement::P());
   }
-  b.grad.record->name = "gradient of " + parameters_[units_[b.units[0]].first].spec.name;
-  b.grad.record->place = units_[b.units[0]].grad_record->place;
-  b.grad.record->made_partial = units_[b.units[0]].grad_record->made_partial;
+  const TensorRecord& unit = *units_[shown].grad_record;
+  b.grad.record->name = unit.name;
+  b.grad.record->place = unit.place;
+  b.grad.record->made_partial = unit.made_partial;
   b.grad.record->zero = false;
   b.grad.record->written = true;
   if (b.kind.cut) place_set(*compute_, b.grad, Axis::tensor, Placement::S(0));
@@ -150,7 +157,7 @@ void ParameterStore::reduce(int index) {
   Bucket& b = buckets_[index];
   const Group &g = groups_->gradient, &t = groups_->tensor;
   collect(b);
-  if (g.many() || b.kind.sum_tensor || b.kind.tied) clear_padding(b);
+  if (g.many() || b.kind.sum_tensor || b.kind.tied || layout_.zero_stage >= 2) clear_padding(b);
   g.stream->wait(compute_->record());
   if (b.kind.sum_tensor) {  // on the stream that the tensor group is used from
     t.stream->wait(compute_->record());
@@ -219,7 +226,7 @@ void ParameterStore::add_grad_squares(Tensor cut, Tensor whole) {
       for (Axis a : {Axis::data, Axis::context})
         if (own.record->place[a] == Placement::R()) place_set(*compute_, own, a, Placement::S(0));
     }
-    sum_squares(*compute_, b.kind.cut ? cut : whole, own);
+    sum_squares(*compute_, (b.kind.cut ? cut : whole).flat(b.segment, {1}), own);
   }
 }
 

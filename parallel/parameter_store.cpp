@@ -36,7 +36,7 @@ int ParameterStore::add(std::vector<ParameterSpec> unit) {
   Unit u;
   u.first = count();
   u.count = static_cast<int>(unit.size());
-  u.segment = std::max(0, segments_ - 1);
+  u.segment = segment_;
   for (ParameterSpec& spec : unit) {
     if (spec.slice.global.rank == 0) spec.slice = Slice::whole(spec.shape);
     for (const Parameter& p : parameters_)
@@ -47,8 +47,6 @@ int ParameterStore::add(std::vector<ParameterSpec> unit) {
   units_.push_back(u);
   return u.first;
 }
-
-int ParameterStore::begin_segment() { return segments_++; }
 
 int64_t ParameterStore::elements() const {
   int64_t n = 0;

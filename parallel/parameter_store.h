@@ -73,8 +73,8 @@ class ParameterStore {
   /// columns, and lie on the tensor axis in one way, when they are to be used as one matrix.
   int add(std::vector<ParameterSpec> unit);
   /// What is declared from here on is gathered as one by ZeRO-3 and completed apart from what came before.
-  /// Returns its number.
-  int begin_segment();
+  /// `segment`: the same number for the same layer on every rank, however the model is cut into stages.
+  void begin_segment(int segment) { segment_ = segment; }
 
   struct Layout {
     PrecisionPolicy precision;
@@ -114,8 +114,9 @@ class ParameterStore {
   void grad_ready(int id);
   /// After the last backward: waits for the reductions.
   void finish_gradients();
-  /// Adds the squares of the gradients that this rank owns: to `cut` for parameters that the tensor axis
-  /// cuts, to `whole` for those that every rank of it has. (1) f64 each.
+  /// Adds the squares of the gradients that this rank owns to the element of their segment: of `cut` for
+  /// parameters that the tensor axis cuts, of `whole` for those that every rank of it has. (segments) f64
+  /// each. A sum for each segment, so that it does not matter which rank has which.
   void add_grad_squares(Tensor cut, Tensor whole);
   /// One optimizer step on what this rank owns, then the gather of what others own.
   void update(const AdamwArgs& args);
@@ -183,7 +184,7 @@ class ParameterStore {
   std::vector<Unit> units_;
   std::vector<Bucket> buckets_;
   std::vector<Pending> pending_;
-  int segments_ = 0;
+  int segment_ = 0;
   int64_t micros_ = 1;
   Layout layout_;
   Stream* compute_ = nullptr;

@@ -22,6 +22,7 @@ namespace ltrain {
 struct TensorRecord {
   std::string name;
   Placements place;
+  int sent = 0;              ///< times that it was sent to another stage
   bool written = false;      ///< something has put values there
   bool unread = false;       ///< written by a collective, and nothing has looked at it since
   bool zero = false;         ///< all zeros: takes the placement of the first thing added to it

@@ -237,6 +237,19 @@ void place_collective(Stream& s, std::string_view op, AxisSet axes, Tensor out, 
   out.record->unread = true;
 }
 
+void place_transfer(Stream& s, std::string_view op, Tensor out, Tensor in) {
+  if (in.defined()) {
+    read(s, op, in);
+    ++in.record->sent;
+  }
+  if (!out.defined()) return;
+  if (out.record->unread)
+    refuse(s, op, Axis::pipeline, fmt::format("writes '{}' again, which nothing has read", out.record->name),
+           "remove one of the two");
+  finish(s, op, out);
+  out.record->unread = true;
+}
+
 void place_update(Stream& s, std::string_view op, Tensor parameter, Tensor gradient, Placements shard) {
   read(s, op, gradient);
   each_axis(s, [&](Axis a) {

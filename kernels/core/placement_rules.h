@@ -45,6 +45,10 @@ void place_spent(Stream& s, Tensor t);
 void place_collective(Stream& s, std::string_view op, AxisSet axes, Tensor out, Tensor in, Placement from,
                       Placement to);
 
+/// A transfer between pipeline stages: `in` was read, `out` was written. Its placement is what the stages
+/// agreed on, which their executor checks.
+void place_transfer(Stream& s, std::string_view op, Tensor out, Tensor in);
+
 /// At the update: a gradient must lie exactly as the shard of its parameter does.
 void place_update(Stream& s, std::string_view op, Tensor parameter, Tensor gradient, Placements shard);
 

@@ -83,6 +83,7 @@ class Checker {
               s_.rank_of_stage[stage], to_string(Action{k, stage, micro}), s_.micros);
         };
         if (!has(ActionKind::forward)) missing(ActionKind::forward);
+        if (s_.forward_only) continue;
         if (has(ActionKind::backward)) continue;
         if (!has(ActionKind::backward_input) && !has(ActionKind::backward_weight))
           missing(ActionKind::backward);
@@ -93,6 +94,7 @@ class Checker {
 
   /// F before B or I, I before W, all on one rank.
   void in_turn() {
+    if (s_.forward_only) return;
     const Positions p(s_);
     for (int stage = 0; stage < s_.stages(); ++stage)
       for (int micro = 0; micro < s_.micros; ++micro) {

@@ -36,6 +36,7 @@ struct Schedule {
   int ranks = 1;
   int chunks = 1;  ///< stages a rank
   int micros = 1;
+  bool forward_only = false;               ///< of an evaluation: no action gives a gradient
   std::vector<int> rank_of_stage;          ///< by stage
   std::vector<std::vector<Action>> order;  ///< by rank
 

@@ -33,11 +33,9 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
-/// A weight's gradient, by the names of the ops that make one.
-bool of_weights(const std::string& op) {
-  return op == "matmul_tn" || op == "matmul_tn_add" || op == "sum_rows" || op == "embedding_backward" ||
-         op == "position_backward";
-}
+/// What a split backward leaves for later: the matmuls of weight gradients. Those of biases, norms and
+/// embeddings are cheap and stay.
+bool of_weights(const std::string& op) { return op == "matmul_tn" || op == "matmul_tn_add"; }
 
 pipeline::Schedule schedule_of_file(const Recipe& r, int ranks, int micros, std::vector<std::string>* notes) {
   const std::string& path = *r.parallel.schedule_file;
@@ -84,9 +82,7 @@ LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile) {
       (weight ? c.first_weight : after_head ? c.first_input : c.first_forward) += e.seconds;
     } else if (e.layer == "head") {
       after_head = true;
-      (weight                                               ? c.last_weight
-       : e.name == "matmul_nn" || e.name == "norm_backward" ? c.last_input
-                                                            : c.last_forward) += e.seconds;
+      c.last_forward += e.seconds;  // the head's backward runs chunk by chunk while its logits are at hand
     } else if (e.layer.rfind("layers.", 0) == 0) {
       const size_t layer = std::stoul(e.layer.substr(7));
       LT_CHECK(layer < layers, "layer {} of {}", e.layer, layers);

@@ -183,7 +183,6 @@ void add_parallel_keys(std::vector<Key>& t) {
                           {"2d", "2.5d", "3d"}, "How a tensor-parallel matmul is cut."));
   t.push_back(integer("parallel.pipeline", LT_MEMBER(parallel.pipeline), "Pipeline stages.")
                   .between(1, kMaxRanks)
-                  .only_up_to(1, "pipeline parallelism")
                   .alias({"pp", "pipeline_model_parallel_size"}));
   t.push_back(
       name_choice("parallel.schedule", LT_MEMBER(parallel.schedule), schedule_names(), {},

@@ -6,6 +6,7 @@
 
 #include "kernels/core/placement_rules.h"
 #include "kernels/ops/tensor_ops.h"
+#include "runtime/train/stage_run.h"
 
 namespace ltrain {
 
@@ -16,13 +17,43 @@ PrecisionPolicy precision_policy(const std::string& name) {
   fail(ExitCode::usage, "precision: {}: must be fp32, bf16 or fp64", name);
 }
 
+std::vector<StageLayers> stages_of_rank(const ProgramOptions& o, int rank) {
+  std::vector<StageLayers> mine;
+  if (o.stage_layers.size() <= 1) return mine;  // the decoder's default: everything
+  LT_CHECK(static_cast<int>(o.stage_layers.size()) == o.schedule.stages(), "{} layer counts for {} stages",
+           o.stage_layers.size(), o.schedule.stages());
+  int64_t first = 0;
+  for (int i = 0; i < o.schedule.stages(); ++i) {
+    if (o.schedule.rank_of_stage[i] == rank)
+      mine.push_back({first, o.stage_layers[i], i == 0, i + 1 == o.schedule.stages()});
+    first += o.stage_layers[i];
+  }
+  LT_CHECK(first == o.model.num_hidden_layers, "stages of {} layers for a model of {}", first,
+           o.model.num_hidden_layers);
+  return mine;
+}
+
+GroupSet::Options group_options(const ProgramOptions& o) {
+  GroupSet::Options g;
+  if (o.stage_layers.size() <= 1) return g;
+  const std::vector<int>& at = o.schedule.rank_of_stage;
+  g.tied_stages = o.model.tie_word_embeddings && at.front() != at.back();
+  g.links = schedule_links(o.schedule);
+  return g;
+}
+
 TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     : options_(options),
       device_(device),
       decoder_(options.model, store_, device.groups,
-               {options.sequence_parallel, options.decay_embeddings, {}}),
+               {options.sequence_parallel, options.decay_embeddings,
+                stages_of_rank(options, device.groups.coordinate(Axis::pipeline))}),
       cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
            options.context_comm, options.context_inner} {
+  if (!staged()) options_.schedule = single_stage_schedule(static_cast<int>(options.accumulation));
+  LT_CHECK(options_.schedule.micros == options.accumulation, "a schedule of {} micro-batches for {}",
+           options_.schedule.micros, options.accumulation);
+  program_ = pipeline::lower(options_.schedule, device_.groups.coordinate(Axis::pipeline));
   const int64_t rows = options.micro_batch * cut_.rows().rows;
   store_.allocate(device_.compute, device_.memory, device_.groups,
                   {options.precision, options.zero_stage, options.bucket_elements, options.for_training});
@@ -30,9 +61,10 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
   };
-  tokens_ = constant("tokens", DType::i32, {rows});
-  targets_ = constant("targets", DType::i32, {rows});
-  sample_index_ = constant("sample index", DType::i64, {options.micro_batch});
+  if (staged()) places_ = options.accumulation;  // several are in flight
+  tokens_ = constant("tokens", DType::i32, {places_, rows});
+  targets_ = constant("targets", DType::i32, {places_, rows});
+  sample_index_ = constant("sample index", DType::i64, {places_, options.micro_batch});
   if (cut_.ranks > 1) {
     positions_ = constant("positions", DType::i32, {cut_.rows().rows});
     if (!device_.compute.meta())
@@ -40,12 +72,14 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
         positions_.ptr<int32_t>()[row] = static_cast<int32_t>(cut_.rows().at(row));
   }
   if (options.documents)
-    documents_ = constant("documents", DType::i32, {options.micro_batch, options.seq_length});
-  if (options.position_ids) position_ids_ = constant("position ids", DType::i32, {rows});
-  sums_ = constant("loss and norm", DType::f64, {4});
+    documents_ = constant("documents", DType::i32, {places_, options.micro_batch * options.seq_length});
+  if (options.position_ids) position_ids_ = constant("position ids", DType::i32, {places_, rows});
+  const int64_t segments = Decoder::segments(options.model);
+  sums_ = constant("loss and norm", DType::f64, {2 + 2 * segments});
   loss_ = place_apart(device_.compute, sums_.flat(0, {1}), "loss");
-  cut_squares_ = place_apart(device_.compute, sums_.flat(1, {1}), "squares of cut gradients");
-  whole_squares_ = place_apart(device_.compute, sums_.flat(2, {1}), "squares of whole gradients");
+  cut_squares_ = place_apart(device_.compute, sums_.flat(2, {segments}), "squares of cut gradients");
+  whole_squares_ =
+      place_apart(device_.compute, sums_.flat(2 + segments, {segments}), "squares of whole gradients");
   count_ = constant("token count", DType::i64, {1});
 }
 
@@ -60,18 +94,26 @@ Step TrainProgram::make_step(bool training) {
               training};
 }
 
-MicroBatch TrainProgram::load(const HostBatch& batch) {
+MicroBatch TrainProgram::in_place(int64_t place) const {
+  const int64_t rows = options_.micro_batch * cut_.rows().rows;
   MicroBatch mb;
   mb.batch = options_.micro_batch;
   mb.seq = cut_.rows().rows;
   mb.cut = cut_;
   mb.positions = positions_;
-  mb.documents = documents_;
-  mb.position_ids = position_ids_;
-  mb.tokens = tokens_;
-  mb.targets = targets_;
-  mb.sample_index = sample_index_;
+  if (documents_.defined())
+    mb.documents = documents_.flat(place * options_.micro_batch * options_.seq_length,
+                                   {options_.micro_batch, options_.seq_length});
+  if (position_ids_.defined()) mb.position_ids = position_ids_.flat(place * rows, {rows});
+  mb.tokens = tokens_.flat(place * rows, {rows});
+  mb.targets = targets_.flat(place * rows, {rows});
+  mb.sample_index = sample_index_.flat(place * options_.micro_batch, {options_.micro_batch});
   mb.loss = loss_;
+  return mb;
+}
+
+MicroBatch TrainProgram::load(const HostBatch& batch, int64_t place) {
+  const MicroBatch mb = in_place(place);
   if (device_.compute.meta()) {
     for (const Tensor& t : {mb.tokens, mb.targets, mb.sample_index})
       place_set(device_.compute, t, kAllAxes, Placement::R());
@@ -161,27 +203,34 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   result.tokens = agree_tokens(counted);
   clear_sums();
   const HostBatch none;
+  const double scale = result.tokens > 0 ? 1.0 / static_cast<double>(result.tokens) : 0;
+  const auto batch = [&](int64_t k) -> const HostBatch& { return meta ? none : batches[k]; };
   store_.begin_step(options_.accumulation);
-  for (int64_t k = 0; k < options_.accumulation; ++k) {
-    MicroBatch mb = load(meta ? none : batches[k]);
-    mb.grad_scale = result.tokens > 0 ? 1.0 / static_cast<double>(result.tokens) : 0;
-    Decoder::Saved saved;
-    decoder_.forward(step, mb, 0, {}, saved);
-    decoder_.backward(step, mb, 0, {}, saved);
-  }
+  if (staged())
+    for (int64_t k = 0; k < options_.accumulation; ++k) load(batch(k), k);
+  int64_t loaded = -1;
+  StageRun run(decoder_, step, options_.schedule);
+  run.run(program_, [&](int k) {
+    if (!staged() && loaded != k) load(batch(loaded = k), 0);
+    MicroBatch mb = in_place(staged() ? k : 0);
+    mb.grad_scale = scale;
+    return mb;
+  });
+  action_seconds_ = run.action_seconds();
   step.enter("gradients");
   store_.finish_gradients();
   store_.add_grad_squares(cut_squares_, whole_squares_);
-  if (!meta) sums_.ptr<double>()[3] = ask_stop ? 1 : 0;
+  if (!meta) sums_.ptr<double>()[1] = ask_stop ? 1 : 0;
   reduce_sums("reading the loss and the gradient norm");
 
   AdamwArgs args = adamw;
   if (!meta) {
     const double* sums = sums_.ptr<double>();
-    const double squares = sums[1] + sums[2];
+    double squares = 0;  // in the order of the layers, whichever rank had them
+    for (int64_t i = 2; i < sums_.elements(); ++i) squares += sums[i];
     result.loss = result.tokens > 0 ? sums[0] / static_cast<double>(result.tokens) : 0;
     result.grad_norm = std::sqrt(squares);
-    result.stop_requested = sums[3] > 0;
+    result.stop_requested = sums[1] > 0;
     result.finite = std::isfinite(sums[0]) && std::isfinite(squares);
     if (!result.finite) return result;
     if (options_.clip_grad > 0)
@@ -197,17 +246,23 @@ double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
   Step step = make_step(false);
   clear_sums();
   int64_t counted = 0;
-  const auto forward = [&](const HostBatch& batch) {
-    Decoder::Saved saved;
-    decoder_.forward(step, load(batch), 0, {}, saved);
-  };
-  if (meta && !next) {
-    forward({});
-  } else {
-    while (const HostBatch* batch = next()) {
+  bool more = true, once = meta && !next;
+  const HostBatch none;
+  while (more) {  // as many at a time as a step has, so that a pipeline runs them like a step
+    int places = 0;
+    while (places < places_) {
+      const HostBatch* batch = once ? &none : next ? next() : nullptr;
+      once = false;
+      more = batch != nullptr;
+      if (!more) break;
       for (int32_t t : batch->targets) counted += t >= 0;
-      forward(*batch);
+      load(*batch, places++);
     }
+    if (places == 0) break;
+    const pipeline::Schedule forward = forward_only(options_.schedule, places);
+    StageRun run(decoder_, step, forward);
+    run.run(pipeline::lower(forward, device_.groups.coordinate(Axis::pipeline)),
+            [&](int k) { return in_place(k); });
   }
   step.enter("loss");
   const int64_t tokens = agree_tokens(counted);
@@ -225,9 +280,9 @@ std::vector<float> TrainProgram::predict(const std::vector<int32_t>& tokens) {
            "predict of {} tokens of at most {}", count, limit);
   MicroBatch mb;
   mb.seq = meta ? limit : std::min(limit, (count + kStep - 1) / kStep * kStep);
-  mb.tokens = tokens_.narrow(0, mb.seq);
-  mb.targets = targets_.narrow(0, mb.seq);
-  mb.sample_index = sample_index_;
+  mb.tokens = tokens_.flat(0, {mb.seq});
+  mb.targets = targets_.flat(0, {mb.seq});
+  mb.sample_index = sample_index_.flat(0, {1});
   Step step = make_step(false);
   Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", step.stat_type(),
                                           {1, options_.model.vocab_size});

@@ -7,6 +7,7 @@
 
 #include "models/decoder.h"
 #include "parallel/groups.h"
+#include "parallel/pipeline/lowering.h"
 #include "runtime/data/batch_loader.h"
 
 namespace ltrain {
@@ -25,6 +26,9 @@ struct ProgramOptions {
   int context_inner = 1;                        ///< a2a+p2p: ranks that exchange
   bool documents = false;                       ///< batches say where documents begin, and attention heeds it
   bool position_ids = false;                    ///< batches have positions of their own
+  /// Of the pipeline axis; without stages: one stage that has everything.
+  pipeline::Schedule schedule;
+  std::vector<int> stage_layers;  ///< layers of each of the schedule's stages
   bool for_training = true;
 };
 
@@ -55,6 +59,8 @@ class TrainProgram {
 
   /// This rank's part of each sequence.
   const SequenceCut& sequence_cut() const { return cut_; }
+  /// On meta: seconds of the actions of the last train step, without what is before, between and after them.
+  double action_seconds() const { return action_seconds_; }
 
   void initialize() { store_.initialize(options_.seed); }
 
@@ -71,8 +77,12 @@ class TrainProgram {
   std::vector<float> predict(const std::vector<int32_t>& tokens);
 
  private:
-  MicroBatch load(const HostBatch& batch);
+  /// Puts a batch into one of the places that micro-batches in flight have.
+  MicroBatch load(const HostBatch& batch, int64_t place);
+  /// The micro-batch that lies in `place`.
+  MicroBatch in_place(int64_t place) const;
   Step make_step(bool training);
+  bool staged() const { return options_.stage_layers.size() > 1; }
   /// Sum of `counted` over the ranks that see different tokens.
   int64_t agree_tokens(int64_t counted);
   void clear_sums();
@@ -85,13 +95,22 @@ class TrainProgram {
   ParameterStore store_;
   Decoder decoder_;
   SequenceCut cut_;
-  Tensor tokens_, targets_, sample_index_;
-  Tensor positions_, documents_, position_ids_;  // as in MicroBatch; undefined where not wanted
-  Tensor sums_;                                  // (4) f64: the next three, and ranks that ask to stop
-  Tensor loss_;                                  // sum of token losses
-  Tensor cut_squares_, whole_squares_;           // of gradients, as add_grad_squares
-  Tensor count_;                                 // (1) i64
+  std::vector<pipeline::PipelineStep> program_;  // of a train step
+  int64_t places_ = 1;
+  Tensor tokens_, targets_, sample_index_;  // (places, ...)
+  Tensor positions_;                        // as in MicroBatch, where the sequence is cut
+  Tensor documents_, position_ids_;         // (places, ...), where batches have them
+  double action_seconds_ = 0;
+  Tensor sums_;                         // f64: loss, ranks that ask to stop, squares by segment
+  Tensor loss_;                         // sum of token losses
+  Tensor cut_squares_, whole_squares_;  // (segments) each, as add_grad_squares
+  Tensor count_;                        // (1) i64
 };
+
+/// The layers of this rank's stages.
+std::vector<StageLayers> stages_of_rank(const ProgramOptions& options, int pipeline_rank);
+/// The groups that a program of these options communicates through.
+GroupSet::Options group_options(const ProgramOptions& options);
 
 /// fp32 | bf16 | fp64
 PrecisionPolicy precision_policy(const std::string& name);

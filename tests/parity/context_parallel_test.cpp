@@ -82,6 +82,24 @@ TEST_CASE("context parallelism with grouped heads, data ranks, ZeRO and tensor p
       }
 }
 
+TEST_CASE("context parallelism on pipeline stages") {
+  TinyOptions one = job("llama", 8);
+  one.layers = 4;
+  one.global_batch = 8;
+  one.packed = true;
+  const TinyResult base = train_tiny(one);
+  for (const Layout& l : {Layout{"p2p", 2, 1}, Layout{"all_gather", 2, 1}, Layout{"a2a+p2p", 4, 2}})
+    for (const char* schedule : {"1f1b", "zb-h1"}) {
+      TinyOptions many = with(one, l);
+      many.pipeline = 2;
+      many.schedule = schedule;
+      INFO(l.comm << " on " << l.ranks << ", " << schedule);
+      const TinyResult cut = train_tiny(many);
+      require_parity(base, cut, 1e-12);
+      check_exact(cut);
+    }
+}
+
 TEST_CASE("context parallelism in fp32 and bf16") {
   const Layout l = GENERATE(values<Layout>({{"p2p", 4, 1}, {"all_gather", 4, 1}, {"a2a+p2p", 4, 2}}));
   TinyOptions one = job("llama", 8);

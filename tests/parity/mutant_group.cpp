@@ -38,6 +38,10 @@ void MutantGroup::record_meta(Stream& s, const CollectiveCall& call) {
         const int peer = (group.rank() + 1) % group.size();
         return group.send_recv(s, call.in, peer, call.out, peer);
       }
+      case CollectiveOp::send:
+        return group.send(s, call.in, call.info.peer);
+      case CollectiveOp::recv:
+        return group.recv(s, call.out, call.info.peer);
       default:
         unknown();
     }
@@ -49,6 +53,12 @@ void MutantGroup::do_all_reduce(Tensor t, ReduceOp op) {
 }
 void MutantGroup::do_all_gather(Tensor out, Tensor in) {
   mutate("all_gather", [&](Communicator& group) { group.all_gather(*inline_, out, in); });
+}
+void MutantGroup::do_send(Tensor t, int peer) {
+  mutate("send", [&](Communicator& group) { group.send(*inline_, t, peer); });
+}
+void MutantGroup::do_recv(Tensor t, int peer) {
+  mutate("recv", [&](Communicator& group) { group.recv(*inline_, t, peer); });
 }
 void MutantGroup::do_reduce_scatter(Tensor out, Tensor in) {
   mutate("reduce_scatter", [&](Communicator& group) { group.reduce_scatter(*inline_, out, in); });

@@ -32,9 +32,10 @@ class MutantGroup final : public Communicator {
   void do_all_to_all_v(Tensor out, const std::vector<int64_t>& out_elements, Tensor in,
                        const std::vector<int64_t>& in_elements) override;
   void do_send_recv(Tensor out, int to, Tensor in, int from) override;
+  void do_send(Tensor t, int peer) override;
+  void do_recv(Tensor t, int peer) override;
+  // The step makes none of these.
   void do_broadcast(Tensor, int) override { unknown(); }
-  void do_send(Tensor, int) override { unknown(); }
-  void do_recv(Tensor, int) override { unknown(); }
   void do_barrier() override { unknown(); }
   [[noreturn]] static void unknown() {
     fail(ExitCode::internal, "the mutation tests do not know this collective");

@@ -16,12 +16,12 @@ ModelConfig tiny_model(const TinyOptions& o) {
   c.vocab_size = o.vocab;
   c.hidden_size = 32;
   c.intermediate_size = o.architecture == "gpt2" ? 128 : 40;
-  c.num_hidden_layers = 2;
+  c.num_hidden_layers = o.layers;
   c.num_attention_heads = o.heads;
   c.num_key_value_heads = o.kv_heads ? o.kv_heads : o.architecture == "gpt2" ? o.heads : o.heads / 2;
   c.head_dim = c.hidden_size / o.heads;
   c.max_position_embeddings = 128;
-  c.tie_word_embeddings = o.tied || o.architecture == "gpt2";
+  c.tie_word_embeddings = (o.tied || o.architecture == "gpt2") && !o.untied;
   c.embd_pdrop = c.attn_pdrop = c.resid_pdrop = o.dropout;
   c.initializer_range = 0.1;  // larger than usual, so that every path matters at once
   return c;
@@ -37,7 +37,7 @@ std::vector<int32_t> tiny_sample(const TinyOptions& o, int64_t sample) {
 
 Mesh tiny_mesh(const TinyOptions& o, int rank) {
   Mesh m;
-  m.degree = {o.ranks, 1, o.context, o.tensor, 1};
+  m.degree = {o.ranks, o.pipeline, o.context, o.tensor, 1};
   m.rank = rank;
   return m;
 }
@@ -94,6 +94,12 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.seq_length = o.seq;
   p.accumulation = o.global_batch / (o.micro_batch * o.ranks);
   p.clip_grad = o.clip;
+  if (o.pipeline > 1) {
+    p.schedule = pipeline::make_schedule(o.schedule, o.pipeline, o.chunks, static_cast<int>(p.accumulation));
+    const int stages = p.schedule.stages();
+    for (int i = 0; i < stages; ++i)  // uneven where it does not divide
+      p.stage_layers.push_back(static_cast<int>(o.layers * (i + 1) / stages - o.layers * i / stages));
+  }
   return p;
 }
 
@@ -112,7 +118,8 @@ MetaJob::MetaJob(const TinyOptions& o, int rank, const GroupWrapper& wrap)
             auto group = make_recording_group(r, rank);
             return wrap ? wrap(r, std::move(group)) : std::move(group);
           },
-          [&](const std::string& name) { return make_meta_stream(name, trace); }),
+          [&](const std::string& name) { return make_meta_stream(name, trace); },
+          group_options(tiny_program(o))),
       compute(make_meta_stream("compute", trace)),
       memory(trace),
       program((set_axes(trace, tiny_mesh(o, rank)), tiny_program(o)), {*compute, memory, groups.groups()}) {}
@@ -179,7 +186,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
         auto group = world.take(r, rank);
         return wrap ? wrap(r, std::move(group)) : std::move(group);
       },
-      [](const std::string& name) { return make_worker_stream(name); });
+      [](const std::string& name) { return make_worker_stream(name); }, group_options(tiny_program(o)));
   auto compute = make_inline_stream("compute");
   TrainProgram program(tiny_program(o), {*compute, arena, groups.groups()});
   program.initialize();
@@ -226,8 +233,16 @@ TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap) {
       }
     });
   for (auto& t : threads) t.join();
-  for (auto& e : errors)
-    if (e) std::rethrow_exception(e);
+  // First what went wrong by itself, then what others saw of it.
+  for (const bool followed : {false, true})
+    for (auto& e : errors) {
+      if (!e) continue;
+      try {
+        std::rethrow_exception(e);
+      } catch (const Error& error) {
+        if ((error.code() == ExitCode::rank_lost) == followed) throw;
+      }
+    }
   for (const NamedTensors* all : {&result.parameters, &result.gradients})
     for (const auto& [name, values] : *all)
       for (double v : values) LT_CHECK(!std::isnan(v), "{} has an element that no rank owns, or a NaN", name);

@@ -14,7 +14,7 @@ namespace ltrain::test {
 struct TinyOptions {
   std::string architecture = "llama";
   std::string precision = "fp64";
-  bool tied = false;
+  bool tied = false, untied = false;  ///< neither: as the architecture has it
   double dropout = 0;
   int ranks = 1;  ///< data-parallel
   int tensor = 1;
@@ -24,6 +24,10 @@ struct TinyOptions {
   int context_inner = 2;
   int heads = 4, kv_heads = 0;  ///< kv_heads 0: as many (gpt2), or half
   bool packed = false;          ///< documents that see themselves alone, with positions of their own
+  int pipeline = 1;
+  std::string schedule = "1f1b";
+  int chunks = 1;
+  int64_t layers = 2;
   int zero_stage = 0;
   int64_t micro_batch = 1, global_batch = 8, seq = 24, vocab = 61;
   int64_t steps = 3;

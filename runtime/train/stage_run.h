@@ -1,0 +1,58 @@
+// Runs a rank's lowered pipeline program: the one executor of all schedules, of training and of evaluation,
+// and of a model that is not cut into stages at all.
+#pragma once
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "models/decoder.h"
+#include "parallel/pipeline/lowering.h"
+
+namespace ltrain {
+
+class StageRun {
+ public:
+  /// `schedule`: of the whole pipeline; this rank's place on it is that of step.groups.
+  StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule);
+
+  /// Runs every step of the program. `micro_batch(m)` is asked for when stage work on m begins and must stay
+  /// valid until its last action on this rank.
+  void run(const std::vector<pipeline::PipelineStep>& program,
+           const std::function<MicroBatch(int micro)>& micro_batch);
+
+  /// On meta: seconds of compute between the start and the end of the actions.
+  double action_seconds() const { return action_seconds_; }
+
+ private:
+  using Key = std::tuple<bool, int, int>;  // gradient, stage, micro
+  struct Flight {                          // a tensor on its way
+    Tensor tensor;
+    Event done;
+  };
+  static Key key(const pipeline::TensorId& t) { return {t.gradient, t.stage, t.micro}; }
+  void receive(const pipeline::PipelineStep& s, const MicroBatch& like);
+  void send(const pipeline::PipelineStep& s);
+  void give_back(const pipeline::PipelineStep& s);
+  void compute(const pipeline::Action& a, const MicroBatch& mb);
+  Tensor take(const pipeline::TensorId& t);
+  int local_stage(int stage) const;
+
+  const Decoder& decoder_;
+  Step& step_;
+  const pipeline::Schedule& schedule_;
+  int rank_ = 0;
+  double action_seconds_ = 0;
+  std::map<Key, Flight> here_;  // received, or made and not yet used or sent
+  std::map<Key, Flight> sent_;
+  std::map<std::pair<int, int>, Decoder::Saved> saved_;     // by stage and micro-batch
+  std::map<std::pair<int, int>, WeightGradients> waiting_;  // likewise
+};
+
+/// The schedule of a model that is not cut: F and B of one micro-batch after the other.
+pipeline::Schedule single_stage_schedule(int micros);
+/// The forward half of a schedule for the first `micros` of its micro-batches: evaluation.
+pipeline::Schedule forward_only(const pipeline::Schedule& schedule, int micros);
+/// Directed pairs of pipeline ranks that exchange tensors, in ascending order: what GroupSet makes links of.
+std::vector<std::pair<int, int>> schedule_links(const pipeline::Schedule& schedule);
+
+}  // namespace ltrain

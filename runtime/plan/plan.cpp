@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <thread>
 
 #include "kernels/core/parallel_for.h"
 #include "parallel/mesh.h"
+#include "parallel/pipeline/schedule_csv.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/job.h"
+#include "runtime/plan/schedule_plan.h"
 #include "runtime/train/training_state.h"
 
 namespace ltrain {
@@ -25,13 +28,14 @@ struct MetaRank {
   MetaMemory memory;
   TrainProgram program;
 
-  MetaRank(const Recipe& recipe, const MachineProfile& profile, const Mesh& mesh, int threads)
+  MetaRank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
+           const Mesh& mesh, int threads)
       : cost(profile, threads, mesh.world() * threads >= profile.cores),
         trace(&cost),
-        groups(make_meta_groups(mesh, trace)),
+        groups(make_meta_groups(mesh, trace, group_options(program_options(recipe, layout)))),
         compute(make_meta_stream("compute", trace)),
         memory(trace),
-        program(program_options(recipe), {*compute, memory, groups.groups()}) {
+        program(program_options(recipe, layout), {*compute, memory, groups.groups()}) {
     trace.clear_entries();
     trace.set_compute(compute.get());
   }
@@ -41,6 +45,31 @@ struct MetaRank {
 };
 
 }  // namespace
+
+PipelineLayout pipeline_layout(const Recipe& r, const MachineProfile& profile) {
+  if (r.parallel.pipeline == 1) return {};
+  SchedulePlan plan = plan_schedule(r, layer_costs(r, profile));
+  return {std::move(plan.schedule), std::move(plan.staged.layers)};
+}
+
+std::string pack(const PipelineLayout& l) {
+  if (l.stage_layers.empty()) return "";
+  std::string text = l.schedule.name;
+  for (int n : l.stage_layers) text += fmt::format(",{}", n);
+  return text + "\n" + pipeline::write_schedule_csv(l.schedule);
+}
+
+PipelineLayout unpack_pipeline_layout(const std::string& packed) {
+  PipelineLayout l;
+  if (packed.empty()) return l;
+  std::istringstream first(packed.substr(0, packed.find('\n')));
+  std::string name, number;
+  std::getline(first, name, ',');
+  while (std::getline(first, number, ',')) l.stage_layers.push_back(std::stoi(number));
+  l.schedule = pipeline::read_schedule_csv(packed.substr(packed.find('\n') + 1), "the schedule of rank 0");
+  l.schedule.name = name;
+  return l;
+}
 
 Mesh mesh_of(const Recipe& r, int rank) {
   Mesh m;
@@ -93,7 +122,7 @@ double Plan::mfu() const {
   return s > 0 && peak_flops > 0 && !ranks.empty() ? ranks[0].flops / (s * peak_flops) : 0;
 }
 
-ProgramOptions program_options(const Recipe& r) {
+ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   ProgramOptions o;
   o.model = r.model;
   o.precision = precision_policy(std::string(to_string(r.precision)));
@@ -109,6 +138,8 @@ ProgramOptions program_options(const Recipe& r) {
   o.seed = static_cast<uint64_t>(r.seed);
   o.clip_grad = r.train.clip_grad;
   o.decay_embeddings = r.optimizer.decay_embeddings;
+  o.schedule = layout.schedule;
+  o.stage_layers = layout.stage_layers;
   return o;
 }
 
@@ -144,8 +175,25 @@ int threads_per_rank(const Recipe& r, int ranks_on_host) {
   return std::max(1, cores / std::max(1, ranks_on_host));
 }
 
-RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank, int threads, Plan* totals) {
-  MetaRank meta(recipe, profile, mesh_of(recipe, rank), threads);
+/// Of the whole model, however it is cut.
+static int64_t model_parameters(const ModelConfig& model) {
+  const GroupSet alone;
+  ParameterStore store;
+  const Decoder decoder(model, store, alone.groups(), {});
+  return store.elements();
+}
+
+/// From the first action of a step to the last, over all stages.
+static double pipeline_seconds(const Recipe& recipe, const MachineProfile& profile,
+                               const PipelineLayout& layout) {
+  const pipeline::StagedCosts staged =
+      pipeline::stage_costs(layer_costs(recipe, profile), layout.schedule.rank_of_stage, layout.stage_layers);
+  return pipeline::simulate(layout.schedule, staged.costs).makespan;
+}
+
+RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
+                   int rank, int threads, Plan* totals) {
+  MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads);
   RankPlan plan;
   plan.rank = rank;
   const int64_t wire_before = meta.wire_bytes();
@@ -153,6 +201,8 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank
   plan.train_wire_bytes = meta.wire_bytes() - wire_before;
   plan.flops = meta.trace.flops();
   plan.step_seconds = meta.end();
+  if (!layout.stage_layers.empty())  // a rank alone does not know when its neighbours send
+    plan.step_seconds += pipeline_seconds(recipe, profile, layout) - meta.program.action_seconds();
   plan.exposed_comm_seconds = meta.trace.wait_seconds("compute");
 
   std::map<std::pair<std::string, std::string>, CollectivePlan> collectives;
@@ -199,20 +249,22 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, int rank
     plan.outside.push_back({"checkpoint staging",
                             CheckpointWriter::staging_bytes(state_slices(meta.program.parameters())),
                             "formula"});
-  if (ranks(recipe) > 1)
-    plan.outside.push_back({"gloo parts in flight",
-                            Job::group_scratch_bytes(static_cast<int>(recipe.parallel.data)), "formula"});
+  int64_t scratch = 0;
+  for (const Communicator* c : meta.groups.groups().all())
+    if (c->size() > 1) scratch += Job::group_scratch_bytes(c->size());
+  if (scratch > 0) plan.outside.push_back({"gloo parts in flight", scratch, "formula"});
   plan.total_bytes = plan.arena.arena_bytes;
   for (const OutsideMemory& o : plan.outside) plan.total_bytes += o.bytes;
   if (totals) {
-    totals->parameters = meta.program.parameters().elements();
+    totals->parameters = model_parameters(recipe.model);
     totals->placement_ops = static_cast<int64_t>(meta.trace.entries().size());
   }
   return plan;
 }
 
-Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
-               int ranks_on_host) {
+Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which, int ranks_on_host,
+               const PipelineLayout* given) {
+  const PipelineLayout layout = given ? *given : pipeline_layout(recipe, profile);
   Plan plan;
   plan.recipe_name = recipe.name;
   plan.world = static_cast<int>(ranks(recipe));
@@ -232,10 +284,13 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   const std::string type(dtype_name(precision_policy(std::string(to_string(recipe.precision))).compute));
   if (auto it = peaks.find(type); it != peaks.end()) plan.peak_flops = it->second;
   if (which.empty()) {
-    which.push_back(0);
-    if (plan.world > 1) which.push_back(plan.world - 1);
+    const Mesh first = mesh_of(recipe, 0);
+    for (int stage = 0; stage < first.size(Axis::pipeline); ++stage)
+      which.push_back(first.at(Axis::pipeline, stage));
+    if (plan.world > 1 && which.back() != plan.world - 1) which.push_back(plan.world - 1);
   }
-  for (int rank : which) plan.ranks.push_back(plan_rank(recipe, profile, rank, plan.threads_per_rank, &plan));
+  for (int rank : which)
+    plan.ranks.push_back(plan_rank(recipe, profile, layout, rank, plan.threads_per_rank, &plan));
   return plan;
 }
 
@@ -276,7 +331,7 @@ void check_host_memory(const Plan& plan, int ranks_on_host) {
 
 std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile& profile, int rank) {
   const int threads = threads_per_rank(recipe, static_cast<int>(ranks(recipe)));
-  MetaRank meta(recipe, profile, mesh_of(recipe, rank), threads);
+  MetaRank meta(recipe, profile, pipeline_layout(recipe, profile), mesh_of(recipe, rank), threads);
   meta.program.train_step({}, AdamwArgs{}, false);
   return meta.trace.entries();
 }

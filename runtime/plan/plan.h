@@ -68,8 +68,18 @@ struct Plan {
 
 /// Where `rank` is on the axes of a resolved recipe.
 Mesh mesh_of(const Recipe& recipe, int rank);
+/// What a recipe's pipeline came to: the order of work, and the layers of each stage. Chosen once for a run,
+/// because schedule: auto and a split by cost follow from the machine profile to the last bit.
+struct PipelineLayout {
+  pipeline::Schedule schedule;
+  std::vector<int> stage_layers;  ///< empty: no pipeline
+};
+PipelineLayout pipeline_layout(const Recipe& resolved, const MachineProfile& profile);
+std::string pack(const PipelineLayout& layout);  ///< to be sent to the other ranks
+PipelineLayout unpack_pipeline_layout(const std::string& packed);
+
 /// What TrainProgram is built from, for a resolved recipe.
-ProgramOptions program_options(const Recipe& recipe);
+ProgramOptions program_options(const Recipe& recipe, const PipelineLayout& layout = {});
 /// How the rank that `mesh` is of reads its data.
 data::LoaderOptions loader_options(const Recipe& recipe, const Mesh& mesh, bool eval);
 /// The recipe's treatment of documents.
@@ -79,11 +89,12 @@ int threads_per_rank(const Recipe& recipe, int ranks_on_host);
 
 /// Runs the step on meta for `ranks` (empty: first and last). Throws Error on a placement error.
 /// `ranks_on_host`: 0: launch.ranks_per_node, else all of them.
+/// `layout`: null: from the recipe and the profile.
 Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vector<int> ranks = {},
-               int ranks_on_host = 0);
+               int ranks_on_host = 0, const PipelineLayout* layout = nullptr);
 /// Of the profile and recipe, for one rank: what `run` sizes its arena by.
-RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, int rank, int threads,
-                   Plan* totals = nullptr);
+RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
+                   int rank, int threads, Plan* totals = nullptr);
 
 /// Memory of this host in bytes: MemTotal, or the cgroup's limit when that is lower.
 int64_t host_memory_bytes();

@@ -85,8 +85,14 @@ class Trainer {
     const int threads = threads_per_rank(recipe_, me.local_size);
     omp_set_num_threads(threads);
     profile_ = default_profile();
+    const MakeGroup make_group = [&](const GroupRequest& r) {
+      return job_.new_group(r.name, r.axes, r.ranks);
+    };
+    control_group_ = make_group({"checkpoint", kAllAxes, mesh_.group(kAllAxes)});
+    control_ = make_worker_stream("checkpoint");
+    agree_on_pipeline();
     // The same pass that `ltrain plan` makes: checks the placements of the whole step, sizes the arena.
-    Plan totals = make_plan(recipe_, profile_, {me.rank}, me.local_size);
+    Plan totals = make_plan(recipe_, profile_, {me.rank}, me.local_size, &layout_);
     plan_ = totals.ranks.at(0);
     peak_flops_ = totals.peak_flops;
     if (!options_.force) check_host_memory(totals, me.local_size);
@@ -97,16 +103,11 @@ class Trainer {
       write_file(recipe_.output_dir + "/recipe.yaml", dump_yaml(recipe_));
       write_file(recipe_.output_dir + "/plan.json", plan_json(totals));
     }
-    const MakeGroup make_group = [&](const GroupRequest& r) {
-      return job_.new_group(r.name, r.axes, r.ranks);
-    };
-    groups_ = std::make_unique<GroupSet>(mesh_, make_group, make_worker_stream);
-    control_group_ = make_group({"checkpoint", kAllAxes, mesh_.group(kAllAxes)});
+    const ProgramOptions options = program_options(recipe_, layout_);
+    groups_ = std::make_unique<GroupSet>(mesh_, make_group, make_worker_stream, group_options(options));
     compute_ = make_inline_stream("compute");
-    control_ = make_worker_stream("checkpoint");
     arena_ = std::make_unique<CpuArena>(plan_.arena.arena_bytes);
-    program_ = std::make_unique<TrainProgram>(program_options(recipe_),
-                                              Device{*compute_, *arena_, groups_->groups()});
+    program_ = std::make_unique<TrainProgram>(options, Device{*compute_, *arena_, groups_->groups()});
     state_ =
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
     const TrainingState::Resumed resumed = state_->resume();
@@ -137,6 +138,26 @@ class Trainer {
     }
     started_ = now();
     first_step_ = step_;
+  }
+
+  /// The order of work on the pipeline is chosen on one rank: it follows from a machine profile.
+  void agree_on_pipeline() {
+    if (recipe_.parallel.pipeline == 1) return;
+    std::string text = lead_ ? pack(pipeline_layout(recipe_, profile_)) : "";
+    int64_t size = static_cast<int64_t>(text.size());
+    Tensor length, body;
+    length.data = &size;
+    length.dtype = DType::i64;
+    length.shape = {1};
+    control_group_->broadcast(*control_, length, 0);
+    control_->synchronize();
+    text.resize(static_cast<size_t>(size));
+    body.data = text.data();
+    body.dtype = DType::u8;
+    body.shape = {size};
+    control_group_->broadcast(*control_, body, 0);
+    control_->synchronize();
+    layout_ = unpack_pipeline_layout(text);
   }
 
   /// One step; true when some rank was asked to stop.
@@ -302,6 +323,7 @@ class Trainer {
   bool lead_;
   Mesh mesh_;
   MachineProfile profile_;
+  PipelineLayout layout_;
   RankPlan plan_;
   double peak_flops_ = 0;
   std::unique_ptr<Communicator> control_group_;

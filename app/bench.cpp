@@ -36,7 +36,10 @@ void run_worker(const std::string& file) {
     job->section("bench", 300);
     const auto samples = bench_collectives(*job);
     if (job->info().rank == 0) {
-      nlohmann::json j{{"samples", nlohmann::json::array()}};
+      std::vector<int> all;
+      for (int r = 0; r < job->info().world_size; ++r) all.push_back(r);
+      nlohmann::json j{{"samples", nlohmann::json::array()},
+                       {"transport", transport_name(job->transport_of("world", all))}};
       for (const CollectiveSample& s : samples)
         j["samples"].push_back({s.op, s.ranks, s.bytes, s.seconds, s.cpu_seconds});
       std::ofstream(file) << j.dump();
@@ -59,6 +62,7 @@ void measure_collectives(MachineProfile& profile) {
   std::ifstream in(file);
   const auto j = nlohmann::json::parse(in);
   std::filesystem::remove(file);
+  profile.transport = j.at("transport");
   for (const auto& v : j.at("samples"))
     profile.collectives.push_back({v.at(0), v.at(1), v.at(2), v.at(3), v.at(4)});
 }
@@ -137,7 +141,8 @@ void add_bench(CLI::App& app) {
       nlohmann::ordered_json j{{"schema", "ltrain.bench.v1"},
                                {"profile", path},
                                {"machine", profile.machine},
-                               {"cores", profile.cores}};
+                               {"cores", profile.cores},
+                               {"transport", profile.transport}};
       for (const RankProfile& r : profile.ranks) j["peak_flops"][std::to_string(r.threads)] = r.peak_flops;
       std::printf("%s\n", j.dump().c_str());
       return;
@@ -149,8 +154,9 @@ void add_bench(CLI::App& app) {
                     r.threads == 1 ? " " : "s", type.c_str(), flops / 1e9);
     for (const CollectiveSample& s : profile.collectives)
       if (s.bytes > 1e6 || s.bytes < 300)
-        std::printf("  %-15s %10.0f bytes, %d ranks: %9.3f ms\n", s.op.c_str(), s.bytes, s.ranks,
-                    s.seconds * 1e3);
+        std::printf("  %-15s %10.0f bytes, %d ranks: %9.3f ms through %s\n", s.op.c_str(), s.bytes, s.ranks,
+                    s.seconds * 1e3,
+                    transport_text(profile.transport == "shm" ? Transport::shm : Transport::gloo));
     std::printf("  a rank takes %.1f MiB beside what its plan lists\n", profile.process_bytes / 1048576.0);
     std::printf("written to %s\n", path.c_str());
   });

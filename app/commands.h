@@ -15,7 +15,8 @@ void add_eval(CLI::App& app);        // eval.cpp
 void add_bench(CLI::App& app);       // bench.cpp
 void add_doctor(CLI::App& app);      // doctor.cpp
 void add_slurm(CLI::App& app);       // slurm.cpp
-void add_selftest(CLI::App& app);    // selftest.cpp: hidden
+void add_selftest(CLI::App& app);
+void add_selftest_collectives(CLI::App& selftest);  // selftest.cpp: hidden
 
 /// Overrides written as options (--section.key=value) arrive as extras of the subcommand.
 inline void take_extras(const CLI::App& command, std::vector<std::string>& overrides) {

@@ -28,10 +28,12 @@
 #include "app/commands.h"
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/error.h"
+#include "parallel/communicator_shm.h"
 #include "runtime/launch/child_process.h"
 #include "runtime/launch/environment.h"
 #include "runtime/launch/socket.h"
 #include "runtime/launch/supervisor.h"
+#include "runtime/launch/transport.h"
 
 namespace ltrain::app {
 namespace {
@@ -177,6 +179,26 @@ void gpu(Table& t) {
     if (const char* value = std::getenv(name)) t.ok(name, value);
 }
 
+/// How the ranks of this node will talk.
+void transport(Table& t) {
+  const char* what = "used between ranks of a node";
+  try {
+    const TransportChoice choice = transport_choice();
+    const std::string why = shm_unavailable();
+    const char* told = choice == TransportChoice::automatic ? "" : " (LTRAIN_TRANSPORT)";
+    const State state = why.empty() || choice == TransportChoice::gloo ? State::ok
+                        : choice == TransportChoice::shm               ? State::fail
+                                                                       : State::warn;
+    const Transport used = planned_transport({0, 1}, 2);
+    t.add(state, what,
+          state == State::ok ? fmt::format("{}{}", transport_text(used), told)
+                             : fmt::format("{}{}; shared memory: {}", transport_text(used), told, why),
+          choice == TransportChoice::shm ? "unset LTRAIN_TRANSPORT=shm" : "Gloo works, and is slower");
+  } catch (const Error& e) {
+    t.add(State::fail, what, e.what(), "unset LTRAIN_TRANSPORT");
+  }
+}
+
 void network(Table& t, const LaunchEnvironment* e) {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) {
@@ -201,9 +223,10 @@ void network(Table& t, const LaunchEnvironment* e) {
   t.add(all.empty() ? State::fail : State::ok, "network interfaces", all.empty() ? "none is up" : all,
         "ranks talk over TCP, at least over lo: ip link set lo up");
   const bool several = e && e->nodes > 1;
-  t.add(several && first.empty() ? State::fail : State::ok, "used between ranks",
-        several ? "the one that reaches the coordinator (launch.interface overrides)" : "lo, on one node",
+  t.add(several && first.empty() ? State::fail : State::ok, "used between nodes",
+        several ? "the one that reaches the coordinator (launch.interface overrides)" : "none: one node",
         "several nodes need an interface other than lo");
+  transport(t);
   std::string error;
   const auto addresses = resolve(host_name(), &error);
   std::string joined = error;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "parallel/call_note.h"
+#include "parallel/split_members.h"
 
 namespace ltrain {
 
@@ -112,24 +113,13 @@ class GlooGroup final : public Communicator {
   }
 
   std::unique_ptr<Communicator> split(int color, int key, std::string name, AxisSet axes) override {
-    const int generation = ++splits_;
-    const std::string base = fmt::format("{}/split{}/", key_, generation);
-    store_->set(base + std::to_string(rank()), fmt::format("{} {}", color, key));
-    std::vector<std::pair<int, int>> members;  // (key, rank) of this colour
-    int place = 0;
-    for (int r = 0; r < size(); ++r) {
-      int c = -1, k = 0;
-      const std::string text = store_->get(base + std::to_string(r), options_.connect_timeout_seconds);
-      LT_CHECK(std::sscanf(text.c_str(), "%d %d", &c, &k) == 2, "split record \"{}\"", text);
-      if (c == color) members.emplace_back(k, r);
-    }
+    const std::string base = fmt::format("{}/split{}/", key_, ++splits_);
+    const SplitPlace s =
+        agree_on_split(*store_, base, rank(), size(), color, key, options_.connect_timeout_seconds);
     if (color < 0) return nullptr;
-    std::sort(members.begin(), members.end());
-    for (size_t i = 0; i < members.size(); ++i)
-      if (members[i].second == rank()) place = static_cast<int>(i);
-    if (members.size() == 1) return make_single_group(std::move(name), axes);
-    return make_gloo_group(transport_, store_, fmt::format("{}{}{}", base, "color", color), place,
-                           static_cast<int>(members.size()), std::move(name), axes, options_);
+    if (s.count == 1) return make_single_group(std::move(name), axes);
+    return make_gloo_group(transport_, store_, fmt::format("{}color{}", base, color), s.place, s.count,
+                           std::move(name), axes, options_);
   }
 
  private:

@@ -32,6 +32,7 @@ Stream* GroupSet::stream(const MakeStream& make_stream, const std::string& name)
 }
 
 Group GroupSet::make(const MakeGroup& make_group, GroupRequest request, Stream* stream) {
+  if (request.ranks.size() > 1) members_.push_back(request.ranks);
   comms_.push_back(request.ranks.size() == 1 ? make_single_group(request.name, request.axes)
                                              : make_group(request));
   return {comms_.back().get(), stream};

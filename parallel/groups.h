@@ -69,6 +69,8 @@ class GroupSet {
   /// A rank alone.
   GroupSet();
   const Groups& groups() const { return groups_; }
+  /// The world ranks of each group of several.
+  const std::vector<std::vector<int>>& members() const { return members_; }
   /// On meta: when the last stream ends, seconds.
   double clock() const;
   /// Waits for all that was enqueued. Rethrows.
@@ -79,6 +81,7 @@ class GroupSet {
   Stream* stream(const MakeStream& make_stream, const std::string& name);
 
   Groups groups_;
+  std::vector<std::vector<int>> members_;
   std::vector<std::unique_ptr<Communicator>> comms_;
   std::vector<std::unique_ptr<Stream>> streams_;  // after comms_: gone before them
 };

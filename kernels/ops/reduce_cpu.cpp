@@ -30,6 +30,18 @@ void reduce(T* out, const void* const* sources, int count, int64_t n) {
     const int64_t m = std::min(kBlock, n - begin);
     const T* first = static_cast<const T*>(sources[0]) + begin;
     const T* second = static_cast<const T*>(sources[1]) + begin;
+    if (count == 2) {  // two ranks: no block of sums between; `out` may be a source, element by element
+      T* y = out + begin;
+#pragma omp simd
+      for (int64_t i = 0; i < m; ++i) {
+        const A both = combine<op, A>(load<T, A>(first, i), load<T, A>(second, i));
+        if constexpr (std::is_same_v<T, bf16>)
+          put(y, i, both);
+        else
+          y[i] = both;
+      }
+      continue;
+    }
     for (int64_t i = 0; i < m; ++i) sum[i] = combine<op, A>(load<T, A>(first, i), load<T, A>(second, i));
     for (int s = 2; s < count; ++s) {
       const T* x = static_cast<const T*>(sources[s]) + begin;

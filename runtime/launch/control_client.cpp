@@ -30,6 +30,7 @@ class ControlClient::Impl {
                .number(e.world_size)
                .text(options_.host)
                .number(::getpid())
+               .text(options_.identity)
                .frame();
     last_heard_ = steady_now();
     thread_ = std::thread([this] { loop(); });
@@ -250,7 +251,7 @@ class ControlClient::Impl {
         std::vector<RankAddress> ranks;
         for (int64_t i = 0; i < count && in.ok(); ++i) {
           RankAddress r;
-          r.host = in.text(), r.address = in.text();
+          r.host = in.text(), r.address = in.text(), r.identity = in.text();
           ranks.push_back(std::move(r));
         }
         if (in.ok()) ranks_ = std::move(ranks);

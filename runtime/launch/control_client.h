@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/core/error.h"
-#include "parallel/communicator_gloo.h"
+#include "parallel/key_value_store.h"
 #include "runtime/launch/environment.h"
 #include "runtime/launch/rank_status.h"
 
@@ -15,11 +15,13 @@ namespace ltrain {
 
 struct RankAddress {
   std::string host, address;
+  std::string identity;  ///< of shared_memory_identity()
 };
 
 struct ControlOptions {
   LaunchEnvironment environment;
-  std::string host;  ///< of this rank
+  std::string host;      ///< of this rank
+  std::string identity;  ///< of this process: shared_memory_identity()
   double join_seconds = 60;
   bool coordinator_can_sleep = false;  ///< it is our launcher on this host: Ctrl-Z may stop it for a while
   std::function<RankStatus()> status;  ///< called by the heartbeat thread

@@ -142,7 +142,7 @@ class Coordinator::Server {
     int connection = -1;  // descriptor
     bool joined = false, goodbye = false, process_gone = false, failed = false;
     ExitCode goodbye_code = ExitCode::done;
-    std::string host, address, own_address;
+    std::string host, address, own_address, identity;
     int64_t pid = 0;
     int stopped_by = 0;
     SteadyTime last_heard{};
@@ -354,6 +354,7 @@ class Coordinator::Server {
     const int64_t rank = in.number(), world = in.number();
     const std::string host = in.text();
     const int64_t pid = in.number();
+    const std::string identity = in.text();
     if (!in.ok() || c.rank >= 0) return false;
     auto refuse = [&](const std::string& why) {
       queue(c, MessageWriter(MessageType::refused).text(why).frame());
@@ -370,7 +371,8 @@ class Coordinator::Server {
     c.rank = static_cast<int>(rank);
     r.connection = c.fd.get();
     r.joined = true;
-    r.host = host, r.pid = pid, r.address = c.address, r.own_address = local_address(c.fd.get());
+    r.host = host, r.pid = pid, r.identity = identity, r.address = c.address,
+    r.own_address = local_address(c.fd.get());
     r.last_heard = steady_now();
     if (!stop_reason_.empty()) queue(c, MessageWriter(MessageType::stop).text(stop_reason_).frame());
     if (++joined_ == options_.world_size) welcome_all();
@@ -388,6 +390,7 @@ class Coordinator::Server {
     for (const Rank& r : ranks_) {
       w.text(r.host);
       w.text(is_loopback(r.address) && !outside.empty() ? outside : r.address);
+      w.text(r.identity);
     }
     const std::string frame = w.frame();
     for (const Rank& r : ranks_)

@@ -12,6 +12,7 @@
 
 #include "kernels/core/fault_point.h"
 #include "parallel/communicator_gloo.h"
+#include "parallel/communicator_shm.h"
 #include "runtime/launch/control_client.h"
 #include "runtime/launch/coordinator.h"
 #include "runtime/launch/hostlist.h"
@@ -107,6 +108,7 @@ class Job::Impl {
     ControlOptions c;
     c.environment = e;
     c.host = info_.host;
+    c.identity = shared_memory_identity();
     c.join_seconds = options_.join_seconds;
     c.coordinator_can_sleep = launched_ && is_loopback(e.coordinator_host);
     c.status = [this] { return status(); };
@@ -208,20 +210,41 @@ class Job::Impl {
     }
     LT_CHECK(place >= 0, "rank {} makes group \"{}\" of ranks {}", info_.rank, name, members);
     if (ranks.size() == 1) return make_single_group(name, axes);
-    if (!transport_) transport_ = make_transport();
     const std::string base = fmt::format("group/{}/{}", name, members);
     const std::string key = fmt::format("{}/{}", base, ++group_counts_[base]);
-    GlooOptions o;
-    o.timeout_seconds = options_.collective_timeout_seconds;
-    o.connect_timeout_seconds = options_.join_seconds;
-    auto group =
-        make_gloo_group(transport_, client_, key, place, static_cast<int>(ranks.size()), name, axes, o);
+    const int size = static_cast<int>(ranks.size());
+    std::unique_ptr<Communicator> group;
+    if (transport_of(name, ranks) == Transport::shm) {
+      ShmOptions o;
+      o.timeout_seconds = options_.collective_timeout_seconds;
+      o.connect_timeout_seconds = options_.join_seconds;
+      group = make_shm_group(client_, key, place, size, name, axes, o);
+    } else {
+      if (!gloo_) gloo_ = make_gloo();
+      GlooOptions o;
+      o.timeout_seconds = options_.collective_timeout_seconds;
+      o.connect_timeout_seconds = options_.join_seconds;
+      group = make_gloo_group(gloo_, client_, key, place, size, name, axes, o);
+    }
+    const std::string used = transport_text(transport_of(name, ranks));
+    if (transports_.find(used) == std::string::npos)
+      transports_ += (transports_.empty() ? "" : " and ") + used;
     std::lock_guard lock(mutex_);
     groups_.emplace_back(fmt::format("{}[{}]", name, format_ranges(ranks)), group->flight());
     return group;
   }
 
-  std::shared_ptr<GlooTransport> make_transport() {
+  Transport transport_of(const std::string& name, const std::vector<int>& ranks) const {
+    if (ranks.size() < 2) return Transport::shm;  // moves nothing
+    std::vector<RankPlace> places;
+    for (int r : ranks) {
+      const RankAddress& a = client_->ranks()[static_cast<size_t>(r)];
+      places.push_back({r, a.host, a.identity});
+    }
+    return choose_transport(name, places);
+  }
+
+  std::shared_ptr<GlooTransport> make_gloo() {
     if (!options_.interface.empty()) return make_gloo_transport("", options_.interface);
     const std::string& seen = client_->ranks()[static_cast<size_t>(info_.rank)].address;
     try {
@@ -290,6 +313,7 @@ class Job::Impl {
 
   RankInfo info_;
   JobOptions options_;
+  std::string transports_;
 
  private:
   bool launched_ = false;
@@ -306,7 +330,7 @@ class Job::Impl {
   std::map<std::string, int> group_counts_;
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<ControlClient> client_;
-  std::shared_ptr<GlooTransport> transport_;
+  std::shared_ptr<GlooTransport> gloo_;
 };
 
 Job::Job(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -326,7 +350,10 @@ std::unique_ptr<Communicator> Job::new_world_group() {
   for (int r = 0; r < info().world_size; ++r) all.push_back(r);
   return new_group("world", Axis::data, all);
 }
-int64_t Job::group_scratch_bytes(int size) { return gloo_scratch_bytes(size); }
+std::string Job::transports() const { return impl_->transports_; }
+Transport Job::transport_of(const std::string& name, const std::vector<int>& ranks) const {
+  return impl_->transport_of(name, ranks);
+}
 void Job::section(const std::string& name, double deadline_seconds, int64_t step) {
   impl_->section(name, deadline_seconds, step);
 }

@@ -10,6 +10,7 @@
 #include "parallel/communicator.h"
 #include "runtime/launch/environment.h"
 #include "runtime/launch/signals.h"
+#include "runtime/launch/transport.h"
 
 namespace ltrain {
 
@@ -37,13 +38,17 @@ class Job {
   const RankInfo& info() const;
 
   /// Collective over `ranks` (world ranks, in the order that becomes the group's; must contain this one):
-  /// Gloo, or the single group if there is one. Every member calls it for the same groups in the same order.
+  /// through shared memory when all are on one host, else over Gloo (runtime/launch/transport.h); the single
+  /// group if there is one. Every member calls it for the same groups in the same order.
   std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
                                           const std::vector<int>& ranks);
   /// All ranks.
   std::unique_ptr<Communicator> new_world_group();
-  /// Host memory that a group of `size` keeps for parts in flight, for the plan.
-  static int64_t group_scratch_bytes(int size);
+  /// What this rank's groups use so far: "shared memory", "Gloo (TCP)", both; empty when it has none of
+  /// several.
+  std::string transports() const;
+  /// What a group of these ranks uses.
+  Transport transport_of(const std::string& name, const std::vector<int>& ranks) const;
 
   /// Entering set-up, a step, a save, an evaluation: the rank counts as hung when it stays longer than
   /// `deadline_seconds` without entering the next. Cheap; call it every step.

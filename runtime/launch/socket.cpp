@@ -16,19 +16,6 @@
 
 namespace ltrain {
 
-Fd& Fd::operator=(Fd&& o) noexcept {
-  if (this != &o) {
-    reset();
-    fd_ = o.release();
-  }
-  return *this;
-}
-
-void Fd::reset() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
-
 int poll_timeout(SteadyTime deadline) {
   const double left = seconds_between(steady_now(), deadline);
   if (left <= 0) return 0;

@@ -4,27 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/fd.h"
+
 namespace ltrain {
-
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& o) noexcept : fd_(o.release()) {}
-  Fd& operator=(Fd&& o) noexcept;
-  ~Fd() { reset(); }
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-  int release() {
-    const int fd = fd_;
-    fd_ = -1;
-    return fd;
-  }
-  void reset();
-
- private:
-  int fd_ = -1;
-};
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 inline SteadyTime steady_now() { return std::chrono::steady_clock::now(); }

@@ -191,6 +191,7 @@ MachineProfile load_profile(const std::string& path) {
     for (const json& r : j.at("ranks")) p.ranks.push_back(read.rank(r));
     if (p.ranks.empty()) fail(ExitCode::usage, "profile {}: no rank timings", path);
     for (const json& c : j.at("collectives")) p.collectives.push_back(read.collective(c));
+    p.transport = j.value("transport", "");
     return p;
   } catch (const json::exception& e) {
     fail(ExitCode::usage, "profile {}: not a machine profile ({}); run `ltrain bench` again", path, e.what());
@@ -206,6 +207,7 @@ void save_profile(const MachineProfile& p, const std::string& path) {
       for (const OpSample& s : samples) jr["ops"][name].push_back(to_json(s));
     j["ranks"].push_back(std::move(jr));
   }
+  if (!p.transport.empty()) j["transport"] = p.transport;
   j["collectives"] = json::array();
   for (const CollectiveSample& s : p.collectives)
     j["collectives"].push_back({{"op", s.op},

@@ -36,6 +36,7 @@ struct MachineProfile {
   bool measured = false;
   std::vector<RankProfile> ranks;  ///< by threads, ascending
   std::vector<CollectiveSample> collectives;
+  std::string transport;             ///< over which they were measured ("shm", "gloo"); empty: not said
   int64_t process_bytes = 48 << 20;  ///< resident memory of a rank before its arena
 
   const RankProfile& for_threads(int threads) const;

@@ -12,7 +12,7 @@
 #include "parallel/mesh.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/data/batch_loader.h"
-#include "runtime/launch/job.h"
+#include "runtime/launch/transport.h"
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/train/training_state.h"
 
@@ -101,6 +101,19 @@ std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile&
   if (panel_bytes > 0) items.push_back({"bf16 panels", panel_bytes, "formula"});
   items.push_back({"data loader", data::loader_buffer_bytes(loader_options(r, mesh, false)), "formula"});
   return items;
+}
+
+/// What groups of these ranks keep for data on its way. A shared segment counts on each of its ranks, as it
+/// does in a process's resident memory.
+void add_group_memory(RankPlan& plan, const std::vector<std::vector<int>>& groups, int ranks_on_host) {
+  std::map<Transport, int64_t> bytes;
+  for (const std::vector<int>& ranks : groups) {
+    const Transport t = planned_transport(ranks, ranks_on_host);
+    bytes[t] += transport_scratch_bytes(t, static_cast<int>(ranks.size()));
+  }
+  for (const auto& [t, n] : bytes)
+    plan.outside.push_back(
+        {t == Transport::shm ? "shared memory of groups" : "gloo parts in flight", n, "formula"});
 }
 
 }  // namespace
@@ -249,10 +262,9 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
     plan.outside.push_back({"checkpoint staging",
                             CheckpointWriter::staging_bytes(state_slices(meta.program.parameters())),
                             "formula"});
-  int64_t scratch = 0;
-  for (const Communicator* c : meta.groups.groups().all())
-    if (c->size() > 1) scratch += Job::group_scratch_bytes(c->size());
-  if (scratch > 0) plan.outside.push_back({"gloo parts in flight", scratch, "formula"});
+  std::vector<std::vector<int>> groups = meta.groups.members();
+  if (ranks(recipe) > 1) groups.push_back(mesh_of(recipe, rank).group(kAllAxes));  // of the checkpoints
+  add_group_memory(plan, groups, totals ? totals->ranks_on_host : static_cast<int>(ranks(recipe)));
   plan.total_bytes = plan.arena.arena_bytes;
   for (const OutsideMemory& o : plan.outside) plan.total_bytes += o.bytes;
   if (totals) {
@@ -271,6 +283,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   if (ranks_on_host == 0)
     ranks_on_host =
         recipe.launch.ranks_per_node > 0 ? static_cast<int>(recipe.launch.ranks_per_node) : plan.world;
+  plan.ranks_on_host = ranks_on_host;
   plan.threads_per_rank = threads_per_rank(recipe, ranks_on_host);
   plan.tokens_per_step = tokens_per_step(recipe);
   plan.accumulation = micro_batches_per_step(recipe);

@@ -49,6 +49,7 @@ struct Plan {
   std::string recipe_name;
   int world = 1;
   int threads_per_rank = 1;
+  int ranks_on_host = 1;  ///< that `run` would start here
   int64_t parameters = 0;
   int64_t tokens_per_step = 0, accumulation = 1;
   int64_t train_steps = 0;

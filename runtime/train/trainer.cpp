@@ -287,9 +287,10 @@ class Trainer {
     if (!lead_ || steps == 0) return;
     progress_->line(
         fmt::format("rank 0 used {:.1f} MiB of memory at its peak ({:.1f} planned) and sent {:.1f} MiB in {} "
-                    "training step{} ({:.1f} planned)",
+                    "training step{} ({:.1f} planned){}",
                     resident / kMiB, plan_.total_bytes / kMiB, train_wire_ / kMiB, steps,
-                    steps == 1 ? "" : "s", plan_.train_wire_bytes * steps / kMiB));
+                    steps == 1 ? "" : "s", plan_.train_wire_bytes * steps / kMiB,
+                    job_.transports().empty() ? "" : " through " + job_.transports()));
   }
 
   void finish(ExitCode code) {

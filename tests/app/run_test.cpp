@@ -140,6 +140,26 @@ TEST_CASE("every rank leaves what it used beside what was planned; rank 0 says i
   CHECK(used["train_wire_bytes"] == 6 * plan["ranks"][0]["wire_bytes_per_step"].get<int64_t>());
 }
 
+TEST_CASE("shared memory and Gloo train to the same bits; a run says which it used") {
+  TempRun t;
+  const Outcome shm = t.sh("run tiny.yaml", "LTRAIN_TRANSPORT=shm");
+  INFO(shm.text);
+  REQUIRE(shm.code == 0);
+  CHECK(has(shm, "planned) through shared memory"));
+  const auto loss = t.metric("lm_loss"), norm = t.metric("grad_norm");
+  REQUIRE(loss.size() == 6);
+  std::filesystem::remove_all(t.folder() + "/run");
+  const Outcome gloo = t.sh("run tiny.yaml", "LTRAIN_TRANSPORT=gloo");
+  INFO(gloo.text);
+  REQUIRE(gloo.code == 0);
+  CHECK(has(gloo, "planned) through Gloo (TCP)"));
+  CHECK(t.metric("lm_loss") == loss);
+  CHECK(t.metric("grad_norm") == norm);
+  const Outcome neither = t.sh("run tiny.yaml", "LTRAIN_TRANSPORT=tcp");
+  CHECK(neither.code == 64);
+  CHECK(has(neither, "LTRAIN_TRANSPORT=\"tcp\": must be auto, shm (shared memory) or gloo (TCP)"));
+}
+
 TEST_CASE("a run that saves nothing can be stopped, and says that nothing was saved") {
   TempRun t;
   const Outcome o = t.sh(

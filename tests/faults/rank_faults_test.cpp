@@ -44,9 +44,11 @@ TEST_CASE("no fault: the run ends well, within its time, and says nothing on std
 }
 
 TEST_CASE("a killed rank (F1)") {
-  for (int rank : {0, 1, 3}) {
-    const RunResult r = run_with_fault("selftest.step:" + std::to_string(rank) + ":40:kill", 4);
-    INFO(r.error);
+  for (const auto& [rank, transport] : std::vector<std::pair<int, const char*>>{
+           {0, "shm"}, {1, "shm"}, {3, "shm"}, {0, "gloo"}, {1, "gloo"}, {3, "gloo"}}) {
+    const RunResult r = run_with_fault("selftest.step:" + std::to_string(rank) + ":40:kill", 4, {},
+                                       {{"LTRAIN_TRANSPORT", transport}});
+    INFO(transport << "\n" << r.error);
     CHECK(r.code == 71);
     CHECK(r.seconds < 10);
     const std::string end = last_lines(r.error, 20);
@@ -120,14 +122,17 @@ TEST_CASE("a rank that hangs before a collective (F8)") {
 
 TEST_CASE("a rank leaves out a collective, or sends another size (F9)") {
   // Step 20 makes collectives 39 (of 1 element) and 40 (of 1024).
-  for (const auto& [fault, call] : Pairs{{"39:skip", "#39 of 1024 f32"}, {"40:corrupt", "#40 of 1025 f32"}}) {
-    const RunResult r = run_with_fault("collective.enter:1:" + fault, 3);
-    INFO(r.error);
-    CHECK(r.code == 70);
-    CHECK(r.seconds < 10);
-    CHECK_THAT(r.error, Contains("make different calls") && Contains("rank 1 entered all_reduce " + call) &&
-                            Contains("the same on ranks"));
-  }
+  for (const char* transport : {"shm", "gloo"})
+    for (const auto& [fault, call] :
+         Pairs{{"39:skip", "#39 of 1024 f32"}, {"40:corrupt", "#40 of 1025 f32"}}) {
+      const RunResult r =
+          run_with_fault("collective.enter:1:" + fault, 3, {}, {{"LTRAIN_TRANSPORT", transport}});
+      INFO(r.error);
+      CHECK(r.code == 70);
+      CHECK(r.seconds < 10);
+      CHECK_THAT(r.error, Contains("make different calls") && Contains("rank 1 entered all_reduce " + call) &&
+                              Contains("the same on ranks"));
+    }
 }
 
 TEST_CASE("a rank that never joins (F42)") {

@@ -81,6 +81,16 @@ TEST_CASE("reductions equal the reference bit for bit: gloo") {
   check_reductions<float, float>(Kind::gloo, 8);
 }
 
+TEST_CASE("reductions equal the reference bit for bit: shared memory") {
+  for (int size : {1, 2, 3, 4, 8}) {
+    check_reductions<float, float>(Kind::shm, size);
+    check_reductions<double, double>(Kind::shm, size);
+    check_reductions<bf16, float>(Kind::shm, size);
+    check_reductions<int64_t, int64_t>(Kind::shm, size);
+    check_reductions<int32_t, int32_t>(Kind::shm, size);
+  }
+}
+
 TEST_CASE("the order of summation is part of the result") {
   // Negative control: descending order gives other bits, so the tests above can fail.
   const int size = 4;
@@ -93,7 +103,7 @@ TEST_CASE("the order of summation is part of the result") {
 }
 
 TEST_CASE("max keeps a NaN, whichever rank has it") {
-  for (Kind kind : {Kind::in_process, Kind::gloo})
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm})
     for (int bad = 0; bad < 3; ++bad)
       on_ranks(kind, 3, [&](Communicator& c, Stream& s) {
         std::vector<float> v(5, static_cast<float>(c.rank()));
@@ -104,7 +114,7 @@ TEST_CASE("max keeps a NaN, whichever rank has it") {
 }
 
 TEST_CASE("movement: all_to_all, all_to_all_v, broadcast, send, recv, send_recv") {
-  for (Kind kind : {Kind::in_process, Kind::gloo})
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm})
     for (int size : {1, 2, 3, 5, 8}) {
       if (kind == Kind::gloo && size == 8) continue;
       INFO(kind_name(kind) << " " << size);
@@ -163,8 +173,58 @@ TEST_CASE("movement: all_to_all, all_to_all_v, broadcast, send, recv, send_recv"
     }
 }
 
+TEST_CASE("movement of much more than an implementation keeps in flight") {
+  const auto data = [](int from, int to, int64_t n) {
+    std::vector<int64_t> v(n);
+    for (int64_t i = 0; i < n; ++i) v[i] = (from * 100 + to) * int64_t{1000000} + i;
+    return v;
+  };
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm})
+    for (int size : {2, 3, 5}) {
+      INFO(kind_name(kind) << " " << size);
+      on_ranks(kind, size, [&](Communicator& c, Stream& s) {
+        const int me = c.rank();
+        auto expect = [&](bool ok, const char* what, int64_t n) {
+          if (!ok) throw std::runtime_error(fmt::format("rank {}: {} of {}", me, what, n));
+        };
+        for (int64_t n : {3, 1025, 40007}) {
+          for (int root = 0; root < size; ++root) {
+            auto b = data(me, root, n);
+            c.broadcast(s, tensor(b), root);
+            expect(b == data(root, root, n), "broadcast", n);
+          }
+          // Parts of all sizes: rank r sends n (r + to) / 3 elements to `to`, none to one of them.
+          const auto count = [&](int from, int to) {
+            return (from + 2 * to) % size == 1 ? 0 : n * (from + to) / 3;
+          };
+          std::vector<int64_t> in, in_rows, want, out_rows;
+          for (int o = 0; o < size; ++o) {
+            const auto to = data(me, o, count(me, o)), from = data(o, me, count(o, me));
+            in_rows.push_back(static_cast<int64_t>(to.size())),
+                out_rows.push_back(static_cast<int64_t>(from.size()));
+            in.insert(in.end(), to.begin(), to.end()), want.insert(want.end(), from.begin(), from.end());
+          }
+          std::vector<int64_t> out(want.size());
+          c.all_to_all_v(s, tensor(out), out_rows, tensor(in), in_rows);
+          expect(out == want, "all_to_all_v", n);
+          const int next = (me + 1) % size, before = (me + size - 1) % size;
+          auto a = data(me, next, n), b = data(0, 0, n);
+          c.send_recv(s, tensor(a), next, tensor(b), before);
+          expect(b == data(before, me, n), "send_recv", n);
+          // One after the other round the ring, which starts at another rank each time.
+          const int first = static_cast<int>(n) % size;
+          if (me != first) c.recv(s, tensor(b), before);
+          c.send(s, tensor(a), next);
+          if (me == first) c.recv(s, tensor(b), before);
+          expect(b == data(before, me, n), "send and recv", n);
+        }
+        c.barrier(s);
+      });
+    }
+}
+
 TEST_CASE("split makes groups by colour, ordered by key") {
-  for (Kind kind : {Kind::in_process, Kind::gloo})
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm})
     on_ranks(kind, 5, [&](Communicator& c, Stream& s) {
       auto expect = [](bool ok) {
         if (!ok) throw std::runtime_error("split is wrong");
@@ -187,7 +247,7 @@ TEST_CASE("split makes groups by colour, ordered by key") {
 }
 
 TEST_CASE("wire bytes are what the formula says, on every implementation") {
-  for (Kind kind : {Kind::in_process, Kind::gloo})
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm})
     for (int size : {1, 2, 3, 4})
       on_ranks(kind, size, [&](Communicator& c, Stream& s) {
         int64_t want = 0;

@@ -7,11 +7,14 @@
 #include <vector>
 
 #include "parallel/communicator_gloo.h"
+#include "parallel/communicator_shm.h"
 
 namespace ltrain::test {
 
-enum class Kind { in_process, gloo };
-inline const char* kind_name(Kind k) { return k == Kind::gloo ? "gloo" : "in-process"; }
+enum class Kind { in_process, gloo, shm };
+inline const char* kind_name(Kind k) {
+  return k == Kind::gloo ? "gloo" : k == Kind::shm ? "shm" : "in-process";
+}
 
 /// What each rank threw; empty where it returned.
 inline std::vector<std::string> try_ranks(Kind kind, int size,
@@ -28,6 +31,9 @@ inline std::vector<std::string> try_ranks(Kind kind, int size,
         std::unique_ptr<Communicator> group;
         if (kind == Kind::in_process)
           group = std::move(in_process[r]);
+        else if (kind == Kind::shm)
+          // Small slots: several chunks and lanes of odd sizes without large tensors.
+          group = make_shm_group(store, "test", r, size, "test", Axis::data, {timeout, 20, 4096, 4096, -1});
         else
           group = make_gloo_group(make_gloo_transport("127.0.0.1"), store, "test", r, size, "test",
                                   Axis::data, {timeout, 20, 64 << 10});

@@ -17,7 +17,7 @@ double seconds_of(const std::function<void()>& f) {
 }  // namespace
 
 TEST_CASE("ranks with different sizes all fail, naming operation, number and both counts") {
-  for (Kind kind : {Kind::in_process, Kind::gloo})
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm})
     for (int size : {2, 4}) {
       std::vector<std::string> errors;
       const double took = seconds_of([&] {
@@ -36,7 +36,7 @@ TEST_CASE("ranks with different sizes all fail, naming operation, number and bot
 }
 
 TEST_CASE("a rank that leaves out a collective makes all ranks fail") {
-  for (Kind kind : {Kind::in_process, Kind::gloo}) {
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm}) {
     const auto errors = try_ranks(kind, 3, [&](Communicator& c, Stream& s) {
       std::vector<double> v(300);
       std::vector<double> part(100);
@@ -50,7 +50,7 @@ TEST_CASE("a rank that leaves out a collective makes all ranks fail") {
 }
 
 TEST_CASE("other dtype, other reduction, other root") {
-  for (Kind kind : {Kind::in_process, Kind::gloo}) {
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm}) {
     auto errors = try_ranks(kind, 2, [&](Communicator& c, Stream& s) {
       std::vector<float> v(8);
       std::vector<int32_t> w(8);
@@ -74,7 +74,7 @@ TEST_CASE("other dtype, other reduction, other root") {
 }
 
 TEST_CASE("all_to_all_v with row counts that do not meet") {
-  for (Kind kind : {Kind::in_process, Kind::gloo}) {
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm}) {
     const auto errors = try_ranks(kind, 2, [&](Communicator& c, Stream& s) {
       std::vector<float> in(40), out(40);
       // Rank 0 sends 3 rows to rank 1, which expects 2.
@@ -89,7 +89,7 @@ TEST_CASE("all_to_all_v with row counts that do not meet") {
 }
 
 TEST_CASE("a message of another size is refused by its receiver") {
-  for (Kind kind : {Kind::in_process, Kind::gloo}) {
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm}) {
     const auto errors = try_ranks(
         kind, 2,
         [&](Communicator& c, Stream& s) {
@@ -105,7 +105,7 @@ TEST_CASE("a message of another size is refused by its receiver") {
 }
 
 TEST_CASE("a rank that leaves makes the others fail at once, and says which") {
-  for (Kind kind : {Kind::in_process, Kind::gloo}) {
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm}) {
     std::vector<std::string> errors;
     const double took = seconds_of([&] {
       errors = try_ranks(kind, 3, [&](Communicator& c, Stream& s) {
@@ -123,7 +123,7 @@ TEST_CASE("a rank that leaves makes the others fail at once, and says which") {
 }
 
 TEST_CASE("a rank that never comes ends the wait at the timeout") {
-  for (Kind kind : {Kind::in_process, Kind::gloo}) {
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm}) {
     std::vector<std::string> errors;
     const double took = seconds_of([&] {
       errors = try_ranks(
@@ -142,7 +142,7 @@ TEST_CASE("a rank that never comes ends the wait at the timeout") {
 }
 
 TEST_CASE("a broken group stays broken") {
-  for (Kind kind : {Kind::in_process, Kind::gloo}) {
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm}) {
     const auto errors = try_ranks(kind, 2, [&](Communicator& c, Stream& s) {
       std::vector<float> v(4 + c.rank()), w(4);
       try {

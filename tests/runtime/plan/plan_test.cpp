@@ -8,6 +8,8 @@
 #include <set>
 
 #include "kernels/core/fault_point.h"
+#include "parallel/communicator_gloo.h"
+#include "parallel/communicator_shm.h"
 #include "parallel/wire_bytes.h"
 
 using namespace ltrain;
@@ -169,6 +171,31 @@ TEST_CASE("plan.json: its keys, and sums that add up", "[plan]") {
     for (const json& o : r["ops"])
       CHECK(keys(o) == std::set<std::string>{"name", "calls", "flops", "bytes", "seconds"});
   }
+}
+
+TEST_CASE("groups' memory is the transport's, to the byte", "[plan]") {
+  struct Restore {
+    ~Restore() { ::unsetenv("LTRAIN_TRANSPORT"); }
+  } restore;
+  const auto bytes = [](const Recipe& r, int ranks_on_host, const std::string& name) {
+    const Plan plan = make_plan(r, builtin_profile(2), {}, ranks_on_host);
+    int64_t sum = 0, others = 0;
+    for (const OutsideMemory& o : plan.ranks.at(0).outside) {
+      if (o.name == name) sum += o.bytes;
+      if (o.name == "shared memory of groups" || o.name == "gloo parts in flight") others += o.name != name;
+    }
+    CHECK(others == 0);
+    return sum;
+  };
+  // The gradients' group and the checkpoints'.
+  ::setenv("LTRAIN_TRANSPORT", "auto", 1);
+  for (int n : {2, 4}) {
+    CHECK(bytes(recipe(n), n, "shared memory of groups") == 2 * shm_segment_bytes(n));
+    CHECK(bytes(recipe(n), n / 2, "gloo parts in flight") == 2 * gloo_scratch_bytes(n));  // on two hosts
+  }
+  ::setenv("LTRAIN_TRANSPORT", "gloo", 1);
+  CHECK(bytes(recipe(2), 2, "gloo parts in flight") == 2 * gloo_scratch_bytes(2));
+  CHECK(bytes(recipe(1), 1, "gloo parts in flight") == 0);
 }
 
 TEST_CASE("a plan's trace is a Chrome trace: valid JSON, events of a stream do not overlap", "[plan]") {

@@ -10,6 +10,7 @@
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/generate/session.h"
 #include "runtime/launch/supervisor.h"
+#include "runtime/plan/plan.h"
 
 namespace ltrain::app {
 
@@ -46,6 +47,7 @@ void add_eval(CLI::App& app) {
     l.seq_length = recipe.data.seq_length;
     l.micro_batch = l.global_batch = o->micro_batch;
     l.vocab_size = recipe.model.vocab_size;
+    l.packing = packing(recipe);
     l.eval = true;
     l.eval_samples = o->samples;
     data::BatchLoader loader(l, 0);

@@ -10,6 +10,7 @@
 #include "app/commands.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/schedule_csv.h"
+#include "runtime/plan/compositions.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/plan/schedule_plan.h"
@@ -21,7 +22,7 @@ struct Options {
   std::string recipe, profile, trace, svg, csv;
   std::vector<std::string> overrides;
   int world = 0;
-  bool json = false, schedule = false;
+  bool json = false, schedule = false, compositions = false;
 };
 
 void write_file(const std::string& path, const std::string& text) {
@@ -50,13 +51,18 @@ void show_schedule(const Recipe& recipe, const MachineProfile& profile, const Op
   std::fputs((o.json ? schedule_json(plan) + "\n" : schedule_text(plan, output_columns())).c_str(), stdout);
 }
 
+void show_compositions(bool json) {
+  const std::vector<CompositionCell> cells = compositions();
+  std::fputs((json ? compositions_json(cells) + "\n" : compositions_text(cells)).c_str(), stdout);
+}
+
 }  // namespace
 
 void add_plan(CLI::App& app) {
   auto* command = app.add_subcommand(
       "plan", "What a recipe needs: memory, communication, time. Starts nothing, reads no data");
   auto o = std::make_shared<Options>();
-  command->add_option("recipe", o->recipe, "YAML recipe")->required();
+  command->add_option("recipe", o->recipe, "YAML recipe");
   command->add_option("overrides", o->overrides, "key=value");
   command->add_option("--world", o->world, "Number of ranks, when parallel.data is -1")
       ->check(CLI::Range(1, 1 << 20));
@@ -67,11 +73,15 @@ void add_plan(CLI::App& app) {
   command->add_option("--schedule-svg", o->svg, "Write the drawing to a file");
   command->add_option("--schedule-csv", o->csv,
                       "Write the schedule to a file that parallel.schedule_file and PyTorch read");
+  command->add_flag("--compositions", o->compositions,
+                    "Print what combines with what in this build; needs no recipe");
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value
   command->footer("Example: ltrain plan recipes/gpt2-124m.yaml parallel.data=8");
   command->callback([o, command] {
     take_extras(*command, o->overrides);
+    if (o->compositions) return show_compositions(o->json);
+    if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
     const Recipe given = load_recipe(o->recipe, o->overrides);
     int world = o->world;
     if (world == 0) world = static_cast<int>(given.parallel.data > 0 ? ranks(given) : 1);

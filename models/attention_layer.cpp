@@ -35,32 +35,43 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
 }
 
 AttentionShape AttentionLayer::shape(const MicroBatch& mb) const {
-  return {mb.batch, mb.seq, heads_, kv_heads_, head_dim_, first_head_, all_heads_};
+  return {mb.batch,  mb.cut.ranks > 1 ? mb.cut.seq : mb.seq, heads_, kv_heads_, head_dim_, first_head_,
+          all_heads_};
 }
 
 void AttentionLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Tensor rope_table,
                              Saved& saved) const {
   saved.qkv = step.activation("qkv", {mb.rows(), qkv_.out_features()});
   qkv_.forward(step, saved.qkv, x);
-  if (rope_) rope(step.compute, saved.qkv, rope_table, mb.seq, heads_ + kv_heads_, head_dim_, false);
-  saved.out = step.activation("attention", {mb.rows(), heads_ * head_dim_});
-  saved.lse = step.statistic("lse", {mb.batch, heads_, mb.seq});
-  attention_forward(step.compute, saved.out, saved.lse, saved.qkv, shape(mb),
-                    step.dropout(dropout_, place_ + ".probabilities", mb));
+  if (rope_)
+    rope(step.compute, saved.qkv, rope_table, step.whole_rows(mb), heads_ + kv_heads_, head_dim_, false);
+  const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
+  if (step.groups.context.many()) {
+    context_attention_forward(step, mb, shape(mb), drop, saved);
+  } else {
+    saved.out = step.activation("attention", {mb.rows(), heads_ * head_dim_});
+    saved.lse = step.statistic("lse", {mb.batch, heads_, mb.seq});
+    attention_forward(step.compute, saved.out, saved.lse, saved.qkv, shape(mb), drop, mb.documents);
+  }
   out_.forward(step, y, saved.out);
   if (!step.training)
-    for (Tensor* t : {&saved.qkv, &saved.out, &saved.lse}) step.release(*t);
+    for (Tensor* t : {&saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);
 }
 
 void AttentionLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x,
                               Tensor rope_table, Saved& saved) const {
   Tensor dout = step.temporary("d attention", saved.out.shape);
   out_.backward(step, dout, dy, saved.out);
-  Tensor dqkv = step.temporary("d qkv", saved.qkv.shape);
-  attention_backward(step.compute, dqkv, dout, saved.qkv, saved.out, saved.lse, shape(mb),
-                     step.dropout(dropout_, place_ + ".probabilities", mb));
-  for (Tensor* t : {&dout, &saved.qkv, &saved.out, &saved.lse}) step.release(*t);
-  if (rope_) rope(step.compute, dqkv, rope_table, mb.seq, heads_ + kv_heads_, head_dim_, true);
+  Tensor dqkv = step.temporary("d qkv", {mb.rows(), qkv_.out_features()});
+  const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
+  if (step.groups.context.many()) {
+    context_attention_backward(step, mb, shape(mb), drop, dqkv, dout, saved);
+  } else {
+    attention_backward(step.compute, dqkv, dout, saved.qkv, saved.out, saved.lse, shape(mb), drop,
+                       mb.documents);
+  }
+  for (Tensor* t : {&dout, &saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);
+  if (rope_) rope(step.compute, dqkv, rope_table, step.whole_rows(mb), heads_ + kv_heads_, head_dim_, true);
   qkv_.backward(step, dx, dqkv, x);
   step.release(dqkv);
 }

@@ -1,6 +1,6 @@
 // Causal self-attention: fused qkv, rotary or learned positions, output projection.
 #pragma once
-#include "kernels/ops/attention.h"
+#include "models/context_attention.h"
 #include "models/linear.h"
 #include "models/model_config.h"
 
@@ -8,9 +8,7 @@ namespace ltrain {
 
 class AttentionLayer {
  public:
-  struct Saved {
-    Tensor qkv, out, lse;
-  };
+  using Saved = AttentionSaved;
   /// `prefix`: "model.layers.3.self_attn". `place`: the layer's name for dropout, plans and messages.
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                const std::string& prefix, std::string place, double out_std);

@@ -8,6 +8,7 @@
 #include "models/weight_gradients.h"
 #include "parallel/groups.h"
 #include "parallel/parameter_store.h"
+#include "parallel/sequence_cut.h"
 
 namespace ltrain {
 
@@ -16,8 +17,12 @@ struct MicroBatch {
   Tensor tokens;               ///< (B * seq) i32
   Tensor targets;              ///< (B * seq) i32, negative = not counted
   Tensor sample_index;         ///< (B) i64, global
-  double grad_scale = 1;       ///< 1 / counted tokens of the whole global batch
-  Tensor loss;                 ///< (1) f64: the sum of token losses is added
+  SequenceCut cut;             ///< of each sample over the context ranks, when there are several
+  Tensor positions;            ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
+  Tensor documents;       ///< (B, whole sample) i32: where the document of each position begins; optional
+  Tensor position_ids;    ///< (B * seq) i32: positions in documents; optional
+  double grad_scale = 1;  ///< 1 / counted tokens of the whole global batch
+  Tensor loss;            ///< (1) f64: the sum of token losses is added
   int64_t rows() const { return batch * seq; }
 };
 
@@ -63,10 +68,18 @@ struct Step {
   int64_t stream_rows(const MicroBatch& mb) const {
     return cuts_rows() ? mb.rows() / groups.tensor.size() : mb.rows();
   }
+  /// Rows between matmuls; all rows of the micro-batch where a layer has gathered them.
   RowMap row_map(const MicroBatch& mb) const {
+    RowMap map = whole_rows(mb);
+    if (cuts_rows()) map.first_row = groups.tensor.rank() * stream_rows(mb);
+    return map;
+  }
+  RowMap whole_rows(const MicroBatch& mb) const {
     RowMap map;
     map.seq = mb.seq;
-    if (cuts_rows()) map.first_row = groups.tensor.rank() * stream_rows(mb);
+    if (groups.context.many()) map.total = mb.cut.seq;
+    map.positions = mb.positions;
+    map.ids = mb.position_ids;
     return map;
   }
   /// Of the residual stream.

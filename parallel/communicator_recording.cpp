@@ -31,6 +31,8 @@ class RecordingGroup final : public Communicator {
     cost.cls = OpClass::collective;
     cost.dtype = call.info.dtype;
     cost.bytes = static_cast<double>(call.info.elements * dtype_size(call.info.dtype));
+    // There `elements` is what all ranks agree on, the length of a row.
+    if (call.info.op == CollectiveOp::all_to_all) cost.bytes = static_cast<double>(call.in.bytes());
     cost.wire_bytes = static_cast<double>(call.wire_bytes);
     cost.group_size = size();
     s.meta()->add(s, cost);
@@ -60,6 +62,12 @@ class RecordingGroup final : public Communicator {
         break;
       case CollectiveOp::all_gather:
         place_collective(s, op, axes(), call.out, call.in, Placement::S(0), Placement::R());
+        break;
+      case CollectiveOp::all_to_all:
+      case CollectiveOp::send_recv:
+        // Each rank's own before and after. Values that vary are to be claimed as slices first (place_as), so
+        // that a call on another axis, on which they vary too, is refused.
+        place_collective(s, op, axes(), call.out, call.in, Placement::S(0), Placement::S(0));
         break;
       default:
         break;

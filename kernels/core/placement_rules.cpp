@@ -167,6 +167,35 @@ void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool 
   finish(s, "matmul", out);
 }
 
+void place_operand_gradient(Stream& s, std::string_view op, Tensor gradient, Tensor operand,
+                            TensorList others, bool accumulate) {
+  read(s, op, operand);
+  each_axis(s, [&](Axis a) {
+    Placement p = join(s, op, Rule::elementwise, a, others);
+    const Placement have = operand.record->place[a];
+    if (have.kind == Placement::replicated) {
+      if (p.kind != Placement::replicated) p = Placement::P();
+    } else if (p.kind == Placement::replicated || p == have) {
+      p = have;
+    } else {
+      refuse(s, op, a, describe(operand, have) + " but another operand is " + to_string(p),
+             "bring both to one placement");
+    }
+    store(s, op, a, gradient, p, accumulate);
+  });
+  finish(s, op, gradient);
+}
+
+void place_as(Stream& s, std::string_view op, Axis axis, Tensor t, Placement from, Placement to) {
+  if (!s.meta() || s.meta()->axis_size(axis) == 1) return;
+  read(s, op, t);
+  const Placement have = t.record->place[axis];
+  if (!(have == from))
+    refuse(s, op, axis, fmt::format("takes {} but {}", to_string(from), describe(t, have)),
+           "check the collective before");
+  t.record->place[axis] = to;
+}
+
 namespace {
 Axis first_axis(AxisSet axes) {
   for (int i = 0; i < kAxisCount; ++i)
@@ -174,6 +203,11 @@ Axis first_axis(AxisSet axes) {
   return Axis::data;
 }
 }  // namespace
+
+void place_spent(Stream& s, Tensor t) {
+  if (!s.meta()) return;
+  t.record->written = t.record->zero = false;
+}
 
 void place_collective(Stream& s, std::string_view op, AxisSet axes, Tensor out, Tensor in, Placement from,
                       Placement to) {

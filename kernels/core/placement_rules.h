@@ -29,6 +29,18 @@ void place_add_vector(Stream& s, std::string_view op, Tensor out, Tensor vector)
 /// 0 of both), which makes V into P.
 void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool trans_b, bool accumulate);
 
+/// The gradient of an operand of an elementwise op with `others`: where they are cut and the operand is not,
+/// each rank has a summand of it (R becomes P); elsewhere as elementwise.
+void place_operand_gradient(Stream& s, std::string_view op, Tensor gradient, Tensor operand,
+                            TensorList others, bool accumulate);
+
+/// The step's own claim about `t`: what is `from` on the axis is `to` when looked at in another way, without
+/// communication (rows that vary are slices of heads after an exchange of equal parts).
+void place_as(Stream& s, std::string_view op, Axis axis, Tensor t, Placement from, Placement to);
+
+/// What `t` holds is done with: to read it before it is written again is an error.
+void place_spent(Stream& s, Tensor t);
+
 /// A collective over `axes`: from one placement to another, on each of them that is larger than one.
 void place_collective(Stream& s, std::string_view op, AxisSet axes, Tensor out, Tensor in, Placement from,
                       Placement to);

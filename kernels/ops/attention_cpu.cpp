@@ -1,5 +1,6 @@
 // One task is one (sample, key-value head): its keys and values are packed once and used by all heads of the
-// group.
+// group. Queries and keys are cut into tiles that lie together in position, so that one comparison says
+// whether a pair of tiles is masked.
 #include <cmath>
 #include <limits>
 
@@ -26,201 +27,279 @@ void load_transposed(A* to, const T* from, int64_t rows, int64_t cols, int64_t s
     for (int64_t r = 0; r < kBlock; ++r) to[c * kBlock + r] = r < rows ? get(from, r * stride + c) : A(0);
 }
 
-/// factor[j] = 0 or 1/(1-p) for keys k0 + j of one query.
-template <class A>
-void dropout_keys(A* factor, const DropoutArgs& d, const AttentionShape& a, int64_t sample, int64_t head,
-                  int64_t query, int64_t k0, int64_t keys) {
-  const uint64_t calls = static_cast<uint64_t>((a.seq + 3) / 4);
-  const uint64_t heads = static_cast<uint64_t>(a.all_heads ? a.all_heads : a.heads);
-  const uint64_t row = (static_cast<uint64_t>(sample) * heads + a.first_head + head) * a.seq + query;
-  for (int64_t j = 0; j < keys; j += 4) {  // k0 is a multiple of four
-    const Philox4 r = philox(d.seed, d.stream, row * calls + static_cast<uint64_t>(k0 + j) / 4);
-    for (int64_t i = 0; i < 4 && j + i < keys; ++i) factor[j + i] = r.v[i] >= d.threshold ? A(d.scale) : A(0);
-  }
-}
+/// Rows [row, row + count) of a sample, at consecutive positions from `at` on.
+struct Tile {
+  int64_t row, count, at;
+};
 
-template <class T>
-struct Head {
-  using A = compute_t<T>;
-  const AttentionShape& a;
-  int64_t sample, kv_head;
-  int64_t width, group;
-  const T *q, *k, *v;  // row 0 of this sample
-
-  Head(const AttentionShape& shape, const T* qkv, int64_t task)
-      : a(shape),
-        sample(task / shape.kv_heads),
-        kv_head(task % shape.kv_heads),
-        width(shape.qkv_width()),
-        group(shape.heads / shape.kv_heads) {
-    const T* row = qkv + sample * a.seq * width;
-    q = row;
-    k = row + (a.heads + kv_head) * a.head_dim;
-    v = row + (a.heads + a.kv_heads + kv_head) * a.head_dim;
+/// Cuts rows into tiles of at most kBlock, none of them across the gap between two runs.
+struct Tiles {
+  const Positions& p;
+  int64_t in_first, total;
+  explicit Tiles(const Positions& positions)
+      : p(positions),
+        in_first((p.split + kBlock - 1) / kBlock),
+        total(in_first + (p.rows - p.split + kBlock - 1) / kBlock) {}
+  Tile operator[](int64_t i) const {
+    const int64_t row = i < in_first ? i * kBlock : p.split + (i - in_first) * kBlock;
+    return {row, std::min(kBlock, (i < in_first ? p.split : p.rows) - row), p.at(row)};
   }
 };
 
+/// What a query of the sample may look at.
+struct Mask {
+  const int32_t* documents;  // of the sample, or null
+  explicit Mask(const AttentionArgs& a, int64_t sample)
+      : documents(a.documents ? a.documents + sample * a.seq : nullptr) {}
+  int64_t lowest(int64_t query) const { return documents ? documents[query] : 0; }
+  bool hides(const Tile& queries, const Tile& keys) const {
+    return keys.at > queries.at + queries.count - 1 || keys.at + keys.count <= lowest(queries.at);
+  }
+  /// Keys [begin, end) of the tile that the query at `position` sees; empty when end <= begin.
+  int64_t begin(int64_t position, const Tile& keys) const {
+    return std::max<int64_t>(0, lowest(position) - keys.at);
+  }
+  int64_t end(int64_t position, const Tile& keys) const {
+    return std::min(keys.count, position - keys.at + 1);
+  }
+};
+
+/// factor[j] = 0 or 1/(1-p) for j in [begin, end): the keys at positions k0 + j, of one query.
+template <class A>
+void dropout_keys(A* factor, const AttentionArgs& a, int64_t sample, int64_t head, int64_t query, int64_t k0,
+                  int64_t begin, int64_t end) {
+  const DropoutArgs& d = a.drop;
+  const uint64_t calls = static_cast<uint64_t>((a.seq + 3) / 4);
+  const uint64_t row =
+      (static_cast<uint64_t>(d.sample_index[sample]) * a.all_heads + a.first_head + head) * a.seq + query;
+  int64_t j = begin;
+  if (const int64_t before = (k0 + begin) & 3) {  // four keys come from one call
+    const Philox4 r = philox(d.seed, d.stream, row * calls + static_cast<uint64_t>(k0 + begin) / 4);
+    for (int64_t i = before; i < 4 && j < end; ++i, ++j)
+      factor[j] = r.v[i] >= d.threshold ? A(d.scale) : A(0);
+  }
+  for (; j < end; j += 4) {
+    const Philox4 r = philox(d.seed, d.stream, row * calls + static_cast<uint64_t>(k0 + j) / 4);
+    for (int64_t i = 0; i < 4 && j + i < end; ++i) factor[j + i] = r.v[i] >= d.threshold ? A(d.scale) : A(0);
+  }
+}
+
+/// The rows of q, k and v that one task reads: row 0 of its sample, its key-value head.
 template <class T>
-void forward(T* out, compute_t<T>* lse, const T* qkv, const AttentionShape& a, const DropoutArgs& drop) {
+struct Head {
+  int64_t sample, kv_head, group;
+  const T *q, *k, *v;  // q: head 0 of the sample
+
+  Head(const AttentionArgs& a, int64_t task)
+      : sample(task / a.kv_heads), kv_head(task % a.kv_heads), group(a.heads / a.kv_heads) {
+    q = static_cast<const T*>(a.q) + sample * a.q_at.rows * a.q_stride;
+    k = static_cast<const T*>(a.k) + sample * a.k_at.rows * a.k_stride + kv_head * a.head_dim;
+    v = static_cast<const T*>(a.v) + sample * a.k_at.rows * a.v_stride + kv_head * a.head_dim;
+  }
+};
+
+template <class T, class O>
+void forward(O* out, compute_t<T>* lse, const AttentionArgs& a) {
   using A = compute_t<T>;
-  const int64_t D = a.head_dim, S = a.seq, blocks = (S + kBlock - 1) / kBlock, padded = blocks * kBlock;
+  const int64_t D = a.head_dim, rows_q = a.q_at.rows;
+  const Tiles q_tiles(a.q_at), k_tiles(a.k_at);
   const A scale = A(1) / std::sqrt(A(D));
   parallel_tasks(a.batch * a.kv_heads, [&](int64_t task) {
-    const Head<T> hd(a, qkv, task);
-    A* keys = scratch<A>(4, padded * D);    // per block: (D, kBlock)
-    A* values = scratch<A>(5, padded * D);  // (S, D)
-    A* tile = scratch<A>(6, 2 * kBlock * D + 2 * kBlock * kBlock);
-    A *qb = tile, *ob = tile + kBlock * D, *scores = ob + kBlock * D, *factor = scores + kBlock * kBlock;
-    for (int64_t j = 0; j < blocks; ++j)
-      load_transposed(keys + j * kBlock * D, hd.k + j * kBlock * hd.width, std::min(kBlock, S - j * kBlock),
-                      D, hd.width);
-    load_rows(values, hd.v, S, D, hd.width, A(1));
+    const Head<T> hd(a, task);
+    const Mask mask(a, hd.sample);
+    A* keys = scratch<A>(4, k_tiles.total * kBlock * D);  // per tile: (D, kBlock)
+    A* values = scratch<A>(5, a.k_at.rows * D);
+    A* work = scratch<A>(6, 2 * kBlock * D + 2 * kBlock * kBlock);
+    A *qb = work, *ob = work + kBlock * D, *scores = ob + kBlock * D, *factor = scores + kBlock * kBlock;
+    for (int64_t j = 0; j < k_tiles.total; ++j) {
+      const Tile kt = k_tiles[j];
+      load_transposed(keys + j * kBlock * D, hd.k + kt.row * a.k_stride, kt.count, D, a.k_stride);
+    }
+    load_rows(values, hd.v, a.k_at.rows, D, a.v_stride, A(1));
     for (int64_t g = 0; g < hd.group; ++g) {
       const int64_t head = hd.kv_head * hd.group + g;
-      for (int64_t i = 0; i < blocks; ++i) {
-        const int64_t q0 = i * kBlock, rows = std::min(kBlock, S - q0);
-        load_rows(qb, hd.q + q0 * hd.width + head * D, rows, D, hd.width, scale);
+      for (int64_t i = 0; i < q_tiles.total; ++i) {
+        const Tile qt = q_tiles[i];
+        const int64_t rows = qt.count;
+        load_rows(qb, hd.q + qt.row * a.q_stride + head * D, rows, D, a.q_stride, scale);
         A top[kBlock], sum[kBlock];
         for (int64_t r = 0; r < rows; ++r) top[r] = -std::numeric_limits<A>::infinity(), sum[r] = 0;
         for (int64_t x = 0; x < rows * D; ++x) ob[x] = 0;
-        for (int64_t j = 0; j <= i; ++j) {
-          const int64_t k0 = j * kBlock, cols = std::min(kBlock, S - k0);
-          micro_gemm<A>(rows, kBlock, D, qb, D, 1, keys + k0 * D, kBlock, scores, kBlock, false);
+        bool first = true;
+        for (int64_t j = 0; j < k_tiles.total; ++j) {
+          const Tile kt = k_tiles[j];
+          if (mask.hides(qt, kt)) continue;
+          micro_gemm<A>(rows, kBlock, D, qb, D, 1, keys + j * kBlock * D, kBlock, scores, kBlock, false);
           for (int64_t r = 0; r < rows; ++r) {
             A* row = scores + r * kBlock;
-            const int64_t seen = std::min(cols, q0 + r - k0 + 1);  // keys that this query may look at
+            const int64_t begin = mask.begin(qt.at + r, kt), end = mask.end(qt.at + r, kt);
+            if (end <= begin) {
+              for (int64_t c = 0; c < kBlock; ++c) row[c] = 0;
+              continue;
+            }
             A high = top[r];
 #pragma omp simd reduction(max : high)
-            for (int64_t c = 0; c < seen; ++c) high = row[c] > high ? row[c] : high;
+            for (int64_t c = begin; c < end; ++c) high = row[c] > high ? row[c] : high;
             const A fade = fast_exp(top[r] - high);
             A total = 0;
 #pragma omp simd reduction(+ : total)
-            for (int64_t c = 0; c < seen; ++c) {
+            for (int64_t c = begin; c < end; ++c) {
               row[c] = fast_exp(row[c] - high);
               total += row[c];
             }
-            for (int64_t c = seen; c < kBlock; ++c) row[c] = 0;
+            for (int64_t c = 0; c < begin; ++c) row[c] = 0;
+            for (int64_t c = end; c < kBlock; ++c) row[c] = 0;
             top[r] = high;
             sum[r] = sum[r] * fade + total;
-            if (drop.threshold) {
-              dropout_keys(factor, drop, a, drop.sample_index[hd.sample], head, q0 + r, k0, seen);
-              for (int64_t c = 0; c < seen; ++c) row[c] *= factor[c];
+            if (a.drop.threshold) {
+              dropout_keys(factor, a, hd.sample, head, qt.at + r, kt.at, begin, end);
+              for (int64_t c = begin; c < end; ++c) row[c] *= factor[c];
             }
-            if (j > 0)
+            if (!first)
               for (int64_t c = 0; c < D; ++c) ob[r * D + c] *= fade;
           }
-          micro_gemm<A>(rows, D, cols, scores, kBlock, 1, values + k0 * D, D, ob, D, true);
+          micro_gemm<A>(rows, D, kt.count, scores, kBlock, 1, values + kt.row * D, D, ob, D, true);
+          first = false;
         }
         for (int64_t r = 0; r < rows; ++r) {
-          const A inverse = A(1) / sum[r];
-          T* to = out + ((hd.sample * S + q0 + r) * a.heads + head) * D;
+          const bool blind = top[r] == -std::numeric_limits<A>::infinity() && sum[r] == 0;
+          const A inverse = blind ? A(0) : A(1) / sum[r];
+          O* to = out + ((hd.sample * rows_q + qt.row + r) * a.heads + head) * D;
           for (int64_t c = 0; c < D; ++c) put(to, c, ob[r * D + c] * inverse);
-          lse[(hd.sample * a.heads + head) * S + q0 + r] = top[r] + std::log(sum[r]);
+          lse[(hd.sample * a.heads + head) * rows_q + qt.row + r] =
+              blind ? -std::numeric_limits<A>::infinity() : top[r] + std::log(sum[r]);
         }
       }
     }
   });
 }
 
+/// `rows` rows of `from` into a gradient, at rows from `row` and columns from `col` on.
+template <class T, class A>
+void store(const AttentionSink& to, int64_t row, int64_t col, const A* from, int64_t rows, int64_t cols,
+           A scale) {
+  const auto write = [&](auto* base) {
+    for (int64_t r = 0; r < rows; ++r) {
+      auto* out = base + (row + r) * to.stride + col;
+      const A* in = from + r * cols;
+      if (to.add) {
+        for (int64_t c = 0; c < cols; ++c) put(out, c, get(out, c) + in[c] * scale);
+      } else {
+        for (int64_t c = 0; c < cols; ++c) put(out, c, in[c] * scale);
+      }
+    }
+  };
+  if (to.wide) {
+    write(static_cast<A*>(to.data));
+  } else {
+    write(static_cast<T*>(to.data));
+  }
+}
+
 template <class T>
-void backward(T* dqkv, const T* dout, const T* qkv, const T* out, const compute_t<T>* lse,
-              const AttentionShape& a, const DropoutArgs& drop) {
+void backward(const AttentionSink& to_q, const AttentionSink& to_k, const AttentionSink& to_v, const T* dout,
+              const T* out, const compute_t<T>* lse, const AttentionArgs& a) {
   using A = compute_t<T>;
-  const int64_t D = a.head_dim, S = a.seq, blocks = (S + kBlock - 1) / kBlock, padded = blocks * kBlock;
+  const int64_t D = a.head_dim, rows_q = a.q_at.rows, rows_k = a.k_at.rows;
+  const Tiles q_tiles(a.q_at), k_tiles(a.k_at);
   const A scale = A(1) / std::sqrt(A(D));
   parallel_tasks(a.batch * a.kv_heads, [&](int64_t task) {
-    const Head<T> hd(a, qkv, task);
-    A* dk = scratch<A>(4, padded * D);
-    A* dv = scratch<A>(5, padded * D);
-    A* tile = scratch<A>(
-        6, 2 * kBlock * D + 2 * kBlock * kBlock);  // keys and values of one block, transposed; P; dS
-    A *kt = tile, *vt = tile + kBlock * D, *p = vt + kBlock * D, *ds = p + kBlock * kBlock;
-    A* q = scratch<A>(7, padded * D);
-    A* go = scratch<A>(8, padded * D);
-    A* dq = scratch<A>(9, padded * D);
-    A* k = scratch<A>(10, padded * D);
-    A* delta = scratch<A>(11, padded);
-    load_rows(k, hd.k, S, D, hd.width, A(1));
-    for (int64_t x = 0; x < S * D; ++x) dk[x] = 0, dv[x] = 0;
+    const Head<T> hd(a, task);
+    const Mask mask(a, hd.sample);
+    A* dk = scratch<A>(4, rows_k * D);
+    A* dv = scratch<A>(5, rows_k * D);
+    // Keys and values of one tile, transposed; P; dS.
+    A* work = scratch<A>(6, 2 * kBlock * D + 2 * kBlock * kBlock);
+    A *key_t = work, *value_t = work + kBlock * D, *p = value_t + kBlock * D, *ds = p + kBlock * kBlock;
+    A* q = scratch<A>(7, rows_q * D);
+    A* go = scratch<A>(8, rows_q * D);
+    A* dq = scratch<A>(9, rows_q * D);
+    A* k = scratch<A>(10, rows_k * D);
+    A* delta = scratch<A>(11, rows_q);
+    load_rows(k, hd.k, rows_k, D, a.k_stride, A(1));
+    for (int64_t x = 0; x < rows_k * D; ++x) dk[x] = 0, dv[x] = 0;
     for (int64_t g = 0; g < hd.group; ++g) {
       const int64_t head = hd.kv_head * hd.group + g;
-      const int64_t out_stride = a.heads * D, out_first = (hd.sample * S * a.heads + head) * D;
-      load_rows(q, hd.q + head * D, S, D, hd.width, scale);
-      load_rows(go, dout + out_first, S, D, out_stride, A(1));
-      for (int64_t r = 0; r < S; ++r) {
+      const int64_t out_stride = a.heads * D, out_first = (hd.sample * rows_q * a.heads + head) * D;
+      load_rows(q, hd.q + head * D, rows_q, D, a.q_stride, scale);
+      load_rows(go, dout + out_first, rows_q, D, out_stride, A(1));
+      for (int64_t r = 0; r < rows_q; ++r) {
         A total = 0;
         const T* o = out + out_first + r * out_stride;
 #pragma omp simd reduction(+ : total)
         for (int64_t c = 0; c < D; ++c) total += go[r * D + c] * get(o, c);
         delta[r] = total;
       }
-      for (int64_t x = 0; x < S * D; ++x) dq[x] = 0;
-      const A* row_lse = lse + (hd.sample * a.heads + head) * S;
-      for (int64_t j = 0; j < blocks; ++j) {
-        const int64_t k0 = j * kBlock, cols = std::min(kBlock, S - k0);
-        load_transposed(kt, hd.k + k0 * hd.width, cols, D, hd.width);
-        load_transposed(vt, hd.v + k0 * hd.width, cols, D, hd.width);
-        for (int64_t i = j; i < blocks; ++i) {
-          const int64_t q0 = i * kBlock, rows = std::min(kBlock, S - q0);
-          micro_gemm<A>(rows, kBlock, D, q + q0 * D, D, 1, kt, kBlock, p, kBlock, false);
-          micro_gemm<A>(rows, kBlock, D, go + q0 * D, D, 1, vt, kBlock, ds, kBlock, false);
+      for (int64_t x = 0; x < rows_q * D; ++x) dq[x] = 0;
+      const A* row_lse = lse + (hd.sample * a.heads + head) * rows_q;
+      for (int64_t j = 0; j < k_tiles.total; ++j) {
+        const Tile kt = k_tiles[j];
+        bool loaded = false;
+        for (int64_t i = 0; i < q_tiles.total; ++i) {
+          const Tile qt = q_tiles[i];
+          if (mask.hides(qt, kt)) continue;
+          if (!loaded) {
+            load_transposed(key_t, hd.k + kt.row * a.k_stride, kt.count, D, a.k_stride);
+            load_transposed(value_t, hd.v + kt.row * a.v_stride, kt.count, D, a.v_stride);
+            loaded = true;
+          }
+          const int64_t rows = qt.count, q0 = qt.row * D, k0 = kt.row * D;
+          micro_gemm<A>(rows, kBlock, D, q + q0, D, 1, key_t, kBlock, p, kBlock, false);
+          micro_gemm<A>(rows, kBlock, D, go + q0, D, 1, value_t, kBlock, ds, kBlock, false);
           for (int64_t r = 0; r < rows; ++r) {
             A *pr = p + r * kBlock, *dr = ds + r * kBlock;
-            const int64_t seen = std::min(cols, q0 + r - k0 + 1);
-            const A l = row_lse[q0 + r], dl = delta[q0 + r];
-            if (drop.threshold) {
+            const int64_t begin = mask.begin(qt.at + r, kt), end = mask.end(qt.at + r, kt);
+            const A l = row_lse[qt.row + r], dl = delta[qt.row + r];
+            if (a.drop.threshold && begin < end) {
               A factor[kBlock];
-              dropout_keys(factor, drop, a, drop.sample_index[hd.sample], head, q0 + r, k0, seen);
-              for (int64_t c = 0; c < seen; ++c) {
+              dropout_keys(factor, a, hd.sample, head, qt.at + r, kt.at, begin, end);
+              for (int64_t c = begin; c < end; ++c) {
                 const A e = fast_exp(pr[c] - l);
                 pr[c] = e * factor[c];
                 dr[c] = e * (dr[c] * factor[c] - dl);
               }
             } else {
 #pragma omp simd
-              for (int64_t c = 0; c < seen; ++c) {
+              for (int64_t c = begin; c < end; ++c) {
                 const A e = fast_exp(pr[c] - l);
                 pr[c] = e;
                 dr[c] = e * (dr[c] - dl);
               }
             }
-            for (int64_t c = std::max<int64_t>(seen, 0); c < kBlock; ++c) pr[c] = 0, dr[c] = 0;
+            for (int64_t c = 0; c < std::min(begin, kBlock); ++c) pr[c] = 0, dr[c] = 0;
+            for (int64_t c = std::max<int64_t>(end, 0); c < kBlock; ++c) pr[c] = 0, dr[c] = 0;
           }
           // dV += P^T dO;  dK += dS^T Q (Q holds the scale);  dQ += dS K
-          micro_gemm<A>(cols, D, rows, p, 1, kBlock, go + q0 * D, D, dv + k0 * D, D, true);
-          micro_gemm<A>(cols, D, rows, ds, 1, kBlock, q + q0 * D, D, dk + k0 * D, D, true);
-          micro_gemm<A>(rows, D, cols, ds, kBlock, 1, k + k0 * D, D, dq + q0 * D, D, true);
+          micro_gemm<A>(kt.count, D, rows, p, 1, kBlock, go + q0, D, dv + k0, D, true);
+          micro_gemm<A>(kt.count, D, rows, ds, 1, kBlock, q + q0, D, dk + k0, D, true);
+          micro_gemm<A>(rows, D, kt.count, ds, kBlock, 1, k + k0, D, dq + q0, D, true);
         }
       }
-      for (int64_t r = 0; r < S; ++r) {
-        T* to = dqkv + (hd.sample * S + r) * hd.width + head * D;
-        for (int64_t c = 0; c < D; ++c) put(to, c, dq[r * D + c] * scale);
-      }
+      store<T>(to_q, hd.sample * rows_q, head * D, dq, rows_q, D, scale);
     }
-    for (int64_t r = 0; r < S; ++r) {
-      T* to = dqkv + (hd.sample * S + r) * hd.width + (a.heads + hd.kv_head) * D;
-      for (int64_t c = 0; c < D; ++c) put(to, c, dk[r * D + c]);
-      to += a.kv_heads * D;
-      for (int64_t c = 0; c < D; ++c) put(to, c, dv[r * D + c]);
-    }
+    store<T>(to_k, hd.sample * rows_k, hd.kv_head * D, dk, rows_k, D, A(1));
+    store<T>(to_v, hd.sample * rows_k, hd.kv_head * D, dv, rows_k, D, A(1));
   });
 }
 
 }  // namespace
 
-void attention_forward_cpu(DType t, void* out, void* lse, const void* qkv, AttentionShape shape,
-                           DropoutArgs drop) {
+void attention_forward_cpu(DType t, bool wide_out, void* out, void* lse, AttentionArgs args) {
   dispatch_float(t, [&]<class T>() {
-    forward<T>(static_cast<T*>(out), static_cast<compute_t<T>*>(lse), static_cast<const T*>(qkv), shape,
-               drop);
+    using A = compute_t<T>;
+    if (wide_out) {
+      forward<T>(static_cast<A*>(out), static_cast<A*>(lse), args);
+    } else {
+      forward<T>(static_cast<T*>(out), static_cast<A*>(lse), args);
+    }
   });
 }
 
-void attention_backward_cpu(DType t, void* dqkv, const void* dout, const void* qkv, const void* out,
-                            const void* lse, AttentionShape shape, DropoutArgs drop) {
+void attention_backward_cpu(DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv, const void* dout,
+                            const void* out, const void* lse, AttentionArgs args) {
   dispatch_float(t, [&]<class T>() {
-    backward<T>(static_cast<T*>(dqkv), static_cast<const T*>(dout), static_cast<const T*>(qkv),
-                static_cast<const T*>(out), static_cast<const compute_t<T>*>(lse), shape, drop);
+    backward<T>(dq, dk, dv, static_cast<const T*>(dout), static_cast<const T*>(out),
+                static_cast<const compute_t<T>*>(lse), args);
   });
 }
 

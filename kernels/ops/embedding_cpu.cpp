@@ -15,7 +15,7 @@ void embedding_forward_cpu(DType t, void* y, const int32_t* tokens, const void* 
         const T* from = static_cast<const T*>(table) + (here ? id : 0) * cols;
         T* out = static_cast<T*>(y) + row * cols;
         if (positions) {
-          const T* p = static_cast<const T*>(positions) + map.position(row) * cols;
+          const T* p = static_cast<const T*>(positions) + map.embedded(row) * cols;
           for (int64_t c = 0; c < cols; ++c) put(out, c, (here ? get(from, c) : 0) + get(p, c));
         } else if (here) {
           std::memcpy(out, from, cols * sizeof(T));
@@ -33,7 +33,7 @@ void position_forward_cpu(DType t, void* y, const void* positions, int64_t rows,
     parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         T* out = static_cast<T*>(y) + row * cols;
-        const T* p = static_cast<const T*>(positions) + map.position(row) * cols;
+        const T* p = static_cast<const T*>(positions) + map.embedded(row) * cols;
         for (int64_t c = 0; c < cols; ++c) put(out, c, get(out, c) + get(p, c));
       }
     });
@@ -74,7 +74,7 @@ void position_backward_cpu(DType t, void* dpositions, const void* dy, int64_t ro
     parallel_for(cols, 64, [&](int64_t begin, int64_t end) {
       for (int64_t row = 0; row < rows; ++row) {
         const T* from = static_cast<const T*>(dy) + row * cols;
-        A* to = out + map.position(row) * cols;
+        A* to = out + map.embedded(row) * cols;
         for (int64_t c = begin; c < end; ++c) to[c] += get(from, c);
       }
     });

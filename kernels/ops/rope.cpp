@@ -4,8 +4,10 @@
 
 namespace ltrain {
 
-void rope(Stream& s, Tensor qkv, Tensor table, int64_t seq, int64_t heads, int64_t head_dim, bool inverse) {
-  LT_CHECK(qkv.rows() % seq == 0 && heads * head_dim <= qkv.cols() && head_dim % 2 == 0 &&
+void rope(Stream& s, Tensor qkv, Tensor table, const RowMap& map, int64_t heads, int64_t head_dim,
+          bool inverse) {
+  const int64_t seq = map.total ? map.total : map.seq;
+  LT_CHECK(qkv.rows() % map.seq == 0 && heads * head_dim <= qkv.cols() && head_dim % 2 == 0 &&
                table.shape[0] >= seq && table.shape[1] * 2 == head_dim,
            "rope of {} heads of {} in {}, {} positions of {}", heads, head_dim, to_string(qkv.shape),
            table.shape[0], seq);
@@ -20,7 +22,7 @@ void rope(Stream& s, Tensor qkv, Tensor table, int64_t seq, int64_t heads, int64
   }
   s.launch([=] {
     LT_CPU(rope_cpu)
-    (qkv.dtype, qkv.data, table.ptr<float>(), qkv.rows(), qkv.cols(), seq, heads, head_dim, inverse);
+    (qkv.dtype, qkv.data, table.ptr<float>(), qkv.rows(), qkv.cols(), map.args(), heads, head_dim, inverse);
   });
 }
 

@@ -28,6 +28,9 @@ void check_options(const LoaderOptions& o, int64_t first_sample) {
   at_least("dp_rank", o.dp_rank, 0);
   at_least("eval_samples", o.eval_samples, 0);
   at_least("first sample", first_sample, 0);
+  if (o.rows && (o.rows->seq != o.seq_length || o.rows->rows < 1 || o.rows->rows > o.seq_length))
+    fail(ExitCode::usage, "data: {} rows of sequences of {}, but seq_length is {}", o.rows->rows, o.rows->seq,
+         o.seq_length);
   if (o.dp_rank >= o.dp_size) fail(ExitCode::usage, "data: dp_rank {} of {}", o.dp_rank, o.dp_size);
   if (o.vocab_size > int64_t{1} << 31)
     fail(ExitCode::usage, "data: vocab_size {}; at most 2^31", o.vocab_size);
@@ -65,7 +68,15 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 struct BatchLoader::State {
+  /// One sample as it is read, before it is cut.
+  struct Sample {
+    std::vector<int32_t> tokens;     // length + 1
+    std::vector<int32_t> documents;  // where the document of each position begins; length + 1
+    std::vector<int64_t> starts;     // of documents, by the index
+  };
+
   LoaderOptions options;
+  Positions rows;  // that this rank has of each sequence
   int64_t first_sample, micro_steps;
   std::vector<std::unique_ptr<IndexedDataset>> sources;
   SampleOrder order;
@@ -82,6 +93,7 @@ struct BatchLoader::State {
 
   State(const LoaderOptions& o, int64_t first)
       : options(o),
+        rows(o.rows ? *o.rows : Positions(o.seq_length)),
         first_sample(first),
         micro_steps(o.global_batch / (o.micro_batch * o.dp_size)),
         sources(open_sources(o)),
@@ -93,34 +105,59 @@ struct BatchLoader::State {
     }
   }
 
-  void read_micro_batch(int64_t index, Batch& batch, std::vector<int32_t>& row) const {
-    const int64_t length = options.seq_length, rows = options.micro_batch;
-    batch.tokens.resize(rows * length);
-    batch.targets.resize(rows * length);
-    batch.sample_index.resize(rows);
-    row.resize(length + 1);
+  void read_sample(int64_t index, Sample& s) const {
+    const int64_t length = options.seq_length;
+    const SampleRef ref = order(index);
+    const IndexedDataset& source = *sources[ref.source];
+    source.read(ref.sample * length, length + 1, options.vocab_size, s.tokens.data());
+    if (!options.packing.on()) return;
+    const int64_t eod = source.info().eot >= 0 ? source.info().eot : options.packing.eod;
+    source.document_starts(ref.sample * length, length + 1, s.starts);
+    auto next = s.starts.begin();
+    int64_t start = 0;
+    for (int64_t t = 0; t <= length; ++t) {
+      if (t > 0 && s.tokens[t - 1] == eod) start = t;
+      if (next != s.starts.end() && *next == ref.sample * length + t) start = t, ++next;
+      s.documents[t] = static_cast<int32_t>(start);
+    }
+  }
+
+  void read_micro_batch(int64_t index, Batch& batch, Sample& sample) const {
+    const int64_t length = options.seq_length, samples = options.micro_batch;
+    const Packing& packing = options.packing;
+    batch.tokens.resize(samples * rows.rows);
+    batch.targets.resize(samples * rows.rows);
+    batch.sample_index.resize(samples);
+    if (packing.attention_mask) batch.documents.resize(samples * length);
+    if (packing.position_ids) batch.position_ids.resize(samples * rows.rows);
+    sample.tokens.resize(length + 1);
+    if (packing.on()) sample.documents.resize(length + 1);
     const int64_t step = index / micro_steps, k = index % micro_steps;
     const int64_t base =
-        first_sample + step * options.global_batch + (k * options.dp_size + options.dp_rank) * rows;
-    for (int64_t b = 0; b < rows; ++b) {
-      int32_t* tokens = batch.tokens.data() + b * length;
-      int32_t* targets = batch.targets.data() + b * length;
-      if (options.eval && base + b >= eval_samples) {
-        std::fill_n(tokens, length, 0);
-        std::fill_n(targets, length, -1);
-        batch.sample_index[b] = -1;
-        continue;
+        first_sample + step * options.global_batch + (k * options.dp_size + options.dp_rank) * samples;
+    for (int64_t b = 0; b < samples; ++b) {
+      const bool padding = options.eval && base + b >= eval_samples;
+      batch.sample_index[b] = padding ? -1 : base + b;
+      if (padding) {
+        std::fill(sample.tokens.begin(), sample.tokens.end(), 0);
+        std::fill(sample.documents.begin(), sample.documents.end(), 0);
+      } else {
+        read_sample(base + b, sample);
       }
-      const SampleRef ref = order(base + b);
-      sources[ref.source]->read(ref.sample * length, length + 1, options.vocab_size, row.data());
-      std::copy_n(row.data(), length, tokens);
-      std::copy_n(row.data() + 1, length, targets);
-      batch.sample_index[b] = base + b;
+      const auto& documents = sample.documents;
+      for (int64_t r = 0; r < rows.rows; ++r) {
+        const int64_t t = rows.at(r), to = b * rows.rows + r;
+        const bool counted = !padding && !(packing.mask_loss && documents[t + 1] == t + 1);
+        batch.tokens[to] = sample.tokens[t];
+        batch.targets[to] = counted ? sample.tokens[t + 1] : -1;
+        if (packing.position_ids) batch.position_ids[to] = static_cast<int32_t>(t) - documents[t];
+      }
+      if (packing.attention_mask) std::copy_n(documents.data(), length, batch.documents.data() + b * length);
     }
   }
 
   void run() {
-    std::vector<int32_t> row;
+    Sample sample;
     try {
       for (int64_t index = 0;; ++index) {
         {
@@ -129,7 +166,7 @@ struct BatchLoader::State {
           if (stop) return;
         }
         // The slot is not ready yet, so that only this thread touches it.
-        read_micro_batch(index, ring[index % ring.size()], row);
+        read_micro_batch(index, ring[index % ring.size()], sample);
         {
           std::lock_guard lock(mutex);
           ++filled;
@@ -201,8 +238,11 @@ int64_t BatchLoader::buffer_bytes() const {
 }
 
 int64_t loader_buffer_bytes(const LoaderOptions& o) {
-  const int64_t batch = o.micro_batch * (2 * o.seq_length * 4 + 8);
-  return (o.prefetch + 1) * batch + (o.seq_length + 1) * 4;  // the ring, the caller's batch, one row
+  const int64_t rows = o.rows ? o.rows->rows : o.seq_length;
+  const int64_t batch = o.micro_batch * (4 * (2 + o.packing.position_ids) * rows + 8 +
+                                         (o.packing.attention_mask ? 4 * o.seq_length : 0));
+  // The ring, the caller's batch, one sample.
+  return (o.prefetch + 1) * batch + (o.seq_length + 1) * (o.packing.on() ? 8 : 4);
 }
 
 }  // namespace ltrain::data

@@ -2,17 +2,36 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "kernels/core/positions.h"
 
 namespace ltrain::data {
 
 /// One micro-batch on the host.
 struct Batch {
-  std::vector<int32_t> tokens;   ///< [micro_batch * seq_length]
+  std::vector<int32_t> tokens;   ///< [micro_batch * rows]; rows = seq_length unless the sequence is cut
   std::vector<int32_t> targets;  ///< next tokens; -1 = not counted
   std::vector<int64_t>
       sample_index;  ///< [micro_batch] global sample index of each row; -1: padding, all targets -1
+  /// Packing::attention_mask: [micro_batch * seq_length], whole sequences whatever the cut: the position at
+  /// which the document of each position begins, 0 for one that begins before the sample.
+  std::vector<int32_t> documents;
+  std::vector<int32_t> position_ids;  ///< Packing::position_ids: as tokens, from 0 in each document
+};
+
+/// What a document's end means to a sequence that holds several. Megatron-LM's reset_attention_mask,
+/// reset_position_ids and eod_mask_loss: an end-of-document token belongs to the document that it ends; its
+/// target, the first token of the next document, counts unless `mask_loss`. Documents end behind such a token
+/// and where the index says.
+struct Packing {
+  bool attention_mask = false;  ///< tokens see their own document alone
+  bool position_ids = false;    ///< positions start again at 0
+  bool mask_loss = false;       ///< the target across an end is not counted
+  int64_t eod = -1;             ///< end-of-document token of data without a sidecar; -1: none
+  bool on() const { return attention_mask || position_ids || mask_loss; }
 };
 
 struct SourceSpec {
@@ -27,6 +46,9 @@ struct LoaderOptions {
   int dp_rank = 0, dp_size = 1;
   int64_t vocab_size = 0;  ///< of the model: a token outside it is an error
   int prefetch = 4;        ///< micro-batches read ahead, at least 1
+  /// The rows of each sequence that this rank of context parallelism has; default: all.
+  std::optional<Positions> rows;
+  Packing packing;
 
   /// Evaluation: samples in the order of the files, each at most once. Rows beyond eval_samples (0: all that
   /// there are before the first source runs out) are padding.

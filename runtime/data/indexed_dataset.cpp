@@ -374,6 +374,41 @@ IndexedDataset::Range IndexedDataset::document(int64_t index) const {
   return {start, sequence_start(last) - start};
 }
 
+void IndexedDataset::document_starts(int64_t first, int64_t count, std::vector<int64_t>& out) const {
+  out.clear();
+  LT_CHECK(first >= 0 && count >= 0 && first <= info_.tokens - count, "tokens {}+{} of {}", first, count,
+           info_.tokens);
+  if (count == 0) return;
+  // The first sequence that begins in the range. Behind an entry of cumulative_ that is at least `first` it
+  // may be one of the entry before: sequences can be empty.
+  const int64_t block = std::max<int64_t>(
+      0, std::lower_bound(cumulative_.begin(), cumulative_.end(), first) - cumulative_.begin() - 1);
+  const IndexLayout at = layout_of(info_);
+  int64_t sequence = block * kBlock, start = cumulative_[block];
+  ArrayReader<int32_t> lengths(index_, at.lengths() + 4 * sequence, info_.sequences - sequence);
+  while (sequence < info_.sequences && start < first) start += lengths.next(), ++sequence;
+
+  int64_t low = 0, high = info_.documents;  // the first document that begins there or later
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    char raw[8];
+    index_.read(raw, at.documents() + 8 * middle, 8);
+    if (load<int64_t>(raw) < sequence) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  ArrayReader<int64_t> documents(index_, at.documents() + 8 * low, info_.documents - low);
+  for (; low < info_.documents; ++low) {
+    const int64_t begins = documents.next();
+    while (sequence < begins && sequence < info_.sequences && start < first + count)
+      start += lengths.next(), ++sequence;
+    if (sequence < begins || start >= first + count) return;
+    if (out.empty() || out.back() != start) out.push_back(start);
+  }
+}
+
 LengthStats IndexedDataset::document_lengths() const {
   const IndexLayout at = layout_of(info_);
   ArrayReader<int32_t> lengths(index_, at.lengths(), info_.sequences);

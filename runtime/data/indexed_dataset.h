@@ -70,6 +70,9 @@ class IndexedDataset {
   };
   Range document(int64_t index) const;
 
+  /// Tokens of the stream in [first, first + count) at which a document begins, ascending, each once.
+  void document_starts(int64_t first, int64_t count, std::vector<int64_t>& out) const;
+
   LengthStats document_lengths() const;  ///< reads the index once more
   TokenScan scan() const;                ///< reads all of .bin
   int64_t memory_bytes() const { return static_cast<int64_t>(cumulative_.size()) * 8; }

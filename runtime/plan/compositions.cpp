@@ -21,7 +21,9 @@ std::vector<std::string> choices_of(const char* path) {
 }
 
 /// "parallel.data=2" -> "parallel.data".
-std::string key_of(const std::string& override_text) { return override_text.substr(0, override_text.find('=')); }
+std::string key_of(const std::string& override_text) {
+  return override_text.substr(0, override_text.find('='));
+}
 
 /// "" or why the recipe is refused.
 std::string refusal(const std::vector<std::string>& overrides, const MachineProfile& profile) {
@@ -45,7 +47,8 @@ std::string refusal(const std::vector<std::string>& overrides, const MachineProf
 }
 
 /// Both, or false when they want two values of one key.
-bool join(const std::vector<std::string>& a, const std::vector<std::string>& b, std::vector<std::string>& out) {
+bool join(const std::vector<std::string>& a, const std::vector<std::string>& b,
+          std::vector<std::string>& out) {
   out = a;
   for (const std::string& o : b) {
     if (std::find(a.begin(), a.end(), o) != a.end()) continue;
@@ -91,8 +94,9 @@ std::vector<CompositionFeature> composition_features() {
   for (const std::string& s : choices_of("parallel.schedule"))
     all.push_back({"pipeline, " + s, {"parallel.pipeline=2", "parallel.schedule=" + s}});
   for (const std::string& c : choices_of("parallel.context_comm"))
-    all.push_back({"context, " + c,
-                   {c == "a2a+p2p" ? "parallel.context=4" : "parallel.context=2", "parallel.context_comm=" + c}});
+    all.push_back(
+        {"context, " + c,
+         {c == "a2a+p2p" ? "parallel.context=4" : "parallel.context=2", "parallel.context_comm=" + c}});
   all.push_back({"expert", {"parallel.expert=2"}});
   for (const std::string& p : choices_of("precision")) all.push_back({p, {"precision=" + p}});
   for (const std::string& g : choices_of("recompute.granularity"))
@@ -119,7 +123,7 @@ std::vector<CompositionCell> compositions() {
       if (!join(features[a].overrides, features[b].overrides, cell.overrides)) {
         cell.state = CompositionCell::exclusive;
       } else {
-        cell.reason = a == b               ? alone[a]
+        cell.reason = a == b              ? alone[a]
                       : !alone[a].empty() ? alone[a]
                       : !alone[b].empty() ? alone[b]
                                           : refusal(cell.overrides, profile);
@@ -175,8 +179,8 @@ std::string compositions_json(const std::vector<CompositionCell>& cells) {
     j["features"].push_back({{"name", f.name}, {"settings", f.overrides}});
   for (const CompositionCell& c : cells) {
     constexpr const char* kStates[] = {"supported", "refused", "exclusive"};
-    nlohmann::ordered_json cell{{"a", features[c.a].name}, {"b", features[c.b].name},
-                                {"state", kStates[c.state]}};
+    nlohmann::ordered_json cell{
+        {"a", features[c.a].name}, {"b", features[c.b].name}, {"state", kStates[c.state]}};
     if (c.state == CompositionCell::refused) cell["reason"] = c.reason, cell["nearest"] = c.nearest;
     j["cells"].push_back(std::move(cell));
   }

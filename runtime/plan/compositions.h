@@ -1,5 +1,6 @@
-// What combines with what: every pair of parallel axes, schedules, ZeRO stages, precisions and model features,
-// found by giving a small recipe of the two to the rules that check recipes and to the pass that plans them.
+// What combines with what: every pair of parallel axes, schedules, ZeRO stages, precisions and model
+// features, found by giving a small recipe of the two to the rules that check recipes and to the pass that
+// plans them.
 #pragma once
 #include <string>
 #include <vector>
@@ -16,7 +17,11 @@ struct CompositionFeature {
 
 struct CompositionCell {
   size_t a = 0, b = 0;  ///< features; a == b: the feature alone
-  enum State : uint8_t { supported, refused, exclusive } state = supported;  ///< exclusive: two values of a key
+  enum State : uint8_t {
+    supported,
+    refused,
+    exclusive
+  } state = supported;                 ///< exclusive: two values of a key
   std::vector<std::string> overrides;  ///< of the probe, beside composition_base()
   std::string reason;                  ///< when refused: what the rules say
   std::string nearest;                 ///< when refused: the part of it that is accepted

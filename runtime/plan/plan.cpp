@@ -84,25 +84,25 @@ Mesh mesh_of(const Recipe& r, int rank) {
 
 namespace {
 
-std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile& profile, int threads,
-                                          int64_t panel_bytes) {
+SequenceCut sequence_cut(const Recipe& r, const Mesh& mesh) {
+  return {r.data.seq_length, mesh.size(Axis::context), mesh.coordinate(Axis::context),
+          context_comm(r.parallel.context_comm), static_cast<int>(r.parallel.context_inner)};
+}
+
+std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile& profile, const Mesh& mesh,
+                                          int threads, int64_t panel_bytes) {
   std::vector<OutsideMemory> items;
   items.push_back(
       {"process", profile.process_bytes, profile.measured ? "measured by ltrain bench" : "built-in guess"});
   const ProgramOptions o = program_options(r);
-  const AttentionShape a{o.micro_batch, o.seq_length, o.model.num_attention_heads,
-                         o.model.num_key_value_heads, o.model.head_dim};
-  items.push_back(
-      {"attention scratch", attention_scratch_bytes(a, o.precision.compute) * threads, "formula"});
+  const SequenceCut cut = sequence_cut(r, mesh);
+  const Positions queries = cut.exchanged_rows_of(cut.rank);
+  const Positions keys = cut.comm == ContextComm::all_gather ? Positions(cut.seq) : queries;
+  items.push_back({"attention scratch",
+                   attention_scratch_bytes(queries, keys, o.model.head_dim, o.precision.compute) * threads,
+                   "formula"});
   if (panel_bytes > 0) items.push_back({"bf16 panels", panel_bytes, "formula"});
-  data::LoaderOptions l;
-  l.seq_length = o.seq_length;
-  l.micro_batch = o.micro_batch;
-  l.global_batch = r.train.global_batch_size;
-  l.dp_size = static_cast<int>(r.parallel.data);
-  l.vocab_size = o.model.vocab_size;
-  for (const DataSource& s : r.data.train) l.sources.push_back({s.path, s.weight});
-  items.push_back({"data loader", data::loader_buffer_bytes(l), "formula"});
+  items.push_back({"data loader", data::loader_buffer_bytes(loader_options(r, mesh, false)), "formula"});
   return items;
 }
 
@@ -144,6 +144,10 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.precision = precision_policy(std::string(to_string(r.precision)));
   o.zero_stage = static_cast<int>(r.parallel.zero_stage);
   o.sequence_parallel = r.parallel.sequence_parallel;
+  o.context_comm = context_comm(r.parallel.context_comm);
+  o.context_inner = static_cast<int>(r.parallel.context_inner);
+  o.documents = r.data.reset_attention_mask;
+  o.position_ids = r.data.reset_position_ids;
   o.micro_batch = r.train.micro_batch_size;
   o.seq_length = r.data.seq_length;
   o.accumulation = micro_batches_per_step(r);
@@ -152,6 +156,32 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.decay_embeddings = r.optimizer.decay_embeddings;
   o.schedule = layout.schedule;
   o.stage_layers = layout.stage_layers;
+  return o;
+}
+
+data::Packing packing(const Recipe& r) {
+  data::Packing p;
+  p.attention_mask = r.data.reset_attention_mask;
+  p.position_ids = r.data.reset_position_ids;
+  p.mask_loss = r.data.eod_mask_loss;
+  p.eod = tokenizer_vocab_size(r.data.tokenizer.kind) - 1;  // both tokenizers end with it
+  return p;
+}
+
+data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh, bool eval) {
+  data::LoaderOptions o;
+  for (const DataSource& s : eval ? r.data.eval : r.data.train) o.sources.push_back({s.path, s.weight});
+  o.seq_length = r.data.seq_length;
+  o.micro_batch = r.train.micro_batch_size;
+  o.global_batch = r.train.global_batch_size;
+  o.seed = static_cast<uint64_t>(r.seed);
+  o.dp_rank = mesh.coordinate(Axis::data);
+  o.dp_size = mesh.size(Axis::data);
+  o.vocab_size = r.model.vocab_size;
+  o.rows = sequence_cut(r, mesh).rows();
+  o.packing = packing(r);
+  o.eval = eval;
+  if (eval) o.eval_samples = r.train.eval_steps * r.train.global_batch_size;
   return o;
 }
 
@@ -230,7 +260,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
     plan.eval_seconds = one.second + static_cast<double>(batches - 1) * (two.second - one.second);
   }
   plan.arena = meta.memory.peak();
-  plan.outside = outside_memory(recipe, profile, threads, meta.trace.panel_bytes());
+  plan.outside = outside_memory(recipe, profile, mesh_of(recipe, rank), threads, meta.trace.panel_bytes());
   if (recipe.checkpoint.save_interval > 0 || recipe.checkpoint.save_at_end)
     plan.outside.push_back({"checkpoint staging",
                             CheckpointWriter::staging_bytes(state_slices(meta.program.parameters())),

@@ -81,6 +81,10 @@ PipelineLayout unpack_pipeline_layout(const std::string& packed);
 
 /// What TrainProgram is built from, for a resolved recipe.
 ProgramOptions program_options(const Recipe& recipe, const PipelineLayout& layout = {});
+/// How the rank that `mesh` is of reads its data.
+data::LoaderOptions loader_options(const Recipe& recipe, const Mesh& mesh, bool eval);
+/// The recipe's treatment of documents.
+data::Packing packing(const Recipe& recipe);
 /// Threads of each rank: the recipe's, else cores of the host / ranks on it.
 int threads_per_rank(const Recipe& recipe, int ranks_on_host);
 

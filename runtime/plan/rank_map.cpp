@@ -89,10 +89,9 @@ std::string rank_map_text(const RankMap& map, size_t most) {
     out += "  " + p.device + "\n";
   }
   for (const AxisSpan& a : map.axes)
-    out += fmt::format("  {} group{} of {} over {}: {}\n", a.groups, a.groups == 1 ? "" : "s", a.size,
-                       axis_name(a.axis),
-                       a.most_nodes == 1 ? std::string("each within a node")
-                                         : fmt::format("over {} nodes", a.most_nodes));
+    out += fmt::format(
+        "  {} group{} of {} over {}: {}\n", a.groups, a.groups == 1 ? "" : "s", a.size, axis_name(a.axis),
+        a.most_nodes == 1 ? std::string("each within a node") : fmt::format("over {} nodes", a.most_nodes));
   for (const std::string& note : map.notes) out += "  note: " + note + "\n";
   return out;
 }
@@ -101,17 +100,18 @@ std::string rank_map_json(const RankMap& map) {
   nlohmann::ordered_json j{{"order", map.order}, {"ranks_per_node", map.ranks_per_node}};
   j["ranks"] = nlohmann::ordered_json::array();
   for (const RankPlace& p : map.ranks) {
-    nlohmann::ordered_json r{{"rank", p.mesh.rank}, {"node", p.node},          {"host", p.host},
-                             {"device", p.device},  {"local_rank", p.local_rank}};
+    nlohmann::ordered_json r{{"rank", p.mesh.rank},
+                             {"node", p.node},
+                             {"host", p.host},
+                             {"device", p.device},
+                             {"local_rank", p.local_rank}};
     for (const AxisSpan& a : map.axes) r[std::string(axis_name(a.axis))] = p.mesh.coordinate(a.axis);
     j["ranks"].push_back(std::move(r));
   }
   j["axes"] = nlohmann::ordered_json::array();
   for (const AxisSpan& a : map.axes)
-    j["axes"].push_back({{"axis", axis_name(a.axis)},
-                         {"size", a.size},
-                         {"groups", a.groups},
-                         {"most_nodes", a.most_nodes}});
+    j["axes"].push_back(
+        {{"axis", axis_name(a.axis)}, {"size", a.size}, {"groups", a.groups}, {"most_nodes", a.most_nodes}});
   j["notes"] = map.notes;
   return j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -34,8 +34,8 @@ struct RankMap {
 std::vector<std::string> host_names(int nodes, const Variables& variables);
 /// `recipe` is resolved. Node n has ranks n * ranks_per_node and the following.
 RankMap map_ranks(const Recipe& recipe, int ranks_per_node, const std::vector<std::string>& hosts);
-/// The ranks per node of `ltrain plan` and `ltrain doctor`: launch.ranks_per_node, else what the environment's
-/// nodes make, else all.
+/// The ranks per node of `ltrain plan` and `ltrain doctor`: launch.ranks_per_node, else what the
+/// environment's nodes make, else all.
 int ranks_per_node(const Recipe& recipe, const Variables& variables);
 
 /// A table. More than `most` ranks: the first and the last ones.

@@ -32,6 +32,7 @@ struct Parallel {
   std::vector<int64_t> pipeline_layers;  ///< by stage; empty: split by cost
   int64_t context = 1;
   std::string context_comm = "p2p";
+  int64_t context_inner = 2;  ///< a2a+p2p: neighbours that exchange sequence for heads
   int64_t expert = 1;
   int64_t expert_tensor = 1;
   int64_t zero_stage = 0;
@@ -66,6 +67,9 @@ struct Data {
   std::vector<DataSource> eval;
   Tokenizer tokenizer;
   int64_t seq_length = 256;
+  bool reset_attention_mask = false;  ///< tokens see their own document alone
+  bool reset_position_ids = false;    ///< positions begin again in each document
+  bool eod_mask_loss = false;         ///< the first token of a document is not a target
 };
 
 struct Train {

@@ -186,9 +186,54 @@ class Rules {
     if (m.num_attention_heads % ranks == 0)
       divides("model.num_key_value_heads", m.num_key_value_heads, {"model.num_key_value_heads"});
     divides("model.intermediate_size", m.intermediate_size, {"model.intermediate_size"});
-    if (r_.parallel.sequence_parallel)
-      divides("train.micro_batch_size * data.seq_length", r_.train.micro_batch_size * r_.data.seq_length,
+    const int64_t context = r_.parallel.context;
+    if (r_.parallel.sequence_parallel && r_.data.seq_length % context == 0)
+      divides(context > 1 ? "train.micro_batch_size * data.seq_length / parallel.context"
+                          : "train.micro_batch_size * data.seq_length",
+              r_.train.micro_batch_size * (r_.data.seq_length / context),
               {"data.seq_length", "train.micro_batch_size"});
+  }
+
+  /// The context axis cuts sequences, and heads where ranks exchange the one for the other.
+  void context_cuts() {
+    const Parallel& p = r_.parallel;
+    if (p.context <= 1) return;
+    const std::string context = "parallel.context";
+    const bool ring = p.context_comm == "p2p" || p.context_comm == "a2a+p2p";
+    const int64_t unit = ring ? 2 * p.context : p.context;
+    if (r_.data.seq_length % unit != 0)
+      broken(
+          "data.seq_length",
+          fmt::format("must be a multiple of {}{} ({}) with parallel.context_comm: {}{}", ring ? "2 * " : "",
+                      context, unit, p.context_comm, nearest_multiple(r_.data.seq_length, unit)),
+          {context, "parallel.context_comm"});
+    int64_t exchange = p.context_comm == "a2a" ? p.context : 1;
+    std::string key = context;
+    if (p.context_comm == "a2a+p2p") {
+      exchange = p.context_inner;
+      key = "parallel.context_inner";
+      if (p.context % exchange != 0 || exchange >= p.context)
+        return broken(
+            key,
+            fmt::format("must divide {} ({}) and be smaller; it is the size of the groups that "
+                        "exchange, with rings across them{}",
+                        context, p.context,
+                        nearest(exchange, 2, p.context - 1, [&](int64_t n) { return p.context % n == 0; })),
+            {context, "parallel.context_comm"});
+    }
+    for (const auto& [name, heads] :
+         {std::pair<const char*, int64_t>{"model.num_attention_heads", r_.model.num_attention_heads},
+          std::pair<const char*, int64_t>{"model.num_key_value_heads", r_.model.num_key_value_heads}}) {
+      if (heads % p.tensor != 0 || heads / p.tensor % exchange == 0) continue;
+      const std::string of = p.tensor > 1 ? fmt::format("{} / parallel.tensor", name) : std::string(name);
+      return broken(key,
+                    fmt::format("must divide {} ({}) with parallel.context_comm: {}, which exchanges "
+                                "sequence for heads; p2p and all_gather do not{}",
+                                of, heads / p.tensor, p.context_comm,
+                                nearest(exchange, 2, heads / p.tensor,
+                                        [&](int64_t n) { return heads / p.tensor % n == 0; })),
+                    {name, "parallel.context_comm", "parallel.tensor"});
+    }
   }
 
   /// Settings without a meaning here: refused where whoever wrote them expects another run, noted elsewhere.
@@ -308,6 +353,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   rules.model();
   rules.training();
   rules.tensor_cuts();
+  rules.context_cuts();
   rules.pipeline();
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));
   rules.ineffective(notes);

@@ -212,12 +212,21 @@ void add_parallel_keys(std::vector<Key>& t) {
       "least."));
   t.push_back(integer("parallel.context", LT_MEMBER(parallel.context), "Ranks that share each sequence.")
                   .between(1, kMaxRanks)
-                  .only_up_to(1, "context parallelism")
                   .alias({"cp", "context_parallel_size"}));
-  t.push_back(name_choice("parallel.context_comm", LT_MEMBER(parallel.context_comm), {"p2p"},
-                          {"all_gather", "a2a", "a2a+p2p"},
-                          "How attention sees the other parts of the sequence.")
-                  .alias({"cp_comm_type"}));
+  t.push_back(
+      name_choice("parallel.context_comm", LT_MEMBER(parallel.context_comm),
+                  {"p2p", "all_gather", "a2a", "a2a+p2p"}, {},
+                  "How attention sees the other parts of the sequence: keys and values travel a ring, "
+                  "or are gathered; or the ranks exchange sequence for heads.")
+          .alias({"cp_comm_type"})
+          .when("parallel.context above 1", false, [](const Recipe& r) { return r.parallel.context > 1; }));
+  t.push_back(
+      integer("parallel.context_inner", LT_MEMBER(parallel.context_inner),
+              "a2a+p2p: neighbouring context ranks that exchange sequence for heads; rings across them.")
+          .between(2, kMaxRanks)
+          .when("parallel.context_comm: a2a+p2p", false, [](const Recipe& r) {
+            return r.parallel.context > 1 && r.parallel.context_comm == "a2a+p2p";
+          }));
   t.push_back(integer("parallel.expert", LT_MEMBER(parallel.expert), "Ranks that share the experts.")
                   .between(1, kMaxRanks)
                   .only_up_to(1, "expert parallelism")
@@ -277,6 +286,14 @@ void add_data_keys(std::vector<Key>& t) {
   t.push_back(integer("data.seq_length", LT_MEMBER(data.seq_length), "Tokens of a sequence.")
                   .between(1, kMaxIds)
                   .alias({"sequence_length", "max_seq_length"}));
+  t.push_back(truth("data.reset_attention_mask", LT_MEMBER(data.reset_attention_mask),
+                    "Tokens see their own document alone. Documents end behind an end-of-document token and "
+                    "where the token file's index says."));
+  t.push_back(truth("data.reset_position_ids", LT_MEMBER(data.reset_position_ids),
+                    "Positions begin again at 0 in each document."));
+  t.push_back(
+      truth("data.eod_mask_loss", LT_MEMBER(data.eod_mask_loss),
+            "Do not count the prediction of a document's first token from the end of the one before."));
 }
 
 void add_train_keys(std::vector<Key>& t) {

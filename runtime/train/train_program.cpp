@@ -47,12 +47,14 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
       device_(device),
       decoder_(options.model, store_, device.groups,
                {options.sequence_parallel, options.decay_embeddings,
-                stages_of_rank(options, device.groups.coordinate(Axis::pipeline))}) {
+                stages_of_rank(options, device.groups.coordinate(Axis::pipeline))}),
+      cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
+           options.context_comm, options.context_inner} {
   if (!staged()) options_.schedule = single_stage_schedule(static_cast<int>(options.accumulation));
   LT_CHECK(options_.schedule.micros == options.accumulation, "a schedule of {} micro-batches for {}",
            options_.schedule.micros, options.accumulation);
   program_ = pipeline::lower(options_.schedule, device_.groups.coordinate(Axis::pipeline));
-  const int64_t rows = options.micro_batch * options.seq_length;
+  const int64_t rows = options.micro_batch * cut_.rows().rows;
   store_.allocate(device_.compute, device_.memory, device_.groups,
                   {options.precision, options.zero_stage, options.bucket_elements, options.for_training});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length);
@@ -63,6 +65,15 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   tokens_ = constant("tokens", DType::i32, {places_, rows});
   targets_ = constant("targets", DType::i32, {places_, rows});
   sample_index_ = constant("sample index", DType::i64, {places_, options.micro_batch});
+  if (cut_.ranks > 1) {
+    positions_ = constant("positions", DType::i32, {cut_.rows().rows});
+    if (!device_.compute.meta())
+      for (int64_t row = 0; row < positions_.elements(); ++row)
+        positions_.ptr<int32_t>()[row] = static_cast<int32_t>(cut_.rows().at(row));
+  }
+  if (options.documents)
+    documents_ = constant("documents", DType::i32, {places_, options.micro_batch * options.seq_length});
+  if (options.position_ids) position_ids_ = constant("position ids", DType::i32, {places_, rows});
   const int64_t segments = Decoder::segments(options.model);
   sums_ = constant("loss and norm", DType::f64, {2 + 2 * segments});
   loss_ = place_apart(device_.compute, sums_.flat(0, {1}), "loss");
@@ -84,10 +95,16 @@ Step TrainProgram::make_step(bool training) {
 }
 
 MicroBatch TrainProgram::in_place(int64_t place) const {
-  const int64_t rows = options_.micro_batch * options_.seq_length;
+  const int64_t rows = options_.micro_batch * cut_.rows().rows;
   MicroBatch mb;
   mb.batch = options_.micro_batch;
-  mb.seq = options_.seq_length;
+  mb.seq = cut_.rows().rows;
+  mb.cut = cut_;
+  mb.positions = positions_;
+  if (documents_.defined())
+    mb.documents = documents_.flat(place * options_.micro_batch * options_.seq_length,
+                                   {options_.micro_batch, options_.seq_length});
+  if (position_ids_.defined()) mb.position_ids = position_ids_.flat(place * rows, {rows});
   mb.tokens = tokens_.flat(place * rows, {rows});
   mb.targets = targets_.flat(place * rows, {rows});
   mb.sample_index = sample_index_.flat(place * options_.micro_batch, {options_.micro_batch});
@@ -112,6 +129,14 @@ MicroBatch TrainProgram::load(const HostBatch& batch, int64_t place) {
   std::memcpy(mb.tokens.data, batch.tokens.data(), mb.tokens.bytes());
   std::memcpy(mb.targets.data, batch.targets.data(), mb.targets.bytes());
   std::memcpy(mb.sample_index.data, batch.sample_index.data(), mb.sample_index.bytes());
+  const auto copy = [](const Tensor& to, const std::vector<int32_t>& from, const char* what) {
+    if (!to.defined()) return;
+    LT_CHECK(static_cast<int64_t>(from.size()) == to.elements(), "a batch of {} {} for {}", from.size(), what,
+             to.elements());
+    std::memcpy(to.data, from.data(), to.bytes());
+  };
+  copy(mb.documents, batch.documents, "document starts");
+  copy(mb.position_ids, batch.position_ids, "position ids");
   return mb;
 }
 
@@ -151,8 +176,7 @@ int64_t TrainProgram::agree_tokens(int64_t counted) {
     place_set(device_.compute, count_, kGradientAxes, Placement::P());
     all_reduce(device_.groups.gradient, count_);
     place_require(device_.compute, "reading the token count", count_, Placement::R());
-    return options_.micro_batch * options_.seq_length * options_.accumulation *
-           device_.groups.gradient.size();
+    return options_.micro_batch * cut_.rows().rows * options_.accumulation * device_.groups.gradient.size();
   }
   *count_.ptr<int64_t>() = counted;
   all_reduce(device_.groups.gradient, count_);
@@ -251,6 +275,7 @@ std::vector<float> TrainProgram::predict(const std::vector<int32_t>& tokens) {
       16;  // lengths are rounded up: few shapes, and rows after the last are not looked at
   const bool meta = device_.compute.meta() != nullptr;
   const int64_t count = static_cast<int64_t>(tokens.size()), limit = options_.seq_length;
+  LT_CHECK(cut_.ranks == 1, "predictions on {} context-parallel ranks: they are made on one", cut_.ranks);
   LT_CHECK(options_.micro_batch == 1 && (meta || (count >= 1 && count <= limit)),
            "predict of {} tokens of at most {}", count, limit);
   MicroBatch mb;

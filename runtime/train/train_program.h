@@ -22,6 +22,10 @@ struct ProgramOptions {
   double clip_grad = 1.0;        ///< 0: no clipping
   bool decay_embeddings = true;  ///< weight decay applies to embeddings too
   bool sequence_parallel = false;
+  ContextComm context_comm = ContextComm::p2p;  ///< with several context ranks
+  int context_inner = 1;                        ///< a2a+p2p: ranks that exchange
+  bool documents = false;                       ///< batches say where documents begin, and attention heeds it
+  bool position_ids = false;                    ///< batches have positions of their own
   /// Of the pipeline axis; without stages: one stage that has everything.
   pipeline::Schedule schedule;
   std::vector<int> stage_layers;  ///< layers of each of the schedule's stages
@@ -53,6 +57,8 @@ class TrainProgram {
   ParameterStore& parameters() { return store_; }
   const Decoder& decoder() const { return decoder_; }
 
+  /// This rank's part of each sequence.
+  const SequenceCut& sequence_cut() const { return cut_; }
   /// On meta: seconds of the actions of the last train step, without what is before, between and after them.
   double action_seconds() const { return action_seconds_; }
 
@@ -88,9 +94,12 @@ class TrainProgram {
   Device device_;
   ParameterStore store_;
   Decoder decoder_;
+  SequenceCut cut_;
   std::vector<pipeline::PipelineStep> program_;  // of a train step
   int64_t places_ = 1;
   Tensor tokens_, targets_, sample_index_;  // (places, ...)
+  Tensor positions_;                        // as in MicroBatch, where the sequence is cut
+  Tensor documents_, position_ids_;         // (places, ...), where batches have them
   double action_seconds_ = 0;
   Tensor sums_;                         // f64: loss, ranks that ask to stop, squares by segment
   Tensor loss_;                         // sum of token losses

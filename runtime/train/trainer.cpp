@@ -29,21 +29,6 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-data::LoaderOptions loader_options(const Recipe& r, int dp_rank, bool eval) {
-  data::LoaderOptions o;
-  for (const DataSource& s : eval ? r.data.eval : r.data.train) o.sources.push_back({s.path, s.weight});
-  o.seq_length = r.data.seq_length;
-  o.micro_batch = r.train.micro_batch_size;
-  o.global_batch = r.train.global_batch_size;
-  o.seed = static_cast<uint64_t>(r.seed);
-  o.dp_rank = dp_rank;
-  o.dp_size = static_cast<int>(r.parallel.data);
-  o.vocab_size = r.model.vocab_size;
-  o.eval = eval;
-  if (eval) o.eval_samples = r.train.eval_steps * r.train.global_batch_size;
-  return o;
-}
-
 void write_file(const std::string& path, const std::string& text) {
   std::ofstream out(path + ".tmp");
   out << text;
@@ -131,8 +116,7 @@ class Trainer {
     if (resumed.step == 0) program_->initialize();
     groups_->synchronize();
     if (saves_at_all(recipe_)) state_->open_writer(step_);
-    loader_ = std::make_unique<data::BatchLoader>(
-        loader_options(recipe_, mesh_.coordinate(Axis::data), false), samples_);
+    loader_ = std::make_unique<data::BatchLoader>(loader_options(recipe_, mesh_, false), samples_);
     batches_.resize(micro_batches_per_step(recipe_));
     if (lead_) {
       metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
@@ -263,7 +247,7 @@ class Trainer {
   void evaluate() {
     job_.section("eval", deadline(), step_);
     const double begin = now();
-    data::BatchLoader loader(loader_options(recipe_, mesh_.coordinate(Axis::data), true), 0);
+    data::BatchLoader loader(loader_options(recipe_, mesh_, true), 0);
     int64_t left = recipe_.train.eval_steps * loader.micro_steps();
     HostBatch batch;
     const double loss = program_->evaluate([&]() -> const HostBatch* {

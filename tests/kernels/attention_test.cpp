@@ -96,6 +96,15 @@ struct Reference {
   }
 };
 
+/// Where the three gradients go in a fused dqkv.
+template <class T>
+std::array<AttentionSink, 3> sinks(Guarded<T>& dqkv, const AttentionShape& a) {
+  const auto at = [&](int64_t head) {
+    return AttentionSink{dqkv.data() + head * a.head_dim, a.qkv_width(), false, false};
+  };
+  return {at(0), at(a.heads), at(a.heads + a.kv_heads)};
+}
+
 template <class T>
 void check_case(const Case& c) {
   using A = compute_t<T>;
@@ -111,6 +120,7 @@ void check_case(const Case& c) {
             22,
             c.samples.data(),
             a.seq};
+  const AttentionArgs args = fused_attention_args(dtype_of<T>::value, qkv.data(), a, drop);
   const Reference reference(c, doubles(qkv));
   const auto forwards = BOTH_ISAS(attention_forward_cpu);
   const auto backwards = BOTH_ISAS(attention_backward_cpu);
@@ -122,13 +132,13 @@ void check_case(const Case& c) {
       with_threads(threads, [&] {
         Guarded<T> out(rows * width), dqkv(rows * a.qkv_width());
         Guarded<A> lse(a.batch * a.heads * a.seq);
-        forwards[n].second(dtype_of<T>::value, out.data(), lse.data(), qkv.data(), a, drop);
+        forwards[n].second(dtype_of<T>::value, false, out.data(), lse.data(), args);
         CHECK(out.intact());
         CHECK(lse.intact());
         CHECK(worst_error(out, reference.out) < tolerance<T>());
         CHECK(worst_error(lse, reference.lse) < (sizeof(A) == 8 ? 1e-12 : 1e-5));
-        backwards[n].second(dtype_of<T>::value, dqkv.data(), dout.data(), qkv.data(), out.data(), lse.data(),
-                            a, drop);
+        const auto [dq, dk, dv] = sinks(dqkv, a);
+        backwards[n].second(dtype_of<T>::value, dq, dk, dv, dout.data(), out.data(), lse.data(), args);
         CHECK(dqkv.intact());
         CHECK(dqkv.all_written());
         CHECK(worst_error(dqkv, reference.backward(doubles(dout), doubles(out))) < tolerance<T>());
@@ -164,12 +174,14 @@ TEST_CASE("attention of large scores stays finite") {
   const Case c{a, 0, {}};
   const Reference reference(c, doubles(qkv));
   for (const auto& [isa, forward] : BOTH_ISAS(attention_forward_cpu)) {
-    forward(DType::f32, out.data(), lse.data(), qkv.data(), a, {});
+    forward(DType::f32, false, out.data(), lse.data(), fused_attention_args(DType::f32, qkv.data(), a, {}));
     CHECK(worst_error(out, reference.out) < 2e-3);
     CHECK(worst_error(lse, reference.lse) < 1e-5);
   }
   for (const auto& [isa, backward] : BOTH_ISAS(attention_backward_cpu)) {
-    backward(DType::f32, dqkv.data(), dout.data(), qkv.data(), out.data(), lse.data(), a, {});
+    const auto [dq, dk, dv] = sinks(dqkv, a);
+    backward(DType::f32, dq, dk, dv, dout.data(), out.data(), lse.data(),
+             fused_attention_args(DType::f32, qkv.data(), a, {}));
     for (double v : doubles(dqkv)) REQUIRE(std::isfinite(v));
   }
 }
@@ -178,13 +190,14 @@ TEST_CASE("a query does not see later keys") {
   const AttentionShape a{1, 90, 1, 1, 8};
   Guarded<float> qkv = random_array<float>(90 * 24, 9), out(90 * 8), lse(90);
   for (const auto& [isa, forward] : BOTH_ISAS(attention_forward_cpu)) {
-    forward(DType::f32, out.data(), lse.data(), qkv.data(), a, {});
+    forward(DType::f32, false, out.data(), lse.data(), fused_attention_args(DType::f32, qkv.data(), a, {}));
     const std::string before(out.bits());
     Guarded<float> changed = qkv;
     for (int64_t i = 70 * 24 + 8; i < 90 * 24; ++i)
       changed[i] += 3;  // keys and values from 70 on (and later queries)
     Guarded<float> out2(90 * 8), lse2(90);
-    forward(DType::f32, out2.data(), lse2.data(), changed.data(), a, {});
+    forward(DType::f32, false, out2.data(), lse2.data(),
+            fused_attention_args(DType::f32, changed.data(), a, {}));
     CHECK(out2.bits().substr(0, 70 * 8 * 4) == before.substr(0, 70 * 8 * 4));
     CHECK(out2.bits().substr(71 * 8 * 4) != before.substr(71 * 8 * 4));
   }

@@ -138,32 +138,38 @@ TEST_CASE("rope rotates halves by the table's angles and back") {
       }
     each_float([&, width = width, heads = heads, head_dim = head_dim, seq = seq]<class T>() {
       const auto x = random_array<T>(rows * width, 8, 2);
-      for (bool inverse : {false, true}) {
-        std::vector<double> want = doubles(x);
-        for (int64_t r = 0; r < rows; ++r)
-          for (int64_t h = 0; h < heads; ++h)
-            for (int64_t i = 0; i < half; ++i) {
-              const double c = table[r % seq * head_dim + 2 * i],
-                           s = table[r % seq * head_dim + 2 * i + 1] * (inverse ? -1.0 : 1.0);
-              const int64_t at = r * width + h * head_dim + i;
-              const double a = as_double(x[at]), b = as_double(x[at + half]);
-              want[at] = a * c - b * s;
-              want[at + half] = b * c + a * s;
-            }
-        for (const auto& [isa, rotate] : BOTH_ISAS(rope_cpu))
-          for (int threads : {1, 2})
-            with_threads(threads, [&] {
-              Guarded<T> y = x;
-              rotate(dtype_of<T>::value, y.data(), table.data(), rows, width, seq, heads, head_dim, inverse);
-              CHECK(y.intact());
-              CHECK(worst_error(y, want) < tolerance<T>());
-              // Channels behind the rotated heads (values) keep their bits.
-              for (int64_t r = 0; r < rows; ++r)
-                CHECK(std::memcmp(&y[r * width + heads * head_dim - 1] + 1,
-                                  &x[r * width + heads * head_dim - 1] + 1,
-                                  (width - heads * head_dim) * sizeof(T)) == 0);
-            });
-      }
+      std::vector<int32_t> ids(rows);  // positions of their own, as documents have
+      for (int64_t r = 0; r < rows; ++r) ids[r] = static_cast<int32_t>(7 * r % seq);
+      for (bool with_ids : {false, true})
+        for (bool inverse : {false, true}) {
+          std::vector<double> want = doubles(x);
+          for (int64_t r = 0; r < rows; ++r)
+            for (int64_t h = 0; h < heads; ++h)
+              for (int64_t i = 0; i < half; ++i) {
+                const int64_t place = with_ids ? ids[r] : r % seq;
+                const double c = table[place * head_dim + 2 * i],
+                             s = table[place * head_dim + 2 * i + 1] * (inverse ? -1.0 : 1.0);
+                const int64_t at = r * width + h * head_dim + i;
+                const double a = as_double(x[at]), b = as_double(x[at + half]);
+                want[at] = a * c - b * s;
+                want[at + half] = b * c + a * s;
+              }
+          for (const auto& [isa, rotate] : BOTH_ISAS(rope_cpu))
+            for (int threads : {1, 2})
+              with_threads(threads, [&] {
+                Guarded<T> y = x;
+                rotate(dtype_of<T>::value, y.data(), table.data(), rows, width,
+                       RowMapArgs{seq, 0, seq, nullptr, with_ids ? ids.data() : nullptr}, heads, head_dim,
+                       inverse);
+                CHECK(y.intact());
+                CHECK(worst_error(y, want) < tolerance<T>());
+                // Channels behind the rotated heads (values) keep their bits.
+                for (int64_t r = 0; r < rows; ++r)
+                  CHECK(std::memcmp(&y[r * width + heads * head_dim - 1] + 1,
+                                    &x[r * width + heads * head_dim - 1] + 1,
+                                    (width - heads * head_dim) * sizeof(T)) == 0);
+              });
+        }
     });
   }
 }

@@ -77,6 +77,7 @@ TEST_CASE("gradients of whole models equal central differences") {
   }
   SECTION("with dropout") { o.dropout = 0.3; }
   SECTION("attention over several tiles") { o.seq = 100, o.dropout = 0.1; }
+  SECTION("packed documents") { o.seq = 70, o.dropout = 0.1, o.packed = true; }
   CHECK(worst_error(o, 3) < 1e-7);
 }
 

@@ -22,7 +22,8 @@ TEST_CASE("the order of the axes is a permutation of four", "[mesh]") {
   CHECK(rejected("tp-cp-dp-pp-") == "\"\" is none of tp, cp, dp, pp");
 }
 
-TEST_CASE("a mesh of any order: groups partition the ranks, and hold one rank for each coordinate", "[mesh]") {
+TEST_CASE("a mesh of any order: groups partition the ranks, and hold one rank for each coordinate",
+          "[mesh]") {
   const char* orders[] = {"tp-cp-dp-pp", "tp-cp-pp-dp", "dp-tp-pp-cp", "pp-dp-cp-tp"};
   for (const char* text : orders) {
     INFO(text);

@@ -23,6 +23,8 @@ struct Layout {
   int pipeline = 1;
   const char* schedule = "1f1b";
   int chunks = 1;
+  int context = 1;
+  const char* comm = "p2p";
 };
 
 const std::vector<Layout>& layouts() {
@@ -39,6 +41,8 @@ const std::vector<Layout>& layouts() {
       {"pipeline 2", 1, 1, false, 0, 2},
       {"pipeline 2, data 2, ZeRO-1, zero-bubble", 2, 1, false, 1, 2, "zb-h1"},
       {"pipeline 2, tensor 2, interleaved", 1, 2, false, 0, 2, "interleaved", 2},
+      {"context 2", 1, 1, false, 0, 1, "1f1b", 1, 2},
+      {"context 2, data 2, ZeRO-3, a2a", 2, 1, false, 3, 1, "1f1b", 1, 2, "a2a"},
   };
   return all;
 }
@@ -52,6 +56,8 @@ TinyOptions job(const Layout& l, const TinyOptions& base) {
   o.pipeline = l.pipeline;
   o.schedule = l.schedule;
   o.chunks = l.chunks;
+  o.context = l.context;
+  o.context_comm = l.comm;
   o.layers = 4;
   o.steps = kEnd;
   o.dropout = 0.1;

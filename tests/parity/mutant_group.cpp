@@ -32,6 +32,12 @@ void MutantGroup::record_meta(Stream& s, const CollectiveCall& call) {
         return group.all_gather(s, call.out, call.in);
       case CollectiveOp::reduce_scatter:
         return group.reduce_scatter(s, call.out, call.in);
+      case CollectiveOp::all_to_all:  // placements do not depend on the parts
+        return group.all_to_all(s, call.out, call.in);
+      case CollectiveOp::send_recv: {
+        const int peer = (group.rank() + 1) % group.size();
+        return group.send_recv(s, call.in, peer, call.out, peer);
+      }
       case CollectiveOp::send:
         return group.send(s, call.in, call.info.peer);
       case CollectiveOp::recv:
@@ -56,6 +62,17 @@ void MutantGroup::do_recv(Tensor t, int peer) {
 }
 void MutantGroup::do_reduce_scatter(Tensor out, Tensor in) {
   mutate("reduce_scatter", [&](Communicator& group) { group.reduce_scatter(*inline_, out, in); });
+}
+
+void MutantGroup::do_all_to_all_v(Tensor out, const std::vector<int64_t>& out_elements, Tensor in,
+                                  const std::vector<int64_t>& in_elements) {
+  mutate("all_to_all", [&](Communicator& group) {
+    group.all_to_all_v(*inline_, out.view({out.elements()}), out_elements, in.view({in.elements()}),
+                       in_elements);
+  });
+}
+void MutantGroup::do_send_recv(Tensor out, int to, Tensor in, int from) {
+  mutate("send_recv", [&](Communicator& group) { group.send_recv(*inline_, out, to, in, from); });
 }
 
 }  // namespace ltrain::test

@@ -29,14 +29,13 @@ class MutantGroup final : public Communicator {
   void do_all_reduce(Tensor t, ReduceOp op) override;
   void do_all_gather(Tensor out, Tensor in) override;
   void do_reduce_scatter(Tensor out, Tensor in) override;
+  void do_all_to_all_v(Tensor out, const std::vector<int64_t>& out_elements, Tensor in,
+                       const std::vector<int64_t>& in_elements) override;
+  void do_send_recv(Tensor out, int to, Tensor in, int from) override;
   void do_send(Tensor t, int peer) override;
   void do_recv(Tensor t, int peer) override;
   // The step makes none of these.
-  void do_all_to_all_v(Tensor, const std::vector<int64_t>&, Tensor, const std::vector<int64_t>&) override {
-    unknown();
-  }
   void do_broadcast(Tensor, int) override { unknown(); }
-  void do_send_recv(Tensor, int, Tensor, int) override { unknown(); }
   void do_barrier() override { unknown(); }
   [[noreturn]] static void unknown() {
     fail(ExitCode::internal, "the mutation tests do not know this collective");

@@ -28,7 +28,7 @@ struct Layout {
   TinyOptions options;
 };
 
-/// Data-parallel, tensor-parallel and both, with every stage of ZeRO.
+/// Data-parallel, tensor-parallel and both, with every stage of ZeRO; context-parallel in every way.
 std::vector<Layout> layouts(int data) {
   std::vector<Layout> all;
   const auto add = [&](const std::string& name, int ranks, int tensor, bool sequence, int zero,
@@ -51,6 +51,15 @@ std::vector<Layout> layouts(int data) {
     add(sequence ? "tensor 2 with sequence" : "tensor 2", 1, 2, sequence, 0, 1);
     for (int zero : {1, 3})
       add(sequence ? "data 2, tensor 2 with sequence" : "data 2, tensor 2", 2, 2, sequence, zero, 1);
+  }
+  for (const auto& [comm, ranks] :
+       {std::pair<const char*, int>{"p2p", 2}, {"p2p", 4}, {"all_gather", 2}, {"a2a", 2}, {"a2a+p2p", 4}}) {
+    TinyOptions o;
+    o.context = ranks;
+    o.context_comm = comm;
+    o.global_batch = o.micro_batch = 2;
+    o.steps = 2;
+    all.push_back({fmt::format("context {} {}", ranks, comm), o});
   }
   const auto pipeline = [&](const char* schedule, int stages, int chunks, int ranks, int tensor, int zero) {
     TinyOptions o;

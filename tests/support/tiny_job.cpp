@@ -17,9 +17,9 @@ ModelConfig tiny_model(const TinyOptions& o) {
   c.hidden_size = 32;
   c.intermediate_size = o.architecture == "gpt2" ? 128 : 40;
   c.num_hidden_layers = o.layers;
-  c.num_attention_heads = 4;
-  c.num_key_value_heads = o.architecture == "gpt2" ? 4 : 2;
-  c.head_dim = 8;
+  c.num_attention_heads = o.heads;
+  c.num_key_value_heads = o.kv_heads ? o.kv_heads : o.architecture == "gpt2" ? o.heads : o.heads / 2;
+  c.head_dim = c.hidden_size / o.heads;
   c.max_position_embeddings = 128;
   c.tie_word_embeddings = (o.tied || o.architecture == "gpt2") && !o.untied;
   c.embd_pdrop = c.attn_pdrop = c.resid_pdrop = o.dropout;
@@ -37,25 +37,45 @@ std::vector<int32_t> tiny_sample(const TinyOptions& o, int64_t sample) {
 
 Mesh tiny_mesh(const TinyOptions& o, int rank) {
   Mesh m;
-  m.degree = {o.ranks, o.pipeline, 1, o.tensor, 1};
+  m.degree = {o.ranks, o.pipeline, o.context, o.tensor, 1};
   m.rank = rank;
   return m;
 }
 
 int tiny_world(const TinyOptions& o) { return tiny_mesh(o, 0).world(); }
 
-std::vector<HostBatch> tiny_batches(const TinyOptions& o, int64_t step, int rank) {
+SequenceCut tiny_cut(const TinyOptions& o, int coordinate) {
+  return {o.seq, o.context, coordinate, context_comm(o.context_comm), o.context_inner};
+}
+
+std::vector<int32_t> tiny_documents(const TinyOptions& o, int64_t sample) {
+  std::vector<int32_t> starts(o.seq);
+  for (int64_t i = 1; i < o.seq; ++i) {
+    const uint32_t random = philox(8, static_cast<uint64_t>(sample), static_cast<uint64_t>(i)).v[0];
+    starts[i] = random % 6 == 0 ? static_cast<int32_t>(i) : starts[i - 1];
+  }
+  return starts;
+}
+
+std::vector<HostBatch> tiny_batches(const TinyOptions& o, int64_t step, int rank, int context) {
   const int64_t accumulation = o.global_batch / (o.micro_batch * o.ranks);
+  const Positions rows = tiny_cut(o, context).rows();
   std::vector<HostBatch> batches(accumulation);
   for (int64_t k = 0; k < accumulation; ++k)
     for (int64_t b = 0; b < o.micro_batch; ++b) {
+      HostBatch& to = batches[k];
       const int64_t sample = step * o.global_batch + (k * o.ranks + rank) * o.micro_batch + b;
       const std::vector<int32_t> row = tiny_sample(o, sample);
-      batches[k].tokens.insert(batches[k].tokens.end(), row.begin(), row.end() - 1);
-      batches[k].targets.insert(batches[k].targets.end(), row.begin() + 1, row.end());
-      if (o.padded_targets)  // rows count unequally many tokens
-        for (int64_t i = 0; i < sample % 5; ++i) batches[k].targets[(b + 1) * o.seq - 1 - i] = -1;
-      batches[k].sample_index.push_back(sample);
+      const std::vector<int32_t> documents = tiny_documents(o, sample);
+      for (int64_t r = 0; r < rows.rows; ++r) {
+        const int64_t t = rows.at(r);
+        const bool counts = !o.padded_targets || t < o.seq - sample % 5;  // rows count unequally many tokens
+        to.tokens.push_back(row[t]);
+        to.targets.push_back(counts ? row[t + 1] : -1);
+        if (o.packed) to.position_ids.push_back(static_cast<int32_t>(t) - documents[t]);
+      }
+      if (o.packed) to.documents.insert(to.documents.end(), documents.begin(), documents.end());
+      to.sample_index.push_back(sample);
     }
   return batches;
 }
@@ -66,6 +86,9 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.precision = precision_policy(o.precision);
   p.zero_stage = o.zero_stage;
   p.sequence_parallel = o.sequence_parallel;
+  p.context_comm = context_comm(o.context_comm);
+  p.context_inner = o.context_inner;
+  p.documents = p.position_ids = o.packed;
   p.bucket_elements = o.bucket_elements;
   p.micro_batch = o.micro_batch;
   p.seq_length = o.seq;
@@ -172,9 +195,11 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   const int64_t first = hooks.begin ? hooks.begin(here) : 0;
   if (first == 0) program.initialize();
   const int data = groups.groups().coordinate(Axis::data);
+  const int context = groups.groups().coordinate(Axis::context);
   const ParameterStore& store = program.parameters();
   for (int64_t step = first; step < o.steps; ++step) {
-    const StepResult r = program.train_step(tiny_batches(o, step, data), tiny_adamw(step + 1), false);
+    const StepResult r =
+        program.train_step(tiny_batches(o, step, data, context), tiny_adamw(step + 1), false);
     if (step == first)
       for (const OwnedPiece& p : store.owned_pieces())
         world.add(result.gradients, p.slice, store.spec(p.id).name, p.grad);
@@ -183,7 +208,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     result.norms.push_back(r.grad_norm);
   }
   if (hooks.end) hooks.end(here);
-  const auto held_out = tiny_batches(o, 1000, data);
+  const auto held_out = tiny_batches(o, 1000, data, context);
   size_t at = 0;
   const double eval = program.evaluate([&] { return at < held_out.size() ? &held_out[at++] : nullptr; });
   groups.synchronize();

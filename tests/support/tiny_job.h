@@ -19,6 +19,11 @@ struct TinyOptions {
   int ranks = 1;  ///< data-parallel
   int tensor = 1;
   bool sequence_parallel = false;
+  int context = 1;
+  std::string context_comm = "p2p";
+  int context_inner = 2;
+  int heads = 4, kv_heads = 0;  ///< kv_heads 0: as many (gpt2), or half
+  bool packed = false;          ///< documents that see themselves alone, with positions of their own
   int pipeline = 1;
   std::string schedule = "1f1b";
   int chunks = 1;
@@ -49,8 +54,11 @@ Mesh tiny_mesh(const TinyOptions& options, int rank);
 int tiny_world(const TinyOptions& options);
 /// Row `sample` of the data: seq + 1 tokens, a function of the sample alone.
 std::vector<int32_t> tiny_sample(const TinyOptions& options, int64_t sample);
-/// The micro-batches of one step for the ranks at this data coordinate.
-std::vector<HostBatch> tiny_batches(const TinyOptions& options, int64_t step, int data_coordinate);
+/// Its documents, when packed: where that of each of its seq positions begins.
+std::vector<int32_t> tiny_documents(const TinyOptions& options, int64_t sample);
+/// The micro-batches of one step for the ranks at these coordinates.
+std::vector<HostBatch> tiny_batches(const TinyOptions& options, int64_t step, int data_coordinate,
+                                    int context_coordinate = 0);
 
 /// Puts another communicator in the place of a rank's own, to break it on purpose.
 using GroupWrapper =

@@ -1,0 +1,135 @@
+// The composition table is true: every cell that it calls supported trains like one rank, every cell that it
+// refuses is refused with its reason.
+#include <atomic>
+#include <map>
+#include <thread>
+
+#include "kernels/core/error.h"
+#include "runtime/plan/compositions.h"
+#include "runtime/plan/plan.h"
+#include "tests/parity/parity.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+/// The tiny job of a resolved recipe. Precision fp32 is the table's default and stands for any: fp64 then.
+TinyOptions job_of(const Recipe& r, bool default_precision) {
+  TinyOptions o;
+  o.architecture = r.model.architecture;
+  o.precision = default_precision ? "fp64" : std::string(to_string(r.precision));
+  o.tied = r.model.tie_word_embeddings;
+  o.untied = !o.tied;
+  o.dropout = r.model.resid_pdrop;
+  o.layers = r.model.num_hidden_layers;
+  o.heads = static_cast<int>(r.model.num_attention_heads);
+  o.kv_heads = static_cast<int>(r.model.num_key_value_heads);
+  o.ranks = static_cast<int>(r.parallel.data);
+  o.tensor = static_cast<int>(r.parallel.tensor);
+  o.sequence_parallel = r.parallel.sequence_parallel;
+  o.zero_stage = static_cast<int>(r.parallel.zero_stage);
+  o.context = static_cast<int>(r.parallel.context);
+  o.context_comm = r.parallel.context_comm;
+  o.context_inner = static_cast<int>(r.parallel.context_inner);
+  o.packed = r.data.reset_attention_mask;
+  o.micro_batch = r.train.micro_batch_size;
+  o.global_batch = r.train.global_batch_size;
+  o.seq = r.data.seq_length;
+  o.steps = 2;
+  o.pipeline = static_cast<int>(r.parallel.pipeline);
+  if (o.pipeline > 1) {
+    const PipelineLayout layout = pipeline_layout(r, builtin_profile(2));
+    o.schedule = layout.schedule.name;
+    o.chunks = layout.schedule.chunks;
+  }
+  return o;
+}
+
+TinyOptions one_rank(TinyOptions o) {
+  o.ranks = o.tensor = o.context = o.pipeline = o.chunks = 1;
+  o.sequence_parallel = false;
+  o.zero_stage = 0;
+  o.schedule = "1f1b";
+  o.context_comm = "p2p";
+  return o;
+}
+
+struct Table {
+  std::vector<CompositionFeature> features = composition_features();
+  std::vector<CompositionCell> cells = compositions();
+};
+
+const Table& table() {
+  static const Table t;
+  return t;
+}
+
+}  // namespace
+
+TEST_CASE("every composition that the table calls supported trains like one rank", "[composition]") {
+  std::map<std::string, TinyResult> alone;  // one rank, by what it trains
+  int run = 0;
+  for (const CompositionCell& c : table().cells) {
+    if (c.state != CompositionCell::supported) continue;
+    const Recipe r = composition_recipe(c.overrides);
+    bool default_precision = true;
+    for (const std::string& o : c.overrides) default_precision &= o.rfind("precision=", 0) != 0;
+    TinyOptions many = job_of(r, default_precision);
+    INFO(table().features[c.a].name << " and " << table().features[c.b].name);
+    const TinyOptions one = one_rank(many);
+    const std::string key = fmt::format("{} {} {} {} {} {}", one.architecture, one.precision, one.tied,
+                                        one.dropout, one.packed, one.kv_heads);
+    if (!alone.count(key)) alone[key] = train_tiny(one);
+    const TinyResult& base = alone[key];
+    const TinyResult result = train_tiny(many);
+    ++run;
+    if (many.precision != "bf16") {
+      require_parity(base, result, many.precision == "fp64" ? 1e-12 : 2e-5);
+    } else {
+      for (size_t i = 0; i < base.losses.size(); ++i)
+        CHECK(result.losses[i] == Approx(base.losses[i]).epsilon(0.01));
+    }
+    CHECK(result.plan_bytes == result.used_bytes);
+    CHECK(result.plan_wire == result.used_wire);
+  }
+  CHECK(run > 100);
+}
+
+TEST_CASE("every composition that the table refuses is refused, with its reason and what would work",
+          "[composition]") {
+  int refused = 0;
+  for (const CompositionCell& c : table().cells) {
+    if (c.state != CompositionCell::refused) continue;
+    ++refused;
+    INFO(table().features[c.a].name << " and " << table().features[c.b].name);
+    CHECK_FALSE(c.nearest.empty());
+    std::string text;
+    try {
+      make_plan(composition_recipe(c.overrides), builtin_profile(2));
+    } catch (const Error& e) {
+      CHECK(e.code() == ExitCode::usage);
+      text = e.what();
+    }
+    const std::string first = c.reason.substr(0, c.reason.find("; "));
+    CHECK_THAT(text, Contains(first));
+  }
+  CHECK(refused > 0);
+}
+
+TEST_CASE("the table has one cell for each pair and says why", "[composition]") {
+  const size_t n = table().features.size();
+  CHECK(table().cells.size() == n * (n + 1) / 2);
+  const auto find = [&](const std::string& a, const std::string& b) -> const CompositionCell& {
+    for (const CompositionCell& c : table().cells)
+      if (table().features[c.a].name == a && table().features[c.b].name == b) return c;
+    throw std::runtime_error("no cell " + a + ", " + b);
+  };
+  CHECK(find("ZeRO-3", "tensor").state == CompositionCell::supported);
+  CHECK(find("tensor", "pipeline, zb-h1").state == CompositionCell::supported);
+  CHECK(find("ZeRO-1", "ZeRO-3").state == CompositionCell::exclusive);
+  CHECK(find("expert", "expert").state == CompositionCell::refused);
+  const std::string text = compositions_text(table().cells);
+  CHECK_THAT(text, Contains("refused\n") && Contains("expert: parallel.expert = 2: expert parallelism"));
+}

@@ -98,7 +98,8 @@ std::vector<CompositionFeature> composition_features() {
         {"context, " + c,
          {c == "a2a+p2p" ? "parallel.context=4" : "parallel.context=2", "parallel.context_comm=" + c}});
   all.push_back({"expert", {"parallel.expert=2"}});
-  for (const std::string& p : choices_of("precision")) all.push_back({p, {"precision=" + p}});
+  for (const std::string& p : choices_of("precision"))
+    if (p != "no") all.push_back({p, {"precision=" + p}});
   for (const std::string& g : choices_of("recompute.granularity"))
     if (g != "none") all.push_back({"recompute, " + g, {"recompute.granularity=" + g}});
   all.push_back({"offload, optimizer", {"offload.optimizer.device=cpu"}});

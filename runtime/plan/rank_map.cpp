@@ -40,7 +40,7 @@ RankMap map_ranks(const Recipe& recipe, int per_node, const std::vector<std::str
   const std::string device = fmt::format("cpu, {} thread{}", threads_per_rank(recipe, per_node),
                                          threads_per_rank(recipe, per_node) == 1 ? "" : "s");
   for (int rank = 0; rank < world; ++rank) {
-    RankPlace place;
+    MappedRank place;
     place.mesh = first;
     place.mesh.rank = rank;
     place.node = rank / per_node;
@@ -54,7 +54,7 @@ RankMap map_ranks(const Recipe& recipe, int per_node, const std::vector<std::str
   for (const Axis a : first.order) {
     if (first.size(a) == 1) continue;
     AxisSpan span{a, first.size(a), world / first.size(a), 1};
-    for (const RankPlace& place : map.ranks) {
+    for (const MappedRank& place : map.ranks) {
       if (place.mesh.coordinate(a) != 0) continue;  // once for each group
       std::set<int> nodes;
       for (int r : place.mesh.group(a)) nodes.insert(r / per_node);
@@ -73,7 +73,7 @@ RankMap map_ranks(const Recipe& recipe, int per_node, const std::vector<std::str
 std::string rank_map_text(const RankMap& map, size_t most) {
   std::string out = fmt::format("ranks, parallel.order {}, {} a node\n", map.order, map.ranks_per_node);
   size_t width = 4;
-  for (const RankPlace& p : map.ranks) width = std::max(width, p.host.size());
+  for (const MappedRank& p : map.ranks) width = std::max(width, p.host.size());
   out += fmt::format("  {:>6}  {:<{}}  {:>5}", "rank", "host", width, "local");
   for (const AxisSpan& a : map.axes) out += fmt::format("  {:>8}", axis_name(a.axis));
   out += "  device\n";
@@ -83,7 +83,7 @@ std::string rank_map_text(const RankMap& map, size_t most) {
       out += fmt::format("  {:>6}  {} ranks more (--json has all)\n", "...", all - 2 * head);
       i = all - head;
     }
-    const RankPlace& p = map.ranks[i];
+    const MappedRank& p = map.ranks[i];
     out += fmt::format("  {:>6}  {:<{}}  {:>5}", p.mesh.rank, p.host, width, p.local_rank);
     for (const AxisSpan& a : map.axes) out += fmt::format("  {:>8}", p.mesh.coordinate(a.axis));
     out += "  " + p.device + "\n";
@@ -99,7 +99,7 @@ std::string rank_map_text(const RankMap& map, size_t most) {
 std::string rank_map_json(const RankMap& map) {
   nlohmann::ordered_json j{{"order", map.order}, {"ranks_per_node", map.ranks_per_node}};
   j["ranks"] = nlohmann::ordered_json::array();
-  for (const RankPlace& p : map.ranks) {
+  for (const MappedRank& p : map.ranks) {
     nlohmann::ordered_json r{{"rank", p.mesh.rank},
                              {"node", p.node},
                              {"host", p.host},

@@ -9,7 +9,7 @@
 
 namespace ltrain {
 
-struct RankPlace {
+struct MappedRank {
   Mesh mesh;  ///< of the rank
   int node = 0, local_rank = 0;
   std::string host, device;
@@ -25,7 +25,7 @@ struct AxisSpan {
 struct RankMap {
   std::string order;  ///< parallel.order
   int ranks_per_node = 1;
-  std::vector<RankPlace> ranks;
+  std::vector<MappedRank> ranks;
   std::vector<AxisSpan> axes;      ///< larger than 1, innermost first
   std::vector<std::string> notes;  ///< groups on slower links than need be, and what would help
 };

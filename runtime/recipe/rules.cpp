@@ -175,23 +175,31 @@ class Rules {
     const int64_t ranks = r_.parallel.tensor;
     if (ranks <= 1) return;
     const ModelConfig& m = r_.model;
-    const auto divides = [&](const std::string& what, int64_t n, const std::vector<std::string>& keys) {
-      if (n % ranks == 0) return;
-      broken("parallel.tensor",
-             fmt::format("must divide {} ({}){}", what, n,
-                         nearest(ranks, 1, n, [&](int64_t r) { return n % r == 0; })),
-             keys);
-    };
-    divides("model.num_attention_heads", m.num_attention_heads, {"model.num_attention_heads"});
-    if (m.num_attention_heads % ranks == 0)
-      divides("model.num_key_value_heads", m.num_key_value_heads, {"model.num_key_value_heads"});
-    divides("model.intermediate_size", m.intermediate_size, {"model.intermediate_size"});
     const int64_t context = r_.parallel.context;
+    struct Cut {
+      std::string what;
+      int64_t n;
+      std::vector<std::string> keys;
+    };
+    std::vector<Cut> cuts{{"model.num_attention_heads", m.num_attention_heads, {"model.num_attention_heads"}},
+                          {"model.num_key_value_heads", m.num_key_value_heads, {"model.num_key_value_heads"}},
+                          {"model.intermediate_size", m.intermediate_size, {"model.intermediate_size"}}};
     if (r_.parallel.sequence_parallel && r_.data.seq_length % context == 0)
-      divides(context > 1 ? "train.micro_batch_size * data.seq_length / parallel.context"
-                          : "train.micro_batch_size * data.seq_length",
-              r_.train.micro_batch_size * (r_.data.seq_length / context),
-              {"data.seq_length", "train.micro_batch_size"});
+      cuts.push_back({context > 1 ? "train.micro_batch_size * data.seq_length / parallel.context"
+                                  : "train.micro_batch_size * data.seq_length",
+                      r_.train.micro_batch_size * (r_.data.seq_length / context),
+                      {"data.seq_length", "train.micro_batch_size"}});
+    // The value that is named must pass all of them, not only the one that is broken.
+    const auto good = [&](int64_t r) {
+      return std::all_of(cuts.begin(), cuts.end(), [&](const Cut& c) { return c.n % r == 0; });
+    };
+    for (const Cut& c : cuts) {
+      if (c.n % ranks == 0) continue;
+      // gpt2 and plain attention have one key-value head for each query head: said once.
+      if (c.what == "model.num_key_value_heads" && m.num_attention_heads % ranks != 0) continue;
+      broken("parallel.tensor",
+             fmt::format("must divide {} ({}){}", c.what, c.n, nearest(ranks, 1, c.n, good)), c.keys);
+    }
   }
 
   /// The context axis cuts sequences, and heads where ranks exchange the one for the other.

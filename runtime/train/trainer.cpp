@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/fault_point.h"
@@ -44,6 +45,18 @@ int64_t peak_resident_bytes() {
   for (std::string line; std::getline(status, line);)
     if (line.rfind("VmHWM:", 0) == 0) return std::atoll(line.c_str() + 6) * 1024;
   return 0;
+}
+
+/// Bytes that this rank has sent, by the axes that its groups span, named as the plan names them.
+std::map<std::string, int64_t> wire_by_axis(const Groups& groups) {
+  std::map<std::string, int64_t> sums;
+  for (const Communicator* c : groups.all()) {
+    AxisSet longer;
+    for (int i = 0; i < kAxisCount; ++i)
+      if (const Axis a = static_cast<Axis>(i); c->axes().has(a) && groups.size(a) > 1) longer = longer | a;
+    if (longer.bits) sums[std::string(axis_set_name(longer))] += c->wire_bytes();
+  }
+  return sums;
 }
 
 /// One rank's training run.
@@ -176,9 +189,12 @@ class Trainer {
     a.weight_decay = recipe_.optimizer.weight_decay;
     a.step = step_ + 1;
     const bool ask = static_cast<bool>(job_.stop_requested()) || out_of_time();
-    const int64_t wire_before = groups_->groups().wire_bytes();
+    const auto wire_before = wire_by_axis(groups_->groups());
     const StepResult r = program_->train_step(batches_, a, ask);
-    train_wire_ += groups_->groups().wire_bytes() - wire_before;
+    for (const auto& [axis, bytes] : wire_by_axis(groups_->groups())) {
+      const auto before = wire_before.find(axis);
+      train_wire_[axis] += bytes - (before == wire_before.end() ? 0 : before->second);
+    }
     if (!r.finite) not_finite(r);
     ++step_;
     samples_ += recipe_.train.global_batch_size;
@@ -276,19 +292,25 @@ class Trainer {
   /// logs/usage-00000.json of each rank: what was used, to hold against plan.json (scripts/compare-plan.sh).
   void write_usage() const {
     const int64_t resident = peak_resident_bytes(), steps = step_ - first_step_;
+    int64_t train_wire = 0;
+    std::string by_axis;
+    for (const auto& [axis, bytes] : train_wire_) {
+      train_wire += bytes;
+      by_axis += fmt::format("{}\"{}\":{}", by_axis.empty() ? "" : ",", axis, bytes);
+    }
     make_folders(recipe_.output_dir + "/logs");
     write_file(
         fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank),
-        fmt::format(
-            "{{\"rank\":{},\"steps\":{},\"arena_bytes\":{},\"train_wire_bytes\":{},\"all_wire_bytes\":{},"
-            "\"peak_rss_bytes\":{},\"plan_arena_bytes\":{},\"plan_total_bytes\":{}}}\n",
-            job_.info().rank, steps, arena_->peak().arena_bytes, train_wire_, groups_->groups().wire_bytes(),
-            resident, plan_.arena.arena_bytes, plan_.total_bytes));
+        fmt::format("{{\"rank\":{},\"steps\":{},\"arena_bytes\":{},\"train_wire_bytes\":{},"
+                    "\"train_wire_bytes_by_axis\":{{{}}},\"all_wire_bytes\":{},"
+                    "\"peak_rss_bytes\":{},\"plan_arena_bytes\":{},\"plan_total_bytes\":{}}}\n",
+                    job_.info().rank, steps, arena_->peak().arena_bytes, train_wire, by_axis,
+                    groups_->groups().wire_bytes(), resident, plan_.arena.arena_bytes, plan_.total_bytes));
     if (!lead_ || steps == 0) return;
     progress_->line(
         fmt::format("rank 0 used {:.1f} MiB of memory at its peak ({:.1f} planned) and sent {:.1f} MiB in {} "
                     "training step{} ({:.1f} planned){}",
-                    resident / kMiB, plan_.total_bytes / kMiB, train_wire_ / kMiB, steps,
+                    resident / kMiB, plan_.total_bytes / kMiB, train_wire / kMiB, steps,
                     steps == 1 ? "" : "s", plan_.train_wire_bytes * steps / kMiB,
                     job_.transports().empty() ? "" : " through " + job_.transports()));
   }
@@ -337,7 +359,8 @@ class Trainer {
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Progress> progress_;
   std::vector<HostBatch> batches_;
-  int64_t step_ = 0, first_step_ = 0, train_wire_ = 0, saved_step_ = 0, samples_ = 0;
+  int64_t step_ = 0, first_step_ = 0, saved_step_ = 0, samples_ = 0;
+  std::map<std::string, int64_t> train_wire_;  // bytes sent in training steps, by axis
   double started_ = 0;
   bool checked_ = false;
 };

@@ -60,11 +60,22 @@ TEST_CASE("every recipe plans as it is, and runs in small") {
     CHECK(plan.code == 0);
     CHECK(plan.text.find("none refused") != std::string::npos);
     const Outcome run = t.sh("run " + recipe + kSmall +
-                             " output_dir=out model.num_hidden_layers=1 'data.train=[{path: text-train}]' "
+                             " output_dir=out model.num_hidden_layers=2 'data.train=[{path: text-train}]' "
                              "'data.eval=[]' parallel.data=2");
     INFO(run.text);
     CHECK(run.code == 0);
     std::filesystem::remove_all(t.folder() + "/out");
   }
-  CHECK(count >= 2);
+  CHECK(count >= 6);
+}
+
+TEST_CASE("docs/parallelism.md has the table of compositions that the program prints") {
+  TempRun t;
+  const std::string table = t.sh("plan --compositions").text;
+  REQUIRE(table.size() > 1000);
+  CHECK(
+      read_text(std::string(LTRAIN_SOURCE_DIR) + "/docs/parallelism.md").find("```text\n" + table + "```") !=
+      std::string::npos);
+  const auto j = nlohmann::json::parse(t.sh("plan --compositions --json").text);
+  CHECK(j["cells"].size() == j["features"].size() * (j["features"].size() + 1) / 2);
 }

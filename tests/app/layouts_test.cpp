@@ -1,0 +1,120 @@
+// Layouts of several axes through the real launcher: the losses of one process, the planned bytes on every
+// axis, checkpoints that go from one layout to another, and a dead rank in each axis's collective.
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cmath>
+
+#include "tests/app/run_program.h"
+
+using namespace ltrain::test;
+
+namespace {
+
+const std::string kBase =
+    "run tiny.yaml precision=fp64 train.eval_interval=0 model.num_hidden_layers=4 parallel.zero_stage=0 ";
+
+struct Layout {
+  const char* name;
+  std::string settings;
+  int ranks;
+};
+
+const std::vector<Layout>& layouts() {
+  static const std::vector<Layout> all = {
+      {"tensor 2", "parallel.data=1 parallel.tensor=2", 2},
+      {"tensor 2, sequence", "parallel.data=1 parallel.tensor=2 parallel.sequence_parallel=true", 2},
+      {"ZeRO-2", "parallel.data=2 parallel.zero_stage=2", 2},
+      {"ZeRO-3", "parallel.data=2 parallel.zero_stage=3", 2},
+      {"pipeline 2", "parallel.data=1 parallel.pipeline=2 parallel.schedule=zb-h1", 2},
+      {"context 2", "parallel.data=1 parallel.context=2", 2},
+      {"data 2, tensor 2", "parallel.data=2 parallel.tensor=2 parallel.zero_stage=1", 4},
+      {"data 2, tensor 2, other order", "parallel.data=2 parallel.tensor=2 parallel.order=dp-tp-pp-cp", 4},
+  };
+  return all;
+}
+
+void check_losses(const std::vector<std::string>& one, const std::vector<std::string>& many) {
+  REQUIRE(one.size() == 6);
+  REQUIRE(many.size() == one.size());
+  for (size_t i = 0; i < one.size(); ++i) {
+    const double want = std::stod(one[i].substr(2)), got = std::stod(many[i].substr(2));
+    CHECK(std::abs(got - want) <= 1e-12 * std::abs(want));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every layout through the launcher: losses of one process, planned bytes on every axis") {
+  TempRun t;
+  const Outcome alone = t.sh(kBase + "parallel.data=1 output_dir=one");
+  INFO(alone.text);
+  REQUIRE(alone.code == 0);
+  const auto one = t.metric("lm_loss", "one");
+  for (const Layout& l : layouts()) {
+    const Outcome o = t.sh(kBase + l.settings + " output_dir=many");
+    INFO(l.name << "\n" << o.text);
+    REQUIRE(o.code == 0);
+    check_losses(one, t.metric("lm_loss", "many"));
+    const auto plan = nlohmann::json::parse(read_text(t.folder() + "/many/plan.json"));
+    std::map<std::string, int64_t> planned, used;
+    for (const auto& c : plan["ranks"][0]["communication"])
+      planned[c["axis"]] += 6 * c["wire_bytes"].get<int64_t>();
+    const auto usage = nlohmann::json::parse(read_text(t.folder() + "/many/logs/usage-00000.json"));
+    for (const auto& [axis, bytes] : usage["train_wire_bytes_by_axis"].items()) used[axis] = bytes;
+    std::erase_if(planned, [](const auto& e) { return e.second == 0; });
+    std::erase_if(used, [](const auto& e) { return e.second == 0; });
+    CHECK_FALSE(used.empty());
+    CHECK(planned == used);
+    CHECK(std::filesystem::exists(t.folder() + "/many/logs/usage-0000" + std::to_string(l.ranks - 1) + ".json"));
+    CHECK(t.sh("checkpoint verify many").code == 0);
+    // One process reads what the layout wrote.
+    const Outcome text = t.sh("generate many --prompt 'line ' --tokens 5 --json");
+    INFO(text.text);
+    CHECK(text.code == 0);
+    std::filesystem::remove_all(t.folder() + "/many");
+  }
+}
+
+TEST_CASE("a run goes on from a checkpoint under one layout after another, as if never broken") {
+  TempRun t;
+  REQUIRE(t.sh(kBase + "parallel.data=1 output_dir=one").code == 0);
+  const auto one = t.metric("lm_loss", "one");
+  // Two steps under each, each from the checkpoint of the one before.
+  const auto& l = layouts();
+  const size_t first = GENERATE(size_t{0}, size_t{3});
+  std::vector<std::string> losses;
+  for (size_t i = 0; i < 3; ++i) {
+    const std::string steps = std::to_string(2 * (i + 1));
+    // The learning rate follows the schedule of the whole run.
+    const Outcome o = t.sh(kBase + l[(first + 2 * i) % l.size()].settings +
+                           " output_dir=many schedule.lr_decay_steps=6 train.train_steps=" + steps);
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+  }
+  check_losses(one, t.metric("lm_loss", "many"));
+  CHECK(t.sh("checkpoint verify many").code == 0);
+}
+
+TEST_CASE("a rank killed in a collective of each axis: bounded, and named with group and number") {
+  struct Case {
+    std::string group, settings;
+    int ranks;
+  };
+  TempRun t;
+  for (const Case& c : {Case{"tensor", layouts()[0].settings, 2}, Case{"gradient", layouts()[3].settings, 2},
+                        Case{"context", "parallel.data=1 parallel.context=2 parallel.context_comm=all_gather", 2}}) {
+    const auto begin = std::chrono::steady_clock::now();
+    const Outcome o = t.sh(kBase + c.settings + " output_dir=many train.train_steps=100000 checkpoint.save_interval=0",
+                           "LTRAIN_FAULT=collective.enter:1:400:kill");
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    INFO(c.group << "\n" << o.text);
+    CHECK(o.code == 71);
+    CHECK(seconds < 30);  // start and 400 collectives included
+    CHECK(o.text.find("rank 1 on host") != std::string::npos);
+    CHECK(o.text.find("SIGKILL") != std::string::npos);
+    const std::string end = o.text.substr(o.text.find("rank 1 on host"));
+    CHECK(end.find(c.group) != std::string::npos);
+    CHECK(end.find("#") != std::string::npos);
+    std::filesystem::remove_all(t.folder() + "/many");
+  }
+}

@@ -29,6 +29,7 @@ struct Meta {
   Tensor tensor(const char* name, Shape shape, Placement p = R) {
     Tensor t = memory.allocate(MemoryKind::activations, name, DType::f32, shape);
     t.record->place[Axis::context] = p;
+    t.record->written = true;
     return t;
   }
   AttentionBlock block(Placement q, Placement kv, int64_t keys) {

@@ -302,7 +302,7 @@ void print_json(const Table& t, bool good, const std::optional<RankMap>& map) {
 RankMap map_of(const std::string& path, const std::vector<std::string>& overrides) {
   const Recipe given = load_recipe(path, overrides);
   const Variables variables = process_variables();
-  const LaunchEnvironment e = detect_environment(variables);
+  const LaunchEnvironment e = environment_for_plans(variables);
   const Parallel& p = given.parallel;
   const int64_t others = p.tensor * p.pipeline * p.context;
   const int world = e.world_size > 1 ? e.world_size : static_cast<int>(std::max<int64_t>(1, p.data) * others);

@@ -30,6 +30,10 @@ AxisOrder parse_axis_order(std::string_view text, std::string& error) {
     const size_t end = std::min(text.find('-', at), text.size());
     const std::string_view word = text.substr(at, end - at);
     at = end + 1;
+    if (word == "ep" && !seen.has(Axis::expert)) {  // of one rank: anywhere
+      seen = seen | Axis::expert;
+      continue;
+    }
     const auto* name = std::find_if(std::begin(kNames), std::end(kNames),
                                     [&](const auto& entry) { return entry.first == word; });
     if (name == std::end(kNames)) {

@@ -14,8 +14,8 @@ using AxisOrder = std::array<Axis, kAxisCount>;
 /// Tensor groups talk most and stay on the fastest links; a pipeline talks least and crosses the slowest.
 inline constexpr AxisOrder kAxisOrder{Axis::tensor, Axis::context, Axis::data, Axis::pipeline, Axis::expert};
 
-/// "tp-cp-dp-pp", Megatron-LM's notation, innermost first; each of the four once. Sets `error` to what is
-/// wrong, or leaves it empty.
+/// "tp-cp-dp-pp", Megatron-LM's notation, innermost first; each of the four once, ep at most once. Sets
+/// `error` to what is wrong, or leaves it empty.
 AxisOrder parse_axis_order(std::string_view text, std::string& error);
 
 /// Degrees of the axes, and how ranks are laid out over them. Expert folds over the others and has degree 1

@@ -11,9 +11,21 @@
 
 namespace ltrain {
 
+LaunchEnvironment environment_for_plans(const Variables& variables) {
+  try {
+    return detect_environment(variables);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 std::vector<std::string> host_names(int nodes, const Variables& variables) {
   if (auto it = variables.find("SLURM_JOB_NODELIST"); it != variables.end()) {
-    std::vector<std::string> names = parse_hostlist(it->second, "SLURM_JOB_NODELIST");
+    std::vector<std::string> names;
+    try {
+      names = parse_hostlist(it->second, "SLURM_JOB_NODELIST");
+    } catch (const Error&) {  // `ltrain doctor` names it
+    }
     if (static_cast<int>(names.size()) == nodes) return names;
   }
   if (nodes == 1) return {host_name()};
@@ -25,7 +37,7 @@ std::vector<std::string> host_names(int nodes, const Variables& variables) {
 int ranks_per_node(const Recipe& recipe, const Variables& variables) {
   if (recipe.launch.ranks_per_node > 0) return static_cast<int>(recipe.launch.ranks_per_node);
   const int world = static_cast<int>(ranks(recipe));
-  const LaunchEnvironment e = detect_environment(variables);
+  const LaunchEnvironment e = environment_for_plans(variables);
   if (e.kind == LaunchEnvironment::Kind::rank && e.world_size == world) return std::max(1, e.local_size);
   if (e.kind == LaunchEnvironment::Kind::node && world % e.nodes == 0) return world / e.nodes;
   return world;

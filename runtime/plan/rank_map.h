@@ -30,6 +30,9 @@ struct RankMap {
   std::vector<std::string> notes;  ///< groups on slower links than need be, and what would help
 };
 
+/// What the variables describe; a rank alone where they contradict each other, which `ltrain run` refuses and
+/// `ltrain doctor` names: a plan needs no launcher.
+LaunchEnvironment environment_for_plans(const Variables& variables);
 /// Hosts by node: what Slurm names when it names as many, else this host for one node, else "node 0" ....
 std::vector<std::string> host_names(int nodes, const Variables& variables);
 /// `recipe` is resolved. Node n has ranks n * ranks_per_node and the following.

@@ -37,3 +37,22 @@ TEST_CASE("doctor: an environment that would stop a run is a FAIL, with what to 
   CHECK(text.find("\"fail\"") != std::string::npos);
   CHECK(text.find("LTRAIN_RANK=3") != std::string::npos);
 }
+
+TEST_CASE("doctor and plan say which rank of a recipe is where") {
+  const std::string recipe = std::string(LTRAIN_SOURCE_DIR) + "/recipes/tensor.yaml parallel.data=2";
+  for (const char* command : {" doctor ", " plan "}) {
+    const auto [code, text] = run(kBinary + command + recipe + " launch.ranks_per_node=2");
+    INFO(text);
+    CHECK(code == 0);
+    CHECK(text.find("ranks, parallel.order tp-cp-dp-pp, 2 a node") != std::string::npos);
+    CHECK(text.find("       3  node 1      1         1         1  cpu") != std::string::npos);
+    CHECK(text.find("2 groups of 2 over data: over 2 nodes") != std::string::npos);
+    CHECK(text.find("2 groups of 2 over tensor: each within a node") != std::string::npos);
+    const auto [json_code, json_text] = run(kBinary + command + recipe + " --json");
+    CHECK(json_code == 0);
+    CHECK(nlohmann::json::parse(json_text)["rank_map"]["ranks"].size() == 4);
+  }
+  const auto [code, text] = run(kBinary + " doctor " + recipe + " parallel.order=tp-tp-dp-pp 2>&1");
+  CHECK(code == 64);
+  CHECK(text.find("tp is there twice; each of tp, cp, dp, pp once") != std::string::npos);
+}

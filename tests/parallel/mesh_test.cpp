@@ -13,6 +13,9 @@ TEST_CASE("the order of the axes is a permutation of four", "[mesh]") {
   CHECK(error == "");
   CHECK(parse_axis_order("pp-tp-dp-cp", error)[0] == Axis::pipeline);
   CHECK(rejected("pp-tp-dp-cp") == "");
+  CHECK(parse_axis_order("tp-cp-ep-dp-pp", error) == kAxisOrder);
+  CHECK(error == "");
+  CHECK(rejected("tp-cp-ep-dp-ep-pp") == "\"ep\" is none of tp, cp, dp, pp");
   CHECK(rejected("tp-cp-dp") == "pp is missing");
   CHECK(rejected("tp-dp") == "cp and pp are missing");
   CHECK(rejected("tp-tp-dp-pp") == "tp is there twice");

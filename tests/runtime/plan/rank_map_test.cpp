@@ -61,4 +61,7 @@ TEST_CASE("hosts are Slurm's when it names as many as there are nodes", "[plan]"
   CHECK(host_names(1, {}).size() == 1);
   CHECK(ranks_per_node(recipe({}), {}) == 8);
   CHECK(ranks_per_node(recipe({"launch.ranks_per_node=4"}), {}) == 4);
+  // Broken variables are the launcher's to refuse: a plan is made anywhere.
+  CHECK(host_names(1, {{"SLURM_JOB_NODELIST", "n["}}).size() == 1);
+  CHECK(ranks_per_node(recipe({}), {{"RANK", "3"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "x"}}) == 8);
 }

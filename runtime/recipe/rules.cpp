@@ -183,8 +183,15 @@ class Rules {
              keys);
     };
     divides("model.num_attention_heads", m.num_attention_heads, {"model.num_attention_heads"});
-    if (m.num_attention_heads % ranks == 0)
-      divides("model.num_key_value_heads", m.num_key_value_heads, {"model.num_key_value_heads"});
+    const int64_t kv = m.num_key_value_heads;
+    if (m.num_attention_heads % ranks == 0 && kv % ranks != 0 && ranks % kv != 0)
+      broken("parallel.tensor",
+             fmt::format("must divide model.num_key_value_heads ({}) or be a multiple of it{}", kv,
+                         nearest(ranks, 1, m.num_attention_heads,
+                                 [&](int64_t r) {
+                                   return m.num_attention_heads % r == 0 && (kv % r == 0 || r % kv == 0);
+                                 })),
+             {"model.num_key_value_heads"});
     divides("model.intermediate_size", m.intermediate_size, {"model.intermediate_size"});
     const int64_t context = r_.parallel.context;
     if (r_.parallel.sequence_parallel && r_.data.seq_length % context == 0)

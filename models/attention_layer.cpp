@@ -1,6 +1,8 @@
 #include "models/attention_layer.h"
 
+#include "kernels/ops/copy_parts.h"
 #include "kernels/ops/rope.h"
+#include "kernels/ops/tensor_ops.h"
 
 namespace ltrain {
 
@@ -13,9 +15,10 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
   place_ = std::move(place);
   all_heads_ = c.num_attention_heads;
   heads_ = all_heads_ / ranks;
-  kv_heads_ = c.num_key_value_heads / ranks;
+  copies_ = key_value_copies(c.num_key_value_heads, ranks);
+  kv_heads_ = c.num_key_value_heads * copies_ / ranks;
   first_head_ = groups.tensor.rank() * heads_;
-  LT_CHECK(heads_ * ranks == all_heads_ && kv_heads_ * ranks == c.num_key_value_heads,
+  LT_CHECK(heads_ * ranks == all_heads_ && kv_heads_ * ranks == c.num_key_value_heads * copies_,
            "{} and {} heads over {} tensor-parallel ranks", all_heads_, c.num_key_value_heads, ranks);
   const int64_t q = all_heads_ * head_dim_, kv = c.num_key_value_heads * head_dim_, h = c.hidden_size;
   const bool sp = sequence_parallel;
@@ -27,9 +30,15 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
     out_.declare(store, groups, sp, {{prefix + ".c_proj", h}}, q, true, out_std, Cut::row);
   } else {
     rope_ = true;
-    qkv_.declare(store, groups, sp,
-                 {{prefix + ".q_proj", q}, {prefix + ".k_proj", kv}, {prefix + ".v_proj", kv}}, h, false,
-                 c.initializer_range, Cut::column);
+    std::vector<LinearPart> query{{prefix + ".q_proj", q}};
+    const std::vector<LinearPart> key_value{{prefix + ".k_proj", kv, 0, 0, copies_},
+                                            {prefix + ".v_proj", kv, 0, 0, copies_}};
+    if (copies_ > 1) {  // whose gradients go another way than the queries'
+      kv_.declare(store, groups, sp, key_value, h, false, c.initializer_range, Cut::column);
+    } else {
+      query.insert(query.end(), key_value.begin(), key_value.end());
+    }
+    qkv_.declare(store, groups, sp, query, h, false, c.initializer_range, Cut::column);
     out_.declare(store, groups, sp, {{prefix + ".o_proj", h}}, q, false, out_std, Cut::row);
   }
 }
@@ -41,8 +50,8 @@ AttentionShape AttentionLayer::shape(const MicroBatch& mb) const {
 
 void AttentionLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Tensor rope_table,
                              Saved& saved) const {
-  saved.qkv = step.activation("qkv", {mb.rows(), qkv_.out_features()});
-  qkv_.forward(step, saved.qkv, x);
+  saved.qkv = step.activation("qkv", {mb.rows(), shape(mb).qkv_width()});
+  project(step, saved.qkv, x);
   if (rope_)
     rope(step.compute, saved.qkv, rope_table, step.whole_rows(mb), heads_ + kv_heads_, head_dim_, false);
   const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
@@ -62,7 +71,7 @@ void AttentionLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tenso
                               Tensor rope_table, Saved& saved) const {
   Tensor dout = step.temporary("d attention", saved.out.shape);
   out_.backward(step, dout, dy, saved.out);
-  Tensor dqkv = step.temporary("d qkv", {mb.rows(), qkv_.out_features()});
+  Tensor dqkv = step.temporary("d qkv", {mb.rows(), shape(mb).qkv_width()});
   const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
   if (step.groups.context.many()) {
     context_attention_backward(step, mb, shape(mb), drop, dqkv, dout, saved);
@@ -72,8 +81,33 @@ void AttentionLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tenso
   }
   for (Tensor* t : {&dout, &saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);
   if (rope_) rope(step.compute, dqkv, rope_table, step.whole_rows(mb), heads_ + kv_heads_, head_dim_, true);
-  qkv_.backward(step, dx, dqkv, x);
+  project_backward(step, dx, dqkv, x);
   step.release(dqkv);
+}
+
+void AttentionLayer::project(Step& step, Tensor qkv, Tensor x) const {
+  if (copies_ == 1) return qkv_.forward(step, qkv, x);
+  const int64_t rows = qkv.shape[0], q_width = qkv_.out_features(), kv_width = kv_.out_features();
+  Tensor q = step.temporary("q", {rows, q_width}), kv = step.temporary("kv", {rows, kv_width});
+  qkv_.forward(step, q, x);
+  kv_.forward(step, kv, x);
+  copy_parts(step.compute, qkv, q, {{rows, q_width, 0, 0, 0, 0}});
+  copy_parts(step.compute, qkv, kv, {{rows, kv_width, 0, 0, 0, q_width}});
+  step.release(q);
+  step.release(kv);
+}
+
+void AttentionLayer::project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x) const {
+  if (copies_ == 1) return qkv_.backward(step, dx, dqkv, x);
+  const int64_t rows = dqkv.shape[0], q_width = qkv_.out_features(), kv_width = kv_.out_features();
+  Tensor dq = step.temporary("d q", {rows, q_width}), dkv = step.temporary("d kv", {rows, kv_width});
+  copy_parts(step.compute, dq, dqkv, {{rows, q_width, 0, 0, 0, 0}});
+  copy_parts(step.compute, dkv, dqkv, {{rows, kv_width, 0, q_width, 0, 0}});
+  Tensor more = step.temporary("d norm of kv", dx.shape);
+  qkv_.backward(step, dx, dq, x);
+  kv_.backward(step, more, dkv, x);
+  add_to(step.compute, dx, more);
+  for (Tensor* t : {&dq, &dkv, &more}) step.release(*t);
 }
 
 }  // namespace ltrain

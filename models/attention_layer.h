@@ -20,7 +20,12 @@ class AttentionLayer {
 
  private:
   AttentionShape shape(const MicroBatch& mb) const;
+  /// qkv := projections of x; and back.
+  void project(Step& step, Tensor qkv, Tensor x) const;
+  void project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x) const;
   Linear qkv_, out_;
+  Linear kv_;       // apart from q when several tensor ranks hold one key-value head
+  int copies_ = 1;  // of them
   int64_t heads_ = 0, kv_heads_ = 0, head_dim_ = 0;  // of this rank
   int64_t first_head_ = 0, all_heads_ = 0;
   double dropout_ = 0;

@@ -19,8 +19,12 @@ void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_
       w.slice = Slice::box({p.all, in}, {p.first, 0}, {p.rows, in});
       b.slice = Slice::box({p.all}, {p.first}, {p.rows});
     }
-    w = cut_over_tensor(std::move(w), cut == Cut::column ? 0 : 1, rank, ranks);
-    if (cut == Cut::column) b = cut_over_tensor(std::move(b), 0, rank, ranks);
+    w = cut_over_tensor(std::move(w), cut == Cut::column ? 0 : 1, rank / p.copies, ranks / p.copies);
+    if (cut == Cut::column) b = cut_over_tensor(std::move(b), 0, rank / p.copies, ranks / p.copies);
+    if (p.copies > 1) {
+      w.tensor_dim = b.tensor_dim = 0;  // also when there is one part, which all have
+      w.copied = b.copied = true;
+    }
     b.sum_tensor = cut == Cut::row && sequence_parallel;
     out_ += w.shape[0];
     weights.push_back(std::move(w));

@@ -13,6 +13,7 @@ enum class Cut : uint8_t { column, row };
 struct LinearPart {
   std::string name;
   int64_t rows = 0, first = 0, all = 0;
+  int copies = 1;  ///< column: tensor ranks next to each other that hold the same rows
 };
 
 class Linear {

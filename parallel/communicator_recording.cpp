@@ -49,6 +49,12 @@ class RecordingGroup final : public Communicator {
              cost.name, s.meta()->layer(), name());
       return place_transfer(s, cost.name, call.out, call.in);
     }
+    if (const TensorRecord* in = call.in.record; in && in->copies && in->copies != size())
+      fail(ExitCode::internal,
+           "placement error: {} in {}: '{}' is P over {} neighbours but group \"{}\" has {} ranks\n  mend: "
+           "use the "
+           "group of its copies",
+           cost.name, s.meta()->layer(), in->name, in->copies, name(), size());
     if (size() == 1) return;
     const std::string op = cost.name.empty() ? "collective" : std::string(cost.name);
     switch (call.info.op) {

@@ -150,19 +150,39 @@ void ParameterStore::collect(Bucket& b) {
   b.grad.record->zero = false;
   b.grad.record->written = true;
   if (b.kind.cut) place_set(*compute_, b.grad, Axis::tensor, Placement::S(0));
+  if (b.kind.copied) {
+    place_set(*compute_, b.grad, Axis::tensor, Placement::P());
+    b.grad.record->copies = groups_->copies.size();
+  }
   if (b.kind.tied) place_set(*compute_, b.grad, Axis::pipeline, Placement::P());
+}
+
+/// On meta: summed over its copies, a part is one of the tensor axis again.
+void ParameterStore::place_as_part(Bucket& b) {
+  place_require(*compute_, "sum over copies", b.grad, Axis::tensor, Placement::R());
+  place_set(*compute_, b.grad, Axis::tensor, Placement::S(0));
+  b.grad.record->copies = 0;
 }
 
 void ParameterStore::reduce(int index) {
   Bucket& b = buckets_[index];
   const Group &g = groups_->gradient, &t = groups_->tensor;
   collect(b);
-  if (g.many() || b.kind.sum_tensor || b.kind.tied || layout_.zero_stage >= 2) clear_padding(b);
+  if (g.many() || b.kind.sum_tensor || b.kind.copied || b.kind.tied || layout_.zero_stage >= 2)
+    clear_padding(b);
   g.stream->wait(compute_->record());
   if (b.kind.sum_tensor) {  // on the stream that the tensor group is used from
     t.stream->wait(compute_->record());
     t.comm->all_reduce(*t.stream, b.grad);
     g.stream->wait(t.stream->record());
+  }
+  if (b.kind.copied) {
+    const Group& c = groups_->copies;
+    c.stream->wait(compute_->record());
+    c.comm->all_reduce(*c.stream, b.grad);
+    g.stream->wait(c.stream->record());
+    if (compute_->meta())  // the same on the copies, another part on the others
+      place_as_part(b);
   }
   const Tensor own = b.grad.flat(own_begin(b), {b.piece});
   if (g.many() && layout_.zero_stage >= 1) {

@@ -6,6 +6,10 @@
 
 namespace ltrain {
 
+int key_value_copies(int64_t heads, int64_t ranks) {
+  return heads > 0 && ranks > heads && ranks % heads == 0 ? static_cast<int>(ranks / heads) : 1;
+}
+
 const Group& Groups::link(int from, int to) const {
   for (const Link& l : links)
     if (l.from == from && l.to == to) return l.group;
@@ -14,7 +18,7 @@ const Group& Groups::link(int from, int to) const {
 
 std::vector<const Communicator*> Groups::all() const {
   std::vector<const Communicator*> out;
-  for (const Group* g : {&tensor, &context, &gradient, &world, &tied})
+  for (const Group* g : {&tensor, &context, &gradient, &world, &copies, &tied})
     if (g->comm && std::find(out.begin(), out.end(), g->comm) == out.end()) out.push_back(g->comm);
   for (const Link& l : links) out.push_back(l.group.comm);
   return out;
@@ -59,6 +63,12 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   if (options.tied_stages && last > 0 && (stage == 0 || stage == last))
     tied = {mesh.at(Axis::pipeline, 0), mesh.at(Axis::pipeline, last)};
   groups_.tied = make(make_group, {"tied", Axis::pipeline, tied, false}, comm);
+  // Neighbours on the tensor axis, on its stream: their sums go between the others'.
+  std::vector<int> copies = mesh.group(Axis::tensor);
+  const int n = key_value_copies(options.key_value_heads, groups_.tensor.size());
+  const int first = groups_.tensor.rank() / n * n;
+  copies = {copies.begin() + first, copies.begin() + first + n};
+  groups_.copies = make(make_group, {"copies", Axis::tensor, copies, false}, groups_.tensor.stream);
   for (const auto& [from, to] : options.links) {
     if (stage != from && stage != to) continue;
     const std::string name = fmt::format("stage {} to {}", from, to);

@@ -27,12 +27,17 @@ struct Link {
   Group group;
 };
 
+/// Tensor-parallel ranks that hold the same key-value head: more than one when there are more ranks than
+/// heads.
+int key_value_copies(int64_t key_value_heads, int64_t tensor_ranks);
+
 /// What a rank's step communicates through. Borrowed from a GroupSet.
 struct Groups {
   Mesh mesh;
   Group tensor, context;
   Group gradient;           ///< data+context: gradients are summed over it, ZeRO cuts over it
   Group world;              ///< loss, norm, and what all agree on
+  Group copies;             ///< tensor ranks that hold the same key-value head, where there are more of them
   Group tied;               ///< first and last stage, when they share the embedding; else of one
   std::vector<Link> links;  ///< those with this rank at one end
 
@@ -58,7 +63,8 @@ using MakeStream = std::function<std::unique_ptr<Stream>(const std::string& name
 class GroupSet {
  public:
   struct Options {
-    bool tied_stages = false;  ///< the first and the last stage share a weight
+    bool tied_stages = false;     ///< the first and the last stage share a weight
+    int64_t key_value_heads = 0;  ///< of the model; 0: as many as the tensor axis needs
     /// Directed pairs of pipeline coordinates that exchange tensors, the same list on every rank.
     std::vector<std::pair<int, int>> links;
   };

@@ -76,8 +76,8 @@ void ParameterStore::fill_buckets() {
   const bool split = groups_->tensor.many();
   for (int u = static_cast<int>(units_.size()) - 1; u >= 0; --u) {
     const ParameterSpec& spec = parameters_[units_[u].first].spec;
-    const Kind kind{split && spec.tensor_dim >= 0, split && spec.sum_tensor,
-                    groups_->tied.many() && spec.tied_stages};
+    const Kind kind{split && spec.tensor_dim >= 0, groups_->copies.many() && spec.copied,
+                    split && spec.sum_tensor, groups_->tied.many() && spec.tied_stages};
     const auto fits = [&](int i) {
       const Bucket& b = buckets_[i];
       return b.kind == kind && b.used < layout_.bucket_elements && !b.kind.tied &&
@@ -219,7 +219,9 @@ Tensor ParameterStore::grad(int id, int n) const {
   return joined_view(b.grad, units_[p.unit].grad_record, id, n);
 }
 
-bool ParameterStore::first_copy(const Bucket& b) const { return !b.kind.tied || groups_->tied.rank() == 0; }
+bool ParameterStore::first_copy(const Bucket& b) const {
+  return (!b.kind.tied || groups_->tied.rank() == 0) && (!b.kind.copied || groups_->copies.rank() == 0);
+}
 
 std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
   std::vector<OwnedPiece> out;

@@ -36,8 +36,9 @@ struct ParameterSpec {
   /// This rank's part of the named tensor: a box, whose elements are the first ones of `shape`; what is
   /// beyond them is padding that stays zero. Undefined: the whole tensor.
   Slice slice = {};
-  int tensor_dim = -1;       ///< dim that the tensor axis cuts; -1: every rank of it has the whole
-  bool sum_tensor = false;   ///< whole on every rank, whose gradients come from different tokens: summed
+  int tensor_dim = -1;      ///< dim that the tensor axis cuts; -1: every rank of it has the whole
+  bool copied = false;      ///< cut, but each part is held by a group of neighbours: gradients summed over it
+  bool sum_tensor = false;  ///< whole on every rank, whose gradients come from different tokens: summed
   bool tied_stages = false;  ///< the first and the last stage have a copy each: gradients summed over both
 };
 
@@ -140,7 +141,7 @@ class ParameterStore {
   };
   /// What the units of a bucket have in common.
   struct Kind {
-    bool cut = false, sum_tensor = false, tied = false;
+    bool cut = false, copied = false, sum_tensor = false, tied = false;
     bool operator==(const Kind&) const = default;
   };
   struct Bucket {
@@ -176,6 +177,7 @@ class ParameterStore {
   // gradients.cpp: the step
   void reduce(int bucket);
   void collect(Bucket& b);
+  void place_as_part(Bucket& b);
   void clear_padding(Bucket& b);
   void settle(size_t keep);
   void gather(int bucket);

@@ -22,6 +22,7 @@ namespace ltrain {
 struct TensorRecord {
   std::string name;
   Placements place;
+  int copies = 0;            ///< P over this many neighbours of the axis, not over all of it; 0: all
   int sent = 0;              ///< times that it was sent to another stage
   bool written = false;      ///< something has put values there
   bool unread = false;       ///< written by a collective, and nothing has looked at it since

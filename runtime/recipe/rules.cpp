@@ -175,14 +175,14 @@ class Rules {
     const int64_t ranks = r_.parallel.tensor;
     if (ranks <= 1) return;
     const ModelConfig& m = r_.model;
-    const int64_t context = r_.parallel.context;
+    const int64_t context = r_.parallel.context, heads = m.num_attention_heads, kv = m.num_key_value_heads;
+    const auto kv_good = [&](int64_t r) { return kv % r == 0 || r % kv == 0; };
     struct Cut {
       std::string what;
       int64_t n;
       std::vector<std::string> keys;
     };
-    std::vector<Cut> cuts{{"model.num_attention_heads", m.num_attention_heads, {"model.num_attention_heads"}},
-                          {"model.num_key_value_heads", m.num_key_value_heads, {"model.num_key_value_heads"}},
+    std::vector<Cut> cuts{{"model.num_attention_heads", heads, {"model.num_attention_heads"}},
                           {"model.intermediate_size", m.intermediate_size, {"model.intermediate_size"}}};
     if (r_.parallel.sequence_parallel && r_.data.seq_length % context == 0)
       cuts.push_back({context > 1 ? "train.micro_batch_size * data.seq_length / parallel.context"
@@ -191,15 +191,17 @@ class Rules {
                       {"data.seq_length", "train.micro_batch_size"}});
     // The value that is named must pass all of them, not only the one that is broken.
     const auto good = [&](int64_t r) {
-      return std::all_of(cuts.begin(), cuts.end(), [&](const Cut& c) { return c.n % r == 0; });
+      return kv_good(r) && std::all_of(cuts.begin(), cuts.end(), [&](const Cut& c) { return c.n % r == 0; });
     };
-    for (const Cut& c : cuts) {
-      if (c.n % ranks == 0) continue;
-      // gpt2 and plain attention have one key-value head for each query head: said once.
-      if (c.what == "model.num_key_value_heads" && m.num_attention_heads % ranks != 0) continue;
+    for (const Cut& c : cuts)
+      if (c.n % ranks != 0)
+        broken("parallel.tensor",
+               fmt::format("must divide {} ({}){}", c.what, c.n, nearest(ranks, 1, c.n, good)), c.keys);
+    if (heads % ranks == 0 && !kv_good(ranks))
       broken("parallel.tensor",
-             fmt::format("must divide {} ({}){}", c.what, c.n, nearest(ranks, 1, c.n, good)), c.keys);
-    }
+             fmt::format("must divide model.num_key_value_heads ({}) or be a multiple of it{}", kv,
+                         nearest(ranks, 1, heads, good)),
+             {"model.num_key_value_heads"});
   }
 
   /// The context axis cuts sequences, and heads where ranks exchange the one for the other.

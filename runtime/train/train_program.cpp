@@ -35,6 +35,7 @@ std::vector<StageLayers> stages_of_rank(const ProgramOptions& o, int rank) {
 
 GroupSet::Options group_options(const ProgramOptions& o) {
   GroupSet::Options g;
+  g.key_value_heads = o.model.num_key_value_heads;
   if (o.stage_layers.size() <= 1) return g;
   const std::vector<int>& at = o.schedule.rank_of_stage;
   g.tied_stages = o.model.tie_word_embeddings && at.front() != at.back();

@@ -36,6 +36,7 @@ const std::vector<Layout>& layouts() {
       {"data 2, ZeRO-3", 2, 1, false, 3},
       {"tensor 2", 1, 2},
       {"tensor 2, sequence", 1, 2, true},
+      {"tensor 4, more than llama's key-value heads", 1, 4},
       {"data 2, tensor 2, ZeRO-1", 2, 2, false, 1},
       {"data 2, tensor 2, sequence, ZeRO-3", 2, 2, true, 3},
       {"pipeline 2", 1, 1, false, 0, 2},

@@ -78,6 +78,13 @@ std::vector<Layout> layouts(int data) {
                                ranks, tensor, zero),
                    o});
   };
+  {  // twice as many tensor ranks as key-value heads
+    TinyOptions o;
+    o.tensor = 4;
+    o.global_batch = o.micro_batch = 2;
+    o.steps = 2;
+    all.push_back({"tensor 4, 2 key-value heads", o});
+  }
   pipeline("1f1b", 2, 1, 1, 1, 0);
   pipeline("zb-h1", 2, 1, 2, 1, 2);
   pipeline("zbv", 2, 2, 1, 2, 0);

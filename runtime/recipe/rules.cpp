@@ -234,14 +234,15 @@ class Rules {
     for (const auto& [name, heads] :
          {std::pair<const char*, int64_t>{"model.num_attention_heads", r_.model.num_attention_heads},
           std::pair<const char*, int64_t>{"model.num_key_value_heads", r_.model.num_key_value_heads}}) {
-      if (heads % p.tensor != 0 || heads / p.tensor % exchange == 0) continue;
+      // With more tensor ranks than key-value heads each has one.
+      const int64_t here = heads % p.tensor == 0 ? heads / p.tensor : p.tensor % heads == 0 ? 1 : exchange;
+      if (here % exchange == 0) continue;
       const std::string of = p.tensor > 1 ? fmt::format("{} / parallel.tensor", name) : std::string(name);
       return broken(key,
                     fmt::format("must divide {} ({}) with parallel.context_comm: {}, which exchanges "
                                 "sequence for heads; p2p and all_gather do not{}",
-                                of, heads / p.tensor, p.context_comm,
-                                nearest(exchange, 2, heads / p.tensor,
-                                        [&](int64_t n) { return heads / p.tensor % n == 0; })),
+                                of, here, p.context_comm,
+                                nearest(exchange, 2, here, [&](int64_t n) { return here % n == 0; })),
                     {name, "parallel.context_comm", "parallel.tensor"});
     }
   }

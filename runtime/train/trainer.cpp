@@ -207,8 +207,9 @@ class Trainer {
     return r.stop_requested;
   }
 
+  /// One clock for all: that of rank 0, which says why the run ended.
   bool out_of_time() const {
-    return recipe_.train.exit_duration_in_mins &&
+    return lead_ && recipe_.train.exit_duration_in_mins &&
            now() - started_ > *recipe_.train.exit_duration_in_mins * 60;
   }
 

@@ -15,18 +15,24 @@ void update(A* __restrict w, A* __restrict m, A* __restrict v, const A* __restri
   const A step = A(args.lr / (1.0 - std::pow(args.beta1, static_cast<double>(args.step))));
   const A root = A(1.0 / std::sqrt(1.0 - std::pow(args.beta2, static_cast<double>(args.step))));
   const A one_minus1 = A(1.0 - args.beta1), one_minus2 = A(1.0 - args.beta2);
-  parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
-    const auto body = [&](int64_t i) {
-      const A grad = g[i] * scale;
-      const A mi = beta1 * m[i] + one_minus1 * grad;
-      const A vi = beta2 * v[i] + one_minus2 * grad * grad;
-      m[i] = mi;
-      v[i] = vi;
-      return w[i] = w[i] * keep - step * mi / (std::sqrt(vi) * root + eps);
+  parallel_for(n, 16384, [=](int64_t begin, int64_t end) {
+    // Pointers of its own: a captured one has lost __restrict, and with it the vector loop.
+    A* __restrict wp = w, * __restrict mp = m, * __restrict vp = v;
+    const A* __restrict gp = g;
+    const auto body = [&](int64_t i) __attribute__((always_inline)) {
+      const A grad = gp[i] * scale;
+      const A mi = beta1 * mp[i] + one_minus1 * grad;
+      const A vi = beta2 * vp[i] + one_minus2 * grad * grad;
+      mp[i] = mi;
+      vp[i] = vi;
+      return wp[i] = wp[i] * keep - step * mi / (std::sqrt(vi) * root + eps);
     };
     if (low) {
-      for (int64_t i = begin; i < end; ++i) put(low, i, static_cast<float>(body(i)));
+      bf16* __restrict lp = low;
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) put(lp, i, static_cast<float>(body(i)));
     } else {
+#pragma omp simd
       for (int64_t i = begin; i < end; ++i) body(i);
     }
   });

@@ -30,15 +30,20 @@ def load_checkpoint(folder):
                 size = struct.unpack("<Q", f.read(8))[0]
                 shards[name] = (json.loads(f.read(size)), bytearray(f.read()))
     out = {}
-    for name, shape in ((n, t["shape"]) for n, t in manifest["tensors"].items() if not n.startswith("optimizer/")):
-        parts = []
-        for header, data in shards.values():
-            for key, entry in header.items():
-                if key == name and entry["dtype"] == "F32":
-                    begin, end = entry["data_offsets"]
-                    parts.append(torch.frombuffer(data, dtype=torch.float32, offset=begin, count=(end - begin) // 4))
-        assert len(parts) == 1, f"{name}: {len(parts)} pieces; save with one rank"
-        out[name] = parts[0].reshape(shape).clone()
+    for name, tensor in manifest["tensors"].items():
+        if name.startswith("optimizer/"):
+            continue
+        assert tensor["dtype"] == "F32", f"{name}: {tensor['dtype']}"
+        whole = torch.full(tensor["shape"], float("nan"))
+        for piece in tensor["pieces"]:  # a box each; gpt2's c_attn is one for q, k and v
+            header, data = shards[manifest["files"][piece["file"]]["name"]]
+            begin, end = header[piece["key"]]["data_offsets"]
+            values = torch.frombuffer(data, dtype=torch.float32, offset=begin, count=(end - begin) // 4)
+            assert values.numel() == torch.Size(piece["extent"]).numel(), f"{name}: a part of a box; save with one rank"
+            box = tuple(slice(o, o + e) for o, e in zip(piece["offset"], piece["extent"]))
+            whole[box] = values.reshape(piece["extent"])
+        assert not whole.isnan().any(), f"{name}: has gaps"
+        out[name] = whole
     return out
 
 

@@ -65,6 +65,10 @@ std::vector<int> layers_by_hand(const Recipe& r, int stages) {
 
 LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile) {
   Recipe whole = resolved;  // one micro-batch through all layers on one pipeline rank
+  // with the threads that a rank has when all are there
+  const int64_t a_host = resolved.launch.ranks_per_node;
+  whole.launch.threads_per_rank =
+      threads_per_rank(resolved, static_cast<int>(a_host > 0 ? a_host : ranks(resolved)));
   whole.parallel.pipeline = whole.parallel.virtual_pipeline = 1;
   whole.parallel.data = 1;
   whole.parallel.zero_stage = 0;

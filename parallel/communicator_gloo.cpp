@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -21,7 +22,20 @@ class GlooTransport {
   std::shared_ptr<gloo::transport::Device> device;
 };
 
+namespace {
+
+/// Gloo writes to its sockets with writev(), which has no MSG_NOSIGNAL: a peer that leaves while bytes are
+/// under way would end this process by SIGPIPE, before the error that names the peer is raised. A handler
+/// that somebody set is left alone.
+void take_broken_pipes_as_errors() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
+}
+
+}  // namespace
+
 std::shared_ptr<GlooTransport> make_gloo_transport(const std::string& address, const std::string& interface) {
+  take_broken_pipes_as_errors();
   gloo::transport::tcp::attr attr;
   if (interface.empty())
     attr.hostname = address;

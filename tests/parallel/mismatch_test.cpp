@@ -1,7 +1,9 @@
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 
+#include "parallel/communicator_gloo.h"
 #include "tests/parallel/group_support.h"
 
 using namespace ltrain;
@@ -120,6 +122,14 @@ TEST_CASE("a rank that leaves makes the others fail at once, and says which") {
     CHECK_THAT(errors[0], Contains("rank 1"));
     CHECK_THAT(errors[2], Contains("rank 1"));
   }
+}
+
+TEST_CASE("bytes sent to a rank that has left are an error, not a signal; a handler that is there stays") {
+  const auto before = ::signal(SIGPIPE, SIG_DFL);
+  make_gloo_transport("127.0.0.1");
+  CHECK(::signal(SIGPIPE, [](int) {}) == SIG_IGN);
+  make_gloo_transport("127.0.0.1");
+  CHECK(::signal(SIGPIPE, before) != SIG_IGN);
 }
 
 TEST_CASE("a rank that never comes ends the wait at the timeout") {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "kernels/core/error.h"
+#include "kernels/core/host_device.h"
 
 namespace ltrain {
 
@@ -58,26 +59,26 @@ constexpr std::string_view dtype_name(DType t) {
 struct bf16 {
   uint16_t bits = 0;
   bf16() = default;
-  explicit bf16(float v) {
+  LT_HD explicit bf16(float v) {
     const uint32_t u = std::bit_cast<uint32_t>(v);
     const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     bits = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : rounded);
   }
-  operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+  LT_HD operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 };
 
 /// x[i] in the arithmetic type, and back. GCC 12 vectorises a loop over these, but not one over bf16 objects.
-inline float get(const float* x, int64_t i) { return x[i]; }
-inline double get(const double* x, int64_t i) { return x[i]; }
-inline float get(const bf16* x, int64_t i) {
+LT_HD inline float get(const float* x, int64_t i) { return x[i]; }
+LT_HD inline double get(const double* x, int64_t i) { return x[i]; }
+LT_HD inline float get(const bf16* x, int64_t i) {
   const uint32_t u = static_cast<uint32_t>(x[i].bits) << 16;
   float v;
   std::memcpy(&v, &u, 4);  // not bit_cast: the vectoriser stops at it
   return v;
 }
-inline void put(float* x, int64_t i, float v) { x[i] = v; }
-inline void put(double* x, int64_t i, double v) { x[i] = v; }
-inline void put(bf16* x, int64_t i, float v) {
+LT_HD inline void put(float* x, int64_t i, float v) { x[i] = v; }
+LT_HD inline void put(double* x, int64_t i, double v) { x[i] = v; }
+LT_HD inline void put(bf16* x, int64_t i, float v) {
   uint32_t u;
   std::memcpy(&u, &v, 4);
   const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;

@@ -3,6 +3,7 @@
 // mirror image from the back, so that causal attention costs every rank the same).
 #pragma once
 #include <cstdint>
+#include "kernels/core/host_device.h"
 
 namespace ltrain {
 
@@ -29,7 +30,7 @@ struct Positions {
   }
 
   bool whole() const { return rows == seq; }
-  int64_t at(int64_t row) const { return row < split ? first + row : second + row - split; }
+  LT_HD int64_t at(int64_t row) const { return row < split ? first + row : second + row - split; }
   /// The row of a position; -1 if this rank does not have it.
   int64_t row_of(int64_t position) const {
     if (position >= first && position < first + split) return position - first;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string_view>
+#include "kernels/core/host_device.h"
 
 namespace ltrain {
 
@@ -19,7 +20,7 @@ struct Philox4 {
 };
 
 /// Four independent 32-bit values for counter (index, stream) under key `seed`.
-inline Philox4 philox(uint64_t seed, uint64_t stream, uint64_t index) {
+LT_HD inline Philox4 philox(uint64_t seed, uint64_t stream, uint64_t index) {
   uint32_t c0 = static_cast<uint32_t>(index), c1 = static_cast<uint32_t>(index >> 32);
   uint32_t c2 = static_cast<uint32_t>(stream), c3 = static_cast<uint32_t>(stream >> 32);
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
@@ -38,11 +39,11 @@ inline Philox4 philox(uint64_t seed, uint64_t stream, uint64_t index) {
 }
 
 /// Uniform in [0, 1) with 24 bits.
-inline float to_uniform(uint32_t v) { return static_cast<float>(v >> 8) * (1.0f / 16777216.0f); }
+LT_HD inline float to_uniform(uint32_t v) { return static_cast<float>(v >> 8) * (1.0f / 16777216.0f); }
 
 /// Is element `index` of dropout stream `stream` kept, when each is dropped with probability threshold /
 /// 2^32? Elements 4i..4i+3 come from one Philox call.
-inline bool dropout_keep(uint64_t seed, uint64_t stream, uint64_t index, uint32_t threshold) {
+LT_HD inline bool dropout_keep(uint64_t seed, uint64_t stream, uint64_t index, uint32_t threshold) {
   return philox(seed, stream, index >> 2).v[index & 3] >= threshold;
 }
 inline uint32_t dropout_threshold(double p) {
@@ -54,13 +55,13 @@ inline uint32_t dropout_threshold(double p) {
 struct NormalPair {
   double even, odd;
 };
-inline NormalPair normal_pair(uint64_t seed, uint64_t stream, uint64_t pair) {
+LT_HD inline NormalPair normal_pair(uint64_t seed, uint64_t stream, uint64_t pair) {
   const Philox4 r = philox(seed, stream, pair);
   const double u1 = (r.v[0] + 0.5) * (1.0 / 4294967296.0), u2 = (r.v[1] + 0.5) * (1.0 / 4294967296.0);
   const double radius = std::sqrt(-2.0 * std::log(u1)), angle = 6.283185307179586 * u2;
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
-inline double normal_value(uint64_t seed, uint64_t stream, uint64_t index) {
+LT_HD inline double normal_value(uint64_t seed, uint64_t stream, uint64_t index) {
   const NormalPair p = normal_pair(seed, stream, index >> 1);
   return (index & 1) ? p.odd : p.even;
 }

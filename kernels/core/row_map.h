@@ -1,6 +1,7 @@
 // Which token each row of an activation belongs to. Rows of a micro-batch are (sample, position) pairs; a
 // rank may hold a run of them (sequence parallelism) or other positions than the first (context parallelism).
 #pragma once
+#include "kernels/core/host_device.h"
 #include "kernels/core/tensor.h"
 
 namespace ltrain {
@@ -11,13 +12,13 @@ struct RowMapArgs {
   int64_t seq = 1, first_row = 0, total = 1;
   const int32_t* positions = nullptr;
   const int32_t* ids = nullptr;
-  int64_t sample(int64_t row) const { return (row + first_row) / seq; }
-  int64_t position(int64_t row) const {
+  LT_HD int64_t sample(int64_t row) const { return (row + first_row) / seq; }
+  LT_HD int64_t position(int64_t row) const {
     const int64_t column = (row + first_row) % seq;
     return positions ? positions[column] : column;
   }
   /// The position that embeddings give the row.
-  int64_t embedded(int64_t row) const { return ids ? ids[row + first_row] : position(row); }
+  LT_HD int64_t embedded(int64_t row) const { return ids ? ids[row + first_row] : position(row); }
 };
 
 struct RowMap {

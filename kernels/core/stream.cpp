@@ -2,11 +2,13 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
 
+#include "kernels/core/kernel.h"
 #include "kernels/core/meta.h"
 
 namespace ltrain {
@@ -154,6 +156,15 @@ class MetaStream final : public Stream {
 };
 
 }  // namespace
+
+void Stream::copy(void* to, const void* from, int64_t bytes) {
+  if (meta()) return;
+  launch([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+}
+
+void no_cuda_in_this_build(const char* what) {
+  fail(ExitCode::internal, "{} on a CUDA stream, and this build has no CUDA device", what);
+}
 
 std::unique_ptr<Stream> make_inline_stream(std::string name) {
   return std::make_unique<InlineStream>(std::move(name));

@@ -46,6 +46,9 @@ class Stream {
   virtual void wait(const Event& event) = 0;
   /// Blocks the caller until the stream is empty.
   virtual void synchronize() = 0;
+  /// Bytes from one memory to another, whichever device they are on, after everything enqueued before. Host
+  /// memory may be touched until synchronize() returns.
+  virtual void copy(void* to, const void* from, int64_t bytes);
 
   double clock = 0;   ///< meta: the end of the last work on this timeline, seconds
   double waited = 0;  ///< inline streams: seconds spent in wait() so far, which is exposed communication

@@ -12,7 +12,7 @@ void swiglu_forward(Stream& s, Tensor y, Tensor gate_up) {
     place(s, "swiglu_forward", Rule::elementwise, {y}, {gate_up});
     return;
   }
-  s.launch([=] { LT_CPU(swiglu_forward_cpu)(y.dtype, y.data, gate_up.data, y.rows(), y.cols()); });
+  LT_LAUNCH(s, swiglu_forward, y.dtype, y.data, gate_up.data, y.rows(), y.cols());
 }
 
 void swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
@@ -24,9 +24,7 @@ void swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
     place(s, "swiglu_backward", Rule::elementwise, {dgate_up}, {dy, gate_up});
     return;
   }
-  s.launch([=] {
-    LT_CPU(swiglu_backward_cpu)(dy.dtype, dgate_up.data, dy.data, gate_up.data, dy.rows(), dy.cols());
-  });
+  LT_LAUNCH(s, swiglu_backward, dy.dtype, dgate_up.data, dy.data, gate_up.data, dy.rows(), dy.cols());
 }
 
 void gelu_forward(Stream& s, Tensor y, Tensor x) {
@@ -36,7 +34,7 @@ void gelu_forward(Stream& s, Tensor y, Tensor x) {
     place(s, "gelu_forward", Rule::elementwise, {y}, {x});
     return;
   }
-  s.launch([=] { LT_CPU(gelu_forward_cpu)(x.dtype, y.data, x.data, x.elements()); });
+  LT_LAUNCH(s, gelu_forward, x.dtype, y.data, x.data, x.elements());
 }
 
 void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x) {
@@ -47,7 +45,7 @@ void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x) {
     place(s, "gelu_backward", Rule::elementwise, {dx}, {dy, x});
     return;
   }
-  s.launch([=] { LT_CPU(gelu_backward_cpu)(x.dtype, dx.data, dy.data, x.data, x.elements()); });
+  LT_LAUNCH(s, gelu_backward, x.dtype, dx.data, dy.data, x.data, x.elements());
 }
 
 }  // namespace ltrain

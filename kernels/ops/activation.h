@@ -1,6 +1,6 @@
 // The non-linearities of the MLP.
 #pragma once
-#include "kernels/core/cpu_isa.h"
+#include "kernels/core/kernel.h"
 #include "kernels/core/stream.h"
 
 namespace ltrain {
@@ -15,10 +15,10 @@ void gelu_forward(Stream& s, Tensor y, Tensor x);
 /// dx may alias dy or x.
 void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x);
 
-LT_CPU_KERNEL(void swiglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int64_t cols);
-              void swiglu_backward_cpu(DType t, void* dgate_up, const void* dy, const void* gate_up,
-                                       int64_t rows, int64_t cols);
-              void gelu_forward_cpu(DType t, void* y, const void* x, int64_t n);
-              void gelu_backward_cpu(DType t, void* dx, const void* dy, const void* x, int64_t n);)
+LT_KERNEL(swiglu_forward, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols)
+LT_KERNEL(swiglu_backward, DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
+          int64_t cols)
+LT_KERNEL(gelu_forward, DType t, void* y, const void* x, int64_t n)
+LT_KERNEL(gelu_backward, DType t, void* dx, const void* dy, const void* x, int64_t n)
 
 }  // namespace ltrain

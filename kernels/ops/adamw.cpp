@@ -20,10 +20,8 @@ void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor g
     if (low.defined()) place_update(s, "adamw", low, grad, exp_avg.record->place);
     return;
   }
-  s.launch([=] {
-    LT_CPU(adamw_cpu)
-    (master.dtype, master.data, exp_avg.data, exp_avg_sq.data, grad.data, low.data, n, decay, args);
-  });
+  LT_LAUNCH(s, adamw, master.dtype, master.data, exp_avg.data, exp_avg_sq.data, grad.data, low.data, n, decay,
+            args);
 }
 
 }  // namespace ltrain

@@ -1,7 +1,7 @@
 // AdamW (arXiv:1711.05101), fused: gradient scaling, moments, decay, update, and the low-precision copy in
 // one pass.
 #pragma once
-#include "kernels/core/cpu_isa.h"
+#include "kernels/core/kernel.h"
 #include "kernels/core/stream.h"
 
 namespace ltrain {
@@ -18,7 +18,7 @@ struct AdamwArgs {
 void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low, bool decay,
            const AdamwArgs& args);
 
-LT_CPU_KERNEL(void adamw_cpu(DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad,
-                             void* low, int64_t n, bool decay, AdamwArgs args);)
+LT_KERNEL(adamw, DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad, void* low,
+          int64_t n, bool decay, AdamwArgs args)
 
 }  // namespace ltrain

@@ -90,9 +90,7 @@ OpCost cost_of(std::string_view name, const AttentionBlock& b, double products) 
 }
 
 void run_forward(Stream& s, Tensor out, Tensor lse, const AttentionBlock& b) {
-  s.launch([=] {
-    LT_CPU(attention_forward_cpu)(b.q.t.dtype, out.dtype != b.q.t.dtype, out.data, lse.data, args_of(b));
-  });
+  LT_LAUNCH(s, attention_forward, b.q.t.dtype, out.dtype != b.q.t.dtype, out.data, lse.data, args_of(b));
 }
 
 AttentionSink sink(const HeadRows& h, DType t, bool add) {
@@ -103,12 +101,9 @@ AttentionSink sink(const HeadRows& h, DType t, bool add) {
 
 void run_backward(Stream& s, const AttentionBlockGrads& g, Tensor dout, Tensor out, Tensor lse,
                   const AttentionBlock& b) {
-  s.launch([=] {
-    const DType t = b.q.t.dtype;
-    LT_CPU(attention_backward_cpu)
-    (t, sink(g.dq, t, g.add_q), sink(g.dk, t, g.add_kv), sink(g.dv, t, g.add_kv), dout.data, out.data,
-     lse.data, args_of(b));
-  });
+  const DType t = b.q.t.dtype;
+  const AttentionSink dq = sink(g.dq, t, g.add_q), dk = sink(g.dk, t, g.add_kv), dv = sink(g.dv, t, g.add_kv);
+  LT_LAUNCH(s, attention_backward, t, dq, dk, dv, dout.data, out.data, lse.data, args_of(b));
 }
 
 }  // namespace

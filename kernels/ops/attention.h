@@ -2,7 +2,7 @@
 // of keys with a running maximum forward, recomputed probabilities backward. Queries and keys may be
 // different parts of one sequence: tiles that are wholly masked are skipped.
 #pragma once
-#include "kernels/core/cpu_isa.h"
+#include "kernels/core/kernel.h"
 #include "kernels/core/positions.h"
 #include "kernels/core/stream.h"
 #include "kernels/ops/dropout.h"
@@ -86,9 +86,8 @@ struct AttentionSink {
 AttentionArgs fused_attention_args(DType t, const void* qkv, const AttentionShape& shape, DropoutArgs drop,
                                    const int32_t* documents = nullptr);
 
-LT_CPU_KERNEL(void attention_forward_cpu(DType t, bool wide_out, void* out, void* lse, AttentionArgs args);
-              void attention_backward_cpu(DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv,
-                                          const void* dout, const void* out, const void* lse,
-                                          AttentionArgs args);)
+LT_KERNEL(attention_forward, DType t, bool wide_out, void* out, void* lse, AttentionArgs args)
+LT_KERNEL(attention_backward, DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv, const void* dout,
+          const void* out, const void* lse, AttentionArgs args)
 
 }  // namespace ltrain

@@ -7,7 +7,7 @@
 #include "kernels/core/micro_gemm.h"
 #include "kernels/core/parallel_for.h"
 #include "kernels/core/vector_math.h"
-#include "kernels/ops/attention.h"
+#include "kernels/ops/attention_tiles.h"
 
 namespace ltrain::LT_ISA {
 namespace {
@@ -26,43 +26,6 @@ void load_transposed(A* to, const T* from, int64_t rows, int64_t cols, int64_t s
   for (int64_t c = 0; c < cols; ++c)
     for (int64_t r = 0; r < kBlock; ++r) to[c * kBlock + r] = r < rows ? get(from, r * stride + c) : A(0);
 }
-
-/// Rows [row, row + count) of a sample, at consecutive positions from `at` on.
-struct Tile {
-  int64_t row, count, at;
-};
-
-/// Cuts rows into tiles of at most kBlock, none of them across the gap between two runs.
-struct Tiles {
-  const Positions& p;
-  int64_t in_first, total;
-  explicit Tiles(const Positions& positions)
-      : p(positions),
-        in_first((p.split + kBlock - 1) / kBlock),
-        total(in_first + (p.rows - p.split + kBlock - 1) / kBlock) {}
-  Tile operator[](int64_t i) const {
-    const int64_t row = i < in_first ? i * kBlock : p.split + (i - in_first) * kBlock;
-    return {row, std::min(kBlock, (i < in_first ? p.split : p.rows) - row), p.at(row)};
-  }
-};
-
-/// What a query of the sample may look at.
-struct Mask {
-  const int32_t* documents;  // of the sample, or null
-  explicit Mask(const AttentionArgs& a, int64_t sample)
-      : documents(a.documents ? a.documents + sample * a.seq : nullptr) {}
-  int64_t lowest(int64_t query) const { return documents ? documents[query] : 0; }
-  bool hides(const Tile& queries, const Tile& keys) const {
-    return keys.at > queries.at + queries.count - 1 || keys.at + keys.count <= lowest(queries.at);
-  }
-  /// Keys [begin, end) of the tile that the query at `position` sees; empty when end <= begin.
-  int64_t begin(int64_t position, const Tile& keys) const {
-    return std::max<int64_t>(0, lowest(position) - keys.at);
-  }
-  int64_t end(int64_t position, const Tile& keys) const {
-    return std::min(keys.count, position - keys.at + 1);
-  }
-};
 
 /// factor[j] = 0 or 1/(1-p) for j in [begin, end): the keys at positions k0 + j, of one query.
 template <class A>
@@ -102,7 +65,7 @@ template <class T, class O>
 void forward(O* out, compute_t<T>* lse, const AttentionArgs& a) {
   using A = compute_t<T>;
   const int64_t D = a.head_dim, rows_q = a.q_at.rows;
-  const Tiles q_tiles(a.q_at), k_tiles(a.k_at);
+  const Tiles q_tiles(a.q_at, kBlock), k_tiles(a.k_at, kBlock);
   const A scale = A(1) / std::sqrt(A(D));
   parallel_tasks(a.batch * a.kv_heads, [&](int64_t task) {
     const Head<T> hd(a, task);
@@ -201,7 +164,7 @@ void backward(const AttentionSink& to_q, const AttentionSink& to_k, const Attent
               const T* out, const compute_t<T>* lse, const AttentionArgs& a) {
   using A = compute_t<T>;
   const int64_t D = a.head_dim, rows_q = a.q_at.rows, rows_k = a.k_at.rows;
-  const Tiles q_tiles(a.q_at), k_tiles(a.k_at);
+  const Tiles q_tiles(a.q_at, kBlock), k_tiles(a.k_at, kBlock);
   const A scale = A(1) / std::sqrt(A(D));
   parallel_tasks(a.batch * a.kv_heads, [&](int64_t task) {
     const Head<T> hd(a, task);

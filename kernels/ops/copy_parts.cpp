@@ -26,11 +26,8 @@ void copy_parts(Stream& s, Tensor out, Tensor in, std::vector<CopyPart> parts) {
     place(s, "copy_parts", Rule::linear, {out}, {in}, rest);
     return;
   }
-  s.launch([=, parts = std::move(parts)] {
-    LT_CPU(copy_parts_cpu)
-    (out.dtype, in.dtype, out.data, in.data, out.cols(), in.cols(), parts.data(),
-     static_cast<int64_t>(parts.size()));
-  });
+  LT_LAUNCH(s, copy_parts, out.dtype, in.dtype, out.data, in.data, out.cols(), in.cols(), parts.data(),
+            static_cast<int64_t>(parts.size()));
 }
 
 }  // namespace ltrain

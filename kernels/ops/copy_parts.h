@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "kernels/core/cpu_isa.h"
+#include "kernels/core/kernel.h"
 #include "kernels/core/stream.h"
 
 namespace ltrain {
@@ -20,7 +20,7 @@ struct CopyPart {
 /// overlap; what no part names stays. Parts do not overlap in `out`.
 void copy_parts(Stream& s, Tensor out, Tensor in, std::vector<CopyPart> parts);
 
-LT_CPU_KERNEL(void copy_parts_cpu(DType to, DType from, void* out, const void* in, int64_t out_width,
-                                  int64_t in_width, const CopyPart* parts, int64_t count);)
+LT_KERNEL(copy_parts, DType to, DType from, void* out, const void* in, int64_t out_width, int64_t in_width,
+          const CopyPart* parts, int64_t count)
 
 }  // namespace ltrain

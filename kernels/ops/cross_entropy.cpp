@@ -16,11 +16,9 @@ void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor
     if (dlogits.defined()) place(s, "cross_entropy", Rule::elementwise, {dlogits}, {logits, targets});
     return;
   }
-  s.launch([=] {
-    LT_CPU(cross_entropy_cpu)
-    (logits.dtype, dlogits.defined() ? dlogits.dtype : logits.dtype, loss.ptr<double>(), dlogits.data,
-     logits.data, targets.ptr<int32_t>(), logits.rows(), logits.cols(), scale);
-  });
+  LT_LAUNCH(s, cross_entropy, logits.dtype, dlogits.defined() ? dlogits.dtype : logits.dtype,
+            loss.ptr<double>(), dlogits.data, logits.data, targets.ptr<int32_t>(), logits.rows(),
+            logits.cols(), scale);
 }
 
 void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets, const VocabColumns& part) {
@@ -36,10 +34,8 @@ void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets,
       place_set(s, stats, Axis::tensor, Placement::S(0));
     return;
   }
-  s.launch([=] {
-    LT_CPU(cross_entropy_stats_cpu)
-    (logits.dtype, stats.data, logits.data, targets.ptr<int32_t>(), logits.rows(), logits.cols(), part);
-  });
+  LT_LAUNCH(s, cross_entropy_stats, logits.dtype, stats.data, logits.data, targets.ptr<int32_t>(),
+            logits.rows(), logits.cols(), part);
 }
 
 void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
@@ -57,13 +53,10 @@ void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits
       place(s, "cross_entropy_sharded", Rule::elementwise, {dlogits}, {logits, targets, stats});
     return;
   }
-  s.launch([=] {
-    const int64_t rows = logits.rows();
-    LT_CPU(cross_entropy_sharded_cpu)
-    (logits.dtype, dlogits.defined() ? dlogits.dtype : logits.dtype, loss.ptr<double>(), dlogits.data,
-     logits.data, targets.ptr<int32_t>(), stats.data, static_cast<int>(stats.elements() / 3 / rows), rows,
-     logits.cols(), part, scale);
-  });
+  const int64_t rows = logits.rows();
+  LT_LAUNCH(s, cross_entropy_sharded, logits.dtype, dlogits.defined() ? dlogits.dtype : logits.dtype,
+            loss.ptr<double>(), dlogits.data, logits.data, targets.ptr<int32_t>(), stats.data,
+            static_cast<int>(stats.elements() / 3 / rows), rows, logits.cols(), part, scale);
 }
 
 }  // namespace ltrain

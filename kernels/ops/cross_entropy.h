@@ -1,6 +1,6 @@
 // Cross-entropy of one chunk of logits, with its gradient.
 #pragma once
-#include "kernels/core/cpu_isa.h"
+#include "kernels/core/kernel.h"
 #include "kernels/core/stream.h"
 
 namespace ltrain {
@@ -24,15 +24,13 @@ void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets,
 void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
                            Tensor stats, const VocabColumns& part, double scale);
 
-LT_CPU_KERNEL(void cross_entropy_stats_cpu(DType t, void* stats, const void* logits, const int32_t* targets,
-                                           int64_t rows, int64_t vocab, VocabColumns part);
-              void cross_entropy_sharded_cpu(DType logits_type, DType grad_type, double* loss, void* dlogits,
-                                             const void* logits, const int32_t* targets, const void* stats,
-                                             int ranks, int64_t rows, int64_t vocab, VocabColumns part,
-                                             double scale);)
+LT_KERNEL(cross_entropy_stats, DType t, void* stats, const void* logits, const int32_t* targets, int64_t rows,
+          int64_t vocab, VocabColumns part)
+LT_KERNEL(cross_entropy_sharded, DType logits_type, DType grad_type, double* loss, void* dlogits,
+          const void* logits, const int32_t* targets, const void* stats, int ranks, int64_t rows,
+          int64_t vocab, VocabColumns part, double scale)
 
-LT_CPU_KERNEL(void cross_entropy_cpu(DType logits_type, DType grad_type, double* loss, void* dlogits,
-                                     const void* logits, const int32_t* targets, int64_t rows, int64_t vocab,
-                                     double scale);)
+LT_KERNEL(cross_entropy, DType logits_type, DType grad_type, double* loss, void* dlogits, const void* logits,
+          const int32_t* targets, int64_t rows, int64_t vocab, double scale)
 
 }  // namespace ltrain

@@ -24,7 +24,7 @@ void dropout(Stream& s, Tensor y, Tensor x, const Dropout& d) {
     place(s, "dropout", Rule::linear, {y}, {x});
     return;
   }
-  s.launch([=] { LT_CPU(dropout_cpu)(x.dtype, y.data, x.data, x.rows(), x.cols(), dropout_args(d)); });
+  LT_LAUNCH(s, dropout, x.dtype, y.data, x.data, x.rows(), x.cols(), dropout_args(d));
 }
 
 }  // namespace ltrain

@@ -1,7 +1,7 @@
 // Dropout by counter: what is dropped is a function of (seed, layer, global sample, position, channel), so it
 // is the same under every layout and needs no saved mask.
 #pragma once
-#include "kernels/core/cpu_isa.h"
+#include "kernels/core/kernel.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/row_map.h"
 #include "kernels/core/stream.h"
@@ -32,6 +32,6 @@ DropoutArgs dropout_args(const Dropout& d);
 /// alias x.
 void dropout(Stream& s, Tensor y, Tensor x, const Dropout& d);
 
-LT_CPU_KERNEL(void dropout_cpu(DType t, void* y, const void* x, int64_t rows, int64_t cols, DropoutArgs d);)
+LT_KERNEL(dropout, DType t, void* y, const void* x, int64_t rows, int64_t cols, DropoutArgs d)
 
 }  // namespace ltrain

@@ -21,6 +21,13 @@ void place_lookup(Stream& s, Tensor y, Tensor tokens, Tensor table) {
 
 }  // namespace
 
+void check_tokens(const int32_t* ids, int64_t count, int64_t vocab) {
+  for (int64_t i = 0; i < count; ++i)
+    if (ids[i] < 0 || ids[i] >= vocab)
+      fail(ExitCode::data, "token {} at position {} of the batch is outside the vocabulary of {}", ids[i], i,
+           vocab);
+}
+
 void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor positions, const RowMap& rows,
                        const VocabPart& part) {
   LT_CHECK(tokens.elements() == y.rows() && table.cols() == y.cols() && table.shape[0] >= part.rows &&
@@ -33,14 +40,15 @@ void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor 
     if (positions.defined()) place(s, "position_forward", Rule::elementwise, {y}, {y, positions});
     return;
   }
+  // On a GPU the kernel cannot fail: who copies the tokens there looks at them before.
+  if (s.device() == DeviceKind::cuda)
+    return embedding_forward_cuda(s, y.dtype, y.data, tokens.ptr<int32_t>(), table.data, positions.data,
+                                  y.rows(), y.cols(), rows.args(), part);
   s.launch([=] {
-    const int32_t* ids = tokens.ptr<int32_t>();
-    for (int64_t i = 0; i < tokens.elements(); ++i)
-      if (ids[i] < 0 || ids[i] >= part.total)
-        fail(ExitCode::data, "token {} at position {} of the batch is outside the vocabulary of {}", ids[i],
-             i, part.total);
+    check_tokens(tokens.ptr<int32_t>(), tokens.elements(), part.total);
     LT_CPU(embedding_forward_cpu)
-    (y.dtype, y.data, ids, table.data, positions.data, y.rows(), y.cols(), rows.args(), part);
+    (y.dtype, y.data, tokens.ptr<int32_t>(), table.data, positions.data, y.rows(), y.cols(), rows.args(),
+     part);
   });
 }
 
@@ -52,9 +60,7 @@ void position_forward(Stream& s, Tensor y, Tensor positions, const RowMap& rows)
     place(s, "position_forward", Rule::elementwise, {y}, {y, positions});
     return;
   }
-  s.launch([=] {
-    LT_CPU(position_forward_cpu)(y.dtype, y.data, positions.data, y.rows(), y.cols(), rows.args());
-  });
+  LT_LAUNCH(s, position_forward, y.dtype, y.data, positions.data, y.rows(), y.cols(), rows.args());
 }
 
 void embedding_backward(Stream& s, Tensor dtable, Tensor dy, Tensor tokens, const VocabPart& part,
@@ -82,11 +88,8 @@ void embedding_backward(Stream& s, Tensor dtable, Tensor dy, Tensor tokens, cons
     }
     return;
   }
-  s.launch([=] {
-    LT_CPU(embedding_backward_cpu)
-    (dy.dtype, dtable.data, dy.data, tokens.ptr<int32_t>(), dy.rows(), dy.cols(), dtable.shape[0], part,
-     accumulate);
-  });
+  LT_LAUNCH(s, embedding_backward, dy.dtype, dtable.data, dy.data, tokens.ptr<int32_t>(), dy.rows(),
+            dy.cols(), dtable.shape[0], part, accumulate);
 }
 
 void position_backward(Stream& s, Tensor dpositions, Tensor dy, const RowMap& rows, bool accumulate) {
@@ -98,10 +101,8 @@ void position_backward(Stream& s, Tensor dpositions, Tensor dy, const RowMap& ro
     place(s, "position_backward", Rule::sum_rows, {dpositions}, {dy}, accumulate);
     return;
   }
-  s.launch([=] {
-    LT_CPU(position_backward_cpu)
-    (dy.dtype, dpositions.data, dy.data, dy.rows(), dy.cols(), rows.args(), dpositions.shape[0], accumulate);
-  });
+  LT_LAUNCH(s, position_backward, dy.dtype, dpositions.data, dy.data, dy.rows(), dy.cols(), rows.args(),
+            dpositions.shape[0], accumulate);
 }
 
 }  // namespace ltrain

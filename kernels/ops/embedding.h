@@ -1,6 +1,6 @@
 // Token embedding, with learned positions where the model has them.
 #pragma once
-#include "kernels/core/cpu_isa.h"
+#include "kernels/core/kernel.h"
 #include "kernels/core/row_map.h"
 #include "kernels/core/stream.h"
 
@@ -10,6 +10,9 @@ namespace ltrain {
 struct VocabPart {
   int64_t first = 0, rows = 0, total = 0;
 };
+
+/// Fails with ExitCode::data at a token outside [0, vocab).
+void check_tokens(const int32_t* ids, int64_t count, int64_t vocab);
 
 /// y[t] = table[tokens[t] - first] + positions[position of t]; zeros in the place of the first term for
 /// tokens of other parts.  tokens: (T) i32; table: (at least part.rows, C); positions: (P, C) or undefined;
@@ -26,15 +29,13 @@ void embedding_backward(Stream& s, Tensor dtable, Tensor dy, Tensor tokens, cons
 /// dpositions[position of t] (+)= dy[t]; other rows become zero when not `accumulate`.
 void position_backward(Stream& s, Tensor dpositions, Tensor dy, const RowMap& rows, bool accumulate);
 
-LT_CPU_KERNEL(void embedding_forward_cpu(DType t, void* y, const int32_t* tokens, const void* table,
-                                         const void* positions, int64_t rows, int64_t cols, RowMapArgs map,
-                                         VocabPart part);
-              void position_forward_cpu(DType t, void* y, const void* positions, int64_t rows, int64_t cols,
-                                        RowMapArgs map);
-              void embedding_backward_cpu(DType t, void* dtable, const void* dy, const int32_t* tokens,
-                                          int64_t rows, int64_t cols, int64_t table_rows, VocabPart part,
-                                          bool accumulate);
-              void position_backward_cpu(DType t, void* dpositions, const void* dy, int64_t rows,
-                                         int64_t cols, RowMapArgs map, int64_t positions, bool accumulate);)
+LT_KERNEL(embedding_forward, DType t, void* y, const int32_t* tokens, const void* table,
+          const void* positions, int64_t rows, int64_t cols, RowMapArgs map, VocabPart part)
+LT_KERNEL(position_forward, DType t, void* y, const void* positions, int64_t rows, int64_t cols,
+          RowMapArgs map)
+LT_KERNEL(embedding_backward, DType t, void* dtable, const void* dy, const int32_t* tokens, int64_t rows,
+          int64_t cols, int64_t table_rows, VocabPart part, bool accumulate)
+LT_KERNEL(position_backward, DType t, void* dpositions, const void* dy, int64_t rows, int64_t cols,
+          RowMapArgs map, int64_t positions, bool accumulate)
 
 }  // namespace ltrain

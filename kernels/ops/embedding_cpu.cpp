@@ -20,7 +20,7 @@ void embedding_forward_cpu(DType t, void* y, const int32_t* tokens, const void* 
         } else if (here) {
           std::memcpy(out, from, cols * sizeof(T));
         } else {
-          std::memset(out, 0, cols * sizeof(T));
+          std::memset(static_cast<void*>(out), 0, cols * sizeof(T));
         }
       }
     });

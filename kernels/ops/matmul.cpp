@@ -34,6 +34,7 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
     if (args.bias.defined()) place_add_vector(s, "bias", out, args.bias);
     return;
   }
+  if (s.device() == DeviceKind::cuda) return matmul_cuda(s, out, a, b, args);
   s.launch([=] {
     if (a.dtype == DType::f64) {
       LT_CPU(matmul_f64_cpu)

@@ -2,7 +2,7 @@
 #pragma once
 #include <array>
 
-#include "kernels/core/cpu_isa.h"
+#include "kernels/core/kernel.h"
 #include "kernels/core/stream.h"
 
 namespace ltrain {
@@ -17,6 +17,9 @@ struct MatmulArgs {
 /// op(a): (m, k), op(b): (k, n), out: (m, n). a and b of one dtype f32, bf16 or f64; out of that dtype, or
 /// f32 from bf16. Sums in f32 (f64 for f64). Nothing aliases.
 void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args = {});
+
+/// cuBLASLt.
+LT_CUDA_KERNEL(matmul, Tensor out, Tensor a, Tensor b, const MatmulArgs& args)
 
 /// oneDNN for f32 and bf16 (matmul_onednn.cpp).
 void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args);

@@ -17,11 +17,8 @@ void merge_attention(Stream& s, Tensor out, Tensor lse, Tensor block_out, Tensor
     place(s, "merge_attention", Rule::elementwise, {out, lse}, {out, lse, block_out, block_lse});
     return;
   }
-  s.launch([=] {
-    LT_CPU(merge_attention_cpu)
-    (out.dtype, out.data, lse.data, block_out.data, block_lse.data, lse.shape[0], lse.shape[1], lse.shape[2],
-     out.cols() / lse.shape[1]);
-  });
+  LT_LAUNCH(s, merge_attention, out.dtype, out.data, lse.data, block_out.data, block_lse.data, lse.shape[0],
+            lse.shape[1], lse.shape[2], out.cols() / lse.shape[1]);
 }
 
 }  // namespace ltrain

@@ -1,6 +1,6 @@
 // Two partial results of attention over different keys become one (ring attention, arXiv:2310.01889).
 #pragma once
-#include "kernels/core/cpu_isa.h"
+#include "kernels/core/kernel.h"
 #include "kernels/core/stream.h"
 
 namespace ltrain {
@@ -10,8 +10,7 @@ namespace ltrain {
 /// block_lse: (batch, heads, rows) of the same dtype; -infinity where no key was seen. No aliases.
 void merge_attention(Stream& s, Tensor out, Tensor lse, Tensor block_out, Tensor block_lse);
 
-LT_CPU_KERNEL(void merge_attention_cpu(DType t, void* out, void* lse, const void* block_out,
-                                       const void* block_lse, int64_t batch, int64_t heads, int64_t rows,
-                                       int64_t head_dim);)
+LT_KERNEL(merge_attention, DType t, void* out, void* lse, const void* block_out, const void* block_lse,
+          int64_t batch, int64_t heads, int64_t rows, int64_t head_dim)
 
 }  // namespace ltrain

@@ -22,11 +22,9 @@ void norm_forward(Stream& s, const NormForward& a) {
     if (a.mean.defined()) place(s, "norm_forward", Rule::elementwise, {a.mean}, {v});
     return;
   }
-  s.launch([=] {
-    LT_CPU(norm_forward_cpu)
-    (a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), a.eps, false, false}, a.y.data, a.sum.data, a.mean.data,
-     a.rstd.data, a.x.data, a.delta.data, a.weight.data, a.bias.data, dropout_args(a.dropout));
-  });
+  LT_LAUNCH(s, norm_forward, a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), a.eps, false, false}, a.y.data,
+            a.sum.data, a.mean.data, a.rstd.data, a.x.data, a.delta.data, a.weight.data, a.bias.data,
+            dropout_args(a.dropout));
 }
 
 void residual_add(Stream& s, Tensor sum, Tensor x, Tensor delta, const Dropout& dropout) {
@@ -37,10 +35,8 @@ void residual_add(Stream& s, Tensor sum, Tensor x, Tensor delta, const Dropout& 
     place(s, "residual add", Rule::linear, {sum}, {x, delta});
     return;
   }
-  s.launch([=] {
-    LT_CPU(residual_add_cpu)
-    (x.dtype, sum.data, x.data, delta.data, x.rows(), x.cols(), dropout_args(dropout));
-  });
+  LT_LAUNCH(s, residual_add, x.dtype, sum.data, x.data, delta.data, x.rows(), x.cols(),
+            dropout_args(dropout));
 }
 
 void norm_backward(Stream& s, const NormBackward& a) {
@@ -58,11 +54,9 @@ void norm_backward(Stream& s, const NormBackward& a) {
     if (a.dbias.defined()) place(s, "norm_backward (bias)", Rule::sum_rows, {a.dbias}, {a.dy}, a.accumulate);
     return;
   }
-  s.launch([=] {
-    LT_CPU(norm_backward_cpu)
-    (a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), 0, a.accumulate, a.first}, a.dx.data, a.dweight.data,
-     a.dbias.data, a.dy.data, a.x.data, a.weight.data, a.mean.data, a.rstd.data);
-  });
+  LT_LAUNCH(s, norm_backward, a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), 0, a.accumulate, a.first},
+            a.dx.data, a.dweight.data, a.dbias.data, a.dy.data, a.x.data, a.weight.data, a.mean.data,
+            a.rstd.data);
 }
 
 }  // namespace ltrain

@@ -1,7 +1,7 @@
 // RMSNorm (arXiv:1910.07467) and LayerNorm (arXiv:1607.06450) over the last dim, each with the residual
 // addition before it fused in.
 #pragma once
-#include "kernels/core/cpu_isa.h"
+#include "kernels/core/kernel.h"
 #include "kernels/core/stream.h"
 #include "kernels/ops/dropout.h"
 
@@ -46,13 +46,11 @@ struct NormShape {
   double eps;
   bool accumulate, first;
 };
-LT_CPU_KERNEL(void norm_forward_cpu(DType t, NormShape shape, void* y, void* sum, void* mean, void* rstd,
-                                    const void* x, const void* delta, const void* weight, const void* bias,
-                                    DropoutArgs dropout);
-              void residual_add_cpu(DType t, void* sum, const void* x, const void* delta, int64_t rows,
-                                    int64_t cols, DropoutArgs dropout);
-              void norm_backward_cpu(DType t, NormShape shape, void* dx, void* dweight, void* dbias,
-                                     const void* dy, const void* x, const void* weight, const void* mean,
-                                     const void* rstd);)
+LT_KERNEL(norm_forward, DType t, NormShape shape, void* y, void* sum, void* mean, void* rstd, const void* x,
+          const void* delta, const void* weight, const void* bias, DropoutArgs dropout)
+LT_KERNEL(residual_add, DType t, void* sum, const void* x, const void* delta, int64_t rows, int64_t cols,
+          DropoutArgs dropout)
+LT_KERNEL(norm_backward, DType t, NormShape shape, void* dx, void* dweight, void* dbias, const void* dy,
+          const void* x, const void* weight, const void* mean, const void* rstd)
 
 }  // namespace ltrain

@@ -20,10 +20,8 @@ void rope(Stream& s, Tensor qkv, Tensor table, const RowMap& map, int64_t heads,
     place(s, "rope", Rule::elementwise, {qkv}, {qkv, table});
     return;
   }
-  s.launch([=] {
-    LT_CPU(rope_cpu)
-    (qkv.dtype, qkv.data, table.ptr<float>(), qkv.rows(), qkv.cols(), map.args(), heads, head_dim, inverse);
-  });
+  LT_LAUNCH(s, rope, qkv.dtype, qkv.data, table.ptr<float>(), qkv.rows(), qkv.cols(), map.args(), heads,
+            head_dim, inverse);
 }
 
 }  // namespace ltrain

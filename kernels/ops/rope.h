@@ -1,7 +1,7 @@
 // Rotary position embedding (arXiv:2104.09864), Hugging Face's half-split layout: pairs are channels i and i
 // + d/2.
 #pragma once
-#include "kernels/core/cpu_isa.h"
+#include "kernels/core/kernel.h"
 #include "kernels/core/row_map.h"
 #include "kernels/core/stream.h"
 
@@ -13,7 +13,7 @@ namespace ltrain {
 void rope(Stream& s, Tensor qkv, Tensor table, const RowMap& map, int64_t heads, int64_t head_dim,
           bool inverse);
 
-LT_CPU_KERNEL(void rope_cpu(DType t, void* qkv, const float* table, int64_t rows, int64_t width,
-                            RowMapArgs map, int64_t heads, int64_t head_dim, bool inverse);)
+LT_KERNEL(rope, DType t, void* qkv, const float* table, int64_t rows, int64_t width, RowMapArgs map,
+          int64_t heads, int64_t head_dim, bool inverse)
 
 }  // namespace ltrain

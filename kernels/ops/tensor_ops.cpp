@@ -1,7 +1,5 @@
 #include "kernels/ops/tensor_ops.h"
 
-#include <cstring>
-
 #include "kernels/core/placement_rules.h"
 
 namespace ltrain {
@@ -12,7 +10,7 @@ void fill_zero(Stream& s, Tensor t) {
     place_zero(t);
     return;
   }
-  s.launch([=] { std::memset(t.data, 0, t.bytes()); });
+  LT_LAUNCH(s, fill_zero, t.data, t.bytes());
 }
 
 void cast(Stream& s, Tensor out, Tensor in) {
@@ -22,7 +20,7 @@ void cast(Stream& s, Tensor out, Tensor in) {
     place(s, "cast", Rule::linear, {out}, {in});
     return;
   }
-  s.launch([=] { LT_CPU(cast_cpu)(out.dtype, in.dtype, out.data, in.data, in.elements()); });
+  LT_LAUNCH(s, cast, out.dtype, in.dtype, out.data, in.data, in.elements());
 }
 
 void add_to(Stream& s, Tensor y, Tensor x) {
@@ -33,7 +31,7 @@ void add_to(Stream& s, Tensor y, Tensor x) {
     place(s, "add_to", Rule::linear, {y}, {y, x});
     return;
   }
-  s.launch([=] { LT_CPU(add_to_cpu)(y.dtype, y.data, x.data, x.elements()); });
+  LT_LAUNCH(s, add_to, y.dtype, y.data, x.data, x.elements());
 }
 
 void add_bias(Stream& s, Tensor y, Tensor bias) {
@@ -44,7 +42,7 @@ void add_bias(Stream& s, Tensor y, Tensor bias) {
     place_add_vector(s, "add_bias", y, bias);
     return;
   }
-  s.launch([=] { LT_CPU(add_bias_cpu)(y.dtype, y.data, bias.data, y.rows(), y.cols()); });
+  LT_LAUNCH(s, add_bias, y.dtype, y.data, bias.data, y.rows(), y.cols());
 }
 
 void sum_rows(Stream& s, Tensor out, Tensor x, bool accumulate) {
@@ -54,7 +52,7 @@ void sum_rows(Stream& s, Tensor out, Tensor x, bool accumulate) {
     place(s, "sum_rows", Rule::sum_rows, {out}, {x}, accumulate);
     return;
   }
-  s.launch([=] { LT_CPU(sum_rows_cpu)(x.dtype, out.data, x.data, x.rows(), x.cols(), accumulate); });
+  LT_LAUNCH(s, sum_rows, x.dtype, out.data, x.data, x.rows(), x.cols(), accumulate);
 }
 
 void sum_squares(Stream& s, Tensor total, Tensor x) {
@@ -65,7 +63,7 @@ void sum_squares(Stream& s, Tensor total, Tensor x) {
     place(s, "sum_squares", Rule::sum_rows, {total}, {x}, /*accumulate=*/true);
     return;
   }
-  s.launch([=] { LT_CPU(sum_squares_cpu)(x.dtype, total.ptr<double>(), x.data, x.elements()); });
+  LT_LAUNCH(s, sum_squares, x.dtype, total.ptr<double>(), x.data, x.elements());
 }
 
 void fill_normal(Stream& s, Tensor t, uint64_t seed, uint64_t stream, int64_t first, double mean,
@@ -74,7 +72,7 @@ void fill_normal(Stream& s, Tensor t, uint64_t seed, uint64_t stream, int64_t fi
     s.meta()->add(s, op_cost("fill_normal", OpClass::elementwise, 60.0 * t.elements(), {t}, {}));
     return;
   }
-  s.launch([=] { LT_CPU(fill_normal_cpu)(t.dtype, t.data, t.elements(), seed, stream, first, mean, std); });
+  LT_LAUNCH(s, fill_normal, t.dtype, t.data, t.elements(), seed, stream, first, mean, std);
 }
 
 void fill_value(Stream& s, Tensor t, double value) {
@@ -82,7 +80,7 @@ void fill_value(Stream& s, Tensor t, double value) {
     s.meta()->add(s, op_cost("fill_value", OpClass::elementwise, 0, {t}, {}));
     return;
   }
-  s.launch([=] { LT_CPU(fill_value_cpu)(t.dtype, t.data, t.elements(), value); });
+  LT_LAUNCH(s, fill_value, t.dtype, t.data, t.elements(), value);
 }
 
 }  // namespace ltrain

@@ -1,6 +1,6 @@
 // Small ops on whole tensors.
 #pragma once
-#include "kernels/core/cpu_isa.h"
+#include "kernels/core/kernel.h"
 #include "kernels/core/stream.h"
 
 namespace ltrain {
@@ -24,14 +24,14 @@ void fill_normal(Stream& s, Tensor t, uint64_t seed, uint64_t stream, int64_t fi
 /// t[i] = value, floating dtypes.
 void fill_value(Stream& s, Tensor t, double value);
 
-LT_CPU_KERNEL(void cast_cpu(DType to, DType from, void* out, const void* in, int64_t n);
-              void add_to_cpu(DType t, void* y, const void* x, int64_t n);
-              void add_bias_cpu(DType t, void* y, const void* bias, int64_t rows, int64_t cols);
-              void sum_rows_cpu(DType t, void* out, const void* x, int64_t rows, int64_t cols,
-                                bool accumulate);
-              void sum_squares_cpu(DType t, double* total, const void* x, int64_t n);
-              void fill_normal_cpu(DType t, void* out, int64_t n, uint64_t seed, uint64_t stream,
-                                   int64_t first, double mean, double std);
-              void fill_value_cpu(DType t, void* out, int64_t n, double value);)
+LT_KERNEL(fill_zero, void* out, int64_t bytes)
+LT_KERNEL(cast, DType to, DType from, void* out, const void* in, int64_t n)
+LT_KERNEL(add_to, DType t, void* y, const void* x, int64_t n)
+LT_KERNEL(add_bias, DType t, void* y, const void* bias, int64_t rows, int64_t cols)
+LT_KERNEL(sum_rows, DType t, void* out, const void* x, int64_t rows, int64_t cols, bool accumulate)
+LT_KERNEL(sum_squares, DType t, double* total, const void* x, int64_t n)
+LT_KERNEL(fill_normal, DType t, void* out, int64_t n, uint64_t seed, uint64_t stream, int64_t first,
+          double mean, double std)
+LT_KERNEL(fill_value, DType t, void* out, int64_t n, double value)
 
 }  // namespace ltrain

@@ -1,11 +1,14 @@
 #include "kernels/ops/tensor_ops.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/core/parallel_for.h"
 #include "kernels/core/rng.h"
 
 namespace ltrain::LT_ISA {
+
+void fill_zero_cpu(void* out, int64_t bytes) { std::memset(out, 0, static_cast<size_t>(bytes)); }
 
 void cast_cpu(DType to, DType from, void* out, const void* in, int64_t n) {
   dispatch_float(from, [&]<class F>() {

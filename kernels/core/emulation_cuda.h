@@ -1,0 +1,72 @@
+// CUDA kernels on the CPU, for tests: each thread of a block is a fibre, blocks run one after another.
+//
+// A fibre runs until __syncthreads() or a shuffle, where it waits for the others of its block or warp, so that
+// a missing barrier shows as a wrong result, deterministically. Slow: for small shapes only. What it cannot
+// show: speed, races inside a warp, limits of registers.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <tuple>
+
+#include "kernels/core/stream.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+
+struct dim3 {
+  unsigned x, y, z;
+  explicit dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+namespace ltrain::cuda {
+
+// By type, as on the device; the C library's take doubles only.
+using std::exp, std::fabs, std::log, std::log1p, std::sqrt;
+
+struct Emulated {
+  dim3 thread, block;  ///< of the running fibre
+  dim3 block_dim, grid_dim;
+  void* shared = nullptr;  ///< of the running block
+};
+Emulated& emulated();
+
+/// Runs `body` once for every thread of every block.
+void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>& body);
+/// The running fibre waits for all of its block.
+void emulated_barrier();
+/// Each lane of the running warp gives a word and takes that of lane (lane ^ mask).
+uint64_t emulated_exchange(uint64_t word, int mask);
+
+template <class T>
+T* shared_memory() {
+  return static_cast<T*>(emulated().shared);
+}
+
+template <class... P, class... A>
+void launch(Stream& s, dim3 grid, int threads, int64_t shared, void (*kernel)(P...), A... args) {
+  emulate(grid, threads, shared, [&] { kernel(static_cast<P>(args)...); });
+}
+
+}  // namespace ltrain::cuda
+
+#define threadIdx (::ltrain::cuda::emulated().thread)
+#define blockIdx (::ltrain::cuda::emulated().block)
+#define blockDim (::ltrain::cuda::emulated().block_dim)
+#define gridDim (::ltrain::cuda::emulated().grid_dim)
+
+inline void __syncthreads() { ::ltrain::cuda::emulated_barrier(); }
+inline void __syncwarp() { ::ltrain::cuda::emulated_exchange(0, 0); }
+template <class T>
+T __shfl_xor_sync(unsigned, T v, int mask) {
+  static_assert(sizeof(T) <= 8);
+  uint64_t word = 0;
+  __builtin_memcpy(&word, &v, sizeof(T));
+  word = ::ltrain::cuda::emulated_exchange(word, mask);
+  __builtin_memcpy(&v, &word, sizeof(T));
+  return v;
+}

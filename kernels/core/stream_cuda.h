@@ -1,0 +1,39 @@
+// Streams of the CUDA device.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/core/stream.h"
+
+#ifndef LTRAIN_CUDA_EMULATED
+struct CUstream_st;
+enum cudaError : int;
+#endif
+
+namespace ltrain::cuda {
+
+/// Device memory that each stream owns for partial sums and matmul workspaces. 32 MiB: what cuBLASLt asks for
+/// on Hopper.
+constexpr int64_t kScratchBytes = 32 << 20;
+
+/// Empty where there is a device that this build has kernels for, else why there is none.
+std::string no_device_reason();
+/// Memory of the device; freed with the last reference.
+std::shared_ptr<void> device_memory(int64_t bytes);
+
+/// Throws Error when there is no driver or no device, with what the CUDA library says.
+std::unique_ptr<Stream> make_cuda_stream(std::string name);
+
+/// The stream's scratch; the next kernel that asks for it gets the same memory.
+void* scratch(Stream& s, int64_t bytes);
+/// To zero.
+void fill_bytes(Stream& s, void* to, int64_t bytes);
+
+#ifndef LTRAIN_CUDA_EMULATED
+CUstream_st* native(Stream& s);
+/// Throws Error (internal) for what is no success, with the library's name and text for it.
+void cuda_check(cudaError result, const char* what);
+#endif
+
+}  // namespace ltrain::cuda

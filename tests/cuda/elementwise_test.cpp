@@ -1,0 +1,208 @@
+#include "kernels/ops/activation.h"
+#include "kernels/ops/adamw.h"
+#include "kernels/ops/copy_parts.h"
+#include "kernels/ops/dropout.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/merge_attention.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/rope.h"
+#include "kernels/ops/tensor_ops.h"
+#include "tests/cuda/twin.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+// Columns that packs of 16 bytes divide, and that they do not; one row.
+const std::pair<int64_t, int64_t> kShapes[] = {{5, 64}, {3, 37}, {1, 8}, {70, 130}};
+
+TEST_CASE("activations") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (const auto& [rows, cols] : kShapes) {
+      CAPTURE(dtype_name(t), rows, cols);
+      Twin w(t);
+      const auto gate_up = w.random(t, {rows, 2 * cols}, 4), dy = w.random(t, {rows, cols});
+      const auto x = w.random(t, {rows, cols}, 4);
+      const auto y = w.blank(t, {rows, cols}), d = w.blank(t, {rows, 2 * cols});
+      const auto g = w.blank(t, {rows, cols}), dg = w.blank(t, {rows, cols});
+      w.check([&](Stream& s, const Twin::At& at) {
+        swiglu_forward(s, at(y), at(gate_up));
+        swiglu_backward(s, at(d), at(dy), at(gate_up));
+        gelu_forward(s, at(g), at(x));
+        gelu_backward(s, at(dg), at(dy), at(x));
+      });
+    }
+}
+
+TEST_CASE("AdamW, with and without a bf16 copy, on odd sizes") {
+  if (!have_cuda()) return;
+  for (DType t : {DType::f32, DType::f64})
+    for (int64_t n : {1, 4, 37, 1000})
+      for (bool low : {false, true}) {
+        CAPTURE(dtype_name(t), n, low);
+        Twin w(t);
+        const auto master = w.random(t, {n}), m = w.random(t, {n}), g = w.random(t, {n});
+        const auto v = w.of(t, {n}, [](int64_t i) { return 0.01 * static_cast<double>(i % 9); });
+        const auto copy = w.blank(DType::bf16, {n});
+        AdamwArgs a;
+        a.lr = 0.01, a.weight_decay = 0.1, a.grad_scale = 0.5, a.step = 3;
+        w.check([&](Stream& s, const Twin::At& at) {
+          adamw(s, at(master), at(m), at(v), at(g), low ? at(copy) : Tensor(), true, a);
+          adamw(s, at(master), at(m), at(v), at(g), low ? at(copy) : Tensor(), false, a);
+        });
+      }
+}
+
+TEST_CASE("small tensor ops") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (const auto& [rows, cols] : kShapes) {
+      CAPTURE(dtype_name(t), rows, cols);
+      Twin w(t);
+      const auto x = w.random(t, {rows, cols}), y = w.random(t, {rows, cols}), bias = w.random(t, {cols});
+      const auto narrow = w.blank(DType::bf16, {rows, cols}), zero = w.blank(t, {rows, cols});
+      const auto sums = w.random(wide(t), {cols}), fresh = w.blank(wide(t), {cols});
+      const auto total = w.of(DType::f64, {1}, [](int64_t) { return 0.25; });
+      const auto normal = w.blank(t, {rows, cols}), value = w.blank(t, {rows, cols});
+      w.check([&](Stream& s, const Twin::At& at) {
+        fill_zero(s, at(zero));
+        cast(s, at(narrow), at(x));
+        add_to(s, at(y), at(x));
+        add_bias(s, at(y), at(bias));
+        sum_rows(s, at(sums), at(x), true);
+        sum_rows(s, at(fresh), at(x), false);
+        sum_squares(s, at(total), at(x));
+        fill_normal(s, at(normal), 7, 11, 3, 0.5, 2);
+        fill_value(s, at(value), 1.5);
+      });
+    }
+}
+
+TEST_CASE("dropout and residual addition drop the same elements") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{6, 37}, {8, 64}}) {
+      CAPTURE(dtype_name(t), rows, cols);
+      Twin w(t);
+      const auto x = w.random(t, {rows, cols}), delta = w.random(t, {rows, cols});
+      const auto y = w.blank(t, {rows, cols}), sum = w.blank(t, {rows, cols});
+      const auto samples = w.of(DType::i64, {2}, [](int64_t i) { return 100 + 7 * i; });
+      w.check([&](Stream& s, const Twin::At& at) {
+        Dropout d;
+        d.p = 0.3, d.seed = 5, d.stream = 9;
+        d.sample_index = at(samples);
+        d.rows.seq = rows / 2;
+        dropout(s, at(y), at(x), d);
+        residual_add(s, at(sum), at(x), at(delta), d);
+      });
+    }
+}
+
+TEST_CASE("embeddings and positions: repeated tokens, other parts of the vocabulary, padding rows") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (int64_t cols : {37, 64}) {
+      CAPTURE(dtype_name(t), cols);
+      const int64_t rows = 40, vocab = 20;
+      Twin w(t);
+      const auto tokens = w.of(DType::i32, {rows}, [](int64_t i) { return i * i % 20; });
+      const auto table = w.random(t, {10, cols}), positions = w.random(t, {10, cols}), dy = w.random(t, {rows, cols});
+      const auto y = w.blank(t, {rows, cols}), plain = w.blank(t, {rows, cols});
+      const auto dtable = w.random(wide(t), {10, cols}), fresh = w.blank(wide(t), {10, cols});
+      const auto dpos = w.blank(wide(t), {10, cols});
+      const VocabPart part{12, 8, vocab};  // two rows of the table are padding
+      RowMap map;
+      map.seq = 10;
+      w.check([&](Stream& s, const Twin::At& at) {
+        embedding_forward(s, at(y), at(tokens), at(table), at(positions), map, part);
+        embedding_forward(s, at(plain), at(tokens), at(table), {}, map, part);
+        position_forward(s, at(plain), at(positions), map);
+        embedding_backward(s, at(dtable), at(dy), at(tokens), part, true);
+        embedding_backward(s, at(fresh), at(dy), at(tokens), part, false);
+        position_backward(s, at(dpos), at(dy), map, false);
+      });
+    }
+}
+
+TEST_CASE("rotary embedding and back") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats) {
+    CAPTURE(dtype_name(t));
+    Twin w(t);
+    const int64_t heads = 3, dim = 10, rows = 14;
+    const auto qkv = w.random(t, {rows, 5 * dim}), other = w.random(t, {rows, 5 * dim});
+    const auto table = w.random(DType::f32, {7, dim / 2, 2});
+    RowMap map;
+    map.seq = 7;
+    w.check([&](Stream& s, const Twin::At& at) {
+      rope(s, at(qkv), at(table), map, heads, dim, false);
+      rope(s, at(other), at(table), map, heads, dim, true);
+    });
+  }
+}
+
+TEST_CASE("norms forward and backward, with the residual and dropout fused in") {
+  if (!have_cuda()) return;
+  for (NormKind kind : {NormKind::rms, NormKind::layer})
+    for (DType t : kFloats)
+      for (const auto& [rows, cols] : kShapes) {
+        CAPTURE(dtype_name(t), rows, cols, kind == NormKind::rms);
+        Twin w(t);
+        const bool layer = kind == NormKind::layer;
+        const auto x = w.random(t, {rows, cols}), delta = w.random(t, {rows, cols}), weight = w.random(t, {cols});
+        const auto bias = w.random(t, {cols}), dy = w.random(t, {rows, cols});
+        const auto sum = w.blank(t, {rows, cols}), y = w.blank(t, {rows, cols}), y2 = w.blank(t, {rows, cols});
+        const auto mean = w.blank(wide(t), {rows}), rstd = w.blank(wide(t), {rows});
+        const auto dx = w.random(t, {rows, cols}), dx2 = w.blank(t, {rows, cols});
+        const auto dw = w.random(wide(t), {cols}), db = w.random(wide(t), {cols});
+        const auto dw2 = w.blank(wide(t), {cols}), db2 = w.blank(wide(t), {cols});
+        const auto samples = w.of(DType::i64, {1}, [](int64_t) { return 3; });
+        w.check([&](Stream& s, const Twin::At& at) {
+          NormForward f;
+          f.kind = kind;
+          f.x = at(x), f.delta = at(delta), f.sum = at(sum), f.y = at(y), f.weight = at(weight);
+          f.rstd = at(rstd);
+          if (layer) f.bias = at(bias), f.mean = at(mean);
+          f.dropout.p = 0.25, f.dropout.seed = 2, f.dropout.stream = 3, f.dropout.sample_index = at(samples);
+          f.dropout.rows.seq = rows;
+          norm_forward(s, f);
+          NormBackward b;
+          b.kind = kind;
+          b.dy = at(dy), b.x = at(sum), b.weight = at(weight), b.rstd = at(rstd);
+          if (layer) b.mean = at(mean), b.dbias = at(db);
+          b.dx = at(dx), b.dweight = at(dw), b.accumulate = true;
+          norm_backward(s, b);
+          b.dx = at(dx2), b.dweight = at(dw2), b.accumulate = false, b.first = true;
+          if (layer) b.dbias = at(db2);
+          norm_backward(s, b);
+          f.delta = f.sum = {}, f.dropout = {}, f.y = at(y2);
+          norm_forward(s, f);
+        });
+      }
+}
+
+TEST_CASE("parts of matrices, more than one launch holds, converted") {
+  if (!have_cuda()) return;
+  Twin w(DType::f32);
+  const auto in = w.random(DType::f32, {20, 30});
+  const auto out = w.of(DType::bf16, {40, 25}, [](int64_t) { return 1; }), same = w.of(DType::f32, {20, 30}, [](int64_t) { return 2; });
+  w.check([&](Stream& s, const Twin::At& at) {
+    std::vector<CopyPart> parts;
+    for (int64_t i = 0; i < 20; ++i) parts.push_back({1, 7 + i % 3, i, i, 2 * i, 3});
+    parts.push_back({0, 4, 0, 0, 0, 0});
+    copy_parts(s, at(out), at(in), parts);
+    copy_parts(s, at(same), at(in), {{20, 15, 0, 15, 0, 0}});
+  });
+}
+
+TEST_CASE("merging attention over different keys, none seen by one of them") {
+  if (!have_cuda()) return;
+  for (DType t : {DType::f32, DType::f64}) {
+    CAPTURE(dtype_name(t));
+    Twin w(t);
+    const auto none = [](int64_t i) { return i % 5 == 0 ? -INFINITY : 0.3 * static_cast<double>(i % 7); };
+    const auto out = w.random(t, {8, 3 * 10}), block = w.random(t, {8, 3 * 10});
+    const auto lse = w.random(t, {2, 3, 4}), other = w.of(t, {2, 3, 4}, none);
+    w.check([&](Stream& s, const Twin::At& at) { merge_attention(s, at(out), at(lse), at(block), at(other)); });
+  }
+}

@@ -42,8 +42,8 @@ void column_sums(Stream& s, A* out, E element, int64_t rows, int64_t cols, bool 
   dim3 grid = blocks_for(cols, kColumnThreads);
   grid.y = static_cast<unsigned>(chunks);
   launch(s, grid, kColumnThreads, 0, partial_column_sums<A, E>, partial, element, rows, cols);
-  launch(s, blocks_for(cols, kColumnThreads), kColumnThreads, 0, add_chunks<A>, out, static_cast<const A*>(partial),
-         chunks, cols, accumulate);
+  launch(s, blocks_for(cols, kColumnThreads), kColumnThreads, 0, add_chunks<A>, out,
+         static_cast<const A*>(partial), chunks, cols, accumulate);
 }
 
 }  // namespace ltrain::cuda

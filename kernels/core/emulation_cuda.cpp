@@ -99,7 +99,8 @@ uint64_t emulated_exchange(uint64_t word, int mask) {
 
 void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>& body) {
   LT_CHECK(!block, "a kernel launched from a kernel");
-  LT_CHECK(threads > 0 && threads <= 1024 && grid.y <= 65535 && grid.z <= 65535, "a launch of {} threads", threads);
+  LT_CHECK(threads > 0 && threads <= 1024 && grid.y <= 65535 && grid.z <= 65535, "a launch of {} threads",
+           threads);
   LT_CHECK(shared <= 227 << 10, "{} bytes of shared memory", shared);
   std::vector<double> memory(static_cast<size_t>(shared + 15) / 8);
   Block b;

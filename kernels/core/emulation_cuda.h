@@ -1,8 +1,8 @@
 // CUDA kernels on the CPU, for tests: each thread of a block is a fibre, blocks run one after another.
 //
-// A fibre runs until __syncthreads() or a shuffle, where it waits for the others of its block or warp, so that
-// a missing barrier shows as a wrong result, deterministically. Slow: for small shapes only. What it cannot
-// show: speed, races inside a warp, limits of registers.
+// A fibre runs until __syncthreads() or a shuffle, where it waits for the others of its block or warp, so
+// that a missing barrier shows as a wrong result, deterministically. Slow: for small shapes only. What it
+// cannot show: speed, races inside a warp, limits of registers.
 #pragma once
 #include <cmath>
 #include <cstdint>

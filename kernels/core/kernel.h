@@ -20,19 +20,19 @@ namespace ltrain {
   [[noreturn]] inline void name##_cuda(Stream&, __VA_ARGS__) { no_cuda_in_this_build(#name); }
 #endif
 
-#define LT_KERNEL(name, ...)                  \
+#define LT_KERNEL(name, ...)                   \
   LT_CPU_KERNEL(void name##_cpu(__VA_ARGS__);) \
   LT_CUDA_KERNEL(name, __VA_ARGS__)
 
 /// Runs a kernel on the stream's device; on the CPU with the instruction set that it has. The arguments are
 /// evaluated when the kernel runs, and are copies.
-#define LT_LAUNCH(s, name, ...)                                \
-  do {                                                         \
-    if ((s).device() == ::ltrain::DeviceKind::cuda) {          \
-      name##_cuda(s, __VA_ARGS__);                             \
-    } else {                                                   \
-      (s).launch([=] { LT_CPU(name##_cpu)(__VA_ARGS__); });    \
-    }                                                          \
+#define LT_LAUNCH(s, name, ...)                             \
+  do {                                                      \
+    if ((s).device() == ::ltrain::DeviceKind::cuda) {       \
+      name##_cuda(s, __VA_ARGS__);                          \
+    } else {                                                \
+      (s).launch([=] { LT_CPU(name##_cpu)(__VA_ARGS__); }); \
+    }                                                       \
   } while (false)
 
 }  // namespace ltrain

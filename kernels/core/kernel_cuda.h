@@ -8,7 +8,7 @@
 #ifdef LTRAIN_CUDA_EMULATED
 #include "kernels/core/emulation_cuda.h"
 #else
-#include <cuda_runtime.h>
+#include "kernels/core/device_cuda.h"
 #endif
 
 #include <algorithm>
@@ -36,8 +36,9 @@ __device__ T* shared_memory() {
 template <class... P, class... A>
 void launch(Stream& s, dim3 grid, int threads, int64_t shared, void (*kernel)(P...), A... args) {
   if (shared > 48 << 10)
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-               "shared memory of a kernel");
+    cuda_check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+        "shared memory of a kernel");
   kernel<<<grid, threads, static_cast<size_t>(shared), native(s)>>>(static_cast<P>(args)...);
   cuda_check(cudaGetLastError(), "launch of a kernel");
 }

@@ -28,8 +28,8 @@ inline bool aligned(std::initializer_list<const void*> pointers) {
   return true;
 }
 
-/// Calls f with the number of elements a thread takes at once: kPackOf<T...> where rows of `cols` elements and all
-/// pointers (null ones count as aligned) allow it, else 1.
+/// Calls f with the number of elements a thread takes at once: kPackOf<T...> where rows of `cols` elements
+/// and all pointers (null ones count as aligned) allow it, else 1.
 template <class... T, class F>
 void with_pack(int64_t cols, std::initializer_list<const void*> pointers, F&& f) {
   constexpr int N = kPackOf<T...>;

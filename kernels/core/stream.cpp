@@ -13,7 +13,10 @@
 
 namespace ltrain {
 
-struct Event::State {
+namespace {
+
+/// Of a worker's queue.
+struct HostEvent final : Event::State {
   std::mutex mutex;
   std::condition_variable done_cv;
   bool done = false;
@@ -25,14 +28,12 @@ struct Event::State {
     error = e;
     done_cv.notify_all();
   }
-  void block() {
+  void block() override {
     std::unique_lock lock(mutex);
     done_cv.wait(lock, [&] { return done; });
     if (error) std::rethrow_exception(error);
   }
 };
-
-namespace {
 
 class InlineStream final : public Stream {
  public:
@@ -72,7 +73,7 @@ class WorkerStream final : public Stream {
   }
 
   Event record() override {
-    auto state = std::make_shared<Event::State>();
+    auto state = std::make_shared<HostEvent>();
     // Not through launch(): an event must be finished even after a failure, so that nobody waits for ever.
     {
       std::lock_guard lock(mutex_);
@@ -103,7 +104,7 @@ class WorkerStream final : public Stream {
       if (queue_.empty()) return;  // stopping, and drained
       std::function<void()> work = std::move(queue_.front());
       queue_.pop_front();
-      std::shared_ptr<Event::State> event;
+      std::shared_ptr<HostEvent> event;
       if (!work) {
         event = std::move(events_.front());
         events_.pop_front();
@@ -130,7 +131,7 @@ class WorkerStream final : public Stream {
   std::mutex mutex_;
   std::condition_variable changed_, idle_;
   std::deque<std::function<void()>> queue_;  // an empty function stands for the next entry of events_
-  std::deque<std::shared_ptr<Event::State>> events_;
+  std::deque<std::shared_ptr<HostEvent>> events_;
   int64_t pending_ = 0;
   bool stopping_ = false;
   std::exception_ptr error_;

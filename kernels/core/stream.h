@@ -17,7 +17,10 @@ class MetaTrace;
 /// A point in a stream. Copies share the point. A default-constructed event has happened.
 class Event {
  public:
-  struct State;
+  struct State {
+    virtual ~State() = default;
+    virtual void block() = 0;  ///< the caller, until it has happened; rethrows what the work before it threw
+  };
   Event() = default;
   explicit Event(std::shared_ptr<State> s) : state_(std::move(s)) {}
   const std::shared_ptr<State>& state() const { return state_; }

@@ -6,11 +6,6 @@
 
 #include "kernels/core/stream.h"
 
-#ifndef LTRAIN_CUDA_EMULATED
-struct CUstream_st;
-enum cudaError : int;
-#endif
-
 namespace ltrain::cuda {
 
 /// Device memory that each stream owns for partial sums and matmul workspaces. 32 MiB: what cuBLASLt asks for
@@ -29,11 +24,5 @@ std::unique_ptr<Stream> make_cuda_stream(std::string name);
 void* scratch(Stream& s, int64_t bytes);
 /// To zero.
 void fill_bytes(Stream& s, void* to, int64_t bytes);
-
-#ifndef LTRAIN_CUDA_EMULATED
-CUstream_st* native(Stream& s);
-/// Throws Error (internal) for what is no success, with the library's name and text for it.
-void cuda_check(cudaError result, const char* what);
-#endif
 
 }  // namespace ltrain::cuda

@@ -35,7 +35,8 @@ __global__ void swiglu_forward(T* y, const T* gate_up, int64_t packs, int64_t ro
 }
 
 template <class T, int N>
-__global__ void swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t packs, int64_t row_packs) {
+__global__ void swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t packs,
+                                int64_t row_packs) {
   using A = compute_t<T>;
   for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
     const int64_t row = i / row_packs, gate = (i + row * row_packs) * N;
@@ -75,8 +76,8 @@ __global__ void gelu_backward(T* dx, const T* dy, const T* x, int64_t packs) {
     for (int j = 0; j < N; ++j) {
       const A v = get(in.v, j);
       const A th = tangent(A(kGeluScale) * (v + A(kGeluCubic) * v * v * v));
-      const A slope = A(0.5) * (A(1) + th) + A(0.5) * v * (A(1) - th * th) * A(kGeluScale) *
-                                                 (A(1) + A(3 * kGeluCubic) * v * v);
+      const A slope = A(0.5) * (A(1) + th) +
+                      A(0.5) * v * (A(1) - th * th) * A(kGeluScale) * (A(1) + A(3 * kGeluCubic) * v * v);
       put(out.v, j, get(d.v, j) * slope);
     }
     store(dx, i * N, out);
@@ -91,19 +92,19 @@ using namespace cuda;
 void swiglu_forward_cuda(Stream& s, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {
   dispatch_float(t, [&]<class T>() {
     with_pack<T>(cols, {y, gate_up}, [&]<int N>() {
-      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::swiglu_forward<T, N>, static_cast<T*>(y),
-             static_cast<const T*>(gate_up), rows * cols / N, cols / N);
+      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::swiglu_forward<T, N>,
+             static_cast<T*>(y), static_cast<const T*>(gate_up), rows * cols / N, cols / N);
     });
   });
 }
 
-void swiglu_backward_cuda(Stream& s, DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
-                          int64_t cols) {
+void swiglu_backward_cuda(Stream& s, DType t, void* dgate_up, const void* dy, const void* gate_up,
+                          int64_t rows, int64_t cols) {
   dispatch_float(t, [&]<class T>() {
     with_pack<T>(cols, {dgate_up, dy, gate_up}, [&]<int N>() {
       launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::swiglu_backward<T, N>,
-             static_cast<T*>(dgate_up), static_cast<const T*>(dy), static_cast<const T*>(gate_up), rows * cols / N,
-             cols / N);
+             static_cast<T*>(dgate_up), static_cast<const T*>(dy), static_cast<const T*>(gate_up),
+             rows * cols / N, cols / N);
     });
   });
 }

@@ -41,23 +41,23 @@ __global__ void update(A* w, A* m, A* v, const A* g, bf16* low, int64_t packs, F
 
 using namespace cuda;
 
-void adamw_cuda(Stream& s, DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad, void* low,
-                int64_t n, bool decay, AdamwArgs args) {
+void adamw_cuda(Stream& s, DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad,
+                void* low, int64_t n, bool decay, AdamwArgs args) {
   const auto run = [&]<class A>() {
-    const Factors<A> f{
-        A(args.beta1),
-        A(1.0 - args.beta1),
-        A(args.beta2),
-        A(1.0 - args.beta2),
-        decay ? A(1.0 - args.lr * args.weight_decay) : A(1),
-        A(args.lr / (1.0 - std::pow(args.beta1, static_cast<double>(args.step)))),
-        A(1.0 / std::sqrt(1.0 - std::pow(args.beta2, static_cast<double>(args.step)))),
-        A(args.eps),
-        A(args.grad_scale)};
+    const Factors<A> f{A(args.beta1),
+                       A(1.0 - args.beta1),
+                       A(args.beta2),
+                       A(1.0 - args.beta2),
+                       decay ? A(1.0 - args.lr * args.weight_decay) : A(1),
+                       A(args.lr / (1.0 - std::pow(args.beta1, static_cast<double>(args.step)))),
+                       A(1.0 / std::sqrt(1.0 - std::pow(args.beta2, static_cast<double>(args.step)))),
+                       A(args.eps),
+                       A(args.grad_scale)};
     with_pack<A>(n, {master, exp_avg, exp_avg_sq, grad, low}, [&]<int N>() {
-      launch(s, blocks_for(n / N, kThreads), kThreads, 0, low ? cuda::update<A, N, true> : cuda::update<A, N, false>,
-             static_cast<A*>(master), static_cast<A*>(exp_avg), static_cast<A*>(exp_avg_sq),
-             static_cast<const A*>(grad), static_cast<bf16*>(low), n / N, f);
+      launch(s, blocks_for(n / N, kThreads), kThreads, 0,
+             low ? cuda::update<A, N, true> : cuda::update<A, N, false>, static_cast<A*>(master),
+             static_cast<A*>(exp_avg), static_cast<A*>(exp_avg_sq), static_cast<const A*>(grad),
+             static_cast<bf16*>(low), n / N, f);
     });
   };
   if (t == DType::f64) {

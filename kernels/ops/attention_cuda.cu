@@ -1,6 +1,6 @@
-// The base of attention on the GPU: FlashAttention-2 in plain arithmetic of float (double for f64), any head dim
-// up to 256, deterministic. Eight neighbouring threads share a row of a tile; the backward runs once for the
-// queries and once for the keys, so that nothing is added to by two blocks.
+// The base of attention on the GPU: FlashAttention-2 in plain arithmetic of float (double for f64), any head
+// dim up to 256, deterministic. Eight neighbouring threads share a row of a tile; the backward runs once for
+// the queries and once for the keys, so that nothing is added to by two blocks.
 #include "kernels/core/kernel_cuda.h"
 #include "kernels/ops/attention_tiles.h"
 
@@ -8,10 +8,10 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kTile = 32;                  // queries and keys a tile
-constexpr int kSpan = 8;                   // threads a row
-constexpr int kThreads = kTile * kSpan;    // 256
-constexpr int kOwn = kTile / kSpan;        // scores of a row that a thread computes
+constexpr int kTile = 32;                // queries and keys a tile
+constexpr int kSpan = 8;                 // threads a row
+constexpr int kThreads = kTile * kSpan;  // 256
+constexpr int kOwn = kTile / kSpan;      // scores of a row that a thread computes
 constexpr int kScoreStride = kTile + 1;
 
 /// Over the threads of a row, which are neighbours in a warp.
@@ -39,7 +39,8 @@ __device__ A dot(const A* a, const A* b, int64_t D) {
 }
 
 /// 0 or 1/(1-p) for the probability of (query, key), by position; 1 without dropout.
-inline __device__ float keep_factor(const AttentionArgs& a, int64_t sample, int64_t head, int64_t query, int64_t key) {
+inline __device__ float keep_factor(const AttentionArgs& a, int64_t sample, int64_t head, int64_t query,
+                                    int64_t key) {
   const DropoutArgs& d = a.drop;
   if (!d.threshold) return 1.0f;
   const uint64_t calls = static_cast<uint64_t>((a.seq + 3) / 4);
@@ -75,7 +76,8 @@ __global__ void __launch_bounds__(kThreads) attention_forward(O* out, compute_t<
     load_tile<T, A>(vs, stride, v + kt.row * a.v_stride, a.v_stride, kt.count, D, A(1));
     __syncthreads();
     const int64_t query = qt.at + row;
-    const int64_t begin = row < qt.count ? mask.begin(query, kt) : 0, end = row < qt.count ? mask.end(query, kt) : 0;
+    const int64_t begin = row < qt.count ? mask.begin(query, kt) : 0,
+                  end = row < qt.count ? mask.end(query, kt) : 0;
     A score[kOwn], high = top;
     for (int i = 0; i < kOwn; ++i) {
       const int col = span + i * kSpan;
@@ -128,17 +130,18 @@ __device__ void give(const AttentionSink& to, int64_t row, int64_t col, compute_
   }
 }
 
-/// What both halves of the backward compute of a pair of tiles: the probabilities as dropout left them, and the
-/// gradient of the scores; zero where masked. Queries are scaled.
+/// What both halves of the backward compute of a pair of tiles: the probabilities as dropout left them, and
+/// the gradient of the scores; zero where masked. Queries are scaled.
 template <class A>
 struct Pair {
   A *p, *ds;  ///< (kTile, kScoreStride)
-  __device__ void compute(const AttentionArgs& a, int64_t sample, int64_t head, const Mask& mask, const Tile& qt,
-                          const Tile& kt, const A* qs, const A* gs, const A* ks, const A* vs, int64_t stride, A lse,
-                          A delta) const {
+  __device__ void compute(const AttentionArgs& a, int64_t sample, int64_t head, const Mask& mask,
+                          const Tile& qt, const Tile& kt, const A* qs, const A* gs, const A* ks, const A* vs,
+                          int64_t stride, A lse, A delta) const {
     const int row = threadIdx.x / kSpan, span = threadIdx.x % kSpan;
     const int64_t D = a.head_dim, query = qt.at + row;
-    const int64_t begin = row < qt.count ? mask.begin(query, kt) : 0, end = row < qt.count ? mask.end(query, kt) : 0;
+    const int64_t begin = row < qt.count ? mask.begin(query, kt) : 0,
+                  end = row < qt.count ? mask.end(query, kt) : 0;
     for (int i = 0; i < kOwn; ++i) {
       const int col = span + i * kSpan;
       A dropped = 0, d = 0;
@@ -166,7 +169,8 @@ __device__ A row_delta(const A* gs, int64_t stride, const T* out, int64_t D, boo
 
 template <class T, int kDims>
 __global__ void __launch_bounds__(kThreads)
-    attention_backward_q(AttentionSink dq, const T* dout, const T* out, const compute_t<T>* lse, AttentionArgs a) {
+    attention_backward_q(AttentionSink dq, const T* dout, const T* out, const compute_t<T>* lse,
+                         AttentionArgs a) {
   using A = compute_t<T>;
   const int64_t D = a.head_dim, stride = D + 1, head = blockIdx.y, sample = blockIdx.z;
   const int64_t kv_head = head / (a.heads / a.kv_heads), row_stride = a.heads * D;
@@ -175,7 +179,8 @@ __global__ void __launch_bounds__(kThreads)
   const T* v = static_cast<const T*>(a.v) + sample * a.k_at.rows * a.v_stride + kv_head * D;
   const int64_t first = sample * a.q_at.rows * row_stride + head * D;
   A* qs = shared_memory<A>();
-  A *gs = qs + kTile * stride, *ks = gs + kTile * stride, *vs = ks + kTile * stride, *ps = vs + kTile * stride;
+  A *gs = qs + kTile * stride, *ks = gs + kTile * stride, *vs = ks + kTile * stride,
+    *ps = vs + kTile * stride;
   const Pair<A> pair{ps, ps + kTile * kScoreStride};
   const int row = threadIdx.x / kSpan, span = threadIdx.x % kSpan;
   const Tiles k_tiles(a.k_at, kTile);
@@ -202,7 +207,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kDims; ++i) {
       const int64_t c = span + i * kSpan;
       if (c >= D) break;
-      for (int col = 0; col < kTile; ++col) acc[i] += pair.ds[row * kScoreStride + col] * ks[col * stride + c];
+      for (int col = 0; col < kTile; ++col)
+        acc[i] += pair.ds[row * kScoreStride + col] * ks[col * stride + c];
     }
   }
   if (!there) return;
@@ -213,15 +219,16 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T, int kDims>
 __global__ void __launch_bounds__(kThreads)
-    attention_backward_kv(AttentionSink dk, AttentionSink dv, const T* dout, const T* out, const compute_t<T>* lse,
-                          AttentionArgs a) {
+    attention_backward_kv(AttentionSink dk, AttentionSink dv, const T* dout, const T* out,
+                          const compute_t<T>* lse, AttentionArgs a) {
   using A = compute_t<T>;
   const int64_t D = a.head_dim, stride = D + 1, kv_head = blockIdx.y, sample = blockIdx.z;
   const int64_t group = a.heads / a.kv_heads, row_stride = a.heads * D;
   const T* k = static_cast<const T*>(a.k) + sample * a.k_at.rows * a.k_stride + kv_head * D;
   const T* v = static_cast<const T*>(a.v) + sample * a.k_at.rows * a.v_stride + kv_head * D;
   A* qs = shared_memory<A>();
-  A *gs = qs + kTile * stride, *ks = gs + kTile * stride, *vs = ks + kTile * stride, *ps = vs + kTile * stride;
+  A *gs = qs + kTile * stride, *ks = gs + kTile * stride, *vs = ks + kTile * stride,
+    *ps = vs + kTile * stride;
   const Pair<A> pair{ps, ps + kTile * kScoreStride};
   const int row = threadIdx.x / kSpan, span = threadIdx.x % kSpan;
   const Tiles q_tiles(a.q_at, kTile);
@@ -314,10 +321,10 @@ void attention_backward_cuda(Stream& s, DType t, AttentionSink dq, AttentionSink
     const A* l = static_cast<const A*>(lse);
     with_dims(a.head_dim, [&]<int kDims>() {
       const int64_t shared = shared_bytes<A>(a.head_dim, 4, 2);
-      launch(s, grid_of(a.q_at, a.heads, a.batch), kThreads, shared, cuda::attention_backward_q<T, kDims>, dq, g, o, l,
-             a);
-      launch(s, grid_of(a.k_at, a.kv_heads, a.batch), kThreads, shared, cuda::attention_backward_kv<T, kDims>, dk, dv,
+      launch(s, grid_of(a.q_at, a.heads, a.batch), kThreads, shared, cuda::attention_backward_q<T, kDims>, dq,
              g, o, l, a);
+      launch(s, grid_of(a.k_at, a.kv_heads, a.batch), kThreads, shared, cuda::attention_backward_kv<T, kDims>,
+             dk, dv, g, o, l, a);
     });
   });
 }

@@ -39,8 +39,8 @@ void copy_parts_cuda(Stream& s, DType to, DType from, void* out, const void* in,
         if (most == 0) continue;
         dim3 grid = cuda::blocks_for(most, 256, 4096);
         grid.y = static_cast<unsigned>(n);
-        cuda::launch(s, grid, 256, 0, cuda::copy<T, F>, static_cast<T*>(out), static_cast<const F*>(in), out_width,
-                     in_width, some);
+        cuda::launch(s, grid, 256, 0, cuda::copy<T, F>, static_cast<T*>(out), static_cast<const F*>(in),
+                     out_width, in_width, some);
       }
     });
   });

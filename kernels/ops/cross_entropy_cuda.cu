@@ -34,21 +34,24 @@ __device__ TopSum<T> top_and_sum(const T* x, int64_t columns, T* scratch) {
 
 /// A block a row. `row_loss`: (rows).
 template <class T, class G>
-__global__ void cross_entropy(double* row_loss, G* dlogits, const T* logits, const int32_t* targets, int64_t vocab,
-                              double scale) {
+__global__ void cross_entropy(double* row_loss, G* dlogits, const T* logits, const int32_t* targets,
+                              int64_t vocab, double scale) {
   const int64_t row = blockIdx.x;
   const T* x = logits + row * vocab;
   const int32_t target = targets[row];
   if (target < 0) {
     if (dlogits)
-      for (int64_t v = threadIdx.x; v < vocab; v += blockDim.x) put(dlogits, row * vocab + v, compute_t<G>(0));
+      for (int64_t v = threadIdx.x; v < vocab; v += blockDim.x)
+        put(dlogits, row * vocab + v, compute_t<G>(0));
     if (threadIdx.x == 0) row_loss[row] = 0;
     return;
   }
   const T at_target = x[target];
-  const TopSum<T> t = top_and_sum(x, vocab, shared_memory<T>());  // its barriers part this read from the writes below
+  const TopSum<T> t =
+      top_and_sum(x, vocab, shared_memory<T>());  // its barriers part this read from the writes below
   if (threadIdx.x == 0)
-    row_loss[row] = log(static_cast<double>(t.sum)) + static_cast<double>(t.top) - static_cast<double>(at_target);
+    row_loss[row] =
+        log(static_cast<double>(t.sum)) + static_cast<double>(t.top) - static_cast<double>(at_target);
   if (!dlogits) return;
   const T factor = T(scale) / t.sum;
   for (int64_t v = threadIdx.x; v < vocab; v += blockDim.x) {
@@ -90,7 +93,8 @@ __global__ void sharded(double* row_loss, G* dlogits, const T* logits, const int
   const int64_t target = targets[row] - part.first;
   for (int64_t v = threadIdx.x; v < vocab; v += blockDim.x) {
     T d = 0;
-    if (counted && v < part.columns) d = exp(x[v] - high) * factor - (v == target ? static_cast<T>(scale) : T(0));
+    if (counted && v < part.columns)
+      d = exp(x[v] - high) * factor - (v == target ? static_cast<T>(scale) : T(0));
     put(dlogits, row * vocab + v, d);
   }
 }
@@ -116,8 +120,8 @@ using namespace cuda;
 void cross_entropy_stats_cuda(Stream& s, DType t, void* stats, const void* logits, const int32_t* targets,
                               int64_t rows, int64_t vocab, VocabColumns part) {
   const auto run = [&]<class T>() {
-    launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::stats<T>, static_cast<T*>(stats),
-           static_cast<const T*>(logits), targets, vocab, part);
+    launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::stats<T>,
+           static_cast<T*>(stats), static_cast<const T*>(logits), targets, vocab, part);
   };
   t == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
 }
@@ -127,8 +131,9 @@ void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, d
                                 int64_t rows, int64_t vocab, VocabColumns part, double scale) {
   double* row_loss = row_losses(s, rows);
   const auto run = [&]<class T, class G>() {
-    launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::sharded<T, G>, row_loss, static_cast<G*>(dlogits),
-           static_cast<const T*>(logits), targets, static_cast<const T*>(stats), ranks, vocab, part, scale);
+    launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::sharded<T, G>, row_loss,
+           static_cast<G*>(dlogits), static_cast<const T*>(logits), targets, static_cast<const T*>(stats),
+           ranks, vocab, part, scale);
   };
   if (logits_type == DType::f64) {
     run.template operator()<double, double>();
@@ -141,11 +146,12 @@ void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, d
 }
 
 void cross_entropy_cuda(Stream& s, DType logits_type, DType grad_type, double* loss, void* dlogits,
-                        const void* logits, const int32_t* targets, int64_t rows, int64_t vocab, double scale) {
+                        const void* logits, const int32_t* targets, int64_t rows, int64_t vocab,
+                        double scale) {
   double* row_loss = row_losses(s, rows);
   const auto run = [&]<class T, class G>() {
-    launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::cross_entropy<T, G>, row_loss,
-           static_cast<G*>(dlogits), static_cast<const T*>(logits), targets, vocab, scale);
+    launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::cross_entropy<T, G>,
+           row_loss, static_cast<G*>(dlogits), static_cast<const T*>(logits), targets, vocab, scale);
   };
   if (logits_type == DType::f64) {
     run.template operator()<double, double>();

@@ -23,8 +23,8 @@ __global__ void dropout(T* y, const T* x, int64_t rows, int64_t cols, DropoutArg
 
 void dropout_cuda(Stream& s, DType t, void* y, const void* x, int64_t rows, int64_t cols, DropoutArgs d) {
   dispatch_float(t, [&]<class T>() {
-    cuda::launch(s, cuda::blocks_for(rows * ((cols + 3) / 4), 256), 256, 0, cuda::dropout<T>, static_cast<T*>(y),
-                 static_cast<const T*>(x), rows, cols, d);
+    cuda::launch(s, cuda::blocks_for(rows * ((cols + 3) / 4), 256), 256, 0, cuda::dropout<T>,
+                 static_cast<T*>(y), static_cast<const T*>(x), rows, cols, d);
   });
 }
 

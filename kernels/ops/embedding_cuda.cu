@@ -39,10 +39,11 @@ __global__ void add_positions(T* y, const T* positions, int64_t packs, int64_t r
 }
 
 /// A block a row of the table: it looks through all tokens, a window of kThreads at a time, and adds the
-/// gradients of those that are its own in their order. No atomics, so that sums do not depend on who is first.
+/// gradients of those that are its own in their order. No atomics, so that sums do not depend on who is
+/// first.
 template <class T, class Key>
-__global__ void gather_rows(compute_t<T>* table, const T* dy, Key key, int64_t rows, int64_t cols, int64_t own_rows,
-                            bool accumulate) {
+__global__ void gather_rows(compute_t<T>* table, const T* dy, Key key, int64_t rows, int64_t cols,
+                            int64_t own_rows, bool accumulate) {
   using A = compute_t<T>;
   int* hit = shared_memory<int>();  // of the window: whether each row is this block's
   const int64_t mine = blockIdx.x;
@@ -77,11 +78,13 @@ struct PositionRow {
 using namespace cuda;
 
 void embedding_forward_cuda(Stream& s, DType t, void* y, const int32_t* tokens, const void* table,
-                            const void* positions, int64_t rows, int64_t cols, RowMapArgs map, VocabPart part) {
+                            const void* positions, int64_t rows, int64_t cols, RowMapArgs map,
+                            VocabPart part) {
   dispatch_float(t, [&]<class T>() {
     with_pack<T>(cols, {y, table, positions}, [&]<int N>() {
-      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::lookup<T, N>, static_cast<T*>(y), tokens,
-             static_cast<const T*>(table), static_cast<const T*>(positions), rows * cols / N, cols / N, map, part);
+      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::lookup<T, N>, static_cast<T*>(y),
+             tokens, static_cast<const T*>(table), static_cast<const T*>(positions), rows * cols / N,
+             cols / N, map, part);
     });
   });
 }
@@ -90,27 +93,28 @@ void position_forward_cuda(Stream& s, DType t, void* y, const void* positions, i
                            RowMapArgs map) {
   dispatch_float(t, [&]<class T>() {
     with_pack<T>(cols, {y, positions}, [&]<int N>() {
-      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::add_positions<T, N>, static_cast<T*>(y),
-             static_cast<const T*>(positions), rows * cols / N, cols / N, map);
+      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::add_positions<T, N>,
+             static_cast<T*>(y), static_cast<const T*>(positions), rows * cols / N, cols / N, map);
     });
   });
 }
 
-void embedding_backward_cuda(Stream& s, DType t, void* dtable, const void* dy, const int32_t* tokens, int64_t rows,
-                             int64_t cols, int64_t table_rows, VocabPart part, bool accumulate) {
+void embedding_backward_cuda(Stream& s, DType t, void* dtable, const void* dy, const int32_t* tokens,
+                             int64_t rows, int64_t cols, int64_t table_rows, VocabPart part,
+                             bool accumulate) {
   dispatch_float(t, [&]<class T>() {
     launch(s, dim3(static_cast<unsigned>(table_rows)), kThreads, kThreads * 4, cuda::gather_rows<T, TokenRow>,
-           static_cast<compute_t<T>*>(dtable), static_cast<const T*>(dy), TokenRow{tokens, part.first}, rows, cols,
-           part.rows, accumulate);
+           static_cast<compute_t<T>*>(dtable), static_cast<const T*>(dy), TokenRow{tokens, part.first}, rows,
+           cols, part.rows, accumulate);
   });
 }
 
 void position_backward_cuda(Stream& s, DType t, void* dpositions, const void* dy, int64_t rows, int64_t cols,
                             RowMapArgs map, int64_t positions, bool accumulate) {
   dispatch_float(t, [&]<class T>() {
-    launch(s, dim3(static_cast<unsigned>(positions)), kThreads, kThreads * 4, cuda::gather_rows<T, PositionRow>,
-           static_cast<compute_t<T>*>(dpositions), static_cast<const T*>(dy), PositionRow{map}, rows, cols, positions,
-           accumulate);
+    launch(s, dim3(static_cast<unsigned>(positions)), kThreads, kThreads * 4,
+           cuda::gather_rows<T, PositionRow>, static_cast<compute_t<T>*>(dpositions),
+           static_cast<const T*>(dy), PositionRow{map}, rows, cols, positions, accumulate);
   });
 }
 

@@ -26,13 +26,14 @@ __global__ void merge(T* out, T* lse, const T* block_out, const T* block_lse, in
 }  // namespace
 }  // namespace cuda
 
-void merge_attention_cuda(Stream& s, DType t, void* out, void* lse, const void* block_out, const void* block_lse,
-                          int64_t batch, int64_t heads, int64_t rows, int64_t head_dim) {
+void merge_attention_cuda(Stream& s, DType t, void* out, void* lse, const void* block_out,
+                          const void* block_lse, int64_t batch, int64_t heads, int64_t rows,
+                          int64_t head_dim) {
   const auto run = [&]<class T>() {
     const int64_t pairs = batch * rows * heads;
     cuda::launch(s, cuda::blocks_for(pairs * cuda::kWarp, 256), 256, 0, cuda::merge<T>, static_cast<T*>(out),
-                 static_cast<T*>(lse), static_cast<const T*>(block_out), static_cast<const T*>(block_lse), pairs, heads,
-                 rows, head_dim);
+                 static_cast<T*>(lse), static_cast<const T*>(block_out), static_cast<const T*>(block_lse),
+                 pairs, heads, rows, head_dim);
   };
   if (t == DType::f64) {
     run.template operator()<double>();

@@ -20,8 +20,9 @@ __device__ void add_row(T* sum, const T* x, const T* delta, int64_t row, int64_t
 
 /// A block a row. It reads the row three times, the last two from the caches.
 template <class T>
-__global__ void norm_forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rstd, const T* x,
-                             const T* delta, const T* weight, const T* bias, DropoutArgs dropout) {
+__global__ void norm_forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rstd,
+                             const T* x, const T* delta, const T* weight, const T* bias,
+                             DropoutArgs dropout) {
   using A = compute_t<T>;
   A* scratch = shared_memory<A>();
   const int64_t C = shape.cols, row = blockIdx.x;
@@ -108,30 +109,31 @@ void norm_forward_cuda(Stream& s, DType t, NormShape shape, void* y, void* sum, 
                        DropoutArgs dropout) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
-    launch(s, dim3(static_cast<unsigned>(shape.rows)), kThreads, kWarp * sizeof(A), cuda::norm_forward<T>, shape,
-           static_cast<T*>(y), static_cast<T*>(sum), static_cast<A*>(mean), static_cast<A*>(rstd),
+    launch(s, dim3(static_cast<unsigned>(shape.rows)), kThreads, kWarp * sizeof(A), cuda::norm_forward<T>,
+           shape, static_cast<T*>(y), static_cast<T*>(sum), static_cast<A*>(mean), static_cast<A*>(rstd),
            static_cast<const T*>(x), static_cast<const T*>(delta), static_cast<const T*>(weight),
            static_cast<const T*>(bias), dropout);
   });
 }
 
-void residual_add_cuda(Stream& s, DType t, void* sum, const void* x, const void* delta, int64_t rows, int64_t cols,
-                       DropoutArgs dropout) {
+void residual_add_cuda(Stream& s, DType t, void* sum, const void* x, const void* delta, int64_t rows,
+                       int64_t cols, DropoutArgs dropout) {
   dispatch_float(t, [&]<class T>() {
     launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::residual_add<T>, static_cast<T*>(sum),
            static_cast<const T*>(x), static_cast<const T*>(delta), cols, dropout);
   });
 }
 
-void norm_backward_cuda(Stream& s, DType t, NormShape shape, void* dx, void* dweight, void* dbias, const void* dy,
-                        const void* x, const void* weight, const void* mean, const void* rstd) {
+void norm_backward_cuda(Stream& s, DType t, NormShape shape, void* dx, void* dweight, void* dbias,
+                        const void* dy, const void* x, const void* weight, const void* mean,
+                        const void* rstd) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
     const T *dyt = static_cast<const T*>(dy), *xt = static_cast<const T*>(x);
     const A *m = shape.kind == NormKind::layer ? static_cast<const A*>(mean) : nullptr,
             *r = static_cast<const A*>(rstd);
-    launch(s, dim3(static_cast<unsigned>(shape.rows)), kThreads, kWarp * sizeof(A), cuda::norm_backward<T>, shape,
-           static_cast<T*>(dx), dyt, xt, static_cast<const T*>(weight), m, r);
+    launch(s, dim3(static_cast<unsigned>(shape.rows)), kThreads, kWarp * sizeof(A), cuda::norm_backward<T>,
+           shape, static_cast<T*>(dx), dyt, xt, static_cast<const T*>(weight), m, r);
     column_sums(s, static_cast<A*>(dweight), WeightTerm<T>{dyt, xt, m, r, shape.cols}, shape.rows, shape.cols,
                 shape.accumulate);
     if (dbias)

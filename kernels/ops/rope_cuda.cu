@@ -28,8 +28,8 @@ void rope_cuda(Stream& s, DType t, void* qkv, const float* table, int64_t rows, 
                int64_t heads, int64_t head_dim, bool inverse) {
   const int64_t pairs = rows * heads * (head_dim / 2);
   dispatch_float(t, [&]<class T>() {
-    cuda::launch(s, cuda::blocks_for(pairs, 256), 256, 0, cuda::rope<T>, static_cast<T*>(qkv), table, pairs, width, map,
-                 heads, head_dim / 2, inverse);
+    cuda::launch(s, cuda::blocks_for(pairs, 256), 256, 0, cuda::rope<T>, static_cast<T*>(qkv), table, pairs,
+                 width, map, heads, head_dim / 2, inverse);
   });
 }
 

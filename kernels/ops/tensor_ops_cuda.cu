@@ -97,7 +97,8 @@ void add_bias_cuda(Stream& s, DType t, void* y, const void* bias, int64_t rows, 
   });
 }
 
-void sum_rows_cuda(Stream& s, DType t, void* out, const void* x, int64_t rows, int64_t cols, bool accumulate) {
+void sum_rows_cuda(Stream& s, DType t, void* out, const void* x, int64_t rows, int64_t cols,
+                   bool accumulate) {
   dispatch_float(t, [&]<class T>() {
     column_sums(s, static_cast<compute_t<T>*>(out), Element<T>{static_cast<const T*>(x), cols}, rows, cols,
                 accumulate);
@@ -118,8 +119,8 @@ void sum_squares_cuda(Stream& s, DType t, double* total, const void* x, int64_t 
 void fill_normal_cuda(Stream& s, DType t, void* out, int64_t n, uint64_t seed, uint64_t stream, int64_t first,
                       double mean, double std) {
   dispatch_float(t, [&]<class T>() {
-    launch(s, blocks_for(n, kThreads), kThreads, 0, cuda::fill_normal<T>, static_cast<T*>(out), n, seed, stream,
-           first, mean, std);
+    launch(s, blocks_for(n, kThreads), kThreads, 0, cuda::fill_normal<T>, static_cast<T*>(out), n, seed,
+           stream, first, mean, std);
   });
 }
 

@@ -106,7 +106,8 @@ TEST_CASE("embeddings and positions: repeated tokens, other parts of the vocabul
       const int64_t rows = 40, vocab = 20;
       Twin w(t);
       const auto tokens = w.of(DType::i32, {rows}, [](int64_t i) { return i * i % 20; });
-      const auto table = w.random(t, {10, cols}), positions = w.random(t, {10, cols}), dy = w.random(t, {rows, cols});
+      const auto table = w.random(t, {10, cols}), positions = w.random(t, {10, cols}),
+                 dy = w.random(t, {rows, cols});
       const auto y = w.blank(t, {rows, cols}), plain = w.blank(t, {rows, cols});
       const auto dtable = w.random(wide(t), {10, cols}), fresh = w.blank(wide(t), {10, cols});
       const auto dpos = w.blank(wide(t), {10, cols});
@@ -149,9 +150,11 @@ TEST_CASE("norms forward and backward, with the residual and dropout fused in") 
         CAPTURE(dtype_name(t), rows, cols, kind == NormKind::rms);
         Twin w(t);
         const bool layer = kind == NormKind::layer;
-        const auto x = w.random(t, {rows, cols}), delta = w.random(t, {rows, cols}), weight = w.random(t, {cols});
+        const auto x = w.random(t, {rows, cols}), delta = w.random(t, {rows, cols}),
+                   weight = w.random(t, {cols});
         const auto bias = w.random(t, {cols}), dy = w.random(t, {rows, cols});
-        const auto sum = w.blank(t, {rows, cols}), y = w.blank(t, {rows, cols}), y2 = w.blank(t, {rows, cols});
+        const auto sum = w.blank(t, {rows, cols}), y = w.blank(t, {rows, cols}),
+                   y2 = w.blank(t, {rows, cols});
         const auto mean = w.blank(wide(t), {rows}), rstd = w.blank(wide(t), {rows});
         const auto dx = w.random(t, {rows, cols}), dx2 = w.blank(t, {rows, cols});
         const auto dw = w.random(wide(t), {cols}), db = w.random(wide(t), {cols});
@@ -185,7 +188,8 @@ TEST_CASE("parts of matrices, more than one launch holds, converted") {
   if (!have_cuda()) return;
   Twin w(DType::f32);
   const auto in = w.random(DType::f32, {20, 30});
-  const auto out = w.of(DType::bf16, {40, 25}, [](int64_t) { return 1; }), same = w.of(DType::f32, {20, 30}, [](int64_t) { return 2; });
+  const auto out = w.of(DType::bf16, {40, 25}, [](int64_t) { return 1; }),
+             same = w.of(DType::f32, {20, 30}, [](int64_t) { return 2; });
   w.check([&](Stream& s, const Twin::At& at) {
     std::vector<CopyPart> parts;
     for (int64_t i = 0; i < 20; ++i) parts.push_back({1, 7 + i % 3, i, i, 2 * i, 3});
@@ -203,6 +207,7 @@ TEST_CASE("merging attention over different keys, none seen by one of them") {
     const auto none = [](int64_t i) { return i % 5 == 0 ? -INFINITY : 0.3 * static_cast<double>(i % 7); };
     const auto out = w.random(t, {8, 3 * 10}), block = w.random(t, {8, 3 * 10});
     const auto lse = w.random(t, {2, 3, 4}), other = w.of(t, {2, 3, 4}, none);
-    w.check([&](Stream& s, const Twin::At& at) { merge_attention(s, at(out), at(lse), at(block), at(other)); });
+    w.check(
+        [&](Stream& s, const Twin::At& at) { merge_attention(s, at(out), at(lse), at(block), at(other)); });
   }
 }

@@ -18,11 +18,13 @@ TEST_CASE("cross-entropy with its gradient, in place and narrower, some rows not
       const auto targets = w.of(DType::i32, {rows}, [&](int64_t i) { return i == 2 ? -1 : (i * 7) % vocab; });
       const auto d = w.blank(grad, {rows, vocab});
       const auto loss = w.of(DType::f64, {1}, [](int64_t) { return 0.5; });
-      w.check([&](Stream& s, const Twin::At& at) {
-        cross_entropy(s, at(loss), at(d), at(logits), at(targets), 0.125);
-        cross_entropy(s, at(loss), {}, at(logits), at(targets), 0.125);
-        cross_entropy(s, at(loss), at(in_place), at(in_place), at(targets), 0.125);
-      }, type == DType::f64 ? 1 : 2);
+      w.check(
+          [&](Stream& s, const Twin::At& at) {
+            cross_entropy(s, at(loss), at(d), at(logits), at(targets), 0.125);
+            cross_entropy(s, at(loss), {}, at(logits), at(targets), 0.125);
+            cross_entropy(s, at(loss), at(in_place), at(in_place), at(targets), 0.125);
+          },
+          type == DType::f64 ? 1 : 2);
     }
 }
 
@@ -47,14 +49,17 @@ TEST_CASE("cross-entropy over a vocabulary that ranks share, with padding") {
 
 TEST_CASE("matrix products of every form") {
   if (!have_cuda()) return;
-  for (const auto& [in, out] : {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16},
-                                {DType::bf16, DType::f32}, {DType::f64, DType::f64}})
+  for (const auto& [in, out] : {std::pair{DType::f32, DType::f32},
+                                {DType::bf16, DType::bf16},
+                                {DType::bf16, DType::f32},
+                                {DType::f64, DType::f64}})
     for (bool ta : {false, true})
       for (bool tb : {false, true})
         for (const auto& [m, n, k] : {std::array<int64_t, 3>{5, 7, 3}, {32, 48, 64}, {1, 257, 9}}) {
           CAPTURE(dtype_name(in), dtype_name(out), ta, tb, m, n, k);
           Twin w(in);
-          const auto a = w.random(in, ta ? Shape{k, m} : Shape{m, k}), b = w.random(in, tb ? Shape{n, k} : Shape{k, n});
+          const auto a = w.random(in, ta ? Shape{k, m} : Shape{m, k}),
+                     b = w.random(in, tb ? Shape{n, k} : Shape{k, n});
           const auto c = w.random(out, {m, n}), d = w.blank(out, {m, n}), bias = w.random(out, {n});
           w.check([&](Stream& s, const Twin::At& at) {
             MatmulArgs args;
@@ -80,9 +85,12 @@ struct Case {
 TEST_CASE("attention forward and backward: groups, odd lengths, head dims, dropout, documents") {
   if (!have_cuda()) return;
   for (DType t : kFloats)
-    for (const Case& c : {Case{2, 33, 4, 2, 16, false, false}, {1, 70, 2, 1, 64, true, false},
-                          {2, 40, 3, 3, 24, true, true}, {1, 1, 1, 1, 8, false, false},
-                          {1, 34, 2, 2, 128, false, true}, {1, 37, 1, 1, 200, true, false}}) {
+    for (const Case& c : {Case{2, 33, 4, 2, 16, false, false},
+                          {1, 70, 2, 1, 64, true, false},
+                          {2, 40, 3, 3, 24, true, true},
+                          {1, 1, 1, 1, 8, false, false},
+                          {1, 34, 2, 2, 128, false, true},
+                          {1, 37, 1, 1, 200, true, false}}) {
       CAPTURE(dtype_name(t), c.seq, c.heads, c.kv_heads, c.dim, c.dropout, c.documents);
       AttentionShape shape;
       shape.batch = c.batch, shape.seq = c.seq, shape.heads = c.heads, shape.kv_heads = c.kv_heads;
@@ -94,13 +102,16 @@ TEST_CASE("attention forward and backward: groups, odd lengths, head dims, dropo
       const auto dqkv = w.blank(t, {rows, shape.qkv_width()});
       const auto samples = w.of(DType::i64, {c.batch}, [](int64_t i) { return 5 + i; });
       const auto begins = w.of(DType::i32, {c.batch, c.seq}, [&](int64_t i) { return i % c.seq / 13 * 13; });
-      w.check([&](Stream& s, const Twin::At& at) {
-        Dropout d;
-        if (c.dropout) d.p = 0.2, d.seed = 4, d.stream = 8, d.sample_index = at(samples), d.rows.seq = c.seq;
-        const Tensor documents = c.documents ? at(begins) : Tensor();
-        attention_forward(s, at(out), at(lse), at(qkv), shape, d, documents);
-        attention_backward(s, at(dqkv), at(dout), at(qkv), at(out), at(lse), shape, d, documents);
-      }, 4);
+      w.check(
+          [&](Stream& s, const Twin::At& at) {
+            Dropout d;
+            if (c.dropout)
+              d.p = 0.2, d.seed = 4, d.stream = 8, d.sample_index = at(samples), d.rows.seq = c.seq;
+            const Tensor documents = c.documents ? at(begins) : Tensor();
+            attention_forward(s, at(out), at(lse), at(qkv), shape, d, documents);
+            attention_backward(s, at(dqkv), at(dout), at(qkv), at(out), at(lse), shape, d, documents);
+          },
+          4);
     }
 }
 
@@ -110,21 +121,27 @@ TEST_CASE("attention of some queries against some keys, added to what is there")
     CAPTURE(dtype_name(t));
     const int64_t seq = 96, heads = 2, kv_heads = 1, dim = 16, rows = 48;
     Twin w(t);
-    const auto q = w.random(t, {rows, heads * dim}, 2), k = w.random(t, {rows, dim}, 2), v = w.random(t, {rows, dim});
+    const auto q = w.random(t, {rows, heads * dim}, 2), k = w.random(t, {rows, dim}, 2),
+               v = w.random(t, {rows, dim});
     const auto out = w.blank(wide(t), {rows, heads * dim}), lse = w.blank(wide(t), {1, heads, rows});
     const auto low = w.random(t, {rows, heads * dim}), dout = w.random(t, {rows, heads * dim});
-    const auto final_lse = w.of(wide(t), {1, heads, rows}, [](int64_t i) { return 3.0 + 0.1 * static_cast<double>(i % 5); });
+    const auto final_lse =
+        w.of(wide(t), {1, heads, rows}, [](int64_t i) { return 3.0 + 0.1 * static_cast<double>(i % 5); });
     const auto dq = w.random(wide(t), {rows, heads * dim}), dk = w.random(wide(t), {rows, dim});
     const auto dv = w.random(wide(t), {rows, dim});
-    w.check([&](Stream& s, const Twin::At& at) {
-      AttentionBlock b;
-      b.shape.batch = 1, b.shape.seq = seq, b.shape.heads = heads, b.shape.kv_heads = kv_heads, b.shape.head_dim = dim;
-      b.q = {at(q), 0}, b.k = {at(k), 0}, b.v = {at(v), 0};
-      b.q_at = Positions::two_runs(0, 72, 24, seq);   // zig-zag: rank 0 of 2
-      b.k_at = Positions::two_runs(24, 48, 24, seq);  // rank 1's: the first run of queries sees none of them
-      attention_block_forward(s, at(out), at(lse), b);
-      AttentionBlockGrads g{{at(dq), 0}, {at(dk), 0}, {at(dv), 0}, true, true};
-      attention_block_backward(s, g, at(dout), at(low), at(final_lse), b);
-    }, 4);
+    w.check(
+        [&](Stream& s, const Twin::At& at) {
+          AttentionBlock b;
+          b.shape.batch = 1, b.shape.seq = seq, b.shape.heads = heads, b.shape.kv_heads = kv_heads,
+          b.shape.head_dim = dim;
+          b.q = {at(q), 0}, b.k = {at(k), 0}, b.v = {at(v), 0};
+          b.q_at = Positions::two_runs(0, 72, 24, seq);  // zig-zag: rank 0 of 2
+          b.k_at =
+              Positions::two_runs(24, 48, 24, seq);  // rank 1's: the first run of queries sees none of them
+          attention_block_forward(s, at(out), at(lse), b);
+          AttentionBlockGrads g{{at(dq), 0}, {at(dk), 0}, {at(dv), 0}, true, true};
+          attention_block_backward(s, g, at(dout), at(low), at(final_lse), b);
+        },
+        4);
   }
 }

@@ -29,7 +29,8 @@ class Twin {
   using At = std::function<Tensor(Id)>;
 
   /// `narrowest`: what the op computes in; no buffer is judged by a tighter bound than that type's.
-  explicit Twin(DType narrowest) : narrowest_(narrowest), cpu_(make_inline_stream("cpu")), cuda_(cuda::make_cuda_stream("cuda")) {}
+  explicit Twin(DType narrowest)
+      : narrowest_(narrowest), cpu_(make_inline_stream("cpu")), cuda_(cuda::make_cuda_stream("cuda")) {}
 
   /// Uniform in (-size, size).
   Id random(DType t, Shape shape, double size = 1) {
@@ -53,8 +54,8 @@ class Twin {
     return id;
   }
 
-  /// Runs `op` on both devices and compares every buffer: |a - b| <= tolerance of its dtype * the largest of the
-  /// buffer. NaN must meet NaN.
+  /// Runs `op` on both devices and compares every buffer: |a - b| <= tolerance of its dtype * the largest of
+  /// the buffer. NaN must meet NaN.
   void check(const std::function<void(Stream&, const At&)>& op, double loosen = 1) {
     std::vector<std::vector<char>> host, device;
     for (const Buffer& b : buffers_) host.push_back(b.bytes);
@@ -92,11 +93,16 @@ class Twin {
     char* at = buffers_[id].bytes.data() + i * dtype_size(buffers_[id].dtype);
     const auto write = [&](auto x) { std::memcpy(at, &x, sizeof x); };
     switch (buffers_[id].dtype) {
-      case DType::f32: return write(static_cast<float>(v));
-      case DType::f64: return write(v);
-      case DType::bf16: return write(bf16(static_cast<float>(v)));
-      case DType::i32: return write(static_cast<int32_t>(v));
-      default: return write(static_cast<int64_t>(v));
+      case DType::f32:
+        return write(static_cast<float>(v));
+      case DType::f64:
+        return write(v);
+      case DType::bf16:
+        return write(bf16(static_cast<float>(v)));
+      case DType::i32:
+        return write(static_cast<int32_t>(v));
+      default:
+        return write(static_cast<int64_t>(v));
     }
   }
   double value(Id id, const std::vector<char>& bytes, int64_t i) const {
@@ -106,11 +112,16 @@ class Twin {
       return as_double(x);
     };
     switch (buffers_[id].dtype) {
-      case DType::f32: return read(0.0f);
-      case DType::f64: return read(0.0);
-      case DType::bf16: return read(bf16());
-      case DType::i32: return read(int32_t{});
-      default: return read(int64_t{});
+      case DType::f32:
+        return read(0.0f);
+      case DType::f64:
+        return read(0.0);
+      case DType::bf16:
+        return read(bf16());
+      case DType::i32:
+        return read(int32_t{});
+      default:
+        return read(int64_t{});
     }
   }
   void compare(Id id, const std::vector<char>& a, const std::vector<char>& b, double loosen) const {

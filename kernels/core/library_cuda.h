@@ -1,0 +1,32 @@
+// NVIDIA's libraries are opened when they are first needed, so that a build with CUDA starts on a machine that has
+// none of them.
+#pragma once
+#include <string>
+
+namespace ltrain::cuda {
+
+/// One shared library of the CUDA toolkit or of NVIDIA's Python packages.
+class Library {
+ public:
+  /// Tries `stem`.so.N for the given major versions, newest first: where the loader looks, then in LTRAIN_CUDA_LIBS
+  /// (folders, parted by ':'). Nothing is thrown: see why().
+  Library(const std::string& stem, std::initializer_list<int> versions);
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  bool found() const { return handle_ != nullptr; }
+  /// What was tried, when nothing was found.
+  const std::string& why() const { return why_; }
+  /// Throws Error (internal), with what would help, when the library or the symbol is missing.
+  template <class F>
+  F* function(const char* name) const {
+    return reinterpret_cast<F*>(symbol(name));
+  }
+
+ private:
+  void* symbol(const char* name) const;
+  std::string stem_, why_;
+  void* handle_ = nullptr;
+};
+
+}  // namespace ltrain::cuda

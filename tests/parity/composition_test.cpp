@@ -30,6 +30,7 @@ TinyOptions job_of(const Recipe& r, bool default_precision) {
   o.tensor = static_cast<int>(r.parallel.tensor);
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.zero_stage = static_cast<int>(r.parallel.zero_stage);
+  o.inside = static_cast<int>(r.parallel.inside);
   o.context = static_cast<int>(r.parallel.context);
   o.context_comm = r.parallel.context_comm;
   o.context_inner = static_cast<int>(r.parallel.context_inner);
@@ -50,7 +51,7 @@ TinyOptions job_of(const Recipe& r, bool default_precision) {
 TinyOptions one_rank(TinyOptions o) {
   o.ranks = o.tensor = o.context = o.pipeline = o.chunks = 1;
   o.sequence_parallel = false;
-  o.zero_stage = 0;
+  o.zero_stage = o.inside = 0;
   o.schedule = "1f1b";
   o.context_comm = "p2p";
   return o;

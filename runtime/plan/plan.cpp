@@ -30,7 +30,7 @@ struct MetaRank {
   TrainProgram program;
 
   MetaRank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
-           const Mesh& mesh, int threads, int ranks_on_host)
+           const Mesh& mesh, int threads, int ranks_on_host = 0)
       : cost(profile, threads, mesh.world() * threads >= profile.cores, ranks_on_host),
         trace(&cost),
         groups(make_meta_groups(mesh, trace, group_options(program_options(recipe, layout)), ranks_on_host)),

@@ -168,6 +168,9 @@ TEST_CASE("a rank killed in a collective of each axis: bounded, and named with g
     CHECK(o.code == 71);
     CHECK(seconds < 30);  // start and 405 collectives included
     CHECK(std::regex_search(o.text, std::regex("run failed: rank 1 on host .* signal 9 \\(SIGKILL\\)")));
+    // Its last heartbeat is older than its end: said so, and no call that it left long ago.
+    CHECK(std::regex_search(
+        o.text, std::regex("\\(SIGKILL\\), last heard of \\d+\\.\\d s before, in section \\w+( \\d+)?\n")));
     CHECK(std::regex_search(o.text, std::regex("consequence on ranks? [0-9, -]+: group \"" + c.group +
                                                "\": rank \\d lost rank \\d in \\w+ #\\d+ of \\d+ ")));
     std::filesystem::remove_all(t.folder() + "/many");

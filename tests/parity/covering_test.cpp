@@ -1,5 +1,6 @@
 // Every three settings together: a covering array of strength 3 over what a layout and a model can be, up to
-// eight ranks, as far as the recipe's own rules accept it. Each row trains in fp64 and must equal one process.
+// eight ranks, as far as the recipe's own rules accept it. Each row trains in fp64 and must equal one
+// process.
 #include "tests/parity/covering_array.h"
 
 #include <algorithm>
@@ -54,23 +55,30 @@ const std::string& level_of(const Row& row, At factor) {
   return factors()[f].levels[static_cast<size_t>(row[f])];
 }
 int number(const Row& row, At factor) { return std::atoi(level_of(row, factor).c_str()); }
-int context_ranks(const Row& row) { return at(row, At::context) == 0 ? 1 : at(row, At::context) == 4 ? 4 : 2; }
+int context_ranks(const Row& row) {
+  return at(row, At::context) == 0 ? 1 : at(row, At::context) == 4 ? 4 : 2;
+}
 int stages(const Row& row) { return at(row, At::schedule) == 0 ? 1 : at(row, At::schedule) == 8 ? 4 : 2; }
-int world(const Row& row) { return number(row, At::data) * number(row, At::tensor) * stages(row) * context_ranks(row); }
+int world(const Row& row) {
+  return number(row, At::data) * number(row, At::tensor) * stages(row) * context_ranks(row);
+}
 
 /// Of a row, or of its bound part.
 std::vector<std::string> settings(const Row& row) {
   const auto level = [&](At factor) { return level_of(row, factor); };
   const int samples = 16 / (number(row, At::data) * number(row, At::micros));
   std::vector<std::string> s{
-      "parallel.data=" + level(At::data), fmt::format("parallel.tensor={}", number(row, At::tensor)),
-      fmt::format("parallel.sequence_parallel={}", at(row, At::tensor) == 2), "parallel.zero_stage=" + level(At::zero),
+      "parallel.data=" + level(At::data),
+      fmt::format("parallel.tensor={}", number(row, At::tensor)),
+      fmt::format("parallel.sequence_parallel={}", at(row, At::tensor) == 2),
+      "parallel.zero_stage=" + level(At::zero),
       fmt::format("train.micro_batch_size={}", samples),
       std::string("model.architecture=") + (at(row, At::model) == 0 ? "gpt2" : "llama"),
       fmt::format("model.num_key_value_heads={}", at(row, At::model) == 2 ? 2 : 4)};
   if (stages(row) > 1) {
     s.push_back(fmt::format("parallel.pipeline={}", stages(row)));
-    s.push_back("parallel.schedule=" + (at(row, At::schedule) == 8 ? std::string("1f1b") : level(At::schedule)));
+    s.push_back("parallel.schedule=" +
+                (at(row, At::schedule) == 8 ? std::string("1f1b") : level(At::schedule)));
   }
   if (context_ranks(row) > 1) {
     s.push_back(fmt::format("parallel.context={}", context_ranks(row)));
@@ -158,7 +166,8 @@ std::set<Triple> feasible_triples() {
 
 }  // namespace
 
-TEST_CASE("covering array: every three settings that the rules accept together are in some row", "[covering]") {
+TEST_CASE("covering array: every three settings that the rules accept together are in some row",
+          "[covering]") {
   const std::set<Triple> feasible = feasible_triples();
   const auto missing = [&](size_t rows) {
     std::set<Triple> covered;
@@ -179,7 +188,8 @@ TEST_CASE("covering array: every three settings that the rules accept together a
   size_t all = 1, every = 0;
   for (const Factor& f : factors()) all *= f.levels.size(), every += f.levels.size();
   std::printf(
-      "covering array: %zu factors of %zu levels, %zu combinations, %zu layouts accepted by the rules on up to "
+      "covering array: %zu factors of %zu levels, %zu combinations, %zu layouts accepted by the rules on up "
+      "to "
       "%d ranks; %zu triples that can be, %zu rows\n",
       factors().size(), every, all, allowed().size(), kMostRanks, feasible.size(), array().size());
   CHECK(missing(array().size()) == 0);
@@ -203,7 +213,8 @@ TEST_CASE("covering array: every row equals one process in fp64", "[covering]") 
     many.padded_targets = true;
     TinyOptions one = one_rank(many);
     one.micro_batch = one.global_batch;
-    const std::string key = fmt::format("{} {} {} {} {}", at(row, At::model), at(row, At::tied), at(row, At::dropout), at(row, At::vocab), at(row, At::packing));
+    const std::string key = fmt::format("{} {} {} {} {}", at(row, At::model), at(row, At::tied),
+                                        at(row, At::dropout), at(row, At::vocab), at(row, At::packing));
     if (!alone.count(key)) alone[key] = train_tiny(one);
     const TinyResult result = train_tiny(many);
     require_parity(alone[key], result, 1e-12);

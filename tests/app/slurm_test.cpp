@@ -118,12 +118,13 @@ TEST_CASE("slurm: threads, memory and time come from the plan; what is given win
   const auto has_line = [](const test::Outcome& o, const std::string& line) {
     return ("\n" + o.text).find("\n" + line + "\n") != std::string::npos;
   };
-  const auto plan = nlohmann::json::parse(t.sh("plan tiny.yaml --json").text);
-  double rank_bytes = 0;
-  for (const auto& r : plan["ranks"])
-    rank_bytes = std::max(rank_bytes, r["memory_bytes"]["total"].get<double>());
-
   const auto mem = [&](int ranks) {
+    // What a group keeps depends on whether its ranks share a node.
+    const auto plan = nlohmann::json::parse(
+        t.sh(fmt::format("plan tiny.yaml --json launch.ranks_per_node={}", ranks)).text);
+    double rank_bytes = 0;
+    for (const auto& r : plan["ranks"])
+      rank_bytes = std::max(rank_bytes, r["memory_bytes"]["total"].get<double>());
     return fmt::format("#SBATCH --mem={}M",
                        static_cast<int64_t>(std::ceil(rank_bytes / 1048576.0 * ranks * 1.1)));
   };

@@ -8,7 +8,7 @@ which=${1:-all}
 # libgomp is not instrumented: one OpenMP thread a rank, so that no parallel region hides a race or invents one.
 export OMP_NUM_THREADS=1
 # Thousands of runs of what other tests of parity run once.
-many_runs='mutation:|a checkpoint of any layout|every composition that the table calls supported'
+many_runs='mutation:|covering array: every row|a checkpoint of any layout|every composition that the table calls supported'
 TIMEFORMAT='== %R s (%U s of processor time)'
 if [ "$which" != tsan ]; then
   echo "== AddressSanitizer and UndefinedBehaviorSanitizer"

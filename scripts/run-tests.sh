@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 build=${1:?usage: scripts/run-tests.sh BUILD_FOLDER [ctest arguments]}
 shift
 log=$build/tests.log
+rm -f "$build/Testing/Temporary/LastTestsFailed.log"
 status=0
 ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel 2 "$@" || status=$?
 # What every test printed, also those that passed.

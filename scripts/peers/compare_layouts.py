@@ -11,7 +11,7 @@ RECIPE = os.path.join(measure.REPOSITORY, "recipes", "gpt2-124m.yaml")
 
 # name, goal, the layout measured, what it is measured against: ranks, micro-batches a step of each rank, overrides
 PIPELINE = ["parallel.pipeline=2", "parallel.data=1"]
-BYTES = ["model.vocab_size=256"]
+BYTES = ["model.vocab_size=320"]
 PAIRS = [
     # The output layer of 50304 tokens costs as much as five layers, and its backward is one with its forward: it
     # leaves nothing to fill bubbles with. With a vocabulary of bytes stages are as the papers have them.

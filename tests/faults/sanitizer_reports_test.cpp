@@ -1,5 +1,5 @@
-// Negative control of the tests under sanitizers: a defect in a program that a test starts does not go unseen,
-// wherever that program's stderr goes and however it ends.
+// Negative control of the tests under sanitizers: a defect in a program that a test starts does not go
+// unseen, wherever that program's stderr goes and however it ends.
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -42,13 +42,14 @@ TEST_CASE("what a sanitizer finds in a program that a test starts is seen") {
 #else
   const std::string self = "/proc/" + std::to_string(::getpid()) + "/exe";
   const auto run = [&](const std::string& kind) {
-    return std::system(("LTRAIN_TEST_DEFECT=" + kind + " " + self + " '[.defective_child]' > /dev/null 2>&1").c_str());
+    return std::system(
+        ("LTRAIN_TEST_DEFECT=" + kind + " " + self + " '[.defective_child]' > /dev/null 2>&1").c_str());
   };
   CHECK(run("none") == 0);
   CHECK(take_sanitizer_reports() == "");
-  std::vector<std::pair<std::string, std::string>> defects{{"overflow", "heap-buffer-overflow"},
-                                                           {"leak", "LeakSanitizer: detected memory leaks"},
-                                                           {"undefined", "signed integer overflow"}};
+  std::vector<std::pair<std::string, std::string> > defects{{"overflow", "heap-buffer-overflow"},
+                                                            {"leak", "LeakSanitizer: detected memory leaks"},
+                                                            {"undefined", "signed integer overflow"}};
   if (std::string(LTRAIN_SANITIZE) == "thread") defects = {{"race", "data race"}};
   for (const auto& [kind, text] : defects) {
     INFO(kind);

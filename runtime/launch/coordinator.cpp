@@ -14,15 +14,15 @@
 #include <set>
 #include <thread>
 
+#include "kernels/core/time_scale.h"
 #include "runtime/launch/hostlist.h"
 
 namespace ltrain {
 
 LivenessBounds liveness_bounds() {
   LivenessBounds b;
-  const char* text = std::getenv("LTRAIN_TIME_SCALE");
-  const double scale = text ? std::atof(text) : 1;
-  if (scale > 0 && scale <= 1000) b.silence *= scale, b.settle *= scale, b.end_grace *= scale;
+  const double scale = time_scale();
+  b.silence *= scale, b.settle *= scale, b.verdict *= scale, b.end_grace *= scale;
   return b;
 }
 

@@ -86,7 +86,7 @@ TEST_CASE("times for Slurm: whole minutes, rounded up, and read back") {
 }
 
 TEST_CASE(
-    "ranks on nodes: what is not given follows from the recipe; what disagrees is refused with what would "
+    "ranks on nodes: what is not given follows from the recipe, what disagrees is refused with what would "
     "do") {
   const auto placed = [](int nodes, int ranks, int64_t world, int preferred = 0) {
     SlurmOptions o;
@@ -113,7 +113,7 @@ TEST_CASE(
   CHECK_THROWS_WITH(placed(0, 7, 8), Contains("--ranks-per-node=7") && Contains("nearest that does is 8"));
 }
 
-TEST_CASE("slurm: threads, memory and time come from the plan; what is given wins; a bad recipe is refused") {
+TEST_CASE("slurm: threads, memory and time come from the plan, what is given wins, a bad recipe is refused") {
   test::TempRun t;
   const auto has_line = [](const test::Outcome& o, const std::string& line) {
     return ("\n" + o.text).find("\n" + line + "\n") != std::string::npos;

@@ -50,7 +50,7 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
   if (o.threads_per_rank > 0) recipe.launch.threads_per_rank = o.threads_per_rank;
   const int64_t own_threads = recipe.launch.threads_per_rank;
   recipe.launch.threads_per_rank = threads_per_rank(recipe, o.ranks_per_node);
-  const Plan plan = make_plan(recipe, default_profile());
+  const Plan plan = make_plan(recipe, default_profile(), {}, o.ranks_per_node);
   if (o.threads_per_rank == 0) {
     o.threads_per_rank = plan.threads_per_rank;
     if (own_threads == 0)
@@ -261,7 +261,7 @@ void add_slurm(CLI::App& app) {
     const Recipe given = load_recipe(o->recipe, o->overrides);
     place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0,
                 static_cast<int>(given.launch.ranks_per_node));
-    take_from_plan(*o, resolve(given, o->nodes * o->ranks_per_node));
+    take_from_plan(*o, resolve(given, o->nodes * o->ranks_per_node, o->ranks_per_node));
     // Each rank sees its own cores only: without this it would share them out among the ranks of the node
     // again.
     if (given.launch.threads_per_rank != o->threads_per_rank)

@@ -7,12 +7,15 @@
 
 namespace ltrain {
 
-/// Axes of the mesh, outermost first.
-enum class Axis : uint8_t { data, pipeline, context, tensor, expert };
-inline constexpr int kAxisCount = 5;
+/// Axes of the mesh. Replica is the outer part of data parallelism where it has two levels: ranks of one data
+/// group are near each other and shard or reduce first, those of one replica group hold the same and come
+/// second.
+enum class Axis : uint8_t { data, pipeline, context, tensor, expert, replica };
+inline constexpr int kAxisCount = 6;
 
 constexpr std::string_view axis_name(Axis a) {
-  constexpr std::string_view names[kAxisCount] = {"data", "pipeline", "context", "tensor", "expert"};
+  constexpr std::string_view names[kAxisCount] = {"data",   "pipeline", "context",
+                                                  "tensor", "expert",   "replica"};
   return names[static_cast<int>(a)];
 }
 
@@ -27,13 +30,21 @@ struct AxisSet {
     s.bits = static_cast<uint8_t>(bits | o.bits);
     return s;
   }
+  constexpr AxisSet without(AxisSet o) const {
+    AxisSet s;
+    s.bits = static_cast<uint8_t>(bits & ~o.bits);
+    return s;
+  }
   bool operator==(const AxisSet&) const = default;
 };
 constexpr AxisSet operator|(Axis a, Axis b) { return AxisSet(a) | AxisSet(b); }
 /// Every axis: what the world spans.
-inline constexpr AxisSet kAllAxes = Axis::data | Axis::pipeline | Axis::context | Axis::tensor | Axis::expert;
+inline constexpr AxisSet kAllAxes =
+    Axis::data | Axis::pipeline | Axis::context | Axis::tensor | Axis::expert | Axis::replica;
+/// Ranks that have different samples.
+inline constexpr AxisSet kDataAxes = Axis::data | Axis::replica;
 /// What gradients are reduced over: ranks that hold the same parameters and see different tokens.
-inline constexpr AxisSet kGradientAxes = Axis::data | Axis::context;
+inline constexpr AxisSet kGradientAxes = kDataAxes | Axis::context;
 /// "data+context"; "world" for all.
 std::string_view axis_set_name(AxisSet axes);
 

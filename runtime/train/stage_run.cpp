@@ -14,7 +14,7 @@ namespace {
 /// How a tensor between stages lies: each data and context rank has its own, the tensor axis has it whole or
 /// by rows.
 Placement between_stages(const Step& step, Axis a) {
-  if (a == Axis::data || a == Axis::context) return Placement::V();
+  if (kGradientAxes.has(a)) return Placement::V();
   return a == Axis::tensor && step.cuts_rows() ? Placement::S(0) : Placement::R();
 }
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <iostream>
 #include <limits>
 #include <memory>
 #include <string>
@@ -12,14 +11,15 @@
 
 #include "kernels/core/stream_cuda.h"
 #include "tests/kernels/op_support.h"
+#include "tests/support/outcome.h"
 
 namespace ltrain::test {
 
-/// False, with a line that ctest takes for a skipped test, where there is no GPU.
+/// False, and the test counts as skipped, where there is no GPU.
 inline bool have_cuda() {
   const std::string why = cuda::no_device_reason();
   if (why.empty()) return true;
-  std::cout << "SKIPPED: " << why << "\n";
+  skip_test(why);
   return false;
 }
 

@@ -25,6 +25,7 @@ struct Layout {
   int chunks = 1;
   int context = 1;
   const char* comm = "p2p";
+  int inside = 0;
 };
 
 const std::vector<Layout>& layouts() {
@@ -44,6 +45,10 @@ const std::vector<Layout>& layouts() {
       {"pipeline 2, tensor 2, interleaved", 1, 2, false, 0, 2, "interleaved", 2},
       {"context 2", 1, 1, false, 0, 1, "1f1b", 1, 2},
       {"context 2, data 2, ZeRO-3, a2a", 2, 1, false, 3, 1, "1f1b", 1, 2, "a2a"},
+      {"data 4, two levels", 4, 1, false, 0, 1, "1f1b", 1, 1, "p2p", 2},
+      {"data 4, hybrid ZeRO-1", 4, 1, false, 1, 1, "1f1b", 1, 1, "p2p", 2},
+      {"data 4, tensor 2, hybrid ZeRO-3", 4, 2, false, 3, 1, "1f1b", 1, 1, "p2p", 2},
+      {"data 2, context 2, hybrid ZeRO-2", 2, 1, false, 2, 1, "1f1b", 1, 2, "p2p", 2},
   };
   return all;
 }
@@ -59,6 +64,7 @@ TinyOptions job(const Layout& l, const TinyOptions& base) {
   o.chunks = l.chunks;
   o.context = l.context;
   o.context_comm = l.comm;
+  o.inside = l.inside;
   o.layers = 4;
   o.steps = kEnd;
   o.dropout = 0.1;

@@ -7,12 +7,14 @@
 
 namespace ltrain {
 
-/// Axes of the mesh, outermost first.
-enum class Axis : uint8_t { data, pipeline, context, tensor, expert };
-inline constexpr int kAxisCount = 5;
+/// Axes of the mesh. Tensor parallelism has one (tensor) or, in two and three dimensions, three: rows of
+/// activations (tokens) are cut over depth and row, their columns over column (parallel/mesh.h).
+enum class Axis : uint8_t { data, pipeline, context, tensor, expert, depth, row, column };
+inline constexpr int kAxisCount = 8;
 
 constexpr std::string_view axis_name(Axis a) {
-  constexpr std::string_view names[kAxisCount] = {"data", "pipeline", "context", "tensor", "expert"};
+  constexpr std::string_view names[kAxisCount] = {"data",   "pipeline", "context", "tensor",
+                                                  "expert", "depth",    "row",     "column"};
   return names[static_cast<int>(a)];
 }
 
@@ -31,7 +33,10 @@ struct AxisSet {
 };
 constexpr AxisSet operator|(Axis a, Axis b) { return AxisSet(a) | AxisSet(b); }
 /// Every axis: what the world spans.
-inline constexpr AxisSet kAllAxes = Axis::data | Axis::pipeline | Axis::context | Axis::tensor | Axis::expert;
+inline constexpr AxisSet kAllAxes = Axis::data | Axis::pipeline | Axis::context | Axis::tensor |
+                                    Axis::expert | Axis::depth | Axis::row | Axis::column;
+/// Those of a tensor-parallel matmul.
+inline constexpr std::array<Axis, 4> kTensorAxes{Axis::tensor, Axis::depth, Axis::row, Axis::column};
 /// What gradients are reduced over: ranks that hold the same parameters and see different tokens.
 inline constexpr AxisSet kGradientAxes = Axis::data | Axis::context;
 /// "data+context"; "world" for all.

@@ -32,7 +32,7 @@ TEST_CASE("a mesh of any order: groups partition the ranks, and hold one rank fo
     INFO(text);
     std::string error;
     Mesh m;
-    m.degree = {2, 3, 2, 4, 1};
+    m.degree = {2, 3, 2, 4, 1, 1, 1, 1};
     m.order = parse_axis_order(text, error);
     std::set<std::vector<int>> places;
     for (m.rank = 0; m.rank < m.world(); ++m.rank) {
@@ -56,7 +56,7 @@ TEST_CASE("a mesh of any order: groups partition the ranks, and hold one rank fo
 
 TEST_CASE("by default tensor groups are neighbours and stages are furthest apart", "[mesh]") {
   Mesh m;
-  m.degree = {2, 2, 1, 2, 1};
+  m.degree = {2, 2, 1, 2, 1, 1, 1, 1};
   CHECK(m.group(Axis::tensor) == std::vector<int>{0, 1});
   CHECK(m.group(Axis::data) == std::vector<int>{0, 2});
   CHECK(m.group(Axis::pipeline) == std::vector<int>{0, 4});

@@ -102,15 +102,23 @@ class Sums {
 void summa_outer(Step& step, Tensor y, Tensor x, Tensor b, const MatmulArgs& args) {
   const Groups& g = step.groups;
   Panels xs(step, g.column, x, "block of activations"), bs(step, g.row, b, "block of weights");
+  // In low precision steps add up in f32, so that there is one rounding.
+  const bool wide = g.column.many() && y.dtype == DType::bf16;
+  Tensor sum = y;
+  if (wide) sum = step.memory.allocate(MemoryKind::temporaries, "sum of products", DType::f32, y.shape);
   for (int t = 0; t < g.column.size(); ++t) {
     const Tensor left = xs.take(t), right = bs.take(t);
     MatmulArgs a = args;
-    a.accumulate = args.accumulate || t > 0;
-    if (t > 0) a.bias = Tensor();
-    matmul(step.compute, y, left, right, a);
+    a.accumulate = t > 0;
+    if (t > 0 || wide) a.bias = Tensor();
+    matmul(step.compute, sum, left, right, a);
   }
   xs.release();
   bs.release();
+  if (!wide) return;
+  cast(step.compute, y, sum);
+  step.memory.release(sum);
+  if (args.bias.defined()) add_bias(step.compute, y, args.bias);
 }
 
 void summa_inner(Step& step, Tensor y, Tensor x, Tensor b, const MatmulArgs& args) {

@@ -8,7 +8,7 @@
 
 namespace ltrain {
 
-/// y_ij [+]= sum over t of x_it op(b of row rank t), [+ bias]. args as of matmul.
+/// y_ij = sum over t of x_it op(b of row rank t), [+ bias]. args as of matmul, which accumulates nothing into y.
 /// x: (m, k) this rank's; b: its block, to be broadcast over the row axis, x over the column axis.
 void summa_outer(Step& step, Tensor y, Tensor x, Tensor b, const MatmulArgs& args = {});
 

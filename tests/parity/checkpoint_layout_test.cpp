@@ -25,6 +25,8 @@ struct Layout {
   int chunks = 1;
   int context = 1;
   const char* comm = "p2p";
+  const char* mode = "1d";
+  int depth = 1;
 };
 
 const std::vector<Layout>& layouts() {
@@ -44,6 +46,9 @@ const std::vector<Layout>& layouts() {
       {"pipeline 2, tensor 2, interleaved", 1, 2, false, 0, 2, "interleaved", 2},
       {"context 2", 1, 1, false, 0, 1, "1f1b", 1, 2},
       {"context 2, data 2, ZeRO-3, a2a", 2, 1, false, 3, 1, "1f1b", 1, 2, "a2a"},
+      {"2d 4", 1, 4, false, 0, 1, "1f1b", 1, 1, "p2p", "2d"},
+      {"2.5d 8, ZeRO-1", 1, 8, false, 1, 1, "1f1b", 1, 1, "p2p", "2.5d", 2},
+      {"3d 8", 1, 8, false, 0, 1, "1f1b", 1, 1, "p2p", "3d"},
   };
   return all;
 }
@@ -59,6 +64,9 @@ TinyOptions job(const Layout& l, const TinyOptions& base) {
   o.chunks = l.chunks;
   o.context = l.context;
   o.context_comm = l.comm;
+  o.tensor_mode = l.mode;
+  o.tensor_depth = l.depth;
+  o.micro_batch = l.tensor > 4 ? 4 : l.mode[0] == '2' ? 2 : 1;  // cut by sequences
   o.layers = 4;
   o.steps = kEnd;
   o.dropout = 0.1;
@@ -180,7 +188,7 @@ TEST_CASE("a checkpoint of any layout goes on under any other as if never broken
       INFO("saved under " << from.name << ", loaded under " << to.name);
       const std::string again = folder / fmt::format("{} to {}", a, b);
       const TinyResult r =
-          train_on(job(to, model), folder / from.name + "/checkpoints", again, from.tensor == to.tensor);
+          train_on(job(to, model), folder / from.name + "/checkpoints", again, from.tensor == to.tensor && from.mode == to.mode);
       CHECK(read_whole(again + "/checkpoints") == saved);  // to the bit
       REQUIRE(r.losses.size() == kEnd - kSaved);
       for (size_t i = 0; i < r.losses.size(); ++i) {

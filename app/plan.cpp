@@ -41,8 +41,8 @@ int output_columns() {
 }
 
 void show_schedule(const Recipe& recipe, const MachineProfile& profile, const Options& o) {
-  SchedulePlan plan = plan_schedule(recipe, layer_costs(recipe, profile));
-  plan.costs = fmt::format("costs in seconds by the profile {}, transfers not priced", profile.source);
+  SchedulePlan plan = plan_schedule(recipe, layer_costs(recipe, profile), activation_limit(recipe, profile));
+  plan.costs = fmt::format("costs in seconds by the profile {}", profile.source);
   for (const std::string& note : plan.notes) std::fprintf(stderr, "%s\n", note.c_str());
   const auto& s = plan.schedule;
   if (!o.svg.empty()) write_file(o.svg, pipeline::draw_svg(s, plan.timing, plan.costs));

@@ -79,6 +79,8 @@ void Memory::release(Tensor& t) {
 
 void Memory::note_peak() {
   peak_.arena_bytes = std::max(peak_.arena_bytes, top_);
+  for (size_t i = 0; i < kind_bytes_.size(); ++i)
+    peak_.most_by_kind[i] = std::max(peak_.most_by_kind[i], kind_bytes_[i]);
   if (live_bytes_ <= peak_.live_bytes) return;
   peak_.live_bytes = live_bytes_;
   peak_.by_kind = kind_bytes_;

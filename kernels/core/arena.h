@@ -26,6 +26,8 @@ struct MemoryUse {
   int64_t arena_bytes = 0;  ///< highest end of any tensor: what one allocation must hold
   int64_t live_bytes = 0;   ///< sum of live tensors at that moment
   std::array<int64_t, kMemoryKindCount> by_kind{};  ///< of live_bytes
+  /// The most of each kind that was live at any moment: not all at the same one.
+  std::array<int64_t, kMemoryKindCount> most_by_kind{};
 };
 
 class Memory {

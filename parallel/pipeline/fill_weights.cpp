@@ -12,7 +12,7 @@ namespace {
 /// The ranks' clocks while an order is made.
 class Filler {
  public:
-  Filler(const Schedule& s, const StageCosts& c, const std::vector<int>& limit, double share)
+  Filler(const Schedule& s, const StageCosts& c, double limit, double share)
       : costs_(c),
         limit_(limit),
         share_(share),
@@ -28,16 +28,17 @@ class Filler {
   /// Runs an F, B or I of `rank`, whose input is there at `ready`; returns when its output is at the next
   /// stage's rank.
   double run(const Action& a, int rank, double ready) {
-    while (!owed_[rank].empty() && (clock_[rank] + share_ * weight(rank) <= ready * (1 + 1e-9) ||
-                                    (a.kind == ActionKind::forward && kept_[rank] >= limit_[rank])))
+    while (!owed_[rank].empty() &&
+           (clock_[rank] + share_ * weight(rank) <= ready * (1 + 1e-9) ||
+            (a.kind == ActionKind::forward && kept_[rank] + size(a.stage) > limit_ * (1 + 1e-9))))
       run_weight(rank);
     const double cost = a.kind == ActionKind::forward    ? costs_.forward[a.stage]
                         : a.kind == ActionKind::backward ? costs_.input[a.stage] + costs_.weight[a.stage]
                                                          : costs_.input[a.stage];
     clock_[rank] = std::max(clock_[rank], ready) + cost;
     made_.order[rank].push_back(a);
-    if (a.kind == ActionKind::forward) ++kept_[rank];
-    if (a.kind == ActionKind::backward) --kept_[rank];
+    if (a.kind == ActionKind::forward) kept_[rank] += size(a.stage);
+    if (a.kind == ActionKind::backward) kept_[rank] -= size(a.stage);
     if (a.kind == ActionKind::backward_input)
       owed_[rank].push_back({ActionKind::backward_weight, a.stage, a.micro});
     const int next = a.kind == ActionKind::forward ? a.stage + 1 : a.stage - 1;
@@ -55,20 +56,21 @@ class Filler {
   }
 
  private:
+  double size(int stage) const { return costs_.activation.empty() ? 1 : costs_.activation[stage]; }
   double weight(int rank) const { return costs_.weight[owed_[rank].front().stage]; }
   void run_weight(int rank) {
     clock_[rank] += weight(rank);
-    --kept_[rank];
+    kept_[rank] -= size(owed_[rank].front().stage);
     made_.order[rank].push_back(owed_[rank].front());
     owed_[rank].pop_front();
   }
 
   const StageCosts& costs_;
-  const std::vector<int>& limit_;
+  double limit_;  ///< the most that a rank keeps
   double share_;  ///< of a W that must fit into a wait for the W to run there
   size_t ranks_;
   std::vector<double> clock_, link_;
-  std::vector<int> kept_;
+  std::vector<double> kept_;
   std::vector<std::deque<Action>> owed_;  ///< W's whose I has run, oldest first
   Schedule made_;
 };
@@ -83,11 +85,12 @@ Schedule fill_with_weights(const Schedule& schedule, const StageCosts& costs) {
     taken += std::erase_if(order, [](const Action& a) { return a.kind == ActionKind::backward_weight; });
   if (taken == 0) return schedule;
   const Positions positions(bare);
+  const double limit = *std::max_element(given.peak_kept.begin(), given.peak_kept.end());
   const Schedule* best = &schedule;
   Schedule kept;
   double least = given.makespan;
   for (double share : {1.0, 0.75, 0.5, 0.25}) {
-    Filler filler(bare, costs, given.peak_activations, share);
+    Filler filler(bare, costs, limit, share);
     std::vector<std::vector<double>> arrives(bare.order.size());
     for (size_t r = 0; r < bare.order.size(); ++r) arrives[r].resize(bare.order[r].size());
     run_in_order(bare, positions, [&](const Action& a, int rank, int at) {

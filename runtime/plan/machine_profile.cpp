@@ -76,8 +76,9 @@ double ProfileCost::collective_seconds(const OpCost& op, double CollectiveSample
   // Interpolated in log size between measured sizes; scaled by what a rank sends when the group is of another
   // size.
   const CollectiveSample *below = nullptr, *above = nullptr;
+  const bool transfer = op.collective == "send" || op.collective == "recv";
   for (const CollectiveSample& s : profile_.collectives) {
-    if (s.op != op.collective) continue;
+    if (s.op != (transfer ? "send" : op.collective)) continue;
     if (s.bytes <= op.bytes && (!below || s.bytes > below->bytes)) below = &s;
     if (s.bytes >= op.bytes && (!above || s.bytes < above->bytes)) above = &s;
   }
@@ -91,6 +92,7 @@ double ProfileCost::collective_seconds(const OpCost& op, double CollectiveSample
   } else {
     seconds = above->*what;
   }
+  if (transfer) return seconds;  // two ranks, whatever the group
   const CollectiveSample& used = below ? *below : *above;
   const auto share = [](int n) { return static_cast<double>(n - 1) / n; };
   return seconds * share(op.group_size) / share(used.ranks);

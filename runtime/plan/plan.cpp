@@ -48,7 +48,7 @@ struct MetaRank {
 
 PipelineLayout pipeline_layout(const Recipe& r, const MachineProfile& profile) {
   if (r.parallel.pipeline == 1) return {};
-  SchedulePlan plan = plan_schedule(r, layer_costs(r, profile));
+  SchedulePlan plan = plan_schedule(r, layer_costs(r, profile), activation_limit(r, profile));
   return {std::move(plan.schedule), std::move(plan.staged.layers)};
 }
 
@@ -209,6 +209,30 @@ static double pipeline_seconds(const Recipe& recipe, const MachineProfile& profi
   return pipeline::simulate(layout.schedule, staged.costs).makespan;
 }
 
+int ranks_of_a_host(const Recipe& r) {
+  return static_cast<int>(r.launch.ranks_per_node > 0 ? r.launch.ranks_per_node : ranks(r));
+}
+
+std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile& profile) {
+  if (recipe.parallel.schedule != "auto" || recipe.parallel.schedule_file) return {};
+  Recipe plain =
+      recipe;  // parameters, gradients and optimizer of a rank are much the same under every schedule
+  plain.parallel.schedule = "1f1b";
+  plain.parallel.virtual_pipeline = 1;
+  const PipelineLayout layout = pipeline_layout(plain, profile);
+  const Mesh first = mesh_of(recipe, 0);
+  const int on_host = ranks_of_a_host(recipe);
+  std::vector<double> limit;
+  for (int stage = 0; stage < first.size(Axis::pipeline); ++stage) {
+    const RankPlan rank = plan_rank(plain, profile, layout, first.at(Axis::pipeline, stage),
+                                    threads_per_rank(recipe, on_host), nullptr);
+    const int64_t others =
+        rank.total_bytes - rank.arena.most_by_kind[static_cast<int>(MemoryKind::activations)];
+    limit.push_back(static_cast<double>(std::max<int64_t>(0, host_memory_bytes() / on_host - others)));
+  }
+  return limit;
+}
+
 RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
                    int rank, int threads, Plan* totals) {
   MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads);
@@ -285,9 +309,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   Plan plan;
   plan.recipe_name = recipe.name;
   plan.world = static_cast<int>(ranks(recipe));
-  if (ranks_on_host == 0)
-    ranks_on_host =
-        recipe.launch.ranks_per_node > 0 ? static_cast<int>(recipe.launch.ranks_per_node) : plan.world;
+  if (ranks_on_host == 0) ranks_on_host = ranks_of_a_host(recipe);
   plan.ranks_on_host = ranks_on_host;
   plan.threads_per_rank = threads_per_rank(recipe, ranks_on_host);
   plan.tokens_per_step = tokens_per_step(recipe);
@@ -352,6 +374,13 @@ std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile&
   MetaRank meta(recipe, profile, pipeline_layout(recipe, profile), mesh_of(recipe, rank), threads);
   meta.program.train_step({}, AdamwArgs{}, false);
   return meta.trace.entries();
+}
+
+int64_t activation_bytes(const Recipe& recipe, const MachineProfile& profile) {
+  LT_CHECK(recipe.parallel.pipeline == 1, "the activations of {} stages", recipe.parallel.pipeline);
+  MetaRank meta(recipe, profile, {}, mesh_of(recipe, 0), 1);
+  meta.program.train_step({}, AdamwArgs{}, false);
+  return meta.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)];
 }
 
 std::string plan_trace(const Recipe& recipe, const MachineProfile& profile, int rank) {

@@ -75,6 +75,11 @@ struct PipelineLayout {
   pipeline::Schedule schedule;
   std::vector<int> stage_layers;  ///< empty: no pipeline
 };
+/// Ranks that share one host's memory and cores: launch.ranks_per_node, or all.
+int ranks_of_a_host(const Recipe& resolved);
+/// For `schedule: auto`: bytes of activations that fit beside all else, by pipeline rank, in the share that a
+/// rank has of this host's memory. Empty for other schedules.
+std::vector<double> activation_limit(const Recipe& resolved, const MachineProfile& profile);
 PipelineLayout pipeline_layout(const Recipe& resolved, const MachineProfile& profile);
 std::string pack(const PipelineLayout& layout);  ///< to be sent to the other ranks
 PipelineLayout unpack_pipeline_layout(const std::string& packed);
@@ -110,6 +115,8 @@ std::string plan_text(const Plan& plan, const Recipe& recipe, const RankMap* map
 std::string plan_json(const Plan& plan, const RankMap* map = nullptr);
 /// What one rank does in a train step, op by op.
 std::vector<TraceEntry> step_entries(const Recipe& resolved, const MachineProfile& profile, int rank);
+/// Bytes that a train step of this model keeps from forward to backward on one pipeline rank, at most.
+int64_t activation_bytes(const Recipe& resolved, const MachineProfile& profile);
 /// Chrome trace of one rank's step.
 std::string plan_trace(const Recipe& resolved, const MachineProfile& profile, int rank);
 

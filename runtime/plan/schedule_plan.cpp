@@ -7,6 +7,7 @@
 
 #include "kernels/core/error.h"
 #include "parallel/pipeline/draw.h"
+#include "parallel/pipeline/fill_weights.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "parallel/pipeline/split_layers.h"
 #include "runtime/plan/plan.h"
@@ -66,9 +67,7 @@ std::vector<int> layers_by_hand(const Recipe& r, int stages) {
 LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile) {
   Recipe whole = resolved;  // one micro-batch through all layers on one pipeline rank
   // with the threads that a rank has when all are there
-  const int64_t a_host = resolved.launch.ranks_per_node;
-  whole.launch.threads_per_rank =
-      threads_per_rank(resolved, static_cast<int>(a_host > 0 ? a_host : ranks(resolved)));
+  whole.launch.threads_per_rank = threads_per_rank(resolved, ranks_of_a_host(resolved));
   whole.parallel.pipeline = whole.parallel.virtual_pipeline = 1;
   whole.parallel.data = 1;
   whole.parallel.zero_stage = 0;
@@ -93,6 +92,27 @@ LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile) {
       (weight ? c.weight : after_head ? c.input : c.forward)[layer] += e.seconds;
     }
   }
+  // A layer keeps what a second one adds to a model of one.
+  whole.model.num_hidden_layers = 1;
+  const int64_t one = activation_bytes(whole, profile);
+  whole.model.num_hidden_layers = 2;
+  const int64_t layer = activation_bytes(whole, profile) - one;
+  c.activation.assign(layers, static_cast<double>(layer));
+  c.first_activation = static_cast<double>(std::max<int64_t>(0, one - layer));
+
+  const int64_t n = resolved.parallel.pipeline;
+  OpCost move;
+  move.name = move.collective = "send";
+  move.cls = OpClass::collective;
+  move.dtype = precision_policy(std::string(to_string(resolved.precision))).compute;
+  move.group_size = 2;
+  move.bytes = move.wire_bytes =
+      static_cast<double>(resolved.train.micro_batch_size * resolved.data.seq_length *
+                          resolved.model.hidden_size * dtype_size(move.dtype) / resolved.parallel.context /
+                          (resolved.parallel.sequence_parallel ? resolved.parallel.tensor : 1));
+  c.transfer.assign(
+      static_cast<size_t>(n * n),
+      ProfileCost(profile, static_cast<int>(whole.launch.threads_per_rank), false).seconds(move));
   return c;
 }
 
@@ -119,6 +139,7 @@ SchedulePlan plan_schedule(const Recipe& r, const LayerCosts& costs, const std::
                       : make_schedule(name, ranks, static_cast<int>(r.parallel.virtual_pipeline), micros);
   const int stages = plan.schedule.stages();
   plan.staged = stage_costs(costs, plan.schedule.rank_of_stage, layers_by_hand(r, stages));
+  if (!r.parallel.schedule_file) plan.schedule = fill_with_weights(plan.schedule, plan.staged.costs);
   plan.timing = simulate(plan.schedule, plan.staged.costs);
   return plan;
 }

@@ -20,13 +20,14 @@ struct SchedulePlan {
 
 /// Seconds of one micro-batch by layer: forward, and backward of inputs and of weights apart. From a meta
 /// pass over the whole model with the recipe's other axes, priced by the profile. Transfers between stages
-/// are not in it.
+/// too; a layer's activations in bytes.
 pipeline::LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile);
 
 /// parallel.schedule, or the file of parallel.schedule_file, or for `auto` the fastest; with
-/// parallel.pipeline_layers or the split whose largest stage costs least. `limit`, by pipeline rank: as
-/// ChoiceOptions. Throws Error (usage) for a file that is no schedule, or is one for other numbers than the
-/// recipe's.
+/// parallel.pipeline_layers or the split whose largest stage costs least. Where a schedule splits the
+/// backward, the weight parts are placed by cost (fill_weights.h), but for a file, which is run as it is.
+/// `limit`, by pipeline rank: as ChoiceOptions. Throws Error (usage) for a file that is no schedule, or is
+/// one for other numbers than the recipe's.
 SchedulePlan plan_schedule(const Recipe& resolved, const pipeline::LayerCosts& costs,
                            const std::vector<double>& limit = {});
 

@@ -31,27 +31,44 @@ RECIPES = [
     ("gpt2", "124M", "fp32", 1, 0, 4, 1, 64, 0.0), ("gpt2", "124M", "bf16", 1, 0, 4, 1, 256, 0.0),
     ("gpt2", "124M", "fp32", 2, 1, 2, 1, 128, 0.0), ("llama", "110M", "bf16", 2, 1, 2, 1, 128, 0.0),
 ]
+# The other axes, on two ranks: the same columns, and what `parallel:` says beside zero_stage.
+RECIPES += [
+    ("llama", "10M", "fp32", 2, 0, 2, 4, 128, 0.0, "pipeline: 2, schedule: 1f1b"),
+    ("llama", "10M", "fp32", 2, 0, 2, 4, 128, 0.0, "pipeline: 2, schedule: zb-h1"),
+    ("llama", "30M", "fp32", 2, 0, 2, 4, 128, 0.0, "pipeline: 2, schedule: zbv, virtual_pipeline: 2"),
+    ("gpt2", "124M", "fp32", 2, 0, 1, 4, 128, 0.0, "pipeline: 2, schedule: 1f1b"),
+    ("gpt2", "124M", "fp32", 2, 0, 1, 4, 128, 0.0, "pipeline: 2, schedule: auto"),
+    ("gpt2", "30M", "fp32", 2, 0, 2, 2, 128, 0.0, "tensor: 2"),
+    ("llama", "30M", "fp32", 2, 0, 2, 2, 256, 0.0, "context: 2"),
+    ("llama", "30M", "fp32", 2, 3, 2, 1, 256, 0.0, "data: 2"),
+]
+
+
+def columns(r):
+    """The columns of a recipe, with what its `parallel:` says, and its data-parallel ranks."""
+    parallel = r[9] if len(r) > 9 else f"data: {r[3]}"
+    return (*r[:9], parallel, r[3] if parallel.startswith("data") else 1)
 
 
 def recipe_text(r):
-    architecture, size, dtype, ranks, zero, micro, accumulation, seq, dropout = r
+    architecture, size, dtype, ranks, zero, micro, accumulation, seq, dropout, parallel, data = columns(r)
     hidden, layers, heads, vocab = (GPT2 if architecture == "gpt2" else LLAMA)[size]
     model = [f"architecture: {architecture}", f"vocab_size: {vocab}", f"hidden_size: {hidden}",
              f"num_hidden_layers: {layers}", f"num_attention_heads: {heads}", "max_position_embeddings: 1024"]
     if dropout:
         model += [f"embd_pdrop: {dropout}", f"attn_pdrop: {dropout}", f"resid_pdrop: {dropout}"]
     return (f"name: compare-plan\nmodel: {{{', '.join(model)}}}\nprecision: {dtype}\n"
-            f"parallel: {{data: {ranks}, zero_stage: {zero}}}\n"
+            f"parallel: {{{parallel}, zero_stage: {zero}}}\n"
             f"data: {{train: [{{path: TOKENS}}], eval: [{{path: TOKENS}}], seq_length: {seq}}}\n"
-            f"train: {{micro_batch_size: {micro}, global_batch_size: {micro * accumulation * ranks}, train_steps: STEPS, "
+            f"train: {{micro_batch_size: {micro}, global_batch_size: {micro * accumulation * data}, train_steps: STEPS, "
             f"eval_interval: STEPS, eval_steps: 1}}\n"
             f"checkpoint: {{save_interval: 0, save_at_end: false}}\n")
 
 
 def name_of(r):
-    architecture, size, dtype, ranks, zero, micro, accumulation, seq, dropout = r
+    architecture, size, dtype, ranks, zero, micro, accumulation, seq, dropout, parallel, data = columns(r)
     return (f"{architecture} {size} {dtype}, {ranks} x {2 // ranks} threads, ZeRO {zero}, {micro} x {seq} x {accumulation}"
-            + (f", dropout {dropout}" if dropout else ""))
+            + (f", dropout {dropout}" if dropout else "") + (f", {parallel}" if data != ranks else ""))
 
 
 def run_one(o, scratch, r):

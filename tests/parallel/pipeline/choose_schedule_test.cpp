@@ -186,7 +186,7 @@ TEST_CASE("ranks that hold several stages are made to cost alike", "[pipeline]")
   CHECK(balance_ranks(costs, 0, 4, split, {0, 1, 2, 3}) == split);
 }
 
-TEST_CASE("W is placed where a rank waits: never slower, never more kept, still runs", "[pipeline]") {
+TEST_CASE("W is placed where a rank waits: never slower, no more kept at most, still runs", "[pipeline]") {
   std::mt19937_64 random(11);
   int faster = 0;
   for (int round = 0; round < 300; ++round) {
@@ -197,13 +197,19 @@ TEST_CASE("W is placed where a rank waits: never slower, never more kept, still 
     StageCosts c = StageCosts::uniform(s.stages());
     for (auto* v : {&c.forward, &c.input, &c.weight})
       for (double& x : *v) x = 0.5 + static_cast<double>(random() % 100) / 50;
+    if (round % 3 == 0)
+      for (int i = 0; i < s.stages(); ++i)
+        c.activation.push_back(0.2 + static_cast<double>(random() % 100) / 30);
     if (round % 2 == 0) c.transfer.assign(static_cast<size_t>(p) * p, 0.1);
     const Timing before = simulate(s, c);
     const Schedule filled = fill_with_weights(s, c);
     const Timing after = simulate(filled, c);  // checks it, too
     INFO(name << " p " << p << " m " << m << " round " << round);
     REQUIRE(after.makespan <= before.makespan * (1 + 1e-9));
-    for (int r = 0; r < p; ++r) REQUIRE(after.peak_activations[r] <= before.peak_activations[r]);
+    const auto most = [](const Timing& t) {
+      return *std::max_element(t.peak_kept.begin(), t.peak_kept.end());
+    };
+    REQUIRE(most(after) <= most(before) * (1 + 1e-9));
     faster += after.makespan < 0.999 * before.makespan;
     if (name == "1f1b") REQUIRE(filled.order == s.order);
   }

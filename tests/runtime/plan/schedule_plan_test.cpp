@@ -109,8 +109,31 @@ TEST_CASE("auto shows what it tried", "[plan]") {
   CHECK(p.tried.size() > 5);
   CHECK(p.tried[0].chosen);
   CHECK_THAT(schedule_text(p, 80), Contains("auto tried (* taken)\n") && Contains("* " + p.schedule.name));
+  CHECK(p.staged.costs.transfer.size() == 4);
+  CHECK(p.staged.costs.transfer[1] > 0);
+  CHECK(p.staged.costs.activation[0] > 64 * 32 * 2 * 4);  // bytes, more than one tensor
   const SchedulePlan fixed = plan_of(recipe(2, "gpipe"));
   CHECK(p.timing.step <= fixed.timing.step * (1 + 1e-9));
+}
+
+TEST_CASE("auto takes what fits into the memory beside all else", "[plan]") {
+  const Recipe r = recipe(2, "auto");
+  const MachineProfile profile = builtin_profile(2);
+  CHECK(activation_limit(recipe(2, "1f1b"), profile).empty());
+  const std::vector<double> limit = activation_limit(r, profile);
+  REQUIRE(limit.size() == 2);
+  CHECK(limit[0] > 0);
+  CHECK(limit[0] < static_cast<double>(host_memory_bytes()) / 2);
+  const pipeline::LayerCosts costs = layer_costs(r, profile);
+  const SchedulePlan free = plan_schedule(r, costs, limit);
+  CHECK(free.tried[0].refused.empty());
+  // A byte less than the fastest keeps: another one is taken, and the fastest is listed with its reason.
+  const double most = free.tried[0].peak_kept - 1;
+  const SchedulePlan tight = plan_schedule(r, costs, {most, most});
+  CHECK(tight.tried[0].peak_kept <= most);
+  CHECK(tight.schedule.name != free.schedule.name);
+  CHECK_THAT(schedule_text(tight, 80), Contains("keeps ") && Contains(" fit"));
+  CHECK_THROWS_WITH(plan_schedule(r, costs, {1, 1}), Contains("no pipeline schedule fits"));
 }
 
 TEST_CASE("one pipeline rank has one order", "[plan]") {
@@ -124,7 +147,10 @@ TEST_CASE("a schedule file is used, and must be for the recipe's numbers", "[pla
   r.parallel.schedule_file = file.path;
   const SchedulePlan p = plan_of(r);
   CHECK(p.schedule.order == zbv.order);
-  CHECK(p.timing.makespan == Approx(plan_of(recipe(2, "zbv", 2)).timing.makespan));
+  // A file is run as it is; by name, the weight parts go where a rank waits.
+  const SchedulePlan by_name = plan_of(recipe(2, "zbv", 2));
+  CHECK(p.timing.makespan == Approx(pipeline::simulate(zbv, by_name.staged.costs).makespan));
+  CHECK(p.timing.makespan >= by_name.timing.makespan * (1 - 1e-9));
   r.parallel.pipeline = 4;
   CHECK_THROWS_WITH(plan_of(r), Contains("is for 2 ranks, and the recipe has 4 (parallel.pipeline)"));
   r.parallel.pipeline = 2;

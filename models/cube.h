@@ -18,7 +18,7 @@ inline CubeWay cube_way(const Groups& g, bool inwards) {
 struct GatheredWeight {
   Tensor whole;
   Event done;
-  bool own = false;             ///< `whole` is the parameter itself: there is one rank
+  bool own = false;              ///< `whole` is the parameter itself: there is one rank
   std::vector<Tensor> gathered;  ///< its parts, as collectives left them
   Tensor wait(Step& step);
   void release(Step& step) {

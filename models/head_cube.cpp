@@ -1,5 +1,5 @@
-// The loss on a tensor-parallel cube: the projection is a linear layer inwards, so that logits have their rows
-// over depth and column and the vocabulary over row. A chunk's rows are gathered ones, dealt out again.
+// The loss on a tensor-parallel cube: the projection is a linear layer inwards, so that logits have their
+// rows over depth and column and the vocabulary over row. A chunk's rows are gathered ones, dealt out again.
 #include <algorithm>
 #include <optional>
 

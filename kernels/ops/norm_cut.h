@@ -1,6 +1,6 @@
-// RMSNorm and LayerNorm of rows whose columns several ranks share. Each rank takes the moments of its columns;
-// gathered, they give every rank the mean and the scale (Chan, Golub, LeVeque 1979); backward two sums over
-// the row go the same way. The communication between the halves is the caller's.
+// RMSNorm and LayerNorm of rows whose columns several ranks share. Each rank takes the moments of its
+// columns; gathered, they give every rank the mean and the scale (Chan, Golub, LeVeque 1979); backward two
+// sums over the row go the same way. The communication between the halves is the caller's.
 #pragma once
 #include "kernels/ops/norm.h"
 

@@ -109,7 +109,8 @@ void backward(const NormShape& shape, int64_t all_cols, T* dx, const T* dy, cons
   parallel_for(shape.rows, 8, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const A r = rstd[row], m = layer ? mean[row] : A(0);
-      const A dot = dots[layer ? 2 * row : row] / all_cols, total = layer ? dots[2 * row + 1] / all_cols : A(0);
+      const A dot = dots[layer ? 2 * row : row] / all_cols,
+              total = layer ? dots[2 * row + 1] / all_cols : A(0);
       const T* xr = x + row * C;
       const T* dyr = dy + row * C;
       T* dxr = dx + row * C;

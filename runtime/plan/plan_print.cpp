@@ -89,10 +89,10 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
   out += "\ncommunication of a step, rank 0\n";
   if (r.collectives.empty() || r.train_wire_bytes == 0) out += "  none: no axis is larger than 1\n";
   if (r.train_wire_bytes > 0) {
-    out += fmt::format("  {:<10}{:<16}{:>6}{:>17}{:>18}{:>12}\n", "axis", "collective", "calls", "payload",
+    out += fmt::format("  {:<12}{:<16}{:>6}{:>17}{:>18}{:>12}\n", "axis", "collective", "calls", "payload",
                        "sent", "time");
     for (const CollectivePlan& c : r.collectives)
-      out += fmt::format("  {:<10}{:<16}{:>6}{:>17}{:>18}{:>9.2f} ms\n", c.axis, c.op, c.calls, mib(c.bytes),
+      out += fmt::format("  {:<12}{:<16}{:>6}{:>17}{:>18}{:>9.2f} ms\n", c.axis, c.op, c.calls, mib(c.bytes),
                          mib(c.wire_bytes), c.seconds * 1e3);
   }
 

@@ -72,11 +72,12 @@ RankMap map_ranks(const Recipe& recipe, int per_node, const std::vector<std::str
       for (int r : place.mesh.group(a)) nodes.insert(r / per_node);
       span.most_nodes = std::max(span.most_nodes, static_cast<int>(nodes.size()));
     }
-    if (span.most_nodes > 1 && (a == Axis::tensor || a == Axis::context) && span.size <= per_node)
+    const bool tensor = std::find(kTensorAxes.begin(), kTensorAxes.end(), a) != kTensorAxes.end();
+    if (span.most_nodes > 1 && (tensor || a == Axis::context) && span.size <= per_node)
       map.notes.push_back(fmt::format(
           "{} groups of {} span {} nodes and would fit into one of {} ranks: parallel.order with {} first, "
           "and degrees whose product divides {}, keep them on one node",
-          axis_name(a), span.size, span.most_nodes, per_node, a == Axis::tensor ? "tp" : "tp-cp", per_node));
+          axis_name(a), span.size, span.most_nodes, per_node, tensor ? "tp" : "tp-cp", per_node));
     map.axes.push_back(span);
   }
   return map;

@@ -211,8 +211,7 @@ class Rules {
     const auto good = [&](int64_t ranks) {
       const int64_t side = tensor_side(ranks);
       return side > 0 && r_.train.micro_batch_size % parts(side) == 0 &&
-             std::all_of(cuts.begin(), cuts.end(),
-                         [&](const Cut& c) { return c.n % unit(c, side) == 0; });
+             std::all_of(cuts.begin(), cuts.end(), [&](const Cut& c) { return c.n % unit(c, side) == 0; });
     };
     if (p.sequence_parallel)
       broken("parallel.sequence_parallel",
@@ -242,8 +241,8 @@ class Rules {
       whole = false;
       std::vector<std::string> keys = mode_keys;
       keys.push_back(c.key);
-      const std::string divisor = c.power == 2 ? fmt::format("{}^2 ({})", letter, side * side)
-                                               : fmt::format("{} ({})", letter, side);
+      const std::string divisor =
+          c.power == 2 ? fmt::format("{}^2 ({})", letter, side * side) : fmt::format("{} ({})", letter, side);
       broken(tensor,
              fmt::format("with {} its side {} must divide {} ({}){}", mode, divisor, c.what, c.n,
                          nearest(p.tensor, 1, kMostRanks, good)),
@@ -295,7 +294,7 @@ class Rules {
   /// The context axis cuts sequences, and heads where ranks exchange the one for the other.
   void context_cuts() {
     const Parallel& p = r_.parallel;
-    if (p.context <= 1) return;
+    if (p.context <= 1 || (p.tensor > 1 && p.tensor_mode != "1d")) return;  // refused as it is
     const std::string context = "parallel.context";
     const bool ring = p.context_comm == "p2p" || p.context_comm == "a2a+p2p";
     const int64_t unit = ring ? 2 * p.context : p.context;

@@ -81,7 +81,9 @@ void check(const Case& c, double tolerance) {
     const auto backward = all_backward[isa].second;
     const DType t = dtype_of<T>::value;
     std::vector<A> moments(c.ranks * c.rows * count), dots(c.rows * count), mean(c.rows), rstd(c.rows);
-    const auto part = [&](const std::vector<T>& v, int rank) { return columns(v, c.cols, c.rows, rank, c.ranks); };
+    const auto part = [&](const std::vector<T>& v, int rank) {
+      return columns(v, c.cols, c.rows, rank, c.ranks);
+    };
     const auto slice = [&](const std::vector<T>& v, int rank) {
       return std::vector<T>(v.begin() + rank * c.cols, v.begin() + (rank + 1) * c.cols);
     };
@@ -110,8 +112,8 @@ void check(const Case& c, double tolerance) {
     for (int r = 0; r < c.ranks; ++r) {
       auto dx = part(before, r);
       const auto xs = part(x, r), ws = slice(weight, r), gs = part(dy, r);
-      backward(t, shape, c.cols * c.ranks, dx.data(), gs.data(), xs.data(), ws.data(), mean.data(), rstd.data(),
-               dots.data());
+      backward(t, shape, c.cols * c.ranks, dx.data(), gs.data(), xs.data(), ws.data(), mean.data(),
+               rstd.data(), dots.data());
       for (int64_t i = 0; i < each; ++i)
         near(static_cast<double>(dx[i]), want.dx[(i / c.cols * c.ranks + r) * c.cols + i % c.cols]);
     }

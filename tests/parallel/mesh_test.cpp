@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "kernels/core/error.h"
+
 using namespace ltrain;
 
 TEST_CASE("the order of the axes is a permutation of four", "[mesh]") {
@@ -60,4 +62,31 @@ TEST_CASE("by default tensor groups are neighbours and stages are furthest apart
   CHECK(m.group(Axis::tensor) == std::vector<int>{0, 1});
   CHECK(m.group(Axis::data) == std::vector<int>{0, 2});
   CHECK(m.group(Axis::pipeline) == std::vector<int>{0, 4});
+}
+
+TEST_CASE("tensor-parallel grids and cubes: rank = column + q (row + q depth), or depth + l (row + l column)",
+          "[mesh]") {
+  Mesh m;
+  m.cut_tensor(TensorMode::grid, 8, 2);
+  CHECK((m.size(Axis::depth) == 2 && m.size(Axis::row) == 2 && m.size(Axis::column) == 2));
+  CHECK((m.size(Axis::tensor) == 1 && m.sequence_parts() == 4 && m.inner_axis() == Axis::column));
+  for (m.rank = 0; m.rank < 8; ++m.rank)
+    CHECK(m.rank ==
+          m.coordinate(Axis::column) + 2 * (m.coordinate(Axis::row) + 2 * m.coordinate(Axis::depth)));
+  Mesh c;
+  c.degree[static_cast<int>(Axis::data)] = 2;
+  c.cut_tensor(TensorMode::cube, 27);
+  CHECK((c.sequence_parts() == 9 && c.inner_axis() == Axis::row && c.world() == 54));
+  for (c.rank = 0; c.rank < 27; ++c.rank)
+    CHECK(c.rank ==
+          c.coordinate(Axis::depth) + 3 * (c.coordinate(Axis::row) + 3 * c.coordinate(Axis::column)));
+  c.rank = 28;
+  CHECK(c.coordinate(Axis::data) == 1);
+  CHECK(c.group(Axis::depth) == std::vector<int>{27, 28, 29});
+  Mesh line;
+  line.cut_tensor(TensorMode::line, 6);
+  CHECK((line.size(Axis::tensor) == 6 && line.sequence_parts() == 1 && line.inner_axis() == Axis::tensor));
+  CHECK_THROWS_AS(line.cut_tensor(TensorMode::grid, 6), Error);
+  CHECK_THROWS_AS(line.cut_tensor(TensorMode::grid, 8, 3), Error);
+  CHECK_THROWS_AS(line.cut_tensor(TensorMode::cube, 9), Error);
 }

@@ -187,8 +187,8 @@ TEST_CASE("a checkpoint of any layout goes on under any other as if never broken
       if (sampled && apart != 0 && apart != 3 && apart != 7) continue;
       INFO("saved under " << from.name << ", loaded under " << to.name);
       const std::string again = folder / fmt::format("{} to {}", a, b);
-      const TinyResult r =
-          train_on(job(to, model), folder / from.name + "/checkpoints", again, from.tensor == to.tensor && from.mode == to.mode);
+      const TinyResult r = train_on(job(to, model), folder / from.name + "/checkpoints", again,
+                                    from.tensor == to.tensor && from.mode == to.mode);
       CHECK(read_whole(again + "/checkpoints") == saved);  // to the bit
       REQUIRE(r.losses.size() == kEnd - kSaved);
       for (size_t i = 0; i < r.losses.size(); ++i) {

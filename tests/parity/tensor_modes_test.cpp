@@ -60,7 +60,9 @@ struct LinearRun {
   int64_t forward = 0, backward = 0;  ///< elements that the rank receives, which is as many as it sends
 
   LinearRun(const Mode& m, int64_t rows, int64_t in, int64_t out)
-      : groups(make_meta_groups(mesh_of(m), trace)), compute(make_meta_stream("compute", trace)), memory(trace) {
+      : groups(make_meta_groups(mesh_of(m), trace)),
+        compute(make_meta_stream("compute", trace)),
+        memory(trace) {
     const Groups& g = groups.groups();
     linear.declare(store, g, false, {{"w", out}}, in, false, 0.02, Cut::column);
     store.allocate(*compute, memory, g, {precision_policy("fp64"), 0, 1 << 20, true});
@@ -198,7 +200,8 @@ TEST_CASE("negative control: every collective of the first step that is left out
                                            target);
     };
     const TinyResult cut = train_tiny(many, wrap);
-    return !(std::abs(base.losses[0] - cut.losses[0]) < 1e-9 && std::abs(base.norms[0] - cut.norms[0]) < 1e-9);
+    return !(std::abs(base.losses[0] - cut.losses[0]) < 1e-9 &&
+             std::abs(base.norms[0] - cut.norms[0]) < 1e-9);
   };
   int64_t all = 0, seen = 0;
   for (const std::string group : {"row", "column", "depth", "rows", "turned rows"}) {

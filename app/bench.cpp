@@ -118,6 +118,22 @@ int64_t measure_process() {
 
 }  // namespace
 
+namespace {
+
+/// What one machine cannot measure, and somebody has written into the profile before.
+void keep_network(MachineProfile& profile, const std::string& path) {
+  if (!std::filesystem::exists(path)) return;
+  try {
+    const MachineProfile before = load_profile(path);
+    profile.network_given = before.network_given;
+    profile.network_bytes_per_second = before.network_bytes_per_second;
+    profile.network_seconds = before.network_seconds;
+  } catch (const Error&) {  // no profile, or an old one: replaced
+  }
+}
+
+}  // namespace
+
 void add_bench(CLI::App& app) {
   auto* command = app.add_subcommand(
       "bench", "Measure this machine (half a minute) and write the profile that `plan` uses");
@@ -136,6 +152,7 @@ void add_bench(CLI::App& app) {
     for (int threads = 1; threads <= profile.cores; threads *= 2)
       profile.ranks.push_back(bench_rank(threads, profile.cores, say));
     const std::string path = o->output.empty() ? default_profile_path() : o->output;
+    keep_network(profile, path);
     save_profile(profile, path);
     if (o->json) {
       nlohmann::ordered_json j{{"schema", "ltrain.bench.v1"},

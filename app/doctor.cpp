@@ -306,8 +306,8 @@ RankMap map_of(const std::string& path, const std::vector<std::string>& override
   const Parallel& p = given.parallel;
   const int64_t others = p.tensor * p.pipeline * p.context;
   const int world = e.world_size > 1 ? e.world_size : static_cast<int>(std::max<int64_t>(1, p.data) * others);
-  const Recipe recipe = resolve(given, world);
-  const int local = ranks_per_node(recipe, variables);
+  const int local = ranks_per_node(given, world, variables);
+  const Recipe recipe = resolve(given, world, local);
   return map_ranks(recipe, local, host_names((world + local - 1) / local, variables));
 }
 

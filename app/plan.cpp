@@ -85,11 +85,11 @@ void add_plan(CLI::App& app) {
     const Recipe given = load_recipe(o->recipe, o->overrides);
     int world = o->world;
     if (world == 0) world = static_cast<int>(given.parallel.data > 0 ? ranks(given) : 1);
-    const Recipe recipe = resolve(given, world);
+    const Variables variables = process_variables();
+    const int local = ranks_per_node(given, world, variables);
+    const Recipe recipe = resolve(given, world, local);
     const MachineProfile profile = o->profile.empty() ? default_profile() : load_profile(o->profile);
     if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, profile, *o);
-    const Variables variables = process_variables();
-    const int local = ranks_per_node(recipe, variables);
     const Plan plan = make_plan(recipe, profile, {}, local);
     const RankMap map = map_ranks(recipe, local, host_names((plan.world + local - 1) / local, variables));
     std::fputs((o->json ? plan_json(plan, &map) + "\n" : plan_text(plan, recipe, &map)).c_str(), stdout);

@@ -26,7 +26,7 @@ void run_rank(const RunOptions& o) {
   auto job = Job::join(options);
   ExitCode code = ExitCode::done;
   try {
-    recipe = resolve(recipe, job->info().world_size);
+    recipe = resolve(recipe, job->info().world_size, job->info().local_size);
     check_data(recipe);
     code = train(recipe, *job, {o.force});
   } catch (const std::exception& e) {
@@ -56,7 +56,7 @@ int ranks_to_start(const Recipe& r, const LaunchEnvironment& e) {
 void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const Recipe given = load_recipe(o.recipe, o.overrides);
   const int local = ranks_to_start(given, e);
-  const Recipe recipe = resolve(given, local * e.nodes);
+  const Recipe recipe = resolve(given, local * e.nodes, local);
   check_data(recipe);
   const Plan plan = make_plan(recipe, default_profile(), {}, local);
   if (!o.force) check_host_memory(plan, local);

@@ -261,7 +261,7 @@ void add_slurm(CLI::App& app) {
     const Recipe given = load_recipe(o->recipe, o->overrides);
     place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0,
                 static_cast<int>(given.launch.ranks_per_node));
-    take_from_plan(*o, resolve(given, o->nodes * o->ranks_per_node));
+    take_from_plan(*o, resolve(given, o->nodes * o->ranks_per_node, o->ranks_per_node));
     // Each rank sees its own cores only: without this it would share them out among the ranks of the node
     // again.
     if (given.launch.threads_per_rank != o->threads_per_rank)

@@ -9,8 +9,8 @@ namespace {
 
 class RecordingGroup final : public Communicator {
  public:
-  RecordingGroup(int rank, int size, std::string name, AxisSet axes, bool whole)
-      : Communicator(rank, size, std::move(name), axes), whole_(whole) {}
+  RecordingGroup(int rank, int size, std::string name, AxisSet axes, bool whole, double network_share)
+      : Communicator(rank, size, std::move(name), axes), whole_(whole), network_share_(network_share) {}
 
   std::unique_ptr<Communicator> split(int color, int key, std::string name, AxisSet axes) override {
     fail(ExitCode::internal, "a recording group is made with its size, not split");
@@ -35,6 +35,7 @@ class RecordingGroup final : public Communicator {
     if (call.info.op == CollectiveOp::all_to_all) cost.bytes = static_cast<double>(call.in.bytes());
     cost.wire_bytes = static_cast<double>(call.wire_bytes);
     cost.group_size = size();
+    cost.network_bytes = cost.wire_bytes * network_share_;
     s.meta()->add(s, cost);
     if (whole_ && size() != span)  // a collective over a part of the axis is not one over the axis
       fail(ExitCode::internal,
@@ -101,13 +102,14 @@ class RecordingGroup final : public Communicator {
   void do_barrier() override { none(); }
 
   bool whole_;
+  double network_share_;
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_recording_group(int rank, int size, std::string name, AxisSet axes,
-                                                   bool whole) {
-  return std::make_unique<RecordingGroup>(rank, size, std::move(name), axes, whole);
+                                                   bool whole, double network_share) {
+  return std::make_unique<RecordingGroup>(rank, size, std::move(name), axes, whole, network_share);
 }
 
 }  // namespace ltrain

@@ -11,6 +11,8 @@ namespace {
 /// Reductions under way before the first is waited for, with ZeRO-2 and 3: what their buffers cost.
 constexpr size_t kInFlight = 2;
 
+constexpr Axis kEachGradientAxis[] = {Axis::data, Axis::context, Axis::replica};
+
 }  // namespace
 
 void ParameterStore::begin_step(int64_t micros) {
@@ -24,8 +26,8 @@ void ParameterStore::begin_step(int64_t micros) {
   }
   for (Bucket& b : buckets_) {
     b.waiting = static_cast<int64_t>(b.units.size()) * (layout_.zero_stage >= 2 ? 1 : micros);
-    b.reduced_once = false;
-    b.done = Event();
+    b.reductions = 0;
+    b.done = b.summed = Event();
   }
 }
 
@@ -34,7 +36,7 @@ void ParameterStore::gather(int index) {
   if (b.value.defined()) return;
   b.value = memory_->allocate(MemoryKind::communication, fmt::format("gathered parameters, bucket {}", index),
                               layout_.precision.compute, {b.padded});
-  const Group& g = groups_->gradient;
+  const Group& g = groups_->inside;
   if (g.many()) {
     g.stream->wait(compute_->record());
     g.comm->all_gather(*g.stream, b.value, b.value_piece);
@@ -60,10 +62,9 @@ void ParameterStore::use(int segment, int next) {
     compute_->wait(b.done);
     b.gathering = false;
     if (!compute_->meta()) return;
-    for (Axis a : {Axis::data, Axis::context})
-      place_require(*compute_, "using a layer", b.value, a, Placement::R());
+    for (Axis a : kEachGradientAxis) place_require(*compute_, "using a layer", b.value, a, Placement::R());
     for (int u : b.units)
-      for (Axis a : {Axis::data, Axis::context}) units_[u].value_record->place[a] = Placement::R();
+      for (Axis a : kEachGradientAxis) units_[u].value_record->place[a] = Placement::R();
   });
 }
 
@@ -76,8 +77,7 @@ void ParameterStore::drop(int segment) {
     memory_->release(b.value);
     if (!compute_->meta()) continue;
     for (int u : b.units)
-      for (Axis a : {Axis::data, Axis::context})
-        if (groups_->size(a) > 1) units_[u].value_record->place[a] = Placement::S(0);
+      for (Axis a : sharding_axes()) units_[u].value_record->place[a] = Placement::S(0);
   }
 }
 
@@ -140,8 +140,7 @@ void ParameterStore::collect(Bucket& b) {
     for (Axis a : kTensorAxes)
       place_require(*compute_, "completing a gradient", t, a,
                     b.kind.sum.has(a) ? Placement::P() : spec.place[a]);
-    for (Axis a : {Axis::data, Axis::context})
-      place_require(*compute_, "completing a gradient", t, a, Placement::P());
+    for (Axis a : kEachGradientAxis) place_require(*compute_, "completing a gradient", t, a, Placement::P());
   }
   const TensorRecord& unit = *units_[shown].grad_record;
   b.grad.record->name = unit.name;
@@ -166,9 +165,9 @@ void ParameterStore::place_as_part(Bucket& b) {
 
 void ParameterStore::reduce(int index) {
   Bucket& b = buckets_[index];
-  const Group& g = groups_->gradient;
+  const Group& g = groups_->inside;
   collect(b);
-  if (g.many() || b.kind.sum.bits || b.kind.copied || b.kind.tied || layout_.zero_stage >= 2)
+  if (groups_->gradient.many() || b.kind.sum.bits || b.kind.copied || b.kind.tied || layout_.zero_stage >= 2)
     clear_padding(b);
   g.stream->wait(compute_->record());
   if (b.kind.sum.bits) {  // on the stream that the group is used from
@@ -185,17 +184,43 @@ void ParameterStore::reduce(int index) {
     if (compute_->meta())  // the same on the copies, another part on the others
       place_as_part(b);
   }
-  const Tensor own = b.grad.flat(own_begin(b), {b.piece});
-  if (g.many() && layout_.zero_stage >= 1) {
-    g.comm->reduce_scatter(*g.stream, own, b.grad);
+  const Tensor piece = b.grad.flat(piece_begin(b), {b.piece});
+  const bool two_levels = groups_->across.many();
+  if (g.many() && (layout_.zero_stage >= 1 || two_levels)) {
+    g.comm->reduce_scatter(*g.stream, piece, b.grad);
   } else if (g.many()) {
     g.comm->all_reduce(*g.stream, b.grad);
   }
   b.done = g.stream->record();
+  if (two_levels && layout_.zero_stage < 2) {
+    gather_reduced();  // the bucket before, whose second level had the time of this one's first
+    sum_across(b, piece, b.done);
+    if (layout_.zero_stage == 0) summed_ = index;
+  }
   if (layout_.zero_stage < 2) return;
   pending_.push_back({index, b.grad, b.done});
   b.grad = Tensor();
   b.waiting = static_cast<int64_t>(b.units.size());
+}
+
+/// The second level: sums a piece that `ready` says is summed inside.
+void ParameterStore::sum_across(Bucket& b, Tensor piece, Event ready) {
+  const Group& g = groups_->across;
+  if (!g.many()) return;
+  g.stream->wait(ready);
+  g.comm->all_reduce(*g.stream, piece);
+  b.summed = g.stream->record();
+}
+
+/// Two levels without ZeRO: gathers the bucket that is summed.
+void ParameterStore::gather_reduced() {
+  if (summed_ < 0) return;
+  Bucket& b = buckets_[summed_];
+  summed_ = -1;
+  const Group& g = groups_->inside;
+  g.stream->wait(b.summed);
+  if (g.many()) g.comm->all_gather(*g.stream, b.grad, b.grad.flat(piece_begin(b), {b.piece}));
+  b.done = g.stream->record();
 }
 
 /// ZeRO-2 and 3: adds reduced gradients to this rank's pieces until `keep` reductions are under way.
@@ -205,30 +230,33 @@ void ParameterStore::settle(size_t keep) {
     pending_.erase(pending_.begin());
     Bucket& b = buckets_[p.bucket];
     compute_->wait(p.done);
-    const Tensor own = p.grad.flat(own_begin(b), {b.piece});
-    if (b.reduced_once) {
-      add_to(*compute_, b.grad_piece, own);
+    const Tensor piece = p.grad.flat(piece_begin(b), {b.piece});
+    if (b.reductions > 0) {
+      add_to(*compute_, b.grad_piece, piece);
     } else {
-      cast(*compute_, b.grad_piece, own);
+      cast(*compute_, b.grad_piece, piece);
     }
-    b.reduced_once = true;
     memory_->release(p.grad);
+    // Once a step: what goes between nodes does not grow with accumulation.
+    if (++b.reductions == micros_) sum_across(b, b.grad_piece, compute_->record());
   }
 }
 
 void ParameterStore::finish_gradients() {
   settle(0);
+  gather_reduced();
   const Group& tied = groups_->tied;
   for (Bucket& b : buckets_) {
     const int64_t left =
         layout_.zero_stage >= 2 ? static_cast<int64_t>(b.units.size()) - b.waiting : b.waiting;
-    LT_CHECK(left == 0 && (layout_.zero_stage < 2 || b.reduced_once),
+    LT_CHECK(left == 0 && (layout_.zero_stage < 2 || b.reductions == micros_),
              "a backward left gradients of a bucket incomplete");
     compute_->wait(b.done);
+    compute_->wait(b.summed);
     if (!b.kind.tied) continue;
     // After the sum over data: what crosses the pipeline is a piece, not the whole table.
     const Tensor mine = layout_.zero_stage >= 2   ? b.grad_piece
-                        : layout_.zero_stage == 1 ? b.grad.flat(own_begin(b), {b.piece})
+                        : layout_.zero_stage == 1 ? b.grad.flat(piece_begin(b), {b.piece})
                                                   : b.grad;
     tied.stream->wait(compute_->record());
     tied.comm->all_reduce(*tied.stream, mine);
@@ -238,13 +266,14 @@ void ParameterStore::finish_gradients() {
 }
 
 void ParameterStore::add_grad_squares(Tensor squares) {
-  // Every rank sums its own piece, replicated gradients or not: the same bits with every stage of ZeRO.
+  // Every rank sums what it owns, replicated gradients or not: the same bits with every stage of ZeRO.
   for (Bucket& b : buckets_) {
     if (!first_copy(b)) continue;
-    Tensor own = layout_.zero_stage >= 2 ? b.grad_piece : b.grad.flat(own_begin(b), {b.piece});
-    if (compute_->meta()) {  // a cut of what every rank has: equal, or the first has all of it
+    const int64_t begin = own_begin(b) - (layout_.zero_stage >= 2 ? piece_begin(b) : 0);
+    Tensor own = (layout_.zero_stage >= 2 ? b.grad_piece : b.grad).flat(begin, {b.own});
+    if (compute_->meta()) {  // a cut of what more have: equal, or the first has all of it
       AxisSet cut;
-      if (layout_.zero_stage == 0) cut = kGradientAxes;
+      if (layout_.zero_stage == 0 || groups_->across.many()) cut = kGradientAxes;
       for (Axis a : kTensorAxes) cut = cut | a;
       own = place_apart(*compute_, own, own.record->name);
       for (int i = 0; i < kAxisCount; ++i)
@@ -256,7 +285,7 @@ void ParameterStore::add_grad_squares(Tensor squares) {
 }
 
 void ParameterStore::update(const AdamwArgs& args) {
-  const Group& g = groups_->gradient;
+  const Group& g = groups_->inside;
   const int stage = layout_.zero_stage;
   const bool low = layout_.precision.has_master();
   for (Bucket& b : buckets_) {
@@ -281,15 +310,15 @@ void ParameterStore::update(const AdamwArgs& args) {
     }
     if ((stage == 1 || stage == 2) && g.many()) {
       g.stream->wait(compute_->record());
-      g.comm->all_gather(*g.stream, b.value, b.value.flat(own_begin(b), {b.piece}));
+      g.comm->all_gather(*g.stream, b.value, b.value.flat(piece_begin(b), {b.piece}));
     }
   }
   if ((stage == 1 || stage == 2) && g.many()) compute_->wait(g.stream->record());
   if (!compute_->meta()) return;
   for (const Bucket& b : buckets_)
-    for (Axis a : {Axis::data, Axis::context})
+    for (Axis a : kEachGradientAxis)
       place_require(*compute_, "end of the update", stage >= 3 ? b.value_piece : b.value, a,
-                    stage >= 3 ? Placement::S(0) : Placement::R());
+                    stage >= 3 && groups_->mesh.inside.has(a) ? Placement::S(0) : Placement::R());
 }
 
 }  // namespace ltrain

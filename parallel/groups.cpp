@@ -34,8 +34,8 @@ const Group& Groups::link(int from, int to) const {
 
 std::vector<const Communicator*> Groups::all() const {
   std::vector<const Communicator*> out;
-  for (const Group* g :
-       {&tensor, &context, &depth, &row, &column, &rows, &turned_rows, &gradient, &world, &copies, &tied})
+  for (const Group* g : {&tensor, &context, &depth, &row, &column, &rows, &turned_rows, &gradient, &inside,
+                         &across, &world, &copies, &tied})
     if (g->comm && std::find(out.begin(), out.end(), g->comm) == out.end()) out.push_back(g->comm);
   for (const Link& l : links) out.push_back(l.group.comm);
   return out;
@@ -80,8 +80,11 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
       turns ? over("turned rows", Axis::depth | Axis::column, comm)
             : make(make_group, {"turned rows", Axis::depth | Axis::column, {mesh.rank}, false}, comm);
   groups_.gradient = over("gradient", kGradientAxes, comm);
+  groups_.inside = mesh.two_levels() ? over("inside", mesh.inside, comm) : groups_.gradient;
+  // On a stream of its own: it sums one bucket while the first level has the next.
+  groups_.across = over("across", mesh.across(), mesh.two_levels() ? stream(make_stream, "across") : comm);
   // With one group of all ranks gradients and agreements go the same way.
-  const bool flat = mesh.world() == mesh.size(Axis::data) * mesh.size(Axis::context);
+  const bool flat = mesh.world() == mesh.size(kGradientAxes);
   groups_.world = flat ? groups_.gradient : over("world", kAllAxes, comm);
   const int stage = mesh.coordinate(Axis::pipeline), last = mesh.size(Axis::pipeline) - 1;
   std::vector<int> tied{mesh.rank};
@@ -118,20 +121,24 @@ void GroupSet::synchronize() {
   for (auto& s : streams_) s->synchronize();
 }
 
-std::unique_ptr<Communicator> make_recording_group(const GroupRequest& r, int world_rank) {
+std::unique_ptr<Communicator> make_recording_group(const GroupRequest& r, int world_rank, int ranks_on_host) {
   const auto place = std::find(r.ranks.begin(), r.ranks.end(), world_rank) - r.ranks.begin();
+  int others = 0;  // on other hosts
+  for (int rank : r.ranks) others += ranks_on_host > 0 && rank / ranks_on_host != world_rank / ranks_on_host;
+  const double share = r.ranks.size() > 1 ? others / static_cast<double>(r.ranks.size() - 1) : 0;
   return make_recording_group(static_cast<int>(place), static_cast<int>(r.ranks.size()), r.name, r.axes,
-                              r.whole);
+                              r.whole, share);
 }
 
 void set_axes(MetaTrace& trace, const Mesh& mesh) {
   for (int i = 0; i < kAxisCount; ++i) trace.set_axis_size(static_cast<Axis>(i), mesh.degree[i]);
 }
 
-GroupSet make_meta_groups(const Mesh& mesh, MetaTrace& trace, const GroupSet::Options& options) {
+GroupSet make_meta_groups(const Mesh& mesh, MetaTrace& trace, const GroupSet::Options& options,
+                          int ranks_on_host) {
   set_axes(trace, mesh);
   return GroupSet(
-      mesh, [&](const GroupRequest& r) { return make_recording_group(r, mesh.rank); },
+      mesh, [&](const GroupRequest& r) { return make_recording_group(r, mesh.rank, ranks_on_host); },
       [&](const std::string& name) { return make_meta_stream(name, trace); }, options);
 }
 

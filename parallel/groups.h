@@ -37,7 +37,9 @@ struct Groups {
   Group tensor, context;
   Group depth, row, column;  ///< of a tensor-parallel grid or cube
   Group rows, turned_rows;   ///< depth+row, depth+column: ranks whose tokens differ
-  Group gradient;            ///< data+context: gradients are summed over it, ZeRO cuts over it
+  Group gradient;            ///< data, context, replica: ranks that have the same parameters
+  Group inside;              ///< of them, the first level: ZeRO cuts over it; all where there is one level
+  Group across;              ///< the second level: one of each inside group; of one where there is one level
   Group world;               ///< loss, norm, and what all agree on
   Group copies;              ///< tensor ranks that hold the same key-value head, where there are more of them
   Group tied;                ///< first and last stage, when they share the embedding; else of one
@@ -100,9 +102,12 @@ class GroupSet {
   std::vector<std::unique_ptr<Stream>> streams_;  // after comms_: gone before them
 };
 
-/// Recording groups and meta streams for the rank of `mesh`; sets the trace's axes.
-GroupSet make_meta_groups(const Mesh& mesh, MetaTrace& trace, const GroupSet::Options& options = {});
+/// Recording groups and meta streams for the rank of `mesh`; sets the trace's axes. `ranks_on_host`: hosts
+/// have so many consecutive ranks each (0: one has all), which says what a group's bytes go over.
+GroupSet make_meta_groups(const Mesh& mesh, MetaTrace& trace, const GroupSet::Options& options = {},
+                          int ranks_on_host = 0);
 void set_axes(MetaTrace& trace, const Mesh& mesh);
-std::unique_ptr<Communicator> make_recording_group(const GroupRequest& request, int world_rank);
+std::unique_ptr<Communicator> make_recording_group(const GroupRequest& request, int world_rank,
+                                                   int ranks_on_host = 0);
 
 }  // namespace ltrain

@@ -24,7 +24,7 @@ AxisOrder parse_axis_order(std::string_view text, std::string& error) {
       {"tp", Axis::tensor}, {"cp", Axis::context}, {"dp", Axis::data}, {"pp", Axis::pipeline}};
   AxisOrder order = kAxisOrder;
   AxisSet seen;
-  size_t n = 0, names = 0;
+  size_t n = 0;
   error.clear();
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find('-', at), text.size());
@@ -46,13 +46,14 @@ AxisOrder parse_axis_order(std::string_view text, std::string& error) {
     }
     seen = seen | name->second;
     order[n++] = name->second;
-    ++names;
     if (word == "tp")  // and what it is in two and three dimensions
       for (Axis a : {Axis::column, Axis::row, Axis::depth}) order[n++] = a;
+    if (name->second == Axis::data) order[n++] = Axis::replica;
   }
+  int missing = 0;
   for (const auto& [name, axis] : kNames)
-    if (!seen.has(axis)) error += fmt::format("{}{}", error.empty() ? "" : " and ", name);
-  if (!error.empty()) error += names == 3 ? " is missing" : " are missing";
+    if (!seen.has(axis) && ++missing) error += fmt::format("{}{}", error.empty() ? "" : " and ", name);
+  if (!error.empty()) error += missing == 1 ? " is missing" : " are missing";
   return error.empty() ? order : kAxisOrder;
 }
 
@@ -98,6 +99,33 @@ int Mesh::world() const {
   int n = 1;
   for (int d : degree) n *= d;
   return n;
+}
+
+int Mesh::size(AxisSet axes) const {
+  int n = 1;
+  for (int i = 0; i < kAxisCount; ++i)
+    if (axes.has(static_cast<Axis>(i))) n *= degree[i];
+  return n;
+}
+
+std::string Mesh::split_levels(int64_t ranks) {
+  LT_CHECK(size(Axis::replica) == 1, "a mesh that has two levels already");
+  const int data = size(Axis::data), context = size(Axis::context), all = data * context;
+  if (ranks < 1 || all % ranks != 0)
+    return fmt::format("must divide the {} ranks that gradients are summed over", all);
+  if (ranks == all) return "";
+  // Replica is cut from the data axis; sequences are not cut anew.
+  const bool context_first = std::find(order.begin(), order.end(), Axis::context) <
+                             std::find(order.begin(), order.end(), Axis::data);
+  const int64_t near = context_first ? ranks / context : ranks;
+  if (context_first ? ranks % context != 0 : data % ranks != 0)
+    return fmt::format("must {} the {} ranks of the {}, which cannot be cut in two levels",
+                       context_first ? "be a multiple of" : "divide", context_first ? context : data,
+                       context_first ? "context axis" : "data axis, inside the context axis");
+  degree[static_cast<int>(Axis::data)] = static_cast<int>(near);
+  degree[static_cast<int>(Axis::replica)] = static_cast<int>(data / near);
+  inside = context_first ? Axis::data | Axis::context : AxisSet(Axis::data);
+  return "";
 }
 
 int Mesh::coordinate(Axis a) const { return rank / stride(*this, a) % size(a); }

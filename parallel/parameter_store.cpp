@@ -60,9 +60,12 @@ int ParameterStore::find(std::string_view name) const {
   return -1;
 }
 
-int64_t ParameterStore::own_begin(const Bucket& b) const { return groups_->gradient.rank() * b.piece; }
+int64_t ParameterStore::piece_begin(const Bucket& b) const { return groups_->inside.rank() * b.piece; }
+int64_t ParameterStore::own_begin(const Bucket& b) const {
+  return piece_begin(b) + groups_->across.rank() * b.own;
+}
 int64_t ParameterStore::stored_begin(const Bucket& b) const {
-  return layout_.zero_stage >= 1 ? own_begin(b) : 0;
+  return layout_.zero_stage >= 1 ? piece_begin(b) : 0;
 }
 int64_t ParameterStore::stored_count(const Bucket& b) const {
   return layout_.zero_stage >= 1 ? b.piece : b.padded;
@@ -115,10 +118,18 @@ void ParameterStore::fill_buckets() {
   }
 }
 
-/// On meta: how a bucket's tensor lies. `sharded`: of n ranks of the gradient group each has a piece.
+std::vector<Axis> ParameterStore::sharding_axes() const {
+  std::vector<Axis> axes;
+  for (Axis a : {Axis::data, Axis::context})
+    if (groups_->mesh.inside.has(a) && groups_->size(a) > 1) axes.push_back(a);
+  return axes;
+}
+
+/// On meta: how a bucket's tensor lies. `sharded`: each rank of the inside group has a piece.
 void ParameterStore::place_bucket(const Bucket& b, const Tensor& t, bool sharded) const {
   if (!compute_->meta() || !t.defined()) return;
-  place_set(*compute_, t, kGradientAxes, sharded ? Placement::S(0) : Placement::R());
+  place_set(*compute_, t, kGradientAxes, Placement::R());
+  if (sharded) place_set(*compute_, t, groups_->mesh.inside, Placement::S(0));
   for (Axis a : kTensorAxes) place_set(*compute_, t, a, b.kind.cut.has(a) ? Placement::S(0) : Placement::R());
 }
 
@@ -129,11 +140,12 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
   layout_ = layout;
   fill_buckets();
   const PrecisionPolicy& p = layout.precision;
-  const int stage = layout.zero_stage, ranks = groups.gradient.size();
+  const int stage = layout.zero_stage, ranks = groups.inside.size(), copies = groups.across.size();
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& b = buckets_[i];
-    b.padded = round_up(b.used, kAlign * ranks);
+    b.padded = round_up(b.used, kAlign * ranks * copies);
     b.piece = b.padded / ranks;
+    b.own = b.piece / copies;
     const auto make = [&](MemoryKind kind, const char* what, DType type, int64_t n) {
       Tensor t = memory.allocate(kind, fmt::format("{}, bucket {}", what, i), type, {n});
       place_bucket(b, t, n == b.piece && ranks > 1);
@@ -164,8 +176,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     for (Axis a : kTensorAxes)
       if (groups.size(a) > 1) u.value_record->place[a] = spec.place[a];
     if (stage >= 3)
-      for (Axis a : {Axis::data, Axis::context})
-        if (groups.size(a) > 1) u.value_record->place[a] = Placement::S(0);
+      for (Axis a : sharding_axes()) u.value_record->place[a] = Placement::S(0);
   }
 }
 
@@ -240,7 +251,7 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
     // Copies are written once.
     if (owned && !first_copy(b)) continue;
     const int64_t stored = stored_begin(b);
-    const int64_t begin = owned ? own_begin(b) : stored, end = begin + (owned ? b.piece : stored_count(b));
+    const int64_t begin = owned ? own_begin(b) : stored, end = begin + (owned ? b.own : stored_count(b));
     for (int u : b.units)
       for (int id = units_[u].first; id < units_[u].first + units_[u].count; ++id) {
         const Parameter& p = parameters_[id];
@@ -261,11 +272,17 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
   return out;
 }
 
+std::vector<Tensor> ParameterStore::held_values() const {
+  std::vector<Tensor> values;
+  for (const Bucket& b : buckets_) values.push_back(layout_.zero_stage >= 3 ? b.value_piece : b.value);
+  return values;
+}
+
 std::vector<OwnedPiece> ParameterStore::owned_pieces() const { return pieces(true); }
 std::vector<OwnedPiece> ParameterStore::stored_pieces() const { return pieces(false); }
 
 void ParameterStore::publish_loaded() {
-  const Group& g = groups_->gradient;
+  const Group& g = groups_->inside;
   for (Bucket& b : buckets_) {
     if (layout_.precision.has_master())
       cast(*compute_,
@@ -273,7 +290,7 @@ void ParameterStore::publish_loaded() {
            b.master);
     if (layout_.zero_stage == 0 || layout_.zero_stage >= 3 || !g.many()) continue;
     g.stream->wait(compute_->record());
-    g.comm->all_gather(*g.stream, b.value, b.value.flat(own_begin(b), {b.piece}));
+    g.comm->all_gather(*g.stream, b.value, b.value.flat(piece_begin(b), {b.piece}));
     compute_->wait(g.stream->record());
   }
 }

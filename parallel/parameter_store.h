@@ -2,13 +2,17 @@
 //
 // Layers declare units: parameters that are contiguous in memory, so that q, k and v are three named tensors
 // and one matrix. Units fill buckets in the reverse of their declaration, the order in which backward
-// finishes them. A bucket of n elements is cut into one piece for each rank of the gradient group (data and
-// context). A rank owns its piece; what it keeps of the others' is the stage of ZeRO (arXiv:1910.02054):
+// finishes them. A bucket of n elements is cut into one piece for each rank of the group `inside` (all that
+// have the same parameters, or those of them on a node). What a rank keeps of the others' pieces is the stage
+// of ZeRO (arXiv:1910.02054):
 //   0: everything;  1: values and gradients, optimizer state of its piece alone;
 //   2: values; gradients are reduced into its piece after every micro-batch;
 //   3: nothing: values are gathered before a layer runs and given back after it.
-// Always the gradient norm is summed over owned pieces and a checkpoint is written from them, so that all
-// stages give the same bits.
+// Gradients have one level or two. With one, `inside` has all ranks and the second level is a group of one.
+// With two, a piece is summed inside, then across (with ZeRO-2 and 3 once a step, else once a bucket), and
+// without ZeRO gathered inside: hybrid sharding (arXiv:2304.11277, 3.2.2) and the two-level all-reduce.
+// Every piece is cut again over the ranks of `across`: that is what a rank owns. Always the gradient norm is
+// summed over what is owned and a checkpoint is written from it, so that all stages give the same bits.
 //
 // How a parameter lies on the other axes is a property of its declaration (ParameterSpec); reduction, norm,
 // clipping, update and checkpoints read it from there.
@@ -127,6 +131,9 @@ class ParameterStore {
   // ---- state ----
   std::vector<OwnedPiece> owned_pieces() const;   ///< what this rank writes to a checkpoint
   std::vector<OwnedPiece> stored_pieces() const;  ///< what this rank keeps states of, and must read from one
+  /// The values as this rank holds them between steps, bucket by bucket: whole, or its pieces. Faults are put
+  /// there.
+  std::vector<Tensor> held_values() const;
   /// After stored_pieces were filled: low-precision copies, and the pieces of other ranks.
   void publish_loaded();
 
@@ -151,15 +158,17 @@ class ParameterStore {
     std::vector<int> units;
     Kind kind;
     int segment = 0;
-    int64_t used = 0, padded = 0, piece = 0;
-    Tensor value;        // padded; with ZeRO-3 only while in use
-    Tensor value_piece;  // ZeRO-3
-    Tensor grad;         // padded; with ZeRO-2 and 3 only during a backward
-    Tensor grad_piece;   // ZeRO-2 and 3
+    int64_t used = 0, padded = 0;
+    int64_t piece = 0, own = 0;  // elements of a rank of `inside`; of it and one of `across`
+    Tensor value;                // padded; with ZeRO-3 only while in use
+    Tensor value_piece;          // ZeRO-3
+    Tensor grad;                 // padded; with ZeRO-2 and 3 only during a backward
+    Tensor grad_piece;           // ZeRO-2 and 3
     Tensor master, exp_avg, exp_avg_sq;
-    int64_t waiting = 0;  // contributions until the next reduction
-    bool reduced_once = false;
-    Event done;  // of the reduction, or of the gather in flight
+    int64_t waiting = 0;     // contributions until the next reduction
+    int64_t reductions = 0;  // ZeRO-2 and 3: into the piece, in this step
+    Event done;              // of the reduction, or of the gather in flight
+    Event summed;            // of the second level
     bool gathering = false;
   };
   struct Pending {  // a reduction under way into a bucket's piece
@@ -170,11 +179,13 @@ class ParameterStore {
 
   // parameter_store.cpp: declaration, memory, state
   void fill_buckets();
+  int64_t piece_begin(const Bucket& b) const;
   int64_t own_begin(const Bucket& b) const;
   int64_t stored_begin(const Bucket& b) const;
   int64_t stored_count(const Bucket& b) const;
   std::vector<OwnedPiece> pieces(bool owned) const;
   Tensor joined_view(Tensor flat, TensorRecord* record, int id, int n) const;
+  std::vector<Axis> sharding_axes() const;  // those that pieces are cut over
   void place_bucket(const Bucket& b, const Tensor& t, bool sharded) const;
   Kind kind_of(const ParameterSpec& spec) const;
   bool first_copy(const Bucket& b) const;  // this rank's copy counts for norm and checkpoint
@@ -184,12 +195,15 @@ class ParameterStore {
   void place_as_part(Bucket& b);
   void clear_padding(Bucket& b);
   void settle(size_t keep);
+  void sum_across(Bucket& b, Tensor piece, Event ready);
+  void gather_reduced();
   void gather(int bucket);
 
   std::vector<Parameter> parameters_;
   std::vector<Unit> units_;
   std::vector<Bucket> buckets_;
   std::vector<Pending> pending_;
+  int summed_ = -1;  // two levels without ZeRO: bucket whose sum is on its way and not gathered
   int segment_ = 0;
   int64_t micros_ = 1;
   Layout layout_;

@@ -47,7 +47,8 @@ struct OpCost {
   std::string_view collective;  ///< "all_reduce", ...; collectives only
   std::string_view axis;        ///< mesh axis of the group
   int group_size = 1;
-  double wire_bytes = 0;  ///< sent by this rank
+  double wire_bytes = 0;     ///< sent by this rank
+  double network_bytes = 0;  ///< of them, to other hosts
 };
 
 class CostModel {
@@ -61,7 +62,7 @@ class CostModel {
 /// One entry of the recorded step.
 struct TraceEntry {
   std::string name, layer, stream, collective, axis;
-  double start = 0, seconds = 0, flops = 0, bytes = 0, wire_bytes = 0;
+  double start = 0, seconds = 0, flops = 0, bytes = 0, wire_bytes = 0, network_bytes = 0;
   OpClass cls = OpClass::elementwise;
 };
 
@@ -107,7 +108,7 @@ class MetaTrace {
   std::vector<TraceEntry> entries_;
   std::map<std::string, double> waits_;
   std::string layer_;
-  std::array<int, kAxisCount> axis_size_{1, 1, 1, 1, 1, 1, 1, 1};
+  std::array<int, kAxisCount> axis_size_{1, 1, 1, 1, 1, 1, 1, 1, 1};
   double flops_ = 0;
   std::array<int64_t, 3> panels_{};
 };

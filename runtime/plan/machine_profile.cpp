@@ -53,7 +53,8 @@ const RankProfile& MachineProfile::for_threads(int threads) const {
 }
 
 double ProfileCost::seconds(const OpCost& op) const {
-  if (op.cls == OpClass::collective) return collective_seconds(op, &CollectiveSample::seconds);
+  if (op.cls == OpClass::collective)
+    return std::max(collective_seconds(op, &CollectiveSample::seconds), network_seconds(op));
   const bool by_flops = op.cls == OpClass::matmul || op.cls == OpClass::attention;
   const double work = by_flops ? op.flops : op.bytes;
   if (work <= 0) return 0;
@@ -65,6 +66,14 @@ double ProfileCost::seconds(const OpCost& op) const {
   }
   const double rate = nearest_rate(it->second, op, by_flops);
   return rate > 0 ? work / rate : 0;
+}
+
+/// All ranks of a host make their part of the same collective at once.
+double ProfileCost::network_seconds(const OpCost& op) const {
+  if (op.network_bytes <= 0) return 0;
+  const int phases = op.collective == "all_reduce" ? 2 : 1;
+  return phases * profile_.network_seconds +
+         op.network_bytes * ranks_on_host_ / profile_.network_bytes_per_second;
 }
 
 double ProfileCost::stolen_seconds(const OpCost& op) const {
@@ -196,6 +205,12 @@ MachineProfile load_profile(const std::string& path) {
     if (p.ranks.empty()) fail(ExitCode::usage, "profile {}: no rank timings", path);
     for (const json& c : j.at("collectives")) p.collectives.push_back(read.collective(c));
     p.transport = j.value("transport", "");
+    if (const auto network = j.find("network"); network != j.end()) {
+      p.network_bytes_per_second =
+          read.number(network->at("bytes_per_second"), "bytes_per_second of the network", 1, 1e15);
+      p.network_seconds = read.number(network->at("seconds"), "seconds of the network", 0, 1e3);
+      p.network_given = true;
+    }
     return p;
   } catch (const json::exception& e) {
     fail(ExitCode::usage, "profile {}: not a machine profile ({}); run `ltrain bench` again", path, e.what());
@@ -212,6 +227,8 @@ void save_profile(const MachineProfile& p, const std::string& path) {
     j["ranks"].push_back(std::move(jr));
   }
   if (!p.transport.empty()) j["transport"] = p.transport;
+  if (p.network_given)
+    j["network"] = {{"bytes_per_second", p.network_bytes_per_second}, {"seconds", p.network_seconds}};
   j["collectives"] = json::array();
   for (const CollectiveSample& s : p.collectives)
     j["collectives"].push_back({{"op", s.op},

@@ -36,6 +36,10 @@ struct MachineProfile {
   bool measured = false;
   std::vector<RankProfile> ranks;  ///< by threads, ascending
   std::vector<CollectiveSample> collectives;
+  /// Between hosts, of one host, both ways at once. `ltrain bench` sees one host: a guess of 10 Gbit/s unless
+  /// the file has it.
+  double network_bytes_per_second = 1.25e9, network_seconds = 30e-6;
+  bool network_given = false;
   std::string transport;             ///< over which they were measured ("shm", "gloo"); empty: not said
   int64_t process_bytes = 48 << 20;  ///< resident memory of a rank before its arena
 
@@ -46,17 +50,22 @@ struct MachineProfile {
 class ProfileCost final : public CostModel {
  public:
   /// `cores_full`: ranks times threads is at least the number of cores, so that collectives compete with
-  /// compute.
-  ProfileCost(const MachineProfile& profile, int threads, bool cores_full)
-      : profile_(profile), rank_(profile.for_threads(threads)), cores_full_(cores_full) {}
+  /// compute. `ranks_on_host`: ranks that share a host's network.
+  ProfileCost(const MachineProfile& profile, int threads, bool cores_full, int ranks_on_host = 1)
+      : profile_(profile),
+        rank_(profile.for_threads(threads)),
+        cores_full_(cores_full),
+        ranks_on_host_(ranks_on_host) {}
   double seconds(const OpCost& op) const override;
   double stolen_seconds(const OpCost& op) const override;
 
  private:
+  double network_seconds(const OpCost& op) const;
   double collective_seconds(const OpCost& op, double CollectiveSample::*what) const;
   const MachineProfile& profile_;
   const RankProfile& rank_;
   bool cores_full_;
+  int ranks_on_host_;
 };
 
 MachineProfile builtin_profile(int cores);

@@ -3,6 +3,7 @@
 #include <sys/sysinfo.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -29,10 +30,10 @@ struct MetaRank {
   TrainProgram program;
 
   MetaRank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
-           const Mesh& mesh, int threads)
-      : cost(profile, threads, mesh.world() * threads >= profile.cores),
+           const Mesh& mesh, int threads, int ranks_on_host = 0)
+      : cost(profile, threads, mesh.world() * threads >= profile.cores, ranks_on_host),
         trace(&cost),
-        groups(make_meta_groups(mesh, trace, group_options(program_options(recipe, layout)))),
+        groups(make_meta_groups(mesh, trace, group_options(program_options(recipe, layout)), ranks_on_host)),
         compute(make_meta_stream("compute", trace)),
         memory(trace),
         program(program_options(recipe, layout), {*compute, memory, groups.groups()}) {
@@ -75,12 +76,14 @@ Mesh mesh_of(const Recipe& r, int rank) {
   Mesh m;
   const Parallel& p = r.parallel;
   m.degree = {
-      static_cast<int>(p.data), static_cast<int>(p.pipeline), static_cast<int>(p.context), 1, 1, 1, 1, 1};
+      static_cast<int>(p.data), static_cast<int>(p.pipeline), static_cast<int>(p.context), 1, 1, 1, 1, 1, 1};
   m.rank = rank;
   std::string error;
   m.order = parse_axis_order(r.parallel.order, error);
   LT_CHECK(error.empty(), "parallel.order: {}", error);
   m.cut_tensor(tensor_mode(p.tensor_mode), static_cast<int>(p.tensor), static_cast<int>(p.tensor_depth));
+  if (p.inside > 0) error = m.split_levels(p.inside);
+  LT_CHECK(error.empty(), "levels of {} ranks: {}", p.inside, error);
   return m;
 }
 
@@ -177,8 +180,8 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh, bool eval)
   o.micro_batch = r.train.micro_batch_size;
   o.global_batch = r.train.global_batch_size;
   o.seed = static_cast<uint64_t>(r.seed);
-  o.dp_rank = mesh.coordinate(Axis::data);
-  o.dp_size = mesh.size(Axis::data);
+  o.dp_rank = mesh.place_in(kDataAxes);
+  o.dp_size = mesh.size(kDataAxes);
   o.vocab_size = r.model.vocab_size;
   o.rows = sequence_cut(r, mesh).rows();
   o.packing = packing(r);
@@ -235,7 +238,8 @@ std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile&
 
 RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
                    int rank, int threads, Plan* totals) {
-  MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads);
+  const int ranks_on_host = totals ? totals->ranks_on_host : static_cast<int>(ranks(recipe));
+  MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads, ranks_on_host);
   RankPlan plan;
   plan.rank = rank;
   const int64_t wire_before = meta.wire_bytes();
@@ -257,6 +261,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
       ++c.calls;
       c.bytes += static_cast<int64_t>(e.bytes);
       c.wire_bytes += static_cast<int64_t>(e.wire_bytes);
+      c.network_bytes += std::llround(e.network_bytes);
       c.seconds += e.seconds;
     }
     OpPlan& o = ops[e.name];
@@ -293,7 +298,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
                             "formula"});
   std::vector<std::vector<int>> groups = meta.groups.members();
   if (ranks(recipe) > 1) groups.push_back(mesh_of(recipe, rank).group(kAllAxes));  // of the checkpoints
-  add_group_memory(plan, groups, totals ? totals->ranks_on_host : static_cast<int>(ranks(recipe)));
+  add_group_memory(plan, groups, ranks_on_host);
   plan.total_bytes = plan.arena.arena_bytes;
   for (const OutsideMemory& o : plan.outside) plan.total_bytes += o.bytes;
   if (totals) {
@@ -319,6 +324,8 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
     plan.evaluations = (plan.train_steps + every - 1) / every;  // the last step evaluates, whichever it is
   plan.profile = profile.source;
   plan.profile_measured = profile.measured;
+  plan.network_bytes_per_second = profile.network_bytes_per_second;
+  plan.network_given = profile.network_given;
   plan.host_bytes = host_memory_bytes();
   const auto& peaks = profile.for_threads(plan.threads_per_rank).peak_flops;
   const std::string type(dtype_name(precision_policy(std::string(to_string(recipe.precision))).compute));
@@ -370,8 +377,10 @@ void check_host_memory(const Plan& plan, int ranks_on_host) {
 }
 
 std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile& profile, int rank) {
-  const int threads = threads_per_rank(recipe, static_cast<int>(ranks(recipe)));
-  MetaRank meta(recipe, profile, pipeline_layout(recipe, profile), mesh_of(recipe, rank), threads);
+  const int64_t a_node = recipe.launch.ranks_per_node;
+  const int on_host = static_cast<int>(a_node > 0 ? a_node : ranks(recipe));
+  const int threads = threads_per_rank(recipe, on_host);
+  MetaRank meta(recipe, profile, pipeline_layout(recipe, profile), mesh_of(recipe, rank), threads, on_host);
   meta.program.train_step({}, AdamwArgs{}, false);
   return meta.trace.entries();
 }

@@ -13,8 +13,9 @@ namespace ltrain {
 struct CollectivePlan {
   std::string axis, op;
   int64_t calls = 0;
-  int64_t bytes = 0;       ///< payload
-  int64_t wire_bytes = 0;  ///< sent by this rank
+  int64_t bytes = 0;          ///< payload
+  int64_t wire_bytes = 0;     ///< sent by this rank
+  int64_t network_bytes = 0;  ///< of them, to other hosts
   double seconds = 0;
 };
 
@@ -56,10 +57,12 @@ struct Plan {
   int64_t evaluations = 0;  ///< passes over the held-out data until train_steps
   std::string profile;      ///< its source
   bool profile_measured = false;
-  double peak_flops = 0;        ///< of one rank, for MFU: the profile's fastest matmul of the dtype
-  int64_t placement_ops = 0;    ///< ops and collectives whose placements were checked
-  std::vector<RankPlan> ranks;  ///< the distinct ones
-  int64_t host_bytes = 0;       ///< of this host's memory, the cgroup's limit when lower
+  double network_bytes_per_second = 0;  ///< of a host, that bytes between hosts are priced by
+  bool network_given = false;           ///< the profile says so; else it is a guess
+  double peak_flops = 0;                ///< of one rank, for MFU: the profile's fastest matmul of the dtype
+  int64_t placement_ops = 0;            ///< ops and collectives whose placements were checked
+  std::vector<RankPlan> ranks;          ///< the distinct ones
+  int64_t host_bytes = 0;               ///< of this host's memory, the cgroup's limit when lower
 
   double step_seconds() const;  ///< of the slowest rank
   double mfu() const;
@@ -98,7 +101,8 @@ int threads_per_rank(const Recipe& recipe, int ranks_on_host);
 /// `layout`: null: from the recipe and the profile.
 Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vector<int> ranks = {},
                int ranks_on_host = 0, const PipelineLayout* layout = nullptr);
-/// Of the profile and recipe, for one rank: what `run` sizes its arena by.
+/// Of the profile and recipe, for one rank: what `run` sizes its arena by. Without `totals`: all ranks on one
+/// host.
 RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
                    int rank, int threads, Plan* totals = nullptr);
 

@@ -51,6 +51,7 @@ ordered_json rank_json(const RankPlan& r) {
                                   {"calls", c.calls},
                                   {"bytes", c.bytes},
                                   {"wire_bytes", c.wire_bytes},
+                                  {"network_bytes", c.network_bytes},
                                   {"seconds", c.seconds}});
   j["wire_bytes_per_step"] = r.train_wire_bytes;
   j["wire_bytes_per_eval"] = r.eval_wire_bytes;
@@ -89,11 +90,24 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
   out += "\ncommunication of a step, rank 0\n";
   if (r.collectives.empty() || r.train_wire_bytes == 0) out += "  none: no axis is larger than 1\n";
   if (r.train_wire_bytes > 0) {
-    out += fmt::format("  {:<12}{:<16}{:>6}{:>17}{:>18}{:>12}\n", "axis", "collective", "calls", "payload",
-                       "sent", "time");
+    int64_t network = 0;
+    size_t width = 8;
     for (const CollectivePlan& c : r.collectives)
-      out += fmt::format("  {:<12}{:<16}{:>6}{:>17}{:>18}{:>9.2f} ms\n", c.axis, c.op, c.calls, mib(c.bytes),
-                         mib(c.wire_bytes), c.seconds * 1e3);
+      network += c.network_bytes, width = std::max(width, c.axis.size());
+    out += fmt::format("  {:<{}}  {:<16}{:>6}{:>17}{:>18}", "axis", width, "collective", "calls", "payload",
+                       "sent");
+    if (network > 0) out += fmt::format("{:>18}", "to other nodes");
+    out += fmt::format("{:>12}\n", "time");
+    for (const CollectivePlan& c : r.collectives) {
+      out += fmt::format("  {:<{}}  {:<16}{:>6}{:>17}{:>18}", c.axis, width, c.op, c.calls, mib(c.bytes),
+                         mib(c.wire_bytes));
+      if (network > 0) out += fmt::format("{:>18}", mib(c.network_bytes));
+      out += fmt::format("{:>9.2f} ms\n", c.seconds * 1e3);
+    }
+    if (network > 0)
+      out += fmt::format("  between nodes: {:.1f} Gbit/s a node, shared by its {} rank{}, {}\n",
+                         p.network_bytes_per_second * 8e-9, p.ranks_on_host, p.ranks_on_host == 1 ? "" : "s",
+                         p.network_given ? "by the profile" : "a guess (`network` in the profile says it)");
   }
 
   const double seconds = p.step_seconds();
@@ -130,6 +144,8 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["train_steps"] = p.train_steps;
   j["profile"] = p.profile;
   j["profile_measured"] = p.profile_measured;
+  j["network_bytes_per_second"] = p.network_bytes_per_second;
+  j["network_given"] = p.network_given;
   j["peak_flops"] = p.peak_flops;
   j["host_memory_bytes"] = p.host_bytes;
   j["step_seconds"] = p.step_seconds();

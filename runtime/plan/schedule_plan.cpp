@@ -71,6 +71,7 @@ LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile) {
   whole.parallel.pipeline = whole.parallel.virtual_pipeline = 1;
   whole.parallel.data = 1;
   whole.parallel.zero_stage = 0;
+  whole.parallel.inside = 0;
   whole.train.global_batch_size = whole.train.micro_batch_size;
   LayerCosts c;
   const size_t layers = static_cast<size_t>(whole.model.num_hidden_layers);

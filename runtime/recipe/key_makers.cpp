@@ -1,5 +1,6 @@
 #include "runtime/recipe/key_makers.h"
 
+#include <cctype>
 #include <cmath>
 
 #include "parallel/mesh.h"
@@ -55,6 +56,32 @@ std::string read_choice(const Key& key, const Node& node, std::string& out) {
     if (c == node.text) return fmt::format("is not in this build, which supports {}", join(key.choices));
   const std::string near = nearest_word(node.text, key.choices);
   return "must be one of " + join(key.choices) + (near.empty() ? "" : "; did you mean " + near + "?");
+}
+
+Key words_or_ranks(std::string path, std::string& (*get)(Recipe&), std::vector<std::string> words,
+                   std::string help) {
+  Key key = name_choice(std::move(path), get, std::move(words), {}, std::move(help));
+  key.type = "choice, or a number of ranks";
+  const auto word = key.set;
+  key.set = [get, word](const Key& k, Recipe& r, const Node& node) -> std::string {
+    int64_t n = 0;
+    const bool is_number = !node.text.empty() && (std::isdigit(static_cast<unsigned char>(node.text[0])) ||
+                                                  node.text[0] == '-' || node.text[0] == '+');
+    if (node.kind != Node::scalar || !is_number) {
+      std::string wrong = word(k, r, node);
+      if (!wrong.empty()) wrong.insert(std::min(wrong.find(';'), wrong.size()), ", or a number of ranks");
+      return wrong;
+    }
+    if (std::string wrong = read_integer(node, n); !wrong.empty()) return wrong;
+    if (n < 2) return "must be at least 2: one rank alone shares nothing; nearest valid value: 2";
+    get(r) = std::to_string(n);
+    return "";
+  };
+  key.write = [get](const Key&, const Recipe& r, bool json) {
+    const std::string& v = get(const_cast<Recipe&>(r));
+    return std::isdigit(static_cast<unsigned char>(v[0])) ? v : write_text(v, json);
+  };
+  return key;
 }
 
 Key not_built(std::string path, std::string what, std::string supported) {

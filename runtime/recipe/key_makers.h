@@ -135,6 +135,10 @@ Key name_choice(std::string path, Get get, std::vector<std::string> values, std:
 /// "tp-cp-dp-pp".
 Key axis_order(std::string path, std::string& (*get)(Recipe&), std::string help);
 
+/// One of `words`, or a number of ranks from 2; kept as its text.
+Key words_or_ranks(std::string path, std::string& (*get)(Recipe&), std::vector<std::string> words,
+                   std::string help);
+
 /// A key that users of the design know and this build does not have: only null is accepted.
 Key not_built(std::string path, std::string what, std::string supported);
 

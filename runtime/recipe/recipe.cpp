@@ -70,17 +70,18 @@ Recipe load_recipe(const std::string& path, const std::vector<std::string>& over
   return parse_recipe(text, path, overrides);
 }
 
-void validate(const Recipe& r, int world_size) {
+void validate(const Recipe& r, int world_size, int ranks_per_node) {
   Problems problems;
-  check_layout(r, origins_of(r), world_size, problems);
+  check_layout(r, origins_of(r), world_size, ranks_per_node, problems);
   problems.raise_if_any(origins_of(r).source);
 }
 
-Recipe resolve(const Recipe& r, int world_size) {
-  validate(r, world_size);
+Recipe resolve(const Recipe& r, int world_size, int ranks_per_node) {
+  validate(r, world_size, ranks_per_node);
   Recipe resolved = r;
   const Parallel& p = r.parallel;
   resolved.parallel.data = world_size / (p.tensor * p.pipeline * p.context * p.expert);
+  resolved.parallel.inside = inside_ranks(r, world_size, ranks_per_node);
   return resolved;
 }
 

@@ -37,7 +37,10 @@ struct Parallel {
   int64_t expert = 1;
   int64_t expert_tensor = 1;
   int64_t zero_stage = 0;
-  std::string shard_group = "all";
+  std::string shard_group = "all";              ///< all | node | a number of ranks
+  std::string hierarchical_reduction = "none";  ///< none | node | a number of ranks
+  /// Filled by resolve(): ranks of the first of two levels that gradients are summed on; 0: one level.
+  int64_t inside = 0;
   std::string order = "tp-cp-dp-pp";  ///< of the axes over the ranks, innermost first
 };
 
@@ -157,10 +160,11 @@ Recipe load_recipe(const std::string& path, const std::vector<std::string>& over
 Recipe parse_recipe(std::string_view text, const std::string& name,
                     const std::vector<std::string>& overrides = {});
 
-/// The rules that need the number of ranks. Throws as load_recipe does.
-void validate(const Recipe& recipe, int world_size);
-/// validate, then parallel.data filled in.
-Recipe resolve(const Recipe& recipe, int world_size);
+/// The rules that need the number of ranks, and of those on each node (0: launch.ranks_per_node, else one
+/// node has all). Throws as load_recipe does.
+void validate(const Recipe& recipe, int world_size, int ranks_per_node = 0);
+/// validate, then parallel.data and parallel.inside filled in.
+Recipe resolve(const Recipe& recipe, int world_size, int ranks_per_node = 0);
 /// The model can embed every token: `needed` is one more than the largest token id of `what` ("data/train",
 /// "the gpt2 tokenizer"). Throws Error (usage).
 void check_vocabulary(const Recipe& recipe, const std::string& what, int64_t needed);

@@ -8,7 +8,11 @@ namespace ltrain::recipe {
 /// Everything that does not depend on the number of ranks. Notes name settings that have no effect.
 void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& problems,
                  std::vector<std::string>& notes);
-/// The rest.
-void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t world_size, Problems& problems);
+/// The rest. `ranks_per_node`: 0: as the recipe says, else one node has all.
+void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t world_size,
+                  int64_t ranks_per_node, Problems& problems);
+
+/// Parallel::inside of a recipe that check_layout found no problem in.
+int64_t inside_ranks(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node);
 
 }  // namespace ltrain::recipe

@@ -249,8 +249,13 @@ void add_parallel_keys(std::vector<Key>& t) {
       integer("parallel.zero_stage", LT_MEMBER(parallel.zero_stage),
               "What the data-parallel ranks share: 0 nothing, 1 optimizer state, 2 gradients, 3 weights.")
           .between(0, 3));
-  t.push_back(name_choice("parallel.shard_group", LT_MEMBER(parallel.shard_group), {"all"}, {"node"},
-                          "all: ZeRO shards over every data-parallel rank. node: within a node."));
+  t.push_back(words_or_ranks("parallel.shard_group", LT_MEMBER(parallel.shard_group), {"all", "node"},
+                             "What zero_stage shards over: all data-parallel ranks; those of a node, with "
+                             "copies on the others (hybrid sharding); or that many neighbours."));
+  t.push_back(words_or_ranks(
+      "parallel.hierarchical_reduction", LT_MEMBER(parallel.hierarchical_reduction), {"none", "node"},
+      "Without zero_stage: sum gradients on two levels, first among the ranks of a node (or that many "
+      "neighbours), of which each then sums its part with other nodes."));
   t.push_back(
       axis_order("parallel.order", LT_MEMBER(parallel.order),
                  "How ranks are laid out over the axes, innermost (neighbours) first: tensor, context, "

@@ -14,7 +14,7 @@ namespace {
 /// How a tensor between stages lies: each data and context rank has its own, the tensor-parallel axes have it
 /// as the residual stream.
 Placement between_stages(const Step& step, Axis a) {
-  if (a == Axis::data || a == Axis::context || a == Axis::depth) return Placement::V();
+  if (kGradientAxes.has(a) || a == Axis::depth) return Placement::V();
   if (a == Axis::row) return Placement::S(0);
   if (a == Axis::column) return Placement::S(1);
   return a == Axis::tensor && step.cuts_rows() ? Placement::S(0) : Placement::R();

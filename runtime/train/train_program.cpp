@@ -156,7 +156,7 @@ MicroBatch TrainProgram::load(const HostBatch& batch, int64_t place) {
       place_set(device_.compute, t, kAllAxes, Placement::R());
     for (const Tensor& t : {mb.tokens, mb.targets})
       place_set(device_.compute, t, kGradientAxes, Placement::V());
-    place_set(device_.compute, mb.sample_index, Axis::data, Placement::V());
+    place_set(device_.compute, mb.sample_index, kDataAxes, Placement::V());
     return mb;
   }
   LT_CHECK(static_cast<int64_t>(batch.tokens.size()) == mb.rows() &&

@@ -13,6 +13,7 @@
 
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/fault_point.h"
+#include "kernels/ops/tensor_ops.h"
 #include "parallel/mesh.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/data/batch_loader.h"
@@ -103,6 +104,7 @@ class Trainer {
     };
     control_group_ = make_group({"checkpoint", kAllAxes, mesh_.group(kAllAxes)});
     control_ = make_worker_stream("checkpoint");
+    agree_on_levels();
     agree_on_pipeline();
     // The same pass that `ltrain plan` makes: checks the placements of the whole step, sizes the arena.
     Plan totals = make_plan(recipe_, profile_, {me.rank}, me.local_size, &layout_);
@@ -151,6 +153,24 @@ class Trainer {
     }
     started_ = now();
     first_step_ = step_;
+  }
+
+  /// The ranks of a node are what each rank's own node has.
+  void agree_on_levels() {
+    const Parallel& p = recipe_.parallel;
+    if (p.shard_group != "node" && p.hierarchical_reduction != "node") return;
+    int64_t mine[2] = {p.inside, -p.inside};
+    Tensor both;
+    both.data = mine;
+    both.dtype = DType::i64;
+    both.shape = {2};
+    control_group_->all_reduce(*control_, both, ReduceOp::max);
+    control_->synchronize();
+    if (mine[0] != -mine[1])
+      fail(ExitCode::usage,
+           "nodes have {} to {} ranks, and parallel.{}: node needs as many on each: give a number of ranks "
+           "that divides every node's, or start as many on each node",
+           -mine[1], mine[0], p.zero_stage > 0 ? "shard_group" : "hierarchical_reduction");
   }
 
   /// The order of work on the pipeline is chosen on one rank: it follows from a machine profile.
@@ -215,9 +235,8 @@ class Trainer {
 
   /// Fault injection: makes this step's loss and gradients NaN.
   void poison() {
-    const Tensor w = program_->parameters().value(program_->parameters().count() - 1);
-    if (w.dtype == DType::f32) w.ptr<float>()[0] = std::numeric_limits<float>::quiet_NaN();
-    if (w.dtype == DType::bf16) w.ptr<bf16>()[0] = bf16(std::numeric_limits<float>::quiet_NaN());
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    for (const Tensor& w : program_->parameters().held_values()) fill_value(*compute_, w.flat(0, {1}), nan);
   }
 
   [[noreturn]] void not_finite(const StepResult& r) {

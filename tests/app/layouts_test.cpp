@@ -1,6 +1,8 @@
 // Layouts of several axes through the real launcher: the losses of one process, the planned bytes on every
 // axis, checkpoints that go from one layout to another, and a dead rank in each axis's collective.
+#include <fmt/format.h>
 #include <catch2/catch.hpp>
+
 #include <chrono>
 #include <cmath>
 #include <regex>
@@ -31,6 +33,9 @@ const std::vector<Layout>& layouts() {
       {"pipeline 2", "parallel.data=1 parallel.pipeline=2 parallel.schedule=zb-h1", 2},
       {"context 2", "parallel.data=1 parallel.context=2", 2},
       {"data 2, tensor 2", "parallel.data=2 parallel.tensor=2 parallel.zero_stage=1", 4},
+      {"two nodes of 2, hybrid ZeRO-1", "parallel.data=4 parallel.zero_stage=1 parallel.shard_group=2", 4},
+      {"two nodes of 2, hybrid ZeRO-3", "parallel.data=4 parallel.zero_stage=3 parallel.shard_group=2", 4},
+      {"two nodes of 2, two-level sum", "parallel.data=4 parallel.hierarchical_reduction=2", 4},
       {"data 2, tensor 2, other order", "parallel.data=2 parallel.tensor=2 parallel.order=dp-tp-pp-cp", 4},
   };
   return all;
@@ -99,6 +104,51 @@ TEST_CASE("a run goes on from a checkpoint under one layout after another, as if
   CHECK(t.sh("checkpoint verify many").code == 0);
 }
 
+/// Four ranks started by hand as two nodes of `first` and 4 - `first`, as torchrun's variables say it.
+Outcome two_nodes(const TempRun& t, int first, const std::string& settings) {
+  std::string command;
+  for (int rank = 0; rank < 4; ++rank) {
+    const int node = rank < first ? 0 : 1, local = rank < first ? rank : rank - first;
+    command += fmt::format(
+        "RANK={} WORLD_SIZE=4 LOCAL_RANK={} LOCAL_WORLD_SIZE={} GROUP_RANK={} MASTER_ADDR=127.0.0.1 "
+        "MASTER_PORT={} {} {} {} & p{}=$!\n",
+        rank, local, node == 0 ? first : 4 - first, node, 20000 + ::getpid() % 20000, LTRAIN_BINARY, kBase,
+        settings, rank);
+  }
+  return t.shell(command + "code=0; for p in $p0 $p1 $p2 $p3; do wait $p || code=$?; done; exit $code");
+}
+
+TEST_CASE("shard_group: node is the ranks that each node has; nodes that differ are refused") {
+  TempRun t;
+  const std::string hybrid = "parallel.data=4 parallel.zero_stage=2 parallel.shard_group=";
+  REQUIRE(t.sh(kBase + "parallel.data=1 output_dir=one").code == 0);
+  const Outcome node = two_nodes(t, 2, hybrid + "node output_dir=node");
+  INFO(node.text);
+  REQUIRE(node.code == 0);
+  check_losses(t.metric("lm_loss", "one"), t.metric("lm_loss", "node"));
+  // The same as by number, to the bit, through the launcher: one node there.
+  REQUIRE(t.sh(kBase + hybrid + "2 output_dir=number").code == 0);
+  CHECK(t.metric("lm_loss", "node") == t.metric("lm_loss", "number"));
+  CHECK(t.metric("grad_norm", "node") == t.metric("grad_norm", "number"));
+  const auto plan = nlohmann::json::parse(read_text(t.folder() + "/node/plan.json"));
+  int64_t across = 0;
+  for (const auto& c : plan["ranks"][0]["communication"])
+    if (c["axis"] == "replica") {
+      across += c["wire_bytes"].get<int64_t>();
+      CHECK(c["network_bytes"] == c["wire_bytes"]);
+    }
+  CHECK(across > 0);
+  // Negative control: over all four it is another sum.
+  REQUIRE(t.sh(kBase + hybrid + "all output_dir=all").code == 0);
+  CHECK(t.metric("grad_norm", "all") != t.metric("grad_norm", "node"));
+
+  const Outcome uneven = two_nodes(t, 3, hybrid + "node output_dir=uneven");
+  INFO(uneven.text);
+  CHECK(uneven.code != 0);
+  CHECK_THAT(uneven.text,
+             Catch::Contains("parallel.shard_group = node: nodes of 3 ranks have unequal parts"));
+}
+
 TEST_CASE("a rank killed in a collective of each axis: bounded, and named with group and number") {
   struct Case {
     std::string group, settings;
@@ -107,6 +157,7 @@ TEST_CASE("a rank killed in a collective of each axis: bounded, and named with g
   for (const Case& c :
        {Case{"tensor", "parallel.data=1 parallel.tensor=2"},
         Case{"gradient", "parallel.data=2 parallel.zero_stage=3"},
+        Case{"(inside|across|gradient)", "parallel.data=4 parallel.zero_stage=3 parallel.shard_group=2"},
         Case{"context", "parallel.data=1 parallel.context=2 parallel.context_comm=all_gather"},
         Case{"(stage 0 to 1|stage 1 to 0|world)", "parallel.data=1 parallel.pipeline=2"}}) {
     const auto begin = std::chrono::steady_clock::now();
@@ -119,8 +170,8 @@ TEST_CASE("a rank killed in a collective of each axis: bounded, and named with g
     CHECK(o.code == 71);
     CHECK(seconds < 30);  // start and 405 collectives included
     CHECK(std::regex_search(o.text, std::regex("run failed: rank 1 on host .* signal 9 \\(SIGKILL\\)")));
-    CHECK(std::regex_search(o.text, std::regex("consequence on rank 0: group \"" + c.group +
-                                               "\": rank 0 lost rank 1 in \\w+ #\\d+ of \\d+ ")));
+    CHECK(std::regex_search(o.text, std::regex("consequence on ranks? [0-9, -]+: group \"" + c.group +
+                                               "\": rank \\d lost rank \\d in \\w+ #\\d+ of \\d+ ")));
     std::filesystem::remove_all(t.folder() + "/many");
   }
 }

@@ -1,6 +1,7 @@
 // The order of the axes: every order gives each rank its own coordinates, and neighbours along the innermost.
 #include "parallel/mesh.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -34,7 +35,7 @@ TEST_CASE("a mesh of any order: groups partition the ranks, and hold one rank fo
     INFO(text);
     std::string error;
     Mesh m;
-    m.degree = {2, 3, 2, 4, 1, 1, 1, 1};
+    m.degree = {2, 3, 2, 4, 1, 1, 1, 1, 1};
     m.order = parse_axis_order(text, error);
     std::set<std::vector<int>> places;
     for (m.rank = 0; m.rank < m.world(); ++m.rank) {
@@ -58,7 +59,7 @@ TEST_CASE("a mesh of any order: groups partition the ranks, and hold one rank fo
 
 TEST_CASE("by default tensor groups are neighbours and stages are furthest apart", "[mesh]") {
   Mesh m;
-  m.degree = {2, 2, 1, 2, 1, 1, 1, 1};
+  m.degree = {2, 2, 1, 2, 1, 1, 1, 1, 1};
   CHECK(m.group(Axis::tensor) == std::vector<int>{0, 1});
   CHECK(m.group(Axis::data) == std::vector<int>{0, 2});
   CHECK(m.group(Axis::pipeline) == std::vector<int>{0, 4});
@@ -89,4 +90,37 @@ TEST_CASE("tensor-parallel grids and cubes: rank = column + q (row + q depth), o
   CHECK_THROWS_AS(line.cut_tensor(TensorMode::grid, 6), Error);
   CHECK_THROWS_AS(line.cut_tensor(TensorMode::grid, 8, 3), Error);
   CHECK_THROWS_AS(line.cut_tensor(TensorMode::cube, 9), Error);
+}
+
+TEST_CASE("two levels: inside groups are neighbours, across groups have one rank of each", "[mesh]") {
+  for (const auto& [order, ranks] :
+       {std::pair("tp-cp-dp-pp", 4), {"tp-cp-dp-pp", 2}, {"dp-cp-tp-pp", 2}, {"pp-cp-dp-tp", 8}}) {
+    std::string error;
+    Mesh m;
+    m.degree = {4, 2, 2, 2, 1, 1, 1, 1, 1};
+    m.order = parse_axis_order(order, error);
+    const Mesh flat = m;
+    INFO(order << ", " << ranks);
+    REQUIRE(m.split_levels(ranks) == "");
+    CHECK(m.world() == flat.world());
+    CHECK(m.two_levels() == (ranks < 8));
+    for (m.rank = 0; m.rank < m.world(); ++m.rank) {
+      Mesh before = flat;
+      before.rank = m.rank;
+      const std::vector<int> all = before.group(Axis::data | Axis::context), inside = m.group(m.inside);
+      CHECK(m.group(kGradientAxes) == all);
+      CHECK(m.place_in(kDataAxes) == before.coordinate(Axis::data));
+      // Consecutive ones of all.
+      const auto first = std::find(all.begin(), all.end(), inside.front()) - all.begin();
+      CHECK(first % ranks == 0);
+      CHECK(std::vector<int>(all.begin() + first, all.begin() + first + ranks) == inside);
+      const std::vector<int> across = m.group(m.across());
+      CHECK(static_cast<int>(across.size()) == 8 / ranks);
+      for (int rank : across) {
+        Mesh other = m;
+        other.rank = rank;
+        CHECK(other.place_in(m.inside) == m.place_in(m.inside));
+      }
+    }
+  }
 }

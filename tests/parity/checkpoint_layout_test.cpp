@@ -25,6 +25,7 @@ struct Layout {
   int chunks = 1;
   int context = 1;
   const char* comm = "p2p";
+  int inside = 0;
   const char* mode = "1d";
   int depth = 1;
 };
@@ -46,9 +47,13 @@ const std::vector<Layout>& layouts() {
       {"pipeline 2, tensor 2, interleaved", 1, 2, false, 0, 2, "interleaved", 2},
       {"context 2", 1, 1, false, 0, 1, "1f1b", 1, 2},
       {"context 2, data 2, ZeRO-3, a2a", 2, 1, false, 3, 1, "1f1b", 1, 2, "a2a"},
-      {"2d 4", 1, 4, false, 0, 1, "1f1b", 1, 1, "p2p", "2d"},
-      {"2.5d 8, ZeRO-1", 1, 8, false, 1, 1, "1f1b", 1, 1, "p2p", "2.5d", 2},
-      {"3d 8", 1, 8, false, 0, 1, "1f1b", 1, 1, "p2p", "3d"},
+      {"data 4, two levels", 4, 1, false, 0, 1, "1f1b", 1, 1, "p2p", 2},
+      {"data 4, hybrid ZeRO-1", 4, 1, false, 1, 1, "1f1b", 1, 1, "p2p", 2},
+      {"data 4, tensor 2, hybrid ZeRO-3", 4, 2, false, 3, 1, "1f1b", 1, 1, "p2p", 2},
+      {"data 2, context 2, hybrid ZeRO-2", 2, 1, false, 2, 1, "1f1b", 1, 2, "p2p", 2},
+      {"2d 4", 1, 4, false, 0, 1, "1f1b", 1, 1, "p2p", 0, "2d"},
+      {"2.5d 8, ZeRO-1", 1, 8, false, 1, 1, "1f1b", 1, 1, "p2p", 0, "2.5d", 2},
+      {"3d 8", 1, 8, false, 0, 1, "1f1b", 1, 1, "p2p", 0, "3d"},
   };
   return all;
 }
@@ -67,6 +72,7 @@ TinyOptions job(const Layout& l, const TinyOptions& base) {
   o.tensor_mode = l.mode;
   o.tensor_depth = l.depth;
   o.micro_batch = l.tensor > 4 ? 4 : l.mode[0] == '2' ? 2 : 1;  // cut by sequences
+  o.inside = l.inside;
   o.layers = 4;
   o.steps = kEnd;
   o.dropout = 0.1;

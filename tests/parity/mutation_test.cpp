@@ -15,13 +15,14 @@ using namespace ltrain::test;
 
 namespace {
 
-enum class Kind { remove, twice, other_axis, half_of_the_axis, more_ranks, group_of_one };
+enum class Kind { remove, twice, other_axis, half_of_the_axis, more_ranks, group_of_one, other_level };
 constexpr std::pair<Kind, const char*> kKinds[] = {{Kind::remove, "removed"},
                                                    {Kind::twice, "doubled"},
                                                    {Kind::other_axis, "on another axis"},
                                                    {Kind::half_of_the_axis, "on half of the axis"},
                                                    {Kind::more_ranks, "on more ranks"},
-                                                   {Kind::group_of_one, "on a group of one"}};
+                                                   {Kind::group_of_one, "on a group of one"},
+                                                   {Kind::other_level, "on the other level"}};
 
 struct Layout {
   std::string name;
@@ -79,6 +80,30 @@ std::vector<Layout> layouts(int data) {
                                ranks, tensor, zero),
                    o});
   };
+  // Gradients on two levels, as many ranks on the one as on the other; alone and with the other axes.
+  const auto two_level = [&](int ranks, int context, int inside, int zero, int tensor, int stages) {
+    TinyOptions o;
+    o.ranks = ranks;
+    o.context = context;
+    o.inside = inside;
+    o.zero_stage = zero;
+    o.tensor = tensor;
+    o.pipeline = stages;
+    o.layers = 2 * stages;
+    o.tied = true;
+    o.global_batch = 2 * ranks * stages;
+    o.micro_batch = stages > 1 ? 1 : 2;
+    if (zero >= 2) o.micro_batch = 1;  // with accumulation
+    o.steps = 2;
+    all.push_back({fmt::format("data {}, context {}, tensor {}, stages {}, levels of {}, ZeRO {}", ranks,
+                               context, tensor, stages, inside, zero),
+                   o});
+  };
+  for (int zero : {0, 1, 2, 3}) two_level(4, 1, 2, zero, 1, 1);
+  two_level(2, 2, 2, 0, 1, 1);
+  two_level(2, 2, 2, 3, 1, 1);
+  two_level(4, 1, 2, 1, 2, 1);
+  two_level(4, 1, 2, 2, 1, 2);
   {  // twice as many tensor ranks as key-value heads
     TinyOptions o;
     o.tensor = 4;
@@ -146,6 +171,12 @@ MetaRun run_on_meta(const TinyOptions& o, Kind kind, const std::string& group, i
       case Kind::group_of_one:
         other = make_recording_group(0, 1, "one", Axis::expert);
         break;
+      case Kind::other_level: {
+        const Mesh mesh = tiny_mesh(o, tiny_world(o) - 1);
+        const AxisSet level = r.name == "across" ? mesh.inside : mesh.across();
+        other = make_recording_group(0, mesh.size(level), "other level", level);
+        break;
+      }
     }
     auto mutant = std::make_unique<MutantGroup>(std::move(inner), mutation, r.name == group ? target : -1,
                                                 std::move(other));
@@ -202,7 +233,8 @@ TEST_CASE("mutation: the placement check refuses every mutant of every collectiv
     int64_t here = 0, calls = 0, refused_here = 0;
     for (const auto& [group, count] : whole.calls) {
       calls += count;
-      for (const auto& [kind, name] : kKinds)
+      for (const auto& [kind, name] : kKinds) {
+        if (kind == Kind::other_level && group != "inside" && group != "across") continue;
         for (int64_t target = 0; target < count; ++target) {
           const MetaRun run = run_on_meta(layout.options, kind, group, target);
           ++mutants, ++here;
@@ -213,6 +245,7 @@ TEST_CASE("mutation: the placement check refuses every mutant of every collectiv
                 fmt::format("{}: {} #{} of group {} {}", layout.name, run.target, target, group, name));
           }
         }
+      }
     }
     REQUIRE(calls >= 4);
     std::printf("mutation on meta: %s: %ld collectives, %ld mutants, %ld refused\n", layout.name.c_str(),

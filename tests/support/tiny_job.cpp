@@ -37,9 +37,13 @@ std::vector<int32_t> tiny_sample(const TinyOptions& o, int64_t sample) {
 
 Mesh tiny_mesh(const TinyOptions& o, int rank) {
   Mesh m;
-  m.degree = {o.ranks, o.pipeline, o.context, 1, 1, 1, 1, 1};
+  m.degree = {o.ranks, o.pipeline, o.context, 1, 1, 1, 1, 1, 1};
   m.rank = rank;
   m.cut_tensor(tensor_mode(o.tensor_mode), o.tensor, o.tensor_depth);
+  if (o.inside) {
+    const std::string wrong = m.split_levels(o.inside);
+    LT_CHECK(wrong.empty(), "{}", wrong);
+  }
   return m;
 }
 
@@ -167,14 +171,25 @@ class World {
   std::map<std::pair<std::string, std::vector<int>>, std::vector<std::unique_ptr<Communicator>>> groups_;
 };
 
+std::map<std::string, int64_t> bytes_by_group(const Groups& groups) {
+  std::map<std::string, int64_t> bytes;
+  for (const Communicator* c : groups.all())
+    if (c->wire_bytes() > 0) bytes[c->name()] += c->wire_bytes();
+  return bytes;
+}
+
 void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper& wrap,
                 const TinyHooks& hooks, TinyResult& result) {
   omp_set_num_threads(1);
+  const bool last = rank + 1 == tiny_world(o);
   // Plan on meta, then run in an arena of exactly that size.
   {
     MetaJob meta(o, rank);
     meta.program.train_step({}, tiny_adamw(1), false);
     const int64_t train = meta.groups.groups().wire_bytes();
+    if (last)
+      for (const auto& [name, bytes] : bytes_by_group(meta.groups.groups()))
+        result.plan_groups[name] = bytes * o.steps;
     int64_t batches = o.global_batch / (o.micro_batch * o.ranks);
     const HostBatch any;
     meta.program.evaluate([&] { return batches-- > 0 ? &any : nullptr; });
@@ -195,7 +210,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   const TinyRank here{rank, program, *control};
   const int64_t first = hooks.begin ? hooks.begin(here) : 0;
   if (first == 0) program.initialize();
-  const int data = groups.groups().coordinate(Axis::data);
+  const int data = groups.groups().mesh.place_in(kDataAxes);
   const int context = groups.groups().coordinate(Axis::context);
   const ParameterStore& store = program.parameters();
   for (int64_t step = first; step < o.steps; ++step) {
@@ -208,6 +223,8 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     result.losses.push_back(r.loss);
     result.norms.push_back(r.grad_norm);
   }
+  groups.synchronize();
+  if (last) result.used_groups = bytes_by_group(groups.groups());
   if (hooks.end) hooks.end(here);
   const auto held_out = tiny_batches(o, 1000, data, context);
   size_t at = 0;

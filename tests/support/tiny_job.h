@@ -31,6 +31,7 @@ struct TinyOptions {
   int chunks = 1;
   int64_t layers = 2;
   int zero_stage = 0;
+  int inside = 0;  ///< ranks of the first level of gradients, where there are two; else 0
   int64_t micro_batch = 1, global_batch = 8, seq = 24, vocab = 61;
   int64_t hidden = 32, intermediate = 0;  ///< intermediate 0: 4 * hidden (gpt2), or 40
   int64_t steps = 3;
@@ -48,6 +49,8 @@ struct TinyResult {
   NamedTensors gradients;                       ///< of the first step, before clipping, likewise
   std::vector<int64_t> plan_bytes, used_bytes;  ///< arena by rank: planned; reached
   std::vector<int64_t> plan_wire, used_wire;    ///< bytes sent by rank
+  /// Bytes sent by the last rank in all train steps, by group: planned; counted.
+  std::map<std::string, int64_t> plan_groups, used_groups;
   double eval_loss = 0;
 };
 

@@ -134,6 +134,8 @@ TEST_CASE("plan.json: its keys, and sums that add up", "[plan]") {
                                          "evaluations",
                                          "profile",
                                          "profile_measured",
+                                         "network_bytes_per_second",
+                                         "network_given",
                                          "peak_flops",
                                          "host_memory_bytes",
                                          "step_seconds",
@@ -163,8 +165,8 @@ TEST_CASE("plan.json: its keys, and sums that add up", "[plan]") {
     }
     CHECK(r["memory_bytes"]["total"] == total);
     for (const json& c : r["communication"]) {
-      CHECK(keys(c) ==
-            std::set<std::string>{"axis", "collective", "calls", "bytes", "wire_bytes", "seconds"});
+      CHECK(keys(c) == std::set<std::string>{"axis", "collective", "calls", "bytes", "wire_bytes",
+                                             "network_bytes", "seconds"});
       sent += c["wire_bytes"].get<int64_t>();
     }
     CHECK(r["wire_bytes_per_step"] == sent);
@@ -254,4 +256,50 @@ TEST_CASE("memory beyond the host is refused with the itemised sum; just enough 
   CHECK_THROWS_WITH(check_host_memory(p, 2), Contains("exceeds this host's memory: 2 ranks of") &&
                                                  Contains("optimizer") && Contains("--force"));
   CHECK_NOTHROW(check_host_memory(p, 1));
+}
+
+TEST_CASE("two levels of gradients: the plan says what goes to other nodes and prices it apart", "[plan]") {
+  const auto plan = [](std::vector<std::string> overrides, double network = 1.25e9, int on_host = 4) {
+    overrides.insert(overrides.end(), {"parallel.data=8", "launch.ranks_per_node=4"});
+    MachineProfile profile = builtin_profile(2);
+    profile.network_bytes_per_second = network;
+    return make_plan(recipe(8, overrides), profile, {}, on_host);
+  };
+  struct Bytes {
+    int64_t inside = 0, across = 0, network = 0, network_across = 0;
+    double seconds = 0;
+  };
+  const auto bytes = [](const Plan& p) {
+    Bytes b;
+    for (const CollectivePlan& c : p.ranks[0].collectives) {
+      (c.axis == "replica" ? b.across : b.inside) += c.axis == "data+replica" ? 0 : c.wire_bytes;
+      b.network += c.network_bytes;
+      b.seconds += c.seconds;
+      if (c.axis == "replica") b.network_across += c.network_bytes;
+    }
+    return b;
+  };
+  const Bytes flat = bytes(plan({"parallel.hierarchical_reduction=8"})),
+              two = bytes(plan({"parallel.hierarchical_reduction=node"})),
+              hybrid = bytes(plan({"parallel.shard_group=node", "parallel.zero_stage=1"})),
+              number = bytes(plan({"parallel.shard_group=4", "parallel.zero_stage=1"}));
+  CHECK((flat.across == 0 && flat.inside > 0));
+  CHECK(two.inside == 6 * two.across);  // 2 S 3/4 and 2 S/4 1/2
+  CHECK((hybrid.inside == two.inside && hybrid.across == two.across));
+  CHECK(two.network_across == two.across);
+  CHECK(two.network < two.across + 200);  // and the few bytes of the norm and of the count of tokens
+  CHECK((number.inside == two.inside && number.across == two.across));
+  // Flat: each rank sends 4 of its 7 peers' parts to the other node.
+  CHECK(flat.network == Approx(flat.inside * 4 / 7.0).epsilon(0.01));
+  CHECK(two.network < flat.network / 3);
+  // A slower network: only what crosses it is dearer.
+  const Bytes slow = bytes(plan({"parallel.hierarchical_reduction=node"}, 1e6));
+  CHECK(slow.seconds > two.seconds + 3.9 * static_cast<double>(slow.across) / 1e6);
+  CHECK(slow.seconds < two.seconds + 4.2 * static_cast<double>(slow.network) / 1e6);
+  // One host with all ranks has no network.
+  CHECK(bytes(plan({"parallel.hierarchical_reduction=4"}, 1e6, 8)).seconds < two.seconds + 1e-3);
+  CHECK_THAT(plan_text(plan({"parallel.hierarchical_reduction=node"}),
+                       recipe(8, {"parallel.data=8", "launch.ranks_per_node=4",
+                                  "parallel.hierarchical_reduction=node"})),
+             Contains("to other nodes") && Contains("10.0 Gbit/s a node, shared by its 4 ranks"));
 }

@@ -1,0 +1,224 @@
+// Every three settings together: a covering array of strength 3 over what a layout and a model can be, up to
+// eight ranks, as far as the recipe's own rules accept it. Each row trains in fp64 and must equal one
+// process.
+#include "tests/parity/covering_array.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "kernels/core/error.h"
+#include "tests/parity/parity.h"
+#include "tests/parity/recipe_job.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+constexpr int kMostRanks = 8;
+
+const char* kBase =
+    "model: {hidden_size: 32, intermediate_size: 64, num_hidden_layers: 4, num_attention_heads: 4, "
+    "max_position_embeddings: 16}\n"
+    "data: {seq_length: 16}\n"
+    "train: {global_batch_size: 16, train_steps: 2}\n";
+
+/// Those before `tied` are what rules relate; the others are free.
+enum class At { data, tensor, schedule, context, zero, levels, micros, model, tied, dropout, vocab, packing };
+constexpr size_t kBound = static_cast<size_t>(At::tied);
+
+const std::vector<Factor>& factors() {
+  static const std::vector<Factor> all{
+      {"data", {"1", "2", "4"}},
+      {"tensor", {"1", "2", "2 with sequence", "4"}},
+      {"schedule",
+       {"none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zbv", "dualpipev", "1f1b on 4"}},
+      {"context", {"none", "p2p", "all_gather", "a2a", "a2a+p2p"}},
+      {"ZeRO", {"0", "1", "2", "3"}},
+      {"levels", {"one", "two"}},
+      {"micro-batches", {"1", "2", "4"}},
+      {"model", {"gpt2", "llama", "llama with 2 key-value heads"}},
+      {"tied", {"false", "true"}},
+      {"dropout", {"0.0", "0.1"}},
+      {"vocabulary", {"264", "257"}},  // 257 divides over no axis
+      {"packing", {"false", "true"}}};
+  return all;
+}
+
+int at(const Row& row, At factor) { return row[static_cast<size_t>(factor)]; }
+const std::string& level_of(const Row& row, At factor) {
+  const size_t f = static_cast<size_t>(factor);
+  return factors()[f].levels[static_cast<size_t>(row[f])];
+}
+int number(const Row& row, At factor) { return std::atoi(level_of(row, factor).c_str()); }
+int context_ranks(const Row& row) {
+  return at(row, At::context) == 0 ? 1 : at(row, At::context) == 4 ? 4 : 2;
+}
+int stages(const Row& row) { return at(row, At::schedule) == 0 ? 1 : at(row, At::schedule) == 8 ? 4 : 2; }
+int world(const Row& row) {
+  return number(row, At::data) * number(row, At::tensor) * stages(row) * context_ranks(row);
+}
+
+/// Of a row, or of its bound part.
+std::vector<std::string> settings(const Row& row) {
+  const auto level = [&](At factor) { return level_of(row, factor); };
+  const int samples = 16 / (number(row, At::data) * number(row, At::micros));
+  std::vector<std::string> s{
+      "parallel.data=" + level(At::data),
+      fmt::format("parallel.tensor={}", number(row, At::tensor)),
+      fmt::format("parallel.sequence_parallel={}", at(row, At::tensor) == 2),
+      "parallel.zero_stage=" + level(At::zero),
+      fmt::format("train.micro_batch_size={}", samples),
+      std::string("model.architecture=") + (at(row, At::model) == 0 ? "gpt2" : "llama"),
+      fmt::format("model.num_key_value_heads={}", at(row, At::model) == 2 ? 2 : 4)};
+  if (stages(row) > 1) {
+    s.push_back(fmt::format("parallel.pipeline={}", stages(row)));
+    s.push_back("parallel.schedule=" +
+                (at(row, At::schedule) == 8 ? std::string("1f1b") : level(At::schedule)));
+  }
+  if (context_ranks(row) > 1) {
+    s.push_back(fmt::format("parallel.context={}", context_ranks(row)));
+    s.push_back("parallel.context_comm=" + level(At::context));
+  }
+  if (at(row, At::levels) == 1)
+    s.push_back(fmt::format("parallel.{}={}", at(row, At::zero) ? "shard_group" : "hierarchical_reduction",
+                            number(row, At::data) * context_ranks(row) / 2));
+  if (row.size() <= kBound) return s;
+  s.push_back("model.tie_word_embeddings=" + level(At::tied));
+  for (const char* key : {"embd_pdrop", "attn_pdrop", "resid_pdrop"})
+    s.push_back(fmt::format("model.{}={}", key, level(At::dropout)));
+  s.push_back("model.vocab_size=" + level(At::vocab));
+  s.push_back("data.reset_attention_mask=" + level(At::packing));
+  s.push_back("data.reset_position_ids=" + level(At::packing));
+  return s;
+}
+
+/// Throws what the rules say.
+Recipe recipe_of(const Row& row) { return resolve(parse_recipe(kBase, "row", settings(row)), world(row)); }
+
+bool accepted(const Row& row) {
+  if (world(row) > kMostRanks) return false;
+  try {
+    recipe_of(row);
+    return true;
+  } catch (const Error& e) {
+    CHECK(e.code() == ExitCode::usage);
+    return false;
+  }
+}
+
+/// All rows of the bound factors that the rules accept.
+const std::vector<Row>& allowed() {
+  static const std::vector<Row> rows = [] {
+    std::vector<Row> found{{}};
+    for (size_t f = 0; f < kBound; ++f) {
+      std::vector<Row> longer;
+      for (const Row& row : found)
+        for (int l = 0; l < static_cast<int>(factors()[f].levels.size()); ++l) {
+          longer.push_back(row);
+          longer.back().push_back(l);
+        }
+      found = std::move(longer);
+    }
+    std::erase_if(found, [](const Row& row) { return !accepted(row); });
+    return found;
+  }();
+  return rows;
+}
+
+const std::vector<Row>& array() {
+  static const std::vector<Row> rows = covering_array(factors(), allowed());
+  return rows;
+}
+
+std::string text(const Row& row) {
+  std::string s;
+  for (size_t f = 0; f < row.size(); ++f)
+    s += fmt::format("{}{} {}", s.empty() ? "" : ", ", factors()[f].name, factors()[f].levels[row[f]]);
+  return s;
+}
+
+/// Three factors, and their levels.
+using Triple = std::array<int, 6>;
+
+void add_triples(const Row& row, std::set<Triple>& triples) {
+  const int n = static_cast<int>(row.size());
+  for (int a = 0; a < n; ++a)
+    for (int b = a + 1; b < n; ++b)
+      for (int c = b + 1; c < n; ++c) triples.insert({a, b, c, row[a], row[b], row[c]});
+}
+
+/// All that can be, by every accepted row: what is bound with every level of what is free.
+std::set<Triple> feasible_triples() {
+  std::set<Triple> all;
+  for (const Row& head : allowed())
+    for (int pattern = 0; pattern < 1 << (factors().size() - kBound); ++pattern) {
+      Row row = head;
+      for (size_t f = kBound; f < factors().size(); ++f) row.push_back(pattern >> (f - kBound) & 1);
+      add_triples(row, all);
+    }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("covering array: every three settings that the rules accept together are in some row",
+          "[covering]") {
+  const std::set<Triple> feasible = feasible_triples();
+  const auto missing = [&](size_t rows) {
+    std::set<Triple> covered;
+    for (size_t i = 0; i < rows; ++i) add_triples(array()[i], covered);
+    size_t n = 0;
+    for (const Triple& t : feasible)
+      if (!covered.count(t)) {
+        if (rows == array().size())
+          UNSCOPED_INFO(factors()[t[0]].name << " " << factors()[t[0]].levels[t[3]] << ", "
+                                             << factors()[t[1]].name << " " << factors()[t[1]].levels[t[4]]
+                                             << ", " << factors()[t[2]].name << " "
+                                             << factors()[t[2]].levels[t[5]]);
+        ++n;
+      }
+    for (const Triple& t : covered) CHECK(feasible.count(t) == 1);
+    return n;
+  };
+  size_t all = 1, every = 0;
+  for (const Factor& f : factors()) all *= f.levels.size(), every += f.levels.size();
+  std::printf(
+      "covering array: %zu factors of %zu levels, %zu combinations, %zu layouts accepted by the rules on up "
+      "to "
+      "%d ranks; %zu triples that can be, %zu rows\n",
+      factors().size(), every, all, allowed().size(), kMostRanks, feasible.size(), array().size());
+  CHECK(missing(array().size()) == 0);
+  CHECK(missing(array().size() - 1) > 0);  // negative control
+  // Every level takes part.
+  for (size_t f = 0; f < factors().size(); ++f)
+    for (size_t l = 0; l < factors()[f].levels.size(); ++l) {
+      INFO(factors()[f].name << " " << factors()[f].levels[l]);
+      CHECK(std::any_of(array().begin(), array().end(),
+                        [&](const Row& row) { return row[f] == static_cast<int>(l); }));
+    }
+}
+
+TEST_CASE("covering array: every row equals one process in fp64", "[covering]") {
+  std::map<std::string, TinyResult> alone;
+  for (const Row& row : array()) {
+    INFO(text(row));
+    const Recipe r = recipe_of(row);
+    TinyOptions many = job_of(r, "fp64");
+    many.vocab = r.model.vocab_size;
+    many.padded_targets = true;
+    TinyOptions one = one_rank(many);
+    one.micro_batch = one.global_batch;
+    const std::string key = fmt::format("{} {} {} {} {}", at(row, At::model), at(row, At::tied),
+                                        at(row, At::dropout), at(row, At::vocab), at(row, At::packing));
+    if (!alone.count(key)) alone[key] = train_tiny(one);
+    const TinyResult result = train_tiny(many);
+    require_parity(alone[key], result, 1e-12);
+    CHECK(result.plan_bytes == result.used_bytes);
+    CHECK(result.plan_wire == result.used_wire);
+  }
+}

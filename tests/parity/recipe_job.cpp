@@ -1,0 +1,52 @@
+#include "tests/parity/recipe_job.h"
+
+#include "runtime/plan/plan.h"
+
+namespace ltrain::test {
+
+TinyOptions job_of(const Recipe& r, const std::string& precision) {
+  TinyOptions o;
+  o.architecture = r.model.architecture;
+  o.precision = precision;
+  o.tied = r.model.tie_word_embeddings;
+  o.untied = !o.tied;
+  o.dropout = r.model.resid_pdrop;
+  o.layers = r.model.num_hidden_layers;
+  o.heads = static_cast<int>(r.model.num_attention_heads);
+  o.kv_heads = static_cast<int>(r.model.num_key_value_heads);
+  o.ranks = static_cast<int>(r.parallel.data);
+  o.tensor = static_cast<int>(r.parallel.tensor);
+  o.tensor_mode = r.parallel.tensor_mode;
+  o.tensor_depth = static_cast<int>(r.parallel.tensor_depth);
+  o.sequence_parallel = r.parallel.sequence_parallel;
+  o.zero_stage = static_cast<int>(r.parallel.zero_stage);
+  o.inside = static_cast<int>(r.parallel.inside);
+  o.context = static_cast<int>(r.parallel.context);
+  o.context_comm = r.parallel.context_comm;
+  o.context_inner = static_cast<int>(r.parallel.context_inner);
+  o.packed = r.data.reset_attention_mask;
+  o.micro_batch = r.train.micro_batch_size;
+  o.global_batch = r.train.global_batch_size;
+  o.seq = r.data.seq_length;
+  o.steps = 2;
+  o.pipeline = static_cast<int>(r.parallel.pipeline);
+  if (o.pipeline > 1) {
+    const PipelineLayout layout = pipeline_layout(r, builtin_profile(2));
+    o.schedule = layout.schedule.name;
+    o.chunks = layout.schedule.chunks;
+  }
+  return o;
+}
+
+TinyOptions one_rank(TinyOptions o) {
+  o.ranks = o.tensor = o.context = o.pipeline = o.chunks = 1;
+  o.tensor_mode = "1d";
+  o.tensor_depth = 1;
+  o.sequence_parallel = false;
+  o.zero_stage = o.inside = 0;
+  o.schedule = "1f1b";
+  o.context_comm = "p2p";
+  return o;
+}
+
+}  // namespace ltrain::test

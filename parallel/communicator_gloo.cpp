@@ -170,7 +170,8 @@ class GlooGroup final : public Communicator {
 
   enum class Way { send, recv };
   void wait(const Buffer& b, Way way, int peer) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now());
+    // Not rounded down: a wait that ends before the deadline would be taken for a lost connection.
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now());
     const auto limit = std::max(left, std::chrono::milliseconds(1));
     try {
       if (way == Way::recv)

@@ -1,26 +1,70 @@
 #!/usr/bin/env bash
-# Runs the tests of kernels, models, parallel code and parity under AddressSanitizer with UndefinedBehaviorSanitizer,
-# and those with several threads under ThreadSanitizer. Usage: scripts/test-sanitizers.sh [asan|tsan]
+# Runs the tests under AddressSanitizer with LeakSanitizer and UndefinedBehaviorSanitizer, and those with several
+# threads under ThreadSanitizer; prints at its end how long each part took. What a sanitizer finds fails the test in
+# which it happens, also in a program that the test started (tests/support/outcome.h).
+# Usage: scripts/test-sanitizers.sh [asan|tsan]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
 which=${1:-all}
+case $which in all | asan | tsan) ;; *)
+  echo "test-sanitizers: $which: must be asan or tsan; without it both" >&2
+  exit 64
+  ;;
+esac
+
 # libgomp is not instrumented: one OpenMP thread a rank, so that no parallel region hides a race or invents one.
 export OMP_NUM_THREADS=1
-# Thousands of runs of what other tests of parity run once.
-many_runs='mutation:|a checkpoint of any layout|every composition that the table calls supported'
-TIMEFORMAT='== %R s (%U s of processor time)'
+# Bounds on time, of tests and of the program.
+export LTRAIN_TIME_SCALE=4
+common=exitcode=99:halt_on_error=1
+export ASAN_OPTIONS=$common:detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1
+export UBSAN_OPTIONS=$common:print_stacktrace=1
+export LSAN_OPTIONS=suppressions=$PWD/scripts/lsan-suppressions.txt:print_suppressions=0
+export TSAN_OPTIONS=$common:second_deadlock_stack=1:suppressions=$PWD/scripts/tsan-suppressions.txt:print_suppressions=0
+
+times=$(mktemp)
+table=() failed=()
+finish() {
+  local status=$?
+  rm -f "$times"
+  ((${#table[@]})) || return
+  printf '== %8s %10s  %s\n' seconds processor part
+  printf '%s\n' "${table[@]}"
+  ((status == 0)) || echo "test-sanitizers: FAILED: ${failed[*]:-interrupted}" >&2
+}
+trap finish EXIT
+
+# part NAME COMMAND...: runs it; a failure is counted, and the parts after it still run.
+part() {
+  local name=$1 status=0 TIMEFORMAT='%R %U %S' real user system note=
+  shift
+  echo "== $name"
+  { time "$@" 2>&3 || status=$?; } 3>&2 2>"$times"
+  read -r real user system < <(tail -n 1 "$times")
+  if ((status)); then
+    failed+=("$name")
+    note=" FAILED"
+  fi
+  table+=("$(printf '== %8.0f %10.0f  %s%s' "$real" "$(awk "BEGIN { print $user + $system }")" "$name" "$note")")
+  return "$status"
+}
+
+# Left to the build without a sanitizer: thousands of runs of what other tests of parity run once, and the table of
+# all compositions, which parity plans as well.
+many_runs='mutation:|a checkpoint of any layout|every composition that the table calls supported|covering array'
+many_runs+='|docs/parallelism.md has the table'
+echo "== not run under a sanitizer, for its time: $many_runs"
 if [ "$which" != tsan ]; then
-  echo "== AddressSanitizer and UndefinedBehaviorSanitizer"
-  time scripts/build.sh asan test_kernels test_models test_parallel test_parity
-  export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-  time ctest --test-dir build-asan --output-on-failure --no-tests=error --parallel 2 -L 'kernels|models|parallel|parity' -E "$many_runs"
+  part "build, AddressSanitizer and UndefinedBehaviorSanitizer" scripts/build.sh asan
+  part "tests, AddressSanitizer and UndefinedBehaviorSanitizer" scripts/run-tests.sh build-asan -E "$many_runs" || true
 fi
 if [ "$which" != asan ]; then
-  # Kernels spread over OpenMP threads are left to the other sanitizers; streams, groups and whole steps are here.
-  echo "== ThreadSanitizer"
-  time scripts/build.sh tsan test_kernels test_parallel test_parity
-  export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/scripts/tsan-suppressions.txt
-  time ctest --test-dir build-tsan --output-on-failure --no-tests=error --parallel 2 -L 'parallel|parity' -E "$many_runs"
-  time build-tsan/tests/test_kernels '*stream*'
+  # Kernels spread over OpenMP threads are left to the other sanitizers, as are models, which parity trains. Streams,
+  # groups, loaders, checkpoints, launches, whole steps and whole runs with evaluation, saves and resumes are here.
+  part "build, ThreadSanitizer" scripts/build.sh tsan test_kernels test_parallel test_parity test_runtime test_faults test_app
+  part "tests, ThreadSanitizer" scripts/run-tests.sh build-tsan -L 'parallel|parity|runtime|faults' -E "$many_runs" || true
+  part "streams and whole runs, ThreadSanitizer" scripts/run-tests.sh build-tsan \
+    -R '^kernels:.*stream|^app: ?(run trains on two|resume is bit|a stop signal|saves at once)' || true
 fi
+((${#failed[@]} == 0))

@@ -6,4 +6,4 @@ scripts/setup.sh
 scripts/build.sh cpu
 scripts/check-includes.py
 scripts/check-format.sh
-exec ctest --test-dir build --output-on-failure --parallel 2 "$@"
+exec scripts/run-tests.sh build "$@"

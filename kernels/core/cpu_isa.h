@@ -7,11 +7,13 @@
 //   LT_CPU_KERNEL(void add_cpu(float* y, const float* x, int64_t n);)    // add.h
 //   LT_CPU(add_cpu)(y, x, n);                                            // add.cpp
 //   namespace ltrain::LT_ISA { void add_cpu(...) {...} }                 // add_cpu.cpp
+//
+// A build with LTRAIN_ONE_ISA has AVX2 alone.
 #pragma once
 
 namespace ltrain {
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(LTRAIN_ONE_ISA)
 enum class CpuIsa { avx2, avx512 };
 #define LT_CPU_KERNEL(...) \
   namespace avx2 {         \
@@ -22,12 +24,17 @@ enum class CpuIsa { avx2, avx512 };
   }
 #define LT_CPU(f) (::ltrain::cpu_isa() == ::ltrain::CpuIsa::avx512 ? ::ltrain::avx512::f : ::ltrain::avx2::f)
 #else
-enum class CpuIsa { generic };
+#if defined(__x86_64__)
+#define LT_ONLY_ISA avx2
+#else
+#define LT_ONLY_ISA generic
+#endif
+enum class CpuIsa { LT_ONLY_ISA };
 #define LT_CPU_KERNEL(...) \
-  namespace generic {      \
+  namespace LT_ONLY_ISA {  \
   __VA_ARGS__              \
   }
-#define LT_CPU(f) (::ltrain::generic::f)
+#define LT_CPU(f) (::ltrain::LT_ONLY_ISA::f)
 #endif
 
 /// The widest set that this CPU has; LTRAIN_ISA=avx2 asks for the narrower one. Fails with ExitCode::usage on

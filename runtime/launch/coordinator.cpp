@@ -14,15 +14,15 @@
 #include <set>
 #include <thread>
 
+#include "kernels/core/time_scale.h"
 #include "runtime/launch/hostlist.h"
 
 namespace ltrain {
 
 LivenessBounds liveness_bounds() {
   LivenessBounds b;
-  const char* text = std::getenv("LTRAIN_TIME_SCALE");
-  const double scale = text ? std::atof(text) : 1;
-  if (scale > 0 && scale <= 1000) b.silence *= scale, b.settle *= scale, b.end_grace *= scale;
+  const double scale = time_scale();
+  b.silence *= scale, b.settle *= scale, b.verdict *= scale, b.end_grace *= scale;
   return b;
 }
 
@@ -502,7 +502,16 @@ class Coordinator::Server {
         failures_, [this](int r) { return host(r); },
         [this](int r) {
           const Rank& k = ranks_[static_cast<size_t>(r)];
-          return k.status ? where(*k.status) : k.joined ? "after joining" : "before joining";
+          if (!k.status) return std::string(k.joined ? "after joining" : "before joining");
+          bool peers_know = false;
+          const Failure* own = nullptr;
+          for (const Failure& f : failures_) {
+            if (f.rank == r && !own) own = &f;
+            peers_know |= f.rank != r && f.kind == Failure::Kind::error && f.code == ExitCode::rank_lost;
+          }
+          // A rank that failed by itself has said where; one that was lost was there at its last heartbeat.
+          if (!own || own->kind == Failure::Kind::error) return where(*k.status);
+          return last_heard(*k.status, own->seconds - seconds_between(started_, k.status_at), peers_know);
         });
     verdict_ = v;
     const std::string end = MessageWriter(MessageType::end)

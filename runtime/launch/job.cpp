@@ -181,7 +181,7 @@ class Job::Impl {
   }
 
   void wait_for_verdict() {
-    const SteadyTime limit = after(liveness_bounds().settle + 1.5);
+    const SteadyTime limit = after(liveness_bounds().verdict);
     while (!coordinator_->verdict().failed && steady_now() < limit)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -280,7 +280,7 @@ class Job::Impl {
     } else if (!launched_) {
       // Wait to hear who failed first: this rank's own error may only be the consequence. A launcher says it
       // itself.
-      const SteadyTime limit = after(liveness_bounds().settle + 1.5);
+      const SteadyTime limit = after(liveness_bounds().verdict);
       while (!end_said() && steady_now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     std::lock_guard lock(mutex_);

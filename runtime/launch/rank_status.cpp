@@ -71,6 +71,11 @@ std::string where(const RankStatus& s) {
   return text;
 }
 
+std::string last_heard(const RankStatus& s, double seconds, bool peers_know) {
+  return fmt::format("last heard of {:.1f} s before, {}", std::max(0.0, seconds),
+                     peers_know ? "in section " + section_text(s) : where(s));
+}
+
 StallReport explain_stall(const std::vector<std::optional<RankStatus>>& ranks) {
   StallReport report;
   std::map<std::string, std::vector<std::pair<int, const GroupStatus*>>> groups;

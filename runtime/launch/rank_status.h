@@ -28,6 +28,9 @@ std::optional<RankStatus> read_status(const Message& message);
 
 /// "in step 12, in all_reduce #304 of 4096 f32 of group data[0-3]".
 std::string where(const RankStatus& status);
+/// Of a rank that cannot tell any more: "last heard of 0.4 s before, in section step 12", and its call unless
+/// others have said, later than its last heartbeat, which one they lost it in (`peers_know`).
+std::string last_heard(const RankStatus& status, double seconds_before, bool peers_know);
 
 /// For ranks that stall (index = rank; nullopt: never heard of): who holds the others up, one line each, most
 /// likely culprit first. "rank 3 last completed #304, never entered #305 (all_reduce of 4096 f32, group

@@ -77,6 +77,11 @@ RankMap map_ranks(const Recipe& recipe, int per_node, const std::vector<std::str
           "{} groups of {} span {} nodes and would fit into one of {} ranks: parallel.order with {} first, "
           "and degrees whose product divides {}, keep them on one node",
           axis_name(a), span.size, span.most_nodes, per_node, tensor ? "tp" : "tp-cp", per_node));
+    if (span.most_nodes > 1 && a == Axis::data && first.two_levels())
+      map.notes.push_back(fmt::format(
+          "the first level of gradients, {} ranks, spans {} nodes: parallel.{}: node keeps it inside one",
+          first.size(first.inside), span.most_nodes,
+          recipe.parallel.zero_stage > 0 ? "shard_group" : "hierarchical_reduction"));
     map.axes.push_back(span);
   }
   return map;

@@ -1,12 +1,15 @@
 // Layouts of several axes through the real launcher: the losses of one process, the planned bytes on every
 // axis, checkpoints that go from one layout to another, and a dead rank in each axis's collective.
 #include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <regex>
 
+#include "kernels/core/time_scale.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;
@@ -104,25 +107,28 @@ TEST_CASE("a run goes on from a checkpoint under one layout after another, as if
   CHECK(t.sh("checkpoint verify many").code == 0);
 }
 
-/// Four ranks started by hand as two nodes of `first` and 4 - `first`, as torchrun's variables say it.
-Outcome two_nodes(const TempRun& t, int first, const std::string& settings) {
-  std::string command;
-  for (int rank = 0; rank < 4; ++rank) {
-    const int node = rank < first ? 0 : 1, local = rank < first ? rank : rank - first;
-    command += fmt::format(
-        "RANK={} WORLD_SIZE=4 LOCAL_RANK={} LOCAL_WORLD_SIZE={} GROUP_RANK={} MASTER_ADDR=127.0.0.1 "
-        "MASTER_PORT={} {} {} {} & p{}=$!\n",
-        rank, local, node == 0 ? first : 4 - first, node, 20000 + ::getpid() % 20000, LTRAIN_BINARY, kBase,
-        settings, rank);
-  }
-  return t.shell(command + "code=0; for p in $p0 $p1 $p2 $p3; do wait $p || code=$?; done; exit $code");
+/// Ranks started by hand on nodes of so many each, as torchrun's variables say it.
+Outcome on_nodes(const TempRun& t, const std::vector<int>& nodes, const std::string& settings) {
+  std::string command, wait;
+  const int world = std::accumulate(nodes.begin(), nodes.end(), 0);
+  int rank = 0;
+  for (size_t node = 0; node < nodes.size(); ++node)
+    for (int local = 0; local < nodes[node]; ++local, ++rank) {
+      command += fmt::format(
+          "RANK={} WORLD_SIZE={} LOCAL_RANK={} LOCAL_WORLD_SIZE={} GROUP_RANK={} MASTER_ADDR=127.0.0.1 "
+          "MASTER_PORT={} {} {} {} & p{}=$!\n",
+          rank, world, local, nodes[node], node, 20000 + ::getpid() % 20000, LTRAIN_BINARY, kBase, settings,
+          rank);
+      wait += fmt::format("wait $p{} || code=$?; ", rank);
+    }
+  return t.shell(command + "code=0; " + wait + "exit $code");
 }
 
-TEST_CASE("shard_group: node is the ranks that each node has; nodes that differ are refused") {
+TEST_CASE("shard_group: node is the ranks that each node has, nodes that differ are refused") {
   TempRun t;
   const std::string hybrid = "parallel.data=4 parallel.zero_stage=2 parallel.shard_group=";
   REQUIRE(t.sh(kBase + "parallel.data=1 output_dir=one").code == 0);
-  const Outcome node = two_nodes(t, 2, hybrid + "node output_dir=node");
+  const Outcome node = on_nodes(t, {2, 2}, hybrid + "node output_dir=node");
   INFO(node.text);
   REQUIRE(node.code == 0);
   check_losses(t.metric("lm_loss", "one"), t.metric("lm_loss", "node"));
@@ -142,34 +148,44 @@ TEST_CASE("shard_group: node is the ranks that each node has; nodes that differ 
   REQUIRE(t.sh(kBase + hybrid + "all output_dir=all").code == 0);
   CHECK(t.metric("grad_norm", "all") != t.metric("grad_norm", "node"));
 
-  const Outcome uneven = two_nodes(t, 3, hybrid + "node output_dir=uneven");
+  const Outcome uneven = on_nodes(t, {3, 1}, hybrid + "node output_dir=uneven");
   INFO(uneven.text);
   CHECK(uneven.code != 0);
   CHECK_THAT(uneven.text,
              Catch::Contains("parallel.shard_group = node: nodes of 3 ranks have unequal parts"));
+  // Each node's number divides, and they differ: only together do ranks see it.
+  const Outcome mixed = on_nodes(t, {4, 2, 2},
+                                 "train.micro_batch_size=1 parallel.data=8 parallel.zero_stage=2 "
+                                 "parallel.shard_group=node output_dir=mixed");
+  INFO(mixed.text);
+  CHECK(mixed.code == 64);
+  CHECK_THAT(mixed.text, Catch::Contains("nodes have 2 to 4 ranks, and parallel.shard_group: node needs"));
 }
 
 TEST_CASE("a rank killed in a collective of each axis: bounded, and named with group and number") {
   struct Case {
     std::string group, settings;
+    int at;  ///< number of the collective: in the middle of a step, of an early one
   };
   TempRun t;
   for (const Case& c :
-       {Case{"tensor", "parallel.data=1 parallel.tensor=2"},
-        Case{"gradient", "parallel.data=2 parallel.zero_stage=3"},
-        Case{"(inside|across|gradient)", "parallel.data=4 parallel.zero_stage=3 parallel.shard_group=2"},
-        Case{"context", "parallel.data=1 parallel.context=2 parallel.context_comm=all_gather"},
-        Case{"(stage 0 to 1|stage 1 to 0|world)", "parallel.data=1 parallel.pipeline=2"}}) {
+       {Case{"tensor", "parallel.data=1 parallel.tensor=2", 405},
+        Case{"gradient", "parallel.data=2 parallel.zero_stage=3", 405},
+        Case{"(inside|across|gradient)", "parallel.data=4 parallel.zero_stage=3 parallel.shard_group=2", 405},
+        Case{"context", "parallel.data=1 parallel.context=2 parallel.context_comm=all_gather", 405},
+        Case{"(stage 0 to 1|stage 1 to 0|world)", "parallel.data=1 parallel.pipeline=2", 9}}) {
     const auto begin = std::chrono::steady_clock::now();
-    // The 405th collective is in the middle of a step, among those of the axis.
     const Outcome o =
         t.sh(kBase + c.settings + " output_dir=many train.train_steps=100000 checkpoint.save_interval=0",
-             "LTRAIN_FAULT=collective.enter:1:405:kill");
+             fmt::format("LTRAIN_FAULT=collective.enter:1:{}:kill", c.at));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     INFO(c.group << "\n" << o.text);
     CHECK(o.code == 71);
-    CHECK(seconds < 30);  // start and 405 collectives included
+    CHECK(seconds < 30 * ltrain::time_scale());  // start and the steps before included
     CHECK(std::regex_search(o.text, std::regex("run failed: rank 1 on host .* signal 9 \\(SIGKILL\\)")));
+    // Its last heartbeat is older than its end: said so, and no call that it left long ago.
+    CHECK(std::regex_search(
+        o.text, std::regex("\\(SIGKILL\\), last heard of \\d+\\.\\d s before, in section \\w+( \\d+)?\n")));
     CHECK(std::regex_search(o.text, std::regex("consequence on ranks? [0-9, -]+: group \"" + c.group +
                                                "\": rank \\d lost rank \\d in \\w+ #\\d+ of \\d+ ")));
     std::filesystem::remove_all(t.folder() + "/many");

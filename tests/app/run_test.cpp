@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/app/run_program.h"
+#include "tests/support/outcome.h"
 
 using namespace ltrain::test;
 
@@ -12,7 +13,7 @@ namespace {
 bool has(const Outcome& o, const std::string& text) { return o.text.find(text) != std::string::npos; }
 }  // namespace
 
-TEST_CASE("run trains on two processes, saves, evaluates; a second start has nothing left to do") {
+TEST_CASE("run trains on two processes, saves, evaluates, a second start has nothing left to do") {
   TempRun t;
   INFO(t.build().text);
   REQUIRE(t.build().code == 0);
@@ -79,7 +80,7 @@ TEST_CASE("a stop signal saves and exits 75, and the next start goes on") {
   const std::string command =
       std::string("(") + LTRAIN_BINARY +
       " run tiny.yaml train.train_steps=100000 train.eval_interval=0 checkpoint.save_interval=0 & p=$!; "
-      "for i in $(seq 200); do grep -q '\"step\":5[,}]' run/metrics.jsonl 2>/dev/null && break; sleep 0.05; "
+      "for i in $(seq 1200); do grep -q '\"step\":5[,}]' run/metrics.jsonl 2>/dev/null && break; sleep 0.05; "
       "done; ";
   const std::string signal = GENERATE(as<std::string>(), "TERM", "USR1", "INT");
   const Outcome o = t.shell(command + "kill -" + signal + " $p; wait $p; echo code $?)");
@@ -119,7 +120,7 @@ TEST_CASE(
   CHECK(t.sh("checkpoint verify run").code == 0);
 }
 
-TEST_CASE("every rank leaves what it used beside what was planned; rank 0 says it") {
+TEST_CASE("every rank leaves what it used beside what was planned, rank 0 says it") {
   TempRun t;
   const Outcome o = t.sh("run tiny.yaml");
   INFO(o.text);
@@ -140,7 +141,7 @@ TEST_CASE("every rank leaves what it used beside what was planned; rank 0 says i
   CHECK(used["train_wire_bytes"] == 6 * plan["ranks"][0]["wire_bytes_per_step"].get<int64_t>());
 }
 
-TEST_CASE("shared memory and Gloo train to the same bits; a run says which it used") {
+TEST_CASE("shared memory and Gloo train to the same bits, a run says which it used") {
   TempRun t;
   const Outcome shm = t.sh("run tiny.yaml", "LTRAIN_TRANSPORT=shm");
   INFO(shm.text);
@@ -173,14 +174,14 @@ TEST_CASE("a run that saves nothing can be stopped, and says that nothing was sa
 
 TEST_CASE("the space that is asked for at the start is that of the saves still to come") {
   if (::geteuid() != 0) {
-    WARN("skipped: the space that is asked for at the start: not root, cannot mount a tmpfs");
+    skip_test("the space that is asked for at the start: not root, cannot mount a tmpfs");
     return;
   }
   TempRun t;
   // A checkpoint takes 0.4 MiB and a reserve of 1 MiB: one fits, the three that rotation may hold at once do
   // not.
   if (t.shell("mkdir run && mount -t tmpfs -o size=3m tmpfs run").code != 0) {
-    WARN("skipped: the space that is asked for at the start: cannot mount a tmpfs");
+    skip_test("the space that is asked for at the start: cannot mount a tmpfs");
     return;
   }
   const Outcome many = t.sh("run tiny.yaml train.train_steps=40");

@@ -86,7 +86,7 @@ TEST_CASE("times for Slurm: whole minutes, rounded up, and read back") {
 }
 
 TEST_CASE(
-    "ranks on nodes: what is not given follows from the recipe; what disagrees is refused with what would "
+    "ranks on nodes: what is not given follows from the recipe, what disagrees is refused with what would "
     "do") {
   const auto placed = [](int nodes, int ranks, int64_t world, int preferred = 0) {
     SlurmOptions o;
@@ -113,17 +113,20 @@ TEST_CASE(
   CHECK_THROWS_WITH(placed(0, 7, 8), Contains("--ranks-per-node=7") && Contains("nearest that does is 8"));
 }
 
-TEST_CASE("slurm: threads, memory and time come from the plan; what is given wins; a bad recipe is refused") {
+TEST_CASE("slurm: threads, memory and time come from the plan, what is given wins, a bad recipe is refused") {
   test::TempRun t;
   const auto has_line = [](const test::Outcome& o, const std::string& line) {
     return ("\n" + o.text).find("\n" + line + "\n") != std::string::npos;
   };
-  const auto plan = nlohmann::json::parse(t.sh("plan tiny.yaml --json").text);
-  double rank_bytes = 0;
-  for (const auto& r : plan["ranks"])
-    rank_bytes = std::max(rank_bytes, r["memory_bytes"]["total"].get<double>());
-
-  const auto mem = [&](int ranks) {
+  const auto mem = [&](int ranks, int threads = 1) {
+    // What a group keeps depends on whether its ranks share a node.
+    const auto plan = nlohmann::json::parse(
+        t.sh(fmt::format("plan tiny.yaml --json launch.ranks_per_node={} launch.threads_per_rank={}", ranks,
+                         threads))
+            .text);
+    double rank_bytes = 0;
+    for (const auto& r : plan["ranks"])
+      rank_bytes = std::max(rank_bytes, r["memory_bytes"]["total"].get<double>());
     return fmt::format("#SBATCH --mem={}M",
                        static_cast<int64_t>(std::ceil(rank_bytes / 1048576.0 * ranks * 1.1)));
   };
@@ -141,7 +144,7 @@ TEST_CASE("slurm: threads, memory and time come from the plan; what is given win
   const test::Outcome two = t.sh("slurm tiny.yaml --nodes 2 train.train_steps=10000000 --threads-per-rank 3");
   INFO(two.text);
   CHECK(has_line(two, "#SBATCH --ntasks-per-node=1"));
-  CHECK(has_line(two, mem(1)));
+  CHECK(has_line(two, mem(1, 3)));
   CHECK(has_line(two, "#SBATCH --cpus-per-task=3"));
   CHECK(two.text.find("ltrain run tiny.yaml train.train_steps=10000000 launch.threads_per_rank=3") !=
         std::string::npos);

@@ -58,7 +58,7 @@ TEST_CASE("a busy port: the ranks meet on another one") {
   int port = 0;
   std::string error;
   const Fd squatter = listen_on("", {0}, &port, &error);  // accepts nobody's handshake
-  Ranks ranks = start(2, port, 5, {{"LTRAIN_JOIN_TIMEOUT", "20"}});
+  Ranks ranks = start(2, port, 5, {{"LTRAIN_JOIN_TIMEOUT", scaled(20)}});
   for (auto& p : ranks) {
     const RunResult r = p->wait();
     INFO(r.error);
@@ -73,7 +73,7 @@ TEST_CASE("rank 0 or another one dies: all end, and say who") {
     for (int r = 0; r < 3; ++r) {
       const RunResult result = ranks[r]->wait();
       INFO("victim " << victim << ", rank " << r << ": " << result.error);
-      CHECK(result.seconds < 15);
+      CHECK(result.seconds < 15 * time_scale());
       if (r == victim) {
         CHECK(result.code == 1009);
         continue;
@@ -91,7 +91,7 @@ TEST_CASE("rank 0 is stopped: the others notice by its silence") {
     const RunResult result = ranks[r]->wait();
     INFO(result.error);
     CHECK(result.code == 71);
-    CHECK(result.seconds < 20);
+    CHECK(result.seconds < 20 * time_scale());
     CHECK_THAT(result.error, Contains("rank 0") && Contains("silent"));
   }
   ::kill(ranks[0]->pid(), SIGKILL);
@@ -99,7 +99,7 @@ TEST_CASE("rank 0 is stopped: the others notice by its silence") {
 
 TEST_CASE("a missing rank: the deadline says which, and where it was expected") {
   const int port = free_port();
-  Ranks ranks = start(3, port, 5, {{"LTRAIN_JOIN_TIMEOUT", "1"}}, 2);
+  Ranks ranks = start(3, port, 5, {{"LTRAIN_JOIN_TIMEOUT", scaled(1)}}, 2);
   const RunResult zero = ranks[0]->wait(), one = ranks[1]->wait();
   INFO(zero.error << one.error);
   CHECK(zero.code == 71);
@@ -110,20 +110,20 @@ TEST_CASE("a missing rank: the deadline says which, and where it was expected") 
 
 TEST_CASE("no rank 0: the others list what they tried") {
   Pairs v = torch_variables(1, 2, free_port());
-  v.emplace_back("LTRAIN_JOIN_TIMEOUT", "1");
+  v.emplace_back("LTRAIN_JOIN_TIMEOUT", scaled(1));
   v.emplace_back("LTRAIN_COORDINATOR", "localhost:1");
   Program p({"selftest", "allreduce"}, v);
   const RunResult r = p.wait();
   INFO(r.error);
   CHECK(r.code == 71);
-  CHECK(r.seconds < 6);
+  CHECK(r.seconds < 6 * time_scale());
   CHECK_THAT(r.error, Contains("127.0.0.1 port 1: Connection refused"));
   CHECK_THAT(r.error, Contains("loopback address here"));
 }
 
 TEST_CASE("a name that does not resolve is in the error") {
   Pairs v = torch_variables(1, 2, 29999);
-  v.emplace_back("LTRAIN_JOIN_TIMEOUT", "0.5");
+  v.emplace_back("LTRAIN_JOIN_TIMEOUT", scaled(0.5));
   v.emplace_back("LTRAIN_COORDINATOR", "no-such-host.invalid:29999");
   Program p({"selftest", "allreduce"}, v);
   const RunResult r = p.wait();
@@ -135,7 +135,8 @@ TEST_CASE("garbage, silence and wrong tokens on the port do not disturb the run 
   const int port = free_port();
   Ranks ranks = start(2, port, 200, {}, 1);
   std::string error;
-  REQUIRE(wait_until(5, [&] { return connect_once("127.0.0.1", port, after(1), &error).fd.valid(); }));
+  REQUIRE(wait_until(5 * time_scale(),
+                     [&] { return connect_once("127.0.0.1", port, after(1), &error).fd.valid(); }));
   std::vector<Fd> strangers;
   auto say = [&](const std::string& bytes) {
     Connection c = connect_once("127.0.0.1", port, after(1), &error);
@@ -165,7 +166,7 @@ TEST_CASE("garbage, silence and wrong tokens on the port do not disturb the run 
 TEST_CASE("two jobs that name the same port do not mix") {
   const int port = free_port();
   Ranks a = start(2, port, 100, {{"LTRAIN_TOKEN", "a"}});
-  Ranks b = start(2, port, 100, {{"LTRAIN_TOKEN", "b"}, {"LTRAIN_JOIN_TIMEOUT", "20"}});
+  Ranks b = start(2, port, 100, {{"LTRAIN_TOKEN", "b"}, {"LTRAIN_JOIN_TIMEOUT", scaled(20)}});
   int good = 0;
   for (auto* job : {&a, &b})
     for (auto& p : *job) good += p->wait().code == 0;
@@ -174,15 +175,18 @@ TEST_CASE("two jobs that name the same port do not mix") {
 
 TEST_CASE("the same rank twice is refused, and the run goes on") {
   const int port = free_port();
-  Ranks ranks = start(2, port, 300);
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  // Rank 1 stops itself in its 20th step: when the twin comes, it has joined.
+  Ranks ranks = start(2, port, 100000, {{"LTRAIN_FAULT", "selftest.step:1:20:stop"}});
+  REQUIRE(wait_until(10 * time_scale(), [&] { return stopped(ranks[1]->pid()); }));
+  ::kill(ranks[1]->pid(), SIGCONT);
   Pairs v = torch_variables(1, 2, port);
-  v.emplace_back("LTRAIN_JOIN_TIMEOUT", "2");
+  v.emplace_back("LTRAIN_JOIN_TIMEOUT", scaled(2));
   Program twin({"selftest", "allreduce"}, v);
   const RunResult r = twin.wait();
   CHECK(r.code == 71);
   CHECK_THAT(r.error, Contains("rank 1 joined twice"));
-  for (auto& p : ranks) CHECK(p->wait().code == 0);
+  ::kill(ranks[0]->pid(), SIGTERM);
+  for (auto& p : ranks) CHECK(p->wait().code == 75);  // both were still there
 }
 
 TEST_CASE("two launchers as two nodes") {

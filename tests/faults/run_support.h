@@ -2,6 +2,7 @@
 #pragma once
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -16,7 +17,12 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/core/time_scale.h"
+
 namespace ltrain::test {
+
+/// A number of seconds times LTRAIN_TIME_SCALE, as a variable's value.
+inline std::string scaled(double seconds) { return fmt::format("{:g}", seconds * time_scale()); }
 
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
@@ -121,6 +127,23 @@ class Program {
   RunResult result_;
   bool waited_ = false;
 };
+
+/// Whether the process has a handler for the signal, so that it can be sent: a rank has it before it joins.
+inline bool handles(int pid, int signal) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("SigCgt:")) return std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1;
+  return false;
+}
+
+/// Whether SIGSTOP or its like holds the process.
+inline bool stopped(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  const size_t end = stat.rfind(')');
+  return end != std::string::npos && end + 2 < stat.size() && stat[end + 2] == 'T';
+}
 
 inline bool wait_until(double seconds, const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);

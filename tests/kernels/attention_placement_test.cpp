@@ -58,7 +58,7 @@ Placement key_gradient(Placement q, Placement kv) {
 
 }  // namespace
 
-TEST_CASE("the gradient of keys that all ranks hold is partial; of keys that travel it varies") {
+TEST_CASE("the gradient of keys that all ranks hold is partial, of keys that travel it varies") {
   CHECK(key_gradient(V, R) == P);
   CHECK(key_gradient(V, V) == V);
   CHECK(key_gradient(S1, S1) == S1);

@@ -97,18 +97,19 @@ constexpr double tolerance() {
   return 4e-3;  // half a unit in the last of 8 bits is 2^-9 = 0.002
 }
 
-/// A CPU kernel in every instruction set that this machine runs.
+/// BOTH_ISAS(f): a CPU kernel in every instruction set that this machine runs and this build has.
+#if defined(__x86_64__) && !defined(LTRAIN_ONE_ISA)
 template <class F>
 std::vector<std::pair<const char*, F*>> isas_of(F* narrow, F* wide) {
   std::vector<std::pair<const char*, F*>> out{{"avx2", narrow}};
   if (std::string(cpu_isa_name()) == "avx512") out.push_back({"avx512", wide});
   return out;
 }
-#if defined(__x86_64__)
 #define BOTH_ISAS(f) ::ltrain::test::isas_of(&::ltrain::avx2::f, &::ltrain::avx512::f)
 #else
-#define BOTH_ISAS(f) \
-  (std::vector<std::pair<const char*, decltype(&::ltrain::generic::f)>>{{"generic", &::ltrain::generic::f}})
+#define BOTH_ISAS(f)                                                         \
+  (std::vector<std::pair<const char*, decltype(&::ltrain::LT_ONLY_ISA::f)>>{ \
+      {cpu_isa_name(), &::ltrain::LT_ONLY_ISA::f}})
 #endif
 
 template <class F>

@@ -1,8 +1,11 @@
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 
+#include "kernels/core/time_scale.h"
 #include "parallel/communicator_gloo.h"
 #include "tests/parallel/group_support.h"
 
@@ -29,7 +32,7 @@ TEST_CASE("ranks with different sizes all fail, naming operation, number and bot
           c.all_reduce(s, tensor(w));
         });
       });
-      CHECK(took < 5);
+      CHECK(took < 5 * time_scale());
       for (const std::string& e : errors) {
         CHECK_THAT(e, Contains("all_reduce #2 of 100000 f32") && Contains("all_reduce #2 of 100001 f32"));
         CHECK_THAT(e, Contains("rank 1 entered"));
@@ -117,14 +120,14 @@ TEST_CASE("a rank that leaves makes the others fail at once, and says which") {
         c.all_reduce(s, tensor(v));
       });
     });
-    CHECK(took < 3);
+    CHECK(took < 3 * time_scale());
     CHECK(errors[1].empty());
     CHECK_THAT(errors[0], Contains("rank 1"));
     CHECK_THAT(errors[2], Contains("rank 1"));
   }
 }
 
-TEST_CASE("bytes sent to a rank that has left are an error, not a signal; a handler that is there stays") {
+TEST_CASE("bytes sent to a rank that has left are an error, not a signal, a handler that is there stays") {
   const auto before = ::signal(SIGPIPE, SIG_DFL);
   make_gloo_transport("127.0.0.1");
   CHECK(::signal(SIGPIPE, [](int) {}) == SIG_IGN);
@@ -140,13 +143,14 @@ TEST_CASE("a rank that never comes ends the wait at the timeout") {
           kind, 2,
           [&](Communicator& c, Stream& s) {
             std::vector<float> v(1000);
-            if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(900));
+            if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::duration<double>(1.2 * time_scale()));
             c.all_reduce(s, tensor(v));
           },
-          0.3);
+          0.3 * time_scale());
     });
-    CHECK(took < 5);
-    CHECK_THAT(errors[0], Contains("waited 0.3 s") && Contains("all_reduce #1 of 1000 f32"));
+    CHECK(took < 5 * time_scale());
+    CHECK_THAT(errors[0], Contains(fmt::format("waited {:g} s", 0.3 * time_scale())) &&
+                              Contains("all_reduce #1 of 1000 f32"));
     CHECK_FALSE(errors[1].empty());
   }
 }

@@ -1,12 +1,16 @@
 // Runs a function on every rank of a job, each rank a process, joined the way ranks of another launcher are:
 // rank 0 hosts the coordinator.
 #pragma once
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/launch/job.h"
@@ -27,6 +31,25 @@ class WithTransport {
  private:
   std::string old_;
   bool had_ = false;
+};
+
+/// Of this process and of those that it forks: false until one of them says it.
+class SharedFlag {
+ public:
+  SharedFlag() {
+    void* p = ::mmap(nullptr, sizeof(*flag_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) throw std::runtime_error("mmap");
+    flag_ = new (p) std::atomic<bool>(false);
+  }
+  ~SharedFlag() { ::munmap(flag_, sizeof(*flag_)); }
+  SharedFlag(const SharedFlag&) = delete;
+  void say() const { *flag_ = true; }
+  void wait() const {
+    while (!*flag_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+ private:
+  std::atomic<bool>* flag_;
 };
 
 using RankBody = std::function<void(Job&, Communicator&, Stream&)>;

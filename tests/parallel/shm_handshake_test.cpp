@@ -14,6 +14,7 @@
 #include "parallel/communicator_shm.h"
 #include "parallel/shm/handshake.h"
 #include "tests/parallel/group_support.h"
+#include "tests/support/outcome.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -189,7 +190,7 @@ TEST_CASE("negative control: a stranger that knows the secret and says it right 
 
 TEST_CASE("another user is dropped, whatever it knows", "[shm]") {
   if (::geteuid() != 0) {
-    WARN("SKIPPED: another user is dropped, whatever it knows: needs root to become another user");
+    skip_test("another user is dropped, whatever it knows: needs root to become another user");
     return;
   }
   auto store = make_memory_store();

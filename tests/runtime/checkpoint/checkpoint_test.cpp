@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kernels/core/fault_point.h"
+#include "kernels/core/time_scale.h"
 #include "tests/runtime/checkpoint/support.h"
 
 using namespace ltrain;
@@ -243,7 +244,8 @@ TEST_CASE("debris of dead saves is swept, and a folder in use is refused", "[che
 }
 
 TEST_CASE("an asynchronous save holds the step at which it was taken", "[checkpoint][async]") {
-  const ArmedFaults slow("checkpoint.before_open:*:1:sleep=200");
+  const std::string sleep = fmt::format("checkpoint.before_open:*:1:sleep={:.0f}", 200 * time_scale());
+  const ArmedFaults slow(sleep);
 #ifdef __SANITIZE_THREAD__  // the negative control is a data race on purpose
   const std::vector<bool> controls{false};
 #else
@@ -256,7 +258,7 @@ TEST_CASE("an asynchronous save holds the step at which it was taken", "[checkpo
     auto stream = make_inline_stream("checkpoint");
     std::vector<float> values(1024, 1.0f);
     std::vector<StateSlice> slices{{"w", DType::f32, Slice::whole({1024}), values.data()}};
-    arm_faults("checkpoint.before_open:*:1:sleep=200");
+    arm_faults(sleep);
     CheckpointOptions options;
     options.folder = folder.path;
     if (broken) options.staging = values.data();
@@ -268,8 +270,8 @@ TEST_CASE("an asynchronous save holds the step at which it was taken", "[checkpo
     const auto reports = writer.take_reports();
     REQUIRE(reports.size() == 1);
     CHECK(reports[0].ok);
-    CHECK(reports[0].write_seconds > 0.15);
-    CHECK(reports[0].stall_seconds < 0.15);
+    CHECK(reports[0].write_seconds > 0.15 * time_scale());
+    CHECK(reports[0].stall_seconds < 0.15 * time_scale());
     std::vector<std::string> notes;
     ResumeOptions resume;
     resume.folder = folder.path;
@@ -284,7 +286,7 @@ TEST_CASE("an asynchronous save holds the step at which it was taken", "[checkpo
 
 TEST_CASE("a save waits for the one before, and says so", "[checkpoint][async]") {
   const TemporaryFolder folder;
-  const ArmedFaults slow("checkpoint.before_open:*:1:sleep=150");
+  const ArmedFaults slow("checkpoint.before_open:*:1:sleep=500");
   with_ranks(2, [&](int rank, Communicator& group) {
     auto stream = make_inline_stream("checkpoint");
     State state(rank, 2, Cut::flat);

@@ -12,8 +12,10 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/fault_point.h"
+#include "kernels/core/time_scale.h"
 #include "runtime/checkpoint/files.h"
 #include "tests/runtime/checkpoint/support.h"
+#include "tests/support/outcome.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -260,7 +262,7 @@ TEST_CASE("a file-size limit fails the save with path and errno, at every byte",
 TEST_CASE("a full disk is foreseen at start, and survived later", "[checkpoint][faults]") {
   const TemporaryFolder mount_point;
   if (mount("tmpfs", mount_point.path.c_str(), "tmpfs", 0, "size=20m") != 0) {
-    WARN("skipped: a full disk is foreseen at start, and survived later: cannot mount a tmpfs (not root)");
+    skip_test("a full disk is foreseen at start, and survived later: cannot mount a tmpfs (not root)");
     return;
   }
   {
@@ -287,14 +289,14 @@ TEST_CASE("a full disk is foreseen at start, and survived later", "[checkpoint][
     CHECK(list_folder(folder) == std::vector<std::string>{".lock", "step-00000001", "step-00000002"});
     // Others fill the disk between the check and the write.
     std::filesystem::remove_all(folder + "/step-00000001");
-    arm_faults("checkpoint.before_open:*:1:sleep=300");
+    arm_faults(fmt::format("checkpoint.before_open:*:1:sleep={:.0f}", 500 * time_scale()));
     CheckpointOptions background = options;
     background.folder = folder + "2";
     background.async_save = true;
     background.planned_saves = 1;
     CheckpointWriter second(background, slices, *group, *stream);
     second.save(make_info(4), slices);
-    usleep(100000);
+    usleep(static_cast<useconds_t>(2e5 * time_scale()));
     write_file(mount_point.path + "/hog", std::string(10 << 20, 'x'));
     second.wait();
     arm_faults("");

@@ -251,10 +251,14 @@ TEST_CASE("loader: it reads ahead, reuses buffers, and counts its waiting", "[da
     if (i > 5) buffers.insert(batch.tokens.data());
   }
   CHECK(buffers.size() <= 4);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  const double before = loader.wait_seconds();
-  loader.next(batch);  // was ready
-  CHECK(loader.wait_seconds() - before < 0.05);
+  double waited = 1;  // for a batch that had time to get ready; on a crowded machine not each time
+  for (int i = 0; i < 20 && waited >= 0.01; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const double before = loader.wait_seconds();
+    loader.next(batch);
+    waited = loader.wait_seconds() - before;
+  }
+  CHECK(waited < 0.01);
   CHECK(loader.buffer_bytes() >= 4 * 2 * (2 * 8 * 4 + 8));
   CHECK(loader_buffer_bytes(o) <= loader.buffer_bytes());
 }

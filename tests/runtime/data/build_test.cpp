@@ -219,7 +219,8 @@ TEST_CASE("build: a split by document", "[data]") {
   o.inputs = {f / "b.jsonl"};
   o.split = {99, 1};
   o.force = true;
-  for (const SourceInfo& s : build_dataset(o).outputs) CHECK(s.documents == 1);
+  const auto built = build_dataset(o);
+  for (const SourceInfo& s : built.outputs) CHECK(s.documents == 1);
 }
 
 TEST_CASE("build: a split that cuts a single document at a line end", "[data]") {

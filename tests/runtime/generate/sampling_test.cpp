@@ -69,7 +69,7 @@ TEST_CASE("draws have the softmax's frequencies at every temperature", "[generat
   }
 }
 
-TEST_CASE("top-k keeps the k likeliest; top-p the fewest that reach p, after temperature", "[generate]") {
+TEST_CASE("top-k keeps the k likeliest, top-p the fewest that reach p, after temperature", "[generate]") {
   CHECK(seen(draws(options(1, 2))) == std::set<int32_t>{1, 4});
   CHECK(seen(draws(options(1, 3))) == std::set<int32_t>{1, 3, 4});
   CHECK(seen(draws(options(5, 4))) == std::set<int32_t>{0, 1, 3, 4});

@@ -87,6 +87,14 @@ TEST_CASE("a status comes back as it was") {
   CHECK(where(*back) == "in section save 7, in all_reduce #12 of 4096 f32 of group data[0-3]");
 }
 
+TEST_CASE("a lost rank is described by its last heartbeat, with its age, and by its peers where they know") {
+  const RankStatus s = status("step", {group("data[0-3]", 12, false)});
+  CHECK(last_heard(s, 0.42, false) ==
+        "last heard of 0.4 s before, in section step 7, after all_reduce #12 of 4096 f32 of group data[0-3]");
+  CHECK(last_heard(s, 0.42, true) == "last heard of 0.4 s before, in section step 7");
+  CHECK(last_heard(s, -0.1, true) == "last heard of 0.0 s before, in section step 7");
+}
+
 TEST_CASE("a stall is blamed on the rank that is behind, not on those who wait") {
   std::vector<std::optional<RankStatus>> ranks(4, status("step", {group("data[0-3]", 305, true)}));
   ranks[3] = status("step", {group("data[0-3]", 304, false)});

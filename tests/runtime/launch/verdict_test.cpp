@@ -24,7 +24,7 @@ TEST_CASE("a lost connection that is heard of first is still only a consequence"
   CHECK_THAT(v.lines[1], Contains("consequence on ranks 0, 2: lost rank 3"));
 }
 
-TEST_CASE("the first of several causes gives the exit code; equal ones are folded, others listed") {
+TEST_CASE("the first of several causes gives the exit code, equal ones are folded, others listed") {
   const Verdict v = verdict({{Kind::error, 2, ExitCode::data, "shard 7 is broken", 1},
                              {Kind::error, 0, ExitCode::data, "shard 7 is broken", 2},
                              {Kind::error, 1, ExitCode::storage, "disk full", 3}});

@@ -129,7 +129,7 @@ TEST_CASE("what is no profile is refused with its path, the value and the way ou
   CHECK_THROWS_WITH(load_profile(folder.path), Contains("profile " + folder.path));
 }
 
-TEST_CASE("the default profile: LTRAIN_PROFILE; a guess without a file, an error for a bad one", "[plan]") {
+TEST_CASE("the default profile: LTRAIN_PROFILE, a guess without a file, an error for a bad one", "[plan]") {
   const TemporaryFolder folder;
   const char* old = std::getenv("LTRAIN_PROFILE");
   const std::string kept = old ? old : "";

@@ -42,6 +42,23 @@ TEST_CASE("tensor groups are on one node and stages apart, unless the recipe say
   CHECK_THAT(other.notes[0], Contains("tensor groups of 2 span 2 nodes") && Contains("tp first"));
 }
 
+TEST_CASE("two levels of gradients are two axes of the map, and a first level over two nodes is noted",
+          "[plan]") {
+  const auto map = [](const char* group) {
+    return map_ranks(recipe({"parallel.data=4", "parallel.pipeline=1", "parallel.zero_stage=1",
+                             std::string("parallel.shard_group=") + group}),
+                     2, {"a", "b", "c", "d"});
+  };
+  const RankMap wide = map("2");  // with tensor 2: ranks 0 to 3
+  REQUIRE(wide.axes.size() == 3);
+  CHECK((wide.axes[1].axis == Axis::data && wide.axes[1].size == 2 && wide.axes[1].most_nodes == 2));
+  CHECK((wide.axes[2].axis == Axis::replica && wide.axes[2].size == 2));
+  REQUIRE(wide.notes.size() == 1);
+  CHECK_THAT(wide.notes[0],
+             Contains("the first level of gradients, 2 ranks, spans 2 nodes: parallel.shard_group"));
+  CHECK(map("4").notes.empty());  // one level: it has to
+}
+
 TEST_CASE("the map as text and as JSON", "[plan]") {
   const RankMap map = map_ranks(recipe({}), 4, {"a", "node-b"});
   const std::string text = rank_map_text(map);

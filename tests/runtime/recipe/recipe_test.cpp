@@ -160,6 +160,9 @@ TEST_CASE("the resolved dump reads back to itself", "[recipe]") {
       "train: {train_tokens: 1000000, exit_duration_in_mins: 2.5}\noptimizer: {lr: 1.2345678901234567e-4}\n",
       "model: {rope_scaling: {rope_type: llama3, factor: 32.0}, head_dim: 128}\nlaunch: {ranks_per_node: 4, "
       "interface: eth0}\n",
+      "parallel: {zero_stage: 2, shard_group: 2}\n",
+      "parallel: {zero_stage: 3, shard_group: node}\nlaunch: {ranks_per_node: 2}\n",
+      "parallel: {hierarchical_reduction: 2}\n",
       "data: {tokenizer: {kind: gpt2, path: \"yes\"}}\nmodel: {vocab_size: 50304}\nseed: "
       "9223372036854775807\n"};
   for (const std::string& text : texts) {
@@ -169,6 +172,7 @@ TEST_CASE("the resolved dump reads back to itself", "[recipe]") {
     const Recipe second = parse(dump);
     CHECK(dump_yaml(second) == dump);
     CHECK(second.notes.empty());
+    CHECK(resolve(second, 4).parallel.inside == first.parallel.inside);
     CHECK(second.data.train == first.data.train);
     CHECK(second.output_dir == first.output_dir);
     const auto json = nlohmann::json::parse(dump_json(first));
@@ -186,6 +190,25 @@ TEST_CASE("the layout follows the number of ranks", "[recipe]") {
   CHECK(micro_batches_per_step(four) == 3);
   CHECK(tokens_per_step(four) == 24 * 256);
   CHECK_THROWS_WITH(resolve(r, 5), Contains("train.global_batch_size = 24: must be a multiple of"));
+}
+
+TEST_CASE("levels of gradients follow from the ranks of a node", "[recipe]") {
+  const auto inside = [](const char* parallel, int world, int per_node) {
+    const Recipe r = parse(std::string("train: {global_batch_size: 16}\nparallel: {") + parallel + "}\n");
+    return resolve(r, world, per_node).parallel.inside;
+  };
+  CHECK(inside("zero_stage: 1", 8, 4) == 0);
+  CHECK(inside("zero_stage: 1, shard_group: node", 8, 4) == 4);
+  CHECK(inside("zero_stage: 1, shard_group: node", 8, 8) == 8);  // one node: one level
+  CHECK(inside("zero_stage: 1, shard_group: node", 1, 1) == 1);
+  CHECK(inside("zero_stage: 1, shard_group: 2", 8, 4) == 2);
+  CHECK(inside("hierarchical_reduction: node", 8, 2) == 2);
+  CHECK(inside("tensor: 2, zero_stage: 3, shard_group: node", 8, 4) == 2);
+  CHECK(inside("pipeline: 2, zero_stage: 3, shard_group: node", 8, 2) == 2);
+  CHECK(inside("context: 2, zero_stage: 3, shard_group: node", 8, 4) == 4);
+  CHECK(inside("pipeline: 2, order: pp-tp-cp-dp, zero_stage: 3, shard_group: node", 8, 4) == 2);
+  CHECK_THROWS_WITH(inside("tensor: 4, zero_stage: 3, shard_group: node", 8, 4),
+                    Contains("a node of 4 ranks has one of the 2 that gradients are summed over"));
 }
 
 TEST_CASE("the vocabulary must hold every token of the data", "[recipe]") {

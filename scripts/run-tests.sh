@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Runs the tests of a build folder two at a time; says which failed, which could not be made here and why, and where
+# the whole log is. Usage: scripts/run-tests.sh BUILD_FOLDER [ctest arguments]   e.g. build -L parity
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=${1:?usage: scripts/run-tests.sh BUILD_FOLDER [ctest arguments]}
+shift
+log=$build/tests.log
+rm -f "$build/Testing/Temporary/LastTestsFailed.log"
+status=0
+ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel 2 "$@" || status=$?
+# What every test printed, also those that passed.
+cp "$build/Testing/Temporary/LastTest.log" "$log" || exit 1
+if grep -q '^SKIPPED: ' "$log"; then
+  echo "skipped here, with the reason:"
+  sed -n 's/^SKIPPED: /  /p' "$log" | sort -u
+fi
+if ((status)); then
+  failed=$build/Testing/Temporary/LastTestsFailed.log
+  echo "FAILED in $build:" >&2
+  [ ! -s "$failed" ] || sed 's/^[0-9]*:/  /' "$failed" >&2
+  echo "what all tests printed: $log" >&2
+fi
+exit "$status"

@@ -9,15 +9,15 @@ namespace ltrain {
 void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
                              bool sequence_parallel, const std::string& prefix, std::string place,
                              double out_std) {
-  const int64_t ranks = groups.tensor.size();
+  const int64_t ranks = groups.inner().size();
   head_dim_ = c.head_dim;
   dropout_ = c.attn_pdrop;
   place_ = std::move(place);
   all_heads_ = c.num_attention_heads;
   heads_ = all_heads_ / ranks;
-  copies_ = key_value_copies(c.num_key_value_heads, ranks);
+  copies_ = groups.line() ? key_value_copies(c.num_key_value_heads, ranks) : 1;
   kv_heads_ = c.num_key_value_heads * copies_ / ranks;
-  first_head_ = groups.tensor.rank() * heads_;
+  first_head_ = groups.inner().rank() * heads_;
   LT_CHECK(heads_ * ranks == all_heads_ && kv_heads_ * ranks == c.num_key_value_heads * copies_,
            "{} and {} heads over {} tensor-parallel ranks", all_heads_, c.num_key_value_heads, ranks);
   const int64_t q = all_heads_ * head_dim_, kv = c.num_key_value_heads * head_dim_, h = c.hidden_size;
@@ -48,8 +48,9 @@ AttentionShape AttentionLayer::shape(const MicroBatch& mb) const {
           all_heads_};
 }
 
-void AttentionLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Tensor rope_table,
+void AttentionLayer::forward(Step& step, const MicroBatch& batch, Tensor y, Tensor x, Tensor rope_table,
                              Saved& saved) const {
+  const MicroBatch mb = batch.inside();
   saved.qkv = step.activation("qkv", {mb.rows(), shape(mb).qkv_width()});
   project(step, saved.qkv, x);
   if (rope_)
@@ -67,8 +68,9 @@ void AttentionLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor 
     for (Tensor* t : {&saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);
 }
 
-void AttentionLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x,
+void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Tensor dy, Tensor x,
                               Tensor rope_table, Saved& saved) const {
+  const MicroBatch mb = batch.inside();
   Tensor dout = step.temporary("d attention", saved.out.shape);
   out_.backward(step, dout, dy, saved.out);
   Tensor dqkv = step.temporary("d qkv", {mb.rows(), shape(mb).qkv_width()});

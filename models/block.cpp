@@ -18,15 +18,16 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
   const double out_std = c.initializer_range / std::sqrt(2.0 * c.num_hidden_layers);
   if (c.architecture == "gpt2") {
     const std::string p = fmt::format("transformer.h.{}", i);
-    norm1_.declare(store, p + ".ln_1", NormKind::layer, c.hidden_size, c.norm_eps, sp);
+    norm1_.declare(store, groups, p + ".ln_1", NormKind::layer, c.hidden_size, c.norm_eps, sp);
     attention_.declare(store, groups, c, sp, p + ".attn", place_ + ".attention", out_std);
-    norm2_.declare(store, p + ".ln_2", NormKind::layer, c.hidden_size, c.norm_eps, sp);
+    norm2_.declare(store, groups, p + ".ln_2", NormKind::layer, c.hidden_size, c.norm_eps, sp);
     mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
   } else {
     const std::string p = fmt::format("model.layers.{}", i);
-    norm1_.declare(store, p + ".input_layernorm", NormKind::rms, c.hidden_size, c.norm_eps, sp);
+    norm1_.declare(store, groups, p + ".input_layernorm", NormKind::rms, c.hidden_size, c.norm_eps, sp);
     attention_.declare(store, groups, c, sp, p + ".self_attn", place_ + ".attention", out_std);
-    norm2_.declare(store, p + ".post_attention_layernorm", NormKind::rms, c.hidden_size, c.norm_eps, sp);
+    norm2_.declare(store, groups, p + ".post_attention_layernorm", NormKind::rms, c.hidden_size, c.norm_eps,
+                   sp);
     mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
   }
 }

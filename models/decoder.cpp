@@ -5,6 +5,7 @@
 
 #include "kernels/core/placement_rules.h"
 #include "kernels/ops/embedding.h"
+#include "models/cube.h"
 #include "models/tensor_parallel.h"
 
 namespace ltrain {
@@ -64,8 +65,7 @@ void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, boo
   ParameterSpec tokens = vocabulary_weight(groups, c, embedding_name(c));
   tokens.decay = decay;
   tokens.tied_stages = c.tie_word_embeddings;
-  vocab_ = {0, c.vocab_size, c.vocab_size};
-  if (groups.tensor.many()) vocab_ = {tokens.slice.offset[0], tokens.slice.extent[0], c.vocab_size};
+  vocab_ = vocabulary_part(groups, c);
   tokens_ = store.add({tokens});
   if (c.architecture != "gpt2") return;
   ParameterSpec positions{"transformer.wpe.weight",
@@ -73,7 +73,11 @@ void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, boo
                           Init::normal,
                           c.initializer_range,
                           decay};
-  positions.sum_tensor = sequence_parallel_;
+  if (sequence_parallel_) positions.sum = Axis::tensor;
+  if (!groups.line()) {
+    positions = cut_over(Axis::column, std::move(positions), 1, groups.column.rank(), groups.column.size());
+    positions.sum = Axis::depth | Axis::row;
+  }
   positions_ = store.add({positions});
 }
 
@@ -91,20 +95,63 @@ void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq) {
 void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
   step.enter("embedding");
   step.params.use(kEmbedding, layer_segment(stages_[0].first));
-  r.x = step.activation("embedding", {step.stream_rows(mb), config_.hidden_size});
+  r.x = step.activation("embedding", {step.stream_rows(mb), step.stream_cols(config_.hidden_size)});
   const RowMap rows = step.row_map(mb);
   const Tensor positions = positions_ >= 0 ? step.params.value(positions_) : Tensor();
-  const bool cut = step.groups.tensor.many();  // then positions are added once, after the sum
-  const Tensor partial = partial_rows(step, r.x, mb.rows(), "partial embedding");
-  embedding_forward(step.compute, partial, mb.tokens, step.params.value(tokens_), cut ? Tensor() : positions,
-                    rows, vocab_);
-  if (cut) {
-    sum_rows_start(step, r.x, partial).wait(step);
+  if (step.groups.line()) {
+    look_up(step, mb, r.x, positions, rows);
+  } else {
+    look_up_cut(step, mb, r.x);
     if (positions.defined()) position_forward(step.compute, r.x, positions, rows);
   }
   if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
     dropout(step.compute, r.x, r.x, d);
   step.params.drop(kEmbedding);
+}
+
+void Decoder::look_up(Step& step, const MicroBatch& mb, Tensor x, Tensor positions,
+                      const RowMap& rows) const {
+  const bool cut = step.groups.tensor.many();  // then positions are added once, after the sum
+  const Tensor partial = partial_rows(step, x, mb.rows(), "partial embedding");
+  embedding_forward(step.compute, partial, mb.tokens, step.params.value(tokens_), cut ? Tensor() : positions,
+                    rows, vocab_);
+  if (!cut) return;
+  sum_rows_start(step, x, partial).wait(step);
+  if (positions.defined()) position_forward(step.compute, x, positions, rows);
+}
+
+void Decoder::look_up_cut(Step& step, const MicroBatch& mb, Tensor x) const {
+  const Group& g = step.groups.row;  // each rank looks up its part of the vocabulary for the rows of all
+  Tensor partial = summand_rows(step, g, x, "partial embedding");
+  const auto forward = [&](Tensor table) {
+    embedding_forward(step.compute, partial, mb.tokens, table, {}, RowMap(), vocab_);
+  };
+  if (step.groups.mesh.tensor_mode == TensorMode::cube) {
+    GatheredWeight table = gather_weight_start(step, tokens_, 1);
+    forward(table.wait(step));
+    table.release(step);
+  } else {
+    forward(step.params.value(tokens_));
+  }
+  step.compute.wait(scatter_sum_start(step, g, x, partial));
+  release_whole(step, partial, x);
+}
+
+void Decoder::look_up_cut_backward(Step& step, const MicroBatch& mb, Tensor dx) const {
+  Gathered whole = gather_start(step, step.groups.row, dx, "gathered gradient");
+  const GradTarget to = step.params.contribute(tokens_);  // a tied head has written there before
+  const auto backward = [&](Tensor table, bool accumulate) {
+    embedding_backward(step.compute, table, whole.wait(step), mb.tokens, vocab_, accumulate);
+  };
+  if (step.groups.mesh.tensor_mode == TensorMode::cube) {
+    CubeWeightSum sum(step, to, tokens_, 1);
+    backward(sum.summand(), sum.accumulate());
+    sum.finish();
+  } else {
+    backward(to.tensor, to.accumulate);
+  }
+  release_whole(step, whole.whole, dx);
+  step.params.grad_ready(tokens_);
 }
 
 void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const {
@@ -116,6 +163,7 @@ void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const 
     position_backward(step.compute, to.tensor, dx, step.row_map(mb), to.accumulate);
     step.params.grad_ready(positions_);
   }
+  if (!step.groups.line()) return look_up_cut_backward(step, mb, dx);
   Tensor whole = gather_rows(step, dx, "gathered gradient");
   const GradTarget to = step.params.contribute(tokens_);  // a tied head has written there before
   embedding_backward(step.compute, to.tensor, whole, mb.tokens, vocab_, to.accumulate);

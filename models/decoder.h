@@ -56,6 +56,10 @@ class Decoder {
   int head_segment() const { return segments(config_) - 1; }
   void declare_embedding(ParameterStore& store, const Groups& groups, bool decay);
   void embed(Step& step, const MicroBatch& mb, Residual& r) const;
+  /// x := rows of the token table, and positions where given; their gradient.
+  void look_up(Step& step, const MicroBatch& mb, Tensor x, Tensor positions, const RowMap& rows) const;
+  void look_up_cut(Step& step, const MicroBatch& mb, Tensor x) const;
+  void look_up_cut_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
   void embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
   void run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& r, Saved& saved) const;
 

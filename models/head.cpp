@@ -11,16 +11,46 @@ const char* embedding_name(const ModelConfig& c) {
   return c.architecture == "gpt2" ? "transformer.wte.weight" : "model.embed_tokens.weight";
 }
 
-ParameterSpec vocabulary_weight(const Groups& groups, const ModelConfig& c, const char* name) {
-  return cut_over_tensor({name, {c.vocab_size, c.hidden_size}, Init::normal, c.initializer_range, true}, 0,
-                         groups.tensor.rank(), groups.tensor.size());
+namespace {
+
+/// Rank `rank`'s columns of `ranks` that share the vocabulary.
+VocabColumns share(int64_t vocab, int rank, int ranks) {
+  const int64_t each = (vocab + ranks - 1) / ranks, first = std::min(vocab, rank * each);
+  return {first, std::min(each, vocab - first)};
+}
+
+}  // namespace
+
+ParameterSpec vocabulary_weight(const Groups& g, const ModelConfig& c, const char* name) {
+  ParameterSpec w{name, {c.vocab_size, c.hidden_size}, Init::normal, c.initializer_range, true};
+  const auto cut = [&](Axis a, int dim) {
+    w = cut_over(a, std::move(w), dim, g.over(a).rank(), g.over(a).size());
+  };
+  if (g.line()) {
+    cut(Axis::tensor, 0);
+    return w;
+  }
+  cut(Axis::row, 0);
+  if (g.mesh.tensor_mode == TensorMode::cube) {
+    cut(Axis::depth, 0);
+  } else {
+    w.sum = Axis::depth;
+  }
+  cut(Axis::column, 1);
+  return w;
+}
+
+VocabPart vocabulary_part(const Groups& g, const ModelConfig& c) {
+  const Axis axis = g.line() ? Axis::tensor : Axis::row;
+  const VocabColumns part = share(c.vocab_size, g.over(axis).rank(), g.over(axis).size());
+  return {part.first, part.columns, c.vocab_size, axis};
 }
 
 void Head::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sequence_parallel,
                    bool decay_embeddings, int embedding) {
   const bool gpt2 = c.architecture == "gpt2";
-  norm_.declare(store, gpt2 ? "transformer.ln_f" : "model.norm", gpt2 ? NormKind::layer : NormKind::rms,
-                c.hidden_size, c.norm_eps, sequence_parallel);
+  norm_.declare(store, groups, gpt2 ? "transformer.ln_f" : "model.norm",
+                gpt2 ? NormKind::layer : NormKind::rms, c.hidden_size, c.norm_eps, sequence_parallel);
   shares_embedding_ = c.tie_word_embeddings && embedding >= 0;
   weight_ = embedding;
   if (!shares_embedding_) {
@@ -32,9 +62,9 @@ void Head::declare(ParameterStore& store, const Groups& groups, const ModelConfi
     }
     weight_ = store.add({w});
   }
-  const ParameterSpec& spec = store.spec(weight_);
-  vocab_ = spec.shape[0];
-  part_ = {spec.slice.offset[0], spec.slice.extent[0]};
+  vocab_ = store.spec(weight_).shape[0];
+  if (groups.mesh.tensor_mode == TensorMode::cube) vocab_ *= groups.depth.size();  // gathered
+  part_ = share(c.vocab_size, groups.inner().rank(), groups.inner().size());
 }
 
 int64_t Head::chunk_rows(int64_t rows, int64_t vocab) {
@@ -46,7 +76,7 @@ int64_t Head::chunk_rows(int64_t rows, int64_t vocab) {
 }
 
 void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, Tensor grad) const {
-  const Group& g = step.groups.tensor;
+  const Group& g = step.groups.inner();
   if (!g.many()) {
     cross_entropy(step.compute, mb.loss, grad, logits, targets, mb.grad_scale);
     return;
@@ -68,28 +98,65 @@ Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r) const {
   step.enter("head");
   NormLayer::Saved saved;
   norm_.forward(step, r, saved);
-  const int64_t rows = mb.rows(), chunk = chunk_rows(rows, vocab_), hidden = saved.y.cols();
-  const DType logit_type = step.stat_type();
+  Tensor dy;
+  if (step.training) dy = step.temporary("d norm", saved.y.shape);
+  switch (step.groups.mesh.tensor_mode) {
+    case TensorMode::line:
+      line_loss(step, mb, saved.y, dy);
+      break;
+    case TensorMode::grid:
+      grid_loss(step, mb, saved.y, dy);
+      break;
+    case TensorMode::cube:
+      cube_loss(step, mb, saved.y, dy);
+      break;
+  }
+  if (!step.training) {
+    step.release(saved.y);
+    step.release(r.x);
+    return {};
+  }
+  Tensor dx = step.temporary("d residual", dy.shape);
+  norm_.backward(step, dx, dy, saved, /*first=*/true);
+  step.release(dy);
+  step.release(saved.y);
+  r.x = Tensor();
+  return dx;
+}
+
+Head::Logits Head::make_logits(Step& step, int64_t rows) const {
+  Logits l;
+  l.values =
+      step.memory.allocate(MemoryKind::temporaries, "logits of a chunk", step.stat_type(), {rows, vocab_});
+  if (!step.training) return l;
+  l.gradient = l.values;
+  if (step.dtype != step.stat_type()) l.gradient = step.temporary("d logits of a chunk", {rows, vocab_});
+  return l;
+}
+
+void Head::release_logits(Step& step, Logits& l) const {
+  if (step.training && step.dtype != step.stat_type()) step.release(l.gradient);
+  step.release(l.values);
+}
+
+void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
+  const int64_t rows = mb.rows(), chunk = chunk_rows(rows, vocab_);
   const Tensor weight = step.params.value(weight_);
-  Tensor whole = gather_rows(step, saved.y, "gathered rows");
-  Tensor logits =
-      step.memory.allocate(MemoryKind::temporaries, "logits of a chunk", logit_type, {chunk, vocab_});
-  Tensor dlogits, dy, partial;
+  Tensor whole = gather_rows(step, y, "gathered rows");
+  Logits logits = make_logits(step, chunk);
+  Tensor partial;
   GradTarget to;
   if (step.training) {
-    dlogits = logits;
-    if (step.dtype != logit_type) dlogits = step.temporary("d logits of a chunk", {chunk, vocab_});
-    dy = step.temporary("d norm", saved.y.shape);
     partial = partial_rows(step, dy, rows, "partial gradient");
     to = step.params.contribute(weight_);
   }
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t n = std::min(chunk, rows - first);
-    const Tensor x = whole.narrow(first, n), out = logits.narrow(0, n);
+    const Tensor x = whole.narrow(first, n), out = logits.values.narrow(0, n);
     MatmulArgs project;
     project.trans_b = true;
     matmul(step.compute, out, x, weight, project);
-    const Tensor grad = step.training ? dlogits.narrow(0, n) : Tensor();
+    const Tensor grad = step.training ? logits.gradient.narrow(0, n) : Tensor();
     chunk_loss(step, mb, out, mb.targets.narrow(first, n), grad);
     if (!step.training) continue;
     matmul(step.compute, partial.narrow(first, n), grad, weight);
@@ -98,26 +165,15 @@ Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r) const {
     outer.accumulate = to.accumulate || first > 0;
     matmul(step.compute, to.tensor, grad, x, outer);
   }
-  if (step.training && step.dtype != logit_type) step.release(dlogits);
-  step.release(logits);
-  release_whole(step, whole, saved.y);
-  if (!step.training) {
-    step.release(saved.y);
-    step.release(r.x);
-    return {};
-  }
-  if (!shares_embedding_) step.params.grad_ready(weight_);
+  release_logits(step, logits);
+  release_whole(step, whole, y);
+  if (!step.training) return;
+  weight_done(step);
   sum_rows_start(step, dy, partial).wait(step);
-  Tensor dx = step.temporary("d residual", {dy.shape[0], hidden});
-  norm_.backward(step, dx, dy, saved, /*first=*/true);
-  step.release(dy);
-  step.release(saved.y);
-  r.x = Tensor();
-  return dx;
 }
 
 void Head::logits(Step& step, Residual& r, Tensor out, int64_t first_row) const {
-  LT_CHECK(!step.groups.tensor.many(), "logits of a vocabulary that is cut");
+  LT_CHECK(step.groups.line() && !step.groups.tensor.many(), "logits of a vocabulary that is cut");
   step.enter("head");
   NormLayer::Saved saved;
   norm_.forward(step, r, saved);

@@ -1,8 +1,9 @@
 // The final norm, the output projection and the cross-entropy, in chunks of rows: logits of the whole batch
 // are never held. When training, a chunk's gradient is taken while its logits are at hand. The vocabulary is
-// cut over the tensor axis; its logits never travel, three numbers a row do.
+// cut over the inner tensor-parallel axis; its logits never travel, three numbers a row do.
 #pragma once
 #include "kernels/ops/cross_entropy.h"
+#include "kernels/ops/embedding.h"
 #include "models/model_config.h"
 #include "models/norm_layer.h"
 
@@ -23,6 +24,19 @@ class Head {
   static int64_t chunk_rows(int64_t rows, int64_t vocab);
 
  private:
+  /// Losses of all rows of y, the norm's result; when training also dy and the weight's gradient.
+  void line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
+  void grid_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
+  void cube_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
+  /// Of one chunk, and their gradient, which may be the same tensor.
+  struct Logits {
+    Tensor values, gradient;
+  };
+  Logits make_logits(Step& step, int64_t rows) const;
+  void release_logits(Step& step, Logits& logits) const;
+  void weight_done(Step& step) const {
+    if (!shares_embedding_) step.params.grad_ready(weight_);
+  }
   /// Loss of one chunk; with `grad` its gradient by the logits too.
   void chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, Tensor grad) const;
 
@@ -33,8 +47,11 @@ class Head {
   VocabColumns part_;
 };
 
-/// Token embedding or output projection, (V, H), cut by rows of the vocabulary over the tensor axis.
+/// Token embedding or output projection, (V, H): by rows of the vocabulary over the tensor axis; grid: over
+/// row, and columns over column; cube: over row and then depth, and columns over column.
 ParameterSpec vocabulary_weight(const Groups& groups, const ModelConfig& config, const char* name);
+/// Tokens whose rows this rank looks up.
+VocabPart vocabulary_part(const Groups& groups, const ModelConfig& config);
 const char* embedding_name(const ModelConfig& config);
 
 }  // namespace ltrain

@@ -8,7 +8,6 @@ namespace ltrain {
 
 void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_parallel,
                      const std::vector<LinearPart>& parts, int64_t in, bool bias, double std, Cut cut) {
-  const int rank = groups.tensor.rank(), ranks = groups.tensor.size();
   std::vector<ParameterSpec> weights, biases;
   cut_ = cut;
   out_ = 0;
@@ -19,27 +18,86 @@ void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_
       w.slice = Slice::box({p.all, in}, {p.first, 0}, {p.rows, in});
       b.slice = Slice::box({p.all}, {p.first}, {p.rows});
     }
-    w = cut_over_tensor(std::move(w), cut == Cut::column ? 0 : 1, rank / p.copies, ranks / p.copies);
-    if (cut == Cut::column) b = cut_over_tensor(std::move(b), 0, rank / p.copies, ranks / p.copies);
-    if (p.copies > 1) {
-      w.tensor_dim = b.tensor_dim = 0;  // also when there is one part, which all have
-      w.copied = b.copied = true;
-    }
-    b.sum_tensor = cut == Cut::row && sequence_parallel;
-    out_ += w.shape[0];
-    weights.push_back(std::move(w));
-    biases.push_back(std::move(b));
+    weights.push_back(cut_weight(std::move(w), groups, p.copies));
+    biases.push_back(cut_bias(std::move(b), groups, p.copies, sequence_parallel));
+    out_ += biases.back().shape[0];
   }
   parts_ = static_cast<int>(parts.size());
   weight_ = store.add(std::move(weights));
   if (bias) bias_ = store.add(std::move(biases));
 }
 
+ParameterSpec Linear::cut_weight(ParameterSpec w, const Groups& g, int copies) const {
+  const auto cut = [&](Axis a, int dim) {
+    w = cut_over(a, std::move(w), dim, g.over(a).rank(), g.over(a).size());
+  };
+  switch (g.mesh.tensor_mode) {
+    case TensorMode::line:
+      w = cut_over(Axis::tensor, std::move(w), cut_ == Cut::column ? 0 : 1, g.tensor.rank() / copies,
+                   g.tensor.size() / copies);
+      if (copies > 1) {
+        w.place[Axis::tensor] = Placement::S(0);  // also when there is one part, which all have
+        w.copied = true;
+      }
+      break;
+    case TensorMode::grid:
+      cut(Axis::column, 0);
+      cut(Axis::row, 1);
+      w.sum = Axis::depth;
+      break;
+    case TensorMode::cube:
+      cut(cut_ == Cut::column ? Axis::row : Axis::column, 0);
+      cut(Axis::depth, 0);
+      cut(cut_ == Cut::column ? Axis::column : Axis::row, 1);
+      break;
+  }
+  return w;
+}
+
+ParameterSpec Linear::cut_bias(ParameterSpec b, const Groups& g, int copies, bool sequence_parallel) const {
+  if (g.line()) {
+    if (cut_ == Cut::column)
+      b = cut_over(Axis::tensor, std::move(b), 0, g.tensor.rank() / copies, g.tensor.size() / copies);
+    if (copies > 1) {
+      b.place[Axis::tensor] = Placement::S(0);
+      b.copied = true;
+    }
+    if (cut_ == Cut::row && sequence_parallel) b.sum = Axis::tensor;
+    return b;
+  }
+  // As the columns of y; the ranks of the other two axes have other rows of it.
+  const bool turns = g.mesh.tensor_mode == TensorMode::cube && cut_ == Cut::column;
+  const Axis columns = turns ? Axis::row : Axis::column;
+  b.sum = Axis::depth | (turns ? Axis::column : Axis::row);
+  return cut_over(columns, std::move(b), 0, g.over(columns).rank(), g.over(columns).size());
+}
+
 void Linear::forward(Step& step, Tensor y, Tensor x) const {
+  switch (step.groups.mesh.tensor_mode) {
+    case TensorMode::line:
+      return line_forward(step, y, x);
+    case TensorMode::grid:
+      return grid_forward(step, y, x);
+    case TensorMode::cube:
+      return cube_forward(step, y, x);
+  }
+}
+
+void Linear::backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
+  switch (step.groups.mesh.tensor_mode) {
+    case TensorMode::line:
+      return line_backward(step, dx, dy, x);
+    case TensorMode::grid:
+      return grid_backward(step, dx, dy, x);
+    case TensorMode::cube:
+      return cube_backward(step, dx, dy, x);
+  }
+}
+
+void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
   MatmulArgs args;
   args.trans_b = true;
-  const Tensor weight = step.params.value(weight_, parts_);
-  const Tensor bias = bias_ >= 0 ? step.params.value(bias_, parts_) : Tensor();
+  const Tensor weight = this->weight(step), bias = this->bias(step);
   if (cut_ == Cut::column) {
     Tensor whole = gather_rows(step, x, "gathered rows");
     args.bias = bias;
@@ -58,9 +116,9 @@ void Linear::forward(Step& step, Tensor y, Tensor x) const {
   if (bias.defined()) add_bias(step.compute, y, bias);  // once, after the sum
 }
 
-void Linear::backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
+void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
   const bool later = step.later != nullptr;
-  const Tensor weight = step.params.value(weight_, parts_);
+  const Tensor weight = this->weight(step);
   if (cut_ == Cut::row) {
     Tensor whole = gather_rows(step, dy, "gathered gradient");
     if (dx.defined()) matmul(step.compute, dx, whole, weight);

@@ -1,12 +1,13 @@
 // y = x W^T + b, for one parameter or several that are contiguous (q, k, v; gate and up), whole or cut over
-// the tensor axis.
+// the tensor-parallel axes as the mesh's mode says (parallel/mesh.h): linear.cpp for a line, linear_grid.cpp,
+// linear_cube.cpp.
 #pragma once
 #include "models/step.h"
 
 namespace ltrain {
 
 /// How the tensor axis cuts W. column: rows of W, so columns of y: y stays cut. row: columns of W, so x comes
-/// cut and y is a sum over the axis.
+/// cut and y is a sum over the axis. In a cube: column is the way into a sublayer, row the way out.
 enum class Cut : uint8_t { column, row };
 
 /// One named parameter of a linear layer, or `rows` rows from `first` on of one that has `all`.
@@ -29,6 +30,17 @@ class Linear {
   void backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
 
  private:
+  ParameterSpec cut_weight(ParameterSpec spec, const Groups& groups, int copies) const;
+  ParameterSpec cut_bias(ParameterSpec spec, const Groups& groups, int copies, bool sequence_parallel) const;
+  Tensor weight(Step& step) const { return step.params.value(weight_, parts_); }
+  Tensor bias(Step& step) const { return bias_ >= 0 ? step.params.value(bias_, parts_) : Tensor(); }
+  void line_forward(Step& step, Tensor y, Tensor x) const;
+  void line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
+  void grid_forward(Step& step, Tensor y, Tensor x) const;
+  void grid_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
+  void cube_forward(Step& step, Tensor y, Tensor x) const;
+  void cube_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
+  void cube_weight_backward(Step& step, Tensor dy, Tensor x) const;
   void weight_backward(Step& step, Tensor dy, Tensor x) const;
   void bias_backward(Step& step, Tensor dy) const;
   int weight_ = -1, bias_ = -1, parts_ = 0;

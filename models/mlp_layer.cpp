@@ -6,12 +6,12 @@ namespace ltrain {
 
 void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
                        bool sequence_parallel, const std::string& prefix, double out_std) {
-  intermediate_ = c.intermediate_size / groups.tensor.size();
+  intermediate_ = c.intermediate_size / groups.inner().size();
   gated_ = c.architecture != "gpt2";
   const int64_t f = c.intermediate_size, h = c.hidden_size;
   const bool sp = sequence_parallel;
-  LT_CHECK(intermediate_ * groups.tensor.size() == f, "intermediate_size {} over {} tensor-parallel ranks", f,
-           groups.tensor.size());
+  LT_CHECK(intermediate_ * groups.inner().size() == f, "intermediate_size {} over {} tensor-parallel ranks",
+           f, groups.inner().size());
   if (gated_) {
     up_.declare(store, groups, sp, {{prefix + ".gate_proj", f}, {prefix + ".up_proj", f}}, h, false,
                 c.initializer_range, Cut::column);

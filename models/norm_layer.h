@@ -17,8 +17,8 @@ class NormLayer {
   struct Saved {
     Tensor x, y, mean, rstd;  ///< x: what the norm was taken of; y: its result
   };
-  void declare(ParameterStore& store, const std::string& name, NormKind kind, int64_t cols, double eps,
-               bool sequence_parallel);
+  void declare(ParameterStore& store, const Groups& groups, const std::string& name, NormKind kind,
+               int64_t cols, double eps, bool sequence_parallel);
   /// Adds r.delta to r.x, norms the sum. Afterwards saved.x is the sum, r = {sum, undefined}. Releases
   /// r.delta, and the old r.x too when not training.
   void forward(Step& step, Residual& r, Saved& saved) const;
@@ -26,6 +26,9 @@ class NormLayer {
   void backward(Step& step, Tensor dx, Tensor dy, Saved& saved, bool first = false) const;
 
  private:
+  // Of columns that ranks share.
+  void cut_forward(Step& step, const Residual& r, Saved& saved) const;
+  void cut_backward(Step& step, Tensor dx, Tensor dy, const Saved& saved, bool first) const;
   NormKind kind_ = NormKind::rms;
   int weight_ = -1, bias_ = -1;
   double eps_ = 1e-5;

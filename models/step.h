@@ -12,18 +12,30 @@
 
 namespace ltrain {
 
-struct MicroBatch {
+/// The samples of some rows of activations.
+struct RowSamples {
+  Tensor sample_index;  ///< (B) i64, global
+  Tensor documents;     ///< (B, whole sample) i32: where the document of each position begins; optional
+  Tensor position_ids;  ///< (B * seq) i32: positions in documents; optional
+};
+
+/// One micro-batch; with a tensor-parallel grid or cube, this rank's sequences of it.
+struct MicroBatch : RowSamples {
   int64_t batch = 1, seq = 1;  ///< seq: tokens of a sample on this context rank
-  Tensor tokens;               ///< (B * seq) i32
-  Tensor targets;              ///< (B * seq) i32, negative = not counted
-  Tensor sample_index;         ///< (B) i64, global
-  SequenceCut cut;             ///< of each sample over the context ranks, when there are several
-  Tensor positions;            ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
-  Tensor documents;       ///< (B, whole sample) i32: where the document of each position begins; optional
-  Tensor position_ids;    ///< (B * seq) i32: positions in documents; optional
+  Tensor tokens;               ///< (B * seq) i32; grid, cube: of all ranks that share the vocabulary
+  Tensor targets;         ///< (B * seq) i32, negative = not counted; cube: of the ranks that tokens is of
+  RowSamples turned;      ///< cube: of the rows that this rank has inside a sublayer
+  SequenceCut cut;        ///< of each sample over the context ranks, when there are several
+  Tensor positions;       ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
   double grad_scale = 1;  ///< 1 / counted tokens of the whole global batch
   Tensor loss;            ///< (1) f64: the sum of token losses is added
   int64_t rows() const { return batch * seq; }
+  /// As the inside of a sublayer sees it.
+  MicroBatch inside() const {
+    MicroBatch mb = *this;
+    if (turned.sample_index.defined()) static_cast<RowSamples&>(mb) = turned;
+    return mb;
+  }
 };
 
 struct Step {
@@ -68,6 +80,8 @@ struct Step {
   int64_t stream_rows(const MicroBatch& mb) const {
     return cuts_rows() ? mb.rows() / groups.tensor.size() : mb.rows();
   }
+  /// Columns of it, of `hidden`.
+  int64_t stream_cols(int64_t hidden) const { return hidden / groups.column.size(); }
   /// Rows between matmuls; all rows of the micro-batch where a layer has gathered them.
   RowMap row_map(const MicroBatch& mb) const {
     RowMap map = whole_rows(mb);
@@ -91,6 +105,8 @@ struct Step {
     d.stream = hash_name(place);
     d.sample_index = mb.sample_index;
     d.rows = row_map(mb);
+    d.part = groups.column.rank();
+    d.parts = groups.column.size();
     return d;
   }
 };

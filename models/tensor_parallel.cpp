@@ -4,12 +4,30 @@ namespace ltrain {
 
 Tensor gather_rows(Step& step, Tensor x, const char* name) {
   if (!step.cuts_rows()) return x;
-  const Group& g = step.groups.tensor;
-  Tensor whole = step.temporary(name, {x.shape[0] * g.size(), x.shape[1]});
+  return gather_start(step, step.groups.tensor, x, name).wait(step);
+}
+
+Gathered gather_start(Step& step, const Group& g, Tensor own, const char* name) {
+  if (!g.many()) return {own, {}};
+  const Shape shape{own.shape[0] * g.size(), own.shape[1]};
+  Gathered out{step.memory.allocate(MemoryKind::temporaries, name, own.dtype, shape), {}};
   g.stream->wait(step.compute.record());
-  g.comm->all_gather(*g.stream, whole, x);
-  step.compute.wait(g.stream->record());
-  return whole;
+  g.comm->all_gather(*g.stream, out.whole, own);
+  out.done = g.stream->record();
+  return out;
+}
+
+Event scatter_sum_start(Step& step, const Group& g, Tensor out, Tensor whole) {
+  if (!g.many()) return {};
+  g.stream->wait(step.compute.record());
+  g.comm->reduce_scatter(*g.stream, out, whole);
+  return g.stream->record();
+}
+
+Tensor summand_rows(Step& step, const Group& g, Tensor out, const char* name) {
+  if (!g.many()) return out;
+  return step.memory.allocate(MemoryKind::temporaries, name, out.dtype,
+                              {out.shape[0] * g.size(), out.shape[1]});
 }
 
 void release_whole(Step& step, Tensor& whole, const Tensor& stream) {

@@ -21,7 +21,8 @@ static_assert(sizeof(Note) == 40);
 
 inline Note make_note(const CollectiveInfo& i) {
   Note n;
-  n.sequence = i.sequence, n.elements = i.elements, n.peer = i.op == CollectiveOp::broadcast ? i.peer : -1;
+  n.sequence = i.sequence, n.elements = i.elements,
+  n.peer = i.op == CollectiveOp::broadcast || i.op == CollectiveOp::reduce ? i.peer : -1;
   n.op = static_cast<uint8_t>(i.op), n.dtype = static_cast<uint8_t>(i.dtype),
   n.reduce = static_cast<uint8_t>(i.reduce);
   return n;

@@ -11,7 +11,7 @@ std::string to_string(const CollectiveInfo& i) {
   if (i.op == CollectiveOp::all_reduce && i.reduce != ReduceOp::sum)
     text += fmt::format(" ({})", reduce_op_name(i.reduce));
   if (i.op == CollectiveOp::broadcast) text += fmt::format(" from rank {}", i.peer);
-  if (i.op == CollectiveOp::send || i.op == CollectiveOp::send_recv)
+  if (i.op == CollectiveOp::reduce || i.op == CollectiveOp::send || i.op == CollectiveOp::send_recv)
     text += fmt::format(" to rank {}", i.peer);
   if (i.op == CollectiveOp::recv) text += fmt::format(" from rank {}", i.peer);
   return text;
@@ -19,7 +19,8 @@ std::string to_string(const CollectiveInfo& i) {
 
 bool same_call(const CollectiveInfo& a, const CollectiveInfo& b) {
   return a.op == b.op && a.sequence == b.sequence && a.elements == b.elements && a.dtype == b.dtype &&
-         a.reduce == b.reduce && (a.op != CollectiveOp::broadcast || a.peer == b.peer);
+         a.reduce == b.reduce &&
+         ((a.op != CollectiveOp::broadcast && a.op != CollectiveOp::reduce) || a.peer == b.peer);
 }
 
 std::string mismatch_text(const std::string& group, int rank_a, const CollectiveInfo& a, int rank_b,
@@ -193,13 +194,28 @@ void Communicator::all_to_all_v(Stream& s, Tensor out, const std::vector<int64_t
       [this, out, in, a = std::move(out_parts), b = std::move(in_parts)] { do_all_to_all_v(out, a, in, b); });
 }
 
-void Communicator::broadcast(Stream& s, Tensor t, int root) {
+void Communicator::broadcast(Stream& s, Tensor out, Tensor own, int root) {
   const CollectiveOp op = CollectiveOp::broadcast;
+  check_tensor(s, op, out);
+  check_tensor(s, op, own);
+  check_peer(op, root);
+  LT_CHECK(
+      out.dtype == own.dtype && out.elements() == own.elements() && (rank_ != root || out.data == own.data),
+      "group \"{}\": broadcast of {} {} into {} {}", name_, to_string(own.shape), dtype_name(own.dtype),
+      to_string(out.shape), dtype_name(out.dtype));
+  const int64_t wire = collective_wire_bytes(op, out.bytes(), size_, rank_, 1, root);
+  run(s, {{op, 0, out.elements(), out.dtype, ReduceOp::sum, root}, out, own, wire},
+      [this, out, root] { do_broadcast(out, root); });
+}
+
+void Communicator::reduce(Stream& s, Tensor t, int root) {
+  const CollectiveOp op = CollectiveOp::reduce;
   check_tensor(s, op, t);
   check_peer(op, root);
+  LT_CHECK(reducible(t.dtype), "group \"{}\": reduce of {}", name_, dtype_name(t.dtype));
   const int64_t wire = collective_wire_bytes(op, t.bytes(), size_, rank_, 1, root);
   run(s, {{op, 0, t.elements(), t.dtype, ReduceOp::sum, root}, t, t, wire},
-      [this, t, root] { do_broadcast(t, root); });
+      [this, t, root] { do_reduce(t, root); });
 }
 
 void Communicator::send(Stream& s, Tensor t, int peer) {

@@ -31,7 +31,7 @@ struct CollectiveInfo {
   int64_t elements = 0;   ///< of the tensor that all ranks agree on: the reduced, gathered or scattered whole
   DType dtype = DType::f32;
   ReduceOp reduce = ReduceOp::sum;
-  int peer = -1;  ///< root of a broadcast; other side of send and recv
+  int peer = -1;  ///< root of a broadcast or reduce; other side of send and recv
 };
 /// "all_reduce #12 of 4096 f32" for messages.
 std::string to_string(const CollectiveInfo& info);
@@ -60,7 +60,7 @@ class FlightRecord {
 /// One call with its tensors, as the recording group sees it.
 struct CollectiveCall {
   CollectiveInfo info;
-  Tensor out, in;          ///< the same tensor for all_reduce and broadcast; `in` is what is sent
+  Tensor out, in;          ///< the same tensor for all_reduce and reduce; `in` is what is sent
   int64_t wire_bytes = 0;  ///< that this rank sends
 };
 
@@ -87,7 +87,12 @@ class Communicator {
   /// Uneven parts, in rows of dim 0, known on the host.
   void all_to_all_v(Stream& s, Tensor out, const std::vector<int64_t>& out_rows, Tensor in,
                     const std::vector<int64_t>& in_rows);
-  void broadcast(Stream& s, Tensor t, int root);
+  void broadcast(Stream& s, Tensor t, int root) { broadcast(s, t, t, root); }
+  /// out := `own` of the root, where `out` is `own` itself; elsewhere `own` only says how the root's lies: S
+  /// or V -> R.
+  void broadcast(Stream& s, Tensor out, Tensor own, int root);
+  /// The root's t := sum over the group; elsewhere t is left undefined. P -> V.
+  void reduce(Stream& s, Tensor t, int root);
   /// Blocks its stream until the peer receives: two ranks that send to each other first need send_recv.
   void send(Stream& s, Tensor t, int peer);
   void recv(Stream& s, Tensor t, int peer);
@@ -118,6 +123,7 @@ class Communicator {
   virtual void do_all_to_all_v(Tensor out, const std::vector<int64_t>& out_elements, Tensor in,
                                const std::vector<int64_t>& in_elements) = 0;
   virtual void do_broadcast(Tensor t, int root) = 0;
+  virtual void do_reduce(Tensor t, int root) = 0;
   virtual void do_send(Tensor t, int peer) = 0;
   virtual void do_recv(Tensor t, int peer) = 0;
   virtual void do_send_recv(Tensor out, int to, Tensor in, int from) = 0;

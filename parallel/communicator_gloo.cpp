@@ -265,11 +265,17 @@ class GlooGroup final : public Communicator {
   /// `gather` (all-reduce: out is this rank's part of `in`) each finished chunk goes to all ranks at once.
   /// Two chunks are on their way to each peer at any time. A peer sends back part p's sum only after it has
   /// received this rank's summand of that chunk whole, so receiving over it is safe.
-  void reduce_parts(char* in, int64_t elements, char* out, DType dtype, ReduceOp op, bool gather) {
+  /// With `root` >= 0 its part is everything and the others' are empty.
+  void reduce_parts(char* in, int64_t elements, char* out, DType dtype, ReduceOp op, bool gather,
+                    int root = -1) {
     const int64_t width = dtype_size(dtype), chunk = chunk_bytes_ / width;
-    const int64_t chunks = (part_of(elements, size(), 0).count + chunk - 1) / chunk;
+    auto part_of_rank = [&](int r) {
+      if (root < 0) return part_of(elements, size(), r);
+      return r == root ? PartRange{0, elements} : PartRange{};
+    };
+    const int64_t chunks = (part_of_rank(root < 0 ? 0 : root).count + chunk - 1) / chunk;
     auto range = [&](int r, int64_t k) {  // chunk k of rank r's part, in bytes
-      const PartRange part = part_of(elements, size(), r);
+      const PartRange part = part_of_rank(r);
       const int64_t begin = std::min(part.count, k * chunk);
       return PartRange{(part.begin + begin) * width, std::min(chunk, part.count - begin) * width};
     };
@@ -315,7 +321,7 @@ class GlooGroup final : public Communicator {
     compare_notes_after([&] {
       for (int64_t k = 0; k < std::min<int64_t>(kWindow, chunks); ++k) start(k);
     });
-    const PartRange own = part_of(elements, size(), rank());
+    const PartRange own = part_of_rank(rank());
     for (int64_t k = 0; k < chunks; ++k) {
       const PartRange mine = range(rank(), k);
       if (mine.count > 0) {
@@ -345,6 +351,11 @@ class GlooGroup final : public Communicator {
   void do_reduce_scatter(Tensor out, Tensor in) override {
     reduce_parts(static_cast<char*>(in.data), in.elements(), static_cast<char*>(out.data), in.dtype,
                  ReduceOp::sum, false);
+  }
+
+  void do_reduce(Tensor t, int root) override {
+    char* data = static_cast<char*>(t.data);
+    reduce_parts(data, t.elements(), data, t.dtype, ReduceOp::sum, false, root);
   }
 
   // ---- moving ----

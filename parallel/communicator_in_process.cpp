@@ -201,6 +201,12 @@ class InProcessGroup final : public Communicator {
     part_ways();
   }
 
+  void do_reduce(Tensor t, int root) override {
+    meet(t.data);
+    if (rank() == root) reduce_part(t.data, 0, t.elements(), t.dtype, ReduceOp::sum);
+    part_ways();
+  }
+
   void do_barrier() override {
     meet(nullptr);
     part_ways();  // nobody shows the next call while another still compares this one

@@ -76,6 +76,12 @@ class RecordingGroup final : public Communicator {
         // that a call on another axis, on which they vary too, is refused.
         place_collective(s, op, axes(), call.out, call.in, Placement::S(0), Placement::S(0));
         break;
+      case CollectiveOp::broadcast:
+        place_broadcast(s, op, axes(), call.out, call.in);
+        break;
+      case CollectiveOp::reduce:  // each rank is the root of one of as many, and has a block of its own then
+        place_collective(s, op, axes(), call.out, call.in, Placement::P(), Placement::V());
+        break;
       default:
         break;
     }
@@ -89,6 +95,7 @@ class RecordingGroup final : public Communicator {
     none();
   }
   void do_broadcast(Tensor, int) override { none(); }
+  void do_reduce(Tensor, int) override { none(); }
   void do_send(Tensor, int) override { none(); }
   void do_recv(Tensor, int) override { none(); }
   void do_send_recv(Tensor, int, Tensor, int) override { none(); }

@@ -326,6 +326,26 @@ class ShmGroup final : public Communicator {
     });
   }
 
+  void do_reduce(Tensor t, int root) override {
+    call([&] {
+      char* data = static_cast<char*>(t.data);
+      const int64_t bytes = t.bytes(), chunk = options_.slot_bytes, chunks = chunks_of(bytes, chunk);
+      const bool posts = chunks > 0 && rank() != root;
+      auto fill = [&](int64_t k) { copy(slot(rank(), k), data + k * chunk, piece(bytes, chunk, k)); };
+      begin(posts, fill);
+      set_chunks(chunks);
+      for (int64_t k = 0; k < chunks; ++k) {
+        if (posts && k + 1 < chunks) post(k + 1, fill);
+        if (!posts) {
+          wait_past(&RankControl::posted, k);
+          char* at = data + k * chunk;
+          reduce(at, at, piece(bytes, chunk, k), t.dtype, ReduceOp::sum, [&](int p) { return slot(p, k); });
+        }
+        consumed(k, chunks);  // by all but the root without having looked: nobody waits for them
+      }
+    });
+  }
+
   // ---- moving ----
 
   void do_all_gather(Tensor out, Tensor in) override {

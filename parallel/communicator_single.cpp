@@ -26,6 +26,7 @@ class SingleGroup final : public Communicator {
     copy_part(out, in, n[0] * dtype_size(in.dtype));
   }
   void do_broadcast(Tensor, int) override {}
+  void do_reduce(Tensor, int) override {}
   // A group of one has nobody to send to: the public functions refuse before these are reached.
   void do_send(Tensor, int) override {}
   void do_recv(Tensor, int) override {}

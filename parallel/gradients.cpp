@@ -136,10 +136,10 @@ void ParameterStore::collect(Bucket& b) {
     if (shown < 0) shown = i;
     Tensor t = b.grad;
     t.record = u.grad_record;
-    Placement want = Placement::R();
-    if (b.kind.cut) want = Placement::S(parameters_[u.first].spec.tensor_dim);
-    if (b.kind.sum_tensor) want = Placement::P();
-    place_require(*compute_, "completing a gradient", t, Axis::tensor, want);
+    const ParameterSpec& spec = parameters_[u.first].spec;
+    for (Axis a : kTensorAxes)
+      place_require(*compute_, "completing a gradient", t, a,
+                    b.kind.sum.has(a) ? Placement::P() : spec.place[a]);
     for (Axis a : kEachGradientAxis) place_require(*compute_, "completing a gradient", t, a, Placement::P());
   }
   const TensorRecord& unit = *units_[shown].grad_record;
@@ -148,7 +148,7 @@ void ParameterStore::collect(Bucket& b) {
   b.grad.record->made_partial = unit.made_partial;
   b.grad.record->zero = false;
   b.grad.record->written = true;
-  if (b.kind.cut) place_set(*compute_, b.grad, Axis::tensor, Placement::S(0));
+  place_set(*compute_, b.grad, b.kind.cut, Placement::S(0));
   if (b.kind.copied) {
     place_set(*compute_, b.grad, Axis::tensor, Placement::P());
     b.grad.record->copies = groups_->copies.size();
@@ -165,13 +165,13 @@ void ParameterStore::place_as_part(Bucket& b) {
 
 void ParameterStore::reduce(int index) {
   Bucket& b = buckets_[index];
-  const Group &g = groups_->inside, &t = groups_->tensor;
+  const Group& g = groups_->inside;
   collect(b);
-  if (groups_->gradient.many() || b.kind.sum_tensor || b.kind.copied || b.kind.tied ||
-      layout_.zero_stage >= 2)
+  if (groups_->gradient.many() || b.kind.sum.bits || b.kind.copied || b.kind.tied || layout_.zero_stage >= 2)
     clear_padding(b);
   g.stream->wait(compute_->record());
-  if (b.kind.sum_tensor) {  // on the stream that the tensor group is used from
+  if (b.kind.sum.bits) {  // on the stream that the group is used from
+    const Group& t = groups_->spanning(b.kind.sum);
     t.stream->wait(compute_->record());
     t.comm->all_reduce(*t.stream, b.grad);
     g.stream->wait(t.stream->record());
@@ -245,7 +245,7 @@ void ParameterStore::settle(size_t keep) {
 void ParameterStore::finish_gradients() {
   settle(0);
   gather_reduced();
-  const Group &g = groups_->inside, &tied = groups_->tied;
+  const Group& tied = groups_->tied;
   for (Bucket& b : buckets_) {
     const int64_t left =
         layout_.zero_stage >= 2 ? static_cast<int64_t>(b.units.size()) - b.waiting : b.waiting;
@@ -265,18 +265,22 @@ void ParameterStore::finish_gradients() {
   for (Bucket& b : buckets_) drop(b.segment);
 }
 
-void ParameterStore::add_grad_squares(Tensor cut, Tensor whole) {
+void ParameterStore::add_grad_squares(Tensor squares) {
   // Every rank sums what it owns, replicated gradients or not: the same bits with every stage of ZeRO.
   for (Bucket& b : buckets_) {
     if (!first_copy(b)) continue;
     const int64_t begin = own_begin(b) - (layout_.zero_stage >= 2 ? piece_begin(b) : 0);
     Tensor own = (layout_.zero_stage >= 2 ? b.grad_piece : b.grad).flat(begin, {b.own});
-    if (compute_->meta() && (layout_.zero_stage == 0 || groups_->across.many())) {  // a cut of what more have
+    if (compute_->meta()) {  // a cut of what more have: equal, or the first has all of it
+      AxisSet cut;
+      if (layout_.zero_stage == 0 || groups_->across.many()) cut = kGradientAxes;
+      for (Axis a : kTensorAxes) cut = cut | a;
       own = place_apart(*compute_, own, own.record->name);
-      for (Axis a : kEachGradientAxis)
-        if (own.record->place[a] == Placement::R()) place_set(*compute_, own, a, Placement::S(0));
+      for (int i = 0; i < kAxisCount; ++i)
+        if (const Axis a = static_cast<Axis>(i); cut.has(a) && own.record->place[a] == Placement::R())
+          place_set(*compute_, own, a, Placement::S(0));
     }
-    sum_squares(*compute_, (b.kind.cut ? cut : whole).flat(b.segment, {1}), own);
+    sum_squares(*compute_, squares.flat(b.segment, {1}), own);
   }
 }
 

@@ -10,6 +10,22 @@ int key_value_copies(int64_t heads, int64_t ranks) {
   return heads > 0 && ranks > heads && ranks % heads == 0 ? static_cast<int>(ranks / heads) : 1;
 }
 
+const Group& Groups::over(Axis a) const {
+  return a == Axis::depth ? depth : a == Axis::row ? row : a == Axis::column ? column : tensor;
+}
+
+const Group& Groups::spanning(AxisSet axes) const {
+  const auto longer = [&](AxisSet set) {
+    AxisSet many;
+    for (Axis a : kTensorAxes)
+      if (set.has(a) && size(a) > 1) many = many | a;
+    return many;
+  };
+  for (const Group* g : {&tensor, &depth, &rows, &turned_rows})
+    if (g->many() && longer(g->comm->axes()) == longer(axes)) return *g;
+  fail(ExitCode::internal, "no group over {}", axis_set_name(axes));
+}
+
 const Group& Groups::link(int from, int to) const {
   for (const Link& l : links)
     if (l.from == from && l.to == to) return l.group;
@@ -18,7 +34,8 @@ const Group& Groups::link(int from, int to) const {
 
 std::vector<const Communicator*> Groups::all() const {
   std::vector<const Communicator*> out;
-  for (const Group* g : {&tensor, &context, &gradient, &inside, &across, &world, &copies, &tied})
+  for (const Group* g : {&tensor, &context, &depth, &row, &column, &rows, &turned_rows, &gradient, &inside,
+                         &across, &world, &copies, &tied})
     if (g->comm && std::find(out.begin(), out.end(), g->comm) == out.end()) out.push_back(g->comm);
   for (const Link& l : links) out.push_back(l.group.comm);
   return out;
@@ -54,6 +71,14 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   };
   groups_.tensor = over("tensor", Axis::tensor, own_stream(Axis::tensor));
   groups_.context = over("context", Axis::context, own_stream(Axis::context));
+  groups_.depth = over("depth", Axis::depth, own_stream(Axis::depth));
+  groups_.row = over("row", Axis::row, own_stream(Axis::row));
+  groups_.column = over("column", Axis::column, own_stream(Axis::column));
+  groups_.rows = over("rows", Axis::depth | Axis::row, comm);
+  const bool turns = mesh.tensor_mode == TensorMode::cube;
+  groups_.turned_rows =
+      turns ? over("turned rows", Axis::depth | Axis::column, comm)
+            : make(make_group, {"turned rows", Axis::depth | Axis::column, {mesh.rank}, false}, comm);
   groups_.gradient = over("gradient", kGradientAxes, comm);
   groups_.inside = mesh.two_levels() ? over("inside", mesh.inside, comm) : groups_.gradient;
   // On a stream of its own: it sums one bucket while the first level has the next.

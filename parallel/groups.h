@@ -35,16 +35,24 @@ int key_value_copies(int64_t key_value_heads, int64_t tensor_ranks);
 struct Groups {
   Mesh mesh;
   Group tensor, context;
-  Group gradient;           ///< data, context, replica: ranks that have the same parameters
-  Group inside;             ///< of them, the first level: ZeRO cuts over it; all where there is one level
-  Group across;             ///< the second level: one of each inside group; of one where there is one level
-  Group world;              ///< loss, norm, and what all agree on
-  Group copies;             ///< tensor ranks that hold the same key-value head, where there are more of them
-  Group tied;               ///< first and last stage, when they share the embedding; else of one
-  std::vector<Link> links;  ///< those with this rank at one end
+  Group depth, row, column;  ///< of a tensor-parallel grid or cube
+  Group rows, turned_rows;   ///< depth+row, depth+column: ranks whose tokens differ
+  Group gradient;            ///< data, context, replica: ranks that have the same parameters
+  Group inside;              ///< of them, the first level: ZeRO cuts over it; all where there is one level
+  Group across;              ///< the second level: one of each inside group; of one where there is one level
+  Group world;               ///< loss, norm, and what all agree on
+  Group copies;              ///< tensor ranks that hold the same key-value head, where there are more of them
+  Group tied;                ///< first and last stage, when they share the embedding; else of one
+  std::vector<Link> links;   ///< those with this rank at one end
 
   int coordinate(Axis a) const { return mesh.coordinate(a); }
   int size(Axis a) const { return mesh.size(a); }
+  bool line() const { return mesh.tensor_mode == TensorMode::line; }
+  /// Of mesh.inner_axis(), of that axis.
+  const Group& inner() const { return over(mesh.inner_axis()); }
+  const Group& over(Axis tensor_axis) const;
+  /// The group that spans exactly those axes of `axes`, tensor-parallel ones, that have more than one rank.
+  const Group& spanning(AxisSet axes) const;
   const Group& link(int from, int to) const;
   /// Bytes that this rank has sent over all of them.
   int64_t wire_bytes() const;

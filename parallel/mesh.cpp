@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "kernels/core/error.h"
 
 namespace ltrain {
@@ -48,6 +46,8 @@ AxisOrder parse_axis_order(std::string_view text, std::string& error) {
     }
     seen = seen | name->second;
     order[n++] = name->second;
+    if (word == "tp")  // and what it is in two and three dimensions
+      for (Axis a : {Axis::column, Axis::row, Axis::depth}) order[n++] = a;
     if (name->second == Axis::data) order[n++] = Axis::replica;
   }
   int missing = 0;
@@ -55,6 +55,44 @@ AxisOrder parse_axis_order(std::string_view text, std::string& error) {
     if (!seen.has(axis) && ++missing) error += fmt::format("{}{}", error.empty() ? "" : " and ", name);
   if (!error.empty()) error += missing == 1 ? " is missing" : " are missing";
   return error.empty() ? order : kAxisOrder;
+}
+
+TensorMode tensor_mode(std::string_view name) {
+  if (name == "1d") return TensorMode::line;
+  if (name == "3d") return TensorMode::cube;
+  LT_CHECK(name == "2d" || name == "2.5d", "tensor mode {}", name);
+  return TensorMode::grid;
+}
+
+void Mesh::cut_tensor(TensorMode mode, int ranks, int depth) {
+  const auto root = [&](int n, auto power) {
+    int q = 1;
+    while (power(q + 1) <= n) ++q;
+    LT_CHECK(power(q) == n, "{} tensor-parallel ranks with depth {}: no square or cube", ranks, depth);
+    return q;
+  };
+  const auto set = [&](Axis a, int n) { degree[static_cast<int>(a)] = n; };
+  tensor_mode = mode;
+  for (Axis a : kTensorAxes) set(a, 1);
+  if (mode == TensorMode::line) {
+    set(Axis::tensor, ranks);
+  } else if (mode == TensorMode::grid) {
+    LT_CHECK(ranks % depth == 0, "{} tensor-parallel ranks with depth {}", ranks, depth);
+    const int q = root(ranks / depth, [](int64_t n) { return n * n; });
+    set(Axis::row, q), set(Axis::column, q), set(Axis::depth, depth);
+  } else {
+    const int l = root(ranks, [](int64_t n) { return n * n * n; });
+    set(Axis::row, l), set(Axis::column, l), set(Axis::depth, l);
+    // What gathers weights are neighbours.
+    std::swap(*std::find(order.begin(), order.end(), Axis::column),
+              *std::find(order.begin(), order.end(), Axis::depth));
+  }
+}
+
+Axis Mesh::inner_axis() const {
+  return tensor_mode == TensorMode::line   ? Axis::tensor
+         : tensor_mode == TensorMode::grid ? Axis::column
+                                           : Axis::row;
 }
 
 int Mesh::world() const {

@@ -15,19 +15,19 @@ int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
 
-ParameterSpec cut_over_tensor(ParameterSpec whole, int dim, int rank, int parts) {
+ParameterSpec cut_over(Axis axis, ParameterSpec whole, int dim, int rank, int parts) {
   if (parts == 1) return whole;
   const int64_t n = whole.shape[dim], each = (n + parts - 1) / parts;
   LT_CHECK(dim == 0 || n % parts == 0, "{} {}: dim {} does not divide over {} ranks", whole.name,
            to_string(whole.shape), dim, parts);
   const Slice before = whole.slice.global.rank ? whole.slice : Slice::whole(whole.shape);
   Shape offset = before.offset, extent = before.extent;
-  const int64_t first = std::min(n, rank * each);
+  const int64_t first = std::min(extent[dim], rank * each);  // padding comes last
   offset.dims[dim] += first;
-  extent.dims[dim] = std::min(each, n - first);
+  extent.dims[dim] = std::min(each, extent[dim] - first);
   whole.slice = Slice::box(before.global, offset, extent);
   whole.shape.dims[dim] = each;
-  whole.tensor_dim = dim;
+  whole.place[axis] = Placement::S(dim);
   return whole;
 }
 
@@ -71,16 +71,25 @@ int64_t ParameterStore::stored_count(const Bucket& b) const {
   return layout_.zero_stage >= 1 ? b.piece : b.padded;
 }
 
+ParameterStore::Kind ParameterStore::kind_of(const ParameterSpec& spec) const {
+  Kind kind;
+  for (Axis a : kTensorAxes) {
+    if (groups_->size(a) == 1) continue;
+    if (!(spec.place[a] == Placement::R())) kind.cut = kind.cut | a;
+    if (spec.sum.has(a)) kind.sum = kind.sum | a;
+  }
+  kind.copied = groups_->copies.many() && spec.copied;
+  kind.tied = groups_->tied.many() && spec.tied_stages;
+  return kind;
+}
+
 void ParameterStore::fill_buckets() {
   // One bucket is open for each kind. It stays within a segment: stages 2 and 3 complete a bucket once a
   // micro-batch, so its backward must run as one; and the norm is the same to the bit when all stages sum it
   // by the same buckets.
   std::vector<int> open;
-  const bool split = groups_->tensor.many();
   for (int u = static_cast<int>(units_.size()) - 1; u >= 0; --u) {
-    const ParameterSpec& spec = parameters_[units_[u].first].spec;
-    const Kind kind{split && spec.tensor_dim >= 0, groups_->copies.many() && spec.copied,
-                    split && spec.sum_tensor, groups_->tied.many() && spec.tied_stages};
+    const Kind kind = kind_of(parameters_[units_[u].first].spec);
     const auto fits = [&](int i) {
       const Bucket& b = buckets_[i];
       return b.kind == kind && b.used < layout_.bucket_elements && !b.kind.tied &&
@@ -121,7 +130,7 @@ void ParameterStore::place_bucket(const Bucket& b, const Tensor& t, bool sharded
   if (!compute_->meta() || !t.defined()) return;
   place_set(*compute_, t, kGradientAxes, Placement::R());
   if (sharded) place_set(*compute_, t, groups_->mesh.inside, Placement::S(0));
-  place_set(*compute_, t, Axis::tensor, b.kind.cut ? Placement::S(0) : Placement::R());
+  for (Axis a : kTensorAxes) place_set(*compute_, t, a, b.kind.cut.has(a) ? Placement::S(0) : Placement::R());
 }
 
 void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout) {
@@ -164,8 +173,8 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     u.value_record = compute.meta()->new_record(spec.name);
     u.grad_record = compute.meta()->new_record("gradient of " + spec.name);
     u.value_record->written = true;
-    if (groups.tensor.many() && spec.tensor_dim >= 0)
-      u.value_record->place[Axis::tensor] = Placement::S(spec.tensor_dim);
+    for (Axis a : kTensorAxes)
+      if (groups.size(a) > 1) u.value_record->place[a] = spec.place[a];
     if (stage >= 3)
       for (Axis a : sharding_axes()) u.value_record->place[a] = Placement::S(0);
   }
@@ -231,6 +240,8 @@ Tensor ParameterStore::grad(int id, int n) const {
 }
 
 bool ParameterStore::first_copy(const Bucket& b) const {
+  for (Axis a : kTensorAxes)
+    if (!b.kind.cut.has(a) && groups_->coordinate(a) != 0) return false;
   return (!b.kind.tied || groups_->tied.rank() == 0) && (!b.kind.copied || groups_->copies.rank() == 0);
 }
 
@@ -238,7 +249,7 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
   std::vector<OwnedPiece> out;
   for (const Bucket& b : buckets_) {
     // Copies are written once.
-    if (owned && (!first_copy(b) || (!b.kind.cut && groups_->tensor.rank() != 0))) continue;
+    if (owned && !first_copy(b)) continue;
     const int64_t stored = stored_begin(b);
     const int64_t begin = owned ? own_begin(b) : stored, end = begin + (owned ? b.own : stored_count(b));
     for (int u : b.units)

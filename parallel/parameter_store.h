@@ -40,15 +40,17 @@ struct ParameterSpec {
   /// This rank's part of the named tensor: a box, whose elements are the first ones of `shape`; what is
   /// beyond them is padding that stays zero. Undefined: the whole tensor.
   Slice slice = {};
-  int tensor_dim = -1;      ///< dim that the tensor axis cuts; -1: every rank of it has the whole
-  bool copied = false;      ///< cut, but each part is held by a group of neighbours: gradients summed over it
-  bool sum_tensor = false;  ///< whole on every rank, whose gradients come from different tokens: summed
+  /// How it lies on the tensor-parallel axes (kTensorAxes): cut, S(dim), or every rank of the axis has the
+  /// whole, R.
+  Placements place = {};
+  bool copied = false;  ///< cut, but each part is held by a group of neighbours: gradients summed over it
+  AxisSet sum = {};  ///< axes whose ranks have the whole, and gradients of it from different tokens: summed
   bool tied_stages = false;  ///< the first and the last stage have a copy each: gradients summed over both
 };
 
-/// The part of rank `rank` of `parts` when dim `dim` of `whole` is cut: ceil(n / parts) rows or columns each,
-/// the last ones padded where it does not divide (dim 0 only).
-ParameterSpec cut_over_tensor(ParameterSpec whole, int dim, int rank, int parts);
+/// The part of rank `rank` of `parts` when `axis` cuts dim `dim`: ceil(n / parts) rows or columns each, the
+/// last ones padded where it does not divide (dim 0 only). Of what another axis has cut, part of that part.
+ParameterSpec cut_over(Axis axis, ParameterSpec whole, int dim, int rank, int parts);
 
 /// Element types of a parameter's forms. f32: {f32, f32, f32}; bf16: {bf16, f32, f32}; f64: all f64.
 struct PrecisionPolicy {
@@ -119,10 +121,10 @@ class ParameterStore {
   void grad_ready(int id);
   /// After the last backward: waits for the reductions.
   void finish_gradients();
-  /// Adds the squares of the gradients that this rank owns to the element of their segment: of `cut` for
-  /// parameters that the tensor axis cuts, of `whole` for those that every rank of it has. (segments) f64
-  /// each. A sum for each segment, so that it does not matter which rank has which.
-  void add_grad_squares(Tensor cut, Tensor whole);
+  /// Adds the squares of the gradients that this rank owns to the element of their segment: (segments) f64.
+  /// What several ranks have the first of them adds. A sum for each segment, so that it does not matter which
+  /// rank has which.
+  void add_grad_squares(Tensor squares);
   /// One optimizer step on what this rank owns, then the gather of what others own.
   void update(const AdamwArgs& args);
 
@@ -148,7 +150,8 @@ class ParameterStore {
   };
   /// What the units of a bucket have in common.
   struct Kind {
-    bool cut = false, copied = false, sum_tensor = false, tied = false;
+    AxisSet cut, sum;  // of the axes that have several ranks
+    bool copied = false, tied = false;
     bool operator==(const Kind&) const = default;
   };
   struct Bucket {
@@ -184,6 +187,7 @@ class ParameterStore {
   Tensor joined_view(Tensor flat, TensorRecord* record, int id, int n) const;
   std::vector<Axis> sharding_axes() const;  // those that pieces are cut over
   void place_bucket(const Bucket& b, const Tensor& t, bool sharded) const;
+  Kind kind_of(const ParameterSpec& spec) const;
   bool first_copy(const Bucket& b) const;  // this rank's copy counts for norm and checkpoint
   // gradients.cpp: the step
   void reduce(int bucket);

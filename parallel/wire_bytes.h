@@ -14,14 +14,15 @@ enum class CollectiveOp : uint8_t {
   send,
   recv,
   send_recv,
-  barrier
+  barrier,
+  reduce
 };
-inline constexpr int kCollectiveOpCount = 9;
+inline constexpr int kCollectiveOpCount = 10;
 
 constexpr const char* collective_name(CollectiveOp op) {
-  constexpr const char* names[kCollectiveOpCount] = {"all_reduce", "all_gather", "reduce_scatter",
-                                                     "all_to_all", "broadcast",  "send",
-                                                     "recv",       "send_recv",  "barrier"};
+  constexpr const char* names[kCollectiveOpCount] = {
+      "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
+      "send",       "recv",       "send_recv",      "barrier",    "reduce"};
   return names[static_cast<int>(op)];
 }
 
@@ -40,8 +41,8 @@ constexpr PartRange part_of(int64_t elements, int n, int r) {
 ///   all_reduce: the tensor (whole elements of `element_size`); reduce-scatter phase plus all-gather phase;
 ///   all_gather: the gathered output;  reduce_scatter: the whole input;
 ///   all_to_all: the input;
-///   broadcast: the tensor (the root sends it n-1 times);  send, send_recv: what is sent;  recv, barrier:
-///   nothing.
+///   broadcast: the tensor (the root sends it n-1 times);  reduce: the tensor (all but the root send it);
+///   send, send_recv: what is sent;  recv, barrier: nothing.
 /// `own_bytes` (all_to_all only): the part that stays here; -1 means an n-th.
 constexpr int64_t collective_wire_bytes(CollectiveOp op, int64_t bytes, int n, int rank,
                                         int64_t element_size = 1, int root = 0, int64_t own_bytes = -1) {
@@ -58,6 +59,8 @@ constexpr int64_t collective_wire_bytes(CollectiveOp op, int64_t bytes, int n, i
       return bytes - (own_bytes >= 0 ? own_bytes : bytes / n);
     case CollectiveOp::broadcast:
       return rank == root ? bytes * (n - 1) : 0;
+    case CollectiveOp::reduce:
+      return rank == root ? 0 : bytes;
     case CollectiveOp::send:
     case CollectiveOp::send_recv:
       return bytes;

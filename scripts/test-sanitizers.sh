@@ -52,7 +52,7 @@ part() {
 
 # Left to the build without a sanitizer: thousands of runs of what other tests of parity run once, and the table of
 # all compositions, which parity plans as well.
-many_runs='mutation:|a checkpoint of any layout|every composition that the table calls supported|covering array'
+many_runs='mutation:|a checkpoint of any layout|every composition that the table calls supported|covering array: every row'
 many_runs+='|docs/parallelism.md has the table'
 echo "== not run under a sanitizer, for its time: $many_runs"
 if [ "$which" != tsan ]; then

@@ -83,13 +83,15 @@ std::shared_ptr<void> device_memory(int64_t bytes) {
   if (const cudaError_t e = cudaMalloc(&p, static_cast<size_t>(bytes)); e != cudaSuccess) {
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
-    fail(ExitCode::internal, "{} bytes of device memory: {}; {} of {} are free", bytes, cudaGetErrorString(e), free,
-         total);
+    fail(ExitCode::internal, "{} bytes of device memory: {}; {} of {} are free", bytes, cudaGetErrorString(e),
+         free, total);
   }
   return {p, [](void* q) { cudaFree(q); }};
 }
 
-std::unique_ptr<Stream> make_cuda_stream(std::string name) { return std::make_unique<CudaStream>(std::move(name)); }
+std::unique_ptr<Stream> make_cuda_stream(std::string name) {
+  return std::make_unique<CudaStream>(std::move(name));
+}
 
 void* scratch(Stream& s, int64_t bytes) {
   LT_CHECK(bytes <= kScratchBytes, "{} bytes of a stream's scratch, which has {}", bytes, kScratchBytes);

@@ -34,7 +34,8 @@ void* Library::symbol(const char* name) const {
          "LTRAIN_CUDA_LIBS",
          stem_, why_);
   void* at = ::dlsym(handle_, name);
-  if (!at) fail(ExitCode::internal, "{} has no {}: another version than this build was made for", stem_, name);
+  if (!at)
+    fail(ExitCode::internal, "{} has no {}: another version than this build was made for", stem_, name);
   return at;
 }
 

@@ -1,5 +1,5 @@
-// NVIDIA's libraries are opened when they are first needed, so that a build with CUDA starts on a machine that has
-// none of them.
+// NVIDIA's libraries are opened when they are first needed, so that a build with CUDA starts on a machine
+// that has none of them.
 #pragma once
 #include <string>
 
@@ -8,8 +8,8 @@ namespace ltrain::cuda {
 /// One shared library of the CUDA toolkit or of NVIDIA's Python packages.
 class Library {
  public:
-  /// Tries `stem`.so.N for the given major versions, newest first: where the loader looks, then in LTRAIN_CUDA_LIBS
-  /// (folders, parted by ':'). Nothing is thrown: see why().
+  /// Tries `stem`.so.N for the given major versions, newest first: where the loader looks, then in
+  /// LTRAIN_CUDA_LIBS (folders, parted by ':'). Nothing is thrown: see why().
   Library(const std::string& stem, std::initializer_list<int> versions);
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;

@@ -108,7 +108,7 @@ class MetaTrace {
   std::vector<TraceEntry> entries_;
   std::map<std::string, double> waits_;
   std::string layer_;
-  std::array<int, kAxisCount> axis_size_{1, 1, 1, 1, 1, 1};
+  std::array<int, kAxisCount> axis_size_{1, 1, 1, 1, 1, 1, 1, 1, 1};
   double flops_ = 0;
   std::array<int64_t, 3> panels_{};
 };

@@ -9,38 +9,41 @@ namespace ltrain {
 
 /// Axes of the mesh. Replica is the outer part of data parallelism where it has two levels: ranks of one data
 /// group are near each other and shard or reduce first, those of one replica group hold the same and come
-/// second.
-enum class Axis : uint8_t { data, pipeline, context, tensor, expert, replica };
-inline constexpr int kAxisCount = 6;
+/// second. Tensor parallelism has one axis (tensor) or, in two and three dimensions, three: rows of
+/// activations (tokens) are cut over depth and row, their columns over column (parallel/mesh.h).
+enum class Axis : uint8_t { data, pipeline, context, tensor, expert, replica, depth, row, column };
+inline constexpr int kAxisCount = 9;
 
 constexpr std::string_view axis_name(Axis a) {
-  constexpr std::string_view names[kAxisCount] = {"data",   "pipeline", "context",
-                                                  "tensor", "expert",   "replica"};
+  constexpr std::string_view names[kAxisCount] = {"data",    "pipeline", "context", "tensor", "expert",
+                                                  "replica", "depth",    "row",     "column"};
   return names[static_cast<int>(a)];
 }
 
 /// Some axes: those that a group of ranks spans, or on which something holds.
 struct AxisSet {
-  uint8_t bits = 0;
+  uint16_t bits = 0;
   constexpr AxisSet() = default;
-  constexpr AxisSet(Axis a) : bits(static_cast<uint8_t>(1u << static_cast<int>(a))) {}
+  constexpr AxisSet(Axis a) : bits(static_cast<uint16_t>(1u << static_cast<int>(a))) {}
   constexpr bool has(Axis a) const { return bits >> static_cast<int>(a) & 1; }
   constexpr AxisSet operator|(AxisSet o) const {
     AxisSet s;
-    s.bits = static_cast<uint8_t>(bits | o.bits);
+    s.bits = static_cast<uint16_t>(bits | o.bits);
     return s;
   }
   constexpr AxisSet without(AxisSet o) const {
     AxisSet s;
-    s.bits = static_cast<uint8_t>(bits & ~o.bits);
+    s.bits = static_cast<uint16_t>(bits & ~o.bits);
     return s;
   }
   bool operator==(const AxisSet&) const = default;
 };
 constexpr AxisSet operator|(Axis a, Axis b) { return AxisSet(a) | AxisSet(b); }
 /// Every axis: what the world spans.
-inline constexpr AxisSet kAllAxes =
-    Axis::data | Axis::pipeline | Axis::context | Axis::tensor | Axis::expert | Axis::replica;
+inline constexpr AxisSet kAllAxes = Axis::data | Axis::pipeline | Axis::context | Axis::tensor |
+                                    Axis::expert | Axis::replica | Axis::depth | Axis::row | Axis::column;
+/// Those of a tensor-parallel matmul.
+inline constexpr std::array<Axis, 4> kTensorAxes{Axis::tensor, Axis::depth, Axis::row, Axis::column};
 /// Ranks that have different samples.
 inline constexpr AxisSet kDataAxes = Axis::data | Axis::replica;
 /// What gradients are reduced over: ranks that hold the same parameters and see different tokens.

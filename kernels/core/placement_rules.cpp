@@ -80,8 +80,9 @@ Placement join(Stream& s, std::string_view op, Rule rule, Axis a, TensorList ins
       refuse(s, op, a, describe(*from, result) + " but " + describe(t, p), "bring both to one placement");
     }
   }
-  if (rule == Rule::sum_rows && (result.kind == Placement::varying || result == Placement::S(0)))
-    return Placement::P();
+  const bool rows_cut = result.kind == Placement::varying || result == Placement::S(0);
+  if ((rule == Rule::sum_rows || rule == Rule::sum_to_rows) && rows_cut) return Placement::P();
+  if (rule == Rule::sum_columns && result == Placement::S(1)) return Placement::P();
   if (rule == Rule::sum_rows && result.kind == Placement::sharded)
     return Placement::S(result.dim - 1);  // dim 0 is summed away
   return result;
@@ -196,6 +197,13 @@ void place_as(Stream& s, std::string_view op, Axis axis, Tensor t, Placement fro
   t.record->place[axis] = to;
 }
 
+void place_row_statistics(Stream& s, Tensor t) {
+  if (!s.meta()) return;
+  each_axis(s, [&](Axis a) {
+    if (t.record->place[a] == Placement::S(1)) t.record->place[a] = Placement::S(0);
+  });
+}
+
 namespace {
 Axis first_axis(AxisSet axes) {
   for (int i = 0; i < kAxisCount; ++i)
@@ -208,6 +216,23 @@ void place_spent(Stream& s, Tensor t) {
   if (!s.meta()) return;
   t.record->written = t.record->zero = false;
 }
+
+namespace {
+/// What a collective leaves in `out`.
+void give_result(Stream& s, std::string_view op, AxisSet axes, const Tensor& out, const Tensor& in,
+                 const Placements& result) {
+  // It would be overwritten with the same: one of the two is superfluous.
+  if (out.record->unread && out.record != in.record)
+    refuse(s, op, first_axis(axes),
+           fmt::format("writes '{}' again, which {} wrote and nothing has read", out.record->name,
+                       out.record->last_writer),
+           "remove one of the two");
+  read(s, op, in);
+  out.record->place = result;
+  finish(s, op, out);
+  out.record->unread = true;
+}
+}  // namespace
 
 void place_collective(Stream& s, std::string_view op, AxisSet axes, Tensor out, Tensor in, Placement from,
                       Placement to) {
@@ -225,16 +250,20 @@ void place_collective(Stream& s, std::string_view op, AxisSet axes, Tensor out, 
     }
     result[axis] = to;
   });
-  // Its result would be overwritten with the same: one of the two is superfluous.
-  if (out.record->unread && out.record != in.record)
-    refuse(s, op, first_axis(axes),
-           fmt::format("writes '{}' again, which {} wrote and nothing has read", out.record->name,
-                       out.record->last_writer),
-           "remove one of the two");
-  read(s, op, in);
-  out.record->place = result;
-  finish(s, op, out);
-  out.record->unread = true;
+  give_result(s, op, axes, out, in, result);
+}
+
+void place_broadcast(Stream& s, std::string_view op, AxisSet axes, Tensor out, Tensor in) {
+  Placements result = in.record->place;
+  each_axis(s, [&](Axis axis) {
+    if (!axes.has(axis)) return;
+    const Placement have = in.record->place[axis];
+    if (have.kind != Placement::sharded && have.kind != Placement::varying)
+      refuse(s, op, axis, fmt::format("takes what each rank has of its own but {}", describe(in, have)),
+             "check the group of this broadcast");
+    result[axis] = Placement::R();
+  });
+  give_result(s, op, axes, out, in, result);
 }
 
 void place_transfer(Stream& s, std::string_view op, Tensor out, Tensor in) {
@@ -298,6 +327,8 @@ Tensor place_apart(Stream& s, Tensor t, std::string name) {
   t.record->place = whole->place;
   t.record->zero = whole->zero;
   t.record->written = whole->written;
+  t.record->made_partial = whole->made_partial;
+  t.record->last_writer = whole->last_writer;
   return t;
 }
 

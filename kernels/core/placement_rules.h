@@ -14,6 +14,8 @@ enum class Rule : uint8_t {
   elementwise,  ///< per element or per row, not linear: R with S/V gives S/V; P is refused
   linear,       ///< adds or scales: as above, and P with P gives P
   sum_rows,     ///< sums over dim 0: V or S(0) gives P, S(d) gives S(d - 1)
+  sum_columns,  ///< not linear, then sums over dim 1: S(1) gives P
+  sum_to_rows,  ///< adds rows to rows of a table: V or S(0) gives P, S(1) stays
 };
 
 /// Checks `ins` by the rule and gives the result to `outs`. With `accumulate` the outs are added to, so each
@@ -38,12 +40,19 @@ void place_operand_gradient(Stream& s, std::string_view op, Tensor gradient, Ten
 /// communication (rows that vary are slices of heads after an exchange of equal parts).
 void place_as(Stream& s, std::string_view op, Axis axis, Tensor t, Placement from, Placement to);
 
+/// `t` has a few numbers for each row of a matrix whose columns are cut: where it is S(1), each rank's are
+/// slices of those of all ranks one after the other, S(0).
+void place_row_statistics(Stream& s, Tensor t);
+
 /// What `t` holds is done with: to read it before it is written again is an error.
 void place_spent(Stream& s, Tensor t);
 
 /// A collective over `axes`: from one placement to another, on each of them that is larger than one.
 void place_collective(Stream& s, std::string_view op, AxisSet axes, Tensor out, Tensor in, Placement from,
                       Placement to);
+
+/// A broadcast over `axes`: `in` is what each rank has (S or V), `out` what one of them had (R).
+void place_broadcast(Stream& s, std::string_view op, AxisSet axes, Tensor out, Tensor in);
 
 /// A transfer between pipeline stages: `in` was read, `out` was written. Its placement is what the stages
 /// agreed on, which their executor checks.

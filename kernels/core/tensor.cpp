@@ -13,7 +13,7 @@ std::string to_string(const Shape& shape) {
 }
 
 std::string_view axis_set_name(AxisSet axes) {
-  // By value of the bits: data 1, pipeline 2, context 4, tensor 8, expert 16, replica 32.
+  // By value of the bits: data 1, pipeline 2, context 4, ..., column 256.
   static const std::vector<std::string>* names = [] {
     auto* all = new std::vector<std::string>;  // lives as long as the program: traces keep views of it
     for (int bits = 0; bits < 1 << kAxisCount; ++bits) {

@@ -29,9 +29,7 @@ void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets,
     s.meta()->add(s, op_cost("cross_entropy_stats", OpClass::cross_entropy, 4.0 * logits.elements(), {stats},
                              {logits}));
     place(s, "cross_entropy_stats", Rule::elementwise, {stats}, {logits, targets});
-    // Columns are cut: each rank's row of statistics is one of as many as there are ranks.
-    if (stats.record->place[Axis::tensor] == Placement::S(1))
-      place_set(s, stats, Axis::tensor, Placement::S(0));
+    place_row_statistics(s, stats);
     return;
   }
   LT_LAUNCH(s, cross_entropy_stats, logits.dtype, stats.data, logits.data, targets.ptr<int32_t>(),

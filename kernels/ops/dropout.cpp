@@ -13,6 +13,8 @@ DropoutArgs dropout_args(const Dropout& d) {
   a.stream = d.stream;
   a.sample_index = d.sample_index.ptr<int64_t>();
   a.rows = d.rows.args();
+  a.part = d.part;
+  a.parts = d.parts;
   return a;
 }
 

@@ -12,9 +12,10 @@ namespace ltrain {
 struct Dropout {
   double p = 0;
   uint64_t seed = 0;
-  uint64_t stream = 0;  ///< hash of the layer's name and the place in it
-  Tensor sample_index;  ///< (B) i64: global sample index of each row of the batch
-  RowMap rows;          ///< sample and position of each row
+  uint64_t stream = 0;      ///< hash of the layer's name and the place in it
+  Tensor sample_index;      ///< (B) i64: global sample index of each row of the batch
+  RowMap rows;              ///< sample and position of each row
+  int part = 0, parts = 1;  ///< which of equal runs of the channels these are
   bool on() const { return p > 0; }
 };
 
@@ -25,6 +26,7 @@ struct DropoutArgs {
   uint64_t seed = 0, stream = 0;
   const int64_t* sample_index = nullptr;
   RowMapArgs rows;
+  int64_t part = 0, parts = 1;
 };
 DropoutArgs dropout_args(const Dropout& d);
 

@@ -6,16 +6,16 @@ namespace ltrain {
 namespace {
 
 /// Looking rows up in a table of which this rank has a part gives the part's share of the sum.
-void place_lookup(Stream& s, Tensor y, Tensor tokens, Tensor table) {
-  const Placement cut = table.record->place[Axis::tensor];
-  if (s.meta()->axis_size(Axis::tensor) == 1 || cut == Placement::R()) {
+void place_lookup(Stream& s, Tensor y, Tensor tokens, Tensor table, Axis axis) {
+  if (s.meta()->axis_size(axis) == 1 || table.record->place[axis] == Placement::R()) {
     place(s, "embedding_forward", Rule::elementwise, {y}, {tokens, table});
     return;
   }
+  const Placement cut = table.record->place[axis];
   const Tensor rows = place_apart(s, table, table.record->name);
-  place_set(s, rows, Axis::tensor, Placement::R());
+  place_set(s, rows, axis, Placement::R());
   place(s, "embedding_forward", Rule::elementwise, {y}, {tokens, rows});
-  place_set(s, y, Axis::tensor, cut == Placement::S(0) ? Placement::P() : cut);
+  place_set(s, y, axis, cut == Placement::S(0) ? Placement::P() : cut);
   y.record->made_partial = "embedding_forward of a part of the vocabulary";
 }
 
@@ -36,7 +36,7 @@ void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor 
   if (s.meta()) {
     s.meta()->add(s,
                   op_cost("embedding_forward", OpClass::elementwise, 1.0 * y.elements(), {y}, {y, tokens}));
-    place_lookup(s, y, tokens, table);
+    place_lookup(s, y, tokens, table, part.axis);
     if (positions.defined()) place(s, "position_forward", Rule::elementwise, {y}, {y, positions});
     return;
   }
@@ -76,15 +76,15 @@ void embedding_backward(Stream& s, Tensor dtable, Tensor dy, Tensor tokens, cons
     Tensor cut = dtable;
     if (part.rows < part.total || dtable.shape[0] != part.total) {
       cut = place_apart(s, dtable, dtable.record->name);
-      place_set(s, cut, Axis::tensor, Placement::R());
+      place_set(s, cut, part.axis, Placement::R());
       cut.record->zero = dtable.record->zero;
     }
-    place(s, "embedding_backward", Rule::sum_rows, {cut}, {dy, tokens}, accumulate);
+    place(s, "embedding_backward", Rule::sum_to_rows, {cut}, {dy, tokens}, accumulate);
     if (cut.record != dtable.record) {
-      const Placement p = cut.record->place[Axis::tensor];
+      const Placement p = cut.record->place[part.axis];
       dtable.record->place = cut.record->place;
       dtable.record->zero = false;
-      place_set(s, dtable, Axis::tensor, p == Placement::R() ? Placement::S(0) : p);
+      place_set(s, dtable, part.axis, p == Placement::R() ? Placement::S(0) : p);
     }
     return;
   }
@@ -98,7 +98,7 @@ void position_backward(Stream& s, Tensor dpositions, Tensor dy, const RowMap& ro
   if (s.meta()) {
     s.meta()->add(
         s, op_cost("position_backward", OpClass::elementwise, 1.0 * dy.elements(), {dpositions}, {dy}));
-    place(s, "position_backward", Rule::sum_rows, {dpositions}, {dy}, accumulate);
+    place(s, "position_backward", Rule::sum_to_rows, {dpositions}, {dy}, accumulate);
     return;
   }
   LT_LAUNCH(s, position_backward, dy.dtype, dpositions.data, dy.data, dy.rows(), dy.cols(), rows.args(),

@@ -1,14 +1,17 @@
 // Token embedding, with learned positions where the model has them.
 #pragma once
 #include "kernels/core/kernel.h"
+#include "kernels/core/placement.h"
 #include "kernels/core/row_map.h"
 #include "kernels/core/stream.h"
 
 namespace ltrain {
 
-/// Which part of the vocabulary a rank's table holds: rows of tokens [first, first + rows) of `total`.
+/// Which part of the vocabulary a rank's table holds: rows of tokens [first, first + rows) of `total`, cut
+/// over the mesh's `axis`.
 struct VocabPart {
   int64_t first = 0, rows = 0, total = 0;
+  Axis axis = Axis::tensor;
 };
 
 /// Fails with ExitCode::data at a token outside [0, vocab).

@@ -1,5 +1,5 @@
-// Matrix products through cuBLASLt. Its matrices are column-major, ours row-major: out^T = op(b)^T op(a)^T, with
-// each row-major matrix read as the column-major one of its transpose.
+// Matrix products through cuBLASLt. Its matrices are column-major, ours row-major: out^T = op(b)^T op(a)^T,
+// with each row-major matrix read as the column-major one of its transpose.
 #include <cublasLt.h>
 
 #include <map>
@@ -7,18 +7,21 @@
 #include <mutex>
 #include <tuple>
 
-#include "kernels/core/library_cuda.h"
 #include "kernels/core/device_cuda.h"
+#include "kernels/core/library_cuda.h"
 #include "kernels/ops/matmul.h"
 
 namespace ltrain {
 namespace cuda {
 namespace {
 
-#define LT_CUBLASLT(X)                                                                                              \
-  X(cublasLtCreate) X(cublasLtMatmul) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate)                 \
-  X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatmulPreferenceCreate)                 \
-  X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulPreferenceDestroy) X(cublasLtGetStatusString)
+#define LT_CUBLASLT(X)                                                                            \
+  X(cublasLtCreate)                                                                               \
+  X(cublasLtMatmul)                                                                               \
+  X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescSetAttribute) \
+      X(cublasLtMatrixLayoutCreate) X(cublasLtMatmulPreferenceCreate)                             \
+          X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulPreferenceDestroy)              \
+              X(cublasLtGetStatusString)
 
 struct Lt {
   Library library{"libcublasLt", {13, 12}};
@@ -29,7 +32,8 @@ struct Lt {
 
   Lt() { check(cublasLtCreate(&handle), "starting cuBLASLt"); }
   void check(cublasStatus_t status, const char* what) const {
-    if (status != CUBLAS_STATUS_SUCCESS) fail(ExitCode::internal, "{}: {}", what, cublasLtGetStatusString(status));
+    if (status != CUBLAS_STATUS_SUCCESS)
+      fail(ExitCode::internal, "{}: {}", what, cublasLtGetStatusString(status));
   }
 };
 
@@ -40,10 +44,14 @@ const Lt& lt() {
 
 cudaDataType_t type_of(DType t) {
   switch (t) {
-    case DType::f32: return CUDA_R_32F;
-    case DType::bf16: return CUDA_R_16BF;
-    case DType::f64: return CUDA_R_64F;
-    default: fail(ExitCode::internal, "matmul of {} on a GPU", dtype_name(t));
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f64:
+      return CUDA_R_64F;
+    default:
+      fail(ExitCode::internal, "matmul of {} on a GPU", dtype_name(t));
   }
 }
 
@@ -54,7 +62,8 @@ uint32_t alignment(const void* p) {
 }
 
 /// Everything that an algorithm depends on.
-using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, bool, DType, DType, uint32_t, uint32_t, uint32_t>;
+using Key =
+    std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, bool, DType, DType, uint32_t, uint32_t, uint32_t>;
 
 /// A product that is ready to run.
 struct Product {
@@ -63,8 +72,8 @@ struct Product {
   cublasLtMatmulAlgo_t algo;
 };
 
-Product make(int64_t m, int64_t n, int64_t k, DType in, DType out, bool trans_a, bool trans_b, const void* bias,
-             uint32_t align_a, uint32_t align_b, uint32_t align_out) {
+Product make(int64_t m, int64_t n, int64_t k, DType in, DType out, bool trans_a, bool trans_b,
+             const void* bias, uint32_t align_a, uint32_t align_b, uint32_t align_out) {
   const Lt& l = lt();
   Product p;
   const bool wide = in == DType::f64;
@@ -81,8 +90,8 @@ Product make(int64_t m, int64_t n, int64_t k, DType in, DType out, bool trans_a,
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(out));
   }
   const auto layout = [&](cublasLtMatrixLayout_t* to, DType t, int64_t rows, int64_t cols) {
-    l.check(l.cublasLtMatrixLayoutCreate(to, type_of(t), static_cast<uint64_t>(cols), static_cast<uint64_t>(rows),
-                                         cols),
+    l.check(l.cublasLtMatrixLayoutCreate(to, type_of(t), static_cast<uint64_t>(cols),
+                                         static_cast<uint64_t>(rows), cols),
             "matmul");
   };
   layout(&p.left, in, trans_b ? n : k, trans_b ? k : n);
@@ -103,12 +112,12 @@ Product make(int64_t m, int64_t n, int64_t k, DType in, DType out, bool trans_a,
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align_out);
   cublasLtMatmulHeuristicResult_t found;
   int count = 0;
-  const cublasStatus_t status = l.cublasLtMatmulAlgoGetHeuristic(l.handle, p.op, p.left, p.right, p.result, p.result,
-                                                                 preference, 1, &found, &count);
+  const cublasStatus_t status = l.cublasLtMatmulAlgoGetHeuristic(l.handle, p.op, p.left, p.right, p.result,
+                                                                 p.result, preference, 1, &found, &count);
   l.cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0)
-    fail(ExitCode::internal, "cuBLASLt has no algorithm for a {} product of {} x {} x {} into {}: {}", dtype_name(in),
-         m, n, k, dtype_name(out), l.cublasLtGetStatusString(status));
+    fail(ExitCode::internal, "cuBLASLt has no algorithm for a {} product of {} x {} x {} into {}: {}",
+         dtype_name(in), m, n, k, dtype_name(out), l.cublasLtGetStatusString(status));
   p.algo = found.algo;
   return p;
 }
@@ -122,27 +131,40 @@ void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& ar
   static std::mutex mutex;
   static std::map<Key, Product> products;
   const void* bias = args.bias.defined() ? args.bias.data : nullptr;
-  const Key key{m,      n,       k,         args.trans_a,      args.trans_b,      args.accumulate, bias != nullptr,
-                a.dtype, out.dtype, alignment(a.data), alignment(b.data), alignment(out.data)};
+  const Key key{m,
+                n,
+                k,
+                args.trans_a,
+                args.trans_b,
+                args.accumulate,
+                bias != nullptr,
+                a.dtype,
+                out.dtype,
+                alignment(a.data),
+                alignment(b.data),
+                alignment(out.data)};
   const Lt& l = lt();
   std::lock_guard lock(mutex);
   auto at = products.find(key);
   if (at == products.end())
     at = products
-             .emplace(key, make(m, n, k, a.dtype, out.dtype, args.trans_a, args.trans_b, bias, alignment(a.data),
-                                alignment(b.data), alignment(out.data)))
+             .emplace(key, make(m, n, k, a.dtype, out.dtype, args.trans_a, args.trans_b, bias,
+                                alignment(a.data), alignment(b.data), alignment(out.data)))
              .first;
   const Product& p = at->second;
   if (bias)
-    l.check(l.cublasLtMatmulDescSetAttribute(p.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias), "matmul");
+    l.check(l.cublasLtMatmulDescSetAttribute(p.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
+            "matmul");
   const double one = 1, zero = 0;
   const float one32 = 1, zero32 = 0;
   const bool wide = a.dtype == DType::f64;
   const void *alpha = wide ? static_cast<const void*>(&one) : &one32,
-             *beta = args.accumulate ? alpha : wide ? static_cast<const void*>(&zero) : &zero32;
-  l.check(l.cublasLtMatmul(l.handle, p.op, alpha, b.data, p.left, a.data, p.right, beta, out.data, p.result, out.data,
-                           p.result, &p.algo, scratch(s, kScratchBytes), static_cast<size_t>(kScratchBytes),
-                           native(s)),
+             *beta = args.accumulate ? alpha
+                     : wide          ? static_cast<const void*>(&zero)
+                                     : &zero32;
+  l.check(l.cublasLtMatmul(l.handle, p.op, alpha, b.data, p.left, a.data, p.right, beta, out.data, p.result,
+                           out.data, p.result, &p.algo, scratch(s, kScratchBytes),
+                           static_cast<size_t>(kScratchBytes), native(s)),
           "matmul");
 }
 

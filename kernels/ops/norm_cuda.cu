@@ -1,6 +1,5 @@
-#include "kernels/core/column_sums_cuda.h"
 #include "kernels/ops/dropout_row_cuda.h"
-#include "kernels/ops/norm.h"
+#include "kernels/ops/norm_weight_cuda.h"
 
 namespace ltrain {
 namespace cuda {
@@ -13,7 +12,7 @@ __device__ void add_row(T* sum, const T* x, const T* delta, int64_t row, int64_t
   using A = compute_t<T>;
   const uint64_t call = d.threshold ? dropout_call(d, row, cols) : 0;
   for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
-    const A factor = d.threshold ? A(dropout_factor(d, call, c)) : A(1);
+    const A factor = d.threshold ? A(dropout_factor(d, call, d.part * cols + c)) : A(1);
     put(sum, c, get(x, c) + get(delta, c) * factor);
   }
 }
@@ -81,24 +80,6 @@ __global__ void norm_backward(NormShape shape, T* dx, const T* dy, const T* x, c
   }
 }
 
-/// What a row adds to the gradient of the weight.
-template <class T>
-struct WeightTerm {
-  const T *dy, *x;
-  const compute_t<T>*mean, *rstd;  // mean: null for rms
-  int64_t cols;
-  __device__ compute_t<T> operator()(int64_t row, int64_t col) const {
-    const compute_t<T> m = mean ? mean[row] : compute_t<T>(0);
-    return get(dy, row * cols + col) * (get(x, row * cols + col) - m) * rstd[row];
-  }
-};
-template <class T>
-struct BiasTerm {
-  const T* dy;
-  int64_t cols;
-  __device__ compute_t<T> operator()(int64_t row, int64_t col) const { return get(dy, row * cols + col); }
-};
-
 }  // namespace
 }  // namespace cuda
 
@@ -134,11 +115,7 @@ void norm_backward_cuda(Stream& s, DType t, NormShape shape, void* dx, void* dwe
             *r = static_cast<const A*>(rstd);
     launch(s, dim3(static_cast<unsigned>(shape.rows)), kThreads, kWarp * sizeof(A), cuda::norm_backward<T>,
            shape, static_cast<T*>(dx), dyt, xt, static_cast<const T*>(weight), m, r);
-    column_sums(s, static_cast<A*>(dweight), WeightTerm<T>{dyt, xt, m, r, shape.cols}, shape.rows, shape.cols,
-                shape.accumulate);
-    if (dbias)
-      column_sums(s, static_cast<A*>(dbias), BiasTerm<T>{dyt, shape.cols}, shape.rows, shape.cols,
-                  shape.accumulate);
+    norm_weight_gradients(s, static_cast<A*>(dweight), static_cast<A*>(dbias), dyt, xt, m, r, shape);
   });
 }
 

@@ -191,19 +191,23 @@ std::vector<CollectiveSample> bench_collectives(Job& job) {
   const int64_t most = int64_t{16} << 20;  // elements
   std::vector<float> whole(most), part(most);
   std::vector<CollectiveSample> samples;
-  for (const char* op : {"all_reduce", "reduce_scatter", "all_gather", "send"})
+  for (const std::string_view op :
+       {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "send"})
     for (int64_t elements = 64; elements <= most; elements *= 8) {
       const int64_t count = elements / n * n;
       const Tensor all{whole.data(), DType::f32, DeviceKind::cpu, {count}, nullptr};
       const Tensor mine{part.data(), DType::f32, DeviceKind::cpu, {count / n}, nullptr};
+      int root = 0;  // each in turn, as in the steps of a product
       const auto once = [&] {
-        if (op[0] == 's') {  // from the first rank to the second, as from stage to stage
+        if (op == "send") {  // from the first rank to the second, as from stage to stage
           if (group->rank() == 0) group->send(*stream, mine, 1);
           if (group->rank() == 1) group->recv(*stream, mine, 0);
           return;
         }
-        if (op[0] == 'r') return group->reduce_scatter(*stream, mine, all);
-        if (op[4] == 'g') return group->all_gather(*stream, all, mine);
+        if (op == "broadcast") return group->broadcast(*stream, all, root++ % n);
+        if (op == "reduce") return group->reduce(*stream, all, root++ % n);
+        if (op == "reduce_scatter") return group->reduce_scatter(*stream, mine, all);
+        if (op == "all_gather") return group->all_gather(*stream, all, mine);
         group->all_reduce(*stream, all);
       };
       const int repeats = elements >= (1 << 20) ? 5 : 30;
@@ -220,9 +224,9 @@ std::vector<CollectiveSample> bench_collectives(Job& job) {
         return static_cast<double>(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
                1e-6 * static_cast<double>(r.ru_utime.tv_usec + r.ru_stime.tv_usec);
       };
-      const bool whole_moves = op[0] != 's';
-      samples.push_back({op, n, static_cast<double>(whole_moves ? count * 4 : count / n * 4), seconds,
-                         std::min(seconds, (cpu(after) - cpu(before)) / repeats)});
+      const bool whole_moves = op != "send";
+      samples.push_back({std::string(op), n, static_cast<double>(whole_moves ? count * 4 : count / n * 4),
+                         seconds, std::min(seconds, (cpu(after) - cpu(before)) / repeats)});
     }
   return samples;
 }

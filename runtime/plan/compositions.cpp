@@ -95,6 +95,13 @@ std::vector<CompositionFeature> composition_features() {
       {"tensor", {"parallel.tensor=2"}},
       {"tensor with sequence", {"parallel.tensor=2", "parallel.sequence_parallel=true"}},
   };
+  for (const auto& [mode, ranks] : {std::pair<std::string, int>{"2d", 4}, {"2.5d", 8}, {"3d", 8}}) {
+    CompositionFeature f{"tensor, " + mode,
+                         {fmt::format("parallel.tensor={}", ranks), "parallel.tensor_mode=" + mode,
+                          fmt::format("train.micro_batch_size={}", mode == "2d" ? 2 : 4)}};
+    if (mode == "2.5d") f.overrides.push_back("parallel.tensor_depth=2");
+    all.push_back(std::move(f));
+  }
   for (const std::string& s : choices_of("parallel.schedule"))
     all.push_back({"pipeline, " + s, {"parallel.pipeline=2", "parallel.schedule=" + s}});
   for (const std::string& c : choices_of("parallel.context_comm"))

@@ -91,7 +91,9 @@ double ProfileCost::collective_seconds(const OpCost& op, double CollectiveSample
     if (s.bytes <= op.bytes && (!below || s.bytes > below->bytes)) below = &s;
     if (s.bytes >= op.bytes && (!above || s.bytes < above->bytes)) above = &s;
   }
-  if (!below && !above) return 20e-6 + op.wire_bytes / 1.5e9;
+  // All wait for what one rank sends, or is sent.
+  const bool rooted = op.collective == "broadcast" || op.collective == "reduce";
+  if (!below && !above) return 20e-6 + (rooted ? op.bytes : op.wire_bytes) / 1.5e9;
   double seconds;
   if (below && above && below != above) {
     const double t = std::log(op.bytes / below->bytes) / std::log(above->bytes / below->bytes);

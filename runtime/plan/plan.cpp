@@ -74,18 +74,16 @@ PipelineLayout unpack_pipeline_layout(const std::string& packed) {
 
 Mesh mesh_of(const Recipe& r, int rank) {
   Mesh m;
-  m.degree = {static_cast<int>(r.parallel.data),
-              static_cast<int>(r.parallel.pipeline),
-              static_cast<int>(r.parallel.context),
-              static_cast<int>(r.parallel.tensor),
-              1,
-              1};
+  const Parallel& p = r.parallel;
+  m.degree = {
+      static_cast<int>(p.data), static_cast<int>(p.pipeline), static_cast<int>(p.context), 1, 1, 1, 1, 1, 1};
   m.rank = rank;
   std::string error;
   m.order = parse_axis_order(r.parallel.order, error);
   LT_CHECK(error.empty(), "parallel.order: {}", error);
-  if (r.parallel.inside > 0) error = m.split_levels(r.parallel.inside);
-  LT_CHECK(error.empty(), "levels of {} ranks: {}", r.parallel.inside, error);
+  m.cut_tensor(tensor_mode(p.tensor_mode), static_cast<int>(p.tensor), static_cast<int>(p.tensor_depth));
+  if (p.inside > 0) error = m.split_levels(p.inside);
+  LT_CHECK(error.empty(), "levels of {} ranks: {}", p.inside, error);
   return m;
 }
 

@@ -24,6 +24,7 @@ struct Parallel {
   int64_t tensor = 1;
   bool sequence_parallel = false;
   std::string tensor_mode = "1d";
+  int64_t tensor_depth = 1;  ///< 2.5d: grids, each with a copy of the weights
   int64_t pipeline = 1;
   std::string schedule = "1f1b";
   int64_t virtual_pipeline = 1;

@@ -13,6 +13,8 @@ namespace ltrain::recipe {
 
 namespace {
 
+constexpr int64_t kMostRanks = 1 << 20;  // worth naming as a nearest value
+
 /// "6 or 8": the values next to `v` for which `good` holds, at least `low`.
 template <class Good>
 std::string nearest(int64_t v, int64_t low, int64_t high, Good good) {
@@ -172,10 +174,95 @@ class Rules {
       broken("offload.optimizer.fraction", "nothing is offloaded with device: none; remove the key");
   }
 
+  /// The ranks along a side of the grids or of the cube; 0 where `ranks` make none.
+  int64_t tensor_side(int64_t ranks) const {
+    const bool cube = r_.parallel.tensor_mode == "3d";
+    const int64_t depth = r_.parallel.tensor_mode == "2.5d" ? r_.parallel.tensor_depth : 1;
+    const auto volume = [&](int64_t side) { return side * side * (cube ? side : depth); };
+    int64_t side = 1;
+    while (volume(side + 1) <= ranks) ++side;
+    return volume(side) == ranks ? side : 0;
+  }
+
+  /// Grids and cubes cut heads, every matrix in two dims, and the sequences of a micro-batch.
+  void tensor_grid_cuts() {
+    const Parallel& p = r_.parallel;
+    const ModelConfig& m = r_.model;
+    const std::string tensor = "parallel.tensor", mode = "parallel.tensor_mode: " + p.tensor_mode;
+    const std::vector<std::string> mode_keys{"parallel.tensor_mode", "parallel.tensor_depth"};
+    const bool cube = p.tensor_mode == "3d";
+    const int64_t depth = p.tensor_mode == "2.5d" ? p.tensor_depth : 1;
+    const auto parts = [&](int64_t side) { return side * (cube ? side : depth); };  // of a micro-batch
+    struct Cut {
+      std::string what, key;
+      int64_t n;
+      int power;  // of the side that must divide it: rows of a weight are cut twice in a cube
+    };
+    const std::string heads = "model.num_attention_heads", kv_heads = "model.num_key_value_heads";
+    const int twice = cube ? 2 : 1;
+    std::vector<Cut> cuts{{heads, heads, m.num_attention_heads, 1},
+                          {kv_heads, kv_heads, m.num_key_value_heads, 1},
+                          {"model.hidden_size", "model.hidden_size", m.hidden_size, twice},
+                          {"model.intermediate_size", "model.intermediate_size", m.intermediate_size, twice}};
+    if (m.num_key_value_heads == m.num_attention_heads) cuts.erase(cuts.begin() + 1);  // said once
+    if (cube) {
+      cuts.push_back({heads + " * model.head_dim", heads, m.num_attention_heads * m.head_dim, 2});
+      cuts.push_back({kv_heads + " * model.head_dim", kv_heads, m.num_key_value_heads * m.head_dim, 2});
+    }
+    const auto unit = [](const Cut& c, int64_t side) { return c.power == 2 ? side * side : side; };
+    const auto good = [&](int64_t ranks) {
+      const int64_t side = tensor_side(ranks);
+      return side > 0 && r_.train.micro_batch_size % parts(side) == 0 &&
+             std::all_of(cuts.begin(), cuts.end(), [&](const Cut& c) { return c.n % unit(c, side) == 0; });
+    };
+    if (p.sequence_parallel)
+      broken("parallel.sequence_parallel",
+             fmt::format("{} cuts tokens between the matmuls anyway; remove the key, or use "
+                         "parallel.tensor_mode: 1d",
+                         mode),
+             mode_keys);
+    if (p.context > 1)
+      broken("parallel.context",
+             fmt::format("{} gives each rank whole sequences, so that attention stays on it; nearest valid "
+                         "value: 1, or parallel.tensor_mode: 1d",
+                         mode),
+             mode_keys);
+    const int64_t side = tensor_side(p.tensor);
+    const char* letter = cube ? "l" : "q";
+    if (side == 0)
+      return broken(tensor,
+                    fmt::format("must be {} with {}{}",
+                                cube         ? "l^3"
+                                : depth == 1 ? "q^2"
+                                             : fmt::format("parallel.tensor_depth * q^2 ({} * q^2)", depth),
+                                mode, nearest(p.tensor, 1, kMostRanks, good)),
+                    mode_keys);
+    bool whole = true;
+    for (const Cut& c : cuts) {
+      if (c.n % unit(c, side) == 0) continue;
+      whole = false;
+      std::vector<std::string> keys = mode_keys;
+      keys.push_back(c.key);
+      const std::string divisor =
+          c.power == 2 ? fmt::format("{}^2 ({})", letter, side * side) : fmt::format("{} ({})", letter, side);
+      broken(tensor,
+             fmt::format("with {} its side {} must divide {} ({}){}", mode, divisor, c.what, c.n,
+                         nearest(p.tensor, 1, kMostRanks, good)),
+             keys);
+    }
+    if (const int64_t n = parts(side); whole && r_.train.micro_batch_size % n != 0)
+      broken("train.micro_batch_size",
+             fmt::format("must be a multiple of {}, the parts that {} on {} ranks cuts the sequences of a "
+                         "micro-batch into{}",
+                         n, mode, p.tensor, nearest_multiple(r_.train.micro_batch_size, n)),
+             {tensor, "parallel.tensor_mode", "parallel.tensor_depth"});
+  }
+
   /// The tensor axis cuts heads, the feed-forward's hidden units and, with sequence_parallel, rows of tokens.
   void tensor_cuts() {
     const int64_t ranks = r_.parallel.tensor;
     if (ranks <= 1) return;
+    if (r_.parallel.tensor_mode != "1d") return tensor_grid_cuts();
     const ModelConfig& m = r_.model;
     const int64_t context = r_.parallel.context, heads = m.num_attention_heads, kv = m.num_key_value_heads;
     const auto kv_good = [&](int64_t r) { return kv % r == 0 || r % kv == 0; };
@@ -209,7 +296,7 @@ class Rules {
   /// The context axis cuts sequences, and heads where ranks exchange the one for the other.
   void context_cuts() {
     const Parallel& p = r_.parallel;
-    if (p.context <= 1) return;
+    if (p.context <= 1 || (p.tensor > 1 && p.tensor_mode != "1d")) return;  // refused as it is
     const std::string context = "parallel.context";
     const bool ring = p.context_comm == "p2p" || p.context_comm == "a2a+p2p";
     const int64_t unit = ring ? 2 * p.context : p.context;
@@ -365,6 +452,9 @@ class Rules {
                 static_cast<int>(r_.parallel.pipeline),
                 static_cast<int>(r_.parallel.context),
                 static_cast<int>(r_.parallel.tensor),
+                1,
+                1,
+                1,
                 1,
                 1};
     std::string error;

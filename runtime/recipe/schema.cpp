@@ -179,8 +179,17 @@ void add_parallel_keys(std::vector<Key>& t) {
                   .alias({"tp", "tensor_model_parallel_size"}));
   t.push_back(truth("parallel.sequence_parallel", LT_MEMBER(parallel.sequence_parallel),
                     "Cut activations between the tensor-parallel matmuls by rows (tokens)."));
-  t.push_back(name_choice("parallel.tensor_mode", LT_MEMBER(parallel.tensor_mode), {"1d"},
-                          {"2d", "2.5d", "3d"}, "How a tensor-parallel matmul is cut."));
+  t.push_back(
+      name_choice("parallel.tensor_mode", LT_MEMBER(parallel.tensor_mode), {"1d", "2d", "2.5d", "3d"}, {},
+                  "How a tensor-parallel matmul is cut. 1d: weights. 2d: weights and activations, into "
+                  "q x q blocks on tensor = q^2 ranks. 2.5d: tensor_depth such grids. 3d: over the "
+                  "axes of a cube of tensor = l^3 ranks."));
+  t.push_back(integer("parallel.tensor_depth", LT_MEMBER(parallel.tensor_depth),
+                      "2.5d: grids of ranks, each with a copy of the weights and its own sequences: tensor = "
+                      "tensor_depth * q^2.")
+                  .between(1, kMaxRanks)
+                  .when("parallel.tensor_mode: 2.5d", true,
+                        [](const Recipe& r) { return r.parallel.tensor_mode == "2.5d"; }));
   t.push_back(integer("parallel.pipeline", LT_MEMBER(parallel.pipeline), "Pipeline stages.")
                   .between(1, kMaxRanks)
                   .alias({"pp", "pipeline_model_parallel_size"}));

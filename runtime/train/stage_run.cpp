@@ -11,10 +11,12 @@ using namespace pipeline;
 
 namespace {
 
-/// How a tensor between stages lies: each data and context rank has its own, the tensor axis has it whole or
-/// by rows.
+/// How a tensor between stages lies: each data and context rank has its own, the tensor-parallel axes have it
+/// as the residual stream.
 Placement between_stages(const Step& step, Axis a) {
-  if (kGradientAxes.has(a)) return Placement::V();
+  if (kGradientAxes.has(a) || a == Axis::depth) return Placement::V();
+  if (a == Axis::row) return Placement::S(0);
+  if (a == Axis::column) return Placement::S(1);
   return a == Axis::tensor && step.cuts_rows() ? Placement::S(0) : Placement::R();
 }
 
@@ -40,7 +42,7 @@ Tensor StageRun::take(const TensorId& t) {
 }
 
 void StageRun::receive(const PipelineStep& s, const MicroBatch& like) {
-  const Shape shape{step_.stream_rows(like), decoder_.config().hidden_size};
+  const Shape shape{step_.stream_rows(like), step_.stream_cols(decoder_.config().hidden_size)};
   Flight f;
   // What a stage receives is what its first norm was taken of: an activation until the backward.
   f.tensor = s.tensor.gradient ? step_.temporary("received gradient", shape)

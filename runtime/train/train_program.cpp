@@ -56,6 +56,9 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
            options_.schedule.micros, options.accumulation);
   program_ = pipeline::lower(options_.schedule, device_.groups.coordinate(Axis::pipeline));
   const int64_t rows = options.micro_batch * cut_.rows().rows;
+  const int parts = device_.groups.mesh.sequence_parts();
+  LT_CHECK(options.micro_batch % parts == 0, "{} sequences of a micro-batch over {} tensor-parallel ranks",
+           options.micro_batch, parts);
   store_.allocate(device_.compute, device_.memory, device_.groups,
                   {options.precision, options.zero_stage, options.bucket_elements, options.for_training});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length);
@@ -76,11 +79,9 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     documents_ = constant("documents", DType::i32, {places_, options.micro_batch * options.seq_length});
   if (options.position_ids) position_ids_ = constant("position ids", DType::i32, {places_, rows});
   const int64_t segments = Decoder::segments(options.model);
-  sums_ = constant("loss and norm", DType::f64, {2 + 2 * segments});
+  sums_ = constant("loss and norm", DType::f64, {2 + segments});
   loss_ = place_apart(device_.compute, sums_.flat(0, {1}), "loss");
-  cut_squares_ = place_apart(device_.compute, sums_.flat(2, {segments}), "squares of cut gradients");
-  whole_squares_ =
-      place_apart(device_.compute, sums_.flat(2 + segments, {segments}), "squares of whole gradients");
+  squares_ = place_apart(device_.compute, sums_.flat(2, {segments}), "squares of gradients");
   count_ = constant("token count", DType::i64, {1});
 }
 
@@ -95,7 +96,7 @@ Step TrainProgram::make_step(bool training) {
               training};
 }
 
-MicroBatch TrainProgram::in_place(int64_t place) const {
+MicroBatch TrainProgram::whole_in_place(int64_t place) const {
   const int64_t rows = options_.micro_batch * cut_.rows().rows;
   MicroBatch mb;
   mb.batch = options_.micro_batch;
@@ -113,8 +114,43 @@ MicroBatch TrainProgram::in_place(int64_t place) const {
   return mb;
 }
 
+RowSamples TrainProgram::samples_of(const MicroBatch& whole, int64_t part) const {
+  const int64_t n = whole.batch / device_.groups.mesh.sequence_parts();
+  RowSamples r;
+  r.sample_index = whole.sample_index.flat(part * n, {n});
+  if (whole.documents.defined()) r.documents = whole.documents.narrow(part * n, n);
+  if (whole.position_ids.defined())
+    r.position_ids = whole.position_ids.flat(part * n * whole.seq, {n * whole.seq});
+  return r;
+}
+
+MicroBatch TrainProgram::in_place(int64_t place) const {
+  MicroBatch mb = whole_in_place(place);
+  const Groups& g = device_.groups;
+  if (g.line()) return mb;
+  // Sequences are cut over depth, then over row, or inside a sublayer of a cube over column.
+  const bool cube = g.mesh.tensor_mode == TensorMode::cube;
+  const MicroBatch whole = mb;
+  const int ways = g.row.size();
+  const int64_t parts = g.mesh.sequence_parts(), slice = g.depth.rank() * ways, mine = slice + g.row.rank();
+  static_cast<RowSamples&>(mb) = samples_of(whole, mine);
+  if (cube) mb.turned = samples_of(whole, slice + g.column.rank());
+  mb.batch = whole.batch / parts;
+  const int64_t rows = mb.rows();
+  mb.tokens = whole.tokens.flat(slice * rows, {ways * rows});
+  mb.targets =
+      cube ? whole.targets.flat(slice * rows, {ways * rows}) : whole.targets.flat(mine * rows, {rows});
+  Stream& s = device_.compute;
+  if (!s.meta()) return mb;
+  mb.tokens = place_apart(s, mb.tokens, "tokens");
+  mb.targets = place_apart(s, mb.targets, "targets");
+  for (const Tensor& t : {mb.tokens, mb.targets}) place_set(s, t, Axis::depth, Placement::V());
+  if (!cube) place_set(s, mb.targets, Axis::row, Placement::S(0));
+  return mb;
+}
+
 MicroBatch TrainProgram::load(const HostBatch& batch, int64_t place) {
-  const MicroBatch mb = in_place(place);
+  const MicroBatch mb = whole_in_place(place);
   if (device_.compute.meta()) {
     for (const Tensor& t : {mb.tokens, mb.targets, mb.sample_index})
       place_set(device_.compute, t, kAllAxes, Placement::R());
@@ -154,18 +190,16 @@ void TrainProgram::reduce_sums(const char* reading) {
   if (s.meta()) {
     // A stage without a head adds nothing to the loss; each stage has gradients of its own.
     if (loss_.record->zero) place_set(s, loss_, kAllAxes, Placement::P());
-    for (const Tensor& t : {loss_, cut_squares_, whole_squares_}) {
+    for (const Tensor& t : {loss_, squares_}) {
       if (t.record->zero) place_set(s, t, kAllAxes, Placement::P());
       place_set(s, t, Axis::pipeline, Placement::P());
     }
-    // Every rank of the tensor axis has them; one adds.
-    for (const Tensor& t : {loss_, whole_squares_}) {
-      if (t.record->place[Axis::tensor] == Placement::R()) place_set(s, t, Axis::tensor, Placement::P());
-    }
-    place(s, "sums", Rule::linear, {sums_}, {loss_, cut_squares_, whole_squares_});
-  } else if (g.tensor.rank() != 0) {
+    // Every rank of the axis that shares the vocabulary has it; one adds.
+    const Axis inner = g.mesh.inner_axis();
+    if (loss_.record->place[inner] == Placement::R()) place_set(s, loss_, inner, Placement::P());
+    place(s, "sums", Rule::linear, {sums_}, {loss_, squares_});
+  } else if (g.inner().rank() != 0) {
     fill_zero(s, loss_);
-    fill_zero(s, whole_squares_);
   }
   all_reduce(g.world, sums_);
   if (s.meta()) place_require(s, reading, sums_, Placement::R());
@@ -187,7 +221,7 @@ int64_t TrainProgram::agree_tokens(int64_t counted) {
 void TrainProgram::clear_sums() {
   fill_zero(device_.compute, sums_);
   if (device_.compute.meta())
-    for (const Tensor& t : {loss_, cut_squares_, whole_squares_}) place_zero(t);
+    for (const Tensor& t : {loss_, squares_}) place_zero(t);
 }
 
 StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
@@ -220,7 +254,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   action_seconds_ = run.action_seconds();
   step.enter("gradients");
   store_.finish_gradients();
-  store_.add_grad_squares(cut_squares_, whole_squares_);
+  store_.add_grad_squares(squares_);
   if (!meta) sums_.ptr<double>()[1] = ask_stop ? 1 : 0;
   reduce_sums("reading the loss and the gradient norm");
 
@@ -279,6 +313,7 @@ std::vector<float> TrainProgram::predict(const std::vector<int32_t>& tokens) {
   LT_CHECK(cut_.ranks == 1, "predictions on {} context-parallel ranks: they are made on one", cut_.ranks);
   LT_CHECK(options_.micro_batch == 1 && (meta || (count >= 1 && count <= limit)),
            "predict of {} tokens of at most {}", count, limit);
+  LT_CHECK(device_.groups.line(), "predictions on a tensor-parallel grid: they are made on one rank");
   MicroBatch mb;
   mb.seq = meta ? limit : std::min(limit, (count + kStep - 1) / kStep * kStep);
   mb.tokens = tokens_.flat(0, {mb.seq});

@@ -81,6 +81,9 @@ class TrainProgram {
   MicroBatch load(const HostBatch& batch, int64_t place);
   /// The micro-batch that lies in `place`.
   MicroBatch in_place(int64_t place) const;
+  /// A whole micro-batch in `place`, and the sequences of one rank of a tensor-parallel grid or cube.
+  MicroBatch whole_in_place(int64_t place) const;
+  RowSamples samples_of(const MicroBatch& whole, int64_t part) const;
   Step make_step(bool training);
   bool staged() const { return options_.stage_layers.size() > 1; }
   /// Sum of `counted` over the ranks that see different tokens.
@@ -101,10 +104,10 @@ class TrainProgram {
   Tensor positions_;                        // as in MicroBatch, where the sequence is cut
   Tensor documents_, position_ids_;         // (places, ...), where batches have them
   double action_seconds_ = 0;
-  Tensor sums_;                         // f64: loss, ranks that ask to stop, squares by segment
-  Tensor loss_;                         // sum of token losses
-  Tensor cut_squares_, whole_squares_;  // (segments) each, as add_grad_squares
-  Tensor count_;                        // (1) i64
+  Tensor sums_;     // f64: loss, ranks that ask to stop, squares by segment
+  Tensor loss_;     // sum of token losses
+  Tensor squares_;  // (segments), of gradients
+  Tensor count_;    // (1) i64
 };
 
 /// The layers of this rank's stages.

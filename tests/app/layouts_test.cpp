@@ -31,6 +31,8 @@ const std::vector<Layout>& layouts() {
       {"tensor 2, sequence", "parallel.data=1 parallel.tensor=2 parallel.sequence_parallel=true", 2},
       {"ZeRO-2", "parallel.data=2 parallel.zero_stage=2", 2},
       {"ZeRO-3", "parallel.data=2 parallel.zero_stage=3", 2},
+      {"2d", "parallel.data=1 parallel.tensor=4 parallel.tensor_mode=2d", 4},
+      {"3d", "parallel.data=1 parallel.tensor=8 parallel.tensor_mode=3d train.micro_batch_size=4", 8},
       {"pipeline 2", "parallel.data=1 parallel.pipeline=2 parallel.schedule=zb-h1", 2},
       {"context 2", "parallel.data=1 parallel.context=2", 2},
       {"data 2, tensor 2", "parallel.data=2 parallel.tensor=2 parallel.zero_stage=1", 4},
@@ -171,7 +173,7 @@ TEST_CASE("a rank killed in a collective of each axis: bounded, and named with g
         Case{"gradient", "parallel.data=2 parallel.zero_stage=3", 405},
         Case{"(inside|across|gradient)", "parallel.data=4 parallel.zero_stage=3 parallel.shard_group=2", 405},
         Case{"context", "parallel.data=1 parallel.context=2 parallel.context_comm=all_gather", 405},
-        Case{"(stage 0 to 1|stage 1 to 0|world)", "parallel.data=1 parallel.pipeline=2", 9}}) {
+        Case{"(stage 0 to 1|stage 1 to 0|world)", "parallel.data=1 parallel.pipeline=2", 20}}) {
     const auto begin = std::chrono::steady_clock::now();
     const Outcome o =
         t.sh(kBase + c.settings + " output_dir=many train.train_steps=100000 checkpoint.save_interval=0",

@@ -4,7 +4,7 @@
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/merge_attention.h"
-#include "kernels/ops/norm.h"
+#include "kernels/ops/norm_cut.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/tensor_ops.h"
 #include "tests/cuda/twin.h"
@@ -85,7 +85,7 @@ TEST_CASE("dropout and residual addition drop the same elements") {
       CAPTURE(dtype_name(t), rows, cols);
       Twin w(t);
       const auto x = w.random(t, {rows, cols}), delta = w.random(t, {rows, cols});
-      const auto y = w.blank(t, {rows, cols}), sum = w.blank(t, {rows, cols});
+      const auto y = w.blank(t, {rows, cols}), sum = w.blank(t, {rows, cols}), cut = w.blank(t, {rows, cols});
       const auto samples = w.of(DType::i64, {2}, [](int64_t i) { return 100 + 7 * i; });
       w.check([&](Stream& s, const Twin::At& at) {
         Dropout d;
@@ -93,6 +93,8 @@ TEST_CASE("dropout and residual addition drop the same elements") {
         d.sample_index = at(samples);
         d.rows.seq = rows / 2;
         dropout(s, at(y), at(x), d);
+        d.part = 1, d.parts = 3;  // columns of a row that ranks share
+        dropout(s, at(cut), at(x), d);
         residual_add(s, at(sum), at(x), at(delta), d);
       });
     }
@@ -182,6 +184,40 @@ TEST_CASE("norms forward and backward, with the residual and dropout fused in") 
           norm_forward(s, f);
         });
       }
+}
+
+TEST_CASE("norms of rows whose columns ranks share, forward and backward") {
+  if (!have_cuda()) return;
+  for (NormKind kind : {NormKind::rms, NormKind::layer})
+    for (DType t : kFloats) {
+      CAPTURE(dtype_name(t), kind == NormKind::rms);
+      const bool layer = kind == NormKind::layer;
+      const int64_t rows = 5, cols = 37, count = norm_moment_count(kind);
+      Twin w(t);
+      const auto x = w.random(t, {rows, cols}), weight = w.random(t, {cols}), bias = w.random(t, {cols});
+      const auto dy = w.random(t, {rows, cols}), y = w.blank(t, {rows, cols});
+      const auto moments =
+          w.of(wide(t), {2 * rows, count}, [](int64_t i) { return 0.5 + 0.1 * static_cast<double>(i); });
+      const auto mean = w.blank(wide(t), {rows}), rstd = w.blank(wide(t), {rows});
+      const auto dots = w.blank(wide(t), {rows, count}), dx = w.random(t, {rows, cols});
+      const auto dw = w.random(wide(t), {cols}), db = w.random(wide(t), {cols});
+      w.check([&](Stream& s, const Twin::At& at) {
+        norm_moments(s, at(moments).narrow(0, rows), at(x), kind);
+        NormApply f;
+        f.kind = kind;
+        f.x = at(x), f.moments = at(moments), f.weight = at(weight), f.y = at(y), f.rstd = at(rstd);
+        if (layer) f.bias = at(bias), f.mean = at(mean);
+        norm_apply(s, f);
+        NormCutBackward b;
+        b.kind = kind;
+        b.dy = at(dy), b.x = at(x), b.weight = at(weight), b.rstd = at(rstd), b.dots = at(dots),
+        b.dx = at(dx);
+        b.dweight = at(dw), b.accumulate = true, b.all_cols = 2 * cols;
+        if (layer) b.mean = at(mean), b.dbias = at(db);
+        norm_cut_dots(s, b);
+        norm_cut_backward(s, b);
+      });
+    }
 }
 
 TEST_CASE("parts of matrices, more than one launch holds, converted") {

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <sstream>
@@ -128,8 +129,12 @@ class Program {
   bool waited_ = false;
 };
 
-/// Whether the process has a handler for the signal, so that it can be sent: a rank has it before it joins.
+/// Whether the process is ltrain and has a handler for the signal, so that it can be sent: a rank has it
+/// before it joins. Before its exec a child has the handlers of the test program.
 inline bool handles(int pid, int signal) {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", error);
+  if (error || program != std::filesystem::canonical(LTRAIN_BINARY)) return false;
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);)
     if (line.starts_with("SigCgt:")) return std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1;

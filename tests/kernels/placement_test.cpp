@@ -73,6 +73,13 @@ TEST_CASE("element-wise, linear and summing ops over every pair of placements") 
       {Rule::sum_rows, V, R, "P"},
       {Rule::sum_rows, S0, R, "P"},
       {Rule::sum_rows, S1, R, "S(0)"},
+      {Rule::sum_columns, R, R, "R"},
+      {Rule::sum_columns, S1, R, "P"},
+      {Rule::sum_columns, S0, R, "S(0)"},
+      {Rule::sum_columns, V, R, "V"},
+      {Rule::sum_to_rows, S0, R, "P"},
+      {Rule::sum_to_rows, V, V, "P"},
+      {Rule::sum_to_rows, S1, R, "S(1)"},
       {Rule::sum_rows, P, R,
        "'a' is P; op is not linear in it\n  mend: all-reduce or reduce-scatter 'a' over data before"},
   };
@@ -204,6 +211,23 @@ TEST_CASE("collectives take one placement and give another") {
   Tensor largest = m.tensor("largest", V);
   group->all_reduce(*m.s, largest, ReduceOp::max);
   CHECK(on_data(largest) == R);
+  Tensor own = m.tensor("own", S1), block = m.tensor("block", R);
+  place_spent(*m.s, block);
+  group->broadcast(*m.s, block, own, 0);
+  CHECK(on_data(block) == R);
+  CHECK(on_data(own) == S1);
+  CHECK(refusal([&] { group->broadcast(*m.s, block, own, 0); }) ==
+        "placement error: broadcast in layers.3.mlp, axis data: writes 'block' again, which broadcast in "
+        "layers.3.mlp wrote and nothing has read\n  mend: remove one of the two");
+  CHECK(refusal([&] { group->broadcast(*m.s, own, m.tensor("r", R), 0); }) ==
+        "placement error: broadcast in layers.3.mlp, axis data: takes what each rank has of its own but 'r' "
+        "is R\n  mend: check the group of this broadcast");
+  Tensor summand = m.tensor("summand", P);
+  group->reduce(*m.s, summand, 2);
+  CHECK(on_data(summand) == V);
+  CHECK(refusal([&] { group->reduce(*m.s, summand, 2); }) ==
+        "placement error: reduce in layers.3.mlp, axis data: takes P but 'summand' is V\n  mend: check the "
+        "group of this collective and of the one before");
   auto half = make_recording_group(0, 2, "half", Axis::data);
   CHECK(refusal([&] { half->all_reduce(*m.s, m.tensor("q", P)); }) ==
         "placement error: all_reduce in layers.3.mlp, axis data: group \"half\" has 2 ranks but the axis has "

@@ -41,7 +41,7 @@ void run_rank(const Job& j, int rank, std::unique_ptr<Communicator> comm, const 
               Result& result, std::mutex& mutex, std::barrier<>& end) {
   omp_set_num_threads(1);
   Mesh mesh;
-  mesh.degree = {1, 1, j.ranks, 1, 1, 1};
+  mesh.degree = {1, 1, j.ranks, 1, 1, 1, 1, 1, 1};
   mesh.rank = rank;
   GroupSet groups(
       mesh,

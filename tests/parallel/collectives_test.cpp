@@ -41,6 +41,11 @@ void check_reductions(Kind kind, int size) {
         c.all_reduce(s, tensor(v), op);
         require(same_bits(v, reference<T, A>(size, n, op)), reduce_op_name(op), n);
       }
+      for (int root = 0; root < size; ++root) {  // one after the other, as the steps of a product have them
+        auto v = values<T>(c.rank(), n);
+        c.reduce(s, tensor(v), root);
+        if (c.rank() == root) require(same_bits(v, reference<T, A>(size, n, ReduceOp::sum)), "reduce", n);
+      }
       // reduce-scatter then all-gather gives the same bits, also inside one tensor.
       const int64_t part_size = n / size, whole = part_size * size;
       const std::vector<T> want = reference<T, A>(size, whole, ReduceOp::sum);
@@ -259,6 +264,7 @@ TEST_CASE("wire bytes are what the formula says, on every implementation") {
         c.all_gather(s, tensor(w), tensor(part)), op(CollectiveOp::all_gather, size * 28);
         c.reduce_scatter(s, tensor(part), tensor(w)), op(CollectiveOp::reduce_scatter, size * 28);
         c.broadcast(s, tensor(v), size - 1), op(CollectiveOp::broadcast, 404, size - 1);
+        c.reduce(s, tensor(v), size - 1), op(CollectiveOp::reduce, 404, size - 1);
         c.barrier(s);
         if (c.wire_bytes() != want) throw std::runtime_error(fmt::format("{} != {}", c.wire_bytes(), want));
       });
@@ -293,6 +299,9 @@ TEST_CASE("shapes that do not fit are refused before anything moves") {
     refuses([&] { c.all_to_all(s, tensor(three), tensor(three)); });
     refuses([&] { c.all_reduce(s, tensor(bytes)); });
     refuses([&] { c.broadcast(s, tensor(two), 2); });
+    refuses([&] { c.broadcast(s, tensor(two), tensor(three), 0); });
+    refuses([&] { c.reduce(s, tensor(two), 2); });
+    refuses([&] { c.reduce(s, tensor(bytes), 0); });
     refuses([&] { c.send(s, tensor(two), c.rank()); });
     c.barrier(s);
   });

@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "kernels/core/error.h"
+
 using namespace ltrain;
 
 TEST_CASE("the order of the axes is a permutation of four", "[mesh]") {
@@ -33,7 +35,7 @@ TEST_CASE("a mesh of any order: groups partition the ranks, and hold one rank fo
     INFO(text);
     std::string error;
     Mesh m;
-    m.degree = {2, 3, 2, 4, 1, 1};
+    m.degree = {2, 3, 2, 4, 1, 1, 1, 1, 1};
     m.order = parse_axis_order(text, error);
     std::set<std::vector<int>> places;
     for (m.rank = 0; m.rank < m.world(); ++m.rank) {
@@ -57,10 +59,37 @@ TEST_CASE("a mesh of any order: groups partition the ranks, and hold one rank fo
 
 TEST_CASE("by default tensor groups are neighbours and stages are furthest apart", "[mesh]") {
   Mesh m;
-  m.degree = {2, 2, 1, 2, 1, 1};
+  m.degree = {2, 2, 1, 2, 1, 1, 1, 1, 1};
   CHECK(m.group(Axis::tensor) == std::vector<int>{0, 1});
   CHECK(m.group(Axis::data) == std::vector<int>{0, 2});
   CHECK(m.group(Axis::pipeline) == std::vector<int>{0, 4});
+}
+
+TEST_CASE("tensor-parallel grids and cubes: rank = column + q (row + q depth), or depth + l (row + l column)",
+          "[mesh]") {
+  Mesh m;
+  m.cut_tensor(TensorMode::grid, 8, 2);
+  CHECK((m.size(Axis::depth) == 2 && m.size(Axis::row) == 2 && m.size(Axis::column) == 2));
+  CHECK((m.size(Axis::tensor) == 1 && m.sequence_parts() == 4 && m.inner_axis() == Axis::column));
+  for (m.rank = 0; m.rank < 8; ++m.rank)
+    CHECK(m.rank ==
+          m.coordinate(Axis::column) + 2 * (m.coordinate(Axis::row) + 2 * m.coordinate(Axis::depth)));
+  Mesh c;
+  c.degree[static_cast<int>(Axis::data)] = 2;
+  c.cut_tensor(TensorMode::cube, 27);
+  CHECK((c.sequence_parts() == 9 && c.inner_axis() == Axis::row && c.world() == 54));
+  for (c.rank = 0; c.rank < 27; ++c.rank)
+    CHECK(c.rank ==
+          c.coordinate(Axis::depth) + 3 * (c.coordinate(Axis::row) + 3 * c.coordinate(Axis::column)));
+  c.rank = 28;
+  CHECK(c.coordinate(Axis::data) == 1);
+  CHECK(c.group(Axis::depth) == std::vector<int>{27, 28, 29});
+  Mesh line;
+  line.cut_tensor(TensorMode::line, 6);
+  CHECK((line.size(Axis::tensor) == 6 && line.sequence_parts() == 1 && line.inner_axis() == Axis::tensor));
+  CHECK_THROWS_AS(line.cut_tensor(TensorMode::grid, 6), Error);
+  CHECK_THROWS_AS(line.cut_tensor(TensorMode::grid, 8, 3), Error);
+  CHECK_THROWS_AS(line.cut_tensor(TensorMode::cube, 9), Error);
 }
 
 TEST_CASE("two levels: inside groups are neighbours, across groups have one rank of each", "[mesh]") {
@@ -68,7 +97,7 @@ TEST_CASE("two levels: inside groups are neighbours, across groups have one rank
        {std::pair("tp-cp-dp-pp", 4), {"tp-cp-dp-pp", 2}, {"dp-cp-tp-pp", 2}, {"pp-cp-dp-tp", 8}}) {
     std::string error;
     Mesh m;
-    m.degree = {4, 2, 2, 2, 1, 1};
+    m.degree = {4, 2, 2, 2, 1, 1, 1, 1, 1};
     m.order = parse_axis_order(order, error);
     const Mesh flat = m;
     INFO(order << ", " << ranks);

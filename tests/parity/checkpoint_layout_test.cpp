@@ -26,6 +26,8 @@ struct Layout {
   int context = 1;
   const char* comm = "p2p";
   int inside = 0;
+  const char* mode = "1d";
+  int depth = 1;
 };
 
 const std::vector<Layout>& layouts() {
@@ -49,6 +51,9 @@ const std::vector<Layout>& layouts() {
       {"data 4, hybrid ZeRO-1", 4, 1, false, 1, 1, "1f1b", 1, 1, "p2p", 2},
       {"data 4, tensor 2, hybrid ZeRO-3", 4, 2, false, 3, 1, "1f1b", 1, 1, "p2p", 2},
       {"data 2, context 2, hybrid ZeRO-2", 2, 1, false, 2, 1, "1f1b", 1, 2, "p2p", 2},
+      {"2d 4", 1, 4, false, 0, 1, "1f1b", 1, 1, "p2p", 0, "2d"},
+      {"2.5d 8, ZeRO-1", 1, 8, false, 1, 1, "1f1b", 1, 1, "p2p", 0, "2.5d", 2},
+      {"3d 8", 1, 8, false, 0, 1, "1f1b", 1, 1, "p2p", 0, "3d"},
   };
   return all;
 }
@@ -64,6 +69,9 @@ TinyOptions job(const Layout& l, const TinyOptions& base) {
   o.chunks = l.chunks;
   o.context = l.context;
   o.context_comm = l.comm;
+  o.tensor_mode = l.mode;
+  o.tensor_depth = l.depth;
+  o.micro_batch = l.tensor > 4 ? 4 : l.mode[0] == '2' ? 2 : 1;  // cut by sequences
   o.inside = l.inside;
   o.layers = 4;
   o.steps = kEnd;
@@ -185,8 +193,8 @@ TEST_CASE("a checkpoint of any layout goes on under any other as if never broken
       if (sampled && apart != 0 && apart != 3 && apart != 7) continue;
       INFO("saved under " << from.name << ", loaded under " << to.name);
       const std::string again = folder / fmt::format("{} to {}", a, b);
-      const TinyResult r =
-          train_on(job(to, model), folder / from.name + "/checkpoints", again, from.tensor == to.tensor);
+      const TinyResult r = train_on(job(to, model), folder / from.name + "/checkpoints", again,
+                                    from.tensor == to.tensor && from.mode == to.mode);
       CHECK(read_whole(again + "/checkpoints") == saved);  // to the bit
       REQUIRE(r.losses.size() == kEnd - kSaved);
       for (size_t i = 0; i < r.losses.size(); ++i) {

@@ -42,6 +42,10 @@ void MutantGroup::record_meta(Stream& s, const CollectiveCall& call) {
         return group.send(s, call.in, call.info.peer);
       case CollectiveOp::recv:
         return group.recv(s, call.out, call.info.peer);
+      case CollectiveOp::broadcast:
+        return group.broadcast(s, call.out, call.in, call.info.peer);
+      case CollectiveOp::reduce:
+        return group.reduce(s, call.out, call.info.peer);
       default:
         unknown();
     }
@@ -62,6 +66,13 @@ void MutantGroup::do_recv(Tensor t, int peer) {
 }
 void MutantGroup::do_reduce_scatter(Tensor out, Tensor in) {
   mutate("reduce_scatter", [&](Communicator& group) { group.reduce_scatter(*inline_, out, in); });
+}
+
+void MutantGroup::do_broadcast(Tensor t, int root) {
+  mutate("broadcast", [&](Communicator& group) { group.broadcast(*inline_, t, root); });
+}
+void MutantGroup::do_reduce(Tensor t, int root) {
+  mutate("reduce", [&](Communicator& group) { group.reduce(*inline_, t, root); });
 }
 
 void MutantGroup::do_all_to_all_v(Tensor out, const std::vector<int64_t>& out_elements, Tensor in,

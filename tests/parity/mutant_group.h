@@ -34,8 +34,9 @@ class MutantGroup final : public Communicator {
   void do_send_recv(Tensor out, int to, Tensor in, int from) override;
   void do_send(Tensor t, int peer) override;
   void do_recv(Tensor t, int peer) override;
+  void do_broadcast(Tensor t, int root) override;
+  void do_reduce(Tensor t, int root) override;
   // The step makes none of these.
-  void do_broadcast(Tensor, int) override { unknown(); }
   void do_barrier() override { unknown(); }
   [[noreturn]] static void unknown() {
     fail(ExitCode::internal, "the mutation tests do not know this collective");

@@ -29,7 +29,8 @@ struct Layout {
   TinyOptions options;
 };
 
-/// Data-parallel, tensor-parallel and both, with every stage of ZeRO; context-parallel in every way.
+/// Data-parallel, tensor-parallel and both, with every stage of ZeRO; context-parallel and tensor-parallel in
+/// every way.
 std::vector<Layout> layouts(int data) {
   std::vector<Layout> all;
   const auto add = [&](const std::string& name, int ranks, int tensor, bool sequence, int zero,
@@ -110,6 +111,27 @@ std::vector<Layout> layouts(int data) {
     o.steps = 2;
     all.push_back({"tensor 4, 2 key-value heads", o});
   }
+  const auto grid = [&](const char* mode, int tensor, int depth, int ranks, int zero, int accumulation) {
+    TinyOptions o;
+    o.tensor_mode = mode;
+    o.tensor = tensor;
+    o.tensor_depth = depth;
+    o.ranks = ranks;
+    o.zero_stage = zero;
+    o.architecture = ranks > 1 ? "llama" : "gpt2";
+    o.micro_batch = 4;
+    o.global_batch = 4 * ranks * accumulation;
+    o.seq = 8;
+    o.steps = 2;
+    o.layers = 1;
+    all.push_back({fmt::format("{} on {} of depth {}, data {}, ZeRO {}, accumulation {}", mode, tensor, depth,
+                               ranks, zero, accumulation),
+                   o});
+  };
+  grid("2d", 4, 1, 1, 0, 2);
+  grid("2d", 4, 1, 2, 1, 1);
+  grid("2.5d", 8, 2, 1, 0, 1);
+  grid("3d", 8, 1, 1, 0, 2);
   pipeline("1f1b", 2, 1, 1, 1, 0);
   pipeline("zb-h1", 2, 1, 2, 1, 2);
   pipeline("zbv", 2, 2, 1, 2, 0);

@@ -16,6 +16,8 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.kv_heads = static_cast<int>(r.model.num_key_value_heads);
   o.ranks = static_cast<int>(r.parallel.data);
   o.tensor = static_cast<int>(r.parallel.tensor);
+  o.tensor_mode = r.parallel.tensor_mode;
+  o.tensor_depth = static_cast<int>(r.parallel.tensor_depth);
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.zero_stage = static_cast<int>(r.parallel.zero_stage);
   o.inside = static_cast<int>(r.parallel.inside);
@@ -38,6 +40,8 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
 
 TinyOptions one_rank(TinyOptions o) {
   o.ranks = o.tensor = o.context = o.pipeline = o.chunks = 1;
+  o.tensor_mode = "1d";
+  o.tensor_depth = 1;
   o.sequence_parallel = false;
   o.zero_stage = o.inside = 0;
   o.schedule = "1f1b";

@@ -187,7 +187,7 @@ TEST_CASE("negative control: a level left out changes the numbers", "[two_level]
 TEST_CASE("levels that the mesh cannot have are named", "[two_level]") {
   const auto wrong = [](int data, int context, const char* order, int ranks) {
     Mesh m;
-    m.degree = {data, 1, context, 1, 1, 1};
+    m.degree = {data, 1, context, 1, 1, 1, 1, 1, 1};
     std::string error;
     m.order = parse_axis_order(order, error);
     return m.split_levels(ranks);

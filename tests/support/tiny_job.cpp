@@ -14,8 +14,8 @@ ModelConfig tiny_model(const TinyOptions& o) {
   ModelConfig c;
   c.architecture = o.architecture;
   c.vocab_size = o.vocab;
-  c.hidden_size = 32;
-  c.intermediate_size = o.architecture == "gpt2" ? 128 : 40;
+  c.hidden_size = o.hidden;
+  c.intermediate_size = o.intermediate ? o.intermediate : o.architecture == "gpt2" ? 4 * o.hidden : 40;
   c.num_hidden_layers = o.layers;
   c.num_attention_heads = o.heads;
   c.num_key_value_heads = o.kv_heads ? o.kv_heads : o.architecture == "gpt2" ? o.heads : o.heads / 2;
@@ -37,8 +37,9 @@ std::vector<int32_t> tiny_sample(const TinyOptions& o, int64_t sample) {
 
 Mesh tiny_mesh(const TinyOptions& o, int rank) {
   Mesh m;
-  m.degree = {o.ranks, o.pipeline, o.context, o.tensor, 1, 1};
+  m.degree = {o.ranks, o.pipeline, o.context, 1, 1, 1, 1, 1, 1};
   m.rank = rank;
+  m.cut_tensor(tensor_mode(o.tensor_mode), o.tensor, o.tensor_depth);
   if (o.inside) {
     const std::string wrong = m.split_levels(o.inside);
     LT_CHECK(wrong.empty(), "{}", wrong);

@@ -18,6 +18,8 @@ struct TinyOptions {
   double dropout = 0;
   int ranks = 1;  ///< data-parallel
   int tensor = 1;
+  std::string tensor_mode = "1d";
+  int tensor_depth = 1;
   bool sequence_parallel = false;
   int context = 1;
   std::string context_comm = "p2p";
@@ -31,6 +33,7 @@ struct TinyOptions {
   int zero_stage = 0;
   int inside = 0;  ///< ranks of the first level of gradients, where there are two; else 0
   int64_t micro_batch = 1, global_batch = 8, seq = 24, vocab = 61;
+  int64_t hidden = 32, intermediate = 0;  ///< intermediate 0: 4 * hidden (gpt2), or 40
   int64_t steps = 3;
   int64_t bucket_elements = 3000;  ///< several buckets even for a tiny model
   bool padded_targets = false;     ///< some targets do not count

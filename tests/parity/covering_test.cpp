@@ -34,7 +34,7 @@ constexpr size_t kBound = static_cast<size_t>(At::tied);
 const std::vector<Factor>& factors() {
   static const std::vector<Factor> all{
       {"data", {"1", "2", "4"}},
-      {"tensor", {"1", "2", "2 with sequence", "4"}},
+      {"tensor", {"1", "2", "2 with sequence", "4", "4 in 2d", "8 in 2.5d", "8 in 3d"}},
       {"schedule",
        {"none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zbv", "dualpipev", "1f1b on 4"}},
       {"context", {"none", "p2p", "all_gather", "a2a", "a2a+p2p"}},
@@ -48,6 +48,9 @@ const std::vector<Factor>& factors() {
       {"packing", {"false", "true"}}};
   return all;
 }
+
+/// By level of the tensor factor.
+constexpr const char* kTensorModes[] = {"1d", "1d", "1d", "1d", "2d", "2.5d", "3d"};
 
 int at(const Row& row, At factor) { return row[static_cast<size_t>(factor)]; }
 const std::string& level_of(const Row& row, At factor) {
@@ -71,10 +74,12 @@ std::vector<std::string> settings(const Row& row) {
       "parallel.data=" + level(At::data),
       fmt::format("parallel.tensor={}", number(row, At::tensor)),
       fmt::format("parallel.sequence_parallel={}", at(row, At::tensor) == 2),
+      std::string("parallel.tensor_mode=") + kTensorModes[at(row, At::tensor)],
       "parallel.zero_stage=" + level(At::zero),
       fmt::format("train.micro_batch_size={}", samples),
       std::string("model.architecture=") + (at(row, At::model) == 0 ? "gpt2" : "llama"),
       fmt::format("model.num_key_value_heads={}", at(row, At::model) == 2 ? 2 : 4)};
+  if (level(At::tensor) == "8 in 2.5d") s.push_back("parallel.tensor_depth=2");
   if (stages(row) > 1) {
     s.push_back(fmt::format("parallel.pipeline={}", stages(row)));
     s.push_back("parallel.schedule=" +

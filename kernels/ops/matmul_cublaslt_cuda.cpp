@@ -15,13 +15,13 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-#define LT_CUBLASLT(X)                                                                            \
-  X(cublasLtCreate)                                                                               \
-  X(cublasLtMatmul)                                                                               \
-  X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescSetAttribute) \
-      X(cublasLtMatrixLayoutCreate) X(cublasLtMatmulPreferenceCreate)                             \
-          X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulPreferenceDestroy)              \
-              X(cublasLtGetStatusString)
+#define LT_CUBLASLT(X)                                                                              \
+  X(cublasLtCreate)                                                                                 \
+  X(cublasLtMatmul)                                                                                 \
+  X(cublasLtMatmulAlgoGetHeuristic)                                                                 \
+  X(cublasLtMatmulDescCreate)                                                                       \
+  X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatmulPreferenceCreate) \
+      X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulPreferenceDestroy) X(cublasLtGetStatusString)
 
 struct Lt {
   Library library{"libcublasLt", {13, 12}};

@@ -31,8 +31,8 @@ __global__ void norm_moments(NormShape shape, compute_t<T>* moments, const T* x)
 }
 
 template <class T>
-__global__ void norm_apply(NormShape shape, int ranks, T* y, compute_t<T>* mean, compute_t<T>* rstd, const T* x,
-                           const compute_t<T>* moments, const T* weight, const T* bias) {
+__global__ void norm_apply(NormShape shape, int ranks, T* y, compute_t<T>* mean, compute_t<T>* rstd,
+                           const T* x, const compute_t<T>* moments, const T* weight, const T* bias) {
   using A = compute_t<T>;
   const int64_t C = shape.cols, rows = shape.rows, row = blockIdx.x;
   const bool layer = shape.kind == NormKind::layer;
@@ -77,8 +77,9 @@ __global__ void norm_cut_dots(NormShape shape, compute_t<T>* dots, const T* dy, 
 }
 
 template <class T>
-__global__ void norm_cut_backward(NormShape shape, int64_t all_cols, T* dx, const T* dy, const T* x, const T* weight,
-                                  const compute_t<T>* mean, const compute_t<T>* rstd, const compute_t<T>* dots) {
+__global__ void norm_cut_backward(NormShape shape, int64_t all_cols, T* dx, const T* dy, const T* x,
+                                  const T* weight, const compute_t<T>* mean, const compute_t<T>* rstd,
+                                  const compute_t<T>* dots) {
   using A = compute_t<T>;
   const int64_t C = shape.cols, row = blockIdx.x;
   const A r = rstd[row], m = mean ? mean[row] : A(0);
@@ -106,40 +107,43 @@ using namespace cuda;
 void norm_moments_cuda(Stream& s, DType t, NormShape shape, void* moments, const void* x) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
-    launch(s, row_blocks(shape), kThreads, kWarp * sizeof(A), cuda::norm_moments<T>, shape, static_cast<A*>(moments),
-           static_cast<const T*>(x));
+    launch(s, row_blocks(shape), kThreads, kWarp * sizeof(A), cuda::norm_moments<T>, shape,
+           static_cast<A*>(moments), static_cast<const T*>(x));
   });
 }
 
-void norm_apply_cuda(Stream& s, DType t, NormShape shape, int ranks, void* y, void* mean, void* rstd, const void* x,
-                     const void* moments, const void* weight, const void* bias) {
+void norm_apply_cuda(Stream& s, DType t, NormShape shape, int ranks, void* y, void* mean, void* rstd,
+                     const void* x, const void* moments, const void* weight, const void* bias) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
     launch(s, row_blocks(shape), kThreads, 0, cuda::norm_apply<T>, shape, ranks, static_cast<T*>(y),
-           static_cast<A*>(mean), static_cast<A*>(rstd), static_cast<const T*>(x), static_cast<const A*>(moments),
-           static_cast<const T*>(weight), static_cast<const T*>(bias));
+           static_cast<A*>(mean), static_cast<A*>(rstd), static_cast<const T*>(x),
+           static_cast<const A*>(moments), static_cast<const T*>(weight), static_cast<const T*>(bias));
   });
 }
 
-void norm_cut_dots_cuda(Stream& s, DType t, NormShape shape, void* dots, void* dweight, void* dbias, const void* dy,
-                        const void* x, const void* weight, const void* mean, const void* rstd) {
+void norm_cut_dots_cuda(Stream& s, DType t, NormShape shape, void* dots, void* dweight, void* dbias,
+                        const void* dy, const void* x, const void* weight, const void* mean,
+                        const void* rstd) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
     const T *dyt = static_cast<const T*>(dy), *xt = static_cast<const T*>(x);
     const A *m = mean_of<A>(shape, mean), *r = static_cast<const A*>(rstd);
-    launch(s, row_blocks(shape), kThreads, kWarp * sizeof(A), cuda::norm_cut_dots<T>, shape, static_cast<A*>(dots),
-           dyt, xt, static_cast<const T*>(weight), m, r);
+    launch(s, row_blocks(shape), kThreads, kWarp * sizeof(A), cuda::norm_cut_dots<T>, shape,
+           static_cast<A*>(dots), dyt, xt, static_cast<const T*>(weight), m, r);
     norm_weight_gradients(s, static_cast<A*>(dweight), static_cast<A*>(dbias), dyt, xt, m, r, shape);
   });
 }
 
 void norm_cut_backward_cuda(Stream& s, DType t, NormShape shape, int64_t all_cols, void* dx, const void* dy,
-                            const void* x, const void* weight, const void* mean, const void* rstd, const void* dots) {
+                            const void* x, const void* weight, const void* mean, const void* rstd,
+                            const void* dots) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
-    launch(s, row_blocks(shape), kThreads, 0, cuda::norm_cut_backward<T>, shape, all_cols, static_cast<T*>(dx),
-           static_cast<const T*>(dy), static_cast<const T*>(x), static_cast<const T*>(weight), mean_of<A>(shape, mean),
-           static_cast<const A*>(rstd), static_cast<const A*>(dots));
+    launch(s, row_blocks(shape), kThreads, 0, cuda::norm_cut_backward<T>, shape, all_cols,
+           static_cast<T*>(dx), static_cast<const T*>(dy), static_cast<const T*>(x),
+           static_cast<const T*>(weight), mean_of<A>(shape, mean), static_cast<const A*>(rstd),
+           static_cast<const A*>(dots));
   });
 }
 

@@ -27,7 +27,8 @@ struct BiasTerm {
 template <class T>
 void norm_weight_gradients(Stream& s, compute_t<T>* dweight, compute_t<T>* dbias, const T* dy, const T* x,
                            const compute_t<T>* mean, const compute_t<T>* rstd, const NormShape& shape) {
-  column_sums(s, dweight, WeightTerm<T>{dy, x, mean, rstd, shape.cols}, shape.rows, shape.cols, shape.accumulate);
+  column_sums(s, dweight, WeightTerm<T>{dy, x, mean, rstd, shape.cols}, shape.rows, shape.cols,
+              shape.accumulate);
   if (dbias) column_sums(s, dbias, BiasTerm<T>{dy, shape.cols}, shape.rows, shape.cols, shape.accumulate);
 }
 

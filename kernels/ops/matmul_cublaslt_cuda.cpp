@@ -15,19 +15,20 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-#define LT_CUBLASLT(X)                                                                              \
-  X(cublasLtCreate)                                                                                 \
-  X(cublasLtMatmul)                                                                                 \
-  X(cublasLtMatmulAlgoGetHeuristic)                                                                 \
-  X(cublasLtMatmulDescCreate)                                                                       \
-  X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatmulPreferenceCreate) \
-      X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulPreferenceDestroy) X(cublasLtGetStatusString)
-
 struct Lt {
   Library library{"libcublasLt", {13, 12}};
-#define LT_MEMBER(f) decltype(&::f) f = library.function<std::remove_pointer_t<decltype(&::f)>>(#f);
-  LT_CUBLASLT(LT_MEMBER)
-#undef LT_MEMBER
+#define LT_LOAD(f) decltype(&::f) f = library.function<std::remove_pointer_t<decltype(&::f)>>(#f)
+  LT_LOAD(cublasLtCreate);
+  LT_LOAD(cublasLtMatmul);
+  LT_LOAD(cublasLtMatmulAlgoGetHeuristic);
+  LT_LOAD(cublasLtMatmulDescCreate);
+  LT_LOAD(cublasLtMatmulDescSetAttribute);
+  LT_LOAD(cublasLtMatrixLayoutCreate);
+  LT_LOAD(cublasLtMatmulPreferenceCreate);
+  LT_LOAD(cublasLtMatmulPreferenceSetAttribute);
+  LT_LOAD(cublasLtMatmulPreferenceDestroy);
+  LT_LOAD(cublasLtGetStatusString);
+#undef LT_LOAD
   cublasLtHandle_t handle = nullptr;
 
   Lt() { check(cublasLtCreate(&handle), "starting cuBLASLt"); }

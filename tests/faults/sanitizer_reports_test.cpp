@@ -15,7 +15,7 @@ using namespace ltrain::test;
 
 TEST_CASE("a defect of the kind that the environment asks for", "[.defective_child]") {
   const std::string kind = std::getenv("LTRAIN_TEST_DEFECT");
-  static volatile int sink;
+  [[maybe_unused]] static volatile int sink;
   if (kind == "overflow") {
     std::vector<int> v(10);
     int* volatile p = v.data();

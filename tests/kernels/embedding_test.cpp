@@ -121,7 +121,7 @@ TEST_CASE("a token outside the vocabulary is refused by value and place") {
     tokens[0] = 0, tokens[1] = 4, tokens[2] = bad;
     CHECK_THROWS_WITH(
         embedding_forward(*stream, tensor_of(y, {3, 4}), tensor_of(tokens, {3}), tensor_of(table, {5, 4}), {},
-                          RowMap{3, 0, 0, {}}, {0, 5, 5}),
+                          RowMap{3, 0, 0, {}, {}}, {0, 5, 5}),
         "token " + std::to_string(bad) + " at position 2 of the batch is outside the vocabulary of 5");
   }
 }

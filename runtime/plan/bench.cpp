@@ -92,6 +92,15 @@ std::vector<HostBatch> random_batches(const ProgramOptions& o) {
   return batches;
 }
 
+constexpr int kSteps = 3;  // timed, of each reference model
+
+/// The lower one of an even number.
+double median(std::vector<double>& t) {
+  const auto middle = t.begin() + static_cast<std::ptrdiff_t>((t.size() - 1) / 2);
+  std::nth_element(t.begin(), middle, t.end());
+  return *middle;
+}
+
 struct Measured {
   Remember cost;
   std::vector<double> seconds;  // of each op: the median over the timed steps
@@ -134,8 +143,7 @@ void run_reference(const ProgramOptions& options, int threads, int steps, Measur
   for (size_t i = 0; i < out.cost.costs.size(); ++i) {
     std::vector<double> t;
     for (const auto& row : times) t.push_back(row[i]);
-    std::nth_element(t.begin(), t.begin() + t.size() / 2, t.end());
-    out.seconds.push_back(t[t.size() / 2]);
+    out.seconds.push_back(median(t));
   }
 }
 
@@ -156,22 +164,21 @@ RankProfile bench_rank(int threads, int cores, const std::function<void(const st
       Measured measured;
       std::vector<std::thread> others;
       for (int i = 1; i < cores / threads; ++i)
-        others.emplace_back([&] { run_reference(r.options, threads, 2, nullptr); });
-      run_reference(r.options, threads, 2, &measured);
+        others.emplace_back([&] { run_reference(r.options, threads, kSteps, nullptr); });
+      run_reference(r.options, threads, kSteps, &measured);
       for (std::thread& t : others) t.join();
-      // Equal ops of the model are one sample: their mean.
-      std::map<std::tuple<std::string, double, double, int64_t, int64_t, int64_t>, std::pair<double, int>>
-          sums;
+      // Equal ops of the model are one sample: their median, which a moment that another program took does
+      // not move.
+      std::map<std::tuple<std::string, double, double, int64_t, int64_t, int64_t>, std::vector<double>> equal;
       for (size_t i = 0; i < measured.seconds.size(); ++i) {
         const OpCost& c = measured.cost.costs[i];
-        auto& [sum, count] = sums[{fmt::format("{}/{}", measured.cost.names[i], dtype_name(c.dtype)), c.bytes,
-                                   c.flops, c.m, c.n, c.k}];
-        sum += measured.seconds[i];
-        ++count;
+        equal[{fmt::format("{}/{}", measured.cost.names[i], dtype_name(c.dtype)), c.bytes, c.flops, c.m, c.n,
+               c.k}]
+            .push_back(measured.seconds[i]);
       }
-      for (const auto& [key, value] : sums) {
+      for (auto& [key, all] : equal) {
         const auto& [name, bytes, flops, m, n, k] = key;
-        const double seconds = value.first / value.second;
+        const double seconds = median(all);
         profile.ops[name].push_back({bytes, flops, seconds, m, n, k});
         if (name.starts_with("matmul")) {
           double& peak = profile.peak_flops[name.substr(name.find('/') + 1)];

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "parallel/call_note.h"
@@ -61,6 +62,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kMaxChunkBytes = 1 << 20;
 constexpr int64_t kMinChunkBytes = 4 << 10;
 constexpr int kWindow = 2;  // chunks in flight to each peer
+constexpr double kVerdictSeconds = 0.2;  // a lost rank that gave up on another has said so before it left
 
 int64_t chunk_bytes(int size, const GlooOptions& options) {
   const int64_t share = options.scratch_bytes / (kWindow * std::max(1, size - 1));
@@ -166,6 +168,41 @@ class GlooGroup final : public Communicator {
     return context_->createUnboundBuffer(p, static_cast<size_t>(bytes));
   }
 
+  // ---- who is to blame ----
+
+  /// A rank that gives up closes its connections, and the others may see that before they see the rank that
+  /// it gave up on. So it first leaves in the store whom it lost, and one that loses it looks there.
+  [[noreturn]] void fail_lost(int peer, bool timed_out, const std::string& why) {
+    const int behind = timed_out ? -1 : lost_by(peer);
+    say_lost(behind < 0 ? peer : behind);
+    if (timed_out)
+      fail(ExitCode::rank_lost, "group \"{}\": rank {} waited {:g} s for rank {} in {}", name(), rank(),
+           options_.timeout_seconds, peer, to_string(info_));
+    if (behind >= 0)
+      fail(ExitCode::rank_lost, "group \"{}\": rank {} lost rank {} in {}: it has failed waiting for rank {}",
+           name(), rank(), peer, to_string(info_), behind);
+    fail(ExitCode::rank_lost, "group \"{}\": rank {} lost the connection to rank {} in {}: {}", name(),
+         rank(), peer, to_string(info_), why);
+  }
+  std::string lost_key(int r) const { return fmt::format("{}/lost/{}", key_, r); }
+
+  void say_lost(int culprit) {
+    if (std::exchange(gave_up_, true)) return;
+    try {
+      store_->set(lost_key(rank()), std::to_string(culprit));
+    } catch (const std::exception&) {  // the store may be gone with the culprit; what follows is thrown anyway
+    }
+  }
+
+  /// The rank that `peer` gave up on, or -1 when it says none within kVerdictSeconds: then it is itself gone.
+  int lost_by(int peer) {
+    try {
+      return std::stoi(store_->get(lost_key(peer), kVerdictSeconds));
+    } catch (const std::exception&) {
+      return -1;
+    }
+  }
+
   // ---- waiting, with the deadline of the call and the peer's name in what is thrown ----
 
   enum class Way { send, recv };
@@ -179,11 +216,8 @@ class GlooGroup final : public Communicator {
       else
         b->waitSend(nullptr, limit);
     } catch (const std::exception& e) {
-      if (Clock::now() >= deadline_)
-        fail(ExitCode::rank_lost, "group \"{}\": rank {} waited {:g} s for rank {} in {}", name(), rank(),
-             options_.timeout_seconds, peer, to_string(info_));
-      fail(ExitCode::rank_lost, "group \"{}\": rank {} lost the connection to rank {} in {}: {}", name(),
-           rank(), peer, to_string(info_), plain(e.what()));
+      const bool timed_out = Clock::now() >= deadline_;
+      fail_lost(peer, timed_out, plain(e.what()));
     }
   }
   template <class F>
@@ -191,8 +225,7 @@ class GlooGroup final : public Communicator {
     try {
       f();
     } catch (const std::exception& e) {
-      fail(ExitCode::rank_lost, "group \"{}\": rank {} lost the connection to rank {} in {}: {}", name(),
-           rank(), peer, to_string(info_), plain(e.what()));
+      fail_lost(peer, false, plain(e.what()));
     }
   }
 
@@ -514,6 +547,7 @@ class GlooGroup final : public Communicator {
   CollectiveInfo info_;
   Clock::time_point deadline_;
   int splits_ = 0;
+  bool gave_up_ = false;
 };
 
 }  // namespace

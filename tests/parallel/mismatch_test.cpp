@@ -127,6 +127,20 @@ TEST_CASE("a rank that leaves makes the others fail at once, and says which") {
   }
 }
 
+TEST_CASE("a rank that comes late, when another has already failed, blames the one that left") {
+  for (Kind kind : {Kind::in_process, Kind::gloo, Kind::shm}) {
+    const auto errors = try_ranks(kind, 3, [&](Communicator& c, Stream& s) {
+      std::vector<float> v(1000);
+      c.all_reduce(s, tensor(v));
+      if (c.rank() == 1) return;
+      if (c.rank() == 2) std::this_thread::sleep_for(std::chrono::duration<double>(0.3 * time_scale()));
+      c.all_reduce(s, tensor(v));
+    });
+    CHECK_THAT(errors[0], Contains("rank 1"));
+    CHECK_THAT(errors[2], Contains("rank 1"));
+  }
+}
+
 TEST_CASE("bytes sent to a rank that has left are an error, not a signal, a handler that is there stays") {
   const auto before = ::signal(SIGPIPE, SIG_DFL);
   make_gloo_transport("127.0.0.1");

@@ -79,51 +79,39 @@ void NormLayer::cut_forward(Step& step, const Residual& r, Saved& saved) const {
   step.release(moments);
 }
 
-void NormLayer::cut_backward(Step& step, Tensor dx, Tensor dy, const Saved& saved, bool first) const {
+void NormLayer::cut_backward(Step& step, const NormBackward& whole) const {
   const Group& g = step.groups.column;
-  const Shape shape{dy.shape[0], norm_moment_count(kind_)};
+  const Shape shape{whole.dy.shape[0], norm_moment_count(kind_)};
   NormCutBackward b;
+  static_cast<NormBackward&>(b) = whole;
+  b.dots = step.memory.allocate(MemoryKind::temporaries, "norm sums", step.stat_type(), shape);
+  norm_cut_dots(step.compute, b);
+  g.stream->wait(step.compute.record());
+  g.comm->all_reduce(*g.stream, b.dots);
+  step.compute.wait(g.stream->record());
+  b.all_cols = b.dy.shape[1] * g.size();
+  norm_cut_backward(step.compute, b);
+  step.release(b.dots);
+}
+
+void NormLayer::backward(Step& step, Tensor dx, Tensor dy, Saved& saved, bool first) const {
+  NormBackward b;
   b.kind = kind_;
   b.dy = dy;
   b.x = saved.x;
   b.weight = step.params.value(weight_);
   b.mean = saved.mean;
   b.rstd = saved.rstd;
-  b.dots = step.memory.allocate(MemoryKind::temporaries, "norm sums", step.stat_type(), shape);
+  b.dx = dx;
   const GradTarget weight = step.params.contribute(weight_);
   b.dweight = weight.tensor;
   b.accumulate = weight.accumulate;
   if (bias_ >= 0) b.dbias = step.params.contribute(bias_).tensor;
-  norm_cut_dots(step.compute, b);
-  g.stream->wait(step.compute.record());
-  g.comm->all_reduce(*g.stream, b.dots);
-  step.compute.wait(g.stream->record());
-  b.dx = dx;
   b.first = first;
-  b.all_cols = dy.shape[1] * g.size();
-  norm_cut_backward(step.compute, b);
-  step.release(b.dots);
-}
-
-void NormLayer::backward(Step& step, Tensor dx, Tensor dy, Saved& saved, bool first) const {
-  if (step.groups.column.many()) {
-    cut_backward(step, dx, dy, saved, first);
-  } else {
-    NormBackward b;
-    b.kind = kind_;
-    b.dy = dy;
-    b.x = saved.x;
-    b.weight = step.params.value(weight_);
-    b.mean = saved.mean;
-    b.rstd = saved.rstd;
-    b.dx = dx;
-    const GradTarget weight = step.params.contribute(weight_);
-    b.dweight = weight.tensor;
-    b.accumulate = weight.accumulate;
-    if (bias_ >= 0) b.dbias = step.params.contribute(bias_).tensor;
-    b.first = first;
+  if (step.groups.column.many())
+    cut_backward(step, b);
+  else
     norm_backward(step.compute, b);
-  }
   step.params.grad_ready(weight_);
   if (bias_ >= 0) step.params.grad_ready(bias_);
   step.release(saved.rstd);

@@ -28,7 +28,7 @@ class NormLayer {
  private:
   // Of columns that ranks share.
   void cut_forward(Step& step, const Residual& r, Saved& saved) const;
-  void cut_backward(Step& step, Tensor dx, Tensor dy, const Saved& saved, bool first) const;
+  void cut_backward(Step& step, const NormBackward& whole) const;
   NormKind kind_ = NormKind::rms;
   int weight_ = -1, bias_ = -1;
   double eps_ = 1e-5;

@@ -61,7 +61,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxChunkBytes = 1 << 20;
 constexpr int64_t kMinChunkBytes = 4 << 10;
-constexpr int kWindow = 2;  // chunks in flight to each peer
+constexpr int kWindow = 2;               // chunks in flight to each peer
 constexpr double kVerdictSeconds = 0.2;  // a lost rank that gave up on another has said so before it left
 
 int64_t chunk_bytes(int size, const GlooOptions& options) {
@@ -190,7 +190,8 @@ class GlooGroup final : public Communicator {
     if (std::exchange(gave_up_, true)) return;
     try {
       store_->set(lost_key(rank()), std::to_string(culprit));
-    } catch (const std::exception&) {  // the store may be gone with the culprit; what follows is thrown anyway
+    } catch (
+        const std::exception&) {  // the store may be gone with the culprit; what follows is thrown anyway
     }
   }
 

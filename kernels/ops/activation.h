@@ -10,6 +10,8 @@ void swiglu_forward(Stream& s, Tensor y, Tensor gate_up);
 /// dgate_up may alias gate_up.
 void swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up);
 
+constexpr double kGeluScale = 0.7978845608028654;  // sqrt(2 / pi)
+constexpr double kGeluCubic = 0.044715;
 /// GELU by its tanh form (arXiv:1606.08415; Hugging Face's gelu_new). x, y: (T, F).
 void gelu_forward(Stream& s, Tensor y, Tensor x);
 /// dx may alias dy or x.

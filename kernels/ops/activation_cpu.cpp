@@ -11,9 +11,6 @@ inline A sigmoid(A x) {
   return A(1) / (A(1) + fast_exp(-x));
 }
 
-constexpr double kGeluScale = 0.7978845608028654;  // sqrt(2 / pi)
-constexpr double kGeluCubic = 0.044715;
-
 }  // namespace
 
 void swiglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {

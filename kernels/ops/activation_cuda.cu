@@ -6,8 +6,6 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr double kGeluScale = 0.7978845608028654;  // sqrt(2 / pi)
-constexpr double kGeluCubic = 0.044715;
 
 inline __device__ float exponential(float x) { return expf(x); }
 inline __device__ double exponential(double x) { return exp(x); }

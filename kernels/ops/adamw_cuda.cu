@@ -7,17 +7,11 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// What is the same for every element of an update.
-template <class A>
-struct Factors {
-  A beta1, one_minus1, beta2, one_minus2, keep, step, root, eps, scale;
-};
-
 inline __device__ float root_of(float x) { return sqrtf(x); }
 inline __device__ double root_of(double x) { return sqrt(x); }
 
 template <class A, int N, bool kLow>
-__global__ void update(A* w, A* m, A* v, const A* g, bf16* low, int64_t packs, Factors<A> f) {
+__global__ void update(A* w, A* m, A* v, const A* g, bf16* low, int64_t packs, AdamwFactors<A> f) {
   for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
     auto wp = load<A, N>(w, i * N), mp = load<A, N>(m, i * N), vp = load<A, N>(v, i * N);
     const auto gp = load<A, N>(g, i * N);
@@ -44,15 +38,7 @@ using namespace cuda;
 void adamw_cuda(Stream& s, DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad,
                 void* low, int64_t n, bool decay, AdamwArgs args) {
   const auto run = [&]<class A>() {
-    const Factors<A> f{A(args.beta1),
-                       A(1.0 - args.beta1),
-                       A(args.beta2),
-                       A(1.0 - args.beta2),
-                       decay ? A(1.0 - args.lr * args.weight_decay) : A(1),
-                       A(args.lr / (1.0 - std::pow(args.beta1, static_cast<double>(args.step)))),
-                       A(1.0 / std::sqrt(1.0 - std::pow(args.beta2, static_cast<double>(args.step)))),
-                       A(args.eps),
-                       A(args.grad_scale)};
+    const AdamwFactors<A> f(args, decay);
     with_pack<A>(n, {master, exp_avg, exp_avg_sq, grad, low}, [&]<int N>() {
       launch(s, blocks_for(n / N, kThreads), kThreads, 0,
              low ? cuda::update<A, N, true> : cuda::update<A, N, false>, static_cast<A*>(master),

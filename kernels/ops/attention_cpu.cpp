@@ -32,17 +32,15 @@ template <class A>
 void dropout_keys(A* factor, const AttentionArgs& a, int64_t sample, int64_t head, int64_t query, int64_t k0,
                   int64_t begin, int64_t end) {
   const DropoutArgs& d = a.drop;
-  const uint64_t calls = static_cast<uint64_t>((a.seq + 3) / 4);
-  const uint64_t row =
-      (static_cast<uint64_t>(d.sample_index[sample]) * a.all_heads + a.first_head + head) * a.seq + query;
+  const uint64_t call = dropout_call(a, sample, head, query);
   int64_t j = begin;
   if (const int64_t before = (k0 + begin) & 3) {  // four keys come from one call
-    const Philox4 r = philox(d.seed, d.stream, row * calls + static_cast<uint64_t>(k0 + begin) / 4);
+    const Philox4 r = philox(d.seed, d.stream, call + static_cast<uint64_t>(k0 + begin) / 4);
     for (int64_t i = before; i < 4 && j < end; ++i, ++j)
       factor[j] = r.v[i] >= d.threshold ? A(d.scale) : A(0);
   }
   for (; j < end; j += 4) {
-    const Philox4 r = philox(d.seed, d.stream, row * calls + static_cast<uint64_t>(k0 + j) / 4);
+    const Philox4 r = philox(d.seed, d.stream, call + static_cast<uint64_t>(k0 + j) / 4);
     for (int64_t i = 0; i < 4 && j + i < end; ++i) factor[j + i] = r.v[i] >= d.threshold ? A(d.scale) : A(0);
   }
 }

@@ -43,10 +43,8 @@ inline __device__ float keep_factor(const AttentionArgs& a, int64_t sample, int6
                                     int64_t key) {
   const DropoutArgs& d = a.drop;
   if (!d.threshold) return 1.0f;
-  const uint64_t calls = static_cast<uint64_t>((a.seq + 3) / 4);
-  const uint64_t row =
-      (static_cast<uint64_t>(d.sample_index[sample]) * a.all_heads + a.first_head + head) * a.seq + query;
-  const Philox4 r = philox(d.seed, d.stream, row * calls + static_cast<uint64_t>(key) / 4);
+  const Philox4 r =
+      philox(d.seed, d.stream, dropout_call(a, sample, head, query) + static_cast<uint64_t>(key) / 4);
   return r.v[key & 3] >= d.threshold ? d.scale : 0.0f;
 }
 

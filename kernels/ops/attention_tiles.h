@@ -46,4 +46,10 @@ struct Mask {
   }
 };
 
+/// The first Philox call of the probabilities of one query; four keys come from each.
+LT_HD inline uint64_t dropout_call(const AttentionArgs& a, int64_t sample, int64_t head, int64_t query) {
+  const uint64_t all = static_cast<uint64_t>(a.drop.sample_index[sample]) * a.all_heads + a.first_head + head;
+  return (all * a.seq + query) * static_cast<uint64_t>((a.seq + 3) / 4);
+}
+
 }  // namespace ltrain

@@ -110,6 +110,18 @@ void add_losses(Stream& s, double* loss, const double* row_loss, int64_t rows) {
   launch(s, dim3(1), 1, 0, add_rows, loss, row_loss, rows);
 }
 
+/// Calls f with the types of the logits and of their gradient.
+template <class F>
+void with_types(DType logits, DType grad, F&& f) {
+  if (logits == DType::f64) {
+    f.template operator()<double, double>();
+  } else if (grad == DType::bf16) {
+    f.template operator()<float, bf16>();
+  } else {
+    f.template operator()<float, float>();
+  }
+}
+
 double* row_losses(Stream& s, int64_t rows) { return static_cast<double*>(scratch(s, rows * 8)); }
 
 }  // namespace
@@ -130,18 +142,11 @@ void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, d
                                 const void* logits, const int32_t* targets, const void* stats, int ranks,
                                 int64_t rows, int64_t vocab, VocabColumns part, double scale) {
   double* row_loss = row_losses(s, rows);
-  const auto run = [&]<class T, class G>() {
+  with_types(logits_type, grad_type, [&]<class T, class G>() {
     launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::sharded<T, G>, row_loss,
            static_cast<G*>(dlogits), static_cast<const T*>(logits), targets, static_cast<const T*>(stats),
            ranks, vocab, part, scale);
-  };
-  if (logits_type == DType::f64) {
-    run.template operator()<double, double>();
-  } else if (grad_type == DType::bf16) {
-    run.template operator()<float, bf16>();
-  } else {
-    run.template operator()<float, float>();
-  }
+  });
   add_losses(s, loss, row_loss, rows);
 }
 
@@ -149,17 +154,10 @@ void cross_entropy_cuda(Stream& s, DType logits_type, DType grad_type, double* l
                         const void* logits, const int32_t* targets, int64_t rows, int64_t vocab,
                         double scale) {
   double* row_loss = row_losses(s, rows);
-  const auto run = [&]<class T, class G>() {
+  with_types(logits_type, grad_type, [&]<class T, class G>() {
     launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::cross_entropy<T, G>,
            row_loss, static_cast<G*>(dlogits), static_cast<const T*>(logits), targets, vocab, scale);
-  };
-  if (logits_type == DType::f64) {
-    run.template operator()<double, double>();
-  } else if (grad_type == DType::bf16) {
-    run.template operator()<float, bf16>();
-  } else {
-    run.template operator()<float, float>();
-  }
+  });
   add_losses(s, loss, row_loss, rows);
 }
 

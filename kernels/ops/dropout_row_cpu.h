@@ -9,12 +9,8 @@ namespace {
 /// factor[c] = 0 or 1/(1-p) for this rank's channels 0..cols-1 of row `row`.
 template <class A>
 inline void dropout_row(A* factor, int64_t row, int64_t cols, const DropoutArgs& d) {
-  const uint64_t sample = static_cast<uint64_t>(d.sample_index[d.rows.sample(row)]);
-  // Channels are padded to a multiple of four, so that a row starts on a Philox call of its own.
   const int64_t begin = d.part * cols, end = begin + cols;
-  const uint64_t calls = static_cast<uint64_t>((cols * d.parts + 3) / 4);
-  const uint64_t first =
-      (sample * static_cast<uint64_t>(d.rows.total) + static_cast<uint64_t>(d.rows.position(row))) * calls;
+  const uint64_t first = dropout_call(d, row, cols);
   for (int64_t i = begin / 4; i * 4 < end; ++i) {
     const Philox4 r = philox(d.seed, d.stream, first + static_cast<uint64_t>(i));
     for (int64_t j = 0; j < 4; ++j)

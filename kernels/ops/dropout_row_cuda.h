@@ -5,14 +5,6 @@
 
 namespace ltrain::cuda {
 
-/// The first Philox call of row `row` of `cols` channels here; those of the whole row are padded to a
-/// multiple of four.
-inline __device__ uint64_t dropout_call(const DropoutArgs& d, int64_t row, int64_t cols) {
-  const uint64_t sample = static_cast<uint64_t>(d.sample_index[d.rows.sample(row)]);
-  return (sample * static_cast<uint64_t>(d.rows.total) + static_cast<uint64_t>(d.rows.position(row))) *
-         static_cast<uint64_t>((cols * d.parts + 3) / 4);
-}
-
 /// 0 or 1/(1-p) for channel `col` of the whole row.
 inline __device__ float dropout_factor(const DropoutArgs& d, uint64_t call, int64_t col) {
   const Philox4 r = philox(d.seed, d.stream, call + static_cast<uint64_t>(col / 4));

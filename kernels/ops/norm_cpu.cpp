@@ -1,8 +1,7 @@
 #include <cmath>
 
-#include "kernels/core/parallel_for.h"
 #include "kernels/ops/dropout_row_cpu.h"
-#include "kernels/ops/norm.h"
+#include "kernels/ops/norm_row_cpu.h"
 
 namespace ltrain::LT_ISA {
 namespace {
@@ -72,54 +71,10 @@ void backward(NormShape shape, T* dx, compute_t<T>* dweight, compute_t<T>* dbias
               const T* weight, const compute_t<T>* mean, const compute_t<T>* rstd) {
   using A = compute_t<T>;
   const int64_t C = shape.cols;
-  // Rows are cut into a fixed number of chunks, each with its own partial sums, so that the result does not
-  // depend on the number of threads.
-  const int64_t chunks = std::min<int64_t>(16, shape.rows);
-  A* partial = scratch<A>(2, 2 * chunks * C);
-  parallel_for(chunks, 1, [&](int64_t first, int64_t last) {
-    for (int64_t chunk = first; chunk < last; ++chunk) {
-      A* dw = partial + 2 * chunk * C;
-      A* db = dw + C;
-      for (int64_t c = 0; c < 2 * C; ++c) dw[c] = 0;
-      for (int64_t row = shape.rows * chunk / chunks; row < shape.rows * (chunk + 1) / chunks; ++row) {
-        const T* xr = x + row * C;
-        const T* dyr = dy + row * C;
-        T* dxr = dx + row * C;
-        const A r = rstd[row], m = shape.kind == NormKind::layer ? mean[row] : A(0);
-        A dot = 0, total = 0;  // sum of dxhat * xhat, sum of dxhat
-#pragma omp simd reduction(+ : dot, total)
-        for (int64_t c = 0; c < C; ++c) {
-          const A hat = (get(xr, c) - m) * r, g = get(dyr, c), dhat = g * get(weight, c);
-          dot += dhat * hat;
-          total += dhat;
-          dw[c] += g * hat;
-          db[c] += g;
-        }
-        dot /= C;
-        total = shape.kind == NormKind::layer ? total / C : A(0);
-        if (shape.first) {
-          for (int64_t c = 0; c < C; ++c) {
-            const A hat = (get(xr, c) - m) * r;
-            put(dxr, c, (get(dyr, c) * get(weight, c) - total - hat * dot) * r);
-          }
-        } else {
-          for (int64_t c = 0; c < C; ++c) {
-            const A hat = (get(xr, c) - m) * r;
-            put(dxr, c, get(dxr, c) + (get(dyr, c) * get(weight, c) - total - hat * dot) * r);
-          }
-        }
-      }
-    }
+  norm_backward_sums(shape, dweight, dbias, dy, x, weight, mean, rstd, [&](int64_t row, NormDots<A> d) {
+    norm_backward_row(shape, C, dx + row * C, dy + row * C, x + row * C, weight,
+                      shape.kind == NormKind::layer ? mean[row] : A(0), rstd[row], d);
   });
-  for (int64_t c = 0; c < C; ++c) {
-    A dw = shape.accumulate ? dweight[c] : A(0), db = shape.accumulate && dbias ? dbias[c] : A(0);
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      dw += partial[2 * chunk * C + c];
-      db += partial[2 * chunk * C + C + c];
-    }
-    dweight[c] = dw;
-    if (dbias) dbias[c] = db;
-  }
 }
 
 }  // namespace

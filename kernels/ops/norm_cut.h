@@ -23,15 +23,9 @@ struct NormApply {
 };
 void norm_apply(Stream& s, const NormApply& args);
 
-struct NormCutBackward {
-  NormKind kind = NormKind::rms;
-  Tensor dy, x, weight, mean, rstd;
-  Tensor dots;  ///< (T, count) as moments: sum of dxhat * xhat, and for layer of dxhat
-  Tensor dweight, dbias;
-  bool accumulate = false;  ///< dweight, dbias: += instead of =
-  Tensor dx;                ///< (T, C) inout
-  bool first = false;       ///< dx: = instead of +=
-  int64_t all_cols = 0;     ///< of the whole row
+struct NormCutBackward : NormBackward {  // of this rank's columns
+  Tensor dots;           ///< (T, count) as moments: sum of dxhat * xhat, and for layer of dxhat
+  int64_t all_cols = 0;  ///< of the whole row
 };
 /// Writes dots over this rank's columns (to be summed over the ranks), dweight and dbias.
 void norm_cut_dots(Stream& s, const NormCutBackward& args);

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "kernels/core/parallel_for.h"
 #include "kernels/ops/norm_cut.h"
+#include "kernels/ops/norm_row_cpu.h"
 
 namespace ltrain::LT_ISA {
 namespace {
@@ -63,42 +63,11 @@ void apply(const NormShape& shape, int ranks, T* y, A* mean, A* rstd, const T* x
 template <class T, class A>
 void dots_of(const NormShape& shape, A* dots, A* dweight, A* dbias, const T* dy, const T* x, const T* weight,
              const A* mean, const A* rstd) {
-  const int64_t C = shape.cols, chunks = std::min<int64_t>(16, shape.rows);
   const bool layer = shape.kind == NormKind::layer;
-  // A fixed number of chunks of rows, so that the sums do not depend on the number of threads.
-  A* partial = scratch<A>(2, 2 * chunks * C);
-  parallel_for(chunks, 1, [&](int64_t first, int64_t last) {
-    for (int64_t chunk = first; chunk < last; ++chunk) {
-      A* dw = partial + 2 * chunk * C;
-      A* db = dw + C;
-      for (int64_t c = 0; c < 2 * C; ++c) dw[c] = 0;
-      for (int64_t row = shape.rows * chunk / chunks; row < shape.rows * (chunk + 1) / chunks; ++row) {
-        const T* xr = x + row * C;
-        const T* dyr = dy + row * C;
-        const A r = rstd[row], m = layer ? mean[row] : A(0);
-        A dot = 0, total = 0;
-#pragma omp simd reduction(+ : dot, total)
-        for (int64_t c = 0; c < C; ++c) {
-          const A hat = (get(xr, c) - m) * r, g = get(dyr, c), dhat = g * get(weight, c);
-          dot += dhat * hat;
-          total += dhat;
-          dw[c] += g * hat;
-          db[c] += g;
-        }
-        dots[layer ? 2 * row : row] = dot;
-        if (layer) dots[2 * row + 1] = total;
-      }
-    }
+  norm_backward_sums(shape, dweight, dbias, dy, x, weight, mean, rstd, [&](int64_t row, NormDots<A> d) {
+    dots[layer ? 2 * row : row] = d.dot;
+    if (layer) dots[2 * row + 1] = d.total;
   });
-  for (int64_t c = 0; c < C; ++c) {
-    A dw = shape.accumulate ? dweight[c] : A(0), db = shape.accumulate && dbias ? dbias[c] : A(0);
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      dw += partial[2 * chunk * C + c];
-      db += partial[2 * chunk * C + C + c];
-    }
-    dweight[c] = dw;
-    if (dbias) dbias[c] = db;
-  }
 }
 
 template <class T, class A>
@@ -108,16 +77,9 @@ void backward(const NormShape& shape, int64_t all_cols, T* dx, const T* dy, cons
   const bool layer = shape.kind == NormKind::layer;
   parallel_for(shape.rows, 8, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const A r = rstd[row], m = layer ? mean[row] : A(0);
-      const A dot = dots[layer ? 2 * row : row] / all_cols,
-              total = layer ? dots[2 * row + 1] / all_cols : A(0);
-      const T* xr = x + row * C;
-      const T* dyr = dy + row * C;
-      T* dxr = dx + row * C;
-      for (int64_t c = 0; c < C; ++c) {
-        const A hat = (get(xr, c) - m) * r, g = (get(dyr, c) * get(weight, c) - total - hat * dot) * r;
-        put(dxr, c, shape.first ? g : get(dxr, c) + g);
-      }
+      const NormDots<A> d{dots[layer ? 2 * row : row], layer ? dots[2 * row + 1] : A(0)};
+      norm_backward_row(shape, all_cols, dx + row * C, dy + row * C, x + row * C, weight,
+                        layer ? mean[row] : A(0), rstd[row], d);
     }
   });
 }

@@ -7,6 +7,7 @@
 
 #include "kernels/core/time_scale.h"
 #include "parallel/communicator_nccl.h"
+#include "parallel/groups.h"
 #include "tests/parallel/fake_nccl.h"
 #include "tests/parallel/group_support.h"
 
@@ -132,6 +133,49 @@ TEST_CASE("NCCL groups do what groups of threads do, whatever they are split int
       CHECK((pairs[r] == want_pairs[r]));
     }
   }
+}
+
+TEST_CASE("all groups of a mesh are split from the world of NCCL, whichever ranks are in them") {
+  const int world_size = 12;  // 2 tensor x 2 data x 3 stages
+  FakeNetwork network;
+  const auto errors =
+      on_world(network, world_size, {}, [&](std::shared_ptr<NcclWorld> world, int rank, Stream&) {
+        Mesh mesh;
+        mesh.degree[static_cast<int>(Axis::tensor)] = mesh.degree[static_cast<int>(Axis::data)] = 2;
+        mesh.degree[static_cast<int>(Axis::pipeline)] = 3;
+        mesh.rank = rank;
+        GroupSet::Options options;
+        options.together = options.tied_stages = true;
+        options.key_value_heads = 1;
+        options.links = {{0, 1}, {1, 2}, {2, 1}, {1, 0}};
+        const GroupSet set(
+            mesh, [&](const GroupRequest& r) { return make_nccl_group(world, r.ranks, r.name, r.axes); },
+            make_worker_stream, options);
+        const Groups& g = set.groups();
+        const auto sum_of_ranks = [&](const Group& group) {
+          std::vector<double> v{static_cast<double>(rank)};
+          group.comm->all_reduce(*group.stream, tensor(v));
+          group.stream->synchronize();
+          return v[0];
+        };
+        const auto sum = [&](AxisSet axes) {
+          double s = 0;
+          for (int r : mesh.group(axes)) s += r;
+          return s;
+        };
+        const int stage = mesh.coordinate(Axis::pipeline);
+        CHECK(sum_of_ranks(g.tensor) == sum(Axis::tensor));
+        CHECK(sum_of_ranks(g.gradient) == sum(kGradientAxes));
+        CHECK(sum_of_ranks(g.world) == 66);
+        CHECK(sum_of_ranks(g.copies) == sum(Axis::tensor));
+        CHECK(sum_of_ranks(g.tied) ==
+              (stage == 1 ? rank : mesh.at(Axis::pipeline, 0) + mesh.at(Axis::pipeline, 2)));
+        CHECK(g.links.size() == (stage == 1 ? 4 : 2));
+        for (const auto& l : g.links)
+          CHECK(sum_of_ranks(l.group) == mesh.at(Axis::pipeline, l.from) + mesh.at(Axis::pipeline, l.to));
+      });
+  for (const auto& e : errors) CHECK(e == "");
+  CHECK(network.alive() == 0);
 }
 
 TEST_CASE("calls of NCCL are enqueued: what a heartbeat sees is entered before it is complete") {

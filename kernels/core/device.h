@@ -1,5 +1,5 @@
-// What a device gives to a rank: streams, memory, and the host memory that copies go through. Above this nobody
-// asks which device it is, or whether the build has it.
+// What a device gives to a rank: streams, memory, and the host memory that copies go through. Above this
+// nobody asks which device it is, or whether the build has it.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace ltrain {
 
 std::string_view device_name(DeviceKind device);  ///< as in recipes: "cpu", "cuda"
 
-/// Empty where steps can run on `device` in this build and on this machine; else what is missing, by name. Looks
-/// at the driver and the libraries, and takes no memory of a GPU.
+/// Empty where steps can run on `device` in this build and on this machine; else what is missing, by name.
+/// Looks at the driver and the libraries, and takes no memory of a GPU.
 std::string missing_for(DeviceKind device);
 /// That this process sees and may use; 1 for the CPU, 0 where something is missing.
 int device_count(DeviceKind device);

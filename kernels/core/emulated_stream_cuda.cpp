@@ -1,8 +1,8 @@
 // The emulated device: streams, and the products of its matmul. Only in builds with LTRAIN_CUDA_EMULATED.
 //
-// As late as a GPU may be: kernels and copies are held until somebody waits for them, and then run on a thread
-// of the stream. What the host reads too early, or changes while a copy is still to read it, is wrong here every
-// time. Work of communicators is not held: other ranks wait for it.
+// As late as a GPU may be: kernels and copies are held until somebody waits for them, and then run on a
+// thread of the stream. What the host reads too early, or changes while a copy is still to read it, is wrong
+// here every time. Work of communicators is not held: other ranks wait for it.
 #include <omp.h>
 #include <unistd.h>
 
@@ -85,7 +85,9 @@ class EmulatedStream final : public Stream {
   }
 
   void enqueue(std::function<void()> work) { queue_->hold({on_device(std::move(work)), nullptr}); }
-  void launch(std::function<void()> work) override { queue_->release(queue_->hold({on_device(std::move(work)), {}})); }
+  void launch(std::function<void()> work) override {
+    queue_->release(queue_->hold({on_device(std::move(work)), {}}));
+  }
   Event record() override {
     auto event = std::make_shared<EmulatedEvent>();
     event->queue = queue_;
@@ -94,7 +96,8 @@ class EmulatedStream final : public Stream {
   }
   void wait(const Event& event) override {
     if (!event.state()) return;
-    LT_CHECK(dynamic_cast<EmulatedEvent*>(event.state().get()), "stream {} waits for a host's worker", name());
+    LT_CHECK(dynamic_cast<EmulatedEvent*>(event.state().get()), "stream {} waits for a host's worker",
+             name());
     queue_->hold({[state = event.state()] { state->block(); }, nullptr});
   }
   void synchronize() override {

@@ -28,7 +28,8 @@ std::string processes_on(const char* bus_id) {
   unsigned count = kMost;
   try {
     if (nvml.function<int()>("nvmlInit_v2")() != 0 ||
-        nvml.function<int(const char*, NvmlDevice*)>("nvmlDeviceGetHandleByPciBusId_v2")(bus_id, &device) != 0 ||
+        nvml.function<int(const char*, NvmlDevice*)>("nvmlDeviceGetHandleByPciBusId_v2")(bus_id, &device) !=
+            0 ||
         nvml.function<int(NvmlDevice, unsigned*, NvmlProcess*)>("nvmlDeviceGetComputeRunningProcesses_v3")(
             device, &count, found) != 0)
       return "; who has the rest is not known: NVML does not say";

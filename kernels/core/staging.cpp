@@ -20,7 +20,8 @@ void Staging::put(Tensor to, const void* from) {
   if (stream_.meta()) return;
   const int64_t bytes = to.bytes();
   if (!memory_.defined()) return stream_.copy(to.data, from, bytes);
-  LT_CHECK(used_ + room(bytes) <= slot_bytes_, "{} and {} bytes into a slot of {}", used_, bytes, slot_bytes_);
+  LT_CHECK(used_ + room(bytes) <= slot_bytes_, "{} and {} bytes into a slot of {}", used_, bytes,
+           slot_bytes_);
   char* host = slot() + used_;
   used_ += room(bytes);
   std::memcpy(host, from, static_cast<size_t>(bytes));

@@ -1,5 +1,5 @@
-// Whole training jobs on the CUDA device, against the CPU's. Where the device is emulated, several ranks share it
-// through in-process groups, its memory is closed to the host, and its work runs as late as it may.
+// Whole training jobs on the CUDA device, against the CPU's. Where the device is emulated, several ranks
+// share it through in-process groups, its memory is closed to the host, and its work runs as late as it may.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -80,8 +80,7 @@ TEST_CASE("training on cuda in fp32 and bf16, within what they round") {
     o.precision = "bf16";
     const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
     require_exact_memory(cuda);
-    for (size_t i = 0; i < cpu.losses.size(); ++i)
-      CHECK(std::abs(cuda.losses[i] / cpu.losses[i] - 1) < 2e-3);
+    for (size_t i = 0; i < cpu.losses.size(); ++i) CHECK(std::abs(cuda.losses[i] / cpu.losses[i] - 1) < 2e-3);
     double largest = 0;
     for (const auto& [name, values] : cpu.gradients)
       for (double v : values) largest = std::max(largest, std::abs(v));
@@ -138,7 +137,8 @@ std::pair<std::string, int> in_child(const std::function<void()>& body) {
   ::close(ends[1]);
   std::string said;
   char buffer[4096];
-  for (ssize_t n; (n = ::read(ends[0], buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<size_t>(n));
+  for (ssize_t n; (n = ::read(ends[0], buffer, sizeof buffer)) > 0;)
+    said.append(buffer, static_cast<size_t>(n));
   ::close(ends[0]);
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -168,7 +168,8 @@ TEST_CASE("host code that touches the emulated device's memory is named and ends
 }
 
 TEST_CASE("the emulated device works as late as it may") {
-  const auto stream = make_compute_stream(DeviceKind::cuda, "compute"), other = make_side_stream(DeviceKind::cuda, "comm");
+  const auto stream = make_compute_stream(DeviceKind::cuda, "compute"),
+             other = make_side_stream(DeviceKind::cuda, "comm");
   const auto memory = device_memory(DeviceKind::cuda, 4);
   int value = 1, back = 0;
   stream->copy(memory.get(), &value, 4);

@@ -47,6 +47,10 @@ struct EmulatedEvent final : Event::State {
   std::shared_ptr<Queue> queue;
   uint64_t place = 0;  ///< entries up to its own
   Event released;
+  bool happened() override {
+    std::lock_guard lock(queue->mutex);
+    return queue->first >= place && released.happened();
+  }
   void block() override {
     queue->release(place);
     released.state()->block();

@@ -99,10 +99,10 @@ class Trainer {
     omp_set_num_threads(threads);
     device_ = device_of(recipe_);
     profile_ = default_profile(device_);
-    const MakeGroup make_group = [&](const GroupRequest& r) {
+    const MakeGroup job_group = [&](const GroupRequest& r) {
       return job_.new_group(r.name, r.axes, r.ranks);
     };
-    control_group_ = make_group({"checkpoint", kAllAxes, mesh_.group(kAllAxes)});
+    control_group_ = job_group({"checkpoint", kAllAxes, mesh_.group(kAllAxes)});
     control_ = make_worker_stream("checkpoint");
     take_device();
     agree_on_levels();
@@ -121,7 +121,13 @@ class Trainer {
     }
     const ProgramOptions options = program_options(recipe_, layout_);
     const auto side_stream = [&](const std::string& name) { return make_side_stream(device_, name); };
-    groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, group_options(options));
+    GroupSet::Options groups = group_options(options);
+    MakeGroup make_group = job_group;
+    if (device_ != DeviceKind::cpu && me.world_size > 1) {
+      groups.together = true;
+      make_group = [&](const GroupRequest& r) { return job_.new_gpu_group(r.name, r.axes, r.ranks); };
+    }
+    groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, groups);
     compute_ = make_compute_stream(device_, "compute");
     allocate();
     program_ =

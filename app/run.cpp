@@ -23,6 +23,7 @@ void run_rank(const RunOptions& o) {
   JobOptions options;
   if (recipe.launch.interface) options.interface = *recipe.launch.interface;
   options.collective_timeout_seconds = recipe.launch.distributed_timeout_minutes * 60;
+  options.shared_gpu = recipe.debug.shared_gpu;
   auto job = Job::join(options);
   ExitCode code = ExitCode::done;
   try {

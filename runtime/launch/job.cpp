@@ -234,11 +234,13 @@ class Job::Impl {
   std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
                                               const std::vector<int>& ranks) {
     if (!nccl_) {
+      if (options_.shared_gpu) nccl::share_gpu(info_.rank);
       auto library = nccl::open_library();
       nccl_name_ = "NCCL " + library->version();
       NcclOptions o;
       o.timeout_seconds = options_.collective_timeout_seconds;
       o.connect_timeout_seconds = options_.join_seconds;
+      o.wait_before_calls = options_.shared_gpu;
       nccl_ = make_nccl_world(std::move(library), *client_, "nccl", info_.rank, info_.world_size, o);
     }
     auto group = make_nccl_group(nccl_, ranks, name, axes);

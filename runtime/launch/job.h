@@ -25,6 +25,7 @@ struct JobOptions {
   std::string interface;                    ///< launch.interface: network interface of the data connections
   double join_seconds = 120;                ///< LTRAIN_JOIN_TIMEOUT overrides it
   double collective_timeout_seconds = 600;  ///< launch.distributed_timeout_minutes
+  bool shared_gpu = false;                  ///< debug.shared_gpu
 };
 
 class Job {

@@ -146,6 +146,8 @@ class Trainer {
       metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
       progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.train.log_interval);
       for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
+      if (device_ != DeviceKind::cpu && recipe_.debug.shared_gpu)
+        progress_->line("debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing");
       for (const std::string& note : resumed.notes) progress_->line(note);
       progress_->line(
           fmt::format("{}: {} {} parameters, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "
@@ -171,8 +173,8 @@ class Trainer {
 
   /// A GPU of its own for each rank, and ranks of one kind.
   void take_device() {
-    if (device_ != DeviceKind::cpu)
-      use_device(device_, device_count(device_) == 1 ? 0 : job_.info().local_rank);
+    if (device_ != DeviceKind::cpu)  // a rank is shown all of the host's, or its own alone
+      use_device(device_, job_.info().local_rank % device_count(device_));
     card_ = device_info(device_);
     const int world = control_group_->size();
     if (world == 1) return;
@@ -191,7 +193,7 @@ class Trainer {
           fail(ExitCode::usage,
                "ranks {} and {} run on different devices ({} and {}): give device: cpu or cuda", b, a,
                device_name(static_cast<DeviceKind>(y[0])), device_name(static_cast<DeviceKind>(x[0])));
-        if (device_ != DeviceKind::cpu && x[1] == y[1] && x[2] == y[2])
+        if (device_ != DeviceKind::cpu && !recipe_.debug.shared_gpu && x[1] == y[1] && x[2] == y[2])
           fail(ExitCode::usage, "ranks {} and {} have the same GPU: each rank needs one of its own", b, a);
       }
   }

@@ -42,6 +42,10 @@ class Job {
   /// group if there is one. Every member calls it for the same groups in the same order.
   std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
                                           const std::vector<int>& ranks);
+  /// Likewise of GPUs, through NCCL, after each rank has chosen its own: every rank of the job calls it for
+  /// the same groups in the same order, without `ranks` where it is in none (null).
+  std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
+                                              const std::vector<int>& ranks);
   /// All ranks.
   std::unique_ptr<Communicator> new_world_group();
   /// What this rank's groups use so far: "shared memory", "Gloo (TCP)", both; empty when it has none of

@@ -8,6 +8,7 @@
 
 #include "kernels/core/device.h"
 #include "kernels/core/error.h"
+#include "parallel/nccl/library.h"
 #include "runtime/recipe/given.h"
 #include "runtime/recipe/rules.h"
 #include "runtime/recipe/schema.h"
@@ -82,7 +83,11 @@ namespace {
 /// Why `local_ranks` of `world` ranks cannot run on the GPUs here; empty where they can.
 std::string no_cuda_for(int world, int local_ranks) {
   if (const std::string missing = missing_for(DeviceKind::cuda); !missing.empty()) return missing;
-  if (world > 1) return fmt::format("{} ranks on GPUs need NCCL, which is not in this build", world);
+  if (world > 1) try {
+      nccl::open_library();
+    } catch (const Error& e) {
+      return fmt::format("{} ranks on GPUs need NCCL: {}", world, e.what());
+    }
   if (const int gpus = device_count(DeviceKind::cuda); gpus < local_ranks)
     return fmt::format("{} ranks on this host and {} GPU{}: each rank has one of its own", local_ranks, gpus,
                        gpus == 1 ? "" : "s");

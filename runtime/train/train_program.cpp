@@ -239,14 +239,19 @@ int64_t TrainProgram::agree_tokens(int64_t counted) {
   staging_.put(count_, &counted);
   staging_.close();
   all_reduce(device_.groups.gradient, count_);
-  staging_.get(&counted, count_);
+  get(&counted, count_);
   return counted;
 }
 
 std::vector<double> TrainProgram::read_sums() {
   std::vector<double> sums(static_cast<size_t>(sums_.elements()));
-  staging_.get(sums.data(), sums_);
+  get(sums.data(), sums_);
   return sums;
+}
+
+void TrainProgram::get(void* to, Tensor from) {
+  staging_.get(to, from);
+  for (const Communicator* c : device_.groups.all()) c->check();
 }
 
 void TrainProgram::clear_sums() {

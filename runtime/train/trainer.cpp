@@ -99,10 +99,7 @@ class Trainer {
     omp_set_num_threads(threads);
     device_ = device_of(recipe_);
     profile_ = default_profile(device_);
-    const MakeGroup make_group = [&](const GroupRequest& r) {
-      return job_.new_group(r.name, r.axes, r.ranks);
-    };
-    control_group_ = make_group({"checkpoint", kAllAxes, mesh_.group(kAllAxes)});
+    control_group_ = job_.new_group("checkpoint", kAllAxes, mesh_.group(kAllAxes));
     control_ = make_worker_stream("checkpoint");
     take_device();
     agree_on_levels();
@@ -120,8 +117,7 @@ class Trainer {
       write_file(recipe_.output_dir + "/plan.json", plan_json(totals));
     }
     const ProgramOptions options = program_options(recipe_, layout_);
-    const auto side_stream = [&](const std::string& name) { return make_side_stream(device_, name); };
-    groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, group_options(options));
+    make_groups(options);
     compute_ = make_compute_stream(device_, "compute");
     allocate();
     program_ =
@@ -156,6 +152,19 @@ class Trainer {
     }
     started_ = now();
     first_step_ = step_;
+  }
+
+  /// Of what a step communicates through, on the device.
+  void make_groups(const ProgramOptions& options) {
+    GroupSet::Options o = group_options(options);
+    o.together = device_ == DeviceKind::cuda && mesh_.world() > 1;
+    groups_ = std::make_unique<GroupSet>(
+        mesh_,
+        [&](const GroupRequest& r) {
+          return device_ == DeviceKind::cuda ? job_.new_gpu_group(r.name, r.axes, r.ranks)
+                                             : job_.new_group(r.name, r.axes, r.ranks);
+        },
+        [&](const std::string& name) { return make_side_stream(device_, name); }, o);
   }
 
   void synchronize() {
@@ -320,7 +329,8 @@ class Trainer {
     m.lr = lr;
     m.step_time_ms = seconds * 1e3;
     m.data_time_ms = data_seconds * 1e3;
-    m.exposed_comm_ms = exposed * 1e3;
+    const bool known = device_ == DeviceKind::cpu || job_.info().world_size == 1;  // a GPU is not asked yet
+    m.exposed_comm_ms = known ? exposed * 1e3 : std::numeric_limits<double>::quiet_NaN();
     m.tokens_per_sec = static_cast<double>(tokens_per_step(recipe_)) / seconds;
     m.tokens_per_sec_per_gpu = m.tokens_per_sec / job_.info().world_size;
     m.tflops_per_gpu = plan_.flops / seconds / 1e12;

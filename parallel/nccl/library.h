@@ -48,6 +48,8 @@ class Library {
   virtual Status group_end() = 0;
 };
 
+/// Empty where NCCL can be opened, else what is missing.
+std::string missing_library();
 /// NCCL of this machine, opened once. Throws Error (usage) with what is missing and what would help.
 std::shared_ptr<Library> open_library();
 

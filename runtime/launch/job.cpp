@@ -233,19 +233,20 @@ class Job::Impl {
 
   std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
                                               const std::vector<int>& ranks) {
-    if (info_.world_size == 1) return make_single_group(name, axes);
     if (!nccl_) {
+      auto library = nccl::open_library();
+      nccl_name_ = "NCCL " + library->version();
       NcclOptions o;
       o.timeout_seconds = options_.collective_timeout_seconds;
       o.connect_timeout_seconds = options_.join_seconds;
-      nccl_ = make_nccl_world(nccl::open_library(), *client_, "nccl", info_.rank, info_.world_size, o);
+      nccl_ = make_nccl_world(std::move(library), *client_, "nccl", info_.rank, info_.world_size, o);
     }
     auto group = make_nccl_group(nccl_, ranks, name, axes);
-    if (ranks.size() > 1) note_group(name, ranks, *group, "NCCL");
+    if (group && group->size() > 1) note_group(name, ranks, *group, nccl_name_);
     return group;
   }
 
-  /// For the heartbeat, and for what a run says at its end.
+  /// For the heartbeat, and for what the run says at its end.
   void note_group(const std::string& name, const std::vector<int>& ranks, const Communicator& group,
                   const std::string& transport) {
     if (transports_.find(transport) == std::string::npos)
@@ -348,10 +349,11 @@ class Job::Impl {
   bool connected_ = false, signal_told_ = false, leaving_ = false, verdict_printed_ = false,
        end_said_ = false;
   std::map<std::string, int> group_counts_;
+  std::shared_ptr<NcclWorld> nccl_;
+  std::string nccl_name_;
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<ControlClient> client_;
   std::shared_ptr<GlooTransport> gloo_;
-  std::shared_ptr<NcclWorld> nccl_;
 };
 
 Job::Job(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -42,8 +42,8 @@ class Job {
   /// group if there is one. Every member calls it for the same groups in the same order.
   std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
                                           const std::vector<int>& ranks);
-  /// Likewise of GPUs, through NCCL, after each rank has chosen its own: every rank of the job calls it for
-  /// the same groups in the same order, without `ranks` where it is in none (null).
+  /// Between GPUs, on NCCL: every rank of the job calls it for the same groups in the same order, whichever
+  /// it is in (parallel/communicator_nccl.h).
   std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
                                               const std::vector<int>& ranks);
   /// All ranks.

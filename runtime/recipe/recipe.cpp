@@ -83,11 +83,9 @@ namespace {
 /// Why `local_ranks` of `world` ranks cannot run on the GPUs here; empty where they can.
 std::string no_cuda_for(int world, int local_ranks) {
   if (const std::string missing = missing_for(DeviceKind::cuda); !missing.empty()) return missing;
-  if (world > 1) try {
-      nccl::open_library();
-    } catch (const Error& e) {
-      return fmt::format("{} ranks on GPUs need NCCL: {}", world, e.what());
-    }
+  if (world > 1)
+    if (const std::string missing = nccl::missing_library(); !missing.empty())
+      return fmt::format("{} ranks on GPUs: {}", world, missing);
   if (const int gpus = device_count(DeviceKind::cuda); gpus < local_ranks)
     return fmt::format("{} ranks on this host and {} GPU{}: each rank has one of its own", local_ranks, gpus,
                        gpus == 1 ? "" : "s");

@@ -239,19 +239,16 @@ int64_t TrainProgram::agree_tokens(int64_t counted) {
   staging_.put(count_, &counted);
   staging_.close();
   all_reduce(device_.groups.gradient, count_);
-  get(&counted, count_);
+  staging_.get(&counted, count_);
+  device_.groups.check();
   return counted;
 }
 
 std::vector<double> TrainProgram::read_sums() {
   std::vector<double> sums(static_cast<size_t>(sums_.elements()));
-  get(sums.data(), sums_);
+  staging_.get(sums.data(), sums_);
+  device_.groups.check();
   return sums;
-}
-
-void TrainProgram::get(void* to, Tensor from) {
-  staging_.get(to, from);
-  for (const Communicator* c : device_.groups.all()) c->check();
 }
 
 void TrainProgram::clear_sums() {

@@ -93,8 +93,6 @@ class TrainProgram {
   void clear_sums();
   /// Loss, ranks that ask to stop, squares by segment: the one thing that a step waits for.
   std::vector<double> read_sums();
-  /// Waits for what `from` needs. Throws what has happened to collectives before it.
-  void get(void* to, Tensor from);
   void all_reduce(const Group& group, Tensor t);
   /// Sums loss and squares over all ranks, counting once what several have.
   void reduce_sums(const char* reading);

@@ -99,7 +99,10 @@ class Trainer {
     omp_set_num_threads(threads);
     device_ = device_of(recipe_);
     profile_ = default_profile(device_);
-    control_group_ = job_.new_group("checkpoint", kAllAxes, mesh_.group(kAllAxes));
+    const MakeGroup job_group = [&](const GroupRequest& r) {
+      return job_.new_group(r.name, r.axes, r.ranks);
+    };
+    control_group_ = job_group({"checkpoint", kAllAxes, mesh_.group(kAllAxes)});
     control_ = make_worker_stream("checkpoint");
     take_device();
     agree_on_levels();
@@ -117,7 +120,14 @@ class Trainer {
       write_file(recipe_.output_dir + "/plan.json", plan_json(totals));
     }
     const ProgramOptions options = program_options(recipe_, layout_);
-    make_groups(options);
+    const auto side_stream = [&](const std::string& name) { return make_side_stream(device_, name); };
+    GroupSet::Options groups = group_options(options);
+    MakeGroup make_group = job_group;
+    if (device_ != DeviceKind::cpu && me.world_size > 1) {
+      groups.together = true;
+      make_group = [&](const GroupRequest& r) { return job_.new_gpu_group(r.name, r.axes, r.ranks); };
+    }
+    groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, groups);
     compute_ = make_compute_stream(device_, "compute");
     allocate();
     program_ =
@@ -152,19 +162,6 @@ class Trainer {
     }
     started_ = now();
     first_step_ = step_;
-  }
-
-  /// Of what a step communicates through, on the device.
-  void make_groups(const ProgramOptions& options) {
-    GroupSet::Options o = group_options(options);
-    o.together = device_ == DeviceKind::cuda && mesh_.world() > 1;
-    groups_ = std::make_unique<GroupSet>(
-        mesh_,
-        [&](const GroupRequest& r) {
-          return device_ == DeviceKind::cuda ? job_.new_gpu_group(r.name, r.axes, r.ranks)
-                                             : job_.new_group(r.name, r.axes, r.ranks);
-        },
-        [&](const std::string& name) { return make_side_stream(device_, name); }, o);
   }
 
   void synchronize() {

@@ -112,6 +112,10 @@ TEST_CASE("every axis and stage of ZeRO on cuda equals one CPU process") {
     CHECK(r.used_wire == r.plan_wire);
   };
   check("data", [](TinyOptions& m) { m.ranks = 2; });
+  check("NCCL: data", [](TinyOptions& m) { m.ranks = 2, m.nccl = true; });
+  check("NCCL: ZeRO-3, tensor, pipeline", [](TinyOptions& m) {
+    m.ranks = m.tensor = m.pipeline = 2, m.zero_stage = 3, m.sequence_parallel = true, m.nccl = true;
+  });
   for (int stage : {1, 2, 3}) check("ZeRO", [&](TinyOptions& m) { m.ranks = 2, m.zero_stage = stage; });
   check("two levels", [](TinyOptions& m) { m.ranks = 4, m.inside = 2, m.zero_stage = 1; });
   check("tensor", [](TinyOptions& m) { m.tensor = 2, m.sequence_parallel = true; });

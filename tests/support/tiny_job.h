@@ -39,6 +39,7 @@ struct TinyOptions {
   bool padded_targets = false;     ///< some targets do not count
   double clip = 0.5;
   DeviceKind device = DeviceKind::cpu;
+  bool nccl = false;  ///< groups of NCCL, on the network of tests/support/fake_nccl.h
 };
 
 /// Whole named tensors, row-major.

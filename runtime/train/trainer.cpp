@@ -328,7 +328,8 @@ class Trainer {
     m.lr = lr;
     m.step_time_ms = seconds * 1e3;
     m.data_time_ms = data_seconds * 1e3;
-    m.exposed_comm_ms = exposed * 1e3;
+    const bool known = device_ == DeviceKind::cpu || job_.info().world_size == 1;  // a GPU is not asked yet
+    m.exposed_comm_ms = known ? exposed * 1e3 : std::numeric_limits<double>::quiet_NaN();
     m.tokens_per_sec = static_cast<double>(tokens_per_step(recipe_)) / seconds;
     m.tokens_per_sec_per_gpu = m.tokens_per_sec / job_.info().world_size;
     m.tflops_per_gpu = plan_.flops / seconds / 1e12;

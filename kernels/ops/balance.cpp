@@ -11,14 +11,15 @@ void balance_loss(Stream& s, Tensor table, Tensor total, Tensor local, Tensor al
            "balance loss of {} and {} into {}", to_string(local.shape), to_string(all.shape),
            to_string(table.shape));
   if (s.meta()) {
-    s.meta()->add(s, op_cost("balance_loss", OpClass::elementwise, 6.0 * all.elements(), {table}, {local, all}));
+    s.meta()->add(s,
+                  op_cost("balance_loss", OpClass::elementwise, 6.0 * all.elements(), {table}, {local, all}));
     place(s, "balance_loss", Rule::elementwise, {table}, {all});
     // Linear in this rank's own sums.
     place(s, "balance_loss", Rule::linear, {total}, {local}, /*accumulate=*/true);
     return;
   }
-  LT_LAUNCH(s, balance_loss, table.ptr<double>(), total.ptr<double>(), local.ptr<double>(),
-            all.ptr<double>(), runs, a);
+  LT_LAUNCH(s, balance_loss, table.ptr<double>(), total.ptr<double>(), local.ptr<double>(), all.ptr<double>(),
+            runs, a);
 }
 
 }  // namespace ltrain

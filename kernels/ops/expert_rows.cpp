@@ -6,12 +6,8 @@ namespace ltrain {
 namespace {
 
 ExpertRows pointers(const Routing& r, int64_t cols, bool weighted) {
-  return {r.slots.ptr<int32_t>(),
-          r.sources.ptr<int32_t>(),
-          weighted ? r.weights.data : nullptr,
-          r.slots.shape[0],
-          r.slots.shape[1],
-          cols};
+  return {r.slots.ptr<int32_t>(), r.sources.ptr<int32_t>(), weighted ? r.weights.data : nullptr,
+          r.slots.shape[0],       r.slots.shape[1],         cols};
 }
 
 }  // namespace

@@ -11,8 +11,8 @@ void permute_rows(Stream& s, Tensor out, Tensor x, const Routing& r, int64_t row
 /// y[t] = sum over j of [weights[t, j]] z[slots[t, j]], in the order of j; dropped assignments add nothing.
 /// z: (rows, C), y: (T, C). `weighted` false: weights 1, the backward of permute_rows.
 void combine_rows(Stream& s, Tensor y, Tensor z, const Routing& r, bool weighted);
-/// Of combine_rows with weights: dz[row] = weight dy[token], dweights (T, k, as weights) = dy[token] . z[row],
-/// 0 for dropped assignments. dz may be z itself.
+/// Of combine_rows with weights: dz[row] = weight dy[token], dweights (T, k, as weights) = dy[token] .
+/// z[row], 0 for dropped assignments. dz may be z itself.
 void combine_rows_backward(Stream& s, Tensor dz, Tensor dweights, Tensor dy, Tensor z, const Routing& r);
 
 struct ExpertRows {

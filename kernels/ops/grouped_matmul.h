@@ -14,8 +14,8 @@ using GroupRows = std::vector<int64_t>;
 void grouped_matmul(Stream& s, Tensor y, Tensor x, Tensor w, const GroupRows& rows);
 /// dx[rows of g] = dy[rows of g] w_g.
 void grouped_matmul_dx(Stream& s, Tensor dx, Tensor dy, Tensor w, const GroupRows& rows);
-/// dw_g (+)= dy[rows of g]^T x[rows of g]; an empty group's is 0, or left alone with `accumulate`. dw: f32 (f64
-/// for f64), as w.
+/// dw_g (+)= dy[rows of g]^T x[rows of g]; an empty group's is 0, or left alone with `accumulate`. dw: f32
+/// (f64 for f64), as w.
 void grouped_matmul_dw(Stream& s, Tensor dw, Tensor dy, Tensor x, const GroupRows& rows, bool accumulate);
 
 }  // namespace ltrain

@@ -76,9 +76,8 @@ void head_norm_backward_cuda(Stream& s, DType t, void* dy, void* dweight, const 
     column_sums(s, static_cast<A*>(dweight),
                 cuda::WeightTerm<T>{static_cast<const T*>(dy), static_cast<const T*>(x), r, cols, p},
                 rows * p.heads, p.width, accumulate);
-    launch(s, blocks_for(rows * p.heads, 1), kThreads, kWarp * 8, cuda::norm_backward<T>,
-           static_cast<T*>(dy), static_cast<const T*>(x), r, static_cast<const T*>(weight), rows * p.heads,
-           cols, p);
+    launch(s, blocks_for(rows * p.heads, 1), kThreads, kWarp * 8, cuda::norm_backward<T>, static_cast<T*>(dy),
+           static_cast<const T*>(x), r, static_cast<const T*>(weight), rows * p.heads, cols, p);
   });
 }
 

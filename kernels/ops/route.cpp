@@ -11,9 +11,9 @@ void check(const Routing& r, const RouteArgs& a) {
            "router: top {} of {} experts of logits {}", a.top_k, a.experts, to_string(r.logits.shape));
   LT_CHECK(a.experts % a.groups == 0 && a.groups <= 64 && a.kept_groups * (a.experts / a.groups) >= a.top_k,
            "router: top {} of {} of {} groups of {} experts", a.top_k, a.kept_groups, a.groups, a.experts);
-  LT_CHECK(r.run > 0 && tokens % r.run == 0 &&
-               r.statistics.shape == Shape({2 * (tokens / r.run) + 1, a.experts}),
-           "router statistics {} for {} tokens by {}", to_string(r.statistics.shape), tokens, r.run);
+  LT_CHECK(
+      r.run > 0 && tokens % r.run == 0 && r.statistics.shape == Shape({2 * (tokens / r.run) + 1, a.experts}),
+      "router statistics {} for {} tokens by {}", to_string(r.statistics.shape), tokens, r.run);
   const Shape chosen{tokens, a.top_k};
   LT_CHECK(r.experts.shape == chosen && r.weights.shape == chosen && r.slots.shape == chosen &&
                r.sources.elements() == chosen.elements() && r.counts.elements() == a.experts + 1 &&

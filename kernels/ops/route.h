@@ -29,7 +29,8 @@ struct Routing {
   Tensor weights;  ///< (T, k) as logits
   Tensor slots;    ///< (T, k) i32: the row of the assignment, sorted by expert, then token; -1: dropped
   Tensor sources;  ///< (T * k) i32: the assignment of each row
-  Tensor counts;   ///< (E + 1) i64: rows of each expert; the first token with a logit that is not finite, or -1
+  Tensor
+      counts;  ///< (E + 1) i64: rows of each expert; the first token with a logit that is not finite, or -1
   /// (2 G + 1, E) f64, for each of G runs of `run` tokens: how many chose expert i, dropped ones included (G
   /// rows); the sum of their scores of it, each token's divided by their sum (G rows). Then the counts again.
   Tensor statistics;
@@ -40,7 +41,8 @@ void route_forward(Stream& s, const Routing& r, Tensor bias, const RouteArgs& ar
 
 /// dlogits (T, E) = gradient of sum_a dweights_a weights_a + sum_(t,i) table[t / run, i] score_(t,i) +
 /// z_coeff sum_t logsumexp_t^2, where score is divided by the token's sum of scores. table: (G, E) f64, or
-/// undefined. Weights of dropped assignments count in sums of weights; their own gradient is to be given as 0.
+/// undefined. Weights of dropped assignments count in sums of weights; their own gradient is to be given as
+/// 0.
 void route_backward(Stream& s, Tensor dlogits, Tensor dweights, const Routing& r, Tensor table,
                     double z_coeff, const RouteArgs& args);
 /// total[0] += scale * sum of logsumexp^2. total: (1) f64.

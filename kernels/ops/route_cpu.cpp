@@ -12,7 +12,8 @@ constexpr int64_t kBlock = 128;  // tokens whose scores are summed first, whatev
 template <class A>
 RouteToken<A> token_at(const RoutePointers& p, const RouteArgs& a, int64_t t) {
   const A* norm = static_cast<const A*>(p.norm) + 2 * t;
-  return {static_cast<const A*>(p.logits) + t * a.experts, static_cast<const A*>(p.bias), norm[0], norm[1], a};
+  return {static_cast<const A*>(p.logits) + t * a.experts, static_cast<const A*>(p.bias), norm[0], norm[1],
+          a};
 }
 
 /// One block of tokens: choices, weights, and sums for the statistics: (2, E).
@@ -100,8 +101,7 @@ void route_forward_cpu(DType type, RoutePointers p, RouteArgs a) {
       if (p.counts[a.experts] < 0) p.counts[a.experts] = bad[b];
     }
     make_slots<A>(p, a);
-    for (int64_t i = 0; i < a.experts; ++i)
-      p.statistics[runs * width + i] = static_cast<double>(p.counts[i]);
+    for (int64_t i = 0; i < a.experts; ++i) p.statistics[runs * width + i] = static_cast<double>(p.counts[i]);
   });
 }
 
@@ -110,10 +110,10 @@ void route_backward_cpu(DType type, void* dlogits, const void* dweights, RoutePo
   dispatch(type, [&]<class A>() {
     parallel_for(p.tokens, 64, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t)
-        token_at<A>(p, a, t).backward(
-            static_cast<A*>(dlogits) + t * a.experts, static_cast<const A*>(dweights) + t * a.top_k,
-            p.experts + t * a.top_k, static_cast<const A*>(p.weights) + t * a.top_k,
-            table ? table + t / p.run * a.experts : nullptr, static_cast<A>(z));
+        token_at<A>(p, a, t).backward(static_cast<A*>(dlogits) + t * a.experts,
+                                      static_cast<const A*>(dweights) + t * a.top_k, p.experts + t * a.top_k,
+                                      static_cast<const A*>(p.weights) + t * a.top_k,
+                                      table ? table + t / p.run * a.experts : nullptr, static_cast<A>(z));
     });
   });
 }

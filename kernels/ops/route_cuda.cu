@@ -11,7 +11,8 @@ constexpr int kThreads = 256;
 template <class A>
 __device__ RouteToken<A> token_at(const RoutePointers& p, const RouteArgs& a, int64_t t) {
   const A* norm = static_cast<const A*>(p.norm) + 2 * t;
-  return {static_cast<const A*>(p.logits) + t * a.experts, static_cast<const A*>(p.bias), norm[0], norm[1], a};
+  return {static_cast<const A*>(p.logits) + t * a.experts, static_cast<const A*>(p.bias), norm[0], norm[1],
+          a};
 }
 
 /// A thread a token.

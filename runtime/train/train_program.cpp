@@ -47,7 +47,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     : options_(options),
       device_(device),
       decoder_(options.model, store_, device.groups,
-               {options.sequence_parallel, options.decay_embeddings,
+               {options.sequence_parallel, options.expert_tensor, options.decay_embeddings,
                 stages_of_rank(options, device.groups.coordinate(Axis::pipeline))}),
       cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
            options.context_comm, options.context_inner} {
@@ -79,9 +79,15 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     documents_ = constant("documents", DType::i32, {places_, options.micro_batch * options.seq_length});
   if (options.position_ids) position_ids_ = constant("position ids", DType::i32, {places_, rows});
   const int64_t segments = Decoder::segments(options.model);
-  sums_ = constant("loss and norm", DType::f64, {2 + segments});
+  const MoeConfig& moe = options.model.moe;
+  const int64_t routers = moe.num_experts > 0 ? options.model.num_hidden_layers : 0;
+  const int64_t router_sums = moe_sums(moe.num_experts);
+  sums_ = constant("loss and norm", DType::f64, {2 + segments + routers * router_sums});
   loss_ = place_apart(device_.compute, sums_.flat(0, {1}), "loss");
   squares_ = place_apart(device_.compute, sums_.flat(2, {segments}), "squares of gradients");
+  if (routers > 0)
+    experts_ =
+        place_apart(device_.compute, sums_.flat(2 + segments, {routers, router_sums}), "sums of routers");
   count_ = constant("token count", DType::i64, {1});
 }
 
@@ -111,6 +117,8 @@ MicroBatch TrainProgram::whole_in_place(int64_t place) const {
   mb.targets = targets_.flat(place * rows, {rows});
   mb.sample_index = sample_index_.flat(place * options_.micro_batch, {options_.micro_batch});
   mb.loss = loss_;
+  mb.experts = experts_;
+  mb.micros = options_.accumulation;
   return mb;
 }
 
@@ -190,16 +198,20 @@ void TrainProgram::reduce_sums(const char* reading) {
   if (s.meta()) {
     // A stage without a head adds nothing to the loss; each stage has gradients of its own.
     if (loss_.record->zero) place_set(s, loss_, kAllAxes, Placement::P());
-    for (const Tensor& t : {loss_, squares_}) {
+    for (const Tensor& t : {loss_, squares_, experts_}) {
+      if (!t.defined()) continue;
       if (t.record->zero) place_set(s, t, kAllAxes, Placement::P());
       place_set(s, t, Axis::pipeline, Placement::P());
     }
     // Every rank of the axis that shares the vocabulary has it; one adds.
     const Axis inner = g.mesh.inner_axis();
-    if (loss_.record->place[inner] == Placement::R()) place_set(s, loss_, inner, Placement::P());
+    for (const Tensor& t : {loss_, experts_})
+      if (t.defined() && t.record->place[inner] == Placement::R()) place_set(s, t, inner, Placement::P());
     place(s, "sums", Rule::linear, {sums_}, {loss_, squares_});
+    if (experts_.defined()) place(s, "sums", Rule::linear, {sums_}, {sums_, experts_});
   } else if (g.inner().rank() != 0) {
     fill_zero(s, loss_);
+    if (experts_.defined() && options_.expert_tensor) fill_zero(s, experts_);
   }
   all_reduce(g.world, sums_);
   if (s.meta()) place_require(s, reading, sums_, Placement::R());
@@ -221,7 +233,8 @@ int64_t TrainProgram::agree_tokens(int64_t counted) {
 void TrainProgram::clear_sums() {
   fill_zero(device_.compute, sums_);
   if (device_.compute.meta())
-    for (const Tensor& t : {loss_, squares_}) place_zero(t);
+    for (const Tensor& t : {loss_, squares_, experts_})
+      if (t.defined()) place_zero(t);
 }
 
 StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
@@ -262,7 +275,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   if (!meta) {
     const double* sums = sums_.ptr<double>();
     double squares = 0;  // in the order of the layers, whichever rank had them
-    for (int64_t i = 2; i < sums_.elements(); ++i) squares += sums[i];
+    for (int64_t i = 0; i < squares_.elements(); ++i) squares += sums[2 + i];
+    result.experts = expert_statistics();
     result.loss = result.tokens > 0 ? sums[0] / static_cast<double>(result.tokens) : 0;
     result.grad_norm = std::sqrt(squares);
     result.stop_requested = sums[1] > 0;
@@ -274,6 +288,21 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   step.enter("optimizer");
   store_.update(args);
   return result;
+}
+
+ExpertStatistics TrainProgram::expert_statistics() const {
+  ExpertStatistics all;
+  if (!experts_.defined()) return all;
+  const int64_t e = options_.model.moe.num_experts;
+  for (int64_t layer = 0; layer < experts_.shape[0]; ++layer) {
+    const bool mixture = options_.model.moe.in_layer(layer);
+    const double* sums = experts_.ptr<double>() + layer * experts_.cols();
+    all.chosen.emplace_back(sums, mixture ? sums + e : sums);
+    all.kept.emplace_back(sums + e, mixture ? sums + 2 * e : sums + e);
+    all.balance_loss += sums[2 * e];
+    all.z_loss += sums[2 * e + 1];
+  }
+  return all;
 }
 
 double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {

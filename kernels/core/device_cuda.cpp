@@ -17,6 +17,11 @@ struct CudaEvent final : Event::State {
   cudaEvent_t event = nullptr;
   CudaEvent() { cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event"); }
   ~CudaEvent() override { cudaEventDestroy(event); }
+  bool happened() override {
+    const cudaError_t e = cudaEventQuery(event);
+    if (e != cudaErrorNotReady) cuda_check(e, "asking for an event");
+    return e == cudaSuccess;
+  }
   void block() override { cuda_check(cudaEventSynchronize(event), "waiting for an event"); }
 };
 

@@ -28,6 +28,10 @@ struct HostEvent final : Event::State {
     error = e;
     done_cv.notify_all();
   }
+  bool happened() override {
+    std::lock_guard lock(mutex);
+    return done;
+  }
   void block() override {
     std::unique_lock lock(mutex);
     done_cv.wait(lock, [&] { return done; });

@@ -88,7 +88,8 @@ ExpertRowCounts ExpertExchange::count(Step& step, const Routing& r, int64_t capa
   step.release(in);
   c.groups.assign(local, 0);
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    c.send.push_back(std::accumulate(mine.begin() + rank * local, mine.begin() + (rank + 1) * local, int64_t{0}));
+    c.send.push_back(
+        std::accumulate(mine.begin() + rank * local, mine.begin() + (rank + 1) * local, int64_t{0}));
     c.arrive.push_back(
         std::accumulate(theirs.begin() + rank * local, theirs.begin() + (rank + 1) * local, int64_t{0}));
     for (int64_t e = 0; e < local; ++e) c.groups[e] += theirs[rank * local + e];

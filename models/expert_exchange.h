@@ -1,4 +1,5 @@
-// Rows of tokens to the ranks of their experts, and back (GShard's all-to-all, dropless: as many rows as come).
+// Rows of tokens to the ranks of their experts, and back (GShard's all-to-all, dropless: as many rows as
+// come).
 #pragma once
 #include "kernels/ops/copy_parts.h"
 #include "kernels/ops/grouped_matmul.h"
@@ -23,12 +24,12 @@ class ExpertExchange {
   ExpertExchange(const Groups& groups, int64_t experts) : groups_(groups), experts_(experts) {}
   int64_t local_experts() const { return experts_ / groups_.expert.size(); }
   bool many() const { return groups_.expert.many(); }
-  /// Most rows that can come to a rank's experts, of `tokens` tokens a rank that choose `top_k` experts each, of
-  /// which one takes `capacity` (0: all).
+  /// Most rows that can come to a rank's experts, of `tokens` tokens a rank that choose `top_k` experts each,
+  /// of which one takes `capacity` (0: all).
   int64_t most_rows(int64_t tokens, int64_t top_k, int64_t capacity) const;
-  /// Counts of this rank's tokens become known to the host and are exchanged. On meta: even ones, of which each
-  /// expert takes `capacity` (0: all). Throws when
-  /// the router's logits were not finite. `name`: of the layer.
+  /// Counts of this rank's tokens become known to the host and are exchanged. On meta: even ones, of which
+  /// each expert takes `capacity` (0: all). Throws when the router's logits were not finite. `name`: of the
+  /// layer.
   ExpertRowCounts count(Step& step, const Routing& routing, int64_t capacity, const std::string& name) const;
   /// received := rows sorted by expert, of all ranks; both lie in memory of the most rows. Started on the
   /// group's stream; `in` must live until finish.

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,9 @@ struct MoeConfig {
   // Losses for balance (docs/moe.md).
   std::string balance = "none";  ///< none | switch | sequence | global | uniform
   double balance_coeff = 0.01, z_loss_coeff = 0.0;
-  // Most rows of an expert: capacity_factor * tokens * top_k / num_experts; 0: all that come.
-  double capacity_factor = 0, eval_capacity_factor = 0;
+  // Most rows of an expert: capacity_factor * tokens * top_k / num_experts; without one all
+  // that come.
+  std::optional<double> capacity_factor, eval_capacity_factor;
   std::string drop_policy = "probability";  ///< probability | position
 
   bool in_layer(int64_t i) const {

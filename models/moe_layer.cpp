@@ -143,11 +143,9 @@ void MoeLayer::experts_backward(Step& step, Tensor drows, Tensor dout, Saved& sa
   step.release(dact);
   grouped_matmul_dx(step.compute, drows, saved.hidden, step.params.value(gate_up_), c.groups);
   if (step.later) {
-    step.later->add(
-        [this, c, rows = saved.rows, dhidden = saved.hidden, act = saved.act, dout](Step& s) {
-          weights_backward(s, c, rows, dhidden, act, dout);
-        },
-        {saved.rows, saved.hidden, saved.act, dout});
+    step.later->add([this, c, rows = saved.rows, dhidden = saved.hidden, act = saved.act,
+                     dout](Step& s) { weights_backward(s, c, rows, dhidden, act, dout); },
+                    {saved.rows, saved.hidden, saved.act, dout});
   } else {
     weights_backward(step, c, saved.rows, saved.hidden, saved.act, dout);
   }
@@ -164,7 +162,8 @@ void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor row
   step.params.grad_ready(gate_up_);
 }
 
-void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x, Saved& saved) const {
+void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x,
+                        Saved& saved) const {
   const ExpertExchange exchange(step.groups, experts_);
   const ExpertRowCounts& c = saved.counts;
   const Routing& r = saved.router.routing;

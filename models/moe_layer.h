@@ -15,7 +15,7 @@ class MoeLayer {
     Tensor hidden, act;  ///< (most rows, 2F) and (most rows, F): before and after the non-linearity
     Tensor out;          ///< (assignments, H) what experts made of this rank's tokens
     MlpLayer::Saved shared;
-    Tensor shared_out;       ///< (tokens, H) before its gate
+    Tensor shared_out;          ///< (tokens, H) before its gate
     Router::Saved shared_gate;  ///< of one expert, whose score is the gate
   };
   /// Names are those of Hugging Face but for the experts, which are one tensor of each kind: gate_up_proj

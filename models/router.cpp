@@ -23,13 +23,13 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
   balance_ = m.balance;
   coeff_ = m.balance_coeff;
   z_coeff_ = m.z_loss_coeff;
-  capacity_factor_ = m.capacity_factor;
-  eval_capacity_factor_ = m.eval_capacity_factor;
+  capacity_factor_ = m.capacity_factor.value_or(0);
+  eval_capacity_factor_ = m.eval_capacity_factor.value_or(0);
   layer_ = layer;
   rows_cut_ = rows_cut;
   place_ = fmt::format("layers.{}", layer);
-  ParameterSpec weight{name + ".weight", {m.num_experts, c.hidden_size}, Init::normal, c.initializer_range,
-                       true};
+  ParameterSpec weight{
+      name + ".weight", {m.num_experts, c.hidden_size}, Init::normal, c.initializer_range, true};
   if (rows_cut) weight.sum = Axis::tensor;
   weight_ = store.add({weight});
 }
@@ -76,10 +76,11 @@ void Router::choose(Step& step, Tensor x, int64_t run, int64_t capacity, Saved& 
 
 void Router::forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) const {
   const int64_t tokens = x.shape[0];
-  choose(step, x, balance_ == "sequence" ? tokens / mb.batch : tokens, capacity(tokens, step.training), saved);
+  choose(step, x, balance_ == "sequence" ? tokens / mb.batch : tokens, capacity(tokens, step.training),
+         saved);
   if (!step.training) return;
-  if (balances()) balance(step, mb, saved);
   add_up(step, mb, saved);
+  if (balances()) balance(step, mb, saved);
 }
 
 void Router::balance(Step& step, const MicroBatch& mb, Saved& saved) const {
@@ -95,6 +96,8 @@ void Router::balance(Step& step, const MicroBatch& mb, Saved& saved) const {
   }
   Tensor all = step.memory.allocate(MemoryKind::temporaries, "balance of all", DType::f64, {2 * runs, e});
   cast(step.compute, all, mine);
+  if (balance_ == "global")  // choices of this step so far, of all micro-batches
+    cast(step.compute, all.narrow(0, 1), sums(mb, 0, e));
   const auto sum = [&](const Group& g) {
     if (!g.many()) return;
     g.stream->wait(step.compute.record());

@@ -136,6 +136,7 @@ std::string Mesh::split_levels(int64_t ranks) {
 
 std::string Mesh::cut_experts(int ranks, bool over_tensor) {
   LT_CHECK(size(Axis::expert) == 1, "a mesh whose experts are cut already");
+  if (ranks == 1) return "";
   int left = ranks;
   const auto fold = [&](Axis a) {
     if (left % size(a) != 0)
@@ -149,8 +150,9 @@ std::string Mesh::cut_experts(int ranks, bool over_tensor) {
   if (size(Axis::data) % left != 0 && size(Axis::context) > 1)
     if (const std::string wrong = fold(Axis::context); !wrong.empty()) return wrong;
   if (size(Axis::data) % left != 0)
-    return fmt::format("{} of them must divide the {} data-parallel ranks{}", left, size(Axis::data),
-                       two_levels() ? " of a node" : "");
+    return fmt::format("{}must divide the {} data-parallel ranks{}",
+                       left == ranks ? "" : fmt::format("what the inner axes leave of it, {}, ", left),
+                       size(Axis::data), two_levels() ? " of a node" : "");
   degree[static_cast<int>(Axis::data)] /= left;
   degree[static_cast<int>(Axis::expert)] = left;
   return "";

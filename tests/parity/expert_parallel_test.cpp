@@ -59,11 +59,16 @@ double difference(const TinyResult& a, const TinyResult& b) {
 TEST_CASE("expert parallelism equals one process to 1e-12 in fp64", "[expert]") {
   const TinyOptions one = mixture();
   const TinyResult base = train_tiny(one);
-  for (const Layout& l : {Layout{"data 2", 2, 1}, {"expert 2", 2, 2}, {"expert 4 of 4", 4, 4},
-                          {"expert 8", 8, 8}, {"expert 2 of 4, ZeRO-1", 4, 2, 1},
-                          {"expert 2 of 4, ZeRO-2", 4, 2, 2}, {"expert 2 of 4, ZeRO-3", 4, 2, 3},
+  for (const Layout& l : {Layout{"data 2", 2, 1},
+                          {"expert 2", 2, 2},
+                          {"expert 4 of 4", 4, 4},
+                          {"expert 8", 8, 8},
+                          {"expert 2 of 4, ZeRO-1", 4, 2, 1},
+                          {"expert 2 of 4, ZeRO-2", 4, 2, 2},
+                          {"expert 2 of 4, ZeRO-3", 4, 2, 3},
                           {"expert 4 of 4, ZeRO-3", 4, 4, 3},
-                          {"tensor 2", 1, 1, 0, 2}, {"tensor 2 with sequence, expert 2", 2, 2, 1, 2, true},
+                          {"tensor 2", 1, 1, 0, 2},
+                          {"tensor 2 with sequence, expert 2", 2, 2, 1, 2, true},
                           {"tensor 2, expert 2", 2, 2, 0, 2},
                           {"experts over tensor 2", 1, 2, 0, 2, true, false},
                           {"experts over tensor 2 and data 2", 2, 4, 3, 2, true, false},

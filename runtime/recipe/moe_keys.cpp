@@ -38,15 +38,17 @@ void add_router_keys(std::vector<Key>& t) {
               "Groups of neighbouring experts, of which a token's are chosen from topk_group.")
           .between(1, 64)
           .alias({"router_num_groups"}));
-  add(integer("model.moe.router.topk_group", LT_MEMBER(model.moe.topk_group), "Groups that a token chooses from.")
+  add(integer("model.moe.router.topk_group", LT_MEMBER(model.moe.topk_group),
+              "Groups that a token chooses from.")
           .between(1, 64)
           .alias({"router_group_topk"})
           .derived("n_group", [](Recipe& r) { r.model.moe.topk_group = r.model.moe.n_group; }));
-  add(name_choice("model.moe.balance.kind", LT_MEMBER(model.moe.balance),
-                  {"none", "switch", "sequence", "global", "uniform"}, {},
-                  "Loss that asks for balance: of each micro-batch over all ranks (switch), of each sequence, "
-                  "with the choices of the whole batch so far (global), or the divergence of the mean scores "
-                  "from uniform ones. docs/moe.md defines them.")
+  add(name_choice(
+          "model.moe.balance.kind", LT_MEMBER(model.moe.balance),
+          {"none", "switch", "sequence", "global", "uniform"}, {},
+          "Loss that asks for balance: of each micro-batch over all ranks (switch), of each sequence, "
+          "with the choices of the whole batch so far (global), or the divergence of the mean scores "
+          "from uniform ones. docs/moe.md defines them.")
           .alias({"router_load_balancing_type"}));
   add(number("model.moe.balance.coeff", LT_MEMBER(model.moe.balance_coeff), "Its weight.")
           .at_least(0)
@@ -105,7 +107,8 @@ void add_moe_keys(std::vector<Key>& t) {
           .between(1, 10000)
           .alias({"decoder_sparse_step"}));
   add(integers(
-          "model.moe.dense_layers", [](Recipe& r) -> std::vector<int64_t>& { return r.model.moe.dense_layers; },
+          "model.moe.dense_layers",
+          [](Recipe& r) -> std::vector<int64_t>& { return r.model.moe.dense_layers; },
           "Layers that have none, from 0.", 0)
           .alias({"mlp_only_layers"}));
   add(integer("model.moe.shared_experts", LT_MEMBER(model.moe.shared_experts),

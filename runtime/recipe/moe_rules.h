@@ -8,10 +8,10 @@
 
 namespace ltrain::recipe {
 
-/// Reports that the value of `path` breaks a rule: `text` says which, and what would work. `others`: keys that
-/// have a part in it.
-using BrokenRule =
-    std::function<void(const std::string& path, const std::string& text, const std::vector<std::string>& others)>;
+/// Reports that the value of `path` breaks a rule: `text` says which, and what would work. `others`: keys
+/// that have a part in it.
+using BrokenRule = std::function<void(const std::string& path, const std::string& text,
+                                      const std::vector<std::string>& others)>;
 
 /// What does not depend on the number of ranks.
 void check_moe(const Recipe& recipe, const BrokenRule& broken);

@@ -11,7 +11,8 @@ bool same(const Tensor& a, const Tensor& b) { return a.data == b.data && a.recor
 
 }  // namespace
 
-void Block::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sp, int64_t i) {
+void Block::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sp,
+                    bool expert_tensor, int64_t i) {
   place_ = fmt::format("layers.{}", i);
   dropout_ = c.resid_pdrop;
   // Projections into the residual stream start smaller by sqrt(2 L) (GPT-2; Megatron's scaled init).
@@ -28,7 +29,13 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
     attention_.declare(store, groups, c, sp, p + ".self_attn", place_ + ".attention", out_std);
     norm2_.declare(store, groups, p + ".post_attention_layernorm", NormKind::rms, c.hidden_size, c.norm_eps,
                    sp);
-    mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
+    mixture_ = c.moe.in_layer(i);
+    if (mixture_) {
+      const char* name = c.architecture == "mixtral" ? ".block_sparse_moe" : ".mlp";
+      moe_.declare(store, groups, c, sp, expert_tensor, p + name, i, out_std);
+    } else {
+      mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
+    }
   }
 }
 
@@ -43,7 +50,11 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   step.enter(place_ + ".mlp");
   norm2_.forward(step, r, saved.norm2);
   r.delta = step.temporary("mlp output", saved.norm2.y.shape);
-  mlp_.forward(step, r.delta, saved.norm2.y, mb.rows(), saved.mlp);
+  if (mixture_) {
+    moe_.forward(step, mb, r.delta, saved.norm2.y, saved.moe);
+  } else {
+    mlp_.forward(step, r.delta, saved.norm2.y, mb.rows(), saved.mlp);
+  }
   if (!step.training) step.release(saved.norm2.y);
   r.dropout = step.dropout(dropout_, place_ + ".mlp.output", mb);
 }
@@ -65,7 +76,11 @@ void Block::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_ta
   step.enter(place_ + ".mlp");
   Tensor dout = through_dropout(step, mb, dx, ".mlp.output");
   Tensor dnorm = step.temporary("d norm", dx.shape);
-  mlp_.backward(step, dnorm, dout, saved.norm2.y, saved.mlp);
+  if (mixture_) {
+    moe_.backward(step, mb, dnorm, dout, saved.norm2.y, saved.moe);
+  } else {
+    mlp_.backward(step, dnorm, dout, saved.norm2.y, saved.mlp);
+  }
   if (!same(dout, dx)) step.release(dout);
   norm2_.backward(step, dx, dnorm, saved.norm2);
   step.release(dnorm);

@@ -2,6 +2,7 @@
 #pragma once
 #include "models/attention_layer.h"
 #include "models/mlp_layer.h"
+#include "models/moe_layer.h"
 #include "models/norm_layer.h"
 
 namespace ltrain {
@@ -12,9 +13,10 @@ class Block {
     NormLayer::Saved norm1, norm2;
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;
+    MoeLayer::Saved moe;
   };
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
-               int64_t index);
+               bool expert_tensor, int64_t index);
   void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved) const;
   /// dx: (stream rows, H) inout, the gradient of the residual stream.
   void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_table, Saved& saved) const;
@@ -26,6 +28,8 @@ class Block {
   NormLayer norm1_, norm2_;
   AttentionLayer attention_;
   MlpLayer mlp_;
+  MoeLayer moe_;
+  bool mixture_ = false;  ///< moe_ is there and mlp_ is not
   double dropout_ = 0;
   std::string place_;
 };

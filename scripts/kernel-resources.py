@@ -104,7 +104,9 @@ def main():
     if args.table:
         return print_table(kernels)
     if args.record:
-        RECORD.write_text(json.dumps({"nvcc": version, "kernels": kernels}, indent=1, sort_keys=True) + "\n")
+        line = lambda item: f"{json.dumps(item[0])}: {json.dumps(item[1])}"
+        archs = ",\n".join(f'"{a}": {{\n' + ",\n".join(map(line, sorted(k.items()))) + "\n}" for a, k in sorted(kernels.items()))
+        RECORD.write_text(f'{{"nvcc": "{version}", "kernels": {{\n{archs}\n}}}}\n')
         return print(f"kernel-resources: recorded {', '.join(f'{len(k)} kernels for {a}' for a, k in kernels.items())}")
     record = json.loads(RECORD.read_text())
     if record["nvcc"] != version:

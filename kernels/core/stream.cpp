@@ -167,10 +167,6 @@ void Stream::copy(void* to, const void* from, int64_t bytes) {
   launch([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
 }
 
-void no_cuda_in_this_build(const char* what) {
-  fail(ExitCode::internal, "{} on a CUDA stream, and this build has no CUDA device", what);
-}
-
 std::unique_ptr<Stream> make_inline_stream(std::string name) {
   return std::make_unique<InlineStream>(std::move(name));
 }

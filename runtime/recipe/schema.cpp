@@ -44,8 +44,10 @@ void add_run_keys(std::vector<Key>& t) {
   t.push_back(integer("seed", LT_MEMBER(seed), "Keys initial values, dropout and the order of the data.")
                   .at_least(0));
   t.push_back(choice<DeviceChoice>(
-      "device", LT_MEMBER(device), {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}},
-      {"cuda", "gpu"}, "Where the step runs. auto: the best device that this build has."));
+      "device", LT_MEMBER(device),
+      {{"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"cpu", DeviceChoice::cpu}}, {"gpu"},
+      "Where the step runs. auto: a GPU where this build and this machine have one for each rank, else "
+      "cpu."));
   t.push_back(
       choice<Precision>(
           "precision", LT_MEMBER(precision),
@@ -450,6 +452,10 @@ void add_job_keys(std::vector<Key>& t) {
                                 {{"text", LogFormat::text}, {"megatron", LogFormat::megatron}}, {},
                                 "Lines of the log."));
   t.push_back(truth("log.tensorboard", LT_MEMBER(log.tensorboard), "Write TensorBoard events too."));
+  t.push_back(
+      truth("debug.shared_gpu", LT_MEMBER(debug.shared_gpu),
+            "Ranks of one host share its GPUs, each as if on a host of its own, over NCCL's sockets: for "
+            "tests of layouts where there are few GPUs. Timings mean nothing."));
 }
 
 std::vector<Key> make_table() {

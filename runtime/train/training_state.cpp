@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/core/device.h"
+#include "kernels/core/staging.h"
 #include "runtime/checkpoint/files.h"
 
 namespace ltrain {
@@ -33,12 +35,42 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
   return out;
 }
 
-void load_parameters(CheckpointReader& reader, ParameterStore& parameters) {
-  for (int id = 0; id < parameters.count(); ++id) {
-    const Tensor value = parameters.value(id);
-    const std::string& name = parameters.spec(id).name;
-    reader.read(name, value.dtype, parameters.spec(id).slice, value.data);
+namespace {
+
+/// Reads slices into tensors of any device: of one with memory of its own, by blocks through host memory.
+class TensorReader {
+ public:
+  TensorReader(CheckpointReader& reader, Stream& stream) : reader_(reader), stream_(stream) {
+    if (stream.device() != DeviceKind::cpu) block_ = host_memory(stream.device(), kBlock);
   }
+
+  void read(const std::string& name, const Slice& slice, const Tensor& to) {
+    if (!block_) return reader_.read(name, to.dtype, slice, to.data);
+    const int64_t width = dtype_size(to.dtype), most = kBlock / width, n = slice.elements();
+    for (int64_t done = 0; done < n; done += most) {
+      const int64_t count = std::min(most, n - done);
+      reader_.read(name, to.dtype, slice.range(done, done + count), block_.get());
+      upload(stream_, to.flat(done, {count}), block_.get());
+    }
+  }
+
+ private:
+  static constexpr int64_t kBlock = 16 << 20;
+  CheckpointReader& reader_;
+  Stream& stream_;
+  std::shared_ptr<void> block_;
+};
+
+}  // namespace
+
+void load_parameters(CheckpointReader& reader, ParameterStore& parameters) {
+  TensorReader tensors(reader, parameters.stream());
+  for (int id = 0; id < parameters.count(); ++id)
+    tensors.read(parameters.spec(id).name, parameters.spec(id).slice, parameters.value(id));
+}
+
+Tensor checkpoint_staging(Memory& host, int64_t bytes) {
+  return host.allocate(MemoryKind::temporaries, "checkpoint staging", DType::u8, {bytes});
 }
 
 TrainingState::TrainingState(const Recipe& recipe, ParameterStore& parameters, Communicator& control,
@@ -52,12 +84,12 @@ TrainingState::Resumed TrainingState::resume() {
   auto reader = CheckpointReader::open(resume_options(recipe_), control_, stream_, r.notes);
   if (!reader) return r;
   parameters_.clear();
+  TensorReader tensors(*reader, parameters_.stream());
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
     const std::string& name = parameters_.spec(piece.id).name;
-    const Slice& slice = piece.slice;
-    reader->read(name, piece.master.dtype, slice, piece.master.data);
-    reader->read(kFirst + name, piece.exp_avg.dtype, slice, piece.exp_avg.data);
-    reader->read(kSecond + name, piece.exp_avg_sq.dtype, slice, piece.exp_avg_sq.data);
+    tensors.read(name, piece.slice, piece.master);
+    tensors.read(kFirst + name, piece.slice, piece.exp_avg);
+    tensors.read(kSecond + name, piece.slice, piece.exp_avg_sq);
   }
   reader->finish(control_, stream_);
   parameters_.publish_loaded();
@@ -83,13 +115,16 @@ bool saves_at_all(const Recipe& recipe) {
   return recipe.checkpoint.save_interval > 0 || recipe.checkpoint.save_at_end;
 }
 
-void TrainingState::open_writer(int64_t step) {
+void TrainingState::open_writer(int64_t step, Memory* host) {
   CheckpointOptions o;
   o.planned_saves = saves_to_come(recipe_, step);
   o.folder = checkpoint_folder(recipe_);
   o.keep_latest = recipe_.checkpoint.keep_latest;
   o.async_save = recipe_.checkpoint.async_save;
-  writer_ = std::make_unique<CheckpointWriter>(o, state_slices(parameters_), control_, stream_);
+  const std::vector<StateSlice> slices = state_slices(parameters_);
+  o.device = &parameters_.stream();
+  if (host) o.staging = checkpoint_staging(*host, CheckpointWriter::staging_bytes(slices)).data;
+  writer_ = std::make_unique<CheckpointWriter>(o, slices, control_, stream_);
 }
 
 void TrainingState::note_health(double loss, double grad_norm) {

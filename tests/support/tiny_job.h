@@ -41,6 +41,8 @@ struct TinyOptions {
   int64_t bucket_elements = 3000;  ///< several buckets even for a tiny model
   bool padded_targets = false;     ///< some targets do not count
   double clip = 0.5;
+  DeviceKind device = DeviceKind::cpu;
+  bool nccl = false;  ///< groups of NCCL, on the network of tests/support/fake_nccl.h
 };
 
 /// Whole named tensors, row-major.
@@ -52,6 +54,7 @@ struct TinyResult {
   NamedTensors parameters;                      ///< after all steps, put together from what the ranks own
   NamedTensors gradients;                       ///< of the first step, before clipping, likewise
   std::vector<int64_t> plan_bytes, used_bytes;  ///< arena by rank: planned; reached
+  std::vector<int64_t> plan_host, used_host;    ///< host memory that copies go through, likewise
   std::vector<int64_t> plan_wire, used_wire;    ///< bytes sent by rank
   /// Bytes sent by the last rank in all train steps, by group: planned; counted.
   std::map<std::string, int64_t> plan_groups, used_groups;
@@ -94,7 +97,7 @@ struct MetaJob {
   MetaTrace trace;
   GroupSet groups;
   std::unique_ptr<Stream> compute;
-  MetaMemory memory;
+  MetaMemory memory, host;
   TrainProgram program;
   MetaJob(const TinyOptions& options, int rank, const GroupWrapper& wrap = {});
 };

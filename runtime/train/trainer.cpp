@@ -195,7 +195,8 @@ class Trainer {
                "ranks {} and {} run on different devices ({} and {}): give device: cpu or cuda", b, a,
                device_name(static_cast<DeviceKind>(y[0])), device_name(static_cast<DeviceKind>(x[0])));
         if (device_ != DeviceKind::cpu && !recipe_.debug.shared_gpu && x[1] == y[1] && x[2] == y[2])
-          fail(ExitCode::usage, "ranks {} and {} have the same GPU: each rank needs one of its own", b, a);
+          fail(ExitCode::usage,
+               "ranks {} and {} have the same GPU: each rank needs one of its own; device: cpu works", b, a);
       }
   }
 

@@ -24,15 +24,18 @@ TEST_CASE("router, rows of experts and losses for balance") {
       const auto experts = w.blank(DType::i32, {kTokens, 2}), slots = w.blank(DType::i32, {kTokens, 2});
       const auto sources = w.blank(DType::i32, {kTokens * 2}), counts = w.blank(DType::i64, {kExperts + 1});
       const auto statistics = w.blank(DType::f64, {2 * kRuns + 1, kExperts});
-      const auto table = w.blank(DType::f64, {kRuns, kExperts}), total = w.of(DType::f64, {1}, [](int64_t) { return 1; });
+      const auto table = w.blank(DType::f64, {kRuns, kExperts}),
+                 total = w.of(DType::f64, {1}, [](int64_t) { return 1; });
       const auto dweights = w.random(t, {kTokens, 2}), dlogits = w.blank(t, {kTokens, kExperts});
-      const auto x = w.random(t, {kTokens, kCols}), rows = w.of(t, {kTokens * 2, kCols}, [](int64_t i) { return i % 7; });
-      const auto y = w.blank(t, {kTokens, kCols}), dz = w.blank(t, {kTokens * 2, kCols}), dw = w.blank(t, {kTokens, 2});
+      const auto x = w.random(t, {kTokens, kCols}),
+                 rows = w.of(t, {kTokens * 2, kCols}, [](int64_t i) { return i % 7; });
+      const auto y = w.blank(t, {kTokens, kCols}), dz = w.blank(t, {kTokens * 2, kCols}),
+                 dw = w.blank(t, {kTokens, 2});
       BalanceArgs balance;
       balance.kind = kind % 2 ? Balance::uniform : Balance::load;
       balance.experts = kExperts, balance.tokens = kTokens / kRuns, balance.coeff = 0.3;
       w.check([&](Stream& s, const Twin::At& at) {
-        const Routing r{at(logits),  at(norm),   at(experts),    at(weights),     at(slots),
+        const Routing r{at(logits),  at(norm),   at(experts),    at(weights),    at(slots),
                         at(sources), at(counts), at(statistics), kTokens / kRuns};
         route_forward(s, r, kind == 1 ? at(bias) : Tensor(), a);
         const Tensor sums = at(statistics).narrow(0, 2 * kRuns);

@@ -1,5 +1,5 @@
-// Identities of a mixture of experts: one expert, or equal experts, are a dense feed-forward; a uniform router's
-// losses; what happens to tokens that all want one expert, and to logits that are not finite.
+// Identities of a mixture of experts: one expert, or equal experts, are a dense feed-forward; a uniform
+// router's losses; what happens to tokens that all want one expert, and to logits that are not finite.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -16,7 +16,8 @@ struct Rank {
   CpuArena arena{64 << 20};
   GroupSet alone;
   TrainProgram program;
-  explicit Rank(const TinyOptions& o) : options(o), program(tiny_program(o), {*compute, arena, alone.groups()}) {
+  explicit Rank(const TinyOptions& o)
+      : options(o), program(tiny_program(o), {*compute, arena, alone.groups()}) {
     program.initialize();
   }
   StepResult step() {
@@ -127,7 +128,8 @@ TEST_CASE("router logits that are not finite stop the step before the update, wi
     FAIL("accepted");
   } catch (const Error& e) {
     CHECK(e.code() == ExitCode::no_progress);
-    CHECK_THAT(e.what(), Catch::Contains("layers.0: the router's logits of token 0") && Catch::Contains("rank 0"));
+    CHECK_THAT(e.what(),
+               Catch::Contains("layers.0: the router's logits of token 0") && Catch::Contains("rank 0"));
   }
   CHECK(r.value("lm_head.weight")[0] == before);
 }

@@ -60,7 +60,8 @@ class FakeLibrary final : public nccl::Library {
 
   Status init(Comm& comm, int size, const UniqueId& id, int rank) override {
     std::lock_guard lock(state_->mutex);
-    auto* c = new FakeComm{std::string(id.data()), rank, size, {}, 0, false, nullptr, -1};
+    FakeComm* c = add();
+    c->id = id.data(), c->rank = rank, c->size = size;
     world_ = rank;
     state_->joined[c->id][rank] = rank;
     for (int r = 0; r < size; ++r) c->members.push_back(r);
@@ -71,15 +72,11 @@ class FakeLibrary final : public nccl::Library {
   Status split(Comm& child, Comm parent, int color, int key) override {
     std::lock_guard lock(state_->mutex);
     FakeComm& p = of(parent);
-    p.child = new FakeComm;
+    p.child = add();
     p.child->id = p.id + "/" + std::to_string(p.splits++);
     p.child_color = color;
     state_->splits[p.child->id][p.rank] = {color, key, world_};
-    child = nullptr;
-    if (color >= 0)
-      child = p.child;
-    else
-      abandoned_.emplace_back(p.child);
+    child = color >= 0 ? p.child : nullptr;
     return {Status::in_progress, {}};
   }
 
@@ -113,13 +110,11 @@ class FakeLibrary final : public nccl::Library {
     std::lock_guard lock(state_->mutex);
     of(comm).aborted = true;
     --state_->alive;
-    abandoned_.emplace_back(&of(comm));  // what is enqueued still looks at it
     state_->changed.notify_all();
   }
   void destroy(Comm comm) override {
     std::lock_guard lock(state_->mutex);
     --state_->alive;
-    abandoned_.emplace_back(&of(comm));
   }
 
   Status all_reduce(Comm comm, Stream& s, void* data, int64_t n, DType t, ReduceOp op) override {
@@ -179,6 +174,10 @@ class FakeLibrary final : public nccl::Library {
   }
 
  private:
+  FakeComm* add() {
+    comms_.push_back(std::make_unique<FakeComm>());
+    return comms_.back().get();
+  }
   static FakeComm& of(Comm c) { return *static_cast<FakeComm*>(c); }
 
   Status enqueue(Stream& s, std::function<void()> work, bool waits = true) {
@@ -229,7 +228,7 @@ class FakeLibrary final : public nccl::Library {
   bool grouped_ = false;
   Stream* stream_ = nullptr;
   std::vector<std::function<void()>> first_, second_;  // of a group: sends, and what waits
-  std::vector<std::unique_ptr<FakeComm>> abandoned_;
+  std::vector<std::unique_ptr<FakeComm>> comms_;       // until the end: what is enqueued looks at them
 };
 
 }  // namespace

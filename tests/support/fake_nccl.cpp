@@ -235,7 +235,11 @@ class FakeLibrary final : public nccl::Library {
 
 FakeNetwork::FakeNetwork() : state_(std::make_shared<State>()) {}
 FakeNetwork::~FakeNetwork() = default;
-std::shared_ptr<nccl::Library> FakeNetwork::library() { return std::make_shared<FakeLibrary>(state_); }
+std::shared_ptr<nccl::Library> FakeNetwork::library() {
+  std::lock_guard lock(state_->mutex);
+  libraries_.push_back(std::make_shared<FakeLibrary>(state_));
+  return libraries_.back();
+}
 void FakeNetwork::lose(int world_rank) {
   std::lock_guard lock(state_->mutex);
   state_->lost.insert(world_rank);

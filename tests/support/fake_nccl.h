@@ -2,12 +2,13 @@
 // the CPU.
 #pragma once
 #include <memory>
+#include <vector>
 
 #include "parallel/nccl/library.h"
 
 namespace ltrain::test {
 
-/// What the ranks of one test share.
+/// What the ranks of one test share. Outlives their streams: work that was aborted still looks at it.
 class FakeNetwork {
  public:
   FakeNetwork();
@@ -23,6 +24,7 @@ class FakeNetwork {
 
  private:
   std::shared_ptr<State> state_;
+  std::vector<std::shared_ptr<nccl::Library>> libraries_;
 };
 
 }  // namespace ltrain::test

@@ -20,7 +20,7 @@ struct ExpertRowCounts {
 
 class ExpertExchange {
  public:
-  /// `rows`: assignments that a rank makes at most; `from_a_rank`: of them, to one rank.
+  /// `experts`: of the layer, on all ranks.
   ExpertExchange(const Groups& groups, int64_t experts) : groups_(groups), experts_(experts) {}
   int64_t local_experts() const { return experts_ / groups_.expert.size(); }
   bool many() const { return groups_.expert.many(); }
@@ -32,7 +32,7 @@ class ExpertExchange {
   /// layer.
   ExpertRowCounts count(Step& step, const Routing& routing, int64_t capacity, const std::string& name) const;
   /// received := rows sorted by expert, of all ranks; both lie in memory of the most rows. Started on the
-  /// group's stream; `in` must live until finish.
+  /// group's stream; `sorted` must live until finish.
   struct Flight {
     Tensor arrived;  ///< in the order of arrival
     Event done;

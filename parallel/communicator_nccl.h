@@ -3,8 +3,8 @@
 // One communicator of all ranks, from which groups are split in one order, so that they share its channels
 // and buffers. Calls are enqueued and return; a thread of the world asks every communicator for errors and
 // every call for its age, aborts all of them when one has failed or outlived the deadline, and leaves the
-// reason for whoever comes next. Sums are in NCCL's order, not by rank: layouts agree to rounding, and bit
-// for bit where a layout is repeated.
+// reason for whoever comes next. Sums are in NCCL's order, not by rank: layouts agree to rounding, not bit
+// for bit.
 #pragma once
 #include <memory>
 #include <string>

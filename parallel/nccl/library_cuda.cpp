@@ -11,8 +11,8 @@
 namespace ltrain::nccl {
 namespace {
 
-/// Communicators that do not block came with 2.14, commName and splitShare with 2.18; what is used since must
-/// be there at run time, whichever version this was compiled with.
+/// Has all that is used here (ncclCommSplit, the latest, came with 2.18). Versions before the one that this
+/// was compiled with have not been tried.
 constexpr int kOldestVersion = 22000;
 
 ncclDataType_t type_of(DType t) {

@@ -12,6 +12,7 @@
 #include "parallel/pipeline/split_layers.h"
 #include "runtime/plan/plan.h"
 #include "runtime/recipe/problems.h"
+#include "runtime/recipe/rules.h"
 
 namespace ltrain {
 namespace {
@@ -97,9 +98,7 @@ LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile) {
   whole.launch.threads_per_rank = threads_per_rank(resolved);
   whole.parallel.pipeline = whole.parallel.virtual_pipeline = 1;
   whole.parallel.data = 1;
-  const bool over_tensor =
-      whole.model.moe.num_experts > 0 && whole.parallel.expert_tensor < whole.parallel.tensor;
-  whole.parallel.expert = over_tensor ? whole.parallel.tensor : 1;
+  whole.parallel.expert = recipe::experts_apart(whole) ? whole.parallel.tensor : 1;
   whole.parallel.zero_stage = 0;
   whole.parallel.inside = 0;
   whole.train.global_batch_size = whole.train.micro_batch_size;

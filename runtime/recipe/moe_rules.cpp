@@ -3,6 +3,7 @@
 #include "kernels/core/error.h"
 #include "parallel/mesh.h"
 #include "runtime/recipe/nearest.h"
+#include "runtime/recipe/rules.h"
 #include "runtime/recipe/schema.h"
 
 namespace ltrain::recipe {
@@ -11,20 +12,11 @@ namespace {
 const std::string kExperts = "model.moe.num_experts", kTopK = "model.moe.top_k", kExpert = "parallel.expert",
                   kExpertTensor = "parallel.expert_tensor", kTensor = "parallel.tensor";
 
-/// Experts are apart on tensor ranks, which then route rows of their own.
-bool apart(const Parallel& p) { return p.tensor > 1 && p.expert_tensor == 1; }
-
 /// "" or why experts cannot be cut over `ranks` ranks.
 std::string wrong_cut(const Recipe& r, int64_t data, int64_t inside, int64_t ranks) {
-  const Parallel& p = r.parallel;
-  Mesh m;
-  m.degree[static_cast<int>(Axis::data)] = static_cast<int>(data);
-  m.degree[static_cast<int>(Axis::context)] = static_cast<int>(p.context);
-  m.degree[static_cast<int>(Axis::tensor)] = static_cast<int>(p.tensor);
-  std::string error;
-  m.order = parse_axis_order(p.order, error);
+  Mesh m = plain_mesh(r, data);
   if (inside > 0 && !m.split_levels(inside).empty()) return "";  // refused as it is
-  return m.cut_experts(static_cast<int>(ranks), apart(p));
+  return m.cut_experts(static_cast<int>(ranks), experts_apart(r));
 }
 
 void routing(const MoeConfig& m, const BrokenRule& broken) {
@@ -66,7 +58,7 @@ void capacity(const Recipe& r, const BrokenRule& broken) {
                       "nearest valid value: 1, or {}: null",
                       key, key),
           {key});
-    if (apart(p))
+    if (experts_apart(r))
       return broken(
           kExpertTensor,
           fmt::format("{} drops by the tokens of a rank, and tensor ranks would each have their own; "
@@ -103,7 +95,7 @@ void tensor(const Recipe& r, const BrokenRule& broken) {
                   {kTensor});
   const std::string width = "model.moe.intermediate_size";
   const int64_t f = m.moe.intermediate_size, shared = m.moe.shared_experts * f;
-  if (apart(p)) {
+  if (experts_apart(r)) {
     if (!p.sequence_parallel)
       broken(kExpertTensor,
              fmt::format(
@@ -124,7 +116,7 @@ void tensor(const Recipe& r, const BrokenRule& broken) {
                  kExpertTensor),
              {kExpertTensor, "train.micro_batch_size"});
   }
-  for (const int64_t n : {apart(p) ? 0 : f, shared})
+  for (const int64_t n : {experts_apart(r) ? 0 : f, shared})
     if (n % p.tensor != 0)
       return broken(kTensor,
                     fmt::format("must divide {} ({}){}", width, n,

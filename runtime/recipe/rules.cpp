@@ -561,6 +561,10 @@ int64_t ranks_on_host(const Recipe& recipe, int64_t world_size, int64_t ranks_pe
   return recipe.launch.ranks_per_node > 0 ? recipe.launch.ranks_per_node : world_size;
 }
 
+bool experts_apart(const Recipe& r) {
+  return r.model.moe.num_experts > 0 && r.parallel.expert_tensor < r.parallel.tensor;
+}
+
 Mesh plain_mesh(const Recipe& r, int64_t data) {
   Mesh m;
   const Parallel& p = r.parallel;

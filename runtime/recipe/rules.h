@@ -16,6 +16,9 @@ void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t wo
 /// Ranks that share a host: as said, else launch.ranks_per_node, else all.
 int64_t ranks_on_host(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node);
 
+/// Tensor ranks have experts of their own instead of a part of each.
+bool experts_apart(const Recipe& recipe);
+
 /// The mesh of so many data-parallel ranks, before it has levels and tensor-parallel ranks a shape.
 Mesh plain_mesh(const Recipe& recipe, int64_t data);
 

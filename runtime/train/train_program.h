@@ -100,7 +100,7 @@ class TrainProgram {
   /// Sum of `counted` over the ranks that see different tokens.
   int64_t agree_tokens(int64_t counted);
   void clear_sums();
-  /// Loss, ranks that ask to stop, squares by segment: the one thing that a step waits for.
+  /// Waits for loss, ranks that ask to stop, squares by segment and sums of routers, and gives them.
   std::vector<double> read_sums();
   void all_reduce(const Group& group, Tensor t);
   /// Sums loss and squares over all ranks, counting once what several have.

@@ -29,7 +29,7 @@ std::vector<std::string> on_world(
     threads.emplace_back([&, r] {
       auto stream = make_worker_stream("comm");  // asynchronous, as a GPU's
       try {
-        body(make_nccl_world(network.library(), *store, "nccl", r, size, options), r, *stream);
+        body(make_nccl_world(network.open(), *store, "nccl", r, size, options), r, *stream);
       } catch (const std::exception& e) {
         errors[r] = e.what();
       }
@@ -271,7 +271,7 @@ TEST_CASE("a rank that never comes ends the making of a world, and of a group, a
   {
     FakeNetwork network;
     auto store = make_memory_store();
-    CHECK_THROWS_WITH(make_nccl_world(network.library(), *store, "nccl", 0, 2, options),
+    CHECK_THROWS_WITH(make_nccl_world(network.open(), *store, "nccl", 0, 2, options),
                       Contains("rank 0 of 2 connects to the others: not done in time"));
     CHECK(network.alive() == 0);
   }

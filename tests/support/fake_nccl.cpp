@@ -235,7 +235,7 @@ class FakeLibrary final : public nccl::Library {
 
 FakeNetwork::FakeNetwork() : state_(std::make_shared<State>()) {}
 FakeNetwork::~FakeNetwork() = default;
-std::shared_ptr<nccl::Library> FakeNetwork::library() {
+std::shared_ptr<nccl::Library> FakeNetwork::open() {
   std::lock_guard lock(state_->mutex);
   libraries_.push_back(std::make_shared<FakeLibrary>(state_));
   return libraries_.back();

@@ -14,7 +14,7 @@ class FakeNetwork {
   FakeNetwork();
   ~FakeNetwork();
   /// For one rank.
-  std::shared_ptr<nccl::Library> library();
+  std::shared_ptr<nccl::Library> open();
   /// From now on communicators with this rank of the world say that it is gone.
   void lose(int world_rank);
   /// Communicators that were neither destroyed nor aborted.

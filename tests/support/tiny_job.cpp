@@ -222,7 +222,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   GroupSet::Options group_set = group_options(tiny_program(o));
   group_set.together = o.nccl;
   std::shared_ptr<NcclWorld> nccl;
-  if (o.nccl) nccl = make_nccl_world(world.network.library(), *world.store, "nccl", rank, tiny_world(o));
+  if (o.nccl) nccl = make_nccl_world(world.network.open(), *world.store, "nccl", rank, tiny_world(o));
   GroupSet groups(
       tiny_mesh(o, rank),
       [&](const GroupRequest& r) {

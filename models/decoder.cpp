@@ -73,6 +73,7 @@ void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, boo
                           Init::normal,
                           c.initializer_range,
                           decay};
+  positions.embedding = true;
   if (sequence_parallel_) positions.sum = Axis::tensor;
   if (!groups.line()) {
     positions = cut_over(Axis::column, std::move(positions), 1, groups.column.rank(), groups.column.size());

@@ -60,7 +60,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   LT_CHECK(options.micro_batch % parts == 0, "{} sequences of a micro-batch over {} tensor-parallel ranks",
            options.micro_batch, parts);
   store_.allocate(device_.compute, device_.memory, device_.groups,
-                  {options.precision, options.zero_stage, options.bucket_elements, options.for_training});
+                  {options.precision, options.zero_stage, options.bucket_elements, options.for_training,
+                   options.optimizer});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length);
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);

@@ -21,6 +21,7 @@ struct ProgramOptions {
   uint64_t seed = 1234;
   double clip_grad = 1.0;        ///< 0: no clipping
   bool decay_embeddings = true;  ///< weight decay applies to embeddings too
+  OptimizerSettings optimizer;
   bool sequence_parallel = false;
   ContextComm context_comm = ContextComm::p2p;  ///< with several context ranks
   int context_inner = 1;                        ///< a2a+p2p: ranks that exchange

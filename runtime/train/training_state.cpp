@@ -7,7 +7,10 @@
 namespace ltrain {
 namespace {
 
-const std::string kFirst = "optimizer/exp_avg/", kSecond = "optimizer/exp_avg_sq/";
+/// "optimizer/exp_avg/NAME"
+std::string state_name(std::string_view state, const std::string& parameter) {
+  return fmt::format("optimizer/{}/{}", state, parameter);
+}
 
 }  // namespace
 
@@ -27,9 +30,12 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
     const std::string& name = parameters.spec(piece.id).name;
     const Slice& slice = piece.slice;
     out.push_back({name, piece.master.dtype, slice, piece.master.data});
-    out.push_back({kFirst + name, piece.exp_avg.dtype, slice, piece.exp_avg.data});
-    out.push_back({kSecond + name, piece.exp_avg_sq.dtype, slice, piece.exp_avg_sq.data});
+    for (const NamedState& m : piece.moments)
+      out.push_back({state_name(m.name, name), m.tensor.dtype, slice, m.tensor.data});
   }
+  for (const WholeState& w : parameters.whole_states(true))
+    out.push_back({state_name(w.name, parameters.spec(w.id).name), w.tensor.dtype, Slice::whole(w.tensor.shape),
+                   w.tensor.data});
   return out;
 }
 
@@ -52,13 +58,18 @@ TrainingState::Resumed TrainingState::resume() {
   auto reader = CheckpointReader::open(resume_options(recipe_), control_, stream_, r.notes);
   if (!reader) return r;
   parameters_.clear();
+  parameters_.open_states();
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
     const std::string& name = parameters_.spec(piece.id).name;
     const Slice& slice = piece.slice;
     reader->read(name, piece.master.dtype, slice, piece.master.data);
-    reader->read(kFirst + name, piece.exp_avg.dtype, slice, piece.exp_avg.data);
-    reader->read(kSecond + name, piece.exp_avg_sq.dtype, slice, piece.exp_avg_sq.data);
+    for (const NamedState& m : piece.moments)
+      reader->read(state_name(m.name, name), m.tensor.dtype, slice, m.tensor.data);
   }
+  for (const WholeState& w : parameters_.whole_states(false))
+    reader->read(state_name(w.name, parameters_.spec(w.id).name), w.tensor.dtype, Slice::whole(w.tensor.shape),
+                 w.tensor.data);
+  parameters_.close_states(true);
   reader->finish(control_, stream_);
   parameters_.publish_loaded();
   r.step = last_committed_ = reader->info().step;
@@ -107,7 +118,9 @@ void TrainingState::save(int64_t step, int64_t samples) {
   info.grad_norm = grad_norm_;
   info.model = model_settings(recipe_.model);
   info.recipe = dump_yaml(recipe_);
-  writer_->save(info, state_slices(parameters_));
+  parameters_.open_states();
+  writer_->save(info, state_slices(parameters_));  // which has copied them when it returns
+  parameters_.close_states(false);
 }
 
 std::vector<std::string> TrainingState::poll() {

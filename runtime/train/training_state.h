@@ -14,7 +14,7 @@
 namespace ltrain {
 
 /// The slices that this rank writes: "NAME" is the parameter (its fp32 master in bf16 runs),
-/// "optimizer/exp_avg/NAME" and "optimizer/exp_avg_sq/NAME" its moments.
+/// "optimizer/exp_avg/NAME" and so on the states of its optimizer.
 std::vector<StateSlice> state_slices(const ParameterStore& parameters);
 /// Reads parameters only: for generation and evaluation.
 void load_parameters(CheckpointReader& reader, ParameterStore& parameters);

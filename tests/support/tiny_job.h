@@ -38,6 +38,7 @@ struct TinyOptions {
   int64_t bucket_elements = 3000;  ///< several buckets even for a tiny model
   bool padded_targets = false;     ///< some targets do not count
   double clip = 0.5;
+  OptimizerSettings optimizer;
 };
 
 /// Whole named tensors, row-major.

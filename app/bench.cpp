@@ -116,10 +116,6 @@ int64_t measure_process() {
   return process;
 }
 
-}  // namespace
-
-namespace {
-
 /// What one machine cannot measure, and somebody has written into the profile before.
 void keep_network(MachineProfile& profile, const std::string& path) {
   if (!std::filesystem::exists(path)) return;

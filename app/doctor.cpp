@@ -308,7 +308,7 @@ RankMap map_of(const std::string& path, const std::vector<std::string>& override
   const int world = e.world_size > 1 ? e.world_size : static_cast<int>(std::max<int64_t>(1, p.data) * others);
   const int local = ranks_per_node(given, world, variables);
   const Recipe recipe = resolve(given, world, local);
-  return map_ranks(recipe, local, host_names((world + local - 1) / local, variables));
+  return map_ranks(recipe, host_names((world + local - 1) / local, variables));
 }
 
 }  // namespace

@@ -90,8 +90,8 @@ void add_plan(CLI::App& app) {
     const Recipe recipe = resolve(given, world, local);
     const MachineProfile profile = o->profile.empty() ? default_profile() : load_profile(o->profile);
     if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, profile, *o);
-    const Plan plan = make_plan(recipe, profile, {}, local);
-    const RankMap map = map_ranks(recipe, local, host_names((plan.world + local - 1) / local, variables));
+    const Plan plan = make_plan(recipe, profile);
+    const RankMap map = map_ranks(recipe, host_names((plan.world + local - 1) / local, variables));
     std::fputs((o->json ? plan_json(plan, &map) + "\n" : plan_text(plan, recipe, &map)).c_str(), stdout);
     if (o->trace.empty()) return;
     write_file(o->trace, plan_trace(recipe, profile, 0));

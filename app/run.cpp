@@ -58,11 +58,11 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const int local = ranks_to_start(given, e);
   const Recipe recipe = resolve(given, local * e.nodes, local);
   check_data(recipe);
-  const Plan plan = make_plan(recipe, default_profile(), {}, local);
-  if (!o.force) check_host_memory(plan, local);
+  const Plan plan = make_plan(recipe, default_profile());
+  if (!o.force) check_host_memory(plan);
   check_resume(recipe, plan);
   if (o.dry_run) {
-    const RankMap map = map_ranks(recipe, local, host_names(e.nodes, process_variables()));
+    const RankMap map = map_ranks(recipe, host_names(e.nodes, process_variables()));
     std::fputs(plan_text(plan, recipe, &map).c_str(), stdout);
     return;
   }
@@ -72,7 +72,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   s.arguments.insert(s.arguments.end(), o.overrides.begin(), o.overrides.end());
   if (o.force) s.arguments.push_back("--force");
   s.run_dir = recipe.output_dir;
-  s.threads_per_rank = threads_per_rank(recipe, local);
+  s.threads_per_rank = threads_per_rank(recipe);
   s.attempt = e.attempt;
   if (e.kind == LaunchEnvironment::Kind::node) {
     s.node = e.node, s.nodes = e.nodes, s.token = e.token;

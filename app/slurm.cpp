@@ -49,8 +49,8 @@ int64_t nearest_divisor(int64_t n, int64_t near) {
 void take_from_plan(SlurmOptions& o, Recipe recipe) {
   if (o.threads_per_rank > 0) recipe.launch.threads_per_rank = o.threads_per_rank;
   const int64_t own_threads = recipe.launch.threads_per_rank;
-  recipe.launch.threads_per_rank = threads_per_rank(recipe, o.ranks_per_node);
-  const Plan plan = make_plan(recipe, default_profile(), {}, o.ranks_per_node);
+  recipe.launch.threads_per_rank = threads_per_rank(recipe);
+  const Plan plan = make_plan(recipe, default_profile());
   if (o.threads_per_rank == 0) {
     o.threads_per_rank = plan.threads_per_rank;
     if (own_threads == 0)

@@ -20,13 +20,10 @@ class RecordingGroup final : public Communicator {
   void record_meta(Stream& s, const CollectiveCall& call) override {
     OpCost cost;
     cost.name = cost.collective = collective_name(call.info.op);
+    const AxisSet longer = long_axes(axes(), [&](Axis a) { return s.meta()->axis_size(a); });
     int span = 1;
-    AxisSet longer;  // axes that have more than one rank
     for (int i = 0; i < kAxisCount; ++i)
-      if (const Axis a = static_cast<Axis>(i); axes().has(a) && s.meta()->axis_size(a) > 1) {
-        span *= s.meta()->axis_size(a);
-        longer = longer | a;
-      }
+      if (const Axis a = static_cast<Axis>(i); longer.has(a)) span *= s.meta()->axis_size(a);
     cost.axis = axis_set_name(longer.bits ? longer : axes());
     cost.cls = OpClass::collective;
     cost.dtype = call.info.dtype;

@@ -15,12 +15,7 @@ const Group& Groups::over(Axis a) const {
 }
 
 const Group& Groups::spanning(AxisSet axes) const {
-  const auto longer = [&](AxisSet set) {
-    AxisSet many;
-    for (Axis a : kTensorAxes)
-      if (set.has(a) && size(a) > 1) many = many | a;
-    return many;
-  };
+  const auto longer = [&](AxisSet set) { return long_axes(set, [&](Axis a) { return size(a); }); };
   for (const Group* g : {&tensor, &depth, &rows, &turned_rows})
     if (g->many() && longer(g->comm->axes()) == longer(axes)) return *g;
   fail(ExitCode::internal, "no group over {}", axis_set_name(axes));

@@ -20,7 +20,6 @@ export LTRAIN_TIME_SCALE=4
 common=exitcode=99:halt_on_error=1
 export ASAN_OPTIONS=$common:detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1
 export UBSAN_OPTIONS=$common:print_stacktrace=1
-export LSAN_OPTIONS=suppressions=$PWD/scripts/lsan-suppressions.txt:print_suppressions=0
 export TSAN_OPTIONS=$common:second_deadlock_stack=1:suppressions=$PWD/scripts/tsan-suppressions.txt:print_suppressions=0
 
 times=$(mktemp)

@@ -48,6 +48,14 @@ inline constexpr std::array<Axis, 4> kTensorAxes{Axis::tensor, Axis::depth, Axis
 inline constexpr AxisSet kDataAxes = Axis::data | Axis::replica;
 /// What gradients are reduced over: ranks that hold the same parameters and see different tokens.
 inline constexpr AxisSet kGradientAxes = kDataAxes | Axis::context;
+/// Those of `axes` that have more than one rank; `size(Axis)` gives the ranks of each.
+template <class Size>
+constexpr AxisSet long_axes(AxisSet axes, Size&& size) {
+  AxisSet set;
+  for (int i = 0; i < kAxisCount; ++i)
+    if (const Axis a = static_cast<Axis>(i); axes.has(a) && size(a) > 1) set = set | a;
+  return set;
+}
 /// "data+context"; "world" for all.
 std::string_view axis_set_name(AxisSet axes);
 

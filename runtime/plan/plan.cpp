@@ -15,6 +15,7 @@
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/transport.h"
 #include "runtime/plan/schedule_plan.h"
+#include "runtime/recipe/rules.h"
 #include "runtime/train/training_state.h"
 
 namespace ltrain {
@@ -73,16 +74,11 @@ PipelineLayout unpack_pipeline_layout(const std::string& packed) {
 }
 
 Mesh mesh_of(const Recipe& r, int rank) {
-  Mesh m;
   const Parallel& p = r.parallel;
-  m.degree = {
-      static_cast<int>(p.data), static_cast<int>(p.pipeline), static_cast<int>(p.context), 1, 1, 1, 1, 1, 1};
+  Mesh m = recipe::plain_mesh(r, p.data);
   m.rank = rank;
-  std::string error;
-  m.order = parse_axis_order(r.parallel.order, error);
-  LT_CHECK(error.empty(), "parallel.order: {}", error);
   m.cut_tensor(tensor_mode(p.tensor_mode), static_cast<int>(p.tensor), static_cast<int>(p.tensor_depth));
-  if (p.inside > 0) error = m.split_levels(p.inside);
+  const std::string error = p.inside > 0 ? m.split_levels(p.inside) : "";
   LT_CHECK(error.empty(), "levels of {} ranks: {}", p.inside, error);
   return m;
 }
@@ -190,10 +186,10 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh, bool eval)
   return o;
 }
 
-int threads_per_rank(const Recipe& r, int ranks_on_host) {
+int threads_per_rank(const Recipe& r) {
   if (r.launch.threads_per_rank > 0) return static_cast<int>(r.launch.threads_per_rank);
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  return std::max(1, cores / std::max(1, ranks_on_host));
+  return std::max(1, cores / static_cast<int>(std::max<int64_t>(1, r.launch.ranks_on_host)));
 }
 
 /// Of the whole model, however it is cut.
@@ -212,10 +208,6 @@ static double pipeline_seconds(const Recipe& recipe, const MachineProfile& profi
   return pipeline::simulate(layout.schedule, staged.costs).makespan;
 }
 
-int ranks_of_a_host(const Recipe& r) {
-  return static_cast<int>(r.launch.ranks_per_node > 0 ? r.launch.ranks_per_node : ranks(r));
-}
-
 std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile& profile) {
   if (recipe.parallel.schedule != "auto" || recipe.parallel.schedule_file) return {};
   Recipe plain =
@@ -224,21 +216,21 @@ std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile&
   plain.parallel.virtual_pipeline = 1;
   const PipelineLayout layout = pipeline_layout(plain, profile);
   const Mesh first = mesh_of(recipe, 0);
-  const int on_host = ranks_of_a_host(recipe);
   std::vector<double> limit;
   for (int stage = 0; stage < first.size(Axis::pipeline); ++stage) {
-    const RankPlan rank = plan_rank(plain, profile, layout, first.at(Axis::pipeline, stage),
-                                    threads_per_rank(recipe, on_host), nullptr);
+    const RankPlan rank =
+        plan_rank(plain, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(recipe), nullptr);
     const int64_t others =
         rank.total_bytes - rank.arena.most_by_kind[static_cast<int>(MemoryKind::activations)];
-    limit.push_back(static_cast<double>(std::max<int64_t>(0, host_memory_bytes() / on_host - others)));
+    limit.push_back(static_cast<double>(
+        std::max<int64_t>(0, host_memory_bytes() / recipe.launch.ranks_on_host - others)));
   }
   return limit;
 }
 
 RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
                    int rank, int threads, Plan* totals) {
-  const int ranks_on_host = totals ? totals->ranks_on_host : static_cast<int>(ranks(recipe));
+  const int ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
   MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads, ranks_on_host);
   RankPlan plan;
   plan.rank = rank;
@@ -308,15 +300,14 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
   return plan;
 }
 
-Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which, int ranks_on_host,
+Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
                const PipelineLayout* given) {
   const PipelineLayout layout = given ? *given : pipeline_layout(recipe, profile);
   Plan plan;
   plan.recipe_name = recipe.name;
   plan.world = static_cast<int>(ranks(recipe));
-  if (ranks_on_host == 0) ranks_on_host = ranks_of_a_host(recipe);
-  plan.ranks_on_host = ranks_on_host;
-  plan.threads_per_rank = threads_per_rank(recipe, ranks_on_host);
+  plan.ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
+  plan.threads_per_rank = threads_per_rank(recipe);
   plan.tokens_per_step = tokens_per_step(recipe);
   plan.accumulation = micro_batches_per_step(recipe);
   plan.train_steps = recipe.train.train_steps;
@@ -352,7 +343,8 @@ int64_t host_memory_bytes() {
   return bytes;
 }
 
-void check_host_memory(const Plan& plan, int ranks_on_host) {
+void check_host_memory(const Plan& plan) {
+  const int ranks_on_host = plan.ranks_on_host;
   int64_t largest = 0;
   const RankPlan* rank = nullptr;
   for (const RankPlan& r : plan.ranks)
@@ -377,10 +369,8 @@ void check_host_memory(const Plan& plan, int ranks_on_host) {
 }
 
 std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile& profile, int rank) {
-  const int64_t a_node = recipe.launch.ranks_per_node;
-  const int on_host = static_cast<int>(a_node > 0 ? a_node : ranks(recipe));
-  const int threads = threads_per_rank(recipe, on_host);
-  MetaRank meta(recipe, profile, pipeline_layout(recipe, profile), mesh_of(recipe, rank), threads, on_host);
+  MetaRank meta(recipe, profile, pipeline_layout(recipe, profile), mesh_of(recipe, rank),
+                threads_per_rank(recipe), static_cast<int>(recipe.launch.ranks_on_host));
   meta.program.train_step({}, AdamwArgs{}, false);
   return meta.trace.entries();
 }

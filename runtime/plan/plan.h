@@ -78,8 +78,6 @@ struct PipelineLayout {
   pipeline::Schedule schedule;
   std::vector<int> stage_layers;  ///< empty: no pipeline
 };
-/// Ranks that share one host's memory and cores: launch.ranks_per_node, or all.
-int ranks_of_a_host(const Recipe& resolved);
 /// For `schedule: auto`: bytes of activations that fit beside all else, by pipeline rank, in the share that a
 /// rank has of this host's memory. Empty for other schedules.
 std::vector<double> activation_limit(const Recipe& resolved, const MachineProfile& profile);
@@ -94,24 +92,22 @@ data::LoaderOptions loader_options(const Recipe& recipe, const Mesh& mesh, bool 
 /// The recipe's treatment of documents.
 data::Packing packing(const Recipe& recipe);
 /// Threads of each rank: the recipe's, else cores of the host / ranks on it.
-int threads_per_rank(const Recipe& recipe, int ranks_on_host);
+int threads_per_rank(const Recipe& resolved);
 
 /// Runs the step on meta for `ranks` (empty: first and last). Throws Error on a placement error.
-/// `ranks_on_host`: 0: launch.ranks_per_node, else all of them.
 /// `layout`: null: from the recipe and the profile.
 Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vector<int> ranks = {},
-               int ranks_on_host = 0, const PipelineLayout* layout = nullptr);
-/// Of the profile and recipe, for one rank: what `run` sizes its arena by. Without `totals`: all ranks on one
-/// host.
+               const PipelineLayout* layout = nullptr);
+/// Of the profile and recipe, for one rank: what `run` sizes its arena by. `totals` gets what all ranks have
+/// in common.
 RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
                    int rank, int threads, Plan* totals = nullptr);
 
 /// Memory of this host in bytes: MemTotal, or the cgroup's limit when that is lower.
 int64_t host_memory_bytes();
 
-/// Throws Error (usage), with the itemised sum, when `ranks_on_host` ranks of the plan exceed the host's
-/// memory.
-void check_host_memory(const Plan& plan, int ranks_on_host);
+/// Throws Error (usage), with the itemised sum, when the ranks of a host exceed its memory.
+void check_host_memory(const Plan& plan);
 
 struct RankMap;
 /// With `map` (rank_map.h): where the ranks are.

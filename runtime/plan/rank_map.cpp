@@ -42,14 +42,14 @@ int ranks_per_node(const Recipe& recipe, int world, const Variables& variables) 
   return world;
 }
 
-RankMap map_ranks(const Recipe& recipe, int per_node, const std::vector<std::string>& hosts) {
+RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts) {
   RankMap map;
   map.order = recipe.parallel.order;
-  map.ranks_per_node = per_node;
+  const int per_node = map.ranks_per_node = static_cast<int>(recipe.launch.ranks_on_host);
   const Mesh first = mesh_of(recipe, 0);
   const int world = first.world();
-  const std::string device = fmt::format("cpu, {} thread{}", threads_per_rank(recipe, per_node),
-                                         threads_per_rank(recipe, per_node) == 1 ? "" : "s");
+  const std::string device =
+      fmt::format("cpu, {} thread{}", threads_per_rank(recipe), threads_per_rank(recipe) == 1 ? "" : "s");
   for (int rank = 0; rank < world; ++rank) {
     MappedRank place;
     place.mesh = first;

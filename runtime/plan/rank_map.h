@@ -35,8 +35,8 @@ struct RankMap {
 LaunchEnvironment environment_for_plans(const Variables& variables);
 /// Hosts by node: what Slurm names when it names as many, else this host for one node, else "node 0" ....
 std::vector<std::string> host_names(int nodes, const Variables& variables);
-/// `recipe` is resolved. Node n has ranks n * ranks_per_node and the following.
-RankMap map_ranks(const Recipe& recipe, int ranks_per_node, const std::vector<std::string>& hosts);
+/// `recipe` is resolved. Node n has ranks n * launch.ranks_on_host and the following.
+RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts);
 /// The ranks per node of `ltrain plan` and `ltrain doctor`: launch.ranks_per_node, else what the
 /// environment's nodes make, else all.
 int ranks_per_node(const Recipe& recipe, int world, const Variables& variables);

@@ -62,12 +62,37 @@ std::vector<int> layers_by_hand(const Recipe& r, int stages) {
   return {given.begin(), given.end()};
 }
 
+/// What a stage hands to another for one micro-batch, by [from * stages' ranks + to]: this rank's rows and
+/// columns of the residual stream, over the network where the two are on different hosts.
+std::vector<double> transfer_seconds(const Recipe& r, const MachineProfile& profile, int threads) {
+  const Mesh mesh = mesh_of(r, 0);
+  const int parts = mesh.sequence_parts() * mesh.size(Axis::column) * mesh.size(Axis::context) *
+                    (r.parallel.sequence_parallel ? mesh.size(Axis::tensor) : 1);
+  OpCost move;
+  move.name = move.collective = "send";
+  move.cls = OpClass::collective;
+  move.dtype = precision_policy(std::string(to_string(r.precision))).compute;
+  move.group_size = 2;
+  move.bytes = move.wire_bytes = static_cast<double>(r.train.micro_batch_size * r.data.seq_length *
+                                                     r.model.hidden_size * dtype_size(move.dtype) / parts);
+  const int n = mesh.size(Axis::pipeline), on_host = static_cast<int>(r.launch.ranks_on_host);
+  const ProfileCost cost(profile, threads, false, on_host);
+  std::vector<double> seconds;
+  for (int from = 0; from < n; ++from)
+    for (int to = 0; to < n; ++to) {
+      const bool far = mesh.at(Axis::pipeline, from) / on_host != mesh.at(Axis::pipeline, to) / on_host;
+      move.network_bytes = far ? move.wire_bytes : 0;
+      seconds.push_back(cost.seconds(move));
+    }
+  return seconds;
+}
+
 }  // namespace
 
 LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile) {
   Recipe whole = resolved;  // one micro-batch through all layers on one pipeline rank
   // with the threads that a rank has when all are there
-  whole.launch.threads_per_rank = threads_per_rank(resolved, ranks_of_a_host(resolved));
+  whole.launch.threads_per_rank = threads_per_rank(resolved);
   whole.parallel.pipeline = whole.parallel.virtual_pipeline = 1;
   whole.parallel.data = 1;
   whole.parallel.zero_stage = 0;
@@ -101,19 +126,7 @@ LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile) {
   c.activation.assign(layers, static_cast<double>(layer));
   c.first_activation = static_cast<double>(std::max<int64_t>(0, one - layer));
 
-  const int64_t n = resolved.parallel.pipeline;
-  OpCost move;
-  move.name = move.collective = "send";
-  move.cls = OpClass::collective;
-  move.dtype = precision_policy(std::string(to_string(resolved.precision))).compute;
-  move.group_size = 2;
-  move.bytes = move.wire_bytes =
-      static_cast<double>(resolved.train.micro_batch_size * resolved.data.seq_length *
-                          resolved.model.hidden_size * dtype_size(move.dtype) / resolved.parallel.context /
-                          (resolved.parallel.sequence_parallel ? resolved.parallel.tensor : 1));
-  c.transfer.assign(
-      static_cast<size_t>(n * n),
-      ProfileCost(profile, static_cast<int>(whole.launch.threads_per_rank), false).seconds(move));
+  c.transfer = transfer_seconds(resolved, profile, static_cast<int>(whole.launch.threads_per_rank));
   return c;
 }
 

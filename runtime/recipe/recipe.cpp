@@ -82,6 +82,7 @@ Recipe resolve(const Recipe& r, int world_size, int ranks_per_node) {
   const Parallel& p = r.parallel;
   resolved.parallel.data = world_size / (p.tensor * p.pipeline * p.context * p.expert);
   resolved.parallel.inside = inside_ranks(r, world_size, ranks_per_node);
+  resolved.launch.ranks_on_host = ranks_on_host(r, world_size, ranks_per_node);
   return resolved;
 }
 

@@ -118,7 +118,8 @@ struct CheckpointSettings {
 struct LaunchSettings {
   std::vector<std::string> hosts;  ///< empty: this machine ("local")
   int64_t ranks_per_node = 0;      ///< 0: auto
-  int64_t threads_per_rank = 0;    ///< 0: auto
+  int64_t ranks_on_host = 1;  ///< no key: of resolve(), ranks that share a host's memory, cores and network
+  int64_t threads_per_rank = 0;  ///< 0: auto
   double distributed_timeout_minutes = 10.0;
   std::optional<std::string> interface;
 };

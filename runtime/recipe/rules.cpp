@@ -4,7 +4,6 @@
 #include <map>
 
 #include "kernels/core/error.h"
-#include "parallel/mesh.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/split_layers.h"
 #include "runtime/recipe/schema.h"
@@ -445,22 +444,7 @@ class Rules {
     if (p.data > 0) level_size(p.data);
   }
 
-  /// The mesh before it has levels.
-  Mesh mesh(int64_t data) const {
-    Mesh m;
-    m.degree = {static_cast<int>(data),
-                static_cast<int>(r_.parallel.pipeline),
-                static_cast<int>(r_.parallel.context),
-                static_cast<int>(r_.parallel.tensor),
-                1,
-                1,
-                1,
-                1,
-                1};
-    std::string error;
-    m.order = parse_axis_order(r_.parallel.order, error);
-    return m;
-  }
+  Mesh mesh(int64_t data) const { return plain_mesh(r_, data); }
 
   /// A number of ranks, which is to cut them evenly and to leave more than one in a group.
   void level_size(int64_t data) {
@@ -499,7 +483,7 @@ class Rules {
       if (check) level_size(data);
       return std::stoll(value);
     }
-    if (per_node <= 0) per_node = r_.launch.ranks_per_node > 0 ? r_.launch.ranks_per_node : world;
+    per_node = ranks_on_host(r_, world, per_node);
     const int64_t n = on_a_node(data, per_node);
     std::string wrong;
     if (n == 0) {
@@ -574,6 +558,22 @@ void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t wo
                   int64_t ranks_per_node, Problems& problems) {
   LT_CHECK(world_size >= 1, "a world of {} ranks", world_size);
   Rules(recipe, origins, problems).layout(world_size, ranks_per_node);
+}
+
+int64_t ranks_on_host(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node) {
+  if (ranks_per_node > 0) return ranks_per_node;
+  return recipe.launch.ranks_per_node > 0 ? recipe.launch.ranks_per_node : world_size;
+}
+
+Mesh plain_mesh(const Recipe& r, int64_t data) {
+  Mesh m;
+  const Parallel& p = r.parallel;
+  const auto set = [&](Axis a, int64_t n) { m.degree[static_cast<int>(a)] = static_cast<int>(n); };
+  set(Axis::data, data), set(Axis::pipeline, p.pipeline), set(Axis::context, p.context),
+      set(Axis::tensor, p.tensor);
+  std::string error;  // check_rules has told it
+  m.order = parse_axis_order(p.order, error);
+  return m;
 }
 
 int64_t inside_ranks(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node) {

@@ -1,5 +1,6 @@
 // Rules over more than one setting.
 #pragma once
+#include "parallel/mesh.h"
 #include "runtime/recipe/problems.h"
 #include "runtime/recipe/recipe.h"
 
@@ -11,6 +12,12 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
 /// The rest. `ranks_per_node`: 0: as the recipe says, else one node has all.
 void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t world_size,
                   int64_t ranks_per_node, Problems& problems);
+
+/// Ranks that share a host: as said, else launch.ranks_per_node, else all.
+int64_t ranks_on_host(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node);
+
+/// The mesh of so many data-parallel ranks, before it has levels and tensor-parallel ranks a shape.
+Mesh plain_mesh(const Recipe& recipe, int64_t data);
 
 /// Parallel::inside of a recipe that check_layout found no problem in.
 int64_t inside_ranks(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node);

@@ -52,9 +52,7 @@ int64_t peak_resident_bytes() {
 std::map<std::string, int64_t> wire_by_axis(const Groups& groups) {
   std::map<std::string, int64_t> sums;
   for (const Communicator* c : groups.all()) {
-    AxisSet longer;
-    for (int i = 0; i < kAxisCount; ++i)
-      if (const Axis a = static_cast<Axis>(i); c->axes().has(a) && groups.size(a) > 1) longer = longer | a;
+    const AxisSet longer = long_axes(c->axes(), [&](Axis a) { return groups.size(a); });
     if (longer.bits) sums[std::string(axis_set_name(longer))] += c->wire_bytes();
   }
   return sums;
@@ -96,7 +94,7 @@ class Trainer {
     const double begin = now();
     job_.section("setup", deadline());
     const RankInfo& me = job_.info();
-    const int threads = threads_per_rank(recipe_, me.local_size);
+    const int threads = threads_per_rank(recipe_);
     omp_set_num_threads(threads);
     profile_ = default_profile();
     const MakeGroup make_group = [&](const GroupRequest& r) {
@@ -107,10 +105,10 @@ class Trainer {
     agree_on_levels();
     agree_on_pipeline();
     // The same pass that `ltrain plan` makes: checks the placements of the whole step, sizes the arena.
-    Plan totals = make_plan(recipe_, profile_, {me.rank}, me.local_size, &layout_);
+    Plan totals = make_plan(recipe_, profile_, {me.rank}, &layout_);
     plan_ = totals.ranks.at(0);
     peak_flops_ = totals.peak_flops;
-    if (!options_.force) check_host_memory(totals, me.local_size);
+    if (!options_.force) check_host_memory(totals);
     if (lead_) {
       std::error_code error;
       std::filesystem::create_directories(recipe_.output_dir, error);

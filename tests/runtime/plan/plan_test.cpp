@@ -18,7 +18,7 @@ using nlohmann::json;
 
 namespace {
 
-Recipe recipe(int ranks, const std::vector<std::string>& overrides = {}) {
+Recipe recipe(int ranks, const std::vector<std::string>& overrides = {}, int on_host = 0) {
   return resolve(
       parse_recipe("name: tiny\n"
                    "model: {architecture: llama, vocab_size: 257, hidden_size: 48, intermediate_size: 80, "
@@ -27,7 +27,7 @@ Recipe recipe(int ranks, const std::vector<std::string>& overrides = {}) {
                    "train: {micro_batch_size: 1, global_batch_size: 24, train_steps: 100}\n"
                    "launch: {threads_per_rank: 2}\n",
                    "tiny.yaml", overrides),
-      ranks);
+      ranks, on_host);
 }
 
 Plan plan_of(const Recipe& r) { return make_plan(r, builtin_profile(2)); }
@@ -179,8 +179,9 @@ TEST_CASE("groups' memory is the transport's, to the byte", "[plan]") {
   struct Restore {
     ~Restore() { ::unsetenv("LTRAIN_TRANSPORT"); }
   } restore;
-  const auto bytes = [](const Recipe& r, int ranks_on_host, const std::string& name) {
-    const Plan plan = make_plan(r, builtin_profile(2), {}, ranks_on_host);
+  const auto bytes = [](Recipe r, int ranks_on_host, const std::string& name) {
+    r.launch.ranks_on_host = ranks_on_host;
+    const Plan plan = plan_of(r);
     int64_t sum = 0, others = 0;
     for (const OutsideMemory& o : plan.ranks.at(0).outside) {
       if (o.name == name) sum += o.bytes;
@@ -252,11 +253,13 @@ TEST_CASE("memory beyond the host is refused with the itemised sum, just enough 
   Plan p = plan_of(recipe(2));
   const int64_t need = p.ranks[0].total_bytes;
   p.host_bytes = 2 * need;
-  CHECK_NOTHROW(check_host_memory(p, 2));
+  p.ranks_on_host = 2;
+  CHECK_NOTHROW(check_host_memory(p));
   p.host_bytes = 2 * need - 1;
-  CHECK_THROWS_WITH(check_host_memory(p, 2), Contains("exceeds this host's memory: 2 ranks of") &&
-                                                 Contains("optimizer") && Contains("--force"));
-  CHECK_NOTHROW(check_host_memory(p, 1));
+  CHECK_THROWS_WITH(check_host_memory(p), Contains("exceeds this host's memory: 2 ranks of") &&
+                                              Contains("optimizer") && Contains("--force"));
+  p.ranks_on_host = 1;
+  CHECK_NOTHROW(check_host_memory(p));
 }
 
 TEST_CASE("two levels of gradients: the plan says what goes to other nodes and prices it apart", "[plan]") {
@@ -264,7 +267,7 @@ TEST_CASE("two levels of gradients: the plan says what goes to other nodes and p
     overrides.insert(overrides.end(), {"parallel.data=8", "launch.ranks_per_node=4"});
     MachineProfile profile = builtin_profile(2);
     profile.network_bytes_per_second = network;
-    return make_plan(recipe(8, overrides), profile, {}, on_host);
+    return make_plan(recipe(8, overrides, on_host), profile);
   };
   struct Bytes {
     int64_t inside = 0, across = 0, network = 0, network_across = 0;

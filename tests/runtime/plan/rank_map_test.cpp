@@ -11,18 +11,18 @@ using Catch::Contains;
 
 namespace {
 
-Recipe recipe(const std::vector<std::string>& overrides) {
+Recipe recipe(const std::vector<std::string>& overrides, int on_host = 4) {
   const Recipe r = parse_recipe(
       "model: {num_hidden_layers: 4, num_attention_heads: 8, num_key_value_heads: 8}\n"
       "train: {global_batch_size: 32}\nparallel: {data: 2, tensor: 2, pipeline: 2}\n",
       "r.yaml", overrides);
-  return resolve(r, static_cast<int>(ranks(r)));
+  return resolve(r, static_cast<int>(ranks(r)), on_host);
 }
 
 }  // namespace
 
 TEST_CASE("tensor groups are on one node and stages apart, unless the recipe says otherwise", "[plan]") {
-  const RankMap map = map_ranks(recipe({}), 4, {"a", "b"});
+  const RankMap map = map_ranks(recipe({}), {"a", "b"});
   REQUIRE(map.ranks.size() == 8);
   CHECK(map.ranks[5].host == "b");
   CHECK(map.ranks[5].local_rank == 1);
@@ -36,7 +36,7 @@ TEST_CASE("tensor groups are on one node and stages apart, unless the recipe say
   CHECK(map.axes[2].axis == Axis::pipeline);
   CHECK(map.axes[2].most_nodes == 2);
   CHECK(map.notes.empty());
-  const RankMap other = map_ranks(recipe({"parallel.order=dp-pp-cp-tp"}), 4, {"a", "b"});
+  const RankMap other = map_ranks(recipe({"parallel.order=dp-pp-cp-tp"}), {"a", "b"});
   CHECK(other.ranks[4].mesh.coordinate(Axis::tensor) == 1);
   REQUIRE(other.notes.size() == 1);
   CHECK_THAT(other.notes[0], Contains("tensor groups of 2 span 2 nodes") && Contains("tp first"));
@@ -46,8 +46,9 @@ TEST_CASE("two levels of gradients are two axes of the map, and a first level ov
           "[plan]") {
   const auto map = [](const char* group) {
     return map_ranks(recipe({"parallel.data=4", "parallel.pipeline=1", "parallel.zero_stage=1",
-                             std::string("parallel.shard_group=") + group}),
-                     2, {"a", "b", "c", "d"});
+                             std::string("parallel.shard_group=") + group},
+                            2),
+                     {"a", "b", "c", "d"});
   };
   const RankMap wide = map("2");  // with tensor 2: ranks 0 to 3
   REQUIRE(wide.axes.size() == 3);
@@ -60,7 +61,7 @@ TEST_CASE("two levels of gradients are two axes of the map, and a first level ov
 }
 
 TEST_CASE("the map as text and as JSON", "[plan]") {
-  const RankMap map = map_ranks(recipe({}), 4, {"a", "node-b"});
+  const RankMap map = map_ranks(recipe({}), {"a", "node-b"});
   const std::string text = rank_map_text(map);
   CHECK_THAT(text, Contains("ranks, parallel.order tp-cp-dp-pp, 4 a node"));
   CHECK_THAT(text, Contains("       5  node-b      1         1         0         1  cpu"));

@@ -29,7 +29,7 @@ Recipe recipe(int pipeline, const std::string& schedule, int chunks = 1) {
                    "train: {micro_batch_size: 2, global_batch_size: 16}\nlaunch: {threads_per_rank: 2}\n",
                    "r.yaml"),
       1);
-  r.parallel.pipeline = pipeline;
+  r.parallel.pipeline = r.launch.ranks_on_host = pipeline;
   r.parallel.schedule = schedule;
   r.parallel.virtual_pipeline = chunks;
   return r;
@@ -134,6 +134,23 @@ TEST_CASE("auto takes what fits into the memory beside all else", "[plan]") {
   CHECK(tight.schedule.name != free.schedule.name);
   CHECK_THAT(schedule_text(tight, 80), Contains("keeps ") && Contains(" fit"));
   CHECK_THROWS_WITH(plan_schedule(r, costs, {1, 1}), Contains("no pipeline schedule fits"));
+}
+
+TEST_CASE("what stages hand on is priced by where they are and by what a rank has of it", "[plan]") {
+  MachineProfile profile = builtin_profile(2);
+  profile.network_bytes_per_second = 1e6;  // far slower than anything on a host
+  Recipe r = recipe(4, "1f1b");
+  r.launch.ranks_on_host = 2;  // stages 0 and 1, 2 and 3
+  const std::vector<double> t = layer_costs(r, profile).transfer;
+  REQUIRE(t.size() == 16);
+  const double bytes = 2 * 32 * 64 * 4;
+  CHECK(t[1] < 0.1 * t[1 * 4 + 2]);
+  CHECK(t[2 * 4 + 3] == t[1]);
+  CHECK(t[1 * 4 + 2] == Approx(profile.network_seconds + bytes * 2 / 1e6));  // two ranks share the network
+  r.parallel.tensor = 4;
+  r.parallel.tensor_mode = "2d";
+  r.launch.ranks_on_host = 4;  // a stage a host
+  CHECK(layer_costs(r, profile).transfer[1] == Approx(profile.network_seconds + bytes / 4 * 4 / 1e6));
 }
 
 TEST_CASE("one pipeline rank has one order", "[plan]") {

@@ -3,8 +3,8 @@
 //
 // The iteration needs the whole matrix. The ranks that share a bucket gather its momentum and each works on
 // some of its matrices, zeros standing for the others; the sum is the whole again. A matrix that the tensor
-// axis cuts stays cut: with rows cut, X^T X is a sum over the parts, and X (X^T X) needs no more than that sum;
-// with columns cut, X X^T is.
+// axis cuts stays cut: with rows cut, X^T X is a sum over the parts, and X (X^T X) needs no more than that
+// sum; with columns cut, X X^T is.
 #include <algorithm>
 
 #include "kernels/core/placement_rules.h"
@@ -82,7 +82,8 @@ void ParameterStore::update_muon(const AdamwArgs& step) {
     momentum_update(*compute_, r.master, r.moments[0], r.grad, {}, false, m);
     Tensor whole = b.grad;
     if (stage >= 2) {
-      whole = memory_->allocate(MemoryKind::communication, "directions of Muon", b.grad_piece.dtype, {b.padded});
+      whole =
+          memory_->allocate(MemoryKind::communication, "directions of Muon", b.grad_piece.dtype, {b.padded});
       if (compute_->meta()) whole.record->place = b.grad_piece.record->place;
     }
     if (g.many() && stage >= 1) {

@@ -20,7 +20,7 @@ std::optional<UpdateRule> update_rule(std::string_view name);
 struct OptimizerGroup {
   std::string match;  ///< of whole names; * stands for any characters, ? for one
   std::optional<UpdateRule> rule;
-  double lr_scale = 1;  ///< of the schedule's learning rate
+  double lr_scale = 1;                 ///< of the schedule's learning rate
   std::optional<double> weight_decay;  ///< also of norms and biases, when given
 };
 bool name_matches(std::string_view pattern, std::string_view name);
@@ -49,8 +49,8 @@ struct RuleTarget {
   bool decay = true;       ///< weight decay applies unless a group says so
 };
 
-/// A parameter's rule. Muon and 8-bit AdamW are for matrices: what is none, and for Muon what is an embedding,
-/// has AdamW.
+/// A parameter's rule. Muon and 8-bit AdamW are for matrices: what is none, and for Muon what is an
+/// embedding, has AdamW.
 struct ParameterRule {
   UpdateRule rule = UpdateRule::adamw;
   bool factored = false;  ///< Adafactor: a matrix

@@ -121,11 +121,19 @@ void ParameterStore::fill_buckets() {
   }
 }
 
+static RuleTarget target_of(const ParameterSpec& s) {
+  return {s.name, s.slice.global.rank == 2, s.embedding, s.decay};
+}
+
+std::vector<std::string_view> ParameterStore::state_names(int id, const OptimizerSettings& optimizer) const {
+  const ParameterRule rule = rule_of(optimizer, target_of(parameters_[id].spec));
+  std::vector<std::string_view> names = moment_names(rule);
+  if (rule.factored) names = {kFactorRows, kFactorCols};
+  return names;
+}
+
 void ParameterStore::choose_rules() {
-  for (Parameter& p : parameters_) {
-    const ParameterSpec& s = p.spec;
-    p.rule = rule_of(layout_.optimizer, {s.name, s.slice.global.rank == 2, s.embedding, s.decay});
-  }
+  for (Parameter& p : parameters_) p.rule = rule_of(layout_.optimizer, target_of(p.spec));
   for (const Unit& u : units_) {
     const Parameter& first = parameters_[u.first];
     for (int id = u.first; id < u.first + u.count; ++id) {
@@ -133,7 +141,8 @@ void ParameterStore::choose_rules() {
       const bool coded = a.rule == UpdateRule::adamw8bit;
       if (a.rule != b.rule || (coded && !(a == b)))
         fail(ExitCode::usage,
-             "optimizer.groups: {} has {} and {} has {}{}, and they are parts of one matrix, whose parts have one "
+             "optimizer.groups: {} has {} and {} has {}{}, and they are parts of one matrix, whose parts "
+             "have one "
              "rule; match both",
              first.spec.name, update_rule_name(a.rule), parameters_[id].spec.name, update_rule_name(b.rule),
              coded ? " of other settings" : "");
@@ -228,7 +237,8 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     if (coded) {
       b.coded.first = make(MemoryKind::optimizer, "exp_avg, 8 bits", DType::u8, stored);
       b.coded.second = make(MemoryKind::optimizer, "exp_avg_sq, 8 bits", DType::u8, stored);
-      b.coded.scales = make(MemoryKind::optimizer, "scales of moments", DType::f32, 2 * (stored / kCodeBlock));
+      b.coded.scales =
+          make(MemoryKind::optimizer, "scales of moments", DType::f32, 2 * (stored / kCodeBlock));
       continue;
     }
     for (std::string_view name : moment_names(b.kind.rule))
@@ -254,8 +264,8 @@ void ParameterStore::clear() {
     if (t.defined()) fill_zero(*compute_, t);
   };
   for (Bucket& b : buckets_) {
-    for (const Tensor& t : {b.value, b.value_piece, b.grad, b.grad_piece, b.master, b.coded.first, b.coded.second,
-                            b.coded.scales})
+    for (const Tensor& t : {b.value, b.value_piece, b.grad, b.grad_piece, b.master, b.coded.first,
+                            b.coded.second, b.coded.scales})
       zero(t);
     for (const Tensor& t : b.moments) zero(t);
   }
@@ -360,8 +370,8 @@ std::vector<WholeState> ParameterStore::whole_states(bool owned) const {
   for (const WholeTensor& t : tensors_) {
     if (t.factor < 0) continue;
     if (owned) {  // the first of all ranks that have it
-      if (groups_->gradient.rank() != 0 || (groups_->tied.many() && parameters_[t.first].spec.tied_stages &&
-                                            groups_->tied.rank() != 0))
+      if (groups_->gradient.rank() != 0 ||
+          (groups_->tied.many() && parameters_[t.first].spec.tied_stages && groups_->tied.rank() != 0))
         continue;
       bool first = true;
       for (Axis a : kTensorAxes) first = first && groups_->coordinate(a) == 0;

@@ -38,7 +38,7 @@ struct ParameterSpec {
   Shape shape;       ///< of this rank's part, padding rows included
   Init init = Init::normal;
   double std = 0.02;
-  bool decay = true;  ///< weight decay applies
+  bool decay = true;       ///< weight decay applies
   bool embedding = false;  ///< a table of tokens or positions, or the projection to the vocabulary
   /// This rank's part of the named tensor: a box, whose elements are the first ones of `shape`; what is
   /// beyond them is padding that stays zero. Undefined: the whole tensor.
@@ -115,6 +115,7 @@ class ParameterStore {
   /// Fills parameters and optimizer state from the counter generator: a function of (seed, name, element).
   void initialize(uint64_t seed);
 
+  const OptimizerSettings& optimizer() const { return layout_.optimizer; }
   int count() const { return static_cast<int>(parameters_.size()); }
   const ParameterSpec& spec(int id) const { return parameters_[id].spec; }
   int64_t elements() const;               ///< of all that this rank has, without padding
@@ -149,6 +150,8 @@ class ParameterStore {
   // ---- state ----
   std::vector<OwnedPiece> owned_pieces() const;   ///< what this rank writes to a checkpoint
   std::vector<OwnedPiece> stored_pieces() const;  ///< what this rank keeps states of, and must read from one
+  /// The optimizer states of a parameter, by the names that checkpoints have for them.
+  std::vector<std::string_view> state_names(int id, const OptimizerSettings& optimizer) const;
   /// Of whole tensors: those that this rank writes, or all, which it must read.
   std::vector<WholeState> whole_states(bool owned) const;
   /// Moments of 8 bits are written and read as floats: held, in host memory outside the arena, from open to
@@ -172,7 +175,7 @@ class ParameterStore {
   };
   /// A named tensor whose optimizer needs sums over all its parts.
   struct WholeTensor {
-    int first = 0;             // a parameter of that name
+    int first = 0;                                      // a parameter of that name
     int64_t rows = 0, cols = 0, factor = -1, sum = -1;  // Adafactor's matrix: where in factors_, factor_sums_
   };
   struct Unit {
@@ -201,10 +204,10 @@ class ParameterStore {
     std::vector<Tensor> moments;  // as moment_names(kind.rule)
     CodedMoments coded;           // 8-bit AdamW, in their place
     std::vector<float> open;      // its moments, between open_states and close_states
-    int64_t waiting = 0;     // contributions until the next reduction
-    int64_t reductions = 0;  // ZeRO-2 and 3: into the piece, in this step
-    Event done;              // of the reduction, or of the gather in flight
-    Event summed;            // of the second level
+    int64_t waiting = 0;          // contributions until the next reduction
+    int64_t reductions = 0;       // ZeRO-2 and 3: into the piece, in this step
+    Event done;                   // of the reduction, or of the gather in flight
+    Event summed;                 // of the second level
     bool gathering = false;
   };
   struct Pending {  // a reduction under way into a bucket's piece
@@ -266,11 +269,11 @@ class ParameterStore {
   std::vector<Bucket> buckets_;
   std::vector<Pending> pending_;
   std::vector<WholeTensor> tensors_;
-  Tensor tensor_sums_;   // (2 each) f64: squares of the parameter, of its direction
-  Tensor factors_;       // Adafactor: rows, columns and the rows' mean of each matrix
-  Tensor factor_sums_;   // f64, rows and columns
-  Tensor length_;        // (1) f64, of the matrix that Muon is at
-  int summed_ = -1;  // two levels without ZeRO: bucket whose sum is on its way and not gathered
+  Tensor tensor_sums_;  // (2 each) f64: squares of the parameter, of its direction
+  Tensor factors_;      // Adafactor: rows, columns and the rows' mean of each matrix
+  Tensor factor_sums_;  // f64, rows and columns
+  Tensor length_;       // (1) f64, of the matrix that Muon is at
+  int summed_ = -1;     // two levels without ZeRO: bucket whose sum is on its way and not gathered
   int segment_ = 0;
   int64_t micros_ = 1;
   Layout layout_;

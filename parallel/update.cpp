@@ -110,7 +110,8 @@ void ParameterStore::reduce_sums(Tensor sums) {
     for (int i = 0; i < kAxisCount; ++i)
       if (const Axis a = static_cast<Axis>(i); a != Axis::pipeline)
         place_set(*compute_, sums, a, Placement::P());
-  for (const Group* g : {&groups_->gradient, &groups_->tensor, &groups_->depth, &groups_->row, &groups_->column}) {
+  for (const Group* g :
+       {&groups_->gradient, &groups_->tensor, &groups_->depth, &groups_->row, &groups_->column}) {
     if (!g->many()) continue;
     g->stream->wait(compute_->record());
     g->comm->all_reduce(*g->stream, sums);
@@ -149,7 +150,8 @@ void ParameterStore::move_along(const AdamwArgs& step, UpdateRule rule) {
       if (rule == UpdateRule::muon) {
         const Shape& whole = p.spec.slice.global;
         const double rows = static_cast<double>(whole[0]), cols = static_cast<double>(whole[1]);
-        d.lr *= o.muon_match_rms ? 0.2 * std::sqrt(std::max(rows, cols)) : std::sqrt(std::max(1.0, rows / cols));
+        d.lr *=
+            o.muon_match_rms ? 0.2 * std::sqrt(std::max(rows, cols)) : std::sqrt(std::max(1.0, rows / cols));
       } else {
         d.scale = rule == UpdateRule::lamb ? DirectionScale::trust : DirectionScale::rms;
         sums = tensor_sums_.flat(2 * p.tensor, {2});
@@ -207,8 +209,8 @@ void ParameterStore::update_adafactor(const AdamwArgs& step) {
       const Range r = range(b, from, n);
       const WholeTensor& t = tensors_[p.tensor];
       if (p.rule.factored)
-        factor_direction(*compute_, r.grad, factors_.flat(t.factor, {t.rows + t.cols + 1}), part_of(p, from, n),
-                         t.rows, step.grad_scale, eps);
+        factor_direction(*compute_, r.grad, factors_.flat(t.factor, {t.rows + t.cols + 1}),
+                         part_of(p, from, n), t.rows, step.grad_scale, eps);
       else
         plain_direction(*compute_, r.grad, r.moments[0], beta, step.grad_scale, eps);
     });

@@ -26,8 +26,8 @@ void factor_sums(Stream& s, Tensor sums, Tensor grad, const MatrixPart& part, in
 void factor_moments(Stream& s, Tensor factors, Tensor sums, int64_t rows, int64_t cols, double beta);
 
 /// grad = scale * grad / sqrt(v), v = row * column / mean of the rows, at least eps^2.
-void factor_direction(Stream& s, Tensor grad, Tensor factors, const MatrixPart& part, int64_t rows, double scale,
-                      double eps);
+void factor_direction(Stream& s, Tensor grad, Tensor factors, const MatrixPart& part, int64_t rows,
+                      double scale, double eps);
 
 /// The same for tensors that are no matrices: v (n) of the type of grad is v = beta v + (1 - beta) g^2.
 void plain_direction(Stream& s, Tensor grad, Tensor v, double beta, double scale, double eps);

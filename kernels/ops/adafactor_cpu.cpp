@@ -82,7 +82,7 @@ template <class A>
 void plain(A* g, A* v, int64_t n, double beta, double scale, double eps) {
   const A b = A(beta), c = A(1 - beta), s = A(scale), least = A(eps * eps);
   parallel_for(n, 16384, [=](int64_t begin, int64_t end) {
-    A *__restrict gp = g, *__restrict vp = v;
+    A* __restrict gp = g, * __restrict vp = v;
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
       const A grad = s * gp[i];
@@ -111,8 +111,8 @@ void factor_moments_cpu(DType t, void* factors, const double* sums, int64_t rows
 void factor_direction_cpu(DType t, void* grad, const void* factors, MatrixPart part, int64_t rows,
                           int64_t factor_count, double scale, double eps) {
   if (t == DType::f64)
-    direction(static_cast<double*>(grad), static_cast<const double*>(factors), part, rows, factor_count, scale,
-              eps);
+    direction(static_cast<double*>(grad), static_cast<const double*>(factors), part, rows, factor_count,
+              scale, eps);
   else
     direction(static_cast<float*>(grad), static_cast<const float*>(factors), part, rows, factor_count, scale,
               eps);

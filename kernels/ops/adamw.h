@@ -1,5 +1,5 @@
-// AdamW (arXiv:1711.05101) and Adam, fused: gradient scaling, moments, decay, update, and the low-precision copy in
-// one pass.
+// AdamW (arXiv:1711.05101) and Adam, fused: gradient scaling, moments, decay, update, and the low-precision
+// copy in one pass.
 #pragma once
 #include <cmath>
 

@@ -1,7 +1,7 @@
 // AdamW whose moments take a byte each: a code and, for every block of 256 elements, a scale (blockwise
 // quantisation, arXiv:2110.02861). A code c stands for scale * (c / 127)^4 with the sign of the code for the
-// first moment, for scale * (c / 255)^4 for the second: fine near zero, and exact to compute anywhere, since a
-// code is the rounded square root of a square root.
+// first moment, for scale * (c / 255)^4 for the second: fine near zero, and exact to compute anywhere, since
+// a code is the rounded square root of a square root.
 #pragma once
 #include <cmath>
 
@@ -40,8 +40,8 @@ struct CodedMoments {
   Tensor scales;
 };
 
-/// One AdamW step on n elements, blocks of kCodeBlock from the first. master, grad: (n) f32. low: (n) bf16 copy
-/// of master, or undefined.
+/// One AdamW step on n elements, blocks of kCodeBlock from the first. master, grad: (n) f32. low: (n) bf16
+/// copy of master, or undefined.
 void adamw_8bit(Stream& s, Tensor master, const CodedMoments& moments, Tensor grad, Tensor low, bool decay,
                 const AdamwArgs& args);
 /// values (2 n) f32: first then second moments; or codes of such values.

@@ -71,7 +71,8 @@ void decode_moments_cpu(void* values, const void* first, const void* second, con
   const int64_t blocks = n / kCodeBlock;
   for (int64_t b = 0; b < blocks; ++b) {
     decode(to + b * kCodeBlock, static_cast<const uint8_t*>(first) + b * kCodeBlock, scale[b], true);
-    decode(to + n + b * kCodeBlock, static_cast<const uint8_t*>(second) + b * kCodeBlock, scale[blocks + b], false);
+    decode(to + n + b * kCodeBlock, static_cast<const uint8_t*>(second) + b * kCodeBlock, scale[blocks + b],
+           false);
   }
 }
 
@@ -81,7 +82,8 @@ void encode_moments_cpu(void* first, void* second, void* scales, const void* val
   const int64_t blocks = n / kCodeBlock;
   for (int64_t b = 0; b < blocks; ++b) {
     encode(static_cast<uint8_t*>(first) + b * kCodeBlock, scale + b, from + b * kCodeBlock, true);
-    encode(static_cast<uint8_t*>(second) + b * kCodeBlock, scale + blocks + b, from + n + b * kCodeBlock, false);
+    encode(static_cast<uint8_t*>(second) + b * kCodeBlock, scale + blocks + b, from + n + b * kCodeBlock,
+           false);
   }
 }
 

@@ -11,8 +11,8 @@ inline __device__ float scale_over(float most) { return most > 0 ? 1.0f / most :
 
 inline __device__ float magnitude(float v) { return v < 0 ? -v : v; }
 
-__global__ void adamw_8bit_kernel(float* w, uint8_t* c1, uint8_t* c2, float* scales, const float* g, bf16* low,
-                                  int64_t blocks, AdamwFactors<float> f) {
+__global__ void adamw_8bit_kernel(float* w, uint8_t* c1, uint8_t* c2, float* scales, const float* g,
+                                  bf16* low, int64_t blocks, AdamwFactors<float> f) {
   for (int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
     const int64_t i = b * kCodeBlock + threadIdx.x;
     float m = scales[b] * first_value(c1[i]), v = scales[blocks + b] * second_value(c2[i]);
@@ -51,7 +51,9 @@ __global__ void encode_kernel(uint8_t* c1, uint8_t* c2, float* scales, const flo
   }
 }
 
-dim3 block_grid(int64_t blocks) { return dim3(static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, 1 << 16))); }
+dim3 block_grid(int64_t blocks) {
+  return dim3(static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, 1 << 16)));
+}
 
 }  // namespace
 }  // namespace cuda
@@ -60,10 +62,10 @@ using namespace cuda;
 
 void adamw_8bit_cuda(Stream& s, void* master, void* first, void* second, void* scales, const void* grad,
                      void* low, int64_t n, bool decay, AdamwArgs args) {
-  launch(s, block_grid(n / kCodeBlock), kThreads, kWarp * 4, cuda::adamw_8bit_kernel, static_cast<float*>(master),
-         static_cast<uint8_t*>(first), static_cast<uint8_t*>(second), static_cast<float*>(scales),
-         static_cast<const float*>(grad), static_cast<bf16*>(low), n / kCodeBlock,
-         AdamwFactors<float>(args, decay));
+  launch(s, block_grid(n / kCodeBlock), kThreads, kWarp * 4, cuda::adamw_8bit_kernel,
+         static_cast<float*>(master), static_cast<uint8_t*>(first), static_cast<uint8_t*>(second),
+         static_cast<float*>(scales), static_cast<const float*>(grad), static_cast<bf16*>(low),
+         n / kCodeBlock, AdamwFactors<float>(args, decay));
 }
 
 void decode_moments_cuda(Stream& s, void* values, const void* first, const void* second, const void* scales,
@@ -74,9 +76,9 @@ void decode_moments_cuda(Stream& s, void* values, const void* first, const void*
 }
 
 void encode_moments_cuda(Stream& s, void* first, void* second, void* scales, const void* values, int64_t n) {
-  launch(s, block_grid(n / kCodeBlock), kThreads, kWarp * 4, cuda::encode_kernel, static_cast<uint8_t*>(first),
-         static_cast<uint8_t*>(second), static_cast<float*>(scales), static_cast<const float*>(values),
-         n / kCodeBlock);
+  launch(s, block_grid(n / kCodeBlock), kThreads, kWarp * 4, cuda::encode_kernel,
+         static_cast<uint8_t*>(first), static_cast<uint8_t*>(second), static_cast<float*>(scales),
+         static_cast<const float*>(values), n / kCodeBlock);
 }
 
 }  // namespace ltrain

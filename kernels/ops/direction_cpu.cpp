@@ -12,7 +12,7 @@ void direction(const A* w, A* m, A* v, A* g, int64_t n, bool decay, const AdamwA
   const A weight_decay = decay ? A(args.weight_decay) : A(0);
   parallel_for(n, 16384, [=](int64_t begin, int64_t end) {
     const A* __restrict wp = w;
-    A *__restrict mp = m, *__restrict vp = v, *__restrict gp = g;
+    A* __restrict mp = m, * __restrict vp = v, * __restrict gp = g;
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
       const A grad = gp[i] * f.scale;

@@ -32,7 +32,8 @@ struct MomentumFactors {
         decay(decays && a.rule == MomentumRule::sgd ? A(a.weight_decay) : A(0)),
         keep(decays && a.rule == MomentumRule::lion ? A(1.0 - a.lr * a.weight_decay) : A(1)),
         beta1(A(a.rule == MomentumRule::lion ? a.beta1 : a.momentum)),
-        one_minus1(A(a.rule == MomentumRule::sgd ? 1.0 : 1.0 - (a.rule == MomentumRule::lion ? a.beta1 : a.momentum))),
+        one_minus1(A(
+            a.rule == MomentumRule::sgd ? 1.0 : 1.0 - (a.rule == MomentumRule::lion ? a.beta1 : a.momentum))),
         beta2(A(a.beta2)),
         one_minus2(A(1.0 - a.beta2)),
         ahead(a.nesterov ? A(1) : A(0)) {}

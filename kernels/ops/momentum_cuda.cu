@@ -35,9 +35,9 @@ void momentum_cuda(Stream& s, DType t, void* master, void* moment, void* grad, v
                    bool decay, MomentumArgs args) {
   const auto run = [&]<MomentumRule rule, class A>() {
     with_pack<A>(n, {master, moment, grad, low}, [&]<int N>() {
-      launch(s, blocks_for(n / N, kThreads), kThreads, 0, momentum_kernel<rule, A, N>, static_cast<A*>(master),
-             static_cast<A*>(moment), static_cast<A*>(grad), static_cast<bf16*>(low), n / N,
-             MomentumFactors<A>(args, decay));
+      launch(s, blocks_for(n / N, kThreads), kThreads, 0, momentum_kernel<rule, A, N>,
+             static_cast<A*>(master), static_cast<A*>(moment), static_cast<A*>(grad), static_cast<bf16*>(low),
+             n / N, MomentumFactors<A>(args, decay));
     });
   };
   const auto by_type = [&]<MomentumRule rule>() {

@@ -31,7 +31,8 @@ void scale_add_cpu(DType t, void* y, double a, const void* x, double b, const do
   if (t == DType::f64)
     run(static_cast<double*>(y), a, static_cast<const double*>(x), b, n);
   else
-    run(static_cast<float*>(y), static_cast<float>(a), static_cast<const float*>(x), static_cast<float>(b), n);
+    run(static_cast<float*>(y), static_cast<float>(a), static_cast<const float*>(x), static_cast<float>(b),
+        n);
 }
 
 }  // namespace ltrain::LT_ISA

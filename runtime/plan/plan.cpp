@@ -139,6 +139,47 @@ double Plan::mfu() const {
   return s > 0 && peak_flops > 0 && !ranks.empty() ? ranks[0].flops / (s * peak_flops) : 0;
 }
 
+OptimizerSettings optimizer_settings(const Recipe& r) {
+  const Optimizer& from = r.optimizer;
+  OptimizerSettings o;
+  o.rule = update_rule(from.kind).value();
+  o.momentum = from.sgd_momentum;
+  o.nesterov = from.sgd_nesterov;
+  o.lion_beta1 = from.lion_beta1;
+  o.lion_beta2 = from.lion_beta2;
+  o.muon_momentum = from.muon_momentum;
+  o.muon_steps = static_cast<int>(from.muon_num_ns_steps);
+  o.muon_lr_scale = from.uses("muon") ? from.muon_lr / from.lr : 1;
+  o.muon_match_rms = from.muon_scale == "match_rms_adamw";
+  o.adafactor_decay = from.adafactor_decay_rate;
+  o.adafactor_eps = from.adafactor_eps;
+  o.adafactor_threshold = from.adafactor_clip_threshold;
+  for (const ParameterGroup& g : from.groups) {
+    OptimizerGroup group{g.match, {}, g.lr.value_or(from.lr) / from.lr, g.weight_decay};
+    if (g.kind) group.rule = update_rule(*g.kind);
+    o.groups.push_back(std::move(group));
+  }
+  return o;
+}
+
+/// A pattern that matches nothing is a mistake.
+static void check_groups(const Recipe& r) {
+  if (r.optimizer.groups.empty()) return;
+  const GroupSet alone;
+  ParameterStore store;
+  const Decoder decoder(r.model, store, alone.groups(), {});
+  for (const ParameterGroup& g : r.optimizer.groups) {
+    bool found = false;
+    for (int id = 0; id < store.count(); ++id) found = found || name_matches(g.match, store.spec(id).name);
+    if (found) continue;
+    fail(ExitCode::usage,
+         "optimizer.groups: match: {} matches no parameter; names are such as {}, {} and {}, and * stands "
+         "for any "
+         "characters",
+         g.match, store.spec(0).name, store.spec(store.count() / 2).name, store.spec(store.count() - 1).name);
+  }
+}
+
 ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   ProgramOptions o;
   o.model = r.model;
@@ -155,6 +196,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.seed = static_cast<uint64_t>(r.seed);
   o.clip_grad = r.train.clip_grad;
   o.decay_embeddings = r.optimizer.decay_embeddings;
+  o.optimizer = optimizer_settings(r);
   o.schedule = layout.schedule;
   o.stage_layers = layout.stage_layers;
   return o;
@@ -288,6 +330,8 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
     plan.outside.push_back({"checkpoint staging",
                             CheckpointWriter::staging_bytes(state_slices(meta.program.parameters())),
                             "formula"});
+  if (const int64_t open = meta.program.parameters().open_state_bytes())
+    plan.outside.push_back({"8-bit moments as floats", open, "formula"});  // at a checkpoint
   std::vector<std::vector<int>> groups = meta.groups.members();
   if (ranks(recipe) > 1) groups.push_back(mesh_of(recipe, rank).group(kAllAxes));  // of the checkpoints
   add_group_memory(plan, groups, ranks_on_host);
@@ -302,6 +346,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
 
 Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
                const PipelineLayout* given) {
+  check_groups(recipe);
   const PipelineLayout layout = given ? *given : pipeline_layout(recipe, profile);
   Plan plan;
   plan.recipe_name = recipe.name;

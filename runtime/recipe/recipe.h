@@ -88,6 +88,14 @@ struct Train {
   std::optional<double> exit_duration_in_mins;
 };
 
+/// Parameters with settings of their own, by name.
+struct ParameterGroup {
+  std::string match;
+  std::optional<std::string> kind;
+  std::optional<double> lr, weight_decay;
+  bool operator==(const ParameterGroup&) const = default;
+};
+
 struct Optimizer {
   std::string kind = "adamw";
   double lr = 3e-4;
@@ -97,6 +105,17 @@ struct Optimizer {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
+  double sgd_momentum = 0.9;
+  bool sgd_nesterov = false;
+  double lion_beta1 = 0.9, lion_beta2 = 0.99;
+  double muon_momentum = 0.95;
+  int64_t muon_num_ns_steps = 5;
+  double muon_lr = 0.02;  ///< filled: lr unless given
+  std::string muon_scale = "spectral";
+  double adafactor_decay_rate = 0.8, adafactor_eps = 1e-3, adafactor_clip_threshold = 1.0;
+  std::vector<ParameterGroup> groups;
+  /// Some parameters may have this rule.
+  bool uses(std::string_view rule) const;
 };
 
 struct Schedule {

@@ -6,6 +6,7 @@
 #include "kernels/core/error.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/split_layers.h"
+#include "runtime/recipe/rules_parts.h"
 #include "runtime/recipe/schema.h"
 
 namespace ltrain::recipe {
@@ -550,6 +551,9 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   rules.context_cuts();
   rules.pipeline();
   rules.levels();
+  const Broken broken = [&](const std::string& path, const std::string& text,
+                            const std::vector<std::string>& others) { rules.broken(path, text, others); };
+  optimizer_rules(recipe, broken);
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));
   rules.ineffective(notes);
 }

@@ -391,10 +391,20 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
   std::vector<std::string> notes;
   ResumeOptions o = resume_options(recipe);
   o.verify_hashes = false;  // the ranks check every byte when they load
-  CheckpointReader::open(o, *alone, *stream, notes);
+  const GroupSet one;
+  ParameterStore parameters;
+  const Decoder decoder(recipe.model, parameters, one.groups(), {});
+  const ProgramOptions program = program_options(recipe);
+  if (const auto reader = CheckpointReader::open(o, *alone, *stream, notes))
+    check_optimizer(*reader, parameters, program.optimizer);
   if (!saves_at_all(recipe)) return;
-  const int64_t state = dtype_size(precision_policy(std::string(to_string(recipe.precision))).master);
-  const int64_t bytes = 3 * state * plan.parameters;
+  int64_t bytes = 0;  // the values, and a moment of every element for each; rows and columns are few
+  for (int id = 0; id < parameters.count(); ++id) {
+    int64_t states = 1;
+    for (std::string_view name : parameters.state_names(id, program.optimizer))
+      states += name != kFactorRows && name != kFactorCols;
+    bytes += states * parameters.spec(id).shape.elements() * dtype_size(program.precision.master);
+  }
   make_folders(checkpoint_folder(recipe));
   if (const int64_t free = free_bytes(checkpoint_folder(recipe)); free < bytes)
     fail(ExitCode::storage,

@@ -34,9 +34,31 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
       out.push_back({state_name(m.name, name), m.tensor.dtype, slice, m.tensor.data});
   }
   for (const WholeState& w : parameters.whole_states(true))
-    out.push_back({state_name(w.name, parameters.spec(w.id).name), w.tensor.dtype, Slice::whole(w.tensor.shape),
-                   w.tensor.data});
+    out.push_back({state_name(w.name, parameters.spec(w.id).name), w.tensor.dtype,
+                   Slice::whole(w.tensor.shape), w.tensor.data});
   return out;
+}
+
+void check_optimizer(const CheckpointReader& reader, const ParameterStore& parameters,
+                     const OptimizerSettings& optimizer) {
+  const auto refuse = [&](const std::string& what) {
+    fail(ExitCode::usage,
+         "{}: {}: it was saved with another optimizer.kind or optimizer.groups; make the recipe agree, or "
+         "start "
+         "afresh with checkpoint.resume: never and another output_dir",
+         reader.path(), what);
+  };
+  for (int id = 0; id < parameters.count(); ++id) {
+    const std::string& name = parameters.spec(id).name;
+    const auto states = parameters.state_names(id, optimizer);
+    for (std::string_view state : states)
+      if (!reader.has(state_name(state, name)))
+        refuse(fmt::format("has no {} of {}, which {} keeps", state, name, update_rule_name(optimizer.rule)));
+    for (const char* state : {"exp_avg", "exp_avg_sq", "momentum_buffer", "exp_avg_sq_row", "exp_avg_sq_col"})
+      if (reader.has(state_name(state, name)) &&
+          std::find(states.begin(), states.end(), state) == states.end())
+        refuse(fmt::format("has {} of {}, which this run does not keep", state, name));
+  }
 }
 
 void load_parameters(CheckpointReader& reader, ParameterStore& parameters) {
@@ -57,6 +79,7 @@ TrainingState::Resumed TrainingState::resume() {
   Resumed r;
   auto reader = CheckpointReader::open(resume_options(recipe_), control_, stream_, r.notes);
   if (!reader) return r;
+  check_optimizer(*reader, parameters_, parameters_.optimizer());
   parameters_.clear();
   parameters_.open_states();
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
@@ -67,8 +90,8 @@ TrainingState::Resumed TrainingState::resume() {
       reader->read(state_name(m.name, name), m.tensor.dtype, slice, m.tensor.data);
   }
   for (const WholeState& w : parameters_.whole_states(false))
-    reader->read(state_name(w.name, parameters_.spec(w.id).name), w.tensor.dtype, Slice::whole(w.tensor.shape),
-                 w.tensor.data);
+    reader->read(state_name(w.name, parameters_.spec(w.id).name), w.tensor.dtype,
+                 Slice::whole(w.tensor.shape), w.tensor.data);
   parameters_.close_states(true);
   reader->finish(control_, stream_);
   parameters_.publish_loaded();

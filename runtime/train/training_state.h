@@ -18,6 +18,9 @@ namespace ltrain {
 std::vector<StateSlice> state_slices(const ParameterStore& parameters);
 /// Reads parameters only: for generation and evaluation.
 void load_parameters(CheckpointReader& reader, ParameterStore& parameters);
+/// Error (usage) when the checkpoint was saved by another optimizer.
+void check_optimizer(const CheckpointReader& reader, const ParameterStore& parameters,
+                     const OptimizerSettings& optimizer);
 ResumeOptions resume_options(const Recipe& recipe);
 std::string checkpoint_folder(const Recipe& recipe);
 /// false: the recipe asks for no checkpoint, not even at the end.

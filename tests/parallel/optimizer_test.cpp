@@ -1,5 +1,5 @@
-// Every optimizer against a double-precision reference of whole tensors over 20 steps, whatever cuts the tensors:
-// buckets over ranks under each stage of ZeRO, one level and two, and the tensor axis.
+// Every optimizer against a double-precision reference of whole tensors over 20 steps, whatever cuts the
+// tensors: buckets over ranks under each stage of ZeRO, one level and two, and the tensor axis.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
@@ -64,7 +64,8 @@ AdamwArgs step_args(int step) {
 
 using Values = std::map<std::string, std::vector<double>>;
 
-/// Values after all steps, put together from what the ranks own. `spoil`: the gradient of one element differs.
+/// Values after all steps, put together from what the ranks own. `spoil`: the gradient of one element
+/// differs.
 Values train(const Cut& cut, const OptimizerSettings& optimizer, DType type, bool spoil = false) {
   const int ranks = cut.data * cut.tensor;
   std::map<std::pair<std::string, std::vector<int>>, std::vector<std::unique_ptr<Communicator>>> made;
@@ -183,8 +184,8 @@ Values reference(const OptimizerSettings& optimizer) {
     t.rows = t.matrix ? s.shape[0] : 1;
     t.cols = s.shape[-1];
     for (int64_t i = 0; i < s.shape.elements(); ++i)
-      t.w.push_back(s.init == Init::ones ? 1.0
-                                         : 0.3 * normal_value(5, hash_name(s.name), static_cast<uint64_t>(i)));
+      t.w.push_back(
+          s.init == Init::ones ? 1.0 : 0.3 * normal_value(5, hash_name(s.name), static_cast<uint64_t>(i)));
     for (int n = 1; n <= kSteps; ++n) {
       std::vector<double> g;
       for (int64_t i = 0; i < s.shape.elements(); ++i) g.push_back(gradient_of(s.name, i, n));
@@ -204,7 +205,7 @@ double worst(const Values& a, const Values& b) {
 }
 
 const std::vector<Cut>& cuts() {
-  static const std::vector<Cut> all{{2, 0},    {2, 1},    {2, 2},       {2, 3},       {3, 1}, {4, 0, 2},
+  static const std::vector<Cut> all{{2, 0},    {2, 1},    {2, 2},       {2, 3},       {3, 1},      {4, 0, 2},
                                     {4, 1, 2}, {4, 3, 2}, {1, 0, 0, 2}, {2, 1, 0, 2}, {2, 3, 0, 2}};
   return all;
 }
@@ -254,7 +255,8 @@ TEST_CASE("groups of parameters have their own optimizer, learning rate and deca
   OptimizerSettings o;
   o.groups = {{"out", UpdateRule::lion, 0.25, 0.0}, {"?", UpdateRule::lamb, 1.0, {}}, {"bias", {}, 2.0, 0.3}};
   const Values want = reference(o);
-  for (const Cut& c : {Cut{}, Cut{2, 1}, Cut{2, 3, 0, 2}}) CHECK(worst(want, train(c, o, DType::f64)) < 1e-12);
+  for (const Cut& c : {Cut{}, Cut{2, 1}, Cut{2, 3, 0, 2}})
+    CHECK(worst(want, train(c, o, DType::f64)) < 1e-12);
   CHECK(worst(want, reference({})) > 1e-3);
   o.groups = {{"q", UpdateRule::lion, 1.0, {}}};  // and k, which is one matrix with it, has not
   CHECK_THROWS_WITH(train({}, o, DType::f64), Catch::Contains("parts of one matrix"));

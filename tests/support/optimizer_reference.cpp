@@ -131,8 +131,7 @@ void reference_step(ReferenceTensor& t, const std::vector<double>& gradient, con
           for (int64_t r = 0; r < t.rows; ++r) sum += g[r * t.cols + c] * g[r * t.cols + c];
           t.col[c] += move * (sum / static_cast<double>(t.rows) - t.col[c]);
         }
-        for (size_t i = 0; i < n; ++i)
-          v[i] = t.row[i / t.cols] * t.col[i % t.cols] / std::max(mean, eps);
+        for (size_t i = 0; i < n; ++i) v[i] = t.row[i / t.cols] * t.col[i % t.cols] / std::max(mean, eps);
       } else {
         for (size_t i = 0; i < n; ++i) v[i] = t.v[i] += move * (g[i] * g[i] - t.v[i]);
       }
@@ -147,9 +146,10 @@ void reference_step(ReferenceTensor& t, const std::vector<double>& gradient, con
       for (double& w : t.w) w *= 1 - lr * decay;
       for (size_t i = 0; i < n; ++i) t.m[i] += (1 - o.muon_momentum) * (g[i] - t.m[i]);
       const double most = static_cast<double>(std::max(t.rows, t.cols));
-      const double scale = o.muon_match_rms
-                               ? 0.2 * std::sqrt(most)
-                               : std::sqrt(std::max(1.0, static_cast<double>(t.rows) / static_cast<double>(t.cols)));
+      const double scale =
+          o.muon_match_rms
+              ? 0.2 * std::sqrt(most)
+              : std::sqrt(std::max(1.0, static_cast<double>(t.rows) / static_cast<double>(t.cols)));
       int64_t first = 0;
       for (int64_t rows : blocks) {
         Matrix x(rows, std::vector<double>(t.cols));

@@ -1,4 +1,5 @@
-// What each optimizer does to whole tensors, in double, written from the papers and from PyTorch's definitions.
+// What each optimizer does to whole tensors, in double, written from the papers and from PyTorch's
+// definitions.
 #pragma once
 #include <map>
 #include <string>
@@ -11,8 +12,8 @@ namespace ltrain::test {
 struct ReferenceTensor {
   int64_t rows = 1, cols = 1;  ///< rows 1: a vector
   bool matrix = false;
-  std::vector<double> w, m, v;     ///< value, first and second moment
-  std::vector<double> row, col;    ///< Adafactor
+  std::vector<double> w, m, v;   ///< value, first and second moment
+  std::vector<double> row, col;  ///< Adafactor
   /// Row blocks that Muon makes orthogonal apart (a matrix that is several); empty: one.
   std::vector<int64_t> blocks;
 };

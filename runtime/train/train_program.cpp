@@ -48,7 +48,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
       device_(device),
       decoder_(options.model, store_, device.groups,
                {options.sequence_parallel, options.decay_embeddings,
-                stages_of_rank(options, device.groups.coordinate(Axis::pipeline))}),
+                stages_of_rank(options, device.groups.coordinate(Axis::pipeline)), options.recompute}),
       cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
            options.context_comm, options.context_inner} {
   if (!staged()) options_.schedule = single_stage_schedule(static_cast<int>(options.accumulation));

@@ -22,6 +22,7 @@ struct ProgramOptions {
   double clip_grad = 1.0;        ///< 0: no clipping
   bool decay_embeddings = true;  ///< weight decay applies to embeddings too
   OptimizerSettings optimizer;
+  RecomputeOptions recompute;
   bool sequence_parallel = false;
   ContextComm context_comm = ContextComm::p2p;  ///< with several context ranks
   int context_inner = 1;                        ///< a2a+p2p: ranks that exchange

@@ -100,6 +100,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.accumulation = o.global_batch / (o.micro_batch * o.ranks);
   p.clip_grad = o.clip;
   p.optimizer = o.optimizer;
+  p.recompute = o.recompute;
   if (o.pipeline > 1) {
     p.schedule = pipeline::make_schedule(o.schedule, o.pipeline, o.chunks, static_cast<int>(p.accumulation));
     const int stages = p.schedule.stages();

@@ -39,6 +39,7 @@ struct TinyOptions {
   bool padded_targets = false;     ///< some targets do not count
   double clip = 0.5;
   OptimizerSettings optimizer;
+  RecomputeOptions recompute;
 };
 
 /// Whole named tensors, row-major.

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/device_option.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/generate/session.h"
 #include "runtime/launch/supervisor.h"
@@ -19,6 +20,7 @@ void add_eval(CLI::App& app) {
     std::string where, data;
     int64_t samples = 0, micro_batch = 4;
     int threads = 0;
+    DeviceChoice device = DeviceChoice::automatic;
     bool json = false;
   };
   auto* command = app.add_subcommand("eval", "Loss of a checkpoint on held-out data");
@@ -30,11 +32,12 @@ void add_eval(CLI::App& app) {
   command->add_option("--samples", o->samples, "Sequences, at most; 0: all")->check(CLI::NonNegativeNumber);
   command->add_option("--micro-batch", o->micro_batch, "Sequences at once")->check(CLI::Range(1, 4096));
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
+  add_device(*command, o->device);
   command->add_flag("--json", o->json, "For programs");
   command->footer("Example: ltrain eval runs/quickstart --samples 64");
   command->callback([o] {
     omp_set_num_threads(o->threads > 0 ? o->threads : usable_cores());
-    Session session(o->where, "", o->micro_batch);
+    Session session(o->where, "", o->micro_batch, o->device);
     const Recipe& recipe = session.recipe();
     data::LoaderOptions l;
     if (!o->data.empty()) l.sources.push_back({o->data, 1});

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/device_option.h"
 #include "runtime/generate/session.h"
 #include "runtime/launch/supervisor.h"
 
@@ -17,6 +18,7 @@ void add_generate(CLI::App& app) {
     std::string where, prompt, ranks;
     SamplingOptions sampling;
     int threads = 0;
+    DeviceChoice device = DeviceChoice::automatic;
     bool json = false, ignore_end = false;
   };
   auto* command = app.add_subcommand("generate", "Sample text from a checkpoint");
@@ -36,11 +38,12 @@ void add_generate(CLI::App& app) {
   command->add_option("--ranks", o->ranks, "Rank file of a gpt2 tokenizer, when not where the recipe says");
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
   command->add_flag("--ignore-end", o->ignore_end, "Go on after the end of a document");
+  add_device(*command, o->device);
   command->add_flag("--json", o->json, "For programs");
   command->footer("Example: ltrain generate runs/quickstart --prompt 'The ' --tokens 100");
   command->callback([o] {
     omp_set_num_threads(o->threads > 0 ? o->threads : usable_cores());
-    Session session(o->where, o->ranks);
+    Session session(o->where, o->ranks, 0, o->device);
     std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
     data::Tokenizer& tokenizer = session.tokenizer();
     std::vector<int32_t> prompt;

@@ -67,7 +67,8 @@ void add_plan(CLI::App& app) {
   command->add_option("--world", o->world, "Number of ranks, when parallel.data is -1")
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--profile", o->profile,
-                      "Machine profile of `ltrain bench`; default: this machine's, else a guess");
+                      "Machine profile of `ltrain bench`, or a card (a100, h100, h200); default: this "
+                      "machine's, else a guess");
   command->add_option("--trace", o->trace, "Write rank 0's step as a Chrome trace");
   command->add_flag("--schedule", o->schedule, "Draw the pipeline schedule instead of the plan");
   command->add_option("--schedule-svg", o->svg, "Write the drawing to a file");
@@ -88,7 +89,8 @@ void add_plan(CLI::App& app) {
     const Variables variables = process_variables();
     const int local = ranks_per_node(given, world, variables);
     const Recipe recipe = resolve(given, world, local);
-    const MachineProfile profile = o->profile.empty() ? default_profile() : load_profile(o->profile);
+    const MachineProfile profile =
+        o->profile.empty() ? default_profile(device_of(recipe)) : find_profile(o->profile);
     if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, profile, *o);
     const Plan plan = make_plan(recipe, profile);
     const RankMap map = map_ranks(recipe, host_names((plan.world + local - 1) / local, variables));

@@ -27,6 +27,7 @@ void run_rank(const RunOptions& o) {
   ExitCode code = ExitCode::done;
   try {
     recipe = resolve(recipe, job->info().world_size, job->info().local_size);
+    check_device(recipe, 1);  // Slurm may show each rank its own
     check_data(recipe);
     code = train(recipe, *job, {o.force});
   } catch (const std::exception& e) {
@@ -57,9 +58,10 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const Recipe given = load_recipe(o.recipe, o.overrides);
   const int local = ranks_to_start(given, e);
   const Recipe recipe = resolve(given, local * e.nodes, local);
+  if (!o.dry_run) check_device(recipe, local);
   check_data(recipe);
-  const Plan plan = make_plan(recipe, default_profile());
-  if (!o.force) check_host_memory(plan);
+  const Plan plan = make_plan(recipe, default_profile(device_of(recipe)));
+  if (!o.force) check_memory(plan);
   check_resume(recipe, plan);
   if (o.dry_run) {
     const RankMap map = map_ranks(recipe, host_names(e.nodes, process_variables()));
@@ -91,7 +93,7 @@ void add_run(CLI::App& app) {
   command->add_option("recipe", o->recipe, "YAML recipe")->required();
   command->add_option("overrides", o->overrides,
                       "key=value, e.g. train.train_steps=100; ~key goes back to the default");
-  command->add_flag("--force", o->force, "Start although the plan exceeds this host's memory");
+  command->add_flag("--force", o->force, "Start although the plan exceeds the memory that is there");
   command->add_flag("--dry-run", o->dry_run, "Check everything, print the plan, start nothing");
   command->allow_extras();  // --section.key=value
   command->footer(

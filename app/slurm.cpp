@@ -50,7 +50,7 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
   if (o.threads_per_rank > 0) recipe.launch.threads_per_rank = o.threads_per_rank;
   const int64_t own_threads = recipe.launch.threads_per_rank;
   recipe.launch.threads_per_rank = threads_per_rank(recipe);
-  const Plan plan = make_plan(recipe, default_profile());
+  const Plan plan = make_plan(recipe, default_profile(device_of(recipe)));
   if (o.threads_per_rank == 0) {
     o.threads_per_rank = plan.threads_per_rank;
     if (own_threads == 0)

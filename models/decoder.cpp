@@ -1,10 +1,10 @@
 #include "models/decoder.h"
 
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "kernels/core/placement_rules.h"
+#include "kernels/core/staging.h"
 #include "kernels/ops/embedding.h"
 #include "models/cube.h"
 #include "models/tensor_parallel.h"
@@ -89,10 +89,7 @@ void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq) {
   rope_table_ =
       memory.allocate(MemoryKind::temporaries, "rope angles", DType::f32, {seq, config_.head_dim / 2, 2});
   place_set(compute, rope_table_, kAllAxes, Placement::R());
-  if (compute.meta()) return;
-  compute.launch([table = rope_table_, angles = rope_angles(config_, seq)] {
-    std::memcpy(table.data, angles.data(), angles.size() * sizeof(float));
-  });
+  if (!compute.meta()) upload(compute, rope_table_, rope_angles(config_, seq).data());
 }
 
 void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {

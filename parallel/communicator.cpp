@@ -86,7 +86,7 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
     wire_bytes_.fetch_add(call.wire_bytes, std::memory_order_relaxed);
     return;
   }
-  s.launch([this, info = call.info, wire = call.wire_bytes, body = std::move(body)] {
+  auto work = [this, info = call.info, wire = call.wire_bytes, body = std::move(body)] {
     if (broken_.load(std::memory_order_relaxed))
       fail(ExitCode::rank_lost, "group \"{}\": {} after an earlier failure of this group", name_,
            to_string(info));
@@ -98,9 +98,12 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
       broken_.store(true, std::memory_order_relaxed);
       throw;
     }
-    flight_->complete();
+    if (!enqueues()) complete();
     wire_bytes_.fetch_add(wire, std::memory_order_relaxed);
-  });
+  };
+  if (!enqueues()) return s.launch(std::move(work));
+  stream_ = &s;
+  work();
 }
 
 void Communicator::all_reduce(Stream& s, Tensor t, ReduceOp reduce) {

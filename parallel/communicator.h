@@ -106,6 +106,10 @@ class Communicator {
   /// colour takes part and gets null.
   virtual std::unique_ptr<Communicator> split(int color, int key, std::string name, AxisSet axes) = 0;
 
+  /// Throws what has happened to calls that were enqueued: to be asked after waiting for their stream, before
+  /// their results are believed.
+  virtual void check() const {}
+
   /// Bytes that this rank sent so far by the algorithm's own count; equals the plan's count exactly.
   int64_t wire_bytes() const { return wire_bytes_.load(std::memory_order_relaxed); }
   /// The call that is running or ran last, for stall reports. Safe from any thread.
@@ -131,6 +135,11 @@ class Communicator {
   /// Called before each do_* on the stream's thread. An implementation compares `info` among the ranks, here
   /// or as its first act in do_*, and throws on every rank when they differ.
   virtual void check_same(const CollectiveInfo& info) {}
+  /// do_* enqueues on stream() and returns, and complete() is called when a call is done: on the caller's
+  /// thread, not on the stream's.
+  virtual bool enqueues() const { return false; }
+  Stream* stream() const { return stream_; }  ///< that do_* is to enqueue on
+  void complete() { flight_->complete(); }
   /// Called instead of the do_* when the stream is a meta stream.
   virtual void record_meta(Stream& s, const CollectiveCall& call);
 
@@ -144,6 +153,7 @@ class Communicator {
   std::string name_;
   std::atomic<int64_t> wire_bytes_{0};
   std::atomic<bool> broken_{false};
+  Stream* stream_ = nullptr;
   std::shared_ptr<FlightRecord> flight_;
   uint64_t collectives_issued_ = 0, transfers_issued_ = 0;
 };

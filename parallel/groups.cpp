@@ -47,19 +47,20 @@ Stream* GroupSet::stream(const MakeStream& make_stream, const std::string& name)
   return streams_.back().get();
 }
 
-Group GroupSet::make(const MakeGroup& make_group, GroupRequest request, Stream* stream) {
+Group GroupSet::make(const MakeGroup& make_group, GroupRequest request, Stream* stream, bool several) {
   if (request.ranks.size() > 1) members_.push_back(request.ranks);
-  comms_.push_back(request.ranks.size() == 1 ? make_single_group(request.name, request.axes)
-                                             : make_group(request));
+  const bool ask = request.ranks.size() > 1 || (several && together_);
+  comms_.push_back(ask ? make_group(request) : make_single_group(request.name, request.axes));
   return {comms_.back().get(), stream};
 }
 
 GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStream& make_stream,
                    const Options& options) {
+  together_ = options.together;
   groups_.mesh = mesh;
   Stream* comm = stream(make_stream, "comm");
   const auto over = [&](const char* name, AxisSet axes, Stream* on) {
-    return make(make_group, {name, axes, mesh.group(axes), true}, on);
+    return make(make_group, {name, axes, mesh.group(axes), true}, on, mesh.size(axes) > 1);
   };
   const auto own_stream = [&](Axis a) {
     return mesh.size(a) > 1 ? stream(make_stream, std::string(axis_name(a))) : comm;
@@ -73,7 +74,7 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   const bool turns = mesh.tensor_mode == TensorMode::cube;
   groups_.turned_rows =
       turns ? over("turned rows", Axis::depth | Axis::column, comm)
-            : make(make_group, {"turned rows", Axis::depth | Axis::column, {mesh.rank}, false}, comm);
+            : make(make_group, {"turned rows", Axis::depth | Axis::column, {mesh.rank}, false}, comm, false);
   groups_.gradient = over("gradient", kGradientAxes, comm);
   groups_.inside = mesh.two_levels() ? over("inside", mesh.inside, comm) : groups_.gradient;
   // On a stream of its own: it sums one bucket while the first level has the next.
@@ -83,21 +84,25 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   groups_.world = flat ? groups_.gradient : over("world", kAllAxes, comm);
   const int stage = mesh.coordinate(Axis::pipeline), last = mesh.size(Axis::pipeline) - 1;
   std::vector<int> tied{mesh.rank};
-  if (options.tied_stages && last > 0 && (stage == 0 || stage == last))
+  const bool ties = options.tied_stages && last > 0;
+  if (ties && (stage == 0 || stage == last))
     tied = {mesh.at(Axis::pipeline, 0), mesh.at(Axis::pipeline, last)};
-  groups_.tied = make(make_group, {"tied", Axis::pipeline, tied, false}, comm);
+  groups_.tied = make(make_group, {"tied", Axis::pipeline, tied, false}, comm, ties);
   // Neighbours on the tensor axis, on its stream: their sums go between the others'.
   std::vector<int> copies = mesh.group(Axis::tensor);
   const int n = key_value_copies(options.key_value_heads, groups_.tensor.size());
   const int first = groups_.tensor.rank() / n * n;
   copies = {copies.begin() + first, copies.begin() + first + n};
-  groups_.copies = make(make_group, {"copies", Axis::tensor, copies, false}, groups_.tensor.stream);
+  groups_.copies = make(make_group, {"copies", Axis::tensor, copies, false}, groups_.tensor.stream, n > 1);
   for (const auto& [from, to] : options.links) {
-    if (stage != from && stage != to) continue;
     const std::string name = fmt::format("stage {} to {}", from, to);
+    if (stage != from && stage != to) {
+      if (together_) make_group({name, Axis::pipeline, {}, false});
+      continue;
+    }
     const std::vector<int> ends{mesh.at(Axis::pipeline, from), mesh.at(Axis::pipeline, to)};
     Stream* on = stream(make_stream, name);
-    groups_.links.push_back({from, to, make(make_group, {name, Axis::pipeline, ends, false}, on)});
+    groups_.links.push_back({from, to, make(make_group, {name, Axis::pipeline, ends, false}, on, true)});
   }
 }
 

@@ -77,6 +77,9 @@ class GroupSet {
     int64_t key_value_heads = 0;  ///< of the model; 0: as many as the tensor axis needs
     /// Directed pairs of pipeline coordinates that exchange tensors, the same list on every rank.
     std::vector<std::pair<int, int>> links;
+    /// Every rank makes every group, in one order, as NCCL needs it: make_group is also called for groups in
+    /// which this rank is alone, and without ranks for those that it is not in.
+    bool together = false;
   };
   GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStream& make_stream,
            const Options& options);
@@ -93,9 +96,11 @@ class GroupSet {
   void synchronize();
 
  private:
-  Group make(const MakeGroup& make_group, GroupRequest request, Stream* stream);
+  /// `several`: some rank of the world is in such a group with others.
+  Group make(const MakeGroup& make_group, GroupRequest request, Stream* stream, bool several);
   Stream* stream(const MakeStream& make_stream, const std::string& name);
 
+  bool together_ = false;
   Groups groups_;
   std::vector<std::vector<int>> members_;
   std::vector<std::unique_ptr<Communicator>> comms_;

@@ -110,6 +110,9 @@ class ParameterStore {
   /// Carves everything out of `memory`.
   void allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout);
 
+  /// That the parameters are worked on.
+  Stream& stream() const { return *compute_; }
+
   /// Everything to zero, padding included. On meta nothing.
   void clear();
   /// Fills parameters and optimizer state from the counter generator: a function of (seed, name, element).

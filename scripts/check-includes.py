@@ -8,7 +8,7 @@ import sys
 
 ORDER = ["kernels", "parallel", "models", "runtime", "app"]  # each may include itself and those before it
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]')
-VENDOR = [(re.compile(r"^(cuda|cublas|cudnn|nvtx)"), re.compile(r"_cuda\.")), (re.compile(r"^nccl"), re.compile(r"_nccl\."))]
+VENDOR = [(re.compile(r"^(cuda|cublas|cudnn|nvtx)"), re.compile(r"_cuda\.")), (re.compile(r"^nccl\."), re.compile(r"_cuda\."))]
 
 
 def problems(path, text):
@@ -23,7 +23,7 @@ def problems(path, text):
             yield f"{path}:{number}: {folder}/ may not include {target}: includes point app -> runtime -> models -> parallel -> kernels"
         for header, allowed in VENDOR:
             if header.match(target) and not allowed.search(path):
-                yield f"{path}:{number}: {target} may be included in *_cuda.* and *_nccl.* files only"
+                yield f"{path}:{number}: {target} may be included in *_cuda.* files only"
 
 
 def self_test():

@@ -1,11 +1,8 @@
 #include "kernels/core/arena.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
+#include "kernels/core/device.h"
 #include "kernels/core/meta.h"
 
 namespace ltrain {
@@ -115,29 +112,28 @@ int64_t MetaMemory::offset_of(const Tensor& t) const {
   return it == offsets_.end() ? -1 : it->second;
 }
 
-CpuArena::CpuArena(int64_t bytes) {
+Arena::Arena(DeviceKind device, int64_t bytes) : Arena(device, bytes, device_memory(device, bytes)) {}
+
+Arena::Arena(DeviceKind device, int64_t bytes, std::shared_ptr<void> memory)
+    : device_(device), memory_(std::move(memory)) {
   capacity_ = bytes;
-  if (bytes == 0) return;
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED)
-    fail(ExitCode::internal, "cannot map {} bytes for the arena: {}", bytes, std::strerror(errno));
-  madvise(p, bytes, MADV_HUGEPAGE);
-  base_ = static_cast<char*>(p);
 }
 
-CpuArena::~CpuArena() {
-  if (base_) munmap(base_, capacity_);
+std::unique_ptr<Arena> Arena::staging(DeviceKind device, int64_t bytes) {
+  return std::unique_ptr<Arena>(new Arena(DeviceKind::cpu, bytes, host_memory(device, bytes)));
 }
 
-Tensor CpuArena::make(int64_t offset, std::string_view, DType dtype, Shape shape) {
+Tensor Arena::make(int64_t offset, std::string_view, DType dtype, Shape shape) {
   Tensor t;
-  t.data = base_ + offset;
+  t.data = static_cast<char*>(memory_.get()) + offset;
   t.dtype = dtype;
-  t.device = DeviceKind::cpu;
+  t.device = device_;
   t.shape = shape;
   return t;
 }
 
-int64_t CpuArena::offset_of(const Tensor& t) const { return static_cast<char*>(t.data) - base_; }
+int64_t Arena::offset_of(const Tensor& t) const {
+  return static_cast<char*>(t.data) - static_cast<char*>(memory_.get());
+}
 
 }  // namespace ltrain

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -81,17 +82,24 @@ class MetaMemory final : public Memory {
   std::map<const TensorRecord*, int64_t> offsets_;
 };
 
-/// On the CPU: one anonymous mapping of `bytes`, in huge pages where the system gives them.
-class CpuArena final : public Memory {
+/// On a device: one allocation of `bytes`, which may be host memory that copies to a GPU go through.
+class Arena : public Memory {
  public:
-  explicit CpuArena(int64_t bytes);
-  ~CpuArena() override;
+  Arena(DeviceKind device, int64_t bytes);
   int64_t bytes() const { return capacity_; }
+  /// Host memory for copies to and from `device`: its tensors are the CPU's.
+  static std::unique_ptr<Arena> staging(DeviceKind device, int64_t bytes);
 
  private:
+  Arena(DeviceKind device, int64_t bytes, std::shared_ptr<void> memory);
   Tensor make(int64_t offset, std::string_view name, DType dtype, Shape shape) override;
   int64_t offset_of(const Tensor& t) const override;
-  char* base_ = nullptr;
+  DeviceKind device_;
+  std::shared_ptr<void> memory_;
+};
+
+struct CpuArena final : Arena {
+  explicit CpuArena(int64_t bytes) : Arena(DeviceKind::cpu, bytes) {}
 };
 
 }  // namespace ltrain

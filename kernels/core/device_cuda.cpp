@@ -1,7 +1,13 @@
 // Streams, events and memory of the CUDA device.
 #include "kernels/core/device_cuda.h"
 
+#include <dlfcn.h>
+
+#include <cstring>
+
 #include "kernels/core/error.h"
+#include "kernels/core/library_cuda.h"
+#include "kernels/core/nvml_cuda.h"
 
 namespace ltrain::cuda {
 
@@ -17,6 +23,11 @@ struct CudaEvent final : Event::State {
   cudaEvent_t event = nullptr;
   CudaEvent() { cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event"); }
   ~CudaEvent() override { cudaEventDestroy(event); }
+  bool happened() override {
+    const cudaError_t e = cudaEventQuery(event);
+    if (e != cudaErrorNotReady) cuda_check(e, "asking for an event");
+    return e == cudaSuccess;
+  }
   void block() override { cuda_check(cudaEventSynchronize(event), "waiting for an event"); }
 };
 
@@ -26,7 +37,6 @@ class CudaStream final : public Stream {
     if (const std::string why = no_device_reason(); !why.empty())
       fail(ExitCode::usage, "device: cuda: {}; device: cpu works everywhere", why);
     cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
-    scratch_ = device_memory(kScratchBytes);
   }
   ~CudaStream() override {
     cudaStreamSynchronize(stream_);
@@ -56,7 +66,10 @@ class CudaStream final : public Stream {
   }
 
   cudaStream_t stream() const { return stream_; }
-  void* scratch() const { return scratch_.get(); }
+  void* scratch() {
+    if (!scratch_) scratch_ = device_memory(kScratchBytes);
+    return scratch_.get();
+  }
 
  private:
   cudaStream_t stream_ = nullptr;
@@ -71,11 +84,54 @@ CudaStream& of(Stream& s) {
 }  // namespace
 
 std::string no_device_reason() {
+  if (void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY); driver) {
+    ::dlclose(driver);
+  } else {
+    return "no NVIDIA driver: libcuda.so.1 is not there";
+  }
   int count = 0;
-  // Without a driver this is an error, not a crash: the runtime is linked in, the driver is looked for.
   if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess)
-    return fmt::format("no CUDA device: {}", cudaGetErrorString(e));
-  return count > 0 ? "" : "no CUDA device: the driver sees none";
+    return fmt::format("no GPU that can be used: {} ({})", cudaGetErrorString(e), cudaGetErrorName(e));
+  if (count == 0) return "the driver shows no GPU (CUDA_VISIBLE_DEVICES hides them?)";
+  for (int i = 0; i < count; ++i) {
+    int major = 0;
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i), "asking about a GPU");
+    if (major < 8)
+      return fmt::format("GPU {} is of compute capability {}; 8.0 (Ampere) or newer is needed", i, major);
+  }
+  static const Library matmul("libcublasLt", {13, 12});
+  if (!matmul.found())
+    return fmt::format(
+        "libcublasLt is not there ({}); put its folder into LD_LIBRARY_PATH or LTRAIN_CUDA_LIBS",
+        matmul.why());
+  return "";
+}
+
+int device_count() {
+  int count = 0;
+  cuda_check(cudaGetDeviceCount(&count), "counting GPUs");
+  return count;
+}
+
+void use_device(int index) { cuda_check(cudaSetDevice(index), fmt::format("using GPU {}", index).c_str()); }
+
+DeviceInfo device_info() {
+  int index = 0;
+  cudaDeviceProp p;
+  cuda_check(cudaGetDevice(&index), "asking about a GPU");
+  cuda_check(cudaGetDeviceProperties(&p, index), "asking about a GPU");
+  DeviceInfo info;
+  info.name = p.name;
+  info.total_bytes = static_cast<int64_t>(p.totalGlobalMem);
+  static_assert(sizeof info.identity == sizeof p.uuid);
+  std::memcpy(info.identity.data(), &p.uuid, sizeof p.uuid);
+  return info;
+}
+
+int64_t free_device_bytes() {
+  size_t free = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&free, &total), "asking for free memory of a GPU");
+  return static_cast<int64_t>(free);
 }
 
 std::shared_ptr<void> device_memory(int64_t bytes) {
@@ -83,10 +139,25 @@ std::shared_ptr<void> device_memory(int64_t bytes) {
   if (const cudaError_t e = cudaMalloc(&p, static_cast<size_t>(bytes)); e != cudaSuccess) {
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
-    fail(ExitCode::internal, "{} bytes of device memory: {}; {} of {} are free", bytes, cudaGetErrorString(e),
-         free, total);
+    char bus[32] = "";
+    int index = 0;
+    cudaGetDevice(&index);
+    cudaDeviceGetPCIBusId(bus, sizeof bus, index);
+    fail(ExitCode::usage, "{} bytes of memory of GPU {} ({}): {}; {} of its {} bytes are free{}", bytes,
+         index, bus, cudaGetErrorString(e), free, total, processes_on(bus));
   }
   return {p, [](void* q) { cudaFree(q); }};
+}
+
+std::shared_ptr<void> pinned_memory(int64_t bytes) {
+  void* p = nullptr;
+  if (const cudaError_t e = cudaHostAlloc(&p, static_cast<size_t>(bytes), cudaHostAllocPortable);
+      e != cudaSuccess)
+    fail(ExitCode::usage,
+         "{} bytes of pinned host memory: {}; what would help: `ulimit -l unlimited`, or more "
+         "memory for the job",
+         bytes, cudaGetErrorString(e));
+  return {p, [](void* q) { cudaFreeHost(q); }};
 }
 
 std::unique_ptr<Stream> make_cuda_stream(std::string name) {

@@ -1,14 +1,13 @@
-// Only in builds with LTRAIN_CUDA_EMULATED.
+// Threads of a block as fibres. Only in builds with LTRAIN_CUDA_EMULATED.
 #include <ucontext.h>
-
-#include <cstdlib>
-#include <cstring>
+#include <csetjmp>
+#include <deque>
 #include <exception>
+#include <memory>
 #include <vector>
 
 #include "kernels/core/error.h"
 #include "kernels/core/kernel_cuda.h"
-#include "kernels/ops/matmul.h"
 
 namespace ltrain::cuda {
 namespace {
@@ -16,51 +15,61 @@ namespace {
 constexpr size_t kStackBytes = 64 << 10;
 constexpr int kLanes = 32;
 
+/// Made once a thread of the host and used for all its blocks. ucontext starts it; setjmp switches, without
+/// the system calls of swapcontext.
 struct Fibre {
   ucontext_t context;
-  std::vector<char> stack = std::vector<char>(kStackBytes);
-  bool done = false;
+  jmp_buf here;
+  std::unique_ptr<char[]> stack{new char[kStackBytes]};
+  bool started = false, done = false;
   int64_t barriers = 0, exchanges = 0;  ///< passed or waited at
   uint64_t word[2] = {};                ///< given to the last exchange and to the one before it
 };
 
 struct Block {
-  std::vector<Fibre> fibres;
-  ucontext_t scheduler;
+  size_t threads = 0;
   size_t running = 0;
+  jmp_buf scheduler;
   const std::function<void()>* body = nullptr;
   std::exception_ptr error;  ///< of a fibre: none can leave its stack
 };
 
 thread_local Emulated state;
+thread_local std::deque<Fibre> fibres;  // addresses stay
 thread_local Block* block = nullptr;
 
-Fibre& self() { return block->fibres[block->running]; }
+Fibre& self() { return fibres[block->running]; }
 
 void yield() {
-  Fibre& f = self();
-  swapcontext(&f.context, &block->scheduler);
+  if (_setjmp(self().here) == 0) _longjmp(block->scheduler, 1);
 }
 
-void run_body() {
-  try {
-    (*block->body)();
-  } catch (...) {
-    if (!block->error) block->error = std::current_exception();
+void run_bodies() {
+  while (true) {
+    try {
+      (*block->body)();
+    } catch (...) {
+      if (!block->error) block->error = std::current_exception();
+    }
+    self().done = true;
+    yield();
   }
-  self().done = true;
-  yield();
 }
 
-/// Apart: GCC takes getcontext() for a function that returns twice.
-[[gnu::noinline]] void start(Fibre& f) {
-  f.done = false;
-  f.barriers = f.exchanges = 0;
+/// Apart: GCC takes getcontext() and setjmp() for functions that return twice.
+[[gnu::noinline]] void prepare(Fibre& f) {
   getcontext(&f.context);
-  f.context.uc_stack.ss_sp = f.stack.data();
-  f.context.uc_stack.ss_size = f.stack.size();
+  f.context.uc_stack.ss_sp = f.stack.get();
+  f.context.uc_stack.ss_size = kStackBytes;
   f.context.uc_link = nullptr;
-  makecontext(&f.context, run_body, 0);
+  makecontext(&f.context, run_bodies, 0);
+}
+
+[[gnu::noinline]] void resume(Fibre& f) {
+  if (_setjmp(block->scheduler) != 0) return;
+  if (f.started) _longjmp(f.here, 1);
+  f.started = true;
+  setcontext(&f.context);
 }
 
 }  // namespace
@@ -71,7 +80,8 @@ void emulated_barrier() {
   const int64_t mine = ++self().barriers;
   while (true) {
     bool all = true;
-    for (const Fibre& f : block->fibres) {
+    for (size_t i = 0; i < block->threads; ++i) {
+      const Fibre& f = fibres[i];
       LT_CHECK(!f.done || f.barriers >= mine, "a thread ended before a barrier that others wait at");
       all = all && f.barriers >= mine;
     }
@@ -84,15 +94,15 @@ uint64_t emulated_exchange(uint64_t word, int mask) {
   const int64_t mine = ++self().exchanges;
   self().word[mine % 2] = word;
   const size_t at = block->running, warp = at / kLanes * kLanes;
-  LT_CHECK(warp + kLanes <= block->fibres.size(), "a shuffle in a block of {} threads", block->fibres.size());
+  LT_CHECK(warp + kLanes <= block->threads, "a shuffle in a block of {} threads", block->threads);
   while (true) {
     bool all = true;
     for (size_t i = warp; i < warp + kLanes; ++i) {
-      const Fibre& f = block->fibres[i];
+      const Fibre& f = fibres[i];
       LT_CHECK(!f.done || f.exchanges >= mine, "a lane ended before a shuffle that others wait at");
       all = all && f.exchanges >= mine;
     }
-    if (all) return block->fibres[warp + ((at - warp) ^ static_cast<size_t>(mask))].word[mine % 2];
+    if (all) return fibres[warp + ((at - warp) ^ static_cast<size_t>(mask))].word[mine % 2];
     yield();
   }
 }
@@ -103,8 +113,9 @@ void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>
            threads);
   LT_CHECK(shared <= 227 << 10, "{} bytes of shared memory", shared);
   std::vector<double> memory(static_cast<size_t>(shared + 15) / 8);
+  while (fibres.size() < static_cast<size_t>(threads)) prepare(fibres.emplace_back());
   Block b;
-  b.fibres.resize(static_cast<size_t>(threads));
+  b.threads = static_cast<size_t>(threads);
   b.body = &body;
   block = &b;
   state.grid_dim = grid;
@@ -115,64 +126,23 @@ void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>
       for (unsigned x = 0; x < grid.x; ++x) {
         state.block = dim3(x, y, z);
         std::fill(memory.begin(), memory.end(), std::nan(""));  // nothing may be read before it is written
-        for (Fibre& f : b.fibres) start(f);
+        for (size_t i = 0; i < b.threads; ++i)
+          fibres[i].done = false, fibres[i].barriers = fibres[i].exchanges = 0;
         for (bool some = true; some;) {
           some = false;
-          for (b.running = 0; b.running < b.fibres.size(); ++b.running) {
+          for (b.running = 0; b.running < b.threads; ++b.running) {
             if (self().done) continue;
             some = true;
             state.thread = dim3(static_cast<unsigned>(b.running));
-            swapcontext(&b.scheduler, &self().context);
-            if (b.error) {
-              block = nullptr;
-              std::rethrow_exception(b.error);
-            }
+            resume(self());
+            if (!b.error) continue;
+            fibres.clear();  // those in the middle of a body are of no more use
+            block = nullptr;
+            std::rethrow_exception(b.error);
           }
         }
       }
   block = nullptr;
 }
 
-namespace {
-
-/// Device memory is host memory, and work is done when launch() returns.
-class EmulatedStream final : public Stream {
- public:
-  explicit EmulatedStream(std::string name) : Stream(DeviceKind::cuda, std::move(name)) {}
-  void launch(std::function<void()> work) override { work(); }
-  Event record() override { return Event(); }
-  void wait(const Event&) override {}
-  void synchronize() override {}
-  void* scratch() { return scratch_.data(); }
-
- private:
-  std::vector<double> scratch_ = std::vector<double>(kScratchBytes / 8);
-};
-
-}  // namespace
-
-std::string no_device_reason() { return ""; }
-std::shared_ptr<void> device_memory(int64_t bytes) {
-  return {std::aligned_alloc(256, static_cast<size_t>((bytes + 255) / 256 * 256 + 256)), std::free};
-}
-
-std::unique_ptr<Stream> make_cuda_stream(std::string name) {
-  return std::make_unique<EmulatedStream>(std::move(name));
-}
-void* scratch(Stream& s, int64_t bytes) {
-  LT_CHECK(bytes <= kScratchBytes, "{} bytes of a stream's scratch, which has {}", bytes, kScratchBytes);
-  return static_cast<EmulatedStream&>(s).scratch();
-}
-void fill_bytes(Stream& s, void* to, int64_t bytes) { std::memset(to, 0, static_cast<size_t>(bytes)); }
-
 }  // namespace ltrain::cuda
-
-namespace ltrain {
-
-/// Host memory is the device's, so the CPU's product is as good as any.
-void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
-  const auto cpu = make_inline_stream("emulated matmul");
-  matmul(*cpu, out, a, b, args);
-}
-
-}  // namespace ltrain

@@ -47,9 +47,12 @@ T* shared_memory() {
   return static_cast<T*>(emulated().shared);
 }
 
+/// Puts work of the device on its stream (emulated_stream_cuda.cpp).
+void enqueue(Stream& s, std::function<void()> work);
+
 template <class... P, class... A>
 void launch(Stream& s, dim3 grid, int threads, int64_t shared, void (*kernel)(P...), A... args) {
-  emulate(grid, threads, shared, [&] { kernel(static_cast<P>(args)...); });
+  enqueue(s, [=] { emulate(grid, threads, shared, [&] { kernel(static_cast<P>(args)...); }); });
 }
 
 }  // namespace ltrain::cuda

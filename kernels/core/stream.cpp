@@ -28,6 +28,10 @@ struct HostEvent final : Event::State {
     error = e;
     done_cv.notify_all();
   }
+  bool happened() override {
+    std::lock_guard lock(mutex);
+    return done;
+  }
   void block() override {
     std::unique_lock lock(mutex);
     done_cv.wait(lock, [&] { return done; });
@@ -161,10 +165,6 @@ class MetaStream final : public Stream {
 void Stream::copy(void* to, const void* from, int64_t bytes) {
   if (meta()) return;
   launch([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
-}
-
-void no_cuda_in_this_build(const char* what) {
-  fail(ExitCode::internal, "{} on a CUDA stream, and this build has no CUDA device", what);
 }
 
 std::unique_ptr<Stream> make_inline_stream(std::string name) {

@@ -19,11 +19,13 @@ class Event {
  public:
   struct State {
     virtual ~State() = default;
+    virtual bool happened() = 0;  ///< never blocks
     virtual void block() = 0;  ///< the caller, until it has happened; rethrows what the work before it threw
   };
   Event() = default;
   explicit Event(std::shared_ptr<State> s) : state_(std::move(s)) {}
   const std::shared_ptr<State>& state() const { return state_; }
+  bool happened() const { return !state_ || state_->happened(); }
   double meta_time = 0;  ///< on meta: seconds on the timeline
 
  private:

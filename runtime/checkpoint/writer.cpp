@@ -197,8 +197,14 @@ void CheckpointWriter::save(const CheckpointInfo& info, const std::vector<StateS
     LT_CHECK(s.name == slices_[i].name && s.dtype == slices_[i].dtype && s.slice == slices_[i].slice,
              "slice {} of a save is {} {}, planned is {} {}", i, s.name, to_string(s.slice), slices_[i].name,
              to_string(slices_[i].slice));
-    std::memcpy(const_cast<void*>(slices_[i].data), s.data, static_cast<size_t>(slice_bytes(s)));
+    void* to = const_cast<void*>(slices_[i].data);
+    if (options_.device) {
+      options_.device->copy(to, s.data, slice_bytes(s));
+    } else {
+      std::memcpy(to, s.data, static_cast<size_t>(slice_bytes(s)));
+    }
   }
+  if (options_.device) options_.device->synchronize();
   report.stall_seconds = since(start);
   {
     std::lock_guard lock(shared_->mutex);

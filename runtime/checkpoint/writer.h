@@ -21,7 +21,7 @@ struct StateSlice {
   std::string name;
   DType dtype = DType::f32;
   Slice slice;
-  const void* data = nullptr;  ///< host memory, slice.elements() consecutive elements
+  const void* data = nullptr;  ///< slice.elements() consecutive elements
 };
 
 struct CheckpointOptions {
@@ -32,6 +32,7 @@ struct CheckpointOptions {
       -1;  ///< saves that this run will make, when known: the space that is asked for at start
   void* staging =
       nullptr;  ///< staging_bytes() bytes that outlive the writer; null: the writer allocates them
+  Stream* device = nullptr;  ///< that copies the slices of a save to the host; null: they are host memory
 };
 
 /// What became of a save; the same on every rank but for the seconds.

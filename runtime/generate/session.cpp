@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/core/device.h"
 #include "kernels/core/rng.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/plan/plan.h"
@@ -12,19 +13,26 @@
 
 namespace ltrain {
 
-Session::Session(const std::string& where, const std::string& ranks, int64_t micro_batch) : ranks_(ranks) {
+Session::Session(const std::string& where, const std::string& ranks, int64_t micro_batch, DeviceChoice choice)
+    : ranks_(ranks) {
   if (!path_exists(where)) fail(ExitCode::storage, "{}: there is no such checkpoint or run folder", where);
-  compute_ = make_inline_stream("compute");
+  const auto host_stream = make_inline_stream("checkpoint");
   ResumeOptions o;
   o.folder = o.resume = path_exists(where + "/checkpoints") ? where + "/checkpoints" : where;
   std::vector<std::string> notes;
-  auto reader = CheckpointReader::open(o, *groups_.groups().world.comm, *compute_, notes);
+  auto reader = CheckpointReader::open(o, *groups_.groups().world.comm, *host_stream, notes);
   if (!reader) fail(ExitCode::storage, "{}: holds no checkpoint", where);
   path_ = reader->path();
   step_ = reader->info().step;
   recipe_ = parse_recipe(reader->info().recipe, path_ + " (recipe)");
   recipe_.parallel = Parallel{};
   recipe_.parallel.data = 1;
+  recipe_.device = choice;
+  recipe_ = resolve(recipe_, 1);
+  check_device(recipe_, 1);
+  const DeviceKind device = device_of(recipe_);
+  if (device != DeviceKind::cpu) use_device(device, 0);
+  compute_ = make_compute_stream(device, "compute");
   ProgramOptions p = program_options(recipe_);
   p.for_training = false;
   p.zero_stage = 0;
@@ -32,19 +40,21 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   p.accumulation = 1;
   if (p.precision.has_master()) p.precision = precision_policy("fp32");  // checkpoints hold the fp32 weights
 
-  int64_t bytes = 0;
+  int64_t bytes = 0, host_bytes = 0;
   {
     MetaTrace trace;
     auto compute = make_meta_stream("compute", trace);
     const GroupSet groups = make_meta_groups(Mesh{}, trace);
-    MetaMemory memory(trace);
-    TrainProgram program(p, {*compute, memory, groups.groups()});
+    MetaMemory memory(trace), host(trace);
+    TrainProgram program(p, {*compute, memory, groups.groups(), device == DeviceKind::cpu ? nullptr : &host});
     if (p.micro_batch == 1) program.predict({});
     program.evaluate(nullptr);
     bytes = memory.peak().arena_bytes;
+    host_bytes = host.peak().arena_bytes;
   }
-  arena_ = std::make_unique<CpuArena>(bytes);
-  program_ = std::make_unique<TrainProgram>(p, Device{*compute_, *arena_, groups_.groups()});
+  arena_ = std::make_unique<Arena>(device, bytes);
+  if (device != DeviceKind::cpu) host_ = Arena::staging(device, host_bytes);
+  program_ = std::make_unique<TrainProgram>(p, Device{*compute_, *arena_, groups_.groups(), host_.get()});
   program_->parameters().clear();
   load_parameters(*reader, program_->parameters());
 }

@@ -24,8 +24,10 @@ struct SamplingOptions {
 class Session {
  public:
   /// `where`: a checkpoint, a folder of them, or a run's output_dir; the newest valid one is taken. `ranks`:
-  /// the rank file of a gpt2 tokenizer, when the recipe's path is not to be used. Throws Error (storage).
-  Session(const std::string& where, const std::string& ranks, int64_t micro_batch = 0);
+  /// the rank file of a gpt2 tokenizer, when the recipe's path is not to be used. `device`: auto takes a GPU
+  /// where there is one, whatever the model was trained on. Throws Error (storage).
+  Session(const std::string& where, const std::string& ranks, int64_t micro_batch = 0,
+          DeviceChoice device = DeviceChoice::automatic);
   ~Session();
 
   const Recipe& recipe() const { return recipe_; }
@@ -42,9 +44,9 @@ class Session {
   Recipe recipe_;
   std::string path_, ranks_;
   int64_t step_ = 0;
-  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Arena> arena_, host_;
+  std::unique_ptr<Stream> compute_;  // ends before the arenas go
   GroupSet groups_;
-  std::unique_ptr<CpuArena> arena_;
   std::unique_ptr<TrainProgram> program_;
   std::unique_ptr<data::Tokenizer> tokenizer_;
 };

@@ -73,7 +73,8 @@ const std::string& composition_base() {
       "num_hidden_layers: 4, num_attention_heads: 4, max_position_embeddings: 32}\n"
       "data: {seq_length: 32}\n"
       "train: {micro_batch_size: 1, global_batch_size: 16, train_steps: 3}\n"
-      "parallel: {data: 1}\n";
+      "parallel: {data: 1}\n"
+      "device: cpu\n";
   return text;
 }
 

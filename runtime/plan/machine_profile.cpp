@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "kernels/core/device.h"
 #include "kernels/core/error.h"
 
 namespace ltrain {
@@ -93,7 +94,8 @@ double ProfileCost::collective_seconds(const OpCost& op, double CollectiveSample
   }
   // All wait for what one rank sends, or is sent.
   const bool rooted = op.collective == "broadcast" || op.collective == "reduce";
-  if (!below && !above) return 20e-6 + (rooted ? op.bytes : op.wire_bytes) / 1.5e9;
+  if (!below && !above)
+    return profile_.link_seconds + (rooted ? op.bytes : op.wire_bytes) / profile_.link_bytes_per_second;
   double seconds;
   if (below && above && below != above) {
     const double t = std::log(op.bytes / below->bytes) / std::log(above->bytes / below->bytes);
@@ -185,10 +187,18 @@ struct ProfileReader {
 
 }  // namespace
 
+MachineProfile find_profile(const std::string& path_or_card) {
+  if (!std::filesystem::exists(path_or_card))
+    if (MachineProfile p = datasheet_profile(path_or_card); p.datasheet) return p;
+  return load_profile(path_or_card);
+}
+
 MachineProfile load_profile(const std::string& path) {
   std::ifstream in(path);
   if (!in || std::filesystem::is_directory(path))
-    fail(ExitCode::usage, "profile {}: cannot be opened; `ltrain bench` writes one", path);
+    fail(ExitCode::usage,
+         "profile {}: cannot be opened; `ltrain bench` writes one, and the cards built in are {}", path,
+         datasheet_names());
   const ProfileReader read{path};
   try {
     const json j = json::parse(in);
@@ -256,7 +266,18 @@ std::string default_profile_path() {
   return base + "/ltrain/profile.json";
 }
 
-MachineProfile default_profile() {
+MachineProfile default_profile(DeviceKind device) {
+  if (device == DeviceKind::cuda) {
+    if (device_count(device) == 0) return datasheet_profile("h200");
+    const DeviceInfo card = device_info(device);
+    MachineProfile p = datasheet_profile(card.name);
+    if (!p.datasheet) {
+      p = datasheet_profile("a100");
+      p.source += fmt::format(" (none of {} is built in)", card.name);
+    }
+    p.device_bytes = card.total_bytes;
+    return p;
+  }
   const std::string path = default_profile_path();
   if (std::filesystem::exists(path)) return load_profile(path);
   return builtin_profile(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));

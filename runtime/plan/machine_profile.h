@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/core/meta.h"
+#include "kernels/core/tensor.h"
 
 namespace ltrain {
 
@@ -34,12 +35,16 @@ struct MachineProfile {
   std::string source = "built in";  ///< the file it was read from
   int cores = 1;
   bool measured = false;
+  bool datasheet = false;          ///< rates of a card's datasheet: what no step can be faster than
+  int64_t device_bytes = 0;        ///< memory of a card; 0: ranks run on the CPU
   std::vector<RankProfile> ranks;  ///< by threads, ascending
   std::vector<CollectiveSample> collectives;
   /// Between hosts, of one host, both ways at once. `ltrain bench` sees one host: a guess of 10 Gbit/s unless
   /// the file has it.
   double network_bytes_per_second = 1.25e9, network_seconds = 30e-6;
   bool network_given = false;
+  /// Of a collective that has no samples: what a rank sends in a second, and what a call takes.
+  double link_bytes_per_second = 1.5e9, link_seconds = 20e-6;
   std::string transport;             ///< over which they were measured ("shm", "gloo"); empty: not said
   int64_t process_bytes = 48 << 20;  ///< resident memory of a rank before its arena
 
@@ -69,13 +74,20 @@ class ProfileCost final : public CostModel {
 };
 
 MachineProfile builtin_profile(int cores);
+/// Of a card by its name ("h200", "NVIDIA H100 80GB HBM3"), from its datasheet (datasheet_profiles.cpp); no
+/// machine when none of that name is built in.
+MachineProfile datasheet_profile(const std::string& card);
+/// The cards that are built in: "a100, h100, h200".
+std::string datasheet_names();
+/// A file of `ltrain bench`, or the name of a card.
+MachineProfile find_profile(const std::string& path_or_card);
 /// Throws Error (usage) with the path when the file is not a profile.
 MachineProfile load_profile(const std::string& path);
 void save_profile(const MachineProfile& profile, const std::string& path);
 /// LTRAIN_PROFILE, else ltrain/profile.json in the user's cache folder.
 std::string default_profile_path();
-/// The default file when it is there, else the built-in guess. A file that is there and no profile is an
-/// error.
-MachineProfile default_profile();
+/// For the CPU the default file when it is there, else the built-in guess. A file that is there and no
+/// profile is an error. For cuda the datasheet of the card that is here, else of an H200.
+MachineProfile default_profile(DeviceKind device = DeviceKind::cpu);
 
 }  // namespace ltrain

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <thread>
 
+#include "kernels/core/device.h"
 #include "kernels/core/parallel_for.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/schedule_csv.h"
@@ -27,7 +28,7 @@ struct MetaRank {
   MetaTrace trace;
   GroupSet groups;
   std::unique_ptr<Stream> compute;
-  MetaMemory memory;
+  MetaMemory memory, host;
   TrainProgram program;
 
   MetaRank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
@@ -37,7 +38,9 @@ struct MetaRank {
         groups(make_meta_groups(mesh, trace, group_options(program_options(recipe, layout)), ranks_on_host)),
         compute(make_meta_stream("compute", trace)),
         memory(trace),
-        program(program_options(recipe, layout), {*compute, memory, groups.groups()}) {
+        host(trace),
+        program(program_options(recipe, layout),
+                {*compute, memory, groups.groups(), device_of(recipe) == DeviceKind::cpu ? nullptr : &host}) {
     trace.clear_entries();
     trace.set_compute(compute.get());
   }
@@ -95,6 +98,9 @@ std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile&
   std::vector<OutsideMemory> items;
   items.push_back(
       {"process", profile.process_bytes, profile.measured ? "measured by ltrain bench" : "built-in guess"});
+  const OutsideMemory loader{"data loader", data::loader_buffer_bytes(loader_options(r, mesh, false)),
+                             "formula"};
+  if (device_of(r) == DeviceKind::cuda) return {items[0], loader};
   const ProgramOptions o = program_options(r);
   const SequenceCut cut = sequence_cut(r, mesh);
   const Positions queries = cut.exchanged_rows_of(cut.rank);
@@ -103,7 +109,21 @@ std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile&
                    attention_scratch_bytes(queries, keys, o.model.head_dim, o.precision.compute) * threads,
                    "formula"});
   if (panel_bytes > 0) items.push_back({"bf16 panels", panel_bytes, "formula"});
-  items.push_back({"data loader", data::loader_buffer_bytes(loader_options(r, mesh, false)), "formula"});
+  items.push_back(loader);
+  return items;
+}
+
+/// What a card's memory holds beside the arena. No figure but the scratch was measured: they are round
+/// numbers that leave room.
+std::vector<OutsideMemory> outside_cuda(size_t groups) {
+  constexpr auto gpu = DeviceKind::cuda;
+  const char* guess = "NOT MEASURED: assumed, until scripts/gpu-check.sh has run";
+  std::vector<OutsideMemory> items{
+      {"context, kernels", int64_t{600} << 20, guess, gpu},
+      {"stream scratch", stream_scratch_bytes(gpu), "exact: cuBLASLt's workspace is in it", gpu},
+      {"cuBLASLt", int64_t{64} << 20, guess, gpu},
+  };
+  if (groups > 0) items.push_back({"NCCL", static_cast<int64_t>(groups) * (int64_t{256} << 20), guess, gpu});
   return items;
 }
 
@@ -118,6 +138,39 @@ void add_group_memory(RankPlan& plan, const std::vector<std::vector<int>>& group
   for (const auto& [t, n] : bytes)
     plan.outside.push_back(
         {t == Transport::shm ? "shared memory of groups" : "gloo parts in flight", n, "formula"});
+}
+
+/// The items outside of the arenas, and the sums of everything.
+void add_outside(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
+                 int threads) {
+  const bool cuda = device_of(recipe) == DeviceKind::cuda;
+  const Mesh mesh = mesh_of(recipe, plan.rank);
+  plan.outside = outside_memory(recipe, profile, mesh, threads, meta.trace.panel_bytes());
+  if (saves_at_all(recipe)) {
+    const int64_t bytes = CheckpointWriter::staging_bytes(state_slices(meta.program.parameters()));
+    if (cuda) {
+      checkpoint_staging(meta.host, bytes);
+    } else {
+      plan.outside.push_back({"checkpoint staging", bytes, "formula"});
+    }
+  }
+  if (const int64_t open = meta.program.parameters().open_state_bytes())
+    plan.outside.push_back({"8-bit moments as floats", open, "formula"});  // at a checkpoint
+  std::vector<std::vector<int>> groups = meta.groups.members();
+  if (cuda) {
+    for (OutsideMemory& item : outside_cuda(groups.size())) plan.outside.push_back(std::move(item));
+    groups.clear();  // theirs is on the card
+  }
+  if (ranks(recipe) > 1) groups.push_back(mesh.group(kAllAxes));  // of the checkpoints
+  add_group_memory(plan, groups, static_cast<int>(recipe.launch.ranks_on_host));
+  plan.staging_bytes = meta.host.peak().arena_bytes;
+  plan.total_bytes = plan.arena.arena_bytes;
+  plan.host_bytes = plan.staging_bytes;
+  for (const OutsideMemory& o : plan.outside) {
+    if (!cuda || o.where == DeviceKind::cuda) plan.total_bytes += o.bytes;
+    if (o.where == DeviceKind::cpu) plan.host_bytes += o.bytes;
+  }
+  if (!cuda) plan.host_bytes = plan.total_bytes;
 }
 
 }  // namespace
@@ -163,7 +216,11 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
 }
 
 /// A pattern that matches nothing is a mistake.
-static void check_groups(const Recipe& r) {
+static void check_optimizer_of(const Recipe& r) {
+  if (r.optimizer.uses("adamw8bit") && device_of(r) == DeviceKind::cuda)
+    fail(ExitCode::usage,
+         "optimizer: adamw8bit: saves its moments through memory of the host, which this build does for the CPU "
+         "alone; nearest valid value: adamw, or device: cpu");
   if (r.optimizer.groups.empty()) return;
   const GroupSet alone;
   ParameterStore store;
@@ -264,8 +321,10 @@ std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile&
         plan_rank(plain, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(recipe), nullptr);
     const int64_t others =
         rank.total_bytes - rank.arena.most_by_kind[static_cast<int>(MemoryKind::activations)];
-    limit.push_back(static_cast<double>(
-        std::max<int64_t>(0, host_memory_bytes() / recipe.launch.ranks_on_host - others)));
+    const int64_t there = device_of(recipe) == DeviceKind::cuda
+                              ? profile.device_bytes
+                              : host_memory_bytes() / recipe.launch.ranks_on_host;
+    limit.push_back(static_cast<double>(std::max<int64_t>(0, there - others)));
   }
   return limit;
 }
@@ -325,18 +384,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
     plan.eval_seconds = one.second + static_cast<double>(batches - 1) * (two.second - one.second);
   }
   plan.arena = meta.memory.peak();
-  plan.outside = outside_memory(recipe, profile, mesh_of(recipe, rank), threads, meta.trace.panel_bytes());
-  if (recipe.checkpoint.save_interval > 0 || recipe.checkpoint.save_at_end)
-    plan.outside.push_back({"checkpoint staging",
-                            CheckpointWriter::staging_bytes(state_slices(meta.program.parameters())),
-                            "formula"});
-  if (const int64_t open = meta.program.parameters().open_state_bytes())
-    plan.outside.push_back({"8-bit moments as floats", open, "formula"});  // at a checkpoint
-  std::vector<std::vector<int>> groups = meta.groups.members();
-  if (ranks(recipe) > 1) groups.push_back(mesh_of(recipe, rank).group(kAllAxes));  // of the checkpoints
-  add_group_memory(plan, groups, ranks_on_host);
-  plan.total_bytes = plan.arena.arena_bytes;
-  for (const OutsideMemory& o : plan.outside) plan.total_bytes += o.bytes;
+  add_outside(plan, recipe, profile, meta, threads);
   if (totals) {
     totals->parameters = model_parameters(recipe.model);
     totals->placement_ops = static_cast<int64_t>(meta.trace.entries().size());
@@ -346,10 +394,12 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
 
 Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
                const PipelineLayout* given) {
-  check_groups(recipe);
+  check_optimizer_of(recipe);
   const PipelineLayout layout = given ? *given : pipeline_layout(recipe, profile);
   Plan plan;
   plan.recipe_name = recipe.name;
+  plan.device = device_of(recipe);
+  plan.device_bytes = plan.device == DeviceKind::cuda ? profile.device_bytes : 0;
   plan.world = static_cast<int>(ranks(recipe));
   plan.ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
   plan.threads_per_rank = threads_per_rank(recipe);
@@ -360,6 +410,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
     plan.evaluations = (plan.train_steps + every - 1) / every;  // the last step evaluates, whichever it is
   plan.profile = profile.source;
   plan.profile_measured = profile.measured;
+  plan.profile_datasheet = profile.datasheet;
   plan.network_bytes_per_second = profile.network_bytes_per_second;
   plan.network_given = profile.network_given;
   plan.host_bytes = host_memory_bytes();
@@ -388,29 +439,31 @@ int64_t host_memory_bytes() {
   return bytes;
 }
 
-void check_host_memory(const Plan& plan) {
-  const int ranks_on_host = plan.ranks_on_host;
-  int64_t largest = 0;
-  const RankPlan* rank = nullptr;
-  for (const RankPlan& r : plan.ranks)
-    if (r.total_bytes > largest) largest = r.total_bytes, rank = &r;
-  if (!rank || plan.host_bytes == 0 || largest * ranks_on_host <= plan.host_bytes) return;
-  std::string table;
-  for (int i = 0; i < kMemoryKindCount; ++i)
-    if (rank->arena.by_kind[i])
-      table += fmt::format("\n  {:<18}{:>10.1f} MiB", memory_kind_name(static_cast<MemoryKind>(i)),
-                           rank->arena.by_kind[i] / 1048576.0);
-  for (const OutsideMemory& o : rank->outside)
-    table += fmt::format("\n  {:<18}{:>10.1f} MiB", o.name, o.bytes / 1048576.0);
-  fail(ExitCode::usage,
-       "the plan exceeds this host's memory: {} ranks of {:.1f} MiB need {:.1f} MiB, the host has {:.1f} "
-       "MiB\na rank:{}\n"
-       "what would help: a smaller train.micro_batch_size (now with {} accumulation steps) or "
-       "data.seq_length, "
-       "parallel.zero_stage: 1, precision: bf16, a smaller model, or fewer ranks a host; --force starts "
-       "anyway",
-       ranks_on_host, largest / 1048576.0, largest * ranks_on_host / 1048576.0, plan.host_bytes / 1048576.0,
-       table, plan.accumulation);
+void check_memory(const Plan& plan) {
+  const auto largest = [&](int64_t RankPlan::*bytes) {
+    return *std::max_element(plan.ranks.begin(), plan.ranks.end(),
+                             [&](const RankPlan& a, const RankPlan& b) { return a.*bytes < b.*bytes; });
+  };
+  const std::string help = fmt::format(
+      "what would help: a smaller train.micro_batch_size (now with {} accumulation steps) or "
+      "data.seq_length, "
+      "parallel.zero_stage: 1, precision: bf16, a smaller model, or fewer ranks a host; --force starts "
+      "anyway",
+      plan.accumulation);
+  constexpr double mib = 1048576.0;
+  if (const RankPlan r = largest(&RankPlan::total_bytes);
+      plan.device != DeviceKind::cpu && plan.device_bytes > 0 && r.total_bytes > plan.device_bytes)
+    fail(ExitCode::usage,
+         "the plan exceeds the GPU's memory: a rank needs {:.1f} MiB, a card has {:.1f} MiB\n{}{}",
+         r.total_bytes / mib, plan.device_bytes / mib, memory_text(r), help);
+  const RankPlan r = largest(&RankPlan::host_bytes);
+  if (plan.host_bytes == 0 || r.host_bytes * plan.ranks_on_host <= plan.host_bytes) return;
+  fail(
+      ExitCode::usage,
+      "the plan exceeds this host's memory: {} ranks of {:.1f} MiB need {:.1f} MiB, the host has {:.1f} MiB\n"
+      "{}{}",
+      plan.ranks_on_host, r.host_bytes / mib, r.host_bytes * plan.ranks_on_host / mib, plan.host_bytes / mib,
+      memory_text(r), help);
 }
 
 std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile& profile, int rank) {

@@ -30,13 +30,16 @@ struct OutsideMemory {
   std::string name;
   int64_t bytes = 0;
   std::string source;
+  DeviceKind where = DeviceKind::cpu;  ///< whose memory it is
 };
 
 struct RankPlan {
   int rank = 0;
-  MemoryUse arena;  ///< peak over the train and eval steps
+  MemoryUse arena;            ///< peak over the train and eval steps
+  int64_t staging_bytes = 0;  ///< host memory that copies to the device go through; 0 on the CPU
   std::vector<OutsideMemory> outside;
-  int64_t total_bytes = 0;
+  int64_t total_bytes = 0;                            ///< of the device's memory
+  int64_t host_bytes = 0;                             ///< of the host's; on the CPU the same
   int64_t train_wire_bytes = 0, eval_wire_bytes = 0;  ///< a train step; an eval pass over all its batches
   std::vector<CollectivePlan> collectives;            ///< of a train step
   std::vector<OpPlan> ops;                            ///< of a train step, longest first
@@ -48,6 +51,8 @@ struct RankPlan {
 
 struct Plan {
   std::string recipe_name;
+  DeviceKind device = DeviceKind::cpu;
+  int64_t device_bytes = 0;  ///< memory of a card; 0 on the CPU
   int world = 1;
   int threads_per_rank = 1;
   int ranks_on_host = 1;  ///< that `run` would start here
@@ -57,6 +62,7 @@ struct Plan {
   int64_t evaluations = 0;  ///< passes over the held-out data until train_steps
   std::string profile;      ///< its source
   bool profile_measured = false;
+  bool profile_datasheet = false;
   double network_bytes_per_second = 0;  ///< of a host, that bytes between hosts are priced by
   bool network_given = false;           ///< the profile says so; else it is a guess
   double peak_flops = 0;                ///< of one rank, for MFU: the profile's fastest matmul of the dtype
@@ -78,8 +84,8 @@ struct PipelineLayout {
   pipeline::Schedule schedule;
   std::vector<int> stage_layers;  ///< empty: no pipeline
 };
-/// For `schedule: auto`: bytes of activations that fit beside all else, by pipeline rank, in the share that a
-/// rank has of this host's memory. Empty for other schedules.
+/// For `schedule: auto`: bytes of activations that fit beside all else, by pipeline rank, in the card's
+/// memory or the share that a rank has of this host's. Empty for other schedules.
 std::vector<double> activation_limit(const Recipe& resolved, const MachineProfile& profile);
 PipelineLayout pipeline_layout(const Recipe& resolved, const MachineProfile& profile);
 std::string pack(const PipelineLayout& layout);  ///< to be sent to the other ranks
@@ -106,8 +112,11 @@ RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, const 
 /// Memory of this host in bytes: MemTotal, or the cgroup's limit when that is lower.
 int64_t host_memory_bytes();
 
-/// Throws Error (usage), with the itemised sum, when the ranks of a host exceed its memory.
-void check_host_memory(const Plan& plan);
+/// Throws Error (usage), with the itemised sum, when a rank exceeds its card's memory, or the ranks of a host
+/// exceed the host's.
+void check_memory(const Plan& plan);
+/// What a rank's memory goes to, for people.
+std::string memory_text(const RankPlan& rank);
 
 struct RankMap;
 /// With `map` (rank_map.h): where the ranks are.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "kernels/core/device.h"
 #include "parallel/mesh.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/rank_map.h"
@@ -17,21 +18,6 @@ constexpr double kMiB = 1048576.0;
 std::string mib(double bytes) { return fmt::format("{:>12.1f} MiB", bytes / kMiB); }
 std::string mib(int64_t bytes) { return mib(static_cast<double>(bytes)); }
 
-std::string memory_text(const RankPlan& r) {
-  std::string out = fmt::format("memory of rank {}\n", r.rank);
-  for (int i = 0; i < kMemoryKindCount; ++i)
-    if (r.arena.by_kind[i])
-      out +=
-          fmt::format("  {:<28}{}\n", memory_kind_name(static_cast<MemoryKind>(i)), mib(r.arena.by_kind[i]));
-  if (const int64_t gaps = r.arena.arena_bytes - r.arena.live_bytes; gaps > 0)
-    out += fmt::format("  {:<28}{}\n", "gaps between tensors", mib(gaps));
-  out += fmt::format("  {:<28}{}  (allocated once, exactly)\n", "arena", mib(r.arena.arena_bytes));
-  for (const OutsideMemory& o : r.outside)
-    out += fmt::format("  {:<28}{}  ({})\n", "outside: " + o.name, mib(o.bytes), o.source);
-  out += fmt::format("  {:<28}{}\n", "in all", mib(r.total_bytes));
-  return out;
-}
-
 ordered_json rank_json(const RankPlan& r) {
   ordered_json j;
   j["rank"] = r.rank;
@@ -42,8 +28,11 @@ ordered_json rank_json(const RankPlan& r) {
   arena["total"] = r.arena.arena_bytes;
   j["memory_bytes"]["arena"] = arena;
   for (const OutsideMemory& o : r.outside)
-    j["memory_bytes"]["outside"].push_back({{"name", o.name}, {"bytes", o.bytes}, {"source", o.source}});
+    j["memory_bytes"]["outside"].push_back(
+        {{"name", o.name}, {"bytes", o.bytes}, {"source", o.source}, {"of", device_name(o.where)}});
+  j["memory_bytes"]["staging"] = r.staging_bytes;
   j["memory_bytes"]["total"] = r.total_bytes;
+  j["memory_bytes"]["total_of_host"] = r.host_bytes;
   j["communication"] = ordered_json::array();
   for (const CollectivePlan& c : r.collectives)
     j["communication"].push_back({{"axis", c.axis},
@@ -70,20 +59,44 @@ ordered_json rank_json(const RankPlan& r) {
 
 }  // namespace
 
+std::string memory_text(const RankPlan& r) {
+  std::string out = fmt::format("memory of rank {}\n", r.rank);
+  for (int i = 0; i < kMemoryKindCount; ++i)
+    if (r.arena.by_kind[i])
+      out +=
+          fmt::format("  {:<28}{}\n", memory_kind_name(static_cast<MemoryKind>(i)), mib(r.arena.by_kind[i]));
+  if (const int64_t gaps = r.arena.arena_bytes - r.arena.live_bytes; gaps > 0)
+    out += fmt::format("  {:<28}{}\n", "gaps between tensors", mib(gaps));
+  out += fmt::format("  {:<28}{}  (allocated once, exactly)\n", "arena", mib(r.arena.arena_bytes));
+  for (const OutsideMemory& o : r.outside)
+    out += fmt::format("  {:<28}{}  ({})\n",
+                       (r.staging_bytes > 0 && o.where == DeviceKind::cpu ? "host: " : "outside: ") + o.name,
+                       mib(o.bytes), o.source);
+  if (r.staging_bytes > 0)
+    out += fmt::format("  {:<28}{}  (pinned host memory, exactly)\n", "host: staging", mib(r.staging_bytes));
+  out += fmt::format("  {:<28}{}\n", "in all", mib(r.total_bytes));
+  if (r.staging_bytes > 0) out += fmt::format("  {:<28}{}\n", "in all, of the host", mib(r.host_bytes));
+  return out;
+}
+
 std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
   std::string axes;
   const Mesh mesh = mesh_of(recipe, 0);
   for (int i = 0; i < kAxisCount; ++i)
     if (const Axis a = static_cast<Axis>(i); a == Axis::data || mesh.size(a) > 1)
       axes += fmt::format("{}{} {}", axes.empty() ? "" : ", ", axis_name(a), mesh.size(a));
-  std::string out = fmt::format(
-      "plan of {}: {} {} parameters, {}, on {} rank{} ({}) of {} thread{}\n\n", p.recipe_name,
-      format_count(static_cast<double>(p.parameters)), recipe.model.architecture, to_string(recipe.precision),
-      p.world, p.world == 1 ? "" : "s", axes, p.threads_per_rank, p.threads_per_rank == 1 ? "" : "s");
+  std::string out =
+      fmt::format("plan of {}: {} {} parameters, {}, on {} rank{} ({}) of {}\n\n", p.recipe_name,
+                  format_count(static_cast<double>(p.parameters)), recipe.model.architecture,
+                  to_string(recipe.precision), p.world, p.world == 1 ? "" : "s", axes,
+                  p.device == DeviceKind::cuda
+                      ? "one GPU"
+                      : fmt::format("{} thread{}", p.threads_per_rank, p.threads_per_rank == 1 ? "" : "s"));
   if (map && p.world > 1) out += rank_map_text(*map) + "\n";
   out += memory_text(p.ranks.front());
   for (const RankPlan& r : p.ranks)
     if (r.total_bytes != p.ranks.front().total_bytes) out += "\n" + memory_text(r);
+  if (p.device_bytes > 0) out += fmt::format("  {:<28}{}\n", "a card has", mib(p.device_bytes));
   out += fmt::format("  {:<28}{}\n", "this host has", mib(p.host_bytes));
 
   const RankPlan& r = p.ranks.front();
@@ -127,7 +140,10 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
       fmt::format("  {:<28}{:>12} for {} steps, {} tokens\n", "to the end",
                   format_duration(p.total_seconds()), p.train_steps,
                   format_count(static_cast<double>(p.tokens_per_step) * static_cast<double>(p.train_steps)));
-  if (!p.profile_measured) out += "  (a guess: run `ltrain bench` to measure this machine)\n";
+  if (p.profile_datasheet)
+    out += "  (a bound, not a prediction: the rates of the card's datasheet; nothing was measured)\n";
+  else if (!p.profile_measured)
+    out += "  (a guess: run `ltrain bench` to measure this machine)\n";
   out += fmt::format("\nplacements: {} ops and collectives checked, none refused\n", p.placement_ops);
   return out;
 }
@@ -136,6 +152,8 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   ordered_json j;
   j["schema"] = "ltrain.plan.v1";
   j["recipe"] = p.recipe_name;
+  j["device"] = device_name(p.device);
+  if (p.device_bytes > 0) j["device_memory_bytes"] = p.device_bytes;
   j["world"] = p.world;
   j["threads_per_rank"] = p.threads_per_rank;
   j["parameters"] = p.parameters;
@@ -144,6 +162,7 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["train_steps"] = p.train_steps;
   j["profile"] = p.profile;
   j["profile_measured"] = p.profile_measured;
+  j["profile_datasheet"] = p.profile_datasheet;
   j["network_bytes_per_second"] = p.network_bytes_per_second;
   j["network_given"] = p.network_given;
   j["peak_flops"] = p.peak_flops;

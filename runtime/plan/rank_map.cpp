@@ -48,7 +48,8 @@ RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts) {
   const int per_node = map.ranks_per_node = static_cast<int>(recipe.launch.ranks_on_host);
   const Mesh first = mesh_of(recipe, 0);
   const int world = first.world();
-  const std::string device =
+  const bool cuda = device_of(recipe) == DeviceKind::cuda;
+  const std::string cpu =
       fmt::format("cpu, {} thread{}", threads_per_rank(recipe), threads_per_rank(recipe) == 1 ? "" : "s");
   for (int rank = 0; rank < world; ++rank) {
     MappedRank place;
@@ -59,7 +60,7 @@ RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts) {
     LT_CHECK(place.node < static_cast<int>(hosts.size()), "{} hosts for {} ranks of {} a node", hosts.size(),
              world, per_node);
     place.host = hosts[static_cast<size_t>(place.node)];
-    place.device = device;
+    place.device = cuda ? fmt::format("cuda:{}", place.local_rank) : cpu;
     map.ranks.push_back(std::move(place));
   }
   for (const Axis a : first.order) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "kernels/core/device.h"
 #include "kernels/core/error.h"
 #include "runtime/recipe/given.h"
 #include "runtime/recipe/rules.h"
@@ -76,6 +77,33 @@ void validate(const Recipe& r, int world_size, int ranks_per_node) {
   problems.raise_if_any(origins_of(r).source);
 }
 
+namespace {
+
+/// Why `local_ranks` of `world` ranks cannot run on the GPUs here; empty where they can.
+std::string no_cuda_for(int world, int local_ranks) {
+  if (const std::string missing = missing_for(DeviceKind::cuda); !missing.empty()) return missing;
+  if (world > 1) return fmt::format("{} ranks on GPUs need NCCL, which is not in this build", world);
+  if (const int gpus = device_count(DeviceKind::cuda); gpus < local_ranks)
+    return fmt::format("{} ranks on this host and {} GPU{}: each rank has one of its own", local_ranks, gpus,
+                       gpus == 1 ? "" : "s");
+  return "";
+}
+
+}  // namespace
+
+DeviceKind device_of(const Recipe& r) {
+  LT_CHECK(r.device != DeviceChoice::automatic, "the device is not resolved");
+  return r.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu;
+}
+
+void check_device(const Recipe& r, int local_ranks) {
+  if (device_of(r) == DeviceKind::cpu) return;
+  const std::string why = no_cuda_for(static_cast<int>(ranks(r)), local_ranks);
+  if (!why.empty())
+    fail(ExitCode::usage, "{}: device = cuda: {}; nearest valid value: cpu",
+         origins_of(r).place("device").text(), why);
+}
+
 Recipe resolve(const Recipe& r, int world_size, int ranks_per_node) {
   validate(r, world_size, ranks_per_node);
   Recipe resolved = r;
@@ -83,6 +111,10 @@ Recipe resolve(const Recipe& r, int world_size, int ranks_per_node) {
   resolved.parallel.data = world_size / (p.tensor * p.pipeline * p.context * p.expert);
   resolved.parallel.inside = inside_ranks(r, world_size, ranks_per_node);
   resolved.launch.ranks_on_host = ranks_on_host(r, world_size, ranks_per_node);
+  if (r.device == DeviceChoice::automatic)
+    resolved.device = no_cuda_for(world_size, static_cast<int>(resolved.launch.ranks_on_host)).empty()
+                          ? DeviceChoice::cuda
+                          : DeviceChoice::cpu;
   return resolved;
 }
 
@@ -144,7 +176,9 @@ bool Optimizer::uses(std::string_view rule) const {
 
 int64_t tokenizer_vocab_size(TokenizerKind kind) { return kind == TokenizerKind::byte ? 257 : 50257; }
 
-std::string_view to_string(DeviceChoice v) { return v == DeviceChoice::automatic ? "auto" : "cpu"; }
+std::string_view to_string(DeviceChoice v) {
+  return v == DeviceChoice::automatic ? "auto" : v == DeviceChoice::cuda ? "cuda" : "cpu";
+}
 std::string_view to_string(Precision v) {
   return v == Precision::fp32 ? "fp32" : v == Precision::bf16 ? "bf16" : "fp64";
 }

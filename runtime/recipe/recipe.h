@@ -9,12 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/tensor.h"
 #include "models/model_config.h"
 
 namespace ltrain {
 
-enum class DeviceChoice : uint8_t { automatic, cpu };
-enum class Precision : uint8_t { fp32, bf16, fp64 };  ///< fp64: parity tests on the CPU
+enum class DeviceChoice : uint8_t { automatic, cpu, cuda };
+enum class Precision : uint8_t { fp32, bf16, fp64 };  ///< fp64: for parity tests
 enum class LrDecayStyle : uint8_t { constant, linear, cosine, inverse_square_root, wsd };
 enum class TokenizerKind : uint8_t { byte, gpt2 };
 enum class LogFormat : uint8_t { text, megatron };
@@ -183,8 +184,14 @@ Recipe parse_recipe(std::string_view text, const std::string& name,
 /// The rules that need the number of ranks, and of those on each node (0: launch.ranks_per_node, else one
 /// node has all). Throws as load_recipe does.
 void validate(const Recipe& recipe, int world_size, int ranks_per_node = 0);
-/// validate, then parallel.data and parallel.inside filled in.
+/// validate, then parallel.data, parallel.inside and the device filled in: auto is cuda where check_device
+/// has no objection, else cpu.
 Recipe resolve(const Recipe& recipe, int world_size, int ranks_per_node = 0);
+/// Where the steps of a resolved recipe run.
+DeviceKind device_of(const Recipe& recipe);
+/// This machine and build have what the device of the recipe needs for `local_ranks` ranks. For commands that
+/// train, before anything is started. Throws Error (usage).
+void check_device(const Recipe& recipe, int local_ranks);
 /// The model can embed every token: `needed` is one more than the largest token id of `what` ("data/train",
 /// "the gpt2 tokenizer"). Throws Error (usage).
 void check_vocabulary(const Recipe& recipe, const std::string& what, int64_t needed);

@@ -37,8 +37,10 @@ void add_run_keys(std::vector<Key>& t) {
   t.push_back(integer("seed", LT_MEMBER(seed), "Keys initial values, dropout and the order of the data.")
                   .at_least(0));
   t.push_back(choice<DeviceChoice>(
-      "device", LT_MEMBER(device), {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}},
-      {"cuda", "gpu"}, "Where the step runs. auto: the best device that this build has."));
+      "device", LT_MEMBER(device),
+      {{"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"cpu", DeviceChoice::cpu}}, {"gpu"},
+      "Where the step runs. auto: a GPU where this build and this machine have one for each rank, else "
+      "cpu."));
   t.push_back(
       choice<Precision>(
           "precision", LT_MEMBER(precision),

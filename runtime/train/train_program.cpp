@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "kernels/core/placement_rules.h"
 #include "kernels/ops/tensor_ops.h"
@@ -43,6 +42,26 @@ GroupSet::Options group_options(const ProgramOptions& o) {
   return g;
 }
 
+namespace {
+
+/// Of one micro-batch on its way to the device, or of what a step or a prediction reads back.
+int64_t slot_bytes(const ProgramOptions& o, const SequenceCut& cut) {
+  const int64_t rows = o.micro_batch * cut.rows().rows, whole = o.micro_batch * o.seq_length;
+  int64_t batch = 2 * Staging::room(rows * 4) + Staging::room(o.micro_batch * 8);
+  if (o.documents) batch += Staging::room(whole * 4);
+  if (o.position_ids) batch += Staging::room(rows * 4);
+  const int64_t logits = o.for_training ? 0 : o.model.vocab_size * 8;
+  return std::max<int64_t>({batch, logits, (2 + Decoder::segments(o.model)) * 8});
+}
+
+/// Micro-batches that may be on their way: all that lie on the device, and at least two, so that the host
+/// prepares one while the other is copied.
+int64_t slot_count(const ProgramOptions& o) {
+  return std::max<int64_t>(2, o.stage_layers.size() > 1 ? o.accumulation : 1);
+}
+
+}  // namespace
+
 TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     : options_(options),
       device_(device),
@@ -50,7 +69,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
                {options.sequence_parallel, options.decay_embeddings,
                 stages_of_rank(options, device.groups.coordinate(Axis::pipeline)), options.recompute}),
       cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
-           options.context_comm, options.context_inner} {
+           options.context_comm, options.context_inner},
+      staging_(device.compute, device.host, slot_count(options), slot_bytes(options, cut_)) {
   if (!staged()) options_.schedule = single_stage_schedule(static_cast<int>(options.accumulation));
   LT_CHECK(options_.schedule.micros == options.accumulation, "a schedule of {} micro-batches for {}",
            options_.schedule.micros, options.accumulation);
@@ -71,10 +91,11 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   targets_ = constant("targets", DType::i32, {places_, rows});
   sample_index_ = constant("sample index", DType::i64, {places_, options.micro_batch});
   if (cut_.ranks > 1) {
+    std::vector<int32_t> at;
+    for (int64_t row = 0; row < cut_.rows().rows; ++row)
+      at.push_back(static_cast<int32_t>(cut_.rows().at(row)));
     positions_ = constant("positions", DType::i32, {cut_.rows().rows});
-    if (!device_.compute.meta())
-      for (int64_t row = 0; row < positions_.elements(); ++row)
-        positions_.ptr<int32_t>()[row] = static_cast<int32_t>(cut_.rows().at(row));
+    upload(device_.compute, positions_, at.data());
   }
   if (options.documents)
     documents_ = constant("documents", DType::i32, {places_, options.micro_batch * options.seq_length});
@@ -160,21 +181,21 @@ MicroBatch TrainProgram::load(const HostBatch& batch, int64_t place) {
     place_set(device_.compute, mb.sample_index, kDataAxes, Placement::V());
     return mb;
   }
-  LT_CHECK(static_cast<int64_t>(batch.tokens.size()) == mb.rows() &&
-               batch.targets.size() == batch.tokens.size() &&
-               static_cast<int64_t>(batch.sample_index.size()) == mb.batch,
-           "a batch of {} tokens for {} rows", batch.tokens.size(), mb.rows());
-  std::memcpy(mb.tokens.data, batch.tokens.data(), mb.tokens.bytes());
-  std::memcpy(mb.targets.data, batch.targets.data(), mb.targets.bytes());
-  std::memcpy(mb.sample_index.data, batch.sample_index.data(), mb.sample_index.bytes());
-  const auto copy = [](const Tensor& to, const std::vector<int32_t>& from, const char* what) {
+  LT_CHECK(static_cast<int64_t>(batch.sample_index.size()) == mb.batch, "a batch of {} samples for {}",
+           batch.sample_index.size(), mb.batch);
+  const auto put = [&](const Tensor& to, const std::vector<int32_t>& from, const char* what) {
     if (!to.defined()) return;
     LT_CHECK(static_cast<int64_t>(from.size()) == to.elements(), "a batch of {} {} for {}", from.size(), what,
              to.elements());
-    std::memcpy(to.data, from.data(), to.bytes());
+    staging_.put(to, from.data());
   };
-  copy(mb.documents, batch.documents, "document starts");
-  copy(mb.position_ids, batch.position_ids, "position ids");
+  staging_.open();
+  put(mb.tokens, batch.tokens, "tokens");
+  put(mb.targets, batch.targets, "targets");
+  staging_.put(mb.sample_index, batch.sample_index.data());
+  put(mb.documents, batch.documents, "document starts");
+  put(mb.position_ids, batch.position_ids, "position ids");
+  staging_.close();
   return mb;
 }
 
@@ -214,9 +235,19 @@ int64_t TrainProgram::agree_tokens(int64_t counted) {
     place_require(device_.compute, "reading the token count", count_, Placement::R());
     return options_.micro_batch * cut_.rows().rows * options_.accumulation * device_.groups.gradient.size();
   }
-  *count_.ptr<int64_t>() = counted;
+  if (!device_.groups.gradient.many()) return counted;
+  staging_.open();
+  staging_.put(count_, &counted);
+  staging_.close();
   all_reduce(device_.groups.gradient, count_);
-  return *count_.ptr<int64_t>();
+  staging_.get(&counted, count_);
+  return counted;
+}
+
+std::vector<double> TrainProgram::read_sums() {
+  std::vector<double> sums(static_cast<size_t>(sums_.elements()));
+  staging_.get(sums.data(), sums_);
+  return sums;
 }
 
 void TrainProgram::clear_sums() {
@@ -256,14 +287,14 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   step.enter("gradients");
   store_.finish_gradients();
   store_.add_grad_squares(squares_);
-  if (!meta) sums_.ptr<double>()[1] = ask_stop ? 1 : 0;
+  if (!meta && ask_stop) fill_value(device_.compute, sums_.flat(1, {1}), 1);
   reduce_sums("reading the loss and the gradient norm");
 
   AdamwArgs args = adamw;
   if (!meta) {
-    const double* sums = sums_.ptr<double>();
+    const std::vector<double> sums = read_sums();
     double squares = 0;  // in the order of the layers, whichever rank had them
-    for (int64_t i = 2; i < sums_.elements(); ++i) squares += sums[i];
+    for (size_t i = 2; i < sums.size(); ++i) squares += sums[i];
     result.loss = result.tokens > 0 ? sums[0] / static_cast<double>(result.tokens) : 0;
     result.grad_norm = std::sqrt(squares);
     result.stop_requested = sums[1] > 0;
@@ -303,7 +334,7 @@ double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
   step.enter("loss");
   const int64_t tokens = agree_tokens(counted);
   reduce_sums("reading the loss");
-  return meta || tokens == 0 ? 0 : sums_.ptr<double>()[0] / static_cast<double>(tokens);
+  return meta || tokens == 0 ? 0 : read_sums()[0] / static_cast<double>(tokens);
 }
 
 std::vector<float> TrainProgram::predict(const std::vector<int32_t>& tokens) {
@@ -324,14 +355,21 @@ std::vector<float> TrainProgram::predict(const std::vector<int32_t>& tokens) {
   Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", step.stat_type(),
                                           {1, options_.model.vocab_size});
   if (!meta) {
-    int32_t* to = mb.tokens.ptr<int32_t>();
-    std::fill(std::copy(tokens.begin(), tokens.end(), to), to + mb.seq, 0);
+    std::vector<int32_t> padded = tokens;
+    padded.resize(static_cast<size_t>(mb.seq), 0);
+    staging_.open();
+    staging_.put(mb.tokens, padded.data());
+    staging_.close();
   }
   decoder_.predict(step, mb, logits, meta ? 0 : count - 1);
   std::vector<float> out(meta ? 0 : logits.elements());
-  for (size_t i = 0; i < out.size(); ++i)
-    out[i] =
-        logits.dtype == DType::f64 ? static_cast<float>(logits.ptr<double>()[i]) : logits.ptr<float>()[i];
+  if (logits.dtype == DType::f64) {
+    std::vector<double> wide(out.size());
+    staging_.get(wide.data(), logits);
+    std::copy(wide.begin(), wide.end(), out.begin());
+  } else {
+    staging_.get(out.data(), logits);
+  }
   device_.memory.release(logits);
   return out;
 }

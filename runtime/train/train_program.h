@@ -1,10 +1,11 @@
 // The step program: what one optimizer step and one evaluation step do, on whatever device the streams are.
-// `ltrain plan` runs it on meta, `ltrain run` on cpu; there is no other description of a step.
+// `ltrain plan` runs it on meta, `ltrain run` on cpu or cuda; there is no other description of a step.
 #pragma once
 #include <functional>
 #include <memory>
 #include <vector>
 
+#include "kernels/core/staging.h"
 #include "models/decoder.h"
 #include "parallel/groups.h"
 #include "parallel/pipeline/lowering.h"
@@ -41,6 +42,7 @@ struct Device {
   Stream& compute;
   Memory& memory;
   const Groups& groups;
+  Memory* host = nullptr;  ///< host memory that copies go through, where the device has memory of its own
 };
 
 struct StepResult {
@@ -91,6 +93,8 @@ class TrainProgram {
   /// Sum of `counted` over the ranks that see different tokens.
   int64_t agree_tokens(int64_t counted);
   void clear_sums();
+  /// Loss, ranks that ask to stop, squares by segment: the one thing that a step waits for.
+  std::vector<double> read_sums();
   void all_reduce(const Group& group, Tensor t);
   /// Sums loss and squares over all ranks, counting once what several have.
   void reduce_sums(const char* reading);
@@ -106,6 +110,7 @@ class TrainProgram {
   Tensor positions_;                        // as in MicroBatch, where the sequence is cut
   Tensor documents_, position_ids_;         // (places, ...), where batches have them
   double action_seconds_ = 0;
+  Staging staging_;
   Tensor sums_;     // f64: loss, ranks that ask to stop, squares by segment
   Tensor loss_;     // sum of token losses
   Tensor squares_;  // (segments), of gradients

@@ -12,6 +12,7 @@
 #include <map>
 
 #include "kernels/core/cpu_isa.h"
+#include "kernels/core/device.h"
 #include "kernels/core/fault_point.h"
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/mesh.h"
@@ -96,19 +97,21 @@ class Trainer {
     const RankInfo& me = job_.info();
     const int threads = threads_per_rank(recipe_);
     omp_set_num_threads(threads);
-    profile_ = default_profile();
+    device_ = device_of(recipe_);
+    profile_ = default_profile(device_);
     const MakeGroup make_group = [&](const GroupRequest& r) {
       return job_.new_group(r.name, r.axes, r.ranks);
     };
     control_group_ = make_group({"checkpoint", kAllAxes, mesh_.group(kAllAxes)});
     control_ = make_worker_stream("checkpoint");
+    take_device();
     agree_on_levels();
     agree_on_pipeline();
     // The same pass that `ltrain plan` makes: checks the placements of the whole step, sizes the arena.
     Plan totals = make_plan(recipe_, profile_, {me.rank}, &layout_);
     plan_ = totals.ranks.at(0);
     peak_flops_ = totals.peak_flops;
-    if (!options_.force) check_host_memory(totals);
+    if (!options_.force) check_memory(totals);
     if (lead_) {
       std::error_code error;
       std::filesystem::create_directories(recipe_.output_dir, error);
@@ -117,18 +120,20 @@ class Trainer {
       write_file(recipe_.output_dir + "/plan.json", plan_json(totals));
     }
     const ProgramOptions options = program_options(recipe_, layout_);
-    groups_ = std::make_unique<GroupSet>(mesh_, make_group, make_worker_stream, group_options(options));
-    compute_ = make_inline_stream("compute");
-    arena_ = std::make_unique<CpuArena>(plan_.arena.arena_bytes);
-    program_ = std::make_unique<TrainProgram>(options, Device{*compute_, *arena_, groups_->groups()});
+    const auto side_stream = [&](const std::string& name) { return make_side_stream(device_, name); };
+    groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, group_options(options));
+    compute_ = make_compute_stream(device_, "compute");
+    allocate();
+    program_ =
+        std::make_unique<TrainProgram>(options, Device{*compute_, *arena_, groups_->groups(), host_.get()});
     state_ =
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
     const TrainingState::Resumed resumed = state_->resume();
     step_ = saved_step_ = resumed.step;
     samples_ = resumed.samples;
     if (resumed.step == 0) program_->initialize();
-    groups_->synchronize();
-    if (saves_at_all(recipe_)) state_->open_writer(step_);
+    synchronize();
+    if (saves_at_all(recipe_)) state_->open_writer(step_, host_.get());
     loader_ = std::make_unique<data::BatchLoader>(loader_options(recipe_, mesh_, false), samples_);
     batches_.resize(micro_batches_per_step(recipe_));
     if (lead_) {
@@ -136,13 +141,13 @@ class Trainer {
       progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.train.log_interval);
       for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
       for (const std::string& note : resumed.notes) progress_->line(note);
-      progress_->line(fmt::format(
-          "{}: {} {} parameters, {} rank{} of {} thread{} ({}), {}; {} sequences of {} tokens a step, {} "
-          "micro-batch{} a rank",
-          recipe_.name, format_count(static_cast<double>(totals.parameters)), recipe_.model.architecture,
-          me.world_size, me.world_size == 1 ? "" : "s", threads, threads == 1 ? "" : "s", cpu_isa_name(),
-          to_string(recipe_.precision), recipe_.train.global_batch_size, recipe_.data.seq_length,
-          batches_.size(), batches_.size() == 1 ? "" : "es"));
+      progress_->line(
+          fmt::format("{}: {} {} parameters, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "
+                      "micro-batch{} a rank",
+                      recipe_.name, format_count(static_cast<double>(totals.parameters)),
+                      recipe_.model.architecture, me.world_size, me.world_size == 1 ? "" : "s",
+                      what_a_rank_has(threads), to_string(recipe_.precision), recipe_.train.global_batch_size,
+                      recipe_.data.seq_length, batches_.size(), batches_.size() == 1 ? "" : "es"));
       if (step_ < recipe_.train.train_steps)
         progress_->line(fmt::format(
             "memory a rank: arena {:.1f} MiB, in all {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",
@@ -151,6 +156,54 @@ class Trainer {
     }
     started_ = now();
     first_step_ = step_;
+  }
+
+  void synchronize() {
+    compute_->synchronize();
+    groups_->synchronize();
+  }
+
+  /// A GPU of its own for each rank, and ranks of one kind.
+  void take_device() {
+    if (device_ != DeviceKind::cpu)
+      use_device(device_, device_count(device_) == 1 ? 0 : job_.info().local_rank);
+    card_ = device_info(device_);
+    const int world = control_group_->size();
+    if (world == 1) return;
+    int64_t mine[3] = {static_cast<int64_t>(device_), card_.identity[0], card_.identity[1]};
+    std::vector<int64_t> all(3 * static_cast<size_t>(world));
+    Tensor in, out;
+    in.data = mine, out.data = all.data();
+    in.dtype = out.dtype = DType::i64;
+    in.shape = {3}, out.shape = {3 * world};
+    control_group_->all_gather(*control_, out, in);
+    control_->synchronize();
+    for (int a = 0; a < world; ++a)
+      for (int b = 0; b < a; ++b) {
+        const int64_t *x = &all[3 * static_cast<size_t>(a)], *y = &all[3 * static_cast<size_t>(b)];
+        if (x[0] != y[0])
+          fail(ExitCode::usage,
+               "ranks {} and {} run on different devices ({} and {}): give device: cpu or cuda", b, a,
+               device_name(static_cast<DeviceKind>(y[0])), device_name(static_cast<DeviceKind>(x[0])));
+        if (device_ != DeviceKind::cpu && x[1] == y[1] && x[2] == y[2])
+          fail(ExitCode::usage, "ranks {} and {} have the same GPU: each rank needs one of its own", b, a);
+      }
+  }
+
+  /// "2 threads (avx512)", "one NVIDIA H200".
+  std::string what_a_rank_has(int threads) const {
+    if (device_ != DeviceKind::cpu) return "one " + card_.name;
+    return fmt::format("{} thread{} ({})", threads, threads == 1 ? "" : "s", cpu_isa_name());
+  }
+
+  /// Each kind of memory in one piece of exactly the planned size.
+  void allocate() {
+    try {
+      arena_ = std::make_unique<Arena>(device_, plan_.arena.arena_bytes);
+      if (device_ != DeviceKind::cpu) host_ = Arena::staging(device_, plan_.staging_bytes);
+    } catch (const Error& e) {
+      fail(e.code(), "{}\n{}", e.what(), memory_text(plan_));
+    }
   }
 
   /// The ranks of a node are what each rank's own node has.
@@ -252,6 +305,8 @@ class Trainer {
     checked_ = true;
     LT_CHECK(arena_->peak().arena_bytes <= plan_.arena.arena_bytes, "the step used {} bytes of a planned {}",
              arena_->peak().arena_bytes, plan_.arena.arena_bytes);
+    LT_CHECK(!host_ || host_->peak().arena_bytes == plan_.staging_bytes,
+             "staging used {} bytes of a planned {}", host_->peak().arena_bytes, plan_.staging_bytes);
   }
 
   void report(const StepResult& r, double lr, double seconds, double data_seconds, double exposed) {
@@ -317,26 +372,27 @@ class Trainer {
       by_axis += fmt::format("{}\"{}\":{}", by_axis.empty() ? "" : ",", axis, bytes);
     }
     make_folders(recipe_.output_dir + "/logs");
-    write_file(
-        fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank),
-        fmt::format("{{\"rank\":{},\"steps\":{},\"arena_bytes\":{},\"train_wire_bytes\":{},"
-                    "\"train_wire_bytes_by_axis\":{{{}}},\"all_wire_bytes\":{},"
-                    "\"peak_rss_bytes\":{},\"plan_arena_bytes\":{},\"plan_total_bytes\":{}}}\n",
-                    job_.info().rank, steps, arena_->peak().arena_bytes, train_wire, by_axis,
-                    groups_->groups().wire_bytes(), resident, plan_.arena.arena_bytes, plan_.total_bytes));
+    write_file(fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank),
+               fmt::format("{{\"rank\":{},\"steps\":{},\"arena_bytes\":{},\"train_wire_bytes\":{},"
+                           "\"train_wire_bytes_by_axis\":{{{}}},\"all_wire_bytes\":{},\"device_bytes\":{},"
+                           "\"peak_rss_bytes\":{},\"plan_arena_bytes\":{},\"plan_total_bytes\":{},"
+                           "\"plan_host_bytes\":{}}}\n",
+                           job_.info().rank, steps, arena_->peak().arena_bytes, train_wire, by_axis,
+                           groups_->groups().wire_bytes(), card_.total_bytes - free_device_bytes(device_),
+                           resident, plan_.arena.arena_bytes, plan_.total_bytes, plan_.host_bytes));
     if (!lead_ || steps == 0) return;
-    progress_->line(
-        fmt::format("rank 0 used {:.1f} MiB of memory at its peak ({:.1f} planned) and sent {:.1f} MiB in {} "
-                    "training step{} ({:.1f} planned){}",
-                    resident / kMiB, plan_.total_bytes / kMiB, train_wire / kMiB, steps,
-                    steps == 1 ? "" : "s", plan_.train_wire_bytes * steps / kMiB,
-                    job_.transports().empty() ? "" : " through " + job_.transports()));
+    progress_->line(fmt::format(
+        "rank 0 used {:.1f} MiB of the host's memory at its peak ({:.1f} planned) and sent {:.1f} MiB in {} "
+        "training step{} ({:.1f} planned){}",
+        resident / kMiB, plan_.host_bytes / kMiB, train_wire / kMiB, steps, steps == 1 ? "" : "s",
+        plan_.train_wire_bytes * steps / kMiB,
+        job_.transports().empty() ? "" : " through " + job_.transports()));
   }
 
   void finish(ExitCode code) {
     job_.section("finish", deadline(), step_);
     say(state_->finish());
-    groups_->synchronize();
+    synchronize();
     write_usage();
     if (!lead_) return;
     const StopRequest stop = job_.stop_requested();
@@ -368,7 +424,9 @@ class Trainer {
   RankPlan plan_;
   double peak_flops_ = 0;
   std::unique_ptr<Communicator> control_group_;
-  std::unique_ptr<CpuArena> arena_;
+  DeviceKind device_ = DeviceKind::cpu;
+  DeviceInfo card_;
+  std::unique_ptr<Arena> arena_, host_;
   std::unique_ptr<GroupSet> groups_;  // its streams end before the arena goes
   std::unique_ptr<Stream> compute_, control_;
   std::unique_ptr<TrainProgram> program_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/core/device.h"
+#include "kernels/core/staging.h"
 #include "runtime/checkpoint/files.h"
 
 namespace ltrain {
@@ -34,10 +36,38 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
       out.push_back({state_name(m.name, name), m.tensor.dtype, slice, m.tensor.data});
   }
   for (const WholeState& w : parameters.whole_states(true))
-    out.push_back({state_name(w.name, parameters.spec(w.id).name), w.tensor.dtype,
-                   Slice::whole(w.tensor.shape), w.tensor.data});
+    out.push_back({state_name(w.name, parameters.spec(w.id).name), w.tensor.dtype, Slice::whole(w.tensor.shape),
+                   w.tensor.data});
   return out;
 }
+
+namespace {
+
+/// Reads slices into tensors of any device: of one with memory of its own, by blocks through host memory.
+class TensorReader {
+ public:
+  TensorReader(CheckpointReader& reader, Stream& stream) : reader_(reader), stream_(stream) {
+    if (stream.device() != DeviceKind::cpu) block_ = host_memory(stream.device(), kBlock);
+  }
+
+  void read(const std::string& name, const Slice& slice, const Tensor& to) {
+    if (!block_) return reader_.read(name, to.dtype, slice, to.data);
+    const int64_t width = dtype_size(to.dtype), most = kBlock / width, n = slice.elements();
+    for (int64_t done = 0; done < n; done += most) {
+      const int64_t count = std::min(most, n - done);
+      reader_.read(name, to.dtype, slice.range(done, done + count), block_.get());
+      upload(stream_, to.flat(done, {count}), block_.get());
+    }
+  }
+
+ private:
+  static constexpr int64_t kBlock = 16 << 20;
+  CheckpointReader& reader_;
+  Stream& stream_;
+  std::shared_ptr<void> block_;
+};
+
+}  // namespace
 
 void check_optimizer(const CheckpointReader& reader, const ParameterStore& parameters,
                      const OptimizerSettings& optimizer) {
@@ -62,11 +92,13 @@ void check_optimizer(const CheckpointReader& reader, const ParameterStore& param
 }
 
 void load_parameters(CheckpointReader& reader, ParameterStore& parameters) {
-  for (int id = 0; id < parameters.count(); ++id) {
-    const Tensor value = parameters.value(id);
-    const std::string& name = parameters.spec(id).name;
-    reader.read(name, value.dtype, parameters.spec(id).slice, value.data);
-  }
+  TensorReader tensors(reader, parameters.stream());
+  for (int id = 0; id < parameters.count(); ++id)
+    tensors.read(parameters.spec(id).name, parameters.spec(id).slice, parameters.value(id));
+}
+
+Tensor checkpoint_staging(Memory& host, int64_t bytes) {
+  return host.allocate(MemoryKind::temporaries, "checkpoint staging", DType::u8, {bytes});
 }
 
 TrainingState::TrainingState(const Recipe& recipe, ParameterStore& parameters, Communicator& control,
@@ -82,16 +114,14 @@ TrainingState::Resumed TrainingState::resume() {
   check_optimizer(*reader, parameters_, parameters_.optimizer());
   parameters_.clear();
   parameters_.open_states();
+  TensorReader tensors(*reader, parameters_.stream());
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
     const std::string& name = parameters_.spec(piece.id).name;
-    const Slice& slice = piece.slice;
-    reader->read(name, piece.master.dtype, slice, piece.master.data);
-    for (const NamedState& m : piece.moments)
-      reader->read(state_name(m.name, name), m.tensor.dtype, slice, m.tensor.data);
+    tensors.read(name, piece.slice, piece.master);
+    for (const NamedState& m : piece.moments) tensors.read(state_name(m.name, name), piece.slice, m.tensor);
   }
   for (const WholeState& w : parameters_.whole_states(false))
-    reader->read(state_name(w.name, parameters_.spec(w.id).name), w.tensor.dtype,
-                 Slice::whole(w.tensor.shape), w.tensor.data);
+    tensors.read(state_name(w.name, parameters_.spec(w.id).name), Slice::whole(w.tensor.shape), w.tensor);
   parameters_.close_states(true);
   reader->finish(control_, stream_);
   parameters_.publish_loaded();
@@ -117,13 +147,16 @@ bool saves_at_all(const Recipe& recipe) {
   return recipe.checkpoint.save_interval > 0 || recipe.checkpoint.save_at_end;
 }
 
-void TrainingState::open_writer(int64_t step) {
+void TrainingState::open_writer(int64_t step, Memory* host) {
   CheckpointOptions o;
   o.planned_saves = saves_to_come(recipe_, step);
   o.folder = checkpoint_folder(recipe_);
   o.keep_latest = recipe_.checkpoint.keep_latest;
   o.async_save = recipe_.checkpoint.async_save;
-  writer_ = std::make_unique<CheckpointWriter>(o, state_slices(parameters_), control_, stream_);
+  const std::vector<StateSlice> slices = state_slices(parameters_);
+  o.device = &parameters_.stream();
+  if (host) o.staging = checkpoint_staging(*host, CheckpointWriter::staging_bytes(slices)).data;
+  writer_ = std::make_unique<CheckpointWriter>(o, slices, control_, stream_);
 }
 
 void TrainingState::note_health(double loss, double grad_norm) {

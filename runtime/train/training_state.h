@@ -21,6 +21,8 @@ void load_parameters(CheckpointReader& reader, ParameterStore& parameters);
 /// Error (usage) when the checkpoint was saved by another optimizer.
 void check_optimizer(const CheckpointReader& reader, const ParameterStore& parameters,
                      const OptimizerSettings& optimizer);
+/// Host memory that a save's copy of this rank's slices takes, from where copies to the device go through.
+Tensor checkpoint_staging(Memory& host, int64_t bytes);
 ResumeOptions resume_options(const Recipe& recipe);
 std::string checkpoint_folder(const Recipe& recipe);
 /// false: the recipe asks for no checkpoint, not even at the end.
@@ -43,8 +45,9 @@ class TrainingState {
   };
   /// Loads what checkpoint.resume asks for. An explicit resume that cannot be met is an error.
   Resumed resume();
-  /// Takes the folder, checks the space for the saves after `step`. After resume().
-  void open_writer(int64_t step);
+  /// Takes the folder, checks the space for the saves after `step`. After resume(). `host`: where saves are
+  /// copied to from a device with memory of its own; null: memory of the writer's own.
+  void open_writer(int64_t step, Memory* host = nullptr);
 
   /// Of the last step: only finite states are saved.
   void note_health(double loss, double grad_norm);

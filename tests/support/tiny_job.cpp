@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "kernels/core/device.h"
 #include "kernels/core/rng.h"
 
 namespace ltrain::test {
@@ -129,19 +130,29 @@ MetaJob::MetaJob(const TinyOptions& o, int rank, const GroupWrapper& wrap)
           group_options(tiny_program(o))),
       compute(make_meta_stream("compute", trace)),
       memory(trace),
-      program((set_axes(trace, tiny_mesh(o, rank)), tiny_program(o)), {*compute, memory, groups.groups()}) {}
+      host(trace),
+      program((set_axes(trace, tiny_mesh(o, rank)), tiny_program(o)),
+              {*compute, memory, groups.groups(), o.device == DeviceKind::cpu ? nullptr : &host}) {}
 
 namespace {
 
-double element(const Tensor& t, int64_t i) {
+/// The elements of a tensor of any device.
+std::vector<double> elements(Stream& s, const Tensor& t) {
+  std::vector<char> bytes(static_cast<size_t>(t.bytes()));
+  download(s, bytes.data(), t);
+  std::vector<double> out(static_cast<size_t>(t.elements()));
+  const auto convert = [&](auto* from) { std::copy(from, from + out.size(), out.begin()); };
   switch (t.dtype) {
     case DType::f64:
-      return t.ptr<double>()[i];
+      convert(reinterpret_cast<const double*>(bytes.data()));
+      break;
     case DType::f32:
-      return t.ptr<float>()[i];
+      convert(reinterpret_cast<const float*>(bytes.data()));
+      break;
     default:
-      return static_cast<float>(t.ptr<bf16>()[i]);
+      convert(reinterpret_cast<const bf16*>(bytes.data()));
   }
+  return out;
 }
 
 /// In-process groups by name and members, made by whoever asks first.
@@ -156,7 +167,7 @@ class World {
     fail(ExitCode::internal, "rank {} is not in group {}", rank, r.name);
   }
   /// Adds a rank's pieces; an element that two ranks own is an error.
-  void add(NamedTensors& to, const Slice& slice, const std::string& name, const Tensor& values) {
+  void add(NamedTensors& to, const Slice& slice, const std::string& name, const std::vector<double>& values) {
     std::lock_guard lock(mutex_);
     std::vector<double>& whole = to[name];
     whole.resize(slice.global.elements(), std::nan(""));
@@ -164,7 +175,7 @@ class World {
     for (Run run = runs.next(); run.count > 0; run = runs.next())
       for (int64_t i = 0; i < run.count; ++i) {
         LT_CHECK(std::isnan(whole[run.global + i]), "{} element {} is owned twice", name, run.global + i);
-        whole[run.global + i] = element(values, run.local + i);
+        whole[run.global + i] = values[run.local + i];
       }
   }
 
@@ -197,17 +208,21 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     meta.program.evaluate([&] { return batches-- > 0 ? &any : nullptr; });
     result.plan_wire[rank] = train * o.steps + meta.groups.groups().wire_bytes() - train;
     result.plan_bytes[rank] = meta.memory.peak().arena_bytes;
+    result.plan_host[rank] = meta.host.peak().arena_bytes;
   }
-  CpuArena arena(result.plan_bytes[rank]);  // outlives the streams of the groups
+  Arena arena(o.device, result.plan_bytes[rank]);  // outlives the streams of the groups
+  const auto host = Arena::staging(o.device, result.plan_host[rank]);
   GroupSet groups(
       tiny_mesh(o, rank),
       [&](const GroupRequest& r) {
         auto group = world.take(r, rank);
         return wrap ? wrap(r, std::move(group)) : std::move(group);
       },
-      [](const std::string& name) { return make_worker_stream(name); }, group_options(tiny_program(o)));
-  auto compute = make_inline_stream("compute");
-  TrainProgram program(tiny_program(o), {*compute, arena, groups.groups()});
+      [&](const std::string& name) { return make_side_stream(o.device, name); },
+      group_options(tiny_program(o)));
+  auto compute = make_compute_stream(o.device, "compute");
+  TrainProgram program(tiny_program(o), {*compute, arena, groups.groups(),
+                                         o.device == DeviceKind::cpu ? nullptr : host.get()});
   const auto control = world.take({"control", kAllAxes, tiny_mesh(o, rank).group(kAllAxes)}, rank);
   const TinyRank here{rank, program, *control};
   const int64_t first = hooks.begin ? hooks.begin(here) : 0;
@@ -220,7 +235,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
         program.train_step(tiny_batches(o, step, data, context), tiny_adamw(step + 1), false);
     if (step == first)
       for (const OwnedPiece& p : store.owned_pieces())
-        world.add(result.gradients, p.slice, store.spec(p.id).name, p.grad);
+        world.add(result.gradients, p.slice, store.spec(p.id).name, elements(*compute, p.grad));
     if (rank != 0) continue;
     result.losses.push_back(r.loss);
     result.norms.push_back(r.grad_norm);
@@ -234,8 +249,9 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   groups.synchronize();
   if (rank == 0) result.eval_loss = eval;
   for (const OwnedPiece& p : store.owned_pieces())
-    world.add(result.parameters, p.slice, store.spec(p.id).name, p.master);
+    world.add(result.parameters, p.slice, store.spec(p.id).name, elements(*compute, p.master));
   result.used_bytes[rank] = arena.peak().arena_bytes;
+  result.used_host[rank] = host->peak().arena_bytes;
   result.used_wire[rank] = groups.groups().wire_bytes();
 }
 
@@ -244,7 +260,8 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
 TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap, const TinyHooks& hooks) {
   const int ranks = tiny_world(o);
   TinyResult result;
-  for (auto* v : {&result.plan_bytes, &result.used_bytes, &result.plan_wire, &result.used_wire})
+  for (auto* v : {&result.plan_bytes, &result.used_bytes, &result.plan_host, &result.used_host,
+                  &result.plan_wire, &result.used_wire})
     v->resize(ranks);
   World world;
   std::vector<std::exception_ptr> errors(ranks);

@@ -40,6 +40,7 @@ struct TinyOptions {
   double clip = 0.5;
   OptimizerSettings optimizer;
   RecomputeOptions recompute;
+  DeviceKind device = DeviceKind::cpu;
 };
 
 /// Whole named tensors, row-major.
@@ -50,6 +51,7 @@ struct TinyResult {
   NamedTensors parameters;                      ///< after all steps, put together from what the ranks own
   NamedTensors gradients;                       ///< of the first step, before clipping, likewise
   std::vector<int64_t> plan_bytes, used_bytes;  ///< arena by rank: planned; reached
+  std::vector<int64_t> plan_host, used_host;    ///< host memory that copies go through, likewise
   std::vector<int64_t> plan_wire, used_wire;    ///< bytes sent by rank
   /// Bytes sent by the last rank in all train steps, by group: planned; counted.
   std::map<std::string, int64_t> plan_groups, used_groups;
@@ -92,7 +94,7 @@ struct MetaJob {
   MetaTrace trace;
   GroupSet groups;
   std::unique_ptr<Stream> compute;
-  MetaMemory memory;
+  MetaMemory memory, host;
   TrainProgram program;
   MetaJob(const TinyOptions& options, int rank, const GroupWrapper& wrap = {});
 };

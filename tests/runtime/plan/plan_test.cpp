@@ -20,7 +20,7 @@ namespace {
 
 Recipe recipe(int ranks, const std::vector<std::string>& overrides = {}, int on_host = 0) {
   return resolve(
-      parse_recipe("name: tiny\n"
+      parse_recipe("name: tiny\ndevice: cpu\n"
                    "model: {architecture: llama, vocab_size: 257, hidden_size: 48, intermediate_size: 80, "
                    "num_hidden_layers: 3, num_attention_heads: 4, max_position_embeddings: 64}\n"
                    "data: {seq_length: 32}\n"
@@ -125,6 +125,7 @@ TEST_CASE("plan.json: its keys, and sums that add up", "[plan]") {
   const json j = json::parse(plan_json(plan_of(recipe(2, {"parallel.zero_stage=1"}))));
   CHECK(keys(j) == std::set<std::string>{"schema",
                                          "recipe",
+                                         "device",
                                          "world",
                                          "threads_per_rank",
                                          "parameters",
@@ -134,6 +135,7 @@ TEST_CASE("plan.json: its keys, and sums that add up", "[plan]") {
                                          "evaluations",
                                          "profile",
                                          "profile_measured",
+                                         "profile_datasheet",
                                          "network_bytes_per_second",
                                          "network_given",
                                          "peak_flops",
@@ -160,7 +162,7 @@ TEST_CASE("plan.json: its keys, and sums that add up", "[plan]") {
       if (kind != "total") parts += bytes.get<int64_t>();
     CHECK(parts == total);
     for (const json& o : r["memory_bytes"]["outside"]) {
-      CHECK(keys(o) == std::set<std::string>{"name", "bytes", "source"});
+      CHECK(keys(o) == std::set<std::string>{"name", "bytes", "source", "of"});
       total += o["bytes"].get<int64_t>();
     }
     CHECK(r["memory_bytes"]["total"] == total);
@@ -254,12 +256,12 @@ TEST_CASE("memory beyond the host is refused with the itemised sum, just enough 
   const int64_t need = p.ranks[0].total_bytes;
   p.host_bytes = 2 * need;
   p.ranks_on_host = 2;
-  CHECK_NOTHROW(check_host_memory(p));
+  CHECK_NOTHROW(check_memory(p));
   p.host_bytes = 2 * need - 1;
-  CHECK_THROWS_WITH(check_host_memory(p), Contains("exceeds this host's memory: 2 ranks of") &&
-                                              Contains("optimizer") && Contains("--force"));
+  CHECK_THROWS_WITH(check_memory(p), Contains("exceeds this host's memory: 2 ranks of") &&
+                                         Contains("optimizer") && Contains("--force"));
   p.ranks_on_host = 1;
-  CHECK_NOTHROW(check_host_memory(p));
+  CHECK_NOTHROW(check_memory(p));
 }
 
 TEST_CASE("two levels of gradients: the plan says what goes to other nodes and prices it apart", "[plan]") {

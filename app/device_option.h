@@ -1,0 +1,21 @@
+// --device, for commands that run a model without a recipe of their own.
+#pragma once
+#include <CLI/CLI.hpp>
+
+#include "runtime/recipe/recipe.h"
+
+namespace ltrain::app {
+
+/// `to` outlives the parsing.
+inline void add_device(CLI::App& command, DeviceChoice& to) {
+  command
+      .add_option_function<std::string>(
+          "--device",
+          [&to](const std::string& name) {
+            to = name == "cuda" ? DeviceChoice::cuda : name == "cpu" ? DeviceChoice::cpu : DeviceChoice::automatic;
+          },
+          "auto: a GPU where there is one")
+      ->check(CLI::IsMember({"auto", "cuda", "cpu"}));
+}
+
+}  // namespace ltrain::app

@@ -1,0 +1,165 @@
+// The emulated device: streams, and the products of its matmul. Only in builds with LTRAIN_CUDA_EMULATED.
+//
+// As late as a GPU may be: kernels and copies are held until somebody waits for them, and then run on a
+// thread of the stream. What the host reads too early, or changes while a copy is still to read it, is wrong
+// here every time. Work of communicators is not held: other ranks wait for it.
+#include <omp.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+#include "kernels/core/emulated_memory_cuda.h"
+#include "kernels/core/error.h"
+#include "kernels/core/kernel_cuda.h"
+#include "kernels/ops/matmul.h"
+
+namespace ltrain::cuda {
+namespace {
+
+struct EmulatedEvent;
+
+/// Outlives its stream in the events that it recorded.
+struct Queue {
+  struct Entry {
+    std::function<void()> work;
+    std::shared_ptr<EmulatedEvent> event;  ///< instead of work
+  };
+  explicit Queue(const std::string& name) : worker(make_worker_stream(name)) {}
+
+  uint64_t hold(Entry e) {
+    std::lock_guard lock(mutex);
+    held.push_back(std::move(e));
+    return first + held.size();
+  }
+  void release(uint64_t until);
+
+  std::mutex mutex;
+  std::deque<Entry> held;
+  uint64_t first = 0;  ///< number of entries released
+  std::unique_ptr<Stream> worker;
+};
+
+struct EmulatedEvent final : Event::State {
+  std::shared_ptr<Queue> queue;
+  uint64_t place = 0;  ///< entries up to its own
+  Event released;
+  void block() override {
+    queue->release(place);
+    released.state()->block();
+  }
+};
+
+void Queue::release(uint64_t until) {
+  std::lock_guard lock(mutex);
+  for (; first < until && !held.empty(); ++first) {
+    Entry e = std::move(held.front());
+    held.pop_front();
+    if (e.event) {
+      e.event->released = worker->record();
+    } else {
+      worker->launch(std::move(e.work));
+    }
+  }
+}
+
+std::function<void()> on_device(std::function<void()> work) {
+  return [work = std::move(work)] {
+    const OpenMemory open;
+    work();
+  };
+}
+
+class EmulatedStream final : public Stream {
+ public:
+  explicit EmulatedStream(std::string name)
+      : Stream(DeviceKind::cuda, std::move(name)), queue_(std::make_shared<Queue>(this->name())) {}
+  ~EmulatedStream() override {
+    try {
+      synchronize();
+    } catch (...) {  // has been told to whoever waited
+    }
+  }
+
+  void enqueue(std::function<void()> work) { queue_->hold({on_device(std::move(work)), nullptr}); }
+  void launch(std::function<void()> work) override {
+    queue_->release(queue_->hold({on_device(std::move(work)), {}}));
+  }
+  Event record() override {
+    auto event = std::make_shared<EmulatedEvent>();
+    event->queue = queue_;
+    event->place = queue_->hold({nullptr, event});
+    return Event(event);
+  }
+  void wait(const Event& event) override {
+    if (!event.state()) return;
+    LT_CHECK(dynamic_cast<EmulatedEvent*>(event.state().get()), "stream {} waits for a host's worker",
+             name());
+    queue_->hold({[state = event.state()] { state->block(); }, nullptr});
+  }
+  void synchronize() override {
+    queue_->release(UINT64_MAX);
+    queue_->worker->synchronize();
+  }
+  void copy(void* to, const void* from, int64_t bytes) override {
+    enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  }
+  void* scratch() {
+    if (!scratch_) scratch_ = closed_memory(kScratchBytes);
+    return scratch_.get();
+  }
+
+ private:
+  std::shared_ptr<void> scratch_;
+  std::shared_ptr<Queue> queue_;
+};
+
+EmulatedStream& of(Stream& s) {
+  LT_CHECK(s.device() == DeviceKind::cuda, "stream {} is not one of the CUDA device", s.name());
+  return static_cast<EmulatedStream&>(s);
+}
+
+}  // namespace
+
+void enqueue(Stream& s, std::function<void()> work) { of(s).enqueue(std::move(work)); }
+
+std::string no_device_reason() { return ""; }
+int device_count() { return 64; }
+void use_device(int) {}
+DeviceInfo device_info() {
+  static std::atomic<int64_t> next{0};  // each rank of a test has a card of its own
+  return {"emulated", int64_t{1} << 40, {::getpid(), next++}};
+}
+int64_t free_device_bytes() { return int64_t{1} << 40; }
+std::shared_ptr<void> device_memory(int64_t bytes) { return closed_memory(bytes); }
+std::shared_ptr<void> pinned_memory(int64_t bytes) {
+  return {std::aligned_alloc(256, static_cast<size_t>((bytes + 255) / 256 * 256)), std::free};
+}
+std::unique_ptr<Stream> make_cuda_stream(std::string name) {
+  return std::make_unique<EmulatedStream>(std::move(name));
+}
+void* scratch(Stream& s, int64_t bytes) {
+  LT_CHECK(bytes <= kScratchBytes, "{} bytes of a stream's scratch, which has {}", bytes, kScratchBytes);
+  return of(s).scratch();
+}
+void fill_bytes(Stream& s, void* to, int64_t bytes) {
+  enqueue(s, [=] { std::memset(to, 0, static_cast<size_t>(bytes)); });
+}
+
+}  // namespace ltrain::cuda
+
+namespace ltrain {
+
+/// The CPU's product is as good as any.
+void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
+  cuda::enqueue(s, [=] {
+    omp_set_num_threads(1);  // of the stream's thread
+    const auto cpu = make_inline_stream("emulated matmul");
+    matmul(*cpu, out, a, b, args);
+  });
+}
+
+}  // namespace ltrain

@@ -1,0 +1,203 @@
+// NCCL, opened where the first group of several GPUs is made.
+#include <nccl.h>
+
+#include <cstring>
+
+#include "kernels/core/device_cuda.h"
+#include "kernels/core/error.h"
+#include "kernels/core/library_cuda.h"
+#include "parallel/nccl/library.h"
+
+namespace ltrain::nccl {
+namespace {
+
+/// Communicators that do not block came with 2.14, commName and splitShare with 2.18; what is used since must
+/// be there at run time, whichever version this was compiled with.
+constexpr int kOldestVersion = 22000;
+
+ncclDataType_t type_of(DType t) {
+  switch (t) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::f64:
+      return ncclFloat64;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::f16:
+      return ncclFloat16;
+    case DType::i32:
+      return ncclInt32;
+    case DType::i64:
+      return ncclInt64;
+    case DType::u8:
+      return ncclUint8;
+    case DType::u32:
+      return ncclUint32;
+    case DType::u16:  // moved, never summed
+      return ncclFloat16;
+  }
+  fail(ExitCode::internal, "{} has no type of NCCL", dtype_name(t));
+}
+
+ncclRedOp_t op_of(ReduceOp op) {
+  return op == ReduceOp::sum ? ncclSum : op == ReduceOp::max ? ncclMax : ncclMin;
+}
+
+class RealLibrary final : public Library {
+ public:
+  RealLibrary() : library_("libnccl", {2}) {
+    if (!library_.found())
+      fail(ExitCode::usage,
+           "NCCL is not there, and several GPUs need it: {}\nwhat would help: its folder in LD_LIBRARY_PATH "
+           "or in "
+           "LTRAIN_CUDA_LIBS",
+           library_.why());
+    load(get_version_, "ncclGetVersion");
+    int v = 0;
+    get_version_(&v);
+    version_ = fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+    if (v < kOldestVersion) fail(ExitCode::usage, "NCCL {} is older than 2.20, which is needed", version_);
+    load(get_error_string_, "ncclGetErrorString");
+    load(get_last_error_, "ncclGetLastError");
+    load(get_unique_id_, "ncclGetUniqueId");
+    load(init_, "ncclCommInitRankConfig");
+    load(split_, "ncclCommSplit");
+    load(async_error_, "ncclCommGetAsyncError");
+    load(abort_, "ncclCommAbort");
+    load(destroy_, "ncclCommDestroy");
+    load(all_reduce_, "ncclAllReduce");
+    load(all_gather_, "ncclAllGather");
+    load(reduce_scatter_, "ncclReduceScatter");
+    load(broadcast_, "ncclBroadcast");
+    load(reduce_, "ncclReduce");
+    load(send_, "ncclSend");
+    load(recv_, "ncclRecv");
+    load(group_start_, "ncclGroupStart");
+    load(group_end_, "ncclGroupEnd");
+  }
+
+  std::string version() const override { return version_; }
+
+  UniqueId unique_id() override {
+    ncclUniqueId id;
+    if (const ncclResult_t r = get_unique_id_(&id); r != ncclSuccess)
+      fail(ExitCode::rank_lost, "NCCL {} gives no address for the others: {}", version_,
+           get_error_string_(r));
+    UniqueId out;
+    static_assert(sizeof(out) == sizeof(id.internal));
+    std::memcpy(out.data(), id.internal, sizeof(id.internal));
+    return out;
+  }
+
+  Status init(Comm& comm, int size, const UniqueId& id, int rank) override {
+    ncclUniqueId native;
+    std::memcpy(native.internal, id.data(), id.size());
+    ncclConfig_t config = settings();
+    ncclComm_t c = nullptr;
+    const Status status = status_of(init_(&c, size, native, rank, &config), nullptr);
+    comm = c;
+    return status;
+  }
+
+  Status split(Comm& child, Comm parent, int color, int key) override {
+    ncclConfig_t config = settings();
+    config.splitShare = 1;  // channels and buffers of the parent
+    ncclComm_t c = nullptr;
+    const Status status =
+        status_of(split_(of(parent), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &c, &config), of(parent));
+    child = c;
+    return status;
+  }
+
+  Status state(Comm comm) override {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = async_error_(of(comm), &state);
+    return status_of(asked == ncclSuccess ? state : asked, of(comm));
+  }
+  void abort(Comm comm) override { abort_(of(comm)); }
+  void destroy(Comm comm) override { destroy_(of(comm)); }
+
+  Status all_reduce(Comm comm, Stream& s, void* data, int64_t n, DType t, ReduceOp op) override {
+    return status_of(
+        all_reduce_(data, data, static_cast<size_t>(n), type_of(t), op_of(op), of(comm), cuda::native(s)),
+        of(comm));
+  }
+  Status all_gather(Comm comm, Stream& s, void* out, const void* in, int64_t n, DType t) override {
+    return status_of(all_gather_(in, out, static_cast<size_t>(n), type_of(t), of(comm), cuda::native(s)),
+                     of(comm));
+  }
+  Status reduce_scatter(Comm comm, Stream& s, void* out, const void* in, int64_t n, DType t) override {
+    return status_of(
+        reduce_scatter_(in, out, static_cast<size_t>(n), type_of(t), ncclSum, of(comm), cuda::native(s)),
+        of(comm));
+  }
+  Status broadcast(Comm comm, Stream& s, void* data, int64_t n, DType t, int root) override {
+    return status_of(
+        broadcast_(data, data, static_cast<size_t>(n), type_of(t), root, of(comm), cuda::native(s)),
+        of(comm));
+  }
+  Status reduce(Comm comm, Stream& s, void* data, int64_t n, DType t, int root) override {
+    return status_of(
+        reduce_(data, data, static_cast<size_t>(n), type_of(t), ncclSum, root, of(comm), cuda::native(s)),
+        of(comm));
+  }
+  Status send(Comm comm, Stream& s, const void* data, int64_t n, DType t, int peer) override {
+    return status_of(send_(data, static_cast<size_t>(n), type_of(t), peer, of(comm), cuda::native(s)),
+                     of(comm));
+  }
+  Status recv(Comm comm, Stream& s, void* data, int64_t n, DType t, int peer) override {
+    return status_of(recv_(data, static_cast<size_t>(n), type_of(t), peer, of(comm), cuda::native(s)),
+                     of(comm));
+  }
+  Status group_start() override { return status_of(group_start_(), nullptr); }
+  Status group_end() override { return status_of(group_end_(), nullptr); }
+
+ private:
+  static ncclComm_t of(Comm comm) { return static_cast<ncclComm_t>(comm); }
+  static ncclConfig_t settings() {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    return config;
+  }
+  template <class F>
+  void load(F*& function, const char* name) {
+    function = library_.function<F>(name);
+  }
+  Status status_of(ncclResult_t r, ncclComm_t comm) const {
+    if (r == ncclSuccess) return {};
+    if (r == ncclInProgress) return {Status::in_progress, {}};
+    const char* last = get_last_error_(comm);
+    return {Status::failed, fmt::format("NCCL {}: {}{}{}", version_, get_error_string_(r),
+                                        last && *last ? ": " : "", last ? last : "")};
+  }
+
+  cuda::Library library_;
+  std::string version_;
+  decltype(ncclGetVersion)* get_version_ = nullptr;
+  decltype(ncclGetErrorString)* get_error_string_ = nullptr;
+  decltype(ncclGetLastError)* get_last_error_ = nullptr;
+  decltype(ncclGetUniqueId)* get_unique_id_ = nullptr;
+  decltype(ncclCommInitRankConfig)* init_ = nullptr;
+  decltype(ncclCommSplit)* split_ = nullptr;
+  decltype(ncclCommGetAsyncError)* async_error_ = nullptr;
+  decltype(ncclCommAbort)* abort_ = nullptr;
+  decltype(ncclCommDestroy)* destroy_ = nullptr;
+  decltype(ncclAllReduce)* all_reduce_ = nullptr;
+  decltype(ncclAllGather)* all_gather_ = nullptr;
+  decltype(ncclReduceScatter)* reduce_scatter_ = nullptr;
+  decltype(ncclBroadcast)* broadcast_ = nullptr;
+  decltype(ncclReduce)* reduce_ = nullptr;
+  decltype(ncclSend)* send_ = nullptr;
+  decltype(ncclRecv)* recv_ = nullptr;
+  decltype(ncclGroupStart)* group_start_ = nullptr;
+  decltype(ncclGroupEnd)* group_end_ = nullptr;
+};
+
+}  // namespace
+
+std::shared_ptr<Library> open_library() {
+  static const auto library = std::make_shared<RealLibrary>();
+  return library;
+}
+
+}  // namespace ltrain::nccl

@@ -1,0 +1,59 @@
+// What NVIDIA's datasheets promise of a card. Nothing here was measured: real kernels reach less, so that a plan
+// priced by them is a bound, and says so.
+#include <algorithm>
+#include <cctype>
+
+#include "runtime/plan/machine_profile.h"
+
+namespace ltrain {
+namespace {
+
+/// Dense rates, without sparsity, at boost clock.
+struct Datasheet {
+  const char* name;
+  double bf16, f32, f64;  ///< operations a second of matrix products; f32 without TF32, f64 with tensor cores
+  double memory_bytes, memory_bytes_per_second;
+  double nvlink_bytes_per_second;  ///< one way
+};
+
+constexpr Datasheet kCards[] = {
+    // NVIDIA A100 Tensor Core GPU datasheet (June 2021), A100 80GB SXM
+    {"a100", 312e12, 19.5e12, 19.5e12, 80e9, 2.039e12, 300e9},
+    // NVIDIA H100 Tensor Core GPU datasheet, H100 SXM; its figures for tensor cores are with sparsity, twice these
+    {"h100", 989.4e12, 66.9e12, 66.9e12, 80e9, 3.35e12, 450e9},
+    // NVIDIA H200 Tensor Core GPU datasheet, H200 SXM
+    {"h200", 989.4e12, 66.9e12, 66.9e12, 141e9, 4.8e12, 450e9},
+};
+
+}  // namespace
+
+std::string datasheet_names() {
+  std::string names;
+  for (const Datasheet& d : kCards) names += std::string(names.empty() ? "" : ", ") + d.name;
+  return names;
+}
+
+MachineProfile datasheet_profile(const std::string& card) {
+  std::string lower = card;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  MachineProfile p;
+  for (const Datasheet& d : kCards) {
+    if (lower.find(d.name) == std::string::npos) continue;
+    p.machine = card;
+    p.source = fmt::format("datasheet of {}", d.name);
+    p.datasheet = true;
+    p.cores = 1 << 30;  // collectives take nothing from compute
+    p.device_bytes = static_cast<int64_t>(d.memory_bytes);
+    p.link_bytes_per_second = d.nvlink_bytes_per_second;
+    RankProfile r;
+    for (const auto& [type, flops] : {std::pair{"bf16", d.bf16}, {"f32", d.f32}, {"f64", d.f64}}) {
+      r.ops[fmt::format("matmul_nt/{}", type)] = {{0, flops, 1, 0, 0, 0}};
+      r.ops[fmt::format("cast/{}", type)] = {{d.memory_bytes_per_second, 0, 1, 0, 0, 0}};
+      r.peak_flops[type] = flops;
+    }
+    p.ranks.push_back(std::move(r));
+  }
+  return p;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,48 @@
+// device: cuda where there is no GPU: planned, and refused by name of what is missing before anything starts.
+#include <catch2/catch.hpp>
+
+#include "kernels/core/device.h"
+#include "tests/app/run_program.h"
+#include "tests/support/outcome.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+TEST_CASE("device: cuda without a GPU is refused by name of what is missing") {
+  const std::string missing = missing_for(DeviceKind::cuda);
+  if (missing.empty()) return skip_test("the refusal: there is a GPU here");
+  const TempRun run;
+  const Outcome o = run.sh("run tiny.yaml device=cuda parallel.data=1");
+  CHECK(o.code == 64);
+  INFO(o.text);
+  CHECK(o.text.find("device = cuda: " + missing + "; nearest valid value: cpu") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(run.folder() + "/run"));
+  // auto takes what there is.
+  CHECK(run.sh("run tiny.yaml device=auto parallel.data=1 --dry-run").text.find("of 1 thread") != std::string::npos);
+}
+
+TEST_CASE("device: cuda is planned on a machine without a GPU, by a card's datasheet") {
+  const TempRun run;
+  const auto plan = [&](const std::string& more) {
+    const Outcome o = run.sh("plan tiny.yaml device=cuda --json " + more + " 2>/dev/null");
+    REQUIRE(o.code == 0);
+    return nlohmann::json::parse(o.text);
+  };
+  const auto h200 = plan("--profile h200"), a100 = plan("--profile a100");
+  CHECK(h200["device"] == "cuda");
+  CHECK(h200["profile_datasheet"] == true);
+  CHECK(h200["device_memory_bytes"] == 141000000000);
+  CHECK(a100["step_seconds"].get<double>() > h200["step_seconds"].get<double>());
+  const auto& memory = h200["ranks"][0]["memory_bytes"];
+  int64_t sum = memory["arena"]["total"], of_host = memory["staging"];
+  bool guessed = false;
+  for (const auto& item : memory["outside"]) {
+    (item["of"] == "cuda" ? sum : of_host) += item["bytes"].get<int64_t>();
+    guessed = guessed || item["source"].get<std::string>().find("NOT MEASURED") == 0;
+  }
+  CHECK(sum == memory["total"]);
+  CHECK(of_host == memory["total_of_host"]);
+  CHECK(guessed);
+  const Outcome text = run.sh("plan tiny.yaml device=cuda");
+  CHECK(text.text.find("a bound, not a prediction") != std::string::npos);
+}

@@ -1,0 +1,190 @@
+// Whole training jobs on the CUDA device, against the CPU's. Where the device is emulated, several ranks
+// share it through in-process groups, its memory is closed to the host, and its work runs as late as it may.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <numeric>
+
+#include "kernels/core/device.h"
+#include "tests/cuda/twin.h"
+#include "tests/parity/parity.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+#ifdef LTRAIN_CUDA_EMULATED
+constexpr bool kSeveralRanks = true;
+#else
+constexpr bool kSeveralRanks = false;  // of one process on one GPU
+#endif
+
+/// Small enough for fibres, with all that a step has: accumulation, clipping, odd sizes.
+TinyOptions tiny(const std::string& architecture, const std::string& precision) {
+  TinyOptions o;
+  o.architecture = architecture;
+  o.precision = precision;
+  o.hidden = 16, o.heads = 2, o.intermediate = 24, o.vocab = 37, o.seq = 10;
+  o.kv_heads = architecture == "gpt2" ? 2 : 1;
+  o.global_batch = 4, o.micro_batch = 2, o.steps = 2;
+  o.padded_targets = true;
+  return o;
+}
+
+TinyOptions on_cuda(TinyOptions o) {
+  o.device = DeviceKind::cuda;
+  return o;
+}
+
+void require_exact_memory(const TinyResult& r) {
+  CHECK(r.used_bytes == r.plan_bytes);
+  CHECK(r.used_host == r.plan_host);
+  CHECK(r.used_host[0] > 0);
+}
+
+double cosine(const std::vector<double>& a, const std::vector<double>& b) {
+  const auto dot = [](const auto& x, const auto& y) {
+    return std::inner_product(x.begin(), x.end(), y.begin(), 0.0);
+  };
+  return dot(a, b) / std::sqrt(dot(a, a) * dot(b, b));
+}
+
+}  // namespace
+
+TEST_CASE("training on cuda equals the CPU: losses, norms, gradients, parameters in fp64") {
+  if (!have_cuda()) return;
+  for (const std::string architecture : {"llama", "gpt2"})
+    for (bool more : {false, true}) {
+      CAPTURE(architecture, more);
+      TinyOptions o = tiny(architecture, "fp64");
+      o.packed = more;
+      o.dropout = more ? 0.2 : 0;
+      const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
+      require_parity(cpu, cuda, 1e-11);
+      require_exact_memory(cuda);
+      CHECK(cuda.used_bytes == cpu.used_bytes);  // one plan for both
+      o.dropout = 0.25;
+      CHECK(std::abs(train_tiny(o).losses[0] - cuda.losses[0]) > 1e-5);  // a comparison that can fail
+    }
+}
+
+TEST_CASE("training on cuda in fp32 and bf16, within what they round") {
+  if (!have_cuda()) return;
+  for (const std::string architecture : {"llama", "gpt2"}) {
+    CAPTURE(architecture);
+    TinyOptions o = tiny(architecture, "fp32");
+    o.dropout = 0.1;
+    require_parity(train_tiny(o), train_tiny(on_cuda(o)), 1e-5);
+    o.precision = "bf16";
+    const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
+    require_exact_memory(cuda);
+    for (size_t i = 0; i < cpu.losses.size(); ++i) CHECK(std::abs(cuda.losses[i] / cpu.losses[i] - 1) < 2e-3);
+    double largest = 0;
+    for (const auto& [name, values] : cpu.gradients)
+      for (double v : values) largest = std::max(largest, std::abs(v));
+    for (const auto& [name, values] : cpu.gradients) {
+      CAPTURE(name);
+      const double most = std::abs(*std::max_element(
+          values.begin(), values.end(), [](double a, double b) { return std::abs(a) < std::abs(b); }));
+      if (most > 1e-3 * largest) CHECK(cosine(values, cuda.gradients.at(name)) > 0.999);
+    }
+  }
+}
+
+TEST_CASE("every axis and stage of ZeRO on cuda equals one CPU process") {
+  if (!have_cuda()) return;
+  if (!kSeveralRanks) return skip_test("several ranks on one GPU need NCCL");
+  TinyOptions o = tiny("llama", "fp64");
+  o.micro_batch = 1;
+  o.kv_heads = 2;
+  o.seq = 12;
+  const TinyResult cpu = train_tiny(o);
+  const auto check = [&](const char* what, auto change) {
+    CAPTURE(what);
+    TinyOptions many = on_cuda(o);
+    change(many);
+    const TinyResult r = train_tiny(many);
+    require_parity(cpu, r, 1e-11);
+    require_exact_memory(r);
+    CHECK(r.used_wire == r.plan_wire);
+  };
+  check("data", [](TinyOptions& m) { m.ranks = 2; });
+  for (int stage : {1, 2, 3}) check("ZeRO", [&](TinyOptions& m) { m.ranks = 2, m.zero_stage = stage; });
+  check("two levels", [](TinyOptions& m) { m.ranks = 4, m.inside = 2, m.zero_stage = 1; });
+  check("tensor", [](TinyOptions& m) { m.tensor = 2, m.sequence_parallel = true; });
+  check("tensor, 2d", [](TinyOptions& m) { m.tensor = 4, m.tensor_mode = "2d", m.micro_batch = 2; });
+  check("pipeline", [](TinyOptions& m) { m.pipeline = 2; });
+  check("pipeline, zero bubble", [](TinyOptions& m) { m.pipeline = 2, m.schedule = "zb-h1"; });
+  check("context", [](TinyOptions& m) { m.context = 2; });
+  check("context, all to all", [](TinyOptions& m) { m.context = 2, m.context_comm = "a2a"; });
+}
+
+#ifdef LTRAIN_CUDA_EMULATED
+namespace {
+
+/// What a child that runs `body` says on stderr, and the signal that ends it.
+std::pair<std::string, int> in_child(const std::function<void()>& body) {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(ends[1], 2);
+    body();
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string said;
+  char buffer[4096];
+  for (ssize_t n; (n = ::read(ends[0], buffer, sizeof buffer)) > 0;)
+    said.append(buffer, static_cast<size_t>(n));
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return {said, WIFSIGNALED(status) ? WTERMSIG(status) : 0};
+}
+
+}  // namespace
+
+TEST_CASE("host code that touches the emulated device's memory is named and ends the process") {
+  const auto memory = device_memory(DeviceKind::cuda, 4096);
+  auto* at = static_cast<volatile int*>(memory.get());
+  const auto [read, read_signal] = in_child([&] { (void)at[7]; });
+  CHECK(read.find("HOST CODE TOUCHED DEVICE MEMORY") != std::string::npos);
+  CHECK(read_signal == SIGSEGV);
+  const auto [write, write_signal] = in_child([&] { at[0] = 1; });
+  CHECK(write.find("HOST CODE TOUCHED DEVICE MEMORY") != std::string::npos);
+  CHECK(write_signal == SIGSEGV);
+  // A copy may, and it is closed again after it.
+  const auto stream = make_compute_stream(DeviceKind::cuda, "compute");
+  const int value = 41;
+  int back = 0;
+  stream->copy(memory.get(), &value, 4);
+  stream->copy(&back, memory.get(), 4);
+  stream->synchronize();
+  CHECK(back == 41);
+  CHECK(in_child([&] { (void)at[0]; }).second == SIGSEGV);
+}
+
+TEST_CASE("the emulated device works as late as it may") {
+  const auto stream = make_compute_stream(DeviceKind::cuda, "compute"),
+             other = make_side_stream(DeviceKind::cuda, "comm");
+  const auto memory = device_memory(DeviceKind::cuda, 4);
+  int value = 1, back = 0;
+  stream->copy(memory.get(), &value, 4);
+  const Event copied = stream->record();
+  value = 2;  // too early: nobody has waited
+  stream->copy(&back, memory.get(), 4);
+  CHECK(back == 0);  // not yet
+  stream->synchronize();
+  CHECK(back == 2);
+  value = 3;
+  stream->copy(memory.get(), &value, 4);
+  other->wait(stream->record());
+  int elsewhere = 0;
+  other->copy(&elsewhere, memory.get(), 4);
+  other->synchronize();  // pulls what it waits for
+  CHECK(elsewhere == 3);
+}
+#endif

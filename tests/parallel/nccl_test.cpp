@@ -1,0 +1,263 @@
+// The groups of GPUs, on an NCCL of threads: what NCCL itself does is not tested here.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
+
+#include "kernels/core/time_scale.h"
+#include "parallel/communicator_nccl.h"
+#include "parallel/groups.h"
+#include "tests/parallel/fake_nccl.h"
+#include "tests/parallel/group_support.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+/// Runs a thread a rank; the errors by rank.
+std::vector<std::string> on_world(
+    FakeNetwork& network, int size, const NcclOptions& options,
+    const std::function<void(std::shared_ptr<NcclWorld>, int rank, Stream&)>& body) {
+  auto store = make_memory_store();
+  std::vector<std::string> errors(size);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r)
+    threads.emplace_back([&, r] {
+      auto stream = make_worker_stream("comm");  // asynchronous, as a GPU's
+      try {
+        body(make_nccl_world(network.library(), *store, "nccl", r, size, options), r, *stream);
+      } catch (const std::exception& e) {
+        errors[r] = e.what();
+      }
+    });
+  for (auto& t : threads) t.join();
+  return errors;
+}
+
+std::vector<int> first_ranks(int n) {
+  std::vector<int> all(n);
+  for (int i = 0; i < n; ++i) all[i] = i;
+  return all;
+}
+
+/// Every kind of call on `c`, as a text of all results.
+std::string all_calls(Communicator& c, Stream& s) {
+  const int n = c.size(), r = c.rank();
+  std::string out;
+  const auto tell = [&](const std::vector<float>& v) {
+    s.synchronize();
+    for (float x : v) out += fmt::format("{:a} ", x);
+    out += "\n";
+  };
+  std::vector<float> a = values<float>(r, 12 * n), whole(a.size() * n), part(12), b = a, most = a;
+  c.all_reduce(s, tensor(b));
+  tell(b);
+  c.all_reduce(s, tensor(most), ReduceOp::max);
+  tell(most);
+  c.all_gather(s, tensor(whole), tensor(a));
+  tell(whole);
+  std::vector<float> used = a;  // undefined afterwards
+  c.reduce_scatter(s, tensor(part), tensor(used));
+  tell(part);
+  std::vector<float> exchanged(a.size());
+  c.all_to_all(s, tensor(exchanged), tensor(a));
+  tell(exchanged);
+  // Rank i keeps 2 rows, sends i to each, none when i is 0.
+  std::vector<int64_t> to(n, r), from(n);
+  for (int i = 0; i < n; ++i) from[i] = i;
+  to[r] = from[r] = 2;
+  std::vector<float> uneven(a.size() * n + 24);
+  std::vector<float> rows = values<float>(r, (2 + r * n) * 3);
+  c.all_to_all_v(s, tensor(uneven, {static_cast<int64_t>(uneven.size() / 3), 3}), from,
+                 tensor(rows, {static_cast<int64_t>(rows.size() / 3), 3}), to);
+  tell(uneven);
+  std::vector<float> root = a;
+  c.broadcast(s, tensor(root), n - 1);
+  tell(root);
+  std::vector<float> sum = a;
+  c.reduce(s, tensor(sum), 0);
+  s.synchronize();
+  if (r == 0) tell(sum);
+  if (n > 1) {
+    std::vector<float> ring(a.size());
+    c.send_recv(s, tensor(a), (r + 1) % n, tensor(ring), (r + n - 1) % n);
+    tell(ring);
+    if (r == 0) c.send(s, tensor(a), 1);
+    if (r == 1) {
+      c.recv(s, tensor(ring), 0);
+      tell(ring);
+    }
+  }
+  s.synchronize();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("NCCL groups do what groups of threads do, whatever they are split into") {
+  for (int size : {1, 2, 3, 5}) {
+    FakeNetwork network;
+    std::vector<std::string> got(size), want(size), pairs(size), want_pairs(size);
+    const auto errors =
+        on_world(network, size, {}, [&](std::shared_ptr<NcclWorld> world, int rank, Stream& s) {
+          // Groups of neighbours, the last rank alone or in none.
+          std::vector<int> pair{rank / 2 * 2};
+          if (rank / 2 * 2 + 1 < size) pair.push_back(rank / 2 * 2 + 1);
+          auto two = make_nccl_group(world, pair, "pair", Axis::tensor);
+          auto none = make_nccl_group(world, {}, "none", Axis::tensor);
+          auto all = make_nccl_group(world, first_ranks(size), "all", Axis::data);
+          CHECK(none == nullptr);
+          CHECK(all->size() == size);
+          CHECK(two->rank() == rank % 2);
+          got[rank] = all_calls(*all, s);
+          pairs[rank] = all_calls(*two, s);
+          all->check();
+        });
+    for (const auto& e : errors) CHECK(e == "");
+    CHECK(network.alive() == 0);
+    const auto by_threads = [](Communicator& c, Stream& s) {
+      const std::string text = all_calls(c, s);
+      c.barrier(s);  // one that leaves ends the others
+      return text;
+    };
+    on_ranks(Kind::in_process, size, [&](Communicator& c, Stream& s) { want[c.rank()] = by_threads(c, s); });
+    for (int first = 0; first < size; first += 2)
+      on_ranks(Kind::in_process, std::min(2, size - first),
+               [&](Communicator& c, Stream& s) { want_pairs[first + c.rank()] = by_threads(c, s); });
+    for (int r = 0; r < size; ++r) {
+      INFO("rank " << r << " of " << size);
+      CHECK((got[r] == want[r]));
+      CHECK((pairs[r] == want_pairs[r]));
+    }
+  }
+}
+
+TEST_CASE("all groups of a mesh are split from the world of NCCL, whichever ranks are in them") {
+  const int world_size = 12;  // 2 tensor x 2 data x 3 stages
+  FakeNetwork network;
+  const auto errors =
+      on_world(network, world_size, {}, [&](std::shared_ptr<NcclWorld> world, int rank, Stream&) {
+        Mesh mesh;
+        mesh.degree[static_cast<int>(Axis::tensor)] = mesh.degree[static_cast<int>(Axis::data)] = 2;
+        mesh.degree[static_cast<int>(Axis::pipeline)] = 3;
+        mesh.rank = rank;
+        GroupSet::Options options;
+        options.together = options.tied_stages = true;
+        options.key_value_heads = 1;
+        options.links = {{0, 1}, {1, 2}, {2, 1}, {1, 0}};
+        const GroupSet set(
+            mesh, [&](const GroupRequest& r) { return make_nccl_group(world, r.ranks, r.name, r.axes); },
+            make_worker_stream, options);
+        const Groups& g = set.groups();
+        const auto sum_of_ranks = [&](const Group& group) {
+          std::vector<double> v{static_cast<double>(rank)};
+          group.comm->all_reduce(*group.stream, tensor(v));
+          group.stream->synchronize();
+          return v[0];
+        };
+        const auto sum = [&](AxisSet axes) {
+          double s = 0;
+          for (int r : mesh.group(axes)) s += r;
+          return s;
+        };
+        const int stage = mesh.coordinate(Axis::pipeline);
+        CHECK(sum_of_ranks(g.tensor) == sum(Axis::tensor));
+        CHECK(sum_of_ranks(g.gradient) == sum(kGradientAxes));
+        CHECK(sum_of_ranks(g.world) == 66);
+        CHECK(sum_of_ranks(g.copies) == sum(Axis::tensor));
+        CHECK(sum_of_ranks(g.tied) ==
+              (stage == 1 ? rank : mesh.at(Axis::pipeline, 0) + mesh.at(Axis::pipeline, 2)));
+        CHECK(g.links.size() == (stage == 1 ? 4 : 2));
+        for (const auto& l : g.links)
+          CHECK(sum_of_ranks(l.group) == mesh.at(Axis::pipeline, l.from) + mesh.at(Axis::pipeline, l.to));
+      });
+  for (const auto& e : errors) CHECK(e == "");
+  CHECK(network.alive() == 0);
+}
+
+TEST_CASE("calls of NCCL are enqueued: what a heartbeat sees is entered before it is complete") {
+  FakeNetwork network;
+  const auto errors = on_world(network, 2, {}, [&](std::shared_ptr<NcclWorld> world, int rank, Stream& s) {
+    auto c = make_nccl_group(world, {0, 1}, "data", Axis::data);
+    std::vector<float> v(100);
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    c->all_reduce(s, tensor(v));
+    if (rank == 0) {
+      CHECK(c->flight()->view().entered == 1);
+      CHECK(c->flight()->view().completed == 0);
+    }
+    s.synchronize();
+    for (int i = 0; i < 500 && c->completed() < 1; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    CHECK(c->completed() == 1);
+    CHECK(to_string(c->last_entered()) == "all_reduce #1 of 100 f32");
+  });
+  for (const auto& e : errors) CHECK(e == "");
+}
+
+TEST_CASE("a call that a rank leaves out is aborted at the deadline, and named") {
+  FakeNetwork network;
+  NcclOptions options;
+  options.timeout_seconds = 0.5 * time_scale();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors =
+      on_world(network, 3, options, [&](std::shared_ptr<NcclWorld> world, int rank, Stream& s) {
+        auto c = make_nccl_group(world, {0, 1, 2}, "data", Axis::data);
+        std::vector<float> v(100);
+        c->all_reduce(s, tensor(v));
+        s.synchronize();
+        c->check();
+        if (rank != 1) c->all_reduce(s, tensor(v));
+        s.synchronize();  // comes back, with nothing of use in v
+        if (rank == 1)
+          std::this_thread::sleep_for(std::chrono::duration<double>(2 * options.timeout_seconds));
+        if (rank != 1) {
+          CHECK_THROWS_WITH(c->check(), Contains("group \"data\"") &&
+                                            Contains("in all_reduce #2 of 100 f32") &&
+                                            Contains(fmt::format("waited {:g} s", options.timeout_seconds)));
+          c->all_reduce(s, tensor(v));
+        }
+      });
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::duration<double>(10 * time_scale()));
+  for (int r : {0, 2}) CHECK_THAT(errors[r], Contains("after an earlier failure"));
+  CHECK(errors[1] == "");
+  CHECK(network.alive() == 0);
+}
+
+TEST_CASE("what the network says of a lost rank ends the call before its deadline") {
+  FakeNetwork network;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors = on_world(network, 2, {}, [&](std::shared_ptr<NcclWorld> world, int rank, Stream& s) {
+    auto c = make_nccl_group(world, {0, 1}, "tensor", Axis::tensor);
+    std::vector<float> v(10);
+    if (rank == 1) return network.lose(1);
+    c->all_reduce(s, tensor(v));
+    s.synchronize();
+    c->check();
+  });
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::duration<double>(10 * time_scale()));
+  CHECK_THAT(errors[0],
+             Contains("group \"tensor\": rank 0 in all_reduce #1 of 10 f32: remote process exited") ||
+                 Contains("world of NCCL"));
+}
+
+TEST_CASE("a rank that never comes ends the making of a world, and of a group, at the deadline") {
+  NcclOptions options;
+  options.connect_timeout_seconds = 0.4 * time_scale();
+  {
+    FakeNetwork network;
+    auto store = make_memory_store();
+    CHECK_THROWS_WITH(make_nccl_world(network.library(), *store, "nccl", 0, 2, options),
+                      Contains("rank 0 of 2 connects to the others: not done in time"));
+    CHECK(network.alive() == 0);
+  }
+  FakeNetwork network;
+  const auto errors = on_world(network, 2, options, [&](std::shared_ptr<NcclWorld> world, int rank, Stream&) {
+    if (rank == 0) make_nccl_group(world, {0, 1}, "data", Axis::data);
+  });
+  CHECK_THAT(errors[0], Contains("rank 0 makes the group \"data\" with the others: not done in time"));
+  CHECK(errors[1] == "");
+}

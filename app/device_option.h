@@ -12,7 +12,9 @@ inline void add_device(CLI::App& command, DeviceChoice& to) {
       .add_option_function<std::string>(
           "--device",
           [&to](const std::string& name) {
-            to = name == "cuda" ? DeviceChoice::cuda : name == "cpu" ? DeviceChoice::cpu : DeviceChoice::automatic;
+            to = name == "cuda"  ? DeviceChoice::cuda
+                 : name == "cpu" ? DeviceChoice::cpu
+                                 : DeviceChoice::automatic;
           },
           "auto: a GPU where there is one")
       ->check(CLI::IsMember({"auto", "cuda", "cpu"}));

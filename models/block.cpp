@@ -43,7 +43,8 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   r.delta = step.temporary("attention output", saved.norm1.y.shape);
   AttentionLayer::Saved& attention = saved.attention;
   attention_.forward(step, mb, r.delta, saved.norm1.y, rope_table, attention);
-  if (step.groups.context.many() && (keep.without.has(BlockTensor::qkv) || keep.without.has(BlockTensor::attention)))
+  if (step.groups.context.many() &&
+      (keep.without.has(BlockTensor::qkv) || keep.without.has(BlockTensor::attention)))
     for (Tensor* t : {&attention.qkv, &attention.out, &attention.lse, &attention.exchanged_out})
       step.release(*t);  // which ranks have exchanged together
   drop(BlockTensor::qkv, {&attention.qkv});

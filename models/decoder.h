@@ -63,7 +63,8 @@ class Decoder {
   void look_up_cut_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
   void embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
   /// Before the backward of a run of layers: what their forward did not keep.
-  void run_again(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run, Saved& saved) const;
+  void run_again(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
+                 Saved& saved) const;
   void run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& r, Saved& saved) const;
 
   ModelConfig config_;

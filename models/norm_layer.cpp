@@ -34,8 +34,9 @@ void NormLayer::forward(Step& step, Residual& r, Saved& saved, bool keep_sum) co
   const Shape shape = r.x.shape;
   saved.x = r.x;
   if (r.delta.defined())
-    saved.x = step.memory.allocate(
-        step.keeps() || keep_sum ? MemoryKind::activations : MemoryKind::temporaries, "residual", step.dtype, shape);
+    saved.x =
+        step.memory.allocate(step.keeps() || keep_sum ? MemoryKind::activations : MemoryKind::temporaries,
+                             "residual", step.dtype, shape);
   saved.y = step.activation("norm", shape);
   saved.rstd = step.statistic("rstd", {shape[0]});
   if (kind_ == NormKind::layer) saved.mean = step.statistic("mean", {shape[0]});

@@ -5,9 +5,19 @@
 namespace ltrain {
 
 std::string_view block_tensor_name(BlockTensor t) {
-  constexpr std::string_view names[kBlockTensors] = {"attention_norm", "qkv",        "attention",     "residual",
-                                                     "mlp_norm",       "mlp_hidden", "mlp_activation"};
+  constexpr std::string_view names[kBlockTensors] = {
+      "attention_norm", "qkv", "attention", "residual", "mlp_norm", "mlp_hidden", "mlp_activation"};
   return names[static_cast<int>(t)];
+}
+
+std::string describe(const RecomputeOptions& o) {
+  if (!o.any()) return "nothing";
+  std::string text;
+  if (o.run > 0) text = o.run == 1 ? "layers" : "runs of " + std::to_string(o.run) + " layers";
+  for (int i = 0; i < kBlockTensors && o.run == 0; ++i)
+    if (const BlockTensor t = static_cast<BlockTensor>(i); o.tensors.has(t))
+      text += (text.empty() ? "" : ", ") + std::string(block_tensor_name(t));
+  return o.layers < 0 ? text : text + " of the first " + std::to_string(o.layers) + " layers of a stage";
 }
 
 std::vector<LayerRun> layer_runs(const RecomputeOptions& o, int64_t layers) {

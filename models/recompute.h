@@ -1,5 +1,5 @@
-// What a backward computes again instead of keeping it: named tensors of a layer, or whole runs of layers from
-// the input of the first (arXiv:1604.06174).
+// What a backward computes again instead of keeping it: named tensors of a layer, or whole runs of layers
+// from the input of the first (arXiv:1604.06174).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,7 +10,15 @@ namespace ltrain {
 
 /// The tensors of a block that its backward reads, in the order in which forward makes them. A block always
 /// keeps its input and the statistics of its norms.
-enum class BlockTensor : uint8_t { attention_norm, qkv, attention, residual, mlp_norm, mlp_hidden, mlp_activation };
+enum class BlockTensor : uint8_t {
+  attention_norm,
+  qkv,
+  attention,
+  residual,
+  mlp_norm,
+  mlp_hidden,
+  mlp_activation
+};
 inline constexpr int kBlockTensors = 7;
 std::string_view block_tensor_name(BlockTensor t);
 
@@ -36,6 +44,8 @@ struct LayerRun {
   bool again = false;            ///< computed again from the input of the first
   BlockTensorSet tensors;        ///< of one layer that is kept: computed again
 };
+/// "runs of 3 layers", "attention_norm, mlp_norm of the first 4 layers of a stage".
+std::string describe(const RecomputeOptions& options);
 std::vector<LayerRun> layer_runs(const RecomputeOptions& options, int64_t layers);
 
 }  // namespace ltrain

@@ -1,5 +1,5 @@
-// What NVIDIA's datasheets promise of a card. Nothing here was measured: real kernels reach less, so that a plan
-// priced by them is a bound, and says so.
+// What NVIDIA's datasheets promise of a card. Nothing here was measured: real kernels reach less, so that a
+// plan priced by them is a bound, and says so.
 #include <algorithm>
 #include <cctype>
 
@@ -19,7 +19,8 @@ struct Datasheet {
 constexpr Datasheet kCards[] = {
     // NVIDIA A100 Tensor Core GPU datasheet (June 2021), A100 80GB SXM
     {"a100", 312e12, 19.5e12, 19.5e12, 80e9, 2.039e12, 300e9},
-    // NVIDIA H100 Tensor Core GPU datasheet, H100 SXM; its figures for tensor cores are with sparsity, twice these
+    // NVIDIA H100 Tensor Core GPU datasheet, H100 SXM; its figures for tensor cores are with sparsity, twice
+    // these
     {"h100", 989.4e12, 66.9e12, 66.9e12, 80e9, 3.35e12, 450e9},
     // NVIDIA H200 Tensor Core GPU datasheet, H200 SXM
     {"h200", 989.4e12, 66.9e12, 66.9e12, 141e9, 4.8e12, 450e9},

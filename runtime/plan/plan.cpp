@@ -52,26 +52,44 @@ struct MetaRank {
 }  // namespace
 
 PipelineLayout pipeline_layout(const Recipe& r, const MachineProfile& profile) {
-  if (r.parallel.pipeline == 1) return {};
-  SchedulePlan plan = plan_schedule(r, layer_costs(r, profile), activation_limit(r, profile));
-  return {std::move(plan.schedule), std::move(plan.staged.layers)};
+  PipelineLayout layout;
+  if (r.parallel.pipeline > 1) {
+    SchedulePlan plan = plan_schedule(r, layer_costs(r, profile), activation_limit(r, profile));
+    layout.schedule = std::move(plan.schedule);
+    layout.stage_layers = std::move(plan.staged.layers);
+  }
+  if (r.recompute.granularity == "auto") layout.recompute = choose_recompute(r, profile, layout);
+  return layout;
 }
 
 std::string pack(const PipelineLayout& l) {
-  if (l.stage_layers.empty()) return "";
-  std::string text = l.schedule.name;
+  std::string text;
+  if (l.recompute)
+    text = fmt::format("recompute {} {} {}\n", l.recompute->run, l.recompute->layers,
+                       int{l.recompute->tensors.bits});
+  if (l.stage_layers.empty()) return text;
+  text += l.schedule.name;
   for (int n : l.stage_layers) text += fmt::format(",{}", n);
   return text + "\n" + pipeline::write_schedule_csv(l.schedule);
 }
 
 PipelineLayout unpack_pipeline_layout(const std::string& packed) {
   PipelineLayout l;
-  if (packed.empty()) return l;
-  std::istringstream first(packed.substr(0, packed.find('\n')));
+  std::string rest = packed;
+  if (packed.starts_with("recompute ")) {
+    int bits = 0;
+    std::istringstream line(packed.substr(10, packed.find('\n') - 10));
+    l.recompute.emplace();
+    line >> l.recompute->run >> l.recompute->layers >> bits;
+    l.recompute->tensors.bits = static_cast<uint8_t>(bits);
+    rest = packed.substr(packed.find('\n') + 1);
+  }
+  if (rest.empty()) return l;
+  std::istringstream first(rest.substr(0, rest.find('\n')));
   std::string name, number;
   std::getline(first, name, ',');
   while (std::getline(first, number, ',')) l.stage_layers.push_back(std::stoi(number));
-  l.schedule = pipeline::read_schedule_csv(packed.substr(packed.find('\n') + 1), "the schedule of rank 0");
+  l.schedule = pipeline::read_schedule_csv(rest.substr(rest.find('\n') + 1), "the schedule of rank 0");
   l.schedule.name = name;
   return l;
 }
@@ -219,7 +237,8 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
 static void check_optimizer_of(const Recipe& r) {
   if (r.optimizer.uses("adamw8bit") && device_of(r) == DeviceKind::cuda)
     fail(ExitCode::usage,
-         "optimizer: adamw8bit: saves its moments through memory of the host, which this build does for the CPU "
+         "optimizer: adamw8bit: saves its moments through memory of the host, which this build does for the "
+         "CPU "
          "alone; nearest valid value: adamw, or device: cpu");
   if (r.optimizer.groups.empty()) return;
   const GroupSet alone;
@@ -254,6 +273,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.clip_grad = r.train.clip_grad;
   o.decay_embeddings = r.optimizer.decay_embeddings;
   o.optimizer = optimizer_settings(r);
+  o.recompute = layout.recompute ? *layout.recompute : recompute_options(r);
   o.schedule = layout.schedule;
   o.stage_layers = layout.stage_layers;
   return o;
@@ -404,6 +424,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   plan.ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
   plan.threads_per_rank = threads_per_rank(recipe);
   plan.tokens_per_step = tokens_per_step(recipe);
+  if (layout.recompute) plan.recompute = describe(*layout.recompute);
   plan.accumulation = micro_batches_per_step(recipe);
   plan.train_steps = recipe.train.train_steps;
   if (const int64_t every = recipe.train.eval_interval; every > 0)

@@ -47,6 +47,11 @@ struct Parallel {
 
 struct Recompute {
   std::string granularity = "none";
+  std::string method = "uniform";                     ///< full
+  std::optional<int64_t> num_layers;                  ///< 0: the square root of a stage's layers
+  std::vector<std::string> modules;                   ///< selective
+  std::vector<std::pair<std::string, bool>> tensors;  ///< selective, by name: computed again, or kept
+  std::optional<std::string> budget;                  ///< auto: "12 GiB"
 };
 
 struct Offload {

@@ -554,6 +554,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   const Broken broken = [&](const std::string& path, const std::string& text,
                             const std::vector<std::string>& others) { rules.broken(path, text, others); };
   optimizer_rules(recipe, broken);
+  recompute_rules(recipe, broken);
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));
   rules.ineffective(notes);
 }

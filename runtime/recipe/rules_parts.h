@@ -12,6 +12,7 @@ namespace ltrain::recipe {
 using Broken = std::function<void(const std::string& path, const std::string& text,
                                   const std::vector<std::string>& others)>;
 
+void recompute_rules(const Recipe& recipe, const Broken& broken);
 void optimizer_rules(const Recipe& recipe, const Broken& broken);
 
 }  // namespace ltrain::recipe

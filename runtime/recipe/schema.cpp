@@ -259,12 +259,6 @@ void add_parallel_keys(std::vector<Key>& t) {
 }
 
 void add_memory_keys(std::vector<Key>& t) {
-  const std::string keep = "recompute.granularity: none";
-  t.push_back(name_choice("recompute.granularity", LT_MEMBER(recompute.granularity), {"none"},
-                          {"full", "selective", "auto"}, "Activations that the backward pass computes again.")
-                  .alias({"recompute_granularity"}));
-  for (const char* k : {"method", "num_layers", "modules", "tensors", "budget"})
-    t.push_back(not_built(fmt::format("recompute.{}", k), "recomputation", keep));
   t.push_back(name_choice("offload.optimizer.device", LT_MEMBER(offload.optimizer_device), {"none"},
                           {"cpu", "nvme"}, "Where the optimizer state lies."));
   t.push_back(number("offload.optimizer.fraction", LT_MEMBER(offload.optimizer_fraction),
@@ -389,6 +383,7 @@ std::vector<Key> make_table() {
   add_run_keys(t);
   add_model_keys(t);
   add_parallel_keys(t);
+  add_recompute_keys(t);
   add_memory_keys(t);
   add_data_keys(t);
   add_train_keys(t);

@@ -53,8 +53,9 @@ Key groups_key() {
   Key key;
   key.path = "optimizer.groups";
   key.type = "list of {match, kind, lr, weight_decay}";
-  key.help = "Parameters with settings of their own. match: a pattern of whole names, * for any characters, ? for "
-             "one; the first group that matches counts. weight_decay then also decays norms and biases.";
+  key.help =
+      "Parameters with settings of their own. match: a pattern of whole names, * for any characters, ? for "
+      "one; the first group that matches counts. weight_decay then also decays norms and biases.";
   key.set = [](const Key&, Recipe& r, const Node& node) -> std::string {
     if (node.kind != Node::list) return "needs a list: [{match: PATTERN, lr: 1.0e-4}]";
     std::vector<ParameterGroup> list;
@@ -85,7 +86,8 @@ Key groups_key() {
 }  // namespace
 
 void add_optimizer_keys(std::vector<Key>& t) {
-  t.push_back(name_choice("optimizer.kind", LT_MEMBER(optimizer.kind), rule_names(), {"sophia", "onebit_adam"},
+  t.push_back(name_choice("optimizer.kind", LT_MEMBER(optimizer.kind), rule_names(),
+                          {"sophia", "onebit_adam"},
                           "The update rule. muon: matrices but embeddings; adamw8bit: matrices; their others "
                           "have adamw. optimizers.md says what each does.")
                   .alias({"optimizer_type"}));
@@ -115,16 +117,17 @@ void add_optimizer_keys(std::vector<Key>& t) {
              [rule](const Recipe& r) { return r.optimizer.uses(rule); });
     return key;
   };
-  t.push_back(only("sgd", number("optimizer.sgd_momentum", LT_MEMBER(optimizer.sgd_momentum), "SGD's momentum.")
-                              .between(0, 0.999999)));
-  t.push_back(only("sgd", truth("optimizer.sgd_nesterov", LT_MEMBER(optimizer.sgd_nesterov),
-                                "Nesterov's momentum.")));
+  t.push_back(
+      only("sgd", number("optimizer.sgd_momentum", LT_MEMBER(optimizer.sgd_momentum), "SGD's momentum.")
+                      .between(0, 0.999999)));
+  t.push_back(only(
+      "sgd", truth("optimizer.sgd_nesterov", LT_MEMBER(optimizer.sgd_nesterov), "Nesterov's momentum.")));
   t.push_back(only("lion", number("optimizer.lion_beta1", LT_MEMBER(optimizer.lion_beta1),
                                   "Lion: weight of the moment in the direction.")
                                .between(0, 0.999999)));
-  t.push_back(only("lion", number("optimizer.lion_beta2", LT_MEMBER(optimizer.lion_beta2),
-                                  "Lion: decay of the moment.")
-                               .between(0, 0.999999)));
+  t.push_back(only(
+      "lion", number("optimizer.lion_beta2", LT_MEMBER(optimizer.lion_beta2), "Lion: decay of the moment.")
+                  .between(0, 0.999999)));
   t.push_back(only("muon", number("optimizer.muon_momentum", LT_MEMBER(optimizer.muon_momentum),
                                   "Muon's momentum (Nesterov's).")
                                .between(0, 0.999999)));
@@ -135,13 +138,15 @@ void add_optimizer_keys(std::vector<Key>& t) {
                                   "Learning rate of Muon's matrices; scheduled as lr is.")
                                .above(0)
                                .derived("lr", [](Recipe& r) { r.optimizer.muon_lr = r.optimizer.lr; })));
-  t.push_back(only("muon", name_choice("optimizer.muon_scale", LT_MEMBER(optimizer.muon_scale),
-                                       {"spectral", "match_rms_adamw"}, {},
-                                       "Of the direction: sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, "
-                                       "columns)), with which AdamW's learning rates fit.")));
-  t.push_back(only("adafactor", number("optimizer.adafactor_decay_rate", LT_MEMBER(optimizer.adafactor_decay_rate),
-                                       "The second moment moves by step^-this.")
-                                    .inside(0, 1)));
+  t.push_back(
+      only("muon", name_choice("optimizer.muon_scale", LT_MEMBER(optimizer.muon_scale),
+                               {"spectral", "match_rms_adamw"}, {},
+                               "Of the direction: sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, "
+                               "columns)), with which AdamW's learning rates fit.")));
+  t.push_back(
+      only("adafactor", number("optimizer.adafactor_decay_rate", LT_MEMBER(optimizer.adafactor_decay_rate),
+                               "The second moment moves by step^-this.")
+                            .inside(0, 1)));
   t.push_back(only("adafactor", number("optimizer.adafactor_eps", LT_MEMBER(optimizer.adafactor_eps),
                                        "Least root mean square of a parameter that its step is a part of.")
                                     .above(0)));

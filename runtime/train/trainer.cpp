@@ -224,9 +224,10 @@ class Trainer {
            -mine[1], mine[0], p.zero_stage > 0 ? "shard_group" : "hierarchical_reduction");
   }
 
-  /// The order of work on the pipeline is chosen on one rank: it follows from a machine profile.
+  /// The order of work on the pipeline, and what auto computes again, are chosen on one rank: they follow
+  /// from a machine profile.
   void agree_on_pipeline() {
-    if (recipe_.parallel.pipeline == 1) return;
+    if (recipe_.parallel.pipeline == 1 && recipe_.recompute.granularity != "auto") return;
     std::string text = lead_ ? pack(pipeline_layout(recipe_, profile_)) : "";
     int64_t size = static_cast<int64_t>(text.size());
     Tensor length, body;

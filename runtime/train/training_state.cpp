@@ -36,8 +36,8 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
       out.push_back({state_name(m.name, name), m.tensor.dtype, slice, m.tensor.data});
   }
   for (const WholeState& w : parameters.whole_states(true))
-    out.push_back({state_name(w.name, parameters.spec(w.id).name), w.tensor.dtype, Slice::whole(w.tensor.shape),
-                   w.tensor.data});
+    out.push_back({state_name(w.name, parameters.spec(w.id).name), w.tensor.dtype,
+                   Slice::whole(w.tensor.shape), w.tensor.data});
   return out;
 }
 

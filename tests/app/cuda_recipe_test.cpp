@@ -18,7 +18,8 @@ TEST_CASE("device: cuda without a GPU is refused by name of what is missing") {
   CHECK(o.text.find("device = cuda: " + missing + "; nearest valid value: cpu") != std::string::npos);
   CHECK_FALSE(std::filesystem::exists(run.folder() + "/run"));
   // auto takes what there is.
-  CHECK(run.sh("run tiny.yaml device=auto parallel.data=1 --dry-run").text.find("of 1 thread") != std::string::npos);
+  CHECK(run.sh("run tiny.yaml device=auto parallel.data=1 --dry-run").text.find("of 1 thread") !=
+        std::string::npos);
 }
 
 TEST_CASE("device: cuda is planned on a machine without a GPU, by a card's datasheet") {

@@ -1,5 +1,5 @@
-// The program with device: cuda: a run from its recipe to its checkpoints, evaluation, generation, and back to the
-// CPU. Without a GPU it is built with the emulated device.
+// The program with device: cuda: a run from its recipe to its checkpoints, evaluation, generation, and back
+// to the CPU. Without a GPU it is built with the emulated device.
 #include "tests/app/run_program.h"
 #include "tests/cuda/twin.h"
 
@@ -26,7 +26,8 @@ void require_close(const std::vector<double>& a, const std::vector<double>& b) {
 
 }  // namespace
 
-TEST_CASE("ltrain run on cuda: losses of the CPU's run, exact memory, checkpoints that either device resumes") {
+TEST_CASE(
+    "ltrain run on cuda: losses of the CPU's run, exact memory, checkpoints that either device resumes") {
   if (!have_cuda()) return;
   const TempRun run;
   REQUIRE(run.build().code == 0);

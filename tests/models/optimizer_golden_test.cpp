@@ -58,7 +58,8 @@ TEST_CASE("references of optimizers equal PyTorch's over 20 steps") {
     const std::vector<double> mine = train(update_rule(name).value());
     double worst = 0;
     size_t i = 0;
-    for (; words >> number; ++i) worst = std::max(worst, std::abs(mine.at(i) - std::strtod(number.c_str(), nullptr)));
+    for (; words >> number; ++i)
+      worst = std::max(worst, std::abs(mine.at(i) - std::strtod(number.c_str(), nullptr)));
     CHECK(i == mine.size());
     CHECK(worst < 1e-11);
     ++found;

@@ -1,5 +1,5 @@
-// Whole training jobs with every optimizer: layouts agree with one rank, stages of ZeRO with each other to the
-// bit, plans with runs; and a checkpoint goes on under another layout.
+// Whole training jobs with every optimizer: layouts agree with one rank, stages of ZeRO with each other to
+// the bit, plans with runs; and a checkpoint goes on under another layout.
 #include "runtime/train/training_state.h"
 #include "tests/parity/parity.h"
 #include "tests/support/temporary_folder.h"
@@ -9,7 +9,7 @@ using namespace ltrain::test;
 
 namespace {
 
-const UpdateRule kRules[] = {UpdateRule::adam, UpdateRule::sgd,  UpdateRule::lion,
+const UpdateRule kRules[] = {UpdateRule::adam, UpdateRule::sgd,       UpdateRule::lion,
                              UpdateRule::lamb, UpdateRule::adafactor, UpdateRule::muon};
 
 TinyOptions job(UpdateRule rule) {
@@ -68,8 +68,8 @@ TEST_CASE("layouts of every optimizer agree with one rank, and plans with runs")
 }
 
 TEST_CASE("every optimizer: stages of ZeRO agree to the bit in bf16") {
-  for (const UpdateRule rule : {UpdateRule::lion, UpdateRule::lamb, UpdateRule::adafactor, UpdateRule::muon,
-                                UpdateRule::adamw8bit}) {
+  for (const UpdateRule rule :
+       {UpdateRule::lion, UpdateRule::lamb, UpdateRule::adafactor, UpdateRule::muon, UpdateRule::adamw8bit}) {
     TinyOptions o = job(rule);
     o.precision = "bf16";
     o.ranks = 2;
@@ -88,7 +88,8 @@ TEST_CASE("every optimizer: stages of ZeRO agree to the bit in bf16") {
 }
 
 TEST_CASE("a checkpoint of every optimizer goes on under another layout, and not under another optimizer") {
-  for (const UpdateRule rule : {UpdateRule::sgd, UpdateRule::adafactor, UpdateRule::muon, UpdateRule::adamw8bit}) {
+  for (const UpdateRule rule :
+       {UpdateRule::sgd, UpdateRule::adafactor, UpdateRule::muon, UpdateRule::adamw8bit}) {
     TemporaryFolder folder;
     TinyOptions o = job(rule);
     o.precision = rule == UpdateRule::adamw8bit ? "fp32" : "fp64";

@@ -35,6 +35,7 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
     o.schedule = layout.schedule.name;
     o.chunks = layout.schedule.chunks;
   }
+  o.recompute = recompute_options(r);
   return o;
 }
 
@@ -45,6 +46,7 @@ TinyOptions one_rank(TinyOptions o) {
   o.sequence_parallel = false;
   o.zero_stage = o.inside = 0;
   o.schedule = "1f1b";
+  o.recompute = {};
   o.context_comm = "p2p";
   return o;
 }

@@ -1,5 +1,5 @@
-// Recomputed runs equal stored ones bit for bit, dropout included, in every layout; less is kept, and plans say
-// how much to the byte.
+// Recomputed runs equal stored ones bit for bit, dropout included, in every layout; less is kept, and plans
+// say how much to the byte.
 #include "tests/parity/parity.h"
 
 using namespace ltrain;
@@ -51,9 +51,9 @@ TEST_CASE("every way of recomputing equals storing, bit for bit") {
     const TinyResult stored = train_tiny(o);
     for (const RecomputeOptions& r :
          {run_of(1), run_of(2), run_of(5), run_of(1, 2), tensors({attention_norm}), tensors({qkv}),
-          tensors({attention}), tensors({residual}), tensors({mlp_norm}), tensors({mlp_hidden, mlp_activation}),
-          tensors({residual, mlp_norm}), tensors({attention_norm, qkv, attention, residual, mlp_norm, mlp_hidden,
-                                                  mlp_activation})}) {
+          tensors({attention}), tensors({residual}), tensors({mlp_norm}),
+          tensors({mlp_hidden, mlp_activation}), tensors({residual, mlp_norm}),
+          tensors({attention_norm, qkv, attention, residual, mlp_norm, mlp_hidden, mlp_activation})}) {
       o.recompute = r;
       INFO(architecture << " " << precision << " run " << r.run << " tensors " << int{r.tensors.bits});
       const TinyResult again = train_tiny(o);
@@ -66,7 +66,8 @@ TEST_CASE("recomputation in every layout equals storing, bit for bit") {
   using enum BlockTensor;
   const auto check = [&](const char* name, TinyOptions o) {
     const TinyResult stored = train_tiny(o);
-    for (const RecomputeOptions& r : {run_of(2), tensors({attention_norm, attention, residual, mlp_hidden})}) {
+    for (const RecomputeOptions& r :
+         {run_of(2), tensors({attention_norm, attention, residual, mlp_hidden})}) {
       o.recompute = r;
       INFO(name << " run " << r.run);
       check_same(stored, train_tiny(o));
@@ -84,7 +85,8 @@ TEST_CASE("recomputation in every layout equals storing, bit for bit") {
     }
     for (const char* schedule : {"1f1b", "zb-h1", "zbv"}) {
       o = one;
-      o.pipeline = 2, o.schedule = schedule, o.chunks = schedule[2] == 'v' ? 2 : 1, o.ranks = 2, o.zero_stage = 1;
+      o.pipeline = 2, o.schedule = schedule, o.chunks = schedule[2] == 'v' ? 2 : 1, o.ranks = 2,
+      o.zero_stage = 1;
       o.global_batch = 8;
       check(schedule, o);
     }
@@ -97,19 +99,22 @@ TEST_CASE("recomputation in every layout equals storing, bit for bit") {
   }
 }
 
-TEST_CASE("recomputation keeps less: a run of layers one input, and the model's operations are counted once") {
+TEST_CASE(
+    "recomputation keeps less: a run of layers one input, and the model's operations are counted once") {
   TinyOptions o = base("llama");
   o.seq = 64;
   const auto activations = [&](const RecomputeOptions& r) {
     o.recompute = r;
     MetaJob job(o, 0);
     job.program.train_step({}, tiny_adamw(1), false);
-    return std::pair(job.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)], job.trace.flops());
+    return std::pair(job.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)],
+                     job.trace.flops());
   };
   const auto [stored, flops] = activations({});
   const auto [each, flops_each] = activations(run_of(1));
   const auto [pairs, flops_pairs] = activations(run_of(2));
-  const auto [norms, flops_norms] = activations(tensors({BlockTensor::attention_norm, BlockTensor::mlp_norm}));
+  const auto [norms, flops_norms] =
+      activations(tensors({BlockTensor::attention_norm, BlockTensor::mlp_norm}));
   CHECK(flops == flops_each);
   CHECK(flops == flops_pairs);
   CHECK(flops == flops_norms);

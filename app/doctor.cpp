@@ -27,6 +27,7 @@
 
 #include "app/commands.h"
 #include "kernels/core/cpu_isa.h"
+#include "kernels/core/device.h"
 #include "kernels/core/error.h"
 #include "parallel/communicator_shm.h"
 #include "runtime/launch/child_process.h"
@@ -164,6 +165,13 @@ void gpu(Table& t) {
           "the driver library is there but does not start: see nvidia-smi and dmesg");
   } else {
     t.ok("GPU driver", version);
+  }
+  if (const std::string missing = missing_for(DeviceKind::cuda); missing.empty()) {
+    const int count = device_count(DeviceKind::cuda);
+    t.ok("device: cuda",
+         fmt::format("{} GPU{} ({})", count, count == 1 ? "" : "s", device_info(DeviceKind::cuda).name));
+  } else {
+    t.ok("device: cuda", "not here: " + missing);
   }
   const std::string loaded = field_of("/proc/driver/nvidia/version", "NVRM version");
   if (!loaded.empty()) t.ok("GPU kernel module", loaded);

@@ -18,15 +18,31 @@ struct RunOptions {
   bool force = false, dry_run = false, keys = false;
 };
 
+/// For a rank of a job. Where Slurm shows each rank a GPU of its own, the one that is seen is enough for
+/// auto.
+Recipe resolve_here(const Recipe& given, const RankInfo& me) {
+  const Recipe here = resolve(given, me.world_size, me.local_size);
+  if (given.device != DeviceChoice::automatic || me.source != "Slurm") return here;
+  Recipe gpu = here;
+  gpu.device = DeviceChoice::cuda;
+  try {
+    check_device(gpu, 1);
+  } catch (const Error&) {
+    return here;
+  }
+  return gpu;
+}
+
 void run_rank(const RunOptions& o) {
   Recipe recipe = load_recipe(o.recipe, o.overrides);
   JobOptions options;
   if (recipe.launch.interface) options.interface = *recipe.launch.interface;
   options.collective_timeout_seconds = recipe.launch.distributed_timeout_minutes * 60;
+  options.shared_gpu = recipe.debug.shared_gpu;
   auto job = Job::join(options);
   ExitCode code = ExitCode::done;
   try {
-    recipe = resolve(recipe, job->info().world_size, job->info().local_size);
+    recipe = resolve_here(recipe, job->info());
     check_device(recipe, 1);  // Slurm may show each rank its own
     check_data(recipe);
     code = train(recipe, *job, {o.force});

@@ -45,8 +45,13 @@ int64_t nearest_divisor(int64_t n, int64_t near) {
   return best;
 }
 
-/// Threads, memory and time that were not given, from the plan of the recipe.
-void take_from_plan(SlurmOptions& o, Recipe recipe) {
+/// Threads, GPUs, memory and time that were not given, from the plan of the recipe. `given`: its device,
+/// which auto leaves to the nodes: they have the GPUs that are asked for.
+void take_from_plan(SlurmOptions& o, Recipe recipe, DeviceChoice given) {
+  if (given == DeviceChoice::automatic)
+    recipe.device = o.gpus_per_node > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
+  const bool cuda = device_of(recipe) == DeviceKind::cuda;
+  if (cuda && o.gpus_per_node == 0) o.gpus_per_node = o.ranks_per_node;
   if (o.threads_per_rank > 0) recipe.launch.threads_per_rank = o.threads_per_rank;
   const int64_t own_threads = recipe.launch.threads_per_rank;
   recipe.launch.threads_per_rank = threads_per_rank(recipe);
@@ -60,7 +65,7 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
   }
   if (o.mem.empty()) {
     int64_t largest = 0;
-    for (const RankPlan& r : plan.ranks) largest = std::max(largest, r.total_bytes);
+    for (const RankPlan& r : plan.ranks) largest = std::max(largest, r.host_bytes);
     const double mib = static_cast<double>(largest) / 1048576.0;
     const int64_t node = static_cast<int64_t>(std::ceil(mib * o.ranks_per_node * 1.1));
     o.mem = fmt::format("{}M", node);
@@ -68,12 +73,16 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
                                   o.ranks_per_node, o.ranks_per_node == 1 ? "" : "s", mib));
   }
   if (o.time.empty()) {
-    o.time = slurm_time(std::max(600.0, plan.total_seconds() * 1.25));
+    const double seconds = plan.total_seconds();
+    o.time = slurm_time(std::max(600.0, seconds * (plan.profile_datasheet ? 4 : 1.25)));
     o.notes.push_back(
-        fmt::format("Time: {} planned for {} steps, by {}; and a quarter more, at least 10 min.",
-                    format_duration(plan.total_seconds()), plan.train_steps,
-                    plan.profile_measured ? "the profile of the machine that made this"
-                                          : "a guess (`ltrain bench` measures)"));
+        plan.profile_datasheet
+            ? fmt::format("Time: four times the {} that {} steps would take by the {}, at least 10 min.",
+                          format_duration(seconds), plan.train_steps, plan.profile)
+            : fmt::format("Time: {} planned for {} steps, by {}; and a quarter more, at least 10 min.",
+                          format_duration(seconds), plan.train_steps,
+                          plan.profile_measured ? "the profile of the machine that made this"
+                                                : "a guess (`ltrain bench` measures)"));
   }
 }
 
@@ -234,7 +243,9 @@ void add_slurm(CLI::App& app) {
       ->add_option("--threads-per-rank", o->threads_per_rank,
                    "CPU cores a rank; default: as the recipe says, else this machine's")
       ->check(CLI::Range(1, 1024));
-  command->add_option("--gpus-per-node", o->gpus_per_node, "GPUs a node; 0: none")
+  command
+      ->add_option("--gpus-per-node", o->gpus_per_node,
+                   "GPUs a node; default: one a rank with device: cuda, else none")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   command->add_option("--time", o->time,
@@ -261,7 +272,7 @@ void add_slurm(CLI::App& app) {
     const Recipe given = load_recipe(o->recipe, o->overrides);
     place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0,
                 static_cast<int>(given.launch.ranks_per_node));
-    take_from_plan(*o, resolve(given, o->nodes * o->ranks_per_node, o->ranks_per_node));
+    take_from_plan(*o, resolve(given, o->nodes * o->ranks_per_node, o->ranks_per_node), given.device);
     // Each rank sees its own cores only: without this it would share them out among the ranks of the node
     // again.
     if (given.launch.threads_per_rank != o->threads_per_rank)

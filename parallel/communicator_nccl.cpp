@@ -231,6 +231,7 @@ class NcclGroup final : public Communicator {
   template <class F>
   void call(F&& body) {
     Stream& s = *stream();
+    if (world_->options.wait_before_calls) s.synchronize();
     std::unique_lock lock(world_->mutex);
     world_->throw_failure(name());
     const auto deadline = after(world_->options.timeout_seconds);

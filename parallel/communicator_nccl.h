@@ -19,6 +19,9 @@ namespace ltrain {
 struct NcclOptions {
   double timeout_seconds = 600;         ///< the longest that a call may stay enqueued
   double connect_timeout_seconds = 60;  ///< for building the world and each group
+  /// Each call waits for its stream on the host: with several ranks on one GPU a kernel that waits for
+  /// another rank could keep that rank's kernels from running.
+  bool wait_before_calls = false;
 };
 
 class NcclWorld;

@@ -1,14 +1,8 @@
 // A group of one: every collective is the identity.
-#include <cstring>
-
 #include "parallel/communicator.h"
 
 namespace ltrain {
 namespace {
-
-void copy_part(const Tensor& out, const Tensor& in, int64_t bytes) {
-  if (bytes > 0 && out.data != in.data) std::memcpy(out.data, in.data, static_cast<size_t>(bytes));
-}
 
 class SingleGroup final : public Communicator {
  public:
@@ -18,20 +12,25 @@ class SingleGroup final : public Communicator {
   }
 
  private:
-  void do_all_reduce(Tensor, ReduceOp) override {}
-  void do_all_gather(Tensor out, Tensor in) override { copy_part(out, in, in.bytes()); }
-  void do_reduce_scatter(Tensor out, Tensor in) override { copy_part(out, in, in.bytes()); }
+  bool enqueues() const override { return true; }  // copies of the device
+  void move(const Tensor& out, const Tensor& in, int64_t bytes) {
+    if (bytes > 0 && out.data != in.data) stream()->copy(out.data, in.data, bytes);
+    complete();
+  }
+  void do_all_reduce(Tensor, ReduceOp) override { complete(); }
+  void do_all_gather(Tensor out, Tensor in) override { move(out, in, in.bytes()); }
+  void do_reduce_scatter(Tensor out, Tensor in) override { move(out, in, in.bytes()); }
   void do_all_to_all_v(Tensor out, const std::vector<int64_t>&, Tensor in,
                        const std::vector<int64_t>& n) override {
-    copy_part(out, in, n[0] * dtype_size(in.dtype));
+    move(out, in, n[0] * dtype_size(in.dtype));
   }
-  void do_broadcast(Tensor, int) override {}
-  void do_reduce(Tensor, int) override {}
+  void do_broadcast(Tensor, int) override { complete(); }
+  void do_reduce(Tensor, int) override { complete(); }
   // A group of one has nobody to send to: the public functions refuse before these are reached.
   void do_send(Tensor, int) override {}
   void do_recv(Tensor, int) override {}
   void do_send_recv(Tensor, int, Tensor, int) override {}
-  void do_barrier() override {}
+  void do_barrier() override { complete(); }
 };
 
 }  // namespace

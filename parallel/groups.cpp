@@ -36,6 +36,10 @@ std::vector<const Communicator*> Groups::all() const {
   return out;
 }
 
+void Groups::check() const {
+  for (const Communicator* c : all()) c->check();
+}
+
 int64_t Groups::wire_bytes() const {
   int64_t bytes = 0;
   for (const Communicator* c : all()) bytes += c->wire_bytes();

@@ -57,6 +57,8 @@ struct Groups {
   /// Bytes that this rank has sent over all of them.
   int64_t wire_bytes() const;
   std::vector<const Communicator*> all() const;
+  /// Communicator::check of all.
+  void check() const;
 };
 
 /// A group as it is asked for. `ranks`: world ranks in the order of the group. `whole`: it spans its axes.

@@ -18,12 +18,17 @@ void cuda_check(cudaError_t result, const char* what) {
 
 namespace {
 
-/// Events are made once and used again: making one is a call to the driver.
+/// Of one record(), on the GPU that its thread used then.
 struct CudaEvent final : Event::State {
   cudaEvent_t event = nullptr;
-  CudaEvent() { cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event"); }
+  int device = 0;
+  CudaEvent() {
+    cuda_check(cudaGetDevice(&device), "making an event");
+    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  }
   ~CudaEvent() override { cudaEventDestroy(event); }
   bool happened() override {
+    cuda_check(cudaSetDevice(device), "asking for an event");  // else a watching thread takes memory of GPU 0
     const cudaError_t e = cudaEventQuery(event);
     if (e != cudaErrorNotReady) cuda_check(e, "asking for an event");
     return e == cudaSuccess;

@@ -47,6 +47,10 @@ struct EmulatedEvent final : Event::State {
   std::shared_ptr<Queue> queue;
   uint64_t place = 0;  ///< entries up to its own
   Event released;
+  bool happened() override {
+    std::lock_guard lock(queue->mutex);
+    return queue->first >= place && released.happened();
+  }
   void block() override {
     queue->release(place);
     released.state()->block();
@@ -108,7 +112,7 @@ class EmulatedStream final : public Stream {
     enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
   }
   void* scratch() {
-    if (!scratch_) scratch_ = closed_memory(kScratchBytes);
+    if (!scratch_) scratch_ = device_memory(kScratchBytes);
     return scratch_.get();
   }
 
@@ -128,13 +132,32 @@ void enqueue(Stream& s, std::function<void()> work) { of(s).enqueue(std::move(wo
 
 std::string no_device_reason() { return ""; }
 int device_count() { return 64; }
+
+namespace {
+
+/// Of the card; LTRAIN_EMULATED_BYTES makes it small.
+int64_t card_bytes() {
+  const char* given = std::getenv("LTRAIN_EMULATED_BYTES");
+  return given ? std::atoll(given) : int64_t{1} << 40;
+}
+std::atomic<int64_t> taken{0};
+
+}  // namespace
+
 void use_device(int) {}
 DeviceInfo device_info() {
   static std::atomic<int64_t> next{0};  // each rank of a test has a card of its own
-  return {"emulated", int64_t{1} << 40, {::getpid(), next++}};
+  return {"emulated", card_bytes(), {::getpid(), next++}};
 }
-int64_t free_device_bytes() { return int64_t{1} << 40; }
-std::shared_ptr<void> device_memory(int64_t bytes) { return closed_memory(bytes); }
+int64_t free_device_bytes() { return card_bytes() - taken; }
+std::shared_ptr<void> device_memory(int64_t bytes) {
+  if (bytes > free_device_bytes())
+    fail(ExitCode::usage, "{} bytes of memory of an emulated GPU; {} of its {} bytes are free", bytes,
+         free_device_bytes(), card_bytes());
+  taken += bytes;
+  const auto memory = closed_memory(bytes);
+  return {memory.get(), [memory, bytes](void*) { taken -= bytes; }};
+}
 std::shared_ptr<void> pinned_memory(int64_t bytes) {
   return {std::aligned_alloc(256, static_cast<size_t>((bytes + 255) / 256 * 256)), std::free};
 }

@@ -48,6 +48,11 @@ class Library {
   virtual Status group_end() = 0;
 };
 
+/// Has NCCL take this rank for one on a host of its own, reached over the loopback's sockets, so that several
+/// ranks can have one GPU. Before NCCL is opened, and on every rank.
+void share_gpu(int rank);
+/// Empty where NCCL can be opened, else what is missing.
+std::string missing_library();
 /// NCCL of this machine, opened once. Throws Error (usage) with what is missing and what would help.
 std::shared_ptr<Library> open_library();
 

@@ -195,6 +195,15 @@ class RealLibrary final : public Library {
 
 }  // namespace
 
+std::string missing_library() {
+  try {
+    open_library();
+    return "";
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
 std::shared_ptr<Library> open_library() {
   static const auto library = std::make_shared<RealLibrary>();
   return library;

@@ -4,8 +4,9 @@
 
 namespace ltrain::nccl {
 
-std::shared_ptr<Library> open_library() {
-  fail(ExitCode::usage, "this build has no NCCL: it was made without CUDA (cmake --preset cuda)");
+std::string missing_library() {
+  return "this build has no NCCL: it was made without CUDA (cmake --preset cuda)";
 }
+std::shared_ptr<Library> open_library() { fail(ExitCode::usage, "{}", missing_library()); }
 
 }  // namespace ltrain::nccl

@@ -12,6 +12,7 @@
 
 #include "kernels/core/fault_point.h"
 #include "parallel/communicator_gloo.h"
+#include "parallel/communicator_nccl.h"
 #include "parallel/communicator_shm.h"
 #include "runtime/launch/control_client.h"
 #include "runtime/launch/coordinator.h"
@@ -226,12 +227,34 @@ class Job::Impl {
       o.connect_timeout_seconds = options_.join_seconds;
       group = make_gloo_group(gloo_, client_, key, place, size, name, axes, o);
     }
-    const std::string used = transport_text(transport_of(name, ranks));
-    if (transports_.find(used) == std::string::npos)
-      transports_ += (transports_.empty() ? "" : " and ") + used;
-    std::lock_guard lock(mutex_);
-    groups_.emplace_back(fmt::format("{}[{}]", name, format_ranges(ranks)), group->flight());
+    note_group(name, ranks, *group, transport_text(transport_of(name, ranks)));
     return group;
+  }
+
+  std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
+                                              const std::vector<int>& ranks) {
+    if (!nccl_) {
+      if (options_.shared_gpu) nccl::share_gpu(info_.rank);
+      auto library = nccl::open_library();
+      nccl_name_ = "NCCL " + library->version();
+      NcclOptions o;
+      o.timeout_seconds = options_.collective_timeout_seconds;
+      o.connect_timeout_seconds = options_.join_seconds;
+      o.wait_before_calls = options_.shared_gpu;
+      nccl_ = make_nccl_world(std::move(library), *client_, "nccl", info_.rank, info_.world_size, o);
+    }
+    auto group = make_nccl_group(nccl_, ranks, name, axes);
+    if (group && group->size() > 1) note_group(name, ranks, *group, nccl_name_);
+    return group;
+  }
+
+  /// For the heartbeat, and for what the run says at its end.
+  void note_group(const std::string& name, const std::vector<int>& ranks, const Communicator& group,
+                  const std::string& transport) {
+    if (transports_.find(transport) == std::string::npos)
+      transports_ += (transports_.empty() ? "" : " and ") + transport;
+    std::lock_guard lock(mutex_);
+    groups_.emplace_back(fmt::format("{}[{}]", name, format_ranges(ranks)), group.flight());
   }
 
   Transport transport_of(const std::string& name, const std::vector<int>& ranks) const {
@@ -328,6 +351,8 @@ class Job::Impl {
   bool connected_ = false, signal_told_ = false, leaving_ = false, verdict_printed_ = false,
        end_said_ = false;
   std::map<std::string, int> group_counts_;
+  std::shared_ptr<NcclWorld> nccl_;
+  std::string nccl_name_;
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<ControlClient> client_;
   std::shared_ptr<GlooTransport> gloo_;
@@ -344,6 +369,10 @@ const RankInfo& Job::info() const { return impl_->info_; }
 std::unique_ptr<Communicator> Job::new_group(const std::string& name, AxisSet axes,
                                              const std::vector<int>& ranks) {
   return impl_->new_group(name, axes, ranks);
+}
+std::unique_ptr<Communicator> Job::new_gpu_group(const std::string& name, AxisSet axes,
+                                                 const std::vector<int>& ranks) {
+  return impl_->new_gpu_group(name, axes, ranks);
 }
 std::unique_ptr<Communicator> Job::new_world_group() {
   std::vector<int> all;

@@ -25,6 +25,7 @@ struct JobOptions {
   std::string interface;                    ///< launch.interface: network interface of the data connections
   double join_seconds = 120;                ///< LTRAIN_JOIN_TIMEOUT overrides it
   double collective_timeout_seconds = 600;  ///< launch.distributed_timeout_minutes
+  bool shared_gpu = false;                  ///< debug.shared_gpu
 };
 
 class Job {
@@ -42,6 +43,10 @@ class Job {
   /// group if there is one. Every member calls it for the same groups in the same order.
   std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
                                           const std::vector<int>& ranks);
+  /// Between GPUs, on NCCL: every rank of the job calls it for the same groups in the same order, whichever
+  /// it is in (parallel/communicator_nccl.h).
+  std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
+                                              const std::vector<int>& ranks);
   /// All ranks.
   std::unique_ptr<Communicator> new_world_group();
   /// What this rank's groups use so far: "shared memory", "Gloo (TCP)", both; empty when it has none of

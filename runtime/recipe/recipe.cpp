@@ -8,6 +8,7 @@
 
 #include "kernels/core/device.h"
 #include "kernels/core/error.h"
+#include "parallel/nccl/library.h"
 #include "runtime/recipe/given.h"
 #include "runtime/recipe/rules.h"
 #include "runtime/recipe/schema.h"
@@ -80,12 +81,17 @@ void validate(const Recipe& r, int world_size, int ranks_per_node) {
 namespace {
 
 /// Why `local_ranks` of `world` ranks cannot run on the GPUs here; empty where they can.
-std::string no_cuda_for(int world, int local_ranks) {
+std::string no_cuda_for(const Recipe& r, int world, int local_ranks) {
   if (const std::string missing = missing_for(DeviceKind::cuda); !missing.empty()) return missing;
-  if (world > 1) return fmt::format("{} ranks on GPUs need NCCL, which is not in this build", world);
+  if (world > 1)
+    if (const std::string missing = nccl::missing_library(); !missing.empty())
+      return fmt::format("{} ranks on GPUs: {}", world, missing);
+  if (r.debug.shared_gpu) return "";
   if (const int gpus = device_count(DeviceKind::cuda); gpus < local_ranks)
-    return fmt::format("{} ranks on this host and {} GPU{}: each rank has one of its own", local_ranks, gpus,
-                       gpus == 1 ? "" : "s");
+    return fmt::format(
+        "{} ranks on this host and {} GPU{}: each rank has one of its own (or debug.shared_gpu: true, for "
+        "tests)",
+        local_ranks, gpus, gpus == 1 ? "" : "s");
   return "";
 }
 
@@ -98,7 +104,7 @@ DeviceKind device_of(const Recipe& r) {
 
 void check_device(const Recipe& r, int local_ranks) {
   if (device_of(r) == DeviceKind::cpu) return;
-  const std::string why = no_cuda_for(static_cast<int>(ranks(r)), local_ranks);
+  const std::string why = no_cuda_for(r, static_cast<int>(ranks(r)), local_ranks);
   if (!why.empty())
     fail(ExitCode::usage, "{}: device = cuda: {}; nearest valid value: cpu",
          origins_of(r).place("device").text(), why);
@@ -112,7 +118,7 @@ Recipe resolve(const Recipe& r, int world_size, int ranks_per_node) {
   resolved.parallel.inside = inside_ranks(r, world_size, ranks_per_node);
   resolved.launch.ranks_on_host = ranks_on_host(r, world_size, ranks_per_node);
   if (r.device == DeviceChoice::automatic)
-    resolved.device = no_cuda_for(world_size, static_cast<int>(resolved.launch.ranks_on_host)).empty()
+    resolved.device = no_cuda_for(r, world_size, static_cast<int>(resolved.launch.ranks_on_host)).empty()
                           ? DeviceChoice::cuda
                           : DeviceChoice::cpu;
   return resolved;

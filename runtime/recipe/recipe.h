@@ -154,6 +154,10 @@ struct LogSettings {
   bool tensorboard = false;
 };
 
+struct DebugSettings {
+  bool shared_gpu = false;  ///< several ranks on one GPU
+};
+
 struct RecipeOrigins;  // runtime/recipe/problems.h: where each value was given, for messages
 
 struct Recipe {
@@ -173,6 +177,7 @@ struct Recipe {
   CheckpointSettings checkpoint;
   LaunchSettings launch;
   LogSettings log;
+  DebugSettings debug;
 
   std::vector<std::string> notes;  ///< for the user: aliases that were used, keys of a config.json not needed
   std::shared_ptr<const RecipeOrigins> origins;

@@ -376,6 +376,10 @@ void add_job_keys(std::vector<Key>& t) {
                                 {{"text", LogFormat::text}, {"megatron", LogFormat::megatron}}, {},
                                 "Lines of the log."));
   t.push_back(truth("log.tensorboard", LT_MEMBER(log.tensorboard), "Write TensorBoard events too."));
+  t.push_back(
+      truth("debug.shared_gpu", LT_MEMBER(debug.shared_gpu),
+            "Ranks of one host share its GPUs, each as if on a host of its own, over NCCL's sockets: for "
+            "tests of layouts where there are few GPUs. Timings mean nothing."));
 }
 
 std::vector<Key> make_table() {

@@ -98,6 +98,7 @@ std::string section_help(const std::string& section) {
   if (section == "checkpoint") return "Saving and resuming.";
   if (section == "launch") return "Processes.";
   if (section == "log") return "What is printed.";
+  if (section == "debug") return "For tests of ltrain itself.";
   return "";
 }
 

@@ -241,12 +241,14 @@ int64_t TrainProgram::agree_tokens(int64_t counted) {
   staging_.close();
   all_reduce(device_.groups.gradient, count_);
   staging_.get(&counted, count_);
+  device_.groups.check();
   return counted;
 }
 
 std::vector<double> TrainProgram::read_sums() {
   std::vector<double> sums(static_cast<size_t>(sums_.elements()));
   staging_.get(sums.data(), sums_);
+  device_.groups.check();
   return sums;
 }
 

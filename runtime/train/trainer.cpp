@@ -99,10 +99,10 @@ class Trainer {
     omp_set_num_threads(threads);
     device_ = device_of(recipe_);
     profile_ = default_profile(device_);
-    const MakeGroup make_group = [&](const GroupRequest& r) {
+    const MakeGroup job_group = [&](const GroupRequest& r) {
       return job_.new_group(r.name, r.axes, r.ranks);
     };
-    control_group_ = make_group({"checkpoint", kAllAxes, mesh_.group(kAllAxes)});
+    control_group_ = job_group({"checkpoint", kAllAxes, mesh_.group(kAllAxes)});
     control_ = make_worker_stream("checkpoint");
     take_device();
     agree_on_levels();
@@ -121,7 +121,13 @@ class Trainer {
     }
     const ProgramOptions options = program_options(recipe_, layout_);
     const auto side_stream = [&](const std::string& name) { return make_side_stream(device_, name); };
-    groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, group_options(options));
+    GroupSet::Options groups = group_options(options);
+    MakeGroup make_group = job_group;
+    if (device_ != DeviceKind::cpu && me.world_size > 1) {
+      groups.together = true;
+      make_group = [&](const GroupRequest& r) { return job_.new_gpu_group(r.name, r.axes, r.ranks); };
+    }
+    groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, groups);
     compute_ = make_compute_stream(device_, "compute");
     allocate();
     program_ =
@@ -140,6 +146,8 @@ class Trainer {
       metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
       progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.train.log_interval);
       for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
+      if (device_ != DeviceKind::cpu && recipe_.debug.shared_gpu)
+        progress_->line("debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing");
       for (const std::string& note : resumed.notes) progress_->line(note);
       progress_->line(
           fmt::format("{}: {} {} parameters, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "
@@ -165,8 +173,8 @@ class Trainer {
 
   /// A GPU of its own for each rank, and ranks of one kind.
   void take_device() {
-    if (device_ != DeviceKind::cpu)
-      use_device(device_, device_count(device_) == 1 ? 0 : job_.info().local_rank);
+    if (device_ != DeviceKind::cpu)  // a rank is shown all of the host's, or its own alone
+      use_device(device_, job_.info().local_rank % device_count(device_));
     card_ = device_info(device_);
     const int world = control_group_->size();
     if (world == 1) return;
@@ -185,8 +193,9 @@ class Trainer {
           fail(ExitCode::usage,
                "ranks {} and {} run on different devices ({} and {}): give device: cpu or cuda", b, a,
                device_name(static_cast<DeviceKind>(y[0])), device_name(static_cast<DeviceKind>(x[0])));
-        if (device_ != DeviceKind::cpu && x[1] == y[1] && x[2] == y[2])
-          fail(ExitCode::usage, "ranks {} and {} have the same GPU: each rank needs one of its own", b, a);
+        if (device_ != DeviceKind::cpu && !recipe_.debug.shared_gpu && x[1] == y[1] && x[2] == y[2])
+          fail(ExitCode::usage,
+               "ranks {} and {} have the same GPU: each rank needs one of its own; device: cpu works", b, a);
       }
   }
 
@@ -321,7 +330,8 @@ class Trainer {
     m.lr = lr;
     m.step_time_ms = seconds * 1e3;
     m.data_time_ms = data_seconds * 1e3;
-    m.exposed_comm_ms = exposed * 1e3;
+    const bool known = device_ == DeviceKind::cpu || job_.info().world_size == 1;  // a GPU is not asked yet
+    m.exposed_comm_ms = known ? exposed * 1e3 : std::numeric_limits<double>::quiet_NaN();
     m.tokens_per_sec = static_cast<double>(tokens_per_step(recipe_)) / seconds;
     m.tokens_per_sec_per_gpu = m.tokens_per_sec / job_.info().world_size;
     m.tflops_per_gpu = plan_.flops / seconds / 1e12;

@@ -161,6 +161,13 @@ TEST_CASE("slurm: threads, memory and time come from the plan, what is given win
   CHECK(has_line(many, "#SBATCH --ntasks-per-node=2"));
   CHECK(many.text.find("4 ranks on 2 nodes") != std::string::npos);
 
+  const test::Outcome gpus = t.sh("slurm tiny.yaml device=cuda");
+  INFO(gpus.text);
+  CHECK(has_line(gpus, "#SBATCH --gpus-per-node=2"));
+  CHECK(gpus.text.find("by the datasheet of") != std::string::npos);
+  CHECK_FALSE(has_line(gpus, mem(2)));  // the arenas are on the cards
+  CHECK(one.text.find("--gpus-per-node") == std::string::npos);
+
   const test::Outcome wrong = t.sh("slurm tiny.yaml --nodes 3");
   CHECK(wrong.code == 64);
   CHECK_THAT(wrong.text, Contains("--nodes=3: must divide the 2 ranks"));

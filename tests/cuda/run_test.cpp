@@ -77,3 +77,22 @@ TEST_CASE("a second rank on a GPU is refused before anything is started") {
   CHECK(o.text.find("device = cuda: 2 ranks on ") != std::string::npos);
   CHECK(o.text.find("nearest valid value: cpu") != std::string::npos);
 }
+
+#ifdef LTRAIN_CUDA_EMULATED
+TEST_CASE("a card that is too small: refused by its plan, and by the allocation with the plan's table") {
+  const TempRun run;
+  const std::string recipe = kRecipe + std::string("device=cuda ");
+  const Outcome planned = run.sh(recipe, "LTRAIN_EMULATED_BYTES=1000000");
+  INFO(planned.text);
+  CHECK(planned.code == 64);
+  CHECK(planned.text.find("the plan exceeds the GPU's memory: a rank needs") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(run.folder() + "/run"));
+  const Outcome forced = run.sh(recipe + "--force", "LTRAIN_EMULATED_BYTES=100000");
+  INFO(forced.text);
+  CHECK(forced.code == 64);
+  CHECK(forced.text.find("bytes of memory of an emulated GPU; 100000 of its 100000 bytes are free") !=
+        std::string::npos);
+  CHECK(forced.text.find("memory of rank 0") != std::string::npos);
+  CHECK(forced.text.find("optimizer") != std::string::npos);
+}
+#endif

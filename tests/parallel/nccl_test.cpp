@@ -8,8 +8,8 @@
 #include "kernels/core/time_scale.h"
 #include "parallel/communicator_nccl.h"
 #include "parallel/groups.h"
-#include "tests/parallel/fake_nccl.h"
 #include "tests/parallel/group_support.h"
+#include "tests/support/fake_nccl.h"
 
 using namespace ltrain;
 using namespace ltrain::test;

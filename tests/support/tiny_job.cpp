@@ -8,6 +8,8 @@
 
 #include "kernels/core/device.h"
 #include "kernels/core/rng.h"
+#include "parallel/communicator_nccl.h"
+#include "tests/support/fake_nccl.h"
 
 namespace ltrain::test {
 
@@ -166,6 +168,8 @@ class World {
       if (r.ranks[i] == rank) return std::move(group[i]);
     fail(ExitCode::internal, "rank {} is not in group {}", rank, r.name);
   }
+  FakeNetwork network;
+  const std::shared_ptr<KeyValueStore> store = make_memory_store();
   /// Adds a rank's pieces; an element that two ranks own is an error.
   void add(NamedTensors& to, const Slice& slice, const std::string& name, const std::vector<double>& values) {
     std::lock_guard lock(mutex_);
@@ -212,14 +216,17 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   }
   Arena arena(o.device, result.plan_bytes[rank]);  // outlives the streams of the groups
   const auto host = Arena::staging(o.device, result.plan_host[rank]);
+  GroupSet::Options group_set = group_options(tiny_program(o));
+  group_set.together = o.nccl;
+  std::shared_ptr<NcclWorld> nccl;
+  if (o.nccl) nccl = make_nccl_world(world.network.library(), *world.store, "nccl", rank, tiny_world(o));
   GroupSet groups(
       tiny_mesh(o, rank),
       [&](const GroupRequest& r) {
-        auto group = world.take(r, rank);
+        auto group = nccl ? make_nccl_group(nccl, r.ranks, r.name, r.axes) : world.take(r, rank);
         return wrap ? wrap(r, std::move(group)) : std::move(group);
       },
-      [&](const std::string& name) { return make_side_stream(o.device, name); },
-      group_options(tiny_program(o)));
+      [&](const std::string& name) { return make_side_stream(o.device, name); }, group_set);
   auto compute = make_compute_stream(o.device, "compute");
   TrainProgram program(tiny_program(o), {*compute, arena, groups.groups(),
                                          o.device == DeviceKind::cpu ? nullptr : host.get()});

@@ -41,6 +41,7 @@ struct TinyOptions {
   OptimizerSettings optimizer;
   RecomputeOptions recompute;
   DeviceKind device = DeviceKind::cpu;
+  bool nccl = false;  ///< groups of NCCL, on the network of tests/support/fake_nccl.h
 };
 
 /// Whole named tensors, row-major.

@@ -1,4 +1,4 @@
-#include "tests/parallel/fake_nccl.h"
+#include "tests/support/fake_nccl.h"
 
 #include <algorithm>
 #include <condition_variable>

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# All that needs a GPU, on a machine with one and no network: the kernels against the CPU's, each parallel axis with its
+# ranks on one GPU, the smoke test. Leaves OUT/gpu-check.md and OUT/gpu-check.json, which name card, driver and versions;
+# what is kept of them is kept under docs/measurements. Takes a ready build-cuda, or builds it.
+# Usage: scripts/gpu-check.sh [OUT]     (default: gpu-check)
+set -uo pipefail
+cd "$(dirname "$0")/.."
+out=${1:-gpu-check}
+mkdir -p "$out"
+out=$(realpath "$out")
+ltrain=build-cuda/ltrain
+[ -x $ltrain ] && [ -x build-cuda/tests/test_cuda ] || scripts/build.sh cuda ltrain test_cuda || exit 1
+card=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1) || {
+  echo "gpu-check: no GPU: $card" >&2
+  exit 1
+}
+
+names=() results=() seconds=()
+failed=0
+# check NAME COMMAND...: its output is in OUT/NAME.log.
+check() {
+  local name=$1 began=$SECONDS result=passed
+  shift
+  "$@" >"$out/$name.log" 2>&1 || result="failed ($?)"
+  [ "$result" = passed ] || failed=1
+  # What a test program left out counts as not run.
+  [ "$result" != passed ] || ! grep -q '^SKIPPED: ' "$out/$name.log" || result="passed, $(grep -c '^SKIPPED: ' "$out/$name.log") left out"
+  names+=("$name") results+=("$result") seconds+=($((SECONDS - began)))
+  echo "gpu-check: $name: $result, $((SECONDS - began)) s"
+}
+
+check kernels build-cuda/tests/test_cuda
+if command -v compute-sanitizer >/dev/null; then
+  for tool in memcheck racecheck; do
+    check "$tool" timeout 240 compute-sanitizer --tool $tool --error-exitcode 1 build-cuda/tests/test_cuda \
+      '~training* ~every* ~a*'  # the kernels alone
+  done
+fi
+
+# Each axis against one CPU process: the losses of three steps, in fp32.
+tokens=$out/text
+$ltrain data build --tokenizer byte --split 95,5 --force --input README.md docs --output "$tokens" >"$out/data.log" 2>&1
+small=(recipes/smoke-1gpu.yaml precision=fp32 "data.train=[{path: $tokens-train}]" data.eval=[] train.train_steps=3
+  train.eval_interval=0 schedule.lr_warmup_steps=1 train.log_interval=1 model.num_hidden_layers=4 model.hidden_size=128
+  model.intermediate_size=256 model.num_attention_heads=4 train.micro_batch_size=1 train.global_batch_size=8
+  checkpoint.save_interval=0 checkpoint.save_at_end=false checkpoint.resume=never)
+losses() { sed -n 's/.*"lm_loss":\([0-9.]*\).*/\1/p' "$1/metrics.jsonl"; }
+same_losses() {  # FOLDER key=value ...
+  local folder=$1
+  shift
+  rm -rf "$folder"
+  $ltrain run "${small[@]}" device=cuda debug.shared_gpu=true "output_dir=$folder" "$@" || return
+  paste <(losses "$out/cpu") <(losses "$folder") | awk '
+    { d = $1 - $2; if (d < 0) d = -d; print $1, $2; if (NF != 2 || d > 1e-4 * $1) bad = 1 }
+    END { exit bad || NR != 3 }'
+}
+rm -rf "$out/cpu"
+check cpu $ltrain run "${small[@]}" device=cpu "output_dir=$out/cpu"
+check one-rank same_losses "$out/one"
+check data same_losses "$out/data2" parallel.data=2
+for stage in 1 2 3; do check "zero-$stage" same_losses "$out/zero$stage" parallel.data=2 parallel.zero_stage=$stage; done
+check tensor same_losses "$out/tensor2" parallel.tensor=2 parallel.sequence_parallel=true
+check pipeline same_losses "$out/pipeline2" parallel.pipeline=2
+check context same_losses "$out/context2" parallel.context=2
+check smoke scripts/smoke.sh $ltrain
+
+version() { build-cuda/ltrain --version | head -1; }
+{
+  echo "# GPU check, $(date -u +%F)"
+  echo
+  echo "$card; $(version)"
+  echo
+  echo "| check | result | seconds |"
+  echo "|---|---|---|"
+  for i in "${!names[@]}"; do echo "| ${names[i]} | ${results[i]} | ${seconds[i]} |"; done
+} >"$out/gpu-check.md"
+{
+  printf '{"card": "%s", "version": "%s", "checks": [' "$card" "$(version)"
+  for i in "${!names[@]}"; do
+    printf '%s{"name": "%s", "result": "%s", "seconds": %s}' "$( ((i)) && echo ', ')" "${names[i]}" "${results[i]}" "${seconds[i]}"
+  done
+  echo ']}'
+} >"$out/gpu-check.json"
+cat "$out/gpu-check.md"
+exit $failed

@@ -271,6 +271,8 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.accumulation = micro_batches_per_step(r);
   o.seed = static_cast<uint64_t>(r.seed);
   o.clip_grad = r.train.clip_grad;
+  o.skip_grad_norm = r.train.skip_grad_norm;
+  o.stop_loss = r.train.stop_loss;
   o.decay_embeddings = r.optimizer.decay_embeddings;
   o.optimizer = optimizer_settings(r);
   o.recompute = layout.recompute ? *layout.recompute : recompute_options(r);

@@ -88,6 +88,9 @@ struct Train {
   int64_t train_steps = 1000;
   std::optional<int64_t> train_tokens;  ///< when given, train_steps = ceil(train_tokens / tokens of a step)
   double clip_grad = 1.0;               ///< 0: no clipping
+  double skip_grad_norm = 0;            ///< no update above it; 0: none
+  int64_t max_skipped_steps = 10;       ///< in a row
+  double stop_loss = 0;                 ///< the run ends above it; 0: none
   int64_t eval_interval = 0;            ///< steps; 0: never
   int64_t eval_steps = 20;
   int64_t log_interval = 1;
@@ -127,7 +130,10 @@ struct Optimizer {
 struct Schedule {
   LrDecayStyle lr_decay_style = LrDecayStyle::cosine;
   int64_t lr_warmup_steps = 0;
-  int64_t lr_decay_steps = 0;      ///< filled: train_steps unless given
+  int64_t lr_decay_steps = 0;  ///< filled: train_steps unless given
+  int64_t lr_num_cycles = 1;   ///< cosine, linear: decays one after the other, each from lr
+  std::optional<double> start_weight_decay, end_weight_decay;  ///< null: weight_decay
+  std::string weight_decay_incr_style = "constant";
   int64_t lr_wsd_decay_steps = 0;  ///< filled: a tenth of lr_decay_steps unless given; read by WSD only
   LrDecayStyle lr_wsd_decay_style = LrDecayStyle::linear;  ///< linear or cosine
 };

@@ -324,6 +324,19 @@ void add_train_keys(std::vector<Key>& t) {
           .at_least(0)
           .alias({"max_grad_norm"}));
   t.push_back(
+      number(
+          "train.skip_grad_norm", LT_MEMBER(train.skip_grad_norm),
+          "A step whose gradients have a larger norm, before clipping, makes no update; 0: none is skipped.")
+          .at_least(0));
+  Key most = integer("train.max_skipped_steps", LT_MEMBER(train.max_skipped_steps),
+                     "Steps skipped in a row after which the run ends with exit code 76.")
+                 .between(1, kMaxSteps);
+  most.when("train.skip_grad_norm", true, [](const Recipe& r) { return r.train.skip_grad_norm > 0; });
+  t.push_back(std::move(most));
+  t.push_back(number("train.stop_loss", LT_MEMBER(train.stop_loss),
+                     "A larger loss ends the run with exit code 76 before its update; 0: none does.")
+                  .at_least(0));
+  t.push_back(
       integer("train.eval_interval", LT_MEMBER(train.eval_interval), "Steps between evaluations; 0: never.")
           .between(0, kMaxSteps)
           .derived("500 when data.eval is given, else 0",

@@ -176,6 +176,30 @@ void add_schedule_keys(std::vector<Key>& t) {
           .between(0, kMaxSteps)
           .alias({"lr_decay_iters"})
           .derived("train_steps", [](Recipe& r) { r.schedule.lr_decay_steps = r.train.train_steps; }));
+  Key cycles = integer("schedule.lr_num_cycles", LT_MEMBER(schedule.lr_num_cycles),
+                       "Decays from lr, one after the other, between the warm-up and lr_decay_steps.")
+                   .between(1, kMaxSteps)
+                   .alias({"num_cycles"});
+  cycles.when("schedule.lr_decay_style: cosine or linear", true, [](const Recipe& r) {
+    return r.schedule.lr_decay_style == LrDecayStyle::cosine ||
+           r.schedule.lr_decay_style == LrDecayStyle::linear;
+  });
+  t.push_back(std::move(cycles));
+  const auto moving = [](Key key) {
+    key.when("schedule.weight_decay_incr_style: linear or cosine", true,
+             [](const Recipe& r) { return r.schedule.weight_decay_incr_style != "constant"; });
+    return key;
+  };
+  t.push_back(
+      name_choice("schedule.weight_decay_incr_style", LT_MEMBER(schedule.weight_decay_incr_style),
+                  {"constant", "linear", "cosine"}, {},
+                  "How the weight decay goes from start_weight_decay to end_weight_decay over the run."));
+  t.push_back(moving(number("schedule.start_weight_decay", LT_MEMBER(schedule.start_weight_decay),
+                            "Weight decay of the first step; null: optimizer.weight_decay.")
+                         .at_least(0)));
+  t.push_back(moving(number("schedule.end_weight_decay", LT_MEMBER(schedule.end_weight_decay),
+                            "Weight decay of the last step; null: optimizer.weight_decay.")
+                         .at_least(0)));
   t.push_back(wsd_only(integer("schedule.lr_wsd_decay_steps", LT_MEMBER(schedule.lr_wsd_decay_steps),
                                "WSD: steps of the final decay.")
                            .between(0, kMaxSteps)

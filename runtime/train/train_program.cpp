@@ -301,7 +301,9 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     result.grad_norm = std::sqrt(squares);
     result.stop_requested = sums[1] > 0;
     result.finite = std::isfinite(sums[0]) && std::isfinite(squares);
-    if (!result.finite) return result;
+    result.diverged = options_.stop_loss > 0 && result.loss > options_.stop_loss;
+    result.skipped = options_.skip_grad_norm > 0 && result.grad_norm > options_.skip_grad_norm;
+    if (!result.finite || result.diverged || result.skipped) return result;
     if (options_.clip_grad > 0)
       args.grad_scale = std::min(1.0, options_.clip_grad / (result.grad_norm + 1e-6));
   }

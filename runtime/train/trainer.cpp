@@ -267,7 +267,7 @@ class Trainer {
     a.beta1 = recipe_.optimizer.adam_beta1;
     a.beta2 = recipe_.optimizer.adam_beta2;
     a.eps = recipe_.optimizer.adam_eps;
-    a.weight_decay = recipe_.optimizer.weight_decay;
+    a.weight_decay = weight_decay(recipe_.optimizer, recipe_.schedule, step_ + 1, recipe_.train.train_steps);
     a.step = step_ + 1;
     const bool ask = static_cast<bool>(job_.stop_requested()) || out_of_time();
     const auto wire_before = wire_by_axis(groups_->groups());
@@ -277,6 +277,13 @@ class Trainer {
       train_wire_[axis] += bytes - (before == wire_before.end() ? 0 : before->second);
     }
     if (!r.finite) not_finite(r);
+    if (r.diverged)
+      fail(ExitCode::no_progress,
+           "step {}: loss {:.4f} is above train.stop_loss = {}; no update was made and nothing was "
+           "saved.\nThe last "
+           "checkpoint is of step {}: go on from there with a lower optimizer.lr, or raise train.stop_loss.",
+           step_ + 1, r.loss, recipe_.train.stop_loss, saved_step_);
+    note_skip(r);
     ++step_;
     samples_ += recipe_.train.global_batch_size;
     LT_CHECK(samples_ == loader_->cursor(), "the loader is at sample {}, the trainer at {}",
@@ -298,6 +305,23 @@ class Trainer {
   void poison() {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     for (const Tensor& w : program_->parameters().held_values()) fill_value(*compute_, w.flat(0, {1}), nan);
+  }
+
+  /// A step without an update; too many in a row end the run.
+  void note_skip(const StepResult& r) {
+    skipped_in_a_row_ = r.skipped ? skipped_in_a_row_ + 1 : 0;
+    if (!r.skipped) return;
+    say({fmt::format(
+        "step {}: the gradient norm {:.3g} is above train.skip_grad_norm = {}: no update was made", step_ + 1,
+        r.grad_norm, recipe_.train.skip_grad_norm)});
+    if (skipped_in_a_row_ < recipe_.train.max_skipped_steps) return;
+    fail(ExitCode::no_progress,
+         "step {}: {} steps in a row made no update, as many as train.max_skipped_steps allows: the last "
+         "gradient norm "
+         "is {:.3g}, train.skip_grad_norm {}.\nThe last checkpoint is of step {}: raise "
+         "train.skip_grad_norm, or go "
+         "on from an older one with a lower optimizer.lr.",
+         step_ + 1, skipped_in_a_row_, r.grad_norm, recipe_.train.skip_grad_norm, saved_step_);
   }
 
   [[noreturn]] void not_finite(const StepResult& r) {
@@ -450,6 +474,7 @@ class Trainer {
   std::map<std::string, int64_t> train_wire_;  // bytes sent in training steps, by axis
   double started_ = 0;
   bool checked_ = false;
+  int64_t skipped_in_a_row_ = 0;
 };
 
 }  // namespace

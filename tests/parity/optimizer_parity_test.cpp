@@ -134,3 +134,18 @@ TEST_CASE("a checkpoint of every optimizer goes on under another layout, and not
     CHECK_THROWS_WITH(train_tiny(other, {}, hooks(other, 0)), Catch::Contains("optimizer"));
   }
 }
+
+TEST_CASE(
+    "a gradient norm above the limit makes no update, on any rank; a loss above its own ends the step") {
+  TinyOptions o = job(UpdateRule::adamw);
+  o.ranks = 2;
+  o.steps = 2;
+  const TinyResult free = train_tiny(o);
+  o.skip_grad_norm = free.norms[0] * 1.001;
+  CHECK(train_tiny(o).parameters == free.parameters);
+  o.skip_grad_norm = free.norms[0] * 0.999;
+  o.steps = 1;
+  TinyOptions still = o;
+  still.steps = 0;
+  CHECK(train_tiny(o).parameters == train_tiny(still).parameters);
+}

@@ -1,5 +1,6 @@
 // Causal self-attention: fused qkv, rotary or learned positions, output projection.
 #pragma once
+#include "kernels/ops/head_norm.h"
 #include "models/context_attention.h"
 #include "models/linear.h"
 #include "models/model_config.h"
@@ -8,7 +9,9 @@ namespace ltrain {
 
 class AttentionLayer {
  public:
-  using Saved = AttentionSaved;
+  struct Saved : AttentionSaved {
+    Tensor query, key, query_rstd, key_rstd;  ///< what norms of heads were taken of
+  };
   /// `prefix`: "model.layers.3.self_attn". `place`: the layer's name for dropout, plans and messages.
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                const std::string& prefix, std::string place, double out_std);
@@ -27,6 +30,13 @@ class AttentionLayer {
   /// qkv := projections of x; and back.
   void project(Step& step, Tensor qkv, Tensor x) const;
   void project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x) const;
+  /// Norms of queries and keys, in place in qkv.
+  void declare_norms(ParameterStore& store, const Groups& groups, const ModelConfig& config,
+                     const std::string& prefix);
+  void norm(Step& step, Tensor qkv, Saved& saved) const;
+  void norm_backward(Step& step, Tensor dqkv, Saved& saved) const;
+  HeadNorm queries() const;
+  HeadNorm keys() const;
   Linear qkv_, out_;
   Linear kv_;       // apart from q when several tensor ranks hold one key-value head
   int copies_ = 1;  // of them
@@ -34,6 +44,9 @@ class AttentionLayer {
   int64_t first_head_ = 0, all_heads_ = 0;
   double dropout_ = 0;
   bool rope_ = false;
+  QueryKeyNorm norm_kind_ = QueryKeyNorm::none;
+  int query_norm_ = -1, key_norm_ = -1;
+  double norm_eps_ = 0;
   std::string place_;
 };
 

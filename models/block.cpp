@@ -11,7 +11,8 @@ bool same(const Tensor& a, const Tensor& b) { return a.data == b.data && a.recor
 
 }  // namespace
 
-void Block::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sp, int64_t i) {
+void Block::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sp,
+                    bool expert_tensor, int64_t i) {
   place_ = fmt::format("layers.{}", i);
   dropout_ = c.resid_pdrop;
   // Projections into the residual stream start smaller by sqrt(2 L) (GPT-2; Megatron's scaled init).
@@ -28,7 +29,13 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
     attention_.declare(store, groups, c, sp, p + ".self_attn", place_ + ".attention", out_std);
     norm2_.declare(store, groups, p + ".post_attention_layernorm", NormKind::rms, c.hidden_size, c.norm_eps,
                    sp);
-    mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
+    mixture_ = c.moe.in_layer(i);
+    if (mixture_) {
+      const char* name = c.architecture == "mixtral" ? ".block_sparse_moe" : ".mlp";
+      moe_.declare(store, groups, c, sp, expert_tensor, p + name, i, out_std);
+    } else {
+      mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
+    }
   }
 }
 
@@ -45,9 +52,11 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   attention_.forward(step, mb, r.delta, saved.norm1.y, rope_table, attention);
   if (step.groups.context.many() &&
       (keep.without.has(BlockTensor::qkv) || keep.without.has(BlockTensor::attention)))
-    for (Tensor* t : {&attention.qkv, &attention.out, &attention.lse, &attention.exchanged_out})
+    for (Tensor* t : {&attention.qkv, &attention.out, &attention.lse, &attention.exchanged_out,
+                      &attention.query, &attention.query_rstd, &attention.key, &attention.key_rstd})
       step.release(*t);  // which ranks have exchanged together
-  drop(BlockTensor::qkv, {&attention.qkv});
+  drop(BlockTensor::qkv,
+       {&attention.qkv, &attention.query, &attention.query_rstd, &attention.key, &attention.key_rstd});
   drop(BlockTensor::attention, {&attention.out, &attention.lse, &attention.exchanged_out});
   drop(BlockTensor::attention_norm, {&saved.norm1.y});
   if (!step.keeps()) step.release(saved.norm1.y);
@@ -56,7 +65,12 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   step.enter(place_ + ".mlp");
   norm2_.forward(step, r, saved.norm2);
   if (keep.output) r.delta = step.temporary("mlp output", saved.norm2.y.shape);
-  mlp_.forward(step, r.delta, saved.norm2.y, mb.rows(), saved.mlp);
+  if (mixture_) {
+    LT_CHECK(step.keeps() || !step.training, "{}: experts are not computed again", place_);
+    moe_.forward(step, mb, r.delta, saved.norm2.y, saved.moe);
+  } else {
+    mlp_.forward(step, r.delta, saved.norm2.y, mb.rows(), saved.mlp);
+  }
   drop(BlockTensor::mlp_hidden, {&saved.mlp.hidden});
   drop(BlockTensor::mlp_activation, {&saved.mlp.act});
   drop(BlockTensor::mlp_norm, {&saved.norm2.y});
@@ -93,7 +107,7 @@ void Block::again(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& sa
   } else if (!saved.norm2.y.defined()) {
     norm2_.again(step, saved.norm2);
   }
-  mlp_.again(step, saved.norm2.y, mb.rows(), saved.mlp);
+  if (!mixture_) mlp_.again(step, saved.norm2.y, mb.rows(), saved.mlp);
 }
 
 Tensor Block::through_dropout(Step& step, const MicroBatch& mb, Tensor dx, const char* which) const {
@@ -113,7 +127,11 @@ void Block::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_ta
   step.enter(place_ + ".mlp");
   Tensor dout = through_dropout(step, mb, dx, ".mlp.output");
   Tensor dnorm = step.temporary("d norm", dx.shape);
-  mlp_.backward(step, dnorm, dout, saved.norm2.y, saved.mlp);
+  if (mixture_) {
+    moe_.backward(step, mb, dnorm, dout, saved.norm2.y, saved.moe);
+  } else {
+    mlp_.backward(step, dnorm, dout, saved.norm2.y, saved.mlp);
+  }
   if (!same(dout, dx)) step.release(dout);
   norm2_.backward(step, dx, dnorm, saved.norm2);
   step.release(dnorm);

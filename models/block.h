@@ -2,6 +2,7 @@
 #pragma once
 #include "models/attention_layer.h"
 #include "models/mlp_layer.h"
+#include "models/moe_layer.h"
 #include "models/norm_layer.h"
 #include "models/recompute.h"
 
@@ -13,6 +14,7 @@ class Block {
     NormLayer::Saved norm1, norm2;
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;
+    MoeLayer::Saved moe;
   };
   /// What a forward is for.
   struct Keep {
@@ -21,7 +23,7 @@ class Block {
     BlockTensorSet without;  ///< of a step that keeps: not these
   };
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
-               int64_t index);
+               bool expert_tensor, int64_t index);
   void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved,
                const Keep& keep) const;
   void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved) const {
@@ -39,6 +41,8 @@ class Block {
   NormLayer norm1_, norm2_;
   AttentionLayer attention_;
   MlpLayer mlp_;
+  MoeLayer moe_;
+  bool mixture_ = false;  ///< moe_ is there and mlp_ is not
   double dropout_ = 0;
   std::string place_;
 };

@@ -1,7 +1,10 @@
 // What a model is: Hugging Face's config names. Filled by runtime/recipe, read by models/.
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace ltrain {
 
@@ -13,8 +16,41 @@ struct RopeScaling {
   int64_t original_max_position_embeddings = 8192;
 };
 
+/// A mixture of experts in the place of the feed-forward.
+struct MoeConfig {
+  int64_t num_experts = 0;  ///< 0: none, the model is dense
+  int64_t top_k = 2;
+  int64_t intermediate_size = 0;  ///< of an expert
+  // Which layers: every layer_step-th, the last of each run, but for those named.
+  int64_t layer_step = 1;
+  std::vector<int64_t> dense_layers;
+  int64_t shared_experts = 0;  ///< every token goes to them: a feed-forward of so many experts' width
+  bool shared_expert_gate = false;
+  // The router (kernels/ops/route.h).
+  std::string score = "softmax";    ///< softmax | sigmoid
+  std::string order = "topk_last";  ///< topk_last: of scores; topk_first: scores of the chosen
+  bool norm_topk_prob = true;
+  double routed_scaling_factor = 1.0;
+  int64_t n_group = 1, topk_group = 1;
+  // Losses for balance (docs/moe.md).
+  std::string balance = "none";  ///< none | switch | sequence | global | uniform
+  double balance_coeff = 0.01, z_loss_coeff = 0.0;
+  // Most rows of an expert: capacity_factor * tokens * top_k / num_experts; without one all
+  // that come.
+  std::optional<double> capacity_factor, eval_capacity_factor;
+  std::string drop_policy = "probability";  ///< probability | position
+
+  bool in_layer(int64_t i) const {
+    return num_experts > 0 && (i + 1) % layer_step == 0 &&
+           std::find(dense_layers.begin(), dense_layers.end(), i) == dense_layers.end();
+  }
+};
+
+/// Norms of queries and keys before their rotation.
+enum class QueryKeyNorm : uint8_t { none, head, projection };
+
 struct ModelConfig {
-  std::string architecture = "llama";  ///< gpt2 | llama
+  std::string architecture = "llama";  ///< gpt2 | llama | mixtral | qwen3_moe | olmoe
   int64_t vocab_size = 256;
   int64_t hidden_size = 256;
   int64_t intermediate_size = 1024;  ///< gpt2: 4 * hidden_size
@@ -27,10 +63,17 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   double norm_eps = 1e-5;  ///< rms_norm_eps or layer_norm_epsilon
   bool tie_word_embeddings = false;
+  MoeConfig moe;
   double initializer_range = 0.02;
   double embd_pdrop = 0.0;   ///< dropout after the embeddings
   double attn_pdrop = 0.0;   ///< dropout of attention probabilities
   double resid_pdrop = 0.0;  ///< dropout before each residual addition
+
+  QueryKeyNorm query_key_norm() const {
+    return architecture == "qwen3_moe" ? QueryKeyNorm::head
+           : architecture == "olmoe"   ? QueryKeyNorm::projection
+                                       : QueryKeyNorm::none;
+  }
 };
 
 }  // namespace ltrain

@@ -11,7 +11,7 @@ namespace {
 /// Reductions under way before the first is waited for, with ZeRO-2 and 3: what their buffers cost.
 constexpr size_t kInFlight = 2;
 
-constexpr Axis kEachGradientAxis[] = {Axis::data, Axis::context, Axis::replica};
+constexpr Axis kEachGradientAxis[] = {Axis::data, Axis::context, Axis::replica, Axis::expert};
 
 }  // namespace
 
@@ -36,7 +36,7 @@ void ParameterStore::gather(int index) {
   if (b.value.defined()) return;
   b.value = memory_->allocate(MemoryKind::communication, fmt::format("gathered parameters, bucket {}", index),
                               layout_.precision.compute, {b.padded});
-  const Group& g = groups_->inside;
+  const Group& g = inside(b);
   if (g.many()) {
     g.stream->wait(compute_->record());
     g.comm->all_gather(*g.stream, b.value, b.value_piece);
@@ -62,9 +62,11 @@ void ParameterStore::use(int segment, int next) {
     compute_->wait(b.done);
     b.gathering = false;
     if (!compute_->meta()) return;
-    for (Axis a : kEachGradientAxis) place_require(*compute_, "using a layer", b.value, a, Placement::R());
+    for (Axis a : kEachGradientAxis)
+      place_require(*compute_, "using a layer", b.value, a,
+                    b.kind.cut.has(a) ? Placement::S(0) : Placement::R());
     for (int u : b.units)
-      for (Axis a : kEachGradientAxis) units_[u].value_record->place[a] = Placement::R();
+      place_unit(*units_[u].value_record, kGradientAxes.without(b.kind.cut), Placement::R());
   });
 }
 
@@ -76,8 +78,7 @@ void ParameterStore::drop(int segment) {
     b.gathering = false;
     memory_->release(b.value);
     if (!compute_->meta()) continue;
-    for (int u : b.units)
-      for (Axis a : sharding_axes()) units_[u].value_record->place[a] = Placement::S(0);
+    for (int u : b.units) place_unit(*units_[u].value_record, sharding_axes(b.kind), Placement::S(0));
   }
 }
 
@@ -140,7 +141,9 @@ void ParameterStore::collect(Bucket& b) {
     for (Axis a : kTensorAxes)
       place_require(*compute_, "completing a gradient", t, a,
                     b.kind.sum.has(a) ? Placement::P() : spec.place[a]);
-    for (Axis a : kEachGradientAxis) place_require(*compute_, "completing a gradient", t, a, Placement::P());
+    for (Axis a : kEachGradientAxis)
+      place_require(*compute_, "completing a gradient", t, a,
+                    b.kind.cut.has(a) ? spec.place[a] : Placement::P());
   }
   const TensorRecord& unit = *units_[shown].grad_record;
   b.grad.record->name = unit.name;
@@ -165,7 +168,7 @@ void ParameterStore::place_as_part(Bucket& b) {
 
 void ParameterStore::reduce(int index) {
   Bucket& b = buckets_[index];
-  const Group& g = groups_->inside;
+  const Group& g = inside(b);
   collect(b);
   if (groups_->gradient.many() || b.kind.sum.bits || b.kind.copied || b.kind.tied || layout_.zero_stage >= 2)
     clear_padding(b);
@@ -185,7 +188,7 @@ void ParameterStore::reduce(int index) {
       place_as_part(b);
   }
   const Tensor piece = b.grad.flat(piece_begin(b), {b.piece});
-  const bool two_levels = groups_->across.many();
+  const bool two_levels = across(b).many();
   if (g.many() && (layout_.zero_stage >= 1 || two_levels)) {
     g.comm->reduce_scatter(*g.stream, piece, b.grad);
   } else if (g.many()) {
@@ -205,7 +208,7 @@ void ParameterStore::reduce(int index) {
 
 /// The second level: sums a piece that `ready` says is summed inside.
 void ParameterStore::sum_across(Bucket& b, Tensor piece, Event ready) {
-  const Group& g = groups_->across;
+  const Group& g = across(b);
   if (!g.many()) return;
   g.stream->wait(ready);
   g.comm->all_reduce(*g.stream, piece);
@@ -217,7 +220,7 @@ void ParameterStore::gather_reduced() {
   if (summed_ < 0) return;
   Bucket& b = buckets_[summed_];
   summed_ = -1;
-  const Group& g = groups_->inside;
+  const Group& g = inside(b);
   g.stream->wait(b.summed);
   if (g.many()) g.comm->all_gather(*g.stream, b.grad, b.grad.flat(piece_begin(b), {b.piece}));
   b.done = g.stream->record();

@@ -30,7 +30,7 @@ const Group& Groups::link(int from, int to) const {
 std::vector<const Communicator*> Groups::all() const {
   std::vector<const Communicator*> out;
   for (const Group* g : {&tensor, &context, &depth, &row, &column, &rows, &turned_rows, &gradient, &inside,
-                         &across, &world, &copies, &tied})
+                         &across, &expert, &expert_inside, &expert_across, &world, &copies, &tied})
     if (g->comm && std::find(out.begin(), out.end(), g->comm) == out.end()) out.push_back(g->comm);
   for (const Link& l : links) out.push_back(l.group.comm);
   return out;
@@ -83,6 +83,12 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   groups_.inside = mesh.two_levels() ? over("inside", mesh.inside, comm) : groups_.gradient;
   // On a stream of its own: it sums one bucket while the first level has the next.
   groups_.across = over("across", mesh.across(), mesh.two_levels() ? stream(make_stream, "across") : comm);
+  const AxisSet experts = mesh.expert_axes;
+  const bool cut = mesh.size(experts) > 1;
+  groups_.expert = over("expert", experts, cut ? stream(make_stream, "expert") : comm);
+  groups_.expert_inside = cut ? over("expert inside", mesh.inside.without(experts), comm) : groups_.inside;
+  groups_.expert_across =
+      cut ? over("expert across", mesh.across().without(experts), groups_.across.stream) : groups_.across;
   // With one group of all ranks gradients and agreements go the same way.
   const bool flat = mesh.world() == mesh.size(kGradientAxes);
   groups_.world = flat ? groups_.gradient : over("world", kAllAxes, comm);

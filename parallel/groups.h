@@ -40,6 +40,9 @@ struct Groups {
   Group gradient;            ///< data, context, replica: ranks that have the same parameters
   Group inside;              ///< of them, the first level: ZeRO cuts over it; all where there is one level
   Group across;              ///< the second level: one of each inside group; of one where there is one level
+  Group expert;              ///< that experts are cut over: mesh.expert_axes
+  Group expert_inside;       ///< of `inside`, those that have the same experts
+  Group expert_across;       ///< likewise of `across`
   Group world;               ///< loss, norm, and what all agree on
   Group copies;              ///< tensor ranks that hold the same key-value head, where there are more of them
   Group tied;                ///< first and last stage, when they share the embedding; else of one

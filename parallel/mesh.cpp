@@ -30,8 +30,12 @@ AxisOrder parse_axis_order(std::string_view text, std::string& error) {
     const size_t end = std::min(text.find('-', at), text.size());
     const std::string_view word = text.substr(at, end - at);
     at = end + 1;
-    if (word == "ep" && !seen.has(Axis::expert)) {  // of one rank: anywhere
+    if (word == "ep" && !seen.has(Axis::expert)) {
       seen = seen | Axis::expert;
+      if (text.substr(at, 2) != "dp") {
+        error = "ep is the inner part of dp and must be right before it";
+        return kAxisOrder;
+      }
       continue;
     }
     const auto* name = std::find_if(std::begin(kNames), std::end(kNames),
@@ -45,6 +49,7 @@ AxisOrder parse_axis_order(std::string_view text, std::string& error) {
       return kAxisOrder;
     }
     seen = seen | name->second;
+    if (name->second == Axis::data) order[n++] = Axis::expert;
     order[n++] = name->second;
     if (word == "tp")  // and what it is in two and three dimensions
       for (Axis a : {Axis::column, Axis::row, Axis::depth}) order[n++] = a;
@@ -124,7 +129,32 @@ std::string Mesh::split_levels(int64_t ranks) {
                        context_first ? "context axis" : "data axis, inside the context axis");
   degree[static_cast<int>(Axis::data)] = static_cast<int>(near);
   degree[static_cast<int>(Axis::replica)] = static_cast<int>(data / near);
-  inside = context_first ? Axis::data | Axis::context : AxisSet(Axis::data);
+  inside = Axis::data | Axis::expert;
+  if (context_first) inside = inside | Axis::context;
+  return "";
+}
+
+std::string Mesh::cut_experts(int ranks, bool over_tensor) {
+  LT_CHECK(size(Axis::expert) == 1, "a mesh whose experts are cut already");
+  if (ranks == 1) return "";
+  int left = ranks;
+  const auto fold = [&](Axis a) {
+    if (left % size(a) != 0)
+      return fmt::format("must be a multiple of the {} ranks of the {} axis", size(a), axis_name(a));
+    left /= size(a);
+    expert_axes = expert_axes | a;
+    return std::string();
+  };
+  if (over_tensor && size(Axis::tensor) > 1)
+    if (const std::string wrong = fold(Axis::tensor); !wrong.empty()) return wrong;
+  if (size(Axis::data) % left != 0 && size(Axis::context) > 1)
+    if (const std::string wrong = fold(Axis::context); !wrong.empty()) return wrong;
+  if (size(Axis::data) % left != 0)
+    return fmt::format("{}must divide the {} data-parallel ranks{}",
+                       left == ranks ? "" : fmt::format("what the inner axes leave of it, {}, ", left),
+                       size(Axis::data), two_levels() ? " of a node" : "");
+  degree[static_cast<int>(Axis::data)] /= left;
+  degree[static_cast<int>(Axis::expert)] = left;
   return "";
 }
 

@@ -12,8 +12,8 @@ namespace ltrain {
 /// Axes from the innermost, whose groups are neighbours, to the outermost.
 using AxisOrder = std::array<Axis, kAxisCount>;
 /// Tensor groups talk most and stay on the fastest links; a pipeline talks least and crosses the slowest.
-inline constexpr AxisOrder kAxisOrder{Axis::tensor, Axis::column,  Axis::row,      Axis::depth, Axis::context,
-                                      Axis::data,   Axis::replica, Axis::pipeline, Axis::expert};
+inline constexpr AxisOrder kAxisOrder{Axis::tensor, Axis::column, Axis::row,     Axis::depth,   Axis::context,
+                                      Axis::expert, Axis::data,   Axis::replica, Axis::pipeline};
 
 /// How tensor parallelism cuts Y = X W^T.
 ///   line (1d): W alone, over the tensor axis (arXiv:1909.08053).
@@ -24,14 +24,14 @@ inline constexpr AxisOrder kAxisOrder{Axis::tensor, Axis::column,  Axis::row,   
 /// The residual stream of grid and cube: rows (whole sequences) over depth, then row; columns over column.
 enum class TensorMode : uint8_t { line, grid, cube };
 
-/// "tp-cp-dp-pp", Megatron-LM's notation, innermost first; each of the four once, ep at most once. Sets
-/// `error` to what is wrong, or leaves it empty. Replica comes after data, of which it is the outer part.
+/// "tp-cp-dp-pp", Megatron-LM's notation, innermost first; each of the four once; ep at most once, right
+/// before dp. Sets `error` to what is wrong, or leaves it empty. Expert comes before data, of which it is the
+/// inner part, replica after it.
 AxisOrder parse_axis_order(std::string_view text, std::string& error);
 
 TensorMode tensor_mode(std::string_view name);  ///< "1d", "2d", "2.5d", "3d"
 
-/// Degrees of the axes, and how ranks are laid out over them. Expert folds over the others and has degree 1
-/// until mixtures of experts use it.
+/// Degrees of the axes, and how ranks are laid out over them.
 struct Mesh {
   std::array<int, kAxisCount> degree{1, 1, 1, 1, 1, 1, 1, 1, 1};
   int rank = 0;
@@ -40,12 +40,19 @@ struct Mesh {
   /// two-level reductions reduce-scatter over it. The rest of kGradientAxes is the second level.
   AxisSet inside = kGradientAxes;
   TensorMode tensor_mode = TensorMode::line;
+  /// Axes that experts are cut over: expert, and those inside it that cut_experts folded them over. Of ranks
+  /// that have different tokens.
+  AxisSet expert_axes = Axis::expert;
 
   AxisSet across() const { return kGradientAxes.without(inside); }
   /// Cuts the ranks that gradients are summed over into groups of `ranks` neighbours: data becomes data and
   /// replica. "" or why it cannot be.
   std::string split_levels(int64_t ranks);
   bool two_levels() const { return size(across()) > 1; }
+  /// Cuts experts over `ranks` ranks. Attention sees these as what they were (Megatron-LM's parallel folding,
+  /// arXiv:2504.14960): they are taken from tensor, with `over_tensor`, then from data, or where it does not
+  /// divide, from context and data. After split_levels and cut_tensor. "" or why it cannot be.
+  std::string cut_experts(int ranks, bool over_tensor = false);
   /// Lays `ranks` tensor-parallel ranks out. grid: ranks = depth * q^2; cube: ranks = l^3. After `order`.
   void cut_tensor(TensorMode mode, int ranks, int depth = 1);
   /// The axis that cuts what a sublayer computes inside: heads, hidden units of the feed-forward, the logits'

@@ -60,10 +60,8 @@ int ParameterStore::find(std::string_view name) const {
   return -1;
 }
 
-int64_t ParameterStore::piece_begin(const Bucket& b) const { return groups_->inside.rank() * b.piece; }
-int64_t ParameterStore::own_begin(const Bucket& b) const {
-  return piece_begin(b) + groups_->across.rank() * b.own;
-}
+int64_t ParameterStore::piece_begin(const Bucket& b) const { return inside(b).rank() * b.piece; }
+int64_t ParameterStore::own_begin(const Bucket& b) const { return piece_begin(b) + across(b).rank() * b.own; }
 int64_t ParameterStore::stored_begin(const Bucket& b) const {
   return layout_.zero_stage >= 1 ? piece_begin(b) : 0;
 }
@@ -73,10 +71,12 @@ int64_t ParameterStore::stored_count(const Bucket& b) const {
 
 ParameterStore::Kind ParameterStore::kind_of(const ParameterSpec& spec) const {
   Kind kind;
-  for (Axis a : kTensorAxes) {
+  for (int i = 0; i < kAxisCount; ++i) {
+    const Axis a = static_cast<Axis>(i);
     if (groups_->size(a) == 1) continue;
     if (!(spec.place[a] == Placement::R())) kind.cut = kind.cut | a;
     if (spec.sum.has(a)) kind.sum = kind.sum | a;
+    kind.expert = kind.expert || (kGradientAxes.has(a) && kind.cut.has(a));
   }
   kind.copied = groups_->copies.many() && spec.copied;
   kind.tied = groups_->tied.many() && spec.tied_stages;
@@ -186,11 +186,8 @@ void ParameterStore::list_tensors() {
   length_ = make("length of a matrix", DType::f64, muon ? 1 : 0);
 }
 
-std::vector<Axis> ParameterStore::sharding_axes() const {
-  std::vector<Axis> axes;
-  for (Axis a : {Axis::data, Axis::context})
-    if (groups_->mesh.inside.has(a) && groups_->size(a) > 1) axes.push_back(a);
-  return axes;
+AxisSet ParameterStore::sharding_axes(const Kind& kind) const {
+  return groups_->mesh.inside.without(kind.cut);
 }
 
 /// On meta: how a bucket's tensor lies. `sharded`: each rank of the inside group has a piece.
@@ -198,7 +195,14 @@ void ParameterStore::place_bucket(const Bucket& b, const Tensor& t, bool sharded
   if (!compute_->meta() || !t.defined()) return;
   place_set(*compute_, t, kGradientAxes, Placement::R());
   if (sharded) place_set(*compute_, t, groups_->mesh.inside, Placement::S(0));
-  for (Axis a : kTensorAxes) place_set(*compute_, t, a, b.kind.cut.has(a) ? Placement::S(0) : Placement::R());
+  for (Axis a : kTensorAxes) place_set(*compute_, t, a, Placement::R());
+  place_set(*compute_, t, b.kind.cut, Placement::S(0));
+}
+
+/// On those of `axes` that have several ranks, as a record has one for each.
+void ParameterStore::place_unit(TensorRecord& unit, AxisSet axes, Placement p) const {
+  for (int i = 0; i < kAxisCount; ++i)
+    if (const Axis a = static_cast<Axis>(i); axes.has(a) && groups_->size(a) > 1) unit.place[a] = p;
 }
 
 void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout) {
@@ -209,9 +213,10 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
   choose_rules();
   fill_buckets();
   const PrecisionPolicy& p = layout.precision;
-  const int stage = layout.zero_stage, ranks = groups.inside.size(), copies = groups.across.size();
+  const int stage = layout.zero_stage;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& b = buckets_[i];
+    const int ranks = inside(b).size(), copies = across(b).size();
     const bool coded = b.kind.rule.rule == UpdateRule::adamw8bit;
     b.padded = round_up(b.used, (coded ? kCodeBlock : kAlign) * ranks * copies);
     b.piece = b.padded / ranks;
@@ -251,10 +256,9 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     u.value_record = compute.meta()->new_record(spec.name);
     u.grad_record = compute.meta()->new_record("gradient of " + spec.name);
     u.value_record->written = true;
-    for (Axis a : kTensorAxes)
-      if (groups.size(a) > 1) u.value_record->place[a] = spec.place[a];
-    if (stage >= 3)
-      for (Axis a : sharding_axes()) u.value_record->place[a] = Placement::S(0);
+    for (int i = 0; i < kAxisCount; ++i)
+      if (groups.mesh.degree[i] > 1) u.value_record->place.axis[i] = spec.place.axis[i];
+    if (stage >= 3) place_unit(*u.value_record, sharding_axes(buckets_[u.bucket].kind), Placement::S(0));
   }
 }
 
@@ -435,8 +439,8 @@ void ParameterStore::close_states(bool changed) {
 }
 
 void ParameterStore::publish_loaded() {
-  const Group& g = groups_->inside;
   for (Bucket& b : buckets_) {
+    const Group& g = inside(b);
     if (layout_.precision.has_master())
       cast(*compute_,
            layout_.zero_stage >= 3 ? b.value_piece : b.value.flat(stored_begin(b), {stored_count(b)}),

@@ -43,8 +43,8 @@ struct ParameterSpec {
   /// This rank's part of the named tensor: a box, whose elements are the first ones of `shape`; what is
   /// beyond them is padding that stays zero. Undefined: the whole tensor.
   Slice slice = {};
-  /// How it lies on the tensor-parallel axes (kTensorAxes): cut, S(dim), or every rank of the axis has the
-  /// whole, R.
+  /// How it lies on the tensor-parallel axes (kTensorAxes) and, of an expert, on those that experts are cut
+  /// over: cut, S(dim), or every rank of the axis has the whole, R.
   Placements place = {};
   bool copied = false;  ///< cut, but each part is held by a group of neighbours: gradients summed over it
   AxisSet sum = {};  ///< axes whose ranks have the whole, and gradients of it from different tokens: summed
@@ -190,7 +190,8 @@ class ParameterStore {
   struct Kind {
     AxisSet cut, sum;  // of the axes that have several ranks
     bool copied = false, tied = false;
-    ParameterRule rule;  // what its units differ in within the bucket left out
+    ParameterRule rule;   // what its units differ in within the bucket left out
+    bool expert = false;  // cut over ranks that see different tokens
     bool operator==(const Kind&) const = default;
   };
   struct Bucket {
@@ -227,8 +228,16 @@ class ParameterStore {
   int64_t stored_count(const Bucket& b) const;
   std::vector<OwnedPiece> pieces(bool owned) const;
   Tensor joined_view(Tensor flat, TensorRecord* record, int id, int n) const;
-  std::vector<Axis> sharding_axes() const;  // those that pieces are cut over
+  AxisSet sharding_axes(const Kind& kind) const;  // those that pieces are cut over
+  // Ranks that have the same of a bucket as this one: of the first and the second level.
+  const Group& inside(const Bucket& b) const {
+    return b.kind.expert ? groups_->expert_inside : groups_->inside;
+  }
+  const Group& across(const Bucket& b) const {
+    return b.kind.expert ? groups_->expert_across : groups_->across;
+  }
   void place_bucket(const Bucket& b, const Tensor& t, bool sharded) const;
+  void place_unit(TensorRecord& unit, AxisSet axes, Placement p) const;
   Kind kind_of(const ParameterSpec& spec) const;
   bool first_copy(const Bucket& b) const;  // this rank's copy counts for norm and checkpoint
   std::vector<NamedState> moments_at(const Bucket& b, int64_t from, int64_t n) const;

@@ -221,7 +221,7 @@ void ParameterStore::update_adafactor(const AdamwArgs& step) {
 
 /// ZeRO-1 and 2: what this rank has updated, to the others, and theirs.
 void ParameterStore::gather_values(Bucket& b) {
-  const Group& g = groups_->inside;
+  const Group& g = inside(b);
   if (layout_.zero_stage == 0 || layout_.zero_stage == 3 || !g.many()) return;
   g.stream->wait(compute_->record());
   g.comm->all_gather(*g.stream, b.value, b.value.flat(piece_begin(b), {b.piece}));
@@ -246,12 +246,14 @@ void ParameterStore::update(const AdamwArgs& step) {
     if (in_halves(b.kind.rule.rule)) gather_values(b);
   const Group& g = groups_->inside;
   const int stage = layout_.zero_stage;
-  if ((stage == 1 || stage == 2) && g.many()) compute_->wait(g.stream->record());
+  if ((stage == 1 || stage == 2) && g.many())
+    compute_->wait(g.stream->record());  // that of experts runs on the same stream
   if (!compute_->meta()) return;
   for (const Bucket& b : buckets_)
-    for (Axis a : {Axis::data, Axis::context, Axis::replica})
+    for (Axis a : {Axis::data, Axis::context, Axis::replica, Axis::expert})
       place_require(*compute_, "end of the update", stage >= 3 ? b.value_piece : b.value, a,
-                    stage >= 3 && groups_->mesh.inside.has(a) ? Placement::S(0) : Placement::R());
+                    b.kind.cut.has(a) || (stage >= 3 && groups_->mesh.inside.has(a)) ? Placement::S(0)
+                                                                                     : Placement::R());
 }
 
 }  // namespace ltrain

@@ -1,5 +1,7 @@
 // Threads of a block as fibres. Only in builds with LTRAIN_CUDA_EMULATED.
 #include <ucontext.h>
+
+#include <array>
 #include <csetjmp>
 #include <deque>
 #include <exception>
@@ -13,7 +15,7 @@ namespace ltrain::cuda {
 namespace {
 
 constexpr size_t kStackBytes = 64 << 10;
-constexpr int kLanes = 32;
+constexpr size_t kLanes = 32;
 
 /// Made once a thread of the host and used for all its blocks. ucontext starts it; setjmp switches, without
 /// the system calls of swapcontext.
@@ -22,8 +24,15 @@ struct Fibre {
   jmp_buf here;
   std::unique_ptr<char[]> stack{new char[kStackBytes]};
   bool started = false, done = false;
-  int64_t barriers = 0, exchanges = 0;  ///< passed or waited at
-  uint64_t word[2] = {};                ///< given to the last exchange and to the one before it
+  uint64_t word[2] = {};  ///< given to the last exchange and to the one before it
+};
+
+/// Where threads that belong together wait for each other, again and again.
+struct Meeting {
+  size_t members = 0;
+  size_t arrived = 0;  ///< of the current round
+  size_t ended = 0;    ///< that will not come again
+  int64_t round = 0;
 };
 
 struct Block {
@@ -31,6 +40,8 @@ struct Block {
   size_t running = 0;
   jmp_buf scheduler;
   const std::function<void()>* body = nullptr;
+  Meeting barrier;
+  std::array<Meeting, 1024 / kLanes> warps;
   std::exception_ptr error;  ///< of a fibre: none can leave its stack
 };
 
@@ -52,6 +63,22 @@ void run_bodies() {
       if (!block->error) block->error = std::current_exception();
     }
     self().done = true;
+    ++block->barrier.ended;
+    ++block->warps[block->running / kLanes].ended;
+    yield();
+  }
+}
+
+/// Until all members have come to the round's meeting.
+void meet(Meeting& m, const char* where) {
+  const int64_t mine = m.round;
+  if (++m.arrived == m.members) {
+    m.arrived = 0;
+    ++m.round;
+    return;
+  }
+  while (m.round == mine) {
+    LT_CHECK(m.ended == 0, "a thread ended before a {} that others wait at", where);
     yield();
   }
 }
@@ -76,35 +103,17 @@ void run_bodies() {
 
 Emulated& emulated() { return state; }
 
-void emulated_barrier() {
-  const int64_t mine = ++self().barriers;
-  while (true) {
-    bool all = true;
-    for (size_t i = 0; i < block->threads; ++i) {
-      const Fibre& f = fibres[i];
-      LT_CHECK(!f.done || f.barriers >= mine, "a thread ended before a barrier that others wait at");
-      all = all && f.barriers >= mine;
-    }
-    if (all) return;
-    yield();
-  }
-}
+void emulated_barrier() { meet(block->barrier, "barrier"); }
 
 uint64_t emulated_exchange(uint64_t word, int mask) {
-  const int64_t mine = ++self().exchanges;
-  self().word[mine % 2] = word;
-  const size_t at = block->running, warp = at / kLanes * kLanes;
-  LT_CHECK(warp + kLanes <= block->threads, "a shuffle in a block of {} threads", block->threads);
-  while (true) {
-    bool all = true;
-    for (size_t i = warp; i < warp + kLanes; ++i) {
-      const Fibre& f = fibres[i];
-      LT_CHECK(!f.done || f.exchanges >= mine, "a lane ended before a shuffle that others wait at");
-      all = all && f.exchanges >= mine;
-    }
-    if (all) return fibres[warp + ((at - warp) ^ static_cast<size_t>(mask))].word[mine % 2];
-    yield();
-  }
+  const size_t at = block->running, warp = at / kLanes;
+  LT_CHECK((warp + 1) * kLanes <= block->threads, "a shuffle in a block of {} threads", block->threads);
+  Meeting& m = block->warps[warp];
+  const int64_t side =
+      m.round % 2;  // the fast lanes may give their next word before the others took this one
+  self().word[side] = word;
+  meet(m, "shuffle");
+  return fibres[warp * kLanes + ((at % kLanes) ^ static_cast<size_t>(mask))].word[side];
 }
 
 void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>& body) {
@@ -126,8 +135,9 @@ void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>
       for (unsigned x = 0; x < grid.x; ++x) {
         state.block = dim3(x, y, z);
         std::fill(memory.begin(), memory.end(), std::nan(""));  // nothing may be read before it is written
-        for (size_t i = 0; i < b.threads; ++i)
-          fibres[i].done = false, fibres[i].barriers = fibres[i].exchanges = 0;
+        for (size_t i = 0; i < b.threads; ++i) fibres[i].done = false;
+        b.barrier = {b.threads, 0, 0, 0};
+        b.warps.fill({kLanes, 0, 0, 0});
         for (bool some = true; some;) {
           some = false;
           for (b.running = 0; b.running < b.threads; ++b.running) {

@@ -26,7 +26,7 @@ struct dim3 {
 namespace ltrain::cuda {
 
 // By type, as on the device; the C library's take doubles only.
-using std::exp, std::fabs, std::log, std::log1p, std::sqrt;
+using std::exp, std::fabs, std::isfinite, std::log, std::log1p, std::sqrt;
 
 struct Emulated {
   dim3 thread, block;  ///< of the running fibre

@@ -9,7 +9,8 @@ namespace ltrain {
 
 /// Axes of the mesh. Replica is the outer part of data parallelism where it has two levels: ranks of one data
 /// group are near each other and shard or reduce first, those of one replica group hold the same and come
-/// second. Tensor parallelism has one axis (tensor) or, in two and three dimensions, three: rows of
+/// second. Expert is the innermost part of data parallelism where experts are cut over it; everything else
+/// sees it as data. Tensor parallelism has one axis (tensor) or, in two and three dimensions, three: rows of
 /// activations (tokens) are cut over depth and row, their columns over column (parallel/mesh.h).
 enum class Axis : uint8_t { data, pipeline, context, tensor, expert, replica, depth, row, column };
 inline constexpr int kAxisCount = 9;
@@ -45,7 +46,7 @@ inline constexpr AxisSet kAllAxes = Axis::data | Axis::pipeline | Axis::context 
 /// Those of a tensor-parallel matmul.
 inline constexpr std::array<Axis, 4> kTensorAxes{Axis::tensor, Axis::depth, Axis::row, Axis::column};
 /// Ranks that have different samples.
-inline constexpr AxisSet kDataAxes = Axis::data | Axis::replica;
+inline constexpr AxisSet kDataAxes = Axis::data | Axis::replica | Axis::expert;
 /// What gradients are reduced over: ranks that hold the same parameters and see different tokens.
 inline constexpr AxisSet kGradientAxes = kDataAxes | Axis::context;
 /// Those of `axes` that have more than one rank; `size(Axis)` gives the ranks of each.

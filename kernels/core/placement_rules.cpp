@@ -168,6 +168,51 @@ void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool 
   finish(s, "matmul", out);
 }
 
+void place_grouped_matmul(Stream& s, Tensor out, Tensor a, Tensor b, GroupedProduct kind, bool accumulate) {
+  constexpr std::string_view op = "grouped matmul";
+  read(s, op, a);
+  read(s, op, b);
+  const bool gradient = kind == GroupedProduct::weight_gradient;
+  const Tensor& w = gradient ? out : b;
+  const int last = w.shape.rank - 1;
+  each_axis(s, [&](Axis axis) {
+    const Placement pa = a.record->place[axis], pb = b.record->place[axis];
+    const auto mismatch = [&] {
+      refuse(s, op, axis, describe(a, pa) + " but " + describe(b, pb),
+             "exchange rows so that each rank has those of its groups, or cut one of the two");
+    };
+    using P = Placement;
+    P p = P::R();
+    if (gradient) {  // a: dy, b: x
+      const bool rows_a = pa == P::S(0), rows_b = pb == P::S(0);
+      if (rows_a && rows_b)
+        p = P::S(0);  // each rank's own groups
+      else if (pa.kind == P::varying && pb.kind == P::varying)
+        p = P::P();
+      else if (pa == P::S(1) && pb == P::R())
+        p = P::S(last - 1);
+      else if (pa == P::R() && pb == P::S(1))
+        p = P::S(last);
+      else if (!(pa == P::R() && pb == P::R()))
+        mismatch();
+    } else if (pb == P::R()) {
+      if (pa.kind == P::sharded) mismatch();
+      p = pa;
+    } else if (pb == P::S(0)) {
+      if (!(pa == P::S(0))) mismatch();
+      p = pa;
+    } else if (pb.kind == P::sharded) {
+      const bool contracted = (pb.dim == last) == (kind == GroupedProduct::forward);
+      if (!(pa == (contracted ? P::S(1) : P::R()))) mismatch();
+      p = contracted ? P::P() : P::S(1);
+    } else {
+      mismatch();
+    }
+    store(s, op, axis, out, p, accumulate);
+  });
+  finish(s, op, out);
+}
+
 void place_operand_gradient(Stream& s, std::string_view op, Tensor gradient, Tensor operand,
                             TensorList others, bool accumulate) {
   read(s, op, operand);

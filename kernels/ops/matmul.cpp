@@ -34,6 +34,11 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
     if (args.bias.defined()) place_add_vector(s, "bias", out, args.bias);
     return;
   }
+  run_matmul(s, out, a, b, args);
+}
+
+void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
+  const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
   if (s.device() == DeviceKind::cuda) return matmul_cuda(s, out, a, b, args);
   s.launch([=] {
     if (a.dtype == DType::f64) {

@@ -18,6 +18,9 @@ struct MatmulArgs {
 /// f32 from bf16. Sums in f32 (f64 for f64). Nothing aliases.
 void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args = {});
 
+/// The same on a device, without checks, costs or placements: for ops that are made of products.
+void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args);
+
 /// cuBLASLt.
 LT_CUDA_KERNEL(matmul, Tensor out, Tensor a, Tensor b, const MatmulArgs& args)
 

@@ -105,6 +105,9 @@ std::string verify_share(const std::string& path, const Manifest& m, int rank, i
 std::string model_mismatch(const std::vector<std::pair<std::string, std::string>>& checkpoint,
                            const std::vector<std::pair<std::string, std::string>>& recipe) {
   const auto harmless = [](const std::string& key) {
+    if (key.starts_with("moe.balance.") || key == "moe.z_loss_coeff" || key.ends_with("capacity_factor") ||
+        key == "moe.drop_policy")
+      return true;
     return key == "embd_pdrop" || key == "attn_pdrop" || key == "resid_pdrop" || key == "initializer_range";
   };
   const std::map<std::string, std::string> a(checkpoint.begin(), checkpoint.end()),

@@ -109,7 +109,7 @@ std::vector<CompositionFeature> composition_features() {
     all.push_back(
         {"context, " + c,
          {c == "a2a+p2p" ? "parallel.context=4" : "parallel.context=2", "parallel.context_comm=" + c}});
-  all.push_back({"expert", {"parallel.expert=2"}});
+  all.push_back({"expert", {"parallel.data=2", "parallel.expert=2", "model.moe.num_experts=4"}});
   for (const std::string& p : choices_of("precision"))
     if (p != "no") all.push_back({p, {"precision=" + p}});
   for (const std::string& g : choices_of("recompute.granularity"))

@@ -101,6 +101,8 @@ Mesh mesh_of(const Recipe& r, int rank) {
   m.cut_tensor(tensor_mode(p.tensor_mode), static_cast<int>(p.tensor), static_cast<int>(p.tensor_depth));
   const std::string error = p.inside > 0 ? m.split_levels(p.inside) : "";
   LT_CHECK(error.empty(), "levels of {} ranks: {}", p.inside, error);
+  const std::string wrong = m.cut_experts(static_cast<int>(p.expert), p.expert_tensor < p.tensor);
+  LT_CHECK(wrong.empty(), "parallel.expert: {}", wrong);
   return m;
 }
 
@@ -262,6 +264,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.precision = precision_policy(std::string(to_string(r.precision)));
   o.zero_stage = static_cast<int>(r.parallel.zero_stage);
   o.sequence_parallel = r.parallel.sequence_parallel;
+  o.expert_tensor = r.parallel.expert_tensor == r.parallel.tensor;
   o.context_comm = context_comm(r.parallel.context_comm);
   o.context_inner = static_cast<int>(r.parallel.context_inner);
   o.documents = r.data.reset_attention_mask;

@@ -33,7 +33,8 @@ struct Outcome {
   int64_t bytes = 0;
 };
 
-Outcome outcome(const Recipe& r, const MachineProfile& profile, PipelineLayout layout, const RecomputeOptions& o) {
+Outcome outcome(const Recipe& r, const MachineProfile& profile, PipelineLayout layout,
+                const RecomputeOptions& o) {
   layout.recompute = o;
   const Mesh first = mesh_of(r, 0);
   Outcome out;
@@ -69,7 +70,8 @@ RecomputeOptions recompute_options(const Recipe& r) {
   return o;
 }
 
-RecomputeOptions choose_recompute(const Recipe& r, const MachineProfile& profile, const PipelineLayout& layout) {
+RecomputeOptions choose_recompute(const Recipe& r, const MachineProfile& profile,
+                                  const PipelineLayout& layout) {
   using enum BlockTensor;
   const double budget = r.recompute.budget ? recipe::read_bytes(*r.recompute.budget)
                         : device_of(r) == DeviceKind::cuda
@@ -85,7 +87,8 @@ RecomputeOptions choose_recompute(const Recipe& r, const MachineProfile& profile
   std::vector<RecomputeOptions> ways;
   for (const BlockTensorSet& s :
        {set_of({attention_norm, mlp_norm}), set_of({mlp_activation, mlp_norm, attention_norm}),
-        set_of({mlp_hidden, mlp_activation, mlp_norm, attention_norm}), set_of({attention, attention_norm, mlp_norm})})
+        set_of({mlp_hidden, mlp_activation, mlp_norm, attention_norm}),
+        set_of({attention, attention_norm, mlp_norm})})
     ways.push_back({0, -1, s});
   ways.push_back({1, -1, {}});
   if (most > 2) ways.push_back({root, -1, {}});
@@ -115,7 +118,8 @@ RecomputeOptions choose_recompute(const Recipe& r, const MachineProfile& profile
   if (best) return *best;
   constexpr double kMiB = 0x1p20;
   fail(ExitCode::usage,
-       "recompute.budget = {}: a rank needs {:.1f} MiB even when it computes most again, and {:.1f} MiB without; "
+       "recompute.budget = {}: a rank needs {:.1f} MiB even when it computes most again, and {:.1f} MiB "
+       "without; "
        "nearest valid value: {:.0f} MiB, or a smaller train.micro_batch_size or data.seq_length",
        r.recompute.budget.value_or(fmt::format("{:.1f} MiB (a rank's share)", budget / kMiB)), least / kMiB,
        stored.bytes / kMiB, std::ceil(least / kMiB));

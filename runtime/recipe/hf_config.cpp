@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -55,8 +56,25 @@ bool is_ignored(const std::string& k) {
   return names.count(k) || k.compare(0, 8, "summary_") == 0;
 }
 
+bool is_mixture(const std::string& type) {
+  return type == "mixtral" || type == "qwen3_moe" || type == "olmoe";
+}
+
+/// Keys of mixtures, which have a section here.
+std::string moe_key(const std::string& key) {
+  static const std::map<std::string, std::string> names = {{"num_experts", "num_experts"},
+                                                           {"num_local_experts", "num_experts"},
+                                                           {"num_experts_per_tok", "top_k"},
+                                                           {"moe_intermediate_size", "intermediate_size"},
+                                                           {"decoder_sparse_step", "layer_step"},
+                                                           {"mlp_only_layers", "dense_layers"},
+                                                           {"norm_topk_prob", "router.norm_topk_prob"}};
+  const auto it = names.find(key);
+  return it == names.end() ? "" : "model.moe." + it->second;
+}
+
 /// The value that this build computes, by key; anything else is refused.
-const std::vector<std::pair<std::string, json>>& required_values(bool gpt2) {
+const std::vector<std::pair<std::string, json>>& required_values(const std::string& type) {
   static const std::vector<std::pair<std::string, json>> for_gpt2 = {
       {"activation_function", "gelu_new"},
       {"scale_attn_weights", true},
@@ -67,11 +85,19 @@ const std::vector<std::pair<std::string, json>>& required_values(bool gpt2) {
       {"hidden_act", "silu"},        {"attention_bias", false},   {"mlp_bias", false},
       {"is_encoder_decoder", false}, {"sliding_window", nullptr}, {"quantization_config", nullptr},
       {"partial_rotary_factor", 1.0}};
-  return gpt2 ? for_gpt2 : for_llama;
+  static const std::vector<std::pair<std::string, json>> for_mixtures = [] {
+    std::vector<std::pair<std::string, json>> all = for_llama;
+    for (const char* key : {"use_sliding_window", "scoring_func"}) all.emplace_back(key, false);
+    all.back().second = "softmax";
+    all.emplace_back("router_jitter_noise", 0.0);
+    all.emplace_back("clip_qkv", nullptr);
+    return all;
+  }();
+  return type == "gpt2" ? for_gpt2 : is_mixture(type) ? for_mixtures : for_llama;
 }
 
 /// What a missing key means to Hugging Face's own class.
-const std::vector<std::pair<const char*, const char*>>& class_defaults(bool gpt2) {
+const std::vector<std::pair<const char*, const char*>>& class_defaults(const std::string& type) {
   static const std::vector<std::pair<const char*, const char*>> for_gpt2 = {
       {"vocab_size", "50257"},
       {"hidden_size", "768"},
@@ -87,7 +113,53 @@ const std::vector<std::pair<const char*, const char*>>& class_defaults(bool gpt2
       {"vocab_size", "32000"},     {"hidden_size", "4096"},       {"intermediate_size", "11008"},
       {"num_hidden_layers", "32"}, {"num_attention_heads", "32"}, {"max_position_embeddings", "2048"},
       {"rms_norm_eps", "1e-06"},   {"initializer_range", "0.02"}, {"rope_theta", "10000.0"}};
-  return gpt2 ? for_gpt2 : for_llama;
+  static const std::vector<std::pair<const char*, const char*>> for_mixtral = {
+      {"vocab_size", "32000"},
+      {"hidden_size", "4096"},
+      {"intermediate_size", "14336"},
+      {"num_hidden_layers", "32"},
+      {"num_attention_heads", "32"},
+      {"num_key_value_heads", "8"},
+      {"rms_norm_eps", "1e-05"},
+      {"initializer_range", "0.02"},
+      {"rope_theta", "1000000.0"},
+      {"moe.num_experts", "8"},
+      {"moe.top_k", "2"},
+      {"max_position_embeddings", "131072"},
+      {"moe.router.norm_topk_prob", "true"}};
+  static const std::vector<std::pair<const char*, const char*>> for_qwen3_moe = {
+      {"vocab_size", "151936"},
+      {"hidden_size", "2048"},
+      {"intermediate_size", "6144"},
+      {"num_hidden_layers", "24"},
+      {"num_attention_heads", "32"},
+      {"num_key_value_heads", "4"},
+      {"max_position_embeddings", "32768"},
+      {"rms_norm_eps", "1e-06"},
+      {"initializer_range", "0.02"},
+      {"rope_theta", "10000.0"},
+      {"moe.num_experts", "128"},
+      {"moe.top_k", "8"},
+      {"moe.intermediate_size", "768"},
+      {"moe.router.norm_topk_prob", "false"}};
+  static const std::vector<std::pair<const char*, const char*>> for_olmoe = {
+      {"vocab_size", "50304"},
+      {"hidden_size", "2048"},
+      {"intermediate_size", "2048"},
+      {"num_hidden_layers", "16"},
+      {"num_attention_heads", "16"},
+      {"max_position_embeddings", "4096"},
+      {"rms_norm_eps", "1e-05"},
+      {"initializer_range", "0.02"},
+      {"rope_theta", "10000.0"},
+      {"moe.num_experts", "64"},
+      {"moe.top_k", "8"},
+      {"moe.router.norm_topk_prob", "false"}};
+  return type == "gpt2"        ? for_gpt2
+         : type == "mixtral"   ? for_mixtral
+         : type == "qwen3_moe" ? for_qwen3_moe
+         : type == "olmoe"     ? for_olmoe
+                               : for_llama;
 }
 
 class ConfigReader {
@@ -99,12 +171,12 @@ class ConfigReader {
     auto type = root.find("model_type");
     if (type == root.end() || !type->is_string())
       return wrong("model_type", "is missing; a config.json of Hugging Face names the architecture there");
-    const bool gpt2 = *type == "gpt2";
-    for (const auto& [key, value] : required_values(gpt2))
+    const std::string name = *type;
+    for (const auto& [key, value] : required_values(name))
       if (auto it = root.find(key); it != root.end() && *it != value && !(value == false && it->is_null()))
         wrong(key, fmt::format("= {}: this build computes {} only", it->dump(), value.dump()));
-    for (const auto& [key, value] : root.items()) take(key, value, gpt2);
-    for (const auto& [key, value] : class_defaults(gpt2)) {
+    for (const auto& [key, value] : root.items()) take(key, value, name);
+    for (const auto& [key, value] : class_defaults(name)) {
       Node node;
       node.kind = Node::scalar;
       node.text = value;
@@ -119,11 +191,15 @@ class ConfigReader {
     problems_.add({path_, 0, 0}, key + (text[0] == '=' ? " " : ": ") + text);
   }
 
-  void take(const std::string& key, const json& value, bool gpt2) {
-    for (const auto& [name, unused] : required_values(gpt2))
+  void take(const std::string& key, const json& value, const std::string& type) {
+    for (const auto& [name, unused] : required_values(type))
       if (name == key) return;
     if (is_ignored(key)) return;
     if (key == "rope_scaling" || key == "rope_parameters") return rope(key, value);
+    if (const std::string path = moe_key(key); is_mixture(type) && !path.empty()) {
+      if (!value.is_null()) set(path, key, value);
+      return;
+    }
     const Key* row = find_key("model." + key);
     if (!row) row = find_alias("model." + key);
     if (!row || row->path == "model.from") {
@@ -159,10 +235,22 @@ class ConfigReader {
   void set(const std::string& path, const std::string& written, const json& value) {
     Node node;
     node.place = {path_, 0, 0};
-    if (value.is_object() || value.is_array()) return wrong(written, "is not a single value");
-    node.kind = value.is_null() ? Node::null : Node::scalar;
-    node.text = value.is_string() ? value.get<std::string>() : value.dump();
-    node.quoted = value.is_string();
+    const auto fill = [](Node& to, const json& from) {
+      to.kind = from.is_null() ? Node::null : Node::scalar;
+      to.text = from.is_string() ? from.get<std::string>() : from.dump();
+      to.quoted = from.is_string();
+    };
+    const bool list = value.is_array() && find_key(path)->type.starts_with("list");
+    if (value.is_object() || (value.is_array() && !list)) return wrong(written, "is not a single value");
+    fill(node, value);
+    if (list) {
+      node.kind = Node::list;
+      for (const json& item : value) {
+        if (item.is_object() || item.is_array()) return wrong(written, "is not a list of single values");
+        fill(node.items.emplace_back(), item);
+        node.items.back().place = node.place;
+      }
+    }
     if (auto mine = from_here_.find(path); mine != from_here_.end()) {
       if (mine->second.text != node.text)
         wrong(written, fmt::format("= {}: {} of the same file says {}", show(node),

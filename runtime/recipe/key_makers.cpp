@@ -98,19 +98,19 @@ Key not_built(std::string path, std::string what, std::string supported) {
   return key;
 }
 
-Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help) {
+Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low) {
   Key key;
   key.path = std::move(path);
   key.type = "list of integers";
   key.help = std::move(help);
-  key.set = [get](const Key&, Recipe& r, const Node& node) -> std::string {
+  key.set = [get, low](const Key&, Recipe& r, const Node& node) -> std::string {
     if (node.kind != Node::list) return "needs a list of integers: [4, 4]";
     std::vector<int64_t> list;
     for (size_t i = 0; i < node.items.size(); ++i) {
       int64_t v = 0;
       if (std::string wrong = read_integer(node.items[i], v); !wrong.empty())
         return fmt::format("number {} {}", i + 1, wrong);
-      if (v < 1) return fmt::format("number {} must be at least 1", i + 1);
+      if (v < low) return fmt::format("number {} must be at least {}", i + 1, low);
       list.push_back(v);
     }
     get(r) = std::move(list);

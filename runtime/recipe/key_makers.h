@@ -142,8 +142,8 @@ Key words_or_ranks(std::string path, std::string& (*get)(Recipe&), std::vector<s
 /// A key that users of the design know and this build does not have: only null is accepted.
 Key not_built(std::string path, std::string what, std::string supported);
 
-/// A list of integers, each at least 1.
-Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help);
+/// A list of integers, each at least `low`.
+Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low = 1);
 /// data.train, data.eval
 Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), std::string help);
 /// launch.hosts: `local` or a list of names

@@ -114,7 +114,7 @@ Recipe resolve(const Recipe& r, int world_size, int ranks_per_node) {
   validate(r, world_size, ranks_per_node);
   Recipe resolved = r;
   const Parallel& p = r.parallel;
-  resolved.parallel.data = world_size / (p.tensor * p.pipeline * p.context * p.expert);
+  resolved.parallel.data = world_size / (p.tensor * p.pipeline * p.context);
   resolved.parallel.inside = inside_ranks(r, world_size, ranks_per_node);
   resolved.launch.ranks_on_host = ranks_on_host(r, world_size, ranks_per_node);
   if (r.device == DeviceChoice::automatic)
@@ -163,7 +163,7 @@ void check_data_files(const Recipe& r) {
 int64_t ranks(const Recipe& r) {
   const Parallel& p = r.parallel;
   LT_CHECK(p.data > 0, "parallel.data is not resolved");
-  return p.data * p.tensor * p.pipeline * p.context * p.expert;
+  return p.data * p.tensor * p.pipeline * p.context;
 }
 
 int64_t micro_batches_per_step(const Recipe& r) {

@@ -6,6 +6,8 @@
 #include "kernels/core/error.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/split_layers.h"
+#include "runtime/recipe/moe_rules.h"
+#include "runtime/recipe/nearest.h"
 #include "runtime/recipe/rules_parts.h"
 #include "runtime/recipe/schema.h"
 
@@ -14,23 +16,6 @@ namespace ltrain::recipe {
 namespace {
 
 constexpr int64_t kMostRanks = 1 << 20;  // worth naming as a nearest value
-
-/// "6 or 8": the values next to `v` for which `good` holds, at least `low`.
-template <class Good>
-std::string nearest(int64_t v, int64_t low, int64_t high, Good good) {
-  std::string s;
-  for (int64_t d = v - 1; d >= low && v - d < 100000; --d)
-    if (good(d)) {
-      s = std::to_string(d);
-      break;
-    }
-  for (int64_t u = v + 1; u <= high && u - v < 100000; ++u)
-    if (good(u)) {
-      s += (s.empty() ? "" : " or ") + std::to_string(u);
-      break;
-    }
-  return s.empty() ? "" : "; nearest valid value: " + s;
-}
 
 /// Multiples of `unit` around `v`.
 std::string nearest_multiple(int64_t v, int64_t unit) {
@@ -84,12 +69,12 @@ class Rules {
                                  [&](int64_t n) { return m.num_attention_heads % n == 0; })),
              {heads});
     const bool head_is_whole = given("model.head_dim") || m.hidden_size % m.num_attention_heads == 0;
-    if (m.architecture == "llama" && head_is_whole && m.head_dim % 2 != 0)
+    if (m.architecture != "gpt2" && head_is_whole && m.head_dim % 2 != 0)
       broken("model.head_dim",
              fmt::format("must be even, since rotary embeddings turn pairs; nearest valid value: {}{}",
                          m.head_dim > 1 ? fmt::format("{} or ", m.head_dim - 1) : "", m.head_dim + 1),
              {heads, hidden});
-    if (m.architecture == "llama") rope_scaling();
+    if (m.architecture != "gpt2") rope_scaling();
     if (r_.data.seq_length > m.max_position_embeddings)
       broken("data.seq_length",
              fmt::format("must be at most model.max_position_embeddings; nearest valid value: {}",
@@ -271,8 +256,10 @@ class Rules {
       int64_t n;
       std::vector<std::string> keys;
     };
-    std::vector<Cut> cuts{{"model.num_attention_heads", heads, {"model.num_attention_heads"}},
-                          {"model.intermediate_size", m.intermediate_size, {"model.intermediate_size"}}};
+    std::vector<Cut> cuts{{"model.num_attention_heads", heads, {"model.num_attention_heads"}}};
+    bool dense = false;
+    for (int64_t i = 0; i < m.num_hidden_layers; ++i) dense = dense || !m.moe.in_layer(i);
+    if (dense) cuts.push_back({"model.intermediate_size", m.intermediate_size, {"model.intermediate_size"}});
     if (r_.parallel.sequence_parallel && r_.data.seq_length % context == 0)
       cuts.push_back({context > 1 ? "train.micro_batch_size * data.seq_length / parallel.context"
                                   : "train.micro_batch_size * data.seq_length",
@@ -479,7 +466,7 @@ class Rules {
     const auto [key, value] = levels_key();
     if (key.empty()) return 0;
     const Parallel& p = r_.parallel;
-    const int64_t data = world / (p.tensor * p.pipeline * p.context * p.expert), all = data * p.context;
+    const int64_t data = world / (p.tensor * p.pipeline * p.context), all = data * p.context;
     if (value != "node") {
       if (check) level_size(data);
       return std::stoll(value);
@@ -514,13 +501,18 @@ class Rules {
     return n;
   }
 
+  void experts() {
+    check_moe(r_,
+              [this](const auto& path, const auto& text, const auto& others) { broken(path, text, others); });
+  }
+
   void layout(int64_t world, int64_t per_node) {
     const Parallel& p = r_.parallel;
-    const int64_t others = p.tensor * p.pipeline * p.context * p.expert;
+    const int64_t others = p.tensor * p.pipeline * p.context;
     if (p.data < 0) {
       if (world % others != 0)
         return broken("parallel.data",
-                      fmt::format("{} ranks are not a multiple of tensor * pipeline * context * expert = {}; "
+                      fmt::format("{} ranks are not a multiple of tensor * pipeline * context = {}; "
                                   "start {} or {}",
                                   world, others, world / others * others, (world / others + 1) * others));
     } else if (p.data * others != world) {
@@ -530,7 +522,10 @@ class Rules {
                       world, world % others == 0 ? std::to_string(world / others) : "-1"));
     }
     batch(world / others);
-    inside(world, per_node, true);
+    const int64_t first = inside(world, per_node, true);
+    check_moe_layout(
+        r_, world / others, first,
+        [this](const auto& path, const auto& text, const auto& others) { broken(path, text, others); });
   }
 
  private:
@@ -551,8 +546,9 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   rules.context_cuts();
   rules.pipeline();
   rules.levels();
-  const Broken broken = [&](const std::string& path, const std::string& text,
-                            const std::vector<std::string>& others) { rules.broken(path, text, others); };
+  rules.experts();
+  const BrokenRule broken = [&](const std::string& path, const std::string& text,
+                                const std::vector<std::string>& others) { rules.broken(path, text, others); };
   optimizer_rules(recipe, broken);
   recompute_rules(recipe, broken);
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));

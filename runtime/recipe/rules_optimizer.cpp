@@ -4,7 +4,7 @@
 
 namespace ltrain::recipe {
 
-void optimizer_rules(const Recipe& r, const Broken& broken) {
+void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
   const Optimizer& o = r.optimizer;
   const std::string kind = "optimizer.kind", groups = "optimizer.groups";
   const auto where = [&](const char* rule) { return o.kind == rule ? kind : groups; };

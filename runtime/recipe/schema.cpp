@@ -5,6 +5,7 @@
 
 #include "parallel/pipeline/schedule.h"
 #include "runtime/recipe/key_makers.h"
+#include "runtime/recipe/moe_keys.h"
 #include "runtime/recipe/schema_parts.h"
 
 namespace ltrain::recipe {
@@ -64,10 +65,12 @@ void add_model_keys(std::vector<Key>& t) {
   t.push_back(std::move(from));
   t.push_back(
       name_choice(
-          "model.architecture", LT_MEMBER(model.architecture), {"gpt2", "llama"},
-          {"mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v3",
-           "gpt_oss"},
-          "gpt2: learned positions, LayerNorm, biases, GELU. llama: RoPE, RMSNorm, grouped queries, SwiGLU.")
+          "model.architecture", LT_MEMBER(model.architecture),
+          {"gpt2", "llama", "mixtral", "qwen3_moe", "olmoe"},
+          {"mistral", "qwen2", "qwen3", "qwen2_moe", "deepseek_v3", "gpt_oss"},
+          "gpt2: learned positions, LayerNorm, biases, GELU. llama: RoPE, RMSNorm, grouped queries, SwiGLU. "
+          "mixtral: llama with experts. qwen3_moe: and norms of each head's queries and keys. olmoe: and "
+          "norms of all queries and of all keys.")
           .alias({"model_type"}));
   t.push_back(integer("model.vocab_size", LT_MEMBER(model.vocab_size), "Rows of the embedding.")
                   .between(1, kMaxIds)
@@ -162,7 +165,7 @@ void add_model_keys(std::vector<Key>& t) {
   t.push_back(
       number("model.resid_pdrop", LT_MEMBER(model.resid_pdrop), "Dropout before each residual addition.")
           .between(0, 0.99));
-  t.push_back(not_built("model.moe", "a mixture of experts", "dense models: remove model.moe"));
+  add_moe_keys(t);
 }
 
 void add_parallel_keys(std::vector<Key>& t) {
@@ -232,15 +235,19 @@ void add_parallel_keys(std::vector<Key>& t) {
           .when("parallel.context_comm: a2a+p2p", false, [](const Recipe& r) {
             return r.parallel.context > 1 && r.parallel.context_comm == "a2a+p2p";
           }));
-  t.push_back(integer("parallel.expert", LT_MEMBER(parallel.expert), "Ranks that share the experts.")
-                  .between(1, kMaxRanks)
-                  .only_up_to(1, "expert parallelism")
-                  .alias({"ep", "expert_model_parallel_size"}));
-  t.push_back(integer("parallel.expert_tensor", LT_MEMBER(parallel.expert_tensor),
-                      "Ranks that share each expert's matmul.")
-                  .between(1, kMaxRanks)
-                  .only_up_to(1, "tensor parallelism of experts")
-                  .alias({"expert_tensor_parallel_size"}));
+  t.push_back(
+      integer("parallel.expert", LT_MEMBER(parallel.expert),
+              "Ranks that the experts of a layer are cut over. Everything else sees these as data-parallel "
+              "ranks, or as context and tensor ranks too: the axes' product stays the number of ranks.")
+          .between(1, kMaxRanks)
+          .alias({"ep", "expert_model_parallel_size"}));
+  t.push_back(
+      integer("parallel.expert_tensor", LT_MEMBER(parallel.expert_tensor),
+              "Ranks that share each expert's matmul: those of parallel.tensor, or 1, when tensor ranks "
+              "have experts of their own.")
+          .between(1, kMaxRanks)
+          .derived("parallel.tensor", [](Recipe& r) { r.parallel.expert_tensor = r.parallel.tensor; })
+          .alias({"expert_tensor_parallel_size"}));
   t.push_back(
       integer("parallel.zero_stage", LT_MEMBER(parallel.zero_stage),
               "What the data-parallel ranks share: 0 nothing, 1 optimizer state, 2 gradients, 3 weights.")

@@ -33,8 +33,9 @@ Key modules_key() {
   Key key;
   key.path = "recompute.modules";
   key.type = "list of " + one_of(kModules);
-  key.help = "selective: parts of a layer that are computed again. core_attn: attention without its projections; "
-             "layernorm: both norms; mlp: up to the last projection; mlp_act: its activation.";
+  key.help =
+      "selective: parts of a layer that are computed again. core_attn: attention without its projections; "
+      "layernorm: both norms; mlp: up to the last projection; mlp_act: its activation.";
   key.aliases = {"recompute_modules"};
   key.set = [](const Key&, Recipe& r, const Node& node) -> std::string {
     if (node.kind != Node::list) return "needs a list: [core_attn, layernorm]";
@@ -65,10 +66,12 @@ Key tensors_key() {
     if (node.kind != Node::map) return "needs a map: {mlp_norm: recompute, qkv: keep}";
     std::vector<std::pair<std::string, bool>> list;
     for (const Node::Entry& e : node.entries) {
-      if (!known(tensor_names(), e.key)) return fmt::format("has {}: must be of {}", e.key, one_of(tensor_names()));
+      if (!known(tensor_names(), e.key))
+        return fmt::format("has {}: must be of {}", e.key, one_of(tensor_names()));
       std::string what;
       if (std::string wrong = read_text(e.value, what); !wrong.empty()) return e.key + " " + wrong;
-      if (what == "offload") return e.key + " = offload: is not in this build, which supports keep, recompute";
+      if (what == "offload")
+        return e.key + " = offload: is not in this build, which supports keep, recompute";
       if (what != "keep" && what != "recompute") return e.key + " must be keep or recompute";
       list.emplace_back(e.key, what == "recompute");
     }
@@ -92,7 +95,11 @@ double read_bytes(const std::string& text) {
   const double n = std::strtod(text.c_str(), &end);
   std::string unit(end);
   while (!unit.empty() && unit.front() == ' ') unit.erase(0, 1);
-  const double by = unit.empty() ? 1 : unit == "KiB" ? 0x1p10 : unit == "MiB" ? 0x1p20 : unit == "GiB" ? 0x1p30 : 0;
+  const double by = unit.empty()    ? 1
+                    : unit == "KiB" ? 0x1p10
+                    : unit == "MiB" ? 0x1p20
+                    : unit == "GiB" ? 0x1p30
+                                    : 0;
   return end == text.c_str() || by == 0 || !(n > 0) || !(n * by < 9e18) ? -1 : n * by;
 }
 
@@ -103,30 +110,34 @@ void add_recompute_keys(std::vector<Key>& t) {
   };
   const auto full = [](const std::string& g) { return g == "full"; };
   const auto selective = [](const std::string& g) { return g == "selective"; };
-  t.push_back(name_choice("recompute.granularity", LT_MEMBER(recompute.granularity),
-                          {"none", "full", "selective", "auto"}, {},
-                          "Activations that the backward pass computes again. full: whole layers from their input. "
-                          "selective: parts of a layer. auto: what costs least time within the budget.")
-                  .alias({"recompute_granularity"}));
-  t.push_back(only("recompute.granularity: full",
-                   name_choice("recompute.method", LT_MEMBER(recompute.method), {"uniform", "block"}, {},
-                               "full: uniform keeps the input of every num_layers layers; block computes the first "
-                               "num_layers layers of a stage again and keeps the others.")
-                       .alias({"recompute_method"}),
-                   full));
-  t.push_back(only("recompute.granularity: full or selective",
-                   integer("recompute.num_layers", LT_MEMBER(recompute.num_layers),
-                           "uniform: layers between kept inputs (null: 1; sqrt: the root of a stage's layers). block, "
-                           "selective: the first layers of each stage that are computed again (selective: null: all).")
-                       .or_word("sqrt", 0)
-                       .between(1, 10000)
-                       .alias({"recompute_num_layers"}),
-                   [](const std::string& g) { return g == "full" || g == "selective"; }));
+  t.push_back(
+      name_choice("recompute.granularity", LT_MEMBER(recompute.granularity),
+                  {"none", "full", "selective", "auto"}, {},
+                  "Activations that the backward pass computes again. full: whole layers from their input. "
+                  "selective: parts of a layer. auto: what costs least time within the budget.")
+          .alias({"recompute_granularity"}));
+  t.push_back(
+      only("recompute.granularity: full",
+           name_choice("recompute.method", LT_MEMBER(recompute.method), {"uniform", "block"}, {},
+                       "full: uniform keeps the input of every num_layers layers; block computes the first "
+                       "num_layers layers of a stage again and keeps the others.")
+               .alias({"recompute_method"}),
+           full));
+  t.push_back(only(
+      "recompute.granularity: full or selective",
+      integer("recompute.num_layers", LT_MEMBER(recompute.num_layers),
+              "uniform: layers between kept inputs (null: 1; sqrt: the root of a stage's layers). block, "
+              "selective: the first layers of each stage that are computed again (selective: null: all).")
+          .or_word("sqrt", 0)
+          .between(1, 10000)
+          .alias({"recompute_num_layers"}),
+      [](const std::string& g) { return g == "full" || g == "selective"; }));
   t.push_back(only("recompute.granularity: selective", modules_key(), selective));
   t.push_back(only("recompute.granularity: selective", tensors_key(), selective));
-  Key budget = text("recompute.budget", LT_MEMBER(recompute.budget),
-                    "auto: memory that a rank may take in all, such as 12 GiB; null: its share of the host's, or the "
-                    "card's.");
+  Key budget =
+      text("recompute.budget", LT_MEMBER(recompute.budget),
+           "auto: memory that a rank may take in all, such as 12 GiB; null: its share of the host's, or the "
+           "card's.");
   const auto read = budget.set;
   budget.set = [read](const Key& k, Recipe& r, const Node& node) -> std::string {
     if (std::string wrong = read(k, r, node); !wrong.empty()) return wrong;
@@ -134,7 +145,8 @@ void add_recompute_keys(std::vector<Key>& t) {
       return "needs a size above 0, in bytes, KiB, MiB or GiB: 12 GiB";
     return "";
   };
-  t.push_back(only("recompute.granularity: auto", std::move(budget), [](const std::string& g) { return g == "auto"; }));
+  t.push_back(only("recompute.granularity: auto", std::move(budget),
+                   [](const std::string& g) { return g == "auto"; }));
 }
 
 }  // namespace ltrain::recipe

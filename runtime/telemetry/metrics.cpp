@@ -70,21 +70,28 @@ MetricsWriter::MetricsWriter(const std::string& run_dir, bool tensorboard, int64
 MetricsWriter::~MetricsWriter() = default;
 
 void MetricsWriter::step(const StepMetrics& m) {
-  const json j{{"step", m.step},
-               {"lm_loss", number(m.lm_loss)},
-               {"grad_norm", number(m.grad_norm)},
-               {"lr", number(m.lr)},
-               {"tokens_per_sec", number(m.tokens_per_sec)},
-               {"tokens_per_sec_per_gpu", number(m.tokens_per_sec_per_gpu)},
-               {"tflops_per_gpu", number(m.tflops_per_gpu)},
-               {"mfu", number(m.mfu)},
-               {"step_time_ms", number(m.step_time_ms)},
-               {"data_time_ms", number(m.data_time_ms)},
-               {"exposed_comm_ms/dp", number(m.exposed_comm_ms)},
-               {"mem_peak_gib", number(m.mem_peak_gib)},
-               {"mem_plan_gib", number(m.mem_plan_gib)},
-               {"consumed_tokens", m.consumed_tokens},
-               {"consumed_samples", m.consumed_samples}};
+  json j{{"step", m.step},
+         {"lm_loss", number(m.lm_loss)},
+         {"grad_norm", number(m.grad_norm)},
+         {"lr", number(m.lr)},
+         {"tokens_per_sec", number(m.tokens_per_sec)},
+         {"tokens_per_sec_per_gpu", number(m.tokens_per_sec_per_gpu)},
+         {"tflops_per_gpu", number(m.tflops_per_gpu)},
+         {"mfu", number(m.mfu)},
+         {"step_time_ms", number(m.step_time_ms)},
+         {"data_time_ms", number(m.data_time_ms)},
+         {"exposed_comm_ms/dp", number(m.exposed_comm_ms)},
+         {"mem_peak_gib", number(m.mem_peak_gib)},
+         {"mem_plan_gib", number(m.mem_plan_gib)},
+         {"consumed_tokens", m.consumed_tokens},
+         {"consumed_samples", m.consumed_samples}};
+  if (!m.expert_tokens.empty()) {
+    j["balance_loss"] = number(m.balance_loss);
+    j["router_z_loss"] = number(m.router_z_loss);
+    j["drop_rate"] = number(m.drop_rate);
+    j["expert_load_entropy"] = number(m.expert_load_entropy);
+    j["expert_tokens"] = m.expert_tokens;
+  }
   state_->file << j.dump() << std::endl;
   if (state_->tensorboard)
     for (const auto& [name, value] : j.items())

@@ -44,6 +44,14 @@ GroupSet::Options group_options(const ProgramOptions& o) {
 
 namespace {
 
+/// Layers that have sums of routers: all of a mixture, none of another model.
+int64_t router_layers(const ModelConfig& m) { return m.moe.num_experts > 0 ? m.num_hidden_layers : 0; }
+
+/// What a step sums over all ranks: loss, ranks that ask to stop, squares by segment, routers.
+int64_t sum_count(const ModelConfig& m) {
+  return 2 + Decoder::segments(m) + router_layers(m) * moe_sums(m.moe.num_experts);
+}
+
 /// Of one micro-batch on its way to the device, or of what a step or a prediction reads back.
 int64_t slot_bytes(const ProgramOptions& o, const SequenceCut& cut) {
   const int64_t rows = o.micro_batch * cut.rows().rows, whole = o.micro_batch * o.seq_length;
@@ -51,7 +59,7 @@ int64_t slot_bytes(const ProgramOptions& o, const SequenceCut& cut) {
   if (o.documents) batch += Staging::room(whole * 4);
   if (o.position_ids) batch += Staging::room(rows * 4);
   const int64_t logits = o.for_training ? 0 : o.model.vocab_size * 8;
-  return std::max<int64_t>({batch, logits, (2 + Decoder::segments(o.model)) * 8});
+  return std::max<int64_t>({batch, logits, sum_count(o.model) * 8});
 }
 
 /// Micro-batches that may be on their way: all that lie on the device, and at least two, so that the host
@@ -66,7 +74,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     : options_(options),
       device_(device),
       decoder_(options.model, store_, device.groups,
-               {options.sequence_parallel, options.decay_embeddings,
+               {options.sequence_parallel, options.expert_tensor, options.decay_embeddings,
                 stages_of_rank(options, device.groups.coordinate(Axis::pipeline)), options.recompute}),
       cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
            options.context_comm, options.context_inner},
@@ -101,9 +109,13 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     documents_ = constant("documents", DType::i32, {places_, options.micro_batch * options.seq_length});
   if (options.position_ids) position_ids_ = constant("position ids", DType::i32, {places_, rows});
   const int64_t segments = Decoder::segments(options.model);
-  sums_ = constant("loss and norm", DType::f64, {2 + segments});
+  const int64_t routers = router_layers(options.model), router_sums = moe_sums(options.model.moe.num_experts);
+  sums_ = constant("loss and norm", DType::f64, {sum_count(options.model)});
   loss_ = place_apart(device_.compute, sums_.flat(0, {1}), "loss");
   squares_ = place_apart(device_.compute, sums_.flat(2, {segments}), "squares of gradients");
+  if (routers > 0)
+    experts_ =
+        place_apart(device_.compute, sums_.flat(2 + segments, {routers, router_sums}), "sums of routers");
   count_ = constant("token count", DType::i64, {1});
 }
 
@@ -133,6 +145,8 @@ MicroBatch TrainProgram::whole_in_place(int64_t place) const {
   mb.targets = targets_.flat(place * rows, {rows});
   mb.sample_index = sample_index_.flat(place * options_.micro_batch, {options_.micro_batch});
   mb.loss = loss_;
+  mb.experts = experts_;
+  mb.micros = options_.accumulation;
   return mb;
 }
 
@@ -212,16 +226,20 @@ void TrainProgram::reduce_sums(const char* reading) {
   if (s.meta()) {
     // A stage without a head adds nothing to the loss; each stage has gradients of its own.
     if (loss_.record->zero) place_set(s, loss_, kAllAxes, Placement::P());
-    for (const Tensor& t : {loss_, squares_}) {
+    for (const Tensor& t : {loss_, squares_, experts_}) {
+      if (!t.defined()) continue;
       if (t.record->zero) place_set(s, t, kAllAxes, Placement::P());
       place_set(s, t, Axis::pipeline, Placement::P());
     }
     // Every rank of the axis that shares the vocabulary has it; one adds.
     const Axis inner = g.mesh.inner_axis();
-    if (loss_.record->place[inner] == Placement::R()) place_set(s, loss_, inner, Placement::P());
+    for (const Tensor& t : {loss_, experts_})
+      if (t.defined() && t.record->place[inner] == Placement::R()) place_set(s, t, inner, Placement::P());
     place(s, "sums", Rule::linear, {sums_}, {loss_, squares_});
+    if (experts_.defined()) place(s, "sums", Rule::linear, {sums_}, {sums_, experts_});
   } else if (g.inner().rank() != 0) {
     fill_zero(s, loss_);
+    if (experts_.defined() && options_.expert_tensor) fill_zero(s, experts_);
   }
   all_reduce(g.world, sums_);
   if (s.meta()) place_require(s, reading, sums_, Placement::R());
@@ -255,7 +273,8 @@ std::vector<double> TrainProgram::read_sums() {
 void TrainProgram::clear_sums() {
   fill_zero(device_.compute, sums_);
   if (device_.compute.meta())
-    for (const Tensor& t : {loss_, squares_}) place_zero(t);
+    for (const Tensor& t : {loss_, squares_, experts_})
+      if (t.defined()) place_zero(t);
 }
 
 StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
@@ -296,7 +315,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   if (!meta) {
     const std::vector<double> sums = read_sums();
     double squares = 0;  // in the order of the layers, whichever rank had them
-    for (size_t i = 2; i < sums.size(); ++i) squares += sums[i];
+    for (int64_t i = 0; i < squares_.elements(); ++i) squares += sums[static_cast<size_t>(2 + i)];
+    result.experts = expert_statistics(sums);
     result.loss = result.tokens > 0 ? sums[0] / static_cast<double>(result.tokens) : 0;
     result.grad_norm = std::sqrt(squares);
     result.stop_requested = sums[1] > 0;
@@ -310,6 +330,21 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   step.enter("optimizer");
   store_.update(args);
   return result;
+}
+
+ExpertStatistics TrainProgram::expert_statistics(const std::vector<double>& all_sums) const {
+  ExpertStatistics all;
+  if (!experts_.defined()) return all;
+  const int64_t e = options_.model.moe.num_experts;
+  for (int64_t layer = 0; layer < experts_.shape[0]; ++layer) {
+    const bool mixture = options_.model.moe.in_layer(layer);
+    const double* sums = all_sums.data() + 2 + squares_.elements() + layer * experts_.cols();
+    all.chosen.emplace_back(sums, mixture ? sums + e : sums);
+    all.kept.emplace_back(sums + e, mixture ? sums + 2 * e : sums + e);
+    all.balance_loss += sums[2 * e];
+    all.z_loss += sums[2 * e + 1];
+  }
+  return all;
 }
 
 double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {

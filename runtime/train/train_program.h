@@ -27,6 +27,7 @@ struct ProgramOptions {
   OptimizerSettings optimizer;
   RecomputeOptions recompute;
   bool sequence_parallel = false;
+  bool expert_tensor = true;                    ///< tensor ranks share each expert
   ContextComm context_comm = ContextComm::p2p;  ///< with several context ranks
   int context_inner = 1;                        ///< a2a+p2p: ranks that exchange
   bool documents = false;                       ///< batches say where documents begin, and attention heeds it
@@ -47,9 +48,17 @@ struct Device {
   Memory* host = nullptr;  ///< host memory that copies go through, where the device has memory of its own
 };
 
+/// What the routers of a step did, over all ranks.
+struct ExpertStatistics {
+  double balance_loss = 0, z_loss = 0;  ///< sums over the layers, each weighed as in the gradient
+  /// By layer, empty where it has no experts: choices of each expert; of them, those not dropped.
+  std::vector<std::vector<double>> chosen, kept;
+};
+
 struct StepResult {
-  double loss = 0;              ///< mean over counted tokens of the global batch
-  double grad_norm = 0;         ///< before clipping
+  double loss = 0;       ///< mean over counted tokens of the global batch
+  double grad_norm = 0;  ///< before clipping
+  ExpertStatistics experts;
   int64_t tokens = 0;           ///< counted, global
   bool finite = true;           ///< false: no update was made
   bool skipped = false;         ///< by skip_grad_norm, on all ranks alike: no update was made
@@ -102,6 +111,7 @@ class TrainProgram {
   void all_reduce(const Group& group, Tensor t);
   /// Sums loss and squares over all ranks, counting once what several have.
   void reduce_sums(const char* reading);
+  ExpertStatistics expert_statistics(const std::vector<double>& all_sums) const;
 
   ProgramOptions options_;
   Device device_;
@@ -115,9 +125,10 @@ class TrainProgram {
   Tensor documents_, position_ids_;         // (places, ...), where batches have them
   double action_seconds_ = 0;
   Staging staging_;
-  Tensor sums_;     // f64: loss, ranks that ask to stop, squares by segment
+  Tensor sums_;     // f64: loss, ranks that ask to stop, squares by segment, sums of routers
   Tensor loss_;     // sum of token losses
   Tensor squares_;  // (segments), of gradients
+  Tensor experts_;  // (layers, moe_sums), of mixtures
   Tensor count_;    // (1) i64
 };
 

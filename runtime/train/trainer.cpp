@@ -20,6 +20,7 @@
 #include "runtime/data/batch_loader.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/telemetry/metrics.h"
+#include "runtime/train/expert_report.h"
 #include "runtime/train/lr_schedule.h"
 #include "runtime/train/training_state.h"
 
@@ -364,8 +365,10 @@ class Trainer {
     m.mem_plan_gib = static_cast<double>(plan_.arena.arena_bytes) / kGiB;
     m.seconds_left = (now() - started_) / static_cast<double>(step_ - first_step_) *
                      static_cast<double>(recipe_.train.train_steps - step_);
+    add_expert_metrics(m, r.experts);
     metrics_->step(m);
     progress_->step(m);
+    say(starvation_.look(step_, r.experts));
   }
 
   void evaluate() {
@@ -469,6 +472,7 @@ class Trainer {
   std::unique_ptr<data::BatchLoader> loader_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Progress> progress_;
+  StarvationWatch starvation_;
   std::vector<HostBatch> batches_;
   int64_t step_ = 0, first_step_ = 0, saved_step_ = 0, samples_ = 0;
   std::map<std::string, int64_t> train_wire_;  // bytes sent in training steps, by axis

@@ -47,7 +47,8 @@ double worst_error(const TinyOptions& o, int probes, double spoil = 1) {
       const double h = 1e-5, before = *w;
       const auto loss_at = [&](double v) {
         *w = v;
-        return rank.program.train_step(batches, still, false).loss;
+        const StepResult r = rank.program.train_step(batches, still, false);
+        return r.loss + r.experts.balance_loss + r.experts.z_loss;
       };
       // Four points: the error of the difference itself is far below the tolerance.
       const double numeric = (8 * (loss_at(before + h) - loss_at(before - h)) -
@@ -78,6 +79,34 @@ TEST_CASE("gradients of whole models equal central differences") {
   SECTION("with dropout") { o.dropout = 0.3; }
   SECTION("attention over several tiles") { o.seq = 100, o.dropout = 0.1; }
   SECTION("packed documents") { o.seq = 70, o.dropout = 0.1, o.packed = true; }
+  CHECK(worst_error(o, 3) < 1e-7);
+}
+
+TEST_CASE("gradients of mixtures of experts, with every loss for balance, equal central differences") {
+  TinyOptions o;
+  o.global_batch = 2;
+  o.micro_batch = 2;
+  o.seq = 11;
+  o.vocab = 37;
+  o.layers = 1;
+  o.architecture = "llama";
+  o.moe.num_experts = 4;
+  o.moe.z_loss_coeff = 0.02;
+  o.moe.balance_coeff = 0.3;  // of the size of the rest, so that an error of it is seen
+  SECTION("mixtral, Switch loss") { o.architecture = "mixtral", o.moe.balance = "switch"; }
+  SECTION("qwen3_moe, loss of sequences") { o.architecture = "qwen3_moe", o.moe.balance = "sequence"; }
+  SECTION("olmoe, divergence from uniform") {
+    o.architecture = "olmoe", o.moe.balance = "uniform", o.moe.norm_topk_prob = false;
+  }
+  SECTION("sigmoid scores of groups, scaled, gated shared experts, accumulated") {
+    o.moe.score = "sigmoid", o.moe.routed_scaling_factor = 1.7, o.moe.n_group = 2, o.moe.topk_group = 1;
+    o.moe.shared_experts = 2, o.moe.shared_expert_gate = true;
+    o.moe.balance = "switch", o.micro_batch = 1;
+  }
+  SECTION("softmax of the chosen, with a capacity, every second layer, shared experts") {
+    o.moe.order = "topk_first", o.moe.capacity_factor = 0.6, o.moe.layer_step = 2, o.layers = 2;
+    o.moe.shared_experts = 1;
+  }
   CHECK(worst_error(o, 3) < 1e-7);
 }
 

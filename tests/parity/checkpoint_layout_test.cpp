@@ -27,6 +27,7 @@ struct Layout {
   int inside = 0;
   const char* mode = "1d";
   int depth = 1;
+  int expert = 1;
 };
 
 const std::vector<Layout>& layouts() {
@@ -72,6 +73,7 @@ TinyOptions job(const Layout& l, const TinyOptions& base) {
   o.tensor_depth = l.depth;
   o.micro_batch = l.tensor > 4 ? 4 : l.mode[0] == '2' ? 2 : 1;  // cut by sequences
   o.inside = l.inside;
+  o.expert = l.expert;
   o.layers = 4;
   o.steps = kEnd;
   o.dropout = 0.1;
@@ -199,6 +201,30 @@ TEST_CASE("a checkpoint of any layout goes on under any other as if never broken
       CHECK(r.parameters == unbroken[b].parameters);
       CHECK(r.eval_loss == unbroken[b].eval_loss);
     }
+  }
+}
+
+TEST_CASE("a checkpoint of experts cut in any way goes on under any other") {
+  TinyOptions model;
+  model.architecture = "qwen3_moe";
+  model.moe.num_experts = 4;
+  Layout over_two{"experts over 2", 2}, zero{"experts over 2 of 4, ZeRO-3", 4, 1, false, 3},
+      tensor{"experts over 2, tensor 2, ZeRO-1", 2, 2, false, 1},
+      stages{"experts over 2, stages", 2, 1, false, 0, 2};
+  for (Layout* l : {&over_two, &zero, &tensor, &stages}) l->expert = 2;
+  const std::vector<Layout> all{{"one rank"}, over_two, zero, tensor, stages};
+  Folder folder;
+  const TinyResult unbroken = train_tiny(job(all[0], model));
+  for (size_t a = 0; a < all.size(); ++a) {
+    write_checkpoint(job(all[a], model), folder / all[a].name);
+    const auto saved = read_whole(folder / all[a].name + "/checkpoints");
+    CHECK(saved.at("model.layers.3.mlp.experts.gate_up_proj").size() == 4 * 2 * 24 * 32);
+    const Layout& to = all[(a + 1) % all.size()];
+    INFO("saved under " << all[a].name << ", loaded under " << to.name);
+    const std::string again = folder / fmt::format("again {}", a);
+    const TinyResult r = train_on(job(to, model), folder / all[a].name + "/checkpoints", again, false);
+    CHECK(read_whole(again + "/checkpoints") == saved);
+    CHECK(worst_relative(unbroken.parameters, r.parameters) <= 1e-10);
   }
 }
 

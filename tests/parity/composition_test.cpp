@@ -40,8 +40,8 @@ TEST_CASE("every composition that the table calls supported trains like one rank
     const TinyOptions many = job_of(r, default_precision ? "fp64" : std::string(to_string(r.precision)));
     INFO(table().features[c.a].name << " and " << table().features[c.b].name);
     const TinyOptions one = one_rank(many);
-    const std::string key = fmt::format("{} {} {} {} {} {}", one.architecture, one.precision, one.tied,
-                                        one.dropout, one.packed, one.kv_heads);
+    const std::string key = fmt::format("{} {} {} {} {} {} {}", one.architecture, one.precision, one.tied,
+                                        one.dropout, one.packed, one.kv_heads, one.moe.num_experts);
     if (!alone.count(key)) alone[key] = train_tiny(one);
     const TinyResult& base = alone[key];
     const TinyResult result = train_tiny(many);
@@ -53,7 +53,7 @@ TEST_CASE("every composition that the table calls supported trains like one rank
         CHECK(result.losses[i] == Approx(base.losses[i]).epsilon(0.01));
     }
     CHECK(result.plan_bytes == result.used_bytes);
-    CHECK(result.plan_wire == result.used_wire);
+    if (many.expert == 1) CHECK(result.plan_wire == result.used_wire);  // else it depends on where tokens go
   }
   CHECK(run > 100);
 }
@@ -90,7 +90,7 @@ TEST_CASE("the table has one cell for each pair and says why", "[composition]") 
   CHECK(find("ZeRO-3", "tensor").state == CompositionCell::supported);
   CHECK(find("tensor", "pipeline, zb-h1").state == CompositionCell::supported);
   CHECK(find("ZeRO-1", "ZeRO-3").state == CompositionCell::exclusive);
-  CHECK(find("expert", "expert").state == CompositionCell::refused);
+  CHECK(find("expert", "expert").state == CompositionCell::supported);
   const std::string text = compositions_text(table().cells);
-  CHECK_THAT(text, Contains("refused\n") && Contains("expert: parallel.expert = 2: expert parallelism"));
+  CHECK_THAT(text, Contains("refused\n") && Contains("fp8: precision = fp8"));
 }

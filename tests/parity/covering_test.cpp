@@ -41,7 +41,7 @@ const std::vector<Factor>& factors() {
       {"ZeRO", {"0", "1", "2", "3"}},
       {"levels", {"one", "two"}},
       {"micro-batches", {"1", "2", "4"}},
-      {"model", {"gpt2", "llama", "llama with 2 key-value heads"}},
+      {"model", {"gpt2", "llama", "llama with 2 key-value heads", "mixture", "mixture over 2 ranks"}},
       {"tied", {"false", "true"}},
       {"dropout", {"0.0", "0.1"}},
       {"vocabulary", {"264", "257"}},  // 257 divides over no axis
@@ -70,15 +70,21 @@ int world(const Row& row) {
 std::vector<std::string> settings(const Row& row) {
   const auto level = [&](At factor) { return level_of(row, factor); };
   const int samples = 16 / (number(row, At::data) * number(row, At::micros));
-  std::vector<std::string> s{
-      "parallel.data=" + level(At::data),
-      fmt::format("parallel.tensor={}", number(row, At::tensor)),
-      fmt::format("parallel.sequence_parallel={}", at(row, At::tensor) == 2),
-      std::string("parallel.tensor_mode=") + kTensorModes[at(row, At::tensor)],
-      "parallel.zero_stage=" + level(At::zero),
-      fmt::format("train.micro_batch_size={}", samples),
-      std::string("model.architecture=") + (at(row, At::model) == 0 ? "gpt2" : "llama"),
-      fmt::format("model.num_key_value_heads={}", at(row, At::model) == 2 ? 2 : 4)};
+  std::vector<std::string> s{"parallel.data=" + level(At::data),
+                             fmt::format("parallel.tensor={}", number(row, At::tensor)),
+                             fmt::format("parallel.sequence_parallel={}", at(row, At::tensor) == 2),
+                             std::string("parallel.tensor_mode=") + kTensorModes[at(row, At::tensor)],
+                             "parallel.zero_stage=" + level(At::zero),
+                             fmt::format("train.micro_batch_size={}", samples),
+                             std::string("model.architecture=") + (at(row, At::model) == 0  ? "gpt2"
+                                                                   : at(row, At::model) < 3 ? "llama"
+                                                                                            : "qwen3_moe"),
+                             fmt::format("model.num_key_value_heads={}", at(row, At::model) == 2 ? 2 : 4)};
+  if (at(row, At::model) >= 3) {
+    s.push_back("model.moe.num_experts=4");
+    s.push_back("model.moe.top_k=2");
+    s.push_back(fmt::format("parallel.expert={}", at(row, At::model) - 2));
+  }
   if (level(At::tensor) == "8 in 2.5d") s.push_back("parallel.tensor_depth=2");
   if (stages(row) > 1) {
     s.push_back(fmt::format("parallel.pipeline={}", stages(row)));
@@ -224,6 +230,6 @@ TEST_CASE("covering array: every row equals one process in fp64", "[covering]") 
     const TinyResult result = train_tiny(many);
     require_parity(alone[key], result, 1e-12);
     CHECK(result.plan_bytes == result.used_bytes);
-    CHECK(result.plan_wire == result.used_wire);
+    if (many.expert == 1) CHECK(result.plan_wire == result.used_wire);  // else it depends on where tokens go
   }
 }

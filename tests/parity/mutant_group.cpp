@@ -32,8 +32,10 @@ void MutantGroup::record_meta(Stream& s, const CollectiveCall& call) {
         return group.all_gather(s, call.out, call.in);
       case CollectiveOp::reduce_scatter:
         return group.reduce_scatter(s, call.out, call.in);
-      case CollectiveOp::all_to_all:  // placements do not depend on the parts
-        return group.all_to_all(s, call.out, call.in);
+      case CollectiveOp::all_to_all: {  // placements do not depend on the parts
+        const std::vector<int64_t> none(static_cast<size_t>(group.size()), 0);
+        return group.all_to_all_v(s, call.out, none, call.in, none);
+      }
       case CollectiveOp::send_recv: {
         const int peer = (group.rank() + 1) % group.size();
         return group.send_recv(s, call.in, peer, call.out, peer);

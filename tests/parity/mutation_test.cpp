@@ -132,6 +132,33 @@ std::vector<Layout> layouts(int data) {
   grid("2d", 4, 1, 2, 1, 1);
   grid("2.5d", 8, 2, 1, 0, 1);
   grid("3d", 8, 1, 1, 0, 2);
+  const auto experts = [&](int ranks, int cut, int zero, int tensor, bool apart, int context) {
+    TinyOptions o;
+    o.architecture = "mixtral";
+    o.moe.num_experts = 4;
+    o.moe.balance = "switch";
+    o.ranks = ranks;
+    o.expert = cut;
+    o.zero_stage = zero;
+    o.tensor = tensor;
+    o.sequence_parallel = apart;
+    o.expert_tensor = !apart;
+    o.context = context;
+    o.micro_batch = 2;
+    o.global_batch = 2 * ranks;
+    o.seq = 8;
+    o.steps = 2;
+    o.layers = 1;
+    all.push_back({fmt::format("experts over {}, data {}, context {}, tensor {}{}, ZeRO {}", cut, ranks,
+                               context, tensor, apart ? " with experts of their own" : "", zero),
+                   o});
+  };
+  experts(2, 2, 0, 1, false, 1);
+  experts(4, 2, 1, 1, false, 1);
+  experts(4, 2, 3, 1, false, 1);
+  experts(2, 2, 0, 2, false, 1);
+  experts(2, 4, 1, 2, true, 1);
+  experts(2, 4, 0, 1, false, 2);
   pipeline("1f1b", 2, 1, 1, 1, 0);
   pipeline("zb-h1", 2, 1, 2, 1, 2);
   pipeline("zbv", 2, 2, 1, 2, 0);

@@ -24,6 +24,9 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.context = static_cast<int>(r.parallel.context);
   o.context_comm = r.parallel.context_comm;
   o.context_inner = static_cast<int>(r.parallel.context_inner);
+  o.moe = r.model.moe;
+  o.expert = static_cast<int>(r.parallel.expert);
+  o.expert_tensor = r.parallel.expert_tensor == r.parallel.tensor;
   o.packed = r.data.reset_attention_mask;
   o.micro_batch = r.train.micro_batch_size;
   o.global_batch = r.train.global_batch_size;
@@ -44,6 +47,8 @@ TinyOptions one_rank(TinyOptions o) {
   o.tensor_mode = "1d";
   o.tensor_depth = 1;
   o.sequence_parallel = false;
+  o.expert = 1;
+  o.expert_tensor = true;
   o.zero_stage = o.inside = 0;
   o.schedule = "1f1b";
   o.recompute = {};

@@ -26,6 +26,8 @@ ModelConfig tiny_model(const TinyOptions& o) {
   c.max_position_embeddings = 128;
   c.tie_word_embeddings = (o.tied || o.architecture == "gpt2") && !o.untied;
   c.embd_pdrop = c.attn_pdrop = c.resid_pdrop = o.dropout;
+  c.moe = o.moe;
+  if (c.moe.num_experts > 0 && c.moe.intermediate_size == 0) c.moe.intermediate_size = 24;
   c.initializer_range = 0.1;  // larger than usual, so that every path matters at once
   return c;
 }
@@ -47,6 +49,8 @@ Mesh tiny_mesh(const TinyOptions& o, int rank) {
     const std::string wrong = m.split_levels(o.inside);
     LT_CHECK(wrong.empty(), "{}", wrong);
   }
+  const std::string wrong = m.cut_experts(o.expert, !o.expert_tensor);
+  LT_CHECK(wrong.empty(), "{}", wrong);
   return m;
 }
 
@@ -94,6 +98,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.precision = precision_policy(o.precision);
   p.zero_stage = o.zero_stage;
   p.sequence_parallel = o.sequence_parallel;
+  p.expert_tensor = o.expert_tensor;
   p.context_comm = context_comm(o.context_comm);
   p.context_inner = o.context_inner;
   p.documents = p.position_ids = o.packed;
@@ -247,6 +252,8 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     if (rank != 0) continue;
     result.losses.push_back(r.loss);
     result.norms.push_back(r.grad_norm);
+    result.balance_losses.push_back(r.experts.balance_loss + r.experts.z_loss);
+    result.experts.push_back(r.experts);
   }
   groups.synchronize();
   if (last) result.used_groups = bytes_by_group(groups.groups());

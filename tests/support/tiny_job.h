@@ -30,6 +30,9 @@ struct TinyOptions {
   std::string schedule = "1f1b";
   int chunks = 1;
   int64_t layers = 2;
+  MoeConfig moe;  ///< num_experts 0: dense
+  int expert = 1;
+  bool expert_tensor = true;
   int zero_stage = 0;
   int inside = 0;  ///< ranks of the first level of gradients, where there are two; else 0
   int64_t micro_batch = 1, global_batch = 8, seq = 24, vocab = 61;
@@ -49,7 +52,8 @@ struct TinyOptions {
 using NamedTensors = std::map<std::string, std::vector<double>>;
 
 struct TinyResult {
-  std::vector<double> losses, norms;
+  std::vector<double> losses, norms, balance_losses;
+  std::vector<ExpertStatistics> experts;        ///< by step
   NamedTensors parameters;                      ///< after all steps, put together from what the ranks own
   NamedTensors gradients;                       ///< of the first step, before clipping, likewise
   std::vector<int64_t> plan_bytes, used_bytes;  ///< arena by rank: planned; reached

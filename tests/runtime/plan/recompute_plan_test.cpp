@@ -8,13 +8,14 @@ using namespace ltrain;
 namespace {
 
 Recipe recipe(const std::vector<std::string>& overrides, int ranks = 1) {
-  return resolve(parse_recipe("model: {vocab_size: 257, hidden_size: 64, intermediate_size: 256, num_hidden_layers: "
-                              "9, num_attention_heads: 4, max_position_embeddings: 128}\n"
-                              "data: {seq_length: 128}\n"
-                              "train: {micro_batch_size: 8, global_batch_size: 16}\n"
-                              "device: cpu\n",
-                              "r.yaml", overrides),
-                 ranks);
+  return resolve(
+      parse_recipe("model: {vocab_size: 257, hidden_size: 64, intermediate_size: 256, num_hidden_layers: "
+                   "9, num_attention_heads: 4, max_position_embeddings: 128}\n"
+                   "data: {seq_length: 128}\n"
+                   "train: {micro_batch_size: 8, global_batch_size: 16}\n"
+                   "device: cpu\n",
+                   "r.yaml", overrides),
+      ranks);
 }
 
 int64_t bytes_of(const Recipe& r) {
@@ -62,8 +63,9 @@ TEST_CASE("auto recomputes as little as its budget allows, and says when nothing
     CHECK(unpack_pipeline_layout(pack(layout)).recompute == layout.recompute);
   }
   CHECK(make_plan(recipe({"recompute.granularity=full"}), profile).step_seconds() >= slowest);
-  CHECK_THROWS_WITH(pipeline_layout(recipe({automatic, budget(1 << 20)}), profile),
-                    Catch::Contains("recompute.budget = 1048576: a rank needs") && Catch::Contains("nearest valid"));
+  CHECK_THROWS_WITH(
+      pipeline_layout(recipe({automatic, budget(1 << 20)}), profile),
+      Catch::Contains("recompute.budget = 1048576: a rank needs") && Catch::Contains("nearest valid"));
   const Recipe two = recipe({automatic, budget(full), "parallel.pipeline=3"}, 3);
   const PipelineLayout staged = pipeline_layout(two, profile);
   const PipelineLayout read = unpack_pipeline_layout(pack(staged));

@@ -286,6 +286,22 @@ TEST_CASE("the shape can come from a Hugging Face config.json", "[recipe]") {
   CHECK(o.notes.empty());
 }
 
+TEST_CASE("a config.json of a mixture of experts", "[recipe]") {
+  const TemporaryFile file(
+      R"({"model_type": "qwen3_moe", "num_experts": 16, "num_experts_per_tok": 4, "head_dim": 64,
+    "moe_intermediate_size": 96, "decoder_sparse_step": 1, "mlp_only_layers": [0, 2], "norm_topk_prob": true,
+    "router_aux_loss_coef": 0.001, "hidden_act": "silu", "sliding_window": null, "use_sliding_window": false})");
+  const Recipe r = parse("model: {from: " + file.path + "}\n");
+  const MoeConfig& m = r.model.moe;
+  CHECK((m.num_experts == 16 && m.top_k == 4 && m.intermediate_size == 96 && m.norm_topk_prob));
+  CHECK(m.dense_layers == std::vector<int64_t>{0, 2});
+  CHECK((!m.in_layer(0) && m.in_layer(1) && r.model.head_dim == 64));
+  CHECK_THAT(r.notes.at(0), Contains("ignored, not known: router_aux_loss_coef"));
+  const TemporaryFile mixtral(R"({"model_type": "mixtral", "num_local_experts": 4})");
+  const Recipe x = parse("model: {from: " + mixtral.path + "}\n");
+  CHECK((x.model.moe.num_experts == 4 && x.model.moe.top_k == 2 && x.model.moe.intermediate_size == 14336));
+}
+
 TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]") {
   const auto refused = [](const std::string& json) {
     const TemporaryFile file(json);
@@ -304,8 +320,11 @@ TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]")
         "F: attention_bias = true: this build computes false only");
   CHECK(refused(R"({"model_type": "gpt2", "activation_function": "relu"})") ==
         "F: activation_function = \"relu\": this build computes \"gelu_new\" only");
-  CHECK(refused(R"({"model_type": "mixtral"})") ==
-        "F: model_type = \"mixtral\": is not in this build, which supports gpt2, llama");
+  CHECK(refused(R"({"model_type": "gpt_oss"})") ==
+        "F: model_type = \"gpt_oss\": is not in this build, which supports gpt2, llama, mixtral, qwen3_moe, "
+        "olmoe");
+  CHECK(refused(R"({"model_type": "mixtral", "router_jitter_noise": 0.1})") ==
+        "F: router_jitter_noise = 0.1: this build computes 0.0 only");
   CHECK(refused(R"({"hidden_size": 64})") ==
         "F: model_type: is missing; a config.json of Hugging Face names the architecture there");
   CHECK(refused(R"({"model_type": "llama", "hidden_size": "64"})") ==

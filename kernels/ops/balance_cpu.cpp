@@ -1,0 +1,18 @@
+#include "kernels/ops/balance.h"
+#include "kernels/ops/balance_term.h"
+
+namespace ltrain::LT_ISA {
+
+void balance_loss_cpu(double* table, double* total, const double* local, const double* all, int64_t runs,
+                      BalanceArgs a) {
+  for (int64_t g = 0; g < runs; ++g) {
+    const double *chosen = all + g * a.experts, *scores = all + (runs + g) * a.experts;
+    const double* mine = local + (runs + g) * a.experts;
+    for (int64_t i = 0; i < a.experts; ++i) {
+      table[g * a.experts + i] = balance_term(chosen, scores, i, a);
+      *total += table[g * a.experts + i] * mine[i];
+    }
+  }
+}
+
+}  // namespace ltrain::LT_ISA

@@ -1,0 +1,26 @@
+// RMSNorm over parts of a row: of each query or key head before its rotation, or of all of them as one.
+#pragma once
+#include "kernels/core/kernel.h"
+#include "kernels/core/stream.h"
+
+namespace ltrain {
+
+/// `heads` parts of `width` columns, from column `first` on.
+struct HeadNorm {
+  int64_t first = 0, heads = 1, width = 1;
+  double eps = 1e-5;
+};
+/// y, those columns, = y * rstd * weight, rstd = 1 / sqrt(mean(y^2) + eps). y: (T, C) in place; x (T, heads *
+/// width): what it was taken of; rstd (T, heads), f32 (f64 for f64): both for the backward, and undefined
+/// without one. weight: (width).
+void head_norm_forward(Stream& s, Tensor y, Tensor x, Tensor rstd, Tensor weight, const HeadNorm& part);
+/// dy, those columns, becomes the gradient of what was normed. dweight: (width) f32 (f64 for f64).
+void head_norm_backward(Stream& s, Tensor dy, Tensor dweight, Tensor x, Tensor rstd, Tensor weight,
+                        const HeadNorm& part, bool accumulate);
+
+LT_KERNEL(head_norm_forward, DType t, void* y, void* x, void* rstd, const void* weight, int64_t rows,
+          int64_t cols, HeadNorm part)
+LT_KERNEL(head_norm_backward, DType t, void* dy, void* dweight, const void* x, const void* rstd,
+          const void* weight, int64_t rows, int64_t cols, HeadNorm part, bool accumulate)
+
+}  // namespace ltrain

@@ -1,0 +1,64 @@
+// The router of a mixture of experts: which experts a token goes to, with which weights, and where its rows
+// lie among those sorted by expert. Scores are computed in the logits' type, f32 (f64 for f64).
+#pragma once
+#include "kernels/core/kernel.h"
+#include "kernels/core/stream.h"
+
+namespace ltrain {
+
+/// How tokens choose. The score of expert i is softmax(logits)_i over all experts or sigmoid(logit_i); the k
+/// best by score + bias (without a bias by logit) are chosen, ties to the lowest index. Their weights are
+/// their scores without the bias, divided by their sum with `renormalize`, times `scale`; with `top_k_first`
+/// the softmax is over the chosen logits alone.
+struct RouteArgs {
+  int64_t experts = 1, top_k = 1;
+  bool sigmoid = false, top_k_first = false, renormalize = true;
+  double scale = 1;
+  /// Experts are chosen from the `kept_groups` of `groups` neighbouring groups whose best expert is best;
+  /// with a bias, or sigmoid scores, whose best two sum highest (DeepSeek-V2, V3).
+  int64_t groups = 1, kept_groups = 1;
+  int64_t capacity = 0;      ///< most rows of an expert; 0: all that come
+  bool by_position = false;  ///< rows beyond it: the last tokens are dropped, else those of the least weight
+};
+
+/// What the router decided, of T tokens and E experts. An assignment t * k + j is the j-th choice of token t.
+struct Routing {
+  Tensor logits;   ///< (T, E) f32 or f64, given
+  Tensor norm;     ///< (T, 2) as logits: logsumexp of the logits; sum of all scores (1 for softmax)
+  Tensor experts;  ///< (T, k) i32, best first
+  Tensor weights;  ///< (T, k) as logits
+  Tensor slots;    ///< (T, k) i32: the row of the assignment, sorted by expert, then token; -1: dropped
+  Tensor sources;  ///< (T * k) i32: the assignment of each row
+  Tensor
+      counts;  ///< (E + 1) i64: rows of each expert; the first token with a logit that is not finite, or -1
+  /// (2 G + 1, E) f64, for each of G runs of `run` tokens: how many chose expert i, dropped ones included (G
+  /// rows); the sum of their scores of it, each token's divided by their sum (G rows). Then the counts again.
+  Tensor statistics;
+  int64_t run = 0;
+};
+/// Fills everything but the logits. bias: (E) as logits, or undefined.
+void route_forward(Stream& s, const Routing& r, Tensor bias, const RouteArgs& args);
+
+/// dlogits (T, E) = gradient of sum_a dweights_a weights_a + sum_(t,i) table[t / run, i] score_(t,i) +
+/// z_coeff sum_t logsumexp_t^2, where score is divided by the token's sum of scores. table: (G, E) f64, or
+/// undefined. Weights of dropped assignments count in sums of weights; their own gradient is to be given as
+/// 0.
+void route_backward(Stream& s, Tensor dlogits, Tensor dweights, const Routing& r, Tensor table,
+                    double z_coeff, const RouteArgs& args);
+/// total[0] += scale * sum of logsumexp^2. total: (1) f64.
+void add_z_loss(Stream& s, Tensor total, const Routing& r, double scale);
+
+struct RoutePointers {
+  const void *logits, *bias;
+  void *norm, *weights;
+  int32_t *experts, *slots, *sources;
+  int64_t* counts;
+  double* statistics;
+  int64_t tokens, run;
+};
+LT_KERNEL(route_forward, DType t, RoutePointers p, RouteArgs args)
+LT_KERNEL(route_backward, DType t, void* dlogits, const void* dweights, RoutePointers p, const double* table,
+          double z_coeff, RouteArgs args)
+LT_KERNEL(add_z_loss, DType t, double* total, const void* norm, int64_t tokens, double scale)
+
+}  // namespace ltrain

@@ -1,0 +1,170 @@
+#include "models/router.h"
+
+#include <cmath>
+
+#include "kernels/core/placement_rules.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/tensor_ops.h"
+
+namespace ltrain {
+
+void Router::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
+                     const std::string& name, int64_t layer, bool rows_cut) {
+  const MoeConfig& m = c.moe;
+  args_.experts = m.num_experts;
+  args_.top_k = m.top_k;
+  args_.sigmoid = m.score == "sigmoid";
+  args_.top_k_first = m.order == "topk_first";
+  args_.renormalize = m.norm_topk_prob;
+  args_.scale = m.routed_scaling_factor;
+  args_.groups = m.n_group;
+  args_.kept_groups = m.topk_group;
+  args_.by_position = m.drop_policy == "position";
+  balance_ = m.balance;
+  coeff_ = m.balance_coeff;
+  z_coeff_ = m.z_loss_coeff;
+  capacity_factor_ = m.capacity_factor.value_or(0);
+  eval_capacity_factor_ = m.eval_capacity_factor.value_or(0);
+  layer_ = layer;
+  rows_cut_ = rows_cut;
+  place_ = fmt::format("layers.{}", layer);
+  ParameterSpec weight{
+      name + ".weight", {m.num_experts, c.hidden_size}, Init::normal, c.initializer_range, true};
+  if (rows_cut) weight.sum = Axis::tensor;
+  weight_ = store.add({weight});
+}
+
+int64_t Router::capacity(int64_t tokens, bool training) const {
+  const double factor = training ? capacity_factor_ : eval_capacity_factor_;
+  if (factor <= 0) return 0;
+  const double even = static_cast<double>(tokens * args_.top_k) / static_cast<double>(args_.experts);
+  return std::min(tokens, static_cast<int64_t>(std::ceil(even * factor)));
+}
+
+double Router::all_tokens(const Step& step, int64_t tokens) const {
+  const int64_t ranks = step.groups.mesh.size(kGradientAxes) * (rows_cut_ ? step.groups.tensor.size() : 1);
+  return static_cast<double>(tokens * ranks);
+}
+
+Tensor Router::sums(const MicroBatch& mb, int64_t begin, int64_t count) const {
+  return mb.experts.flat(layer_ * mb.experts.cols() + begin, {count});
+}
+
+void Router::choose(Step& step, Tensor x, int64_t run, int64_t capacity, Saved& saved) const {
+  const int64_t tokens = x.shape[0], e = args_.experts, k = args_.top_k;
+  const MemoryKind kind = step.training ? MemoryKind::activations : MemoryKind::temporaries;
+  const auto make = [&](const char* name, DType type, Shape shape) {
+    return step.memory.allocate(kind, name, type, shape);
+  };
+  Routing& r = saved.routing;
+  r.run = run;
+  r.logits = make("router logits", step.stat_type(), {tokens, e});
+  r.norm = make("router norms", step.stat_type(), {tokens, 2});
+  r.experts = make("chosen experts", DType::i32, {tokens, k});
+  r.weights = make("weights of experts", step.stat_type(), {tokens, k});
+  r.slots = make("rows of choices", DType::i32, {tokens, k});
+  r.sources = make("choices of rows", DType::i32, {tokens * k});
+  r.counts = make("rows of experts", DType::i64, {e + 1});
+  r.statistics = make("router statistics", DType::f64, {2 * (tokens / r.run) + 1, e});
+  MatmulArgs product;
+  product.trans_b = true;
+  matmul(step.compute, r.logits, x, step.params.value(weight_), product);
+  RouteArgs a = args_;
+  a.capacity = capacity;
+  route_forward(step.compute, r, {}, a);
+}
+
+void Router::forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) const {
+  const int64_t tokens = x.shape[0];
+  choose(step, x, balance_ == "sequence" ? tokens / mb.batch : tokens, capacity(tokens, step.training),
+         saved);
+  if (!step.training) return;
+  add_up(step, mb, saved);
+  if (balances()) balance(step, mb, saved);
+}
+
+void Router::balance(Step& step, const MicroBatch& mb, Saved& saved) const {
+  const Routing& r = saved.routing;
+  const int64_t runs = (r.statistics.shape[0] - 1) / 2, e = args_.experts;
+  saved.table = step.memory.allocate(MemoryKind::activations, "balance table", DType::f64, {runs, e});
+  const bool by_sequence = balance_ == "sequence";
+  const Tensor local = r.statistics.narrow(0, 2 * runs);
+  Tensor mine = local;
+  if (by_sequence) {  // the sums of its own sequences, not summands of common ones
+    mine = place_apart(step.compute, local, "router statistics of sequences");
+    place_set(step.compute, mine, kDataAxes, Placement::V());
+  }
+  Tensor all = step.memory.allocate(MemoryKind::temporaries, "balance of all", DType::f64, {2 * runs, e});
+  cast(step.compute, all, mine);
+  if (balance_ == "global")  // choices of this step so far, of all micro-batches
+    cast(step.compute, all.narrow(0, 1), sums(mb, 0, e));
+  const auto sum = [&](const Group& g) {
+    if (!g.many()) return;
+    g.stream->wait(step.compute.record());
+    g.comm->all_reduce(*g.stream, all);
+    step.compute.wait(g.stream->record());
+  };
+  sum(by_sequence ? step.groups.context : step.groups.gradient);
+  if (rows_cut_) sum(step.groups.tensor);
+  BalanceArgs a;
+  a.kind = balance_ == "uniform" ? Balance::uniform : Balance::load;
+  a.experts = e;
+  if (by_sequence) {
+    const Groups& g = step.groups;
+    a.tokens = static_cast<double>(r.run * g.context.size() * (rows_cut_ ? g.tensor.size() : 1));
+    a.coeff = coeff_ / (static_cast<double>(mb.batch * g.mesh.size(kDataAxes)) * mb.micros);
+  } else {
+    a.tokens = all_tokens(step, r.logits.shape[0]);
+    a.coeff = coeff_ / static_cast<double>(mb.micros);
+  }
+  balance_loss(step.compute, saved.table, sums(mb, 2 * e, 1), local, all, a);
+  step.release(all);
+}
+
+void Router::add_up(Step& step, const MicroBatch& mb, const Saved& saved) const {
+  const Routing& r = saved.routing;
+  const int64_t runs = (r.statistics.shape[0] - 1) / 2, e = args_.experts;
+  for (int64_t g = 0; g < runs; ++g) add_to(step.compute, sums(mb, 0, e), r.statistics.narrow(g, 1));
+  add_to(step.compute, sums(mb, e, e), r.statistics.narrow(2 * runs, 1));
+  if (z_coeff_ > 0)
+    add_z_loss(step.compute, sums(mb, 2 * e + 1, 1), r,
+               z_coeff_ / (all_tokens(step, r.logits.shape[0]) * static_cast<double>(mb.micros)));
+}
+
+void Router::backward(Step& step, const MicroBatch& mb, Tensor dx, int64_t first_row, Tensor dweights,
+                      Tensor x, Saved& saved) const {
+  const Routing& r = saved.routing;
+  const int64_t tokens = x.shape[0];
+  Tensor dlogits =
+      step.memory.allocate(MemoryKind::temporaries, "d router logits", step.stat_type(), r.logits.shape);
+  const double z = z_coeff_ / (all_tokens(step, tokens) * static_cast<double>(mb.micros));
+  route_backward(step.compute, dlogits, dweights, r, saved.table, z, args_);
+  Tensor d = dlogits;
+  if (step.dtype != dlogits.dtype) {
+    d = step.temporary("d router logits, rounded", dlogits.shape);
+    cast(step.compute, d, dlogits);
+  }
+  const GradTarget to = step.params.contribute(weight_);
+  MatmulArgs product;
+  product.trans_a = true;
+  product.accumulate = to.accumulate;
+  matmul(step.compute, to.tensor, d, x, product);
+  step.params.grad_ready(weight_);
+  Tensor mine = d;
+  if (dx.shape[0] != tokens) {
+    mine = place_apart(step.compute, d.narrow(first_row, dx.shape[0]), "d router logits of the rank's rows");
+    place_set(step.compute, mine, Axis::tensor, Placement::S(0));
+  }
+  matmul(step.compute, dx, mine, step.params.value(weight_));
+  if (step.dtype != dlogits.dtype) step.release(d);
+  step.release(dlogits);
+}
+
+void Router::release(Step& step, Saved& saved) {
+  Routing& r = saved.routing;
+  for (Tensor* t : {&r.logits, &r.norm, &r.experts, &r.weights, &r.slots, &r.sources, &r.counts,
+                    &r.statistics, &saved.table})
+    step.release(*t);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,25 @@
+// The values next to one that breaks a rule, for messages.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace ltrain::recipe {
+
+/// "; nearest valid value: 6 or 8": the values next to `v` for which `good` holds, at least `low`.
+template <class Good>
+std::string nearest(int64_t v, int64_t low, int64_t high, Good good) {
+  std::string s;
+  for (int64_t d = v - 1; d >= low && v - d < 100000; --d)
+    if (good(d)) {
+      s = std::to_string(d);
+      break;
+    }
+  for (int64_t u = v + 1; u <= high && u - v < 100000; ++u)
+    if (good(u)) {
+      s += (s.empty() ? "" : " or ") + std::to_string(u);
+      break;
+    }
+  return s.empty() ? "" : "; nearest valid value: " + s;
+}
+
+}  // namespace ltrain::recipe

@@ -1,0 +1,68 @@
+#include "runtime/train/expert_report.h"
+
+#include <cmath>
+#include <numeric>
+
+namespace ltrain {
+namespace {
+
+double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
+
+/// Of the shares of experts, 1 when all are equal.
+double entropy(const std::vector<double>& tokens) {
+  const double all = sum(tokens);
+  double e = 0;
+  for (double n : tokens)
+    if (n > 0) e -= n / all * std::log(n / all);
+  return tokens.size() > 1 && all > 0 ? e / std::log(static_cast<double>(tokens.size())) : 1;
+}
+
+}  // namespace
+
+void add_expert_metrics(StepMetrics& m, const ExpertStatistics& experts) {
+  m.expert_tokens = experts.chosen;
+  m.balance_loss = experts.balance_loss;
+  m.router_z_loss = experts.z_loss;
+  double chosen = 0, kept = 0, entropies = 0;
+  int layers = 0;
+  for (size_t i = 0; i < experts.chosen.size(); ++i) {
+    if (experts.chosen[i].empty()) continue;
+    chosen += sum(experts.chosen[i]);
+    kept += sum(experts.kept[i]);
+    entropies += entropy(experts.chosen[i]);
+    ++layers;
+  }
+  m.drop_rate = chosen > 0 ? 1 - kept / chosen : 0;
+  m.expert_load_entropy = layers > 0 ? entropies / layers : 0;
+}
+
+std::vector<std::string> StarvationWatch::look(int64_t step, const ExpertStatistics& experts) {
+  std::vector<std::string> lines;
+  counts_.resize(experts.chosen.size());
+  for (size_t layer = 0; layer < experts.chosen.size(); ++layer) {
+    const std::vector<double>& tokens = experts.chosen[layer];
+    counts_[layer].resize(tokens.size());
+    const double even = tokens.empty() ? 0 : sum(tokens) / static_cast<double>(tokens.size());
+    std::string names;
+    int starving = 0;
+    for (size_t e = 0; e < tokens.size(); ++e) {
+      Count& c = counts_[layer][e];
+      if (tokens[e] >= 0.1 * even) {
+        c = {};
+        continue;
+      }
+      if (++c.steps < kSteps || c.said) continue;
+      c.said = true;
+      if (++starving <= 8) names += fmt::format("{}{}", names.empty() ? "" : ", ", e);
+    }
+    if (starving > 0)
+      lines.push_back(
+          fmt::format("WARNING: step {}: layers.{}: {} of {} experts ({}{}) had less than a tenth of an even "
+                      "share for {} steps; a "
+                      "larger model.moe.balance.coeff spreads tokens",
+                      step, layer, starving, tokens.size(), names, starving > 8 ? ", ..." : "", kSteps));
+  }
+  return lines;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,240 @@
+// The router against a plain reference, its invariants, and its backward against central differences.
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/ops/expert_rows.h"
+#include "kernels/ops/grouped_matmul.h"
+#include "kernels/ops/route.h"
+#include "tests/kernels/op_support.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+/// A router's tensors in guarded memory.
+struct Routed {
+  int64_t tokens, runs;
+  RouteArgs args;
+  Guarded<double> logits, norm, weights, statistics, bias;
+  Guarded<int32_t> experts, slots, sources;
+  Guarded<int64_t> counts;
+  std::unique_ptr<Stream> stream = make_inline_stream("compute");
+  bool biased = false;
+
+  Routed(int64_t t, const RouteArgs& a, int64_t run_count = 1)
+      : tokens(t),
+        runs(run_count),
+        args(a),
+        logits(random_array<double>(t * a.experts, 5, 2)),
+        norm(2 * t),
+        weights(t * a.top_k),
+        statistics((2 * runs + 1) * a.experts),
+        bias(random_array<double>(a.experts, 6, 0.3)),
+        experts(t * a.top_k),
+        slots(t * a.top_k),
+        sources(t * a.top_k),
+        counts(a.experts + 1) {}
+  Routing routing() {
+    const Shape chosen{tokens, args.top_k};
+    return {tensor_of(logits, {tokens, args.experts}),
+            tensor_of(norm, {tokens, 2}),
+            tensor_of(experts, chosen),
+            tensor_of(weights, chosen),
+            tensor_of(slots, chosen),
+            tensor_of(sources, {tokens * args.top_k}),
+            tensor_of(counts, {args.experts + 1}),
+            tensor_of(statistics, {2 * runs + 1, args.experts}),
+            tokens / runs};
+  }
+  void run() { route_forward(*stream, routing(), biased ? tensor_of(bias, {args.experts}) : Tensor(), args); }
+  int64_t kept() { return std::accumulate(&counts[0], &counts[0] + args.experts, int64_t{0}); }
+};
+
+RouteArgs choices(int64_t experts, int64_t k) {
+  RouteArgs a;
+  a.experts = experts;
+  a.top_k = k;
+  return a;
+}
+
+}  // namespace
+
+TEST_CASE("router: ties go to the lowest index, rows are sorted by expert and token, all are conserved") {
+  Routed r(7, choices(5, 2));
+  std::fill(&r.logits[0], &r.logits[0] + 35, 1.0);
+  r.logits[3 * 5 + 4] = 2;  // token 3 prefers the last
+  r.run();
+  for (int64_t t = 0; t < 7; ++t) {
+    CHECK(r.experts[2 * t] == (t == 3 ? 4 : 0));
+    CHECK(r.experts[2 * t + 1] == (t == 3 ? 0 : 1));
+  }
+  CHECK(std::vector<int64_t>(&r.counts[0], &r.counts[0] + 6) == std::vector<int64_t>{7, 6, 0, 0, 1, -1});
+  for (int64_t a = 0; a < 14; ++a) CHECK(r.sources[r.slots[a]] == a);
+  for (int64_t row = 1; row < 7; ++row) CHECK(r.sources[row - 1] < r.sources[row]);
+  CHECK((r.slots.intact() && r.sources.intact() && r.counts.intact()));
+  r.logits[2 * 5 + 1] = std::nan("");
+  r.run();
+  CHECK(r.counts[5] == 2);
+}
+
+TEST_CASE("router: capacity drops the least weights or the last tokens, and none at all tokens") {
+  Routed all(40, choices(4, 2));
+  all.run();
+  Routed r(40, choices(4, 2));
+  r.args.by_position = GENERATE(false, true);
+  r.args.capacity = 40;
+  r.run();
+  CHECK(r.slots.bits() == all.slots.bits());  // capacity of all tokens is dropless
+  CHECK(r.kept() == 80);
+  r.args.capacity = 9;
+  r.run();
+  for (int64_t e = 0; e < 4; ++e) {
+    std::vector<std::pair<double, int64_t>> mine;  // weights from the largest, then by token
+    for (int64_t a = 0; a < 80; ++a)
+      if (r.experts[a] == e) mine.push_back({r.args.by_position ? 0 : -r.weights[a], a});
+    std::sort(mine.begin(), mine.end());
+    CHECK(r.counts[e] == std::min<int64_t>(9, static_cast<int64_t>(mine.size())));
+    for (size_t i = 0; i < mine.size(); ++i) CHECK((r.slots[mine[i].second] >= 0) == (i < 9));
+  }
+  const int64_t dropped = std::count(&r.slots[0], &r.slots[0] + 80, -1);
+  CHECK(r.kept() + dropped == 80);
+}
+
+TEST_CASE("router: groups are kept by their best one or two experts") {
+  Routed r(1, choices(6, 2));
+  r.args.groups = 3, r.args.kept_groups = 1;
+  const double logits[] = {3, -9, 2, 2, 1, 0};
+  std::copy(logits, logits + 6, &r.logits[0]);
+  r.run();
+  CHECK((r.experts[0] == 0 && r.experts[1] == 1));
+  r.args.sigmoid = true;  // by the sum of two: 0.95 + 0.0001 against 0.88 + 0.88
+  r.run();
+  CHECK((r.experts[0] == 2 && r.experts[1] == 3));
+  CHECK(r.weights[0] == Approx(0.5).epsilon(1e-12));
+  // A bias chooses and does not weigh.
+  r.args.groups = r.args.kept_groups = 1;
+  r.biased = true;
+  for (int64_t i = 0; i < 6; ++i) r.bias[i] = i == 5 ? 7 : 0;
+  r.args.renormalize = false;
+  r.run();
+  CHECK(r.experts[0] == 5);
+  CHECK(r.weights[0] == Approx(0.5).epsilon(1e-12));
+}
+
+TEST_CASE("router: gradients of weights, of scores and of z equal central differences") {
+  RouteArgs a = choices(6, 3);
+  SECTION("softmax, renormalised") {}
+  SECTION("softmax as it is, scaled") { a.renormalize = false, a.scale = 2.5; }
+  SECTION("softmax over the chosen") { a.top_k_first = true, a.scale = 1.5; }
+  SECTION("sigmoid, renormalised") { a.sigmoid = true, a.scale = 2.5; }
+  SECTION("sigmoid") { a.sigmoid = true, a.renormalize = false; }
+  constexpr int64_t kTokens = 8, kRuns = 2;
+  Routed r(kTokens, a, kRuns);
+  Guarded<double> dlogits(kTokens * 6), dweights = random_array<double>(kTokens * 3, 7),
+                                        table = random_array<double>(kRuns * 6, 8);
+  Guarded<double> z(1);
+  const auto value = [&] {
+    r.run();
+    z[0] = 0;
+    add_z_loss(*r.stream, tensor_of(z, {1}), r.routing(), 0.7);
+    double sum = z[0];
+    for (int64_t i = 0; i < kTokens * 3; ++i) sum += dweights[i] * r.weights[i];
+    for (int64_t g = 0; g < kRuns; ++g)
+      for (int64_t i = 0; i < 6; ++i) sum += table[g * 6 + i] * r.statistics[(kRuns + g) * 6 + i];
+    return sum;
+  };
+  value();
+  route_backward(*r.stream, tensor_of(dlogits, {kTokens, 6}), tensor_of(dweights, {kTokens, 3}), r.routing(),
+                 tensor_of(table, {kRuns, 6}), 0.7, a);
+  for (int64_t i = 0; i < kTokens * 6; ++i) {
+    const double before = r.logits[i], h = 1e-5;
+    const auto at = [&](double v) {
+      r.logits[i] = v;
+      return value();
+    };
+    const double numeric = (at(before + h) - at(before - h)) / (2 * h);
+    r.logits[i] = before;
+    CHECK(dlogits[i] == Approx(numeric).margin(2e-8).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("router: both instruction sets and any number of threads give the same bits of integers") {
+  Routed one(1000, choices(16, 4), 4);
+  one.run();
+  Routed two(1000, choices(16, 4), 4);
+  with_threads(2, [&] { two.run(); });
+  CHECK(one.slots.bits() == two.slots.bits());
+  CHECK(one.statistics.bits() == two.statistics.bits());
+}
+
+TEST_CASE("rows go to experts and come back: the identity, and its backward") {
+  RouteArgs a = choices(4, 2);
+  a.capacity = GENERATE(0, 3);
+  Routed r(9, a);
+  r.run();
+  const int64_t rows = r.kept(), cols = 5;
+  auto x = random_array<double>(9 * cols, 1), dy = random_array<double>(9 * cols, 2);
+  Guarded<double> sorted(18 * cols), y(9 * cols), dz(18 * cols), dweights(18);
+  permute_rows(*r.stream, tensor_of(sorted, {18, cols}), tensor_of(x, {9, cols}), r.routing(), rows);
+  combine_rows(*r.stream, tensor_of(y, {9, cols}), tensor_of(sorted, {18, cols}), r.routing(), true);
+  combine_rows_backward(*r.stream, tensor_of(dz, {18, cols}), tensor_of(dweights, {9, 2}),
+                        tensor_of(dy, {9, cols}), tensor_of(sorted, {18, cols}), r.routing());
+  for (int64_t t = 0; t < 9; ++t) {
+    double kept = 0, dot = 0;
+    for (int64_t c = 0; c < cols; ++c) dot += x[t * cols + c] * dy[t * cols + c];
+    for (int64_t j = 0; j < 2; ++j) {
+      const int64_t slot = r.slots[2 * t + j];
+      CHECK(dweights[2 * t + j] == Approx(slot < 0 ? 0 : dot).margin(1e-12));
+      if (slot < 0) continue;
+      kept += r.weights[2 * t + j];
+      for (int64_t c = 0; c < cols; ++c)
+        CHECK(dz[slot * cols + c] == Approx(r.weights[2 * t + j] * dy[t * cols + c]).margin(1e-14));
+    }
+    if (a.capacity == 0) CHECK(kept == Approx(1));
+    for (int64_t c = 0; c < cols; ++c) CHECK(y[t * cols + c] == Approx(kept * x[t * cols + c]).margin(1e-14));
+  }
+}
+
+TEST_CASE("grouped products equal one product a group, groups of none and of one row included") {
+  const GroupRows rows{0, 1, 300, 0, 37};
+  constexpr int64_t kAll = 340, kIn = 24, kOut = 17, kGroups = 5;  // two rows belong to nobody
+  auto stream = make_inline_stream("compute");
+  each_float([&]<class T>() {
+    auto x = random_array<T>(kAll * kIn, 1), w = random_array<T>(kGroups * kOut * kIn, 2),
+         dy = random_array<T>(kAll * kOut, 3);
+    Guarded<T> y(kAll * kOut), dx(kAll * kIn);
+    Guarded<compute_t<T>> dw(kGroups * kOut * kIn);
+    std::vector<double> want_y(kAll * kOut), want_dx(kAll * kIn), want_dw(kGroups * kOut * kIn);
+    fill_random(y, 4), fill_random(dx, 5);
+    want_y = doubles(y), want_dx = doubles(dx);
+    int64_t row = 0;
+    for (int64_t g = 0; g < kGroups; ++g)
+      for (int64_t n = 0; n < rows[g]; ++n, ++row) {
+        for (int64_t k = 0; k < kIn; ++k) want_dx[row * kIn + k] = 0;
+        for (int64_t o = 0; o < kOut; ++o) {
+          double sum = 0;
+          for (int64_t k = 0; k < kIn; ++k) {
+            const int64_t at = (g * kOut + o) * kIn + k;
+            sum += as_double(x[row * kIn + k]) * as_double(w[at]);
+            want_dx[row * kIn + k] += as_double(dy[row * kOut + o]) * as_double(w[at]);
+            want_dw[at] += as_double(dy[row * kOut + o]) * as_double(x[row * kIn + k]);
+          }
+          want_y[row * kOut + o] = sum;
+        }
+      }
+    const Tensor tw = tensor_of(w, {kGroups, kOut, kIn}), tx = tensor_of(x, {kAll, kIn}),
+                 tdy = tensor_of(dy, {kAll, kOut});
+    grouped_matmul(*stream, tensor_of(y, {kAll, kOut}), tx, tw, rows);
+    grouped_matmul_dx(*stream, tensor_of(dx, {kAll, kIn}), tdy, tw, rows);
+    const Tensor tdw = tensor_of(dw, {kGroups, kOut, kIn});
+    grouped_matmul_dw(*stream, tdw, tdy, tx, rows, false);
+    CHECK(worst_error(dw, want_dw) < tolerance<T>());
+    grouped_matmul_dw(*stream, tdw, tdy, tx, rows, true);
+    for (double& v : want_dw) v *= 2;
+    CHECK(worst_error(y, want_y) < tolerance<T>());
+    CHECK(worst_error(dx, want_dx) < tolerance<T>());
+    CHECK(worst_error(dw, want_dw) < tolerance<T>());
+    CHECK((y.intact() && dx.intact() && dw.intact()));
+  });
+}

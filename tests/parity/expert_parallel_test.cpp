@@ -1,0 +1,146 @@
+// Mixtures of experts: experts cut over ranks against one process, and the identities that a mixture has.
+#include "tests/parity/mutant_group.h"
+#include "tests/parity/parity.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+TinyOptions mixture() {
+  TinyOptions o;
+  o.architecture = "mixtral";
+  o.moe.num_experts = 8;
+  o.moe.balance = "switch";
+  o.moe.balance_coeff = 0.1;
+  o.moe.z_loss_coeff = 0.01;
+  o.micro_batch = o.global_batch = 8;
+  o.seq = 12;
+  o.steps = 2;
+  o.padded_targets = true;
+  return o;
+}
+
+struct Layout {
+  const char* name;
+  int data, expert, zero = 0, tensor = 1;
+  bool sequence = false, expert_tensor = true;
+  int context = 1, pipeline = 1;
+  const char* schedule = "1f1b";
+  int inside = 0;
+};
+
+TinyOptions laid_out(const TinyOptions& one, const Layout& l) {
+  TinyOptions o = one;
+  o.ranks = l.data;
+  o.expert = l.expert;
+  o.zero_stage = l.zero;
+  o.tensor = l.tensor;
+  o.sequence_parallel = l.sequence;
+  o.expert_tensor = l.expert_tensor;
+  o.context = l.context;
+  o.pipeline = l.pipeline;
+  o.schedule = l.schedule;
+  o.inside = l.inside;
+  return o;
+}
+
+double difference(const TinyResult& a, const TinyResult& b) {
+  double worst = 0;
+  for (size_t i = 0; i < a.experts.size(); ++i)
+    for (size_t layer = 0; layer < a.experts[i].chosen.size(); ++layer)
+      for (size_t e = 0; e < a.experts[i].chosen[layer].size(); ++e)
+        worst = std::max(worst, std::abs(a.experts[i].chosen[layer][e] - b.experts[i].chosen[layer][e]));
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("expert parallelism equals one process to 1e-12 in fp64", "[expert]") {
+  const TinyOptions one = mixture();
+  const TinyResult base = train_tiny(one);
+  for (const Layout& l : {Layout{"data 2", 2, 1},
+                          {"expert 2", 2, 2},
+                          {"expert 4 of 4", 4, 4},
+                          {"expert 8", 8, 8},
+                          {"expert 2 of 4, ZeRO-1", 4, 2, 1},
+                          {"expert 2 of 4, ZeRO-2", 4, 2, 2},
+                          {"expert 2 of 4, ZeRO-3", 4, 2, 3},
+                          {"expert 4 of 4, ZeRO-3", 4, 4, 3},
+                          {"tensor 2", 1, 1, 0, 2},
+                          {"tensor 2 with sequence, expert 2", 2, 2, 1, 2, true},
+                          {"tensor 2, expert 2", 2, 2, 0, 2},
+                          {"experts over tensor 2", 1, 2, 0, 2, true, false},
+                          {"experts over tensor 2 and data 2", 2, 4, 3, 2, true, false},
+                          {"context 2", 1, 1, 0, 1, false, true, 2},
+                          {"experts over context 2 and data", 2, 4, 1, 1, false, true, 2},
+                          {"experts over context 2", 1, 2, 0, 1, false, true, 2},
+                          {"two levels of 2, expert 2", 4, 2, 0, 1, false, true, 1, 1, "1f1b", 2},
+                          {"hybrid ZeRO-3 of 2, expert 2", 4, 2, 3, 1, false, true, 1, 1, "1f1b", 2}}) {
+    INFO(l.name);
+    TinyOptions many = laid_out(one, l);
+    many.micro_batch = one.micro_batch / l.data;  // the Switch loss is of micro-batches
+    const TinyResult result = train_tiny(many);
+    require_parity(base, result, 1e-12);
+    CHECK(difference(base, result) == 0);
+    CHECK(std::abs(base.balance_losses[0] - result.balance_losses[0]) <= 1e-12 * base.balance_losses[0]);
+    CHECK(result.plan_bytes == result.used_bytes);  // of the worst that can come
+    if (l.expert > 1) CHECK(result.used_groups.at("expert") > 0);
+  }
+}
+
+TEST_CASE("experts of pipelines, and every loss for balance, under every layout", "[expert]") {
+  TinyOptions one = mixture();
+  one.micro_batch = 2;
+  one.layers = 4;
+  one.moe.score = GENERATE("softmax", "sigmoid");
+  one.moe.balance = one.moe.score == "softmax" ? "global" : "sequence";
+  one.moe.shared_experts = 1;
+  one.moe.shared_expert_gate = true;
+  const TinyResult base = train_tiny(one);
+  for (const Layout& l : {Layout{"expert 2", 2, 2},
+                          {"1f1b", 1, 1, 0, 1, false, true, 1, 2},
+                          {"zb-h1, expert 2, ZeRO-1", 2, 2, 1, 1, false, true, 1, 2, "zb-h1"},
+                          {"context 2, expert 2", 1, 2, 0, 1, false, true, 2}}) {
+    INFO(one.moe.balance << ", " << l.name);
+    TinyOptions many = laid_out(one, l);
+    many.micro_batch = one.micro_batch / l.data;
+    require_parity(base, train_tiny(many), 1e-12);
+  }
+}
+
+TEST_CASE("ranks without a token and ranks with all of them train as one process does", "[expert]") {
+  TinyOptions one = mixture();
+  one.moe.top_k = 1;
+  one.moe.num_experts = 4;
+  one.moe.balance = "none";
+  const auto crowd = [](const TinyRank& at) {  // zero logits: all tokens go to expert 0
+    at.program.initialize();
+    ParameterStore& store = at.program.parameters();
+    for (int64_t i = 0; i < 2; ++i)
+      for (const OwnedPiece& p : store.stored_pieces())
+        if (store.spec(p.id).name.find("post_attention_layernorm") != std::string::npos)
+          std::fill_n(p.master.ptr<double>(), p.master.elements(), 0.0);
+    return int64_t{1};
+  };
+  TinyHooks hooks;
+  hooks.begin = crowd;
+  one.steps = 3;
+  const TinyResult base = train_tiny(one, {}, hooks);
+  CHECK(base.experts[0].chosen[0] == std::vector<double>{96, 0, 0, 0});
+  TinyOptions many = laid_out(one, {"expert 4", 4, 4});
+  many.micro_batch = 2;
+  require_parity(base, train_tiny(many, {}, hooks), 1e-12);
+}
+
+TEST_CASE("negative control: gradients of experts that are not reduced are seen", "[expert]") {
+  const TinyOptions one = mixture();
+  TinyOptions many = laid_out(one, {"expert 2 of 4", 4, 2});
+  many.micro_batch = 2;
+  const TinyResult base = train_tiny(one);
+  const TinyResult bad = train_tiny(many, [](const GroupRequest& r, std::unique_ptr<Communicator> inner) {
+    return std::make_unique<MutantGroup>(std::move(inner), Mutation::remove,
+                                         r.name == "expert inside" ? 0 : -1);
+  });
+  CHECK(worst_relative(base.parameters, bad.parameters) > 1e-6);
+}

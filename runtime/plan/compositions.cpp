@@ -115,7 +115,7 @@ std::vector<CompositionFeature> composition_features() {
   for (const std::string& g : choices_of("recompute.granularity"))
     if (g == "selective") {
       all.push_back(
-          {"recompute, " + g, {"recompute.granularity=" + g, "recompute.modules=[core_attn,layernorm,mlp]"}});
+          {"recompute, " + g, {"recompute.granularity=" + g, "recompute.modules=[core_attn,layernorm]"}});
     } else if (g != "none") {
       all.push_back({"recompute, " + g, {"recompute.granularity=" + g}});
     }

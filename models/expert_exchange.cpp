@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "kernels/core/placement_rules.h"
+#include "kernels/core/staging.h"
 
 namespace ltrain {
 namespace {
@@ -18,8 +19,7 @@ std::vector<int64_t> even(int64_t rows, int64_t parts) {
 
 std::vector<int64_t> host_copy(Stream& s, const Tensor& t) {
   std::vector<int64_t> out(t.elements());
-  s.copy(out.data(), t.data, t.bytes());
-  s.synchronize();
+  download(s, out.data(), t);
   return out;
 }
 

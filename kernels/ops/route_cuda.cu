@@ -130,7 +130,7 @@ __global__ void find_bad(RoutePointers p, RouteArgs a) {
   for (int64_t t = threadIdx.x; t < p.tokens && first == p.tokens; t += blockDim.x) {
     const A* logits = static_cast<const A*>(p.logits) + t * a.experts;
     for (int64_t i = 0; i < a.experts; ++i)
-      if (!isfinite(logits[i])) first = t;
+      if (!(logits[i] - logits[i] == 0)) first = t;  // infinite or NaN
   }
   first = -block_reduce(-first, Max(), -p.tokens, shared_memory<int64_t>());
   if (threadIdx.x == 0) p.counts[a.experts] = first == p.tokens ? -1 : first;

@@ -36,7 +36,9 @@ std::string read_file(const std::string& path) {
 
 /// What a split backward leaves for later: the matmuls of weight gradients. Those of biases, norms and
 /// embeddings are cheap and stay.
-bool of_weights(const std::string& op) { return op == "matmul_tn" || op == "matmul_tn_add"; }
+bool of_weights(const std::string& op) {
+  return op == "matmul_tn" || op == "matmul_tn_add" || op == "grouped_matmul_dw";
+}
 
 pipeline::Schedule schedule_of_file(const Recipe& r, int ranks, int micros, std::vector<std::string>* notes) {
   const std::string& path = *r.parallel.schedule_file;
@@ -95,6 +97,9 @@ LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile) {
   whole.launch.threads_per_rank = threads_per_rank(resolved);
   whole.parallel.pipeline = whole.parallel.virtual_pipeline = 1;
   whole.parallel.data = 1;
+  const bool over_tensor =
+      whole.model.moe.num_experts > 0 && whole.parallel.expert_tensor < whole.parallel.tensor;
+  whole.parallel.expert = over_tensor ? whole.parallel.tensor : 1;
   whole.parallel.zero_stage = 0;
   whole.parallel.inside = 0;
   whole.train.global_batch_size = whole.train.micro_batch_size;

@@ -1,0 +1,68 @@
+#include "kernels/ops/balance.h"
+#include "kernels/ops/expert_rows.h"
+#include "kernels/ops/head_norm.h"
+#include "kernels/ops/route.h"
+#include "tests/cuda/twin.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+TEST_CASE("router, rows of experts and losses for balance") {
+  if (!have_cuda()) return;
+  constexpr int64_t kTokens = 600, kExperts = 8, kRuns = 2, kCols = 24;
+  for (DType t : {DType::f32, DType::f64})
+    for (const int kind : {0, 1, 2, 3}) {
+      CAPTURE(dtype_name(t), kind);
+      RouteArgs a;
+      a.experts = kExperts, a.top_k = 2;
+      a.sigmoid = kind == 1, a.top_k_first = kind == 2, a.renormalize = kind != 3;
+      if (kind == 1) a.groups = 4, a.kept_groups = 2, a.scale = 2.5;
+      if (kind >= 2) a.capacity = 130, a.by_position = kind == 3;
+      Twin w(t);
+      const auto logits = w.random(t, {kTokens, kExperts}, 2), bias = w.random(t, {kExperts}, 0.1);
+      const auto norm = w.blank(t, {kTokens, 2}), weights = w.blank(t, {kTokens, 2});
+      const auto experts = w.blank(DType::i32, {kTokens, 2}), slots = w.blank(DType::i32, {kTokens, 2});
+      const auto sources = w.blank(DType::i32, {kTokens * 2}), counts = w.blank(DType::i64, {kExperts + 1});
+      const auto statistics = w.blank(DType::f64, {2 * kRuns + 1, kExperts});
+      const auto table = w.blank(DType::f64, {kRuns, kExperts}),
+                 total = w.of(DType::f64, {1}, [](int64_t) { return 1; });
+      const auto dweights = w.random(t, {kTokens, 2}), dlogits = w.blank(t, {kTokens, kExperts});
+      const auto x = w.random(t, {kTokens, kCols}),
+                 rows = w.of(t, {kTokens * 2, kCols}, [](int64_t i) { return i % 7; });
+      const auto y = w.blank(t, {kTokens, kCols}), dz = w.blank(t, {kTokens * 2, kCols}),
+                 dw = w.blank(t, {kTokens, 2});
+      BalanceArgs balance;
+      balance.kind = kind % 2 ? Balance::uniform : Balance::load;
+      balance.experts = kExperts, balance.tokens = kTokens / kRuns, balance.coeff = 0.3;
+      w.check([&](Stream& s, const Twin::At& at) {
+        const Routing r{at(logits),  at(norm),   at(experts),    at(weights),    at(slots),
+                        at(sources), at(counts), at(statistics), kTokens / kRuns};
+        route_forward(s, r, kind == 1 ? at(bias) : Tensor(), a);
+        const Tensor sums = at(statistics).narrow(0, 2 * kRuns);
+        balance_loss(s, at(table), at(total), sums, sums, balance);
+        add_z_loss(s, at(total), r, 0.01);
+        route_backward(s, at(dlogits), at(dweights), r, at(table), 0.02, a);
+        permute_rows(s, at(rows), at(x), r, a.capacity ? 500 : 2 * kTokens);
+        combine_rows(s, at(y), at(rows), r, true);
+        combine_rows_backward(s, at(dz), at(dw), at(y), at(rows), r);
+      });
+    }
+}
+
+TEST_CASE("norms of heads") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats) {
+    Twin w(t);
+    constexpr int64_t kRows = 37, kHeads = 3, kWidth = 20;
+    const auto y = w.random(t, {kRows, 100}), dy = w.random(t, {kRows, 100}), weight = w.random(t, {kWidth});
+    const DType stat = t == DType::f64 ? DType::f64 : DType::f32;
+    const auto x = w.blank(t, {kRows, kHeads * kWidth}), rstd = w.blank(stat, {kRows, kHeads});
+    const auto dweight = w.blank(stat, {kWidth});
+    const HeadNorm part{8, kHeads, kWidth, 1e-5};
+    w.check([&](Stream& s, const Twin::At& at) {
+      head_norm_forward(s, at(y), at(x), at(rstd), at(weight), part);
+      head_norm_backward(s, at(dy), at(dweight), at(x), at(rstd), at(weight), part, false);
+      head_norm_forward(s, at(y), {}, {}, at(weight), part);
+    });
+  }
+}

@@ -51,12 +51,23 @@ AttentionShape AttentionLayer::shape(const MicroBatch& mb) const {
 
 void AttentionLayer::forward(Step& step, const MicroBatch& batch, Tensor y, Tensor x, Tensor rope_table,
                              Saved& saved) const {
+  again(step, batch, x, rope_table, saved);
+  output(step, y, saved);
+  if (!step.keeps())
+    for (Tensor* t : {&saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);
+}
+
+void AttentionLayer::again(Step& step, const MicroBatch& batch, Tensor x, Tensor rope_table,
+                           Saved& saved) const {
   const MicroBatch mb = batch.inside();
-  saved.qkv = step.activation("qkv", {mb.rows(), shape(mb).qkv_width()});
-  project(step, saved.qkv, x);
-  norm(step, saved.qkv, saved);
-  if (rope_)
-    rope(step.compute, saved.qkv, rope_table, step.whole_rows(mb), heads_ + kv_heads_, head_dim_, false);
+  if (!saved.qkv.defined()) {
+    saved.qkv = step.activation("qkv", {mb.rows(), shape(mb).qkv_width()});
+    project(step, saved.qkv, x);
+    norm(step, saved.qkv, saved);
+    if (rope_)
+      rope(step.compute, saved.qkv, rope_table, step.whole_rows(mb), heads_ + kv_heads_, head_dim_, false);
+  }
+  if (saved.out.defined()) return;
   const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
   if (step.groups.context.many()) {
     context_attention_forward(step, mb, shape(mb), drop, saved);
@@ -65,9 +76,6 @@ void AttentionLayer::forward(Step& step, const MicroBatch& batch, Tensor y, Tens
     saved.lse = step.statistic("lse", {mb.batch, heads_, mb.seq});
     attention_forward(step.compute, saved.out, saved.lse, saved.qkv, shape(mb), drop, mb.documents);
   }
-  out_.forward(step, y, saved.out);
-  if (!step.training)
-    for (Tensor* t : {&saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);
 }
 
 void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Tensor dy, Tensor x,
@@ -120,7 +128,7 @@ HeadNorm AttentionLayer::keys() const {
 void AttentionLayer::norm(Step& step, Tensor qkv, Saved& saved) const {
   if (norm_kind_ == QueryKeyNorm::none) return;
   const auto one = [&](const HeadNorm& part, int weight, Tensor& x, Tensor& rstd) {
-    if (step.training) {
+    if (step.keeps()) {
       x = step.activation("before the norm of heads", {qkv.shape[0], part.heads * part.width});
       rstd = step.statistic("rstd of heads", {qkv.shape[0], part.heads});
     }

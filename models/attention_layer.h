@@ -15,8 +15,12 @@ class AttentionLayer {
   /// `prefix`: "model.layers.3.self_attn". `place`: the layer's name for dropout, plans and messages.
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                const std::string& prefix, std::string place, double out_std);
-  /// y: (stream rows, H) = attention of x. Fills saved when training.
+  /// y: (stream rows, H) = attention of x. Fills saved when the step keeps.
   void forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Tensor rope_table, Saved& saved) const;
+  /// Fills of saved what is not there.
+  void again(Step& step, const MicroBatch& mb, Tensor x, Tensor rope_table, Saved& saved) const;
+  /// y of saved.
+  void output(Step& step, Tensor y, const Saved& saved) const { out_.forward(step, y, saved.out); }
   /// dx: (stream rows, H) = gradient of x. Releases saved. `x` is the input of forward.
   void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x, Tensor rope_table,
                 Saved& saved) const;

@@ -39,24 +39,75 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
   }
 }
 
-void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved) const {
+void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved,
+                    const Keep& keep) const {
+  const auto drop = [&](BlockTensor which, std::initializer_list<Tensor*> tensors) {
+    if (keep.without.has(which))
+      for (Tensor* t : tensors) step.release(*t);
+  };
   step.enter(place_ + ".attention");
-  norm1_.forward(step, r, saved.norm1);
+  norm1_.forward(step, r, saved.norm1, keep.input);
   r.delta = step.temporary("attention output", saved.norm1.y.shape);
-  attention_.forward(step, mb, r.delta, saved.norm1.y, rope_table, saved.attention);
-  if (!step.training) step.release(saved.norm1.y);
+  AttentionLayer::Saved& attention = saved.attention;
+  attention_.forward(step, mb, r.delta, saved.norm1.y, rope_table, attention);
+  if (step.groups.context.many() &&
+      (keep.without.has(BlockTensor::qkv) || keep.without.has(BlockTensor::attention)))
+    for (Tensor* t : {&attention.qkv, &attention.out, &attention.lse, &attention.exchanged_out,
+                      &attention.query, &attention.query_rstd, &attention.key, &attention.key_rstd})
+      step.release(*t);  // which ranks have exchanged together
+  drop(BlockTensor::qkv,
+       {&attention.qkv, &attention.query, &attention.query_rstd, &attention.key, &attention.key_rstd});
+  drop(BlockTensor::attention, {&attention.out, &attention.lse, &attention.exchanged_out});
+  drop(BlockTensor::attention_norm, {&saved.norm1.y});
+  if (!step.keeps()) step.release(saved.norm1.y);
   r.dropout = step.dropout(dropout_, place_ + ".attention.output", mb);
 
   step.enter(place_ + ".mlp");
   norm2_.forward(step, r, saved.norm2);
-  r.delta = step.temporary("mlp output", saved.norm2.y.shape);
+  if (keep.output) r.delta = step.temporary("mlp output", saved.norm2.y.shape);
   if (mixture_) {
+    LT_CHECK(step.keeps() || !step.training, "{}: experts are not computed again", place_);
     moe_.forward(step, mb, r.delta, saved.norm2.y, saved.moe);
   } else {
     mlp_.forward(step, r.delta, saved.norm2.y, mb.rows(), saved.mlp);
   }
-  if (!step.training) step.release(saved.norm2.y);
+  drop(BlockTensor::mlp_hidden, {&saved.mlp.hidden});
+  drop(BlockTensor::mlp_activation, {&saved.mlp.act});
+  drop(BlockTensor::mlp_norm, {&saved.norm2.y});
+  if (!step.keeps()) step.release(saved.norm2.y);
+  if (keep.without.has(BlockTensor::residual)) {  // given back when the next norm has added to it
+    r.kept = false;
+    saved.norm2.x = Tensor();
+  }
   r.dropout = step.dropout(dropout_, place_ + ".mlp.output", mb);
+}
+
+void Block::again(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& saved) const {
+  step.enter(place_ + ".attention");
+  AttentionLayer::Saved& attention = saved.attention;
+  if (!saved.norm1.y.defined()) norm1_.again(step, saved.norm1);
+  attention_.again(step, mb, saved.norm1.y, rope_table, attention);
+  step.enter(place_ + ".mlp");
+  if (!saved.norm2.x.defined()) {
+    Residual r;
+    r.x = saved.norm1.x;
+    r.kept = true;
+    r.delta = step.temporary("attention output", saved.norm1.x.shape);
+    attention_.output(step, r.delta, attention);
+    r.dropout = step.dropout(dropout_, place_ + ".attention.output", mb);
+    if (!saved.norm2.y.defined()) {
+      step.release(saved.norm2.rstd);
+      step.release(saved.norm2.mean);
+      norm2_.forward(step, r, saved.norm2);
+    } else {
+      saved.norm2.x = step.activation("residual", r.x.shape);
+      residual_add(step.compute, saved.norm2.x, r.x, r.delta, r.dropout);
+      step.release(r.delta);
+    }
+  } else if (!saved.norm2.y.defined()) {
+    norm2_.again(step, saved.norm2);
+  }
+  if (!mixture_) mlp_.again(step, saved.norm2.y, mb.rows(), saved.mlp);
 }
 
 Tensor Block::through_dropout(Step& step, const MicroBatch& mb, Tensor dx, const char* which) const {

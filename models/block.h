@@ -4,6 +4,7 @@
 #include "models/mlp_layer.h"
 #include "models/moe_layer.h"
 #include "models/norm_layer.h"
+#include "models/recompute.h"
 
 namespace ltrain {
 
@@ -15,9 +16,21 @@ class Block {
     MlpLayer::Saved mlp;
     MoeLayer::Saved moe;
   };
+  /// What a forward is for.
+  struct Keep {
+    bool input = false;      ///< keeps its input where the step keeps nothing
+    bool output = true;      ///< false: the last of layers that are computed again, whose output nobody needs
+    BlockTensorSet without;  ///< of a step that keeps: not these
+  };
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                bool expert_tensor, int64_t index);
-  void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved) const;
+  void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved,
+               const Keep& keep) const;
+  void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved) const {
+    forward(step, mb, r, rope_table, saved, Keep());
+  }
+  /// Before backward: what forward made and did not keep.
+  void again(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& saved) const;
   /// dx: (stream rows, H) inout, the gradient of the residual stream.
   void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_table, Saved& saved) const;
 

@@ -1,6 +1,7 @@
 #include "models/decoder.h"
 
 #include <cmath>
+#include <utility>
 
 #include "kernels/core/placement_rules.h"
 #include "kernels/core/staging.h"
@@ -42,6 +43,7 @@ Decoder::Decoder(const ModelConfig& config, ParameterStore& store, const Groups&
                  const DecoderOptions& options)
     : config_(config),
       stages_(options.stages),
+      recompute_(options.recompute),
       blocks_(config.num_hidden_layers),
       sequence_parallel_(options.sequence_parallel && groups.tensor.many()) {
   const ModelConfig& c = config_;
@@ -73,6 +75,7 @@ void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, boo
                           Init::normal,
                           c.initializer_range,
                           decay};
+  positions.embedding = true;
   if (sequence_parallel_) positions.sum = Axis::tensor;
   if (!groups.line()) {
     positions = cut_over(Axis::column, std::move(positions), 1, groups.column.rank(), groups.column.size());
@@ -171,13 +174,48 @@ void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const 
 void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& r, Saved& saved) const {
   const StageLayers& s = stages_[stage];
   saved.blocks.assign(s.count, {});
-  for (int64_t i = 0; i < s.count; ++i) {
-    const int64_t layer = s.first + i;
-    const int next = i + 1 < s.count ? layer_segment(layer + 1) : s.heads ? head_segment() : -1;
-    step.params.use(layer_segment(layer), next);
-    blocks_[layer].forward(step, mb, r, rope_table_, saved.blocks[i]);
-    step.params.drop(layer_segment(layer));
+  const bool saving = step.saving;
+  for (const LayerRun& run : layer_runs(step.training ? recompute_ : RecomputeOptions(), s.count)) {
+    step.saving = saving && !run.again;
+    for (int64_t i = run.first; i < run.first + run.count; ++i) {
+      const int64_t layer = s.first + i;
+      const int next = i + 1 < s.count ? layer_segment(layer + 1) : s.heads ? head_segment() : -1;
+      step.params.use(layer_segment(layer), next);
+      Block::Keep keep;
+      keep.input = run.again && i == run.first;
+      keep.without = run.tensors;
+      blocks_[layer].forward(step, mb, r, rope_table_, saved.blocks[i], keep);
+      if (run.again && !keep.input) saved.blocks[i].norm1.x = Tensor();
+      if (run.again) saved.blocks[i].norm2.x = Tensor();
+      step.params.drop(layer_segment(layer));
+    }
+    step.saving = saving;
   }
+}
+
+void Decoder::run_again(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
+                        Saved& saved) const {
+  WeightGradients* later = std::exchange(step.later, nullptr);
+  if (step.compute.meta()) step.compute.meta()->set_again(true);
+  Residual r;
+  r.x = saved.blocks[run.first].norm1.x;
+  r.kept = true;
+  for (int64_t i = run.first; i < run.first + run.count; ++i) {
+    const int64_t layer = s.first + i;
+    const bool last = i + 1 == run.first + run.count;
+    step.params.use(layer_segment(layer), last ? -1 : layer_segment(layer + 1));
+    if (run.again) {
+      saved.blocks[i] = {};
+      Block::Keep keep;
+      keep.output = !last;
+      blocks_[layer].forward(step, mb, r, rope_table_, saved.blocks[i], keep);
+    } else {
+      blocks_[layer].again(step, mb, rope_table_, saved.blocks[i]);
+    }
+    if (!last) step.params.drop(layer_segment(layer));  // the last one's backward follows
+  }
+  if (step.compute.meta()) step.compute.meta()->set_again(false);
+  step.later = later;
 }
 
 Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor input, Saved& saved) const {
@@ -200,18 +238,25 @@ Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor inpu
   Tensor out = step.activation("stage output", r.x.shape);
   residual_add(step.compute, out, r.x, r.delta, r.dropout);
   step.release(r.delta);
-  if (!step.training) step.release(r.x);
+  if (!r.kept) step.release(r.x);
   return out;
 }
 
 Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dout, Saved& saved) const {
   const StageLayers& s = stages_[stage];
   Tensor dx = s.heads ? saved.dx : dout;
-  for (int64_t i = s.count; i-- > 0;) {
-    const int64_t layer = s.first + i;
-    step.params.use(layer_segment(layer), i > 0 ? layer_segment(layer - 1) : -1);
-    blocks_[layer].backward(step, mb, dx, rope_table_, saved.blocks[i]);
-    step.params.drop(layer_segment(layer));
+  const std::vector<LayerRun> runs = layer_runs(recompute_, s.count);
+  for (size_t k = runs.size(); k-- > 0;) {
+    const LayerRun& run = runs[k];
+    if (run.again || run.tensors.bits) run_again(step, mb, s, run, saved);
+    for (int64_t i = run.first + run.count; i-- > run.first;) {
+      const int64_t layer = s.first + i;
+      // The layer before, or where a run of several begins again.
+      const int64_t next = i > run.first ? i - 1 : k > 0 ? runs[k - 1].first : -1;
+      step.params.use(layer_segment(layer), next >= 0 ? layer_segment(s.first + next) : -1);
+      blocks_[layer].backward(step, mb, dx, rope_table_, saved.blocks[i]);
+      step.params.drop(layer_segment(layer));
+    }
   }
   if (!s.embeds) return dx;
   embed_backward(step, mb, dx);

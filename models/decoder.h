@@ -19,6 +19,7 @@ struct DecoderOptions {
   bool expert_tensor = true;        ///< tensor ranks share each expert; else they have experts of their own
   bool decay_embeddings = true;     ///< weight decay applies to embeddings too
   std::vector<StageLayers> stages;  ///< of this rank, in order; empty: one that has everything
+  RecomputeOptions recompute;
 };
 
 class Decoder {
@@ -62,10 +63,14 @@ class Decoder {
   void look_up_cut(Step& step, const MicroBatch& mb, Tensor x) const;
   void look_up_cut_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
   void embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
+  /// Before the backward of a run of layers: what their forward did not keep.
+  void run_again(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
+                 Saved& saved) const;
   void run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& r, Saved& saved) const;
 
   ModelConfig config_;
   std::vector<StageLayers> stages_;
+  RecomputeOptions recompute_;
   int tokens_ = -1, positions_ = -1;
   VocabPart vocab_;
   std::vector<Block> blocks_;  // by layer; only those of this rank's stages are declared

@@ -23,6 +23,7 @@ VocabColumns share(int64_t vocab, int rank, int ranks) {
 
 ParameterSpec vocabulary_weight(const Groups& g, const ModelConfig& c, const char* name) {
   ParameterSpec w{name, {c.vocab_size, c.hidden_size}, Init::normal, c.initializer_range, true};
+  w.embedding = true;
   const auto cut = [&](Axis a, int dim) {
     w = cut_over(a, std::move(w), dim, g.over(a).rank(), g.over(a).size());
   };

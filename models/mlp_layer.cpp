@@ -23,17 +23,24 @@ void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelC
 }
 
 void MlpLayer::forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const {
-  saved.hidden = step.activation("mlp hidden", {rows, up_.out_features()});
-  up_.forward(step, saved.hidden, x);
+  again(step, x, rows, saved);
+  if (!step.keeps()) step.release(saved.hidden);
+  if (y.defined()) down_.forward(step, y, saved.act);
+  if (!step.keeps()) step.release(saved.act);
+}
+
+void MlpLayer::again(Step& step, Tensor x, int64_t rows, Saved& saved) const {
+  if (!saved.hidden.defined()) {
+    saved.hidden = step.activation("mlp hidden", {rows, up_.out_features()});
+    up_.forward(step, saved.hidden, x);
+  }
+  if (saved.act.defined()) return;
   saved.act = step.activation("mlp activation", {rows, intermediate_});
   if (gated_) {
     swiglu_forward(step.compute, saved.act, saved.hidden);
   } else {
     gelu_forward(step.compute, saved.act, saved.hidden);
   }
-  if (!step.training) step.release(saved.hidden);
-  down_.forward(step, y, saved.act);
-  if (!step.training) step.release(saved.act);
 }
 
 void MlpLayer::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved) const {

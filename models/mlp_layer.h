@@ -13,7 +13,10 @@ class MlpLayer {
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                const std::string& prefix, double out_std);
   /// `rows`: of the micro-batch, all of which every tensor rank computes its columns of.
+  /// y undefined: only for what backward needs.
   void forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const;
+  /// Fills of saved what is not there.
+  void again(Step& step, Tensor x, int64_t rows, Saved& saved) const;
   /// dx = gradient of x. Releases saved.
   void backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved) const;
 

@@ -21,10 +21,22 @@ void NormLayer::declare(ParameterStore& store, const Groups& groups, const std::
   if (kind == NormKind::layer) bias_ = store.add({bias});
 }
 
-void NormLayer::forward(Step& step, Residual& r, Saved& saved) const {
+void NormLayer::again(Step& step, Saved& saved) const {
+  step.release(saved.rstd);
+  step.release(saved.mean);
+  Residual r;
+  r.x = saved.x;
+  r.kept = true;
+  forward(step, r, saved);
+}
+
+void NormLayer::forward(Step& step, Residual& r, Saved& saved, bool keep_sum) const {
   const Shape shape = r.x.shape;
   saved.x = r.x;
-  if (r.delta.defined()) saved.x = step.activation("residual", shape);
+  if (r.delta.defined())
+    saved.x =
+        step.memory.allocate(step.keeps() || keep_sum ? MemoryKind::activations : MemoryKind::temporaries,
+                             "residual", step.dtype, shape);
   saved.y = step.activation("norm", shape);
   saved.rstd = step.statistic("rstd", {shape[0]});
   if (kind_ == NormKind::layer) saved.mean = step.statistic("mean", {shape[0]});
@@ -49,10 +61,12 @@ void NormLayer::forward(Step& step, Residual& r, Saved& saved) const {
   }
   if (r.delta.defined()) {
     step.release(r.delta);
-    if (!step.training) step.release(r.x);
+    if (!r.kept) step.release(r.x);
+    r.kept = false;
   }
   r.x = saved.x;
-  if (!step.training) {
+  r.kept = r.kept || step.keeps() || keep_sum;
+  if (!step.keeps()) {
     step.release(saved.rstd);
     step.release(saved.mean);
   }

@@ -10,6 +10,7 @@ namespace ltrain {
 struct Residual {
   Tensor x, delta;
   Dropout dropout;
+  bool kept = false;  ///< somebody's backward reads x: it is not to be given back
 };
 
 class NormLayer {
@@ -20,8 +21,10 @@ class NormLayer {
   void declare(ParameterStore& store, const Groups& groups, const std::string& name, NormKind kind,
                int64_t cols, double eps, bool sequence_parallel);
   /// Adds r.delta to r.x, norms the sum. Afterwards saved.x is the sum, r = {sum, undefined}. Releases
-  /// r.delta, and the old r.x too when not training.
-  void forward(Step& step, Residual& r, Saved& saved) const;
+  /// r.delta, and the old r.x too unless it is kept. The sum is kept when the step keeps, or with `keep_sum`.
+  void forward(Step& step, Residual& r, Saved& saved, bool keep_sum = false) const;
+  /// Once more y of saved.x.
+  void again(Step& step, Saved& saved) const;
   /// dx += the norm's gradient (or = with `first`). Releases saved.x and statistics, not y.
   void backward(Step& step, Tensor dx, Tensor dy, Saved& saved, bool first = false) const;
 

@@ -48,16 +48,18 @@ struct Step {
   DType dtype = DType::f32;  ///< of activations
   uint64_t seed = 0;
   bool sequence_parallel = false;  ///< between tensor-parallel matmuls each rank has a run of the rows
-  bool training = true;            ///< dropout on, activations saved
+  bool training = true;            ///< dropout on, gradients follow
+  bool saving = true;              ///< when training: activations are kept for the backward
   /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
   WeightGradients* later = nullptr;
 
+  bool keeps() const { return training && saving; }
   DType stat_type() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }
   Tensor activation(std::string_view name, Shape shape) {
-    return memory.allocate(training ? MemoryKind::activations : MemoryKind::temporaries, name, dtype, shape);
+    return memory.allocate(keeps() ? MemoryKind::activations : MemoryKind::temporaries, name, dtype, shape);
   }
   Tensor statistic(std::string_view name, Shape shape) {
-    return memory.allocate(training ? MemoryKind::activations : MemoryKind::temporaries, name, stat_type(),
+    return memory.allocate(keeps() ? MemoryKind::activations : MemoryKind::temporaries, name, stat_type(),
                            shape);
   }
   Tensor temporary(std::string_view name, Shape shape) {

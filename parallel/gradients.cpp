@@ -1,4 +1,4 @@
-// The step's side of the parameters: gathering values, reducing gradients, the norm, the update.
+// The step's side of the parameters: gathering values, reducing gradients, their norm.
 #include <algorithm>
 
 #include "kernels/core/placement_rules.h"
@@ -285,45 +285,6 @@ void ParameterStore::add_grad_squares(Tensor squares) {
     }
     sum_squares(*compute_, squares.flat(b.segment, {1}), own);
   }
-}
-
-void ParameterStore::update(const AdamwArgs& args) {
-  const int stage = layout_.zero_stage;
-  const bool low = layout_.precision.has_master();
-  for (Bucket& b : buckets_) {
-    const Group& g = inside(b);
-    const int64_t begin = stored_begin(b), end = begin + stored_count(b);
-    // Runs of parameters of one decay rule; padding between them is zero and stays zero.
-    size_t i = 0;
-    const auto spec = [&](size_t k) -> const Parameter& { return parameters_[units_[b.units[k]].first]; };
-    while (i < b.units.size()) {
-      size_t j = i;
-      const bool decay = spec(i).spec.decay;
-      while (j < b.units.size() && spec(j).spec.decay == decay) ++j;
-      const int64_t from = std::max(begin, spec(i).offset);
-      const int64_t to = std::min(end, j < b.units.size() ? spec(j).offset : b.padded);
-      i = j;
-      if (from >= to) continue;
-      const Shape n{to - from};
-      const Tensor param = stage >= 3 ? b.value_piece.flat(from - begin, n) : b.value.flat(from, n);
-      const Tensor master = low ? b.master.flat(from - begin, n) : param;
-      const Tensor grad = stage >= 2 ? b.grad_piece.flat(from - begin, n) : b.grad.flat(from, n);
-      adamw(*compute_, master, b.exp_avg.flat(from - begin, n), b.exp_avg_sq.flat(from - begin, n), grad,
-            low ? param : Tensor(), decay, args);
-    }
-    if ((stage == 1 || stage == 2) && g.many()) {
-      g.stream->wait(compute_->record());
-      g.comm->all_gather(*g.stream, b.value, b.value.flat(piece_begin(b), {b.piece}));
-    }
-  }
-  if (const Group& g = groups_->inside; (stage == 1 || stage == 2) && g.many())
-    compute_->wait(g.stream->record());  // that of experts runs on the same stream
-  if (!compute_->meta()) return;
-  for (const Bucket& b : buckets_)
-    for (Axis a : kEachGradientAxis)
-      place_require(*compute_, "end of the update", stage >= 3 ? b.value_piece : b.value, a,
-                    b.kind.cut.has(a) || (stage >= 3 && groups_->mesh.inside.has(a)) ? Placement::S(0)
-                                                                                     : Placement::R());
 }
 
 }  // namespace ltrain

@@ -42,7 +42,7 @@ int ParameterStore::add(std::vector<ParameterSpec> unit) {
     for (const Parameter& p : parameters_)
       LT_CHECK(p.spec.name != spec.name || common_elements(p.spec.slice, spec.slice) == 0,
                "parameter {} declared twice", spec.name);
-    parameters_.push_back({std::move(spec), static_cast<int>(units_.size()), 0, 0});
+    parameters_.push_back({std::move(spec), {}, static_cast<int>(units_.size())});
   }
   units_.push_back(u);
   return u.first;
@@ -89,7 +89,10 @@ void ParameterStore::fill_buckets() {
   // by the same buckets.
   std::vector<int> open;
   for (int u = static_cast<int>(units_.size()) - 1; u >= 0; --u) {
-    const Kind kind = kind_of(parameters_[units_[u].first].spec);
+    Kind kind = kind_of(parameters_[units_[u].first].spec);
+    kind.rule = parameters_[units_[u].first].rule;
+    if (kind.rule.rule != UpdateRule::adamw8bit)  // others may differ from run to run
+      kind.rule.lr_scale = 1, kind.rule.decay = true, kind.rule.weight_decay.reset();
     const auto fits = [&](int i) {
       const Bucket& b = buckets_[i];
       return b.kind == kind && b.used < layout_.bucket_elements && !b.kind.tied &&
@@ -118,6 +121,71 @@ void ParameterStore::fill_buckets() {
   }
 }
 
+static RuleTarget target_of(const ParameterSpec& s) {
+  return {s.name, s.slice.global.rank == 2, s.embedding, s.decay};
+}
+
+std::vector<std::string_view> ParameterStore::state_names(int id, const OptimizerSettings& optimizer) const {
+  const ParameterRule rule = rule_of(optimizer, target_of(parameters_[id].spec));
+  std::vector<std::string_view> names = moment_names(rule);
+  if (rule.factored) names = {kFactorRows, kFactorCols};
+  return names;
+}
+
+void ParameterStore::choose_rules() {
+  for (Parameter& p : parameters_) p.rule = rule_of(layout_.optimizer, target_of(p.spec));
+  for (const Unit& u : units_) {
+    const Parameter& first = parameters_[u.first];
+    for (int id = u.first; id < u.first + u.count; ++id) {
+      const ParameterRule &a = first.rule, &b = parameters_[id].rule;
+      const bool coded = a.rule == UpdateRule::adamw8bit;
+      if (a.rule != b.rule || (coded && !(a == b)))
+        fail(ExitCode::usage,
+             "optimizer.groups: {} has {} and {} has {}{}, and they are parts of one matrix, whose parts "
+             "have one "
+             "rule; match both",
+             first.spec.name, update_rule_name(a.rule), parameters_[id].spec.name, update_rule_name(b.rule),
+             coded ? " of other settings" : "");
+    }
+  }
+}
+
+void ParameterStore::list_tensors() {
+  int64_t factors = 0, sums = 0;
+  bool muon = false;
+  for (int id = 0; id < count(); ++id) {
+    Parameter& p = parameters_[id];
+    muon = muon || p.rule.rule == UpdateRule::muon;
+    if (p.rule.rule != UpdateRule::lamb && p.rule.rule != UpdateRule::adafactor) continue;
+    for (size_t t = 0; t < tensors_.size() && p.tensor < 0; ++t)
+      if (parameters_[tensors_[t].first].spec.name == p.spec.name) p.tensor = static_cast<int>(t);
+    if (p.tensor >= 0) continue;  // another part of the same
+    p.tensor = static_cast<int>(tensors_.size());
+    WholeTensor t;
+    t.first = id;
+    if (p.rule.factored) {
+      t.rows = p.spec.slice.global[0];
+      t.cols = p.spec.slice.global[1];
+      t.factor = factors;
+      t.sum = sums;
+      factors += t.rows + t.cols + 1;
+      sums += t.rows + t.cols;
+    }
+    tensors_.push_back(t);
+  }
+  const auto make = [&](const char* what, DType type, int64_t n) {
+    Tensor t;
+    if (n == 0) return t;
+    t = memory_->allocate(MemoryKind::optimizer, what, type, {n});
+    if (compute_->meta()) place_set(*compute_, t, kAllAxes, Placement::R());
+    return t;
+  };
+  tensor_sums_ = make("sums of tensors", DType::f64, 2 * static_cast<int64_t>(tensors_.size()));
+  factors_ = make("rows and columns", layout_.precision.master, factors);
+  factor_sums_ = make("sums of rows and columns", DType::f64, sums);
+  length_ = make("length of a matrix", DType::f64, muon ? 1 : 0);
+}
+
 AxisSet ParameterStore::sharding_axes(const Kind& kind) const {
   return groups_->mesh.inside.without(kind.cut);
 }
@@ -142,13 +210,15 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
   memory_ = &memory;
   groups_ = &groups;
   layout_ = layout;
+  choose_rules();
   fill_buckets();
   const PrecisionPolicy& p = layout.precision;
   const int stage = layout.zero_stage;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& b = buckets_[i];
     const int ranks = inside(b).size(), copies = across(b).size();
-    b.padded = round_up(b.used, kAlign * ranks * copies);
+    const bool coded = b.kind.rule.rule == UpdateRule::adamw8bit;
+    b.padded = round_up(b.used, (coded ? kCodeBlock : kAlign) * ranks * copies);
     b.piece = b.padded / ranks;
     b.own = b.piece / copies;
     const auto make = [&](MemoryKind kind, const char* what, DType type, int64_t n) {
@@ -169,9 +239,17 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     }
     const int64_t stored = stored_count(b);
     if (p.has_master()) b.master = make(MemoryKind::optimizer, "master weights", p.master, stored);
-    b.exp_avg = make(MemoryKind::optimizer, "exp_avg", p.master, stored);
-    b.exp_avg_sq = make(MemoryKind::optimizer, "exp_avg_sq", p.master, stored);
+    if (coded) {
+      b.coded.first = make(MemoryKind::optimizer, "exp_avg, 8 bits", DType::u8, stored);
+      b.coded.second = make(MemoryKind::optimizer, "exp_avg_sq, 8 bits", DType::u8, stored);
+      b.coded.scales =
+          make(MemoryKind::optimizer, "scales of moments", DType::f32, 2 * (stored / kCodeBlock));
+      continue;
+    }
+    for (std::string_view name : moment_names(b.kind.rule))
+      b.moments.push_back(make(MemoryKind::optimizer, std::string(name).c_str(), p.master, stored));
   }
+  if (layout.for_training) list_tensors();
   if (!compute.meta()) return;
   for (Unit& u : units_) {
     const ParameterSpec& spec = parameters_[u.first].spec;
@@ -186,9 +264,16 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
 
 void ParameterStore::clear() {
   if (compute_->meta()) return;
-  for (Bucket& b : buckets_)
-    for (Tensor* t : {&b.value, &b.value_piece, &b.grad, &b.grad_piece, &b.master, &b.exp_avg, &b.exp_avg_sq})
-      if (t->defined()) fill_zero(*compute_, *t);
+  const auto zero = [&](const Tensor& t) {
+    if (t.defined()) fill_zero(*compute_, t);
+  };
+  for (Bucket& b : buckets_) {
+    for (const Tensor& t : {b.value, b.value_piece, b.grad, b.grad_piece, b.master, b.coded.first,
+                            b.coded.second, b.coded.scales})
+      zero(t);
+    for (const Tensor& t : b.moments) zero(t);
+  }
+  zero(factors_);
 }
 
 namespace {
@@ -263,12 +348,11 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
                       to = std::min(end, p.offset + p.spec.slice.elements());
         if (from >= to) continue;
         const Shape n{to - from};
-        OwnedPiece piece{id, p.spec.slice.range(from - p.offset, to - p.offset), {}, {}, {}, {}};
+        OwnedPiece piece{id, p.spec.slice.range(from - p.offset, to - p.offset), {}, {}, {}};
         piece.master = layout_.precision.has_master() ? b.master.flat(from - stored, n)
                        : layout_.zero_stage >= 3      ? b.value_piece.flat(from - stored, n)
                                                       : b.value.flat(from, n);
-        piece.exp_avg = b.exp_avg.flat(from - stored, n);
-        piece.exp_avg_sq = b.exp_avg_sq.flat(from - stored, n);
+        piece.moments = moments_at(b, from - stored, to - from);
         piece.grad = layout_.zero_stage >= 2 ? b.grad_piece.flat(from - stored, n) : b.grad.flat(from, n);
         out.push_back(piece);
       }
@@ -284,6 +368,75 @@ std::vector<Tensor> ParameterStore::held_values() const {
 
 std::vector<OwnedPiece> ParameterStore::owned_pieces() const { return pieces(true); }
 std::vector<OwnedPiece> ParameterStore::stored_pieces() const { return pieces(false); }
+
+std::vector<WholeState> ParameterStore::whole_states(bool owned) const {
+  std::vector<WholeState> out;
+  for (const WholeTensor& t : tensors_) {
+    if (t.factor < 0) continue;
+    if (owned) {  // the first of all ranks that have it
+      if (groups_->gradient.rank() != 0 ||
+          (groups_->tied.many() && parameters_[t.first].spec.tied_stages && groups_->tied.rank() != 0))
+        continue;
+      bool first = true;
+      for (Axis a : kTensorAxes) first = first && groups_->coordinate(a) == 0;
+      if (!first) continue;
+    }
+    out.push_back({t.first, kFactorRows, factors_.flat(t.factor, {t.rows})});
+    out.push_back({t.first, kFactorCols, factors_.flat(t.factor + t.rows, {t.cols})});
+  }
+  return out;
+}
+
+std::vector<NamedState> ParameterStore::moments_at(const Bucket& b, int64_t from, int64_t n) const {
+  std::vector<NamedState> out;
+  const std::vector<std::string_view> names = moment_names(b.kind.rule);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!b.coded.first.defined()) {
+      out.push_back({names[i], b.moments[i].flat(from, {n})});
+      continue;
+    }
+    Tensor open;
+    open.dtype = DType::f32;
+    open.shape = {n};
+    open.record = b.coded.first.record;
+    const int64_t stored = b.coded.first.elements();
+    if (!b.open.empty())
+      open.data = const_cast<float*>(b.open.data()) + static_cast<int64_t>(i) * stored + from;
+    out.push_back({names[i], open});
+  }
+  return out;
+}
+
+int64_t ParameterStore::open_state_bytes() const {
+  int64_t bytes = 0;
+  for (const Bucket& b : buckets_)
+    if (b.coded.first.defined()) bytes += 2 * b.coded.first.elements() * static_cast<int64_t>(sizeof(float));
+  return bytes;
+}
+
+void ParameterStore::open_states() {
+  for (Bucket& b : buckets_) {
+    if (!b.coded.first.defined()) continue;
+    b.open.resize(2 * static_cast<size_t>(b.coded.first.elements()));
+    Tensor values;
+    values.data = b.open.data();
+    values.shape = {static_cast<int64_t>(b.open.size())};
+    decode_moments(*compute_, values, b.coded);
+  }
+  compute_->synchronize();
+}
+
+void ParameterStore::close_states(bool changed) {
+  for (Bucket& b : buckets_) {
+    if (b.open.empty()) continue;
+    Tensor values;
+    values.data = b.open.data();
+    values.shape = {static_cast<int64_t>(b.open.size())};
+    if (changed) encode_moments(*compute_, b.coded, values);
+    compute_->synchronize();
+    b.open = {};
+  }
+}
 
 void ParameterStore::publish_loaded() {
   for (Bucket& b : buckets_) {

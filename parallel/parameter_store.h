@@ -24,7 +24,9 @@
 #include "kernels/core/arena.h"
 #include "kernels/core/stream.h"
 #include "kernels/ops/adamw.h"
+#include "kernels/ops/adamw_8bit.h"
 #include "parallel/groups.h"
+#include "parallel/optimizer.h"
 #include "parallel/sharding.h"
 
 namespace ltrain {
@@ -36,7 +38,8 @@ struct ParameterSpec {
   Shape shape;       ///< of this rank's part, padding rows included
   Init init = Init::normal;
   double std = 0.02;
-  bool decay = true;  ///< weight decay applies
+  bool decay = true;       ///< weight decay applies
+  bool embedding = false;  ///< a table of tokens or positions, or the projection to the vocabulary
   /// This rank's part of the named tensor: a box, whose elements are the first ones of `shape`; what is
   /// beyond them is padding that stays zero. Undefined: the whole tensor.
   Slice slice = {};
@@ -60,12 +63,26 @@ struct PrecisionPolicy {
   bool has_master() const { return compute != master; }
 };
 
+/// An optimizer state by the name that checkpoints have for it: "exp_avg".
+struct NamedState {
+  std::string_view name;
+  Tensor tensor;
+};
+
 /// Consecutive elements of one parameter that a rank owns, and where its states lie.
 struct OwnedPiece {
   int id = 0;
   Slice slice;  ///< of the named tensor
-  Tensor master, exp_avg, exp_avg_sq;
-  Tensor grad;  ///< after finish_gradients, until the next step
+  Tensor master;
+  std::vector<NamedState> moments;  ///< of every element; those of 8 bits only between open and close_states
+  Tensor grad;  ///< after finish_gradients, until the next step; some optimizers leave their direction there
+};
+
+/// A state of a whole tensor, which every rank has: Adafactor's rows and columns.
+struct WholeState {
+  int id = 0;  ///< a parameter of the tensor
+  std::string_view name;
+  Tensor tensor;
 };
 
 /// Where a backward writes a gradient, and whether it adds to what is there.
@@ -88,6 +105,7 @@ class ParameterStore {
     int zero_stage = 0;                 ///< 0 to 3
     int64_t bucket_elements = 4 << 20;  ///< a bucket is closed when it reaches this
     bool for_training = true;           ///< false: no gradients, no optimizer state
+    OptimizerSettings optimizer = {};
   };
   /// Carves everything out of `memory`.
   void allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout);
@@ -100,6 +118,7 @@ class ParameterStore {
   /// Fills parameters and optimizer state from the counter generator: a function of (seed, name, element).
   void initialize(uint64_t seed);
 
+  const OptimizerSettings& optimizer() const { return layout_.optimizer; }
   int count() const { return static_cast<int>(parameters_.size()); }
   const ParameterSpec& spec(int id) const { return parameters_[id].spec; }
   int64_t elements() const;               ///< of all that this rank has, without padding
@@ -134,6 +153,15 @@ class ParameterStore {
   // ---- state ----
   std::vector<OwnedPiece> owned_pieces() const;   ///< what this rank writes to a checkpoint
   std::vector<OwnedPiece> stored_pieces() const;  ///< what this rank keeps states of, and must read from one
+  /// The optimizer states of a parameter, by the names that checkpoints have for them.
+  std::vector<std::string_view> state_names(int id, const OptimizerSettings& optimizer) const;
+  /// Of whole tensors: those that this rank writes, or all, which it must read.
+  std::vector<WholeState> whole_states(bool owned) const;
+  /// Moments of 8 bits are written and read as floats: held, in host memory outside the arena, from open to
+  /// close, which takes them over when `changed`.
+  void open_states();
+  void close_states(bool changed);
+  int64_t open_state_bytes() const;
   /// The values as this rank holds them between steps, bucket by bucket: whole, or its pieces. Faults are put
   /// there.
   std::vector<Tensor> held_values() const;
@@ -143,8 +171,15 @@ class ParameterStore {
  private:
   struct Parameter {
     ParameterSpec spec;
+    ParameterRule rule;
     int unit = 0, bucket = 0;
     int64_t offset = 0;  // in the bucket
+    int tensor = -1;     // of tensors_, where the rule needs sums over the whole tensor
+  };
+  /// A named tensor whose optimizer needs sums over all its parts.
+  struct WholeTensor {
+    int first = 0;                                      // a parameter of that name
+    int64_t rows = 0, cols = 0, factor = -1, sum = -1;  // Adafactor's matrix: where in factors_, factor_sums_
   };
   struct Unit {
     int first = 0, count = 0, segment = 0, bucket = 0;
@@ -155,6 +190,7 @@ class ParameterStore {
   struct Kind {
     AxisSet cut, sum;  // of the axes that have several ranks
     bool copied = false, tied = false;
+    ParameterRule rule;   // what its units differ in within the bucket left out
     bool expert = false;  // cut over ranks that see different tokens
     bool operator==(const Kind&) const = default;
   };
@@ -168,11 +204,14 @@ class ParameterStore {
     Tensor value_piece;          // ZeRO-3
     Tensor grad;                 // padded; with ZeRO-2 and 3 only during a backward
     Tensor grad_piece;           // ZeRO-2 and 3
-    Tensor master, exp_avg, exp_avg_sq;
-    int64_t waiting = 0;     // contributions until the next reduction
-    int64_t reductions = 0;  // ZeRO-2 and 3: into the piece, in this step
-    Event done;              // of the reduction, or of the gather in flight
-    Event summed;            // of the second level
+    Tensor master;
+    std::vector<Tensor> moments;  // as moment_names(kind.rule)
+    CodedMoments coded;           // 8-bit AdamW, in their place
+    std::vector<float> open;      // its moments, between open_states and close_states
+    int64_t waiting = 0;          // contributions until the next reduction
+    int64_t reductions = 0;       // ZeRO-2 and 3: into the piece, in this step
+    Event done;                   // of the reduction, or of the gather in flight
+    Event summed;                 // of the second level
     bool gathering = false;
   };
   struct Pending {  // a reduction under way into a bucket's piece
@@ -201,6 +240,32 @@ class ParameterStore {
   void place_unit(TensorRecord& unit, AxisSet axes, Placement p) const;
   Kind kind_of(const ParameterSpec& spec) const;
   bool first_copy(const Bucket& b) const;  // this rank's copy counts for norm and checkpoint
+  std::vector<NamedState> moments_at(const Bucket& b, int64_t from, int64_t n) const;
+  void choose_rules();
+  void list_tensors();
+  // update.cpp: elements [from, from + n) of a bucket, of which this rank has states
+  struct Range {
+    Tensor master, low, grad;
+    std::vector<Tensor> moments;
+  };
+  Range range(Bucket& b, int64_t from, int64_t n) const;
+  std::vector<int> members(const Bucket& b) const;  // parameters in the order of their elements
+  /// Calls f(parameter, from, n) for what of each lies in [begin, begin + count) of the bucket.
+  template <class F>
+  void each_parameter(Bucket& b, int64_t begin, int64_t count, F f);
+  AdamwArgs args_of(const ParameterRule& r, const AdamwArgs& step) const;
+  void update_elements(Bucket& b, const AdamwArgs& step);
+  void update_lamb(const AdamwArgs& step);
+  void update_adafactor(const AdamwArgs& step);
+  void gather_values(Bucket& b);
+  Tensor own_part(const Tensor& t) const;  // on meta: as one of several parts, which add to a sum
+  void reduce_sums(Tensor sums);
+  bool adds(const Bucket& b) const;  // this rank's copy counts in sums over tensors
+  void add_squares(UpdateRule rule);
+  void move_along(const AdamwArgs& step, UpdateRule rule);
+  // muon.cpp
+  void update_muon(const AdamwArgs& step);
+  void orthogonalize(const Parameter& p, Tensor x);
   // gradients.cpp: the step
   void reduce(int bucket);
   void collect(Bucket& b);
@@ -215,7 +280,12 @@ class ParameterStore {
   std::vector<Unit> units_;
   std::vector<Bucket> buckets_;
   std::vector<Pending> pending_;
-  int summed_ = -1;  // two levels without ZeRO: bucket whose sum is on its way and not gathered
+  std::vector<WholeTensor> tensors_;
+  Tensor tensor_sums_;  // (2 each) f64: squares of the parameter, of its direction
+  Tensor factors_;      // Adafactor: rows, columns and the rows' mean of each matrix
+  Tensor factor_sums_;  // f64, rows and columns
+  Tensor length_;       // (1) f64, of the matrix that Muon is at
+  int summed_ = -1;     // two levels without ZeRO: bucket whose sum is on its way and not gathered
   int segment_ = 0;
   int64_t micros_ = 1;
   Layout layout_;

@@ -19,7 +19,7 @@ void MetaTrace::add(Stream& stream, const OpCost& op) {
   entries_.push_back({std::string(op.name), layer_, stream.name(), std::string(op.collective),
                       std::string(op.axis), stream.clock, seconds, op.flops, op.bytes, op.wire_bytes,
                       op.network_bytes, op.cls});
-  flops_ += op.flops;
+  if (!again_) flops_ += op.flops;
   stream.clock += seconds;
   if (op.cls == OpClass::collective && cost_ && compute_ && compute_ != &stream)
     compute_->clock += cost_->stolen_seconds(op);

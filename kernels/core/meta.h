@@ -93,7 +93,10 @@ class MetaTrace {
     auto it = waits_.find(stream);
     return it == waits_.end() ? 0 : it->second;
   }
+  /// Of the model: not of what is computed a second time.
   double flops() const { return flops_; }
+  /// What runs from now on was computed before.
+  void set_again(bool again) { again_ = again; }
 
   /// Scratch that matmul keeps beside the arena: the largest of each of its panels, bytes.
   void need_panels(const std::array<int64_t, 3>& bytes) {
@@ -110,6 +113,7 @@ class MetaTrace {
   std::string layer_;
   std::array<int, kAxisCount> axis_size_{1, 1, 1, 1, 1, 1, 1, 1, 1};
   double flops_ = 0;
+  bool again_ = false;
   std::array<int64_t, 3> panels_{};
 };
 

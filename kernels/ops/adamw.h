@@ -1,5 +1,5 @@
-// AdamW (arXiv:1711.05101), fused: gradient scaling, moments, decay, update, and the low-precision copy in
-// one pass.
+// AdamW (arXiv:1711.05101) and Adam, fused: gradient scaling, moments, decay, update, and the low-precision
+// copy in one pass.
 #pragma once
 #include <cmath>
 
@@ -12,6 +12,7 @@ struct AdamwArgs {
   double lr = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
   double grad_scale = 1;  ///< multiplies the gradient: the clipping factor
   int64_t step = 1;       ///< from 1, for the bias corrections
+  bool coupled = false;   ///< Adam: the decay is part of the gradient
 };
 
 /// What is the same for every element of an update, on every device.
@@ -22,17 +23,19 @@ struct AdamwFactors {
   A step;  ///< learning rate over the bias correction of the first moment
   A root;  ///< 1 / sqrt of the bias correction of the second
   A eps, scale;
+  A couple;  ///< of a parameter, added to its gradient
 
   AdamwFactors(const AdamwArgs& args, bool decay)
       : beta1(A(args.beta1)),
         one_minus1(A(1.0 - args.beta1)),
         beta2(A(args.beta2)),
         one_minus2(A(1.0 - args.beta2)),
-        keep(decay ? A(1.0 - args.lr * args.weight_decay) : A(1)),
+        keep(decay && !args.coupled ? A(1.0 - args.lr * args.weight_decay) : A(1)),
         step(A(args.lr / (1.0 - std::pow(args.beta1, static_cast<double>(args.step))))),
         root(A(1.0 / std::sqrt(1.0 - std::pow(args.beta2, static_cast<double>(args.step))))),
         eps(A(args.eps)),
-        scale(A(args.grad_scale)) {}
+        scale(A(args.grad_scale)),
+        couple(decay && args.coupled ? A(args.weight_decay) : A(0)) {}
 };
 
 /// master -= lr * (weight_decay * master + mhat / (sqrt(vhat) + eps)) over n elements, PyTorch's order of

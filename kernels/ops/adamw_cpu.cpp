@@ -14,7 +14,7 @@ void update(A* __restrict w, A* __restrict m, A* __restrict v, const A* __restri
     A* __restrict wp = w, * __restrict mp = m, * __restrict vp = v;
     const A* __restrict gp = g;
     const auto body = [&](int64_t i) __attribute__((always_inline)) {
-      const A grad = gp[i] * f.scale;
+      const A grad = gp[i] * f.scale + f.couple * wp[i];
       const A mi = f.beta1 * mp[i] + f.one_minus1 * grad;
       const A vi = f.beta2 * vp[i] + f.one_minus2 * grad * grad;
       mp[i] = mi;

@@ -17,7 +17,7 @@ __global__ void update(A* w, A* m, A* v, const A* g, bf16* low, int64_t packs, A
     const auto gp = load<A, N>(g, i * N);
     Pack<bf16, N> lp;
     for (int j = 0; j < N; ++j) {
-      const A grad = gp.v[j] * f.scale;
+      const A grad = gp.v[j] * f.scale + f.couple * wp.v[j];
       mp.v[j] = f.beta1 * mp.v[j] + f.one_minus1 * grad;
       vp.v[j] = f.beta2 * vp.v[j] + f.one_minus2 * grad * grad;
       wp.v[j] = wp.v[j] * f.keep - f.step * mp.v[j] / (root_of(vp.v[j]) * f.root + f.eps);

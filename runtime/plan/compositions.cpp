@@ -113,7 +113,12 @@ std::vector<CompositionFeature> composition_features() {
   for (const std::string& p : choices_of("precision"))
     if (p != "no") all.push_back({p, {"precision=" + p}});
   for (const std::string& g : choices_of("recompute.granularity"))
-    if (g != "none") all.push_back({"recompute, " + g, {"recompute.granularity=" + g}});
+    if (g == "selective") {
+      all.push_back(
+          {"recompute, " + g, {"recompute.granularity=" + g, "recompute.modules=[core_attn,layernorm]"}});
+    } else if (g != "none") {
+      all.push_back({"recompute, " + g, {"recompute.granularity=" + g}});
+    }
   all.push_back({"offload, optimizer", {"offload.optimizer.device=cpu"}});
   all.push_back({"gpt2", {"model.architecture=gpt2"}});
   all.push_back({"tied embeddings", {"model.tie_word_embeddings=true"}});

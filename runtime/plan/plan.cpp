@@ -52,26 +52,44 @@ struct MetaRank {
 }  // namespace
 
 PipelineLayout pipeline_layout(const Recipe& r, const MachineProfile& profile) {
-  if (r.parallel.pipeline == 1) return {};
-  SchedulePlan plan = plan_schedule(r, layer_costs(r, profile), activation_limit(r, profile));
-  return {std::move(plan.schedule), std::move(plan.staged.layers)};
+  PipelineLayout layout;
+  if (r.parallel.pipeline > 1) {
+    SchedulePlan plan = plan_schedule(r, layer_costs(r, profile), activation_limit(r, profile));
+    layout.schedule = std::move(plan.schedule);
+    layout.stage_layers = std::move(plan.staged.layers);
+  }
+  if (r.recompute.granularity == "auto") layout.recompute = choose_recompute(r, profile, layout);
+  return layout;
 }
 
 std::string pack(const PipelineLayout& l) {
-  if (l.stage_layers.empty()) return "";
-  std::string text = l.schedule.name;
+  std::string text;
+  if (l.recompute)
+    text = fmt::format("recompute {} {} {}\n", l.recompute->run, l.recompute->layers,
+                       int{l.recompute->tensors.bits});
+  if (l.stage_layers.empty()) return text;
+  text += l.schedule.name;
   for (int n : l.stage_layers) text += fmt::format(",{}", n);
   return text + "\n" + pipeline::write_schedule_csv(l.schedule);
 }
 
 PipelineLayout unpack_pipeline_layout(const std::string& packed) {
   PipelineLayout l;
-  if (packed.empty()) return l;
-  std::istringstream first(packed.substr(0, packed.find('\n')));
+  std::string rest = packed;
+  if (packed.starts_with("recompute ")) {
+    int bits = 0;
+    std::istringstream line(packed.substr(10, packed.find('\n') - 10));
+    l.recompute.emplace();
+    line >> l.recompute->run >> l.recompute->layers >> bits;
+    l.recompute->tensors.bits = static_cast<uint8_t>(bits);
+    rest = packed.substr(packed.find('\n') + 1);
+  }
+  if (rest.empty()) return l;
+  std::istringstream first(rest.substr(0, rest.find('\n')));
   std::string name, number;
   std::getline(first, name, ',');
   while (std::getline(first, number, ',')) l.stage_layers.push_back(std::stoi(number));
-  l.schedule = pipeline::read_schedule_csv(packed.substr(packed.find('\n') + 1), "the schedule of rank 0");
+  l.schedule = pipeline::read_schedule_csv(rest.substr(rest.find('\n') + 1), "the schedule of rank 0");
   l.schedule.name = name;
   return l;
 }
@@ -156,6 +174,8 @@ void add_outside(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
       plan.outside.push_back({"checkpoint staging", bytes, "formula"});
     }
   }
+  if (const int64_t open = meta.program.parameters().open_state_bytes())
+    plan.outside.push_back({"8-bit moments as floats", open, "formula"});  // at a checkpoint
   std::vector<std::vector<int>> groups = meta.groups.members();
   if (cuda) {
     for (OutsideMemory& item : outside_cuda(groups.size())) plan.outside.push_back(std::move(item));
@@ -192,6 +212,52 @@ double Plan::mfu() const {
   return s > 0 && peak_flops > 0 && !ranks.empty() ? ranks[0].flops / (s * peak_flops) : 0;
 }
 
+OptimizerSettings optimizer_settings(const Recipe& r) {
+  const Optimizer& from = r.optimizer;
+  OptimizerSettings o;
+  o.rule = update_rule(from.kind).value();
+  o.momentum = from.sgd_momentum;
+  o.nesterov = from.sgd_nesterov;
+  o.lion_beta1 = from.lion_beta1;
+  o.lion_beta2 = from.lion_beta2;
+  o.muon_momentum = from.muon_momentum;
+  o.muon_steps = static_cast<int>(from.muon_num_ns_steps);
+  o.muon_lr_scale = from.uses("muon") ? from.muon_lr / from.lr : 1;
+  o.muon_match_rms = from.muon_scale == "match_rms_adamw";
+  o.adafactor_decay = from.adafactor_decay_rate;
+  o.adafactor_eps = from.adafactor_eps;
+  o.adafactor_threshold = from.adafactor_clip_threshold;
+  for (const ParameterGroup& g : from.groups) {
+    OptimizerGroup group{g.match, {}, g.lr.value_or(from.lr) / from.lr, g.weight_decay};
+    if (g.kind) group.rule = update_rule(*g.kind);
+    o.groups.push_back(std::move(group));
+  }
+  return o;
+}
+
+/// A pattern that matches nothing is a mistake.
+static void check_optimizer_of(const Recipe& r) {
+  if (r.optimizer.uses("adamw8bit") && device_of(r) == DeviceKind::cuda)
+    fail(ExitCode::usage,
+         "optimizer: adamw8bit: saves its moments through memory of the host, which this build does for the "
+         "CPU "
+         "alone; nearest valid value: adamw, or device: cpu");
+  if (r.optimizer.groups.empty()) return;
+  const GroupSet alone;
+  ParameterStore store;
+  const Decoder decoder(r.model, store, alone.groups(), {});
+  for (const ParameterGroup& g : r.optimizer.groups) {
+    bool found = false;
+    for (int id = 0; id < store.count(); ++id) found = found || name_matches(g.match, store.spec(id).name);
+    if (found) continue;
+    fail(ExitCode::usage,
+         "optimizer.groups: match: {} matches no parameter; names are such as {}, {} and {}, and * stands "
+         "for any "
+         "characters",
+         g.match, store.spec(0).name, store.spec(store.count() / 2).name, store.spec(store.count() - 1).name);
+  }
+}
+
 ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   ProgramOptions o;
   o.model = r.model;
@@ -208,7 +274,11 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.accumulation = micro_batches_per_step(r);
   o.seed = static_cast<uint64_t>(r.seed);
   o.clip_grad = r.train.clip_grad;
+  o.skip_grad_norm = r.train.skip_grad_norm;
+  o.stop_loss = r.train.stop_loss;
   o.decay_embeddings = r.optimizer.decay_embeddings;
+  o.optimizer = optimizer_settings(r);
+  o.recompute = layout.recompute ? *layout.recompute : recompute_options(r);
   o.schedule = layout.schedule;
   o.stage_layers = layout.stage_layers;
   return o;
@@ -349,6 +419,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
 
 Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
                const PipelineLayout* given) {
+  check_optimizer_of(recipe);
   const PipelineLayout layout = given ? *given : pipeline_layout(recipe, profile);
   Plan plan;
   plan.recipe_name = recipe.name;
@@ -358,6 +429,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   plan.ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
   plan.threads_per_rank = threads_per_rank(recipe);
   plan.tokens_per_step = tokens_per_step(recipe);
+  if (layout.recompute) plan.recompute = describe(*layout.recompute);
   plan.accumulation = micro_batches_per_step(recipe);
   plan.train_steps = recipe.train.train_steps;
   if (const int64_t every = recipe.train.eval_interval; every > 0)

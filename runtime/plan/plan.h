@@ -1,5 +1,6 @@
 // A plan: one step of a recipe run on the meta device, with what it takes and how long.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,7 @@ struct Plan {
   double network_bytes_per_second = 0;  ///< of a host, that bytes between hosts are priced by
   bool network_given = false;           ///< the profile says so; else it is a guess
   double peak_flops = 0;                ///< of one rank, for MFU: the profile's fastest matmul of the dtype
+  std::string recompute;                ///< what granularity: auto chose, in words; else empty
   int64_t placement_ops = 0;            ///< ops and collectives whose placements were checked
   std::vector<RankPlan> ranks;          ///< the distinct ones
   int64_t host_bytes = 0;               ///< of this host's memory, the cgroup's limit when lower
@@ -82,8 +84,15 @@ Mesh mesh_of(const Recipe& recipe, int rank);
 /// because schedule: auto and a split by cost follow from the machine profile to the last bit.
 struct PipelineLayout {
   pipeline::Schedule schedule;
-  std::vector<int> stage_layers;  ///< empty: no pipeline
+  std::vector<int> stage_layers;              ///< empty: no pipeline
+  std::optional<RecomputeOptions> recompute;  ///< what recompute.granularity: auto chose
 };
+/// What the recipe says; of auto nothing.
+RecomputeOptions recompute_options(const Recipe& recipe);
+/// For granularity: auto: of the ways to recompute the one with the shortest planned step whose ranks stay in
+/// the budget. Error (usage) when none does.
+RecomputeOptions choose_recompute(const Recipe& resolved, const MachineProfile& profile,
+                                  const PipelineLayout& layout);
 /// For `schedule: auto`: bytes of activations that fit beside all else, by pipeline rank, in the card's
 /// memory or the share that a rank has of this host's. Empty for other schedules.
 std::vector<double> activation_limit(const Recipe& resolved, const MachineProfile& profile);

@@ -144,6 +144,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
     out += "  (a bound, not a prediction: the rates of the card's datasheet; nothing was measured)\n";
   else if (!p.profile_measured)
     out += "  (a guess: run `ltrain bench` to measure this machine)\n";
+  if (!p.recompute.empty()) out += fmt::format("\nrecompute: auto computes again: {}\n", p.recompute);
   out += fmt::format("\nplacements: {} ops and collectives checked, none refused\n", p.placement_ops);
   return out;
 }
@@ -173,6 +174,7 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["evaluations"] = p.evaluations;
   j["total_seconds"] = p.total_seconds();
   j["total_tokens"] = p.tokens_per_step * p.train_steps;
+  if (!p.recompute.empty()) j["recompute"] = p.recompute;
   j["placement_ops_checked"] = p.placement_ops;
   if (map) j["rank_map"] = ordered_json::parse(rank_map_json(*map));
   j["ranks"] = ordered_json::array();

@@ -173,6 +173,13 @@ int64_t micro_batches_per_step(const Recipe& r) {
 
 int64_t tokens_per_step(const Recipe& r) { return r.train.global_batch_size * r.data.seq_length; }
 
+bool Optimizer::uses(std::string_view rule) const {
+  if (kind == rule) return true;
+  for (const ParameterGroup& g : groups)
+    if (g.kind && *g.kind == rule) return true;
+  return false;
+}
+
 int64_t tokenizer_vocab_size(TokenizerKind kind) { return kind == TokenizerKind::byte ? 257 : 50257; }
 
 std::string_view to_string(DeviceChoice v) {

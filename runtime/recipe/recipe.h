@@ -47,6 +47,11 @@ struct Parallel {
 
 struct Recompute {
   std::string granularity = "none";
+  std::string method = "uniform";                     ///< full
+  std::optional<int64_t> num_layers;                  ///< 0: the square root of a stage's layers
+  std::vector<std::string> modules;                   ///< selective
+  std::vector<std::pair<std::string, bool>> tensors;  ///< selective, by name: computed again, or kept
+  std::optional<std::string> budget;                  ///< auto: "12 GiB"
 };
 
 struct Offload {
@@ -83,10 +88,21 @@ struct Train {
   int64_t train_steps = 1000;
   std::optional<int64_t> train_tokens;  ///< when given, train_steps = ceil(train_tokens / tokens of a step)
   double clip_grad = 1.0;               ///< 0: no clipping
+  double skip_grad_norm = 0;            ///< no update above it; 0: none
+  int64_t max_skipped_steps = 10;       ///< in a row
+  double stop_loss = 0;                 ///< the run ends above it; 0: none
   int64_t eval_interval = 0;            ///< steps; 0: never
   int64_t eval_steps = 20;
   int64_t log_interval = 1;
   std::optional<double> exit_duration_in_mins;
+};
+
+/// Parameters with settings of their own, by name.
+struct ParameterGroup {
+  std::string match;
+  std::optional<std::string> kind;
+  std::optional<double> lr, weight_decay;
+  bool operator==(const ParameterGroup&) const = default;
 };
 
 struct Optimizer {
@@ -98,12 +114,26 @@ struct Optimizer {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
+  double sgd_momentum = 0.9;
+  bool sgd_nesterov = false;
+  double lion_beta1 = 0.9, lion_beta2 = 0.99;
+  double muon_momentum = 0.95;
+  int64_t muon_num_ns_steps = 5;
+  double muon_lr = 0.02;  ///< filled: lr unless given
+  std::string muon_scale = "spectral";
+  double adafactor_decay_rate = 0.8, adafactor_eps = 1e-3, adafactor_clip_threshold = 1.0;
+  std::vector<ParameterGroup> groups;
+  /// Some parameters may have this rule.
+  bool uses(std::string_view rule) const;
 };
 
 struct Schedule {
   LrDecayStyle lr_decay_style = LrDecayStyle::cosine;
   int64_t lr_warmup_steps = 0;
-  int64_t lr_decay_steps = 0;      ///< filled: train_steps unless given
+  int64_t lr_decay_steps = 0;  ///< filled: train_steps unless given
+  int64_t lr_num_cycles = 1;   ///< cosine, linear: decays one after the other, each from lr
+  std::optional<double> start_weight_decay, end_weight_decay;  ///< null: weight_decay
+  std::string weight_decay_incr_style = "constant";
   int64_t lr_wsd_decay_steps = 0;  ///< filled: a tenth of lr_decay_steps unless given; read by WSD only
   LrDecayStyle lr_wsd_decay_style = LrDecayStyle::linear;  ///< linear or cosine
 };

@@ -8,6 +8,7 @@
 #include "parallel/pipeline/split_layers.h"
 #include "runtime/recipe/moe_rules.h"
 #include "runtime/recipe/nearest.h"
+#include "runtime/recipe/rules_parts.h"
 #include "runtime/recipe/schema.h"
 
 namespace ltrain::recipe {
@@ -546,6 +547,10 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   rules.pipeline();
   rules.levels();
   rules.experts();
+  const BrokenRule broken = [&](const std::string& path, const std::string& text,
+                                const std::vector<std::string>& others) { rules.broken(path, text, others); };
+  optimizer_rules(recipe, broken);
+  recompute_rules(recipe, broken);
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));
   rules.ineffective(notes);
 }

@@ -6,6 +6,7 @@
 #include "parallel/pipeline/schedule.h"
 #include "runtime/recipe/key_makers.h"
 #include "runtime/recipe/moe_keys.h"
+#include "runtime/recipe/schema_parts.h"
 
 namespace ltrain::recipe {
 
@@ -13,7 +14,6 @@ namespace {
 
 constexpr double kMaxDim = 1 << 20;
 constexpr double kMaxIds = 2147483647;  // token ids are 32-bit
-constexpr double kMaxSteps = 1e15;
 constexpr double kMaxRanks = 1 << 20;
 
 bool is_gpt2(const Recipe& r) { return r.model.architecture == "gpt2"; }
@@ -23,12 +23,6 @@ Key llama_only(Key key) {
   key.when("model.architecture: llama", true, [](const Recipe& r) { return !is_gpt2(r); });
   return key;
 }
-Key wsd_only(Key key) {
-  key.when("schedule.lr_decay_style: WSD", false,
-           [](const Recipe& r) { return r.schedule.lr_decay_style == LrDecayStyle::wsd; });
-  return key;
-}
-
 bool has_pipeline(const Recipe& r) { return r.parallel.pipeline > 1; }
 std::vector<std::string> schedule_names() {
   std::vector<std::string> names;
@@ -272,12 +266,6 @@ void add_parallel_keys(std::vector<Key>& t) {
 }
 
 void add_memory_keys(std::vector<Key>& t) {
-  const std::string keep = "recompute.granularity: none";
-  t.push_back(name_choice("recompute.granularity", LT_MEMBER(recompute.granularity), {"none"},
-                          {"full", "selective", "auto"}, "Activations that the backward pass computes again.")
-                  .alias({"recompute_granularity"}));
-  for (const char* k : {"method", "num_layers", "modules", "tensors", "budget"})
-    t.push_back(not_built(fmt::format("recompute.{}", k), "recomputation", keep));
   t.push_back(name_choice("offload.optimizer.device", LT_MEMBER(offload.optimizer_device), {"none"},
                           {"cpu", "nvme"}, "Where the optimizer state lies."));
   t.push_back(number("offload.optimizer.fraction", LT_MEMBER(offload.optimizer_fraction),
@@ -343,6 +331,19 @@ void add_train_keys(std::vector<Key>& t) {
           .at_least(0)
           .alias({"max_grad_norm"}));
   t.push_back(
+      number(
+          "train.skip_grad_norm", LT_MEMBER(train.skip_grad_norm),
+          "A step whose gradients have a larger norm, before clipping, makes no update; 0: none is skipped.")
+          .at_least(0));
+  Key most = integer("train.max_skipped_steps", LT_MEMBER(train.max_skipped_steps),
+                     "Steps skipped in a row after which the run ends with exit code 76.")
+                 .between(1, kMaxSteps);
+  most.when("train.skip_grad_norm", true, [](const Recipe& r) { return r.train.skip_grad_norm > 0; });
+  t.push_back(std::move(most));
+  t.push_back(number("train.stop_loss", LT_MEMBER(train.stop_loss),
+                     "A larger loss ends the run with exit code 76 before its update; 0: none does.")
+                  .at_least(0));
+  t.push_back(
       integer("train.eval_interval", LT_MEMBER(train.eval_interval), "Steps between evaluations; 0: never.")
           .between(0, kMaxSteps)
           .derived("500 when data.eval is given, else 0",
@@ -356,63 +357,6 @@ void add_train_keys(std::vector<Key>& t) {
   t.push_back(number("train.exit_duration_in_mins", LT_MEMBER(train.exit_duration_in_mins),
                      "Save and stop after this long; null: no limit.")
                   .above(0));
-}
-
-void add_optimizer_keys(std::vector<Key>& t) {
-  t.push_back(name_choice("optimizer.kind", LT_MEMBER(optimizer.kind), {"adamw"},
-                          {"adam", "sgd", "muon", "lion", "adafactor"}, "The update rule."));
-  t.push_back(number("optimizer.lr", LT_MEMBER(optimizer.lr), "Highest learning rate.")
-                  .above(0)
-                  .alias({"learning_rate"}));
-  t.push_back(
-      number("optimizer.min_lr", LT_MEMBER(optimizer.min_lr), "Learning rate at the end of the decay.")
-          .at_least(0)
-          .when("a schedule.lr_decay_style other than constant", false,
-                [](const Recipe& r) { return r.schedule.lr_decay_style != LrDecayStyle::constant; }));
-  t.push_back(number("optimizer.weight_decay", LT_MEMBER(optimizer.weight_decay),
-                     "Of matmul weights; never norms and biases.")
-                  .at_least(0));
-  t.push_back(
-      truth("optimizer.decay_embeddings", LT_MEMBER(optimizer.decay_embeddings), "Embeddings decay too."));
-  t.push_back(number("optimizer.adam_beta1", LT_MEMBER(optimizer.adam_beta1), "Decay of the first moment.")
-                  .between(0, 0.999999));
-  t.push_back(number("optimizer.adam_beta2", LT_MEMBER(optimizer.adam_beta2), "Decay of the second moment.")
-                  .between(0, 0.999999));
-  t.push_back(
-      number("optimizer.adam_eps", LT_MEMBER(optimizer.adam_eps), "Added to the root of the second moment.")
-          .above(0)
-          .alias({"adam_epsilon"}));
-  t.push_back(choice<LrDecayStyle>("schedule.lr_decay_style", LT_MEMBER(schedule.lr_decay_style),
-                                   {{"constant", LrDecayStyle::constant},
-                                    {"linear", LrDecayStyle::linear},
-                                    {"cosine", LrDecayStyle::cosine},
-                                    {"inverse-square-root", LrDecayStyle::inverse_square_root},
-                                    {"WSD", LrDecayStyle::wsd}},
-                                   {}, "Shape of the learning rate after the warm-up.")
-                  .alias({"lr_scheduler_type"}));
-  t.push_back(integer("schedule.lr_warmup_steps", LT_MEMBER(schedule.lr_warmup_steps),
-                      "Steps of linear warm-up from 0.")
-                  .between(0, kMaxSteps)
-                  .alias({"lr_warmup_iters", "warmup_steps"}));
-  t.push_back(
-      integer("schedule.lr_decay_steps", LT_MEMBER(schedule.lr_decay_steps),
-              "Step at which the decay ends, warm-up included.")
-          .between(0, kMaxSteps)
-          .alias({"lr_decay_iters"})
-          .derived("train_steps", [](Recipe& r) { r.schedule.lr_decay_steps = r.train.train_steps; }));
-  t.push_back(wsd_only(integer("schedule.lr_wsd_decay_steps", LT_MEMBER(schedule.lr_wsd_decay_steps),
-                               "WSD: steps of the final decay.")
-                           .between(0, kMaxSteps)
-                           .alias({"lr_wsd_decay_iters"})
-                           .derived("a tenth of lr_decay_steps", [](Recipe& r) {
-                             const int64_t tenth = (r.schedule.lr_decay_steps + 9) / 10;
-                             const int64_t room = r.schedule.lr_decay_steps - r.schedule.lr_warmup_steps;
-                             r.schedule.lr_wsd_decay_steps = std::max<int64_t>(0, std::min(tenth, room));
-                           })));
-  t.push_back(
-      wsd_only(choice<LrDecayStyle>("schedule.lr_wsd_decay_style", LT_MEMBER(schedule.lr_wsd_decay_style),
-                                    {{"linear", LrDecayStyle::linear}, {"cosine", LrDecayStyle::cosine}},
-                                    {"exponential", "minus_sqrt"}, "WSD: shape of the final decay.")));
 }
 
 void add_job_keys(std::vector<Key>& t) {
@@ -463,10 +407,12 @@ std::vector<Key> make_table() {
   add_run_keys(t);
   add_model_keys(t);
   add_parallel_keys(t);
+  add_recompute_keys(t);
   add_memory_keys(t);
   add_data_keys(t);
   add_train_keys(t);
   add_optimizer_keys(t);
+  add_schedule_keys(t);
   add_job_keys(t);
   return t;
 }

@@ -21,9 +21,25 @@ double learning_rate(const Optimizer& o, const Schedule& s, int64_t step) {
     const double length = static_cast<double>(s.lr_wsd_decay_steps), begin = end - length;
     rest = t <= begin || length <= 0 ? 1 : shape(s.lr_wsd_decay_style, (t - begin) / length);
   } else {
-    rest = shape(s.lr_decay_style, end > warmup ? (t - warmup) / (end - warmup) : 1);
+    double done = end > warmup ? (t - warmup) / (end - warmup) : 1;
+    // The first step of a cycle after the first is one past its start, as the step after the warm-up is.
+    if (done < 1 && s.lr_num_cycles > 1) {
+      const double cycles = done * static_cast<double>(s.lr_num_cycles), whole = std::ceil(cycles) - 1;
+      done = cycles - std::max(0.0, whole);
+    }
+    rest = shape(s.lr_decay_style, done);
   }
   return o.min_lr + (o.lr - o.min_lr) * rest;
+}
+
+double weight_decay(const Optimizer& o, const Schedule& s, int64_t step, int64_t steps) {
+  if (s.weight_decay_incr_style == "constant") return o.weight_decay;
+  const double start = s.start_weight_decay.value_or(o.weight_decay),
+               end = s.end_weight_decay.value_or(o.weight_decay);
+  const double done =
+      steps > 1 ? std::min(1.0, static_cast<double>(step - 1) / static_cast<double>(steps - 1)) : 1;
+  return start +
+         (end - start) * (s.weight_decay_incr_style == "cosine" ? 0.5 * (1 - std::cos(M_PI * done)) : done);
 }
 
 }  // namespace ltrain

@@ -75,7 +75,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
       device_(device),
       decoder_(options.model, store_, device.groups,
                {options.sequence_parallel, options.expert_tensor, options.decay_embeddings,
-                stages_of_rank(options, device.groups.coordinate(Axis::pipeline))}),
+                stages_of_rank(options, device.groups.coordinate(Axis::pipeline)), options.recompute}),
       cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
            options.context_comm, options.context_inner},
       staging_(device.compute, device.host, slot_count(options), slot_bytes(options, cut_)) {
@@ -88,7 +88,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   LT_CHECK(options.micro_batch % parts == 0, "{} sequences of a micro-batch over {} tensor-parallel ranks",
            options.micro_batch, parts);
   store_.allocate(device_.compute, device_.memory, device_.groups,
-                  {options.precision, options.zero_stage, options.bucket_elements, options.for_training});
+                  {options.precision, options.zero_stage, options.bucket_elements, options.for_training,
+                   options.optimizer});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length);
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
@@ -320,7 +321,9 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     result.grad_norm = std::sqrt(squares);
     result.stop_requested = sums[1] > 0;
     result.finite = std::isfinite(sums[0]) && std::isfinite(squares);
-    if (!result.finite) return result;
+    result.diverged = options_.stop_loss > 0 && result.loss > options_.stop_loss;
+    result.skipped = options_.skip_grad_norm > 0 && result.grad_norm > options_.skip_grad_norm;
+    if (!result.finite || result.diverged || result.skipped) return result;
     if (options_.clip_grad > 0)
       args.grad_scale = std::min(1.0, options_.clip_grad / (result.grad_norm + 1e-6));
   }

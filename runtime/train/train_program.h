@@ -21,7 +21,11 @@ struct ProgramOptions {
   int64_t micro_batch = 1, seq_length = 1, accumulation = 1;
   uint64_t seed = 1234;
   double clip_grad = 1.0;        ///< 0: no clipping
+  double skip_grad_norm = 0;     ///< no update above it; 0: none
+  double stop_loss = 0;          ///< no update above it, the loss diverges; 0: none
   bool decay_embeddings = true;  ///< weight decay applies to embeddings too
+  OptimizerSettings optimizer;
+  RecomputeOptions recompute;
   bool sequence_parallel = false;
   bool expert_tensor = true;                    ///< tensor ranks share each expert
   ContextComm context_comm = ContextComm::p2p;  ///< with several context ranks
@@ -57,6 +61,8 @@ struct StepResult {
   ExpertStatistics experts;
   int64_t tokens = 0;           ///< counted, global
   bool finite = true;           ///< false: no update was made
+  bool skipped = false;         ///< by skip_grad_norm, on all ranks alike: no update was made
+  bool diverged = false;        ///< by stop_loss, likewise
   bool stop_requested = false;  ///< some rank asked to stop
 };
 

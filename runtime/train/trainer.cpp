@@ -234,9 +234,10 @@ class Trainer {
            -mine[1], mine[0], p.zero_stage > 0 ? "shard_group" : "hierarchical_reduction");
   }
 
-  /// The order of work on the pipeline is chosen on one rank: it follows from a machine profile.
+  /// The order of work on the pipeline, and what auto computes again, are chosen on one rank: they follow
+  /// from a machine profile.
   void agree_on_pipeline() {
-    if (recipe_.parallel.pipeline == 1) return;
+    if (recipe_.parallel.pipeline == 1 && recipe_.recompute.granularity != "auto") return;
     std::string text = lead_ ? pack(pipeline_layout(recipe_, profile_)) : "";
     int64_t size = static_cast<int64_t>(text.size());
     Tensor length, body;
@@ -267,7 +268,7 @@ class Trainer {
     a.beta1 = recipe_.optimizer.adam_beta1;
     a.beta2 = recipe_.optimizer.adam_beta2;
     a.eps = recipe_.optimizer.adam_eps;
-    a.weight_decay = recipe_.optimizer.weight_decay;
+    a.weight_decay = weight_decay(recipe_.optimizer, recipe_.schedule, step_ + 1, recipe_.train.train_steps);
     a.step = step_ + 1;
     const bool ask = static_cast<bool>(job_.stop_requested()) || out_of_time();
     const auto wire_before = wire_by_axis(groups_->groups());
@@ -277,6 +278,13 @@ class Trainer {
       train_wire_[axis] += bytes - (before == wire_before.end() ? 0 : before->second);
     }
     if (!r.finite) not_finite(r);
+    if (r.diverged)
+      fail(ExitCode::no_progress,
+           "step {}: loss {:.4f} is above train.stop_loss = {}; no update was made and nothing was "
+           "saved.\nThe last "
+           "checkpoint is of step {}: go on from there with a lower optimizer.lr, or raise train.stop_loss.",
+           step_ + 1, r.loss, recipe_.train.stop_loss, saved_step_);
+    note_skip(r);
     ++step_;
     samples_ += recipe_.train.global_batch_size;
     LT_CHECK(samples_ == loader_->cursor(), "the loader is at sample {}, the trainer at {}",
@@ -298,6 +306,23 @@ class Trainer {
   void poison() {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     for (const Tensor& w : program_->parameters().held_values()) fill_value(*compute_, w.flat(0, {1}), nan);
+  }
+
+  /// A step without an update; too many in a row end the run.
+  void note_skip(const StepResult& r) {
+    skipped_in_a_row_ = r.skipped ? skipped_in_a_row_ + 1 : 0;
+    if (!r.skipped) return;
+    say({fmt::format(
+        "step {}: the gradient norm {:.3g} is above train.skip_grad_norm = {}: no update was made", step_ + 1,
+        r.grad_norm, recipe_.train.skip_grad_norm)});
+    if (skipped_in_a_row_ < recipe_.train.max_skipped_steps) return;
+    fail(ExitCode::no_progress,
+         "step {}: {} steps in a row made no update, as many as train.max_skipped_steps allows: the last "
+         "gradient norm "
+         "is {:.3g}, train.skip_grad_norm {}.\nThe last checkpoint is of step {}: raise "
+         "train.skip_grad_norm, or go "
+         "on from an older one with a lower optimizer.lr.",
+         step_ + 1, skipped_in_a_row_, r.grad_norm, recipe_.train.skip_grad_norm, saved_step_);
   }
 
   [[noreturn]] void not_finite(const StepResult& r) {
@@ -453,6 +478,7 @@ class Trainer {
   std::map<std::string, int64_t> train_wire_;  // bytes sent in training steps, by axis
   double started_ = 0;
   bool checked_ = false;
+  int64_t skipped_in_a_row_ = 0;
 };
 
 }  // namespace
@@ -463,10 +489,20 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
   std::vector<std::string> notes;
   ResumeOptions o = resume_options(recipe);
   o.verify_hashes = false;  // the ranks check every byte when they load
-  CheckpointReader::open(o, *alone, *stream, notes);
+  const GroupSet one;
+  ParameterStore parameters;
+  const Decoder decoder(recipe.model, parameters, one.groups(), {});
+  const ProgramOptions program = program_options(recipe);
+  if (const auto reader = CheckpointReader::open(o, *alone, *stream, notes))
+    check_optimizer(*reader, parameters, program.optimizer);
   if (!saves_at_all(recipe)) return;
-  const int64_t state = dtype_size(precision_policy(std::string(to_string(recipe.precision))).master);
-  const int64_t bytes = 3 * state * plan.parameters;
+  int64_t bytes = 0;  // the values, and a moment of every element for each; rows and columns are few
+  for (int id = 0; id < parameters.count(); ++id) {
+    int64_t states = 1;
+    for (std::string_view name : parameters.state_names(id, program.optimizer))
+      states += name != kFactorRows && name != kFactorCols;
+    bytes += states * parameters.spec(id).shape.elements() * dtype_size(program.precision.master);
+  }
   make_folders(checkpoint_folder(recipe));
   if (const int64_t free = free_bytes(checkpoint_folder(recipe)); free < bytes)
     fail(ExitCode::storage,

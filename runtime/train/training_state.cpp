@@ -9,7 +9,10 @@
 namespace ltrain {
 namespace {
 
-const std::string kFirst = "optimizer/exp_avg/", kSecond = "optimizer/exp_avg_sq/";
+/// "optimizer/exp_avg/NAME"
+std::string state_name(std::string_view state, const std::string& parameter) {
+  return fmt::format("optimizer/{}/{}", state, parameter);
+}
 
 }  // namespace
 
@@ -29,9 +32,12 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
     const std::string& name = parameters.spec(piece.id).name;
     const Slice& slice = piece.slice;
     out.push_back({name, piece.master.dtype, slice, piece.master.data});
-    out.push_back({kFirst + name, piece.exp_avg.dtype, slice, piece.exp_avg.data});
-    out.push_back({kSecond + name, piece.exp_avg_sq.dtype, slice, piece.exp_avg_sq.data});
+    for (const NamedState& m : piece.moments)
+      out.push_back({state_name(m.name, name), m.tensor.dtype, slice, m.tensor.data});
   }
+  for (const WholeState& w : parameters.whole_states(true))
+    out.push_back({state_name(w.name, parameters.spec(w.id).name), w.tensor.dtype,
+                   Slice::whole(w.tensor.shape), w.tensor.data});
   return out;
 }
 
@@ -63,6 +69,28 @@ class TensorReader {
 
 }  // namespace
 
+void check_optimizer(const CheckpointReader& reader, const ParameterStore& parameters,
+                     const OptimizerSettings& optimizer) {
+  const auto refuse = [&](const std::string& what) {
+    fail(ExitCode::usage,
+         "{}: {}: it was saved with another optimizer.kind or optimizer.groups; make the recipe agree, or "
+         "start "
+         "afresh with checkpoint.resume: never and another output_dir",
+         reader.path(), what);
+  };
+  for (int id = 0; id < parameters.count(); ++id) {
+    const std::string& name = parameters.spec(id).name;
+    const auto states = parameters.state_names(id, optimizer);
+    for (std::string_view state : states)
+      if (!reader.has(state_name(state, name)))
+        refuse(fmt::format("has no {} of {}, which {} keeps", state, name, update_rule_name(optimizer.rule)));
+    for (const char* state : {"exp_avg", "exp_avg_sq", "momentum_buffer", "exp_avg_sq_row", "exp_avg_sq_col"})
+      if (reader.has(state_name(state, name)) &&
+          std::find(states.begin(), states.end(), state) == states.end())
+        refuse(fmt::format("has {} of {}, which this run does not keep", state, name));
+  }
+}
+
 void load_parameters(CheckpointReader& reader, ParameterStore& parameters) {
   TensorReader tensors(reader, parameters.stream());
   for (int id = 0; id < parameters.count(); ++id)
@@ -83,14 +111,18 @@ TrainingState::Resumed TrainingState::resume() {
   Resumed r;
   auto reader = CheckpointReader::open(resume_options(recipe_), control_, stream_, r.notes);
   if (!reader) return r;
+  check_optimizer(*reader, parameters_, parameters_.optimizer());
   parameters_.clear();
+  parameters_.open_states();
   TensorReader tensors(*reader, parameters_.stream());
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
     const std::string& name = parameters_.spec(piece.id).name;
     tensors.read(name, piece.slice, piece.master);
-    tensors.read(kFirst + name, piece.slice, piece.exp_avg);
-    tensors.read(kSecond + name, piece.slice, piece.exp_avg_sq);
+    for (const NamedState& m : piece.moments) tensors.read(state_name(m.name, name), piece.slice, m.tensor);
   }
+  for (const WholeState& w : parameters_.whole_states(false))
+    tensors.read(state_name(w.name, parameters_.spec(w.id).name), Slice::whole(w.tensor.shape), w.tensor);
+  parameters_.close_states(true);
   reader->finish(control_, stream_);
   parameters_.publish_loaded();
   r.step = last_committed_ = reader->info().step;
@@ -142,7 +174,9 @@ void TrainingState::save(int64_t step, int64_t samples) {
   info.grad_norm = grad_norm_;
   info.model = model_settings(recipe_.model);
   info.recipe = dump_yaml(recipe_);
-  writer_->save(info, state_slices(parameters_));
+  parameters_.open_states();
+  writer_->save(info, state_slices(parameters_));  // which has copied them when it returns
+  parameters_.close_states(false);
 }
 
 std::vector<std::string> TrainingState::poll() {

@@ -14,10 +14,13 @@
 namespace ltrain {
 
 /// The slices that this rank writes: "NAME" is the parameter (its fp32 master in bf16 runs),
-/// "optimizer/exp_avg/NAME" and "optimizer/exp_avg_sq/NAME" its moments.
+/// "optimizer/exp_avg/NAME" and so on the states of its optimizer.
 std::vector<StateSlice> state_slices(const ParameterStore& parameters);
 /// Reads parameters only: for generation and evaluation.
 void load_parameters(CheckpointReader& reader, ParameterStore& parameters);
+/// Error (usage) when the checkpoint was saved by another optimizer.
+void check_optimizer(const CheckpointReader& reader, const ParameterStore& parameters,
+                     const OptimizerSettings& optimizer);
 /// Host memory that a save's copy of this rank's slices takes, from where copies to the device go through.
 Tensor checkpoint_staging(Memory& host, int64_t bytes);
 ResumeOptions resume_options(const Recipe& recipe);

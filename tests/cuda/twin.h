@@ -101,6 +101,8 @@ class Twin {
         return write(bf16(static_cast<float>(v)));
       case DType::i32:
         return write(static_cast<int32_t>(v));
+      case DType::u8:
+        return write(static_cast<uint8_t>(v));
       default:
         return write(static_cast<int64_t>(v));
     }
@@ -120,6 +122,8 @@ class Twin {
         return read(bf16());
       case DType::i32:
         return read(int32_t{});
+      case DType::u8:
+        return read(uint8_t{});
       default:
         return read(int64_t{});
     }

@@ -1,12 +1,11 @@
 // Checkpoints saved under one layout and loaded under another: the same tensors to the bit, the same losses
 // as a run that was never broken, and no rank reads more than it keeps.
-#include <unistd.h>
-
 #include <filesystem>
 
 #include "runtime/checkpoint/reader.h"
 #include "runtime/train/training_state.h"
 #include "tests/parity/parity.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -82,17 +81,9 @@ TinyOptions job(const Layout& l, const TinyOptions& base) {
   return o;
 }
 
-class Folder {
+class Folder : public TemporaryFolder {
  public:
-  Folder() {
-    std::string pattern = std::filesystem::temp_directory_path().string() + "/ltrain-layout-XXXXXX";
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
+  std::string operator/(const std::string& name) const { return path() + "/" + name; }
 };
 
 Recipe recipe_of(const TinyOptions& o, const std::string& output_dir, const std::string& resume) {

@@ -38,6 +38,7 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
     o.schedule = layout.schedule.name;
     o.chunks = layout.schedule.chunks;
   }
+  o.recompute = recompute_options(r);
   return o;
 }
 
@@ -50,6 +51,7 @@ TinyOptions one_rank(TinyOptions o) {
   o.expert_tensor = true;
   o.zero_stage = o.inside = 0;
   o.schedule = "1f1b";
+  o.recompute = {};
   o.context_comm = "p2p";
   return o;
 }

@@ -107,6 +107,9 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.seq_length = o.seq;
   p.accumulation = o.global_batch / (o.micro_batch * o.ranks);
   p.clip_grad = o.clip;
+  p.skip_grad_norm = o.skip_grad_norm;
+  p.optimizer = o.optimizer;
+  p.recompute = o.recompute;
   if (o.pipeline > 1) {
     p.schedule = pipeline::make_schedule(o.schedule, o.pipeline, o.chunks, static_cast<int>(p.accumulation));
     const int stages = p.schedule.stages();

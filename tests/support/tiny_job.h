@@ -41,6 +41,9 @@ struct TinyOptions {
   int64_t bucket_elements = 3000;  ///< several buckets even for a tiny model
   bool padded_targets = false;     ///< some targets do not count
   double clip = 0.5;
+  double skip_grad_norm = 0;
+  OptimizerSettings optimizer;
+  RecomputeOptions recompute;
   DeviceKind device = DeviceKind::cpu;
   bool nccl = false;  ///< groups of NCCL, on the network of tests/support/fake_nccl.h
 };

@@ -129,3 +129,30 @@ TEST_CASE("schedules of a recipe: lengths are filled in from train_steps", "[tra
   CHECK(learning_rate(r.optimizer, r.schedule, 190) == Approx(5.5e-4));
   CHECK(learning_rate(r.optimizer, r.schedule, 200) == Approx(1e-4));
 }
+
+TEST_CASE("cycles decay from lr again, each to min_lr") {
+  Schedule s = schedule(LrDecayStyle::cosine, 10, 110);
+  s.lr_num_cycles = 4;  // of 25 steps
+  const Schedule one = schedule(LrDecayStyle::cosine, 10, 35);
+  for (int64_t t = 11; t <= 110; ++t)
+    CHECK(learning_rate(optimizer(), s, t) == Approx(learning_rate(optimizer(), one, 11 + (t - 11) % 25)));
+  CHECK(learning_rate(optimizer(), s, 36) > 0.98 * kLr);
+  CHECK(learning_rate(optimizer(), s, 35) == Approx(kMin));
+  CHECK(learning_rate(optimizer(), s, 111) == kMin);
+}
+
+TEST_CASE("weight decay moves from its start to its end") {
+  Optimizer o = optimizer();
+  o.weight_decay = 0.1;
+  Schedule s;
+  CHECK(weight_decay(o, s, 7, 11) == 0.1);
+  s.weight_decay_incr_style = "linear";
+  s.start_weight_decay = 0.0;
+  s.end_weight_decay = 0.4;
+  CHECK(weight_decay(o, s, 1, 11) == 0);
+  CHECK(weight_decay(o, s, 6, 11) == Approx(0.2));
+  CHECK(weight_decay(o, s, 11, 11) == Approx(0.4));
+  s.weight_decay_incr_style = "cosine";
+  CHECK(weight_decay(o, s, 6, 11) == Approx(0.2));
+  CHECK(weight_decay(o, s, 3, 11) < 0.04);
+}

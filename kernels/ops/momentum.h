@@ -1,0 +1,67 @@
+// Updates that keep one moment, fused: SGD with momentum, Lion, and the direction that Muon makes orthogonal.
+#pragma once
+#include "kernels/core/kernel.h"
+#include "kernels/core/stream.h"
+
+namespace ltrain {
+
+enum class MomentumRule : uint8_t {
+  sgd,   ///< m = momentum m + g, with g + weight_decay w for g; w -= lr m (PyTorch's torch.optim.SGD)
+  lion,  ///< w = (1 - lr weight_decay) w - lr sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g
+         ///< (arXiv:2302.06675)
+  muon,  ///< m = momentum m + (1 - momentum) g; writes the direction into the place of g, w stays
+};
+
+struct MomentumArgs {
+  MomentumRule rule = MomentumRule::sgd;
+  double lr = 0, weight_decay = 0;
+  double beta1 = 0.9, beta2 = 0.99;  ///< lion
+  double momentum = 0.9;             ///< sgd, muon
+  bool nesterov = false;             ///< sgd, muon: look ahead by one gradient
+  double grad_scale = 1;
+};
+
+/// What is the same for every element, and the update of one; on every device.
+template <class A>
+struct MomentumFactors {
+  A scale, lr, decay, keep, beta1, one_minus1, beta2, one_minus2, ahead;
+
+  MomentumFactors(const MomentumArgs& a, bool decays)
+      : scale(A(a.grad_scale)),
+        lr(A(a.lr)),
+        decay(decays && a.rule == MomentumRule::sgd ? A(a.weight_decay) : A(0)),
+        keep(decays && a.rule == MomentumRule::lion ? A(1.0 - a.lr * a.weight_decay) : A(1)),
+        beta1(A(a.rule == MomentumRule::lion ? a.beta1 : a.momentum)),
+        one_minus1(A(
+            a.rule == MomentumRule::sgd ? 1.0 : 1.0 - (a.rule == MomentumRule::lion ? a.beta1 : a.momentum))),
+        beta2(A(a.beta2)),
+        one_minus2(A(1.0 - a.beta2)),
+        ahead(a.nesterov ? A(1) : A(0)) {}
+
+  template <MomentumRule rule>
+  LT_HD void step(A& w, A& m, A& g) const {
+    const A grad = g * scale + decay * w;
+    if constexpr (rule == MomentumRule::lion) {
+      const A c = beta1 * m + one_minus1 * grad;
+      w = w * keep - (c > A(0) ? lr : c < A(0) ? -lr : A(0));
+      m = beta2 * m + one_minus2 * grad;
+    } else {
+      m = beta1 * m + one_minus1 * grad;
+      const A direction = ahead != A(0) ? beta1 * m + one_minus1 * grad : m;
+      if constexpr (rule == MomentumRule::sgd)
+        w = w - lr * direction;
+      else
+        g = direction;
+    }
+  }
+};
+
+/// One step on n elements. master, moment, grad: f32 (all f64 for f64). low: bf16 copy of master, or
+/// undefined. `decay` false leaves the weight decay out.
+void momentum_update(Stream& s, Tensor master, Tensor moment, Tensor grad, Tensor low, bool decay,
+                     const MomentumArgs& args);
+
+LT_KERNEL(momentum, DType t, void* master, void* moment, void* grad, void* low, int64_t n, bool decay,
+          MomentumArgs args)
+
+}  // namespace ltrain

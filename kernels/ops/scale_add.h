@@ -1,0 +1,15 @@
+// Linear combinations of two tensors, the first scaled to unit length where a sum of squares is given.
+#pragma once
+#include "kernels/core/kernel.h"
+#include "kernels/core/stream.h"
+
+namespace ltrain {
+
+/// y = a y [/ max(sqrt(squares), eps)] + b x. x, y: (n) f32 or f64; x undefined: zero. squares: (1) f64, or
+/// undefined: y is not divided.
+void scale_add(Stream& s, Tensor y, double a, Tensor x, double b, Tensor squares = {}, double eps = 1e-7);
+
+LT_KERNEL(scale_add, DType t, void* y, double a, const void* x, double b, const double* squares, double eps,
+          int64_t n)
+
+}  // namespace ltrain

@@ -1,0 +1,51 @@
+// What a backward computes again instead of keeping it: named tensors of a layer, or whole runs of layers
+// from the input of the first (arXiv:1604.06174).
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ltrain {
+
+/// The tensors of a block that its backward reads, in the order in which forward makes them. A block always
+/// keeps its input and the statistics of its norms.
+enum class BlockTensor : uint8_t {
+  attention_norm,
+  qkv,
+  attention,
+  residual,
+  mlp_norm,
+  mlp_hidden,
+  mlp_activation
+};
+inline constexpr int kBlockTensors = 7;
+std::string_view block_tensor_name(BlockTensor t);
+
+struct BlockTensorSet {
+  uint8_t bits = 0;
+  bool has(BlockTensor t) const { return bits >> static_cast<int>(t) & 1; }
+  void add(BlockTensor t) { bits = static_cast<uint8_t>(bits | 1 << static_cast<int>(t)); }
+  void remove(BlockTensor t) { bits = static_cast<uint8_t>(bits & ~(1 << static_cast<int>(t))); }
+  bool operator==(const BlockTensorSet&) const = default;
+};
+
+struct RecomputeOptions {
+  int64_t run = 0;         ///< layers that are computed again from the input of the first of them; 0: none
+  int64_t layers = -1;     ///< the first layers of every stage that this is about; -1: all
+  BlockTensorSet tensors;  ///< of other layers, and of all with run 0: those that are computed again
+  bool any() const { return run > 0 || tensors.bits != 0; }
+  bool operator==(const RecomputeOptions&) const = default;
+};
+
+/// Consecutive layers of a stage that are treated alike.
+struct LayerRun {
+  int64_t first = 0, count = 1;  ///< in the stage
+  bool again = false;            ///< computed again from the input of the first
+  BlockTensorSet tensors;        ///< of one layer that is kept: computed again
+};
+/// "runs of 3 layers", "attention_norm, mlp_norm of the first 4 layers of a stage".
+std::string describe(const RecomputeOptions& options);
+std::vector<LayerRun> layer_runs(const RecomputeOptions& options, int64_t layers);
+
+}  // namespace ltrain

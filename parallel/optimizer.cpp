@@ -1,0 +1,73 @@
+#include "parallel/optimizer.h"
+
+namespace ltrain {
+namespace {
+
+constexpr std::string_view kNames[kUpdateRules] = {"adamw", "adam",      "sgd",  "lion",
+                                                   "lamb",  "adafactor", "muon", "adamw8bit"};
+
+}  // namespace
+
+std::string_view update_rule_name(UpdateRule r) { return kNames[static_cast<int>(r)]; }
+
+std::optional<UpdateRule> update_rule(std::string_view name) {
+  for (int i = 0; i < kUpdateRules; ++i)
+    if (kNames[i] == name) return static_cast<UpdateRule>(i);
+  return std::nullopt;
+}
+
+bool name_matches(std::string_view pattern, std::string_view name) {
+  size_t p = 0, n = 0, star = std::string_view::npos, from = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n]) && pattern[p] != '*') {
+      ++p, ++n;
+    } else if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      from = n;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      n = ++from;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+ParameterRule rule_of(const OptimizerSettings& o, const RuleTarget& t) {
+  ParameterRule r;
+  r.rule = o.rule;
+  r.decay = t.decay;
+  bool named = false;
+  for (const OptimizerGroup& g : o.groups)
+    if (name_matches(g.match, t.name)) {
+      named = g.rule.has_value();
+      if (g.rule) r.rule = *g.rule;
+      r.lr_scale = g.lr_scale;
+      r.weight_decay = g.weight_decay;
+      if (g.weight_decay) r.decay = *g.weight_decay > 0;
+      break;
+    }
+  if (r.rule == UpdateRule::muon && (!t.matrix || (t.embedding && !named))) r.rule = UpdateRule::adamw;
+  if (r.rule == UpdateRule::adamw8bit && !t.matrix) r.rule = UpdateRule::adamw;
+  if (r.rule == UpdateRule::muon) r.lr_scale *= o.muon_lr_scale;
+  r.factored = r.rule == UpdateRule::adafactor && t.matrix;
+  return r;
+}
+
+std::vector<std::string_view> moment_names(const ParameterRule& r) {
+  switch (r.rule) {
+    case UpdateRule::sgd:
+    case UpdateRule::muon:
+      return {"momentum_buffer"};
+    case UpdateRule::lion:
+      return {"exp_avg"};
+    case UpdateRule::adafactor:
+      return r.factored ? std::vector<std::string_view>{} : std::vector<std::string_view>{"exp_avg_sq"};
+    default:
+      return {"exp_avg", "exp_avg_sq"};
+  }
+}
+
+}  // namespace ltrain

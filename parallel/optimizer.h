@@ -1,0 +1,69 @@
+// Which update rule a parameter has: chosen by the recipe, by the parameter's name and by its shape.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/ops/adamw.h"
+
+namespace ltrain {
+
+enum class UpdateRule : uint8_t { adamw, adam, sgd, lion, lamb, adafactor, muon, adamw8bit };
+constexpr int kUpdateRules = 8;
+std::string_view update_rule_name(UpdateRule r);
+/// The rule of that name, or nothing.
+std::optional<UpdateRule> update_rule(std::string_view name);
+
+/// A group of parameters with settings of its own. The first group whose pattern matches a name counts.
+struct OptimizerGroup {
+  std::string match;  ///< of whole names; * stands for any characters, ? for one
+  std::optional<UpdateRule> rule;
+  double lr_scale = 1;                 ///< of the schedule's learning rate
+  std::optional<double> weight_decay;  ///< also of norms and biases, when given
+};
+bool name_matches(std::string_view pattern, std::string_view name);
+
+/// What stays the same from step to step. AdamwArgs has what may change.
+struct OptimizerSettings {
+  UpdateRule rule = UpdateRule::adamw;
+  double momentum = 0.9;  ///< sgd; muon has muon_momentum
+  bool nesterov = false;  ///< sgd
+  double lion_beta1 = 0.9, lion_beta2 = 0.99;
+  double muon_momentum = 0.95;
+  int muon_steps = 5;                ///< of the Newton-Schulz iteration
+  double muon_lr_scale = 1;          ///< learning rate of Muon's matrices over that of the others
+  bool muon_match_rms = false;       ///< scale of the direction: 0.2 sqrt(max(rows, columns)), AdamW's
+  double adafactor_decay = 0.8;      ///< of the second moment: 1 - step^-this
+  double adafactor_eps = 1e-3;       ///< least root mean square of a parameter that its step is a part of
+  double adafactor_threshold = 1.0;  ///< largest root mean square of an update
+  std::vector<OptimizerGroup> groups;
+};
+
+/// What is known of a parameter when its rule is chosen.
+struct RuleTarget {
+  std::string_view name;
+  bool matrix = false;     ///< has two dims
+  bool embedding = false;  ///< token or position table, or the projection to the vocabulary
+  bool decay = true;       ///< weight decay applies unless a group says so
+};
+
+/// A parameter's rule. Muon and 8-bit AdamW are for matrices: what is none, and for Muon what is an
+/// embedding, has AdamW.
+struct ParameterRule {
+  UpdateRule rule = UpdateRule::adamw;
+  bool factored = false;  ///< Adafactor: a matrix
+  double lr_scale = 1;
+  bool decay = true;
+  std::optional<double> weight_decay;  ///< in the place of the step's
+  bool operator==(const ParameterRule&) const = default;
+};
+ParameterRule rule_of(const OptimizerSettings& settings, const RuleTarget& target);
+
+/// The moments that a rule keeps for every element, by the names that checkpoints have for them.
+std::vector<std::string_view> moment_names(const ParameterRule& rule);
+/// Adafactor's rows and columns.
+inline constexpr std::string_view kFactorRows = "exp_avg_sq_row", kFactorCols = "exp_avg_sq_col";
+
+}  // namespace ltrain

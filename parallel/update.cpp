@@ -1,0 +1,259 @@
+// The update: each optimizer on what this rank has states of, then the gather of what others have.
+//
+// Optimizers that need numbers of a whole tensor (LAMB's lengths, Adafactor's rows and columns) get them from
+// sums to which every rank adds what it owns, the same elements under every stage of ZeRO, so that all stages
+// give the same bits.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/core/placement_rules.h"
+#include "kernels/ops/adafactor.h"
+#include "kernels/ops/direction.h"
+#include "kernels/ops/momentum.h"
+#include "kernels/ops/tensor_ops.h"
+#include "parallel/parameter_store.h"
+
+namespace ltrain {
+
+ParameterStore::Range ParameterStore::range(Bucket& b, int64_t from, int64_t n) const {
+  const int64_t at = from - stored_begin(b);
+  const int stage = layout_.zero_stage;
+  const Tensor param = stage >= 3 ? b.value_piece.flat(at, {n}) : b.value.flat(from, {n});
+  const bool low = layout_.precision.has_master();
+  Range r;
+  r.master = low ? b.master.flat(at, {n}) : param;
+  if (low) r.low = param;
+  r.grad = stage >= 2 ? b.grad_piece.flat(at, {n}) : b.grad.flat(from, {n});
+  for (const Tensor& t : b.moments) r.moments.push_back(t.flat(at, {n}));
+  return r;
+}
+
+std::vector<int> ParameterStore::members(const Bucket& b) const {
+  std::vector<int> ids;
+  for (int u : b.units)
+    for (int id = units_[u].first; id < units_[u].first + units_[u].count; ++id) ids.push_back(id);
+  return ids;
+}
+
+template <class F>
+void ParameterStore::each_parameter(Bucket& b, int64_t begin, int64_t count, F f) {
+  for (int id : members(b)) {
+    const Parameter& p = parameters_[id];
+    const int64_t from = std::max(begin, p.offset),
+                  to = std::min(begin + count, p.offset + p.spec.slice.elements());
+    if (from < to) f(p, from, to - from);
+  }
+}
+
+AdamwArgs ParameterStore::args_of(const ParameterRule& r, const AdamwArgs& step) const {
+  AdamwArgs a = step;
+  a.lr *= r.lr_scale;
+  if (r.weight_decay) a.weight_decay = *r.weight_decay;
+  a.coupled = r.rule == UpdateRule::adam;
+  return a;
+}
+
+/// Optimizers that look at one element at a time: over runs of parameters with the same settings. Padding
+/// between them is zero and stays zero.
+void ParameterStore::update_elements(Bucket& b, const AdamwArgs& step) {
+  const int64_t begin = stored_begin(b), end = begin + stored_count(b);
+  const OptimizerSettings& o = layout_.optimizer;
+  if (b.coded.first.defined()) {  // one rule, so that blocks are of the bucket
+    const ParameterRule& rule = b.kind.rule;
+    const Range r = range(b, begin, end - begin);
+    return adamw_8bit(*compute_, r.master, b.coded, r.grad, r.low, rule.decay, args_of(rule, step));
+  }
+  const std::vector<int> ids = members(b);
+  for (size_t i = 0, j; i < ids.size(); i = j) {
+    const ParameterRule& rule = parameters_[ids[i]].rule;
+    for (j = i; j < ids.size() && parameters_[ids[j]].rule == rule;) ++j;
+    const int64_t from = std::max(begin, parameters_[ids[i]].offset);
+    const int64_t to = std::min(end, j < ids.size() ? parameters_[ids[j]].offset : b.padded);
+    if (from >= to) continue;
+    const Range r = range(b, from, to - from);
+    const AdamwArgs a = args_of(rule, step);
+    if (rule.rule == UpdateRule::sgd || rule.rule == UpdateRule::lion) {
+      const bool lion = rule.rule == UpdateRule::lion;
+      const MomentumArgs m{lion ? MomentumRule::lion : MomentumRule::sgd,
+                           a.lr,
+                           a.weight_decay,
+                           o.lion_beta1,
+                           o.lion_beta2,
+                           o.momentum,
+                           o.nesterov,
+                           a.grad_scale};
+      momentum_update(*compute_, r.master, r.moments[0], r.grad, r.low, rule.decay, m);
+    } else {
+      adamw(*compute_, r.master, r.moments[0], r.moments[1], r.grad, r.low, rule.decay, a);
+    }
+  }
+}
+
+bool ParameterStore::adds(const Bucket& b) const {
+  for (Axis a : kTensorAxes)
+    if (!b.kind.cut.has(a) && groups_->coordinate(a) != 0) return false;
+  return !b.kind.copied || groups_->copies.rank() == 0;
+}
+
+Tensor ParameterStore::own_part(const Tensor& t) const {
+  if (!compute_->meta()) return t;
+  const Tensor part = place_apart(*compute_, t, t.record->name);
+  for (int i = 0; i < kAxisCount; ++i)
+    if (const Axis a = static_cast<Axis>(i); a != Axis::pipeline && part.record->place[a] == Placement::R())
+      place_set(*compute_, part, a, Placement::S(0));
+  return part;
+}
+
+/// Sums over all ranks that have parts of this pipeline rank's parameters.
+void ParameterStore::reduce_sums(Tensor sums) {
+  if (compute_->meta())  // whoever has nothing to add has added zero
+    for (int i = 0; i < kAxisCount; ++i)
+      if (const Axis a = static_cast<Axis>(i); a != Axis::pipeline)
+        place_set(*compute_, sums, a, Placement::P());
+  for (const Group* g :
+       {&groups_->gradient, &groups_->tensor, &groups_->depth, &groups_->row, &groups_->column}) {
+    if (!g->many()) continue;
+    g->stream->wait(compute_->record());
+    g->comm->all_reduce(*g->stream, sums);
+    compute_->wait(g->stream->record());
+  }
+}
+
+/// Squares of each tensor with the rule, and of its direction, summed.
+void ParameterStore::add_squares(UpdateRule rule) {
+  fill_zero(*compute_, tensor_sums_);
+  for (Bucket& b : buckets_) {
+    if (b.kind.rule.rule != rule || !adds(b)) continue;
+    each_parameter(b, own_begin(b), b.own, [&](const Parameter& p, int64_t from, int64_t n) {
+      const Range r = range(b, from, n);
+      sum_squares(*compute_, tensor_sums_.flat(2 * p.tensor, {1}), own_part(r.master));
+      sum_squares(*compute_, tensor_sums_.flat(2 * p.tensor + 1, {1}), own_part(r.grad));
+    });
+  }
+  reduce_sums(tensor_sums_);
+}
+
+/// The second half: every parameter with the rule moves along its direction.
+void ParameterStore::move_along(const AdamwArgs& step, UpdateRule rule) {
+  const OptimizerSettings& o = layout_.optimizer;
+  for (Bucket& b : buckets_) {
+    if (b.kind.rule.rule != rule) continue;
+    if (compute_->meta() && (layout_.zero_stage == 1 || layout_.zero_stage == 2))
+      place_set(*compute_, b.value, groups_->mesh.inside, Placement::S(0));  // where a piece is padding, too
+    each_parameter(b, stored_begin(b), stored_count(b), [&](const Parameter& p, int64_t from, int64_t n) {
+      const Range r = range(b, from, n);
+      const AdamwArgs a = args_of(p.rule, step);
+      DirectionArgs d;
+      d.lr = a.lr;
+      Tensor sums;
+      if (rule != UpdateRule::lamb && p.rule.decay) d.keep = 1 - a.lr * a.weight_decay;
+      if (rule == UpdateRule::muon) {
+        const Shape& whole = p.spec.slice.global;
+        const double rows = static_cast<double>(whole[0]), cols = static_cast<double>(whole[1]);
+        d.lr *=
+            o.muon_match_rms ? 0.2 * std::sqrt(std::max(rows, cols)) : std::sqrt(std::max(1.0, rows / cols));
+      } else {
+        d.scale = rule == UpdateRule::lamb ? DirectionScale::trust : DirectionScale::rms;
+        sums = tensor_sums_.flat(2 * p.tensor, {2});
+      }
+      if (rule == UpdateRule::adafactor) {
+        d.lr = std::min(a.lr, 1 / std::sqrt(static_cast<double>(a.step)));
+        d.eps = o.adafactor_eps;
+        d.threshold = o.adafactor_threshold;
+        d.elements = static_cast<double>(p.spec.slice.global.elements());
+      }
+      apply_direction(*compute_, r.master, r.grad, r.low, sums, d);
+    });
+  }
+}
+
+void ParameterStore::update_lamb(const AdamwArgs& step) {
+  for (Bucket& b : buckets_) {
+    if (b.kind.rule.rule != UpdateRule::lamb) continue;
+    each_parameter(b, stored_begin(b), stored_count(b), [&](const Parameter& p, int64_t from, int64_t n) {
+      const Range r = range(b, from, n);
+      lamb_direction(*compute_, r.master, r.moments[0], r.moments[1], r.grad, p.rule.decay,
+                     args_of(p.rule, step));
+    });
+  }
+  add_squares(UpdateRule::lamb);
+  move_along(step, UpdateRule::lamb);
+}
+
+void ParameterStore::update_adafactor(const AdamwArgs& step) {
+  const double beta = 1 - std::pow(static_cast<double>(step.step), -layout_.optimizer.adafactor_decay);
+  const double eps = layout_.precision.master == DType::f64 ? 0x1p-52 : 0x1p-23;
+  const auto part_of = [](const Parameter& p, int64_t from, int64_t n) {
+    const Slice& s = p.spec.slice;
+    return MatrixPart{s.offset[0], s.offset[1], s.extent[1], s.begin + from - p.offset, n};
+  };
+  if (factors_.defined()) {
+    fill_zero(*compute_, factor_sums_);
+    for (Bucket& b : buckets_) {
+      if (!b.kind.rule.factored || !adds(b)) continue;
+      each_parameter(b, own_begin(b), b.own, [&](const Parameter& p, int64_t from, int64_t n) {
+        const WholeTensor& t = tensors_[p.tensor];
+        factor_sums(*compute_, factor_sums_.flat(t.sum, {t.rows + t.cols}), own_part(range(b, from, n).grad),
+                    part_of(p, from, n), t.rows, step.grad_scale);
+      });
+    }
+    reduce_sums(factor_sums_);
+    for (const WholeTensor& t : tensors_)
+      if (t.factor >= 0)
+        factor_moments(*compute_, factors_.flat(t.factor, {t.rows + t.cols + 1}),
+                       factor_sums_.flat(t.sum, {t.rows + t.cols}), t.rows, t.cols, beta);
+  }
+  for (Bucket& b : buckets_) {
+    if (b.kind.rule.rule != UpdateRule::adafactor) continue;
+    each_parameter(b, stored_begin(b), stored_count(b), [&](const Parameter& p, int64_t from, int64_t n) {
+      const Range r = range(b, from, n);
+      const WholeTensor& t = tensors_[p.tensor];
+      if (p.rule.factored)
+        factor_direction(*compute_, r.grad, factors_.flat(t.factor, {t.rows + t.cols + 1}),
+                         part_of(p, from, n), t.rows, step.grad_scale, eps);
+      else
+        plain_direction(*compute_, r.grad, r.moments[0], beta, step.grad_scale, eps);
+    });
+  }
+  add_squares(UpdateRule::adafactor);
+  move_along(step, UpdateRule::adafactor);
+}
+
+/// ZeRO-1 and 2: what this rank has updated, to the others, and theirs.
+void ParameterStore::gather_values(Bucket& b) {
+  const Group& g = inside(b);
+  if (layout_.zero_stage == 0 || layout_.zero_stage == 3 || !g.many()) return;
+  g.stream->wait(compute_->record());
+  g.comm->all_gather(*g.stream, b.value, b.value.flat(piece_begin(b), {b.piece}));
+}
+
+void ParameterStore::update(const AdamwArgs& step) {
+  bool has[kUpdateRules] = {};
+  const auto in_halves = [](UpdateRule r) {
+    return r == UpdateRule::lamb || r == UpdateRule::adafactor || r == UpdateRule::muon;
+  };
+  for (Bucket& b : buckets_) {
+    const UpdateRule rule = b.kind.rule.rule;
+    has[static_cast<int>(rule)] = true;
+    if (in_halves(rule)) continue;
+    update_elements(b, step);
+    gather_values(b);
+  }
+  if (has[static_cast<int>(UpdateRule::lamb)]) update_lamb(step);
+  if (has[static_cast<int>(UpdateRule::adafactor)]) update_adafactor(step);
+  if (has[static_cast<int>(UpdateRule::muon)]) update_muon(step);
+  for (Bucket& b : buckets_)
+    if (in_halves(b.kind.rule.rule)) gather_values(b);
+  const Group& g = groups_->inside;
+  const int stage = layout_.zero_stage;
+  if ((stage == 1 || stage == 2) && g.many())
+    compute_->wait(g.stream->record());  // that of experts runs on the same stream
+  if (!compute_->meta()) return;
+  for (const Bucket& b : buckets_)
+    for (Axis a : {Axis::data, Axis::context, Axis::replica, Axis::expert})
+      place_require(*compute_, "end of the update", stage >= 3 ? b.value_piece : b.value, a,
+                    b.kind.cut.has(a) || (stage >= 3 && groups_->mesh.inside.has(a)) ? Placement::S(0)
+                                                                                     : Placement::R());
+}
+
+}  // namespace ltrain

@@ -1,0 +1,128 @@
+// Which activations are computed again: as the recipe says, or chosen from plans.
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/plan/plan.h"
+#include "runtime/recipe/schema_parts.h"
+
+namespace ltrain {
+namespace {
+
+int64_t stage_layers(const Recipe& r) {
+  const int64_t stages = r.parallel.pipeline * std::max<int64_t>(1, r.parallel.virtual_pipeline);
+  return (r.model.num_hidden_layers + stages - 1) / stages;
+}
+
+BlockTensorSet set_of(std::initializer_list<BlockTensor> tensors) {
+  BlockTensorSet s;
+  for (BlockTensor t : tensors) s.add(t);
+  return s;
+}
+
+BlockTensorSet module_tensors(const std::string& module) {
+  using enum BlockTensor;
+  if (module == "core_attn") return set_of({attention});
+  if (module == "layernorm") return set_of({attention_norm, mlp_norm});
+  if (module == "mlp_act") return set_of({mlp_activation});
+  return set_of({mlp_hidden, mlp_activation});
+}
+
+/// Of the slowest rank and of the largest, over a rank of each stage.
+struct Outcome {
+  double seconds = 0;
+  int64_t bytes = 0;
+};
+
+Outcome outcome(const Recipe& r, const MachineProfile& profile, PipelineLayout layout,
+                const RecomputeOptions& o) {
+  layout.recompute = o;
+  const Mesh first = mesh_of(r, 0);
+  Outcome out;
+  for (int stage = 0; stage < first.size(Axis::pipeline); ++stage) {
+    const RankPlan rank =
+        plan_rank(r, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(r), nullptr);
+    out.seconds = std::max(out.seconds, rank.step_seconds);
+    out.bytes = std::max(out.bytes, rank.total_bytes);
+  }
+  return out;
+}
+
+}  // namespace
+
+RecomputeOptions recompute_options(const Recipe& r) {
+  const Recompute& c = r.recompute;
+  RecomputeOptions o;
+  if (c.granularity == "full" && c.method == "block") {
+    o.run = 1;
+    o.layers = c.num_layers.value_or(-1);
+  } else if (c.granularity == "full") {
+    o.run = c.num_layers.value_or(1);
+    if (o.run == 0)
+      o.run = std::max<int64_t>(1, std::llround(std::sqrt(static_cast<double>(stage_layers(r)))));
+  } else if (c.granularity == "selective") {
+    o.layers = c.num_layers.value_or(-1);
+    for (const std::string& m : c.modules) o.tensors.bits |= module_tensors(m).bits;
+    for (const auto& [name, again] : c.tensors)
+      for (int i = 0; i < kBlockTensors; ++i)
+        if (const BlockTensor t = static_cast<BlockTensor>(i); block_tensor_name(t) == name)
+          again ? o.tensors.add(t) : o.tensors.remove(t);
+  }
+  return o;
+}
+
+RecomputeOptions choose_recompute(const Recipe& r, const MachineProfile& profile,
+                                  const PipelineLayout& layout) {
+  using enum BlockTensor;
+  const double budget = r.recompute.budget ? recipe::read_bytes(*r.recompute.budget)
+                        : device_of(r) == DeviceKind::cuda
+                            ? static_cast<double>(profile.device_bytes)
+                            : static_cast<double>(host_memory_bytes() / r.launch.ranks_on_host);
+  const auto fits = [&](const Outcome& o) { return static_cast<double>(o.bytes) <= budget; };
+  const Outcome stored = outcome(r, profile, layout, {});
+  if (fits(stored)) return {};
+  const int64_t most = layout.stage_layers.empty()
+                           ? r.model.num_hidden_layers
+                           : *std::max_element(layout.stage_layers.begin(), layout.stage_layers.end());
+  const int64_t root = std::max<int64_t>(2, std::llround(std::sqrt(static_cast<double>(most))));
+  std::vector<RecomputeOptions> ways;
+  for (const BlockTensorSet& s :
+       {set_of({attention_norm, mlp_norm}), set_of({mlp_activation, mlp_norm, attention_norm}),
+        set_of({mlp_hidden, mlp_activation, mlp_norm, attention_norm}),
+        set_of({attention, attention_norm, mlp_norm})})
+    ways.push_back({0, -1, s});
+  ways.push_back({1, -1, {}});
+  if (most > 2) ways.push_back({root, -1, {}});
+  std::optional<RecomputeOptions> best;
+  double seconds = 0;
+  int64_t least = stored.bytes;
+  for (RecomputeOptions way : ways) {
+    Outcome at = outcome(r, profile, layout, way);
+    least = std::min(least, at.bytes);
+    if (!fits(at)) continue;
+    way.layers = most;
+    // As few layers as fit: bytes fall with their number.
+    for (int64_t low = 1; low < way.layers && way.run <= 1;) {
+      RecomputeOptions fewer = way;
+      fewer.layers = (low + way.layers) / 2;
+      if (const Outcome o = outcome(r, profile, layout, fewer); fits(o)) {
+        way = fewer;
+        at = o;
+      } else {
+        low = fewer.layers + 1;
+      }
+    }
+    if (best && at.seconds >= seconds) continue;
+    best = way;
+    seconds = at.seconds;
+  }
+  if (best) return *best;
+  constexpr double kMiB = 0x1p20;
+  fail(ExitCode::usage,
+       "recompute.budget = {}: a rank needs {:.1f} MiB even when it computes most again, and {:.1f} MiB "
+       "without; "
+       "nearest valid value: {:.0f} MiB, or a smaller train.micro_batch_size or data.seq_length",
+       r.recompute.budget.value_or(fmt::format("{:.1f} MiB (a rank's share)", budget / kMiB)), least / kMiB,
+       stored.bytes / kMiB, std::ceil(least / kMiB));
+}
+
+}  // namespace ltrain

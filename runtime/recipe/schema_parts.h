@@ -1,0 +1,18 @@
+// The parts of the schema table that have files of their own.
+#pragma once
+#include <vector>
+
+#include "runtime/recipe/schema.h"
+
+namespace ltrain::recipe {
+
+inline constexpr double kMaxSteps = 1e15;
+
+/// Bytes of "12 GiB", "800 MiB" or "1000000"; -1 when it says none.
+double read_bytes(const std::string& text);
+
+void add_recompute_keys(std::vector<Key>& table);
+void add_optimizer_keys(std::vector<Key>& table);
+void add_schedule_keys(std::vector<Key>& table);
+
+}  // namespace ltrain::recipe

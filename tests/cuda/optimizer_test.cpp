@@ -1,0 +1,92 @@
+#include "kernels/ops/adafactor.h"
+#include "kernels/ops/adamw_8bit.h"
+#include "kernels/ops/direction.h"
+#include "kernels/ops/momentum.h"
+#include "kernels/ops/scale_add.h"
+#include "tests/cuda/twin.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+TEST_CASE("updates with one moment, and directions") {
+  if (!have_cuda()) return;
+  for (DType t : {DType::f32, DType::f64})
+    for (int64_t n : {1, 37, 4096}) {
+      CAPTURE(dtype_name(t), n);
+      Twin w(t);
+      const auto master = w.random(t, {n}), m = w.random(t, {n}), g = w.random(t, {n}), u = w.random(t, {n});
+      const auto v = w.of(t, {n}, [](int64_t i) { return 0.1 + static_cast<double>(i % 7); });
+      const auto low = w.blank(DType::bf16, {n});
+      const auto sums = w.of(DType::f64, {2}, [](int64_t i) { return 2.0 + static_cast<double>(i); });
+      const auto length = w.of(DType::f64, {1}, [](int64_t) { return 9.0; });
+      w.check(
+          [&](Stream& s, const Twin::At& at) {
+            for (MomentumRule rule : {MomentumRule::sgd, MomentumRule::lion}) {
+              MomentumArgs a;
+              a.rule = rule, a.lr = 0.01, a.weight_decay = 0.1, a.nesterov = true, a.grad_scale = 0.5;
+              momentum_update(s, at(master), at(m), at(g), at(low), true, a);
+            }
+            MomentumArgs muon;
+            muon.rule = MomentumRule::muon, muon.nesterov = true;
+            momentum_update(s, at(master), at(m), at(g), {}, false, muon);
+            AdamwArgs a;
+            a.lr = 0.01, a.weight_decay = 0.1, a.step = 2;
+            lamb_direction(s, at(master), at(m), at(v), at(u), true, a);
+            for (DirectionScale scale : {DirectionScale::none, DirectionScale::trust, DirectionScale::rms}) {
+              DirectionArgs d;
+              d.scale = scale, d.lr = 0.01, d.keep = 0.99, d.elements = static_cast<double>(n);
+              apply_direction(s, at(master), at(u), at(low),
+                              scale == DirectionScale::none ? Tensor() : at(sums), d);
+            }
+            scale_add(s, at(u), 0.5, at(g), 2.0, at(length));
+            scale_add(s, at(u), 0.5, {}, 0);
+          },
+          4);
+    }
+}
+
+TEST_CASE("Adafactor's sums and directions of parts of a matrix") {
+  if (!have_cuda()) return;
+  for (DType t : {DType::f32, DType::f64})
+    for (const MatrixPart& part :
+         {MatrixPart{0, 0, 20, 0, 140}, MatrixPart{2, 5, 9, 4, 31}, MatrixPart{3, 1, 17, 20, 3}}) {
+      Twin w(t);
+      const int64_t rows = 8, cols = 24;
+      const auto g = w.random(t, {part.count});
+      const auto v = w.of(t, {part.count}, [](int64_t i) { return 0.1 * static_cast<double>(i % 5); });
+      const auto sums =
+          w.of(DType::f64, {rows + cols}, [](int64_t i) { return 0.5 + static_cast<double>(i % 3); });
+      const auto factors =
+          w.of(t, {rows + cols + 1}, [](int64_t i) { return 0.2 + static_cast<double>(i % 4); });
+      w.check(
+          [&](Stream& s, const Twin::At& at) {
+            factor_sums(s, at(sums), at(g), part, rows, 0.5);
+            factor_moments(s, at(factors), at(sums), rows, cols, 0.9);
+            factor_direction(s, at(g), at(factors), part, rows, 0.5, 1e-7);
+            plain_direction(s, at(g), at(v), 0.9, 0.5, 1e-7);
+          },
+          4);
+    }
+}
+
+TEST_CASE("8-bit moments: the same codes on both devices, and codes of decoded values are themselves") {
+  if (!have_cuda()) return;
+  const int64_t n = 4 * kCodeBlock;
+  Twin w(DType::f32);
+  const auto master = w.random(DType::f32, {n}), g = w.random(DType::f32, {n});
+  const auto values = w.blank(DType::f32, {2 * n}), low = w.blank(DType::bf16, {n});
+  const auto code = [](int64_t i) { return static_cast<double>((i * 37) % 256); };
+  const auto first = w.of(DType::u8, {n}, code), second = w.of(DType::u8, {n}, code);
+  const auto scales =
+      w.of(DType::f32, {2 * (n / kCodeBlock)}, [](int64_t i) { return 0.5 + static_cast<double>(i); });
+  w.check(
+      [&](Stream& s, const Twin::At& at) {
+        const CodedMoments m{at(first), at(second), at(scales)};
+        AdamwArgs a;
+        a.lr = 0.01, a.weight_decay = 0.1, a.step = 3;
+        adamw_8bit(s, at(master), m, at(g), at(low), true, a);
+        decode_moments(s, at(values), m);
+        encode_moments(s, m, at(values));
+      },
+      4);
+}

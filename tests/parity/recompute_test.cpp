@@ -1,0 +1,124 @@
+// Recomputed runs equal stored ones bit for bit, dropout included, in every layout; less is kept, and plans
+// say how much to the byte.
+#include "tests/parity/parity.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+RecomputeOptions tensors(std::initializer_list<BlockTensor> which) {
+  RecomputeOptions r;
+  for (BlockTensor t : which) r.tensors.add(t);
+  return r;
+}
+
+RecomputeOptions run_of(int64_t run, int64_t layers = -1) {
+  RecomputeOptions r;
+  r.run = run;
+  r.layers = layers;
+  return r;
+}
+
+void check_same(const TinyResult& stored, const TinyResult& again) {
+  CHECK(stored.losses == again.losses);
+  CHECK(stored.norms == again.norms);
+  CHECK(stored.parameters == again.parameters);
+  CHECK(stored.eval_loss == again.eval_loss);
+  CHECK(again.plan_bytes == again.used_bytes);
+  CHECK(again.plan_wire == again.used_wire);
+}
+
+TinyOptions base(const char* architecture) {
+  TinyOptions o;
+  o.architecture = architecture;
+  o.dropout = 0.1;
+  o.layers = 5;
+  o.steps = 2;
+  o.global_batch = 4;
+  o.padded_targets = true;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("every way of recomputing equals storing, bit for bit") {
+  using enum BlockTensor;
+  const std::string precision = GENERATE(as<std::string>(), "fp32", "bf16");
+  for (const char* architecture : {"llama", "gpt2"}) {
+    TinyOptions o = base(architecture);
+    o.precision = precision;
+    const TinyResult stored = train_tiny(o);
+    for (const RecomputeOptions& r :
+         {run_of(1), run_of(2), run_of(5), run_of(1, 2), tensors({attention_norm}), tensors({qkv}),
+          tensors({attention}), tensors({residual}), tensors({mlp_norm}),
+          tensors({mlp_hidden, mlp_activation}), tensors({residual, mlp_norm}),
+          tensors({attention_norm, qkv, attention, residual, mlp_norm, mlp_hidden, mlp_activation})}) {
+      o.recompute = r;
+      INFO(architecture << " " << precision << " run " << r.run << " tensors " << int{r.tensors.bits});
+      const TinyResult again = train_tiny(o);
+      check_same(stored, again);
+    }
+  }
+}
+
+TEST_CASE("recomputation in every layout equals storing, bit for bit") {
+  using enum BlockTensor;
+  const auto check = [&](const char* name, TinyOptions o) {
+    const TinyResult stored = train_tiny(o);
+    for (const RecomputeOptions& r :
+         {run_of(2), tensors({attention_norm, attention, residual, mlp_hidden})}) {
+      o.recompute = r;
+      INFO(name << " run " << r.run);
+      check_same(stored, train_tiny(o));
+    }
+  };
+  for (const char* architecture : {"llama", "gpt2"}) {
+    const TinyOptions one = base(architecture);
+    TinyOptions o = one;
+    o.tensor = 2, o.sequence_parallel = true, o.ranks = 2, o.zero_stage = 3;
+    check("tensor 2, sequence, ZeRO-3", o);
+    for (const char* comm : {"p2p", "all_gather", "a2a"}) {
+      o = one;
+      o.context = 2, o.context_comm = comm, o.kv_heads = architecture[0] == 'l' ? 2 : 0;
+      check(comm, o);
+    }
+    for (const char* schedule : {"1f1b", "zb-h1", "zbv"}) {
+      o = one;
+      o.pipeline = 2, o.schedule = schedule, o.chunks = schedule[2] == 'v' ? 2 : 1, o.ranks = 2,
+      o.zero_stage = 1;
+      o.global_batch = 8;
+      check(schedule, o);
+    }
+    o = one;
+    o.tensor = 4, o.tensor_mode = "2d", o.micro_batch = 2;
+    check("2d", o);
+    o = one;
+    o.tensor = 8, o.tensor_mode = "3d", o.micro_batch = 4, o.heads = 4, o.kv_heads = 4, o.intermediate = 64;
+    check("3d", o);
+  }
+}
+
+TEST_CASE(
+    "recomputation keeps less: a run of layers one input, and the model's operations are counted once") {
+  TinyOptions o = base("llama");
+  o.seq = 64;
+  const auto activations = [&](const RecomputeOptions& r) {
+    o.recompute = r;
+    MetaJob job(o, 0);
+    job.program.train_step({}, tiny_adamw(1), false);
+    return std::pair(job.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)],
+                     job.trace.flops());
+  };
+  const auto [stored, flops] = activations({});
+  const auto [each, flops_each] = activations(run_of(1));
+  const auto [pairs, flops_pairs] = activations(run_of(2));
+  const auto [norms, flops_norms] =
+      activations(tensors({BlockTensor::attention_norm, BlockTensor::mlp_norm}));
+  CHECK(flops == flops_each);
+  CHECK(flops == flops_pairs);
+  CHECK(flops == flops_norms);
+  CHECK(each < stored * 0.5);
+  CHECK(norms == stored - 2 * o.layers * o.seq * o.hidden * 8);  // two norms a layer
+  CHECK(pairs < stored);
+}

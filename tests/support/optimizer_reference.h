@@ -1,0 +1,25 @@
+// What each optimizer does to whole tensors, in double, written from the papers and from PyTorch's
+// definitions.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "parallel/optimizer.h"
+
+namespace ltrain::test {
+
+struct ReferenceTensor {
+  int64_t rows = 1, cols = 1;  ///< rows 1: a vector
+  bool matrix = false;
+  std::vector<double> w, m, v;   ///< value, first and second moment
+  std::vector<double> row, col;  ///< Adafactor
+  /// Row blocks that Muon makes orthogonal apart (a matrix that is several); empty: one.
+  std::vector<int64_t> blocks;
+};
+
+/// One step. `gradient` is whole; args.grad_scale has been applied by the caller if at all.
+void reference_step(ReferenceTensor& t, const std::vector<double>& gradient, const ParameterRule& rule,
+                    const OptimizerSettings& settings, const AdamwArgs& args);
+
+}  // namespace ltrain::test

@@ -36,7 +36,8 @@ void add_report(CLI::App& app) {
   auto* command = app.add_subcommand("report", "The course of a run: loss, speed, and the load of experts");
   auto o = std::make_shared<Options>();
   command->add_option("run", o->where, "output_dir of a run, or its metrics.jsonl")->required();
-  command->add_option("--layer", o->layer, "A layer whose experts are shown over time")->check(CLI::NonNegativeNumber);
+  command->add_option("--layer", o->layer, "A layer whose experts are shown over time")
+      ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", o->json, "For programs");
   command->footer("Example: ltrain report runs/moe");
   command->callback([o] {

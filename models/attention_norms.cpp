@@ -1,5 +1,5 @@
-// Norms of queries and keys before their rotation: of each head, or of the whole projection, which tensor ranks
-// then share.
+// Norms of queries and keys before their rotation: of each head, or of the whole projection, which tensor
+// ranks then share.
 #include "kernels/ops/copy_parts.h"
 #include "kernels/ops/norm_cut.h"
 #include "models/attention_layer.h"
@@ -13,7 +13,8 @@ void AttentionLayer::declare_norms(ParameterStore& store, const Groups& groups, 
   norm_eps_ = c.norm_eps;
   if (norm_kind_ == QueryKeyNorm::none) return;
   const Group& t = groups.tensor;
-  LT_CHECK(groups.line(), "norms of queries and keys that {} tensor-parallel ranks share", groups.inner().size());
+  LT_CHECK(groups.line(), "norms of queries and keys that {} tensor-parallel ranks share",
+           groups.inner().size());
   norm_cut_ = norm_kind_ == QueryKeyNorm::projection && t.many();
   const auto add = [&](const char* name, int64_t heads, int copies) {
     const int64_t width = norm_kind_ == QueryKeyNorm::head ? head_dim_ : heads * head_dim_;
@@ -58,8 +59,8 @@ void AttentionLayer::norm(Step& step, Tensor qkv, Saved& saved) const {
   one(keys(), key_norm_, saved.key, saved.key_rstd);
 }
 
-/// Of columns that tensor ranks share. Where several hold one key-value head, each counts its copy: the mean of
-/// the squares is the same.
+/// Of columns that tensor ranks share. Where several hold one key-value head, each counts its copy: the mean
+/// of the squares is the same.
 void AttentionLayer::cut_norm(Step& step, Tensor qkv, const HeadNorm& part, int weight, Tensor x,
                               Tensor rstd) const {
   const int64_t rows = x.shape[0];
@@ -84,8 +85,8 @@ void AttentionLayer::cut_norm(Step& step, Tensor qkv, const HeadNorm& part, int 
   step.release(y);
 }
 
-/// Of a key-value head with copies, dots sum what each has of its gradient, and each takes its share of what the
-/// norm subtracts: all_cols counts the copies.
+/// Of a key-value head with copies, dots sum what each has of its gradient, and each takes its share of what
+/// the norm subtracts: all_cols counts the copies.
 void AttentionLayer::cut_norm_backward(Step& step, Tensor dqkv, const HeadNorm& part, int weight, Tensor x,
                                        Tensor rstd) const {
   const Group& g = step.groups.tensor;
@@ -125,7 +126,8 @@ void AttentionLayer::norm_backward(Step& step, Tensor dqkv, Saved& saved) const 
       cut_norm_backward(step, dqkv, part, weight, x, rstd);
     } else {
       const GradTarget to = step.params.contribute(weight);
-      head_norm_backward(step.compute, dqkv, to.tensor, x, rstd, step.params.value(weight), part, to.accumulate);
+      head_norm_backward(step.compute, dqkv, to.tensor, x, rstd, step.params.value(weight), part,
+                         to.accumulate);
       step.params.grad_ready(weight);
     }
     step.release(x);

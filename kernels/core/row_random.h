@@ -29,9 +29,7 @@ struct RowRandom {
   Tensor sample_index;      ///< (B) i64: global sample index of each row of the batch
   RowMap rows;              ///< sample and position of each row
   int part = 0, parts = 1;  ///< which of equal runs of the channels these are
-  RowRandomArgs args() const {
-    return {seed, stream, sample_index.ptr<int64_t>(), rows.args(), part, parts};
-  }
+  RowRandomArgs args() const { return {seed, stream, sample_index.ptr<int64_t>(), rows.args(), part, parts}; }
 };
 
 }  // namespace ltrain

@@ -4,7 +4,8 @@
 
 namespace ltrain::LT_ISA {
 
-void jitter_cpu(DType t, void* y, const void* x, int64_t rows, int64_t cols, RowRandomArgs random, double eps) {
+void jitter_cpu(DType t, void* y, const void* x, int64_t rows, int64_t cols, RowRandomArgs random,
+                double eps) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
     parallel_for(rows, 8, [&](int64_t begin, int64_t end) {

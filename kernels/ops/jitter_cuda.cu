@@ -26,8 +26,8 @@ __global__ void jitter(T* y, const T* x, int64_t rows, int64_t cols, RowRandomAr
 void jitter_cuda(Stream& s, DType t, void* y, const void* x, int64_t rows, int64_t cols, RowRandomArgs random,
                  double eps) {
   dispatch_float(t, [&]<class T>() {
-    cuda::launch(s, cuda::blocks_for(rows * ((cols + 3) / 4), 256), 256, 0, cuda::jitter<T>, static_cast<T*>(y),
-                 static_cast<const T*>(x), rows, cols, random, eps);
+    cuda::launch(s, cuda::blocks_for(rows * ((cols + 3) / 4), 256), 256, 0, cuda::jitter<T>,
+                 static_cast<T*>(y), static_cast<const T*>(x), rows, cols, random, eps);
   });
 }
 

@@ -9,7 +9,8 @@ void move_router_bias(Stream& s, Tensor bias, Tensor chosen, double rate) {
                chosen.cols() >= bias.cols(),
            "bias of routers {} by choices {}", to_string(bias.shape), to_string(chosen.shape));
   if (s.meta()) {
-    s.meta()->add(s, op_cost("move_router_bias", OpClass::elementwise, 3.0 * bias.elements(), {bias}, {bias}));
+    s.meta()->add(s,
+                  op_cost("move_router_bias", OpClass::elementwise, 3.0 * bias.elements(), {bias}, {bias}));
     place(s, "move_router_bias", Rule::elementwise, {bias}, {bias, chosen});
     return;
   }

@@ -17,8 +17,8 @@ __global__ void move_bias(A* bias, const double* chosen, int64_t layers, int64_t
 }  // namespace
 }  // namespace cuda
 
-void move_router_bias_cuda(Stream& s, DType t, void* bias, const double* chosen, int64_t layers, int64_t experts,
-                           int64_t stride, double rate) {
+void move_router_bias_cuda(Stream& s, DType t, void* bias, const double* chosen, int64_t layers,
+                           int64_t experts, int64_t stride, double rate) {
   const auto move = [&]<class A>(A* to) {
     cuda::launch(s, cuda::blocks_for(layers * experts, 256), 256, 0, cuda::move_bias<A>, to, chosen, layers,
                  experts, stride, rate);

@@ -39,7 +39,9 @@ class Reader {
   }
 
  private:
-  [[noreturn]] void wrong(const std::string& what) const { fail(ExitCode::data, "{}:{}: {}", r_.path, at_, what); }
+  [[noreturn]] void wrong(const std::string& what) const {
+    fail(ExitCode::data, "{}:{}: {}", r_.path, at_, what);
+  }
 
   /// A line of bounded length.
   bool next(std::istream& in, std::string& line) {
@@ -60,7 +62,8 @@ class Reader {
   std::optional<double> number(const json& j, const char* key) const {
     const auto it = j.find(key);
     if (it == j.end() || it->is_null()) return std::nullopt;
-    if (!it->is_number()) wrong(fmt::format("{} is {}, and must be a number or null", key, it->dump().substr(0, 40)));
+    if (!it->is_number())
+      wrong(fmt::format("{} is {}, and must be a number or null", key, it->dump().substr(0, 40)));
     return it->get<double>();
   }
   int64_t whole_number(const json& j, const char* key) const {
@@ -95,6 +98,8 @@ class Reader {
     add(s.drop_rate, "drop_rate");
     add(s.balance_loss, "balance_loss");
     if (j.contains("expert_tokens")) experts(j, s);
+    if (!r_.stretches.empty() && !same_experts(r_.stretches.back(), s))
+      wrong("expert_tokens has other layers or experts than the step before");
     if (!s.loss.known()) {
       ++r_.not_finite;
     } else {
@@ -125,8 +130,6 @@ class Reader {
         layer.drop_rate.add((*drops)[i].get<double>());
       s.layers.push_back(std::move(layer));
     }
-    if (!r_.stretches.empty() && !same_experts(r_.stretches.back(), s))
-      bad("has other layers or experts than the step before");
   }
 
   static bool same_experts(const ReportStretch& a, const ReportStretch& b) {

@@ -65,18 +65,22 @@ class Text {
 
   std::string make() {
     line("{}: steps {} to {}, {} tokens{}", r_.path, r_.first_step, r_.last_step,
-         format_count(static_cast<double>(r_.tokens)),
-         r_.cut_off ? "; the last line is not finished" : "");
-    course("loss", [](const ReportStretch& s) { return s.loss; },
-           fmt::format("{:.4f} last, {:.4f} best, step {}", r_.last_loss, r_.best_loss, r_.best_step));
-    course("gradient norm", [](const ReportStretch& s) { return s.grad_norm; }, mean(last_.grad_norm, "{:.3f}"));
-    course("tokens/s", [](const ReportStretch& s) { return s.tokens_per_sec; },
-           last_.tokens_per_sec.known() ? format_count(last_.tokens_per_sec.value()) : "-");
-    course("MFU", [](const ReportStretch& s) { return s.mfu; }, percent(last_.mfu));
+         format_count(static_cast<double>(r_.tokens)), r_.cut_off ? "; the last line is not finished" : "");
+    course(
+        "loss", [](const ReportStretch& s) { return s.loss; },
+        fmt::format("{:.4f} last, {:.4f} best, step {}", r_.last_loss, r_.best_loss, r_.best_step));
+    course(
+        "gradient norm", [](const ReportStretch& s) { return s.grad_norm; }, mean(last_.grad_norm, "{:.3f}"));
+    course(
+        "tokens/s", [](const ReportStretch& s) { return s.tokens_per_sec; },
+        last_.tokens_per_sec.known() ? format_count(last_.tokens_per_sec.value()) : "-");
+    course(
+        "MFU", [](const ReportStretch& s) { return s.mfu; }, percent(last_.mfu));
     if (r_.not_finite > 0) line("{} steps had a loss that was not finite", r_.not_finite);
     if (!r_.evaluations.empty())
-      line("{:<14} {:.4f} at step {}, perplexity {:.2f}; {} evaluations", "held out", r_.evaluations.back().loss,
-           r_.evaluations.back().step, std::exp(r_.evaluations.back().loss), r_.evaluations.size());
+      line("{:<14} {:.4f} at step {}, perplexity {:.2f}; {} evaluations", "held out",
+           r_.evaluations.back().loss, r_.evaluations.back().step, std::exp(r_.evaluations.back().loss),
+           r_.evaluations.size());
     if (r_.experts() > 0) experts();
     return text_;
   }
@@ -98,11 +102,14 @@ class Text {
   }
 
   void experts() {
-    course("drop rate", [](const ReportStretch& s) { return s.drop_rate; }, percent(last_.drop_rate));
-    course("balance loss", [](const ReportStretch& s) { return s.balance_loss; }, mean(last_.balance_loss, "{:.5f}"));
+    course(
+        "drop rate", [](const ReportStretch& s) { return s.drop_rate; }, percent(last_.drop_rate));
+    course(
+        "balance loss", [](const ReportStretch& s) { return s.balance_loss; },
+        mean(last_.balance_loss, "{:.5f}"));
     line("");
-    line("Experts of each layer, by load over an even one, in steps {} to {}: {}", last_.first_step, last_.last_step,
-         legend());
+    line("Experts of each layer, by load over an even one, in steps {} to {}: {}", last_.first_step,
+         last_.last_step, legend());
     line("{:>5} {:>8} {:>8} {:>6} {:>6}", "layer", "entropy", "dropped", "least", "most");
     for (size_t i = 0; i < last_.layers.size(); ++i) {
       const auto& layer = last_.layers[i];
@@ -150,7 +157,8 @@ class Text {
       return;
     }
     for (size_t i = 0; i < last_.layers.size(); ++i) {
-      if (last_.layers[i].tokens.empty() || (style_.layer >= 0 && static_cast<int64_t>(i) != style_.layer)) continue;
+      if (last_.layers[i].tokens.empty() || (style_.layer >= 0 && static_cast<int64_t>(i) != style_.layer))
+        continue;
       line("\nlayer {}, steps {} to {} from left to right", i, r_.first_step, r_.last_step);
       for (size_t e = 0; e < last_.layers[i].tokens.size(); ++e) {
         std::string map;

@@ -55,7 +55,8 @@ void read_experts(TensorReader& tensors, const Place& place, const Slice& slice,
     std::string name = place.dense + "down_proj.weight";
     if (place.part == Part::gate_up)
       name = place.dense + ((offset[1] + index % extent[1]) % 2 == 0 ? "gate_proj.weight" : "up_proj.weight");
-    tensors.read(name, matrix.range(at - index * each, stop - index * each), to.flat(at - slice.begin, {stop - at}));
+    tensors.read(name, matrix.range(at - index * each, stop - index * each),
+                 to.flat(at - slice.begin, {stop - at}));
     at = stop;
   }
 }
@@ -77,7 +78,8 @@ std::unique_ptr<CheckpointReader> open_dense(const Recipe& recipe, bool verify_h
                     architecture = setting(model, "architecture", "an unknown architecture");
   if (experts != "0" || architecture != "llama")
     fail(ExitCode::usage,
-         "checkpoint.upcycle = {}: {} is of {} with {} experts, and a dense llama is wanted; checkpoint.resume goes "
+         "checkpoint.upcycle = {}: {} is of {} with {} experts, and a dense llama is wanted; "
+         "checkpoint.resume goes "
          "on from a mixture",
          path, reader->path(), architecture, experts);
   if (const std::string differs =

@@ -168,7 +168,7 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
   }
 }
 
-TEST_CASE("negative control: choices that are not summed over ranks move other biases", "[expert]") {
+TEST_CASE("biases move by the choices of all ranks, and another rate chooses otherwise", "[expert]") {
   TinyOptions one = mixture();
   one.moe.bias_update_rate = 0.2;
   one.moe.balance = "none";
@@ -177,6 +177,9 @@ TEST_CASE("negative control: choices that are not summed over ranks move other b
   many.micro_batch = 2;
   const TinyResult base = train_tiny(one);
   CHECK(difference(base, train_tiny(many)) == 0);
+  TinyOptions apart = laid_out(one, {"experts over tensor 2 and data 2", 2, 4, 1, 2, true, false});
+  apart.micro_batch = 4;
+  CHECK(difference(base, train_tiny(apart)) == 0);
   many.moe.bias_update_rate = 0.1;
   CHECK(difference(base, train_tiny(many)) > 0);
 }

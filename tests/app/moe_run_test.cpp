@@ -29,7 +29,8 @@ TEST_CASE("a dense run becomes a mixture, trains, resumes, and is reported") {
   const Outcome first = t.sh(upcycled);
   INFO(first.text);
   REQUIRE(first.code == 0);
-  CHECK(has(first, "a mixture of 4 experts begins with the weights of run/checkpoints/step-00000004, step 4"));
+  CHECK(
+      has(first, "a mixture of 4 experts begins with the weights of run/checkpoints/step-00000004, step 4"));
   // Trained weights, not fresh ones: better than the dense run was at its first step.
   const auto loss = [&](const char* run, size_t i) {
     const std::string text = t.metric("lm_loss", run).at(i);

@@ -3,8 +3,8 @@
 #include "kernels/ops/head_norm.h"
 #include "kernels/ops/jitter.h"
 #include "kernels/ops/route.h"
-#include "kernels/ops/sort_choices.h"
 #include "kernels/ops/router_bias.h"
+#include "kernels/ops/sort_choices.h"
 #include "tests/cuda/twin.h"
 
 using namespace ltrain;

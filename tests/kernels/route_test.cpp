@@ -6,8 +6,8 @@
 #include "kernels/ops/grouped_matmul.h"
 #include "kernels/ops/jitter.h"
 #include "kernels/ops/route.h"
-#include "kernels/ops/sort_choices.h"
 #include "kernels/ops/router_bias.h"
+#include "kernels/ops/sort_choices.h"
 #include "tests/kernels/op_support.h"
 
 using namespace ltrain;

@@ -29,7 +29,8 @@ TEST_CASE("a dense run becomes a mixture, trains, resumes, and is reported") {
   const Outcome first = t.sh(upcycled);
   INFO(first.text);
   REQUIRE(first.code == 0);
-  CHECK(has(first, "a mixture of 4 experts begins with the weights of run/checkpoints/step-00000004, step 4"));
+  CHECK(
+      has(first, "a mixture of 4 experts begins with the weights of run/checkpoints/step-00000004, step 4"));
   // Trained weights, not fresh ones: better than the dense run was at its first step.
   const auto loss = [&](const char* run, size_t i) {
     const std::string text = t.metric("lm_loss", run).at(i);
@@ -67,10 +68,12 @@ TEST_CASE("routers that warm up, and frozen ones that go on from a run that trai
   const auto norms = t.metric("grad_norm");
   const auto norm = [&](size_t i) { return std::stod(norms.at(i).substr(norms[i].find(':') + 1)); };
   CHECK(norm(2) > 5 * norm(1));  // from the third step on that of all parameters
-  const Outcome frozen = t.sh(mixture + "train.freeze_router=true checkpoint.resume=run/checkpoints output_dir=tuned");
+  const Outcome frozen =
+      t.sh(mixture + "train.freeze_router=true checkpoint.resume=run/checkpoints output_dir=tuned");
   INFO(frozen.text);
   CHECK(frozen.code == 0);
-  const Outcome thawed = t.sh(mixture + "checkpoint.resume=tuned/checkpoints output_dir=more train.train_steps=8");
+  const Outcome thawed =
+      t.sh(mixture + "checkpoint.resume=tuned/checkpoints output_dir=more train.train_steps=8");
   INFO(thawed.text);
   CHECK(thawed.code == 64);
   CHECK(has(thawed, "train.freeze_router: true does not"));

@@ -32,7 +32,8 @@ std::string run_of_mixture(const std::string& folder) {
     m.tokens_per_sec = 1000;
     m.consumed_tokens = i * 64;
     // Expert 3 starves from step 151 on.
-    m.expert_tokens = {{}, i <= 150 ? std::vector<double>{16, 16, 16, 16} : std::vector<double>{32, 16, 16, 0}};
+    m.expert_tokens = {{},
+                       i <= 150 ? std::vector<double>{16, 16, 16, 16} : std::vector<double>{32, 16, 16, 0}};
     m.drop_rate_by_layer = {std::nan(""), 0.25};
     m.drop_rate = 0.25;
     writer.step(m);
@@ -66,7 +67,8 @@ TEST_CASE("the report of a mixture: means by stretches, loads by layer and exper
   INFO(text);
   CHECK_THAT(text, Catch::Contains("steps 1 to 300, 19.2k tokens") && Catch::Contains("2.0000 last") &&
                        Catch::Contains("3 evaluations"));
-  CHECK_THAT(text, Catch::Contains("    1   0.7500  25.00 %   0.00   2.00  *== "));  // layer 1, of four experts
+  CHECK_THAT(text,
+             Catch::Contains("    1   0.7500  25.00 %   0.00   2.00  *== "));  // layer 1, of four experts
   CHECK_THAT(text, Catch::Contains("layer 1, steps 1 to 300"));
   CHECK(text.find('\033') == std::string::npos);
   // Expert 3 over time: even, then nothing; expert 0: even, then twice as much.
@@ -93,12 +95,13 @@ TEST_CASE("the report of a dense run, of one that is being written, and of steps
   CHECK((r.steps == 3 && r.last_step == 5 && r.cut_off && r.not_finite == 1 && r.experts() == 0));
   CHECK((r.best_loss == 3.25 && r.best_step == 5 && r.stretches.size() == 3));
   const std::string text = report_text(r, {});
-  CHECK_THAT(text, Catch::Contains("the last line is not finished") && Catch::Contains("1 steps had a loss") &&
-                       !Catch::Contains("drop rate"));
+  CHECK_THAT(text, Catch::Contains("the last line is not finished") &&
+                       Catch::Contains("1 steps had a loss") && !Catch::Contains("drop rate"));
   CHECK_THROWS_WITH(report_text(r, {.layer = 0}), Catch::Contains("the run is of a dense model"));
   CHECK(nlohmann::json::parse(report_json(r))["stretches"][1]["lm_loss"].is_null());
   const Metrics evaluations("{\"step\":4,\"eval_loss\":2.5}\n");
-  CHECK_THAT(report_text(evaluations.read(), {}), Catch::Contains("no steps, 1 evaluations, the last loss 2.5"));
+  CHECK_THAT(report_text(evaluations.read(), {}),
+             Catch::Contains("no steps, 1 evaluations, the last loss 2.5"));
 }
 
 TEST_CASE("what no run writes is refused with file and line") {

@@ -21,6 +21,7 @@ model:
   max_position_embeddings: 1024
   intermediate_size: 2048
   {moe}
+optimizer: {{lr: 1.0e-3, min_lr: 1.0e-4}}
 data: {{train: [{{path: {tokens}}}], tokenizer: {{kind: byte}}, seq_length: 512}}
 train: {{micro_batch_size: 4, global_batch_size: {batch}}}
 """

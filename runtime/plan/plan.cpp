@@ -258,6 +258,11 @@ static void check_optimizer_of(const Recipe& r) {
   }
 }
 
+DispatchOptions dispatch_options(const Recipe& r) {
+  return {r.parallel.expert_dispatch == "all_gather", static_cast<int>(r.parallel.shadow_experts),
+          static_cast<int>(r.parallel.expert_chunks)};
+}
+
 ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   ProgramOptions o;
   o.model = r.model;
@@ -265,6 +270,8 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.zero_stage = static_cast<int>(r.parallel.zero_stage);
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.expert_tensor = !recipe::experts_apart(r);
+  o.dispatch = dispatch_options(r);
+  o.near_experts = static_cast<int>(r.parallel.near_experts);
   o.context_comm = context_comm(r.parallel.context_comm);
   o.context_inner = static_cast<int>(r.parallel.context_inner);
   o.documents = r.data.reset_attention_mask;

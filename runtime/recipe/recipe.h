@@ -37,6 +37,12 @@ struct Parallel {
   int64_t context_inner = 2;  ///< a2a+p2p: neighbours that exchange sequence for heads
   int64_t expert = 1;
   int64_t expert_tensor = 1;
+  std::string expert_dispatch = "all_to_all";    ///< all_to_all | all_gather
+  int64_t expert_chunks = 1;                     ///< parts of a micro-batch's tokens that travel one by one
+  int64_t shadow_experts = 0;                    ///< most copies of hot experts on all ranks, a layer
+  std::string hierarchical_all_to_all = "none";  ///< none | node | a number of ranks
+  /// Filled by resolve(): ranks of the first of two levels of the all-to-all; 0: one level.
+  int64_t near_experts = 0;
   int64_t zero_stage = 0;
   std::string shard_group = "all";              ///< all | node | a number of ranks
   std::string hierarchical_reduction = "none";  ///< none | node | a number of ranks

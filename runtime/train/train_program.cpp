@@ -35,6 +35,7 @@ std::vector<StageLayers> stages_of_rank(const ProgramOptions& o, int rank) {
 GroupSet::Options group_options(const ProgramOptions& o) {
   GroupSet::Options g;
   g.key_value_heads = o.model.num_key_value_heads;
+  g.near_experts = o.near_experts;
   if (o.stage_layers.size() <= 1) return g;
   const std::vector<int>& at = o.schedule.rank_of_stage;
   g.tied_stages = o.model.tie_word_embeddings && at.front() != at.back();
@@ -74,7 +75,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     : options_(options),
       device_(device),
       decoder_(options.model, store_, device.groups,
-               {options.sequence_parallel, options.expert_tensor, options.decay_embeddings,
+               {options.sequence_parallel, options.dispatch, options.expert_tensor, options.decay_embeddings,
                 stages_of_rank(options, device.groups.coordinate(Axis::pipeline)), options.recompute}),
       cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
            options.context_comm, options.context_inner},

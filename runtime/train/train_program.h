@@ -28,6 +28,8 @@ struct ProgramOptions {
   RecomputeOptions recompute;
   bool sequence_parallel = false;
   bool expert_tensor = true;                    ///< tensor ranks share each expert
+  DispatchOptions dispatch;                     ///< of tokens to their experts
+  int near_experts = 0;                         ///< ranks of a first level of their all-to-all; 0: one level
   ContextComm context_comm = ContextComm::p2p;  ///< with several context ranks
   int context_inner = 1;                        ///< a2a+p2p: ranks that exchange
   bool documents = false;                       ///< batches say where documents begin, and attention heeds it

@@ -2,6 +2,7 @@
 #include "kernels/ops/expert_rows.h"
 #include "kernels/ops/head_norm.h"
 #include "kernels/ops/route.h"
+#include "kernels/ops/sort_choices.h"
 #include "tests/cuda/twin.h"
 
 using namespace ltrain;
@@ -31,6 +32,8 @@ TEST_CASE("router, rows of experts and losses for balance") {
                  rows = w.of(t, {kTokens * 2, kCols}, [](int64_t i) { return i % 7; });
       const auto y = w.blank(t, {kTokens, kCols}), dz = w.blank(t, {kTokens * 2, kCols}),
                  dw = w.blank(t, {kTokens, 2});
+      const auto some_slots = w.blank(DType::i32, {kTokens, 2}), some_counts = w.blank(DType::i64, {4}),
+                 some_sources = w.of(DType::i32, {kTokens * 2}, [](int64_t) { return 0; });
       BalanceArgs balance;
       balance.kind = kind % 2 ? Balance::uniform : Balance::load;
       balance.experts = kExperts, balance.tokens = kTokens / kRuns, balance.coeff = 0.3;
@@ -45,6 +48,10 @@ TEST_CASE("router, rows of experts and losses for balance") {
         permute_rows(s, at(rows), at(x), r, a.capacity ? 500 : 2 * kTokens);
         combine_rows(s, at(y), at(rows), r, true);
         combine_rows_backward(s, at(dz), at(dw), at(y), at(rows), r);
+        Routing some = r;
+        some.slots = at(some_slots), some.sources = at(some_sources), some.counts = at(some_counts);
+        ChosenExperts which{2, {3, 6}, kind % 2 ? 2 : 0, kind == 3};
+        sort_choices(s, some, r.slots, r.counts, which);
       });
     }
 }

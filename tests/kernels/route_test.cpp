@@ -5,6 +5,7 @@
 #include "kernels/ops/expert_rows.h"
 #include "kernels/ops/grouped_matmul.h"
 #include "kernels/ops/route.h"
+#include "kernels/ops/sort_choices.h"
 #include "tests/kernels/op_support.h"
 
 using namespace ltrain;
@@ -99,6 +100,55 @@ TEST_CASE("router: capacity drops the least weights or the last tokens, and none
   }
   const int64_t dropped = std::count(&r.slots[0], &r.slots[0] + 80, -1);
   CHECK(r.kept() + dropped == 80);
+}
+
+TEST_CASE(
+    "choices sorted again: all of a router's are its own rows; those of some experts in the order of "
+    "tokens") {
+  Routed r(40, choices(6, 2));
+  r.args.capacity = 9;
+  r.run();
+  Guarded<int32_t> slots(80), sources(80), kept(80);
+  std::copy(&r.slots[0], &r.slots[0] + 80, &kept[0]);
+  Guarded<int64_t> counts(7), few(3);
+  const auto sorted = [&](Guarded<int64_t>& to, const ChosenExperts& which) {
+    Routing again = r.routing();
+    again.slots = tensor_of(slots, {40, 2}), again.sources = tensor_of(sources, {80});
+    again.counts = tensor_of(to, {static_cast<int64_t>(to.size())});
+    sort_choices(*r.stream, again, tensor_of(kept, {40, 2}), r.routing().counts, which);
+  };
+  sorted(counts, {});
+  CHECK(slots.bits() == r.slots.bits());
+  CHECK(counts.bits() == r.counts.bits());
+  for (int64_t row = 0; row < r.kept(); ++row) CHECK(sources[row] == r.sources[row]);
+  sorted(few, {2});
+  int64_t row = 0;
+  for (int64_t e = 2; e < 4; ++e) {
+    const int64_t begin = row;
+    for (int64_t a = 0; a < 80; ++a)
+      if (r.experts[a] == e && kept[a] >= 0) {
+        CHECK((slots[a] == row && sources[row] == a));
+        ++row;
+      }
+    CHECK(few[e - 2] == row - begin);
+  }
+  CHECK(row < r.kept());
+  for (int64_t a = 0; a < 80; ++a)
+    if (r.experts[a] < 2 || r.experts[a] > 3) CHECK(slots[a] == -1);
+  CHECK(few[2] == -1);
+  ChosenExperts hot{0, {5, 1}, 2, true};  // in the order of the list
+  sorted(few, hot);
+  CHECK((few[0] == r.counts[5] && few[1] == r.counts[1]));
+  for (int64_t a = 0; a < 80; ++a) {
+    const bool listed = kept[a] >= 0 && (r.experts[a] == 5 || r.experts[a] == 1);
+    CHECK((slots[a] >= 0) == listed);
+    if (listed) CHECK(sources[slots[a]] == a);
+    if (listed) CHECK((slots[a] < few[0]) == (r.experts[a] == 5));
+  }
+  hot.only = false;  // all the others
+  sorted(counts, hot);
+  CHECK((counts[5] == 0 && counts[1] == 0 && counts[0] == r.counts[0] && counts[4] == r.counts[4]));
+  CHECK((slots.intact() && sources.intact() && few.intact()));
 }
 
 TEST_CASE("router: groups are kept by their best one or two experts") {

@@ -28,7 +28,21 @@ const char* kBase =
     "train: {global_batch_size: 16, train_steps: 2}\n";
 
 /// Those before `tied` are what rules relate; the others are free.
-enum class At { data, tensor, schedule, context, zero, levels, micros, model, tied, dropout, vocab, packing };
+enum class At {
+  data,
+  tensor,
+  schedule,
+  context,
+  zero,
+  levels,
+  micros,
+  model,
+  tied,
+  dropout,
+  vocab,
+  packing,
+  dispatch
+};
 constexpr size_t kBound = static_cast<size_t>(At::tied);
 
 const std::vector<Factor>& factors() {
@@ -45,7 +59,8 @@ const std::vector<Factor>& factors() {
       {"tied", {"false", "true"}},
       {"dropout", {"0.0", "0.1"}},
       {"vocabulary", {"264", "257"}},  // 257 divides over no axis
-      {"packing", {"false", "true"}}};
+      {"packing", {"false", "true"}},
+      {"dispatch", {"all_to_all", "all_gather", "in two parts"}}};
   return all;
 }
 
@@ -105,6 +120,8 @@ std::vector<std::string> settings(const Row& row) {
   s.push_back("model.vocab_size=" + level(At::vocab));
   s.push_back("data.reset_attention_mask=" + level(At::packing));
   s.push_back("data.reset_position_ids=" + level(At::packing));
+  if (at(row, At::dispatch) == 1) s.push_back("parallel.expert_dispatch=all_gather");
+  if (at(row, At::dispatch) == 2) s.push_back("parallel.expert_chunks=2");
   return s;
 }
 
@@ -166,10 +183,20 @@ void add_triples(const Row& row, std::set<Triple>& triples) {
 /// All that can be, by every accepted row: what is bound with every level of what is free.
 std::set<Triple> feasible_triples() {
   std::set<Triple> all;
+  std::vector<Row> free{{}};
+  for (size_t f = kBound; f < factors().size(); ++f) {
+    std::vector<Row> longer;
+    for (const Row& row : free)
+      for (int l = 0; l < static_cast<int>(factors()[f].levels.size()); ++l) {
+        longer.push_back(row);
+        longer.back().push_back(l);
+      }
+    free = std::move(longer);
+  }
   for (const Row& head : allowed())
-    for (int pattern = 0; pattern < 1 << (factors().size() - kBound); ++pattern) {
+    for (const Row& tail : free) {
       Row row = head;
-      for (size_t f = kBound; f < factors().size(); ++f) row.push_back(pattern >> (f - kBound) & 1);
+      row.insert(row.end(), tail.begin(), tail.end());
       add_triples(row, all);
     }
   return all;

@@ -99,6 +99,8 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.zero_stage = o.zero_stage;
   p.sequence_parallel = o.sequence_parallel;
   p.expert_tensor = o.expert_tensor;
+  p.dispatch = o.dispatch;
+  p.near_experts = o.near_experts;
   p.context_comm = context_comm(o.context_comm);
   p.context_inner = o.context_inner;
   p.documents = p.position_ids = o.packed;

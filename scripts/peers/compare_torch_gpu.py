@@ -35,6 +35,9 @@ class Rig:
                 f"data.train.0.path={self.prefix}", *recipe_overrides(CASES[case]), f"train.train_steps={steps}",
                 f"cuda_graphs={v['cuda_graphs']}", *measure.FEW_STEPS]
 
+    def ltrain_environment(self, v):
+        return dict(os.environ, LTRAIN_MATMUL_ALGORITHMS=v["matmul"], LTRAIN_CACHE_DIR=os.path.join(self.scratch, "cache"))
+
     def torch_command(self, case, v, steps):
         return [self.o.python, PEER, "--case", case, "--steps", str(steps - self.o.warmup), "--warmup",
                 str(self.o.warmup)] + [x for k in ("mode", "weights", "attention", "loss") for x in (f"--{k}", v[k])]
@@ -58,7 +61,7 @@ class Rig:
         begin, first = time.monotonic(), None
         with open(log, "w") as out:
             process = subprocess.Popen(self.ltrain_command(case, v, steps), stdout=out, stderr=out,
-                                       cwd=measure.REPOSITORY)
+                                       cwd=measure.REPOSITORY, env=self.ltrain_environment(v))
         while process.poll() is None and self.left() > 0 and first is None:
             if os.path.exists(metrics) and os.path.getsize(metrics) > 0:
                 first = time.monotonic() - begin
@@ -93,6 +96,7 @@ class Rig:
         steps = self.o.warmup + 3
         subprocess.run(["nsys", "profile", "--trace=cuda", "--force-overwrite=true", "--output", report,
                         *self.ltrain_command(case, LTRAIN_VARIANTS[0], steps)], check=True, capture_output=True,
+                       env=self.ltrain_environment(LTRAIN_VARIANTS[0]),
                        cwd=measure.REPOSITORY, timeout=max(1, self.left()))
         text = subprocess.run(["nsys", "stats", "--report", "cuda_gpu_trace", "--format", "csv", report + ".nsys-rep"],
                               check=True, capture_output=True, text=True).stdout
@@ -184,6 +188,8 @@ def markdown(info, results):
 
 
 def card_and_driver():
+    if not shutil.which("nvidia-smi"):
+        sys.exit("compare-torch-gpu: no GPU: nvidia-smi is not there; --dry-run shows what would be run")
     done = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True,
                           text=True)
     if done.returncode != 0:
@@ -210,7 +216,8 @@ def main():
         return print(json.dumps([
             {"case": c, "tokens_per_step": tokens_per_step(CASES[c]), "flops_per_token": flops_per_token(CASES[c]),
              "recipe": [x for x in recipe_overrides(CASES[c])],
-             "variants": [{"text": text_of(v), "command": rig.ltrain_command(c, v, steps)} for v in LTRAIN_VARIANTS] +
+             "variants": [{"text": text_of(v), "matmul": v["matmul"],
+                           "command": rig.ltrain_command(c, v, steps)} for v in LTRAIN_VARIANTS] +
                          [{"text": text_of(v), "command": rig.torch_command(c, v, steps)} for v in TORCH_VARIANTS]}
             for c in cases], indent=1))
     o.card, driver = card_and_driver()

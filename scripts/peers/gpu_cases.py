@@ -22,12 +22,13 @@ TORCH_VARIANTS = [dict(mode=mode, weights=weights, attention=attention, loss=los
                   for weights in ("autocast", "bf16")
                   for loss in ("plain", "chunked")
                   for attention in ("cudnn", "flash")]
-LTRAIN_VARIANTS = [dict(cuda_graphs="off"), dict(cuda_graphs="on")]
+LTRAIN_VARIANTS = [dict(cuda_graphs="off", matmul="heuristic"), dict(cuda_graphs="on", matmul="heuristic"),
+                   dict(cuda_graphs="on", matmul="measured")]
 
 
 def text_of(v):
     if "cuda_graphs" in v:
-        return f"ltrain, cuda_graphs: {v['cuda_graphs']}"
+        return f"ltrain, cuda_graphs: {v['cuda_graphs']}, matmul algorithms {v['matmul']}"
     weights = "bf16 autocast" if v["weights"] == "autocast" else "bf16 parameters and AdamW states"
     return f"PyTorch {v['mode']}, {weights}, {v['attention']} attention, {v['loss']} cross-entropy"
 

@@ -31,8 +31,7 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
                    sp);
     mixture_ = c.moe.in_layer(i);
     if (mixture_) {
-      const char* name = c.architecture == "mixtral" ? ".block_sparse_moe" : ".mlp";
-      moe_.declare(store, groups, c, sp, expert_tensor, dispatch, p + name, i, out_std);
+      moe_.declare(store, groups, c, sp, expert_tensor, dispatch, mixture_prefix(c, i), i, out_std);
     } else {
       mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
     }

@@ -33,6 +33,11 @@ class ExpertExchange {
   /// Most rows that can come to a rank's experts, of `tokens` tokens a rank that choose `top_k` experts each,
   /// of which one takes `capacity` (0: all).
   int64_t most_rows(int64_t tokens, int64_t top_k, int64_t capacity) const;
+  /// Most rows that the tokens of a routing make for all experts.
+  int64_t most_sent(const Routing& routing, int64_t capacity) const {
+    const int64_t choices = routing.slots.elements();
+    return capacity > 0 ? std::min(choices, capacity * experts_) : choices;
+  }
   /// Counts of this rank's tokens become known to the host and are exchanged. On meta: even ones, of which
   /// each expert takes `capacity` (0: all). Throws when the router's logits were not finite. `name`: of the
   /// layer.

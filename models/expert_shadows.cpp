@@ -60,6 +60,7 @@ void ExpertShadows::choose(Step& step, const Routing& r, int64_t capacity, const
   make_rows(travels, experts_);
   sort_choices(step.compute, travels.routing, r.slots, r.counts, travelling);
   travels.counts = exchange_.lay_out(all);
+  travels.most_sent = exchange_.most_sent(r, capacity);
 }
 
 void ExpertShadows::fetch_start(Step& step, std::vector<Copy>& copies, Tensor gate_up, Tensor down) const {

@@ -25,6 +25,10 @@ ParameterSpec cut_experts_of(const Groups& g, ParameterSpec spec) {
 
 }  // namespace
 
+std::string mixture_prefix(const ModelConfig& c, int64_t layer) {
+  return fmt::format("model.layers.{}.{}", layer, c.architecture == "mixtral" ? "block_sparse_moe" : "mlp");
+}
+
 void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig& c, bool sequence_parallel,
                        bool expert_tensor, const DispatchOptions& dispatch, const std::string& prefix,
                        int64_t layer, double out_std) {

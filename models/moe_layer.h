@@ -7,6 +7,9 @@
 
 namespace ltrain {
 
+/// Of the names of a layer's router and experts.
+std::string mixture_prefix(const ModelConfig& config, int64_t layer);
+
 class MoeLayer {
  public:
   /// Of a part of the tokens, which travels while experts work on another.

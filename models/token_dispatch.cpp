@@ -43,7 +43,7 @@ class ExchangeDispatch final : public TokenDispatch {
   using TokenDispatch::TokenDispatch;
 
   void start(Step& step, Dispatched& d, Tensor tokens, int64_t most) const override {
-    d.travelling = step.temporary("rows by expert", {tokens.shape[0] * top_k_, tokens.cols()});
+    d.travelling = step.temporary("rows by expert", {d.most_sent, tokens.cols()});
     permute_rows(step.compute, d.travelling, tokens, d.routing, d.counts.sorted);
     d.flight = exchange_.dispatch_start(step, d.counts, d.travelling, most);
   }
@@ -55,7 +55,7 @@ class ExchangeDispatch final : public TokenDispatch {
     return step.temporary("made by experts", {most, columns});
   }
   void give_back_start(Step& step, Dispatched& d, Tensor made) const override {
-    d.out = step.activation("rows from experts", {d.routing.slots.elements(), made.cols()});
+    d.out = step.activation("rows from experts", {d.most_sent, made.cols()});
     d.flight = exchange_.give_back_start(step, d.counts, d.out, made);
     step.release(made);
   }
@@ -77,7 +77,7 @@ class ExchangeDispatch final : public TokenDispatch {
     return dmade;
   }
   void permute_backward_start(Step& step, Dispatched& d, Tensor drows) const override {
-    d.travelling = step.temporary("d rows by expert", {d.routing.slots.elements(), drows.cols()});
+    d.travelling = step.temporary("d rows by expert", {d.most_sent, drows.cols()});
     d.flight = exchange_.give_back_start(step, d.counts, d.travelling, drows);
     step.release(drows);
   }
@@ -109,7 +109,7 @@ class GatherDispatch final : public TokenDispatch {
     gather(step, experts, r.experts);
     gather(step, d.weights, r.weights);
     const int64_t local = exchange_.local_experts();
-    own_rows(step, d, r.slots.shape[0] * g.size(), top_k_, local);
+    own_rows(step, d, r.slots.shape[0] * g.size(), r.slots.shape[1], local);
     sort_choices(step.compute, d.routing, kept, r.counts, {g.rank() * local});
     step.release(kept);
     step.release(experts);
@@ -202,10 +202,11 @@ void TokenDispatch::count(Step& step, Dispatched& d, const Routing& r, TokenRang
   if (range.tokens != r.slots.shape[0]) {
     d.routing.experts = r.experts.narrow(range.first, range.tokens);
     d.routing.weights = r.weights.narrow(range.first, range.tokens);
-    own_rows(step, d, range.tokens, top_k_, experts_);
+    own_rows(step, d, range.tokens, r.slots.shape[1], experts_);
     sort_choices(step.compute, d.routing, r.slots.narrow(range.first, range.tokens), r.counts, {});
   }
   d.counts = exchange_.count(step, d.routing, capacity, name);
+  d.most_sent = exchange_.most_sent(d.routing, capacity);
 }
 
 void TokenDispatch::own_rows(Step& step, Dispatched& d, int64_t tokens, int64_t top_k, int64_t experts) {

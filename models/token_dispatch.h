@@ -20,8 +20,9 @@ struct Dispatched {
   Routing routing;        ///< what rows are sorted by: of the tokens, or of those of all ranks
   bool own_rows = false;  ///< its slots, sources and counts belong to this; else they are the router's
   ExpertRowCounts counts;
-  Tensor out;      ///< (choices, H) what experts made of routing's tokens
-  Tensor weights;  ///< those of all ranks, gathered
+  int64_t most_sent = 0;  ///< rows that the tokens can make
+  Tensor out;             ///< (choices, H) what experts made of routing's tokens
+  Tensor weights;         ///< those of all ranks, gathered
 
   // Under way, between a start and what ends it.
   ExpertExchange::Flight flight;

@@ -24,7 +24,8 @@ __global__ void choose(RoutePointers p, RouteArgs a) {
     token.prepare();
     A* norm = static_cast<A*>(p.norm) + 2 * t;
     norm[0] = token.lse, norm[1] = token.sum;
-    token.choose(p.experts + t * a.top_k, static_cast<A*>(p.weights) + t * a.top_k);
+    token.choose(t, p.experts + t * a.top_k, static_cast<A*>(p.weights) + t * a.top_k);
+    for (int64_t i = t * a.top_k; i < (t + 1) * a.top_k; ++i) p.slots[i] = -1;
   }
 }
 

@@ -224,6 +224,8 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
   o.muon_steps = static_cast<int>(from.muon_num_ns_steps);
   o.muon_lr_scale = from.uses("muon") ? from.muon_lr / from.lr : 1;
   o.muon_match_rms = from.muon_scale == "match_rms_adamw";
+  o.freeze_routers = r.train.freeze_router;
+  o.router_warmup = r.train.router_warmup_steps;
   o.adafactor_decay = from.adafactor_decay_rate;
   o.adafactor_eps = from.adafactor_eps;
   o.adafactor_threshold = from.adafactor_clip_threshold;

@@ -101,6 +101,8 @@ struct Train {
   int64_t eval_steps = 20;
   int64_t log_interval = 1;
   std::optional<double> exit_duration_in_mins;
+  int64_t router_warmup_steps = 0;  ///< first steps in which routers of mixtures move alone
+  bool freeze_router = false;
 };
 
 /// Parameters with settings of their own, by name.
@@ -148,7 +150,8 @@ struct CheckpointSettings {
   int64_t save_interval = 1000;  ///< steps; 0: never
   int64_t keep_latest = 2;       ///< 0: all
   bool async_save = true;
-  std::string resume = "auto";  ///< auto | never | the path of a checkpoint or of a folder of them
+  std::string resume = "auto";         ///< auto | never | the path of a checkpoint or of a folder of them
+  std::optional<std::string> upcycle;  ///< a dense checkpoint that a fresh mixture begins with
   bool save_at_end = true;
 };
 

@@ -407,6 +407,11 @@ void add_job_keys(std::vector<Key>& t) {
                    "auto: the newest whole checkpoint of output_dir, or a fresh start. never. Or a path, "
                    "which must load.")
                   .alias({"resume_from_checkpoint"}));
+  t.push_back(text("checkpoint.upcycle", LT_MEMBER(checkpoint.upcycle),
+                   "A fresh start takes its weights from this checkpoint of a dense llama of the same shape: "
+                   "every expert begins as a copy of the feed-forward, routers from the seed.")
+                  .when("model.moe.num_experts above 0", true,
+                        [](const Recipe& r) { return r.model.moe.num_experts > 0; }));
   t.push_back(
       truth("checkpoint.save_at_end", LT_MEMBER(checkpoint.save_at_end), "Save after the last step."));
   t.push_back(host_list(
@@ -445,6 +450,7 @@ std::vector<Key> make_table() {
   add_memory_keys(t);
   add_data_keys(t);
   add_train_keys(t);
+  add_moe_training_keys(t);
   add_optimizer_keys(t);
   add_schedule_keys(t);
   add_job_keys(t);

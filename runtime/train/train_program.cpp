@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/core/placement_rules.h"
+#include "kernels/ops/router_bias.h"
 #include "kernels/ops/tensor_ops.h"
 #include "runtime/train/stage_run.h"
 
@@ -124,6 +125,21 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
              "recorded steps of several ranks, of pieces of gradients, or of experts");
     scale_ = constant("gradient scale", DType::f64, {1});
   }
+  make_router_bias();
+}
+
+void TrainProgram::make_router_bias() {
+  const MoeConfig& m = options_.model.moe;
+  if (m.num_experts == 0 || m.bias_update_rate <= 0) return;
+  const DType type = options_.precision.compute == DType::f64 ? DType::f64 : DType::f32;
+  router_bias_ = device_.memory.allocate(MemoryKind::parameters, "bias of routers", type,
+                                         {options_.model.num_hidden_layers, m.num_experts});
+  place_set(device_.compute, router_bias_, kAllAxes, Placement::R());
+  if (!device_.compute.meta()) fill_zero(device_.compute, router_bias_);
+  for (int64_t i = 0; i < options_.model.num_hidden_layers; ++i)
+    if (m.in_layer(i))
+      store_.keep(mixture_prefix(options_.model, i) + ".gate.e_score_correction_bias",
+                  router_bias_.flat(i * m.num_experts, {m.num_experts}));
 }
 
 Step TrainProgram::make_step(bool training) {
@@ -153,6 +169,7 @@ MicroBatch TrainProgram::whole_in_place(int64_t place) const {
   mb.sample_index = sample_index_.flat(place * options_.micro_batch, {options_.micro_batch});
   mb.loss = loss_;
   mb.experts = experts_;
+  mb.router_bias = router_bias_;
   mb.micros = options_.accumulation;
   return mb;
 }
@@ -300,7 +317,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   const HostBatch none;
   const double scale = result.tokens > 0 ? 1.0 / static_cast<double>(result.tokens) : 0;
   const auto batch = [&](int64_t k) -> const HostBatch& { return meta ? none : batches[k]; };
-  store_.begin_step(options_.accumulation);
+  store_.begin_step(options_.accumulation, adamw.step);
   if (staged())
     for (int64_t k = 0; k < options_.accumulation; ++k) load(batch(k), k);
   int64_t loaded = -1;
@@ -351,6 +368,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   }
   step.enter("optimizer");
   store_.update(args);
+  if (router_bias_.defined() && !options_.optimizer.freeze_routers)
+    move_router_bias(device_.compute, router_bias_, summed_routers(), options_.model.moe.bias_update_rate);
   return result;
 }
 
@@ -364,6 +383,11 @@ void TrainProgram::graphed_micro_batch(Step& step, StageRun& run, int64_t k, con
     });
   }
   graph->replay();
+}
+
+/// What routers added up, over all ranks.
+Tensor TrainProgram::summed_routers() {
+  return sums_.flat(sums_.elements() - experts_.elements(), experts_.shape);
 }
 
 ExpertStatistics TrainProgram::expert_statistics(const std::vector<double>& all_sums) const {
@@ -424,6 +448,7 @@ std::vector<float> TrainProgram::predict(const std::vector<int32_t>& tokens) {
   mb.tokens = tokens_.flat(0, {mb.seq});
   mb.targets = targets_.flat(0, {mb.seq});
   mb.sample_index = sample_index_.flat(0, {1});
+  mb.router_bias = router_bias_;
   Step step = make_step(false);
   Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", step.stat_type(),
                                           {1, options_.model.vocab_size});

@@ -120,6 +120,8 @@ class TrainProgram {
   /// Sums loss and squares over all ranks, counting once what several have.
   void reduce_sums(const char* reading);
   ExpertStatistics expert_statistics(const std::vector<double>& all_sums) const;
+  Tensor summed_routers();
+  void make_router_bias();
 
   ProgramOptions options_;
   Device device_;
@@ -133,12 +135,13 @@ class TrainProgram {
   Tensor documents_, position_ids_;         // (places, ...), where batches have them
   double action_seconds_ = 0;
   Staging staging_;
-  Tensor sums_;     // f64: loss, ranks that ask to stop, squares by segment, sums of routers
-  Tensor loss_;     // sum of token losses
-  Tensor squares_;  // (segments), of gradients
-  Tensor experts_;  // (layers, moe_sums), of mixtures
-  Tensor count_;    // (1) i64
-  Tensor scale_;    // (1) f64: of the gradient, where work is recorded
+  Tensor sums_;         // f64: loss, ranks that ask to stop, squares by segment, sums of routers
+  Tensor loss_;         // sum of token losses
+  Tensor squares_;      // (segments), of gradients
+  Tensor experts_;      // (layers, moe_sums), of mixtures
+  Tensor router_bias_;  // (layers, E), of mixtures that have it
+  Tensor count_;        // (1) i64
+  Tensor scale_;        // (1) f64: of the gradient, where work is recorded
   int64_t steps_ = 0;
   std::unique_ptr<Graph> graphs_[2];  // of the first micro-batch of a step, of another
 };

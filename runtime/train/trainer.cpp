@@ -24,6 +24,7 @@
 #include "runtime/train/expert_report.h"
 #include "runtime/train/lr_schedule.h"
 #include "runtime/train/training_state.h"
+#include "runtime/train/upcycle.h"
 
 namespace ltrain {
 namespace {
@@ -140,6 +141,8 @@ class Trainer {
     step_ = saved_step_ = resumed.step;
     samples_ = resumed.samples;
     if (resumed.step == 0) program_->initialize();
+    std::vector<std::string> upcycled;
+    if (resumed.step == 0 && recipe_.checkpoint.upcycle) upcycled = state_->upcycle();
     synchronize();
     if (saves_at_all(recipe_)) state_->open_writer(step_, host_.get());
     loader_ = std::make_unique<data::BatchLoader>(loader_options(recipe_, mesh_, false), samples_);
@@ -152,6 +155,7 @@ class Trainer {
         progress_->line("debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing");
       if (device_ != DeviceKind::cpu) progress_->line("attention: own kernels, " + attention_kernels());
       for (const std::string& note : resumed.notes) progress_->line(note);
+      for (const std::string& note : upcycled) progress_->line(note);
       progress_->line(
           fmt::format("{}: {} {} parameters, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "
                       "micro-batch{} a rank",
@@ -504,6 +508,8 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
   const ProgramOptions program = program_options(recipe);
   if (const auto reader = CheckpointReader::open(o, *alone, *stream, notes))
     check_optimizer(*reader, parameters, program.optimizer);
+  else if (recipe.checkpoint.upcycle)
+    open_dense(recipe, false, *alone, *stream, notes);
   if (!saves_at_all(recipe)) return;
   int64_t bytes = 0;  // the values, and a moment of every element for each; rows and columns are few
   for (int id = 0; id < parameters.count(); ++id) {

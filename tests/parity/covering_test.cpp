@@ -55,7 +55,9 @@ const std::vector<Factor>& factors() {
       {"ZeRO", {"0", "1", "2", "3"}},
       {"levels", {"one", "two"}},
       {"micro-batches", {"1", "2", "4"}},
-      {"model", {"gpt2", "llama", "llama with 2 key-value heads", "mixture", "mixture over 2 ranks"}},
+      {"model",
+       {"gpt2", "llama", "llama with 2 key-value heads", "mixture", "mixture over 2 ranks",
+        "olmoe with a bias, noise and a second expert at random, over 2 ranks"}},
       {"tied", {"false", "true"}},
       {"dropout", {"0.0", "0.1"}},
       {"vocabulary", {"264", "257"}},  // 257 divides over no axis
@@ -66,6 +68,9 @@ const std::vector<Factor>& factors() {
 
 /// By level of the tensor factor.
 constexpr const char* kTensorModes[] = {"1d", "1d", "1d", "1d", "2d", "2.5d", "3d"};
+
+/// By level of the model factor.
+constexpr const char* kArchitectures[] = {"gpt2", "llama", "llama", "qwen3_moe", "qwen3_moe", "olmoe"};
 
 int at(const Row& row, At factor) { return row[static_cast<size_t>(factor)]; }
 const std::string& level_of(const Row& row, At factor) {
@@ -91,15 +96,17 @@ std::vector<std::string> settings(const Row& row) {
                              std::string("parallel.tensor_mode=") + kTensorModes[at(row, At::tensor)],
                              "parallel.zero_stage=" + level(At::zero),
                              fmt::format("train.micro_batch_size={}", samples),
-                             std::string("model.architecture=") + (at(row, At::model) == 0  ? "gpt2"
-                                                                   : at(row, At::model) < 3 ? "llama"
-                                                                                            : "qwen3_moe"),
+                             std::string("model.architecture=") + kArchitectures[at(row, At::model)],
                              fmt::format("model.num_key_value_heads={}", at(row, At::model) == 2 ? 2 : 4)};
   if (at(row, At::model) >= 3) {
     s.push_back("model.moe.num_experts=4");
     s.push_back("model.moe.top_k=2");
-    s.push_back(fmt::format("parallel.expert={}", at(row, At::model) - 2));
+    s.push_back(fmt::format("parallel.expert={}", at(row, At::model) == 3 ? 1 : 2));
   }
+  if (at(row, At::model) == 5)
+    for (const char* setting :
+         {"selection=gshard", "norm_topk_prob=true", "jitter_eps=0.1", "bias_update_rate=0.05"})
+      s.push_back(std::string("model.moe.router.") + setting);
   if (level(At::tensor) == "8 in 2.5d") s.push_back("parallel.tensor_depth=2");
   if (stages(row) > 1) {
     s.push_back(fmt::format("parallel.pipeline={}", stages(row)));

@@ -239,6 +239,128 @@ TEST_CASE("experts of pipelines, and every loss for balance, under every layout"
   }
 }
 
+TEST_CASE("every way to choose and to balance, under every layout", "[expert]") {
+  TinyOptions one = mixture();
+  one.moe.balance = "none";
+  const int way = GENERATE(0, 1, 2, 3);
+  bool whole_sequences = false;
+  switch (way) {
+    case 0:  // Switch
+      one.moe.top_k = 1;
+      one.moe.norm_topk_prob = false;
+      one.moe.jitter_eps = 0.2;
+      one.moe.balance = "switch";
+      break;
+    case 1:
+      one.moe.selection = "gshard";
+      one.moe.second_threshold = 0.7;
+      one.moe.balance = "global";
+      break;
+    case 2:  // DeepSeek-V3
+      one.moe.score = "sigmoid";
+      one.moe.n_group = 4;
+      one.moe.topk_group = 2;
+      one.moe.routed_scaling_factor = 2.5;
+      one.moe.bias_update_rate = 0.05;
+      one.moe.balance = "sequence";
+      one.moe.shared_experts = 1;
+      break;
+    case 3:
+      one.moe.selection = "expert_choice";
+      one.moe.norm_topk_prob = false;
+      whole_sequences = true;
+  }
+  one.micro_batch = 2;  // what experts choose from is the micro-batch of a rank
+  one.steps = 3;
+  one.layers = 4;
+  one.packed = way == 0;
+  const TinyResult base = train_tiny(one);
+  for (const Layout& l : {Layout{"expert 4", 4, 4, 1},
+                          {"expert 2 of 4, ZeRO-3", 4, 2, 3},
+                          {"tensor 2 with sequence, expert 2", 2, 2, 1, 2, true},
+                          {"tensor 2, expert 2", 2, 2, 0, 2},
+                          {"experts over tensor 2 and data 2", 2, 4, 3, 2, true, false},
+                          {"experts over context 2 and data", 2, 4, 1, 1, false, true, 2},
+                          {"zb-h1, expert 2, ZeRO-1", 2, 2, 1, 1, false, true, 1, 2, "zb-h1"},
+                          {"1f1b, tensor 2", 1, 1, 0, 2, true, true, 1, 2}}) {
+    if (way == 2 && !l.expert_tensor) continue;  // sequences are cut there
+    if (whole_sequences && (l.context > 1 || !l.expert_tensor)) continue;
+    INFO("way " << way << ", " << l.name);
+    TinyOptions many = laid_out(one, l);
+    // Losses for balance are of the micro-batch over all ranks, experts choose from that of one.
+    const bool by_rank = way == 3;
+    if (!by_rank && l.data > 2) continue;
+    many.micro_batch = by_rank ? 2 : one.micro_batch / l.data;
+    const TinyResult result = train_tiny(many);
+    require_parity(base, result, 1e-12);
+    CHECK(difference(base, result) == 0);
+    CHECK(result.plan_bytes == result.used_bytes);
+  }
+}
+
+TEST_CASE("biases move by the choices of all ranks, and another rate chooses otherwise", "[expert]") {
+  TinyOptions one = mixture();
+  one.moe.bias_update_rate = 0.2;
+  one.moe.balance = "none";
+  one.steps = 3;
+  TinyOptions many = laid_out(one, {"expert 2 of 4", 4, 2});
+  many.micro_batch = 2;
+  const TinyResult base = train_tiny(one);
+  CHECK(difference(base, train_tiny(many)) == 0);
+  TinyOptions apart = laid_out(one, {"experts over tensor 2 and data 2", 2, 4, 1, 2, true, false});
+  apart.micro_batch = 4;
+  CHECK(difference(base, train_tiny(apart)) == 0);
+  many.moe.bias_update_rate = 0.1;
+  CHECK(difference(base, train_tiny(many)) > 0);
+}
+
+TEST_CASE("norms over heads that tensor ranks share (olmoe) equal one process", "[expert]") {
+  TinyOptions one = mixture();
+  one.architecture = "olmoe";
+  one.moe.norm_topk_prob = false;
+  one.heads = 4;
+  one.kv_heads = GENERATE(4, 2);
+  const TinyResult base = train_tiny(one);
+  for (const Layout& l : {Layout{"tensor 2", 1, 1, 0, 2},
+                          {"tensor 4", 1, 1, 0, 4},
+                          {"tensor 4 with sequence, ZeRO-3, expert 2", 2, 2, 3, 4, true},
+                          {"experts over tensor 2 and data 2", 2, 4, 1, 2, true, false},
+                          {"context 2, tensor 2", 1, 1, 0, 2, false, true, 2},
+                          {"zb-h1, tensor 2", 1, 1, 0, 2, false, true, 1, 2, "zb-h1"}}) {
+    INFO(one.kv_heads << " key-value heads, " << l.name);
+    TinyOptions many = laid_out(one, l);
+    many.micro_batch = one.micro_batch / l.data;
+    const TinyResult result = train_tiny(many);
+    require_parity(base, result, 1e-12);
+    CHECK(result.plan_bytes == result.used_bytes);
+  }
+  TinyOptions many = laid_out(one, {"tensor 2", 1, 1, 0, 2});
+  CHECK_FALSE(train_tiny(many).plan_wire[0] ==
+              train_tiny(laid_out(mixture(), {"tensor 2", 1, 1, 0, 2})).plan_wire[0]);
+}
+
+TEST_CASE("frozen and warming routers under every layout", "[expert]") {
+  TinyOptions one = mixture();
+  one.steps = 3;
+  if (GENERATE(false, true))
+    one.optimizer.freeze_routers = true;
+  else
+    one.optimizer.router_warmup = 1;
+  const TinyResult base = train_tiny(one);
+  for (const Layout& l : {Layout{"expert 2 of 4, ZeRO-1", 4, 2, 1},
+                          {"expert 4 of 4, ZeRO-3", 4, 4, 3},
+                          {"tensor 2 with sequence, expert 2", 2, 2, 2, 2, true},
+                          {"experts over tensor 2 and data 2", 2, 4, 3, 2, true, false},
+                          {"two levels of 2, expert 2", 4, 2, 0, 1, false, true, 1, 1, "1f1b", 2}}) {
+    INFO(l.name);
+    TinyOptions many = laid_out(one, l);
+    many.micro_batch = one.micro_batch / l.data;
+    const TinyResult result = train_tiny(many);
+    require_parity(base, result, 1e-12);
+    CHECK(result.plan_bytes == result.used_bytes);
+  }
+}
+
 TEST_CASE("ranks without a token and ranks with all of them train as one process does", "[expert]") {
   TinyOptions one = mixture();
   one.moe.top_k = 1;

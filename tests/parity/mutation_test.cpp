@@ -177,6 +177,26 @@ std::vector<Layout> layouts(int data) {
   copies.shadows = 2;
   experts(2, 2, 0, 1, false, 1, copies);
   experts(4, 2, 3, 2, false, 1, copies);
+  // The other ways to choose and to balance; norms that tensor ranks share, as many heads and copies of them.
+  const auto routers = [&](const char* name, int ranks, int tensor, int kv_heads, auto change) {
+    experts(ranks, 2, 1, tensor, false, 1);
+    TinyOptions& o = all.back().options;
+    o.architecture = "olmoe";
+    o.kv_heads = kv_heads;
+    o.moe.balance = "none";
+    change(o);
+    all.back().name = name;
+  };
+  routers("a second expert at random, noise and a bias, tensor 2", 2, 2, 4, [](TinyOptions& o) {
+    o.moe.selection = "gshard";
+    o.moe.jitter_eps = 0.1;
+    o.moe.bias_update_rate = 0.1;
+  });
+  routers("experts that choose, tensor 4 of 2 key-value heads", 2, 4, 2, [](TinyOptions& o) {
+    o.moe.selection = "expert_choice";
+    o.moe.norm_topk_prob = false;
+  });
+  routers("frozen routers", 2, 1, 4, [](TinyOptions& o) { o.optimizer.freeze_routers = true; });
   pipeline("1f1b", 2, 1, 1, 1, 0);
   pipeline("zb-h1", 2, 1, 2, 1, 2);
   pipeline("zbv", 2, 2, 1, 2, 0);

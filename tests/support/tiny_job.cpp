@@ -251,7 +251,8 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
         program.train_step(tiny_batches(o, step, data, context), tiny_adamw(step + 1), false);
     if (step == first)
       for (const OwnedPiece& p : store.owned_pieces())
-        world.add(result.gradients, p.slice, store.spec(p.id).name, elements(*compute, p.grad));
+        if (p.grad.defined())
+          world.add(result.gradients, p.slice, store.spec(p.id).name, elements(*compute, p.grad));
     if (rank != 0) continue;
     result.losses.push_back(r.loss);
     result.norms.push_back(r.grad_norm);

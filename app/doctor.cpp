@@ -29,6 +29,7 @@
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/device.h"
 #include "kernels/core/error.h"
+#include "kernels/ops/attention.h"
 #include "parallel/communicator_shm.h"
 #include "runtime/launch/child_process.h"
 #include "runtime/launch/environment.h"
@@ -170,6 +171,11 @@ void gpu(Table& t) {
     const int count = device_count(DeviceKind::cuda);
     t.ok("device: cuda",
          fmt::format("{} GPU{} ({})", count, count == 1 ? "" : "s", device_info(DeviceKind::cuda).name));
+    std::string dims;
+    for (int64_t dim = 1; dim <= 256; ++dim)
+      if (attention_on_tensor_cores(DType::bf16, dim))
+        dims += fmt::format("{}{}", dims.empty() ? "" : ", ", dim);
+    t.ok("attention", fmt::format("own kernels; on tensor cores: bf16, head dims {}", dims));
   } else {
     t.ok("device: cuda", "not here: " + missing);
   }

@@ -4,6 +4,7 @@
 
 #include "kernels/core/arena.h"
 #include "kernels/core/meta.h"
+#include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/dropout.h"
 #include "models/weight_gradients.h"
 #include "parallel/groups.h"
@@ -31,8 +32,12 @@ struct MicroBatch : RowSamples {
   Tensor experts;         ///< (layers, moe_sums(E)) f64: what routers add up in training (models/router.h)
   Tensor router_bias;     ///< (layers, E) as logits: added to scores where experts are chosen; optional
   double grad_scale = 1;  ///< 1 / counted tokens of the whole global batch
+  Tensor grad_scale_at;   ///< (1) f64: the same on the device, for work that is recorded; else undefined
   Tensor loss;            ///< (1) f64: the sum of token losses is added
   int64_t rows() const { return batch * seq; }
+  LossScale loss_scale() const {
+    return grad_scale_at.defined() ? LossScale(grad_scale_at.ptr<double>()) : LossScale(grad_scale);
+  }
   /// As the inside of a sublayer sees it.
   MicroBatch inside() const {
     MicroBatch mb = *this;

@@ -168,12 +168,27 @@ void ParameterStore::place_as_part(Bucket& b) {
   b.grad.record->copies = 0;
 }
 
+/// Nobody else has anything to add to the gradients of the bucket, nor are they moved.
+bool ParameterStore::alone(const Bucket& b) const {
+  return layout_.zero_stage < 2 && !inside(b).many() && !across(b).many() && !b.kind.sum.bits &&
+         !b.kind.copied;
+}
+
+void ParameterStore::replayed_micro_batch() {
+  for (Unit& u : units_) u.touched = true;
+  for (Bucket& b : buckets_) {
+    LT_CHECK(alone(b) && !b.kind.tied, "recorded work on gradients that ranks sum");
+    b.waiting -= static_cast<int64_t>(b.units.size());
+  }
+}
+
 void ParameterStore::reduce(int index) {
   Bucket& b = buckets_[index];
   const Group& g = inside(b);
   collect(b);
   if (groups_->gradient.many() || b.kind.sum.bits || b.kind.copied || b.kind.tied || layout_.zero_stage >= 2)
     clear_padding(b);
+  if (alone(b)) return;
   g.stream->wait(compute_->record());
   if (b.kind.sum.bits) {  // on the stream that the group is used from
     const Group& t = groups_->spanning(b.kind.sum);

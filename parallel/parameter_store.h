@@ -151,6 +151,9 @@ class ParameterStore {
   GradTarget contribute(int id, int n = 1);
   /// A backward has made its last contribution of one micro-batch to the unit that begins with `id`.
   void grad_ready(int id);
+  /// In the place of all contributions of one micro-batch and their grad_ready: recorded work made them
+  /// again.
+  void replayed_micro_batch();
   /// After the last backward: waits for the reductions.
   void finish_gradients();
   /// Adds the squares of the gradients that this rank owns to the element of their segment: (segments) f64.
@@ -284,6 +287,7 @@ class ParameterStore {
   // gradients.cpp: the step
   void reduce(int bucket);
   void collect(Bucket& b);
+  bool alone(const Bucket& b) const;
   void place_as_part(Bucket& b);
   void clear_padding(Bucket& b);
   void settle(size_t keep);

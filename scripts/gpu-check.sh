@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All that needs a GPU, on a machine with one and no network: the kernels against the CPU's, each parallel axis with its
-# ranks on one GPU, the smoke test. Leaves OUT/gpu-check.md and OUT/gpu-check.json, which name card, driver and versions;
+# All that needs a GPU, on a machine with one and no network, in ten minutes: the kernels against the CPU's, also under
+# compute-sanitizer, each parallel axis with its ranks on one GPU, the smoke test, a comparison with PyTorch. Leaves OUT/gpu-check.md and OUT/gpu-check.json, which name card, driver and versions;
 # what is kept of them is kept under docs/measurements. Takes a ready build-cuda, or builds it.
 # Usage: scripts/gpu-check.sh [OUT]     (default: gpu-check)
 set -uo pipefail
@@ -17,25 +17,27 @@ card=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,nohe
 
 names=() results=() seconds=()
 failed=0
+left() { echo $((LTRAIN_CHECK_SECONDS - SECONDS)); }
+: "${LTRAIN_CHECK_SECONDS:=570}"  # for everything
 # check NAME COMMAND...: its output is in OUT/NAME.log.
 check() {
   local name=$1 began=$SECONDS result=passed
   shift
-  "$@" >"$out/$name.log" 2>&1 || result="failed ($?)"
-  [ "$result" = passed ] || failed=1
+  if (($(left) < 5)); then
+    result="not run: out of time"
+  else
+    "$@" >"$out/$name.log" 2>&1 || result="failed ($?)"
+  fi
+  [ "$result" = passed ] || [[ "$result" = "not run: "* ]] || failed=1
   # What a test program left out counts as not run.
   [ "$result" != passed ] || ! grep -q '^SKIPPED: ' "$out/$name.log" || result="passed, $(grep -c '^SKIPPED: ' "$out/$name.log") left out"
   names+=("$name") results+=("$result") seconds+=($((SECONDS - began)))
   echo "gpu-check: $name: $result, $((SECONDS - began)) s"
 }
 
-check kernels build-cuda/tests/test_cuda
-if command -v compute-sanitizer >/dev/null; then
-  for tool in memcheck racecheck; do
-    check "$tool" timeout 240 compute-sanitizer --tool $tool --error-exitcode 1 build-cuda/tests/test_cuda \
-      '~training* ~every* ~a*'  # the kernels alone
-  done
-fi
+note() { names+=("$1") results+=("$2") seconds+=(0) && echo "gpu-check: $1: $2"; }
+
+check kernels timeout 150 build-cuda/tests/test_cuda
 
 # Each axis against one CPU process: the losses of three steps, in fp32.
 tokens=$out/text
@@ -62,7 +64,19 @@ for stage in 1 2 3; do check "zero-$stage" same_losses "$out/zero$stage" paralle
 check tensor same_losses "$out/tensor2" parallel.tensor=2 parallel.sequence_parallel=true
 check pipeline same_losses "$out/pipeline2" parallel.pipeline=2
 check context same_losses "$out/context2" parallel.context=2
-check smoke scripts/smoke.sh $ltrain
+check cuda-graphs same_losses "$out/graphs" cuda_graphs=on
+check smoke timeout 90 scripts/smoke.sh $ltrain
+sanitizer=$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer)
+for tool in memcheck racecheck; do
+  if [ -n "$sanitizer" ]; then
+    check $tool timeout 80 "$sanitizer" --tool $tool --error-exitcode 1 build-cuda/tests/test_cuda \
+      '~*training*' '~every*' '~a *' '~ltrain run*'  # the kernels alone
+  else
+    note $tool "not run: compute-sanitizer is not there"
+  fi
+done
+check compare-torch scripts/compare-torch-gpu.sh --binary $ltrain --out "$out" --case llama-1b --rounds 2 --steps 5 \
+  --budget $(($(left) - 15))
 
 version() { build-cuda/ltrain --version | head -1; }
 {

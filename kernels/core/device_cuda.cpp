@@ -36,6 +36,13 @@ struct CudaEvent final : Event::State {
   void block() override { cuda_check(cudaEventSynchronize(event), "waiting for an event"); }
 };
 
+struct CudaGraph final : Graph {
+  cudaStream_t stream = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  ~CudaGraph() override { cudaGraphExecDestroy(ready); }
+  void replay() override { cuda_check(cudaGraphLaunch(ready, stream), "launching a graph"); }
+};
+
 class CudaStream final : public Stream {
  public:
   explicit CudaStream(std::string name) : Stream(DeviceKind::cuda, std::move(name)) {
@@ -68,6 +75,27 @@ class CudaStream final : public Stream {
   void synchronize() override { cuda_check(cudaStreamSynchronize(stream_), "waiting for the stream"); }
   void copy(void* to, const void* from, int64_t bytes) override {
     cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_), "copying");
+  }
+
+  std::unique_ptr<Graph> capture(const std::function<void()>& work) override {
+    scratch();  // made now: memory cannot be while work is recorded
+    // Thread-local: other threads of the process may go on to use the GPU.
+    cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a graph");
+    cudaGraph_t graph = nullptr;
+    try {
+      work();
+    } catch (...) {
+      cudaStreamEndCapture(stream_, &graph);
+      if (graph) cudaGraphDestroy(graph);
+      throw;
+    }
+    cuda_check(cudaStreamEndCapture(stream_, &graph), "recording a graph");
+    auto ready = std::make_unique<CudaGraph>();
+    ready->stream = stream_;
+    const cudaError_t made = cudaGraphInstantiate(&ready->ready, graph, 0);
+    cudaGraphDestroy(graph);
+    cuda_check(made, "making a graph");
+    return ready;
   }
 
   cudaStream_t stream() const { return stream_; }

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <vector>
 
 #include "kernels/core/emulated_memory_cuda.h"
 #include "kernels/core/error.h"
@@ -70,6 +71,15 @@ void Queue::release(uint64_t until) {
   }
 }
 
+/// What was recorded: kernels and copies, with their arguments.
+struct Recorded final : Graph {
+  std::shared_ptr<Queue> queue;
+  std::vector<std::function<void()>> work;
+  void replay() override {
+    for (const auto& w : work) queue->hold({w, nullptr});
+  }
+};
+
 std::function<void()> on_device(std::function<void()> work) {
   return [work = std::move(work)] {
     const OpenMemory open;
@@ -88,11 +98,19 @@ class EmulatedStream final : public Stream {
     }
   }
 
-  void enqueue(std::function<void()> work) { queue_->hold({on_device(std::move(work)), nullptr}); }
+  void enqueue(std::function<void()> work) {
+    if (recording_) {
+      recording_->work.push_back(on_device(std::move(work)));
+    } else {
+      queue_->hold({on_device(std::move(work)), nullptr});
+    }
+  }
   void launch(std::function<void()> work) override {
+    refuse_recording("work of a communicator");
     queue_->release(queue_->hold({on_device(std::move(work)), {}}));
   }
   Event record() override {
+    refuse_recording("an event");
     auto event = std::make_shared<EmulatedEvent>();
     event->queue = queue_;
     event->place = queue_->hold({nullptr, event});
@@ -100,16 +118,32 @@ class EmulatedStream final : public Stream {
   }
   void wait(const Event& event) override {
     if (!event.state()) return;
+    refuse_recording("a wait");
     LT_CHECK(dynamic_cast<EmulatedEvent*>(event.state().get()), "stream {} waits for a host's worker",
              name());
     queue_->hold({[state = event.state()] { state->block(); }, nullptr});
   }
   void synchronize() override {
+    refuse_recording("the host's wait");
     queue_->release(UINT64_MAX);
     queue_->worker->synchronize();
   }
   void copy(void* to, const void* from, int64_t bytes) override {
     enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  }
+  std::unique_ptr<Graph> capture(const std::function<void()>& work) override {
+    refuse_recording("a recording");
+    auto graph = std::make_unique<Recorded>();
+    graph->queue = queue_;
+    recording_ = graph.get();
+    try {
+      work();
+    } catch (...) {
+      recording_ = nullptr;
+      throw;
+    }
+    recording_ = nullptr;
+    return graph;
   }
   void* scratch() {
     if (!scratch_) scratch_ = device_memory(kScratchBytes);
@@ -117,8 +151,13 @@ class EmulatedStream final : public Stream {
   }
 
  private:
+  void refuse_recording(const char* what) const {
+    LT_CHECK(!recording_, "{} in what stream {} records", what, name());
+  }
+
   std::shared_ptr<void> scratch_;
   std::shared_ptr<Queue> queue_;
+  Recorded* recording_ = nullptr;
 };
 
 EmulatedStream& of(Stream& s) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <csetjmp>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -17,6 +18,13 @@ namespace {
 constexpr size_t kStackBytes = 64 << 10;
 constexpr size_t kLanes = 32;
 
+/// Into shared memory, later.
+struct Copy {
+  void* to;
+  const void* from;  ///< null: zeros
+  size_t bytes;
+};
+
 /// Made once a thread of the host and used for all its blocks. ucontext starts it; setjmp switches, without
 /// the system calls of swapcontext.
 struct Fibre {
@@ -24,7 +32,8 @@ struct Fibre {
   jmp_buf here;
   std::unique_ptr<char[]> stack{new char[kStackBytes]};
   bool started = false, done = false;
-  uint64_t word[2] = {};  ///< given to the last exchange and to the one before it
+  std::array<uint64_t, 4> words[2] = {};    ///< given to the last exchange and to the one before it
+  std::deque<std::vector<Copy>> copies{1};  ///< not yet waited for; the last group is open
 };
 
 /// Where threads that belong together wait for each other, again and again.
@@ -62,6 +71,8 @@ void run_bodies() {
     } catch (...) {
       if (!block->error) block->error = std::current_exception();
     }
+    if (!block->error && (self().copies.size() > 1 || !self().copies.back().empty()))
+      block->error = std::make_exception_ptr(Error(ExitCode::internal, "a kernel ended before its copies"));
     self().done = true;
     ++block->barrier.ended;
     ++block->warps[block->running / kLanes].ended;
@@ -105,15 +116,46 @@ Emulated& emulated() { return state; }
 
 void emulated_barrier() { meet(block->barrier, "barrier"); }
 
-uint64_t emulated_exchange(uint64_t word, int mask) {
+int64_t emulated_give(std::initializer_list<uint64_t> words) {
   const size_t at = block->running, warp = at / kLanes;
   LT_CHECK((warp + 1) * kLanes <= block->threads, "a shuffle in a block of {} threads", block->threads);
   Meeting& m = block->warps[warp];
-  const int64_t side =
-      m.round % 2;  // the fast lanes may give their next word before the others took this one
-  self().word[side] = word;
+  const int64_t round = m.round;
+  // Two sides: the fast lanes may give their next words before the others took these.
+  std::copy(words.begin(), words.end(), self().words[round % 2].begin());
   meet(m, "shuffle");
-  return fibres[warp * kLanes + ((at % kLanes) ^ static_cast<size_t>(mask))].word[side];
+  return round;
+}
+
+uint64_t emulated_word(int64_t round, int lane, int which) {
+  const size_t first = block->running / kLanes * kLanes;
+  return fibres[first + static_cast<size_t>(lane)].words[round % 2][static_cast<size_t>(which)];
+}
+
+uint64_t emulated_exchange(uint64_t word, int mask) {
+  const int lane = static_cast<int>(block->running % kLanes);
+  return emulated_word(emulated_give({word}), lane ^ mask, 0);
+}
+
+std::atomic<bool> emulated_lanes_swapped{false};
+
+void emulated_copy(void* to, const void* from, int bytes) {
+  const size_t n = static_cast<size_t>(bytes);
+  LT_CHECK(reinterpret_cast<uintptr_t>(to) % n == 0 && reinterpret_cast<uintptr_t>(from) % n == 0,
+           "an asynchronous copy of {} bytes that is not aligned", bytes);
+  std::memset(to, 0xff, n);  // NaN in every type: whoever still reads the tile before, or does not wait
+  self().copies.back().push_back({to, from, n});
+}
+
+void emulated_commit() { self().copies.emplace_back(); }
+
+void emulated_wait(size_t groups_left) {
+  auto& groups = self().copies;
+  while (groups.size() > groups_left + 1) {
+    for (const Copy& c : groups.front())
+      c.from ? std::memcpy(c.to, c.from, c.bytes) : std::memset(c.to, 0, c.bytes);
+    groups.pop_front();
+  }
 }
 
 void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>& body) {

@@ -4,9 +4,11 @@
 // that a missing barrier shows as a wrong result, deterministically. Slow: for small shapes only. What it
 // cannot show: speed, races inside a warp, limits of registers.
 #pragma once
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <tuple>
 
 #include "kernels/core/stream.h"
@@ -26,7 +28,7 @@ struct dim3 {
 namespace ltrain::cuda {
 
 // By type, as on the device; the C library's take doubles only.
-using std::exp, std::fabs, std::isfinite, std::log, std::log1p, std::sqrt;
+using std::exp, std::exp2, std::fabs, std::isfinite, std::log, std::log1p, std::sqrt;
 
 struct Emulated {
   dim3 thread, block;  ///< of the running fibre
@@ -39,8 +41,20 @@ Emulated& emulated();
 void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>& body);
 /// The running fibre waits for all of its block.
 void emulated_barrier();
+/// Each lane of the running warp gives up to four words; when all have, emulated_word() reads any lane's,
+/// until this lane gives its next ones. Returns the round that they were given in.
+int64_t emulated_give(std::initializer_list<uint64_t> words);
+uint64_t emulated_word(int64_t round, int lane, int which);
 /// Each lane of the running warp gives a word and takes that of lane (lane ^ mask).
 uint64_t emulated_exchange(uint64_t word, int mask);
+
+/// Copies of the running thread into shared memory that are done in groups, as late as they may be: when it
+/// waits. Until then there are NaNs. Null: zeros.
+void emulated_copy(void* to, const void* from, int bytes);
+void emulated_commit();
+void emulated_wait(size_t groups_left);
+/// For negative controls: matrices come out of shared memory with two lanes exchanged.
+extern std::atomic<bool> emulated_lanes_swapped;
 
 template <class T>
 T* shared_memory() {

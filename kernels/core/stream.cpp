@@ -167,6 +167,10 @@ void Stream::copy(void* to, const void* from, int64_t bytes) {
   launch([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
 }
 
+std::unique_ptr<Graph> Stream::capture(const std::function<void()>&) {
+  fail(ExitCode::internal, "work recorded on the stream {}, which runs all of it at once", name());
+}
+
 std::unique_ptr<Stream> make_inline_stream(std::string name) {
   return std::make_unique<InlineStream>(std::move(name));
 }

@@ -32,6 +32,14 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
+/// Work of one stream that was recorded once and is run as a whole, again and again: the same kernels on the
+/// same memory, with the arguments that they were recorded with.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void replay() = 0;  ///< after everything enqueued before on its stream
+};
+
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -54,6 +62,10 @@ class Stream {
   /// Bytes from one memory to another, whichever device they are on, after everything enqueued before. Host
   /// memory may be touched until synchronize() returns.
   virtual void copy(void* to, const void* from, int64_t bytes);
+
+  /// Records what `work` enqueues on this stream instead of running it. What goes to other streams, and what
+  /// the host waits for, cannot be recorded. Only on the CUDA device.
+  virtual std::unique_ptr<Graph> capture(const std::function<void()>& work);
 
   double clock = 0;   ///< meta: the end of the last work on this timeline, seconds
   double waited = 0;  ///< inline streams: seconds spent in wait() so far, which is exposed communication

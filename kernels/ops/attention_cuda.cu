@@ -2,6 +2,8 @@
 // dim up to 256, deterministic. Eight neighbouring threads share a row of a tile; the backward runs once for
 // the queries and once for the keys, so that nothing is added to by two blocks.
 #include "kernels/core/kernel_cuda.h"
+#include "kernels/core/pack_cuda.h"
+#include "kernels/ops/attention_mma_cuda.h"
 #include "kernels/ops/attention_tiles.h"
 
 namespace ltrain {
@@ -36,16 +38,6 @@ __device__ A dot(const A* a, const A* b, int64_t D) {
   A sum = 0;
   for (int64_t c = 0; c < D; ++c) sum += a[c] * b[c];
   return sum;
-}
-
-/// 0 or 1/(1-p) for the probability of (query, key), by position; 1 without dropout.
-inline __device__ float keep_factor(const AttentionArgs& a, int64_t sample, int64_t head, int64_t query,
-                                    int64_t key) {
-  const DropoutArgs& d = a.drop;
-  if (!d.threshold) return 1.0f;
-  const Philox4 r =
-      philox(d.seed, d.stream, dropout_call(a, sample, head, query) + static_cast<uint64_t>(key) / 4);
-  return r.v[key & 3] >= d.threshold ? d.scale : 0.0f;
 }
 
 /// kDims: channels of a row that a thread owns, at most; its channels are span, span + kSpan, ...
@@ -90,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) attention_forward(O* out, compute_t<
       const int col = span + i * kSpan;
       A p = score[i] == -A(INFINITY) ? A(0) : exp(score[i] - high);
       total += p;
-      if (p != A(0)) p *= A(keep_factor(a, sample, head, query, kt.at + col));
+      if (p != A(0)) p *= A(!a.drop.threshold ? 1.0f : keep_factor(a, sample, head, query, kt.at + col));
       ps[row * kScoreStride + col] = p;
     }
     sum = sum * fade + row_reduce(total, Sum());
@@ -145,7 +137,7 @@ struct Pair {
       A dropped = 0, d = 0;
       if (col >= begin && col < end) {
         const A e = exp(dot(qs + row * stride, ks + col * stride, D) - lse);
-        const A factor = A(keep_factor(a, sample, head, query, kt.at + col));
+        const A factor = A(!a.drop.threshold ? 1.0f : keep_factor(a, sample, head, query, kt.at + col));
         dropped = e * factor;
         d = e * (dot(gs + row * stride, vs + col * stride, D) * factor - delta);
       }
@@ -289,12 +281,19 @@ dim3 grid_of(const Positions& rows, int64_t heads, int64_t batch) {
               static_cast<unsigned>(batch));
 }
 
+/// Rows begin at addresses that 16 bytes are copied from at once; so they do in every tensor of a layer.
+bool rows_aligned(const AttentionArgs& a) {
+  return aligned({a.q, a.k, a.v}) && a.q_stride % 8 == 0 && a.k_stride % 8 == 0 && a.v_stride % 8 == 0;
+}
+
 }  // namespace
 }  // namespace cuda
 
 using namespace cuda;
 
 void attention_forward_cuda(Stream& s, DType t, bool wide_out, void* out, void* lse, AttentionArgs a) {
+  if (attention_on_tensor_cores(t, a.head_dim) && rows_aligned(a) && aligned({out}))
+    return attention_mma_forward(s, t, wide_out, out, lse, a);
   const dim3 grid = grid_of(a.q_at, a.heads, a.batch);
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
@@ -313,6 +312,10 @@ void attention_forward_cuda(Stream& s, DType t, bool wide_out, void* out, void* 
 
 void attention_backward_cuda(Stream& s, DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv,
                              const void* dout, const void* out, const void* lse, AttentionArgs a) {
+  if (attention_on_tensor_cores(t, a.head_dim) && rows_aligned(a) &&
+      aligned({dout, dq.data, dk.data, dv.data}) && dq.stride % 8 == 0 && dk.stride % 8 == 0 &&
+      dv.stride % 8 == 0)
+    return attention_mma_backward(s, t, dq, dk, dv, dout, out, lse, a);
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
     const T *g = static_cast<const T*>(dout), *o = static_cast<const T*>(out);

@@ -35,7 +35,7 @@ __device__ TopSum<T> top_and_sum(const T* x, int64_t columns, T* scratch) {
 /// A block a row. `row_loss`: (rows).
 template <class T, class G>
 __global__ void cross_entropy(double* row_loss, G* dlogits, const T* logits, const int32_t* targets,
-                              int64_t vocab, double scale) {
+                              int64_t vocab, LossScale by) {
   const int64_t row = blockIdx.x;
   const T* x = logits + row * vocab;
   const int32_t target = targets[row];
@@ -53,10 +53,10 @@ __global__ void cross_entropy(double* row_loss, G* dlogits, const T* logits, con
     row_loss[row] =
         log(static_cast<double>(t.sum)) + static_cast<double>(t.top) - static_cast<double>(at_target);
   if (!dlogits) return;
-  const T factor = T(scale) / t.sum;
+  const T scale = T(by.get()), factor = scale / t.sum;
   for (int64_t v = threadIdx.x; v < vocab; v += blockDim.x) {
     const T p = exp(x[v] - t.top) * factor;
-    put(dlogits, row * vocab + v, v == target ? p - T(scale) : p);
+    put(dlogits, row * vocab + v, v == target ? p - scale : p);
   }
 }
 
@@ -74,7 +74,7 @@ __global__ void stats(T* out, const T* logits, const int32_t* targets, int64_t v
 
 template <class T, class G>
 __global__ void sharded(double* row_loss, G* dlogits, const T* logits, const int32_t* targets, const T* stats,
-                        int ranks, int64_t vocab, VocabColumns part, double scale) {
+                        int ranks, int64_t vocab, VocabColumns part, LossScale by) {
   const int64_t row = blockIdx.x, rows = gridDim.x;
   const bool counted = targets[row] >= 0;
   double top = -INFINITY, sum = 0, at_target = 0;
@@ -89,12 +89,12 @@ __global__ void sharded(double* row_loss, G* dlogits, const T* logits, const int
   }
   if (threadIdx.x == 0) row_loss[row] = counted ? log(sum) + top - at_target : 0;
   if (!dlogits) return;
-  const T *x = logits + row * vocab, high = static_cast<T>(top), factor = static_cast<T>(scale / sum);
+  const T *x = logits + row * vocab, high = static_cast<T>(top), factor = static_cast<T>(by.get() / sum),
+          scale = static_cast<T>(by.get());
   const int64_t target = targets[row] - part.first;
   for (int64_t v = threadIdx.x; v < vocab; v += blockDim.x) {
     T d = 0;
-    if (counted && v < part.columns)
-      d = exp(x[v] - high) * factor - (v == target ? static_cast<T>(scale) : T(0));
+    if (counted && v < part.columns) d = exp(x[v] - high) * factor - (v == target ? scale : T(0));
     put(dlogits, row * vocab + v, d);
   }
 }
@@ -140,7 +140,7 @@ void cross_entropy_stats_cuda(Stream& s, DType t, void* stats, const void* logit
 
 void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, double* loss, void* dlogits,
                                 const void* logits, const int32_t* targets, const void* stats, int ranks,
-                                int64_t rows, int64_t vocab, VocabColumns part, double scale) {
+                                int64_t rows, int64_t vocab, VocabColumns part, LossScale scale) {
   double* row_loss = row_losses(s, rows);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
     launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::sharded<T, G>, row_loss,
@@ -152,7 +152,7 @@ void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, d
 
 void cross_entropy_cuda(Stream& s, DType logits_type, DType grad_type, double* loss, void* dlogits,
                         const void* logits, const int32_t* targets, int64_t rows, int64_t vocab,
-                        double scale) {
+                        LossScale scale) {
   double* row_loss = row_losses(s, rows);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
     launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::cross_entropy<T, G>,

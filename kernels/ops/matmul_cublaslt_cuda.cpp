@@ -2,14 +2,20 @@
 // with each row-major matrix read as the column-major one of its transpose.
 #include <cublasLt.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <tuple>
+#include <vector>
 
 #include "kernels/core/device_cuda.h"
 #include "kernels/core/library_cuda.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/matmul_choices.h"
 
 namespace ltrain {
 namespace cuda {
@@ -28,6 +34,9 @@ struct Lt {
   LT_LOAD(cublasLtMatmulPreferenceSetAttribute);
   LT_LOAD(cublasLtMatmulPreferenceDestroy);
   LT_LOAD(cublasLtGetStatusString);
+  LT_LOAD(cublasLtGetVersion);
+  LT_LOAD(cublasLtMatmulAlgoCheck);
+  LT_LOAD(cublasLtMatmulAlgoConfigGetAttribute);
 #undef LT_LOAD
   cublasLtHandle_t handle = nullptr;
 
@@ -70,8 +79,27 @@ using Key =
 struct Product {
   cublasLtMatmulDesc_t op = nullptr;
   cublasLtMatrixLayout_t left = nullptr, right = nullptr, result = nullptr;
-  cublasLtMatmulAlgo_t algo;
+  cublasLtMatmulAlgo_t algo;                           ///< the one to run
+  std::vector<cublasLtMatmulHeuristicResult_t> found;  ///< what the library proposes, its first guess first
 };
+
+/// As a name in the file of choices.
+std::string name_of(const Key& k) {
+  return std::apply(
+      [](int64_t m, int64_t n, int64_t k, bool ta, bool tb, bool add, bool bias, DType in, DType out,
+         uint32_t a, uint32_t b, uint32_t o) {
+        return fmt::format("{}-{}-{}-{}{}{}{}-{}-{}-{}-{}-{}", m, n, k, ta ? "t" : "n", tb ? "t" : "n",
+                           add ? "a" : "w", bias ? "b" : "n", dtype_name(in), dtype_name(out), a, b, o);
+      },
+      k);
+}
+
+/// The card, its driver and the library: what a choice is good for.
+std::string card_line() {
+  int driver = 0;
+  cuda_check(cudaDriverGetVersion(&driver), "asking for the driver's version");
+  return fmt::format("{}, driver {}, cuBLASLt {}", device_info().name, driver, lt().cublasLtGetVersion());
+}
 
 Product make(int64_t m, int64_t n, int64_t k, DType in, DType out, bool trans_a, bool trans_b,
              const void* bias, uint32_t align_a, uint32_t align_b, uint32_t align_out) {
@@ -111,16 +139,105 @@ Product make(int64_t m, int64_t n, int64_t k, DType in, DType out, bool trans_a,
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align_a);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align_out);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align_out);
-  cublasLtMatmulHeuristicResult_t found;
+  constexpr int kProposals = 8;
+  p.found.resize(measure_matmuls() ? kProposals : 1);
   int count = 0;
-  const cublasStatus_t status = l.cublasLtMatmulAlgoGetHeuristic(l.handle, p.op, p.left, p.right, p.result,
-                                                                 p.result, preference, 1, &found, &count);
+  const cublasStatus_t status =
+      l.cublasLtMatmulAlgoGetHeuristic(l.handle, p.op, p.left, p.right, p.result, p.result, preference,
+                                       static_cast<int>(p.found.size()), p.found.data(), &count);
   l.cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0)
     fail(ExitCode::internal, "cuBLASLt has no algorithm for a {} product of {} x {} x {} into {}: {}",
          dtype_name(in), m, n, k, dtype_name(out), l.cublasLtGetStatusString(status));
-  p.algo = found.algo;
+  p.found.resize(static_cast<size_t>(count));
+  p.algo = p.found.front().algo;
   return p;
+}
+
+/// Enqueues the product. `c` is added where beta says so, and may be `d`.
+cublasStatus_t run(Stream& s, const Product& p, const cublasLtMatmulAlgo_t& algo, const void* a,
+                   const void* b, const void* c, void* d, bool wide, bool accumulate) {
+  static const double one = 1, zero = 0;
+  static const float one32 = 1, zero32 = 0;
+  const void *alpha = wide ? static_cast<const void*>(&one) : &one32,
+             *beta = accumulate ? alpha
+                     : wide     ? static_cast<const void*>(&zero)
+                                : &zero32;
+  return lt().cublasLtMatmul(lt().handle, p.op, alpha, b, p.left, a, p.right, beta, c, p.result, d, p.result,
+                             &algo, scratch(s, kScratchBytes), static_cast<size_t>(kScratchBytes), native(s));
+}
+
+/// Microseconds of one product by `algo`; infinity where it does not run.
+double measure(Stream& s, const Product& p, const cublasLtMatmulAlgo_t& algo, const Tensor& a,
+               const Tensor& b, const Tensor& out, void* to, bool accumulate) {
+  constexpr int kTimes = 5;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  cuda_check(cudaEventCreate(&begin), "timing a matmul");
+  cuda_check(cudaEventCreate(&end), "timing a matmul");
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  for (int i = 0; i <= kTimes && status == CUBLAS_STATUS_SUCCESS; ++i) {
+    if (i == 1) cuda_check(cudaEventRecord(begin, native(s)), "timing a matmul");  // the first is not counted
+    status = run(s, p, algo, a.data, b.data, out.data, to, a.dtype == DType::f64, accumulate);
+  }
+  float milliseconds = 0;
+  cuda_check(cudaEventRecord(end, native(s)), "timing a matmul");
+  cuda_check(cudaEventSynchronize(end), "timing a matmul");
+  if (status == CUBLAS_STATUS_SUCCESS)
+    cuda_check(cudaEventElapsedTime(&milliseconds, begin, end), "timing a matmul");
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return status == CUBLAS_STATUS_SUCCESS ? 1e3 * milliseconds / kTimes
+                                         : std::numeric_limits<double>::infinity();
+}
+
+/// The algorithm that was the fastest when this product was first met, here or in an earlier run. A product
+/// that adds is timed into memory of its own, for the moment; where there is none, the first guess stays.
+void choose(Stream& s, Product& p, const Key& key, const Tensor& a, const Tensor& b, const Tensor& out,
+            bool accumulate) {
+  static MatmulChoices* choices = new MatmulChoices(cache_folder(), card_line());
+  static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(MatmulChoice::algorithm));
+  const std::string name = name_of(key);
+  const auto say = [&](const char* how, const MatmulChoice& c) {
+    if (!std::getenv("LTRAIN_MATMUL_LOG")) return;
+    fmt::print(stderr, "matmul {}: algorithm {}, {:.1f} us, {}{}{}\n", name, c.id, c.microseconds, how,
+               choices->note().empty() ? "" : "; ", choices->note());
+  };
+  if (const MatmulChoice* known = choices->find(name)) {
+    cublasLtMatmulAlgo_t algo;
+    std::memcpy(&algo, known->algorithm.data(), sizeof algo);
+    cublasLtMatmulHeuristicResult_t checked = {};
+    if (lt().cublasLtMatmulAlgoCheck(lt().handle, p.op, p.left, p.right, p.result, p.result, &algo,
+                                     &checked) == CUBLAS_STATUS_SUCCESS &&
+        checked.workspaceSize <= static_cast<size_t>(kScratchBytes)) {
+      p.algo = algo;
+      return say("as measured before", *known);
+    }
+  }
+  cudaStreamCaptureStatus recording = cudaStreamCaptureStatusNone;
+  cuda_check(cudaStreamIsCapturing(native(s), &recording), "timing a matmul");
+  if (recording != cudaStreamCaptureStatusNone) return;
+  void* to = out.data;
+  if (accumulate && cudaMalloc(&to, static_cast<size_t>(out.bytes())) != cudaSuccess) {
+    cudaGetLastError();  // it has been heeded
+    return;
+  }
+  MatmulChoice best;
+  best.microseconds = std::numeric_limits<double>::infinity();
+  for (const cublasLtMatmulHeuristicResult_t& f : p.found) {
+    if (f.state != CUBLAS_STATUS_SUCCESS) continue;
+    const double time = measure(s, p, f.algo, a, b, out, to, accumulate);
+    if (!(time < best.microseconds)) continue;
+    best.microseconds = time;
+    p.algo = f.algo;
+    std::memcpy(best.algorithm.data(), &f.algo, sizeof f.algo);
+    size_t written = 0;
+    lt().cublasLtMatmulAlgoConfigGetAttribute(&f.algo, CUBLASLT_ALGO_CONFIG_ID, &best.id, sizeof best.id,
+                                              &written);
+  }
+  if (accumulate) cudaFree(to);
+  if (best.microseconds == std::numeric_limits<double>::infinity()) return;
+  choices->add(name, best);
+  say(fmt::format("the fastest of {}", p.found.size()).c_str(), best);
 }
 
 }  // namespace
@@ -147,25 +264,18 @@ void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& ar
   const Lt& l = lt();
   std::lock_guard lock(mutex);
   auto at = products.find(key);
-  if (at == products.end())
+  if (at == products.end()) {
     at = products
              .emplace(key, make(m, n, k, a.dtype, out.dtype, args.trans_a, args.trans_b, bias,
                                 alignment(a.data), alignment(b.data), alignment(out.data)))
              .first;
+    if (measure_matmuls()) choose(s, at->second, key, a, b, out, args.accumulate);
+  }
   const Product& p = at->second;
   if (bias)
     l.check(l.cublasLtMatmulDescSetAttribute(p.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
             "matmul");
-  const double one = 1, zero = 0;
-  const float one32 = 1, zero32 = 0;
-  const bool wide = a.dtype == DType::f64;
-  const void *alpha = wide ? static_cast<const void*>(&one) : &one32,
-             *beta = args.accumulate ? alpha
-                     : wide          ? static_cast<const void*>(&zero)
-                                     : &zero32;
-  l.check(l.cublasLtMatmul(l.handle, p.op, alpha, b.data, p.left, a.data, p.right, beta, out.data, p.result,
-                           out.data, p.result, &p.algo, scratch(s, kScratchBytes),
-                           static_cast<size_t>(kScratchBytes), native(s)),
+  l.check(run(s, p, p.algo, a.data, b.data, out.data, out.data, a.dtype == DType::f64, args.accumulate),
           "matmul");
 }
 

@@ -293,6 +293,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.recompute = layout.recompute ? *layout.recompute : recompute_options(r);
   o.schedule = layout.schedule;
   o.stage_layers = layout.stage_layers;
+  o.cuda_graphs = r.cuda_graphs && device_of(r) == DeviceKind::cuda;
   return o;
 }
 

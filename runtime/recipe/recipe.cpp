@@ -104,7 +104,14 @@ DeviceKind device_of(const Recipe& r) {
 }
 
 void check_device(const Recipe& r, int local_ranks) {
-  if (device_of(r) == DeviceKind::cpu) return;
+  if (device_of(r) == DeviceKind::cpu) {
+    if (r.cuda_graphs)
+      fail(ExitCode::usage,
+           "{}: cuda_graphs = on: device: auto takes the CPU here, which has no graphs: {}; "
+           "nearest valid value: off",
+           origins_of(r).place("cuda_graphs").text(), missing_for(DeviceKind::cuda));
+    return;
+  }
   const std::string why = no_cuda_for(r, static_cast<int>(ranks(r)), local_ranks);
   if (!why.empty())
     fail(ExitCode::usage, "{}: device = cuda: {}; nearest valid value: cpu",

@@ -183,6 +183,7 @@ struct Recipe {
   ModelConfig model;
   Parallel parallel;
   Precision precision = Precision::fp32;
+  bool cuda_graphs = false;
   Recompute recompute;
   Offload offload;
   Data data;

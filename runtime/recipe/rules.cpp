@@ -555,6 +555,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   rules.experts();
   const BrokenRule broken = [&](const std::string& path, const std::string& text,
                                 const std::vector<std::string>& others) { rules.broken(path, text, others); };
+  graph_rules(recipe, broken);
   optimizer_rules(recipe, broken);
   recompute_rules(recipe, broken);
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));
@@ -565,7 +566,11 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
 void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t world_size,
                   int64_t ranks_per_node, Problems& problems) {
   LT_CHECK(world_size >= 1, "a world of {} ranks", world_size);
-  Rules(recipe, origins, problems).layout(world_size, ranks_per_node);
+  Rules rules(recipe, origins, problems);
+  rules.layout(world_size, ranks_per_node);
+  graph_layout_rules(recipe, world_size,
+                     [&](const std::string& path, const std::string& text,
+                         const std::vector<std::string>& others) { rules.broken(path, text, others); });
 }
 
 int64_t ranks_on_host(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node) {

@@ -51,6 +51,13 @@ void add_run_keys(std::vector<Key>& t) {
           .alias({"mixed_precision"}));
 }
 
+void add_graph_keys(std::vector<Key>& t) {
+  t.push_back(
+      choice<bool>("cuda_graphs", LT_MEMBER(cuda_graphs), {{"off", false}, {"on", true}}, {},
+                   "On a GPU: forward and backward of a micro-batch are recorded in the second step, and "
+                   "launched as one piece from then on. The same bits."));
+}
+
 void add_model_keys(std::vector<Key>& t) {
   Key from;
   from.path = "model.from";
@@ -436,6 +443,7 @@ void add_job_keys(std::vector<Key>& t) {
 std::vector<Key> make_table() {
   std::vector<Key> t;
   add_run_keys(t);
+  add_graph_keys(t);
   add_model_keys(t);
   add_parallel_keys(t);
   add_recompute_keys(t);

@@ -119,6 +119,12 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     experts_ =
         place_apart(device_.compute, sums_.flat(2 + segments, {routers, router_sums}), "sums of routers");
   count_ = constant("token count", DType::i64, {1});
+  if (options.cuda_graphs && options.for_training) {
+    LT_CHECK(!staged() && device_.groups.mesh.world() == 1 && options.zero_stage < 2 &&
+                 options.model.moe.num_experts == 0,
+             "recorded steps of several ranks, of pieces of gradients, or of experts");
+    scale_ = constant("gradient scale", DType::f64, {1});
+  }
   make_router_bias();
 }
 
@@ -316,12 +322,27 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     for (int64_t k = 0; k < options_.accumulation; ++k) load(batch(k), k);
   int64_t loaded = -1;
   StageRun run(decoder_, step, options_.schedule);
-  run.run(program_, [&](int k) {
-    if (!staged() && loaded != k) load(batch(loaded = k), 0);
-    MicroBatch mb = in_place(staged() ? k : 0);
-    mb.grad_scale = scale;
-    return mb;
-  });
+  const bool graphed = scale_.defined() && !meta && steps_ > 0;  // libraries get ready in the first step
+  if (scale_.defined() && !meta) {
+    staging_.open();
+    staging_.put(scale_, &scale);
+    staging_.close();
+  }
+  ++steps_;
+  for (int64_t k = 0; graphed && k < options_.accumulation; ++k) {
+    load(batch(k), 0);
+    MicroBatch mb = in_place(0);
+    mb.grad_scale_at = scale_;
+    graphed_micro_batch(step, run, k, mb);
+  }
+  if (!graphed)
+    run.run(program_, [&](int k) {
+      if (!staged() && loaded != k) load(batch(loaded = k), 0);
+      MicroBatch mb = in_place(staged() ? k : 0);
+      mb.grad_scale = scale;
+      if (!meta) mb.grad_scale_at = scale_;
+      return mb;
+    });
   action_seconds_ = run.action_seconds();
   step.enter("gradients");
   store_.finish_gradients();
@@ -350,6 +371,18 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   if (router_bias_.defined() && !options_.optimizer.freeze_routers)
     move_router_bias(device_.compute, router_bias_, summed_routers(), options_.model.moe.bias_update_rate);
   return result;
+}
+
+void TrainProgram::graphed_micro_batch(Step& step, StageRun& run, int64_t k, const MicroBatch& mb) {
+  std::unique_ptr<Graph>& graph = graphs_[k > 0];
+  if (graph) {
+    store_.replayed_micro_batch();
+  } else {
+    graph = device_.compute.capture([&] {
+      run.run({program_.begin() + 2 * k, program_.begin() + 2 * k + 2}, [&](int) { return mb; });
+    });
+  }
+  graph->replay();
 }
 
 /// What routers added up, over all ranks.

@@ -37,6 +37,7 @@ struct ProgramOptions {
   /// Of the pipeline axis; without stages: one stage that has everything.
   pipeline::Schedule schedule;
   std::vector<int> stage_layers;  ///< layers of each of the schedule's stages
+  bool cuda_graphs = false;  ///< micro-batches are recorded in the second step, and run as one from then on
   bool for_training = true;
 };
 
@@ -67,6 +68,8 @@ struct StepResult {
   bool diverged = false;        ///< by stop_loss, likewise
   bool stop_requested = false;  ///< some rank asked to stop
 };
+
+class StageRun;
 
 class TrainProgram {
  public:
@@ -107,6 +110,9 @@ class TrainProgram {
   bool staged() const { return options_.stage_layers.size() > 1; }
   /// Sum of `counted` over the ranks that see different tokens.
   int64_t agree_tokens(int64_t counted);
+  /// Forward and backward of micro-batch k of one stage, which is loaded: recorded once for the first of a
+  /// step, which writes gradients, and once for the others, which add to them.
+  void graphed_micro_batch(Step& step, StageRun& run, int64_t k, const MicroBatch& mb);
   void clear_sums();
   /// Waits for loss, ranks that ask to stop, squares by segment and sums of routers, and gives them.
   std::vector<double> read_sums();
@@ -135,6 +141,9 @@ class TrainProgram {
   Tensor experts_;      // (layers, moe_sums), of mixtures
   Tensor router_bias_;  // (layers, E), of mixtures that have it
   Tensor count_;        // (1) i64
+  Tensor scale_;        // (1) f64: of the gradient, where work is recorded
+  int64_t steps_ = 0;
+  std::unique_ptr<Graph> graphs_[2];  // of the first micro-batch of a step, of another
 };
 
 /// The layers of this rank's stages.

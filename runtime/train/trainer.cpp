@@ -14,6 +14,7 @@
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/device.h"
 #include "kernels/core/fault_point.h"
+#include "kernels/ops/attention.h"
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/mesh.h"
 #include "runtime/checkpoint/files.h"
@@ -152,6 +153,7 @@ class Trainer {
       for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
       if (device_ != DeviceKind::cpu && recipe_.debug.shared_gpu)
         progress_->line("debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing");
+      if (device_ != DeviceKind::cpu) progress_->line("attention: own kernels, " + attention_kernels());
       for (const std::string& note : resumed.notes) progress_->line(note);
       for (const std::string& note : upcycled) progress_->line(note);
       progress_->line(
@@ -208,6 +210,13 @@ class Trainer {
   std::string what_a_rank_has(int threads) const {
     if (device_ != DeviceKind::cpu) return "one " + card_.name;
     return fmt::format("{} thread{} ({})", threads, threads == 1 ? "" : "s", cpu_isa_name());
+  }
+
+  std::string attention_kernels() const {
+    const DType type = precision_policy(std::string(to_string(recipe_.precision))).compute;
+    if (attention_on_tensor_cores(type, recipe_.model.head_dim)) return "on tensor cores";
+    return fmt::format("in plain arithmetic, for {} with head dim {}", dtype_name(type),
+                       recipe_.model.head_dim);
   }
 
   /// Each kind of memory in one piece of exactly the planned size.

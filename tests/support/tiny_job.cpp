@@ -112,6 +112,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.skip_grad_norm = o.skip_grad_norm;
   p.optimizer = o.optimizer;
   p.recompute = o.recompute;
+  p.cuda_graphs = o.cuda_graphs;
   if (o.pipeline > 1) {
     p.schedule = pipeline::make_schedule(o.schedule, o.pipeline, o.chunks, static_cast<int>(p.accumulation));
     const int stages = p.schedule.stages();

@@ -47,6 +47,7 @@ struct TinyOptions {
   OptimizerSettings optimizer;
   RecomputeOptions recompute;
   DeviceKind device = DeviceKind::cpu;
+  bool cuda_graphs = false;
   bool nccl = false;  ///< groups of NCCL, on the network of tests/support/fake_nccl.h
 };
 

@@ -1,0 +1,31 @@
+// Where a step cannot be recorded as CUDA graphs.
+#include "kernels/core/error.h"
+#include "runtime/recipe/rules_parts.h"
+
+namespace ltrain::recipe {
+
+void graph_rules(const Recipe& r, const BrokenRule& broken) {
+  if (!r.cuda_graphs) return;
+  const auto refuse = [&](const std::string& why, const std::string& key) {
+    broken("cuda_graphs", why + "; nearest valid value: off", {key});
+  };
+  if (r.device == DeviceChoice::cpu) refuse("device: cpu has no graphs", "device");
+  if (r.debug.shared_gpu)
+    refuse("ranks that share a GPU (debug.shared_gpu) wait for each other", "debug.shared_gpu");
+  if (r.model.moe.num_experts > 0)
+    refuse("how many rows each expert gets is read by the host in every step", "model.moe.num_experts");
+  if (r.parallel.zero_stage >= 2)
+    refuse(
+        fmt::format("parallel.zero_stage: {} takes memory for gradients as they come", r.parallel.zero_stage),
+        "parallel.zero_stage");
+}
+
+void graph_layout_rules(const Recipe& r, int64_t world_size, const BrokenRule& broken) {
+  if (r.cuda_graphs && world_size > 1)
+    broken("cuda_graphs",
+           fmt::format("collectives are not recorded, and {} ranks have some; nearest valid value: off",
+                       world_size),
+           {});
+}
+
+}  // namespace ltrain::recipe

@@ -1,0 +1,165 @@
+// Attention on tensor cores against the CPU's: the kernels' whole index arithmetic, at sizes that are
+// multiples of no tile.
+#include "kernels/ops/attention.h"
+
+#include <tuple>
+
+#include "tests/cuda/twin.h"
+#ifdef LTRAIN_CUDA_EMULATED
+#include "kernels/core/emulation_cuda.h"
+#include "kernels/ops/attention_mma.h"
+#endif
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+const DType kNarrow[] = {DType::bf16};
+
+struct Case {
+  int64_t batch, seq, heads, kv_heads, dim;
+  bool dropout = false, documents = false;
+};
+
+/// Forward and backward of one tensor of queries, keys and values.
+void check_fused(DType t, const Case& c) {
+  CAPTURE(dtype_name(t), c.batch, c.seq, c.heads, c.kv_heads, c.dim, c.dropout, c.documents);
+  REQUIRE(attention_on_tensor_cores(t, c.dim));
+  AttentionShape shape;
+  shape.batch = c.batch, shape.seq = c.seq, shape.heads = c.heads, shape.kv_heads = c.kv_heads;
+  shape.head_dim = c.dim;
+  Twin w(t);
+  const int64_t rows = c.batch * c.seq, width = c.heads * c.dim;
+  const auto qkv = w.random(t, {rows, shape.qkv_width()}, 2), dout = w.random(t, {rows, width});
+  const auto out = w.blank(t, {rows, width}), lse = w.blank(DType::f32, {c.batch, c.heads, c.seq});
+  const auto dqkv = w.blank(t, {rows, shape.qkv_width()});
+  const auto samples = w.of(DType::i64, {c.batch}, [](int64_t i) { return 5 + i; });
+  const auto begins = w.of(DType::i32, {c.batch, c.seq}, [&](int64_t i) { return i % c.seq / 29 * 29; });
+  w.check([&](Stream& s, const Twin::At& at) {
+    Dropout d;
+    if (c.dropout) d.p = 0.2, d.seed = 4, d.stream = 8, d.sample_index = at(samples), d.rows.seq = c.seq;
+    const Tensor documents = c.documents ? at(begins) : Tensor();
+    attention_forward(s, at(out), at(lse), at(qkv), shape, d, documents);
+    attention_backward(s, at(dqkv), at(dout), at(qkv), at(out), at(lse), shape, d, documents);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("attention on tensor cores: every head dim, lengths about the tiles") {
+  if (!have_cuda()) return;
+  for (DType t : kNarrow) {
+    for (int64_t dim : {64, 96, 128, 192, 256})
+      for (int64_t seq : {1, 17, 64, 65, 130}) check_fused(t, {1, seq, 1, 1, dim});
+    check_fused(t, {1, 259, 1, 1, 64});  // several tiles of queries, keys, and of both
+    check_fused(t, {1, 257, 1, 1, 128});
+  }
+}
+
+TEST_CASE("attention on tensor cores: groups of heads, samples, documents, dropout") {
+  if (!have_cuda()) return;
+  for (DType t : kNarrow) {
+    check_fused(t, {2, 67, 4, 2, 64});
+    check_fused(t, {2, 133, 3, 1, 64, false, true});
+    check_fused(t, {1, 70, 4, 4, 128, false, true});
+    for (int64_t dim : {64, 96, 128, 192, 256}) check_fused(t, {2, 75, 2, 1, dim, true, dim % 128 == 0});
+  }
+}
+
+TEST_CASE("attention on tensor cores: some queries against some keys, added to what is there or not") {
+  if (!have_cuda()) return;
+  const int64_t seq = 280, each = 70, rows = 2 * each;
+  for (DType t : kNarrow)
+    for (const auto& [dim, heads, kv_heads, add] :
+         {std::tuple{64, 2, 1, true}, {128, 2, 2, false}, {256, 1, 1, true}})
+      for (int64_t keys_of : {0, 1}) {  // zig-zag: rank 0 of 2 with its own keys, and with those of rank 1
+        CAPTURE(dtype_name(t), dim, heads, kv_heads, add, keys_of);
+        Twin w(t);
+        const int64_t q_width = heads * dim, kv_width = kv_heads * dim;
+        const auto q = w.random(t, {rows, q_width}, 2), k = w.random(t, {rows, kv_width}, 2),
+                   v = w.random(t, {rows, kv_width});
+        const auto out = w.blank(DType::f32, {rows, q_width}), lse = w.blank(DType::f32, {1, heads, rows});
+        const auto low = w.random(t, {rows, q_width}), dout = w.random(t, {rows, q_width});
+        const auto final_lse = w.of(DType::f32, {1, heads, rows},
+                                    [](int64_t i) { return 6.0 + 0.1 * static_cast<double>(i % 5); });
+        const DType sum = add ? DType::f32 : t;
+        const auto dq = w.random(sum, {rows, q_width}), dk = w.random(sum, {rows, kv_width}),
+                   dv = w.random(sum, {rows, kv_width});
+        w.check([&](Stream& s, const Twin::At& at) {
+          AttentionBlock b;
+          b.shape.batch = 1, b.shape.seq = seq, b.shape.heads = heads, b.shape.kv_heads = kv_heads,
+          b.shape.head_dim = dim;
+          b.q = {at(q), 0}, b.k = {at(k), 0}, b.v = {at(v), 0};
+          b.q_at = Positions::two_runs(0, seq - each, each, seq);
+          b.k_at = keys_of ? Positions::two_runs(each, 2 * each, each, seq) : b.q_at;
+          attention_block_forward(s, at(out), at(lse), b);
+          AttentionBlockGrads g{{at(dq), 0}, {at(dk), 0}, {at(dv), 0}, add, add};
+          attention_block_backward(s, g, at(dout), at(low), at(final_lse), b);
+        });
+      }
+}
+
+#ifdef LTRAIN_CUDA_EMULATED
+namespace {
+
+/// Forward and backward of random values, as bits.
+struct Once {
+  AttentionShape shape;
+  std::shared_ptr<void> memory = cuda::device_memory(5 << 20);
+  std::unique_ptr<Stream> stream = cuda::make_cuda_stream("cuda");  // goes first: it may have work to do
+
+  std::vector<bf16> run(int64_t delta_bytes) {
+    const int64_t rows = shape.batch * shape.seq, wide = rows * shape.qkv_width(),
+                  narrow = rows * shape.heads * shape.head_dim;
+    char* const at = static_cast<char*>(memory.get());
+    char *const qkv = at, *const out = at + (1 << 20), *const lse = at + (2 << 20),
+                *const dout = at + (3 << 20), *const dqkv = at + (4 << 20);
+    std::vector<bf16> values(static_cast<size_t>(wide)), result(static_cast<size_t>(wide));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = bf16(static_cast<float>(random_value(1, static_cast<int64_t>(i), 1)));
+    stream->copy(qkv, values.data(), 2 * wide);
+    stream->copy(dout, values.data(), 2 * narrow);
+    const AttentionArgs args = fused_attention_args(DType::bf16, qkv, shape, {});
+    attention_mma_forward(*stream, DType::bf16, false, out, lse, args);
+    const auto sink = [&](int64_t first) {
+      return AttentionSink{dqkv + 2 * first * shape.head_dim, shape.qkv_width(), false, false};
+    };
+    attention_mma_backward(*stream, DType::bf16, sink(0), sink(shape.heads),
+                           sink(shape.heads + shape.kv_heads), dout, out, lse, args, delta_bytes);
+    stream->copy(result.data(), dqkv, 2 * wide);
+    stream->synchronize();
+    return result;
+  }
+};
+
+double largest_difference(const std::vector<bf16>& a, const std::vector<bf16>& b) {
+  double d = 0;
+  for (size_t i = 0; i < a.size(); ++i) d = std::max(d, std::abs(as_double(a[i]) - as_double(b[i])));
+  return d;
+}
+
+}  // namespace
+
+TEST_CASE("attention on tensor cores with two lanes exchanged is seen to be wrong") {
+  Once o;
+  o.shape.seq = 20;
+  const auto right = o.run(1 << 20);
+  cuda::emulated_lanes_swapped = true;
+  const auto wrong = o.run(1 << 20);
+  cuda::emulated_lanes_swapped = false;
+  REQUIRE(largest_difference(right, wrong) >
+          0.05 * largest_difference(right, std::vector<bf16>(right.size())));
+  REQUIRE(largest_difference(right, o.run(1 << 20)) == 0);
+}
+
+TEST_CASE("attention's backward on tensor cores some heads at a time, where the scratch is small") {
+  Once o;
+  o.shape.batch = 3, o.shape.seq = 21, o.shape.heads = 4, o.shape.kv_heads = 2;
+  const int64_t of_a_pair = 4 * 2 * 21;
+  const auto at_once = o.run(6 * of_a_pair);
+  REQUIRE(largest_difference(at_once, o.run(of_a_pair)) == 0);
+  REQUIRE(largest_difference(at_once, o.run(4 * of_a_pair)) == 0);
+  REQUIRE_THROWS_WITH(o.run(of_a_pair - 4), Catch::Contains("21 queries of 2 heads"));
+}
+#endif

@@ -29,7 +29,8 @@ struct MicroBatch : RowSamples {
   Tensor positions;       ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
   int64_t micros = 1;     ///< micro-batches of a step
   Tensor experts;         ///< (layers, moe_sums(E)) f64: what routers add up in training (models/router.h)
-  double grad_scale = 1;  ///< 1 / counted tokens of the whole global batch
+  double grad_scale = 1;  ///< loss_scale / counted tokens of the whole global batch
+  double loss_scale = 1;  ///< that all gradients of the step are multiplied by
   Tensor loss;            ///< (1) f64: the sum of token losses is added
   int64_t rows() const { return batch * seq; }
   /// As the inside of a sublayer sees it.

@@ -138,8 +138,10 @@ void cross_entropy_sharded_cpu(DType logits_type, DType grad_type, double* loss,
   if (logits_type == DType::f64) {
     run_sharded(loss, static_cast<double*>(dlogits), static_cast<const double*>(logits), targets,
                 static_cast<const double*>(stats), ranks, rows, vocab, part, scale);
-  } else if (grad_type == DType::bf16) {
-    run_sharded(loss, static_cast<bf16*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale);
+  } else if (is_half(grad_type)) {
+    dispatch_half(grad_type, [&]<class G>() {
+      run_sharded(loss, static_cast<G*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale);
+    });
   } else {
     run_sharded(loss, static_cast<float*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale);
   }
@@ -149,8 +151,10 @@ void cross_entropy_cpu(DType logits_type, DType grad_type, double* loss, void* d
                        const int32_t* targets, int64_t rows, int64_t vocab, double scale) {
   if (logits_type == DType::f64) {
     run(loss, static_cast<double*>(dlogits), static_cast<const double*>(logits), targets, rows, vocab, scale);
-  } else if (grad_type == DType::bf16) {
-    run(loss, static_cast<bf16*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab, scale);
+  } else if (is_half(grad_type)) {
+    dispatch_half(grad_type, [&]<class G>() {
+      run(loss, static_cast<G*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab, scale);
+    });
   } else {
     run(loss, static_cast<float*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab, scale);
   }

@@ -115,8 +115,8 @@ template <class F>
 void with_types(DType logits, DType grad, F&& f) {
   if (logits == DType::f64) {
     f.template operator()<double, double>();
-  } else if (grad == DType::bf16) {
-    f.template operator()<float, bf16>();
+  } else if (is_half(grad)) {
+    dispatch_half(grad, [&]<class G>() { f.template operator()<float, G>(); });
   } else {
     f.template operator()<float, float>();
   }

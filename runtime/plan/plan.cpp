@@ -128,7 +128,7 @@ std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile&
   items.push_back({"attention scratch",
                    attention_scratch_bytes(queries, keys, o.model.head_dim, o.precision.compute) * threads,
                    "formula"});
-  if (panel_bytes > 0) items.push_back({"bf16 panels", panel_bytes, "formula"});
+  if (panel_bytes > 0) items.push_back({"panels of halves", panel_bytes, "formula"});
   items.push_back(loader);
   return items;
 }
@@ -276,6 +276,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.clip_grad = r.train.clip_grad;
   o.skip_grad_norm = r.train.skip_grad_norm;
   o.stop_loss = r.train.stop_loss;
+  if (r.precision == Precision::fp16) o.loss_scale = r.loss_scale.settings;
   o.decay_embeddings = r.optimizer.decay_embeddings;
   o.optimizer = optimizer_settings(r);
   o.recompute = layout.recompute ? *layout.recompute : recompute_options(r);

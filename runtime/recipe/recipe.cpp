@@ -186,7 +186,10 @@ std::string_view to_string(DeviceChoice v) {
   return v == DeviceChoice::automatic ? "auto" : v == DeviceChoice::cuda ? "cuda" : "cpu";
 }
 std::string_view to_string(Precision v) {
-  return v == Precision::fp32 ? "fp32" : v == Precision::bf16 ? "bf16" : "fp64";
+  return v == Precision::fp32   ? "fp32"
+         : v == Precision::bf16 ? "bf16"
+         : v == Precision::fp16 ? "fp16"
+                                : "fp64";
 }
 std::string_view to_string(LrDecayStyle v) {
   switch (v) {

@@ -11,11 +11,12 @@
 
 #include "kernels/core/tensor.h"
 #include "models/model_config.h"
+#include "runtime/train/loss_scale.h"
 
 namespace ltrain {
 
 enum class DeviceChoice : uint8_t { automatic, cpu, cuda };
-enum class Precision : uint8_t { fp32, bf16, fp64 };  ///< fp64: for parity tests
+enum class Precision : uint8_t { fp32, bf16, fp16, fp64 };  ///< fp64: for parity tests
 enum class LrDecayStyle : uint8_t { constant, linear, cosine, inverse_square_root, wsd };
 enum class TokenizerKind : uint8_t { byte, gpt2 };
 enum class LogFormat : uint8_t { text, megatron };
@@ -43,6 +44,12 @@ struct Parallel {
   /// Filled by resolve(): ranks of the first of two levels that gradients are summed on; 0: one level.
   int64_t inside = 0;
   std::string order = "tp-cp-dp-pp";  ///< of the axes over the ranks, innermost first
+};
+
+/// Of fp16 runs.
+struct LossScale {
+  LossScaleSettings settings;
+  int64_t max_skipped_steps = 50;  ///< in a row
 };
 
 struct Recompute {
@@ -174,6 +181,7 @@ struct Recipe {
   ModelConfig model;
   Parallel parallel;
   Precision precision = Precision::fp32;
+  LossScale loss_scale;
   Recompute recompute;
   Offload offload;
   Data data;

@@ -549,6 +549,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   rules.experts();
   const BrokenRule broken = [&](const std::string& path, const std::string& text,
                                 const std::vector<std::string>& others) { rules.broken(path, text, others); };
+  precision_rules(recipe, broken);
   optimizer_rules(recipe, broken);
   recompute_rules(recipe, broken);
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));

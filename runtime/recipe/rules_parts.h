@@ -5,6 +5,7 @@
 namespace ltrain::recipe {
 
 void recompute_rules(const Recipe& recipe, const BrokenRule& broken);
+void precision_rules(const Recipe& recipe, const BrokenRule& broken);
 void optimizer_rules(const Recipe& recipe, const BrokenRule& broken);
 
 }  // namespace ltrain::recipe

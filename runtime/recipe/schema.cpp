@@ -42,13 +42,15 @@ void add_run_keys(std::vector<Key>& t) {
       {{"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"cpu", DeviceChoice::cpu}}, {"gpu"},
       "Where the step runs. auto: a GPU where this build and this machine have one for each rank, else "
       "cpu."));
-  t.push_back(
-      choice<Precision>(
-          "precision", LT_MEMBER(precision),
-          {{"fp32", Precision::fp32}, {"bf16", Precision::bf16}, {"fp64", Precision::fp64}},
-          {"tf32", "fp16", "fp8", "no"},
-          "What the step computes in. bf16 keeps fp32 master weights and moments; fp64 is for parity tests.")
-          .alias({"mixed_precision"}));
+  t.push_back(choice<Precision>("precision", LT_MEMBER(precision),
+                                {{"fp32", Precision::fp32},
+                                 {"bf16", Precision::bf16},
+                                 {"fp16", Precision::fp16},
+                                 {"fp64", Precision::fp64}},
+                                {"tf32", "fp8", "no"},
+                                "What the step computes in. bf16 and fp16 keep fp32 master weights and "
+                                "moments; fp16 scales the loss; fp64 is for parity tests.")
+                  .alias({"mixed_precision"}));
 }
 
 void add_model_keys(std::vector<Key>& t) {
@@ -407,6 +409,7 @@ std::vector<Key> make_table() {
   add_run_keys(t);
   add_model_keys(t);
   add_parallel_keys(t);
+  add_precision_keys(t);
   add_recompute_keys(t);
   add_memory_keys(t);
   add_data_keys(t);

@@ -12,6 +12,7 @@ inline constexpr double kMaxSteps = 1e15;
 double read_bytes(const std::string& text);
 
 void add_recompute_keys(std::vector<Key>& table);
+void add_precision_keys(std::vector<Key>& table);
 void add_optimizer_keys(std::vector<Key>& table);
 void add_schedule_keys(std::vector<Key>& table);
 

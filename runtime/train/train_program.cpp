@@ -12,8 +12,9 @@ namespace ltrain {
 PrecisionPolicy precision_policy(const std::string& name) {
   if (name == "fp32") return {DType::f32, DType::f32, DType::f32};
   if (name == "bf16") return {DType::bf16, DType::f32, DType::f32};
+  if (name == "fp16") return {DType::f16, DType::f32, DType::f32};
   if (name == "fp64") return {DType::f64, DType::f64, DType::f64};
-  fail(ExitCode::usage, "precision: {}: must be fp32, bf16 or fp64", name);
+  fail(ExitCode::usage, "precision: {}: must be fp32, bf16, fp16 or fp64", name);
 }
 
 std::vector<StageLayers> stages_of_rank(const ProgramOptions& o, int rank) {
@@ -79,6 +80,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
       cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
            options.context_comm, options.context_inner},
       staging_(device.compute, device.host, slot_count(options), slot_bytes(options, cut_)) {
+  if (options.loss_scale) scaler_.emplace(*options.loss_scale);
   if (!staged()) options_.schedule = single_stage_schedule(static_cast<int>(options.accumulation));
   LT_CHECK(options_.schedule.micros == options.accumulation, "a schedule of {} micro-batches for {}",
            options_.schedule.micros, options.accumulation);
@@ -291,7 +293,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   result.tokens = agree_tokens(counted);
   clear_sums();
   const HostBatch none;
-  const double scale = result.tokens > 0 ? 1.0 / static_cast<double>(result.tokens) : 0;
+  result.loss_scale = scaler_ ? scaler_->scale() : 1;
+  const double scale = result.tokens > 0 ? result.loss_scale / static_cast<double>(result.tokens) : 0;
   const auto batch = [&](int64_t k) -> const HostBatch& { return meta ? none : batches[k]; };
   store_.begin_step(options_.accumulation);
   if (staged())
@@ -302,6 +305,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     if (!staged() && loaded != k) load(batch(loaded = k), 0);
     MicroBatch mb = in_place(staged() ? k : 0);
     mb.grad_scale = scale;
+    mb.loss_scale = result.loss_scale;
     return mb;
   });
   action_seconds_ = run.action_seconds();
@@ -318,14 +322,18 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     for (int64_t i = 0; i < squares_.elements(); ++i) squares += sums[static_cast<size_t>(2 + i)];
     result.experts = expert_statistics(sums);
     result.loss = result.tokens > 0 ? sums[0] / static_cast<double>(result.tokens) : 0;
-    result.grad_norm = std::sqrt(squares);
+    result.grad_norm = std::sqrt(squares) / result.loss_scale;
     result.stop_requested = sums[1] > 0;
-    result.finite = std::isfinite(sums[0]) && std::isfinite(squares);
+    result.overflow = scaler_ && std::isfinite(sums[0]) && !std::isfinite(squares);
+    result.finite = std::isfinite(sums[0]) && (std::isfinite(squares) || result.overflow);
     result.diverged = options_.stop_loss > 0 && result.loss > options_.stop_loss;
-    result.skipped = options_.skip_grad_norm > 0 && result.grad_norm > options_.skip_grad_norm;
-    if (!result.finite || result.diverged || result.skipped) return result;
+    result.skipped =
+        !result.overflow && options_.skip_grad_norm > 0 && result.grad_norm > options_.skip_grad_norm;
+    if (scaler_ && result.finite) scaler_->note(result.overflow);
+    if (!result.finite || result.diverged || result.skipped || result.overflow) return result;
     if (options_.clip_grad > 0)
       args.grad_scale = std::min(1.0, options_.clip_grad / (result.grad_norm + 1e-6));
+    args.grad_scale /= result.loss_scale;
   }
   step.enter("optimizer");
   store_.update(args);

@@ -138,6 +138,9 @@ class Trainer {
     const TrainingState::Resumed resumed = state_->resume();
     step_ = saved_step_ = resumed.step;
     samples_ = resumed.samples;
+    skipped_ = resumed.skipped_steps;
+    if (LossScaler* scaler = program_->loss_scaler(); scaler && resumed.loss_scale)
+      scaler->restore(*resumed.loss_scale);
     if (resumed.step == 0) program_->initialize();
     synchronize();
     if (saves_at_all(recipe_)) state_->open_writer(step_, host_.get());
@@ -269,7 +272,7 @@ class Trainer {
     a.beta2 = recipe_.optimizer.adam_beta2;
     a.eps = recipe_.optimizer.adam_eps;
     a.weight_decay = weight_decay(recipe_.optimizer, recipe_.schedule, step_ + 1, recipe_.train.train_steps);
-    a.step = step_ + 1;
+    a.step = step_ + 1 - skipped_;  // updates, of which moments are averages
     const bool ask = static_cast<bool>(job_.stop_requested()) || out_of_time();
     const auto wire_before = wire_by_axis(groups_->groups());
     const StepResult r = program_->train_step(batches_, a, ask);
@@ -289,7 +292,9 @@ class Trainer {
     samples_ += recipe_.train.global_batch_size;
     LT_CHECK(samples_ == loader_->cursor(), "the loader is at sample {}, the trainer at {}",
              loader_->cursor(), samples_);
-    state_->note_health(r.loss, r.grad_norm);
+    if (!r.overflow) state_->note_health(r.loss, r.grad_norm);
+    const LossScaler* scaler = program_->loss_scaler();
+    state_->note_skips(skipped_, scaler ? std::optional(scaler->state()) : std::nullopt);
     check_high_water();
     if (lead_)
       report(r, a.lr, now() - begin, loader_->wait_seconds() - data_before, compute_->waited - waited_before);
@@ -310,7 +315,10 @@ class Trainer {
 
   /// A step without an update; too many in a row end the run.
   void note_skip(const StepResult& r) {
-    skipped_in_a_row_ = r.skipped ? skipped_in_a_row_ + 1 : 0;
+    overflows_in_a_row_ = r.overflow ? overflows_in_a_row_ + 1 : 0;
+    if (!r.overflow) skipped_in_a_row_ = r.skipped ? skipped_in_a_row_ + 1 : 0;
+    skipped_ += r.skipped || r.overflow;
+    if (r.overflow) return note_overflow(r);
     if (!r.skipped) return;
     say({fmt::format(
         "step {}: the gradient norm {:.3g} is above train.skip_grad_norm = {}: no update was made", step_ + 1,
@@ -325,13 +333,32 @@ class Trainer {
          step_ + 1, skipped_in_a_row_, r.grad_norm, recipe_.train.skip_grad_norm, saved_step_);
   }
 
+  void note_overflow(const StepResult& r) {
+    const double next = program_->loss_scaler()->scale();
+    say({fmt::format(
+        "step {}: gradients overflow with a loss scale of {:g}: no update was made; the next is {:g}",
+        step_ + 1, r.loss_scale, next)});
+    if (overflows_in_a_row_ < recipe_.loss_scale.max_skipped_steps) return;
+    fail(
+        ExitCode::no_progress,
+        "step {}: gradients overflowed in {} steps in a row, as many as loss_scale.max_skipped_steps allows; "
+        "the loss "
+        "scale is {:g}, its minimum {:g}.\nThe last checkpoint is of step {}: {}",
+        step_ + 1, overflows_in_a_row_, next, recipe_.loss_scale.settings.minimum, saved_step_,
+        next > recipe_.loss_scale.settings.minimum
+            ? "raise loss_scale.max_skipped_steps, or begin with a smaller loss_scale.initial."
+            : "the gradients themselves are too large for fp16: use precision: bf16, or go on from an older "
+              "one with a lower optimizer.lr.");
+  }
+
   [[noreturn]] void not_finite(const StepResult& r) {
     fail(ExitCode::no_progress,
          "step {}: loss {} and gradient norm {} are not finite; no update was made and nothing was saved.\n"
          "The last checkpoint is of step {}. The same step would fail again: lower optimizer.lr, check the "
          "data around "
-         "sample {}, or use precision: fp32.",
-         step_ + 1, r.loss, r.grad_norm, saved_step_, samples_);
+         "sample {}, or use precision: {}.",
+         step_ + 1, r.loss, r.grad_norm, saved_step_, samples_,
+         recipe_.precision == Precision::fp16 ? "bf16" : "fp32");
   }
 
   /// The promise that planned bytes are real bytes, checked at run time.
@@ -353,6 +380,8 @@ class Trainer {
     m.lm_loss = r.loss;
     m.grad_norm = r.grad_norm;
     m.lr = lr;
+    m.loss_scale = program_->loss_scaler() ? r.loss_scale : 0;
+    m.skipped_steps = skipped_;
     m.step_time_ms = seconds * 1e3;
     m.data_time_ms = data_seconds * 1e3;
     const bool known = device_ == DeviceKind::cpu || job_.info().world_size == 1;  // a GPU is not asked yet
@@ -478,7 +507,7 @@ class Trainer {
   std::map<std::string, int64_t> train_wire_;  // bytes sent in training steps, by axis
   double started_ = 0;
   bool checked_ = false;
-  int64_t skipped_in_a_row_ = 0;
+  int64_t skipped_ = 0, skipped_in_a_row_ = 0, overflows_in_a_row_ = 0;
 };
 
 }  // namespace

@@ -127,6 +127,8 @@ TrainingState::Resumed TrainingState::resume() {
   parameters_.publish_loaded();
   r.step = last_committed_ = reader->info().step;
   r.samples = reader->info().data_cursor;
+  r.skipped_steps = reader->info().skipped_steps;
+  r.loss_scale = reader->info().loss_scale;
   r.bytes_read = reader->bytes_read();
   if (reader->info().seed != recipe_.seed)
     r.notes.push_back(fmt::format(
@@ -164,6 +166,11 @@ void TrainingState::note_health(double loss, double grad_norm) {
   grad_norm_ = grad_norm;
 }
 
+void TrainingState::note_skips(int64_t skipped_steps, const std::optional<LossScaleState>& loss_scale) {
+  skipped_steps_ = skipped_steps;
+  loss_scale_ = loss_scale;
+}
+
 void TrainingState::save(int64_t step, int64_t samples) {
   CheckpointInfo info;
   info.step = step;
@@ -172,6 +179,8 @@ void TrainingState::save(int64_t step, int64_t samples) {
   info.seed = recipe_.seed;
   info.loss = loss_;
   info.grad_norm = grad_norm_;
+  info.skipped_steps = skipped_steps_;
+  info.loss_scale = loss_scale_;
   info.model = model_settings(recipe_.model);
   info.recipe = dump_yaml(recipe_);
   parameters_.open_states();

@@ -1,6 +1,7 @@
 // What a checkpoint holds of a training run, and when it may be written.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/writer.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/train/loss_scale.h"
 
 namespace ltrain {
 
@@ -38,8 +40,10 @@ class TrainingState {
   ~TrainingState();
 
   struct Resumed {
-    int64_t step = 0;                ///< 0: a fresh start, and the parameters are still to be initialised
-    int64_t samples = 0;             ///< the data cursor
+    int64_t step = 0;           ///< 0: a fresh start, and the parameters are still to be initialised
+    int64_t samples = 0;        ///< the data cursor
+    int64_t skipped_steps = 0;  ///< of `step`
+    std::optional<LossScaleState> loss_scale;
     int64_t bytes_read = 0;          ///< of tensors, by this rank
     std::vector<std::string> notes;  ///< for the user
   };
@@ -51,6 +55,8 @@ class TrainingState {
 
   /// Of the last step: only finite states are saved.
   void note_health(double loss, double grad_norm);
+  /// What saves have of steps that made no update.
+  void note_skips(int64_t skipped_steps, const std::optional<LossScaleState>& loss_scale);
   /// Saves the state after `step`: in the background, or before it returns with async_save: false.
   void save(int64_t step, int64_t samples);
   /// Lines for the user on saves that ended. A failed save is a line, not an error, unless it was the last.
@@ -66,6 +72,8 @@ class TrainingState {
   Stream& stream_;
   int rank_;
   double loss_ = 0, grad_norm_ = 0;
+  int64_t skipped_steps_ = 0;
+  std::optional<LossScaleState> loss_scale_;
   int64_t last_committed_ = 0;
   bool last_failed_ = false;
   std::string last_error_;

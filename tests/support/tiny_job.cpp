@@ -108,6 +108,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.accumulation = o.global_batch / (o.micro_batch * o.ranks);
   p.clip_grad = o.clip;
   p.skip_grad_norm = o.skip_grad_norm;
+  if (o.precision == "fp16") p.loss_scale = o.loss_scale;
   p.optimizer = o.optimizer;
   p.recompute = o.recompute;
   if (o.pipeline > 1) {
@@ -246,15 +247,17 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   for (int64_t step = first; step < o.steps; ++step) {
     const StepResult r =
         program.train_step(tiny_batches(o, step, data, context), tiny_adamw(step + 1), false);
-    if (step == first)
+    if (step == first && o.read_gradients)
       for (const OwnedPiece& p : store.owned_pieces())
         world.add(result.gradients, p.slice, store.spec(p.id).name, elements(*compute, p.grad));
     if (rank != 0) continue;
+    if (program.loss_scaler()) result.loss_scales.push_back(r.loss_scale);
     result.losses.push_back(r.loss);
     result.norms.push_back(r.grad_norm);
     result.balance_losses.push_back(r.experts.balance_loss + r.experts.z_loss);
     result.experts.push_back(r.experts);
   }
+  if (rank == 0 && program.loss_scaler()) result.loss_scales.push_back(program.loss_scaler()->scale());
   groups.synchronize();
   if (last) result.used_groups = bytes_by_group(groups.groups());
   if (hooks.end) hooks.end(here);

@@ -42,6 +42,8 @@ struct TinyOptions {
   bool padded_targets = false;     ///< some targets do not count
   double clip = 0.5;
   double skip_grad_norm = 0;
+  LossScaleSettings loss_scale;  ///< of fp16
+  bool read_gradients = true;    ///< false: those of the first step may overflow
   OptimizerSettings optimizer;
   RecomputeOptions recompute;
   DeviceKind device = DeviceKind::cpu;
@@ -53,6 +55,7 @@ using NamedTensors = std::map<std::string, std::vector<double>>;
 
 struct TinyResult {
   std::vector<double> losses, norms, balance_losses;
+  std::vector<double> loss_scales;              ///< by step, and that after the last; fp16 alone
   std::vector<ExpertStatistics> experts;        ///< by step
   NamedTensors parameters;                      ///< after all steps, put together from what the ranks own
   NamedTensors gradients;                       ///< of the first step, before clipping, likewise

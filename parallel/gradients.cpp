@@ -17,6 +17,7 @@ constexpr Axis kEachGradientAxis[] = {Axis::data, Axis::context, Axis::replica, 
 
 void ParameterStore::begin_step(int64_t micros) {
   micros_ = micros;
+  fetch_ahead();
   for (Unit& u : units_) {
     u.touched = false;
     if (u.grad_record) {

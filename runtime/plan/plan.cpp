@@ -29,6 +29,7 @@ struct MetaRank {
   GroupSet groups;
   std::unique_ptr<Stream> compute;
   MetaMemory memory, host;
+  std::unique_ptr<SlowMemory> slow;
   TrainProgram program;
 
   MetaRank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
@@ -39,8 +40,10 @@ struct MetaRank {
         compute(make_meta_stream("compute", trace)),
         memory(trace),
         host(trace),
+        slow(make_meta_slow_memory(trace)),
         program(program_options(recipe, layout),
-                {*compute, memory, groups.groups(), device_of(recipe) == DeviceKind::cpu ? nullptr : &host}) {
+                {*compute, memory, groups.groups(), device_of(recipe) == DeviceKind::cpu ? nullptr : &host,
+                 slow.get()}) {
     trace.clear_entries();
     trace.set_compute(compute.get());
   }
@@ -174,6 +177,9 @@ void add_outside(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
       plan.outside.push_back({"checkpoint staging", bytes, "formula"});
     }
   }
+  plan.offloaded_bytes = meta.program.parameters().slow_bytes();
+  if (cuda && plan.offloaded_bytes > 0)
+    plan.outside.push_back({"offloaded optimizer states", plan.offloaded_bytes, "exact: pinned"});
   if (const int64_t open = meta.program.parameters().open_state_bytes())
     plan.outside.push_back({"8-bit moments as floats", open, "formula"});  // at a checkpoint
   std::vector<std::vector<int>> groups = meta.groups.members();
@@ -262,6 +268,10 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   ProgramOptions o;
   o.model = r.model;
   o.precision = precision_policy(std::string(to_string(r.precision)));
+  if (r.optimizer.state_dtype == "bf16") o.precision.state = DType::bf16;
+  if (!r.optimizer.master_weights) o.precision.master = o.precision.compute;
+  if (r.offload.optimizer_device != "none") o.offload.fraction = r.offload.optimizer_fraction;
+  o.ema_decay = r.train.ema_decay;
   o.zero_stage = static_cast<int>(r.parallel.zero_stage);
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.expert_tensor = !recipe::experts_apart(r);
@@ -444,6 +454,9 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   const auto& peaks = profile.for_threads(plan.threads_per_rank).peak_flops;
   const std::string type(dtype_name(precision_policy(std::string(to_string(recipe.precision))).compute));
   if (auto it = peaks.find(type); it != peaks.end()) plan.peak_flops = it->second;
+  // A profile from before fp16: on the CPU its products are those of fp32.
+  if (auto it = peaks.find("f32"); type == "f16" && plan.peak_flops == 0 && it != peaks.end())
+    plan.peak_flops = it->second;
   if (which.empty()) {
     const Mesh first = mesh_of(recipe, 0);
     for (int stage = 0; stage < first.size(Axis::pipeline); ++stage)

@@ -64,6 +64,7 @@ struct Recompute {
 struct Offload {
   std::string optimizer_device = "none";
   double optimizer_fraction = 1.0;
+  std::optional<std::string> optimizer_path;  ///< nvme
   std::string params_device = "none";
   std::string activations_device = "none";
 };
@@ -98,6 +99,7 @@ struct Train {
   double skip_grad_norm = 0;            ///< no update above it; 0: none
   int64_t max_skipped_steps = 10;       ///< in a row
   double stop_loss = 0;                 ///< the run ends above it; 0: none
+  double ema_decay = 0;                 ///< of an average of the weights; 0: none
   int64_t eval_interval = 0;            ///< steps; 0: never
   int64_t eval_steps = 20;
   int64_t log_interval = 1;
@@ -129,6 +131,8 @@ struct Optimizer {
   double muon_lr = 0.02;  ///< filled: lr unless given
   std::string muon_scale = "spectral";
   double adafactor_decay_rate = 0.8, adafactor_eps = 1e-3, adafactor_clip_threshold = 1.0;
+  std::string state_dtype = "fp32";  ///< of moments; fp64 in runs of it
+  bool master_weights = true;        ///< bf16
   std::vector<ParameterGroup> groups;
   /// Some parameters may have this rule.
   bool uses(std::string_view rule) const;

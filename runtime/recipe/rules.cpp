@@ -155,8 +155,6 @@ class Rules {
       broken(
           "parallel.data",
           "must be at least 1, or -1 for the ranks that the other axes leave; nearest valid value: -1 or 1");
-    if (r_.offload.optimizer_fraction != 1.0 && r_.offload.optimizer_device == "none")
-      broken("offload.optimizer.fraction", "nothing is offloaded with device: none; remove the key");
   }
 
   /// The ranks along a side of the grids or of the cube; 0 where `ranks` make none.
@@ -552,6 +550,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   precision_rules(recipe, broken);
   optimizer_rules(recipe, broken);
   recompute_rules(recipe, broken);
+  offload_rules(recipe, broken);
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));
   rules.ineffective(notes);
 }

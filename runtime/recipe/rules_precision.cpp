@@ -8,9 +8,10 @@ namespace ltrain::recipe {
 void precision_rules(const Recipe& r, const BrokenRule& broken) {
   const LossScaleSettings& s = r.loss_scale.settings;
   if (s.minimum > s.initial)
-    broken("loss_scale.minimum",
-           fmt::format("must be at most loss_scale.initial; nearest valid value: {}", write_number(s.initial)),
-           {"loss_scale.initial"});
+    broken(
+        "loss_scale.minimum",
+        fmt::format("must be at most loss_scale.initial; nearest valid value: {}", write_number(s.initial)),
+        {"loss_scale.initial"});
 }
 
 }  // namespace ltrain::recipe

@@ -267,19 +267,6 @@ void add_parallel_keys(std::vector<Key>& t) {
                  "data, pipeline. `ltrain plan` prints the map."));
 }
 
-void add_memory_keys(std::vector<Key>& t) {
-  t.push_back(name_choice("offload.optimizer.device", LT_MEMBER(offload.optimizer_device), {"none"},
-                          {"cpu", "nvme"}, "Where the optimizer state lies."));
-  t.push_back(number("offload.optimizer.fraction", LT_MEMBER(offload.optimizer_fraction),
-                     "Part of it that lies there.")
-                  .between(0, 1));
-  t.push_back(not_built("offload.optimizer.path", "offload", "device: none"));
-  t.push_back(name_choice("offload.params.device", LT_MEMBER(offload.params_device), {"none"},
-                          {"cpu", "nvme"}, "Where the weights lie."));
-  t.push_back(name_choice("offload.activations.device", LT_MEMBER(offload.activations_device), {"none"},
-                          {"cpu"}, "Where saved activations lie."));
-}
-
 void add_data_keys(std::vector<Key>& t) {
   t.push_back(sources(
       "data.train", [](Recipe& r) -> std::vector<DataSource>& { return r.data.train; },
@@ -342,6 +329,11 @@ void add_train_keys(std::vector<Key>& t) {
                  .between(1, kMaxSteps);
   most.when("train.skip_grad_norm", true, [](const Recipe& r) { return r.train.skip_grad_norm > 0; });
   t.push_back(std::move(most));
+  t.push_back(
+      number("train.ema_decay", LT_MEMBER(train.ema_decay),
+             "Keeps an average of the weights, which evaluations see: it moves by 1 - min(this, (1 + step) "
+             "/ (10 + step)) of the difference in each update; 0: none.")
+          .between(0, 0.9999999));
   t.push_back(number("train.stop_loss", LT_MEMBER(train.stop_loss),
                      "A larger loss ends the run with exit code 76 before its update; 0: none does.")
                   .at_least(0));
@@ -411,7 +403,7 @@ std::vector<Key> make_table() {
   add_parallel_keys(t);
   add_precision_keys(t);
   add_recompute_keys(t);
-  add_memory_keys(t);
+  add_offload_keys(t);
   add_data_keys(t);
   add_train_keys(t);
   add_optimizer_keys(t);

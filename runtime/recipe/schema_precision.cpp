@@ -19,10 +19,10 @@ void add_precision_keys(std::vector<Key>& t) {
   t.push_back(only(number("loss_scale.backoff_factor", LT_MEMBER(loss_scale.settings.backoff_factor),
                           "The scale is multiplied by it at an overflow.")
                        .inside(0, 1)));
-  t.push_back(only(
-      integer("loss_scale.window", LT_MEMBER(loss_scale.settings.window), "Steps between two growths.")
-          .between(1, kMaxSteps)
-          .alias({"loss_scale_window"})));
+  t.push_back(
+      only(integer("loss_scale.window", LT_MEMBER(loss_scale.settings.window), "Steps between two growths.")
+               .between(1, kMaxSteps)
+               .alias({"loss_scale_window"})));
   t.push_back(only(integer("loss_scale.hysteresis", LT_MEMBER(loss_scale.settings.hysteresis),
                            "Overflows since the last growth from which on the scale backs off.")
                        .between(1, 1000)));

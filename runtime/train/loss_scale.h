@@ -7,7 +7,7 @@ namespace ltrain {
 
 struct LossScaleSettings {
   double initial = 65536;
-  double growth_factor = 2;   ///< after `window` steps in a row without overflow
+  double growth_factor = 2;  ///< after `window` steps in a row without overflow
   double backoff_factor = 0.5;
   double minimum = 1;
   int64_t window = 1000;

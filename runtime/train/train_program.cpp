@@ -13,8 +13,14 @@ PrecisionPolicy precision_policy(const std::string& name) {
   if (name == "fp32") return {DType::f32, DType::f32, DType::f32};
   if (name == "bf16") return {DType::bf16, DType::f32, DType::f32};
   if (name == "fp16") return {DType::f16, DType::f32, DType::f32};
-  if (name == "fp64") return {DType::f64, DType::f64, DType::f64};
+  if (name == "fp64") return {DType::f64, DType::f64, DType::f64, DType::f64};
   fail(ExitCode::usage, "precision: {}: must be fp32, bf16, fp16 or fp64", name);
+}
+
+std::unique_ptr<SlowMemory> make_slow_memory(const ProgramOptions& o, DeviceKind device,
+                                             const std::string& folder) {
+  if (o.offload.fraction <= 0) return nullptr;
+  return device == DeviceKind::cpu ? make_file_memory(folder) : make_host_memory(device);
 }
 
 std::vector<StageLayers> stages_of_rank(const ProgramOptions& o, int rank) {
@@ -91,7 +97,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
            options.micro_batch, parts);
   store_.allocate(device_.compute, device_.memory, device_.groups,
                   {options.precision, options.zero_stage, options.bucket_elements, options.for_training,
-                   options.optimizer});
+                   options.optimizer, options.offload, device_.slow, options.ema_decay, options.seed});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length);
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
@@ -358,6 +364,7 @@ ExpertStatistics TrainProgram::expert_statistics(const std::vector<double>& all_
 double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
   const bool meta = device_.compute.meta() != nullptr;
   Step step = make_step(false);
+  if (options_.for_training) store_.show_average(true);
   clear_sums();
   int64_t counted = 0;
   bool more = true, once = meta && !next;
@@ -381,6 +388,7 @@ double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
   step.enter("loss");
   const int64_t tokens = agree_tokens(counted);
   reduce_sums("reading the loss");
+  if (options_.for_training) store_.show_average(false);
   return meta || tokens == 0 ? 0 : read_sums()[0] / static_cast<double>(tokens);
 }
 

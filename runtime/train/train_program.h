@@ -28,6 +28,8 @@ struct ProgramOptions {
   double stop_loss = 0;                         ///< no update above it, the loss diverges; 0: none
   bool decay_embeddings = true;                 ///< weight decay applies to embeddings too
   OptimizerSettings optimizer;
+  OffloadSettings offload;
+  double ema_decay = 0;  ///< of the average of weights that evaluations see; 0: none
   RecomputeOptions recompute;
   bool sequence_parallel = false;
   bool expert_tensor = true;                    ///< tensor ranks share each expert
@@ -48,7 +50,8 @@ struct Device {
   Stream& compute;
   Memory& memory;
   const Groups& groups;
-  Memory* host = nullptr;  ///< host memory that copies go through, where the device has memory of its own
+  Memory* host = nullptr;      ///< host memory that copies go through, where the device has memory of its own
+  SlowMemory* slow = nullptr;  ///< with offloaded states
 };
 
 /// What the routers of a step did, over all ranks.
@@ -148,5 +151,8 @@ GroupSet::Options group_options(const ProgramOptions& options);
 
 /// fp32 | bf16 | fp16 | fp64
 PrecisionPolicy precision_policy(const std::string& name);
+/// A place for the offloaded states of a rank on the device; `folder`: on the CPU. Null without them.
+std::unique_ptr<SlowMemory> make_slow_memory(const ProgramOptions& options, DeviceKind device,
+                                             const std::string& folder);
 
 }  // namespace ltrain

@@ -131,8 +131,9 @@ class Trainer {
     groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, groups);
     compute_ = make_compute_stream(device_, "compute");
     allocate();
-    program_ =
-        std::make_unique<TrainProgram>(options, Device{*compute_, *arena_, groups_->groups(), host_.get()});
+    slow_ = make_slow_memory(options, device_, recipe_.offload.optimizer_path.value_or(""));
+    program_ = std::make_unique<TrainProgram>(
+        options, Device{*compute_, *arena_, groups_->groups(), host_.get(), slow_.get()});
     state_ =
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
     const TrainingState::Resumed resumed = state_->resume();
@@ -496,6 +497,7 @@ class Trainer {
   std::unique_ptr<Arena> arena_, host_;
   std::unique_ptr<GroupSet> groups_;  // its streams end before the arena goes
   std::unique_ptr<Stream> compute_, control_;
+  std::unique_ptr<SlowMemory> slow_;  // its stream ends before the arena goes
   std::unique_ptr<TrainProgram> program_;
   std::unique_ptr<TrainingState> state_;
   std::unique_ptr<data::BatchLoader> loader_;
@@ -527,7 +529,7 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
   if (!saves_at_all(recipe)) return;
   int64_t bytes = 0;  // the values, and a moment of every element for each; rows and columns are few
   for (int id = 0; id < parameters.count(); ++id) {
-    int64_t states = 1;
+    int64_t states = 1 + (program.ema_decay > 0);
     for (std::string_view name : parameters.state_names(id, program.optimizer))
       states += name != kFactorRows && name != kFactorCols;
     bytes += states * parameters.spec(id).shape.elements() * dtype_size(program.precision.master);

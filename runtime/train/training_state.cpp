@@ -91,10 +91,16 @@ void check_optimizer(const CheckpointReader& reader, const ParameterStore& param
   }
 }
 
-void load_parameters(CheckpointReader& reader, ParameterStore& parameters) {
+void load_parameters(CheckpointReader& reader, ParameterStore& parameters, bool average) {
   TensorReader tensors(reader, parameters.stream());
-  for (int id = 0; id < parameters.count(); ++id)
-    tensors.read(parameters.spec(id).name, parameters.spec(id).slice, parameters.value(id));
+  for (int id = 0; id < parameters.count(); ++id) {
+    const std::string& weight = parameters.spec(id).name;
+    const std::string name = average ? state_name(kAverage, weight) : weight;
+    if (!reader.has(name))
+      fail(ExitCode::usage, "{}: has no {}{}", reader.path(), name,
+           average ? "; averages of weights are kept by runs with train.ema_decay" : "");
+    tensors.read(name, parameters.spec(id).slice, parameters.value(id));
+  }
 }
 
 Tensor checkpoint_staging(Memory& host, int64_t bytes) {
@@ -114,17 +120,29 @@ TrainingState::Resumed TrainingState::resume() {
   check_optimizer(*reader, parameters_, parameters_.optimizer());
   parameters_.clear();
   parameters_.open_states();
+  bool no_average = false;
   TensorReader tensors(*reader, parameters_.stream());
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
     const std::string& name = parameters_.spec(piece.id).name;
     tensors.read(name, piece.slice, piece.master);
-    for (const NamedState& m : piece.moments) tensors.read(state_name(m.name, name), piece.slice, m.tensor);
+    for (const NamedState& m : piece.moments) {
+      if (m.name == kAverage && !reader->has(state_name(m.name, name))) {
+        no_average = true;
+        continue;
+      }
+      tensors.read(state_name(m.name, name), piece.slice, m.tensor);
+    }
   }
   for (const WholeState& w : parameters_.whole_states(false))
     tensors.read(state_name(w.name, parameters_.spec(w.id).name), Slice::whole(w.tensor.shape), w.tensor);
   parameters_.close_states(true);
-  reader->finish(control_, stream_);
+  const std::string averages = state_name(kAverage, "");
+  reader->finish(control_, stream_, [&](const std::string& name) { return !name.starts_with(averages); });
   parameters_.publish_loaded();
+  if (no_average) {
+    parameters_.start_average();
+    r.notes.push_back("note: the checkpoint has no average of weights: it begins here, with the weights");
+  }
   r.step = last_committed_ = reader->info().step;
   r.samples = reader->info().data_cursor;
   r.skipped_steps = reader->info().skipped_steps;

@@ -199,3 +199,30 @@ TEST_CASE("the emulated device works as late as it may") {
   CHECK(elsewhere == 3);
 }
 #endif
+
+TEST_CASE("offloaded states, moments of bf16, stochastic rounding and averages on cuda equal the CPU's") {
+  if (!have_cuda()) return;
+  TinyOptions o = tiny("llama", "fp64");
+  o.offload = {0.7, 96};
+  o.ema_decay = 0.5;
+  const TinyResult resident = [&] {
+    TinyOptions r = on_cuda(o);
+    r.offload = {};
+    return train_tiny(r);
+  }();
+  const TinyResult cuda = train_tiny(on_cuda(o)), cpu = train_tiny(o);
+  require_parity(cpu, cuda, 1e-11);
+  CHECK(cuda.parameters == resident.parameters);
+  CHECK(cuda.eval_loss == resident.eval_loss);
+  CHECK(worst_relative(cpu.averages, cuda.averages) < 1e-10);
+  require_exact_memory(cuda);
+  CHECK(cuda.slow_bytes[0] > 0);
+  o = tiny("llama", "bf16");
+  o.bf16_states = true;
+  o.master_weights = false;
+  o.offload = {0.5, 96};
+  const TinyResult host = train_tiny(o), device = train_tiny(on_cuda(o));
+  require_exact_memory(device);
+  for (size_t i = 0; i < host.losses.size(); ++i)
+    CHECK(std::abs(device.losses[i] / host.losses[i] - 1) < 1e-2);
+}

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <cmath>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 
@@ -110,6 +111,10 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.skip_grad_norm = o.skip_grad_norm;
   if (o.precision == "fp16") p.loss_scale = o.loss_scale;
   p.optimizer = o.optimizer;
+  p.offload = o.offload;
+  p.ema_decay = o.ema_decay;
+  if (o.bf16_states) p.precision.state = DType::bf16;
+  if (!o.master_weights) p.precision.master = p.precision.compute;
   p.recompute = o.recompute;
   if (o.pipeline > 1) {
     p.schedule = pipeline::make_schedule(o.schedule, o.pipeline, o.chunks, static_cast<int>(p.accumulation));
@@ -140,8 +145,10 @@ MetaJob::MetaJob(const TinyOptions& o, int rank, const GroupWrapper& wrap)
       compute(make_meta_stream("compute", trace)),
       memory(trace),
       host(trace),
-      program((set_axes(trace, tiny_mesh(o, rank)), tiny_program(o)),
-              {*compute, memory, groups.groups(), o.device == DeviceKind::cpu ? nullptr : &host}) {}
+      slow(make_meta_slow_memory(trace)),
+      program(
+          (set_axes(trace, tiny_mesh(o, rank)), tiny_program(o)),
+          {*compute, memory, groups.groups(), o.device == DeviceKind::cpu ? nullptr : &host, slow.get()}) {}
 
 namespace {
 
@@ -220,6 +227,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     result.plan_wire[rank] = train * o.steps + meta.groups.groups().wire_bytes() - train;
     result.plan_bytes[rank] = meta.memory.peak().arena_bytes;
     result.plan_host[rank] = meta.host.peak().arena_bytes;
+    result.slow_bytes[rank] = meta.program.parameters().slow_bytes();
   }
   Arena arena(o.device, result.plan_bytes[rank]);  // outlives the streams of the groups
   const auto host = Arena::staging(o.device, result.plan_host[rank]);
@@ -235,8 +243,10 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
       },
       [&](const std::string& name) { return make_side_stream(o.device, name); }, group_set);
   auto compute = make_compute_stream(o.device, "compute");
+  const auto slow =
+      make_slow_memory(tiny_program(o), o.device, std::filesystem::temp_directory_path().string());
   TrainProgram program(tiny_program(o), {*compute, arena, groups.groups(),
-                                         o.device == DeviceKind::cpu ? nullptr : host.get()});
+                                         o.device == DeviceKind::cpu ? nullptr : host.get(), slow.get()});
   const auto control = world.take({"control", kAllAxes, tiny_mesh(o, rank).group(kAllAxes)}, rank);
   const TinyRank here{rank, program, *control};
   const int64_t first = hooks.begin ? hooks.begin(here) : 0;
@@ -266,8 +276,15 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   const double eval = program.evaluate([&] { return at < held_out.size() ? &held_out[at++] : nullptr; });
   groups.synchronize();
   if (rank == 0) result.eval_loss = eval;
-  for (const OwnedPiece& p : store.owned_pieces())
+  program.parameters().settle_slow();
+  LT_CHECK(store.slow_bytes() == result.slow_bytes[rank], "{} bytes in slow memory, {} planned",
+           store.slow_bytes(), result.slow_bytes[rank]);
+  for (const OwnedPiece& p : store.owned_pieces()) {
     world.add(result.parameters, p.slice, store.spec(p.id).name, elements(*compute, p.master));
+    for (const NamedState& s : p.moments)
+      if (s.name == kAverage)
+        world.add(result.averages, p.slice, store.spec(p.id).name, elements(*compute, s.tensor));
+  }
   result.used_bytes[rank] = arena.peak().arena_bytes;
   result.used_host[rank] = host->peak().arena_bytes;
   result.used_wire[rank] = groups.groups().wire_bytes();
@@ -279,7 +296,7 @@ TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap, const Tiny
   const int ranks = tiny_world(o);
   TinyResult result;
   for (auto* v : {&result.plan_bytes, &result.used_bytes, &result.plan_host, &result.used_host,
-                  &result.plan_wire, &result.used_wire})
+                  &result.plan_wire, &result.used_wire, &result.slow_bytes})
     v->resize(ranks);
   World world;
   std::vector<std::exception_ptr> errors(ranks);

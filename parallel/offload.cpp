@@ -49,9 +49,8 @@ class FileMemory final : public SlowMemory {
   void fetch(const Tensor& t, int64_t offset) override {
     stream_->launch([this, t, offset] {
       char* to = static_cast<char*>(t.data);
-      move("read", t.bytes(), offset, [&](int64_t done, size_t n) {
-        return pread(fd_.get(), to + done, n, offset + done);
-      });
+      move("read", t.bytes(), offset,
+           [&](int64_t done, size_t n) { return pread(fd_.get(), to + done, n, offset + done); });
     });
   }
   void store(const Tensor& t, int64_t offset) override {

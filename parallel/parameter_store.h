@@ -120,6 +120,7 @@ class ParameterStore {
     OptimizerSettings optimizer = {};
     OffloadSettings offload = {};
     SlowMemory* slow = nullptr;  ///< with offload.fraction above 0
+    bool reduce_bf16 = false;    ///< gradients are rounded to bf16 to be summed, on one level
     double ema_decay = 0;        ///< of an average of the weights; 0: none
     uint64_t seed = 0;           ///< of stochastic rounding
   };
@@ -342,6 +343,7 @@ class ParameterStore {
   Tensor factors_;               // Adafactor: rows, columns and the rows' mean of each matrix
   Tensor factor_sums_;           // f64, rows and columns
   Tensor length_;                // (1) f64, of the matrix that Muon is at
+  Tensor rounded_;               // gradients of the bucket that is summed, in bf16; the stream of sums has it
   std::vector<Window> windows_;  // of all buckets, in the order of updates
   std::vector<Slot> ring_;
   std::vector<Tensor> wide_;  // states in what is computed in, one window

@@ -39,8 +39,7 @@ Tensor ParameterStore::state_at(const Bucket& b, int state, int64_t at, int64_t 
 }
 
 int64_t ParameterStore::slow_offset(const Bucket& b, int state, int64_t at) const {
-  return b.slow[static_cast<size_t>(state)] +
-         (at - b.resident) * dtype_size(resident_state(b, state).dtype);
+  return b.slow[static_cast<size_t>(state)] + (at - b.resident) * dtype_size(resident_state(b, state).dtype);
 }
 
 bool ParameterStore::widens_states() const {
@@ -49,6 +48,14 @@ bool ParameterStore::widens_states() const {
 }
 
 void ParameterStore::allocate_windows() {
+  if (layout_.reduce_bf16) {
+    LT_CHECK(!groups_->across.many(), "gradients are rounded for a sum on one level");
+    int64_t widest = 0;
+    for (const Bucket& b : buckets_)
+      if (inside(b).many()) widest = std::max(widest, b.padded);
+    if (widest > 0)
+      rounded_ = memory_->allocate(MemoryKind::communication, "gradients in bf16", DType::bf16, {widest});
+  }
   int64_t most_slow = 0, most = 0, bytes = 0;
   size_t states = 0;
   for (size_t i = 0; i < buckets_.size(); ++i) {
@@ -204,7 +211,8 @@ void ParameterStore::update_elements(Bucket& b, const AdamwArgs& step) {
     return average(b, begin, r.master, step.step);
   }
   if (b.resident > 0) update_stored(b, begin, b.resident, range(b, begin, b.resident), step);
-  for (; next_window_ < windows_.size() && &buckets_[static_cast<size_t>(windows_[next_window_].bucket)] == &b;
+  for (;
+       next_window_ < windows_.size() && &buckets_[static_cast<size_t>(windows_[next_window_].bucket)] == &b;
        ++next_window_) {
     const Window& w = windows_[next_window_];
     Slot& slot = ring_[next_window_ % ring_.size()];
@@ -265,7 +273,8 @@ void ParameterStore::show_average(bool shown) {
         copy_master(b, values);
     } else {  // they change places, and back
       const int64_t n = values.elements(), most = std::min<int64_t>(n, 1 << 18);
-      Tensor between = memory_->allocate(MemoryKind::temporaries, "exchange of weights", values.dtype, {most});
+      Tensor between =
+          memory_->allocate(MemoryKind::temporaries, "exchange of weights", values.dtype, {most});
       for (int64_t at = 0; at < n; at += most) {
         const Shape some{std::min(most, n - at)};
         const Tensor t = between.flat(0, some), value = values.flat(at, some),

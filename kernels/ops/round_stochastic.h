@@ -26,7 +26,8 @@ struct BoxElements {
   }
 };
 
-/// The bits of bf16 for v: up with a probability of what is cut off, which `random` decides by its upper half.
+/// The bits of bf16 for v: up with a probability of what is cut off, which `random` decides by its upper
+/// half.
 LT_HD inline uint16_t stochastic_bits(float v, uint32_t random) {
   uint32_t u;
   std::memcpy(&u, &v, 4);

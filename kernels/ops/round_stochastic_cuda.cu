@@ -9,8 +9,7 @@ namespace {
 __global__ void round_kernel(bf16* out, const float* in, int64_t n, uint64_t seed, uint64_t stream,
                              BoxElements e) {
   for (int64_t i = grid_thread(); i < n; i += grid_stride())
-    out[i].bits =
-        stochastic_bits(in[i], philox(seed, stream, static_cast<uint64_t>(e.index(i))).v[0]);
+    out[i].bits = stochastic_bits(in[i], philox(seed, stream, static_cast<uint64_t>(e.index(i))).v[0]);
 }
 
 }  // namespace

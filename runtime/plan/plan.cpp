@@ -272,6 +272,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   if (!r.optimizer.master_weights) o.precision.master = o.precision.compute;
   if (r.offload.optimizer_device != "none") o.offload.fraction = r.offload.optimizer_fraction;
   o.ema_decay = r.train.ema_decay;
+  o.reduce_bf16 = r.parallel.grad_reduce_dtype == "bf16";
   o.zero_stage = static_cast<int>(r.parallel.zero_stage);
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.expert_tensor = !recipe::experts_apart(r);
@@ -309,7 +310,10 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh, bool eval)
   for (const DataSource& s : eval ? r.data.eval : r.data.train) o.sources.push_back({s.path, s.weight});
   o.seq_length = r.data.seq_length;
   o.micro_batch = r.train.micro_batch_size;
-  o.global_batch = r.train.global_batch_size;
+  // With a growing batch a step of the loader is one micro-batch of every rank: the samples are in the same
+  // order.
+  const bool grows = r.train.batch_ramp.start > 0 && !eval;
+  o.global_batch = grows ? o.micro_batch * mesh.size(kDataAxes) : r.train.global_batch_size;
   o.seed = static_cast<uint64_t>(r.seed);
   o.dp_rank = mesh.place_in(kDataAxes);
   o.dp_size = mesh.size(kDataAxes);

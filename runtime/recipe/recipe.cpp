@@ -171,6 +171,15 @@ int64_t micro_batches_per_step(const Recipe& r) {
   return r.train.global_batch_size / (r.train.micro_batch_size * r.parallel.data);
 }
 
+int64_t global_batch_after(const Recipe& r, int64_t samples) {
+  const BatchRamp& ramp = r.train.batch_ramp;
+  const int64_t whole = r.train.global_batch_size;
+  if (ramp.start == 0 || samples >= ramp.samples) return whole;
+  const double levels = static_cast<double>((whole - ramp.start) / ramp.increment);
+  const double level = levels * static_cast<double>(samples) / static_cast<double>(ramp.samples);
+  return ramp.start + static_cast<int64_t>(level) * ramp.increment;
+}
+
 int64_t tokens_per_step(const Recipe& r) { return r.train.global_batch_size * r.data.seq_length; }
 
 bool Optimizer::uses(std::string_view rule) const {

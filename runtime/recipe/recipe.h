@@ -43,6 +43,7 @@ struct Parallel {
   std::string hierarchical_reduction = "none";  ///< none | node | a number of ranks
   /// Filled by resolve(): ranks of the first of two levels that gradients are summed on; 0: one level.
   int64_t inside = 0;
+  std::string grad_reduce_dtype = "fp32";
   std::string order = "tp-cp-dp-pp";  ///< of the axes over the ranks, innermost first
 };
 
@@ -90,10 +91,18 @@ struct Data {
   bool eod_mask_loss = false;         ///< the first token of a document is not a target
 };
 
+/// The global batch grows from `start` to train.global_batch_size.
+struct BatchRamp {
+  int64_t start = 0;  ///< sequences; 0: no ramp
+  int64_t increment = 0;
+  int64_t samples = 0;  ///< after which the batch is whole
+};
+
 struct Train {
   int64_t micro_batch_size = 1;   ///< sequences a rank computes at once
   int64_t global_batch_size = 8;  ///< sequences an optimizer step
   int64_t train_steps = 1000;
+  BatchRamp batch_ramp;
   std::optional<int64_t> train_tokens;  ///< when given, train_steps = ceil(train_tokens / tokens of a step)
   double clip_grad = 1.0;               ///< 0: no clipping
   double skip_grad_norm = 0;            ///< no update above it; 0: none
@@ -242,6 +251,8 @@ int64_t ranks(const Recipe& recipe);  ///< product of the axes
 int64_t micro_batches_per_step(
     const Recipe& recipe);  ///< gradient accumulation steps of each data-parallel rank
 int64_t tokens_per_step(const Recipe& recipe);
+/// Sequences of the step that begins after `samples` sequences: train.batch_ramp.
+int64_t global_batch_after(const Recipe& recipe, int64_t samples);
 int64_t tokenizer_vocab_size(TokenizerKind kind);  ///< token ids are 0 .. this - 1
 
 std::string_view to_string(DeviceChoice v);

@@ -396,6 +396,9 @@ class Rules {
   void batch(int64_t data) {
     const Train& t = r_.train;
     const int64_t unit = t.micro_batch_size * data;
+    batch_ramp_rules(r_, data, [this](const auto& path, const auto& text, const auto& others) {
+      broken(path, text, others);
+    });
     if (t.global_batch_size % unit == 0) return pipeline_batch(t.global_batch_size / unit, unit);
     const std::string what = data > 1 ? fmt::format("train.micro_batch_size * data-parallel ranks ({} * {})",
                                                     t.micro_batch_size, data)

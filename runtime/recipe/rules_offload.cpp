@@ -24,9 +24,10 @@ void offload_rules(const Recipe& r, const BrokenRule& broken) {
   const auto [rule, place] = not_by_element(r);
   if (!rule.empty())
     broken(device,
-           fmt::format("is for adamw, adam, sgd and lion, whose updates look at one element at a time, and {} has "
-                       "{}; nearest valid value: none",
-                       place, rule),
+           fmt::format(
+               "is for adamw, adam, sgd and lion, whose updates look at one element at a time, and {} has "
+               "{}; nearest valid value: none",
+               place, rule),
            {place});
 }
 

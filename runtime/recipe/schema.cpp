@@ -262,6 +262,10 @@ void add_parallel_keys(std::vector<Key>& t) {
       "Without zero_stage: sum gradients on two levels, first among the ranks of a node (or that many "
       "neighbours), of which each then sums its part with other nodes."));
   t.push_back(
+      name_choice("parallel.grad_reduce_dtype", LT_MEMBER(parallel.grad_reduce_dtype), {"fp32", "bf16"}, {},
+                  "What gradients are rounded to before they are summed over data and context, and sent "
+                  "in; sums are of fp32, and so is what micro-batches add up to."));
+  t.push_back(
       axis_order("parallel.order", LT_MEMBER(parallel.order),
                  "How ranks are laid out over the axes, innermost (neighbours) first: tensor, context, "
                  "data, pipeline. `ltrain plan` prints the map."));
@@ -329,6 +333,19 @@ void add_train_keys(std::vector<Key>& t) {
                  .between(1, kMaxSteps);
   most.when("train.skip_grad_norm", true, [](const Recipe& r) { return r.train.skip_grad_norm > 0; });
   t.push_back(std::move(most));
+  t.push_back(integer("train.batch_ramp.start", LT_MEMBER(train.batch_ramp.start),
+                      "Sequences of the first steps, which grow to train.global_batch_size; 0: no ramp.")
+                  .between(0, kMaxDim));
+  const auto ramp = [](Key key) {
+    key.when("train.batch_ramp.start", true, [](const Recipe& r) { return r.train.batch_ramp.start > 0; });
+    return key;
+  };
+  t.push_back(ramp(integer("train.batch_ramp.increment", LT_MEMBER(train.batch_ramp.increment),
+                           "Sequences by which the batch grows.")
+                       .between(1, kMaxDim)));
+  t.push_back(ramp(integer("train.batch_ramp.samples", LT_MEMBER(train.batch_ramp.samples),
+                           "Sequences after which the batch is whole; it grows in equal parts of them.")
+                       .between(1, kMaxSteps)));
   t.push_back(
       number("train.ema_decay", LT_MEMBER(train.ema_decay),
              "Keeps an average of the weights, which evaluations see: it moves by 1 - min(this, (1 + step) "

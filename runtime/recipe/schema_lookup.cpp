@@ -98,6 +98,7 @@ std::string section_help(const std::string& section) {
   if (section == "data") return "What it is trained on. Paths are relative to the working directory.";
   if (section == "data.tokenizer") return "What the token ids mean.";
   if (section == "train") return "Batch, length, evaluation.";
+  if (section == "train.batch_ramp") return "A global batch that grows.";
   if (section == "optimizer") return "The update.";
   if (section == "schedule") return "The learning rate over time.";
   if (section == "checkpoint") return "Saving and resuming.";

@@ -5,10 +5,10 @@
 namespace ltrain::recipe {
 
 void add_offload_keys(std::vector<Key>& t) {
-  t.push_back(name_choice("offload.optimizer.device", LT_MEMBER(offload.optimizer_device),
-                          {"none", "cpu", "nvme"}, {},
-                          "Where states of the optimizer (moments, master weights) lie between updates. cpu: in "
-                          "the host's memory, of steps on a GPU. nvme: in files, of steps on the CPU."));
+  t.push_back(name_choice(
+      "offload.optimizer.device", LT_MEMBER(offload.optimizer_device), {"none", "cpu", "nvme"}, {},
+      "Where states of the optimizer (moments, master weights) lie between updates. cpu: in "
+      "the host's memory, of steps on a GPU. nvme: in files, of steps on the CPU."));
   t.push_back(number("offload.optimizer.fraction", LT_MEMBER(offload.optimizer_fraction),
                      "Part of them that lies there.")
                   .between(0, 1));

@@ -97,7 +97,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
            options.micro_batch, parts);
   store_.allocate(device_.compute, device_.memory, device_.groups,
                   {options.precision, options.zero_stage, options.bucket_elements, options.for_training,
-                   options.optimizer, options.offload, device_.slow, options.ema_decay, options.seed});
+                   options.optimizer, options.offload, device_.slow, options.reduce_bf16, options.ema_decay,
+                   options.seed});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length);
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
@@ -288,8 +289,10 @@ void TrainProgram::clear_sums() {
 StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
                                     bool ask_stop) {
   const bool meta = device_.compute.meta() != nullptr;
-  LT_CHECK(meta || static_cast<int64_t>(batches.size()) == options_.accumulation, "{} micro-batches for {}",
-           batches.size(), options_.accumulation);
+  const int64_t micros = meta ? options_.accumulation : static_cast<int64_t>(batches.size());
+  const bool whole = micros == options_.accumulation;
+  LT_CHECK(whole || (!staged() && micros > 0 && micros < options_.accumulation), "{} micro-batches for {}",
+           micros, options_.accumulation);
   Step step = make_step(true);
   step.enter("loss");
   StepResult result;
@@ -302,14 +305,17 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   result.loss_scale = scaler_ ? scaler_->scale() : 1;
   const double scale = result.tokens > 0 ? result.loss_scale / static_cast<double>(result.tokens) : 0;
   const auto batch = [&](int64_t k) -> const HostBatch& { return meta ? none : batches[k]; };
-  store_.begin_step(options_.accumulation);
+  store_.begin_step(micros);
   if (staged())
     for (int64_t k = 0; k < options_.accumulation; ++k) load(batch(k), k);
   int64_t loaded = -1;
-  StageRun run(decoder_, step, options_.schedule);
-  run.run(program_, [&](int k) {
+  const pipeline::Schedule fewer =
+      whole ? pipeline::Schedule() : single_stage_schedule(static_cast<int>(micros));
+  StageRun run(decoder_, step, whole ? options_.schedule : fewer);
+  run.run(whole ? program_ : pipeline::lower(fewer, 0), [&](int k) {
     if (!staged() && loaded != k) load(batch(loaded = k), 0);
     MicroBatch mb = in_place(staged() ? k : 0);
+    mb.micros = micros;
     mb.grad_scale = scale;
     mb.loss_scale = result.loss_scale;
     return mb;

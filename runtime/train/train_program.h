@@ -29,7 +29,8 @@ struct ProgramOptions {
   bool decay_embeddings = true;                 ///< weight decay applies to embeddings too
   OptimizerSettings optimizer;
   OffloadSettings offload;
-  double ema_decay = 0;  ///< of the average of weights that evaluations see; 0: none
+  bool reduce_bf16 = false;  ///< gradients are rounded to bf16 to be summed
+  double ema_decay = 0;      ///< of the average of weights that evaluations see; 0: none
   RecomputeOptions recompute;
   bool sequence_parallel = false;
   bool expert_tensor = true;                    ///< tensor ranks share each expert
@@ -93,7 +94,8 @@ class TrainProgram {
   LossScaler* loss_scaler() { return scaler_ ? &*scaler_ : nullptr; }
 
   /// One optimizer step over `accumulation` micro-batches. `ask_stop` is agreed on: the result has it if any
-  /// rank set it. Deterministic: the bits depend on the batches and the state alone.
+  /// rank set it. Fewer batches than `accumulation` make a smaller step, where there is no pipeline.
+  /// Deterministic: the bits depend on the batches and the state alone.
   StepResult train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw, bool ask_stop);
 
   /// Mean loss over the batches that `next` gives, and those of the other data ranks, until it returns null.

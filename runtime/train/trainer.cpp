@@ -265,6 +265,10 @@ class Trainer {
     LT_FAULT_POINT("train.step");
     say(state_->poll());
     const double begin = now(), data_before = loader_->wait_seconds(), waited_before = compute_->waited;
+    const int64_t batch = global_batch_after(recipe_, samples_);
+    const size_t micros =
+        static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size);
+    batches_.resize(micros);
     for (HostBatch& b : batches_) loader_->next(b);
     if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();
     AdamwArgs a;
@@ -290,7 +294,7 @@ class Trainer {
            step_ + 1, r.loss, recipe_.train.stop_loss, saved_step_);
     note_skip(r);
     ++step_;
-    samples_ += recipe_.train.global_batch_size;
+    samples_ += batch;
     LT_CHECK(samples_ == loader_->cursor(), "the loader is at sample {}, the trainer at {}",
              loader_->cursor(), samples_);
     if (!r.overflow) state_->note_health(r.loss, r.grad_norm);
@@ -298,7 +302,8 @@ class Trainer {
     state_->note_skips(skipped_, scaler ? std::optional(scaler->state()) : std::nullopt);
     check_high_water();
     if (lead_)
-      report(r, a.lr, now() - begin, loader_->wait_seconds() - data_before, compute_->waited - waited_before);
+      report(r, batch, a.lr, now() - begin, loader_->wait_seconds() - data_before,
+             compute_->waited - waited_before);
     return r.stop_requested;
   }
 
@@ -372,7 +377,8 @@ class Trainer {
              "staging used {} bytes of a planned {}", host_->peak().arena_bytes, plan_.staging_bytes);
   }
 
-  void report(const StepResult& r, double lr, double seconds, double data_seconds, double exposed) {
+  void report(const StepResult& r, int64_t batch, double lr, double seconds, double data_seconds,
+              double exposed) {
     StepMetrics m;
     m.step = step_;
     m.train_steps = recipe_.train.train_steps;
@@ -387,10 +393,12 @@ class Trainer {
     m.data_time_ms = data_seconds * 1e3;
     const bool known = device_ == DeviceKind::cpu || job_.info().world_size == 1;  // a GPU is not asked yet
     m.exposed_comm_ms = known ? exposed * 1e3 : std::numeric_limits<double>::quiet_NaN();
-    m.tokens_per_sec = static_cast<double>(tokens_per_step(recipe_)) / seconds;
+    const double part = static_cast<double>(batch) / static_cast<double>(recipe_.train.global_batch_size);
+    const double flops = plan_.flops * part;  // but for the update's share, which is small
+    m.tokens_per_sec = static_cast<double>(batch * recipe_.data.seq_length) / seconds;
     m.tokens_per_sec_per_gpu = m.tokens_per_sec / job_.info().world_size;
-    m.tflops_per_gpu = plan_.flops / seconds / 1e12;
-    m.mfu = peak_flops_ > 0 ? plan_.flops / seconds / peak_flops_ : 0;
+    m.tflops_per_gpu = flops / seconds / 1e12;
+    m.mfu = peak_flops_ > 0 ? flops / seconds / peak_flops_ : 0;
     m.mem_peak_gib = static_cast<double>(arena_->peak().arena_bytes) / kGiB;
     m.mem_plan_gib = static_cast<double>(plan_.arena.arena_bytes) / kGiB;
     m.seconds_left = (now() - started_) / static_cast<double>(step_ - first_step_) *

@@ -7,17 +7,20 @@ using namespace ltrain;
 using namespace ltrain::test;
 
 TEST_CASE("stochastic rounding: exact numbers stay, the mean of others is the number") {
-  for (float v : {1.0f, -0.5f, 0.0f, 3.140625f, 256.0f}) CHECK(stochastic_bits(v, 0xffffffffu) == bf16(v).bits);
+  for (float v : {1.0f, -0.5f, 0.0f, 3.140625f, 256.0f})
+    CHECK(stochastic_bits(v, 0xffffffffu) == bf16(v).bits);
   CHECK(stochastic_bits(INFINITY, 0xffffffffu) == 0x7f80);
   CHECK(std::isnan(static_cast<float>(std::bit_cast<bf16>(stochastic_bits(std::nanf(""), 0xffffffffu)))));
   for (float v : {1.001f, -3.2f, 1e-20f, 700.3f}) {
     double sum = 0;
     const int n = 40000;
     for (int i = 0; i < n; ++i)
-      sum += static_cast<float>(std::bit_cast<bf16>(stochastic_bits(v, philox(3, 4, static_cast<uint64_t>(i)).v[0])));
+      sum += static_cast<float>(
+          std::bit_cast<bf16>(stochastic_bits(v, philox(3, 4, static_cast<uint64_t>(i)).v[0])));
     const double step = std::abs(v) * 0x1p-7;  // an upper bound of the distance of neighbours
     CHECK(std::abs(sum / n - v) < 4 * step / std::sqrt(static_cast<double>(n)));
-    CHECK(std::abs(static_cast<float>(bf16(v)) - v) > 4 * step / std::sqrt(static_cast<double>(n)));  // nearest
+    CHECK(std::abs(static_cast<float>(bf16(v)) - v) >
+          4 * step / std::sqrt(static_cast<double>(n)));  // nearest
   }
 }
 

@@ -81,7 +81,8 @@ TEST_CASE("a disk that is full when states are written back ends the step with t
     FAIL("nothing was thrown");
   } catch (const Error& e) {
     CHECK(e.code() == ExitCode::storage);
-    CHECK_THAT(e.what(), Catch::Contains("No space left on device") && Catch::Contains("offload.optimizer.path"));
+    CHECK_THAT(e.what(),
+               Catch::Contains("No space left on device") && Catch::Contains("offload.optimizer.path"));
   }
   arm_faults("");
   o.steps = 1;
@@ -96,7 +97,8 @@ TEST_CASE("moments of bf16: the same bits under every stage of ZeRO and offload,
   o.bf16_states = true;
   const TinyResult base = train_tiny(o);
   CHECK(base.parameters != wide.parameters);
-  for (size_t i = 0; i < base.losses.size(); ++i) CHECK(base.losses[i] == Approx(wide.losses[i]).epsilon(5e-3));
+  for (size_t i = 0; i < base.losses.size(); ++i)
+    CHECK(base.losses[i] == Approx(wide.losses[i]).epsilon(5e-3));
   CHECK(base.plan_bytes == base.used_bytes);
   for (int stage : {1, 2, 3}) {
     o.zero_stage = stage;
@@ -115,7 +117,8 @@ TEST_CASE("bf16 parameters without fp32 ones: chance is a function of the elemen
   const TinyResult one = train_tiny(o);
   CHECK(one.used_bytes[0] < masters.used_bytes[0]);
   CHECK(one.plan_bytes == one.used_bytes);
-  for (size_t i = 0; i < one.losses.size(); ++i) CHECK(one.losses[i] == Approx(masters.losses[i]).epsilon(0.03));
+  for (size_t i = 0; i < one.losses.size(); ++i)
+    CHECK(one.losses[i] == Approx(masters.losses[i]).epsilon(0.03));
   for (const auto& [name, values] : one.parameters)
     for (double v : values) REQUIRE(v == static_cast<float>(bf16(static_cast<float>(v))));
   o.ranks = 2;
@@ -156,7 +159,8 @@ TEST_CASE("an average of weights is that of its formula, and evaluations see it 
       o.steps = steps;
       const NamedTensors now = train_tiny(o).parameters;
       const double decay = std::min(0.3, (1.0 + steps) / (10.0 + steps));
-      if (steps == 0) want = now;
+      if (steps == 0)
+        want = now;
       else
         for (auto& [name, values] : want)
           for (size_t i = 0; i < values.size(); ++i)
@@ -180,5 +184,59 @@ TEST_CASE("an average of weights is that of its formula, and evaluations see it 
       CHECK(sharded.plan_wire == sharded.used_wire);
       CHECK(sharded.plan_bytes == sharded.used_bytes);
     }
+  }
+}
+
+TEST_CASE(
+    "gradients summed in bf16: half the bytes, near the sums of fp32, one result for all stages of ZeRO") {
+  TinyOptions o = job("fp32");
+  o.ranks = 2;
+  o.micro_batch = 3;
+  const TinyResult wide = train_tiny(o);
+  o.reduce_bf16 = true;
+  const TinyResult base = train_tiny(o);
+  CHECK(base.plan_bytes == base.used_bytes);
+  CHECK(base.plan_wire == base.used_wire);
+  CHECK(base.gradients != wide.gradients);
+  CHECK(worst_relative(wide.gradients, base.gradients) < 1e-2);
+  for (size_t i = 0; i < base.losses.size(); ++i)
+    CHECK(base.losses[i] == Approx(wide.losses[i]).epsilon(5e-3));
+  // What is not gradients (norms, losses, counts) is the same in both and small.
+  CHECK(static_cast<double>(base.used_wire[0]) / static_cast<double>(wide.used_wire[0]) ==
+        Approx(0.5).epsilon(0.03));
+  for (int stage : {1, 2, 3}) {
+    INFO("ZeRO " << stage);
+    o.zero_stage = stage;
+    const TinyResult r = train_tiny(o);
+    require_same(base, r);
+    CHECK(r.plan_bytes == r.used_bytes);
+    CHECK(r.plan_wire == r.used_wire);
+  }
+  o.tensor = 2;
+  o.sequence_parallel = true;
+  const TinyResult cut = train_tiny(o);
+  for (size_t i = 0; i < base.losses.size(); ++i)
+    CHECK(cut.losses[i] == Approx(base.losses[i]).epsilon(5e-3));
+  CHECK(cut.plan_wire == cut.used_wire);
+}
+
+TEST_CASE("a step of fewer micro-batches is the step of a smaller batch, bit for bit") {
+  for (int stage : {0, 2}) {
+    INFO("ZeRO " << stage);
+    TinyOptions small = job("fp32");
+    small.ranks = 2;
+    small.zero_stage = stage;
+    small.global_batch = 4;
+    small.steps = 1;
+    TinyOptions ramp = small;
+    ramp.global_batch = 8;
+    ramp.micros = 2;
+    const TinyResult a = train_tiny(small), b = train_tiny(ramp);
+    CHECK(a.losses == b.losses);
+    CHECK(a.norms == b.norms);
+    CHECK(a.parameters == b.parameters);
+    CHECK(b.used_bytes == b.plan_bytes);
+    ramp.micros = 0;
+    CHECK(train_tiny(ramp).parameters != a.parameters);
   }
 }

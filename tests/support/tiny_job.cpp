@@ -113,6 +113,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.optimizer = o.optimizer;
   p.offload = o.offload;
   p.ema_decay = o.ema_decay;
+  p.reduce_bf16 = o.reduce_bf16;
   if (o.bf16_states) p.precision.state = DType::bf16;
   if (!o.master_weights) p.precision.master = p.precision.compute;
   p.recompute = o.recompute;
@@ -255,8 +256,9 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   const int context = groups.groups().coordinate(Axis::context);
   const ParameterStore& store = program.parameters();
   for (int64_t step = first; step < o.steps; ++step) {
-    const StepResult r =
-        program.train_step(tiny_batches(o, step, data, context), tiny_adamw(step + 1), false);
+    std::vector<HostBatch> batches = tiny_batches(o, step, data, context);
+    if (o.micros > 0) batches.resize(static_cast<size_t>(o.micros));
+    const StepResult r = program.train_step(batches, tiny_adamw(step + 1), false);
     if (step == first && o.read_gradients)
       for (const OwnedPiece& p : store.owned_pieces())
         world.add(result.gradients, p.slice, store.spec(p.id).name, elements(*compute, p.grad));

@@ -12,6 +12,7 @@ void add_recipe(CLI::App& app);      // recipe.cpp: recipe show, check, keys
 void add_checkpoint(CLI::App& app);  // checkpoint.cpp: checkpoint list, verify, show
 void add_generate(CLI::App& app);    // generate.cpp
 void add_eval(CLI::App& app);        // eval.cpp
+void add_report(CLI::App& app);      // report.cpp
 void add_bench(CLI::App& app);       // bench.cpp
 void add_doctor(CLI::App& app);      // doctor.cpp
 void add_slurm(CLI::App& app);       // slurm.cpp

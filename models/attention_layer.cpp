@@ -98,60 +98,6 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
   step.release(dqkv);
 }
 
-void AttentionLayer::declare_norms(ParameterStore& store, const Groups& groups, const ModelConfig& c,
-                                   const std::string& prefix) {
-  norm_kind_ = c.query_key_norm();
-  norm_eps_ = c.norm_eps;
-  if (norm_kind_ == QueryKeyNorm::none) return;
-  LT_CHECK(groups.line() && (norm_kind_ == QueryKeyNorm::head || !groups.tensor.many()),
-           "norms of queries and keys that {} tensor-parallel ranks share", groups.inner().size());
-  const auto add = [&](const char* name, int64_t heads) {
-    const int64_t width = norm_kind_ == QueryKeyNorm::head ? head_dim_ : heads * head_dim_;
-    ParameterSpec spec{prefix + name, {width}, Init::ones, 0, false};
-    spec.sum = Axis::tensor;  // each rank norms heads of its own
-    return store.add({spec});
-  };
-  query_norm_ = add(".q_norm.weight", heads_);
-  key_norm_ = add(".k_norm.weight", kv_heads_);
-}
-
-HeadNorm AttentionLayer::queries() const {
-  return norm_kind_ == QueryKeyNorm::head ? HeadNorm{0, heads_, head_dim_, norm_eps_}
-                                          : HeadNorm{0, 1, heads_ * head_dim_, norm_eps_};
-}
-HeadNorm AttentionLayer::keys() const {
-  const int64_t first = heads_ * head_dim_;
-  return norm_kind_ == QueryKeyNorm::head ? HeadNorm{first, kv_heads_, head_dim_, norm_eps_}
-                                          : HeadNorm{first, 1, kv_heads_ * head_dim_, norm_eps_};
-}
-
-void AttentionLayer::norm(Step& step, Tensor qkv, Saved& saved) const {
-  if (norm_kind_ == QueryKeyNorm::none) return;
-  const auto one = [&](const HeadNorm& part, int weight, Tensor& x, Tensor& rstd) {
-    if (step.keeps()) {
-      x = step.activation("before the norm of heads", {qkv.shape[0], part.heads * part.width});
-      rstd = step.statistic("rstd of heads", {qkv.shape[0], part.heads});
-    }
-    head_norm_forward(step.compute, qkv, x, rstd, step.params.value(weight), part);
-  };
-  one(queries(), query_norm_, saved.query, saved.query_rstd);
-  one(keys(), key_norm_, saved.key, saved.key_rstd);
-}
-
-void AttentionLayer::norm_backward(Step& step, Tensor dqkv, Saved& saved) const {
-  if (norm_kind_ == QueryKeyNorm::none) return;
-  const auto one = [&](const HeadNorm& part, int weight, Tensor& x, Tensor& rstd) {
-    const GradTarget to = step.params.contribute(weight);
-    head_norm_backward(step.compute, dqkv, to.tensor, x, rstd, step.params.value(weight), part,
-                       to.accumulate);
-    step.params.grad_ready(weight);
-    step.release(x);
-    step.release(rstd);
-  };
-  one(queries(), query_norm_, saved.query, saved.query_rstd);
-  one(keys(), key_norm_, saved.key, saved.key_rstd);
-}
-
 void AttentionLayer::project(Step& step, Tensor qkv, Tensor x) const {
   if (copies_ == 1) return qkv_.forward(step, qkv, x);
   const int64_t rows = qkv.shape[0], q_width = qkv_.out_features(), kv_width = kv_.out_features();

@@ -35,6 +35,9 @@ class AttentionLayer {
                      const std::string& prefix);
   void norm(Step& step, Tensor qkv, Saved& saved) const;
   void norm_backward(Step& step, Tensor dqkv, Saved& saved) const;
+  void cut_norm(Step& step, Tensor qkv, const HeadNorm& part, int weight, Tensor x, Tensor rstd) const;
+  void cut_norm_backward(Step& step, Tensor dqkv, const HeadNorm& part, int weight, Tensor x,
+                         Tensor rstd) const;
   HeadNorm queries() const;
   HeadNorm keys() const;
   Linear qkv_, out_;
@@ -45,6 +48,7 @@ class AttentionLayer {
   double dropout_ = 0;
   bool rope_ = false;
   QueryKeyNorm norm_kind_ = QueryKeyNorm::none;
+  bool norm_cut_ = false;  // tensor ranks share the columns that it is taken of
   int query_norm_ = -1, key_norm_ = -1;
   double norm_eps_ = 0;
   std::string place_;

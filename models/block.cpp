@@ -12,7 +12,7 @@ bool same(const Tensor& a, const Tensor& b) { return a.data == b.data && a.recor
 }  // namespace
 
 void Block::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sp,
-                    bool expert_tensor, int64_t i) {
+                    bool expert_tensor, const DispatchOptions& dispatch, int64_t i) {
   place_ = fmt::format("layers.{}", i);
   dropout_ = c.resid_pdrop;
   // Projections into the residual stream start smaller by sqrt(2 L) (GPT-2; Megatron's scaled init).
@@ -31,8 +31,7 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
                    sp);
     mixture_ = c.moe.in_layer(i);
     if (mixture_) {
-      const char* name = c.architecture == "mixtral" ? ".block_sparse_moe" : ".mlp";
-      moe_.declare(store, groups, c, sp, expert_tensor, p + name, i, out_std);
+      moe_.declare(store, groups, c, sp, expert_tensor, dispatch, mixture_prefix(c, i), i, out_std);
     } else {
       mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
     }

@@ -23,7 +23,7 @@ class Block {
     BlockTensorSet without;  ///< of a step that keeps: not these
   };
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
-               bool expert_tensor, int64_t index);
+               bool expert_tensor, const DispatchOptions& dispatch, int64_t index);
   void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved,
                const Keep& keep) const;
   void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved) const {

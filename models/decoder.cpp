@@ -52,7 +52,7 @@ Decoder::Decoder(const ModelConfig& config, ParameterStore& store, const Groups&
     if (stage.embeds) declare_embedding(store, groups, options.decay_embeddings);
     for (int64_t i = stage.first; i < stage.first + stage.count; ++i) {
       store.begin_segment(layer_segment(i));
-      blocks_[i].declare(store, groups, c, sequence_parallel_, options.expert_tensor, i);
+      blocks_[i].declare(store, groups, c, sequence_parallel_, options.expert_tensor, options.dispatch, i);
     }
     if (!stage.heads) continue;
     store.begin_segment(head_segment());

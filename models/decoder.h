@@ -16,6 +16,7 @@ struct StageLayers {
 
 struct DecoderOptions {
   bool sequence_parallel = false;
+  DispatchOptions dispatch;         ///< of mixtures of experts
   bool expert_tensor = true;        ///< tensor ranks share each expert; else they have experts of their own
   bool decay_embeddings = true;     ///< weight decay applies to embeddings too
   std::vector<StageLayers> stages;  ///< of this rank, in order; empty: one that has everything

@@ -32,6 +32,10 @@ struct MoeConfig {
   bool norm_topk_prob = true;
   double routed_scaling_factor = 1.0;
   int64_t n_group = 1, topk_group = 1;
+  std::string selection = "top_k";  ///< top_k | gshard | expert_choice
+  double second_threshold = 0.5;    ///< gshard: weight from which the second expert is always taken
+  double jitter_eps = 0;            ///< training: noise on what the router reads; 0: none
+  double bias_update_rate = 0;      ///< balance without a loss: step of the bias of scores; 0: no bias
   // Losses for balance (docs/moe.md).
   std::string balance = "none";  ///< none | switch | sequence | global | uniform
   double balance_coeff = 0.01, z_loss_coeff = 0.0;

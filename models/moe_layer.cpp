@@ -25,14 +25,22 @@ ParameterSpec cut_experts_of(const Groups& g, ParameterSpec spec) {
 
 }  // namespace
 
+std::string mixture_prefix(const ModelConfig& c, int64_t layer) {
+  return fmt::format("model.layers.{}.{}", layer, c.architecture == "mixtral" ? "block_sparse_moe" : "mlp");
+}
+
 void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig& c, bool sequence_parallel,
-                       bool expert_tensor, const std::string& prefix, int64_t layer, double out_std) {
+                       bool expert_tensor, const DispatchOptions& dispatch, const std::string& prefix,
+                       int64_t layer, double out_std) {
   const MoeConfig& m = c.moe;
   const int64_t f = m.intermediate_size, h = c.hidden_size;
   experts_ = m.num_experts;
   top_k_ = m.top_k;
   expert_tensor_ = expert_tensor;
   place_ = fmt::format("layers.{}", layer);
+  dispatch_ = TokenDispatch::make(g, experts_, top_k_, dispatch);
+  chunks_ = g.expert.many() ? dispatch.chunks : 1;
+  shadows_ = std::make_unique<ExpertShadows>(g, experts_, g.expert.many() ? dispatch.shadows : 0);
   const int parts = expert_tensor ? g.tensor.size() : 1;
   LT_CHECK(g.line() && experts_ % g.expert.size() == 0 && f % parts == 0 &&
                (expert_tensor || !g.tensor.many() || sequence_parallel),
@@ -71,142 +79,152 @@ Tensor MoeLayer::whole(Step& step, Tensor x) const {
   return cut_experts(step) ? gather_rows(step, x, "gathered rows") : x;
 }
 
+std::vector<TokenRange> MoeLayer::chunks(int64_t tokens) const {
+  std::vector<TokenRange> out;
+  for (int64_t c = 0; c < chunks_; ++c) {
+    const int64_t first = tokens * c / chunks_, end = tokens * (c + 1) / chunks_;
+    if (end > first) out.push_back({first, end - first});
+  }
+  return out;
+}
+
 void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved) const {
-  const ExpertExchange exchange(step.groups, experts_);
   Tensor tokens = whole(step, x);
-  const int64_t n = tokens.shape[0], h = x.cols();
-  const int64_t capacity = router_.capacity(n, step.training);
-  const int64_t most = exchange.most_rows(n, top_k_, capacity);
+  const int64_t n = tokens.shape[0], h = x.cols(), capacity = router_.capacity(n, step.training);
   router_.forward(step, mb, tokens, saved.router);
-  const Routing& r = saved.router.routing;
-  saved.counts = exchange.count(step, r, capacity, place_);
-  const ExpertRowCounts& c = saved.counts;
-  saved.rows = step.activation("rows of experts", {most, h});
-  if (exchange.many()) {
-    Tensor sorted = step.temporary("rows by expert", {n * top_k_, h});
-    permute_rows(step.compute, sorted, tokens, r, c.sorted);
-    ExpertExchange::Flight flight = exchange.dispatch_start(step, c, sorted, most);
-    if (has_shared_) shared_forward(step, mb, y, x, saved);  // while rows travel
-    exchange.dispatch_finish(step, c, saved.rows, flight);
-    step.release(sorted);
-    Tensor made = step.temporary("made by experts", {most, h});
-    run_experts(step, saved, made);
-    saved.out = step.activation("rows from experts", {n * top_k_, h});
-    exchange.give_back(step, c, saved.out, made);
-    step.release(made);
+  const std::vector<TokenRange> ranges = chunks(n);
+  saved.chunks.assign(ranges.size(), {});
+  if (shadows_->most() > 0) {
+    const Weights w = own(step);
+    shadows_->choose(step, saved.router.routing, capacity, place_, w.gate_up, w.down, step.stat_type(),
+                     saved.chunks[0].dispatched, saved.copies);
+    shadows_->fetch_start(step, saved.copies, w.gate_up, w.down);
   } else {
-    if (has_shared_) shared_forward(step, mb, y, x, saved);
-    permute_rows(step.compute, saved.rows, tokens, r, c.sorted);
-    saved.out = step.activation("rows from experts", {most, h});
-    run_experts(step, saved, saved.out);
+    for (size_t i = 0; i < ranges.size(); ++i)
+      dispatch_->count(step, saved.chunks[i].dispatched, saved.router.routing, ranges[i], capacity, place_);
+  }
+  const auto start = [&](size_t i) {
+    Chunk& c = saved.chunks[i];
+    const int64_t most = dispatch_->most_rows(ranges[i].tokens, capacity);
+    c.rows = step.activation("rows of experts", {most, h});
+    dispatch_->start(step, c.dispatched, tokens.narrow(ranges[i].first, ranges[i].tokens), most);
+  };
+  start(0);
+  if (has_shared_) shared_forward(step, mb, y, x, saved);  // while rows travel
+  copies_forward(step, tokens, saved);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    Chunk& c = saved.chunks[i];
+    if (i + 1 < ranges.size()) start(i + 1);
+    dispatch_->finish(step, c.dispatched, c.rows);
+    const Tensor made = dispatch_->made(step, c.dispatched, c.rows.shape[0], h);
+    run_experts(step, c, made, own(step));
+    dispatch_->give_back_start(step, c.dispatched, made);
   }
   if (cut_experts(step)) release_whole(step, tokens, x);
   Tensor routed = has_shared_ ? step.temporary("routed experts", y.shape) : y;
-  if (cut_experts(step)) {
-    const Tensor partial = partial_rows(step, routed, n, "partial rows");
-    combine_rows(step.compute, partial, saved.out, r, true);
-    sum_rows_start(step, routed, partial).wait(step);
-  } else {
-    combine_rows(step.compute, routed, saved.out, r, true);
-  }
+  const Tensor partial = cut_experts(step) ? partial_rows(step, routed, n, "partial rows") : routed;
+  for (size_t i = 0; i < ranges.size(); ++i)
+    dispatch_->combine(step, saved.chunks[i].dispatched, partial.narrow(ranges[i].first, ranges[i].tokens));
+  copies_combine(step, partial, saved);
+  if (cut_experts(step)) sum_rows_start(step, routed, partial).wait(step);
   if (has_shared_) {
     add_to(step.compute, y, routed);
     step.release(routed);
   }
   if (step.training) return;
   Router::release(step, saved.router);
-  step.release(saved.out);
+  for (Chunk& c : saved.chunks) TokenDispatch::release(step, c.dispatched);
+  for (ExpertShadows::Copy& c : saved.copies) ExpertShadows::release(step, c);
 }
 
-void MoeLayer::run_experts(Step& step, Saved& saved, Tensor out) const {
-  const ExpertRowCounts& c = saved.counts;
-  const int64_t most = saved.rows.shape[0];
-  saved.hidden = step.activation("hidden units of experts", {most, 2 * intermediate_});
-  grouped_matmul(step.compute, saved.hidden, saved.rows, step.params.value(gate_up_), c.groups);
-  if (!step.training) step.release(saved.rows);
-  saved.act = step.activation("activation of experts", {most, intermediate_});
-  swiglu_forward(step.compute, saved.act.narrow(0, c.received), saved.hidden.narrow(0, c.received));
-  if (!step.training) step.release(saved.hidden);
-  grouped_matmul(step.compute, out, saved.act, step.params.value(down_), c.groups);
-  if (!step.training) step.release(saved.act);
+void MoeLayer::run_experts(Step& step, Chunk& chunk, Tensor out, const Weights& weights) const {
+  const ExpertRowCounts& c = chunk.dispatched.counts;
+  const int64_t most = chunk.rows.shape[0];
+  chunk.hidden = step.activation("hidden units of experts", {most, 2 * intermediate_});
+  grouped_matmul(step.compute, chunk.hidden, chunk.rows, weights.gate_up, c.groups);
+  if (!step.training) step.release(chunk.rows);
+  chunk.act = step.activation("activation of experts", {most, intermediate_});
+  swiglu_forward(step.compute, chunk.act.narrow(0, c.received), chunk.hidden.narrow(0, c.received));
+  if (!step.training) step.release(chunk.hidden);
+  grouped_matmul(step.compute, out, chunk.act, weights.down, c.groups);
+  if (!step.training) step.release(chunk.act);
+}
+
+void MoeLayer::rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk,
+                             const Weights& weights) const {
+  const ExpertRowCounts& c = chunk.dispatched.counts;
+  Tensor dact = step.temporary("d activation of experts", chunk.act.shape);
+  grouped_matmul_dx(step.compute, dact, dout, weights.down, c.groups);
+  const Tensor hidden = chunk.hidden.narrow(0, c.received);  // its gradient takes its place
+  swiglu_backward(step.compute, hidden, dact.narrow(0, c.received), hidden);
+  step.release(dact);
+  grouped_matmul_dx(step.compute, drows, chunk.hidden, weights.gate_up, c.groups);
 }
 
 /// drows (most rows, H) := gradient of what came to the experts, dout: of what they made. Releases rows,
-/// hidden and act.
-void MoeLayer::experts_backward(Step& step, Tensor drows, Tensor dout, Saved& saved) const {
-  const ExpertRowCounts& c = saved.counts;
-  Tensor dact = step.temporary("d activation of experts", saved.act.shape);
-  grouped_matmul_dx(step.compute, dact, dout, step.params.value(down_), c.groups);
-  // The gradient of the hidden units takes their place.
-  const Tensor hidden = saved.hidden.narrow(0, c.received);
-  swiglu_backward(step.compute, hidden, dact.narrow(0, c.received), hidden);
-  step.release(dact);
-  grouped_matmul_dx(step.compute, drows, saved.hidden, step.params.value(gate_up_), c.groups);
+/// hidden and act. `last`: nothing else adds to the weights' gradients.
+void MoeLayer::experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, bool last) const {
+  const ExpertRowCounts& c = chunk.dispatched.counts;
+  rows_backward(step, drows, dout, chunk, own(step));
   if (step.later) {
-    step.later->add([this, c, rows = saved.rows, dhidden = saved.hidden, act = saved.act,
-                     dout](Step& s) { weights_backward(s, c, rows, dhidden, act, dout); },
-                    {saved.rows, saved.hidden, saved.act, dout});
+    step.later->add([this, c, rows = chunk.rows, dhidden = chunk.hidden, act = chunk.act, dout,
+                     last](Step& s) { weights_backward(s, c, rows, dhidden, act, dout, last); },
+                    {chunk.rows, chunk.hidden, chunk.act, dout});
   } else {
-    weights_backward(step, c, saved.rows, saved.hidden, saved.act, dout);
+    weights_backward(step, c, chunk.rows, chunk.hidden, chunk.act, dout, last);
   }
-  for (Tensor* t : {&saved.rows, &saved.hidden, &saved.act}) step.release(*t);
+  for (Tensor* t : {&chunk.rows, &chunk.hidden, &chunk.act}) step.release(*t);
 }
 
 void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor rows, Tensor dhidden, Tensor act,
-                                Tensor dout) const {
+                                Tensor dout, bool last) const {
   const GradTarget down = step.params.contribute(down_);
   grouped_matmul_dw(step.compute, down.tensor, dout, act, c.groups, down.accumulate);
-  step.params.grad_ready(down_);
+  if (last) step.params.grad_ready(down_);
   const GradTarget gate_up = step.params.contribute(gate_up_);
   grouped_matmul_dw(step.compute, gate_up.tensor, dhidden, rows, c.groups, gate_up.accumulate);
-  step.params.grad_ready(gate_up_);
+  if (last) step.params.grad_ready(gate_up_);
 }
 
 void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x,
                         Saved& saved) const {
-  const ExpertExchange exchange(step.groups, experts_);
-  const ExpertRowCounts& c = saved.counts;
-  const Routing& r = saved.router.routing;
-  const int64_t most = saved.rows.shape[0], h = x.cols();
+  const Tensor weights = saved.router.routing.weights;
   Tensor dwhole = whole(step, dy);
-  const int64_t n = dwhole.shape[0];
-  Tensor dout = step.temporary("d rows from experts", saved.out.shape);
-  Tensor dweights = step.memory.allocate(MemoryKind::temporaries, "d weights of experts", step.stat_type(),
-                                         r.weights.shape);
-  combine_rows_backward(step.compute, dout, dweights, dwhole, saved.out, r);
-  step.release(saved.out);
+  const int64_t n = dwhole.shape[0], h = x.cols();
+  const std::vector<TokenRange> ranges = chunks(n);
+  Tensor dweights =
+      step.memory.allocate(MemoryKind::temporaries, "d weights of experts", step.stat_type(), weights.shape);
+  const auto of = [&](const Tensor& t, size_t i) { return t.narrow(ranges[i].first, ranges[i].tokens); };
+  const auto start = [&](size_t i) {
+    Chunk& c = saved.chunks[i];
+    dispatch_->combine_backward_start(step, c.dispatched, of(dweights, i), of(dwhole, i), c.rows.shape[0]);
+  };
+  start(0);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    Chunk& c = saved.chunks[i];
+    if (i + 1 < ranges.size()) start(i + 1);
+    const int64_t most = c.rows.shape[0];
+    Tensor dmade = dispatch_->combine_backward(step, c.dispatched, of(dweights, i), most);
+    const Tensor drows = step.temporary("d rows of experts", {most, h});
+    experts_backward(step, drows, dmade, c, i + 1 == ranges.size() && shadows_->most() == 0);
+    step.release(dmade);
+    dispatch_->permute_backward_start(step, c.dispatched, drows);
+  }
+  std::vector<Tensor> drows_copied = copies_backward(step, dweights, dwhole, saved);
+  if (cut_experts(step)) release_whole(step, dwhole, dy);
+  const Tensor partial = cut_experts(step) ? partial_rows(step, dx, n, "partial gradient") : dx;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    dispatch_->permute_backward(step, saved.chunks[i].dispatched, of(partial, i));
+    TokenDispatch::release(step, saved.chunks[i].dispatched);
+  }
+  copies_permute_backward(step, partial, drows_copied, saved);
   if (cut_experts(step)) {
-    release_whole(step, dwhole, dy);
+    sum_rows_start(step, dx, partial).wait(step);
     const Group& g = step.groups.tensor;
     g.stream->wait(step.compute.record());
     g.comm->all_reduce(*g.stream, dweights);
     step.compute.wait(g.stream->record());
   }
-  Tensor drows;  // of this rank's tokens, sorted by expert
-  if (exchange.many()) {
-    Tensor made = step.temporary("d made by experts", {most, h});
-    ExpertExchange::Flight flight = exchange.dispatch_start(step, c, dout, most);
-    exchange.dispatch_finish(step, c, made, flight);
-    Tensor came = step.temporary("d rows of experts", {most, h});
-    step.release(dout);
-    experts_backward(step, came, made, saved);
-    step.release(made);
-    drows = step.temporary("d rows by expert", {n * top_k_, h});
-    exchange.give_back(step, c, drows, came);
-    step.release(came);
-  } else {
-    drows = step.temporary("d rows of experts", {most, h});
-    experts_backward(step, drows, dout, saved);
-    step.release(dout);
-  }
-  if (cut_experts(step)) {
-    const Tensor partial = partial_rows(step, dx, n, "partial gradient");
-    combine_rows(step.compute, partial, drows, r, false);
-    sum_rows_start(step, dx, partial).wait(step);
-  } else {
-    combine_rows(step.compute, dx, drows, r, false);
-  }
-  step.release(drows);
   Tensor more = step.temporary("d norm of the router", dx.shape);
   Tensor tokens = whole(step, x);
   router_.backward(step, mb, more, step.groups.tensor.rank() * dx.shape[0], dweights, tokens, saved.router);

@@ -3,10 +3,18 @@
 #include <cmath>
 
 #include "kernels/core/placement_rules.h"
+#include "kernels/ops/jitter.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/tensor_ops.h"
 
 namespace ltrain {
+namespace {
+
+MemoryKind kept_in(const Step& step) {
+  return step.training ? MemoryKind::activations : MemoryKind::temporaries;
+}
+
+}  // namespace
 
 void Router::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
                      const std::string& name, int64_t layer, bool rows_cut) {
@@ -20,6 +28,10 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
   args_.groups = m.n_group;
   args_.kept_groups = m.topk_group;
   args_.by_position = m.drop_policy == "position";
+  args_.threshold = m.second_threshold;
+  if (m.selection == "gshard") args_.selection = Selection::second_at_random;
+  if (m.selection == "expert_choice") args_.selection = Selection::experts_choose;
+  jitter_ = m.jitter_eps;
   balance_ = m.balance;
   coeff_ = m.balance_coeff;
   z_coeff_ = m.z_loss_coeff;
@@ -30,11 +42,25 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
   place_ = fmt::format("layers.{}", layer);
   ParameterSpec weight{
       name + ".weight", {m.num_experts, c.hidden_size}, Init::normal, c.initializer_range, true};
+  weight.router = layer >= 0;
   if (rows_cut) weight.sum = Axis::tensor;
   weight_ = store.add({weight});
 }
 
+RouteArgs Router::args(int64_t capacity, bool training) const {
+  RouteArgs a = args_;
+  a.capacity = capacity;
+  if (!training) a.threshold = 0;  // evaluation takes both
+  if (a.selection == Selection::experts_choose) {
+    a.top_k = a.experts;
+    a.renormalize = a.top_k_first = a.by_position = false;
+  }
+  return a;
+}
+
 int64_t Router::capacity(int64_t tokens, bool training) const {
+  if (args_.selection == Selection::experts_choose)
+    return std::clamp<int64_t>(tokens * args_.top_k / args_.experts, 1, tokens);
   const double factor = training ? capacity_factor_ : eval_capacity_factor_;
   if (factor <= 0) return 0;
   const double even = static_cast<double>(tokens * args_.top_k) / static_cast<double>(args_.experts);
@@ -50,34 +76,52 @@ Tensor Router::sums(const MicroBatch& mb, int64_t begin, int64_t count) const {
   return mb.experts.flat(layer_ * mb.experts.cols() + begin, {count});
 }
 
-void Router::choose(Step& step, Tensor x, int64_t run, int64_t capacity, Saved& saved) const {
-  const int64_t tokens = x.shape[0], e = args_.experts, k = args_.top_k;
-  const MemoryKind kind = step.training ? MemoryKind::activations : MemoryKind::temporaries;
-  const auto make = [&](const char* name, DType type, Shape shape) {
-    return step.memory.allocate(kind, name, type, shape);
-  };
+RowRandom Router::random(const Step& step, const MicroBatch& mb, int64_t rows, const char* what) const {
+  return step.random(place_ + what, mb, rows == mb.rows() ? step.whole_rows(mb) : step.row_map(mb));
+}
+
+void Router::score(Step& step, Tensor x, Saved& saved) const {
+  saved.routing.logits =
+      step.memory.allocate(kept_in(step), "router logits", step.stat_type(), {x.shape[0], args_.experts});
+  MatmulArgs product;
+  product.trans_b = true;
+  matmul(step.compute, saved.routing.logits, x, step.params.value(weight_), product);
+}
+
+void Router::choose(Step& step, Tensor bias, int64_t run, int64_t capacity, const RowRandom& random,
+                    Saved& saved) const {
   Routing& r = saved.routing;
+  const RouteArgs a = args(capacity, step.training);
+  const int64_t tokens = r.logits.shape[0], e = a.experts, k = a.top_k;
+  const auto make = [&](const char* name, DType type, Shape shape) {
+    return step.memory.allocate(kept_in(step), name, type, shape);
+  };
   r.run = run;
-  r.logits = make("router logits", step.stat_type(), {tokens, e});
   r.norm = make("router norms", step.stat_type(), {tokens, 2});
   r.experts = make("chosen experts", DType::i32, {tokens, k});
   r.weights = make("weights of experts", step.stat_type(), {tokens, k});
   r.slots = make("rows of choices", DType::i32, {tokens, k});
-  r.sources = make("choices of rows", DType::i32, {tokens * k});
+  r.sources = make("choices of rows", DType::i32,
+                   {a.selection == Selection::experts_choose ? e * capacity : tokens * k});
   r.counts = make("rows of experts", DType::i64, {e + 1});
   r.statistics = make("router statistics", DType::f64, {2 * (tokens / r.run) + 1, e});
-  MatmulArgs product;
-  product.trans_b = true;
-  matmul(step.compute, r.logits, x, step.params.value(weight_), product);
-  RouteArgs a = args_;
-  a.capacity = capacity;
-  route_forward(step.compute, r, {}, a);
+  route_forward(step.compute, r, bias, a, random);
 }
 
 void Router::forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) const {
   const int64_t tokens = x.shape[0];
-  choose(step, x, balance_ == "sequence" ? tokens / mb.batch : tokens, capacity(tokens, step.training),
-         saved);
+  if (jitters(step)) {
+    Tensor noisy = step.temporary("noisy rows of the router", x.shape);
+    jitter(step.compute, noisy, x, random(step, mb, tokens, ".router.jitter"), jitter_);
+    score(step, noisy, saved);
+    step.release(noisy);
+  } else {
+    score(step, x, saved);
+  }
+  Tensor bias;
+  if (mb.router_bias.defined()) bias = mb.router_bias.flat(layer_ * args_.experts, {args_.experts});
+  choose(step, bias, balance_ == "sequence" ? tokens / mb.batch : tokens, capacity(tokens, step.training),
+         random(step, mb, tokens, ".router.second"), saved);
   if (!step.training) return;
   add_up(step, mb, saved);
   if (balances()) balance(step, mb, saved);
@@ -125,11 +169,30 @@ void Router::balance(Step& step, const MicroBatch& mb, Saved& saved) const {
 void Router::add_up(Step& step, const MicroBatch& mb, const Saved& saved) const {
   const Routing& r = saved.routing;
   const int64_t runs = (r.statistics.shape[0] - 1) / 2, e = args_.experts;
-  for (int64_t g = 0; g < runs; ++g) add_to(step.compute, sums(mb, 0, e), r.statistics.narrow(g, 1));
+  if (args_.selection == Selection::experts_choose) {  // all tokens are candidates; chosen is what is kept
+    add_to(step.compute, sums(mb, 0, e), r.statistics.narrow(2 * runs, 1));
+  } else {
+    for (int64_t g = 0; g < runs; ++g) add_to(step.compute, sums(mb, 0, e), r.statistics.narrow(g, 1));
+  }
   add_to(step.compute, sums(mb, e, e), r.statistics.narrow(2 * runs, 1));
   if (z_coeff_ > 0)
     add_z_loss(step.compute, sums(mb, 2 * e + 1, 1), r,
                z_coeff_ / (all_tokens(step, r.logits.shape[0]) * static_cast<double>(mb.micros)));
+}
+
+void Router::weight_backward(Step& step, const MicroBatch& mb, Tensor dlogits, Tensor x) const {
+  Tensor seen = x;
+  if (jitters(step)) {
+    seen = step.temporary("noisy rows of the router", x.shape);
+    jitter(step.compute, seen, x, random(step, mb, x.shape[0], ".router.jitter"), jitter_);
+  }
+  const GradTarget to = step.params.contribute(weight_);
+  MatmulArgs product;
+  product.trans_a = true;
+  product.accumulate = to.accumulate;
+  matmul(step.compute, to.tensor, dlogits, seen, product);
+  step.params.grad_ready(weight_);
+  if (jitters(step)) step.release(seen);
 }
 
 void Router::backward(Step& step, const MicroBatch& mb, Tensor dx, int64_t first_row, Tensor dweights,
@@ -139,24 +202,21 @@ void Router::backward(Step& step, const MicroBatch& mb, Tensor dx, int64_t first
   Tensor dlogits =
       step.memory.allocate(MemoryKind::temporaries, "d router logits", step.stat_type(), r.logits.shape);
   const double z = mb.loss_scale * z_coeff_ / (all_tokens(step, tokens) * static_cast<double>(mb.micros));
-  route_backward(step.compute, dlogits, dweights, r, saved.table, z, args_);
+  route_backward(step.compute, dlogits, dweights, r, saved.table, z,
+                 args(capacity(tokens, step.training), step.training));
   Tensor d = dlogits;
   if (step.dtype != dlogits.dtype) {
     d = step.temporary("d router logits, rounded", dlogits.shape);
     cast(step.compute, d, dlogits);
   }
-  const GradTarget to = step.params.contribute(weight_);
-  MatmulArgs product;
-  product.trans_a = true;
-  product.accumulate = to.accumulate;
-  matmul(step.compute, to.tensor, d, x, product);
-  step.params.grad_ready(weight_);
+  if (step.params.trains(weight_)) weight_backward(step, mb, d, x);
   Tensor mine = d;
   if (dx.shape[0] != tokens) {
     mine = place_apart(step.compute, d.narrow(first_row, dx.shape[0]), "d router logits of the rank's rows");
     place_set(step.compute, mine, Axis::tensor, Placement::S(0));
   }
   matmul(step.compute, dx, mine, step.params.value(weight_));
+  if (jitters(step)) jitter(step.compute, dx, dx, random(step, mb, dx.shape[0], ".router.jitter"), jitter_);
   if (step.dtype != dlogits.dtype) step.release(d);
   step.release(dlogits);
 }

@@ -29,6 +29,7 @@ struct MicroBatch : RowSamples {
   Tensor positions;       ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
   int64_t micros = 1;     ///< micro-batches of a step
   Tensor experts;         ///< (layers, moe_sums(E)) f64: what routers add up in training (models/router.h)
+  Tensor router_bias;     ///< (layers, E) as logits: added to scores where experts are chosen; optional
   double grad_scale = 1;  ///< loss_scale / counted tokens of the whole global batch
   double loss_scale = 1;  ///< that all gradients of the step are multiplied by
   Tensor loss;            ///< (1) f64: the sum of token losses is added
@@ -101,15 +102,21 @@ struct Step {
     map.ids = mb.position_ids;
     return map;
   }
+  /// Random numbers for rows, at a place that has no other.
+  RowRandom random(const std::string& place, const MicroBatch& mb, const RowMap& rows) const {
+    RowRandom r;
+    r.seed = seed;
+    r.stream = hash_name(place);
+    r.sample_index = mb.sample_index;
+    r.rows = rows;
+    return r;
+  }
   /// Of the residual stream.
   Dropout dropout(double p, const std::string& place, const MicroBatch& mb) const {
     Dropout d;
     if (!training || p <= 0) return d;
+    static_cast<RowRandom&>(d) = random(place, mb, row_map(mb));
     d.p = p;
-    d.seed = seed;
-    d.stream = hash_name(place);
-    d.sample_index = mb.sample_index;
-    d.rows = row_map(mb);
     d.part = groups.column.rank();
     d.parts = groups.column.size();
     return d;

@@ -15,8 +15,9 @@ constexpr Axis kEachGradientAxis[] = {Axis::data, Axis::context, Axis::replica, 
 
 }  // namespace
 
-void ParameterStore::begin_step(int64_t micros) {
+void ParameterStore::begin_step(int64_t micros, int64_t step) {
   micros_ = micros;
+  step_ = step;
   fetch_ahead();
   for (Unit& u : units_) {
     u.touched = false;
@@ -27,6 +28,7 @@ void ParameterStore::begin_step(int64_t micros) {
   }
   for (Bucket& b : buckets_) {
     b.waiting = static_cast<int64_t>(b.units.size()) * (layout_.zero_stage >= 2 ? 1 : micros);
+    if (b.kind.rule.rule == UpdateRule::still) b.waiting = 0;
     b.reductions = 0;
     b.done = b.summed = Event();
   }
@@ -257,6 +259,7 @@ void ParameterStore::finish_gradients() {
   gather_reduced();
   const Group& tied = groups_->tied;
   for (Bucket& b : buckets_) {
+    if (b.kind.rule.rule == UpdateRule::still) continue;
     const int64_t left =
         layout_.zero_stage >= 2 ? static_cast<int64_t>(b.units.size()) - b.waiting : b.waiting;
     LT_CHECK(left == 0 && (layout_.zero_stage < 2 || b.reductions == micros_),
@@ -278,7 +281,7 @@ void ParameterStore::finish_gradients() {
 void ParameterStore::add_grad_squares(Tensor squares) {
   // Every rank sums what it owns, replicated gradients or not: the same bits with every stage of ZeRO.
   for (Bucket& b : buckets_) {
-    if (!first_copy(b)) continue;
+    if (!first_copy(b) || !moves(b)) continue;
     const int64_t begin = own_begin(b) - (layout_.zero_stage >= 2 ? piece_begin(b) : 0);
     Tensor own = (layout_.zero_stage >= 2 ? b.grad_piece : b.grad).flat(begin, {b.own});
     if (compute_->meta()) {  // a cut of what more have: equal, or the first has all of it

@@ -29,8 +29,9 @@ const Group& Groups::link(int from, int to) const {
 
 std::vector<const Communicator*> Groups::all() const {
   std::vector<const Communicator*> out;
-  for (const Group* g : {&tensor, &context, &depth, &row, &column, &rows, &turned_rows, &gradient, &inside,
-                         &across, &expert, &expert_inside, &expert_across, &world, &copies, &tied})
+  for (const Group* g :
+       {&tensor, &context, &depth, &row, &column, &rows, &turned_rows, &gradient, &inside, &across, &expert,
+        &expert_near, &expert_far, &expert_inside, &expert_across, &world, &copies, &tied})
     if (g->comm && std::find(out.begin(), out.end(), g->comm) == out.end()) out.push_back(g->comm);
   for (const Link& l : links) out.push_back(l.group.comm);
   return out;
@@ -89,6 +90,20 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   groups_.expert_inside = cut ? over("expert inside", mesh.inside.without(experts), comm) : groups_.inside;
   groups_.expert_across =
       cut ? over("expert across", mesh.across().without(experts), groups_.across.stream) : groups_.across;
+  // On the stream of the whole: an exchange is one after the other.
+  const std::vector<int> of_experts = mesh.group(experts);
+  const int total = static_cast<int>(of_experts.size()), place = mesh.place_in(experts),
+            near = options.near_experts > 0 ? options.near_experts : 1;
+  LT_CHECK(total % near == 0, "neighbours of {} among {} ranks of experts", near, total);
+  std::vector<int> near_ranks, far_ranks;
+  for (int i = 0; i < total; ++i) {
+    if (i / near == place / near) near_ranks.push_back(of_experts[i]);
+    if (near > 1 ? i % near == place % near : i == place) far_ranks.push_back(of_experts[i]);
+  }
+  groups_.expert_near =
+      make(make_group, {"expert near", experts, near_ranks, false}, groups_.expert.stream, near > 1);
+  groups_.expert_far =
+      make(make_group, {"expert far", experts, far_ranks, false}, groups_.expert.stream, near > 1);
   // With one group of all ranks gradients and agreements go the same way.
   const bool flat = mesh.world() == mesh.size(kGradientAxes);
   groups_.world = flat ? groups_.gradient : over("world", kAllAxes, comm);

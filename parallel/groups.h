@@ -41,6 +41,8 @@ struct Groups {
   Group inside;              ///< of them, the first level: ZeRO cuts over it; all where there is one level
   Group across;              ///< the second level: one of each inside group; of one where there is one level
   Group expert;              ///< that experts are cut over: mesh.expert_axes
+  Group expert_near;         ///< with an all-to-all on two levels: neighbours of it; else of one
+  Group expert_far;          ///< those that have this rank's place among their neighbours
   Group expert_inside;       ///< of `inside`, those that have the same experts
   Group expert_across;       ///< likewise of `across`
   Group world;               ///< loss, norm, and what all agree on
@@ -79,6 +81,7 @@ class GroupSet {
  public:
   struct Options {
     bool tied_stages = false;     ///< the first and the last stage share a weight
+    int near_experts = 0;         ///< ranks of the expert group that are neighbours; 0: one level
     int64_t key_value_heads = 0;  ///< of the model; 0: as many as the tensor axis needs
     /// Directed pairs of pipeline coordinates that exchange tensors, the same list on every rank.
     std::vector<std::pair<int, int>> links;

@@ -76,7 +76,7 @@ void ParameterStore::update_muon(const AdamwArgs& step) {
   m.grad_scale = step.grad_scale;
   std::vector<double> load(g.size());  // matrices go to whoever has least to do, on all ranks alike
   for (Bucket& b : buckets_) {
-    if (b.kind.rule.rule != UpdateRule::muon) continue;
+    if (b.kind.rule.rule != UpdateRule::muon || !moves(b)) continue;
     const int64_t begin = stored_begin(b), n = stored_count(b);
     const Range r = range(b, begin, n);
     momentum_update(*compute_, r.master, r.moments[0], r.grad, {}, false, m);

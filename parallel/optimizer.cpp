@@ -8,7 +8,9 @@ constexpr std::string_view kNames[kUpdateRules] = {"adamw", "adam",      "sgd", 
 
 }  // namespace
 
-std::string_view update_rule_name(UpdateRule r) { return kNames[static_cast<int>(r)]; }
+std::string_view update_rule_name(UpdateRule r) {
+  return r == UpdateRule::still ? "no optimizer" : kNames[static_cast<int>(r)];
+}
 
 std::optional<UpdateRule> update_rule(std::string_view name) {
   for (int i = 0; i < kUpdateRules; ++i)
@@ -37,6 +39,12 @@ bool name_matches(std::string_view pattern, std::string_view name) {
 
 ParameterRule rule_of(const OptimizerSettings& o, const RuleTarget& t) {
   ParameterRule r;
+  if (t.router && o.freeze_routers) {
+    r.rule = UpdateRule::still;
+    r.decay = false;
+    return r;
+  }
+  r.router = t.router && o.router_warmup > 0;
   r.rule = o.rule;
   r.decay = t.decay;
   bool named = false;
@@ -61,6 +69,8 @@ std::vector<std::string_view> moment_names(const ParameterRule& r) {
     case UpdateRule::sgd:
     case UpdateRule::muon:
       return {"momentum_buffer"};
+    case UpdateRule::still:
+      return {};
     case UpdateRule::lion:
       return {"exp_avg"};
     case UpdateRule::adafactor:

@@ -10,8 +10,8 @@
 
 namespace ltrain {
 
-enum class UpdateRule : uint8_t { adamw, adam, sgd, lion, lamb, adafactor, muon, adamw8bit };
-constexpr int kUpdateRules = 8;
+enum class UpdateRule : uint8_t { adamw, adam, sgd, lion, lamb, adafactor, muon, adamw8bit, still };
+constexpr int kUpdateRules = 8;  ///< that a recipe can ask for: without `still`, which has no gradient
 std::string_view update_rule_name(UpdateRule r);
 /// The rule of that name, or nothing.
 std::optional<UpdateRule> update_rule(std::string_view name);
@@ -39,6 +39,8 @@ struct OptimizerSettings {
   double adafactor_eps = 1e-3;       ///< least root mean square of a parameter that its step is a part of
   double adafactor_threshold = 1.0;  ///< largest root mean square of an update
   std::vector<OptimizerGroup> groups;
+  bool freeze_routers = false;
+  int64_t router_warmup = 0;  ///< first steps in which routers move alone
 };
 
 /// What is known of a parameter when its rule is chosen.
@@ -47,6 +49,7 @@ struct RuleTarget {
   bool matrix = false;     ///< has two dims
   bool embedding = false;  ///< token or position table, or the projection to the vocabulary
   bool decay = true;       ///< weight decay applies unless a group says so
+  bool router = false;     ///< of a mixture of experts
 };
 
 /// A parameter's rule. Muon and 8-bit AdamW are for matrices: what is none, and for Muon what is an
@@ -57,6 +60,7 @@ struct ParameterRule {
   double lr_scale = 1;
   bool decay = true;
   std::optional<double> weight_decay;  ///< in the place of the step's
+  bool router = false;                 ///< moves in the warm-up of routers; set where there is one
   bool operator==(const ParameterRule&) const = default;
 };
 ParameterRule rule_of(const OptimizerSettings& settings, const RuleTarget& target);

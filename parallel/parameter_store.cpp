@@ -129,7 +129,7 @@ void ParameterStore::fill_buckets() {
 }
 
 static RuleTarget target_of(const ParameterSpec& s) {
-  return {s.name, s.slice.global.rank == 2, s.embedding, s.decay};
+  return {s.name, s.slice.global.rank == 2, s.embedding, s.decay, s.router};
 }
 
 std::vector<std::string_view> ParameterStore::state_names(int id, const OptimizerSettings& optimizer) const {
@@ -137,6 +137,10 @@ std::vector<std::string_view> ParameterStore::state_names(int id, const Optimize
   std::vector<std::string_view> names = moment_names(rule);
   if (rule.factored) names = {kFactorRows, kFactorCols};
   return names;
+}
+
+bool ParameterStore::trains_with(int id, const OptimizerSettings& optimizer) const {
+  return rule_of(optimizer, target_of(parameters_[id].spec)).rule != UpdateRule::still;
 }
 
 void ParameterStore::choose_rules() {
@@ -240,19 +244,21 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
       b.value = make(MemoryKind::parameters, "parameters", p.compute, b.padded, false);
     }
     if (!layout.for_training) continue;
-    if (stage >= 2) {
-      b.grad_piece = make(MemoryKind::gradients, "gradients", p.grad, b.piece, pieces);
-    } else {
-      b.grad = make(MemoryKind::gradients, "gradients", p.grad, b.padded, false);
-    }
     const int64_t stored = stored_count(b);
+    const UpdateRule rule = b.kind.rule.rule;
     b.resident = stored;
-    if (layout.offload.fraction > 0 && !coded && !in_halves(b.kind.rule.rule))
+    if (layout.offload.fraction > 0 && !coded && !in_halves(rule) && rule != UpdateRule::still)
       b.resident = resident_part(stored, layout.offload.fraction);
     if (p.has_master())
       b.master = make(MemoryKind::optimizer, "master weights", p.master, b.resident, pieces);
     if (layout.ema_decay > 0)
       b.average = make(MemoryKind::optimizer, "average of weights", p.wide(), stored, pieces);
+    if (rule == UpdateRule::still) continue;
+    if (stage >= 2) {
+      b.grad_piece = make(MemoryKind::gradients, "gradients", p.grad, b.piece, pieces);
+    } else {
+      b.grad = make(MemoryKind::gradients, "gradients", p.grad, b.padded, false);
+    }
     if (coded) {
       b.coded.first = make(MemoryKind::optimizer, "exp_avg, 8 bits", DType::u8, stored, pieces);
       b.coded.second = make(MemoryKind::optimizer, "exp_avg_sq, 8 bits", DType::u8, stored, pieces);
@@ -377,7 +383,8 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
                          : layout_.zero_stage >= 3      ? b.value_piece.flat(from - stored, n)
                                                         : b.value.flat(from, n);
           piece.moments = moments_at(b, from - stored, to - from);
-          piece.grad = layout_.zero_stage >= 2 ? b.grad_piece.flat(from - stored, n) : b.grad.flat(from, n);
+          if (trains(id))
+            piece.grad = layout_.zero_stage >= 2 ? b.grad_piece.flat(from - stored, n) : b.grad.flat(from, n);
           out.push_back(piece);
         };
         const int64_t middle = std::clamp(stored + b.resident, from, std::max(from, to));
@@ -413,6 +420,12 @@ std::vector<WholeState> ParameterStore::whole_states(bool owned) const {
     out.push_back({t.first, kFactorCols, factors_.flat(t.factor + t.rows, {t.cols})});
   }
   return out;
+}
+
+std::vector<KeptTensor> ParameterStore::kept(bool owned) const {
+  bool first = groups_->gradient.rank() == 0 && groups_->coordinate(Axis::pipeline) == 0;
+  for (Axis a : kTensorAxes) first = first && groups_->coordinate(a) == 0;
+  return first || !owned ? kept_ : std::vector<KeptTensor>();
 }
 
 std::vector<NamedState> ParameterStore::moments_at(const Bucket& b, int64_t from, int64_t n) const {

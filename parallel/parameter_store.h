@@ -41,6 +41,7 @@ struct ParameterSpec {
   double std = 0.02;
   bool decay = true;       ///< weight decay applies
   bool embedding = false;  ///< a table of tokens or positions, or the projection to the vocabulary
+  bool router = false;     ///< chooses experts: may be frozen, or move alone at first
   /// This rank's part of the named tensor: a box, whose elements are the first ones of `shape`; what is
   /// beyond them is padding that stays zero. Undefined: the whole tensor.
   Slice slice = {};
@@ -97,6 +98,12 @@ struct OffloadSettings {
   int64_t window = int64_t{1} << 18;  ///< elements that are on their way at once
 };
 
+/// A tensor of the model that is no parameter, whole on every rank: saved and loaded with them.
+struct KeptTensor {
+  std::string name;
+  Tensor tensor;
+};
+
 /// Where a backward writes a gradient, and whether it adds to what is there.
 struct GradTarget {
   Tensor tensor;
@@ -148,8 +155,11 @@ class ParameterStore {
   Tensor grad(int id, int n = 1) const;
 
   // ---- the step ----
-  /// `micros` backward passes follow; every unit gets a contribution from each.
-  void begin_step(int64_t micros);
+  /// `micros` backward passes of step `step`, from 1, follow; every unit that trains gets a contribution from
+  /// each.
+  void begin_step(int64_t micros, int64_t step);
+  /// It has gradients: it is not frozen.
+  bool trains(int id) const { return parameters_[id].rule.rule != UpdateRule::still; }
   /// ZeRO-3: gathers a segment, waits for it, and starts to gather `next` (-1: none). Else nothing.
   void use(int segment, int next = -1);
   /// ZeRO-3: gives a segment's values back. Else nothing.
@@ -182,8 +192,12 @@ class ParameterStore {
   std::vector<OwnedPiece> stored_pieces() const;  ///< what this rank keeps states of, and must read from one
   /// The optimizer states of a parameter, by the names that checkpoints have for them.
   std::vector<std::string_view> state_names(int id, const OptimizerSettings& optimizer) const;
+  bool trains_with(int id, const OptimizerSettings& optimizer) const;  ///< it is not frozen
   /// Of whole tensors: those that this rank writes, or all, which it must read.
   std::vector<WholeState> whole_states(bool owned) const;
+  void keep(std::string name, Tensor t) { kept_.push_back({std::move(name), t}); }
+  /// Likewise.
+  std::vector<KeptTensor> kept(bool owned) const;
   /// Moments of 8 bits are written and read as floats: held, in host memory outside the arena, from open to
   /// close, which takes them over when `changed`.
   void open_states();
@@ -292,6 +306,7 @@ class ParameterStore {
   template <class F>
   void each_parameter(Bucket& b, int64_t begin, int64_t count, F f);
   AdamwArgs args_of(const ParameterRule& r, const AdamwArgs& step) const;
+  bool moves(const Bucket& b) const;  // in this step
   static bool in_halves(UpdateRule r) {
     return r == UpdateRule::lamb || r == UpdateRule::adafactor || r == UpdateRule::muon;
   }
@@ -304,6 +319,7 @@ class ParameterStore {
   void allocate_windows();
   void fetch_window(size_t index);
   void fetch_ahead();
+  void pass_windows(const Bucket& b);
   Range part(const Range& r, int64_t at, int64_t n) const;
   void update_range(Bucket& b, int64_t from, int64_t n, const Range& all, const AdamwArgs& step);
   void update_stored(Bucket& b, int64_t from, int64_t n, const Range& stored, const AdamwArgs& step);
@@ -339,6 +355,7 @@ class ParameterStore {
   std::vector<Bucket> buckets_;
   std::vector<Pending> pending_;
   std::vector<WholeTensor> tensors_;
+  std::vector<KeptTensor> kept_;
   Tensor tensor_sums_;           // (2 each) f64: squares of the parameter, of its direction
   Tensor factors_;               // Adafactor: rows, columns and the rows' mean of each matrix
   Tensor factor_sums_;           // f64, rows and columns
@@ -352,7 +369,7 @@ class ParameterStore {
   int64_t slow_bytes_ = 0;
   int summed_ = -1;  // two levels without ZeRO: bucket whose sum is on its way and not gathered
   int segment_ = 0;
-  int64_t micros_ = 1;
+  int64_t micros_ = 1, step_ = 1;
   Layout layout_;
   Stream* compute_ = nullptr;
   Memory* memory_ = nullptr;

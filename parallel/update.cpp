@@ -52,10 +52,17 @@ void ParameterStore::each_parameter(Bucket& b, int64_t begin, int64_t count, F f
 
 AdamwArgs ParameterStore::args_of(const ParameterRule& r, const AdamwArgs& step) const {
   AdamwArgs a = step;
+  if (!r.router) a.step = std::max<int64_t>(1, a.step - layout_.optimizer.router_warmup);  // its own first
   a.lr *= r.lr_scale;
   if (r.weight_decay) a.weight_decay = *r.weight_decay;
   a.coupled = r.rule == UpdateRule::adam;
   return a;
+}
+
+bool ParameterStore::moves(const Bucket& b) const {
+  if (b.kind.rule.rule == UpdateRule::still) return false;
+  // A plan is of the steps after the warm-up.
+  return compute_->meta() || step_ > layout_.optimizer.router_warmup || b.kind.rule.router;
 }
 
 bool ParameterStore::adds(const Bucket& b) const {
@@ -92,7 +99,7 @@ void ParameterStore::reduce_sums(Tensor sums) {
 void ParameterStore::add_squares(UpdateRule rule) {
   fill_zero(*compute_, tensor_sums_);
   for (Bucket& b : buckets_) {
-    if (b.kind.rule.rule != rule || !adds(b)) continue;
+    if (b.kind.rule.rule != rule || !adds(b) || !moves(b)) continue;
     each_parameter(b, own_begin(b), b.own, [&](const Parameter& p, int64_t from, int64_t n) {
       const Range r = range(b, from, n);
       sum_squares(*compute_, tensor_sums_.flat(2 * p.tensor, {1}), own_part(r.master));
@@ -106,7 +113,7 @@ void ParameterStore::add_squares(UpdateRule rule) {
 void ParameterStore::move_along(const AdamwArgs& step, UpdateRule rule) {
   const OptimizerSettings& o = layout_.optimizer;
   for (Bucket& b : buckets_) {
-    if (b.kind.rule.rule != rule) continue;
+    if (b.kind.rule.rule != rule || !moves(b)) continue;
     if (compute_->meta() && (layout_.zero_stage == 1 || layout_.zero_stage == 2))
       place_set(*compute_, b.value, groups_->mesh.inside, Placement::S(0));  // where a piece is padding, too
     each_parameter(b, stored_begin(b), stored_count(b), [&](const Parameter& p, int64_t from, int64_t n) {
@@ -139,7 +146,7 @@ void ParameterStore::move_along(const AdamwArgs& step, UpdateRule rule) {
 
 void ParameterStore::update_lamb(const AdamwArgs& step) {
   for (Bucket& b : buckets_) {
-    if (b.kind.rule.rule != UpdateRule::lamb) continue;
+    if (b.kind.rule.rule != UpdateRule::lamb || !moves(b)) continue;
     each_parameter(b, stored_begin(b), stored_count(b), [&](const Parameter& p, int64_t from, int64_t n) {
       const Range r = range(b, from, n);
       lamb_direction(*compute_, r.master, r.moments[0], r.moments[1], r.grad, p.rule.decay,
@@ -208,9 +215,13 @@ void ParameterStore::update(const AdamwArgs& step) {
   next_window_ = 0;
   for (Bucket& b : buckets_) {
     const UpdateRule rule = b.kind.rule.rule;
+    if (rule == UpdateRule::still) continue;
     has[static_cast<int>(rule)] = true;
     if (in_halves(rule)) continue;
-    update_elements(b, step);
+    if (moves(b))
+      update_elements(b, step);
+    else
+      pass_windows(b);
     gather_values(b);
   }
   if (has[static_cast<int>(UpdateRule::lamb)]) update_lamb(step);

@@ -202,6 +202,14 @@ void ParameterStore::update_stored(Bucket& b, int64_t from, int64_t n, const Ran
   }
 }
 
+/// Leaves the windows of a bucket that does not move.
+void ParameterStore::pass_windows(const Bucket& b) {
+  for (;
+       next_window_ < windows_.size() && &buckets_[static_cast<size_t>(windows_[next_window_].bucket)] == &b;
+       ++next_window_)
+    fetch_window(next_window_ + ring_.size());
+}
+
 void ParameterStore::update_elements(Bucket& b, const AdamwArgs& step) {
   const int64_t begin = stored_begin(b);
   if (b.coded.first.defined()) {  // one rule, so that blocks are of the bucket

@@ -7,14 +7,9 @@ namespace ltrain {
 DropoutArgs dropout_args(const Dropout& d) {
   DropoutArgs a;
   if (!d.on()) return a;
+  static_cast<RowRandomArgs&>(a) = d.args();
   a.threshold = dropout_threshold(d.p);
   a.scale = static_cast<float>(1.0 / (1.0 - d.p));
-  a.seed = d.seed;
-  a.stream = d.stream;
-  a.sample_index = d.sample_index.ptr<int64_t>();
-  a.rows = d.rows.args();
-  a.part = d.part;
-  a.parts = d.parts;
   return a;
 }
 

@@ -10,7 +10,7 @@ __global__ void dropout(T* y, const T* x, int64_t rows, int64_t cols, DropoutArg
   const int64_t begin = d.part * cols, end = begin + cols, first = begin / 4, calls = (end + 3) / 4 - first;
   for (int64_t i = grid_thread(); i < rows * calls; i += grid_stride()) {
     const int64_t row = i / calls, call = first + i % calls;
-    const Philox4 r = philox(d.seed, d.stream, dropout_call(d, row, cols) + static_cast<uint64_t>(call));
+    const Philox4 r = philox(d.seed, d.stream, d.call(row, cols) + static_cast<uint64_t>(call));
     for (int64_t j = 0; j < 4; ++j)
       if (const int64_t c = call * 4 + j; c >= begin && c < end) {
         const int64_t at = row * cols + c - begin;

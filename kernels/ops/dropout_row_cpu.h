@@ -10,7 +10,7 @@ namespace {
 template <class A>
 inline void dropout_row(A* factor, int64_t row, int64_t cols, const DropoutArgs& d) {
   const int64_t begin = d.part * cols, end = begin + cols;
-  const uint64_t first = dropout_call(d, row, cols);
+  const uint64_t first = d.call(row, cols);
   for (int64_t i = begin / 4; i * 4 < end; ++i) {
     const Philox4 r = philox(d.seed, d.stream, first + static_cast<uint64_t>(i));
     for (int64_t j = 0; j < 4; ++j)

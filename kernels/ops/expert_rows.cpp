@@ -31,6 +31,8 @@ void combine_rows(Stream& s, Tensor y, Tensor z, const Routing& r, bool weighted
   if (s.meta()) {
     s.meta()->add(s, op_cost("combine_rows", OpClass::elementwise, 2.0 * z.elements(), {y}, {z}));
     place(s, "combine_rows", Rule::linear, {y}, {z});
+    place(s, "combine_rows", Rule::elementwise, {}, {r.slots});
+    if (weighted) place(s, "combine_rows", Rule::elementwise, {}, {r.weights});
     return;
   }
   LT_LAUNCH(s, combine_rows, y.dtype, y.data, z.data, pointers(r, y.cols(), weighted));

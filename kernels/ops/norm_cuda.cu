@@ -10,7 +10,7 @@ constexpr int kThreads = 256;
 template <class T>
 __device__ void add_row(T* sum, const T* x, const T* delta, int64_t row, int64_t cols, const DropoutArgs& d) {
   using A = compute_t<T>;
-  const uint64_t call = d.threshold ? dropout_call(d, row, cols) : 0;
+  const uint64_t call = d.threshold ? d.call(row, cols) : 0;
   for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
     const A factor = d.threshold ? A(dropout_factor(d, call, d.part * cols + c)) : A(1);
     put(sum, c, get(x, c) + get(delta, c) * factor);

@@ -2,9 +2,18 @@
 // lie among those sorted by expert. Scores are computed in the logits' type, f32 (f64 for f64).
 #pragma once
 #include "kernels/core/kernel.h"
+#include "kernels/core/row_random.h"
 #include "kernels/core/stream.h"
 
 namespace ltrain {
+
+/// Who chooses whom.
+/// top_k: each token the k best experts.
+/// second_at_random: the best, and the second with probability min(1, its weight / threshold), which is 1 for
+/// a threshold of 0 (GShard, arXiv:2006.16668, threshold 0.5).
+/// experts_choose: each expert the `capacity` tokens of the best scores, ties to the lowest token
+/// (arXiv:2202.09368); top_k is the number of experts then, and weights are scores as they are.
+enum class Selection : uint8_t { top_k, second_at_random, experts_choose };
 
 /// How tokens choose. The score of expert i is softmax(logits)_i over all experts or sigmoid(logit_i); the k
 /// best by score + bias (without a bias by logit) are chosen, ties to the lowest index. Their weights are
@@ -19,16 +28,19 @@ struct RouteArgs {
   int64_t groups = 1, kept_groups = 1;
   int64_t capacity = 0;      ///< most rows of an expert; 0: all that come
   bool by_position = false;  ///< rows beyond it: the last tokens are dropped, else those of the least weight
+  Selection selection = Selection::top_k;
+  double threshold = 0;  ///< second_at_random
+  RowRandomArgs random;  ///< second_at_random: of each token; filled by route_forward
 };
 
 /// What the router decided, of T tokens and E experts. An assignment t * k + j is the j-th choice of token t.
 struct Routing {
   Tensor logits;   ///< (T, E) f32 or f64, given
   Tensor norm;     ///< (T, 2) as logits: logsumexp of the logits; sum of all scores (1 for softmax)
-  Tensor experts;  ///< (T, k) i32, best first
+  Tensor experts;  ///< (T, k) i32, best first; -1 - e: expert e was considered and not chosen
   Tensor weights;  ///< (T, k) as logits
-  Tensor slots;    ///< (T, k) i32: the row of the assignment, sorted by expert, then token; -1: dropped
-  Tensor sources;  ///< (T * k) i32: the assignment of each row
+  Tensor slots;    ///< (T, k) i32: the row of the assignment, sorted by expert, then token; -1: has none
+  Tensor sources;  ///< (T * k, where experts choose E * capacity) i32: the assignment of each row
   Tensor
       counts;  ///< (E + 1) i64: rows of each expert; the first token with a logit that is not finite, or -1
   /// (2 G + 1, E) f64, for each of G runs of `run` tokens: how many chose expert i, dropped ones included (G
@@ -36,8 +48,10 @@ struct Routing {
   Tensor statistics;
   int64_t run = 0;
 };
-/// Fills everything but the logits. bias: (E) as logits, or undefined.
-void route_forward(Stream& s, const Routing& r, Tensor bias, const RouteArgs& args);
+/// Fills everything but the logits. bias: (E) as logits, or undefined. random: of the rows, where the second
+/// expert is chosen at random.
+void route_forward(Stream& s, const Routing& r, Tensor bias, const RouteArgs& args,
+                   const RowRandom& random = {});
 
 /// dlogits (T, E) = gradient of sum_a dweights_a weights_a + sum_(t,i) table[t / run, i] score_(t,i) +
 /// z_coeff sum_t logsumexp_t^2, where score is divided by the token's sum of scores. table: (G, E) f64, or

@@ -27,8 +27,9 @@ void route_block(const RoutePointers& p, const RouteArgs& a, int64_t begin, int6
     A* norm = static_cast<A*>(p.norm) + 2 * t;
     norm[0] = token.lse, norm[1] = token.sum;
     int32_t* experts = p.experts + t * a.top_k;
-    token.choose(experts, static_cast<A*>(p.weights) + t * a.top_k);
-    for (int64_t j = 0; j < a.top_k; ++j) sums[experts[j]] += 1;
+    token.choose(t, experts, static_cast<A*>(p.weights) + t * a.top_k);
+    for (int64_t j = 0; j < a.top_k; ++j)
+      if (experts[j] >= 0) sums[experts[j]] += 1;
     for (int64_t i = 0; i < a.experts; ++i) sums[a.experts + i] += token.score(i) / token.sum;
   }
 }
@@ -48,12 +49,14 @@ void make_slots(const RoutePointers& p, const RouteArgs& a) {
   const int64_t n = p.tokens * a.top_k;
   int64_t* begin = scratch<int64_t>(0, a.experts + 1);
   std::fill(begin, begin + a.experts + 1, 0);
-  for (int64_t i = 0; i < n; ++i) ++begin[p.experts[i] + 1];
+  for (int64_t i = 0; i < n; ++i)
+    if (p.experts[i] >= 0) ++begin[p.experts[i] + 1];
   for (int64_t e = 0; e < a.experts; ++e) begin[e + 1] += begin[e];
   int32_t* sorted = scratch<int32_t>(1, n);
   int64_t* at = p.counts;  // where the next assignment goes
   std::copy(begin, begin + a.experts, at);
-  for (int64_t i = 0; i < n; ++i) sorted[at[p.experts[i]]++] = static_cast<int32_t>(i);
+  for (int64_t i = 0; i < n; ++i)
+    if (p.experts[i] >= 0) sorted[at[p.experts[i]]++] = static_cast<int32_t>(i);
   std::fill(p.slots, p.slots + n, -1);
   int64_t row = 0;
   for (int64_t e = 0; e < a.experts; ++e) {

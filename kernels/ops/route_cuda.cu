@@ -1,4 +1,5 @@
 #include "kernels/core/column_sums_cuda.h"
+#include "kernels/core/sum_before_cuda.h"
 #include "kernels/ops/route.h"
 #include "kernels/ops/route_token.h"
 
@@ -23,7 +24,8 @@ __global__ void choose(RoutePointers p, RouteArgs a) {
     token.prepare();
     A* norm = static_cast<A*>(p.norm) + 2 * t;
     norm[0] = token.lse, norm[1] = token.sum;
-    token.choose(p.experts + t * a.top_k, static_cast<A*>(p.weights) + t * a.top_k);
+    token.choose(t, p.experts + t * a.top_k, static_cast<A*>(p.weights) + t * a.top_k);
+    for (int64_t i = t * a.top_k; i < (t + 1) * a.top_k; ++i) p.slots[i] = -1;
   }
 }
 
@@ -45,21 +47,6 @@ struct Statistic {
     return chosen;
   }
 };
-
-/// Of a block's threads, each of which has counted consecutive things: the sum over those before this one;
-/// `total`: of all. counts: kThreads elements of shared memory.
-__device__ int64_t sum_before(int64_t mine, int64_t* counts, int64_t& total) {
-  counts[threadIdx.x] = mine;
-  __syncthreads();
-  int64_t before = 0;
-  total = 0;
-  for (int i = 0; i < static_cast<int>(blockDim.x); ++i) {
-    if (i < static_cast<int>(threadIdx.x)) before += counts[i];
-    total += counts[i];
-  }
-  __syncthreads();
-  return before;
-}
 
 /// The weights of assignments in an order that integers have too: weights are not negative.
 __device__ uint64_t bits_of(float w) { return std::bit_cast<uint32_t>(w); }

@@ -67,8 +67,24 @@ struct RouteToken {
     return kept;
   }
 
-  /// The chosen experts and their weights.
-  LT_HD void choose(int32_t* experts, A* weights) const {
+  /// The chosen experts of token `t` and their weights.
+  LT_HD void choose(int64_t t, int32_t* experts, A* weights) const {
+    if (a.selection == Selection::experts_choose) {  // all are candidates; capacity decides
+      for (int64_t i = 0; i < a.experts; ++i) {
+        experts[i] = static_cast<int32_t>(i);
+        weights[i] = static_cast<A>(a.scale) * score(i);
+      }
+      return;
+    }
+    best_experts(experts);
+    weigh(experts, weights);
+    if (a.selection == Selection::second_at_random && a.threshold > 0) {
+      const double u = to_uniform(philox(a.random.seed, a.random.stream, a.random.call(t, 1)).v[0]);
+      if (u * a.threshold * a.scale >= static_cast<double>(weights[1])) experts[1] = -1 - experts[1];
+    }
+  }
+
+  LT_HD void best_experts(int32_t* experts) const {
     const uint64_t kept = kept_groups();
     const int64_t in_group = a.experts / a.groups;
     for (int64_t j = 0; j < a.top_k; ++j) {
@@ -84,6 +100,9 @@ struct RouteToken {
       }
       experts[j] = static_cast<int32_t>(best);
     }
+  }
+
+  LT_HD void weigh(const int32_t* experts, A* weights) const {
     A total = 0, most = logits[experts[0]];
     for (int64_t j = 1; j < a.top_k; ++j)
       if (logits[experts[j]] > most) most = logits[experts[j]];
@@ -112,15 +131,16 @@ struct RouteToken {
       if (z != 0) d += 2 * z * lse * std::exp(logits[i] - lse);
       dlogits[i] = d;
     }
+    const auto expert = [&](int64_t j) { return experts[j] < 0 ? -1 - experts[j] : experts[j]; };
     const A scale = static_cast<A>(a.scale);
     A weighted = 0, total = tiny();  // sum of dw * score, and of scores, over the chosen
     for (int64_t j = 0; j < a.top_k; ++j) {
       weighted += dweights[j] * weights[j];
-      total += score(experts[j]);
+      total += score(expert(j));
     }
     if (over_chosen()) {
       for (int64_t j = 0; j < a.top_k; ++j)
-        dlogits[experts[j]] += weights[j] * (dweights[j] - weighted / scale);
+        dlogits[expert(j)] += weights[j] * (dweights[j] - weighted / scale);
       return;
     }
     A softmax_dot = 0;
@@ -129,15 +149,15 @@ struct RouteToken {
     };
     if (a.sigmoid) {
       for (int64_t j = 0; j < a.top_k; ++j) {
-        const A p = score(experts[j]);
-        dlogits[experts[j]] += p * (1 - p) * dscore(j);
+        const A p = score(expert(j));
+        dlogits[expert(j)] += p * (1 - p) * dscore(j);
       }
       return;
     }
     for (int64_t j = 0; j < a.top_k; ++j) {
-      const A d = dscore(j) * score(experts[j]);
+      const A d = dscore(j) * score(expert(j));
       softmax_dot += d;
-      dlogits[experts[j]] += d;
+      dlogits[expert(j)] += d;
     }
     if (!a.renormalize)  // else the sum over the chosen is zero
       for (int64_t i = 0; i < a.experts; ++i) dlogits[i] -= softmax_dot * score(i);

@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/reader.h"
 
+#include <cstdlib>
 #include <cstring>
 
 #include "runtime/checkpoint/agree.h"
@@ -33,7 +34,7 @@ bool is_one_checkpoint(const std::string& path) {
 /// Walks over the candidates of rank 0, from the newest on.
 class Search {
  public:
-  explicit Search(const ResumeOptions& o) : explicit_(o.resume != "auto") {
+  explicit Search(const ResumeOptions& o) : explicit_(o.resume != "auto"), key_(o.key) {
     folder_ = explicit_ ? o.resume : o.folder;
     while (folder_.size() > 1 && folder_.back() == '/') folder_.pop_back();
     if (explicit_ && !path_exists(folder_)) {
@@ -58,8 +59,7 @@ class Search {
 
   Proposal next() {
     if (missing_)
-      return {Proposal::error,
-              fmt::format("checkpoint.resume = {}: there is no such file or folder", folder_)};
+      return {Proposal::error, fmt::format("{} = {}: there is no such file or folder", key_, folder_)};
     for (; at_ < candidates_.size(); ++at_) {
       const Candidate& c = candidates_[at_];
       if (!c.error.empty()) {
@@ -76,7 +76,7 @@ class Search {
     if (candidates_.empty() && !explicit_)
       return {Proposal::fresh, fmt::format("{}: no checkpoints: a fresh start", folder_)};
     if (candidates_.empty())
-      return {Proposal::error, fmt::format("checkpoint.resume = {}: there is no checkpoint in it", folder_)};
+      return {Proposal::error, fmt::format("{} = {}: there is no checkpoint in it", key_, folder_)};
     return {Proposal::error,
             fmt::format("{}: no checkpoint can be used{}\nTo start afresh, set checkpoint.resume: never",
                         folder_, list_rejections(rejected_))};
@@ -84,7 +84,7 @@ class Search {
 
  private:
   bool explicit_ = false, missing_ = false, single_ = false;
-  std::string folder_;
+  std::string key_, folder_;
   std::vector<Candidate> candidates_;
   std::vector<std::string> rejected_;
   size_t at_ = 0;
@@ -100,13 +100,19 @@ std::string verify_share(const std::string& path, const Manifest& m, int rank, i
   return "";
 }
 
+bool dense(const std::vector<std::pair<std::string, std::string>>& model) {
+  for (const auto& [key, value] : model)
+    if (key == "moe.num_experts") return value == "0";
+  return true;  // a dense model's has no such key
+}
+
 }  // namespace
 
 std::string model_mismatch(const std::vector<std::pair<std::string, std::string>>& checkpoint,
                            const std::vector<std::pair<std::string, std::string>>& recipe) {
   const auto harmless = [](const std::string& key) {
     if (key.starts_with("moe.balance.") || key == "moe.z_loss_coeff" || key.ends_with("capacity_factor") ||
-        key == "moe.drop_policy")
+        key == "moe.drop_policy" || key == "moe.router.jitter_eps" || key == "moe.router.second_threshold")
       return true;
     return key == "embd_pdrop" || key == "attn_pdrop" || key == "resid_pdrop" || key == "initializer_range";
   };
@@ -121,6 +127,9 @@ std::string model_mismatch(const std::vector<std::pair<std::string, std::string>
   for (const auto& [key, value] : a) {
     auto it = b.find(key);
     if (harmless(key) || (it != b.end() && it->second == value)) continue;
+    if (key == "moe.router.bias_update_rate" && it != b.end() &&
+        (std::strtod(value.c_str(), nullptr) > 0) == (std::strtod(it->second.c_str(), nullptr) > 0))
+      continue;  // there is a bias, or there is none
     add(key, value, it == b.end() ? "absent" : it->second);
   }
   for (const auto& [key, value] : b)
@@ -175,8 +184,14 @@ std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& op
     if (!options.model.empty())
       if (const std::string differs = model_mismatch(manifest.info.model, options.model); !differs.empty())
         fail(ExitCode::usage,
-             "{}: is of another model: {}; make the recipe agree, or choose another output_dir",
-             proposal.text, differs);
+             "{}: is of another model: {}; make the recipe agree, or choose another output_dir{}",
+             proposal.text, differs,
+             dense(manifest.info.model) && !dense(options.model)
+                 ? fmt::format(
+                       ". To begin a mixture with this dense model's weights, give checkpoint.upcycle: {} "
+                       "and another output_dir",
+                       proposal.text)
+                 : "");
     const std::string rejected =
         broadcast_text(control, stream, search ? list_rejections(search->rejected()) : "");
     if (!rejected.empty()) notes.push_back(fmt::format("newer checkpoints that cannot be used:{}", rejected));

@@ -13,8 +13,9 @@
 namespace ltrain {
 
 struct ResumeOptions {
-  std::string folder;           ///< OUTPUT_DIR/checkpoints
-  std::string resume = "auto";  ///< auto | never | path of a checkpoint or of a folder of them
+  std::string folder;                     ///< OUTPUT_DIR/checkpoints
+  std::string resume = "auto";            ///< auto | never | path of a checkpoint or of a folder of them
+  std::string key = "checkpoint.resume";  ///< of the recipe, that a path comes from
   bool verify_hashes =
       true;  ///< every byte of every file, shared out among the ranks, before anything is read
   /// model_settings() of the recipe. Settings that shape the tensors or what they compute must agree; dropout

@@ -110,6 +110,14 @@ std::vector<CompositionFeature> composition_features() {
         {"context, " + c,
          {c == "a2a+p2p" ? "parallel.context=4" : "parallel.context=2", "parallel.context_comm=" + c}});
   all.push_back({"expert", {"parallel.data=2", "parallel.expert=2", "model.moe.num_experts=4"}});
+  const std::vector<std::string> four{"parallel.data=4", "parallel.expert=4", "model.moe.num_experts=4"};
+  for (const auto& [name, setting] :
+       {std::pair<std::string, std::string>{"gathered", "parallel.expert_dispatch=all_gather"},
+        {"in chunks", "parallel.expert_chunks=2"},
+        {"on two levels", "parallel.hierarchical_all_to_all=2"}}) {
+    all.push_back({"expert, " + name, four});
+    all.back().overrides.push_back(setting);
+  }
   for (const std::string& p : choices_of("precision"))
     if (p != "no") all.push_back({p, {"precision=" + p}});
   for (const std::string& g : choices_of("recompute.granularity"))

@@ -230,6 +230,8 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
   o.muon_steps = static_cast<int>(from.muon_num_ns_steps);
   o.muon_lr_scale = from.uses("muon") ? from.muon_lr / from.lr : 1;
   o.muon_match_rms = from.muon_scale == "match_rms_adamw";
+  o.freeze_routers = r.train.freeze_router;
+  o.router_warmup = r.train.router_warmup_steps;
   o.adafactor_decay = from.adafactor_decay_rate;
   o.adafactor_eps = from.adafactor_eps;
   o.adafactor_threshold = from.adafactor_clip_threshold;
@@ -264,6 +266,11 @@ static void check_optimizer_of(const Recipe& r) {
   }
 }
 
+DispatchOptions dispatch_options(const Recipe& r) {
+  return {r.parallel.expert_dispatch == "all_gather", static_cast<int>(r.parallel.shadow_experts),
+          static_cast<int>(r.parallel.expert_chunks)};
+}
+
 ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   ProgramOptions o;
   o.model = r.model;
@@ -276,6 +283,8 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.zero_stage = static_cast<int>(r.parallel.zero_stage);
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.expert_tensor = !recipe::experts_apart(r);
+  o.dispatch = dispatch_options(r);
+  o.near_experts = static_cast<int>(r.parallel.near_experts);
   o.context_comm = context_comm(r.parallel.context_comm);
   o.context_inner = static_cast<int>(r.parallel.context_inner);
   o.documents = r.data.reset_attention_mask;

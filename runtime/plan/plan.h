@@ -90,6 +90,7 @@ struct PipelineLayout {
 };
 /// What the recipe says; of auto nothing.
 RecomputeOptions recompute_options(const Recipe& recipe);
+DispatchOptions dispatch_options(const Recipe& recipe);
 /// For granularity: auto: of the ways to recompute the one with the shortest planned step whose ranks stay in
 /// the budget. Error (usage) when none does.
 RecomputeOptions choose_recompute(const Recipe& resolved, const MachineProfile& profile,

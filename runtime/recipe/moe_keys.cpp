@@ -20,6 +20,29 @@ int64_t class_experts(const Recipe& r) {
 
 void add_router_keys(std::vector<Key>& t) {
   const auto add = [&](Key key) { t.push_back(of_mixture(std::move(key))); };
+  add(name_choice(
+      "model.moe.router.selection", LT_MEMBER(model.moe.selection), {"top_k", "gshard", "expert_choice"},
+      {"base"},
+      "top_k: each token goes to its best experts. gshard: to the best, and in training to the "
+      "second with a probability that grows with its weight. expert_choice: each expert takes its "
+      "best tokens, equally many, and looks at tokens that follow."));
+  add(number("model.moe.router.second_threshold", LT_MEMBER(model.moe.second_threshold),
+             "Weight of the second expert from which it is always taken.")
+          .between(1e-6, 1)
+          .when("model.moe.router.selection: gshard", true,
+                [](const Recipe& r) { return is_mixture(r) && r.model.moe.selection == "gshard"; }));
+  add(number(
+          "model.moe.router.jitter_eps", LT_MEMBER(model.moe.jitter_eps),
+          "In training every number that the router reads is multiplied by one of its own between 1 - this "
+          "and 1 + this; 0: none.")
+          .between(0, 0.99)
+          .alias({"router_jitter_noise", "moe_input_jitter_eps"}));
+  add(number(
+          "model.moe.router.bias_update_rate", LT_MEMBER(model.moe.bias_update_rate),
+          "Balance without a loss: experts are chosen by score + bias, which after each step moves by this "
+          "towards those that got less than an even share; 0: no bias.")
+          .between(0, 1)
+          .alias({"moe_router_bias_update_rate"}));
   add(name_choice("model.moe.router.score", LT_MEMBER(model.moe.score), {"softmax", "sigmoid"}, {"sinkhorn"},
                   "Scores of experts, from logits, in fp32.")
           .alias({"router_score_function"}));
@@ -28,8 +51,12 @@ void add_router_keys(std::vector<Key>& t) {
                   "logits, and scores among these."));
   add(truth("model.moe.router.norm_topk_prob", LT_MEMBER(model.moe.norm_topk_prob),
             "The weights of a token's experts are divided by their sum.")
-          .derived("true; olmoe: false",
-                   [](Recipe& r) { r.model.moe.norm_topk_prob = r.model.architecture != "olmoe"; }));
+          .derived("true; olmoe, top_k: 1 and selection: expert_choice: false", [](Recipe& r) {
+            const MoeConfig& m = r.model.moe;
+            r.model.moe.norm_topk_prob = r.model.architecture != "olmoe" &&
+                                         (m.top_k > 1 || m.num_experts <= 1) &&
+                                         m.selection != "expert_choice";
+          }));
   add(number("model.moe.router.routed_scaling_factor", LT_MEMBER(model.moe.routed_scaling_factor),
              "Of the weights, after that.")
           .above(0)
@@ -81,6 +108,16 @@ void add_capacity_keys(std::vector<Key>& t) {
 }
 
 }  // namespace
+
+void add_moe_training_keys(std::vector<Key>& t) {
+  const auto add = [&](Key key) { t.push_back(of_mixture(std::move(key))); };
+  add(integer("train.router_warmup_steps", LT_MEMBER(train.router_warmup_steps),
+              "First steps in which the routers of a mixture move alone.")
+          .between(0, 1e12));
+  add(truth("train.freeze_router", LT_MEMBER(train.freeze_router),
+            "For fine-tuning: routers of a mixture, and their biases, stay as they are.")
+          .alias({"freeze_moe_router"}));
+}
 
 void add_moe_keys(std::vector<Key>& t) {
   constexpr double kMost = 1 << 20;

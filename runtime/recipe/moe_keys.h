@@ -7,5 +7,7 @@
 namespace ltrain::recipe {
 
 void add_moe_keys(std::vector<Key>& table);
+/// train.*
+void add_moe_training_keys(std::vector<Key>& table);
 
 }  // namespace ltrain::recipe

@@ -44,6 +44,102 @@ void routing(const MoeConfig& m, const BrokenRule& broken) {
            {groups, kTopK, kExperts});
 }
 
+/// Rules of router.selection, and of what goes with it.
+void selection(const Recipe& r, const BrokenRule& broken) {
+  const MoeConfig& m = r.model.moe;
+  const std::string choice = "model.moe.router.selection", norm = "model.moe.router.norm_topk_prob";
+  if (m.selection == "gshard" && m.top_k != 2)
+    broken(kTopK,
+           fmt::format("{}: gshard takes the best expert and a second one; nearest valid value: 2", choice),
+           {choice});
+  if (m.selection == "gshard" && !m.norm_topk_prob)
+    broken(norm, fmt::format("{}: gshard weighs the two by their sum; nearest valid value: true", choice),
+           {choice});
+  if (m.selection != "expert_choice") {
+    const bool one = m.norm_topk_prob || (m.order == "topk_first" && m.score == "softmax");
+    if (m.top_k == 1 && m.num_experts > 1 && one && !r.train.freeze_router)
+      broken(m.norm_topk_prob ? norm : "model.moe.router.order",
+             fmt::format(
+                 "with {}: 1 every weight is 1, and the router learns nothing from the loss; nearest valid "
+                 "value: {}",
+                 kTopK, m.norm_topk_prob ? "false" : "topk_last"),
+             {kTopK});
+    return;
+  }
+  const auto refuse = [&](const std::string& key, const char* why, const char* value) {
+    broken(key, fmt::format("{}: expert_choice {}; nearest valid value: {}", choice, why, value), {choice});
+  };
+  if (m.norm_topk_prob) refuse(norm, "weighs by the scores as they are", "false");
+  if (m.order != "topk_last")
+    refuse("model.moe.router.order", "has no chosen experts of a token", "topk_last");
+  if (m.balance != "none") refuse("model.moe.balance.kind", "is balanced by itself", "none");
+  if (m.bias_update_rate > 0) refuse("model.moe.router.bias_update_rate", "is balanced by itself", "0");
+  if (m.n_group > 1) refuse("model.moe.router.n_group", "has no groups", "1");
+  if (m.capacity_factor || m.eval_capacity_factor)
+    refuse(m.capacity_factor ? "model.moe.capacity_factor" : "model.moe.eval_capacity_factor",
+           "takes as many tokens as model.moe.top_k asks for", "null");
+  if (r.parallel.context > 1)
+    refuse("parallel.context", "chooses from the tokens of a rank, and other parts of a sequence have others",
+           "1");
+  if (experts_apart(r))
+    broken(kExpertTensor,
+           fmt::format(
+               "{}: expert_choice chooses from the tokens of a rank, and tensor ranks would each have their "
+               "own; nearest valid value: {}",
+               choice, r.parallel.tensor),
+           {choice, kTensor});
+  const int64_t tokens = r.train.micro_batch_size * r.data.seq_length;
+  if (tokens * m.top_k < m.num_experts)
+    broken(kTopK,
+           fmt::format(
+               "{}: expert_choice leaves less than a token to an expert ({} tokens * {} / {}); nearest valid "
+               "value: {}",
+               choice, tokens, m.top_k, m.num_experts, (m.num_experts + tokens - 1) / tokens),
+           {choice, "train.micro_batch_size", "data.seq_length", kExperts});
+}
+
+void router_training(const Recipe& r, const BrokenRule& broken) {
+  const std::string warmup = "train.router_warmup_steps";
+  const int64_t n = r.train.router_warmup_steps;
+  if (n == 0) return;
+  if (r.train.freeze_router)
+    broken(warmup, "train.freeze_router keeps routers as they are; nearest valid value: 0",
+           {"train.freeze_router"});
+  if (n >= r.train.train_steps)
+    broken(
+        warmup,
+        fmt::format("leaves none of train.train_steps ({}) to the other parameters; nearest valid value: {}",
+                    r.train.train_steps, r.train.train_steps - 1),
+        {"train.train_steps"});
+  if (r.optimizer.uses("adafactor"))
+    broken(
+        warmup,
+        "the second moment of adafactor follows the steps of the run, which others would begin late; nearest "
+        "valid value: 0, or optimizer.kind: adamw",
+        {"optimizer.kind", "optimizer.groups"});
+}
+
+void upcycling(const Recipe& r, const BrokenRule& broken) {
+  if (!r.checkpoint.upcycle) return;
+  const MoeConfig& m = r.model.moe;
+  const std::string key = "checkpoint.upcycle", width = "model.moe.intermediate_size";
+  if (r.model.architecture != "llama" && r.model.architecture != "mixtral")
+    broken(
+        key,
+        fmt::format("{} has norms that a dense llama has not; remove the key, or model.architecture: llama",
+                    r.model.architecture),
+        {"model.architecture"});
+  if (m.intermediate_size != r.model.intermediate_size)
+    broken(width,
+           fmt::format("experts that begin as copies of a feed-forward have its width, "
+                       "model.intermediate_size; nearest valid value: {}",
+                       r.model.intermediate_size),
+           {key, "model.intermediate_size"});
+  if (m.shared_experts > 0)
+    broken("model.moe.shared_experts",
+           "a dense checkpoint has nothing for shared experts; nearest valid value: 0", {key});
+}
+
 void capacity(const Recipe& r, const BrokenRule& broken) {
   const MoeConfig& m = r.model.moe;
   const Parallel& p = r.parallel;
@@ -84,10 +180,6 @@ void tensor(const Recipe& r, const BrokenRule& broken) {
   if (p.tensor_mode != "1d")
     return broken("parallel.tensor_mode",
                   "mixtures of experts are cut in one dimension; nearest valid value: 1d", {kExperts});
-  if (m.query_key_norm() == QueryKeyNorm::projection)
-    broken(kTensor,
-           "olmoe norms queries and keys over all heads, which one rank then has; nearest valid value: 1",
-           {"model.architecture"});
   if (p.expert_tensor != 1 && p.expert_tensor != p.tensor)
     return broken(kExpertTensor,
                   fmt::format("must be 1 or {} ({}); nearest valid value: {}", kTensor, p.tensor,
@@ -148,6 +240,9 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
         "experts are SwiGLU layers of llama's kind; nearest valid value: 0, or model.architecture: llama",
         {"model.architecture"});
   routing(m, broken);
+  selection(r, broken);
+  router_training(r, broken);
+  upcycling(r, broken);
   capacity(r, broken);
   tensor(r, broken);
   for (const int64_t layer : m.dense_layers)
@@ -165,6 +260,17 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
                                         (p.data < 1 || wrong_cut(r, p.data, 0, n).empty());
                                })),
            {kExperts});
+}
+
+void moe_notes(const Recipe& r, std::vector<std::string>& notes) {
+  const MoeConfig& m = r.model.moe;
+  if (m.num_experts > 0 && m.selection == "expert_choice")
+    notes.push_back(
+        "model.moe.router.selection: expert_choice: whether an expert takes a token depends on those that "
+        "follow "
+        "it: the loss is that of a model that sees a little of the future, and generation, which does not, "
+        "is worse "
+        "than it says");
 }
 
 void check_moe_layout(const Recipe& r, int64_t data, int64_t inside, const BrokenRule& broken) {

@@ -9,6 +9,7 @@
 #include "kernels/core/device.h"
 #include "kernels/core/error.h"
 #include "parallel/nccl/library.h"
+#include "runtime/recipe/dispatch_rules.h"
 #include "runtime/recipe/given.h"
 #include "runtime/recipe/rules.h"
 #include "runtime/recipe/schema.h"
@@ -117,6 +118,8 @@ Recipe resolve(const Recipe& r, int world_size, int ranks_per_node) {
   resolved.parallel.data = world_size / (p.tensor * p.pipeline * p.context);
   resolved.parallel.inside = inside_ranks(r, world_size, ranks_per_node);
   resolved.launch.ranks_on_host = ranks_on_host(r, world_size, ranks_per_node);
+  resolved.parallel.near_experts =
+      near_experts(r, resolved.parallel.data, resolved.parallel.inside, resolved.launch.ranks_on_host);
   if (r.device == DeviceChoice::automatic)
     resolved.device = no_cuda_for(r, world_size, static_cast<int>(resolved.launch.ranks_on_host)).empty()
                           ? DeviceChoice::cuda

@@ -38,6 +38,12 @@ struct Parallel {
   int64_t context_inner = 2;  ///< a2a+p2p: neighbours that exchange sequence for heads
   int64_t expert = 1;
   int64_t expert_tensor = 1;
+  std::string expert_dispatch = "all_to_all";    ///< all_to_all | all_gather
+  int64_t expert_chunks = 1;                     ///< parts of a micro-batch's tokens that travel one by one
+  int64_t shadow_experts = 0;                    ///< most copies of hot experts on all ranks, a layer
+  std::string hierarchical_all_to_all = "none";  ///< none | node | a number of ranks
+  /// Filled by resolve(): ranks of the first of two levels of the all-to-all; 0: one level.
+  int64_t near_experts = 0;
   int64_t zero_stage = 0;
   std::string shard_group = "all";              ///< all | node | a number of ranks
   std::string hierarchical_reduction = "none";  ///< none | node | a number of ranks
@@ -113,6 +119,8 @@ struct Train {
   int64_t eval_steps = 20;
   int64_t log_interval = 1;
   std::optional<double> exit_duration_in_mins;
+  int64_t router_warmup_steps = 0;  ///< first steps in which routers of mixtures move alone
+  bool freeze_router = false;
 };
 
 /// Parameters with settings of their own, by name.
@@ -162,7 +170,8 @@ struct CheckpointSettings {
   int64_t save_interval = 1000;  ///< steps; 0: never
   int64_t keep_latest = 2;       ///< 0: all
   bool async_save = true;
-  std::string resume = "auto";  ///< auto | never | the path of a checkpoint or of a folder of them
+  std::string resume = "auto";         ///< auto | never | the path of a checkpoint or of a folder of them
+  std::optional<std::string> upcycle;  ///< a dense checkpoint that a fresh mixture begins with
   bool save_at_end = true;
 };
 

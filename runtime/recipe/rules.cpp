@@ -6,6 +6,7 @@
 #include "kernels/core/error.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/split_layers.h"
+#include "runtime/recipe/dispatch_rules.h"
 #include "runtime/recipe/moe_rules.h"
 #include "runtime/recipe/nearest.h"
 #include "runtime/recipe/rules_parts.h"
@@ -503,8 +504,11 @@ class Rules {
   }
 
   void experts() {
-    check_moe(r_,
-              [this](const auto& path, const auto& text, const auto& others) { broken(path, text, others); });
+    const BrokenRule report = [this](const auto& path, const auto& text, const auto& others) {
+      broken(path, text, others);
+    };
+    check_moe(r_, report);
+    check_dispatch(r_, report);
   }
 
   void layout(int64_t world, int64_t per_node) {
@@ -524,9 +528,11 @@ class Rules {
     }
     batch(world / others);
     const int64_t first = inside(world, per_node, true);
-    check_moe_layout(
-        r_, world / others, first,
-        [this](const auto& path, const auto& text, const auto& others) { broken(path, text, others); });
+    const BrokenRule report = [this](const auto& path, const auto& text, const auto& others) {
+      broken(path, text, others);
+    };
+    check_moe_layout(r_, world / others, first, report);
+    near_experts(r_, world / others, first, ranks_on_host(r_, world, per_node), report);
   }
 
  private:
@@ -556,6 +562,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   offload_rules(recipe, broken);
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));
   rules.ineffective(notes);
+  moe_notes(recipe, notes);
 }
 
 void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t world_size,

@@ -250,6 +250,32 @@ void add_parallel_keys(std::vector<Key>& t) {
           .between(1, kMaxRanks)
           .derived("parallel.tensor", [](Recipe& r) { r.parallel.expert_tensor = r.parallel.tensor; })
           .alias({"expert_tensor_parallel_size"}));
+  const auto experts_cut = [](const Recipe& r) { return r.parallel.expert > 1; };
+  t.push_back(
+      name_choice("parallel.expert_dispatch", LT_MEMBER(parallel.expert_dispatch),
+                  {"all_to_all", "all_gather"}, {},
+                  "How tokens come to experts on other ranks: each to those of the experts that it chose, or "
+                  "all to all ranks, for small groups whose tokens choose experts of most of them.")
+          .alias({"moe_token_dispatcher_type"})
+          .when("parallel.expert above 1", false, experts_cut));
+  t.push_back(
+      integer(
+          "parallel.expert_chunks", LT_MEMBER(parallel.expert_chunks),
+          "Parts that a micro-batch's tokens go to experts in: one travels while experts work on another.")
+          .between(1, 64)
+          .when("parallel.expert above 1", false, experts_cut));
+  t.push_back(
+      integer("parallel.shadow_experts", LT_MEMBER(parallel.shadow_experts),
+              "Most experts of a layer that all ranks get copies of while a micro-batch has more bytes of "
+              "tokens for them than they have weights: their tokens stay (FasterMoE's shadowing).")
+          .between(0, 8)
+          .when("parallel.expert above 1", false, experts_cut));
+  t.push_back(
+      words_or_ranks("parallel.hierarchical_all_to_all", LT_MEMBER(parallel.hierarchical_all_to_all),
+                     {"none", "node"},
+                     "Tokens go to experts on two levels: first to a rank of the node (or of that many "
+                     "neighbours), then all in one message to that rank's peer on the other node.")
+          .when("parallel.expert above 1", false, experts_cut));
   t.push_back(
       integer("parallel.zero_stage", LT_MEMBER(parallel.zero_stage),
               "What the data-parallel ranks share: 0 nothing, 1 optimizer state, 2 gradients, 3 weights.")
@@ -385,6 +411,11 @@ void add_job_keys(std::vector<Key>& t) {
                    "auto: the newest whole checkpoint of output_dir, or a fresh start. never. Or a path, "
                    "which must load.")
                   .alias({"resume_from_checkpoint"}));
+  t.push_back(text("checkpoint.upcycle", LT_MEMBER(checkpoint.upcycle),
+                   "A fresh start takes its weights from this checkpoint of a dense llama of the same shape: "
+                   "every expert begins as a copy of the feed-forward, routers from the seed.")
+                  .when("model.moe.num_experts above 0", true,
+                        [](const Recipe& r) { return r.model.moe.num_experts > 0; }));
   t.push_back(
       truth("checkpoint.save_at_end", LT_MEMBER(checkpoint.save_at_end), "Save after the last step."));
   t.push_back(host_list(
@@ -423,6 +454,7 @@ std::vector<Key> make_table() {
   add_offload_keys(t);
   add_data_keys(t);
   add_train_keys(t);
+  add_moe_training_keys(t);
   add_optimizer_keys(t);
   add_schedule_keys(t);
   add_job_keys(t);

@@ -93,6 +93,9 @@ void MetricsWriter::step(const StepMetrics& m) {
     j["drop_rate"] = number(m.drop_rate);
     j["expert_load_entropy"] = number(m.expert_load_entropy);
     j["expert_tokens"] = m.expert_tokens;
+    json drops = json::array();
+    for (double d : m.drop_rate_by_layer) drops.push_back(number(d));
+    j["drop_rate_by_layer"] = drops;
   }
   state_->file << j.dump() << std::endl;
   if (state_->tensorboard)

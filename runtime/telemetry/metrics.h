@@ -22,6 +22,7 @@ struct StepMetrics {
   int64_t skipped_steps = 0;  ///< since the start of training
   /// Of mixtures of experts; by layer and expert, empty where a layer has none.
   std::vector<std::vector<double>> expert_tokens;
+  std::vector<double> drop_rate_by_layer;  ///< NaN where a layer has no experts
   double balance_loss = 0, router_z_loss = 0, drop_rate = 0, expert_load_entropy = 0;
 };
 

@@ -3,19 +3,12 @@
 #include <cmath>
 #include <numeric>
 
+#include "runtime/telemetry/run_report.h"
+
 namespace ltrain {
 namespace {
 
 double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
-
-/// Of the shares of experts, 1 when all are equal.
-double entropy(const std::vector<double>& tokens) {
-  const double all = sum(tokens);
-  double e = 0;
-  for (double n : tokens)
-    if (n > 0) e -= n / all * std::log(n / all);
-  return tokens.size() > 1 && all > 0 ? e / std::log(static_cast<double>(tokens.size())) : 1;
-}
 
 }  // namespace
 
@@ -26,10 +19,12 @@ void add_expert_metrics(StepMetrics& m, const ExpertStatistics& experts) {
   double chosen = 0, kept = 0, entropies = 0;
   int layers = 0;
   for (size_t i = 0; i < experts.chosen.size(); ++i) {
+    const double here = sum(experts.chosen[i]), left = sum(experts.kept[i]);
+    m.drop_rate_by_layer.push_back(here > 0 ? 1 - left / here : std::nan(""));
     if (experts.chosen[i].empty()) continue;
-    chosen += sum(experts.chosen[i]);
-    kept += sum(experts.kept[i]);
-    entropies += entropy(experts.chosen[i]);
+    chosen += here;
+    kept += left;
+    entropies += load_entropy(experts.chosen[i]);
     ++layers;
   }
   m.drop_rate = chosen > 0 ? 1 - kept / chosen : 0;

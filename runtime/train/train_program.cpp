@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/core/placement_rules.h"
+#include "kernels/ops/router_bias.h"
 #include "kernels/ops/tensor_ops.h"
 #include "runtime/train/stage_run.h"
 
@@ -42,6 +43,7 @@ std::vector<StageLayers> stages_of_rank(const ProgramOptions& o, int rank) {
 GroupSet::Options group_options(const ProgramOptions& o) {
   GroupSet::Options g;
   g.key_value_heads = o.model.num_key_value_heads;
+  g.near_experts = o.near_experts;
   if (o.stage_layers.size() <= 1) return g;
   const std::vector<int>& at = o.schedule.rank_of_stage;
   g.tied_stages = o.model.tie_word_embeddings && at.front() != at.back();
@@ -81,7 +83,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     : options_(options),
       device_(device),
       decoder_(options.model, store_, device.groups,
-               {options.sequence_parallel, options.expert_tensor, options.decay_embeddings,
+               {options.sequence_parallel, options.dispatch, options.expert_tensor, options.decay_embeddings,
                 stages_of_rank(options, device.groups.coordinate(Axis::pipeline)), options.recompute}),
       cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
            options.context_comm, options.context_inner},
@@ -126,6 +128,21 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     experts_ =
         place_apart(device_.compute, sums_.flat(2 + segments, {routers, router_sums}), "sums of routers");
   count_ = constant("token count", DType::i64, {1});
+  make_router_bias();
+}
+
+void TrainProgram::make_router_bias() {
+  const MoeConfig& m = options_.model.moe;
+  if (m.num_experts == 0 || m.bias_update_rate <= 0) return;
+  const DType type = options_.precision.compute == DType::f64 ? DType::f64 : DType::f32;
+  router_bias_ = device_.memory.allocate(MemoryKind::parameters, "bias of routers", type,
+                                         {options_.model.num_hidden_layers, m.num_experts});
+  place_set(device_.compute, router_bias_, kAllAxes, Placement::R());
+  if (!device_.compute.meta()) fill_zero(device_.compute, router_bias_);
+  for (int64_t i = 0; i < options_.model.num_hidden_layers; ++i)
+    if (m.in_layer(i))
+      store_.keep(mixture_prefix(options_.model, i) + ".gate.e_score_correction_bias",
+                  router_bias_.flat(i * m.num_experts, {m.num_experts}));
 }
 
 Step TrainProgram::make_step(bool training) {
@@ -155,6 +172,7 @@ MicroBatch TrainProgram::whole_in_place(int64_t place) const {
   mb.sample_index = sample_index_.flat(place * options_.micro_batch, {options_.micro_batch});
   mb.loss = loss_;
   mb.experts = experts_;
+  mb.router_bias = router_bias_;
   mb.micros = options_.accumulation;
   return mb;
 }
@@ -305,7 +323,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   result.loss_scale = scaler_ ? scaler_->scale() : 1;
   const double scale = result.tokens > 0 ? result.loss_scale / static_cast<double>(result.tokens) : 0;
   const auto batch = [&](int64_t k) -> const HostBatch& { return meta ? none : batches[k]; };
-  store_.begin_step(micros);
+  store_.begin_step(micros, adamw.step);
   if (staged())
     for (int64_t k = 0; k < options_.accumulation; ++k) load(batch(k), k);
   int64_t loaded = -1;
@@ -349,7 +367,14 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   }
   step.enter("optimizer");
   store_.update(args);
+  if (router_bias_.defined() && !options_.optimizer.freeze_routers)
+    move_router_bias(device_.compute, router_bias_, summed_routers(), options_.model.moe.bias_update_rate);
   return result;
+}
+
+/// What routers added up, over all ranks.
+Tensor TrainProgram::summed_routers() {
+  return sums_.flat(sums_.elements() - experts_.elements(), experts_.shape);
 }
 
 ExpertStatistics TrainProgram::expert_statistics(const std::vector<double>& all_sums) const {
@@ -412,6 +437,7 @@ std::vector<float> TrainProgram::predict(const std::vector<int32_t>& tokens) {
   mb.tokens = tokens_.flat(0, {mb.seq});
   mb.targets = targets_.flat(0, {mb.seq});
   mb.sample_index = sample_index_.flat(0, {1});
+  mb.router_bias = router_bias_;
   Step step = make_step(false);
   Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", step.stat_type(),
                                           {1, options_.model.vocab_size});

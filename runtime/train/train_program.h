@@ -34,6 +34,8 @@ struct ProgramOptions {
   RecomputeOptions recompute;
   bool sequence_parallel = false;
   bool expert_tensor = true;                    ///< tensor ranks share each expert
+  DispatchOptions dispatch;                     ///< of tokens to their experts
+  int near_experts = 0;                         ///< ranks of a first level of their all-to-all; 0: one level
   ContextComm context_comm = ContextComm::p2p;  ///< with several context ranks
   int context_inner = 1;                        ///< a2a+p2p: ranks that exchange
   bool documents = false;                       ///< batches say where documents begin, and attention heeds it
@@ -125,6 +127,8 @@ class TrainProgram {
   /// Sums loss and squares over all ranks, counting once what several have.
   void reduce_sums(const char* reading);
   ExpertStatistics expert_statistics(const std::vector<double>& all_sums) const;
+  Tensor summed_routers();
+  void make_router_bias();
 
   ProgramOptions options_;
   Device device_;
@@ -139,11 +143,12 @@ class TrainProgram {
   double action_seconds_ = 0;
   std::optional<LossScaler> scaler_;
   Staging staging_;
-  Tensor sums_;     // f64: loss, ranks that ask to stop, squares by segment, sums of routers
-  Tensor loss_;     // sum of token losses
-  Tensor squares_;  // (segments), of gradients
-  Tensor experts_;  // (layers, moe_sums), of mixtures
-  Tensor count_;    // (1) i64
+  Tensor sums_;         // f64: loss, ranks that ask to stop, squares by segment, sums of routers
+  Tensor loss_;         // sum of token losses
+  Tensor squares_;      // (segments), of gradients
+  Tensor experts_;      // (layers, moe_sums), of mixtures
+  Tensor router_bias_;  // (layers, E), of mixtures that have it
+  Tensor count_;        // (1) i64
 };
 
 /// The layers of this rank's stages.

@@ -23,6 +23,7 @@
 #include "runtime/train/expert_report.h"
 #include "runtime/train/lr_schedule.h"
 #include "runtime/train/training_state.h"
+#include "runtime/train/upcycle.h"
 
 namespace ltrain {
 namespace {
@@ -143,6 +144,8 @@ class Trainer {
     if (LossScaler* scaler = program_->loss_scaler(); scaler && resumed.loss_scale)
       scaler->restore(*resumed.loss_scale);
     if (resumed.step == 0) program_->initialize();
+    std::vector<std::string> upcycled;
+    if (resumed.step == 0 && recipe_.checkpoint.upcycle) upcycled = state_->upcycle();
     synchronize();
     if (saves_at_all(recipe_)) state_->open_writer(step_, host_.get());
     loader_ = std::make_unique<data::BatchLoader>(loader_options(recipe_, mesh_, false), samples_);
@@ -154,6 +157,7 @@ class Trainer {
       if (device_ != DeviceKind::cpu && recipe_.debug.shared_gpu)
         progress_->line("debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing");
       for (const std::string& note : resumed.notes) progress_->line(note);
+      for (const std::string& note : upcycled) progress_->line(note);
       progress_->line(
           fmt::format("{}: {} {} parameters, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "
                       "micro-batch{} a rank",
@@ -534,6 +538,8 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
   const ProgramOptions program = program_options(recipe);
   if (const auto reader = CheckpointReader::open(o, *alone, *stream, notes))
     check_optimizer(*reader, parameters, program.optimizer);
+  else if (recipe.checkpoint.upcycle)
+    open_dense(recipe, false, *alone, *stream, notes);
   if (!saves_at_all(recipe)) return;
   int64_t bytes = 0;  // the values, and a moment of every element for each; rows and columns are few
   for (int id = 0; id < parameters.count(); ++id) {

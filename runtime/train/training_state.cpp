@@ -2,9 +2,10 @@
 
 #include <algorithm>
 
-#include "kernels/core/device.h"
-#include "kernels/core/staging.h"
+#include "models/moe_layer.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/train/tensor_reader.h"
+#include "runtime/train/upcycle.h"
 
 namespace ltrain {
 namespace {
@@ -38,36 +39,10 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
   for (const WholeState& w : parameters.whole_states(true))
     out.push_back({state_name(w.name, parameters.spec(w.id).name), w.tensor.dtype,
                    Slice::whole(w.tensor.shape), w.tensor.data});
+  for (const KeptTensor& k : parameters.kept(true))
+    out.push_back({k.name, k.tensor.dtype, Slice::whole(k.tensor.shape), k.tensor.data});
   return out;
 }
-
-namespace {
-
-/// Reads slices into tensors of any device: of one with memory of its own, by blocks through host memory.
-class TensorReader {
- public:
-  TensorReader(CheckpointReader& reader, Stream& stream) : reader_(reader), stream_(stream) {
-    if (stream.device() != DeviceKind::cpu) block_ = host_memory(stream.device(), kBlock);
-  }
-
-  void read(const std::string& name, const Slice& slice, const Tensor& to) {
-    if (!block_) return reader_.read(name, to.dtype, slice, to.data);
-    const int64_t width = dtype_size(to.dtype), most = kBlock / width, n = slice.elements();
-    for (int64_t done = 0; done < n; done += most) {
-      const int64_t count = std::min(most, n - done);
-      reader_.read(name, to.dtype, slice.range(done, done + count), block_.get());
-      upload(stream_, to.flat(done, {count}), block_.get());
-    }
-  }
-
- private:
-  static constexpr int64_t kBlock = 16 << 20;
-  CheckpointReader& reader_;
-  Stream& stream_;
-  std::shared_ptr<void> block_;
-};
-
-}  // namespace
 
 void check_optimizer(const CheckpointReader& reader, const ParameterStore& parameters,
                      const OptimizerSettings& optimizer) {
@@ -83,9 +58,10 @@ void check_optimizer(const CheckpointReader& reader, const ParameterStore& param
     const auto states = parameters.state_names(id, optimizer);
     for (std::string_view state : states)
       if (!reader.has(state_name(state, name)))
-        refuse(fmt::format("has no {} of {}, which {} keeps", state, name, update_rule_name(optimizer.rule)));
+        refuse(fmt::format("has no {} of {}, which {} keeps{}", state, name, update_rule_name(optimizer.rule),
+                           parameters.spec(id).router ? " (train.freeze_router: true does not)" : ""));
     for (const char* state : {"exp_avg", "exp_avg_sq", "momentum_buffer", "exp_avg_sq_row", "exp_avg_sq_col"})
-      if (reader.has(state_name(state, name)) &&
+      if (parameters.trains_with(id, optimizer) && reader.has(state_name(state, name)) &&
           std::find(states.begin(), states.end(), state) == states.end())
         refuse(fmt::format("has {} of {}, which this run does not keep", state, name));
   }
@@ -101,6 +77,8 @@ void load_parameters(CheckpointReader& reader, ParameterStore& parameters, bool 
            average ? "; averages of weights are kept by runs with train.ema_decay" : "");
     tensors.read(name, parameters.spec(id).slice, parameters.value(id));
   }
+  for (const KeptTensor& k : parameters.kept(false))
+    tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
 }
 
 Tensor checkpoint_staging(Memory& host, int64_t bytes) {
@@ -135,9 +113,13 @@ TrainingState::Resumed TrainingState::resume() {
   }
   for (const WholeState& w : parameters_.whole_states(false))
     tensors.read(state_name(w.name, parameters_.spec(w.id).name), Slice::whole(w.tensor.shape), w.tensor);
+  for (const KeptTensor& k : parameters_.kept(false))
+    tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
   parameters_.close_states(true);
   const std::string averages = state_name(kAverage, "");
-  reader->finish(control_, stream_, [&](const std::string& name) { return !name.starts_with(averages); });
+  reader->finish(control_, stream_, [&](const std::string& name) {
+    return !of_frozen_router(name) && !name.starts_with(averages);
+  });
   parameters_.publish_loaded();
   if (no_average) {
     parameters_.start_average();
@@ -153,6 +135,22 @@ TrainingState::Resumed TrainingState::resume() {
         "note: the checkpoint was made with seed {}, the recipe says {}: the data order changes here",
         reader->info().seed, recipe_.seed));
   return r;
+}
+
+/// A state that this run keeps no more.
+bool TrainingState::of_frozen_router(const std::string& name) const {
+  if (!recipe_.train.freeze_router || !name.starts_with("optimizer/")) return false;
+  for (int64_t i = 0; i < recipe_.model.num_hidden_layers; ++i)
+    if (name.ends_with("/" + mixture_prefix(recipe_.model, i) + ".gate.weight")) return true;
+  return false;
+}
+
+std::vector<std::string> TrainingState::upcycle() {
+  std::vector<std::string> notes;
+  const auto reader = open_dense(recipe_, true, control_, stream_, notes);
+  load_dense(*reader, recipe_.model, parameters_);
+  reader->finish(control_, stream_, [](const std::string& name) { return !name.starts_with("optimizer/"); });
+  return notes;
 }
 
 int64_t saves_to_come(const Recipe& recipe, int64_t step) {

@@ -49,6 +49,8 @@ class TrainingState {
   };
   /// Loads what checkpoint.resume asks for. An explicit resume that cannot be met is an error.
   Resumed resume();
+  /// Of a fresh start whose parameters are initialised: the weights of checkpoint.upcycle. Returns notes.
+  std::vector<std::string> upcycle();
   /// Takes the folder, checks the space for the saves after `step`. After resume(). `host`: where saves are
   /// copied to from a device with memory of its own; null: memory of the writer's own.
   void open_writer(int64_t step, Memory* host = nullptr);
@@ -66,6 +68,7 @@ class TrainingState {
   int64_t last_committed() const { return last_committed_; }
 
  private:
+  bool of_frozen_router(const std::string& name) const;
   const Recipe& recipe_;
   ParameterStore& parameters_;
   Communicator& control_;

@@ -1,7 +1,10 @@
 #include "kernels/ops/balance.h"
 #include "kernels/ops/expert_rows.h"
 #include "kernels/ops/head_norm.h"
+#include "kernels/ops/jitter.h"
 #include "kernels/ops/route.h"
+#include "kernels/ops/router_bias.h"
+#include "kernels/ops/sort_choices.h"
 #include "tests/cuda/twin.h"
 
 using namespace ltrain;
@@ -31,6 +34,8 @@ TEST_CASE("router, rows of experts and losses for balance") {
                  rows = w.of(t, {kTokens * 2, kCols}, [](int64_t i) { return i % 7; });
       const auto y = w.blank(t, {kTokens, kCols}), dz = w.blank(t, {kTokens * 2, kCols}),
                  dw = w.blank(t, {kTokens, 2});
+      const auto some_slots = w.blank(DType::i32, {kTokens, 2}), some_counts = w.blank(DType::i64, {4}),
+                 some_sources = w.of(DType::i32, {kTokens * 2}, [](int64_t) { return 0; });
       BalanceArgs balance;
       balance.kind = kind % 2 ? Balance::uniform : Balance::load;
       balance.experts = kExperts, balance.tokens = kTokens / kRuns, balance.coeff = 0.3;
@@ -45,8 +50,75 @@ TEST_CASE("router, rows of experts and losses for balance") {
         permute_rows(s, at(rows), at(x), r, a.capacity ? 500 : 2 * kTokens);
         combine_rows(s, at(y), at(rows), r, true);
         combine_rows_backward(s, at(dz), at(dw), at(y), at(rows), r);
+        Routing some = r;
+        some.slots = at(some_slots), some.sources = at(some_sources), some.counts = at(some_counts);
+        ChosenExperts which{2, {3, 6}, kind % 2 ? 2 : 0, kind == 3};
+        sort_choices(s, some, r.slots, r.counts, which);
       });
     }
+}
+
+TEST_CASE("a second expert at random, and experts that choose") {
+  if (!have_cuda()) return;
+  constexpr int64_t kTokens = 600, kExperts = 8, kCols = 24, kEach = 90;
+  for (DType t : {DType::f32, DType::f64})
+    for (const bool choose : {false, true}) {
+      CAPTURE(dtype_name(t), choose);
+      RouteArgs a;
+      a.experts = kExperts, a.top_k = choose ? kExperts : 2;
+      a.selection = choose ? Selection::experts_choose : Selection::second_at_random;
+      a.renormalize = !choose;
+      a.capacity = choose ? kEach : 0;
+      a.threshold = 0.5;
+      Twin w(t);
+      const int64_t k = a.top_k, rows = choose ? kExperts * kEach : kTokens;  // of the first choices
+      const auto logits = w.random(t, {kTokens, kExperts}, 2);
+      const auto norm = w.blank(t, {kTokens, 2}), weights = w.blank(t, {kTokens, k});
+      const auto experts = w.blank(DType::i32, {kTokens, k}), slots = w.blank(DType::i32, {kTokens, k});
+      const auto sources = w.blank(DType::i32, {choose ? kExperts * kEach : kTokens * 2});
+      const auto counts = w.blank(DType::i64, {kExperts + 1});
+      const auto statistics = w.blank(DType::f64, {3, kExperts});
+      const auto dweights = w.random(t, {kTokens, k}), dlogits = w.blank(t, {kTokens, kExperts});
+      const auto x = w.random(t, {kTokens, kCols}),
+                 sorted = w.of(t, {kTokens * k, kCols}, [](int64_t i) { return i % 7; });
+      const auto y = w.blank(t, {kTokens, kCols});
+      const auto sample_index = w.of(DType::i64, {2}, [](int64_t i) { return 40 + 7 * i; });
+      w.check([&](Stream& s, const Twin::At& at) {
+        const Routing r{at(logits),  at(norm),   at(experts),    at(weights), at(slots),
+                        at(sources), at(counts), at(statistics), kTokens};
+        RowRandom random;
+        random.seed = 3, random.stream = 4;
+        random.sample_index = at(sample_index);
+        random.rows.seq = kTokens / 2;
+        route_forward(s, r, {}, a, random);
+        route_backward(s, at(dlogits), at(dweights), r, {}, 0, a);
+        permute_rows(s, at(sorted), at(x), r, rows);
+        combine_rows(s, at(y), at(sorted), r, true);
+      });
+    }
+}
+
+TEST_CASE("noise on what a router reads, and its bias") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats) {
+    Twin w(t);
+    const auto x = w.random(t, {37, 21}), y = w.blank(t, {37, 21});
+    const auto sample_index = w.of(DType::i64, {8}, [](int64_t i) { return 40 + 7 * i; });
+    w.check([&](Stream& s, const Twin::At& at) {
+      RowRandom random;
+      random.seed = 3, random.stream = 4;
+      random.sample_index = at(sample_index);
+      random.rows.seq = 5;
+      random.rows.first_row = 2;
+      jitter(s, at(y), at(x), random, 0.1);
+    });
+  }
+  for (DType t : {DType::f32, DType::f64}) {
+    Twin w(t);
+    const auto bias = w.random(t, {5, 300}),
+               chosen = w.of(DType::f64, {5, 602}, [](int64_t i) { return i / 602 == 2 ? 0 : i % 7; });
+    w.check([&](Stream& s, const Twin::At& at) { move_router_bias(s, at(bias), at(chosen), 0.125); });
+  }
 }
 
 TEST_CASE("norms of heads") {

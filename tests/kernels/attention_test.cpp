@@ -114,12 +114,9 @@ void check_case(const Case& c) {
   const auto dout = random_array<T>(rows * width, 6);
   DropoutArgs drop;
   if (c.dropout > 0)
-    drop = {dropout_threshold(c.dropout),
-            static_cast<float>(1 / (1 - c.dropout)),
-            11,
-            22,
-            c.samples.data(),
-            a.seq};
+    drop = {{11, 22, c.samples.data(), {a.seq}},
+            dropout_threshold(c.dropout),
+            static_cast<float>(1 / (1 - c.dropout))};
   const AttentionArgs args = fused_attention_args(dtype_of<T>::value, qkv.data(), a, drop);
   const Reference reference(c, doubles(qkv));
   const auto forwards = BOTH_ISAS(attention_forward_cpu);

@@ -38,12 +38,9 @@ void check_forward(const Case& c) {
   for (int64_t i = 0; i <= c.rows / kSeq; ++i) samples.push_back(40 + i);
   DropoutArgs drop;
   if (c.dropout > 0)
-    drop = {dropout_threshold(c.dropout),
-            static_cast<float>(1 / (1 - c.dropout)),
-            3,
-            4,
-            samples.data(),
-            {kSeq, 0, kSeq}};
+    drop = {{3, 4, samples.data(), {kSeq, 0, kSeq}},
+            dropout_threshold(c.dropout),
+            static_cast<float>(1 / (1 - c.dropout))};
   for (const auto& [isa, forward] : BOTH_ISAS(norm_forward_cpu)) {
     INFO(isa << " " << c.rows << "x" << c.cols << (layer ? " layer" : " rms")
              << (c.residual ? " residual" : ""));

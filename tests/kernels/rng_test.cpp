@@ -48,8 +48,9 @@ TEST_CASE("dropout drops its share, scales the rest, and is its own backward") {
   std::vector<int64_t> samples;
   for (int64_t b = 0; b < batch; ++b) samples.push_back(7 * b + 3);
   for (double p : {0.1, 0.5, 0.99}) {
-    const DropoutArgs args{
-        dropout_threshold(p), static_cast<float>(1 / (1 - p)), 5, hash_name("layer"), samples.data(), seq};
+    const DropoutArgs args{{5, hash_name("layer"), samples.data(), {seq}},
+                           dropout_threshold(p),
+                           static_cast<float>(1 / (1 - p))};
     each_float([&]<class T>() {
       for (const auto& [isa, f] : BOTH_ISAS(dropout_cpu)) {
         INFO(isa << " p " << p);
@@ -80,7 +81,7 @@ TEST_CASE("a dropout mask follows the sample, wherever it stands in a batch") {
   const int64_t forward[2] = {4, 9}, swapped[2] = {9, 4};
   Guarded<float> x(2 * seq * cols), a(x.size()), b(x.size());
   for (int64_t i = 0; i < x.size(); ++i) x[i] = 1;
-  DropoutArgs args{dropout_threshold(0.5), 2.0f, 5, 6, forward, seq};
+  DropoutArgs args{{5, 6, forward, {seq}}, dropout_threshold(0.5), 2.0f};
   for (const auto& [isa, f] : BOTH_ISAS(dropout_cpu)) {
     args.sample_index = forward;
     f(DType::f32, a.data(), x.data(), 2 * seq, cols, args);

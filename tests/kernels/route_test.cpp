@@ -4,7 +4,10 @@
 
 #include "kernels/ops/expert_rows.h"
 #include "kernels/ops/grouped_matmul.h"
+#include "kernels/ops/jitter.h"
 #include "kernels/ops/route.h"
+#include "kernels/ops/router_bias.h"
+#include "kernels/ops/sort_choices.h"
 #include "tests/kernels/op_support.h"
 
 using namespace ltrain;
@@ -21,6 +24,7 @@ struct Routed {
   Guarded<int64_t> counts;
   std::unique_ptr<Stream> stream = make_inline_stream("compute");
   bool biased = false;
+  std::vector<int64_t> samples{3, 900};  // of two samples of half of the tokens each
 
   Routed(int64_t t, const RouteArgs& a, int64_t run_count = 1)
       : tokens(t),
@@ -33,7 +37,7 @@ struct Routed {
         bias(random_array<double>(a.experts, 6, 0.3)),
         experts(t * a.top_k),
         slots(t * a.top_k),
-        sources(t * a.top_k),
+        sources(a.selection == Selection::experts_choose ? a.experts * a.capacity : t * a.top_k),
         counts(a.experts + 1) {}
   Routing routing() {
     const Shape chosen{tokens, args.top_k};
@@ -42,12 +46,24 @@ struct Routed {
             tensor_of(experts, chosen),
             tensor_of(weights, chosen),
             tensor_of(slots, chosen),
-            tensor_of(sources, {tokens * args.top_k}),
+            tensor_of(sources, {args.selection == Selection::experts_choose ? args.experts * args.capacity
+                                                                            : tokens * args.top_k}),
             tensor_of(counts, {args.experts + 1}),
             tensor_of(statistics, {2 * runs + 1, args.experts}),
             tokens / runs};
   }
-  void run() { route_forward(*stream, routing(), biased ? tensor_of(bias, {args.experts}) : Tensor(), args); }
+  RowRandom random() {
+    RowRandom r;
+    r.seed = 9, r.stream = 10;
+    r.sample_index.data = samples.data();
+    r.sample_index.dtype = DType::i64;
+    r.sample_index.shape = {2};
+    r.rows.seq = std::max<int64_t>(1, tokens / 2);
+    return r;
+  }
+  void run() {
+    route_forward(*stream, routing(), biased ? tensor_of(bias, {args.experts}) : Tensor(), args, random());
+  }
   int64_t kept() { return std::accumulate(&counts[0], &counts[0] + args.experts, int64_t{0}); }
 };
 
@@ -101,6 +117,55 @@ TEST_CASE("router: capacity drops the least weights or the last tokens, and none
   CHECK(r.kept() + dropped == 80);
 }
 
+TEST_CASE(
+    "choices sorted again: all of a router's are its own rows; those of some experts in the order of "
+    "tokens") {
+  Routed r(40, choices(6, 2));
+  r.args.capacity = 9;
+  r.run();
+  Guarded<int32_t> slots(80), sources(80), kept(80);
+  std::copy(&r.slots[0], &r.slots[0] + 80, &kept[0]);
+  Guarded<int64_t> counts(7), few(3);
+  const auto sorted = [&](Guarded<int64_t>& to, const ChosenExperts& which) {
+    Routing again = r.routing();
+    again.slots = tensor_of(slots, {40, 2}), again.sources = tensor_of(sources, {80});
+    again.counts = tensor_of(to, {static_cast<int64_t>(to.size())});
+    sort_choices(*r.stream, again, tensor_of(kept, {40, 2}), r.routing().counts, which);
+  };
+  sorted(counts, {});
+  CHECK(slots.bits() == r.slots.bits());
+  CHECK(counts.bits() == r.counts.bits());
+  for (int64_t row = 0; row < r.kept(); ++row) CHECK(sources[row] == r.sources[row]);
+  sorted(few, {2});
+  int64_t row = 0;
+  for (int64_t e = 2; e < 4; ++e) {
+    const int64_t begin = row;
+    for (int64_t a = 0; a < 80; ++a)
+      if (r.experts[a] == e && kept[a] >= 0) {
+        CHECK((slots[a] == row && sources[row] == a));
+        ++row;
+      }
+    CHECK(few[e - 2] == row - begin);
+  }
+  CHECK(row < r.kept());
+  for (int64_t a = 0; a < 80; ++a)
+    if (r.experts[a] < 2 || r.experts[a] > 3) CHECK(slots[a] == -1);
+  CHECK(few[2] == -1);
+  ChosenExperts hot{0, {5, 1}, 2, true};  // in the order of the list
+  sorted(few, hot);
+  CHECK((few[0] == r.counts[5] && few[1] == r.counts[1]));
+  for (int64_t a = 0; a < 80; ++a) {
+    const bool listed = kept[a] >= 0 && (r.experts[a] == 5 || r.experts[a] == 1);
+    CHECK((slots[a] >= 0) == listed);
+    if (listed) CHECK(sources[slots[a]] == a);
+    if (listed) CHECK((slots[a] < few[0]) == (r.experts[a] == 5));
+  }
+  hot.only = false;  // all the others
+  sorted(counts, hot);
+  CHECK((counts[5] == 0 && counts[1] == 0 && counts[0] == r.counts[0] && counts[4] == r.counts[4]));
+  CHECK((slots.intact() && sources.intact() && few.intact()));
+}
+
 TEST_CASE("router: groups are kept by their best one or two experts") {
   Routed r(1, choices(6, 2));
   r.args.groups = 3, r.args.kept_groups = 1;
@@ -122,6 +187,133 @@ TEST_CASE("router: groups are kept by their best one or two experts") {
   CHECK(r.weights[0] == Approx(0.5).epsilon(1e-12));
 }
 
+TEST_CASE("router: the second expert is taken with the probability of its weight, and counted when it is") {
+  RouteArgs a = choices(4, 2);
+  a.selection = Selection::second_at_random;
+  constexpr int64_t kTokens = 4000;
+  Routed r(kTokens, a);
+  for (int64_t t = 0; t < kTokens; ++t)  // weights 0.8 and 0.2
+    for (int64_t i = 0; i < 4; ++i)
+      r.logits[t * 4 + i] = i == 1 ? std::log(8.0) : i == 2 ? std::log(2.0) : -9;
+  const auto taken = [&](double threshold) {
+    r.args.threshold = threshold;
+    r.run();
+    int64_t n = 0;
+    for (int64_t t = 0; t < kTokens; ++t) {
+      REQUIRE(r.experts[2 * t] == 1);
+      CHECK((r.experts[2 * t + 1] == 2 || r.experts[2 * t + 1] == -3));  // -1 - 2
+      CHECK((r.slots[2 * t + 1] >= 0) == (r.experts[2 * t + 1] == 2));
+      CHECK(r.weights[2 * t] == Approx(0.8).margin(1e-4));  // not divided by what is left
+      n += r.experts[2 * t + 1] == 2;
+    }
+    CHECK(r.kept() == kTokens + n);
+    CHECK((r.statistics[1] == kTokens && r.statistics[2] == n));
+    return static_cast<double>(n) / kTokens;
+  };
+  CHECK(taken(0.5) == Approx(0.4).margin(0.03));
+  CHECK(taken(1.0) == Approx(0.2).margin(0.03));
+  CHECK(taken(0.2001) == Approx(1.0).margin(0.01));
+  CHECK(taken(0) == 1);  // evaluation
+  // The same token has the same number wherever it lies: the rows the other way round.
+  taken(0.5);
+  const std::vector<int32_t> before(&r.experts[0], &r.experts[0] + 2 * kTokens);
+  std::swap(r.samples[0], r.samples[1]);
+  taken(0.5);
+  int64_t other = 0;
+  for (int64_t t = 0; t < kTokens; ++t) {
+    other += r.experts[2 * t + 1] != before[2 * t + 1];
+    REQUIRE(r.experts[2 * ((t + kTokens / 2) % kTokens) + 1] == before[2 * t + 1]);
+  }
+  CHECK(other > 0);  // negative control
+}
+
+TEST_CASE("router: experts that choose take equally many tokens, those of the best scores") {
+  RouteArgs a = choices(4, 4);
+  a.selection = Selection::experts_choose;
+  a.renormalize = false;
+  a.capacity = 10;
+  Routed r(40, a);
+  r.run();
+  CHECK(r.kept() == 40);
+  for (int64_t e = 0; e < 4; ++e) {
+    CHECK(r.counts[e] == 10);
+    std::vector<std::pair<double, int64_t>> all;
+    for (int64_t t = 0; t < 40; ++t) {
+      double sum = 0;
+      for (int64_t i = 0; i < 4; ++i) sum += std::exp(r.logits[t * 4 + i]);
+      all.push_back({-std::exp(r.logits[t * 4 + e]) / sum, t});
+    }
+    std::sort(all.begin(), all.end());
+    for (size_t i = 0; i < all.size(); ++i) {
+      const int64_t at = all[i].second * 4 + e;
+      CHECK((r.slots[at] >= 0) == (i < 10));
+      if (i < 10) CHECK(r.weights[at] == Approx(-all[i].first).epsilon(1e-12));
+    }
+  }
+  std::fill(&r.logits[0], &r.logits[0] + 160, 1.0);
+  r.run();  // ties: the first tokens
+  for (int64_t at = 0; at < 160; ++at) CHECK((r.slots[at] >= 0) == (at < 40));
+}
+
+TEST_CASE("the bias of a router: three steps by hand, and the sum of its signs") {
+  // Loads of two layers of four experts, and a column that is none of theirs.
+  const double loads[3][2][5] = {{{4, 0, 3, 1, 9}, {0, 0, 0, 0, 9}},
+                                 {{2, 2, 2, 2, 9}, {8, 0, 0, 0, 9}},
+                                 {{1, 0, 7, 0, 9}, {3, 2, 2, 1, 9}}};
+  // Means 2, 2 and 2: signs of mean - load.
+  const double signs[3][2][4] = {
+      {{-1, 1, -1, 1}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {-1, 1, 1, 1}}, {{1, 1, -1, 1}, {-1, 0, 0, 1}}};
+  const auto stream = make_inline_stream("compute");
+  Guarded<double> bias(8), chosen(10);
+  Guarded<float> narrow(8);
+  for (int64_t i = 0; i < 8; ++i) bias[i] = 0, narrow[i] = 0;
+  double want[8] = {};
+  for (int step = 0; step < 3; ++step) {
+    for (int64_t i = 0; i < 10; ++i) chosen[i] = loads[step][i / 5][i % 5];
+    move_router_bias(*stream, tensor_of(bias, {2, 4}), tensor_of(chosen, {2, 5}), 0.25);
+    move_router_bias(*stream, tensor_of(narrow, {2, 4}), tensor_of(chosen, {2, 5}), 0.25);
+    for (int64_t i = 0; i < 8; ++i) want[i] += 0.25 * signs[step][i / 4][i % 4];
+    for (int64_t i = 0; i < 8; ++i) CHECK((bias[i] == want[i] && narrow[i] == want[i]));
+  }
+  CHECK((bias.intact() && narrow.intact()));
+}
+
+TEST_CASE("jitter: factors within their bounds, of each element its own, of its sample and position alone") {
+  constexpr int64_t kRows = 6, kCols = 7;  // two samples of three
+  const auto stream = make_inline_stream("compute");
+  std::vector<int64_t> samples{5, 2};
+  RowRandom random;
+  random.seed = 3, random.stream = 4;
+  random.sample_index.data = samples.data();
+  random.sample_index.dtype = DType::i64;
+  random.sample_index.shape = {2};
+  random.rows.seq = 3;
+  each_float([&]<class T>() {
+    Guarded<T> x(kRows * kCols), y(kRows * kCols);
+    for (int64_t i = 0; i < kRows * kCols; ++i) x[i] = T(1.0f);
+    jitter(*stream, tensor_of(y, {kRows, kCols}), tensor_of(x, {kRows, kCols}), random, 0.25);
+    const std::vector<double> first = doubles(y);
+    double least = 2, most = 0;
+    for (double v : first) least = std::min(least, v), most = std::max(most, v);
+    CHECK((least >= 0.75 && least < 0.85 && most <= 1.25 && most > 1.15));
+    std::swap(samples[0], samples[1]);
+    jitter(*stream, tensor_of(y, {kRows, kCols}), tensor_of(x, {kRows, kCols}), random, 0.25);
+    const std::vector<double> swapped = doubles(y);
+    std::swap(samples[0], samples[1]);
+    for (size_t i = 0; i < first.size(); ++i)
+      CHECK(first[i] == swapped[(i + first.size() / 2) % first.size()]);
+    CHECK(first != swapped);
+    // A run of the rows, as a rank has it.
+    Guarded<T> part(2 * kCols);
+    for (int64_t i = 0; i < 2 * kCols; ++i) part[i] = T(1.0f);
+    random.rows.first_row = 2;
+    jitter(*stream, tensor_of(part, {2, kCols}), tensor_of(part, {2, kCols}), random, 0.25);
+    random.rows.first_row = 0;
+    for (size_t i = 0; i < 2 * kCols; ++i) CHECK(doubles(part)[i] == first[2 * kCols + i]);
+    CHECK((y.intact() && part.intact()));
+  });
+}
+
 TEST_CASE("router: gradients of weights, of scores and of z equal central differences") {
   RouteArgs a = choices(6, 3);
   SECTION("softmax, renormalised") {}
@@ -129,23 +321,35 @@ TEST_CASE("router: gradients of weights, of scores and of z equal central differ
   SECTION("softmax over the chosen") { a.top_k_first = true, a.scale = 1.5; }
   SECTION("sigmoid, renormalised") { a.sigmoid = true, a.scale = 2.5; }
   SECTION("sigmoid") { a.sigmoid = true, a.renormalize = false; }
+  SECTION("a second expert at random") {
+    a.top_k = 2, a.scale = 1.5;
+    a.selection = Selection::second_at_random, a.threshold = 0.6;
+  }
+  SECTION("experts that choose") {
+    a.top_k = 6, a.renormalize = false;
+    a.selection = Selection::experts_choose, a.capacity = 3;
+  }
   constexpr int64_t kTokens = 8, kRuns = 2;
+  const int64_t k = a.top_k;
   Routed r(kTokens, a, kRuns);
-  Guarded<double> dlogits(kTokens * 6), dweights = random_array<double>(kTokens * 3, 7),
+  Guarded<double> dlogits(kTokens * 6), dweights = random_array<double>(kTokens * k, 7),
                                         table = random_array<double>(kRuns * 6, 8);
   Guarded<double> z(1);
+  r.run();
+  for (int64_t i = 0; i < kTokens * k; ++i)
+    if (r.slots[i] < 0) dweights[i] = 0;  // what is not taken weighs nothing
   const auto value = [&] {
     r.run();
     z[0] = 0;
     add_z_loss(*r.stream, tensor_of(z, {1}), r.routing(), 0.7);
     double sum = z[0];
-    for (int64_t i = 0; i < kTokens * 3; ++i) sum += dweights[i] * r.weights[i];
+    for (int64_t i = 0; i < kTokens * k; ++i) sum += dweights[i] * r.weights[i];
     for (int64_t g = 0; g < kRuns; ++g)
       for (int64_t i = 0; i < 6; ++i) sum += table[g * 6 + i] * r.statistics[(kRuns + g) * 6 + i];
     return sum;
   };
   value();
-  route_backward(*r.stream, tensor_of(dlogits, {kTokens, 6}), tensor_of(dweights, {kTokens, 3}), r.routing(),
+  route_backward(*r.stream, tensor_of(dlogits, {kTokens, 6}), tensor_of(dweights, {kTokens, k}), r.routing(),
                  tensor_of(table, {kRuns, 6}), 0.7, a);
   for (int64_t i = 0; i < kTokens * 6; ++i) {
     const double before = r.logits[i], h = 1e-5;

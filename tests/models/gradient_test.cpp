@@ -107,6 +107,14 @@ TEST_CASE("gradients of mixtures of experts, with every loss for balance, equal 
     o.moe.order = "topk_first", o.moe.capacity_factor = 0.6, o.moe.layer_step = 2, o.layers = 2;
     o.moe.shared_experts = 1;
   }
+  SECTION("Switch: one expert, and noise on what the router reads") {
+    o.moe.top_k = 1, o.moe.norm_topk_prob = false, o.moe.jitter_eps = 0.3, o.moe.balance = "switch";
+  }
+  SECTION("a second expert at random, with a capacity") {
+    o.moe.selection = "gshard", o.moe.second_threshold = 0.8, o.moe.capacity_factor = 1.0;
+    o.moe.balance = "global";
+  }
+  SECTION("experts that choose") { o.moe.selection = "expert_choice", o.moe.norm_topk_prob = false; }
   CHECK(worst_error(o, 3) < 1e-7);
 }
 

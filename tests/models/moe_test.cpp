@@ -102,6 +102,137 @@ TEST_CASE("losses of a uniform router and of one that has a single favourite") {
   CHECK(s.balance_loss == Approx(divergence ? 0 : 0.3 * 2 * 0.5).margin(1e-12));
 }
 
+TEST_CASE("the bias of a router moves by the choices of the global batch, and chooses without weighing") {
+  TinyOptions o = job(4, 1);
+  o.moe.bias_update_rate = 0.125;
+  o.moe.norm_topk_prob = false;
+  Rank r(o);
+  const auto bias = [&] {
+    const KeptTensor kept = r.store().kept(true).at(0);
+    CHECK(kept.name == kMlp + "gate.e_score_correction_bias");
+    return std::vector<double>(kept.tensor.ptr<double>(), kept.tensor.ptr<double>() + 4);
+  };
+  std::fill_n(r.value(kMlp + "gate.weight"), 4 * o.hidden, 0.0);  // all scores are 1/4: ties go to the lowest
+  // Three steps by hand, of 96 tokens that agree: whoever leads by score + bias gets them all and loses 1/8,
+  // the others gain it.
+  CHECK(bias() == std::vector<double>{0, 0, 0, 0});
+  CHECK(r.step().experts.chosen[0] == std::vector<double>{96, 0, 0, 0});
+  CHECK(bias() == std::vector<double>{-0.125, 0.125, 0.125, 0.125});
+  const StepResult second = r.step();
+  CHECK(second.experts.chosen[0] == std::vector<double>{0, 96, 0, 0});
+  CHECK(bias() == std::vector<double>{0, 0, 0.25, 0.25});
+  CHECK(r.step().experts.chosen[0] == std::vector<double>{0, 0, 96, 0});
+  CHECK(bias() == std::vector<double>{0.125, 0.125, 0.125, 0.375});
+  // Equal experts: the weight is the score, 1/4, whatever the bias.
+  const int64_t n = 24 * o.hidden;
+  for (int64_t e = 1; e < 4; ++e) {
+    std::copy_n(r.value(kMlp + "experts.down_proj"), n, r.value(kMlp + "experts.down_proj") + e * n);
+    std::copy_n(r.value(kMlp + "experts.gate_up_proj"), 2 * n,
+                r.value(kMlp + "experts.gate_up_proj") + e * 2 * n);
+  }
+  const double loss = r.step().loss;
+  CHECK(r.step().loss == Approx(loss).epsilon(1e-12));
+  // A step without an update moves no bias either.
+  o.skip_grad_norm = 1e-9;
+  Rank skipping(o);
+  std::fill_n(skipping.value(kMlp + "gate.weight"), 4 * o.hidden, 0.0);
+  CHECK(skipping.step().skipped);
+  CHECK(skipping.store().kept(true).at(0).tensor.ptr<double>()[0] == 0);
+}
+
+TEST_CASE("experts that choose get an even share, of the metrics too, and evaluation looks at no noise") {
+  TinyOptions o = job(4, 2);
+  o.moe.selection = "expert_choice";
+  o.moe.norm_topk_prob = false;
+  CHECK(Rank(o).step().experts.chosen[0] == std::vector<double>{48, 48, 48, 48});
+  CHECK(Rank(o).step().experts.kept[0] == std::vector<double>{48, 48, 48, 48});
+  // With as many choices as experts every expert takes every token: a softmax over all of them.
+  o.moe.top_k = 4;
+  const double all = Rank(o).step().loss;
+  o.moe.selection = "top_k";
+  CHECK(Rank(o).step().loss == Approx(all).epsilon(1e-12));
+}
+
+TEST_CASE("noise and the second expert at random are of training alone") {
+  TinyOptions o = job(4, 2), plain = o;
+  const bool second = GENERATE(false, true);
+  if (second)
+    o.moe.selection = "gshard";
+  else
+    o.moe.jitter_eps = 0.3;
+  const auto held_out = [](Rank& r) {
+    const auto batches = tiny_batches(r.options, 0, 0);
+    size_t at = 0;
+    return r.program.evaluate([&] { return at < batches.size() ? &batches[at++] : nullptr; });
+  };
+  Rank a(plain), b(o);
+  CHECK(held_out(a) == held_out(b));
+  const StepResult x = a.step(), y = b.step();
+  CHECK(x.loss != y.loss);
+  double taken = 0;
+  for (double n : y.experts.chosen[0]) taken += n;
+  CHECK((second ? taken > 96 && taken < 192 : taken == 192));
+  CHECK(y.experts.chosen[0] == y.experts.kept[0]);  // not taken is not dropped
+}
+
+TEST_CASE("frozen routers have no gradient, no state and no update, and the rest trains as it did") {
+  TinyOptions o = job(4, 2);
+  o.precision = GENERATE("fp64", "bf16");
+  o.zero_stage = GENERATE(0, 1, 2, 3);
+  o.optimizer.freeze_routers = true;
+  const auto job_with = [&](bool frozen) {
+    TinyOptions with = o;
+    with.optimizer.freeze_routers = frozen;
+    return train_tiny(with);
+  };
+  const TinyResult frozen = job_with(true), free = job_with(false);
+  const std::string gate = kMlp + "gate.weight";
+  CHECK(frozen.gradients.count(gate) == 0);
+  CHECK(free.gradients.count(gate) == 1);
+  CHECK(frozen.plan_bytes == frozen.used_bytes);
+  CHECK(frozen.plan_bytes[0] < free.plan_bytes[0]);
+  CHECK(frozen.losses[0] == free.losses[0]);
+  CHECK(frozen.parameters.at("lm_head.weight") !=
+        free.parameters.at("lm_head.weight"));  // by the clipped norm
+  o.steps = 0;
+  const TinyResult before = train_tiny(o);
+  CHECK(frozen.parameters.at(gate) == before.parameters.at(gate));
+  CHECK(free.parameters.at(gate) != before.parameters.at(gate));
+  CHECK(frozen.parameters.at("lm_head.weight") != before.parameters.at("lm_head.weight"));
+}
+
+TEST_CASE("in the warm-up of routers they move alone, and the others begin afterwards as at a first step") {
+  TinyOptions o = job(4, 2);
+  o.zero_stage = GENERATE(0, 1, 3);
+  o.optimizer.rule = GENERATE(UpdateRule::adamw, UpdateRule::lion, UpdateRule::lamb, UpdateRule::muon);
+  o.optimizer.router_warmup = 2;
+  const auto after = [&](int64_t steps) {
+    TinyOptions with = o;
+    with.steps = steps;
+    return train_tiny(with);
+  };
+  const TinyResult start = after(0), warm = after(2), trained = after(3);
+  for (const auto& [name, values] : start.parameters) {
+    INFO(name);
+    const bool router = name == kMlp + "gate.weight";
+    CHECK((warm.parameters.at(name) != values) == router);
+    CHECK(trained.parameters.at(name) != warm.parameters.at(name));
+  }
+  // The norm is that of what moves.
+  double squares = 0;
+  for (double g : warm.gradients.at(kMlp + "gate.weight")) squares += g * g;
+  const bool left = o.optimizer.rule == UpdateRule::adamw || o.optimizer.rule == UpdateRule::lion;
+  if (left)
+    CHECK(warm.norms[0] == Approx(std::sqrt(squares)).epsilon(1e-12));  // others leave directions there
+  CHECK(trained.norms[2] > 2 * trained.norms[1]);
+  if (o.optimizer.rule != UpdateRule::adamw) return;
+  // AdamW's first step is lr times the sign: its bias corrections are those of step 1. Norms do not decay.
+  const std::string norm = "model.norm.weight";
+  for (size_t i = 0; i < start.parameters.at(norm).size(); ++i)
+    CHECK(std::abs(trained.parameters.at(norm)[i] - warm.parameters.at(norm)[i]) ==
+          Approx(1e-2).epsilon(1e-2));
+}
+
 TEST_CASE("what exceeds the capacity is dropped and counted, and the rest trains") {
   TinyOptions o = job(4, 2);
   o.moe.capacity_factor = 0.5;  // 96 tokens * 2 / 4 * 0.5 = 24 an expert

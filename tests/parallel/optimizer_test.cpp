@@ -95,7 +95,7 @@ Values train(const Cut& cut, const OptimizerSettings& optimizer, DType type, boo
     layout.bucket_elements = 500;
     layout.optimizer = optimizer;
     const auto step = [&](ParameterStore& store, Stream& s, int n, double wrong) {
-      store.begin_step(1);
+      store.begin_step(1, 1);
       for (int segment : {1, 0}) {
         store.use(segment);
         for (int id = store.count() - 1; id >= 0; --id) {

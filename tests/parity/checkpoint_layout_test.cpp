@@ -4,6 +4,7 @@
 
 #include "runtime/checkpoint/reader.h"
 #include "runtime/train/training_state.h"
+#include "runtime/train/upcycle.h"
 #include "tests/parity/parity.h"
 #include "tests/support/temporary_folder.h"
 
@@ -94,6 +95,7 @@ Recipe recipe_of(const TinyOptions& o, const std::string& output_dir, const std:
   r.train.train_steps = o.steps;
   r.checkpoint.async_save = false;
   r.checkpoint.resume = resume;
+  r.train.freeze_router = o.optimizer.freeze_routers;
   return r;
 }
 
@@ -134,7 +136,9 @@ std::map<std::string, std::vector<double>> read_whole(const std::string& path) {
 /// Bytes that a rank keeps: values and two moments.
 int64_t kept_bytes(const ParameterStore& store) {
   int64_t bytes = 0;
-  for (const OwnedPiece& p : store.stored_pieces()) bytes += p.slice.elements() * 3 * sizeof(double);
+  for (const OwnedPiece& p : store.stored_pieces())
+    bytes += p.slice.elements() * static_cast<int64_t>((1 + p.moments.size()) * sizeof(double));
+  for (const KeptTensor& k : store.kept(false)) bytes += k.tensor.bytes();
   return bytes;
 }
 
@@ -208,6 +212,13 @@ TEST_CASE("a checkpoint of experts cut in any way goes on under any other") {
   TinyOptions model;
   model.architecture = "qwen3_moe";
   model.moe.num_experts = 4;
+  SECTION("plain") {}
+  SECTION("with a bias, and routers that warm up beyond the save") {
+    model.moe.score = "sigmoid";
+    model.moe.bias_update_rate = 0.05;
+    model.optimizer.router_warmup = 3;
+  }
+  SECTION("with frozen routers") { model.optimizer.freeze_routers = true; }
   Layout over_two{"experts over 2", 2}, zero{"experts over 2 of 4, ZeRO-3", 4, 1, false, 3},
       tensor{"experts over 2, tensor 2, ZeRO-1", 2, 2, false, 1},
       stages{"experts over 2, stages", 2, 1, false, 0, 2};
@@ -219,6 +230,16 @@ TEST_CASE("a checkpoint of experts cut in any way goes on under any other") {
     write_checkpoint(job(all[a], model), folder / all[a].name);
     const auto saved = read_whole(folder / all[a].name + "/checkpoints");
     CHECK(saved.at("model.layers.3.mlp.experts.gate_up_proj").size() == 4 * 2 * 24 * 32);
+    const std::string gate = "model.layers.3.mlp.gate.";
+    CHECK(saved.count("optimizer/exp_avg/" + gate + "weight") == (model.optimizer.freeze_routers ? 0 : 1));
+    if (model.moe.bias_update_rate > 0) {
+      double sum = 0;  // of a bias that has moved: two steps of 0.05, or none
+      for (double b : saved.at(gate + "e_score_correction_bias")) {
+        CHECK(std::abs(b / 0.05 - std::round(b / 0.05)) < 1e-12);
+        sum += std::abs(b);
+      }
+      CHECK(sum > 0);
+    }
     const Layout& to = all[(a + 1) % all.size()];
     INFO("saved under " << all[a].name << ", loaded under " << to.name);
     const std::string again = folder / fmt::format("again {}", a);
@@ -226,6 +247,101 @@ TEST_CASE("a checkpoint of experts cut in any way goes on under any other") {
     CHECK(read_whole(again + "/checkpoints") == saved);
     CHECK(worst_relative(unbroken.parameters, r.parameters) <= 1e-10);
   }
+}
+
+TEST_CASE("frozen routers begin with the weights of a run that trained them") {
+  TinyOptions model;
+  model.architecture = "mixtral";
+  model.moe.num_experts = 4;
+  Folder folder;
+  write_checkpoint(job({"one rank"}, model), folder / "a");
+  const auto saved = read_whole(folder / "a/checkpoints");
+  TinyOptions frozen = job({"data 2, ZeRO-1", 2, 1, false, 1}, model);
+  frozen.optimizer.freeze_routers = true;
+  const TinyResult r = train_on(frozen, folder / "a/checkpoints", folder / "b", false);
+  const std::string gate = "model.layers.1.block_sparse_moe.gate.weight";
+  CHECK(r.parameters.at(gate) == saved.at(gate));
+  CHECK(r.parameters.at("lm_head.weight") != saved.at("lm_head.weight"));
+  // And not the other way round: the state that was not kept is missed.
+  const TinyOptions free = job({"one rank"}, model);
+  CHECK_THROWS_WITH(
+      train_on(free, folder / "b/checkpoints", folder / "c", false),
+      Catch::Contains("has no exp_avg of model.layers") && Catch::Contains("train.freeze_router"));
+}
+
+TEST_CASE("a dense model's weights begin a mixture of any layout, whose first loss is the dense model's") {
+  TinyOptions dense;
+  dense.intermediate = 40;
+  TinyOptions mixture = dense;
+  mixture.architecture = GENERATE("llama", "mixtral");
+  mixture.moe.num_experts = 4;
+  mixture.moe.intermediate_size = 40;
+  mixture.moe.balance = "none";
+  if (mixture.architecture == "llama") mixture.moe.layer_step = 2;
+  Layout two{"experts over 2 of 4, ZeRO-3", 4, 1, false, 3},
+      tensor{"experts over 2, tensor 2, ZeRO-1", 2, 2, false, 1},
+      stages{"experts over 2, stages", 2, 1, false, 0, 2};
+  for (Layout* l : {&two, &tensor, &stages}) l->expert = 2;
+  Folder folder;
+  const Layout from{"data 2, tensor 2, ZeRO-1", 2, 2, false, 1};
+  write_checkpoint(job(from, dense), folder / "dense");
+  const double want = train_tiny(job(from, dense)).losses[kSaved];
+  const auto upcycled = [&](const Layout& l, const TinyOptions& model) {
+    TinyHooks hooks;
+    hooks.begin = [&](const TinyRank& at) {
+      at.program.initialize();
+      Recipe recipe = recipe_of(job(l, model), folder / "mixture", "never");
+      recipe.checkpoint.upcycle = folder / "dense";
+      const auto stream = make_inline_stream("checkpoint");
+      const auto notes =
+          TrainingState(recipe, at.program.parameters(), at.control, *stream, at.rank).upcycle();
+      LT_CHECK(notes.size() == 1, "{} notes", notes.size());
+      return kSaved;
+    };
+    return train_tiny(job(l, model), {}, hooks);
+  };
+  std::vector<TinyResult> all;
+  for (const Layout& l : {Layout{"one rank"}, two, tensor, stages}) {
+    INFO(mixture.architecture << ", " << l.name);
+    all.push_back(upcycled(l, mixture));
+    CHECK(std::abs(all.back().losses[0] - want) <= 1e-12 * want);
+    CHECK(worst_relative(all[0].parameters, all.back().parameters) <= 1e-10);  // routers are the seed's
+  }
+  mixture.moe.norm_topk_prob = false;  // negative control: weights that do not sum to one
+  CHECK(std::abs(upcycled({"one rank"}, mixture).losses[0] - want) > 1e-6);
+}
+
+TEST_CASE("what is no dense checkpoint of the recipe's shape begins no mixture") {
+  Folder folder;
+  TinyOptions dense, mixture;
+  dense.intermediate = mixture.intermediate = 40;
+  mixture.moe.num_experts = 4;
+  mixture.moe.intermediate_size = 40;
+  write_checkpoint(job({"one rank"}, dense), folder / "dense");
+  write_checkpoint(job({"one rank"}, mixture), folder / "mixture");
+  const auto alone = make_single_group("test", Axis::data);
+  const auto stream = make_inline_stream("test");
+  const auto open = [&](const TinyOptions& model, const std::string& path) {
+    Recipe recipe = recipe_of(job({"one rank"}, model), folder / "out", "never");
+    recipe.checkpoint.upcycle = path;
+    std::vector<std::string> notes;
+    return open_dense(recipe, true, *alone, *stream, notes);
+  };
+  CHECK(open(mixture, folder / "dense/checkpoints")->info().step == kSaved);
+  CHECK_THROWS_WITH(
+      open(mixture, folder / "nowhere"),
+      Catch::Contains("checkpoint.upcycle = ") && Catch::Contains("there is no such file or folder"));
+  CHECK_THROWS_WITH(open(mixture, folder / "mixture"),
+                    Catch::Contains("is of llama with 4 experts, and a dense llama is wanted"));
+  TinyOptions wider = mixture;
+  wider.hidden = 64;
+  CHECK_THROWS_WITH(open(wider, folder / "dense"),
+                    Catch::Contains("hidden_size is 32 in the checkpoint and 64 in the recipe"));
+  // And a dense checkpoint in the place of the mixture's own says what there is.
+  std::vector<std::string> notes;
+  ResumeOptions o = resume_options(recipe_of(job({"one rank"}, mixture), folder / "dense", "auto"));
+  CHECK_THROWS_WITH(CheckpointReader::open(o, *alone, *stream, notes),
+                    Catch::Contains("give checkpoint.upcycle: "));
 }
 
 TEST_CASE("negative control: a rank that loads its neighbour's range trains on to other losses") {

@@ -28,7 +28,21 @@ const char* kBase =
     "train: {global_batch_size: 16, train_steps: 2}\n";
 
 /// Those before `tied` are what rules relate; the others are free.
-enum class At { data, tensor, schedule, context, zero, levels, micros, model, tied, dropout, vocab, packing };
+enum class At {
+  data,
+  tensor,
+  schedule,
+  context,
+  zero,
+  levels,
+  micros,
+  model,
+  tied,
+  dropout,
+  vocab,
+  packing,
+  dispatch
+};
 constexpr size_t kBound = static_cast<size_t>(At::tied);
 
 const std::vector<Factor>& factors() {
@@ -41,16 +55,22 @@ const std::vector<Factor>& factors() {
       {"ZeRO", {"0", "1", "2", "3"}},
       {"levels", {"one", "two"}},
       {"micro-batches", {"1", "2", "4"}},
-      {"model", {"gpt2", "llama", "llama with 2 key-value heads", "mixture", "mixture over 2 ranks"}},
+      {"model",
+       {"gpt2", "llama", "llama with 2 key-value heads", "mixture", "mixture over 2 ranks",
+        "olmoe with a bias, noise and a second expert at random, over 2 ranks"}},
       {"tied", {"false", "true"}},
       {"dropout", {"0.0", "0.1"}},
       {"vocabulary", {"264", "257"}},  // 257 divides over no axis
-      {"packing", {"false", "true"}}};
+      {"packing", {"false", "true"}},
+      {"dispatch", {"all_to_all", "all_gather", "in two parts"}}};
   return all;
 }
 
 /// By level of the tensor factor.
 constexpr const char* kTensorModes[] = {"1d", "1d", "1d", "1d", "2d", "2.5d", "3d"};
+
+/// By level of the model factor.
+constexpr const char* kArchitectures[] = {"gpt2", "llama", "llama", "qwen3_moe", "qwen3_moe", "olmoe"};
 
 int at(const Row& row, At factor) { return row[static_cast<size_t>(factor)]; }
 const std::string& level_of(const Row& row, At factor) {
@@ -76,15 +96,17 @@ std::vector<std::string> settings(const Row& row) {
                              std::string("parallel.tensor_mode=") + kTensorModes[at(row, At::tensor)],
                              "parallel.zero_stage=" + level(At::zero),
                              fmt::format("train.micro_batch_size={}", samples),
-                             std::string("model.architecture=") + (at(row, At::model) == 0  ? "gpt2"
-                                                                   : at(row, At::model) < 3 ? "llama"
-                                                                                            : "qwen3_moe"),
+                             std::string("model.architecture=") + kArchitectures[at(row, At::model)],
                              fmt::format("model.num_key_value_heads={}", at(row, At::model) == 2 ? 2 : 4)};
   if (at(row, At::model) >= 3) {
     s.push_back("model.moe.num_experts=4");
     s.push_back("model.moe.top_k=2");
-    s.push_back(fmt::format("parallel.expert={}", at(row, At::model) - 2));
+    s.push_back(fmt::format("parallel.expert={}", at(row, At::model) == 3 ? 1 : 2));
   }
+  if (at(row, At::model) == 5)
+    for (const char* setting :
+         {"selection=gshard", "norm_topk_prob=true", "jitter_eps=0.1", "bias_update_rate=0.05"})
+      s.push_back(std::string("model.moe.router.") + setting);
   if (level(At::tensor) == "8 in 2.5d") s.push_back("parallel.tensor_depth=2");
   if (stages(row) > 1) {
     s.push_back(fmt::format("parallel.pipeline={}", stages(row)));
@@ -105,6 +127,8 @@ std::vector<std::string> settings(const Row& row) {
   s.push_back("model.vocab_size=" + level(At::vocab));
   s.push_back("data.reset_attention_mask=" + level(At::packing));
   s.push_back("data.reset_position_ids=" + level(At::packing));
+  if (at(row, At::dispatch) == 1) s.push_back("parallel.expert_dispatch=all_gather");
+  if (at(row, At::dispatch) == 2) s.push_back("parallel.expert_chunks=2");
   return s;
 }
 
@@ -166,10 +190,20 @@ void add_triples(const Row& row, std::set<Triple>& triples) {
 /// All that can be, by every accepted row: what is bound with every level of what is free.
 std::set<Triple> feasible_triples() {
   std::set<Triple> all;
+  std::vector<Row> free{{}};
+  for (size_t f = kBound; f < factors().size(); ++f) {
+    std::vector<Row> longer;
+    for (const Row& row : free)
+      for (int l = 0; l < static_cast<int>(factors()[f].levels.size()); ++l) {
+        longer.push_back(row);
+        longer.back().push_back(l);
+      }
+    free = std::move(longer);
+  }
   for (const Row& head : allowed())
-    for (int pattern = 0; pattern < 1 << (factors().size() - kBound); ++pattern) {
+    for (const Row& tail : free) {
       Row row = head;
-      for (size_t f = kBound; f < factors().size(); ++f) row.push_back(pattern >> (f - kBound) & 1);
+      row.insert(row.end(), tail.begin(), tail.end());
       add_triples(row, all);
     }
   return all;

@@ -1,4 +1,6 @@
 // Mixtures of experts: experts cut over ranks against one process, and the identities that a mixture has.
+#include <numeric>
+
 #include "tests/parity/mutant_group.h"
 #include "tests/parity/parity.h"
 
@@ -28,6 +30,8 @@ struct Layout {
   int context = 1, pipeline = 1;
   const char* schedule = "1f1b";
   int inside = 0;
+  DispatchOptions dispatch = {};
+  int near = 0;
 };
 
 TinyOptions laid_out(const TinyOptions& one, const Layout& l) {
@@ -42,8 +46,22 @@ TinyOptions laid_out(const TinyOptions& one, const Layout& l) {
   o.pipeline = l.pipeline;
   o.schedule = l.schedule;
   o.inside = l.inside;
+  o.dispatch = l.dispatch;
+  o.near_experts = l.near;
   return o;
 }
+
+/// Zero logits: all tokens go to expert 0.
+int64_t crowded(const TinyRank& at) {
+  at.program.initialize();
+  ParameterStore& store = at.program.parameters();
+  for (const OwnedPiece& p : store.stored_pieces())
+    if (store.spec(p.id).name.find("post_attention_layernorm") != std::string::npos)
+      std::fill_n(p.master.ptr<double>(), p.master.elements(), 0.0);
+  return 1;
+}
+
+double sum_of(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
 
 double difference(const TinyResult& a, const TinyResult& b) {
   double worst = 0;
@@ -89,6 +107,118 @@ TEST_CASE("expert parallelism equals one process to 1e-12 in fp64", "[expert]") 
   }
 }
 
+TEST_CASE("all-to-all on two levels is that on one, bit for bit", "[expert]") {
+  TinyOptions one = mixture();
+  one.precision = GENERATE("fp64", "bf16");
+  one.moe.capacity_factor = GENERATE(std::optional<double>(), std::optional<double>(1.0));
+  for (const Layout& flat : {Layout{"expert 4", 4, 4},
+                             {"expert 4 of 8, ZeRO-3", 8, 4, 3},
+                             {"expert 8, tensor 2", 8, 8, 0, 2},
+                             {"experts over tensor 2 and data 4", 4, 8, 0, 2, true, false},
+                             {"experts over context 2 and data 4", 4, 8, 1, 1, false, true, 2}}) {
+    if (one.moe.capacity_factor && (flat.context > 1 || !flat.expert_tensor)) continue;
+    TinyOptions flat_job = laid_out(one, flat);
+    flat_job.micro_batch = one.micro_batch / flat.data;
+    const TinyResult a = train_tiny(flat_job);
+    for (const int near : {2, 4}) {
+      if (near == flat.expert) continue;
+      INFO(flat.name << ", neighbours of " << near << ", " << one.precision);
+      TinyOptions job = flat_job;
+      job.near_experts = near;
+      const TinyResult b = train_tiny(job);
+      CHECK(a.parameters == b.parameters);
+      CHECK(a.losses == b.losses);
+      CHECK(b.plan_bytes == b.used_bytes);
+      CHECK(b.used_groups.at("expert near") > 0);
+      CHECK(b.used_groups.at("expert far") > 0);
+    }
+  }
+}
+
+TEST_CASE("gathered tokens, and parts of a micro-batch on their way, train as one process does", "[expert]") {
+  TinyOptions one = mixture();
+  one.moe.shared_experts = 1;
+  DispatchOptions gather, two, three;
+  gather.gather = true, two.chunks = 2, three.chunks = 3;
+  const TinyResult base = train_tiny(one);
+  for (const Layout& l :
+       {Layout{"gather, expert 2", 2, 2, 0, 1, false, true, 1, 1, "1f1b", 0, gather},
+        {"gather, expert 4 of 8, ZeRO-2", 8, 4, 2, 1, false, true, 1, 1, "1f1b", 0, gather},
+        {"gather, expert 2, tensor 2", 2, 2, 1, 2, false, true, 1, 1, "1f1b", 0, gather},
+        {"gather, experts over tensor 2 and data 2", 2, 4, 3, 2, true, false, 1, 1, "1f1b", 0, gather},
+        {"gather, experts over context 2", 1, 2, 0, 1, false, true, 2, 1, "1f1b", 0, gather},
+        {"two parts, expert 4", 4, 4, 1, 1, false, true, 1, 1, "1f1b", 0, two},
+        {"three parts, expert 2, tensor 2", 2, 2, 0, 2, true, true, 1, 1, "1f1b", 0, three},
+        {"two parts, two levels", 4, 4, 3, 1, false, true, 1, 1, "1f1b", 0, two, 2}}) {
+    INFO(l.name);
+    TinyOptions many = laid_out(one, l);
+    many.micro_batch = one.micro_batch / l.data;
+    const TinyResult result = train_tiny(many);
+    require_parity(base, result, 1e-12);
+    CHECK(difference(base, result) == 0);
+    CHECK(result.plan_bytes == result.used_bytes);
+  }
+}
+
+TEST_CASE("gathered tokens with a capacity drop as the all-to-all does; pipelines with deferred gradients",
+          "[expert]") {
+  TinyOptions one = mixture();
+  one.moe.capacity_factor = 0.75;
+  DispatchOptions gather, two;
+  gather.gather = true, two.chunks = 2;
+  TinyOptions flat = laid_out(one, {"expert 4", 4, 4});
+  flat.micro_batch = 2;
+  const TinyResult base = train_tiny(flat);
+  CHECK(sum_of(base.experts[0].kept[0]) < sum_of(base.experts[0].chosen[0]));
+  for (const DispatchOptions& way : {gather, two}) {
+    TinyOptions other = flat;
+    other.dispatch = way;
+    require_parity(base, train_tiny(other), 1e-12);
+  }
+  one.moe.capacity_factor.reset();
+  one.micro_batch = 2;
+  one.layers = 4;
+  const TinyResult whole = train_tiny(one);
+  for (const DispatchOptions& way : {gather, two}) {
+    TinyOptions staged = laid_out(one, {"zb-h1", 2, 2, 1, 1, false, true, 1, 2, "zb-h1"});
+    staged.micro_batch = 1;
+    staged.dispatch = way;
+    require_parity(whole, train_tiny(staged), 1e-12);
+  }
+}
+
+TEST_CASE("copies of hot experts train as one process does, and between two ranks move fewer bytes",
+          "[expert]") {
+  TinyOptions one = mixture();
+  one.moe.num_experts = 4;
+  one.moe.top_k = 1;
+  one.moe.balance = "none";
+  one.moe.intermediate_size = 8;  // weights of 384 elements, less than 24 rows of 16 there and back
+  TinyHooks hooks;
+  const bool crowd = GENERATE(true, false);
+  if (crowd) hooks.begin = crowded;
+  const TinyResult base = train_tiny(one, {}, hooks);
+  for (const Layout& l : {Layout{"expert 2", 2, 2},
+                          {"expert 4, ZeRO-1", 4, 4, 1},
+                          {"expert 2 of 4, ZeRO-3", 4, 2, 3},
+                          {"expert 2, tensor 2", 2, 2, 1, 2},
+                          {"expert 4, 1f1b", 4, 4, 2, 1, false, true, 1, 2},
+                          {"experts over context 2", 1, 2, 0, 1, false, true, 2}}) {
+    INFO(l.name << (crowd ? ", all tokens to one expert" : ""));
+    TinyOptions many = laid_out(one, l);
+    many.micro_batch = one.micro_batch / l.data;
+    if (crowd && l.zero < 3) many.zero_stage = 0;  // crowded() writes what a step reads at once
+    const int64_t without = train_tiny(many, {}, hooks).used_groups.at("expert");
+    many.dispatch.shadows = 2;
+    const TinyResult result = train_tiny(many, {}, hooks);
+    require_parity(base, result, 1e-12);
+    CHECK(result.plan_bytes == result.used_bytes);
+    // By the bytes over a rank's link; with two ranks these are all bytes.
+    if (l.expert == 2 && l.zero == 0) CHECK(result.used_groups.at("expert") <= without);
+    if (l.expert == 2 && crowd) CHECK(result.used_groups.at("expert") < without);
+  }
+}
+
 TEST_CASE("experts of pipelines, and every loss for balance, under every layout", "[expert]") {
   TinyOptions one = mixture();
   one.micro_batch = 2;
@@ -109,22 +239,135 @@ TEST_CASE("experts of pipelines, and every loss for balance, under every layout"
   }
 }
 
+TEST_CASE("every way to choose and to balance, under every layout", "[expert]") {
+  TinyOptions one = mixture();
+  one.moe.balance = "none";
+  const int way = GENERATE(0, 1, 2, 3);
+  bool whole_sequences = false;
+  switch (way) {
+    case 0:  // Switch
+      one.moe.top_k = 1;
+      one.moe.norm_topk_prob = false;
+      one.moe.jitter_eps = 0.2;
+      one.moe.balance = "switch";
+      break;
+    case 1:
+      one.moe.selection = "gshard";
+      one.moe.second_threshold = 0.7;
+      one.moe.balance = "global";
+      break;
+    case 2:  // DeepSeek-V3
+      one.moe.score = "sigmoid";
+      one.moe.n_group = 4;
+      one.moe.topk_group = 2;
+      one.moe.routed_scaling_factor = 2.5;
+      one.moe.bias_update_rate = 0.05;
+      one.moe.balance = "sequence";
+      one.moe.shared_experts = 1;
+      break;
+    case 3:
+      one.moe.selection = "expert_choice";
+      one.moe.norm_topk_prob = false;
+      whole_sequences = true;
+  }
+  one.micro_batch = 2;  // what experts choose from is the micro-batch of a rank
+  one.steps = 3;
+  one.layers = 4;
+  one.packed = way == 0;
+  const TinyResult base = train_tiny(one);
+  for (const Layout& l : {Layout{"expert 4", 4, 4, 1},
+                          {"expert 2 of 4, ZeRO-3", 4, 2, 3},
+                          {"tensor 2 with sequence, expert 2", 2, 2, 1, 2, true},
+                          {"tensor 2, expert 2", 2, 2, 0, 2},
+                          {"experts over tensor 2 and data 2", 2, 4, 3, 2, true, false},
+                          {"experts over context 2 and data", 2, 4, 1, 1, false, true, 2},
+                          {"zb-h1, expert 2, ZeRO-1", 2, 2, 1, 1, false, true, 1, 2, "zb-h1"},
+                          {"1f1b, tensor 2", 1, 1, 0, 2, true, true, 1, 2}}) {
+    if (way == 2 && !l.expert_tensor) continue;  // sequences are cut there
+    if (whole_sequences && (l.context > 1 || !l.expert_tensor)) continue;
+    INFO("way " << way << ", " << l.name);
+    TinyOptions many = laid_out(one, l);
+    // Losses for balance are of the micro-batch over all ranks, experts choose from that of one.
+    const bool by_rank = way == 3;
+    if (!by_rank && l.data > 2) continue;
+    many.micro_batch = by_rank ? 2 : one.micro_batch / l.data;
+    const TinyResult result = train_tiny(many);
+    require_parity(base, result, 1e-12);
+    CHECK(difference(base, result) == 0);
+    CHECK(result.plan_bytes == result.used_bytes);
+  }
+}
+
+TEST_CASE("biases move by the choices of all ranks, and another rate chooses otherwise", "[expert]") {
+  TinyOptions one = mixture();
+  one.moe.bias_update_rate = 0.2;
+  one.moe.balance = "none";
+  one.steps = 3;
+  TinyOptions many = laid_out(one, {"expert 2 of 4", 4, 2});
+  many.micro_batch = 2;
+  const TinyResult base = train_tiny(one);
+  CHECK(difference(base, train_tiny(many)) == 0);
+  TinyOptions apart = laid_out(one, {"experts over tensor 2 and data 2", 2, 4, 1, 2, true, false});
+  apart.micro_batch = 4;
+  CHECK(difference(base, train_tiny(apart)) == 0);
+  many.moe.bias_update_rate = 0.1;
+  CHECK(difference(base, train_tiny(many)) > 0);
+}
+
+TEST_CASE("norms over heads that tensor ranks share (olmoe) equal one process", "[expert]") {
+  TinyOptions one = mixture();
+  one.architecture = "olmoe";
+  one.moe.norm_topk_prob = false;
+  one.heads = 4;
+  one.kv_heads = GENERATE(4, 2);
+  const TinyResult base = train_tiny(one);
+  for (const Layout& l : {Layout{"tensor 2", 1, 1, 0, 2},
+                          {"tensor 4", 1, 1, 0, 4},
+                          {"tensor 4 with sequence, ZeRO-3, expert 2", 2, 2, 3, 4, true},
+                          {"experts over tensor 2 and data 2", 2, 4, 1, 2, true, false},
+                          {"context 2, tensor 2", 1, 1, 0, 2, false, true, 2},
+                          {"zb-h1, tensor 2", 1, 1, 0, 2, false, true, 1, 2, "zb-h1"}}) {
+    INFO(one.kv_heads << " key-value heads, " << l.name);
+    TinyOptions many = laid_out(one, l);
+    many.micro_batch = one.micro_batch / l.data;
+    const TinyResult result = train_tiny(many);
+    require_parity(base, result, 1e-12);
+    CHECK(result.plan_bytes == result.used_bytes);
+  }
+  TinyOptions many = laid_out(one, {"tensor 2", 1, 1, 0, 2});
+  CHECK_FALSE(train_tiny(many).plan_wire[0] ==
+              train_tiny(laid_out(mixture(), {"tensor 2", 1, 1, 0, 2})).plan_wire[0]);
+}
+
+TEST_CASE("frozen and warming routers under every layout", "[expert]") {
+  TinyOptions one = mixture();
+  one.steps = 3;
+  if (GENERATE(false, true))
+    one.optimizer.freeze_routers = true;
+  else
+    one.optimizer.router_warmup = 1;
+  const TinyResult base = train_tiny(one);
+  for (const Layout& l : {Layout{"expert 2 of 4, ZeRO-1", 4, 2, 1},
+                          {"expert 4 of 4, ZeRO-3", 4, 4, 3},
+                          {"tensor 2 with sequence, expert 2", 2, 2, 2, 2, true},
+                          {"experts over tensor 2 and data 2", 2, 4, 3, 2, true, false},
+                          {"two levels of 2, expert 2", 4, 2, 0, 1, false, true, 1, 1, "1f1b", 2}}) {
+    INFO(l.name);
+    TinyOptions many = laid_out(one, l);
+    many.micro_batch = one.micro_batch / l.data;
+    const TinyResult result = train_tiny(many);
+    require_parity(base, result, 1e-12);
+    CHECK(result.plan_bytes == result.used_bytes);
+  }
+}
+
 TEST_CASE("ranks without a token and ranks with all of them train as one process does", "[expert]") {
   TinyOptions one = mixture();
   one.moe.top_k = 1;
   one.moe.num_experts = 4;
   one.moe.balance = "none";
-  const auto crowd = [](const TinyRank& at) {  // zero logits: all tokens go to expert 0
-    at.program.initialize();
-    ParameterStore& store = at.program.parameters();
-    for (int64_t i = 0; i < 2; ++i)
-      for (const OwnedPiece& p : store.stored_pieces())
-        if (store.spec(p.id).name.find("post_attention_layernorm") != std::string::npos)
-          std::fill_n(p.master.ptr<double>(), p.master.elements(), 0.0);
-    return int64_t{1};
-  };
   TinyHooks hooks;
-  hooks.begin = crowd;
+  hooks.begin = crowded;
   one.steps = 3;
   const TinyResult base = train_tiny(one, {}, hooks);
   CHECK(base.experts[0].chosen[0] == std::vector<double>{96, 0, 0, 0});

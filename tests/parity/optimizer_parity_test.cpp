@@ -136,7 +136,7 @@ TEST_CASE("a checkpoint of every optimizer goes on under another layout, and not
 }
 
 TEST_CASE(
-    "a gradient norm above the limit makes no update, on any rank; a loss above its own ends the step") {
+    "a gradient norm above the limit makes no update, on any rank, and a loss above its own ends the step") {
   TinyOptions o = job(UpdateRule::adamw);
   o.ranks = 2;
   o.steps = 2;

@@ -27,6 +27,8 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.moe = r.model.moe;
   o.expert = static_cast<int>(r.parallel.expert);
   o.expert_tensor = r.parallel.expert_tensor == r.parallel.tensor;
+  o.dispatch = dispatch_options(r);
+  o.near_experts = static_cast<int>(r.parallel.near_experts);
   o.packed = r.data.reset_attention_mask;
   o.micro_batch = r.train.micro_batch_size;
   o.global_batch = r.train.global_batch_size;
@@ -48,6 +50,8 @@ TinyOptions one_rank(TinyOptions o) {
   o.tensor_depth = 1;
   o.sequence_parallel = false;
   o.expert = 1;
+  o.dispatch = {};
+  o.near_experts = 0;
   o.expert_tensor = true;
   o.zero_stage = o.inside = 0;
   o.schedule = "1f1b";

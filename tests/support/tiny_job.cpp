@@ -100,6 +100,8 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.zero_stage = o.zero_stage;
   p.sequence_parallel = o.sequence_parallel;
   p.expert_tensor = o.expert_tensor;
+  p.dispatch = o.dispatch;
+  p.near_experts = o.near_experts;
   p.context_comm = context_comm(o.context_comm);
   p.context_inner = o.context_inner;
   p.documents = p.position_ids = o.packed;
@@ -261,7 +263,8 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     const StepResult r = program.train_step(batches, tiny_adamw(step + 1), false);
     if (step == first && o.read_gradients)
       for (const OwnedPiece& p : store.owned_pieces())
-        world.add(result.gradients, p.slice, store.spec(p.id).name, elements(*compute, p.grad));
+        if (p.grad.defined())
+          world.add(result.gradients, p.slice, store.spec(p.id).name, elements(*compute, p.grad));
     if (rank != 0) continue;
     if (program.loss_scaler()) result.loss_scales.push_back(r.loss_scale);
     result.losses.push_back(r.loss);

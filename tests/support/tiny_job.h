@@ -33,6 +33,8 @@ struct TinyOptions {
   MoeConfig moe;  ///< num_experts 0: dense
   int expert = 1;
   bool expert_tensor = true;
+  DispatchOptions dispatch;
+  int near_experts = 0;
   int zero_stage = 0;
   int inside = 0;  ///< ranks of the first level of gradients, where there are two; else 0
   int64_t micro_batch = 1, global_batch = 8, seq = 24, vocab = 61;

@@ -211,6 +211,23 @@ TEST_CASE("levels of gradients follow from the ranks of a node", "[recipe]") {
                     Contains("a node of 4 ranks has one of the 2 that gradients are summed over"));
 }
 
+TEST_CASE("levels of the all-to-all between experts follow from the ranks of a node", "[recipe]") {
+  const auto near = [](const char* parallel, int world, int per_node) {
+    const Recipe r =
+        parse(std::string("train: {global_batch_size: 16}\nmodel: {moe: {num_experts: 8}}\nparallel: {") +
+              parallel + "}\n");
+    return resolve(r, world, per_node).parallel.near_experts;
+  };
+  CHECK(near("expert: 4", 8, 2) == 0);
+  CHECK(near("expert: 4, hierarchical_all_to_all: node", 8, 2) == 2);
+  CHECK(near("expert: 8, hierarchical_all_to_all: node", 8, 2) == 2);
+  CHECK(near("expert: 4, hierarchical_all_to_all: node", 8, 4) == 0);  // on one node: one level
+  CHECK(near("expert: 4, hierarchical_all_to_all: 2", 8, 8) == 2);
+  CHECK(near("tensor: 2, expert: 4, hierarchical_all_to_all: node", 8, 4) == 2);
+  CHECK_THROWS_WITH(near("tensor: 2, expert: 4, hierarchical_all_to_all: node", 8, 2),
+                    Contains("nodes of 2 ranks have one of the 4 that experts are cut over"));
+}
+
 TEST_CASE("the vocabulary must hold every token of the data", "[recipe]") {
   const Recipe r = parse("model:\n  vocab_size: 300\n");
   CHECK_NOTHROW(check_vocabulary(r, "data/a", 300));

@@ -1,0 +1,16 @@
+// Noise on what a router reads (Switch Transformer, arXiv:2101.03961): every element times a number of its
+// own from U(1 - eps, 1 + eps), by counter, so that every layout has the same.
+#pragma once
+#include "kernels/core/kernel.h"
+#include "kernels/core/row_random.h"
+#include "kernels/core/stream.h"
+
+namespace ltrain {
+
+/// y = x times the noise; its own backward. x, y: (rows, C); y may alias x.
+void jitter(Stream& s, Tensor y, Tensor x, const RowRandom& random, double eps);
+
+LT_KERNEL(jitter, DType t, void* y, const void* x, int64_t rows, int64_t cols, RowRandomArgs random,
+          double eps)
+
+}  // namespace ltrain

@@ -1,0 +1,252 @@
+#include "runtime/telemetry/run_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+
+#include "kernels/core/error.h"
+
+namespace ltrain {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kStretches = 120;        // at most; a longer run has longer ones
+constexpr size_t kLineBytes = 64u << 20;  // more than the counts of any model take
+
+/// Reads one metrics.jsonl, line by line.
+class Reader {
+ public:
+  explicit Reader(RunReport& report) : r_(report) {}
+
+  void read() {
+    std::ifstream in(r_.path, std::ios::binary);
+    if (!in) fail(ExitCode::data, "{}: cannot be read", r_.path);
+    std::string line;
+    while (next(in, line)) {
+      ++at_;
+      const json j = json::parse(line, nullptr, false);
+      if (j.is_discarded() && r_.cut_off) break;
+      if (!j.is_object()) wrong("is no JSON object, which metrics.jsonl has one of in each line");
+      take(j);
+    }
+    if (r_.steps == 0 && r_.evaluations.empty())
+      fail(ExitCode::data, "{}: has no step yet; the first is written when it is done", r_.path);
+  }
+
+ private:
+  [[noreturn]] void wrong(const std::string& what) const {
+    fail(ExitCode::data, "{}:{}: {}", r_.path, at_, what);
+  }
+
+  /// A line of bounded length.
+  bool next(std::istream& in, std::string& line) {
+    line.clear();
+    for (int c; (c = in.get()) != std::char_traits<char>::eof();) {
+      if (c == '\n') return true;
+      line.push_back(static_cast<char>(c));
+      if (line.size() > kLineBytes) {
+        ++at_;
+        wrong(fmt::format("is longer than {} MiB, which no step takes", kLineBytes >> 20));
+      }
+    }
+    r_.cut_off = !line.empty();
+    return r_.cut_off;
+  }
+
+  /// A number, or nothing where it is null (NaN) or absent.
+  std::optional<double> number(const json& j, const char* key) const {
+    const auto it = j.find(key);
+    if (it == j.end() || it->is_null()) return std::nullopt;
+    if (!it->is_number())
+      wrong(fmt::format("{} is {}, and must be a number or null", key, it->dump().substr(0, 40)));
+    return it->get<double>();
+  }
+  int64_t whole_number(const json& j, const char* key) const {
+    const auto it = j.find(key);
+    if (it == j.end() || !it->is_number_integer() || it->get<int64_t>() < 0)
+      wrong(fmt::format("{} is {}, and must be a whole number", key,
+                        it == j.end() ? "absent" : it->dump().substr(0, 40)));
+    return it->get<int64_t>();
+  }
+
+  void take(const json& j) {
+    const int64_t step = whole_number(j, "step");
+    if (j.contains("eval_loss")) {
+      if (const auto loss = number(j, "eval_loss")) r_.evaluations.push_back({step, *loss});
+      return;
+    }
+    if (step <= r_.last_step)
+      wrong(fmt::format("step {} after step {}: steps must ascend", step, r_.last_step));
+    if (r_.steps++ == 0) r_.first_step = step;
+    r_.last_step = step;
+    if (j.contains("consumed_tokens")) r_.tokens = whole_number(j, "consumed_tokens");
+    ReportStretch s;
+    s.first_step = s.last_step = step;
+    s.steps = 1;
+    const auto add = [&](ReportStretch::Mean& m, const char* key) {
+      if (const auto v = number(j, key)) m.add(*v);
+    };
+    add(s.loss, "lm_loss");
+    add(s.grad_norm, "grad_norm");
+    add(s.tokens_per_sec, "tokens_per_sec");
+    add(s.mfu, "mfu");
+    add(s.drop_rate, "drop_rate");
+    add(s.balance_loss, "balance_loss");
+    if (j.contains("expert_tokens")) experts(j, s);
+    if (!r_.stretches.empty() && !same_experts(r_.stretches.back(), s))
+      wrong("expert_tokens has other layers or experts than the step before");
+    if (!s.loss.known()) {
+      ++r_.not_finite;
+    } else {
+      r_.last_loss = s.loss.value();
+      if (r_.steps - r_.not_finite == 1 || r_.last_loss < r_.best_loss) {
+        r_.best_loss = r_.last_loss;
+        r_.best_step = step;
+      }
+    }
+    keep(std::move(s));
+  }
+
+  void experts(const json& j, ReportStretch& s) const {
+    const json& all = j["expert_tokens"];
+    const auto drops = j.find("drop_rate_by_layer");
+    const auto bad = [&](const std::string& why) { wrong("expert_tokens " + why); };
+    if (!all.is_array()) bad("must be a list of layers");
+    for (size_t i = 0; i < all.size(); ++i) {
+      ReportStretch::Layer layer;
+      if (!all[i].is_array()) bad(fmt::format("of layer {} must be a list of numbers", i));
+      for (const json& n : all[i]) {
+        if (!n.is_number() || !(n.get<double>() >= 0) || !std::isfinite(n.get<double>()))
+          bad(fmt::format("of layer {} has {}, and must have counts", i, n.dump().substr(0, 40)));
+        layer.tokens.push_back(n.get<double>());
+      }
+      if (!layer.tokens.empty()) layer.entropy.add(load_entropy(layer.tokens));
+      if (drops != j.end() && drops->is_array() && i < drops->size() && (*drops)[i].is_number())
+        layer.drop_rate.add((*drops)[i].get<double>());
+      s.layers.push_back(std::move(layer));
+    }
+  }
+
+  static bool same_experts(const ReportStretch& a, const ReportStretch& b) {
+    bool same = a.layers.size() == b.layers.size();
+    for (size_t i = 0; same && i < a.layers.size(); ++i)
+      same = a.layers[i].tokens.size() == b.layers[i].tokens.size();
+    return same;
+  }
+
+  void keep(ReportStretch s) {
+    if (!r_.stretches.empty() && r_.stretches.back().steps < width_)
+      join(r_.stretches.back(), s);
+    else
+      r_.stretches.push_back(std::move(s));
+    if (r_.stretches.size() <= kStretches) return;
+    width_ *= 2;
+    std::vector<ReportStretch> half;
+    for (size_t i = 0; i < r_.stretches.size(); ++i) {
+      if (i % 2 == 0)
+        half.push_back(std::move(r_.stretches[i]));
+      else
+        join(half.back(), r_.stretches[i]);
+    }
+    r_.stretches = std::move(half);
+  }
+
+ public:
+  static void join(ReportStretch& to, const ReportStretch& s) {
+    to.last_step = s.last_step;
+    to.steps += s.steps;
+    to.loss.add(s.loss), to.grad_norm.add(s.grad_norm), to.tokens_per_sec.add(s.tokens_per_sec);
+    to.mfu.add(s.mfu), to.drop_rate.add(s.drop_rate), to.balance_loss.add(s.balance_loss);
+    for (size_t i = 0; i < to.layers.size(); ++i) {
+      to.layers[i].entropy.add(s.layers[i].entropy);
+      to.layers[i].drop_rate.add(s.layers[i].drop_rate);
+      for (size_t e = 0; e < to.layers[i].tokens.size(); ++e) to.layers[i].tokens[e] += s.layers[i].tokens[e];
+    }
+  }
+
+ private:
+  RunReport& r_;
+  int64_t at_ = 0, width_ = 1;
+};
+
+}  // namespace
+
+double load_entropy(const std::vector<double>& tokens) {
+  const double all = std::accumulate(tokens.begin(), tokens.end(), 0.0);
+  double e = 0;
+  for (double n : tokens)
+    if (n > 0) e -= n / all * std::log(n / all);
+  return tokens.size() > 1 && all > 0 ? e / std::log(static_cast<double>(tokens.size())) : 1;
+}
+
+int64_t RunReport::experts() const {
+  size_t most = 0;
+  if (!stretches.empty())
+    for (const auto& layer : stretches.back().layers) most = std::max(most, layer.tokens.size());
+  return static_cast<int64_t>(most);
+}
+
+ReportStretch RunReport::whole() const {
+  const size_t n = stretches.size(), from = n - (n + 3) / 4;
+  ReportStretch s = stretches.at(from);
+  for (size_t i = from + 1; i < n; ++i) Reader::join(s, stretches[i]);
+  return s;
+}
+
+RunReport read_run_report(const std::string& where) {
+  RunReport r;
+  r.path = std::filesystem::is_directory(where) ? where + "/metrics.jsonl" : where;
+  if (!std::filesystem::exists(r.path))
+    fail(ExitCode::data, "{}: there is no such file; give the output_dir of a run", r.path);
+  Reader(r).read();
+  return r;
+}
+
+std::string report_json(const RunReport& r) {
+  using nlohmann::ordered_json;
+  const auto mean = [](const ReportStretch::Mean& m) {
+    return m.known() && std::isfinite(m.value()) ? ordered_json(m.value()) : ordered_json(nullptr);
+  };
+  ordered_json stretches = ordered_json::array(), evaluations = ordered_json::array();
+  for (const ReportStretch& s : r.stretches) {
+    ordered_json j{{"first_step", s.first_step},
+                   {"last_step", s.last_step},
+                   {"lm_loss", mean(s.loss)},
+                   {"grad_norm", mean(s.grad_norm)},
+                   {"tokens_per_sec", mean(s.tokens_per_sec)},
+                   {"mfu", mean(s.mfu)}};
+    if (!s.layers.empty()) {
+      j["drop_rate"] = mean(s.drop_rate);
+      j["balance_loss"] = mean(s.balance_loss);
+      ordered_json layers = ordered_json::array();
+      for (const auto& l : s.layers)
+        layers.push_back({{"expert_tokens", l.tokens},
+                          {"expert_load_entropy", mean(l.entropy)},
+                          {"drop_rate", mean(l.drop_rate)}});
+      j["layers"] = std::move(layers);
+    }
+    stretches.push_back(std::move(j));
+  }
+  for (const auto& e : r.evaluations) evaluations.push_back({{"step", e.step}, {"eval_loss", e.loss}});
+  return ordered_json{{"schema", "ltrain.report.v1"},
+                      {"metrics", r.path},
+                      {"steps", r.steps},
+                      {"first_step", r.first_step},
+                      {"last_step", r.last_step},
+                      {"consumed_tokens", r.tokens},
+                      {"last_loss", r.last_loss},
+                      {"best_loss", r.best_loss},
+                      {"best_step", r.best_step},
+                      {"steps_not_finite", r.not_finite},
+                      {"cut_off", r.cut_off},
+                      {"stretches", std::move(stretches)},
+                      {"evaluations", std::move(evaluations)}}
+      .dump();
+}
+
+}  // namespace ltrain

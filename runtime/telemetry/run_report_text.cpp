@@ -1,0 +1,201 @@
+// The report for people: lines over time, and maps of what experts got.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "kernels/core/error.h"
+#include "runtime/telemetry/metrics.h"
+#include "runtime/telemetry/run_report.h"
+
+namespace ltrain {
+namespace {
+
+using Value = std::function<ReportStretch::Mean(const ReportStretch&)>;
+
+/// Stretches joined to at most `columns`; each column's share of the run is even.
+std::vector<std::pair<size_t, size_t>> columns_of(size_t stretches, size_t columns) {
+  std::vector<std::pair<size_t, size_t>> out;
+  const size_t n = std::min(stretches, columns);
+  for (size_t i = 0; i < n; ++i) out.push_back({stretches * i / n, stretches * (i + 1) / n});
+  return out;
+}
+
+/// Eight heights from the least to the greatest value, and where nothing is known a blank.
+std::string spark(const RunReport& r, const Value& value, size_t columns) {
+  std::vector<double> values;
+  for (const auto& [from, to] : columns_of(r.stretches.size(), columns)) {
+    ReportStretch::Mean m;
+    for (size_t i = from; i < to; ++i) m.add(value(r.stretches[i]));
+    values.push_back(m.known() ? m.value() : std::nan(""));
+  }
+  double least = INFINITY, most = -INFINITY;
+  for (double v : values)
+    if (std::isfinite(v)) least = std::min(least, v), most = std::max(most, v);
+  static const char* const kHeights[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  std::string text;
+  for (double v : values) {
+    const double part = most > least ? (v - least) / (most - least) : 0;
+    text += std::isfinite(v) ? kHeights[std::clamp(static_cast<int>(part * 8), 0, 7)] : " ";
+  }
+  return text;
+}
+
+/// A load over an even one, as a character or a colour from blue (none) over grey (even) to red (4 and more).
+std::string cell(double load, bool colour) {
+  if (!colour) {
+    static const char kShades[] = " .:-=+*#%@";  // even is '='; a step is a factor of 1.41
+    const double at = load <= 0 ? 0 : 4 + 2 * std::log2(load);
+    return std::string(1, kShades[load <= 0 ? 0 : std::clamp(static_cast<int>(std::lround(at)), 1, 9)]);
+  }
+  static const int kColours[] = {17, 18, 25, 67, 244, 180, 173, 166, 160, 196};
+  const int at = load <= 0 ? 0 : std::clamp(static_cast<int>(std::lround(4 + 2 * std::log2(load))), 1, 9);
+  return fmt::format("\033[48;5;{}m \033[0m", kColours[at]);
+}
+
+std::string percent(const ReportStretch::Mean& m) {
+  return m.known() ? fmt::format("{:.2f} %", 100 * m.value()) : "-";
+}
+
+class Text {
+ public:
+  Text(const RunReport& r, const ReportStyle& style) : r_(r), style_(style), last_(r.whole()) {
+    width_ = static_cast<size_t>(std::max(20, style.columns - 34));
+  }
+
+  std::string make() {
+    line("{}: steps {} to {}, {} tokens{}", r_.path, r_.first_step, r_.last_step,
+         format_count(static_cast<double>(r_.tokens)), r_.cut_off ? "; the last line is not finished" : "");
+    course(
+        "loss", [](const ReportStretch& s) { return s.loss; },
+        fmt::format("{:.4f} last, {:.4f} best, step {}", r_.last_loss, r_.best_loss, r_.best_step));
+    course(
+        "gradient norm", [](const ReportStretch& s) { return s.grad_norm; }, mean(last_.grad_norm, "{:.3f}"));
+    course(
+        "tokens/s", [](const ReportStretch& s) { return s.tokens_per_sec; },
+        last_.tokens_per_sec.known() ? format_count(last_.tokens_per_sec.value()) : "-");
+    course(
+        "MFU", [](const ReportStretch& s) { return s.mfu; }, percent(last_.mfu));
+    if (r_.not_finite > 0) line("{} steps had a loss that was not finite", r_.not_finite);
+    if (!r_.evaluations.empty())
+      line("{:<14} {:.4f} at step {}, perplexity {:.2f}; {} evaluations", "held out",
+           r_.evaluations.back().loss, r_.evaluations.back().step, std::exp(r_.evaluations.back().loss),
+           r_.evaluations.size());
+    if (r_.experts() > 0) experts();
+    return text_;
+  }
+
+ private:
+  template <class... A>
+  void line(fmt::format_string<A...> format, A&&... args) {
+    text_ += fmt::format(format, std::forward<A>(args)...) + "\n";
+  }
+  static std::string mean(const ReportStretch::Mean& m, const char* format) {
+    return m.known() ? fmt::format(fmt::runtime(format), m.value()) : "-";
+  }
+  void course(const char* name, const Value& value, const std::string& now) {
+    line("{:<14} {}  {}", name, spark(r_, value, width_), now);
+  }
+
+  static double even(const std::vector<double>& tokens) {
+    return std::accumulate(tokens.begin(), tokens.end(), 0.0) / static_cast<double>(tokens.size());
+  }
+
+  void experts() {
+    course(
+        "drop rate", [](const ReportStretch& s) { return s.drop_rate; }, percent(last_.drop_rate));
+    course(
+        "balance loss", [](const ReportStretch& s) { return s.balance_loss; },
+        mean(last_.balance_loss, "{:.5f}"));
+    line("");
+    line("Experts of each layer, by load over an even one, in steps {} to {}: {}", last_.first_step,
+         last_.last_step, legend());
+    line("{:>5} {:>8} {:>8} {:>6} {:>6}", "layer", "entropy", "dropped", "least", "most");
+    for (size_t i = 0; i < last_.layers.size(); ++i) {
+      const auto& layer = last_.layers[i];
+      if (layer.tokens.empty()) continue;
+      const double share = even(layer.tokens);
+      const auto [least, most] = std::minmax_element(layer.tokens.begin(), layer.tokens.end());
+      line("{:>5} {:>8.4f} {:>8} {:>6.2f} {:>6.2f}  {}", i, layer.entropy.value(), percent(layer.drop_rate),
+           share > 0 ? *least / share : 0, share > 0 ? *most / share : 0, row(layer.tokens));
+    }
+    over_time();
+  }
+
+  std::string legend() const {
+    std::string text;
+    for (const auto& [load, name] : {std::pair<double, const char*>{0, "none"},
+                                     {0.25, "1/4"},
+                                     {0.5, "1/2"},
+                                     {1, "even"},
+                                     {2, "2"},
+                                     {4, "4"},
+                                     {6, "more"}})
+      text += fmt::format("{}[{}] {}", text.empty() ? "" : "  ", cell(load, style_.colour), name);
+    return text;
+  }
+
+  /// One layer's experts side by side; where they are more than columns, the mean of neighbours.
+  std::string row(const std::vector<double>& tokens) const {
+    const double share = even(tokens);
+    std::string text;
+    for (const auto& [from, to] : columns_of(tokens.size(), width_)) {
+      const double sum = std::accumulate(tokens.begin() + static_cast<int64_t>(from),
+                                         tokens.begin() + static_cast<int64_t>(to), 0.0);
+      text += cell(share > 0 ? sum / static_cast<double>(to - from) / share : 0, style_.colour);
+    }
+    return text;
+  }
+
+  /// Experts of a layer below each other, time from left to right.
+  void over_time() {
+    constexpr int64_t kRows = 64;  // of all layers together, unless one is asked for
+    int64_t rows = 0;
+    for (const auto& layer : last_.layers) rows += static_cast<int64_t>(layer.tokens.size());
+    if (style_.layer < 0 && rows > kRows) {
+      line("\n--layer N shows a layer's experts over time");
+      return;
+    }
+    for (size_t i = 0; i < last_.layers.size(); ++i) {
+      if (last_.layers[i].tokens.empty() || (style_.layer >= 0 && static_cast<int64_t>(i) != style_.layer))
+        continue;
+      line("\nlayer {}, steps {} to {} from left to right", i, r_.first_step, r_.last_step);
+      for (size_t e = 0; e < last_.layers[i].tokens.size(); ++e) {
+        std::string map;
+        for (const auto& [from, to] : columns_of(r_.stretches.size(), width_)) {
+          double mine = 0, all = 0;
+          for (size_t s = from; s < to; ++s) {
+            const auto& tokens = r_.stretches[s].layers[i].tokens;
+            mine += tokens[e];
+            all += even(tokens);
+          }
+          map += cell(all > 0 ? mine / all : 0, style_.colour);
+        }
+        line("{:>5} {}", e, map);
+      }
+    }
+  }
+
+  const RunReport& r_;
+  ReportStyle style_;
+  ReportStretch last_;  // of the last quarter
+  size_t width_ = 60;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string report_text(const RunReport& r, const ReportStyle& style) {
+  if (r.stretches.empty())
+    return fmt::format("{}: no steps, {} evaluations, the last loss {:.4f}\n", r.path, r.evaluations.size(),
+                       r.evaluations.back().loss);
+  const auto& layers = r.stretches.back().layers;
+  if (style.layer >= 0 && (style.layer >= static_cast<int64_t>(layers.size()) ||
+                           layers[static_cast<size_t>(style.layer)].tokens.empty()))
+    fail(ExitCode::usage, "--layer {}: {}", style.layer,
+         layers.empty() ? "the run is of a dense model"
+                        : fmt::format("has no experts; layers are 0 to {}", layers.size() - 1));
+  return Text(r, style).make();
+}
+
+}  // namespace ltrain

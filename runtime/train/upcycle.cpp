@@ -1,0 +1,108 @@
+#include "runtime/train/upcycle.h"
+
+#include <algorithm>
+
+#include "models/moe_layer.h"
+#include "runtime/checkpoint/files.h"
+#include "runtime/train/tensor_reader.h"
+
+namespace ltrain {
+namespace {
+
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+/// What a dense model of this shape has in common with the mixture.
+Settings shared_settings(const Settings& all) {
+  Settings kept;
+  for (const auto& [key, value] : all)
+    if (key != "architecture" && !key.starts_with("moe.")) kept.push_back({key, value});
+  return kept;
+}
+
+std::string setting(const Settings& all, const std::string& key, const std::string& otherwise) {
+  for (const auto& [name, value] : all)
+    if (name == key) return value;
+  return otherwise;
+}
+
+/// The part of a mixture that a parameter is; no part: it has the dense model's name.
+enum class Part { none, router, gate_up, down };
+
+struct Place {
+  Part part = Part::none;
+  std::string dense;  // of the feed-forward: "model.layers.3.mlp."
+};
+
+Place place_of(const std::string& name, const ModelConfig& m) {
+  for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
+    if (!m.moe.in_layer(i)) continue;
+    const std::string prefix = mixture_prefix(m, i) + ".", dense = fmt::format("model.layers.{}.mlp.", i);
+    if (name == prefix + "gate.weight") return {Part::router, dense};
+    if (name == prefix + "experts.gate_up_proj") return {Part::gate_up, dense};
+    if (name == prefix + "experts.down_proj") return {Part::down, dense};
+  }
+  return {};
+}
+
+/// A piece of stacked experts: matrix by matrix, of whose rows and columns this rank has a box.
+void read_experts(TensorReader& tensors, const Place& place, const Slice& slice, const Tensor& to) {
+  const Shape &global = slice.global, &offset = slice.offset, &extent = slice.extent;
+  const int r = global.rank - 2, c = global.rank - 1;
+  const Slice matrix = Slice::box({global[r], global[c]}, {offset[r], offset[c]}, {extent[r], extent[c]});
+  const int64_t each = matrix.elements(), end = slice.begin + slice.elements();
+  for (int64_t at = slice.begin; at < end;) {
+    const int64_t index = at / each, stop = std::min(end, (index + 1) * each);
+    std::string name = place.dense + "down_proj.weight";
+    if (place.part == Part::gate_up)
+      name = place.dense + ((offset[1] + index % extent[1]) % 2 == 0 ? "gate_proj.weight" : "up_proj.weight");
+    tensors.read(name, matrix.range(at - index * each, stop - index * each),
+                 to.flat(at - slice.begin, {stop - at}));
+    at = stop;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<CheckpointReader> open_dense(const Recipe& recipe, bool verify_hashes, Communicator& control,
+                                             Stream& stream, std::vector<std::string>& notes) {
+  const std::string& path = recipe.checkpoint.upcycle.value();
+  ResumeOptions o;
+  o.folder = o.resume = path_exists(path + "/checkpoints") ? path + "/checkpoints" : path;
+  o.key = "checkpoint.upcycle";
+  o.verify_hashes = verify_hashes;
+  std::vector<std::string> said;
+  auto reader = CheckpointReader::open(o, control, stream, said);
+  LT_CHECK(reader != nullptr, "checkpoint.upcycle = {}: nothing was opened", path);
+  const Settings model = reader->info().model;
+  const std::string experts = setting(model, "moe.num_experts", "0"),
+                    architecture = setting(model, "architecture", "an unknown architecture");
+  if (experts != "0" || architecture != "llama")
+    fail(ExitCode::usage,
+         "checkpoint.upcycle = {}: {} is of {} with {} experts, and a dense llama is wanted; "
+         "checkpoint.resume goes "
+         "on from a mixture",
+         path, reader->path(), architecture, experts);
+  if (const std::string differs =
+          model_mismatch(shared_settings(model), shared_settings(model_settings(recipe.model)));
+      !differs.empty())
+    fail(ExitCode::usage, "checkpoint.upcycle = {}: {} is of another shape: {}; make the recipe agree", path,
+         reader->path(), differs);
+  notes.push_back(fmt::format("a mixture of {} experts begins with the weights of {}, step {}",
+                              recipe.model.moe.num_experts, reader->path(), reader->info().step));
+  return reader;
+}
+
+void load_dense(CheckpointReader& dense, const ModelConfig& m, ParameterStore& parameters) {
+  TensorReader tensors(dense, parameters.stream());
+  for (const OwnedPiece& piece : parameters.stored_pieces()) {
+    const std::string& name = parameters.spec(piece.id).name;
+    const Place place = place_of(name, m);
+    if (place.part == Part::none)
+      tensors.read(name, piece.slice, piece.master);
+    else if (place.part != Part::router)
+      read_experts(tensors, place, piece.slice, piece.master);
+  }
+  parameters.publish_loaded();
+}
+
+}  // namespace ltrain

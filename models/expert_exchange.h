@@ -33,6 +33,11 @@ class ExpertExchange {
   /// Most rows that can come to a rank's experts, of `tokens` tokens a rank that choose `top_k` experts each,
   /// of which one takes `capacity` (0: all).
   int64_t most_rows(int64_t tokens, int64_t top_k, int64_t capacity) const;
+  /// Rows that come when all experts get as many, rounded up.
+  int64_t even_rows(int64_t tokens, int64_t top_k) const {
+    const int64_t each = (tokens * top_k + experts_ - 1) / experts_;
+    return each * local_experts() * groups_.expert.size();
+  }
   /// Most rows that the tokens of a routing make for all experts.
   int64_t most_sent(const Routing& routing, int64_t capacity) const {
     const int64_t choices = routing.slots.elements();

@@ -42,7 +42,7 @@ struct MoeConfig {
   // Most rows of an expert: capacity_factor * tokens * top_k / num_experts; without one all
   // that come.
   std::optional<double> capacity_factor, eval_capacity_factor;
-  std::string drop_policy = "probability";  ///< probability | position
+  std::string drop_policy = "probability";  ///< probability | position | choice
 
   bool in_layer(int64_t i) const {
     return num_experts > 0 && (i + 1) % layer_step == 0 &&

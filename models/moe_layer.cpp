@@ -35,7 +35,7 @@ void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig
   const MoeConfig& m = c.moe;
   const int64_t f = m.intermediate_size, h = c.hidden_size;
   experts_ = m.num_experts;
-  top_k_ = m.top_k;
+  top_k_ = m.selection == "expert_choice" ? m.num_experts : m.top_k;  // most experts of a token
   expert_tensor_ = expert_tensor;
   place_ = fmt::format("layers.{}", layer);
   dispatch_ = TokenDispatch::make(g, experts_, top_k_, dispatch);

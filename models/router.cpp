@@ -27,7 +27,9 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
   args_.scale = m.routed_scaling_factor;
   args_.groups = m.n_group;
   args_.kept_groups = m.topk_group;
-  args_.by_position = m.drop_policy == "position";
+  args_.drop = m.drop_policy == "position" ? Drop::last_token
+               : m.drop_policy == "choice" ? Drop::later_choice
+                                           : Drop::least_weight;
   args_.threshold = m.second_threshold;
   if (m.selection == "gshard") args_.selection = Selection::second_at_random;
   if (m.selection == "expert_choice") args_.selection = Selection::experts_choose;
@@ -53,7 +55,8 @@ RouteArgs Router::args(int64_t capacity, bool training) const {
   if (!training) a.threshold = 0;  // evaluation takes both
   if (a.selection == Selection::experts_choose) {
     a.top_k = a.experts;
-    a.renormalize = a.top_k_first = a.by_position = false;
+    a.renormalize = a.top_k_first = false;
+    a.drop = Drop::least_weight;
   }
   return a;
 }

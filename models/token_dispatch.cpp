@@ -191,9 +191,16 @@ class GatherDispatch final : public TokenDispatch {
 
 std::unique_ptr<TokenDispatch> TokenDispatch::make(const Groups& groups, int64_t experts, int64_t top_k,
                                                    const DispatchOptions& options) {
-  if (!groups.expert.many()) return std::make_unique<LocalDispatch>(groups, experts, top_k);
-  if (options.gather) return std::make_unique<GatherDispatch>(groups, experts, top_k);
-  return std::make_unique<ExchangeDispatch>(groups, experts, top_k);
+  std::unique_ptr<TokenDispatch> d;
+  if (!groups.expert.many()) {
+    d = std::make_unique<LocalDispatch>(groups, experts, top_k);
+  } else if (options.gather) {
+    d = std::make_unique<GatherDispatch>(groups, experts, top_k);
+  } else {
+    d = std::make_unique<ExchangeDispatch>(groups, experts, top_k);
+  }
+  d->balanced_ = options.balanced;
+  return d;
 }
 
 void TokenDispatch::count(Step& step, Dispatched& d, const Routing& r, TokenRange range, int64_t capacity,

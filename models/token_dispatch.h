@@ -10,9 +10,10 @@
 namespace ltrain {
 
 struct DispatchOptions {
-  bool gather = false;  ///< every rank gets all tokens and sums for all, instead of an all-to-all of rows
-  int shadows = 0;      ///< most copies of hot experts on all ranks that a layer has at once
-  int chunks = 1;       ///< parts of a micro-batch's tokens: one travels while experts work on another
+  bool gather = false;    ///< every rank gets all tokens and sums for all, instead of an all-to-all of rows
+  int shadows = 0;        ///< most copies of hot experts on all ranks that a layer has at once
+  int chunks = 1;         ///< parts of a micro-batch's tokens: one travels while experts work on another
+  bool balanced = false;  ///< for plans: memory for even routing alone, not for the worst that can come
 };
 
 /// Of one micro-batch, or of a part of its tokens, between forward and backward.
@@ -44,7 +45,7 @@ class TokenDispatch {
   static std::unique_ptr<TokenDispatch> make(const Groups& groups, int64_t experts, int64_t top_k,
                                              const DispatchOptions& options);
   int64_t most_rows(int64_t tokens, int64_t capacity) const {
-    return exchange_.most_rows(tokens, top_k_, capacity);
+    return balanced_ ? exchange_.even_rows(tokens, top_k_) : exchange_.most_rows(tokens, top_k_, capacity);
   }
   /// The host learns how many rows of `range` come, of which an expert takes `capacity` (0: all). Throws when
   /// the router's logits were not finite. `name`: of the layer.
@@ -79,6 +80,9 @@ class TokenDispatch {
   ExpertExchange exchange_;
   const Groups& groups_;
   int64_t experts_, top_k_;
+
+ private:
+  bool balanced_ = false;
 };
 
 }  // namespace ltrain

@@ -15,6 +15,10 @@ namespace ltrain {
 /// (arXiv:2202.09368); top_k is the number of experts then, and weights are scores as they are.
 enum class Selection : uint8_t { top_k, second_at_random, experts_choose };
 
+/// What exceeds a capacity: the choices of the least weight, of the last tokens, or second choices before
+/// first ones and then the last tokens' (GShard). Ties go against the last token.
+enum class Drop : uint8_t { least_weight, last_token, later_choice };
+
 /// How tokens choose. The score of expert i is softmax(logits)_i over all experts or sigmoid(logit_i); the k
 /// best by score + bias (without a bias by logit) are chosen, ties to the lowest index. Their weights are
 /// their scores without the bias, divided by their sum with `renormalize`, times `scale`; with `top_k_first`
@@ -26,8 +30,8 @@ struct RouteArgs {
   /// Experts are chosen from the `kept_groups` of `groups` neighbouring groups whose best expert is best;
   /// with a bias, or sigmoid scores, whose best two sum highest (DeepSeek-V2, V3).
   int64_t groups = 1, kept_groups = 1;
-  int64_t capacity = 0;      ///< most rows of an expert; 0: all that come
-  bool by_position = false;  ///< rows beyond it: the last tokens are dropped, else those of the least weight
+  int64_t capacity = 0;            ///< most rows of an expert; 0: all that come
+  Drop drop = Drop::least_weight;  ///< of rows beyond it
   Selection selection = Selection::top_k;
   double threshold = 0;  ///< second_at_random
   RowRandomArgs random;  ///< second_at_random: of each token; filled by route_forward

@@ -59,37 +59,40 @@ __global__ void keep(RoutePointers p, RouteArgs a) {
   const int64_t n = p.tokens * a.top_k, e = blockIdx.x;
   const int64_t begin = n * threadIdx.x / blockDim.x, end = n * (threadIdx.x + 1) / blockDim.x;
   const A* weights = static_cast<const A*>(p.weights);
+  // What is kept first has the highest rank, equal ones the first.
+  const auto rank = [&](int64_t i) -> uint64_t {
+    return a.drop == Drop::later_choice ? static_cast<uint64_t>(a.top_k - 1 - i % a.top_k)
+                                        : bits_of(weights[i]);
+  };
   const auto counted = [&](auto&& f) {
     int64_t c = 0;
-    for (int64_t i = begin; i < end; ++i) c += p.experts[i] == e && f(weights[i]);
+    for (int64_t i = begin; i < end; ++i) c += p.experts[i] == e && f(rank(i));
     return c;
   };
   int64_t all = 0, total = 0;
-  int64_t before = sum_before(counted([](A) { return true; }), counts, all);
-  uint64_t least = 0;  // weights above it are kept, and the first of those equal to it
+  int64_t before = sum_before(counted([](uint64_t) { return true; }), counts, all);
+  uint64_t least = 0;  // ranks above it are kept, and the first of those equal to it
   int64_t equal_kept = n, equal_before = 0;
-  if (a.capacity > 0 && all > a.capacity && !a.by_position) {
+  if (a.capacity > 0 && all > a.capacity && a.drop != Drop::last_token) {
     for (int bit = static_cast<int>(sizeof(A)) * 8 - 1; bit >= 0; --bit) {
       const uint64_t at = least | uint64_t{1} << bit;
-      sum_before(counted([&](A w) { return bits_of(w) >= at; }), counts, total);
+      sum_before(counted([&](uint64_t w) { return w >= at; }), counts, total);
       if (total >= a.capacity) least = at;
     }
-    sum_before(counted([&](A w) { return bits_of(w) > least; }), counts, total);
+    sum_before(counted([&](uint64_t w) { return w > least; }), counts, total);
     equal_kept = a.capacity - total;
-    equal_before = sum_before(counted([&](A w) { return bits_of(w) == least; }), counts, total);
+    equal_before = sum_before(counted([&](uint64_t w) { return w == least; }), counts, total);
     // Places are given anew, among the kept.
     int64_t mine = 0, equal = equal_before;
     for (int64_t i = begin; i < end; ++i)
-      if (p.experts[i] == e)
-        mine += bits_of(weights[i]) > least || (bits_of(weights[i]) == least && equal++ < equal_kept);
+      if (p.experts[i] == e) mine += rank(i) > least || (rank(i) == least && equal++ < equal_kept);
     before = sum_before(mine, counts, total);
   }
   const bool by_weight = equal_kept < n;
   for (int64_t i = begin; i < end; ++i) {
     if (p.experts[i] != e) continue;
     bool kept = true;
-    if (by_weight)
-      kept = bits_of(weights[i]) > least || (bits_of(weights[i]) == least && equal_before++ < equal_kept);
+    if (by_weight) kept = rank(i) > least || (rank(i) == least && equal_before++ < equal_kept);
     if (a.capacity > 0 && before >= a.capacity) kept = false;
     p.slots[i] = kept ? static_cast<int32_t>(before++) : -1;
   }

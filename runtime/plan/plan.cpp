@@ -34,16 +34,18 @@ struct MetaRank {
 
   MetaRank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
            const Mesh& mesh, int threads, int ranks_on_host = 0)
+      : MetaRank(program_options(recipe, layout), recipe, profile, mesh, threads, ranks_on_host) {}
+  MetaRank(const ProgramOptions& options, const Recipe& recipe, const MachineProfile& profile,
+           const Mesh& mesh, int threads, int ranks_on_host)
       : cost(profile, threads, mesh.world() * threads >= profile.cores, ranks_on_host),
         trace(&cost),
-        groups(make_meta_groups(mesh, trace, group_options(program_options(recipe, layout)), ranks_on_host)),
+        groups(make_meta_groups(mesh, trace, group_options(options), ranks_on_host)),
         compute(make_meta_stream("compute", trace)),
         memory(trace),
         host(trace),
         slow(make_meta_slow_memory(trace)),
-        program(program_options(recipe, layout),
-                {*compute, memory, groups.groups(), device_of(recipe) == DeviceKind::cpu ? nullptr : &host,
-                 slow.get()}) {
+        program(options, {*compute, memory, groups.groups(),
+                          device_of(recipe) == DeviceKind::cpu ? nullptr : &host, slow.get()}) {
     trace.clear_entries();
     trace.set_compute(compute.get());
   }
@@ -378,6 +380,46 @@ std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile&
   return limit;
 }
 
+namespace {
+
+/// What routing that is as uneven as it can be sends between experts, over what even routing does: T tokens
+/// of a rank make k T rows, and its experts may get, and give back, min(k, experts) T of each other rank, as
+/// far as their capacity goes. Each level of the all-to-all passes a row once.
+double worst_over_even(const Recipe& r) {
+  const MoeConfig& m = r.model.moe;
+  const double ranks = static_cast<double>(r.parallel.expert), k = static_cast<double>(m.top_k),
+               local = static_cast<double>(m.num_experts) / ranks,
+               near = static_cast<double>(r.parallel.near_experts);
+  double back = std::min(k, local);
+  if (m.capacity_factor) back = std::min(back, *m.capacity_factor * k / ranks);
+  const auto leaves = [](double ranks) { return (ranks - 1) / ranks; };
+  const double even = 2 * k * (near > 0 ? leaves(near) + leaves(ranks / near) : leaves(ranks));
+  // What is planned as copied may travel after all.
+  const double copied = static_cast<double>(r.parallel.shadow_experts) / static_cast<double>(m.num_experts);
+  return (near > 0 ? 2 : 1) * (k + (ranks - 1) * back) / (even * std::max(1 - copied, 1e-9));
+}
+
+/// Both sides of a mixture's routing: what the arena would be for even routing, and the most that rows can
+/// send.
+void add_routing(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile,
+                 const PipelineLayout& layout, int threads) {
+  if (recipe.model.moe.num_experts == 0) return;
+  ProgramOptions even = program_options(recipe, layout);
+  even.dispatch.balanced = true;
+  MetaRank meta(even, recipe, profile, mesh_of(recipe, plan.rank), threads, 0);
+  meta.program.train_step({}, AdamwArgs{}, false);
+  plan.even_arena_bytes = meta.memory.peak().arena_bytes;
+  if (recipe.parallel.expert == 1 || even.dispatch.gather) return;
+  const Mesh mesh = mesh_of(recipe, plan.rank);
+  const std::string axis(axis_set_name(long_axes(mesh.expert_axes, [&](Axis a) { return mesh.size(a); })));
+  double sent = 0;
+  for (const CollectivePlan& c : plan.collectives)
+    if (c.op == "all_to_all" && c.axis == axis) sent += static_cast<double>(c.wire_bytes);
+  plan.worst_expert_bytes = std::llround(sent * worst_over_even(recipe));
+}
+
+}  // namespace
+
 RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
                    int rank, int threads, Plan* totals) {
   const int ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
@@ -435,6 +477,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
   plan.arena = meta.memory.peak();
   add_outside(plan, recipe, profile, meta, threads);
   if (totals) {
+    add_routing(plan, recipe, profile, layout, threads);
     totals->parameters = model_parameters(recipe.model);
     totals->placement_ops = static_cast<int64_t>(meta.trace.entries().size());
   }

@@ -36,7 +36,9 @@ struct OutsideMemory {
 
 struct RankPlan {
   int rank = 0;
-  MemoryUse arena;            ///< peak over the train and eval steps
+  MemoryUse arena;  ///< peak over the train and eval steps
+  /// Of mixtures: the arena if tokens went to experts evenly; sent between experts at worst. 0: the same.
+  int64_t even_arena_bytes = 0, worst_expert_bytes = 0;
   int64_t staging_bytes = 0;  ///< host memory that copies to the device go through; 0 on the CPU
   std::vector<OutsideMemory> outside;
   int64_t offloaded_bytes = 0;  ///< of optimizer states: in files on the CPU, else of the host's memory

@@ -26,6 +26,7 @@ ordered_json rank_json(const RankPlan& r) {
     arena[std::string(memory_kind_name(static_cast<MemoryKind>(i)))] = r.arena.by_kind[i];
   arena["gaps"] = r.arena.arena_bytes - r.arena.live_bytes;
   arena["total"] = r.arena.arena_bytes;
+  if (r.even_arena_bytes > 0) arena["total_if_routing_is_even"] = r.even_arena_bytes;
   j["memory_bytes"]["arena"] = arena;
   for (const OutsideMemory& o : r.outside)
     j["memory_bytes"]["outside"].push_back(
@@ -44,6 +45,7 @@ ordered_json rank_json(const RankPlan& r) {
                                   {"network_bytes", c.network_bytes},
                                   {"seconds", c.seconds}});
   j["wire_bytes_per_step"] = r.train_wire_bytes;
+  if (r.worst_expert_bytes > 0) j["expert_wire_bytes_at_worst"] = r.worst_expert_bytes;
   j["wire_bytes_per_eval"] = r.eval_wire_bytes;
   j["flops_per_step"] = r.flops;
   j["step_seconds"] = r.step_seconds;
@@ -69,6 +71,9 @@ std::string memory_text(const RankPlan& r) {
   if (const int64_t gaps = r.arena.arena_bytes - r.arena.live_bytes; gaps > 0)
     out += fmt::format("  {:<28}{}\n", "gaps between tensors", mib(gaps));
   out += fmt::format("  {:<28}{}  (allocated once, exactly)\n", "arena", mib(r.arena.arena_bytes));
+  if (r.even_arena_bytes > 0)
+    out += fmt::format("  {:<28}{}  (if tokens went to experts evenly; the arena has room for the worst)\n",
+                       "arena, balanced", mib(r.even_arena_bytes));
   for (const OutsideMemory& o : r.outside)
     out += fmt::format("  {:<28}{}  ({})\n",
                        (r.staging_bytes > 0 && o.where == DeviceKind::cpu ? "host: " : "outside: ") + o.name,
@@ -121,6 +126,11 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
       if (network > 0) out += fmt::format("{:>18}", mib(c.network_bytes));
       out += fmt::format("{:>9.2f} ms\n", c.seconds * 1e3);
     }
+    if (r.worst_expert_bytes > 0)
+      out += fmt::format(
+          "  rows of experts: as above when tokens go to them evenly, at most {:.1f} MiB when as unevenly "
+          "as can be\n",
+          static_cast<double>(r.worst_expert_bytes) / kMiB);
     if (network > 0)
       out += fmt::format("  between nodes: {:.1f} Gbit/s a node, shared by its {} rank{}, {}\n",
                          p.network_bytes_per_second * 8e-9, p.ranks_on_host, p.ranks_on_host == 1 ? "" : "s",

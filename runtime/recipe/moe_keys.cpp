@@ -99,8 +99,10 @@ void add_capacity_keys(std::vector<Key>& t) {
           .above(0)
           .derived("capacity_factor",
                    [](Recipe& r) { r.model.moe.eval_capacity_factor = r.model.moe.capacity_factor; }));
-  add(name_choice("model.moe.drop_policy", LT_MEMBER(model.moe.drop_policy), {"probability", "position"}, {},
-                  "What is dropped: the assignments of least weight, or of the last tokens.")
+  add(name_choice("model.moe.drop_policy", LT_MEMBER(model.moe.drop_policy),
+                  {"probability", "position", "choice"}, {},
+                  "What is dropped: the assignments of least weight, of the last tokens, or second choices "
+                  "before first ones.")
           .alias({"token_drop_policy"})
           .when("model.moe.capacity_factor", true, [](const Recipe& r) {
             return r.model.moe.capacity_factor.has_value() || r.model.moe.eval_capacity_factor.has_value();

@@ -78,6 +78,9 @@ void selection(const Recipe& r, const BrokenRule& broken) {
   if (m.capacity_factor || m.eval_capacity_factor)
     refuse(m.capacity_factor ? "model.moe.capacity_factor" : "model.moe.eval_capacity_factor",
            "takes as many tokens as model.moe.top_k asks for", "null");
+  if (r.parallel.expert_chunks > 1)
+    refuse("parallel.expert_chunks",
+           "takes tokens from the whole micro-batch, whose parts then make uneven rows", "1");
   if (r.parallel.context > 1)
     refuse("parallel.context", "chooses from the tokens of a rank, and other parts of a sequence have others",
            "1");

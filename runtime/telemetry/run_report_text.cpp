@@ -104,9 +104,10 @@ class Text {
   void experts() {
     course(
         "drop rate", [](const ReportStretch& s) { return s.drop_rate; }, percent(last_.drop_rate));
-    course(
-        "balance loss", [](const ReportStretch& s) { return s.balance_loss; },
-        mean(last_.balance_loss, "{:.5f}"));
+    if (last_.balance_loss.known() && last_.balance_loss.sum > 0)
+      course(
+          "balance loss", [](const ReportStretch& s) { return s.balance_loss; },
+          mean(last_.balance_loss, "{:.5f}"));
     line("");
     line("Experts of each layer, by load over an even one, in steps {} to {}: {}", last_.first_step,
          last_.last_step, legend());

@@ -68,10 +68,12 @@ TEST_CASE("routers that warm up, and frozen ones that go on from a run that trai
   const auto norms = t.metric("grad_norm");
   const auto norm = [&](size_t i) { return std::stod(norms.at(i).substr(norms[i].find(':') + 1)); };
   CHECK(norm(2) > 5 * norm(1));  // from the third step on that of all parameters
-  const Outcome frozen = t.sh(mixture + "train.freeze_router=true checkpoint.resume=run output_dir=tuned");
+  const Outcome frozen =
+      t.sh(mixture + "train.freeze_router=true checkpoint.resume=run/checkpoints output_dir=tuned");
   INFO(frozen.text);
   CHECK(frozen.code == 0);
-  const Outcome thawed = t.sh(mixture + "checkpoint.resume=tuned output_dir=more train.train_steps=8");
+  const Outcome thawed =
+      t.sh(mixture + "checkpoint.resume=tuned/checkpoints output_dir=more train.train_steps=8");
   INFO(thawed.text);
   CHECK(thawed.code == 64);
   CHECK(has(thawed, "train.freeze_router: true does not"));

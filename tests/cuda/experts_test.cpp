@@ -20,7 +20,7 @@ TEST_CASE("router, rows of experts and losses for balance") {
       a.experts = kExperts, a.top_k = 2;
       a.sigmoid = kind == 1, a.top_k_first = kind == 2, a.renormalize = kind != 3;
       if (kind == 1) a.groups = 4, a.kept_groups = 2, a.scale = 2.5;
-      if (kind >= 2) a.capacity = 130, a.by_position = kind == 3;
+      if (kind >= 2) a.capacity = 130, a.drop = kind == 3 ? Drop::last_token : Drop::least_weight;
       Twin w(t);
       const auto logits = w.random(t, {kTokens, kExperts}, 2), bias = w.random(t, {kExperts}, 0.1);
       const auto norm = w.blank(t, {kTokens, 2}), weights = w.blank(t, {kTokens, 2});
@@ -68,10 +68,11 @@ TEST_CASE("a second expert at random, and experts that choose") {
       a.experts = kExperts, a.top_k = choose ? kExperts : 2;
       a.selection = choose ? Selection::experts_choose : Selection::second_at_random;
       a.renormalize = !choose;
-      a.capacity = choose ? kEach : 0;
+      a.capacity = choose ? kEach : 100;
+      a.drop = choose ? Drop::least_weight : Drop::later_choice;
       a.threshold = 0.5;
       Twin w(t);
-      const int64_t k = a.top_k, rows = choose ? kExperts * kEach : kTokens;  // of the first choices
+      const int64_t k = a.top_k, rows = choose ? kExperts * kEach : 400;  // some of the first
       const auto logits = w.random(t, {kTokens, kExperts}, 2);
       const auto norm = w.blank(t, {kTokens, 2}), weights = w.blank(t, {kTokens, k});
       const auto experts = w.blank(DType::i32, {kTokens, k}), slots = w.blank(DType::i32, {kTokens, k});

@@ -100,6 +100,37 @@ TEST_CASE("training on cuda in fp32, bf16 and fp16, within what they round") {
   }
 }
 
+TEST_CASE("mixtures of experts on cuda equal the CPU, however they choose and balance") {
+  if (!have_cuda()) return;
+  TinyOptions o = tiny("mixtral", "fp64");
+  o.moe.num_experts = 4;
+  o.steps = 3;
+  SECTION("Switch, with noise") {
+    o.moe.top_k = 1, o.moe.norm_topk_prob = false, o.moe.jitter_eps = 0.2, o.moe.balance = "switch";
+  }
+  SECTION("a second expert at random, with a capacity") {
+    o.moe.selection = "gshard", o.moe.capacity_factor = 1.0, o.moe.drop_policy = "choice";
+  }
+  SECTION("a bias, groups and sigmoid scores; routers that warm up") {
+    o.moe.score = "sigmoid", o.moe.n_group = o.moe.topk_group = 2, o.moe.bias_update_rate = 0.1;
+    o.optimizer.router_warmup = 1;
+  }
+  SECTION("experts that choose, frozen routers") {
+    o.moe.selection = "expert_choice", o.moe.norm_topk_prob = false;
+    o.optimizer.freeze_routers = true;
+  }
+  const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
+  require_parity(cpu, cuda, 1e-11);
+  require_exact_memory(cuda);
+  for (size_t i = 0; i < cpu.experts.size(); ++i) CHECK(cpu.experts[i].chosen == cuda.experts[i].chosen);
+  if (!kSeveralRanks) return;
+  TinyOptions many = on_cuda(o);
+  many.ranks = many.expert = 2, many.zero_stage = 1;
+  many.micro_batch = o.micro_batch / 2;
+  if (o.moe.selection == "expert_choice" || o.moe.capacity_factor) return;  // of the tokens of a rank
+  require_parity(cpu, train_tiny(many), 1e-11);
+}
+
 TEST_CASE("every axis and stage of ZeRO on cuda equals one CPU process") {
   if (!have_cuda()) return;
   if (!kSeveralRanks) return skip_test("several ranks on one GPU need NCCL");

@@ -94,11 +94,12 @@ TEST_CASE("router: ties go to the lowest index, rows are sorted by expert and to
   CHECK(r.counts[5] == 2);
 }
 
-TEST_CASE("router: capacity drops the least weights or the last tokens, and none at all tokens") {
+TEST_CASE(
+    "router: capacity drops the least weights, the last tokens or second choices, and none at all tokens") {
   Routed all(40, choices(4, 2));
   all.run();
   Routed r(40, choices(4, 2));
-  r.args.by_position = GENERATE(false, true);
+  r.args.drop = GENERATE(Drop::least_weight, Drop::last_token, Drop::later_choice);
   r.args.capacity = 40;
   r.run();
   CHECK(r.slots.bits() == all.slots.bits());  // capacity of all tokens is dropless
@@ -108,7 +109,11 @@ TEST_CASE("router: capacity drops the least weights or the last tokens, and none
   for (int64_t e = 0; e < 4; ++e) {
     std::vector<std::pair<double, int64_t>> mine;  // weights from the largest, then by token
     for (int64_t a = 0; a < 80; ++a)
-      if (r.experts[a] == e) mine.push_back({r.args.by_position ? 0 : -r.weights[a], a});
+      if (r.experts[a] == e)
+        mine.push_back({r.args.drop == Drop::least_weight   ? -r.weights[a]
+                        : r.args.drop == Drop::later_choice ? static_cast<double>(a % 2)
+                                                            : 0,
+                        a});
     std::sort(mine.begin(), mine.end());
     CHECK(r.counts[e] == std::min<int64_t>(9, static_cast<int64_t>(mine.size())));
     for (size_t i = 0; i < mine.size(); ++i) CHECK((r.slots[mine[i].second] >= 0) == (i < 9));

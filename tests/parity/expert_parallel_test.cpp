@@ -274,6 +274,8 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
   one.steps = 3;
   one.layers = 4;
   one.packed = way == 0;
+  DispatchOptions gather, two, copies;
+  gather.gather = true, two.chunks = 2, copies.shadows = 2;
   const TinyResult base = train_tiny(one);
   for (const Layout& l : {Layout{"expert 4", 4, 4, 1},
                           {"expert 2 of 4, ZeRO-3", 4, 2, 3},
@@ -282,7 +284,12 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
                           {"experts over tensor 2 and data 2", 2, 4, 3, 2, true, false},
                           {"experts over context 2 and data", 2, 4, 1, 1, false, true, 2},
                           {"zb-h1, expert 2, ZeRO-1", 2, 2, 1, 1, false, true, 1, 2, "zb-h1"},
-                          {"1f1b, tensor 2", 1, 1, 0, 2, true, true, 1, 2}}) {
+                          {"1f1b, tensor 2", 1, 1, 0, 2, true, true, 1, 2},
+                          {"gather, expert 2", 2, 2, 0, 1, false, true, 1, 1, "1f1b", 0, gather},
+                          {"two parts, expert 2", 2, 2, 1, 1, false, true, 1, 1, "1f1b", 0, two},
+                          {"copies, expert 2", 2, 2, 1, 1, false, true, 1, 1, "1f1b", 0, copies},
+                          {"two levels, expert 4", 4, 4, 1, 1, false, true, 1, 1, "1f1b", 0, {}, 2}}) {
+    if (whole_sequences && l.dispatch.chunks > 1) continue;
     if (way == 2 && !l.expert_tensor) continue;  // sequences are cut there
     if (whole_sequences && (l.context > 1 || !l.expert_tensor)) continue;
     INFO("way " << way << ", " << l.name);

@@ -264,6 +264,26 @@ TEST_CASE("memory beyond the host is refused with the itemised sum, just enough 
   CHECK_NOTHROW(check_memory(p));
 }
 
+TEST_CASE("mixtures: the plan shows even routing and the worst", "[plan]") {
+  const auto plan = [](std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(),
+                     {"parallel.data=4", "parallel.expert=4", "model.moe.num_experts=8", "model.moe.top_k=2",
+                      "train.global_batch_size=4", "train.micro_batch_size=1"});
+    return make_plan(recipe(4, overrides), builtin_profile(2)).ranks[0];
+  };
+  const Recipe r = recipe(4, {"parallel.data=4", "train.global_batch_size=4", "train.micro_batch_size=1"});
+  // A rank's T tokens make 2 T rows, and it gives back 2 T of each of three others: in forward and in
+  // backward.
+  const int64_t rows = 8 * r.data.seq_length * 2 * r.model.num_hidden_layers;
+  const RankPlan flat = plan({});
+  CHECK(flat.worst_expert_bytes == rows * r.model.hidden_size * 4);
+  CHECK(flat.even_arena_bytes < flat.arena.arena_bytes);
+  CHECK(plan({"parallel.hierarchical_all_to_all=2"}).worst_expert_bytes == 2 * flat.worst_expert_bytes);
+  CHECK(plan({"parallel.shadow_experts=2"}).worst_expert_bytes == flat.worst_expert_bytes);
+  CHECK(plan({"model.moe.capacity_factor=1.0"}).worst_expert_bytes < flat.worst_expert_bytes);
+  CHECK(plan({"parallel.expert_dispatch=all_gather"}).worst_expert_bytes == 0);
+}
+
 TEST_CASE("two levels of gradients: the plan says what goes to other nodes and prices it apart", "[plan]") {
   const auto plan = [](std::vector<std::string> overrides, double network = 1.25e9, int on_host = 4) {
     overrides.insert(overrides.end(), {"parallel.data=8", "launch.ranks_per_node=4"});

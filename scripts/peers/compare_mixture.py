@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""A mixture of experts beside a dense model of the same active operations. Started by scripts/compare-mixture.sh."""
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import measure
+
+RECIPE = """name: {name}
+model:
+  architecture: llama
+  vocab_size: 257
+  hidden_size: 512
+  num_hidden_layers: 6
+  num_attention_heads: 8
+  num_key_value_heads: 8
+  max_position_embeddings: 1024
+  intermediate_size: 2048
+  {moe}
+data: {{train: [{{path: {tokens}}}], tokenizer: {{kind: byte}}, seq_length: 512}}
+train: {{micro_batch_size: 4, global_batch_size: {batch}}}
+"""
+MOE = "moe: {num_experts: 8, top_k: 2, intermediate_size: 1024, balance: {kind: switch, coeff: 0.01}}"
+# What chooses and moves rows; the products with the gate's 8 columns are 0.03 % of the operations.
+ROUTER = re.compile(r"route_|permute_rows|combine_rows|sort_choices|balance_loss|z_loss|router")
+
+# name, goal, overrides of both, of the mixture alone
+PAIRS = [
+    ("one process of two threads", 0.8, ["launch.threads_per_rank=2"], []),
+    ("two processes: experts over both, against data parallel", 0.8, ["parallel.data=2", "launch.threads_per_rank=1"],
+     ["parallel.expert=2"]),
+]
+
+
+def router_share(binary, recipe, run_dir, overrides):
+    """Of the samples of a run; null without perf."""
+    if not shutil.which("perf"):
+        return None
+    data = os.path.join(os.path.dirname(run_dir), "perf.data")
+    shutil.rmtree(run_dir, ignore_errors=True)
+    recorded = subprocess.run(["perf", "record", "-q", "-F", "199", "-o", data, binary, "run", recipe,
+                               f"output_dir={run_dir}"] + overrides, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              cwd=measure.REPOSITORY)
+    if recorded.returncode != 0:
+        return None
+    report = subprocess.run(["perf", "report", "-i", data, "--no-children", "--stdio"], stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL, text=True).stdout
+    share = 0.0
+    for line in report.splitlines():
+        found = re.match(r"\s*([0-9.]+)%", line)
+        if found and ROUTER.search(line):
+            share += float(found.group(1)) / 100
+    return share
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__)
+    a.add_argument("--binary", default=os.path.join(measure.REPOSITORY, "build", "ltrain"))
+    a.add_argument("--out", default=os.path.join(measure.REPOSITORY, "docs", "measurements"))
+    a.add_argument("--precision", default="fp32")
+    a.add_argument("--batch", type=int, default=8, help="sequences of a step")
+    a.add_argument("--rounds", type=int, default=3)
+    a.add_argument("--warmup", type=int, default=2)
+    a.add_argument("--steps", type=int, default=5)
+    o = a.parse_args()
+    results = []
+    with tempfile.TemporaryDirectory() as scratch:
+        tokens = os.path.join(scratch, "tokens")
+        measure.write_tokens(tokens, 64 * 512 + 1, 256)
+        recipes = {}
+        for name, moe in (("dense", ""), ("mixture", MOE)):
+            recipes[name] = os.path.join(scratch, name + ".yaml")
+            with open(recipes[name], "w") as out:
+                out.write(RECIPE.format(name=name, moe=moe, tokens=tokens, batch=o.batch))
+        run_dir = os.path.join(scratch, "run")
+        few = [f"train.train_steps={o.warmup + o.steps}", f"precision={o.precision}", *measure.FEW_STEPS]
+
+        def speed(name, overrides):
+            lines = measure.run_ltrain(o.binary, recipes[name], run_dir, few + overrides)
+            return [line["tokens_per_sec"] for line in lines[o.warmup:]]
+
+        for name, goal, both, mixture in PAIRS:
+            this, other = [], []
+            for _ in range(o.rounds):
+                this += speed("mixture", both + mixture)
+                other += speed("dense", both)
+            r = {"pair": name, "goal": goal, "this": measure.spread(this), "other": measure.spread(other)}
+            r["ratio"] = r["this"]["median"] / r["other"]["median"]
+            results.append(r)
+            print(f"{name}: {r['ratio']:.3f} (goal {goal})", file=sys.stderr)
+        share = router_share(o.binary, recipes["mixture"], run_dir,
+                             [f"train.train_steps={4 * o.steps}", f"precision={o.precision}", *measure.FEW_STEPS[0:2],
+                              "launch.threads_per_rank=2"])
+    rate = lambda s: f"{s['median']:.0f} ({s['min']:.0f} to {s['max']:.0f})"
+    rows = [["", "mixture, tokens/s", "dense, tokens/s", "mixture ÷ dense", "goal"]]
+    rows += [[r["pair"], rate(r["this"]), rate(r["other"]), f"**{r['ratio']:.3f}**", str(r["goal"])] for r in results]
+    told = "not measured: there is no perf here" if share is None else f"{100 * share:.2f} %"
+    shares = [["what", "part of the run's samples", "goal"], ["router, permutation, combination", told, "5 %"]]
+    measure.write_report(
+        o.out, "compare-mixture", f"8 experts, 2 a token, and a dense model of the same active operations, {o.precision}",
+        [("scripts/compare-mixture.sh " + " ".join(sys.argv[1:])).strip()],
+        [("Speed", rows, f"Six layers of 512, feed-forward 2048 or 8 experts of 1024; steps of {o.batch} x 512 tokens in "
+          f"micro-batches of 4. Median (smallest to largest) of {o.rounds} alternating runs of {o.steps} steps after "
+          f"{o.warmup} of warm-up each. Random tokens: the router is near even."),
+         ("Router", shares, "By sampling the whole run of one process of two threads (perf, 199 Hz).")],
+        {"results": results, "router_share": share})
+
+
+main()

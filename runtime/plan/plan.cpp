@@ -394,9 +394,7 @@ double worst_over_even(const Recipe& r) {
   if (m.capacity_factor) back = std::min(back, *m.capacity_factor * k / ranks);
   const auto leaves = [](double ranks) { return (ranks - 1) / ranks; };
   const double even = 2 * k * (near > 0 ? leaves(near) + leaves(ranks / near) : leaves(ranks));
-  // What is planned as copied may travel after all.
-  const double copied = static_cast<double>(r.parallel.shadow_experts) / static_cast<double>(m.num_experts);
-  return (near > 0 ? 2 : 1) * (k + (ranks - 1) * back) / (even * std::max(1 - copied, 1e-9));
+  return (near > 0 ? 2 : 1) * (k + (ranks - 1) * back) / even;
 }
 
 /// Both sides of a mixture's routing: what the arena would be for even routing, and the most that rows can
@@ -406,6 +404,7 @@ void add_routing(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
   if (recipe.model.moe.num_experts == 0) return;
   ProgramOptions even = program_options(recipe, layout);
   even.dispatch.balanced = true;
+  even.dispatch.shadows = 0;  // which even routing has no use for
   MetaRank meta(even, recipe, profile, mesh_of(recipe, plan.rank), threads, 0);
   meta.program.train_step({}, AdamwArgs{}, false);
   plan.even_arena_bytes = meta.memory.peak().arena_bytes;
@@ -413,8 +412,8 @@ void add_routing(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
   const Mesh mesh = mesh_of(recipe, plan.rank);
   const std::string axis(axis_set_name(long_axes(mesh.expert_axes, [&](Axis a) { return mesh.size(a); })));
   double sent = 0;
-  for (const CollectivePlan& c : plan.collectives)
-    if (c.op == "all_to_all" && c.axis == axis) sent += static_cast<double>(c.wire_bytes);
+  for (const TraceEntry& e : meta.trace.entries())
+    if (e.collective == "all_to_all" && e.axis == axis) sent += e.wire_bytes;
   plan.worst_expert_bytes = std::llround(sent * worst_over_even(recipe));
 }
 

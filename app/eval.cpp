@@ -21,7 +21,7 @@ void add_eval(CLI::App& app) {
     int64_t samples = 0, micro_batch = 4;
     int threads = 0;
     DeviceChoice device = DeviceChoice::automatic;
-    bool json = false;
+    bool json = false, average = false;
   };
   auto* command = app.add_subcommand("eval", "Loss of a checkpoint on held-out data");
   auto o = std::make_shared<Options>();
@@ -33,11 +33,12 @@ void add_eval(CLI::App& app) {
   command->add_option("--micro-batch", o->micro_batch, "Sequences at once")->check(CLI::Range(1, 4096));
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
   add_device(*command, o->device);
+  command->add_flag("--ema", o->average, "The average of weights that train.ema_decay keeps");
   command->add_flag("--json", o->json, "For programs");
   command->footer("Example: ltrain eval runs/quickstart --samples 64");
   command->callback([o] {
     omp_set_num_threads(o->threads > 0 ? o->threads : usable_cores());
-    Session session(o->where, "", o->micro_batch, o->device);
+    Session session(o->where, "", o->micro_batch, o->device, o->average);
     const Recipe& recipe = session.recipe();
     data::LoaderOptions l;
     if (!o->data.empty()) l.sources.push_back({o->data, 1});

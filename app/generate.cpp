@@ -19,7 +19,7 @@ void add_generate(CLI::App& app) {
     SamplingOptions sampling;
     int threads = 0;
     DeviceChoice device = DeviceChoice::automatic;
-    bool json = false, ignore_end = false;
+    bool json = false, ignore_end = false, average = false;
   };
   auto* command = app.add_subcommand("generate", "Sample text from a checkpoint");
   auto o = std::make_shared<Options>();
@@ -39,11 +39,12 @@ void add_generate(CLI::App& app) {
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
   command->add_flag("--ignore-end", o->ignore_end, "Go on after the end of a document");
   add_device(*command, o->device);
+  command->add_flag("--ema", o->average, "The average of weights that train.ema_decay keeps");
   command->add_flag("--json", o->json, "For programs");
   command->footer("Example: ltrain generate runs/quickstart --prompt 'The ' --tokens 100");
   command->callback([o] {
     omp_set_num_threads(o->threads > 0 ? o->threads : usable_cores());
-    Session session(o->where, o->ranks, 0, o->device);
+    Session session(o->where, o->ranks, 0, o->device, o->average);
     std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
     data::Tokenizer& tokenizer = session.tokenizer();
     std::vector<int32_t> prompt;

@@ -7,6 +7,7 @@
 #include "runtime/launch/supervisor.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/rank_map.h"
+#include "runtime/train/check_offload.h"
 #include "runtime/train/trainer.h"
 
 namespace ltrain::app {
@@ -79,6 +80,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const Plan plan = make_plan(recipe, default_profile(device_of(recipe)));
   if (!o.force) check_memory(plan);
   check_resume(recipe, plan);
+  check_offload(recipe, plan, local);
   if (o.dry_run) {
     const RankMap map = map_ranks(recipe, host_names(e.nodes, process_variables()));
     std::fputs(plan_text(plan, recipe, &map).c_str(), stdout);

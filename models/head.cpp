@@ -79,7 +79,7 @@ int64_t Head::chunk_rows(int64_t rows, int64_t vocab) {
 void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, Tensor grad) const {
   const Group& g = step.groups.inner();
   if (!g.many()) {
-    cross_entropy(step.compute, mb.loss, grad, logits, targets, mb.loss_scale());
+    cross_entropy(step.compute, mb.loss, grad, logits, targets, mb.gradient_scale());
     return;
   }
   Tensor own =
@@ -90,7 +90,7 @@ void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor ta
   g.stream->wait(step.compute.record());
   g.comm->all_gather(*g.stream, all, own);
   step.compute.wait(g.stream->record());
-  cross_entropy_sharded(step.compute, mb.loss, grad, logits, targets, all, part_, mb.loss_scale());
+  cross_entropy_sharded(step.compute, mb.loss, grad, logits, targets, all, part_, mb.gradient_scale());
   step.memory.release(own);
   step.memory.release(all);
 }

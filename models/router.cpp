@@ -164,6 +164,7 @@ void Router::balance(Step& step, const MicroBatch& mb, Saved& saved) const {
     a.tokens = all_tokens(step, r.logits.shape[0]);
     a.coeff = coeff_ / static_cast<double>(mb.micros);
   }
+  a.loss_scale = mb.loss_scale;
   balance_loss(step.compute, saved.table, sums(mb, 2 * e, 1), local, all, a);
   step.release(all);
 }
@@ -203,7 +204,7 @@ void Router::backward(Step& step, const MicroBatch& mb, Tensor dx, int64_t first
   const int64_t tokens = x.shape[0];
   Tensor dlogits =
       step.memory.allocate(MemoryKind::temporaries, "d router logits", step.stat_type(), r.logits.shape);
-  const double z = z_coeff_ / (all_tokens(step, tokens) * static_cast<double>(mb.micros));
+  const double z = mb.loss_scale * z_coeff_ / (all_tokens(step, tokens) * static_cast<double>(mb.micros));
   route_backward(step.compute, dlogits, dweights, r, saved.table, z,
                  args(capacity(tokens, step.training), step.training));
   Tensor d = dlogits;

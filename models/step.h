@@ -31,12 +31,13 @@ struct MicroBatch : RowSamples {
   int64_t micros = 1;     ///< micro-batches of a step
   Tensor experts;         ///< (layers, moe_sums(E)) f64: what routers add up in training (models/router.h)
   Tensor router_bias;     ///< (layers, E) as logits: added to scores where experts are chosen; optional
-  double grad_scale = 1;  ///< 1 / counted tokens of the whole global batch
+  double grad_scale = 1;  ///< loss_scale / counted tokens of the whole global batch
   Tensor grad_scale_at;   ///< (1) f64: the same on the device, for work that is recorded; else undefined
+  double loss_scale = 1;  ///< that all gradients of the step are multiplied by
   Tensor loss;            ///< (1) f64: the sum of token losses is added
   int64_t rows() const { return batch * seq; }
-  LossScale loss_scale() const {
-    return grad_scale_at.defined() ? LossScale(grad_scale_at.ptr<double>()) : LossScale(grad_scale);
+  GradientScale gradient_scale() const {
+    return grad_scale_at.defined() ? GradientScale(grad_scale_at.ptr<double>()) : GradientScale(grad_scale);
   }
   /// As the inside of a sublayer sees it.
   MicroBatch inside() const {

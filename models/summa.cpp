@@ -103,7 +103,7 @@ void summa_outer(Step& step, Tensor y, Tensor x, Tensor b, const MatmulArgs& arg
   const Groups& g = step.groups;
   Panels xs(step, g.column, x, "block of activations"), bs(step, g.row, b, "block of weights");
   // In low precision steps add up in f32, so that there is one rounding.
-  const bool wide = g.column.many() && y.dtype == DType::bf16;
+  const bool wide = g.column.many() && is_half(y.dtype);
   Tensor sum = y;
   if (wide) sum = step.memory.allocate(MemoryKind::temporaries, "sum of products", DType::f32, y.shape);
   for (int t = 0; t < g.column.size(); ++t) {

@@ -18,6 +18,7 @@ constexpr Axis kEachGradientAxis[] = {Axis::data, Axis::context, Axis::replica, 
 void ParameterStore::begin_step(int64_t micros, int64_t step) {
   micros_ = micros;
   step_ = step;
+  fetch_ahead();
   for (Unit& u : units_) {
     u.touched = false;
     if (u.grad_record) {
@@ -206,10 +207,16 @@ void ParameterStore::reduce(int index) {
   }
   const Tensor piece = b.grad.flat(piece_begin(b), {b.piece});
   const bool two_levels = across(b).many();
+  const bool round = rounded_.defined() && g.many();
+  const Tensor sent = round ? rounded_.flat(0, {b.padded}) : b.grad;
+  const Tensor got = sent.flat(piece_begin(b), {b.piece});
+  if (round) cast(*g.stream, sent, b.grad);
   if (g.many() && (layout_.zero_stage >= 1 || two_levels)) {
-    g.comm->reduce_scatter(*g.stream, piece, b.grad);
+    g.comm->reduce_scatter(*g.stream, got, sent);
+    if (round) cast(*g.stream, piece, got);
   } else if (g.many()) {
-    g.comm->all_reduce(*g.stream, b.grad);
+    g.comm->all_reduce(*g.stream, sent);
+    if (round) cast(*g.stream, b.grad, sent);
   }
   b.done = g.stream->record();
   if (two_levels && layout_.zero_stage < 2) {

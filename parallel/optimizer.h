@@ -67,6 +67,8 @@ ParameterRule rule_of(const OptimizerSettings& settings, const RuleTarget& targe
 
 /// The moments that a rule keeps for every element, by the names that checkpoints have for them.
 std::vector<std::string_view> moment_names(const ParameterRule& rule);
+/// The average of weights, which every rule keeps where there is one.
+inline constexpr std::string_view kAverage = "ema";
 /// Adafactor's rows and columns.
 inline constexpr std::string_view kFactorRows = "exp_avg_sq_row", kFactorCols = "exp_avg_sq_col";
 

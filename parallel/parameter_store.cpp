@@ -1,6 +1,7 @@
 #include "parallel/parameter_store.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/core/placement_rules.h"
 #include "kernels/core/rng.h"
@@ -12,6 +13,12 @@ namespace {
 constexpr int64_t kAlign = 16;  // elements: units start on a cache line or more
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/// What stays of n elements when a fraction leaves; never nothing, as no allocation is empty.
+int64_t resident_part(int64_t n, double fraction) {
+  const double stays = std::floor((1 - fraction) * static_cast<double>(n) / kAlign);
+  return std::max<int64_t>(kAlign, static_cast<int64_t>(stays) * kAlign);
+}
 
 }  // namespace
 
@@ -225,36 +232,48 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     b.padded = round_up(b.used, (coded ? kCodeBlock : kAlign) * ranks * copies);
     b.piece = b.padded / ranks;
     b.own = b.piece / copies;
-    const auto make = [&](MemoryKind kind, const char* what, DType type, int64_t n) {
+    const bool pieces = stage >= 1 && ranks > 1;  // of what an optimizer has
+    const auto make = [&](MemoryKind kind, const char* what, DType type, int64_t n, bool sharded) {
       Tensor t = memory.allocate(kind, fmt::format("{}, bucket {}", what, i), type, {n});
-      place_bucket(b, t, n == b.piece && ranks > 1);
+      place_bucket(b, t, sharded);
       return t;
     };
     if (stage >= 3) {
-      b.value_piece = make(MemoryKind::parameters, "parameters", p.compute, b.piece);
+      b.value_piece = make(MemoryKind::parameters, "parameters", p.compute, b.piece, pieces);
     } else {
-      b.value = make(MemoryKind::parameters, "parameters", p.compute, b.padded);
+      b.value = make(MemoryKind::parameters, "parameters", p.compute, b.padded, false);
     }
     if (!layout.for_training) continue;
     const int64_t stored = stored_count(b);
-    if (p.has_master()) b.master = make(MemoryKind::optimizer, "master weights", p.master, stored);
-    if (b.kind.rule.rule == UpdateRule::still) continue;
+    const UpdateRule rule = b.kind.rule.rule;
+    b.resident = stored;
+    if (layout.offload.fraction > 0 && !coded && !in_halves(rule) && rule != UpdateRule::still)
+      b.resident = resident_part(stored, layout.offload.fraction);
+    if (p.has_master())
+      b.master = make(MemoryKind::optimizer, "master weights", p.master, b.resident, pieces);
+    if (layout.ema_decay > 0)
+      b.average = make(MemoryKind::optimizer, "average of weights", p.wide(), stored, pieces);
+    if (rule == UpdateRule::still) continue;
     if (stage >= 2) {
-      b.grad_piece = make(MemoryKind::gradients, "gradients", p.grad, b.piece);
+      b.grad_piece = make(MemoryKind::gradients, "gradients", p.grad, b.piece, pieces);
     } else {
-      b.grad = make(MemoryKind::gradients, "gradients", p.grad, b.padded);
+      b.grad = make(MemoryKind::gradients, "gradients", p.grad, b.padded, false);
     }
     if (coded) {
-      b.coded.first = make(MemoryKind::optimizer, "exp_avg, 8 bits", DType::u8, stored);
-      b.coded.second = make(MemoryKind::optimizer, "exp_avg_sq, 8 bits", DType::u8, stored);
+      b.coded.first = make(MemoryKind::optimizer, "exp_avg, 8 bits", DType::u8, stored, pieces);
+      b.coded.second = make(MemoryKind::optimizer, "exp_avg_sq, 8 bits", DType::u8, stored, pieces);
       b.coded.scales =
-          make(MemoryKind::optimizer, "scales of moments", DType::f32, 2 * (stored / kCodeBlock));
+          make(MemoryKind::optimizer, "scales of moments", DType::f32, 2 * (stored / kCodeBlock), false);
       continue;
     }
     for (std::string_view name : moment_names(b.kind.rule))
-      b.moments.push_back(make(MemoryKind::optimizer, std::string(name).c_str(), p.master, stored));
+      b.moments.push_back(
+          make(MemoryKind::optimizer, std::string(name).c_str(), p.state, b.resident, pieces));
   }
-  if (layout.for_training) list_tensors();
+  if (layout.for_training) {
+    list_tensors();
+    allocate_windows();
+  }
   if (!compute.meta()) return;
   for (Unit& u : units_) {
     const ParameterSpec& spec = parameters_[u.first].spec;
@@ -269,13 +288,17 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
 
 void ParameterStore::clear() {
   if (compute_->meta()) return;
+  settle_slow();
+  fetched_ahead_ = false;
   const auto zero = [&](const Tensor& t) {
     if (t.defined()) fill_zero(*compute_, t);
   };
   for (Bucket& b : buckets_) {
     for (const Tensor& t : {b.value, b.value_piece, b.grad, b.grad_piece, b.master, b.coded.first,
-                            b.coded.second, b.coded.scales})
+                            b.coded.second, b.coded.scales, b.average})
       zero(t);
+    if (b.slow.empty()) continue;
+    for (int s = 0; s < state_count(b); ++s) zero(state_at(b, s, b.resident, stored_count(b) - b.resident));
     for (const Tensor& t : b.moments) zero(t);
   }
   zero(factors_);
@@ -307,6 +330,7 @@ void ParameterStore::initialize(uint64_t seed) {
     for (const OwnedPiece& piece : stored_pieces())
       fill_initial(*compute_, parameters_[piece.id].spec, piece.master, piece.slice, seed);
   if (layout_.zero_stage >= 3) publish_loaded();
+  start_average();
 }
 
 /// View of a unit's part of a flat tensor, as one matrix, lying as `record` says.
@@ -351,16 +375,21 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
         const Parameter& p = parameters_[id];
         const int64_t from = std::max(begin, p.offset),
                       to = std::min(end, p.offset + p.spec.slice.elements());
-        if (from >= to) continue;
-        const Shape n{to - from};
-        OwnedPiece piece{id, p.spec.slice.range(from - p.offset, to - p.offset), {}, {}, {}};
-        piece.master = layout_.precision.has_master() ? b.master.flat(from - stored, n)
-                       : layout_.zero_stage >= 3      ? b.value_piece.flat(from - stored, n)
-                                                      : b.value.flat(from, n);
-        piece.moments = moments_at(b, from - stored, to - from);
-        if (trains(id))
-          piece.grad = layout_.zero_stage >= 2 ? b.grad_piece.flat(from - stored, n) : b.grad.flat(from, n);
-        out.push_back(piece);
+        const auto add = [&](int64_t from, int64_t to) {  // all of it resident, or none
+          if (from >= to) return;
+          const Shape n{to - from};
+          OwnedPiece piece{id, p.spec.slice.range(from - p.offset, to - p.offset), {}, {}, {}};
+          piece.master = layout_.precision.has_master() ? state_at(b, 0, from - stored, to - from)
+                         : layout_.zero_stage >= 3      ? b.value_piece.flat(from - stored, n)
+                                                        : b.value.flat(from, n);
+          piece.moments = moments_at(b, from - stored, to - from);
+          if (trains(id))
+            piece.grad = layout_.zero_stage >= 2 ? b.grad_piece.flat(from - stored, n) : b.grad.flat(from, n);
+          out.push_back(piece);
+        };
+        const int64_t middle = std::clamp(stored + b.resident, from, std::max(from, to));
+        add(from, middle);
+        add(middle, to);
       }
   }
   return out;
@@ -404,7 +433,7 @@ std::vector<NamedState> ParameterStore::moments_at(const Bucket& b, int64_t from
   const std::vector<std::string_view> names = moment_names(b.kind.rule);
   for (size_t i = 0; i < names.size(); ++i) {
     if (!b.coded.first.defined()) {
-      out.push_back({names[i], b.moments[i].flat(from, {n})});
+      out.push_back({names[i], state_at(b, static_cast<int>(i) + layout_.precision.has_master(), from, n)});
       continue;
     }
     Tensor open;
@@ -416,6 +445,7 @@ std::vector<NamedState> ParameterStore::moments_at(const Bucket& b, int64_t from
       open.data = const_cast<float*>(b.open.data()) + static_cast<int64_t>(i) * stored + from;
     out.push_back({names[i], open});
   }
+  if (b.average.defined()) out.push_back({kAverage, b.average.flat(from, {n})});
   return out;
 }
 
@@ -427,6 +457,7 @@ int64_t ParameterStore::open_state_bytes() const {
 }
 
 void ParameterStore::open_states() {
+  settle_slow();
   for (Bucket& b : buckets_) {
     if (!b.coded.first.defined()) continue;
     b.open.resize(2 * static_cast<size_t>(b.coded.first.elements()));
@@ -453,10 +484,7 @@ void ParameterStore::close_states(bool changed) {
 void ParameterStore::publish_loaded() {
   for (Bucket& b : buckets_) {
     const Group& g = inside(b);
-    if (layout_.precision.has_master())
-      cast(*compute_,
-           layout_.zero_stage >= 3 ? b.value_piece : b.value.flat(stored_begin(b), {stored_count(b)}),
-           b.master);
+    if (layout_.precision.has_master()) copy_master(b, held(b));
     if (layout_.zero_stage == 0 || layout_.zero_stage >= 3 || !g.many()) continue;
     g.stream->wait(compute_->record());
     g.comm->all_gather(*g.stream, b.value, b.value.flat(piece_begin(b), {b.piece}));

@@ -26,6 +26,7 @@
 #include "kernels/ops/adamw.h"
 #include "kernels/ops/adamw_8bit.h"
 #include "parallel/groups.h"
+#include "parallel/offload.h"
 #include "parallel/optimizer.h"
 #include "parallel/sharding.h"
 
@@ -56,12 +57,17 @@ struct ParameterSpec {
 /// last ones padded where it does not divide (dim 0 only). Of what another axis has cut, part of that part.
 ParameterSpec cut_over(Axis axis, ParameterSpec whole, int dim, int rank, int parts);
 
-/// Element types of a parameter's forms. f32: {f32, f32, f32}; bf16: {bf16, f32, f32}; f64: all f64.
+/// Element types of a parameter's forms. f32: all f32; bf16: {bf16, f32, f32, f32}, and without
+/// master weights {bf16, bf16, f32, f32}; f64: all f64.
 struct PrecisionPolicy {
   DType compute = DType::f32;  ///< weights and activations in the step
-  DType master = DType::f32;   ///< weights and moments in the optimizer
+  DType master = DType::f32;   ///< weights in the optimizer
   DType grad = DType::f32;     ///< accumulated and reduced gradients
+  DType state = DType::f32;    ///< moments, between updates
+  /// The weights of the optimizer are others than those of the step.
   bool has_master() const { return compute != master; }
+  /// What updates compute in.
+  DType wide() const { return compute == DType::f64 ? DType::f64 : DType::f32; }
 };
 
 /// An optimizer state by the name that checkpoints have for it: "exp_avg".
@@ -84,6 +90,12 @@ struct WholeState {
   int id = 0;  ///< a parameter of the tensor
   std::string_view name;
   Tensor tensor;
+};
+
+/// States that lie in slow memory (parallel/offload.h).
+struct OffloadSettings {
+  double fraction = 0;                ///< of the elements of each bucket
+  int64_t window = int64_t{1} << 18;  ///< elements that are on their way at once
 };
 
 /// A tensor of the model that is no parameter, whole on every rank: saved and loaded with them.
@@ -113,6 +125,11 @@ class ParameterStore {
     int64_t bucket_elements = 4 << 20;  ///< a bucket is closed when it reaches this
     bool for_training = true;           ///< false: no gradients, no optimizer state
     OptimizerSettings optimizer = {};
+    OffloadSettings offload = {};
+    SlowMemory* slow = nullptr;  ///< with offload.fraction above 0
+    bool reduce_bf16 = false;    ///< gradients are rounded to bf16 to be summed, on one level
+    double ema_decay = 0;        ///< of an average of the weights; 0: none
+    uint64_t seed = 0;           ///< of stochastic rounding
   };
   /// Carves everything out of `memory`.
   void allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout);
@@ -163,7 +180,17 @@ class ParameterStore {
   /// One optimizer step on what this rank owns, then the gather of what others own.
   void update(const AdamwArgs& args);
 
+  // ---- the average of weights ----
+  /// Puts the average in the place of the weights (for an evaluation), or them back, bit for bit.
+  void show_average(bool shown);
+  /// The average begins with the weights as they are.
+  void start_average();
+
   // ---- state ----
+  /// Bytes in slow memory.
+  int64_t slow_bytes() const { return slow_bytes_; }
+  /// Waits until what lies in slow memory is all there.
+  void settle_slow();
   std::vector<OwnedPiece> owned_pieces() const;   ///< what this rank writes to a checkpoint
   std::vector<OwnedPiece> stored_pieces() const;  ///< what this rank keeps states of, and must read from one
   /// The optimizer states of a parameter, by the names that checkpoints have for them.
@@ -223,6 +250,9 @@ class ParameterStore {
     Tensor grad_piece;           // ZeRO-2 and 3
     Tensor master;
     std::vector<Tensor> moments;  // as moment_names(kind.rule)
+    int64_t resident = 0;         // elements whose states (master, moments) the device keeps, the first ones
+    std::vector<int64_t> slow;    // where those of the others begin in slow memory, by state
+    Tensor average;               // of weights, for evaluation
     CodedMoments coded;           // 8-bit AdamW, in their place
     std::vector<float> open;      // its moments, between open_states and close_states
     int64_t waiting = 0;          // contributions until the next reduction
@@ -230,6 +260,14 @@ class ParameterStore {
     Event done;                   // of the reduction, or of the gather in flight
     Event summed;                 // of the second level
     bool gathering = false;
+  };
+  struct Window {  // states in slow memory that come and go together
+    int bucket;
+    int64_t from, n;  // in the bucket
+  };
+  struct Slot {                  // of the ring
+    std::vector<Tensor> states;  // master if there is one, moments
+    Event fetched;
   };
   struct Pending {  // a reduction under way into a bucket's piece
     int bucket;
@@ -272,7 +310,28 @@ class ParameterStore {
   void each_parameter(Bucket& b, int64_t begin, int64_t count, F f);
   AdamwArgs args_of(const ParameterRule& r, const AdamwArgs& step) const;
   bool moves(const Bucket& b) const;  // in this step
+  static bool in_halves(UpdateRule r) {
+    return r == UpdateRule::lamb || r == UpdateRule::adafactor || r == UpdateRule::muon;
+  }
+  // update_windows.cpp: states of an element are counted master first, where there is one
+  int state_count(const Bucket& b) const;
+  Tensor resident_state(const Bucket& b, int state) const;
+  Tensor state_at(const Bucket& b, int state, int64_t at, int64_t n) const;
+  int64_t slow_offset(const Bucket& b, int state, int64_t at) const;
+  bool widens_states() const;
+  void allocate_windows();
+  void fetch_window(size_t index);
+  void fetch_ahead();
+  void pass_windows(const Bucket& b);
+  Range part(const Range& r, int64_t at, int64_t n) const;
+  void update_range(Bucket& b, int64_t from, int64_t n, const Range& all, const AdamwArgs& step);
+  void update_stored(Bucket& b, int64_t from, int64_t n, const Range& stored, const AdamwArgs& step);
   void update_elements(Bucket& b, const AdamwArgs& step);
+  void round_parameters(Bucket& b, int64_t from, int64_t n, Tensor to, Tensor wide, int64_t step);
+  void average(Bucket& b, int64_t from, Tensor master, int64_t step);
+  void copy_master(const Bucket& b, Tensor to);
+  Tensor held(const Bucket& b) const;  // what the optimizer has of the values
+  void wait_for_values();
   void update_lamb(const AdamwArgs& step);
   void update_adafactor(const AdamwArgs& step);
   void gather_values(Bucket& b);
@@ -301,11 +360,18 @@ class ParameterStore {
   std::vector<Pending> pending_;
   std::vector<WholeTensor> tensors_;
   std::vector<KeptTensor> kept_;
-  Tensor tensor_sums_;  // (2 each) f64: squares of the parameter, of its direction
-  Tensor factors_;      // Adafactor: rows, columns and the rows' mean of each matrix
-  Tensor factor_sums_;  // f64, rows and columns
-  Tensor length_;       // (1) f64, of the matrix that Muon is at
-  int summed_ = -1;     // two levels without ZeRO: bucket whose sum is on its way and not gathered
+  Tensor tensor_sums_;           // (2 each) f64: squares of the parameter, of its direction
+  Tensor factors_;               // Adafactor: rows, columns and the rows' mean of each matrix
+  Tensor factor_sums_;           // f64, rows and columns
+  Tensor length_;                // (1) f64, of the matrix that Muon is at
+  Tensor rounded_;               // gradients of the bucket that is summed, in bf16; the stream of sums has it
+  std::vector<Window> windows_;  // of all buckets, in the order of updates
+  std::vector<Slot> ring_;
+  std::vector<Tensor> wide_;  // states in what is computed in, one window
+  size_t next_window_ = 0;
+  bool fetched_ahead_ = false;
+  int64_t slow_bytes_ = 0;
+  int summed_ = -1;  // two levels without ZeRO: bucket whose sum is on its way and not gathered
   int segment_ = 0;
   int64_t micros_ = 1, step_ = 1;
   Layout layout_;

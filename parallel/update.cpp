@@ -21,10 +21,15 @@ ParameterStore::Range ParameterStore::range(Bucket& b, int64_t from, int64_t n) 
   const Tensor param = stage >= 3 ? b.value_piece.flat(at, {n}) : b.value.flat(from, {n});
   const bool low = layout_.precision.has_master();
   Range r;
-  r.master = low ? b.master.flat(at, {n}) : param;
+  const bool resident = at + n <= b.resident;
+  if (!low)
+    r.master = param;
+  else if (resident)
+    r.master = b.master.flat(at, {n});
   if (low) r.low = param;
   r.grad = stage >= 2 ? b.grad_piece.flat(at, {n}) : b.grad.flat(from, {n});
-  for (const Tensor& t : b.moments) r.moments.push_back(t.flat(at, {n}));
+  if (resident)
+    for (const Tensor& t : b.moments) r.moments.push_back(t.flat(at, {n}));
   return r;
 }
 
@@ -58,42 +63,6 @@ bool ParameterStore::moves(const Bucket& b) const {
   if (b.kind.rule.rule == UpdateRule::still) return false;
   // A plan is of the steps after the warm-up.
   return compute_->meta() || step_ > layout_.optimizer.router_warmup || b.kind.rule.router;
-}
-
-/// Optimizers that look at one element at a time: over runs of parameters with the same settings. Padding
-/// between them is zero and stays zero.
-void ParameterStore::update_elements(Bucket& b, const AdamwArgs& step) {
-  const int64_t begin = stored_begin(b), end = begin + stored_count(b);
-  const OptimizerSettings& o = layout_.optimizer;
-  if (b.coded.first.defined()) {  // one rule, so that blocks are of the bucket
-    const ParameterRule& rule = b.kind.rule;
-    const Range r = range(b, begin, end - begin);
-    return adamw_8bit(*compute_, r.master, b.coded, r.grad, r.low, rule.decay, args_of(rule, step));
-  }
-  const std::vector<int> ids = members(b);
-  for (size_t i = 0, j; i < ids.size(); i = j) {
-    const ParameterRule& rule = parameters_[ids[i]].rule;
-    for (j = i; j < ids.size() && parameters_[ids[j]].rule == rule;) ++j;
-    const int64_t from = std::max(begin, parameters_[ids[i]].offset);
-    const int64_t to = std::min(end, j < ids.size() ? parameters_[ids[j]].offset : b.padded);
-    if (from >= to) continue;
-    const Range r = range(b, from, to - from);
-    const AdamwArgs a = args_of(rule, step);
-    if (rule.rule == UpdateRule::sgd || rule.rule == UpdateRule::lion) {
-      const bool lion = rule.rule == UpdateRule::lion;
-      const MomentumArgs m{lion ? MomentumRule::lion : MomentumRule::sgd,
-                           a.lr,
-                           a.weight_decay,
-                           o.lion_beta1,
-                           o.lion_beta2,
-                           o.momentum,
-                           o.nesterov,
-                           a.grad_scale};
-      momentum_update(*compute_, r.master, r.moments[0], r.grad, r.low, rule.decay, m);
-    } else {
-      adamw(*compute_, r.master, r.moments[0], r.moments[1], r.grad, r.low, rule.decay, a);
-    }
-  }
 }
 
 bool ParameterStore::adds(const Bucket& b) const {
@@ -170,6 +139,7 @@ void ParameterStore::move_along(const AdamwArgs& step, UpdateRule rule) {
         d.elements = static_cast<double>(p.spec.slice.global.elements());
       }
       apply_direction(*compute_, r.master, r.grad, r.low, sums, d);
+      average(b, from, r.master, step.step);
     });
   }
 }
@@ -234,17 +204,24 @@ void ParameterStore::gather_values(Bucket& b) {
   g.comm->all_gather(*g.stream, b.value, b.value.flat(piece_begin(b), {b.piece}));
 }
 
+void ParameterStore::wait_for_values() {
+  const Group& g = groups_->inside;
+  if ((layout_.zero_stage == 1 || layout_.zero_stage == 2) && g.many())
+    compute_->wait(g.stream->record());  // that of experts runs on the same stream
+}
+
 void ParameterStore::update(const AdamwArgs& step) {
   bool has[kUpdateRules] = {};
-  const auto in_halves = [](UpdateRule r) {
-    return r == UpdateRule::lamb || r == UpdateRule::adafactor || r == UpdateRule::muon;
-  };
+  next_window_ = 0;
   for (Bucket& b : buckets_) {
     const UpdateRule rule = b.kind.rule.rule;
     if (rule == UpdateRule::still) continue;
     has[static_cast<int>(rule)] = true;
     if (in_halves(rule)) continue;
-    if (moves(b)) update_elements(b, step);
+    if (moves(b))
+      update_elements(b, step);
+    else
+      pass_windows(b);
     gather_values(b);
   }
   if (has[static_cast<int>(UpdateRule::lamb)]) update_lamb(step);
@@ -252,10 +229,9 @@ void ParameterStore::update(const AdamwArgs& step) {
   if (has[static_cast<int>(UpdateRule::muon)]) update_muon(step);
   for (Bucket& b : buckets_)
     if (in_halves(b.kind.rule.rule)) gather_values(b);
-  const Group& g = groups_->inside;
+  fetched_ahead_ = false;
+  wait_for_values();
   const int stage = layout_.zero_stage;
-  if ((stage == 1 || stage == 2) && g.many())
-    compute_->wait(g.stream->record());  // that of experts runs on the same stream
   if (!compute_->meta()) return;
   for (const Bucket& b : buckets_)
     for (Axis a : {Axis::data, Axis::context, Axis::replica, Axis::expert})

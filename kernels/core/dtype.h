@@ -67,6 +67,55 @@ struct bf16 {
   LT_HD operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 };
 
+/// The bits of a float rounded to half precision (to nearest, ties to even; beyond 65504 infinity; NaN stays
+/// NaN), and the float of such bits. Without branches, so that loops over them are vectorised.
+LT_HD inline uint16_t f16_bits(float v) {
+#ifdef __CUDA_ARCH__
+  uint16_t out;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out) : "f"(v));
+  return out;
+#else
+  uint32_t u;
+  std::memcpy(&u, &v, 4);
+  const uint32_t sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+  const uint32_t normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
+  float magnitude;
+  std::memcpy(&magnitude, &a, 4);
+  const float shifted = magnitude + 0.5f;  // its last bit is worth 2^-24, as that of a subnormal half
+  uint32_t subnormal;
+  std::memcpy(&subnormal, &shifted, 4);
+  subnormal -= 0x3f000000u;
+  const uint32_t finite = a < 0x38800000u ? subnormal : normal;
+  const uint32_t large = a > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  return static_cast<uint16_t>(sign | (a < 0x47800000u ? finite : large));
+#endif
+}
+LT_HD inline float f16_value(uint16_t h) {
+#ifdef __CUDA_ARCH__
+  float out;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(h));
+  return out;
+#else
+  const uint32_t a = h & 0x7fffu, sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+  const uint32_t normal = (a << 13) + (a >= 0x7c00u ? 0x70000000u : 0x38000000u);
+  const float small = static_cast<float>(static_cast<int32_t>(a)) * 0x1p-24f;
+  uint32_t subnormal;
+  std::memcpy(&subnormal, &small, 4);
+  const uint32_t u = sign | (a < 0x400u ? subnormal : normal);
+  float v;
+  std::memcpy(&v, &u, 4);
+  return v;
+#endif
+}
+
+/// IEEE 754 half precision.
+struct f16 {
+  uint16_t bits = 0;
+  f16() = default;
+  LT_HD explicit f16(float v) : bits(f16_bits(v)) {}
+  LT_HD operator float() const { return f16_value(bits); }
+};
+
 /// x[i] in the arithmetic type, and back. GCC 12 vectorises a loop over these, but not one over bf16 objects.
 LT_HD inline float get(const float* x, int64_t i) { return x[i]; }
 LT_HD inline double get(const double* x, int64_t i) { return x[i]; }
@@ -76,6 +125,7 @@ LT_HD inline float get(const bf16* x, int64_t i) {
   std::memcpy(&v, &u, 4);  // not bit_cast: the vectoriser stops at it
   return v;
 }
+LT_HD inline float get(const f16* x, int64_t i) { return f16_value(x[i].bits); }
 LT_HD inline void put(float* x, int64_t i, float v) { x[i] = v; }
 LT_HD inline void put(double* x, int64_t i, double v) { x[i] = v; }
 LT_HD inline void put(bf16* x, int64_t i, float v) {
@@ -85,6 +135,8 @@ LT_HD inline void put(bf16* x, int64_t i, float v) {
   const uint32_t nan = (u >> 16) | 0x40u;
   x[i].bits = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
+
+LT_HD inline void put(f16* x, int64_t i, float v) { x[i].bits = f16_bits(v); }
 
 template <class T>
 struct dtype_of;
@@ -99,6 +151,10 @@ struct dtype_of<double> {
 template <>
 struct dtype_of<bf16> {
   static constexpr DType value = DType::bf16;
+};
+template <>
+struct dtype_of<f16> {
+  static constexpr DType value = DType::f16;
 };
 template <>
 struct dtype_of<int32_t> {
@@ -133,7 +189,18 @@ struct compute_of<double> {
 template <class T>
 using compute_t = typename compute_of<T>::type;
 
-/// Calls f.template operator()<T>() with the C++ type of a floating dtype (f32, f64, bf16).
+/// The types of 16 bits: stored so, computed in float.
+constexpr bool is_half(DType t) { return t == DType::bf16 || t == DType::f16; }
+template <class T>
+inline constexpr bool is_half_v = is_half(dtype_of<T>::value);
+
+/// Calls f.template operator()<T>() with the C++ type of a half.
+template <class F>
+decltype(auto) dispatch_half(DType t, F&& f) {
+  return t == DType::f16 ? f.template operator()<f16>() : f.template operator()<bf16>();
+}
+
+/// Calls f.template operator()<T>() with the C++ type of a floating dtype (f32, f64, bf16, f16).
 template <class F>
 decltype(auto) dispatch_float(DType t, F&& f) {
   switch (t) {
@@ -143,6 +210,8 @@ decltype(auto) dispatch_float(DType t, F&& f) {
       return f.template operator()<double>();
     case DType::bf16:
       return f.template operator()<bf16>();
+    case DType::f16:
+      return f.template operator()<f16>();
     default:
       fail(ExitCode::internal, "no kernel for dtype {}", dtype_name(t));
   }

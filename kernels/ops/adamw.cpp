@@ -8,8 +8,7 @@ void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor g
            const AdamwArgs& args) {
   const int64_t n = master.elements();
   LT_CHECK(exp_avg.elements() == n && exp_avg_sq.elements() == n && grad.elements() == n &&
-               grad.dtype == master.dtype &&
-               (!low.defined() || (low.elements() == n && low.dtype == DType::bf16)),
+               grad.dtype == master.dtype && (!low.defined() || (low.elements() == n && is_half(low.dtype))),
            "adamw of {} elements with {} gradients", n, grad.elements());
   if (s.meta()) {
     OpCost cost = op_cost("adamw", OpClass::optimizer, 14.0 * n, {master, exp_avg, exp_avg_sq},
@@ -20,8 +19,8 @@ void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor g
     if (low.defined()) place_update(s, "adamw", low, grad, exp_avg.record->place);
     return;
   }
-  LT_LAUNCH(s, adamw, master.dtype, master.data, exp_avg.data, exp_avg_sq.data, grad.data, low.data, n, decay,
-            args);
+  LT_LAUNCH(s, adamw, master.dtype, master.data, exp_avg.data, exp_avg_sq.data, grad.data, low.dtype,
+            low.data, n, decay, args);
 }
 
 }  // namespace ltrain

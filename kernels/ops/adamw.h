@@ -39,12 +39,12 @@ struct AdamwFactors {
 };
 
 /// master -= lr * (weight_decay * master + mhat / (sqrt(vhat) + eps)) over n elements, PyTorch's order of
-/// operations. master, exp_avg, exp_avg_sq, grad: (n) f32 (all f64 for f64). low: (n) bf16 copy of master, or
-/// undefined. `decay` false leaves the weight decay out (norms, biases).
+/// operations. master, exp_avg, exp_avg_sq, grad: (n) f32 (all f64 for f64). low: (n) copy of master in a
+/// half, or undefined. `decay` false leaves the weight decay out (norms, biases).
 void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low, bool decay,
            const AdamwArgs& args);
 
-LT_KERNEL(adamw, DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad, void* low,
-          int64_t n, bool decay, AdamwArgs args)
+LT_KERNEL(adamw, DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad, DType low_type,
+          void* low, int64_t n, bool decay, AdamwArgs args)
 
 }  // namespace ltrain

@@ -19,7 +19,7 @@ void adamw_8bit(Stream& s, Tensor master, const CodedMoments& m, Tensor grad, Te
   const int64_t n = master.elements();
   check(m, n);
   LT_CHECK(master.dtype == DType::f32 && grad.dtype == DType::f32 && grad.elements() == n &&
-               (!low.defined() || (low.elements() == n && low.dtype == DType::bf16)),
+               (!low.defined() || (low.elements() == n && is_half(low.dtype))),
            "8-bit AdamW of {} elements of {}", n, dtype_name(master.dtype));
   if (s.meta()) {
     OpCost cost = op_cost("adamw_8bit", OpClass::optimizer, 30.0 * n, {master, m.first, m.second, m.scales},
@@ -30,8 +30,8 @@ void adamw_8bit(Stream& s, Tensor master, const CodedMoments& m, Tensor grad, Te
     if (low.defined()) place_update(s, "adamw_8bit", low, grad, m.first.record->place);
     return;
   }
-  LT_LAUNCH(s, adamw_8bit, master.data, m.first.data, m.second.data, m.scales.data, grad.data, low.data, n,
-            decay, args);
+  LT_LAUNCH(s, adamw_8bit, master.data, m.first.data, m.second.data, m.scales.data, grad.data, low.dtype,
+            low.data, n, decay, args);
 }
 
 void decode_moments(Stream& s, Tensor values, const CodedMoments& m) {

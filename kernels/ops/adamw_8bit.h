@@ -48,8 +48,8 @@ void adamw_8bit(Stream& s, Tensor master, const CodedMoments& moments, Tensor gr
 void decode_moments(Stream& s, Tensor values, const CodedMoments& moments);
 void encode_moments(Stream& s, const CodedMoments& moments, Tensor values);
 
-LT_KERNEL(adamw_8bit, void* master, void* first, void* second, void* scales, const void* grad, void* low,
-          int64_t n, bool decay, AdamwArgs args)
+LT_KERNEL(adamw_8bit, void* master, void* first, void* second, void* scales, const void* grad, DType low_type,
+          void* low, int64_t n, bool decay, AdamwArgs args)
 LT_KERNEL(decode_moments, void* values, const void* first, const void* second, const void* scales, int64_t n)
 LT_KERNEL(encode_moments, void* first, void* second, void* scales, const void* values, int64_t n)
 

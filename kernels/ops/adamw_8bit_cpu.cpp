@@ -34,13 +34,12 @@ void decode(float* values, const uint8_t* codes, float scale, bool first) {
 
 }  // namespace
 
-void adamw_8bit_cpu(void* master, void* first, void* second, void* scales, const void* grad, void* low,
-                    int64_t n, bool decay, AdamwArgs args) {
+void adamw_8bit_cpu(void* master, void* first, void* second, void* scales, const void* grad, DType low_type,
+                    void* low, int64_t n, bool decay, AdamwArgs args) {
   const AdamwFactors<float> f(args, decay);
   float *w = static_cast<float*>(master), *s1 = static_cast<float*>(scales), *s2 = s1 + n / kCodeBlock;
   uint8_t *c1 = static_cast<uint8_t*>(first), *c2 = static_cast<uint8_t*>(second);
   const float* g = static_cast<const float*>(grad);
-  bf16* l = static_cast<bf16*>(low);
   parallel_for(n / kCodeBlock, 64, [=](int64_t begin, int64_t end) {
     alignas(64) float m[kCodeBlock], v[kCodeBlock];
     for (int64_t b = begin; b < end; ++b) {
@@ -58,9 +57,12 @@ void adamw_8bit_cpu(void* master, void* first, void* second, void* scales, const
       }
       encode(c1 + at, s1 + b, m, true);
       encode(c2 + at, s2 + b, v, false);
-      if (!l) continue;
+      if (!low) continue;
+      dispatch_half(low_type, [&]<class L>() {
+        L* l = static_cast<L*>(low) + at;
 #pragma omp simd
-      for (int64_t i = 0; i < kCodeBlock; ++i) put(l + at, i, wp[i]);
+        for (int64_t i = 0; i < kCodeBlock; ++i) put(l, i, wp[i]);
+      });
     }
   });
 }

@@ -11,8 +11,9 @@ inline __device__ float scale_over(float most) { return most > 0 ? 1.0f / most :
 
 inline __device__ float magnitude(float v) { return v < 0 ? -v : v; }
 
-__global__ void adamw_8bit_kernel(float* w, uint8_t* c1, uint8_t* c2, float* scales, const float* g,
-                                  bf16* low, int64_t blocks, AdamwFactors<float> f) {
+template <class L>
+__global__ void adamw_8bit_kernel(float* w, uint8_t* c1, uint8_t* c2, float* scales, const float* g, L* low,
+                                  int64_t blocks, AdamwFactors<float> f) {
   for (int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
     const int64_t i = b * kCodeBlock + threadIdx.x;
     float m = scales[b] * first_value(c1[i]), v = scales[blocks + b] * second_value(c2[i]);
@@ -61,11 +62,13 @@ dim3 block_grid(int64_t blocks) {
 using namespace cuda;
 
 void adamw_8bit_cuda(Stream& s, void* master, void* first, void* second, void* scales, const void* grad,
-                     void* low, int64_t n, bool decay, AdamwArgs args) {
-  launch(s, block_grid(n / kCodeBlock), kThreads, kWarp * 4, cuda::adamw_8bit_kernel,
-         static_cast<float*>(master), static_cast<uint8_t*>(first), static_cast<uint8_t*>(second),
-         static_cast<float*>(scales), static_cast<const float*>(grad), static_cast<bf16*>(low),
-         n / kCodeBlock, AdamwFactors<float>(args, decay));
+                     DType low_type, void* low, int64_t n, bool decay, AdamwArgs args) {
+  dispatch_half(low_type, [&]<class L>() {
+    launch(s, block_grid(n / kCodeBlock), kThreads, kWarp * 4, cuda::adamw_8bit_kernel<L>,
+           static_cast<float*>(master), static_cast<uint8_t*>(first), static_cast<uint8_t*>(second),
+           static_cast<float*>(scales), static_cast<const float*>(grad), static_cast<L*>(low), n / kCodeBlock,
+           AdamwFactors<float>(args, decay));
+  });
 }
 
 void decode_moments_cuda(Stream& s, void* values, const void* first, const void* second, const void* scales,

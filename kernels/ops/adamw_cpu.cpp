@@ -5,8 +5,8 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-template <class A>
-void update(A* __restrict w, A* __restrict m, A* __restrict v, const A* __restrict g, bf16* __restrict low,
+template <class A, class L>
+void update(A* __restrict w, A* __restrict m, A* __restrict v, const A* __restrict g, L* __restrict low,
             int64_t n, bool decay, const AdamwArgs& args) {
   const AdamwFactors<A> f(args, decay);
   parallel_for(n, 16384, [=](int64_t begin, int64_t end) {
@@ -22,7 +22,7 @@ void update(A* __restrict w, A* __restrict m, A* __restrict v, const A* __restri
       return wp[i] = wp[i] * f.keep - f.step * mi / (std::sqrt(vi) * f.root + f.eps);
     };
     if (low) {
-      bf16* __restrict lp = low;
+      L* __restrict lp = low;
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) put(lp, i, static_cast<float>(body(i)));
     } else {
@@ -34,15 +34,17 @@ void update(A* __restrict w, A* __restrict m, A* __restrict v, const A* __restri
 
 }  // namespace
 
-void adamw_cpu(DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad, void* low, int64_t n,
-               bool decay, AdamwArgs args) {
-  if (t == DType::f64) {
-    update(static_cast<double*>(master), static_cast<double*>(exp_avg), static_cast<double*>(exp_avg_sq),
-           static_cast<const double*>(grad), static_cast<bf16*>(low), n, decay, args);
-  } else {
-    update(static_cast<float*>(master), static_cast<float*>(exp_avg), static_cast<float*>(exp_avg_sq),
-           static_cast<const float*>(grad), static_cast<bf16*>(low), n, decay, args);
-  }
+void adamw_cpu(DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad, DType low_type,
+               void* low, int64_t n, bool decay, AdamwArgs args) {
+  dispatch_half(low_type, [&]<class L>() {
+    if (t == DType::f64) {
+      update(static_cast<double*>(master), static_cast<double*>(exp_avg), static_cast<double*>(exp_avg_sq),
+             static_cast<const double*>(grad), static_cast<L*>(low), n, decay, args);
+    } else {
+      update(static_cast<float*>(master), static_cast<float*>(exp_avg), static_cast<float*>(exp_avg_sq),
+             static_cast<const float*>(grad), static_cast<L*>(low), n, decay, args);
+    }
+  });
 }
 
 }  // namespace ltrain::LT_ISA

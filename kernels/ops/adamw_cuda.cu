@@ -10,12 +10,12 @@ constexpr int kThreads = 256;
 inline __device__ float root_of(float x) { return sqrtf(x); }
 inline __device__ double root_of(double x) { return sqrt(x); }
 
-template <class A, int N, bool kLow>
-__global__ void update(A* w, A* m, A* v, const A* g, bf16* low, int64_t packs, AdamwFactors<A> f) {
+template <class A, class L, int N, bool kLow>
+__global__ void update(A* w, A* m, A* v, const A* g, L* low, int64_t packs, AdamwFactors<A> f) {
   for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
     auto wp = load<A, N>(w, i * N), mp = load<A, N>(m, i * N), vp = load<A, N>(v, i * N);
     const auto gp = load<A, N>(g, i * N);
-    Pack<bf16, N> lp;
+    Pack<L, N> lp;
     for (int j = 0; j < N; ++j) {
       const A grad = gp.v[j] * f.scale + f.couple * wp.v[j];
       mp.v[j] = f.beta1 * mp.v[j] + f.one_minus1 * grad;
@@ -36,21 +36,23 @@ __global__ void update(A* w, A* m, A* v, const A* g, bf16* low, int64_t packs, A
 using namespace cuda;
 
 void adamw_cuda(Stream& s, DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad,
-                void* low, int64_t n, bool decay, AdamwArgs args) {
-  const auto run = [&]<class A>() {
+                DType low_type, void* low, int64_t n, bool decay, AdamwArgs args) {
+  const auto run = [&]<class A, class L>() {
     const AdamwFactors<A> f(args, decay);
     with_pack<A>(n, {master, exp_avg, exp_avg_sq, grad, low}, [&]<int N>() {
       launch(s, blocks_for(n / N, kThreads), kThreads, 0,
-             low ? cuda::update<A, N, true> : cuda::update<A, N, false>, static_cast<A*>(master),
+             low ? cuda::update<A, L, N, true> : cuda::update<A, L, N, false>, static_cast<A*>(master),
              static_cast<A*>(exp_avg), static_cast<A*>(exp_avg_sq), static_cast<const A*>(grad),
-             static_cast<bf16*>(low), n / N, f);
+             static_cast<L*>(low), n / N, f);
     });
   };
-  if (t == DType::f64) {
-    run.template operator()<double>();
-  } else {
-    run.template operator()<float>();
-  }
+  dispatch_half(low_type, [&]<class L>() {
+    if (t == DType::f64) {
+      run.template operator()<double, L>();
+    } else {
+      run.template operator()<float, L>();
+    }
+  });
 }
 
 }  // namespace ltrain

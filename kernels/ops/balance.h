@@ -14,6 +14,7 @@ struct BalanceArgs {
   int64_t experts = 1;
   double tokens = 1;  ///< of one run, over all ranks that have a part of it
   double coeff = 0;
+  double loss_scale = 1;  ///< of the gradient alone
 };
 /// For each of G runs of tokens: total[0] += this rank's summand of coeff E sum_i f_i P_i, or coeff KL; table
 /// = its gradient with respect to a token's score of each expert. local, all: (2 G, E) f64 as the

@@ -9,8 +9,9 @@ void balance_loss_cpu(double* table, double* total, const double* local, const d
     const double *chosen = all + g * a.experts, *scores = all + (runs + g) * a.experts;
     const double* mine = local + (runs + g) * a.experts;
     for (int64_t i = 0; i < a.experts; ++i) {
-      table[g * a.experts + i] = balance_term(chosen, scores, i, a);
-      *total += table[g * a.experts + i] * mine[i];
+      const double term = balance_term(chosen, scores, i, a);
+      table[g * a.experts + i] = term * a.loss_scale;
+      *total += term * mine[i];
     }
   }
 }

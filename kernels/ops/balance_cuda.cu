@@ -12,8 +12,9 @@ __global__ void balance(double* table, double* total, const double* local, const
   double sum = 0;
   for (int64_t n = threadIdx.x; n < runs * a.experts; n += blockDim.x) {
     const int64_t g = n / a.experts, i = n % a.experts;
-    table[n] = balance_term(all + g * a.experts, all + (runs + g) * a.experts, i, a);
-    sum += table[n] * local[(runs + g) * a.experts + i];
+    const double term = balance_term(all + g * a.experts, all + (runs + g) * a.experts, i, a);
+    table[n] = term * a.loss_scale;
+    sum += term * local[(runs + g) * a.experts + i];
   }
   sum = block_reduce(sum, Sum(), 0.0, shared_memory<double>());
   if (threadIdx.x == 0) *total += sum;

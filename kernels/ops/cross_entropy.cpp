@@ -4,7 +4,8 @@
 
 namespace ltrain {
 
-void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets, LossScale scale) {
+void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
+                   GradientScale scale) {
   LT_CHECK(targets.elements() == logits.rows() && loss.elements() == 1 && loss.dtype == DType::f64 &&
                (!dlogits.defined() || dlogits.shape == logits.shape),
            "cross entropy of {} with {} targets", to_string(logits.shape), targets.elements());
@@ -37,7 +38,7 @@ void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets,
 }
 
 void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
-                           Tensor stats, const VocabColumns& part, LossScale scale) {
+                           Tensor stats, const VocabColumns& part, GradientScale scale) {
   LT_CHECK(stats.elements() % (3 * logits.rows()) == 0 && stats.dtype == logits.dtype &&
                targets.elements() == logits.rows(),
            "cross entropy of {} with statistics {}", to_string(logits.shape), to_string(stats.shape));

@@ -8,11 +8,11 @@ namespace ltrain {
 
 /// What a gradient is multiplied by: a number, or one in the device's memory that is read when the kernel
 /// runs, as recorded work (Stream::capture) needs it.
-struct LossScale {
+struct GradientScale {
   double number = 1;
   const double* at = nullptr;
-  LossScale(double n) : number(n) {}
-  explicit LossScale(const double* at) : at(at) {}
+  GradientScale(double n) : number(n) {}
+  explicit GradientScale(const double* at) : at(at) {}
   LT_HD double get() const { return at ? *at : number; }
 };
 
@@ -21,7 +21,8 @@ struct LossScale {
 /// logits: (R, V) f32 or f64; dlogits: (R, V), f32, f64 or bf16, may alias logits of the same dtype; loss:
 /// (1) f64, summed over rows in order; targets: (R) i32, negative = not counted. Chunks of the batch add up
 /// in `loss`.
-void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets, LossScale scale);
+void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
+                   GradientScale scale);
 
 /// Over a vocabulary that tensor-parallel ranks share: this rank's logits are those of tokens
 /// [first, first + columns); further columns are padding.
@@ -33,15 +34,15 @@ struct VocabColumns {
 void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets, const VocabColumns& part);
 /// As cross_entropy, with the stats of all ranks: (ranks * R, 3). Padding columns get gradient zero.
 void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
-                           Tensor stats, const VocabColumns& part, LossScale scale);
+                           Tensor stats, const VocabColumns& part, GradientScale scale);
 
 LT_KERNEL(cross_entropy_stats, DType t, void* stats, const void* logits, const int32_t* targets, int64_t rows,
           int64_t vocab, VocabColumns part)
 LT_KERNEL(cross_entropy_sharded, DType logits_type, DType grad_type, double* loss, void* dlogits,
           const void* logits, const int32_t* targets, const void* stats, int ranks, int64_t rows,
-          int64_t vocab, VocabColumns part, LossScale scale)
+          int64_t vocab, VocabColumns part, GradientScale scale)
 
 LT_KERNEL(cross_entropy, DType logits_type, DType grad_type, double* loss, void* dlogits, const void* logits,
-          const int32_t* targets, int64_t rows, int64_t vocab, LossScale scale)
+          const int32_t* targets, int64_t rows, int64_t vocab, GradientScale scale)
 
 }  // namespace ltrain

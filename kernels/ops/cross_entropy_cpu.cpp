@@ -132,27 +132,31 @@ void cross_entropy_stats_cpu(DType t, void* stats, const void* logits, const int
 
 void cross_entropy_sharded_cpu(DType logits_type, DType grad_type, double* loss, void* dlogits,
                                const void* logits, const int32_t* targets, const void* stats, int ranks,
-                               int64_t rows, int64_t vocab, VocabColumns part, LossScale scale) {
+                               int64_t rows, int64_t vocab, VocabColumns part, GradientScale scale) {
   const float* x = static_cast<const float*>(logits);
   const float* f = static_cast<const float*>(stats);
   if (logits_type == DType::f64) {
     run_sharded(loss, static_cast<double*>(dlogits), static_cast<const double*>(logits), targets,
                 static_cast<const double*>(stats), ranks, rows, vocab, part, scale.get());
-  } else if (grad_type == DType::bf16) {
-    run_sharded(loss, static_cast<bf16*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale.get());
+  } else if (is_half(grad_type)) {
+    dispatch_half(grad_type, [&]<class G>() {
+      run_sharded(loss, static_cast<G*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale.get());
+    });
   } else {
     run_sharded(loss, static_cast<float*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale.get());
   }
 }
 
 void cross_entropy_cpu(DType logits_type, DType grad_type, double* loss, void* dlogits, const void* logits,
-                       const int32_t* targets, int64_t rows, int64_t vocab, LossScale scale) {
+                       const int32_t* targets, int64_t rows, int64_t vocab, GradientScale scale) {
   if (logits_type == DType::f64) {
     run(loss, static_cast<double*>(dlogits), static_cast<const double*>(logits), targets, rows, vocab,
         scale.get());
-  } else if (grad_type == DType::bf16) {
-    run(loss, static_cast<bf16*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab,
-        scale.get());
+  } else if (is_half(grad_type)) {
+    dispatch_half(grad_type, [&]<class G>() {
+      run(loss, static_cast<G*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab,
+          scale.get());
+    });
   } else {
     run(loss, static_cast<float*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab,
         scale.get());

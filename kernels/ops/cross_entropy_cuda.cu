@@ -35,7 +35,7 @@ __device__ TopSum<T> top_and_sum(const T* x, int64_t columns, T* scratch) {
 /// A block a row. `row_loss`: (rows).
 template <class T, class G>
 __global__ void cross_entropy(double* row_loss, G* dlogits, const T* logits, const int32_t* targets,
-                              int64_t vocab, LossScale by) {
+                              int64_t vocab, GradientScale by) {
   const int64_t row = blockIdx.x;
   const T* x = logits + row * vocab;
   const int32_t target = targets[row];
@@ -74,7 +74,7 @@ __global__ void stats(T* out, const T* logits, const int32_t* targets, int64_t v
 
 template <class T, class G>
 __global__ void sharded(double* row_loss, G* dlogits, const T* logits, const int32_t* targets, const T* stats,
-                        int ranks, int64_t vocab, VocabColumns part, LossScale by) {
+                        int ranks, int64_t vocab, VocabColumns part, GradientScale by) {
   const int64_t row = blockIdx.x, rows = gridDim.x;
   const bool counted = targets[row] >= 0;
   double top = -INFINITY, sum = 0, at_target = 0;
@@ -115,8 +115,8 @@ template <class F>
 void with_types(DType logits, DType grad, F&& f) {
   if (logits == DType::f64) {
     f.template operator()<double, double>();
-  } else if (grad == DType::bf16) {
-    f.template operator()<float, bf16>();
+  } else if (is_half(grad)) {
+    dispatch_half(grad, [&]<class G>() { f.template operator()<float, G>(); });
   } else {
     f.template operator()<float, float>();
   }
@@ -140,7 +140,7 @@ void cross_entropy_stats_cuda(Stream& s, DType t, void* stats, const void* logit
 
 void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, double* loss, void* dlogits,
                                 const void* logits, const int32_t* targets, const void* stats, int ranks,
-                                int64_t rows, int64_t vocab, VocabColumns part, LossScale scale) {
+                                int64_t rows, int64_t vocab, VocabColumns part, GradientScale scale) {
   double* row_loss = row_losses(s, rows);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
     launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::sharded<T, G>, row_loss,
@@ -152,7 +152,7 @@ void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, d
 
 void cross_entropy_cuda(Stream& s, DType logits_type, DType grad_type, double* loss, void* dlogits,
                         const void* logits, const int32_t* targets, int64_t rows, int64_t vocab,
-                        LossScale scale) {
+                        GradientScale scale) {
   double* row_loss = row_losses(s, rows);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
     launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::cross_entropy<T, G>,

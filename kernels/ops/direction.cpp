@@ -24,7 +24,7 @@ void apply_direction(Stream& s, Tensor master, Tensor direction, Tensor low, Ten
                      const DirectionArgs& args) {
   const int64_t n = master.elements();
   LT_CHECK(direction.elements() == n && direction.dtype == master.dtype &&
-               (!low.defined() || (low.elements() == n && low.dtype == DType::bf16)) &&
+               (!low.defined() || (low.elements() == n && is_half(low.dtype))) &&
                sums.defined() == (args.scale != DirectionScale::none) &&
                (!sums.defined() || (sums.elements() == 2 && sums.dtype == DType::f64)),
            "{} elements along a direction of {}", n, direction.elements());
@@ -41,7 +41,7 @@ void apply_direction(Stream& s, Tensor master, Tensor direction, Tensor low, Ten
     if (low.defined()) place_update(s, "apply_direction", low, direction, direction.record->place);
     return;
   }
-  LT_LAUNCH(s, apply_direction, master.dtype, master.data, direction.data, low.data,
+  LT_LAUNCH(s, apply_direction, master.dtype, master.data, direction.data, low.dtype, low.data,
             static_cast<const double*>(sums.data), n, args);
 }
 

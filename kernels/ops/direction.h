@@ -42,11 +42,11 @@ struct DirectionArgs {
 };
 
 /// master = keep master - factor direction. sums: (2) f64, squares of the whole parameter and of the whole
-/// direction; undefined with DirectionScale::none. low: bf16 copy of master, or undefined.
+/// direction; undefined with DirectionScale::none. low: copy of master in a half, or undefined.
 void apply_direction(Stream& s, Tensor master, Tensor direction, Tensor low, Tensor sums,
                      const DirectionArgs& args);
 
-LT_KERNEL(apply_direction, DType t, void* master, const void* direction, void* low, const double* sums,
-          int64_t n, DirectionArgs args)
+LT_KERNEL(apply_direction, DType t, void* master, const void* direction, DType low_type, void* low,
+          const double* sums, int64_t n, DirectionArgs args)
 
 }  // namespace ltrain

@@ -23,12 +23,12 @@ void direction(const A* w, A* m, A* v, A* g, int64_t n, bool decay, const AdamwA
   });
 }
 
-template <class A>
-void apply(A* w, const A* u, bf16* low, int64_t n, A keep, A factor) {
+template <class A, class L>
+void apply(A* w, const A* u, L* low, int64_t n, A keep, A factor) {
   parallel_for(n, 16384, [=](int64_t begin, int64_t end) {
     A* __restrict wp = w;
     const A* __restrict up = u;
-    bf16* __restrict lp = low;
+    L* __restrict lp = low;
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) wp[i] = wp[i] * keep - factor * up[i];
     if (!lp) return;
@@ -50,16 +50,18 @@ void lamb_direction_cpu(DType t, const void* master, void* exp_avg, void* exp_av
   }
 }
 
-void apply_direction_cpu(DType t, void* master, const void* direction, void* low, const double* sums,
-                         int64_t n, DirectionArgs args) {
+void apply_direction_cpu(DType t, void* master, const void* direction, DType low_type, void* low,
+                         const double* sums, int64_t n, DirectionArgs args) {
   const double factor = args.factor(sums ? sums[0] : 0, sums ? sums[1] : 0);
-  if (t == DType::f64) {
-    apply(static_cast<double*>(master), static_cast<const double*>(direction), static_cast<bf16*>(low), n,
-          args.keep, factor);
-  } else {
-    apply(static_cast<float*>(master), static_cast<const float*>(direction), static_cast<bf16*>(low), n,
-          static_cast<float>(args.keep), static_cast<float>(factor));
-  }
+  dispatch_half(low_type, [&]<class L>() {
+    if (t == DType::f64) {
+      apply(static_cast<double*>(master), static_cast<const double*>(direction), static_cast<L*>(low), n,
+            args.keep, factor);
+    } else {
+      apply(static_cast<float*>(master), static_cast<const float*>(direction), static_cast<L*>(low), n,
+            static_cast<float>(args.keep), static_cast<float>(factor));
+    }
+  });
 }
 
 }  // namespace ltrain::LT_ISA

@@ -24,14 +24,14 @@ __global__ void lamb_kernel(const A* w, A* m, A* v, A* g, int64_t packs, AdamwFa
   }
 }
 
-template <class A, int N>
-__global__ void apply_kernel(A* w, const A* u, bf16* low, const double* sums, int64_t packs,
+template <class A, class L, int N>
+__global__ void apply_kernel(A* w, const A* u, L* low, const double* sums, int64_t packs,
                              DirectionArgs args) {
   const A factor = A(args.factor(sums ? sums[0] : 0, sums ? sums[1] : 0)), keep = A(args.keep);
   for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
     auto wp = load<A, N>(w, i * N);
     const auto up = load<A, N>(u, i * N);
-    Pack<bf16, N> lp;
+    Pack<L, N> lp;
     for (int j = 0; j < N; ++j) {
       wp.v[j] = wp.v[j] * keep - factor * up.v[j];
       put(lp.v, j, static_cast<float>(wp.v[j]));
@@ -65,19 +65,21 @@ void lamb_direction_cuda(Stream& s, DType t, const void* master, void* exp_avg, 
   }
 }
 
-void apply_direction_cuda(Stream& s, DType t, void* master, const void* direction, void* low,
+void apply_direction_cuda(Stream& s, DType t, void* master, const void* direction, DType low_type, void* low,
                           const double* sums, int64_t n, DirectionArgs args) {
-  const auto run = [&]<class A>() {
+  const auto run = [&]<class A, class L>() {
     with_pack<A>(n, {master, direction, low}, [&]<int N>() {
-      launch(s, blocks_for(n / N, kThreads), kThreads, 0, apply_kernel<A, N>, static_cast<A*>(master),
-             static_cast<const A*>(direction), static_cast<bf16*>(low), sums, n / N, args);
+      launch(s, blocks_for(n / N, kThreads), kThreads, 0, apply_kernel<A, L, N>, static_cast<A*>(master),
+             static_cast<const A*>(direction), static_cast<L*>(low), sums, n / N, args);
     });
   };
-  if (t == DType::f64) {
-    run.template operator()<double>();
-  } else {
-    run.template operator()<float>();
-  }
+  dispatch_half(low_type, [&]<class L>() {
+    if (t == DType::f64) {
+      run.template operator()<double, L>();
+    } else {
+      run.template operator()<float, L>();
+    }
+  });
 }
 
 }  // namespace ltrain

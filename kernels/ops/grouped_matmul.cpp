@@ -37,8 +37,7 @@ OpCost cost_of(const char* name, const GroupRows& rows, const Tensor& w, const T
 
 /// Panels of the products at most, when all rows of `a` are one group's.
 void need_panels(Stream& s, const Tensor& a, int64_t m, int64_t n, int64_t k, const Tensor& out) {
-  if (a.dtype == DType::bf16 && bf16_matmul() == Bf16Matmul::widen)
-    s.meta()->need_panels(widen_panel_bytes(m, n, k, out.dtype == DType::bf16));
+  if (widens(a.dtype)) s.meta()->need_panels(widen_panel_bytes(m, n, k, is_half(out.dtype)));
 }
 
 /// Calls f(group, first row, rows) for every group.

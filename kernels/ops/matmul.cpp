@@ -12,9 +12,8 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   LT_CHECK(k == kb && out.shape[0] == m && out.shape[1] == n, "matmul: {}{} times {}{} into {}",
            to_string(a.shape), args.trans_a ? "^T" : "", to_string(b.shape), args.trans_b ? "^T" : "",
            to_string(out.shape));
-  LT_CHECK(
-      a.dtype == b.dtype && (out.dtype == a.dtype || (a.dtype == DType::bf16 && out.dtype == DType::f32)),
-      "matmul: {} times {} into {}", dtype_name(a.dtype), dtype_name(b.dtype), dtype_name(out.dtype));
+  LT_CHECK(a.dtype == b.dtype && (out.dtype == a.dtype || (is_half(a.dtype) && out.dtype == DType::f32)),
+           "matmul: {} times {} into {}", dtype_name(a.dtype), dtype_name(b.dtype), dtype_name(out.dtype));
   if (args.bias.defined())
     LT_CHECK(args.bias.elements() == n && args.bias.dtype == out.dtype, "matmul: bias {} {} for {} columns",
              dtype_name(args.bias.dtype), to_string(args.bias.shape), n);
@@ -28,8 +27,7 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
     cost.dtype = a.dtype;
     cost.m = m, cost.n = n, cost.k = k;
     s.meta()->add(s, cost);
-    if (a.dtype == DType::bf16 && bf16_matmul() == Bf16Matmul::widen)
-      s.meta()->need_panels(widen_panel_bytes(m, n, k, out.dtype == DType::bf16));
+    if (widens(a.dtype)) s.meta()->need_panels(widen_panel_bytes(m, n, k, is_half(out.dtype)));
     place_matmul(s, out, a, args.trans_a, b, args.trans_b, args.accumulate);
     if (args.bias.defined()) place_add_vector(s, "bias", out, args.bias);
     return;

@@ -14,8 +14,8 @@ struct MatmulArgs {
 };
 
 /// out = op(a) op(b) [+ bias] [+ out], op(x) = x or x^T.  2 m n k operations.
-/// op(a): (m, k), op(b): (k, n), out: (m, n). a and b of one dtype f32, bf16 or f64; out of that dtype, or
-/// f32 from bf16. Sums in f32 (f64 for f64). Nothing aliases.
+/// op(a): (m, k), op(b): (k, n), out: (m, n). a and b of one dtype f32, bf16, f16 or f64; out of that
+/// dtype, or f32 from a half. Sums in f32 (f64 for f64). Nothing aliases.
 void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args = {});
 
 /// The same on a device, without checks, costs or placements: for ops that are made of products.
@@ -24,7 +24,7 @@ void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& arg
 /// cuBLASLt.
 LT_CUDA_KERNEL(matmul, Tensor out, Tensor a, Tensor b, const MatmulArgs& args)
 
-/// oneDNN for f32 and bf16 (matmul_onednn.cpp).
+/// oneDNN for f32 and halves (matmul_onednn.cpp).
 void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args);
 
 /// How bf16 products are computed on this CPU. `native`: the bf16 dot-product instructions. `widen`: panels
@@ -33,17 +33,20 @@ void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args);
 /// choice.
 enum class Bf16Matmul : uint8_t { native, widen };
 Bf16Matmul bf16_matmul();
+/// Products of this type are computed by `widen`; those of f16 always are, since sums are to be in f32.
+bool widens(DType t);
 /// Largest panel of `widen`, elements along a side.
 inline constexpr int64_t kWidenBlock = 2048;
-/// Bytes of the f32 panels that `widen` holds for one product: of a, of b, of the result (bf16 results only).
+/// Bytes of the f32 panels that `widen` holds for one product: of a, of b, of the result (halves only).
 /// Each is kept at the largest size that any product needed.
-std::array<int64_t, 3> widen_panel_bytes(int64_t m, int64_t n, int64_t k, bool bf16_result);
+std::array<int64_t, 3> widen_panel_bytes(int64_t m, int64_t n, int64_t k, bool half_result);
 /// f64, by cache blocks over the micro kernel.
 LT_CPU_KERNEL(void matmul_f64_cpu(double* out, const double* a, const double* b, const double* bias,
                                   int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b,
                                   bool accumulate);
-              void widen_panel_cpu(float* to, const bf16* from, int64_t rows, int64_t cols, int64_t stride);
-              void narrow_panel_cpu(bf16* to, int64_t stride, const float* from, const bf16* bias,
+              void widen_panel_cpu(DType t, float* to, const void* from, int64_t rows, int64_t cols,
+                                   int64_t stride);
+              void narrow_panel_cpu(DType t, void* to, int64_t stride, const float* from, const void* bias,
                                     int64_t rows, int64_t cols);)
 
 }  // namespace ltrain

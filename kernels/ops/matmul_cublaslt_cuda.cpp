@@ -58,6 +58,8 @@ cudaDataType_t type_of(DType t) {
       return CUDA_R_32F;
     case DType::bf16:
       return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
     case DType::f64:
       return CUDA_R_64F;
     default:

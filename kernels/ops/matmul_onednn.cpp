@@ -1,4 +1,4 @@
-// f32 and bf16 products on the CPU through oneDNN's matmul primitive.
+// f32, bf16 and f16 products on the CPU through oneDNN's matmul primitive.
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -92,15 +92,16 @@ int64_t widen_block(int64_t size) {
   return (size + count - 1) / count;
 }
 
-/// bf16 operands by f32 panels of at most kWidenBlock squared: the same sums as f32 products of the widened
-/// values.
+/// Operands of 16 bits by f32 panels of at most kWidenBlock squared: the same sums as f32 products of the
+/// widened values.
 void matmul_widened(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
   const int64_t mb = widen_block(m), nb = widen_block(n), kb = widen_block(k);
-  const bool narrow = out.dtype == DType::bf16;
+  const bool narrow = is_half(out.dtype);
+  const DType t = a.dtype;
   LT_CHECK(!(narrow && args.accumulate) && (narrow || !args.bias.defined()),
-           "bf16 matmul: accumulation and bias");
-  const bf16 *pa = a.ptr<bf16>(), *pb = b.ptr<bf16>();
+           "{} matmul: accumulation and bias", dtype_name(t));
+  const auto at = [](const Tensor& x, int64_t i) { return static_cast<char*>(x.data) + i * 2; };
   const auto bytes = widen_panel_bytes(m, n, k, narrow);
   float* wide_a = static_cast<float*>(thread_scratch(0, bytes[0]));
   float* wide_b = static_cast<float*>(thread_scratch(1, bytes[1]));
@@ -111,15 +112,15 @@ void matmul_widened(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
       for (int64_t l = 0; l < k; l += kb) {
         const int64_t depth = std::min(kb, k - l);
         if (args.trans_a) {
-          LT_CPU(widen_panel_cpu)(wide_a, pa + l * m + i, depth, rows, m);
+          LT_CPU(widen_panel_cpu)(t, wide_a, at(a, l * m + i), depth, rows, m);
         } else {
-          LT_CPU(widen_panel_cpu)(wide_a, pa + i * k + l, rows, depth, k);
+          LT_CPU(widen_panel_cpu)(t, wide_a, at(a, i * k + l), rows, depth, k);
         }
         if (i == 0 || kb < k) {  // otherwise the panel of the last row block still stands
           if (args.trans_b) {
-            LT_CPU(widen_panel_cpu)(wide_b, pb + j * k + l, cols, depth, k);
+            LT_CPU(widen_panel_cpu)(t, wide_b, at(b, j * k + l), cols, depth, k);
           } else {
-            LT_CPU(widen_panel_cpu)(wide_b, pb + l * n + j, depth, cols, n);
+            LT_CPU(widen_panel_cpu)(t, wide_b, at(b, l * n + j), depth, cols, n);
           }
         }
         float* c = narrow ? wide_c : out.ptr<float>() + i * n + j;
@@ -128,8 +129,7 @@ void matmul_widened(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
             wide_a, wide_b, nullptr, c);
       }
       if (narrow) LT_CPU(narrow_panel_cpu)
-      (out.ptr<bf16>() + i * n + j, n, wide_c, args.bias.defined() ? args.bias.ptr<bf16>() + j : nullptr,
-       rows, cols);
+      (t, at(out, i * n + j), n, wide_c, args.bias.defined() ? at(args.bias, j) : nullptr, rows, cols);
     }
 }
 
@@ -157,9 +157,9 @@ Bf16Matmul choose_bf16_matmul() {
 
 }  // namespace
 
-std::array<int64_t, 3> widen_panel_bytes(int64_t m, int64_t n, int64_t k, bool bf16_result) {
+std::array<int64_t, 3> widen_panel_bytes(int64_t m, int64_t n, int64_t k, bool half_result) {
   const int64_t mb = widen_block(m), nb = widen_block(n), kb = widen_block(k);
-  return {mb * kb * 4, kb * nb * 4, bf16_result ? mb * nb * 4 : 0};
+  return {mb * kb * 4, kb * nb * 4, half_result ? mb * nb * 4 : 0};
 }
 
 Bf16Matmul bf16_matmul() {
@@ -167,8 +167,10 @@ Bf16Matmul bf16_matmul() {
   return choice;
 }
 
+bool widens(DType t) { return t == DType::f16 || (t == DType::bf16 && bf16_matmul() == Bf16Matmul::widen); }
+
 void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
-  if (a.dtype == DType::bf16 && bf16_matmul() == Bf16Matmul::widen) return matmul_widened(out, a, b, args);
+  if (widens(a.dtype)) return matmul_widened(out, a, b, args);
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
   run({m, n, k, n, args.trans_a, args.trans_b, args.accumulate, args.bias.defined(), a.dtype, out.dtype,
        omp_get_max_threads()},

@@ -9,7 +9,7 @@ void momentum_update(Stream& s, Tensor master, Tensor moment, Tensor grad, Tenso
   const int64_t n = master.elements();
   LT_CHECK(moment.elements() == n && grad.elements() == n && grad.dtype == master.dtype &&
                moment.dtype == master.dtype &&
-               (!low.defined() || (low.elements() == n && low.dtype == DType::bf16)),
+               (!low.defined() || (low.elements() == n && is_half(low.dtype))),
            "momentum of {} elements with {} gradients", n, grad.elements());
   const bool moves = args.rule != MomentumRule::muon;
   LT_CHECK(moves || !low.defined(), "a direction has no low-precision copy");
@@ -22,7 +22,8 @@ void momentum_update(Stream& s, Tensor master, Tensor moment, Tensor grad, Tenso
     if (low.defined()) place_update(s, "momentum", low, grad, moment.record->place);
     return;
   }
-  LT_LAUNCH(s, momentum, master.dtype, master.data, moment.data, grad.data, low.data, n, decay, args);
+  LT_LAUNCH(s, momentum, master.dtype, master.data, moment.data, grad.data, low.dtype, low.data, n, decay,
+            args);
 }
 
 }  // namespace ltrain

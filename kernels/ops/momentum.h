@@ -56,12 +56,12 @@ struct MomentumFactors {
   }
 };
 
-/// One step on n elements. master, moment, grad: f32 (all f64 for f64). low: bf16 copy of master, or
+/// One step on n elements. master, moment, grad: f32 (all f64 for f64). low: copy of master in a half, or
 /// undefined. `decay` false leaves the weight decay out.
 void momentum_update(Stream& s, Tensor master, Tensor moment, Tensor grad, Tensor low, bool decay,
                      const MomentumArgs& args);
 
-LT_KERNEL(momentum, DType t, void* master, void* moment, void* grad, void* low, int64_t n, bool decay,
-          MomentumArgs args)
+LT_KERNEL(momentum, DType t, void* master, void* moment, void* grad, DType low_type, void* low, int64_t n,
+          bool decay, MomentumArgs args)
 
 }  // namespace ltrain

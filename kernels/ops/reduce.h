@@ -12,14 +12,14 @@ constexpr const char* reduce_op_name(ReduceOp op) {
   return op == ReduceOp::sum ? "sum" : op == ReduceOp::max ? "max" : "min";
 }
 
-/// True for the element types that collectives can reduce: f32, f64, bf16, i32, i64.
+/// True for the element types that collectives can reduce: f32, f64, bf16, f16, i32, i64.
 constexpr bool reducible(DType t) {
-  return t == DType::f32 || t == DType::f64 || t == DType::bf16 || t == DType::i32 || t == DType::i64;
+  return t == DType::f32 || t == DType::f64 || is_half(t) || t == DType::i32 || t == DType::i64;
 }
 
-/// out[i] = ((sources[0][i] op sources[1][i]) op sources[2][i]) ..., for i < elements. bf16 is reduced in
-/// fp32 and rounded once, at the end. max and min keep a NaN. `out` may be one of the sources; otherwise no
-/// overlap.
+/// out[i] = ((sources[0][i] op sources[1][i]) op sources[2][i]) ..., for i < elements. halves are reduced
+/// in fp32 and rounded once, at the end. max and min keep a NaN. `out` may be one of the sources; otherwise
+/// no overlap.
 void reduce_ordered(void* out, const void* const* sources, int count, int64_t elements, DType dtype,
                     ReduceOp op);
 

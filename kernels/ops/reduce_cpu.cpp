@@ -16,13 +16,13 @@ inline A combine(A a, A b) {
 
 template <class T, class A>
 inline A load(const T* p, int64_t i) {
-  if constexpr (std::is_same_v<T, bf16>)
+  if constexpr (is_half_v<T>)
     return get(p, i);
   else
     return p[i];
 }
 
-/// `A` is what sums are kept in: float for bf16, else T itself.
+/// `A` is what sums are kept in: float for halves, else T itself.
 template <class T, class A, ReduceOp op>
 void reduce(T* out, const void* const* sources, int count, int64_t n) {
   alignas(64) A sum[kBlock];
@@ -35,7 +35,7 @@ void reduce(T* out, const void* const* sources, int count, int64_t n) {
 #pragma omp simd
       for (int64_t i = 0; i < m; ++i) {
         const A both = combine<op, A>(load<T, A>(first, i), load<T, A>(second, i));
-        if constexpr (std::is_same_v<T, bf16>)
+        if constexpr (is_half_v<T>)
           put(y, i, both);
         else
           y[i] = both;
@@ -48,7 +48,7 @@ void reduce(T* out, const void* const* sources, int count, int64_t n) {
       for (int64_t i = 0; i < m; ++i) sum[i] = combine<op, A>(sum[i], load<T, A>(x, i));
     }
     T* y = out + begin;
-    if constexpr (std::is_same_v<T, bf16>) {
+    if constexpr (is_half_v<T>) {
       for (int64_t i = 0; i < m; ++i) put(y, i, sum[i]);
     } else {
       for (int64_t i = 0; i < m; ++i) y[i] = sum[i];
@@ -75,6 +75,8 @@ void reduce_ordered_cpu(void* out, const void* const* sources, int count, int64_
       return by_op<double, double>(out, sources, count, elements, op);
     case DType::bf16:
       return by_op<bf16, float>(out, sources, count, elements, op);
+    case DType::f16:
+      return by_op<f16, float>(out, sources, count, elements, op);
     case DType::i32:
       return by_op<int32_t, int32_t>(out, sources, count, elements, op);
     case DType::i64:

@@ -172,19 +172,24 @@ std::string manifest_to_json(const Manifest& m) {
   for (const auto& [key, value] : i.model) model[key] = value;
   for (const FileRecord& f : m.files)
     files.push_back({{"name", f.name}, {"bytes", f.bytes}, {"xxh3_128", f.hash}});
-  const json root = {{"format", "ltrain-checkpoint"},
-                     {"version", kManifestVersion},
-                     {"step", i.step},
-                     {"data_cursor", i.data_cursor},
-                     {"consumed_tokens", i.consumed_tokens},
-                     {"seed", i.seed},
-                     {"loss", number_json(i.loss)},
-                     {"grad_norm", number_json(i.grad_norm)},
-                     {"healthy", i.healthy},
-                     {"model", model},
-                     {"recipe", i.recipe},
-                     {"files", files},
-                     {"tensors", tensors_json(m.tensors)}};
+  json root = {{"format", "ltrain-checkpoint"},
+               {"version", kManifestVersion},
+               {"step", i.step},
+               {"data_cursor", i.data_cursor},
+               {"consumed_tokens", i.consumed_tokens},
+               {"skipped_steps", i.skipped_steps},
+               {"seed", i.seed},
+               {"loss", number_json(i.loss)},
+               {"grad_norm", number_json(i.grad_norm)},
+               {"healthy", i.healthy},
+               {"model", model},
+               {"recipe", i.recipe},
+               {"files", files},
+               {"tensors", tensors_json(m.tensors)}};
+  if (i.loss_scale)
+    root["loss_scale"] = {{"scale", i.loss_scale->scale},
+                          {"good_steps", i.loss_scale->good_steps},
+                          {"hysteresis", i.loss_scale->hysteresis}};
   return root.dump(1) + "\n";
 }
 
@@ -205,6 +210,18 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
   i.data_cursor = o.integer("data_cursor");
   i.consumed_tokens = o.integer("consumed_tokens");
   i.seed = o.integer("seed");
+  i.skipped_steps = o.integer("skipped_steps");
+  if (i.skipped_steps > i.step) o.bad("\"skipped_steps\" is above \"step\"");
+  if (root.contains("loss_scale")) {
+    Object s(o.get("loss_scale"), path + ": \"loss_scale\"");
+    LossScaleState state;
+    state.scale = s.number("scale");
+    state.good_steps = s.integer("good_steps");
+    state.hysteresis = s.integer("hysteresis");
+    if (!(state.scale > 0 && state.scale <= 0x1p100)) s.bad("\"scale\" is not a number above 0");
+    s.done();
+    i.loss_scale = state;
+  }
   i.loss = o.number("loss");
   i.grad_norm = o.number("grad_norm");
   i.healthy = o.truth("healthy");

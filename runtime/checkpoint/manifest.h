@@ -3,12 +3,14 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/core/dtype.h"
 #include "parallel/sharding.h"
+#include "runtime/train/loss_scale.h"
 
 namespace ltrain {
 
@@ -17,9 +19,11 @@ struct CheckpointInfo {
   int64_t step = 0;         ///< optimizer steps done
   int64_t data_cursor = 0;  ///< global index of the next sample
   int64_t consumed_tokens = 0;
-  int64_t seed = 0;      ///< the generator is a function of (seed, name or step, element): no other state
-  double loss = 0;       ///< of the last step
-  double grad_norm = 0;  ///< of the last step
+  int64_t seed = 0;  ///< the generator is a function of (seed, name or step, element): no other state
+  int64_t skipped_steps = 0;                 ///< of `step`, those that made no update
+  std::optional<LossScaleState> loss_scale;  ///< of runs that scale the loss
+  double loss = 0;                           ///< of the last step
+  double grad_norm = 0;                      ///< of the last step
   bool healthy =
       true;  ///< loss, gradient norm and state are finite; a save sets it false when the first two are not
   std::vector<std::pair<std::string, std::string>> model;  ///< model_settings() of the recipe

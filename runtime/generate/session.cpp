@@ -13,7 +13,8 @@
 
 namespace ltrain {
 
-Session::Session(const std::string& where, const std::string& ranks, int64_t micro_batch, DeviceChoice choice)
+Session::Session(const std::string& where, const std::string& ranks, int64_t micro_batch, DeviceChoice choice,
+                 bool average)
     : ranks_(ranks) {
   if (!path_exists(where)) fail(ExitCode::storage, "{}: there is no such checkpoint or run folder", where);
   const auto host_stream = make_inline_stream("checkpoint");
@@ -36,6 +37,8 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   compute_ = make_compute_stream(device, "compute");
   ProgramOptions p = program_options(recipe_);
   p.for_training = false;
+  p.offload.fraction = 0;
+  p.ema_decay = 0;
   p.zero_stage = 0;
   p.micro_batch = micro_batch > 0 ? micro_batch : 1;
   p.accumulation = 1;
@@ -57,7 +60,7 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   if (device != DeviceKind::cpu) host_ = Arena::staging(device, host_bytes);
   program_ = std::make_unique<TrainProgram>(p, Device{*compute_, *arena_, groups_.groups(), host_.get()});
   program_->parameters().clear();
-  load_parameters(*reader, program_->parameters());
+  load_parameters(*reader, program_->parameters(), average);
 }
 
 Session::~Session() = default;

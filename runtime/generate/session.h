@@ -25,9 +25,10 @@ class Session {
  public:
   /// `where`: a checkpoint, a folder of them, or a run's output_dir; the newest valid one is taken. `ranks`:
   /// the rank file of a gpt2 tokenizer, when the recipe's path is not to be used. `device`: auto takes a GPU
-  /// where there is one, whatever the model was trained on. Throws Error (storage).
+  /// where there is one, whatever the model was trained on. `average`: the weights are the average that the
+  /// run kept of them. Throws Error (storage).
   Session(const std::string& where, const std::string& ranks, int64_t micro_batch = 0,
-          DeviceChoice device = DeviceChoice::automatic);
+          DeviceChoice device = DeviceChoice::automatic, bool average = false);
   ~Session();
 
   const Recipe& recipe() const { return recipe_; }

@@ -11,7 +11,8 @@ namespace {
 /// Dense rates, without sparsity, at boost clock.
 struct Datasheet {
   const char* name;
-  double bf16, f32, f64;  ///< operations a second of matrix products; f32 without TF32, f64 with tensor cores
+  double bf16, f32, f64;  ///< (bf16: f16, too) operations a second of matrix products; f32 without TF32, f64
+                          ///< with tensor cores
   double memory_bytes, memory_bytes_per_second;
   double nvlink_bytes_per_second;  ///< one way
 };
@@ -47,7 +48,8 @@ MachineProfile datasheet_profile(const std::string& card) {
     p.device_bytes = static_cast<int64_t>(d.memory_bytes);
     p.link_bytes_per_second = d.nvlink_bytes_per_second;
     RankProfile r;
-    for (const auto& [type, flops] : {std::pair{"bf16", d.bf16}, {"f32", d.f32}, {"f64", d.f64}}) {
+    for (const auto& [type, flops] :
+         {std::pair{"bf16", d.bf16}, {"f16", d.bf16}, {"f32", d.f32}, {"f64", d.f64}}) {
       r.ops[fmt::format("matmul_nt/{}", type)] = {{0, flops, 1, 0, 0, 0}};
       r.ops[fmt::format("cast/{}", type)] = {{d.memory_bytes_per_second, 0, 1, 0, 0, 0}};
       r.peak_flops[type] = flops;

@@ -118,7 +118,7 @@ MachineProfile builtin_profile(int cores) {
   for (int threads = 1; threads <= cores; threads *= 2) {
     RankProfile r;
     r.threads = threads;
-    for (const char* type : {"f32", "bf16", "f64"}) {
+    for (const char* type : {"f32", "bf16", "f16", "f64"}) {
       const double flops = (std::string(type) == "f64" ? 20e9 : 60e9) * threads;
       for (const char* op : {"matmul_nt", "matmul_nn", "matmul_tn", "matmul_tn_add"})
         r.ops[fmt::format("{}/{}", op, type)] = {{0, flops, 1, 0, 0, 0}};

@@ -29,6 +29,7 @@ struct MetaRank {
   GroupSet groups;
   std::unique_ptr<Stream> compute;
   MetaMemory memory, host;
+  std::unique_ptr<SlowMemory> slow;
   TrainProgram program;
 
   MetaRank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
@@ -42,8 +43,9 @@ struct MetaRank {
         compute(make_meta_stream("compute", trace)),
         memory(trace),
         host(trace),
-        program(options,
-                {*compute, memory, groups.groups(), device_of(recipe) == DeviceKind::cpu ? nullptr : &host}) {
+        slow(make_meta_slow_memory(trace)),
+        program(options, {*compute, memory, groups.groups(),
+                          device_of(recipe) == DeviceKind::cpu ? nullptr : &host, slow.get()}) {
     trace.clear_entries();
     trace.set_compute(compute.get());
   }
@@ -131,7 +133,7 @@ std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile&
   items.push_back({"attention scratch",
                    attention_scratch_bytes(queries, keys, o.model.head_dim, o.precision.compute) * threads,
                    "formula"});
-  if (panel_bytes > 0) items.push_back({"bf16 panels", panel_bytes, "formula"});
+  if (panel_bytes > 0) items.push_back({"panels of halves", panel_bytes, "formula"});
   items.push_back(loader);
   return items;
 }
@@ -177,6 +179,9 @@ void add_outside(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
       plan.outside.push_back({"checkpoint staging", bytes, "formula"});
     }
   }
+  plan.offloaded_bytes = meta.program.parameters().slow_bytes();
+  if (cuda && plan.offloaded_bytes > 0)
+    plan.outside.push_back({"offloaded optimizer states", plan.offloaded_bytes, "exact: pinned"});
   if (const int64_t open = meta.program.parameters().open_state_bytes())
     plan.outside.push_back({"8-bit moments as floats", open, "formula"});  // at a checkpoint
   std::vector<std::vector<int>> groups = meta.groups.members();
@@ -272,6 +277,11 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   ProgramOptions o;
   o.model = r.model;
   o.precision = precision_policy(std::string(to_string(r.precision)));
+  if (r.optimizer.state_dtype == "bf16") o.precision.state = DType::bf16;
+  if (!r.optimizer.master_weights) o.precision.master = o.precision.compute;
+  if (r.offload.optimizer_device != "none") o.offload.fraction = r.offload.optimizer_fraction;
+  o.ema_decay = r.train.ema_decay;
+  o.reduce_bf16 = r.parallel.grad_reduce_dtype == "bf16";
   o.zero_stage = static_cast<int>(r.parallel.zero_stage);
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.expert_tensor = !recipe::experts_apart(r);
@@ -288,6 +298,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.clip_grad = r.train.clip_grad;
   o.skip_grad_norm = r.train.skip_grad_norm;
   o.stop_loss = r.train.stop_loss;
+  if (r.precision == Precision::fp16) o.loss_scale = r.loss_scale.settings;
   o.decay_embeddings = r.optimizer.decay_embeddings;
   o.optimizer = optimizer_settings(r);
   o.recompute = layout.recompute ? *layout.recompute : recompute_options(r);
@@ -311,7 +322,10 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh, bool eval)
   for (const DataSource& s : eval ? r.data.eval : r.data.train) o.sources.push_back({s.path, s.weight});
   o.seq_length = r.data.seq_length;
   o.micro_batch = r.train.micro_batch_size;
-  o.global_batch = r.train.global_batch_size;
+  // With a growing batch a step of the loader is one micro-batch of every rank: the samples are in the same
+  // order.
+  const bool grows = r.train.batch_ramp.start > 0 && !eval;
+  o.global_batch = grows ? o.micro_batch * mesh.size(kDataAxes) : r.train.global_batch_size;
   o.seed = static_cast<uint64_t>(r.seed);
   o.dp_rank = mesh.place_in(kDataAxes);
   o.dp_size = mesh.size(kDataAxes);
@@ -496,6 +510,9 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   const auto& peaks = profile.for_threads(plan.threads_per_rank).peak_flops;
   const std::string type(dtype_name(precision_policy(std::string(to_string(recipe.precision))).compute));
   if (auto it = peaks.find(type); it != peaks.end()) plan.peak_flops = it->second;
+  // A profile from before fp16: on the CPU its products are those of fp32.
+  if (auto it = peaks.find("f32"); type == "f16" && plan.peak_flops == 0 && it != peaks.end())
+    plan.peak_flops = it->second;
   if (which.empty()) {
     const Mesh first = mesh_of(recipe, 0);
     for (int stage = 0; stage < first.size(Axis::pipeline); ++stage)

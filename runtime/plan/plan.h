@@ -41,8 +41,9 @@ struct RankPlan {
   int64_t even_arena_bytes = 0, worst_expert_bytes = 0;
   int64_t staging_bytes = 0;  ///< host memory that copies to the device go through; 0 on the CPU
   std::vector<OutsideMemory> outside;
-  int64_t total_bytes = 0;                            ///< of the device's memory
-  int64_t host_bytes = 0;                             ///< of the host's; on the CPU the same
+  int64_t offloaded_bytes = 0;  ///< of optimizer states: in files on the CPU, else of the host's memory
+  int64_t total_bytes = 0;      ///< of the device's memory
+  int64_t host_bytes = 0;       ///< of the host's; on the CPU the same
   int64_t train_wire_bytes = 0, eval_wire_bytes = 0;  ///< a train step; an eval pass over all its batches
   std::vector<CollectivePlan> collectives;            ///< of a train step
   std::vector<OpPlan> ops;                            ///< of a train step, longest first

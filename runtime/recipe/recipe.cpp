@@ -181,6 +181,15 @@ int64_t micro_batches_per_step(const Recipe& r) {
   return r.train.global_batch_size / (r.train.micro_batch_size * r.parallel.data);
 }
 
+int64_t global_batch_after(const Recipe& r, int64_t samples) {
+  const BatchRamp& ramp = r.train.batch_ramp;
+  const int64_t whole = r.train.global_batch_size;
+  if (ramp.start == 0 || samples >= ramp.samples) return whole;
+  const double levels = static_cast<double>((whole - ramp.start) / ramp.increment);
+  const double level = levels * static_cast<double>(samples) / static_cast<double>(ramp.samples);
+  return ramp.start + static_cast<int64_t>(level) * ramp.increment;
+}
+
 int64_t tokens_per_step(const Recipe& r) { return r.train.global_batch_size * r.data.seq_length; }
 
 bool Optimizer::uses(std::string_view rule) const {
@@ -196,7 +205,10 @@ std::string_view to_string(DeviceChoice v) {
   return v == DeviceChoice::automatic ? "auto" : v == DeviceChoice::cuda ? "cuda" : "cpu";
 }
 std::string_view to_string(Precision v) {
-  return v == Precision::fp32 ? "fp32" : v == Precision::bf16 ? "bf16" : "fp64";
+  return v == Precision::fp32   ? "fp32"
+         : v == Precision::bf16 ? "bf16"
+         : v == Precision::fp16 ? "fp16"
+                                : "fp64";
 }
 std::string_view to_string(LrDecayStyle v) {
   switch (v) {

@@ -11,11 +11,12 @@
 
 #include "kernels/core/tensor.h"
 #include "models/model_config.h"
+#include "runtime/train/loss_scale.h"
 
 namespace ltrain {
 
 enum class DeviceChoice : uint8_t { automatic, cpu, cuda };
-enum class Precision : uint8_t { fp32, bf16, fp64 };  ///< fp64: for parity tests
+enum class Precision : uint8_t { fp32, bf16, fp16, fp64 };  ///< fp64: for parity tests
 enum class LrDecayStyle : uint8_t { constant, linear, cosine, inverse_square_root, wsd };
 enum class TokenizerKind : uint8_t { byte, gpt2 };
 enum class LogFormat : uint8_t { text, megatron };
@@ -48,7 +49,14 @@ struct Parallel {
   std::string hierarchical_reduction = "none";  ///< none | node | a number of ranks
   /// Filled by resolve(): ranks of the first of two levels that gradients are summed on; 0: one level.
   int64_t inside = 0;
+  std::string grad_reduce_dtype = "fp32";
   std::string order = "tp-cp-dp-pp";  ///< of the axes over the ranks, innermost first
+};
+
+/// Of fp16 runs.
+struct LossScale {
+  LossScaleSettings settings;
+  int64_t max_skipped_steps = 50;  ///< in a row
 };
 
 struct Recompute {
@@ -63,6 +71,7 @@ struct Recompute {
 struct Offload {
   std::string optimizer_device = "none";
   double optimizer_fraction = 1.0;
+  std::optional<std::string> optimizer_path;  ///< nvme
   std::string params_device = "none";
   std::string activations_device = "none";
 };
@@ -88,15 +97,24 @@ struct Data {
   bool eod_mask_loss = false;         ///< the first token of a document is not a target
 };
 
+/// The global batch grows from `start` to train.global_batch_size.
+struct BatchRamp {
+  int64_t start = 0;  ///< sequences; 0: no ramp
+  int64_t increment = 0;
+  int64_t samples = 0;  ///< after which the batch is whole
+};
+
 struct Train {
   int64_t micro_batch_size = 1;   ///< sequences a rank computes at once
   int64_t global_batch_size = 8;  ///< sequences an optimizer step
   int64_t train_steps = 1000;
+  BatchRamp batch_ramp;
   std::optional<int64_t> train_tokens;  ///< when given, train_steps = ceil(train_tokens / tokens of a step)
   double clip_grad = 1.0;               ///< 0: no clipping
   double skip_grad_norm = 0;            ///< no update above it; 0: none
   int64_t max_skipped_steps = 10;       ///< in a row
   double stop_loss = 0;                 ///< the run ends above it; 0: none
+  double ema_decay = 0;                 ///< of an average of the weights; 0: none
   int64_t eval_interval = 0;            ///< steps; 0: never
   int64_t eval_steps = 20;
   int64_t log_interval = 1;
@@ -130,6 +148,8 @@ struct Optimizer {
   double muon_lr = 0.02;  ///< filled: lr unless given
   std::string muon_scale = "spectral";
   double adafactor_decay_rate = 0.8, adafactor_eps = 1e-3, adafactor_clip_threshold = 1.0;
+  std::string state_dtype = "fp32";  ///< of moments; fp64 in runs of it
+  bool master_weights = true;        ///< bf16
   std::vector<ParameterGroup> groups;
   /// Some parameters may have this rule.
   bool uses(std::string_view rule) const;
@@ -184,6 +204,7 @@ struct Recipe {
   Parallel parallel;
   Precision precision = Precision::fp32;
   bool cuda_graphs = false;
+  LossScale loss_scale;
   Recompute recompute;
   Offload offload;
   Data data;
@@ -240,6 +261,8 @@ int64_t ranks(const Recipe& recipe);  ///< product of the axes
 int64_t micro_batches_per_step(
     const Recipe& recipe);  ///< gradient accumulation steps of each data-parallel rank
 int64_t tokens_per_step(const Recipe& recipe);
+/// Sequences of the step that begins after `samples` sequences: train.batch_ramp.
+int64_t global_batch_after(const Recipe& recipe, int64_t samples);
 int64_t tokenizer_vocab_size(TokenizerKind kind);  ///< token ids are 0 .. this - 1
 
 std::string_view to_string(DeviceChoice v);

@@ -156,8 +156,6 @@ class Rules {
       broken(
           "parallel.data",
           "must be at least 1, or -1 for the ranks that the other axes leave; nearest valid value: -1 or 1");
-    if (r_.offload.optimizer_fraction != 1.0 && r_.offload.optimizer_device == "none")
-      broken("offload.optimizer.fraction", "nothing is offloaded with device: none; remove the key");
   }
 
   /// The ranks along a side of the grids or of the cube; 0 where `ranks` make none.
@@ -399,6 +397,9 @@ class Rules {
   void batch(int64_t data) {
     const Train& t = r_.train;
     const int64_t unit = t.micro_batch_size * data;
+    batch_ramp_rules(r_, data, [this](const auto& path, const auto& text, const auto& others) {
+      broken(path, text, others);
+    });
     if (t.global_batch_size % unit == 0) return pipeline_batch(t.global_batch_size / unit, unit);
     const std::string what = data > 1 ? fmt::format("train.micro_batch_size * data-parallel ranks ({} * {})",
                                                     t.micro_batch_size, data)
@@ -556,8 +557,10 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   const BrokenRule broken = [&](const std::string& path, const std::string& text,
                                 const std::vector<std::string>& others) { rules.broken(path, text, others); };
   graph_rules(recipe, broken);
+  precision_rules(recipe, broken);
   optimizer_rules(recipe, broken);
   recompute_rules(recipe, broken);
+  offload_rules(recipe, broken);
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));
   rules.ineffective(notes);
   moe_notes(recipe, notes);

@@ -4,6 +4,13 @@
 
 namespace ltrain::recipe {
 
+std::pair<std::string, std::string> not_by_element(const Recipe& r) {
+  for (const char* rule : {"lamb", "adafactor", "muon", "adamw8bit"})
+    if (r.optimizer.uses(rule))
+      return {rule, r.optimizer.kind == rule ? "optimizer.kind" : "optimizer.groups"};
+  return {};
+}
+
 void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
   const Optimizer& o = r.optimizer;
   const std::string kind = "optimizer.kind", groups = "optimizer.groups";
@@ -19,6 +26,27 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
     broken(where("adamw8bit"),
            "has moments of 8 bits for fp32 weights; nearest valid value: adamw, or precision: fp32",
            {"precision"});
+  const auto [rule, place] = not_by_element(r);
+  if (o.state_dtype != "fp32") {
+    if (r.precision == Precision::fp64)
+      broken("optimizer.state_dtype", "precision: fp64 has moments of fp64; nearest valid value: fp32",
+             {"precision"});
+    if (!rule.empty())
+      broken("optimizer.state_dtype",
+             fmt::format("is for adamw, adam, sgd and lion, and {} has {}; nearest valid value: fp32", place,
+                         rule),
+             {place});
+  }
+  if (o.master_weights) return;
+  if (!rule.empty())
+    broken("optimizer.master_weights",
+           fmt::format("false is for adamw, adam, sgd and lion, and {} has {}; nearest valid value: true",
+                       place, rule),
+           {place});
+  if (r.train.ema_decay > 0)
+    broken("train.ema_decay",
+           "averages fp32 weights, and optimizer.master_weights: false has none; nearest valid value: 0",
+           {"optimizer.master_weights"});
 }
 
 }  // namespace ltrain::recipe

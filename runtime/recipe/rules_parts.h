@@ -7,6 +7,14 @@ namespace ltrain::recipe {
 void recompute_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_layout_rules(const Recipe& recipe, int64_t world_size, const BrokenRule& broken);
+void precision_rules(const Recipe& recipe, const BrokenRule& broken);
+void offload_rules(const Recipe& recipe, const BrokenRule& broken);
+/// `data`: data-parallel ranks.
+void batch_ramp_rules(const Recipe& recipe, int64_t data, const BrokenRule& broken);
 void optimizer_rules(const Recipe& recipe, const BrokenRule& broken);
+
+/// A rule of the optimizer, or of a group, that does not update each element by itself: its name and where
+/// it stands; else two empty texts. 8-bit AdamW has states of its own kind and counts.
+std::pair<std::string, std::string> not_by_element(const Recipe& recipe);
 
 }  // namespace ltrain::recipe

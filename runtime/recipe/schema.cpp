@@ -42,13 +42,15 @@ void add_run_keys(std::vector<Key>& t) {
       {{"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"cpu", DeviceChoice::cpu}}, {"gpu"},
       "Where the step runs. auto: a GPU where this build and this machine have one for each rank, else "
       "cpu."));
-  t.push_back(
-      choice<Precision>(
-          "precision", LT_MEMBER(precision),
-          {{"fp32", Precision::fp32}, {"bf16", Precision::bf16}, {"fp64", Precision::fp64}},
-          {"tf32", "fp16", "fp8", "no"},
-          "What the step computes in. bf16 keeps fp32 master weights and moments; fp64 is for parity tests.")
-          .alias({"mixed_precision"}));
+  t.push_back(choice<Precision>("precision", LT_MEMBER(precision),
+                                {{"fp32", Precision::fp32},
+                                 {"bf16", Precision::bf16},
+                                 {"fp16", Precision::fp16},
+                                 {"fp64", Precision::fp64}},
+                                {"tf32", "fp8", "no"},
+                                "What the step computes in. bf16 and fp16 keep fp32 master weights and "
+                                "moments; fp16 scales the loss; fp64 is for parity tests.")
+                  .alias({"mixed_precision"}));
 }
 
 void add_graph_keys(std::vector<Key>& t) {
@@ -293,22 +295,13 @@ void add_parallel_keys(std::vector<Key>& t) {
       "Without zero_stage: sum gradients on two levels, first among the ranks of a node (or that many "
       "neighbours), of which each then sums its part with other nodes."));
   t.push_back(
+      name_choice("parallel.grad_reduce_dtype", LT_MEMBER(parallel.grad_reduce_dtype), {"fp32", "bf16"}, {},
+                  "What gradients are rounded to before they are summed over data and context, and sent "
+                  "in; sums are of fp32, and so is what micro-batches add up to."));
+  t.push_back(
       axis_order("parallel.order", LT_MEMBER(parallel.order),
                  "How ranks are laid out over the axes, innermost (neighbours) first: tensor, context, "
                  "data, pipeline. `ltrain plan` prints the map."));
-}
-
-void add_memory_keys(std::vector<Key>& t) {
-  t.push_back(name_choice("offload.optimizer.device", LT_MEMBER(offload.optimizer_device), {"none"},
-                          {"cpu", "nvme"}, "Where the optimizer state lies."));
-  t.push_back(number("offload.optimizer.fraction", LT_MEMBER(offload.optimizer_fraction),
-                     "Part of it that lies there.")
-                  .between(0, 1));
-  t.push_back(not_built("offload.optimizer.path", "offload", "device: none"));
-  t.push_back(name_choice("offload.params.device", LT_MEMBER(offload.params_device), {"none"},
-                          {"cpu", "nvme"}, "Where the weights lie."));
-  t.push_back(name_choice("offload.activations.device", LT_MEMBER(offload.activations_device), {"none"},
-                          {"cpu"}, "Where saved activations lie."));
 }
 
 void add_data_keys(std::vector<Key>& t) {
@@ -373,6 +366,24 @@ void add_train_keys(std::vector<Key>& t) {
                  .between(1, kMaxSteps);
   most.when("train.skip_grad_norm", true, [](const Recipe& r) { return r.train.skip_grad_norm > 0; });
   t.push_back(std::move(most));
+  t.push_back(integer("train.batch_ramp.start", LT_MEMBER(train.batch_ramp.start),
+                      "Sequences of the first steps, which grow to train.global_batch_size; 0: no ramp.")
+                  .between(0, kMaxDim));
+  const auto ramp = [](Key key) {
+    key.when("train.batch_ramp.start", true, [](const Recipe& r) { return r.train.batch_ramp.start > 0; });
+    return key;
+  };
+  t.push_back(ramp(integer("train.batch_ramp.increment", LT_MEMBER(train.batch_ramp.increment),
+                           "Sequences by which the batch grows.")
+                       .between(1, kMaxDim)));
+  t.push_back(ramp(integer("train.batch_ramp.samples", LT_MEMBER(train.batch_ramp.samples),
+                           "Sequences after which the batch is whole; it grows in equal parts of them.")
+                       .between(1, kMaxSteps)));
+  t.push_back(
+      number("train.ema_decay", LT_MEMBER(train.ema_decay),
+             "Keeps an average of the weights, which evaluations see: it moves by 1 - min(this, (1 + step) "
+             "/ (10 + step)) of the difference in each update; 0: none.")
+          .between(0, 0.9999999));
   t.push_back(number("train.stop_loss", LT_MEMBER(train.stop_loss),
                      "A larger loss ends the run with exit code 76 before its update; 0: none does.")
                   .at_least(0));
@@ -446,8 +457,9 @@ std::vector<Key> make_table() {
   add_graph_keys(t);
   add_model_keys(t);
   add_parallel_keys(t);
+  add_precision_keys(t);
   add_recompute_keys(t);
-  add_memory_keys(t);
+  add_offload_keys(t);
   add_data_keys(t);
   add_train_keys(t);
   add_moe_training_keys(t);

@@ -89,6 +89,7 @@ std::string section_help(const std::string& section) {
   if (section == "model.moe.balance") return "A loss for balance between experts.";
   if (section == "parallel")
     return "How it is spread. The product of data, tensor, pipeline and context is the number of ranks.";
+  if (section == "loss_scale") return "What fp16 gradients are multiplied by, found by trying.";
   if (section == "recompute") return "Activations computed twice to save memory.";
   if (section == "offload") return "State that lies outside the device.";
   if (section == "offload.optimizer") return "Moments and master weights.";
@@ -97,6 +98,7 @@ std::string section_help(const std::string& section) {
   if (section == "data") return "What it is trained on. Paths are relative to the working directory.";
   if (section == "data.tokenizer") return "What the token ids mean.";
   if (section == "train") return "Batch, length, evaluation.";
+  if (section == "train.batch_ramp") return "A global batch that grows.";
   if (section == "optimizer") return "The update.";
   if (section == "schedule") return "The learning rate over time.";
   if (section == "checkpoint") return "Saving and resuming.";

@@ -154,6 +154,14 @@ void add_optimizer_keys(std::vector<Key>& t) {
                    number("optimizer.adafactor_clip_threshold", LT_MEMBER(optimizer.adafactor_clip_threshold),
                           "Largest root mean square of an update.")
                        .above(0)));
+  t.push_back(name_choice("optimizer.state_dtype", LT_MEMBER(optimizer.state_dtype), {"fp32", "bf16"}, {},
+                          "What moments are stored in between updates, which compute in fp32."));
+  Key masters =
+      truth("optimizer.master_weights", LT_MEMBER(optimizer.master_weights),
+            "fp32 weights beside those of the step. false: the bf16 weights are all there is of them, "
+            "and updates round them stochastically.");
+  masters.when("precision: bf16", true, [](const Recipe& r) { return r.precision == Precision::bf16; });
+  t.push_back(std::move(masters));
   t.push_back(groups_key());
 }
 

@@ -11,7 +11,9 @@ inline constexpr double kMaxSteps = 1e15;
 /// Bytes of "12 GiB", "800 MiB" or "1000000"; -1 when it says none.
 double read_bytes(const std::string& text);
 
+void add_offload_keys(std::vector<Key>& table);
 void add_recompute_keys(std::vector<Key>& table);
+void add_precision_keys(std::vector<Key>& table);
 void add_optimizer_keys(std::vector<Key>& table);
 void add_schedule_keys(std::vector<Key>& table);
 

@@ -84,7 +84,9 @@ void MetricsWriter::step(const StepMetrics& m) {
          {"mem_peak_gib", number(m.mem_peak_gib)},
          {"mem_plan_gib", number(m.mem_plan_gib)},
          {"consumed_tokens", m.consumed_tokens},
-         {"consumed_samples", m.consumed_samples}};
+         {"consumed_samples", m.consumed_samples},
+         {"skipped_steps", m.skipped_steps}};
+  if (m.loss_scale > 0) j["loss_scale"] = number(m.loss_scale);
   if (!m.expert_tokens.empty()) {
     j["balance_loss"] = number(m.balance_loss);
     j["router_z_loss"] = number(m.router_z_loss);

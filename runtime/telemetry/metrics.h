@@ -18,6 +18,8 @@ struct StepMetrics {
   double tokens_per_sec = 0, tokens_per_sec_per_gpu = 0, tflops_per_gpu = 0, mfu = 0;
   double mem_peak_gib = 0, mem_plan_gib = 0;
   double seconds_left = 0;
+  double loss_scale = 0;      ///< 0: not scaled
+  int64_t skipped_steps = 0;  ///< since the start of training
   /// Of mixtures of experts; by layer and expert, empty where a layer has none.
   std::vector<std::vector<double>> expert_tokens;
   std::vector<double> drop_rate_by_layer;  ///< NaN where a layer has no experts

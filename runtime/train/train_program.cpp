@@ -13,8 +13,15 @@ namespace ltrain {
 PrecisionPolicy precision_policy(const std::string& name) {
   if (name == "fp32") return {DType::f32, DType::f32, DType::f32};
   if (name == "bf16") return {DType::bf16, DType::f32, DType::f32};
-  if (name == "fp64") return {DType::f64, DType::f64, DType::f64};
-  fail(ExitCode::usage, "precision: {}: must be fp32, bf16 or fp64", name);
+  if (name == "fp16") return {DType::f16, DType::f32, DType::f32};
+  if (name == "fp64") return {DType::f64, DType::f64, DType::f64, DType::f64};
+  fail(ExitCode::usage, "precision: {}: must be fp32, bf16, fp16 or fp64", name);
+}
+
+std::unique_ptr<SlowMemory> make_slow_memory(const ProgramOptions& o, DeviceKind device,
+                                             const std::string& folder) {
+  if (o.offload.fraction <= 0) return nullptr;
+  return device == DeviceKind::cpu ? make_file_memory(folder) : make_host_memory(device);
 }
 
 std::vector<StageLayers> stages_of_rank(const ProgramOptions& o, int rank) {
@@ -81,6 +88,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
       cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
            options.context_comm, options.context_inner},
       staging_(device.compute, device.host, slot_count(options), slot_bytes(options, cut_)) {
+  if (options.loss_scale) scaler_.emplace(*options.loss_scale);
   if (!staged()) options_.schedule = single_stage_schedule(static_cast<int>(options.accumulation));
   LT_CHECK(options_.schedule.micros == options.accumulation, "a schedule of {} micro-batches for {}",
            options_.schedule.micros, options.accumulation);
@@ -91,7 +99,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
            options.micro_batch, parts);
   store_.allocate(device_.compute, device_.memory, device_.groups,
                   {options.precision, options.zero_stage, options.bucket_elements, options.for_training,
-                   options.optimizer});
+                   options.optimizer, options.offload, device_.slow, options.reduce_bf16, options.ema_decay,
+                   options.seed});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length);
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
@@ -304,8 +313,10 @@ void TrainProgram::clear_sums() {
 StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
                                     bool ask_stop) {
   const bool meta = device_.compute.meta() != nullptr;
-  LT_CHECK(meta || static_cast<int64_t>(batches.size()) == options_.accumulation, "{} micro-batches for {}",
-           batches.size(), options_.accumulation);
+  const int64_t micros = meta ? options_.accumulation : static_cast<int64_t>(batches.size());
+  const bool whole = micros == options_.accumulation;
+  LT_CHECK(whole || (!staged() && micros > 0 && micros < options_.accumulation), "{} micro-batches for {}",
+           micros, options_.accumulation);
   Step step = make_step(true);
   step.enter("loss");
   StepResult result;
@@ -315,13 +326,16 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   result.tokens = agree_tokens(counted);
   clear_sums();
   const HostBatch none;
-  const double scale = result.tokens > 0 ? 1.0 / static_cast<double>(result.tokens) : 0;
+  result.loss_scale = scaler_ ? scaler_->scale() : 1;
+  const double scale = result.tokens > 0 ? result.loss_scale / static_cast<double>(result.tokens) : 0;
   const auto batch = [&](int64_t k) -> const HostBatch& { return meta ? none : batches[k]; };
-  store_.begin_step(options_.accumulation, adamw.step);
+  store_.begin_step(micros, adamw.step);
   if (staged())
     for (int64_t k = 0; k < options_.accumulation; ++k) load(batch(k), k);
   int64_t loaded = -1;
-  StageRun run(decoder_, step, options_.schedule);
+  const pipeline::Schedule fewer =
+      whole ? pipeline::Schedule() : single_stage_schedule(static_cast<int>(micros));
+  StageRun run(decoder_, step, whole ? options_.schedule : fewer);
   const bool graphed = scale_.defined() && !meta && steps_ > 0;  // libraries get ready in the first step
   if (scale_.defined() && !meta) {
     staging_.open();
@@ -329,19 +343,21 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     staging_.close();
   }
   ++steps_;
-  for (int64_t k = 0; graphed && k < options_.accumulation; ++k) {
+  const auto scaled = [&](MicroBatch mb) {
+    mb.micros = micros;
+    mb.grad_scale = scale;
+    mb.loss_scale = result.loss_scale;
+    if (!meta) mb.grad_scale_at = scale_;
+    return mb;
+  };
+  for (int64_t k = 0; graphed && k < micros; ++k) {
     load(batch(k), 0);
-    MicroBatch mb = in_place(0);
-    mb.grad_scale_at = scale_;
-    graphed_micro_batch(step, run, k, mb);
+    graphed_micro_batch(step, run, k, scaled(in_place(0)));
   }
   if (!graphed)
-    run.run(program_, [&](int k) {
+    run.run(whole ? program_ : pipeline::lower(fewer, 0), [&](int k) {
       if (!staged() && loaded != k) load(batch(loaded = k), 0);
-      MicroBatch mb = in_place(staged() ? k : 0);
-      mb.grad_scale = scale;
-      if (!meta) mb.grad_scale_at = scale_;
-      return mb;
+      return scaled(in_place(staged() ? k : 0));
     });
   action_seconds_ = run.action_seconds();
   step.enter("gradients");
@@ -357,14 +373,18 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     for (int64_t i = 0; i < squares_.elements(); ++i) squares += sums[static_cast<size_t>(2 + i)];
     result.experts = expert_statistics(sums);
     result.loss = result.tokens > 0 ? sums[0] / static_cast<double>(result.tokens) : 0;
-    result.grad_norm = std::sqrt(squares);
+    result.grad_norm = std::sqrt(squares) / result.loss_scale;
     result.stop_requested = sums[1] > 0;
-    result.finite = std::isfinite(sums[0]) && std::isfinite(squares);
+    result.overflow = scaler_ && std::isfinite(sums[0]) && !std::isfinite(squares);
+    result.finite = std::isfinite(sums[0]) && (std::isfinite(squares) || result.overflow);
     result.diverged = options_.stop_loss > 0 && result.loss > options_.stop_loss;
-    result.skipped = options_.skip_grad_norm > 0 && result.grad_norm > options_.skip_grad_norm;
-    if (!result.finite || result.diverged || result.skipped) return result;
+    result.skipped =
+        !result.overflow && options_.skip_grad_norm > 0 && result.grad_norm > options_.skip_grad_norm;
+    if (scaler_ && result.finite) scaler_->note(result.overflow);
+    if (!result.finite || result.diverged || result.skipped || result.overflow) return result;
     if (options_.clip_grad > 0)
       args.grad_scale = std::min(1.0, options_.clip_grad / (result.grad_norm + 1e-6));
+    args.grad_scale /= result.loss_scale;
   }
   step.enter("optimizer");
   store_.update(args);
@@ -408,6 +428,7 @@ ExpertStatistics TrainProgram::expert_statistics(const std::vector<double>& all_
 double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
   const bool meta = device_.compute.meta() != nullptr;
   Step step = make_step(false);
+  if (options_.for_training) store_.show_average(true);
   clear_sums();
   int64_t counted = 0;
   bool more = true, once = meta && !next;
@@ -431,6 +452,7 @@ double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
   step.enter("loss");
   const int64_t tokens = agree_tokens(counted);
   reduce_sums("reading the loss");
+  if (options_.for_training) store_.show_average(false);
   return meta || tokens == 0 ? 0 : read_sums()[0] / static_cast<double>(tokens);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/core/staging.h"
@@ -10,6 +11,7 @@
 #include "parallel/groups.h"
 #include "parallel/pipeline/lowering.h"
 #include "runtime/data/batch_loader.h"
+#include "runtime/train/loss_scale.h"
 
 namespace ltrain {
 
@@ -20,11 +22,15 @@ struct ProgramOptions {
   int64_t bucket_elements = 4 << 20;
   int64_t micro_batch = 1, seq_length = 1, accumulation = 1;
   uint64_t seed = 1234;
-  double clip_grad = 1.0;        ///< 0: no clipping
-  double skip_grad_norm = 0;     ///< no update above it; 0: none
-  double stop_loss = 0;          ///< no update above it, the loss diverges; 0: none
-  bool decay_embeddings = true;  ///< weight decay applies to embeddings too
+  double clip_grad = 1.0;                       ///< 0: no clipping
+  double skip_grad_norm = 0;                    ///< no update above it; 0: none
+  std::optional<LossScaleSettings> loss_scale;  ///< dynamic, of fp16
+  double stop_loss = 0;                         ///< no update above it, the loss diverges; 0: none
+  bool decay_embeddings = true;                 ///< weight decay applies to embeddings too
   OptimizerSettings optimizer;
+  OffloadSettings offload;
+  bool reduce_bf16 = false;  ///< gradients are rounded to bf16 to be summed
+  double ema_decay = 0;      ///< of the average of weights that evaluations see; 0: none
   RecomputeOptions recompute;
   bool sequence_parallel = false;
   bool expert_tensor = true;                    ///< tensor ranks share each expert
@@ -48,7 +54,8 @@ struct Device {
   Stream& compute;
   Memory& memory;
   const Groups& groups;
-  Memory* host = nullptr;  ///< host memory that copies go through, where the device has memory of its own
+  Memory* host = nullptr;      ///< host memory that copies go through, where the device has memory of its own
+  SlowMemory* slow = nullptr;  ///< with offloaded states
 };
 
 /// What the routers of a step did, over all ranks.
@@ -65,6 +72,8 @@ struct StepResult {
   int64_t tokens = 0;           ///< counted, global
   bool finite = true;           ///< false: no update was made
   bool skipped = false;         ///< by skip_grad_norm, on all ranks alike: no update was made
+  bool overflow = false;        ///< a scaled gradient was not finite: likewise, and the scale may back off
+  double loss_scale = 1;        ///< of this step
   bool diverged = false;        ///< by stop_loss, likewise
   bool stop_requested = false;  ///< some rank asked to stop
 };
@@ -86,8 +95,12 @@ class TrainProgram {
 
   void initialize() { store_.initialize(options_.seed); }
 
+  /// Of the loss, where it is scaled; else null.
+  LossScaler* loss_scaler() { return scaler_ ? &*scaler_ : nullptr; }
+
   /// One optimizer step over `accumulation` micro-batches. `ask_stop` is agreed on: the result has it if any
-  /// rank set it. Deterministic: the bits depend on the batches and the state alone.
+  /// rank set it. Fewer batches than `accumulation` make a smaller step, where there is no pipeline.
+  /// Deterministic: the bits depend on the batches and the state alone.
   StepResult train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw, bool ask_stop);
 
   /// Mean loss over the batches that `next` gives, and those of the other data ranks, until it returns null.
@@ -134,6 +147,7 @@ class TrainProgram {
   Tensor positions_;                        // as in MicroBatch, where the sequence is cut
   Tensor documents_, position_ids_;         // (places, ...), where batches have them
   double action_seconds_ = 0;
+  std::optional<LossScaler> scaler_;
   Staging staging_;
   Tensor sums_;         // f64: loss, ranks that ask to stop, squares by segment, sums of routers
   Tensor loss_;         // sum of token losses
@@ -151,7 +165,10 @@ std::vector<StageLayers> stages_of_rank(const ProgramOptions& options, int pipel
 /// The groups that a program of these options communicates through.
 GroupSet::Options group_options(const ProgramOptions& options);
 
-/// fp32 | bf16 | fp64
+/// fp32 | bf16 | fp16 | fp64
 PrecisionPolicy precision_policy(const std::string& name);
+/// A place for the offloaded states of a rank on the device; `folder`: on the CPU. Null without them.
+std::unique_ptr<SlowMemory> make_slow_memory(const ProgramOptions& options, DeviceKind device,
+                                             const std::string& folder);
 
 }  // namespace ltrain

@@ -133,13 +133,17 @@ class Trainer {
     groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, groups);
     compute_ = make_compute_stream(device_, "compute");
     allocate();
-    program_ =
-        std::make_unique<TrainProgram>(options, Device{*compute_, *arena_, groups_->groups(), host_.get()});
+    slow_ = make_slow_memory(options, device_, recipe_.offload.optimizer_path.value_or(""));
+    program_ = std::make_unique<TrainProgram>(
+        options, Device{*compute_, *arena_, groups_->groups(), host_.get(), slow_.get()});
     state_ =
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
     const TrainingState::Resumed resumed = state_->resume();
     step_ = saved_step_ = resumed.step;
     samples_ = resumed.samples;
+    skipped_ = resumed.skipped_steps;
+    if (LossScaler* scaler = program_->loss_scaler(); scaler && resumed.loss_scale)
+      scaler->restore(*resumed.loss_scale);
     if (resumed.step == 0) program_->initialize();
     std::vector<std::string> upcycled;
     if (resumed.step == 0 && recipe_.checkpoint.upcycle) upcycled = state_->upcycle();
@@ -274,6 +278,10 @@ class Trainer {
     LT_FAULT_POINT("train.step");
     say(state_->poll());
     const double begin = now(), data_before = loader_->wait_seconds(), waited_before = compute_->waited;
+    const int64_t batch = global_batch_after(recipe_, samples_);
+    const size_t micros =
+        static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size);
+    batches_.resize(micros);
     for (HostBatch& b : batches_) loader_->next(b);
     if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();
     AdamwArgs a;
@@ -282,7 +290,7 @@ class Trainer {
     a.beta2 = recipe_.optimizer.adam_beta2;
     a.eps = recipe_.optimizer.adam_eps;
     a.weight_decay = weight_decay(recipe_.optimizer, recipe_.schedule, step_ + 1, recipe_.train.train_steps);
-    a.step = step_ + 1;
+    a.step = step_ + 1 - skipped_;  // updates, of which moments are averages
     const bool ask = static_cast<bool>(job_.stop_requested()) || out_of_time();
     const auto wire_before = wire_by_axis(groups_->groups());
     const StepResult r = program_->train_step(batches_, a, ask);
@@ -299,13 +307,16 @@ class Trainer {
            step_ + 1, r.loss, recipe_.train.stop_loss, saved_step_);
     note_skip(r);
     ++step_;
-    samples_ += recipe_.train.global_batch_size;
+    samples_ += batch;
     LT_CHECK(samples_ == loader_->cursor(), "the loader is at sample {}, the trainer at {}",
              loader_->cursor(), samples_);
-    state_->note_health(r.loss, r.grad_norm);
+    if (!r.overflow) state_->note_health(r.loss, r.grad_norm);
+    const LossScaler* scaler = program_->loss_scaler();
+    state_->note_skips(skipped_, scaler ? std::optional(scaler->state()) : std::nullopt);
     check_high_water();
     if (lead_)
-      report(r, a.lr, now() - begin, loader_->wait_seconds() - data_before, compute_->waited - waited_before);
+      report(r, batch, a.lr, now() - begin, loader_->wait_seconds() - data_before,
+             compute_->waited - waited_before);
     return r.stop_requested;
   }
 
@@ -323,7 +334,10 @@ class Trainer {
 
   /// A step without an update; too many in a row end the run.
   void note_skip(const StepResult& r) {
-    skipped_in_a_row_ = r.skipped ? skipped_in_a_row_ + 1 : 0;
+    overflows_in_a_row_ = r.overflow ? overflows_in_a_row_ + 1 : 0;
+    if (!r.overflow) skipped_in_a_row_ = r.skipped ? skipped_in_a_row_ + 1 : 0;
+    skipped_ += r.skipped || r.overflow;
+    if (r.overflow) return note_overflow(r);
     if (!r.skipped) return;
     say({fmt::format(
         "step {}: the gradient norm {:.3g} is above train.skip_grad_norm = {}: no update was made", step_ + 1,
@@ -338,13 +352,32 @@ class Trainer {
          step_ + 1, skipped_in_a_row_, r.grad_norm, recipe_.train.skip_grad_norm, saved_step_);
   }
 
+  void note_overflow(const StepResult& r) {
+    const double next = program_->loss_scaler()->scale();
+    say({fmt::format(
+        "step {}: gradients overflow with a loss scale of {:g}: no update was made; the next is {:g}",
+        step_ + 1, r.loss_scale, next)});
+    if (overflows_in_a_row_ < recipe_.loss_scale.max_skipped_steps) return;
+    fail(
+        ExitCode::no_progress,
+        "step {}: gradients overflowed in {} steps in a row, as many as loss_scale.max_skipped_steps allows; "
+        "the loss "
+        "scale is {:g}, its minimum {:g}.\nThe last checkpoint is of step {}: {}",
+        step_ + 1, overflows_in_a_row_, next, recipe_.loss_scale.settings.minimum, saved_step_,
+        next > recipe_.loss_scale.settings.minimum
+            ? "raise loss_scale.max_skipped_steps, or begin with a smaller loss_scale.initial."
+            : "the gradients themselves are too large for fp16: use precision: bf16, or go on from an older "
+              "one with a lower optimizer.lr.");
+  }
+
   [[noreturn]] void not_finite(const StepResult& r) {
     fail(ExitCode::no_progress,
          "step {}: loss {} and gradient norm {} are not finite; no update was made and nothing was saved.\n"
          "The last checkpoint is of step {}. The same step would fail again: lower optimizer.lr, check the "
          "data around "
-         "sample {}, or use precision: fp32.",
-         step_ + 1, r.loss, r.grad_norm, saved_step_, samples_);
+         "sample {}, or use precision: {}.",
+         step_ + 1, r.loss, r.grad_norm, saved_step_, samples_,
+         recipe_.precision == Precision::fp16 ? "bf16" : "fp32");
   }
 
   /// The promise that planned bytes are real bytes, checked at run time.
@@ -357,7 +390,8 @@ class Trainer {
              "staging used {} bytes of a planned {}", host_->peak().arena_bytes, plan_.staging_bytes);
   }
 
-  void report(const StepResult& r, double lr, double seconds, double data_seconds, double exposed) {
+  void report(const StepResult& r, int64_t batch, double lr, double seconds, double data_seconds,
+              double exposed) {
     StepMetrics m;
     m.step = step_;
     m.train_steps = recipe_.train.train_steps;
@@ -366,14 +400,18 @@ class Trainer {
     m.lm_loss = r.loss;
     m.grad_norm = r.grad_norm;
     m.lr = lr;
+    m.loss_scale = program_->loss_scaler() ? r.loss_scale : 0;
+    m.skipped_steps = skipped_;
     m.step_time_ms = seconds * 1e3;
     m.data_time_ms = data_seconds * 1e3;
     const bool known = device_ == DeviceKind::cpu || job_.info().world_size == 1;  // a GPU is not asked yet
     m.exposed_comm_ms = known ? exposed * 1e3 : std::numeric_limits<double>::quiet_NaN();
-    m.tokens_per_sec = static_cast<double>(tokens_per_step(recipe_)) / seconds;
+    const double part = static_cast<double>(batch) / static_cast<double>(recipe_.train.global_batch_size);
+    const double flops = plan_.flops * part;  // but for the update's share, which is small
+    m.tokens_per_sec = static_cast<double>(batch * recipe_.data.seq_length) / seconds;
     m.tokens_per_sec_per_gpu = m.tokens_per_sec / job_.info().world_size;
-    m.tflops_per_gpu = plan_.flops / seconds / 1e12;
-    m.mfu = peak_flops_ > 0 ? plan_.flops / seconds / peak_flops_ : 0;
+    m.tflops_per_gpu = flops / seconds / 1e12;
+    m.mfu = peak_flops_ > 0 ? flops / seconds / peak_flops_ : 0;
     m.mem_peak_gib = static_cast<double>(arena_->peak().arena_bytes) / kGiB;
     m.mem_plan_gib = static_cast<double>(plan_.arena.arena_bytes) / kGiB;
     m.seconds_left = (now() - started_) / static_cast<double>(step_ - first_step_) *
@@ -480,6 +518,7 @@ class Trainer {
   std::unique_ptr<Arena> arena_, host_;
   std::unique_ptr<GroupSet> groups_;  // its streams end before the arena goes
   std::unique_ptr<Stream> compute_, control_;
+  std::unique_ptr<SlowMemory> slow_;  // its stream ends before the arena goes
   std::unique_ptr<TrainProgram> program_;
   std::unique_ptr<TrainingState> state_;
   std::unique_ptr<data::BatchLoader> loader_;
@@ -491,7 +530,7 @@ class Trainer {
   std::map<std::string, int64_t> train_wire_;  // bytes sent in training steps, by axis
   double started_ = 0;
   bool checked_ = false;
-  int64_t skipped_in_a_row_ = 0;
+  int64_t skipped_ = 0, skipped_in_a_row_ = 0, overflows_in_a_row_ = 0;
 };
 
 }  // namespace
@@ -513,7 +552,7 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
   if (!saves_at_all(recipe)) return;
   int64_t bytes = 0;  // the values, and a moment of every element for each; rows and columns are few
   for (int id = 0; id < parameters.count(); ++id) {
-    int64_t states = 1;
+    int64_t states = 1 + (program.ema_decay > 0);
     for (std::string_view name : parameters.state_names(id, program.optimizer))
       states += name != kFactorRows && name != kFactorCols;
     bytes += states * parameters.spec(id).shape.elements() * dtype_size(program.precision.master);

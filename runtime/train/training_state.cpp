@@ -67,10 +67,16 @@ void check_optimizer(const CheckpointReader& reader, const ParameterStore& param
   }
 }
 
-void load_parameters(CheckpointReader& reader, ParameterStore& parameters) {
+void load_parameters(CheckpointReader& reader, ParameterStore& parameters, bool average) {
   TensorReader tensors(reader, parameters.stream());
-  for (int id = 0; id < parameters.count(); ++id)
-    tensors.read(parameters.spec(id).name, parameters.spec(id).slice, parameters.value(id));
+  for (int id = 0; id < parameters.count(); ++id) {
+    const std::string& weight = parameters.spec(id).name;
+    const std::string name = average ? state_name(kAverage, weight) : weight;
+    if (!reader.has(name))
+      fail(ExitCode::usage, "{}: has no {}{}", reader.path(), name,
+           average ? "; averages of weights are kept by runs with train.ema_decay" : "");
+    tensors.read(name, parameters.spec(id).slice, parameters.value(id));
+  }
   for (const KeptTensor& k : parameters.kept(false))
     tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
 }
@@ -92,21 +98,37 @@ TrainingState::Resumed TrainingState::resume() {
   check_optimizer(*reader, parameters_, parameters_.optimizer());
   parameters_.clear();
   parameters_.open_states();
+  bool no_average = false;
   TensorReader tensors(*reader, parameters_.stream());
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
     const std::string& name = parameters_.spec(piece.id).name;
     tensors.read(name, piece.slice, piece.master);
-    for (const NamedState& m : piece.moments) tensors.read(state_name(m.name, name), piece.slice, m.tensor);
+    for (const NamedState& m : piece.moments) {
+      if (m.name == kAverage && !reader->has(state_name(m.name, name))) {
+        no_average = true;
+        continue;
+      }
+      tensors.read(state_name(m.name, name), piece.slice, m.tensor);
+    }
   }
   for (const WholeState& w : parameters_.whole_states(false))
     tensors.read(state_name(w.name, parameters_.spec(w.id).name), Slice::whole(w.tensor.shape), w.tensor);
   for (const KeptTensor& k : parameters_.kept(false))
     tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
   parameters_.close_states(true);
-  reader->finish(control_, stream_, [this](const std::string& name) { return !of_frozen_router(name); });
+  const std::string averages = state_name(kAverage, "");
+  reader->finish(control_, stream_, [&](const std::string& name) {
+    return !of_frozen_router(name) && !name.starts_with(averages);
+  });
   parameters_.publish_loaded();
+  if (no_average) {
+    parameters_.start_average();
+    r.notes.push_back("note: the checkpoint has no average of weights: it begins here, with the weights");
+  }
   r.step = last_committed_ = reader->info().step;
   r.samples = reader->info().data_cursor;
+  r.skipped_steps = reader->info().skipped_steps;
+  r.loss_scale = reader->info().loss_scale;
   r.bytes_read = reader->bytes_read();
   if (reader->info().seed != recipe_.seed)
     r.notes.push_back(fmt::format(
@@ -160,6 +182,11 @@ void TrainingState::note_health(double loss, double grad_norm) {
   grad_norm_ = grad_norm;
 }
 
+void TrainingState::note_skips(int64_t skipped_steps, const std::optional<LossScaleState>& loss_scale) {
+  skipped_steps_ = skipped_steps;
+  loss_scale_ = loss_scale;
+}
+
 void TrainingState::save(int64_t step, int64_t samples) {
   CheckpointInfo info;
   info.step = step;
@@ -168,6 +195,8 @@ void TrainingState::save(int64_t step, int64_t samples) {
   info.seed = recipe_.seed;
   info.loss = loss_;
   info.grad_norm = grad_norm_;
+  info.skipped_steps = skipped_steps_;
+  info.loss_scale = loss_scale_;
   info.model = model_settings(recipe_.model);
   info.recipe = dump_yaml(recipe_);
   parameters_.open_states();

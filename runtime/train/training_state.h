@@ -1,6 +1,7 @@
 // What a checkpoint holds of a training run, and when it may be written.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,14 +11,15 @@
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/writer.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/train/loss_scale.h"
 
 namespace ltrain {
 
 /// The slices that this rank writes: "NAME" is the parameter (its fp32 master in bf16 runs),
 /// "optimizer/exp_avg/NAME" and so on the states of its optimizer.
 std::vector<StateSlice> state_slices(const ParameterStore& parameters);
-/// Reads parameters only: for generation and evaluation.
-void load_parameters(CheckpointReader& reader, ParameterStore& parameters);
+/// Reads parameters only, or their averages in their place: for generation and evaluation.
+void load_parameters(CheckpointReader& reader, ParameterStore& parameters, bool average = false);
 /// Error (usage) when the checkpoint was saved by another optimizer.
 void check_optimizer(const CheckpointReader& reader, const ParameterStore& parameters,
                      const OptimizerSettings& optimizer);
@@ -38,8 +40,10 @@ class TrainingState {
   ~TrainingState();
 
   struct Resumed {
-    int64_t step = 0;                ///< 0: a fresh start, and the parameters are still to be initialised
-    int64_t samples = 0;             ///< the data cursor
+    int64_t step = 0;           ///< 0: a fresh start, and the parameters are still to be initialised
+    int64_t samples = 0;        ///< the data cursor
+    int64_t skipped_steps = 0;  ///< of `step`
+    std::optional<LossScaleState> loss_scale;
     int64_t bytes_read = 0;          ///< of tensors, by this rank
     std::vector<std::string> notes;  ///< for the user
   };
@@ -53,6 +57,8 @@ class TrainingState {
 
   /// Of the last step: only finite states are saved.
   void note_health(double loss, double grad_norm);
+  /// What saves have of steps that made no update.
+  void note_skips(int64_t skipped_steps, const std::optional<LossScaleState>& loss_scale);
   /// Saves the state after `step`: in the background, or before it returns with async_save: false.
   void save(int64_t step, int64_t samples);
   /// Lines for the user on saves that ended. A failed save is a line, not an error, unless it was the last.
@@ -69,6 +75,8 @@ class TrainingState {
   Stream& stream_;
   int rank_;
   double loss_ = 0, grad_norm_ = 0;
+  int64_t skipped_steps_ = 0;
+  std::optional<LossScaleState> loss_scale_;
   int64_t last_committed_ = 0;
   bool last_failed_ = false;
   std::string last_error_;

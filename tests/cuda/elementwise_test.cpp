@@ -6,6 +6,7 @@
 #include "kernels/ops/merge_attention.h"
 #include "kernels/ops/norm_cut.h"
 #include "kernels/ops/rope.h"
+#include "kernels/ops/round_stochastic.h"
 #include "kernels/ops/tensor_ops.h"
 #include "tests/cuda/twin.h"
 
@@ -32,6 +33,19 @@ TEST_CASE("activations") {
         gelu_backward(s, at(dg), at(dy), at(x));
       });
     }
+}
+
+TEST_CASE("stochastic rounding takes the same chances") {
+  if (!have_cuda()) return;
+  for (int64_t n : {1, 700, 1234}) {
+    Twin w(DType::f32);
+    const auto in = w.random(DType::f32, {n}), out = w.blank(DType::bf16, {n});
+    BoxElements e;
+    e.rank = 2;
+    e.global[0] = 50, e.global[1] = 61, e.offset[0] = 3, e.offset[1] = 7, e.extent[0] = 40, e.extent[1] = 35;
+    e.begin = 11;
+    w.check([&](Stream& s, const Twin::At& at) { round_stochastic(s, at(out), at(in), 5, 6, e); }, 1e-6);
+  }
 }
 
 TEST_CASE("AdamW, with and without a bf16 copy, on odd sizes") {

@@ -84,7 +84,7 @@ TEST_CASE("a replay reads memory again and keeps the arguments that it was recor
     return got[1];
   };
   const auto from_device = stream->capture(
-      [&] { cross_entropy(*stream, loss, d, logits, targets, LossScale(scale.ptr<double>())); });
+      [&] { cross_entropy(*stream, loss, d, logits, targets, GradientScale(scale.ptr<double>())); });
   const auto stale = stream->capture([&] { cross_entropy(*stream, loss, d, logits, targets, number); });
   CHECK(gradient(*from_device) == 1.0f);
   number = 6;

@@ -8,8 +8,10 @@ using namespace ltrain::test;
 
 TEST_CASE("cross-entropy with its gradient, in place and narrower, some rows not counted") {
   if (!have_cuda()) return;
-  for (const auto& [type, grad] :
-       {std::pair{DType::f32, DType::f32}, {DType::f32, DType::bf16}, {DType::f64, DType::f64}})
+  for (const auto& [type, grad] : {std::pair{DType::f32, DType::f32},
+                                   {DType::f32, DType::bf16},
+                                   {DType::f32, DType::f16},
+                                   {DType::f64, DType::f64}})
     for (int64_t vocab : {5, 600, 1031}) {
       CAPTURE(dtype_name(type), dtype_name(grad), vocab);
       Twin w(type);
@@ -52,6 +54,8 @@ TEST_CASE("matrix products of every form") {
   for (const auto& [in, out] : {std::pair{DType::f32, DType::f32},
                                 {DType::bf16, DType::bf16},
                                 {DType::bf16, DType::f32},
+                                {DType::f16, DType::f16},
+                                {DType::f16, DType::f32},
                                 {DType::f64, DType::f64}})
     for (bool ta : {false, true})
       for (bool tb : {false, true})
@@ -67,7 +71,7 @@ TEST_CASE("matrix products of every form") {
             if (!ta && tb && in == out) args.bias = at(bias);
             matmul(s, at(d), at(a), at(b), args);
             args.bias = {};
-            args.accumulate = out != DType::bf16;
+            args.accumulate = !is_half(out);
             matmul(s, at(c), at(a), at(b), args);
           });
         }

@@ -71,25 +71,31 @@ TEST_CASE("training on cuda equals the CPU: losses, norms, gradients, parameters
     }
 }
 
-TEST_CASE("training on cuda in fp32 and bf16, within what they round") {
+TEST_CASE("training on cuda in fp32, bf16 and fp16, within what they round") {
   if (!have_cuda()) return;
   for (const std::string architecture : {"llama", "gpt2"}) {
     CAPTURE(architecture);
     TinyOptions o = tiny(architecture, "fp32");
     o.dropout = 0.1;
     require_parity(train_tiny(o), train_tiny(on_cuda(o)), 1e-5);
-    o.precision = "bf16";
-    const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
-    require_exact_memory(cuda);
-    for (size_t i = 0; i < cpu.losses.size(); ++i) CHECK(std::abs(cuda.losses[i] / cpu.losses[i] - 1) < 2e-3);
-    double largest = 0;
-    for (const auto& [name, values] : cpu.gradients)
-      for (double v : values) largest = std::max(largest, std::abs(v));
-    for (const auto& [name, values] : cpu.gradients) {
-      CAPTURE(name);
-      const double most = std::abs(*std::max_element(
-          values.begin(), values.end(), [](double a, double b) { return std::abs(a) < std::abs(b); }));
-      if (most > 1e-3 * largest) CHECK(cosine(values, cuda.gradients.at(name)) > 0.999);
+    for (const std::string precision : {"bf16", "fp16"}) {
+      CAPTURE(precision);
+      o.precision = precision;
+      o.loss_scale.initial = 1024;
+      const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
+      require_exact_memory(cuda);
+      CHECK(cuda.loss_scales == cpu.loss_scales);
+      for (size_t i = 0; i < cpu.losses.size(); ++i)
+        CHECK(std::abs(cuda.losses[i] / cpu.losses[i] - 1) < 2e-3);
+      double largest = 0;
+      for (const auto& [name, values] : cpu.gradients)
+        for (double v : values) largest = std::max(largest, std::abs(v));
+      for (const auto& [name, values] : cpu.gradients) {
+        CAPTURE(name);
+        const double most = std::abs(*std::max_element(
+            values.begin(), values.end(), [](double a, double b) { return std::abs(a) < std::abs(b); }));
+        if (most > 1e-3 * largest) CHECK(cosine(values, cuda.gradients.at(name)) > 0.999);
+      }
     }
   }
 }
@@ -224,3 +230,30 @@ TEST_CASE("the emulated device works as late as it may") {
   CHECK(elsewhere == 3);
 }
 #endif
+
+TEST_CASE("offloaded states, moments of bf16, stochastic rounding and averages on cuda equal the CPU's") {
+  if (!have_cuda()) return;
+  TinyOptions o = tiny("llama", "fp64");
+  o.offload = {0.7, 96};
+  o.ema_decay = 0.5;
+  const TinyResult resident = [&] {
+    TinyOptions r = on_cuda(o);
+    r.offload = {};
+    return train_tiny(r);
+  }();
+  const TinyResult cuda = train_tiny(on_cuda(o)), cpu = train_tiny(o);
+  require_parity(cpu, cuda, 1e-11);
+  CHECK(cuda.parameters == resident.parameters);
+  CHECK(cuda.eval_loss == resident.eval_loss);
+  CHECK(worst_relative(cpu.averages, cuda.averages) < 1e-10);
+  require_exact_memory(cuda);
+  CHECK(cuda.slow_bytes[0] > 0);
+  o = tiny("llama", "bf16");
+  o.bf16_states = true;
+  o.master_weights = false;
+  o.offload = {0.5, 96};
+  const TinyResult host = train_tiny(o), device = train_tiny(on_cuda(o));
+  require_exact_memory(device);
+  for (size_t i = 0; i < host.losses.size(); ++i)
+    CHECK(std::abs(device.losses[i] / host.losses[i] - 1) < 1e-2);
+}

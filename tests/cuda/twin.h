@@ -99,6 +99,8 @@ class Twin {
         return write(v);
       case DType::bf16:
         return write(bf16(static_cast<float>(v)));
+      case DType::f16:
+        return write(f16(static_cast<float>(v)));
       case DType::i32:
         return write(static_cast<int32_t>(v));
       case DType::u8:
@@ -120,6 +122,8 @@ class Twin {
         return read(0.0);
       case DType::bf16:
         return read(bf16());
+      case DType::f16:
+        return read(f16());
       case DType::i32:
         return read(int32_t{});
       case DType::u8:
@@ -130,7 +134,11 @@ class Twin {
   }
   void compare(Id id, const std::vector<char>& a, const std::vector<char>& b, double loosen) const {
     const auto bound = [](DType t) {
-      return t == DType::f64 ? 1e-12 : t == DType::bf16 ? 1e-2 : t == DType::f32 ? 2e-5 : 0;
+      return t == DType::f64    ? 1e-12
+             : t == DType::bf16 ? 1e-2
+             : t == DType::f16  ? 2e-3
+             : t == DType::f32  ? 2e-5
+                                : 0;
     };
     const double own = bound(buffers_[id].dtype);
     const double part = own > 0 ? std::max(own, bound(narrowest_)) : 0;  // integers are equal
@@ -152,7 +160,7 @@ class Twin {
   std::vector<Buffer> buffers_;
 };
 
-inline const DType kFloats[] = {DType::f32, DType::bf16, DType::f64};
+inline const DType kFloats[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 inline DType wide(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
 }  // namespace ltrain::test

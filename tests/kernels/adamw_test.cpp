@@ -25,7 +25,7 @@ struct Reference {
   }
 };
 
-template <class A>
+template <class A, class L>
 void check_case(int64_t n, bool decay, bool low) {
   for (const auto& [isa, f] : BOTH_ISAS(adamw_cpu)) {
     INFO(isa << " n " << n << (decay ? " decay" : "") << (low ? " low" : ""));
@@ -33,14 +33,14 @@ void check_case(int64_t n, bool decay, bool low) {
     for (int threads : {1, 2})
       with_threads(threads, [&] {
         Guarded<A> w = random_array<A>(n, 1), m = random_array<A>(n, 2, 0), v = random_array<A>(n, 3, 0);
-        Guarded<bf16> copy(n);
+        Guarded<L> copy(n);
         Reference want{doubles(w), doubles(m), doubles(v)};
         for (int step = 1; step <= 4; ++step) {
           AdamwArgs args;
           args.lr = 1e-2 / step, args.weight_decay = 0.1, args.grad_scale = 0.7, args.step = step;
           const auto grad = random_array<A>(n, 10 + step, std::pow(10.0, step - 2));
-          f(dtype_of<A>::value, w.data(), m.data(), v.data(), grad.data(), low ? copy.data() : nullptr, n,
-            decay, args);
+          f(dtype_of<A>::value, w.data(), m.data(), v.data(), grad.data(), dtype_of<L>::value,
+            low ? copy.data() : nullptr, n, decay, args);
           want.step(doubles(grad), decay, args);
         }
         for (bool whole : {w.intact(), m.intact(), v.intact(), copy.intact()}) CHECK(whole);
@@ -49,7 +49,7 @@ void check_case(int64_t n, bool decay, bool low) {
         CHECK(worst_error(m, want.m) < allowed);
         CHECK(worst_error(v, want.v) < allowed);
         if (low)
-          for (int64_t i = 0; i < n; ++i) REQUIRE(copy[i].bits == bf16(static_cast<float>(w[i])).bits);
+          for (int64_t i = 0; i < n; ++i) REQUIRE(copy[i].bits == L(static_cast<float>(w[i])).bits);
         const std::array<std::string, 4> now{w.bits(), m.bits(), v.bits(), copy.bits()};
         CHECK((threads == 1 || now == bits));
         bits = now;
@@ -63,8 +63,9 @@ TEST_CASE("AdamW equals PyTorch's formula in double over four steps") {
   for (int64_t n : {1, 17, 16385, 40001})
     for (bool decay : {false, true})
       for (bool low : {false, true}) {
-        check_case<float>(n, decay, low);
-        check_case<double>(n, decay, low);
+        check_case<float, bf16>(n, decay, low);
+        check_case<float, f16>(n, decay, low);
+        check_case<double, bf16>(n, decay, low);
       }
 }
 
@@ -74,9 +75,9 @@ TEST_CASE("a zero gradient on fresh moments moves nothing but the decay") {
     for (int i = 0; i < 8; ++i) w[i] = 2, m[i] = v[i] = g[i] = 0;
     AdamwArgs args;
     args.lr = 0.5, args.weight_decay = 0.1;
-    f(DType::f32, w.data(), m.data(), v.data(), g.data(), nullptr, 8, false, args);
+    f(DType::f32, w.data(), m.data(), v.data(), g.data(), DType::f32, nullptr, 8, false, args);
     CHECK(w[7] == 2);
-    f(DType::f32, w.data(), m.data(), v.data(), g.data(), nullptr, 8, true, args);
+    f(DType::f32, w.data(), m.data(), v.data(), g.data(), DType::f32, nullptr, 8, true, args);
     CHECK(w[7] == Approx(1.9));
   }
 }

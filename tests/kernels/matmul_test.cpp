@@ -76,6 +76,11 @@ void check_bf16() {
 
 }  // namespace
 
+TEST_CASE("f16 matmul equals its double reference: sums in fp32, one rounding") {
+  check_all<f16, f16>(1e-3, /*accumulate=*/false);
+  check_all<f16, float>(2e-5, true, /*bias=*/false);
+}
+
 TEST_CASE("f32 matmul equals its double reference in every layout") { check_all<float, float>(2e-5); }
 
 TEST_CASE("f64 matmul equals its double reference in every layout") { check_all<double, double>(1e-12); }

@@ -51,6 +51,7 @@ class Guarded {
 inline double as_double(double v) { return v; }
 inline double as_double(float v) { return v; }
 inline double as_double(bf16 v) { return static_cast<float>(v); }
+inline double as_double(f16 v) { return static_cast<float>(v); }
 inline double as_double(int32_t v) { return v; }
 inline double as_double(int64_t v) { return static_cast<double>(v); }
 
@@ -120,7 +121,7 @@ void with_threads(int n, F&& f) {
   omp_set_num_threads(before);
 }
 
-/// f.operator()<T>() for f32, f64 and bf16.
+/// f.operator()<T>() for f32, f64, bf16 and f16.
 template <class F>
 void each_float(F&& f) {
   {
@@ -134,6 +135,10 @@ void each_float(F&& f) {
   {
     INFO("bf16");
     f.template operator()<bf16>();
+  }
+  {
+    INFO("f16");
+    f.template operator()<f16>();
   }
 }
 

@@ -1,4 +1,4 @@
-// The counter generator, dropout, bf16 rounding.
+// The counter generator, dropout, rounding to halves.
 #include "kernels/core/rng.h"
 
 #include "kernels/ops/dropout.h"
@@ -113,4 +113,29 @@ TEST_CASE("bf16 rounds to nearest, ties to even, on every pattern") {
   CHECK(wrong == 0);
   // A signalling NaN whose payload is in the lower half stays NaN.
   CHECK(std::isnan(static_cast<float>(bf16(std::bit_cast<float>(0x7f800001u)))));
+}
+
+TEST_CASE("f16 rounds to nearest, ties to even, on every pattern") {
+  int wrong = 0;
+  for (uint32_t h = 0; h < 0x7c00u; ++h) {  // every finite magnitude, by the definition of the format
+    const int exponent = static_cast<int>(h >> 10), fraction = static_cast<int>(h & 0x3ffu);
+    const double exact = exponent ? std::ldexp(1024 + fraction, exponent - 25) : std::ldexp(fraction, -24);
+    const double step = std::ldexp(1, exponent ? exponent - 25 : -24), half = exact + step / 2;
+    const float tie = static_cast<float>(half), below = std::nextafter(tie, 0.0f),
+                above = std::nextafter(tie, 1e9f);
+    wrong += static_cast<float>(std::bit_cast<f16>(static_cast<uint16_t>(h))) != static_cast<float>(exact);
+    wrong += f16(static_cast<float>(exact)).bits != h;
+    wrong += f16(static_cast<float>(-exact)).bits != (h | 0x8000u);
+    wrong += f16(below).bits != h;
+    wrong += f16(tie).bits != ((h & 1) ? h + 1 : h);  // of 65520: infinity
+    wrong += f16(above).bits != h + 1;
+    wrong += f16(-above).bits != ((h + 1) | 0x8000u);
+  }
+  CHECK(wrong == 0);
+  CHECK(f16(1e30f).bits == 0x7c00);
+  CHECK(f16(-INFINITY).bits == 0xfc00);
+  CHECK(f16(1e-30f).bits == 0);
+  CHECK(std::isnan(static_cast<float>(f16(std::nanf("")))));
+  CHECK(std::isnan(static_cast<float>(std::bit_cast<f16>(uint16_t{0x7c01}))));
+  CHECK(static_cast<float>(std::bit_cast<f16>(uint16_t{0xfc00})) == -INFINITY);
 }

@@ -161,10 +161,7 @@ void check_reduce(int count, int64_t n, ReduceOp op) {
   Guarded<T> out(n);
   reduce_ordered(out.data(), pointers.data(), count, n, dtype_of<T>::value, op);
   CHECK(out.intact());
-  const double allowed = std::is_integral_v<T>     ? 1e-15
-                         : std::is_same_v<T, bf16> ? 4e-3
-                         : sizeof(T) == 8          ? 1e-13
-                                                   : 1e-5;
+  const double allowed = std::is_integral_v<T> ? 1e-15 : is_half_v<T> ? 4e-3 : sizeof(T) == 8 ? 1e-13 : 1e-5;
   CHECK(worst_error(out, want) < allowed);
   // `out` may be one of the sources.
   reduce_ordered(sources[count - 1].data(), pointers.data(), count, n, dtype_of<T>::value, op);
@@ -180,6 +177,7 @@ TEST_CASE("ordered reductions of every type") {
         check_reduce<float>(count, n, op);
         check_reduce<double>(count, n, op);
         check_reduce<bf16>(count, n, op);
+        check_reduce<f16>(count, n, op);
         check_reduce<int32_t>(count, n, op);
         check_reduce<int64_t>(count, n, op);
       }

@@ -71,6 +71,7 @@ TEST_CASE("reductions equal the reference bit for bit: in-process, 1 to 8 ranks"
     check_reductions<float, float>(Kind::in_process, size);
     check_reductions<double, double>(Kind::in_process, size);
     check_reductions<bf16, float>(Kind::in_process, size);
+    check_reductions<f16, float>(Kind::in_process, size);
     check_reductions<int64_t, int64_t>(Kind::in_process, size);
     check_reductions<int32_t, int32_t>(Kind::in_process, size);
   }
@@ -80,6 +81,7 @@ TEST_CASE("reductions equal the reference bit for bit: gloo") {
   for (int size : {1, 2, 3, 4}) {
     check_reductions<float, float>(Kind::gloo, size);
     check_reductions<bf16, float>(Kind::gloo, size);
+    check_reductions<f16, float>(Kind::gloo, size);
   }
   check_reductions<double, double>(Kind::gloo, 3);
   check_reductions<int64_t, int64_t>(Kind::gloo, 2);
@@ -91,6 +93,7 @@ TEST_CASE("reductions equal the reference bit for bit: shared memory") {
     check_reductions<float, float>(Kind::shm, size);
     check_reductions<double, double>(Kind::shm, size);
     check_reductions<bf16, float>(Kind::shm, size);
+    check_reductions<f16, float>(Kind::shm, size);
     check_reductions<int64_t, int64_t>(Kind::shm, size);
     check_reductions<int32_t, int32_t>(Kind::shm, size);
   }

@@ -90,7 +90,7 @@ Values train(const Cut& cut, const OptimizerSettings& optimizer, DType type, boo
         [](const std::string& name) { return make_worker_stream(name); });
     const auto stream = make_inline_stream("compute");
     ParameterStore::Layout layout;
-    layout.precision = {type, type, type};
+    layout.precision = {type, type, type, type};
     layout.zero_stage = cut.zero;
     layout.bucket_elements = 500;
     layout.optimizer = optimizer;

@@ -60,7 +60,7 @@ TEST_CASE("fp32 layouts agree to 1e-5") {
 }
 
 TEST_CASE("every stage of ZeRO equals plain data parallel bit for bit") {
-  const auto precision = GENERATE(as<std::string>(), "fp32", "bf16", "fp64");
+  const auto precision = GENERATE(as<std::string>(), "fp32", "bf16", "fp16", "fp64");
   const int ranks = GENERATE(2, 3);
   const int stage = GENERATE(1, 2, 3);
   TinyOptions plain;
@@ -79,7 +79,7 @@ TEST_CASE("every stage of ZeRO equals plain data parallel bit for bit") {
 }
 
 TEST_CASE("planned arena bytes and wire bytes are exact") {
-  for (const std::string precision : {"fp32", "bf16"})
+  for (const std::string precision : {"fp32", "bf16", "fp16"})
     for (const std::string architecture : {"llama", "gpt2"})
       for (int ranks : {1, 2, 3})
         for (int stage : {0, 1, 2, 3}) {

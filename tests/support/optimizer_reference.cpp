@@ -81,6 +81,8 @@ void reference_step(ReferenceTensor& t, const std::vector<double>& gradient, con
     return t.m[i] / c1 / (std::sqrt(t.v[i] / c2) + step.eps);
   };
   switch (rule.rule) {
+    case UpdateRule::still:
+      break;
     case UpdateRule::adamw:
     case UpdateRule::adamw8bit:
       for (size_t i = 0; i < n; ++i) t.w[i] -= lr * decay * t.w[i] + lr * adam_moments(i);

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <cmath>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 
@@ -110,7 +111,13 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.accumulation = o.global_batch / (o.micro_batch * o.ranks);
   p.clip_grad = o.clip;
   p.skip_grad_norm = o.skip_grad_norm;
+  if (o.precision == "fp16") p.loss_scale = o.loss_scale;
   p.optimizer = o.optimizer;
+  p.offload = o.offload;
+  p.ema_decay = o.ema_decay;
+  p.reduce_bf16 = o.reduce_bf16;
+  if (o.bf16_states) p.precision.state = DType::bf16;
+  if (!o.master_weights) p.precision.master = p.precision.compute;
   p.recompute = o.recompute;
   p.cuda_graphs = o.cuda_graphs;
   if (o.pipeline > 1) {
@@ -142,8 +149,10 @@ MetaJob::MetaJob(const TinyOptions& o, int rank, const GroupWrapper& wrap)
       compute(make_meta_stream("compute", trace)),
       memory(trace),
       host(trace),
-      program((set_axes(trace, tiny_mesh(o, rank)), tiny_program(o)),
-              {*compute, memory, groups.groups(), o.device == DeviceKind::cpu ? nullptr : &host}) {}
+      slow(make_meta_slow_memory(trace)),
+      program(
+          (set_axes(trace, tiny_mesh(o, rank)), tiny_program(o)),
+          {*compute, memory, groups.groups(), o.device == DeviceKind::cpu ? nullptr : &host, slow.get()}) {}
 
 namespace {
 
@@ -222,6 +231,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     result.plan_wire[rank] = train * o.steps + meta.groups.groups().wire_bytes() - train;
     result.plan_bytes[rank] = meta.memory.peak().arena_bytes;
     result.plan_host[rank] = meta.host.peak().arena_bytes;
+    result.slow_bytes[rank] = meta.program.parameters().slow_bytes();
   }
   Arena arena(o.device, result.plan_bytes[rank]);  // outlives the streams of the groups
   const auto host = Arena::staging(o.device, result.plan_host[rank]);
@@ -237,8 +247,10 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
       },
       [&](const std::string& name) { return make_side_stream(o.device, name); }, group_set);
   auto compute = make_compute_stream(o.device, "compute");
+  const auto slow =
+      make_slow_memory(tiny_program(o), o.device, std::filesystem::temp_directory_path().string());
   TrainProgram program(tiny_program(o), {*compute, arena, groups.groups(),
-                                         o.device == DeviceKind::cpu ? nullptr : host.get()});
+                                         o.device == DeviceKind::cpu ? nullptr : host.get(), slow.get()});
   const auto control = world.take({"control", kAllAxes, tiny_mesh(o, rank).group(kAllAxes)}, rank);
   const TinyRank here{rank, program, *control};
   const int64_t first = hooks.begin ? hooks.begin(here) : 0;
@@ -247,18 +259,21 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   const int context = groups.groups().coordinate(Axis::context);
   const ParameterStore& store = program.parameters();
   for (int64_t step = first; step < o.steps; ++step) {
-    const StepResult r =
-        program.train_step(tiny_batches(o, step, data, context), tiny_adamw(step + 1), false);
-    if (step == first)
+    std::vector<HostBatch> batches = tiny_batches(o, step, data, context);
+    if (o.micros > 0) batches.resize(static_cast<size_t>(o.micros));
+    const StepResult r = program.train_step(batches, tiny_adamw(step + 1), false);
+    if (step == first && o.read_gradients)
       for (const OwnedPiece& p : store.owned_pieces())
         if (p.grad.defined())
           world.add(result.gradients, p.slice, store.spec(p.id).name, elements(*compute, p.grad));
     if (rank != 0) continue;
+    if (program.loss_scaler()) result.loss_scales.push_back(r.loss_scale);
     result.losses.push_back(r.loss);
     result.norms.push_back(r.grad_norm);
     result.balance_losses.push_back(r.experts.balance_loss + r.experts.z_loss);
     result.experts.push_back(r.experts);
   }
+  if (rank == 0 && program.loss_scaler()) result.loss_scales.push_back(program.loss_scaler()->scale());
   groups.synchronize();
   if (last) result.used_groups = bytes_by_group(groups.groups());
   if (hooks.end) hooks.end(here);
@@ -267,8 +282,15 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   const double eval = program.evaluate([&] { return at < held_out.size() ? &held_out[at++] : nullptr; });
   groups.synchronize();
   if (rank == 0) result.eval_loss = eval;
-  for (const OwnedPiece& p : store.owned_pieces())
+  program.parameters().settle_slow();
+  LT_CHECK(store.slow_bytes() == result.slow_bytes[rank], "{} bytes in slow memory, {} planned",
+           store.slow_bytes(), result.slow_bytes[rank]);
+  for (const OwnedPiece& p : store.owned_pieces()) {
     world.add(result.parameters, p.slice, store.spec(p.id).name, elements(*compute, p.master));
+    for (const NamedState& s : p.moments)
+      if (s.name == kAverage)
+        world.add(result.averages, p.slice, store.spec(p.id).name, elements(*compute, s.tensor));
+  }
   result.used_bytes[rank] = arena.peak().arena_bytes;
   result.used_host[rank] = host->peak().arena_bytes;
   result.used_wire[rank] = groups.groups().wire_bytes();
@@ -280,7 +302,7 @@ TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap, const Tiny
   const int ranks = tiny_world(o);
   TinyResult result;
   for (auto* v : {&result.plan_bytes, &result.used_bytes, &result.plan_host, &result.used_host,
-                  &result.plan_wire, &result.used_wire})
+                  &result.plan_wire, &result.used_wire, &result.slow_bytes})
     v->resize(ranks);
   World world;
   std::vector<std::exception_ptr> errors(ranks);

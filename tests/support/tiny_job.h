@@ -44,7 +44,15 @@ struct TinyOptions {
   bool padded_targets = false;     ///< some targets do not count
   double clip = 0.5;
   double skip_grad_norm = 0;
+  LossScaleSettings loss_scale;  ///< of fp16
+  bool read_gradients = true;    ///< false: those of the first step may overflow
   OptimizerSettings optimizer;
+  OffloadSettings offload;
+  double ema_decay = 0;
+  bool reduce_bf16 = false;
+  int64_t micros = 0;          ///< of each step, fewer than the batch has; 0: all
+  bool bf16_states = false;    ///< moments
+  bool master_weights = true;  ///< of halves
   RecomputeOptions recompute;
   DeviceKind device = DeviceKind::cpu;
   bool cuda_graphs = false;
@@ -56,11 +64,14 @@ using NamedTensors = std::map<std::string, std::vector<double>>;
 
 struct TinyResult {
   std::vector<double> losses, norms, balance_losses;
+  std::vector<double> loss_scales;              ///< by step, and that after the last; fp16 alone
   std::vector<ExpertStatistics> experts;        ///< by step
   NamedTensors parameters;                      ///< after all steps, put together from what the ranks own
+  NamedTensors averages;                        ///< of weights, likewise
   NamedTensors gradients;                       ///< of the first step, before clipping, likewise
   std::vector<int64_t> plan_bytes, used_bytes;  ///< arena by rank: planned; reached
   std::vector<int64_t> plan_host, used_host;    ///< host memory that copies go through, likewise
+  std::vector<int64_t> slow_bytes;              ///< of offloaded states, by rank
   std::vector<int64_t> plan_wire, used_wire;    ///< bytes sent by rank
   /// Bytes sent by the last rank in all train steps, by group: planned; counted.
   std::map<std::string, int64_t> plan_groups, used_groups;
@@ -104,6 +115,7 @@ struct MetaJob {
   GroupSet groups;
   std::unique_ptr<Stream> compute;
   MetaMemory memory, host;
+  std::unique_ptr<SlowMemory> slow;
   TrainProgram program;
   MetaJob(const TinyOptions& options, int rank, const GroupWrapper& wrap = {});
 };

@@ -1,0 +1,46 @@
+// Rounding up or down by chance, so that the mean of what is stored is the number itself: what lets bf16
+// parameters train without an fp32 copy (arXiv:2010.06192).
+#pragma once
+#include <cstring>
+
+#include "kernels/core/kernel.h"
+#include "kernels/core/stream.h"
+
+namespace ltrain {
+
+/// Which elements of a named tensor an array has: those from `begin` of a box of it, in row-major order.
+struct BoxElements {
+  int rank = 1;
+  int64_t global[5] = {1}, offset[5] = {}, extent[5] = {1};
+  int64_t begin = 0;
+
+  /// The index in the whole tensor of element i.
+  LT_HD int64_t index(int64_t i) const {
+    int64_t local = begin + i, at = 0, stride = 1;
+    for (int d = rank - 1; d >= 0; --d) {
+      at += (offset[d] + local % extent[d]) * stride;
+      local /= extent[d];
+      stride *= global[d];
+    }
+    return at;
+  }
+};
+
+/// The bits of bf16 for v: up with a probability of what is cut off, which `random` decides by its upper
+/// half.
+LT_HD inline uint16_t stochastic_bits(float v, uint32_t random) {
+  uint32_t u;
+  std::memcpy(&u, &v, 4);
+  const uint32_t moved = (u + (random >> 16)) >> 16, special = (u >> 16) | ((u & 0x7fffffu) ? 0x40u : 0u);
+  return static_cast<uint16_t>((u & 0x7f800000u) == 0x7f800000u ? special : moved);
+}
+
+/// out = in, rounded by chance: bf16 (n) from f32 (n). The chance of an element is a function of seed, stream
+/// and its index in the whole tensor.
+void round_stochastic(Stream& s, Tensor out, Tensor in, uint64_t seed, uint64_t stream,
+                      const BoxElements& elements);
+
+LT_KERNEL(round_stochastic, void* out, const void* in, int64_t n, uint64_t seed, uint64_t stream,
+          BoxElements elements)
+
+}  // namespace ltrain

@@ -1,0 +1,40 @@
+// Memory that is larger and slower than the device's: where optimizer states lie between updates.
+//
+// On the CPU it is a file without a name in a folder of the recipe, on a GPU the host's memory. States go
+// back and forth on a stream of their own, through a ring of buffers in the arena (ZeRO-Offload,
+// arXiv:2101.06840; ZeRO-Infinity, arXiv:2104.07857).
+#pragma once
+#include <memory>
+#include <string>
+
+#include "kernels/core/stream.h"
+
+namespace ltrain {
+
+class SlowMemory {
+ public:
+  virtual ~SlowMemory() = default;
+  SlowMemory() = default;
+  SlowMemory(const SlowMemory&) = delete;
+  SlowMemory& operator=(const SlowMemory&) = delete;
+
+  /// Once, at set-up: takes all of it, zeros. Error (storage) where there is not as much.
+  virtual void reserve(int64_t bytes) = 0;
+  /// Where the device's kernels and the host may touch it, for set-up and checkpoints, when nothing is under
+  /// way. Null on meta.
+  virtual void* at(int64_t offset) = 0;
+  /// Enqueue on stream(): bytes of `t` from `offset`, or to it.
+  virtual void fetch(const Tensor& t, int64_t offset) = 0;
+  virtual void store(const Tensor& t, int64_t offset) = 0;
+  virtual Stream& stream() = 0;
+};
+
+/// A file in `folder` that has no name, so that nothing stays behind however a rank ends. Read and written by
+/// pread and pwrite on a worker.
+std::unique_ptr<SlowMemory> make_file_memory(const std::string& folder);
+/// Pinned memory of the host, for a device with memory of its own.
+std::unique_ptr<SlowMemory> make_host_memory(DeviceKind device);
+/// On meta: a timeline.
+std::unique_ptr<SlowMemory> make_meta_slow_memory(MetaTrace& trace);
+
+}  // namespace ltrain

@@ -1,0 +1,32 @@
+// Rules of numbers: what a precision and the settings that go with it need of each other.
+#include <tuple>
+
+#include "kernels/core/error.h"
+#include "runtime/recipe/rules_parts.h"
+#include "runtime/recipe/schema.h"
+
+namespace ltrain::recipe {
+
+void precision_rules(const Recipe& r, const BrokenRule& broken) {
+  const LossScaleSettings& s = r.loss_scale.settings;
+  if (s.minimum > s.initial)
+    broken(
+        "loss_scale.minimum",
+        fmt::format("must be at most loss_scale.initial; nearest valid value: {}", write_number(s.initial)),
+        {"loss_scale.initial"});
+  const Parallel& p = r.parallel;
+  if (p.grad_reduce_dtype == "fp32") return;
+  if (r.precision == Precision::fp64)
+    broken("parallel.grad_reduce_dtype", "precision: fp64 sums in fp64; nearest valid value: fp32",
+           {"precision"});
+  for (const auto& [key, value, none] :
+       {std::tuple{"parallel.shard_group", p.shard_group, "all"},
+        std::tuple{"parallel.hierarchical_reduction", p.hierarchical_reduction, "none"}})
+    if (value != none)
+      broken("parallel.grad_reduce_dtype",
+             fmt::format("rounds for a sum on one level, and {} is {}; nearest valid value: fp32, or {}: {}",
+                         key, value, key, none),
+             {key});
+}
+
+}  // namespace ltrain::recipe

@@ -123,7 +123,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "choices sorted again: all of a router's are its own rows; those of some experts in the order of "
+    "choices sorted again: all of a router's are its own rows, those of some experts in the order of "
     "tokens") {
   Routed r(40, choices(6, 2));
   r.args.capacity = 9;

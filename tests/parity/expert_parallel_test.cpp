@@ -160,8 +160,9 @@ TEST_CASE("gathered tokens, and parts of a micro-batch on their way, train as on
   }
 }
 
-TEST_CASE("gathered tokens with a capacity drop as the all-to-all does; pipelines with deferred gradients",
-          "[expert]") {
+TEST_CASE(
+    "gathered tokens with a capacity drop as the all-to-all does, also pipelines with deferred gradients",
+    "[expert]") {
   TinyOptions one = mixture();
   one.moe.capacity_factor = 0.75;
   DispatchOptions gather, two;

@@ -82,7 +82,7 @@ TEST_CASE("every layout finds the same scales, and the losses of one process") {
   check("context", [](TinyOptions& m) { m.context = 2; });
 }
 
-TEST_CASE("an overflow makes no update on any rank; its decision comes from ranks that did not see it") {
+TEST_CASE("an overflow makes no update on any rank, and its decision comes from ranks that did not see it") {
   TinyOptions o = job();
   o.ranks = 2;
   o.pipeline = 2;

@@ -199,14 +199,10 @@ ExpertExchange::Flight ExpertExchange::dispatch_start(Step& step, const ExpertRo
   claim(step, sorted, Placement::V(), Placement::S(0));
   g.stream->wait(step.compute.record());
   if (two_levels()) {
-    const auto hold = [&](const char* name, int64_t rows) {
-      f.held.push_back(step.temporary(name, {rows, sorted.cols()}));
-      return f.held.back();
-    };
     const int64_t passing = sum(c.near.arrive), most_passing = sorted.shape[0] * groups_.expert_near.size();
-    const Tensor out = hold("rows by neighbour", sorted.shape[0]),
-                 in = hold("rows from neighbours", most_passing),
-                 on = hold("rows of neighbours by place", most_passing);
+    const Tensor out = f.hold(step, "rows by neighbour", {sorted.shape[0], sorted.cols()}),
+                 in = f.hold(step, "rows from neighbours", {most_passing, sorted.cols()}),
+                 on = f.hold(step, "rows of neighbours by place", {most_passing, sorted.cols()});
     copy_parts(*g.stream, out, sorted, whole_rows(c.near.parts, sorted.cols(), false));
     groups_.expert_near.comm->all_to_all_v(*g.stream, in, c.near.arrive, out, c.near.send);
     copy_parts(*g.stream, on.narrow(0, passing), in.narrow(0, passing),
@@ -235,14 +231,10 @@ ExpertExchange::Flight ExpertExchange::give_back_start(Step& step, const ExpertR
              whole_rows(c.parts, received.cols(), true));
   g.stream->wait(step.compute.record());
   if (two_levels()) {
-    const auto hold = [&](const char* name, int64_t rows) {
-      f.held.push_back(step.temporary(name, {rows, sorted.cols()}));
-      return f.held.back();
-    };
     const int64_t passing = sum(c.near.arrive), most_passing = sorted.shape[0] * groups_.expert_near.size();
-    const Tensor in = hold("rows back by place", most_passing),
-                 on = hold("rows back by neighbour", most_passing),
-                 out = hold("rows back from neighbours", sorted.shape[0]);
+    const Tensor in = f.hold(step, "rows back by place", {most_passing, sorted.cols()}),
+                 on = f.hold(step, "rows back by neighbour", {most_passing, sorted.cols()}),
+                 out = f.hold(step, "rows back from neighbours", {sorted.shape[0], sorted.cols()});
     groups_.expert_far.comm->all_to_all_v(*g.stream, in, c.far.send, f.arrived, c.far.arrive);
     copy_parts(*g.stream, on.narrow(0, passing), in.narrow(0, passing),
                whole_rows(c.far.parts, sorted.cols(), true));

@@ -60,6 +60,10 @@ class ExpertExchange {
     Tensor arrived;            ///< in the order of arrival
     std::vector<Tensor> held;  ///< to be released after it
     Event done;
+    Tensor hold(Step& step, const char* name, Shape shape) {
+      held.push_back(step.temporary(name, shape));
+      return held.back();
+    }
   };
   /// received := rows sorted by expert, of all ranks; both lie in memory of the most rows.
   Flight dispatch_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, int64_t most) const;

@@ -8,6 +8,13 @@
 namespace ltrain {
 namespace {
 
+/// d.travelling := gradients of the rows in d.out, which is done with.
+void combine_backward_here(Step& step, Dispatched& d, Tensor dweights, Tensor dy) {
+  d.travelling = step.temporary("d rows from experts", d.out.shape);
+  combine_rows_backward(step.compute, d.travelling, dweights, dy, d.out, d.routing);
+  step.release(d.out);
+}
+
 /// All experts are this rank's.
 class LocalDispatch final : public TokenDispatch {
  public:
@@ -25,9 +32,7 @@ class LocalDispatch final : public TokenDispatch {
     combine_rows(step.compute, y, d.out, d.routing, true);
   }
   void combine_backward_start(Step& step, Dispatched& d, Tensor dweights, Tensor dy, int64_t) const override {
-    d.travelling = step.temporary("d rows from experts", d.out.shape);
-    combine_rows_backward(step.compute, d.travelling, dweights, dy, d.out, d.routing);
-    step.release(d.out);
+    combine_backward_here(step, d, dweights, dy);
   }
   Tensor combine_backward(Step&, Dispatched& d, Tensor, int64_t) const override { return d.travelling; }
   void permute_backward_start(Step&, Dispatched& d, Tensor drows) const override { d.travelling = drows; }
@@ -65,9 +70,7 @@ class ExchangeDispatch final : public TokenDispatch {
   }
   void combine_backward_start(Step& step, Dispatched& d, Tensor dweights, Tensor dy,
                               int64_t most) const override {
-    d.travelling = step.temporary("d rows from experts", d.out.shape);
-    combine_rows_backward(step.compute, d.travelling, dweights, dy, d.out, d.routing);
-    step.release(d.out);
+    combine_backward_here(step, d, dweights, dy);
     d.flight = exchange_.dispatch_start(step, d.counts, d.travelling, most);
   }
   Tensor combine_backward(Step& step, Dispatched& d, Tensor, int64_t most) const override {

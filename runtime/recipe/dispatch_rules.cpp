@@ -4,6 +4,7 @@
 #include "parallel/mesh.h"
 #include "runtime/recipe/nearest.h"
 #include "runtime/recipe/rules.h"
+#include "runtime/recipe/rules_parts.h"
 
 namespace ltrain::recipe {
 namespace {
@@ -11,20 +12,6 @@ namespace {
 const std::string kLevels = "parallel.hierarchical_all_to_all", kDispatch = "parallel.expert_dispatch",
                   kChunks = "parallel.expert_chunks", kExpert = "parallel.expert",
                   kShadows = "parallel.shadow_experts";
-
-/// Ranks of one host in each group that experts are cut over, when all groups have runs of as many; else 0.
-int64_t on_a_host(const Mesh& mesh, int64_t per_node) {
-  int64_t run = 0;
-  Mesh m = mesh;
-  for (m.rank = 0; m.rank < m.world(); ++m.rank) {
-    int64_t here = 0;
-    const std::vector<int> group = m.group(m.expert_axes);
-    for (const int rank : group) here += rank / per_node == m.rank / per_node;
-    if (run == 0) run = here;
-    if (here != run || static_cast<int64_t>(group.size()) % run != 0) return 0;
-  }
-  return run;
-}
 
 }  // namespace
 
@@ -87,7 +74,7 @@ int64_t near_experts(const Recipe& r, int64_t data, int64_t inside, int64_t per_
   Mesh m = plain_mesh(r, data);
   if (inside > 0 && !m.split_levels(inside).empty()) return 0;  // refused as it is
   if (!m.cut_experts(static_cast<int>(p.expert), experts_apart(r)).empty()) return 0;
-  const int64_t here = on_a_host(m, per_node);
+  const int64_t here = on_each_host(m, m.expert_axes, per_node);
   if (here == p.expert) return 0;  // on one node there is one level
   if (here > 1) return here;
   if (broken)

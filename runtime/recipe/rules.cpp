@@ -1,7 +1,6 @@
 #include "runtime/recipe/rules.h"
 
 #include <algorithm>
-#include <map>
 
 #include "kernels/core/error.h"
 #include "parallel/pipeline/schedule.h"
@@ -42,6 +41,13 @@ class Rules {
         place = at;  // the command line breaks what the file had whole
     p_.add(place, fmt::format("{} = {}{}: {}", path, key->write(*key, r_, false),
                               given(path) ? "" : " (default)", text));
+  }
+
+  /// `broken`, for rules that have files of their own.
+  BrokenRule report() {
+    return [this](const std::string& path, const std::string& text, const std::vector<std::string>& others) {
+      broken(path, text, others);
+    };
   }
 
   void model() {
@@ -397,9 +403,7 @@ class Rules {
   void batch(int64_t data) {
     const Train& t = r_.train;
     const int64_t unit = t.micro_batch_size * data;
-    batch_ramp_rules(r_, data, [this](const auto& path, const auto& text, const auto& others) {
-      broken(path, text, others);
-    });
+    batch_ramp_rules(r_, data, report());
     if (t.global_batch_size % unit == 0) return pipeline_batch(t.global_batch_size / unit, unit);
     const std::string what = data > 1 ? fmt::format("train.micro_batch_size * data-parallel ranks ({} * {})",
                                                     t.micro_batch_size, data)
@@ -407,108 +411,6 @@ class Rules {
     broken("train.global_batch_size",
            fmt::format("must be a multiple of {}{}", what, nearest_multiple(t.global_batch_size, unit)),
            {"train.micro_batch_size", "parallel.data"});
-  }
-
-  /// A key that asks for two levels of gradients, and its value; else two empty texts.
-  std::pair<std::string, std::string> levels_key() const {
-    const Parallel& p = r_.parallel;
-    if (p.zero_stage > 0 && p.shard_group != "all") return {"parallel.shard_group", p.shard_group};
-    if (p.zero_stage == 0 && p.hierarchical_reduction != "none")
-      return {"parallel.hierarchical_reduction", p.hierarchical_reduction};
-    return {};
-  }
-
-  void levels() {
-    const Parallel& p = r_.parallel;
-    if (p.zero_stage == 0 && p.shard_group != "all")
-      broken("parallel.shard_group",
-             "nothing is sharded with parallel.zero_stage: 0; nearest valid value: all, with "
-             "parallel.hierarchical_reduction for two levels of reduction, or parallel.zero_stage: 1",
-             {"parallel.zero_stage"});
-    if (p.zero_stage > 0 && p.hierarchical_reduction != "none")
-      broken("parallel.hierarchical_reduction",
-             fmt::format("reduces whole gradients, and parallel.zero_stage: {} shards; nearest valid value: "
-                         "none, with parallel.shard_group: {}, which reduces on the same two levels",
-                         p.zero_stage, p.hierarchical_reduction),
-             {"parallel.zero_stage"});
-    if (p.data > 0) level_size(p.data);
-  }
-
-  Mesh mesh(int64_t data) const { return plain_mesh(r_, data); }
-
-  /// A number of ranks, which is to cut them evenly and to leave more than one in a group.
-  void level_size(int64_t data) {
-    const auto [key, value] = levels_key();
-    if (key.empty() || value == "node") return;
-    const int64_t all = data * r_.parallel.context, n = std::stoll(value);
-    const auto wrong = [&](int64_t ranks) { return mesh(data).split_levels(ranks); };
-    const auto good = [&](int64_t ranks) { return wrong(ranks).empty(); };
-    if (const std::string text = wrong(n); !text.empty())
-      broken(key, text + nearest(std::min(n, all + 1), 2, all, good),
-             {"parallel.data", "parallel.context", "parallel.order"});
-  }
-
-  /// Ranks of one node among those that gradients are summed over, when it is as many on every node and in
-  /// every such group; else 0.
-  int64_t on_a_node(int64_t data, int64_t per_node) const {
-    Mesh m = mesh(data);
-    std::map<std::pair<int, int64_t>, int64_t> counts;  // by group and node
-    for (m.rank = 0; m.rank < m.world(); ++m.rank) {
-      Mesh first = m;
-      first.rank = first.at(Axis::data, 0);
-      ++counts[{first.at(Axis::context, 0), m.rank / per_node}];
-    }
-    for (const auto& [where, n] : counts)
-      if (n != counts.begin()->second) return 0;
-    return counts.begin()->second;
-  }
-
-  /// Parallel::inside, 0 for one level. Breaks rules only when `check`.
-  int64_t inside(int64_t world, int64_t per_node, bool check) {
-    const auto [key, value] = levels_key();
-    if (key.empty()) return 0;
-    const Parallel& p = r_.parallel;
-    const int64_t data = world / (p.tensor * p.pipeline * p.context), all = data * p.context;
-    if (value != "node") {
-      if (check) level_size(data);
-      return std::stoll(value);
-    }
-    per_node = ranks_on_host(r_, world, per_node);
-    const int64_t n = on_a_node(data, per_node);
-    std::string wrong;
-    if (n == 0) {
-      wrong = fmt::format("nodes of {} ranks have unequal parts of the {} that gradients are summed over",
-                          per_node, all);
-    } else if (n == 1 && all > 1) {
-      wrong = fmt::format(
-          "a node of {} ranks has one of the {} that gradients are summed over, and nothing "
-          "to share it with",
-          per_node, all);
-    } else if (wrong = mesh(data).split_levels(n); !wrong.empty()) {
-      wrong = fmt::format("nodes of {} ranks have {} of the {} that gradients are summed over, which {}",
-                          per_node, n, all, wrong);
-    }
-    if (check && !wrong.empty()) {
-      const int64_t near = std::max<int64_t>(2, n);
-      const auto good = [&](int64_t ranks) { return mesh(data).split_levels(ranks).empty(); };
-      const std::string number = all > 1 ? nearest(near == n ? near : near - 1, 2, all, good) : "";
-      const bool shard = key == "parallel.shard_group";
-      broken(key,
-             fmt::format("{}{}{} {}, or another parallel.order or launch.ranks_per_node", wrong,
-                         number.empty() ? "; nearest valid value:" : number, number.empty() ? "" : " or",
-                         shard ? "all" : "none"),
-             {"launch.ranks_per_node", "parallel.order", "parallel.data", "parallel.context",
-              "parallel.tensor"});
-    }
-    return n;
-  }
-
-  void experts() {
-    const BrokenRule report = [this](const auto& path, const auto& text, const auto& others) {
-      broken(path, text, others);
-    };
-    check_moe(r_, report);
-    check_dispatch(r_, report);
   }
 
   void layout(int64_t world, int64_t per_node) {
@@ -527,12 +429,9 @@ class Rules {
                       world, world % others == 0 ? std::to_string(world / others) : "-1"));
     }
     batch(world / others);
-    const int64_t first = inside(world, per_node, true);
-    const BrokenRule report = [this](const auto& path, const auto& text, const auto& others) {
-      broken(path, text, others);
-    };
-    check_moe_layout(r_, world / others, first, report);
-    near_experts(r_, world / others, first, ranks_on_host(r_, world, per_node), report);
+    const int64_t first = level_layout(r_, world, per_node, report());
+    check_moe_layout(r_, world / others, first, report());
+    near_experts(r_, world / others, first, ranks_on_host(r_, world, per_node), report());
   }
 
  private:
@@ -552,10 +451,10 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   rules.tensor_cuts();
   rules.context_cuts();
   rules.pipeline();
-  rules.levels();
-  rules.experts();
-  const BrokenRule broken = [&](const std::string& path, const std::string& text,
-                                const std::vector<std::string>& others) { rules.broken(path, text, others); };
+  const BrokenRule broken = rules.report();
+  level_rules(recipe, broken);
+  check_moe(recipe, broken);
+  check_dispatch(recipe, broken);
   graph_rules(recipe, broken);
   precision_rules(recipe, broken);
   optimizer_rules(recipe, broken);
@@ -571,9 +470,7 @@ void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t wo
   LT_CHECK(world_size >= 1, "a world of {} ranks", world_size);
   Rules rules(recipe, origins, problems);
   rules.layout(world_size, ranks_per_node);
-  graph_layout_rules(recipe, world_size,
-                     [&](const std::string& path, const std::string& text,
-                         const std::vector<std::string>& others) { rules.broken(path, text, others); });
+  graph_layout_rules(recipe, world_size, rules.report());
 }
 
 int64_t ranks_on_host(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node) {
@@ -594,12 +491,6 @@ Mesh plain_mesh(const Recipe& r, int64_t data) {
   std::string error;  // check_rules has told it
   m.order = parse_axis_order(p.order, error);
   return m;
-}
-
-int64_t inside_ranks(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node) {
-  Problems none;
-  return Rules(recipe, recipe.origins ? *recipe.origins : RecipeOrigins{}, none)
-      .inside(world_size, ranks_per_node, false);
 }
 
 }  // namespace ltrain::recipe

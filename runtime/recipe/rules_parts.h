@@ -1,9 +1,16 @@
 // Rules that have files of their own.
 #pragma once
+#include "parallel/mesh.h"
 #include "runtime/recipe/moe_rules.h"
 
 namespace ltrain::recipe {
 
+void level_rules(const Recipe& recipe, const BrokenRule& broken);
+/// Parallel::inside, 0 for one level. Reports where `broken` is given.
+int64_t level_layout(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node,
+                     const BrokenRule& broken);
+/// Ranks of one host in each group of `mesh` over `axes`, when it is as many everywhere; else 0.
+int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host);
 void recompute_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_layout_rules(const Recipe& recipe, int64_t world_size, const BrokenRule& broken);

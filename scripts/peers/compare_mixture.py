@@ -26,7 +26,7 @@ data: {{train: [{{path: {tokens}}}], tokenizer: {{kind: byte}}, seq_length: 512}
 train: {{micro_batch_size: 4, global_batch_size: {batch}}}
 """
 MOE = "moe: {num_experts: 8, top_k: 2, intermediate_size: 1024, balance: {kind: switch, coeff: 0.01}}"
-# What chooses and moves rows; the products with the gate's 8 columns are 0.03 % of the operations.
+# What chooses and moves rows; the products with the gate's 8 columns are 0.1 % of a layer's matmuls.
 ROUTER = re.compile(r"route_|permute_rows|combine_rows|sort_choices|balance_loss|z_loss|router")
 
 # name, goal, overrides of both, of the mixture alone

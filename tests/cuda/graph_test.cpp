@@ -22,13 +22,6 @@ TinyOptions tiny(const std::string& architecture, const std::string& precision) 
   return o;
 }
 
-void require_equal(const TinyResult& a, const TinyResult& b) {
-  CHECK(a.losses == b.losses);
-  CHECK(a.norms == b.norms);
-  CHECK(a.parameters == b.parameters);
-  CHECK(a.eval_loss == b.eval_loss);
-}
-
 Tensor in(const std::shared_ptr<void>& memory, DType t, Shape shape) {
   Tensor x;
   x.data = memory.get(), x.dtype = t, x.device = DeviceKind::cuda, x.shape = shape;
@@ -49,7 +42,7 @@ TEST_CASE("a job with recorded micro-batches equals the one without, bit for bit
       const TinyResult eager = train_tiny(o);
       o.cuda_graphs = true;
       const TinyResult graphed = train_tiny(o);
-      require_equal(eager, graphed);
+      check_same_bits(eager, graphed);
       CHECK(graphed.used_bytes == graphed.plan_bytes);
       o.dropout = 0.2;
       CHECK(train_tiny(o).losses != eager.losses);  // a comparison that can fail
@@ -58,7 +51,7 @@ TEST_CASE("a job with recorded micro-batches equals the one without, bit for bit
   one.global_batch = 2;
   const TinyResult eager = train_tiny(one);
   one.cuda_graphs = true;
-  require_equal(eager, train_tiny(one));
+  check_same_bits(eager, train_tiny(one));
 }
 
 TEST_CASE("a replay reads memory again and keeps the arguments that it was recorded with") {

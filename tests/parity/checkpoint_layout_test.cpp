@@ -6,6 +6,7 @@
 #include "runtime/train/training_state.h"
 #include "runtime/train/upcycle.h"
 #include "tests/parity/parity.h"
+#include "tests/parity/recipe_job.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
@@ -86,18 +87,6 @@ class Folder : public TemporaryFolder {
  public:
   std::string operator/(const std::string& name) const { return path() + "/" + name; }
 };
-
-Recipe recipe_of(const TinyOptions& o, const std::string& output_dir, const std::string& resume) {
-  Recipe r;
-  r.model = tiny_model(o);
-  r.output_dir = output_dir;
-  r.data.seq_length = o.seq;
-  r.train.train_steps = o.steps;
-  r.checkpoint.async_save = false;
-  r.checkpoint.resume = resume;
-  r.train.freeze_router = o.optimizer.freeze_routers;
-  return r;
-}
 
 void save(const TinyOptions& o, const TinyRank& at, const std::string& output_dir, int64_t step) {
   const Recipe recipe = recipe_of(o, output_dir, "never");

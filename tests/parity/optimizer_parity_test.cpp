@@ -2,6 +2,7 @@
 // the bit, plans with runs; and a checkpoint goes on under another layout.
 #include "runtime/train/training_state.h"
 #include "tests/parity/parity.h"
+#include "tests/parity/recipe_job.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
@@ -18,17 +19,6 @@ TinyOptions job(UpdateRule rule) {
   o.global_batch = 4;
   o.kv_heads = 2;
   return o;
-}
-
-Recipe recipe_of(const TinyOptions& o, const std::string& folder, const std::string& resume) {
-  Recipe r;
-  r.model = tiny_model(o);
-  r.output_dir = folder;
-  r.data.seq_length = o.seq;
-  r.train.train_steps = o.steps;
-  r.checkpoint.async_save = false;
-  r.checkpoint.resume = resume;
-  return r;
 }
 
 }  // namespace

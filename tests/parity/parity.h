@@ -43,4 +43,15 @@ inline void require_parity(const TinyResult& one, const TinyResult& many, double
   if (tolerance < 1e-8) CHECK(worst_relative(one.parameters, many.parameters) <= tolerance * 100);
 }
 
+/// Two ways that must not differ in a bit. (Of many values it is said whether they are equal, not each of
+/// them.)
+inline void check_same_bits(const TinyResult& a, const TinyResult& b) {
+  CHECK(a.losses == b.losses);
+  CHECK(a.norms == b.norms);
+  CHECK(a.eval_loss == b.eval_loss);
+  const bool gradients = a.gradients == b.gradients, parameters = a.parameters == b.parameters;
+  CHECK(gradients);
+  CHECK(parameters);
+}
+
 }  // namespace ltrain::test

@@ -44,6 +44,18 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   return o;
 }
 
+Recipe recipe_of(const TinyOptions& o, const std::string& folder, const std::string& resume) {
+  Recipe r;
+  r.model = tiny_model(o);
+  r.output_dir = folder;
+  r.data.seq_length = o.seq;
+  r.train.train_steps = o.steps;
+  r.train.freeze_router = o.optimizer.freeze_routers;
+  r.checkpoint.async_save = false;
+  r.checkpoint.resume = resume;
+  return r;
+}
+
 TinyOptions one_rank(TinyOptions o) {
   o.ranks = o.tensor = o.context = o.pipeline = o.chunks = 1;
   o.tensor_mode = "1d";

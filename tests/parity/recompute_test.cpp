@@ -21,10 +21,7 @@ RecomputeOptions run_of(int64_t run, int64_t layers = -1) {
 }
 
 void check_same(const TinyResult& stored, const TinyResult& again) {
-  CHECK(stored.losses == again.losses);
-  CHECK(stored.norms == again.norms);
-  CHECK(stored.parameters == again.parameters);
-  CHECK(stored.eval_loss == again.eval_loss);
+  check_same_bits(stored, again);
   CHECK(again.plan_bytes == again.used_bytes);
   CHECK(again.plan_wire == again.used_wire);
 }

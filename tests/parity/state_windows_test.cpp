@@ -19,13 +19,6 @@ TinyOptions job(const std::string& precision) {
   return o;
 }
 
-void require_same(const TinyResult& a, const TinyResult& b) {
-  CHECK(a.losses == b.losses);
-  CHECK(a.norms == b.norms);
-  CHECK(a.parameters == b.parameters);
-  CHECK(a.eval_loss == b.eval_loss);
-}
-
 }  // namespace
 
 TEST_CASE("offloaded states give the bits of resident ones, and take their planned bytes") {
@@ -42,7 +35,7 @@ TEST_CASE("offloaded states give the bits of resident ones, and take their plann
         CHECK(resident.slow_bytes == std::vector<int64_t>{0, 0});
         o.offload = {fraction, 160};
         const TinyResult away = train_tiny(o);
-        require_same(resident, away);
+        check_same_bits(resident, away);
         CHECK(away.plan_bytes == away.used_bytes);
         // What left, and what the ring took.
         const int64_t states = precision == "bf16" ? 3 : 2, ring = 3 * states * 160 * 4;
@@ -61,7 +54,7 @@ TEST_CASE("offload composes with tensor, pipeline, context and other rules") {
     const TinyResult resident = train_tiny(o);
     o.offload = {1.0, 256};
     const TinyResult away = train_tiny(o);
-    require_same(resident, away);
+    check_same_bits(resident, away);
     CHECK(away.plan_bytes == away.used_bytes);
     CHECK(away.slow_bytes[0] > 0);
   };
@@ -105,7 +98,7 @@ TEST_CASE("moments of bf16: the same bits under every stage of ZeRO and offload,
     o.offload = {stage == 2 ? 0.5 : 0.0, 512};
     INFO("ZeRO " << stage);
     const TinyResult r = train_tiny(o);
-    require_same(base, r);
+    check_same_bits(base, r);
     CHECK(r.plan_bytes == r.used_bytes);
   }
 }
@@ -127,7 +120,7 @@ TEST_CASE("bf16 parameters without fp32 ones: chance is a function of the elemen
   for (int stage : {1, 2, 3}) {
     o.zero_stage = stage;
     INFO("ZeRO " << stage);
-    require_same(data, train_tiny(o));
+    check_same_bits(data, train_tiny(o));
   }
   // A first step from the same gradients: nearly all elements fall the same way, cut or whole.
   o = job("bf16");
@@ -208,7 +201,7 @@ TEST_CASE(
     INFO("ZeRO " << stage);
     o.zero_stage = stage;
     const TinyResult r = train_tiny(o);
-    require_same(base, r);
+    check_same_bits(base, r);
     CHECK(r.plan_bytes == r.used_bytes);
     CHECK(r.plan_wire == r.used_wire);
   }

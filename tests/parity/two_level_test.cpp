@@ -18,15 +18,6 @@ TinyOptions two_level(int ranks, int inside, int zero) {
   return o;
 }
 
-void check_same_bits(const TinyResult& a, const TinyResult& b) {
-  CHECK(a.losses == b.losses);
-  CHECK(a.norms == b.norms);
-  CHECK(a.eval_loss == b.eval_loss);
-  const bool gradients = a.gradients == b.gradients, parameters = a.parameters == b.parameters;
-  CHECK(gradients);
-  CHECK(parameters);
-}
-
 /// Bytes of all gradients of a rank, padding included, and of the parameters that are gathered.
 int64_t gradient_bytes(const TinyOptions& o) {
   MetaJob job(o, 0);

@@ -47,6 +47,8 @@ struct MicroBatch : RowSamples {
   }
 };
 
+class Fp8State;
+
 struct Step {
   Stream& compute;
   Memory& memory;
@@ -59,6 +61,7 @@ struct Step {
   bool saving = true;              ///< when training: activations are kept for the backward
   /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
   WeightGradients* later = nullptr;
+  Fp8State* fp8 = nullptr;  ///< products of linear layers are of eight bits
 
   bool keeps() const { return training && saving; }
   DType stat_type() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }

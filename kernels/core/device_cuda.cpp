@@ -171,7 +171,8 @@ class CudaStream final : public Stream {
  private:
   cudaStream_t stream_ = nullptr;
   std::shared_ptr<void> scratch_;
-  std::deque<std::pair<std::unique_ptr<TimingEvent>, std::unique_ptr<TimingEvent>>> waits_;  // not counted yet
+  std::deque<std::pair<std::unique_ptr<TimingEvent>, std::unique_ptr<TimingEvent>>>
+      waits_;  // not counted yet
   double waited_ = 0;
   bool in_layer_ = false;
 };
@@ -225,6 +226,7 @@ DeviceInfo device_info() {
   info.total_bytes = static_cast<int64_t>(p.totalGlobalMem);
   static_assert(sizeof info.identity == sizeof p.uuid);
   std::memcpy(info.identity.data(), &p.uuid, sizeof p.uuid);
+  info.capability = 10 * p.major + p.minor;
   return info;
 }
 

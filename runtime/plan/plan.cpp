@@ -16,6 +16,7 @@
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/transport.h"
 #include "runtime/plan/schedule_plan.h"
+#include "runtime/recipe/fp8_rules.h"
 #include "runtime/recipe/rules.h"
 #include "runtime/telemetry/trace_file.h"
 #include "runtime/train/training_state.h"
@@ -279,6 +280,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.model = r.model;
   o.precision = precision_policy(std::string(to_string(r.precision)));
   if (r.optimizer.state_dtype == "bf16") o.precision.state = DType::bf16;
+  if (r.optimizer.grad_dtype == "bf16") o.precision.grad = DType::bf16;
   if (!r.optimizer.master_weights) o.precision.master = o.precision.compute;
   if (r.offload.optimizer_device != "none") o.offload.fraction = r.offload.optimizer_fraction;
   o.ema_decay = r.train.ema_decay;
@@ -299,6 +301,8 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.clip_grad = r.train.clip_grad;
   o.skip_grad_norm = r.train.skip_grad_norm;
   o.stop_loss = r.train.stop_loss;
+  if (computes_in(r, Precision::fp8)) o.fp8 = r.fp8;
+  o.products = products_at(r, 1);
   if (r.precision == Precision::fp16) o.loss_scale = r.loss_scale.settings;
   o.decay_embeddings = r.optimizer.decay_embeddings;
   o.optimizer = optimizer_settings(r);
@@ -475,6 +479,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
     plan.eval_wire_bytes = one.first + (batches - 1) * (two.first - one.first);
     plan.eval_seconds = one.second + static_cast<double>(batches - 1) * (two.second - one.second);
   }
+  run_other_phases(recipe, meta.program);
   plan.arena = meta.memory.peak();
   add_outside(plan, recipe, profile, meta, threads);
   if (totals) {
@@ -488,6 +493,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
 Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
                const PipelineLayout* given) {
   check_optimizer_of(recipe);
+  check_fp8(recipe);
   const PipelineLayout layout = given ? *given : pipeline_layout(recipe, profile);
   Plan plan;
   plan.recipe_name = recipe.name;

@@ -92,6 +92,10 @@ struct PipelineLayout {
 };
 /// What the recipe says; of auto nothing.
 RecomputeOptions recompute_options(const Recipe& recipe);
+/// Of a step, from 1.
+Products products_at(const Recipe& recipe, int64_t step);
+/// On meta: a step in each of the products that later phases have and the first has not, for what they take.
+void run_other_phases(const Recipe& recipe, TrainProgram& program);
 DispatchOptions dispatch_options(const Recipe& recipe);
 /// For granularity: auto: of the ways to recompute the one with the shortest planned step whose ranks stay in
 /// the budget. Error (usage) when none does.

@@ -162,7 +162,7 @@ class Trainer {
                       "micro-batch{} a rank",
                       recipe_.name, format_count(static_cast<double>(totals.parameters)),
                       recipe_.model.architecture, me.world_size, me.world_size == 1 ? "" : "s",
-                      what_a_rank_has(threads), to_string(recipe_.precision), recipe_.train.global_batch_size,
+                      what_a_rank_has(threads), precision_text(recipe_), recipe_.train.global_batch_size,
                       recipe_.data.seq_length, batches_.size(), batches_.size() == 1 ? "" : "es"));
       if (step_ < recipe_.train.train_steps)
         progress_->line(fmt::format(
@@ -276,7 +276,8 @@ class Trainer {
     LT_FAULT_POINT("train.step");
     say(state_->poll());
     step_profile_->begin(step_ + 1);
-    const double begin = steady_seconds(), data_before = loader_->wait_seconds(), waited_before = compute_->waited();
+    const double begin = steady_seconds(), data_before = loader_->wait_seconds(),
+                 waited_before = compute_->waited();
     const int64_t batch = global_batch_after(recipe_, samples_);
     const size_t micros =
         static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size);
@@ -293,6 +294,7 @@ class Trainer {
     a.step = step_ + 1 - skipped_;  // updates, of which moments are averages
     const bool ask = static_cast<bool>(job_.stop_requested()) || out_of_time();
     const auto wire_before = wire_by_axis(groups_->groups());
+    program_->multiply_in(products_at(recipe_, step_ + 1));
     const StepResult r = program_->train_step(batches_, a, ask);
     if (step_profile_->running()) {
       synchronize();
@@ -503,7 +505,8 @@ class Trainer {
             ? fmt::format(
                   "nothing left to do: step {} of {} is done; a larger train.train_steps goes on from here",
                   step_, recipe_.train.train_steps)
-            : fmt::format("done: {} steps in {}", step_ - first_step_, format_duration(steady_seconds() - started_)));
+            : fmt::format("done: {} steps in {}", step_ - first_step_,
+                          format_duration(steady_seconds() - started_)));
   }
 
   const Recipe& recipe_;

@@ -7,9 +7,9 @@
 #include <mutex>
 #include <thread>
 
-#include "kernels/core/timeline.h"
 #include "kernels/core/device.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/timeline.h"
 #include "parallel/communicator_nccl.h"
 #include "tests/support/fake_nccl.h"
 
@@ -113,10 +113,16 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.clip_grad = o.clip;
   p.skip_grad_norm = o.skip_grad_norm;
   if (o.precision == "fp16") p.loss_scale = o.loss_scale;
+  p.fp8 = o.fp8;
+  p.products = !o.products.empty()     ? o.products[0]
+               : o.fp8                 ? Products::fp8
+               : o.precision == "tf32" ? Products::tf32
+                                       : Products::plain;
   p.optimizer = o.optimizer;
   p.offload = o.offload;
   p.ema_decay = o.ema_decay;
   p.reduce_bf16 = o.reduce_bf16;
+  if (o.bf16_gradients) p.precision.grad = DType::bf16;
   if (o.bf16_states) p.precision.state = DType::bf16;
   if (!o.master_weights) p.precision.master = p.precision.compute;
   p.recompute = o.recompute;
@@ -221,18 +227,29 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   // Plan on meta, then run in an arena of exactly that size.
   {
     MetaJob meta(o, rank);
-    meta.program.train_step({}, tiny_adamw(1), false);
+    const auto step = [&] {
+      const int64_t before = meta.groups.groups().wire_bytes();
+      meta.program.train_step({}, tiny_adamw(1), false);
+      return meta.groups.groups().wire_bytes() - before;
+    };
+    const int64_t train = step();
     if (o.timeline)
       for (const TraceEntry& e : meta.trace.entries())
         result.plan_ops[rank].push_back(fmt::format("{}: {}: {}", e.stream, e.layer, e.name));
-    const int64_t train = meta.groups.groups().wire_bytes();
     if (last)
       for (const auto& [name, bytes] : bytes_by_group(meta.groups.groups()))
         result.plan_groups[name] = bytes * o.steps;
+    int64_t steps_wire = train * o.steps;
+    if (!o.products.empty()) steps_wire = train;
+    for (size_t i = 1; i < o.products.size(); ++i) {
+      meta.program.multiply_in(o.products[i]);
+      steps_wire += step();
+    }
     int64_t batches = o.global_batch / (o.micro_batch * o.ranks);
     const HostBatch any;
+    const int64_t before = meta.groups.groups().wire_bytes();
     meta.program.evaluate([&] { return batches-- > 0 ? &any : nullptr; });
-    result.plan_wire[rank] = train * o.steps + meta.groups.groups().wire_bytes() - train;
+    result.plan_wire[rank] = steps_wire + meta.groups.groups().wire_bytes() - before;
     result.plan_bytes[rank] = meta.memory.peak().arena_bytes;
     result.plan_host[rank] = meta.host.peak().arena_bytes;
     result.slow_bytes[rank] = meta.program.parameters().slow_bytes();
@@ -265,6 +282,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   for (int64_t step = first; step < o.steps; ++step) {
     std::vector<HostBatch> batches = tiny_batches(o, step, data, context);
     if (o.micros > 0) batches.resize(static_cast<size_t>(o.micros));
+    if (!o.products.empty()) program.multiply_in(o.products[static_cast<size_t>(step)]);
     std::optional<Timeline> timeline;
     if (o.timeline && step + 1 == o.steps) timeline.emplace();
     const StepResult r = program.train_step(batches, tiny_adamw(step + 1), false);

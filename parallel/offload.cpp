@@ -17,8 +17,8 @@ namespace {
 
 class FileMemory final : public SlowMemory {
  public:
-  explicit FileMemory(std::string folder)
-      : folder_(std::move(folder)), stream_(make_worker_stream("offload")) {}
+  FileMemory(std::string folder, SlowUse use)
+      : folder_(std::move(folder)), use_(std::move(use)), stream_(make_worker_stream(use_.key)) {}
   ~FileMemory() override {
     stream_.reset();  // its work uses the file
     if (map_) munmap(map_, static_cast<size_t>(bytes_));
@@ -66,8 +66,8 @@ class FileMemory final : public SlowMemory {
 
  private:
   [[noreturn]] void refuse(const char* what, int error) const {
-    fail(ExitCode::storage, "offload.optimizer.path {}: {} for {} bytes of optimizer states: {}", folder_,
-         what, bytes_, std::strerror(error));
+    fail(ExitCode::storage, "{}.path {}: {} for {} bytes of {}: {}", use_.key, folder_, what, bytes_,
+         use_.what, std::strerror(error));
   }
   template <class F>
   void move(const char* what, int64_t bytes, int64_t offset, F step) const {
@@ -75,14 +75,14 @@ class FileMemory final : public SlowMemory {
       const ssize_t n = step(done, static_cast<size_t>(bytes - done));
       if (n > 0) done += n;
       if (n > 0 || (n < 0 && errno == EINTR)) continue;
-      fail(ExitCode::storage,
-           "offload.optimizer.path {}: optimizer states could not be {} at byte {}: {}; the last checkpoint "
-           "is intact",
-           folder_, what, offset + done, n == 0 ? "the file ends there" : std::strerror(errno));
+      fail(ExitCode::storage, "{}.path {}: {} could not be {} at byte {}: {}; the last checkpoint is intact",
+           use_.key, folder_, use_.what, what, offset + done,
+           n == 0 ? "the file ends there" : std::strerror(errno));
     }
   }
 
   std::string folder_;
+  SlowUse use_;
   int64_t bytes_ = 0;
   Fd fd_;
   void* map_ = nullptr;
@@ -91,7 +91,8 @@ class FileMemory final : public SlowMemory {
 
 class HostMemory final : public SlowMemory {
  public:
-  explicit HostMemory(DeviceKind device) : device_(device), stream_(make_side_stream(device, "offload")) {}
+  HostMemory(DeviceKind device, const SlowUse& use)
+      : device_(device), stream_(make_side_stream(device, use.key)) {}
   ~HostMemory() override { stream_.reset(); }
   void reserve(int64_t bytes) override {
     if (bytes == 0) return;
@@ -112,7 +113,7 @@ class HostMemory final : public SlowMemory {
 /// Priced as copies in memory: profiles have no rate of disks.
 class MetaSlowMemory final : public SlowMemory {
  public:
-  explicit MetaSlowMemory(MetaTrace& trace) : stream_(make_meta_stream("offload", trace)) {}
+  MetaSlowMemory(MetaTrace& trace, const std::string& name) : stream_(make_meta_stream(name, trace)) {}
   void reserve(int64_t) override {}
   void* at(int64_t) override { return nullptr; }
   void fetch(const Tensor& t, int64_t) override {
@@ -129,14 +130,14 @@ class MetaSlowMemory final : public SlowMemory {
 
 }  // namespace
 
-std::unique_ptr<SlowMemory> make_file_memory(const std::string& folder) {
-  return std::make_unique<FileMemory>(folder);
+std::unique_ptr<SlowMemory> make_file_memory(const std::string& folder, const SlowUse& use) {
+  return std::make_unique<FileMemory>(folder, use);
 }
-std::unique_ptr<SlowMemory> make_host_memory(DeviceKind device) {
-  return std::make_unique<HostMemory>(device);
+std::unique_ptr<SlowMemory> make_host_memory(DeviceKind device, const SlowUse& use) {
+  return std::make_unique<HostMemory>(device, use);
 }
-std::unique_ptr<SlowMemory> make_meta_slow_memory(MetaTrace& trace) {
-  return std::make_unique<MetaSlowMemory>(trace);
+std::unique_ptr<SlowMemory> make_meta_slow_memory(MetaTrace& trace, const std::string& name) {
+  return std::make_unique<MetaSlowMemory>(trace, name);
 }
 
 }  // namespace ltrain

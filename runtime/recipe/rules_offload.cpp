@@ -4,31 +4,47 @@
 #include "runtime/recipe/rules_parts.h"
 
 namespace ltrain::recipe {
+namespace {
+
+/// device, fraction and path of a section agree.
+void place_rules(const std::string& section, const OffloadPlace& o, const BrokenRule& broken) {
+  const std::string device = section + ".device", fraction = section + ".fraction", path = section + ".path";
+  if (!o.on()) {
+    if (o.fraction != 1.0) broken(fraction, "nothing is offloaded with device: none; remove the key", {});
+    return;
+  }
+  if (o.fraction == 0)
+    broken(fraction,
+           fmt::format("nothing is offloaded, and {} is {}; nearest valid value: none for the latter", device,
+                       o.device),
+           {device});
+  if (o.device == "nvme" && !o.path)
+    broken(device, fmt::format("nvme needs {}, a folder of the file system that takes the files", path),
+           {path});
+}
+
+}  // namespace
 
 void offload_rules(const Recipe& r, const BrokenRule& broken) {
   const Offload& o = r.offload;
+  place_rules("offload.optimizer", o.optimizer, broken);
+  place_rules("offload.activations", o.activations, broken);
   const std::string device = "offload.optimizer.device";
-  if (o.optimizer_device == "none") {
-    if (o.optimizer_fraction != 1.0)
-      broken("offload.optimizer.fraction", "nothing is offloaded with device: none; remove the key", {});
-    return;
-  }
-  if (o.optimizer_fraction == 0)
-    broken("offload.optimizer.fraction",
-           fmt::format("nothing is offloaded, and {} is {}; nearest valid value: none for the latter", device,
-                       o.optimizer_device),
-           {device});
-  if (o.optimizer_device == "nvme" && !o.optimizer_path)
-    broken(device, "nvme needs offload.optimizer.path, a folder of the file system that takes the files",
-           {"offload.optimizer.path"});
-  const auto [rule, place] = not_by_element(r);
-  if (!rule.empty())
+  if (const auto [rule, place] = not_by_element(r); o.optimizer.on() && !rule.empty())
     broken(device,
            fmt::format(
                "is for adamw, adam, sgd and lion, whose updates look at one element at a time, and {} has "
                "{}; nearest valid value: none",
                place, rule),
            {place});
+  if (!o.activations.on())
+    for (const auto& [name, fate] : r.recompute.tensors)
+      if (fate == TensorFate::offload)
+        broken("recompute.tensors",
+               "offload of " + name +
+                   " needs a place, and offload.activations.device is none; nearest valid "
+                   "value: keep, or offload.activations: {device: cpu}",
+               {"offload.activations.device"});
 }
 
 }  // namespace ltrain::recipe

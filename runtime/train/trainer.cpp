@@ -133,9 +133,9 @@ class Trainer {
     groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, groups);
     compute_ = make_compute_stream(device_, "compute");
     allocate();
-    slow_ = make_slow_memory(options, device_, recipe_.offload.optimizer_path.value_or(""));
+    slow_.emplace(options, device_, slow_folders(recipe_), plan_.offloaded.activations);
     program_ = std::make_unique<TrainProgram>(
-        options, Device{*compute_, *arena_, groups_->groups(), host_.get(), slow_.get()});
+        options, Device{*compute_, *arena_, groups_->groups(), host_.get(), slow_->places()});
     state_ =
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
     const TrainingState::Resumed resumed = state_->resume();
@@ -388,6 +388,8 @@ class Trainer {
              arena_->peak().arena_bytes, plan_.arena.arena_bytes);
     LT_CHECK(!host_ || host_->peak().arena_bytes == plan_.staging_bytes,
              "staging used {} bytes of a planned {}", host_->peak().arena_bytes, plan_.staging_bytes);
+    LT_CHECK(program_->offloaded().all() <= plan_.offloaded.all(), "{} bytes were offloaded of a planned {}",
+             program_->offloaded().all(), plan_.offloaded.all());
   }
 
   void report(const StepResult& r, int64_t batch, double lr, double seconds, double data_seconds,
@@ -518,7 +520,7 @@ class Trainer {
   std::unique_ptr<Arena> arena_, host_;
   std::unique_ptr<GroupSet> groups_;  // its streams end before the arena goes
   std::unique_ptr<Stream> compute_, control_;
-  std::unique_ptr<SlowMemory> slow_;  // its stream ends before the arena goes
+  std::optional<SlowMemories> slow_;  // its streams end before the arena goes
   std::unique_ptr<TrainProgram> program_;
   std::unique_ptr<TrainingState> state_;
   std::unique_ptr<data::BatchLoader> loader_;

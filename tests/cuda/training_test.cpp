@@ -257,3 +257,23 @@ TEST_CASE("offloaded states, moments of bf16, stochastic rounding and averages o
   for (size_t i = 0; i < host.losses.size(); ++i)
     CHECK(std::abs(device.losses[i] / host.losses[i] - 1) < 1e-2);
 }
+
+TEST_CASE("activations that leave through pinned memory of the host give the bits of those that stay") {
+  if (!have_cuda()) return;
+  for (const char* architecture : {"llama", "gpt2"}) {
+    TinyOptions o = on_cuda(tiny(architecture, "fp64"));
+    o.layers = 4;
+    const TinyResult resident = train_tiny(o);
+    o.activations.fraction = 1;
+    o.activations.input = true;
+    for (int i = 0; i < kBlockTensors; ++i) o.activations.tensors.add(static_cast<BlockTensor>(i));
+    o.recompute.tensors.add(BlockTensor::mlp_norm);
+    const TinyResult away = train_tiny(o);
+    CHECK(away.losses == resident.losses);
+    CHECK(away.parameters == resident.parameters);
+    require_exact_memory(away);
+    CHECK(away.plan_away == away.used_away);
+    CHECK(away.used_away[0].activations > 0);
+    CHECK(away.used_bytes[0] < resident.used_bytes[0]);
+  }
+}

@@ -1,0 +1,22 @@
+#include "runtime/train/slow_memories.h"
+
+namespace ltrain {
+
+SlowMemories::SlowMemories(const ProgramOptions& o, DeviceKind device, const SlowFolders& folders,
+                           int64_t activation_bytes)
+    : activation_bytes_(activation_bytes) {
+  const auto make = [&](const std::string& folder, const SlowUse& use) {
+    return device == DeviceKind::cpu ? make_file_memory(folder, use) : make_host_memory(device, use);
+  };
+  if (o.offload.fraction > 0) states_ = make(folders.states, {"offload.optimizer", "optimizer states"});
+  if (o.activations.any())
+    activations_ = make(folders.activations, {"offload.activations", "activations"});
+}
+
+SlowMemories::SlowMemories(MetaTrace& trace)
+    : states_(make_meta_slow_memory(trace, "offload.optimizer")),
+      activations_(make_meta_slow_memory(trace, "offload.activations")) {}
+
+SlowPlaces SlowMemories::places() const { return {states_.get(), activations_.get(), activation_bytes_}; }
+
+}  // namespace ltrain

@@ -79,8 +79,7 @@ void ActivationOffload::ask(AwayTensors& a) {
   }
   if (a.state != AwayTensors::away) return;
   for (const AwayTensors::Item& i : a.items) {
-    *i.tensor =
-        memory_.allocate(MemoryKind::activations, "offloaded activation", i.was.dtype, i.was.shape);
+    *i.tensor = memory_.allocate(MemoryKind::activations, "offloaded activation", i.was.dtype, i.was.shape);
     if (compute_.meta()) *i.tensor->record = *i.was.record;  // it lies as it did
   }
   slow_.stream().wait(compute_.record());

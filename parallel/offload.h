@@ -49,7 +49,7 @@ std::unique_ptr<SlowMemory> make_meta_slow_memory(MetaTrace& trace, const std::s
 
 /// What of a rank has a place outside of its memory.
 struct SlowPlaces {
-  SlowMemory *states = nullptr, *activations = nullptr;
+  SlowMemory *states = nullptr, *params = nullptr, *activations = nullptr;
   int64_t activation_bytes = INT64_MAX;  ///< of theirs, planned; on meta unlimited
 };
 

@@ -281,6 +281,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   if (r.optimizer.state_dtype == "bf16") o.precision.state = DType::bf16;
   if (!r.optimizer.master_weights) o.precision.master = o.precision.compute;
   if (r.offload.optimizer.on()) o.offload.fraction = r.offload.optimizer.fraction;
+  if (r.offload.params.on()) o.offload.params = r.offload.params.fraction;
   o.activations = activation_offload(r);
   o.ema_decay = r.train.ema_decay;
   o.reduce_bf16 = r.parallel.grad_reduce_dtype == "bf16";

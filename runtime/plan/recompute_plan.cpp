@@ -88,12 +88,14 @@ ActivationOffloadOptions activation_offload(const Recipe& r) {
 }
 
 SlowFolders slow_folders(const Recipe& r) {
-  return {r.offload.optimizer.path.value_or(""), r.offload.activations.path.value_or("")};
+  return {r.offload.optimizer.path.value_or(""), r.offload.params.path.value_or(""),
+          r.offload.activations.path.value_or("")};
 }
 
 std::vector<std::pair<std::string, int64_t>> offloaded_text(const OffloadedBytes& b) {
   std::vector<std::pair<std::string, int64_t>> out;
   if (b.optimizer > 0) out.emplace_back("optimizer states", b.optimizer);
+  if (b.params > 0) out.emplace_back("weights", b.params);
   if (b.activations > 0) out.emplace_back("activations", b.activations);
   return out;
 }

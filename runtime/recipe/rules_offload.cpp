@@ -28,15 +28,23 @@ void place_rules(const std::string& section, const OffloadPlace& o, const Broken
 void offload_rules(const Recipe& r, const BrokenRule& broken) {
   const Offload& o = r.offload;
   place_rules("offload.optimizer", o.optimizer, broken);
+  place_rules("offload.params", o.params, broken);
   place_rules("offload.activations", o.activations, broken);
-  const std::string device = "offload.optimizer.device";
-  if (const auto [rule, place] = not_by_element(r); o.optimizer.on() && !rule.empty())
-    broken(device,
-           fmt::format(
-               "is for adamw, adam, sgd and lion, whose updates look at one element at a time, and {} has "
-               "{}; nearest valid value: none",
-               place, rule),
-           {place});
+  for (const auto& [device, of] :
+       {std::pair("offload.optimizer.device", &o.optimizer), std::pair("offload.params.device", &o.params)})
+    if (const auto [rule, place] = not_by_element(r); of->on() && !rule.empty())
+      broken(device,
+             fmt::format(
+                 "is for adamw, adam, sgd and lion, whose updates look at one element at a time, and {} has "
+                 "{}; nearest valid value: none",
+                 place, rule),
+             {place});
+  if (o.params.on() && r.parallel.zero_stage < 3)
+    broken("offload.params.device",
+           fmt::format("weights leave between gathers, and parallel.zero_stage: {} keeps them whole; nearest "
+                       "valid value: none, or parallel.zero_stage: 3",
+                       r.parallel.zero_stage),
+           {"parallel.zero_stage"});
   if (!o.activations.on())
     for (const auto& [name, fate] : r.recompute.tensors)
       if (fate == TensorFate::offload)

@@ -38,6 +38,7 @@ void check_offload(const Recipe& r, const Plan& plan, int ranks) {
   };
   const Use uses[] = {
       {"offload.optimizer", "optimizer states", r.offload.optimizer, &OffloadedBytes::optimizer},
+      {"offload.params", "weights", r.offload.params, &OffloadedBytes::params},
       {"offload.activations", "activations", r.offload.activations, &OffloadedBytes::activations}};
   std::map<dev_t, int64_t> wanted;  // of each file system, by those before
   for (const Use& use : uses) {

@@ -9,14 +9,17 @@ SlowMemories::SlowMemories(const ProgramOptions& o, DeviceKind device, const Slo
     return device == DeviceKind::cpu ? make_file_memory(folder, use) : make_host_memory(device, use);
   };
   if (o.offload.fraction > 0) states_ = make(folders.states, {"offload.optimizer", "optimizer states"});
-  if (o.activations.any())
-    activations_ = make(folders.activations, {"offload.activations", "activations"});
+  if (o.offload.params > 0) params_ = make(folders.params, {"offload.params", "weights"});
+  if (o.activations.any()) activations_ = make(folders.activations, {"offload.activations", "activations"});
 }
 
 SlowMemories::SlowMemories(MetaTrace& trace)
     : states_(make_meta_slow_memory(trace, "offload.optimizer")),
+      params_(make_meta_slow_memory(trace, "offload.params")),
       activations_(make_meta_slow_memory(trace, "offload.activations")) {}
 
-SlowPlaces SlowMemories::places() const { return {states_.get(), activations_.get(), activation_bytes_}; }
+SlowPlaces SlowMemories::places() const {
+  return {states_.get(), params_.get(), activations_.get(), activation_bytes_};
+}
 
 }  // namespace ltrain

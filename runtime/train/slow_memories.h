@@ -9,7 +9,7 @@ namespace ltrain {
 
 /// Folders, where steps run on the CPU.
 struct SlowFolders {
-  std::string states, activations;
+  std::string states, params, activations;
 };
 
 class SlowMemories {
@@ -22,7 +22,7 @@ class SlowMemories {
   SlowPlaces places() const;
 
  private:
-  std::unique_ptr<SlowMemory> states_, activations_;
+  std::unique_ptr<SlowMemory> states_, params_, activations_;
   int64_t activation_bytes_ = INT64_MAX;
 };
 

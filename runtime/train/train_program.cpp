@@ -94,8 +94,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
            options.micro_batch, parts);
   store_.allocate(device_.compute, device_.memory, device_.groups,
                   {options.precision, options.zero_stage, options.bucket_elements, options.for_training,
-                   options.optimizer, options.offload, device_.slow.states, options.reduce_bf16,
-                   options.ema_decay, options.seed});
+                   options.optimizer, options.offload, device_.slow.states, device_.slow.params,
+                   options.reduce_bf16, options.ema_decay, options.seed});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length);
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
@@ -135,7 +135,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
 }
 
 OffloadedBytes TrainProgram::offloaded() const {
-  return {store_.slow_bytes(), away_ ? away_->peak_bytes() : 0};
+  return {store_.slow_bytes(), store_.away_bytes(), away_ ? away_->peak_bytes() : 0};
 }
 
 void TrainProgram::make_router_bias() {

@@ -50,8 +50,8 @@ struct ProgramOptions {
 
 /// Bytes of a rank outside of its memory.
 struct OffloadedBytes {
-  int64_t optimizer = 0, activations = 0;
-  int64_t all() const { return optimizer + activations; }
+  int64_t optimizer = 0, params = 0, activations = 0;
+  int64_t all() const { return optimizer + params + activations; }
   bool operator==(const OffloadedBytes&) const = default;
 };
 

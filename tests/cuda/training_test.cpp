@@ -277,3 +277,22 @@ TEST_CASE("activations that leave through pinned memory of the host give the bit
     CHECK(away.used_bytes[0] < resident.used_bytes[0]);
   }
 }
+
+TEST_CASE("weights that leave through pinned memory of the host give the bits of those that stay") {
+  if (!have_cuda()) return;
+  TinyOptions o = on_cuda(tiny("llama", "fp32"));
+  o.zero_stage = 3;
+  o.ema_decay = 0.5;
+  const TinyResult resident = train_tiny(o);
+  for (double states : {0.0, 0.6}) {
+    o.offload = {states, 96, 1.0};
+    const TinyResult away = train_tiny(o);
+    CHECK(away.losses == resident.losses);
+    CHECK(away.parameters == resident.parameters);
+    CHECK(away.averages == resident.averages);
+    CHECK(away.eval_loss == resident.eval_loss);
+    require_exact_memory(away);
+    CHECK(away.plan_away == away.used_away);
+    CHECK(away.used_away[0].params > 0);
+  }
+}

@@ -11,8 +11,9 @@ using Catch::Contains;
 TEST_CASE("a disk that is full when activations leave: exit 73, named, and the last checkpoint is intact") {
   TempRun t;
   std::filesystem::create_directories(t.folder() + "/disk");
-  const std::string run = "run tiny.yaml offload.activations.device=nvme offload.activations.path=disk "
-                          "model.num_hidden_layers=4 checkpoint.async_save=false";
+  const std::string run =
+      "run tiny.yaml offload.activations.device=nvme offload.activations.path=disk "
+      "model.num_hidden_layers=4 checkpoint.async_save=false";
   const Outcome whole = t.sh(run + " output_dir=whole");
   INFO(whole.text);
   REQUIRE(whole.code == 0);

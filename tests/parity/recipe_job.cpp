@@ -42,6 +42,7 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   }
   o.recompute = recompute_options(r);
   o.activations = activation_offload(r);
+  o.offload = program_options(r).offload;
   return o;
 }
 
@@ -70,6 +71,7 @@ TinyOptions one_rank(TinyOptions o) {
   o.schedule = "1f1b";
   o.recompute = {};
   o.activations = {};
+  o.offload = {};
   o.context_comm = "p2p";
   return o;
 }

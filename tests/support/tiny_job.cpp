@@ -251,7 +251,8 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
       [&](const std::string& name) { return make_side_stream(o.device, name); }, group_set);
   auto compute = make_compute_stream(o.device, "compute");
   const std::string folder = std::filesystem::temp_directory_path().string();
-  const SlowMemories slow(tiny_program(o), o.device, {folder, folder}, result.plan_away[rank].activations);
+  const SlowMemories slow(tiny_program(o), o.device, {folder, folder, folder},
+                          result.plan_away[rank].activations);
   TrainProgram program(tiny_program(o), {*compute, arena, groups.groups(),
                                          o.device == DeviceKind::cpu ? nullptr : host.get(), slow.places()});
   const auto control = world.take({"control", kAllAxes, tiny_mesh(o, rank).group(kAllAxes)}, rank);

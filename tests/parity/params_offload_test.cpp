@@ -1,5 +1,5 @@
-// Weights that are away between gathers: the same bits in every layout, alone and with states and activations,
-// and plans have the arena without them to the byte.
+// Weights that are away between gathers: the same bits in every layout, alone and with states and
+// activations, and plans have the arena without them to the byte.
 #include <numeric>
 
 #include "kernels/core/error.h"
@@ -107,9 +107,8 @@ TEST_CASE("weights leave in every layout, bit for bit") {
   check("an average", [](TinyOptions& o) { o.ema_decay = 0.9; });
   check("an average in bf16", [](TinyOptions& o) { o.ema_decay = 0.9, o.precision = "bf16"; });
   check("recomputed", [](TinyOptions& o) { o.recompute.run = 2; });
-  check("no masters", [](TinyOptions& o) {
-    o.precision = "bf16", o.master_weights = false, o.bf16_states = true;
-  });
+  check("no masters",
+        [](TinyOptions& o) { o.precision = "bf16", o.master_weights = false, o.bf16_states = true; });
 }
 
 TEST_CASE("a disk that is full when weights are written back ends the step with the code of storage") {
@@ -121,7 +120,8 @@ TEST_CASE("a disk that is full when weights are written back ends the step with 
     FAIL("nothing was thrown");
   } catch (const Error& e) {
     CHECK(e.code() == ExitCode::storage);
-    CHECK_THAT(e.what(), Catch::Contains("No space left on device") && Catch::Contains("offload.params.path"));
+    CHECK_THAT(e.what(),
+               Catch::Contains("No space left on device") && Catch::Contains("offload.params.path"));
   }
   arm_faults("");
   CHECK_NOTHROW(train_tiny(o));

@@ -31,6 +31,10 @@ class SlowMemory {
   virtual void fetch(const Tensor& t, int64_t offset) = 0;
   virtual void store(const Tensor& t, int64_t offset) = 0;
   virtual Stream& stream() = 0;
+  /// After at() was used: what of it the host has touched counts as this process's memory no more.
+  virtual void let_go() {}
+  /// How bytes get there, in words; empty where there is nothing to say.
+  virtual std::string how() const { return ""; }
 };
 
 /// What lies somewhere, for messages and plans.
@@ -39,8 +43,14 @@ struct SlowUse {
   std::string what;  ///< "optimizer states"
 };
 
-/// A file in `folder` that has no name, so that nothing stays behind however a rank ends. Read and written by
-/// pread and pwrite on a worker.
+/// Bytes that are touched through at() before let_go() is called, at most.
+inline constexpr int64_t kSlowTouch = 4 << 20;
+
+/// Bytes of the host that a file memory has beside the file.
+inline constexpr int64_t kFileBuffers = 1 << 21;
+
+/// A file in `folder` that has no name, so that nothing stays behind however a rank ends. Read and written on
+/// a worker.
 std::unique_ptr<SlowMemory> make_file_memory(const std::string& folder, const SlowUse& use);
 /// Pinned memory of the host, for a device with memory of its own.
 std::unique_ptr<SlowMemory> make_host_memory(DeviceKind device, const SlowUse& use);

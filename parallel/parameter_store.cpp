@@ -296,7 +296,8 @@ void ParameterStore::clear() {
   settle_slow();
   fetched_ahead_ = false;
   const auto zero = [&](const Tensor& t) {
-    if (t.defined()) fill_zero(*compute_, t);
+    if (!t.defined()) return;
+    in_parts(t.elements(), [&](int64_t at, int64_t n) { fill_zero(*compute_, t.flat(at, {n})); });
   };
   for (Bucket& b : buckets_) {
     for (const Tensor& t : {b.value, b.value_piece, b.grad, b.grad_piece, b.master, b.coded.first,
@@ -333,7 +334,10 @@ void ParameterStore::initialize(uint64_t seed) {
     }
   if (layout_.for_training && (layout_.precision.has_master() || layout_.zero_stage >= 3))
     for (const OwnedPiece& piece : stored_pieces())
-      fill_initial(*compute_, parameters_[piece.id].spec, piece.master, piece.slice, seed);
+      in_parts(piece.master.elements(), [&](int64_t at, int64_t n) {
+        fill_initial(*compute_, parameters_[piece.id].spec, piece.master.flat(at, {n}),
+                     piece.slice.range(at, at + n), seed);
+      });
   if (layout_.zero_stage >= 3) publish_loaded();
   start_average();
 }

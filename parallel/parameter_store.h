@@ -17,6 +17,7 @@
 // How a parameter lies on the other axes is a property of its declaration (ParameterSpec); reduction, norm,
 // clipping, update and checkpoints read it from there.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -194,6 +195,8 @@ class ParameterStore {
   int64_t away_bytes() const { return away_bytes_; }
   /// Waits until what lies in slow memory is all there.
   void settle_slow();
+  /// After kSlowTouch bytes of it were touched.
+  void let_go_slow();
   std::vector<OwnedPiece> owned_pieces() const;   ///< what this rank writes to a checkpoint
   std::vector<OwnedPiece> stored_pieces() const;  ///< what this rank keeps states of, and must read from one
   /// The optimizer states of a parameter, by the names that checkpoints have for them.
@@ -338,6 +341,7 @@ class ParameterStore {
   void round_parameters(Bucket& b, int64_t from, int64_t n, Tensor to, Tensor wide, int64_t step);
   void average(Bucket& b, int64_t from, Tensor master, int64_t step);
   void copy_master(const Bucket& b, Tensor to);
+  void in_parts(int64_t elements, const std::function<void(int64_t from, int64_t n)>& f);
   Tensor held(const Bucket& b) const;  // what the optimizer has of the values
   void wait_for_values();
   void update_lamb(const AdamwArgs& step);

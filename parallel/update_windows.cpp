@@ -276,6 +276,20 @@ void ParameterStore::settle_slow() {
   if (away_bytes_ > 0) layout_.slow_params->stream().synchronize();
 }
 
+void ParameterStore::let_go_slow() {
+  if (slow_bytes_ > 0) layout_.slow->let_go();
+  if (away_bytes_ > 0) layout_.slow_params->let_go();
+}
+
+/// f(from, n) for parts of `elements` that may be of slow memory.
+void ParameterStore::in_parts(int64_t elements, const std::function<void(int64_t, int64_t)>& f) {
+  const int64_t most = slow_bytes_ + away_bytes_ > 0 ? kSlowTouch / 8 : elements;
+  for (int64_t at = 0; at < elements; at += most) {
+    f(at, std::min(most, elements - at));
+    let_go_slow();
+  }
+}
+
 // ---- the average of weights ----
 
 void ParameterStore::average(Bucket& b, int64_t from, Tensor master, int64_t step) {
@@ -286,10 +300,13 @@ void ParameterStore::average(Bucket& b, int64_t from, Tensor master, int64_t ste
 
 /// The weights of the optimizer, wherever they lie.
 void ParameterStore::copy_master(const Bucket& b, Tensor to) {
-  if (!layout_.precision.has_master()) return cast(*compute_, to, held(b));
-  const int64_t slow = to.elements() - b.resident;
-  cast(*compute_, to.flat(0, {b.resident}), b.master);
-  if (slow > 0) cast(*compute_, to.flat(b.resident, {slow}), state_at(b, 0, b.resident, slow));
+  const bool masters = layout_.precision.has_master();
+  const int64_t resident = masters ? b.resident : to.elements(), slow = to.elements() - resident;
+  const Tensor from = masters ? b.master : held(b);
+  in_parts(resident, [&](int64_t at, int64_t n) { cast(*compute_, to.flat(at, {n}), from.flat(at, {n})); });
+  in_parts(slow, [&](int64_t at, int64_t n) {
+    cast(*compute_, to.flat(resident + at, {n}), state_at(b, 0, resident + at, n));
+  });
 }
 
 void ParameterStore::start_average() {
@@ -329,6 +346,7 @@ void ParameterStore::show_average(bool shown) {
     const bool pieces = layout_.zero_stage >= 1 && inside(b).many();
     place_bucket(b, b.average, pieces);
     place_bucket(b, layout_.zero_stage >= 3 ? b.value_piece : b.value, pieces);
+    let_go_slow();
   }
   for (Bucket& b : buckets_) gather_values(b);
   wait_for_values();

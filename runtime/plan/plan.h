@@ -133,6 +133,8 @@ int64_t host_memory_bytes();
 /// Throws Error (usage), with the itemised sum, when a rank exceeds its card's memory, or the ranks of a host
 /// exceed the host's.
 void check_memory(const Plan& plan);
+/// What of it a rank has in its memory all the same.
+void add_offloaded(RankPlan& plan, bool cuda);
 /// What is offloaded, by its name, without what is not.
 std::vector<std::pair<std::string, int64_t>> offloaded_text(const OffloadedBytes& bytes);
 /// What a rank's memory goes to, for people.

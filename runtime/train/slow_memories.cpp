@@ -18,6 +18,18 @@ SlowMemories::SlowMemories(MetaTrace& trace)
       params_(make_meta_slow_memory(trace, "offload.params")),
       activations_(make_meta_slow_memory(trace, "offload.activations")) {}
 
+void SlowMemories::synchronize() const {
+  for (const auto* m : {&states_, &params_, &activations_})
+    if (*m) (*m)->stream().synchronize();
+}
+
+std::vector<std::string> SlowMemories::notes() const {
+  std::vector<std::string> all;
+  for (const auto* m : {&states_, &params_, &activations_})
+    if (*m && !(*m)->how().empty()) all.push_back((*m)->stream().name() + ": " + (*m)->how());
+  return all;
+}
+
 SlowPlaces SlowMemories::places() const {
   return {states_.get(), params_.get(), activations_.get(), activation_bytes_};
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/train/train_program.h"
 
@@ -20,6 +21,9 @@ class SlowMemories {
   /// On meta.
   explicit SlowMemories(MetaTrace& trace);
   SlowPlaces places() const;
+  void synchronize() const;
+  /// "offload.params: io_uring, past the page cache", one for each.
+  std::vector<std::string> notes() const;
 
  private:
   std::unique_ptr<SlowMemory> states_, params_, activations_;

@@ -9,6 +9,7 @@
 
 #include "kernels/core/device.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/timeline.h"
 #include "parallel/communicator_nccl.h"
 #include "tests/support/fake_nccl.h"
 
@@ -223,6 +224,9 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   {
     MetaJob meta(o, rank);
     meta.program.train_step({}, tiny_adamw(1), false);
+    if (o.timeline)
+      for (const TraceEntry& e : meta.trace.entries())
+        result.plan_ops[rank].push_back(fmt::format("{}: {}: {}", e.stream, e.layer, e.name));
     const int64_t train = meta.groups.groups().wire_bytes();
     if (last)
       for (const auto& [name, bytes] : bytes_by_group(meta.groups.groups()))
@@ -265,7 +269,17 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   for (int64_t step = first; step < o.steps; ++step) {
     std::vector<HostBatch> batches = tiny_batches(o, step, data, context);
     if (o.micros > 0) batches.resize(static_cast<size_t>(o.micros));
+    std::optional<Timeline> timeline;
+    if (o.timeline && step + 1 == o.steps) timeline.emplace();
     const StepResult r = program.train_step(batches, tiny_adamw(step + 1), false);
+    if (timeline) {
+      compute->synchronize();
+      groups.synchronize();
+      slow.synchronize();
+      for (const Timeline::Range& e : timeline->ranges())
+        result.used_ops[rank].push_back(fmt::format("{}: {}: {}", e.stream, e.layer, e.name));
+      timeline.reset();
+    }
     if (step == first && o.read_gradients)
       for (const OwnedPiece& p : store.owned_pieces())
         if (p.grad.defined())
@@ -310,6 +324,7 @@ TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap, const Tiny
                   &result.plan_wire, &result.used_wire, &result.slow_bytes})
     v->resize(ranks);
   for (auto* v : {&result.plan_away, &result.used_away}) v->resize(ranks);
+  result.plan_ops.resize(ranks), result.used_ops.resize(ranks);
   World world;
   std::vector<std::exception_ptr> errors(ranks);
   std::vector<std::thread> threads;

@@ -65,8 +65,8 @@ Tensor Fp8State::current_steps(Step& step, const Fp8Source& a, const Fp8Source& 
   fill_zero(s, found);
   max_abs(s, found.flat(0, {1}), a.of);
   max_abs(s, found.flat(1, {1}), b.of);
-  for (const auto& [group, axis] : {std::pair{&step.groups.tensor, Axis::tensor},
-                                    std::pair{&step.groups.context, Axis::context}}) {
+  for (const auto& [group, axis] :
+       {std::pair{&step.groups.tensor, Axis::tensor}, std::pair{&step.groups.context, Axis::context}}) {
     if (!group->many()) continue;
     place_set(s, found, axis, Placement::V());
     group->stream->wait(s.record());
@@ -87,12 +87,13 @@ Fp8Operand Fp8State::round(Step& step, int slot, const Fp8Source& source, Tensor
   Fp8Operand out;
   out.of = source.of;
   out.turned = source.turned;
-  out.codes = step.memory.allocate(MemoryKind::temporaries, "rounded operand", format(source.role), {rows, k});
+  out.codes =
+      step.memory.allocate(MemoryKind::temporaries, "rounded operand", format(source.role), {rows, k});
   if (settings_.recipe == Fp8Recipe::blockwise) {
     out.block_rows = source.role == Fp8Role::weight ? kFp8Block : 1;
-    out.steps = step.memory.allocate(
-        MemoryKind::temporaries, "steps of blocks", DType::f32,
-        {(rows + out.block_rows - 1) / out.block_rows, (k + kFp8Block - 1) / kFp8Block});
+    out.steps =
+        step.memory.allocate(MemoryKind::temporaries, "steps of blocks", DType::f32,
+                             {(rows + out.block_rows - 1) / out.block_rows, (k + kFp8Block - 1) / kFp8Block});
     quantize_blocks(step.compute, out.codes, out.steps, source.of, source.turned, out.block_rows);
     return out;
   }

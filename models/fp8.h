@@ -1,10 +1,11 @@
 // Linear layers in eight bits: their operands are rounded just before a product, and nothing else is.
 //
-// Every linear layer of the model has a slot with three roles: what comes in, the weight, the gradient of what
-// goes out. With delayed scaling the largest magnitude of each role is noted during a step over all micro-batches,
-// and at its end agreed on by all ranks in one all-reduce: steps are then the same under every layout. With
-// tensorwise scaling it is that of the micro-batch at hand, agreed on by the ranks that have parts of it (tensor,
-// context): the same under every layout with the same micro-batches. Blocks are found where they are.
+// Every linear layer of the model has a slot with three roles: what comes in, the weight, the gradient of
+// what goes out. With delayed scaling the largest magnitude of each role is noted during a step over all
+// micro-batches, and at its end agreed on by all ranks in one all-reduce: steps are then the same under every
+// layout. With tensorwise scaling it is that of the micro-batch at hand, agreed on by the ranks that have
+// parts of it (tensor, context): the same under every layout with the same micro-batches. Blocks are found
+// where they are.
 #pragma once
 #include "kernels/core/arena.h"
 #include "kernels/ops/matmul_fp8.h"

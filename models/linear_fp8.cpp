@@ -12,9 +12,10 @@ bool Linear::round_operands(const ParameterStore& store, const Fp8Settings& sett
   };
   for (int i = 1; i < parts_; ++i)
     if (kept(i) != kept(0))
-      fail(ExitCode::usage,
-           "fp8.keep: matches {} and not {}, and they are one matrix, which is rounded as a whole; match both",
-           store.spec(weight_ + (kept(0) ? 0 : i)).name, store.spec(weight_ + (kept(0) ? i : 0)).name);
+      fail(
+          ExitCode::usage,
+          "fp8.keep: matches {} and not {}, and they are one matrix, which is rounded as a whole; match both",
+          store.spec(weight_ + (kept(0) ? 0 : i)).name, store.spec(weight_ + (kept(0) ? i : 0)).name);
   slot_ = kept(0) ? -1 : slot;
   return slot_ >= 0;
 }

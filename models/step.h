@@ -13,6 +13,8 @@
 
 namespace ltrain {
 
+class ActivationOffload;
+
 /// The samples of some rows of activations.
 struct RowSamples {
   Tensor sample_index;  ///< (B) i64, global
@@ -61,7 +63,8 @@ struct Step {
   bool saving = true;              ///< when training: activations are kept for the backward
   /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
   WeightGradients* later = nullptr;
-  Fp8State* fp8 = nullptr;  ///< products of linear layers are of eight bits
+  Fp8State* fp8 = nullptr;            ///< products of linear layers are of eight bits
+  ActivationOffload* away = nullptr;  ///< where activations leave
 
   bool keeps() const { return training && saving; }
   DType stat_type() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }

@@ -35,7 +35,8 @@ LT_HD inline uint8_t to_e4m3(float v) {
   const uint32_t subnormal = bits_of(float_of(a) + 16384.0f) - 0x46800000u;
   const uint32_t large = a >= 0x7f800000u ? 0x7fu : 0x7eu;
   const uint32_t finite = a < 0x3c800000u ? subnormal : normal;
-  return static_cast<uint8_t>(sign | (a < 0x43e80000u ? finite : large));  // 464: half way to what is not there
+  return static_cast<uint8_t>(sign |
+                              (a < 0x43e80000u ? finite : large));  // 464: half way to what is not there
 }
 /// Likewise; what is infinite stays so.
 LT_HD inline uint8_t to_e5m2(float v) {

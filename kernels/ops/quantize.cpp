@@ -45,7 +45,8 @@ void max_abs(Stream& s, Tensor amax, Tensor x) {
 
 void quantize(Stream& s, Tensor codes, Tensor x, bool turn, Tensor step, Tensor amax) {
   check_codes(codes, x, turn);
-  LT_CHECK(single(step) && (!amax.defined() || single(amax)), "quantize with steps {}", to_string(step.shape));
+  LT_CHECK(single(step) && (!amax.defined() || single(amax)), "quantize with steps {}",
+           to_string(step.shape));
   if (s.meta()) {
     OpCost cost = op_cost("quantize", OpClass::elementwise, 1.0 * x.elements(), {codes}, {x});
     cost.dtype = x.dtype;
@@ -83,8 +84,8 @@ void quantize_blocks(Stream& s, Tensor codes, Tensor steps, Tensor x, bool turn,
 
 void update_fp8_steps(Stream& s, Tensor steps, Tensor amax, Tensor history, const Fp8StepArgs& args) {
   const int64_t n = steps.elements(), length = history.defined() ? history.shape[1] : 0;
-  LT_CHECK(amax.elements() == n && steps.dtype == DType::f32 && amax.dtype == DType::f32 && args.period >= 1 &&
-               args.period <= 3 && (length == 0 || history.shape == Shape({n, length})),
+  LT_CHECK(amax.elements() == n && steps.dtype == DType::f32 && amax.dtype == DType::f32 &&
+               args.period >= 1 && args.period <= 3 && (length == 0 || history.shape == Shape({n, length})),
            "steps {} of largest magnitudes {} with a history {}", to_string(steps.shape),
            to_string(amax.shape), history.defined() ? to_string(history.shape) : "of none");
   if (s.meta()) {

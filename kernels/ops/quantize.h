@@ -6,10 +6,12 @@
 
 namespace ltrain {
 
-/// Elements along the contraction that share a step, and rows of a block of weights (arXiv:2412.19437, 3.3.2).
+/// Elements along the contraction that share a step, and rows of a block of weights
+/// (arXiv:2412.19437, 3.3.2).
 inline constexpr int64_t kFp8Block = 128;
 
-/// amax[0] = max(amax[0], largest |x|); a NaN is larger than all. amax: (1) f32. Any order gives the same bits.
+/// amax[0] = max(amax[0], largest |x|); a NaN is larger than all. amax: (1) f32. Any order gives the same
+/// bits.
 void max_abs(Stream& s, Tensor amax, Tensor x);
 
 /// codes (rows, cols), or with `turn` (cols, rows), of fp8: x (rows, cols) / step, rounded. x of any floating
@@ -17,8 +19,8 @@ void max_abs(Stream& s, Tensor amax, Tensor x);
 void quantize(Stream& s, Tensor codes, Tensor x, bool turn, Tensor step, Tensor amax = {});
 
 /// The same with steps that fit: codes (r, c); a step for each block of `block_rows` (1 or kFp8Block) by
-/// kFp8Block of them, the last ones smaller. steps: (ceil(r / block_rows), ceil(c / kFp8Block)) f32. On the CPU
-/// alone.
+/// kFp8Block of them, the last ones smaller. steps: (ceil(r / block_rows), ceil(c / kFp8Block)) f32. On the
+/// CPU alone.
 void quantize_blocks(Stream& s, Tensor codes, Tensor steps, Tensor x, bool turn, int64_t block_rows);
 
 /// How steps follow from largest magnitudes. Element i belongs to a format with largest number
@@ -31,8 +33,8 @@ struct Fp8StepArgs {
   bool record = true;        ///< with a history: false: it stays, and amax is not looked at
 };
 
-/// steps (n) = fp8::step_of what amax (n) says. With `history` (n, length): it takes amax as its first entry, the
-/// last one leaves, and what the history says counts; amax becomes 0. All f32.
+/// steps (n) = fp8::step_of what amax (n) says. With `history` (n, length): it takes amax as its first entry,
+/// the last one leaves, and what the history says counts; amax becomes 0. All f32.
 void update_fp8_steps(Stream& s, Tensor steps, Tensor amax, Tensor history, const Fp8StepArgs& args);
 
 LT_KERNEL(max_abs, DType t, float* amax, const void* x, int64_t n)

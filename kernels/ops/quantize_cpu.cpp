@@ -109,11 +109,9 @@ void quantize_blocks_cpu(DType to, DType from, void* codes, float* steps, const 
           for (int64_t r = 0; r < height; ++r) {
             const T* row = static_cast<const T*>(x) + (r0 + r) * cols + c0;
             if (turn) {
-              for (int64_t c = 0; c < width; ++c)
-                tile[c * kFp8Block + r] = static_cast<float>(get(row, c));
+              for (int64_t c = 0; c < width; ++c) tile[c * kFp8Block + r] = static_cast<float>(get(row, c));
             } else {
-              for (int64_t c = 0; c < width; ++c)
-                tile[r * kFp8Block + c] = static_cast<float>(get(row, c));
+              for (int64_t c = 0; c < width; ++c) tile[r * kFp8Block + c] = static_cast<float>(get(row, c));
             }
           }
           const int64_t lines = turn ? width : height, length = turn ? height : width;

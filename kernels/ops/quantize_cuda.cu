@@ -45,8 +45,7 @@ __global__ void quantize_turned(uint8_t* codes, const T* x, int64_t rows, int64_
   for (int i = threadIdx.x; i < kTile * kTile; i += blockDim.x) {
     const int64_t r = r0 + i / kTile, c = c0 + i % kTile;
     if (r < rows && c < cols)
-      tile[(i / kTile) * (kTile + 1) + i % kTile] =
-          E::to(static_cast<float>(get(x, r * cols + c)) * inverse);
+      tile[(i / kTile) * (kTile + 1) + i % kTile] = E::to(static_cast<float>(get(x, r * cols + c)) * inverse);
   }
   __syncthreads();
   for (int i = threadIdx.x; i < kTile * kTile; i += blockDim.x) {

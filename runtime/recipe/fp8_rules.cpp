@@ -24,9 +24,10 @@ std::vector<std::pair<std::string, int64_t>> cut_widths(const Recipe& r) {
 
 void fp8_rules(const Recipe& r, const BrokenRule& broken) {
   if (!r.phases.empty() && r.cuda_graphs)
-    broken("cuda_graphs",
-           "repeats the work of the first steps, and precision changes with the step; nearest valid value: off",
-           {"precision"});
+    broken(
+        "cuda_graphs",
+        "repeats the work of the first steps, and precision changes with the step; nearest valid value: off",
+        {"precision"});
   if (!computes_in(r, Precision::fp8)) return;
   const Parallel& p = r.parallel;
   const char* key = "precision";
@@ -49,11 +50,12 @@ void fp8_rules(const Recipe& r, const BrokenRule& broken) {
                        std::max<int64_t>(0, r.model.num_hidden_layers - r.fp8.last_layers - 1)),
            {"fp8.last_layers_bf16", "model.num_hidden_layers"});
   if (p.tensor_mode == "1d" && p.tensor > r.model.num_key_value_heads)
-    broken(key,
-           fmt::format("with parallel.tensor = {} ranks share the model's {} key-value heads, and would round "
-                       "parts of one gradient apart; nearest valid value: bf16, or parallel.tensor: {}",
-                       p.tensor, r.model.num_key_value_heads, r.model.num_key_value_heads),
-           {"parallel.tensor", "model.num_key_value_heads"});
+    broken(
+        key,
+        fmt::format("with parallel.tensor = {} ranks share the model's {} key-value heads, and would round "
+                    "parts of one gradient apart; nearest valid value: bf16, or parallel.tensor: {}",
+                    p.tensor, r.model.num_key_value_heads, r.model.num_key_value_heads),
+        {"parallel.tensor", "model.num_key_value_heads"});
   if (r.fp8.recipe != Fp8Recipe::blockwise) return;
   if (p.tensor > 1)
     for (const auto& [name, width] : cut_widths(r))
@@ -91,7 +93,8 @@ void check_fp8(const Recipe& r) {
            at("fp8.keep"), pattern, store.spec(0).name, store.spec(store.count() / 2).name);
   }
   if (decoder.round_operands(store, r.fp8) == 0)
-    fail(ExitCode::usage, "{}: fp8.keep: leaves no linear layer to round; nearest valid value: precision: bf16",
+    fail(ExitCode::usage,
+         "{}: fp8.keep: leaves no linear layer to round; nearest valid value: precision: bf16",
          at("fp8.keep"));
   if (device_of(r) != DeviceKind::cuda) return;
   if (r.fp8.recipe == Fp8Recipe::blockwise)
@@ -110,7 +113,8 @@ void check_fp8(const Recipe& r) {
          r.train.micro_batch_size * r.data.seq_length / r.parallel.context}})
     if (n % recipe::kTurned != 0)
       fail(ExitCode::usage,
-           "{}: precision = fp8: a GPU multiplies eight bits by {} elements, and {} is {}; nearest valid value: "
+           "{}: precision = fp8: a GPU multiplies eight bits by {} elements, and {} is {}; nearest valid "
+           "value: "
            "bf16",
            at("precision"), recipe::kTurned, what, n);
 }

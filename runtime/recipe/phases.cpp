@@ -34,7 +34,8 @@ Precision storage(Precision p) {
   return p == Precision::fp8 ? Precision::bf16 : p == Precision::tf32 ? Precision::fp32 : p;
 }
 
-std::string read_phases(const Key& key, const std::function<std::string(const Key&, Recipe&, const Node&)>& one,
+std::string read_phases(const Key& key,
+                        const std::function<std::string(const Key&, Recipe&, const Node&)>& one,
                         const Node& node, std::vector<PrecisionPhase>& phases) {
   if (node.items.empty()) return "needs a phase: [{until_step: 100, precision: fp8}, {precision: bf16}]";
   for (size_t i = 0; i < node.items.size(); ++i) {

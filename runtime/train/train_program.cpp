@@ -18,12 +18,6 @@ PrecisionPolicy precision_policy(const std::string& name) {
   fail(ExitCode::usage, "precision: {}: must be fp32, tf32, bf16, fp8, fp16 or fp64", name);
 }
 
-std::unique_ptr<SlowMemory> make_slow_memory(const ProgramOptions& o, DeviceKind device,
-                                             const std::string& folder) {
-  if (o.offload.fraction <= 0) return nullptr;
-  return device == DeviceKind::cpu ? make_file_memory(folder) : make_host_memory(device);
-}
-
 std::vector<StageLayers> stages_of_rank(const ProgramOptions& o, int rank) {
   std::vector<StageLayers> mine;
   if (o.stage_layers.size() <= 1) return mine;  // the decoder's default: everything
@@ -84,7 +78,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
       device_(device),
       decoder_(options.model, store_, device.groups,
                {options.sequence_parallel, options.dispatch, options.expert_tensor, options.decay_embeddings,
-                stages_of_rank(options, device.groups.coordinate(Axis::pipeline)), options.recompute}),
+                stages_of_rank(options, device.groups.coordinate(Axis::pipeline)), options.recompute,
+                options.activations}),
       cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
            options.context_comm, options.context_inner},
       staging_(device.compute, device.host, slot_count(options), slot_bytes(options, cut_)) {
@@ -99,8 +94,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
            options.micro_batch, parts);
   store_.allocate(device_.compute, device_.memory, device_.groups,
                   {options.precision, options.zero_stage, options.bucket_elements, options.for_training,
-                   options.optimizer, options.offload, device_.slow, options.reduce_bf16, options.ema_decay,
-                   options.seed});
+                   options.optimizer, options.offload, device_.slow.states, device_.slow.params,
+                   options.reduce_bf16, options.ema_decay, options.seed});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length);
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
@@ -136,11 +131,20 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   }
   make_router_bias();
   multiply_in(options.products);
-  if (!options.fp8) return;
-  fp8_ = std::make_unique<Fp8State>(*options.fp8, device_.compute, device_.memory,
-                                    options.model.num_hidden_layers);
-  decoder_.round_operands(store_, *options.fp8);
+  if (options.fp8) make_fp8();
+  if (options.for_training && options.activations.any())
+    away_.emplace(device_.compute, device_.memory, *device_.slow.activations, device_.slow.activation_bytes);
+}
+
+void TrainProgram::make_fp8() {
+  fp8_ = std::make_unique<Fp8State>(*options_.fp8, device_.compute, device_.memory,
+                                    options_.model.num_hidden_layers);
+  decoder_.round_operands(store_, *options_.fp8);
   if (fp8_->history().defined()) store_.keep(kFp8History, fp8_->history());
+}
+
+OffloadedBytes TrainProgram::offloaded() const {
+  return {store_.slow_bytes(), store_.away_bytes(), away_ ? away_->peak_bytes() : 0};
 }
 
 void TrainProgram::make_router_bias() {
@@ -175,6 +179,7 @@ Step TrainProgram::make_step(bool training) {
   if (products_ == Products::fp8) step.fp8 = fp8_.get();
   if (fp8_ && !fp8_begun_) fp8_->begin_step(device_.compute);  // a state may have been loaded
   fp8_begun_ = true;
+  if (training && away_) step.away = &*away_;
   return step;
 }
 

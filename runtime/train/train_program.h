@@ -39,6 +39,7 @@ struct ProgramOptions {
   bool reduce_bf16 = false;  ///< gradients are rounded to bf16 to be summed
   double ema_decay = 0;      ///< of the average of weights that evaluations see; 0: none
   RecomputeOptions recompute;
+  ActivationOffloadOptions activations;  ///< that leave between forward and backward
   bool sequence_parallel = false;
   bool expert_tensor = true;                    ///< tensor ranks share each expert
   DispatchOptions dispatch;                     ///< of tokens to their experts
@@ -56,6 +57,13 @@ struct ProgramOptions {
   bool for_training = true;
 };
 
+/// Bytes of a rank outside of its memory.
+struct OffloadedBytes {
+  int64_t optimizer = 0, params = 0, activations = 0;
+  int64_t all() const { return optimizer + params + activations; }
+  bool operator==(const OffloadedBytes&) const = default;
+};
+
 using HostBatch = data::Batch;
 
 /// The device side of a rank.
@@ -63,8 +71,8 @@ struct Device {
   Stream& compute;
   Memory& memory;
   const Groups& groups;
-  Memory* host = nullptr;      ///< host memory that copies go through, where the device has memory of its own
-  SlowMemory* slow = nullptr;  ///< with offloaded states
+  Memory* host = nullptr;  ///< host memory that copies go through, where the device has memory of its own
+  SlowPlaces slow = {};    ///< of what is offloaded
 };
 
 /// What the routers of a step did, over all ranks.
@@ -101,6 +109,9 @@ class TrainProgram {
   const SequenceCut& sequence_cut() const { return cut_; }
   /// On meta: seconds of the actions of the last train step, without what is before, between and after them.
   double action_seconds() const { return action_seconds_; }
+
+  /// Bytes in slow memory.
+  OffloadedBytes offloaded() const;
 
   void initialize() { store_.initialize(options_.seed); }
 
@@ -147,6 +158,7 @@ class TrainProgram {
   ExpertStatistics expert_statistics(const std::vector<double>& all_sums) const;
   Tensor summed_routers();
   void make_router_bias();
+  void make_fp8();
 
   ProgramOptions options_;
   Device device_;
@@ -172,6 +184,7 @@ class TrainProgram {
   Tensor count_;        // (1) i64
   Tensor scale_;        // (1) f64: of the gradient, where work is recorded
   int64_t steps_ = 0;
+  std::optional<ActivationOffload> away_;
   std::unique_ptr<Graph> graphs_[2];  // of the first micro-batch of a step, of another
 };
 
@@ -182,8 +195,5 @@ GroupSet::Options group_options(const ProgramOptions& options);
 
 /// fp32 | tf32 | bf16 | fp8 | fp16 | fp64: what is stored; tf32 and fp8 are of products alone.
 PrecisionPolicy precision_policy(const std::string& name);
-/// A place for the offloaded states of a rank on the device; `folder`: on the CPU. Null without them.
-std::unique_ptr<SlowMemory> make_slow_memory(const ProgramOptions& options, DeviceKind device,
-                                             const std::string& folder);
 
 }  // namespace ltrain

@@ -79,8 +79,7 @@ TEST_CASE("training in eight bits and in TF32 on cuda equals the CPU") {
     o.fp8.reset();
     if (o.precision == "bf16") o.fp8.emplace();
     const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
-    for (size_t i = 0; i < cpu.losses.size(); ++i)
-      CHECK(std::abs(cuda.losses[i] / cpu.losses[i] - 1) < 5e-3);
+    for (size_t i = 0; i < cpu.losses.size(); ++i) CHECK(std::abs(cuda.losses[i] / cpu.losses[i] - 1) < 5e-3);
     CHECK(cuda.used_bytes == cuda.plan_bytes);
   }
 }

@@ -95,8 +95,8 @@ TEST_CASE("the definition that formats are tested against can fail") {
 
 TEST_CASE("steps: the smallest power of two that no element is too large for") {
   for (int top : {8, 15})
-    for (float amax : {1e-30f, 0.001f, 0.4999f, 1.0f, 1.75f, std::nextafter(1.75f, 2.0f), 3.5f, 448.0f, 449.0f,
-                       57344.0f, 1e30f}) {
+    for (float amax : {1e-30f, 0.001f, 0.4999f, 1.0f, 1.75f, std::nextafter(1.75f, 2.0f), 3.5f, 448.0f,
+                       449.0f, 57344.0f, 1e30f}) {
       const float step = fp8::step_of(amax, top, 0), most = std::ldexp(1.75f, top);
       INFO(top << " " << amax << " " << step);
       CHECK(std::exp2(std::round(std::log2(step))) == step);
@@ -289,8 +289,8 @@ TEST_CASE("tf32: products of operands rounded to 10 bits, to nearest even") {
     for (bool ta : {false, true})
       for (bool tb : {false, true})
         for (bool more : {false, true}) {
-          auto a = random_array<float>(m * k, 1), b = random_array<float>(n * k, 2), out = random_array<float>(m * n, 3),
-               bias = random_array<float>(n, 4);
+          auto a = random_array<float>(m * k, 1), b = random_array<float>(n * k, 2),
+               out = random_array<float>(m * n, 3), bias = random_array<float>(n, 4);
           std::vector<double> want(m * n), plain(m * n);
           for (int64_t i = 0; i < m; ++i)
             for (int64_t j = 0; j < n; ++j) {

@@ -161,8 +161,7 @@ TEST_CASE("gradients of bf16: every stage of ZeRO and accumulation, in planned m
   CHECK(one.losses[0] == wide.losses[0]);
   CHECK(one.gradients != wide.gradients);
   CHECK(worst_relative(wide.gradients, one.gradients) < 0.05);
-  for (size_t i = 0; i < one.losses.size(); ++i)
-    CHECK(std::abs(one.losses[i] / wide.losses[i] - 1) < 2e-2);
+  for (size_t i = 0; i < one.losses.size(); ++i) CHECK(std::abs(one.losses[i] / wide.losses[i] - 1) < 2e-2);
   for (const auto& [name, values] : one.gradients)
     for (double v : values) REQUIRE(static_cast<double>(bf16(static_cast<float>(v))) == v);
   // Of one micro-batch there is one rounding, so that all that is lost is seen.
@@ -184,8 +183,7 @@ TEST_CASE("gradients of bf16: every stage of ZeRO and accumulation, in planned m
     change(m);
     const TinyResult r = train_tiny(m);
     require_exact_memory(r);
-    for (size_t i = 0; i < r.losses.size(); ++i)
-      CHECK(std::abs(r.losses[i] / base.losses[i] - 1) < 2e-2);
+    for (size_t i = 0; i < r.losses.size(); ++i) CHECK(std::abs(r.losses[i] / base.losses[i] - 1) < 2e-2);
     return r;
   };
   const TinyResult data = check("data", [](TinyOptions& m) { m.ranks = 2; });

@@ -42,6 +42,8 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   }
   o.recompute = recompute_options(r);
   if (computes_in(r, Precision::fp8)) o.fp8 = r.fp8;
+  o.activations = activation_offload(r);
+  o.offload = program_options(r).offload;
   return o;
 }
 
@@ -69,6 +71,8 @@ TinyOptions one_rank(TinyOptions o) {
   o.zero_stage = o.inside = 0;
   o.schedule = "1f1b";
   o.recompute = {};
+  o.activations = {};
+  o.offload = {};
   o.context_comm = "p2p";
   return o;
 }

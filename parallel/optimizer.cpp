@@ -3,8 +3,8 @@
 namespace ltrain {
 namespace {
 
-constexpr std::string_view kNames[kUpdateRules] = {"adamw", "adam",      "sgd",  "lion",
-                                                   "lamb",  "adafactor", "muon", "adamw8bit"};
+constexpr std::string_view kNames[kUpdateRules] = {"adamw",     "adam", "sgd",       "lion",        "lamb",
+                                                   "adafactor", "muon", "adamw8bit", "onebit_adam", "onebit_lamb"};
 
 }  // namespace
 
@@ -17,6 +17,8 @@ std::optional<UpdateRule> update_rule(std::string_view name) {
     if (kNames[i] == name) return static_cast<UpdateRule>(i);
   return std::nullopt;
 }
+
+int64_t usual_step(const OptimizerSettings& o) { return is_onebit(o.rule) ? o.freeze_step + 1 : 1; }
 
 bool name_matches(std::string_view pattern, std::string_view name) {
   size_t p = 0, n = 0, star = std::string_view::npos, from = 0;
@@ -73,6 +75,8 @@ std::vector<std::string_view> moment_names(const ParameterRule& r) {
       return {};
     case UpdateRule::lion:
       return {"exp_avg"};
+    case UpdateRule::onebit_lamb:
+      return {"exp_avg", "exp_avg_sq", "exp_avg_sq_fresh"};
     case UpdateRule::adafactor:
       return r.factored ? std::vector<std::string_view>{} : std::vector<std::string_view>{"exp_avg_sq"};
     default:

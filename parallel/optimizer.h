@@ -7,12 +7,27 @@
 #include <vector>
 
 #include "kernels/ops/adamw.h"
+#include "kernels/ops/onebit.h"
 
 namespace ltrain {
 
-enum class UpdateRule : uint8_t { adamw, adam, sgd, lion, lamb, adafactor, muon, adamw8bit, still };
-constexpr int kUpdateRules = 8;  ///< that a recipe can ask for: without `still`, which has no gradient
+enum class UpdateRule : uint8_t {
+  adamw,
+  adam,
+  sgd,
+  lion,
+  lamb,
+  adafactor,
+  muon,
+  adamw8bit,
+  onebit_adam,
+  onebit_lamb,
+  still
+};
+constexpr int kUpdateRules = 10;  ///< that a recipe can ask for: without `still`, which has no gradient
 std::string_view update_rule_name(UpdateRule r);
+/// Its moments are averaged over ranks in few bits after a warm-up.
+constexpr bool is_onebit(UpdateRule r) { return r == UpdateRule::onebit_adam || r == UpdateRule::onebit_lamb; }
 /// The rule of that name, or nothing.
 std::optional<UpdateRule> update_rule(std::string_view name);
 
@@ -38,10 +53,15 @@ struct OptimizerSettings {
   double adafactor_decay = 0.8;      ///< of the second moment: 1 - step^-this
   double adafactor_eps = 1e-3;       ///< least root mean square of a parameter that its step is a part of
   double adafactor_threshold = 1.0;  ///< largest root mean square of an update
+  int64_t freeze_step = 1;           ///< 1-bit rules: the last step of their warm-up
+  LambLimits lamb_limits;            ///< 1-bit LAMB
   std::vector<OptimizerGroup> groups;
   bool freeze_routers = false;
   int64_t router_warmup = 0;  ///< first steps in which routers move alone
 };
+
+/// A step that stands for most of a run's, to plan with. Its kind is a function of the number of updates.
+int64_t usual_step(const OptimizerSettings& settings);
 
 /// What is known of a parameter when its rule is chosen.
 struct RuleTarget {
@@ -70,6 +90,8 @@ std::vector<std::string_view> moment_names(const ParameterRule& rule);
 /// The average of weights, which every rule keeps where there is one.
 inline constexpr std::string_view kAverage = "ema";
 /// Adafactor's rows and columns.
+/// 1-bit LAMB's coefficient of a tensor, and its last factor.
+inline constexpr std::string_view kCoefficients = "lamb_coeff";
 inline constexpr std::string_view kFactorRows = "exp_avg_sq_row", kFactorCols = "exp_avg_sq_col";
 
 }  // namespace ltrain

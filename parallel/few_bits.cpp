@@ -1,10 +1,10 @@
 // Sums over ranks in few bits: gradients in 8, the moments of 1-bit Adam and LAMB in one.
 //
-// A rank adds to its values what rounding left over last time, and rounds them. Each rank gets all ranks' codes
-// of its piece, sums them, adds what its own rounding of such sums left over, and rounds the sum, whose codes
-// all get. Two phases of as many bytes as the codes have, like those of an all-reduce; all ranks hold the same
-// bits at the end. What was left over is kept, so that over steps nothing is lost (error feedback, DeepSpeed's
-// compressed all-reduce).
+// A rank adds to its values what rounding left over last time, and rounds them. Each rank gets all ranks'
+// codes of its piece, sums them, adds what its own rounding of such sums left over, and rounds the sum, whose
+// codes all get. Two phases of as many bytes as the codes have, like those of an all-reduce; all ranks hold
+// the same bits at the end. What was left over is kept, so that over steps nothing is lost (error feedback,
+// DeepSpeed's compressed all-reduce).
 #include <algorithm>
 
 #include "kernels/core/placement_rules.h"
@@ -40,8 +40,8 @@ void ParameterStore::allocate_codes() {
   received_ = memory_->allocate(MemoryKind::communication, "codes that are summed", DType::u8, {most});
 }
 
-/// values := factor times their sum over the ranks of the bucket, of all of them or of the piece alone. Of what
-/// `where` leaves out nothing is summed.
+/// values := factor times their sum over the ranks of the bucket, of all of them or of the piece alone. Of
+/// what `where` leaves out nothing is summed.
 void ParameterStore::sum_in_few_bits(Bucket& b, Tensor values, double factor, Tensor where, bool all) {
   const Group& g = inside(b);
   Stream& s = *g.stream;

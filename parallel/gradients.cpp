@@ -205,7 +205,7 @@ void ParameterStore::reduce(int index) {
     if (compute_->meta())  // the same on the copies, another part on the others
       place_as_part(b);
   }
-  if (frozen(b)) {  // each rank's own: its moment is what ranks sum
+  if (frozen(b) || rounds_tied(b)) {  // its moment is what ranks sum, or stages sum first
     b.done = g.stream->record();
     return;
   }
@@ -289,12 +289,17 @@ void ParameterStore::finish_gradients() {
     compute_->wait(b.summed);
     if (!b.kind.tied) continue;
     // After the sum over data: what crosses the pipeline is a piece, not the whole table.
-    const Tensor mine = layout_.zero_stage >= 2   ? b.grad_piece
-                        : layout_.zero_stage == 1 ? b.grad.flat(piece_begin(b), {b.piece})
-                                                  : b.grad;
+    const Tensor mine = layout_.zero_stage >= 2                      ? b.grad_piece
+                        : layout_.zero_stage == 1 && !rounds_tied(b) ? b.grad.flat(piece_begin(b), {b.piece})
+                                                                     : b.grad;
     tied.stream->wait(compute_->record());
     tied.comm->all_reduce(*tied.stream, mine);
     compute_->wait(tied.stream->record());
+    if (!rounds_tied(b)) continue;
+    const Group& g = inside(b);
+    g.stream->wait(compute_->record());
+    sum_in_few_bits(b, b.grad, 1, {}, layout_.zero_stage == 0);
+    compute_->wait(g.stream->record());
   }
   for (Bucket& b : buckets_) drop(b.segment);
 }

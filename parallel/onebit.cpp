@@ -1,5 +1,5 @@
-// 1-bit Adam and 1-bit LAMB: after a warm-up the second moment stays, and ranks average the first moments that
-// each makes of its own gradient, in one bit an element, in the place of gradients (few_bits.cpp).
+// 1-bit Adam and 1-bit LAMB: after a warm-up the second moment stays, and ranks average the first moments
+// that each makes of its own gradient, in one bit an element, in the place of gradients (few_bits.cpp).
 #include <algorithm>
 
 #include "kernels/core/placement_rules.h"
@@ -14,8 +14,8 @@ bool ParameterStore::frozen(const Bucket& b) const {
   return is_onebit(b.kind.rule.rule) && step_ > layout_.optimizer.freeze_step;
 }
 
-/// What stands for the squares of a gradient that nobody has: the mean over ranks of those of each rank's own,
-/// times the number of ranks.
+/// What stands for the squares of a gradient that nobody has: the mean over ranks of those of each rank's
+/// own, times the number of ranks.
 void ParameterStore::add_own_squares(const Bucket& b, Tensor total) {
   const Tensor own = place_apart(*compute_, b.grad, b.grad.record ? b.grad.record->name : "");
   if (compute_->meta())

@@ -273,6 +273,8 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
           make(MemoryKind::optimizer, "scales of moments", DType::f32, 2 * (stored / kCodeBlock), false);
       continue;
     }
+    if (rule == UpdateRule::sophia_h)
+      b.beside = make(MemoryKind::optimizer, "values beside", p.grad, stored, pieces);
     if (in_few_bits(b)) allocate_errors(b, fmt::format("bucket {}", i));
     for (std::string_view name : moment_names(b.kind.rule))
       b.moments.push_back(

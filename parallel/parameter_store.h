@@ -27,6 +27,7 @@
 #include "kernels/ops/adamw.h"
 #include "kernels/ops/adamw_8bit.h"
 #include "kernels/ops/compress.h"
+#include "kernels/ops/round_stochastic.h"
 #include "parallel/groups.h"
 #include "parallel/offload.h"
 #include "parallel/optimizer.h"
@@ -190,6 +191,11 @@ class ParameterStore {
   /// What several ranks have the first of them adds. A sum for each segment, so that it does not matter which
   /// rank has which.
   void add_grad_squares(Tensor squares);
+  /// The step has a pass before it, with values beside its own (Sophia): after begin_step, shift_values;
+  /// after finish_gradients, keep_shifted_gradients, which puts the values back, bit for bit.
+  bool estimates(int64_t step) const;
+  void shift_values();
+  void keep_shifted_gradients();
   /// One optimizer step on what this rank owns, then the gather of what others own.
   void update(const AdamwArgs& args);
 
@@ -264,17 +270,18 @@ class ParameterStore {
     Tensor grad;                 // padded; with ZeRO-2 and 3 only during a backward
     Tensor grad_piece;           // ZeRO-2 and 3
     Tensor master;
-    std::vector<Tensor> moments;  // as moment_names(kind.rule)
-    int64_t resident = 0;         // elements whose states (master, moments) the device keeps, the first ones
-    std::vector<int64_t> slow;    // where those of the others begin in slow memory, by state
-    Tensor average;               // of weights, for evaluation
-    CodedMoments coded;           // 8-bit AdamW, in their place
+    std::vector<Tensor> moments;   // as moment_names(kind.rule)
+    Tensor beside;                 // Sophia: values while they are shifted, then gradients of shifted ones
+    int64_t resident = 0;          // elements whose states (master, moments) the device keeps, the first ones
+    std::vector<int64_t> slow;     // where those of the others begin in slow memory, by state
+    Tensor average;                // of weights, for evaluation
+    CodedMoments coded;            // 8-bit AdamW, in their place
     Tensor sent_error, sum_error;  // of sums in few bits: padded; of the piece
-    std::vector<float> open;      // its moments, between open_states and close_states
-    int64_t waiting = 0;          // contributions until the next reduction
-    int64_t reductions = 0;       // ZeRO-2 and 3: into the piece, in this step
-    Event done;                   // of the reduction, or of the gather in flight
-    Event summed;                 // of the second level
+    std::vector<float> open;       // its moments, between open_states and close_states
+    int64_t waiting = 0;           // contributions until the next reduction
+    int64_t reductions = 0;        // ZeRO-2 and 3: into the piece, in this step
+    Event done;                    // of the reduction, or of the gather in flight
+    Event summed;                  // of the second level
     bool gathering = false;
   };
   struct Window {  // states in slow memory that come and go together
@@ -349,6 +356,7 @@ class ParameterStore {
   void copy_master(const Bucket& b, Tensor to);
   Tensor held(const Bucket& b) const;  // what the optimizer has of the values
   void wait_for_values();
+  void require_values(std::string_view when) const;
   void update_lamb(const AdamwArgs& step, UpdateRule rule);
   void update_adafactor(const AdamwArgs& step);
   void gather_values(Bucket& b);
@@ -366,9 +374,18 @@ class ParameterStore {
   // few_bits.cpp: sums in few bits
   Code code_of(const Bucket& b) const;  // of what errors are kept of
   bool in_few_bits(const Bucket& b) const;
+  /// Gradients in 8 bits, which both stages have the same of, and the same errors.
+  bool rounds_tied(const Bucket& b) const { return b.kind.tied && layout_.reduce_int8 && in_few_bits(b); }
   void allocate_errors(Bucket& b, const std::string& name);
   void allocate_codes();
   void sum_in_few_bits(Bucket& b, Tensor values, double factor, Tensor where, bool all);
+  // sophia.cpp
+  static BoxElements elements_of(const Parameter& p, int64_t from);  // that begin at `from` of the bucket
+  uint64_t signs_seed() const;
+  template <class F>
+  void each_sophia(F f);
+  void publish_values();
+  void update_sophia(const AdamwArgs& step);
   // onebit.cpp
   bool frozen(const Bucket& b) const;  // after the warm-up of a 1-bit rule, whose gradients are not summed
   void add_own_squares(const Bucket& b, Tensor total);

@@ -112,7 +112,8 @@ void ParameterStore::move_along(const AdamwArgs& step, UpdateRule rule) {
       DirectionArgs d;
       d.lr = a.lr;
       Tensor sums;
-      if (rule != UpdateRule::lamb && rule != UpdateRule::onebit_lamb && p.rule.decay) d.keep = 1 - a.lr * a.weight_decay;
+      if (rule != UpdateRule::lamb && rule != UpdateRule::onebit_lamb && p.rule.decay)
+        d.keep = 1 - a.lr * a.weight_decay;
       if (rule == UpdateRule::muon) {
         const Shape& whole = p.spec.slice.global;
         const double rows = static_cast<double>(whole[0]), cols = static_cast<double>(whole[1]);
@@ -210,7 +211,7 @@ void ParameterStore::update(const AdamwArgs& step) {
     const UpdateRule rule = b.kind.rule.rule;
     if (rule == UpdateRule::still) continue;
     has[static_cast<int>(rule)] = true;
-    if (in_halves(rule) || frozen(b)) continue;
+    if (in_halves(rule) || rule == UpdateRule::sophia_h || frozen(b)) continue;
     if (moves(b))
       update_elements(b, step);
     else
@@ -225,15 +226,21 @@ void ParameterStore::update(const AdamwArgs& step) {
     update_lamb(step, UpdateRule::onebit_lamb);
   if (has[static_cast<int>(UpdateRule::adafactor)]) update_adafactor(step);
   if (has[static_cast<int>(UpdateRule::muon)]) update_muon(step);
+  if (has[static_cast<int>(UpdateRule::sophia_h)]) update_sophia(step);
   for (Bucket& b : buckets_)
-    if (in_halves(b.kind.rule.rule)) gather_values(b);
+    if (in_halves(b.kind.rule.rule) || b.kind.rule.rule == UpdateRule::sophia_h) gather_values(b);
   fetched_ahead_ = false;
   wait_for_values();
-  const int stage = layout_.zero_stage;
+  require_values("end of the update");
+}
+
+/// On meta: every rank has again what its stage of ZeRO leaves it.
+void ParameterStore::require_values(std::string_view when) const {
   if (!compute_->meta()) return;
+  const int stage = layout_.zero_stage;
   for (const Bucket& b : buckets_)
     for (Axis a : {Axis::data, Axis::context, Axis::replica, Axis::expert})
-      place_require(*compute_, "end of the update", stage >= 3 ? b.value_piece : b.value, a,
+      place_require(*compute_, when, stage >= 3 ? b.value_piece : b.value, a,
                     b.kind.cut.has(a) || (stage >= 3 && groups_->mesh.inside.has(a)) ? Placement::S(0)
                                                                                      : Placement::R());
 }

@@ -9,8 +9,7 @@ void check(const char* op, Code code, const Tensor& coded, const Tensor& values,
            int ranks = 1) {
   const int64_t n = values.elements();
   LT_CHECK((values.dtype == DType::f32 || values.dtype == DType::f64) && n % code_block(code) == 0 &&
-               coded.dtype == DType::u8 &&
-               coded.elements() == ranks * coded_bytes(code, values.dtype, n) &&
+               coded.dtype == DType::u8 && coded.elements() == ranks * coded_bytes(code, values.dtype, n) &&
                (!where.defined() || (where.elements() == n && where.dtype == values.dtype)),
            "{}: {} elements of {} and {} coded bytes of {} ranks", op, n, dtype_name(values.dtype),
            coded.elements(), ranks);

@@ -24,8 +24,9 @@ constexpr int64_t coded_bytes(Code c, DType t, int64_t n) {
 /// the block. coded: (coded_bytes) u8. `where`: (n), or undefined: elements where it is zero are left out,
 /// they have no error and no part in a scale. What is not finite makes its block NaN.
 void compress(Stream& s, Code code, Tensor coded, Tensor values, Tensor error, Tensor where);
-/// out = factor * (sum over `ranks` of the parts of `coded`) + error, rounded; error = what is left over. Sums
-/// in the order of the ranks. out: (coded_bytes of n) u8, n the elements of `error`; coded: ranks times that.
+/// out = factor * (sum over `ranks` of the parts of `coded`) + error, rounded; error = what is left over.
+/// Sums in the order of the ranks. out: (coded_bytes of n) u8, n the elements of `error`; coded: ranks times
+/// that.
 void compress_sum(Stream& s, Code code, Tensor out, Tensor coded, int ranks, double factor, Tensor error,
                   Tensor where);
 /// values (n) = what `coded` stands for, zero where `where` is.

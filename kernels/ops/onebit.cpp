@@ -16,8 +16,8 @@ void onebit_adam(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Te
                (!low.defined() || (low.elements() == n && is_half(low.dtype))),
            "1-bit Adam of {} elements with a mean of {}", n, mean.elements());
   if (s.meta()) {
-    OpCost cost = op_cost("onebit_adam", OpClass::optimizer, 8.0 * n, {master, exp_avg},
-                          {master, exp_avg_sq, mean});
+    OpCost cost =
+        op_cost("onebit_adam", OpClass::optimizer, 8.0 * n, {master, exp_avg}, {master, exp_avg_sq, mean});
     if (low.defined()) cost.bytes += static_cast<double>(low.bytes());
     s.meta()->add(s, cost);
     place_update(s, "onebit_adam", master, mean, exp_avg.record->place);
@@ -47,8 +47,8 @@ void onebit_ratio(Stream& s, Tensor most, Tensor exp_avg_sq, Tensor fresh, const
   LT_CHECK(alike(exp_avg_sq, fresh) && most.elements() == 1 && most.dtype == DType::f64,
            "ratio of {} and {} elements", exp_avg_sq.elements(), fresh.elements());
   if (s.meta()) {
-    s.meta()->add(s, op_cost("onebit_ratio", OpClass::optimizer, 6.0 * fresh.elements(), {},
-                             {exp_avg_sq, fresh}));
+    s.meta()->add(
+        s, op_cost("onebit_ratio", OpClass::optimizer, 6.0 * fresh.elements(), {}, {exp_avg_sq, fresh}));
     return;
   }
   LT_LAUNCH(s, onebit_ratio, fresh.dtype, most.ptr<double>(), exp_avg_sq.data, fresh.data, fresh.elements(),

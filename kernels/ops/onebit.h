@@ -1,6 +1,6 @@
 // Updates of Adam and LAMB after their warm-up, with a second moment that stays as it was: 1-bit Adam
-// (arXiv:2102.02888) and 1-bit LAMB (arXiv:2104.06069). Their first moment, `mean`, is that of all ranks, as it
-// came out of few bits (compress.h). An element without a second moment does not move.
+// (arXiv:2102.02888) and 1-bit LAMB (arXiv:2104.06069). Their first moment, `mean`, is that of all ranks, as
+// it came out of few bits (compress.h). An element without a second moment does not move.
 #pragma once
 #include <cmath>
 
@@ -34,8 +34,8 @@ struct OnebitFactors : AdamwFactors<A> {
 void onebit_adam(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor mean, Tensor low,
                  bool decay, const OnebitArgs& args);
 
-/// The gradient that took exp_avg to mean moves `fresh` as it would a second moment; exp_avg = mean; mean = the
-/// direction, with its decay.
+/// The gradient that took exp_avg to mean moves `fresh` as it would a second moment; exp_avg = mean; mean =
+/// the direction, with its decay.
 void onebit_lamb_direction(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor fresh,
                            Tensor mean, bool decay, const OnebitArgs& args);
 /// most (1) f64: the largest of itself and of the ratios of all elements.
@@ -43,10 +43,10 @@ void onebit_ratio(Stream& s, Tensor most, Tensor exp_avg_sq, Tensor fresh, const
 
 /// How far a tensor's step may be from its length, by DeepSpeed's names.
 struct LambLimits {
-  double max_coeff = 10, min_coeff = 0.01;   ///< of |w| / |u|, in the warm-up
-  double coeff_beta = 0.9;                   ///< decay of their average
-  double factor_max = 4, factor_min = 0.5;   ///< of what the average is multiplied by after it
-  double factor_threshold = 0.1;             ///< how much this may change in a step
+  double max_coeff = 10, min_coeff = 0.01;  ///< of |w| / |u|, in the warm-up
+  double coeff_beta = 0.9;                  ///< decay of their average
+  double factor_max = 4, factor_min = 0.5;  ///< of what the average is multiplied by after it
+  double factor_threshold = 0.1;            ///< how much this may change in a step
 
   LT_HD static double within(double x, double least, double most) {
     return x < least ? least : x > most ? most : x;
@@ -58,8 +58,8 @@ struct LambLimits {
 
 /// Of T tensors: state (T, 2) f64, the average and the last factor; sums (T, 2) f64. Warm-up: sums has the
 /// squares of parameter and direction, whose quotient moves the average. Frozen: sums has the ratio in its
-/// first column, which becomes the coefficient of the step. In both the first column of sums leaves as what the
-/// direction is multiplied by.
+/// first column, which becomes the coefficient of the step. In both the first column of sums leaves as what
+/// the direction is multiplied by.
 void onebit_coefficients(Stream& s, Tensor state, Tensor sums, bool frozen, const LambLimits& limits);
 
 LT_KERNEL(onebit_adam, DType t, void* master, void* exp_avg, const void* exp_avg_sq, const void* mean,

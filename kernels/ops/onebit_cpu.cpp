@@ -12,7 +12,7 @@ void adam(A* w, A* m, const A* v, const A* mean, L* low, int64_t n, const Onebit
   parallel_for(n, 16384, [=](int64_t begin, int64_t end) {
     A* __restrict wp = w;
     A* __restrict mp = m;
-    const A *__restrict vp = v, *__restrict np = mean;
+    const A* __restrict vp = v, * __restrict np = mean;
     L* __restrict lp = low;
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
@@ -29,8 +29,8 @@ template <class A>
 void lamb(const A* w, A* m, const A* v, A* fresh, A* mean, int64_t n, const OnebitFactors<A>& f,
           A weight_decay) {
   parallel_for(n, 16384, [=](int64_t begin, int64_t end) {
-    const A *__restrict wp = w, *__restrict vp = v;
-    A *__restrict mp = m, *__restrict fp = fresh, *__restrict np = mean;
+    const A* __restrict wp = w, * __restrict vp = v;
+    A* __restrict mp = m, * __restrict fp = fresh, * __restrict np = mean;
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
       const A now = np[i], grad = (now - f.beta1 * mp[i]) / f.one_minus1;

@@ -86,8 +86,7 @@ void onebit_lamb_direction_cuda(Stream& s, DType t, const void* master, void* ex
   dispatch_wide(t, [&]<class A>() {
     launch(s, blocks_for(n, kThreads), kThreads, 0, onebit_lamb_kernel<A>, static_cast<const A*>(master),
            static_cast<A*>(exp_avg), static_cast<const A*>(exp_avg_sq), static_cast<A*>(fresh),
-           static_cast<A*>(mean), n, OnebitFactors<A>(unit, decay),
-           decay ? A(args.adam.weight_decay) : A(0));
+           static_cast<A*>(mean), n, OnebitFactors<A>(unit, decay), decay ? A(args.adam.weight_decay) : A(0));
   });
 }
 
@@ -97,8 +96,8 @@ void onebit_ratio_cuda(Stream& s, DType t, double* most, const void* exp_avg_sq,
   double* partial = static_cast<double*>(scratch(s, kRatioBlocks * 8));
   const dim3 blocks = blocks_for(n, kThreads, kRatioBlocks);
   dispatch_wide(t, [&]<class A>() {
-    launch(s, blocks, kThreads, kWarp * 8, onebit_ratio_kernel<A>, partial,
-           static_cast<const A*>(exp_avg_sq), static_cast<const A*>(fresh), n, OnebitFactors<A>(args, false));
+    launch(s, blocks, kThreads, kWarp * 8, onebit_ratio_kernel<A>, partial, static_cast<const A*>(exp_avg_sq),
+           static_cast<const A*>(fresh), n, OnebitFactors<A>(args, false));
   });
   launch(s, dim3(1), 1, 0, largest_kernel, most, static_cast<const double*>(partial),
          static_cast<int>(blocks.x));

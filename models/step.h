@@ -3,7 +3,7 @@
 #include <string>
 
 #include "kernels/core/arena.h"
-#include "kernels/core/meta.h"
+#include "kernels/core/timeline.h"
 #include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/dropout.h"
 #include "models/weight_gradients.h"
@@ -80,10 +80,8 @@ struct Step {
       memory.release(t);
     }
   }
-  /// Names what runs now in plans and messages.
-  void enter(const std::string& layer) {
-    if (compute.meta()) compute.meta()->set_layer(layer);
-  }
+  /// Names what runs now in plans, messages and traces.
+  void enter(const std::string& layer) { enter_layer(compute, layer); }
 
   // ---- rows of the residual stream ----
   bool cuts_rows() const { return sequence_parallel && groups.tensor.many(); }

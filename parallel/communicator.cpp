@@ -1,6 +1,7 @@
 #include "parallel/communicator.h"
 
 #include "kernels/core/fault_point.h"
+#include "kernels/core/timeline.h"
 
 namespace ltrain {
 
@@ -101,6 +102,7 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
     if (!enqueues()) complete();
     wire_bytes_.fetch_add(wire, std::memory_order_relaxed);
   };
+  const OpRange range(s, collective_name(op), call.wire_bytes);
   if (!enqueues()) return s.launch(std::move(work));
   stream_ = &s;
   work();

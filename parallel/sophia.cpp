@@ -72,6 +72,8 @@ void ParameterStore::update_sophia(const AdamwArgs& step) {
   const OptimizerSettings& o = layout_.optimizer;
   each_sophia([&](Bucket& b) {
     const int64_t begin = stored_begin(b);
+    if (compute_->meta() && (layout_.zero_stage == 1 || layout_.zero_stage == 2))
+      place_set(*compute_, b.value, groups_->mesh.inside, Placement::S(0));  // where a piece is padding, too
     each_parameter(b, begin, stored_count(b), [&](const Parameter& p, int64_t from, int64_t n) {
       const Range r = range(b, from, n);
       const Tensor beside = estimates(step_) ? b.beside.flat(from - begin, {n}) : Tensor();

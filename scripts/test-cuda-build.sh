@@ -24,6 +24,7 @@ if ldd build-cuda/ltrain | grep -E 'libcu|libnccl|libcudnn'; then
 fi
 step "version" build-cuda/ltrain --version
 step "doctor" build-cuda/ltrain doctor
+step "ranges for NVIDIA's tools" build-cuda/tests/test_cuda "[nvtx]"
 step "plan" build-cuda/ltrain plan recipes/gpt2-124m.yaml
 step "data" build-cuda/ltrain data build --tokenizer byte --split 95,5 --input README.md --output "$folder/text"
 step "train two ranks" build-cuda/ltrain run recipes/quickstart.yaml "data.train=[{path: $folder/text-train}]" "data.eval=[{path: $folder/text-val}]" \

@@ -4,10 +4,13 @@
 #include <dlfcn.h>
 
 #include <cstring>
+#include <deque>
 
 #include "kernels/core/error.h"
 #include "kernels/core/library_cuda.h"
 #include "kernels/core/nvml_cuda.h"
+#include "kernels/core/nvtx_cuda.h"
+#include "kernels/core/timeline.h"
 
 namespace ltrain::cuda {
 
@@ -34,6 +37,51 @@ struct CudaEvent final : Event::State {
     return e == cudaSuccess;
   }
   void block() override { cuda_check(cudaEventSynchronize(event), "waiting for an event"); }
+};
+
+/// A timing event.
+struct TimingEvent {
+  cudaEvent_t event = nullptr;
+  explicit TimingEvent(cudaStream_t stream) {
+    cuda_check(cudaEventCreate(&event), "making a timing event");
+    cuda_check(cudaEventRecord(event, stream), "recording a timing event");
+  }
+  ~TimingEvent() { cudaEventDestroy(event); }
+  TimingEvent(const TimingEvent&) = delete;
+  TimingEvent& operator=(const TimingEvent&) = delete;
+  bool happened() const {
+    const cudaError_t e = cudaEventQuery(event);
+    if (e != cudaErrorNotReady) cuda_check(e, "asking for a timing event");
+    return e == cudaSuccess;
+  }
+  double seconds_since(const TimingEvent& earlier) const {
+    float ms = 0;
+    cuda_check(cudaEventElapsedTime(&ms, earlier.event, event), "reading a timing event");
+    return 1e-3 * static_cast<double>(ms);
+  }
+};
+
+/// Where a device's clock stood against the host's. A new one each second: times since it are floats of
+/// milliseconds.
+struct ClockOrigin {
+  TimingEvent event{nullptr};  // our streams do not wait for the null stream, nor it for them
+  double at = 0;
+  ClockOrigin() {
+    cuda_check(cudaEventSynchronize(event.event), "waiting for a timing event");
+    at = steady_seconds();
+  }
+  static std::shared_ptr<const ClockOrigin> recent() {
+    thread_local std::shared_ptr<const ClockOrigin> origin;
+    if (!origin || steady_seconds() - origin->at > 1) origin = std::make_shared<ClockOrigin>();
+    return origin;
+  }
+};
+
+struct CudaMoment final : Moment {
+  std::shared_ptr<const ClockOrigin> origin = ClockOrigin::recent();
+  TimingEvent event;
+  explicit CudaMoment(cudaStream_t stream) : event(stream) {}
+  double seconds() override { return origin->at + event.seconds_since(origin->event); }
 };
 
 struct CudaGraph final : Graph {
@@ -67,7 +115,9 @@ class CudaStream final : public Stream {
   void wait(const Event& event) override {
     if (!event.state()) return;
     if (const auto* cuda = dynamic_cast<const CudaEvent*>(event.state().get())) {
+      auto begin = std::make_unique<TimingEvent>(stream_);
       cuda_check(cudaStreamWaitEvent(stream_, cuda->event, 0), "waiting for an event");
+      waits_.emplace_back(std::move(begin), std::make_unique<TimingEvent>(stream_));
     } else {
       event.state()->block();  // of a worker on the host
     }
@@ -77,7 +127,21 @@ class CudaStream final : public Stream {
     cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_), "copying");
   }
 
-  std::unique_ptr<Graph> capture(const std::function<void()>& work) override {
+  std::shared_ptr<Moment> moment() override { return std::make_shared<CudaMoment>(stream_); }
+  void open_range(std::string_view name) override { nvtx_push(name); }
+  void close_range() override { nvtx_pop(); }
+  void enter_layer(std::string_view layer) override {
+    if (in_layer_) nvtx_pop();
+    in_layer_ = !layer.empty();
+    if (in_layer_) nvtx_push(layer);
+  }
+  double waited() override {
+    for (; !waits_.empty() && waits_.front().second->happened(); waits_.pop_front())
+      waited_ += waits_.front().second->seconds_since(*waits_.front().first);
+    return waited_;
+  }
+
+  std::unique_ptr<Graph> do_capture(const std::function<void()>& work) override {
     scratch();  // made now: memory cannot be while work is recorded
     // Thread-local: other threads of the process may go on to use the GPU.
     cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a graph");
@@ -107,6 +171,9 @@ class CudaStream final : public Stream {
  private:
   cudaStream_t stream_ = nullptr;
   std::shared_ptr<void> scratch_;
+  std::deque<std::pair<std::unique_ptr<TimingEvent>, std::unique_ptr<TimingEvent>>> waits_;  // not counted yet
+  double waited_ = 0;
+  bool in_layer_ = false;
 };
 
 CudaStream& of(Stream& s) {

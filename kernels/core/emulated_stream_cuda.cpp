@@ -16,6 +16,7 @@
 #include "kernels/core/emulated_memory_cuda.h"
 #include "kernels/core/error.h"
 #include "kernels/core/kernel_cuda.h"
+#include "kernels/core/timeline.h"
 #include "kernels/ops/matmul.h"
 
 namespace ltrain::cuda {
@@ -131,7 +132,17 @@ class EmulatedStream final : public Stream {
   void copy(void* to, const void* from, int64_t bytes) override {
     enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
   }
-  std::unique_ptr<Graph> capture(const std::function<void()>& work) override {
+  /// As late as kernels are; launch() would have them run.
+  std::shared_ptr<Moment> moment() override {
+    struct Late final : Moment {
+      double at = 0;
+      double seconds() override { return at; }
+    };
+    auto moment = std::make_shared<Late>();
+    queue_->hold({[moment] { moment->at = steady_seconds(); }, nullptr});
+    return moment;
+  }
+  std::unique_ptr<Graph> do_capture(const std::function<void()>& work) override {
     refuse_recording("a recording");
     auto graph = std::make_unique<Recorded>();
     graph->queue = queue_;

@@ -7,6 +7,7 @@
 #pragma once
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/stream.h"
+#include "kernels/core/timeline.h"
 
 namespace ltrain {
 
@@ -28,6 +29,7 @@ namespace ltrain {
 /// evaluated when the kernel runs, and are copies.
 #define LT_LAUNCH(s, name, ...)                             \
   do {                                                      \
+    const ::ltrain::OpRange range_of_op(s, #name);          \
     if ((s).device() == ::ltrain::DeviceKind::cuda) {       \
       name##_cuda(s, __VA_ARGS__);                          \
     } else {                                                \

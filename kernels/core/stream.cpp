@@ -1,6 +1,5 @@
 #include "kernels/core/stream.h"
 
-#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -10,6 +9,7 @@
 
 #include "kernels/core/kernel.h"
 #include "kernels/core/meta.h"
+#include "kernels/core/timeline.h"
 
 namespace ltrain {
 
@@ -39,6 +39,12 @@ struct HostEvent final : Event::State {
   }
 };
 
+/// Of a stream whose work runs on the host.
+struct HostMoment final : Moment {
+  double at = 0;
+  double seconds() override { return at; }
+};
+
 class InlineStream final : public Stream {
  public:
   explicit InlineStream(std::string name) : Stream(DeviceKind::cpu, std::move(name)) {}
@@ -46,11 +52,15 @@ class InlineStream final : public Stream {
   Event record() override { return Event(); }
   void wait(const Event& event) override {
     if (!event.state()) return;
-    const auto start = std::chrono::steady_clock::now();
+    const double start = steady_seconds();
     event.state()->block();
-    waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    waited_ += steady_seconds() - start;
   }
   void synchronize() override {}
+  double waited() override { return waited_; }
+
+ private:
+  double waited_ = 0;
 };
 
 class WorkerStream final : public Stream {
@@ -167,7 +177,18 @@ void Stream::copy(void* to, const void* from, int64_t bytes) {
   launch([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
 }
 
-std::unique_ptr<Graph> Stream::capture(const std::function<void()>&) {
+std::shared_ptr<Moment> Stream::moment() {
+  auto moment = std::make_shared<HostMoment>();
+  launch([moment] { moment->at = steady_seconds(); });
+  return moment;
+}
+
+std::unique_ptr<Graph> Stream::capture(const std::function<void()>& work) {
+  const TimelinePause pause;
+  return do_capture(work);
+}
+
+std::unique_ptr<Graph> Stream::do_capture(const std::function<void()>&) {
   fail(ExitCode::internal, "work recorded on the stream {}, which runs all of it at once", name());
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "kernels/core/tensor.h"
 
@@ -30,6 +31,13 @@ class Event {
 
  private:
   std::shared_ptr<State> state_;
+};
+
+/// When all work was done that a stream had been given until then.
+class Moment {
+ public:
+  virtual ~Moment() = default;
+  virtual double seconds() = 0;  ///< of the steady clock; after the stream was synchronized
 };
 
 /// Work of one stream that was recorded once and is run as a whole, again and again: the same kernels on the
@@ -65,12 +73,21 @@ class Stream {
 
   /// Records what `work` enqueues on this stream instead of running it. What goes to other streams, and what
   /// the host waits for, cannot be recorded. Only on the CUDA device.
-  virtual std::unique_ptr<Graph> capture(const std::function<void()>& work);
+  std::unique_ptr<Graph> capture(const std::function<void()>& work);
 
-  double clock = 0;   ///< meta: the end of the last work on this timeline, seconds
-  double waited = 0;  ///< inline streams: seconds spent in wait() so far, which is exposed communication
+  // ---- for timelines (timeline.h) and a GPU's tools ----
+  virtual std::shared_ptr<Moment> moment();
+  virtual void open_range(std::string_view name) {}
+  virtual void close_range() {}
+  virtual void enter_layer(std::string_view layer) {}  ///< until the next one; empty: none
+
+  double clock = 0;  ///< meta: the end of the last work on this timeline, seconds
+  /// Seconds that work of this stream waited for other streams so far, which is exposed communication. Of
+  /// streams that compute; on a GPU as far as is known without waiting.
+  virtual double waited() { return 0; }
 
  protected:
+  virtual std::unique_ptr<Graph> do_capture(const std::function<void()>& work);
   Stream(DeviceKind device, std::string name, MetaTrace* meta = nullptr)
       : device_(device), name_(std::move(name)), meta_(meta) {}
 

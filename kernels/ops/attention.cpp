@@ -168,6 +168,7 @@ void attention_block_forward(Stream& s, Tensor out, Tensor lse, const AttentionB
     place(s, "attention_block_forward", Rule::elementwise, {out, lse}, {b.q.t, b.k.t, b.v.t});
     return;
   }
+  const OpRange range(s, "attention_block_forward");
   run_forward(s, out, lse, b);
 }
 
@@ -191,6 +192,7 @@ void attention_block_backward(Stream& s, const AttentionBlockGrads& g, Tensor do
     place_operand_gradient(s, "attention_block_backward", g.dv.t, b.v.t, {dout, b.q.t}, g.add_kv);
     return;
   }
+  const OpRange range(s, "attention_block_backward");
   run_backward(s, g, dout, out, lse, b);
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/ops/embedding.h"
 
 #include "kernels/core/placement_rules.h"
+#include "kernels/core/timeline.h"
 
 namespace ltrain {
 namespace {
@@ -40,6 +41,7 @@ void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor 
     if (positions.defined()) place(s, "position_forward", Rule::elementwise, {y}, {y, positions});
     return;
   }
+  const OpRange range(s, "embedding_forward");
   // On a GPU the kernel cannot fail: who copies the tokens there looks at them before.
   if (s.device() == DeviceKind::cuda)
     return embedding_forward_cuda(s, y.dtype, y.data, tokens.ptr<int32_t>(), table.data, positions.data,

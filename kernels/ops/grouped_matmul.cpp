@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "kernels/core/placement_rules.h"
+#include "kernels/core/timeline.h"
 #include "kernels/ops/tensor_ops.h"
 
 namespace ltrain {
@@ -81,6 +82,7 @@ void grouped_matmul(Stream& s, Tensor y, Tensor x, Tensor w, const GroupRows& ro
     place_grouped_matmul(s, y, x, w, GroupedProduct::forward, false);
     return;
   }
+  const OpRange range(s, "grouped_matmul");
   MatmulArgs args;
   args.trans_b = true;
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
@@ -98,6 +100,7 @@ void grouped_matmul_dx(Stream& s, Tensor dx, Tensor dy, Tensor w, const GroupRow
     place_grouped_matmul(s, dx, dy, w, GroupedProduct::input_gradient, false);
     return;
   }
+  const OpRange range(s, "grouped_matmul_dx");
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
     each_piece(n, [&](int64_t at, int64_t some) {
       run_matmul(s, dx.narrow(first + at, some), dy.narrow(first + at, some), matrix(w, g), {});
@@ -113,6 +116,7 @@ void grouped_matmul_dw(Stream& s, Tensor dw, Tensor dy, Tensor x, const GroupRow
     place_grouped_matmul(s, dw, dy, x, GroupedProduct::weight_gradient, accumulate);
     return;
   }
+  const OpRange range(s, "grouped_matmul_dw");
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
     const Tensor out = matrix(dw, g);
     if (n == 0 && !accumulate) fill_zero(s, out);

@@ -1,8 +1,19 @@
 #include "kernels/ops/matmul.h"
 
 #include "kernels/core/placement_rules.h"
+#include "kernels/core/timeline.h"
 
 namespace ltrain {
+
+namespace {
+
+/// The variants run at different speeds, so a profile knows them apart.
+std::string_view name_of(const MatmulArgs& args) {
+  if (args.trans_a) return args.accumulate ? "matmul_tn_add" : "matmul_tn";
+  return args.trans_b ? "matmul_nt" : "matmul_nn";
+}
+
+}  // namespace
 
 void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   LT_CHECK(a.shape.rank == 2 && b.shape.rank == 2 && out.shape.rank == 2, "matmul takes matrices: {} {} {}",
@@ -18,11 +29,7 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
     LT_CHECK(args.bias.elements() == n && args.bias.dtype == out.dtype, "matmul: bias {} {} for {} columns",
              dtype_name(args.bias.dtype), to_string(args.bias.shape), n);
   if (s.meta()) {
-    // The variants run at different speeds, so a profile knows them apart.
-    const char* name = args.trans_a   ? (args.accumulate ? "matmul_tn_add" : "matmul_tn")
-                       : args.trans_b ? "matmul_nt"
-                                      : "matmul_nn";
-    OpCost cost = op_cost(name, OpClass::matmul, 2.0 * m * n * k, {out}, {a, b});
+    OpCost cost = op_cost(name_of(args), OpClass::matmul, 2.0 * m * n * k, {out}, {a, b});
     if (args.accumulate) cost.bytes += static_cast<double>(out.bytes());
     cost.dtype = a.dtype;
     cost.m = m, cost.n = n, cost.k = k;
@@ -37,6 +44,7 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
 
 void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
+  const OpRange range(s, name_of(args));
   if (s.device() == DeviceKind::cuda) return matmul_cuda(s, out, a, b, args);
   s.launch([=] {
     if (a.dtype == DType::f64) {

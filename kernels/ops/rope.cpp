@@ -11,15 +11,17 @@ void rope(Stream& s, Tensor qkv, Tensor table, const RowMap& map, int64_t heads,
                table.shape[0] >= seq && table.shape[1] * 2 == head_dim,
            "rope of {} heads of {} in {}, {} positions of {}", heads, head_dim, to_string(qkv.shape),
            table.shape[0], seq);
+  const char* name = inverse ? "rope_backward" : "rope_forward";
   if (s.meta()) {
     const double n = static_cast<double>(qkv.rows()) * heads * head_dim;
-    OpCost cost = op_cost(inverse ? "rope_backward" : "rope_forward", OpClass::elementwise, 3 * n, {}, {});
+    OpCost cost = op_cost(name, OpClass::elementwise, 3 * n, {}, {});
     cost.bytes = 2 * n * dtype_size(qkv.dtype);
     cost.dtype = qkv.dtype;
     s.meta()->add(s, cost);
     place(s, "rope", Rule::elementwise, {qkv}, {qkv, table});
     return;
   }
+  const OpRange range(s, name);
   LT_LAUNCH(s, rope, qkv.dtype, qkv.data, table.ptr<float>(), qkv.rows(), qkv.cols(), map.args(), heads,
             head_dim, inverse);
 }

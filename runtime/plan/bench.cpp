@@ -4,35 +4,15 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
 #include <thread>
 
 #include "kernels/core/rng.h"
+#include "kernels/core/timeline.h"
 #include "runtime/launch/job.h"
 #include "runtime/train/train_program.h"
 
 namespace ltrain {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// An inline stream that notes how long each launch takes. An op launches once on the CPU and adds one entry
-/// to a meta trace, so the n-th time belongs to the n-th entry.
-class TimingStream final : public Stream {
- public:
-  TimingStream() : Stream(DeviceKind::cpu, "compute") {}
-  void launch(std::function<void()> work) override {
-    const double begin = now();
-    work();
-    times.push_back(now() - begin);
-  }
-  Event record() override { return Event(); }
-  void wait(const Event&) override {}
-  void synchronize() override {}
-  std::vector<double> times;
-};
 
 /// Remembers the cost of every op of a step.
 class Remember final : public CostModel {
@@ -106,7 +86,8 @@ struct Measured {
   std::vector<double> seconds;  // of each op: the median over the timed steps
 };
 
-/// Runs steps of a reference model on the calling thread.
+/// Runs steps of a reference model on the calling thread. What a step does is what its plan has, in order, so
+/// that the n-th time belongs to the n-th op.
 void run_reference(const ProgramOptions& options, int threads, int steps, Measured* result) {
   omp_set_num_threads(threads);
   Measured local;
@@ -124,21 +105,28 @@ void run_reference(const ProgramOptions& options, int threads, int steps, Measur
     program.train_step({}, AdamwArgs{}, false);
     bytes = memory.peak().arena_bytes;
   }
-  TimingStream compute;
+  const auto compute = make_inline_stream("compute");
   CpuArena arena(bytes);
-  TrainProgram program(options, {compute, arena, alone.groups()});
+  TrainProgram program(options, {*compute, arena, alone.groups()});
   program.initialize();
   const auto batches = random_batches(options);
   std::vector<std::vector<double>> times;
   for (int step = 0; step < steps + 1; ++step) {
-    compute.times.clear();
     AdamwArgs a;
     a.lr = 1e-4;
     a.step = step + 1;
+    const Timeline timeline;
     program.train_step(batches, a, false);
-    LT_CHECK(compute.times.size() == out.cost.costs.size(), "{} launches for {} entries of the plan",
-             compute.times.size(), out.cost.costs.size());
-    if (step > 0) times.push_back(compute.times);
+    const auto ranges = timeline.ranges();
+    LT_CHECK(ranges.size() == out.cost.costs.size(), "{} ops for {} entries of the plan", ranges.size(),
+             out.cost.costs.size());
+    if (step == 0) continue;
+    times.emplace_back();
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      LT_CHECK(ranges[i].name == out.cost.names[i], "{} runs where {} is planned", ranges[i].name,
+               out.cost.names[i]);
+      times.back().push_back(ranges[i].seconds);
+    }
   }
   for (size_t i = 0; i < out.cost.costs.size(); ++i) {
     std::vector<double> t;
@@ -160,7 +148,7 @@ RankProfile bench_rank(int threads, int cores, const std::function<void(const st
          }()
              .get()) {
       r.options.precision = precision_policy(precision);
-      const double begin = now();
+      const double begin = steady_seconds();
       Measured measured;
       std::vector<std::thread> others;
       for (int i = 1; i < cores / threads; ++i)
@@ -186,7 +174,7 @@ RankProfile bench_rank(int threads, int cores, const std::function<void(const st
         }
       }
       say(fmt::format("{} thread{}, {}, {}: {:.1f} s", threads, threads == 1 ? "" : "s", precision, r.name,
-                      now() - begin));
+                      steady_seconds() - begin));
     }
   return profile;
 }
@@ -222,10 +210,10 @@ std::vector<CollectiveSample> bench_collectives(Job& job) {
       group->barrier(*stream);
       rusage before{}, after{};
       getrusage(RUSAGE_SELF, &before);
-      const double begin = now();
+      const double begin = steady_seconds();
       for (int i = 0; i < repeats; ++i) once();
       stream->synchronize();
-      const double seconds = (now() - begin) / repeats;
+      const double seconds = (steady_seconds() - begin) / repeats;
       getrusage(RUSAGE_SELF, &after);
       const auto cpu = [](const rusage& r) {
         return static_cast<double>(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +

@@ -17,6 +17,7 @@
 #include "runtime/launch/transport.h"
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/recipe/rules.h"
+#include "runtime/telemetry/trace_file.h"
 #include "runtime/train/training_state.h"
 
 namespace ltrain {
@@ -614,18 +615,12 @@ int64_t activation_bytes(const Recipe& recipe, const MachineProfile& profile) {
 }
 
 std::string plan_trace(const Recipe& recipe, const MachineProfile& profile, int rank) {
-  std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-  out += fmt::format(
-      "{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":\"rank {} (planned)\"}}}}",
-      rank, rank);
-  for (const TraceEntry& e : step_entries(recipe, profile, rank))
-    out += fmt::format(
-        ",\n{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"ts\":{:.3f},\"dur\":{:.3f},\"pid\":{},\"tid\":\"{"
-        "}\","
-        "\"args\":{{\"layer\":\"{}\",\"flops\":{},\"bytes\":{}}}}}",
-        e.name, op_class_name(e.cls), e.start * 1e6, e.seconds * 1e6, rank, e.stream, e.layer, e.flops,
-        e.bytes);
-  return out + "\n]}\n";
+  std::vector<TraceSlice> slices;
+  const std::vector<TraceEntry> entries = step_entries(recipe, profile, rank);
+  for (const TraceEntry& e : entries)
+    slices.push_back({e.name, op_class_name(e.cls), e.layer, e.stream, e.start, e.seconds, e.flops, e.bytes,
+                      e.wire_bytes});
+  return chrome_trace(fmt::format("rank {} (planned)", rank), rank, mesh_of(recipe, rank).world(), 0, slices);
 }
 
 }  // namespace ltrain

@@ -194,6 +194,11 @@ struct LogSettings {
   bool tensorboard = false;
 };
 
+struct ProfileSettings {
+  int64_t step_start = 0, step_end = 0;  ///< steps from .. up to and without, that traces are written of
+  std::vector<int64_t> ranks = {0};
+};
+
 struct DebugSettings {
   bool shared_gpu = false;  ///< several ranks on one GPU
 };
@@ -219,6 +224,7 @@ struct Recipe {
   CheckpointSettings checkpoint;
   LaunchSettings launch;
   LogSettings log;
+  ProfileSettings profile;
   DebugSettings debug;
 
   std::vector<std::string> notes;  ///< for the user: aliases that were used, keys of a config.json not needed

@@ -460,6 +460,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   optimizer_rules(recipe, broken);
   recompute_rules(recipe, broken);
   offload_rules(recipe, broken);
+  profile_rules(recipe, broken);
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));
   rules.ineffective(notes);
   moe_notes(recipe, notes);
@@ -471,6 +472,7 @@ void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t wo
   Rules rules(recipe, origins, problems);
   rules.layout(world_size, ranks_per_node);
   graph_layout_rules(recipe, world_size, rules.report());
+  profile_layout_rules(recipe, world_size, rules.report());
 }
 
 int64_t ranks_on_host(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node) {

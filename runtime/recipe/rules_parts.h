@@ -15,6 +15,8 @@ void recompute_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_layout_rules(const Recipe& recipe, int64_t world_size, const BrokenRule& broken);
 void precision_rules(const Recipe& recipe, const BrokenRule& broken);
+void profile_rules(const Recipe& recipe, const BrokenRule& broken);
+void profile_layout_rules(const Recipe& recipe, int64_t world_size, const BrokenRule& broken);
 void offload_rules(const Recipe& recipe, const BrokenRule& broken);
 /// `data`: data-parallel ranks.
 void batch_ramp_rules(const Recipe& recipe, int64_t data, const BrokenRule& broken);

@@ -467,6 +467,7 @@ std::vector<Key> make_table() {
   add_optimizer_keys(t);
   add_schedule_keys(t);
   add_job_keys(t);
+  add_profile_keys(t);
   return t;
 }
 

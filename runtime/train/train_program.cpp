@@ -414,6 +414,7 @@ void TrainProgram::graphed_micro_batch(Step& step, StageRun& run, int64_t k, con
       run.run({program_.begin() + 2 * k, program_.begin() + 2 * k + 2}, [&](int) { return mb; });
     });
   }
+  const OpRange range(device_.compute, "recorded_micro_batch");
   graph->replay();
 }
 

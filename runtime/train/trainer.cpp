@@ -2,7 +2,6 @@
 
 #include <omp.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -23,6 +22,7 @@
 #include "runtime/telemetry/metrics.h"
 #include "runtime/train/expert_report.h"
 #include "runtime/train/lr_schedule.h"
+#include "runtime/train/step_profile.h"
 #include "runtime/train/training_state.h"
 #include "runtime/train/upcycle.h"
 
@@ -30,10 +30,6 @@ namespace ltrain {
 namespace {
 
 constexpr double kMiB = 1048576.0, kGiB = 1073741824.0;
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 void write_file(const std::string& path, const std::string& text) {
   std::ofstream out(path + ".tmp");
@@ -95,7 +91,7 @@ class Trainer {
   double deadline() const { return recipe_.launch.distributed_timeout_minutes * 60; }
 
   void set_up() {
-    const double begin = now();
+    const double begin = steady_seconds();
     job_.section("setup", deadline());
     const RankInfo& me = job_.info();
     const int threads = threads_per_rank(recipe_);
@@ -150,6 +146,7 @@ class Trainer {
     if (resumed.step == 0 && recipe_.checkpoint.upcycle) upcycled = state_->upcycle();
     synchronize();
     if (saves_at_all(recipe_)) state_->open_writer(step_, host_.get());
+    step_profile_ = std::make_unique<StepProfile>(recipe_, profile_, me.rank, me.world_size);
     loader_ = std::make_unique<data::BatchLoader>(loader_options(recipe_, mesh_, false), samples_);
     batches_.resize(micro_batches_per_step(recipe_));
     if (lead_) {
@@ -171,16 +168,17 @@ class Trainer {
       if (step_ < recipe_.train.train_steps)
         progress_->line(fmt::format(
             "memory a rank: arena {:.1f} MiB, in all {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",
-            plan_.arena.arena_bytes / kMiB, plan_.total_bytes / kMiB, now() - begin, step_ + 1,
+            plan_.arena.arena_bytes / kMiB, plan_.total_bytes / kMiB, steady_seconds() - begin, step_ + 1,
             recipe_.train.train_steps));
     }
-    started_ = now();
+    started_ = steady_seconds();
     first_step_ = step_;
   }
 
   void synchronize() {
     compute_->synchronize();
     groups_->synchronize();
+    if (slow_) slow_->stream().synchronize();
   }
 
   /// A GPU of its own for each rank, and ranks of one kind.
@@ -278,12 +276,14 @@ class Trainer {
     job_.section("step", deadline(), step_ + 1);
     LT_FAULT_POINT("train.step");
     say(state_->poll());
-    const double begin = now(), data_before = loader_->wait_seconds(), waited_before = compute_->waited;
+    step_profile_->begin(step_ + 1);
+    const double begin = steady_seconds(), data_before = loader_->wait_seconds(), waited_before = compute_->waited();
     const int64_t batch = global_batch_after(recipe_, samples_);
     const size_t micros =
         static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size);
     batches_.resize(micros);
     for (HostBatch& b : batches_) loader_->next(b);
+    step_profile_->host("data", begin, steady_seconds());
     if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();
     AdamwArgs a;
     a.lr = learning_rate(recipe_.optimizer, recipe_.schedule, step_ + 1);
@@ -296,6 +296,10 @@ class Trainer {
     const auto wire_before = wire_by_axis(groups_->groups());
     const StepResult r = program_->train_step(batches_, a, ask);
     planned_wire_ += kinds_.is_other(a.step) ? plan_.other_wire_bytes : plan_.train_wire_bytes;
+    if (step_profile_->running()) {
+      synchronize();
+      say(step_profile_->end(batch == recipe_.train.global_batch_size));
+    }
     for (const auto& [axis, bytes] : wire_by_axis(groups_->groups())) {
       const auto before = wire_before.find(axis);
       train_wire_[axis] += bytes - (before == wire_before.end() ? 0 : before->second);
@@ -317,15 +321,15 @@ class Trainer {
     state_->note_skips(skipped_, scaler ? std::optional(scaler->state()) : std::nullopt);
     check_high_water();
     if (lead_)
-      report(r, batch, a.lr, now() - begin, loader_->wait_seconds() - data_before,
-             compute_->waited - waited_before);
+      report(r, batch, a.lr, steady_seconds() - begin, loader_->wait_seconds() - data_before,
+             compute_->waited() - waited_before);
     return r.stop_requested;
   }
 
   /// One clock for all: that of rank 0, which says why the run ended.
   bool out_of_time() const {
     return lead_ && recipe_.train.exit_duration_in_mins &&
-           now() - started_ > *recipe_.train.exit_duration_in_mins * 60;
+           steady_seconds() - started_ > *recipe_.train.exit_duration_in_mins * 60;
   }
 
   /// Fault injection: makes this step's loss and gradients NaN.
@@ -406,8 +410,7 @@ class Trainer {
     m.skipped_steps = skipped_;
     m.step_time_ms = seconds * 1e3;
     m.data_time_ms = data_seconds * 1e3;
-    const bool known = device_ == DeviceKind::cpu || job_.info().world_size == 1;  // a GPU is not asked yet
-    m.exposed_comm_ms = known ? exposed * 1e3 : std::numeric_limits<double>::quiet_NaN();
+    m.exposed_comm_ms = exposed * 1e3;
     const double part = static_cast<double>(batch) / static_cast<double>(recipe_.train.global_batch_size);
     const double flops = plan_.flops * part;  // but for the update's share, which is small
     m.tokens_per_sec = static_cast<double>(batch * recipe_.data.seq_length) / seconds;
@@ -416,7 +419,7 @@ class Trainer {
     m.mfu = peak_flops_ > 0 ? flops / seconds / peak_flops_ : 0;
     m.mem_peak_gib = static_cast<double>(arena_->peak().arena_bytes) / kGiB;
     m.mem_plan_gib = static_cast<double>(plan_.arena.arena_bytes) / kGiB;
-    m.seconds_left = (now() - started_) / static_cast<double>(step_ - first_step_) *
+    m.seconds_left = (steady_seconds() - started_) / static_cast<double>(step_ - first_step_) *
                      static_cast<double>(recipe_.train.train_steps - step_);
     add_expert_metrics(m, r.experts);
     metrics_->step(m);
@@ -426,7 +429,7 @@ class Trainer {
 
   void evaluate() {
     job_.section("eval", deadline(), step_);
-    const double begin = now();
+    const double begin = steady_seconds();
     data::BatchLoader loader(loader_options(recipe_, mesh_, true), 0);
     int64_t left = recipe_.train.eval_steps * loader.micro_steps();
     HostBatch batch;
@@ -438,7 +441,7 @@ class Trainer {
     if (!lead_) return;
     metrics_->eval(step_, loss);
     progress_->line(fmt::format("eval at step {}: loss {:.4f}, perplexity {:.2f} ({:.1f} s)", step_, loss,
-                                std::exp(loss), now() - begin));
+                                std::exp(loss), steady_seconds() - begin));
   }
 
   void save() {
@@ -501,7 +504,7 @@ class Trainer {
             ? fmt::format(
                   "nothing left to do: step {} of {} is done; a larger train.train_steps goes on from here",
                   step_, recipe_.train.train_steps)
-            : fmt::format("done: {} steps in {}", step_ - first_step_, format_duration(now() - started_)));
+            : fmt::format("done: {} steps in {}", step_ - first_step_, format_duration(steady_seconds() - started_)));
   }
 
   const Recipe& recipe_;
@@ -522,6 +525,7 @@ class Trainer {
   std::unique_ptr<SlowMemory> slow_;  // its stream ends before the arena goes
   std::unique_ptr<TrainProgram> program_;
   std::unique_ptr<TrainingState> state_;
+  std::unique_ptr<StepProfile> step_profile_;
   std::unique_ptr<data::BatchLoader> loader_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Progress> progress_;

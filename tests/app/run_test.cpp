@@ -3,6 +3,9 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "tests/app/run_program.h"
 #include "tests/support/outcome.h"
@@ -41,6 +44,44 @@ TEST_CASE("run trains on two processes, saves, evaluates, a second start has not
   CHECK(has(sample, "\"tokens\":["));
   CHECK(t.sh(generate).text == sample.text);
   CHECK(has(t.sh("eval run --threads 1"), "perplexity"));
+}
+
+TEST_CASE("profiled steps leave a trace of each rank that was asked, and say what took their time") {
+  TempRun t;
+  REQUIRE(t.sh("run tiny.yaml").code == 0);
+  const auto losses = t.metric("lm_loss");
+  const Outcome o =
+      t.sh("run tiny.yaml output_dir=" + t.folder() +
+           "/profiled profile.step_start=2 profile.step_end=4 profile.ranks=[1,0] train.train_steps=6");
+  INFO(o.text);
+  REQUIRE(o.code == 0);
+  CHECK(has(o, "profile of step 2: "));
+  CHECK(has(o, "profile of step 3: "));
+  CHECK(has(o, "matmul_nt"));
+  CHECK(has(o, "comm/"));
+  CHECK(!has(o, "profile of step 4"));
+  const std::string traces = t.folder() + "/profiled/traces";
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(traces)) files += entry.is_regular_file();
+  CHECK(files == 4);
+  for (const char* file : {"step-2-rank-0", "step-2-rank-1", "step-3-rank-0", "step-3-rank-1"}) {
+    std::ifstream in(traces + "/" + file + ".json");
+    const auto j = nlohmann::json::parse(in);
+    double step = 0, last = 0;
+    std::map<std::string, int> seen;
+    for (const auto& e : j["traceEvents"]) {
+      ++seen[e["name"]];
+      if (e["ph"] != "X") continue;
+      if (e["name"] == "step") step = e["dur"];
+      last = std::max(last, e["ts"].get<double>() + e["dur"].get<double>());
+      CHECK(e["ts"].get<double>() >= 0);
+    }
+    CHECK(seen["attention_forward"] > 0);
+    CHECK(seen["reduce_scatter"] + seen["all_reduce"] > 0);
+    CHECK(seen["step"] == 1);
+    CHECK(last <= step + 1);  // microseconds: nothing ends after the step
+  }
+  CHECK(t.metric("lm_loss", "profiled") == losses);  // it changes nothing that is computed
 }
 
 TEST_CASE("resume is bit for bit, and keeps the sample order on another number of ranks") {

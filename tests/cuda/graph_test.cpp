@@ -1,5 +1,7 @@
 // Recorded work: what a replay reads again, what cannot be recorded, and whole jobs that are bit for bit
 // those without it.
+#include <algorithm>
+
 #include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/tensor_ops.h"
 #include "tests/cuda/twin.h"
@@ -52,6 +54,32 @@ TEST_CASE("a job with recorded micro-batches equals the one without, bit for bit
   const TinyResult eager = train_tiny(one);
   one.cuda_graphs = true;
   check_same_bits(eager, train_tiny(one));
+}
+
+TEST_CASE("the timeline of a step on the device has the ops of its plan, a recorded micro-batch as one") {
+  if (!have_cuda()) return;
+  TinyOptions o = tiny("llama", "bf16");
+  o.timeline = true;
+  const TinyResult eager = train_tiny(o);
+  CHECK(eager.plan_ops[0].size() > 50);
+  CHECK(op_difference(eager.plan_ops[0], eager.used_ops[0]) == "");
+  o.cuda_graphs = true;
+  const TinyResult graphed = train_tiny(o);
+  std::vector<std::string> rest;
+  int64_t recorded = 0;
+  for (const std::string& op : graphed.used_ops[0]) {
+    if (op.ends_with(": recorded_micro_batch")) {
+      ++recorded;
+    } else {
+      rest.push_back(op);
+    }
+  }
+  CHECK(recorded == 3);
+  CHECK(rest.size() + 30 < eager.used_ops[0].size());
+  CHECK(std::count(rest.begin(), rest.end(), "compute: optimizer: adamw") > 0);
+  o.cuda_graphs = false, o.ranks = 2, o.zero_stage = 3;
+  const TinyResult two = train_tiny(o);
+  for (size_t rank : {0, 1}) CHECK(op_difference(two.plan_ops[rank], two.used_ops[rank]) == "");
 }
 
 TEST_CASE("a replay reads memory again and keeps the arguments that it was recorded with") {

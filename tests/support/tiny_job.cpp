@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "kernels/core/timeline.h"
 #include "kernels/core/device.h"
 #include "kernels/core/rng.h"
 #include "parallel/communicator_nccl.h"
@@ -229,7 +230,11 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
       const int64_t others = kinds.others(o.steps), steps = other ? others : o.steps - others;
       train += (meta.groups.groups().wire_bytes() - before) * steps;
       before = meta.groups.groups().wire_bytes();
-      if (last && !other)
+      if (other) continue;
+      if (o.timeline)
+        for (const TraceEntry& e : meta.trace.entries())
+          result.plan_ops[rank].push_back(fmt::format("{}: {}: {}", e.stream, e.layer, e.name));
+      if (last)
         for (const auto& [name, bytes] : bytes_by_group(meta.groups.groups()))
           result.plan_groups[name] = bytes * o.steps;
     }
@@ -269,7 +274,17 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   for (int64_t step = first; step < o.steps; ++step) {
     std::vector<HostBatch> batches = tiny_batches(o, step, data, context);
     if (o.micros > 0) batches.resize(static_cast<size_t>(o.micros));
+    std::optional<Timeline> timeline;
+    if (o.timeline && step + 1 == o.steps) timeline.emplace();
     const StepResult r = program.train_step(batches, tiny_adamw(step + 1), false);
+    if (timeline) {
+      compute->synchronize();
+      groups.synchronize();
+      if (slow) slow->stream().synchronize();
+      for (const Timeline::Range& e : timeline->ranges())
+        result.used_ops[rank].push_back(fmt::format("{}: {}: {}", e.stream, e.layer, e.name));
+      timeline.reset();
+    }
     if (step == first && o.read_gradients)
       for (const OwnedPiece& p : store.owned_pieces())
         if (p.grad.defined())
@@ -312,6 +327,7 @@ TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap, const Tiny
   for (auto* v : {&result.plan_bytes, &result.used_bytes, &result.plan_host, &result.used_host,
                   &result.plan_wire, &result.used_wire, &result.slow_bytes})
     v->resize(ranks);
+  result.plan_ops.resize(ranks), result.used_ops.resize(ranks);
   World world;
   std::vector<std::exception_ptr> errors(ranks);
   std::vector<std::thread> threads;

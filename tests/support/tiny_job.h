@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/meta.h"
 #include "runtime/train/train_program.h"
 
 namespace ltrain::test {
@@ -56,7 +57,8 @@ struct TinyOptions {
   RecomputeOptions recompute;
   DeviceKind device = DeviceKind::cpu;
   bool cuda_graphs = false;
-  bool nccl = false;  ///< groups of NCCL, on the network of tests/support/fake_nccl.h
+  bool timeline = false;  ///< tells what runs in the last step
+  bool nccl = false;      ///< groups of NCCL, on the network of tests/support/fake_nccl.h
 };
 
 /// Whole named tensors, row-major.
@@ -76,6 +78,8 @@ struct TinyResult {
   /// Bytes sent by the last rank in all train steps, by group: planned; counted.
   std::map<std::string, int64_t> plan_groups, used_groups;
   double eval_loss = 0;
+  /// With TinyOptions::timeline, by rank: "stream: layer: op" in the order of a step, planned; as run.
+  std::vector<std::vector<std::string>> plan_ops, used_ops;
 };
 
 /// The model of the options.

@@ -206,15 +206,19 @@ TEST_CASE("groups' memory is the transport's, to the byte", "[plan]") {
 TEST_CASE("a plan's trace is a Chrome trace: valid JSON, events of a stream do not overlap", "[plan]") {
   const json j = json::parse(plan_trace(recipe(2), builtin_profile(2), 1));
   CHECK(j["displayTimeUnit"] == "ms");
+  CHECK(j["distributedInfo"] == json({{"rank", 1}, {"world_size", 2}}));
+  std::map<int, std::string> names;
   std::map<std::string, double> end;
   int events = 0, collectives = 0;
   for (const json& e : j["traceEvents"]) {
     CHECK(e["pid"] == 1);
+    if (e["name"] == "thread_name") names[e["tid"]] = e["args"]["name"];
     if (e["ph"] == "M") continue;
     ++events;
     REQUIRE(e["ph"] == "X");
     for (const char* key : {"name", "cat", "ts", "dur", "tid", "args"}) CHECK(e.contains(key));
-    const std::string stream = e["tid"];
+    REQUIRE(names.count(e["tid"]));
+    const std::string stream = names[e["tid"]];
     CHECK(e["dur"].get<double>() >= 0);
     CHECK(e["ts"].get<double>() >= end[stream] - 0.01);  // microseconds, three digits
     end[stream] = e["ts"].get<double>() + e["dur"].get<double>();

@@ -1,0 +1,11 @@
+// Ranges of the host that NVIDIA's tools show beside kernels, in the domain "ltrain". Next to nothing while no
+// tool is attached. Only in builds with CUDA.
+#pragma once
+#include <string_view>
+
+namespace ltrain::cuda {
+
+void nvtx_push(std::string_view name);
+void nvtx_pop();
+
+}  // namespace ltrain::cuda

@@ -54,7 +54,16 @@ void ParameterStore::sum_in_few_bits(Bucket& b, Tensor values, double factor, Te
       if (const Axis a = static_cast<Axis>(i);
           g.comm->axes().has(a) && values.record->place[a] == Placement::P())
         place_as(s, "sum in few bits", a, values, Placement::P(), Placement::S(0));
+  const Placements parts = s.meta() ? values.record->place : Placements{};
   compress(s, code, sent, values, b.sent_error, where);
+  const auto elsewhere =
+      [&](auto f) {  // axes that cut parameters: codes of one part say nothing of another's
+        for (int i = 0; s.meta() && i < kAxisCount; ++i)
+          if (const Axis a = static_cast<Axis>(i);
+              !g.comm->axes().has(a) && parts[a].kind == Placement::sharded)
+            f(a);
+      };
+  elsewhere([&](Axis a) { place_set(s, sent, a, Placement::V()); });
   g.comm->all_to_all(s, got, sent);
   const Tensor own = sent.flat(g.rank() * part, {part});
   compress_sum(s, code, own, got, g.size(), factor, b.sum_error, piece_of(where));
@@ -64,6 +73,7 @@ void ParameterStore::sum_in_few_bits(Bucket& b, Tensor values, double factor, Te
     decompress(s, code, values, sent, where);
   else
     decompress(s, code, piece_of(values), own, piece_of(where));
+  elsewhere([&](Axis a) { place_set(s, values, a, parts[a]); });
   place_spent(s, sent);
 }
 

@@ -1,5 +1,5 @@
-// Sophia-H: once in a while the step is made twice, at weights that are moved a little along random signs, and
-// as it is. What the gradients differ by estimates the diagonal of the Hessian (kernels/ops/sophia.h).
+// Sophia-H: once in a while the step is made twice, at weights that are moved a little along random signs,
+// and as it is. What the gradients differ by estimates the diagonal of the Hessian (kernels/ops/sophia.h).
 #include <algorithm>
 
 #include "kernels/core/placement_rules.h"
@@ -51,8 +51,14 @@ void ParameterStore::shift_values() {
 void ParameterStore::keep_shifted_gradients() {
   each_sophia([&](Bucket& b) {
     cast(*compute_, held(b), b.beside);  // the weights as they were, bit for bit
-    const Tensor grad = layout_.zero_stage >= 2 ? b.grad_piece : b.grad.flat(stored_begin(b), {b.beside.elements()});
+    const Tensor grad =
+        layout_.zero_stage >= 2 ? b.grad_piece : b.grad.flat(stored_begin(b), {b.beside.elements()});
     cast(*compute_, b.beside, grad);
+    if (!compute_->meta()) return;
+    const AxisSet cut = layout_.zero_stage >= 1 ? b.kind.cut | groups_->mesh.inside : b.kind.cut;
+    for (Axis a : {Axis::data, Axis::context, Axis::replica, Axis::expert})
+      place_require(*compute_, "gradients beside", b.beside, a,
+                    cut.has(a) ? Placement::S(0) : Placement::R());
   });
   publish_values();
 }

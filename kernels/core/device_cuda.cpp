@@ -171,7 +171,8 @@ class CudaStream final : public Stream {
  private:
   cudaStream_t stream_ = nullptr;
   std::shared_ptr<void> scratch_;
-  std::deque<std::pair<std::unique_ptr<TimingEvent>, std::unique_ptr<TimingEvent>>> waits_;  // not counted yet
+  std::deque<std::pair<std::unique_ptr<TimingEvent>, std::unique_ptr<TimingEvent>>>
+      waits_;  // not counted yet
   double waited_ = 0;
   bool in_layer_ = false;
 };

@@ -1,6 +1,6 @@
-// Sophia-H (arXiv:2305.14342): a step is the moment over the diagonal of the Hessian, each element of it cut to
-// one, and the diagonal is estimated once in a while as u * H u with u of random signs (Hutchinson). H u is the
-// difference of two gradients, at the weights and at weights that lie by radius * u beside them.
+// Sophia-H (arXiv:2305.14342): a step is the moment over the diagonal of the Hessian, each element of it cut
+// to one, and the diagonal is estimated once in a while as u * H u with u of random signs (Hutchinson). H u
+// is the difference of two gradients, at the weights and at weights that lie by radius * u beside them.
 #pragma once
 #include "kernels/core/kernel.h"
 #include "kernels/core/rng.h"

@@ -36,12 +36,11 @@ void update(A* w, A* m, A* h, const A* g, const A* shifted, int64_t n, const Sop
             uint64_t seed, uint64_t stream, const BoxElements& e) {
   parallel_for(n, 4096, [=](int64_t begin, int64_t end) {
     if (shifted) {
-      each_sign<A>(e, begin, end, seed, stream, [=](int64_t i, A u) {
-        f.step(w[i], m[i], h[i], g[i], u * (shifted[i] - g[i]) * f.over);
-      });
+      each_sign<A>(e, begin, end, seed, stream,
+                   [=](int64_t i, A u) { f.step(w[i], m[i], h[i], g[i], u * (shifted[i] - g[i]) * f.over); });
       return;
     }
-    A *__restrict wp = w, *__restrict mp = m, *__restrict hp = h;
+    A* __restrict wp = w, * __restrict mp = m, * __restrict hp = h;
     const A* __restrict gp = g;
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) f.step(wp[i], mp[i], hp[i], gp[i], A(0));

@@ -22,8 +22,7 @@ template <class A>
 __global__ void sophia_kernel(A* w, A* m, A* h, const A* g, const A* shifted, int64_t n, SophiaFactors<A> f,
                               uint64_t seed, uint64_t stream, BoxElements e) {
   for (int64_t i = grid_thread(); i < n; i += grid_stride()) {
-    const A estimate =
-        shifted ? sign_of<A>(seed, stream, e.index(i)) * (shifted[i] - g[i]) * f.over : A(0);
+    const A estimate = shifted ? sign_of<A>(seed, stream, e.index(i)) * (shifted[i] - g[i]) * f.over : A(0);
     f.step(w[i], m[i], h[i], g[i], estimate);
   }
 }

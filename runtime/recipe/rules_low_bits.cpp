@@ -1,5 +1,5 @@
-// Rules of optimizers that see gradients of their own: of one rank (1-bit Adam and LAMB), or beside the weights
-// (Sophia-H).
+// Rules of optimizers that see gradients of their own: of one rank (1-bit Adam and LAMB), or beside the
+// weights (Sophia-H).
 #include <algorithm>
 
 #include "kernels/core/error.h"
@@ -12,22 +12,24 @@ void onebit_rules(const Recipe& r, const BrokenRule& broken) {
   const Optimizer& o = r.optimizer;
   const std::string kind = "optimizer.kind";
   for (const ParameterGroup& g : o.groups)
-    if (g.kind && (*g.kind == "onebit_adam" || *g.kind == "onebit_lamb" ||
-                   o.kind == "onebit_adam" || o.kind == "onebit_lamb"))
-      return broken("optimizer.groups",
-                    fmt::format("kind: {} beside optimizer.kind: {}: a 1-bit optimizer is for all parameters, "
-                                "whose gradients stay with their ranks; remove the group's kind",
-                                *g.kind, o.kind),
-                    {kind});
+    if (g.kind && (*g.kind == "onebit_adam" || *g.kind == "onebit_lamb" || o.kind == "onebit_adam" ||
+                   o.kind == "onebit_lamb"))
+      return broken(
+          "optimizer.groups",
+          fmt::format("kind: {} beside optimizer.kind: {}: a 1-bit optimizer is for all parameters, "
+                      "whose gradients stay with their ranks; remove the group's kind",
+                      *g.kind, o.kind),
+          {kind});
   if (o.kind != "onebit_adam" && o.kind != "onebit_lamb") return;
   const Parallel& p = r.parallel;
   const std::string plain = o.kind == "onebit_adam" ? "adamw" : "lamb";
   if (p.zero_stage > 0)
-    broken(kind,
-           fmt::format("{} adds a rank's own gradient to all of the first moment, and parallel.zero_stage: {} "
-                       "leaves a rank a piece of it; nearest valid value: {}, or parallel.zero_stage: 0",
-                       o.kind, p.zero_stage, plain),
-           {"parallel.zero_stage"});
+    broken(
+        kind,
+        fmt::format("{} adds a rank's own gradient to all of the first moment, and parallel.zero_stage: {} "
+                    "leaves a rank a piece of it; nearest valid value: {}, or parallel.zero_stage: 0",
+                    o.kind, p.zero_stage, plain),
+        {"parallel.zero_stage"});
   if (p.hierarchical_reduction != "none")
     broken(kind,
            fmt::format("{} averages on one level, and parallel.hierarchical_reduction is {}; nearest valid "
@@ -49,7 +51,8 @@ void onebit_rules(const Recipe& r, const BrokenRule& broken) {
   const LambLimits& l = o.lamb_limits;
   if (l.min_coeff > l.max_coeff)
     broken("optimizer.min_coeff",
-           fmt::format("must be at most optimizer.max_coeff; nearest valid value: {}", write_number(l.max_coeff)),
+           fmt::format("must be at most optimizer.max_coeff; nearest valid value: {}",
+                       write_number(l.max_coeff)),
            {"optimizer.max_coeff"});
   if (l.factor_min > l.factor_max)
     broken("optimizer.factor_min",
@@ -62,12 +65,13 @@ void sophia_rules(const Recipe& r, const BrokenRule& broken) {
   if (!r.optimizer.uses("sophia_h")) return;
   const std::string where = r.optimizer.kind == "sophia_h" ? "optimizer.kind" : "optimizer.groups";
   if (r.precision != Precision::fp32 && r.precision != Precision::fp64)
-    broken(where,
-           fmt::format("sophia_h takes the difference of two gradients whose weights differ by a hundredth of "
-                       "themselves or less, and precision: {} has no digits for it; nearest valid value: lion, "
-                       "or precision: fp32",
-                       to_string(r.precision)),
-           {"precision"});
+    broken(
+        where,
+        fmt::format("sophia_h takes the difference of two gradients whose weights differ by a hundredth of "
+                    "themselves or less, and precision: {} has no digits for it; nearest valid value: lion, "
+                    "or precision: fp32",
+                    to_string(r.precision)),
+        {"precision"});
   if (r.parallel.grad_reduce_dtype != "fp32")
     broken(where,
            fmt::format("sophia_h takes the difference of two gradients, and parallel.grad_reduce_dtype: {} "

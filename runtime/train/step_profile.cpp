@@ -85,11 +85,12 @@ std::vector<std::string> StepProfile::end(bool whole) {
   std::vector<std::string> lines;
   std::string streams;
   for (const auto& [stream, seconds] : busy)
-    streams += fmt::format("{}{} busy {:.1f} %", streams.empty() ? "" : ", ", stream,
-                           100 * seconds / step_seconds);
+    streams +=
+        fmt::format("{}{} busy {:.1f} %", streams.empty() ? "" : ", ", stream, 100 * seconds / step_seconds);
   lines.push_back(
       fmt::format("profile of step {}: {:.1f} ms, {}; trace: {}", step_, step_seconds * 1e3, streams, path));
-  lines.push_back(fmt::format("  {:<32} {:>7} {:>10} {:>8} {:>12}", "op", "calls", "ms", "of step", "planned ms"));
+  lines.push_back(
+      fmt::format("  {:<32} {:>7} {:>10} {:>8} {:>12}", "op", "calls", "ms", "of step", "planned ms"));
   double rest = 0;
   for (size_t i = 0; i < most.size(); ++i) {
     const auto& [name, op] = most[i];
@@ -97,8 +98,8 @@ std::vector<std::string> StepProfile::end(bool whole) {
       rest += op.seconds;
       continue;
     }
-    lines.push_back(fmt::format("  {:<32} {:>7} {:>10.2f} {:>6.1f} % {:>12}", name, op.calls, op.seconds * 1e3,
-                                100 * op.seconds / step_seconds,
+    lines.push_back(fmt::format("  {:<32} {:>7} {:>10.2f} {:>6.1f} % {:>12}", name, op.calls,
+                                op.seconds * 1e3, 100 * op.seconds / step_seconds,
                                 op.planned ? fmt::format("{:.2f}", *op.planned * 1e3) : ""));
   }
   if (most.size() > kOpsShown)

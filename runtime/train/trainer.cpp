@@ -277,7 +277,8 @@ class Trainer {
     LT_FAULT_POINT("train.step");
     say(state_->poll());
     step_profile_->begin(step_ + 1);
-    const double begin = steady_seconds(), data_before = loader_->wait_seconds(), waited_before = compute_->waited();
+    const double begin = steady_seconds(), data_before = loader_->wait_seconds(),
+                 waited_before = compute_->waited();
     const int64_t batch = global_batch_after(recipe_, samples_);
     const size_t micros =
         static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size);
@@ -504,7 +505,8 @@ class Trainer {
             ? fmt::format(
                   "nothing left to do: step {} of {} is done; a larger train.train_steps goes on from here",
                   step_, recipe_.train.train_steps)
-            : fmt::format("done: {} steps in {}", step_ - first_step_, format_duration(steady_seconds() - started_)));
+            : fmt::format("done: {} steps in {}", step_ - first_step_,
+                          format_duration(steady_seconds() - started_)));
   }
 
   const Recipe& recipe_;

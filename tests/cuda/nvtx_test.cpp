@@ -18,7 +18,8 @@ nvtxDomainHandle_t NVTX_API create(const char* name) {
   return reinterpret_cast<nvtxDomainHandle_t>(&told);
 }
 int NVTX_API push(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* range) {
-  told.push_back(domain == reinterpret_cast<nvtxDomainHandle_t>(&told) ? range->message.ascii : "other domain");
+  told.push_back(domain == reinterpret_cast<nvtxDomainHandle_t>(&told) ? range->message.ascii
+                                                                       : "other domain");
   return 0;
 }
 int NVTX_API pop(nvtxDomainHandle_t) {

@@ -39,9 +39,9 @@ AdamwArgs step_args(int step) {
 
 struct Outcome {
   std::map<std::string, Values> values;
-  std::vector<std::vector<int64_t>> wire;       // by rank and step
+  std::vector<std::vector<int64_t>> wire;            // by rank and step
   std::vector<std::map<std::string, Values>> whole;  // by rank: what each has of the values
-  std::vector<Values> norms;                    // by rank and step: squares, summed over ranks by the test
+  std::vector<Values> norms;  // by rank and step: squares, summed over ranks by the test
 };
 
 Outcome train(int ranks, const ParameterStore::Layout& of, DType type, bool forget = false) {
@@ -127,8 +127,9 @@ Outcome train(int ranks, const ParameterStore::Layout& of, DType type, bool forg
       store.update(step_args(n));
       groups.synchronize();
       run.wire[static_cast<size_t>(rank)].push_back(groups.groups().wire_bytes() - before);
-      LT_CHECK(run.wire[static_cast<size_t>(rank)].back() == planned[n > kFreeze], "step {} sent {}, planned {}", n,
-               run.wire[static_cast<size_t>(rank)].back(), planned[n > kFreeze]);
+      LT_CHECK(run.wire[static_cast<size_t>(rank)].back() == planned[n > kFreeze],
+               "step {} sent {}, planned {}", n, run.wire[static_cast<size_t>(rank)].back(),
+               planned[n > kFreeze]);
     }
     LT_CHECK(arena.peak().arena_bytes == memory.peak().arena_bytes, "{} bytes used, {} planned",
              arena.peak().arena_bytes, memory.peak().arena_bytes);
@@ -191,8 +192,7 @@ struct Averager {
   Values operator()(std::vector<Values> values, double factor, const Values& where) {
     Values sum(summed.size());
     for (size_t r = 0; r < values.size(); ++r) {
-      for (size_t i = 0; i < sum.size(); ++i)
-        values[r][i] = where[i] == 0 ? 0 : values[r][i] + sent[r][i];
+      for (size_t i = 0; i < sum.size(); ++i) values[r][i] = where[i] == 0 ? 0 : values[r][i] + sent[r][i];
       const Values out = rounded(values[r], sent[r], signs, where);
       for (size_t i = 0; i < sum.size(); ++i) sum[i] += out[i];
     }
@@ -233,8 +233,7 @@ std::map<std::string, Values> reference(int ranks, UpdateRule rule, bool int8) {
     if (frozen) {
       if (step == kFreeze + 1) fresh = v;
       for (Values& x : own)
-        for (size_t i = 0; i < n; ++i)
-          x[i] = a.beta1 * m[i] + (1 - a.beta1) * ranks * x[i] * a.grad_scale;
+        for (size_t i = 0; i < n; ++i) x[i] = a.beta1 * m[i] + (1 - a.beta1) * ranks * x[i] * a.grad_scale;
       const Values mean = ranks > 1 ? average(own, 1.0 / ranks, v) : own[0];
       for (size_t i = 0; i < n; ++i) {
         const double made = (mean[i] - a.beta1 * m[i]) / (1 - a.beta1);
@@ -317,7 +316,8 @@ TEST_CASE("1-bit Adam and LAMB equal their double reference, warm-up and compres
     }
 }
 
-TEST_CASE("1-bit Adam: the warm-up is AdamW's to the bit, and compressed steps send a sixteenth of two bytes") {
+TEST_CASE(
+    "1-bit Adam: the warm-up is AdamW's to the bit, and compressed steps send a sixteenth of two bytes") {
   const Outcome adamw = train(2, layout_of(UpdateRule::adamw), DType::f32);
   ParameterStore::Layout later = layout_of(UpdateRule::onebit_adam);
   const Outcome onebit = train(2, later, DType::f32);

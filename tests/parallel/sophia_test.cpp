@@ -142,7 +142,8 @@ std::map<std::string, Values> train(const Layouts& l, DType type, uint64_t seed 
       sent += wire[store.estimates(n)];
     }
     groups.synchronize();
-    LT_CHECK(groups.groups().wire_bytes() == sent, "{} bytes sent, {} planned", groups.groups().wire_bytes(), sent);
+    LT_CHECK(groups.groups().wire_bytes() == sent, "{} bytes sent, {} planned", groups.groups().wire_bytes(),
+             sent);
     LT_CHECK(arena.peak().arena_bytes == memory.peak().arena_bytes, "{} bytes used, {} planned",
              arena.peak().arena_bytes, memory.peak().arena_bytes);
     std::lock_guard lock(mutex);
@@ -219,7 +220,8 @@ double worst(const std::map<std::string, Values>& a, const std::map<std::string,
 
 TEST_CASE("Sophia-H equals its double reference over 20 steps, under every stage of ZeRO") {
   const auto want = reference();
-  for (const Layouts& l : {Layouts{}, Layouts{2, 0}, Layouts{2, 1}, Layouts{2, 2}, Layouts{2, 3, 0.5}, Layouts{3, 3}}) {
+  for (const Layouts& l :
+       {Layouts{}, Layouts{2, 0}, Layouts{2, 1}, Layouts{2, 2}, Layouts{2, 3, 0.5}, Layouts{3, 3}}) {
     INFO(l.ranks << " ranks, ZeRO " << l.zero);
     CHECK(worst(want, train(l, DType::f64)) < 1e-9);  // of the rounding of a difference over the radius
   }

@@ -1,5 +1,6 @@
 // Whole training jobs whose gradients or moments are summed in few bits: under every layout plans are what is
-// done, checkpoints go on, and under layouts that leave the ranks of a sum alone nothing changes but rounding.
+// done, checkpoints go on, and under layouts that leave the ranks of a sum alone nothing changes but
+// rounding.
 #include "runtime/train/training_state.h"
 #include "tests/parity/parity.h"
 #include "tests/parity/recipe_job.h"
@@ -47,7 +48,8 @@ TEST_CASE("few bits: every layout does what is planned, and learns") {
     };
     check("data 2", [](TinyOptions&) {});
     check("data 4", [](TinyOptions& o) { o.ranks = 4; });
-    check("tensor 4, sequence, copied heads", [](TinyOptions& o) { o.tensor = 4, o.sequence_parallel = true; });
+    check("tensor 4, sequence, copied heads",
+          [](TinyOptions& o) { o.tensor = 4, o.sequence_parallel = true; });
     check("tensor 2d", [](TinyOptions& o) { o.tensor = 4, o.tensor_mode = "2d", o.micro_batch = 2; });
     check("pipeline 2, tied", [](TinyOptions& o) { o.pipeline = 2, o.tied = false; });
     check("context 2", [](TinyOptions& o) { o.ranks = 1, o.context = 2; });

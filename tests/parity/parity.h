@@ -54,7 +54,8 @@ inline void check_same_bits(const TinyResult& a, const TinyResult& b) {
   CHECK(parameters);
 }
 
-/// Where lists of ops (TinyResult::plan_ops) first differ; empty: nowhere. Some numbers and paddings are zeroed without a plan.
+/// Where lists of ops (TinyResult::plan_ops) first differ; empty: nowhere. Some numbers and paddings are
+/// zeroed without a plan.
 inline std::string op_difference(std::vector<std::string> plan, std::vector<std::string> used) {
   for (auto* list : {&plan, &used})
     std::erase_if(*list, [](const std::string& op) { return op.ends_with(" fill_zero"); });

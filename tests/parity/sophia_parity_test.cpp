@@ -1,5 +1,5 @@
-// Sophia-H in whole jobs: layouts agree with one rank, stages of ZeRO to the bit, plans with runs; the estimate
-// is that of the model's loss.
+// Sophia-H in whole jobs: layouts agree with one rank, stages of ZeRO to the bit, plans with runs; the
+// estimate is that of the model's loss.
 #include "tests/parity/parity.h"
 
 using namespace ltrain;

@@ -7,9 +7,9 @@
 #include <mutex>
 #include <thread>
 
-#include "kernels/core/timeline.h"
 #include "kernels/core/device.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/timeline.h"
 #include "parallel/communicator_nccl.h"
 #include "tests/support/fake_nccl.h"
 

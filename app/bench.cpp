@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "kernels/core/device.h"
 #include "runtime/data/build.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
@@ -16,7 +17,7 @@ namespace ltrain::app {
 namespace {
 
 struct Options {
-  std::string output, worker_file;
+  std::string device = "cpu", output, worker_file;
   bool json = false;
 };
 
@@ -128,6 +129,36 @@ void keep_network(MachineProfile& profile, const std::string& path) {
   }
 }
 
+void print_json(const MachineProfile& profile, const std::string& path) {
+  nlohmann::ordered_json j{{"schema", "ltrain.bench.v1"},
+                           {"profile", path},
+                           {"machine", profile.machine},
+                           {"cores", profile.cores},
+                           {"transport", profile.transport}};
+  for (const RankProfile& r : profile.ranks) j["peak_flops"][std::to_string(r.threads)] = r.peak_flops;
+  std::printf("%s\n", j.dump().c_str());
+}
+
+void bench_this_card(const Options& o) {
+  if (const std::string missing = missing_for(DeviceKind::cuda); !missing.empty())
+    fail(ExitCode::usage, "bench --device cuda: {}", missing);
+  use_device(DeviceKind::cuda, 0);
+  const MachineProfile profile = bench_card(say);
+  const std::string path = o.output.empty() ? card_profile_path(profile.machine) : o.output;
+  save_profile(profile, path);
+  if (o.json) return print_json(profile, path);
+  std::printf("%s\n", profile.machine.c_str());
+  for (const auto& [name, samples] : profile.ranks.at(0).ops) {
+    double fastest = 0;
+    const bool product = name.starts_with("matmul") || name.starts_with("attention");
+    for (const OpSample& s : samples)
+      if (s.seconds > 0) fastest = std::max(fastest, (product ? s.flops : s.bytes) / s.seconds);
+    std::printf("  %-32s %8.1f %s at its fastest\n", name.c_str(), fastest / (product ? 1e12 : 1e9),
+                product ? "TFLOP/s" : "GB/s");
+  }
+  std::printf("written to %s\n", path.c_str());
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app) {
@@ -135,10 +166,13 @@ void add_bench(CLI::App& app) {
       "bench", "Measure this machine (half a minute) and write the profile that `plan` uses");
   auto o = std::make_shared<Options>();
   command->add_option("-o,--output", o->output, "Where the profile goes; default: where `plan` looks");
+  command->add_option("--device", o->device, "cpu: this machine; cuda: its first GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   command->add_option("--worker", o->worker_file)->group("");
   command->add_flag("--json", o->json, "Print the profile's path and peaks for programs");
   command->callback([o] {
     if (!o->worker_file.empty()) return run_worker(o->worker_file);
+    if (o->device == "cuda") return bench_this_card(*o);
     MachineProfile profile;
     profile.machine = cpu_model();
     profile.cores = usable_cores();
@@ -150,16 +184,7 @@ void add_bench(CLI::App& app) {
     const std::string path = o->output.empty() ? default_profile_path() : o->output;
     keep_network(profile, path);
     save_profile(profile, path);
-    if (o->json) {
-      nlohmann::ordered_json j{{"schema", "ltrain.bench.v1"},
-                               {"profile", path},
-                               {"machine", profile.machine},
-                               {"cores", profile.cores},
-                               {"transport", profile.transport}};
-      for (const RankProfile& r : profile.ranks) j["peak_flops"][std::to_string(r.threads)] = r.peak_flops;
-      std::printf("%s\n", j.dump().c_str());
-      return;
-    }
+    if (o->json) return print_json(profile, path);
     std::printf("%s, %d cores\n", profile.machine.c_str(), profile.cores);
     for (const RankProfile& r : profile.ranks)
       for (const auto& [type, flops] : r.peak_flops)

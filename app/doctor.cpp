@@ -175,7 +175,7 @@ void gpu(Table& t) {
     for (int64_t dim = 1; dim <= 256; ++dim)
       if (attention_on_tensor_cores(DType::bf16, dim))
         dims += fmt::format("{}{}", dims.empty() ? "" : ", ", dim);
-    t.ok("attention", fmt::format("own kernels; on tensor cores: bf16, head dims {}", dims));
+    t.ok("attention", fmt::format("own kernels; on tensor cores: bf16 and fp16, head dims {}", dims));
   } else {
     t.ok("device: cuda", "not here: " + missing);
   }

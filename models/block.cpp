@@ -11,6 +11,36 @@ bool same(const Tensor& a, const Tensor& b) { return a.data == b.data && a.recor
 
 }  // namespace
 
+std::vector<Tensor*> Block::Saved::tensors(BlockTensor which) {
+  switch (which) {
+    case BlockTensor::attention_norm:
+      return {&norm1.y};
+    case BlockTensor::qkv:
+      return {&attention.qkv, &attention.query, &attention.query_rstd, &attention.key, &attention.key_rstd};
+    case BlockTensor::attention:
+      return {&attention.out, &attention.lse, &attention.exchanged_out};
+    case BlockTensor::residual:
+      return {&norm2.x};
+    case BlockTensor::mlp_norm:
+      return {&norm2.y};
+    case BlockTensor::mlp_hidden:
+      return {&mlp.hidden};
+    case BlockTensor::mlp_activation:
+      return {&mlp.act};
+  }
+  return {};
+}
+
+void Block::leave(Step& step, Saved& saved, const ActivationOffloadOptions& o) const {
+  std::vector<Tensor*> tensors;
+  if (o.input) tensors.push_back(&saved.norm1.x);
+  for (int i = 0; i < kBlockTensors; ++i)
+    if (const BlockTensor t = static_cast<BlockTensor>(i); o.tensors.has(t))
+      for (Tensor* of : saved.tensors(t)) tensors.push_back(of);
+  step.enter(place_ + ".offload");
+  step.away->leave(saved.away, tensors);
+}
+
 void Block::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sp,
                     bool expert_tensor, const DispatchOptions& dispatch, int64_t i) {
   place_ = fmt::format("layers.{}", i);
@@ -40,24 +70,21 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
 
 void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved,
                     const Keep& keep) const {
-  const auto drop = [&](BlockTensor which, std::initializer_list<Tensor*> tensors) {
+  const auto drop = [&](BlockTensor which) {
     if (keep.without.has(which))
-      for (Tensor* t : tensors) step.release(*t);
+      for (Tensor* t : saved.tensors(which)) step.release(*t);
   };
   step.enter(place_ + ".attention");
   norm1_.forward(step, r, saved.norm1, keep.input);
   r.delta = step.temporary("attention output", saved.norm1.y.shape);
-  AttentionLayer::Saved& attention = saved.attention;
-  attention_.forward(step, mb, r.delta, saved.norm1.y, rope_table, attention);
+  attention_.forward(step, mb, r.delta, saved.norm1.y, rope_table, saved.attention);
   if (step.groups.context.many() &&
       (keep.without.has(BlockTensor::qkv) || keep.without.has(BlockTensor::attention)))
-    for (Tensor* t : {&attention.qkv, &attention.out, &attention.lse, &attention.exchanged_out,
-                      &attention.query, &attention.query_rstd, &attention.key, &attention.key_rstd})
-      step.release(*t);  // which ranks have exchanged together
-  drop(BlockTensor::qkv,
-       {&attention.qkv, &attention.query, &attention.query_rstd, &attention.key, &attention.key_rstd});
-  drop(BlockTensor::attention, {&attention.out, &attention.lse, &attention.exchanged_out});
-  drop(BlockTensor::attention_norm, {&saved.norm1.y});
+    for (BlockTensor which : {BlockTensor::qkv, BlockTensor::attention})  // which ranks exchanged together
+      for (Tensor* t : saved.tensors(which)) step.release(*t);
+  drop(BlockTensor::qkv);
+  drop(BlockTensor::attention);
+  drop(BlockTensor::attention_norm);
   if (!step.keeps()) step.release(saved.norm1.y);
   r.dropout = step.dropout(dropout_, place_ + ".attention.output", mb);
 
@@ -70,9 +97,9 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   } else {
     mlp_.forward(step, r.delta, saved.norm2.y, mb.rows(), saved.mlp);
   }
-  drop(BlockTensor::mlp_hidden, {&saved.mlp.hidden});
-  drop(BlockTensor::mlp_activation, {&saved.mlp.act});
-  drop(BlockTensor::mlp_norm, {&saved.norm2.y});
+  drop(BlockTensor::mlp_hidden);
+  drop(BlockTensor::mlp_activation);
+  drop(BlockTensor::mlp_norm);
   if (!step.keeps()) step.release(saved.norm2.y);
   if (keep.without.has(BlockTensor::residual)) {  // given back when the next norm has added to it
     r.kept = false;

@@ -1,5 +1,6 @@
 // One pre-norm transformer block.
 #pragma once
+#include "models/activation_offload.h"
 #include "models/attention_layer.h"
 #include "models/mlp_layer.h"
 #include "models/moe_layer.h"
@@ -15,6 +16,9 @@ class Block {
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;
     MoeLayer::Saved moe;
+    AwayTensors away;
+    /// What it has under that name, defined or not.
+    std::vector<Tensor*> tensors(BlockTensor which);
   };
   /// What a forward is for.
   struct Keep {
@@ -31,6 +35,8 @@ class Block {
   }
   /// Before backward: what forward made and did not keep.
   void again(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& saved) const;
+  /// After forward, in a step that keeps: writes out what `options` says, which is there again after need().
+  void leave(Step& step, Saved& saved, const ActivationOffloadOptions& options) const;
   /// dx: (stream rows, H) inout, the gradient of the residual stream.
   void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_table, Saved& saved) const;
 

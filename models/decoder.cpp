@@ -44,6 +44,7 @@ Decoder::Decoder(const ModelConfig& config, ParameterStore& store, const Groups&
     : config_(config),
       stages_(options.stages),
       recompute_(options.recompute),
+      offload_(options.offload),
       blocks_(config.num_hidden_layers),
       sequence_parallel_(options.sequence_parallel && groups.tensor.many()) {
   const ModelConfig& c = config_;
@@ -175,6 +176,7 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
   const StageLayers& s = stages_[stage];
   saved.blocks.assign(s.count, {});
   const bool saving = step.saving;
+  const int64_t away = step.keeps() && step.away ? layers_away(offload_, s.count, s.embeds && s.heads) : 0;
   for (const LayerRun& run : layer_runs(step.training ? recompute_ : RecomputeOptions(), s.count)) {
     step.saving = saving && !run.again;
     for (int64_t i = run.first; i < run.first + run.count; ++i) {
@@ -187,6 +189,9 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
       blocks_[layer].forward(step, mb, r, rope_table_, saved.blocks[i], keep);
       if (run.again && !keep.input) saved.blocks[i].norm1.x = Tensor();
       if (run.again) saved.blocks[i].norm2.x = Tensor();
+      const bool leaves = i < away && i == run.first;  // of layers that run again the first has an input
+      if (leaves) blocks_[layer].leave(step, saved.blocks[i], offload_);
+      if (step.away) step.away->settle(leaves ? &saved.blocks[i].away : nullptr);
       step.params.drop(layer_segment(layer));
     }
     step.saving = saving;
@@ -248,6 +253,11 @@ Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dou
   const std::vector<LayerRun> runs = layer_runs(recompute_, s.count);
   for (size_t k = runs.size(); k-- > 0;) {
     const LayerRun& run = runs[k];
+    if (step.away) {
+      step.away->need(saved.blocks[run.first].away);
+      if (k > 0) step.away->ask(saved.blocks[runs[k - 1].first].away);
+      step.away->settle();
+    }
     if (run.again || run.tensors.bits) run_again(step, mb, s, run, saved);
     for (int64_t i = run.first + run.count; i-- > run.first;) {
       const int64_t layer = s.first + i;

@@ -21,6 +21,7 @@ struct DecoderOptions {
   bool decay_embeddings = true;     ///< weight decay applies to embeddings too
   std::vector<StageLayers> stages;  ///< of this rank, in order; empty: one that has everything
   RecomputeOptions recompute;
+  ActivationOffloadOptions offload;
 };
 
 class Decoder {
@@ -72,6 +73,7 @@ class Decoder {
   ModelConfig config_;
   std::vector<StageLayers> stages_;
   RecomputeOptions recompute_;
+  ActivationOffloadOptions offload_;
   int tokens_ = -1, positions_ = -1;
   VocabPart vocab_;
   std::vector<Block> blocks_;  // by layer; only those of this rank's stages are declared

@@ -13,6 +13,8 @@
 
 namespace ltrain {
 
+class ActivationOffload;
+
 /// The samples of some rows of activations.
 struct RowSamples {
   Tensor sample_index;  ///< (B) i64, global
@@ -59,6 +61,7 @@ struct Step {
   bool saving = true;              ///< when training: activations are kept for the backward
   /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
   WeightGradients* later = nullptr;
+  ActivationOffload* away = nullptr;  ///< where activations leave
 
   bool keeps() const { return training && saving; }
   DType stat_type() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }

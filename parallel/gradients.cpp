@@ -42,8 +42,17 @@ void ParameterStore::gather(int index) {
   const Group& g = inside(b);
   if (g.many()) {
     g.stream->wait(compute_->record());
-    g.comm->all_gather(*g.stream, b.value, b.value_piece);
+    if (b.away >= 0) {
+      b.fetched = memory_->allocate(MemoryKind::communication,
+                                    fmt::format("parameters from outside, bucket {}", index),
+                                    layout_.precision.compute, {b.piece});
+      fetch_values(b, b.fetched);
+      g.stream->wait(b.done);
+    }
+    g.comm->all_gather(*g.stream, b.value, b.away >= 0 ? b.fetched : b.value_piece);
     b.done = g.stream->record();
+  } else if (b.away >= 0) {
+    fetch_values(b, b.value);
   } else {
     cast(*compute_, b.value, b.value_piece);
     b.done = Event();
@@ -64,6 +73,7 @@ void ParameterStore::use(int segment, int next) {
     if (!b.gathering) return;
     compute_->wait(b.done);
     b.gathering = false;
+    if (b.fetched.defined()) memory_->release(b.fetched);
     if (!compute_->meta()) return;
     for (Axis a : kEachGradientAxis)
       place_require(*compute_, "using a layer", b.value, a,
@@ -79,6 +89,7 @@ void ParameterStore::drop(int segment) {
     if (b.segment != segment || !b.value.defined()) continue;
     if (b.gathering) compute_->wait(b.done);  // fetched and not used
     b.gathering = false;
+    if (b.fetched.defined()) memory_->release(b.fetched);
     memory_->release(b.value);
     if (!compute_->meta()) continue;
     for (int u : b.units) place_unit(*units_[u].value_record, sharding_axes(b.kind), Placement::S(0));

@@ -1,8 +1,9 @@
-// Memory that is larger and slower than the device's: where optimizer states lie between updates.
+// Memory that is larger and slower than the device's: where optimizer states lie between updates, and
+// activations between forward and backward.
 //
-// On the CPU it is a file without a name in a folder of the recipe, on a GPU the host's memory. States go
-// back and forth on a stream of their own, through a ring of buffers in the arena (ZeRO-Offload,
-// arXiv:2101.06840; ZeRO-Infinity, arXiv:2104.07857).
+// On the CPU it is a file without a name in a folder of the recipe, on a GPU the host's memory. What lies
+// there comes and goes on a stream of its own, through buffers in the arena (ZeRO-Offload, arXiv:2101.06840;
+// ZeRO-Infinity, arXiv:2104.07857).
 #pragma once
 #include <memory>
 #include <string>
@@ -10,6 +11,9 @@
 #include "kernels/core/stream.h"
 
 namespace ltrain {
+
+/// Of files: what is laid out in them begins at multiples of it.
+inline constexpr int64_t kSlowBlock = 4096;
 
 class SlowMemory {
  public:
@@ -27,14 +31,36 @@ class SlowMemory {
   virtual void fetch(const Tensor& t, int64_t offset) = 0;
   virtual void store(const Tensor& t, int64_t offset) = 0;
   virtual Stream& stream() = 0;
+  /// After at() was used: what of it the host has touched counts as this process's memory no more.
+  virtual void let_go() {}
+  /// How bytes get there, in words; empty where there is nothing to say.
+  virtual std::string how() const { return ""; }
 };
 
-/// A file in `folder` that has no name, so that nothing stays behind however a rank ends. Read and written by
-/// pread and pwrite on a worker.
-std::unique_ptr<SlowMemory> make_file_memory(const std::string& folder);
+/// What lies somewhere, for messages and plans.
+struct SlowUse {
+  std::string key;   ///< of the recipe: "offload.optimizer"
+  std::string what;  ///< "optimizer states"
+};
+
+/// Bytes that are touched through at() before let_go() is called, at most.
+inline constexpr int64_t kSlowTouch = 4 << 20;
+
+/// Bytes of the host that a file memory has beside the file.
+inline constexpr int64_t kFileBuffers = 1 << 21;
+
+/// A file in `folder` that has no name, so that nothing stays behind however a rank ends. Read and written on
+/// a worker.
+std::unique_ptr<SlowMemory> make_file_memory(const std::string& folder, const SlowUse& use);
 /// Pinned memory of the host, for a device with memory of its own.
-std::unique_ptr<SlowMemory> make_host_memory(DeviceKind device);
-/// On meta: a timeline.
-std::unique_ptr<SlowMemory> make_meta_slow_memory(MetaTrace& trace);
+std::unique_ptr<SlowMemory> make_host_memory(DeviceKind device, const SlowUse& use);
+/// On meta: a timeline of that name.
+std::unique_ptr<SlowMemory> make_meta_slow_memory(MetaTrace& trace, const std::string& name);
+
+/// What of a rank has a place outside of its memory.
+struct SlowPlaces {
+  SlowMemory *states = nullptr, *params = nullptr, *activations = nullptr;
+  int64_t activation_bytes = INT64_MAX;  ///< of theirs, planned; on meta unlimited
+};
 
 }  // namespace ltrain

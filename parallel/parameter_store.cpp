@@ -230,6 +230,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
   fill_buckets();
   const PrecisionPolicy& p = layout.precision;
   const int stage = layout.zero_stage;
+  int64_t pieces_all = 0, pieces_away = 0;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& b = buckets_[i];
     const int ranks = inside(b).size(), copies = across(b).size();
@@ -245,7 +246,10 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
       place_bucket(b, t, sharded);
       return t;
     };
-    if (stage >= 3) {
+    if (leaves(b, pieces_all, pieces_away)) {
+      b.away = away_bytes_;  // laid out below
+      away_bytes_ += round_up(b.piece * dtype_size(p.compute), kSlowBlock);
+    } else if (stage >= 3) {
       b.value_piece = make(MemoryKind::parameters, "parameters", p.compute, b.piece, pieces);
     } else {
       b.value = make(MemoryKind::parameters, "parameters", p.compute, b.padded, false);
@@ -280,6 +284,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
       b.moments.push_back(
           make(MemoryKind::optimizer, std::string(name).c_str(), p.state, b.resident, pieces));
   }
+  lay_values_away();
   if (layout.for_training) {
     list_tensors();
     allocate_codes();
@@ -302,7 +307,8 @@ void ParameterStore::clear() {
   settle_slow();
   fetched_ahead_ = false;
   const auto zero = [&](const Tensor& t) {
-    if (t.defined()) fill_zero(*compute_, t);
+    if (!t.defined()) return;
+    in_parts(t.elements(), [&](int64_t at, int64_t n) { fill_zero(*compute_, t.flat(at, {n})); });
   };
   for (Bucket& b : buckets_) {
     for (const Tensor& t : {b.value, b.value_piece, b.grad, b.grad_piece, b.master, b.coded.first,
@@ -340,7 +346,10 @@ void ParameterStore::initialize(uint64_t seed) {
     }
   if (layout_.for_training && (layout_.precision.has_master() || layout_.zero_stage >= 3))
     for (const OwnedPiece& piece : stored_pieces())
-      fill_initial(*compute_, parameters_[piece.id].spec, piece.master, piece.slice, seed);
+      in_parts(piece.master.elements(), [&](int64_t at, int64_t n) {
+        fill_initial(*compute_, parameters_[piece.id].spec, piece.master.flat(at, {n}),
+                     piece.slice.range(at, at + n), seed);
+      });
   if (layout_.zero_stage >= 3) publish_loaded();
   start_average();
 }

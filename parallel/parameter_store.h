@@ -18,6 +18,7 @@
 // clipping, update and checkpoints read it from there.
 #pragma once
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -95,10 +96,11 @@ struct WholeState {
   Tensor tensor;
 };
 
-/// States that lie in slow memory (parallel/offload.h).
+/// What lies in slow memory (parallel/offload.h).
 struct OffloadSettings {
-  double fraction = 0;                ///< of the elements of each bucket
+  double fraction = 0;                ///< of the elements of each bucket: their states
   int64_t window = int64_t{1} << 18;  ///< elements that are on their way at once
+  double params = 0;                  ///< ZeRO-3: of the buckets, evenly among them: their values
 };
 
 /// What rounding has left over of the sums of a parameter in few bits, for the next time: of what this rank
@@ -139,11 +141,12 @@ class ParameterStore {
     bool for_training = true;           ///< false: no gradients, no optimizer state
     OptimizerSettings optimizer = {};
     OffloadSettings offload = {};
-    SlowMemory* slow = nullptr;  ///< with offload.fraction above 0
-    bool reduce_bf16 = false;    ///< gradients are rounded to bf16 to be summed, on one level
-    bool reduce_int8 = false;    ///< likewise to 8 bits, with error feedback; ZeRO-0 and 1
-    double ema_decay = 0;        ///< of an average of the weights; 0: none
-    uint64_t seed = 0;           ///< of stochastic rounding
+    SlowMemory* slow = nullptr;         ///< with offload.fraction above 0
+    SlowMemory* slow_params = nullptr;  ///< with offload.params above 0
+    bool reduce_bf16 = false;           ///< gradients are rounded to bf16 to be summed, on one level
+    bool reduce_int8 = false;           ///< likewise to 8 bits, with error feedback; ZeRO-0 and 1
+    double ema_decay = 0;               ///< of an average of the weights; 0: none
+    uint64_t seed = 0;                  ///< of stochastic rounding
   };
   /// Carves everything out of `memory`.
   void allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout);
@@ -206,10 +209,13 @@ class ParameterStore {
   void start_average();
 
   // ---- state ----
-  /// Bytes in slow memory.
+  /// Bytes in slow memory: of states, of parameters.
   int64_t slow_bytes() const { return slow_bytes_; }
+  int64_t away_bytes() const { return away_bytes_; }
   /// Waits until what lies in slow memory is all there.
   void settle_slow();
+  /// After kSlowTouch bytes of it were touched.
+  void let_go_slow();
   std::vector<OwnedPiece> owned_pieces() const;   ///< what this rank writes to a checkpoint
   std::vector<OwnedPiece> stored_pieces() const;  ///< what this rank keeps states of, and must read from one
   /// The optimizer states of a parameter, by the names that checkpoints have for them.
@@ -266,7 +272,9 @@ class ParameterStore {
     int64_t used = 0, padded = 0;
     int64_t piece = 0, own = 0;  // elements of a rank of `inside`; of it and one of `across`
     Tensor value;                // padded; with ZeRO-3 only while in use
-    Tensor value_piece;          // ZeRO-3
+    Tensor value_piece;          // ZeRO-3; in slow memory when away
+    int64_t away = -1;           // where its values lie in slow memory; -1: they do not
+    Tensor fetched;              // from there, on its way to all ranks
     Tensor grad;                 // padded; with ZeRO-2 and 3 only during a backward
     Tensor grad_piece;           // ZeRO-2 and 3
     Tensor master;
@@ -284,13 +292,15 @@ class ParameterStore {
     Event summed;                  // of the second level
     bool gathering = false;
   };
-  struct Window {  // states in slow memory that come and go together
+  struct Window {  // what comes from slow memory and goes back together
     int bucket;
     int64_t from, n;  // in the bucket
+    bool states;      // they come; the values do where the bucket's are away
   };
   struct Slot {                  // of the ring
     std::vector<Tensor> states;  // master if there is one, moments
-    Event fetched;
+    Tensor values;
+    Event fetched, values_fetched;
   };
   struct Pending {  // a reduction under way into a bucket's piece
     int bucket;
@@ -344,6 +354,7 @@ class ParameterStore {
   int64_t slow_offset(const Bucket& b, int state, int64_t at) const;
   bool widens_states() const;
   void allocate_windows();
+  void list_windows(int bucket);
   void fetch_window(size_t index);
   void fetch_ahead();
   void pass_windows(const Bucket& b);
@@ -354,6 +365,7 @@ class ParameterStore {
   void round_parameters(Bucket& b, int64_t from, int64_t n, Tensor to, Tensor wide, int64_t step);
   void average(Bucket& b, int64_t from, Tensor master, int64_t step);
   void copy_master(const Bucket& b, Tensor to);
+  void in_parts(int64_t elements, const std::function<void(int64_t from, int64_t n)>& f);
   Tensor held(const Bucket& b) const;  // what the optimizer has of the values
   void wait_for_values();
   void require_values(std::string_view when) const;
@@ -401,6 +413,11 @@ class ParameterStore {
   void sum_across(Bucket& b, Tensor piece, Event ready);
   void gather_reduced();
   void gather(int bucket);
+  // values_away.cpp: values in slow memory
+  bool leaves(const Bucket& b, int64_t& all, int64_t& away) const;
+  void lay_values_away();
+  void fetch_values(Bucket& b, const Tensor& to);
+  Tensor like_values(const Bucket& b, Tensor t) const;
 
   std::vector<Parameter> parameters_;
   std::vector<Unit> units_;
@@ -421,7 +438,7 @@ class ParameterStore {
   std::vector<Tensor> wide_;  // states in what is computed in, one window
   size_t next_window_ = 0;
   bool fetched_ahead_ = false;
-  int64_t slow_bytes_ = 0;
+  int64_t slow_bytes_ = 0, away_bytes_ = 0;
   int summed_ = -1;  // two levels without ZeRO: bucket whose sum is on its way and not gathered
   int segment_ = 0;
   int64_t micros_ = 1, step_ = 1;

@@ -56,59 +56,77 @@ void ParameterStore::allocate_windows() {
     if (widest > 0)
       rounded_ = memory_->allocate(MemoryKind::communication, "gradients in bf16", DType::bf16, {widest});
   }
-  int64_t most_slow = 0, most = 0, bytes = 0;
+  int64_t most_slow = 0, most_away = 0, most = 0, bytes = 0;
   size_t states = 0;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& b = buckets_[i];
-    if (in_halves(b.kind.rule.rule) || b.coded.first.defined()) continue;
+    const UpdateRule rule = b.kind.rule.rule;
+    if (in_halves(rule) || b.coded.first.defined()) continue;
     const int64_t slow = stored_count(b) - b.resident;
     most_slow = std::max(most_slow, slow);
     most = std::max(most, stored_count(b));
     states = std::max(states, b.moments.size());
-    if (slow == 0) continue;
-    for (int s = 0; s < state_count(b); ++s) {
-      b.slow.push_back(bytes);
-      bytes += slow * dtype_size(resident_state(b, s).dtype);
-    }
-    for (int64_t at = 0; at < slow; at += layout_.offload.window)
-      windows_.push_back({static_cast<int>(i), stored_begin(b) + b.resident + at,
-                          std::min(layout_.offload.window, slow - at)});
+    if (slow > 0)
+      for (int s = 0; s < state_count(b); ++s) {
+        b.slow.push_back(bytes);
+        const int64_t n = slow * dtype_size(resident_state(b, s).dtype);
+        bytes += (n + kSlowBlock - 1) / kSlowBlock * kSlowBlock;
+      }
+    if (rule == UpdateRule::still) continue;
+    if (b.away >= 0) most_away = std::max(most_away, stored_count(b));
+    list_windows(static_cast<int>(i));
   }
   slow_bytes_ = bytes;
   const PrecisionPolicy& p = layout_.precision;
+  if (!windows_.empty()) ring_.resize(kSlots);
+  const auto slot_of = [&](const char* what, DType type, int64_t n) {
+    return memory_->allocate(MemoryKind::optimizer, what, type, {std::min(layout_.offload.window, n)});
+  };
   if (bytes > 0) {
     LT_CHECK(layout_.slow, "offloaded states without a place for them");
     layout_.slow->reserve(bytes);
-    const int64_t n = std::min(layout_.offload.window, most_slow);
-    ring_.resize(kSlots);
+    const char* what = "ring of offloaded states";
     for (Slot& slot : ring_) {
-      if (p.has_master())
-        slot.states.push_back(
-            memory_->allocate(MemoryKind::optimizer, "ring of offloaded states", p.master, {n}));
-      for (size_t s = 0; s < states; ++s)
-        slot.states.push_back(
-            memory_->allocate(MemoryKind::optimizer, "ring of offloaded states", p.state, {n}));
+      if (p.has_master()) slot.states.push_back(slot_of(what, p.master, most_slow));
+      for (size_t s = 0; s < states; ++s) slot.states.push_back(slot_of(what, p.state, most_slow));
     }
   }
+  if (most_away > 0)
+    for (Slot& slot : ring_) slot.values = slot_of("ring of offloaded parameters", p.compute, most_away);
   if (!widens_states()) return;
   const int64_t n = std::min(layout_.offload.window, most);
   for (size_t s = 0; n > 0 && s < states + 1; ++s)
     wide_.push_back(memory_->allocate(MemoryKind::optimizer, "window of states", p.wide(), {n}));
 }
 
-/// Asks for the states of a window; its slot's last ones have left by then.
+/// What of a bucket comes by windows: values that are away, states of elements that have slow ones.
+void ParameterStore::list_windows(int bucket) {
+  const Bucket& b = buckets_[static_cast<size_t>(bucket)];
+  const auto add = [&](int64_t begin, int64_t end, bool states) {
+    for (int64_t at = begin; at < end; at += layout_.offload.window)
+      windows_.push_back({bucket, stored_begin(b) + at, std::min(layout_.offload.window, end - at), states});
+  };
+  if (b.away >= 0) add(0, b.resident, false);
+  add(b.resident, stored_count(b), true);
+}
+
+/// Asks for what a window has; its slot's last ones have left by then.
 void ParameterStore::fetch_window(size_t index) {
   if (index >= windows_.size()) return;
   const Window& w = windows_[index];
   const Bucket& b = buckets_[static_cast<size_t>(w.bucket)];
   Slot& slot = ring_[index % ring_.size()];
   const int64_t at = w.from - stored_begin(b);
-  for (int s = 0; s < state_count(b); ++s) {
+  for (int s = 0; w.states && s < state_count(b); ++s) {
     const Tensor t = slot.states[static_cast<size_t>(s)].flat(0, {w.n});
     place_bucket(b, t, layout_.zero_stage >= 1 && inside(b).many());
     layout_.slow->fetch(t, slow_offset(b, s, at));
   }
-  slot.fetched = layout_.slow->stream().record();
+  if (w.states) slot.fetched = layout_.slow->stream().record();
+  if (b.away < 0) return;
+  const Tensor values = slot.values.flat(0, {w.n});
+  layout_.slow_params->fetch(like_values(b, values), b.away + at * dtype_size(values.dtype));
+  slot.values_fetched = layout_.slow_params->stream().record();
 }
 
 /// The first windows, as early as their step begins.
@@ -212,29 +230,58 @@ void ParameterStore::update_elements(Bucket& b, const AdamwArgs& step) {
     adamw_8bit(*compute_, r.master, b.coded, r.grad, r.low, rule.decay, args_of(rule, step));
     return average(b, begin, r.master, step.step);
   }
-  if (b.resident > 0) update_stored(b, begin, b.resident, range(b, begin, b.resident), step);
+  if (b.resident > 0 && b.away < 0) update_stored(b, begin, b.resident, range(b, begin, b.resident), step);
   for (;
        next_window_ < windows_.size() && &buckets_[static_cast<size_t>(windows_[next_window_].bucket)] == &b;
        ++next_window_) {
     const Window& w = windows_[next_window_];
     Slot& slot = ring_[next_window_ % ring_.size()];
-    compute_->wait(slot.fetched);
     Range r = range(b, w.from, w.n);
-    size_t s = 0;
-    if (layout_.precision.has_master()) r.master = slot.states[s++].flat(0, {w.n});
-    for (size_t m = 0; m < b.moments.size(); ++m) r.moments.push_back(slot.states[s++].flat(0, {w.n}));
+    const bool low = layout_.precision.has_master();
+    if (w.states) {
+      compute_->wait(slot.fetched);
+      size_t s = 0;
+      if (low) r.master = slot.states[s++].flat(0, {w.n});
+      for (size_t m = 0; m < b.moments.size(); ++m) r.moments.push_back(slot.states[s++].flat(0, {w.n}));
+    }
+    Tensor& values = low ? r.low : r.master;
+    if (b.away >= 0) {
+      compute_->wait(slot.values_fetched);
+      values = slot.values.flat(0, {w.n});
+    }
     update_stored(b, w.from, w.n, r, step);
-    Stream& slow = layout_.slow->stream();
-    slow.wait(compute_->record());
-    for (int i = 0; i < state_count(b); ++i)
-      layout_.slow->store(slot.states[static_cast<size_t>(i)].flat(0, {w.n}),
-                          slow_offset(b, i, w.from - begin));
+    const Event updated = compute_->record();
+    if (w.states) {
+      layout_.slow->stream().wait(updated);
+      for (int i = 0; i < state_count(b); ++i)
+        layout_.slow->store(slot.states[static_cast<size_t>(i)].flat(0, {w.n}),
+                            slow_offset(b, i, w.from - begin));
+    }
+    if (b.away >= 0) {
+      layout_.slow_params->stream().wait(updated);
+      layout_.slow_params->store(values, b.away + (w.from - begin) * dtype_size(values.dtype));
+    }
     fetch_window(next_window_ + ring_.size());
   }
 }
 
 void ParameterStore::settle_slow() {
-  if (layout_.slow && slow_bytes_ > 0) layout_.slow->stream().synchronize();
+  if (slow_bytes_ > 0) layout_.slow->stream().synchronize();
+  if (away_bytes_ > 0) layout_.slow_params->stream().synchronize();
+}
+
+void ParameterStore::let_go_slow() {
+  if (slow_bytes_ > 0) layout_.slow->let_go();
+  if (away_bytes_ > 0) layout_.slow_params->let_go();
+}
+
+/// f(from, n) for parts of `elements` that may be of slow memory.
+void ParameterStore::in_parts(int64_t elements, const std::function<void(int64_t, int64_t)>& f) {
+  const int64_t most = slow_bytes_ + away_bytes_ > 0 ? kSlowTouch / 8 : elements;
+  for (int64_t at = 0; at < elements; at += most) {
+    f(at, std::min(most, elements - at));
+    let_go_slow();
+  }
 }
 
 // ---- the average of weights ----
@@ -247,10 +294,13 @@ void ParameterStore::average(Bucket& b, int64_t from, Tensor master, int64_t ste
 
 /// The weights of the optimizer, wherever they lie.
 void ParameterStore::copy_master(const Bucket& b, Tensor to) {
-  if (!layout_.precision.has_master()) return cast(*compute_, to, held(b));
-  const int64_t slow = to.elements() - b.resident;
-  cast(*compute_, to.flat(0, {b.resident}), b.master);
-  if (slow > 0) cast(*compute_, to.flat(b.resident, {slow}), state_at(b, 0, b.resident, slow));
+  const bool masters = layout_.precision.has_master();
+  const int64_t resident = masters ? b.resident : to.elements(), slow = to.elements() - resident;
+  const Tensor from = masters ? b.master : held(b);
+  in_parts(resident, [&](int64_t at, int64_t n) { cast(*compute_, to.flat(at, {n}), from.flat(at, {n})); });
+  in_parts(slow, [&](int64_t at, int64_t n) {
+    cast(*compute_, to.flat(resident + at, {n}), state_at(b, 0, resident + at, n));
+  });
 }
 
 void ParameterStore::start_average() {
@@ -290,6 +340,7 @@ void ParameterStore::show_average(bool shown) {
     const bool pieces = layout_.zero_stage >= 1 && inside(b).many();
     place_bucket(b, b.average, pieces);
     place_bucket(b, layout_.zero_stage >= 3 ? b.value_piece : b.value, pieces);
+    let_go_slow();
   }
   for (Bucket& b : buckets_) gather_values(b);
   wait_for_values();

@@ -75,6 +75,10 @@ for tool in memcheck racecheck; do
     note $tool "not run: compute-sanitizer is not there"
   fi
 done
+# A trace of a step, and the rates of this card that plans are priced with afterwards.
+check profile same_losses "$out/profile" profile.step_start=2
+check bench timeout 60 $ltrain bench --device cuda --output "$out/profile.json"
+check compare-attention scripts/compare-attention-gpu.sh --binary $ltrain --out "$out" --rounds 1 --budget 70
 check compare-torch scripts/compare-torch-gpu.sh --binary $ltrain --out "$out" --case llama-1b --rounds 2 --steps 5 \
   --budget $(($(left) - 15))
 

@@ -22,7 +22,7 @@ inline constexpr std::string_view kFaultPoints[] = {
     "collective.enter",         // issuing a collective: skip leaves it out, corrupt changes its element count
     "train.step",               // each training step, before its data is read
     "train.loss",               // nan: makes the step's loss and gradients NaN
-    "offload.store",            // skip: the disk is full when optimizer states are written back
+    "offload.store",            // skip: the disk is full when what is offloaded is written
     "selftest.step",            // each step of `ltrain selftest allreduce`
     "checkpoint.snapshot",      // a save begins, before the state is copied
     "checkpoint.before_open",   // the folder of the save exists, the rank's shard does not

@@ -97,6 +97,21 @@ struct Tensor16<bf16> {
   }
 };
 
+template <>
+struct Tensor16<f16> {
+  static __device__ uint32_t pack(float low, float high) {
+    uint32_t word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+  }
+  static __device__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+};
+
 template <class T>
 __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
   return Tensor16<T>::pack(low, high);

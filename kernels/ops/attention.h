@@ -89,7 +89,7 @@ AttentionArgs fused_attention_args(DType t, const void* qkv, const AttentionShap
 /// Whether attention on a GPU goes to tensor cores (attention_mma_cuda.h) rather than to the base kernels,
 /// which take any type and any head dim up to 256. The one place where that is decided.
 constexpr bool attention_on_tensor_cores(DType t, int64_t head_dim) {
-  return t == DType::bf16 &&
+  return is_half(t) &&
          (head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 192 || head_dim == 256);
 }
 

@@ -148,8 +148,8 @@ void with_mma_dim(int64_t head_dim, F&& f) {
 /// Calls f with the two-byte type.
 template <class F>
 void with_mma_type(DType t, F&& f) {
-  LT_CHECK(t == DType::bf16, "attention of {} on tensor cores", dtype_name(t));
-  f.template operator()<bf16>();
+  LT_CHECK(is_half(t), "attention of {} on tensor cores", dtype_name(t));
+  t == DType::bf16 ? f.template operator()<bf16>() : f.template operator()<f16>();
 }
 
 inline dim3 mma_grid(const Positions& rows, int64_t tile, int64_t parts, int64_t heads, int64_t batch) {

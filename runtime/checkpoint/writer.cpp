@@ -10,6 +10,7 @@
 #include <random>
 
 #include "kernels/core/fault_point.h"
+#include "parallel/offload.h"
 #include "runtime/checkpoint/agree.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/store.h"
@@ -197,11 +198,17 @@ void CheckpointWriter::save(const CheckpointInfo& info, const std::vector<StateS
     LT_CHECK(s.name == slices_[i].name && s.dtype == slices_[i].dtype && s.slice == slices_[i].slice,
              "slice {} of a save is {} {}, planned is {} {}", i, s.name, to_string(s.slice), slices_[i].name,
              to_string(slices_[i].slice));
-    void* to = const_cast<void*>(slices_[i].data);
-    if (options_.device) {
-      options_.device->copy(to, s.data, slice_bytes(s));
-    } else {
-      std::memcpy(to, s.data, static_cast<size_t>(slice_bytes(s)));
+    char* to = static_cast<char*>(const_cast<void*>(slices_[i].data));
+    const char* from = static_cast<const char*>(s.data);
+    const int64_t bytes = slice_bytes(s), most = options_.touched ? kSlowTouch : bytes;
+    for (int64_t at = 0; at < bytes; at += most) {
+      const int64_t n = std::min(most, bytes - at);
+      if (options_.device) {
+        options_.device->copy(to + at, from + at, n);
+      } else {
+        std::memcpy(to + at, from + at, static_cast<size_t>(n));
+      }
+      if (options_.touched) options_.touched();
     }
   }
   if (options_.device) options_.device->synchronize();

@@ -4,6 +4,7 @@
 // A checkpoint is written under step-....tmp-<nonce>; manifest and COMMIT come last; then the folder is
 // renamed and its parent synced. Whatever happens before the rename leaves debris that no resume looks at.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -32,6 +33,7 @@ struct CheckpointOptions {
       -1;  ///< saves that this run will make, when known: the space that is asked for at start
   void* staging =
       nullptr;  ///< staging_bytes() bytes that outlive the writer; null: the writer allocates them
+  std::function<void()> touched;  ///< called after kSlowTouch bytes of the slices were read; optional
   Stream* device = nullptr;  ///< that copies the slices of a save to the host; null: they are host memory
 };
 

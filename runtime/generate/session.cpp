@@ -37,7 +37,8 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   compute_ = make_compute_stream(device, "compute");
   ProgramOptions p = program_options(recipe_);
   p.for_training = false;
-  p.offload.fraction = 0;
+  p.offload = {};
+  p.activations.fraction = 0;
   p.ema_decay = 0;
   p.zero_stage = 0;
   p.micro_batch = micro_batch > 0 ? micro_batch : 1;

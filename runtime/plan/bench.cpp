@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <thread>
 
+#include "kernels/core/device.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/timeline.h"
 #include "runtime/launch/job.h"
-#include "runtime/train/train_program.h"
 
 namespace ltrain {
 namespace {
@@ -26,37 +26,21 @@ class Remember final : public CostModel {
   mutable std::vector<std::string> names;
 };
 
-struct Reference {
-  const char* name;
-  ProgramOptions options;
-};
-
-Reference reference(const char* name, const char* architecture, int64_t hidden, int64_t inner, int64_t heads,
-                    int64_t vocab, int64_t batch, int64_t seq) {
-  Reference r{name, {}};
-  ModelConfig& m = r.options.model;
-  m.architecture = architecture;
-  m.hidden_size = hidden;
-  m.intermediate_size = inner;
-  m.num_hidden_layers = 1;
-  m.num_attention_heads = m.num_key_value_heads = heads;
-  m.head_dim = hidden / heads;
-  m.vocab_size = vocab;
-  m.max_position_embeddings = seq;
-  m.tie_word_embeddings = true;
-  m.resid_pdrop = 0.1;
-  r.options.micro_batch = batch;
-  r.options.seq_length = seq;
-  r.options.accumulation = 2;
-  return r;
+std::vector<BenchModel> cpu_models() {
+  return {bench_model("llama, width 128", "llama", 128, 344, 4, 1024, 4, 64),
+          bench_model("llama, width 320", "llama", 320, 864, 5, 257, 4, 256),
+          bench_model("gpt2, width 512", "gpt2", 512, 2048, 8, 8192, 1, 256),
+          bench_model("gpt2, width 768", "gpt2", 768, 3072, 12, 50257, 2, 64),
+          bench_model("llama, width 768", "llama", 768, 2048, 12, 4096, 1, 512)};
 }
 
-std::vector<Reference> references() {
-  return {reference("llama, width 128", "llama", 128, 344, 4, 1024, 4, 64),
-          reference("llama, width 320", "llama", 320, 864, 5, 257, 4, 256),
-          reference("gpt2, width 512", "gpt2", 512, 2048, 8, 8192, 1, 256),
-          reference("gpt2, width 768", "gpt2", 768, 3072, 12, 50257, 2, 64),
-          reference("llama, width 768", "llama", 768, 2048, 12, 4096, 1, 512)};
+std::vector<BenchModel> card_models() {
+  return {bench_model("gpt2, width 768", "gpt2", 768, 3072, 12, 50304, 8, 1024),
+          bench_model("gpt2, width 1600", "gpt2", 1600, 6400, 25, 50304, 8, 1024),
+          bench_model("llama, width 1024", "llama", 1024, 2816, 16, 32000, 4, 1024),
+          bench_model("llama, width 2048", "llama", 2048, 8192, 32, 128256, 2, 4096),
+          bench_model("llama, width 4096", "llama", 4096, 14336, 32, 128256, 1, 4096),
+          bench_model("llama, width 8192", "llama", 8192, 28672, 64, 32000, 1, 4096)};
 }
 
 std::vector<HostBatch> random_batches(const ProgramOptions& o) {
@@ -86,37 +70,46 @@ struct Measured {
   std::vector<double> seconds;  // of each op: the median over the timed steps
 };
 
-/// Runs steps of a reference model on the calling thread. What a step does is what its plan has, in order, so
-/// that the n-th time belongs to the n-th op.
-void run_reference(const ProgramOptions& options, int threads, int steps, Measured* result) {
+/// Bytes of arena and of host memory for copies, and the ops of a step.
+struct Planned {
+  int64_t arena = 0, host = 0;
+};
+Planned plan_model(const ProgramOptions& options, DeviceKind device, Remember& cost) {
+  MetaTrace trace(&cost);
+  auto compute = make_meta_stream("compute", trace);
+  const GroupSet groups = make_meta_groups(Mesh{}, trace);
+  MetaMemory memory(trace), host(trace);
+  TrainProgram program(options,
+                       {*compute, memory, groups.groups(), device == DeviceKind::cpu ? nullptr : &host});
+  cost.costs.clear();
+  cost.names.clear();
+  program.train_step({}, AdamwArgs{}, false);
+  return {memory.peak().arena_bytes, host.peak().arena_bytes};
+}
+
+/// Runs steps of a model on the calling thread. What a step does is what its plan has, in order, so that the
+/// n-th time belongs to the n-th op.
+void run_model(const ProgramOptions& options, DeviceKind device, int threads, Measured* result) {
   omp_set_num_threads(threads);
   Measured local;
   Measured& out = result ? *result : local;
   const GroupSet alone;
-  int64_t bytes = 0;
-  {
-    MetaTrace trace(&out.cost);
-    auto compute = make_meta_stream("compute", trace);
-    const GroupSet groups = make_meta_groups(Mesh{}, trace);
-    MetaMemory memory(trace);
-    TrainProgram program(options, {*compute, memory, groups.groups()});
-    out.cost.costs.clear();
-    out.cost.names.clear();
-    program.train_step({}, AdamwArgs{}, false);
-    bytes = memory.peak().arena_bytes;
-  }
-  const auto compute = make_inline_stream("compute");
-  CpuArena arena(bytes);
-  TrainProgram program(options, {*compute, arena, alone.groups()});
+  const Planned bytes = plan_model(options, device, out.cost);
+  Arena arena(device, bytes.arena);
+  const auto host = Arena::staging(device, bytes.host);
+  const auto compute = make_compute_stream(device, "compute");
+  TrainProgram program(options,
+                       {*compute, arena, alone.groups(), device == DeviceKind::cpu ? nullptr : host.get()});
   program.initialize();
   const auto batches = random_batches(options);
   std::vector<std::vector<double>> times;
-  for (int step = 0; step < steps + 1; ++step) {
+  for (int step = 0; step < kSteps + 1; ++step) {
     AdamwArgs a;
     a.lr = 1e-4;
     a.step = step + 1;
     const Timeline timeline;
     program.train_step(batches, a, false);
+    compute->synchronize();
     const auto ranges = timeline.ranges();
     LT_CHECK(ranges.size() == out.cost.costs.size(), "{} ops for {} entries of the plan", ranges.size(),
              out.cost.costs.size());
@@ -135,48 +128,105 @@ void run_reference(const ProgramOptions& options, int threads, int steps, Measur
   }
 }
 
+/// Equal ops of a model are one sample: their median, which a moment that another program took does not move.
+void add_samples(const Measured& measured, RankProfile& profile) {
+  std::map<std::tuple<std::string, double, double, int64_t, int64_t, int64_t>, std::vector<double>> equal;
+  for (size_t i = 0; i < measured.seconds.size(); ++i) {
+    const OpCost& c = measured.cost.costs[i];
+    equal[{fmt::format("{}/{}", measured.cost.names[i], dtype_name(c.dtype)), c.bytes, c.flops, c.m, c.n,
+           c.k}]
+        .push_back(measured.seconds[i]);
+  }
+  for (auto& [key, all] : equal) {
+    const auto& [name, bytes, flops, m, n, k] = key;
+    const double seconds = median(all);
+    profile.ops[name].push_back({bytes, flops, seconds, m, n, k});
+    if (name.starts_with("matmul") && seconds > 0) {
+      double& peak = profile.peak_flops[name.substr(name.find('/') + 1)];
+      peak = std::max(peak, flops / seconds);
+    }
+  }
+}
+
 }  // namespace
+
+BenchModel bench_model(const std::string& name, const char* architecture, int64_t hidden, int64_t inner,
+                       int64_t heads, int64_t vocab, int64_t batch, int64_t seq) {
+  BenchModel r{name, {}};
+  ModelConfig& m = r.options.model;
+  m.architecture = architecture;
+  m.hidden_size = hidden;
+  m.intermediate_size = inner;
+  m.num_hidden_layers = 1;
+  m.num_attention_heads = m.num_key_value_heads = heads;
+  m.head_dim = hidden / heads;
+  m.vocab_size = vocab;
+  m.max_position_embeddings = seq;
+  m.tie_word_embeddings = true;
+  m.resid_pdrop = m.architecture == "gpt2" ? 0.1 : 0;
+  r.options.micro_batch = batch;
+  r.options.seq_length = seq;
+  r.options.accumulation = 2;
+  return r;
+}
 
 RankProfile bench_rank(int threads, int cores, const std::function<void(const std::string&)>& say) {
   RankProfile profile;
   profile.threads = threads;
   for (const char* precision : {"fp32", "bf16"})
-    for (Reference& r :
-         [] {
-           static auto all = references();
-           return std::ref(all);
-         }()
-             .get()) {
+    for (BenchModel& r : cpu_models()) {
       r.options.precision = precision_policy(precision);
       const double begin = steady_seconds();
       Measured measured;
       std::vector<std::thread> others;
       for (int i = 1; i < cores / threads; ++i)
-        others.emplace_back([&] { run_reference(r.options, threads, kSteps, nullptr); });
-      run_reference(r.options, threads, kSteps, &measured);
+        others.emplace_back([&] { run_model(r.options, DeviceKind::cpu, threads, nullptr); });
+      run_model(r.options, DeviceKind::cpu, threads, &measured);
       for (std::thread& t : others) t.join();
-      // Equal ops of the model are one sample: their median, which a moment that another program took does
-      // not move.
-      std::map<std::tuple<std::string, double, double, int64_t, int64_t, int64_t>, std::vector<double>> equal;
-      for (size_t i = 0; i < measured.seconds.size(); ++i) {
-        const OpCost& c = measured.cost.costs[i];
-        equal[{fmt::format("{}/{}", measured.cost.names[i], dtype_name(c.dtype)), c.bytes, c.flops, c.m, c.n,
-               c.k}]
-            .push_back(measured.seconds[i]);
-      }
-      for (auto& [key, all] : equal) {
-        const auto& [name, bytes, flops, m, n, k] = key;
-        const double seconds = median(all);
-        profile.ops[name].push_back({bytes, flops, seconds, m, n, k});
-        if (name.starts_with("matmul")) {
-          double& peak = profile.peak_flops[name.substr(name.find('/') + 1)];
-          peak = std::max(peak, flops / seconds);
-        }
-      }
+      add_samples(measured, profile);
       say(fmt::format("{} thread{}, {}, {}: {:.1f} s", threads, threads == 1 ? "" : "s", precision, r.name,
                       steady_seconds() - begin));
     }
   return profile;
+}
+
+MachineProfile bench_card(const std::function<void(const std::string&)>& say,
+                          std::vector<BenchModel> models) {
+  const DeviceInfo card = device_info(DeviceKind::cuda);
+  MachineProfile p = datasheet_profile(card.name);
+  const bool known = p.datasheet;
+  if (!known) p = datasheet_profile("a100");  // its links
+  RankProfile ops;
+  if (known) ops.peak_flops = p.ranks.at(0).peak_flops;
+  p.machine = card.name;
+  p.datasheet = false;
+  p.measured = true;
+  p.device_bytes = card.total_bytes;
+  p.cores = 1 << 20;  // collectives take nothing from compute
+  if (models.empty()) models = card_models();
+  for (const char* precision : {"bf16", "fp32"})
+    for (BenchModel& r : models) {
+      r.options.precision = precision_policy(precision);
+      const double begin = steady_seconds();
+      Measured measured;
+      const int64_t bytes = plan_model(r.options, DeviceKind::cuda, measured.cost).arena;
+      if (const int64_t free = free_device_bytes(DeviceKind::cuda); bytes > free / 10 * 9) {
+        say(fmt::format("{}, {}: left out, it takes {:.1f} GiB of {:.1f} that are free", precision, r.name,
+                        static_cast<double>(bytes) / (1 << 30), static_cast<double>(free) / (1 << 30)));
+        continue;
+      }
+      run_model(r.options, DeviceKind::cuda, 1, &measured);
+      RankProfile one;
+      add_samples(measured, one);
+      for (auto& [name, samples] : one.ops)
+        ops.ops[name].insert(ops.ops[name].end(), samples.begin(), samples.end());
+      if (!known)
+        for (const auto& [type, flops] : one.peak_flops)
+          ops.peak_flops[type] = std::max(ops.peak_flops[type], flops);
+      say(fmt::format("{}, {}: {:.1f} s", precision, r.name, steady_seconds() - begin));
+    }
+  p.ranks = {std::move(ops)};
+  return p;
 }
 
 std::vector<CollectiveSample> bench_collectives(Job& job) {

@@ -1,18 +1,34 @@
-// Measures this machine: every op of small reference models at several sizes, and collectives between
-// processes.
+// Measures this machine: every op of reference models at several sizes, on the CPU or a GPU, and collectives
+// between processes.
 #pragma once
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "runtime/plan/machine_profile.h"
+#include "runtime/train/train_program.h"
 
 namespace ltrain {
 
 class Job;
 
+/// A model of one layer whose ops are timed.
+struct BenchModel {
+  std::string name;
+  ProgramOptions options;
+};
+BenchModel bench_model(const std::string& name, const char* architecture, int64_t hidden, int64_t inner,
+                       int64_t heads, int64_t vocab, int64_t batch, int64_t seq);
+
 /// Times ops on ranks of `threads` threads, with as many ranks at once as the cores hold. `say` gets a line a
 /// model.
 RankProfile bench_rank(int threads, int cores, const std::function<void(const std::string&)>& say);
+
+/// The profile of the GPU that this thread uses: its ops timed on it; links between cards as in its
+/// datasheet. Without `models`: those of the sizes that people train; what does not fit is left out, and
+/// said.
+MachineProfile bench_card(const std::function<void(const std::string&)>& say,
+                          std::vector<BenchModel> models = {});
 
 /// On each rank of a job: times collectives; the samples on every rank.
 std::vector<CollectiveSample> bench_collectives(Job& job);

@@ -128,6 +128,9 @@ std::vector<CompositionFeature> composition_features() {
       all.push_back({"recompute, " + g, {"recompute.granularity=" + g}});
     }
   all.push_back({"offload, optimizer", {"offload.optimizer.device=cpu"}});
+  all.push_back(
+      {"offload, weights", {"parallel.data=2", "parallel.zero_stage=3", "offload.params.device=cpu"}});
+  all.push_back({"offload, activations", {"offload.activations.device=cpu"}});
   all.push_back({"gpt2", {"model.architecture=gpt2"}});
   all.push_back({"tied embeddings", {"model.tie_word_embeddings=true"}});
   all.push_back({"dropout", {"model.embd_pdrop=0.1", "model.attn_pdrop=0.1", "model.resid_pdrop=0.1"}});

@@ -1,6 +1,7 @@
 #include "runtime/plan/machine_profile.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -59,7 +60,12 @@ double ProfileCost::seconds(const OpCost& op) const {
   const bool by_flops = op.cls == OpClass::matmul || op.cls == OpClass::attention;
   const double work = by_flops ? op.flops : op.bytes;
   if (work <= 0) return 0;
-  auto it = rank_.ops.find(fmt::format("{}/{}", op.name, dtype_name(op.dtype)));
+  std::string_view name = op.name;
+  auto it = rank_.ops.find(fmt::format("{}/{}", name, dtype_name(op.dtype)));
+  if (constexpr std::string_view drawing = "_dropout"; it == rank_.ops.end() && name.ends_with(drawing)) {
+    name.remove_suffix(drawing.size());
+    it = rank_.ops.find(fmt::format("{}/{}", name, dtype_name(op.dtype)));
+  }
   if (it == rank_.ops.end()) {  // an op that was not measured: as the nearest of its kind
     it = rank_.ops.find(fmt::format("{}/{}", by_flops ? "matmul_nt" : "cast", dtype_name(op.dtype)));
     if (it == rank_.ops.end()) it = rank_.ops.find(by_flops ? "matmul_nt/f32" : "cast/f32");
@@ -221,6 +227,12 @@ MachineProfile load_profile(const std::string& path) {
       p.network_seconds = read.number(network->at("seconds"), "seconds of the network", 0, 1e3);
       p.network_given = true;
     }
+    if (const auto card = j.find("card"); card != j.end()) {
+      p.device_bytes = read.whole(card->at("device_bytes"), "device_bytes of the card", 1, 1e15);
+      p.link_bytes_per_second =
+          read.number(card->at("link_bytes_per_second"), "link_bytes_per_second of the card", 1, 1e15);
+      p.link_seconds = read.number(card->at("link_seconds"), "link_seconds of the card", 0, 1e3);
+    }
     return p;
   } catch (const json::exception& e) {
     fail(ExitCode::usage, "profile {}: not a machine profile ({}); run `ltrain bench` again", path, e.what());
@@ -239,6 +251,10 @@ void save_profile(const MachineProfile& p, const std::string& path) {
   if (!p.transport.empty()) j["transport"] = p.transport;
   if (p.network_given)
     j["network"] = {{"bytes_per_second", p.network_bytes_per_second}, {"seconds", p.network_seconds}};
+  if (p.device_bytes > 0)
+    j["card"] = {{"device_bytes", p.device_bytes},
+                 {"link_bytes_per_second", p.link_bytes_per_second},
+                 {"link_seconds", p.link_seconds}};
   j["collectives"] = json::array();
   for (const CollectiveSample& s : p.collectives)
     j["collectives"].push_back({{"op", s.op},
@@ -266,10 +282,19 @@ std::string default_profile_path() {
   return base + "/ltrain/profile.json";
 }
 
+std::string card_profile_path(const std::string& card) {
+  std::string name;
+  for (const unsigned char c : card) name += std::isalnum(c) ? static_cast<char>(std::tolower(c)) : '-';
+  const std::filesystem::path beside = default_profile_path();
+  return (beside.parent_path() / ("profile-" + name + ".json")).string();
+}
+
 MachineProfile default_profile(DeviceKind device) {
   if (device == DeviceKind::cuda) {
     if (device_count(device) == 0) return datasheet_profile("h200");
     const DeviceInfo card = device_info(device);
+    if (const std::string path = card_profile_path(card.name); std::filesystem::exists(path))
+      return load_profile(path);
     MachineProfile p = datasheet_profile(card.name);
     if (!p.datasheet) {
       p = datasheet_profile("a100");

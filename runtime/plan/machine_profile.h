@@ -43,7 +43,8 @@ struct MachineProfile {
   /// the file has it.
   double network_bytes_per_second = 1.25e9, network_seconds = 30e-6;
   bool network_given = false;
-  /// Of a collective that has no samples: what a rank sends in a second, and what a call takes.
+  /// Of a collective that has no samples: what a rank sends in a second, and what a call takes. Of a card
+  /// that was measured alone: as in its datasheet.
   double link_bytes_per_second = 1.5e9, link_seconds = 20e-6;
   std::string transport;             ///< over which they were measured ("shm", "gloo"); empty: not said
   int64_t process_bytes = 48 << 20;  ///< resident memory of a rank before its arena
@@ -86,8 +87,11 @@ MachineProfile load_profile(const std::string& path);
 void save_profile(const MachineProfile& profile, const std::string& path);
 /// LTRAIN_PROFILE, else ltrain/profile.json in the user's cache folder.
 std::string default_profile_path();
+/// Of a card that `ltrain bench` measured: beside it, named after the card.
+std::string card_profile_path(const std::string& card);
 /// For the CPU the default file when it is there, else the built-in guess. A file that is there and no
-/// profile is an error. For cuda the datasheet of the card that is here, else of an H200.
+/// profile is an error. For cuda that of the card that is here, else its datasheet; where none is, the
+/// datasheet of an H200.
 MachineProfile default_profile(DeviceKind device = DeviceKind::cpu);
 
 }  // namespace ltrain

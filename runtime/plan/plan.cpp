@@ -30,7 +30,7 @@ struct MetaRank {
   GroupSet groups;
   std::unique_ptr<Stream> compute;
   MetaMemory memory, host;
-  std::unique_ptr<SlowMemory> slow;
+  SlowMemories slow;
   TrainProgram program;
 
   MetaRank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
@@ -44,9 +44,9 @@ struct MetaRank {
         compute(make_meta_stream("compute", trace)),
         memory(trace),
         host(trace),
-        slow(make_meta_slow_memory(trace)),
+        slow(trace),
         program(options, {*compute, memory, groups.groups(),
-                          device_of(recipe) == DeviceKind::cpu ? nullptr : &host, slow.get()}) {
+                          device_of(recipe) == DeviceKind::cpu ? nullptr : &host, slow.places()}) {
     trace.clear_entries();
     trace.set_compute(compute.get());
   }
@@ -187,9 +187,8 @@ void add_outside(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
       plan.outside.push_back({"checkpoint staging", bytes, "formula"});
     }
   }
-  plan.offloaded_bytes = meta.program.parameters().slow_bytes();
-  if (cuda && plan.offloaded_bytes > 0)
-    plan.outside.push_back({"offloaded optimizer states", plan.offloaded_bytes, "exact: pinned"});
+  plan.offloaded = meta.program.offloaded();
+  add_offloaded(plan, cuda);
   if (const int64_t open = meta.program.parameters().open_state_bytes())
     plan.outside.push_back({"8-bit moments as floats", open, "formula"});  // at a checkpoint
   std::vector<std::vector<int>> groups = meta.groups.members();
@@ -296,7 +295,9 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.precision = precision_policy(std::string(to_string(r.precision)));
   if (r.optimizer.state_dtype == "bf16") o.precision.state = DType::bf16;
   if (!r.optimizer.master_weights) o.precision.master = o.precision.compute;
-  if (r.offload.optimizer_device != "none") o.offload.fraction = r.offload.optimizer_fraction;
+  if (r.offload.optimizer.on()) o.offload.fraction = r.offload.optimizer.fraction;
+  if (r.offload.params.on()) o.offload.params = r.offload.params.fraction;
+  o.activations = activation_offload(r);
   o.ema_decay = r.train.ema_decay;
   o.reduce_bf16 = r.parallel.grad_reduce_dtype == "bf16";
   o.reduce_int8 = r.parallel.grad_reduce_dtype == "int8";

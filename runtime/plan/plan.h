@@ -6,6 +6,7 @@
 
 #include "runtime/plan/machine_profile.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/train/slow_memories.h"
 #include "runtime/train/train_program.h"
 
 namespace ltrain {
@@ -41,9 +42,9 @@ struct RankPlan {
   int64_t even_arena_bytes = 0, worst_expert_bytes = 0;
   int64_t staging_bytes = 0;  ///< host memory that copies to the device go through; 0 on the CPU
   std::vector<OutsideMemory> outside;
-  int64_t offloaded_bytes = 0;  ///< of optimizer states: in files on the CPU, else of the host's memory
-  int64_t total_bytes = 0;      ///< of the device's memory
-  int64_t host_bytes = 0;       ///< of the host's; on the CPU the same
+  OffloadedBytes offloaded;                           ///< in files on the CPU, else of the host's memory
+  int64_t total_bytes = 0;                            ///< of the device's memory
+  int64_t host_bytes = 0;                             ///< of the host's; on the CPU the same
   int64_t train_wire_bytes = 0, eval_wire_bytes = 0;  ///< a train step; an eval pass over all its batches
   std::vector<CollectivePlan> collectives;            ///< of a train step
   std::vector<OpPlan> ops;                            ///< of a train step, longest first
@@ -97,6 +98,10 @@ struct PipelineLayout {
 /// What the recipe says; of auto nothing.
 RecomputeOptions recompute_options(const Recipe& recipe);
 DispatchOptions dispatch_options(const Recipe& recipe);
+/// What of a layer's activations leaves between its forward and its backward.
+ActivationOffloadOptions activation_offload(const Recipe& recipe);
+/// Where the recipe says that it lies.
+SlowFolders slow_folders(const Recipe& recipe);
 /// For granularity: auto: of the ways to recompute the one with the shortest planned step whose ranks stay in
 /// the budget. Error (usage) when none does.
 RecomputeOptions choose_recompute(const Recipe& resolved, const MachineProfile& profile,
@@ -132,6 +137,10 @@ int64_t host_memory_bytes();
 /// Throws Error (usage), with the itemised sum, when a rank exceeds its card's memory, or the ranks of a host
 /// exceed the host's.
 void check_memory(const Plan& plan);
+/// What of it a rank has in its memory all the same.
+void add_offloaded(RankPlan& plan, bool cuda);
+/// What is offloaded, by its name, without what is not.
+std::vector<std::pair<std::string, int64_t>> offloaded_text(const OffloadedBytes& bytes);
 /// What a rank's memory goes to, for people.
 std::string memory_text(const RankPlan& rank);
 

@@ -32,7 +32,9 @@ ordered_json rank_json(const RankPlan& r) {
     j["memory_bytes"]["outside"].push_back(
         {{"name", o.name}, {"bytes", o.bytes}, {"source", o.source}, {"of", device_name(o.where)}});
   j["memory_bytes"]["staging"] = r.staging_bytes;
-  if (r.offloaded_bytes > 0) j["memory_bytes"]["offloaded"] = r.offloaded_bytes;
+  if (r.offloaded.all() > 0) j["memory_bytes"]["offloaded"] = r.offloaded.all();
+  for (const auto& [what, bytes] : offloaded_text(r.offloaded))
+    j["memory_bytes"]["offloaded_parts"][what] = bytes;
   j["memory_bytes"]["total"] = r.total_bytes;
   j["memory_bytes"]["total_of_host"] = r.host_bytes;
   j["communication"] = ordered_json::array();
@@ -82,9 +84,9 @@ std::string memory_text(const RankPlan& r) {
     out += fmt::format("  {:<28}{}  ({})\n",
                        (r.staging_bytes > 0 && o.where == DeviceKind::cpu ? "host: " : "outside: ") + o.name,
                        mib(o.bytes), o.source);
-  if (r.offloaded_bytes > 0 && r.staging_bytes == 0)
-    out += fmt::format("  {:<28}{}  (exactly; not in the sums)\n", "on disk: optimizer states",
-                       mib(r.offloaded_bytes));
+  if (r.staging_bytes == 0)
+    for (const auto& [what, bytes] : offloaded_text(r.offloaded))
+      out += fmt::format("  {:<28}{}  (exactly; not in the sums)\n", "on disk: " + what, mib(bytes));
   if (r.staging_bytes > 0)
     out += fmt::format("  {:<28}{}  (pinned host memory, exactly)\n", "host: staging", mib(r.staging_bytes));
   out += fmt::format("  {:<28}{}\n", "in all", mib(r.total_bytes));

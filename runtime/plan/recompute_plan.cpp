@@ -62,10 +62,10 @@ RecomputeOptions recompute_options(const Recipe& r) {
   } else if (c.granularity == "selective") {
     o.layers = c.num_layers.value_or(-1);
     for (const std::string& m : c.modules) o.tensors.bits |= module_tensors(m).bits;
-    for (const auto& [name, again] : c.tensors)
+    for (const auto& [name, fate] : c.tensors)
       for (int i = 0; i < kBlockTensors; ++i)
         if (const BlockTensor t = static_cast<BlockTensor>(i); block_tensor_name(t) == name)
-          again ? o.tensors.add(t) : o.tensors.remove(t);
+          fate == TensorFate::recompute ? o.tensors.add(t) : o.tensors.remove(t);
   }
   return o;
 }

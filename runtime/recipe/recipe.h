@@ -60,21 +60,29 @@ struct LossScale {
   int64_t max_skipped_steps = 50;  ///< in a row
 };
 
+/// What becomes of a tensor that a layer's backward reads.
+enum class TensorFate : uint8_t { keep, recompute, offload };
+std::string_view to_string(TensorFate v);
+
 struct Recompute {
   std::string granularity = "none";
-  std::string method = "uniform";                     ///< full
-  std::optional<int64_t> num_layers;                  ///< 0: the square root of a stage's layers
-  std::vector<std::string> modules;                   ///< selective
-  std::vector<std::pair<std::string, bool>> tensors;  ///< selective, by name: computed again, or kept
-  std::optional<std::string> budget;                  ///< auto: "12 GiB"
+  std::string method = "uniform";                           ///< full
+  std::optional<int64_t> num_layers;                        ///< 0: the square root of a stage's layers
+  std::vector<std::string> modules;                         ///< selective
+  std::vector<std::pair<std::string, TensorFate>> tensors;  ///< selective, by name
+  std::optional<std::string> budget;                        ///< auto: "12 GiB"
+};
+
+/// Where something lies outside of the device's memory.
+struct OffloadPlace {
+  std::string device = "none";  ///< none | cpu | nvme
+  double fraction = 1.0;
+  std::optional<std::string> path;  ///< nvme
+  bool on() const { return device != "none"; }
 };
 
 struct Offload {
-  std::string optimizer_device = "none";
-  double optimizer_fraction = 1.0;
-  std::optional<std::string> optimizer_path;  ///< nvme
-  std::string params_device = "none";
-  std::string activations_device = "none";
+  OffloadPlace optimizer, params, activations;
 };
 
 struct DataSource {

@@ -16,8 +16,10 @@ void graph_rules(const Recipe& r, const BrokenRule& broken) {
     refuse("how many rows each expert gets is read by the host in every step", "model.moe.num_experts");
   if (r.train.batch_ramp.start > 0)
     refuse("train.batch_ramp changes the micro-batches of a step", "train.batch_ramp.start");
-  if (r.offload.optimizer_device != "none")
+  if (r.offload.optimizer.on())
     refuse("offload.optimizer moves states beside the step", "offload.optimizer.device");
+  if (r.offload.activations.on())
+    refuse("offload.activations moves them beside the step", "offload.activations.device");
   if (r.parallel.zero_stage >= 2)
     refuse(
         fmt::format("parallel.zero_stage: {} takes memory for gradients as they come", r.parallel.zero_stage),

@@ -4,31 +4,55 @@
 #include "runtime/recipe/rules_parts.h"
 
 namespace ltrain::recipe {
+namespace {
+
+/// device, fraction and path of a section agree.
+void place_rules(const std::string& section, const OffloadPlace& o, const BrokenRule& broken) {
+  const std::string device = section + ".device", fraction = section + ".fraction", path = section + ".path";
+  if (!o.on()) {
+    if (o.fraction != 1.0) broken(fraction, "nothing is offloaded with device: none; remove the key", {});
+    return;
+  }
+  if (o.fraction == 0)
+    broken(fraction,
+           fmt::format("nothing is offloaded, and {} is {}; nearest valid value: none for the latter", device,
+                       o.device),
+           {device});
+  if (o.device == "nvme" && !o.path)
+    broken(device, fmt::format("nvme needs {}, a folder of the file system that takes the files", path),
+           {path});
+}
+
+}  // namespace
 
 void offload_rules(const Recipe& r, const BrokenRule& broken) {
   const Offload& o = r.offload;
-  const std::string device = "offload.optimizer.device";
-  if (o.optimizer_device == "none") {
-    if (o.optimizer_fraction != 1.0)
-      broken("offload.optimizer.fraction", "nothing is offloaded with device: none; remove the key", {});
-    return;
-  }
-  if (o.optimizer_fraction == 0)
-    broken("offload.optimizer.fraction",
-           fmt::format("nothing is offloaded, and {} is {}; nearest valid value: none for the latter", device,
-                       o.optimizer_device),
-           {device});
-  if (o.optimizer_device == "nvme" && !o.optimizer_path)
-    broken(device, "nvme needs offload.optimizer.path, a folder of the file system that takes the files",
-           {"offload.optimizer.path"});
-  const auto [rule, place] = not_by_element(r);
-  if (!rule.empty())
-    broken(device,
-           fmt::format(
-               "is for adamw, adam, sgd and lion, whose updates look at one element at a time, and {} has "
-               "{}; nearest valid value: none",
-               place, rule),
-           {place});
+  place_rules("offload.optimizer", o.optimizer, broken);
+  place_rules("offload.params", o.params, broken);
+  place_rules("offload.activations", o.activations, broken);
+  for (const auto& [device, of] :
+       {std::pair("offload.optimizer.device", &o.optimizer), std::pair("offload.params.device", &o.params)})
+    if (const auto [rule, place] = not_by_element(r); of->on() && !rule.empty())
+      broken(device,
+             fmt::format(
+                 "is for adamw, adam, sgd and lion, whose updates look at one element at a time, and {} has "
+                 "{}; nearest valid value: none",
+                 place, rule),
+             {place});
+  if (o.params.on() && r.parallel.zero_stage < 3)
+    broken("offload.params.device",
+           fmt::format("weights leave between gathers, and parallel.zero_stage: {} keeps them whole; nearest "
+                       "valid value: none, or parallel.zero_stage: 3",
+                       r.parallel.zero_stage),
+           {"parallel.zero_stage"});
+  if (!o.activations.on())
+    for (const auto& [name, fate] : r.recompute.tensors)
+      if (fate == TensorFate::offload)
+        broken("recompute.tensors",
+               "offload of " + name +
+                   " needs a place, and offload.activations.device is none; nearest valid "
+                   "value: keep, or offload.activations: {device: cpu}",
+               {"offload.activations.device"});
 }
 
 }  // namespace ltrain::recipe

@@ -25,12 +25,18 @@ void recompute_rules(const Recipe& r, const BrokenRule& broken) {
     for (const std::string& m : c.modules)
       if (m.starts_with("mlp"))
         broken("recompute.modules", m + " would run experts a second time; " + works, {});
-    for (const auto& [name, recompute] : c.tensors)
-      if (recompute && (name == "mlp_hidden" || name == "mlp_activation"))
+    for (const auto& [name, fate] : c.tensors) {
+      if (name != "mlp_hidden" && name != "mlp_activation") continue;
+      if (fate == TensorFate::recompute)
         broken("recompute.tensors", name + " is of experts, which do not run a second time; " + works, {});
+      if (fate == TensorFate::offload)
+        broken("recompute.tensors",
+               name + " is of experts, whose rows stay; nearest valid value: keep, or offload of mlp_norm",
+               {});
+    }
   }
   bool again = !c.modules.empty();
-  for (const auto& [name, recompute] : c.tensors) again = again || recompute;
+  for (const auto& [name, fate] : c.tensors) again = again || fate != TensorFate::keep;
   if (c.granularity == "selective" && !again)
     broken(kind, "nothing is selected; give recompute.modules, such as [core_attn], or recompute.tensors",
            {});

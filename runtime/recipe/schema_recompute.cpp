@@ -1,4 +1,5 @@
 // Keys of recomputation.
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 
@@ -60,35 +61,48 @@ Key modules_key() {
 Key tensors_key() {
   Key key;
   key.path = "recompute.tensors";
-  key.type = "map of tensor to keep or recompute";
-  key.help = "selective: tensors of a layer, over what modules says: " + one_of(tensor_names()) + ".";
+  key.type = "map of tensor to keep, recompute or offload";
+  key.help = "selective: tensors of a layer, over what modules says: " + one_of(tensor_names()) +
+             ". offload: to where offload.activations says; it then moves these alone.";
   key.set = [](const Key&, Recipe& r, const Node& node) -> std::string {
     if (node.kind != Node::map) return "needs a map: {mlp_norm: recompute, qkv: keep}";
-    std::vector<std::pair<std::string, bool>> list;
+    std::vector<std::pair<std::string, TensorFate>> list;
     for (const Node::Entry& e : node.entries) {
       if (!known(tensor_names(), e.key))
         return fmt::format("has {}: must be of {}", e.key, one_of(tensor_names()));
       std::string what;
       if (std::string wrong = read_text(e.value, what); !wrong.empty()) return e.key + " " + wrong;
-      if (what == "offload")
-        return e.key + " = offload: is not in this build, which supports keep, recompute";
-      if (what != "keep" && what != "recompute") return e.key + " must be keep or recompute";
-      list.emplace_back(e.key, what == "recompute");
+      const TensorFate fates[] = {TensorFate::keep, TensorFate::recompute, TensorFate::offload};
+      const auto* fate =
+          std::find_if(fates, std::end(fates), [&](TensorFate f) { return to_string(f) == what; });
+      if (fate == std::end(fates)) return e.key + " must be keep, recompute or offload";
+      list.emplace_back(e.key, *fate);
     }
     r.recompute.tensors = std::move(list);
     return "";
   };
   key.write = [](const Key&, const Recipe& r, bool json) {
     std::string s;
-    for (const auto& [name, again] : r.recompute.tensors)
+    for (const auto& [name, fate] : r.recompute.tensors)
       s += fmt::format("{}{}: {}", s.empty() ? "" : ", ", json ? write_text(name, true) : name,
-                       write_text(again ? "recompute" : "keep", json));
+                       write_text(std::string(to_string(fate)), json));
     return "{" + s + "}";
   };
   return key;
 }
 
 }  // namespace
+
+}  // namespace ltrain::recipe
+
+namespace ltrain {
+std::string_view to_string(TensorFate v) {
+  constexpr std::string_view names[] = {"keep", "recompute", "offload"};
+  return names[static_cast<int>(v)];
+}
+}  // namespace ltrain
+
+namespace ltrain::recipe {
 
 double read_bytes(const std::string& text) {
   char* end = nullptr;

@@ -1,11 +1,13 @@
 // A checkpoint's slices, into tensors of any device.
 #pragma once
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "kernels/core/device.h"
 #include "kernels/core/staging.h"
+#include "parallel/offload.h"
 #include "runtime/checkpoint/reader.h"
 
 namespace ltrain {
@@ -13,24 +15,29 @@ namespace ltrain {
 /// Into a device with memory of its own, by blocks through host memory.
 class TensorReader {
  public:
-  TensorReader(CheckpointReader& reader, Stream& stream) : reader_(reader), stream_(stream) {
+  /// `touched`: called after every block.
+  TensorReader(CheckpointReader& reader, Stream& stream, std::function<void()> touched = {})
+      : reader_(reader), stream_(stream), touched_(std::move(touched)) {
     if (stream.device() != DeviceKind::cpu) block_ = host_memory(stream.device(), kBlock);
   }
 
   void read(const std::string& name, const Slice& slice, const Tensor& to) {
-    if (!block_) return reader_.read(name, to.dtype, slice, to.data);
+    if (!block_ && !touched_) return reader_.read(name, to.dtype, slice, to.data);
     const int64_t width = dtype_size(to.dtype), most = kBlock / width, n = slice.elements();
     for (int64_t done = 0; done < n; done += most) {
       const int64_t count = std::min(most, n - done);
-      reader_.read(name, to.dtype, slice.range(done, done + count), block_.get());
-      upload(stream_, to.flat(done, {count}), block_.get());
+      const Tensor part = to.flat(done, {count});
+      reader_.read(name, to.dtype, slice.range(done, done + count), block_ ? block_.get() : part.data);
+      if (block_) upload(stream_, part, block_.get());
+      if (touched_) touched_();
     }
   }
 
  private:
-  static constexpr int64_t kBlock = 16 << 20;
+  static constexpr int64_t kBlock = kSlowTouch;
   CheckpointReader& reader_;
   Stream& stream_;
+  std::function<void()> touched_;
   std::shared_ptr<void> block_;
 };
 

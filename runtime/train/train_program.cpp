@@ -18,12 +18,6 @@ PrecisionPolicy precision_policy(const std::string& name) {
   fail(ExitCode::usage, "precision: {}: must be fp32, bf16, fp16 or fp64", name);
 }
 
-std::unique_ptr<SlowMemory> make_slow_memory(const ProgramOptions& o, DeviceKind device,
-                                             const std::string& folder) {
-  if (o.offload.fraction <= 0) return nullptr;
-  return device == DeviceKind::cpu ? make_file_memory(folder) : make_host_memory(device);
-}
-
 std::vector<StageLayers> stages_of_rank(const ProgramOptions& o, int rank) {
   std::vector<StageLayers> mine;
   if (o.stage_layers.size() <= 1) return mine;  // the decoder's default: everything
@@ -84,7 +78,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
       device_(device),
       decoder_(options.model, store_, device.groups,
                {options.sequence_parallel, options.dispatch, options.expert_tensor, options.decay_embeddings,
-                stages_of_rank(options, device.groups.coordinate(Axis::pipeline)), options.recompute}),
+                stages_of_rank(options, device.groups.coordinate(Axis::pipeline)), options.recompute,
+                options.activations}),
       cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
            options.context_comm, options.context_inner},
       staging_(device.compute, device.host, slot_count(options), slot_bytes(options, cut_)) {
@@ -99,8 +94,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
            options.micro_batch, parts);
   store_.allocate(device_.compute, device_.memory, device_.groups,
                   {options.precision, options.zero_stage, options.bucket_elements, options.for_training,
-                   options.optimizer, options.offload, device_.slow, options.reduce_bf16, options.reduce_int8,
-                   options.ema_decay, options.seed});
+                   options.optimizer, options.offload, device_.slow.states, device_.slow.params,
+                   options.reduce_bf16, options.reduce_int8, options.ema_decay, options.seed});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length);
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
@@ -135,6 +130,12 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     scale_ = constant("gradient scale", DType::f64, {1});
   }
   make_router_bias();
+  if (options.for_training && options.activations.any())
+    away_.emplace(device_.compute, device_.memory, *device_.slow.activations, device_.slow.activation_bytes);
+}
+
+OffloadedBytes TrainProgram::offloaded() const {
+  return {store_.slow_bytes(), store_.away_bytes(), away_ ? away_->peak_bytes() : 0};
 }
 
 void TrainProgram::make_router_bias() {
@@ -152,14 +153,16 @@ void TrainProgram::make_router_bias() {
 }
 
 Step TrainProgram::make_step(bool training) {
-  return Step{device_.compute,
-              device_.memory,
-              store_,
-              device_.groups,
-              options_.precision.compute,
-              options_.seed,
-              options_.sequence_parallel,
-              training};
+  Step step{device_.compute,
+            device_.memory,
+            store_,
+            device_.groups,
+            options_.precision.compute,
+            options_.seed,
+            options_.sequence_parallel,
+            training};
+  if (training && away_) step.away = &*away_;
+  return step;
 }
 
 MicroBatch TrainProgram::whole_in_place(int64_t place) const {

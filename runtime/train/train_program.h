@@ -33,6 +33,7 @@ struct ProgramOptions {
   bool reduce_int8 = false;  ///< likewise to 8 bits, with error feedback
   double ema_decay = 0;      ///< of the average of weights that evaluations see; 0: none
   RecomputeOptions recompute;
+  ActivationOffloadOptions activations;  ///< that leave between forward and backward
   bool sequence_parallel = false;
   bool expert_tensor = true;                    ///< tensor ranks share each expert
   DispatchOptions dispatch;                     ///< of tokens to their experts
@@ -48,6 +49,13 @@ struct ProgramOptions {
   bool for_training = true;
 };
 
+/// Bytes of a rank outside of its memory.
+struct OffloadedBytes {
+  int64_t optimizer = 0, params = 0, activations = 0;
+  int64_t all() const { return optimizer + params + activations; }
+  bool operator==(const OffloadedBytes&) const = default;
+};
+
 using HostBatch = data::Batch;
 
 /// The device side of a rank.
@@ -55,8 +63,8 @@ struct Device {
   Stream& compute;
   Memory& memory;
   const Groups& groups;
-  Memory* host = nullptr;      ///< host memory that copies go through, where the device has memory of its own
-  SlowMemory* slow = nullptr;  ///< with offloaded states
+  Memory* host = nullptr;  ///< host memory that copies go through, where the device has memory of its own
+  SlowPlaces slow = {};    ///< of what is offloaded
 };
 
 /// What the routers of a step did, over all ranks.
@@ -93,6 +101,9 @@ class TrainProgram {
   const SequenceCut& sequence_cut() const { return cut_; }
   /// On meta: seconds of the actions of the last train step, without what is before, between and after them.
   double action_seconds() const { return action_seconds_; }
+
+  /// Bytes in slow memory.
+  OffloadedBytes offloaded() const;
 
   void initialize() { store_.initialize(options_.seed); }
 
@@ -158,6 +169,7 @@ class TrainProgram {
   Tensor count_;        // (1) i64
   Tensor scale_;        // (1) f64: of the gradient, where work is recorded
   int64_t steps_ = 0;
+  std::optional<ActivationOffload> away_;
   std::unique_ptr<Graph> graphs_[2];  // of the first micro-batch of a step, of another
 };
 
@@ -168,8 +180,5 @@ GroupSet::Options group_options(const ProgramOptions& options);
 
 /// fp32 | bf16 | fp16 | fp64
 PrecisionPolicy precision_policy(const std::string& name);
-/// A place for the offloaded states of a rank on the device; `folder`: on the CPU. Null without them.
-std::unique_ptr<SlowMemory> make_slow_memory(const ProgramOptions& options, DeviceKind device,
-                                             const std::string& folder);
 
 }  // namespace ltrain

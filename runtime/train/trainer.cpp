@@ -130,9 +130,9 @@ class Trainer {
     groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, groups);
     compute_ = make_compute_stream(device_, "compute");
     allocate();
-    slow_ = make_slow_memory(options, device_, recipe_.offload.optimizer_path.value_or(""));
+    slow_.emplace(options, device_, slow_folders(recipe_), plan_.offloaded.activations);
     program_ = std::make_unique<TrainProgram>(
-        options, Device{*compute_, *arena_, groups_->groups(), host_.get(), slow_.get()});
+        options, Device{*compute_, *arena_, groups_->groups(), host_.get(), slow_->places()});
     state_ =
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
     const TrainingState::Resumed resumed = state_->resume();
@@ -156,6 +156,7 @@ class Trainer {
       if (device_ != DeviceKind::cpu && recipe_.debug.shared_gpu)
         progress_->line("debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing");
       if (device_ != DeviceKind::cpu) progress_->line("attention: own kernels, " + attention_kernels());
+      for (const std::string& note : slow_->notes()) progress_->line(note);
       for (const std::string& note : resumed.notes) progress_->line(note);
       for (const std::string& note : upcycled) progress_->line(note);
       progress_->line(
@@ -178,7 +179,7 @@ class Trainer {
   void synchronize() {
     compute_->synchronize();
     groups_->synchronize();
-    if (slow_) slow_->stream().synchronize();
+    if (slow_) slow_->synchronize();
   }
 
   /// A GPU of its own for each rank, and ranks of one kind.
@@ -395,6 +396,8 @@ class Trainer {
              arena_->peak().arena_bytes, plan_.arena.arena_bytes);
     LT_CHECK(!host_ || host_->peak().arena_bytes == plan_.staging_bytes,
              "staging used {} bytes of a planned {}", host_->peak().arena_bytes, plan_.staging_bytes);
+    LT_CHECK(program_->offloaded().all() <= plan_.offloaded.all(), "{} bytes were offloaded of a planned {}",
+             program_->offloaded().all(), plan_.offloaded.all());
   }
 
   void report(const StepResult& r, int64_t batch, double lr, double seconds, double data_seconds,
@@ -524,7 +527,7 @@ class Trainer {
   std::unique_ptr<Arena> arena_, host_;
   std::unique_ptr<GroupSet> groups_;  // its streams end before the arena goes
   std::unique_ptr<Stream> compute_, control_;
-  std::unique_ptr<SlowMemory> slow_;  // its stream ends before the arena goes
+  std::optional<SlowMemories> slow_;  // its streams end before the arena goes
   std::unique_ptr<TrainProgram> program_;
   std::unique_ptr<TrainingState> state_;
   std::unique_ptr<StepProfile> step_profile_;

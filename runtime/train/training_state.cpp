@@ -113,7 +113,7 @@ TrainingState::Resumed TrainingState::resume() {
   parameters_.clear();
   parameters_.open_states();
   bool no_average = false;
-  TensorReader tensors(*reader, parameters_.stream());
+  TensorReader tensors(*reader, parameters_.stream(), [this] { parameters_.let_go_slow(); });
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
     const std::string& name = parameters_.spec(piece.id).name;
     tensors.read(name, piece.slice, piece.master);
@@ -206,6 +206,8 @@ void TrainingState::open_writer(int64_t step, Memory* host) {
   o.async_save = recipe_.checkpoint.async_save;
   const std::vector<StateSlice> slices = state_slices(parameters_);
   o.device = &parameters_.stream();
+  if (parameters_.slow_bytes() + parameters_.away_bytes() > 0)
+    o.touched = [this] { parameters_.let_go_slow(); };
   if (host) o.staging = checkpoint_staging(*host, CheckpointWriter::staging_bytes(slices)).data;
   writer_ = std::make_unique<CheckpointWriter>(o, slices, control_, stream_);
 }

@@ -1,6 +1,7 @@
 """What scripts/compare-torch-gpu.sh compares: models, variants, and how their figures are defined."""
 import csv
 import io
+import json
 
 # Dense bf16 TFLOP/s of NVIDIA's datasheets, by what the driver calls the card.
 PEAKS = {"H200": 989, "H100": 989, "GH200": 989, "A100": 312, "B200": 2250}
@@ -91,3 +92,21 @@ def nsys_intervals(text):
         raise ValueError("no table of nsys: no line begins with `Start (ns)`")
     rows = csv.DictReader(io.StringIO("\n".join(lines[at:])))
     return [(int(r["Start (ns)"]), int(r["Start (ns)"]) + int(r["Duration (ns)"])) for r in rows if r["Start (ns)"]]
+
+
+def trace_intervals(path):
+    """(begin, end) in microseconds of a trace of ltrain's, of all its streams but the host's."""
+    with open(path) as f:
+        events = json.load(f)["traceEvents"]
+    host = {e["tid"] for e in events if e["name"] == "thread_name" and e["args"]["name"] == "host"}
+    return [(e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["tid"] not in host]
+
+
+def op_seconds(path):
+    """Seconds by name of a trace of ltrain's."""
+    with open(path) as f:
+        seconds = {}
+        for e in json.load(f)["traceEvents"]:
+            if e["ph"] == "X":
+                seconds[e["name"]] = seconds.get(e["name"], 0) + e["dur"] / 1e6
+    return seconds

@@ -56,6 +56,43 @@ TEST_CASE("the comparison on a GPU: its matrix, recipes that ltrain takes, and t
   CHECK(shell("scripts/compare-torch-gpu.sh --dry-run --case llama-9b 2>&1").code == 2);
 }
 
+TEST_CASE("attention alone on a GPU: shapes that ltrain takes, their operations, and times out of traces") {
+  const Outcome o = shell("PYTHONDONTWRITEBYTECODE=1 scripts/compare-attention-gpu.sh --dry-run");
+  REQUIRE(o.code == 0);
+  const auto shapes = nlohmann::json::parse(o.text);
+  REQUIRE(shapes.size() == 10);
+  for (const auto& s : shapes) {
+    std::string settings;
+    for (size_t i = 4; i < s["ltrain"].size(); ++i) settings += " " + s["ltrain"][i].get<std::string>();
+    INFO(settings);
+    CHECK(s["torch"].size() == 2);
+    const Outcome traced = shell(LTRAIN_BINARY " plan recipes/gpt2-124m.yaml" + settings +
+                                 " --profile h200 --trace attention-trace.tmp > /dev/null 2>&1; "
+                                 "python3 -c 'import json; print(sum(e[\"args\"][\"flops\"] for e in "
+                                 "json.load(open(\"attention-trace.tmp\"))[\"traceEvents\"] if "
+                                 "e[\"name\"].startswith(\"attention\")))'; rm -f attention-trace.tmp");
+    // The plan counts the diagonal whole.
+    CHECK(std::stod(traced.text) == Approx(s["flops"].get<double>()).epsilon(0.002));
+  }
+  const Outcome times = python(R"(
+import json, tempfile
+from gpu_cases import *
+from compare_attention_gpu import row_of, SHAPES
+thread = lambda tid, name: dict(name="thread_name", ph="M", tid=tid, args=dict(name=name))
+event = lambda tid, name, ts, dur: dict(name=name, ph="X", tid=tid, ts=ts, dur=dur)
+with tempfile.NamedTemporaryFile("w") as f:
+    json.dump(dict(traceEvents=[thread(0, "compute"), thread(1, "host"), event(0, "attention_forward", 10, 4),
+                                event(0, "attention_forward", 20, 5), event(1, "step", 0, 40)]), f)
+    f.flush()
+    assert trace_intervals(f.name) == [(10, 14), (20, 25)]
+    assert abs(op_seconds(f.name)["attention_forward"] - 9e-6) < 1e-12
+row = row_of(SHAPES[0], {"ltrain": [2e-3], "PyTorch, cudnn": [3e-3], "PyTorch, flash": "out of memory"})
+assert row[-1] == "**1.500**" and "out of memory" in row[-2], row
+)");
+  INFO(times.text);
+  CHECK(times.code == 0);
+}
+
 TEST_CASE("the comparison on a GPU: the idle share, tables of nsys, tables of results") {
   const Outcome o = python(R"(
 from gpu_cases import *

@@ -15,7 +15,7 @@ using namespace ltrain::test;
 
 namespace {
 
-const DType kNarrow[] = {DType::bf16};
+const DType kNarrow[] = {DType::bf16, DType::f16};
 
 struct Case {
   int64_t batch, seq, heads, kv_heads, dim;

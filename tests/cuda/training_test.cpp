@@ -281,3 +281,42 @@ TEST_CASE("training on cuda with sums in few bits and with Sophia") {
     CHECK(std::abs(train_tiny(o).losses[2] - cuda.losses[2]) > 1e-5);  // a comparison that can fail
   }
 }
+
+TEST_CASE("activations that leave through pinned memory of the host give the bits of those that stay") {
+  if (!have_cuda()) return;
+  for (const char* architecture : {"llama", "gpt2"}) {
+    TinyOptions o = on_cuda(tiny(architecture, "fp64"));
+    o.layers = 4;
+    const TinyResult resident = train_tiny(o);
+    o.activations.fraction = 1;
+    o.activations.input = true;
+    for (int i = 0; i < kBlockTensors; ++i) o.activations.tensors.add(static_cast<BlockTensor>(i));
+    o.recompute.tensors.add(BlockTensor::mlp_norm);
+    const TinyResult away = train_tiny(o);
+    CHECK(away.losses == resident.losses);
+    CHECK(away.parameters == resident.parameters);
+    require_exact_memory(away);
+    CHECK(away.plan_away == away.used_away);
+    CHECK(away.used_away[0].activations > 0);
+    CHECK(away.used_bytes[0] < resident.used_bytes[0]);
+  }
+}
+
+TEST_CASE("weights that leave through pinned memory of the host give the bits of those that stay") {
+  if (!have_cuda()) return;
+  TinyOptions o = on_cuda(tiny("llama", "fp32"));
+  o.zero_stage = 3;
+  o.ema_decay = 0.5;
+  const TinyResult resident = train_tiny(o);
+  for (double states : {0.0, 0.6}) {
+    o.offload = {states, 96, 1.0};
+    const TinyResult away = train_tiny(o);
+    CHECK(away.losses == resident.losses);
+    CHECK(away.parameters == resident.parameters);
+    CHECK(away.averages == resident.averages);
+    CHECK(away.eval_loss == resident.eval_loss);
+    require_exact_memory(away);
+    CHECK(away.plan_away == away.used_away);
+    CHECK(away.used_away[0].params > 0);
+  }
+}

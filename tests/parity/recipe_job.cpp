@@ -41,6 +41,8 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
     o.chunks = layout.schedule.chunks;
   }
   o.recompute = recompute_options(r);
+  o.activations = activation_offload(r);
+  o.offload = program_options(r).offload;
   return o;
 }
 
@@ -68,6 +70,8 @@ TinyOptions one_rank(TinyOptions o) {
   o.zero_stage = o.inside = 0;
   o.schedule = "1f1b";
   o.recompute = {};
+  o.activations = {};
+  o.offload = {};
   o.context_comm = "p2p";
   return o;
 }

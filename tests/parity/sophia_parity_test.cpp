@@ -45,6 +45,11 @@ TEST_CASE("Sophia-H: layouts agree with one rank, and plans with runs") {
     check("context 2, ZeRO-3", [](TinyOptions& o) { o.context = 2, o.zero_stage = 3, o.dropout = 0.1; });
     check("2d", [](TinyOptions& o) { o.tensor = 4, o.tensor_mode = "2d", o.micro_batch = 2; });
     check("full recompute", [](TinyOptions& o) { o.recompute.run = 1; });
+    check("activations that leave", [](TinyOptions& o) {
+      o.layers = 2;
+      o.activations.fraction = 1;
+      o.activations.input = true;
+    });
     TinyOptions other = one;
     other.optimizer.hessian_interval = 3;  // one estimate in three steps where there were two
     CHECK(std::abs(train_tiny(other).eval_loss - want.eval_loss) > 1e-6 * want.eval_loss);

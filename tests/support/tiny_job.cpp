@@ -121,6 +121,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   if (o.bf16_states) p.precision.state = DType::bf16;
   if (!o.master_weights) p.precision.master = p.precision.compute;
   p.recompute = o.recompute;
+  p.activations = o.activations;
   p.cuda_graphs = o.cuda_graphs;
   if (o.pipeline > 1) {
     p.schedule = pipeline::make_schedule(o.schedule, o.pipeline, o.chunks, static_cast<int>(p.accumulation));
@@ -151,10 +152,11 @@ MetaJob::MetaJob(const TinyOptions& o, int rank, const GroupWrapper& wrap)
       compute(make_meta_stream("compute", trace)),
       memory(trace),
       host(trace),
-      slow(make_meta_slow_memory(trace)),
+      slow(trace),
       program(
           (set_axes(trace, tiny_mesh(o, rank)), tiny_program(o)),
-          {*compute, memory, groups.groups(), o.device == DeviceKind::cpu ? nullptr : &host, slow.get()}) {}
+          {*compute, memory, groups.groups(), o.device == DeviceKind::cpu ? nullptr : &host, slow.places()}) {
+}
 
 namespace {
 
@@ -245,6 +247,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     result.plan_bytes[rank] = meta.memory.peak().arena_bytes;
     result.plan_host[rank] = meta.host.peak().arena_bytes;
     result.slow_bytes[rank] = meta.program.parameters().slow_bytes();
+    result.plan_away[rank] = meta.program.offloaded();
   }
   Arena arena(o.device, result.plan_bytes[rank]);  // outlives the streams of the groups
   const auto host = Arena::staging(o.device, result.plan_host[rank]);
@@ -260,10 +263,11 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
       },
       [&](const std::string& name) { return make_side_stream(o.device, name); }, group_set);
   auto compute = make_compute_stream(o.device, "compute");
-  const auto slow =
-      make_slow_memory(tiny_program(o), o.device, std::filesystem::temp_directory_path().string());
+  const std::string folder = std::filesystem::temp_directory_path().string();
+  const SlowMemories slow(tiny_program(o), o.device, {folder, folder, folder},
+                          result.plan_away[rank].activations);
   TrainProgram program(tiny_program(o), {*compute, arena, groups.groups(),
-                                         o.device == DeviceKind::cpu ? nullptr : host.get(), slow.get()});
+                                         o.device == DeviceKind::cpu ? nullptr : host.get(), slow.places()});
   const auto control = world.take({"control", kAllAxes, tiny_mesh(o, rank).group(kAllAxes)}, rank);
   const TinyRank here{rank, program, *control};
   const int64_t first = hooks.begin ? hooks.begin(here) : 0;
@@ -280,7 +284,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     if (timeline) {
       compute->synchronize();
       groups.synchronize();
-      if (slow) slow->stream().synchronize();
+      slow.synchronize();
       for (const Timeline::Range& e : timeline->ranges())
         result.used_ops[rank].push_back(fmt::format("{}: {}: {}", e.stream, e.layer, e.name));
       timeline.reset();
@@ -314,6 +318,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
       if (s.name == kAverage)
         world.add(result.averages, p.slice, store.spec(p.id).name, elements(*compute, s.tensor));
   }
+  result.used_away[rank] = program.offloaded();
   result.used_bytes[rank] = arena.peak().arena_bytes;
   result.used_host[rank] = host->peak().arena_bytes;
   result.used_wire[rank] = groups.groups().wire_bytes();
@@ -327,6 +332,7 @@ TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap, const Tiny
   for (auto* v : {&result.plan_bytes, &result.used_bytes, &result.plan_host, &result.used_host,
                   &result.plan_wire, &result.used_wire, &result.slow_bytes})
     v->resize(ranks);
+  for (auto* v : {&result.plan_away, &result.used_away}) v->resize(ranks);
   result.plan_ops.resize(ranks), result.used_ops.resize(ranks);
   World world;
   std::vector<std::exception_ptr> errors(ranks);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/core/meta.h"
+#include "runtime/train/slow_memories.h"
 #include "runtime/train/train_program.h"
 
 namespace ltrain::test {
@@ -55,6 +56,7 @@ struct TinyOptions {
   bool bf16_states = false;    ///< moments
   bool master_weights = true;  ///< of halves
   RecomputeOptions recompute;
+  ActivationOffloadOptions activations;
   DeviceKind device = DeviceKind::cpu;
   bool cuda_graphs = false;
   bool timeline = false;  ///< tells what runs in the last step
@@ -74,7 +76,8 @@ struct TinyResult {
   std::vector<int64_t> plan_bytes, used_bytes;  ///< arena by rank: planned; reached
   std::vector<int64_t> plan_host, used_host;    ///< host memory that copies go through, likewise
   std::vector<int64_t> slow_bytes;              ///< of offloaded states, by rank
-  std::vector<int64_t> plan_wire, used_wire;    ///< bytes sent by rank
+  std::vector<OffloadedBytes> plan_away, used_away;  ///< all that is offloaded, by rank: planned; reached
+  std::vector<int64_t> plan_wire, used_wire;         ///< bytes sent by rank
   /// Bytes sent by the last rank in all train steps, by group: planned; counted.
   std::map<std::string, int64_t> plan_groups, used_groups;
   double eval_loss = 0;
@@ -119,7 +122,7 @@ struct MetaJob {
   GroupSet groups;
   std::unique_ptr<Stream> compute;
   MetaMemory memory, host;
-  std::unique_ptr<SlowMemory> slow;
+  SlowMemories slow;
   TrainProgram program;
   MetaJob(const TinyOptions& options, int rank, const GroupWrapper& wrap = {});
 };

@@ -1,0 +1,163 @@
+// Activations that are away between forward and backward: the same bits in every layout, less memory by what
+// left, and plans have both sides to the byte.
+#include <numeric>
+
+#include "kernels/core/error.h"
+#include "kernels/core/fault_point.h"
+#include "tests/parity/parity.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+ActivationOffloadOptions everything(double fraction = 1) {
+  ActivationOffloadOptions o;
+  o.fraction = fraction;
+  o.input = true;
+  for (int i = 0; i < kBlockTensors; ++i) o.tensors.add(static_cast<BlockTensor>(i));
+  return o;
+}
+
+ActivationOffloadOptions some(std::initializer_list<BlockTensor> which) {
+  ActivationOffloadOptions o;
+  o.fraction = 1;
+  for (BlockTensor t : which) o.tensors.add(t);
+  return o;
+}
+
+TinyOptions base(const char* architecture) {
+  TinyOptions o;
+  o.architecture = architecture;
+  o.precision = "fp32";
+  o.dropout = 0.1;
+  o.layers = 5;
+  o.steps = 2;
+  o.global_batch = 4;
+  o.padded_targets = true;
+  return o;
+}
+
+int64_t all(const std::vector<OffloadedBytes>& ranks) {
+  return std::accumulate(ranks.begin(), ranks.end(), int64_t{0},
+                         [](int64_t sum, const OffloadedBytes& b) { return sum + b.activations; });
+}
+
+void check_same(const TinyResult& stored, const TinyResult& away) {
+  check_same_bits(stored, away);
+  CHECK(away.plan_bytes == away.used_bytes);
+  CHECK(away.plan_away == away.used_away);
+  CHECK(away.used_wire == stored.used_wire);
+  CHECK(all(away.used_away) > 0);
+}
+
+}  // namespace
+
+TEST_CASE("activations that leave give the bits of those that stay, beside every way of recomputing") {
+  using enum BlockTensor;
+  const std::string precision = GENERATE(as<std::string>(), "fp32", "bf16");
+  for (const char* architecture : {"llama", "gpt2"}) {
+    TinyOptions o = base(architecture);
+    o.precision = precision;
+    const TinyResult stored = train_tiny(o);
+    CHECK(all(stored.used_away) == 0);
+    for (const ActivationOffloadOptions& a :
+         {everything(), everything(0.4), some({qkv}), some({mlp_hidden, residual})}) {
+      o.activations = a;
+      o.recompute = {};
+      INFO(architecture << " " << precision << " fraction " << a.fraction << " tensors "
+                        << int{a.tensors.bits});
+      check_same(stored, train_tiny(o));
+      RecomputeOptions parts;
+      for (BlockTensor t : {attention_norm, mlp_norm, mlp_activation}) parts.tensors.add(t);
+      o.recompute = parts;
+      check_same(stored, train_tiny(o));
+      if (!a.input) continue;
+      for (int64_t run : {1, 2}) {
+        o.recompute = {run, -1, {}};
+        INFO("runs of " << run);
+        check_same(stored, train_tiny(o));
+      }
+    }
+  }
+}
+
+TEST_CASE("activations leave in every layout, bit for bit") {
+  const auto check = [&](const char* name, TinyOptions o) {
+    const TinyResult stored = train_tiny(o);
+    for (double fraction : {1.0, 0.5}) {
+      o.activations = everything(fraction);
+      INFO(name << " fraction " << fraction);
+      check_same(stored, train_tiny(o));
+    }
+  };
+  for (const char* architecture : {"llama", "gpt2"}) {
+    const TinyOptions one = base(architecture);
+    TinyOptions o = one;
+    o.tensor = 2, o.sequence_parallel = true, o.ranks = 2, o.zero_stage = 3;
+    check("tensor 2, sequence, ZeRO-3", o);
+    for (const char* comm : {"p2p", "all_gather", "a2a"}) {
+      o = one;
+      o.context = 2, o.context_comm = comm, o.kv_heads = architecture[0] == 'l' ? 2 : 0;
+      check(comm, o);
+    }
+    for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"}) {
+      o = one;
+      o.pipeline = 2, o.schedule = schedule, o.ranks = 2, o.zero_stage = 1;
+      o.chunks = schedule[2] == 'v' || schedule[0] == 'i' ? 2 : 1;
+      o.global_batch = 8;
+      check(schedule, o);
+    }
+    o = one;
+    o.tensor = 4, o.tensor_mode = "2d", o.micro_batch = 2;
+    check("2d", o);
+    o = one;
+    o.tensor = 8, o.tensor_mode = "3d", o.micro_batch = 4, o.heads = 4, o.kv_heads = 4, o.intermediate = 64;
+    check("3d", o);
+  }
+  TinyOptions o = base("llama");
+  o.ranks = 2, o.expert = 2, o.moe.num_experts = 4, o.dropout = 0;
+  check("experts, whose own rows stay", o);
+}
+
+TEST_CASE("what leaves is not in the arena, whatever the number of layers") {
+  const auto peak = [](int64_t layers, const ActivationOffloadOptions& a) {
+    TinyOptions o = base("llama");
+    o.layers = layers;
+    o.seq = 96;
+    o.activations = a;
+    MetaJob job(o, 0);
+    job.program.train_step({}, tiny_adamw(1), false);
+    return std::pair(job.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)],
+                     job.program.offloaded().activations);
+  };
+  const auto [six, away_six] = peak(6, {});
+  const auto [seven, away_seven] = peak(7, {});
+  const int64_t layer = seven - six;
+  CHECK(away_six + away_seven == 0);
+  const auto [few, away_few] = peak(6, everything());
+  const auto [many, away_many] = peak(12, everything());
+  CHECK(many - few == 6 * 2 * 96 * 4);  // statistics of norms; else two layers, one on its way
+  CHECK(few < six - 3 * layer);
+  // Whole blocks of what left, but for statistics of norms, which stay.
+  CHECK(away_many - away_few == Approx(6.0 * static_cast<double>(layer)).epsilon(0.15));
+  const auto [half, away_half] = peak(12, everything(0.5));
+  CHECK(away_half == Approx(0.5 * static_cast<double>(away_many)).epsilon(0.15));
+  CHECK(half > many + 4 * layer);
+}
+
+TEST_CASE("a disk that is full when activations leave ends the step with the code of storage") {
+  TinyOptions o = base("llama");
+  o.activations = everything();
+  arm_faults("offload.store:*:9:skip");
+  try {
+    train_tiny(o);
+    FAIL("nothing was thrown");
+  } catch (const Error& e) {
+    CHECK(e.code() == ExitCode::storage);
+    CHECK_THAT(e.what(),
+               Catch::Contains("No space left on device") && Catch::Contains("offload.activations.path"));
+  }
+  arm_faults("");
+  CHECK_NOTHROW(train_tiny(o));
+}

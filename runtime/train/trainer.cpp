@@ -300,7 +300,7 @@ class Trainer {
     planned_wire_ += kinds_.is_other(a.step) ? plan_.other_wire_bytes : plan_.train_wire_bytes;
     if (step_profile_->running()) {
       synchronize();
-      say(step_profile_->end(batch == recipe_.train.global_batch_size));
+      say(step_profile_->end(batch == recipe_.train.global_batch_size && !kinds_.is_other(a.step)));
     }
     for (const auto& [axis, bytes] : wire_by_axis(groups_->groups())) {
       const auto before = wire_before.find(axis);

@@ -80,8 +80,8 @@ class KernelRing final : public IoRing {
         fail(ExitCode::storage, "io_uring_enter: {}; LTRAIN_IO=pread does without", std::strerror(errno));
       }
     }
-    const io_uring_cqe& e = completions_.at<io_uring_cqe>(
-        p_.cq_off.cqes)[head & *completions_.at<uint32_t>(p_.cq_off.ring_mask)];
+    const io_uring_cqe& e =
+        completions_.at<io_uring_cqe>(p_.cq_off.cqes)[head & *completions_.at<uint32_t>(p_.cq_off.ring_mask)];
     const Done done{e.user_data, e.res};
     std::atomic_ref(head).store(head + 1, std::memory_order_release);
     --under_way_;

@@ -126,7 +126,7 @@ TEST_CASE("a sandbox that refuses io_uring is named, and transfers go by calls")
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   const pid_t child = fork();
-  if (child == 0) {  // says what it saw; no assertions here
+  if (child == 0) {                                               // says what it saw; no assertions here
     sock_filter filter[] = {{BPF_LD | BPF_W | BPF_ABS, 0, 0, 0},  // the number of the call
                             {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_io_uring_setup},
                             {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM},
@@ -147,7 +147,8 @@ TEST_CASE("a sandbox that refuses io_uring is named, and transfers go by calls")
   int status = 0;
   waitpid(child, &status, 0);
   CHECK(status == 0);
-  if (std::string(text) != "no seccomp") CHECK(std::string(text) == "io_uring_setup: Operation not permitted");
+  if (std::string(text) != "no seccomp")
+    CHECK(std::string(text) == "io_uring_setup: Operation not permitted");
 }
 
 TEST_CASE("LTRAIN_IO has three values") {

@@ -13,6 +13,7 @@
 
 #include "kernels/core/fault_point.h"
 #include "kernels/core/fd.h"
+#include "kernels/core/timeline.h"
 #include "parallel/io_ring.h"
 #include "parallel/offload.h"
 
@@ -73,9 +74,11 @@ class FileMemory final : public SlowMemory {
     if (map_) madvise(map_, static_cast<size_t>(bytes_), MADV_DONTNEED);  // shared: the file has it all
   }
   void fetch(const Tensor& t, int64_t offset) override {
+    const OpRange range(*stream_, "offload_fetch");
     stream_->launch([this, t, offset] { move(false, static_cast<char*>(t.data), t.bytes(), offset); });
   }
   void store(const Tensor& t, int64_t offset) override {
+    const OpRange range(*stream_, "offload_store");
     stream_->launch([this, t, offset] {
       if (LT_FAULT_POINT("offload.store") == FaultAction::skip) broken(true, offset, ENOSPC);
       move(true, static_cast<char*>(t.data), t.bytes(), offset);

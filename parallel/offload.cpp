@@ -4,6 +4,7 @@
 
 #include "kernels/core/device.h"
 #include "kernels/core/placement_rules.h"
+#include "kernels/core/timeline.h"
 
 namespace ltrain {
 namespace {
@@ -19,8 +20,14 @@ class HostMemory final : public SlowMemory {
     std::memset(memory_.get(), 0, static_cast<size_t>(bytes));
   }
   void* at(int64_t offset) override { return static_cast<char*>(memory_.get()) + offset; }
-  void fetch(const Tensor& t, int64_t offset) override { stream_->copy(t.data, at(offset), t.bytes()); }
-  void store(const Tensor& t, int64_t offset) override { stream_->copy(at(offset), t.data, t.bytes()); }
+  void fetch(const Tensor& t, int64_t offset) override {
+    const OpRange range(*stream_, "offload_fetch");
+    stream_->copy(t.data, at(offset), t.bytes());
+  }
+  void store(const Tensor& t, int64_t offset) override {
+    const OpRange range(*stream_, "offload_store");
+    stream_->copy(at(offset), t.data, t.bytes());
+  }
   Stream& stream() override { return *stream_; }
 
  private:

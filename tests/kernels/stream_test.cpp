@@ -83,10 +83,10 @@ TEST_CASE("an inline stream counts the time that it waited") {
   auto comm = make_worker_stream("comm");
   comm->launch([] { nap(30); });
   compute->wait(comm->record());
-  CHECK(compute->waited >= 0.025);
-  const double before = compute->waited;
+  CHECK(compute->waited() >= 0.025);
+  const double before = compute->waited();
   compute->wait(Event());  // has happened
-  CHECK(compute->waited == before);
+  CHECK(compute->waited() == before);
 }
 
 TEST_CASE("a failure stops the rest of the queue and is thrown where somebody waits") {

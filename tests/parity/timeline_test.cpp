@@ -61,6 +61,16 @@ TEST_CASE("the timeline of a step has the ops of its plan, in every layout", "[t
       check_ops(o);
     }
   }
+  SECTION("states, weights and activations that lie elsewhere") {
+    TinyOptions o = job("llama");
+    o.ranks = 2, o.zero_stage = 3;
+    o.offload.fraction = 1, o.offload.params = 1;
+    check_ops(o);
+    o = job("llama");
+    o.activations.fraction = 1;
+    o.activations.tensors.add(BlockTensor::qkv);
+    check_ops(o);
+  }
   SECTION("experts") {
     TinyOptions o = job("llama");
     o.moe.num_experts = 4, o.moe.top_k = 2;

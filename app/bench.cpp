@@ -17,7 +17,7 @@ namespace ltrain::app {
 namespace {
 
 struct Options {
-  std::string device = "cpu", output, worker_file;
+  std::string folder, device = "cpu", output, worker_file;
   bool json = false;
 };
 
@@ -166,6 +166,7 @@ void add_bench(CLI::App& app) {
       "bench", "Measure this machine (half a minute) and write the profile that `plan` uses");
   auto o = std::make_shared<Options>();
   command->add_option("-o,--output", o->output, "Where the profile goes; default: where `plan` looks");
+  command->add_option("--folder", o->folder, "That offload.*.path will name; default: the temporary folder");
   command->add_option("--device", o->device, "cpu: this machine; cuda: its first GPU")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command->add_option("--worker", o->worker_file)->group("");
@@ -179,6 +180,7 @@ void add_bench(CLI::App& app) {
     profile.measured = true;
     measure_collectives(profile);  // before threads exist: it forks
     profile.process_bytes = measure_process();
+    bench_disk(profile, o->folder.empty() ? std::filesystem::temp_directory_path().string() : o->folder);
     for (int threads = 1; threads <= profile.cores; threads *= 2)
       profile.ranks.push_back(bench_rank(threads, profile.cores, say));
     const std::string path = o->output.empty() ? default_profile_path() : o->output;
@@ -195,6 +197,8 @@ void add_bench(CLI::App& app) {
         std::printf("  %-15s %10.0f bytes, %d ranks: %9.3f ms through %s\n", s.op.c_str(), s.bytes, s.ranks,
                     s.seconds * 1e3,
                     transport_text(profile.transport == "shm" ? Transport::shm : Transport::gloo));
+    std::printf("  files: %.2f GB/s written, %.2f GB/s read\n", profile.slow_write_bytes_per_second / 1e9,
+                profile.slow_read_bytes_per_second / 1e9);
     std::printf("  a rank takes %.1f MiB beside what its plan lists\n", profile.process_bytes / 1048576.0);
     std::printf("written to %s\n", path.c_str());
   });

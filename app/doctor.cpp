@@ -31,6 +31,7 @@
 #include "kernels/core/error.h"
 #include "kernels/ops/attention.h"
 #include "parallel/communicator_shm.h"
+#include "parallel/io_ring.h"
 #include "runtime/launch/child_process.h"
 #include "runtime/launch/environment.h"
 #include "runtime/launch/socket.h"
@@ -194,6 +195,18 @@ void gpu(Table& t) {
     if (const char* value = std::getenv(name)) t.ok(name, value);
 }
 
+/// How what is offloaded gets to files.
+void files(Table& t) {
+  const char* what = "offload to files";
+  try {
+    std::string why;
+    const bool ring = make_io_ring(4, why) != nullptr;
+    t.ok(what, ring ? "io_uring" : "pread and pwrite (" + why + ")");
+  } catch (const Error& e) {
+    t.add(State::fail, what, e.what(), "unset LTRAIN_IO");
+  }
+}
+
 /// How the ranks of this node will talk.
 void transport(Table& t) {
   const char* what = "used between ranks of a node";
@@ -242,6 +255,7 @@ void network(Table& t, const LaunchEnvironment* e) {
         several ? "the one that reaches the coordinator (launch.interface overrides)" : "none: one node",
         "several nodes need an interface other than lo");
   transport(t);
+  files(t);
   std::string error;
   const auto addresses = resolve(host_name(), &error);
   std::string joined = error;

@@ -36,17 +36,16 @@ class HostMemory final : public SlowMemory {
   std::unique_ptr<Stream> stream_;
 };
 
-/// Priced as copies in memory: profiles have no rate of disks.
 class MetaSlowMemory final : public SlowMemory {
  public:
   MetaSlowMemory(MetaTrace& trace, const std::string& name) : stream_(make_meta_stream(name, trace)) {}
   void reserve(int64_t) override {}
   void* at(int64_t) override { return nullptr; }
   void fetch(const Tensor& t, int64_t) override {
-    stream_->meta()->add(*stream_, op_cost("offload_fetch", OpClass::elementwise, 0, {t}, {}));
+    stream_->meta()->add(*stream_, op_cost(kOffloadFetch, OpClass::offload, 0, {t}, {}));
   }
   void store(const Tensor& t, int64_t) override {
-    stream_->meta()->add(*stream_, op_cost("offload_store", OpClass::elementwise, 0, {}, {t}));
+    stream_->meta()->add(*stream_, op_cost(kOffloadStore, OpClass::offload, 0, {}, {t}));
   }
   Stream& stream() override { return *stream_; }
 

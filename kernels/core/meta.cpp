@@ -3,8 +3,8 @@
 namespace ltrain {
 
 std::string_view op_class_name(OpClass c) {
-  constexpr std::string_view names[kOpClassCount] = {"matmul",        "attention", "elementwise",
-                                                     "cross_entropy", "optimizer", "collective"};
+  constexpr std::string_view names[kOpClassCount] = {
+      "matmul", "attention", "elementwise", "cross_entropy", "optimizer", "collective", "offload"};
   return names[static_cast<int>(c)];
 }
 

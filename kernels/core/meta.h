@@ -32,9 +32,19 @@ struct TensorRecord {
 };
 
 /// Kinds of work that a machine profile prices apart.
-enum class OpClass : uint8_t { matmul, attention, elementwise, cross_entropy, optimizer, collective };
-inline constexpr int kOpClassCount = 6;
+enum class OpClass : uint8_t {
+  matmul,
+  attention,
+  elementwise,
+  cross_entropy,
+  optimizer,
+  collective,
+  offload
+};
+inline constexpr int kOpClassCount = 7;
 std::string_view op_class_name(OpClass c);
+/// Between a rank's memory and what lies outside of it.
+inline constexpr std::string_view kOffloadFetch = "offload_fetch", kOffloadStore = "offload_store";
 
 /// One piece of work as the cost model sees it.
 struct OpCost {

@@ -30,6 +30,9 @@ RankProfile bench_rank(int threads, int cores, const std::function<void(const st
 MachineProfile bench_card(const std::function<void(const std::string&)>& say,
                           std::vector<BenchModel> models = {});
 
+/// Fills the rates of files in `folder`, as offload.* writes and reads them: half a GiB each way.
+void bench_disk(MachineProfile& profile, const std::string& folder);
+
 /// On each rank of a job: times collectives; the samples on every rank.
 std::vector<CollectiveSample> bench_collectives(Job& job);
 

@@ -46,6 +46,10 @@ struct MachineProfile {
   /// Of a collective that has no samples: what a rank sends in a second, and what a call takes. Of a card
   /// that was measured alone: as in its datasheet.
   double link_bytes_per_second = 1.5e9, link_seconds = 20e-6;
+  /// What is offloaded, one rank at a time: to and from files (`ltrain bench` writes and reads one), or
+  /// between a card and its host.
+  double slow_read_bytes_per_second = 1e9, slow_write_bytes_per_second = 1e9;
+  bool slow_measured = false;
   std::string transport;             ///< over which they were measured ("shm", "gloo"); empty: not said
   int64_t process_bytes = 48 << 20;  ///< resident memory of a rank before its arena
 
@@ -56,7 +60,7 @@ struct MachineProfile {
 class ProfileCost final : public CostModel {
  public:
   /// `cores_full`: ranks times threads is at least the number of cores, so that collectives compete with
-  /// compute. `ranks_on_host`: ranks that share a host's network.
+  /// compute. `ranks_on_host`: ranks that share a host's network and disk.
   ProfileCost(const MachineProfile& profile, int threads, bool cores_full, int ranks_on_host = 1)
       : profile_(profile),
         rank_(profile.for_threads(threads)),

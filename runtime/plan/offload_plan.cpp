@@ -27,11 +27,12 @@ void add_offloaded(RankPlan& plan, bool cuda) {
   for (const auto& [what, bytes] : offloaded_text(plan.offloaded)) {
     if (cuda) plan.outside.push_back({"offloaded " + what, bytes, "exact: pinned"});
     ++files;
-    if (bytes != plan.offloaded.activations) touched += std::min(bytes, kSlowTouch);
   }
+  for (int64_t bytes : {plan.offloaded.optimizer, plan.offloaded.params})
+    touched += std::min(bytes, kSlowTouch);
   if (cuda || files == 0) return;
-  plan.outside.push_back({"buffers of offloaded files", files * kFileBuffers, "exact"});
-  if (touched > 0) plan.outside.push_back({"pages of offloaded files", touched, "formula"});
+  plan.outside.push_back({"buffers of files", files * kFileBuffers, "exact"});
+  if (touched > 0) plan.outside.push_back({"pages of files", touched, "formula"});
 }
 
 SlowFolders slow_folders(const Recipe& r) {

@@ -109,7 +109,7 @@ LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile) {
   c.weight.resize(layers);
   bool after_head = false;
   for (const TraceEntry& e : step_entries(whole, profile, 0)) {
-    if (e.cls == OpClass::collective || e.cls == OpClass::optimizer) continue;
+    if (e.cls == OpClass::collective || e.cls == OpClass::optimizer || e.cls == OpClass::offload) continue;
     const bool weight = of_weights(e.name);
     if (e.layer == "embedding") {
       (weight ? c.first_weight : after_head ? c.first_input : c.first_forward) += e.seconds;

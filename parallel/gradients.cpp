@@ -216,13 +216,19 @@ void ParameterStore::reduce(int index) {
     if (compute_->meta())  // the same on the copies, another part on the others
       place_as_part(b);
   }
+  if (frozen(b) || rounds_tied(b)) {  // its moment is what ranks sum, or stages sum first
+    b.done = g.stream->record();
+    return;
+  }
   const Tensor piece = b.grad.flat(piece_begin(b), {b.piece});
   const bool two_levels = across(b).many();
   const bool round = rounded_.defined() && g.many();
   const Tensor sent = round ? rounded_.flat(0, {b.padded}) : b.grad;
   const Tensor got = sent.flat(piece_begin(b), {b.piece});
   if (round) cast(*g.stream, sent, b.grad);
-  if (g.many() && (layout_.zero_stage >= 1 || two_levels)) {
+  if (layout_.reduce_int8 && in_few_bits(b)) {
+    sum_in_few_bits(b, b.grad, 1, {}, layout_.zero_stage == 0);
+  } else if (g.many() && (layout_.zero_stage >= 1 || two_levels)) {
     g.comm->reduce_scatter(*g.stream, got, sent);
     if (round) cast(*g.stream, piece, got);
   } else if (g.many()) {
@@ -294,12 +300,17 @@ void ParameterStore::finish_gradients() {
     compute_->wait(b.summed);
     if (!b.kind.tied) continue;
     // After the sum over data: what crosses the pipeline is a piece, not the whole table.
-    const Tensor mine = layout_.zero_stage >= 2   ? b.grad_piece
-                        : layout_.zero_stage == 1 ? b.grad.flat(piece_begin(b), {b.piece})
-                                                  : b.grad;
+    const Tensor mine = layout_.zero_stage >= 2                      ? b.grad_piece
+                        : layout_.zero_stage == 1 && !rounds_tied(b) ? b.grad.flat(piece_begin(b), {b.piece})
+                                                                     : b.grad;
     tied.stream->wait(compute_->record());
     tied.comm->all_reduce(*tied.stream, mine);
     compute_->wait(tied.stream->record());
+    if (!rounds_tied(b)) continue;
+    const Group& g = inside(b);
+    g.stream->wait(compute_->record());
+    sum_in_few_bits(b, b.grad, 1, {}, layout_.zero_stage == 0);
+    compute_->wait(g.stream->record());
   }
   for (Bucket& b : buckets_) drop(b.segment);
 }
@@ -308,6 +319,10 @@ void ParameterStore::add_grad_squares(Tensor squares) {
   // Every rank sums what it owns, replicated gradients or not: the same bits with every stage of ZeRO.
   for (Bucket& b : buckets_) {
     if (!first_copy(b) || !moves(b)) continue;
+    if (frozen(b)) {
+      add_own_squares(b, squares.flat(b.segment, {1}));
+      continue;
+    }
     const int64_t begin = own_begin(b) - (layout_.zero_stage >= 2 ? piece_begin(b) : 0);
     Tensor own = (layout_.zero_stage >= 2 ? b.grad_piece : b.grad).flat(begin, {b.own});
     if (compute_->meta()) {  // a cut of what more have: equal, or the first has all of it

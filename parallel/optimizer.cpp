@@ -1,10 +1,13 @@
 #include "parallel/optimizer.h"
 
+#include <algorithm>
+
 namespace ltrain {
 namespace {
 
-constexpr std::string_view kNames[kUpdateRules] = {"adamw", "adam",      "sgd",  "lion",
-                                                   "lamb",  "adafactor", "muon", "adamw8bit"};
+constexpr std::string_view kNames[kUpdateRules] = {"adamw",       "adam",        "sgd",     "lion",
+                                                   "lamb",        "adafactor",   "muon",    "adamw8bit",
+                                                   "onebit_adam", "onebit_lamb", "sophia_h"};
 
 }  // namespace
 
@@ -16,6 +19,21 @@ std::optional<UpdateRule> update_rule(std::string_view name) {
   for (int i = 0; i < kUpdateRules; ++i)
     if (kNames[i] == name) return static_cast<UpdateRule>(i);
   return std::nullopt;
+}
+
+bool OptimizerSettings::uses(UpdateRule r) const {
+  return rule == r || std::any_of(groups.begin(), groups.end(), [&](const auto& g) { return g.rule == r; });
+}
+
+int64_t StepKinds::others(int64_t steps) const {
+  return std::min(steps, first_others) + (every > 0 ? (steps + every - 1) / every : 0);
+}
+
+StepKinds step_kinds(const OptimizerSettings& o) {
+  if (is_onebit(o.rule)) return {"warm-up", o.freeze_step + 1, 1, o.freeze_step, 0};
+  if (o.uses(UpdateRule::sophia_h) && o.hessian_interval > 1)
+    return {"estimate of the Hessian", 2, 1, 0, o.hessian_interval};
+  return {};
 }
 
 bool name_matches(std::string_view pattern, std::string_view name) {
@@ -73,6 +91,10 @@ std::vector<std::string_view> moment_names(const ParameterRule& r) {
       return {};
     case UpdateRule::lion:
       return {"exp_avg"};
+    case UpdateRule::sophia_h:
+      return {"exp_avg", "hessian"};
+    case UpdateRule::onebit_lamb:
+      return {"exp_avg", "exp_avg_sq", "exp_avg_sq_fresh"};
     case UpdateRule::adafactor:
       return r.factored ? std::vector<std::string_view>{} : std::vector<std::string_view>{"exp_avg_sq"};
     default:

@@ -7,12 +7,30 @@
 #include <vector>
 
 #include "kernels/ops/adamw.h"
+#include "kernels/ops/onebit.h"
 
 namespace ltrain {
 
-enum class UpdateRule : uint8_t { adamw, adam, sgd, lion, lamb, adafactor, muon, adamw8bit, still };
-constexpr int kUpdateRules = 8;  ///< that a recipe can ask for: without `still`, which has no gradient
+enum class UpdateRule : uint8_t {
+  adamw,
+  adam,
+  sgd,
+  lion,
+  lamb,
+  adafactor,
+  muon,
+  adamw8bit,
+  onebit_adam,
+  onebit_lamb,
+  sophia_h,
+  still
+};
+constexpr int kUpdateRules = 11;  ///< that a recipe can ask for: without `still`, which has no gradient
 std::string_view update_rule_name(UpdateRule r);
+/// Its moments are averaged over ranks in few bits after a warm-up.
+constexpr bool is_onebit(UpdateRule r) {
+  return r == UpdateRule::onebit_adam || r == UpdateRule::onebit_lamb;
+}
 /// The rule of that name, or nothing.
 std::optional<UpdateRule> update_rule(std::string_view name);
 
@@ -38,10 +56,29 @@ struct OptimizerSettings {
   double adafactor_decay = 0.8;      ///< of the second moment: 1 - step^-this
   double adafactor_eps = 1e-3;       ///< least root mean square of a parameter that its step is a part of
   double adafactor_threshold = 1.0;  ///< largest root mean square of an update
+  int64_t freeze_step = 1;           ///< 1-bit rules: the last step of their warm-up
+  LambLimits lamb_limits;            ///< 1-bit LAMB
+  int64_t hessian_interval = 10;     ///< Sophia: steps from one estimate to the next, the first step has one
+  double sophia_gamma = 0.01;        ///< of the diagonal that the moment is divided by
+  double hessian_radius = 1e-4;      ///< of the difference that estimates it
   std::vector<OptimizerGroup> groups;
   bool freeze_routers = false;
   int64_t router_warmup = 0;  ///< first steps in which routers move alone
+
+  bool uses(UpdateRule r) const;  ///< some parameters may have it
 };
+
+/// Steps of a run are of one kind or of two, which differ in what they compute and send.
+struct StepKinds {
+  const char* other = "";    ///< what the second kind is: "warm-up"; empty where there is one kind
+  int64_t usual_step = 1;    ///< one of the first kind, counted as updates are, from 1
+  int64_t other_step = 0;    ///< of the second
+  int64_t first_others = 0;  ///< so many first steps are of the second kind,
+  int64_t every = 0;         ///< or the first and every so-manieth after it
+  bool is_other(int64_t step) const { return step <= first_others || (every > 0 && (step - 1) % every == 0); }
+  int64_t others(int64_t steps) const;  ///< of the first so many steps
+};
+StepKinds step_kinds(const OptimizerSettings& settings);
 
 /// What is known of a parameter when its rule is chosen.
 struct RuleTarget {
@@ -70,6 +107,8 @@ std::vector<std::string_view> moment_names(const ParameterRule& rule);
 /// The average of weights, which every rule keeps where there is one.
 inline constexpr std::string_view kAverage = "ema";
 /// Adafactor's rows and columns.
+/// 1-bit LAMB's coefficient of a tensor, and its last factor.
+inline constexpr std::string_view kCoefficients = "lamb_coeff";
 inline constexpr std::string_view kFactorRows = "exp_avg_sq_row", kFactorCols = "exp_avg_sq_col";
 
 }  // namespace ltrain

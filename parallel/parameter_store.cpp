@@ -136,6 +136,7 @@ std::vector<std::string_view> ParameterStore::state_names(int id, const Optimize
   const ParameterRule rule = rule_of(optimizer, target_of(parameters_[id].spec));
   std::vector<std::string_view> names = moment_names(rule);
   if (rule.factored) names = {kFactorRows, kFactorCols};
+  if (rule.rule == UpdateRule::onebit_lamb) names.push_back(kCoefficients);
   return names;
 }
 
@@ -167,7 +168,7 @@ void ParameterStore::list_tensors() {
   for (int id = 0; id < count(); ++id) {
     Parameter& p = parameters_[id];
     muon = muon || p.rule.rule == UpdateRule::muon;
-    if (p.rule.rule != UpdateRule::lamb && p.rule.rule != UpdateRule::adafactor) continue;
+    if (!has_lengths(p.rule.rule)) continue;
     for (size_t t = 0; t < tensors_.size() && p.tensor < 0; ++t)
       if (parameters_[tensors_[t].first].spec.name == p.spec.name) p.tensor = static_cast<int>(t);
     if (p.tensor >= 0) continue;  // another part of the same
@@ -194,6 +195,10 @@ void ParameterStore::list_tensors() {
   tensor_sums_ = make("sums of tensors", DType::f64, 2 * static_cast<int64_t>(tensors_.size()));
   factors_ = make("rows and columns", layout_.precision.master, factors);
   factor_sums_ = make("sums of rows and columns", DType::f64, sums);
+  if (is_onebit(layout_.optimizer.rule)) {
+    own_squares_ = make("squares of own gradients", DType::f64, 1);
+    coefficients_ = make("coefficients of tensors", DType::f64, 2 * static_cast<int64_t>(tensors_.size()));
+  }
   length_ = make("length of a matrix", DType::f64, muon ? 1 : 0);
 }
 
@@ -230,7 +235,9 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     Bucket& b = buckets_[i];
     const int ranks = inside(b).size(), copies = across(b).size();
     const bool coded = b.kind.rule.rule == UpdateRule::adamw8bit;
-    b.padded = round_up(b.used, (coded ? kCodeBlock : kAlign) * ranks * copies);
+    int64_t unit = coded ? kCodeBlock : kAlign;
+    if (in_few_bits(b)) unit = std::max(unit, code_block(code_of(b)));
+    b.padded = round_up(b.used, unit * ranks * copies);
     b.piece = b.padded / ranks;
     b.own = b.piece / copies;
     const bool pieces = stage >= 1 && ranks > 1;  // of what an optimizer has
@@ -270,6 +277,9 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
           make(MemoryKind::optimizer, "scales of moments", DType::f32, 2 * (stored / kCodeBlock), false);
       continue;
     }
+    if (rule == UpdateRule::sophia_h)
+      b.beside = make(MemoryKind::optimizer, "values beside", p.grad, stored, pieces);
+    if (in_few_bits(b)) allocate_errors(b, fmt::format("bucket {}", i));
     for (std::string_view name : moment_names(b.kind.rule))
       b.moments.push_back(
           make(MemoryKind::optimizer, std::string(name).c_str(), p.state, b.resident, pieces));
@@ -277,6 +287,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
   lay_values_away();
   if (layout.for_training) {
     list_tensors();
+    allocate_codes();
     allocate_windows();
   }
   if (!compute.meta()) return;
@@ -301,13 +312,14 @@ void ParameterStore::clear() {
   };
   for (Bucket& b : buckets_) {
     for (const Tensor& t : {b.value, b.value_piece, b.grad, b.grad_piece, b.master, b.coded.first,
-                            b.coded.second, b.coded.scales, b.average})
+                            b.coded.second, b.coded.scales, b.average, b.sent_error, b.sum_error})
       zero(t);
     if (b.slow.empty()) continue;
     for (int s = 0; s < state_count(b); ++s) zero(state_at(b, s, b.resident, stored_count(b) - b.resident));
     for (const Tensor& t : b.moments) zero(t);
   }
   zero(factors_);
+  zero(coefficients_);
 }
 
 namespace {
@@ -415,8 +427,9 @@ std::vector<OwnedPiece> ParameterStore::stored_pieces() const { return pieces(fa
 
 std::vector<WholeState> ParameterStore::whole_states(bool owned) const {
   std::vector<WholeState> out;
-  for (const WholeTensor& t : tensors_) {
-    if (t.factor < 0) continue;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const WholeTensor& t = tensors_[i];
+    if (t.factor < 0 && !coefficients_.defined()) continue;
     if (owned) {  // the first of all ranks that have it
       if (groups_->gradient.rank() != 0 ||
           (groups_->tied.many() && parameters_[t.first].spec.tied_stages && groups_->tied.rank() != 0))
@@ -424,6 +437,10 @@ std::vector<WholeState> ParameterStore::whole_states(bool owned) const {
       bool first = true;
       for (Axis a : kTensorAxes) first = first && groups_->coordinate(a) == 0;
       if (!first) continue;
+    }
+    if (coefficients_.defined()) {
+      out.push_back({t.first, kCoefficients, coefficients_.flat(2 * static_cast<int64_t>(i), {2})});
+      continue;
     }
     out.push_back({t.first, kFactorRows, factors_.flat(t.factor, {t.rows})});
     out.push_back({t.first, kFactorCols, factors_.flat(t.factor + t.rows, {t.cols})});

@@ -17,6 +17,7 @@
 // How a parameter lies on the other axes is a property of its declaration (ParameterSpec); reduction, norm,
 // clipping, update and checkpoints read it from there.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,6 +27,8 @@
 #include "kernels/core/stream.h"
 #include "kernels/ops/adamw.h"
 #include "kernels/ops/adamw_8bit.h"
+#include "kernels/ops/compress.h"
+#include "kernels/ops/round_stochastic.h"
 #include "parallel/groups.h"
 #include "parallel/offload.h"
 #include "parallel/optimizer.h"
@@ -100,6 +103,16 @@ struct OffloadSettings {
   double params = 0;                  ///< ZeRO-3: of the buckets, evenly among them: their values
 };
 
+/// What rounding has left over of the sums of a parameter in few bits, for the next time: of what this rank
+/// sends, or of what it sums for all.
+struct RoundingError {
+  int id = 0;
+  Slice slice;  ///< of the named tensor
+  bool sent = false;
+  int rank = 0, ranks = 1;  ///< sent: of the group that sums
+  Tensor tensor;
+};
+
 /// A tensor of the model that is no parameter, whole on every rank: saved and loaded with them.
 struct KeptTensor {
   std::string name;
@@ -131,6 +144,7 @@ class ParameterStore {
     SlowMemory* slow = nullptr;         ///< with offload.fraction above 0
     SlowMemory* slow_params = nullptr;  ///< with offload.params above 0
     bool reduce_bf16 = false;           ///< gradients are rounded to bf16 to be summed, on one level
+    bool reduce_int8 = false;           ///< likewise to 8 bits, with error feedback; ZeRO-0 and 1
     double ema_decay = 0;               ///< of an average of the weights; 0: none
     uint64_t seed = 0;                  ///< of stochastic rounding
   };
@@ -180,6 +194,11 @@ class ParameterStore {
   /// What several ranks have the first of them adds. A sum for each segment, so that it does not matter which
   /// rank has which.
   void add_grad_squares(Tensor squares);
+  /// The step has a pass before it, with values beside its own (Sophia): after begin_step, shift_values;
+  /// after finish_gradients, keep_shifted_gradients, which puts the values back, bit for bit.
+  bool estimates(int64_t step) const;
+  void shift_values();
+  void keep_shifted_gradients();
   /// One optimizer step on what this rank owns, then the gather of what others own.
   void update(const AdamwArgs& args);
 
@@ -204,6 +223,8 @@ class ParameterStore {
   bool trains_with(int id, const OptimizerSettings& optimizer) const;  ///< it is not frozen
   /// Of whole tensors: those that this rank writes, or all, which it must read.
   std::vector<WholeState> whole_states(bool owned) const;
+  /// Those that this rank writes, or all that it has.
+  std::vector<RoundingError> rounding_errors(bool owned) const;
   void keep(std::string name, Tensor t) { kept_.push_back({std::move(name), t}); }
   /// Likewise.
   std::vector<KeptTensor> kept(bool owned) const;
@@ -257,16 +278,18 @@ class ParameterStore {
     Tensor grad;                 // padded; with ZeRO-2 and 3 only during a backward
     Tensor grad_piece;           // ZeRO-2 and 3
     Tensor master;
-    std::vector<Tensor> moments;  // as moment_names(kind.rule)
-    int64_t resident = 0;         // elements whose states (master, moments) the device keeps, the first ones
-    std::vector<int64_t> slow;    // where those of the others begin in slow memory, by state
-    Tensor average;               // of weights, for evaluation
-    CodedMoments coded;           // 8-bit AdamW, in their place
-    std::vector<float> open;      // its moments, between open_states and close_states
-    int64_t waiting = 0;          // contributions until the next reduction
-    int64_t reductions = 0;       // ZeRO-2 and 3: into the piece, in this step
-    Event done;                   // of the reduction, or of the gather in flight
-    Event summed;                 // of the second level
+    std::vector<Tensor> moments;   // as moment_names(kind.rule)
+    Tensor beside;                 // Sophia: values while they are shifted, then gradients of shifted ones
+    int64_t resident = 0;          // elements whose states (master, moments) the device keeps, the first ones
+    std::vector<int64_t> slow;     // where those of the others begin in slow memory, by state
+    Tensor average;                // of weights, for evaluation
+    CodedMoments coded;            // 8-bit AdamW, in their place
+    Tensor sent_error, sum_error;  // of sums in few bits: padded; of the piece
+    std::vector<float> open;       // its moments, between open_states and close_states
+    int64_t waiting = 0;           // contributions until the next reduction
+    int64_t reductions = 0;        // ZeRO-2 and 3: into the piece, in this step
+    Event done;                    // of the reduction, or of the gather in flight
+    Event summed;                  // of the second level
     bool gathering = false;
   };
   struct Window {  // what comes from slow memory and goes back together
@@ -321,7 +344,8 @@ class ParameterStore {
   AdamwArgs args_of(const ParameterRule& r, const AdamwArgs& step) const;
   bool moves(const Bucket& b) const;  // in this step
   static bool in_halves(UpdateRule r) {
-    return r == UpdateRule::lamb || r == UpdateRule::adafactor || r == UpdateRule::muon;
+    return r == UpdateRule::lamb || r == UpdateRule::adafactor || r == UpdateRule::muon ||
+           r == UpdateRule::onebit_lamb;
   }
   // update_windows.cpp: states of an element are counted master first, where there is one
   int state_count(const Bucket& b) const;
@@ -344,9 +368,13 @@ class ParameterStore {
   void in_parts(int64_t elements, const std::function<void(int64_t from, int64_t n)>& f);
   Tensor held(const Bucket& b) const;  // what the optimizer has of the values
   void wait_for_values();
-  void update_lamb(const AdamwArgs& step);
+  void require_values(std::string_view when) const;
+  void update_lamb(const AdamwArgs& step, UpdateRule rule);
   void update_adafactor(const AdamwArgs& step);
   void gather_values(Bucket& b);
+  static bool has_lengths(UpdateRule r) {  // needs sums over whole tensors
+    return r == UpdateRule::lamb || r == UpdateRule::adafactor || r == UpdateRule::onebit_lamb;
+  }
   Tensor own_part(const Tensor& t) const;  // on meta: as one of several parts, which add to a sum
   void reduce_sums(Tensor sums);
   bool adds(const Bucket& b) const;  // this rank's copy counts in sums over tensors
@@ -355,6 +383,26 @@ class ParameterStore {
   // muon.cpp
   void update_muon(const AdamwArgs& step);
   void orthogonalize(const Parameter& p, Tensor x);
+  // few_bits.cpp: sums in few bits
+  Code code_of(const Bucket& b) const;  // of what errors are kept of
+  bool in_few_bits(const Bucket& b) const;
+  /// Gradients in 8 bits, which both stages have the same of, and the same errors.
+  bool rounds_tied(const Bucket& b) const { return b.kind.tied && layout_.reduce_int8 && in_few_bits(b); }
+  void allocate_errors(Bucket& b, const std::string& name);
+  void allocate_codes();
+  void sum_in_few_bits(Bucket& b, Tensor values, double factor, Tensor where, bool all);
+  // sophia.cpp
+  static BoxElements elements_of(const Parameter& p, int64_t from);  // that begin at `from` of the bucket
+  uint64_t signs_seed() const;
+  template <class F>
+  void each_sophia(F f);
+  void publish_values();
+  void update_sophia(const AdamwArgs& step);
+  // onebit.cpp
+  bool frozen(const Bucket& b) const;  // after the warm-up of a 1-bit rule, whose gradients are not summed
+  void add_own_squares(const Bucket& b, Tensor total);
+  void update_onebit(const AdamwArgs& step);
+  void move_coefficients(bool after);
   // gradients.cpp: the step
   void reduce(int bucket);
   void collect(Bucket& b);
@@ -381,6 +429,9 @@ class ParameterStore {
   Tensor factors_;               // Adafactor: rows, columns and the rows' mean of each matrix
   Tensor factor_sums_;           // f64, rows and columns
   Tensor length_;                // (1) f64, of the matrix that Muon is at
+  Tensor coefficients_;          // (2 each) f64: 1-bit LAMB's average of trust ratios, and its last factor
+  Tensor own_squares_;           // (1) f64, of a bucket whose gradients are not summed
+  Tensor codes_, received_;      // u8, of the bucket that is summed in few bits; the stream of sums has them
   Tensor rounded_;               // gradients of the bucket that is summed, in bf16; the stream of sums has it
   std::vector<Window> windows_;  // of all buckets, in the order of updates
   std::vector<Slot> ring_;
@@ -396,5 +447,15 @@ class ParameterStore {
   Memory* memory_ = nullptr;
   const Groups* groups_ = nullptr;
 };
+
+template <class F>
+void ParameterStore::each_parameter(Bucket& b, int64_t begin, int64_t count, F f) {
+  for (int id : members(b)) {
+    const Parameter& p = parameters_[id];
+    const int64_t from = std::max(begin, p.offset),
+                  to = std::min(begin + count, p.offset + p.spec.slice.elements());
+    if (from < to) f(p, from, to - from);
+  }
+}
 
 }  // namespace ltrain

@@ -40,16 +40,6 @@ std::vector<int> ParameterStore::members(const Bucket& b) const {
   return ids;
 }
 
-template <class F>
-void ParameterStore::each_parameter(Bucket& b, int64_t begin, int64_t count, F f) {
-  for (int id : members(b)) {
-    const Parameter& p = parameters_[id];
-    const int64_t from = std::max(begin, p.offset),
-                  to = std::min(begin + count, p.offset + p.spec.slice.elements());
-    if (from < to) f(p, from, to - from);
-  }
-}
-
 AdamwArgs ParameterStore::args_of(const ParameterRule& r, const AdamwArgs& step) const {
   AdamwArgs a = step;
   if (!r.router) a.step = std::max<int64_t>(1, a.step - layout_.optimizer.router_warmup);  // its own first
@@ -122,14 +112,17 @@ void ParameterStore::move_along(const AdamwArgs& step, UpdateRule rule) {
       DirectionArgs d;
       d.lr = a.lr;
       Tensor sums;
-      if (rule != UpdateRule::lamb && p.rule.decay) d.keep = 1 - a.lr * a.weight_decay;
+      if (rule != UpdateRule::lamb && rule != UpdateRule::onebit_lamb && p.rule.decay)
+        d.keep = 1 - a.lr * a.weight_decay;
       if (rule == UpdateRule::muon) {
         const Shape& whole = p.spec.slice.global;
         const double rows = static_cast<double>(whole[0]), cols = static_cast<double>(whole[1]);
         d.lr *=
             o.muon_match_rms ? 0.2 * std::sqrt(std::max(rows, cols)) : std::sqrt(std::max(1.0, rows / cols));
       } else {
-        d.scale = rule == UpdateRule::lamb ? DirectionScale::trust : DirectionScale::rms;
+        d.scale = rule == UpdateRule::lamb          ? DirectionScale::trust
+                  : rule == UpdateRule::onebit_lamb ? DirectionScale::given
+                                                    : DirectionScale::rms;
         sums = tensor_sums_.flat(2 * p.tensor, {2});
       }
       if (rule == UpdateRule::adafactor) {
@@ -144,17 +137,18 @@ void ParameterStore::move_along(const AdamwArgs& step, UpdateRule rule) {
   }
 }
 
-void ParameterStore::update_lamb(const AdamwArgs& step) {
+void ParameterStore::update_lamb(const AdamwArgs& step, UpdateRule rule) {
   for (Bucket& b : buckets_) {
-    if (b.kind.rule.rule != UpdateRule::lamb || !moves(b)) continue;
+    if (b.kind.rule.rule != rule || !moves(b)) continue;
     each_parameter(b, stored_begin(b), stored_count(b), [&](const Parameter& p, int64_t from, int64_t n) {
       const Range r = range(b, from, n);
       lamb_direction(*compute_, r.master, r.moments[0], r.moments[1], r.grad, p.rule.decay,
                      args_of(p.rule, step));
     });
   }
-  add_squares(UpdateRule::lamb);
-  move_along(step, UpdateRule::lamb);
+  add_squares(rule);
+  if (rule == UpdateRule::onebit_lamb) move_coefficients(false);
+  move_along(step, rule);
 }
 
 void ParameterStore::update_adafactor(const AdamwArgs& step) {
@@ -217,25 +211,36 @@ void ParameterStore::update(const AdamwArgs& step) {
     const UpdateRule rule = b.kind.rule.rule;
     if (rule == UpdateRule::still) continue;
     has[static_cast<int>(rule)] = true;
-    if (in_halves(rule)) continue;
+    if (in_halves(rule) || rule == UpdateRule::sophia_h || frozen(b)) continue;
     if (moves(b))
       update_elements(b, step);
     else
       pass_windows(b);
     gather_values(b);
   }
-  if (has[static_cast<int>(UpdateRule::lamb)]) update_lamb(step);
+  if (has[static_cast<int>(UpdateRule::lamb)]) update_lamb(step, UpdateRule::lamb);
+  const bool after = is_onebit(layout_.optimizer.rule) && step_ > layout_.optimizer.freeze_step;
+  if (after)
+    update_onebit(step);
+  else if (has[static_cast<int>(UpdateRule::onebit_lamb)])
+    update_lamb(step, UpdateRule::onebit_lamb);
   if (has[static_cast<int>(UpdateRule::adafactor)]) update_adafactor(step);
   if (has[static_cast<int>(UpdateRule::muon)]) update_muon(step);
+  if (has[static_cast<int>(UpdateRule::sophia_h)]) update_sophia(step);
   for (Bucket& b : buckets_)
-    if (in_halves(b.kind.rule.rule)) gather_values(b);
+    if (in_halves(b.kind.rule.rule) || b.kind.rule.rule == UpdateRule::sophia_h) gather_values(b);
   fetched_ahead_ = false;
   wait_for_values();
-  const int stage = layout_.zero_stage;
+  require_values("end of the update");
+}
+
+/// On meta: every rank has again what its stage of ZeRO leaves it.
+void ParameterStore::require_values(std::string_view when) const {
   if (!compute_->meta()) return;
+  const int stage = layout_.zero_stage;
   for (const Bucket& b : buckets_)
     for (Axis a : {Axis::data, Axis::context, Axis::replica, Axis::expert})
-      place_require(*compute_, "end of the update", stage >= 3 ? b.value_piece : b.value, a,
+      place_require(*compute_, when, stage >= 3 ? b.value_piece : b.value, a,
                     b.kind.cut.has(a) || (stage >= 3 && groups_->mesh.inside.has(a)) ? Placement::S(0)
                                                                                      : Placement::R());
 }

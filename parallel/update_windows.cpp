@@ -180,17 +180,11 @@ void ParameterStore::round_parameters(Bucket& b, int64_t from, int64_t n, Tensor
   const uint64_t seed = layout_.seed + static_cast<uint64_t>(step) * 0x9e3779b97f4a7c15ull;
   for (int id : members(b)) {
     const Parameter& p = parameters_[static_cast<size_t>(id)];
-    const Slice& s = p.spec.slice;
     const int64_t first = std::max(from, p.offset),
-                  count = std::min(from + n, p.offset + s.elements()) - first;
+                  count = std::min(from + n, p.offset + p.spec.slice.elements()) - first;
     if (count <= 0) continue;
-    BoxElements e;
-    e.rank = s.global.rank;
-    for (int d = 0; d < e.rank; ++d)
-      e.global[d] = s.global[d], e.offset[d] = s.offset[d], e.extent[d] = s.extent[d];
-    e.begin = s.begin + first - p.offset;
     round_stochastic(*compute_, to.flat(first - from, {count}), wide.flat(first - from, {count}), seed,
-                     hash_name("rounding of " + p.spec.name), e);
+                     hash_name("rounding of " + p.spec.name), elements_of(p, first));
   }
 }
 

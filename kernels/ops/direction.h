@@ -21,6 +21,7 @@ LT_KERNEL(lamb_direction, DType t, const void* master, void* exp_avg, void* exp_
 enum class DirectionScale : uint8_t {
   none,   ///< lr
   trust,  ///< LAMB: lr |w| / |u|; lr where one of them is zero
+  given,  ///< 1-bit LAMB: lr sums[0]
   rms,    ///< Adafactor: lr max(eps, rms(w)) / max(1, rms(u) / threshold)
 };
 
@@ -35,6 +36,7 @@ struct DirectionArgs {
   /// What the direction is multiplied by; w2, u2: sums of squares of parameter and direction.
   LT_HD double factor(double w2, double u2) const {
     if (scale == DirectionScale::none) return lr;
+    if (scale == DirectionScale::given) return lr * w2;
     if (scale == DirectionScale::trust) return w2 > 0 && u2 > 0 ? lr * std::sqrt(w2) / std::sqrt(u2) : lr;
     const double w = std::sqrt(w2 / elements), u = std::sqrt(u2 / elements) / threshold;
     return lr * (w > eps ? w : eps) / (u > 1 ? u : 1);

@@ -51,6 +51,13 @@ struct MetaRank {
     trace.set_compute(compute.get());
   }
 
+  /// One of those that most of the run's are like.
+  void train_step() { train_step(step_kinds(program.options().optimizer).usual_step); }
+  void train_step(int64_t step) {
+    AdamwArgs args;
+    args.step = step;
+    program.train_step({}, args, false);
+  }
   double end() const { return std::max(compute->clock, groups.clock()); }
   int64_t wire_bytes() const { return groups.groups().wire_bytes(); }
 };
@@ -212,7 +219,11 @@ double Plan::step_seconds() const {
 double Plan::total_seconds() const {
   double evaluation = 0;
   for (const RankPlan& r : ranks) evaluation = std::max(evaluation, r.eval_seconds);
-  return step_seconds() * static_cast<double>(train_steps) + evaluation * static_cast<double>(evaluations);
+  double other = 0;
+  for (const RankPlan& r : ranks) other = std::max(other, r.other_seconds);
+  const int64_t others = kinds.others(train_steps);
+  return step_seconds() * static_cast<double>(train_steps - others) + other * static_cast<double>(others) +
+         evaluation * static_cast<double>(evaluations);
 }
 
 double Plan::mfu() const {
@@ -232,6 +243,11 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
   o.muon_steps = static_cast<int>(from.muon_num_ns_steps);
   o.muon_lr_scale = from.uses("muon") ? from.muon_lr / from.lr : 1;
   o.muon_match_rms = from.muon_scale == "match_rms_adamw";
+  o.freeze_step = from.freeze_step;
+  o.lamb_limits = from.lamb_limits;
+  o.hessian_interval = from.hessian_interval;
+  o.sophia_gamma = from.sophia_gamma;
+  o.hessian_radius = from.hessian_radius;
   o.freeze_routers = r.train.freeze_router;
   o.router_warmup = r.train.router_warmup_steps;
   o.adafactor_decay = from.adafactor_decay_rate;
@@ -284,6 +300,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.activations = activation_offload(r);
   o.ema_decay = r.train.ema_decay;
   o.reduce_bf16 = r.parallel.grad_reduce_dtype == "bf16";
+  o.reduce_int8 = r.parallel.grad_reduce_dtype == "int8";
   o.zero_stage = static_cast<int>(r.parallel.zero_stage);
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.expert_tensor = !recipe::experts_apart(r);
@@ -409,7 +426,7 @@ void add_routing(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
   even.dispatch.balanced = true;
   even.dispatch.shadows = 0;  // which even routing has no use for
   MetaRank meta(even, recipe, profile, mesh_of(recipe, plan.rank), threads, 0);
-  meta.program.train_step({}, AdamwArgs{}, false);
+  meta.train_step();
   plan.even_arena_bytes = meta.memory.peak().arena_bytes;
   if (recipe.parallel.expert == 1 || even.dispatch.gather) return;
   const Mesh mesh = mesh_of(recipe, plan.rank);
@@ -422,6 +439,22 @@ void add_routing(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
 
 }  // namespace
 
+/// A step of the other kind, on the same rank: what it sends and takes, and its memory.
+static void add_other_step(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile,
+                           const PipelineLayout& layout, MetaRank& meta) {
+  const StepKinds kinds = step_kinds(meta.program.options().optimizer);
+  if (kinds.other_step == 0) return;
+  const int64_t wire = meta.wire_bytes();
+  const double begin = meta.end();
+  meta.train_step(kinds.other_step);
+  plan.other_wire_bytes = meta.wire_bytes() - wire;
+  plan.other_seconds = meta.end() - begin;
+  if (layout.stage_layers.empty()) return;
+  const double once = pipeline_seconds(recipe, profile, layout), now = meta.program.action_seconds();
+  const bool twice = meta.program.parameters().estimates(kinds.other_step);
+  plan.other_seconds += (twice ? 2 : 1) * once - now;
+}
+
 RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
                    int rank, int threads, Plan* totals) {
   const int ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
@@ -429,17 +462,20 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
   RankPlan plan;
   plan.rank = rank;
   const int64_t wire_before = meta.wire_bytes();
-  meta.program.train_step({}, AdamwArgs{}, false);
+  meta.train_step();
   plan.train_wire_bytes = meta.wire_bytes() - wire_before;
   plan.flops = meta.trace.flops();
   plan.step_seconds = meta.end();
   if (!layout.stage_layers.empty())  // a rank alone does not know when its neighbours send
     plan.step_seconds += pipeline_seconds(recipe, profile, layout) - meta.program.action_seconds();
   plan.exposed_comm_seconds = meta.trace.wait_seconds("compute");
+  const auto entries = static_cast<std::ptrdiff_t>(meta.trace.entries().size());
 
   std::map<std::pair<std::string, std::string>, CollectivePlan> collectives;
   std::map<std::string, OpPlan> ops;
-  for (const TraceEntry& e : meta.trace.entries()) {
+  add_other_step(plan, recipe, profile, layout, meta);
+  for (auto entry = meta.trace.entries().begin(); entry != meta.trace.entries().begin() + entries; ++entry) {
+    const TraceEntry& e = *entry;
     if (e.cls == OpClass::collective) {
       CollectivePlan& c = collectives[{e.axis, e.collective}];
       c.axis = e.axis;
@@ -501,6 +537,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   if (layout.recompute) plan.recompute = describe(*layout.recompute);
   plan.accumulation = micro_batches_per_step(recipe);
   plan.train_steps = recipe.train.train_steps;
+  plan.kinds = step_kinds(optimizer_settings(recipe));
   if (const int64_t every = recipe.train.eval_interval; every > 0)
     plan.evaluations = (plan.train_steps + every - 1) / every;  // the last step evaluates, whichever it is
   plan.profile = profile.source;
@@ -567,14 +604,14 @@ void check_memory(const Plan& plan) {
 std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile& profile, int rank) {
   MetaRank meta(recipe, profile, pipeline_layout(recipe, profile), mesh_of(recipe, rank),
                 threads_per_rank(recipe), static_cast<int>(recipe.launch.ranks_on_host));
-  meta.program.train_step({}, AdamwArgs{}, false);
+  meta.train_step();
   return meta.trace.entries();
 }
 
 int64_t activation_bytes(const Recipe& recipe, const MachineProfile& profile) {
   LT_CHECK(recipe.parallel.pipeline == 1, "the activations of {} stages", recipe.parallel.pipeline);
   MetaRank meta(recipe, profile, {}, mesh_of(recipe, 0), 1);
-  meta.program.train_step({}, AdamwArgs{}, false);
+  meta.train_step();
   return meta.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)];
 }
 

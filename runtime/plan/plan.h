@@ -52,6 +52,9 @@ struct RankPlan {
   double step_seconds = 0;
   double exposed_comm_seconds = 0;  ///< compute waiting for communication
   double eval_seconds = 0;          ///< one evaluation
+  /// Of steps of another kind (StepKinds): bytes and seconds; 0 where all are of one.
+  int64_t other_wire_bytes = 0;
+  double other_seconds = 0;
 };
 
 struct Plan {
@@ -64,6 +67,7 @@ struct Plan {
   int64_t parameters = 0;
   int64_t tokens_per_step = 0, accumulation = 1;
   int64_t train_steps = 0;
+  StepKinds kinds;
   int64_t evaluations = 0;  ///< passes over the held-out data until train_steps
   std::string profile;      ///< its source
   bool profile_measured = false;

@@ -47,6 +47,10 @@ ordered_json rank_json(const RankPlan& r) {
                                   {"network_bytes", c.network_bytes},
                                   {"seconds", c.seconds}});
   j["wire_bytes_per_step"] = r.train_wire_bytes;
+  if (r.other_seconds > 0) {
+    j["other_wire_bytes_per_step"] = r.other_wire_bytes;
+    j["other_step_seconds"] = r.other_seconds;
+  }
   if (r.worst_expert_bytes > 0) j["expert_wire_bytes_at_worst"] = r.worst_expert_bytes;
   j["wire_bytes_per_eval"] = r.eval_wire_bytes;
   j["flops_per_step"] = r.flops;
@@ -145,6 +149,11 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
                      r.flops / 1e9, p.tokens_per_step, p.accumulation, p.accumulation == 1 ? "" : "es");
   out += fmt::format("  {:<28}{:>12.1f} ms ({:.1f} ms of it waiting for communication)\n", "step time",
                      seconds * 1e3, r.exposed_comm_seconds * 1e3);
+  if (*p.kinds.other)
+    out +=
+        fmt::format("  {:<28}{:>12.1f} ms, {:.2f} MiB sent: {} in {} of {} steps\n", "another kind of step",
+                    r.other_seconds * 1e3, static_cast<double>(r.other_wire_bytes) / kMiB, p.kinds.other,
+                    p.kinds.others(p.train_steps), p.train_steps);
   out += fmt::format("  {:<28}{:>12} tokens/s\n", "throughput", format_count(p.tokens_per_second()));
   out += fmt::format("  {:<28}{:>12.1f} % of {:.0f} GFLOP/s, the fastest matmul of the profile\n", "MFU",
                      100 * p.mfu(), p.peak_flops / 1e9);
@@ -187,6 +196,10 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["step_seconds"] = p.step_seconds();
   j["tokens_per_second"] = p.tokens_per_second();
   j["mfu"] = p.mfu();
+  if (*p.kinds.other) {
+    j["other_steps"] = p.kinds.others(p.train_steps);
+    j["other_steps_are"] = p.kinds.other;
+  }
   j["evaluations"] = p.evaluations;
   j["total_seconds"] = p.total_seconds();
   j["total_tokens"] = p.tokens_per_step * p.train_steps;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/core/tensor.h"
+#include "kernels/ops/onebit.h"
 #include "models/model_config.h"
 #include "runtime/train/loss_scale.h"
 
@@ -156,6 +157,10 @@ struct Optimizer {
   double muon_lr = 0.02;  ///< filled: lr unless given
   std::string muon_scale = "spectral";
   double adafactor_decay_rate = 0.8, adafactor_eps = 1e-3, adafactor_clip_threshold = 1.0;
+  int64_t freeze_step = 0;  ///< filled: a fifth of train_steps unless given
+  LambLimits lamb_limits;   ///< 1-bit LAMB
+  int64_t hessian_interval = 10;
+  double sophia_gamma = 0.01, hessian_radius = 1e-4;
   std::string state_dtype = "fp32";  ///< of moments; fp64 in runs of it
   bool master_weights = true;        ///< bf16
   std::vector<ParameterGroup> groups;

@@ -5,13 +5,16 @@
 namespace ltrain::recipe {
 
 std::pair<std::string, std::string> not_by_element(const Recipe& r) {
-  for (const char* rule : {"lamb", "adafactor", "muon", "adamw8bit"})
+  for (const char* rule :
+       {"lamb", "adafactor", "muon", "adamw8bit", "onebit_adam", "onebit_lamb", "sophia_h"})
     if (r.optimizer.uses(rule))
       return {rule, r.optimizer.kind == rule ? "optimizer.kind" : "optimizer.groups"};
   return {};
 }
 
 void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
+  onebit_rules(r, broken);
+  sophia_rules(r, broken);
   const Optimizer& o = r.optimizer;
   const std::string kind = "optimizer.kind", groups = "optimizer.groups";
   const auto where = [&](const char* rule) { return o.kind == rule ? kind : groups; };

@@ -21,6 +21,8 @@ void offload_rules(const Recipe& recipe, const BrokenRule& broken);
 /// `data`: data-parallel ranks.
 void batch_ramp_rules(const Recipe& recipe, int64_t data, const BrokenRule& broken);
 void optimizer_rules(const Recipe& recipe, const BrokenRule& broken);
+void onebit_rules(const Recipe& recipe, const BrokenRule& broken);
+void sophia_rules(const Recipe& recipe, const BrokenRule& broken);
 
 /// A rule of the optimizer, or of a group, that does not update each element by itself: its name and where
 /// it stands; else two empty texts. 8-bit AdamW has states of its own kind and counts.

@@ -19,6 +19,20 @@ void precision_rules(const Recipe& r, const BrokenRule& broken) {
   if (r.precision == Precision::fp64)
     broken("parallel.grad_reduce_dtype", "precision: fp64 sums in fp64; nearest valid value: fp32",
            {"precision"});
+  if (p.grad_reduce_dtype == "int8") {
+    if (p.zero_stage >= 2)
+      broken(
+          "parallel.grad_reduce_dtype",
+          fmt::format("int8 keeps an error of every gradient on every rank, and parallel.zero_stage: {} is "
+                      "there to keep a piece of them; nearest valid value: bf16, or parallel.zero_stage: 1",
+                      p.zero_stage),
+          {"parallel.zero_stage"});
+    if (r.precision == Precision::fp16)
+      broken("parallel.grad_reduce_dtype",
+             "int8 keeps errors from step to step, and precision: fp16 changes what gradients are multiplied "
+             "by; nearest valid value: bf16, or precision: bf16",
+             {"precision"});
+  }
   for (const auto& [key, value, none] :
        {std::tuple{"parallel.shard_group", p.shard_group, "all"},
         std::tuple{"parallel.hierarchical_reduction", p.hierarchical_reduction, "none"}})

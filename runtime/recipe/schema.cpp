@@ -294,10 +294,11 @@ void add_parallel_keys(std::vector<Key>& t) {
       "parallel.hierarchical_reduction", LT_MEMBER(parallel.hierarchical_reduction), {"none", "node"},
       "Without zero_stage: sum gradients on two levels, first among the ranks of a node (or that many "
       "neighbours), of which each then sums its part with other nodes."));
-  t.push_back(
-      name_choice("parallel.grad_reduce_dtype", LT_MEMBER(parallel.grad_reduce_dtype), {"fp32", "bf16"}, {},
-                  "What gradients are rounded to before they are summed over data and context, and sent "
-                  "in; sums are of fp32, and so is what micro-batches add up to."));
+  t.push_back(name_choice(
+      "parallel.grad_reduce_dtype", LT_MEMBER(parallel.grad_reduce_dtype), {"fp32", "bf16", "int8"}, {},
+      "What gradients are rounded to before they are summed over data and context, and sent "
+      "in; sums are of fp32, and so is what micro-batches add up to. int8: blocks of 256 with a "
+      "scale, and what rounding leaves over is added the next time."));
   t.push_back(
       axis_order("parallel.order", LT_MEMBER(parallel.order),
                  "How ranks are laid out over the axes, innermost (neighbours) first: tensor, context, "

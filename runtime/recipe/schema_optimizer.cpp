@@ -83,11 +83,49 @@ Key groups_key() {
   return key;
 }
 
+void add_onebit_keys(std::vector<Key>& t) {
+  const auto only = [](const char* what, Key key, bool lamb = true) {
+    key.when(what, true, [lamb](const Recipe& r) {
+      return r.optimizer.kind == "onebit_lamb" || (!lamb && r.optimizer.kind == "onebit_adam");
+    });
+    return key;
+  };
+  t.push_back(only("optimizer.kind: onebit_adam or onebit_lamb",
+                   integer("optimizer.freeze_step", LT_MEMBER(optimizer.freeze_step),
+                           "Steps of warm-up, after which the second moment stays and ranks average first "
+                           "moments in one bit an element in the place of gradients.")
+                       .between(1, kMaxSteps)
+                       .derived("a fifth of train_steps",
+                                [](Recipe& r) {
+                                  r.optimizer.freeze_step = std::max<int64_t>(1, r.train.train_steps / 5);
+                                }),
+                   false));
+  const char* lamb = "optimizer.kind: onebit_lamb";
+  t.push_back(only(lamb, number("optimizer.max_coeff", LT_MEMBER(optimizer.lamb_limits.max_coeff),
+                                "Largest trust ratio of a tensor in the warm-up.")
+                             .above(0)));
+  t.push_back(only(lamb, number("optimizer.min_coeff", LT_MEMBER(optimizer.lamb_limits.min_coeff),
+                                "Smallest trust ratio of a tensor in the warm-up.")
+                             .above(0)));
+  t.push_back(only(lamb, number("optimizer.coeff_beta", LT_MEMBER(optimizer.lamb_limits.coeff_beta),
+                                "Decay of the average of trust ratios that stays after the warm-up.")
+                             .between(0, 0.999999)));
+  t.push_back(only(lamb, number("optimizer.factor_max", LT_MEMBER(optimizer.lamb_limits.factor_max),
+                                "Largest factor of that average after the warm-up.")
+                             .above(0)));
+  t.push_back(only(lamb, number("optimizer.factor_min", LT_MEMBER(optimizer.lamb_limits.factor_min),
+                                "Smallest factor of that average after the warm-up.")
+                             .above(0)));
+  t.push_back(
+      only(lamb, number("optimizer.factor_threshold", LT_MEMBER(optimizer.lamb_limits.factor_threshold),
+                        "How much the factor may change in a step, of itself.")
+                     .inside(0, 1)));
+}
+
 }  // namespace
 
 void add_optimizer_keys(std::vector<Key>& t) {
-  t.push_back(name_choice("optimizer.kind", LT_MEMBER(optimizer.kind), rule_names(),
-                          {"sophia", "onebit_adam"},
+  t.push_back(name_choice("optimizer.kind", LT_MEMBER(optimizer.kind), rule_names(), {},
                           "The update rule. muon: matrices but embeddings; adamw8bit: matrices; their others "
                           "have adamw. optimizers.md says what each does.")
                   .alias({"optimizer_type"}));
@@ -154,6 +192,17 @@ void add_optimizer_keys(std::vector<Key>& t) {
                    number("optimizer.adafactor_clip_threshold", LT_MEMBER(optimizer.adafactor_clip_threshold),
                           "Largest root mean square of an update.")
                        .above(0)));
+  add_onebit_keys(t);
+  t.push_back(only("sophia_h", integer("optimizer.hessian_interval", LT_MEMBER(optimizer.hessian_interval),
+                                       "Steps from one estimate of the Hessian's diagonal to the next.")
+                                   .between(1, kMaxSteps)));
+  t.push_back(only("sophia_h", number("optimizer.sophia_gamma", LT_MEMBER(optimizer.sophia_gamma),
+                                      "The moment is divided by this part of the diagonal, and cut to 1.")
+                                   .above(0)));
+  t.push_back(only(
+      "sophia_h", number("optimizer.hessian_radius", LT_MEMBER(optimizer.hessian_radius),
+                         "How far each weight is moved for the gradient that the diagonal is estimated from.")
+                      .inside(0, 1)));
   t.push_back(name_choice("optimizer.state_dtype", LT_MEMBER(optimizer.state_dtype), {"fp32", "bf16"}, {},
                           "What moments are stored in between updates, which compute in fp32."));
   Key masters =

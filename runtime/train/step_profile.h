@@ -21,7 +21,8 @@ class StepProfile {
   /// A piece of the host's own work.
   void host(const char* name, double start, double end) { host_.push_back({name, start, end}); }
   /// All streams have been synchronized. Writes OUTPUT_DIR/traces/step-S-rank-R.json and returns lines for
-  /// the user: the ops that took most of the step. `whole`: it had all micro-batches of the plan.
+  /// the user: the ops that took most of the step. `whole`: it had all micro-batches of the plan, and was of
+  /// its kind.
   std::vector<std::string> end(bool whole);
 
  private:

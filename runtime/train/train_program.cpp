@@ -95,7 +95,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   store_.allocate(device_.compute, device_.memory, device_.groups,
                   {options.precision, options.zero_stage, options.bucket_elements, options.for_training,
                    options.optimizer, options.offload, device_.slow.states, device_.slow.params,
-                   options.reduce_bf16, options.ema_decay, options.seed});
+                   options.reduce_bf16, options.reduce_int8, options.ema_decay, options.seed});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length);
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
@@ -332,7 +332,6 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   result.loss_scale = scaler_ ? scaler_->scale() : 1;
   const double scale = result.tokens > 0 ? result.loss_scale / static_cast<double>(result.tokens) : 0;
   const auto batch = [&](int64_t k) -> const HostBatch& { return meta ? none : batches[k]; };
-  store_.begin_step(micros, adamw.step);
   if (staged())
     for (int64_t k = 0; k < options_.accumulation; ++k) load(batch(k), k);
   int64_t loaded = -1;
@@ -353,15 +352,28 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     if (!meta) mb.grad_scale_at = scale_;
     return mb;
   };
-  for (int64_t k = 0; graphed && k < micros; ++k) {
-    load(batch(k), 0);
-    graphed_micro_batch(step, run, k, scaled(in_place(0)));
-  }
-  if (!graphed)
+  const auto pass = [&] {
     run.run(whole ? program_ : pipeline::lower(fewer, 0), [&](int k) {
       if (!staged() && loaded != k) load(batch(loaded = k), 0);
       return scaled(in_place(staged() ? k : 0));
     });
+  };
+  if (store_.estimates(adamw.step)) {
+    store_.begin_step(micros, adamw.step);
+    store_.shift_values();
+    pass();
+    step.enter("gradients");
+    store_.finish_gradients();
+    store_.keep_shifted_gradients();
+    clear_sums();
+    loaded = -1;
+  }
+  store_.begin_step(micros, adamw.step);
+  for (int64_t k = 0; graphed && k < micros; ++k) {
+    load(batch(k), 0);
+    graphed_micro_batch(step, run, k, scaled(in_place(0)));
+  }
+  if (!graphed) pass();
   action_seconds_ = run.action_seconds();
   step.enter("gradients");
   store_.finish_gradients();

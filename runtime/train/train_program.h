@@ -30,6 +30,7 @@ struct ProgramOptions {
   OptimizerSettings optimizer;
   OffloadSettings offload;
   bool reduce_bf16 = false;  ///< gradients are rounded to bf16 to be summed
+  bool reduce_int8 = false;  ///< likewise to 8 bits, with error feedback
   double ema_decay = 0;      ///< of the average of weights that evaluations see; 0: none
   RecomputeOptions recompute;
   ActivationOffloadOptions activations;  ///< that leave between forward and backward

@@ -109,6 +109,7 @@ class Trainer {
     // The same pass that `ltrain plan` makes: checks the placements of the whole step, sizes the arena.
     Plan totals = make_plan(recipe_, profile_, {me.rank}, &layout_);
     plan_ = totals.ranks.at(0);
+    kinds_ = totals.kinds;
     peak_flops_ = totals.peak_flops;
     if (!options_.force) check_memory(totals);
     if (lead_) {
@@ -296,9 +297,10 @@ class Trainer {
     const bool ask = static_cast<bool>(job_.stop_requested()) || out_of_time();
     const auto wire_before = wire_by_axis(groups_->groups());
     const StepResult r = program_->train_step(batches_, a, ask);
+    planned_wire_ += kinds_.is_other(a.step) ? plan_.other_wire_bytes : plan_.train_wire_bytes;
     if (step_profile_->running()) {
       synchronize();
-      say(step_profile_->end(batch == recipe_.train.global_batch_size));
+      say(step_profile_->end(batch == recipe_.train.global_batch_size && !kinds_.is_other(a.step)));
     }
     for (const auto& [axis, bytes] : wire_by_axis(groups_->groups())) {
       const auto before = wire_before.find(axis);
@@ -481,8 +483,7 @@ class Trainer {
         "rank 0 used {:.1f} MiB of the host's memory at its peak ({:.1f} planned) and sent {:.1f} MiB in {} "
         "training step{} ({:.1f} planned){}",
         resident / kMiB, plan_.host_bytes / kMiB, train_wire / kMiB, steps, steps == 1 ? "" : "s",
-        plan_.train_wire_bytes * steps / kMiB,
-        job_.transports().empty() ? "" : " through " + job_.transports()));
+        planned_wire_ / kMiB, job_.transports().empty() ? "" : " through " + job_.transports()));
   }
 
   void finish(ExitCode code) {
@@ -537,6 +538,8 @@ class Trainer {
   std::vector<HostBatch> batches_;
   int64_t step_ = 0, first_step_ = 0, saved_step_ = 0, samples_ = 0;
   std::map<std::string, int64_t> train_wire_;  // bytes sent in training steps, by axis
+  StepKinds kinds_;
+  int64_t planned_wire_ = 0;  // bytes of the training steps so far
   double started_ = 0;
   bool checked_ = false;
   int64_t skipped_ = 0, skipped_in_a_row_ = 0, overflows_in_a_row_ = 0;
@@ -563,7 +566,9 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
   for (int id = 0; id < parameters.count(); ++id) {
     int64_t states = 1 + (program.ema_decay > 0);
     for (std::string_view name : parameters.state_names(id, program.optimizer))
-      states += name != kFactorRows && name != kFactorCols;
+      states += name != kFactorRows && name != kFactorCols && name != kCoefficients;
+    if (program.reduce_int8 || is_onebit(program.optimizer.rule))  // rounding errors, of each rank that sums
+      states += ranks(recipe) / (recipe.parallel.tensor * recipe.parallel.pipeline) + 1;
     bytes += states * parameters.spec(id).shape.elements() * dtype_size(program.precision.master);
   }
   make_folders(checkpoint_folder(recipe));

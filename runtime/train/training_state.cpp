@@ -17,6 +17,16 @@ std::string state_name(std::string_view state, const std::string& parameter) {
 
 }  // namespace
 
+/// Of what rank `rank` sends: it is of that rank's rounding alone.
+static std::string error_name(const RoundingError& e, const std::string& parameter, int rank) {
+  return e.sent ? fmt::format("optimizer/sent_error_{:05d}/{}", rank, parameter)
+                : "optimizer/sum_error/" + parameter;
+}
+
+static bool is_error(const std::string& name) {
+  return name.starts_with("optimizer/sent_error_") || name.starts_with("optimizer/sum_error/");
+}
+
 std::string checkpoint_folder(const Recipe& recipe) { return recipe.output_dir + "/checkpoints"; }
 
 ResumeOptions resume_options(const Recipe& recipe) {
@@ -39,6 +49,9 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
   for (const WholeState& w : parameters.whole_states(true))
     out.push_back({state_name(w.name, parameters.spec(w.id).name), w.tensor.dtype,
                    Slice::whole(w.tensor.shape), w.tensor.data});
+  for (const RoundingError& e : parameters.rounding_errors(true))
+    out.push_back(
+        {error_name(e, parameters.spec(e.id).name, e.rank), e.tensor.dtype, e.slice, e.tensor.data});
   for (const KeptTensor& k : parameters.kept(true))
     out.push_back({k.name, k.tensor.dtype, Slice::whole(k.tensor.shape), k.tensor.data});
   return out;
@@ -60,7 +73,8 @@ void check_optimizer(const CheckpointReader& reader, const ParameterStore& param
       if (!reader.has(state_name(state, name)))
         refuse(fmt::format("has no {} of {}, which {} keeps{}", state, name, update_rule_name(optimizer.rule),
                            parameters.spec(id).router ? " (train.freeze_router: true does not)" : ""));
-    for (const char* state : {"exp_avg", "exp_avg_sq", "momentum_buffer", "exp_avg_sq_row", "exp_avg_sq_col"})
+    for (const char* state : {"exp_avg", "exp_avg_sq", "momentum_buffer", "exp_avg_sq_row", "exp_avg_sq_col",
+                              "exp_avg_sq_fresh", "hessian"})
       if (parameters.trains_with(id, optimizer) && reader.has(state_name(state, name)) &&
           std::find(states.begin(), states.end(), state) == states.end())
         refuse(fmt::format("has {} of {}, which this run does not keep", state, name));
@@ -115,16 +129,20 @@ TrainingState::Resumed TrainingState::resume() {
     tensors.read(state_name(w.name, parameters_.spec(w.id).name), Slice::whole(w.tensor.shape), w.tensor);
   for (const KeptTensor& k : parameters_.kept(false))
     tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
+  const bool no_errors = resume_errors(*reader, tensors);
   parameters_.close_states(true);
   const std::string averages = state_name(kAverage, "");
   reader->finish(control_, stream_, [&](const std::string& name) {
-    return !of_frozen_router(name) && !name.starts_with(averages);
+    return !of_frozen_router(name) && !name.starts_with(averages) && !is_error(name);
   });
   parameters_.publish_loaded();
   if (no_average) {
     parameters_.start_average();
     r.notes.push_back("note: the checkpoint has no average of weights: it begins here, with the weights");
   }
+  if (no_errors)
+    r.notes.push_back(
+        "note: the checkpoint has no rounding errors of as many ranks as sum here: they begin with zero");
   r.step = last_committed_ = reader->info().step;
   r.samples = reader->info().data_cursor;
   r.skipped_steps = reader->info().skipped_steps;
@@ -135,6 +153,21 @@ TrainingState::Resumed TrainingState::resume() {
         "note: the checkpoint was made with seed {}, the recipe says {}: the data order changes here",
         reader->info().seed, recipe_.seed));
   return r;
+}
+
+/// What rounding left over, of as many ranks: else it begins with nothing, and it is true.
+bool TrainingState::resume_errors(const CheckpointReader& reader, TensorReader& tensors) {
+  bool none = false;
+  for (const RoundingError& e : parameters_.rounding_errors(false)) {
+    const std::string& name = parameters_.spec(e.id).name;
+    RoundingError first = e;
+    first.sent = true;
+    const bool same =
+        reader.has(error_name(first, name, e.ranks - 1)) && !reader.has(error_name(first, name, e.ranks));
+    none = none || !same;
+    if (same) tensors.read(error_name(e, name, e.rank), e.slice, e.tensor);
+  }
+  return none;
 }
 
 /// A state that this run keeps no more.

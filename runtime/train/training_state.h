@@ -32,6 +32,8 @@ bool saves_at_all(const Recipe& recipe);
 /// Saves that a run that is at `step` still makes, the one of an early stop included.
 int64_t saves_to_come(const Recipe& recipe, int64_t step);
 
+class TensorReader;
+
 class TrainingState {
  public:
   /// `control`: a group of all ranks that nothing else uses.
@@ -68,6 +70,7 @@ class TrainingState {
   int64_t last_committed() const { return last_committed_; }
 
  private:
+  bool resume_errors(const CheckpointReader& reader, TensorReader& tensors);
   bool of_frozen_router(const std::string& name) const;
   const Recipe& recipe_;
   ParameterStore& parameters_;

@@ -1,8 +1,12 @@
 #include "kernels/ops/adafactor.h"
 #include "kernels/ops/adamw_8bit.h"
+#include "kernels/ops/compress.h"
 #include "kernels/ops/direction.h"
 #include "kernels/ops/momentum.h"
+#include "kernels/ops/onebit.h"
 #include "kernels/ops/scale_add.h"
+#include "kernels/ops/sophia.h"
+#include "kernels/ops/tensor_ops.h"
 #include "tests/cuda/twin.h"
 
 using namespace ltrain;
@@ -89,4 +93,66 @@ TEST_CASE("8-bit moments: the same codes on both devices, and codes of decoded v
         encode_moments(s, m, at(values));
       },
       4);
+}
+
+TEST_CASE("sums in few bits: the same codes and errors on both devices") {
+  if (!have_cuda()) return;
+  for (DType t : {DType::f32, DType::f64})
+    for (const Code code : {Code::sign, Code::int8}) {
+      CAPTURE(dtype_name(t), code == Code::sign);
+      const int64_t n = 3 * code_block(code), bytes = coded_bytes(code, t, n);
+      Twin w(t);
+      const auto x = w.random(t, {n}), y = w.random(t, {n}), error = w.random(t, {n}, 0.5);
+      const auto sum_error = w.random(t, {n}, 0.5), out = w.blank(t, {n});
+      const auto where = w.of(t, {n}, [](int64_t i) { return i % 11 == 4 ? 0.0 : 1.0; });
+      // Codes are compared through what they stand for, since scales among them are rounded otherwise.
+      const auto coded = w.of(DType::u8, {2 * bytes}, [](int64_t) { return 0; });
+      const auto sum = w.of(DType::u8, {bytes}, [](int64_t) { return 0; });
+      w.check(
+          [&](Stream& s, const Twin::At& at) {
+            compress(s, code, at(coded).flat(0, {bytes}), at(x), at(error), at(where));
+            compress(s, code, at(coded).flat(bytes, {bytes}), at(y), at(error), at(where));
+            compress_sum(s, code, at(sum), at(coded), 2, 0.5, at(sum_error), at(where));
+            decompress(s, code, at(out), at(sum), at(where));
+            fill_zero(s, at(coded));
+            fill_zero(s, at(sum));
+          },
+          4);
+    }
+}
+
+TEST_CASE("1-bit Adam and LAMB after their warm-up, and Sophia") {
+  if (!have_cuda()) return;
+  for (DType t : {DType::f32, DType::f64})
+    for (int64_t n : {1, 37, 4096}) {
+      CAPTURE(dtype_name(t), n);
+      Twin w(t);
+      const auto master = w.random(t, {n}), m = w.random(t, {n}), mean = w.random(t, {n}),
+                 g = w.random(t, {n});
+      const auto beside = w.random(t, {n}), h = w.random(t, {n}), y = w.random(t, {n});
+      const auto v = w.of(t, {n}, [](int64_t i) { return 0.1 + static_cast<double>(i % 7); });
+      const auto fresh = w.of(t, {n}, [](int64_t i) { return 0.2 + static_cast<double>(i % 5); });
+      const auto low = w.blank(n % 2 ? DType::f16 : DType::bf16, {n});
+      const auto sums = w.of(DType::f64, {4}, [](int64_t i) { return 0.5 + static_cast<double>(i); });
+      const auto state = w.of(DType::f64, {4}, [](int64_t i) { return 0.3 + static_cast<double>(i); });
+      w.check(
+          [&](Stream& s, const Twin::At& at) {
+            OnebitArgs a;
+            a.adam.lr = 0.01, a.adam.weight_decay = 0.1, a.adam.step = 9, a.freeze_step = 4;
+            onebit_adam(s, at(master), at(m), at(v), at(mean), at(low), true, a);
+            onebit_lamb_direction(s, at(master), at(m), at(v), at(fresh), at(g), true, a);
+            onebit_ratio(s, at(sums).flat(0, {1}), at(v), at(fresh), a);
+            for (bool frozen : {false, true}) onebit_coefficients(s, at(state), at(sums), frozen, {});
+            BoxElements e;
+            e.rank = 2;
+            e.global[0] = 100, e.global[1] = 90, e.offset[0] = 3, e.offset[1] = 7, e.extent[0] = 90,
+            e.extent[1] = 60, e.begin = 5;
+            SophiaArgs sa;
+            sa.adam.lr = 0.01, sa.adam.weight_decay = 0.1, sa.adam.eps = 1e-3, sa.radius = 0.5;
+            add_signs(s, at(y), 0.25, 7, 8, e);
+            sophia(s, at(master), at(m), at(h), at(mean), at(beside), true, sa, 7, 8, e);
+            sophia(s, at(master), at(m), at(h), at(mean), {}, true, sa, 7, 8, e);
+          },
+          4);
+    }
 }

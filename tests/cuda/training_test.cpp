@@ -258,6 +258,30 @@ TEST_CASE("offloaded states, moments of bf16, stochastic rounding and averages o
     CHECK(std::abs(device.losses[i] / host.losses[i] - 1) < 1e-2);
 }
 
+TEST_CASE("training on cuda with sums in few bits and with Sophia") {
+  if (!have_cuda()) return;
+  for (const UpdateRule rule :
+       {UpdateRule::onebit_adam, UpdateRule::onebit_lamb, UpdateRule::adamw, UpdateRule::sophia_h}) {
+    CAPTURE(update_rule_name(rule));
+    TinyOptions o = tiny("llama", "fp64");
+    o.optimizer.rule = rule;
+    o.optimizer.freeze_step = 1;
+    o.optimizer.hessian_interval = 2;
+    o.reduce_int8 = rule == UpdateRule::adamw;
+    o.ranks = kSeveralRanks ? 2 : 1;
+    o.micro_batch = 1;
+    o.steps = 3;
+    const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
+    require_exact_memory(cuda);
+    CHECK(cuda.plan_wire == cuda.used_wire);
+    for (size_t i = 0; i < cpu.losses.size(); ++i)
+      CHECK(std::abs(cpu.losses[i] - cuda.losses[i]) <= 1e-6 * cpu.losses[i]);
+    o.optimizer.rule = UpdateRule::lion;
+    o.reduce_int8 = false;
+    CHECK(std::abs(train_tiny(o).losses[2] - cuda.losses[2]) > 1e-5);  // a comparison that can fail
+  }
+}
+
 TEST_CASE("activations that leave through pinned memory of the host give the bits of those that stay") {
   if (!have_cuda()) return;
   for (const char* architecture : {"llama", "gpt2"}) {

@@ -29,6 +29,21 @@ struct Layout {
   TinyOptions options;
 };
 
+/// 1-bit optimizers after their warm-up, whose first step is of another kind.
+std::vector<Layout> onebit_layouts() {
+  std::vector<Layout> all;
+  for (const UpdateRule rule : {UpdateRule::onebit_adam, UpdateRule::onebit_lamb})
+    for (int tensor : {1, 2}) {
+      TinyOptions o;
+      o.ranks = tensor == 1 ? 4 : 2;
+      o.tensor = tensor;
+      o.optimizer.rule = rule;
+      o.optimizer.freeze_step = 3;
+      all.push_back({fmt::format("{}, tensor {}", update_rule_name(rule), tensor), o});
+    }
+  return all;
+}
+
 /// Data-parallel, tensor-parallel and both, with every stage of ZeRO; context-parallel and tensor-parallel in
 /// every way.
 std::vector<Layout> layouts(int data) {
@@ -197,6 +212,15 @@ std::vector<Layout> layouts(int data) {
     o.moe.norm_topk_prob = false;
   });
   routers("frozen routers", 2, 1, 4, [](TinyOptions& o) { o.optimizer.freeze_routers = true; });
+  // Sums in few bits, and a step that is made twice.
+  for (int zero : {0, 1}) {
+    add("gradients in 8 bits", data, 1, false, zero, 2);
+    all.back().options.reduce_int8 = true;
+    add("Sophia", data, 1, false, zero, 1);
+    all.back().options.optimizer.rule = UpdateRule::sophia_h;
+    all.back().options.optimizer.hessian_interval = 1;
+    all.back().options.optimizer.hessian_radius = 1e-3;
+  }
   pipeline("1f1b", 2, 1, 1, 1, 0);
   pipeline("zb-h1", 2, 1, 2, 1, 2);
   pipeline("zbv", 2, 2, 1, 2, 0);
@@ -251,7 +275,7 @@ MetaRun run_on_meta(const TinyOptions& o, Kind kind, const std::string& group, i
   std::unique_ptr<MetaJob> job;
   try {
     job = std::make_unique<MetaJob>(o, tiny_world(o) - 1, wrap);
-    job->program.train_step({}, tiny_adamw(1), false);
+    job->program.train_step({}, tiny_adamw(step_kinds(o.optimizer).usual_step), false);
     for (const auto& [name, m] : mutants) run.train_calls[name] = m->calls();
     job->program.evaluate(nullptr);
   } catch (const Error& e) {
@@ -291,7 +315,9 @@ bool parity_fails(const TinyResult& good, const TinyOptions& o, Mutation mutatio
 TEST_CASE("mutation: the placement check refuses every mutant of every collective of the step") {
   int64_t mutants = 0, refused = 0;
   std::vector<std::string> passed;
-  for (const Layout& layout : layouts(4)) {
+  std::vector<Layout> all = layouts(4);
+  for (const Layout& layout : onebit_layouts()) all.push_back(layout);
+  for (const Layout& layout : all) {
     const MetaRun whole = run_whole(layout.options);
     INFO(layout.name);
     REQUIRE(whole.refusal == "");

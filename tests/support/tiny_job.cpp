@@ -117,6 +117,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.offload = o.offload;
   p.ema_decay = o.ema_decay;
   p.reduce_bf16 = o.reduce_bf16;
+  p.reduce_int8 = o.reduce_int8;
   if (o.bf16_states) p.precision.state = DType::bf16;
   if (!o.master_weights) p.precision.master = p.precision.compute;
   p.recompute = o.recompute;
@@ -223,18 +224,26 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   // Plan on meta, then run in an arena of exactly that size.
   {
     MetaJob meta(o, rank);
-    meta.program.train_step({}, tiny_adamw(1), false);
-    if (o.timeline)
-      for (const TraceEntry& e : meta.trace.entries())
-        result.plan_ops[rank].push_back(fmt::format("{}: {}: {}", e.stream, e.layer, e.name));
-    const int64_t train = meta.groups.groups().wire_bytes();
-    if (last)
-      for (const auto& [name, bytes] : bytes_by_group(meta.groups.groups()))
-        result.plan_groups[name] = bytes * o.steps;
+    const StepKinds kinds = step_kinds(o.optimizer);
+    int64_t train = 0, before = 0;
+    for (const bool other : {false, true}) {
+      if (other && kinds.other_step == 0) continue;
+      meta.program.train_step({}, tiny_adamw(other ? kinds.other_step : kinds.usual_step), false);
+      const int64_t others = kinds.others(o.steps), steps = other ? others : o.steps - others;
+      train += (meta.groups.groups().wire_bytes() - before) * steps;
+      before = meta.groups.groups().wire_bytes();
+      if (other) continue;
+      if (o.timeline)
+        for (const TraceEntry& e : meta.trace.entries())
+          result.plan_ops[rank].push_back(fmt::format("{}: {}: {}", e.stream, e.layer, e.name));
+      if (last)
+        for (const auto& [name, bytes] : bytes_by_group(meta.groups.groups()))
+          result.plan_groups[name] = bytes * o.steps;
+    }
     int64_t batches = o.global_batch / (o.micro_batch * o.ranks);
     const HostBatch any;
     meta.program.evaluate([&] { return batches-- > 0 ? &any : nullptr; });
-    result.plan_wire[rank] = train * o.steps + meta.groups.groups().wire_bytes() - train;
+    result.plan_wire[rank] = train + meta.groups.groups().wire_bytes() - before;
     result.plan_bytes[rank] = meta.memory.peak().arena_bytes;
     result.plan_host[rank] = meta.host.peak().arena_bytes;
     result.slow_bytes[rank] = meta.program.parameters().slow_bytes();

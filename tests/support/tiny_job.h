@@ -51,7 +51,7 @@ struct TinyOptions {
   OptimizerSettings optimizer;
   OffloadSettings offload;
   double ema_decay = 0;
-  bool reduce_bf16 = false;
+  bool reduce_bf16 = false, reduce_int8 = false;
   int64_t micros = 0;          ///< of each step, fewer than the batch has; 0: all
   bool bf16_states = false;    ///< moments
   bool master_weights = true;  ///< of halves

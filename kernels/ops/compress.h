@@ -1,0 +1,41 @@
+// Numbers in few bits, to be summed over ranks, and what rounding left over, to be added the next time (error
+// feedback: arXiv:1809.07599; for the moment of Adam arXiv:2102.02888).
+//
+// Elements are coded in blocks, each with a scale: `sign`, one bit an element, whose scale is the root mean
+// square of the block; `int8`, a signed byte an element, whose scale is its largest magnitude over 127. A
+// coded block is its codes and then its scale, so that a run of blocks can be sent as it lies.
+#pragma once
+#include "kernels/core/kernel.h"
+#include "kernels/core/stream.h"
+
+namespace ltrain {
+
+enum class Code : uint8_t { sign, int8 };
+
+LT_HD constexpr int64_t code_block(Code c) { return c == Code::sign ? 2048 : 256; }
+/// Of both codes the codes of a block take as many bytes.
+inline constexpr int64_t kCodes = 256;
+/// Bytes of n coded elements of type f32 or f64, whole blocks.
+constexpr int64_t coded_bytes(Code c, DType t, int64_t n) {
+  return n / code_block(c) * (kCodes + dtype_size(t));
+}
+
+/// coded = values + error, rounded; error = what is left over. values, error: (n) f32 or f64, n a multiple of
+/// the block. coded: (coded_bytes) u8. `where`: (n), or undefined: elements where it is zero are left out,
+/// they have no error and no part in a scale. What is not finite makes its block NaN.
+void compress(Stream& s, Code code, Tensor coded, Tensor values, Tensor error, Tensor where);
+/// out = factor * (sum over `ranks` of the parts of `coded`) + error, rounded; error = what is left over.
+/// Sums in the order of the ranks. out: (coded_bytes of n) u8, n the elements of `error`; coded: ranks times
+/// that.
+void compress_sum(Stream& s, Code code, Tensor out, Tensor coded, int ranks, double factor, Tensor error,
+                  Tensor where);
+/// values (n) = what `coded` stands for, zero where `where` is.
+void decompress(Stream& s, Code code, Tensor values, Tensor coded, Tensor where);
+
+LT_KERNEL(compress, DType t, Code code, void* coded, const void* values, void* error, const void* where,
+          int64_t n)
+LT_KERNEL(compress_sum, DType t, Code code, void* out, const void* coded, int ranks, double factor,
+          void* error, const void* where, int64_t n)
+LT_KERNEL(decompress, DType t, Code code, void* values, const void* coded, const void* where, int64_t n)
+
+}  // namespace ltrain

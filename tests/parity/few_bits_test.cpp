@@ -1,0 +1,152 @@
+// Whole training jobs whose gradients or moments are summed in few bits: under every layout plans are what is
+// done, checkpoints go on, and under layouts that leave the ranks of a sum alone nothing changes but
+// rounding.
+#include "runtime/train/training_state.h"
+#include "tests/parity/parity.h"
+#include "tests/parity/recipe_job.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+TinyOptions job(UpdateRule rule, bool int8) {
+  TinyOptions o;
+  o.optimizer.rule = rule;
+  o.optimizer.freeze_step = 2;
+  o.reduce_int8 = int8;
+  o.ranks = 2;
+  o.global_batch = 4;
+  o.kv_heads = 2;
+  o.steps = 4;
+  return o;
+}
+
+struct Way {
+  UpdateRule rule;
+  bool int8;
+};
+constexpr Way kWays[] = {
+    {UpdateRule::onebit_adam, false}, {UpdateRule::onebit_lamb, false}, {UpdateRule::adamw, true}};
+
+}  // namespace
+
+TEST_CASE("few bits: every layout does what is planned, and learns") {
+  for (const Way& way : kWays) {
+    const TinyResult base = train_tiny(job(way.rule, way.int8));
+    const auto check = [&](const char* name, const std::function<void(TinyOptions&)>& change) {
+      TinyOptions o = job(way.rule, way.int8);
+      change(o);
+      INFO(update_rule_name(way.rule) << " " << name);
+      const TinyResult got = train_tiny(o);
+      CHECK(got.plan_bytes == got.used_bytes);
+      CHECK(got.plan_wire == got.used_wire);
+      CHECK(std::isfinite(got.eval_loss));
+      CHECK(std::abs(got.losses[1] - base.losses[1]) <= (way.int8 ? 1e-2 : 1e-9) * base.losses[1]);
+      CHECK(std::abs(got.eval_loss - base.eval_loss) <= 0.15 * base.eval_loss);
+    };
+    check("data 2", [](TinyOptions&) {});
+    check("data 4", [](TinyOptions& o) { o.ranks = 4; });
+    check("tensor 4, sequence, copied heads",
+          [](TinyOptions& o) { o.tensor = 4, o.sequence_parallel = true; });
+    check("tensor 2d", [](TinyOptions& o) { o.tensor = 4, o.tensor_mode = "2d", o.micro_batch = 2; });
+    check("pipeline 2, tied", [](TinyOptions& o) { o.pipeline = 2, o.tied = false; });
+    check("context 2", [](TinyOptions& o) { o.ranks = 1, o.context = 2; });
+    if (way.int8) check("ZeRO-1", [](TinyOptions& o) { o.zero_stage = 1; });
+  }
+}
+
+TEST_CASE("few bits: gpt2's tied table over two stages, and experts of a mixture") {
+  for (const Way& way : kWays) {
+    INFO(update_rule_name(way.rule));
+    TinyOptions tied = job(way.rule, way.int8);
+    tied.architecture = "gpt2";
+    tied.kv_heads = 0;
+    tied.pipeline = 2;
+    const TinyResult a = train_tiny(tied);
+    CHECK(a.plan_wire == a.used_wire);
+    TinyOptions mixture = job(way.rule, way.int8);
+    mixture.moe.num_experts = 4;
+    mixture.moe.top_k = 2;
+    mixture.ranks = 4;
+    mixture.expert = 2;
+    mixture.dispatch.gather = true;  // its bytes do not depend on the routing
+    const TinyResult b = train_tiny(mixture);
+    CHECK(b.plan_wire == b.used_wire);
+    CHECK(std::isfinite(b.eval_loss));
+    mixture.ranks = 2;  // nobody else has a rank's experts: they are moved by what that rank has
+    const TinyResult c = train_tiny(mixture);
+    CHECK(c.plan_wire == c.used_wire);
+    CHECK(std::isfinite(c.eval_loss));
+  }
+}
+
+TEST_CASE("few bits: gradients in 8 bits have the same bits under ZeRO-0 and 1, in bf16 too") {
+  TinyOptions o = job(UpdateRule::adamw, true);
+  o.precision = "bf16";
+  const TinyResult plain = train_tiny(o);
+  o.zero_stage = 1;
+  const TinyResult zero = train_tiny(o);
+  check_same_bits(plain, zero);
+  CHECK(zero.plan_bytes == zero.used_bytes);
+  o.reduce_int8 = false;
+  CHECK(train_tiny(o).gradients != zero.gradients);
+}
+
+TEST_CASE("few bits: a resume goes on bit for bit, errors included, and with other ranks without them") {
+  for (const Way& way : kWays) {
+    INFO(update_rule_name(way.rule));
+    TemporaryFolder folder;
+    std::vector<std::string> notes;
+    const auto hooks = [&](const TinyOptions& with, int64_t save_at, bool forget = false) {
+      TinyHooks h;
+      if (save_at > 0) {
+        h.end = [=, &folder](const TinyRank& at) {
+          const Recipe recipe = recipe_of(with, folder.path(), "never");
+          const auto stream = make_inline_stream("checkpoint");
+          TrainingState state(recipe, at.program.parameters(), at.control, *stream, at.rank);
+          state.open_writer(save_at - 1);
+          state.note_health(1, 1);
+          state.save(save_at, save_at * with.global_batch);
+          state.finish();
+        };
+      } else {
+        h.begin = [=, &folder, &notes](const TinyRank& at) {
+          const Recipe recipe = recipe_of(with, folder.path(), folder.path() + "/checkpoints");
+          const auto stream = make_inline_stream("checkpoint");
+          TrainingState state(recipe, at.program.parameters(), at.control, *stream, at.rank);
+          const TrainingState::Resumed r = state.resume();
+          if (at.rank == 0) notes = r.notes;
+          for (const RoundingError& e : at.program.parameters().rounding_errors(false))
+            if (forget) std::fill_n(e.tensor.ptr<double>(), e.tensor.elements(), 0.0);
+          return r.step;
+        };
+      }
+      return h;
+    };
+    const auto begins_with_zero = [&] {
+      return std::any_of(notes.begin(), notes.end(),
+                         [](const std::string& n) { return n.find("rounding errors") != std::string::npos; });
+    };
+    TinyOptions o = job(way.rule, way.int8);
+    o.steps = 6;
+    const TinyResult unbroken = train_tiny(o);
+    o.steps = 4;
+    train_tiny(o, {}, hooks(o, 4));
+    o.steps = 6;
+    CHECK(train_tiny(o, {}, hooks(o, 0)).parameters == unbroken.parameters);
+    CHECK_FALSE(begins_with_zero());
+    CHECK(train_tiny(o, {}, hooks(o, 0, true)).parameters != unbroken.parameters);  // negative control
+    TinyOptions other = o;
+    other.tensor = 2;  // as many ranks sum: each has the errors of its own part
+    const TinyResult cut = train_tiny(other, {}, hooks(other, 0));
+    CHECK_FALSE(begins_with_zero());
+    CHECK(std::abs(cut.eval_loss - unbroken.eval_loss) <= 0.05 * unbroken.eval_loss);
+    other = o;
+    other.ranks = 4;
+    const TinyResult more = train_tiny(other, {}, hooks(other, 0));
+    CHECK(begins_with_zero());
+    CHECK(std::abs(more.eval_loss - unbroken.eval_loss) <= 0.05 * unbroken.eval_loss);
+  }
+}

@@ -105,6 +105,8 @@ std::string section_help(const std::string& section) {
   if (section == "checkpoint") return "Saving and resuming.";
   if (section == "launch") return "Processes.";
   if (section == "log") return "What is printed.";
+  if (section == "profile")
+    return "Where a step's time goes: [profiling.md](profiling.md). Traces of some steps on some ranks.";
   if (section == "debug") return "For tests of ltrain itself.";
   return "";
 }

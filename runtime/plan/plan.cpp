@@ -16,6 +16,7 @@
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/transport.h"
 #include "runtime/plan/schedule_plan.h"
+#include "runtime/plan/sparse_plan.h"
 #include "runtime/recipe/rules.h"
 #include "runtime/telemetry/trace_file.h"
 #include "runtime/train/training_state.h"
@@ -258,6 +259,7 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
     if (g.kind) group.rule = update_rule(*g.kind);
     o.groups.push_back(std::move(group));
   }
+  o.sparsity = r.sparsity;
   return o;
 }
 
@@ -525,9 +527,12 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
 Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
                const PipelineLayout* given) {
   check_optimizer_of(recipe);
+  const std::map<std::string, Shape> sparse = sparse_matrices(recipe);
   const PipelineLayout layout = given ? *given : pipeline_layout(recipe, profile);
   Plan plan;
   plan.recipe_name = recipe.name;
+  for (const auto& [name, shape] : sparse) plan.sparse_parameters += shape.elements();
+  plan.sparse_from = sparse.empty() ? 0 : recipe.sparsity.at_step;
   plan.device = device_of(recipe);
   plan.device_bytes = plan.device == DeviceKind::cuda ? profile.device_bytes : 0;
   plan.world = static_cast<int>(ranks(recipe));

@@ -12,6 +12,7 @@
 #include "kernels/core/tensor.h"
 #include "kernels/ops/onebit.h"
 #include "models/model_config.h"
+#include "parallel/sparsity.h"
 #include "runtime/train/loss_scale.h"
 
 namespace ltrain {
@@ -228,6 +229,7 @@ struct Recipe {
   Data data;
   Train train;
   Optimizer optimizer;
+  SparsitySettings sparsity;
   Schedule schedule;
   CheckpointSettings checkpoint;
   LaunchSettings launch;

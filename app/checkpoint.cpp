@@ -6,6 +6,7 @@
 #include "app/commands.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
+#include "runtime/plan/sparse_plan.h"
 
 namespace ltrain::app {
 
@@ -102,14 +103,23 @@ void verify(const Options& o) {
       } catch (const Error& e) {
         c.error = e.what();
       }
+    int sparse = 0;
+    if (c.error.empty()) try {
+        sparse = check_two_of_four(c.path);
+      } catch (const Error& e) {
+        c.error = e.what();
+      }
     bad += !c.error.empty();
     all.push_back(summary(c));
+    if (sparse > 0) all.back()["two_of_four"] = sparse;
     if (!o.json)
       std::printf("%s: %s\n", c.path.c_str(),
-                  c.error.empty() ? fmt::format("whole: {} files, {}, every hash agrees",
-                                                c.manifest.files.size(), bytes_text(c.manifest.bytes()))
-                                        .c_str()
-                                  : c.error.c_str());
+                  c.error.empty()
+                      ? fmt::format("whole: {} files, {}, every hash agrees{}", c.manifest.files.size(),
+                                    bytes_text(c.manifest.bytes()),
+                                    sparse > 0 ? fmt::format(", {} matrices are two of four", sparse) : "")
+                            .c_str()
+                      : c.error.c_str());
   }
   if (o.json) print_json("checkpoints", all);
   if (bad > 0) fail(ExitCode::storage, "{}: {} of {} checkpoints are not whole", o.folder, bad, all.size());
@@ -164,7 +174,9 @@ void add_checkpoint(CLI::App& app) {
     return command;
   };
   add("list", "Newest first; what cannot be used and why", list);
-  add("verify", "Read every byte and compare the hashes; exit code 73 when one differs", verify);
+  add("verify",
+      "Read every byte, compare the hashes, look at what is to be two of four; exit code 73 when one differs",
+      verify);
   add("show", "State, model and tensors of one (of a folder: the newest)", show)
       ->add_flag("--tensors", options.tensors, "List the tensors too");
 }

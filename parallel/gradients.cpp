@@ -338,6 +338,7 @@ void ParameterStore::finish_gradients() {
     sum_in_few_bits(b, b.grad, 1, {}, layout_.zero_stage == 0);
     compute_->wait(g.stream->record());
   }
+  mask_gradients();
   for (Bucket& b : buckets_) drop(b.segment);
 }
 

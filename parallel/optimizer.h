@@ -8,6 +8,7 @@
 
 #include "kernels/ops/adamw.h"
 #include "kernels/ops/onebit.h"
+#include "parallel/sparsity.h"
 
 namespace ltrain {
 
@@ -62,6 +63,7 @@ struct OptimizerSettings {
   double sophia_gamma = 0.01;        ///< of the diagonal that the moment is divided by
   double hessian_radius = 1e-4;      ///< of the difference that estimates it
   std::vector<OptimizerGroup> groups;
+  SparsitySettings sparsity;
   bool freeze_routers = false;
   int64_t router_warmup = 0;  ///< first steps in which routers move alone
 

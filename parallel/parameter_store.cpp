@@ -227,6 +227,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
   groups_ = &groups;
   layout_ = layout;
   choose_rules();
+  choose_sparse();
   fill_buckets();
   const PrecisionPolicy& p = layout.precision;
   const int stage = layout.zero_stage;
@@ -303,6 +304,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
 }
 
 void ParameterStore::clear() {
+  sparse_ = false;
   if (compute_->meta()) return;
   settle_slow();
   fetched_ahead_ = false;
@@ -508,6 +510,7 @@ void ParameterStore::close_states(bool changed) {
 }
 
 void ParameterStore::publish_loaded() {
+  sparse_ = false;
   for (Bucket& b : buckets_) {
     const Group& g = inside(b);
     if (layout_.precision.has_master()) copy_master(b, held(b));

@@ -244,8 +244,9 @@ class ParameterStore {
     ParameterSpec spec;
     ParameterRule rule;
     int unit = 0, bucket = 0;
-    int64_t offset = 0;  // in the bucket
-    int tensor = -1;     // of tensors_, where the rule needs sums over the whole tensor
+    int64_t offset = 0;   // in the bucket
+    int tensor = -1;      // of tensors_, where the rule needs sums over the whole tensor
+    bool sparse = false;  // two of four (sparsity.cpp)
   };
   /// A named tensor whose optimizer needs sums over all its parts.
   struct WholeTensor {
@@ -402,6 +403,12 @@ class ParameterStore {
   void each_sophia(F f);
   void publish_values();
   void update_sophia(const AdamwArgs& step);
+  // sparsity.cpp
+  void choose_sparse();
+  template <class F>
+  void each_sparse(Bucket& b, F f);
+  void sparsify();
+  void mask_gradients();
   // onebit.cpp
   bool frozen(const Bucket& b) const;  // after the warm-up of a 1-bit rule, whose gradients are not summed
   void add_own_squares(const Bucket& b, Tensor total);
@@ -446,6 +453,7 @@ class ParameterStore {
   int summed_ = -1;  // two levels without ZeRO: bucket whose sum is on its way and not gathered
   int segment_ = 0;
   int64_t micros_ = 1, step_ = 1;
+  bool sparse_ = false;  // the choice of two of four was made, or found to be made
   Layout layout_;
   Stream* compute_ = nullptr;
   Memory* memory_ = nullptr;

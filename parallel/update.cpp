@@ -205,6 +205,7 @@ void ParameterStore::wait_for_values() {
 }
 
 void ParameterStore::update(const AdamwArgs& step) {
+  sparsify();
   bool has[kUpdateRules] = {};
   next_window_ = 0;
   for (Bucket& b : buckets_) {

@@ -11,6 +11,7 @@
 #include "parallel/mesh.h"
 #include "runtime/plan/meta_rank.h"
 #include "runtime/plan/schedule_plan.h"
+#include "runtime/plan/sparse_plan.h"
 #include "runtime/recipe/fp8_rules.h"
 #include "runtime/telemetry/trace_file.h"
 
@@ -202,9 +203,12 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
                const PipelineLayout* given) {
   check_optimizer_of(recipe);
   check_fp8(recipe);
+  const std::map<std::string, Shape> sparse = sparse_matrices(recipe);
   const PipelineLayout layout = given ? *given : pipeline_layout(recipe, profile);
   Plan plan;
   plan.recipe_name = recipe.name;
+  for (const auto& [name, shape] : sparse) plan.sparse_parameters += shape.elements();
+  plan.sparse_from = sparse.empty() ? 0 : recipe.sparsity.at_step;
   plan.device = device_of(recipe);
   plan.device_bytes = plan.device == DeviceKind::cuda ? profile.device_bytes : 0;
   plan.world = static_cast<int>(ranks(recipe));

@@ -65,6 +65,7 @@ struct Plan {
   int threads_per_rank = 1;
   int ranks_on_host = 1;  ///< that `run` would start here
   int64_t parameters = 0;
+  int64_t sparse_parameters = 0, sparse_from = 0;  ///< of them, in matrices that are two of four; from a step
   int64_t tokens_per_step = 0, accumulation = 1;
   int64_t train_steps = 0;
   StepKinds kinds;

@@ -107,6 +107,10 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
                   p.device == DeviceKind::cuda
                       ? "one GPU"
                       : fmt::format("{} thread{}", p.threads_per_rank, p.threads_per_rank == 1 ? "" : "s"));
+  if (p.sparse_parameters > 0)
+    out += fmt::format(
+        "two of four: {} parameters, half of them zero from update {} on; bytes and flops stay\n\n",
+        format_count(static_cast<double>(p.sparse_parameters)), p.sparse_from);
   if (map && p.world > 1) out += rank_map_text(*map) + "\n";
   out += memory_text(p.ranks.front());
   for (const RankPlan& r : p.ranks)
@@ -183,6 +187,10 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["world"] = p.world;
   j["threads_per_rank"] = p.threads_per_rank;
   j["parameters"] = p.parameters;
+  if (p.sparse_parameters > 0) {
+    j["sparse_parameters"] = p.sparse_parameters;
+    j["sparse_from_step"] = p.sparse_from;
+  }
   j["tokens_per_step"] = p.tokens_per_step;
   j["micro_batches"] = p.accumulation;
   j["train_steps"] = p.train_steps;

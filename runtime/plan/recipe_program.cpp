@@ -83,6 +83,7 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
   o.muon_momentum = from.muon_momentum;
   o.muon_steps = static_cast<int>(from.muon_num_ns_steps);
   o.muon_lr_scale = from.uses("muon") ? from.muon_lr / from.lr : 1;
+  o.sparsity = r.sparsity;
   o.muon_match_rms = from.muon_scale == "match_rms_adamw";
   o.freeze_step = from.freeze_step;
   o.lamb_limits = from.lamb_limits;

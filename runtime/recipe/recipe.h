@@ -13,6 +13,7 @@
 #include "kernels/ops/onebit.h"
 #include "models/fp8_settings.h"
 #include "models/model_config.h"
+#include "parallel/sparsity.h"
 #include "runtime/train/loss_scale.h"
 
 namespace ltrain {
@@ -239,6 +240,7 @@ struct Recipe {
   Data data;
   Train train;
   Optimizer optimizer;
+  SparsitySettings sparsity;
   Schedule schedule;
   CheckpointSettings checkpoint;
   LaunchSettings launch;

@@ -459,6 +459,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   precision_rules(recipe, broken);
   fp8_rules(recipe, broken);
   optimizer_rules(recipe, broken);
+  sparsity_rules(recipe, broken);
   recompute_rules(recipe, broken);
   offload_rules(recipe, broken);
   profile_rules(recipe, broken);

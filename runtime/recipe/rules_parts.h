@@ -22,6 +22,7 @@ void offload_rules(const Recipe& recipe, const BrokenRule& broken);
 /// `data`: data-parallel ranks.
 void batch_ramp_rules(const Recipe& recipe, int64_t data, const BrokenRule& broken);
 void optimizer_rules(const Recipe& recipe, const BrokenRule& broken);
+void sparsity_rules(const Recipe& recipe, const BrokenRule& broken);
 void onebit_rules(const Recipe& recipe, const BrokenRule& broken);
 void sophia_rules(const Recipe& recipe, const BrokenRule& broken);
 

@@ -101,6 +101,7 @@ std::string section_help(const std::string& section) {
   if (section == "train") return "Batch, length, evaluation.";
   if (section == "train.batch_ramp") return "A global batch that grows.";
   if (section == "optimizer") return "The update.";
+  if (section == "sparsity") return "Matrices of which two of each four neighbours are zero.";
   if (section == "schedule") return "The learning rate over time.";
   if (section == "checkpoint") return "Saving and resuming.";
   if (section == "launch") return "Processes.";

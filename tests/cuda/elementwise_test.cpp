@@ -7,6 +7,7 @@
 #include "kernels/ops/norm_cut.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/round_stochastic.h"
+#include "kernels/ops/sparsify.h"
 #include "kernels/ops/tensor_ops.h"
 #include "tests/cuda/twin.h"
 
@@ -46,6 +47,24 @@ TEST_CASE("stochastic rounding takes the same chances") {
     e.begin = 11;
     w.check([&](Stream& s, const Twin::At& at) { round_stochastic(s, at(out), at(in), 5, 6, e); }, 1e-6);
   }
+}
+
+TEST_CASE("two of four are the same two, and zeros mask the same elements") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (DType tx : {t, DType::f32})
+      for (int64_t n : {4, 36, 4096}) {
+        CAPTURE(dtype_name(t), dtype_name(tx), n);
+        Twin w(t);
+        const auto weights =
+            w.of(t, {n}, [](int64_t i) { return i % 5 == 0 ? 0.0 : (i * 7 % 11 - 5) * 0.25; });  // ties
+        const auto along = w.random(tx, {n}), grad = w.random(tx, {n});
+        w.check([&](Stream& s, const Twin::At& at) {
+          keep_two_of_four(s, at(along), at(weights));
+          keep_two_of_four(s, at(weights), at(weights));
+          mask_by_zeros(s, at(grad), at(weights));
+        });
+      }
 }
 
 TEST_CASE("AdamW, with and without a bf16 copy, on odd sizes") {

@@ -1,0 +1,93 @@
+#include "runtime/plan/sparse_plan.h"
+
+#include "kernels/core/error.h"
+#include "models/decoder.h"
+#include "parallel/optimizer.h"
+#include "runtime/checkpoint/reader.h"
+
+namespace ltrain {
+
+std::map<std::string, Shape> sparse_matrices(const Recipe& r) {
+  std::map<std::string, Shape> found;
+  if (!r.sparsity.on()) return found;
+  const GroupSet alone;
+  ParameterStore store;
+  const Decoder decoder(r.model, store, alone.groups(), {});
+  for (const std::string& pattern : r.sparsity.match) {
+    bool any = false;
+    std::string other;  // that it matches all the same
+    for (int id = 0; id < store.count(); ++id) {
+      const ParameterSpec& spec = store.spec(id);
+      if (!name_matches(pattern, spec.name)) continue;
+      if (can_be_sparse(spec)) {
+        any = true;
+        found.emplace(spec.name, spec.slice.global);
+      } else {
+        other = spec.name;
+      }
+    }
+    if (any) continue;
+    fail(ExitCode::usage,
+         "sparsity.match: {} {}; it is for matrices of linear layers (no embedding, norm, bias, router, "
+         "expert, nor the projection to the vocabulary), such as \"*.mlp.*\" or \"*.self_attn.*\"",
+         pattern, other.empty() ? "matches no parameter" : "matches no such matrix, but " + other);
+  }
+  return found;
+}
+
+std::string dense_four(const std::vector<double>& w, const Shape& shape) {
+  const int64_t cols = shape[1];
+  for (int64_t i = 0; i + 4 <= static_cast<int64_t>(w.size()); i += 4) {
+    int others = 0;
+    for (int64_t j = i; j < i + 4; ++j) others += w[static_cast<size_t>(j)] != 0;
+    if (others > 2)
+      return fmt::format("row {} has {} numbers other than zero in columns {} to {}", i / cols, others,
+                         i % cols, i % cols + 3);
+  }
+  return "";
+}
+
+namespace {
+
+std::vector<double> values_of(const std::vector<char>& bytes, DType t) {
+  std::vector<double> out(bytes.size() / static_cast<size_t>(dtype_size(t)));
+  dispatch_float(t, [&]<class T>() {
+    const T* from = reinterpret_cast<const T*>(bytes.data());
+    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<double>(get(from, static_cast<int64_t>(i)));
+  });
+  return out;
+}
+
+}  // namespace
+
+int check_two_of_four(const std::string& checkpoint) {
+  const auto control = make_single_group("checkpoint", {});
+  const auto stream = make_inline_stream("checkpoint");
+  ResumeOptions options;
+  options.resume = checkpoint;
+  options.verify_hashes = false;
+  std::vector<std::string> notes;
+  const auto reader = CheckpointReader::open(options, *control, *stream, notes);
+  const CheckpointInfo& info = reader->info();
+  if (info.recipe.find("sparsity") == std::string::npos) return 0;  // written before there was any
+  const Recipe recipe = parse_recipe(info.recipe, checkpoint + " (recipe)");
+  if (!recipe.sparsity.on() || info.step - info.skipped_steps < recipe.sparsity.at_step) return 0;
+  const std::map<std::string, Shape> matrices = sparse_matrices(recipe);
+  for (const auto& [name, shape] : matrices) {
+    const auto at = reader->tensors().find(name);
+    if (at == reader->tensors().end() || !(at->second.shape == shape))
+      fail(ExitCode::storage, "{}: has no {} of shape {}, which its recipe has", checkpoint, name,
+           to_string(shape));
+    const DType t = at->second.dtype;
+    std::vector<char> bytes(static_cast<size_t>(shape.elements() * dtype_size(t)));
+    reader->read(name, t, Slice::whole(shape), bytes.data());
+    if (const std::string wrong = dense_four(values_of(bytes, t), shape); !wrong.empty())
+      fail(ExitCode::storage,
+           "{}: {} is not two of four, though sparsity.match of its recipe has it since update {}: {}; the "
+           "checkpoint was changed, or a defect of ltrain wrote it",
+           checkpoint, name, recipe.sparsity.at_step, wrong);
+  }
+  return static_cast<int>(matrices.size());
+}
+
+}  // namespace ltrain

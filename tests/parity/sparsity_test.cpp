@@ -1,0 +1,169 @@
+// Two of four: the same zeros and the same training in every layout and under every rule that keeps them.
+#include "parallel/sparsity.h"
+
+#include "kernels/core/error.h"
+#include "tests/parity/parity.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+TinyOptions job(const std::string& precision = "fp64") {
+  TinyOptions o;
+  o.precision = precision;
+  o.steps = 5;
+  o.optimizer.sparsity = {{"*.mlp.*"}, 3};
+  return o;
+}
+
+bool chosen(const std::string& name) { return name.find(".mlp.") != std::string::npos && name.ends_with("weight"); }
+
+/// Fours of a tensor that have more than two numbers other than zero; those that have all.
+std::pair<int64_t, int64_t> dense_fours(const std::vector<double>& w) {
+  int64_t dense = 0, full = 0;
+  for (size_t i = 0; i + 4 <= w.size(); i += 4) {
+    const auto zeros = std::count(w.begin() + static_cast<int64_t>(i), w.begin() + static_cast<int64_t>(i) + 4, 0.0);
+    dense += zeros < 2;
+    full += zeros == 0;
+  }
+  return {dense, full};
+}
+
+/// Of the chosen ones every four is sparse, and no more is zero; of the others none is.
+void check_sparse(const NamedTensors& parameters) {
+  int tensors = 0;
+  for (const auto& [name, w] : parameters) {
+    INFO(name);
+    const auto [dense, full] = dense_fours(w);
+    if (!chosen(name)) {
+      if (name.ends_with("proj.weight")) CHECK(full == static_cast<int64_t>(w.size() / 4));
+      continue;
+    }
+    ++tensors;
+    CHECK(dense == 0);
+    CHECK(std::count(w.begin(), w.end(), 0.0) == static_cast<int64_t>(w.size() / 2));
+  }
+  CHECK(tensors == 6);
+}
+
+std::map<std::string, std::vector<bool>> zeros(const NamedTensors& parameters) {
+  std::map<std::string, std::vector<bool>> all;
+  for (const auto& [name, w] : parameters)
+    if (chosen(name))
+      for (double v : w) all[name].push_back(v == 0);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("two of four: not before the step, all of them from it on, and training differs by that alone") {
+  TinyOptions o = job();
+  TinyOptions dense = o;
+  dense.optimizer.sparsity = {};
+  o.steps = dense.steps = 2;
+  check_same_bits(train_tiny(o), train_tiny(dense));
+  o.steps = dense.steps = 5;
+  const TinyResult sparse = train_tiny(o), whole = train_tiny(dense);
+  check_sparse(sparse.parameters);
+  for (size_t i = 0; i < 3; ++i) CHECK(sparse.losses[i] == whole.losses[i]);  // the third is of dense weights
+  CHECK(sparse.losses[3] != whole.losses[3]);
+  CHECK(sparse.norms[3] < whole.norms[3]);  // what is zero has no gradient
+  CHECK(sparse.plan_bytes == whole.plan_bytes);
+  CHECK(sparse.plan_bytes == sparse.used_bytes);
+  CHECK(sparse.plan_wire == sparse.used_wire);
+}
+
+TEST_CASE("two of four: the choice is that of the largest, and chosen ones are those of step 3") {
+  TinyOptions before = job();
+  before.steps = 2;
+  const NamedTensors was = train_tiny(before).parameters;
+  for (int64_t steps : {3, 5}) {
+    TinyOptions o = job();
+    o.steps = steps;
+    int64_t wrong = 0, seen = 0;
+    for (const auto& [name, stays] : zeros(train_tiny(o).parameters)) {
+      const std::vector<double>& w = was.at(name);
+      for (size_t i = 0; i < w.size(); ++i) {
+        int larger = 0;
+        for (size_t j = i / 4 * 4; j < i / 4 * 4 + 4; ++j) larger += std::abs(w[j]) > std::abs(w[i]);
+        wrong += (larger >= 2) != stays[i];
+        ++seen;
+      }
+    }
+    CHECK(seen > 1000);
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("two of four: every layout chooses the same, to 1e-12") {
+  const TinyResult one = train_tiny(job());
+  const auto same = [&](const char* what, auto change) {
+    INFO(what);
+    TinyOptions o = job();
+    change(o);
+    const TinyResult many = train_tiny(o);
+    require_parity(one, many, 1e-12);
+    CHECK(zeros(one.parameters) == zeros(many.parameters));
+    CHECK(many.plan_bytes == many.used_bytes);
+    CHECK(many.plan_wire == many.used_wire);
+  };
+  for (int stage : {0, 1, 2, 3})
+    same("ZeRO", [&](TinyOptions& o) { o.ranks = 2, o.zero_stage = stage; });
+  same("tensor", [](TinyOptions& o) { o.tensor = 2; });
+  same("tensor and sequence, ZeRO 1", [](TinyOptions& o) {
+    o.tensor = 2, o.sequence_parallel = true, o.ranks = 2, o.zero_stage = 1;
+  });
+  same("pipeline", [](TinyOptions& o) { o.pipeline = 2; });
+  same("two levels, ZeRO 2", [](TinyOptions& o) { o.ranks = 4, o.inside = 2, o.zero_stage = 2; });
+  same("small buckets, ZeRO 3", [](TinyOptions& o) { o.ranks = 4, o.zero_stage = 3, o.bucket_elements = 500; });
+}
+
+TEST_CASE("two of four: zeros stay under each rule that may have them, in each precision") {
+  for (const std::string precision : {"fp64", "fp32", "bf16"})
+    for (UpdateRule rule : {UpdateRule::adamw, UpdateRule::adam, UpdateRule::sgd, UpdateRule::lion,
+                            UpdateRule::lamb, UpdateRule::adafactor}) {
+      INFO(precision << " " << update_rule_name(rule));
+      TinyOptions o = job(precision);
+      o.optimizer.rule = rule;
+      o.optimizer.nesterov = true;
+      o.ranks = 2, o.zero_stage = 1;
+      o.ema_decay = 0.5;
+      const TinyResult r = train_tiny(o);
+      check_sparse(r.parameters);
+      for (const auto& [name, w] : r.averages)
+        if (chosen(name)) CHECK(dense_fours(w).first == 0);
+    }
+}
+
+TEST_CASE("two of four: with moments of bf16, without masters, and with gradients in 8 bits") {
+  for (int stage : {0, 1}) {
+    TinyOptions o = job("bf16");
+    o.ranks = 2, o.zero_stage = stage;
+    o.bf16_states = true;
+    check_sparse(train_tiny(o).parameters);
+    o.master_weights = false;
+    check_sparse(train_tiny(o).parameters);
+    o.master_weights = true, o.bf16_states = false, o.reduce_int8 = true;
+    check_sparse(train_tiny(o).parameters);
+  }
+}
+
+TEST_CASE("two of four: what cannot be is refused by name") {
+  const auto refused = [](auto change, const char* what) {
+    TinyOptions o = job();
+    change(o);
+    try {
+      train_tiny(o);
+      FAIL("nothing was thrown");
+    } catch (const Error& e) {
+      CHECK(e.code() == ExitCode::usage);
+      CHECK_THAT(e.what(), Catch::Contains(what));
+    }
+  };
+  for (UpdateRule rule : {UpdateRule::muon, UpdateRule::adamw8bit, UpdateRule::onebit_adam,
+                          UpdateRule::onebit_lamb, UpdateRule::sophia_h})
+    refused([&](TinyOptions& o) { o.optimizer.rule = rule, o.precision = "fp32"; }, "mlp.gate_proj.weight has ");
+  refused([](TinyOptions& o) { o.intermediate = 42; }, "down_proj.weight has 42 columns");
+  refused([](TinyOptions& o) { o.intermediate = 44, o.tensor = 2; }, "down_proj.weight has 44 columns, 22 on a rank");
+}

@@ -98,6 +98,12 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
   step.release(dqkv);
 }
 
+int AttentionLayer::round_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer) {
+  LT_CHECK(copies_ == 1, "{}: key-value heads of several ranks in eight bits", place_);
+  return qkv_.round_operands(store, settings, fp8_slot(layer, Fp8Linear::qkv)) +
+         out_.round_operands(store, settings, fp8_slot(layer, Fp8Linear::output));
+}
+
 void AttentionLayer::project(Step& step, Tensor qkv, Tensor x) const {
   if (copies_ == 1) return qkv_.forward(step, qkv, x);
   const int64_t rows = qkv.shape[0], q_width = qkv_.out_features(), kv_width = kv_.out_features();

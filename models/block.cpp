@@ -68,6 +68,11 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
   }
 }
 
+int Block::round_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t i) {
+  LT_CHECK(!mixture_, "{}: experts in eight bits", place_);
+  return attention_.round_operands(store, settings, i) + mlp_.round_operands(store, settings, i);
+}
+
 void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved,
                     const Keep& keep) const {
   const auto drop = [&](BlockTensor which) {

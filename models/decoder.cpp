@@ -61,6 +61,15 @@ Decoder::Decoder(const ModelConfig& config, ParameterStore& store, const Groups&
   }
 }
 
+int Decoder::round_operands(const ParameterStore& store, const Fp8Settings& settings) {
+  int rounded = 0;
+  for (const StageLayers& stage : stages_)
+    for (int64_t i = stage.first; i < stage.first + stage.count; ++i)
+      if (i >= settings.first_layers && i < config_.num_hidden_layers - settings.last_layers)
+        rounded += blocks_[i].round_operands(store, settings, i);
+  return rounded;
+}
+
 void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, bool decay) {
   const ModelConfig& c = config_;
   has_embedding_ = true;

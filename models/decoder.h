@@ -36,6 +36,8 @@ class Decoder {
   Decoder(const ModelConfig& config, ParameterStore& store, const Groups& groups,
           const DecoderOptions& options);
   const ModelConfig& config() const { return config_; }
+  /// The linear layers of blocks multiply in eight bits where a step has them; how many do.
+  int round_operands(const ParameterStore& store, const Fp8Settings& settings);
   /// Segments of the store: the embedding, the layers, the head.
   static int segments(const ModelConfig& config) { return static_cast<int>(config.num_hidden_layers) + 2; }
   int stage_count() const { return static_cast<int>(stages_.size()); }

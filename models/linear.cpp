@@ -1,6 +1,5 @@
 #include "models/linear.h"
 
-#include "kernels/ops/matmul.h"
 #include "kernels/ops/tensor_ops.h"
 #include "models/tensor_parallel.h"
 
@@ -101,17 +100,17 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
   if (cut_ == Cut::column) {
     Tensor whole = gather_rows(step, x, "gathered rows");
     args.bias = bias;
-    matmul(step.compute, y, whole, weight, args);
+    product(step, y, whole, weight, args);
     release_whole(step, whole, x);
     return;
   }
   if (!step.groups.tensor.many()) {
     args.bias = bias;
-    matmul(step.compute, y, x, weight, args);
+    product(step, y, x, weight, args);
     return;
   }
   const Tensor partial = partial_rows(step, y, x.shape[0], "partial rows");
-  matmul(step.compute, partial, x, weight, args);
+  product(step, partial, x, weight, args);
   sum_rows_start(step, y, partial).wait(step);
   if (bias.defined()) add_bias(step.compute, y, bias);  // once, after the sum
 }
@@ -121,7 +120,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
   const Tensor weight = this->weight(step);
   if (cut_ == Cut::row) {
     Tensor whole = gather_rows(step, dy, "gathered gradient");
-    if (dx.defined()) matmul(step.compute, dx, whole, weight);
+    if (dx.defined()) product(step, dx, whole, weight);
     bias_backward(step, dy);
     if (later) {
       step.later->add([this, whole, x](Step& s) { weight_backward(s, whole, x); }, {whole, x});
@@ -134,7 +133,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
   RowSum sum;
   if (dx.defined()) {
     const Tensor partial = partial_rows(step, dx, dy.shape[0], "partial gradient");
-    matmul(step.compute, partial, dy, weight);
+    product(step, partial, dy, weight);
     sum = sum_rows_start(step, dx, partial);  // runs while the weight gradient is computed
   }
   bias_backward(step, dy);
@@ -156,7 +155,7 @@ void Linear::weight_backward(Step& step, Tensor dy, Tensor x) const {
   args.trans_a = true;
   const GradTarget to = step.params.contribute(weight_, parts_);
   args.accumulate = to.accumulate;
-  matmul(step.compute, to.tensor, dy, x, args);
+  product(step, to.tensor, dy, x, args);
   step.params.grad_ready(weight_);
 }
 

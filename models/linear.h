@@ -2,6 +2,8 @@
 // the tensor-parallel axes as the mesh's mode says (parallel/mesh.h): linear.cpp for a line, linear_grid.cpp,
 // linear_cube.cpp.
 #pragma once
+#include "kernels/ops/matmul.h"
+#include "models/fp8.h"
 #include "models/step.h"
 
 namespace ltrain {
@@ -22,6 +24,9 @@ class Linear {
   /// Declares weights (rows, in) and, with `bias`, biases. std: of the initial weights.
   void declare(ParameterStore& store, const Groups& groups, bool sequence_parallel,
                const std::vector<LinearPart>& parts, int64_t in, bool bias, double std, Cut cut);
+  /// After declare: its products are of eight bits when a step has them, unless settings.keep says otherwise,
+  /// in which case false is returned.
+  bool round_operands(const ParameterStore& store, const Fp8Settings& settings, int slot);
   int64_t out_features() const { return out_; }  ///< on this rank
   /// column: x: (stream rows, in), y: (whole rows, out). row: x: (whole rows, in), y: (stream rows, out).
   void forward(Step& step, Tensor y, Tensor x) const;
@@ -30,6 +35,8 @@ class Linear {
   void backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
 
  private:
+  /// out = op(a) op(b), one of the three products of the layer.
+  void product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArgs& args = {}) const;
   ParameterSpec cut_weight(ParameterSpec spec, const Groups& groups, int copies) const;
   ParameterSpec cut_bias(ParameterSpec spec, const Groups& groups, int copies, bool sequence_parallel) const;
   Tensor weight(Step& step) const { return step.params.value(weight_, parts_); }
@@ -44,6 +51,7 @@ class Linear {
   void weight_backward(Step& step, Tensor dy, Tensor x) const;
   void bias_backward(Step& step, Tensor dy) const;
   int weight_ = -1, bias_ = -1, parts_ = 0;
+  int slot_ = -1;  // of eight bits
   int64_t out_ = 0;
   Cut cut_ = Cut::column;
 };

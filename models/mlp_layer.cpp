@@ -22,6 +22,11 @@ void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelC
   }
 }
 
+int MlpLayer::round_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer) {
+  return up_.round_operands(store, settings, fp8_slot(layer, Fp8Linear::up)) +
+         down_.round_operands(store, settings, fp8_slot(layer, Fp8Linear::down));
+}
+
 void MlpLayer::forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const {
   again(step, x, rows, saved);
   if (!step.keeps()) step.release(saved.hidden);

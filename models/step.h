@@ -49,6 +49,8 @@ struct MicroBatch : RowSamples {
   }
 };
 
+class Fp8State;
+
 struct Step {
   Stream& compute;
   Memory& memory;
@@ -61,6 +63,7 @@ struct Step {
   bool saving = true;              ///< when training: activations are kept for the backward
   /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
   WeightGradients* later = nullptr;
+  Fp8State* fp8 = nullptr;            ///< products of linear layers are of eight bits
   ActivationOffload* away = nullptr;  ///< where activations leave
 
   bool keeps() const { return training && saving; }

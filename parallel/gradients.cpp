@@ -110,15 +110,41 @@ GradTarget ParameterStore::contribute(int id, int n) {
       if (units_[i].grad_record) units_[i].grad_record->zero = true;
     }
   }
+  if (widens_gradients()) return contribute_wide(u, n);
   const bool accumulate = u.touched;
   u.touched = true;
   return {grad(id, n), accumulate};
 }
 
+/// What is there is widened, added to, and rounded again when the micro-batch has made its last contribution.
+GradTarget ParameterStore::contribute_wide(Unit& u, int n) {
+  const Tensor sum = grad(u.first, n);
+  bool accumulate = true;
+  if (!u.wide.defined()) {
+    u.wide = memory_->allocate(MemoryKind::gradients, "a gradient before it is rounded",
+                               layout_.precision.wide(), sum.shape);
+    accumulate = u.touched;
+  }
+  Tensor to = u.wide;
+  to.record = sum.record;
+  if (accumulate && !u.adding) cast(*compute_, to, sum);
+  u.touched = u.adding = true;
+  return {to, accumulate};
+}
+
 void ParameterStore::grad_ready(int id) {
-  const Unit& u = units_[parameters_[id].unit];
+  Unit& u = units_[parameters_[id].unit];
   Bucket& b = buckets_[u.bucket];
   LT_CHECK(b.waiting > 0, "gradient of {} completed twice", parameters_[id].spec.name);
+  if (u.wide.defined()) {
+    const Tensor sum = grad(u.first, u.count);
+    Tensor from = u.wide;
+    from.record = sum.record;
+    cast(*compute_, sum, from);
+    memory_->release(u.wide);
+    u.wide = Tensor();
+    u.adding = false;
+  }
   if (--b.waiting == 0) reduce(u.bucket);
 }
 

@@ -66,7 +66,7 @@ ParameterSpec cut_over(Axis axis, ParameterSpec whole, int dim, int rank, int pa
 struct PrecisionPolicy {
   DType compute = DType::f32;  ///< weights and activations in the step
   DType master = DType::f32;   ///< weights in the optimizer
-  DType grad = DType::f32;     ///< accumulated and reduced gradients
+  DType grad = DType::f32;     ///< accumulated and reduced gradients; bf16: rounded after each micro-batch
   DType state = DType::f32;    ///< moments, between updates
   /// The weights of the optimizer are others than those of the step.
   bool has_master() const { return compute != master; }
@@ -255,7 +255,9 @@ class ParameterStore {
   };
   struct Unit {
     int first = 0, count = 0, segment = 0, bucket = 0;
-    bool touched = false;                                          // holds a contribution
+    bool touched = false;  // holds a contribution
+    bool adding = false;   // `wide` holds contributions
+    Tensor wide;           // gradients of halves: where those of a micro-batch are added up in f32
     TensorRecord *value_record = nullptr, *grad_record = nullptr;  // meta: how the unit lies
   };
   /// What the units of a bucket have in common.
@@ -354,6 +356,8 @@ class ParameterStore {
   Tensor state_at(const Bucket& b, int state, int64_t at, int64_t n) const;
   int64_t slow_offset(const Bucket& b, int state, int64_t at) const;
   bool widens_states() const;
+  bool widens_gradients() const { return layout_.precision.grad != layout_.precision.wide(); }
+  GradTarget contribute_wide(Unit& u, int n);
   void allocate_windows();
   void list_windows(int bucket);
   void fetch_window(size_t index);

@@ -44,7 +44,7 @@ int64_t ParameterStore::slow_offset(const Bucket& b, int state, int64_t at) cons
 
 bool ParameterStore::widens_states() const {
   const DType wide = layout_.precision.wide();
-  return layout_.precision.master != wide || layout_.precision.state != wide;
+  return layout_.precision.master != wide || layout_.precision.state != wide || widens_gradients();
 }
 
 void ParameterStore::allocate_windows() {
@@ -95,7 +95,8 @@ void ParameterStore::allocate_windows() {
     for (Slot& slot : ring_) slot.values = slot_of("ring of offloaded parameters", p.compute, most_away);
   if (!widens_states()) return;
   const int64_t n = std::min(layout_.offload.window, most);
-  for (size_t s = 0; n > 0 && s < states + 1; ++s)
+  const bool stored = p.master != p.wide() || p.state != p.wide();
+  for (size_t s = 0; n > 0 && s < (stored ? states + 1 : 0) + widens_gradients(); ++s)
     wide_.push_back(memory_->allocate(MemoryKind::optimizer, "window of states", p.wide(), {n}));
 }
 
@@ -207,6 +208,7 @@ void ParameterStore::update_stored(Bucket& b, int64_t from, int64_t n, const Ran
     };
     widen(w.master);
     for (Tensor& t : w.moments) widen(t);
+    widen(w.grad);
     update_range(b, from + at, some, w, step);
     if (r.master.dtype != wide) round_parameters(b, from + at, some, r.master, w.master, step.step);
     for (size_t s = 0; s < r.moments.size(); ++s)

@@ -52,9 +52,20 @@ same_losses() {  # FOLDER key=value ...
   shift
   rm -rf "$folder"
   $ltrain run "${small[@]}" device=cuda debug.shared_gpu=true "output_dir=$folder" "$@" || return
-  paste <(losses "$out/cpu") <(losses "$folder") | awk '
-    { d = $1 - $2; if (d < 0) d = -d; print $1, $2; if (NF != 2 || d > 1e-4 * $1) bad = 1 }
+  compare_losses 1e-4 "$out/cpu" "$folder"
+}
+compare_losses() {  # TOLERANCE FOLDER FOLDER
+  paste <(losses "$2") <(losses "$3") | awk -v most="$1" '
+    { d = $1 - $2; if (d < 0) d = -d; print $1, $2; if (NF != 2 || d > most * $1) bad = 1 }
     END { exit bad || NR != 3 }'
+}
+as_on_cpu() {  # TOLERANCE FOLDER key=value ...: what changes numbers is held against the same on the CPU
+  local most=$1 folder=$2
+  shift 2
+  rm -rf "$folder" "$folder-cpu"
+  $ltrain run "${small[@]}" device=cpu "output_dir=$folder-cpu" "$@" || return
+  $ltrain run "${small[@]}" device=cuda debug.shared_gpu=true "output_dir=$folder" "$@" || return
+  compare_losses "$most" "$folder-cpu" "$folder"
 }
 rm -rf "$out/cpu"
 check cpu $ltrain run "${small[@]}" device=cpu "output_dir=$out/cpu"
@@ -65,6 +76,12 @@ check tensor same_losses "$out/tensor2" parallel.tensor=2 parallel.sequence_para
 check pipeline same_losses "$out/pipeline2" parallel.pipeline=2
 check context same_losses "$out/context2" parallel.context=2
 check cuda-graphs same_losses "$out/graphs" cuda_graphs=on
+check offload same_losses "$out/offload" parallel.data=2 parallel.zero_stage=3 offload.optimizer.device=cpu \
+  offload.params.device=cpu offload.activations.device=cpu
+check one-bit as_on_cpu 1e-3 "$out/one-bit" parallel.data=2 optimizer.kind=onebit_adam optimizer.freeze_step=2
+check sophia as_on_cpu 1e-3 "$out/sophia" optimizer.kind=sophia_h optimizer.hessian_interval=2
+check int8-gradients as_on_cpu 1e-3 "$out/int8" parallel.data=2 parallel.grad_reduce_dtype=int8
+for precision in bf16 fp16 fp8; do check $precision as_on_cpu 1e-2 "$out/$precision" precision=$precision; done
 check smoke timeout 90 scripts/smoke.sh $ltrain
 sanitizer=$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer)
 for tool in memcheck racecheck; do

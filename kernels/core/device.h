@@ -25,6 +25,7 @@ struct DeviceInfo {
   std::string name;                      ///< "NVIDIA H200"
   int64_t total_bytes = 0;               ///< of its memory
   std::array<int64_t, 2> identity = {};  ///< the same for the same card, whoever sees it
+  int capability = 0;                    ///< of a GPU: 90 for sm_90
 };
 /// Of the device that this thread uses; the CPU has no name and no bytes.
 DeviceInfo device_info(DeviceKind device);

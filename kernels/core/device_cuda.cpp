@@ -226,6 +226,7 @@ DeviceInfo device_info() {
   info.total_bytes = static_cast<int64_t>(p.totalGlobalMem);
   static_assert(sizeof info.identity == sizeof p.uuid);
   std::memcpy(info.identity.data(), &p.uuid, sizeof p.uuid);
+  info.capability = 10 * p.major + p.minor;
   return info;
 }
 

@@ -10,7 +10,7 @@
 
 namespace ltrain {
 
-enum class DType : uint8_t { f32, f64, bf16, f16, i32, i64, u8, u16, u32 };
+enum class DType : uint8_t { f32, f64, bf16, f16, i32, i64, u8, u16, u32, f8e4m3, f8e5m2 };
 
 constexpr int64_t dtype_size(DType t) {
   switch (t) {
@@ -26,6 +26,8 @@ constexpr int64_t dtype_size(DType t) {
     case DType::u16:
       return 2;
     case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2:
       return 1;
   }
   return 0;
@@ -51,6 +53,10 @@ constexpr std::string_view dtype_name(DType t) {
       return "u16";
     case DType::u32:
       return "u32";
+    case DType::f8e4m3:
+      return "f8e4m3";
+    case DType::f8e5m2:
+      return "f8e5m2";
   }
   return "?";
 }

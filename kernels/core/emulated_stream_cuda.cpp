@@ -18,6 +18,7 @@
 #include "kernels/core/kernel_cuda.h"
 #include "kernels/core/timeline.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/matmul_fp8.h"
 
 namespace ltrain::cuda {
 namespace {
@@ -197,7 +198,7 @@ std::atomic<int64_t> taken{0};
 void use_device(int) {}
 DeviceInfo device_info() {
   static std::atomic<int64_t> next{0};  // each rank of a test has a card of its own
-  return {"emulated", card_bytes(), {::getpid(), next++}};
+  return {"emulated", card_bytes(), {::getpid(), next++}, 90};
 }
 int64_t free_device_bytes() { return card_bytes() - taken; }
 std::shared_ptr<void> device_memory(int64_t bytes) {
@@ -228,10 +229,22 @@ namespace ltrain {
 
 /// The CPU's product is as good as any.
 void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
-  cuda::enqueue(s, [=] {
+  cuda::enqueue(s, [=, tf32 = s.tf32] {
     omp_set_num_threads(1);  // of the stream's thread
     const auto cpu = make_inline_stream("emulated matmul");
+    cpu->tf32 = tf32;
     matmul(*cpu, out, a, b, args);
+  });
+}
+
+void matmul_fp8_cuda(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
+                     const MatmulArgs& args) {
+  cuda::enqueue(s, [=] {
+    omp_set_num_threads(1);
+    MatmulArgs plain = args;
+    plain.trans_b = false;  // as it was asked for
+    const auto cpu = make_inline_stream("emulated matmul");
+    matmul_fp8(*cpu, out, a, b, plain);
   });
 }
 

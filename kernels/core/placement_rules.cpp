@@ -377,6 +377,18 @@ Tensor place_apart(Stream& s, Tensor t, std::string name) {
   return t;
 }
 
+void place_max(Stream& s, std::string_view op, Tensor out, Tensor in) {
+  each_axis(s, [&](Axis a) {
+    const Placement have = in.record->place[a];
+    if (have.kind == Placement::partial)
+      refuse(s, op, a, describe(in, have) + fmt::format("; {} is not linear in it", op),
+             fmt::format("reduce '{}' over {} before", in.record->name, axis_name(a)));
+    if (!(have == Placement::R())) out.record->place[a] = Placement::V();
+  });
+  read(s, op, in);
+  finish(s, op, out);
+}
+
 void place_zero(Tensor t) {
   t.record->zero = t.record->written = true;
   t.record->place = Placements{};

@@ -80,6 +80,9 @@ void place_set(Stream& s, Tensor t, AxisSet axes, Placement p);
 /// A view of `t` that has a placement of its own, first that of `t`. On other devices `t` itself.
 Tensor place_apart(Stream& s, Tensor t, std::string name);
 
+/// out = max(out, something of `in`): it varies wherever `in` is not whole.
+void place_max(Stream& s, std::string_view op, Tensor out, Tensor in);
+
 /// Marks as all zeros.
 void place_zero(Tensor t);
 

@@ -81,7 +81,8 @@ class Stream {
   virtual void close_range() {}
   virtual void enter_layer(std::string_view layer) {}  ///< until the next one; empty: none
 
-  double clock = 0;  ///< meta: the end of the last work on this timeline, seconds
+  bool tf32 = false;  ///< products of f32 round their operands to 10 bits after the point
+  double clock = 0;   ///< meta: the end of the last work on this timeline, seconds
   /// Seconds that work of this stream waited for other streams so far, which is exposed communication. Of
   /// streams that compute; on a GPU as far as is known without waiting.
   virtual double waited() { return 0; }

@@ -8,7 +8,8 @@ namespace ltrain {
 namespace {
 
 /// The variants run at different speeds, so a profile knows them apart.
-std::string_view name_of(const MatmulArgs& args) {
+std::string_view name_of(const MatmulArgs& args, bool tf32) {
+  if (tf32) return "matmul_tf32";
   if (args.trans_a) return args.accumulate ? "matmul_tn_add" : "matmul_tn";
   return args.trans_b ? "matmul_nt" : "matmul_nn";
 }
@@ -29,12 +30,13 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
     LT_CHECK(args.bias.elements() == n && args.bias.dtype == out.dtype, "matmul: bias {} {} for {} columns",
              dtype_name(args.bias.dtype), to_string(args.bias.shape), n);
   if (s.meta()) {
-    OpCost cost = op_cost(name_of(args), OpClass::matmul, 2.0 * m * n * k, {out}, {a, b});
+    const bool tf32 = s.tf32 && a.dtype == DType::f32;
+    OpCost cost = op_cost(name_of(args, tf32), OpClass::matmul, 2.0 * m * n * k, {out}, {a, b});
     if (args.accumulate) cost.bytes += static_cast<double>(out.bytes());
     cost.dtype = a.dtype;
     cost.m = m, cost.n = n, cost.k = k;
     s.meta()->add(s, cost);
-    if (widens(a.dtype)) s.meta()->need_panels(widen_panel_bytes(m, n, k, is_half(out.dtype)));
+    if (tf32 || widens(a.dtype)) s.meta()->need_panels(widen_panel_bytes(m, n, k, is_half(out.dtype)));
     place_matmul(s, out, a, args.trans_a, b, args.trans_b, args.accumulate);
     if (args.bias.defined()) place_add_vector(s, "bias", out, args.bias);
     return;
@@ -44,16 +46,16 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
 
 void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
-  const OpRange range(s, name_of(args));
+  const OpRange range(s, name_of(args, s.tf32 && a.dtype == DType::f32));
   if (s.device() == DeviceKind::cuda) return matmul_cuda(s, out, a, b, args);
-  s.launch([=] {
+  s.launch([=, tf32 = s.tf32] {
     if (a.dtype == DType::f64) {
       LT_CPU(matmul_f64_cpu)
       (out.ptr<double>(), a.ptr<double>(), b.ptr<double>(),
        args.bias.defined() ? args.bias.ptr<double>() : nullptr, m, n, k, args.trans_a, args.trans_b,
        args.accumulate);
     } else {
-      matmul_onednn(out, a, b, args);
+      matmul_onednn(out, a, b, args, tf32);
     }
   });
 }

@@ -15,7 +15,8 @@ struct MatmulArgs {
 
 /// out = op(a) op(b) [+ bias] [+ out], op(x) = x or x^T.  2 m n k operations.
 /// op(a): (m, k), op(b): (k, n), out: (m, n). a and b of one dtype f32, bf16, f16 or f64; out of that
-/// dtype, or f32 from a half. Sums in f32 (f64 for f64). Nothing aliases.
+/// dtype, or f32 from a half. Sums in f32 (f64 for f64). Where the stream says so, operands of f32 are first
+/// rounded to TF32 (to nearest even; a GPU does it in its own way). Nothing aliases.
 void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args = {});
 
 /// The same on a device, without checks, costs or placements: for ops that are made of products.
@@ -24,8 +25,8 @@ void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& arg
 /// cuBLASLt.
 LT_CUDA_KERNEL(matmul, Tensor out, Tensor a, Tensor b, const MatmulArgs& args)
 
-/// oneDNN for f32 and halves (matmul_onednn.cpp).
-void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args);
+/// oneDNN for f32 and halves (matmul_onednn.cpp). tf32: as Stream::tf32.
+void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args, bool tf32);
 
 /// How bf16 products are computed on this CPU. `native`: the bf16 dot-product instructions. `widen`: panels
 /// are widened to f32 in cache and multiplied there, which gives the same products (exact in f32) and sums;
@@ -46,6 +47,7 @@ LT_CPU_KERNEL(void matmul_f64_cpu(double* out, const double* a, const double* b,
                                   bool accumulate);
               void widen_panel_cpu(DType t, float* to, const void* from, int64_t rows, int64_t cols,
                                    int64_t stride);
+              void round_panel_cpu(float* to, const float* from, int64_t rows, int64_t cols, int64_t stride);
               void narrow_panel_cpu(DType t, void* to, int64_t stride, const float* from, const void* bias,
                                     int64_t rows, int64_t cols);)
 

@@ -40,6 +40,20 @@ void widen_panel_cpu(DType t, float* to, const void* from, int64_t rows, int64_t
   });
 }
 
+/// The same of f32, rounded to 10 bits after the point: to nearest, ties to even; NaN stays NaN.
+void round_panel_cpu(float* to, const float* from, int64_t rows, int64_t cols, int64_t stride) {
+  parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      for (int64_t c = 0; c < cols; ++c) {
+        uint32_t u;
+        std::memcpy(&u, from + r * stride + c, 4);
+        const uint32_t rounded = (u + 0xfffu + ((u >> 13) & 1u)) & ~0x1fffu;
+        const uint32_t kept = (u & 0x7fffffffu) > 0x7f800000u ? u : rounded;
+        std::memcpy(to + r * cols + c, &kept, 4);
+      }
+  });
+}
+
 /// to, rows `stride` apart, = from (rows, cols) [+ bias], rounded.
 void narrow_panel_cpu(DType t, void* to, int64_t stride, const float* from, const void* bias, int64_t rows,
                       int64_t cols) {

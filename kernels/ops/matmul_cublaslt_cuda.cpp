@@ -2,6 +2,7 @@
 // with each row-major matrix read as the column-major one of its transpose.
 #include <cublasLt.h>
 
+#include <compare>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -9,13 +10,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <tuple>
 #include <vector>
 
 #include "kernels/core/device_cuda.h"
 #include "kernels/core/library_cuda.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/matmul_choices.h"
+#include "kernels/ops/matmul_fp8.h"
 
 namespace ltrain {
 namespace cuda {
@@ -62,6 +63,10 @@ cudaDataType_t type_of(DType t) {
       return CUDA_R_16F;
     case DType::f64:
       return CUDA_R_64F;
+    case DType::f8e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::f8e5m2:
+      return CUDA_R_8F_E5M2;
     default:
       fail(ExitCode::internal, "matmul of {} on a GPU", dtype_name(t));
   }
@@ -74,8 +79,13 @@ uint32_t alignment(const void* p) {
 }
 
 /// Everything that an algorithm depends on.
-using Key =
-    std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, bool, DType, DType, uint32_t, uint32_t, uint32_t>;
+struct Key {
+  int64_t m, n, k;
+  bool trans_a, trans_b, accumulate, bias, tf32;
+  DType a, b, out;
+  uint32_t align_a, align_b, align_out;
+  auto operator<=>(const Key&) const = default;
+};
 
 /// A product that is ready to run.
 struct Product {
@@ -87,13 +97,12 @@ struct Product {
 
 /// As a name in the file of choices.
 std::string name_of(const Key& k) {
-  return std::apply(
-      [](int64_t m, int64_t n, int64_t k, bool ta, bool tb, bool add, bool bias, DType in, DType out,
-         uint32_t a, uint32_t b, uint32_t o) {
-        return fmt::format("{}-{}-{}-{}{}{}{}-{}-{}-{}-{}-{}", m, n, k, ta ? "t" : "n", tb ? "t" : "n",
-                           add ? "a" : "w", bias ? "b" : "n", dtype_name(in), dtype_name(out), a, b, o);
-      },
-      k);
+  const std::string types = k.tf32       ? std::string("tf32")
+                            : k.a == k.b ? std::string(dtype_name(k.a))
+                                         : fmt::format("{}_{}", dtype_name(k.a), dtype_name(k.b));
+  return fmt::format("{}-{}-{}-{}{}{}{}-{}-{}-{}-{}-{}", k.m, k.n, k.k, k.trans_a ? "t" : "n",
+                     k.trans_b ? "t" : "n", k.accumulate ? "a" : "w", k.bias ? "b" : "n", types,
+                     dtype_name(k.out), k.align_a, k.align_b, k.align_out);
 }
 
 /// The card, its driver and the library: what a choice is good for.
@@ -103,13 +112,19 @@ std::string card_line() {
   return fmt::format("{}, driver {}, cuBLASLt {}", device_info().name, driver, lt().cublasLtGetVersion());
 }
 
-Product make(int64_t m, int64_t n, int64_t k, DType in, DType out, bool trans_a, bool trans_b,
-             const void* bias, uint32_t align_a, uint32_t align_b, uint32_t align_out) {
+Product make(const Key& key, const void* bias) {
+  const auto [m, n, k, trans_a, trans_b, accumulate, with_bias, tf32, a, b, out, align_a, align_b,
+              align_out] = key;
   const Lt& l = lt();
   Product p;
-  const bool wide = in == DType::f64;
+  const bool wide = a == DType::f64;
   const cudaDataType_t scale = wide ? CUDA_R_64F : CUDA_R_32F;
-  l.check(l.cublasLtMatmulDescCreate(&p.op, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, scale), "matmul");
+  l.check(l.cublasLtMatmulDescCreate(&p.op,
+                                     wide   ? CUBLAS_COMPUTE_64F
+                                     : tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                            : CUBLAS_COMPUTE_32F,
+                                     scale),
+          "matmul");
   const auto set = [&](cublasLtMatmulDescAttributes_t what, const auto& value) {
     l.check(l.cublasLtMatmulDescSetAttribute(p.op, what, &value, sizeof value), "matmul");
   };
@@ -125,8 +140,8 @@ Product make(int64_t m, int64_t n, int64_t k, DType in, DType out, bool trans_a,
                                          static_cast<uint64_t>(rows), cols),
             "matmul");
   };
-  layout(&p.left, in, trans_b ? n : k, trans_b ? k : n);
-  layout(&p.right, in, trans_a ? k : m, trans_a ? m : k);
+  layout(&p.left, b, trans_b ? n : k, trans_b ? k : n);
+  layout(&p.right, a, trans_a ? k : m, trans_a ? m : k);
   layout(&p.result, out, m, n);
   cublasLtMatmulPreference_t preference = nullptr;
   l.check(l.cublasLtMatmulPreferenceCreate(&preference), "matmul");
@@ -150,7 +165,7 @@ Product make(int64_t m, int64_t n, int64_t k, DType in, DType out, bool trans_a,
   l.cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0)
     fail(ExitCode::internal, "cuBLASLt has no algorithm for a {} product of {} x {} x {} into {}: {}",
-         dtype_name(in), m, n, k, dtype_name(out), l.cublasLtGetStatusString(status));
+         dtype_name(a), m, n, k, dtype_name(out), l.cublasLtGetStatusString(status));
   p.found.resize(static_cast<size_t>(count));
   p.algo = p.found.front().algo;
   return p;
@@ -245,20 +260,23 @@ void choose(Stream& s, Product& p, const Key& key, const Tensor& a, const Tensor
 }  // namespace
 }  // namespace cuda
 
-void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
+/// Both with their steps where they are of eight bits; those lie on the device.
+static void multiply(Stream& s, Tensor out, Tensor a, Tensor b, const float* step_a, const float* step_b,
+                     const MatmulArgs& args) {
   using namespace cuda;
-  const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
   static std::mutex mutex;
   static std::map<Key, Product> products;
   const void* bias = args.bias.defined() ? args.bias.data : nullptr;
-  const Key key{m,
-                n,
-                k,
+  const Key key{out.shape[0],
+                out.shape[1],
+                a.shape[args.trans_a ? 0 : 1],
                 args.trans_a,
                 args.trans_b,
                 args.accumulate,
                 bias != nullptr,
+                s.tf32 && a.dtype == DType::f32,
                 a.dtype,
+                b.dtype,
                 out.dtype,
                 alignment(a.data),
                 alignment(b.data),
@@ -266,19 +284,28 @@ void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& ar
   const Lt& l = lt();
   std::lock_guard lock(mutex);
   auto at = products.find(key);
-  if (at == products.end()) {
-    at = products
-             .emplace(key, make(m, n, k, a.dtype, out.dtype, args.trans_a, args.trans_b, bias,
-                                alignment(a.data), alignment(b.data), alignment(out.data)))
-             .first;
-    if (measure_matmuls()) choose(s, at->second, key, a, b, out, args.accumulate);
-  }
-  const Product& p = at->second;
-  if (bias)
-    l.check(l.cublasLtMatmulDescSetAttribute(p.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
-            "matmul");
+  const bool fresh = at == products.end();
+  if (fresh) at = products.emplace(key, make(key, bias)).first;
+  Product& p = at->second;
+  const auto set = [&](cublasLtMatmulDescAttributes_t what, const void* pointer) {
+    if (pointer) l.check(l.cublasLtMatmulDescSetAttribute(p.op, what, &pointer, sizeof pointer), "matmul");
+  };
+  set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, step_b);  // the library's A is our b
+  set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, step_a);
+  if (fresh && measure_matmuls()) choose(s, p, key, a, b, out, args.accumulate);
   l.check(run(s, p, p.algo, a.data, b.data, out.data, out.data, a.dtype == DType::f64, args.accumulate),
           "matmul");
+}
+
+void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
+  multiply(s, out, a, b, nullptr, nullptr, args);
+}
+
+void matmul_fp8_cuda(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
+                     const MatmulArgs& args) {
+  LT_CHECK(a.block_rows == 0 && b.block_rows == 0, "steps of blocks are for the CPU");
+  multiply(s, out, a.codes, b.codes, a.steps.ptr<float>(), b.steps.ptr<float>(), args);
 }
 
 }  // namespace ltrain

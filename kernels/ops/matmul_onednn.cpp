@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <tuple>
 
 #include "kernels/core/parallel_for.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/matmul_fp8.h"
 
 namespace ltrain {
 namespace {
@@ -92,16 +94,18 @@ int64_t widen_block(int64_t size) {
   return (size + count - 1) / count;
 }
 
-/// Operands of 16 bits by f32 panels of at most kWidenBlock squared: the same sums as f32 products of the
-/// widened values.
-void matmul_widened(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
-  const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
+/// Fills a panel: rows [row, row + rows), columns [col, col + cols) of an operand as it lies.
+using Panel = std::function<void(float* to, int64_t row, int64_t rows, int64_t col, int64_t cols)>;
+
+/// Products whose operands go through f32 panels of at most kWidenBlock squared: the same sums as f32
+/// products of what `a` and `b` fill in.
+void matmul_by_panels(Tensor out, int64_t k, const Panel& a, const Panel& b, const MatmulArgs& args) {
+  const int64_t m = out.shape[0], n = out.shape[1];
   const int64_t mb = widen_block(m), nb = widen_block(n), kb = widen_block(k);
   const bool narrow = is_half(out.dtype);
-  const DType t = a.dtype;
-  LT_CHECK(!(narrow && args.accumulate) && (narrow || !args.bias.defined()),
-           "{} matmul: accumulation and bias", dtype_name(t));
-  const auto at = [](const Tensor& x, int64_t i) { return static_cast<char*>(x.data) + i * 2; };
+  const DType t = out.dtype;
+  LT_CHECK(!args.accumulate || !(narrow || args.bias.defined()), "a sum in {}{}", dtype_name(t),
+           args.bias.defined() ? " with a bias" : "");
   const auto bytes = widen_panel_bytes(m, n, k, narrow);
   float* wide_a = static_cast<float*>(thread_scratch(0, bytes[0]));
   float* wide_b = static_cast<float*>(thread_scratch(1, bytes[1]));
@@ -111,26 +115,42 @@ void matmul_widened(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
       const int64_t rows = std::min(mb, m - i), cols = std::min(nb, n - j);
       for (int64_t l = 0; l < k; l += kb) {
         const int64_t depth = std::min(kb, k - l);
-        if (args.trans_a) {
-          LT_CPU(widen_panel_cpu)(t, wide_a, at(a, l * m + i), depth, rows, m);
-        } else {
-          LT_CPU(widen_panel_cpu)(t, wide_a, at(a, i * k + l), rows, depth, k);
-        }
-        if (i == 0 || kb < k) {  // otherwise the panel of the last row block still stands
-          if (args.trans_b) {
-            LT_CPU(widen_panel_cpu)(t, wide_b, at(b, j * k + l), cols, depth, k);
-          } else {
-            LT_CPU(widen_panel_cpu)(t, wide_b, at(b, l * n + j), depth, cols, n);
-          }
-        }
+        args.trans_a ? a(wide_a, l, depth, i, rows) : a(wide_a, i, rows, l, depth);
+        if (i == 0 || kb < k)  // otherwise the panel of the last row block still stands
+          args.trans_b ? b(wide_b, j, cols, l, depth) : b(wide_b, l, depth, j, cols);
         float* c = narrow ? wide_c : out.ptr<float>() + i * n + j;
-        run({rows, cols, depth, narrow ? cols : n, args.trans_a, args.trans_b, l > 0 || args.accumulate,
-             false, DType::f32, DType::f32, omp_get_max_threads()},
-            wide_a, wide_b, nullptr, c);
+        const bool add = l > 0 || args.accumulate, bias = !narrow && !add && args.bias.defined();
+        run({rows, cols, depth, narrow ? cols : n, args.trans_a, args.trans_b, add, bias, DType::f32,
+             DType::f32, omp_get_max_threads()},
+            wide_a, wide_b, bias ? args.bias.ptr<float>() + j : nullptr, c);
       }
       if (narrow) LT_CPU(narrow_panel_cpu)
-      (t, at(out, i * n + j), n, wide_c, args.bias.defined() ? at(args.bias, j) : nullptr, rows, cols);
+      (t, static_cast<char*>(out.data) + (i * n + j) * 2, n, wide_c,
+       args.bias.defined() ? static_cast<char*>(args.bias.data) + j * 2 : nullptr, rows, cols);
     }
+}
+
+/// The panels of a matrix of 16 bits.
+Panel widened(const Tensor& x) {
+  return [x](float* to, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+    const int64_t stride = x.shape[1];
+    LT_CPU(widen_panel_cpu)
+    (x.dtype, to, static_cast<char*>(x.data) + (row * stride + col) * 2, rows, cols, stride);
+  };
+}
+
+/// The panels of a matrix of f32, rounded to TF32.
+Panel rounded(const Tensor& x) {
+  return [x](float* to, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+    LT_CPU(round_panel_cpu)(to, x.ptr<float>() + row * x.shape[1] + col, rows, cols, x.shape[1]);
+  };
+}
+
+/// The panels of a matrix of 8 bits.
+Panel widened(const Fp8Operand& x) {
+  return [x](float* to, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+    LT_CPU(dequantize_panel_cpu)(x, to, row, rows, col, cols);
+  };
 }
 
 Bf16Matmul choose_bf16_matmul() {
@@ -169,12 +189,17 @@ Bf16Matmul bf16_matmul() {
 
 bool widens(DType t) { return t == DType::f16 || (t == DType::bf16 && bf16_matmul() == Bf16Matmul::widen); }
 
-void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
-  if (widens(a.dtype)) return matmul_widened(out, a, b, args);
+void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args, bool tf32) {
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
+  if (tf32 && a.dtype == DType::f32) return matmul_by_panels(out, k, rounded(a), rounded(b), args);
+  if (widens(a.dtype)) return matmul_by_panels(out, k, widened(a), widened(b), args);
   run({m, n, k, n, args.trans_a, args.trans_b, args.accumulate, args.bias.defined(), a.dtype, out.dtype,
        omp_get_max_threads()},
       a.data, b.data, args.bias.data, out.data);
+}
+
+void matmul_fp8_onednn(Tensor out, const Fp8Operand& a, const Fp8Operand& b, const MatmulArgs& args) {
+  matmul_by_panels(out, a.codes.shape[1], widened(a), widened(b), args);
 }
 
 }  // namespace ltrain

@@ -130,6 +130,10 @@ std::string safetensors_dtype(DType t) {
       return "U16";
     case DType::u32:
       return "U32";
+    case DType::f8e4m3:
+      return "F8_E4M3";
+    case DType::f8e5m2:
+      return "F8_E5M2";
   }
   return "?";
 }

@@ -11,8 +11,8 @@ namespace {
 /// Dense rates, without sparsity, at boost clock.
 struct Datasheet {
   const char* name;
-  double bf16, f32, f64;  ///< (bf16: f16, too) operations a second of matrix products; f32 without TF32, f64
-                          ///< with tensor cores
+  double bf16, f32, tf32, fp8, f64;  ///< (bf16: f16, too) operations a second of matrix products; f32 without
+                                     ///< TF32, fp8 0 where the card has none, f64 with tensor cores
   double memory_bytes, memory_bytes_per_second;
   double nvlink_bytes_per_second;  ///< one way
   double host_bytes_per_second;    ///< PCIe, one way
@@ -20,12 +20,12 @@ struct Datasheet {
 
 constexpr Datasheet kCards[] = {
     // NVIDIA A100 Tensor Core GPU datasheet (June 2021), A100 80GB SXM
-    {"a100", 312e12, 19.5e12, 19.5e12, 80e9, 2.039e12, 300e9, 32e9},
+    {"a100", 312e12, 19.5e12, 156e12, 0, 19.5e12, 80e9, 2.039e12, 300e9, 32e9},
     // NVIDIA H100 Tensor Core GPU datasheet, H100 SXM; its figures for tensor cores are with sparsity, twice
     // these
-    {"h100", 989.4e12, 66.9e12, 66.9e12, 80e9, 3.35e12, 450e9, 64e9},
+    {"h100", 989.4e12, 66.9e12, 494.7e12, 1978.9e12, 66.9e12, 80e9, 3.35e12, 450e9, 64e9},
     // NVIDIA H200 Tensor Core GPU datasheet, H200 SXM
-    {"h200", 989.4e12, 66.9e12, 66.9e12, 141e9, 4.8e12, 450e9, 64e9},
+    {"h200", 989.4e12, 66.9e12, 494.7e12, 1978.9e12, 66.9e12, 141e9, 4.8e12, 450e9, 64e9},
 };
 
 }  // namespace
@@ -56,6 +56,8 @@ MachineProfile datasheet_profile(const std::string& card) {
       r.ops[fmt::format("cast/{}", type)] = {{d.memory_bytes_per_second, 0, 1, 0, 0, 0}};
       r.peak_flops[type] = flops;
     }
+    r.ops["matmul_tf32/f32"] = {{0, d.tf32, 1, 0, 0, 0}};
+    if (d.fp8 > 0) r.ops["matmul_fp8/f8e4m3"] = {{0, d.fp8, 1, 0, 0, 0}};
     p.ranks.push_back(std::move(r));
   }
   return p;

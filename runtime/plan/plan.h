@@ -98,7 +98,12 @@ struct PipelineLayout {
 };
 /// What the recipe says; of auto nothing.
 RecomputeOptions recompute_options(const Recipe& recipe);
+/// Of a step, from 1.
+Products products_at(const Recipe& recipe, int64_t step);
+/// On meta: a step in each of the products that later phases have and the first has not, for what they take.
+void run_other_phases(const Recipe& recipe, TrainProgram& program);
 DispatchOptions dispatch_options(const Recipe& recipe);
+OptimizerSettings optimizer_settings(const Recipe& recipe);
 /// What of a layer's activations leaves between its forward and its backward.
 ActivationOffloadOptions activation_offload(const Recipe& recipe);
 /// Where the recipe says that it lies.
@@ -116,6 +121,10 @@ PipelineLayout unpack_pipeline_layout(const std::string& packed);
 
 /// What TrainProgram is built from, for a resolved recipe.
 ProgramOptions program_options(const Recipe& recipe, const PipelineLayout& layout = {});
+/// Refuses a pattern that matches nothing, which is a mistake, and what the device has no kernels for.
+void check_optimizer_of(const Recipe& recipe);
+/// The cut of the sequence that the rank of `mesh` has.
+SequenceCut sequence_cut(const Recipe& recipe, const Mesh& mesh);
 /// How the rank that `mesh` is of reads its data.
 data::LoaderOptions loader_options(const Recipe& recipe, const Mesh& mesh, bool eval);
 /// The recipe's treatment of documents.

@@ -103,7 +103,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
   std::string out =
       fmt::format("plan of {}: {} {} parameters, {}, on {} rank{} ({}) of {}\n\n", p.recipe_name,
                   format_count(static_cast<double>(p.parameters)), recipe.model.architecture,
-                  to_string(recipe.precision), p.world, p.world == 1 ? "" : "s", axes,
+                  precision_text(recipe), p.world, p.world == 1 ? "" : "s", axes,
                   p.device == DeviceKind::cuda
                       ? "one GPU"
                       : fmt::format("{} thread{}", p.threads_per_rank, p.threads_per_rank == 1 ? "" : "s"));

@@ -44,8 +44,6 @@ std::string read_source(const Node& node, DataSource& out) {
 }  // namespace
 
 std::string read_choice(const Key& key, const Node& node, std::string& out) {
-  if (node.kind == Node::list && key.path == "precision")
-    return "a list of phases is not in this build, which supports one precision for the whole run";
   if (node.kind != Node::scalar) return "must be one of " + join(key.choices);
   for (const std::string& c : key.choices)
     if (c == node.text) {

@@ -116,6 +116,13 @@ void check_device(const Recipe& r, int local_ranks) {
   if (!why.empty())
     fail(ExitCode::usage, "{}: device = cuda: {}; nearest valid value: cpu",
          origins_of(r).place("device").text(), why);
+  constexpr int kFirstWithFp8 = 89;
+  const DeviceInfo card = computes_in(r, Precision::fp8) ? device_info(DeviceKind::cuda) : DeviceInfo();
+  if (computes_in(r, Precision::fp8) && card.capability < kFirstWithFp8)
+    fail(ExitCode::usage,
+         "{}: precision = fp8: {} is of sm_{}, and eight bits begin with sm_{}; nearest valid "
+         "value: bf16",
+         origins_of(r).place("precision").text(), card.name, card.capability, kFirstWithFp8);
 }
 
 Recipe resolve(const Recipe& r, int world_size, int ranks_per_node) {
@@ -208,6 +215,8 @@ std::string_view to_string(Precision v) {
   return v == Precision::fp32   ? "fp32"
          : v == Precision::bf16 ? "bf16"
          : v == Precision::fp16 ? "fp16"
+         : v == Precision::fp8  ? "fp8"
+         : v == Precision::tf32 ? "tf32"
                                 : "fp64";
 }
 std::string_view to_string(LrDecayStyle v) {

@@ -11,6 +11,7 @@
 
 #include "kernels/core/tensor.h"
 #include "kernels/ops/onebit.h"
+#include "models/fp8_settings.h"
 #include "models/model_config.h"
 #include "parallel/sparsity.h"
 #include "runtime/train/loss_scale.h"
@@ -18,10 +19,17 @@
 namespace ltrain {
 
 enum class DeviceChoice : uint8_t { automatic, cpu, cuda };
-enum class Precision : uint8_t { fp32, bf16, fp16, fp64 };  ///< fp64: for parity tests
+enum class Precision : uint8_t { fp32, tf32, bf16, fp8, fp16, fp64 };  ///< fp64: for parity tests
 enum class LrDecayStyle : uint8_t { constant, linear, cosine, inverse_square_root, wsd };
 enum class TokenizerKind : uint8_t { byte, gpt2 };
 enum class LogFormat : uint8_t { text, megatron };
+
+/// Steps up to `until_step`, 0: to the end.
+struct PrecisionPhase {
+  Precision precision = Precision::fp32;
+  int64_t until_step = 0;
+  bool operator==(const PrecisionPhase&) const = default;
+};
 
 struct Parallel {
   int64_t data = -1;  ///< -1: the ranks that the other axes leave
@@ -158,8 +166,9 @@ struct Optimizer {
   double muon_lr = 0.02;  ///< filled: lr unless given
   std::string muon_scale = "spectral";
   double adafactor_decay_rate = 0.8, adafactor_eps = 1e-3, adafactor_clip_threshold = 1.0;
-  int64_t freeze_step = 0;  ///< filled: a fifth of train_steps unless given
-  LambLimits lamb_limits;   ///< 1-bit LAMB
+  std::string grad_dtype = "fp32";  ///< of accumulated gradients
+  int64_t freeze_step = 0;          ///< filled: a fifth of train_steps unless given
+  LambLimits lamb_limits;           ///< 1-bit LAMB
   int64_t hessian_interval = 10;
   double sophia_gamma = 0.01, hessian_radius = 1e-4;
   std::string state_dtype = "fp32";  ///< of moments; fp64 in runs of it
@@ -221,7 +230,9 @@ struct Recipe {
   DeviceChoice device = DeviceChoice::automatic;
   ModelConfig model;
   Parallel parallel;
-  Precision precision = Precision::fp32;
+  Precision precision = Precision::fp32;  ///< with phases that of the first
+  std::vector<PrecisionPhase> phases;     ///< several, in order; empty: one precision
+  Fp8Settings fp8;
   bool cuda_graphs = false;
   LossScale loss_scale;
   Recompute recompute;
@@ -285,6 +296,11 @@ int64_t tokens_per_step(const Recipe& recipe);
 /// Sequences of the step that begins after `samples` sequences: train.batch_ramp.
 int64_t global_batch_after(const Recipe& recipe, int64_t samples);
 int64_t tokenizer_vocab_size(TokenizerKind kind);  ///< token ids are 0 .. this - 1
+
+/// In some phase.
+bool computes_in(const Recipe& recipe, Precision p);
+Precision precision_at(const Recipe& recipe, int64_t step);  ///< of a step, from 1
+std::string precision_text(const Recipe& recipe);            ///< "fp8 until step 100, then bf16"
 
 std::string_view to_string(DeviceChoice v);
 std::string_view to_string(Precision v);

@@ -457,6 +457,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   check_dispatch(recipe, broken);
   graph_rules(recipe, broken);
   precision_rules(recipe, broken);
+  fp8_rules(recipe, broken);
   optimizer_rules(recipe, broken);
   sparsity_rules(recipe, broken);
   recompute_rules(recipe, broken);

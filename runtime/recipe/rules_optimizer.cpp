@@ -40,6 +40,17 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
                          rule),
              {place});
   }
+  if (o.grad_dtype != "fp32") {
+    if (!rule.empty())
+      broken("optimizer.grad_dtype",
+             fmt::format("is for adamw, adam, sgd and lion, and {} has {}; nearest valid value: fp32", place,
+                         rule),
+             {place});
+    if (r.parallel.grad_reduce_dtype != "fp32")
+      broken("parallel.grad_reduce_dtype",
+             "optimizer.grad_dtype: bf16 sums in bf16 as it is; nearest valid value: fp32",
+             {"optimizer.grad_dtype"});
+  }
   if (o.master_weights) return;
   if (!rule.empty())
     broken("optimizer.master_weights",

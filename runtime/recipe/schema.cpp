@@ -42,15 +42,19 @@ void add_run_keys(std::vector<Key>& t) {
       {{"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"cpu", DeviceChoice::cpu}}, {"gpu"},
       "Where the step runs. auto: a GPU where this build and this machine have one for each rank, else "
       "cpu."));
-  t.push_back(choice<Precision>("precision", LT_MEMBER(precision),
-                                {{"fp32", Precision::fp32},
-                                 {"bf16", Precision::bf16},
-                                 {"fp16", Precision::fp16},
-                                 {"fp64", Precision::fp64}},
-                                {"tf32", "fp8", "no"},
-                                "What the step computes in. bf16 and fp16 keep fp32 master weights and "
-                                "moments; fp16 scales the loss; fp64 is for parity tests.")
-                  .alias({"mixed_precision"}));
+  t.push_back(with_phases(
+      choice<Precision>("precision", LT_MEMBER(precision),
+                        {{"fp32", Precision::fp32},
+                         {"tf32", Precision::tf32},
+                         {"bf16", Precision::bf16},
+                         {"fp8", Precision::fp8},
+                         {"fp16", Precision::fp16},
+                         {"fp64", Precision::fp64}},
+                        {"no"},
+                        "What the step computes in. bf16, fp8 and fp16 keep fp32 master weights and "
+                        "moments; tf32 and fp8 are of products alone, around them is fp32 and bf16; "
+                        "fp16 scales the loss; fp64 is for parity tests. A list changes it by step.")
+          .alias({"mixed_precision"})));
 }
 
 void add_graph_keys(std::vector<Key>& t) {
@@ -458,6 +462,7 @@ std::vector<Key> make_table() {
   add_graph_keys(t);
   add_model_keys(t);
   add_parallel_keys(t);
+  add_fp8_keys(t);
   add_precision_keys(t);
   add_recompute_keys(t);
   add_offload_keys(t);

@@ -205,11 +205,20 @@ void add_optimizer_keys(std::vector<Key>& t) {
                       .inside(0, 1)));
   t.push_back(name_choice("optimizer.state_dtype", LT_MEMBER(optimizer.state_dtype), {"fp32", "bf16"}, {},
                           "What moments are stored in between updates, which compute in fp32."));
+  Key gradients = name_choice("optimizer.grad_dtype", LT_MEMBER(optimizer.grad_dtype), {"fp32", "bf16"}, {},
+                              "What gradients are kept and summed in. bf16: those of a micro-batch are added "
+                              "up in fp32 and rounded.");
+  gradients.when("precision: bf16 or fp8", true, [](const Recipe& r) {
+    return r.precision == Precision::bf16 || r.precision == Precision::fp8;
+  });
+  t.push_back(std::move(gradients));
   Key masters =
       truth("optimizer.master_weights", LT_MEMBER(optimizer.master_weights),
             "fp32 weights beside those of the step. false: the bf16 weights are all there is of them, "
             "and updates round them stochastically.");
-  masters.when("precision: bf16", true, [](const Recipe& r) { return r.precision == Precision::bf16; });
+  masters.when("precision: bf16 or fp8", true, [](const Recipe& r) {
+    return r.precision == Precision::bf16 || r.precision == Precision::fp8;
+  });
   t.push_back(std::move(masters));
   t.push_back(groups_key());
 }

@@ -13,6 +13,9 @@ double read_bytes(const std::string& text);
 
 void add_offload_keys(std::vector<Key>& table);
 void add_recompute_keys(std::vector<Key>& table);
+/// `precision`, which may be a list (phases.cpp).
+Key with_phases(Key key);
+void add_fp8_keys(std::vector<Key>& table);
 void add_precision_keys(std::vector<Key>& table);
 void add_optimizer_keys(std::vector<Key>& table);
 void add_profile_keys(std::vector<Key>& table);

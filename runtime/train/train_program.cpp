@@ -11,11 +11,11 @@
 namespace ltrain {
 
 PrecisionPolicy precision_policy(const std::string& name) {
-  if (name == "fp32") return {DType::f32, DType::f32, DType::f32};
-  if (name == "bf16") return {DType::bf16, DType::f32, DType::f32};
+  if (name == "fp32" || name == "tf32") return {DType::f32, DType::f32, DType::f32};
+  if (name == "bf16" || name == "fp8") return {DType::bf16, DType::f32, DType::f32};
   if (name == "fp16") return {DType::f16, DType::f32, DType::f32};
   if (name == "fp64") return {DType::f64, DType::f64, DType::f64, DType::f64};
-  fail(ExitCode::usage, "precision: {}: must be fp32, bf16, fp16 or fp64", name);
+  fail(ExitCode::usage, "precision: {}: must be fp32, tf32, bf16, fp8, fp16 or fp64", name);
 }
 
 std::vector<StageLayers> stages_of_rank(const ProgramOptions& o, int rank) {
@@ -130,8 +130,17 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     scale_ = constant("gradient scale", DType::f64, {1});
   }
   make_router_bias();
+  multiply_in(options.products);
+  if (options.fp8) make_fp8();
   if (options.for_training && options.activations.any())
     away_.emplace(device_.compute, device_.memory, *device_.slow.activations, device_.slow.activation_bytes);
+}
+
+void TrainProgram::make_fp8() {
+  fp8_ = std::make_unique<Fp8State>(*options_.fp8, device_.compute, device_.memory,
+                                    options_.model.num_hidden_layers);
+  decoder_.round_operands(store_, *options_.fp8);
+  if (fp8_->history().defined()) store_.keep(kFp8History, fp8_->history());
 }
 
 OffloadedBytes TrainProgram::offloaded() const {
@@ -152,6 +161,12 @@ void TrainProgram::make_router_bias() {
                   router_bias_.flat(i * m.num_experts, {m.num_experts}));
 }
 
+void TrainProgram::multiply_in(Products products) {
+  LT_CHECK(products != Products::fp8 || options_.fp8, "products of eight bits without their settings");
+  products_ = products;
+  device_.compute.tf32 = products == Products::tf32;
+}
+
 Step TrainProgram::make_step(bool training) {
   Step step{device_.compute,
             device_.memory,
@@ -161,6 +176,9 @@ Step TrainProgram::make_step(bool training) {
             options_.seed,
             options_.sequence_parallel,
             training};
+  if (products_ == Products::fp8) step.fp8 = fp8_.get();
+  if (fp8_ && !fp8_begun_) fp8_->begin_step(device_.compute);  // a state may have been loaded
+  fp8_begun_ = true;
   if (training && away_) step.away = &*away_;
   return step;
 }
@@ -377,6 +395,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   action_seconds_ = run.action_seconds();
   step.enter("gradients");
   store_.finish_gradients();
+  if (step.fp8) fp8_->finish_step(device_.compute, device_.groups.world);
   store_.add_grad_squares(squares_);
   if (!meta && ask_stop) fill_value(device_.compute, sums_.flat(1, {1}), 1);
   reduce_sums("reading the loss and the gradient norm");

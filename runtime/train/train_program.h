@@ -15,6 +15,13 @@
 
 namespace ltrain {
 
+/// What products of matrices are computed in.
+enum class Products : uint8_t {
+  plain,  ///< the type that is stored
+  tf32,   ///< f32 operands with 10 bits after the point
+  fp8     ///< in linear layers operands of eight bits
+};
+
 struct ProgramOptions {
   ModelConfig model;
   PrecisionPolicy precision;
@@ -44,7 +51,9 @@ struct ProgramOptions {
   bool position_ids = false;                    ///< batches have positions of their own
   /// Of the pipeline axis; without stages: one stage that has everything.
   pipeline::Schedule schedule;
-  std::vector<int> stage_layers;  ///< layers of each of the schedule's stages
+  std::vector<int> stage_layers;        ///< layers of each of the schedule's stages
+  std::optional<Fp8Settings> fp8;       ///< where Products::fp8 is ever asked for
+  Products products = Products::plain;  ///< at first
   bool cuda_graphs = false;  ///< micro-batches are recorded in the second step, and run as one from then on
   bool for_training = true;
 };
@@ -107,6 +116,9 @@ class TrainProgram {
 
   void initialize() { store_.initialize(options_.seed); }
 
+  /// From the next step or evaluation on.
+  void multiply_in(Products products);
+
   /// Of the loss, where it is scaled; else null.
   LossScaler* loss_scaler() { return scaler_ ? &*scaler_ : nullptr; }
 
@@ -147,6 +159,7 @@ class TrainProgram {
   ExpertStatistics expert_statistics(const std::vector<double>& all_sums) const;
   Tensor summed_routers();
   void make_router_bias();
+  void make_fp8();
 
   ProgramOptions options_;
   Device device_;
@@ -160,6 +173,9 @@ class TrainProgram {
   Tensor documents_, position_ids_;         // (places, ...), where batches have them
   double action_seconds_ = 0;
   std::optional<LossScaler> scaler_;
+  std::unique_ptr<Fp8State> fp8_;
+  bool fp8_begun_ = false;
+  Products products_ = Products::plain;
   Staging staging_;
   Tensor sums_;         // f64: loss, ranks that ask to stop, squares by segment, sums of routers
   Tensor loss_;         // sum of token losses
@@ -178,7 +194,7 @@ std::vector<StageLayers> stages_of_rank(const ProgramOptions& options, int pipel
 /// The groups that a program of these options communicates through.
 GroupSet::Options group_options(const ProgramOptions& options);
 
-/// fp32 | bf16 | fp16 | fp64
+/// fp32 | tf32 | bf16 | fp8 | fp16 | fp64: what is stored; tf32 and fp8 are of products alone.
 PrecisionPolicy precision_policy(const std::string& name);
 
 }  // namespace ltrain

@@ -164,7 +164,7 @@ class Trainer {
                       "micro-batch{} a rank",
                       recipe_.name, format_count(static_cast<double>(totals.parameters)),
                       recipe_.model.architecture, me.world_size, me.world_size == 1 ? "" : "s",
-                      what_a_rank_has(threads), to_string(recipe_.precision), recipe_.train.global_batch_size,
+                      what_a_rank_has(threads), precision_text(recipe_), recipe_.train.global_batch_size,
                       recipe_.data.seq_length, batches_.size(), batches_.size() == 1 ? "" : "es"));
       if (step_ < recipe_.train.train_steps)
         progress_->line(fmt::format(
@@ -296,6 +296,7 @@ class Trainer {
     a.step = step_ + 1 - skipped_;  // updates, of which moments are averages
     const bool ask = static_cast<bool>(job_.stop_requested()) || out_of_time();
     const auto wire_before = wire_by_axis(groups_->groups());
+    program_->multiply_in(products_at(recipe_, step_ + 1));
     const StepResult r = program_->train_step(batches_, a, ask);
     planned_wire_ += kinds_.is_other(a.step) ? plan_.other_wire_bytes : plan_.train_wire_bytes;
     if (step_profile_->running()) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/fp8.h"
 #include "models/moe_layer.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/train/tensor_reader.h"
@@ -13,6 +14,11 @@ namespace {
 /// "optimizer/exp_avg/NAME"
 std::string state_name(std::string_view state, const std::string& parameter) {
   return fmt::format("optimizer/{}/{}", state, parameter);
+}
+
+bool of_shape(const CheckpointReader& reader, const KeptTensor& k) {
+  const auto at = reader.tensors().find(k.name);
+  return at != reader.tensors().end() && at->second.shape == k.tensor.shape;
 }
 
 }  // namespace
@@ -127,13 +133,20 @@ TrainingState::Resumed TrainingState::resume() {
   }
   for (const WholeState& w : parameters_.whole_states(false))
     tensors.read(state_name(w.name, parameters_.spec(w.id).name), Slice::whole(w.tensor.shape), w.tensor);
-  for (const KeptTensor& k : parameters_.kept(false))
+  for (const KeptTensor& k : parameters_.kept(false)) {
+    if (k.name == kFp8History && !of_shape(*reader, k)) {  // of another type, or as long as it was there
+      r.notes.push_back(
+          "note: the checkpoint has no largest magnitudes of fp8, or of another amax_history_len: they begin "
+          "here");
+      continue;
+    }
     tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
+  }
   const bool no_errors = resume_errors(*reader, tensors);
   parameters_.close_states(true);
   const std::string averages = state_name(kAverage, "");
   reader->finish(control_, stream_, [&](const std::string& name) {
-    return !of_frozen_router(name) && !name.starts_with(averages) && !is_error(name);
+    return !of_frozen_router(name) && !name.starts_with(averages) && !is_error(name) && name != kFp8History;
   });
   parameters_.publish_loaded();
   if (no_average) {

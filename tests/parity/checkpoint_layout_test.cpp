@@ -197,6 +197,58 @@ TEST_CASE("a checkpoint of any layout goes on under any other as if never broken
   }
 }
 
+TEST_CASE(
+    "what delayed scaling of eight bits remembers goes on under any layout, and begins where there is none") {
+  TinyOptions model;
+  model.fp8.emplace().history = 3;
+  const std::vector<Layout> all{{"one rank"},
+                                {"data 2, tensor 2, sequence, ZeRO-3", 2, 2, true, 3},
+                                {"pipeline 2, data 2, ZeRO-1, zero-bubble", 2, 1, false, 1, 2, "zb-h1"}};
+  Folder folder;
+  const auto go_on = [&](const Layout& l, const TinyOptions& as, const std::string& from,
+                         std::vector<std::string>* notes = nullptr) {
+    TinyHooks hooks;
+    hooks.begin = [&](const TinyRank& at) {
+      const auto resumed = load(job(l, as), at, from);
+      if (notes && at.rank == 0) *notes = resumed.notes;
+      return resumed.step;
+    };
+    return train_tiny(job(l, as), {}, hooks);
+  };
+  for (const Layout& from : all) {
+    const TinyResult unbroken = train_tiny(job(from, model));
+    const std::string path = folder / from.name;
+    write_checkpoint(job(from, model), path);
+    for (const Layout& to : all) {
+      INFO("saved under " << from.name << ", loaded under " << to.name);
+      const TinyResult r = go_on(to, model, path + "/checkpoints");
+      for (size_t i = 0; i < r.losses.size(); ++i)
+        CHECK(std::abs(r.losses[i] / unbroken.losses[kSaved + i] - 1) <= 1e-11);
+      if (to.name != from.name) continue;
+      CHECK(r.losses == std::vector<double>(unbroken.losses.begin() + kSaved, unbroken.losses.end()));
+      CHECK(r.parameters == unbroken.parameters);
+    }
+  }
+  const Layout one{"one rank"};
+  const double whole = train_tiny(job(one, model)).losses.back();
+  std::vector<std::string> notes;
+  TinyOptions other = model;
+  other.fp8->history = 4;
+  const double longer = go_on(one, other, folder / "one rank/checkpoints", &notes).losses.back();
+  const auto begun = [&] {  // there are notes on other things
+    return std::count_if(notes.begin(), notes.end(),
+                         [](const std::string& n) { return n.find("they begin here") != std::string::npos; });
+  };
+  CHECK(begun() == 1);
+  CHECK(longer != whole);  // negative control: what is not loaded is missed
+  TinyOptions plain;
+  go_on(one, plain, folder / "one rank/checkpoints", &notes);
+  CHECK(begun() == 0);
+  write_checkpoint(job(one, plain), folder / "plain");
+  go_on(one, model, folder / "plain/checkpoints", &notes);
+  CHECK(begun() == 1);
+}
+
 TEST_CASE("a checkpoint of experts cut in any way goes on under any other") {
   TinyOptions model;
   model.architecture = "qwen3_moe";

@@ -119,6 +119,14 @@ std::vector<Layout> layouts(int data) {
   two_level(2, 2, 2, 3, 1, 1);
   two_level(4, 1, 2, 1, 2, 1);
   two_level(4, 1, 2, 2, 1, 2);
+  for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+    TinyOptions o;
+    o.fp8.emplace().recipe = recipe;
+    o.tensor = o.context = 2;
+    o.global_batch = o.micro_batch = 2;
+    o.steps = 2;
+    all.push_back({"context 2, tensor 2 in eight bits", o});
+  }
   {  // twice as many tensor ranks as key-value heads
     TinyOptions o;
     o.tensor = 4;

@@ -41,6 +41,7 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
     o.chunks = layout.schedule.chunks;
   }
   o.recompute = recompute_options(r);
+  if (computes_in(r, Precision::fp8)) o.fp8 = r.fp8;
   o.activations = activation_offload(r);
   o.offload = program_options(r).offload;
   return o;

@@ -113,10 +113,16 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.clip_grad = o.clip;
   p.skip_grad_norm = o.skip_grad_norm;
   if (o.precision == "fp16") p.loss_scale = o.loss_scale;
+  p.fp8 = o.fp8;
+  p.products = !o.products.empty()     ? o.products[0]
+               : o.fp8                 ? Products::fp8
+               : o.precision == "tf32" ? Products::tf32
+                                       : Products::plain;
   p.optimizer = o.optimizer;
   p.offload = o.offload;
   p.ema_decay = o.ema_decay;
   p.reduce_bf16 = o.reduce_bf16;
+  if (o.bf16_gradients) p.precision.grad = DType::bf16;
   p.reduce_int8 = o.reduce_int8;
   if (o.bf16_states) p.precision.state = DType::bf16;
   if (!o.master_weights) p.precision.master = p.precision.compute;
@@ -240,6 +246,11 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
         for (const auto& [name, bytes] : bytes_by_group(meta.groups.groups()))
           result.plan_groups[name] = bytes * o.steps;
     }
+    for (size_t i = 1; i < o.products.size(); ++i) {  // then every step is one of these
+      meta.program.multiply_in(o.products[i]);
+      meta.program.train_step({}, tiny_adamw(1), false);
+      train = before = meta.groups.groups().wire_bytes();
+    }
     int64_t batches = o.global_batch / (o.micro_batch * o.ranks);
     const HostBatch any;
     meta.program.evaluate([&] { return batches-- > 0 ? &any : nullptr; });
@@ -278,6 +289,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   for (int64_t step = first; step < o.steps; ++step) {
     std::vector<HostBatch> batches = tiny_batches(o, step, data, context);
     if (o.micros > 0) batches.resize(static_cast<size_t>(o.micros));
+    if (!o.products.empty()) program.multiply_in(o.products[static_cast<size_t>(step)]);
     std::optional<Timeline> timeline;
     if (o.timeline && step + 1 == o.steps) timeline.emplace();
     const StepResult r = program.train_step(batches, tiny_adamw(step + 1), false);

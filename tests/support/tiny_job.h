@@ -46,14 +46,17 @@ struct TinyOptions {
   bool padded_targets = false;     ///< some targets do not count
   double clip = 0.5;
   double skip_grad_norm = 0;
-  LossScaleSettings loss_scale;  ///< of fp16
-  bool read_gradients = true;    ///< false: those of the first step may overflow
+  LossScaleSettings loss_scale;    ///< of fp16
+  std::optional<Fp8Settings> fp8;  ///< linear layers of eight bits, in whatever precision is around them
+  std::vector<Products> products;  ///< of each step, where it changes; empty: all alike
+  bool read_gradients = true;      ///< false: those of the first step may overflow
   OptimizerSettings optimizer;
   OffloadSettings offload;
   double ema_decay = 0;
   bool reduce_bf16 = false, reduce_int8 = false;
-  int64_t micros = 0;          ///< of each step, fewer than the batch has; 0: all
-  bool bf16_states = false;    ///< moments
+  int64_t micros = 0;        ///< of each step, fewer than the batch has; 0: all
+  bool bf16_states = false;  ///< moments
+  bool bf16_gradients = false;
   bool master_weights = true;  ///< of halves
   RecomputeOptions recompute;
   ActivationOffloadOptions activations;

@@ -1,0 +1,53 @@
+// A rank's step on the meta device: what plans are made from.
+#pragma once
+#include <algorithm>
+#include <memory>
+
+#include "runtime/plan/plan.h"
+
+namespace ltrain {
+
+/// A rank's program on the meta device.
+struct MetaRank {
+  ProfileCost cost;
+  MetaTrace trace;
+  GroupSet groups;
+  std::unique_ptr<Stream> compute;
+  MetaMemory memory, host;
+  SlowMemories slow;
+  TrainProgram program;
+
+  MetaRank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
+           const Mesh& mesh, int threads, int ranks_on_host = 0)
+      : MetaRank(program_options(recipe, layout), recipe, profile, mesh, threads, ranks_on_host) {}
+  MetaRank(const ProgramOptions& options, const Recipe& recipe, const MachineProfile& profile,
+           const Mesh& mesh, int threads, int ranks_on_host)
+      : cost(profile, threads, mesh.world() * threads >= profile.cores, ranks_on_host),
+        trace(&cost),
+        groups(make_meta_groups(mesh, trace, group_options(options), ranks_on_host)),
+        compute(make_meta_stream("compute", trace)),
+        memory(trace),
+        host(trace),
+        slow(trace),
+        program(options, {*compute, memory, groups.groups(),
+                          device_of(recipe) == DeviceKind::cpu ? nullptr : &host, slow.places()}) {
+    trace.clear_entries();
+    trace.set_compute(compute.get());
+  }
+
+  /// One of those that most of the run's are like.
+  void train_step() { train_step(step_kinds(program.options().optimizer).usual_step); }
+  void train_step(int64_t step) {
+    AdamwArgs args;
+    args.step = step;
+    program.train_step({}, args, false);
+  }
+  double end() const { return std::max(compute->clock, groups.clock()); }
+  int64_t wire_bytes() const { return groups.groups().wire_bytes(); }
+};
+
+/// The items outside of the arenas, and the sums of everything (outside_memory.cpp).
+void add_outside(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
+                 int threads);
+
+}  // namespace ltrain

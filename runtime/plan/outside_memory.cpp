@@ -1,0 +1,96 @@
+// What a rank takes beside its arenas: buffers of the data loader, of checkpoints, of groups, of libraries.
+#include <map>
+
+#include "kernels/core/device.h"
+#include "runtime/data/batch_loader.h"
+#include "runtime/launch/transport.h"
+#include "runtime/plan/meta_rank.h"
+#include "runtime/train/training_state.h"
+
+namespace ltrain {
+namespace {
+
+std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile& profile, const Mesh& mesh,
+                                          int threads, int64_t panel_bytes) {
+  std::vector<OutsideMemory> items;
+  items.push_back(
+      {"process", profile.process_bytes, profile.measured ? "measured by ltrain bench" : "built-in guess"});
+  const OutsideMemory loader{"data loader", data::loader_buffer_bytes(loader_options(r, mesh, false)),
+                             "formula"};
+  if (device_of(r) == DeviceKind::cuda) return {items[0], loader};
+  const ProgramOptions o = program_options(r);
+  const SequenceCut cut = sequence_cut(r, mesh);
+  const Positions queries = cut.exchanged_rows_of(cut.rank);
+  const Positions keys = cut.comm == ContextComm::all_gather ? Positions(cut.seq) : queries;
+  items.push_back({"attention scratch",
+                   attention_scratch_bytes(queries, keys, o.model.head_dim, o.precision.compute) * threads,
+                   "formula"});
+  if (panel_bytes > 0) items.push_back({"panels of halves", panel_bytes, "formula"});
+  items.push_back(loader);
+  return items;
+}
+
+/// What a card's memory holds beside the arena. No figure but the scratch was measured: they are round
+/// numbers that leave room.
+std::vector<OutsideMemory> outside_cuda(size_t groups) {
+  constexpr auto gpu = DeviceKind::cuda;
+  const char* guess = "NOT MEASURED: assumed, until scripts/gpu-check.sh has run";
+  std::vector<OutsideMemory> items{
+      {"context, kernels", int64_t{600} << 20, guess, gpu},
+      {"stream scratch", stream_scratch_bytes(gpu), "exact: cuBLASLt's workspace is in it", gpu},
+      {"cuBLASLt", int64_t{64} << 20, guess, gpu},
+  };
+  if (groups > 0) items.push_back({"NCCL", static_cast<int64_t>(groups) * (int64_t{256} << 20), guess, gpu});
+  return items;
+}
+
+/// What groups of these ranks keep for data on its way. A shared segment counts on each of its ranks, as it
+/// does in a process's resident memory.
+void add_group_memory(RankPlan& plan, const std::vector<std::vector<int>>& groups, int ranks_on_host) {
+  std::map<Transport, int64_t> bytes;
+  for (const std::vector<int>& ranks : groups) {
+    const Transport t = planned_transport(ranks, ranks_on_host);
+    bytes[t] += transport_scratch_bytes(t, static_cast<int>(ranks.size()));
+  }
+  for (const auto& [t, n] : bytes)
+    plan.outside.push_back(
+        {t == Transport::shm ? "shared memory of groups" : "gloo parts in flight", n, "formula"});
+}
+
+}  // namespace
+
+void add_outside(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
+                 int threads) {
+  const bool cuda = device_of(recipe) == DeviceKind::cuda;
+  const Mesh mesh = mesh_of(recipe, plan.rank);
+  plan.outside = outside_memory(recipe, profile, mesh, threads, meta.trace.panel_bytes());
+  if (saves_at_all(recipe)) {
+    const int64_t bytes = CheckpointWriter::staging_bytes(state_slices(meta.program.parameters()));
+    if (cuda) {
+      checkpoint_staging(meta.host, bytes);
+    } else {
+      plan.outside.push_back({"checkpoint staging", bytes, "formula"});
+    }
+  }
+  plan.offloaded = meta.program.offloaded();
+  add_offloaded(plan, cuda);
+  if (const int64_t open = meta.program.parameters().open_state_bytes())
+    plan.outside.push_back({"8-bit moments as floats", open, "formula"});  // at a checkpoint
+  std::vector<std::vector<int>> groups = meta.groups.members();
+  if (cuda) {
+    for (OutsideMemory& item : outside_cuda(groups.size())) plan.outside.push_back(std::move(item));
+    groups.clear();  // theirs is on the card
+  }
+  if (ranks(recipe) > 1) groups.push_back(mesh.group(kAllAxes));  // of the checkpoints
+  add_group_memory(plan, groups, static_cast<int>(recipe.launch.ranks_on_host));
+  plan.staging_bytes = meta.host.peak().arena_bytes;
+  plan.total_bytes = plan.arena.arena_bytes;
+  plan.host_bytes = plan.staging_bytes;
+  for (const OutsideMemory& o : plan.outside) {
+    if (!cuda || o.where == DeviceKind::cuda) plan.total_bytes += o.bytes;
+    if (o.where == DeviceKind::cpu) plan.host_bytes += o.bytes;
+  }
+  if (!cuda) plan.host_bytes = plan.total_bytes;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,209 @@
+// What a recipe comes to: its mesh, its pipeline, the options of its program and of its loader.
+#include <algorithm>
+#include <sstream>
+#include <thread>
+
+#include "parallel/mesh.h"
+#include "parallel/pipeline/schedule_csv.h"
+#include "runtime/data/batch_loader.h"
+#include "runtime/plan/plan.h"
+#include "runtime/plan/schedule_plan.h"
+#include "runtime/recipe/rules.h"
+
+namespace ltrain {
+
+PipelineLayout pipeline_layout(const Recipe& r, const MachineProfile& profile) {
+  PipelineLayout layout;
+  if (r.parallel.pipeline > 1) {
+    SchedulePlan plan = plan_schedule(r, layer_costs(r, profile), activation_limit(r, profile));
+    layout.schedule = std::move(plan.schedule);
+    layout.stage_layers = std::move(plan.staged.layers);
+  }
+  if (r.recompute.granularity == "auto") layout.recompute = choose_recompute(r, profile, layout);
+  return layout;
+}
+
+std::string pack(const PipelineLayout& l) {
+  std::string text;
+  if (l.recompute)
+    text = fmt::format("recompute {} {} {}\n", l.recompute->run, l.recompute->layers,
+                       int{l.recompute->tensors.bits});
+  if (l.stage_layers.empty()) return text;
+  text += l.schedule.name;
+  for (int n : l.stage_layers) text += fmt::format(",{}", n);
+  return text + "\n" + pipeline::write_schedule_csv(l.schedule);
+}
+
+PipelineLayout unpack_pipeline_layout(const std::string& packed) {
+  PipelineLayout l;
+  std::string rest = packed;
+  if (packed.starts_with("recompute ")) {
+    int bits = 0;
+    std::istringstream line(packed.substr(10, packed.find('\n') - 10));
+    l.recompute.emplace();
+    line >> l.recompute->run >> l.recompute->layers >> bits;
+    l.recompute->tensors.bits = static_cast<uint8_t>(bits);
+    rest = packed.substr(packed.find('\n') + 1);
+  }
+  if (rest.empty()) return l;
+  std::istringstream first(rest.substr(0, rest.find('\n')));
+  std::string name, number;
+  std::getline(first, name, ',');
+  while (std::getline(first, number, ',')) l.stage_layers.push_back(std::stoi(number));
+  l.schedule = pipeline::read_schedule_csv(rest.substr(rest.find('\n') + 1), "the schedule of rank 0");
+  l.schedule.name = name;
+  return l;
+}
+
+Mesh mesh_of(const Recipe& r, int rank) {
+  const Parallel& p = r.parallel;
+  Mesh m = recipe::plain_mesh(r, p.data);
+  m.rank = rank;
+  m.cut_tensor(tensor_mode(p.tensor_mode), static_cast<int>(p.tensor), static_cast<int>(p.tensor_depth));
+  const std::string error = p.inside > 0 ? m.split_levels(p.inside) : "";
+  LT_CHECK(error.empty(), "levels of {} ranks: {}", p.inside, error);
+  const std::string wrong = m.cut_experts(static_cast<int>(p.expert), recipe::experts_apart(r));
+  LT_CHECK(wrong.empty(), "parallel.expert: {}", wrong);
+  return m;
+}
+
+SequenceCut sequence_cut(const Recipe& r, const Mesh& mesh) {
+  return {r.data.seq_length, mesh.size(Axis::context), mesh.coordinate(Axis::context),
+          context_comm(r.parallel.context_comm), static_cast<int>(r.parallel.context_inner)};
+}
+
+OptimizerSettings optimizer_settings(const Recipe& r) {
+  const Optimizer& from = r.optimizer;
+  OptimizerSettings o;
+  o.rule = update_rule(from.kind).value();
+  o.momentum = from.sgd_momentum;
+  o.nesterov = from.sgd_nesterov;
+  o.lion_beta1 = from.lion_beta1;
+  o.lion_beta2 = from.lion_beta2;
+  o.muon_momentum = from.muon_momentum;
+  o.muon_steps = static_cast<int>(from.muon_num_ns_steps);
+  o.muon_lr_scale = from.uses("muon") ? from.muon_lr / from.lr : 1;
+  o.muon_match_rms = from.muon_scale == "match_rms_adamw";
+  o.freeze_step = from.freeze_step;
+  o.lamb_limits = from.lamb_limits;
+  o.hessian_interval = from.hessian_interval;
+  o.sophia_gamma = from.sophia_gamma;
+  o.hessian_radius = from.hessian_radius;
+  o.freeze_routers = r.train.freeze_router;
+  o.router_warmup = r.train.router_warmup_steps;
+  o.adafactor_decay = from.adafactor_decay_rate;
+  o.adafactor_eps = from.adafactor_eps;
+  o.adafactor_threshold = from.adafactor_clip_threshold;
+  for (const ParameterGroup& g : from.groups) {
+    OptimizerGroup group{g.match, {}, g.lr.value_or(from.lr) / from.lr, g.weight_decay};
+    if (g.kind) group.rule = update_rule(*g.kind);
+    o.groups.push_back(std::move(group));
+  }
+  o.sparsity = r.sparsity;
+  return o;
+}
+
+void check_optimizer_of(const Recipe& r) {
+  if (r.optimizer.uses("adamw8bit") && device_of(r) == DeviceKind::cuda)
+    fail(ExitCode::usage,
+         "optimizer: adamw8bit: saves its moments through memory of the host, which this build does for the "
+         "CPU "
+         "alone; nearest valid value: adamw, or device: cpu");
+  if (r.optimizer.groups.empty()) return;
+  const GroupSet alone;
+  ParameterStore store;
+  const Decoder decoder(r.model, store, alone.groups(), {});
+  for (const ParameterGroup& g : r.optimizer.groups) {
+    bool found = false;
+    for (int id = 0; id < store.count(); ++id) found = found || name_matches(g.match, store.spec(id).name);
+    if (found) continue;
+    fail(ExitCode::usage,
+         "optimizer.groups: match: {} matches no parameter; names are such as {}, {} and {}, and * stands "
+         "for any "
+         "characters",
+         g.match, store.spec(0).name, store.spec(store.count() / 2).name, store.spec(store.count() - 1).name);
+  }
+}
+
+DispatchOptions dispatch_options(const Recipe& r) {
+  return {r.parallel.expert_dispatch == "all_gather", static_cast<int>(r.parallel.shadow_experts),
+          static_cast<int>(r.parallel.expert_chunks)};
+}
+
+ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
+  ProgramOptions o;
+  o.model = r.model;
+  o.precision = precision_policy(std::string(to_string(r.precision)));
+  if (r.optimizer.state_dtype == "bf16") o.precision.state = DType::bf16;
+  if (r.optimizer.grad_dtype == "bf16") o.precision.grad = DType::bf16;
+  if (!r.optimizer.master_weights) o.precision.master = o.precision.compute;
+  if (r.offload.optimizer.on()) o.offload.fraction = r.offload.optimizer.fraction;
+  if (r.offload.params.on()) o.offload.params = r.offload.params.fraction;
+  o.activations = activation_offload(r);
+  o.ema_decay = r.train.ema_decay;
+  o.reduce_bf16 = r.parallel.grad_reduce_dtype == "bf16";
+  o.reduce_int8 = r.parallel.grad_reduce_dtype == "int8";
+  o.zero_stage = static_cast<int>(r.parallel.zero_stage);
+  o.sequence_parallel = r.parallel.sequence_parallel;
+  o.expert_tensor = !recipe::experts_apart(r);
+  o.dispatch = dispatch_options(r);
+  o.near_experts = static_cast<int>(r.parallel.near_experts);
+  o.context_comm = context_comm(r.parallel.context_comm);
+  o.context_inner = static_cast<int>(r.parallel.context_inner);
+  o.documents = r.data.reset_attention_mask;
+  o.position_ids = r.data.reset_position_ids;
+  o.micro_batch = r.train.micro_batch_size;
+  o.seq_length = r.data.seq_length;
+  o.accumulation = micro_batches_per_step(r);
+  o.seed = static_cast<uint64_t>(r.seed);
+  o.clip_grad = r.train.clip_grad;
+  o.skip_grad_norm = r.train.skip_grad_norm;
+  o.stop_loss = r.train.stop_loss;
+  if (computes_in(r, Precision::fp8)) o.fp8 = r.fp8;
+  o.products = products_at(r, 1);
+  if (r.precision == Precision::fp16) o.loss_scale = r.loss_scale.settings;
+  o.decay_embeddings = r.optimizer.decay_embeddings;
+  o.optimizer = optimizer_settings(r);
+  o.recompute = layout.recompute ? *layout.recompute : recompute_options(r);
+  o.schedule = layout.schedule;
+  o.stage_layers = layout.stage_layers;
+  o.cuda_graphs = r.cuda_graphs && device_of(r) == DeviceKind::cuda;
+  return o;
+}
+
+data::Packing packing(const Recipe& r) {
+  data::Packing p;
+  p.attention_mask = r.data.reset_attention_mask;
+  p.position_ids = r.data.reset_position_ids;
+  p.mask_loss = r.data.eod_mask_loss;
+  p.eod = tokenizer_vocab_size(r.data.tokenizer.kind) - 1;  // both tokenizers end with it
+  return p;
+}
+
+data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh, bool eval) {
+  data::LoaderOptions o;
+  for (const DataSource& s : eval ? r.data.eval : r.data.train) o.sources.push_back({s.path, s.weight});
+  o.seq_length = r.data.seq_length;
+  o.micro_batch = r.train.micro_batch_size;
+  // With a growing batch a step of the loader is one micro-batch of every rank: the samples are in the same
+  // order.
+  const bool grows = r.train.batch_ramp.start > 0 && !eval;
+  o.global_batch = grows ? o.micro_batch * mesh.size(kDataAxes) : r.train.global_batch_size;
+  o.seed = static_cast<uint64_t>(r.seed);
+  o.dp_rank = mesh.place_in(kDataAxes);
+  o.dp_size = mesh.size(kDataAxes);
+  o.vocab_size = r.model.vocab_size;
+  o.rows = sequence_cut(r, mesh).rows();
+  o.packing = packing(r);
+  o.eval = eval;
+  if (eval) o.eval_samples = r.train.eval_steps * r.train.global_batch_size;
+  return o;
+}
+
+int threads_per_rank(const Recipe& r) {
+  if (r.launch.threads_per_rank > 0) return static_cast<int>(r.launch.threads_per_rank);
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return std::max(1, cores / static_cast<int>(std::max<int64_t>(1, r.launch.ranks_on_host)));
+}
+
+}  // namespace ltrain

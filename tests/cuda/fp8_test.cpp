@@ -1,0 +1,85 @@
+// Eight bits and TF32 on the CUDA device, against the CPU's.
+#include "kernels/ops/quantize.h"
+#include "tests/cuda/twin.h"
+#include "tests/parity/parity.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+Tensor codes_of(Tensor t, DType format) {
+  t.dtype = format;
+  return t;
+}
+
+}  // namespace
+
+TEST_CASE("largest magnitudes, rounding to eight bits in place and turned: the same bits as on the CPU") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {3, 70}, {65, 33}, {40, 700}}) {
+      CAPTURE(dtype_name(t), rows, cols);
+      Twin w(t);
+      const auto x = w.random(t, {rows, cols}, 600);
+      const auto plain = w.blank(DType::u8, {rows, cols}), turned = w.blank(DType::u8, {cols, rows});
+      const auto step = w.of(DType::f32, {1}, [](int64_t) { return 0.5; });
+      const auto amax = w.of(DType::f32, {2}, [](int64_t i) { return i ? 1e9 : 0.0; });
+      w.check(
+          [&, rows = rows, cols = cols](Stream& s, const Twin::At& at) {
+            quantize(s, codes_of(at(plain), DType::f8e4m3), at(x), false, at(step), at(amax).flat(0, {1}));
+            quantize(s, codes_of(at(turned), DType::f8e5m2), at(x), true, at(step));
+            max_abs(s, at(amax).flat(1, {1}), at(x));
+          },
+          0);
+    }
+}
+
+TEST_CASE("steps of eight bits from a history: the same bits as on the CPU") {
+  if (!have_cuda()) return;
+  Twin w(DType::f32);
+  const int64_t n = 9, length = 5;
+  const auto amax = w.random(DType::f32, {n}), steps = w.blank(DType::f32, {n});
+  const auto history = w.random(DType::f32, {n, length}, 1000);
+  w.check(
+      [&](Stream& s, const Twin::At& at) {
+        Fp8StepArgs args;
+        args.period = 3;
+        args.top[2] = 15;
+        update_fp8_steps(s, at(steps), at(amax), at(history), args);
+        update_fp8_steps(s, at(steps), at(amax), at(history), args);
+      },
+      0);
+}
+
+TEST_CASE("training in eight bits and in TF32 on cuda equals the CPU") {
+  if (!have_cuda()) return;
+  TinyOptions o;
+  o.hidden = 32, o.heads = 2, o.kv_heads = 2, o.intermediate = 32, o.vocab = 37, o.seq = 16;
+  o.global_batch = 4, o.micro_batch = 2, o.steps = 3;
+  const auto on_cuda = [](TinyOptions m) {
+    m.device = DeviceKind::cuda;
+    return m;
+  };
+#ifdef LTRAIN_CUDA_EMULATED
+  for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+    o.fp8.emplace().recipe = recipe;
+    const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
+    require_parity(cpu, cuda, 1e-11);
+    CHECK(cuda.used_bytes == cuda.plan_bytes);
+    CHECK(cuda.used_bytes == cpu.used_bytes);
+    TinyOptions many = on_cuda(o);
+    many.tensor = 2;
+    require_parity(cpu, train_tiny(many), 1e-11);
+  }
+#endif
+  for (const char* precision : {"bf16", "tf32"}) {
+    CAPTURE(precision);
+    o.precision = precision;
+    o.fp8.reset();
+    if (o.precision == "bf16") o.fp8.emplace();
+    const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
+    for (size_t i = 0; i < cpu.losses.size(); ++i) CHECK(std::abs(cuda.losses[i] / cpu.losses[i] - 1) < 5e-3);
+    CHECK(cuda.used_bytes == cuda.plan_bytes);
+  }
+}

@@ -1,0 +1,197 @@
+// Linear layers of eight bits under every layout: in fp64 around them, so that what differs is what ranks
+// round apart, and not the order of sums.
+#include <algorithm>
+
+#include "tests/parity/parity.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+TinyOptions job(Fp8Recipe recipe) {
+  TinyOptions o;
+  o.layers = 4;
+  o.fp8.emplace();
+  o.fp8->recipe = recipe;
+  o.fp8->history = 2;
+  return o;
+}
+
+void require_exact_memory(const TinyResult& r) {
+  CHECK(r.used_bytes == r.plan_bytes);
+  CHECK(r.used_wire == r.plan_wire);
+}
+
+}  // namespace
+
+TEST_CASE("eight bits under every layout equal one process, by delayed and by current scaling") {
+  for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise})
+    for (const std::string architecture : {"llama", "gpt2"}) {
+      CAPTURE(static_cast<int>(recipe), architecture);
+      TinyOptions o = job(recipe);
+      o.architecture = architecture;
+      const TinyResult one = train_tiny(o);
+      const auto check = [&](const char* what, auto change) {
+        CAPTURE(what);
+        TinyOptions m = o;
+        change(m);
+        const TinyResult many = train_tiny(m);
+        require_parity(one, many, 1e-11);
+        require_exact_memory(many);
+      };
+      check("data", [](TinyOptions& m) { m.ranks = 2; });
+      for (int stage : {1, 2, 3}) check("ZeRO", [&](TinyOptions& m) { m.ranks = 2, m.zero_stage = stage; });
+      check("two levels", [](TinyOptions& m) { m.ranks = 4, m.inside = 2; });
+      check("tensor", [](TinyOptions& m) { m.tensor = 2; });
+      check("tensor, sequence", [](TinyOptions& m) { m.tensor = 2, m.sequence_parallel = true; });
+      check("pipeline", [](TinyOptions& m) { m.pipeline = 2; });
+      check("pipeline, zero bubble", [](TinyOptions& m) { m.pipeline = 2, m.schedule = "zb-h1"; });
+      check("hybrid", [](TinyOptions& m) { m.tensor = m.pipeline = m.ranks = 2, m.zero_stage = 1; });
+      check("recompute", [](TinyOptions& m) { m.recompute.run = 1; });
+      if (architecture == "gpt2") continue;
+      check("context", [](TinyOptions& m) { m.context = 2; });
+      check("context, all to all", [](TinyOptions& m) { m.context = 2, m.context_comm = "a2a"; });
+    }
+}
+
+TEST_CASE("blocks of eight bits under layouts that do not cut them equal one process") {
+  TinyOptions o = job(Fp8Recipe::blockwise);
+  o.hidden = 256, o.heads = 2, o.kv_heads = 2, o.intermediate = 256, o.layers = 2, o.steps = 2;
+  o.global_batch = 4;
+  const TinyResult one = train_tiny(o);
+  const auto check = [&](auto change) {
+    TinyOptions m = o;
+    change(m);
+    const TinyResult many = train_tiny(m);
+    require_parity(one, many, 1e-11);
+    require_exact_memory(many);
+  };
+  check([](TinyOptions& m) { m.ranks = 2, m.zero_stage = 3; });
+  check([](TinyOptions& m) { m.tensor = 2, m.sequence_parallel = true; });
+  check([](TinyOptions& m) { m.pipeline = 2; });
+}
+
+TEST_CASE("what eight bits change is seen: formats, kept layers, recipes, and ranks that do not agree") {
+  TinyOptions o = job(Fp8Recipe::tensorwise);
+  const TinyResult all = train_tiny(o);
+  const auto loss = [&](auto change) {
+    TinyOptions m = o;
+    change(m);
+    return train_tiny(m).losses.back();
+  };
+  const double plain = loss([](TinyOptions& m) { m.fp8.reset(); });
+  CHECK(std::abs(all.losses.back() - plain) > 1e-5);
+  CHECK(std::abs(all.losses.back() / plain - 1) < 0.05);
+  const auto differs = [&](auto change) {
+    const double l = loss(change);
+    CHECK(std::abs(l - all.losses.back()) > 1e-7);
+    CHECK(std::abs(l - plain) > 1e-7);
+  };
+  differs([](TinyOptions& m) { m.fp8->hybrid = false; });
+  differs([](TinyOptions& m) { m.fp8->keep = {"*.mlp.down_proj.weight"}; });
+  differs([](TinyOptions& m) { m.fp8->first_layers = 1; });
+  differs([](TinyOptions& m) { m.fp8->last_layers = 1; });
+  differs([](TinyOptions& m) { m.fp8->recipe = Fp8Recipe::delayed; });
+  CHECK(loss([](TinyOptions& m) { m.fp8->keep = {"*"}; }) == plain);
+  CHECK(loss([](TinyOptions& m) { m.fp8->first_layers = 4; }) == plain);
+  // With micro-batches of another size current scaling sees other tensors; delayed scaling does not.
+  const auto apart = [&](Fp8Recipe recipe) {
+    TinyOptions a = job(recipe), b = a;
+    b.micro_batch = 4;
+    return std::abs(train_tiny(a).losses.back() - train_tiny(b).losses.back());
+  };
+  CHECK(apart(Fp8Recipe::delayed) < 1e-11);
+}
+
+TEST_CASE("bf16 with linear layers of eight bits trains as bf16 does") {
+  TinyOptions o = job(Fp8Recipe::delayed);
+  o.precision = "bf16";
+  o.steps = 6;
+  TinyOptions plain = o;
+  plain.fp8.reset();
+  const TinyResult eight = train_tiny(o), sixteen = train_tiny(plain);
+  require_exact_memory(eight);
+  for (size_t i = 0; i < eight.losses.size(); ++i)
+    CHECK(std::abs(eight.losses[i] / sixteen.losses[i] - 1) < 0.03);
+  CHECK(eight.losses != sixteen.losses);
+  TinyOptions many = o;
+  many.tensor = many.ranks = 2, many.zero_stage = 2;
+  const TinyResult spread = train_tiny(many);
+  for (size_t i = 0; i < eight.losses.size(); ++i)
+    CHECK(std::abs(spread.losses[i] / eight.losses[i] - 1) < 5e-3);
+}
+
+TEST_CASE("a run changes between bf16 and eight bits, and between fp32 and tf32, in memory that holds both") {
+  for (const std::string precision : {"bf16", "fp32"}) {
+    CAPTURE(precision);
+    const bool eight = precision == "bf16";
+    const Products low = eight ? Products::fp8 : Products::tf32;
+    TinyOptions o;
+    o.precision = precision;
+    if (eight) o.fp8.emplace();
+    o.steps = 4;
+    o.products = {low, low, Products::plain, Products::plain};
+    const TinyResult both = train_tiny(o);
+    require_exact_memory(both);
+    TinyOptions first = o, second = o;
+    first.products = {low, low, low, low};
+    second.products = {Products::plain, Products::plain, Products::plain, Products::plain};
+    const TinyResult only = train_tiny(first), plain = train_tiny(second);
+    CHECK(both.losses[1] == only.losses[1]);
+    CHECK(both.losses[0] != plain.losses[0]);
+    CHECK(both.losses[3] != only.losses[3]);
+    CHECK(both.losses[3] != plain.losses[3]);
+    CHECK(std::abs(only.losses[3] / plain.losses[3] - 1) < (eight ? 0.03 : 2e-3));
+    std::swap(o.products[0], o.products[2]);  // up and down, over ranks
+    o.ranks = o.tensor = 2, o.zero_stage = 3;
+    require_exact_memory(train_tiny(o));
+  }
+}
+
+TEST_CASE("gradients of bf16: every stage of ZeRO and accumulation, in planned memory") {
+  TinyOptions o;
+  o.precision = "bf16";
+  o.tied = true;  // two contributions to one gradient
+  const TinyResult wide = train_tiny(o);
+  o.bf16_gradients = true;
+  const TinyResult one = train_tiny(o);
+  require_exact_memory(one);
+  CHECK(one.plan_bytes[0] != wide.plan_bytes[0]);
+  CHECK(one.losses[0] == wide.losses[0]);
+  CHECK(one.gradients != wide.gradients);
+  CHECK(worst_relative(wide.gradients, one.gradients) < 0.05);
+  for (size_t i = 0; i < one.losses.size(); ++i) CHECK(std::abs(one.losses[i] / wide.losses[i] - 1) < 2e-2);
+  for (const auto& [name, values] : one.gradients)
+    for (double v : values) REQUIRE(static_cast<double>(bf16(static_cast<float>(v))) == v);
+  // Of one micro-batch there is one rounding, so that all that is lost is seen.
+  TinyOptions single = o;
+  single.micro_batch = single.global_batch;
+  TinyOptions exact = single;
+  exact.bf16_gradients = false;
+  const TinyResult rounded = train_tiny(single), whole = train_tiny(exact);
+  int apart = 0;
+  for (const auto& [name, values] : whole.gradients)
+    for (size_t i = 0; i < values.size(); ++i)
+      apart += static_cast<double>(bf16(static_cast<float>(values[i]))) != rounded.gradients.at(name)[i];
+  CHECK(apart == 0);
+  o.tied = false;
+  const TinyResult base = train_tiny(o);
+  const auto check = [&](const char* what, auto change) {
+    CAPTURE(what);
+    TinyOptions m = o;
+    change(m);
+    const TinyResult r = train_tiny(m);
+    require_exact_memory(r);
+    for (size_t i = 0; i < r.losses.size(); ++i) CHECK(std::abs(r.losses[i] / base.losses[i] - 1) < 2e-2);
+    return r;
+  };
+  const TinyResult data = check("data", [](TinyOptions& m) { m.ranks = 2; });
+  const TinyResult stage1 = check("ZeRO-1", [](TinyOptions& m) { m.ranks = 2, m.zero_stage = 1; });
+  check_same_bits(data, stage1);
+  for (int stage : {2, 3}) check("ZeRO", [&](TinyOptions& m) { m.ranks = 2, m.zero_stage = stage; });
+  check("tensor", [](TinyOptions& m) { m.tensor = 2, m.sequence_parallel = true; });
+  check("pipeline, zero bubble", [](TinyOptions& m) { m.pipeline = 2, m.schedule = "zb-h1"; });
+  check("moments and weights of bf16 as well", [](TinyOptions& m) { m.bf16_states = true; });
+  check("offloaded", [](TinyOptions& m) { m.offload = {0.5, 96}; });
+}

@@ -39,7 +39,8 @@ void require_fours(const ParameterSpec& spec) {
   const int64_t whole = spec.slice.global[1], part = spec.shape[1];
   if (part % 4 != 0 || spec.slice.offset[1] % 4 != 0)
     fail(ExitCode::usage,
-         "sparsity.match: {} has {} columns{}, and two of each four neighbours cannot be zero where 4 does not "
+         "sparsity.match: {} has {} columns{}, and two of each four neighbours cannot be zero where 4 does "
+         "not "
          "divide them; leave it out of the patterns{}",
          spec.name, whole, part == whole ? "" : fmt::format(", {} on a rank", part),
          part == whole ? "" : ", or make parallel.tensor smaller");
@@ -67,8 +68,8 @@ template <class F>
 void ParameterStore::each_sparse(Bucket& b, F f) {
   each_parameter(b, stored_begin(b), stored_count(b), [&](const Parameter& p, int64_t from, int64_t n) {
     if (!p.sparse) return;
-    LT_CHECK((from - p.offset) % 4 == 0 && n % 4 == 0, "{}: elements {} to {} are no whole fours", p.spec.name,
-             from - p.offset, from - p.offset + n);
+    LT_CHECK((from - p.offset) % 4 == 0 && n % 4 == 0, "{}: elements {} to {} are no whole fours",
+             p.spec.name, from - p.offset, from - p.offset + n);
     f(range(b, from, n), from, n);
   });
 }

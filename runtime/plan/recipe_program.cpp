@@ -100,6 +100,7 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
     if (g.kind) group.rule = update_rule(*g.kind);
     o.groups.push_back(std::move(group));
   }
+  o.sparsity = r.sparsity;
   return o;
 }
 

@@ -20,9 +20,8 @@ void sparsity_rules(const Recipe& r, const BrokenRule& broken) {
                        "three; nearest valid value: [], or parallel.tensor_mode: 1d",
                        r.parallel.tensor_mode),
            {"parallel.tensor_mode", "parallel.tensor"});
-  for (const auto& [device, of] :
-       {std::pair("offload.optimizer.device", &r.offload.optimizer),
-        std::pair("offload.params.device", &r.offload.params)})
+  for (const auto& [device, of] : {std::pair("offload.optimizer.device", &r.offload.optimizer),
+                                   std::pair("offload.params.device", &r.offload.params)})
     if (of->on())
       broken(device,
              "weights that lie elsewhere say too late which gradients are masked, and sparsity.match has "

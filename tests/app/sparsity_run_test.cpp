@@ -36,12 +36,14 @@ TEST_CASE("a run that is two of four from step 3: planned, resumed in the middle
   CHECK(verified.code == 0);
   CHECK(has(verified, "6 matrices are two of four"));
 
-  const Outcome plan = t.sh(std::string("plan tiny.yaml --json") + kSparse), dense = t.sh("plan tiny.yaml --json");
+  const Outcome plan = t.sh(std::string("plan tiny.yaml --json") + kSparse),
+                dense = t.sh("plan tiny.yaml --json");
   const auto j = nlohmann::json::parse(plan.text), without = nlohmann::json::parse(dense.text);
   CHECK(j["sparse_parameters"] == 2 * 3 * 32 * 64);
   CHECK(j["sparse_from_step"] == 3);
   CHECK(!without.contains("sparse_parameters"));
-  CHECK(has(t.sh(std::string("plan tiny.yaml") + kSparse), "two of four: 12.3k parameters, half of them zero from update 3 on"));
+  CHECK(has(t.sh(std::string("plan tiny.yaml") + kSparse),
+            "two of four: 12.3k parameters, half of them zero from update 3 on"));
 }
 
 TEST_CASE("a checkpoint whose recipe says two of four and that is not is refused by the tensor's name") {
@@ -78,7 +80,8 @@ TEST_CASE("one number in the place of a zero is seen") {
   CHECK(dense_four(w, {8, 12}) == "row 5 has 3 numbers other than zero in columns 4 to 7");
 }
 
-TEST_CASE("patterns that choose no matrix of a linear layer, and matrices without fours, are refused at once") {
+TEST_CASE(
+    "patterns that choose no matrix of a linear layer, and matrices without fours, are refused at once") {
   TempRun t;
   const auto refused = [&](const std::string& arguments, const char* what) {
     for (const char* command : {"plan", "run"}) {
@@ -90,8 +93,11 @@ TEST_CASE("patterns that choose no matrix of a linear layer, and matrices withou
     CHECK(!std::filesystem::exists(t.folder() + "/run/checkpoints"));
   };
   refused("'sparsity.match=[\"*.mpl.*\"]'", "sparsity.match: *.mpl.* matches no parameter");
-  refused("'sparsity.match=[\"*.mlp.*\", \"*embed*\"]'", "*embed* matches no such matrix, but model.embed_tokens.weight");
+  refused("'sparsity.match=[\"*.mlp.*\", \"*embed*\"]'",
+          "*embed* matches no such matrix, but model.embed_tokens.weight");
   refused("'sparsity.match=[\"*.mlp.*\", \"*norm*\"]'", "*norm* matches no such matrix");
-  refused("'sparsity.match=[\"*.mlp.*\"]' model.intermediate_size=66", "down_proj.weight has 66 columns, and two of each four");
-  refused("'sparsity.match=[\"*.mlp.*\"]' 'optimizer.groups=[{match: \"*.mlp.*\", kind: muon}]'", "has muon, and");
+  refused("'sparsity.match=[\"*.mlp.*\"]' model.intermediate_size=66",
+          "down_proj.weight has 66 columns, and two of each four");
+  refused("'sparsity.match=[\"*.mlp.*\"]' 'optimizer.groups=[{match: \"*.mlp.*\", kind: muon}]'",
+          "has muon, and");
 }

@@ -18,7 +18,8 @@ std::vector<bool> chosen(const std::vector<double>& w) {
     std::array<size_t, 4> order{i, i + 1, i + 2, i + 3};
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return std::abs(w[a]) > std::abs(w[b]); });
-    const auto zeros = std::count(w.begin() + static_cast<int64_t>(i), w.begin() + static_cast<int64_t>(i) + 4, 0.0);
+    const auto zeros =
+        std::count(w.begin() + static_cast<int64_t>(i), w.begin() + static_cast<int64_t>(i) + 4, 0.0);
     for (size_t k = 0; k < 4; ++k) stays[order[k]] = k < 2 || zeros >= 2;
   }
   return stays;
@@ -64,10 +65,11 @@ TEST_CASE("two of four: the largest stay, of equals the first, whatever is maske
   CHECK(kept({1, -1, 1, 1}) == 0b0011);
   CHECK(kept({1, 2, -3, 2}) == 0b0110);
   CHECK(kept({0, 1, 2, 3}) == 0b1100);
-  CHECK(kept({0, 0, 1, 2}) == 0b1111);      // two of four already: a third number may be a zero that moves
+  CHECK(kept({0, 0, 1, 2}) == 0b1111);  // two of four already: a third number may be a zero that moves
   CHECK(kept({-0.0f, 0, 0, 0}) == 0b1111);
-  const float nan = std::nanf("");          // never more than two, whatever the numbers are
-  for (const std::array<float, 4>& w : {std::array{nan, 1.f, 2.f, 3.f}, {1.f, nan, 2.f, nan}, {nan, nan, nan, nan}})
+  const float nan = std::nanf("");  // never more than two, whatever the numbers are
+  for (const std::array<float, 4>& w :
+       {std::array{nan, 1.f, 2.f, 3.f}, {1.f, nan, 2.f, nan}, {nan, nan, nan, nan}})
     CHECK(std::popcount(kept(w)) == 2);
 }
 

@@ -17,13 +17,16 @@ TinyOptions job(const std::string& precision = "fp64") {
   return o;
 }
 
-bool chosen(const std::string& name) { return name.find(".mlp.") != std::string::npos && name.ends_with("weight"); }
+bool chosen(const std::string& name) {
+  return name.find(".mlp.") != std::string::npos && name.ends_with("weight");
+}
 
 /// Fours of a tensor that have more than two numbers other than zero; those that have all.
 std::pair<int64_t, int64_t> dense_fours(const std::vector<double>& w) {
   int64_t dense = 0, full = 0;
   for (size_t i = 0; i + 4 <= w.size(); i += 4) {
-    const auto zeros = std::count(w.begin() + static_cast<int64_t>(i), w.begin() + static_cast<int64_t>(i) + 4, 0.0);
+    const auto zeros =
+        std::count(w.begin() + static_cast<int64_t>(i), w.begin() + static_cast<int64_t>(i) + 4, 0.0);
     dense += zeros < 2;
     full += zeros == 0;
   }
@@ -108,15 +111,14 @@ TEST_CASE("two of four: every layout chooses the same, to 1e-12") {
     CHECK(many.plan_bytes == many.used_bytes);
     CHECK(many.plan_wire == many.used_wire);
   };
-  for (int stage : {0, 1, 2, 3})
-    same("ZeRO", [&](TinyOptions& o) { o.ranks = 2, o.zero_stage = stage; });
+  for (int stage : {0, 1, 2, 3}) same("ZeRO", [&](TinyOptions& o) { o.ranks = 2, o.zero_stage = stage; });
   same("tensor", [](TinyOptions& o) { o.tensor = 2; });
-  same("tensor and sequence, ZeRO 1", [](TinyOptions& o) {
-    o.tensor = 2, o.sequence_parallel = true, o.ranks = 2, o.zero_stage = 1;
-  });
+  same("tensor and sequence, ZeRO 1",
+       [](TinyOptions& o) { o.tensor = 2, o.sequence_parallel = true, o.ranks = 2, o.zero_stage = 1; });
   same("pipeline", [](TinyOptions& o) { o.pipeline = 2; });
   same("two levels, ZeRO 2", [](TinyOptions& o) { o.ranks = 4, o.inside = 2, o.zero_stage = 2; });
-  same("small buckets, ZeRO 3", [](TinyOptions& o) { o.ranks = 4, o.zero_stage = 3, o.bucket_elements = 500; });
+  same("small buckets, ZeRO 3",
+       [](TinyOptions& o) { o.ranks = 4, o.zero_stage = 3, o.bucket_elements = 500; });
 }
 
 TEST_CASE("two of four: zeros stay under each rule that may have them, in each precision") {
@@ -163,7 +165,9 @@ TEST_CASE("two of four: what cannot be is refused by name") {
   };
   for (UpdateRule rule : {UpdateRule::muon, UpdateRule::adamw8bit, UpdateRule::onebit_adam,
                           UpdateRule::onebit_lamb, UpdateRule::sophia_h})
-    refused([&](TinyOptions& o) { o.optimizer.rule = rule, o.precision = "fp32"; }, "mlp.gate_proj.weight has ");
+    refused([&](TinyOptions& o) { o.optimizer.rule = rule, o.precision = "fp32"; },
+            "mlp.gate_proj.weight has ");
   refused([](TinyOptions& o) { o.intermediate = 42; }, "down_proj.weight has 42 columns");
-  refused([](TinyOptions& o) { o.intermediate = 44, o.tensor = 2; }, "down_proj.weight has 44 columns, 22 on a rank");
+  refused([](TinyOptions& o) { o.intermediate = 44, o.tensor = 2; },
+          "down_proj.weight has 44 columns, 22 on a rank");
 }

@@ -74,20 +74,61 @@ void Communicator::check_peer(CollectiveOp op, int peer) const {
            size_);
 }
 
+namespace {
+
+bool is_transfer(CollectiveOp op) {
+  return op == CollectiveOp::send || op == CollectiveOp::recv || op == CollectiveOp::send_recv;
+}
+
+}  // namespace
+
+/// Calls of one recording, in their order.
+struct Communicator::Recorded {
+  const Recording* recording = nullptr;
+  std::vector<CollectiveInfo> calls;
+  int64_t wire_bytes = 0;
+};
+
+uint64_t Communicator::next_sequence(const CollectiveInfo& info) {
+  return is_transfer(info.op) ? ++transfers_issued_ : ++collectives_issued_;
+}
+
+void Communicator::note_recorded(Stream& s, const CollectiveInfo& info, int64_t wire_bytes) {
+  Recording* now = s.recording();
+  if (!recorded_ || recorded_->recording != now) {
+    recorded_ = std::make_shared<Recorded>();
+    recorded_->recording = now;
+    now->after.push_back([this, &s, calls = recorded_] { count_recorded(s, *calls); });
+  }
+  recorded_->calls.push_back(info);
+  recorded_->wire_bytes += wire_bytes;
+}
+
+void Communicator::count_recorded(Stream& s, const Recorded& recorded) {
+  CollectiveInfo last;
+  for (CollectiveInfo info : recorded.calls) {
+    info.sequence = next_sequence(info);
+    flight_->enter(last = info);
+  }
+  wire_bytes_.fetch_add(recorded.wire_bytes, std::memory_order_relaxed);
+  watch_recorded(s, last, recorded.calls.size());
+}
+
 void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> body) {
   const CollectiveOp op = call.info.op;
-  const bool transfer = op == CollectiveOp::send || op == CollectiveOp::recv || op == CollectiveOp::send_recv;
+  const bool transfer = is_transfer(op);
   // Fault injection: one rank leaves out a collective, or makes it with another size.
   const FaultAction fault = transfer ? FaultAction::none : LT_FAULT_POINT("collective.enter");
   if (fault == FaultAction::skip) return;
   if (fault == FaultAction::corrupt) call.info.elements += 1;
-  call.info.sequence = transfer ? ++transfers_issued_ : ++collectives_issued_;
+  const bool recorded = s.recording() && enqueues();
+  if (!recorded) call.info.sequence = next_sequence(call.info);
   if (s.device() == DeviceKind::meta) {
     record_meta(s, call);
     wire_bytes_.fetch_add(call.wire_bytes, std::memory_order_relaxed);
     return;
   }
-  auto work = [this, info = call.info, wire = call.wire_bytes, body = std::move(body)] {
+  auto work = [this, info = call.info, wire = call.wire_bytes, body] {
     if (broken_.load(std::memory_order_relaxed))
       fail(ExitCode::rank_lost, "group \"{}\": {} after an earlier failure of this group", name_,
            to_string(info));
@@ -105,7 +146,10 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
   const OpRange range(s, collective_name(op), call.wire_bytes);
   if (!enqueues()) return s.launch(std::move(work));
   stream_ = &s;
-  work();
+  if (!recorded) return work();
+  check_same(call.info);
+  body();
+  note_recorded(s, call.info, call.wire_bytes);
 }
 
 void Communicator::all_reduce(Stream& s, Tensor t, ReduceOp reduce) {

@@ -139,12 +139,18 @@ class Communicator {
   /// thread, not on the stream's.
   virtual bool enqueues() const { return false; }
   Stream* stream() const { return stream_; }  ///< that do_* is to enqueue on
+  /// `calls` recorded calls, of which `last` is the last, were given to the stream once more.
+  virtual void watch_recorded(Stream& s, const CollectiveInfo& last, size_t calls) {}
   void complete() { flight_->complete(); }
   /// Called instead of the do_* when the stream is a meta stream.
   virtual void record_meta(Stream& s, const CollectiveCall& call);
 
  private:
   void run(Stream& s, CollectiveCall call, std::function<void()> body);
+  struct Recorded;
+  void note_recorded(Stream& s, const CollectiveInfo& info, int64_t wire_bytes);
+  void count_recorded(Stream& s, const Recorded& calls);
+  uint64_t next_sequence(const CollectiveInfo& info);
   void check_tensor(const Stream& s, CollectiveOp op, const Tensor& t) const;
   void check_peer(CollectiveOp op, int peer) const;
 
@@ -156,6 +162,7 @@ class Communicator {
   Stream* stream_ = nullptr;
   std::shared_ptr<FlightRecord> flight_;
   uint64_t collectives_issued_ = 0, transfers_issued_ = 0;
+  std::shared_ptr<Recorded> recorded_;  // calls that are being recorded
 };
 
 struct InProcessOptions {

@@ -35,6 +35,7 @@ class NcclWorld {
       CollectiveInfo info;
       Event end;
       Clock::time_point deadline;
+      size_t recorded = 0;  // calls that go together, of which `info` is the last; 0: one by itself
     };
     std::deque<Call> calls;  // enqueued and not known to be done
     std::function<void()> complete;
@@ -162,19 +163,24 @@ class NcclWorld {
       for (const auto& w : watched_) {
         const std::string why = what_is_wrong(*w);
         if (why.empty()) continue;
-        const std::string in =
-            w->calls.empty() ? "" : fmt::format(" in {}", to_string(w->calls.front().info));
+        const std::string in = w->calls.empty() ? "" : fmt::format(" in {}", where(w->calls.front()));
         abort_all(fmt::format("group \"{}\": rank {}{}: {}", w->name, w->rank, in, why));
         break;
       }
     }
   }
 
+  static std::string where(const Watched::Call& call) {
+    const std::string last = to_string(call.info);
+    return call.recorded ? fmt::format("{} recorded calls up to {}", call.recorded, last) : last;
+  }
+
   std::string what_is_wrong(Watched& w) {
     try {
       while (!w.calls.empty() && w.calls.front().end.happened()) {
+        const size_t done = std::max<size_t>(1, w.calls.front().recorded);
         w.calls.pop_front();
-        if (w.complete) w.complete();
+        for (size_t i = 0; w.complete && i < done; ++i) w.complete();
       }
     } catch (const std::exception& e) {
       return e.what();
@@ -237,7 +243,12 @@ class NcclGroup final : public Communicator {
     const auto deadline = after(world_->options.timeout_seconds);
     world_->settle(lock, body(*world_->library, watched_->comm, s), {watched_->comm}, deadline,
                    fmt::format("group \"{}\": rank {} enqueues {}", name(), rank(), to_string(info_)));
-    watched_->calls.push_back({info_, s.record(), deadline});
+    if (!s.recording()) watched_->calls.push_back({info_, s.record(), deadline});
+  }
+  void watch_recorded(Stream& s, const CollectiveInfo& last, size_t calls) override {
+    std::lock_guard lock(world_->mutex);
+    world_->throw_failure(name());
+    watched_->calls.push_back({last, s.record(), after(world_->options.timeout_seconds), calls});
   }
 
   void do_all_reduce(Tensor t, ReduceOp op) override {

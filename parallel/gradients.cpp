@@ -212,13 +212,14 @@ bool ParameterStore::alone(const Bucket& b) const {
          !b.kind.copied;
 }
 
-void ParameterStore::replayed_micro_batch() {
+void ParameterStore::replayed(int64_t micros) {
+  LT_CHECK(layout_.zero_stage < 2, "recorded work on pieces of gradients");
   for (Unit& u : units_) u.touched = true;
-  for (Bucket& b : buckets_) {
-    LT_CHECK(alone(b) && !b.kind.tied, "recorded work on gradients that ranks sum");
-    b.waiting -= static_cast<int64_t>(b.units.size());
-  }
+  for (Bucket& b : buckets_)
+    if (b.kind.rule.rule != UpdateRule::still) b.waiting -= micros * static_cast<int64_t>(b.units.size());
 }
+
+void ParameterStore::end_reductions() { gather_reduced(); }
 
 void ParameterStore::reduce(int index) {
   Bucket& b = buckets_[index];

@@ -27,13 +27,26 @@ const Group& Groups::link(int from, int to) const {
   fail(ExitCode::internal, "no link from stage {} to stage {}", from, to);
 }
 
+std::vector<const Group*> Groups::each() const {
+  std::vector<const Group*> out{&tensor,      &context,       &depth,         &row,    &column, &rows,
+                                &turned_rows, &gradient,      &inside,        &across, &expert, &expert_near,
+                                &expert_far,  &expert_inside, &expert_across, &world,  &copies, &tied};
+  for (const Link& l : links) out.push_back(&l.group);
+  return out;
+}
+
 std::vector<const Communicator*> Groups::all() const {
   std::vector<const Communicator*> out;
-  for (const Group* g :
-       {&tensor, &context, &depth, &row, &column, &rows, &turned_rows, &gradient, &inside, &across, &expert,
-        &expert_near, &expert_far, &expert_inside, &expert_across, &world, &copies, &tied})
+  for (const Group* g : each())
     if (g->comm && std::find(out.begin(), out.end(), g->comm) == out.end()) out.push_back(g->comm);
-  for (const Link& l : links) out.push_back(l.group.comm);
+  return out;
+}
+
+std::vector<Stream*> Groups::streams() const {
+  std::vector<Stream*> out;
+  for (const Group* g : each())
+    if (g->comm && g->many() && std::find(out.begin(), out.end(), g->stream) == out.end())
+      out.push_back(g->stream);
   return out;
 }
 

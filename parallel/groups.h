@@ -62,8 +62,12 @@ struct Groups {
   /// Bytes that this rank has sent over all of them.
   int64_t wire_bytes() const;
   std::vector<const Communicator*> all() const;
+  std::vector<Stream*> streams() const;  ///< of groups of several, each once
   /// Communicator::check of all.
   void check() const;
+
+ private:
+  std::vector<const Group*> each() const;
 };
 
 /// A group as it is asked for. `ranks`: world ranks in the order of the group. `whole`: it spans its axes.

@@ -185,9 +185,11 @@ class ParameterStore {
   GradTarget contribute(int id, int n = 1);
   /// A backward has made its last contribution of one micro-batch to the unit that begins with `id`.
   void grad_ready(int id);
-  /// In the place of all contributions of one micro-batch and their grad_ready: recorded work made them
-  /// again.
-  void replayed_micro_batch();
+  /// In the place of all contributions of so many micro-batches and their grad_ready: recorded work made
+  /// them, and the reductions after the last, again. Not with ZeRO-2 and 3.
+  void replayed(int64_t micros);
+  /// At the end of work that is recorded, and has the last backward: what of reductions is not enqueued yet.
+  void end_reductions();
   /// After the last backward: waits for the reductions.
   void finish_gradients();
   /// Adds the squares of the gradients that this rank owns to the element of their segment: (segments) f64.

@@ -88,7 +88,7 @@ struct CudaGraph final : Graph {
   cudaStream_t stream = nullptr;
   cudaGraphExec_t ready = nullptr;
   ~CudaGraph() override { cudaGraphExecDestroy(ready); }
-  void replay() override { cuda_check(cudaGraphLaunch(ready, stream), "launching a graph"); }
+  void run() override { cuda_check(cudaGraphLaunch(ready, stream), "launching a graph"); }
 };
 
 class CudaStream final : public Stream {
@@ -107,14 +107,16 @@ class CudaStream final : public Stream {
   void launch(std::function<void()>) override {
     fail(ExitCode::internal, "an op without a CUDA kernel on the stream {}", name());
   }
-  Event record() override {
+  Event do_record() override {
     auto state = std::make_shared<CudaEvent>();
     cuda_check(cudaEventRecord(state->event, stream_), "recording an event");
     return Event(state);
   }
-  void wait(const Event& event) override {
+  void do_wait(const Event& event) override {
     if (!event.state()) return;
     if (const auto* cuda = dynamic_cast<const CudaEvent*>(event.state().get())) {
+      if (recording())  // which is not timed
+        return cuda_check(cudaStreamWaitEvent(stream_, cuda->event, 0), "waiting for an event");
       auto begin = std::make_unique<TimingEvent>(stream_);
       cuda_check(cudaStreamWaitEvent(stream_, cuda->event, 0), "waiting for an event");
       waits_.emplace_back(std::move(begin), std::make_unique<TimingEvent>(stream_));
@@ -141,19 +143,20 @@ class CudaStream final : public Stream {
     return waited_;
   }
 
-  std::unique_ptr<Graph> do_capture(const std::function<void()>& work) override {
+  std::shared_ptr<Recording> begin_recording() override {
     scratch();  // made now: memory cannot be while work is recorded
     // Thread-local: other threads of the process may go on to use the GPU.
     cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a graph");
+    return std::make_shared<Recording>();
+  }
+  std::unique_ptr<Graph> end_recording(bool keep) override {
     cudaGraph_t graph = nullptr;
-    try {
-      work();
-    } catch (...) {
-      cudaStreamEndCapture(stream_, &graph);
+    const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
+    if (!keep) {
       if (graph) cudaGraphDestroy(graph);
-      throw;
+      return nullptr;
     }
-    cuda_check(cudaStreamEndCapture(stream_, &graph), "recording a graph");
+    cuda_check(ended, "recording a graph");
     auto ready = std::make_unique<CudaGraph>();
     ready->stream = stream_;
     const cudaError_t made = cudaGraphInstantiate(&ready->ready, graph, 0);

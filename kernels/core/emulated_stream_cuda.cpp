@@ -73,13 +73,30 @@ void Queue::release(uint64_t until) {
   }
 }
 
-/// What was recorded: kernels and copies, with their arguments.
-struct Recorded final : Graph {
-  std::shared_ptr<Queue> queue;
-  std::vector<std::function<void()>> work;
-  void replay() override {
-    for (const auto& w : work) queue->hold({w, nullptr});
-  }
+class EmulatedStream;
+
+/// What was recorded, in the order in which it was given to the streams.
+struct Operations final : Recording {
+  struct Operation {
+    EmulatedStream* stream;
+    std::function<void()> work;    ///< without: an event, or a wait for one
+    bool at_once = false;          ///< work of a communicator
+    int records = -1, waits = -1;  ///< number of the event
+  };
+  std::vector<Operation> list;
+  int events = 0;
+};
+
+/// A point in recorded work: each run has an event of its own for it.
+struct RecordedEvent final : Event::State {
+  int number = 0;
+  bool happened() override { fail(ExitCode::internal, "the host asks for a point in recorded work"); }
+  void block() override { happened(); }
+};
+
+struct EmulatedGraph final : Graph {
+  std::shared_ptr<Operations> operations;
+  void run() override;
 };
 
 std::function<void()> on_device(std::function<void()> work) {
@@ -101,32 +118,42 @@ class EmulatedStream final : public Stream {
   }
 
   void enqueue(std::function<void()> work) {
-    if (recording_) {
-      recording_->work.push_back(on_device(std::move(work)));
+    if (Operations* o = operations()) {
+      o->list.push_back({this, std::move(work)});
     } else {
       queue_->hold({on_device(std::move(work)), nullptr});
     }
   }
   void launch(std::function<void()> work) override {
-    refuse_recording("work of a communicator");
-    queue_->release(queue_->hold({on_device(std::move(work)), {}}));
+    if (Operations* o = operations()) {
+      o->list.push_back({this, std::move(work), true});
+    } else {
+      queue_->release(queue_->hold({on_device(std::move(work)), {}}));
+    }
   }
-  Event record() override {
-    refuse_recording("an event");
+  Event do_record() override {
+    if (Operations* o = operations()) {
+      auto event = std::make_shared<RecordedEvent>();
+      event->number = o->events++;
+      o->list.push_back({this, nullptr, false, event->number, -1});
+      return Event(event);
+    }
     auto event = std::make_shared<EmulatedEvent>();
     event->queue = queue_;
     event->place = queue_->hold({nullptr, event});
     return Event(event);
   }
-  void wait(const Event& event) override {
+  void do_wait(const Event& event) override {
     if (!event.state()) return;
-    refuse_recording("a wait");
+    if (Operations* o = operations())
+      return o->list.push_back(
+          {this, nullptr, false, -1, static_cast<RecordedEvent&>(*event.state()).number});
     LT_CHECK(dynamic_cast<EmulatedEvent*>(event.state().get()), "stream {} waits for a host's worker",
              name());
     queue_->hold({[state = event.state()] { state->block(); }, nullptr});
   }
   void synchronize() override {
-    refuse_recording("the host's wait");
+    LT_CHECK(!recording(), "the host's wait in what stream {} records", name());
     queue_->release(UINT64_MAX);
     queue_->worker->synchronize();
   }
@@ -143,19 +170,11 @@ class EmulatedStream final : public Stream {
     queue_->hold({[moment] { moment->at = steady_seconds(); }, nullptr});
     return moment;
   }
-  std::unique_ptr<Graph> do_capture(const std::function<void()>& work) override {
-    refuse_recording("a recording");
-    auto graph = std::make_unique<Recorded>();
-    graph->queue = queue_;
-    recording_ = graph.get();
-    try {
-      work();
-    } catch (...) {
-      recording_ = nullptr;
-      throw;
-    }
-    recording_ = nullptr;
-    return graph;
+  std::shared_ptr<Recording> begin_recording() override { return recorded_ = std::make_shared<Operations>(); }
+  std::unique_ptr<Graph> end_recording(bool keep) override {
+    auto graph = std::make_unique<EmulatedGraph>();
+    graph->operations = std::move(recorded_);
+    return keep ? std::move(graph) : nullptr;
   }
   void* scratch() {
     if (!scratch_) scratch_ = device_memory(kScratchBytes);
@@ -163,14 +182,27 @@ class EmulatedStream final : public Stream {
   }
 
  private:
-  void refuse_recording(const char* what) const {
-    LT_CHECK(!recording_, "{} in what stream {} records", what, name());
-  }
+  Operations* operations() const { return static_cast<Operations*>(recording()); }
 
   std::shared_ptr<void> scratch_;
   std::shared_ptr<Queue> queue_;
-  Recorded* recording_ = nullptr;
+  std::shared_ptr<Operations> recorded_;
 };
+
+void EmulatedGraph::run() {
+  std::vector<Event> events(static_cast<size_t>(operations->events));
+  for (const Operations::Operation& o : operations->list) {
+    if (o.records >= 0) {
+      events[static_cast<size_t>(o.records)] = o.stream->record();
+    } else if (o.waits >= 0) {
+      o.stream->wait(events[static_cast<size_t>(o.waits)]);
+    } else if (o.at_once) {
+      o.stream->launch(o.work);
+    } else {
+      o.stream->enqueue(o.work);
+    }
+  }
+}
 
 EmulatedStream& of(Stream& s) {
   LT_CHECK(s.device() == DeviceKind::cuda, "stream {} is not one of the CUDA device", s.name());

@@ -1,5 +1,6 @@
 #include "kernels/core/stream.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -49,8 +50,8 @@ class InlineStream final : public Stream {
  public:
   explicit InlineStream(std::string name) : Stream(DeviceKind::cpu, std::move(name)) {}
   void launch(std::function<void()> work) override { work(); }
-  Event record() override { return Event(); }
-  void wait(const Event& event) override {
+  Event do_record() override { return Event(); }
+  void do_wait(const Event& event) override {
     if (!event.state()) return;
     const double start = steady_seconds();
     event.state()->block();
@@ -86,7 +87,7 @@ class WorkerStream final : public Stream {
     changed_.notify_all();
   }
 
-  Event record() override {
+  Event do_record() override {
     auto state = std::make_shared<HostEvent>();
     // Not through launch(): an event must be finished even after a failure, so that nobody waits for ever.
     {
@@ -99,7 +100,7 @@ class WorkerStream final : public Stream {
     return Event(state);
   }
 
-  void wait(const Event& event) override {
+  void do_wait(const Event& event) override {
     if (!event.state()) return;
     launch([state = event.state()] { state->block(); });
   }
@@ -156,12 +157,12 @@ class MetaStream final : public Stream {
  public:
   MetaStream(std::string name, MetaTrace& trace) : Stream(DeviceKind::meta, std::move(name), &trace) {}
   void launch(std::function<void()>) override { LT_CHECK(false, "work launched on a meta stream"); }
-  Event record() override {
+  Event do_record() override {
     Event e;
     e.meta_time = clock;
     return e;
   }
-  void wait(const Event& event) override {
+  void do_wait(const Event& event) override {
     if (event.meta_time > clock) {
       meta()->waited(*this, event.meta_time - clock);
       clock = event.meta_time;
@@ -183,12 +184,65 @@ std::shared_ptr<Moment> Stream::moment() {
   return moment;
 }
 
-std::unique_ptr<Graph> Stream::capture(const std::function<void()>& work) {
-  const TimelinePause pause;
-  return do_capture(work);
+bool Recording::has(const Stream* s) const {
+  return std::find(streams.begin(), streams.end(), s) != streams.end();
 }
 
-std::unique_ptr<Graph> Stream::do_capture(const std::function<void()>&) {
+Event Stream::record() {
+  Event e = do_record();
+  if (e.state()) e.state()->stream = this, e.state()->recording = recording_;
+  return e;
+}
+
+void Stream::wait(const Event& event) {
+  const Event::State* state = event.state().get();
+  const std::shared_ptr<Recording> of = state ? state->recording : nullptr;
+  if (of == recording_) return do_wait(event);
+  // Streams of recorded work wait for each other before and after it: what it waits for of before, and what
+  // is waited for of it later, has been waited for.
+  if (of)
+    LT_CHECK(of->has(this), "stream {} waits for a point in recorded work that it is no part of", name());
+  if (state && recording_)
+    LT_CHECK(recording_->has(state->stream), "recorded work waits for stream {}, which is no part of it",
+             state->stream->name());
+}
+
+std::unique_ptr<Graph> Stream::capture(const std::function<void()>& work,
+                                       const std::vector<Stream*>& others) {
+  const TimelinePause pause;
+  LT_CHECK(!recording_, "a recording in what stream {} records", name());
+  const std::shared_ptr<Recording> recording = begin_recording();
+  recording->streams = {this};
+  recording->streams.insert(recording->streams.end(), others.begin(), others.end());
+  const auto set = [&](const std::shared_ptr<Recording>& r) {
+    for (Stream* s : recording->streams) s->recording_ = r;
+  };
+  set(recording);
+  try {
+    for (Stream* s : others) s->wait(record());
+    work();
+    for (Stream* s : others) wait(s->record());
+  } catch (...) {
+    set(nullptr);
+    end_recording(false);
+    throw;
+  }
+  set(nullptr);
+  std::unique_ptr<Graph> graph = end_recording(true);
+  graph->recording_ = recording;
+  return graph;
+}
+
+void Graph::replay() {
+  Stream& first = *recording_->streams[0];
+  const std::vector<Stream*> others(recording_->streams.begin() + 1, recording_->streams.end());
+  for (Stream* s : others) first.wait(s->record());
+  run();
+  for (Stream* s : others) s->wait(first.record());
+  for (const auto& f : recording_->after) f();
+}
+
+std::shared_ptr<Recording> Stream::begin_recording() {
   fail(ExitCode::internal, "work recorded on the stream {}, which runs all of it at once", name());
 }
 

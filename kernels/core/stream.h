@@ -8,12 +8,15 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/core/tensor.h"
 
 namespace ltrain {
 
 class MetaTrace;
+struct Recording;
+class Stream;
 
 /// A point in a stream. Copies share the point. A default-constructed event has happened.
 class Event {
@@ -22,6 +25,8 @@ class Event {
     virtual ~State() = default;
     virtual bool happened() = 0;  ///< never blocks
     virtual void block() = 0;  ///< the caller, until it has happened; rethrows what the work before it threw
+    const Stream* stream = nullptr;
+    std::shared_ptr<Recording> recording;  ///< that it is part of, where it is a point in recorded work
   };
   Event() = default;
   explicit Event(std::shared_ptr<State> s) : state_(std::move(s)) {}
@@ -40,12 +45,29 @@ class Moment {
   virtual double seconds() = 0;  ///< of the steady clock; after the stream was synchronized
 };
 
-/// Work of one stream that was recorded once and is run as a whole, again and again: the same kernels on the
-/// same memory, with the arguments that they were recorded with.
+/// What Stream::capture has seen so far.
+struct Recording {
+  virtual ~Recording() = default;
+  std::vector<Stream*> streams;  ///< the first one begins
+  std::vector<std::function<void()>>
+      after;  ///< called on the host each time the work was given to its streams
+  bool has(const Stream* s) const;
+};
+
+/// Work that was recorded once and is run as a whole, again and again: the same kernels and collectives on
+/// the same memory, with the arguments that they were recorded with.
 class Graph {
  public:
   virtual ~Graph() = default;
-  virtual void replay() = 0;  ///< after everything enqueued before on its stream
+  /// After everything enqueued before on any of its streams, and before everything enqueued later.
+  void replay();
+
+ protected:
+  virtual void run() = 0;  ///< on the first of its streams
+
+ private:
+  friend class Stream;
+  std::shared_ptr<Recording> recording_;
 };
 
 class Stream {
@@ -62,18 +84,19 @@ class Stream {
   /// synchronize.
   virtual void launch(std::function<void()> work) = 0;
   /// An event that happens when all work enqueued so far is done.
-  virtual Event record() = 0;
+  Event record();
   /// Work enqueued later starts after `event`.
-  virtual void wait(const Event& event) = 0;
+  void wait(const Event& event);
   /// Blocks the caller until the stream is empty.
   virtual void synchronize() = 0;
   /// Bytes from one memory to another, whichever device they are on, after everything enqueued before. Host
   /// memory may be touched until synchronize() returns.
   virtual void copy(void* to, const void* from, int64_t bytes);
 
-  /// Records what `work` enqueues on this stream instead of running it. What goes to other streams, and what
-  /// the host waits for, cannot be recorded. Only on the CUDA device.
-  std::unique_ptr<Graph> capture(const std::function<void()>& work);
+  /// Records what `work` enqueues on this stream and on `others` instead of running it. What goes to further
+  /// streams, and what the host waits for, cannot be recorded. Only on the CUDA device.
+  std::unique_ptr<Graph> capture(const std::function<void()>& work, const std::vector<Stream*>& others = {});
+  Recording* recording() const { return recording_.get(); }  ///< that this stream is part of now; else null
 
   // ---- for timelines (timeline.h) and a GPU's tools ----
   virtual std::shared_ptr<Moment> moment();
@@ -88,7 +111,11 @@ class Stream {
   virtual double waited() { return 0; }
 
  protected:
-  virtual std::unique_ptr<Graph> do_capture(const std::function<void()>& work);
+  virtual Event do_record() = 0;
+  virtual void do_wait(const Event& event) = 0;
+  virtual std::shared_ptr<Recording> begin_recording();
+  /// Of what begin_recording() gave. Null where the work has thrown: nothing is kept.
+  virtual std::unique_ptr<Graph> end_recording(bool keep) { return nullptr; }
   Stream(DeviceKind device, std::string name, MetaTrace* meta = nullptr)
       : device_(device), name_(std::move(name)), meta_(meta) {}
 
@@ -96,6 +123,7 @@ class Stream {
   DeviceKind device_;
   std::string name_;
   MetaTrace* meta_;
+  std::shared_ptr<Recording> recording_;
 };
 
 std::unique_ptr<Stream> make_inline_stream(std::string name);  ///< CPU, runs in launch()

@@ -48,6 +48,8 @@ class Library {
   virtual Status group_end() = 0;
 };
 
+/// Has NCCL start the work of all groups in the order of their calls. Before NCCL is opened.
+void keep_order();
 /// Has NCCL take this rank for one on a host of its own, reached over the loopback's sockets, so that several
 /// ranks can have one GPU. Before NCCL is opened, and on every rank.
 void share_gpu(int rank);

@@ -234,6 +234,7 @@ class Job::Impl {
   std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
                                               const std::vector<int>& ranks) {
     if (!nccl_) {
+      nccl::keep_order();
       if (options_.shared_gpu) nccl::share_gpu(info_.rank);
       auto library = nccl::open_library();
       nccl_name_ = "NCCL " + library->version();

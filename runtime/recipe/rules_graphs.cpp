@@ -27,11 +27,13 @@ void graph_rules(const Recipe& r, const BrokenRule& broken) {
 }
 
 void graph_layout_rules(const Recipe& r, int64_t world_size, const BrokenRule& broken) {
-  if (r.cuda_graphs && world_size > 1)
+  if (!r.cuda_graphs || world_size == 1) return;
+  if (r.optimizer.kind == "onebit_adam" || r.optimizer.kind == "onebit_lamb")
     broken("cuda_graphs",
-           fmt::format("collectives are not recorded, and {} ranks have some; nearest valid value: off",
-                       world_size),
-           {});
+           fmt::format("optimizer.kind: {} sums gradients until its warm-up ends, and none after it, and "
+                       "recorded work stays as it is; nearest valid value: off",
+                       r.optimizer.kind),
+           {"optimizer.kind"});
 }
 
 }  // namespace ltrain::recipe

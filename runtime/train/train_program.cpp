@@ -124,9 +124,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
         place_apart(device_.compute, sums_.flat(2 + segments, {routers, router_sums}), "sums of routers");
   count_ = constant("token count", DType::i64, {1});
   if (options.cuda_graphs && options.for_training) {
-    LT_CHECK(!staged() && device_.groups.mesh.world() == 1 && options.zero_stage < 2 &&
-                 options.model.moe.num_experts == 0,
-             "recorded steps of several ranks, of pieces of gradients, or of experts");
+    LT_CHECK(options.zero_stage < 2 && options.model.moe.num_experts == 0,
+             "recorded steps of pieces of gradients, or of experts");
     scale_ = constant("gradient scale", DType::f64, {1});
   }
   make_router_bias();
@@ -387,11 +386,19 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     loaded = -1;
   }
   store_.begin_step(micros, adamw.step);
-  for (int64_t k = 0; graphed && k < micros; ++k) {
-    load(batch(k), 0);
-    graphed_micro_batch(step, run, k, scaled(in_place(0)));
+  if (graphed && staged()) {
+    graphed_pass(0, micros, micros, pass);
+  } else if (graphed) {
+    for (int64_t k = 0; k < micros; ++k) {
+      load(batch(k), 0);
+      graphed_pass(k, 1, micros, [&] {
+        run.run({program_.begin() + 2 * k, program_.begin() + 2 * k + 2},
+                [&](int) { return scaled(in_place(0)); });
+      });
+    }
+  } else {
+    pass();
   }
-  if (!graphed) pass();
   action_seconds_ = run.action_seconds();
   step.enter("gradients");
   store_.finish_gradients();
@@ -427,14 +434,19 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   return result;
 }
 
-void TrainProgram::graphed_micro_batch(Step& step, StageRun& run, int64_t k, const MicroBatch& mb) {
-  std::unique_ptr<Graph>& graph = graphs_[k > 0];
+void TrainProgram::graphed_pass(int64_t first, int64_t count, int64_t micros,
+                                const std::function<void()>& pass) {
+  const bool last = first + count == micros;
+  std::unique_ptr<Graph>& graph = graphs_[first > 0][!last && device_.groups.mesh.world() > 1];
   if (graph) {
-    store_.replayed_micro_batch();
+    store_.replayed(count);
   } else {
-    graph = device_.compute.capture([&] {
-      run.run({program_.begin() + 2 * k, program_.begin() + 2 * k + 2}, [&](int) { return mb; });
-    });
+    graph = device_.compute.capture(
+        [&] {
+          pass();
+          if (last) store_.end_reductions();
+        },
+        device_.groups.streams());
   }
   const OpRange range(device_.compute, "recorded_micro_batch");
   graph->replay();

@@ -54,7 +54,7 @@ struct ProgramOptions {
   std::vector<int> stage_layers;        ///< layers of each of the schedule's stages
   std::optional<Fp8Settings> fp8;       ///< where Products::fp8 is ever asked for
   Products products = Products::plain;  ///< at first
-  bool cuda_graphs = false;  ///< micro-batches are recorded in the second step, and run as one from then on
+  bool cuda_graphs = false;  ///< passes are recorded in the second step, and run as one from then on
   bool for_training = true;
 };
 
@@ -147,9 +147,10 @@ class TrainProgram {
   bool staged() const { return options_.stage_layers.size() > 1; }
   /// Sum of `counted` over the ranks that see different tokens.
   int64_t agree_tokens(int64_t counted);
-  /// Forward and backward of micro-batch k of one stage, which is loaded: recorded once for the first of a
-  /// step, which writes gradients, and once for the others, which add to them.
-  void graphed_micro_batch(Step& step, StageRun& run, int64_t k, const MicroBatch& mb);
+  /// Micro-batches [first, first + count) of a step of `micros`, which are loaded, through this rank's
+  /// stages: recorded once for the first of a step, which writes gradients, once for those that add to them,
+  /// and once for the last, after which ranks sum them.
+  void graphed_pass(int64_t first, int64_t count, int64_t micros, const std::function<void()>& pass);
   void clear_sums();
   /// Waits for loss, ranks that ask to stop, squares by segment and sums of routers, and gives them.
   std::vector<double> read_sums();
@@ -186,7 +187,7 @@ class TrainProgram {
   Tensor scale_;        // (1) f64: of the gradient, where work is recorded
   int64_t steps_ = 0;
   std::optional<ActivationOffload> away_;
-  std::unique_ptr<Graph> graphs_[2];  // of the first micro-batch of a step, of another
+  std::unique_ptr<Graph> graphs_[2][2];  // by whether another micro-batch is before, and after
 };
 
 /// The layers of this rank's stages.

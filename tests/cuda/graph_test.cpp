@@ -1,11 +1,16 @@
 // Recorded work: what a replay reads again, what cannot be recorded, and whole jobs that are bit for bit
 // those without it.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
+#include "kernels/core/time_scale.h"
 #include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/tensor_ops.h"
+#include "parallel/communicator_nccl.h"
 #include "tests/cuda/twin.h"
 #include "tests/parity/parity.h"
+#include "tests/support/fake_nccl.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -55,6 +60,42 @@ TEST_CASE("a job with recorded micro-batches equals the one without, bit for bit
   one.cuda_graphs = true;
   check_same_bits(eager, train_tiny(one));
 }
+
+#ifdef LTRAIN_CUDA_EMULATED
+TEST_CASE("recorded passes of several ranks equal those without, bit for bit, and count what they send") {
+  const auto check = [](const char* what, auto change) {
+    CAPTURE(what);
+    TinyOptions o = tiny("llama", "fp32");
+    o.global_batch = 8, o.micro_batch = 1, o.kv_heads = 2, o.seq = 8;
+    o.dropout = 0.1;
+    change(o);
+    const TinyResult eager = train_tiny(o);
+    o.cuda_graphs = true;
+    const TinyResult graphed = train_tiny(o);
+    check_same_bits(eager, graphed);
+    CHECK(graphed.used_bytes == graphed.plan_bytes);
+    CHECK(graphed.used_wire == graphed.plan_wire);
+    CHECK(graphed.used_groups == eager.used_groups);
+    CHECK(graphed.used_groups.size() > 0);
+  };
+  check("data", [](TinyOptions& m) { m.ranks = 2, m.tied = true; });
+  check("data, one micro-batch a step", [](TinyOptions& m) { m.ranks = 2, m.global_batch = 2; });
+  check("NCCL: data", [](TinyOptions& m) { m.ranks = 2, m.zero_stage = 1, m.nccl = true; });
+  check("ZeRO-1, bf16", [](TinyOptions& m) { m.ranks = 2, m.zero_stage = 1, m.precision = "bf16"; });
+  check("two levels", [](TinyOptions& m) { m.ranks = 4, m.inside = 2; });
+  check("two levels, ZeRO-1", [](TinyOptions& m) { m.ranks = 4, m.inside = 2, m.zero_stage = 1; });
+  check("sums in 8 bits", [](TinyOptions& m) { m.ranks = 2, m.reduce_int8 = true; });
+  check("tensor", [](TinyOptions& m) { m.tensor = 2, m.sequence_parallel = true; });
+  check("NCCL: tensor, data", [](TinyOptions& m) { m.ranks = m.tensor = 2, m.nccl = true; });
+  check("tensor, 2d", [](TinyOptions& m) { m.tensor = 4, m.tensor_mode = "2d", m.micro_batch = 2; });
+  check("pipeline", [](TinyOptions& m) { m.pipeline = 2, m.tied = true; });
+  check("NCCL: pipeline, data", [](TinyOptions& m) { m.pipeline = m.ranks = 2, m.nccl = true; });
+  check("pipeline, zero bubble", [](TinyOptions& m) { m.pipeline = 2, m.schedule = "zb-h1"; });
+  check("context", [](TinyOptions& m) { m.context = 2; });
+  check("NCCL: context, all to all",
+        [](TinyOptions& m) { m.context = 2, m.context_comm = "a2a", m.nccl = true; });
+}
+#endif
 
 TEST_CASE("the timeline of a step on the device has the ops of its plan, a recorded micro-batch as one") {
   if (!have_cuda()) return;
@@ -119,8 +160,15 @@ TEST_CASE("what cannot be recorded is refused, and the stream goes on") {
   const auto memory = cuda::device_memory(8);
   const Tensor t = in(memory, DType::f64, {1});
   CHECK_THROWS_WITH(stream->capture([&] { stream->synchronize(); }), Catch::Contains("the host's wait"));
-  CHECK_THROWS_WITH(stream->capture([&] { stream->record(); }), Catch::Contains("an event"));
-  CHECK_THROWS_WITH(stream->capture([&] { stream->launch([] {}); }), Catch::Contains("communicator"));
+  const auto other = cuda::make_cuda_stream("comm");
+  CHECK_THROWS_WITH(stream->capture([&] { stream->wait(other->record()); }),
+                    Catch::Contains("waits for stream comm, which is no part of it"));
+  CHECK_THROWS_WITH(stream->capture([&] { stream->capture([] {}); }), Catch::Contains("a recording in"));
+  Event inside;
+  stream->capture([&] { inside = stream->record(); })->replay();
+  stream->wait(inside);
+  CHECK_THROWS_WITH(other->wait(inside), Catch::Contains("stream comm waits for a point in recorded work"));
+  CHECK_THROWS_WITH(inside.happened(), Catch::Contains("the host asks for a point"));
   const auto graph = stream->capture([&] { fill_value(*stream, t, 3); });
   fill_value(*stream, t, 1);
   double got = 0;
@@ -129,5 +177,87 @@ TEST_CASE("what cannot be recorded is refused, and the stream goes on") {
   graph->replay();
   download(*stream, &got, t);
   CHECK(got == 3);
+}
+
+TEST_CASE("recorded calls of NCCL are counted and watched each time they run") {
+  FakeNetwork network;
+  NcclOptions options;
+  options.timeout_seconds = 0.5 * time_scale();
+  auto store = make_memory_store();
+  std::vector<std::shared_ptr<void>> memory{cuda::device_memory(8), cuda::device_memory(8)};
+  std::vector<std::string> errors(2);
+  std::vector<int64_t> sent(2);
+  std::vector<std::thread> threads;
+  for (int rank : {0, 1})
+    threads.emplace_back([&, rank] {
+      try {
+        const auto stream = cuda::make_cuda_stream("compute"), comm = cuda::make_cuda_stream("comm");
+        auto world = make_nccl_world(network.open(), *store, "nccl", rank, 2, options);
+        auto c = make_nccl_group(world, {0, 1}, "data", Axis::data);
+        const auto graph = stream->capture(
+            [&] {
+              c->all_reduce(*comm, in(memory[rank], DType::f64, {1}));
+              c->all_reduce(*comm, in(memory[rank], DType::f64, {1}));
+            },
+            {comm.get()});
+        if (c->wire_bytes() != 0 || c->flight()->view().entered != 0)
+          throw std::runtime_error("counted early");
+        graph->replay();
+        graph->replay();
+        sent[rank] = c->wire_bytes();
+        comm->synchronize();
+        c->check();
+        if (rank == 0) graph->replay();  // alone
+        comm->synchronize();
+        c->check();
+        for (int i = 0; i < 500 && c->completed() < 4; ++i)
+          std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        if (c->completed() != 4) throw std::runtime_error("not all complete");
+        std::this_thread::sleep_for(std::chrono::duration<double>(2 * options.timeout_seconds));
+      } catch (const std::exception& e) {
+        errors[rank] = e.what();
+      }
+    });
+  for (auto& t : threads) t.join();
+  CHECK(sent == std::vector<int64_t>{4 * 8, 4 * 8});
+  CHECK_THAT(errors[0], Catch::Contains("group \"data\"") &&
+                            Catch::Contains("in 2 recorded calls up to all_reduce #6 of 1 f64") &&
+                            Catch::Contains(fmt::format("waited {:g} s", options.timeout_seconds)));
+  CHECK(errors[1] == "");
+  CHECK(network.alive() == 0);
+}
+
+TEST_CASE("recorded work of two streams comes after all that was before on both, and before what follows") {
+  const auto first = cuda::make_cuda_stream("compute"), second = cuda::make_cuda_stream("comm");
+  const auto memory = cuda::device_memory(32);
+  Tensor all = in(memory, DType::f64, {4});
+  const Tensor a = all.flat(0, {1}), b = all.flat(1, {1}), c = all.flat(2, {1}), d = all.flat(3, {1});
+  fill_zero(*first, all);
+  first->synchronize();
+  const auto graph = first->capture(
+      [&] {
+        add_to(*first, b, a);
+        second->wait(first->record());
+        fill_value(*second, a, 3);
+        add_to(*first, c, b);
+      },
+      {second.get()});
+  for (int time = 0; time < 2; ++time) {
+    fill_value(*second, a, 10);
+    graph->replay();
+    add_to(*first, b, a);
+    add_to(*second, d, c);
+    second->wait(first->record());  // `a` has been read
+  }
+  // Nothing pulls what it does not wait for: each order finds other waits missing.
+  const bool turned = GENERATE(false, true);
+  (turned ? second : first)->synchronize();
+  (turned ? first : second)->synchronize();
+  double got[4];
+  download(*first, got, all);
+  CHECK(got[0] == 3);
+  CHECK(got[1] == 10 + 3 + 10 + 3);
+  CHECK(got[2] == 10 + 23);
+  CHECK(got[3] == 10 + 33);
 }
 #endif

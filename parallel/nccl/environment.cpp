@@ -5,6 +5,12 @@
 
 namespace ltrain::nccl {
 
+void keep_order() {
+  // Kernels of two groups may each wait for the other's ranks when GPUs start them in different orders, in
+  // recorded work most of all: NCCL 2.26 and newer start them in the order of calls. A user's value stays.
+  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+}
+
 void share_gpu(int rank) {
   // NCCL refuses a second rank with the same host and the same GPU; NCCL_HOSTID is read once, when it is
   // opened.

@@ -206,6 +206,12 @@ decltype(auto) dispatch_half(DType t, F&& f) {
   return t == DType::f16 ? f.template operator()<f16>() : f.template operator()<bf16>();
 }
 
+/// Likewise double for f64, and float for what is computed in f32.
+template <class F>
+decltype(auto) dispatch_wide(DType t, F&& f) {
+  return t == DType::f64 ? f.template operator()<double>() : f.template operator()<float>();
+}
+
 /// Calls f.template operator()<T>() with the C++ type of a floating dtype (f32, f64, bf16, f16).
 template <class F>
 decltype(auto) dispatch_float(DType t, F&& f) {

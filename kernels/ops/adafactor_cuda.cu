@@ -80,14 +80,6 @@ __global__ void plain_kernel(A* g, A* v, int64_t n, A beta, A one_minus, A scale
   }
 }
 
-template <class F>
-void by_type(DType t, F f) {
-  if (t == DType::f64)
-    f.template operator()<double>();
-  else
-    f.template operator()<float>();
-}
-
 }  // namespace
 }  // namespace cuda
 
@@ -97,7 +89,7 @@ void factor_sums_cuda(Stream& s, DType t, double* sums, const void* grad, Matrix
                       double scale) {
   const Extent e = extent_of(part);
   if (e.rows == 0) return;
-  by_type(t, [&]<class A>() {
+  dispatch_wide(t, [&]<class A>() {
     const A* g = static_cast<const A*>(grad);
     launch(s, dim3(static_cast<unsigned>(std::min<int64_t>(e.rows, 1 << 16))), kThreads, kWarp * 8,
            cuda::row_sums<A>, sums, g, part, e.rows, scale);
@@ -107,7 +99,7 @@ void factor_sums_cuda(Stream& s, DType t, double* sums, const void* grad, Matrix
 
 void factor_moments_cuda(Stream& s, DType t, void* factors, const double* sums, int64_t rows, int64_t cols,
                          double beta) {
-  by_type(t, [&]<class A>() {
+  dispatch_wide(t, [&]<class A>() {
     launch(s, blocks_for(rows + cols, kThreads), kThreads, 0, cuda::moments_kernel<A>,
            static_cast<A*>(factors), sums, rows, cols, beta);
     launch(s, dim3(1), kThreads, kWarp * 8, cuda::row_mean<A>, static_cast<A*>(factors), rows, cols);
@@ -116,7 +108,7 @@ void factor_moments_cuda(Stream& s, DType t, void* factors, const double* sums, 
 
 void factor_direction_cuda(Stream& s, DType t, void* grad, const void* factors, MatrixPart part, int64_t rows,
                            int64_t factor_count, double scale, double eps) {
-  by_type(t, [&]<class A>() {
+  dispatch_wide(t, [&]<class A>() {
     launch(s, blocks_for(part.count, kThreads), kThreads, 0, cuda::direction_kernel<A>, static_cast<A*>(grad),
            static_cast<const A*>(factors), part, rows, factor_count, A(scale), A(eps));
   });
@@ -124,7 +116,7 @@ void factor_direction_cuda(Stream& s, DType t, void* grad, const void* factors, 
 
 void plain_direction_cuda(Stream& s, DType t, void* grad, void* v, int64_t n, double beta, double scale,
                           double eps) {
-  by_type(t, [&]<class A>() {
+  dispatch_wide(t, [&]<class A>() {
     launch(s, blocks_for(n, kThreads), kThreads, 0, cuda::plain_kernel<A>, static_cast<A*>(grad),
            static_cast<A*>(v), n, A(beta), A(1 - beta), A(scale), A(eps * eps));
   });

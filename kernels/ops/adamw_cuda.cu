@@ -46,13 +46,8 @@ void adamw_cuda(Stream& s, DType t, void* master, void* exp_avg, void* exp_avg_s
              static_cast<L*>(low), n / N, f);
     });
   };
-  dispatch_half(low_type, [&]<class L>() {
-    if (t == DType::f64) {
-      run.template operator()<double, L>();
-    } else {
-      run.template operator()<float, L>();
-    }
-  });
+  dispatch_half(low_type,
+                [&]<class L>() { dispatch_wide(t, [&]<class A>() { run.template operator()<A, L>(); }); });
 }
 
 }  // namespace ltrain

@@ -139,7 +139,7 @@ void compress_cpu(DType t, Code code, void* coded, const void* values, void* err
     run_compress(code, static_cast<uint8_t*>(coded), static_cast<const T*>(values), static_cast<T*>(error),
                  static_cast<const T*>(where), n);
   };
-  t == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+  dispatch_wide(t, run);
 }
 
 void compress_sum_cpu(DType t, Code code, void* out, const void* coded, int ranks, double factor, void* error,
@@ -148,7 +148,7 @@ void compress_sum_cpu(DType t, Code code, void* out, const void* coded, int rank
     run_sum(code, static_cast<uint8_t*>(out), static_cast<const uint8_t*>(coded), ranks, T(factor),
             static_cast<T*>(error), static_cast<const T*>(where), n);
   };
-  t == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+  dispatch_wide(t, run);
 }
 
 void decompress_cpu(DType t, Code code, void* values, const void* coded, const void* where, int64_t n) {
@@ -156,7 +156,7 @@ void decompress_cpu(DType t, Code code, void* values, const void* coded, const v
     run_decompress(code, static_cast<T*>(values), static_cast<const uint8_t*>(coded),
                    static_cast<const T*>(where), n);
   };
-  t == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+  dispatch_wide(t, run);
 }
 
 }  // namespace ltrain::LT_ISA

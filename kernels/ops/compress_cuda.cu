@@ -97,14 +97,9 @@ __global__ void decompress_kernel(T* values, const uint8_t* coded, const T* wher
 /// f.operator()<T, code>()
 template <class F>
 void dispatch(DType t, Code code, F f) {
-  if (t == DType::f64 && code == Code::sign)
-    f.template operator()<double, Code::sign>();
-  else if (t == DType::f64)
-    f.template operator()<double, Code::int8>();
-  else if (code == Code::sign)
-    f.template operator()<float, Code::sign>();
-  else
-    f.template operator()<float, Code::int8>();
+  dispatch_wide(t, [&]<class A>() {
+    code == Code::sign ? f.template operator()<A, Code::sign>() : f.template operator()<A, Code::int8>();
+  });
 }
 
 dim3 block_grid(int64_t blocks) {

@@ -135,7 +135,7 @@ void cross_entropy_stats_cuda(Stream& s, DType t, void* stats, const void* logit
     launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::stats<T>,
            static_cast<T*>(stats), static_cast<const T*>(logits), targets, vocab, part);
   };
-  t == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+  dispatch_wide(t, run);
 }
 
 void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, double* loss, void* dlogits,

@@ -58,11 +58,7 @@ void lamb_direction_cuda(Stream& s, DType t, const void* master, void* exp_avg, 
              decay ? A(args.weight_decay) : A(0));
     });
   };
-  if (t == DType::f64) {
-    run.template operator()<double>();
-  } else {
-    run.template operator()<float>();
-  }
+  dispatch_wide(t, run);
 }
 
 void apply_direction_cuda(Stream& s, DType t, void* master, const void* direction, DType low_type, void* low,
@@ -73,13 +69,8 @@ void apply_direction_cuda(Stream& s, DType t, void* master, const void* directio
              static_cast<const A*>(direction), static_cast<L*>(low), sums, n / N, args);
     });
   };
-  dispatch_half(low_type, [&]<class L>() {
-    if (t == DType::f64) {
-      run.template operator()<double, L>();
-    } else {
-      run.template operator()<float, L>();
-    }
-  });
+  dispatch_half(low_type,
+                [&]<class L>() { dispatch_wide(t, [&]<class A>() { run.template operator()<A, L>(); }); });
 }
 
 }  // namespace ltrain

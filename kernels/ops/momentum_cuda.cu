@@ -42,10 +42,7 @@ void momentum_cuda(Stream& s, DType t, void* master, void* moment, void* grad, D
   };
   const auto by_type = [&]<MomentumRule rule>() {
     dispatch_half(low_type, [&]<class L>() {
-      if (t == DType::f64)
-        run.template operator()<rule, double, L>();
-      else
-        run.template operator()<rule, float, L>();
+      dispatch_wide(t, [&]<class A>() { run.template operator()<rule, A, L>(); });
     });
   };
   if (args.rule == MomentumRule::sgd) by_type.template operator()<MomentumRule::sgd>();

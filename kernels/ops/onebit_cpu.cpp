@@ -66,7 +66,7 @@ void onebit_adam_cpu(DType t, void* master, void* exp_avg, const void* exp_avg_s
       adam(static_cast<A*>(master), static_cast<A*>(exp_avg), static_cast<const A*>(exp_avg_sq),
            static_cast<const A*>(mean), static_cast<L*>(low), n, OnebitFactors<A>(args, decay));
     };
-    t == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+    dispatch_wide(t, run);
   });
 }
 
@@ -79,7 +79,7 @@ void onebit_lamb_direction_cpu(DType t, const void* master, void* exp_avg, const
          static_cast<A*>(fresh), static_cast<A*>(mean), n, OnebitFactors<A>(unit, decay),
          decay ? A(args.adam.weight_decay) : A(0));
   };
-  t == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+  dispatch_wide(t, run);
 }
 
 void onebit_ratio_cpu(DType t, double* most, const void* exp_avg_sq, const void* fresh, int64_t n,
@@ -89,7 +89,7 @@ void onebit_ratio_cpu(DType t, double* most, const void* exp_avg_sq, const void*
     *most = std::max(*most, largest_ratio(static_cast<const A*>(exp_avg_sq), static_cast<const A*>(fresh), n,
                                           OnebitFactors<A>(args, false)));
   };
-  t == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+  dispatch_wide(t, run);
 }
 
 void onebit_coefficients_cpu(double* state, double* sums, int64_t tensors, bool frozen, LambLimits limits) {

@@ -54,15 +54,6 @@ __global__ void onebit_coefficients_kernel(double* state, double* sums, int64_t 
     move_coefficient(state + 2 * t, sums + 2 * t, frozen, limits);
 }
 
-/// f.operator()<A>()
-template <class F>
-void dispatch_wide(DType t, F f) {
-  if (t == DType::f64)
-    f.template operator()<double>();
-  else
-    f.template operator()<float>();
-}
-
 }  // namespace
 }  // namespace cuda
 

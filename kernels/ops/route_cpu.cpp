@@ -85,7 +85,7 @@ void make_slots(const RoutePointers& p, const RouteArgs& a) {
 
 template <class F>
 void dispatch(DType t, F&& f) {
-  t == DType::f64 ? f.template operator()<double>() : f.template operator()<float>();
+  dispatch_wide(t, f);
 }
 
 }  // namespace

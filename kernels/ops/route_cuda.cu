@@ -145,7 +145,7 @@ __global__ void z_loss(double* total, const A* norm, int64_t tokens, double scal
 
 template <class F>
 void dispatch(DType t, F&& f) {
-  t == DType::f64 ? f.template operator()<double>() : f.template operator()<float>();
+  dispatch_wide(t, f);
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ void sophia_cpu(DType t, void* master, void* exp_avg, void* hessian, const void*
            static_cast<const A*>(grad), static_cast<const A*>(shifted), n,
            SophiaFactors<A>(args, decay, shifted != nullptr), seed, stream, elements);
   };
-  t == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+  dispatch_wide(t, run);
 }
 
 }  // namespace ltrain::LT_ISA

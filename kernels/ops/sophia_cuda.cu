@@ -38,7 +38,7 @@ void add_signs_cuda(Stream& s, DType t, void* y, double factor, int64_t n, uint6
     launch(s, blocks_for(n, kThreads), kThreads, 0, add_signs_kernel<A>, static_cast<A*>(y), A(factor), n,
            seed, stream, elements);
   };
-  t == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+  dispatch_wide(t, run);
 }
 
 void sophia_cuda(Stream& s, DType t, void* master, void* exp_avg, void* hessian, const void* grad,
@@ -50,7 +50,7 @@ void sophia_cuda(Stream& s, DType t, void* master, void* exp_avg, void* hessian,
            static_cast<const A*>(shifted), n, SophiaFactors<A>(args, decay, shifted != nullptr), seed, stream,
            elements);
   };
-  t == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+  dispatch_wide(t, run);
 }
 
 }  // namespace ltrain

@@ -38,8 +38,10 @@ double Plan::mfu() const {
   return s > 0 && peak_flops > 0 && !ranks.empty() ? ranks[0].flops / (s * peak_flops) : 0;
 }
 
+namespace {
+
 /// Of the whole model, however it is cut.
-static int64_t model_parameters(const ModelConfig& model) {
+int64_t model_parameters(const ModelConfig& model) {
   const GroupSet alone;
   ParameterStore store;
   const Decoder decoder(model, store, alone.groups(), {});
@@ -47,36 +49,11 @@ static int64_t model_parameters(const ModelConfig& model) {
 }
 
 /// From the first action of a step to the last, over all stages.
-static double pipeline_seconds(const Recipe& recipe, const MachineProfile& profile,
-                               const PipelineLayout& layout) {
+double pipeline_seconds(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout) {
   const pipeline::StagedCosts staged =
       pipeline::stage_costs(layer_costs(recipe, profile), layout.schedule.rank_of_stage, layout.stage_layers);
   return pipeline::simulate(layout.schedule, staged.costs).makespan;
 }
-
-std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile& profile) {
-  if (recipe.parallel.schedule != "auto" || recipe.parallel.schedule_file) return {};
-  Recipe plain =
-      recipe;  // parameters, gradients and optimizer of a rank are much the same under every schedule
-  plain.parallel.schedule = "1f1b";
-  plain.parallel.virtual_pipeline = 1;
-  const PipelineLayout layout = pipeline_layout(plain, profile);
-  const Mesh first = mesh_of(recipe, 0);
-  std::vector<double> limit;
-  for (int stage = 0; stage < first.size(Axis::pipeline); ++stage) {
-    const RankPlan rank =
-        plan_rank(plain, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(recipe), nullptr);
-    const int64_t others =
-        rank.total_bytes - rank.arena.most_by_kind[static_cast<int>(MemoryKind::activations)];
-    const int64_t there = device_of(recipe) == DeviceKind::cuda
-                              ? profile.device_bytes
-                              : host_memory_bytes() / recipe.launch.ranks_on_host;
-    limit.push_back(static_cast<double>(std::max<int64_t>(0, there - others)));
-  }
-  return limit;
-}
-
-namespace {
 
 /// What routing that is as uneven as it can be sends between experts, over what even routing does: T tokens
 /// of a rank make k T rows, and its experts may get, and give back, min(k, experts) T of each other rank, as
@@ -113,11 +90,9 @@ void add_routing(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
   plan.worst_expert_bytes = std::llround(sent * worst_over_even(recipe));
 }
 
-}  // namespace
-
 /// A step of the other kind, on the same rank: what it sends and takes, and its memory.
-static void add_other_step(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile,
-                           const PipelineLayout& layout, MetaRank& meta) {
+void add_other_step(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile,
+                    const PipelineLayout& layout, MetaRank& meta) {
   const StepKinds kinds = step_kinds(meta.program.options().optimizer);
   if (kinds.other_step == 0) return;
   const int64_t wire = meta.wire_bytes();
@@ -129,6 +104,30 @@ static void add_other_step(RankPlan& plan, const Recipe& recipe, const MachinePr
   const double once = pipeline_seconds(recipe, profile, layout), now = meta.program.action_seconds();
   const bool twice = meta.program.parameters().estimates(kinds.other_step);
   plan.other_seconds += (twice ? 2 : 1) * once - now;
+}
+
+}  // namespace
+
+std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile& profile) {
+  if (recipe.parallel.schedule != "auto" || recipe.parallel.schedule_file) return {};
+  Recipe plain =
+      recipe;  // parameters, gradients and optimizer of a rank are much the same under every schedule
+  plain.parallel.schedule = "1f1b";
+  plain.parallel.virtual_pipeline = 1;
+  const PipelineLayout layout = pipeline_layout(plain, profile);
+  const Mesh first = mesh_of(recipe, 0);
+  std::vector<double> limit;
+  for (int stage = 0; stage < first.size(Axis::pipeline); ++stage) {
+    const RankPlan rank =
+        plan_rank(plain, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(recipe), nullptr);
+    const int64_t others =
+        rank.total_bytes - rank.arena.most_by_kind[static_cast<int>(MemoryKind::activations)];
+    const int64_t there = device_of(recipe) == DeviceKind::cuda
+                              ? profile.device_bytes
+                              : host_memory_bytes() / recipe.launch.ranks_on_host;
+    limit.push_back(static_cast<double>(std::max<int64_t>(0, there - others)));
+  }
+  return limit;
 }
 
 RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,

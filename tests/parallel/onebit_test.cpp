@@ -5,12 +5,12 @@
 #include <map>
 #include <mutex>
 #include <numeric>
-#include <thread>
 
 #include "kernels/core/placement_rules.h"
 #include "kernels/core/rng.h"
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/parameter_store.h"
+#include "tests/support/thread_ranks.h"
 
 using namespace ltrain;
 
@@ -48,9 +48,8 @@ Outcome train(int ranks, const ParameterStore::Layout& of, DType type, bool forg
   Outcome run;
   run.wire.resize(static_cast<size_t>(ranks)), run.whole.resize(static_cast<size_t>(ranks));
   run.norms.resize(static_cast<size_t>(ranks));
-  std::map<std::string, std::vector<std::unique_ptr<Communicator>>> made;
+  test::ThreadGroups made;
   std::mutex mutex;
-  std::vector<std::string> errors(static_cast<size_t>(ranks));
   const auto body = [&](int rank) {
     Mesh mesh;
     mesh.degree = {ranks, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -96,15 +95,7 @@ Outcome train(int ranks, const ParameterStore::Layout& of, DType type, bool forg
         planned.push_back(meta_groups.groups().wire_bytes() - before);
       }
     }
-    GroupSet groups(
-        mesh,
-        [&](const GroupRequest& r) {
-          std::lock_guard lock(mutex);
-          auto& group = made[r.name];
-          if (group.empty()) group = make_in_process_group(ranks, r.name, r.axes);
-          return std::move(group[static_cast<size_t>(rank)]);
-        },
-        [](const std::string& name) { return make_worker_stream(name); });
+    GroupSet groups = made.on(mesh);
     const auto stream = make_inline_stream("compute");
     CpuArena arena(memory.peak().arena_bytes);
     ParameterStore store;
@@ -141,19 +132,7 @@ Outcome train(int ranks, const ParameterStore::Layout& of, DType type, bool forg
         all.push_back(type == DType::f64 ? t.ptr<double>()[i] : t.ptr<float>()[i]);
     }
   };
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        body(rank);
-      } catch (const std::exception& e) {
-        errors[static_cast<size_t>(rank)] = e.what();
-      }
-    });
-  for (auto& t : threads) t.join();
-  for (const bool followed : {false, true})
-    for (const std::string& e : errors)
-      if (!e.empty() && (e.find("has left") != std::string::npos) == followed) throw std::runtime_error(e);
+  test::on_threads(ranks, body);
   run.values = run.whole[0];
   return run;
 }

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <map>
 #include <mutex>
-#include <thread>
 
 #include "kernels/core/placement_rules.h"
 #include "kernels/core/rng.h"
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/parameter_store.h"
 #include "tests/support/optimizer_reference.h"
+#include "tests/support/thread_ranks.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -69,26 +69,15 @@ using Values = std::map<std::string, std::vector<double>>;
 /// differs.
 Values train(const Cut& cut, const OptimizerSettings& optimizer, DType type, bool spoil = false) {
   const int ranks = cut.data * cut.tensor;
-  std::map<std::pair<std::string, std::vector<int>>, std::vector<std::unique_ptr<Communicator>>> made;
+  ThreadGroups made;
   std::mutex mutex;
   Values result;
-  std::vector<std::string> errors(ranks);
-  std::vector<std::thread> threads;
   const auto body = [&](int rank) {
     MetaTrace trace;
     GroupSet meta_groups = make_meta_groups(mesh_of(cut, rank), trace);
     const auto meta_stream = make_meta_stream("compute", trace);
     MetaMemory meta_memory(trace);
-    GroupSet groups(
-        mesh_of(cut, rank),
-        [&](const GroupRequest& r) {
-          std::lock_guard lock(mutex);
-          auto& group = made[{r.name, r.ranks}];
-          if (group.empty()) group = make_in_process_group(static_cast<int>(r.ranks.size()), r.name, r.axes);
-          const auto at = std::find(r.ranks.begin(), r.ranks.end(), rank) - r.ranks.begin();
-          return std::move(group[static_cast<size_t>(at)]);
-        },
-        [](const std::string& name) { return make_worker_stream(name); });
+    GroupSet groups = made.on(mesh_of(cut, rank));
     const auto stream = make_inline_stream("compute");
     ParameterStore::Layout layout;
     layout.precision = {type, type, type, type};
@@ -157,18 +146,7 @@ Values train(const Cut& cut, const OptimizerSettings& optimizer, DType type, boo
               type == DType::f64 ? p.master.ptr<double>()[r.local + e] : p.master.ptr<float>()[r.local + e];
     }
   };
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        body(rank);
-      } catch (const std::exception& e) {
-        errors[rank] = e.what();
-      }
-    });
-  for (auto& t : threads) t.join();
-  for (const bool followed : {false, true})  // first what went wrong by itself
-    for (const std::string& e : errors)
-      if (!e.empty() && (e.find("has left") != std::string::npos) == followed) throw std::runtime_error(e);
+  on_threads(ranks, body);
   return result;
 }
 

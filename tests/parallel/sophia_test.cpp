@@ -4,12 +4,12 @@
 #include <cmath>
 #include <map>
 #include <mutex>
-#include <thread>
 
 #include "kernels/core/placement_rules.h"
 #include "kernels/core/rng.h"
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/parameter_store.h"
+#include "tests/support/thread_ranks.h"
 
 using namespace ltrain;
 
@@ -55,9 +55,8 @@ struct Layouts {
 
 std::map<std::string, Values> train(const Layouts& l, DType type, uint64_t seed = kSeed) {
   std::map<std::string, Values> result;
-  std::map<std::string, std::vector<std::unique_ptr<Communicator>>> made;
+  test::ThreadGroups made;
   std::mutex mutex;
-  std::vector<std::string> errors(static_cast<size_t>(l.ranks));
   const auto body = [&](int rank) {
     Mesh mesh;
     mesh.degree = {l.ranks, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -121,15 +120,7 @@ std::map<std::string, Values> train(const Layouts& l, DType type, uint64_t seed 
       step(planned, *meta_stream, n);
       wire[n == 1] = meta_groups.groups().wire_bytes() - before;
     }
-    GroupSet groups(
-        mesh,
-        [&](const GroupRequest& r) {
-          std::lock_guard lock(mutex);
-          auto& group = made[r.name];
-          if (group.empty()) group = make_in_process_group(l.ranks, r.name, r.axes);
-          return std::move(group[static_cast<size_t>(rank)]);
-        },
-        [](const std::string& name) { return make_worker_stream(name); });
+    GroupSet groups = made.on(mesh);
     const auto stream = make_inline_stream("compute");
     CpuArena arena(memory.peak().arena_bytes);
     ParameterStore store;
@@ -157,19 +148,7 @@ std::map<std::string, Values> train(const Layouts& l, DType type, uint64_t seed 
               type == DType::f64 ? p.master.ptr<double>()[r.local + e] : p.master.ptr<float>()[r.local + e];
     }
   };
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < l.ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        body(rank);
-      } catch (const std::exception& e) {
-        errors[static_cast<size_t>(rank)] = e.what();
-      }
-    });
-  for (auto& t : threads) t.join();
-  for (const bool followed : {false, true})
-    for (const std::string& e : errors)
-      if (!e.empty() && (e.find("has left") != std::string::npos) == followed) throw std::runtime_error(e);
+  test::on_threads(l.ranks, body);
   return result;
 }
 

@@ -2,8 +2,6 @@
 // left, and plans have both sides to the byte.
 #include <numeric>
 
-#include "kernels/core/error.h"
-#include "kernels/core/fault_point.h"
 #include "tests/parity/parity.h"
 
 using namespace ltrain;
@@ -83,7 +81,7 @@ TEST_CASE("activations that leave give the bits of those that stay, beside every
 }
 
 TEST_CASE("activations leave in every layout, bit for bit") {
-  const auto check = [&](const char* name, TinyOptions o) {
+  const auto check = [&](const std::string& name, TinyOptions o) {
     const TinyResult stored = train_tiny(o);
     for (double fraction : {1.0, 0.5}) {
       o.activations = everything(fraction);
@@ -91,30 +89,7 @@ TEST_CASE("activations leave in every layout, bit for bit") {
       check_same(stored, train_tiny(o));
     }
   };
-  for (const char* architecture : {"llama", "gpt2"}) {
-    const TinyOptions one = base(architecture);
-    TinyOptions o = one;
-    o.tensor = 2, o.sequence_parallel = true, o.ranks = 2, o.zero_stage = 3;
-    check("tensor 2, sequence, ZeRO-3", o);
-    for (const char* comm : {"p2p", "all_gather", "a2a"}) {
-      o = one;
-      o.context = 2, o.context_comm = comm, o.kv_heads = architecture[0] == 'l' ? 2 : 0;
-      check(comm, o);
-    }
-    for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"}) {
-      o = one;
-      o.pipeline = 2, o.schedule = schedule, o.ranks = 2, o.zero_stage = 1;
-      o.chunks = schedule[2] == 'v' || schedule[0] == 'i' ? 2 : 1;
-      o.global_batch = 8;
-      check(schedule, o);
-    }
-    o = one;
-    o.tensor = 4, o.tensor_mode = "2d", o.micro_batch = 2;
-    check("2d", o);
-    o = one;
-    o.tensor = 8, o.tensor_mode = "3d", o.micro_batch = 4, o.heads = 4, o.kv_heads = 4, o.intermediate = 64;
-    check("3d", o);
-  }
+  for (const char* architecture : {"llama", "gpt2"}) each_layout(base(architecture), check);
   TinyOptions o = base("llama");
   o.ranks = 2, o.expert = 2, o.moe.num_experts = 4, o.dropout = 0;
   check("experts, whose own rows stay", o);
@@ -149,15 +124,5 @@ TEST_CASE("what leaves is not in the arena, whatever the number of layers") {
 TEST_CASE("a disk that is full when activations leave ends the step with the code of storage") {
   TinyOptions o = base("llama");
   o.activations = everything();
-  arm_faults("offload.store:*:9:skip");
-  try {
-    train_tiny(o);
-    FAIL("nothing was thrown");
-  } catch (const Error& e) {
-    CHECK(e.code() == ExitCode::storage);
-    CHECK_THAT(e.what(),
-               Catch::Contains("No space left on device") && Catch::Contains("offload.activations.path"));
-  }
-  arm_faults("");
-  CHECK_NOTHROW(train_tiny(o));
+  check_full_disk(o, 9, "offload.activations.path");
 }

@@ -88,22 +88,6 @@ class Folder : public TemporaryFolder {
   std::string operator/(const std::string& name) const { return path() + "/" + name; }
 };
 
-void save(const TinyOptions& o, const TinyRank& at, const std::string& output_dir, int64_t step) {
-  const Recipe recipe = recipe_of(o, output_dir, "never");
-  const auto stream = make_inline_stream("checkpoint");
-  TrainingState state(recipe, at.program.parameters(), at.control, *stream, at.rank);
-  state.open_writer(step - 1);
-  state.note_health(1.0, 1.0);
-  state.save(step, step * o.global_batch);
-  state.finish();
-}
-
-TrainingState::Resumed load(const TinyOptions& o, const TinyRank& at, const std::string& path) {
-  const Recipe recipe = recipe_of(o, path, path);
-  const auto stream = make_inline_stream("checkpoint");
-  return TrainingState(recipe, at.program.parameters(), at.control, *stream, at.rank).resume();
-}
-
 /// Values and both moments, whole, as one process reads them.
 std::map<std::string, std::vector<double>> read_whole(const std::string& path) {
   const auto alone = make_single_group("test", Axis::data);
@@ -134,9 +118,7 @@ int64_t kept_bytes(const ParameterStore& store) {
 void write_checkpoint(const TinyOptions& whole_run, const std::string& path) {
   TinyOptions o = whole_run;
   o.steps = kSaved;
-  TinyHooks hooks;
-  hooks.end = [&](const TinyRank& at) { save(o, at, path, kSaved); };
-  train_tiny(o, {}, hooks);
+  train_tiny(o, {}, saves(o, path, kSaved));
 }
 
 /// Loads, saves at once to `again`, and trains on.
@@ -144,13 +126,13 @@ TinyResult train_on(const TinyOptions& o, const std::string& from, const std::st
                     bool same_tensor) {
   TinyHooks hooks;
   hooks.begin = [&](const TinyRank& at) {
-    const auto resumed = load(o, at, from);
+    const auto resumed = resume_rank(o, at, from);
     LT_CHECK(resumed.samples == kSaved * o.global_batch, "cursor {}", resumed.samples);
     const int64_t kept = kept_bytes(at.program.parameters());
     // Columns cut otherwise than they were saved are read with the gaps of a few bytes between them.
     LT_CHECK(resumed.bytes_read >= kept && (!same_tensor || resumed.bytes_read == kept),
              "rank {} read {} bytes and keeps {}", at.rank, resumed.bytes_read, kept);
-    save(o, at, again, resumed.step);
+    save_rank(o, at, again, resumed.step);
     return resumed.step;
   };
   return train_tiny(o, {}, hooks);
@@ -209,7 +191,7 @@ TEST_CASE(
                          std::vector<std::string>* notes = nullptr) {
     TinyHooks hooks;
     hooks.begin = [&](const TinyRank& at) {
-      const auto resumed = load(job(l, as), at, from);
+      const auto resumed = resume_rank(job(l, as), at, from);
       if (notes && at.rank == 0) *notes = resumed.notes;
       return resumed.step;
     };
@@ -395,7 +377,7 @@ TEST_CASE("negative control: a rank that loads its neighbour's range trains on t
   const auto run = [&](bool wrong) {
     TinyHooks hooks;
     hooks.begin = [&](const TinyRank& at) {
-      const auto resumed = load(o, at, path);
+      const auto resumed = resume_rank(o, at, path);
       ParameterStore& store = at.program.parameters();
       // One tensor, one rank: what lies before its own part.
       const auto stream = make_inline_stream("test");

@@ -1,7 +1,6 @@
 // Whole training jobs whose gradients or moments are summed in few bits: under every layout plans are what is
 // done, checkpoints go on, and under layouts that leave the ranks of a sum alone nothing changes but
 // rounding.
-#include "runtime/train/training_state.h"
 #include "tests/parity/parity.h"
 #include "tests/parity/recipe_job.h"
 #include "tests/support/temporary_folder.h"
@@ -99,30 +98,15 @@ TEST_CASE("few bits: a resume goes on bit for bit, errors included, and with oth
     INFO(update_rule_name(way.rule));
     TemporaryFolder folder;
     std::vector<std::string> notes;
-    const auto hooks = [&](const TinyOptions& with, int64_t save_at, bool forget = false) {
+    const auto goes_on = [&](const TinyOptions& with, bool forget = false) {
       TinyHooks h;
-      if (save_at > 0) {
-        h.end = [=, &folder](const TinyRank& at) {
-          const Recipe recipe = recipe_of(with, folder.path(), "never");
-          const auto stream = make_inline_stream("checkpoint");
-          TrainingState state(recipe, at.program.parameters(), at.control, *stream, at.rank);
-          state.open_writer(save_at - 1);
-          state.note_health(1, 1);
-          state.save(save_at, save_at * with.global_batch);
-          state.finish();
-        };
-      } else {
-        h.begin = [=, &folder, &notes](const TinyRank& at) {
-          const Recipe recipe = recipe_of(with, folder.path(), folder.path() + "/checkpoints");
-          const auto stream = make_inline_stream("checkpoint");
-          TrainingState state(recipe, at.program.parameters(), at.control, *stream, at.rank);
-          const TrainingState::Resumed r = state.resume();
-          if (at.rank == 0) notes = r.notes;
-          for (const RoundingError& e : at.program.parameters().rounding_errors(false))
-            if (forget) std::fill_n(e.tensor.ptr<double>(), e.tensor.elements(), 0.0);
-          return r.step;
-        };
-      }
+      h.begin = [=, &folder, &notes](const TinyRank& at) {
+        const TrainingState::Resumed r = resume_rank(with, at, folder.path() + "/checkpoints");
+        if (at.rank == 0) notes = r.notes;
+        for (const RoundingError& e : at.program.parameters().rounding_errors(false))
+          if (forget) std::fill_n(e.tensor.ptr<double>(), e.tensor.elements(), 0.0);
+        return r.step;
+      };
       return h;
     };
     const auto begins_with_zero = [&] {
@@ -133,19 +117,19 @@ TEST_CASE("few bits: a resume goes on bit for bit, errors included, and with oth
     o.steps = 6;
     const TinyResult unbroken = train_tiny(o);
     o.steps = 4;
-    train_tiny(o, {}, hooks(o, 4));
+    train_tiny(o, {}, saves(o, folder.path(), 4));
     o.steps = 6;
-    CHECK(train_tiny(o, {}, hooks(o, 0)).parameters == unbroken.parameters);
+    CHECK(train_tiny(o, {}, goes_on(o)).parameters == unbroken.parameters);
     CHECK_FALSE(begins_with_zero());
-    CHECK(train_tiny(o, {}, hooks(o, 0, true)).parameters != unbroken.parameters);  // negative control
+    CHECK(train_tiny(o, {}, goes_on(o, true)).parameters != unbroken.parameters);  // negative control
     TinyOptions other = o;
     other.tensor = 2;  // as many ranks sum: each has the errors of its own part
-    const TinyResult cut = train_tiny(other, {}, hooks(other, 0));
+    const TinyResult cut = train_tiny(other, {}, goes_on(other));
     CHECK_FALSE(begins_with_zero());
     CHECK(std::abs(cut.eval_loss - unbroken.eval_loss) <= 0.05 * unbroken.eval_loss);
     other = o;
     other.ranks = 4;
-    const TinyResult more = train_tiny(other, {}, hooks(other, 0));
+    const TinyResult more = train_tiny(other, {}, goes_on(other));
     CHECK(begins_with_zero());
     CHECK(std::abs(more.eval_loss - unbroken.eval_loss) <= 0.05 * unbroken.eval_loss);
   }

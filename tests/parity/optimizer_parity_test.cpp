@@ -1,6 +1,5 @@
 // Whole training jobs with every optimizer: layouts agree with one rank, stages of ZeRO with each other to
 // the bit, plans with runs; and a checkpoint goes on under another layout.
-#include "runtime/train/training_state.h"
 #include "tests/parity/parity.h"
 #include "tests/parity/recipe_job.h"
 #include "tests/support/temporary_folder.h"
@@ -84,44 +83,23 @@ TEST_CASE("a checkpoint of every optimizer goes on under another layout, and not
     TinyOptions o = job(rule);
     o.precision = rule == UpdateRule::adamw8bit ? "fp32" : "fp64";
     const bool coded = rule == UpdateRule::adamw8bit;
-    const auto hooks = [&](const TinyOptions& with, int64_t save_at) {
-      TinyHooks h;
-      if (save_at > 0) {
-        h.end = [=, &folder](const TinyRank& at) {
-          const Recipe recipe = recipe_of(with, folder.path(), "never");
-          const auto stream = make_inline_stream("checkpoint");
-          TrainingState state(recipe, at.program.parameters(), at.control, *stream, at.rank);
-          state.open_writer(save_at - 1);
-          state.note_health(1, 1);
-          state.save(save_at, save_at * with.global_batch);
-          state.finish();
-        };
-      } else {
-        h.begin = [=, &folder](const TinyRank& at) {
-          const Recipe recipe = recipe_of(with, folder.path(), folder.path() + "/checkpoints");
-          const auto stream = make_inline_stream("checkpoint");
-          TrainingState state(recipe, at.program.parameters(), at.control, *stream, at.rank);
-          return state.resume().step;
-        };
-      }
-      return h;
-    };
     INFO(update_rule_name(rule));
     o.ranks = 2;
     o.zero_stage = 3;
     o.steps = 4;
     const TinyResult unbroken = train_tiny(o);
     o.steps = 2;
-    train_tiny(o, {}, hooks(o, 2));
+    train_tiny(o, {}, saves(o, folder.path(), 2));
     o.steps = 4;
-    const TinyResult same = train_tiny(o, {}, hooks(o, 0));
+    const TinyResult same = train_tiny(o, {}, resumes(o, folder.path()));
     CHECK(same.parameters == unbroken.parameters);
     TinyOptions other = o;
     other.ranks = 1, other.zero_stage = 0, other.tensor = 2;
-    CHECK(worst_relative(unbroken.parameters, train_tiny(other, {}, hooks(other, 0)).parameters) <
-          (coded ? 3e-2 : 1e-9));
+    CHECK(
+        worst_relative(unbroken.parameters, train_tiny(other, {}, resumes(other, folder.path())).parameters) <
+        (coded ? 3e-2 : 1e-9));
     other.optimizer.rule = UpdateRule::lion;
-    CHECK_THROWS_WITH(train_tiny(other, {}, hooks(other, 0)), Catch::Contains("optimizer"));
+    CHECK_THROWS_WITH(train_tiny(other, {}, resumes(other, folder.path())), Catch::Contains("optimizer"));
   }
 }
 

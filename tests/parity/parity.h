@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "kernels/core/error.h"
+#include "kernels/core/fault_point.h"
 #include "tests/support/tiny_job.h"
 
 namespace ltrain::test {
@@ -52,6 +54,47 @@ inline void check_same_bits(const TinyResult& a, const TinyResult& b) {
   const bool gradients = a.gradients == b.gradients, parameters = a.parameters == b.parameters;
   CHECK(gradients);
   CHECK(parameters);
+}
+
+/// Calls check(name, options) for the layouts of a job of four sequences, five layers and four heads.
+template <class F>
+void each_layout(const TinyOptions& one, F check) {
+  TinyOptions o = one;
+  o.tensor = 2, o.sequence_parallel = true, o.ranks = 2, o.zero_stage = 3;
+  check("tensor 2, sequence, ZeRO-3", o);
+  for (const char* comm : {"p2p", "all_gather", "a2a"}) {
+    o = one;
+    o.context = 2, o.context_comm = comm, o.kv_heads = one.architecture == "llama" ? 2 : 0;
+    check(comm, o);
+  }
+  for (const std::string schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"}) {
+    o = one;
+    o.pipeline = 2, o.schedule = schedule, o.ranks = 2, o.zero_stage = 1;
+    o.chunks = schedule == "zbv" || schedule == "interleaved" ? 2 : 1;
+    o.global_batch = 8;
+    check(schedule, o);
+  }
+  o = one;
+  o.tensor = 4, o.tensor_mode = "2d", o.micro_batch = 2;
+  check("2d", o);
+  o = one;
+  o.tensor = 8, o.tensor_mode = "3d", o.micro_batch = 4, o.heads = 4, o.kv_heads = 4, o.intermediate = 64;
+  check("3d", o);
+}
+
+/// The `nth` write to slow memory finds a full disk: the job ends with the code of storage and names the key
+/// of the folder; and it is the disk that ends it.
+inline void check_full_disk(const TinyOptions& o, int nth, const std::string& key) {
+  arm_faults(fmt::format("offload.store:*:{}:skip", nth));
+  try {
+    train_tiny(o);
+    FAIL("nothing was thrown");
+  } catch (const Error& e) {
+    CHECK(e.code() == ExitCode::storage);
+    CHECK_THAT(e.what(), Catch::Contains("No space left on device") && Catch::Contains(key));
+  }
+  arm_faults("");
+  CHECK_NOTHROW(train_tiny(o));
 }
 
 /// Where lists of ops (TinyResult::plan_ops) first differ; empty: nowhere. Some numbers and paddings are

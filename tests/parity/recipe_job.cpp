@@ -77,4 +77,32 @@ TinyOptions one_rank(TinyOptions o) {
   return o;
 }
 
+void save_rank(const TinyOptions& o, const TinyRank& at, const std::string& output_dir, int64_t step) {
+  const Recipe recipe = recipe_of(o, output_dir, "never");
+  const auto stream = make_inline_stream("checkpoint");
+  TrainingState state(recipe, at.program.parameters(), at.control, *stream, at.rank);
+  state.open_writer(step - 1);
+  state.note_health(1, 1);
+  state.save(step, step * o.global_batch);
+  state.finish();
+}
+
+TrainingState::Resumed resume_rank(const TinyOptions& o, const TinyRank& at, const std::string& path) {
+  const Recipe recipe = recipe_of(o, path, path);
+  const auto stream = make_inline_stream("checkpoint");
+  return TrainingState(recipe, at.program.parameters(), at.control, *stream, at.rank).resume();
+}
+
+TinyHooks saves(const TinyOptions& o, const std::string& output_dir, int64_t step) {
+  TinyHooks h;
+  h.end = [=](const TinyRank& at) { save_rank(o, at, output_dir, step); };
+  return h;
+}
+
+TinyHooks resumes(const TinyOptions& o, const std::string& output_dir) {
+  TinyHooks h;
+  h.begin = [=](const TinyRank& at) { return resume_rank(o, at, output_dir + "/checkpoints").step; };
+  return h;
+}
+
 }  // namespace ltrain::test

@@ -1,6 +1,7 @@
 // The tiny job of a recipe's layout, and the same job on one rank.
 #pragma once
 #include "runtime/recipe/recipe.h"
+#include "runtime/train/training_state.h"
 #include "tests/support/tiny_job.h"
 
 namespace ltrain::test {
@@ -10,5 +11,12 @@ TinyOptions job_of(const Recipe& recipe, const std::string& precision);
 /// What a training state asks of a recipe: of the job, in `folder`, without threads.
 Recipe recipe_of(const TinyOptions& options, const std::string& folder, const std::string& resume);
 TinyOptions one_rank(TinyOptions options);
+
+/// Of the rank, all ranks call them: a checkpoint after `step` in `output_dir`; the newest below `path`.
+void save_rank(const TinyOptions& options, const TinyRank& at, const std::string& output_dir, int64_t step);
+TrainingState::Resumed resume_rank(const TinyOptions& options, const TinyRank& at, const std::string& path);
+/// A job that saves when it ends; one that goes on from there.
+TinyHooks saves(const TinyOptions& options, const std::string& output_dir, int64_t step);
+TinyHooks resumes(const TinyOptions& options, const std::string& output_dir);
 
 }  // namespace ltrain::test

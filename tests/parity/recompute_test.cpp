@@ -61,7 +61,7 @@ TEST_CASE("every way of recomputing equals storing, bit for bit") {
 
 TEST_CASE("recomputation in every layout equals storing, bit for bit") {
   using enum BlockTensor;
-  const auto check = [&](const char* name, TinyOptions o) {
+  const auto check = [&](const std::string& name, TinyOptions o) {
     const TinyResult stored = train_tiny(o);
     for (const RecomputeOptions& r :
          {run_of(2), tensors({attention_norm, attention, residual, mlp_hidden})}) {
@@ -70,30 +70,7 @@ TEST_CASE("recomputation in every layout equals storing, bit for bit") {
       check_same(stored, train_tiny(o));
     }
   };
-  for (const char* architecture : {"llama", "gpt2"}) {
-    const TinyOptions one = base(architecture);
-    TinyOptions o = one;
-    o.tensor = 2, o.sequence_parallel = true, o.ranks = 2, o.zero_stage = 3;
-    check("tensor 2, sequence, ZeRO-3", o);
-    for (const char* comm : {"p2p", "all_gather", "a2a"}) {
-      o = one;
-      o.context = 2, o.context_comm = comm, o.kv_heads = architecture[0] == 'l' ? 2 : 0;
-      check(comm, o);
-    }
-    for (const char* schedule : {"1f1b", "zb-h1", "zbv"}) {
-      o = one;
-      o.pipeline = 2, o.schedule = schedule, o.chunks = schedule[2] == 'v' ? 2 : 1, o.ranks = 2,
-      o.zero_stage = 1;
-      o.global_batch = 8;
-      check(schedule, o);
-    }
-    o = one;
-    o.tensor = 4, o.tensor_mode = "2d", o.micro_batch = 2;
-    check("2d", o);
-    o = one;
-    o.tensor = 8, o.tensor_mode = "3d", o.micro_batch = 4, o.heads = 4, o.kv_heads = 4, o.intermediate = 64;
-    check("3d", o);
-  }
+  for (const char* architecture : {"llama", "gpt2"}) each_layout(base(architecture), check);
 }
 
 TEST_CASE(

@@ -2,8 +2,6 @@
 // weights: the same numbers whatever the layout.
 #include <filesystem>
 
-#include "kernels/core/error.h"
-#include "kernels/core/fault_point.h"
 #include "tests/parity/parity.h"
 
 using namespace ltrain;
@@ -70,18 +68,7 @@ TEST_CASE("offload composes with tensor, pipeline, context and other rules") {
 TEST_CASE("a disk that is full when states are written back ends the step with the code of storage") {
   TinyOptions o = job("fp32");
   o.offload = {1.0, 256};
-  arm_faults("offload.store:*:7:skip");
-  try {
-    train_tiny(o);
-    FAIL("nothing was thrown");
-  } catch (const Error& e) {
-    CHECK(e.code() == ExitCode::storage);
-    CHECK_THAT(e.what(),
-               Catch::Contains("No space left on device") && Catch::Contains("offload.optimizer.path"));
-  }
-  arm_faults("");
-  o.steps = 1;
-  CHECK_NOTHROW(train_tiny(o));
+  check_full_disk(o, 7, "offload.optimizer.path");
 }
 
 TEST_CASE("moments of bf16: the same bits under every stage of ZeRO and offload, near those of fp32") {

@@ -5,13 +5,13 @@
 #include <cmath>
 #include <filesystem>
 #include <mutex>
-#include <thread>
 
 #include "kernels/core/device.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/timeline.h"
 #include "parallel/communicator_nccl.h"
 #include "tests/support/fake_nccl.h"
+#include "tests/support/thread_ranks.h"
 
 namespace ltrain::test {
 
@@ -185,17 +185,9 @@ std::vector<double> elements(Stream& s, const Tensor& t) {
   return out;
 }
 
-/// In-process groups by name and members, made by whoever asks first.
 class World {
  public:
-  std::unique_ptr<Communicator> take(const GroupRequest& r, int rank) {
-    std::lock_guard lock(mutex_);
-    auto& group = groups_[{r.name, r.ranks}];
-    if (group.empty()) group = make_in_process_group(static_cast<int>(r.ranks.size()), r.name, r.axes);
-    for (size_t i = 0; i < r.ranks.size(); ++i)
-      if (r.ranks[i] == rank) return std::move(group[i]);
-    fail(ExitCode::internal, "rank {} is not in group {}", rank, r.name);
-  }
+  ThreadGroups groups;
   FakeNetwork network;
   const std::shared_ptr<KeyValueStore> store = make_memory_store();
   /// Adds a rank's pieces; an element that two ranks own is an error.
@@ -213,7 +205,6 @@ class World {
 
  private:
   std::mutex mutex_;
-  std::map<std::pair<std::string, std::vector<int>>, std::vector<std::unique_ptr<Communicator>>> groups_;
 };
 
 std::map<std::string, int64_t> bytes_by_group(const Groups& groups) {
@@ -269,7 +260,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   GroupSet groups(
       tiny_mesh(o, rank),
       [&](const GroupRequest& r) {
-        auto group = nccl ? make_nccl_group(nccl, r.ranks, r.name, r.axes) : world.take(r, rank);
+        auto group = nccl ? make_nccl_group(nccl, r.ranks, r.name, r.axes) : world.groups.take(r, rank);
         return wrap ? wrap(r, std::move(group)) : std::move(group);
       },
       [&](const std::string& name) { return make_side_stream(o.device, name); }, group_set);
@@ -279,7 +270,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
                           result.plan_away[rank].activations);
   TrainProgram program(tiny_program(o), {*compute, arena, groups.groups(),
                                          o.device == DeviceKind::cpu ? nullptr : host.get(), slow.places()});
-  const auto control = world.take({"control", kAllAxes, tiny_mesh(o, rank).group(kAllAxes)}, rank);
+  const auto control = world.groups.take({"control", kAllAxes, tiny_mesh(o, rank).group(kAllAxes)}, rank);
   const TinyRank here{rank, program, *control};
   const int64_t first = hooks.begin ? hooks.begin(here) : 0;
   if (first == 0) program.initialize();
@@ -347,27 +338,7 @@ TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap, const Tiny
   for (auto* v : {&result.plan_away, &result.used_away}) v->resize(ranks);
   result.plan_ops.resize(ranks), result.used_ops.resize(ranks);
   World world;
-  std::vector<std::exception_ptr> errors(ranks);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r)
-    threads.emplace_back([&, r] {
-      try {
-        train_rank(o, r, world, wrap, hooks, result);
-      } catch (...) {
-        errors[r] = std::current_exception();
-      }
-    });
-  for (auto& t : threads) t.join();
-  // First what went wrong by itself, then what others saw of it.
-  for (const bool followed : {false, true})
-    for (auto& e : errors) {
-      if (!e) continue;
-      try {
-        std::rethrow_exception(e);
-      } catch (const Error& error) {
-        if ((error.code() == ExitCode::rank_lost) == followed) throw;
-      }
-    }
+  on_threads(ranks, [&](int r) { train_rank(o, r, world, wrap, hooks, result); });
   for (const NamedTensors* all : {&result.parameters, &result.gradients})
     for (const auto& [name, values] : *all)
       for (double v : values) LT_CHECK(!std::isnan(v), "{} has an element that no rank owns, or a NaN", name);

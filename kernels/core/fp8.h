@@ -25,6 +25,7 @@ LT_HD inline float float_of(uint32_t u) {
   std::memcpy(&v, &u, 4);
   return v;
 }
+LT_HD inline bool finite(float v) { return (bits_of(v) & 0x7fffffffu) < 0x7f800000u; }
 
 /// To nearest, ties to even. Beyond the largest number: that number; what is not finite: NaN. Without
 /// branches, so that loops over it are vectorised.

@@ -4,7 +4,6 @@
 #include <atomic>
 
 #include "kernels/core/parallel_for.h"
-#include "kernels/ops/fp8_step_row.h"
 
 namespace ltrain::LT_ISA {
 namespace {
@@ -134,7 +133,26 @@ void quantize_blocks_cpu(DType to, DType from, void* codes, float* steps, const 
 
 void update_fp8_steps_cpu(float* steps, float* amax, float* history, int64_t n, int64_t length,
                           Fp8StepArgs args) {
-  for (int64_t i = 0; i < n; ++i) update_fp8_step(steps, amax, history, i, length, args);
+  for (int64_t i = 0; i < n; ++i) {
+    float counts = amax[i];
+    if (length > 0) {
+      float* own = history + i * length;
+      if (args.record) {
+        std::copy_backward(own, own + length - 1, own + length);
+        own[0] = counts;
+        amax[i] = 0;
+      }
+      counts = own[0];
+      if (!args.most_recent) {
+        // What is not finite says nothing of the numbers to come.
+        float most = -INFINITY;
+        for (int64_t k = 0; k < length; ++k)
+          if (fp8::finite(own[k])) most = std::max(most, own[k]);
+        if (fp8::finite(most)) counts = most;
+      }
+    }
+    steps[i] = fp8::step_of(counts, args.top[i % args.period], args.margin);
+  }
 }
 
 }  // namespace ltrain::LT_ISA

@@ -1,5 +1,5 @@
 #include "kernels/core/kernel_cuda.h"
-#include "kernels/ops/fp8_step_row.h"
+#include "kernels/ops/quantize.h"
 
 namespace ltrain {
 namespace cuda {
@@ -54,10 +54,29 @@ __global__ void quantize_turned(uint8_t* codes, const T* x, int64_t rows, int64_
   }
 }
 
+/// A block for each element.
 __global__ void update_steps(float* steps, float* amax, float* history, int64_t n, int64_t length,
                              Fp8StepArgs args) {
-  for (int64_t i = grid_thread(); i < n; i += grid_stride())
-    update_fp8_step(steps, amax, history, i, length, args);
+  for (int64_t i = blockIdx.x; i < n; i += gridDim.x) {
+    float* own = history + i * length;
+    const float newest = length > 0 && !args.record ? own[0] : amax[i];
+    float most = -INFINITY;  // of what is finite: the rest says nothing of the numbers to come
+    for (int64_t end = length; end > 0; end -= kThreads) {  // from the oldest on
+      const int64_t k = end - 1 - threadIdx.x;
+      float v = newest;
+      if (k >= 0) v = !args.record ? own[k] : k > 0 ? own[k - 1] : newest;
+      __syncthreads();  // all have read before one writes
+      if (k >= 0 && args.record) own[k] = v;
+      if (k >= 0 && fp8::finite(v)) most = Max()(most, v);
+    }
+    most = block_reduce(most, Max(), -INFINITY, shared_memory<float>());
+    if (threadIdx.x == 0) {
+      if (length > 0 && args.record) amax[i] = 0;
+      const bool all = length > 0 && !args.most_recent && fp8::finite(most);
+      steps[i] = fp8::step_of(all ? most : newest, args.top[i % args.period], args.margin);
+    }
+    __syncthreads();
+  }
 }
 
 }  // namespace
@@ -95,7 +114,8 @@ void quantize_cuda(Stream& s, DType to, DType from, void* codes, const void* x, 
 
 void update_fp8_steps_cuda(Stream& s, float* steps, float* amax, float* history, int64_t n, int64_t length,
                            Fp8StepArgs args) {
-  launch(s, blocks_for(n, 64), 64, 0, cuda::update_steps, steps, amax, history, n, length, args);
+  launch(s, dim3(static_cast<unsigned>(std::min<int64_t>(n, 1 << 16))), kThreads, kWarp * 4,
+         cuda::update_steps, steps, amax, history, n, length, args);
 }
 
 }  // namespace ltrain

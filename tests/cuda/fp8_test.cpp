@@ -37,19 +37,31 @@ TEST_CASE("largest magnitudes, rounding to eight bits in place and turned: the s
 
 TEST_CASE("steps of eight bits from a history: the same bits as on the CPU") {
   if (!have_cuda()) return;
-  Twin w(DType::f32);
-  const int64_t n = 9, length = 5;
-  const auto amax = w.random(DType::f32, {n}), steps = w.blank(DType::f32, {n});
-  const auto history = w.random(DType::f32, {n, length}, 1000);
-  w.check(
-      [&](Stream& s, const Twin::At& at) {
-        Fp8StepArgs args;
-        args.period = 3;
-        args.top[2] = 15;
-        update_fp8_steps(s, at(steps), at(amax), at(history), args);
-        update_fp8_steps(s, at(steps), at(amax), at(history), args);
-      },
-      0);
+  for (const int64_t length : {0, 1, 5, 700})
+    for (const bool most_recent : {false, true}) {
+      CAPTURE(length, most_recent);
+      Twin w(DType::f32);
+      const int64_t n = 9;
+      const auto amax = w.random(DType::f32, {n}), steps = w.blank(DType::f32, {n});
+      const auto history = w.of(DType::f32, {n, std::max<int64_t>(length, 1)}, [&](int64_t i) -> double {
+        if (i < length) return i % 2 ? INFINITY : NAN;  // of the first element nothing is finite
+        return i % 7 == 0 ? INFINITY : i % 11 == 0 ? NAN : std::abs(random_value(5, i, 1000));
+      });
+      w.check(
+          [&](Stream& s, const Twin::At& at) {
+            Fp8StepArgs args;
+            args.period = 3;
+            args.top[2] = 15;
+            args.most_recent = most_recent;
+            const Tensor past = length > 0 ? at(history) : Tensor();
+            args.record = false;
+            if (length > 0) update_fp8_steps(s, at(steps), at(amax), past, args);
+            args.record = true;
+            update_fp8_steps(s, at(steps), at(amax), past, args);
+            update_fp8_steps(s, at(steps), at(amax), past, args);
+          },
+          0);
+    }
 }
 
 TEST_CASE("training in eight bits and in TF32 on cuda equals the CPU") {

@@ -149,15 +149,17 @@ void ParameterStore::update_range(Bucket& b, int64_t from, int64_t n, const Rang
                                   const AdamwArgs& step) {
   const OptimizerSettings& o = layout_.optimizer;
   const std::vector<int> ids = members(b);
+  int64_t first = -1;
+  std::vector<AdamwRun> runs;  // from `first` on, all of the bucket's rule
   for (size_t i = 0, j; i < ids.size(); i = j) {
     const ParameterRule& rule = parameters_[ids[i]].rule;
     for (j = i; j < ids.size() && parameters_[ids[j]].rule == rule;) ++j;
     const int64_t begin = std::max(from, parameters_[ids[i]].offset);
     const int64_t end = std::min(from + n, j < ids.size() ? parameters_[ids[j]].offset : b.padded);
     if (begin >= end) continue;
-    const Range r = part(all, begin - from, end - begin);
     const AdamwArgs a = args_of(rule, step);
     if (rule.rule == UpdateRule::sgd || rule.rule == UpdateRule::lion) {
+      const Range r = part(all, begin - from, end - begin);
       const bool lion = rule.rule == UpdateRule::lion;
       const MomentumArgs m{lion ? MomentumRule::lion : MomentumRule::sgd,
                            a.lr,
@@ -169,8 +171,13 @@ void ParameterStore::update_range(Bucket& b, int64_t from, int64_t n, const Rang
                            a.grad_scale};
       momentum_update(*compute_, r.master, r.moments[0], r.grad, r.low, rule.decay, m);
     } else {
-      adamw(*compute_, r.master, r.moments[0], r.moments[1], r.grad, r.low, rule.decay, a);
+      if (first < 0) first = begin;
+      runs.push_back({end - first, rule.decay, a});
     }
+  }
+  if (!runs.empty()) {
+    const Range r = part(all, first - from, runs.back().end);
+    adamw(*compute_, r.master, r.moments[0], r.moments[1], r.grad, r.low, runs);
   }
   average(b, from, all.master, step.step);
 }

@@ -4,9 +4,15 @@
 
 namespace ltrain {
 
-void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low, bool decay,
-           const AdamwArgs& args) {
+void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low,
+           const std::vector<AdamwRun>& runs) {
   const int64_t n = master.elements();
+  int64_t end = 0;
+  for (const AdamwRun& run : runs) {
+    LT_CHECK(run.end > end, "adamw: a run that ends at {} after one that ends at {}", run.end, end);
+    end = run.end;
+  }
+  LT_CHECK(end == n, "adamw of {} elements in runs of {}", n, end);
   LT_CHECK(exp_avg.elements() == n && exp_avg_sq.elements() == n && grad.elements() == n &&
                grad.dtype == master.dtype && (!low.defined() || (low.elements() == n && is_half(low.dtype))),
            "adamw of {} elements with {} gradients", n, grad.elements());
@@ -20,7 +26,7 @@ void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor g
     return;
   }
   LT_LAUNCH(s, adamw, master.dtype, master.data, exp_avg.data, exp_avg_sq.data, grad.data, low.dtype,
-            low.data, n, decay, args);
+            low.data, runs);
 }
 
 }  // namespace ltrain

@@ -2,6 +2,7 @@
 // copy in one pass.
 #pragma once
 #include <cmath>
+#include <vector>
 
 #include "kernels/core/kernel.h"
 #include "kernels/core/stream.h"
@@ -25,6 +26,7 @@ struct AdamwFactors {
   A eps, scale;
   A couple;  ///< of a parameter, added to its gradient
 
+  AdamwFactors() = default;
   AdamwFactors(const AdamwArgs& args, bool decay)
       : beta1(A(args.beta1)),
         one_minus1(A(1.0 - args.beta1)),
@@ -38,13 +40,20 @@ struct AdamwFactors {
         couple(decay && args.coupled ? A(args.weight_decay) : A(0)) {}
 };
 
+/// Elements up to `end` from where the run before it ends: a parameter, or several that are updated alike.
+struct AdamwRun {
+  int64_t end = 0;
+  bool decay = true;  ///< false leaves the weight decay out (norms, biases)
+  AdamwArgs args;
+};
+
 /// master -= lr * (weight_decay * master + mhat / (sqrt(vhat) + eps)) over n elements, PyTorch's order of
 /// operations. master, exp_avg, exp_avg_sq, grad: (n) f32 (all f64 for f64). low: (n) copy of master in a
-/// half, or undefined. `decay` false leaves the weight decay out (norms, biases).
-void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low, bool decay,
-           const AdamwArgs& args);
+/// half, or undefined. `runs`: not empty, the last one ends at n.
+void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low,
+           const std::vector<AdamwRun>& runs);
 
 LT_KERNEL(adamw, DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad, DType low_type,
-          void* low, int64_t n, bool decay, AdamwArgs args)
+          void* low, std::vector<AdamwRun> runs)
 
 }  // namespace ltrain

@@ -35,15 +35,19 @@ void update(A* __restrict w, A* __restrict m, A* __restrict v, const A* __restri
 }  // namespace
 
 void adamw_cpu(DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad, DType low_type,
-               void* low, int64_t n, bool decay, AdamwArgs args) {
+               void* low, std::vector<AdamwRun> runs) {
   dispatch_half(low_type, [&]<class L>() {
-    if (t == DType::f64) {
-      update(static_cast<double*>(master), static_cast<double*>(exp_avg), static_cast<double*>(exp_avg_sq),
-             static_cast<const double*>(grad), static_cast<L*>(low), n, decay, args);
-    } else {
-      update(static_cast<float*>(master), static_cast<float*>(exp_avg), static_cast<float*>(exp_avg_sq),
-             static_cast<const float*>(grad), static_cast<L*>(low), n, decay, args);
-    }
+    dispatch_wide(t, [&]<class A>() {
+      A *w = static_cast<A*>(master), *m = static_cast<A*>(exp_avg), *v = static_cast<A*>(exp_avg_sq);
+      const A* g = static_cast<const A*>(grad);
+      L* l = static_cast<L*>(low);
+      int64_t begin = 0;
+      for (const AdamwRun& run : runs) {
+        update(w + begin, m + begin, v + begin, g + begin, l ? l + begin : l, run.end - begin, run.decay,
+               run.args);
+        begin = run.end;
+      }
+    });
   });
 }
 

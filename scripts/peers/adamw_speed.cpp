@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   for (int i = -2; i < calls; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     args.step = i + 3;
-    adamw(*stream, t[0], t[1], t[2], t[3], Tensor(), true, args);
+    adamw(*stream, t[0], t[1], t[2], t[3], Tensor(), {{t[0].elements(), true, args}});
     const double ms =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     if (i >= 0) std::printf("%s%.3f", i ? ", " : "", ms);

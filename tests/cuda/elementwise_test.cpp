@@ -70,7 +70,7 @@ TEST_CASE("two of four are the same two, and zeros mask the same elements") {
 TEST_CASE("AdamW, with and without a bf16 copy, on odd sizes") {
   if (!have_cuda()) return;
   for (DType t : {DType::f32, DType::f64})
-    for (int64_t n : {1, 4, 37, 1000})
+    for (int64_t n : {1, 4, 37, 100, 1000, 4000})
       for (bool low : {false, true}) {
         CAPTURE(dtype_name(t), n, low);
         Twin w(t);
@@ -80,8 +80,16 @@ TEST_CASE("AdamW, with and without a bf16 copy, on odd sizes") {
         AdamwArgs a;
         a.lr = 0.01, a.weight_decay = 0.1, a.grad_scale = 0.5, a.step = 3;
         w.check([&](Stream& s, const Twin::At& at) {
-          adamw(s, at(master), at(m), at(v), at(g), low ? at(copy) : Tensor(), true, a);
-          adamw(s, at(master), at(m), at(v), at(g), low ? at(copy) : Tensor(), false, a);
+          for (const bool decay : {true, false})
+            adamw(s, at(master), at(m), at(v), at(g), low ? at(copy) : Tensor(), {{n, decay, a}});
+          std::vector<AdamwRun> runs;  // more than a launch takes, some shorter than what a thread takes
+          for (int64_t i = 0, end = 1; runs.empty() || runs.back().end < n;
+               ++i, end += n < 1000 ? 3 : 4 * i) {
+            AdamwArgs own = a;
+            own.lr = 0.01 * static_cast<double>(i % 5);
+            runs.push_back({std::min(end, n), i % 3 == 0, own});
+          }
+          adamw(s, at(master), at(m), at(v), at(g), low ? at(copy) : Tensor(), runs);
         });
       }
 }

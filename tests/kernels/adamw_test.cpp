@@ -40,7 +40,7 @@ void check_case(int64_t n, bool decay, bool low) {
           args.lr = 1e-2 / step, args.weight_decay = 0.1, args.grad_scale = 0.7, args.step = step;
           const auto grad = random_array<A>(n, 10 + step, std::pow(10.0, step - 2));
           f(dtype_of<A>::value, w.data(), m.data(), v.data(), grad.data(), dtype_of<L>::value,
-            low ? copy.data() : nullptr, n, decay, args);
+            low ? copy.data() : nullptr, {{n, decay, args}});
           want.step(doubles(grad), decay, args);
         }
         for (bool whole : {w.intact(), m.intact(), v.intact(), copy.intact()}) CHECK(whole);
@@ -75,9 +75,42 @@ TEST_CASE("a zero gradient on fresh moments moves nothing but the decay") {
     for (int i = 0; i < 8; ++i) w[i] = 2, m[i] = v[i] = g[i] = 0;
     AdamwArgs args;
     args.lr = 0.5, args.weight_decay = 0.1;
-    f(DType::f32, w.data(), m.data(), v.data(), g.data(), DType::f32, nullptr, 8, false, args);
+    f(DType::f32, w.data(), m.data(), v.data(), g.data(), DType::f32, nullptr, {{8, false, args}});
     CHECK(w[7] == 2);
-    f(DType::f32, w.data(), m.data(), v.data(), g.data(), DType::f32, nullptr, 8, true, args);
+    f(DType::f32, w.data(), m.data(), v.data(), g.data(), DType::f32, nullptr, {{8, true, args}});
     CHECK(w[7] == Approx(1.9));
+  }
+}
+
+TEST_CASE("runs of an update have arguments of their own: the bits of updates one after another") {
+  const std::vector<int64_t> ends{1, 40, 41, 16500, 20000};
+  for (const auto& [isa, f] : BOTH_ISAS(adamw_cpu)) {
+    INFO(isa);
+    std::vector<AdamwRun> runs;
+    for (int64_t end : ends) {
+      AdamwRun r{end, end % 2 == 0, {}};
+      r.args.lr = 1e-3 * static_cast<double>(end % 7), r.args.weight_decay = 0.1;
+      runs.push_back(r);
+    }
+    const auto at_once = [&](bool apart) {
+      const int64_t n = ends.back();
+      Guarded<float> w = random_array<float>(n, 1), m = random_array<float>(n, 2),
+                     v = random_array<float>(n, 3, 0);
+      const auto g = random_array<float>(n, 4);
+      Guarded<bf16> low(n);
+      if (!apart) f(DType::f32, w.data(), m.data(), v.data(), g.data(), DType::bf16, low.data(), runs);
+      int64_t begin = 0;
+      for (const AdamwRun& r : runs) {
+        if (apart)
+          f(DType::f32, w.data() + begin, m.data() + begin, v.data() + begin, g.data() + begin, DType::bf16,
+            low.data() + begin, {{r.end - begin, r.decay, r.args}});
+        begin = r.end;
+      }
+      return w.bits() + m.bits() + v.bits() + low.bits();
+    };
+    const std::string together = at_once(false);
+    CHECK(together == at_once(true));
+    runs[1].decay = !runs[1].decay;
+    CHECK(together != at_once(false));
   }
 }

@@ -162,6 +162,12 @@ class CudaStream final : public Stream {
     return ready;
   }
 
+  bool recording() override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cuda_check(cudaStreamIsCapturing(stream_, &status), "asking about a recording");
+    return status != cudaStreamCaptureStatusNone;
+  }
+
   cudaStream_t stream() const { return stream_; }
   void* scratch() {
     if (!scratch_) scratch_ = device_memory(kScratchBytes);

@@ -157,6 +157,7 @@ class EmulatedStream final : public Stream {
     recording_ = nullptr;
     return graph;
   }
+  bool recording() override { return recording_ != nullptr; }
   void* scratch() {
     if (!scratch_) scratch_ = device_memory(kScratchBytes);
     return scratch_.get();

@@ -20,9 +20,7 @@ bool whole(const Positions& p, int64_t seq) { return p.rows == seq && p.split ==
 bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 /// Rows of heads, `stride` elements apart.
-CudnnStrides rows_of(int64_t stride, const AttentionArgs& a) {
-  return {a.seq * stride, a.head_dim, stride};
-}
+CudnnStrides rows_of(int64_t stride, const AttentionArgs& a) { return {a.seq * stride, a.head_dim, stride}; }
 
 /// Both ways: what a call says beside what a recipe does.
 std::string call_declines(DType t, const AttentionArgs& a) {
@@ -177,10 +175,10 @@ std::string compare(Stream& s, DType t, const AttentionShape& shape, bool back) 
   // Halves round once at the end and once between the products: some units of 2^-8 and 2^-11.
   const double most = (t == DType::bf16 ? 2e-2 : 4e-3) * largest;
   if (worst <= most) return "";
-  return fmt::format("cuDNN {} is not to be trusted with {} {} of head dim {}: it differs by {:.3g} from the "
-                     "kernels here, of values up to {:.3g}",
-                     cudnn_version(), back ? "the backward of" : "", dtype_name(t), shape.head_dim, worst,
-                     largest);
+  return fmt::format(
+      "cuDNN {} is not to be trusted with {} {} of head dim {}: it differs by {:.3g} from the "
+      "kernels here, of values up to {:.3g}",
+      cudnn_version(), back ? "the backward of" : "", dtype_name(t), shape.head_dim, worst, largest);
 }
 
 struct Kind {
@@ -202,9 +200,9 @@ int64_t cudnn_backward_workspace(const AttentionShape& a) {
 }
 
 std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documents) {
-  if (!is_half(t)) return fmt::format("cuDNN's takes bf16 and fp16, not {}", dtype_name(t));
+  if (!is_half(t)) return fmt::format("cuDNN takes bf16 and fp16, not {}", dtype_name(t));
   if (head_dim % 8 != 0 || head_dim > 256)
-    return fmt::format("cuDNN's takes head dims that are multiples of 8 up to 256, not {}", head_dim);
+    return fmt::format("cuDNN takes head dims that are multiples of 8 up to 256, not {}", head_dim);
   if (dropout) return "the mask of dropout is by counter here, and cuDNN has one of its own";
   if (documents) return "queries see keys of their own document alone";
   return "";
@@ -220,7 +218,7 @@ std::string cudnn_unusable(Stream& s, DType t, const AttentionShape& shape, bool
   std::string why = cudnn_missing();
   if (why.empty()) {
     AttentionShape small;
-    small.batch = 2, small.seq = kind.odd ? 200 : 256, small.heads = 4, small.kv_heads = kind.groups ? 2 : 4;
+    small.batch = 2, small.seq = kind.odd ? 200 : 256, small.heads = 2, small.kv_heads = kind.groups ? 1 : 2;
     small.head_dim = shape.head_dim;
     try {
       why = compare(s, t, small, back);

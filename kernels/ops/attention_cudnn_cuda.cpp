@@ -73,9 +73,7 @@ struct Plan {
   int64_t workspace = 0;
 };
 
-fe::DataType_t type_of(DType t) {
-  return t == DType::f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16;
-}
+fe::DataType_t type_of(DType t) { return t == DType::f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16; }
 
 /// The description as a graph that is ready to be planned.
 void describe(fe::graph::Graph& g, const CudnnAttention& a) {
@@ -195,7 +193,8 @@ std::string cudnn_attention(Stream& s, const CudnnAttention& what, const CudnnBu
   if (!card.handle) return card.refused;
   std::unique_ptr<Plan>& p = card.plans[what];
   if (!p) {
-    if (s.recording()) return "a shape that was first met while a graph is recorded, when no plan can be made";
+    if (s.recording())
+      return "a shape that was first met while a graph is recorded, when no plan can be made";
     p = std::make_unique<Plan>();
     p->refused = plan(*p, what, cuda::device_info().capability, card.handle, nullptr);
   }

@@ -25,15 +25,17 @@ template <class T>
 struct Rows {
   T* first;
   int64_t stride;
-  double operator()(int64_t row, int64_t c) const { return static_cast<double>(get(first, row * stride + c)); }
+  double operator()(int64_t row, int64_t c) const {
+    return static_cast<double>(get(first, row * stride + c));
+  }
   void set(int64_t row, int64_t c, double v) const { put(first, row * stride + c, static_cast<float>(v)); }
 };
 
 template <class T, class P>
 Rows<T> rows(P* base, const CudnnStrides& s, int64_t sample, int64_t head) {
-  return {static_cast<T*>(const_cast<void*>(static_cast<const void*>(base))) + sample * s.sample +
-              head * s.head,
-          s.row};
+  return {
+      static_cast<T*>(const_cast<void*>(static_cast<const void*>(base))) + sample * s.sample + head * s.head,
+      s.row};
 }
 
 template <class T>

@@ -24,8 +24,7 @@ void attention_rules(const Recipe& r, const BrokenRule& broken) {
     refuse("data.reset_attention_mask: " + cudnn_declines(DType::bf16, 64, false, true),
            "data.reset_attention_mask");
   if (r.parallel.context > 1 && r.parallel.context_comm != "a2a")
-    refuse(fmt::format("parallel.context_comm: {} has some queries against some keys",
-                       r.parallel.context_comm),
+    refuse(fmt::format("parallel.context_comm: {} parts queries from keys", r.parallel.context_comm),
            "parallel.context_comm");
 }
 

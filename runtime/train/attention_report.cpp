@@ -22,8 +22,7 @@ std::string attention_report(const Recipe& r, Stream& compute) {
   shape.head_dim = r.model.head_dim, shape.seq = r.data.seq_length;
   std::string why = cudnn_declines(type, shape.head_dim, r.model.attn_pdrop > 0, r.data.reset_attention_mask);
   if (why.empty() && r.parallel.context > 1 && r.parallel.context_comm != "a2a")
-    why = fmt::format("parallel.context_comm: {} has some queries against some keys",
-                      r.parallel.context_comm);
+    why = fmt::format("parallel.context_comm: {} parts queries from keys", r.parallel.context_comm);
   if (why.empty()) why = cudnn_unusable(compute, type, shape, false);
   if (!why.empty()) {
     if (r.attention_backend == AttentionBackend::cudnn)

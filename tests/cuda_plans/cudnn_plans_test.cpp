@@ -1,6 +1,6 @@
-// cuDNN's plans for our graphs of attention, made by the library itself and compiled by NVRTC for cards that are
-// described, not here: that there is one, and that its workspace is within the bound that plans are made with.
-// Nothing is computed.
+// cuDNN's plans for our graphs of attention, made by the library itself and compiled by NVRTC for cards that
+// are described, not here: that there is one, and that its workspace is within the bound that plans are made
+// with. Nothing is computed.
 #include <dlfcn.h>
 
 #include <catch2/catch.hpp>
@@ -19,8 +19,8 @@ struct CardKind {
   int capability, processors;
   int64_t shared_bytes, memory_bytes;
 };
-const CardKind kCards[] = {{80, 108, 166912, int64_t{80} << 30},    // A100
-                           {90, 132, 232448, int64_t{80} << 30},    // H100
+const CardKind kCards[] = {{80, 108, 166912, int64_t{80} << 30},     // A100
+                           {90, 132, 232448, int64_t{80} << 30},     // H100
                            {100, 148, 232448, int64_t{180} << 30}};  // B200
 
 /// As cuDNN 9.19 writes a device.
@@ -61,11 +61,20 @@ struct Case {
   }
 };
 const Case kCases[] = {
-    {"Llama-3.2-1B", 4, 2048, 32, 8, 64},  {"Llama-3.2-1B, fp16", 4, 2048, 32, 8, 64, DType::f16},
-    {"GPT-2 1.5B", 8, 1024, 25, 25, 64},   {"Llama-3.1-8B", 1, 8192, 32, 8, 128},
-    {"Llama-3.1-8B, 2", 2, 4096, 32, 8, 128}, {"odd length", 3, 333, 6, 2, 96},
-    {"head dim 80", 2, 1024, 8, 8, 80},    {"one key head", 2, 1000, 16, 1, 128},
-    {"head dim 192", 1, 1024, 8, 8, 192},  {"head dim 256", 1, 2048, 8, 4, 256},
+    {"Llama-3.2-1B", 4, 2048, 32, 8, 64},
+    {"Llama-3.2-1B, fp16", 4, 2048, 32, 8, 64, DType::f16},
+    {"GPT-2 1.5B", 8, 1024, 25, 25, 64},
+    {"Llama-3.1-8B", 1, 8192, 32, 8, 128},
+    {"Llama-3.1-8B, 2", 2, 4096, 32, 8, 128},
+    {"odd length", 3, 333, 6, 2, 96},
+    {"head dim 80", 2, 1024, 8, 8, 80},
+    {"one key head", 2, 1000, 16, 1, 128},
+    {"tiny", 2, 10, 2, 1, 8},
+    {"67 positions", 3, 67, 3, 1, 64},
+    {"70 positions, 72", 2, 70, 2, 1, 72},
+    {"comparison", 2, 200, 4, 2, 128},
+    {"head dim 192", 1, 1024, 8, 8, 192},
+    {"head dim 256", 1, 2048, 8, 4, 256},
 };
 
 /// As attention_cudnn.cpp asks for packed queries, keys and values.
@@ -120,8 +129,9 @@ TEST_CASE("cuDNN has plans for attention, forward and backward, within the bound
         CHECK(p.workspace <= a.workspace);
         most = std::max(most, p.workspace);
       }
-      // The bound is no mere large number.
-      if (backward && c.dim <= 128) CHECK(static_cast<double>(most) > 0.8 * static_cast<double>(a.workspace));
+      // The bound is no mere large number; short lengths it rounds up.
+      if (backward && c.dim <= 128 && c.seq >= 1000)
+        CHECK(static_cast<double>(most) > 0.8 * static_cast<double>(a.workspace));
     }
 }
 

@@ -1,5 +1,5 @@
-// In the place of libcuda.so.1 where no driver is: cuDNN opens it to load what it has compiled, and asks no more
-// of it while it plans. What loads a kernel says yes, everything else that there is no device.
+// In the place of libcuda.so.1 where no driver is: cuDNN opens it to load what it has compiled, and asks no
+// more of it while it plans. What loads a kernel says yes, everything else that there is no device.
 extern "C" {
 
 constexpr int kOk = 0, kNoDevice = 100;  // CUDA_SUCCESS, CUDA_ERROR_NO_DEVICE

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Gets NVIDIA's compiler and libraries for `cmake --preset cuda` where none are installed: pinned packages of PyPI,
 # checked by hash, into build-cuda/toolkit. And, wherever they are missing, the headers of cuDNN's frontend into
-# build-cuda/cudnn-frontend. Installs nothing else and nothing twice.
+# build-cuda/cudnn-frontend/include. Installs nothing else and nothing twice.
 # Usage: scripts/setup-cuda.sh [--force]     --force: also where a toolkit is installed
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +15,7 @@ root=$folder/nvidia/cu13
 # The headers of cuDNN's frontend (MIT), out of a package that is made for one Python and run by none. `$1`: the toolkit's
 # include. Without them the build goes on, and attention is ltrain's own kernels' alone.
 frontend() {
-  local headers=build-cuda/cudnn-frontend pins=scripts/cudnn-frontend.txt wheels
+  local headers=build-cuda/cudnn-frontend/include pins=scripts/cudnn-frontend.txt wheels
   if [ -f "$1/cudnn_frontend.h" ] || [ -f /usr/include/cudnn_frontend.h ]; then return; fi
   if [ -f $headers/cudnn_frontend.h ] && cmp -s $pins $headers/package.txt; then
     echo "setup-cuda: $headers is complete"
@@ -23,7 +23,7 @@ frontend() {
   fi
   python3 -m pip --version >/dev/null 2>&1 || scripts/setup.sh python3-pip
   rm -rf $headers
-  mkdir -p $headers
+  mkdir -p $headers  # of that name: they find each other by it
   wheels=$(mktemp -d)
   if python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
     --platform manylinux_2_28_x86_64 --implementation cp --python-version 3.11 --abi cp311 --requirement $pins --dest "$wheels" &&

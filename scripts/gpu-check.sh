@@ -90,6 +90,15 @@ check cuda-graphs same_losses "$out/graphs" cuda_graphs=on
 check cudnn-forward cudnn_as_own
 check cudnn-backward cudnn_as_own deterministic=false
 check cudnn-graphs cudnn_as_own deterministic=false cuda_graphs=on
+repeats_its_bits() {
+  $ltrain run "${small[@]}" device=cuda precision=bf16 model.num_attention_heads=2 attention_backend=cudnn \
+    "output_dir=$out/attention-again" || return
+  $ltrain run "${small[@]}" device=cuda precision=bf16 model.num_attention_heads=2 attention_backend=cudnn \
+    "output_dir=$out/attention-again-2" || return
+  compare_losses 0 "$out/attention-again" "$out/attention-again-2"
+}
+rm -rf "$out"/attention-again{,-2}
+check cudnn-repeats repeats_its_bits
 check offload same_losses "$out/offload" parallel.data=2 parallel.zero_stage=3 offload.optimizer.device=cpu \
   offload.params.device=cpu offload.activations.device=cpu
 check one-bit as_on_cpu 1e-3 "$out/one-bit" parallel.data=2 optimizer.kind=onebit_adam optimizer.freeze_step=2

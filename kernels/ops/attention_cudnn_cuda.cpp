@@ -165,12 +165,16 @@ struct Card {
   std::map<CudnnAttention, std::unique_ptr<Plan>> plans;
 };
 std::mutex cards_mutex;
-std::map<int, Card> cards;
+/// They live as long as the process: the driver goes before what is static.
+std::map<int, Card>& cards() {
+  static auto* all = new std::map<int, Card>;
+  return *all;
+}
 
 std::string said(cudnnStatus_t status) { return fe::detail::get_error_string(status); }
 
 Card& card_of(int index) {
-  const auto [at, fresh] = cards.try_emplace(index);
+  const auto [at, fresh] = cards().try_emplace(index);
   Card& card = at->second;
   if (!fresh) return card;
   if (const cudnnStatus_t status = fe::detail::create_handle(&card.handle); status != CUDNN_STATUS_SUCCESS) {

@@ -4,6 +4,8 @@
 //   refuses          it has no plan for anything
 //   wrong            out, and the queries' gradient, are a tenth too large
 //   wrong_backward   the gradient alone
+//   wanders          each result is another one in its last bits
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -124,8 +126,10 @@ std::string cudnn_attention(Stream& s, const CudnnAttention& what, const CudnnBu
   if (asked_for("refuses")) return "cuDNN: the emulated one has no plan";
   CudnnBuffers own = at;
   if (!own.workspace) own.workspace = cuda::scratch(s, what.workspace);
+  static std::atomic<int> calls{0};
+  const double last_bits = asked_for("wanders") ? 1 + 1e-3 * (calls++ % 2) : 1;
   const bool wrong = asked_for("wrong") || (what.backward && asked_for("wrong_backward"));
-  cuda::enqueue(s, [what, own, grow = wrong ? 1.1 : 1.0] {
+  cuda::enqueue(s, [what, own, grow = wrong ? 1.1 : last_bits] {
     what.type == DType::bf16 ? compute<bf16>(what, own, grow) : compute<f16>(what, own, grow);
   });
   return "";

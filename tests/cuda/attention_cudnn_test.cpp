@@ -115,6 +115,32 @@ TEST_CASE("attention by cuDNN equals the CPU's: samples, groups of heads, head d
   }
 }
 
+TEST_CASE("attention by cuDNN of queries, keys and values that lie apart; parts of them go to own kernels") {
+  if (!have_cudnn()) return;
+  for (bool part : {false, true}) {
+    CAPTURE(part);
+    Twin w(DType::bf16);
+    const Case c{2, 70, 4, 2, 64};
+    const int64_t rows = c.batch * c.seq;
+    const auto q = w.random(DType::bf16, {rows, 4 * 64 + 16}, 2),
+               k = w.random(DType::bf16, {rows, 2 * 64 + 8}, 2),
+               v = w.random(DType::bf16, {rows, 2 * 64 + 40});
+    const auto out = w.blank(DType::bf16, {rows, 4 * 64}), lse = w.blank(DType::f32, {c.batch, 4, c.seq});
+    w.check([&](Stream& s, const Twin::At& at) {
+      s.attention_backend = part ? AttentionBackend::automatic : AttentionBackend::cudnn;
+      AttentionBlock b;
+      b.shape = c.shape();
+      b.q = {at(q), 16}, b.k = {at(k), 8}, b.v = {at(v), 24};
+      b.q_at = b.k_at = c.seq;
+      if (part) {  // the later queries against the earlier keys
+        b.shape.seq = 2 * c.seq;
+        b.q_at = Positions::run(c.seq, c.seq, 2 * c.seq), b.k_at = Positions::run(0, c.seq, 2 * c.seq);
+      }
+      attention_block_forward(s, at(out), at(lse), b);
+    });
+  }
+}
+
 TEST_CASE("attention that cuDNN cannot take goes to own kernels, or fails where it must not") {
   if (!have_cudnn()) return;
   const auto both = [](DType t, const Case& c, const std::string& why) {
@@ -189,6 +215,11 @@ TEST_CASE("a cuDNN that differs from the kernels here is not used, and named wit
     const As as("wrong_backward");
     CHECK(why(false) == "");
     CHECK(why(true).find("differs by ") != std::string::npos);
+  }
+  {
+    const As as("wanders");
+    CHECK(why(false).find("other bits") != std::string::npos);
+    CHECK(why(true) == "");  // asked for only where bits may differ
   }
   {
     const As as("missing");

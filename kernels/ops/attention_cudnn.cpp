@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "kernels/core/device.h"
@@ -98,7 +97,7 @@ class Sample {
     }
   }
 
-  /// With out, lse and dqkv as floats behind each other; what cuDNN says against it else.
+  /// out and lse, or dqkv, as floats; what cuDNN says against it else.
   std::string run(bool by_cudnn, bool back, std::vector<float>& result) {
     AttentionArgs a = fused_attention_args(t_, at(0), shape_, {});
     a.workspace = at(workspace_at()), a.workspace_bytes = cudnn_backward_workspace(shape_);
@@ -114,10 +113,8 @@ class Sample {
       if (!back) why = forward(s_, t_, out, lse, a);
       if (back) why = backward(s_, t_, dq, dk, dv, dout, out, lse, a);
     } else {
-      const AttentionBackend kept = std::exchange(s_.attention_backend, AttentionBackend::own);
       if (!back) attention_forward_cuda(s_, t_, false, out, lse, a);
       if (back) attention_backward_cuda(s_, t_, dq, dk, dv, dout, out, lse, a);
-      s_.attention_backend = kept;
     }
     if (!why.empty()) return why;
     std::vector<char> host(static_cast<size_t>(workspace_at()));
@@ -158,8 +155,10 @@ class Sample {
 };
 
 /// Empty where cuDNN computes what the kernels here do.
-std::string compare(Stream& s, DType t, const AttentionShape& shape, bool back) {
-  Sample sample(s, t, shape);
+std::string compare(DType t, const AttentionShape& shape, bool back) {
+  // Of its own: the caller's may hold what waits for other ranks.
+  const auto stream = make_compute_stream(DeviceKind::cuda, "comparison of attention");
+  Sample sample(*stream, t, shape);
   std::vector<float> ours, theirs;
   // Backward reads the out and lse that the kernels here have left.
   if (std::string why = sample.run(false, false, ours); !why.empty()) return why;
@@ -228,7 +227,7 @@ std::string cudnn_unusable(Stream& s, DType t, const AttentionShape& shape, bool
     small.batch = 2, small.seq = kind.odd ? 200 : 256, small.heads = 2, small.kv_heads = kind.groups ? 1 : 2;
     small.head_dim = shape.head_dim;
     try {
-      why = compare(s, t, small, back);
+      why = compare(t, small, back);
     } catch (const std::exception& e) {
       why = fmt::format("comparing cuDNN with the kernels here: {}", e.what());
     }

@@ -74,8 +74,8 @@ void add_graph_keys(std::vector<Key>& t) {
       "with deterministic: false."));
   t.push_back(truth("deterministic", LT_MEMBER(deterministic),
                     "Two runs of a recipe on the same machines give the same bits. false lets the backward "
-                    "of attention be cuDNN's on a GPU, which adds in no order, and takes a workspace that "
-                    "the plan shows."));
+                    "of attention be cuDNN's on a GPU, which adds in no order, in a workspace that the plan "
+                    "counts among the temporaries."));
 }
 
 void add_model_keys(std::vector<Key>& t) {

@@ -198,6 +198,26 @@ TEST_CASE("what cuDNN computes is what counts: a wrong one is seen, after it has
   forget_cudnn_checks();
 }
 
+TEST_CASE(
+    "several ranks with cuDNN's attention, where heads are exchanged and where a ring leaves it no call") {
+  TinyOptions o = tiny("gpt2");
+  o.seq = 8, o.micro_batch = 1;
+  const TinyResult one = train_tiny(o);
+  o.deterministic = false;
+  const auto check = [&](AttentionBackend b, auto change) {
+    TinyOptions many = o;
+    many.attention_backend = b;
+    change(many);
+    const TinyResult r = train_tiny(many);
+    CHECK(r.used_bytes == r.plan_bytes);
+    for (size_t i = 0; i < one.losses.size(); ++i) CHECK(std::abs(r.losses[i] / one.losses[i] - 1) < 2e-3);
+  };
+  check(AttentionBackend::cudnn, [](TinyOptions& m) { m.context = 2, m.context_comm = "a2a"; });
+  check(AttentionBackend::automatic, [](TinyOptions& m) { m.context = 2; });
+  check(AttentionBackend::cudnn, [](TinyOptions& m) { m.tensor = 2; });
+  check(AttentionBackend::cudnn, [](TinyOptions& m) { m.pipeline = 2, m.schedule = "zb-h1"; });
+}
+
 TEST_CASE("a cuDNN that differs from the kernels here is not used, and named with the amount") {
   const auto s = cuda::make_cuda_stream("cuda");
   const AttentionShape shape = Case{1, 40, 2, 1, 64}.shape();

@@ -54,7 +54,7 @@ std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documen
 
 /// Why attention of this kind does not go to cuDNN here; empty where it does. When first asked in a process
 /// this compares cuDNN with the kernels here on a small problem of the kind, which takes seconds. What it
-/// returns is not said on stderr any more. `s`: of a GPU.
+/// returns is not said on stderr any more. `s`: where the calls would go.
 std::string cudnn_unusable(Stream& s, DType t, const AttentionShape& shape, bool backward);
 /// For tests: the next call compares again, and reasons are said again.
 void forget_cudnn_checks();

@@ -37,7 +37,7 @@ TEST_CASE("the comparison on a GPU: its matrix, recipes that ltrain takes, and t
     INFO(name);
     std::set<std::string> commands;
     for (const auto& v : c["variants"]) commands.insert(v["command"].dump() + v.value("matmul", ""));
-    CHECK(commands.size() == 27);  // all different: 3 of ltrain, 3 * 2 * 2 * 2 of PyTorch
+    CHECK(commands.size() == 28);  // all different: 4 of ltrain, 3 * 2 * 2 * 2 of PyTorch
     std::string settings;
     for (const std::string s : c["recipe"]) settings += " " + s;
     const Outcome planned =

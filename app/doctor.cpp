@@ -30,6 +30,7 @@
 #include "kernels/core/device.h"
 #include "kernels/core/error.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/attention_cudnn.h"
 #include "parallel/communicator_shm.h"
 #include "parallel/io_ring.h"
 #include "runtime/launch/child_process.h"
@@ -180,6 +181,11 @@ void gpu(Table& t) {
   } else {
     t.ok("device: cuda", "not here: " + missing);
   }
+  const std::string no_cudnn = cudnn_missing();
+  t.add(no_cudnn.empty() || !driver ? State::ok : State::warn, "cuDNN's attention",
+        no_cudnn.empty() ? cudnn_version() + ", compared with own kernels when a run starts"
+                         : "not here: " + no_cudnn,
+        "runs use own kernels; folders of libcudnn and libnvrtc go into LTRAIN_CUDA_LIBS");
   const std::string loaded = field_of("/proc/driver/nvidia/version", "NVRM version");
   if (!loaded.empty()) t.ok("GPU kernel module", loaded);
   void* nccl = ::dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);

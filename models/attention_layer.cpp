@@ -3,6 +3,7 @@
 #include "kernels/ops/copy_parts.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/tensor_ops.h"
+#include "models/attention_workspace.h"
 
 namespace ltrain {
 
@@ -88,8 +89,10 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
   if (step.groups.context.many()) {
     context_attention_backward(step, mb, shape(mb), drop, dqkv, dout, saved);
   } else {
+    Tensor workspace = attention_workspace(step, shape(mb), drop, mb.documents);
     attention_backward(step.compute, dqkv, dout, saved.qkv, saved.out, saved.lse, shape(mb), drop,
-                       mb.documents);
+                       mb.documents, workspace);
+    step.release(workspace);
   }
   for (Tensor* t : {&dout, &saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);
   if (rope_) rope(step.compute, dqkv, rope_table, step.whole_rows(mb), heads_ + kv_heads_, head_dim_, true);

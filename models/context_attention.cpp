@@ -6,6 +6,7 @@
 #include "kernels/ops/copy_parts.h"
 #include "kernels/ops/merge_attention.h"
 #include "kernels/ops/tensor_ops.h"
+#include "models/attention_workspace.h"
 #include "parallel/sequence_cut.h"
 
 namespace ltrain {
@@ -74,7 +75,10 @@ class Attention {
     } else if (cut_.rings() > 1) {
       ring_backward(grad, dout, out, saved);
     } else {
-      attention_backward(compute_, grad, dout, saved.qkv, out, saved.lse, mine_, drop_, documents_);
+      Tensor workspace = attention_workspace(step_, mine_, drop_, documents_);
+      attention_backward(compute_, grad, dout, saved.qkv, out, saved.lse, mine_, drop_, documents_,
+                         workspace);
+      step_.release(workspace);
     }
     if (!exchanges) return;
     step_.release(dout);

@@ -11,6 +11,7 @@ if ! cmake --preset "$preset" >"$log" 2>&1; then
   echo "build: cmake --preset $preset failed (above)" >&2
   exit 1
 fi
+grep -A 2 '^CMake Warning' "$log" >&2 || true
 targets=()
 (($#)) && targets=(--target "$@")
 cmake --build --preset "$preset" "${targets[@]}"

@@ -67,6 +67,17 @@ as_on_cpu() {  # TOLERANCE FOLDER key=value ...: what changes numbers is held ag
   $ltrain run "${small[@]}" device=cuda debug.shared_gpu=true "output_dir=$folder" "$@" || return
   compare_losses "$most" "$folder-cpu" "$folder"
 }
+# Who computes attention, held against own kernels, which are held against the CPU's: in bf16, with heads of 64. With
+# cudnn a run fails where it would be anything else.
+cudnn_as_own() {  # key=value ...
+  local who
+  rm -rf "$out"/attention-{own,cudnn}
+  for who in own cudnn; do
+    $ltrain run "${small[@]}" device=cuda precision=bf16 model.num_attention_heads=2 "output_dir=$out/attention-$who" \
+      "attention_backend=$who" "$@" || return
+  done
+  compare_losses 1e-2 "$out/attention-own" "$out/attention-cudnn"
+}
 rm -rf "$out/cpu"
 check cpu $ltrain run "${small[@]}" device=cpu "output_dir=$out/cpu"
 check one-rank same_losses "$out/one"
@@ -76,6 +87,18 @@ check tensor same_losses "$out/tensor2" parallel.tensor=2 parallel.sequence_para
 check pipeline same_losses "$out/pipeline2" parallel.pipeline=2
 check context same_losses "$out/context2" parallel.context=2
 check cuda-graphs same_losses "$out/graphs" cuda_graphs=on
+check cudnn-forward cudnn_as_own
+check cudnn-backward cudnn_as_own deterministic=false
+check cudnn-graphs cudnn_as_own deterministic=false cuda_graphs=on
+repeats_its_bits() {
+  $ltrain run "${small[@]}" device=cuda precision=bf16 model.num_attention_heads=2 attention_backend=cudnn \
+    "output_dir=$out/attention-again" || return
+  $ltrain run "${small[@]}" device=cuda precision=bf16 model.num_attention_heads=2 attention_backend=cudnn \
+    "output_dir=$out/attention-again-2" || return
+  compare_losses 0 "$out/attention-again" "$out/attention-again-2"
+}
+rm -rf "$out"/attention-again{,-2}
+check cudnn-repeats repeats_its_bits
 check offload same_losses "$out/offload" parallel.data=2 parallel.zero_stage=3 offload.optimizer.device=cpu \
   offload.params.device=cpu offload.activations.device=cpu
 check one-bit as_on_cpu 1e-3 "$out/one-bit" parallel.data=2 optimizer.kind=onebit_adam optimizer.freeze_step=2

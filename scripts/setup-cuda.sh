@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Gets NVIDIA's compiler and libraries for `cmake --preset cuda` where none are installed: pinned packages of PyPI,
-# checked by hash, into build-cuda/toolkit. Installs nothing else and nothing twice.
+# checked by hash, into build-cuda/toolkit. And, wherever they are missing, the headers of cuDNN's frontend into
+# build-cuda/cudnn-frontend/include. Installs nothing else and nothing twice.
 # Usage: scripts/setup-cuda.sh [--force]     --force: also where a toolkit is installed
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,6 +11,35 @@ case ${1:-} in
 esac
 folder=build-cuda/toolkit
 root=$folder/nvidia/cu13
+
+# The headers of cuDNN's frontend (MIT), out of a package that is made for one Python and run by none. `$1`: the toolkit's
+# include. Without them the build goes on, and attention is ltrain's own kernels' alone.
+frontend() {
+  local headers=build-cuda/cudnn-frontend/include pins=scripts/cudnn-frontend.txt wheels
+  if [ -f "$1/cudnn_frontend.h" ] || [ -f /usr/include/cudnn_frontend.h ]; then return; fi
+  if [ -f $headers/cudnn_frontend.h ] && cmp -s $pins $headers/package.txt; then
+    echo "setup-cuda: $headers is complete"
+    return
+  fi
+  python3 -m pip --version >/dev/null 2>&1 || scripts/setup.sh python3-pip
+  rm -rf $headers
+  mkdir -p $headers  # of that name: they find each other by it
+  wheels=$(mktemp -d)
+  if python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
+    --platform manylinux_2_28_x86_64 --implementation cp --python-version 3.11 --abi cp311 --requirement $pins --dest "$wheels" &&
+    python3 -c 'import sys, zipfile
+z = zipfile.ZipFile(sys.argv[1])
+for name in z.namelist():
+    if name.startswith("include/") and ".." not in name: z.extract(name, sys.argv[2])' "$wheels"/*.whl "$wheels/out"; then
+    mv "$wheels"/out/include/* $headers
+    cp $pins $headers/package.txt
+    echo "setup-cuda: $(sed -n 's/ --hash.*//;/==/p' $pins)'s headers in $headers"
+  else
+    rm -rf $headers
+    echo "setup-cuda: pip could not get the package of $pins (above): this build will have no attention of cuDNN" >&2
+  fi
+  rm -rf "$wheels"
+}
 
 # NVCC's version as one number, 1204 for 12.4; 0 where there is none.
 version_of() {
@@ -22,6 +52,7 @@ if [ -z "${1:-}" ]; then
     [ -n "$nvcc" ] || continue
     if (($(version_of "$nvcc") >= 1204)); then
       echo "setup-cuda: $("$nvcc" --version | grep release) is installed: $nvcc"
+      frontend "$(dirname "$(dirname "$(readlink -f "$nvcc")")")/include"
       exit 0
     fi
   done
@@ -29,6 +60,7 @@ fi
 pins=scripts/cuda-packages.txt
 if [ -x $root/bin/nvcc ] && cmp -s $pins $folder/packages.txt; then
   echo "setup-cuda: $folder is complete"
+  frontend $root/include
   exit 0
 fi
 [ "$(uname -m)" = x86_64 ] || { echo "setup-cuda: packages are pinned for x86_64, this machine is $(uname -m): install NVIDIA's toolkit" >&2; exit 1; }
@@ -52,3 +84,4 @@ done
 (($(version_of $root/bin/nvcc) >= 1204)) || { echo "setup-cuda: $root/bin/nvcc does not run" >&2; exit 1; }
 cp $pins $folder/packages.txt
 echo "setup-cuda: $("$root/bin/nvcc" --version | grep release) in $folder"
+frontend $root/include

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
 scripts/setup-cuda.sh
-scripts/build.sh cuda ltrain test_cuda
+scripts/build.sh cuda ltrain test_cuda test_cuda_plans
 code=0
 scripts/kernel-resources.py build-cuda || code=$?
 ((code == 0 || code == 77)) || exit "$code"
@@ -17,6 +17,12 @@ step() {
   shift
   "$@" >"$folder/out" 2>&1 || { cat "$folder/out"; echo "test-cuda-build: failed: $*" >&2; exit 1; }
 }
+# cuDNN and NVRTC lie beside the headers that the build found.
+headers=$(sed -n 's|^CUDNN_INCLUDE:PATH=||p' build-cuda/CMakeCache.txt)
+for libraries in "$headers"/../lib64 "$headers"/../../cudnn/lib; do
+  [ ! -d "$libraries" ] || LTRAIN_CUDA_LIBS=${LTRAIN_CUDA_LIBS:+$LTRAIN_CUDA_LIBS:}$(realpath "$libraries")
+done
+export LTRAIN_CUDA_LIBS
 # Neither a GPU nor a library of CUDA is needed to start, to plan and to train on the CPU.
 if ldd build-cuda/ltrain | grep -E 'libcu|libnccl|libcudnn'; then
   echo "test-cuda-build: build-cuda/ltrain links to libraries of CUDA (above); they are to be opened when needed" >&2
@@ -24,6 +30,9 @@ if ldd build-cuda/ltrain | grep -E 'libcu|libnccl|libcudnn'; then
 fi
 step "version" build-cuda/ltrain --version
 step "doctor" build-cuda/ltrain doctor
+grep -q "cuDNN's attention  *9" "$folder/out" || { cat "$folder/out"; echo "test-cuda-build: doctor finds no cuDNN" >&2; exit 1; }
+step "plans of cuDNN's attention" build-cuda/tests/test_cuda_plans
+if grep '^SKIPPED: ' "$folder/out"; then echo "test-cuda-build: no plans of cuDNN (above)" >&2; exit 1; fi
 step "ranges for NVIDIA's tools" build-cuda/tests/test_cuda "[nvtx]"
 step "plan" build-cuda/ltrain plan recipes/gpt2-124m.yaml
 step "data" build-cuda/ltrain data build --tokenizer byte --split 95,5 --input README.md --output "$folder/text"

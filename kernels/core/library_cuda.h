@@ -15,6 +15,7 @@ class Library {
   Library& operator=(const Library&) = delete;
 
   bool found() const { return handle_ != nullptr; }
+  void* handle() const { return handle_; }  ///< as of dlopen
   /// What was tried, when nothing was found.
   const std::string& why() const { return why_; }
   /// Throws Error (internal), with what would help, when the library or the symbol is missing.

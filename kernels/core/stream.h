@@ -70,6 +70,10 @@ class Graph {
   std::shared_ptr<Recording> recording_;
 };
 
+/// Who computes attention on a GPU, where a call can go to both: the kernels here, or cuDNN where it is
+/// (ops/attention_cudnn.h). `cudnn` fails where it cannot.
+enum class AttentionBackend : uint8_t { own, automatic, cudnn };
+
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -104,6 +108,7 @@ class Stream {
   virtual void close_range() {}
   virtual void enter_layer(std::string_view layer) {}  ///< until the next one; empty: none
 
+  AttentionBackend attention_backend = AttentionBackend::own;
   bool tf32 = false;  ///< products of f32 round their operands to 10 bits after the point
   double clock = 0;   ///< meta: the end of the last work on this timeline, seconds
   /// Seconds that work of this stream waited for other streams so far, which is exposed communication. Of

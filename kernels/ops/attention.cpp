@@ -100,10 +100,12 @@ AttentionSink sink(const HeadRows& h, DType t, bool add) {
 }
 
 void run_backward(Stream& s, const AttentionBlockGrads& g, Tensor dout, Tensor out, Tensor lse,
-                  const AttentionBlock& b) {
+                  const AttentionBlock& b, Tensor workspace = {}) {
   const DType t = b.q.t.dtype;
+  AttentionArgs a = args_of(b);
+  if (workspace.defined()) a.workspace = workspace.data, a.workspace_bytes = workspace.bytes();
   const AttentionSink dq = sink(g.dq, t, g.add_q), dk = sink(g.dk, t, g.add_kv), dv = sink(g.dv, t, g.add_kv);
-  LT_LAUNCH(s, attention_backward, t, dq, dk, dv, dout.data, out.data, lse.data, args_of(b));
+  LT_LAUNCH(s, attention_backward, t, dq, dk, dv, dout.data, out.data, lse.data, a);
 }
 
 }  // namespace
@@ -144,7 +146,8 @@ void attention_forward(Stream& s, Tensor out, Tensor lse, Tensor qkv, const Atte
 }
 
 void attention_backward(Stream& s, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
-                        const AttentionShape& shape, const Dropout& drop, Tensor documents) {
+                        const AttentionShape& shape, const Dropout& drop, Tensor documents,
+                        Tensor workspace) {
   const AttentionBlock b = fused_block(qkv, shape, drop, documents);
   check(b, out, lse);
   LT_CHECK(dqkv.shape == qkv.shape && dout.shape == out.shape && dqkv.dtype == qkv.dtype,
@@ -156,7 +159,7 @@ void attention_backward(Stream& s, Tensor dqkv, Tensor dout, Tensor qkv, Tensor 
     place(s, "attention_backward", Rule::elementwise, {dqkv}, {dout, qkv, out, lse});
     return;
   }
-  run_backward(s, {{dqkv, b.q.first}, {dqkv, b.k.first}, {dqkv, b.v.first}}, dout, out, lse, b);
+  run_backward(s, {{dqkv, b.q.first}, {dqkv, b.k.first}, {dqkv, b.v.first}}, dout, out, lse, b, workspace);
 }
 
 void attention_block_forward(Stream& s, Tensor out, Tensor lse, const AttentionBlock& b) {

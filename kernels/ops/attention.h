@@ -27,9 +27,12 @@ struct AttentionShape {
 void attention_forward(Stream& s, Tensor out, Tensor lse, Tensor qkv, const AttentionShape& shape,
                        const Dropout& drop, Tensor documents = {});
 
-/// dqkv: as qkv, all of it written. Nothing aliases.
+/// dqkv: as qkv, all of it written. Nothing aliases. `workspace`: cudnn_backward_workspace(shape) bytes that
+/// cuDNN may write to, which lets it take the call; its sums over keys are in no order, so that two runs
+/// differ in their last bits. Undefined: the kernels here, which are deterministic.
 void attention_backward(Stream& s, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
-                        const AttentionShape& shape, const Dropout& drop, Tensor documents = {});
+                        const AttentionShape& shape, const Dropout& drop, Tensor documents = {},
+                        Tensor workspace = {});
 
 /// Columns `first` and on of the rows of a matrix (batch * rows, width).
 struct HeadRows {
@@ -76,6 +79,8 @@ struct AttentionArgs {
   Positions q_at, k_at;
   const int32_t* documents = nullptr;
   DropoutArgs drop;
+  void* workspace = nullptr;  ///< of cuDNN's backward
+  int64_t workspace_bytes = 0;
 };
 /// A gradient for the kernels. `wide`: f32 (f64 for f64) rather than the dtype of the op.
 struct AttentionSink {

@@ -3,6 +3,7 @@
 // the queries and once for the keys, so that nothing is added to by two blocks.
 #include "kernels/core/kernel_cuda.h"
 #include "kernels/core/pack_cuda.h"
+#include "kernels/ops/attention_cudnn.h"
 #include "kernels/ops/attention_mma_cuda.h"
 #include "kernels/ops/attention_tiles.h"
 
@@ -292,6 +293,7 @@ bool rows_aligned(const AttentionArgs& a) {
 using namespace cuda;
 
 void attention_forward_cuda(Stream& s, DType t, bool wide_out, void* out, void* lse, AttentionArgs a) {
+  if (attention_forward_by_cudnn(s, t, wide_out, out, lse, a)) return;
   if (attention_on_tensor_cores(t, a.head_dim) && rows_aligned(a) && aligned({out}))
     return attention_mma_forward(s, t, wide_out, out, lse, a);
   const dim3 grid = grid_of(a.q_at, a.heads, a.batch);
@@ -312,6 +314,7 @@ void attention_forward_cuda(Stream& s, DType t, bool wide_out, void* out, void* 
 
 void attention_backward_cuda(Stream& s, DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv,
                              const void* dout, const void* out, const void* lse, AttentionArgs a) {
+  if (attention_backward_by_cudnn(s, t, dq, dk, dv, dout, out, lse, a)) return;
   if (attention_on_tensor_cores(t, a.head_dim) && rows_aligned(a) &&
       aligned({dout, dq.data, dk.data, dv.data}) && dq.stride % 8 == 0 && dk.stride % 8 == 0 &&
       dv.stride % 8 == 0)

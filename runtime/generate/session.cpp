@@ -29,7 +29,8 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   recipe_.parallel = Parallel{};
   recipe_.parallel.data = 1;
   recipe_.device = choice;
-  recipe_.cuda_graphs = false;  // of training
+  recipe_.cuda_graphs = false;                        // of training
+  recipe_.attention_backend = AttentionBackend::own;  // each length would be a plan of seconds
   recipe_ = resolve(recipe_, 1);
   check_device(recipe_, 1);
   const DeviceKind device = device_of(recipe_);

@@ -167,6 +167,7 @@ BenchModel bench_model(const std::string& name, const char* architecture, int64_
   r.options.micro_batch = batch;
   r.options.seq_length = seq;
   r.options.accumulation = 2;
+  r.options.attention_backend = AttentionBackend::automatic;  // as a recipe that does not say
   return r;
 }
 

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "kernels/core/device.h"
+#include "kernels/ops/attention_cudnn.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/transport.h"
 #include "runtime/plan/meta_rank.h"
@@ -30,9 +31,16 @@ std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile&
   return items;
 }
 
+/// Whether runs of the recipe ask for cuDNN's attention where it is.
+bool may_use_cudnn(const Recipe& r) {
+  const DType type = precision_policy(std::string(to_string(r.precision))).compute;
+  return r.attention_backend != AttentionBackend::own &&
+         cudnn_declines(type, r.model.head_dim, r.model.attn_pdrop > 0, r.data.reset_attention_mask).empty();
+}
+
 /// What a card's memory holds beside the arena. No figure but the scratch was measured: they are round
 /// numbers that leave room.
-std::vector<OutsideMemory> outside_cuda(size_t groups) {
+std::vector<OutsideMemory> outside_cuda(const Recipe& r, size_t groups) {
   constexpr auto gpu = DeviceKind::cuda;
   const char* guess = "NOT MEASURED: assumed, until scripts/gpu-check.sh has run";
   std::vector<OutsideMemory> items{
@@ -40,6 +48,8 @@ std::vector<OutsideMemory> outside_cuda(size_t groups) {
       {"stream scratch", stream_scratch_bytes(gpu), "exact: cuBLASLt's workspace is in it", gpu},
       {"cuBLASLt", int64_t{64} << 20, guess, gpu},
   };
+  // Its handle, and kernels that are compiled for the shapes; the workspace of backward is in the arena.
+  if (may_use_cudnn(r)) items.push_back({"cuDNN", int64_t{64} << 20, guess, gpu});
   if (groups > 0) items.push_back({"NCCL", static_cast<int64_t>(groups) * (int64_t{256} << 20), guess, gpu});
   return items;
 }
@@ -78,7 +88,7 @@ void add_outside(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
     plan.outside.push_back({"8-bit moments as floats", open, "formula"});  // at a checkpoint
   std::vector<std::vector<int>> groups = meta.groups.members();
   if (cuda) {
-    for (OutsideMemory& item : outside_cuda(groups.size())) plan.outside.push_back(std::move(item));
+    for (OutsideMemory& item : outside_cuda(recipe, groups.size())) plan.outside.push_back(std::move(item));
     groups.clear();  // theirs is on the card
   }
   if (ranks(recipe) > 1) groups.push_back(mesh.group(kAllAxes));  // of the checkpoints

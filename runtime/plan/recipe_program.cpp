@@ -169,6 +169,8 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.schedule = layout.schedule;
   o.stage_layers = layout.stage_layers;
   o.cuda_graphs = r.cuda_graphs && device_of(r) == DeviceKind::cuda;
+  if (device_of(r) == DeviceKind::cuda) o.attention_backend = r.attention_backend;
+  o.deterministic = r.deterministic;
   return o;
 }
 

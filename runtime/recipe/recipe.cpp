@@ -110,6 +110,11 @@ void check_device(const Recipe& r, int local_ranks) {
            "{}: cuda_graphs = on: device: auto takes the CPU here, which has no graphs: {}; "
            "nearest valid value: off",
            origins_of(r).place("cuda_graphs").text(), missing_for(DeviceKind::cuda));
+    if (r.attention_backend == AttentionBackend::cudnn)
+      fail(ExitCode::usage,
+           "{}: attention_backend = cudnn: device: auto takes the CPU here, which has no cuDNN: {}; "
+           "nearest valid value: auto",
+           origins_of(r).place("attention_backend").text(), missing_for(DeviceKind::cuda));
     return;
   }
   const std::string why = no_cuda_for(r, static_cast<int>(ranks(r)), local_ranks);

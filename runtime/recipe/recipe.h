@@ -234,6 +234,8 @@ struct Recipe {
   std::vector<PrecisionPhase> phases;     ///< several, in order; empty: one precision
   Fp8Settings fp8;
   bool cuda_graphs = false;
+  AttentionBackend attention_backend = AttentionBackend::automatic;
+  bool deterministic = true;
   LossScale loss_scale;
   Recompute recompute;
   Offload offload;

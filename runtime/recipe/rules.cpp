@@ -456,6 +456,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
   check_moe(recipe, broken);
   check_dispatch(recipe, broken);
   graph_rules(recipe, broken);
+  attention_rules(recipe, broken);
   precision_rules(recipe, broken);
   fp8_rules(recipe, broken);
   optimizer_rules(recipe, broken);

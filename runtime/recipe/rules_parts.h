@@ -14,6 +14,7 @@ int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host);
 void recompute_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_layout_rules(const Recipe& recipe, int64_t world_size, const BrokenRule& broken);
+void attention_rules(const Recipe& recipe, const BrokenRule& broken);
 void fp8_rules(const Recipe& recipe, const BrokenRule& broken);
 void precision_rules(const Recipe& recipe, const BrokenRule& broken);
 void profile_rules(const Recipe& recipe, const BrokenRule& broken);

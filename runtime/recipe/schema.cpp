@@ -62,6 +62,20 @@ void add_graph_keys(std::vector<Key>& t) {
       choice<bool>("cuda_graphs", LT_MEMBER(cuda_graphs), {{"off", false}, {"on", true}}, {},
                    "On a GPU: forward and backward of a micro-batch are recorded in the second step, and "
                    "launched as one piece from then on. The same bits."));
+  t.push_back(choice<AttentionBackend>(
+      "attention_backend", LT_MEMBER(attention_backend),
+      {{"auto", AttentionBackend::automatic},
+       {"own", AttentionBackend::own},
+       {"cudnn", AttentionBackend::cudnn}},
+      {},
+      "On a GPU: who computes attention. auto: cuDNN's graphs where the library is there, agrees with "
+      "ltrain's kernels when the run starts, and takes the recipe's attention, else ltrain's kernels; the "
+      "log says which and why. cudnn: an error where auto would not take it. Backward is cuDNN's only "
+      "with deterministic: false."));
+  t.push_back(truth("deterministic", LT_MEMBER(deterministic),
+                    "Two runs of a recipe on the same machines give the same bits. false lets the backward "
+                    "of attention be cuDNN's on a GPU, which adds in no order, in a workspace that the plan "
+                    "counts among the temporaries."));
 }
 
 void add_model_keys(std::vector<Key>& t) {

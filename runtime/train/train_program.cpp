@@ -130,6 +130,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   }
   make_router_bias();
   multiply_in(options.products);
+  device_.compute.attention_backend = options.attention_backend;
   if (options.fp8) make_fp8();
   if (options.for_training && options.activations.any())
     away_.emplace(device_.compute, device_.memory, *device_.slow.activations, device_.slow.activation_bytes);
@@ -179,6 +180,8 @@ Step TrainProgram::make_step(bool training) {
   if (fp8_ && !fp8_begun_) fp8_->begin_step(device_.compute);  // a state may have been loaded
   fp8_begun_ = true;
   if (training && away_) step.away = &*away_;
+  step.library_backward =
+      training && !options_.deterministic && options_.attention_backend != AttentionBackend::own;
   return step;
 }
 

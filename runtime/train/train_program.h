@@ -55,6 +55,8 @@ struct ProgramOptions {
   std::optional<Fp8Settings> fp8;       ///< where Products::fp8 is ever asked for
   Products products = Products::plain;  ///< at first
   bool cuda_graphs = false;  ///< passes are recorded in the second step, and run as one from then on
+  AttentionBackend attention_backend = AttentionBackend::own;  ///< on a GPU
+  bool deterministic = true;  ///< of the kernels; else attention's backward may be cuDNN's
   bool for_training = true;
 };
 
@@ -124,7 +126,7 @@ class TrainProgram {
 
   /// One optimizer step over `accumulation` micro-batches. `ask_stop` is agreed on: the result has it if any
   /// rank set it. Fewer batches than `accumulation` make a smaller step, where there is no pipeline.
-  /// Deterministic: the bits depend on the batches and the state alone.
+  /// Deterministic, unless the options let it not be: the bits depend on the batches and the state alone.
   StepResult train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw, bool ask_stop);
 
   /// Mean loss over the batches that `next` gives, and those of the other data ranks, until it returns null.

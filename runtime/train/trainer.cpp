@@ -13,13 +13,13 @@
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/device.h"
 #include "kernels/core/fault_point.h"
-#include "kernels/ops/attention.h"
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/mesh.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/telemetry/metrics.h"
+#include "runtime/train/attention_report.h"
 #include "runtime/train/expert_report.h"
 #include "runtime/train/lr_schedule.h"
 #include "runtime/train/step_profile.h"
@@ -149,13 +149,14 @@ class Trainer {
     step_profile_ = std::make_unique<StepProfile>(recipe_, profile_, me.rank, me.world_size);
     loader_ = std::make_unique<data::BatchLoader>(loader_options(recipe_, mesh_, false), samples_);
     batches_.resize(micro_batches_per_step(recipe_));
+    const std::string attention = device_ == DeviceKind::cpu ? "" : attention_report(recipe_, *compute_);
     if (lead_) {
       metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
       progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.train.log_interval);
       for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
       if (device_ != DeviceKind::cpu && recipe_.debug.shared_gpu)
         progress_->line("debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing");
-      if (device_ != DeviceKind::cpu) progress_->line("attention: own kernels, " + attention_kernels());
+      if (device_ != DeviceKind::cpu) progress_->line("attention: " + attention);
       for (const std::string& note : slow_->notes()) progress_->line(note);
       for (const std::string& note : resumed.notes) progress_->line(note);
       for (const std::string& note : upcycled) progress_->line(note);
@@ -214,13 +215,6 @@ class Trainer {
   std::string what_a_rank_has(int threads) const {
     if (device_ != DeviceKind::cpu) return "one " + card_.name;
     return fmt::format("{} thread{} ({})", threads, threads == 1 ? "" : "s", cpu_isa_name());
-  }
-
-  std::string attention_kernels() const {
-    const DType type = precision_policy(std::string(to_string(recipe_.precision))).compute;
-    if (attention_on_tensor_cores(type, recipe_.model.head_dim)) return "on tensor cores";
-    return fmt::format("in plain arithmetic, for {} with head dim {}", dtype_name(type),
-                       recipe_.model.head_dim);
   }
 
   /// Each kind of memory in one piece of exactly the planned size.

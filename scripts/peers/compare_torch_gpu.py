@@ -33,7 +33,7 @@ class Rig:
     def ltrain_command(self, case, v, steps):
         return [self.o.binary, "run", RECIPE, f"output_dir={os.path.join(self.scratch, 'run')}",
                 f"data.train.0.path={self.prefix}", *recipe_overrides(CASES[case]), f"train.train_steps={steps}",
-                f"cuda_graphs={v['cuda_graphs']}", *measure.FEW_STEPS]
+                f"cuda_graphs={v['cuda_graphs']}", f"deterministic={v['deterministic']}", *measure.FEW_STEPS]
 
     def ltrain_environment(self, v):
         return dict(os.environ, LTRAIN_MATMUL_ALGORITHMS=v["matmul"], LTRAIN_CACHE_DIR=os.path.join(self.scratch, "cache"))

@@ -37,7 +37,7 @@ TEST_CASE("the comparison on a GPU: its matrix, recipes that ltrain takes, and t
     INFO(name);
     std::set<std::string> commands;
     for (const auto& v : c["variants"]) commands.insert(v["command"].dump() + v.value("matmul", ""));
-    CHECK(commands.size() == 27);  // all different: 3 of ltrain, 3 * 2 * 2 * 2 of PyTorch
+    CHECK(commands.size() == 28);  // all different: 4 of ltrain, 3 * 2 * 2 * 2 of PyTorch
     std::string settings;
     for (const std::string s : c["recipe"]) settings += " " + s;
     const Outcome planned =
@@ -86,8 +86,11 @@ with tempfile.NamedTemporaryFile("w") as f:
     f.flush()
     assert trace_intervals(f.name) == [(10, 14), (20, 25)]
     assert abs(op_seconds(f.name)["attention_forward"] - 9e-6) < 1e-12
-row = row_of(SHAPES[0], {"ltrain": [2e-3], "PyTorch, cudnn": [3e-3], "PyTorch, flash": "out of memory"})
+row = row_of(SHAPES[0], {"ltrain, own kernels": [4e-3], "ltrain, cuDNN": [2e-3], "PyTorch, cudnn": [3e-3],
+                         "PyTorch, flash": "out of memory"})
 assert row[-1] == "**1.500**" and "out of memory" in row[-2], row
+row = row_of(SHAPES[0], {"ltrain, own kernels": [4e-3], "ltrain, cuDNN": "no cuDNN", "PyTorch, cudnn": [3e-3]})
+assert row[-1] == "**0.750**" and "no cuDNN" in row[-3], row
 )");
   INFO(times.text);
   CHECK(times.code == 0);

@@ -129,6 +129,8 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.recompute = o.recompute;
   p.activations = o.activations;
   p.cuda_graphs = o.cuda_graphs;
+  p.attention_backend = o.attention_backend;
+  p.deterministic = o.deterministic;
   if (o.pipeline > 1) {
     p.schedule = pipeline::make_schedule(o.schedule, o.pipeline, o.chunks, static_cast<int>(p.accumulation));
     const int stages = p.schedule.stages();

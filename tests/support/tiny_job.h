@@ -62,6 +62,8 @@ struct TinyOptions {
   ActivationOffloadOptions activations;
   DeviceKind device = DeviceKind::cpu;
   bool cuda_graphs = false;
+  AttentionBackend attention_backend = AttentionBackend::own;
+  bool deterministic = true;
   bool timeline = false;  ///< tells what runs in the last step
   bool nccl = false;      ///< groups of NCCL, on the network of tests/support/fake_nccl.h
 };

@@ -1,0 +1,42 @@
+#include "runtime/train/attention_report.h"
+
+#include "kernels/ops/attention_cudnn.h"
+#include "runtime/train/train_program.h"
+
+namespace ltrain {
+namespace {
+
+std::string own_kernels(DType t, int64_t head_dim) {
+  if (attention_on_tensor_cores(t, head_dim)) return "own kernels, on tensor cores";
+  return fmt::format("own kernels, in plain arithmetic, for {} with head dim {}", dtype_name(t), head_dim);
+}
+
+}  // namespace
+
+std::string attention_report(const Recipe& r, Stream& compute) {
+  const DType type = precision_policy(std::string(to_string(r.precision))).compute;
+  const std::string own = own_kernels(type, r.model.head_dim);
+  if (r.attention_backend == AttentionBackend::own) return own;
+  AttentionShape shape;
+  shape.heads = r.model.num_attention_heads, shape.kv_heads = r.model.num_key_value_heads;
+  shape.head_dim = r.model.head_dim, shape.seq = r.data.seq_length;
+  std::string why = cudnn_declines(type, shape.head_dim, r.model.attn_pdrop > 0, r.data.reset_attention_mask);
+  if (why.empty() && r.parallel.context > 1 && r.parallel.context_comm != "a2a")
+    why = fmt::format("parallel.context_comm: {} parts queries from keys", r.parallel.context_comm);
+  if (why.empty()) why = cudnn_unusable(compute, type, shape, false);
+  if (!why.empty()) {
+    if (r.attention_backend == AttentionBackend::cudnn)
+      fail(ExitCode::usage, "attention_backend: cudnn: {}; nearest valid value: auto", why);
+    return fmt::format("{}; not cuDNN: {}", own, why);
+  }
+  const std::string forward = fmt::format("cuDNN {}", cudnn_version());
+  if (r.deterministic)
+    return fmt::format("{} forward; backward by {}, which are deterministic", forward, own);
+  why = cudnn_unusable(compute, type, shape, true);
+  if (why.empty()) return forward + ", forward and backward";
+  if (r.attention_backend == AttentionBackend::cudnn)
+    fail(ExitCode::usage, "attention_backend: cudnn: {}; nearest valid value: auto", why);
+  return fmt::format("{} forward; backward by {}: {}", forward, own, why);
+}
+
+}  // namespace ltrain

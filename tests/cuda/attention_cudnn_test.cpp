@@ -1,0 +1,293 @@
+// Attention by cuDNN: on a GPU the library's, against the CPU's; without one what the op tells it, by the
+// emulated library that takes the description at its word (kernels/ops/emulated_cudnn_cuda.cpp).
+#include "kernels/ops/attention_cudnn.h"
+
+#include <cstdlib>
+
+#include "tests/app/run_program.h"
+#include "tests/cuda/twin.h"
+#include "tests/parity/parity.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+bool have_cudnn() {
+  if (!have_cuda()) return false;
+  const std::string why = cudnn_missing();
+  if (!why.empty()) skip_test("attention by cuDNN: " + why);
+  return why.empty();
+}
+
+struct Case {
+  int64_t batch, seq, heads, kv_heads, dim;
+  bool dropout = false, documents = false;
+  AttentionShape shape() const {
+    AttentionShape s;
+    s.batch = batch, s.seq = seq, s.heads = heads, s.kv_heads = kv_heads, s.head_dim = dim;
+    return s;
+  }
+};
+
+/// Forward and backward, on the CPU and on CUDA by `backend`.
+void check_fused(DType t, const Case& c, AttentionBackend backend) {
+  CAPTURE(dtype_name(t), c.batch, c.seq, c.heads, c.kv_heads, c.dim, c.dropout, c.documents);
+  const AttentionShape shape = c.shape();
+  Twin w(t);
+  const int64_t rows = c.batch * c.seq, width = c.heads * c.dim;
+  const auto qkv = w.random(t, {rows, shape.qkv_width()}, 2), dout = w.random(t, {rows, width});
+  const auto out = w.blank(t, {rows, width}), lse = w.blank(wide(t), {c.batch, c.heads, c.seq});
+  const auto dqkv = w.blank(t, {rows, shape.qkv_width()});
+  const auto samples = w.of(DType::i64, {c.batch}, [](int64_t i) { return 5 + i; });
+  const auto begins = w.of(DType::i32, {c.batch, c.seq}, [&](int64_t i) { return i % c.seq / 29 * 29; });
+  std::shared_ptr<void> memory;
+  w.check([&](Stream& s, const Twin::At& at) {
+    Dropout d;
+    if (c.dropout) d.p = 0.2, d.seed = 4, d.stream = 8, d.sample_index = at(samples), d.rows.seq = c.seq;
+    const Tensor documents = c.documents ? at(begins) : Tensor();
+    Tensor workspace;
+    if (s.device() == DeviceKind::cuda) {
+      s.attention_backend = backend;
+      workspace.dtype = DType::u8, workspace.device = DeviceKind::cuda;
+      workspace.shape = {cudnn_backward_workspace(shape)};
+      memory = cuda::device_memory(workspace.bytes());
+      workspace.data = memory.get();
+    }
+    attention_forward(s, at(out), at(lse), at(qkv), shape, d, documents);
+    attention_backward(s, at(dqkv), at(dout), at(qkv), at(out), at(lse), shape, d, documents, workspace);
+  });
+}
+
+/// Forward where it must be cuDNN's.
+void force(DType t, const Case& c) {
+  const auto memory = cuda::device_memory(4 << 20);
+  const auto s = cuda::make_cuda_stream("cuda");  // goes first: it may have work to do
+  s->attention_backend = AttentionBackend::cudnn;
+  const auto at = [&](int64_t place, DType type, Shape shape) {
+    Tensor x;
+    x.data = static_cast<char*>(memory.get()) + (place << 20);
+    x.dtype = type, x.device = DeviceKind::cuda, x.shape = shape;
+    return x;
+  };
+  const int64_t rows = c.batch * c.seq;
+  Dropout d;
+  if (c.dropout) d.p = 0.2, d.sample_index = at(3, DType::i64, {c.batch}), d.rows.seq = c.seq;
+  attention_forward(*s, at(0, t, {rows, c.heads * c.dim}), at(1, wide(t), {c.batch, c.heads, c.seq}),
+                    at(2, t, {rows, c.shape().qkv_width()}), c.shape(), d,
+                    c.documents ? at(3, DType::i32, {c.batch, c.seq}) : Tensor());
+  s->synchronize();
+}
+
+TinyOptions tiny(const std::string& architecture) {
+  TinyOptions o;
+  o.architecture = architecture;
+  o.precision = "bf16";
+  o.hidden = 16, o.heads = 2, o.intermediate = 24, o.vocab = 37, o.seq = 10;
+  o.kv_heads = architecture == "gpt2" ? 2 : 1;
+  o.global_batch = 4, o.micro_batch = 2, o.steps = 3;
+  o.device = DeviceKind::cuda;
+  return o;
+}
+
+#ifdef LTRAIN_CUDA_EMULATED
+/// The emulated library as if it were something else.
+class As {
+ public:
+  explicit As(const char* what) { ::setenv("LTRAIN_EMULATED_CUDNN", what, 1); }
+  ~As() {
+    ::unsetenv("LTRAIN_EMULATED_CUDNN");
+    forget_cudnn_checks();
+  }
+};
+#endif
+
+}  // namespace
+
+TEST_CASE("attention by cuDNN equals the CPU's: samples, groups of heads, head dims, odd lengths") {
+  if (!have_cudnn()) return;
+  constexpr auto cudnn = AttentionBackend::cudnn;  // fails rather than to leave it to other kernels
+  for (DType t : {DType::bf16, DType::f16}) {
+    check_fused(t, {2, 128, 4, 2, 64}, cudnn);
+    check_fused(t, {3, 67, 3, 1, 64}, cudnn);
+    check_fused(t, {1, 130, 2, 2, 128}, cudnn);
+    check_fused(t, {2, 70, 2, 1, 80}, cudnn);
+  }
+}
+
+TEST_CASE("attention by cuDNN of queries, keys and values that lie apart; parts of them go to own kernels") {
+  if (!have_cudnn()) return;
+  for (bool part : {false, true}) {
+    CAPTURE(part);
+    Twin w(DType::bf16);
+    const Case c{2, 70, 4, 2, 64};
+    const int64_t rows = c.batch * c.seq;
+    const auto q = w.random(DType::bf16, {rows, 4 * 64 + 16}, 2),
+               k = w.random(DType::bf16, {rows, 2 * 64 + 8}, 2),
+               v = w.random(DType::bf16, {rows, 2 * 64 + 40});
+    const auto out = w.blank(DType::bf16, {rows, 4 * 64}), lse = w.blank(DType::f32, {c.batch, 4, c.seq});
+    w.check([&](Stream& s, const Twin::At& at) {
+      s.attention_backend = part ? AttentionBackend::automatic : AttentionBackend::cudnn;
+      AttentionBlock b;
+      b.shape = c.shape();
+      b.q = {at(q), 16}, b.k = {at(k), 8}, b.v = {at(v), 24};
+      b.q_at = b.k_at = c.seq;
+      if (part) {  // the later queries against the earlier keys
+        b.shape.seq = 2 * c.seq;
+        b.q_at = Positions::run(c.seq, c.seq, 2 * c.seq), b.k_at = Positions::run(0, c.seq, 2 * c.seq);
+      }
+      attention_block_forward(s, at(out), at(lse), b);
+    });
+  }
+}
+
+TEST_CASE("attention that cuDNN cannot take goes to own kernels, or fails where it must not") {
+  if (!have_cudnn()) return;
+  const auto both = [](DType t, const Case& c, const std::string& why) {
+    check_fused(t, c, AttentionBackend::automatic);
+    REQUIRE_THROWS_WITH(force(t, c), Catch::Contains("attention_backend: cudnn: ") && Catch::Contains(why));
+  };
+  force(DType::bf16, {1, 40, 2, 1, 16});
+  both(DType::f32, {1, 40, 2, 1, 16}, "bf16 and fp16, not f32");
+  both(DType::bf16, {1, 40, 2, 1, 20}, "multiples of 8");
+  both(DType::bf16, {1, 40, 2, 1, 64, true}, "dropout");
+  both(DType::bf16, {1, 40, 2, 1, 64, false, true}, "document");
+}
+
+TEST_CASE("training with cuDNN's attention: exact memory, workspace included, losses of the own kernels") {
+  if (!have_cudnn()) return;
+  for (const std::string architecture : {"llama", "gpt2"})
+    for (bool graphs : {false, true}) {
+      CAPTURE(architecture, graphs);
+      TinyOptions o = tiny(architecture);
+      o.cuda_graphs = graphs;
+      const TinyResult own = train_tiny(o);
+      o.attention_backend = AttentionBackend::cudnn;
+      const TinyResult forward = train_tiny(o);
+      o.deterministic = false;
+      const TinyResult both = train_tiny(o);
+      for (const TinyResult* r : {&forward, &both}) {
+        CHECK(r->used_bytes == r->plan_bytes);
+        for (size_t i = 0; i < own.losses.size(); ++i)
+          CHECK(std::abs(r->losses[i] / own.losses[i] - 1) < 2e-3);
+      }
+      CHECK(forward.plan_bytes == own.plan_bytes);
+      CHECK(both.plan_bytes[0] > own.plan_bytes[0]);
+    }
+}
+
+#ifdef LTRAIN_CUDA_EMULATED
+TEST_CASE("what cuDNN computes is what counts: a wrong one is seen, after it has passed the comparison") {
+  forget_cudnn_checks();
+  TinyOptions o = tiny("llama");
+  o.deterministic = false;
+  const auto losses = [&](AttentionBackend b, const char* as) {  // compared once, as what it was first
+    ::setenv("LTRAIN_EMULATED_CUDNN", as, 1);
+    o.attention_backend = b;
+    return train_tiny(o).losses;
+  };
+  const auto right = losses(AttentionBackend::automatic, "");
+  CHECK(losses(AttentionBackend::automatic, "wrong") != right);
+  CHECK(losses(AttentionBackend::automatic, "wrong_backward") != right);
+  CHECK(losses(AttentionBackend::automatic, "") == right);
+  // Without a plan: own kernels, bit for bit, and an error where there must be cuDNN.
+  CHECK(losses(AttentionBackend::automatic, "refuses") == losses(AttentionBackend::own, ""));
+  REQUIRE_THROWS_WITH(losses(AttentionBackend::cudnn, "refuses"),
+                      Catch::Contains("attention_backend: cudnn: cuDNN: the emulated one has no plan"));
+  ::unsetenv("LTRAIN_EMULATED_CUDNN");
+  forget_cudnn_checks();
+}
+
+TEST_CASE(
+    "several ranks with cuDNN's attention, where heads are exchanged and where a ring leaves it no call") {
+  TinyOptions o = tiny("gpt2");
+  o.seq = 8, o.micro_batch = 1;
+  const TinyResult one = train_tiny(o);
+  o.deterministic = false;
+  const auto check = [&](AttentionBackend b, auto change) {
+    TinyOptions many = o;
+    many.attention_backend = b;
+    change(many);
+    const TinyResult r = train_tiny(many);
+    CHECK(r.used_bytes == r.plan_bytes);
+    for (size_t i = 0; i < one.losses.size(); ++i) CHECK(std::abs(r.losses[i] / one.losses[i] - 1) < 2e-3);
+  };
+  check(AttentionBackend::cudnn, [](TinyOptions& m) { m.context = 2, m.context_comm = "a2a"; });
+  check(AttentionBackend::automatic, [](TinyOptions& m) { m.context = 2; });
+  check(AttentionBackend::cudnn, [](TinyOptions& m) { m.tensor = 2; });
+  check(AttentionBackend::cudnn, [](TinyOptions& m) { m.pipeline = 2, m.schedule = "zb-h1"; });
+}
+
+TEST_CASE("a cuDNN that differs from the kernels here is not used, and named with the amount") {
+  const auto s = cuda::make_cuda_stream("cuda");
+  const AttentionShape shape = Case{1, 40, 2, 1, 64}.shape();
+  const auto why = [&](bool backward) { return cudnn_unusable(*s, DType::bf16, shape, backward); };
+  forget_cudnn_checks();
+  CHECK(why(false) == "");
+  CHECK(why(true) == "");
+  forget_cudnn_checks();
+  {
+    const As as("wrong");
+    CHECK(why(false).find("differs by ") != std::string::npos);
+    CHECK(why(true).find("backward") != std::string::npos);
+  }
+  {
+    const As as("wrong_backward");
+    CHECK(why(false) == "");
+    CHECK(why(true).find("differs by ") != std::string::npos);
+  }
+  {
+    const As as("wanders");
+    CHECK(why(false).find("other bits") != std::string::npos);
+    CHECK(why(true) == "");  // asked for only where bits may differ
+  }
+  {
+    const As as("missing");
+    CHECK(why(false).find("libcudnn is not there") != std::string::npos);
+  }
+  {
+    const As as("refuses");
+    CHECK(why(true).find("has no plan") != std::string::npos);
+  }
+  const auto graph = s->capture([&] { CHECK(why(false).find("recorded") != std::string::npos); });
+  CHECK(why(false) == "");
+}
+
+TEST_CASE("ltrain run says whose attention it takes, and why not cuDNN's") {
+  const TempRun run;
+  REQUIRE(run.build().code == 0);
+  const auto train = [&](const std::string& settings, const std::string& as) {
+    return run.sh(
+        "run tiny.yaml device=cuda parallel.data=1 parallel.zero_stage=0 model.hidden_size=16 precision=bf16 "
+        "model.intermediate_size=24 model.vocab_size=259 data.seq_length=8 train.micro_batch_size=2 "
+        "train.global_batch_size=4 train.train_steps=2 train.eval_interval=0 checkpoint.save_interval=0 "
+        "checkpoint.save_at_end=false checkpoint.resume=never schedule.lr_decay_steps=4 " +
+            settings,
+        "LTRAIN_EMULATED_CUDNN=" + as);
+  };
+  const auto said = [&](const std::string& settings, const std::string& as, const std::string& line,
+                        int code = 0) {
+    const Outcome o = train(settings, as);
+    INFO(o.text);
+    CHECK(o.code == code);
+    CHECK(o.text.find(line) != std::string::npos);
+    if (code == 0) CHECK(o.text.find(line) == o.text.rfind(line));  // named once
+  };
+  const std::string own = "attention: own kernels, in plain arithmetic, for bf16 with head dim 8";
+  said("", "", "attention: cuDNN emulated forward; backward by own kernels");
+  said("deterministic=false", "", "attention: cuDNN emulated, forward and backward");
+  said("attention_backend=own", "", own + "\n");
+  said("", "missing", own + "; not cuDNN: libcudnn is not there");
+  said("", "wrong", own + "; not cuDNN: cuDNN emulated is not to be trusted");
+  said("deterministic=false", "wrong_backward", "differs by");
+  said("precision=fp32", "", "not cuDNN: cuDNN takes bf16 and fp16, not f32");
+  said("attention_backend=cudnn", "missing", "attention_backend: cudnn: libcudnn is not there", 64);
+
+  const auto json = [&](const std::string& file) {
+    return nlohmann::json::parse(read_text(run.folder() + "/run/" + file));
+  };
+  REQUIRE(train("deterministic=false attention_backend=cudnn", "").code == 0);
+  CHECK(json("plan.json")["ranks"][0]["memory_bytes"]["arena"]["total"] ==
+        json("logs/usage-00000.json")["arena_bytes"]);
+}
+#endif

@@ -1,0 +1,11 @@
+// Attention of two-byte types on Hopper's tensor cores (wgmma, bulk tensor copies): a third implementation of
+// attention_*_cuda (attention.h), for what attention_fits_wgmma() names (attention_choice.h).
+#pragma once
+#include "kernels/core/stream_cuda.h"
+#include "kernels/ops/attention.h"
+
+namespace ltrain {
+
+void attention_wgmma_forward(Stream& s, DType t, bool wide_out, void* out, void* lse, const AttentionArgs& a);
+
+}  // namespace ltrain

@@ -1,0 +1,75 @@
+// Attention on Hopper's tensor cores: what its forward and backward share.
+//
+// A block owns a tile of rows, 64 for each of its warpgroups that compute, and walks over the tiles of the
+// other side. One more warpgroup only copies: it keeps few registers, and the others get what it gives up.
+// Between them stand, for each buffer, an mbarrier that says that a tile is there, and one that says that all
+// warps are done with it.
+#pragma once
+#include "kernels/core/wgmma_cuda.h"
+#include "kernels/ops/attention_mma_cuda.h"
+#include "kernels/ops/attention_wgmma.h"
+
+namespace ltrain::cuda {
+
+constexpr int kStages = 2;  ///< buffers of each operand
+
+/// Heads of a matrix (batch * rows, stride) as (columns, rows of a run, runs, samples), so that rows beyond a
+/// run arrive as zeros: what another sample has there may be infinite, and infinity times a probability of
+/// zero is not zero.
+inline TensorMap head_map(const void* data, int64_t stride, int64_t columns, const Positions& at,
+                          int64_t batch, int box_rows) {
+  const int64_t runs = at.rows > at.split ? 2 : 1;
+  return make_tensor_map(data, {{columns, at.split, runs, batch},
+                                {2 * stride, 2 * stride * at.split, 2 * stride * at.rows},
+                                box_rows});
+}
+
+#ifdef LT_HOPPER
+
+/// Begins to copy a tile of a head.
+template <int kDim, int kRows, class T>
+__device__ __forceinline__ void load_tile(T* to, const TensorMap& map, Mbarrier* there, const Positions& at,
+                                          const Tile& tile, int64_t sample, int64_t head) {
+  const int64_t run = tile.row >= at.split ? 1 : 0;
+#pragma unroll
+  for (int p = 0; p < kDim / kPanel; ++p)
+    load_box(to + p * kPanel * kRows, map, there, head * kDim + p * kPanel, tile.row - run * at.split, run,
+             sample);
+}
+
+/// Begins s = the warpgroup's 64 rows of `own`, from `first` on, times the rows of `other`: scores.
+template <class T, int kDim, int kOwnRows, int kN>
+__device__ __forceinline__ void begin_scores(float (&s)[kN / 2], const T* own, int first, const T* other) {
+#pragma unroll
+  for (int k = 0; k < kDim; k += 16)
+    wgmma<T, kN>(s, along_columns(own, kOwnRows, first, k), along_columns(other, kN, 0, k), k > 0);
+}
+
+/// Begins acc += weights times the rows of `other`.
+template <class T, int kDim, int kN>
+__device__ __forceinline__ void begin_sums(float (&acc)[kDim / 2], const uint32_t (&weights)[kN / 16][4],
+                                           const T* other) {
+#pragma unroll
+  for (int k = 0; k < kN; k += 16)
+    wgmma<T, kDim, Along::rows>(acc, weights[k / 16], along_rows(other, kN, 0, k), true);
+}
+
+/// Accumulators as a left operand.
+template <class T, int kN>
+__device__ __forceinline__ void as_left(uint32_t (&to)[kN / 16][4], const float (&from)[kN / 2]) {
+#pragma unroll
+  for (int k = 0; k < kN / 16; ++k)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[k][i] = pack_pair<T>(from[8 * k + 2 * i], from[8 * k + 2 * i + 1]);
+}
+
+#endif
+
+/// Calls f with the head dim.
+template <class F>
+void with_wgmma_dim(int64_t head_dim, F&& f) {
+  LT_CHECK(head_dim == 64 || head_dim == 128, "attention of head dim {} on Hopper's tensor cores", head_dim);
+  head_dim == 64 ? f.template operator()<64>() : f.template operator()<128>();
+}
+
+}  // namespace ltrain::cuda

@@ -266,6 +266,12 @@ std::unique_ptr<Stream> make_cuda_stream(std::string name) {
   return std::make_unique<CudaStream>(std::move(name));
 }
 
+bool is_recording(Stream& s) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cuda_check(cudaStreamIsCapturing(native(s), &status), "asking a stream whether it records");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 void* scratch(Stream& s, int64_t bytes) {
   LT_CHECK(bytes <= kScratchBytes, "{} bytes of a stream's scratch, which has {}", bytes, kScratchBytes);
   return of(s).scratch();

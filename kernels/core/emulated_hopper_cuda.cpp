@@ -156,9 +156,9 @@ void read_operand(uint64_t descriptor, Along along, int first, int count, std::v
   for (uint32_t k = 0; k < 16; ++k)
     for (int c = 0; c < count; c += kPart) {
       const auto col = static_cast<uint32_t>(first + c);
-      const uint16_t* part = part_at(
-          mode == 1 ? start + col / kPanel * leading + k / 8 * stride + k % 8 * 128 + col % kPanel * 2
-                    : start + col / 8 * stride + k / 8 * leading + k % 8 * 16);
+      const uint16_t* part =
+          part_at(mode == 1 ? start + col / kPanel * leading + k / 8 * stride + k % 8 * 128 + col % kPanel * 2
+                            : start + col / 8 * stride + k / 8 * leading + k % 8 * 16);
       for (int i = 0; i < kPart; ++i) out[16 * (c + i) + static_cast<int>(k)] = part[i];
     }
 }
@@ -323,7 +323,11 @@ void mbarrier_wait(Mbarrier* barrier, int parity) {
 
 void load_box(void* shared, const TensorMap& map, Mbarrier* barrier, int64_t col, int64_t row, int64_t third,
               int64_t fourth) {
-  begin_copy({static_cast<char*>(shared), barrier, map.shape.box_rows * kPanelBytes, nullptr, map,
+  begin_copy({static_cast<char*>(shared),
+              barrier,
+              map.shape.box_rows * kPanelBytes,
+              nullptr,
+              map,
               {col, row, third, fourth}},
              128);
 }
@@ -354,8 +358,8 @@ void emulated_product(const EmulatedProduct& p) {
   if (sums.empty()) sums.assign(p.c, p.c + p.n / 2);
   LT_CHECK(sums.size() == static_cast<size_t>(p.n / 2), "an accumulator of {} floats", p.n / 2);
   std::fill(p.c, p.c + p.n / 2, std::nanf(""));
-  l.open.push_back({p, thread() % kLanes == 0 ? read_operands(p, thread() / kLanes)
-                                              : std::vector<uint16_t>()});
+  l.open.push_back(
+      {p, thread() % kLanes == 0 ? read_operands(p, thread() / kLanes) : std::vector<uint16_t>()});
 }
 
 void wgmma_commit() {

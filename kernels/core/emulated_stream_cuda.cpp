@@ -157,6 +157,7 @@ class EmulatedStream final : public Stream {
     recording_ = nullptr;
     return graph;
   }
+  bool recording() const { return recording_; }
   void* scratch() {
     if (!scratch_) scratch_ = device_memory(kScratchBytes);
     return scratch_.get();
@@ -215,6 +216,7 @@ std::shared_ptr<void> pinned_memory(int64_t bytes) {
 std::unique_ptr<Stream> make_cuda_stream(std::string name) {
   return std::make_unique<EmulatedStream>(std::move(name));
 }
+bool is_recording(Stream& s) { return of(s).recording(); }
 void* scratch(Stream& s, int64_t bytes) {
   LT_CHECK(bytes <= kScratchBytes, "{} bytes of a stream's scratch, which has {}", bytes, kScratchBytes);
   return of(s).scratch();

@@ -233,8 +233,8 @@ void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>
             if (b.error) give_up(b.error);
           }
           if (some && !b.moved)
-            give_up(std::make_exception_ptr(
-                Error(ExitCode::internal, fmt::format("all threads of a block wait, one for {}", waits_for))));
+            give_up(std::make_exception_ptr(Error(
+                ExitCode::internal, fmt::format("all threads of a block wait, one for {}", waits_for))));
         }
         try {
           for (const Meeting& m : b.named) LT_CHECK(m.arrived == 0, "a kernel ended in a named barrier");

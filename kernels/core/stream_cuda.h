@@ -32,6 +32,8 @@ std::shared_ptr<void> pinned_memory(int64_t bytes);
 /// Throws Error when there is no driver or no device, with what the CUDA library says.
 std::unique_ptr<Stream> make_cuda_stream(std::string name);
 
+/// Whether what is enqueued is recorded now rather than run (Stream::capture).
+bool is_recording(Stream& s);
 /// The stream's scratch; the next kernel that asks for it gets the same memory.
 void* scratch(Stream& s, int64_t bytes);
 /// To zero.

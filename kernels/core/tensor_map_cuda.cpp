@@ -34,10 +34,10 @@ TensorMap make_tensor_map(const void* data, const MapShape& shape) {
   const cuuint32_t box[4] = {kPanel, static_cast<cuuint32_t>(shape.box_rows), 1, 1}, steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
   // 16-bit integers: bits are copied as they are, and there is nothing to be made of NaNs.
-  const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, const_cast<void*>(data),
-                                 dims.data(), strides.data(), box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, const_cast<void*>(data), dims.data(), strides.data(),
+             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   LT_CHECK(result == CUDA_SUCCESS, "the driver refuses a tensor map of {} x {} x {} x {} (CUresult {})",
            shape.dims[0], shape.dims[1], shape.dims[2], shape.dims[3], static_cast<int>(result));
   return map;

@@ -9,8 +9,8 @@
 
 namespace ltrain::cuda {
 
-constexpr int kPanel = 64;                  ///< elements of a row that a box has: 128 bytes, one swizzled row
-constexpr int kPanelBytes = 2 * kPanel;     ///< of a row
+constexpr int kPanel = 64;               ///< elements of a row that a box has: 128 bytes, one swizzled row
+constexpr int kPanelBytes = 2 * kPanel;  ///< of a row
 constexpr int kSwizzleAtom = 8 * kPanelBytes;  ///< boxes in shared memory begin at its multiples
 
 /// A tensor of two-byte elements, innermost dim first; strides in bytes, of the dims after the first.

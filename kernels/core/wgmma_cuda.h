@@ -26,8 +26,8 @@ enum class Along { columns, rows };
 /// Descriptor of the rows of a tile from `first` on, at 16 summed columns from column `k` on.
 /// `tile_rows`: of the whole tile, a multiple of 8, as `first` is.
 inline __device__ uint64_t along_columns(const void* tile, int tile_rows, int first, int k) {
-  const uint32_t at = shared_address(tile) + k / kPanel * tile_rows * kPanelBytes + first * kPanelBytes +
-                      k % kPanel * 2;
+  const uint32_t at =
+      shared_address(tile) + k / kPanel * tile_rows * kPanelBytes + first * kPanelBytes + k % kPanel * 2;
   constexpr uint64_t kSwizzle128 = 1;
   return (at & 0x3ffff) >> 4 | uint64_t{1} << 16 | uint64_t{kSwizzleAtom >> 4} << 32 | kSwizzle128 << 62;
 }
@@ -92,35 +92,35 @@ __device__ __forceinline__ void in_flight(float (&c)[n]) {
 }
 
 // Accumulators and their places in the text of an instruction.
-#define LT_C8(i)                                                                                     \
-  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]),         \
+#define LT_C8(i)                                                                              \
+  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
       "+f"(c[i + 6]), "+f"(c[i + 7])
 #define LT_C32(i) LT_C8(i), LT_C8(i + 8), LT_C8(i + 16), LT_C8(i + 24)
-#define LT_PLACES_32                                                                                 \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,"    \
+#define LT_PLACES_32                                                                               \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
   "%26,%27,%28,%29,%30,%31"
-#define LT_PLACES_64                                                                                 \
-  LT_PLACES_32                                                                                       \
+#define LT_PLACES_64                                                                                  \
+  LT_PLACES_32                                                                                        \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55," \
   "%56,%57,%58,%59,%60,%61,%62,%63"
 #define LT_C_64 LT_C32(0)
 #define LT_C_128 LT_C32(0), LT_C32(32)
 
 // x0 and on: the numbers of the operands after the accumulators.
-#define LT_WGMMA_SHARED(N, TYPE, PLACES, x0, x1, x2, x3, x4)                                         \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " x2                                                \
-               ", 0;\n"                                                                              \
-               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" PLACES "}, " x0   \
-               ", " x1 ", p, 1, 1, " x3 ", " x4 ";\n}"                                               \
-               : LT_C_##N                                                                            \
+#define LT_WGMMA_SHARED(N, TYPE, PLACES, x0, x1, x2, x3, x4)                                                \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " x2                                                       \
+               ", 0;\n"                                                                                     \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" PLACES "}, " x0 ", " x1 \
+               ", p, 1, 1, " x3 ", " x4 ";\n}"                                                              \
+               : LT_C_##N                                                                                   \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kA == Along::rows), "n"(kB == Along::rows))
-#define LT_WGMMA_REGISTERS(N, TYPE, PLACES, x0, x1, x2, x3, x4, x5, x6)                              \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " x5                                                \
-               ", 0;\n"                                                                              \
-               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" PLACES "}, {" x0  \
-               "," x1 "," x2 "," x3 "}, " x4 ", p, 1, 1, " x6 ";\n}"                                 \
-               : LT_C_##N                                                                            \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)),     \
+#define LT_WGMMA_REGISTERS(N, TYPE, PLACES, x0, x1, x2, x3, x4, x5, x6)                                     \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " x5                                                       \
+               ", 0;\n"                                                                                     \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" PLACES "}, {" x0 "," x1 \
+               "," x2 "," x3 "}, " x4 ", p, 1, 1, " x6 ";\n}"                                               \
+               : LT_C_##N                                                                                   \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)),            \
                  "n"(kB == Along::rows))
 
 /// c = a b, or += with `add`: both operands in shared memory, by their descriptors.

@@ -1,5 +1,5 @@
 // Attention of two-byte types on Hopper's tensor cores (wgmma, bulk tensor copies): a third implementation of
-// attention_*_cuda (attention.h), for what attention_fits_wgmma() names (attention_choice.h).
+// attention_*_cuda (attention.h), for what attention_choice.h gives it.
 #pragma once
 #include "kernels/core/stream_cuda.h"
 #include "kernels/ops/attention.h"

@@ -26,11 +26,18 @@ inline TensorMap head_map(const void* data, int64_t stride, int64_t columns, con
 
 #ifdef LT_HOPPER
 
+/// A tile in few registers: sequences are shorter than 2^31.
+struct ShortTile {
+  int row, count, at;
+  __device__ ShortTile(const Tile& t)
+      : row(static_cast<int>(t.row)), count(static_cast<int>(t.count)), at(static_cast<int>(t.at)) {}
+};
+
 /// Begins to copy a tile of a head.
 template <int kDim, int kRows, class T>
 __device__ __forceinline__ void load_tile(T* to, const TensorMap& map, Mbarrier* there, const Positions& at,
-                                          const Tile& tile, int64_t sample, int64_t head) {
-  const int64_t run = tile.row >= at.split ? 1 : 0;
+                                          const ShortTile& tile, int64_t sample, int64_t head) {
+  const int run = tile.row >= at.split ? 1 : 0;
 #pragma unroll
   for (int p = 0; p < kDim / kPanel; ++p)
     load_box(to + p * kPanel * kRows, map, there, head * kDim + p * kPanel, tile.row - run * at.split, run,

@@ -37,10 +37,12 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   Mbarrier *const k_free = v_there + kStages, *const v_free = k_free + kStages;
   const Tiles k_tiles(a.k_at, kN);
   const int tiles = static_cast<int>(k_tiles.total);
-  const Tile qt = Tiles(a.q_at, C::kRows)[gridDim.x - 1 - blockIdx.x];  // those with most keys first
+  const ShortTile qt = Tiles(a.q_at, C::kRows)[gridDim.x - 1 - blockIdx.x];  // those with most keys first
   const Mask mask(a, sample);
+  const int lowest = static_cast<int>(mask.lowest(qt.at));
   const auto seen_from = [&](int j) {  // the first tile from j on that some query sees
-    while (j < tiles && mask.hides(qt, k_tiles[j])) ++j;
+    for (; j < tiles; ++j)
+      if (const ShortTile kt = k_tiles[j]; kt.at < qt.at + qt.count && kt.at + kt.count > lowest) break;
     return j;
   };
 
@@ -62,7 +64,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       int n = 0;
       for (int j = seen_from(0); j < tiles; j = seen_from(j + 1), ++n) {
         const int stage = n % kStages, ended = (n / kStages + 1) % 2;
-        const Tile kt = k_tiles[j];
+        const ShortTile kt = k_tiles[j];
         mbarrier_wait(k_free + stage, ended);
         mbarrier_expect(k_there + stage, C::kTileBytes);
         load_tile<kDim, kN>(ks + stage * kTile, k_map, k_there + stage, a.k_at, kt, sample, kv_head);
@@ -77,20 +79,20 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     const int first = warp_index() * 16 - 64;  // of the warp's queries
     const float scale = 1.0f / sqrt(static_cast<float>(kDim)), to_log2 = scale * kLog2e;
     // Keys from here on are in every query's document.
-    const int64_t highest = mask.lowest(qt.at + qt.count - 1);
+    const int highest = static_cast<int>(mask.lowest(qt.at + qt.count - 1));
     float acc[kDim / 2], s[kN / 2], top[2] = {-INFINITY, -INFINITY}, sum[2] = {}, fade[2];
     uint32_t weights[kN / 16][4];
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) acc[i] = 0;
 
     // s becomes the probabilities, as far as they are known; what was summed before is to fade.
-    const auto soften = [&](const Tile& kt) {
+    const auto soften = [&](const ShortTile& kt) {
       if (kt.count < kN || kt.at + kN - 1 > qt.at + first || highest > kt.at) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int row = first + 8 * half + lane / 4;
-          const int begin = row < qt.count ? static_cast<int>(mask.begin(qt.at + row, kt)) : 0;
-          const int end = row < qt.count ? static_cast<int>(mask.end(qt.at + row, kt)) : 0;
+          const int begin = row < qt.count ? static_cast<int>(mask.lowest(qt.at + row)) - kt.at : 0;
+          const int end = row < qt.count ? std::min(qt.at + row - kt.at + 1, kt.count) : 0;
 #pragma unroll
           for (int n = 0; n < kN / 8; ++n)
 #pragma unroll
@@ -151,7 +153,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         wgmma_fence();
         begin_sums<T, kDim, kN>(acc, weights, vs + stage * kTile);
         wgmma_commit();
-        if (next < tiles || group < C::kGroups - 1) named_arrive(1 + (group + 1) % C::kGroups, 2 * kWarpgroup);
+        if (next < tiles || group < C::kGroups - 1)
+          named_arrive(1 + (group + 1) % C::kGroups, 2 * kWarpgroup);
         wgmma_wait<1>();
         in_flight(s);
         done_with(k_free + next_stage);

@@ -13,7 +13,7 @@
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/device.h"
 #include "kernels/core/fault_point.h"
-#include "kernels/ops/attention.h"
+#include "kernels/ops/attention_choice.h"
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/mesh.h"
 #include "runtime/checkpoint/files.h"
@@ -218,7 +218,17 @@ class Trainer {
 
   std::string attention_kernels() const {
     const DType type = precision_policy(std::string(to_string(recipe_.precision))).compute;
-    if (attention_on_tensor_cores(type, recipe_.model.head_dim)) return "on tensor cores";
+    AttentionTraits traits;
+    traits.type = type, traits.head_dim = recipe_.model.head_dim, traits.capability = card_.capability;
+    traits.dropout = recipe_.model.attn_pdrop > 0;
+    switch (choose_attention(traits)) {
+      case AttentionKernel::wgmma:
+        return "on Hopper's tensor cores (wgmma)";
+      case AttentionKernel::mma:
+        return "on tensor cores (mma)";
+      case AttentionKernel::base:
+        break;
+    }
     return fmt::format("in plain arithmetic, for {} with head dim {}", dtype_name(type),
                        recipe_.model.head_dim);
   }

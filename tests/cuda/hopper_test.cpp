@@ -29,7 +29,8 @@ std::vector<T> numbers(int64_t n, uint64_t seed) {
 
 template <class T>
 TensorMap map_of(const std::vector<T>& v, int64_t rows, int64_t cols, int box_rows) {
-  return make_tensor_map(v.data(), {{cols, rows, 1, 1}, {2 * cols, 2 * cols * rows, 2 * cols * rows}, box_rows});
+  return make_tensor_map(v.data(),
+                         {{cols, rows, 1, 1}, {2 * cols, 2 * cols * rows, 2 * cols * rows}, box_rows});
 }
 
 /// c (64, kN) = a b, or its mistake. A tile is (64, kSummed) or (kSummed, 64), and so for b.
@@ -48,8 +49,10 @@ std::vector<float> product(const std::vector<T>& a, const std::vector<T>& b, Wro
     __syncthreads();
     if (threadIdx.x == 0) {
       mbarrier_expect(there, static_cast<int>(bytes));
-      for (int p = 0; p < a_cols / kPanel; ++p) load_box(as + p * kPanel * a_rows, a_map, there, p * kPanel, 0, 0, 0);
-      for (int p = 0; p < b_cols / kPanel; ++p) load_box(bs + p * kPanel * b_rows, b_map, there, p * kPanel, 0, 0, 0);
+      for (int p = 0; p < a_cols / kPanel; ++p)
+        load_box(as + p * kPanel * a_rows, a_map, there, p * kPanel, 0, 0, 0);
+      for (int p = 0; p < b_cols / kPanel; ++p)
+        load_box(bs + p * kPanel * b_rows, b_map, there, p * kPanel, 0, 0, 0);
     }
     if (wrong != Wrong::early) mbarrier_wait(there, 0);
     const auto descriptor = [&](Along along, const T* tile, int rows, int k) {
@@ -183,7 +186,8 @@ TEST_CASE("bulk copies: zeros beyond the tensor, in four dims; NaN until they ar
     for (int r = 0; r < 8; ++r)
       for (int c = 0; c < 64; ++c) {
         const float want = r < 3 ? static_cast<float>(1 + 15 + 2 + r) : 0;  // run 3 of all, row 2 + r of it
-        LT_CHECK(tile[64 * r + c] == want, "row {}: {}, not {}", r, static_cast<float>(tile[64 * r + c]), want);
+        LT_CHECK(tile[64 * r + c] == want, "row {}: {}, not {}", r, static_cast<float>(tile[64 * r + c]),
+                 want);
       }
   });
 }
@@ -191,15 +195,20 @@ TEST_CASE("bulk copies: zeros beyond the tensor, in four dims; NaN until they ar
 TEST_CASE("Hopper's copies and barriers used wrongly are errors") {
   const auto ones = std::vector<bf16>(64 * 64, bf16(1.0f));
   const TensorMap map = map_of(ones, 64, 64, 64);
-  const auto one = [](auto f) { return [f](Mbarrier* b, char* at) { if (threadIdx.x == 0) f(b, at); }; };
+  const auto one = [](auto f) {
+    return [f](Mbarrier* b, char* at) {
+      if (threadIdx.x == 0) f(b, at);
+    };
+  };
   REQUIRE_THROWS_WITH(with_barrier(one([&](Mbarrier* b, char* at) { load_box(at, map, b, 0, 0, 0, 0); })),
                       Catch::Contains("ended before 1 of its bulk copies"));
   REQUIRE_THROWS_WITH(with_barrier(one([&](Mbarrier* b, char* at) {
                         mbarrier_expect(b, 100), load_box(at, map, b, 0, 0, 0, 0), mbarrier_wait(b, 0);
                       })),
                       Catch::Contains("more than an mbarrier expects"));
-  REQUIRE_THROWS_WITH(with_barrier(one([&](Mbarrier* b, char* at) { load_box(at + 64, map, b, 0, 0, 0, 0); })),
-                      Catch::Contains("a bulk copy of 8192 bytes to"));
+  REQUIRE_THROWS_WITH(
+      with_barrier(one([&](Mbarrier* b, char* at) { load_box(at + 64, map, b, 0, 0, 0, 0); })),
+      Catch::Contains("a bulk copy of 8192 bytes to"));
   REQUIRE_THROWS_WITH(with_barrier([&](Mbarrier* b, char*) { mbarrier_wait(b, 0); }),
                       Catch::Contains("all threads of a block wait, one for an mbarrier"));
   REQUIRE_THROWS_WITH(with_barrier(one([&](Mbarrier* b, char*) { mbarrier_wait(b + 1, 0); })),

@@ -44,6 +44,7 @@ template <int n>
 void fewer_registers() {
   check_registers(n);
 }
+inline int uniform(int v) { return v; }
 inline int warp_index() { return static_cast<int>(threadIdx.x / kWarp); }
 inline void named_sync(int id, int threads) { emulated_named_barrier(id, threads, true); }
 inline void named_arrive(int id, int threads) { emulated_named_barrier(id, threads, false); }
@@ -129,11 +130,11 @@ __device__ __forceinline__ void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
 }
 
-/// Of this thread's warp; the compiler sees that it is the same for all lanes, which lets products stay in
-/// flight over what depends on it.
-__device__ __forceinline__ int warp_index() {
-  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kWarp), 0);
-}
+/// What is the same for all lanes of a warp, so that the compiler sees it: then products may stay in flight
+/// over what depends on it.
+__device__ __forceinline__ int uniform(int v) { return __shfl_sync(kAllLanes, v, 0); }
+/// Of this thread's warp in the block.
+__device__ __forceinline__ int warp_index() { return uniform(static_cast<int>(threadIdx.x / kWarp)); }
 
 /// Barrier `id` (1 to 15) of so many threads: those that wait at it and those that only arrive.
 __device__ __forceinline__ void named_sync(int id, int threads) {

@@ -99,11 +99,13 @@ __device__ __forceinline__ void in_flight(float (&c)[n]) {
 #define LT_PLACES_32                                                                               \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
   "%26,%27,%28,%29,%30,%31"
+#define LT_PLACES_48 LT_PLACES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define LT_PLACES_64                                                                                  \
   LT_PLACES_32                                                                                        \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55," \
   "%56,%57,%58,%59,%60,%61,%62,%63"
 #define LT_C_64 LT_C32(0)
+#define LT_C_96 LT_C32(0), LT_C8(32), LT_C8(40)
 #define LT_C_128 LT_C32(0), LT_C32(32)
 
 // x0 and on: the numbers of the operands after the accumulators.
@@ -126,11 +128,15 @@ __device__ __forceinline__ void in_flight(float (&c)[n]) {
 /// c = a b, or += with `add`: both operands in shared memory, by their descriptors.
 template <class T, int kN, Along kA = Along::columns, Along kB = Along::columns>
 __device__ __forceinline__ void wgmma(float (&c)[kN / 2], uint64_t a, uint64_t b, bool add) {
-  static_assert(kN == 64 || kN == 128);
+  static_assert(kN == 64 || kN == 96 || kN == 128);
   if constexpr (kN == 64 && std::is_same_v<T, bf16>)
     LT_WGMMA_SHARED(64, "bf16", LT_PLACES_32, "%32", "%33", "%34", "%35", "%36");
   else if constexpr (kN == 64)
     LT_WGMMA_SHARED(64, "f16", LT_PLACES_32, "%32", "%33", "%34", "%35", "%36");
+  else if constexpr (kN == 96 && std::is_same_v<T, bf16>)
+    LT_WGMMA_SHARED(96, "bf16", LT_PLACES_48, "%48", "%49", "%50", "%51", "%52");
+  else if constexpr (kN == 96)
+    LT_WGMMA_SHARED(96, "f16", LT_PLACES_48, "%48", "%49", "%50", "%51", "%52");
   else if constexpr (std::is_same_v<T, bf16>)
     LT_WGMMA_SHARED(128, "bf16", LT_PLACES_64, "%64", "%65", "%66", "%67", "%68");
   else
@@ -153,8 +159,10 @@ __device__ __forceinline__ void wgmma(float (&c)[kN / 2], const uint32_t (&a)[4]
 #undef LT_C8
 #undef LT_C32
 #undef LT_PLACES_32
+#undef LT_PLACES_48
 #undef LT_PLACES_64
 #undef LT_C_64
+#undef LT_C_96
 #undef LT_C_128
 #undef LT_WGMMA_SHARED
 #undef LT_WGMMA_REGISTERS

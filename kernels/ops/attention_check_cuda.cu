@@ -58,6 +58,14 @@ std::string compare(Stream& s, DType t, int64_t head_dim) {
   const AttentionArgs args = fused_attention_args(t, qkv, shape, {});
   attention_wgmma_forward(s, t, false, buffer(2), buffer(4), args);
   attention_mma_forward(s, t, false, buffer(3), buffer(5), args);
+  const auto sink = [&](int buffer_of, int64_t first_head) {
+    return AttentionSink{buffer(buffer_of) + 2 * first_head * head_dim, shape.qkv_width(), false, false};
+  };
+  // Both from the same outputs: what is left of differences is the backward's own.
+  attention_wgmma_backward(s, t, sink(6, 0), sink(6, kHeads), sink(6, kHeads + 1), dout, buffer(3), buffer(5),
+                           args, kBuffer);
+  attention_mma_backward(s, t, sink(7, 0), sink(7, kHeads), sink(7, kHeads + 1), dout, buffer(3), buffer(5),
+                         args, kBuffer);
 
   struct Pair {
     const char* what;
@@ -65,7 +73,8 @@ std::string compare(Stream& s, DType t, int64_t head_dim) {
     int64_t elements;
     bool wide;
   };
-  const Pair pairs[] = {{"outputs", 2, narrow, false}, {"log-sums", 4, kSeq * kHeads, true}};
+  const Pair pairs[] = {
+      {"outputs", 2, narrow, false}, {"log-sums", 4, kSeq * kHeads, true}, {"gradients", 6, wide, false}};
   std::vector<float> found(2 * std::size(pairs));
   float* const results = reinterpret_cast<float*>(buffer(8));
   for (size_t i = 0; i < std::size(pairs); ++i) {

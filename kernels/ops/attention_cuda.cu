@@ -330,8 +330,9 @@ void attention_backward_cuda(Stream& s, DType t, AttentionSink dq, AttentionSink
                              const void* dout, const void* out, const void* lse, AttentionArgs a) {
   const bool even_rows = aligned({dout, dq.data, dk.data, dv.data}) && dq.stride % 8 == 0 &&
                          dk.stride % 8 == 0 && dv.stride % 8 == 0;
-  if (kernel_for(s, t, a, even_rows) != AttentionKernel::base)
-    return attention_mma_backward(s, t, dq, dk, dv, dout, out, lse, a);
+  const AttentionKernel kernel = kernel_for(s, t, a, even_rows);
+  if (kernel == AttentionKernel::wgmma) return attention_wgmma_backward(s, t, dq, dk, dv, dout, out, lse, a);
+  if (kernel == AttentionKernel::mma) return attention_mma_backward(s, t, dq, dk, dv, dout, out, lse, a);
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
     const T *g = static_cast<const T*>(dout), *o = static_cast<const T*>(out);

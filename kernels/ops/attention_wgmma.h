@@ -7,5 +7,8 @@
 namespace ltrain {
 
 void attention_wgmma_forward(Stream& s, DType t, bool wide_out, void* out, void* lse, const AttentionArgs& a);
+void attention_wgmma_backward(Stream& s, DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv,
+                              const void* dout, const void* out, const void* lse, const AttentionArgs& a,
+                              int64_t statistics_bytes = cuda::kScratchBytes);  ///< of the stream's scratch
 
 }  // namespace ltrain

@@ -12,6 +12,26 @@
 namespace ltrain::cuda {
 
 constexpr int kStages = 2;  ///< buffers of each operand
+constexpr float kToLog2 = 1.4426950408889634f;
+
+/// How a kernel cuts its work.
+template <int dim, int groups, int other_rows>
+struct WgmmaCut {
+  static constexpr int kDim = dim;        ///< head dim, a multiple of kPanel
+  static constexpr int kGroups = groups;  ///< warpgroups that compute, with 64 rows each
+  static constexpr int kRows = 64 * groups;
+  static constexpr int kN = other_rows;  ///< rows of a tile of the other side
+  static constexpr int kThreads = (groups + 1) * kWarpgroup;
+  static constexpr int kOwnBytes = 2 * kRows * dim, kTileBytes = 2 * kN * dim;
+  /// Registers of a thread that copies, and of one that computes: of 64 Ki of a multiprocessor.
+  static constexpr int kFew = groups == 3 ? 32 : 24, kMany = groups == 3 ? 160 : 240;
+};
+template <int kDim>
+using WgmmaForward = WgmmaCut<kDim, (kDim == 64 ? 3 : 2), 128>;
+template <int kDim>
+using WgmmaQueries = WgmmaCut<kDim, 2, 96>;
+template <int kDim>
+using WgmmaKeys = WgmmaCut<kDim, 2, (kDim == 64 ? 96 : 64)>;
 
 /// Heads of a matrix (batch * rows, stride) as (columns, rows of a run, runs, samples), so that rows beyond a
 /// run arrive as zeros: what another sample has there may be infinite, and infinity times a probability of

@@ -8,21 +8,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr float kLog2e = 1.4426950408889634f;
-
-template <int dim>
-struct WgmmaForward {
-  static constexpr int kDim = dim;
-  static constexpr int kGroups = dim == 64 ? 3 : 2;  ///< warpgroups that compute
-  static constexpr int kRows = 64 * kGroups;         ///< queries of a block
-  static constexpr int kN = 128;                     ///< keys of a tile
-  static constexpr int kThreads = (kGroups + 1) * kWarpgroup;
-  static constexpr int kTileBytes = 2 * kN * dim, kOwnBytes = 2 * kRows * dim;
-  static constexpr int kShared = kOwnBytes + 2 * kStages * kTileBytes + 8 * (1 + 4 * kStages);
-  // Of 64 Ki registers of a multiprocessor.
-  static constexpr int kFew = dim == 64 ? 32 : 24, kMany = dim == 64 ? 160 : 240;
-};
-
 template <class C, class T, class O>
 __global__ void __launch_bounds__(C::kThreads, 1)
     attention_wgmma_forward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
@@ -77,7 +62,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     more_registers<C::kMany>();
     const int group = warp_index() / 4 - 1, lane = threadIdx.x % kWarp;
     const int first = warp_index() * 16 - 64;  // of the warp's queries
-    const float scale = 1.0f / sqrt(static_cast<float>(kDim)), to_log2 = scale * kLog2e;
+    const float scale = 1.0f / sqrt(static_cast<float>(kDim)), to_log2 = scale * kToLog2;
     // Keys from here on are in every query's document.
     const int highest = static_cast<int>(mask.lowest(qt.at + qt.count - 1));
     float acc[kDim / 2], s[kN / 2], top[2] = {-INFINITY, -INFINITY}, sum[2] = {}, fade[2];
@@ -208,8 +193,9 @@ void attention_wgmma_forward(Stream& s, DType t, bool wide_out, void* out, void*
       const TensorMap q = head_map(a.q, a.q_stride, a.heads * kDim, a.q_at, a.batch, C::kRows);
       const TensorMap k = head_map(a.k, a.k_stride, a.kv_heads * kDim, a.k_at, a.batch, C::kN);
       const TensorMap v = head_map(a.v, a.v_stride, a.kv_heads * kDim, a.k_at, a.batch, C::kN);
+      const int64_t shared = C::kOwnBytes + 2 * kStages * C::kTileBytes + 8 * (1 + 4 * kStages);
       const auto run = [&]<class O>() {
-        launch(s, grid, C::kThreads, C::kShared, cuda::attention_wgmma_forward<C, T, O>, q, k, v,
+        launch(s, grid, C::kThreads, shared, cuda::attention_wgmma_forward<C, T, O>, q, k, v,
                static_cast<O*>(out), static_cast<float*>(lse), a);
       };
       wide_out ? run.template operator()<float>() : run.template operator()<T>();

@@ -128,6 +128,7 @@ void check_all() {
   check<T, 64, rows, rows, false>(false);
   check<T, 64, columns, columns, true>(false);
   check<T, 64, columns, rows, true>(false);
+  check<T, 96, columns, columns, false>(false);
   check<T, 128, columns, columns, false>(false);
   check<T, 128, columns, rows, false>(true);
   check<T, 128, columns, columns, true>(false);

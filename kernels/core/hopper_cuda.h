@@ -61,6 +61,7 @@ T* shared_boxes() {
 template <class T>
 __device__ __forceinline__ T* shared_boxes() {
   extern __shared__ __align__(1024) unsigned char boxes[];
+  if (__cvta_generic_to_shared(boxes) % kSwizzleAtom != 0) __trap();
   return reinterpret_cast<T*>(boxes);
 }
 

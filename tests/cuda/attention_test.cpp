@@ -11,6 +11,7 @@
 #ifdef LTRAIN_CUDA_EMULATED
 #include "kernels/core/emulation_cuda.h"
 #include "kernels/ops/attention_mma.h"
+#include "kernels/ops/attention_wgmma.h"
 #endif
 
 using namespace ltrain;
@@ -222,6 +223,26 @@ TEST_CASE("attention: the kernel is the fastest that can, or the one asked for, 
   ::unsetenv("LTRAIN_ATTENTION");
 }
 
+TEST_CASE("attention: recorded before anything was compared, it takes what needs no comparison") {
+  if (!have_cuda()) return;
+  const auto s = cuda::make_cuda_stream("cuda");
+  AttentionShape shape;
+  shape.seq = 40;
+  const int64_t bytes = 2 * shape.seq * shape.qkv_width();
+  const auto memory = cuda::device_memory(4 * bytes);
+  char* const at = static_cast<char*>(memory.get());
+  const std::vector<bf16> ones(static_cast<size_t>(bytes / 2), bf16(1.0f));
+  std::vector<bf16> out(static_cast<size_t>(shape.seq * shape.head_dim), bf16(0.0f));
+  s->copy(at, ones.data(), bytes);
+  const AttentionArgs args = fused_attention_args(DType::bf16, at, shape, {});
+  const auto graph =
+      s->capture([&] { attention_forward_cuda(*s, DType::bf16, false, at + bytes, at + 2 * bytes, args); });
+  graph->replay();
+  s->copy(out.data(), at + bytes, static_cast<int64_t>(2 * out.size()));
+  s->synchronize();
+  REQUIRE(std::all_of(out.begin(), out.end(), [](bf16 x) { return x == 1.0f; }));
+}
+
 TEST_CASE("attention: the kernels for Hopper agree with the others on this GPU") {
   if (!have_hopper()) return;
   const auto s = cuda::make_cuda_stream("cuda");
@@ -238,7 +259,7 @@ struct Once {
   std::shared_ptr<void> memory = cuda::device_memory(5 << 20);
   std::unique_ptr<Stream> stream = cuda::make_cuda_stream("cuda");  // goes first: it may have work to do
 
-  std::vector<bf16> run(int64_t delta_bytes) {
+  std::vector<bf16> run(int64_t delta_bytes, AttentionKernel kernel = kMma) {
     const int64_t rows = shape.batch * shape.seq, wide = rows * shape.qkv_width(),
                   narrow = rows * shape.heads * shape.head_dim;
     char* const at = static_cast<char*>(memory.get());
@@ -254,8 +275,9 @@ struct Once {
     const auto sink = [&](int64_t first) {
       return AttentionSink{dqkv + 2 * first * shape.head_dim, shape.qkv_width(), false, false};
     };
-    attention_mma_backward(*stream, DType::bf16, sink(0), sink(shape.heads),
-                           sink(shape.heads + shape.kv_heads), dout, out, lse, args, delta_bytes);
+    const auto backward = kernel == kWgmma ? attention_wgmma_backward : attention_mma_backward;
+    backward(*stream, DType::bf16, sink(0), sink(shape.heads), sink(shape.heads + shape.kv_heads), dout, out,
+             lse, args, delta_bytes);
     stream->copy(result.data(), dqkv, 2 * wide);
     stream->synchronize();
     return result;
@@ -288,6 +310,16 @@ TEST_CASE("attention on tensor cores with two lanes exchanged is seen to be wron
   REQUIRE(largest_difference(right, wrong) >
           0.05 * largest_difference(right, std::vector<bf16>(right.size())));
   REQUIRE(largest_difference(right, o.run(1 << 20)) == 0);
+}
+
+TEST_CASE("attention's backward on Hopper's tensor cores some heads at a time, where the scratch is small") {
+  Once o;
+  o.shape.batch = 3, o.shape.seq = 21, o.shape.heads = 4, o.shape.kv_heads = 2;
+  const int64_t of_a_pair = 8 * 2 * 96;
+  const auto at_once = o.run(6 * of_a_pair, kWgmma);
+  REQUIRE(largest_difference(at_once, o.run(of_a_pair, kWgmma)) == 0);
+  REQUIRE(largest_difference(at_once, o.run(4 * of_a_pair, kWgmma)) == 0);
+  REQUIRE_THROWS_WITH(o.run(of_a_pair - 4, kWgmma), Catch::Contains("21 queries of 2 heads"));
 }
 
 TEST_CASE("attention's backward on tensor cores some heads at a time, where the scratch is small") {

@@ -23,21 +23,23 @@ namespace ltrain::cuda {
 /// Which way the summed index of a product runs in a tile.
 enum class Along { columns, rows };
 
-/// Descriptor of the rows of a tile from `first` on, at 16 summed columns from column `k` on.
-/// `tile_rows`: of the whole tile, a multiple of 8, as `first` is.
-inline __device__ uint64_t along_columns(const void* tile, int tile_rows, int first, int k) {
-  const uint32_t at =
-      shared_address(tile) + k / kPanel * tile_rows * kPanelBytes + first * kPanelBytes + k % kPanel * 2;
-  constexpr uint64_t kSwizzle128 = 1;
-  return (at & 0x3ffff) >> 4 | uint64_t{1} << 16 | uint64_t{kSwizzleAtom >> 4} << 32 | kSwizzle128 << 62;
+/// Addresses in shared memory are shorter than the 18 bits that a descriptor has for them, so that an offset
+/// can be added to what is made of the tile's.
+inline __device__ uint64_t descriptor(const void* tile, uint32_t offset, uint32_t leading, uint32_t stride) {
+  constexpr uint32_t kSwizzle128 = 1u << 30;
+  const uint32_t low = (shared_address(tile) >> 4) + (offset >> 4) + (leading >> 4 << 16);
+  return uint64_t{kSwizzle128 | stride >> 4} << 32 | low;
 }
-/// Descriptor of 16 summed rows of a tile from row `k` on, at the columns from `first` on, a multiple of 64.
+/// Of the rows of a tile from `first` on, at 16 summed columns from column `k` on. `tile_rows`: of the whole
+/// tile, a multiple of 8, as `first` is.
+inline __device__ uint64_t along_columns(const void* tile, int tile_rows, int first, int k) {
+  const int offset = (k / kPanel * tile_rows + first) * kPanelBytes + k % kPanel * 2;
+  return descriptor(tile, static_cast<uint32_t>(offset), 16, kSwizzleAtom);
+}
+/// Of 16 summed rows of a tile from row `k` on, at the columns from `first` on, a multiple of 64.
 inline __device__ uint64_t along_rows(const void* tile, int tile_rows, int first, int k) {
-  const uint32_t panel = tile_rows * kPanelBytes;
-  const uint32_t at = shared_address(tile) + first / kPanel * panel + k * kPanelBytes;
-  constexpr uint64_t kSwizzle128 = 1;
-  return (at & 0x3ffff) >> 4 | uint64_t{panel >> 4} << 16 | uint64_t{kSwizzleAtom >> 4} << 32 |
-         kSwizzle128 << 62;
+  const int panel = tile_rows * kPanelBytes, offset = first / kPanel * panel + k * kPanelBytes;
+  return descriptor(tile, static_cast<uint32_t>(offset), static_cast<uint32_t>(panel), kSwizzleAtom);
 }
 
 #ifdef LTRAIN_CUDA_EMULATED

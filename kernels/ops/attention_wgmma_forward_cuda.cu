@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         float high = top[half];
 #pragma unroll
         for (int n = 0; n < kN / 8; ++n)
-          high = std::max(high, std::max(s[4 * n + 2 * half], s[4 * n + 2 * half + 1]));
+          high = fmaxf(high, fmaxf(s[4 * n + 2 * half], s[4 * n + 2 * half + 1]));
         high = quad_reduce(high, Max());
         const float shift = high == -INFINITY ? 0.0f : high * to_log2;  // -infinity: nothing seen yet
         fade[half] = exp2_fast(top[half] * to_log2 - shift);

@@ -53,16 +53,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   Mbarrier* const own_there = reinterpret_cast<Mbarrier*>(vs + kStages * kTile);
   Mbarrier *const k_there = own_there + 1, *const v_there = k_there + kStages;
   Mbarrier *const k_free = v_there + kStages, *const v_free = k_free + kStages;
-  const Tiles k_tiles(a.k_at, kN);
-  const int tiles = static_cast<int>(k_tiles.total);
+  Step* const steps = reinterpret_cast<Step*>(v_free + kStages);
   const ShortTile qt = Tiles(a.q_at, C::kRows)[gridDim.x - 1 - blockIdx.x];  // those with most keys first
   const Mask mask(a, sample);
-  const int lowest = static_cast<int>(mask.lowest(qt.at));
-  const auto seen_from = [&](int j) {
-    for (; j < tiles; ++j)
-      if (const ShortTile kt = k_tiles[j]; kt.at < qt.at + qt.count && kt.at + kt.count > lowest) break;
-    return j;
-  };
 
   if (threadIdx.x == 0) {
     mbarrier_init(own_there, 1);
@@ -81,11 +74,13 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       mbarrier_expect(own_there, 2 * C::kOwnBytes);
       load_tile<kDim, C::kRows>(qs, q_map, own_there, a.q_at, qt, sample, head);
       load_tile<kDim, C::kRows>(gs, g_map, own_there, a.q_at, qt, sample, head);
-      int n = 0;
-      for (int j = seen_from(0); j < tiles; j = seen_from(j + 1), ++n) {
+      KeyWalk walk(a, mask, qt, kN);
+      if (walk.ended()) steps[0] = Step::nothing(), mbarrier_arrive(k_there);
+      for (int n = 0; !walk.ended(); ++n) {
         const int stage = n % kStages, ended = (n / kStages + 1) % 2;
-        const ShortTile kt = k_tiles[j];
+        const ShortTile kt = walk.next();
         mbarrier_wait(k_free + stage, ended);
+        steps[stage] = Step::of(kt.at, kt.count, walk.hides(kt), !walk.ended());
         mbarrier_expect(k_there + stage, C::kTileBytes);
         load_tile<kDim, kN>(ks + stage * kTile, k_map, k_there + stage, a.k_at, kt, sample, kv_head);
         mbarrier_wait(v_free + stage, ended);
@@ -98,7 +93,6 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     const int group = warp_index() / 4 - 1, lane = threadIdx.x % kWarp;
     const int first = warp_index() * 16 - 64;  // of the warp's queries
     const float scale = 1.0f / sqrt(static_cast<float>(kDim)), to_log2 = scale * kToLog2;
-    const int highest = static_cast<int>(mask.lowest(qt.at + qt.count - 1));
     float acc[kDim / 2], s[kN / 2], ds[kN / 2], row_lse[2], row_delta[2];
     uint32_t weights[kN / 16][4];
 #pragma unroll
@@ -119,20 +113,20 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     };
 
     // Scores become probabilities.
-    const auto soften = [&](const ShortTile& kt) {
-      if (kt.count < kN || kt.at + kN - 1 > qt.at + first || highest > kt.at) {
+    const auto soften = [&](const Step& kt) {
+      if (kt.hidden()) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int row = first + 8 * half + lane / 4;
           const int begin = row < qt.count ? static_cast<int>(mask.lowest(qt.at + row)) - kt.at : 0;
-          const int end = row < qt.count ? std::min(qt.at + row - kt.at + 1, kt.count) : 0;
+          const int end = row < qt.count ? std::min(qt.at + row - kt.at + 1, kt.count()) : 0;
+          // Columns are counted from `begin` on: one comparison each.
+          const unsigned seen = std::max(end - begin, 0), from = lane % 4 * 2 - begin;
 #pragma unroll
           for (int c = 0; c < kN / 8; ++c)
 #pragma unroll
-            for (int i = 4 * c + 2 * half; i < 4 * c + 2 * half + 2; ++i) {
-              const int col = 8 * c + lane % 4 * 2 + i % 2;
-              if (col < begin || col >= end) s[i] = -INFINITY;
-            }
+            for (int i = 4 * c + 2 * half; i < 4 * c + 2 * half + 2; ++i)
+              if (from + 8 * c + i % 2 >= seen) s[i] = -INFINITY;
         }
       }
 #pragma unroll
@@ -142,10 +136,14 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) ds[i] = s[i] * (ds[i] - row_delta[i % 4 / 2]);
     };
+    // Step n, once its keys are there.
+    const auto step_of = [&](int n) {
+      mbarrier_wait(k_there + n % kStages, n / kStages % 2);
+      return read_step(steps + n % kStages);
+    };
     // Scores of tile n in one group, and what its probabilities' gradients are made from in the next.
     const auto begin_tile = [&](int n) {
       const int stage = n % kStages, parity = n / kStages % 2;
-      mbarrier_wait(k_there + stage, parity);
       in_flight(s), in_flight(ds), in_flight(acc);
       wgmma_fence();
       begin_scores<T, kDim, C::kRows, kN>(s, qs, 64 * group, ks + stage * kTile);
@@ -157,26 +155,28 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     };
 
     mbarrier_wait(own_there, 0);
-    int j = seen_from(0), n = 0;
-    if (j < tiles) {
+    Step step = step_of(0);
+    if (step.count() > 0) {
       begin_tile(0);
       wgmma_wait<1>();
       in_flight(s);
-      soften(k_tiles[j]);
+      soften(step);
       wgmma_wait<0>();
       in_flight(ds);
       done_with(v_free);
       differentiate();
       as_left<T, kN>(weights, ds);
-      for (j = seen_from(j + 1); j < tiles; j = seen_from(j + 1), ++n) {
+      int n = 0;
+      for (; step.more(); ++n) {
         const int stage = n % kStages;
+        step = step_of(n + 1);
         begin_tile(n + 1);
         wgmma_fence();
         begin_sums<T, kDim, kN>(acc, weights, ks + stage * kTile);
         wgmma_commit();
         wgmma_wait<2>();
         in_flight(s);
-        soften(k_tiles[j]);
+        soften(step);
         wgmma_wait<1>();
         in_flight(ds);
         done_with(v_free + (n + 1) % kStages);
@@ -206,11 +206,6 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   }
 #endif
 }
-
-/// Of the kernel that owns keys: a tile of the queries of one of the heads. None: the end.
-struct Step {
-  int at, count;
-};
 
 /// For a tile of keys: dk and dv = the sums over the queries of all heads that share it.
 template <class C, class T>
@@ -253,25 +248,34 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       load_tile<kDim, C::kRows>(vs, v_map, own_there, a.k_at, kt, sample, kv_head);
       const Tiles q_tiles(a.q_at, kN);
       const int tiles = static_cast<int>(q_tiles.total);
-      const float* from = statistics + int64_t{blockIdx.y} * heads * tiles * 2 * kN;
-      int n = 0;
-      for (int head = kv_head * heads; head < (kv_head + 1) * heads; ++head)
-        for (int j = 0; j < tiles; ++j, from += 2 * kN) {
-          const ShortTile qt = q_tiles[j];
-          if (kt.at >= qt.at + qt.count || kt.at + kt.count <= static_cast<int>(mask.lowest(qt.at))) continue;
-          const int stage = n % kStages;
-          mbarrier_wait(free + stage, (n / kStages + 1) % 2);
-          steps[stage] = {qt.at, qt.count};
-          mbarrier_expect(q_there + stage, C::kTileBytes + 8 * kN);
-          load_tile<kDim, kN>(qs + stage * kTile, q_map, q_there + stage, a.q_at, qt, sample, head);
-          load_bytes(columns + stage * 2 * kN, from, 8 * kN, q_there + stage);
-          mbarrier_expect(g_there + stage, C::kTileBytes);
-          load_tile<kDim, kN>(gs + stage * kTile, g_map, g_there + stage, a.q_at, qt, sample, head);
-          ++n;
-        }
-      mbarrier_wait(free + n % kStages, (n / kStages + 1) % 2);
-      steps[n % kStages] = {0, 0};
-      mbarrier_arrive(q_there + n % kStages);
+      // Step (h, j): tile j of the queries of the h-th head that shares these keys.
+      int h = 0, j = 0;
+      const auto seek = [&] {
+        for (; h < heads; ++h, j = 0)
+          for (; j < tiles; ++j)
+            if (const ShortTile qt = q_tiles[j];
+                kt.at < qt.at + qt.count && kt.at + kt.count > static_cast<int>(mask.lowest(qt.at)))
+              return true;
+        return false;
+      };
+      bool more = seek();
+      if (!more) steps[0] = Step::nothing(), mbarrier_arrive(q_there);
+      for (int n = 0; more; ++n) {
+        const int stage = n % kStages, head = kv_head * heads + h;
+        const ShortTile qt = q_tiles[j];
+        const float* const from = statistics + ((int64_t{blockIdx.y} * heads + h) * tiles + j) * 2 * kN;
+        ++j, more = seek();
+        mbarrier_wait(free + stage, (n / kStages + 1) % 2);
+        steps[stage] = Step::of(
+            qt.at, qt.count,
+            kt.at + C::kRows - 1 > qt.at || static_cast<int>(mask.lowest(qt.at + qt.count - 1)) > kt.at,
+            more);
+        mbarrier_expect(q_there + stage, C::kTileBytes + 8 * kN);
+        load_tile<kDim, kN>(qs + stage * kTile, q_map, q_there + stage, a.q_at, qt, sample, head);
+        load_bytes(columns + stage * 2 * kN, from, 8 * kN, q_there + stage);
+        mbarrier_expect(g_there + stage, C::kTileBytes);
+        load_tile<kDim, kN>(gs + stage * kTile, g_map, g_there + stage, a.q_at, qt, sample, head);
+      }
     }
   } else {
     more_registers<C::kMany>();
@@ -287,12 +291,12 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       const float* const column = columns + stage * 2 * kN + lane % 4 * 2;
       // Queries beyond the tile have an infinite lse, and what is computed for keys beyond theirs is not
       // written.
-      if (kt.at + first + 15 > qt.at || static_cast<int>(mask.lowest(qt.at + qt.count - 1)) > kt.at + first) {
+      if (qt.hidden()) {
 #pragma unroll
         for (int c = 0; c < kN / 8; ++c)
 #pragma unroll
           for (int odd = 0; odd < 2; ++odd) {
-            const int query = qt.at + std::min(8 * c + lane % 4 * 2 + odd, qt.count - 1);
+            const int query = qt.at + std::min(8 * c + lane % 4 * 2 + odd, qt.count() - 1);
             const int begin = static_cast<int>(mask.lowest(query)) - kt.at, end = query - kt.at + 1;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
@@ -324,7 +328,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     // Step n, once its queries are there.
     const auto step_of = [&](int n) {
       mbarrier_wait(q_there + n % kStages, n / kStages % 2);
-      return Step{uniform(steps[n % kStages].at), uniform(steps[n % kStages].count)};
+      return read_step(steps + n % kStages);
     };
     // Each begins a group of products of step n.
     const auto begin_p = [&](int n) {
@@ -352,7 +356,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 
     mbarrier_wait(own_there, 0);
     Step step = step_of(0);
-    for (int n = 0; step.count > 0; ++n) {
+    bool more = step.count() > 0;
+    for (int n = 0; more; ++n) {
       begin_p(n);
       begin_ds(n);
       wgmma_wait<1>();
@@ -367,7 +372,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       in_flight(acc_v);
       as_left<T, kN>(weights, ds);
       begin_dk(n);
-      step = step_of(n + 1);
+      if (more = step.more(); more) step = step_of(n + 1);
       wgmma_wait<0>();
       in_flight(acc_k);
       if (lane == 0) mbarrier_arrive(free + n % kStages);
@@ -420,9 +425,10 @@ void attention_wgmma_backward(Stream& s, DType t, AttentionSink dq, AttentionSin
         launch(s, dim3(static_cast<unsigned>((units * padded + kMmaWarps - 1) / kMmaWarps)), kMmaThreads, 0,
                attention_statistics<K::kN, T>, statistics, static_cast<const T*>(dout),
                static_cast<const T*>(out), static_cast<const float*>(lse), unit, units, a);
-        const int64_t q_shared = 2 * Q::kOwnBytes + 2 * kStages * Q::kTileBytes + 8 * (1 + 4 * kStages);
-        const int64_t kv_shared =
-            2 * K::kOwnBytes + 2 * kStages * K::kTileBytes + kStages * 8 * K::kN + 8 * (1 + 4 * kStages);
+        const int64_t q_shared =
+            2 * Q::kOwnBytes + 2 * kStages * Q::kTileBytes + 8 * (1 + 4 * kStages) + kStepBytes;
+        const int64_t kv_shared = 2 * K::kOwnBytes + 2 * kStages * K::kTileBytes + kStages * 8 * K::kN +
+                                  8 * (1 + 3 * kStages) + kStepBytes;
         launch(s, mma_grid(a.q_at, Q::kRows, 1, units, 1), Q::kThreads, q_shared,
                attention_wgmma_backward_q<Q, K::kN, T>, queries(a.q, a.q_stride, Q::kRows),
                queries(dout, width, Q::kRows), keys(a.k, a.k_stride, Q::kN), keys(a.v, a.v_stride, Q::kN), dq,

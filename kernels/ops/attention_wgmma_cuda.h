@@ -11,7 +11,8 @@
 
 namespace ltrain::cuda {
 
-constexpr int kStages = 2;  ///< buffers of each operand
+constexpr int kStages = 2;               ///< buffers of each operand
+constexpr int kStepBytes = kStages * 8;  ///< of steps
 constexpr float kToLog2 = 1.4426950408889634f;
 
 /// How a kernel cuts its work.
@@ -51,6 +52,52 @@ struct ShortTile {
   int row, count, at;
   __device__ ShortTile(const Tile& t)
       : row(static_cast<int>(t.row)), count(static_cast<int>(t.count)), at(static_cast<int>(t.at)) {}
+};
+
+/// A tile of the other side, as the warpgroup that copies tells the others: it alone knows which are to come.
+/// In shared memory, one for each buffer; what announces the tile's bytes shows it to those that wait for
+/// them.
+struct Step {
+  int at, packed;
+  /// No rows: there is not even a first tile. `hidden`: some query may not see some row.
+  static __device__ Step of(int at, int count, bool hidden, bool more) {
+    return {at, 4 * count + 2 * hidden + more};
+  }
+  static __device__ Step nothing() { return {0, 0}; }
+  __device__ int count() const { return packed / 4; }
+  __device__ bool hidden() const { return packed & 2; }
+  __device__ bool more() const { return packed & 1; }  ///< another one follows
+};
+static_assert(kStages * sizeof(Step) == kStepBytes);
+__device__ __forceinline__ Step read_step(const Step* step) {
+  return {uniform(step->at), uniform(step->packed)};
+}
+
+/// Over the tiles of keys that some query of a tile sees.
+struct KeyWalk {
+  Tiles tiles;
+  ShortTile queries;
+  int lowest, highest, j = 0;  ///< where the document of the first and of the last query begins
+  __device__ KeyWalk(const AttentionArgs& a, const Mask& mask, const ShortTile& queries, int rows)
+      : tiles(a.k_at, rows),
+        queries(queries),
+        lowest(static_cast<int>(mask.lowest(queries.at))),
+        highest(static_cast<int>(mask.lowest(queries.at + queries.count - 1))) {
+    seek();
+  }
+  __device__ bool ended() const { return j >= tiles.total; }
+  __device__ ShortTile next() {
+    const ShortTile t = tiles[j++];
+    seek();
+    return t;
+  }
+  __device__ bool hides(const ShortTile& keys) const {
+    return keys.count < tiles.block || keys.at + keys.count - 1 > queries.at || highest > keys.at;
+  }
+  __device__ void seek() {
+    for (; !ended(); ++j)
+      if (const ShortTile t = tiles[j]; t.at < queries.at + queries.count && t.at + t.count > lowest) return;
+  }
 };
 
 /// Begins to copy a tile of a head.

@@ -20,16 +20,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   Mbarrier* const q_there = reinterpret_cast<Mbarrier*>(vs + kStages * kTile);
   Mbarrier *const k_there = q_there + 1, *const v_there = k_there + kStages;
   Mbarrier *const k_free = v_there + kStages, *const v_free = k_free + kStages;
-  const Tiles k_tiles(a.k_at, kN);
-  const int tiles = static_cast<int>(k_tiles.total);
+  Step* const steps = reinterpret_cast<Step*>(v_free + kStages);
   const ShortTile qt = Tiles(a.q_at, C::kRows)[gridDim.x - 1 - blockIdx.x];  // those with most keys first
   const Mask mask(a, sample);
-  const int lowest = static_cast<int>(mask.lowest(qt.at));
-  const auto seen_from = [&](int j) {  // the first tile from j on that some query sees
-    for (; j < tiles; ++j)
-      if (const ShortTile kt = k_tiles[j]; kt.at < qt.at + qt.count && kt.at + kt.count > lowest) break;
-    return j;
-  };
 
   if (threadIdx.x == 0) {
     mbarrier_init(q_there, 1);
@@ -46,11 +39,13 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     if (threadIdx.x == 0) {
       mbarrier_expect(q_there, C::kOwnBytes);
       load_tile<kDim, C::kRows>(qs, q_map, q_there, a.q_at, qt, sample, head);
-      int n = 0;
-      for (int j = seen_from(0); j < tiles; j = seen_from(j + 1), ++n) {
+      KeyWalk walk(a, mask, qt, kN);
+      if (walk.ended()) steps[0] = Step::nothing(), mbarrier_arrive(k_there);
+      for (int n = 0; !walk.ended(); ++n) {
         const int stage = n % kStages, ended = (n / kStages + 1) % 2;
-        const ShortTile kt = k_tiles[j];
+        const ShortTile kt = walk.next();
         mbarrier_wait(k_free + stage, ended);
+        steps[stage] = Step::of(kt.at, kt.count, walk.hides(kt), !walk.ended());
         mbarrier_expect(k_there + stage, C::kTileBytes);
         load_tile<kDim, kN>(ks + stage * kTile, k_map, k_there + stage, a.k_at, kt, sample, kv_head);
         mbarrier_wait(v_free + stage, ended);
@@ -63,28 +58,26 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     const int group = warp_index() / 4 - 1, lane = threadIdx.x % kWarp;
     const int first = warp_index() * 16 - 64;  // of the warp's queries
     const float scale = 1.0f / sqrt(static_cast<float>(kDim)), to_log2 = scale * kToLog2;
-    // Keys from here on are in every query's document.
-    const int highest = static_cast<int>(mask.lowest(qt.at + qt.count - 1));
     float acc[kDim / 2], s[kN / 2], top[2] = {-INFINITY, -INFINITY}, sum[2] = {}, fade[2];
     uint32_t weights[kN / 16][4];
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) acc[i] = 0;
 
     // s becomes the probabilities, as far as they are known; what was summed before is to fade.
-    const auto soften = [&](const ShortTile& kt) {
-      if (kt.count < kN || kt.at + kN - 1 > qt.at + first || highest > kt.at) {
+    const auto soften = [&](const Step& kt) {
+      if (kt.hidden()) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int row = first + 8 * half + lane / 4;
           const int begin = row < qt.count ? static_cast<int>(mask.lowest(qt.at + row)) - kt.at : 0;
-          const int end = row < qt.count ? std::min(qt.at + row - kt.at + 1, kt.count) : 0;
+          const int end = row < qt.count ? std::min(qt.at + row - kt.at + 1, kt.count()) : 0;
+          // Columns are counted from `begin` on: one comparison each.
+          const unsigned seen = std::max(end - begin, 0), from = lane % 4 * 2 - begin;
 #pragma unroll
           for (int n = 0; n < kN / 8; ++n)
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              const int col = 8 * n + lane % 4 * 2 + i;
-              if (col < begin || col >= end) s[4 * n + 2 * half + i] = -INFINITY;
-            }
+            for (int i = 0; i < 2; ++i)
+              if (from + 8 * n + i >= seen) s[4 * n + 2 * half + i] = -INFINITY;
         }
       }
 #pragma unroll
@@ -113,22 +106,23 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     };
 
     mbarrier_wait(q_there, 0);
-    int j = seen_from(0), n = 0;
-    if (j < tiles) {
-      mbarrier_wait(k_there, 0);
+    mbarrier_wait(k_there, 0);
+    Step step = read_step(steps);
+    if (step.count() > 0) {
       wgmma_fence();
       begin_scores<T, kDim, C::kRows, kN>(s, qs, 64 * group, ks);
       wgmma_commit();
       wgmma_wait<0>();
       in_flight(s);
       done_with(k_free);
-      soften(k_tiles[j]);
+      soften(step);
       as_left<T, kN>(weights, s);
-      for (int next = seen_from(j + 1); next < tiles; ++n) {
+      int n = 0;
+      for (; step.more(); ++n) {
         const int stage = n % kStages, parity = n / kStages % 2;
         const int next_stage = (n + 1) % kStages, next_parity = (n + 1) / kStages % 2;
-        j = next, next = seen_from(next + 1);
         mbarrier_wait(k_there + next_stage, next_parity);
+        step = read_step(steps + next_stage);
         if (n > 0 || group > 0) named_sync(1 + group, 2 * kWarpgroup);
         in_flight(s), in_flight(acc);
         wgmma_fence();
@@ -138,12 +132,11 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         wgmma_fence();
         begin_sums<T, kDim, kN>(acc, weights, vs + stage * kTile);
         wgmma_commit();
-        if (next < tiles || group < C::kGroups - 1)
-          named_arrive(1 + (group + 1) % C::kGroups, 2 * kWarpgroup);
+        if (step.more() || group < C::kGroups - 1) named_arrive(1 + (group + 1) % C::kGroups, 2 * kWarpgroup);
         wgmma_wait<1>();
         in_flight(s);
         done_with(k_free + next_stage);
-        soften(k_tiles[j]);
+        soften(step);
         wgmma_wait<0>();
         in_flight(acc);
         done_with(v_free + stage);
@@ -193,7 +186,7 @@ void attention_wgmma_forward(Stream& s, DType t, bool wide_out, void* out, void*
       const TensorMap q = head_map(a.q, a.q_stride, a.heads * kDim, a.q_at, a.batch, C::kRows);
       const TensorMap k = head_map(a.k, a.k_stride, a.kv_heads * kDim, a.k_at, a.batch, C::kN);
       const TensorMap v = head_map(a.v, a.v_stride, a.kv_heads * kDim, a.k_at, a.batch, C::kN);
-      const int64_t shared = C::kOwnBytes + 2 * kStages * C::kTileBytes + 8 * (1 + 4 * kStages);
+      const int64_t shared = C::kOwnBytes + 2 * kStages * C::kTileBytes + 8 * (1 + 4 * kStages) + kStepBytes;
       const auto run = [&]<class O>() {
         launch(s, grid, C::kThreads, shared, cuda::attention_wgmma_forward<C, T, O>, q, k, v,
                static_cast<O*>(out), static_cast<float*>(lse), a);

@@ -225,7 +225,6 @@ TEST_CASE("attention: the kernel is the fastest that can, or the one asked for, 
 
 TEST_CASE("attention: recorded before anything was compared, it takes what needs no comparison") {
   if (!have_cuda()) return;
-  const auto s = cuda::make_cuda_stream("cuda");
   AttentionShape shape;
   shape.seq = 40;
   const int64_t bytes = 2 * shape.seq * shape.qkv_width();
@@ -233,6 +232,7 @@ TEST_CASE("attention: recorded before anything was compared, it takes what needs
   char* const at = static_cast<char*>(memory.get());
   const std::vector<bf16> ones(static_cast<size_t>(bytes / 2), bf16(1.0f));
   std::vector<bf16> out(static_cast<size_t>(shape.seq * shape.head_dim), bf16(0.0f));
+  const auto s = cuda::make_cuda_stream("cuda");  // goes first: it may have work to do
   s->copy(at, ones.data(), bytes);
   const AttentionArgs args = fused_attention_args(DType::bf16, at, shape, {});
   const auto graph =

@@ -172,7 +172,7 @@ TEST_CASE("wgmma: a group that is not waited for stays unseen, one before it is 
   });
 }
 
-TEST_CASE("bulk copies: zeros beyond the tensor, in four dims; NaN until they are waited for") {
+TEST_CASE("bulk copies: zeros beyond the tensor, in four dims, and NaN until they are waited for") {
   // Two samples of two runs of 5 rows of 64 columns.
   std::vector<bf16> v(2 * 2 * 5 * 64);
   for (size_t i = 0; i < v.size(); ++i) v[i] = bf16(static_cast<float>(1 + i / 64));
@@ -229,7 +229,7 @@ TEST_CASE("Hopper's copies and barriers used wrongly are errors") {
                       Catch::Contains("boxes of 257 rows"));
 }
 
-TEST_CASE("named barriers pass turns between warpgroups; phases of an mbarrier have parities") {
+TEST_CASE("named barriers pass turns between warpgroups, and phases of an mbarrier have parities") {
   std::vector<int> order;
   with_barrier([&](Mbarrier* b, char*) {
     const int group = threadIdx.x / kWarpgroup;

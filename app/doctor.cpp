@@ -29,7 +29,7 @@
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/device.h"
 #include "kernels/core/error.h"
-#include "kernels/ops/attention.h"
+#include "kernels/ops/attention_choice.h"
 #include "kernels/ops/attention_cudnn.h"
 #include "parallel/communicator_shm.h"
 #include "parallel/io_ring.h"
@@ -148,6 +148,26 @@ void libraries(Table& t) {
                    SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH, XXH_versionNumber()));
 }
 
+/// Which head dims have fast kernels on this GPU.
+void attention(Table& t) {
+  const auto dims_of = [](AttentionKernel kernel) {
+    AttentionTraits traits;
+    traits.type = DType::bf16, traits.capability = device_info(DeviceKind::cuda).capability;
+    std::string dims;
+    for (traits.head_dim = 1; traits.head_dim <= 256; ++traits.head_dim)
+      if (attention_obstacle(kernel, traits).empty())
+        dims += fmt::format("{}{}", dims.empty() ? "" : ", ", traits.head_dim);
+    return dims;
+  };
+  std::string text =
+      "own kernels; on tensor cores: bf16 and fp16, head dims " + dims_of(AttentionKernel::mma);
+  if (const std::string dims = dims_of(AttentionKernel::wgmma); !dims.empty())
+    text += fmt::format("; {} as Hopper wants it (wgmma), without dropout", dims);
+  if (const char* asked = std::getenv("LTRAIN_ATTENTION"); asked && *asked)
+    text += fmt::format(" (LTRAIN_ATTENTION={})", asked);
+  t.ok("attention", text);
+}
+
 /// The GPU side is looked for, never needed: nothing of it is linked.
 void gpu(Table& t) {
   using Int = int (*)(int*);
@@ -173,11 +193,7 @@ void gpu(Table& t) {
     const int count = device_count(DeviceKind::cuda);
     t.ok("device: cuda",
          fmt::format("{} GPU{} ({})", count, count == 1 ? "" : "s", device_info(DeviceKind::cuda).name));
-    std::string dims;
-    for (int64_t dim = 1; dim <= 256; ++dim)
-      if (attention_on_tensor_cores(DType::bf16, dim))
-        dims += fmt::format("{}{}", dims.empty() ? "" : ", ", dim);
-    t.ok("attention", fmt::format("own kernels; on tensor cores: bf16 and fp16, head dims {}", dims));
+    attention(t);
   } else {
     t.ok("device: cuda", "not here: " + missing);
   }

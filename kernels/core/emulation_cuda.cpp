@@ -3,6 +3,7 @@
 
 #include <array>
 #include <csetjmp>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -51,12 +52,15 @@ struct Block {
   const std::function<void()>* body = nullptr;
   Meeting barrier;
   std::array<Meeting, 1024 / kLanes> warps;
+  std::array<Meeting, 16> named;
   std::exception_ptr error;  ///< of a fibre: none can leave its stack
+  bool moved = false;        ///< since the scheduler began its round: not all fibres only wait
 };
 
 thread_local Emulated state;
 thread_local std::deque<Fibre> fibres;  // addresses stay
 thread_local Block* block = nullptr;
+thread_local const char* waits_for = "a barrier";  ///< what a fibre waited for last
 
 Fibre& self() { return fibres[block->running]; }
 
@@ -73,7 +77,7 @@ void run_bodies() {
     }
     if (!block->error && (self().copies.size() > 1 || !self().copies.back().empty()))
       block->error = std::make_exception_ptr(Error(ExitCode::internal, "a kernel ended before its copies"));
-    self().done = true;
+    self().done = block->moved = true;
     ++block->barrier.ended;
     ++block->warps[block->running / kLanes].ended;
     yield();
@@ -83,6 +87,7 @@ void run_bodies() {
 /// Until all members have come to the round's meeting.
 void meet(Meeting& m, const char* where) {
   const int64_t mine = m.round;
+  block->moved = true;
   if (++m.arrived == m.members) {
     m.arrived = 0;
     ++m.round;
@@ -115,6 +120,27 @@ void meet(Meeting& m, const char* where) {
 Emulated& emulated() { return state; }
 
 void emulated_barrier() { meet(block->barrier, "barrier"); }
+
+void emulated_named_barrier(int id, int threads, bool wait) {
+  LT_CHECK(id > 0 && id < 16 && threads % kLanes == 0, "barrier {} of {} threads", id, threads);
+  Meeting& m = block->named[static_cast<size_t>(id)];
+  LT_CHECK(m.arrived == 0 || m.members == static_cast<size_t>(threads),
+           "barrier {} of {} threads, and of {} for another", id, m.members, threads);
+  m.members = static_cast<size_t>(threads);
+  if (wait) return meet(m, "named barrier");
+  block->moved = true;
+  if (++m.arrived == m.members) m.arrived = 0, ++m.round;
+}
+
+void emulated_wait_until(const std::function<bool()>& ready, const char* what) {
+  while (!ready()) {
+    waits_for = what;
+    yield();
+  }
+  block->moved = true;
+}
+
+void emulated_moved() { block->moved = true; }
 
 int64_t emulated_give(std::initializer_list<uint64_t> words) {
   const size_t at = block->running, warp = at / kLanes;
@@ -158,12 +184,26 @@ void emulated_wait(size_t groups_left) {
   }
 }
 
+namespace {
+
+[[noreturn]] void give_up(const std::exception_ptr& error) {
+  fibres.clear();  // those in the middle of a body are of no more use
+  block = nullptr;
+  emulated_hopper_drop();
+  std::rethrow_exception(error);
+}
+
+}  // namespace
+
 void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>& body) {
   LT_CHECK(!block, "a kernel launched from a kernel");
   LT_CHECK(threads > 0 && threads <= 1024 && grid.y <= 65535 && grid.z <= 65535, "a launch of {} threads",
            threads);
   LT_CHECK(shared <= 227 << 10, "{} bytes of shared memory", shared);
-  std::vector<double> memory(static_cast<size_t>(shared + 15) / 8);
+  // Aligned as Hopper's swizzles ask for, which go by bits of the address.
+  const size_t bytes = static_cast<size_t>(shared + 1024) / 1024 * 1024;
+  const std::unique_ptr<double, decltype(&std::free)> memory{
+      static_cast<double*>(std::aligned_alloc(1024, bytes)), std::free};
   while (fibres.size() < static_cast<size_t>(threads)) prepare(fibres.emplace_back());
   Block b;
   b.threads = static_cast<size_t>(threads);
@@ -171,27 +211,36 @@ void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>
   block = &b;
   state.grid_dim = grid;
   state.block_dim = dim3(static_cast<unsigned>(threads));
-  state.shared = memory.data();
+  state.shared = memory.get();
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; ++x) {
         state.block = dim3(x, y, z);
-        std::fill(memory.begin(), memory.end(), std::nan(""));  // nothing may be read before it is written
+        // Nothing may be read before it is written.
+        std::fill(memory.get(), memory.get() + bytes / sizeof(double), std::nan(""));
         for (size_t i = 0; i < b.threads; ++i) fibres[i].done = false;
         b.barrier = {b.threads, 0, 0, 0};
         b.warps.fill({kLanes, 0, 0, 0});
+        b.named.fill({});
+        emulated_hopper_begin(threads, memory.get(), shared);
         for (bool some = true; some;) {
-          some = false;
+          some = b.moved = false;
           for (b.running = 0; b.running < b.threads; ++b.running) {
             if (self().done) continue;
             some = true;
             state.thread = dim3(static_cast<unsigned>(b.running));
             resume(self());
-            if (!b.error) continue;
-            fibres.clear();  // those in the middle of a body are of no more use
-            block = nullptr;
-            std::rethrow_exception(b.error);
+            if (b.error) give_up(b.error);
           }
+          if (some && !b.moved)
+            give_up(std::make_exception_ptr(Error(
+                ExitCode::internal, fmt::format("all threads of a block wait, one for {}", waits_for))));
+        }
+        try {
+          for (const Meeting& m : b.named) LT_CHECK(m.arrived == 0, "a kernel ended in a named barrier");
+          emulated_hopper_end();
+        } catch (...) {
+          give_up(std::current_exception());
         }
       }
   block = nullptr;

@@ -42,6 +42,17 @@ Emulated& emulated();
 void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>& body);
 /// The running fibre waits for all of its block.
 void emulated_barrier();
+/// Barrier `id` of `threads` threads of the block; with `wait` false the fibre goes on.
+void emulated_named_barrier(int id, int threads, bool wait);
+/// The running fibre waits until `ready` says so; when all fibres of the block wait, that is an error.
+void emulated_wait_until(const std::function<bool()>& ready, const char* what);
+/// Something happened that other fibres may wait for.
+void emulated_moved();
+/// The state of Hopper's instructions (emulated_hopper_cuda.cpp): a block begins; a block has ended, which
+/// fails where something is still under way; an error ended a block.
+void emulated_hopper_begin(int threads, void* shared, int64_t bytes);
+void emulated_hopper_end();
+void emulated_hopper_drop();
 /// Each lane of the running warp gives up to four words; when all have, emulated_word() reads any lane's,
 /// until this lane gives its next ones. Returns the round that they were given in.
 int64_t emulated_give(std::initializer_list<uint64_t> words);

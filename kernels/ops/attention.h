@@ -91,13 +91,6 @@ struct AttentionSink {
 AttentionArgs fused_attention_args(DType t, const void* qkv, const AttentionShape& shape, DropoutArgs drop,
                                    const int32_t* documents = nullptr);
 
-/// Whether attention on a GPU goes to tensor cores (attention_mma_cuda.h) rather than to the base kernels,
-/// which take any type and any head dim up to 256. The one place where that is decided.
-constexpr bool attention_on_tensor_cores(DType t, int64_t head_dim) {
-  return is_half(t) &&
-         (head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 192 || head_dim == 256);
-}
-
 LT_KERNEL(attention_forward, DType t, bool wide_out, void* out, void* lse, AttentionArgs args)
 LT_KERNEL(attention_backward, DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv, const void* dout,
           const void* out, const void* lse, AttentionArgs args)

@@ -3,9 +3,12 @@
 // the queries and once for the keys, so that nothing is added to by two blocks.
 #include "kernels/core/kernel_cuda.h"
 #include "kernels/core/pack_cuda.h"
+#include "kernels/ops/attention_check.h"
+#include "kernels/ops/attention_choice.h"
 #include "kernels/ops/attention_cudnn.h"
 #include "kernels/ops/attention_mma_cuda.h"
 #include "kernels/ops/attention_tiles.h"
+#include "kernels/ops/attention_wgmma.h"
 
 namespace ltrain {
 namespace cuda {
@@ -282,9 +285,21 @@ dim3 grid_of(const Positions& rows, int64_t heads, int64_t batch) {
               static_cast<unsigned>(batch));
 }
 
-/// Rows begin at addresses that 16 bytes are copied from at once; so they do in every tensor of a layer.
-bool rows_aligned(const AttentionArgs& a) {
-  return aligned({a.q, a.k, a.v}) && a.q_stride % 8 == 0 && a.k_stride % 8 == 0 && a.v_stride % 8 == 0;
+/// `others`: whether the rows that the call reads and writes besides begin at multiples of 16 bytes.
+AttentionKernel kernel_for(Stream& s, DType t, const AttentionArgs& a, bool others) {
+  static const int capability = device_info().capability;
+  const auto even = [](const Positions& p) { return p.rows == p.split || p.rows == 2 * p.split; };
+  AttentionTraits traits;
+  traits.type = t, traits.head_dim = a.head_dim, traits.capability = capability;
+  traits.dropout = a.drop.threshold != 0;
+  traits.aligned =
+      others && aligned({a.q, a.k, a.v}) && a.q_stride % 8 == 0 && a.k_stride % 8 == 0 && a.v_stride % 8 == 0;
+  traits.even_runs = even(a.q_at) && even(a.k_at);
+  const AttentionKernel kernel = choose_attention(traits);
+  if (kernel != AttentionKernel::wgmma || wgmma_agrees(s, t, a.head_dim)) return kernel;
+  if (attention_is_forced())
+    fail(ExitCode::usage, "LTRAIN_ATTENTION=wgmma: those kernels were compared with others and are wrong");
+  return AttentionKernel::mma;
 }
 
 }  // namespace
@@ -294,8 +309,9 @@ using namespace cuda;
 
 void attention_forward_cuda(Stream& s, DType t, bool wide_out, void* out, void* lse, AttentionArgs a) {
   if (attention_forward_by_cudnn(s, t, wide_out, out, lse, a)) return;
-  if (attention_on_tensor_cores(t, a.head_dim) && rows_aligned(a) && aligned({out}))
-    return attention_mma_forward(s, t, wide_out, out, lse, a);
+  const AttentionKernel kernel = kernel_for(s, t, a, aligned({out}));
+  if (kernel == AttentionKernel::wgmma) return attention_wgmma_forward(s, t, wide_out, out, lse, a);
+  if (kernel == AttentionKernel::mma) return attention_mma_forward(s, t, wide_out, out, lse, a);
   const dim3 grid = grid_of(a.q_at, a.heads, a.batch);
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
@@ -315,10 +331,11 @@ void attention_forward_cuda(Stream& s, DType t, bool wide_out, void* out, void* 
 void attention_backward_cuda(Stream& s, DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv,
                              const void* dout, const void* out, const void* lse, AttentionArgs a) {
   if (attention_backward_by_cudnn(s, t, dq, dk, dv, dout, out, lse, a)) return;
-  if (attention_on_tensor_cores(t, a.head_dim) && rows_aligned(a) &&
-      aligned({dout, dq.data, dk.data, dv.data}) && dq.stride % 8 == 0 && dk.stride % 8 == 0 &&
-      dv.stride % 8 == 0)
-    return attention_mma_backward(s, t, dq, dk, dv, dout, out, lse, a);
+  const bool even_rows = aligned({dout, dq.data, dk.data, dv.data}) && dq.stride % 8 == 0 &&
+                         dk.stride % 8 == 0 && dv.stride % 8 == 0;
+  const AttentionKernel kernel = kernel_for(s, t, a, even_rows);
+  if (kernel == AttentionKernel::wgmma) return attention_wgmma_backward(s, t, dq, dk, dv, dout, out, lse, a);
+  if (kernel == AttentionKernel::mma) return attention_mma_backward(s, t, dq, dk, dv, dout, out, lse, a);
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
     const T *g = static_cast<const T*>(dout), *o = static_cast<const T*>(out);

@@ -1,5 +1,5 @@
 // Attention of two-byte types on tensor cores: a second implementation of attention_*_cuda (attention.h), for
-// what attention_on_tensor_cores() names. Rows begin at addresses that are multiples of 16 bytes.
+// what attention_choice.h gives it. Rows begin at addresses that are multiples of 16 bytes.
 #pragma once
 #include "kernels/core/stream_cuda.h"
 #include "kernels/ops/attention.h"

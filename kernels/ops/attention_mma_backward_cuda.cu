@@ -27,20 +27,6 @@ __global__ void __launch_bounds__(kMmaThreads)
   if (threadIdx.x % kWarp == 0) delta[first + i] = sum;
 }
 
-/// Two neighbouring channels of a row of a gradient.
-template <class T>
-__device__ __forceinline__ void give_pair(const AttentionSink& to, int64_t row, int64_t col, float low,
-                                          float high) {
-  const int64_t at = row * to.stride + col;
-  if (to.wide) {
-    float* out = static_cast<float*>(to.data) + at;
-    put_pair(out, to.add ? out[0] + low : low, to.add ? out[1] + high : high);
-  } else {
-    T* out = static_cast<T*>(to.data) + at;
-    put_pair(out, to.add ? get(out, 0) + low : low, to.add ? get(out, 1) + high : high);
-  }
-}
-
 template <class C, class T, bool kDrop>
 __global__ void __launch_bounds__(kMmaThreads, 2)
     attention_mma_backward_q(AttentionSink dq, const T* dout, const float* lse, const float* delta,

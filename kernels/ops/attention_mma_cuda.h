@@ -126,6 +126,20 @@ __device__ __forceinline__ const T* rows_of(const void* data, int64_t stride, in
   return static_cast<const T*>(data) + sample * rows * stride + head * head_dim;
 }
 
+/// Two neighbouring channels of a row of a gradient.
+template <class T>
+__device__ __forceinline__ void give_pair(const AttentionSink& to, int64_t row, int64_t col, float low,
+                                          float high) {
+  const int64_t at = row * to.stride + col;
+  if (to.wide) {
+    float* out = static_cast<float*>(to.data) + at;
+    put_pair(out, to.add ? out[0] + low : low, to.add ? out[1] + high : high);
+  } else {
+    T* out = static_cast<T*>(to.data) + at;
+    put_pair(out, to.add ? get(out, 0) + low : low, to.add ? get(out, 1) + high : high);
+  }
+}
+
 /// Calls f with the head dim.
 template <class F>
 void with_mma_dim(int64_t head_dim, F&& f) {

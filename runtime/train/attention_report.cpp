@@ -1,21 +1,33 @@
 #include "runtime/train/attention_report.h"
 
+#include "kernels/ops/attention_choice.h"
 #include "kernels/ops/attention_cudnn.h"
 #include "runtime/train/train_program.h"
 
 namespace ltrain {
 namespace {
 
-std::string own_kernels(DType t, int64_t head_dim) {
-  if (attention_on_tensor_cores(t, head_dim)) return "own kernels, on tensor cores";
-  return fmt::format("own kernels, in plain arithmetic, for {} with head dim {}", dtype_name(t), head_dim);
+std::string own_kernels(const Recipe& r, DType type, int capability) {
+  AttentionTraits traits;
+  traits.type = type, traits.head_dim = r.model.head_dim, traits.capability = capability;
+  traits.dropout = r.model.attn_pdrop > 0;
+  switch (choose_attention(traits)) {
+    case AttentionKernel::wgmma:
+      return "own kernels, on Hopper's tensor cores (wgmma)";
+    case AttentionKernel::mma:
+      return "own kernels, on tensor cores (mma)";
+    case AttentionKernel::base:
+      break;
+  }
+  return fmt::format("own kernels, in plain arithmetic, for {} with head dim {}", dtype_name(type),
+                     r.model.head_dim);
 }
 
 }  // namespace
 
-std::string attention_report(const Recipe& r, Stream& compute) {
+std::string attention_report(const Recipe& r, int capability, Stream& compute) {
   const DType type = precision_policy(std::string(to_string(r.precision))).compute;
-  const std::string own = own_kernels(type, r.model.head_dim);
+  const std::string own = own_kernels(r, type, capability);
   if (r.attention_backend == AttentionBackend::own) return own;
   AttentionShape shape;
   shape.heads = r.model.num_attention_heads, shape.kv_heads = r.model.num_key_value_heads;

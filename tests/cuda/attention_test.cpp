@@ -2,12 +2,16 @@
 // multiples of no tile.
 #include "kernels/ops/attention.h"
 
+#include <cstdlib>
 #include <tuple>
 
+#include "kernels/ops/attention_check.h"
+#include "kernels/ops/attention_choice.h"
 #include "tests/cuda/twin.h"
 #ifdef LTRAIN_CUDA_EMULATED
 #include "kernels/core/emulation_cuda.h"
 #include "kernels/ops/attention_mma.h"
+#include "kernels/ops/attention_wgmma.h"
 #endif
 
 using namespace ltrain;
@@ -17,15 +21,32 @@ namespace {
 
 const DType kNarrow[] = {DType::bf16, DType::f16};
 
+/// As long as it lives, these kernels run.
+struct Forced {
+  explicit Forced(AttentionKernel k) {
+    ::setenv("LTRAIN_ATTENTION", std::string(attention_name(k)).c_str(), 1);
+  }
+  ~Forced() { ::unsetenv("LTRAIN_ATTENTION"); }
+};
+
+/// False, and the test counts as skipped, where there is no GPU that runs the kernels for Hopper.
+bool have_hopper() {
+  if (!have_cuda()) return false;
+  if (cuda::device_info().capability == 90) return true;
+  skip_test("the GPU is no Hopper");
+  return false;
+}
+
 struct Case {
   int64_t batch, seq, heads, kv_heads, dim;
   bool dropout = false, documents = false;
 };
 
 /// Forward and backward of one tensor of queries, keys and values.
-void check_fused(DType t, const Case& c) {
-  CAPTURE(dtype_name(t), c.batch, c.seq, c.heads, c.kv_heads, c.dim, c.dropout, c.documents);
-  REQUIRE(attention_on_tensor_cores(t, c.dim));
+void check_fused(AttentionKernel kernel, DType t, const Case& c) {
+  CAPTURE(attention_name(kernel), dtype_name(t), c.batch, c.seq, c.heads, c.kv_heads, c.dim, c.dropout,
+          c.documents);
+  const Forced forced(kernel);
   AttentionShape shape;
   shape.batch = c.batch, shape.seq = c.seq, shape.heads = c.heads, shape.kv_heads = c.kv_heads;
   shape.head_dim = c.dim;
@@ -45,59 +66,188 @@ void check_fused(DType t, const Case& c) {
   });
 }
 
+/// Rank 0 of 2 of the zig-zag cut, with its own keys (0) or with those of rank 1 (1).
+void check_block(AttentionKernel kernel, DType t, int64_t each, int64_t dim, int64_t heads, int64_t kv_heads,
+                 bool add, int64_t keys_of) {
+  CAPTURE(attention_name(kernel), dtype_name(t), each, dim, heads, kv_heads, add, keys_of);
+  const Forced forced(kernel);
+  const int64_t seq = 4 * each, rows = 2 * each;
+  Twin w(t);
+  const int64_t q_width = heads * dim, kv_width = kv_heads * dim;
+  const auto q = w.random(t, {rows, q_width}, 2), k = w.random(t, {rows, kv_width}, 2),
+             v = w.random(t, {rows, kv_width});
+  const auto out = w.blank(DType::f32, {rows, q_width}), lse = w.blank(DType::f32, {1, heads, rows});
+  const auto low = w.random(t, {rows, q_width}), dout = w.random(t, {rows, q_width});
+  const auto final_lse =
+      w.of(DType::f32, {1, heads, rows}, [](int64_t i) { return 6.0 + 0.1 * static_cast<double>(i % 5); });
+  const DType sum = add ? DType::f32 : t;
+  const auto dq = w.random(sum, {rows, q_width}), dk = w.random(sum, {rows, kv_width}),
+             dv = w.random(sum, {rows, kv_width});
+  w.check([&](Stream& s, const Twin::At& at) {
+    AttentionBlock b;
+    b.shape.batch = 1, b.shape.seq = seq, b.shape.heads = heads, b.shape.kv_heads = kv_heads,
+    b.shape.head_dim = dim;
+    b.q = {at(q), 0}, b.k = {at(k), 0}, b.v = {at(v), 0};
+    b.q_at = Positions::two_runs(0, seq - each, each, seq);
+    b.k_at = keys_of ? Positions::two_runs(each, 2 * each, each, seq) : b.q_at;
+    attention_block_forward(s, at(out), at(lse), b);
+    AttentionBlockGrads g{{at(dq), 0}, {at(dk), 0}, {at(dv), 0}, add, add};
+    attention_block_backward(s, g, at(dout), at(low), at(final_lse), b);
+  });
+}
+
+/// The last sample's values begin with NaN: the others must not see it, nor must rows that come before.
+void check_apart(AttentionKernel kernel, DType t, int64_t seq, int64_t dim) {
+  CAPTURE(attention_name(kernel), dtype_name(t), seq, dim);
+  const Forced forced(kernel);
+  AttentionShape shape;
+  shape.batch = 2, shape.seq = seq, shape.head_dim = dim;
+  Twin w(t);
+  const int64_t rows = 2 * seq, width = shape.qkv_width();
+  const auto qkv = w.of(t, {rows, width}, [&](int64_t i) {
+    const bool bad = i / width == seq && i % width >= 2 * dim;
+    return bad ? std::nan("") : static_cast<double>(random_value(3, i, 2));
+  });
+  const auto dout = w.random(t, {rows, dim});
+  const auto out = w.blank(t, {rows, dim}), lse = w.blank(DType::f32, {2, 1, seq});
+  const auto dqkv = w.blank(t, {rows, width});
+  w.check([&](Stream& s, const Twin::At& at) {
+    attention_forward(s, at(out), at(lse), at(qkv), shape, {});
+    attention_backward(s, at(dqkv), at(dout), at(qkv), at(out), at(lse), shape, {});
+  });
+}
+
+constexpr AttentionKernel kMma = AttentionKernel::mma, kWgmma = AttentionKernel::wgmma;
+
 }  // namespace
 
 TEST_CASE("attention on tensor cores: every head dim, lengths about the tiles") {
   if (!have_cuda()) return;
   for (DType t : kNarrow) {
     for (int64_t dim : {64, 96, 128, 192, 256})
-      for (int64_t seq : {1, 17, 64, 65, 130}) check_fused(t, {1, seq, 1, 1, dim});
-    check_fused(t, {1, 259, 1, 1, 64});  // several tiles of queries, keys, and of both
-    check_fused(t, {1, 257, 1, 1, 128});
+      for (int64_t seq : {1, 17, 64, 65, 130}) check_fused(kMma, t, {1, seq, 1, 1, dim});
+    check_fused(kMma, t, {1, 259, 1, 1, 64});  // several tiles of queries, keys, and of both
+    check_fused(kMma, t, {1, 257, 1, 1, 128});
   }
 }
 
 TEST_CASE("attention on tensor cores: groups of heads, samples, documents, dropout") {
   if (!have_cuda()) return;
   for (DType t : kNarrow) {
-    check_fused(t, {2, 67, 4, 2, 64});
-    check_fused(t, {2, 133, 3, 1, 64, false, true});
-    check_fused(t, {1, 70, 4, 4, 128, false, true});
-    for (int64_t dim : {64, 96, 128, 192, 256}) check_fused(t, {2, 75, 2, 1, dim, true, dim % 128 == 0});
+    check_fused(kMma, t, {2, 67, 4, 2, 64});
+    check_fused(kMma, t, {2, 133, 3, 1, 64, false, true});
+    check_fused(kMma, t, {1, 70, 4, 4, 128, false, true});
+    for (int64_t dim : {64, 96, 128, 192, 256})
+      check_fused(kMma, t, {2, 75, 2, 1, dim, true, dim % 128 == 0});
   }
 }
 
 TEST_CASE("attention on tensor cores: some queries against some keys, added to what is there or not") {
   if (!have_cuda()) return;
-  const int64_t seq = 280, each = 70, rows = 2 * each;
   for (DType t : kNarrow)
     for (const auto& [dim, heads, kv_heads, add] :
          {std::tuple{64, 2, 1, true}, {128, 2, 2, false}, {256, 1, 1, true}})
-      for (int64_t keys_of : {0, 1}) {  // zig-zag: rank 0 of 2 with its own keys, and with those of rank 1
-        CAPTURE(dtype_name(t), dim, heads, kv_heads, add, keys_of);
-        Twin w(t);
-        const int64_t q_width = heads * dim, kv_width = kv_heads * dim;
-        const auto q = w.random(t, {rows, q_width}, 2), k = w.random(t, {rows, kv_width}, 2),
-                   v = w.random(t, {rows, kv_width});
-        const auto out = w.blank(DType::f32, {rows, q_width}), lse = w.blank(DType::f32, {1, heads, rows});
-        const auto low = w.random(t, {rows, q_width}), dout = w.random(t, {rows, q_width});
-        const auto final_lse = w.of(DType::f32, {1, heads, rows},
-                                    [](int64_t i) { return 6.0 + 0.1 * static_cast<double>(i % 5); });
-        const DType sum = add ? DType::f32 : t;
-        const auto dq = w.random(sum, {rows, q_width}), dk = w.random(sum, {rows, kv_width}),
-                   dv = w.random(sum, {rows, kv_width});
-        w.check([&](Stream& s, const Twin::At& at) {
-          AttentionBlock b;
-          b.shape.batch = 1, b.shape.seq = seq, b.shape.heads = heads, b.shape.kv_heads = kv_heads,
-          b.shape.head_dim = dim;
-          b.q = {at(q), 0}, b.k = {at(k), 0}, b.v = {at(v), 0};
-          b.q_at = Positions::two_runs(0, seq - each, each, seq);
-          b.k_at = keys_of ? Positions::two_runs(each, 2 * each, each, seq) : b.q_at;
-          attention_block_forward(s, at(out), at(lse), b);
-          AttentionBlockGrads g{{at(dq), 0}, {at(dk), 0}, {at(dv), 0}, add, add};
-          attention_block_backward(s, g, at(dout), at(low), at(final_lse), b);
-        });
-      }
+      for (int64_t keys_of : {0, 1}) check_block(kMma, t, 70, dim, heads, kv_heads, add, keys_of);
+}
+
+TEST_CASE("attention on Hopper's tensor cores: lengths about the tiles") {
+  if (!have_hopper()) return;
+  for (DType t : kNarrow) {
+    for (int64_t dim : {64, 128})
+      for (int64_t seq : {1, 17, 64, 65, 127, 128, 129, 193, 257})
+        check_fused(kWgmma, t, {1, seq, 1, 1, dim});
+    check_fused(kWgmma, t, {1, 450, 1, 1, 64});  // several tiles of queries, keys, and of both
+    check_fused(kWgmma, t, {1, 450, 1, 1, 128});
+  }
+}
+
+TEST_CASE("attention on Hopper's tensor cores: groups of heads, samples, documents") {
+  if (!have_hopper()) return;
+  for (DType t : kNarrow) {
+    check_fused(kWgmma, t, {2, 67, 4, 2, 64});
+    check_fused(kWgmma, t, {2, 133, 3, 1, 64, false, true});
+    check_fused(kWgmma, t, {2, 300, 2, 2, 64, false, true});
+    check_fused(kWgmma, t, {1, 70, 4, 4, 128, false, true});
+    check_fused(kWgmma, t, {2, 261, 4, 2, 128, false, true});
+  }
+}
+
+TEST_CASE(
+    "attention on Hopper's tensor cores: some queries against some keys, added to what is there or not") {
+  if (!have_hopper()) return;
+  for (DType t : kNarrow)
+    for (int64_t each : {70, 140})
+      for (const auto& [dim, heads, kv_heads, add] : {std::tuple{64, 2, 1, true}, {128, 2, 2, false}})
+        for (int64_t keys_of : {0, 1}) check_block(kWgmma, t, each, dim, heads, kv_heads, add, keys_of);
+}
+
+TEST_CASE("attention: a sample with NaN leaves the one before it alone") {
+  if (!have_cuda()) return;
+  check_apart(kMma, DType::bf16, 70, 64);
+  if (!have_hopper()) return;
+  for (int64_t dim : {64, 128}) check_apart(kWgmma, DType::bf16, 140, dim);
+}
+
+TEST_CASE("attention: the kernel is the fastest that can, or the one asked for, or refused by name") {
+  using enum AttentionKernel;
+  AttentionTraits h100{DType::bf16, 128, 90};
+  const auto with = [&](auto change) {
+    AttentionTraits t = h100;
+    change(t);
+    return choose_attention(t);
+  };
+  REQUIRE(choose_attention(h100) == wgmma);
+  REQUIRE(with([](auto& t) { t.head_dim = 64, t.type = DType::f16; }) == wgmma);
+  REQUIRE(with([](auto& t) { t.head_dim = 96; }) == mma);
+  REQUIRE(with([](auto& t) { t.capability = 80; }) == mma);
+  REQUIRE(with([](auto& t) { t.capability = 100; }) == mma);
+  REQUIRE(with([](auto& t) { t.dropout = true; }) == mma);
+  REQUIRE(with([](auto& t) { t.even_runs = false; }) == mma);
+  REQUIRE(with([](auto& t) { t.head_dim = 80; }) == base);
+  REQUIRE(with([](auto& t) { t.aligned = false; }) == base);
+  REQUIRE(with([](auto& t) { t.type = DType::f32; }) == base);
+  REQUIRE_THROWS_WITH(with([](auto& t) { t.head_dim = 257; }), Catch::Contains("head dim 257"));
+  {
+    const Forced forced(mma);
+    REQUIRE(choose_attention(h100) == mma);
+    REQUIRE_THROWS_WITH(with([](auto& t) { t.head_dim = 80; }),
+                        Catch::Contains("LTRAIN_ATTENTION=mma") && Catch::Contains("head dim 80"));
+  }
+  {
+    const Forced forced(wgmma);
+    REQUIRE_THROWS_WITH(with([](auto& t) { t.dropout = true; }), Catch::Contains("no dropout"));
+    REQUIRE_THROWS_WITH(with([](auto& t) { t.capability = 80; }), Catch::Contains("compute capability 9.0"));
+  }
+  ::setenv("LTRAIN_ATTENTION", "fast", 1);
+  REQUIRE_THROWS_WITH(choose_attention(h100), Catch::Contains("LTRAIN_ATTENTION=fast"));
+  ::unsetenv("LTRAIN_ATTENTION");
+}
+
+TEST_CASE("attention: recorded before anything was compared, it takes what needs no comparison") {
+  if (!have_cuda()) return;
+  AttentionShape shape;
+  shape.seq = 40;
+  const int64_t bytes = 2 * shape.seq * shape.qkv_width();
+  const auto memory = cuda::device_memory(4 * bytes);
+  char* const at = static_cast<char*>(memory.get());
+  const std::vector<bf16> ones(static_cast<size_t>(bytes / 2), bf16(1.0f));
+  std::vector<bf16> out(static_cast<size_t>(shape.seq * shape.head_dim), bf16(0.0f));
+  const auto s = cuda::make_cuda_stream("cuda");  // goes first: it may have work to do
+  s->copy(at, ones.data(), bytes);
+  const AttentionArgs args = fused_attention_args(DType::bf16, at, shape, {});
+  const auto graph =
+      s->capture([&] { attention_forward_cuda(*s, DType::bf16, false, at + bytes, at + 2 * bytes, args); });
+  graph->replay();
+  s->copy(out.data(), at + bytes, static_cast<int64_t>(2 * out.size()));
+  s->synchronize();
+  REQUIRE(std::all_of(out.begin(), out.end(), [](bf16 x) { return x == 1.0f; }));
+}
+
+TEST_CASE("attention: the kernels for Hopper agree with the others on this GPU") {
+  if (!have_hopper()) return;
+  const auto s = cuda::make_cuda_stream("cuda");
+  for (DType t : kNarrow)
+    for (int64_t dim : {64, 128}) REQUIRE(compare_attention_kernels(*s, t, dim) == "");
 }
 
 #ifdef LTRAIN_CUDA_EMULATED
@@ -109,7 +259,7 @@ struct Once {
   std::shared_ptr<void> memory = cuda::device_memory(5 << 20);
   std::unique_ptr<Stream> stream = cuda::make_cuda_stream("cuda");  // goes first: it may have work to do
 
-  std::vector<bf16> run(int64_t delta_bytes) {
+  std::vector<bf16> run(int64_t delta_bytes, AttentionKernel kernel = kMma) {
     const int64_t rows = shape.batch * shape.seq, wide = rows * shape.qkv_width(),
                   narrow = rows * shape.heads * shape.head_dim;
     char* const at = static_cast<char*>(memory.get());
@@ -125,8 +275,9 @@ struct Once {
     const auto sink = [&](int64_t first) {
       return AttentionSink{dqkv + 2 * first * shape.head_dim, shape.qkv_width(), false, false};
     };
-    attention_mma_backward(*stream, DType::bf16, sink(0), sink(shape.heads),
-                           sink(shape.heads + shape.kv_heads), dout, out, lse, args, delta_bytes);
+    const auto backward = kernel == kWgmma ? attention_wgmma_backward : attention_mma_backward;
+    backward(*stream, DType::bf16, sink(0), sink(shape.heads), sink(shape.heads + shape.kv_heads), dout, out,
+             lse, args, delta_bytes);
     stream->copy(result.data(), dqkv, 2 * wide);
     stream->synchronize();
     return result;
@@ -141,6 +292,14 @@ double largest_difference(const std::vector<bf16>& a, const std::vector<bf16>& b
 
 }  // namespace
 
+TEST_CASE("attention: kernels that disagree are told, with what and how much") {
+  const auto s = cuda::make_cuda_stream("cuda");
+  cuda::emulated_lanes_swapped = true;  // in those of mma.sync alone
+  const std::string told = compare_attention_kernels(*s, DType::bf16, 64);
+  cuda::emulated_lanes_swapped = false;
+  REQUIRE_THAT(told, Catch::StartsWith("outputs differ by "));
+}
+
 TEST_CASE("attention on tensor cores with two lanes exchanged is seen to be wrong") {
   Once o;
   o.shape.seq = 20;
@@ -151,6 +310,16 @@ TEST_CASE("attention on tensor cores with two lanes exchanged is seen to be wron
   REQUIRE(largest_difference(right, wrong) >
           0.05 * largest_difference(right, std::vector<bf16>(right.size())));
   REQUIRE(largest_difference(right, o.run(1 << 20)) == 0);
+}
+
+TEST_CASE("attention's backward on Hopper's tensor cores some heads at a time, where the scratch is small") {
+  Once o;
+  o.shape.batch = 3, o.shape.seq = 21, o.shape.heads = 4, o.shape.kv_heads = 2;
+  const int64_t of_a_pair = 8 * 2 * 96;
+  const auto at_once = o.run(6 * of_a_pair, kWgmma);
+  REQUIRE(largest_difference(at_once, o.run(of_a_pair, kWgmma)) == 0);
+  REQUIRE(largest_difference(at_once, o.run(4 * of_a_pair, kWgmma)) == 0);
+  REQUIRE_THROWS_WITH(o.run(of_a_pair - 4, kWgmma), Catch::Contains("21 queries of 2 heads"));
 }
 
 TEST_CASE("attention's backward on tensor cores some heads at a time, where the scratch is small") {

@@ -176,7 +176,6 @@ class EmulatedStream final : public Stream {
     graph->operations = std::move(recorded_);
     return keep ? std::move(graph) : nullptr;
   }
-  bool recording() const { return recording_; }
   void* scratch() {
     if (!scratch_) scratch_ = device_memory(kScratchBytes);
     return scratch_.get();

@@ -149,7 +149,8 @@ class Trainer {
     step_profile_ = std::make_unique<StepProfile>(recipe_, profile_, me.rank, me.world_size);
     loader_ = std::make_unique<data::BatchLoader>(loader_options(recipe_, mesh_, false), samples_);
     batches_.resize(micro_batches_per_step(recipe_));
-    const std::string attention = device_ == DeviceKind::cpu ? "" : attention_report(recipe_, card_.capability, *compute_);
+    const std::string attention =
+        device_ == DeviceKind::cpu ? "" : attention_report(recipe_, card_.capability, *compute_);
     if (lead_) {
       metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
       progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.train.log_interval);

@@ -115,7 +115,7 @@ TEST_CASE("attention by cuDNN equals the CPU's: samples, groups of heads, head d
   }
 }
 
-TEST_CASE("attention by cuDNN of queries, keys and values that lie apart; parts of them go to own kernels") {
+TEST_CASE("attention by cuDNN of queries, keys and values that lie apart, and parts of them by own kernels") {
   if (!have_cudnn()) return;
   for (bool part : {false, true}) {
     CAPTURE(part);

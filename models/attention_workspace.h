@@ -9,7 +9,7 @@ namespace ltrain {
 /// every plan has it: it is taken, and stays unused, where there is no cuDNN.
 inline Tensor attention_workspace(Step& step, const AttentionShape& shape, const Dropout& drop,
                                   const Tensor& documents) {
-  if (!step.library_backward ||
+  if (!step.cudnn_backward ||
       !cudnn_declines(step.dtype, shape.head_dim, drop.on(), documents.defined()).empty())
     return {};
   return step.memory.allocate(MemoryKind::temporaries, "workspace of cuDNN", DType::u8,

@@ -60,7 +60,7 @@ struct Step {
   uint64_t seed = 0;
   bool sequence_parallel = false;  ///< between tensor-parallel matmuls each rank has a run of the rows
   bool training = true;            ///< dropout on, gradients follow
-  bool library_backward = false;   ///< attention's may be cuDNN's, which is not deterministic
+  bool cudnn_backward = false;     ///< attention's may be cuDNN's, which is not deterministic
   bool saving = true;              ///< when training: activations are kept for the backward
   /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
   WeightGradients* later = nullptr;

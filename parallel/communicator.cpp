@@ -128,7 +128,14 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
     wire_bytes_.fetch_add(call.wire_bytes, std::memory_order_relaxed);
     return;
   }
-  auto work = [this, info = call.info, wire = call.wire_bytes, body] {
+  const OpRange range(s, collective_name(op), call.wire_bytes);
+  if (enqueues()) stream_ = &s;
+  if (recorded) {
+    check_same(call.info);
+    body();
+    return note_recorded(s, call.info, call.wire_bytes);
+  }
+  auto work = [this, info = call.info, wire = call.wire_bytes, body = std::move(body)] {
     if (broken_.load(std::memory_order_relaxed))
       fail(ExitCode::rank_lost, "group \"{}\": {} after an earlier failure of this group", name_,
            to_string(info));
@@ -143,13 +150,7 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
     if (!enqueues()) complete();
     wire_bytes_.fetch_add(wire, std::memory_order_relaxed);
   };
-  const OpRange range(s, collective_name(op), call.wire_bytes);
-  if (!enqueues()) return s.launch(std::move(work));
-  stream_ = &s;
-  if (!recorded) return work();
-  check_same(call.info);
-  body();
-  note_recorded(s, call.info, call.wire_bytes);
+  enqueues() ? work() : s.launch(std::move(work));
 }
 
 void Communicator::all_reduce(Stream& s, Tensor t, ReduceOp reduce) {

@@ -2,10 +2,10 @@
 #include <map>
 
 #include "kernels/core/device.h"
-#include "kernels/ops/attention_cudnn.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/transport.h"
 #include "runtime/plan/meta_rank.h"
+#include "runtime/train/attention_report.h"
 #include "runtime/train/training_state.h"
 
 namespace ltrain {
@@ -31,13 +31,6 @@ std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile&
   return items;
 }
 
-/// Whether runs of the recipe ask for cuDNN's attention where it is.
-bool may_use_cudnn(const Recipe& r) {
-  const DType type = precision_policy(std::string(to_string(r.precision))).compute;
-  return r.attention_backend != AttentionBackend::own &&
-         cudnn_declines(type, r.model.head_dim, r.model.attn_pdrop > 0, r.data.reset_attention_mask).empty();
-}
-
 /// What a card's memory holds beside the arena. No figure but the scratch was measured: they are round
 /// numbers that leave room.
 std::vector<OutsideMemory> outside_cuda(const Recipe& r, size_t groups) {
@@ -49,7 +42,8 @@ std::vector<OutsideMemory> outside_cuda(const Recipe& r, size_t groups) {
       {"cuBLASLt", int64_t{64} << 20, guess, gpu},
   };
   // Its handle, and kernels that are compiled for the shapes; the workspace of backward is in the arena.
-  if (may_use_cudnn(r)) items.push_back({"cuDNN", int64_t{64} << 20, guess, gpu});
+  if (r.attention_backend != AttentionBackend::own && cudnn_declines(r).empty())
+    items.push_back({"cuDNN", int64_t{64} << 20, guess, gpu});
   if (groups > 0) items.push_back({"NCCL", static_cast<int64_t>(groups) * (int64_t{256} << 20), guess, gpu});
   return items;
 }

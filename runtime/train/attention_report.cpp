@@ -7,6 +7,8 @@
 namespace ltrain {
 namespace {
 
+DType type_of(const Recipe& r) { return precision_policy(std::string(to_string(r.precision))).compute; }
+
 std::string own_kernels(const Recipe& r, DType type, int capability) {
   AttentionTraits traits;
   traits.type = type, traits.head_dim = r.model.head_dim, traits.capability = capability;
@@ -25,16 +27,22 @@ std::string own_kernels(const Recipe& r, DType type, int capability) {
 
 }  // namespace
 
+std::string cudnn_declines(const Recipe& r) {
+  std::string why =
+      cudnn_declines(type_of(r), r.model.head_dim, r.model.attn_pdrop > 0, r.data.reset_attention_mask);
+  if (why.empty() && r.parallel.context > 1 && r.parallel.context_comm != "a2a")
+    why = fmt::format("parallel.context_comm: {} parts queries from keys", r.parallel.context_comm);
+  return why;
+}
+
 std::string attention_report(const Recipe& r, int capability, Stream& compute) {
-  const DType type = precision_policy(std::string(to_string(r.precision))).compute;
+  const DType type = type_of(r);
   const std::string own = own_kernels(r, type, capability);
   if (r.attention_backend == AttentionBackend::own) return own;
   AttentionShape shape;
   shape.heads = r.model.num_attention_heads, shape.kv_heads = r.model.num_key_value_heads;
   shape.head_dim = r.model.head_dim, shape.seq = r.data.seq_length;
-  std::string why = cudnn_declines(type, shape.head_dim, r.model.attn_pdrop > 0, r.data.reset_attention_mask);
-  if (why.empty() && r.parallel.context > 1 && r.parallel.context_comm != "a2a")
-    why = fmt::format("parallel.context_comm: {} parts queries from keys", r.parallel.context_comm);
+  std::string why = cudnn_declines(r);
   if (why.empty()) why = cudnn_unusable(compute, type, shape, false);
   if (!why.empty()) {
     if (r.attention_backend == AttentionBackend::cudnn)

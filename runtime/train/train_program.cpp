@@ -180,7 +180,7 @@ Step TrainProgram::make_step(bool training) {
   if (fp8_ && !fp8_begun_) fp8_->begin_step(device_.compute);  // a state may have been loaded
   fp8_begun_ = true;
   if (training && away_) step.away = &*away_;
-  step.library_backward =
+  step.cudnn_backward =
       training && !options_.deterministic && options_.attention_backend != AttentionBackend::own;
   return step;
 }

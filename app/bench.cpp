@@ -12,6 +12,7 @@
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
 #include "runtime/plan/bench.h"
+#include "runtime/plan/matmul_peak.h"
 
 namespace ltrain::app {
 namespace {
@@ -22,13 +23,6 @@ struct Options {
 };
 
 void say(const std::string& line) { std::fprintf(stderr, "bench: %s\n", line.c_str()); }
-
-std::string cpu_model() {
-  std::ifstream in("/proc/cpuinfo");
-  for (std::string line; std::getline(in, line);)
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
-  return "unknown CPU";
-}
 
 /// A rank of the collective measurements: rank 0 leaves them in a file.
 void run_worker(const std::string& file) {
@@ -175,7 +169,7 @@ void add_bench(CLI::App& app) {
     if (!o->worker_file.empty()) return run_worker(o->worker_file);
     if (o->device == "cuda") return bench_this_card(*o);
     MachineProfile profile;
-    profile.machine = cpu_model();
+    profile.machine = cpu_model_name();
     profile.cores = usable_cores();
     profile.measured = true;
     measure_collectives(profile);  // before threads exist: it forks

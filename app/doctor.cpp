@@ -39,6 +39,7 @@
 #include "runtime/launch/supervisor.h"
 #include "runtime/launch/transport.h"
 #include "runtime/plan/rank_map.h"
+#include "runtime/train/check_job.h"
 
 namespace ltrain::app {
 namespace {
@@ -352,13 +353,9 @@ void print_json(const Table& t, bool good, const std::optional<RankMap>& map) {
 RankMap map_of(const std::string& path, const std::vector<std::string>& overrides) {
   const Recipe given = load_recipe(path, overrides);
   const Variables variables = process_variables();
-  const LaunchEnvironment e = environment_for_plans(variables);
-  const Parallel& p = given.parallel;
-  const int64_t others = p.tensor * p.pipeline * p.context;
-  const int world = e.world_size > 1 ? e.world_size : static_cast<int>(std::max<int64_t>(1, p.data) * others);
-  const int local = ranks_per_node(given, world, variables);
-  const Recipe recipe = resolve(given, world, local);
-  return map_ranks(recipe, host_names((world + local - 1) / local, variables));
+  const JobSize size = job_size(given, environment_for_plans(variables), gpus_for(given));
+  const Recipe recipe = resolve(given, size.world, size.ranks_per_node);
+  return map_ranks(recipe, host_names((size.world + size.ranks_per_node - 1) / size.ranks_per_node, variables));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "runtime/plan/plan.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/plan/schedule_plan.h"
+#include "runtime/train/check_job.h"
 
 namespace ltrain::app {
 namespace {
@@ -84,19 +85,21 @@ void add_plan(CLI::App& app) {
     if (o->compositions) return show_compositions(o->json);
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
     const Recipe given = load_recipe(o->recipe, o->overrides);
-    int world = o->world;
-    if (world == 0) world = static_cast<int>(given.parallel.data > 0 ? ranks(given) : 1);
-    const Variables variables = process_variables();
-    const int local = ranks_per_node(given, world, variables);
-    const Recipe recipe = resolve(given, world, local);
-    const MachineProfile profile =
-        o->profile.empty() ? default_profile(device_of(recipe)) : find_profile(o->profile);
-    if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, profile, *o);
-    const Plan plan = make_plan(recipe, profile);
-    const RankMap map = map_ranks(recipe, host_names((plan.world + local - 1) / local, variables));
-    std::fputs((o->json ? plan_json(plan, &map) + "\n" : plan_text(plan, recipe, &map)).c_str(), stdout);
+    const LaunchEnvironment e = environment_for_plans(process_variables());
+    JobSize size = job_size(given, e, gpus_for(given));
+    if (o->world > 0) size = {o->world, ranks_per_node(given, o->world, e)};
+    JobChecks checks;
+    checks.part = JobChecks::Part::recipe;
+    checks.profile = o->profile;
+    const CheckedJob job = check_job(given, size, checks);
+    const Recipe& recipe = job.recipe;
+    for (const std::string& note : recipe.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+    if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, job.profile, *o);
+    const int nodes = (size.world + size.ranks_per_node - 1) / size.ranks_per_node;
+    const RankMap map = map_ranks(recipe, host_names(nodes, process_variables()));
+    std::fputs((o->json ? plan_json(job.plan, &map) + "\n" : plan_text(job.plan, recipe, &map)).c_str(), stdout);
     if (o->trace.empty()) return;
-    write_file(o->trace, plan_trace(recipe, profile, 0));
+    write_file(o->trace, plan_trace(recipe, job.profile, 0));
   });
 }
 

@@ -2,7 +2,9 @@
 #include <cstdio>
 
 #include "app/commands.h"
+#include "runtime/plan/rank_map.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/train/check_job.h"
 
 namespace ltrain::app {
 
@@ -12,20 +14,36 @@ struct ShowOptions {
   std::string path;
   std::vector<std::string> overrides;
   bool json = false;
-  int world_size = 0;
+  int ranks = 0;
 };
 
-Recipe load(const ShowOptions& o) {
-  Recipe recipe = load_recipe(o.path, o.overrides);
-  if (o.world_size > 0) recipe = resolve(recipe, o.world_size);
+void print_notes(const Recipe& recipe) {
   for (const std::string& note : recipe.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
-  return recipe;
+}
+
+void show_recipe(const ShowOptions& o) {
+  Recipe recipe = load_recipe(o.path, o.overrides);
+  if (o.ranks > 0) recipe = resolve(recipe, o.ranks);
+  print_notes(recipe);
+  std::fputs(o.json ? (dump_json(recipe) + "\n").c_str() : dump_yaml(recipe).c_str(), stdout);
+}
+
+void check_recipe(const ShowOptions& o) {
+  const Recipe recipe = load_recipe(o.path, o.overrides);
+  const LaunchEnvironment e = environment_for_plans(process_variables());
+  JobSize size = job_size(recipe, e, gpus_for(recipe));
+  if (o.ranks > 0) size = {o.ranks, ranks_per_node(recipe, o.ranks, e)};
+  JobChecks checks;
+  checks.part = JobChecks::Part::recipe;
+  check_job(recipe, size, checks);
+  print_notes(recipe);
+  std::printf("%s: good for %d rank%s\n", o.path.c_str(), size.world, size.world == 1 ? "" : "s");
 }
 
 void add_recipe_options(CLI::App* command, ShowOptions& o) {
   command->add_option("recipe", o.path, "The recipe file")->required();
   command->add_option("overrides", o.overrides, "key=value, --section.key=value, ~key");
-  command->add_option("--ranks", o.world_size, "Check the layout for this many ranks, too")
+  command->add_option("--ranks", o.ranks, "Ranks of the job; default: as many as `ltrain run` starts here")
       ->check(CLI::PositiveNumber);
   command->allow_extras();  // --section.key=value
 }
@@ -49,16 +67,14 @@ void add_recipe(CLI::App& app) {
   show->add_flag("--json", show_options.json, "As JSON");
   show->callback([show] {
     take_extras(show, show_options);
-    const Recipe r = load(show_options);
-    std::fputs(show_options.json ? (dump_json(r) + "\n").c_str() : dump_yaml(r).c_str(), stdout);
+    show_recipe(show_options);
   });
 
-  CLI::App* check = recipe->add_subcommand("check", "Say what is wrong with a recipe");
+  CLI::App* check = recipe->add_subcommand("check", "Say what is wrong with a recipe on any machine, as `plan` and `run` do; `run --dry-run` checks this machine too");
   add_recipe_options(check, check_options);
   check->callback([check] {
     take_extras(check, check_options);
-    load(check_options);
-    std::printf("%s: good\n", check_options.path.c_str());
+    check_recipe(check_options);
   });
 
   CLI::App* keys = recipe->add_subcommand("keys", "List every key, with type, default, range and meaning");

@@ -3,11 +3,11 @@
 #include <memory>
 
 #include "app/commands.h"
+#include "kernels/core/device.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
-#include "runtime/plan/plan.h"
 #include "runtime/plan/rank_map.h"
-#include "runtime/train/check_offload.h"
+#include "runtime/train/check_job.h"
 #include "runtime/train/trainer.h"
 
 namespace ltrain::app {
@@ -19,19 +19,28 @@ struct RunOptions {
   bool force = false, dry_run = false, keys = false;
 };
 
-/// For a rank of a job. Where Slurm shows each rank a GPU of its own, the one that is seen is enough for
-/// auto.
-Recipe resolve_here(const Recipe& given, const RankInfo& me) {
-  const Recipe here = resolve(given, me.world_size, me.local_size);
-  if (given.device != DeviceChoice::automatic || me.source != "Slurm") return here;
-  Recipe gpu = here;
-  gpu.device = DeviceChoice::cuda;
-  try {
-    check_device(gpu, 1);
-  } catch (const Error&) {
-    return here;
-  }
-  return gpu;
+/// Whether each rank is shown a GPU of its own alone, as Slurm does where it binds them: then the one that is
+/// seen is enough, for auto too.
+bool shown_one_each(const Recipe& r, const RankInfo& me) {
+  return me.source == "Slurm" && r.device != DeviceChoice::cpu && me.local_size > 1 &&
+         device_count(DeviceKind::cuda) == 1;
+}
+
+/// What `ltrain run` checks before it starts ranks, for a rank that something else started. Rank 0 checks all
+/// of it, the first rank of each node that node's disks, the others their device and data.
+Recipe check_joined(const Recipe& given, const RankInfo& me, const RunOptions& o) {
+  const bool alone = shown_one_each(given, me);
+  Recipe recipe = given;
+  if (alone) recipe.device = DeviceChoice::cuda;
+  const JobSize size{me.world_size, me.local_size};
+  JobChecks checks;
+  checks.memory = !o.force;
+  checks.gpus_seen = alone ? 1 : size.ranks_per_node;
+  checks.part = me.source == "ltrain" ? JobChecks::Part::rank  // the launcher has checked
+                : me.rank == 0        ? JobChecks::Part::job
+                : me.local_rank == 0  ? JobChecks::Part::node
+                                      : JobChecks::Part::rank;
+  return check_job(recipe, size, checks).recipe;
 }
 
 void run_rank(const RunOptions& o) {
@@ -43,9 +52,7 @@ void run_rank(const RunOptions& o) {
   auto job = Job::join(options);
   ExitCode code = ExitCode::done;
   try {
-    recipe = resolve_here(recipe, job->info());
-    check_device(recipe, 1);  // Slurm may show each rank its own
-    check_data(recipe);
+    recipe = check_joined(recipe, job->info(), o);
     code = train(recipe, *job, {o.force});
   } catch (const std::exception& e) {
     job->fail(e);
@@ -55,39 +62,21 @@ void run_rank(const RunOptions& o) {
   if (code != ExitCode::done) throw CLI::RuntimeError(static_cast<int>(code));
 }
 
-/// Ranks that this launcher starts: what the environment says, else the recipe's, else its share of the
-/// product of the axes, else one.
-int ranks_to_start(const Recipe& r, const LaunchEnvironment& e) {
-  if (e.kind == LaunchEnvironment::Kind::node && e.ranks_per_node > 0) return e.ranks_per_node;
-  if (r.launch.ranks_per_node > 0) return static_cast<int>(r.launch.ranks_per_node);
-  const int64_t others = r.parallel.tensor * r.parallel.pipeline * r.parallel.context;
-  if (r.parallel.data <= 0) return static_cast<int>(others);
-  const int64_t all = r.parallel.data * others;
-  if (all % e.nodes != 0)
-    fail(ExitCode::usage,
-         "{} ranks of the recipe do not divide over {} nodes ({}); set launch.ranks_per_node or "
-         "parallel.data: {}",
-         all, e.nodes, e.source, std::max<int64_t>(1, r.parallel.data / e.nodes) * e.nodes);
-  return static_cast<int>(all / e.nodes);
+void dry_run(const CheckedJob& job, int nodes) {
+  const RankMap map = map_ranks(job.recipe, host_names(nodes, process_variables()));
+  std::fputs(plan_text(job.plan, job.recipe, &map).c_str(), stdout);
 }
 
 void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const Recipe given = load_recipe(o.recipe, o.overrides);
-  const int local = ranks_to_start(given, e);
-  const Recipe recipe = resolve(given, local * e.nodes, local);
-  if (!o.dry_run) check_device(recipe, local);
-  check_data(recipe);
-  const Plan plan = make_plan(recipe, default_profile(device_of(recipe)));
-  if (!o.force) check_memory(plan);
-  check_resume(recipe, plan);
-  check_offload(recipe, plan, local);
-  if (o.dry_run) {
-    const RankMap map = map_ranks(recipe, host_names(e.nodes, process_variables()));
-    std::fputs(plan_text(plan, recipe, &map).c_str(), stdout);
-    return;
-  }
+  const JobSize size = job_size(given, e, gpus_for(given));
+  JobChecks checks;
+  checks.memory = !o.force;
+  const CheckedJob job = check_job(given, size, checks);
+  const Recipe& recipe = job.recipe;
+  if (o.dry_run) return dry_run(job, size.world / size.ranks_per_node);
   SuperviseOptions s;
-  s.ranks = local;
+  s.ranks = size.ranks_per_node;
   s.arguments = {"run", o.recipe};
   s.arguments.insert(s.arguments.end(), o.overrides.begin(), o.overrides.end());
   if (o.force) s.arguments.push_back("--force");
@@ -120,8 +109,8 @@ void add_run(CLI::App& app) {
   command->callback([o, command] {
     take_extras(*command, o->overrides);
     const LaunchEnvironment e = detect_environment(process_variables());
-    if (e.kind == LaunchEnvironment::Kind::rank) return run_rank(*o);
-    launch(*o, e);
+    if (e.kind != LaunchEnvironment::Kind::rank || (o->dry_run && e.rank == 0)) return launch(*o, e);
+    if (!o->dry_run) run_rank(*o);  // of a dry run the first rank says all
   });
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/core/error.h"
 #include "runtime/plan/plan.h"
 #include "runtime/telemetry/metrics.h"
+#include "runtime/train/check_job.h"
 
 namespace ltrain::app {
 namespace {
@@ -45,17 +46,17 @@ int64_t nearest_divisor(int64_t n, int64_t near) {
   return best;
 }
 
-/// Threads, GPUs, memory and time that were not given, from the plan of the recipe. `given`: its device,
-/// which auto leaves to the nodes: they have the GPUs that are asked for.
-void take_from_plan(SlurmOptions& o, Recipe recipe, DeviceChoice given) {
-  if (given == DeviceChoice::automatic)
+/// Threads, GPUs, memory and time that were not given, from the plan of the recipe. device: auto takes what
+/// the nodes have: the GPUs that are asked for.
+void take_from_plan(SlurmOptions& o, Recipe recipe) {
+  if (recipe.device == DeviceChoice::automatic)
     recipe.device = o.gpus_per_node > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
-  const bool cuda = device_of(recipe) == DeviceKind::cuda;
-  if (cuda && o.gpus_per_node == 0) o.gpus_per_node = o.ranks_per_node;
+  if (recipe.device == DeviceChoice::cuda && o.gpus_per_node == 0) o.gpus_per_node = o.ranks_per_node;
   if (o.threads_per_rank > 0) recipe.launch.threads_per_rank = o.threads_per_rank;
   const int64_t own_threads = recipe.launch.threads_per_rank;
-  recipe.launch.threads_per_rank = threads_per_rank(recipe);
-  const Plan plan = make_plan(recipe, default_profile(device_of(recipe)));
+  JobChecks checks;
+  checks.part = JobChecks::Part::recipe;
+  const Plan plan = check_job(recipe, {o.nodes * o.ranks_per_node, o.ranks_per_node}, checks).plan;
   if (o.threads_per_rank == 0) {
     o.threads_per_rank = plan.threads_per_rank;
     if (own_threads == 0)
@@ -237,7 +238,7 @@ void add_slurm(CLI::App& app) {
       ->check(CLI::Range(1, 100000));
   command
       ->add_option("--ranks-per-node", o->ranks_per_node,
-                   "Ranks (tasks) a node; default: as the recipe says, else 1")
+                   "Ranks (tasks) a node; default: as the recipe says, else one a GPU, else 1")
       ->check(CLI::Range(1, 1024));
   command
       ->add_option("--threads-per-rank", o->threads_per_rank,
@@ -270,9 +271,10 @@ void add_slurm(CLI::App& app) {
   command->callback([o, output, command] {
     take_extras(*command, o->overrides);
     const Recipe given = load_recipe(o->recipe, o->overrides);
-    place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0,
-                static_cast<int>(given.launch.ranks_per_node));
-    take_from_plan(*o, resolve(given, o->nodes * o->ranks_per_node, o->ranks_per_node), given.device);
+    const int preferred =
+        given.launch.ranks_per_node > 0 ? static_cast<int>(given.launch.ranks_per_node) : o->gpus_per_node;
+    place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0, preferred);
+    take_from_plan(*o, given);
     // Each rank sees its own cores only: without this it would share them out among the ranks of the node
     // again.
     if (given.launch.threads_per_rank != o->threads_per_rank)

@@ -210,7 +210,7 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
 void Decoder::run_again(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
                         Saved& saved) const {
   WeightGradients* later = std::exchange(step.later, nullptr);
-  if (step.compute.meta()) step.compute.meta()->set_again(true);
+  if (step.compute.meta()) step.compute.meta()->set_model_work(false);
   Residual r;
   r.x = saved.blocks[run.first].norm1.x;
   r.kept = true;
@@ -228,7 +228,7 @@ void Decoder::run_again(Step& step, const MicroBatch& mb, const StageLayers& s, 
     }
     if (!last) step.params.drop(layer_segment(layer));  // the last one's backward follows
   }
-  if (step.compute.meta()) step.compute.meta()->set_again(false);
+  if (step.compute.meta()) step.compute.meta()->set_model_work(true);
   step.later = later;
 }
 

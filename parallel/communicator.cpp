@@ -124,10 +124,12 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
   const bool recorded = s.recording() && enqueues();
   if (!recorded) call.info.sequence = next_sequence(call.info);
   if (s.device() == DeviceKind::meta) {
+    s.last_axes = axes_;
     record_meta(s, call);
     wire_bytes_.fetch_add(call.wire_bytes, std::memory_order_relaxed);
     return;
   }
+  s.last_axes = axes_;
   const OpRange range(s, collective_name(op), call.wire_bytes);
   if (enqueues()) stream_ = &s;
   if (recorded) {

@@ -119,7 +119,7 @@ class CudaStream final : public Stream {
         return cuda_check(cudaStreamWaitEvent(stream_, cuda->event, 0), "waiting for an event");
       auto begin = std::make_unique<TimingEvent>(stream_);
       cuda_check(cudaStreamWaitEvent(stream_, cuda->event, 0), "waiting for an event");
-      waits_.emplace_back(std::move(begin), std::make_unique<TimingEvent>(stream_));
+      pending_waits_.push_back({event.axes, std::move(begin), std::make_unique<TimingEvent>(stream_)});
     } else {
       event.state()->block();  // of a worker on the host
     }
@@ -137,10 +137,11 @@ class CudaStream final : public Stream {
     in_layer_ = !layer.empty();
     if (in_layer_) nvtx_push(layer);
   }
-  double waited() override {
-    for (; !waits_.empty() && waits_.front().second->happened(); waits_.pop_front())
-      waited_ += waits_.front().second->seconds_since(*waits_.front().first);
-    return waited_;
+  const Waits& waited() override {
+    for (; !pending_waits_.empty() && pending_waits_.front().end->happened(); pending_waits_.pop_front())
+      add_wait(pending_waits_.front().axes,
+               pending_waits_.front().end->seconds_since(*pending_waits_.front().begin));
+    return Stream::waited();
   }
 
   std::shared_ptr<Recording> begin_recording() override {
@@ -174,9 +175,11 @@ class CudaStream final : public Stream {
  private:
   cudaStream_t stream_ = nullptr;
   std::shared_ptr<void> scratch_;
-  std::deque<std::pair<std::unique_ptr<TimingEvent>, std::unique_ptr<TimingEvent>>>
-      waits_;  // not counted yet
-  double waited_ = 0;
+  struct PendingWait {
+    AxisSet axes;
+    std::unique_ptr<TimingEvent> begin, end;
+  };
+  std::deque<PendingWait> pending_waits_;  // not counted yet
   bool in_layer_ = false;
 };
 

@@ -19,7 +19,7 @@ void MetaTrace::add(Stream& stream, const OpCost& op) {
   entries_.push_back({std::string(op.name), layer_, stream.name(), std::string(op.collective),
                       std::string(op.axis), stream.clock, seconds, op.flops, op.bytes, op.wire_bytes,
                       op.network_bytes, op.cls});
-  if (!again_) flops_ += op.flops;
+  if (model_work_) model_flops_ += op.model_flops;
   stream.clock += seconds;
   if (op.cls == OpClass::collective && cost_ && compute_ && compute_ != &stream)
     compute_->clock += cost_->stolen_seconds(op);
@@ -27,8 +27,7 @@ void MetaTrace::add(Stream& stream, const OpCost& op) {
 
 void MetaTrace::clear_entries() {
   entries_.clear();
-  waits_.clear();
-  flops_ = 0;
+  model_flops_ = 0;
 }
 
 }  // namespace ltrain

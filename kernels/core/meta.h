@@ -52,6 +52,10 @@ struct OpCost {
   OpClass cls = OpClass::elementwise;
   DType dtype = DType::f32;
   double flops = 0;
+  /// Of `flops`, what counts for MFU: a product's two a multiply-add, forward once and backward twice,
+  /// attention's over the pairs that the mask lets through. Not what a kernel recomputes, nor element-wise
+  /// work.
+  double model_flops = 0;
   double bytes = 0;             ///< read and written, each once
   int64_t m = 0, n = 0, k = 0;  ///< matmul only: rows, columns, contraction
   std::string_view collective;  ///< "all_reduce", ...; collectives only
@@ -85,8 +89,6 @@ class MetaTrace {
   void add(Stream& stream, const OpCost& op);
   /// The stream that collectives take time from when they run on the same cores.
   void set_compute(Stream* compute) { compute_ = compute; }
-  /// Called by a meta stream that waits `seconds` for another.
-  void waited(Stream& stream, double seconds) { waits_[stream.name()] += seconds; }
 
   /// Name of the layer that runs now, for messages and traces: "layers.3.mlp".
   void set_layer(std::string layer) { layer_ = std::move(layer); }
@@ -95,18 +97,14 @@ class MetaTrace {
   void set_axis_size(Axis a, int size) { axis_size_[static_cast<int>(a)] = size; }
   int axis_size(Axis a) const { return axis_size_[static_cast<int>(a)]; }
 
-  /// Forgets entries and waits (not records): called between set-up and the step.
+  /// Forgets entries (not records): called between set-up and the step.
   void clear_entries();
 
   const std::vector<TraceEntry>& entries() const { return entries_; }
-  double wait_seconds(const std::string& stream) const {
-    auto it = waits_.find(stream);
-    return it == waits_.end() ? 0 : it->second;
-  }
-  /// Of the model: not of what is computed a second time.
-  double flops() const { return flops_; }
-  /// What runs from now on was computed before.
-  void set_again(bool again) { again_ = again; }
+  /// Sum of OpCost::model_flops, but of what is recomputed.
+  double model_flops() const { return model_flops_; }
+  /// Whether what runs from now on is the model's work: not what is recomputed, nor the optimizer's matmuls.
+  void set_model_work(bool on) { model_work_ = on; }
 
   /// Scratch that matmul keeps beside the arena: the largest of each of its panels, bytes.
   void need_panels(const std::array<int64_t, 3>& bytes) {
@@ -119,11 +117,10 @@ class MetaTrace {
   Stream* compute_ = nullptr;
   std::deque<TensorRecord> records_;
   std::vector<TraceEntry> entries_;
-  std::map<std::string, double> waits_;
   std::string layer_;
   std::array<int, kAxisCount> axis_size_{1, 1, 1, 1, 1, 1, 1, 1, 1};
-  double flops_ = 0;
-  bool again_ = false;
+  double model_flops_ = 0;
+  bool model_work_ = true;
   std::array<int64_t, 3> panels_{};
 };
 

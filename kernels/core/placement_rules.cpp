@@ -399,6 +399,7 @@ OpCost op_cost(std::string_view name, OpClass cls, double flops, TensorList outs
   c.name = name;
   c.cls = cls;
   c.flops = flops;
+  if (cls == OpClass::matmul || cls == OpClass::attention) c.model_flops = flops;
   for (const Tensor& t : outs) c.bytes += static_cast<double>(t.bytes());
   for (const Tensor& t : ins) c.bytes += static_cast<double>(t.bytes());
   if (outs.size()) c.dtype = outs.begin()->dtype;

@@ -55,13 +55,9 @@ class InlineStream final : public Stream {
     if (!event.state()) return;
     const double start = steady_seconds();
     event.state()->block();
-    waited_ += steady_seconds() - start;
+    add_wait(event.axes, steady_seconds() - start);
   }
   void synchronize() override {}
-  double waited() override { return waited_; }
-
- private:
-  double waited_ = 0;
 };
 
 class WorkerStream final : public Stream {
@@ -164,7 +160,7 @@ class MetaStream final : public Stream {
   }
   void do_wait(const Event& event) override {
     if (event.meta_time > clock) {
-      meta()->waited(*this, event.meta_time - clock);
+      add_wait(event.axes, event.meta_time - clock);
       clock = event.meta_time;
     }
   }
@@ -190,6 +186,7 @@ bool Recording::has(const Stream* s) const {
 
 Event Stream::record() {
   Event e = do_record();
+  e.axes = last_axes;
   if (e.state()) e.state()->stream = this, e.state()->recording = recording_;
   return e;
 }

@@ -5,11 +5,13 @@
 // a GPU. On `meta` a stream is a timeline: work advances its clock by what the cost model says.
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kernels/core/placement.h"
 #include "kernels/core/tensor.h"
 
 namespace ltrain {
@@ -33,6 +35,7 @@ class Event {
   const std::shared_ptr<State>& state() const { return state_; }
   bool happened() const { return !state_ || state_->happened(); }
   double meta_time = 0;  ///< on meta: seconds on the timeline
+  AxisSet axes;          ///< of the group whose collective came last before it; none: of no collective
 
  private:
   std::shared_ptr<State> state_;
@@ -111,9 +114,15 @@ class Stream {
   AttentionBackend attention_backend = AttentionBackend::own;
   bool tf32 = false;  ///< products of f32 round their operands to 10 bits after the point
   double clock = 0;   ///< meta: the end of the last work on this timeline, seconds
-  /// Seconds that work of this stream waited for other streams so far, which is exposed communication. Of
-  /// streams that compute; on a GPU as far as is known without waiting.
-  virtual double waited() { return 0; }
+  AxisSet last_axes;  ///< of the group whose collective was enqueued last (Communicator sets it)
+  /// Seconds that work of this stream waited for other streams so far, by the axes of the group whose
+  /// collective it waited for: exposed communication; under no axes what was no collective (offloading). Of
+  /// streams that compute; on a GPU as far as is known without blocking.
+  struct ByAxes {
+    bool operator()(AxisSet a, AxisSet b) const { return a.bits < b.bits; }
+  };
+  using Waits = std::map<AxisSet, double, ByAxes>;
+  virtual const Waits& waited() { return waits_; }
 
  protected:
   virtual Event do_record() = 0;
@@ -123,12 +132,14 @@ class Stream {
   virtual std::unique_ptr<Graph> end_recording(bool keep) { return nullptr; }
   Stream(DeviceKind device, std::string name, MetaTrace* meta = nullptr)
       : device_(device), name_(std::move(name)), meta_(meta) {}
+  void add_wait(AxisSet axes, double seconds) { waits_[axes] += seconds; }
 
  private:
   DeviceKind device_;
   std::string name_;
   MetaTrace* meta_;
   std::shared_ptr<Recording> recording_;
+  Waits waits_;
 };
 
 std::unique_ptr<Stream> make_inline_stream(std::string name);  ///< CPU, runs in launch()

@@ -81,8 +81,10 @@ double bytes_of(const AttentionBlock& b) {
          (a.heads * b.q_at.rows + 2 * a.kv_heads * b.k_at.rows);
 }
 
-OpCost cost_of(std::string_view name, const AttentionBlock& b, double products) {
+/// `products`: that the kernel computes; `counted`: of them, those that count for MFU.
+OpCost cost_of(std::string_view name, const AttentionBlock& b, double products, double counted) {
   OpCost cost = op_cost(name, OpClass::attention, products * product_flops(b), {}, {});
+  cost.model_flops = counted * product_flops(b);
   cost.dtype = b.q.t.dtype;
   cost.bytes = bytes_of(b);
   cost.n = b.q_at.rows, cost.k = b.shape.head_dim, cost.m = b.shape.batch * b.shape.heads;
@@ -136,7 +138,7 @@ void attention_forward(Stream& s, Tensor out, Tensor lse, Tensor qkv, const Atte
   LT_CHECK(qkv.cols() == shape.qkv_width() && out.dtype == qkv.dtype, "attention of {}, not {} wide",
            to_string(qkv.shape), shape.qkv_width());
   if (s.meta()) {
-    OpCost cost = cost_of("attention_forward", b, 2);
+    OpCost cost = cost_of("attention_forward", b, 2, 2);
     cost.bytes = static_cast<double>(out.bytes() + lse.bytes() + qkv.bytes());
     s.meta()->add(s, cost);
     place(s, "attention_forward", Rule::elementwise, {out, lse}, {qkv});
@@ -153,7 +155,7 @@ void attention_backward(Stream& s, Tensor dqkv, Tensor dout, Tensor qkv, Tensor 
   LT_CHECK(dqkv.shape == qkv.shape && dout.shape == out.shape && dqkv.dtype == qkv.dtype,
            "attention backward {} into {}", to_string(dout.shape), to_string(dqkv.shape));
   if (s.meta()) {
-    OpCost cost = cost_of("attention_backward", b, 5);
+    OpCost cost = cost_of("attention_backward", b, 5, 4);
     cost.bytes = static_cast<double>(dqkv.bytes() + dout.bytes() + qkv.bytes() + out.bytes() + lse.bytes());
     s.meta()->add(s, cost);
     place(s, "attention_backward", Rule::elementwise, {dqkv}, {dout, qkv, out, lse});
@@ -165,7 +167,7 @@ void attention_backward(Stream& s, Tensor dqkv, Tensor dout, Tensor qkv, Tensor 
 void attention_block_forward(Stream& s, Tensor out, Tensor lse, const AttentionBlock& b) {
   check(b, out, lse);
   if (s.meta()) {
-    OpCost cost = cost_of("attention_block_forward", b, 2);
+    OpCost cost = cost_of("attention_block_forward", b, 2, 2);
     cost.bytes += static_cast<double>(out.bytes() + lse.bytes());
     s.meta()->add(s, cost);
     place(s, "attention_block_forward", Rule::elementwise, {out, lse}, {b.q.t, b.k.t, b.v.t});
@@ -185,7 +187,7 @@ void attention_block_backward(Stream& s, const AttentionBlockGrads& g, Tensor do
   check_rows("key gradients", g.dk, a.batch * b.k_at.rows, a.kv_heads * a.head_dim);
   check_rows("value gradients", g.dv, a.batch * b.k_at.rows, a.kv_heads * a.head_dim);
   if (s.meta()) {
-    OpCost cost = cost_of("attention_block_backward", b, 5);
+    OpCost cost = cost_of("attention_block_backward", b, 5, 4);
     cost.bytes = 2 * cost.bytes + static_cast<double>(dout.bytes() + out.bytes() + lse.bytes());
     s.meta()->add(s, cost);
     place(s, "attention_block_backward", Rule::elementwise, {g.dq.t}, {dout, b.q.t, b.k.t, b.v.t, out, lse},

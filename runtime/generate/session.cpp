@@ -29,7 +29,9 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   recipe_.parallel = Parallel{};
   recipe_.parallel.data = 1;
   recipe_.device = choice;
-  recipe_.cuda_graphs = false;                        // of training
+  recipe_.cuda_graphs = false;                        // of training, as are the next two
+  recipe_.offload = {};
+  recipe_.optimizer = {};
   recipe_.attention_backend = AttentionBackend::own;  // each length would be a plan of seconds
   recipe_ = resolve(recipe_, 1);
   check_device(recipe_, 1);
@@ -38,8 +40,6 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   compute_ = make_compute_stream(device, "compute");
   ProgramOptions p = program_options(recipe_);
   p.for_training = false;
-  p.offload = {};
-  p.activations.fraction = 0;
   p.ema_decay = 0;
   p.zero_stage = 0;
   p.micro_batch = micro_batch > 0 ? micro_batch : 1;

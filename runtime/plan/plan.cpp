@@ -13,6 +13,7 @@
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/plan/sparse_plan.h"
 #include "runtime/recipe/fp8_rules.h"
+#include "runtime/telemetry/exposed.h"
 #include "runtime/telemetry/trace_file.h"
 
 namespace ltrain {
@@ -35,7 +36,16 @@ double Plan::total_seconds() const {
 
 double Plan::mfu() const {
   const double s = step_seconds();
-  return s > 0 && peak_flops > 0 && !ranks.empty() ? ranks[0].flops / (s * peak_flops) : 0;
+  if (s <= 0 || peak_flops <= 0 || stages <= 0) return 0;
+  double flops = 0;
+  for (int i = 0; i < stages; ++i) flops += ranks.at(static_cast<size_t>(i)).model_flops;
+  return flops / stages / (s * peak_flops);
+}
+
+double RankPlan::exposed_comm_seconds() const {
+  double sum = 0;
+  for (const auto& [axis, seconds] : exposed) sum += seconds;
+  return sum;
 }
 
 namespace {
@@ -137,13 +147,15 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
   RankPlan plan;
   plan.rank = rank;
   const int64_t wire_before = meta.wire_bytes();
+  const Stream::Waits waits_before = meta.compute->waited();
   meta.train_step();
   plan.train_wire_bytes = meta.wire_bytes() - wire_before;
-  plan.flops = meta.trace.flops();
+  plan.model_flops = meta.trace.model_flops();
   plan.step_seconds = meta.end();
   if (!layout.stage_layers.empty())  // a rank alone does not know when its neighbours send
     plan.step_seconds += pipeline_seconds(recipe, profile, layout) - meta.program.action_seconds();
-  plan.exposed_comm_seconds = meta.trace.wait_seconds("compute");
+  for (auto& [axis, seconds] : exposed_by_axis(meta.compute->waited(), waits_before))
+    (axis.empty() ? plan.exposed_offload_seconds : plan.exposed.emplace_back(axis, 0).second) = seconds;
   const auto entries = static_cast<std::ptrdiff_t>(meta.trace.entries().size());
 
   std::map<std::pair<std::string, std::string>, CollectivePlan> collectives;
@@ -236,6 +248,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
     const Mesh first = mesh_of(recipe, 0);
     for (int stage = 0; stage < first.size(Axis::pipeline); ++stage)
       which.push_back(first.at(Axis::pipeline, stage));
+    plan.stages = static_cast<int>(which.size());
     if (plan.world > 1 && which.back() != plan.world - 1) which.push_back(plan.world - 1);
   }
   for (int rank : which)

@@ -48,9 +48,12 @@ struct RankPlan {
   int64_t train_wire_bytes = 0, eval_wire_bytes = 0;  ///< a train step; an eval pass over all its batches
   std::vector<CollectivePlan> collectives;            ///< of a train step
   std::vector<OpPlan> ops;                            ///< of a train step, longest first
-  double flops = 0;                                   ///< of a train step on this rank
+  double model_flops = 0;                             ///< of a train step on this rank (OpCost::model_flops)
   double step_seconds = 0;
-  double exposed_comm_seconds = 0;  ///< compute waiting for communication
+  /// Compute waiting for communication, by axis as in metrics ("dp", "tp", ...): longest first.
+  std::vector<std::pair<std::string, double>> exposed;
+  double exposed_comm_seconds() const;  ///< of all axes
+  double exposed_offload_seconds = 0;   ///< compute waiting for what is offloaded
   double eval_seconds = 0;          ///< one evaluation
   /// Of steps of another kind (StepKinds): bytes and seconds; 0 where all are of one.
   int64_t other_wire_bytes = 0;
@@ -78,10 +81,13 @@ struct Plan {
   double peak_flops = 0;                ///< of one rank, for MFU: the profile's fastest matmul of the dtype
   std::string recompute;                ///< what granularity: auto chose, in words; else empty
   int64_t placement_ops = 0;            ///< ops and collectives whose placements were checked
-  std::vector<RankPlan> ranks;          ///< the distinct ones
+  std::vector<RankPlan> ranks;          ///< the distinct ones: the first of each pipeline stage, and the last
+  int stages = 0;                       ///< of them, the first of each stage; 0: other ranks were asked for
   int64_t host_bytes = 0;               ///< of this host's memory, the cgroup's limit when lower
 
   double step_seconds() const;  ///< of the slowest rank
+  /// Model FLOPs of all ranks over what their matmul peaks would do in a step; pipeline stages differ, ranks of
+  /// a stage do not.
   double mfu() const;
   double total_seconds() const;  ///< all steps and evaluations, of the slowest rank
   double tokens_per_second() const { return step_seconds() > 0 ? tokens_per_step / step_seconds() : 0; }
@@ -121,7 +127,7 @@ PipelineLayout unpack_pipeline_layout(const std::string& packed);
 
 /// What TrainProgram is built from, for a resolved recipe.
 ProgramOptions program_options(const Recipe& recipe, const PipelineLayout& layout = {});
-/// Refuses a pattern that matches nothing, which is a mistake, and what the device has no kernels for.
+/// Refuses a pattern that matches nothing, which is a mistake.
 void check_optimizer_of(const Recipe& recipe);
 /// The cut of the sequence that the rank of `mesh` has.
 SequenceCut sequence_cut(const Recipe& recipe, const Mesh& mesh);

@@ -53,9 +53,12 @@ ordered_json rank_json(const RankPlan& r) {
   }
   if (r.worst_expert_bytes > 0) j["expert_wire_bytes_at_worst"] = r.worst_expert_bytes;
   j["wire_bytes_per_eval"] = r.eval_wire_bytes;
-  j["flops_per_step"] = r.flops;
+  j["model_flops_per_step"] = r.model_flops;
   j["step_seconds"] = r.step_seconds;
-  j["exposed_comm_seconds"] = r.exposed_comm_seconds;
+  j["exposed_comm_seconds"] = r.exposed_comm_seconds();
+  j["exposed_comm_seconds_by_axis"] = ordered_json::object();
+  for (const auto& [axis, seconds] : r.exposed) j["exposed_comm_seconds_by_axis"][axis] = seconds;
+  if (r.exposed_offload_seconds > 0) j["exposed_offload_seconds"] = r.exposed_offload_seconds;
   j["eval_seconds"] = r.eval_seconds;
   for (const OpPlan& o : r.ops)
     j["ops"].push_back({{"name", o.name},
@@ -149,10 +152,14 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
 
   const double seconds = p.step_seconds();
   out += fmt::format("\ntime, by {} profile {}\n", p.profile_measured ? "the measured" : "the", p.profile);
-  out += fmt::format("  {:<28}{:>12.1f} GFLOP a rank, {} tokens, {} micro-batch{} a rank\n", "step",
-                     r.flops / 1e9, p.tokens_per_step, p.accumulation, p.accumulation == 1 ? "" : "es");
-  out += fmt::format("  {:<28}{:>12.1f} ms ({:.1f} ms of it waiting for communication)\n", "step time",
-                     seconds * 1e3, r.exposed_comm_seconds * 1e3);
+  out += fmt::format("  {:<28}{:>12.1f} model GFLOP a rank, {} tokens, {} micro-batch{} a rank\n", "step",
+                     r.model_flops / 1e9, p.tokens_per_step, p.accumulation, p.accumulation == 1 ? "" : "es");
+  std::string exposed;
+  for (const auto& [axis, s] : r.exposed) exposed += fmt::format("{}{} {:.1f}", exposed.empty() ? ": " : ", ", axis, s * 1e3);
+  out += fmt::format("  {:<28}{:>12.1f} ms ({:.1f} ms of it exposed communication{})\n", "step time",
+                     seconds * 1e3, r.exposed_comm_seconds() * 1e3, exposed);
+  if (r.exposed_offload_seconds > 0)
+    out += fmt::format("  {:<28}{:>12.1f} ms of the step time\n", "waiting for offload", r.exposed_offload_seconds * 1e3);
   if (*p.kinds.other)
     out +=
         fmt::format("  {:<28}{:>12.1f} ms, {:.2f} MiB sent: {} in {} of {} steps\n", "another kind of step",

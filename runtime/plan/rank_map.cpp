@@ -34,9 +34,8 @@ std::vector<std::string> host_names(int nodes, const Variables& variables) {
   return names;
 }
 
-int ranks_per_node(const Recipe& recipe, int world, const Variables& variables) {
+int ranks_per_node(const Recipe& recipe, int world, const LaunchEnvironment& e) {
   if (recipe.launch.ranks_per_node > 0) return static_cast<int>(recipe.launch.ranks_per_node);
-  const LaunchEnvironment e = environment_for_plans(variables);
   if (e.kind == LaunchEnvironment::Kind::rank && e.world_size == world) return std::max(1, e.local_size);
   if (e.kind == LaunchEnvironment::Kind::node && world % e.nodes == 0) return world / e.nodes;
   return world;

@@ -39,7 +39,7 @@ std::vector<std::string> host_names(int nodes, const Variables& variables);
 RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts);
 /// The ranks per node of `ltrain plan` and `ltrain doctor`: launch.ranks_per_node, else what the
 /// environment's nodes make, else all.
-int ranks_per_node(const Recipe& recipe, int world, const Variables& variables);
+int ranks_per_node(const Recipe& recipe, int world, const LaunchEnvironment& environment);
 
 /// A table. More than `most` ranks: the first and the last ones.
 std::string rank_map_text(const RankMap& map, size_t most = 16);

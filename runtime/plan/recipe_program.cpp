@@ -105,11 +105,6 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
 }
 
 void check_optimizer_of(const Recipe& r) {
-  if (r.optimizer.uses("adamw8bit") && device_of(r) == DeviceKind::cuda)
-    fail(ExitCode::usage,
-         "optimizer: adamw8bit: saves its moments through memory of the host, which this build does for the "
-         "CPU "
-         "alone; nearest valid value: adamw, or device: cpu");
   if (r.optimizer.groups.empty()) return;
   const GroupSet alone;
   ParameterStore store;

@@ -1,7 +1,5 @@
 #include "runtime/recipe/recipe.h"
 
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -143,6 +141,9 @@ Recipe resolve(const Recipe& r, int world_size, int ranks_per_node) {
     resolved.device = no_cuda_for(r, world_size, static_cast<int>(resolved.launch.ranks_on_host)).empty()
                           ? DeviceChoice::cuda
                           : DeviceChoice::cpu;
+  Problems problems;
+  check_device_rules(resolved, origins_of(r), problems);
+  problems.raise_if_any(origins_of(r).source);
   return resolved;
 }
 
@@ -153,32 +154,14 @@ void check_vocabulary(const Recipe& r, const std::string& what, int64_t needed) 
        o.place("model.vocab_size").text(), r.model.vocab_size, what, needed - 1, needed);
 }
 
-void check_data_files(const Recipe& r) {
+void check_data_given(const Recipe& r) {
+  if (!r.data.train.empty()) return;
   const RecipeOrigins& o = origins_of(r);
   Problems problems;
-  if (r.data.train.empty())
-    problems.add(
-        o.place("data.train"),
-        fmt::format("data.train = []{}: a run needs token files; give data.train: [{{path: PREFIX}}], "
-                    "made by `ltrain data build`",
-                    o.has("data.train") ? "" : " (default)"));
-  const auto check = [&](const std::string& key, const std::vector<DataSource>& sources) {
-    for (const DataSource& source : sources)
-      for (const char* suffix : {".bin", ".idx"})
-        if (const std::string file = source.path + suffix; access(file.c_str(), R_OK) != 0) {
-          const std::string& p = source.path;
-          const bool whole_name = p.size() > 4 && (p.ends_with(".bin") || p.ends_with(".idx"));
-          const std::string why = std::strerror(errno);
-          problems.add(o.place(key),
-                       fmt::format("{}: {}: {}; {}", key, file, why,
-                                   whole_name ? fmt::format("the path is the common prefix, {}",
-                                                            p.substr(0, p.size() - 4))
-                                              : std::string("make it with `ltrain data build`")));
-          break;
-        }
-  };
-  check("data.train", r.data.train);
-  check("data.eval", r.data.eval);
+  problems.add(o.place("data.train"),
+               fmt::format("data.train = []{}: a run needs token files; give data.train: [{{path: PREFIX}}], "
+                           "made by `ltrain data build`",
+                           o.has("data.train") ? "" : " (default)"));
   problems.raise_if_any(o.source);
 }
 

@@ -277,9 +277,8 @@ void check_device(const Recipe& recipe, int local_ranks);
 /// "the gpt2 tokenizer"). Throws Error (usage).
 void check_vocabulary(const Recipe& recipe, const std::string& what, int64_t needed);
 
-/// data.train is given, and every source has its PREFIX.bin and PREFIX.idx. For commands that train. Throws
-/// Error (usage).
-void check_data_files(const Recipe& recipe);
+/// data.train names at least one source. Throws Error (usage).
+void check_data_given(const Recipe& recipe);
 
 std::string dump_yaml(const Recipe& recipe);  ///< every value; parse_recipe reads it back to the same recipe
 std::string dump_json(const Recipe& recipe);

@@ -478,6 +478,12 @@ void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t wo
   profile_layout_rules(recipe, world_size, rules.report());
 }
 
+void check_device_rules(const Recipe& resolved, const RecipeOrigins& origins, Problems& problems) {
+  Rules rules(resolved, origins, problems);
+  offload_device_rules(resolved, rules.report());
+  optimizer_device_rules(resolved, rules.report());
+}
+
 int64_t ranks_on_host(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node) {
   if (ranks_per_node > 0) return ranks_per_node;
   return recipe.launch.ranks_per_node > 0 ? recipe.launch.ranks_per_node : world_size;

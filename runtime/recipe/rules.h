@@ -13,6 +13,9 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
 void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t world_size,
                   int64_t ranks_per_node, Problems& problems);
 
+/// What depends on the device of a resolved recipe.
+void check_device_rules(const Recipe& resolved, const RecipeOrigins& origins, Problems& problems);
+
 /// Ranks that share a host: as said, else launch.ranks_per_node, else all.
 int64_t ranks_on_host(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node);
 

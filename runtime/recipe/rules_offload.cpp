@@ -1,5 +1,7 @@
-// Rules of what lies outside of the device's memory. What depends on the machine is checked before the start
+// Rules of what is offloaded. The folders of a machine are checked before the start
 // (runtime/train/check_offload.h).
+#include <tuple>
+
 #include "kernels/core/error.h"
 #include "runtime/recipe/rules_parts.h"
 
@@ -53,6 +55,24 @@ void offload_rules(const Recipe& r, const BrokenRule& broken) {
                    " needs a place, and offload.activations.device is none; nearest valid "
                    "value: keep, or offload.activations: {device: cpu}",
                {"offload.activations.device"});
+}
+
+void offload_device_rules(const Recipe& r, const BrokenRule& broken) {
+  const bool cpu = device_of(r) == DeviceKind::cpu;
+  for (const auto& [section, what, place] :
+       {std::tuple("offload.optimizer", "optimizer states", &r.offload.optimizer),
+        std::tuple("offload.params", "weights", &r.offload.params),
+        std::tuple("offload.activations", "activations", &r.offload.activations)}) {
+    if (cpu && place->device == "cpu")
+      broken(fmt::format("{}.device", section),
+             fmt::format("steps run on the CPU, whose memory has the {} already; nearest valid value: none, or "
+                         "nvme with {}.path",
+                         what, section),
+             {"device"});
+    if (!cpu && place->device == "nvme")
+      broken(fmt::format("{}.device", section),
+             "is for steps on the CPU alone in this build; nearest valid value: cpu", {"device"});
+  }
 }
 
 }  // namespace ltrain::recipe

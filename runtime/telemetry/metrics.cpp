@@ -80,12 +80,13 @@ void MetricsWriter::step(const StepMetrics& m) {
          {"mfu", number(m.mfu)},
          {"step_time_ms", number(m.step_time_ms)},
          {"data_time_ms", number(m.data_time_ms)},
-         {"exposed_comm_ms/dp", number(m.exposed_comm_ms)},
          {"mem_peak_gib", number(m.mem_peak_gib)},
          {"mem_plan_gib", number(m.mem_plan_gib)},
          {"consumed_tokens", m.consumed_tokens},
          {"consumed_samples", m.consumed_samples},
          {"skipped_steps", m.skipped_steps}};
+  for (const auto& [axis, ms] : m.exposed_comm_ms) j["exposed_comm_ms/" + axis] = number(ms);
+  if (m.exposed_offload_ms >= 0) j["exposed_offload_ms"] = number(m.exposed_offload_ms);
   if (m.loss_scale > 0) j["loss_scale"] = number(m.loss_scale);
   if (!m.expert_tokens.empty()) {
     j["balance_loss"] = number(m.balance_loss);
@@ -161,29 +162,60 @@ void Progress::line(const std::string& text) {
   std::fflush(stderr);
 }
 
-void Progress::step(const StepMetrics& m) {
+void IntervalMean::add(const StepMetrics& m) {
+  ++steps_;
+  skipped_ += m.skipped;
+  not_finite_ += !std::isfinite(m.lm_loss) || !std::isfinite(m.grad_norm);
+  loss_ += m.lm_loss, norm_ += m.grad_norm;
+  ms_ += m.step_time_ms;
+  tokens_ += m.tokens_per_sec * m.step_time_ms, tokens_of_gpu_ += m.tokens_per_sec_per_gpu * m.step_time_ms;
+  tflop_ += m.tflops_per_gpu * m.step_time_ms, mfu_ms_ += m.mfu * m.step_time_ms;
+  if (m.step_time_ms >= slowest_ms_) slowest_ms_ = m.step_time_ms, slowest_step_ = m.step;
+}
+
+StepMetrics IntervalMean::mean(const StepMetrics& last) const {
+  StepMetrics m = last;
+  if (steps_ == 0) return m;
+  const double n = static_cast<double>(steps_);
+  m.lm_loss = loss_ / n, m.grad_norm = norm_ / n, m.step_time_ms = ms_ / n;
+  if (ms_ <= 0) return m;
+  m.tokens_per_sec = tokens_ / ms_, m.tokens_per_sec_per_gpu = tokens_of_gpu_ / ms_;
+  m.tflops_per_gpu = tflop_ / ms_, m.mfu = mfu_ms_ / ms_;
+  return m;
+}
+
+void Progress::step(const StepMetrics& of_step) {
   if (quiet_) return;
-  const bool last = m.step == m.train_steps;
+  mean_.add(of_step);
+  const StepMetrics m = mean_.mean(of_step);
+  const IntervalMean interval = mean_;
+  const bool last = m.step == m.train_steps, ends = m.step % interval_ == 0 || last;
+  if (ends) mean_ = {};
   if (format_ == LogFormat::megatron) {
-    if (m.step % interval_ && !last) return;
+    if (!ends) return;
     line(
         fmt::format(" iteration {:>8}/{:>8} | consumed samples: {:>12} | elapsed time per iteration (ms): "
                     "{:.1f} | throughput "
                     "per GPU (TFLOP/s/GPU): {:.3f} | learning rate: {:.6E} | lm loss: {:.6E} | grad norm: "
                     "{:.3f} | number of "
-                    "skipped iterations: 0 | number of nan iterations: 0 |",
+                    "skipped iterations: {:>3} | number of nan iterations: {:>3} |",
                     m.step, m.train_steps, m.consumed_samples, m.step_time_ms, m.tflops_per_gpu, m.lr,
-                    m.lm_loss, m.grad_norm));
+                    m.lm_loss, m.grad_norm, interval.skipped(), interval.not_finite()));
     return;
   }
   const std::string left =
       m.seconds_left > 0 ? fmt::format("  {} left", format_duration(m.seconds_left)) : "";
+  const std::string mfu = std::isfinite(m.mfu) ? fmt::format("  MFU {:.1f}%", 100 * m.mfu) : "";
+  const std::string slowest =
+      interval.steps() > 1
+          ? fmt::format("  slowest step {} {:.0f} ms", interval.slowest_step(), interval.slowest_ms())
+          : "";
   std::string text = fmt::format(
-      "step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {} tok/s  MFU {:.1f}%  mem {:.0f}/{:.0f} MiB{}",
-      m.step, m.train_steps, m.lm_loss, m.lr, m.grad_norm, format_count(m.tokens_per_sec), 100 * m.mfu,
-      m.mem_peak_gib * 1024, m.mem_plan_gib * 1024, left);
+      "step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {} tok/s{}  mem {:.0f}/{:.0f} MiB{}{}", m.step,
+      m.train_steps, m.lm_loss, m.lr, m.grad_norm, format_count(m.tokens_per_sec), mfu,
+      m.mem_peak_gib * 1024, m.mem_plan_gib * 1024, slowest, left);
   if (!terminal_) {
-    if (m.step % interval_ == 0 || last) line(text);
+    if (ends) line(text);
     return;
   }
   const double t = now();

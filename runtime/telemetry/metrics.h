@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/recipe/recipe.h"
@@ -14,12 +15,16 @@ struct StepMetrics {
   int64_t step = 0, train_steps = 0;
   int64_t consumed_tokens = 0, consumed_samples = 0;
   double lm_loss = 0, grad_norm = 0, lr = 0;
-  double step_time_ms = 0, data_time_ms = 0, exposed_comm_ms = 0;
-  double tokens_per_sec = 0, tokens_per_sec_per_gpu = 0, tflops_per_gpu = 0, mfu = 0;
+  double step_time_ms = 0, data_time_ms = 0;
+  std::vector<std::pair<std::string, double>> exposed_comm_ms;  ///< by comm_axis: of those with more than one rank
+  double exposed_offload_ms = -1;                               ///< below 0: nothing is offloaded
+  double tokens_per_sec = 0, tokens_per_sec_per_gpu = 0, tflops_per_gpu = 0;
+  double mfu = 0;  ///< NaN: the peak is not known
   double mem_peak_gib = 0, mem_plan_gib = 0;
   double seconds_left = 0;
   double loss_scale = 0;      ///< 0: not scaled
   int64_t skipped_steps = 0;  ///< since the start of training
+  bool skipped = false;       ///< this step made no update
   /// Of mixtures of experts; by layer and expert, empty where a layer has none.
   std::vector<std::vector<double>> expert_tokens;
   std::vector<double> drop_rate_by_layer;  ///< NaN where a layer has no experts
@@ -41,7 +46,26 @@ class MetricsWriter {
   std::unique_ptr<State> state_;
 };
 
-/// The user's stream: one line rewritten in place on a terminal, plain lines elsewhere.
+/// Sums over the steps since the last line of the log.
+class IntervalMean {
+ public:
+  void add(const StepMetrics& m);
+  int64_t steps() const { return steps_; }
+  /// `last` with the means of the interval in loss, gradient norm, time and rates; the rates are those of all
+  /// the interval's time.
+  StepMetrics mean(const StepMetrics& last) const;
+  int64_t slowest_step() const { return slowest_step_; }
+  double slowest_ms() const { return slowest_ms_; }
+  int64_t skipped() const { return skipped_; }
+  int64_t not_finite() const { return not_finite_; }  ///< steps whose loss or gradient norm was not
+
+ private:
+  int64_t steps_ = 0, skipped_ = 0, not_finite_ = 0, slowest_step_ = 0;
+  double loss_ = 0, norm_ = 0, ms_ = 0, tokens_ = 0, tokens_of_gpu_ = 0, tflop_ = 0, mfu_ms_ = 0, slowest_ms_ = 0;
+};
+
+/// The user's stream: one line rewritten in place on a terminal, plain lines elsewhere. A line has the means
+/// over the steps of train.log_interval, and names the slowest of them.
 class Progress {
  public:
   Progress(LogFormat format, int64_t log_interval);
@@ -54,6 +78,7 @@ class Progress {
   void clear();
   LogFormat format_;
   int64_t interval_;
+  IntervalMean mean_;
   bool terminal_ = false, colour_ = false, drawn_ = false, quiet_ = false;
   int columns_ = 100;
   double last_draw_ = 0;

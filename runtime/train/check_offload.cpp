@@ -30,7 +30,6 @@ dev_t check_folder(const std::string& key, const std::string& path) {
 }  // namespace
 
 void check_offload(const Recipe& r, const Plan& plan, int ranks) {
-  const bool cpu = device_of(r) == DeviceKind::cpu;
   struct Use {
     std::string key, what;
     const OffloadPlace& place;
@@ -42,15 +41,6 @@ void check_offload(const Recipe& r, const Plan& plan, int ranks) {
       {"offload.activations", "activations", r.offload.activations, &OffloadedBytes::activations}};
   std::map<dev_t, int64_t> wanted;  // of each file system, by those before
   for (const Use& use : uses) {
-    if (!use.place.on()) continue;
-    if (cpu && use.place.device == "cpu")
-      fail(ExitCode::usage,
-           "{}.device = cpu: steps run on the CPU, where the {} are already; nearest valid value: none, or "
-           "nvme with {}.path",
-           use.key, use.what, use.key);
-    if (!cpu && use.place.device == "nvme")
-      fail(ExitCode::usage,
-           "{}.device = nvme: is not in this build for steps on a GPU; nearest valid value: cpu", use.key);
     if (use.place.device != "nvme") continue;
     const std::string& path = *use.place.path;
     int64_t& others = wanted[check_folder(use.key, path)];

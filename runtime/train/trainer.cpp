@@ -9,6 +9,7 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/device.h"
@@ -18,6 +19,8 @@
 #include "runtime/checkpoint/files.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/data/indexed_dataset.h"
+#include "runtime/plan/matmul_peak.h"
+#include "runtime/telemetry/exposed.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/train/attention_report.h"
 #include "runtime/train/expert_report.h"
@@ -107,10 +110,10 @@ class Trainer {
     agree_on_levels();
     agree_on_pipeline();
     // The same pass that `ltrain plan` makes: checks the placements of the whole step, sizes the arena.
-    Plan totals = make_plan(recipe_, profile_, {me.rank}, &layout_);
+    const Plan totals = make_plan(recipe_, profile_, {me.rank}, &layout_);
     plan_ = totals.ranks.at(0);
     kinds_ = totals.kinds;
-    peak_flops_ = totals.peak_flops;
+    agree_on_flops(totals);
     if (!options_.force) check_memory(totals);
     if (lead_) {
       std::error_code error;
@@ -128,6 +131,8 @@ class Trainer {
       make_group = [&](const GroupRequest& r) { return job_.new_gpu_group(r.name, r.axes, r.ranks); };
     }
     groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, groups);
+    for (const Communicator* c : groups_->groups().all())
+      if (c->size() > 1) comm_axes_.insert(comm_axis(c->axes()));
     compute_ = make_compute_stream(device_, "compute");
     allocate();
     slow_.emplace(options, device_, slow_folders(recipe_), plan_.offloaded.activations);
@@ -246,6 +251,36 @@ class Trainer {
            -mine[1], mine[0], p.zero_stage > 0 ? "shard_group" : "hierarchical_reduction");
   }
 
+  /// What MFU is a share of: the model FLOPs of all ranks, and the rate of their fastest matmuls. On a CPU
+  /// that `ltrain bench` has not measured that rate is measured here once, by all ranks at the same time, and
+  /// kept.
+  void agree_on_flops(const Plan& plan) {
+    job_flops_ = sum_over_ranks(plan_.model_flops);
+    const double world = job_.info().world_size;
+    if (device_ != DeviceKind::cpu || profile_.measured) {
+      job_peak_flops_ = plan.peak_flops * world;
+      return;
+    }
+    const DType type = precision_policy(std::string(to_string(recipe_.precision))).compute;
+    const int threads = threads_per_rank(recipe_), ranks = static_cast<int>(recipe_.launch.ranks_on_host);
+    const MatmulPeaks peaks(matmul_peaks_path());
+    job_peak_flops_ = sum_over_ranks(lead_ ? peaks.find(type, threads, ranks) : 0) * world;
+    if (job_peak_flops_ > 0) return;
+    job_peak_flops_ = sum_over_ranks(measure_matmul_peak(type));
+    if (lead_) peaks.keep(type, threads, ranks, job_peak_flops_ / world);
+  }
+
+  double sum_over_ranks(double value) {
+    if (control_group_->size() == 1) return value;
+    Tensor one;
+    one.data = &value;
+    one.dtype = DType::f64;
+    one.shape = {1};
+    control_group_->all_reduce(*control_, one);
+    control_->synchronize();
+    return value;
+  }
+
   /// The order of work on the pipeline, and what auto computes again, are chosen on one rank: they follow
   /// from a machine profile.
   void agree_on_pipeline() {
@@ -273,8 +308,8 @@ class Trainer {
     LT_FAULT_POINT("train.step");
     say(state_->poll());
     step_profile_->begin(step_ + 1);
-    const double begin = steady_seconds(), data_before = loader_->wait_seconds(),
-                 waited_before = compute_->waited();
+    const double begin = steady_seconds(), data_before = loader_->wait_seconds();
+    const Stream::Waits waited_before = compute_->waited();
     const int64_t batch = global_batch_after(recipe_, samples_);
     const size_t micros =
         static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size);
@@ -320,7 +355,7 @@ class Trainer {
     check_high_water();
     if (lead_)
       report(r, batch, a.lr, steady_seconds() - begin, loader_->wait_seconds() - data_before,
-             compute_->waited() - waited_before);
+             exposed_by_axis(compute_->waited(), waited_before));
     return r.stop_requested;
   }
 
@@ -397,7 +432,7 @@ class Trainer {
   }
 
   void report(const StepResult& r, int64_t batch, double lr, double seconds, double data_seconds,
-              double exposed) {
+              const std::vector<std::pair<std::string, double>>& exposed) {
     StepMetrics m;
     m.step = step_;
     m.train_steps = recipe_.train.train_steps;
@@ -410,13 +445,21 @@ class Trainer {
     m.skipped_steps = skipped_;
     m.step_time_ms = seconds * 1e3;
     m.data_time_ms = data_seconds * 1e3;
-    m.exposed_comm_ms = exposed * 1e3;
+    const auto waited_for = [&](const std::string& axis) {
+      for (const auto& [name, s] : exposed)
+        if (name == axis) return s * 1e3;
+      return 0.0;
+    };
+    for (const std::string& axis : comm_axes_) m.exposed_comm_ms.emplace_back(axis, waited_for(axis));
+    const Offload& o = recipe_.offload;
+    if (o.optimizer.on() || o.params.on() || o.activations.on()) m.exposed_offload_ms = waited_for("");
     const double part = static_cast<double>(batch) / static_cast<double>(recipe_.train.global_batch_size);
-    const double flops = plan_.flops * part;  // but for the update's share, which is small
+    const double flops = job_flops_ * part;
     m.tokens_per_sec = static_cast<double>(batch * recipe_.data.seq_length) / seconds;
     m.tokens_per_sec_per_gpu = m.tokens_per_sec / job_.info().world_size;
-    m.tflops_per_gpu = flops / seconds / 1e12;
-    m.mfu = peak_flops_ > 0 ? flops / seconds / peak_flops_ : 0;
+    m.tflops_per_gpu = flops / seconds / 1e12 / job_.info().world_size;
+    m.mfu = job_peak_flops_ > 0 ? flops / seconds / job_peak_flops_ : std::nan("");
+    m.skipped = r.skipped || r.overflow;
     m.mem_peak_gib = static_cast<double>(arena_->peak().arena_bytes) / kGiB;
     m.mem_plan_gib = static_cast<double>(plan_.arena.arena_bytes) / kGiB;
     m.seconds_left = (steady_seconds() - started_) / static_cast<double>(step_ - first_step_) *
@@ -516,7 +559,8 @@ class Trainer {
   MachineProfile profile_;
   PipelineLayout layout_;
   RankPlan plan_;
-  double peak_flops_ = 0;
+  double job_flops_ = 0;       // model FLOPs of a step, of all ranks
+  double job_peak_flops_ = 0;  // of all ranks, a second; 0: not known
   std::unique_ptr<Communicator> control_group_;
   DeviceKind device_ = DeviceKind::cpu;
   DeviceInfo card_;
@@ -534,6 +578,7 @@ class Trainer {
   std::vector<HostBatch> batches_;
   int64_t step_ = 0, first_step_ = 0, saved_step_ = 0, samples_ = 0;
   std::map<std::string, int64_t> train_wire_;  // bytes sent in training steps, by axis
+  std::set<std::string> comm_axes_;            // comm_axis of the groups that this rank is in with others
   StepKinds kinds_;
   int64_t planned_wire_ = 0;  // bytes of the training steps so far
   double started_ = 0;

@@ -1,0 +1,92 @@
+#include "runtime/plan/matmul_peak.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/arena.h"
+#include "kernels/core/cpu_isa.h"
+#include "kernels/core/timeline.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/tensor_ops.h"
+#include "runtime/plan/machine_profile.h"
+
+namespace ltrain {
+namespace {
+
+using nlohmann::json;
+
+/// One machine may run with several instruction sets, and a home folder may serve several machines.
+std::string key_of(DType dtype, int threads, int ranks) {
+  return fmt::format("{}/{}/{} threads/{} ranks/{}", cpu_model_name(), cpu_isa_name(), threads, ranks,
+                     dtype_name(dtype));
+}
+
+json read_peaks(const std::string& file) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error)) return json::object();
+  std::ifstream in(file);
+  json j = json::parse(in, nullptr, false);
+  return j.is_object() ? j : json::object();
+}
+
+}  // namespace
+
+std::string cpu_model_name() {
+  std::ifstream cpu("/proc/cpuinfo");
+  for (std::string line; std::getline(cpu, line);)
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  return "unknown";
+}
+
+double measure_matmul_peak(DType dtype) {
+  constexpr int64_t kSide = 768;  // 7 MiB of fp32 in all: of the size of layers, and gone before the arena
+  constexpr double kSeconds = 0.2;
+  Arena arena(DeviceKind::cpu, 3 * (kSide * kSide * dtype_size(dtype) + 4096));
+  const auto stream = make_inline_stream("peak");
+  const auto make = [&](const char* name) {
+    const Tensor t = arena.allocate(MemoryKind::temporaries, name, dtype, {kSide, kSide});
+    fill_value(*stream, t, 0.5);
+    return t;
+  };
+  const Tensor a = make("a"), b = make("b"), out = make("out");
+  matmul(*stream, out, a, b);  // compiles it
+  double best = 0;
+  const double begin = steady_seconds();
+  for (double start = begin; best == 0 || start - begin < kSeconds; start = steady_seconds()) {
+    matmul(*stream, out, a, b);
+    best = std::max(best, 2.0 * kSide * kSide * kSide / std::max(1e-9, steady_seconds() - start));
+  }
+  return best;
+}
+
+double MatmulPeaks::find(DType dtype, int threads, int ranks) const {
+  const json peaks = read_peaks(file_);
+  const auto at = peaks.find(key_of(dtype, threads, ranks));
+  const double flops = at != peaks.end() && at->is_number() ? at->get<double>() : 0;
+  return flops > 0 && flops < 1e18 ? flops : 0;
+}
+
+void MatmulPeaks::keep(DType dtype, int threads, int ranks, double flops) const {
+  json peaks = read_peaks(file_);
+  json& at = peaks[key_of(dtype, threads, ranks)];
+  at = std::max(flops, at.is_number() ? at.get<double>() : 0);
+  std::error_code error;
+  const std::filesystem::path path(file_);
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+  const std::string temporary = fmt::format("{}.{}.tmp", file_, ::getpid());
+  std::ofstream out(temporary);
+  out << peaks.dump(1, ' ', false, json::error_handler_t::replace) << "\n";
+  out.close();
+  if (out) std::filesystem::rename(temporary, path, error);
+  if (!out || error) std::filesystem::remove(temporary, error);
+}
+
+std::string matmul_peaks_path() {
+  return (std::filesystem::path(default_profile_path()).parent_path() / "peaks.json").string();
+}
+
+}  // namespace ltrain

@@ -1,0 +1,45 @@
+// The one check of a job: what `recipe check`, `plan`, `run --dry-run`, `run` and a rank that joins accept and
+// refuse.
+#pragma once
+#include "runtime/launch/environment.h"
+#include "runtime/plan/plan.h"
+#include "runtime/recipe/recipe.h"
+
+namespace ltrain {
+
+/// The ranks of a job.
+struct JobSize {
+  int world = 1;
+  int ranks_per_node = 1;
+};
+
+/// The ranks that `ltrain run` starts, or joins, for a recipe: those that the environment describes; else
+/// launch.ranks_per_node; else the product of the axes; else, with parallel.data: -1, as many as this node
+/// has GPUs, and on the CPU one for each tensor * pipeline * context. `gpus`: that this process sees. Error
+/// (usage) when they do not fit together.
+JobSize job_size(const Recipe& recipe, const LaunchEnvironment& environment, int gpus);
+/// GPUs that ranks of the recipe could have here: 0 with device: cpu, in a build without CUDA, without a
+/// driver.
+int gpus_for(const Recipe& recipe);
+
+struct JobChecks {
+  /// recipe: what holds on any machine, that is the keys and their rules, the layout, the placements of the
+  /// whole step. rank: also the device and the data of this process. node: also the folders that the ranks of
+  /// this node offload to. job: also its memory, the checkpoint, and room for the next one.
+  enum class Part : uint8_t { recipe, rank, node, job };
+  Part part = Part::job;
+  bool memory = true;  ///< false: --force
+  int gpus_seen = 0;   ///< that this process must see; 0: one for each rank of the node
+  std::string profile;  ///< what prices the plan, of find_profile(); empty: this machine's
+};
+
+struct CheckedJob {
+  Recipe recipe;  ///< resolved
+  MachineProfile profile;
+  Plan plan;  ///< empty with Part::rank
+};
+
+/// Creates and changes nothing. Throws Error: usage, data or storage.
+CheckedJob check_job(const Recipe& recipe, const JobSize& size, const JobChecks& checks);
+
+}  // namespace ltrain

@@ -10,6 +10,7 @@
 #include "kernels/core/device.h"
 #include "runtime/data/build.h"
 #include "runtime/launch/job.h"
+#include "runtime/launch/cgroup.h"
 #include "runtime/launch/supervisor.h"
 #include "runtime/plan/bench.h"
 #include "runtime/plan/matmul_peak.h"

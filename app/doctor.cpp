@@ -33,7 +33,7 @@
 #include "kernels/ops/attention_cudnn.h"
 #include "parallel/communicator_shm.h"
 #include "parallel/io_ring.h"
-#include "runtime/launch/child_process.h"
+#include "runtime/launch/cgroup.h"
 #include "runtime/launch/environment.h"
 #include "runtime/launch/socket.h"
 #include "runtime/launch/supervisor.h"
@@ -110,8 +110,8 @@ void memory(Table& t) {
   t.add(available > 1e9 ? State::ok : State::warn, "memory",
         fmt::format("{} available of {}", gib(available), gib(total)),
         "less than 1 GB is free: a run may be killed for memory");
-  const long limit = memory_limit();
-  t.ok("memory limit of the cgroup", limit < 0 ? "none" : gib(static_cast<double>(limit)));
+  const auto limit = cgroup_limits().memory_bytes;
+  t.ok("memory limit of the cgroup", limit ? gib(static_cast<double>(*limit)) : "none");
   auto rlimit_row = [&](const char* what, int which, rlim_t least, bool bytes, const char* advice) {
     rlimit r{};
     ::getrlimit(static_cast<__rlimit_resource>(which), &r);

@@ -10,7 +10,7 @@
 #include "app/device_option.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/generate/session.h"
-#include "runtime/launch/supervisor.h"
+#include "runtime/launch/cgroup.h"
 #include "runtime/plan/plan.h"
 
 namespace ltrain::app {

@@ -9,7 +9,7 @@
 #include "app/commands.h"
 #include "app/device_option.h"
 #include "runtime/generate/session.h"
-#include "runtime/launch/supervisor.h"
+#include "runtime/launch/cgroup.h"
 
 namespace ltrain::app {
 

@@ -16,7 +16,8 @@ namespace {
 struct RunOptions {
   std::string recipe;
   std::vector<std::string> overrides;
-  bool force = false, dry_run = false, keys = false;
+  bool force = false, dry_run = false;
+  int64_t steps = 0;
 };
 
 /// Whether each rank is shown a GPU of its own alone, as Slurm does where it binds them: then the one that is
@@ -53,7 +54,7 @@ void run_rank(const RunOptions& o) {
   ExitCode code = ExitCode::done;
   try {
     recipe = check_joined(recipe, job->info(), o);
-    code = train(recipe, *job, {o.force});
+    code = train(recipe, *job, {o.force, o.steps});
   } catch (const std::exception& e) {
     job->fail(e);
     throw;
@@ -80,6 +81,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   s.arguments = {"run", o.recipe};
   s.arguments.insert(s.arguments.end(), o.overrides.begin(), o.overrides.end());
   if (o.force) s.arguments.push_back("--force");
+  if (o.steps > 0) s.arguments.push_back(fmt::format("--steps={}", o.steps));
   s.run_dir = recipe.output_dir;
   s.threads_per_rank = threads_per_rank(recipe);
   s.attempt = e.attempt;
@@ -99,13 +101,17 @@ void add_run(CLI::App& app) {
   auto o = std::make_shared<RunOptions>();
   command->add_option("recipe", o->recipe, "YAML recipe")->required();
   command->add_option("overrides", o->overrides,
-                      "key=value, e.g. train.train_steps=100; ~key goes back to the default");
+                      "key=value, e.g. optimizer.lr=1e-3; ~key goes back to the default");
   command->add_flag("--force", o->force, "Start although the plan exceeds the memory that is there");
+  command
+      ->add_option("--steps", o->steps,
+                   "End after so many steps, with the evaluation and the save of an end; the schedule stays "
+                   "that of the recipe, and a later start goes on")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   command->add_flag("--dry-run", o->dry_run, "Check everything, print the plan, start nothing");
   command->allow_extras();  // --section.key=value
   command->footer(
-      "Example: ltrain run recipes/quickstart.yaml train.train_steps=100\n`ltrain recipe keys` lists every "
-      "key.");
+      "Example: ltrain run recipes/quickstart.yaml --steps 20\n`ltrain recipe keys` lists every key.");
   command->callback([o, command] {
     take_extras(*command, o->overrides);
     const LaunchEnvironment e = detect_environment(process_variables());

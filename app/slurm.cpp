@@ -84,6 +84,8 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
                           format_duration(seconds), plan.train_steps,
                           plan.profile_measured ? "the profile of the machine that made this"
                                                 : "a guess (`ltrain bench` measures)"));
+    if (plan.network_bytes() > 0 && !plan.network_given)
+      o.notes.push_back(fmt::format("The network between the nodes is not in that profile; {}.", plan.network_source));
   }
 }
 

@@ -148,6 +148,18 @@ void make_folders(const std::string& path) {
   if (::stat(path.c_str(), &s) != 0 || !S_ISDIR(s.st_mode)) fail_errno(path, "create folder", ENOTDIR);
 }
 
+std::string check_folder_can_be_made(const std::string& path) {
+  std::filesystem::path there = std::filesystem::absolute(path);
+  struct stat s;
+  while (::stat(there.c_str(), &s) != 0) {
+    if (errno != ENOENT || !there.has_relative_path()) fail_errno(there.string(), "create folder", errno);
+    there = there.parent_path();
+  }
+  if (!S_ISDIR(s.st_mode)) fail_errno(there.string(), "create folder", ENOTDIR);
+  if (::access(there.c_str(), W_OK | X_OK) != 0) fail_errno(there.string(), "write in folder", errno);
+  return there.string();
+}
+
 void sync_folder(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) fail_errno(path, "open folder", errno);

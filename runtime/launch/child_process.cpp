@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <map>
 
 #include "kernels/core/error.h"
@@ -61,58 +60,6 @@ ChildProcess start_child(const std::vector<std::string>& arguments,
   set_nonblocking(out_read.get());
   set_nonblocking(err_read.get());
   return {pid, std::move(out_read), std::move(err_read)};
-}
-
-namespace {
-
-/// The directory of this process's memory cgroup, version 2 or 1.
-std::string memory_cgroup() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(file, line)) {
-    const size_t a = line.find(':'), b = line.find(':', a + 1);
-    if (a == std::string::npos || b == std::string::npos) continue;
-    const std::string controllers = line.substr(a + 1, b - a - 1), path = line.substr(b + 1);
-    if (controllers.empty()) {
-      if (::access(("/sys/fs/cgroup" + path + "/memory.events").c_str(), R_OK) == 0)
-        return "/sys/fs/cgroup" + path;
-      if (::access("/sys/fs/cgroup/memory.events", R_OK) == 0) return "/sys/fs/cgroup";
-    } else if (controllers == "memory") {
-      if (::access(("/sys/fs/cgroup/memory" + path + "/memory.oom_control").c_str(), R_OK) == 0)
-        return "/sys/fs/cgroup/memory" + path;
-      return "/sys/fs/cgroup/memory";
-    }
-  }
-  return "";
-}
-
-}  // namespace
-
-long out_of_memory_kills() {
-  const std::string group = memory_cgroup();
-  for (const char* name : {"/memory.events", "/memory.oom_control"}) {
-    std::ifstream file(group + name);
-    std::string key;
-    long value = 0;
-    while (file >> key >> value)
-      if (key == "oom_kill") return value;
-  }
-  std::ifstream vm("/proc/vmstat");  // of the whole host
-  std::string key;
-  long value = 0;
-  while (vm >> key >> value)
-    if (key == "oom_kill") return value;
-  return -1;
-}
-
-long memory_limit() {
-  const std::string group = memory_cgroup();
-  for (const char* name : {"/memory.max", "/memory.limit_in_bytes"}) {
-    std::ifstream file(group + name);
-    long value = -1;
-    if (file >> value) return value > (1l << 60) ? -1 : value;
-  }
-  return -1;
 }
 
 }  // namespace ltrain

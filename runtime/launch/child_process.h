@@ -19,9 +19,4 @@ struct ChildProcess {
 ChildProcess start_child(const std::vector<std::string>& arguments,
                          const std::vector<std::pair<std::string, std::string>>& variables);
 
-/// Processes killed for memory in this process's cgroup so far; -1 when it cannot be told.
-long out_of_memory_kills();
-/// The cgroup's memory limit in bytes; -1: none.
-long memory_limit();
-
 }  // namespace ltrain

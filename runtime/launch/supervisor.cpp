@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/random.h>
@@ -13,31 +12,20 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <set>
 
 #include "kernels/core/error.h"
+#include "runtime/launch/cgroup.h"
 #include "runtime/launch/child_process.h"
 #include "runtime/launch/coordinator.h"
 #include "runtime/launch/hostlist.h"
 
 namespace ltrain {
-
-int usable_cores() {
-  cpu_set_t set;
-  int cores = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  double quota = 0, period = 0;
-  if (file >> quota >> period && quota > 0 && period > 0)
-    cores = std::min(cores, std::max(1, static_cast<int>(std::floor(quota / period))));
-  return std::max(1, cores);
-}
 
 namespace {
 
@@ -323,11 +311,11 @@ class Supervisor {
     if (by_signal) {
       std::string text = "was killed by " + signal_text(code);
       if (code == SIGKILL) {
-        const long now = out_of_memory_kills();
-        if (oom_before_ >= 0 && now > oom_before_) {
+        const auto now = out_of_memory_kills();
+        if (oom_before_ && now && *now > *oom_before_) {
           text += ": the host or its cgroup ran out of memory";
-          if (const long limit = memory_limit(); limit > 0)
-            text += fmt::format(" (limit {:.1f} GiB)", limit / 1073741824.0);
+          if (const auto limit = cgroup_limits().memory_bytes)
+            text += fmt::format(" (limit {:.1f} GiB)", static_cast<double>(*limit) / 1073741824.0);
         }
       }
       return text;
@@ -390,7 +378,7 @@ class Supervisor {
   int alive_ = 0, worst_code_ = 0;
   bool ending_ = false, child_failed_ = false, stop_asked_ = false, killed_by_user_ = false;
   std::optional<SteadyTime> term_at_, kill_at_, interrupted_at_;
-  long oom_before_ = -1;
+  std::optional<int64_t> oom_before_;
 };
 
 }  // namespace

@@ -29,7 +29,5 @@ struct SuperviseOptions {
 /// and stop (exit 75); a second SIGINT kills them at once (exit 71). Call it before other threads exist.
 int supervise(const SuperviseOptions& options);
 
-/// Cores that this process may use: its affinity mask and its cgroup's quota.
-int usable_cores();
 
 }  // namespace ltrain

@@ -7,6 +7,7 @@
 #include "kernels/core/error.h"
 #include "runtime/plan/plan.h"
 #include "runtime/recipe/schema.h"
+#include "runtime/train/check_job.h"
 
 namespace ltrain {
 namespace {
@@ -25,10 +26,13 @@ std::string key_of(const std::string& override_text) {
   return override_text.substr(0, override_text.find('='));
 }
 
-/// "" or why the recipe is refused.
-std::string refusal(const std::vector<std::string>& overrides, const MachineProfile& profile) {
+/// "" or why the recipe is refused, by the check that `run` makes.
+std::string refusal(const std::vector<std::string>& overrides) {
   try {
-    make_plan(composition_recipe(overrides), profile);
+    const Recipe r = parse_recipe(composition_base(), "probe", overrides);
+    JobChecks checks;
+    checks.part = JobChecks::Part::recipe;
+    check_job(r, job_size(r, {}, 0), checks);
     return "";
   } catch (const Error& e) {
     std::string text = e.what(), out;
@@ -71,7 +75,7 @@ const std::string& composition_base() {
   static const std::string text =
       "model: {architecture: llama, vocab_size: 257, hidden_size: 32, intermediate_size: 64, "
       "num_hidden_layers: 4, num_attention_heads: 4, max_position_embeddings: 32}\n"
-      "data: {seq_length: 32}\n"
+      "data: {train: [text], seq_length: 32}\n"
       "train: {micro_batch_size: 1, global_batch_size: 16, train_steps: 3}\n"
       "parallel: {data: 1}\n"
       "device: cpu\n";
@@ -127,10 +131,13 @@ std::vector<CompositionFeature> composition_features() {
     } else if (g != "none") {
       all.push_back({"recompute, " + g, {"recompute.granularity=" + g}});
     }
-  all.push_back({"offload, optimizer", {"offload.optimizer.device=cpu"}});
-  all.push_back(
-      {"offload, weights", {"parallel.data=2", "parallel.zero_stage=3", "offload.params.device=cpu"}});
-  all.push_back({"offload, activations", {"offload.activations.device=cpu"}});
+  const auto to_files = [](const std::string& section) {  // of the device that the base has: the CPU
+    return std::vector<std::string>{"offload." + section + ".device=nvme", "offload." + section + ".path=."};
+  };
+  all.push_back({"offload, optimizer", to_files("optimizer")});
+  all.push_back({"offload, weights", to_files("params")});
+  all.back().overrides.insert(all.back().overrides.end(), {"parallel.data=2", "parallel.zero_stage=3"});
+  all.push_back({"offload, activations", to_files("activations")});
   all.push_back({"gpt2", {"model.architecture=gpt2"}});
   all.push_back({"tied embeddings", {"model.tie_word_embeddings=true"}});
   all.push_back({"dropout", {"model.embd_pdrop=0.1", "model.attn_pdrop=0.1", "model.resid_pdrop=0.1"}});
@@ -141,10 +148,9 @@ std::vector<CompositionFeature> composition_features() {
 
 std::vector<CompositionCell> compositions() {
   const std::vector<CompositionFeature> features = composition_features();
-  const MachineProfile profile = builtin_profile(2);
   std::vector<std::string> alone(features.size());
   std::vector<CompositionCell> cells;
-  for (size_t a = 0; a < features.size(); ++a) alone[a] = refusal(features[a].overrides, profile);
+  for (size_t a = 0; a < features.size(); ++a) alone[a] = refusal(features[a].overrides);
   for (size_t a = 0; a < features.size(); ++a)
     for (size_t b = a; b < features.size(); ++b) {
       CompositionCell cell;
@@ -155,7 +161,7 @@ std::vector<CompositionCell> compositions() {
         cell.reason = a == b              ? alone[a]
                       : !alone[a].empty() ? alone[a]
                       : !alone[b].empty() ? alone[b]
-                                          : refusal(cell.overrides, profile);
+                                          : refusal(cell.overrides);
         if (!cell.reason.empty()) {
           cell.state = CompositionCell::refused;
           for (const size_t i : {a, b})

@@ -16,16 +16,18 @@ struct Datasheet {
   double memory_bytes, memory_bytes_per_second;
   double nvlink_bytes_per_second;  ///< one way
   double host_bytes_per_second;    ///< PCIe, one way
+  double adapter_bytes_per_second;  ///< one way, of the network adapter that each card has in `node`
+  const char* node;
 };
 
 constexpr Datasheet kCards[] = {
     // NVIDIA A100 Tensor Core GPU datasheet (June 2021), A100 80GB SXM
-    {"a100", 312e12, 19.5e12, 156e12, 0, 19.5e12, 80e9, 2.039e12, 300e9, 32e9},
+    {"a100", 312e12, 19.5e12, 156e12, 0, 19.5e12, 80e9, 2.039e12, 300e9, 32e9, 25e9, "DGX A100"},
     // NVIDIA H100 Tensor Core GPU datasheet, H100 SXM; its figures for tensor cores are with sparsity, twice
     // these
-    {"h100", 989.4e12, 66.9e12, 494.7e12, 1978.9e12, 66.9e12, 80e9, 3.35e12, 450e9, 64e9},
+    {"h100", 989.4e12, 66.9e12, 494.7e12, 1978.9e12, 66.9e12, 80e9, 3.35e12, 450e9, 64e9, 50e9, "DGX H100"},
     // NVIDIA H200 Tensor Core GPU datasheet, H200 SXM
-    {"h200", 989.4e12, 66.9e12, 494.7e12, 1978.9e12, 66.9e12, 141e9, 4.8e12, 450e9, 64e9},
+    {"h200", 989.4e12, 66.9e12, 494.7e12, 1978.9e12, 66.9e12, 141e9, 4.8e12, 450e9, 64e9, 50e9, "DGX H200"},
 };
 
 }  // namespace
@@ -48,6 +50,9 @@ MachineProfile datasheet_profile(const std::string& card) {
     p.cores = 1 << 30;  // collectives take nothing from compute
     p.device_bytes = static_cast<int64_t>(d.memory_bytes);
     p.link_bytes_per_second = d.nvlink_bytes_per_second;
+    p.adapter_bytes_per_second = d.adapter_bytes_per_second;
+    p.network_source = fmt::format("assumed: an adapter of {:.0f} Gbit/s for each GPU, as in a {}",
+                                   d.adapter_bytes_per_second * 8e-9, d.node);
     p.slow_read_bytes_per_second = p.slow_write_bytes_per_second = d.host_bytes_per_second;
     RankProfile r;
     for (const auto& [type, flops] :

@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "kernels/core/device.h"
 #include "kernels/core/error.h"
+#include "runtime/launch/cgroup.h"
 
 namespace ltrain {
 namespace {
@@ -76,15 +76,18 @@ double ProfileCost::seconds(const OpCost& op) const {
     if (it == rank_.ops.end()) return 0;
   }
   const double rate = nearest_rate(it->second, op, by_flops);
-  return rate > 0 ? work / rate : 0;
+  return rate > 0 ? work / rate * crowding_ : 0;
 }
 
-/// All ranks of a host make their part of the same collective at once.
+/// All ranks of a host make their part of the same collective at once: they share its network, but where each
+/// has an adapter of its own.
 double ProfileCost::network_seconds(const OpCost& op) const {
   if (op.network_bytes <= 0) return 0;
   const int phases = op.collective == "all_reduce" ? 2 : 1;
-  return phases * profile_.network_seconds +
-         op.network_bytes * ranks_on_host_ / profile_.network_bytes_per_second;
+  const double rate = profile_.adapter_bytes_per_second > 0
+                          ? profile_.adapter_bytes_per_second
+                          : profile_.network_bytes_per_second / std::max(1, ranks_on_host_);
+  return phases * profile_.network_seconds + op.network_bytes / rate;
 }
 
 double ProfileCost::stolen_seconds(const OpCost& op) const {
@@ -237,6 +240,7 @@ MachineProfile load_profile(const std::string& path) {
           read.number(network->at("bytes_per_second"), "bytes_per_second of the network", 1, 1e15);
       p.network_seconds = read.number(network->at("seconds"), "seconds of the network", 0, 1e3);
       p.network_given = true;
+      p.network_source = "by the profile";
     }
     if (const auto card = j.find("card"); card != j.end()) {
       p.device_bytes = read.whole(card->at("device_bytes"), "device_bytes of the card", 1, 1e15);
@@ -319,7 +323,7 @@ MachineProfile default_profile(DeviceKind device) {
   }
   const std::string path = default_profile_path();
   if (std::filesystem::exists(path)) return load_profile(path);
-  return builtin_profile(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  return builtin_profile(usable_cores());
 }
 
 }  // namespace ltrain

@@ -1,5 +1,6 @@
 // What a machine does in a second: measured by `ltrain bench`, or a built-in guess. Prices a plan.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -39,10 +40,12 @@ struct MachineProfile {
   int64_t device_bytes = 0;        ///< memory of a card; 0: ranks run on the CPU
   std::vector<RankProfile> ranks;  ///< by threads, ascending
   std::vector<CollectiveSample> collectives;
-  /// Between hosts, of one host, both ways at once. `ltrain bench` sees one host: a guess of 10 Gbit/s unless
-  /// the file has it.
+  /// Between hosts, of one host, both ways at once. `ltrain bench` sees one host: an assumption unless the file
+  /// has it.
   double network_bytes_per_second = 1.25e9, network_seconds = 30e-6;
+  double adapter_bytes_per_second = 0;  ///< of each rank's own network adapter; 0: a host's ranks share its network
   bool network_given = false;
+  std::string network_source = "assumed: 10 Gbit/s Ethernet a node";
   /// Of a collective that has no samples: what a rank sends in a second, and what a call takes. Of a card
   /// that was measured alone: as in its datasheet.
   double link_bytes_per_second = 1.5e9, link_seconds = 20e-6;
@@ -59,13 +62,14 @@ struct MachineProfile {
 /// Prices ops by the samples nearest in size.
 class ProfileCost final : public CostModel {
  public:
-  /// `cores_full`: ranks times threads is at least the number of cores, so that collectives compete with
+  /// An op of a rank with `threads` threads. `cores_full`: ranks times threads is at least the number of cores, so that collectives compete with
   /// compute. `ranks_on_host`: ranks that share a host's network and disk.
   ProfileCost(const MachineProfile& profile, int threads, bool cores_full, int ranks_on_host = 1)
       : profile_(profile),
         rank_(profile.for_threads(threads)),
         cores_full_(cores_full),
-        ranks_on_host_(ranks_on_host) {}
+        ranks_on_host_(ranks_on_host),
+        crowding_(std::max(1.0, static_cast<double>(ranks_on_host) * threads / profile.cores)) {}
   double seconds(const OpCost& op) const override;
   double stolen_seconds(const OpCost& op) const override;
 
@@ -76,6 +80,7 @@ class ProfileCost final : public CostModel {
   const RankProfile& rank_;
   bool cores_full_;
   int ranks_on_host_;
+  double crowding_;  ///< threads of the host's ranks over its cores: how much slower each is
 };
 
 MachineProfile builtin_profile(int cores);

@@ -11,7 +11,7 @@ namespace ltrain {
 std::string cpu_model_name();
 
 /// Operations a second of the fastest of several square matmuls of `dtype` on the calling thread's OpenMP
-/// threads. Takes 0.2 s; ranks that share a host call it at the same time, as they will multiply.
+/// threads. Takes 0.25 s; ranks that share a host call it at the same time, as they will multiply.
 double measure_matmul_peak(DType dtype);
 
 /// Peaks of this machine by (dtype, threads a rank, ranks on the host), in `file`.

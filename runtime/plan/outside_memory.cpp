@@ -11,6 +11,8 @@
 namespace ltrain {
 namespace {
 
+constexpr const char* kNotMeasured = "NOT MEASURED: assumed, until scripts/gpu-check.sh has run";
+
 std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile& profile, const Mesh& mesh,
                                           int threads, int64_t panel_bytes) {
   std::vector<OutsideMemory> items;
@@ -18,7 +20,12 @@ std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile&
       {"process", profile.process_bytes, profile.measured ? "measured by ltrain bench" : "built-in guess"});
   const OutsideMemory loader{"data loader", data::loader_buffer_bytes(loader_options(r, mesh, false)),
                              "formula"};
-  if (device_of(r) == DeviceKind::cuda) return {items[0], loader};
+  if (device_of(r) == DeviceKind::cuda) {
+    // Driver, CUDA's libraries and their host buffers. A job that is given less is killed by its own cgroup, so
+    // that the figure errs on the safe side until it is measured.
+    constexpr int64_t kCudaProcess = int64_t{4} << 30;
+    return {{"CUDA process", kCudaProcess, kNotMeasured}, loader};
+  }
   const ProgramOptions o = program_options(r);
   const SequenceCut cut = sequence_cut(r, mesh);
   const Positions queries = cut.exchanged_rows_of(cut.rank);
@@ -35,16 +42,15 @@ std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile&
 /// numbers that leave room.
 std::vector<OutsideMemory> outside_cuda(const Recipe& r, size_t groups) {
   constexpr auto gpu = DeviceKind::cuda;
-  const char* guess = "NOT MEASURED: assumed, until scripts/gpu-check.sh has run";
   std::vector<OutsideMemory> items{
-      {"context, kernels", int64_t{600} << 20, guess, gpu},
+      {"context, kernels", int64_t{600} << 20, kNotMeasured, gpu},
       {"stream scratch", stream_scratch_bytes(gpu), "exact: cuBLASLt's workspace is in it", gpu},
-      {"cuBLASLt", int64_t{64} << 20, guess, gpu},
+      {"cuBLASLt", int64_t{64} << 20, kNotMeasured, gpu},
   };
   // Its handle, and kernels that are compiled for the shapes; the workspace of backward is in the arena.
   if (r.attention_backend != AttentionBackend::own && cudnn_declines(r).empty())
-    items.push_back({"cuDNN", int64_t{64} << 20, guess, gpu});
-  if (groups > 0) items.push_back({"NCCL", static_cast<int64_t>(groups) * (int64_t{256} << 20), guess, gpu});
+    items.push_back({"cuDNN", int64_t{64} << 20, kNotMeasured, gpu});
+  if (groups > 0) items.push_back({"NCCL", static_cast<int64_t>(groups) * (int64_t{256} << 20), kNotMeasured, gpu});
   return items;
 }
 

@@ -1,14 +1,12 @@
 #include "runtime/plan/plan.h"
 
-#include <sys/sysinfo.h>
-
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <map>
 
 #include "kernels/core/parallel_for.h"
 #include "parallel/mesh.h"
+#include "runtime/launch/cgroup.h"
 #include "runtime/plan/meta_rank.h"
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/plan/sparse_plan.h"
@@ -40,6 +38,13 @@ double Plan::mfu() const {
   double flops = 0;
   for (int i = 0; i < stages; ++i) flops += ranks.at(static_cast<size_t>(i)).model_flops;
   return flops / stages / (s * peak_flops);
+}
+
+int64_t Plan::network_bytes() const {
+  int64_t sum = 0;
+  if (!ranks.empty())
+    for (const CollectivePlan& c : ranks[0].collectives) sum += c.network_bytes;
+  return sum;
 }
 
 double RankPlan::exposed_comm_seconds() const {
@@ -235,8 +240,11 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   plan.profile = profile.source;
   plan.profile_measured = profile.measured;
   plan.profile_datasheet = profile.datasheet;
-  plan.network_bytes_per_second = profile.network_bytes_per_second;
+  plan.network_bytes_per_second = profile.adapter_bytes_per_second > 0
+                                      ? profile.adapter_bytes_per_second * plan.ranks_on_host
+                                      : profile.network_bytes_per_second;
   plan.network_given = profile.network_given;
+  plan.network_source = profile.network_source;
   plan.host_bytes = host_memory_bytes();
   const auto& peaks = profile.for_threads(plan.threads_per_rank).peak_flops;
   const std::string type(dtype_name(precision_policy(std::string(to_string(recipe.precision))).compute));
@@ -254,17 +262,6 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   for (int rank : which)
     plan.ranks.push_back(plan_rank(recipe, profile, layout, rank, plan.threads_per_rank, &plan));
   return plan;
-}
-
-int64_t host_memory_bytes() {
-  struct sysinfo info {};
-  int64_t bytes = sysinfo(&info) == 0 ? static_cast<int64_t>(info.totalram) * info.mem_unit : 0;
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::ifstream in(path);
-    int64_t limit = 0;
-    if (in >> limit && limit > 0 && limit < bytes) bytes = limit;
-  }
-  return bytes;
 }
 
 void check_memory(const Plan& plan) {

@@ -76,8 +76,9 @@ struct Plan {
   std::string profile;      ///< its source
   bool profile_measured = false;
   bool profile_datasheet = false;
-  double network_bytes_per_second = 0;  ///< of a host, that bytes between hosts are priced by
-  bool network_given = false;           ///< the profile says so; else it is a guess
+  double network_bytes_per_second = 0;  ///< of a host with ranks_on_host, that bytes between hosts are priced by
+  bool network_given = false;           ///< the profile says so; else it is assumed
+  std::string network_source;           ///< "by the profile", "assumed: ..."
   double peak_flops = 0;                ///< of one rank, for MFU: the profile's fastest matmul of the dtype
   std::string recompute;                ///< what granularity: auto chose, in words; else empty
   int64_t placement_ops = 0;            ///< ops and collectives whose placements were checked
@@ -90,6 +91,7 @@ struct Plan {
   /// a stage do not.
   double mfu() const;
   double total_seconds() const;  ///< all steps and evaluations, of the slowest rank
+  int64_t network_bytes() const;  ///< that the first rank sends to other hosts in a step
   double tokens_per_second() const { return step_seconds() > 0 ? tokens_per_step / step_seconds() : 0; }
 };
 
@@ -146,9 +148,6 @@ Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vecto
 /// in common.
 RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
                    int rank, int threads, Plan* totals = nullptr);
-
-/// Memory of this host in bytes: MemTotal, or the cgroup's limit when that is lower.
-int64_t host_memory_bytes();
 
 /// Throws Error (usage), with the itemised sum, when a rank exceeds its card's memory, or the ranks of a host
 /// exceed the host's.

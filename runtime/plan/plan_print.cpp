@@ -125,10 +125,9 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
   out += "\ncommunication of a step, rank 0\n";
   if (r.collectives.empty() || r.train_wire_bytes == 0) out += "  none: no axis is larger than 1\n";
   if (r.train_wire_bytes > 0) {
-    int64_t network = 0;
+    const int64_t network = p.network_bytes();
     size_t width = 8;
-    for (const CollectivePlan& c : r.collectives)
-      network += c.network_bytes, width = std::max(width, c.axis.size());
+    for (const CollectivePlan& c : r.collectives) width = std::max(width, c.axis.size());
     out += fmt::format("  {:<{}}  {:<16}{:>6}{:>17}{:>18}", "axis", width, "collective", "calls", "payload",
                        "sent");
     if (network > 0) out += fmt::format("{:>18}", "to other nodes");
@@ -145,9 +144,10 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
           "as can be\n",
           static_cast<double>(r.worst_expert_bytes) / kMiB);
     if (network > 0)
-      out += fmt::format("  between nodes: {:.1f} Gbit/s a node, shared by its {} rank{}, {}\n",
+      out += fmt::format("  between nodes: {:.1f} Gbit/s for the {} rank{} of a node, {}{}\n",
                          p.network_bytes_per_second * 8e-9, p.ranks_on_host, p.ranks_on_host == 1 ? "" : "s",
-                         p.network_given ? "by the profile" : "a guess (`network` in the profile says it)");
+                         p.network_source,
+                         p.network_given ? "" : " (`network` in the profile sets it)");
   }
 
   const double seconds = p.step_seconds();
@@ -176,6 +176,8 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
       fmt::format("  {:<28}{:>12} for {} steps, {} tokens\n", "to the end",
                   format_duration(p.total_seconds()), p.train_steps,
                   format_count(static_cast<double>(p.tokens_per_step) * static_cast<double>(p.train_steps)));
+  if (p.network_bytes() > 0 && !p.network_given)
+    out += fmt::format("  (the network between nodes was not measured; {})\n", p.network_source);
   if (p.profile_datasheet)
     out += "  (a bound, not a prediction: the rates of the card's datasheet; nothing was measured)\n";
   else if (!p.profile_measured)
@@ -206,6 +208,7 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["profile_datasheet"] = p.profile_datasheet;
   j["network_bytes_per_second"] = p.network_bytes_per_second;
   j["network_given"] = p.network_given;
+  j["network_source"] = p.network_source;
   j["peak_flops"] = p.peak_flops;
   j["host_memory_bytes"] = p.host_bytes;
   j["step_seconds"] = p.step_seconds();

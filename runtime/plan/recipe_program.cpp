@@ -1,11 +1,11 @@
 // What a recipe comes to: its mesh, its pipeline, the options of its program and of its loader.
 #include <algorithm>
 #include <sstream>
-#include <thread>
 
 #include "parallel/mesh.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/data/batch_loader.h"
+#include "runtime/launch/cgroup.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/recipe/rules.h"
@@ -200,8 +200,7 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh, bool eval)
 
 int threads_per_rank(const Recipe& r) {
   if (r.launch.threads_per_rank > 0) return static_cast<int>(r.launch.threads_per_rank);
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  return std::max(1, cores / static_cast<int>(std::max<int64_t>(1, r.launch.ranks_on_host)));
+  return std::max(1, usable_cores() / static_cast<int>(std::max<int64_t>(1, r.launch.ranks_on_host)));
 }
 
 }  // namespace ltrain

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/launch/cgroup.h"
 #include "runtime/plan/plan.h"
 #include "runtime/recipe/schema_parts.h"
 

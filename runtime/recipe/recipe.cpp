@@ -185,6 +185,8 @@ int64_t global_batch_after(const Recipe& r, int64_t samples) {
   return ramp.start + static_cast<int64_t>(level) * ramp.increment;
 }
 
+int64_t end_step(const Recipe& r) { return r.train.stop_step.value_or(r.train.train_steps); }
+
 int64_t tokens_per_step(const Recipe& r) { return r.train.global_batch_size * r.data.seq_length; }
 
 bool Optimizer::uses(std::string_view rule) const {

@@ -127,6 +127,7 @@ struct Train {
   int64_t global_batch_size = 8;  ///< sequences an optimizer step
   int64_t train_steps = 1000;
   BatchRamp batch_ramp;
+  std::optional<int64_t> stop_step;     ///< a run ends after this step, as after the last; the schedule stays
   std::optional<int64_t> train_tokens;  ///< when given, train_steps = ceil(train_tokens / tokens of a step)
   double clip_grad = 1.0;               ///< 0: no clipping
   double skip_grad_norm = 0;            ///< no update above it; 0: none
@@ -294,6 +295,8 @@ int64_t ranks(const Recipe& recipe);  ///< product of the axes
 int64_t micro_batches_per_step(
     const Recipe& recipe);  ///< gradient accumulation steps of each data-parallel rank
 int64_t tokens_per_step(const Recipe& recipe);
+/// The step that a run ends with: train.stop_step, else train.train_steps.
+int64_t end_step(const Recipe& recipe);
 /// Sequences of the step that begins after `samples` sequences: train.batch_ramp.
 int64_t global_batch_after(const Recipe& recipe, int64_t samples);
 int64_t tokenizer_vocab_size(TokenizerKind kind);  ///< token ids are 0 .. this - 1

@@ -32,6 +32,7 @@ constexpr Row kRows[] = {
     {"data.eval", Effect::nothing},
     {"train.", Effect::nothing},
     {"train.micro_batch_size", Effect::speed},
+    {"train.stop_step", Effect::nothing},
     {"train.global_batch_size", Effect::schedule},
     {"train.train_steps", Effect::schedule},
     {"train.train_tokens", Effect::schedule},

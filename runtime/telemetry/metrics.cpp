@@ -189,7 +189,7 @@ void Progress::step(const StepMetrics& of_step) {
   mean_.add(of_step);
   const StepMetrics m = mean_.mean(of_step);
   const IntervalMean interval = mean_;
-  const bool last = m.step == m.train_steps, ends = m.step % interval_ == 0 || last;
+  const bool last = m.step == m.end_step, ends = m.step % interval_ == 0 || last;
   if (ends) mean_ = {};
   if (format_ == LogFormat::megatron) {
     if (!ends) return;

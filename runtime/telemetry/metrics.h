@@ -13,6 +13,7 @@ namespace ltrain {
 /// Definitions stand in docs/metrics.md; names are those of metrics.jsonl.
 struct StepMetrics {
   int64_t step = 0, train_steps = 0;
+  int64_t end_step = 0;  ///< the last one of this run: its line is written whatever the interval
   int64_t consumed_tokens = 0, consumed_samples = 0;
   double lm_loss = 0, grad_norm = 0, lr = 0;
   double step_time_ms = 0, data_time_ms = 0;

@@ -37,9 +37,9 @@ JobSize job_size(const Recipe& r, const LaunchEnvironment& e, int gpus) {
 
 CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& checks) {
   using Part = JobChecks::Part;
-  check_data_given(given);
   CheckedJob job{resolve(given, size.world, size.ranks_per_node), {}, {}};
   const Recipe& recipe = job.recipe;
+  check_data_given(recipe);
   if (checks.part != Part::recipe) {
     check_device(recipe, checks.gpus_seen > 0 ? checks.gpus_seen : size.ranks_per_node);
     check_data(recipe);

@@ -431,9 +431,9 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     args.grad_scale /= result.loss_scale;
   }
   step.enter("optimizer");
-  if (meta) meta->set_model_work(false);
+  if (meta) device_.compute.meta()->set_model_work(false);
   store_.update(args);
-  if (meta) meta->set_model_work(true);
+  if (meta) device_.compute.meta()->set_model_work(true);
   if (router_bias_.defined() && !options_.optimizer.freeze_routers)
     move_router_bias(device_.compute, router_bias_, summed_routers(), options_.model.moe.bias_update_rate);
   return result;

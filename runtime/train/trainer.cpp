@@ -72,9 +72,9 @@ class Trainer {
   ExitCode run() {
     set_up();
     ExitCode code = ExitCode::done;
-    while (step_ < recipe_.train.train_steps) {
+    while (step_ < end_step_) {
       const bool stop = train_step();
-      const bool last = step_ == recipe_.train.train_steps;
+      const bool last = step_ == end_step_;
       if (recipe_.train.eval_interval > 0 && (step_ % recipe_.train.eval_interval == 0 || last) &&
           !recipe_.data.eval.empty())
         evaluate();
@@ -142,6 +142,9 @@ class Trainer {
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
     const TrainingState::Resumed resumed = state_->resume();
     step_ = saved_step_ = resumed.step;
+    end_step_ = end_step(recipe_);
+    if (options_.steps > 0) end_step_ = std::min(end_step_, step_ + options_.steps);
+    end_step_ = static_cast<int64_t>(sum_over_ranks(lead_ ? static_cast<double>(end_step_) : 0));
     samples_ = resumed.samples;
     skipped_ = resumed.skipped_steps;
     if (LossScaler* scaler = program_->loss_scaler(); scaler && resumed.loss_scale)
@@ -150,7 +153,7 @@ class Trainer {
     std::vector<std::string> upcycled;
     if (resumed.step == 0 && recipe_.checkpoint.upcycle) upcycled = state_->upcycle();
     synchronize();
-    if (saves_at_all(recipe_)) state_->open_writer(step_, host_.get());
+    if (saves_at_all(recipe_)) state_->open_writer(step_, end_step_, host_.get());
     step_profile_ = std::make_unique<StepProfile>(recipe_, profile_, me.rank, me.world_size);
     loader_ = std::make_unique<data::BatchLoader>(loader_options(recipe_, mesh_, false), samples_);
     batches_.resize(micro_batches_per_step(recipe_));
@@ -173,11 +176,11 @@ class Trainer {
                       recipe_.model.architecture, me.world_size, me.world_size == 1 ? "" : "s",
                       what_a_rank_has(threads), precision_text(recipe_), recipe_.train.global_batch_size,
                       recipe_.data.seq_length, batches_.size(), batches_.size() == 1 ? "" : "es"));
-      if (step_ < recipe_.train.train_steps)
+      if (step_ < end_step_)
         progress_->line(fmt::format(
             "memory a rank: arena {:.1f} MiB, in all {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",
             plan_.arena.arena_bytes / kMiB, plan_.total_bytes / kMiB, steady_seconds() - begin, step_ + 1,
-            recipe_.train.train_steps));
+            end_step_));
     }
     started_ = steady_seconds();
     first_step_ = step_;
@@ -436,6 +439,7 @@ class Trainer {
     StepMetrics m;
     m.step = step_;
     m.train_steps = recipe_.train.train_steps;
+    m.end_step = end_step_;
     m.consumed_samples = samples_;
     m.consumed_tokens = samples_ * recipe_.data.seq_length;
     m.lm_loss = r.loss;
@@ -463,7 +467,7 @@ class Trainer {
     m.mem_peak_gib = static_cast<double>(arena_->peak().arena_bytes) / kGiB;
     m.mem_plan_gib = static_cast<double>(plan_.arena.arena_bytes) / kGiB;
     m.seconds_left = (steady_seconds() - started_) / static_cast<double>(step_ - first_step_) *
-                     static_cast<double>(recipe_.train.train_steps - step_);
+                     static_cast<double>(end_step_ - step_);
     add_expert_metrics(m, r.experts);
     metrics_->step(m);
     progress_->step(m);
@@ -544,9 +548,15 @@ class Trainer {
         : code == ExitCode::preempted
             ? fmt::format("stopped at step {} as asked ({}); start again to go on", step_, reason)
         : step_ == first_step_
-            ? fmt::format(
-                  "nothing left to do: step {} of {} is done; a larger train.train_steps goes on from here",
-                  step_, recipe_.train.train_steps)
+            ? fmt::format("nothing left to do: step {} of {} is done; {} goes on from here", step_,
+                          recipe_.train.train_steps,
+                          recipe_.train.stop_step ? "a larger train.stop_step, or none,"
+                                                  : "a larger train.train_steps")
+        : step_ < recipe_.train.train_steps
+            ? fmt::format("ended after step {} of {} as {} says, {} steps in {}; start again without it to go on",
+                          step_, recipe_.train.train_steps,
+                          options_.steps > 0 ? "--steps" : "train.stop_step", step_ - first_step_,
+                          format_duration(steady_seconds() - started_))
             : fmt::format("done: {} steps in {}", step_ - first_step_,
                           format_duration(steady_seconds() - started_)));
   }
@@ -576,7 +586,7 @@ class Trainer {
   std::unique_ptr<Progress> progress_;
   StarvationWatch starvation_;
   std::vector<HostBatch> batches_;
-  int64_t step_ = 0, first_step_ = 0, saved_step_ = 0, samples_ = 0;
+  int64_t step_ = 0, first_step_ = 0, end_step_ = 0, saved_step_ = 0, samples_ = 0;
   std::map<std::string, int64_t> train_wire_;  // bytes sent in training steps, by axis
   std::set<std::string> comm_axes_;            // comm_axis of the groups that this rank is in with others
   StepKinds kinds_;
@@ -612,8 +622,7 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
       states += ranks(recipe) / (recipe.parallel.tensor * recipe.parallel.pipeline) + 1;
     bytes += states * parameters.spec(id).shape.elements() * dtype_size(program.precision.master);
   }
-  make_folders(checkpoint_folder(recipe));
-  if (const int64_t free = free_bytes(checkpoint_folder(recipe)); free < bytes)
+  if (const int64_t free = free_bytes(check_folder_can_be_made(checkpoint_folder(recipe))); free < bytes)
     fail(ExitCode::storage,
          "{}: a checkpoint takes {}, the file system has {} free; free some, or move output_dir",
          checkpoint_folder(recipe), bytes_text(bytes), bytes_text(free));

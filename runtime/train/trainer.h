@@ -8,6 +8,7 @@ namespace ltrain {
 
 struct TrainerOptions {
   bool force = false;  ///< start although the plan exceeds the host's memory
+  int64_t steps = 0;   ///< end after so many; 0: as the recipe says. That of rank 0 counts.
 };
 
 /// Trains by a resolved recipe. Returns done, or preempted after a stop request was met with a checkpoint.

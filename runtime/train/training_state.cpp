@@ -199,8 +199,8 @@ std::vector<std::string> TrainingState::upcycle() {
   return notes;
 }
 
-int64_t saves_to_come(const Recipe& recipe, int64_t step) {
-  const int64_t end = recipe.train.train_steps, every = recipe.checkpoint.save_interval;
+int64_t saves_to_come(const Recipe& recipe, int64_t step, int64_t end) {
+  const int64_t every = recipe.checkpoint.save_interval;
   if (step >= end || !saves_at_all(recipe)) return 0;
   int64_t saves = every > 0 ? end / every - step / every : 0;
   if (recipe.checkpoint.save_at_end && (every <= 0 || end % every != 0)) ++saves;
@@ -211,9 +211,9 @@ bool saves_at_all(const Recipe& recipe) {
   return recipe.checkpoint.save_interval > 0 || recipe.checkpoint.save_at_end;
 }
 
-void TrainingState::open_writer(int64_t step, Memory* host) {
+void TrainingState::open_writer(int64_t step, int64_t end, Memory* host) {
   CheckpointOptions o;
-  o.planned_saves = saves_to_come(recipe_, step);
+  o.planned_saves = saves_to_come(recipe_, step, end);
   o.folder = checkpoint_folder(recipe_);
   o.keep_latest = recipe_.checkpoint.keep_latest;
   o.async_save = recipe_.checkpoint.async_save;

@@ -29,8 +29,8 @@ ResumeOptions resume_options(const Recipe& recipe);
 std::string checkpoint_folder(const Recipe& recipe);
 /// false: the recipe asks for no checkpoint, not even at the end.
 bool saves_at_all(const Recipe& recipe);
-/// Saves that a run that is at `step` still makes, the one of an early stop included.
-int64_t saves_to_come(const Recipe& recipe, int64_t step);
+/// Saves that a run that is at `step` still makes until step `end`, the one of an early stop included.
+int64_t saves_to_come(const Recipe& recipe, int64_t step, int64_t end);
 
 class TensorReader;
 
@@ -53,9 +53,9 @@ class TrainingState {
   Resumed resume();
   /// Of a fresh start whose parameters are initialised: the weights of checkpoint.upcycle. Returns notes.
   std::vector<std::string> upcycle();
-  /// Takes the folder, checks the space for the saves after `step`. After resume(). `host`: where saves are
+  /// Takes the folder, checks the space for the saves after `step`, until step `end`. After resume(). `host`: where saves are
   /// copied to from a device with memory of its own; null: memory of the writer's own.
-  void open_writer(int64_t step, Memory* host = nullptr);
+  void open_writer(int64_t step, int64_t end, Memory* host = nullptr);
 
   /// Of the last step: only finite states are saved.
   void note_health(double loss, double grad_norm);

@@ -78,13 +78,18 @@ TEST_CASE("work on two streams overlaps") {
   CHECK(started == 2);
 }
 
-TEST_CASE("an inline stream counts the time that it waited") {
+TEST_CASE("an inline stream counts the time that it waited, by what it waited for") {
   auto compute = make_inline_stream("compute");
-  auto comm = make_worker_stream("comm");
+  auto comm = make_worker_stream("comm"), copy = make_worker_stream("copy");
+  comm->last_axes = Axis::tensor;
   comm->launch([] { nap(30); });
   compute->wait(comm->record());
-  CHECK(compute->waited() >= 0.025);
-  const double before = compute->waited();
+  CHECK(compute->waited().at(Axis::tensor) >= 0.025);
+  copy->launch([] { nap(20); });  // of no group: offloading
+  compute->wait(copy->record());
+  CHECK(compute->waited().at({}) >= 0.015);
+  const Stream::Waits before = compute->waited();
+  CHECK(before.size() == 2);
   compute->wait(Event());  // has happened
   CHECK(compute->waited() == before);
 }
@@ -132,6 +137,8 @@ TEST_CASE("on meta a stream is a timeline") {
   } cost;
   MetaTrace trace(&cost);
   auto compute = make_meta_stream("compute", trace), comm = make_meta_stream("comm", trace);
+  const AxisSet tensor = Axis::tensor;
+  comm->last_axes = tensor;  // as a collective of a tensor-parallel group leaves it
   trace.add(*compute, work("a"));
   comm->wait(compute->record());
   trace.add(*comm, work("b"));
@@ -139,9 +146,14 @@ TEST_CASE("on meta a stream is a timeline") {
   CHECK(compute->clock == 4);
   CHECK(comm->clock == 4);
   compute->wait(comm->record());  // both end at 4: nothing is exposed
-  CHECK(trace.wait_seconds("compute") == 0);
+  CHECK(compute->waited().empty());
   trace.add(*comm, work("d"));
   compute->wait(comm->record());
-  CHECK(trace.wait_seconds("compute") == 2);
+  CHECK(compute->waited().at(tensor) == 2);
+  comm->last_axes = AxisSet(Axis::data);
+  trace.add(*comm, work("e"));
+  compute->wait(comm->record());
+  CHECK(compute->waited().at(tensor) == 2);
+  CHECK(compute->waited().at(Axis::data) == 2);
   CHECK_THROWS_WITH(compute->launch([] {}), Catch::Contains("work launched on a meta stream"));
 }

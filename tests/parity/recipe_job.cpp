@@ -81,7 +81,7 @@ void save_rank(const TinyOptions& o, const TinyRank& at, const std::string& outp
   const Recipe recipe = recipe_of(o, output_dir, "never");
   const auto stream = make_inline_stream("checkpoint");
   TrainingState state(recipe, at.program.parameters(), at.control, *stream, at.rank);
-  state.open_writer(step - 1);
+  state.open_writer(step - 1, recipe.train.train_steps);
   state.note_health(1, 1);
   state.save(step, step * o.global_batch);
   state.finish();

@@ -82,7 +82,7 @@ TEST_CASE(
     MetaJob job(o, 0);
     job.program.train_step({}, tiny_adamw(1), false);
     return std::pair(job.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)],
-                     job.trace.flops());
+                     job.trace.model_flops());
   };
   const auto [stored, flops] = activations({});
   const auto [each, flops_each] = activations(run_of(1));

@@ -77,9 +77,11 @@ TEST_CASE("hosts are Slurm's when it names as many as there are nodes", "[plan]"
   CHECK(host_names(2, {{"SLURM_JOB_NODELIST", "n[07-08]"}}) == std::vector<std::string>{"n07", "n08"});
   CHECK(host_names(3, {{"SLURM_JOB_NODELIST", "n[07-08]"}}).at(2) == "node 2");
   CHECK(host_names(1, {}).size() == 1);
-  CHECK(ranks_per_node(recipe({}), 8, {}) == 8);
-  CHECK(ranks_per_node(recipe({"launch.ranks_per_node=4"}), 8, {}) == 4);
+  CHECK(ranks_per_node(recipe({}), 8, LaunchEnvironment()) == 8);
+  CHECK(ranks_per_node(recipe({"launch.ranks_per_node=4"}), 8, LaunchEnvironment()) == 4);
   // Broken variables are the launcher's to refuse: a plan is made anywhere.
   CHECK(host_names(1, {{"SLURM_JOB_NODELIST", "n["}}).size() == 1);
-  CHECK(ranks_per_node(recipe({}), 8, {{"RANK", "3"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "x"}}) == 8);
+  const LaunchEnvironment broken =
+      environment_for_plans({{"RANK", "3"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "x"}});
+  CHECK(ranks_per_node(recipe({}), 8, broken) == 8);
 }

@@ -13,6 +13,7 @@
 
 #include "kernels/core/error.h"
 #include "parallel/pipeline/schedule_csv.h"
+#include "runtime/launch/cgroup.h"
 #include "runtime/plan/plan.h"
 
 using namespace ltrain;

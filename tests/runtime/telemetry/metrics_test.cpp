@@ -28,13 +28,14 @@ namespace {
 
 StepMetrics metrics(int64_t step) {
   StepMetrics m;
-  m.step = step, m.train_steps = 100;
+  m.step = step, m.train_steps = m.end_step = 100;
   m.consumed_samples = step * 8, m.consumed_tokens = step * 8 * 64;
   m.lm_loss = 5.4321, m.grad_norm = 1.5, m.lr = 3e-4;
   m.step_time_ms = 12.5, m.tokens_per_sec = 40960, m.tokens_per_sec_per_gpu = 20480;
   m.tflops_per_gpu = 0.125, m.mfu = 0.415;
   m.mem_peak_gib = 1.0, m.mem_plan_gib = 1.5;
   m.seconds_left = 3723;
+  m.exposed_comm_ms = {{"dp", 0.5}, {"tp", 0.25}};
   return m;
 }
 
@@ -187,7 +188,7 @@ TEST_CASE("TensorBoard gets the numbers of metrics.jsonl when it is asked for", 
       ++events;
       std::ifstream in(e.path(), std::ios::binary);
       const std::string bytes((std::istreambuf_iterator<char>(in)), {});
-      for (const char* tag : {"lm_loss", "grad_norm", "lr", "mfu", "exposed_comm_ms/dp"})
+      for (const char* tag : {"lm_loss", "grad_norm", "lr", "mfu", "exposed_comm_ms/dp", "exposed_comm_ms/tp"})
         CHECK_THAT(bytes, Contains(tag));
     }
   CHECK(events == 1);
@@ -210,7 +211,7 @@ TEST_CASE("progress into a pipe: plain lines at the interval and at the end", "[
   CHECK_THAT(
       text,
       Contains("step 10/100  loss 5.4321  lr 3.00e-04  norm 1.50  41.0k tok/s  MFU 41.5%  mem 1024/1536 MiB  "
-               "1:02:03 left\n"));
+               "slowest step 10 12 ms  1:02:03 left\n"));
   CHECK_THAT(text, Contains("step 20/100") && Contains("step 100/100"));
   CHECK_THAT(text, !Contains("step 11/100"));
 }
@@ -277,6 +278,58 @@ TEST_CASE("the progress line never wraps", "[telemetry]") {
     CHECK(static_cast<int>(plain.size()) < columns);
     CHECK(plain.substr(0, 10) == "step 3/100");
   }
+}
+
+TEST_CASE("a line has the means over its interval, and names the slowest step", "[telemetry]") {
+  const Variables v(kPlainTerminal);
+  const auto write = [] {
+    Progress p(LogFormat::text, 3);
+    for (int64_t s : {1, 2, 3, 4}) {
+      StepMetrics m = metrics(s);
+      m.train_steps = m.end_step = 4;
+      m.lm_loss = static_cast<double>(s);
+      m.step_time_ms = s == 2 ? 300 : 100;
+      m.tokens_per_sec = 1000 / (m.step_time_ms / 1e3);  // 1000 tokens each
+      m.mfu = 0.1 / (m.step_time_ms / 100);
+      p.step(m);
+    }
+  };
+  const std::string text = stderr_of(false, write);
+  INFO(text);
+  // Steps 1 to 3: losses 1, 2, 3; 3000 tokens in 500 ms; 10 % for 200 ms and 3.33 % for 300 ms.
+  CHECK_THAT(text, Contains("step 3/4  loss 2.0000 ") && Contains(" 6000 tok/s  MFU 6.0% ") &&
+                       Contains("slowest step 2 300 ms"));
+  // The last step is an interval of its own: nothing of the one before is in it, and it has no slowest step.
+  CHECK_THAT(text, Contains("step 4/4  loss 4.0000 ") && Contains(" 10.0k tok/s  MFU 10.0% "));
+  CHECK(text.find("slowest") == text.rfind("slowest"));
+}
+
+TEST_CASE("without a known peak there is no MFU", "[telemetry]") {
+  const Variables v(kPlainTerminal);
+  StepMetrics m = metrics(1);
+  m.mfu = NAN;
+  const std::string text = stderr_of(false, [&] { Progress(LogFormat::text, 1).step(m); });
+  CHECK_THAT(text, Contains("tok/s") && !Contains("MFU") && !Contains("nan"));
+  const TemporaryFolder folder;
+  { MetricsWriter(folder.path, false, 0).step(m); }
+  CHECK(lines(folder.path).at(0)["mfu"].is_null());
+}
+
+TEST_CASE("log.format megatron counts what was skipped and what was not finite in its interval", "[telemetry]") {
+  const Variables v(kPlainTerminal);
+  const auto write = [] {
+    Progress p(LogFormat::megatron, 3);
+    for (int64_t s = 1; s <= 6; ++s) {
+      StepMetrics m = metrics(s);
+      m.skipped = s == 2 || s == 3;
+      if (s == 3) m.grad_norm = INFINITY;
+      p.step(m);
+    }
+  };
+  const std::string text = stderr_of(false, write);
+  INFO(text);
+  CHECK_THAT(text, Contains("number of skipped iterations:   2 | number of nan iterations:   1 |"));
+  CHECK_THAT(text, Contains("number of skipped iterations:   0 | number of nan iterations:   0 |"));
 }
 
 TEST_CASE("log.format megatron: the line that existing parsers know", "[telemetry]") {

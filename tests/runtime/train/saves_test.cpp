@@ -20,6 +20,6 @@ TEST_CASE("saves to come equal those that a loop over the steps makes", "[train]
           INFO(steps << " steps, every " << every << ", at end " << at_end << ", from " << from);
           // An early stop makes one where none was left, unless there is nothing to do or saving is off.
           const bool can_stop = from < steps && (every > 0 || at_end);
-          CHECK(saves_to_come(r, from) == (can_stop ? std::max<int64_t>(made, 1) : 0));
+          CHECK(saves_to_come(r, from, r.train.train_steps) == (can_stop ? std::max<int64_t>(made, 1) : 0));
         }
 }

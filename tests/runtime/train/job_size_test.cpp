@@ -1,0 +1,59 @@
+// How many ranks a job has, from the recipe, the environment, and the GPUs of a node.
+#include <catch2/catch.hpp>
+
+#include "kernels/core/error.h"
+#include "runtime/train/check_job.h"
+
+using namespace ltrain;
+using Kind = LaunchEnvironment::Kind;
+
+namespace {
+
+Recipe recipe(const std::vector<std::string>& overrides) {
+  return parse_recipe("data: {train: [x]}\ntrain: {micro_batch_size: 1, global_batch_size: 48}\n", "r.yaml",
+                      overrides);
+}
+
+JobSize size_of(const std::vector<std::string>& overrides, int gpus = 0, const LaunchEnvironment& e = {}) {
+  return job_size(recipe(overrides), e, gpus);
+}
+
+bool equal(const JobSize& a, int world, int local) { return a.world == world && a.ranks_per_node == local; }
+
+}  // namespace
+
+TEST_CASE("ranks of a job: the axes, launch.ranks_per_node, one a GPU, one on the CPU", "[train]") {
+  CHECK(equal(size_of({}), 1, 1));
+  CHECK(equal(size_of({"parallel.data=3"}), 3, 3));
+  CHECK(equal(size_of({"parallel.data=3"}, 8), 3, 3));  // the axes are given: no more than they make
+  CHECK(equal(size_of({"parallel.tensor=2"}), 2, 2));
+  CHECK(equal(size_of({"launch.ranks_per_node=4"}, 8), 4, 4));
+  CHECK(equal(size_of({}, 8), 8, 8));
+  CHECK(equal(size_of({"parallel.tensor=2", "model.num_attention_heads=4"}, 8), 8, 8));
+  CHECK(equal(size_of({"debug.shared_gpu=true"}, 8), 1, 1));
+  // Too few GPUs for one group: the CPU with device: auto; device: cuda is refused for what is missing.
+  CHECK(equal(size_of({"parallel.tensor=4"}, 2), 4, 4));
+}
+
+TEST_CASE("GPUs that make no whole groups are refused with numbers that do", "[train]") {
+  const Recipe r = recipe({"parallel.tensor=3", "model.num_attention_heads=3", "model.hidden_size=96", "model.intermediate_size=96", "device=cpu"});
+  const JobSize size = job_size(r, {}, 8);
+  CHECK(equal(size, 8, 8));
+  CHECK_THROWS_WITH(resolve(r, size.world, size.ranks_per_node), Catch::Contains("start 6 or 9"));
+}
+
+TEST_CASE("ranks of a job on several nodes, and of one that something else started", "[train]") {
+  LaunchEnvironment nodes;
+  nodes.kind = Kind::node;
+  nodes.nodes = 4;
+  CHECK(equal(size_of({"parallel.data=8"}, 0, nodes), 8, 2));
+  CHECK(equal(size_of({}, 8, nodes), 32, 8));
+  CHECK(equal(size_of({}, 0, nodes), 4, 1));
+  CHECK_THROWS_WITH(size_of({"parallel.data=6"}, 0, nodes), Catch::Contains("do not divide over 4 nodes"));
+  nodes.ranks_per_node = 3;
+  CHECK(equal(size_of({"parallel.data=8"}, 8, nodes), 12, 3));
+  LaunchEnvironment rank;
+  rank.kind = Kind::rank;
+  rank.world_size = 16, rank.local_size = 8;
+  CHECK(equal(size_of({"parallel.data=8"}, 4, rank), 16, 8));
+}

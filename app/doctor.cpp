@@ -353,7 +353,7 @@ void print_json(const Table& t, bool good, const std::optional<RankMap>& map) {
 RankMap map_of(const std::string& path, const std::vector<std::string>& overrides) {
   const Recipe given = load_recipe(path, overrides);
   const Variables variables = process_variables();
-  const JobSize size = job_size(given, environment_for_plans(variables), gpus_for(given));
+  const JobSize size = planned_size(given, environment_for_plans(variables), gpus_for(given));
   const Recipe recipe = resolve(given, size.world, size.ranks_per_node);
   return map_ranks(recipe, host_names((size.world + size.ranks_per_node - 1) / size.ranks_per_node, variables));
 }

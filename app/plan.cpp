@@ -85,9 +85,8 @@ void add_plan(CLI::App& app) {
     if (o->compositions) return show_compositions(o->json);
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
     const Recipe given = load_recipe(o->recipe, o->overrides);
-    const LaunchEnvironment e = environment_for_plans(process_variables());
-    JobSize size = job_size(given, e, gpus_for(given));
-    if (o->world > 0) size = {o->world, ranks_per_node(given, o->world, e)};
+    const JobSize size =
+        planned_size(given, environment_for_plans(process_variables()), gpus_for(given), o->world);
     JobChecks checks;
     checks.part = JobChecks::Part::recipe;
     checks.profile = o->profile;

@@ -30,9 +30,8 @@ void show_recipe(const ShowOptions& o) {
 
 void check_recipe(const ShowOptions& o) {
   const Recipe recipe = load_recipe(o.path, o.overrides);
-  const LaunchEnvironment e = environment_for_plans(process_variables());
-  JobSize size = job_size(recipe, e, gpus_for(recipe));
-  if (o.ranks > 0) size = {o.ranks, ranks_per_node(recipe, o.ranks, e)};
+  const JobSize size =
+      planned_size(recipe, environment_for_plans(process_variables()), gpus_for(recipe), o.ranks);
   JobChecks checks;
   checks.part = JobChecks::Part::recipe;
   check_job(recipe, size, checks);

@@ -25,6 +25,7 @@ class RecordingGroup final : public Communicator {
     for (int i = 0; i < kAxisCount; ++i)
       if (const Axis a = static_cast<Axis>(i); longer.has(a)) span *= s.meta()->axis_size(a);
     cost.axis = axis_set_name(longer.bits ? longer : axes());
+    cost.axes = axes();
     cost.cls = OpClass::collective;
     cost.dtype = call.info.dtype;
     cost.bytes = static_cast<double>(call.info.elements * dtype_size(call.info.dtype));

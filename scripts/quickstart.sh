@@ -26,3 +26,12 @@ echo "== train (Ctrl-C saves and stops; start again to go on)"
 build/ltrain run recipes/quickstart.yaml
 echo "== sample"
 build/ltrain generate $run --prompt "The " --tokens 240
+cat <<TEXT
+== next
+  build/ltrain eval $run                       loss, perplexity and bits per byte on held-out text
+  build/ltrain generate $run --prompt "int "   more text, from a prompt of yours
+  scripts/quickstart.sh ~/notes                      the same on a folder or file of your own
+  build/ltrain plan recipes/gpt2-124m.yaml           what a larger model needs, before it is started
+  build/ltrain run recipes/moe.yaml                  another recipe on the same text (recipes/ has ten)
+Every setting: docs/recipe.md. What it can do and how: README.md.
+TEXT

@@ -18,7 +18,7 @@ void MetaTrace::add(Stream& stream, const OpCost& op) {
   const double seconds = cost_ ? cost_->seconds(op) : 0;
   entries_.push_back({std::string(op.name), layer_, stream.name(), std::string(op.collective),
                       std::string(op.axis), stream.clock, seconds, op.flops, op.bytes, op.wire_bytes,
-                      op.network_bytes, op.cls});
+                      op.network_bytes, op.cls, op.axes});
   if (model_work_) model_flops_ += op.model_flops;
   stream.clock += seconds;
   if (op.cls == OpClass::collective && cost_ && compute_ && compute_ != &stream)

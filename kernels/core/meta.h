@@ -59,7 +59,8 @@ struct OpCost {
   double bytes = 0;             ///< read and written, each once
   int64_t m = 0, n = 0, k = 0;  ///< matmul only: rows, columns, contraction
   std::string_view collective;  ///< "all_reduce", ...; collectives only
-  std::string_view axis;        ///< mesh axis of the group
+  std::string_view axis;        ///< of the mesh: those that the group spans and that have more than one rank
+  AxisSet axes;                 ///< that the group is over
   int group_size = 1;
   double wire_bytes = 0;     ///< sent by this rank
   double network_bytes = 0;  ///< of them, to other hosts
@@ -78,6 +79,7 @@ struct TraceEntry {
   std::string name, layer, stream, collective, axis;
   double start = 0, seconds = 0, flops = 0, bytes = 0, wire_bytes = 0, network_bytes = 0;
   OpClass cls = OpClass::elementwise;
+  AxisSet axes;  ///< of a collective's group
 };
 
 class MetaTrace {

@@ -1,6 +1,7 @@
 #include "runtime/plan/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 
@@ -163,14 +164,16 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
     (axis.empty() ? plan.exposed_offload_seconds : plan.exposed.emplace_back(axis, 0).second) = seconds;
   const auto entries = static_cast<std::ptrdiff_t>(meta.trace.entries().size());
 
-  std::map<std::pair<std::string, std::string>, CollectivePlan> collectives;
+  std::map<std::array<std::string, 3>, CollectivePlan> collectives;
   std::map<std::string, OpPlan> ops;
   add_other_step(plan, recipe, profile, layout, meta);
   for (auto entry = meta.trace.entries().begin(); entry != meta.trace.entries().begin() + entries; ++entry) {
     const TraceEntry& e = *entry;
     if (e.cls == OpClass::collective) {
-      CollectivePlan& c = collectives[{e.axis, e.collective}];
+      const std::string group = comm_axis(e.axes);
+      CollectivePlan& c = collectives[{e.axis, e.collective, group}];
       c.axis = e.axis;
+      c.group = group;
       c.op = e.collective;
       ++c.calls;
       c.bytes += static_cast<int64_t>(e.bytes);

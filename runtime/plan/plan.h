@@ -14,6 +14,7 @@ namespace ltrain {
 /// All calls of one collective on one axis in a step.
 struct CollectivePlan {
   std::string axis, op;
+  std::string group;  ///< comm_axis of the group: "dp", "tp", "ep", ...
   int64_t calls = 0;
   int64_t bytes = 0;          ///< payload
   int64_t wire_bytes = 0;     ///< sent by this rank

@@ -40,6 +40,7 @@ ordered_json rank_json(const RankPlan& r) {
   j["communication"] = ordered_json::array();
   for (const CollectivePlan& c : r.collectives)
     j["communication"].push_back({{"axis", c.axis},
+                                  {"group", c.group},
                                   {"collective", c.op},
                                   {"calls", c.calls},
                                   {"bytes", c.bytes},
@@ -128,13 +129,13 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
     const int64_t network = p.network_bytes();
     size_t width = 8;
     for (const CollectivePlan& c : r.collectives) width = std::max(width, c.axis.size());
-    out += fmt::format("  {:<{}}  {:<16}{:>6}{:>17}{:>18}", "axis", width, "collective", "calls", "payload",
-                       "sent");
+    out += fmt::format("  {:<{}}  {:<5}  {:<16}{:>6}{:>17}{:>18}", "axis", width, "group", "collective", "calls",
+                       "payload", "sent");
     if (network > 0) out += fmt::format("{:>18}", "to other nodes");
     out += fmt::format("{:>12}\n", "time");
     for (const CollectivePlan& c : r.collectives) {
-      out += fmt::format("  {:<{}}  {:<16}{:>6}{:>17}{:>18}", c.axis, width, c.op, c.calls, mib(c.bytes),
-                         mib(c.wire_bytes));
+      out += fmt::format("  {:<{}}  {:<5}  {:<16}{:>6}{:>17}{:>18}", c.axis, width, c.group, c.op, c.calls,
+                         mib(c.bytes), mib(c.wire_bytes));
       if (network > 0) out += fmt::format("{:>18}", mib(c.network_bytes));
       out += fmt::format("{:>9.2f} ms\n", c.seconds * 1e3);
     }

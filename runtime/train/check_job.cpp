@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/device.h"
+#include "runtime/plan/rank_map.h"
 #include "runtime/train/check_offload.h"
 #include "runtime/train/trainer.h"
 
@@ -33,6 +34,13 @@ JobSize job_size(const Recipe& r, const LaunchEnvironment& e, int gpus) {
   // the numbers of ranks that would.
   if (gpus >= others && !r.debug.shared_gpu) return on_all_nodes(gpus);
   return on_all_nodes(others);
+}
+
+JobSize planned_size(const Recipe& r, const LaunchEnvironment& e, int gpus, int world) {
+  if (world == 0 && (e.kind != LaunchEnvironment::Kind::single || r.parallel.data <= 0))
+    return job_size(r, e, gpus);
+  if (world == 0) world = static_cast<int>(ranks(r));
+  return {world, ranks_per_node(r, world, e)};
 }
 
 CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& checks) {

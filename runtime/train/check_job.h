@@ -18,6 +18,9 @@ struct JobSize {
 /// has GPUs, and on the CPU one for each tensor * pipeline * context. `gpus`: that this process sees. Error
 /// (usage) when they do not fit together.
 JobSize job_size(const Recipe& recipe, const LaunchEnvironment& environment, int gpus);
+/// The same for commands that start nothing: a recipe whose axes make more ranks than launch.ranks_per_node is
+/// one for several nodes. `world`: the ranks, when they were given.
+JobSize planned_size(const Recipe& recipe, const LaunchEnvironment& environment, int gpus, int world = 0);
 /// GPUs that ranks of the recipe could have here: 0 with device: cpu, in a build without CUDA, without a
 /// driver.
 int gpus_for(const Recipe& recipe);

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "kernels/core/cpu_isa.h"
@@ -51,14 +52,25 @@ int64_t peak_resident_bytes() {
   return 0;
 }
 
-/// Bytes that this rank has sent, by the axes that its groups span, named as the plan names them.
-std::map<std::string, int64_t> wire_by_axis(const Groups& groups) {
+/// Bytes that this rank has sent: by the axes that its groups span, named as the plan names them, and by the
+/// comm_axis of each.
+std::map<std::string, int64_t> wire_by_axis(const Groups& groups, bool by_group) {
   std::map<std::string, int64_t> sums;
   for (const Communicator* c : groups.all()) {
+    if (c->size() == 1) continue;
     const AxisSet longer = long_axes(c->axes(), [&](Axis a) { return groups.size(a); });
-    if (longer.bits) sums[std::string(axis_set_name(longer))] += c->wire_bytes();
+    sums[by_group ? comm_axis(c->axes()) : std::string(axis_set_name(longer))] += c->wire_bytes();
   }
   return sums;
+}
+
+/// sums += now - before, by key.
+void add_difference(std::map<std::string, int64_t>& sums, const std::map<std::string, int64_t>& now,
+                    const std::map<std::string, int64_t>& before) {
+  for (const auto& [key, value] : now) {
+    const auto earlier = before.find(key);
+    sums[key] += value - (earlier == before.end() ? 0 : earlier->second);
+  }
 }
 
 /// One rank's training run.
@@ -328,7 +340,8 @@ class Trainer {
     a.weight_decay = weight_decay(recipe_.optimizer, recipe_.schedule, step_ + 1, recipe_.train.train_steps);
     a.step = step_ + 1 - skipped_;  // updates, of which moments are averages
     const bool ask = static_cast<bool>(job_.stop_requested()) || out_of_time();
-    const auto wire_before = wire_by_axis(groups_->groups());
+    const auto wire_before = wire_by_axis(groups_->groups(), false),
+               group_before = wire_by_axis(groups_->groups(), true);
     program_->multiply_in(products_at(recipe_, step_ + 1));
     const StepResult r = program_->train_step(batches_, a, ask);
     planned_wire_ += kinds_.is_other(a.step) ? plan_.other_wire_bytes : plan_.train_wire_bytes;
@@ -336,10 +349,8 @@ class Trainer {
       synchronize();
       say(step_profile_->end(batch == recipe_.train.global_batch_size && !kinds_.is_other(a.step)));
     }
-    for (const auto& [axis, bytes] : wire_by_axis(groups_->groups())) {
-      const auto before = wire_before.find(axis);
-      train_wire_[axis] += bytes - (before == wire_before.end() ? 0 : before->second);
-    }
+    add_difference(train_wire_, wire_by_axis(groups_->groups(), false), wire_before);
+    add_difference(train_wire_by_group_, wire_by_axis(groups_->groups(), true), group_before);
     if (!r.finite) not_finite(r);
     if (r.diverged)
       fail(ExitCode::no_progress,
@@ -507,20 +518,22 @@ class Trainer {
   void write_usage() const {
     const int64_t resident = peak_resident_bytes(), steps = step_ - first_step_;
     int64_t train_wire = 0;
-    std::string by_axis;
-    for (const auto& [axis, bytes] : train_wire_) {
-      train_wire += bytes;
-      by_axis += fmt::format("{}\"{}\":{}", by_axis.empty() ? "" : ",", axis, bytes);
-    }
+    for (const auto& [axis, bytes] : train_wire_) train_wire += bytes;
     make_folders(recipe_.output_dir + "/logs");
-    write_file(fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank),
-               fmt::format("{{\"rank\":{},\"steps\":{},\"arena_bytes\":{},\"train_wire_bytes\":{},"
-                           "\"train_wire_bytes_by_axis\":{{{}}},\"all_wire_bytes\":{},\"device_bytes\":{},"
-                           "\"peak_rss_bytes\":{},\"plan_arena_bytes\":{},\"plan_total_bytes\":{},"
-                           "\"plan_host_bytes\":{}}}\n",
-                           job_.info().rank, steps, arena_->peak().arena_bytes, train_wire, by_axis,
-                           groups_->groups().wire_bytes(), card_.total_bytes - free_device_bytes(device_),
-                           resident, plan_.arena.arena_bytes, plan_.total_bytes, plan_.host_bytes));
+    const nlohmann::ordered_json usage{
+        {"rank", job_.info().rank},
+        {"steps", steps},
+        {"arena_bytes", arena_->peak().arena_bytes},
+        {"train_wire_bytes", train_wire},
+        {"train_wire_bytes_by_axis", train_wire_},
+        {"train_wire_bytes_by_group", train_wire_by_group_},
+        {"all_wire_bytes", groups_->groups().wire_bytes()},
+        {"device_bytes", card_.total_bytes - free_device_bytes(device_)},
+        {"peak_rss_bytes", resident},
+        {"plan_arena_bytes", plan_.arena.arena_bytes},
+        {"plan_total_bytes", plan_.total_bytes},
+        {"plan_host_bytes", plan_.host_bytes}};
+    write_file(fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank), usage.dump() + "\n");
     if (!lead_ || steps == 0) return;
     progress_->line(fmt::format(
         "rank 0 used {:.1f} MiB of the host's memory at its peak ({:.1f} planned) and sent {:.1f} MiB in {} "
@@ -587,7 +600,7 @@ class Trainer {
   StarvationWatch starvation_;
   std::vector<HostBatch> batches_;
   int64_t step_ = 0, first_step_ = 0, end_step_ = 0, saved_step_ = 0, samples_ = 0;
-  std::map<std::string, int64_t> train_wire_;  // bytes sent in training steps, by axis
+  std::map<std::string, int64_t> train_wire_, train_wire_by_group_;  // bytes sent in training steps
   std::set<std::string> comm_axes_;            // comm_axis of the groups that this rank is in with others
   StepKinds kinds_;
   int64_t planned_wire_ = 0;  // bytes of the training steps so far

@@ -57,3 +57,14 @@ TEST_CASE("ranks of a job on several nodes, and of one that something else start
   rank.world_size = 16, rank.local_size = 8;
   CHECK(equal(size_of({"parallel.data=8"}, 4, rank), 16, 8));
 }
+
+TEST_CASE("a recipe for several nodes is planned on one machine", "[train]") {
+  const auto planned = [](const std::vector<std::string>& overrides, int gpus = 0, int world = 0) {
+    return planned_size(recipe(overrides), {}, gpus, world);
+  };
+  CHECK(equal(planned({"parallel.data=16", "launch.ranks_per_node=8"}), 16, 8));
+  CHECK(equal(planned({"parallel.data=16"}), 16, 16));
+  CHECK(equal(planned({"parallel.tensor=2"}), 2, 2));  // as `run` starts them
+  CHECK(equal(planned({}, 8), 8, 8));
+  CHECK(equal(planned({"launch.ranks_per_node=8"}, 0, 64), 64, 8));
+}

@@ -28,7 +28,7 @@ echo "== sample"
 build/ltrain generate $run --prompt "The " --tokens 240
 cat <<TEXT
 == next
-  build/ltrain eval $run                       loss, perplexity and bits per byte on held-out text
+  build/ltrain eval $run                       loss and perplexity on held-out text
   build/ltrain generate $run --prompt "int "   more text, from a prompt of yours
   scripts/quickstart.sh ~/notes                      the same on a folder or file of your own
   build/ltrain plan recipes/gpt2-124m.yaml           what a larger model needs, before it is started

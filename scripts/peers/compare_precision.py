@@ -28,6 +28,12 @@ TEXT = ["README.md", "docs", "app", "runtime", "models", "parallel", "kernels", 
 GOAL_LOSS, GOAL_SPEED, LAST = 0.01, 1.6, 20
 
 
+# A llama of 10 M parameters, by what it differs in from the recipe of the quickstart.
+MODEL = ["model.hidden_size=320", "model.intermediate_size=864", "model.num_hidden_layers=8", "model.num_attention_heads=5",
+         "model.max_position_embeddings=256", "data.seq_length=256", "train.micro_batch_size=4", "train.global_batch_size=8",
+         "optimizer.lr=1.5e-3", "optimizer.min_lr=1.5e-4", "schedule.lr_warmup_steps=20"]
+
+
 def losses(o, scratch):
     """Mean training loss of the last steps and loss on held-out data, by precision; rows and record."""
     text = os.path.join(scratch, "text")
@@ -38,7 +44,7 @@ def losses(o, scratch):
                                                            for r in o.recipes)]:
         run_dir = os.path.join(scratch, "run")
         lines = measure.run_ltrain(o.binary, os.path.join(measure.REPOSITORY, "recipes", "quickstart.yaml"), run_dir,
-                                   [f"train.train_steps={o.steps}", f"train.eval_interval={o.steps}",
+                                   [*MODEL, f"train.train_steps={o.steps}", f"train.eval_interval={o.steps}",
                                     "checkpoint.save_interval=0", "checkpoint.save_at_end=false", "parallel.data=1",
                                     "parallel.zero_stage=0", "launch.threads_per_rank=2", "train.eval_steps=16",
                                     f"data.train=[{{path: {text}-train}}]", f"data.eval=[{{path: {text}-val}}]",
@@ -98,7 +104,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         if o.only != "speed":
             rows, record["losses"] = losses(o, scratch)
-            sections.append(("Loss", rows, f"recipes/quickstart.yaml, {o.steps} steps, one process of two threads; the "
+            sections.append(("Loss", rows, f"A llama of 10 M parameters on the text of recipes/quickstart.yaml, {o.steps} steps, one process of two threads; the "
                              "same data, seed and schedule."))
         if o.only != "loss":
             rows, record["tokens_per_sec"] = speeds(o, scratch)

@@ -166,10 +166,11 @@ std::string recipe_reference_json() {
     };
     out += fmt::format(
         "{}{{\"path\":{},\"type\":{},\"default\":{},\"allowed\":{},\"help\":{},\"aliases\":{},\"choices\":{},"
-        "\"not_in_this_build\":{}}}",
+        "\"not_in_this_build\":{},\"changes\":{}}}",
         i ? "," : "", write_text(key.path, true), write_text(key.type, true),
         write_text(key.default_text(), true), write_text(key.allowed(), true), write_text(key.help, true),
-        list(key.aliases), list(key.choices), list(key.unbuilt));
+        list(key.aliases), list(key.choices), list(key.unbuilt),
+        write_text(std::string(to_string(key.effect)), true));
   }
   return out + "]}";
 }

@@ -6,6 +6,7 @@
 #include "parallel/pipeline/schedule.h"
 #include "runtime/recipe/key_makers.h"
 #include "runtime/recipe/moe_keys.h"
+#include "runtime/recipe/schema_effects.h"
 #include "runtime/recipe/schema_parts.h"
 
 namespace ltrain::recipe {
@@ -488,6 +489,7 @@ std::vector<Key> make_table() {
   add_schedule_keys(t);
   add_job_keys(t);
   add_profile_keys(t);
+  set_effects(t);
   return t;
 }
 

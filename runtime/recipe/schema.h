@@ -4,12 +4,24 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/recipe/recipe.h"
 #include "runtime/recipe/yaml_tree.h"
 
 namespace ltrain::recipe {
+
+/// What another value of a key changes in a run that goes on from a checkpoint.
+enum class Effect : uint8_t {
+  unset,     ///< of a row that is not in the table yet
+  function,  ///< what a step computes: the model, the update, the precision
+  schedule,  ///< how much and how far: learning rate, batch, length of the run
+  data,      ///< which tokens are trained on, and what they mean
+  speed,     ///< time and memory; results but for the rounding of sums
+  nothing,   ///< neither: names, logs, saves, checks
+};
+std::string_view to_string(Effect e);
 
 struct Key {
   std::string path;  ///< "train.micro_batch_size"
@@ -25,7 +37,8 @@ struct Key {
   std::string implied;                ///< how the default is derived from other keys, for the reference
   std::string word;                   ///< integer: a word that stands for `word_value`
   int64_t word_value = 0;
-  bool dumped = true;  ///< false: not part of the resolved recipe (model.from)
+  bool dumped = true;             ///< false: not part of the resolved recipe (model.from)
+  Effect effect = Effect::unset;  ///< filled from the table of schema_effects.cpp
 
   /// Sets the value from a node; returns "" or what is wrong ("must be at least 1; ...").
   std::function<std::string(const Key&, Recipe&, const Node&)> set;

@@ -38,6 +38,27 @@ struct TemporaryFile {
 
 }  // namespace
 
+TEST_CASE("every key says what another value of it changes", "[recipe]") {
+  using recipe::Effect;
+  const auto effect = [](const char* path) { return recipe::find_key(path)->effect; };
+  for (const recipe::Key& key : recipe::schema()) CHECK(key.effect != Effect::unset);
+  CHECK(effect("seed") == Effect::data);
+  CHECK(effect("data.seq_length") == Effect::data);
+  CHECK(effect("data.eval") == Effect::nothing);
+  CHECK(effect("optimizer.lr") == Effect::schedule);
+  CHECK(effect("optimizer.weight_decay") == Effect::function);
+  CHECK(effect("schedule.lr_decay_steps") == Effect::schedule);
+  CHECK(effect("train.train_steps") == Effect::schedule);
+  CHECK(effect("train.micro_batch_size") == Effect::speed);
+  CHECK(effect("parallel.tensor") == Effect::speed);
+  CHECK(effect("parallel.grad_reduce_dtype") == Effect::function);
+  CHECK(effect("model.attn_pdrop") == Effect::function);
+  CHECK(effect("checkpoint.save_interval") == Effect::nothing);
+  const auto keys = nlohmann::json::parse(recipe_reference_json()).at("keys");
+  for (const auto& key : keys)
+    if (key.at("path") == "optimizer.lr") CHECK(key.at("changes") == "schedule");
+}
+
 TEST_CASE("an empty recipe has the defaults", "[recipe]") {
   const Recipe r = parse("");
   CHECK(r.name == "run");

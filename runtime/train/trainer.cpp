@@ -16,6 +16,7 @@
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/mesh.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/store.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/telemetry/metrics.h"
@@ -145,7 +146,8 @@ class Trainer {
     std::vector<std::string> upcycled;
     if (resumed.step == 0 && recipe_.checkpoint.upcycle) upcycled = state_->upcycle();
     synchronize();
-    if (saves_at_all(recipe_)) state_->open_writer(step_, host_.get());
+    std::vector<std::string> folder_notes;
+    if (saves_at_all(recipe_)) folder_notes = state_->open_writer(step_, host_.get());
     step_profile_ = std::make_unique<StepProfile>(recipe_, profile_, me.rank, me.world_size);
     loader_ = std::make_unique<data::BatchLoader>(loader_options(recipe_, mesh_, false), samples_);
     batches_.resize(micro_batches_per_step(recipe_));
@@ -161,6 +163,7 @@ class Trainer {
       for (const std::string& note : slow_->notes()) progress_->line(note);
       for (const std::string& note : resumed.notes) progress_->line(note);
       for (const std::string& note : upcycled) progress_->line(note);
+      for (const std::string& note : folder_notes) progress_->line("checkpoint: " + note);
       progress_->line(
           fmt::format("{}: {} {} parameters, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "
                       "micro-batch{} a rank",
@@ -377,11 +380,10 @@ class Trainer {
   [[noreturn]] void not_finite(const StepResult& r) {
     fail(ExitCode::no_progress,
          "step {}: loss {} and gradient norm {} are not finite; no update was made and nothing was saved.\n"
-         "The last checkpoint is of step {}. The same step would fail again: lower optimizer.lr, check the "
-         "data around "
-         "sample {}, or use precision: {}.",
-         step_ + 1, r.loss, r.grad_norm, saved_step_, samples_,
-         recipe_.precision == Precision::fp16 ? "bf16" : "fp32");
+         "The same step would fail again: lower optimizer.lr, check the data around sample {}, or use "
+         "precision: {}.\n{}",
+         step_ + 1, r.loss, r.grad_norm, samples_, recipe_.precision == Precision::fp16 ? "bf16" : "fp32",
+         state_->way_back());
   }
 
   /// The promise that planned bytes are real bytes, checked at run time.
@@ -553,11 +555,15 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
   ParameterStore parameters;
   const Decoder decoder(recipe.model, parameters, one.groups(), {});
   const ProgramOptions program = program_options(recipe);
-  if (const auto reader = CheckpointReader::open(o, *alone, *stream, notes))
+  int64_t begun = 0;
+  if (const auto reader = CheckpointReader::open(o, *alone, *stream, notes)) {
     check_optimizer(*reader, parameters, program.optimizer);
-  else if (recipe.checkpoint.upcycle)
+    begun = reader->info().step;
+  } else if (recipe.checkpoint.upcycle) {
     open_dense(recipe, false, *alone, *stream, notes);
+  }
   if (!saves_at_all(recipe)) return;
+  refuse_pinned(list_checkpoints(checkpoint_folder(recipe)), begun, recipe.train.train_steps);
   int64_t bytes = 0;  // the values, and a moment of every element for each; rows and columns are few
   for (int id = 0; id < parameters.count(); ++id) {
     int64_t states = 1 + (program.ema_decay > 0);

@@ -4,7 +4,9 @@
 
 #include "models/fp8.h"
 #include "models/moe_layer.h"
+#include "runtime/checkpoint/agree.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/store.h"
 #include "runtime/train/tensor_reader.h"
 #include "runtime/train/upcycle.h"
 
@@ -156,7 +158,9 @@ TrainingState::Resumed TrainingState::resume() {
   if (no_errors)
     r.notes.push_back(
         "note: the checkpoint has no rounding errors of as many ranks as sum here: they begin with zero");
-  r.step = last_committed_ = reader->info().step;
+  r.step = last_committed_ = begun_ = reader->info().step;
+  begun_path_ = reader->path();
+  damaged_ = reader->damaged();
   r.samples = reader->info().data_cursor;
   r.skipped_steps = reader->info().skipped_steps;
   r.loss_scale = reader->info().loss_scale;
@@ -211,18 +215,22 @@ bool saves_at_all(const Recipe& recipe) {
   return recipe.checkpoint.save_interval > 0 || recipe.checkpoint.save_at_end;
 }
 
-void TrainingState::open_writer(int64_t step, Memory* host) {
+std::vector<std::string> TrainingState::open_writer(int64_t step, Memory* host) {
   CheckpointOptions o;
   o.planned_saves = saves_to_come(recipe_, step);
   o.folder = checkpoint_folder(recipe_);
   o.keep_latest = recipe_.checkpoint.keep_latest;
   o.async_save = recipe_.checkpoint.async_save;
+  o.begun = begun_;
+  o.last_step = recipe_.train.train_steps;
+  o.damaged = damaged_;
   const std::vector<StateSlice> slices = state_slices(parameters_);
   o.device = &parameters_.stream();
   if (parameters_.slow_bytes() + parameters_.away_bytes() > 0)
     o.touched = [this] { parameters_.let_go_slow(); };
   if (host) o.staging = checkpoint_staging(*host, CheckpointWriter::staging_bytes(slices)).data;
   writer_ = std::make_unique<CheckpointWriter>(o, slices, control_, stream_);
+  return writer_->notes();
 }
 
 void TrainingState::note_health(double loss, double grad_norm) {
@@ -248,8 +256,45 @@ void TrainingState::save(int64_t step, int64_t samples) {
   info.model = model_settings(recipe_.model);
   info.recipe = dump_yaml(recipe_);
   parameters_.open_states();
-  writer_->save(info, state_slices(parameters_));  // which has copied them when it returns
+  const std::string not_finite = writer_->save(info, state_slices(parameters_));  // copied when it returns
   parameters_.close_states(false);
+  if (not_finite.empty()) return;
+  fail(
+      ExitCode::no_progress,
+      "step {}: the weights and states of the optimizer after its update: {}; nothing was saved. Loss and "
+      "gradient norm of the step, which are from before the update, are {:.4g} and {:.4g}: the update itself "
+      "is too large. Lower optimizer.lr.\n{}",
+      step, not_finite, loss_, grad_norm_, way_back());
+}
+
+std::string TrainingState::way_back() {
+  if (writer_) writer_->wait();
+  std::string text;
+  if (rank_ == 0) try {
+      std::vector<Candidate> healthy;  // newest first
+      for (Candidate& c : list_checkpoints(checkpoint_folder(recipe_)))
+        if (c.error.empty() && c.manifest.info.healthy) healthy.push_back(std::move(c));
+      const bool same_start = begun_ > 0 && (healthy.empty() || healthy[0].step() <= begun_);
+      const auto older = std::find_if(healthy.begin(), healthy.end(),
+                                      [&](const Candidate& c) { return !same_start || c.step() < begun_; });
+      if (same_start)
+        text = fmt::format(
+            "This run went on from step {} and has saved nothing since: go on from there, with that change, "
+            "by "
+            "checkpoint.resume={}. If it fails again, the state of that checkpoint is the cause: ",
+            begun_, begun_path_);
+      if (older == healthy.end())
+        text += same_start ? "there is no older one, and checkpoint.resume=never begins afresh."
+                           : "There is no checkpoint yet: the next start begins afresh.";
+      else if (same_start)
+        text += fmt::format("go back to step {} with checkpoint.resume={}", older->step(), older->path);
+      else
+        text += fmt::format("The newest checkpoint is of step {}: go on from it with checkpoint.resume={}",
+                            older->step(), older->path);
+    } catch (const Error& e) {
+      text = e.what();
+    }
+  return broadcast_text(control_, stream_, text);
 }
 
 std::vector<std::string> TrainingState::poll() {

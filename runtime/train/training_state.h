@@ -54,15 +54,20 @@ class TrainingState {
   /// Of a fresh start whose parameters are initialised: the weights of checkpoint.upcycle. Returns notes.
   std::vector<std::string> upcycle();
   /// Takes the folder, checks the space for the saves after `step`. After resume(). `host`: where saves are
-  /// copied to from a device with memory of its own; null: memory of the writer's own.
-  void open_writer(int64_t step, Memory* host = nullptr);
+  /// copied to from a device with memory of its own; null: memory of the writer's own. Returns notes.
+  std::vector<std::string> open_writer(int64_t step, Memory* host = nullptr);
 
   /// Of the last step: only finite states are saved.
   void note_health(double loss, double grad_norm);
   /// What saves have of steps that made no update.
   void note_skips(int64_t skipped_steps, const std::optional<LossScaleState>& loss_scale);
-  /// Saves the state after `step`: in the background, or before it returns with async_save: false.
+  /// Saves the state after `step`: in the background, or before it returns with async_save: false. Error
+  /// (no progress), and nothing is written, when an element of it is not finite.
   void save(int64_t step, int64_t samples);
+  /// Collective, before the run ends because its numbers are not finite: the newest checkpoint that is
+  /// healthy, and what to give to go on from it, or from the one before it where the run itself went on from
+  /// the newest and has saved nothing since.
+  std::string way_back();
   /// Lines for the user on saves that ended. A failed save is a line, not an error, unless it was the last.
   std::vector<std::string> poll();
   /// Waits for the save in flight; throws Error (storage) when the last save failed.
@@ -80,7 +85,9 @@ class TrainingState {
   double loss_ = 0, grad_norm_ = 0;
   int64_t skipped_steps_ = 0;
   std::optional<LossScaleState> loss_scale_;
-  int64_t last_committed_ = 0;
+  int64_t last_committed_ = 0, begun_ = 0;
+  std::string begun_path_;
+  std::vector<std::string> damaged_;
   bool last_failed_ = false;
   std::string last_error_;
   std::unique_ptr<CheckpointWriter> writer_;

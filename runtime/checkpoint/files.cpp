@@ -88,7 +88,9 @@ void NewFile::close() {
 }
 
 ReadFile::ReadFile(std::string path) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a FIFO in the file's place would be waited for, before its kind is known. Of files it changes
+  // nothing.
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd_ < 0) fail_errno(path_, "open", errno);
   struct stat s;
   if (::fstat(fd_, &s) != 0 || !S_ISREG(s.st_mode)) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "kernels/core/printable.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/plan/sparse_plan.h"
@@ -50,6 +51,7 @@ ordered_json summary(const Candidate& c) {
           {"healthy", i.healthy},
           {"loss", number(i.loss)},
           {"grad_norm", number(i.grad_norm)},
+          {"consumed_samples", i.consumed_samples},
           {"consumed_tokens", i.consumed_tokens},
           {"data_cursor", i.data_cursor},
           {"bytes", c.manifest.bytes()},
@@ -161,6 +163,7 @@ void show(const Options& o) {
   if (o.json) {
     ordered_json out = summary(c);
     out["seed"] = i.seed;
+    if (i.data) out["data"] = ordered_json::parse(data_identity_to_json(*i.data));
     for (const auto& [key, value] : i.model) out["model"][key] = value;
     out["recipe"] = i.recipe;
     for (const auto& [name, t] : c.manifest.tensors) {
@@ -176,8 +179,20 @@ void show(const Options& o) {
               c.path.c_str(), static_cast<long long>(i.step), static_cast<long long>(i.data_cursor),
               static_cast<long long>(i.consumed_tokens), static_cast<long long>(i.seed), i.loss, i.grad_norm,
               i.healthy ? "" : ", NOT HEALTHY");
-  std::printf("%zu files, %s, %zu tensors\n\nmodel\n", c.manifest.files.size(),
+  std::printf("%zu files, %s, %zu tensors\n\ndata\n", c.manifest.files.size(),
               bytes_text(c.manifest.bytes()).c_str(), c.manifest.tensors.size());
+  if (!i.data) std::printf("  not recorded: the checkpoint is of format version 1\n");
+  if (i.data) {
+    for (const data::SourceIdentity& s : i.data->sources)
+      std::printf("  %s: %lld tokens, %lld documents, weight %g, content %s\n", printable(s.path).c_str(),
+                  static_cast<long long>(s.tokens), static_cast<long long>(s.documents), s.weight,
+                  s.content.c_str());
+    const data::TokenizerIdentity& t = i.data->tokenizer;
+    std::printf("  tokenizer %s%s, sequences of %lld tokens\n", printable(t.kind).c_str(),
+                t.hash.empty() ? "" : fmt::format(" (hash {})", printable(t.hash)).c_str(),
+                static_cast<long long>(i.data->seq_length));
+  }
+  std::printf("\nmodel\n");
   for (const auto& [key, value] : i.model) std::printf("  %-28s %s\n", key.c_str(), value.c_str());
   if (!o.tensors) return;
   std::printf("\ntensors\n");

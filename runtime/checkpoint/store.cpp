@@ -134,13 +134,17 @@ std::vector<Candidate> list_set_aside(const std::string& folder) {
   return found;
 }
 
-std::string set_aside(const Candidate& c, bool damaged) {
+std::string aside_name(const Candidate& c, bool damaged) {
   const Aside why = !c.error.empty() && !path_exists(c.path + "/" + kCommitFile) ? Aside::uncommitted
                     : damaged || !c.error.empty()                                ? Aside::damaged
                     : !c.manifest.info.healthy                                   ? Aside::unhealthy
                                                                                  : Aside::superseded;
+  return fmt::format("{}-{}", to_string(why), c.name);
+}
+
+std::string set_aside(const Candidate& c, bool damaged) {
   const std::string folder = c.path.substr(0, c.path.size() - c.name.size());
-  const std::string wanted = fmt::format("{}-{}", to_string(why), c.name);
+  const std::string wanted = aside_name(c, damaged);
   std::string name = wanted;
   for (int n = 2; path_exists(folder + name); ++n) name = fmt::format("{}-{}", wanted, n);
   LT_FAULT_POINT("checkpoint.before_set_aside");
@@ -152,7 +156,7 @@ std::string set_aside(const Candidate& c, bool damaged) {
 std::vector<const Candidate*> left_behind(const std::vector<Candidate>& found, int64_t begun) {
   std::vector<const Candidate*> left;
   for (const Candidate& c : found)
-    if (c.error.empty() && c.step() > begun) left.push_back(&c);
+    if (c.error.empty() && !c.pinned && c.step() > begun) left.push_back(&c);
   return left;
 }
 

@@ -61,8 +61,10 @@ std::vector<Candidate> list_set_aside(const std::string& folder);
 /// Gives a checkpoint a name that says why it is no more in its place, and returns that name. `damaged`: it
 /// was found so, whatever the candidate says.
 std::string set_aside(const Candidate& checkpoint, bool damaged = false);
+/// The name that set_aside gives it, unless that is taken.
+std::string aside_name(const Candidate& checkpoint, bool damaged = false);
 /// What a run that goes on from step `begun` (0: a fresh start) leaves behind: the whole checkpoints of later
-/// steps among `found`.
+/// steps among `found` that are not pinned.
 std::vector<const Candidate*> left_behind(const std::vector<Candidate>& found, int64_t begun);
 /// Error (usage) when a checkpoint of a step after `begun` and up to `last` has a KEEP file: the run would
 /// come to that step.

@@ -159,11 +159,10 @@ void CheckpointWriter::prepare() {
              old > 0 ? fmt::format(" and {} are held by older checkpoints", bytes_text(old)) : "");
       for (const Candidate* c : left_behind(there, options_.begun))
         notes_.push_back(fmt::format(
-            "{} is newer than {}: the first save gives it another name, superseded-{}, and deletes nothing",
-            c->path,
+            "{} is newer than {}: the first save gives it another name, {}, and deletes nothing", c->path,
             options_.begun > 0 ? fmt::format("the step {} that this run goes on from", options_.begun)
                                : std::string("this fresh start"),
-            c->name));
+            aside_name(*c)));
     } catch (const Error& e) {
       verdict = fmt::format("error {} {}", static_cast<int>(e.code()), e.what());
       lock_.reset();
@@ -386,13 +385,14 @@ void CheckpointWriter::make_room(SaveReport& report) {
   const std::vector<Candidate> there = list_checkpoints(options_.folder);
   std::vector<const Candidate*> away;
   if (written_.empty()) away = left_behind(there, options_.begun);
-  for (const Candidate& c : there)
-    if (c.name == name && std::find(away.begin(), away.end(), &c) == away.end()) away.push_back(&c);
-  for (const Candidate* c : away) {
-    if (c->pinned && c->name == name)
+  for (const Candidate& c : there) {
+    if (c.name != name || std::find(away.begin(), away.end(), &c) != away.end()) continue;
+    if (c.pinned)
       fail(ExitCode::storage, "{}: is pinned by its file {}: choose another output_dir, or remove that file",
-           c->path, kPinFile);
-    if (c->pinned) continue;
+           c.path, kPinFile);
+    away.push_back(&c);
+  }
+  for (const Candidate* c : away) {
     const bool damaged =
         std::find(options_.damaged.begin(), options_.damaged.end(), c->name) != options_.damaged.end();
     report.notes.push_back(

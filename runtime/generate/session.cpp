@@ -25,6 +25,7 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   if (!reader) fail(ExitCode::storage, "{}: holds no checkpoint", where);
   path_ = reader->path();
   step_ = reader->info().step;
+  if (reader->info().data) trained_tokenizer_ = reader->info().data->tokenizer;
   recipe_ = parse_recipe(reader->info().recipe, path_ + " (recipe)");
   recipe_.parallel = Parallel{};
   recipe_.parallel.data = 1;

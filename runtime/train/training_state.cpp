@@ -7,6 +7,8 @@
 #include "runtime/checkpoint/agree.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
+#include "runtime/train/data_identity.h"
+#include "runtime/train/resume_changes.h"
 #include "runtime/train/tensor_reader.h"
 #include "runtime/train/upcycle.h"
 
@@ -118,6 +120,7 @@ TrainingState::Resumed TrainingState::resume() {
   auto reader = CheckpointReader::open(resume_options(recipe_), control_, stream_, r.notes);
   if (!reader) return r;
   check_optimizer(*reader, parameters_, parameters_.optimizer());
+  const ResumeChanges changes = compare_resume(reader->info(), reader->path(), recipe_, identity());
   parameters_.clear();
   parameters_.open_states();
   bool no_average = false;
@@ -161,15 +164,27 @@ TrainingState::Resumed TrainingState::resume() {
   r.step = last_committed_ = begun_ = reader->info().step;
   begun_path_ = reader->path();
   damaged_ = reader->damaged();
-  r.samples = reader->info().data_cursor;
+  r.position = changes.position;
+  r.notes.insert(r.notes.end(), changes.notes.begin(), changes.notes.end());
   r.skipped_steps = reader->info().skipped_steps;
   r.loss_scale = reader->info().loss_scale;
   r.bytes_read = reader->bytes_read();
-  if (reader->info().seed != recipe_.seed)
-    r.notes.push_back(fmt::format(
-        "note: the checkpoint was made with seed {}, the recipe says {}: the data order changes here",
-        reader->info().seed, recipe_.seed));
   return r;
+}
+
+/// Collective at its first call: rank 0 looks, so that all ranks compare and save the same.
+const data::DataIdentity& TrainingState::identity() {
+  if (identity_) return *identity_;
+  std::string text;
+  if (rank_ == 0) try {
+      text = "+" + data_identity_to_json(data_identity(recipe_));
+    } catch (const Error& e) {
+      text = e.what();
+    }
+  text = broadcast_text(control_, stream_, text);
+  if (!text.starts_with('+')) fail(ExitCode::data, "{}", text);
+  identity_ = data_identity_from_json(text.substr(1), "the identity of data of rank 0");
+  return *identity_;
 }
 
 /// What rounding left over, of as many ranks: else it begins with nothing, and it is true.
@@ -216,6 +231,7 @@ bool saves_at_all(const Recipe& recipe) {
 }
 
 std::vector<std::string> TrainingState::open_writer(int64_t step, Memory* host) {
+  identity();  // before saves have the group to themselves
   CheckpointOptions o;
   o.planned_saves = saves_to_come(recipe_, step);
   o.folder = checkpoint_folder(recipe_);
@@ -243,11 +259,13 @@ void TrainingState::note_skips(int64_t skipped_steps, const std::optional<LossSc
   loss_scale_ = loss_scale;
 }
 
-void TrainingState::save(int64_t step, int64_t samples) {
+void TrainingState::save(int64_t step, const DataPosition& position) {
   CheckpointInfo info;
   info.step = step;
-  info.data_cursor = samples;
-  info.consumed_tokens = samples * recipe_.data.seq_length;
+  info.data_cursor = position.cursor;
+  info.consumed_samples = position.samples;
+  info.consumed_tokens = position.tokens;
+  info.data = identity();
   info.seed = recipe_.seed;
   info.loss = loss_;
   info.grad_norm = grad_norm_;
@@ -289,8 +307,13 @@ std::string TrainingState::way_back() {
       else if (same_start)
         text += fmt::format("go back to step {} with checkpoint.resume={}", older->step(), older->path);
       else
-        text += fmt::format("The newest checkpoint is of step {}: go on from it with checkpoint.resume={}",
-                            older->step(), older->path);
+        text += fmt::format("The newest checkpoint is of step {}: go on from it with checkpoint.resume={}{}",
+                            older->step(), older->path,
+                            older + 1 == healthy.end()
+                                ? ""
+                                : fmt::format(", and if that fails at once, from step {} with "
+                                              "checkpoint.resume={}",
+                                              older[1].step(), older[1].path));
     } catch (const Error& e) {
       text = e.what();
     }

@@ -133,8 +133,8 @@ TEST_CASE("data of another tokenizer than the recipe's is refused with the line 
   o = t.sh(common + gpt2);
   INFO(o.text);
   CHECK(o.code == 0);
-  CHECK(t.sh("eval run --data words --threads 1").code == 0);
-  o = t.sh("eval run --data text-val --threads 1");
+  CHECK(t.sh("eval run --data words --threads 1 --samples 4").code == 0);
+  o = t.sh("eval run --data text-val --threads 1 --samples 4");
   INFO(o.text);
   CHECK(o.code == 64);
   CHECK_THAT(o.text, Contains("text-val is of tokenizer byte") && Contains("gpt2"));

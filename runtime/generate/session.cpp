@@ -73,8 +73,8 @@ Session::~Session() = default;
 data::Tokenizer& Session::tokenizer() {
   if (!tokenizer_) {
     const Tokenizer& t = recipe_.data.tokenizer;
-    tokenizer_ =
-        data::make_tokenizer(std::string(to_string(t.kind)), !ranks_.empty() ? ranks_ : t.path.value_or(""));
+    const std::string file = t.kind == TokenizerKind::gpt2 ? t.path.value_or("") : "";
+    tokenizer_ = data::make_tokenizer(std::string(to_string(t.kind)), !ranks_.empty() ? ranks_ : file);
   }
   return *tokenizer_;
 }

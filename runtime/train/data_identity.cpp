@@ -11,7 +11,9 @@ namespace {
 std::string kind_of(const Recipe& r) { return std::string(to_string(r.data.tokenizer.kind)); }
 
 std::unique_ptr<data::Tokenizer> load_tokenizer(const Recipe& r) {
-  return data::make_tokenizer(kind_of(r), r.data.tokenizer.path.value_or(""));
+  const bool has_file =
+      r.data.tokenizer.kind == TokenizerKind::gpt2;  // else data.tokenizer.path does not apply
+  return data::make_tokenizer(kind_of(r), has_file ? r.data.tokenizer.path.value_or("") : "");
 }
 
 /// byte is in the program; gpt2 is its rank file.

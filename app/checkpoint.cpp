@@ -1,9 +1,11 @@
 // ltrain checkpoint: what is there, whether it is whole, what is in it.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "kernels/core/printable.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/plan/sparse_plan.h"
@@ -20,34 +22,26 @@ struct Options {
   bool tensors = false;
 };
 
-bool is_checkpoint(const std::string& path) {
-  return path_exists(path + "/" + kManifestFile) || path_exists(path + "/" + kCommitFile);
-}
+struct Found {
+  std::vector<Candidate> checkpoints, aside;
+};
 
 /// A checkpoint, a folder of them, or the output_dir of a run.
-std::vector<Candidate> find(std::string path) {
+Found find(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (!path_exists(path)) fail(ExitCode::storage, "{}: there is no such folder", path);
-  if (is_checkpoint(path)) {
-    Candidate c;
-    c.path = path;
-    c.name = path.substr(path.rfind('/') + 1);
-    c.pinned = path_exists(path + "/" + kPinFile);
-    try {
-      c.manifest = read_committed(path);
-    } catch (const Error& e) {
-      c.error = e.what();
-    }
-    return {c};
+  if (is_checkpoint(path)) return {{read_checkpoint(path)}, {}};
+  for (const std::string& folder : {path, path + "/checkpoints"}) {
+    Found found{list_checkpoints(folder), list_set_aside(folder)};
+    if (!found.checkpoints.empty() || !found.aside.empty()) return found;
   }
-  std::vector<Candidate> found = list_checkpoints(path);
-  if (found.empty()) found = list_checkpoints(path + "/checkpoints");
-  if (found.empty()) fail(ExitCode::storage, "{}: no checkpoints, here or in checkpoints/", path);
-  return found;
+  fail(ExitCode::storage, "{}: no checkpoints, here or in checkpoints/", path);
 }
 
 ordered_json summary(const Candidate& c) {
-  if (!c.error.empty()) return {{"name", c.name}, {"path", c.path}, {"valid", false}, {"error", c.error}};
+  ordered_json aside = c.aside == Aside::none ? ordered_json(nullptr) : ordered_json(to_string(c.aside));
+  if (!c.error.empty())
+    return {{"name", c.name}, {"path", c.path}, {"valid", false}, {"error", c.error}, {"set_aside", aside}};
   const CheckpointInfo& i = c.manifest.info;
   const auto number = [](double v) { return std::isfinite(v) ? ordered_json(v) : ordered_json(nullptr); };
   return {{"name", c.name},
@@ -57,82 +51,119 @@ ordered_json summary(const Candidate& c) {
           {"healthy", i.healthy},
           {"loss", number(i.loss)},
           {"grad_norm", number(i.grad_norm)},
+          {"consumed_samples", i.consumed_samples},
           {"consumed_tokens", i.consumed_tokens},
           {"data_cursor", i.data_cursor},
           {"bytes", c.manifest.bytes()},
           {"files", c.manifest.files.size()},
           {"tensors", c.manifest.tensors.size()},
-          {"pinned", c.pinned}};
+          {"pinned", c.pinned},
+          {"set_aside", aside}};
 }
 
-void print_json(const char* what, ordered_json list) {
-  std::printf("%s\n", ordered_json{{"schema", 1}, {what, std::move(list)}}.dump(1).c_str());
+void print_json(ordered_json checkpoints, ordered_json aside) {
+  const ordered_json all{
+      {"schema", 1}, {"checkpoints", std::move(checkpoints)}, {"set_aside", std::move(aside)}};
+  std::printf("%s\n", all.dump(1, ' ', false, ordered_json::error_handler_t::replace).c_str());
+}
+
+/// What the last column of the list says.
+std::string state_of(const Candidate& c) {
+  std::string state = !c.error.empty()          ? "not usable: " + c.error
+                      : c.manifest.info.healthy ? std::string("committed")
+                                                : std::string("committed, not healthy");
+  if (c.aside != Aside::none) state = "set aside; " + state;
+  if (c.pinned) state += ", kept";
+  if (!c.note.empty()) state += "; " + c.note;
+  return state;
 }
 
 void list(const Options& o) {
-  const std::vector<Candidate> found = find(o.folder);
+  const Found found = find(o.folder);
   if (o.json) {
-    ordered_json all = ordered_json::array();
-    for (const Candidate& c : found) all.push_back(summary(c));
-    return print_json("checkpoints", all);
+    ordered_json all = ordered_json::array(), aside = ordered_json::array();
+    for (const Candidate& c : found.checkpoints) all.push_back(summary(c));
+    for (const Candidate& c : found.aside) aside.push_back(summary(c));
+    return print_json(all, aside);
   }
-  std::printf("%-14s %10s %6s %10s %10s %10s  %s\n", "name", "step", "files", "size", "loss", "grad norm",
+  size_t width = 14;
+  for (const auto* group : {&found.checkpoints, &found.aside})
+    for (const Candidate& c : *group) width = std::max(width, c.name.size());
+  const int w = static_cast<int>(width);
+  std::printf("%-*s %10s %6s %10s %10s %10s  %s\n", w, "name", "step", "files", "size", "loss", "grad norm",
               "state");
-  for (const Candidate& c : found) {
-    if (!c.error.empty()) {
-      std::printf("%-14s %10s %6s %10s %10s %10s  not usable: %s\n", c.name.c_str(), "-", "-", "-", "-", "-",
-                  c.error.c_str());
-      continue;
+  for (const auto* group : {&found.checkpoints, &found.aside})
+    for (const Candidate& c : *group) {
+      const std::string state = state_of(c);
+      if (!c.error.empty()) {
+        std::printf("%-*s %10s %6s %10s %10s %10s  %s\n", w, c.name.c_str(), "-", "-", "-", "-", "-",
+                    state.c_str());
+        continue;
+      }
+      const CheckpointInfo& i = c.manifest.info;
+      std::printf("%-*s %10lld %6zu %10s %10.4f %10.4f  %s\n", w, c.name.c_str(),
+                  static_cast<long long>(i.step), c.manifest.files.size(),
+                  bytes_text(c.manifest.bytes()).c_str(), i.loss, i.grad_norm, state.c_str());
     }
-    const CheckpointInfo& i = c.manifest.info;
-    std::string state = i.healthy ? "committed" : "committed, not healthy";
-    if (c.pinned) state += ", kept";
-    if (!c.note.empty()) state += "; " + c.note;
-    std::printf("%-14s %10lld %6zu %10s %10.4f %10.4f  %s\n", c.name.c_str(), static_cast<long long>(i.step),
-                c.manifest.files.size(), bytes_text(c.manifest.bytes()).c_str(), i.loss, i.grad_norm,
-                state.c_str());
-  }
+}
+
+/// One checkpoint: every byte and every four. Prints a line, and returns what the JSON says of it.
+ordered_json verify_one(Candidate& c, bool json) {
+  for (int i = 0; c.error.empty() && i < static_cast<int>(c.manifest.files.size()); ++i) try {
+      verify_file(c.path, c.manifest, i);
+    } catch (const Error& e) {
+      c.error = e.what();
+    }
+  int sparse = 0;
+  if (c.error.empty()) try {
+      sparse = check_two_of_four(c.path);
+    } catch (const Error& e) {
+      c.error = e.what();
+    }
+  ordered_json line = summary(c);
+  if (sparse > 0) line["two_of_four"] = sparse;
+  if (!json)
+    std::printf("%s: %s%s\n", c.path.c_str(), c.aside == Aside::none ? "" : "set aside; ",
+                c.error.empty()
+                    ? fmt::format("whole: {} files, {}, every hash agrees{}", c.manifest.files.size(),
+                                  bytes_text(c.manifest.bytes()),
+                                  sparse > 0 ? fmt::format(", {} matrices are two of four", sparse) : "")
+                          .c_str()
+                    : c.error.c_str());
+  return line;
 }
 
 void verify(const Options& o) {
-  ordered_json all = ordered_json::array();
+  ordered_json all = ordered_json::array(), aside = ordered_json::array();
   int bad = 0;
-  for (Candidate& c : find(o.folder)) {
-    for (int i = 0; c.error.empty() && i < static_cast<int>(c.manifest.files.size()); ++i) try {
-        verify_file(c.path, c.manifest, i);
-      } catch (const Error& e) {
-        c.error = e.what();
-      }
-    int sparse = 0;
-    if (c.error.empty()) try {
-        sparse = check_two_of_four(c.path);
-      } catch (const Error& e) {
-        c.error = e.what();
-      }
+  Found found = find(o.folder);
+  for (Candidate& c : found.checkpoints) {
+    all.push_back(verify_one(c, o.json));
     bad += !c.error.empty();
-    all.push_back(summary(c));
-    if (sparse > 0) all.back()["two_of_four"] = sparse;
-    if (!o.json)
-      std::printf("%s: %s\n", c.path.c_str(),
-                  c.error.empty()
-                      ? fmt::format("whole: {} files, {}, every hash agrees{}", c.manifest.files.size(),
-                                    bytes_text(c.manifest.bytes()),
-                                    sparse > 0 ? fmt::format(", {} matrices are two of four", sparse) : "")
-                            .c_str()
-                      : c.error.c_str());
   }
-  if (o.json) print_json("checkpoints", all);
-  if (bad > 0) fail(ExitCode::storage, "{}: {} of {} checkpoints are not whole", o.folder, bad, all.size());
+  for (Candidate& c : found.aside) {
+    aside.push_back(verify_one(c, o.json));
+    // What was set aside as damaged is no news.
+    bad += !c.error.empty() && c.aside != Aside::damaged && c.aside != Aside::uncommitted;
+  }
+  if (o.json) print_json(all, aside);
+  if (bad > 0)
+    fail(ExitCode::storage, "{}: {} of {} checkpoints are not whole", o.folder, bad,
+         all.size() + aside.size());
 }
 
 void show(const Options& o) {
-  const std::vector<Candidate> found = find(o.folder);
-  const Candidate& c = found.front();
+  const Found found = find(o.folder);
+  if (found.checkpoints.empty())
+    fail(ExitCode::storage, "{}: all checkpoints are set aside, such as {}: name one of them", o.folder,
+         found.aside.front().path);
+  const Candidate& c = found.checkpoints.front();
   if (!c.error.empty()) throw Error(ExitCode::storage, c.error);
   const CheckpointInfo& i = c.manifest.info;
   if (o.json) {
     ordered_json out = summary(c);
     out["seed"] = i.seed;
+    if (i.data) out["data"] = ordered_json::parse(data_identity_to_json(*i.data));
     for (const auto& [key, value] : i.model) out["model"][key] = value;
     out["recipe"] = i.recipe;
     for (const auto& [name, t] : c.manifest.tensors) {
@@ -148,8 +179,20 @@ void show(const Options& o) {
               c.path.c_str(), static_cast<long long>(i.step), static_cast<long long>(i.data_cursor),
               static_cast<long long>(i.consumed_tokens), static_cast<long long>(i.seed), i.loss, i.grad_norm,
               i.healthy ? "" : ", NOT HEALTHY");
-  std::printf("%zu files, %s, %zu tensors\n\nmodel\n", c.manifest.files.size(),
+  std::printf("%zu files, %s, %zu tensors\n\ndata\n", c.manifest.files.size(),
               bytes_text(c.manifest.bytes()).c_str(), c.manifest.tensors.size());
+  if (!i.data) std::printf("  not recorded: the checkpoint is of format version 1\n");
+  if (i.data) {
+    for (const data::SourceIdentity& s : i.data->sources)
+      std::printf("  %s: %lld tokens, %lld documents, weight %g, content %s\n", printable(s.path).c_str(),
+                  static_cast<long long>(s.tokens), static_cast<long long>(s.documents), s.weight,
+                  s.content.c_str());
+    const data::TokenizerIdentity& t = i.data->tokenizer;
+    std::printf("  tokenizer %s%s, sequences of %lld tokens\n", printable(t.kind).c_str(),
+                t.hash.empty() ? "" : fmt::format(" (hash {})", printable(t.hash)).c_str(),
+                static_cast<long long>(i.data->seq_length));
+  }
+  std::printf("\nmodel\n");
   for (const auto& [key, value] : i.model) std::printf("  %-28s %s\n", key.c_str(), value.c_str());
   if (!o.tensors) return;
   std::printf("\ntensors\n");

@@ -46,8 +46,16 @@ void add_eval(CLI::App& app) {
       for (const DataSource& s : recipe.data.eval) l.sources.push_back({s.path, s.weight});
     if (l.sources.empty())
       fail(ExitCode::usage, "the recipe of {} names no data.eval; give --data PREFIX", session.path());
-    for (const data::SourceSpec& s : l.sources)
-      data::check_source(data::inspect_source(s.path), recipe.model.vocab_size, recipe.data.seq_length);
+    for (const data::SourceSpec& s : l.sources) {
+      const data::SourceInfo info = data::inspect_source(s.path);
+      if (const auto& t = session.trained_tokenizer();
+          t && info.has_sidecar && !t->hash.empty() && info.tokenizer_hash != t->hash)
+        fail(ExitCode::usage,
+             "{} is of tokenizer {} (hash {}), and {} was trained on tokens of {} (hash {}): its loss there "
+             "would mean nothing. Build the data with that tokenizer",
+             s.path, info.tokenizer, info.tokenizer_hash, session.path(), t->kind, t->hash);
+      data::check_source(info, recipe.model.vocab_size, recipe.data.seq_length);
+    }
     l.seq_length = recipe.data.seq_length;
     l.micro_batch = l.global_batch = o->micro_batch;
     l.vocab_size = recipe.model.vocab_size;

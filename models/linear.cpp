@@ -15,6 +15,7 @@ void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_
     ParameterSpec b{p.name + ".bias", {p.rows}, Init::zeros, 0, false};
     if (p.all) {
       w.slice = Slice::box({p.all, in}, {p.first, 0}, {p.rows, in});
+      w.matrix = {p.rows, in};
       b.slice = Slice::box({p.all}, {p.first}, {p.rows});
     }
     weights.push_back(cut_weight(std::move(w), groups, p.copies));

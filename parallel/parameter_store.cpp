@@ -46,6 +46,7 @@ int ParameterStore::add(std::vector<ParameterSpec> unit) {
   u.segment = segment_;
   for (ParameterSpec& spec : unit) {
     if (spec.slice.global.rank == 0) spec.slice = Slice::whole(spec.shape);
+    if (spec.matrix.rank == 0) spec.matrix = spec.slice.global;
     for (const Parameter& p : parameters_)
       LT_CHECK(p.spec.name != spec.name || common_elements(p.spec.slice, spec.slice) == 0,
                "parameter {} declared twice", spec.name);

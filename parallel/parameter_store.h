@@ -49,6 +49,9 @@ struct ParameterSpec {
   /// This rank's part of the named tensor: a box, whose elements are the first ones of `shape`; what is
   /// beyond them is padding that stays zero. Undefined: the whole tensor.
   Slice slice = {};
+  /// The matrix that Muon makes orthogonal, before tensor-parallel ranks cut it. Undefined: the named tensor;
+  /// given where that holds several matrices behind each other (gpt2's q, k and v).
+  Shape matrix = {};
   /// How it lies on the tensor-parallel axes (kTensorAxes) and, of an expert, on those that experts are cut
   /// over: cut, S(dim), or every rank of the axis has the whole, R.
   Placements place = {};

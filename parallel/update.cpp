@@ -115,8 +115,8 @@ void ParameterStore::move_along(const AdamwArgs& step, UpdateRule rule) {
       if (rule != UpdateRule::lamb && rule != UpdateRule::onebit_lamb && p.rule.decay)
         d.keep = 1 - a.lr * a.weight_decay;
       if (rule == UpdateRule::muon) {
-        const Shape& whole = p.spec.slice.global;
-        const double rows = static_cast<double>(whole[0]), cols = static_cast<double>(whole[1]);
+        const double rows = static_cast<double>(p.spec.matrix[0]),
+                     cols = static_cast<double>(p.spec.matrix[1]);
         d.lr *=
             o.muon_match_rms ? 0.2 * std::sqrt(std::max(rows, cols)) : std::sqrt(std::max(1.0, rows / cols));
       } else {

@@ -64,7 +64,7 @@ def rms_norm(x, w, eps):
 
 def llama(c, p, tokens):
     x, d, eps = F.embedding(tokens, p["model.embed_tokens.weight"]), c["head_dim"], c["norm_eps"]
-    cos, sin = rope_tables(c)
+    cos, sin = (t.to(x.dtype) for t in rope_tables(c))
     for i in range(c["num_hidden_layers"]):
         w = {k[len(f"model.layers.{i}."):-len(".weight")]: v for k, v in p.items() if k.startswith(f"model.layers.{i}.")}
         h = rms_norm(x, w["input_layernorm"], eps)
@@ -193,4 +193,5 @@ def main():
                          rope_theta=8.0, rope_factor=4.0, rope_original=16, rope_high_freq=2.0, norm_eps=1e-6), folder)
 
 
-main()
+if __name__ == "__main__":
+    main()

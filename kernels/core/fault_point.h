@@ -29,14 +29,16 @@ inline constexpr std::string_view kFaultPoints[] = {
     "checkpoint.mid_write",     // half of the rank's shard is written
     "checkpoint.before_fsync",  // all of it
     "checkpoint.after_fsync",   // and it is on the disk
-    "checkpoint.before_manifest",  // rank 0: all shards are there
-    "checkpoint.after_manifest",   // rank 0: the manifest is on the disk
-    "checkpoint.before_rename",    // rank 0: the commit record too
-    "checkpoint.after_rename",     // rank 0: the checkpoint has its name
-    "checkpoint.committed",        // rank 0: and the name is on the disk
-    "checkpoint.before_delete",    // rank 0: rotation is about to take an old one
-    "checkpoint.mid_delete",       // rank 0: the old one has lost its name, not yet its files
-    "checkpoint.done",             // every rank knows the result
+    "checkpoint.before_manifest",   // rank 0: all shards are there
+    "checkpoint.after_manifest",    // rank 0: the manifest is on the disk
+    "checkpoint.before_rename",     // rank 0: the commit record too
+    "checkpoint.before_set_aside",  // rank 0: a folder that has the name, or is of a branch that was left
+    "checkpoint.after_set_aside",   // rank 0: that folder has another name
+    "checkpoint.after_rename",      // rank 0: the checkpoint has its name
+    "checkpoint.committed",         // rank 0: and the name is on the disk
+    "checkpoint.before_delete",     // rank 0: rotation is about to take an old one
+    "checkpoint.mid_delete",        // rank 0: the old one has lost its name, not yet its files
+    "checkpoint.done",              // every rank knows the result
 };
 
 consteval int fault_point_index(std::string_view name) {

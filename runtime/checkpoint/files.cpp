@@ -88,7 +88,9 @@ void NewFile::close() {
 }
 
 ReadFile::ReadFile(std::string path) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a FIFO in the file's place would be waited for, before its kind is known. Of files it changes
+  // nothing.
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd_ < 0) fail_errno(path_, "open", errno);
   struct stat s;
   if (::fstat(fd_, &s) != 0 || !S_ISREG(s.st_mode)) {
@@ -174,15 +176,14 @@ void rename_path(const std::string& from, const std::string& to) {
     fail_errno(from, fmt::format("rename to {}", to).c_str(), errno);
 }
 
-void put_in_place(const std::string& from, const std::string& to) {
-  if (!path_exists(to)) return rename_path(from, to);
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
+void rename_new(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
-    fail_errno(from, fmt::format("exchange with {}", to).c_str(), errno);
-  const std::string aside = from + "-old";
-  rename_path(to, aside);
+    fail_errno(from, fmt::format("rename to {}", to).c_str(), errno);
+  // A file system without it (NFS): the folder's lock keeps other runs away between the look and the rename.
+  struct stat s;
+  if (::lstat(to.c_str(), &s) == 0) fail_errno(from, fmt::format("rename to {}", to).c_str(), EEXIST);
   rename_path(from, to);
-  rename_path(aside, from);
 }
 
 void remove_folder(const std::string& path) {

@@ -74,9 +74,9 @@ void make_folders(const std::string& path);
 std::string check_folder_can_be_made(const std::string& path);
 void sync_folder(const std::string& path);
 void rename_path(const std::string& from, const std::string& to);
-/// `from` takes the name `to`; what was there, if anything, takes the name `from`. One atomic step where the
-/// file system can exchange names.
-void put_in_place(const std::string& from, const std::string& to);
+/// `from` takes the name `to`, which nothing has: what has it is neither replaced nor removed, and the error
+/// says that it is there.
+void rename_new(const std::string& from, const std::string& to);
 /// Removes a folder and what is in it; missing parts are no error.
 void remove_folder(const std::string& path);
 bool path_exists(const std::string& path);

@@ -1,10 +1,13 @@
 #include "runtime/checkpoint/manifest.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "kernels/core/printable.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/strict_json.h"
 
 namespace ltrain {
 
@@ -21,7 +24,7 @@ class Object {
   /// Every key has been taken.
   void done() const {
     for (const auto& [key, unused] : v_.items())
-      if (!taken_.count(key)) bad("has the unknown key \"" + key.substr(0, 60) + "\"");
+      if (!taken_.count(key)) bad("has the unknown key \"" + printable(key, 60) + "\"");
   }
   const json& get(const char* key) {
     auto it = v_.find(key);
@@ -29,14 +32,17 @@ class Object {
     taken_.insert(key);
     return *it;
   }
-  int64_t integer(const char* key, int64_t low = 0) {
+  int64_t integer(const char* key, int64_t low = 0, int64_t high = INT64_MAX) {
     const json& v = get(key);
     if (!v.is_number_integer() ||
         (v.is_number_unsigned() && v.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) ||
-        v.get<int64_t>() < low)
-      bad(std::string("\"") + key + "\" is not a whole number from " + std::to_string(low));
+        v.get<int64_t>() < low || v.get<int64_t>() > high)
+      bad(fmt::format("\"{}\" is {}, not a whole number from {} to {}", key, v.dump().substr(0, 40), low,
+                      high));
     return v.get<int64_t>();
   }
+  /// Of steps, samples and tokens.
+  int64_t count(const char* key) { return integer(key, 0, kMaxCount); }
   /// null stands for a value that is not finite.
   double number(const char* key) {
     const json& v = get(key);
@@ -73,6 +79,10 @@ class Object {
   std::set<std::string> taken_;
 };
 
+bool is_hash(const std::string& s) {
+  return s.size() == 32 && s.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
 json shape_json(const Shape& s) {
   json list = json::array();
   for (int i = 0; i < s.rank; ++i) list.push_back(s[i]);
@@ -101,12 +111,12 @@ std::map<std::string, TensorParts> read_tensors(const json& v, const std::string
   if (!v.is_object()) fail(ExitCode::storage, "{}: \"tensors\" is not an object", where);
   std::map<std::string, TensorParts> tensors;
   for (const auto& [name, value] : v.items()) {
-    const std::string at = where + ": tensor \"" + name.substr(0, 120) + "\"";
+    const std::string at = where + ": tensor \"" + printable(name, 120) + "\"";
     Object o(value, at);
     TensorParts t;
     const std::string dtype = o.text("dtype");
     const auto known = dtype_from_safetensors(dtype);
-    if (!known) o.bad("has the unknown dtype " + dtype.substr(0, 20));
+    if (!known) o.bad("has the unknown dtype " + printable(dtype, 20));
     t.dtype = *known;
     t.shape = o.shape("shape");
     const json& pieces = o.get("pieces");
@@ -134,24 +144,57 @@ std::map<std::string, TensorParts> read_tensors(const json& v, const std::string
 }
 
 json parse(const std::string& text, const std::string& path) {
-  std::vector<std::set<std::string>> keys;
-  bool twice = false, deep = false;
-  const auto watch = [&](int depth, json::parse_event_t event, json& value) {
-    deep = deep || depth > 8;
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
-      twice = true;
-    return !deep;
-  };
-  json v = json::parse(text, watch, /*allow_exceptions=*/false);
-  if (deep || v.is_discarded()) fail(ExitCode::storage, "{}: not JSON", path);
-  if (twice) fail(ExitCode::storage, "{}: a key stands twice in one object", path);
+  std::string error;
+  json v = data::parse_strict(text, 8, error);
+  if (!error.empty()) fail(ExitCode::storage, "{}: {}", path, error);
   return v;
 }
 
-bool is_hash(const std::string& s) {
-  return s.size() == 32 && s.find_first_not_of("0123456789abcdef") == std::string::npos;
+json identity_json(const data::DataIdentity& d) {
+  json sources = json::array();
+  for (const data::SourceIdentity& s : d.sources)
+    sources.push_back({{"path", s.path},
+                       {"weight", s.weight},
+                       {"content", s.content},
+                       {"tokens", s.tokens},
+                       {"documents", s.documents}});
+  return {{"sources", sources},
+          {"tokenizer",
+           {{"kind", d.tokenizer.kind},
+            {"hash", d.tokenizer.hash},
+            {"vocab_size", d.tokenizer.vocab_size},
+            {"eod", d.tokenizer.eod}}},
+          {"seq_length", d.seq_length},
+          {"seed", d.seed},
+          {"reset_attention_mask", d.reset_attention_mask},
+          {"reset_position_ids", d.reset_position_ids},
+          {"eod_mask_loss", d.eod_mask_loss}};
+}
+
+data::DataIdentity read_identity(const json& v, const std::string& where) {
+  Object o(v, where);
+  data::DataIdentity d;
+  const json& sources = o.get("sources");
+  if (!sources.is_array()) o.bad("\"sources\" is not a list");
+  for (const json& source : sources) {
+    Object s(source, where + ": a source");
+    d.sources.push_back(
+        {s.text("path"), s.number("weight"), s.text("content"), s.count("tokens"), s.count("documents")});
+    if (!(d.sources.back().weight > 0)) s.bad("\"weight\" is not above 0");
+    if (!is_hash(d.sources.back().content)) s.bad("\"content\" is no hash");
+    s.done();
+  }
+  Object t(o.get("tokenizer"), where + ": \"tokenizer\"");
+  d.tokenizer = {t.text("kind"), t.text("hash"), t.integer("vocab_size", -1, INT32_MAX),
+                 t.integer("eod", -1, INT32_MAX)};
+  t.done();
+  d.seq_length = o.integer("seq_length", 1, kMaxCount);
+  d.seed = o.integer("seed");
+  d.reset_attention_mask = o.truth("reset_attention_mask");
+  d.reset_position_ids = o.truth("reset_position_ids");
+  d.eod_mask_loss = o.truth("eod_mask_loss");
+  o.done();
+  return d;
 }
 
 }  // namespace
@@ -176,6 +219,7 @@ std::string manifest_to_json(const Manifest& m) {
                {"version", kManifestVersion},
                {"step", i.step},
                {"data_cursor", i.data_cursor},
+               {"consumed_samples", i.consumed_samples},
                {"consumed_tokens", i.consumed_tokens},
                {"skipped_steps", i.skipped_steps},
                {"seed", i.seed},
@@ -190,6 +234,7 @@ std::string manifest_to_json(const Manifest& m) {
     root["loss_scale"] = {{"scale", i.loss_scale->scale},
                           {"good_steps", i.loss_scale->good_steps},
                           {"hysteresis", i.loss_scale->hysteresis}};
+  if (i.data) root["data"] = identity_json(*i.data);
   return root.dump(1) + "\n";
 }
 
@@ -197,31 +242,34 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
   const json root = parse(text, path);
   Object o(root, path);
   if (o.text("format") != "ltrain-checkpoint") o.bad("is not the manifest of an ltrain checkpoint");
-  if (const int64_t version = o.integer("version"); version != kManifestVersion) {
+  const int64_t version = o.integer("version");
+  if (version < 1 || version > kManifestVersion) {
     // Another version may have other keys: name it before anything else is judged.
-    fail(ExitCode::storage, "{}: format version {}, this ltrain reads version {}; {}", path, version,
+    fail(ExitCode::storage, "{}: format version {}, this ltrain reads versions 1 to {}; {}", path, version,
          kManifestVersion,
          version > kManifestVersion ? "use the ltrain that wrote it, or a newer one"
                                     : "no such version was ever written");
   }
   Manifest m;
   CheckpointInfo& i = m.info;
-  i.step = o.integer("step");
-  i.data_cursor = o.integer("data_cursor");
-  i.consumed_tokens = o.integer("consumed_tokens");
+  i.step = o.count("step");
+  i.data_cursor = o.count("data_cursor");
+  i.consumed_samples = version == 1 ? i.data_cursor : o.count("consumed_samples");
+  i.consumed_tokens = o.count("consumed_tokens");
   i.seed = o.integer("seed");
-  i.skipped_steps = o.integer("skipped_steps");
+  i.skipped_steps = o.count("skipped_steps");
   if (i.skipped_steps > i.step) o.bad("\"skipped_steps\" is above \"step\"");
   if (root.contains("loss_scale")) {
     Object s(o.get("loss_scale"), path + ": \"loss_scale\"");
     LossScaleState state;
     state.scale = s.number("scale");
-    state.good_steps = s.integer("good_steps");
-    state.hysteresis = s.integer("hysteresis");
+    state.good_steps = s.count("good_steps");
+    state.hysteresis = s.count("hysteresis");
     if (!(state.scale > 0 && state.scale <= 0x1p100)) s.bad("\"scale\" is not a number above 0");
     s.done();
     i.loss_scale = state;
   }
+  if (root.contains("data")) i.data = read_identity(o.get("data"), path + ": \"data\"");
   i.loss = o.number("loss");
   i.grad_norm = o.number("grad_norm");
   i.healthy = o.truth("healthy");
@@ -250,23 +298,83 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
   return m;
 }
 
+namespace {
+
+bool same_box(const Slice& a, const Slice& b) { return a.offset == b.offset && a.extent == b.extent; }
+
+std::string overlap_text(const Slice& a, const Slice& b) {
+  return fmt::format("two pieces overlap: {} and {}", to_string(a), to_string(b));
+}
+
+/// "" or what overlaps, in n log n for pieces as runs write them: ranges of one box, or boxes that cuts along
+/// the dims part from each other, one cut after the other.
+std::string overlap(std::vector<const Slice*> pieces, int depth) {
+  constexpr int kMostDepth = 32;
+  constexpr size_t kMostPairs = 1024;
+  if (pieces.size() < 2) return "";
+  const Slice& first = *pieces.front();
+  if (std::all_of(pieces.begin(), pieces.end(), [&](const Slice* s) { return same_box(*s, first); })) {
+    std::sort(pieces.begin(), pieces.end(),
+              [](const Slice* a, const Slice* b) { return a->begin < b->begin; });
+    for (size_t i = 1; i < pieces.size(); ++i)
+      if (pieces[i]->begin < pieces[i - 1]->end) return overlap_text(*pieces[i - 1], *pieces[i]);
+    return "";
+  }
+  for (int d = 0; d < first.global.rank && depth < kMostDepth; ++d) {
+    std::sort(pieces.begin(), pieces.end(),
+              [&](const Slice* a, const Slice* b) { return a->offset[d] < b->offset[d]; });
+    std::vector<size_t> cuts{0};
+    int64_t end = 0;  // of the pieces so far, along the dim
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      if (i > 0 && pieces[i]->offset[d] >= end) cuts.push_back(i);
+      end = std::max(end, pieces[i]->offset[d] + pieces[i]->extent[d]);
+    }
+    if (cuts.size() == 1) continue;
+    cuts.push_back(pieces.size());
+    for (size_t c = 1; c < cuts.size(); ++c)
+      if (std::string wrong = overlap({pieces.begin() + static_cast<int64_t>(cuts[c - 1]),
+                                       pieces.begin() + static_cast<int64_t>(cuts[c])},
+                                      depth + 1);
+          !wrong.empty())
+        return wrong;
+    return "";
+  }
+  // What no cut parts: few, or no run wrote it.
+  const size_t looked_at = std::min(pieces.size(), kMostPairs);
+  for (size_t i = 0; i < looked_at; ++i)
+    for (size_t j = 0; j < i; ++j)
+      if (common_elements(*pieces[i], *pieces[j]) > 0) return overlap_text(*pieces[j], *pieces[i]);
+  if (looked_at == pieces.size()) return "";
+  return fmt::format("{} pieces lie in and over each other, as no run writes them, such as {} and {}",
+                     pieces.size(), to_string(*pieces[0]), to_string(*pieces[1]));
+}
+
+}  // namespace
+
 std::string untiled(const Manifest& m) {
   for (const auto& [name, t] : m.tensors) {
     int64_t sum = 0;
     const int64_t whole = checked_elements(t.shape);
-    for (size_t i = 0; i < t.pieces.size(); ++i) {
-      const Slice& a = t.pieces[i].slice;
-      if (__builtin_add_overflow(sum, a.elements(), &sum)) sum = INT64_MAX;
-      for (size_t j = 0; j < i && a.elements() > 0; ++j)
-        if (common_elements(a, t.pieces[j].slice) > 0)
-          return fmt::format("tensor \"{}\": two pieces overlap: {} and {}", name,
-                             to_string(t.pieces[j].slice), to_string(a));
+    std::vector<const Slice*> pieces;
+    for (const Piece& p : t.pieces) {
+      if (__builtin_add_overflow(sum, p.slice.elements(), &sum)) sum = INT64_MAX;
+      if (p.slice.elements() > 0) pieces.push_back(&p.slice);
     }
+    if (const std::string wrong = overlap(std::move(pieces), 0); !wrong.empty())
+      return fmt::format("tensor \"{}\": {}", printable(name, 120), wrong);
     if (sum != whole)
-      return fmt::format("tensor \"{}\" {}: its pieces hold {} of {} elements", name, to_string(t.shape), sum,
-                         whole);
+      return fmt::format("tensor \"{}\" {}: its pieces hold {} of {} elements", printable(name, 120),
+                         to_string(t.shape), sum, whole);
   }
   return "";
+}
+
+std::string data_identity_to_json(const data::DataIdentity& identity) {
+  return identity_json(identity).dump();
+}
+
+data::DataIdentity data_identity_from_json(const std::string& text, const std::string& path) {
+  return read_identity(parse(text, path), path);
 }
 
 std::string pieces_to_json(const std::map<std::string, TensorParts>& tensors) {

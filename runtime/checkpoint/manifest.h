@@ -10,15 +10,16 @@
 
 #include "kernels/core/dtype.h"
 #include "parallel/sharding.h"
+#include "runtime/data/identity.h"
 #include "runtime/train/loss_scale.h"
 
 namespace ltrain {
 
 /// The state that is not tensors. Saving and loading go through the one list in manifest.cpp.
 struct CheckpointInfo {
-  int64_t step = 0;         ///< optimizer steps done
-  int64_t data_cursor = 0;  ///< global index of the next sample
-  int64_t consumed_tokens = 0;
+  int64_t step = 0;                                   ///< optimizer steps done
+  int64_t data_cursor = 0;                            ///< global index of the next sample of `data`
+  int64_t consumed_samples = 0, consumed_tokens = 0;  ///< counted, whatever data and sequence length they had
   int64_t seed = 0;  ///< the generator is a function of (seed, name or step, element): no other state
   int64_t skipped_steps = 0;                 ///< of `step`, those that made no update
   std::optional<LossScaleState> loss_scale;  ///< of runs that scale the loss
@@ -28,6 +29,7 @@ struct CheckpointInfo {
       true;  ///< loss, gradient norm and state are finite; a save sets it false when the first two are not
   std::vector<std::pair<std::string, std::string>> model;  ///< model_settings() of the recipe
   std::string recipe;                                      ///< the resolved recipe, YAML
+  std::optional<data::DataIdentity> data;                  ///< absent: written by format version 1
 };
 
 /// A part of a logical tensor, stored under `key` in file number `file`.
@@ -56,7 +58,8 @@ struct Manifest {
   int64_t bytes() const;  ///< of all files
 };
 
-inline constexpr int kManifestVersion = 1;
+inline constexpr int kManifestVersion = 2;  ///< 1 has neither identity of data nor consumed_samples
+inline constexpr int64_t kMaxCount = int64_t{1} << 60;  ///< of steps, samples and tokens: sums of two fit
 inline constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 
 std::string manifest_to_json(const Manifest& manifest);
@@ -64,6 +67,10 @@ std::string manifest_to_json(const Manifest& manifest);
 Manifest manifest_from_json(const std::string& text, const std::string& path);
 /// "" or why the pieces do not make up every tensor exactly once.
 std::string untiled(const Manifest& manifest);
+
+/// For the other ranks: JSON as in the manifest, and back.
+std::string data_identity_to_json(const data::DataIdentity& identity);
+data::DataIdentity data_identity_from_json(const std::string& text, const std::string& path);
 
 /// The slices that a rank writes, for the other ranks: a JSON list, and back.
 std::string pieces_to_json(const std::map<std::string, TensorParts>& tensors);

@@ -27,10 +27,6 @@ std::string list_rejections(const std::vector<std::string>& rejected) {
   return text;
 }
 
-bool is_one_checkpoint(const std::string& path) {
-  return path_exists(path + "/" + kManifestFile) || path_exists(path + "/" + kCommitFile);
-}
-
 /// Walks over the candidates of rank 0, from the newest on.
 class Search {
  public:
@@ -39,22 +35,21 @@ class Search {
     while (folder_.size() > 1 && folder_.back() == '/') folder_.pop_back();
     if (explicit_ && !path_exists(folder_)) {
       missing_ = true;
-    } else if (explicit_ && is_one_checkpoint(folder_)) {
+    } else if (explicit_ && is_checkpoint(folder_)) {
       single_ = true;
-      Candidate c;
-      c.path = folder_;
-      try {
-        c.manifest = read_committed(folder_);
-      } catch (const Error& e) {
-        c.error = e.what();
-      }
-      candidates_.push_back(std::move(c));
+      candidates_.push_back(read_checkpoint(folder_));
     } else {
       candidates_ = list_checkpoints(folder_);
     }
   }
 
   void reject(const std::string& why) { rejected_.push_back(why); }
+  /// The one that was proposed last.
+  void reject_proposed(const std::string& why) {
+    reject(why);
+    damaged_.push_back(candidates_[at_ - 1].name);
+  }
+  const std::vector<std::string>& damaged() const { return damaged_; }
   const std::vector<std::string>& rejected() const { return rejected_; }
 
   Proposal next() {
@@ -86,7 +81,7 @@ class Search {
   bool explicit_ = false, missing_ = false, single_ = false;
   std::string key_, folder_;
   std::vector<Candidate> candidates_;
-  std::vector<std::string> rejected_;
+  std::vector<std::string> rejected_, damaged_;
   size_t at_ = 0;
 };
 
@@ -178,7 +173,7 @@ std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& op
     for (const std::string& o : gather_texts(control, stream, objection))
       if (first.empty()) first = o;
     if (!first.empty()) {
-      if (search) search->reject(first);
+      if (search) search->reject_proposed(first);
       continue;
     }
     if (!options.model.empty())
@@ -197,7 +192,9 @@ std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& op
     if (!rejected.empty()) notes.push_back(fmt::format("newer checkpoints that cannot be used:{}", rejected));
     notes.push_back(fmt::format("resuming from {}, step {}{}", proposal.text, manifest.info.step,
                                 options.verify_hashes ? ", all hashes verified" : ""));
-    return std::unique_ptr<CheckpointReader>(new CheckpointReader(proposal.text, std::move(manifest)));
+    auto reader = std::unique_ptr<CheckpointReader>(new CheckpointReader(proposal.text, std::move(manifest)));
+    if (search) reader->damaged_ = search->damaged();
+    return reader;
   }
 }
 

@@ -45,6 +45,8 @@ class CheckpointReader {
   void finish(Communicator& control, Stream& stream,
               const std::function<bool(const std::string&)>& needed = {});
   int64_t bytes_read() const { return bytes_read_; }  ///< by this rank, by read()
+  /// Rank 0: names of newer checkpoints that were passed over when their bytes had been read.
+  const std::vector<std::string>& damaged() const { return damaged_; }
 
  private:
   CheckpointReader(std::string path, Manifest manifest);
@@ -55,6 +57,7 @@ class CheckpointReader {
   std::vector<std::unique_ptr<SafetensorsFile>> files_;  // opened when first read
   std::map<std::string, int64_t> elements_read_;
   std::vector<char> buffer_;
+  std::vector<std::string> damaged_;
   int64_t bytes_read_ = 0;
 };
 

@@ -7,6 +7,8 @@
 
 #include "kernels/core/error.h"
 #include "kernels/core/fault_point.h"
+#include "kernels/core/printable.h"
+#include "runtime/data/strict_json.h"
 
 namespace ltrain {
 
@@ -38,34 +40,17 @@ int dtype_rank(const std::string& name) {
   fail(ExitCode::storage, "{}: not a safetensors file: {}", path, why);
 }
 
-std::string shown(const std::string& name) {  // names come from outside
-  std::string s;
-  for (char c : name.substr(0, 80)) s += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
-  return s;
-}
+std::string shown(const std::string& name) { return printable(name, 80); }  // names come from outside
 
 /// Parses the header; duplicate keys, depth and encoding are checked on the way.
 json parse_header(const std::string& path, const std::string& text) {
   if (text.find('\0') != std::string::npos) refuse(path, "the header has a NUL byte");
   if (text.size() >= 3 && text.compare(0, 3, "\xEF\xBB\xBF") == 0)
     refuse(path, "the header begins with a byte-order mark");
-  std::vector<std::set<std::string>> keys;
-  std::string twice;
-  bool deep = false;
-  const auto watch = [&](int depth, json::parse_event_t event, json& value) {
-    deep = deep || depth > kMaxDepth;
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && twice.empty() &&
-        !keys.back().insert(value.get<std::string>()).second)
-      twice = value.get<std::string>();
-    return !deep;
-  };
-  const json root = json::parse(text, watch, /*allow_exceptions=*/false);
-  if (deep) refuse(path, "the header is nested too deep");
-  if (root.is_discarded()) refuse(path, "the header is not JSON in UTF-8");
+  std::string error;
+  const json root = data::parse_strict(text, kMaxDepth, error);
+  if (!error.empty()) refuse(path, (error.starts_with("not ") ? "the header is " : "the header: ") + error);
   if (!root.is_object()) refuse(path, "the header is not a JSON object");
-  if (!twice.empty()) refuse(path, fmt::format("the header has the key \"{}\" twice", shown(twice)));
   return root;
 }
 

@@ -19,17 +19,48 @@ const std::string kTemporary = ".tmp-";
 bool is_debris(const std::string& name) {
   return name.compare(0, 5, "step-") == 0 && name.find(kTemporary) != std::string::npos;
 }
-/// The manifest's step; of what has no manifest to believe, the step of its name, so that it is judged in its
-/// place.
-int64_t order_step(const Candidate& c) {
-  if (c.error.empty()) return c.manifest.info.step;
-  int64_t step = -1;
-  std::from_chars(c.name.data() + 5, c.name.data() + c.name.size(), step);
-  return step;
-}
 bool is_candidate(const std::string& name) { return name.compare(0, 5, "step-") == 0 && !is_debris(name); }
 
+constexpr std::string_view kAsideNames[] = {"", "superseded", "unhealthy", "damaged", "uncommitted"};
+
+/// Of a name such as superseded-step-00000100.
+Aside aside_of(const std::string& name) {
+  for (const Aside a : {Aside::superseded, Aside::unhealthy, Aside::damaged, Aside::uncommitted})
+    if (name.starts_with(fmt::format("{}-step-", to_string(a)))) return a;
+  return Aside::none;
+}
+
 }  // namespace
+
+bool is_checkpoint(const std::string& path) {
+  return path_exists(path + "/" + kManifestFile) || path_exists(path + "/" + kCommitFile);
+}
+
+Candidate read_checkpoint(const std::string& path) {
+  Candidate c;
+  c.path = path;
+  c.name = path.substr(path.rfind('/') + 1);
+  c.pinned = path_exists(path + "/" + kPinFile);
+  c.aside = aside_of(c.name);
+  try {
+    c.manifest = read_committed(path);
+    if (is_candidate(c.name) && c.name != checkpoint_name(c.manifest.info.step))
+      c.note = fmt::format("the manifest says step {}", c.manifest.info.step);
+  } catch (const Error& e) {
+    c.error = e.what();
+  }
+  return c;
+}
+
+std::string_view to_string(Aside a) { return kAsideNames[static_cast<int>(a)]; }
+
+int64_t Candidate::step() const {
+  if (error.empty()) return manifest.info.step;
+  int64_t step = -1;
+  if (const size_t at = name.find("step-"); at != std::string::npos)
+    std::from_chars(name.data() + at + 5, name.data() + name.size(), step);
+  return step;
+}
 
 std::string checkpoint_name(int64_t step) { return fmt::format("step-{:08d}", step); }
 
@@ -89,24 +120,65 @@ void verify_file(const std::string& checkpoint, const Manifest& m, int index) {
 
 std::vector<Candidate> list_checkpoints(const std::string& folder) {
   std::vector<Candidate> found;
-  for (const std::string& name : list_folder(folder)) {
-    if (!is_candidate(name)) continue;
-    Candidate c;
-    c.name = name;
-    c.path = folder + "/" + name;
-    c.pinned = path_exists(c.path + "/" + kPinFile);
-    try {
-      c.manifest = read_committed(c.path);
-      if (name != checkpoint_name(c.manifest.info.step))
-        c.note = fmt::format("the manifest says step {}", c.manifest.info.step);
-    } catch (const Error& e) {
-      c.error = e.what();
-    }
-    found.push_back(std::move(c));
-  }
+  for (const std::string& name : list_folder(folder))
+    if (is_candidate(name)) found.push_back(read_checkpoint(folder + "/" + name));
   std::stable_sort(found.begin(), found.end(),
-                   [](const Candidate& a, const Candidate& b) { return order_step(a) > order_step(b); });
+                   [](const Candidate& a, const Candidate& b) { return a.step() > b.step(); });
   return found;
+}
+
+std::vector<Candidate> list_set_aside(const std::string& folder) {
+  std::vector<Candidate> found;
+  for (const std::string& name : list_folder(folder))
+    if (aside_of(name) != Aside::none) found.push_back(read_checkpoint(folder + "/" + name));
+  return found;
+}
+
+std::string aside_name(const Candidate& c, bool damaged) {
+  const Aside why = !c.error.empty() && !path_exists(c.path + "/" + kCommitFile) ? Aside::uncommitted
+                    : damaged || !c.error.empty()                                ? Aside::damaged
+                    : !c.manifest.info.healthy                                   ? Aside::unhealthy
+                                                                                 : Aside::superseded;
+  return fmt::format("{}-{}", to_string(why), c.name);
+}
+
+std::string set_aside(const Candidate& c, bool damaged) {
+  const std::string folder = c.path.substr(0, c.path.size() - c.name.size());
+  const std::string wanted = aside_name(c, damaged);
+  std::string name = wanted;
+  for (int n = 2; path_exists(folder + name); ++n) name = fmt::format("{}-{}", wanted, n);
+  LT_FAULT_POINT("checkpoint.before_set_aside");
+  rename_new(c.path, folder + name);
+  LT_FAULT_POINT("checkpoint.after_set_aside");
+  return name;
+}
+
+std::vector<const Candidate*> left_behind(const std::vector<Candidate>& found, int64_t begun) {
+  std::vector<const Candidate*> left;
+  for (const Candidate& c : found)
+    if (c.error.empty() && !c.pinned && c.step() > begun) left.push_back(&c);
+  return left;
+}
+
+void refuse_pinned(const std::vector<Candidate>& found, int64_t begun, int64_t last) {
+  for (const Candidate& c : found) {
+    if (!c.pinned || c.step() <= begun || c.step() > last) continue;
+    fail(
+        ExitCode::usage,
+        "{}: is pinned by its file {}, and this run, which {}, would come to step {} again{}. Choose another "
+        "output_dir, or set train.train_steps below {}; without the file {} the run gives the folder another "
+        "name and deletes nothing",
+        c.path, kPinFile,
+        begun > 0 ? fmt::format("goes on from step {}", begun) : std::string("begins afresh"), c.step(),
+        c.error.empty() ? "" : fmt::format(" (it cannot be resumed from: {})", c.error), c.step(), kPinFile);
+  }
+}
+
+int64_t removable_bytes(const std::vector<Candidate>& found, int64_t begun) {
+  int64_t bytes = 0;
+  for (const Candidate& c : found)
+    if (c.error.empty() && !c.pinned && c.step() <= begun) bytes += c.manifest.bytes();
+  return bytes;
 }
 
 std::vector<std::string> sweep_debris(const std::string& folder) {
@@ -147,16 +219,6 @@ std::vector<std::string> rotate(const std::string& folder, int64_t keep) {
   }
   if (!removed.empty()) sync_folder(folder);
   return removed;
-}
-
-int64_t folder_bytes(const std::string& folder) {
-  int64_t bytes = 0;
-  for (const std::string& name : list_folder(folder)) {
-    if (name.compare(0, 5, "step-") != 0) continue;
-    for (const std::string& file : list_folder(folder + "/" + name))
-      bytes += std::max<int64_t>(0, file_size(folder + "/" + name + "/" + file));
-  }
-  return bytes;
 }
 
 }  // namespace ltrain

@@ -1,5 +1,9 @@
 // A folder of checkpoints: step-00000100/ with shards, manifest.json and, last, COMMIT. What has no valid
 // COMMIT does not exist for a resume.
+//
+// A run removes nothing that it did not write, but by rotation. What has the name of a step that it saves, or
+// is of the branch that it leaves when it goes back to an older step, is set aside: it gets a name that says
+// why, superseded-step-00000100, which neither auto nor rotation looks at.
 #pragma once
 #include <string>
 #include <vector>
@@ -23,17 +27,50 @@ Manifest read_committed(const std::string& checkpoint);
 /// manifest.
 void verify_file(const std::string& checkpoint, const Manifest& manifest, int index);
 
+/// Why a folder was set aside: the first word of its name.
+enum class Aside : uint8_t {
+  none,
+  superseded,   ///< whole: a run went back to an older step, and past it
+  unhealthy,    ///< committed, with a loss, gradient norm or state that is not finite
+  damaged,      ///< committed, and not what was written
+  uncommitted,  ///< has no COMMIT
+};
+std::string_view to_string(Aside a);
+
 struct Candidate {
   std::string path, name;
   std::string error;  ///< empty: committed and of the right sizes
   Manifest manifest;  ///< when error is empty
   bool pinned = false;
   std::string note;  ///< "the folder is named for step 100"
+  Aside aside = Aside::none;
+  /// The manifest's step; of what has none that can be believed the step of its name, -1: it names none.
+  int64_t step() const;
 };
 
+/// The folder has a manifest or a COMMIT.
+bool is_checkpoint(const std::string& path);
+/// The checkpoint of this folder, or what is wrong with it.
+Candidate read_checkpoint(const std::string& path);
 /// Everything that looks like a checkpoint, newest first by the step in the manifest (of what has none that
 /// can be believed: in the name).
 std::vector<Candidate> list_checkpoints(const std::string& folder);
+
+/// What runs have set aside in a folder, by name.
+std::vector<Candidate> list_set_aside(const std::string& folder);
+/// Gives a checkpoint a name that says why it is no more in its place, and returns that name. `damaged`: it
+/// was found so, whatever the candidate says.
+std::string set_aside(const Candidate& checkpoint, bool damaged = false);
+/// The name that set_aside gives it, unless that is taken.
+std::string aside_name(const Candidate& checkpoint, bool damaged = false);
+/// What a run that goes on from step `begun` (0: a fresh start) leaves behind: the whole checkpoints of later
+/// steps among `found` that are not pinned.
+std::vector<const Candidate*> left_behind(const std::vector<Candidate>& found, int64_t begun);
+/// Error (usage) when a checkpoint of a step after `begun` and up to `last` has a KEEP file: the run would
+/// come to that step.
+void refuse_pinned(const std::vector<Candidate>& found, int64_t begun, int64_t last);
+/// Bytes of what rotation may remove, of a run that goes on from `begun`.
+int64_t removable_bytes(const std::vector<Candidate>& found, int64_t begun);
 
 /// Removes what saves and deletions that died have left; returns their names. The caller holds the folder's
 /// lock.
@@ -41,7 +78,5 @@ std::vector<std::string> sweep_debris(const std::string& folder);
 /// Removes, oldest first, what rotation does not keep: beyond `keep` healthy ones (at least 2; 0: all), and
 /// unhealthy ones older than the newest. Never pinned ones, nor what it cannot read. Returns their names.
 std::vector<std::string> rotate(const std::string& folder, int64_t keep);
-/// Bytes that the checkpoints of a folder take.
-int64_t folder_bytes(const std::string& folder);
 
 }  // namespace ltrain

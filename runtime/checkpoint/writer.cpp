@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -12,8 +13,8 @@
 #include "kernels/core/fault_point.h"
 #include "parallel/offload.h"
 #include "runtime/checkpoint/agree.h"
+#include "runtime/checkpoint/finite.h"
 #include "runtime/checkpoint/safetensors.h"
-#include "runtime/checkpoint/store.h"
 
 namespace ltrain {
 
@@ -138,6 +139,8 @@ void CheckpointWriter::prepare() {
         fail(ExitCode::internal, "the ranks' slices do not make up the state: {}", wrong);
       make_folders(options_.folder);
       lock_ = std::make_unique<FolderLock>(options_.folder);
+      const std::vector<Candidate> there = list_checkpoints(options_.folder);
+      refuse_pinned(there, options_.begun, options_.last_step);
       const std::vector<std::string> swept = sweep_debris(options_.folder);
       for (const std::string& name : swept)
         notes_.push_back(
@@ -146,7 +149,7 @@ void CheckpointWriter::prepare() {
       int64_t count = options_.keep_latest > 0 ? std::max<int64_t>(options_.keep_latest, 2) + 1 : 1;
       if (options_.planned_saves >= 0) count = std::min(count, options_.planned_saves);
       const int64_t have = free_bytes(options_.folder),
-                    old = options_.keep_latest > 0 ? folder_bytes(options_.folder) : 0;
+                    old = options_.keep_latest > 0 ? removable_bytes(there, options_.begun) : 0;
       if (const int64_t need = count * (total_bytes_ + kReserve); need > have + old)
         fail(ExitCode::storage,
              "{}: {} checkpoints of {} need {}, and {} are free{}; free space there, lower "
@@ -154,6 +157,12 @@ void CheckpointWriter::prepare() {
              "output_dir",
              options_.folder, count, bytes_text(total_bytes_), bytes_text(need), bytes_text(have),
              old > 0 ? fmt::format(" and {} are held by older checkpoints", bytes_text(old)) : "");
+      for (const Candidate* c : left_behind(there, options_.begun))
+        notes_.push_back(fmt::format(
+            "{} is newer than {}: the first save gives it another name, {}, and deletes nothing", c->path,
+            options_.begun > 0 ? fmt::format("the step {} that this run goes on from", options_.begun)
+                               : std::string("this fresh start"),
+            aside_name(*c)));
     } catch (const Error& e) {
       verdict = fmt::format("error {} {}", static_cast<int>(e.code()), e.what());
       lock_.reset();
@@ -166,7 +175,43 @@ void CheckpointWriter::prepare() {
   }
 }
 
-void CheckpointWriter::save(const CheckpointInfo& info, const std::vector<StateSlice>& slices) {
+/// Into the staging buffer. Returns how many of the elements are not finite.
+int64_t CheckpointWriter::copy(const StateSlice& s, char* to) const {
+  const char* from = static_cast<const char*>(s.data);
+  const int64_t bytes = slice_bytes(s), most = options_.touched ? kSlowTouch : bytes,
+                size = dtype_size(s.dtype);
+  int64_t bad = 0;
+  for (int64_t at = 0; at < bytes; at += most) {
+    const int64_t n = std::min(most, bytes - at);
+    if (options_.device && options_.device->device() != DeviceKind::cpu) {
+      options_.device->copy(to + at, from + at, n);  // looked at when it is here
+    } else {
+      bad += copy_and_check(s.dtype, to + at, from + at, n / size);
+    }
+    if (options_.touched) options_.touched();
+  }
+  return bad;
+}
+
+/// Of the counts of all ranks, by slice of this one.
+std::string CheckpointWriter::not_finite(const std::vector<int64_t>& counts) {
+  int64_t bad = 0, all = 0;
+  std::string first;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    bad += counts[i];
+    all += slices_[i].slice.elements();
+    if (counts[i] > 0 && first.empty()) first = slices_[i].name;
+  }
+  std::vector<int64_t> sums{bad, all};
+  sum_over(control_, stream_, sums);
+  if (sums[0] == 0) return "";
+  for (const std::string& name : gather_texts(control_, stream_, first))
+    if (!name.empty())
+      return fmt::format("{} of {} elements are not finite, the first in {}", sums[0], sums[1], name);
+  return "";
+}
+
+std::string CheckpointWriter::save(const CheckpointInfo& info, const std::vector<StateSlice>& slices) {
   const Clock::time_point start = Clock::now();
   SaveReport report;
   report.step = info.step;
@@ -188,30 +233,27 @@ void CheckpointWriter::save(const CheckpointInfo& info, const std::vector<StateS
     report.notes.push_back("this step is saved already");
     std::lock_guard lock(shared_->mutex);
     shared_->reports.push_back(std::move(report));
-    return;
+    return "";
   }
   LT_FAULT_POINT("checkpoint.snapshot");
   LT_CHECK(slices.size() == slices_.size(), "a save of {} slices, {} are planned", slices.size(),
            slices_.size());
+  const bool on_device = options_.device && options_.device->device() != DeviceKind::cpu;
+  if (options_.device && !on_device) options_.device->synchronize();
+  std::vector<int64_t> bad(slices.size());
   for (size_t i = 0; i < slices.size(); ++i) {
     const StateSlice& s = slices[i];
     LT_CHECK(s.name == slices_[i].name && s.dtype == slices_[i].dtype && s.slice == slices_[i].slice,
              "slice {} of a save is {} {}, planned is {} {}", i, s.name, to_string(s.slice), slices_[i].name,
              to_string(slices_[i].slice));
-    char* to = static_cast<char*>(const_cast<void*>(slices_[i].data));
-    const char* from = static_cast<const char*>(s.data);
-    const int64_t bytes = slice_bytes(s), most = options_.touched ? kSlowTouch : bytes;
-    for (int64_t at = 0; at < bytes; at += most) {
-      const int64_t n = std::min(most, bytes - at);
-      if (options_.device) {
-        options_.device->copy(to + at, from + at, n);
-      } else {
-        std::memcpy(to + at, from + at, static_cast<size_t>(n));
-      }
-      if (options_.touched) options_.touched();
-    }
+    bad[i] = copy(s, static_cast<char*>(const_cast<void*>(slices_[i].data)));
   }
-  if (options_.device) options_.device->synchronize();
+  if (on_device) {
+    options_.device->synchronize();
+    for (size_t i = 0; i < slices_.size(); ++i)
+      bad[i] = count_not_finite(slices_[i].dtype, slices_[i].data, slices_[i].slice.elements());
+  }
+  if (std::string what = not_finite(bad); !what.empty()) return what;
   report.stall_seconds = since(start);
   {
     std::lock_guard lock(shared_->mutex);
@@ -224,6 +266,7 @@ void CheckpointWriter::save(const CheckpointInfo& info, const std::vector<StateS
   } else {
     write(info, std::move(report));
   }
+  return "";
 }
 
 void CheckpointWriter::wait() {
@@ -333,6 +376,30 @@ void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& repor
   }
 }
 
+/// What has the name of the checkpoint that is about to get it, and at the first commit what this run has
+/// left behind, get other names. Before it has its own: whoever resumes in between finds no newer one of the
+/// branch that was left.
+void CheckpointWriter::make_room(SaveReport& report) {
+  const std::string name = report.path.substr(options_.folder.size() + 1);
+  if (!written_.empty() && !path_exists(report.path)) return;
+  const std::vector<Candidate> there = list_checkpoints(options_.folder);
+  std::vector<const Candidate*> away;
+  if (written_.empty()) away = left_behind(there, options_.begun);
+  for (const Candidate& c : there) {
+    if (c.name != name || std::find(away.begin(), away.end(), &c) != away.end()) continue;
+    if (c.pinned)
+      fail(ExitCode::storage, "{}: is pinned by its file {}: choose another output_dir, or remove that file",
+           c.path, kPinFile);
+    away.push_back(&c);
+  }
+  for (const Candidate* c : away) {
+    const bool damaged =
+        std::find(options_.damaged.begin(), options_.damaged.end(), c->name) != options_.damaged.end();
+    report.notes.push_back(
+        fmt::format("{} was there already and has another name now: {}", c->name, set_aside(*c, damaged)));
+  }
+}
+
 /// Returns "" or why it is not committed.
 std::string CheckpointWriter::commit(const CheckpointInfo& info, const std::vector<std::string>& entries,
                                      const std::string& temporary, SaveReport& report) {
@@ -364,7 +431,9 @@ std::string CheckpointWriter::commit(const CheckpointInfo& info, const std::vect
     write_text_file(temporary + "/" + kCommitFile, commit_record(text));
     sync_folder(temporary);
     LT_FAULT_POINT("checkpoint.before_rename");
-    put_in_place(temporary, report.path);
+    make_room(report);
+    rename_new(temporary, report.path);
+    written_.insert(report.path.substr(options_.folder.size() + 1));
     report.bytes = m.bytes() + static_cast<int64_t>(text.size());
   } catch (const std::exception& e) {
     return e.what();
@@ -374,10 +443,6 @@ std::string CheckpointWriter::commit(const CheckpointInfo& info, const std::vect
     LT_FAULT_POINT("checkpoint.after_rename");
     sync_folder(options_.folder);
     LT_FAULT_POINT("checkpoint.committed");
-    if (path_exists(temporary)) {  // what had this name before
-      remove_folder(temporary);
-      report.notes.push_back("replaced an earlier " + checkpoint_name(info.step));
-    }
   } catch (const std::exception& e) {
     report.notes.push_back(fmt::format("{} is complete, but: {}", report.path, e.what()));
   }

@@ -21,7 +21,7 @@ std::string checked_prefix(std::string prefix, bool force) {
   std::error_code error;
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
   if (error)
-    fail(ExitCode::data, "{}: the folder {} cannot be made: {}", prefix, folder.string(), error.message());
+    fail(ExitCode::storage, "{}: the folder {} cannot be made: {}", prefix, folder.string(), error.message());
   return prefix;
 }
 

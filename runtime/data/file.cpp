@@ -16,10 +16,18 @@ namespace {
 constexpr size_t kWriteBuffer = 1 << 20;
 constexpr int64_t kMaxRead = 1 << 30;  // one system call moves less than 2 GiB
 
+/// What cannot be written is the storage's fault, and starting again helps when it has been put right.
+[[noreturn]] void cannot_write(const std::string& path, const std::string& what, int error) {
+  fail(ExitCode::storage, "{}: {}: {} (errno {}){}", path, what, std::strerror(error), error,
+       error == ENOSPC || error == EDQUOT ? "; free space there, or choose another --output" : "");
+}
+
 }  // namespace
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a FIFO in the file's place would be waited for, before its kind is known. Of files it changes
+  // nothing.
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd_ < 0) fail(ExitCode::data, "{}: cannot be opened: {}", path_, std::strerror(errno));
   struct stat st {};
   if (::fstat(fd_, &st) != 0 || !S_ISREG(st.st_mode)) {
@@ -63,8 +71,8 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
   fd_ = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
   named_ = fd_ < 0;
-  if (named_) fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail(ExitCode::data, "{}: cannot be created: {}", temporary_, std::strerror(errno));
+  if (named_) fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (fd_ < 0) cannot_write(temporary_, "cannot be created", errno);
   buffer_.reserve(kWriteBuffer);
 }
 
@@ -96,8 +104,10 @@ void OutputFile::flush() {
     const ssize_t n = ::write(fd_, buffer_.data() + done, buffer_.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0)
-      fail(ExitCode::data, "{}: writing at byte offset {}: {}", temporary_,
-           bytes_ - static_cast<int64_t>(buffer_.size() - done), std::strerror(errno));
+      cannot_write(
+          temporary_,
+          fmt::format("writing at byte offset {}", bytes_ - static_cast<int64_t>(buffer_.size() - done)),
+          n < 0 ? errno : ENOSPC);
     done += n;
   }
   buffer_.clear();
@@ -106,8 +116,7 @@ void OutputFile::flush() {
 void OutputFile::sync() {
   flush();
   // EINVAL: a pipe or a file system that cannot sync.
-  if (::fsync(fd_) != 0 && errno != EINVAL)
-    fail(ExitCode::data, "{}: could not be brought to the disk: {}", temporary_, std::strerror(errno));
+  if (::fsync(fd_) != 0 && errno != EINVAL) cannot_write(temporary_, "fsync", errno);
 }
 
 void OutputFile::commit() {
@@ -116,15 +125,15 @@ void OutputFile::commit() {
     ::unlink(temporary_.c_str());  // left by a process of the same id that was killed here
     if (::linkat(AT_FDCWD, path_before_commit().c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) !=
         0)
-      fail(ExitCode::data, "{}: could not be given its name: {}", temporary_, std::strerror(errno));
+      cannot_write(temporary_, "could not be given its name", errno);
     named_ = true;
   }
   ::close(fd_);
   fd_ = -1;
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const std::string why = std::strerror(errno);
+    const int error = errno;
     ::unlink(temporary_.c_str());
-    fail(ExitCode::data, "{}: could not be renamed to {}: {}", temporary_, path_, why);
+    cannot_write(temporary_, fmt::format("could not be renamed to {}", path_), error);
   }
 }
 

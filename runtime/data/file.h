@@ -29,9 +29,9 @@ class InputFile {
   int64_t size_ = 0;
 };
 
-/// A file that appears under its name only when commit() returns. Until then it has no name at all, so that
-/// even a kill leaves nothing; on file systems without such files it is PATH.tmp-PID, which the destructor
-/// removes.
+/// A file that appears under its name only when commit() returns. Errors are of storage. Until then it has no
+/// name at all, so that even a kill leaves nothing; on file systems without such files it is PATH.tmp-PID,
+/// which the destructor removes.
 class OutputFile {
  public:
   explicit OutputFile(std::string path);

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/error.h"
+#include "kernels/core/printable.h"
 
 namespace ltrain::data {
 namespace {
@@ -41,7 +42,7 @@ class TextFinder final : public nlohmann::json::json_sax_t {
     if (depth_ != 1) return true;
     wanted_ = k == key_;
     found += wanted_;
-    if (keys.size() < 200) keys += (keys.empty() ? "" : ", ") + k;
+    if (keys.size() < 200) keys += (keys.empty() ? "" : ", ") + printable(k, 60);
     return true;
   }
   bool end_object() override { return --depth_, true; }
@@ -74,8 +75,7 @@ std::string json_text(std::string_view line, const std::string& key, const std::
     // line 1.
     std::string why = finder.error;
     if (const size_t at = why.find("column "); at != std::string::npos) why = why.substr(at);
-    if (why.size() > 300) why = why.substr(0, 300) + " ...";
-    fail(ExitCode::data, "{}:{}: not JSON: {}", path, line_number, why);
+    fail(ExitCode::data, "{}:{}: not JSON: {}", path, line_number, printable(why, 300));
   }
   if (!finder.object)
     fail(ExitCode::data, "{}:{}: not a JSON object; each line is one, such as {{\"{}\": \"...\"}}", path,

@@ -1,21 +1,26 @@
 #include "runtime/data/sidecar.h"
 
-#include <nlohmann/json.hpp>
-
 #include "kernels/core/error.h"
+#include "kernels/core/printable.h"
+#include "runtime/data/strict_json.h"
 
 namespace ltrain::data {
 namespace {
 
 constexpr int64_t kMaxSidecarBytes = 1 << 20;
+constexpr size_t kMaxText = 200;
+constexpr int kMaxDepth = 8;
 
 int64_t integer(const nlohmann::json& j, const std::string& path, const char* key, int64_t low,
                 int64_t high) {
   const auto it = j.find(key);
   if (it == j.end())
     fail(ExitCode::data, "{}: key {} is missing; delete the file or build the data again", path, key);
-  if (!it->is_number_integer() || it->get<int64_t>() < low || it->get<int64_t>() > high)
-    fail(ExitCode::data, "{}: {} is {}, not a whole number from {} to {}", path, key, it->dump(), low, high);
+  const bool fits = it->is_number_integer() &&
+                    !(it->is_number_unsigned() && it->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
+  if (!fits || it->get<int64_t>() < low || it->get<int64_t>() > high)
+    fail(ExitCode::data, "{}: {} is {}, not a whole number from {} to {}", path, key,
+         printable(it->dump(), 60), low, high);
   return it->get<int64_t>();
 }
 
@@ -23,8 +28,13 @@ std::string text(const nlohmann::json& j, const std::string& path, const char* k
   const auto it = j.find(key);
   if (it == j.end())
     fail(ExitCode::data, "{}: key {} is missing; delete the file or build the data again", path, key);
-  if (!it->is_string()) fail(ExitCode::data, "{}: {} is {}, not a string", path, key, it->dump());
-  return it->get<std::string>();
+  if (!it->is_string())
+    fail(ExitCode::data, "{}: {} is {}, not a string", path, key, printable(it->dump(), 60));
+  const std::string value = it->get<std::string>();
+  if (value.size() > kMaxText || printable(value) != value)
+    fail(ExitCode::data, "{}: {} is \"{}\", which is no name: it is printable and has at most {} bytes", path,
+         key, printable(value, 60), kMaxText);
+  return value;
 }
 
 void same(const std::string& path, const char* key, int64_t sidecar, int64_t index,
@@ -66,12 +76,9 @@ void read_sidecar(SourceInfo& info) {
          file.size(), kMaxSidecarBytes);
   std::string bytes(file.size(), '\0');
   file.read(bytes.data(), 0, file.size());
-  nlohmann::json j;
-  try {
-    j = nlohmann::json::parse(bytes);
-  } catch (const nlohmann::json::parse_error& e) {
-    fail(ExitCode::data, "{}: not JSON at byte offset {}; delete it or build the data again", path, e.byte);
-  }
+  std::string error;
+  const nlohmann::json j = parse_strict(bytes, kMaxDepth, error);
+  if (!error.empty()) fail(ExitCode::data, "{}: {}; delete it or build the data again", path, error);
   if (!j.is_object() || j.value("format", nlohmann::json()) != "ltrain-tokens")
     fail(ExitCode::data,
          "{}: not the sidecar of a token file (no \"format\": \"ltrain-tokens\"); move it away", path);

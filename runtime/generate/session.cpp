@@ -25,6 +25,7 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   if (!reader) fail(ExitCode::storage, "{}: holds no checkpoint", where);
   path_ = reader->path();
   step_ = reader->info().step;
+  if (reader->info().data) trained_tokenizer_ = reader->info().data->tokenizer;
   recipe_ = parse_recipe(reader->info().recipe, path_ + " (recipe)");
   recipe_.parallel = Parallel{};
   recipe_.parallel.data = 1;
@@ -72,8 +73,8 @@ Session::~Session() = default;
 data::Tokenizer& Session::tokenizer() {
   if (!tokenizer_) {
     const Tokenizer& t = recipe_.data.tokenizer;
-    tokenizer_ =
-        data::make_tokenizer(std::string(to_string(t.kind)), !ranks_.empty() ? ranks_ : t.path.value_or(""));
+    const std::string file = t.kind == TokenizerKind::gpt2 ? t.path.value_or("") : "";
+    tokenizer_ = data::make_tokenizer(std::string(to_string(t.kind)), !ranks_.empty() ? ranks_ : file);
   }
   return *tokenizer_;
 }

@@ -34,6 +34,8 @@ class Session {
   const Recipe& recipe() const { return recipe_; }
   const std::string& path() const { return path_; }
   int64_t step() const { return step_; }
+  /// Of the data that it was trained on; absent: the checkpoint is older than such records.
+  const std::optional<data::TokenizerIdentity>& trained_tokenizer() const { return trained_tokenizer_; }
   data::Tokenizer& tokenizer();
   TrainProgram& program() { return *program_; }
 
@@ -45,6 +47,7 @@ class Session {
   Recipe recipe_;
   std::string path_, ranks_;
   int64_t step_ = 0;
+  std::optional<data::TokenizerIdentity> trained_tokenizer_;
   std::unique_ptr<Arena> arena_, host_;
   std::unique_ptr<Stream> compute_;  // ends before the arenas go
   GroupSet groups_;

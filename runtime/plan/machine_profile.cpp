@@ -10,6 +10,8 @@
 
 #include "kernels/core/device.h"
 #include "kernels/core/error.h"
+#include "kernels/core/printable.h"
+#include "runtime/data/strict_json.h"
 #include "runtime/launch/cgroup.h"
 
 namespace ltrain {
@@ -17,6 +19,7 @@ namespace {
 
 using nlohmann::json;
 constexpr int kFormat = 1;
+constexpr size_t kMaxProfileBytes = 16 << 20;
 
 double log_distance(double a, double b) { return std::abs(std::log((a + 1) / (b + 1))); }
 
@@ -155,7 +158,7 @@ struct ProfileReader {
     const double v = j.is_number() ? j.get<double>() : std::nan("");
     if (!(v >= least && v <= most))
       fail(ExitCode::usage, "profile {}: {} is {}, must be a number from {} to {}; run `ltrain bench` again",
-           path, what, j.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 40), least, most);
+           path, what, printable(j.dump(-1, ' ', false, json::error_handler_t::replace), 40), least, most);
     return v;
   }
   int64_t whole(const json& j, const char* what, double least, double most) const {
@@ -207,14 +210,23 @@ MachineProfile find_profile(const std::string& path_or_card) {
 }
 
 MachineProfile load_profile(const std::string& path) {
-  std::ifstream in(path);
-  if (!in || std::filesystem::is_directory(path))
+  std::error_code none;
+  const bool file = std::filesystem::is_regular_file(path, none);  // a FIFO would be waited for
+  const uintmax_t size = file ? std::filesystem::file_size(path, none) : 0;
+  std::ifstream in;
+  if (file) in.open(path, std::ios::binary);
+  if (!file || !in)
     fail(ExitCode::usage,
          "profile {}: cannot be opened; `ltrain bench` writes one, and the cards built in are {}", path,
          datasheet_names());
   const ProfileReader read{path};
+  std::string text, error;
+  if (size > kMaxProfileBytes) error = fmt::format("{} bytes; at most {}", size, kMaxProfileBytes);
+  if (error.empty()) text.assign(std::istreambuf_iterator<char>(in), {});
+  json j;
+  if (error.empty()) j = data::parse_strict(text, 8, error);
+  if (!error.empty()) fail(ExitCode::usage, "profile {}: {}; run `ltrain bench` again", path, error);
   try {
-    const json j = json::parse(in);
     if (const int64_t format = read.whole(j.at("format"), "format", 0, 1e9); format != kFormat)
       fail(ExitCode::usage, "profile {}: format {}, this ltrain reads {}; run `ltrain bench` again", path,
            format, kFormat);
@@ -250,7 +262,8 @@ MachineProfile load_profile(const std::string& path) {
     }
     return p;
   } catch (const json::exception& e) {
-    fail(ExitCode::usage, "profile {}: not a machine profile ({}); run `ltrain bench` again", path, e.what());
+    fail(ExitCode::usage, "profile {}: not a machine profile ({}); run `ltrain bench` again", path,
+         printable(e.what(), 200));
   }
 }
 

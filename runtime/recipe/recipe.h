@@ -103,6 +103,7 @@ struct DataSource {
 struct Tokenizer {
   TokenizerKind kind = TokenizerKind::byte;
   std::optional<std::string> path;  ///< gpt2: the rank file
+  std::optional<int64_t> eod;       ///< end-of-document token of data without a sidecar; -1: there is none
 };
 
 struct Data {
@@ -195,6 +196,7 @@ struct CheckpointSettings {
   int64_t keep_latest = 2;       ///< 0: all
   bool async_save = true;
   std::string resume = "auto";         ///< auto | never | the path of a checkpoint or of a folder of them
+  std::string resume_data = "same";    ///< same | continue | restart: where data are not the checkpoint's
   std::optional<std::string> upcycle;  ///< a dense checkpoint that a fresh mixture begins with
   bool save_at_end = true;
 };

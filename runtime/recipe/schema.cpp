@@ -340,6 +340,12 @@ void add_data_keys(std::vector<Key>& t) {
                   .alias({"tokenizer_model"})
                   .when("data.tokenizer.kind: gpt2", false,
                         [](const Recipe& r) { return r.data.tokenizer.kind == TokenizerKind::gpt2; }));
+  t.push_back(integer("data.tokenizer.eod", LT_MEMBER(data.tokenizer.eod),
+                      "End-of-document token of token files without a sidecar; null: the tokenizer's, which "
+                      "must then be given by kind. none: documents end where the index says alone.")
+                  .or_word("none", -1)
+                  .between(0, kMaxIds - 1)
+                  .alias({"eod_id", "eos_token_id"}));
   t.push_back(integer("data.seq_length", LT_MEMBER(data.seq_length), "Tokens of a sequence.")
                   .between(1, kMaxIds)
                   .alias({"sequence_length", "max_seq_length"}));
@@ -442,6 +448,12 @@ void add_job_keys(std::vector<Key>& t) {
                    "auto: the newest whole checkpoint of output_dir, or a fresh start. never. Or a path, "
                    "which must load.")
                   .alias({"resume_from_checkpoint"}));
+  t.push_back(name_choice(
+      "checkpoint.resume_data", LT_MEMBER(checkpoint.resume_data), {"same", "continue", "restart"}, {},
+      "What a resume does when the recipe names other training data than the checkpoint was trained on "
+      "(files, weights, tokenizer, seq_length, seed). same: it is refused. continue: go on at the same "
+      "sample "
+      "number, in the order of the new data. restart: begin with the first sample of the new data."));
   t.push_back(text("checkpoint.upcycle", LT_MEMBER(checkpoint.upcycle),
                    "A fresh start takes its weights from this checkpoint of a dense llama of the same shape: "
                    "every expert begins as a copy of the feed-forward, routers from the seed.")

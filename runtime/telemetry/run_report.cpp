@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "kernels/core/error.h"
+#include "runtime/data/strict_json.h"
 
 namespace ltrain {
 namespace {
@@ -29,9 +30,12 @@ class Reader {
     std::string line;
     while (next(in, line)) {
       ++at_;
-      const json j = json::parse(line, nullptr, false);
-      if (j.is_discarded() && r_.cut_off) break;
-      if (!j.is_object()) wrong("is no JSON object, which metrics.jsonl has one of in each line");
+      std::string error;
+      const json j = data::parse_strict(line, 8, error);
+      if (!error.empty() && r_.cut_off) break;
+      if (!error.empty() || !j.is_object())
+        wrong("is no JSON object, which metrics.jsonl has one of in each line" +
+              (error.empty() ? "" : " (" + error + ")"));
       take(j);
     }
     if (r_.steps == 0 && r_.evaluations.empty())

@@ -19,11 +19,11 @@
 #include "parallel/mesh.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/data/batch_loader.h"
-#include "runtime/data/indexed_dataset.h"
 #include "runtime/plan/matmul_peak.h"
 #include "runtime/telemetry/exposed.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/train/attention_report.h"
+#include "runtime/train/data_identity.h"
 #include "runtime/train/expert_report.h"
 #include "runtime/train/lr_schedule.h"
 #include "runtime/train/step_profile.h"
@@ -157,7 +157,7 @@ class Trainer {
     end_step_ = end_step(recipe_);
     if (options_.steps > 0) end_step_ = std::min(end_step_, step_ + options_.steps);
     end_step_ = static_cast<int64_t>(sum_over_ranks(lead_ ? static_cast<double>(end_step_) : 0));
-    samples_ = resumed.samples;
+    position_ = resumed.position;
     skipped_ = resumed.skipped_steps;
     if (LossScaler* scaler = program_->loss_scaler(); scaler && resumed.loss_scale)
       scaler->restore(*resumed.loss_scale);
@@ -165,9 +165,10 @@ class Trainer {
     std::vector<std::string> upcycled;
     if (resumed.step == 0 && recipe_.checkpoint.upcycle) upcycled = state_->upcycle();
     synchronize();
-    if (saves_at_all(recipe_)) state_->open_writer(step_, end_step_, host_.get());
+    std::vector<std::string> folder_notes;
+    if (saves_at_all(recipe_)) folder_notes = state_->open_writer(step_, end_step_, host_.get());
     step_profile_ = std::make_unique<StepProfile>(recipe_, profile_, me.rank, me.world_size);
-    loader_ = std::make_unique<data::BatchLoader>(loader_options(recipe_, mesh_, false), samples_);
+    loader_ = std::make_unique<data::BatchLoader>(loader(false), position_.cursor);
     batches_.resize(micro_batches_per_step(recipe_));
     const std::string attention =
         device_ == DeviceKind::cpu ? "" : attention_report(recipe_, card_.capability, *compute_);
@@ -181,6 +182,7 @@ class Trainer {
       for (const std::string& note : slow_->notes()) progress_->line(note);
       for (const std::string& note : resumed.notes) progress_->line(note);
       for (const std::string& note : upcycled) progress_->line(note);
+      for (const std::string& note : folder_notes) progress_->line("checkpoint: " + note);
       progress_->line(
           fmt::format("{}: {} {} parameters, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "
                       "micro-batch{} a rank",
@@ -196,6 +198,12 @@ class Trainer {
     }
     started_ = steady_seconds();
     first_step_ = step_;
+  }
+
+  data::LoaderOptions loader(bool eval) const {
+    data::LoaderOptions o = loader_options(recipe_, mesh_, eval);
+    if (o.packing.on()) o.packing.eod = end_of_document(recipe_);
+    return o;
   }
 
   void synchronize() {
@@ -325,7 +333,7 @@ class Trainer {
     step_profile_->begin(step_ + 1);
     const double begin = steady_seconds(), data_before = loader_->wait_seconds();
     const Stream::Waits waited_before = compute_->waited();
-    const int64_t batch = global_batch_after(recipe_, samples_);
+    const int64_t batch = global_batch_after(recipe_, position_.samples);
     const size_t micros =
         static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size);
     batches_.resize(micros);
@@ -360,9 +368,11 @@ class Trainer {
            step_ + 1, r.loss, recipe_.train.stop_loss, saved_step_);
     note_skip(r);
     ++step_;
-    samples_ += batch;
-    LT_CHECK(samples_ == loader_->cursor(), "the loader is at sample {}, the trainer at {}",
-             loader_->cursor(), samples_);
+    position_.cursor += batch;
+    position_.samples += batch;
+    position_.tokens += batch * recipe_.data.seq_length;
+    LT_CHECK(position_.cursor == loader_->cursor(), "the loader is at sample {}, the trainer at {}",
+             loader_->cursor(), position_.cursor);
     if (!r.overflow) state_->note_health(r.loss, r.grad_norm);
     const LossScaler* scaler = program_->loss_scaler();
     state_->note_skips(skipped_, scaler ? std::optional(scaler->state()) : std::nullopt);
@@ -426,11 +436,10 @@ class Trainer {
   [[noreturn]] void not_finite(const StepResult& r) {
     fail(ExitCode::no_progress,
          "step {}: loss {} and gradient norm {} are not finite; no update was made and nothing was saved.\n"
-         "The last checkpoint is of step {}. The same step would fail again: lower optimizer.lr, check the "
-         "data around "
-         "sample {}, or use precision: {}.",
-         step_ + 1, r.loss, r.grad_norm, saved_step_, samples_,
-         recipe_.precision == Precision::fp16 ? "bf16" : "fp32");
+         "The same step would fail again: lower optimizer.lr, check the data around sample {}, or use "
+         "precision: {}.\n{}",
+         step_ + 1, r.loss, r.grad_norm, position_.cursor,
+         recipe_.precision == Precision::fp16 ? "bf16" : "fp32", state_->way_back());
   }
 
   /// The promise that planned bytes are real bytes, checked at run time.
@@ -451,8 +460,8 @@ class Trainer {
     m.step = step_;
     m.train_steps = recipe_.train.train_steps;
     m.end_step = end_step_;
-    m.consumed_samples = samples_;
-    m.consumed_tokens = samples_ * recipe_.data.seq_length;
+    m.consumed_samples = position_.samples;
+    m.consumed_tokens = position_.tokens;
     m.lm_loss = r.loss;
     m.grad_norm = r.grad_norm;
     m.lr = lr;
@@ -488,7 +497,7 @@ class Trainer {
   void evaluate() {
     job_.section("eval", deadline(), step_);
     const double begin = steady_seconds();
-    data::BatchLoader loader(loader_options(recipe_, mesh_, true), 0);
+    data::BatchLoader loader(this->loader(true), 0);
     int64_t left = recipe_.train.eval_steps * loader.micro_steps();
     HostBatch batch;
     const double loss = program_->evaluate([&]() -> const HostBatch* {
@@ -504,7 +513,7 @@ class Trainer {
 
   void save() {
     job_.section("save", deadline(), step_);
-    state_->save(step_, samples_);
+    state_->save(step_, position_);
     saved_step_ = step_;
     say(state_->poll());
   }
@@ -599,9 +608,10 @@ class Trainer {
   std::unique_ptr<Progress> progress_;
   StarvationWatch starvation_;
   std::vector<HostBatch> batches_;
-  int64_t step_ = 0, first_step_ = 0, end_step_ = 0, saved_step_ = 0, samples_ = 0;
+  int64_t step_ = 0, first_step_ = 0, end_step_ = 0, saved_step_ = 0;
+  DataPosition position_;
   std::map<std::string, int64_t> train_wire_, train_wire_by_group_;  // bytes sent in training steps
-  std::set<std::string> comm_axes_;            // comm_axis of the groups that this rank is in with others
+  std::set<std::string> comm_axes_;  // comm_axis of the groups that this rank is in with others
   StepKinds kinds_;
   int64_t planned_wire_ = 0;  // bytes of the training steps so far
   double started_ = 0;
@@ -611,47 +621,8 @@ class Trainer {
 
 }  // namespace
 
-void check_resume(const Recipe& recipe, const Plan& plan) {
-  auto alone = make_single_group("check", Axis::data);
-  auto stream = make_inline_stream("check");
-  std::vector<std::string> notes;
-  ResumeOptions o = resume_options(recipe);
-  o.verify_hashes = false;  // the ranks check every byte when they load
-  const GroupSet one;
-  ParameterStore parameters;
-  const Decoder decoder(recipe.model, parameters, one.groups(), {});
-  const ProgramOptions program = program_options(recipe);
-  if (const auto reader = CheckpointReader::open(o, *alone, *stream, notes))
-    check_optimizer(*reader, parameters, program.optimizer);
-  else if (recipe.checkpoint.upcycle)
-    open_dense(recipe, false, *alone, *stream, notes);
-  if (!saves_at_all(recipe)) return;
-  int64_t bytes = 0;  // the values, and a moment of every element for each; rows and columns are few
-  for (int id = 0; id < parameters.count(); ++id) {
-    int64_t states = 1 + (program.ema_decay > 0);
-    for (std::string_view name : parameters.state_names(id, program.optimizer))
-      states += name != kFactorRows && name != kFactorCols && name != kCoefficients;
-    if (program.reduce_int8 || is_onebit(program.optimizer.rule))  // rounding errors, of each rank that sums
-      states += ranks(recipe) / (recipe.parallel.tensor * recipe.parallel.pipeline) + 1;
-    bytes += states * parameters.spec(id).shape.elements() * dtype_size(program.precision.master);
-  }
-  if (const int64_t free = free_bytes(check_folder_can_be_made(checkpoint_folder(recipe))); free < bytes)
-    fail(ExitCode::storage,
-         "{}: a checkpoint takes {}, the file system has {} free; free some, or move output_dir",
-         checkpoint_folder(recipe), bytes_text(bytes), bytes_text(free));
-}
-
 ExitCode train(const Recipe& recipe, Job& job, const TrainerOptions& options) {
   return Trainer(recipe, job, options).run();
-}
-
-void check_data(const Recipe& recipe) {
-  for (const bool eval : {false, true})
-    for (const DataSource& s : eval ? recipe.data.eval : recipe.data.train) {
-      const data::SourceInfo info = data::inspect_source(s.path);
-      if (info.max_token >= 0) check_vocabulary(recipe, s.path, info.max_token + 1);
-      data::check_source(info, recipe.model.vocab_size, recipe.data.seq_length);
-    }
 }
 
 }  // namespace ltrain

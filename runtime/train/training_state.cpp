@@ -4,7 +4,11 @@
 
 #include "models/fp8.h"
 #include "models/moe_layer.h"
+#include "runtime/checkpoint/agree.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/store.h"
+#include "runtime/train/data_identity.h"
+#include "runtime/train/resume_changes.h"
 #include "runtime/train/tensor_reader.h"
 #include "runtime/train/upcycle.h"
 
@@ -116,6 +120,7 @@ TrainingState::Resumed TrainingState::resume() {
   auto reader = CheckpointReader::open(resume_options(recipe_), control_, stream_, r.notes);
   if (!reader) return r;
   check_optimizer(*reader, parameters_, parameters_.optimizer());
+  const ResumeChanges changes = compare_resume(reader->info(), reader->path(), recipe_, identity());
   parameters_.clear();
   parameters_.open_states();
   bool no_average = false;
@@ -156,16 +161,30 @@ TrainingState::Resumed TrainingState::resume() {
   if (no_errors)
     r.notes.push_back(
         "note: the checkpoint has no rounding errors of as many ranks as sum here: they begin with zero");
-  r.step = last_committed_ = reader->info().step;
-  r.samples = reader->info().data_cursor;
+  r.step = last_committed_ = begun_ = reader->info().step;
+  begun_path_ = reader->path();
+  damaged_ = reader->damaged();
+  r.position = changes.position;
+  r.notes.insert(r.notes.end(), changes.notes.begin(), changes.notes.end());
   r.skipped_steps = reader->info().skipped_steps;
   r.loss_scale = reader->info().loss_scale;
   r.bytes_read = reader->bytes_read();
-  if (reader->info().seed != recipe_.seed)
-    r.notes.push_back(fmt::format(
-        "note: the checkpoint was made with seed {}, the recipe says {}: the data order changes here",
-        reader->info().seed, recipe_.seed));
   return r;
+}
+
+/// Collective at its first call: rank 0 looks, so that all ranks compare and save the same.
+const data::DataIdentity& TrainingState::identity() {
+  if (identity_) return *identity_;
+  std::string text;
+  if (rank_ == 0) try {
+      text = "+" + data_identity_to_json(data_identity(recipe_));
+    } catch (const Error& e) {
+      text = e.what();
+    }
+  text = broadcast_text(control_, stream_, text);
+  if (!text.starts_with('+')) fail(ExitCode::data, "{}", text);
+  identity_ = data_identity_from_json(text.substr(1), "the identity of data of rank 0");
+  return *identity_;
 }
 
 /// What rounding left over, of as many ranks: else it begins with nothing, and it is true.
@@ -211,18 +230,23 @@ bool saves_at_all(const Recipe& recipe) {
   return recipe.checkpoint.save_interval > 0 || recipe.checkpoint.save_at_end;
 }
 
-void TrainingState::open_writer(int64_t step, int64_t end, Memory* host) {
+std::vector<std::string> TrainingState::open_writer(int64_t step, int64_t end, Memory* host) {
+  identity();  // before saves have the group to themselves
   CheckpointOptions o;
   o.planned_saves = saves_to_come(recipe_, step, end);
   o.folder = checkpoint_folder(recipe_);
   o.keep_latest = recipe_.checkpoint.keep_latest;
   o.async_save = recipe_.checkpoint.async_save;
+  o.begun = begun_;
+  o.last_step = end;
+  o.damaged = damaged_;
   const std::vector<StateSlice> slices = state_slices(parameters_);
   o.device = &parameters_.stream();
   if (parameters_.slow_bytes() + parameters_.away_bytes() > 0)
     o.touched = [this] { parameters_.let_go_slow(); };
   if (host) o.staging = checkpoint_staging(*host, CheckpointWriter::staging_bytes(slices)).data;
   writer_ = std::make_unique<CheckpointWriter>(o, slices, control_, stream_);
+  return writer_->notes();
 }
 
 void TrainingState::note_health(double loss, double grad_norm) {
@@ -235,11 +259,13 @@ void TrainingState::note_skips(int64_t skipped_steps, const std::optional<LossSc
   loss_scale_ = loss_scale;
 }
 
-void TrainingState::save(int64_t step, int64_t samples) {
+void TrainingState::save(int64_t step, const DataPosition& position) {
   CheckpointInfo info;
   info.step = step;
-  info.data_cursor = samples;
-  info.consumed_tokens = samples * recipe_.data.seq_length;
+  info.data_cursor = position.cursor;
+  info.consumed_samples = position.samples;
+  info.consumed_tokens = position.tokens;
+  info.data = identity();
   info.seed = recipe_.seed;
   info.loss = loss_;
   info.grad_norm = grad_norm_;
@@ -248,8 +274,50 @@ void TrainingState::save(int64_t step, int64_t samples) {
   info.model = model_settings(recipe_.model);
   info.recipe = dump_yaml(recipe_);
   parameters_.open_states();
-  writer_->save(info, state_slices(parameters_));  // which has copied them when it returns
+  const std::string not_finite = writer_->save(info, state_slices(parameters_));  // copied when it returns
   parameters_.close_states(false);
+  if (not_finite.empty()) return;
+  fail(
+      ExitCode::no_progress,
+      "step {}: the weights and states of the optimizer after its update: {}; nothing was saved. Loss and "
+      "gradient norm of the step, which are from before the update, are {:.4g} and {:.4g}: the update itself "
+      "is too large. Lower optimizer.lr.\n{}",
+      step, not_finite, loss_, grad_norm_, way_back());
+}
+
+std::string TrainingState::way_back() {
+  if (writer_) writer_->wait();
+  std::string text;
+  if (rank_ == 0) try {
+      std::vector<Candidate> healthy;  // newest first
+      for (Candidate& c : list_checkpoints(checkpoint_folder(recipe_)))
+        if (c.error.empty() && c.manifest.info.healthy) healthy.push_back(std::move(c));
+      const bool same_start = begun_ > 0 && (healthy.empty() || healthy[0].step() <= begun_);
+      const auto older = std::find_if(healthy.begin(), healthy.end(),
+                                      [&](const Candidate& c) { return !same_start || c.step() < begun_; });
+      if (same_start)
+        text = fmt::format(
+            "This run went on from step {} and has saved nothing since: go on from there, with that change, "
+            "by "
+            "checkpoint.resume={}. If it fails again, the state of that checkpoint is the cause: ",
+            begun_, begun_path_);
+      if (older == healthy.end())
+        text += same_start ? "there is no older one, and checkpoint.resume=never begins afresh."
+                           : "There is no checkpoint yet: the next start begins afresh.";
+      else if (same_start)
+        text += fmt::format("go back to step {} with checkpoint.resume={}", older->step(), older->path);
+      else
+        text += fmt::format("The newest checkpoint is of step {}: go on from it with checkpoint.resume={}{}",
+                            older->step(), older->path,
+                            older + 1 == healthy.end()
+                                ? ""
+                                : fmt::format(", and if that fails at once, from step {} with "
+                                              "checkpoint.resume={}",
+                                              older[1].step(), older[1].path));
+    } catch (const Error& e) {
+      text = e.what();
+    }
+  return broadcast_text(control_, stream_, text);
 }
 
 std::vector<std::string> TrainingState::poll() {

@@ -34,6 +34,13 @@ int64_t saves_to_come(const Recipe& recipe, int64_t step, int64_t end);
 
 class TensorReader;
 
+/// How far a run is in its data.
+struct DataPosition {
+  int64_t cursor = 0;               ///< global index of the next sample
+  int64_t samples = 0, tokens = 0;  ///< trained on since step 0, counted
+  bool operator==(const DataPosition&) const = default;
+};
+
 class TrainingState {
  public:
   /// `control`: a group of all ranks that nothing else uses.
@@ -42,8 +49,8 @@ class TrainingState {
   ~TrainingState();
 
   struct Resumed {
-    int64_t step = 0;           ///< 0: a fresh start, and the parameters are still to be initialised
-    int64_t samples = 0;        ///< the data cursor
+    int64_t step = 0;  ///< 0: a fresh start, and the parameters are still to be initialised
+    DataPosition position;
     int64_t skipped_steps = 0;  ///< of `step`
     std::optional<LossScaleState> loss_scale;
     int64_t bytes_read = 0;          ///< of tensors, by this rank
@@ -53,16 +60,22 @@ class TrainingState {
   Resumed resume();
   /// Of a fresh start whose parameters are initialised: the weights of checkpoint.upcycle. Returns notes.
   std::vector<std::string> upcycle();
-  /// Takes the folder, checks the space for the saves after `step`, until step `end`. After resume(). `host`: where saves are
-  /// copied to from a device with memory of its own; null: memory of the writer's own.
-  void open_writer(int64_t step, int64_t end, Memory* host = nullptr);
+  /// Takes the folder, checks the space for the saves after `step`, until step `end`. After resume(). `host`:
+  /// where saves are copied to from a device with memory of its own; null: memory of the writer's own. Returns
+  /// notes.
+  std::vector<std::string> open_writer(int64_t step, int64_t end, Memory* host = nullptr);
 
   /// Of the last step: only finite states are saved.
   void note_health(double loss, double grad_norm);
   /// What saves have of steps that made no update.
   void note_skips(int64_t skipped_steps, const std::optional<LossScaleState>& loss_scale);
-  /// Saves the state after `step`: in the background, or before it returns with async_save: false.
-  void save(int64_t step, int64_t samples);
+  /// Saves the state after `step`: in the background, or before it returns with async_save: false. Error
+  /// (no progress), and nothing is written, when an element of it is not finite.
+  void save(int64_t step, const DataPosition& position);
+  /// Collective, before the run ends because its numbers are not finite: the newest checkpoint that is
+  /// healthy, and what to give to go on from it, or from the one before it where the run itself went on from
+  /// the newest and has saved nothing since.
+  std::string way_back();
   /// Lines for the user on saves that ended. A failed save is a line, not an error, unless it was the last.
   std::vector<std::string> poll();
   /// Waits for the save in flight; throws Error (storage) when the last save failed.
@@ -70,6 +83,7 @@ class TrainingState {
   int64_t last_committed() const { return last_committed_; }
 
  private:
+  const data::DataIdentity& identity();
   bool resume_errors(const CheckpointReader& reader, TensorReader& tensors);
   bool of_frozen_router(const std::string& name) const;
   const Recipe& recipe_;
@@ -80,7 +94,10 @@ class TrainingState {
   double loss_ = 0, grad_norm_ = 0;
   int64_t skipped_steps_ = 0;
   std::optional<LossScaleState> loss_scale_;
-  int64_t last_committed_ = 0;
+  int64_t last_committed_ = 0, begun_ = 0;
+  std::string begun_path_;
+  std::vector<std::string> damaged_;
+  std::optional<data::DataIdentity> identity_;
   bool last_failed_ = false;
   std::string last_error_;
   std::unique_ptr<CheckpointWriter> writer_;

@@ -61,7 +61,7 @@ TEST_CASE("every recipe plans as it is, and runs in small on the CPU") {
     CHECK(plan.text.find("none refused") != std::string::npos);
     const Outcome run = t.sh("run " + recipe + kSmall +
                              " output_dir=out model.num_hidden_layers=2 'data.train=[{path: text-train}]' "
-                             "'data.eval=[]' parallel.data=2 device=cpu");
+                             "'data.eval=[]' data.tokenizer.kind=byte parallel.data=2 device=cpu");
     INFO(run.text);
     CHECK(run.code == 0);
     std::filesystem::remove_all(t.folder() + "/out");

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "runtime/checkpoint/safetensors.h"
+#include "tests/models/golden.h"
 #include "tests/support/tiny_job.h"
 
 using namespace ltrain;
@@ -11,48 +11,7 @@ using namespace ltrain::test;
 
 namespace {
 
-constexpr int64_t kSteps = 20, kBatch = 4, kSeq = 16, kMicroBatch = 2;
-
-struct Golden {
-  SafetensorsFile file;
-  ModelConfig model;
-  AdamwArgs adamw;
-  double clip = 0;
-
-  explicit Golden(const std::string& name)
-      : file(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/torch_" + name + ".safetensors") {
-    const auto number = [&](const char* key) { return std::stod(file.metadata().at(key)); };
-    const auto whole = [&](const char* key) { return static_cast<int64_t>(number(key)); };
-    model.architecture = file.metadata().at("architecture");
-    model.vocab_size = whole("vocab_size");
-    model.hidden_size = whole("hidden_size");
-    model.intermediate_size = whole("intermediate_size");
-    model.num_hidden_layers = whole("num_hidden_layers");
-    model.num_attention_heads = whole("num_attention_heads");
-    model.num_key_value_heads = whole("num_key_value_heads");
-    model.head_dim = whole("head_dim");
-    model.max_position_embeddings = whole("max_position_embeddings");
-    model.rope_theta = number("rope_theta");
-    model.rope_scaling = {number("rope_factor"), number("rope_low_freq"), number("rope_high_freq"),
-                          whole("rope_original")};
-    model.norm_eps = number("norm_eps");
-    model.tie_word_embeddings = whole("tie_word_embeddings") != 0;
-    adamw.weight_decay = number("weight_decay");
-    adamw.beta1 = number("beta1");
-    adamw.beta2 = number("beta2");
-    adamw.eps = number("eps");
-    clip = number("clip_grad");
-  }
-  template <class T>
-  std::vector<T> read(const std::string& name) const {
-    const SafetensorsEntry* e = file.find(name);
-    REQUIRE(e);
-    REQUIRE(e->dtype == safetensors_dtype(dtype_of<T>::value));
-    std::vector<T> out((e->end - e->begin) / sizeof(T));
-    file.read(*e, 0, e->end - e->begin, out.data());
-    return out;
-  }
-};
+constexpr int64_t kSteps = 20, kBatch = kGoldenBatch, kSeq = kGoldenSeq, kMicroBatch = 2;
 
 struct Trained {
   double worst_loss = 0, worst_norm = 0;      ///< relative
@@ -78,14 +37,8 @@ Trained train_as_torch_did(const Golden& g, const ModelConfig& model, const Adam
   for (const SafetensorsEntry& e : g.file.entries()) weights += e.name.rfind("weight.", 0) == 0;
   for (int id = 0; id < store.count(); ++id) named += store.find(store.spec(id).name) == id;
   REQUIRE(named == weights);
-  // Parts of one named tensor (gpt2's q, k and v) are runs of its rows.
-  const auto first_of = [&](int id) { return Runs(store.spec(id).slice).next().global; };
-  for (int id = 0; id < store.count(); ++id) {
-    const auto w = g.read<bf16>("weight." + store.spec(id).name);
-    Tensor value = store.value(id);
-    REQUIRE(first_of(id) + value.elements() <= static_cast<int64_t>(w.size()));
-    for (int64_t i = 0; i < value.elements(); ++i) value.ptr<float>()[i] = w[first_of(id) + i];
-  }
+  const auto first_of = [&](int id) { return first_element(store, id); };
+  set_weights<float>(g, store);
   const auto tokens = g.read<int32_t>("tokens"), targets = g.read<int32_t>("targets");
   const auto lr = g.read<double>("lr"), loss = g.read<double>("loss"), norm = g.read<double>("grad_norm");
   REQUIRE(loss.size() == kSteps);
@@ -94,10 +47,8 @@ Trained train_as_torch_did(const Golden& g, const ModelConfig& model, const Adam
   for (int64_t step = 0; step < kSteps; ++step) {
     std::vector<HostBatch> batches(kBatch / kMicroBatch);
     for (size_t k = 0; k < batches.size(); ++k) {
-      const int64_t first = (step * kBatch + static_cast<int64_t>(k) * kMicroBatch) * kSeq,
-                    n = kMicroBatch * kSeq;
-      batches[k].tokens.assign(tokens.begin() + first, tokens.begin() + first + n);
-      batches[k].targets.assign(targets.begin() + first, targets.begin() + first + n);
+      append_rows(tokens, step, static_cast<int64_t>(k) * kMicroBatch, kMicroBatch, batches[k].tokens);
+      append_rows(targets, step, static_cast<int64_t>(k) * kMicroBatch, kMicroBatch, batches[k].targets);
       batches[k].sample_index.assign(kMicroBatch, 0);
     }
     AdamwArgs args = settings;

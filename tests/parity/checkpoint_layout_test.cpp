@@ -127,7 +127,7 @@ TinyResult train_on(const TinyOptions& o, const std::string& from, const std::st
   TinyHooks hooks;
   hooks.begin = [&](const TinyRank& at) {
     const auto resumed = resume_rank(o, at, from);
-    LT_CHECK(resumed.samples == kSaved * o.global_batch, "cursor {}", resumed.samples);
+    LT_CHECK(resumed.position.cursor == kSaved * o.global_batch, "cursor {}", resumed.position.cursor);
     const int64_t kept = kept_bytes(at.program.parameters());
     // Columns cut otherwise than they were saved are read with the gaps of a few bytes between them.
     LT_CHECK(resumed.bytes_read >= kept && (!same_tensor || resumed.bytes_read == kept),

@@ -83,7 +83,7 @@ void save_rank(const TinyOptions& o, const TinyRank& at, const std::string& outp
   TrainingState state(recipe, at.program.parameters(), at.control, *stream, at.rank);
   state.open_writer(step - 1, recipe.train.train_steps);
   state.note_health(1, 1);
-  state.save(step, step * o.global_batch);
+  state.save(step, {step * o.global_batch, step * o.global_batch, step * o.global_batch * o.seq});
   state.finish();
 }
 

@@ -147,27 +147,16 @@ void reference_step(ReferenceTensor& t, const std::vector<double>& gradient, con
       break;
     }
     case UpdateRule::muon: {
-      std::vector<int64_t> blocks = t.blocks.empty() ? std::vector<int64_t>{t.rows} : t.blocks;
       for (double& w : t.w) w *= 1 - lr * decay;
       for (size_t i = 0; i < n; ++i) t.m[i] += (1 - o.muon_momentum) * (g[i] - t.m[i]);
-      const double most = static_cast<double>(std::max(t.rows, t.cols));
+      const double rows = static_cast<double>(t.rows), cols = static_cast<double>(t.cols);
       const double scale =
-          o.muon_match_rms
-              ? 0.2 * std::sqrt(most)
-              : std::sqrt(std::max(1.0, static_cast<double>(t.rows) / static_cast<double>(t.cols)));
-      int64_t first = 0;
-      for (int64_t rows : blocks) {
-        Matrix x(rows, std::vector<double>(t.cols));
-        for (int64_t r = 0; r < rows; ++r)
-          for (int64_t c = 0; c < t.cols; ++c) {
-            const int64_t i = (first + r) * t.cols + c;
-            x[r][c] = (1 - o.muon_momentum) * g[i] + o.muon_momentum * t.m[i];
-          }
-        x = newton_schulz(std::move(x), o.muon_steps);
-        for (int64_t r = 0; r < rows; ++r)
-          for (int64_t c = 0; c < t.cols; ++c) t.w[(first + r) * t.cols + c] -= lr * scale * x[r][c];
-        first += rows;
-      }
+          o.muon_match_rms ? 0.2 * std::sqrt(std::max(rows, cols)) : std::sqrt(std::max(1.0, rows / cols));
+      Matrix x(t.rows, std::vector<double>(t.cols));
+      for (size_t i = 0; i < n; ++i)
+        x[i / t.cols][i % t.cols] = (1 - o.muon_momentum) * g[i] + o.muon_momentum * t.m[i];
+      x = newton_schulz(std::move(x), o.muon_steps);
+      for (size_t i = 0; i < n; ++i) t.w[i] -= lr * scale * x[i / t.cols][i % t.cols];
       break;
     }
   }

@@ -14,8 +14,6 @@ struct ReferenceTensor {
   bool matrix = false;
   std::vector<double> w, m, v;   ///< value, first and second moment
   std::vector<double> row, col;  ///< Adafactor
-  /// Row blocks that Muon makes orthogonal apart (a matrix that is several); empty: one.
-  std::vector<int64_t> blocks;
 };
 
 /// One step. `gradient` is whole; args.grad_scale has been applied by the caller if at all.

@@ -7,9 +7,11 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <random>
 
 #include "kernels/core/fault_point.h"
 #include "kernels/core/time_scale.h"
+#include "runtime/checkpoint/finite.h"
 #include "tests/runtime/checkpoint/support.h"
 
 using namespace ltrain;
@@ -212,17 +214,142 @@ TEST_CASE("rotation keeps healthy checkpoints, not young ones", "[checkpoint]") 
         std::vector<std::string>{"step-00000003", "step-00000009", "step-00000010", "step-00000011"});
 }
 
-TEST_CASE("saving a step again replaces it whole", "[checkpoint]") {
+TEST_CASE("what has the name of a save gets another one, and nothing is lost", "[checkpoint]") {
   const TemporaryFolder folder;
   save_steps(folder.path, 2, Cut::rows, {1, 2});
-  flip_bit(folder.path + "/step-00000002/shard-00001-of-00002.safetensors", 600);
+  const std::string shard = "/shard-00001-of-00002.safetensors";
+  flip_bit(folder.path + "/step-00000002" + shard, 600);
+  const std::string flipped = read_file(folder.path + "/step-00000002" + shard);
   std::vector<std::string> notes;
   CHECK(load_and_check(folder.path, notes) == 1);
   save_steps(folder.path, 1, Cut::rows, {2});  // another layout, the same name
   CHECK(load_and_check(folder.path, notes) == 2);
-  CHECK(names(folder.path) == std::vector<std::string>{"step-00000001", "step-00000002"});
+  // Only hashes show the damage, and this writer was not told of it.
+  CHECK(names(folder.path) ==
+        std::vector<std::string>{"step-00000001", "step-00000002", "superseded-step-00000002"});
+  CHECK(read_file(folder.path + "/superseded-step-00000002" + shard) == flipped);
   CHECK(names(folder.path + "/step-00000002") ==
         std::vector<std::string>{"COMMIT", "manifest.json", "shard-00000-of-00001.safetensors"});
+  const auto aside = list_set_aside(folder.path);
+  REQUIRE(aside.size() == 1);
+  CHECK(aside[0].aside == Aside::superseded);
+  CHECK(aside[0].step() == 2);
+  // Rotation neither counts nor removes it.
+  save_steps(folder.path, 1, Cut::rows, {3, 4, 5});
+  CHECK(names(folder.path) ==
+        std::vector<std::string>{"step-00000004", "step-00000005", "superseded-step-00000002"});
+}
+
+TEST_CASE("a folder gets the name of what is wrong with it", "[checkpoint]") {
+  const TemporaryFolder folder;
+  const auto aside = [&](const std::function<void(const std::string&)>& damage, bool told = false) {
+    save_steps(folder.path, 1, Cut::rows, {1}, 0);
+    damage(folder.path + "/step-00000001");
+    const std::string name = set_aside(list_checkpoints(folder.path).at(0), told);
+    CHECK(list_checkpoints(folder.path).empty());
+    return name;
+  };
+  const auto remove = [](const char* file) {
+    return [file](const std::string& c) { std::filesystem::remove(c + "/" + file); };
+  };
+  CHECK(aside([](const std::string&) {}) == "superseded-step-00000001");
+  CHECK(aside([](const std::string&) {}) == "superseded-step-00000001-2");
+  CHECK(aside([](const std::string&) {}, true) == "damaged-step-00000001");
+  CHECK(aside(remove("COMMIT")) == "uncommitted-step-00000001");
+  CHECK(aside(remove("manifest.json")) == "damaged-step-00000001-2");
+  CHECK(aside(remove("shard-00000-of-00001.safetensors")) == "damaged-step-00000001-3");
+  CHECK(list_set_aside(folder.path).size() == 6);
+}
+
+TEST_CASE("a pinned checkpoint is never replaced, not even one that appears while the run is on its way",
+          "[checkpoint]") {
+  const TemporaryFolder folder;
+  auto group = make_single_group("checkpoint", Axis::data);
+  auto stream = make_inline_stream("checkpoint");
+  State state(0, 1, Cut::rows);
+  const auto writer = [&](int64_t begun, int64_t last) {
+    CheckpointOptions o = sync_options(folder.path);
+    o.begun = begun;
+    o.last_step = last;
+    return std::make_unique<CheckpointWriter>(o, state.slices(), *group, *stream);
+  };
+  save_steps(folder.path, 1, Cut::rows, {1, 2, 3}, 0);
+  write_file(folder.path + "/step-00000003/KEEP", "");
+  CHECK_THAT(error_of([&] { writer(1, 5); }), Contains("step-00000003: is pinned by its file KEEP"));
+  CHECK_NOTHROW(writer(1, 2));
+  CHECK_NOTHROW(writer(3, 5));
+  std::filesystem::remove(folder.path + "/step-00000003/KEEP");
+  auto w = writer(1, 5);
+  CHECK(w->notes().size() == 2);  // 2 and 3 are of the branch that is left
+  write_file(folder.path + "/step-00000003/KEEP", "");
+  const std::string before = read_file(folder.path + "/step-00000003/manifest.json");
+  state.fill(3);
+  CHECK(w->save(make_info(3), state.slices()) == "");
+  const SaveReport r = w->take_reports().at(0);
+  CHECK_FALSE(r.ok);
+  CHECK_THAT(r.error, Contains("is pinned by its file KEEP"));
+  CHECK(read_file(folder.path + "/step-00000003/manifest.json") == before);
+  CHECK(path_exists(folder.path + "/step-00000003/KEEP"));
+}
+
+TEST_CASE("a state with one element that is not finite is not saved, wherever it is", "[checkpoint]") {
+  const TemporaryFolder folder;
+  const double infinite = std::numeric_limits<double>::infinity();
+  int saves = 0;
+  for (const double bad : {std::nan(""), infinite, -infinite})
+    for (const size_t element : {size_t{0}, size_t{30000}, size_t{69999}})
+      for (const bool is_last_rank : {false, true}) {
+        std::vector<std::string> said(2);
+        with_ranks(2, [&](int rank, Communicator& group) {
+          auto stream = make_inline_stream("checkpoint");
+          std::vector<float> values(70000, 3.0e38f);  // finite, if only just
+          const Shape shape{140000};
+          const std::vector<StateSlice> slices{
+              {"w", DType::f32, Slice::flat(shape, rank * 70000, rank * 70000 + 70000), values.data()}};
+          CheckpointWriter writer(sync_options(folder.path), slices, group, *stream);
+          if (is_last_rank == (rank == 1)) values[element] = static_cast<float>(bad);
+          said[static_cast<size_t>(rank)] = writer.save(make_info(1), slices);
+          if (!writer.take_reports().empty()) fail(ExitCode::internal, "a report of what was not saved");
+        });
+        CHECK(said[0] == "1 of 140000 elements are not finite, the first in w");
+        CHECK(said[1] == said[0]);
+        ++saves;
+      }
+  CHECK(saves == 18);
+  CHECK(list_folder(folder.path) == std::vector<std::string>{".lock"});
+}
+
+TEST_CASE("numbers of every type are told finite from not, at every place of a block", "[checkpoint]") {
+  const auto check = [](DType type, auto bits, std::vector<uint64_t> finite,
+                        std::vector<uint64_t> not_finite) {
+    using Bits = decltype(bits);
+    INFO(dtype_name(type));
+    std::mt19937_64 random(1);
+    for (const int64_t n : {int64_t{1}, int64_t{7}, int64_t{300}, int64_t{70001}, int64_t{200000}}) {
+      std::vector<Bits> from(static_cast<size_t>(n)), to(from.size());
+      for (Bits& b : from) b = static_cast<Bits>(finite[random() % finite.size()]);
+      CHECK(count_not_finite(type, from.data(), n) == 0);
+      CHECK(copy_and_check(type, to.data(), from.data(), n) == 0);
+      CHECK(to == from);
+      int64_t bad = 0;
+      for (size_t i = 0; i < from.size(); i += 1 + random() % 97, ++bad)
+        from[i] = static_cast<Bits>(not_finite[random() % not_finite.size()]);
+      CHECK(count_not_finite(type, from.data(), n) == bad);
+      CHECK(copy_and_check(type, to.data(), from.data(), n) == bad);
+      CHECK(to == from);
+    }
+  };
+  check(DType::f32, uint32_t{}, {0, 0x80000000, 0x7f7fffff, 0xff7fffff, 1, 0x3f800000},
+        {0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff});
+  check(DType::f64, uint64_t{}, {0, 1, 0x7fefffffffffffff, 0xffefffffffffffff, 0x3ff0000000000000},
+        {0x7ff0000000000000, 0xfff0000000000000, 0x7ff8000000000000, 0xfff0000000000001});
+  check(DType::bf16, uint16_t{}, {0, 0x7f7f, 0xff7f, 1, 0x3f80}, {0x7f80, 0xff80, 0x7fc0, 0xffff});
+  check(DType::f16, uint16_t{}, {0, 0x7bff, 0xfbff, 1, 0x3c00}, {0x7c00, 0xfc00, 0x7e00, 0xffff});
+  check(DType::f8e5m2, uint8_t{}, {0, 0x7b, 0xfb, 1}, {0x7c, 0xfc, 0x7e, 0xff});
+  check(DType::f8e4m3, uint8_t{}, {0, 0x7e, 0xfe, 1, 0x78}, {0x7f, 0xff});
+  const std::vector<int64_t> whole(100, -1);
+  for (const DType type : {DType::i32, DType::i64, DType::u8, DType::u16, DType::u32})
+    CHECK(count_not_finite(type, whole.data(), 100) == 0);
 }
 
 TEST_CASE("debris of dead saves is swept, and a folder in use is refused", "[checkpoint]") {
@@ -234,7 +361,9 @@ TEST_CASE("debris of dead saves is swept, and a folder in use is refused", "[che
   auto group = make_single_group("checkpoint", Axis::data);
   auto stream = make_inline_stream("checkpoint");
   State state(0, 1, Cut::rows);
-  CheckpointWriter writer(sync_options(folder.path), state.slices(), *group, *stream);
+  CheckpointOptions options = sync_options(folder.path);
+  options.begun = 1;
+  CheckpointWriter writer(options, state.slices(), *group, *stream);
   REQUIRE(writer.notes().size() == 1);
   CHECK_THAT(writer.notes()[0],
              Contains("removed step-00000002.tmp-0123, left by a save that did not finish"));

@@ -4,12 +4,16 @@
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "kernels/core/fault_point.h"
 #include "kernels/core/time_scale.h"
@@ -95,15 +99,26 @@ TEST_CASE("manifests that should not be believed are not", "[checkpoint][damage]
     return rejection([&](const std::string& c) { edit_manifest(c, edit); });
   };
   CHECK_THAT(
-      edited([](auto& m) { m["version"] = 2; }),
+      edited([](auto& m) { m["version"] = 3; }),
       Contains(
-          "format version 2, this ltrain reads version 1; use the ltrain that wrote it, or a newer one"));
+          "format version 3, this ltrain reads versions 1 to 2; use the ltrain that wrote it, or a newer "
+          "one"));
   CHECK_THAT(edited([](auto& m) { m["version"] = 0; }), Contains("no such version was ever written"));
   CHECK_THAT(edited([](auto& m) { m["format"] = "x"; }),
              Contains("is not the manifest of an ltrain checkpoint"));
   CHECK_THAT(edited([](auto& m) { m.erase("seed"); }), Contains("lacks \"seed\""));
   CHECK_THAT(edited([](auto& m) { m["extra"] = 1; }), Contains("has the unknown key \"extra\""));
-  CHECK_THAT(edited([](auto& m) { m["step"] = -1; }), Contains("\"step\" is not a whole number from 0"));
+  CHECK_THAT(edited([](auto& m) { m["step"] = -1; }),
+             Contains("\"step\" is -1, not a whole number from 0 to 1152921504606846976"));
+  // Sums of two must fit: what counts steps, samples and tokens is bounded.
+  for (const char* key : {"step", "data_cursor", "consumed_samples", "consumed_tokens", "skipped_steps"})
+    CHECK_THAT(edited([&](auto& m) { m[key] = INT64_MAX; }),
+               Contains(fmt::format("\"{}\" is 9223372036854775807, not a whole number", key)));
+  CHECK_THAT(edited([](auto& m) { m["data"]["sources"][0]["content"] = "x"; }),
+             Contains("\"content\" is no hash"));
+  CHECK_THAT(edited([](auto& m) { m["data"]["sources"][0]["weight"] = -1; }), Contains("\"weight\""));
+  CHECK_THAT(edited([](auto& m) { m["data"].erase("seed"); }), Contains("\"data\": lacks \"seed\""));
+  CHECK_THAT(edited([](auto& m) { m["data"]["x\x1b"] = 1; }), Contains("has the unknown key \"x\\x1b\""));
   CHECK_THAT(edited([](auto& m) { m["files"][0]["name"] = "../../secret"; }),
              Contains("has an unexpected name"));
   CHECK_THAT(edited([](auto& m) { m["tensors"]["norm"]["pieces"][0]["file"] = 7; }),
@@ -136,17 +151,117 @@ TEST_CASE("stray files do no harm, and the manifest is believed over the folder'
   CHECK(load_and_check(folder.path, notes) == 2);
 }
 
+TEST_CASE("pieces are compared in n log n: 60,000 of them in less than a second", "[checkpoint][damage]") {
+  const int64_t n = 60000;
+  const auto seconds = [](const Manifest& m, std::string& wrong) {
+    const auto start = std::chrono::steady_clock::now();
+    wrong = untiled(m);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / time_scale();
+  };
+  const auto of = [](const Shape& shape, std::vector<Slice> slices) {
+    Manifest m;
+    TensorParts& t = m.tensors["w"];
+    t.shape = shape;
+    for (Slice& s : slices) t.pieces.push_back({0, "w", s});
+    return m;
+  };
+  const auto shuffled = [](std::vector<Slice> v) {
+    std::shuffle(v.begin(), v.end(), std::mt19937(1));
+    return v;
+  };
+  std::vector<Slice> flat, rows, columns, grid;
+  const Shape shape{n, 8}, wide{4, n}, square{300, 400};
+  for (int64_t i = 0; i < n; ++i) flat.push_back(Slice::flat(shape, 8 * i, 8 * i + 8));
+  for (int64_t i = 0; i < n; ++i) rows.push_back(Slice::box(shape, {i, 0}, {1, 8}));
+  for (int64_t i = 0; i < n; ++i) columns.push_back(Slice::box(wide, {0, i}, {4, 1}));
+  for (int64_t i = 0; i < n; ++i)  // and two ranges of each box
+    grid.push_back(
+        Slice::box(square, {i / 2 / 200 * 2, i / 2 % 200 * 2}, {2, 2}).part(static_cast<int>(i % 2), 2));
+  std::string wrong;
+  for (const auto& [name, s, v] : {std::tuple{"flat", shape, &flat},
+                                   {"rows", shape, &rows},
+                                   {"columns", wide, &columns},
+                                   {"grid", square, &grid}}) {
+    INFO(name);
+    CHECK(seconds(of(s, shuffled(*v)), wrong) < 1);
+    CHECK(wrong == "");
+    std::vector<Slice> damaged = shuffled(*v);
+    damaged[n / 3] = damaged[n / 2];  // one is there twice, one is not
+    CHECK(seconds(of(s, damaged), wrong) < 1);
+    CHECK_THAT(wrong, Contains("two pieces overlap"));
+    damaged = shuffled(*v);
+    damaged.pop_back();
+    CHECK(seconds(of(s, damaged), wrong) < 1);
+    CHECK_THAT(wrong, Contains("its pieces hold "));
+  }
+  // Hostile: all over each other, one a little beyond the next.
+  std::vector<Slice> stairs;
+  for (int64_t i = 0; i + 1 < n; ++i) stairs.push_back(Slice::box(shape, {i, 0}, {2, 8}));
+  CHECK(seconds(of(shape, shuffled(stairs)), wrong) < 1);
+  CHECK(wrong != "");
+}
+
+TEST_CASE("tilings: what the fast check says is what comparing all pairs says", "[checkpoint][damage]") {
+  std::mt19937 random(3);
+  int bad = 0;
+  for (int round = 0; round < 4000; ++round) {
+    const Shape shape{1 + static_cast<int64_t>(random() % 4), 1 + static_cast<int64_t>(random() % 4),
+                      1 + static_cast<int64_t>(random() % 3)};
+    // Cut at random, again and again, and then by ranges; one piece in three rounds is moved or doubled.
+    std::vector<Slice> pieces{Slice::whole(shape)};
+    for (int cut = random() % 6; cut > 0; --cut) {
+      const size_t at = random() % pieces.size();
+      const Slice s = pieces[at];
+      const int d = static_cast<int>(random() % 3);
+      if (s.extent[d] < 2) continue;
+      const int64_t first = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(s.extent[d] - 1));
+      Shape a = s.extent, b = s.extent, offset = s.offset;
+      a.dims[d] = first, b.dims[d] -= first, offset.dims[d] += first;
+      pieces[at] = Slice::box(shape, s.offset, a);
+      pieces.push_back(Slice::box(shape, offset, b));
+    }
+    const size_t whole = random() % pieces.size();
+    const Slice part = pieces[whole];
+    pieces[whole] = part.part(0, 2), pieces.push_back(part.part(1, 2));
+    if (random() % 3 == 0) {
+      Slice& s = pieces[random() % pieces.size()];
+      s = pieces[random() % pieces.size()];
+    }
+    std::shuffle(pieces.begin(), pieces.end(), random);
+    Manifest m;
+    TensorParts& t = m.tensors["w"];
+    t.shape = shape;
+    int64_t sum = 0;
+    bool overlap = false;
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      sum += pieces[i].elements();
+      for (size_t j = 0; j < i; ++j) overlap = overlap || common_elements(pieces[i], pieces[j]) > 0;
+      t.pieces.push_back({0, "w", pieces[i]});
+    }
+    const bool tiles = !overlap && sum == shape.elements();
+    bad += !tiles;
+    REQUIRE((untiled(m) == "") == tiles);
+  }
+  CHECK(bad > 500);
+}
+
 TEST_CASE("killed at any point of a save, the loader finds the checkpoint before or after, whole",
           "[checkpoint][faults]") {
   int points = 0;
   for (std::string_view point : kFaultPoints) {
     if (point.compare(0, 11, "checkpoint.") != 0) continue;
     ++points;
+    // What another run has left has the names of the saves, so that each of them sets something aside.
+    const bool occupied = point.ends_with("set_aside");
     for (int occurrence : {1, 2, 3}) {
       const TemporaryFolder folder;
       // Three saves with two to keep: the third deletes. Points that every rank passes are passed twice a
       // save.
       INFO(point << " number " << occurrence);
+      for (int step = 1; step <= 5 && occupied; ++step) {
+        std::filesystem::create_directory(folder.path + "/" + checkpoint_name(step));
+        write_file(folder.path + "/" + checkpoint_name(step) + "/mine", std::to_string(step));
+      }
       const pid_t child = fork();
       REQUIRE(child >= 0);
       if (child == 0) {
@@ -161,21 +276,55 @@ TEST_CASE("killed at any point of a save, the loader finds the checkpoint before
       REQUIRE(waitpid(child, &status, 0) == child);
       CHECK(WIFSIGNALED(status));
       std::vector<std::string> notes;
-      const int64_t step = load_and_check(folder.path, notes);
+      int64_t step = -1;
+      if (occupied && occurrence == 1)  // nothing is committed yet, and what is there is no checkpoint
+        CHECK_THROWS(load_and_check(folder.path, notes));
+      else
+        step = load_and_check(folder.path, notes);
       if (occurrence == 3) CHECK(step >= 1);
       int64_t newest = -1;
       for (const Candidate& c : list_checkpoints(folder.path)) {
-        CHECK(c.error.empty());  // nothing half-made has a name
+        CHECK((c.error.empty() || occupied));  // nothing half-made has a name
         if (c.error.empty()) newest = std::max(newest, c.manifest.info.step);
       }
       CHECK(newest == step);
       // The next run sweeps what is left and goes on.
+      step = std::max<int64_t>(step, 0);
       save_steps(folder.path, 3, Cut::rows, {step + 1});
       CHECK(load_and_check(folder.path, notes) == step + 1);
       for (const std::string& name : list_folder(folder.path)) CHECK(name.find(".tmp-") == std::string::npos);
+      // And what was there before is still there, under one name or the other.
+      for (int i = 1; i <= 5 && occupied; ++i) {
+        const std::string name = checkpoint_name(i), one = folder.path + "/" + name + "/mine",
+                          other = folder.path + "/uncommitted-" + name + "/mine";
+        CHECK(path_exists(one) + path_exists(other) == 1);
+        CHECK(read_file(path_exists(one) ? one : other) == std::to_string(i));
+      }
     }
   }
-  CHECK(points == 13);
+  CHECK(points == 15);
+}
+
+TEST_CASE("a FIFO or a folder in the place of a file is refused at once", "[checkpoint][damage]") {
+  const auto at_once = [](const std::function<void()>& body) {
+    const auto start = std::chrono::steady_clock::now();
+    const std::string error = error_of(body);
+    CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < 2 * time_scale());
+    return error;
+  };
+  for (const char* name : {"COMMIT", "manifest.json", "shard-00001-of-00002.safetensors"}) {
+    const TemporaryFolder folder;
+    save_steps(folder.path, 2, Cut::flat, {1});
+    const std::string path = folder.path + "/step-00000001/" + name;
+    std::filesystem::remove(path);
+    REQUIRE(mkfifo(path.c_str(), 0644) == 0);
+    INFO(name);
+    std::vector<std::string> notes;
+    CHECK(at_once([&] { load_and_check(folder.path, notes, folder.path + "/step-00000001"); }) != "");
+    CHECK_THAT(at_once([&] { read_text_file(path, 100); }), Contains("not a regular file"));
+  }
+  CHECK_THAT(at_once([] { read_text_file("/dev/zero", 100); }), Contains("not a regular file"));
+  CHECK_THAT(at_once([] { read_text_file("/tmp", 100); }), Contains("not a regular file"));
 }
 
 TEST_CASE("a rank that fails makes the save fail everywhere, and training goes on", "[checkpoint][faults]") {

@@ -107,6 +107,13 @@ CheckpointInfo make_info(int64_t step) {
   info.grad_norm = 0.1 * static_cast<double>(step);
   info.model = {{"hidden_size", "64"}, {"attn_pdrop", "0.0"}};
   info.recipe = "name: \"\xc3\xa9\"\n";
+  info.consumed_samples = step * 9;
+  info.data = data::DataIdentity{};
+  info.data->sources = {{"data/a", 0.5, std::string(32, 'a'), 1000, 3},
+                        {"data/b", 1, std::string(32, 'b'), 2000, 1}};
+  info.data->tokenizer = {"byte", "0123456789abcdef", 257, 256};
+  info.data->seq_length = 256;
+  info.data->seed = 1234;
   return info;
 }
 
@@ -123,7 +130,9 @@ void save_steps(const std::string& folder, int world, Cut cut, const std::vector
   with_ranks(world, [&](int rank, Communicator& group) {
     auto stream = make_inline_stream("checkpoint");
     State state(rank, world, cut);
-    CheckpointWriter writer(sync_options(folder, keep), state.slices(), group, *stream);
+    CheckpointOptions options = sync_options(folder, keep);
+    options.begun = steps.front() - 1;
+    CheckpointWriter writer(options, state.slices(), group, *stream);
     for (int64_t step : steps) {
       state.fill(step);
       writer.save(make_info(step), state.slices());

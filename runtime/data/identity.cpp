@@ -1,0 +1,98 @@
+#include "runtime/data/identity.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "kernels/core/error.h"
+#include "kernels/core/printable.h"
+
+namespace ltrain::data {
+namespace {
+
+constexpr int64_t kBlocks = 64, kBlockBytes = 16 << 10;
+
+void add_blocks(XXH3_state_t* hash, const std::string& path) {
+  const InputFile file(path);
+  const int64_t size = file.size();
+  XXH3_128bits_update(hash, &size, sizeof size);
+  std::vector<char> block(kBlockBytes);
+  const bool whole = size <= kBlocks * kBlockBytes;
+  for (int64_t i = 0; i < kBlocks; ++i) {
+    // size - kBlockBytes below 2^63, times 63: in 128 bits.
+    const int64_t at =
+        whole ? i * kBlockBytes
+              : static_cast<int64_t>(static_cast<__int128>(size - kBlockBytes) * i / (kBlocks - 1));
+    const int64_t n = std::min(kBlockBytes, size - at);
+    if (n <= 0) return;
+    file.read(block.data(), at, n);
+    XXH3_128bits_update(hash, block.data(), static_cast<size_t>(n));
+  }
+}
+
+std::string describe(const SourceIdentity& s) {
+  return fmt::format("{} ({} tokens, content {})", printable(s.path, 200), s.tokens, s.content.substr(0, 8));
+}
+
+std::string describe(const TokenizerIdentity& t) {
+  return fmt::format("{} (vocabulary {}, end of document {}{})", printable(t.kind, 40), t.vocab_size, t.eod,
+                     t.hash.empty() ? "" : ", hash " + printable(t.hash, 16));
+}
+
+/// A source's part of all samples.
+double share(const DataIdentity& d, size_t source) {
+  double sum = 0;
+  for (const SourceIdentity& s : d.sources) sum += s.weight;
+  return d.sources[source].weight / sum;
+}
+
+}  // namespace
+
+std::string content_identity(const std::string& path) {
+  const std::string prefix = dataset_prefix(path);
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), &XXH3_freeState);
+  XXH3_128bits_reset(hash.get());
+  add_blocks(hash.get(), prefix + ".idx");
+  add_blocks(hash.get(), prefix + ".bin");
+  const XXH128_hash_t h = XXH3_128bits_digest(hash.get());
+  return fmt::format("{:016x}{:016x}", h.high64, h.low64);
+}
+
+std::vector<std::string> differences(const DataIdentity& before, const DataIdentity& now) {
+  std::vector<std::string> found;
+  const auto add = [&](const std::string& key, const auto& a, const auto& b) {
+    if (a != b) found.push_back(fmt::format("{} {} -> {}", key, a, b));
+  };
+  const size_t most = std::max(before.sources.size(), now.sources.size());
+  for (size_t i = 0; i < most; ++i) {
+    const bool was = i < before.sources.size(), is = i < now.sources.size();
+    const std::string key = fmt::format("data.train.{}", i);
+    const std::string a = was ? describe(before.sources[i]) : "none",
+                      b = is ? describe(now.sources[i]) : "none";
+    if (!was || !is || before.sources[i].content != now.sources[i].content) {
+      found.push_back(fmt::format("{} {} -> {}", key, a, b));
+    } else if (std::abs(share(before, i) - share(now, i)) > 1e-9) {
+      found.push_back(fmt::format("{}.weight {} -> {} ({:.4g} -> {:.4g} of all samples)", key,
+                                  before.sources[i].weight, now.sources[i].weight, share(before, i),
+                                  share(now, i)));
+    }
+  }
+  TokenizerIdentity a = before.tokenizer, b = now.tokenizer;
+  if (a.hash.empty() || b.hash.empty()) a.hash = b.hash = "";
+  if (a.vocab_size < 0 || b.vocab_size < 0) a.vocab_size = b.vocab_size = -1;
+  const auto packs = [](const DataIdentity& d) {
+    return d.reset_attention_mask || d.reset_position_ids || d.eod_mask_loss;
+  };
+  if (!packs(before) || !packs(now)) a.eod = b.eod = -1;  // nothing asks where documents end
+  if (!(a == b)) found.push_back(fmt::format("data.tokenizer {} -> {}", describe(a), describe(b)));
+  add("data.seq_length", before.seq_length, now.seq_length);
+  add("data.reset_attention_mask", before.reset_attention_mask, now.reset_attention_mask);
+  add("data.reset_position_ids", before.reset_position_ids, now.reset_position_ids);
+  add("data.eod_mask_loss", before.eod_mask_loss, now.eod_mask_loss);
+  add("seed", before.seed, now.seed);
+  return found;
+}
+
+}  // namespace ltrain::data

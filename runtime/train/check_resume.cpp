@@ -1,0 +1,48 @@
+// What of checkpoint.resume and of the place for the next checkpoint can be known before processes are
+// started.
+#include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/store.h"
+#include "runtime/train/data_identity.h"
+#include "runtime/train/resume_changes.h"
+#include "runtime/train/trainer.h"
+#include "runtime/train/training_state.h"
+#include "runtime/train/upcycle.h"
+
+namespace ltrain {
+
+void check_resume(const Recipe& recipe, const Plan& plan) {
+  auto alone = make_single_group("check", Axis::data);
+  auto stream = make_inline_stream("check");
+  std::vector<std::string> notes;
+  ResumeOptions o = resume_options(recipe);
+  o.verify_hashes = false;  // the ranks check every byte when they load
+  const GroupSet one;
+  ParameterStore parameters;
+  const Decoder decoder(recipe.model, parameters, one.groups(), {});
+  const ProgramOptions program = program_options(recipe);
+  int64_t begun = 0;
+  if (const auto reader = CheckpointReader::open(o, *alone, *stream, notes)) {
+    check_optimizer(*reader, parameters, program.optimizer);
+    compare_resume(reader->info(), reader->path(), recipe, data_identity(recipe));
+    begun = reader->info().step;
+  } else if (recipe.checkpoint.upcycle) {
+    open_dense(recipe, false, *alone, *stream, notes);
+  }
+  if (!saves_at_all(recipe)) return;
+  refuse_pinned(list_checkpoints(checkpoint_folder(recipe)), begun, end_step(recipe));
+  int64_t bytes = 0;  // the values, and a moment of every element for each; rows and columns are few
+  for (int id = 0; id < parameters.count(); ++id) {
+    int64_t states = 1 + (program.ema_decay > 0);
+    for (std::string_view name : parameters.state_names(id, program.optimizer))
+      states += name != kFactorRows && name != kFactorCols && name != kCoefficients;
+    if (program.reduce_int8 || is_onebit(program.optimizer.rule))  // rounding errors, of each rank that sums
+      states += ranks(recipe) / (recipe.parallel.tensor * recipe.parallel.pipeline) + 1;
+    bytes += states * parameters.spec(id).shape.elements() * dtype_size(program.precision.master);
+  }
+  if (const int64_t free = free_bytes(check_folder_can_be_made(checkpoint_folder(recipe))); free < bytes)
+    fail(ExitCode::storage,
+         "{}: a checkpoint takes {}, the file system has {} free; free some, or move output_dir",
+         checkpoint_folder(recipe), bytes_text(bytes), bytes_text(free));
+}
+
+}  // namespace ltrain

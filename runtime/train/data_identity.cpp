@@ -1,0 +1,128 @@
+#include "runtime/train/data_identity.h"
+
+#include "kernels/core/printable.h"
+#include "runtime/data/tokenizer.h"
+#include "runtime/recipe/problems.h"
+#include "runtime/train/trainer.h"
+
+namespace ltrain {
+namespace {
+
+std::string kind_of(const Recipe& r) { return std::string(to_string(r.data.tokenizer.kind)); }
+
+std::unique_ptr<data::Tokenizer> load_tokenizer(const Recipe& r) {
+  const bool has_file =
+      r.data.tokenizer.kind == TokenizerKind::gpt2;  // else data.tokenizer.path does not apply
+  return data::make_tokenizer(kind_of(r), has_file ? r.data.tokenizer.path.value_or("") : "");
+}
+
+/// byte is in the program; gpt2 is its rank file.
+bool tokenizer_here(const Recipe& r) {
+  return r.data.tokenizer.kind == TokenizerKind::byte ||
+         (r.data.tokenizer.path && data::file_exists(*r.data.tokenizer.path));
+}
+
+data::TokenizerIdentity identity_of(const data::SourceInfo& s) {
+  return {s.tokenizer, s.tokenizer_hash, s.vocab_size, s.eot};
+}
+
+data::TokenizerIdentity recipe_tokenizer(const Recipe& r) {
+  data::TokenizerIdentity t{kind_of(r), "", -1, -1};
+  if (tokenizer_here(r)) {
+    const auto tokenizer = load_tokenizer(r);
+    t = {tokenizer->name(), tokenizer->hash(), tokenizer->vocab_size(), tokenizer->eot()};
+  }
+  if (r.data.tokenizer.eod) t.eod = *r.data.tokenizer.eod;
+  return t;
+}
+
+bool is_given(const Recipe& r, const char* key) { return r.origins && r.origins->has(key); }
+
+std::string place(const Recipe& r, const char* key) {
+  return r.origins ? r.origins->place(key).text() + ": " : "";
+}
+
+/// The sidecar of a source says which tokenizer made it: the recipe must say the same.
+void check_tokenizer(const Recipe& r, const data::SourceInfo& s) {
+  const std::string kind = kind_of(r);
+  const std::string default_note = is_given(r, "data.tokenizer.kind") ? "" : " (default)";
+  if (s.tokenizer != kind)
+    fail(ExitCode::usage,
+         "{}data.tokenizer.kind = {}{}: the tokens of {} are of tokenizer {} (vocabulary {}, end of document "
+         "{}). Write\n  data: {{tokenizer: {{kind: {}{}}}}}{}",
+         place(r, "data.tokenizer.kind"), kind, default_note, printable(s.prefix), s.tokenizer, s.vocab_size,
+         s.eot, s.tokenizer, s.tokenizer == "gpt2" ? ", path: RANKS.tiktoken" : "",
+         s.tokenizer == "byte" || s.tokenizer == "gpt2" ? "" : "\nwhich this build does not have");
+  const auto tokenizer = load_tokenizer(r);
+  if (tokenizer->hash() != s.tokenizer_hash)
+    fail(
+        ExitCode::usage,
+        "{}data.tokenizer.path = {}: is a {} tokenizer of {} ids and hash {}, and the tokens of {} are of "
+        "one "
+        "of {} ids and hash {}. Name the file of ranks that the data was built with, or build the data again",
+        place(r, "data.tokenizer.path"), printable(r.data.tokenizer.path.value_or("null")), kind,
+        tokenizer->vocab_size(), tokenizer->hash(), printable(s.prefix), s.vocab_size, s.tokenizer_hash);
+  if (r.data.tokenizer.eod && *r.data.tokenizer.eod != s.eot)
+    fail(ExitCode::usage, "{}data.tokenizer.eod = {}: the sidecar of {} says {}; leave the key out",
+         place(r, "data.tokenizer.eod"), *r.data.tokenizer.eod, printable(s.prefix), s.eot);
+}
+
+/// Where documents end in data without a sidecar must be known by what asks for it.
+void check_end_of_document(const Recipe& r, const data::SourceInfo& s) {
+  const Data& d = r.data;
+  const char* asks = d.reset_attention_mask ? "data.reset_attention_mask"
+                     : d.reset_position_ids ? "data.reset_position_ids"
+                     : d.eod_mask_loss      ? "data.eod_mask_loss"
+                                            : nullptr;
+  if (!asks) return;
+  if (!d.tokenizer.eod && !is_given(r, "data.tokenizer.kind"))
+    fail(ExitCode::usage,
+         "{}{} = true: needs the token that ends documents, and {} has no sidecar that says it. Write\n  "
+         "data: "
+         "{{tokenizer: {{eod: ID}}}}\nwith its id (GPT-2: 50256), or eod: none where documents end by the "
+         "index "
+         "alone, or data.tokenizer.kind if the data is of that tokenizer",
+         place(r, asks), asks, printable(s.prefix));
+  if (d.tokenizer.eod && *d.tokenizer.eod >= r.model.vocab_size)
+    fail(ExitCode::usage, "{}data.tokenizer.eod = {}: model.vocab_size is {}; ids are 0 to {}",
+         place(r, "data.tokenizer.eod"), *d.tokenizer.eod, r.model.vocab_size, r.model.vocab_size - 1);
+  if (!d.tokenizer.eod) load_tokenizer(r);  // its error names what is missing
+}
+
+}  // namespace
+
+int64_t end_of_document(const Recipe& r) {
+  if (r.data.tokenizer.eod) return *r.data.tokenizer.eod;
+  return tokenizer_here(r) ? load_tokenizer(r)->eot() : -1;
+}
+
+data::DataIdentity data_identity(const Recipe& r) {
+  data::DataIdentity d;
+  d.tokenizer = recipe_tokenizer(r);
+  for (const DataSource& s : r.data.train) {
+    const data::SourceInfo info = data::inspect_source(s.path);
+    d.sources.push_back({s.path, s.weight, data::content_identity(s.path), info.tokens, info.documents});
+    if (info.has_sidecar) d.tokenizer = identity_of(info);
+  }
+  d.seq_length = r.data.seq_length;
+  d.seed = r.seed;
+  d.reset_attention_mask = r.data.reset_attention_mask;
+  d.reset_position_ids = r.data.reset_position_ids;
+  d.eod_mask_loss = r.data.eod_mask_loss;
+  return d;
+}
+
+void check_data(const Recipe& r) {
+  for (const bool eval : {false, true})
+    for (const DataSource& s : eval ? r.data.eval : r.data.train) {
+      const data::SourceInfo info = data::inspect_source(s.path);
+      if (info.has_sidecar)
+        check_tokenizer(r, info);
+      else
+        check_end_of_document(r, info);
+      if (info.max_token >= 0) check_vocabulary(r, s.path, info.max_token + 1);
+      data::check_source(info, r.model.vocab_size, r.data.seq_length);
+    }
+}
+
+}  // namespace ltrain

@@ -1,0 +1,15 @@
+// Which data and which tokenizer a recipe names, and whether they agree.
+#pragma once
+#include "runtime/data/identity.h"
+#include "runtime/recipe/recipe.h"
+
+namespace ltrain {
+
+/// Of the training data, which must be there. Reads a few megabytes whatever its size.
+data::DataIdentity data_identity(const Recipe& recipe);
+
+/// The token that ends a document of data without a sidecar: data.tokenizer.eod, else the tokenizer's; -1:
+/// none. Of a recipe that check_data takes.
+int64_t end_of_document(const Recipe& recipe);
+
+}  // namespace ltrain

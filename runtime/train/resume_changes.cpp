@@ -1,0 +1,133 @@
+#include "runtime/train/resume_changes.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/recipe/problems.h"
+#include "runtime/recipe/schema.h"
+#include "runtime/train/lr_schedule.h"
+
+namespace ltrain {
+namespace {
+
+using recipe::Effect;
+using recipe::Key;
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string all;
+  for (const std::string& p : parts) all += (all.empty() ? "" : "; ") + p;
+  return all;
+}
+
+/// "optimizer.lr 3e-4 -> 1e-4": every key whose value changes what a step computes, the schedule or the data.
+std::vector<std::string> changed_keys(const Recipe& before, const Recipe& now) {
+  std::vector<std::string> changed;
+  for (const Key& key : recipe::schema()) {
+    if (key.effect != Effect::function && key.effect != Effect::schedule && key.effect != Effect::data)
+      continue;
+    const bool was = key.in_dump(before), is = key.in_dump(now);
+    const std::string a = was ? key.write(key, before, false) : "none",
+                      b = is ? key.write(key, now, false) : "none";
+    if (a == b) continue;
+    const bool derived = !key.implied.empty() && now.origins && !now.origins->has(key.path);
+    changed.push_back(fmt::format("{} {} -> {}{}", key.path, a, b,
+                                  derived ? fmt::format(" (by default: {})", key.implied) : ""));
+  }
+  return changed;
+}
+
+/// What nobody who goes on from this checkpoint can mean.
+void refuse_impossible(const CheckpointInfo& i, const std::string& path, const Recipe& before,
+                       const Recipe& now) {
+  if ((before.precision == Precision::fp64) != (now.precision == Precision::fp64))
+    fail(ExitCode::usage,
+         "{}: was saved with precision {}, whose weights and states have another type than those of {}; "
+         "nearest valid value of precision: {}",
+         path, to_string(before.precision), to_string(now.precision), to_string(before.precision));
+  const int64_t updates = i.step - i.skipped_steps;
+  const bool onebit = before.optimizer.kind.starts_with("onebit_");
+  if (onebit && updates >= before.optimizer.freeze_step && now.optimizer.freeze_step > updates)
+    fail(ExitCode::usage,
+         "{}: is past its optimizer.freeze_step of {}: its second moment has stood still since, and {} would "
+         "let it move again{}; give optimizer.freeze_step: {}",
+         path, before.optimizer.freeze_step, now.optimizer.freeze_step,
+         now.origins && now.origins->has("optimizer.freeze_step") ? ""
+                                                                  : " (by default: a fifth of train_steps)",
+         before.optimizer.freeze_step);
+}
+
+/// A learning rate that is not what the checkpoint's recipe had for the next step.
+void note_learning_rate(const CheckpointInfo& i, const Recipe& before, const Recipe& now,
+                        std::vector<std::string>& notes) {
+  if (i.step >= now.train.train_steps) return;
+  const double last = learning_rate(before.optimizer, before.schedule, i.step),
+               expected = learning_rate(before.optimizer, before.schedule, i.step + 1),
+               next = learning_rate(now.optimizer, now.schedule, i.step + 1);
+  if (std::abs(next - expected) <= 1e-9 * std::max(next, expected)) return;
+  std::string keep;
+  if (before.schedule.lr_decay_steps != now.schedule.lr_decay_steps && now.origins &&
+      !now.origins->has("schedule.lr_decay_steps"))
+    keep = fmt::format("; schedule.lr_decay_steps: {} keeps the schedule", before.schedule.lr_decay_steps);
+  notes.push_back(
+      fmt::format("note: the learning rate of step {} is {:.4g}; by the recipe in the checkpoint it was "
+                  "{:.4g} in step {} "
+                  "and would be {:.4g} now{}",
+                  i.step + 1, next, last, i.step, expected, keep));
+}
+
+/// Where the data goes on, after refusing or noting what differs.
+DataPosition data_position(const CheckpointInfo& i, const std::string& path, const Recipe& r,
+                           const data::DataIdentity& now, std::vector<std::string>& notes) {
+  DataPosition at{i.data_cursor, i.consumed_samples, i.consumed_tokens};
+  std::vector<std::string> different;
+  if (i.data) {
+    different = data::differences(*i.data, now);
+  } else {
+    notes.push_back(fmt::format(
+        "note: {} is of format version 1, which has no identity of its data: whether the recipe names the "
+        "same data was not checked",
+        path));
+    if (i.seed != r.seed) different.push_back(fmt::format("seed {} -> {}", i.seed, r.seed));
+  }
+  if (different.empty()) return at;
+  const std::string& how = r.checkpoint.resume_data;
+  if (how == "same")
+    fail(ExitCode::usage,
+         "{}: was trained on other data than the recipe names: {}.\nIts next sample, number {}, is another "
+         "one "
+         "there. To go on at that number in the order of the new data, set checkpoint.resume_data: continue; "
+         "to "
+         "begin with the first sample of the new data, checkpoint.resume_data: restart; else make the recipe "
+         "agree",
+         path, joined(different), i.data_cursor);
+  if (how == "restart") at.cursor = 0;
+  notes.push_back(
+      fmt::format("note: other data than in the checkpoint, as checkpoint.resume_data: {} allows: "
+                  "{}; the next sample is number {}",
+                  how, joined(different), at.cursor));
+  return at;
+}
+
+}  // namespace
+
+ResumeChanges compare_resume(const CheckpointInfo& i, const std::string& path, const Recipe& r,
+                             const data::DataIdentity& now) {
+  ResumeChanges c;
+  c.position = data_position(i, path, r, now, c.notes);
+  std::optional<Recipe> before;
+  try {
+    before = parse_recipe(i.recipe, path + " (recipe)");
+  } catch (const Error& e) {
+    c.notes.push_back(fmt::format(
+        "note: the recipe in the checkpoint cannot be read, so that what changed is not listed: {}",
+        e.what()));
+    return c;
+  }
+  refuse_impossible(i, path, *before, r);
+  if (const auto changed = changed_keys(*before, r); !changed.empty())
+    c.notes.push_back("changed since the checkpoint: " + joined(changed));
+  note_learning_rate(i, *before, r, c.notes);
+  return c;
+}
+
+}  // namespace ltrain

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "app/commands.h"
+#include "app/load_with_notes.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/plan/compositions.h"
@@ -29,6 +30,23 @@ void write_file(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary);
   out << text;
   if (!out.flush()) fail(ExitCode::storage, "{}: cannot be written", path);
+}
+
+/// A profile of a GPU prices steps on GPUs, and one of a CPU steps on the CPU. `given`: the recipe's choice;
+/// auto goes with the profile.
+void fit_device(Recipe& recipe, DeviceChoice given, const MachineProfile& profile, const std::string& name) {
+  const bool gpu = profile.device_bytes > 0;
+  if (gpu == (device_of(recipe) == DeviceKind::cuda)) return;
+  const char *of = gpu ? "GPU" : "CPU", *device = gpu ? "cuda" : "cpu";
+  if (given != DeviceChoice::automatic)
+    fail(ExitCode::usage,
+         "--profile {}: has the rates of a {}, and the recipe has device: {}; nearest valid value: a profile "
+         "of a "
+         "{}, or device={}",
+         name, of, to_string(given), gpu ? "CPU" : "GPU", device);
+  recipe.device = gpu ? DeviceChoice::cuda : DeviceChoice::cpu;
+  std::fprintf(stderr, "note: device: auto is planned as %s, which the profile %s is of\n", device,
+               name.c_str());
 }
 
 /// Of the terminal; COLUMNS, or 120, where the output goes elsewhere.
@@ -83,14 +101,15 @@ void add_plan(CLI::App& app) {
     take_extras(*command, o->overrides);
     if (o->compositions) return show_compositions(o->json);
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
-    const Recipe given = load_recipe(o->recipe, o->overrides);
+    const Recipe given = load_with_notes(o->recipe, o->overrides);
     int world = o->world;
     if (world == 0) world = static_cast<int>(given.parallel.data > 0 ? ranks(given) : 1);
     const Variables variables = process_variables();
     const int local = ranks_per_node(given, world, variables);
-    const Recipe recipe = resolve(given, world, local);
+    Recipe recipe = resolve(given, world, local);
     const MachineProfile profile =
         o->profile.empty() ? default_profile(device_of(recipe)) : find_profile(o->profile);
+    fit_device(recipe, given.device, profile, o->profile);
     if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, profile, *o);
     const Plan plan = make_plan(recipe, profile);
     const RankMap map = map_ranks(recipe, host_names((plan.world + local - 1) / local, variables));

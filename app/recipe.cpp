@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "app/commands.h"
+#include "app/load_with_notes.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain::app {
@@ -16,10 +17,8 @@ struct ShowOptions {
 };
 
 Recipe load(const ShowOptions& o) {
-  Recipe recipe = load_recipe(o.path, o.overrides);
-  if (o.world_size > 0) recipe = resolve(recipe, o.world_size);
-  for (const std::string& note : recipe.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
-  return recipe;
+  const Recipe recipe = load_with_notes(o.path, o.overrides);
+  return o.world_size > 0 ? resolve(recipe, o.world_size) : recipe;
 }
 
 void add_recipe_options(CLI::App* command, ShowOptions& o) {
@@ -40,13 +39,12 @@ void take_extras(const CLI::App* command, ShowOptions& o) {
 void add_recipe(CLI::App& app) {
   CLI::App* recipe = app.add_subcommand("recipe", "Check a recipe, print it resolved, or list the keys");
   recipe->require_subcommand(1);
-  recipe->footer(
-      "Keys: ltrain recipe keys. Example: ltrain recipe show my.yaml train.train_steps=100 --json");
 
   CLI::App* show = recipe->add_subcommand("show", "Print the recipe with every value filled in");
   static ShowOptions show_options, check_options;
   add_recipe_options(show, show_options);
   show->add_flag("--json", show_options.json, "As JSON");
+  show->footer("Example: ltrain recipe show recipes/quickstart.yaml train.train_steps=100 --json");
   show->callback([show] {
     take_extras(show, show_options);
     const Recipe r = load(show_options);
@@ -55,6 +53,7 @@ void add_recipe(CLI::App& app) {
 
   CLI::App* check = recipe->add_subcommand("check", "Say what is wrong with a recipe");
   add_recipe_options(check, check_options);
+  check->footer("Example: ltrain recipe check recipes/quickstart.yaml --ranks 2");
   check->callback([check] {
     take_extras(check, check_options);
     load(check_options);
@@ -65,6 +64,7 @@ void add_recipe(CLI::App& app) {
   static bool json = false, markdown = false;
   keys->add_flag("--json", json, "As JSON");
   keys->add_flag("--markdown", markdown, "As docs/recipe.md has it");
+  keys->footer("Example: ltrain recipe keys --markdown");
   keys->callback([] {
     std::fputs(json       ? (recipe_reference_json() + "\n").c_str()
                : markdown ? recipe_reference_markdown().c_str()

@@ -1,9 +1,14 @@
 #include "runtime/plan/machine_profile.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -11,12 +16,16 @@
 
 #include "kernels/core/device.h"
 #include "kernels/core/error.h"
+#include "kernels/core/printable.h"
+#include "runtime/recipe/problems.h"
+#include "runtime/recipe/read_file.h"
 
 namespace ltrain {
 namespace {
 
 using nlohmann::json;
 constexpr int kFormat = 1;
+constexpr size_t kMaxBytes = 16 << 20;
 
 double log_distance(double a, double b) { return std::abs(std::log((a + 1) / (b + 1))); }
 
@@ -198,20 +207,29 @@ struct ProfileReader {
 }  // namespace
 
 MachineProfile find_profile(const std::string& path_or_card) {
-  if (!std::filesystem::exists(path_or_card))
-    if (MachineProfile p = datasheet_profile(path_or_card); p.datasheet) return p;
-  return load_profile(path_or_card);
+  std::error_code ignored;
+  if (std::filesystem::exists(path_or_card, ignored)) return load_profile(path_or_card);
+  const std::vector<std::string> cards = datasheet_names();
+  std::string lower = path_or_card;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (std::find(cards.begin(), cards.end(), lower) != cards.end()) return datasheet_profile(lower);
+  const std::string near = recipe::nearest_word(lower, cards);
+  fail(ExitCode::usage,
+       "profile {}: there is no such file, and the cards built in are {}{}; `ltrain bench` writes a profile "
+       "of "
+       "this machine",
+       printable(path_or_card), fmt::join(cards, ", "),
+       near.empty() ? "" : fmt::format("; did you mean {}?", near));
 }
 
 MachineProfile load_profile(const std::string& path) {
-  std::ifstream in(path);
-  if (!in || std::filesystem::is_directory(path))
-    fail(ExitCode::usage,
-         "profile {}: cannot be opened; `ltrain bench` writes one, and the cards built in are {}", path,
-         datasheet_names());
+  std::string text;
+  if (const std::string wrong = recipe::read_small_file(path, text, kMaxBytes); !wrong.empty())
+    fail(ExitCode::usage, "profile {}: {}; `ltrain bench` writes one, and the cards built in are {}",
+         printable(path), wrong, fmt::join(datasheet_names(), ", "));
   const ProfileReader read{path};
   try {
-    const json j = json::parse(in);
+    const json j = json::parse(text);
     if (const int64_t format = read.whole(j.at("format"), "format", 0, 1e9); format != kFormat)
       fail(ExitCode::usage, "profile {}: format {}, this ltrain reads {}; run `ltrain bench` again", path,
            format, kFormat);
@@ -303,23 +321,40 @@ std::string card_profile_path(const std::string& card) {
   return (beside.parent_path() / ("profile-" + name + ".json")).string();
 }
 
+namespace {
+
+/// A file may be there that this user must not see (the cache of another one's home): `why` then says so, and
+/// the caller does without.
+bool is_there(const std::string& path, std::string& why) {
+  if (::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0) return true;
+  if (errno != ENOENT && errno != ENOTDIR)
+    why = fmt::format(" ({} cannot be read: {})", printable(path), std::strerror(errno));
+  return false;
+}
+
+}  // namespace
+
 MachineProfile default_profile(DeviceKind device) {
   if (device == DeviceKind::cuda) {
     if (device_count(device) == 0) return datasheet_profile("h200");
     const DeviceInfo card = device_info(device);
-    if (const std::string path = card_profile_path(card.name); std::filesystem::exists(path))
-      return load_profile(path);
+    std::string why;
+    if (const std::string path = card_profile_path(card.name); is_there(path, why)) return load_profile(path);
     MachineProfile p = datasheet_profile(card.name);
     if (!p.datasheet) {
       p = datasheet_profile("a100");
       p.source += fmt::format(" (none of {} is built in)", card.name);
     }
+    p.source += why;
     p.device_bytes = card.total_bytes;
     return p;
   }
+  std::string why;
   const std::string path = default_profile_path();
-  if (std::filesystem::exists(path)) return load_profile(path);
-  return builtin_profile(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  if (is_there(path, why)) return load_profile(path);
+  MachineProfile p = builtin_profile(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  p.source += why;
+  return p;
 }
 
 }  // namespace ltrain

@@ -47,9 +47,15 @@ void run_worker(const std::string& file) {
   job->finish();
 }
 
+/// TMPDIR, where it is a folder, else /tmp.
+std::string temporary_folder() {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  return error ? "/tmp" : folder.string();
+}
+
 void measure_collectives(MachineProfile& profile) {
-  const std::string file =
-      fmt::format("{}/ltrain-bench-{}.json", std::filesystem::temp_directory_path().string(), ::getpid());
+  const std::string file = fmt::format("{}/ltrain-bench-{}.json", temporary_folder(), ::getpid());
   SuperviseOptions s;
   s.ranks = 2;
   s.threads_per_rank = 1;
@@ -57,7 +63,8 @@ void measure_collectives(MachineProfile& profile) {
   if (const int code = supervise(s); code != 0) throw CLI::RuntimeError(code);
   std::ifstream in(file);
   const auto j = nlohmann::json::parse(in);
-  std::filesystem::remove(file);
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);
   profile.transport = j.at("transport");
   for (const auto& v : j.at("samples"))
     profile.collectives.push_back({v.at(0), v.at(1), v.at(2), v.at(3), v.at(4)});
@@ -114,13 +121,12 @@ int64_t measure_process() {
 
 /// What one machine cannot measure, and somebody has written into the profile before.
 void keep_network(MachineProfile& profile, const std::string& path) {
-  if (!std::filesystem::exists(path)) return;
   try {
     const MachineProfile before = load_profile(path);
     profile.network_given = before.network_given;
     profile.network_bytes_per_second = before.network_bytes_per_second;
     profile.network_seconds = before.network_seconds;
-  } catch (const Error&) {  // no profile, or an old one: replaced
+  } catch (const Error&) {  // no profile, or none of this build: replaced
   }
 }
 
@@ -166,6 +172,7 @@ void add_bench(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command->add_option("--worker", o->worker_file)->group("");
   command->add_flag("--json", o->json, "Print the profile's path and peaks for programs");
+  command->footer("Example: ltrain bench --output profile.json");
   command->callback([o] {
     if (!o->worker_file.empty()) return run_worker(o->worker_file);
     if (o->device == "cuda") return bench_this_card(*o);
@@ -175,7 +182,7 @@ void add_bench(CLI::App& app) {
     profile.measured = true;
     measure_collectives(profile);  // before threads exist: it forks
     profile.process_bytes = measure_process();
-    bench_disk(profile, o->folder.empty() ? std::filesystem::temp_directory_path().string() : o->folder);
+    bench_disk(profile, o->folder.empty() ? temporary_folder() : o->folder);
     for (int threads = 1; threads <= profile.cores; threads *= 2)
       profile.ranks.push_back(bench_rank(threads, profile.cores, say));
     const std::string path = o->output.empty() ? default_profile_path() : o->output;

@@ -213,6 +213,7 @@ void add_checkpoint(CLI::App& app) {
         ->add_option("folder", options.folder, "A checkpoint, a folder of them, or the output_dir of a run")
         ->required();
     command->add_flag("--json", options.json, "As JSON");
+    command->footer(fmt::format("Example: ltrain checkpoint {} runs/quickstart", name));
     command->callback([run] { run(options); });
     return command;
   };

@@ -26,6 +26,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/load_with_notes.h"
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/device.h"
 #include "kernels/core/error.h"
@@ -351,7 +352,7 @@ void print_json(const Table& t, bool good, const std::optional<RankMap>& map) {
 
 /// Where the ranks of a recipe would be.
 RankMap map_of(const std::string& path, const std::vector<std::string>& overrides) {
-  const Recipe given = load_recipe(path, overrides);
+  const Recipe given = load_with_notes(path, overrides);
   const Variables variables = process_variables();
   const JobSize size = planned_size(given, environment_for_plans(variables), gpus_for(given));
   const Recipe recipe = resolve(given, size.world, size.ranks_per_node);
@@ -371,7 +372,8 @@ void add_doctor(CLI::App& app) {
   command->add_flag("--json", *json, "Machine-readable output");
   command->add_option("--output-dir", *directory, "Directory whose free space is shown")
       ->capture_default_str();
-  command->footer("Exit code 0 unless a row is FAIL; then 64.");
+  command->footer(
+      "Example: ltrain doctor recipes/quickstart.yaml\nExit code 0 unless a row is FAIL; then 64.");
   command->allow_extras();  // --section.key=value
   command->callback([json, directory, recipe, overrides, command] {
     take_extras(*command, *overrides);

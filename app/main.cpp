@@ -7,6 +7,8 @@
 #include "app/commands.h"
 #include "kernels/core/error.h"
 #include "kernels/core/fault_point.h"
+#include "kernels/core/printable.h"
+#include "runtime/recipe/problems.h"
 
 namespace {
 
@@ -17,6 +19,29 @@ void limit_spinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
   ::setenv("GOMP_SPINCOUNT", "10000", 1);
   ::execv("/proc/self/exe", argv);  // when it fails the program goes on, slower under load
+}
+
+/// A word in the place of a command that is none: CLI11 only says that one is missing.
+void check_command(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* at = &app;
+  std::string name = "ltrain";
+  for (int i = 1; i < argc && at->get_require_subcommand_min() > 0; ++i) {
+    if (argv[i][0] == '-') return;
+    std::vector<std::string> names;
+    const CLI::App* next = nullptr;
+    for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; })) {
+      if (command->get_name() == argv[i]) next = command;
+      if (!command->get_group().empty()) names.push_back(command->get_name());
+    }
+    if (!next) {
+      const std::string near = ltrain::recipe::nearest_word(argv[i], names);
+      ltrain::fail(ltrain::ExitCode::usage, "{} is not a command of {}, which has {}{}",
+                   ltrain::printable(argv[i], 100), name, fmt::join(names, ", "),
+                   near.empty() ? "" : fmt::format("; did you mean {}?", near));
+    }
+    at = next;
+    name += " " + at->get_name();
+  }
 }
 
 }  // namespace
@@ -44,6 +69,7 @@ int main(int argc, char** argv) {
   app::add_selftest(app);
   try {
     if (const char* faults = std::getenv("LTRAIN_FAULT")) arm_faults(faults);
+    check_command(app, argc, argv);
     app.parse(argc, argv);
   } catch (const CLI::RuntimeError& e) {  // the exit code of a supervised run, already explained
     return e.get_exit_code();

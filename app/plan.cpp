@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "app/commands.h"
+#include "app/load_with_notes.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/plan/compositions.h"
@@ -30,6 +31,23 @@ void write_file(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary);
   out << text;
   if (!out.flush()) fail(ExitCode::storage, "{}: cannot be written", path);
+}
+
+/// A profile of a GPU prices steps on GPUs, and one of a CPU steps on the CPU; device: auto goes with the
+/// profile.
+void fit_device(Recipe& recipe, const std::string& name) {
+  const bool gpu = find_profile(name).device_bytes > 0;
+  const char *of = gpu ? "GPU" : "CPU", *device = gpu ? "cuda" : "cpu";
+  const DeviceChoice fits = gpu ? DeviceChoice::cuda : DeviceChoice::cpu;
+  if (recipe.device == fits) return;
+  if (recipe.device != DeviceChoice::automatic)
+    fail(ExitCode::usage,
+         "--profile {}: has the rates of a {}, and the recipe has device: {}; nearest valid value: a profile "
+         "of a {}, or device={}",
+         name, of, to_string(recipe.device), gpu ? "CPU" : "GPU", device);
+  recipe.device = fits;
+  std::fprintf(stderr, "note: device: auto is planned as %s, which the profile %s is of\n", device,
+               name.c_str());
 }
 
 /// Of the terminal; COLUMNS, or 120, where the output goes elsewhere.
@@ -84,7 +102,8 @@ void add_plan(CLI::App& app) {
     take_extras(*command, o->overrides);
     if (o->compositions) return show_compositions(o->json);
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
-    const Recipe given = load_recipe(o->recipe, o->overrides);
+    Recipe given = load_with_notes(o->recipe, o->overrides);
+    if (!o->profile.empty()) fit_device(given, o->profile);
     const JobSize size =
         planned_size(given, environment_for_plans(process_variables()), gpus_for(given), o->world);
     JobChecks checks;
@@ -92,7 +111,6 @@ void add_plan(CLI::App& app) {
     checks.profile = o->profile;
     const CheckedJob job = check_job(given, size, checks);
     const Recipe& recipe = job.recipe;
-    for (const std::string& note : recipe.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
     if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, job.profile, *o);
     const int nodes = (size.world + size.ranks_per_node - 1) / size.ranks_per_node;
     const RankMap map = map_ranks(recipe, host_names(nodes, process_variables()));

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "app/commands.h"
+#include "app/load_with_notes.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/train/check_job.h"
@@ -17,25 +18,19 @@ struct ShowOptions {
   int ranks = 0;
 };
 
-void print_notes(const Recipe& recipe) {
-  for (const std::string& note : recipe.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
-}
-
 void show_recipe(const ShowOptions& o) {
-  Recipe recipe = load_recipe(o.path, o.overrides);
+  Recipe recipe = load_with_notes(o.path, o.overrides);
   if (o.ranks > 0) recipe = resolve(recipe, o.ranks);
-  print_notes(recipe);
   std::fputs(o.json ? (dump_json(recipe) + "\n").c_str() : dump_yaml(recipe).c_str(), stdout);
 }
 
 void check_recipe(const ShowOptions& o) {
-  const Recipe recipe = load_recipe(o.path, o.overrides);
+  const Recipe recipe = load_with_notes(o.path, o.overrides);
   const JobSize size =
       planned_size(recipe, environment_for_plans(process_variables()), gpus_for(recipe), o.ranks);
   JobChecks checks;
   checks.part = JobChecks::Part::recipe;
   check_job(recipe, size, checks);
-  print_notes(recipe);
   std::printf("%s: good for %d rank%s\n", o.path.c_str(), size.world, size.world == 1 ? "" : "s");
 }
 
@@ -57,13 +52,12 @@ void take_extras(const CLI::App* command, ShowOptions& o) {
 void add_recipe(CLI::App& app) {
   CLI::App* recipe = app.add_subcommand("recipe", "Check a recipe, print it resolved, or list the keys");
   recipe->require_subcommand(1);
-  recipe->footer(
-      "Keys: ltrain recipe keys. Example: ltrain recipe show my.yaml train.train_steps=100 --json");
 
   CLI::App* show = recipe->add_subcommand("show", "Print the recipe with every value filled in");
   static ShowOptions show_options, check_options;
   add_recipe_options(show, show_options);
   show->add_flag("--json", show_options.json, "As JSON");
+  show->footer("Example: ltrain recipe show recipes/quickstart.yaml train.train_steps=100 --json");
   show->callback([show] {
     take_extras(show, show_options);
     show_recipe(show_options);
@@ -71,6 +65,7 @@ void add_recipe(CLI::App& app) {
 
   CLI::App* check = recipe->add_subcommand("check", "Say what is wrong with a recipe on any machine, as `plan` and `run` do; `run --dry-run` checks this machine too");
   add_recipe_options(check, check_options);
+  check->footer("Example: ltrain recipe check recipes/quickstart.yaml --ranks 2");
   check->callback([check] {
     take_extras(check, check_options);
     check_recipe(check_options);
@@ -80,6 +75,7 @@ void add_recipe(CLI::App& app) {
   static bool json = false, markdown = false;
   keys->add_flag("--json", json, "As JSON");
   keys->add_flag("--markdown", markdown, "As docs/recipe.md has it");
+  keys->footer("Example: ltrain recipe keys --markdown");
   keys->callback([] {
     std::fputs(json       ? (recipe_reference_json() + "\n").c_str()
                : markdown ? recipe_reference_markdown().c_str()

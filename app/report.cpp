@@ -39,7 +39,7 @@ void add_report(CLI::App& app) {
   command->add_option("--layer", o->layer, "A layer whose experts are shown over time")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", o->json, "For programs");
-  command->footer("Example: ltrain report runs/moe");
+  command->footer("Example: ltrain report runs/quickstart");
   command->callback([o] {
     const RunReport report = read_run_report(o->where);
     ReportStyle style = style_of_terminal();

@@ -3,10 +3,12 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 
 #include "app/commands.h"
+#include "app/load_with_notes.h"
 #include "app/slurm_script.h"
 #include "kernels/core/error.h"
 #include "runtime/plan/plan.h"
@@ -150,12 +152,24 @@ int parse_slurm_minutes(const std::string& time) {
   return -1;
 }
 
+bool is_slurm_memory(const std::string& text) {
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  const std::string unit = text.substr(digits);
+  return digits > 0 && digits < 16 &&
+         (unit.empty() || (unit.size() == 1 && std::strchr("KMGTkmgt", unit[0])));
+}
+
 std::string slurm_script(const SlurmOptions& o) {
   check_word("--partition", o.partition);
   check_word("--account", o.account);
   check_word("--job-name", o.job_name);
   check_word("--time", o.time);
   check_word("--mem", o.mem);
+  if (!o.mem.empty() && !is_slurm_memory(o.mem))
+    fail(ExitCode::usage,
+         "--mem=\"{}\": must be a number, in MiB or with K, M, G or T, such as 16G; 0: all of a "
+         "node's",
+         o.mem);
   for (unsigned char c : o.recipe)
     if (c < 32) fail(ExitCode::usage, "the recipe's path \"{}\" has a control character", o.recipe);
   const int minutes = parse_slurm_minutes(o.time);
@@ -268,11 +282,11 @@ void add_slurm(CLI::App& app) {
   command->add_option("--job-name", o->job_name, "Default: the recipe's file name");
   command->add_option("--program", o->program, "Path of ltrain on the nodes")->capture_default_str();
   command->add_option("--output", *output, "Write the script to this file");
-  command->footer("Example: ltrain slurm recipes/quickstart.yaml --nodes 2 --ranks-per-node 4 | sbatch");
+  command->footer("Example: ltrain slurm recipes/quickstart.yaml --nodes 2 --ranks-per-node 1 | sbatch");
   command->allow_extras();  // --section.key=value
   command->callback([o, output, command] {
     take_extras(*command, o->overrides);
-    const Recipe given = load_recipe(o->recipe, o->overrides);
+    const Recipe given = load_with_notes(o->recipe, o->overrides);
     const int preferred =
         given.launch.ranks_per_node > 0 ? static_cast<int>(given.launch.ranks_per_node) : o->gpus_per_node;
     place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0, preferred);

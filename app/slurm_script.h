@@ -23,6 +23,7 @@ struct SlurmOptions {
 void place_ranks(SlurmOptions& options, int64_t world, int preferred);
 
 std::string slurm_script(const SlurmOptions& options);
+bool is_slurm_memory(const std::string& text);     ///< "16G", "800M", "4096" (MiB)
 int parse_slurm_minutes(const std::string& time);  ///< -1 when it is none of Slurm's forms
 std::string slurm_time(double seconds);            ///< "0:10:00", "1-12:00:00": whole minutes, rounded up
 

@@ -45,8 +45,8 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
                     bool expert_tensor, const DispatchOptions& dispatch, int64_t i) {
   place_ = fmt::format("layers.{}", i);
   dropout_ = c.resid_pdrop;
-  // Projections into the residual stream start smaller by sqrt(2 L) (GPT-2; Megatron's scaled init).
-  const double out_std = c.initializer_range / std::sqrt(2.0 * c.num_hidden_layers);
+  // Of projections into the residual stream (GPT-2; Megatron-LM's scaled_init_method_normal).
+  const double out_std = c.initializer_range / (c.scaled_init ? std::sqrt(2.0 * c.num_hidden_layers) : 1.0);
   if (c.architecture == "gpt2") {
     const std::string p = fmt::format("transformer.h.{}", i);
     norm1_.declare(store, groups, p + ".ln_1", NormKind::layer, c.hidden_size, c.norm_eps, sp);

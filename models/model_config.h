@@ -37,7 +37,7 @@ struct MoeConfig {
   double jitter_eps = 0;            ///< training: noise on what the router reads; 0: none
   double bias_update_rate = 0;      ///< balance without a loss: step of the bias of scores; 0: no bias
   // Losses for balance (docs/moe.md).
-  std::string balance = "none";  ///< none | switch | sequence | global | uniform
+  std::string balance = "none";  ///< none | switch | sequence | global | uniform | hf
   double balance_coeff = 0.01, z_loss_coeff = 0.0;
   // Most rows of an expert: capacity_factor * tokens * top_k / num_experts; without one all
   // that come.
@@ -69,6 +69,8 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   MoeConfig moe;
   double initializer_range = 0.02;
+  bool scaled_init =
+      true;  ///< projections into the residual stream begin smaller by sqrt(2 num_hidden_layers)
   double embd_pdrop = 0.0;   ///< dropout after the embeddings
   double attn_pdrop = 0.0;   ///< dropout of attention probabilities
   double resid_pdrop = 0.0;  ///< dropout before each residual addition

@@ -40,6 +40,11 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
   capacity_factor_ = m.capacity_factor.value_or(0);
   eval_capacity_factor_ = m.eval_capacity_factor.value_or(0);
   layer_ = layer;
+  for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
+    if (!m.in_layer(i)) continue;
+    if (layers_++ == 0) first_layer_ = i;
+    last_layer_ = i;
+  }
   rows_cut_ = rows_cut;
   place_ = fmt::format("layers.{}", layer);
   ParameterSpec weight{
@@ -127,7 +132,39 @@ void Router::forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) c
          random(step, mb, tokens, ".router.second"), saved);
   if (!step.training) return;
   add_up(step, mb, saved);
-  if (balances()) balance(step, mb, saved);
+  if (balances() && of_all_layers())
+    balance_layers(step, mb, saved.routing);
+  else if (balances())
+    balance(step, mb, saved);
+}
+
+void Router::sum_statistics(Step& step, Tensor all, bool by_sequence) const {
+  const auto sum = [&](const Group& g) {
+    if (!g.many()) return;
+    g.stream->wait(step.compute.record());
+    g.comm->all_reduce(*g.stream, all);
+    step.compute.wait(g.stream->record());
+  };
+  sum(by_sequence ? step.groups.context : step.groups.gradient);
+  if (rows_cut_) sum(step.groups.tensor);
+}
+
+void Router::balance_layers(Step& step, const MicroBatch& mb, const Routing& r) const {
+  if (layer_ == first_layer_) fill_zero(step.compute, mb.balance_sums);
+  add_to(step.compute, mb.balance_sums, r.statistics.narrow(0, 2));
+  if (layer_ != last_layer_) return;
+  Tensor all =
+      step.memory.allocate(MemoryKind::temporaries, "balance of all", DType::f64, mb.balance_sums.shape);
+  cast(step.compute, all, mb.balance_sums);
+  sum_statistics(step, all, false);
+  BalanceArgs a;
+  a.experts = args_.experts;
+  a.tokens = all_tokens(step, r.logits.shape[0]) * static_cast<double>(layers_);
+  // Its f counts choices by token, which add up to top_k and not to 1.
+  a.coeff = coeff_ * static_cast<double>(args_.top_k) / static_cast<double>(mb.micros);
+  a.loss_scale = mb.loss_scale;
+  balance_loss(step.compute, mb.balance_table, sums(mb, 2 * args_.experts, 1), mb.balance_sums, all, a);
+  step.release(all);
 }
 
 void Router::balance(Step& step, const MicroBatch& mb, Saved& saved) const {
@@ -145,14 +182,7 @@ void Router::balance(Step& step, const MicroBatch& mb, Saved& saved) const {
   cast(step.compute, all, mine);
   if (balance_ == "global")  // choices of this step so far, of all micro-batches
     cast(step.compute, all.narrow(0, 1), sums(mb, 0, e));
-  const auto sum = [&](const Group& g) {
-    if (!g.many()) return;
-    g.stream->wait(step.compute.record());
-    g.comm->all_reduce(*g.stream, all);
-    step.compute.wait(g.stream->record());
-  };
-  sum(by_sequence ? step.groups.context : step.groups.gradient);
-  if (rows_cut_) sum(step.groups.tensor);
+  sum_statistics(step, all, by_sequence);
   BalanceArgs a;
   a.kind = balance_ == "uniform" ? Balance::uniform : Balance::load;
   a.experts = e;
@@ -205,7 +235,8 @@ void Router::backward(Step& step, const MicroBatch& mb, Tensor dx, int64_t first
   Tensor dlogits =
       step.memory.allocate(MemoryKind::temporaries, "d router logits", step.stat_type(), r.logits.shape);
   const double z = mb.loss_scale * z_coeff_ / (all_tokens(step, tokens) * static_cast<double>(mb.micros));
-  route_backward(step.compute, dlogits, dweights, r, saved.table, z,
+  const Tensor table = balances() && of_all_layers() ? mb.balance_table : saved.table;
+  route_backward(step.compute, dlogits, dweights, r, table, z,
                  args(capacity(tokens, step.training), step.training));
   Tensor d = dlogits;
   if (step.dtype != dlogits.dtype) {

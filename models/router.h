@@ -47,6 +47,11 @@ class Router {
   /// Tokens of the micro-batch over all ranks that have different ones.
   double all_tokens(const Step& step, int64_t tokens) const;
   void balance(Step& step, const MicroBatch& mb, Saved& saved) const;
+  /// kind hf: of the tokens of all layers together. The loss is added where the last one's come.
+  void balance_layers(Step& step, const MicroBatch& mb, const Routing& r) const;
+  /// `all`: this rank's statistics, over all ranks in place.
+  void sum_statistics(Step& step, Tensor all, bool by_sequence) const;
+  bool of_all_layers() const { return balance_ == "hf"; }
   void weight_backward(Step& step, const MicroBatch& mb, Tensor dlogits, Tensor x) const;
   void add_up(Step& step, const MicroBatch& mb, const Saved& saved) const;
   Tensor sums(const MicroBatch& mb, int64_t begin, int64_t count) const;
@@ -55,6 +60,7 @@ class Router {
   std::string balance_, place_;
   double coeff_ = 0, z_coeff_ = 0, capacity_factor_ = 0, eval_capacity_factor_ = 0, jitter_ = 0;
   int64_t layer_ = 0;
+  int64_t first_layer_ = -1, last_layer_ = -1, layers_ = 0;  ///< of those that have experts
   bool rows_cut_ = false;
 };
 

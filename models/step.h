@@ -26,12 +26,15 @@ struct RowSamples {
 struct MicroBatch : RowSamples {
   int64_t batch = 1, seq = 1;  ///< seq: tokens of a sample on this context rank
   Tensor tokens;               ///< (B * seq) i32; grid, cube: of all ranks that share the vocabulary
-  Tensor targets;         ///< (B * seq) i32, negative = not counted; cube: of the ranks that tokens is of
-  RowSamples turned;      ///< cube: of the rows that this rank has inside a sublayer
-  SequenceCut cut;        ///< of each sample over the context ranks, when there are several
-  Tensor positions;       ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
-  int64_t micros = 1;     ///< micro-batches of a step
-  Tensor experts;         ///< (layers, moe_sums(E)) f64: what routers add up in training (models/router.h)
+  Tensor targets;      ///< (B * seq) i32, negative = not counted; cube: of the ranks that tokens is of
+  RowSamples turned;   ///< cube: of the rows that this rank has inside a sublayer
+  SequenceCut cut;     ///< of each sample over the context ranks, when there are several
+  Tensor positions;    ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
+  int64_t micros = 1;  ///< micro-batches of a step
+  Tensor experts;      ///< (layers, moe_sums(E)) f64: what routers add up in training (models/router.h)
+  /// balance.kind hf: (2, E) f64, choices and scores of this rank's tokens in all layers so far; (1, E) f64,
+  /// the gradient of the loss with respect to a token's scores in any of them.
+  Tensor balance_sums, balance_table;
   Tensor router_bias;     ///< (layers, E) as logits: added to scores where experts are chosen; optional
   double grad_scale = 1;  ///< loss_scale / counted tokens of the whole global batch
   Tensor grad_scale_at;   ///< (1) f64: the same on the device, for work that is recorded; else undefined

@@ -109,7 +109,8 @@ std::string model_mismatch(const std::vector<std::pair<std::string, std::string>
     if (key.starts_with("moe.balance.") || key == "moe.z_loss_coeff" || key.ends_with("capacity_factor") ||
         key == "moe.drop_policy" || key == "moe.router.jitter_eps" || key == "moe.router.second_threshold")
       return true;
-    return key == "embd_pdrop" || key == "attn_pdrop" || key == "resid_pdrop" || key == "initializer_range";
+    return key == "embd_pdrop" || key == "attn_pdrop" || key == "resid_pdrop" || key == "initializer_range" ||
+           key == "output_layer_init_method";
   };
   const std::map<std::string, std::string> a(checkpoint.begin(), checkpoint.end()),
       b(recipe.begin(), recipe.end());

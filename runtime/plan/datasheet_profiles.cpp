@@ -30,11 +30,22 @@ constexpr Datasheet kCards[] = {
     {"h200", 989.4e12, 66.9e12, 494.7e12, 1978.9e12, 66.9e12, 141e9, 4.8e12, 450e9, 64e9, 50e9, "DGX H200"},
 };
 
+/// `word` stands in `text` with no letter or digit beside it: H100 is in "NVIDIA H100 80GB HBM3", and not in
+/// "h1000".
+bool has_word(const std::string& text, const std::string& word) {
+  const auto part = [&](size_t i) {
+    return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i]));
+  };
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
+    if ((at == 0 || !part(at - 1)) && !part(at + word.size())) return true;
+  return false;
+}
+
 }  // namespace
 
-std::string datasheet_names() {
-  std::string names;
-  for (const Datasheet& d : kCards) names += std::string(names.empty() ? "" : ", ") + d.name;
+std::vector<std::string> datasheet_names() {
+  std::vector<std::string> names;
+  for (const Datasheet& d : kCards) names.emplace_back(d.name);
   return names;
 }
 
@@ -43,7 +54,7 @@ MachineProfile datasheet_profile(const std::string& card) {
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   MachineProfile p;
   for (const Datasheet& d : kCards) {
-    if (lower.find(d.name) == std::string::npos) continue;
+    if (!has_word(lower, d.name)) continue;
     p.machine = card;
     p.source = fmt::format("datasheet of {}", d.name);
     p.datasheet = true;

@@ -1,9 +1,14 @@
 #include "runtime/plan/machine_profile.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -13,6 +18,8 @@
 #include "kernels/core/printable.h"
 #include "runtime/data/strict_json.h"
 #include "runtime/launch/cgroup.h"
+#include "runtime/recipe/problems.h"
+#include "runtime/recipe/read_file.h"
 
 namespace ltrain {
 namespace {
@@ -204,27 +211,28 @@ struct ProfileReader {
 }  // namespace
 
 MachineProfile find_profile(const std::string& path_or_card) {
-  if (!std::filesystem::exists(path_or_card))
-    if (MachineProfile p = datasheet_profile(path_or_card); p.datasheet) return p;
-  return load_profile(path_or_card);
+  std::error_code ignored;
+  if (std::filesystem::exists(path_or_card, ignored)) return load_profile(path_or_card);
+  const std::vector<std::string> cards = datasheet_names();
+  std::string lower = path_or_card;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (std::find(cards.begin(), cards.end(), lower) != cards.end()) return datasheet_profile(lower);
+  const std::string near = recipe::nearest_word(lower, cards);
+  fail(ExitCode::usage,
+       "profile {}: there is no such file, and the cards built in are {}{}; `ltrain bench` writes a profile "
+       "of "
+       "this machine",
+       printable(path_or_card), fmt::join(cards, ", "),
+       near.empty() ? "" : fmt::format("; did you mean {}?", near));
 }
 
 MachineProfile load_profile(const std::string& path) {
-  std::error_code none;
-  const bool file = std::filesystem::is_regular_file(path, none);  // a FIFO would be waited for
-  const uintmax_t size = file ? std::filesystem::file_size(path, none) : 0;
-  std::ifstream in;
-  if (file) in.open(path, std::ios::binary);
-  if (!file || !in)
-    fail(ExitCode::usage,
-         "profile {}: cannot be opened; `ltrain bench` writes one, and the cards built in are {}", path,
-         datasheet_names());
+  std::string text, error = recipe::read_small_file(path, text, kMaxProfileBytes);
+  if (!error.empty())
+    fail(ExitCode::usage, "profile {}: {}; `ltrain bench` writes one, and the cards built in are {}",
+         printable(path), error, fmt::join(datasheet_names(), ", "));
   const ProfileReader read{path};
-  std::string text, error;
-  if (size > kMaxProfileBytes) error = fmt::format("{} bytes; at most {}", size, kMaxProfileBytes);
-  if (error.empty()) text.assign(std::istreambuf_iterator<char>(in), {});
-  json j;
-  if (error.empty()) j = data::parse_strict(text, 8, error);
+  const json j = data::parse_strict(text, 8, error);
   if (!error.empty()) fail(ExitCode::usage, "profile {}: {}; run `ltrain bench` again", path, error);
   try {
     if (const int64_t format = read.whole(j.at("format"), "format", 0, 1e9); format != kFormat)
@@ -320,23 +328,40 @@ std::string card_profile_path(const std::string& card) {
   return (beside.parent_path() / ("profile-" + name + ".json")).string();
 }
 
+namespace {
+
+/// A file may be there that this user must not see (the cache of another one's home): `why` then says so, and
+/// the caller does without.
+bool is_there(const std::string& path, std::string& why) {
+  if (::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0) return true;
+  if (errno != ENOENT && errno != ENOTDIR)
+    why = fmt::format(" ({} cannot be read: {})", printable(path), std::strerror(errno));
+  return false;
+}
+
+}  // namespace
+
 MachineProfile default_profile(DeviceKind device) {
   if (device == DeviceKind::cuda) {
     if (device_count(device) == 0) return datasheet_profile("h200");
     const DeviceInfo card = device_info(device);
-    if (const std::string path = card_profile_path(card.name); std::filesystem::exists(path))
-      return load_profile(path);
+    std::string why;
+    if (const std::string path = card_profile_path(card.name); is_there(path, why)) return load_profile(path);
     MachineProfile p = datasheet_profile(card.name);
     if (!p.datasheet) {
       p = datasheet_profile("a100");
       p.source += fmt::format(" (none of {} is built in)", card.name);
     }
+    p.source += why;
     p.device_bytes = card.total_bytes;
     return p;
   }
+  std::string why;
   const std::string path = default_profile_path();
-  if (std::filesystem::exists(path)) return load_profile(path);
-  return builtin_profile(usable_cores());
+  if (is_there(path, why)) return load_profile(path);
+  MachineProfile p = builtin_profile(usable_cores());
+  p.source += why;
+  return p;
 }
 
 }  // namespace ltrain

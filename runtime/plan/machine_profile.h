@@ -87,9 +87,10 @@ MachineProfile builtin_profile(int cores);
 /// Of a card by its name ("h200", "NVIDIA H100 80GB HBM3"), from its datasheet (datasheet_profiles.cpp); no
 /// machine when none of that name is built in.
 MachineProfile datasheet_profile(const std::string& card);
-/// The cards that are built in: "a100, h100, h200".
-std::string datasheet_names();
-/// A file of `ltrain bench`, or the name of a card.
+/// The cards that are built in.
+std::vector<std::string> datasheet_names();
+/// A file of `ltrain bench`, or the name of a card that is built in, as datasheet_names has it. Throws Error
+/// (usage) where it is neither.
 MachineProfile find_profile(const std::string& path_or_card);
 /// Throws Error (usage) with the path when the file is not a profile.
 MachineProfile load_profile(const std::string& path);
@@ -98,9 +99,9 @@ void save_profile(const MachineProfile& profile, const std::string& path);
 std::string default_profile_path();
 /// Of a card that `ltrain bench` measured: beside it, named after the card.
 std::string card_profile_path(const std::string& card);
-/// For the CPU the default file when it is there, else the built-in guess. A file that is there and no
-/// profile is an error. For cuda that of the card that is here, else its datasheet; where none is, the
-/// datasheet of an H200.
+/// For the CPU the default file when it is there, else the built-in guess, whose source says why where the
+/// file must not be read. A file that is there and no profile is an error. For cuda that of the card that is
+/// here, else its datasheet; where none is, the datasheet of an H200.
 MachineProfile default_profile(DeviceKind device = DeviceKind::cpu);
 
 }  // namespace ltrain

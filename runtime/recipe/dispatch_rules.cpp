@@ -80,7 +80,7 @@ int64_t near_experts(const Recipe& r, int64_t data, int64_t inside, int64_t per_
   if (broken)
     broken(kLevels,
            fmt::format(
-               "nodes of {} ranks have {} of the {} that experts are cut over; nearest valid value: none, or "
+               "nodes of {} ranks have {} of the {} that experts are cut over; nearest valid value: none; or "
                "another parallel.order or launch.ranks_per_node",
                per_node, here == 1 ? "one" : "unequal parts", p.expert),
            {kExpert, "launch.ranks_per_node", "parallel.order", "parallel.data", "parallel.context"});

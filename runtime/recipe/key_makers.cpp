@@ -1,5 +1,6 @@
 #include "runtime/recipe/key_makers.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 
@@ -41,6 +42,15 @@ std::string read_source(const Node& node, DataSource& out) {
   return has_path ? "" : "needs a path: {path: PREFIX, weight: 1.0}";
 }
 
+/// In ascending order, so that two in the wrong order are the same.
+std::string digits_of(const std::string& s) {
+  std::string digits;
+  for (char c : s)
+    if (c >= '0' && c <= '9') digits += c;
+  std::sort(digits.begin(), digits.end());
+  return digits;
+}
+
 }  // namespace
 
 std::string read_choice(const Key& key, const Node& node, std::string& out) {
@@ -51,8 +61,13 @@ std::string read_choice(const Key& key, const Node& node, std::string& out) {
       return "";
     }
   for (const std::string& c : key.unbuilt)
-    if (c == node.text) return fmt::format("is not in this build, which supports {}", join(key.choices));
-  const std::string near = nearest_word(node.text, key.choices);
+    if (folded(c) == folded(node.text))
+      return fmt::format("is not in this build, which supports {}", join(key.choices));
+  for (const auto& [word, ours] : key.other_words)
+    if (word == folded(node.text)) return fmt::format("must be one of {}; write {}", join(key.choices), ours);
+  // Another number is another thing, not a slip: olmo2 is not olmoe, nor fp4 fp8.
+  std::string near = nearest_word(node.text, key.choices);
+  if (digits_of(near) != digits_of(node.text)) near = "";
   return "must be one of " + join(key.choices) + (near.empty() ? "" : "; did you mean " + near + "?");
 }
 
@@ -117,6 +132,30 @@ Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::strin
   key.write = [get](const Key&, const Recipe& r, bool) {
     std::string s;
     for (int64_t v : get(const_cast<Recipe&>(r))) s += fmt::format("{}{}", s.empty() ? "" : ", ", v);
+    return "[" + s + "]";
+  };
+  return key;
+}
+
+Key texts(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string what, std::string example,
+          std::string help) {
+  Key key;
+  key.path = std::move(path);
+  key.type = fmt::format("list of {}s", what);
+  key.help = std::move(help);
+  key.set = [get, what, example](const Key&, Recipe& r, const Node& node) -> std::string {
+    if (node.kind != Node::list) return fmt::format("needs a list of {}s: {}", what, example);
+    std::vector<std::string> list;
+    for (size_t i = 0; i < node.items.size(); ++i)
+      if (std::string wrong = read_text(node.items[i], list.emplace_back()); !wrong.empty())
+        return fmt::format("{} {} {}", what, i + 1, wrong);
+    get(r) = std::move(list);
+    return "";
+  };
+  key.write = [get](const Key&, const Recipe& r, bool json) {
+    std::string s;
+    for (const std::string& v : get(const_cast<Recipe&>(r)))
+      s += (s.empty() ? "" : ", ") + write_text(v, json);
     return "[" + s + "]";
   };
   return key;

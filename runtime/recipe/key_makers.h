@@ -144,6 +144,9 @@ Key not_built(std::string path, std::string what, std::string supported);
 
 /// A list of integers, each at least `low`.
 Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low = 1);
+/// A list of texts: patterns of parameter names, keys. `example`: a list of them for the message.
+Key texts(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string what, std::string example,
+          std::string help);
 /// data.train, data.eval
 Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), std::string help);
 /// launch.hosts: `local` or a list of names

@@ -72,10 +72,11 @@ void add_router_keys(std::vector<Key>& t) {
           .derived("n_group", [](Recipe& r) { r.model.moe.topk_group = r.model.moe.n_group; }));
   add(name_choice(
           "model.moe.balance.kind", LT_MEMBER(model.moe.balance),
-          {"none", "switch", "sequence", "global", "uniform"}, {},
+          {"none", "switch", "sequence", "global", "uniform", "hf"}, {},
           "Loss that asks for balance: of each micro-batch over all ranks (switch), of each sequence, "
           "with the choices of the whole batch so far (global), or the divergence of the mean scores "
-          "from uniform ones. docs/moe.md defines them.")
+          "from uniform ones; hf: transformers' load_balancing_loss_func, over the tokens of all layers "
+          "together. docs/moe.md defines them.")
           .alias({"router_load_balancing_type"}));
   add(number("model.moe.balance.coeff", LT_MEMBER(model.moe.balance_coeff), "Its weight.")
           .at_least(0)
@@ -105,7 +106,8 @@ void add_capacity_keys(std::vector<Key>& t) {
                   "before first ones.")
           .alias({"token_drop_policy"})
           .when("model.moe.capacity_factor", true, [](const Recipe& r) {
-            return r.model.moe.capacity_factor.has_value() || r.model.moe.eval_capacity_factor.has_value();
+            const MoeConfig& m = r.model.moe;
+            return is_mixture(r) && (m.capacity_factor.has_value() || m.eval_capacity_factor.has_value());
           }));
 }
 

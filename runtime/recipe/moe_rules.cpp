@@ -1,5 +1,7 @@
 #include "runtime/recipe/moe_rules.h"
 
+#include <cmath>
+
 #include "kernels/core/error.h"
 #include "parallel/mesh.h"
 #include "runtime/recipe/nearest.h"
@@ -101,6 +103,15 @@ void selection(const Recipe& r, const BrokenRule& broken) {
            {choice, "train.micro_batch_size", "data.seq_length", kExperts});
 }
 
+void balance(const Recipe& r, const BrokenRule& broken) {
+  if (r.model.moe.balance == "hf" && r.parallel.pipeline > 1)
+    broken("model.moe.balance.kind",
+           fmt::format("hf adds up the tokens of all layers, and parallel.pipeline: {} has them on several "
+                       "ranks; nearest valid value: switch, or parallel.pipeline: 1",
+                       r.parallel.pipeline),
+           {"parallel.pipeline"});
+}
+
 void router_training(const Recipe& r, const BrokenRule& broken) {
   const std::string warmup = "train.router_warmup_steps";
   const int64_t n = r.train.router_warmup_steps;
@@ -171,7 +182,7 @@ void capacity(const Recipe& r, const BrokenRule& broken) {
           key,
           fmt::format("leaves {} of a token to an expert ({} * {} tokens * {} / {}); nearest valid value: {}",
                       write_number(*factor * even), write_number(*factor), tokens, m.top_k, m.num_experts,
-                      write_number(1 / even)),
+                      write_number(std::ceil(1000 / even) / 1000)),
           {"train.micro_batch_size", "data.seq_length", kExperts, kTopK});
   }
 }
@@ -231,7 +242,7 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
              {"model.architecture"});
     if (p.expert > 1)
       broken(kExpert,
-             "a dense model has no experts to cut; nearest valid value: 1, or give model.moe.num_experts",
+             "a dense model has no experts to cut; nearest valid value: 1; or give model.moe.num_experts",
              {kExperts});
     if (p.expert_tensor != 1 && p.expert_tensor != p.tensor)
       broken(kExpertTensor, "a dense model has no experts; remove the key", {});
@@ -244,6 +255,7 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
         {"model.architecture"});
   routing(m, broken);
   selection(r, broken);
+  balance(r, broken);
   router_training(r, broken);
   upcycling(r, broken);
   capacity(r, broken);

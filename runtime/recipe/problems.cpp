@@ -3,19 +3,14 @@
 #include <algorithm>
 
 #include "kernels/core/error.h"
+#include "kernels/core/printable.h"
 
 namespace ltrain::recipe {
 
 namespace {
 
 constexpr size_t kMaxShown = 10;
-
-std::string folded(const std::string& s) {
-  std::string t;
-  for (char c : s)
-    if (c != '_' && c != '-') t += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  return t;
-}
+constexpr size_t kLongestProblem = 4000;  // bytes: a list of all keys of a section fits
 
 /// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`.
 int edit_distance(const std::string& a, const std::string& b) {
@@ -41,12 +36,21 @@ void Problems::raise_if_any(const std::string& source) {
     if (a_in != b_in) return a_in;
     return a_in && std::pair(a.place.line, a.place.column) < std::pair(b.place.line, b.place.column);
   });
-  if (found_.size() == 1) throw Error(ExitCode::usage, found_[0].place.text() + ": " + found_[0].text);
+  const auto line = [](const Problem& p) {
+    return p.place.text() + ": " + printable(p.head + p.text, kLongestProblem);
+  };
+  if (found_.size() == 1) throw Error(ExitCode::usage, line(found_[0]));
   std::string text = fmt::format("{}: {} problems", source, found_.size());
-  for (size_t i = 0; i < std::min(found_.size(), kMaxShown); ++i)
-    text += fmt::format("\n  {}: {}", found_[i].place.text(), found_[i].text);
+  for (size_t i = 0; i < std::min(found_.size(), kMaxShown); ++i) text += "\n  " + line(found_[i]);
   if (found_.size() > kMaxShown) text += fmt::format("\n  and {} more", found_.size() - kMaxShown);
   throw Error(ExitCode::usage, text);
+}
+
+std::string folded(const std::string& s) {
+  std::string t;
+  for (char c : s)
+    if (c != '_' && c != '-') t += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  return t;
 }
 
 std::string nearest_word(const std::string& word, const std::vector<std::string>& candidates) {

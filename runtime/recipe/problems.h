@@ -1,6 +1,7 @@
 // What is wrong with a recipe, collected so that one run of the program reports all of it.
 #pragma once
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -8,11 +9,16 @@
 
 namespace ltrain {
 
+namespace recipe {
+struct Given;
+}
+
 /// Where each given key was given; keys that are not here have their default.
 struct RecipeOrigins {
   std::string source;  ///< the recipe file
   std::map<std::string, recipe::Place> given;
-  std::string rope_type;  ///< as given; the model itself keeps only the factor
+  std::shared_ptr<const recipe::Given> values;  ///< the same with their values, to try others
+  std::string rope_type;                        ///< as given; the model itself keeps only the factor
 
   bool has(const std::string& path) const { return given.count(path) > 0; }
   recipe::Place place(const std::string& path) const {
@@ -23,22 +29,34 @@ struct RecipeOrigins {
 
 namespace recipe {
 
+/// What is wrong with one value.
+struct Problem {
+  Place place;
+  std::string head;  ///< "train.train_steps = x: ", or nothing
+  std::string text;  ///< the rule and what would work (suggestions.h)
+  std::string path;  ///< key whose value breaks the rule; empty where suggestions are not to be tried
+  bool of_value =
+      false;  ///< the value by itself is wrong, so that rules over several keys are not looked at yet
+};
+
 class Problems {
  public:
-  /// One line: "PLACE: TEXT".
-  void add(const Place& place, std::string text) { found_.push_back({place, std::move(text)}); }
+  /// One line: "PLACE: TEXT". The text may quote the recipe as it is: it is made printable here.
+  void add(const Place& place, const std::string& text) { add({place, "", text, "", false}); }
+  void add(Problem problem) { found_.push_back(std::move(problem)); }
   bool empty() const { return found_.empty(); }
+  const std::vector<Problem>& list() const { return found_; }
+  /// Another text for problem `i` of the list.
+  void replace(size_t i, std::string text) { found_.at(i).text = std::move(text); }
   /// Throws Error (usage) with at most ten of them, those of `source` in the order of its lines first.
   void raise_if_any(const std::string& source);
 
  private:
-  struct Problem {
-    Place place;
-    std::string text;
-  };
   std::vector<Problem> found_;
 };
 
+/// In lower case, without _ and -.
+std::string folded(const std::string& s);
 /// The candidate that `word` most likely meant, or "" when none is near.
 std::string nearest_word(const std::string& word, const std::vector<std::string>& candidates);
 

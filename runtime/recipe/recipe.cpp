@@ -2,15 +2,18 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
+#include <set>
 
 #include "kernels/core/device.h"
 #include "kernels/core/error.h"
+#include "kernels/core/printable.h"
 #include "parallel/nccl/library.h"
 #include "runtime/recipe/dispatch_rules.h"
 #include "runtime/recipe/given.h"
+#include "runtime/recipe/read_file.h"
 #include "runtime/recipe/rules.h"
 #include "runtime/recipe/schema.h"
+#include "runtime/recipe/suggestions.h"
 
 namespace ltrain {
 
@@ -18,11 +21,75 @@ using namespace recipe;
 
 namespace {
 
-constexpr size_t kMaxBytes = 1 << 20;
+constexpr size_t kLongestNote = 4000;  // bytes
 
 const RecipeOrigins& origins_of(const Recipe& r) {
   static const RecipeOrigins none{"recipe", {}, {}};
   return r.origins ? *r.origins : none;
+}
+
+/// `problem` of `before` is gone in `left`, and what is left is not the change's doing.
+bool is_better(const Problems& before, const Problem& problem, const Problems& left) {
+  std::multiset<std::string> known;
+  for (const Problem& p : before.list()) known.insert(p.path);
+  for (const Problem& p : left.list()) {
+    if (p.path == problem.path) return false;
+    // Rules over several keys are looked at only now: what they find in others was there before.
+    if (problem.of_value && before.list().size() > 1) continue;
+    const auto it = known.find(p.path);
+    if (it == known.end()) return false;
+    known.erase(it);
+  }
+  return true;
+}
+
+/// The number of ranks, where it is known.
+struct World {
+  int64_t ranks = 0, per_node = 0;
+};
+
+/// The recipe of these values, as far as they go: values by themselves, then rules over several, then those
+/// that need the number of ranks. Each is looked at where the one before found nothing.
+Recipe make(const std::shared_ptr<const Given>& given, const std::string& name, World world,
+            Problems& problems) {
+  Recipe r;
+  auto origins = std::make_shared<RecipeOrigins>();
+  origins->source = name;
+  origins->values = given;
+  for (const Key& key : schema()) {
+    auto it = given->values.find(key.path);
+    if (it == given->values.end()) continue;
+    const GivenValue& v = it->second;
+    origins->given[key.path] = v.place;
+    const std::string wrong = key.set(key, r, v.value);
+    if (!wrong.empty())
+      problems.add({v.place, fmt::format("{} = {}: ", v.written_as, show(v.value)), wrong, key.path, true});
+    if (key.path == "model.rope_scaling.rope_type") origins->rope_type = v.value.text;
+  }
+  r.origins = origins;
+  if (!problems.empty()) return r;
+  for (const Key& key : schema())
+    if (key.imply && !origins->has(key.path)) key.imply(r);
+  r.notes = given->notes;
+  check_rules(r, *origins, problems, r.notes);
+  for (std::string& note : r.notes) note = printable(note, kLongestNote);
+  if (problems.empty() && world.ranks > 0) check_layout(r, *origins, world.ranks, world.per_node, problems);
+  return r;
+}
+
+/// Throws where there are problems, each with the suggestions that the whole recipe accepts.
+void raise(Problems& problems, const Recipe& r, World world) {
+  if (problems.empty()) return;
+  const RecipeOrigins& origins = origins_of(r);
+  if (origins.values)
+    keep_accepted(problems, r, [&](const Problem& problem, const Suggestion& suggestion) {
+      auto changed = std::make_shared<Given>(*origins.values);
+      Problems left;
+      for (const auto& [path, value] : suggestion.changes) add_override(path + "=" + value, *changed, left);
+      if (left.empty()) make(changed, origins.source, world, left);
+      return is_better(problems, problem, left);
+    });
+  problems.raise_if_any(origins.source);
 }
 
 }  // namespace
@@ -37,44 +104,23 @@ Recipe parse_recipe(std::string_view text, const std::string& name,
   if (auto it = given.values.find("model.from");
       it != given.values.end() && it->second.value.kind == Node::scalar)
     add_hf_config(it->second.value.text, it->second.place, given, problems);
-
-  Recipe r;
-  auto origins = std::make_shared<RecipeOrigins>();
-  origins->source = name;
-  for (const Key& key : schema()) {
-    auto it = given.values.find(key.path);
-    if (it == given.values.end()) continue;
-    const GivenValue& v = it->second;
-    origins->given[key.path] = v.place;
-    const std::string wrong = key.set(key, r, v.value);
-    if (!wrong.empty()) problems.add(v.place, fmt::format("{} = {}: {}", v.written_as, show(v.value), wrong));
-    if (key.path == "model.rope_scaling.rope_type") origins->rope_type = v.value.text;
-  }
-  problems.raise_if_any(name);
-  for (const Key& key : schema())
-    if (key.imply && !origins->has(key.path)) key.imply(r);
-  r.notes = std::move(given.notes);
-  check_rules(r, *origins, problems, r.notes);
-  problems.raise_if_any(name);
-  r.origins = std::move(origins);
+  const auto values = std::make_shared<const Given>(std::move(given));
+  Recipe r = make(values, name, {}, problems);
+  raise(problems, r, {});
   return r;
 }
 
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail(ExitCode::usage, "{}: cannot be read: {}", path, std::strerror(errno));
-  std::string text(kMaxBytes + 1, '\0');
-  errno = 0;
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad()) fail(ExitCode::usage, "{}: cannot be read: {}", path, std::strerror(errno));
-  text.resize(static_cast<size_t>(in.gcount()));
+  std::string text;
+  if (const std::string wrong = read_small_file(path, text); !wrong.empty())
+    fail(ExitCode::usage, "{}: {}", printable(path), wrong);
   return parse_recipe(text, path, overrides);
 }
 
 void validate(const Recipe& r, int world_size, int ranks_per_node) {
   Problems problems;
   check_layout(r, origins_of(r), world_size, ranks_per_node, problems);
-  problems.raise_if_any(origins_of(r).source);
+  raise(problems, r, {world_size, ranks_per_node});
 }
 
 namespace {

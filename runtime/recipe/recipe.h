@@ -231,6 +231,7 @@ struct Recipe {
   std::string output_dir;  ///< filled: runs/<name> unless given
   int64_t seed = 1234;
   DeviceChoice device = DeviceChoice::automatic;
+  std::vector<std::string> from_ignore;  ///< keys of model.from's config.json that are passed over
   ModelConfig model;
   Parallel parallel;
   Precision precision = Precision::fp32;  ///< with phases that of the first

@@ -39,8 +39,9 @@ class Rules {
       if (const Place at = o_.place(other);
           given(other) && (at.source != o_.source || (place.line == 0 && place.source == o_.source)))
         place = at;  // the command line breaks what the file had whole
-    p_.add(place, fmt::format("{} = {}{}: {}", path, key->write(*key, r_, false),
-                              given(path) ? "" : " (default)", text));
+    p_.add({place,
+            fmt::format("{} = {}{}: ", path, key->write(*key, r_, false), given(path) ? "" : " (default)"),
+            text, path, false});
   }
 
   /// `broken`, for rules that have files of their own.
@@ -53,6 +54,8 @@ class Rules {
   void model() {
     const ModelConfig& m = r_.model;
     const std::string heads = "model.num_attention_heads", hidden = "model.hidden_size";
+    if (given("model.from_ignore") && !given("model.from"))
+      broken("model.from_ignore", "has a meaning only with model.from; remove the key");
     if (!given("model.head_dim")) {
       if (m.hidden_size % m.num_attention_heads != 0)
         broken(heads,
@@ -166,7 +169,7 @@ class Rules {
       broken("data.tokenizer.kind", "needs data.tokenizer.path, the file of byte-pair ranks");
     if (r_.checkpoint.keep_latest == 1)
       broken("checkpoint.keep_latest",
-             "must be at least 2, since the newest may turn out bad; nearest valid value: 2 (0 keeps all)");
+             "must be at least 2, since the newest may turn out bad; nearest valid value: 2; 0 keeps all");
     if (r_.parallel.data == 0)
       broken(
           "parallel.data",

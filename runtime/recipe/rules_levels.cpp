@@ -43,14 +43,15 @@ int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host) {
 void level_rules(const Recipe& r, const BrokenRule& broken) {
   const Parallel& p = r.parallel;
   if (p.zero_stage == 0 && p.shard_group != "all")
-    broken("parallel.shard_group",
-           "nothing is sharded with parallel.zero_stage: 0; nearest valid value: all, with "
-           "parallel.hierarchical_reduction for two levels of reduction, or parallel.zero_stage: 1",
-           {"parallel.zero_stage"});
+    broken(
+        "parallel.shard_group",
+        "nothing is sharded with parallel.zero_stage: 0; nearest valid value: all, or parallel.zero_stage: "
+        "1; parallel.hierarchical_reduction reduces on two levels without sharding",
+        {"parallel.zero_stage"});
   if (p.zero_stage > 0 && p.hierarchical_reduction != "none")
     broken("parallel.hierarchical_reduction",
            fmt::format("reduces whole gradients, and parallel.zero_stage: {} shards; nearest valid value: "
-                       "none, with parallel.shard_group: {}, which reduces on the same two levels",
+                       "none, with parallel.shard_group: {}; it reduces on the same two levels",
                        p.zero_stage, p.hierarchical_reduction),
            {"parallel.zero_stage"});
   if (p.data > 0) level_size(r, p.data, broken);
@@ -88,7 +89,7 @@ int64_t level_layout(const Recipe& r, int64_t world, int64_t per_node, const Bro
     const bool shard = key == "parallel.shard_group";
     broken(
         key,
-        fmt::format("{}{}{} {}, or another parallel.order or launch.ranks_per_node", wrong,
+        fmt::format("{}{}{} {}; or another parallel.order or launch.ranks_per_node", wrong,
                     number.empty() ? "; nearest valid value:" : number, number.empty() ? "" : " or",
                     shard ? "all" : "none"),
         {"launch.ranks_per_node", "parallel.order", "parallel.data", "parallel.context", "parallel.tensor"});

@@ -81,7 +81,7 @@ void sophia_rules(const Recipe& r, const BrokenRule& broken) {
   if (r.cuda_graphs)
     broken(where,
            "sophia_h makes some steps twice, and cuda_graphs records one; nearest valid value: lion, or "
-           "cuda_graphs: false",
+           "cuda_graphs: off",
            {"cuda_graphs"});
 }
 

@@ -17,8 +17,8 @@ void place_rules(const std::string& section, const OffloadPlace& o, const Broken
   }
   if (o.fraction == 0)
     broken(fraction,
-           fmt::format("nothing is offloaded, and {} is {}; nearest valid value: none for the latter", device,
-                       o.device),
+           fmt::format("nothing is offloaded, and {} is {}; nearest valid value: 1.0, or {}: none", device,
+                       o.device, device),
            {device});
   if (o.device == "nvme" && !o.path)
     broken(device, fmt::format("nvme needs {}, a folder of the file system that takes the files", path),
@@ -38,7 +38,7 @@ void offload_rules(const Recipe& r, const BrokenRule& broken) {
       broken(device,
              fmt::format(
                  "is for adamw, adam, sgd and lion, whose updates look at one element at a time, and {} has "
-                 "{}; nearest valid value: none",
+                 "{}; nearest valid value: none, or optimizer.kind: adamw",
                  place, rule),
              {place});
   if (o.params.on() && r.parallel.zero_stage < 3)
@@ -53,7 +53,7 @@ void offload_rules(const Recipe& r, const BrokenRule& broken) {
         broken("recompute.tensors",
                "offload of " + name +
                    " needs a place, and offload.activations.device is none; nearest valid "
-                   "value: keep, or offload.activations: {device: cpu}",
+                   "value: offload.activations: {device: cpu}; or keep it",
                {"offload.activations.device"});
 }
 

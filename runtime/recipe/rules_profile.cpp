@@ -20,12 +20,19 @@ void profile_rules(const Recipe& r, const BrokenRule& broken) {
 }
 
 void profile_layout_rules(const Recipe& r, int64_t world_size, const BrokenRule& broken) {
+  if (r.profile.step_start == 0) return;
+  std::string there;
+  int64_t missing = -1;
   for (const int64_t rank : r.profile.ranks)
-    if (rank >= world_size && r.profile.step_start > 0)
-      broken(
-          "profile.ranks",
-          fmt::format("there is no rank {} of {}; nearest valid value: {}", rank, world_size, world_size - 1),
-          {});
+    if (rank >= world_size)
+      missing = rank;
+    else
+      there += fmt::format("{}{}", there.empty() ? "" : ", ", rank);
+  if (missing >= 0)
+    broken("profile.ranks",
+           fmt::format("there is no rank {} of {}; nearest valid value: [{}]", missing, world_size,
+                       there.empty() ? std::to_string(world_size - 1) : there),
+           {});
 }
 
 }  // namespace ltrain::recipe

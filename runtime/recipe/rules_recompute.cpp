@@ -19,19 +19,19 @@ void recompute_rules(const Recipe& r, const BrokenRule& broken) {
         {"recompute.method", kind});
   if (r.model.moe.num_experts > 0) {
     const std::string works =
-        "nearest valid value: selective, with recompute.modules: [core_attn, layernorm]";
+        "; nearest valid value: selective, with recompute.modules: [core_attn, layernorm]";
     if (c.granularity == "full" || c.granularity == "auto")
-      broken(kind, "would run experts a second time, and what they count with them; " + works, {"model.moe"});
+      broken(kind, "would run experts a second time, and what they count with them" + works, {"model.moe"});
     for (const std::string& m : c.modules)
       if (m.starts_with("mlp"))
-        broken("recompute.modules", m + " would run experts a second time; " + works, {});
+        broken("recompute.modules",
+               m + " would run experts a second time; nearest valid value: [core_attn, layernorm]", {});
     for (const auto& [name, fate] : c.tensors) {
       if (name != "mlp_hidden" && name != "mlp_activation") continue;
       if (fate == TensorFate::recompute)
-        broken("recompute.tensors", name + " is of experts, which do not run a second time; " + works, {});
+        broken("recompute.tensors", name + " is of experts, which do not run a second time; keep it", {});
       if (fate == TensorFate::offload)
-        broken("recompute.tensors",
-               name + " is of experts, whose rows stay; nearest valid value: keep, or offload of mlp_norm",
+        broken("recompute.tensors", name + " is of experts, whose rows stay; keep it, and offload mlp_norm",
                {});
     }
   }

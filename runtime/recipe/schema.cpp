@@ -20,8 +20,9 @@ constexpr double kMaxRanks = 1 << 20;
 bool is_gpt2(const Recipe& r) { return r.model.architecture == "gpt2"; }
 
 /// Rotary embeddings: refused with gpt2, since whoever writes them expects another model.
-Key llama_only(Key key) {
-  key.when("model.architecture: llama", true, [](const Recipe& r) { return !is_gpt2(r); });
+Key rotary_only(Key key) {
+  key.when("model.architecture: llama, mixtral, qwen3_moe or olmoe", true,
+           [](const Recipe& r) { return !is_gpt2(r); });
   return key;
 }
 bool has_pipeline(const Recipe& r) { return r.parallel.pipeline > 1; }
@@ -38,11 +39,13 @@ void add_run_keys(std::vector<Key>& t) {
                   .derived("runs/NAME", [](Recipe& r) { r.output_dir = "runs/" + r.name; }));
   t.push_back(integer("seed", LT_MEMBER(seed), "Keys initial values, dropout and the order of the data.")
                   .at_least(0));
-  t.push_back(choice<DeviceChoice>(
-      "device", LT_MEMBER(device),
-      {{"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"cpu", DeviceChoice::cpu}}, {"gpu"},
-      "Where the step runs. auto: a GPU where this build and this machine have one for each rank, else "
-      "cpu."));
+  t.push_back(
+      choice<DeviceChoice>(
+          "device", LT_MEMBER(device),
+          {{"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"cpu", DeviceChoice::cpu}}, {},
+          "Where the step runs. auto: a GPU where this build and this machine have one for each rank, else "
+          "cpu.")
+          .say({{"gpu", "cuda"}, {"gpus", "cuda"}, {"nvidia", "cuda"}}));
   t.push_back(with_phases(
       choice<Precision>("precision", LT_MEMBER(precision),
                         {{"fp32", Precision::fp32},
@@ -51,11 +54,22 @@ void add_run_keys(std::vector<Key>& t) {
                          {"fp8", Precision::fp8},
                          {"fp16", Precision::fp16},
                          {"fp64", Precision::fp64}},
-                        {"no"},
+                        {},
                         "What the step computes in. bf16, fp8 and fp16 keep fp32 master weights and "
                         "moments; tf32 and fp8 are of products alone, around them is fp32 and bf16; "
                         "fp16 scales the loss; fp64 is for parity tests. A list changes it by step.")
-          .alias({"mixed_precision"})));
+          .alias({"mixed_precision"})
+          .say({{"no", "fp32"},
+                {"none", "fp32"},
+                {"false", "fp32"},
+                {"32", "fp32"},
+                {"float32", "fp32"},
+                {"float", "fp32"},
+                {"float16", "fp16"},
+                {"half", "fp16"},
+                {"bfloat16", "bf16"},
+                {"float64", "fp64"},
+                {"double", "fp64"}})));
 }
 
 void add_graph_keys(std::vector<Key>& t) {
@@ -91,11 +105,17 @@ void add_model_keys(std::vector<Key>& t) {
   };
   from.write = [](const Key&, const Recipe&, bool) { return std::string("null"); };
   t.push_back(std::move(from));
+  Key ignore = texts(
+      "model.from_ignore", LT_MEMBER(from_ignore), "key", "[my_note]",
+      "Keys of that config.json that do not change what the model computes, or are to be passed over all the "
+      "same. Without it a key that ltrain does not know is refused.");
+  ignore.dumped = false;
+  t.push_back(std::move(ignore));
   t.push_back(
       name_choice(
           "model.architecture", LT_MEMBER(model.architecture),
           {"gpt2", "llama", "mixtral", "qwen3_moe", "olmoe"},
-          {"mistral", "qwen2", "qwen3", "qwen2_moe", "deepseek_v3", "gpt_oss"},
+          {"mistral", "qwen2", "qwen3", "qwen2_moe", "deepseek_v3", "gpt_oss", "olmo", "olmo2"},
           "gpt2: learned positions, LayerNorm, biases, GELU. llama: RoPE, RMSNorm, grouped queries, SwiGLU. "
           "mixtral: llama with experts. qwen3_moe: and norms of each head's queries and keys. olmoe: and "
           "norms of all queries and of all keys.")
@@ -129,7 +149,7 @@ void add_model_keys(std::vector<Key>& t) {
   t.push_back(integer("model.intermediate_size", LT_MEMBER(model.intermediate_size), "Width of the MLP.")
                   .between(1, 4 * kMaxDim)
                   .alias({"ffn_hidden_size", "n_inner"})
-                  .derived("gpt2: 4 hidden_size; llama: 8/3 hidden_size rounded up to a multiple of 256",
+                  .derived("gpt2: 4 hidden_size; others: 8/3 hidden_size rounded up to a multiple of 256",
                            [](Recipe& r) {
                              const int64_t h = r.model.hidden_size;
                              r.model.intermediate_size =
@@ -140,9 +160,9 @@ void add_model_keys(std::vector<Key>& t) {
                   .between(1, kMaxIds)
                   .alias({"n_positions"}));
   t.push_back(
-      llama_only(number("model.rope_theta", LT_MEMBER(model.rope_theta), "Base of the rotary angles (llama).")
-                     .at_least(1)
-                     .alias({"rotary_base"})));
+      rotary_only(number("model.rope_theta", LT_MEMBER(model.rope_theta), "Base of the rotary angles.")
+                      .at_least(1)
+                      .alias({"rotary_base"})));
   Key rope_type;
   rope_type.path = "model.rope_scaling.rope_type";
   rope_type.type = "choice";
@@ -157,22 +177,22 @@ void add_model_keys(std::vector<Key>& t) {
   rope_type.write = [](const Key&, const Recipe& r, bool json) {
     return write_text(r.model.rope_scaling.factor == 1.0 ? "default" : "llama3", json);
   };
-  t.push_back(llama_only(std::move(rope_type)));
+  t.push_back(rotary_only(std::move(rope_type)));
   t.push_back(
-      llama_only(number("model.rope_scaling.factor", LT_MEMBER(model.rope_scaling.factor), "1: no scaling.")
-                     .at_least(1)));
+      rotary_only(number("model.rope_scaling.factor", LT_MEMBER(model.rope_scaling.factor), "1: no scaling.")
+                      .at_least(1)));
   t.push_back(
-      llama_only(number("model.rope_scaling.low_freq_factor", LT_MEMBER(model.rope_scaling.low_freq_factor),
-                        "Wavelengths longer than original / this are stretched whole.")
-                     .above(0)));
-  t.push_back(
-      llama_only(number("model.rope_scaling.high_freq_factor", LT_MEMBER(model.rope_scaling.high_freq_factor),
-                        "Wavelengths shorter than original / this are kept.")
-                     .above(0)));
-  t.push_back(llama_only(integer("model.rope_scaling.original_max_position_embeddings",
-                                 LT_MEMBER(model.rope_scaling.original_max_position_embeddings),
-                                 "Sequence length that the model was first trained for.")
-                             .between(1, kMaxIds)));
+      rotary_only(number("model.rope_scaling.low_freq_factor", LT_MEMBER(model.rope_scaling.low_freq_factor),
+                         "Wavelengths longer than original / this are stretched whole.")
+                      .above(0)));
+  t.push_back(rotary_only(number("model.rope_scaling.high_freq_factor",
+                                 LT_MEMBER(model.rope_scaling.high_freq_factor),
+                                 "Wavelengths shorter than original / this are kept.")
+                              .above(0)));
+  t.push_back(rotary_only(integer("model.rope_scaling.original_max_position_embeddings",
+                                  LT_MEMBER(model.rope_scaling.original_max_position_embeddings),
+                                  "Sequence length that the model was first trained for.")
+                              .between(1, kMaxIds)));
   t.push_back(
       number("model.rms_norm_eps", LT_MEMBER(model.norm_eps), "Epsilon of RMSNorm, or of gpt2's LayerNorm.")
           .above(0)
@@ -180,11 +200,20 @@ void add_model_keys(std::vector<Key>& t) {
   t.push_back(
       truth("model.tie_word_embeddings", LT_MEMBER(model.tie_word_embeddings),
             "The output layer uses the embedding's weights.")
-          .derived("gpt2: true; llama: false", [](Recipe& r) { r.model.tie_word_embeddings = is_gpt2(r); }));
+          .derived("gpt2: true; others: false", [](Recipe& r) { r.model.tie_word_embeddings = is_gpt2(r); }));
   t.push_back(number("model.initializer_range", LT_MEMBER(model.initializer_range),
                      "Standard deviation of the initial matmul and embedding weights.")
                   .above(0)
                   .alias({"init_method_std"}));
+  t.push_back(choice<bool>(
+      "model.output_layer_init_method", LT_MEMBER(model.scaled_init),
+      {{"scaled_normal", true}, {"normal", false}}, {},
+      "Initial weights of the projections into the residual stream (attention's, the feed-forward's, "
+      "experts'). "
+      "scaled_normal: standard deviation initializer_range / sqrt(2 num_hidden_layers), as Megatron-LM has "
+      "by "
+      "default and transformers' gpt2; normal: initializer_range, as transformers' llama, mixtral, qwen3_moe "
+      "and olmoe."));
   t.push_back(number("model.embd_pdrop", LT_MEMBER(model.embd_pdrop), "Dropout after the embeddings.")
                   .between(0, 0.99));
   t.push_back(number("model.attn_pdrop", LT_MEMBER(model.attn_pdrop), "Dropout of attention probabilities.")

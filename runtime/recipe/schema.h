@@ -27,9 +27,11 @@ struct Key {
   std::string path;  ///< "train.micro_batch_size"
   std::string type;  ///< "integer", "number", "true or false", "text", "choice", "list of ..."
   std::string help;
-  std::vector<std::string> aliases;   ///< other spellings, valid in the key's section and at the top
-  std::vector<std::string> choices;   ///< of a choice: in this build
-  std::vector<std::string> unbuilt;   ///< of a choice: known, refused by this build
+  std::vector<std::string> aliases;  ///< other spellings, valid in the key's section and at the top
+  std::vector<std::string> choices;  ///< of a choice: in this build
+  std::vector<std::string> unbuilt;  ///< of a choice: known, refused by this build
+  std::vector<std::pair<std::string, std::string>>
+      other_words;                    ///< of a choice: others' word, and ours for it
   std::optional<double> least, most;  ///< of a number
   bool open = false;                  ///< least and most themselves are not allowed
   std::optional<double> built_most;   ///< larger ones are known, refused by this build
@@ -65,6 +67,10 @@ struct Key {
 
   Key& alias(std::vector<std::string> names) {
     aliases = std::move(names);
+    return *this;
+  }
+  Key& say(std::vector<std::pair<std::string, std::string>> words) {
+    other_words = std::move(words);
     return *this;
   }
   Key& at_least(double v) {

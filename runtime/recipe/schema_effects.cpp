@@ -21,6 +21,8 @@ constexpr Row kRows[] = {
     {"attention_backend", Effect::speed},
     {"deterministic", Effect::speed},
     {"model.", Effect::function},
+    {"model.initializer_range", Effect::nothing},  // weights are there
+    {"model.output_layer_init_method", Effect::nothing},
     {"parallel.", Effect::speed},
     {"parallel.grad_reduce_dtype", Effect::function},
     {"fp8.", Effect::function},

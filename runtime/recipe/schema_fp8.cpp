@@ -3,32 +3,6 @@
 #include "runtime/recipe/schema_parts.h"
 
 namespace ltrain::recipe {
-namespace {
-
-Key keep_key() {
-  Key key;
-  key.path = "fp8.keep";
-  key.type = "list of patterns";
-  key.help =
-      "Weights whose linear layers stay bf16: patterns of whole names, * for any characters, ? for one.";
-  key.set = [](const Key&, Recipe& r, const Node& node) -> std::string {
-    if (node.kind != Node::list) return "needs a list: [\"model.layers.0.*\", \"*.mlp.down_proj.weight\"]";
-    std::vector<std::string> list;
-    for (const Node& item : node.items)
-      if (std::string wrong = read_text(item, list.emplace_back()); !wrong.empty()) return "pattern " + wrong;
-    r.fp8.keep = std::move(list);
-    return "";
-  };
-  key.write = [](const Key&, const Recipe& r, bool json) {
-    std::string s;
-    for (const std::string& p : r.fp8.keep) s += (s.empty() ? "" : ", ") + write_text(p, json);
-    return "[" + s + "]";
-  };
-  return key;
-}
-
-}  // namespace
-
 void add_fp8_keys(std::vector<Key>& t) {
   const auto add = [&](Key key, std::string when = "precision: fp8",
                        std::function<bool(const Fp8Settings&)> more = {}) {
@@ -62,7 +36,9 @@ void add_fp8_keys(std::vector<Key>& t) {
           .alias({"fp8_margin"}),
       "fp8.recipe: delayed or tensorwise",
       [](const Fp8Settings& s) { return s.recipe != Fp8Recipe::blockwise; });
-  add(keep_key());
+  add(texts(
+      "fp8.keep", LT_MEMBER(fp8.keep), "pattern", "[\"model.layers.0.*\", \"*.mlp.down_proj.weight\"]",
+      "Weights whose linear layers stay bf16: patterns of whole names, * for any characters, ? for one."));
   add(integer("fp8.first_layers_bf16", LT_MEMBER(fp8.first_layers), "First layers that stay bf16.")
           .between(0, 4096)
           .alias({"num_layers_at_start_in_bf16"}));

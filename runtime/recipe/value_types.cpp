@@ -1,11 +1,14 @@
 // Typed reading and writing of scalars. YAML 1.2 core schema, with the type taken from the key: `no` is a
 // word where a word is wanted and an error where a truth value is; `1e-4` is a number; 012 is refused, since
 // YAML 1.1 reads 10.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <vector>
 
 #include "kernels/core/error.h"
+#include "kernels/core/printable.h"
 #include "runtime/recipe/schema.h"
 
 namespace ltrain::recipe {
@@ -65,11 +68,41 @@ bool is_yaml11_bool(const std::string& s, bool& value) {
   return false;
 }
 
-std::string without_underscores(const std::string& s) {
+/// A number as other notations have it: 1_000_000, 1,000,000, or with a decimal comma; "" where it is none of
+/// them, or may be two: 1,500 is 1500 to some and 1.5 to others.
+std::string plain_number(const std::string& s) {
+  const auto digit = [&](size_t i) { return i < s.size() && s[i] >= '0' && s[i] <= '9'; };
   std::string t;
-  for (char c : s)
-    if (c != '_' && c != ',') t += c;
+  std::vector<size_t> commas;
+  for (size_t i = 0; i < s.size(); ++i) {
+    if (s[i] == '_' || s[i] == ',') {
+      if (i == 0 || !digit(i - 1) || !digit(i + 1)) return "";
+      if (s[i] == ',') commas.push_back(i);
+    }
+    if (s[i] != '_') t += s[i];
+  }
+  if (commas.empty()) return t;
+  if (s.find('_') != std::string::npos) return "";
+  // Groups of three digits, the first of one to three.
+  const size_t first = s.find_first_of("0123456789");
+  bool groups = commas[0] - first <= 3 && s[first] != '0';
+  for (const size_t at : commas) groups = groups && digit(at + 2) && digit(at + 3) && !digit(at + 4);
+  if (groups && (commas.size() > 1 || s.find('.') != std::string::npos)) {
+    t.erase(std::remove(t.begin(), t.end(), ','), t.end());
+    return t;
+  }
+  if (groups || commas.size() > 1 || s.find('.') != std::string::npos) return "";
+  t[t.find(',')] = '.';
   return t;
+}
+
+/// `plain_number` of an integer, where a single comma can only divide thousands.
+std::string plain_integer(const std::string& s) {
+  const size_t comma = s.find(',');
+  if (comma == std::string::npos || comma != s.rfind(',') || s.find('.') != std::string::npos)
+    return plain_number(s);
+  const std::string t = plain_number(s + ",000");  // 1,500 is 1500 where 1,500,000 is 1500000
+  return t.size() > 3 && t.find('.') == std::string::npos ? t.substr(0, t.size() - 3) : "";
 }
 
 }  // namespace
@@ -103,8 +136,7 @@ std::string read_integer(const Node& node, int64_t& out, const std::string& or_w
     }
   }
   double number = 0;
-  if (parse_core_number(without_underscores(s), number) && std::abs(number) < 9e15 &&
-      number == std::floor(number))
+  if (parse_core_number(plain_integer(s), number) && std::abs(number) < 9e15 && number == std::floor(number))
     return fmt::format("needs an integer; write {}", static_cast<int64_t>(number));
   return not_a(wanted, node);
 }
@@ -121,8 +153,8 @@ std::string read_number(const Node& node, double& out) {
   if (node.text == ".inf" || node.text == "-.inf" || node.text == "+.inf" || node.text == ".nan" ||
       node.text == ".Inf" || node.text == ".NaN" || node.text == "inf" || node.text == "nan")
     return "must be finite";
-  if (parse_core_number(without_underscores(node.text), number))
-    return fmt::format("needs a number; write {}", without_underscores(node.text));
+  if (const std::string plain = plain_number(node.text); parse_core_number(plain, number))
+    return fmt::format("needs a number; write {}", plain);
   return not_a("a number", node);
 }
 
@@ -143,9 +175,9 @@ std::string read_bool(const Node& node, bool& out) {
 std::string read_text(const Node& node, std::string& out) {
   if (node.kind != Node::scalar) return not_a("a text", node);
   if (node.text.empty()) return "must not be empty";
-  for (char c : node.text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-      return "must not contain control characters or line ends";
+  // What a terminal obeys would reach it wherever the text is printed later.
+  if (printable(node.text, node.text.size()) != node.text)
+    return "must be UTF-8 without control characters, line ends or invisible characters";
   out = node.text;
   return "";
 }

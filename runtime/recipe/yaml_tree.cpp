@@ -7,10 +7,14 @@
 #include <sstream>
 
 #include "kernels/core/error.h"
+#include "kernels/core/printable.h"
 
 namespace ltrain::recipe {
 
-std::string Place::text() const { return line > 0 ? fmt::format("{}:{}:{}", source, line, column) : source; }
+std::string Place::text() const {
+  const std::string name = printable(source);
+  return line > 0 ? fmt::format("{}:{}:{}", name, line, column) : name;
+}
 
 namespace {
 
@@ -100,7 +104,7 @@ class TreeBuilder final : public YAML::EventHandler {
   void check_tag(const YAML::Mark& mark, const std::string& tag) const {
     if (!tag.empty() && tag != "?" && tag != "!")
       fail(ExitCode::usage, "{}: tag `{}`: a recipe has no tags; each key has its type",
-           place_of(mark).text(), tag);
+           place_of(mark).text(), printable(tag, 100));
   }
 
   void open(Node node, YAML::anchor_t anchor) {
@@ -164,9 +168,9 @@ void refuse_tabs(std::string_view text, const std::string& source) {
 
 Node parse_yaml(std::string_view text, const std::string& source) {
   if (text.size() > kMaxBytes)
-    fail(ExitCode::usage, "{}: {} bytes; a recipe has at most {}", source, text.size(), kMaxBytes);
+    fail(ExitCode::usage, "{}: {} bytes; a recipe has at most {}", printable(source), text.size(), kMaxBytes);
   if (text.find('\0') != std::string_view::npos)
-    fail(ExitCode::usage, "{}: has a NUL byte; a recipe is YAML text", source);
+    fail(ExitCode::usage, "{}: has a NUL byte; a recipe is YAML text", printable(source));
   refuse_tabs(text, source);
   TreeBuilder builder(source);
   builder.root.place = {source, 1, 1};
@@ -181,7 +185,7 @@ Node parse_yaml(std::string_view text, const std::string& source) {
     }
   } catch (const YAML::Exception& e) {
     fail(ExitCode::usage, "{}: not YAML: {}", Place{source, e.mark.line + 1, e.mark.column + 1}.text(),
-         e.msg);
+         printable(e.msg, 200));
   }
   return std::move(builder.root);
 }
@@ -208,8 +212,7 @@ std::string show(const Node& node) {
       }
       break;
   }
-  for (char& c : s)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  s = printable(s, 4 * kLongest);
   if (s.size() > kLongest) {
     size_t end = kLongest;
     while (end > 0 && (static_cast<unsigned char>(s[end]) & 0xc0) == 0x80)

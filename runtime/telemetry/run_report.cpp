@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "kernels/core/error.h"
+#include "kernels/core/printable.h"
 #include "runtime/data/strict_json.h"
 
 namespace ltrain {
@@ -204,9 +205,14 @@ ReportStretch RunReport::whole() const {
 
 RunReport read_run_report(const std::string& where) {
   RunReport r;
-  r.path = std::filesystem::is_directory(where) ? where + "/metrics.jsonl" : where;
-  if (!std::filesystem::exists(r.path))
-    fail(ExitCode::data, "{}: there is no such file; give the output_dir of a run", r.path);
+  std::error_code error;
+  r.path = std::filesystem::is_directory(where, error) ? where + "/metrics.jsonl" : where;
+  const auto kind = std::filesystem::status(r.path, error).type();
+  if (kind != std::filesystem::file_type::regular)
+    fail(ExitCode::data, "{}: {}; give the output_dir of a run", printable(r.path),
+         kind == std::filesystem::file_type::not_found ? "there is no such file"
+         : error                                       ? error.message()
+                                                       : std::string("is no regular file"));
   Reader(r).read();
   return r;
 }

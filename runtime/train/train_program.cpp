@@ -122,6 +122,10 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   if (routers > 0)
     experts_ =
         place_apart(device_.compute, sums_.flat(2 + segments, {routers, router_sums}), "sums of routers");
+  if (routers > 0 && options.for_training && options.model.moe.balance == "hf") {
+    balance_sums_ = constant("balance of all layers", DType::f64, {2, options.model.moe.num_experts});
+    balance_table_ = constant("balance table", DType::f64, {1, options.model.moe.num_experts});
+  }
   count_ = constant("token count", DType::i64, {1});
   if (options.cuda_graphs && options.for_training) {
     LT_CHECK(options.zero_stage < 2 && options.model.moe.num_experts == 0,
@@ -201,6 +205,8 @@ MicroBatch TrainProgram::whole_in_place(int64_t place) const {
   mb.sample_index = sample_index_.flat(place * options_.micro_batch, {options_.micro_batch});
   mb.loss = loss_;
   mb.experts = experts_;
+  mb.balance_sums = balance_sums_;
+  mb.balance_table = balance_table_;
   mb.router_bias = router_bias_;
   mb.micros = options_.accumulation;
   return mb;

@@ -180,13 +180,14 @@ class TrainProgram {
   bool fp8_begun_ = false;
   Products products_ = Products::plain;
   Staging staging_;
-  Tensor sums_;         // f64: loss, ranks that ask to stop, squares by segment, sums of routers
-  Tensor loss_;         // sum of token losses
-  Tensor squares_;      // (segments), of gradients
-  Tensor experts_;      // (layers, moe_sums), of mixtures
-  Tensor router_bias_;  // (layers, E), of mixtures that have it
-  Tensor count_;        // (1) i64
-  Tensor scale_;        // (1) f64: of the gradient, where work is recorded
+  Tensor sums_;     // f64: loss, ranks that ask to stop, squares by segment, sums of routers
+  Tensor loss_;     // sum of token losses
+  Tensor squares_;  // (segments), of gradients
+  Tensor experts_;  // (layers, moe_sums), of mixtures
+  Tensor balance_sums_, balance_table_;  // MicroBatch's
+  Tensor router_bias_;                   // (layers, E), of mixtures that have it
+  Tensor count_;                         // (1) i64
+  Tensor scale_;                         // (1) f64: of the gradient, where work is recorded
   int64_t steps_ = 0;
   std::optional<ActivationOffload> away_;
   std::unique_ptr<Graph> graphs_[2][2];  // by whether another micro-batch is before, and after

@@ -1,26 +1,16 @@
-// What the README says can be done is done; every recipe is planned and run.
+// What documents say can be done is done, and prints what they show; every recipe is planned and run.
 #include <catch2/catch.hpp>
 
+#include <cmath>
+#include <regex>
+#include <set>
+
+#include "tests/app/documents_support.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;
 
 namespace {
-
-/// Lines of ```console blocks.
-std::vector<std::string> commands(const std::string& document) {
-  std::vector<std::string> out;
-  std::istringstream in(read_text(document));
-  bool inside = false;
-  for (std::string line; std::getline(in, line);) {
-    if (line.rfind("```", 0) == 0) {
-      inside = line == "```console";
-    } else if (inside && !line.empty()) {
-      out.push_back(line);
-    }
-  }
-  return out;
-}
 
 /// A small version of any recipe: two steps, short sequences, this folder's data.
 const char* kSmall =
@@ -30,23 +20,183 @@ const char* kSmall =
 
 }  // namespace
 
-TEST_CASE("every command of the README runs") {
+TEST_CASE("what documents show on a console is what the program does") {
   TempRun t;
   const std::string source = LTRAIN_SOURCE_DIR;
   // A checkout in small: the binary, the recipes, and the quickstart's data.
   REQUIRE(t.shell("mkdir -p build runs/quickstart/data && ln -s " + std::string(LTRAIN_BINARY) +
-                  " build/ltrain && cp -r " + source +
+                  " build/ltrain && ln -s build/ltrain ltrain && cp -r " + source +
                   "/recipes . && build/ltrain data build --input text.txt --output runs/quickstart/data/text "
                   "--split 90,10 --tokenizer byte")
               .code == 0);
-  const auto list = commands(source + "/README.md");
-  REQUIRE(list.size() >= 10);
-  for (std::string line : list) {
-    if (line.rfind("build/ltrain run ", 0) == 0) line += kSmall;
-    const Outcome o = t.shell(line);
+  std::vector<std::string> documents{"README.md"};
+  for (const auto& entry : std::filesystem::directory_iterator(source + "/docs"))
+    if (entry.path().extension() == ".md") documents.push_back("docs/" + entry.path().filename().string());
+  int commands = 0, compared = 0;
+  for (const std::string& document : documents)
+    for (ShownCommand c : shown_commands(source, document)) {
+      ++commands, compared += c.compared;
+      if (c.command.rfind("build/ltrain run ", 0) == 0) c.command += kSmall;
+      const Outcome o = t.shell("PATH=$PWD:$PATH LTRAIN_PROFILE=none " + c.command);
+      INFO(c.place << ": " << c.command << "\n" << o.text);
+      CHECK(o.code == c.code);
+      if (c.compared) CHECK(lines_match(c.output, lines_of(o.text)));
+    }
+  CHECK(commands >= 25);
+  CHECK(compared >= 12);
+}
+
+TEST_CASE("figures of tensor parallelism in docs/parallelism.md are the plan's") {
+  const TempRun t;
+  const std::string root = LTRAIN_SOURCE_DIR;
+  static const std::regex row(R"(\| `(tensor: [^`]*)` \| ([0-9]+) \| ([0-9]+) \|)");
+  int rows = 0;
+  for (const std::string& line : lines_of(read_text(root + "/docs/parallelism.md"))) {
+    std::smatch found;
+    if (!std::regex_match(line, found, row)) continue;
+    ++rows;
+    const std::string settings = found[1];
+    const Outcome o = t.sh("plan " + root +
+                           "/recipes/gpt2-124m.yaml precision=fp32 train.micro_batch_size=32 "
+                           "train.global_batch_size=32 data.seq_length=512 parallel.data=1 device=cpu "
+                           "'parallel={" +
+                           settings + "}' --json 2>/dev/null");
     INFO(line << "\n" << o.text);
-    CHECK(o.code == 0);
+    REQUIRE(o.code == 0);
+    const auto rank = nlohmann::json::parse(o.text)["ranks"][0];
+    const auto mib = [](const nlohmann::json& bytes) {
+      return std::to_string(std::llround(bytes.get<double>() / (1 << 20)));
+    };
+    CHECK(mib(rank["wire_bytes_per_step"]) == found[2]);
+    CHECK(mib(rank["memory_bytes"]["arena"]["total"]) == found[3]);
   }
+  CHECK(rows == 5);
+}
+
+TEST_CASE("keys, files, links and tests that documents name are there") {
+  namespace fs = std::filesystem;
+  const TempRun t;
+  const std::string root = std::string(LTRAIN_SOURCE_DIR) + "/";
+  const auto reference = nlohmann::json::parse(t.sh("recipe keys --json").text).at("keys");
+  std::set<std::string> keys, sections, words;  // words: first parts of sections
+  for (const auto& key : reference) {
+    const std::string path = key.at("path");
+    keys.insert(path);
+    for (size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', dot + 1))
+      sections.insert(path.substr(0, dot));
+    if (path.find('.') != std::string::npos) words.insert(path.substr(0, path.find('.')));
+  }
+  const auto heading_links = [](const std::string& text) {
+    std::set<std::string> links;
+    for (const std::string& line : lines_of(text)) {
+      if (line.rfind("#", 0) != 0) continue;
+      std::string link;
+      for (const unsigned char c : line.substr(std::min(line.find(' ') + 1, line.size())))
+        if (std::isalnum(c) || c == '-' || c == '_')
+          link += static_cast<char>(std::tolower(c));
+        else if (c == ' ')
+          link += '-';
+      links.insert(link);
+    }
+    return links;
+  };
+  static const std::regex key_name(R"(`([a-z_0-9]+(?:\.[a-z_0-9]+)+)[`:= ])"),
+      file(R"(`((?:tests|runtime|kernels|models|parallel|app|scripts|docs|recipes|parity)/[\w./-]*\w))"),
+      link(R"(\]\(([^)]+)\))"), test_name(R"re(`([\w/]+_test\.cpp)`: "([^"]*?)(?: \.\.\.)?")re");
+  int found_keys = 0, found_files = 0, found_links = 0, found_tests = 0;
+  std::vector<std::string> documents{"README.md"};
+  for (const auto& entry : fs::directory_iterator(root + "docs"))
+    if (entry.path().extension() == ".md") documents.push_back("docs/" + entry.path().filename().string());
+  for (const std::string& document : documents) {
+    const std::string text = read_text(root + document);
+    const auto each = [&](const std::regex& what, const auto& check) {
+      for (std::sregex_iterator i(text.begin(), text.end(), what), end; i != end; ++i) {
+        INFO(document << ": " << i->str());
+        check((*i)[1].str(), i->size() > 2 ? (*i)[2].str() : "");
+      }
+    };
+    each(key_name, [&](const std::string& key, const std::string&) {
+      if (!words.count(key.substr(0, key.find('.'))) || key.ends_with(".cpp") || key.ends_with(".h")) return;
+      if (key.rfind("data.train.0", 0) == 0) return;  // an entry of a list
+      ++found_keys;
+      CHECK((keys.count(key) || sections.count(key)));
+    });
+    each(file, [&](const std::string& name, const std::string&) {
+      if (name.find("kernels/scale") != std::string::npos)
+        return;  // the op that extending.md adds as an example
+      if (name.find("docs/measurements/compare-") == 0) return;  // a pattern of names
+      ++found_files;
+      CHECK((fs::exists(root + name) || fs::exists(root + "tests/" + name)));
+    });
+    each(link, [&](const std::string& to, const std::string&) {
+      if (to.rfind("http", 0) == 0) return;
+      ++found_links;
+      const size_t hash = to.find('#');
+      const std::string name = to.substr(0, hash);
+      const std::string target =
+          name.empty() ? document : (fs::path(document).parent_path() / name).lexically_normal().string();
+      CHECK(fs::exists(root + target));
+      if (hash != std::string::npos)
+        CHECK(heading_links(read_text(root + target)).count(to.substr(hash + 1)) == 1);
+    });
+    each(test_name, [&](const std::string& name, const std::string& title) {
+      ++found_tests;
+      CHECK(read_text(root + "tests/" + name).find("\"" + title) != std::string::npos);
+    });
+  }
+  CHECK(found_keys >= 80);
+  CHECK(found_files >= 40);
+  CHECK(found_links >= 40);
+  CHECK(found_tests >= 10);
+  // Counts that the README gives.
+  for (const auto& key : reference) {
+    if (key.at("path") == "optimizer.kind") CHECK(key.at("choices").size() == 11);  // "eleven optimizers"
+    if (key.at("path") != "model.architecture") continue;
+    for (const std::string name : key.at("choices"))
+      CHECK(read_text(root + "README.md").find("`" + name + "`") != std::string::npos);
+  }
+}
+
+TEST_CASE("every number of metrics.jsonl is defined in docs/metrics.md") {
+  const TempRun t;
+  const std::string page = read_text(std::string(LTRAIN_SOURCE_DIR) + "/docs/metrics.md");
+  REQUIRE(t.sh("run tiny.yaml").code == 0);
+  REQUIRE(t.sh("run tiny.yaml output_dir=experts parallel.expert=2 "
+               "'model.moe={num_experts: 4, capacity_factor: 1.0, balance: {kind: hf}, z_loss_coeff: 0.001}'")
+              .code == 0);
+  std::set<std::string> names;
+  for (const char* run : {"run", "experts"})
+    for (const std::string& line : lines_of(read_text(t.folder() + "/" + run + "/metrics.jsonl"))) {
+      const auto numbers = nlohmann::json::parse(line);
+      for (const auto& [name, value] : numbers.items()) names.insert(name);
+    }
+  CHECK(names.size() >= 18);
+  for (const std::string& name : names) {
+    INFO(name);
+    CHECK(page.find("`" + name + "`") != std::string::npos);
+  }
+}
+
+TEST_CASE("a console block that says something else is seen") {
+  const std::vector<std::string> printed{"a: 1.5 s", "b", "c"};
+  CHECK(lines_match({"a: ... s", "b", "c"}, printed));
+  CHECK(lines_match({"...", "c"}, printed));
+  CHECK(lines_match({"a: 1.5 s", "..."}, printed));
+  CHECK(lines_match({"..."}, {}));
+  CHECK_FALSE(lines_match({"a: ... ms", "b", "c"}, printed));
+  CHECK_FALSE(lines_match({"a: 1.5 s", "b"}, printed));
+  CHECK_FALSE(lines_match({"a: 1.5 s", "c"}, printed));
+  CHECK_FALSE(lines_match({"...", "d"}, printed));
+  const TempRun t;
+  std::ofstream(t.folder() + "/page.md")
+      << "text\n```console\nfirst x\n$ second # exit 64\nout 1\n\nout 2\n$ third\n```\n"
+         "$ none\n```sh\nnone\n```\n";
+  const auto shown = shown_commands(t.folder(), "page.md");
+  REQUIRE(shown.size() == 3);
+  CHECK((shown[0].command == "first x" && !shown[0].compared && shown[0].code == 0));
+  CHECK((shown[1].code == 64 && shown[1].output == std::vector<std::string>{"out 1", "", "out 2"}));
+  CHECK((shown[2].command == "third" && shown[2].compared && shown[2].output.empty()));
+  CHECK(shown[1].place == "page.md:4");
 }
 
 TEST_CASE("every recipe plans as it is, and runs in small on the CPU") {

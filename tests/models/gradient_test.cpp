@@ -114,6 +114,10 @@ TEST_CASE("gradients of mixtures of experts, with every loss for balance, equal 
     o.moe.selection = "gshard", o.moe.second_threshold = 0.8, o.moe.capacity_factor = 1.0;
     o.moe.balance = "global";
   }
+  SECTION("transformers' loss over the tokens of all layers, accumulated") {
+    o.moe.balance = "hf", o.moe.balance_coeff = 0.3, o.layers = 3, o.moe.dense_layers = {1},
+    o.micro_batch = 1;
+  }
   SECTION("experts that choose") { o.moe.selection = "expert_choice", o.moe.norm_topk_prob = false; }
   CHECK(worst_error(o, 3) < 1e-7);
 }

@@ -87,7 +87,7 @@ TEST_CASE("one expert, or equal experts with weights that sum to one, are the de
 TEST_CASE("losses of a uniform router and of one that has a single favourite") {
   TinyOptions o = job(4, 1);
   o.moe.balance_coeff = 0.3;
-  o.moe.balance = GENERATE("switch", "sequence", "global", "uniform");
+  o.moe.balance = GENERATE("switch", "sequence", "global", "uniform", "hf");
   const bool divergence = o.moe.balance == "uniform";
   Rank r(o);
   std::fill_n(r.value(kMlp + "gate.weight"), 4 * o.hidden, 0.0);

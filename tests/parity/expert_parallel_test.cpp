@@ -239,6 +239,31 @@ TEST_CASE("experts of pipelines, and every loss for balance, under every layout"
   }
 }
 
+TEST_CASE("transformers' loss over all layers, under every layout without pipelines", "[expert]") {
+  TinyOptions one = mixture();
+  one.micro_batch = 2;
+  one.layers = 3;
+  one.moe.dense_layers = {0};
+  one.moe.balance = "hf";
+  one.moe.balance_coeff = 0.3;
+  const TinyResult base = train_tiny(one);
+  REQUIRE(base.balance_losses.at(0) > 0.3 * static_cast<double>(one.moe.top_k));
+  for (const Layout& l : {Layout{"data 2", 2, 1},
+                          {"expert 2", 2, 2},
+                          {"expert 2, ZeRO-2", 2, 2, 2},
+                          {"tensor 2", 1, 1, 0, 2},
+                          {"context 2, expert 2", 1, 2, 0, 1, false, true, 2}}) {
+    INFO(l.name);
+    TinyOptions many = laid_out(one, l);
+    many.micro_batch = one.micro_batch / l.data;
+    require_parity(base, train_tiny(many), 1e-12);
+  }
+  TinyOptions other = one;  // negative control: layer by layer it is another loss
+  other.moe.balance = "switch";
+  other.moe.balance_coeff = 0.3 * static_cast<double>(one.moe.top_k);
+  CHECK(std::abs(train_tiny(other).balance_losses.at(0) - base.balance_losses.at(0)) > 1e-6);
+}
+
 TEST_CASE("every way to choose and to balance, under every layout", "[expert]") {
   TinyOptions one = mixture();
   one.moe.balance = "none";

@@ -2,11 +2,15 @@
 // prices.
 #include "runtime/plan/machine_profile.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "kernels/core/error.h"
 #include "tests/runtime/checkpoint/support.h"
@@ -125,7 +129,8 @@ TEST_CASE("what is no profile is refused with its path, the value and the way ou
     CHECK_THROWS_WITH(load_profile(path),
                       Contains("profile " + path + ": ") && Contains("run `ltrain bench` again"));
   }
-  CHECK_THROWS_WITH(load_profile(folder.path + "/none.json"), Contains("none.json: cannot be opened"));
+  CHECK_THROWS_WITH(load_profile(folder.path + "/none.json"),
+                    Contains("none.json: cannot be read: No such file"));
   CHECK_THROWS_WITH(load_profile(folder.path), Contains("profile " + folder.path));
 }
 
@@ -142,6 +147,86 @@ TEST_CASE("the default profile: LTRAIN_PROFILE, a guess without a file, an error
   write_file(path, "{}");
   CHECK_THROWS_WITH(default_profile(), Contains(path));
   old ? ::setenv("LTRAIN_PROFILE", kept.c_str(), 1) : ::unsetenv("LTRAIN_PROFILE");
+}
+
+namespace {
+
+/// The variables of an environment, as they were when it goes.
+struct KeptVariables {
+  std::vector<std::pair<std::string, std::optional<std::string>>> before;
+  explicit KeptVariables(const std::vector<std::string>& names) {
+    for (const std::string& n : names) {
+      const char* v = std::getenv(n.c_str());
+      before.emplace_back(n, v ? std::optional<std::string>(v) : std::nullopt);
+      ::unsetenv(n.c_str());
+    }
+  }
+  ~KeptVariables() {
+    for (const auto& [n, v] : before) v ? ::setenv(n.c_str(), v->c_str(), 1) : ::unsetenv(n.c_str());
+  }
+};
+
+/// Root may read everything: what follows is done as nobody.
+struct Nobody {
+  bool root = ::geteuid() == 0;
+  Nobody() {
+    if (root) REQUIRE(::seteuid(65534) == 0);
+  }
+  ~Nobody() {
+    if (root && ::seteuid(0) != 0) std::abort();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a default profile that cannot be looked at is done without, and the plan says why", "[plan]") {
+  const TemporaryFolder folder;
+  const KeptVariables kept({"LTRAIN_PROFILE", "XDG_CACHE_HOME", "HOME"});
+  const auto source = [] {
+    const MachineProfile p = default_profile();
+    CHECK_FALSE(p.measured);
+    return p.source;
+  };
+  ::chmod(folder.path.c_str(), 0755);
+  const std::string home = folder.path + "/home";
+  save_profile(example(), home + "/.cache/ltrain/profile.json");
+  ::setenv("HOME", home.c_str(), 1);
+  CHECK(default_profile().measured);
+  ::chmod(home.c_str(), 0);  // the home of somebody else, after sudo -u
+  {
+    const Nobody nobody;
+    CHECK_THAT(source(),
+               Contains("(" + home + "/.cache/ltrain/profile.json cannot be read: Permission denied)"));
+    CHECK_THROWS_WITH(find_profile(home + "/.cache/ltrain/profile.json"), Contains("profile " + home));
+    CHECK_THROWS_AS(save_profile(example(), home + "/.cache/ltrain/profile.json"), Error);
+  }
+  ::chmod(home.c_str(), 0755);
+  CHECK(default_profile().measured);  // negative control
+  {
+    const Nobody nobody;
+    CHECK(default_profile().measured);
+  }
+  ::setenv("HOME", (folder.path + "/none").c_str(), 1);
+  CHECK(source() == "built in");
+  ::unsetenv("HOME");
+  CHECK_NOTHROW(default_profile());
+  write_file(folder.path + "/file", "x");
+  ::setenv("XDG_CACHE_HOME", (folder.path + "/file").c_str(), 1);
+  CHECK(source() == "built in");
+  CHECK_THROWS_AS(save_profile(example(), default_profile_path()), Error);
+  ::setenv("XDG_CACHE_HOME", std::string(5000, 'x').c_str(), 1);
+  CHECK_THAT(source(), Contains("cannot be read: File name too long"));
+}
+
+TEST_CASE("a card is found in the name that its driver gives, and nowhere else", "[plan]") {
+  for (const char* name : {"h100", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA H200"})
+    CHECK(datasheet_profile(name).datasheet);
+  for (const char* name : {"h1000", "GH200 480GB", "H20", "h100x", "", "NVIDIA"})
+    CHECK_FALSE(datasheet_profile(name).datasheet);
+  CHECK(find_profile("H200").source == "datasheet of h200");
+  CHECK_THROWS_WITH(find_profile("h1000"), Contains("did you mean h100?"));
+  CHECK_THROWS_WITH(find_profile("NVIDIA H100 80GB HBM3"),
+                    Contains("the cards built in are a100, h100, h200"));
 }
 
 TEST_CASE("prices: the sample's own time at its size, work over rate elsewhere", "[plan]") {

@@ -203,6 +203,67 @@ TEST_CASE("the resolved dump reads back to itself", "[recipe]") {
   }
 }
 
+TEST_CASE("nothing of a recipe reaches a terminal as it is", "[recipe]") {
+  // ESC, a C1 control, a mark of writing direction, bytes that are no UTF-8, an overlong ESC.
+  const std::vector<std::string> hostile = {"\x1b[31mred",
+                                            "\xc2\x9b"
+                                            "31m",
+                                            "\xe2\x80\xaegnp",
+                                            "\xff\xfe",
+                                            "\xc0\x9b",
+                                            "a\x07"
+                                            "b"};
+  int refused = 0;
+  const auto look = [&](const std::string& text, const std::vector<std::string>& overrides = {}) {
+    std::string shown;
+    try {
+      const Recipe r = parse(text, overrides);
+      for (const std::string& note : r.notes) shown += note;
+      shown += dump_yaml(r) + dump_json(r);
+    } catch (const Error& e) {
+      shown = e.what();
+      ++refused;
+    }
+    INFO(shown);
+    for (const std::string& h : hostile) CHECK(shown.find(h) == std::string::npos);
+    CHECK(shown.find('\x1b') == std::string::npos);
+    CHECK(shown.find("\xc2\x9b") == std::string::npos);
+    CHECK(shown.find('\x07') == std::string::npos);
+  };
+  for (const std::string& h : hostile) {
+    for (const std::string& value : {h, "x" + h, "\"" + h + "\"", "[" + h + "]", "{" + h + ": 1}",
+                                     "!" + h + " a", "*" + h, "&" + h + " 1", "${" + h + "}"})
+      for (const char* key :
+           {"name", "seed", "device", "precision", "output_dir", "train.train_steps", "data.train",
+            "optimizer.groups", "recompute.tensors", "fp8.keep", "parallel.order", "launch.hosts",
+            "model.from", "parallel.shard_group", "checkpoint.async_save"}) {
+        look(std::string(key) + ": " + value + "\n");
+        look("", {std::string(key) + "=" + value});
+      }
+    look(h + ": 1\n");
+    look("train: {" + h + ": 1}\n");
+    look("data: {train: [{path: a, " + h + ": 1}]}\n");
+    look("", {h});
+    look("", {h + "=1"});
+    look("", {"~" + h});
+    look("", {"data.train.0." + h + "=1"});
+    try {
+      parse_recipe("seed: x\n", h);
+      FAIL("accepted");
+    } catch (const Error& e) {
+      CHECK(std::string(e.what()).find(h) == std::string::npos);
+    }
+    CHECK_THROWS_AS(load_recipe(h), Error);
+  }
+  // In quotes YAML has escapes of its own.
+  for (const char* text :
+       {"\"\\e[31m\": 1\n", "name: \"\\e[31m\"\n", "output_dir: \"\\x9b31m\"\n", "seed: \"\\u202e1\"\n"})
+    look(text);
+  CHECK(refused >= 1000);
+  CHECK(parse("output_dir: \"Ausgabe-\u00e4\u4e16\"\n").output_dir ==
+        "Ausgabe-\u00e4\u4e16");  // other languages are fine
+}
+
 TEST_CASE("the layout follows the number of ranks", "[recipe]") {
   const Recipe r = parse("train: {micro_batch_size: 2, global_batch_size: 24}\n");
   const Recipe four = resolve(r, 4);
@@ -263,112 +324,6 @@ TEST_CASE("a run needs data", "[recipe]") {
                     "data.train: [{path: PREFIX}], made by `ltrain data build`");
   CHECK_THROWS_WITH(check_data_given(parse("data:\n  train: []\n")), Contains("r.yaml:2:3: data.train = []: "));
   CHECK_NOTHROW(check_data_given(parse("data: {train: [x]}\n")));
-}
-
-TEST_CASE("the shape can come from a Hugging Face config.json", "[recipe]") {
-  const TemporaryFile gpt2(
-      R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 768, "n_layer": 12,
-    "n_head": 12, "n_positions": 1024, "n_ctx": 1024, "n_inner": null, "vocab_size": 50257, "layer_norm_epsilon": 1e-05,
-    "activation_function": "gelu_new", "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1,
-    "initializer_range": 0.02, "summary_type": "cls_index", "some_new_key": 3})");
-  const Recipe g = parse("model:\n  from: " + gpt2.path + "\n");
-  CHECK(g.model.architecture == "gpt2");
-  CHECK(g.model.hidden_size == 768);
-  CHECK(g.model.intermediate_size == 3072);
-  CHECK(g.model.vocab_size == 50257);
-  CHECK(g.model.max_position_embeddings == 1024);
-  CHECK(g.model.resid_pdrop == 0.1);
-  CHECK(g.model.tie_word_embeddings);
-  REQUIRE(g.notes.size() == 1);
-  CHECK(g.notes[0] == gpt2.path + ": ignored, not known: some_new_key");
-  CHECK(parse(dump_yaml(g)).model.hidden_size == 768);  // the dump needs the file no more
-
-  // What the file leaves out has the default of Hugging Face's class, not of ltrain.
-  const TemporaryFile bare(R"({"model_type": "llama"})");
-  const Recipe b = parse("model:\n  from: " + bare.path + "\n");
-  CHECK(b.model.hidden_size == 4096);
-  CHECK(b.model.intermediate_size == 11008);
-  CHECK(b.model.norm_eps == 1e-6);
-
-  const Recipe smaller = parse("model:\n  from: " + gpt2.path + "\n  n_layer: 2\n");
-  CHECK(smaller.model.num_hidden_layers == 2);
-  CHECK_THAT(smaller.notes[1], Contains("model.num_hidden_layers = 2 replaces 12"));
-
-  const std::string llama =
-      R"("model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
-         "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "vocab_size": 128256,
-         "rms_norm_eps": 1e-05, "hidden_act": "silu", "attention_bias": false, "mlp_bias": false, "pretraining_tp": 1,
-         "tie_word_embeddings": true, "torch_dtype": "bfloat16", "head_dim": 64)";
-  const std::string scaling = R"("factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-         "original_max_position_embeddings": 8192, "rope_type": "llama3")";
-  const TemporaryFile old_way("{" + llama + R"(, "rope_theta": 500000.0, "rope_scaling": {)" + scaling +
-                              "}}");
-  const TemporaryFile new_way("{" + llama + R"(, "rope_parameters": {"rope_theta": 500000.0, )" + scaling +
-                              "}}");
-  const Recipe o = parse("model: {from: " + old_way.path + "}\n"),
-               n = parse("model: {from: " + new_way.path + "}\n");
-  CHECK(model_settings(o.model) == model_settings(n.model));
-  CHECK(o.model.rope_theta == 500000.0);
-  CHECK(o.model.rope_scaling.factor == 32.0);
-  CHECK(o.model.num_key_value_heads == 8);
-  CHECK(o.notes.empty());
-}
-
-TEST_CASE("a config.json of a mixture of experts", "[recipe]") {
-  const TemporaryFile file(
-      R"({"model_type": "qwen3_moe", "num_experts": 16, "num_experts_per_tok": 4, "head_dim": 64,
-    "moe_intermediate_size": 96, "decoder_sparse_step": 1, "mlp_only_layers": [0, 2], "norm_topk_prob": true,
-    "router_aux_loss_coef": 0.001, "hidden_act": "silu", "sliding_window": null, "use_sliding_window": false})");
-  const Recipe r = parse("model: {from: " + file.path + "}\n");
-  const MoeConfig& m = r.model.moe;
-  CHECK((m.num_experts == 16 && m.top_k == 4 && m.intermediate_size == 96 && m.norm_topk_prob));
-  CHECK(m.dense_layers == std::vector<int64_t>{0, 2});
-  CHECK((!m.in_layer(0) && m.in_layer(1) && r.model.head_dim == 64));
-  CHECK_THAT(r.notes.at(0), Contains("ignored, not known: router_aux_loss_coef"));
-  const TemporaryFile mixtral(R"({"model_type": "mixtral", "num_local_experts": 4})");
-  const Recipe x = parse("model: {from: " + mixtral.path + "}\n");
-  CHECK((x.model.moe.num_experts == 4 && x.model.moe.top_k == 2 && x.model.moe.intermediate_size == 14336));
-}
-
-TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]") {
-  const auto refused = [](const std::string& json) {
-    const TemporaryFile file(json);
-    try {
-      parse("model: {from: " + file.path + "}\n");
-    } catch (const Error& e) {
-      std::string text = e.what();
-      for (size_t at; (at = text.find(file.path)) != std::string::npos;)
-        text = text.substr(0, at) + std::string(1, 'F') + text.substr(at + file.path.size());
-      return text;
-    }
-    return std::string("(accepted)");
-  };
-  CHECK(refused(R"({"model_type": "llama", "hidden_size": 64})") == "(accepted)");  // negative control
-  CHECK(refused(R"({"model_type": "llama", "attention_bias": true})") ==
-        "F: attention_bias = true: this build computes false only");
-  CHECK(refused(R"({"model_type": "gpt2", "activation_function": "relu"})") ==
-        "F: activation_function = \"relu\": this build computes \"gelu_new\" only");
-  CHECK(refused(R"({"model_type": "gpt_oss"})") ==
-        "F: model_type = \"gpt_oss\": is not in this build, which supports gpt2, llama, mixtral, qwen3_moe, "
-        "olmoe");
-  CHECK(refused(R"({"model_type": "mixtral", "router_jitter_noise": 0.1})") ==
-        "F: router_jitter_noise = 0.1: this build computes 0.0 only");
-  CHECK(refused(R"({"hidden_size": 64})") ==
-        "F: model_type: is missing; a config.json of Hugging Face names the architecture there");
-  CHECK(refused(R"({"model_type": "llama", "hidden_size": "64"})") ==
-        "F: hidden_size = \"64\": needs an integer, not a quoted text; write 64");
-  CHECK(refused(R"({"model_type": "llama", "hidden_size": [64]})") ==
-        "F: hidden_size: is not a single value");
-  CHECK(refused(R"({"model_type": "llama", "rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}})") ==
-        "F: rope_theta = 10000.0: rope_parameters.rope_theta of the same file says 500000.0");
-  CHECK(refused(R"({"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}})") ==
-        "F: rope_scaling.type = \"linear\": is not in this build, which supports default, llama3");
-  CHECK(refused(R"({"model_type": "llama", "model_type": "gpt2"})") == "F: model_type: given twice");
-  CHECK(refused("[1]") == "r.yaml:1:9: model.from = F: not a JSON object");
-  CHECK(refused("{") == "r.yaml:1:9: model.from = F: not a JSON object");
-  CHECK(refused(std::string(100000, '[')) == "r.yaml:1:9: model.from = F: not a JSON object");
-  CHECK_THROWS_WITH(parse("model: {from: /nonexistent/config.json}\n"),
-                    Contains("cannot be read: No such file"));
 }
 
 TEST_CASE("the table is complete and consistent", "[recipe]") {

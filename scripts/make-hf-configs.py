@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/hf_configs.json: what transformers' own config classes say of each key of a config.json.
+
+For each architecture of ltrain and two versions of transformers: every key that the class writes, with its default,
+and what the class makes of null under that key ("refused" where it takes none). tests/runtime/recipe/hf_config_test.cpp
+compares ltrain's tables (runtime/recipe/hf_config_keys.cpp) with it. Makes a virtual environment for each version and
+installs transformers from PyPI there; torch is not needed.
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+VERSIONS = ["4.57.6", "5.23.0"]
+ARCHITECTURES = ["gpt2", "llama", "mixtral", "qwen3_moe", "olmoe"]
+
+
+def describe():
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    out = {}
+    for name in ARCHITECTURES:
+        make = CONFIG_MAPPING[name]
+        defaults = make().to_dict()
+        of_null = {}
+        for key in defaults:
+            if key in ("model_type", "transformers_version"):
+                continue
+            try:
+                of_null[key] = make(**{key: None}).to_dict().get(key)
+            except Exception:
+                of_null[key] = "refused"
+        out[name] = {
+            "defaults": {k: v for k, v in defaults.items() if k != "transformers_version"},
+            "null": of_null,
+            "other_spellings": dict(make.attribute_map),
+        }
+    print(json.dumps(out))
+
+
+def main():
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+    versions = {}
+    for version in VERSIONS:
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+            python = os.path.join(folder, "bin", "python")
+            subprocess.run([python, "-m", "pip", "install", "--quiet", f"transformers=={version}"], check=True)
+            text = subprocess.run([python, os.path.abspath(__file__), "--describe"], check=True, capture_output=True,
+                                  text=True).stdout
+            versions[version] = json.loads(text)
+    path = os.path.join(root, "tests", "golden", "hf_configs.json")
+    with open(path, "w") as out:
+        json.dump(versions, out, indent=1, sort_keys=True)
+        out.write("\n")
+    print(f"{path}: {os.path.getsize(path)} bytes")
+
+
+if "--describe" in sys.argv:
+    describe()
+else:
+    main()

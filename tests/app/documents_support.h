@@ -1,0 +1,82 @@
+// Console blocks of documents: the commands that a page shows, and what it says they print.
+#pragma once
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace ltrain::test {
+
+/// One command of a ```console block. "$ COMMAND" has the output that follows it, to the next one; the end of
+/// the command may say its exit code, as a comment: "# exit 64". A line without "$ " is a command of which
+/// the page says only that it works.
+struct ShownCommand {
+  std::string place;  ///< "docs/moe.md:12"
+  std::string command;
+  std::vector<std::string> output;
+  bool compared = false;  ///< the output is shown
+  int code = 0;
+};
+
+inline std::vector<ShownCommand> shown_commands(const std::string& root, const std::string& document) {
+  std::vector<ShownCommand> all;
+  std::ifstream in(root + "/" + document);
+  bool inside = false;
+  int number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    if (line.rfind("```", 0) == 0) {
+      inside = line == "```console";
+      continue;
+    }
+    if (!inside) continue;
+    const bool dollar = line.rfind("$ ", 0) == 0;
+    const bool follows =
+        !dollar && !all.empty() && all.back().compared && all.back().place.rfind(document, 0) == 0;
+    if (!dollar && (follows || line.empty())) {
+      if (follows) all.back().output.push_back(line);
+      continue;
+    }
+    ShownCommand c;
+    c.place = document + ":" + std::to_string(number);
+    c.command = dollar ? line.substr(2) : line;
+    c.compared = dollar;
+    if (const size_t at = c.command.find("# exit "); at != std::string::npos)
+      c.code = std::stoi(c.command.substr(at + 7));
+    all.push_back(c);
+  }
+  return all;
+}
+
+/// `text` is as `pattern` says, where "..." stands for any characters.
+inline bool line_matches(const std::string& pattern, const std::string& text) {
+  const size_t dots = pattern.find("...");
+  if (dots == std::string::npos) return pattern == text;
+  if (text.compare(0, dots, pattern, 0, dots) != 0) return false;
+  const std::string rest = pattern.substr(dots + 3);
+  for (size_t at = dots; at <= text.size(); ++at)
+    if (line_matches(rest, text.substr(at))) return true;
+  return false;
+}
+
+/// Line by line; a shown line "..." stands for any number of lines.
+inline bool lines_match(const std::vector<std::string>& shown, const std::vector<std::string>& printed,
+                        size_t s = 0, size_t p = 0) {
+  if (s == shown.size()) return p == printed.size();
+  if (shown[s] == "...") {
+    for (size_t at = p; at <= printed.size(); ++at)
+      if (lines_match(shown, printed, s + 1, at)) return true;
+    return false;
+  }
+  return p < printed.size() && line_matches(shown[s], printed[p]) &&
+         lines_match(shown, printed, s + 1, p + 1);
+}
+
+inline std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace ltrain::test

@@ -1,0 +1,171 @@
+// MoE models against transformers' own code, in fp64: token loss, loss for balance, and the gradient
+// of every parameter of their sum. The files are written by scripts/make-moe-golden.py; the model is read
+// from the config.json that transformers made its own from.
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/recipe/recipe.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/tiny_job.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+struct Golden {
+  SafetensorsFile file;
+  ModelConfig model;
+  int64_t batch = 0, seq = 0;
+
+  explicit Golden(const std::string& name)
+      : file(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/hf_" + name + ".safetensors") {
+    const TemporaryFolder folder;
+    const std::string config = folder.path() + "/config.json";
+    std::ofstream(config) << file.metadata().at("config");
+    // A recipe's vocabulary holds its tokenizer's bytes, which these tokens are not.
+    model = parse_recipe("model: {from: " + config + ", vocab_size: 257}\ndata: {seq_length: 16}\n", "golden")
+                .model;
+    model.vocab_size = nlohmann::json::parse(file.metadata().at("config")).at("vocab_size").get<int64_t>();
+    batch = file.find("tokens")->shape[0];
+    seq = file.find("tokens")->shape[1];
+  }
+  template <class T>
+  std::vector<T> read(const std::string& name) const {
+    const SafetensorsEntry* e = file.find(name);
+    INFO(name);
+    REQUIRE(e);
+    REQUIRE(e->dtype == safetensors_dtype(dtype_of<T>::value));
+    std::vector<T> out((e->end - e->begin) / sizeof(T));
+    file.read(*e, 0, e->end - e->begin, out.data());
+    return out;
+  }
+};
+
+struct Differences {
+  double loss = 0, balance = 0;  ///< relative
+  double gradient = 0;           ///< the largest of a tensor, of its largest element
+  int tensors = 0;
+  std::string worst;
+};
+
+/// One step of ltrain beside transformers'.
+Differences compare(const Golden& g, const ModelConfig& model) {
+  ProgramOptions o;
+  o.model = model;
+  o.precision = precision_policy("fp64");
+  o.bucket_elements = 3000;
+  o.micro_batch = g.batch;
+  o.seq_length = g.seq;
+  o.accumulation = 1;
+  o.clip_grad = 0;
+  auto compute = make_inline_stream("compute");
+  CpuArena arena(64 << 20);
+  const GroupSet alone;
+  TrainProgram program(o, {*compute, arena, alone.groups()});
+  program.initialize();
+  ParameterStore& store = program.parameters();
+  int64_t weights = 0;
+  for (const SafetensorsEntry& e : g.file.entries()) weights += e.name.rfind("weight.", 0) == 0;
+  REQUIRE(store.count() == weights);
+  for (int id = 0; id < store.count(); ++id) {
+    const auto w = g.read<bf16>("weight." + store.spec(id).name);
+    Tensor value = store.value(id);
+    REQUIRE(value.elements() == static_cast<int64_t>(w.size()));
+    for (size_t i = 0; i < w.size(); ++i) value.ptr<double>()[i] = static_cast<float>(w[i]);
+  }
+  std::vector<HostBatch> batches(1);
+  batches[0].tokens = g.read<int32_t>("tokens");
+  batches[0].targets = g.read<int32_t>("targets");
+  batches[0].sample_index.assign(g.batch, 0);
+  AdamwArgs still;
+  still.lr = 0;
+  still.step = 1;
+  const StepResult r = program.train_step(batches, still, false);
+  Differences d;
+  const auto relative = [](double got, double want) { return std::abs(got - want) / std::abs(want); };
+  d.loss = relative(r.loss, g.read<double>("token_loss").at(0));
+  d.balance = relative(r.experts.balance_loss,
+                       g.read<double>("aux_loss").at(0) *
+                           (model.architecture == "olmoe" ? 0.01 : 0.001));  // their classes' coefficients
+  for (int id = 0; id < store.count(); ++id) {
+    const auto want = g.read<double>("grad." + store.spec(id).name);
+    const double* got = store.grad(id).ptr<double>();
+    double largest = 0, apart = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      largest = std::max(largest, std::abs(want[i]));
+      apart = std::max(apart, std::abs(got[i] - want[i]));
+    }
+    REQUIRE(largest > 0);
+    ++d.tensors;
+    if (apart / largest <= d.gradient) continue;
+    d.gradient = apart / largest;
+    d.worst = store.spec(id).name;
+  }
+  return d;
+}
+
+bool agrees(const Differences& d) { return d.loss < 1e-12 && d.balance < 1e-12 && d.gradient < 1e-10; }
+
+}  // namespace
+
+TEST_CASE("MoE models have transformers' loss, loss for balance and gradients") {
+  const auto name = GENERATE(as<std::string>(), "mixtral", "qwen3_moe", "olmoe");
+  const Golden g(name);
+  REQUIRE(g.model.moe.balance == "hf");
+  const Differences d = compare(g, g.model);
+  INFO(name << ": loss " << d.loss << ", balance " << d.balance << ", gradient " << d.gradient << " of "
+            << d.worst);
+  CHECK(d.tensors >= 20);
+  CHECK(d.loss < 1e-12);
+  CHECK(d.balance < 1e-12);
+  CHECK(d.gradient < 1e-10);
+}
+
+TEST_CASE("negative control: an MoE model that is a little different does not agree with transformers") {
+  const auto name = GENERATE(as<std::string>(), "mixtral", "qwen3_moe", "olmoe");
+  const Golden g(name);
+  INFO(name);
+  ModelConfig m = g.model;
+  m.moe.norm_topk_prob = !m.moe.norm_topk_prob;
+  CHECK_FALSE(agrees(compare(g, m)));
+  m = g.model;
+  m.moe.balance = "none";
+  Differences d = compare(g, m);
+  CHECK(d.loss < 1e-12);  // the token loss has no part in it, the gradients have
+  CHECK(d.gradient > 1e-7);
+  m.moe.balance = "switch";  // layer by layer is another loss than over all layers together
+  d = compare(g, m);
+  CHECK(d.balance > 1e-3);
+  CHECK(d.gradient > 1e-7);
+  m = g.model;
+  m.moe.balance_coeff *= 1.001;
+  CHECK(compare(g, m).balance > 1e-4);
+}
+
+TEST_CASE(
+    "in a model of one layer of experts, switch with top_k times the coefficient is transformers' loss") {
+  TinyOptions o;
+  o.moe.num_experts = 4;
+  o.moe.top_k = 2;
+  o.moe.dense_layers = {0, 2};
+  o.layers = 3;
+  o.steps = 1;
+  o.moe.balance = "hf";
+  o.moe.balance_coeff = 0.25;
+  const TinyResult all = train_tiny(o);
+  o.moe.balance = "switch";
+  o.moe.balance_coeff = 0.5;
+  const TinyResult layer = train_tiny(o);
+  CHECK(std::abs(all.balance_losses.at(0) - layer.balance_losses.at(0)) < 1e-14);
+  REQUIRE(all.gradients.size() == layer.gradients.size());
+  double apart = 0;
+  for (const auto& [name, values] : all.gradients)
+    for (size_t i = 0; i < values.size(); ++i)
+      apart = std::max(apart, std::abs(values[i] - layer.gradients.at(name)[i]));
+  CHECK(apart < 1e-13);
+}

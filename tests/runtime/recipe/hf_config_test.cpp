@@ -1,0 +1,441 @@
+// Every key of a Hugging Face config.json is obeyed, refused, or known to be harmless. The oracle is
+// transformers' own config classes: tests/golden/hf_configs.json, written by scripts/make-hf-configs.py.
+#include <catch2/catch.hpp>
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "kernels/core/error.h"
+#include "runtime/recipe/hf_config_keys.h"
+#include "runtime/recipe/recipe.h"
+#include "runtime/recipe/schema.h"
+
+using namespace ltrain;
+using namespace ltrain::recipe;
+using Catch::Contains;
+using nlohmann::json;
+
+namespace {
+
+Recipe parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return parse_recipe(text, "r.yaml", overrides);
+}
+
+/// Writes `text` to a file of its own that the test removes.
+struct TemporaryFile {
+  std::string path;
+  explicit TemporaryFile(const std::string& text) {
+    std::string name = (std::filesystem::temp_directory_path() / "ltrain-config-XXXXXX").string();
+    const int fd = mkstemp(name.data());
+    REQUIRE(fd >= 0);
+    close(fd);
+    path = name;
+    std::ofstream(path) << text;
+  }
+  ~TemporaryFile() { std::remove(path.c_str()); }
+};
+
+/// A recipe of a config.json, or why it is refused, with F for the file's name.
+struct Loaded {
+  std::optional<Recipe> recipe;
+  std::string refusal;
+};
+Loaded load(const json& config, const std::string& more = "") {
+  const TemporaryFile file(config.dump());
+  Loaded out;
+  try {
+    out.recipe = parse("model: {from: " + file.path + more + "}\n");
+    for (std::string& note : out.recipe->notes)
+      for (size_t at; (at = note.find(file.path)) != std::string::npos;)
+        note.replace(at, file.path.size(), "F");
+  } catch (const Error& e) {
+    CHECK(e.code() == ExitCode::usage);
+    out.refusal = e.what();
+    for (size_t at; (at = out.refusal.find(file.path)) != std::string::npos;)
+      out.refusal.replace(at, file.path.size(), "F");
+  }
+  return out;
+}
+
+/// What a key of the recipe has, as JSON.
+json setting(const Recipe& r, const std::string& path) {
+  const Key* key = find_key(path);
+  REQUIRE(key);
+  return json::parse(key->write(*key, r, true));
+}
+
+bool same(const json& a, const json& b) {
+  if (a.is_number() && b.is_number()) return a.get<double>() == b.get<double>();
+  return a == b;
+}
+
+json oracle() {
+  std::ifstream in(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/hf_configs.json");
+  return json::parse(in);
+}
+
+/// A small model of each architecture, with every size given.
+json small(const std::string& type) {
+  json c = {{"model_type", type}, {"vocab_size", 512}, {"initializer_range", 0.02}};
+  if (type == "gpt2") {
+    c.update({{"n_embd", 64}, {"n_layer", 2}, {"n_head", 4}, {"n_positions", 512}});
+    return c;
+  }
+  c.update({{"hidden_size", 64},
+            {"intermediate_size", 128},
+            {"num_hidden_layers", 2},
+            {"num_attention_heads", 4},
+            {"num_key_value_heads", 2},
+            {"max_position_embeddings", 512}});
+  if (type != "llama") {
+    c.update({{type == "mixtral" ? "num_local_experts" : "num_experts", 8}, {"num_experts_per_tok", 2}});
+    if (type == "qwen3_moe") c["moe_intermediate_size"] = 32;
+  }
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("every key of transformers' config classes is in the tables, with its default", "[recipe]") {
+  const json versions = oracle();
+  REQUIRE(versions.size() >= 2);
+  int keys = 0;
+  for (const auto& [version, architectures] : versions.items()) {
+    for (const std::string& type : hf_architectures()) {
+      const json& of = architectures.at(type);
+      const Loaded bare = load({{"model_type", type}}), whole = load(of["defaults"]);
+      INFO(version << " " << type << " " << bare.refusal << whole.refusal);
+      REQUIRE((bare.recipe && whole.recipe));
+      CHECK(whole.recipe->notes.empty());
+      CHECK(model_settings(bare.recipe->model) == model_settings(whole.recipe->model));
+      for (const auto& [name, value] : of["defaults"].items()) {
+        INFO(name << " = " << value.dump());
+        const HfKey* key = find_hf_key(type, name);
+        REQUIRE(key);
+        ++keys;
+        if (key->use == HfUse::obeyed && !value.is_null())
+          CHECK(same(setting(*bare.recipe, key->path), value));
+        if (name == "rope_parameters")
+          CHECK(same(setting(*bare.recipe, "model.rope_theta"), value["rope_theta"]));
+        if (name == "output_router_logits" || name == "router_aux_loss_coef")
+          CHECK(same(key->missing, value));
+      }
+      for (const auto& [name, first] : of["other_spellings"].items()) {
+        INFO(name << " for " << first);
+        const HfKey *a = find_hf_key(type, name), *b = find_hf_key(type, first.get<std::string>());
+        REQUIRE((a && b));
+        CHECK(a->path == b->path);
+      }
+    }
+  }
+  CHECK(keys > 300);
+}
+
+TEST_CASE("null means what transformers' class makes of it, or is refused", "[recipe]") {
+  const json versions = oracle();
+  int derived = 0, refused = 0;
+  for (const std::string& type : hf_architectures())
+    for (const HfKey& key : hf_keys(type)) {
+      if (key.use != HfUse::obeyed || key.name.find('.') != std::string::npos) continue;
+      INFO(type << " " << key.name);
+      const Loaded with = load({{"model_type", type}, {key.name, nullptr}});
+      if (!with.recipe) {
+        CHECK_THAT(with.refusal, Contains("F: " + key.name + " = null: needs a value"));
+        ++refused;
+        continue;
+      }
+      ++derived;
+      bool agrees = false;
+      for (const auto& [version, architectures] : versions.items()) {
+        const json& of = architectures.at(type);
+        if (!of["defaults"].contains(key.name)) continue;
+        const json &made = of["null"].at(key.name), &otherwise = of["defaults"].at(key.name);
+        agrees = agrees || otherwise.is_null() || same(made, setting(*with.recipe, key.path));
+      }
+      // qwen3_moe, olmoe and llama before 4.48 have head_dim in their models alone, as the width over the
+      // heads.
+      CHECK((agrees || key.name == "head_dim"));
+    }
+  CHECK(derived >= 8);
+  CHECK(refused >= 40);
+  CHECK(load({{"model_type", "llama"}, {"hidden_size", nullptr}}).refusal ==
+        "F: hidden_size = null: needs a value; without the key it is 4096");
+}
+
+TEST_CASE("a changed key changes the model, is refused, or is harmless", "[recipe]") {
+  const std::vector<json> values = {true,
+                                    false,
+                                    0,
+                                    1,
+                                    2,
+                                    4,
+                                    8,
+                                    16,
+                                    32,
+                                    64,
+                                    96,
+                                    128,
+                                    0.0625,
+                                    0.25,
+                                    0.5,
+                                    1e-3,
+                                    1e-6,
+                                    300.0,
+                                    1e6,
+                                    1024,
+                                    "relu",
+                                    "silu",
+                                    "x",
+                                    nullptr,
+                                    json::array({0}),
+                                    json({{"a", 1}})};
+  int changed = 0, refused = 0, harmless = 0;
+  for (const std::string& type : hf_architectures()) {
+    const Loaded base = load(small(type));
+    INFO(type << " " << base.refusal);
+    REQUIRE(base.recipe);
+    const auto before = model_settings(base.recipe->model);
+    for (const HfKey& key : hf_keys(type)) {
+      if (key.use == HfUse::special || key.name.find('.') != std::string::npos) continue;
+      bool seen = false;
+      for (const json& value : values) {
+        json config = small(type);
+        config[key.name] = value;
+        INFO(key.name << " = " << value.dump());
+        const Loaded with = load(config);
+        if (!with.recipe) {
+          CHECK(key.use != HfUse::harmless);
+          if (key.use == HfUse::required) CHECK_THAT(with.refusal, Contains("F: " + key.name + " = "));
+          ++refused;
+          continue;
+        }
+        const bool differs = model_settings(with.recipe->model) != before;
+        CHECK(with.recipe->notes.empty());
+        if (key.use == HfUse::harmless) {
+          CHECK_FALSE(differs);
+          ++harmless;
+        } else if (key.use == HfUse::required) {
+          CHECK_FALSE(differs);
+          CHECK(std::count(key.accepted.begin(), key.accepted.end(), value) == 1);
+        } else {
+          // What is taken is what is computed: the value, or the derived one for null.
+          CHECK((value.is_null() || same(setting(*with.recipe, key.path), value)));
+          seen = seen || differs;
+        }
+      }
+      if (key.use == HfUse::obeyed) {
+        INFO(key.name);
+        // An other spelling beside the first one must agree with it, so that it changes nothing here.
+        CHECK((seen || key.alias));
+        changed += seen;
+      }
+      if (key.use == HfUse::harmless || key.use == HfUse::required) CHECK_FALSE(key.reason.empty());
+    }
+  }
+  CHECK(changed >= 50);
+  CHECK(refused >= 500);
+  CHECK(harmless >= 1000);
+}
+
+TEST_CASE("a key of a config.json that nobody knows is refused, unless the recipe says it is harmless",
+          "[recipe]") {
+  json config = small("llama");
+  config["logit_softcap"] = 30.0;
+  CHECK(load(config).refusal ==
+        "F: logit_softcap = 30.0: is not a key of llama that ltrain knows, and may change what the model "
+        "computes; if it does not, set model.from_ignore: [logit_softcap]");
+  const Loaded passed = load(config, ", from_ignore: [logit_softcap]");
+  REQUIRE(passed.recipe);
+  REQUIRE(passed.recipe->notes.size() == 1);
+  CHECK(passed.recipe->notes[0] == "F: logit_softcap = 30.0 is passed over, as model.from_ignore says");
+  CHECK(load(config, ", from_ignore: [logit_softcap, hidden_size]").refusal ==
+        "r.yaml:1:42: model.from_ignore: hidden_size: sets model.hidden_size, and cannot be passed over; set "
+        "that "
+        "key in the recipe");
+  CHECK_THAT(load(config, ", from_ignore: [logit_softcap, logit]").refusal,
+             Contains("logit: is not a key of F"));
+  CHECK_THROWS_WITH(parse("model: {from_ignore: [a]}\n"), Contains("has a meaning only with model.from"));
+  // No name of a key reaches a terminal as it is.
+  config = small("llama");
+  config["a\x1b[31mb"] = "\x1b[2J\u009b";
+  const std::string text = load(config).refusal;
+  CHECK(text.find('\x1b') == std::string::npos);
+  CHECK(text.find("\u009b") == std::string::npos);
+  CHECK_THAT(text, Contains("a\\x1b[31mb"));
+}
+
+TEST_CASE("a sliding window that hides no token is none", "[recipe]") {
+  const auto with = [](const std::string& type, const json& more) {
+    json config = small(type);
+    config.update(more);
+    return load(config).refusal;
+  };
+  const std::string refused =
+      "F: sliding_window = 128: attention to the last tokens alone is not in this build; a window of at "
+      "least "
+      "model.max_position_embeddings (512) hides none; nearest valid value: null, or "
+      "model.max_position_embeddings: 128";
+  for (const char* type : {"llama", "mixtral", "olmoe"}) {
+    CHECK(with(type, {{"sliding_window", nullptr}}) == "");
+    CHECK(with(type, {{"sliding_window", 512}}) == "");
+    CHECK(with(type, {{"sliding_window", 128}}) == refused);
+    CHECK(with(type, {{"sliding_window", 128}, {"use_sliding_window", false}}) == "");
+    CHECK(with(type, {{"sliding_window", "128"}}) ==
+          "F: sliding_window = \"128\": needs a number of tokens, or null");
+  }
+  CHECK(with("qwen3_moe", {{"sliding_window", 128}}) == "");  // its class reads it where it is asked to
+  CHECK(with("qwen3_moe", {{"sliding_window", 128}, {"use_sliding_window", true}}) == refused);
+  CHECK(with("qwen3_moe", {{"use_sliding_window", true}}) == "");  // 4096 of its class, beyond the positions
+  CHECK(with("qwen3_moe",
+             {{"max_window_layers", 1}, {"layer_types", {"full_attention", "full_attention"}}}) == "");
+  CHECK_THAT(with("qwen3_moe", {{"layer_types", {"full_attention", "linear_attention"}}}),
+             Contains("layer_types: has \"linear_attention\""));
+  json config = small("mixtral");
+  config["sliding_window"] = 256;
+  CHECK(load(config, ", max_position_embeddings: 256").recipe);  // as the recipe has it
+}
+
+TEST_CASE("transformers' loss for balance is computed where a config.json asks for it", "[recipe]") {
+  for (const char* type : {"mixtral", "qwen3_moe", "olmoe"}) {
+    const auto balance = [&](const json& more) {
+      json config = small(type);
+      config.update(more);
+      const Loaded l = load(config);
+      INFO(l.refusal);
+      REQUIRE(l.recipe);
+      CHECK(l.recipe->notes.empty());
+      return l.recipe->model.moe.balance + fmt::format(" {}", l.recipe->model.moe.balance_coeff);
+    };
+    const std::string none = balance(json::object());
+    CHECK(none.starts_with("none"));
+    CHECK(balance({{"router_aux_loss_coef", 0.25}}) == none);  // transformers' class adds it where asked to
+    CHECK(balance({{"output_router_logits", true}, {"router_aux_loss_coef", 0}}) == none);
+    CHECK(balance({{"output_router_logits", true}, {"router_aux_loss_coef", 0.25}}) == "hf 0.25");
+    CHECK(balance({{"output_router_logits", true}}) ==
+          (type == std::string("olmoe") ? "hf 0.01" : "hf 0.001"));
+    json config = small(type);
+    config.update({{"output_router_logits", "yes"}});
+    CHECK_THAT(load(config).refusal, Contains("output_router_logits = \"yes\": needs true or false"));
+    config["output_router_logits"] = true;
+    const Loaded own = load(config, ", moe: {balance: {kind: switch, coeff: 0.1}}");
+    REQUIRE(own.recipe);
+    CHECK(own.recipe->model.moe.balance == "switch");
+    CHECK_THAT(own.recipe->notes.at(0),
+               Contains("replaces the loss that output_router_logits of F asks for"));
+  }
+  CHECK_THAT(load({{"model_type", "llama"}, {"output_router_logits", true}}).refusal,
+             Contains("is not a key of llama"));
+}
+
+TEST_CASE("the shape can come from a Hugging Face config.json", "[recipe]") {
+  const TemporaryFile gpt2(
+      R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 768, "n_layer": 12,
+    "n_head": 12, "n_positions": 1024, "n_ctx": 1024, "n_inner": null, "vocab_size": 50257, "layer_norm_epsilon": 1e-05,
+    "activation_function": "gelu_new", "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1,
+    "initializer_range": 0.02, "summary_type": "cls_index"})");
+  const Recipe g = parse("model:\n  from: " + gpt2.path + "\n");
+  CHECK(g.model.architecture == "gpt2");
+  CHECK(g.model.hidden_size == 768);
+  CHECK(g.model.intermediate_size == 3072);
+  CHECK(g.model.vocab_size == 50257);
+  CHECK(g.model.max_position_embeddings == 1024);
+  CHECK(g.model.resid_pdrop == 0.1);
+  CHECK(g.model.tie_word_embeddings);
+  CHECK(g.notes.empty());
+  CHECK(parse(dump_yaml(g)).model.hidden_size == 768);  // the dump needs the file no more
+
+  // What the file leaves out has the default of Hugging Face's class, not of ltrain.
+  const TemporaryFile bare(R"({"model_type": "llama"})");
+  const Recipe b = parse("model:\n  from: " + bare.path + "\n");
+  CHECK(b.model.hidden_size == 4096);
+  CHECK(b.model.intermediate_size == 11008);
+  CHECK(b.model.norm_eps == 1e-6);
+
+  const Recipe smaller = parse("model:\n  from: " + gpt2.path + "\n  n_layer: 2\n");
+  CHECK(smaller.model.num_hidden_layers == 2);
+  CHECK_THAT(smaller.notes.at(1), Contains("model.num_hidden_layers = 2 replaces 12"));
+
+  const std::string llama =
+      R"("model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "vocab_size": 128256,
+         "rms_norm_eps": 1e-05, "hidden_act": "silu", "attention_bias": false, "mlp_bias": false, "pretraining_tp": 1,
+         "tie_word_embeddings": true, "torch_dtype": "bfloat16", "head_dim": 64)";
+  const std::string scaling = R"("factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 8192, "rope_type": "llama3")";
+  const TemporaryFile old_way("{" + llama + R"(, "rope_theta": 500000.0, "rope_scaling": {)" + scaling +
+                              "}}");
+  const TemporaryFile new_way("{" + llama + R"(, "rope_parameters": {"rope_theta": 500000.0, )" + scaling +
+                              "}}");
+  const Recipe o = parse("model: {from: " + old_way.path + "}\n"),
+               n = parse("model: {from: " + new_way.path + "}\n");
+  CHECK(model_settings(o.model) == model_settings(n.model));
+  CHECK(o.model.rope_theta == 500000.0);
+  CHECK(o.model.rope_scaling.factor == 32.0);
+  CHECK(o.model.num_key_value_heads == 8);
+  CHECK(o.notes.empty());
+}
+
+TEST_CASE("a config.json of an MoE model", "[recipe]") {
+  const TemporaryFile file(
+      R"({"model_type": "qwen3_moe", "num_experts": 16, "num_experts_per_tok": 4, "head_dim": 64,
+    "moe_intermediate_size": 96, "decoder_sparse_step": 1, "mlp_only_layers": [0, 2], "norm_topk_prob": true,
+    "router_aux_loss_coef": 0.001, "hidden_act": "silu", "sliding_window": null, "use_sliding_window": false})");
+  const Recipe r = parse("model: {from: " + file.path + "}\n");
+  const MoeConfig& m = r.model.moe;
+  CHECK((m.num_experts == 16 && m.top_k == 4 && m.intermediate_size == 96 && m.norm_topk_prob));
+  CHECK(m.dense_layers == std::vector<int64_t>{0, 2});
+  CHECK((!m.in_layer(0) && m.in_layer(1) && r.model.head_dim == 64));
+  CHECK(r.notes.empty());
+  const TemporaryFile mixtral(R"({"model_type": "mixtral", "num_local_experts": 4})");
+  const Recipe x = parse("model: {from: " + mixtral.path + "}\n");
+  CHECK((x.model.moe.num_experts == 4 && x.model.moe.top_k == 2 && x.model.moe.intermediate_size == 14336));
+}
+
+TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]") {
+  const auto refused = [](const std::string& json) {
+    const TemporaryFile file(json);
+    try {
+      parse("model: {from: " + file.path + "}\n");
+    } catch (const Error& e) {
+      std::string text = e.what();
+      for (size_t at; (at = text.find(file.path)) != std::string::npos;)
+        text = text.substr(0, at) + std::string(1, 'F') + text.substr(at + file.path.size());
+      return text;
+    }
+    return std::string("(accepted)");
+  };
+  CHECK(refused(R"({"model_type": "llama", "hidden_size": 64})") == "(accepted)");  // negative control
+  CHECK(refused(R"({"model_type": "llama", "attention_bias": true})") ==
+        "F: attention_bias = true (biases of attention's projections): this build computes false only");
+  CHECK(refused(R"({"model_type": "gpt2", "activation_function": "relu"})") ==
+        "F: activation_function = \"relu\" (the feed-forward's activation): this build computes \"gelu_new\" "
+        "only");
+  CHECK(refused(R"({"model_type": "gpt_oss"})") ==
+        "F: model_type = \"gpt_oss\": is not in this build, which supports gpt2, llama, mixtral, qwen3_moe, "
+        "olmoe");
+  CHECK(refused(R"({"model_type": "mixtral", "router_jitter_noise": 0.1})") ==
+        "F: router_jitter_noise = 0.1 (noise on what router and experts read; ltrain's "
+        "model.moe.router.jitter_eps is "
+        "on what the router reads): this build computes 0.0 only");
+  CHECK(refused(R"({"hidden_size": 64})") ==
+        "F: model_type: is missing; a config.json of Hugging Face names the architecture there");
+  CHECK(refused(R"({"model_type": "llama", "hidden_size": "64"})") ==
+        "F: hidden_size = \"64\": needs an integer, not a quoted text; write 64");
+  CHECK(refused(R"({"model_type": "llama", "hidden_size": [64]})") ==
+        "F: hidden_size: is not a single value");
+  CHECK(refused(R"({"model_type": "llama", "rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}})") ==
+        "F: rope_theta = 10000.0: rope_parameters.rope_theta of the same file says 500000.0");
+  CHECK(refused(R"({"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}})") ==
+        "F: rope_scaling.type = \"linear\": is not in this build, which supports default, llama3");
+  CHECK(refused(R"({"model_type": "llama", "model_type": "gpt2"})") == "F: model_type: given twice");
+  CHECK(refused("[1]") == "r.yaml:1:9: model.from = F: not a JSON object");
+  CHECK(refused("{") == "r.yaml:1:9: model.from = F: not a JSON object");
+  CHECK(refused(std::string(100000, '[')) == "r.yaml:1:9: model.from = F: not a JSON object");
+  CHECK_THROWS_WITH(parse("model: {from: /nonexistent/config.json}\n"),
+                    Contains("cannot be read: No such file"));
+}

@@ -6,10 +6,14 @@
 
 namespace ltrain::app {
 
+inline void print_notes(const Recipe& recipe) {
+  for (const std::string& note : recipe.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+}
+
 /// load_recipe, with its notes on standard error.
 inline Recipe load_with_notes(const std::string& path, const std::vector<std::string>& overrides) {
   Recipe recipe = load_recipe(path, overrides);
-  for (const std::string& note : recipe.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  print_notes(recipe);
   return recipe;
 }
 

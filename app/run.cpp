@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "app/commands.h"
+#include "app/load_with_notes.h"
 #include "kernels/core/device.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
@@ -75,7 +76,10 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   checks.memory = !o.force;
   const CheckedJob job = check_job(given, size, checks);
   const Recipe& recipe = job.recipe;
-  if (o.dry_run) return dry_run(job, size.world / size.ranks_per_node);
+  if (o.dry_run) {
+    print_notes(recipe);
+    return dry_run(job, size.world / size.ranks_per_node);
+  }
   SuperviseOptions s;
   s.ranks = size.ranks_per_node;
   s.arguments = {"run", o.recipe};

@@ -13,6 +13,7 @@
 #include "kernels/core/timeline.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/tensor_ops.h"
+#include "runtime/data/strict_json.h"
 #include "runtime/plan/machine_profile.h"
 
 namespace ltrain {
@@ -30,7 +31,8 @@ json read_peaks(const std::string& file) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return json::object();
   std::ifstream in(file);
-  json j = json::parse(in, nullptr, false);
+  std::string wrong;
+  json j = data::parse_strict({std::istreambuf_iterator<char>(in), {}}, 2, wrong);
   return j.is_object() ? j : json::object();
 }
 

@@ -137,7 +137,7 @@ void CheckpointWriter::prepare() {
       if (const std::string wrong = untiled(plan); !wrong.empty())
         fail(ExitCode::internal, "the ranks' slices do not make up the state: {}", wrong);
       make_folders(options_.folder);
-      lock_ = std::make_unique<FolderLock>(options_.folder);
+      lock_ = std::make_unique<FolderLock>(options_.folder, "writes its checkpoints here");
       const std::vector<std::string> swept = sweep_debris(options_.folder);
       for (const std::string& name : swept)
         notes_.push_back(

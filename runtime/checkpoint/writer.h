@@ -13,6 +13,7 @@
 #include "parallel/communicator.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/launch/folder_lock.h"
 
 namespace ltrain {
 

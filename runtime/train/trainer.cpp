@@ -72,11 +72,12 @@ class Trainer {
     while (step_ < recipe_.train.train_steps) {
       const bool stop = train_step();
       const bool last = step_ == recipe_.train.train_steps;
-      if (recipe_.train.eval_interval > 0 && (step_ % recipe_.train.eval_interval == 0 || last) &&
-          !recipe_.data.eval.empty())
-        evaluate();
+      const bool evaluates = recipe_.train.eval_interval > 0 && !recipe_.data.eval.empty() &&
+                             (step_ % recipe_.train.eval_interval == 0 || last);
       const int64_t every = recipe_.checkpoint.save_interval;
-      if (stop) {
+      // Who asks to stop has seconds, and an evaluation may take minutes: the save comes first.
+      if ((evaluates && !stop && !evaluate()) || stop) {
+        if (evaluates) say({fmt::format("no evaluation at step {}: the run was asked to stop", step_)});
         if (saved_step_ != step_ && saves_at_all(recipe_)) save();
         code = last ? ExitCode::done : ExitCode::preempted;
         break;
@@ -88,11 +89,9 @@ class Trainer {
   }
 
  private:
-  double deadline() const { return recipe_.launch.distributed_timeout_minutes * 60; }
-
   void set_up() {
     const double begin = steady_seconds();
-    job_.section("setup", deadline());
+    job_.section("setup");
     const RankInfo& me = job_.info();
     const int threads = threads_per_rank(recipe_);
     omp_set_num_threads(threads);
@@ -269,7 +268,7 @@ class Trainer {
 
   /// One step; true when some rank was asked to stop.
   bool train_step() {
-    job_.section("step", deadline(), step_ + 1);
+    job_.section("step", step_ + 1);
     LT_FAULT_POINT("train.step");
     say(state_->poll());
     step_profile_->begin(step_ + 1);
@@ -279,7 +278,10 @@ class Trainer {
     const size_t micros =
         static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size);
     batches_.resize(micros);
-    for (HostBatch& b : batches_) loader_->next(b);
+    for (HostBatch& b : batches_) {
+      LT_FAULT_POINT("train.batch");
+      loader_->next(b);
+    }
     step_profile_->host("data", begin, steady_seconds());
     if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();
     AdamwArgs a;
@@ -289,10 +291,9 @@ class Trainer {
     a.eps = recipe_.optimizer.adam_eps;
     a.weight_decay = weight_decay(recipe_.optimizer, recipe_.schedule, step_ + 1, recipe_.train.train_steps);
     a.step = step_ + 1 - skipped_;  // updates, of which moments are averages
-    const bool ask = static_cast<bool>(job_.stop_requested()) || out_of_time();
     const auto wire_before = wire_by_axis(groups_->groups());
     program_->multiply_in(products_at(recipe_, step_ + 1));
-    const StepResult r = program_->train_step(batches_, a, ask);
+    const StepResult r = program_->train_step(batches_, a, [this] { return asked_to_stop(); });
     planned_wire_ += kinds_.is_other(a.step) ? plan_.other_wire_bytes : plan_.train_wire_bytes;
     if (step_profile_->running()) {
       synchronize();
@@ -323,6 +324,8 @@ class Trainer {
              compute_->waited() - waited_before);
     return r.stop_requested;
   }
+
+  bool asked_to_stop() const { return job_.stop_requested() || out_of_time(); }
 
   /// One clock for all: that of rank 0, which says why the run ended.
   bool out_of_time() const {
@@ -427,25 +430,31 @@ class Trainer {
     say(starvation_.look(step_, r.experts));
   }
 
-  void evaluate() {
-    job_.section("eval", deadline(), step_);
+  /// False when all ranks agreed to stop in it.
+  bool evaluate() {
+    job_.section("eval", step_);
     const double begin = steady_seconds();
     data::BatchLoader loader(loader_options(recipe_, mesh_, true), 0);
     int64_t left = recipe_.train.eval_steps * loader.micro_steps();
     HostBatch batch;
-    const double loss = program_->evaluate([&]() -> const HostBatch* {
-      if (left-- <= 0) return nullptr;
-      loader.next(batch);
-      return &batch;
-    });
-    if (!lead_) return;
-    metrics_->eval(step_, loss);
-    progress_->line(fmt::format("eval at step {}: loss {:.4f}, perplexity {:.2f} ({:.1f} s)", step_, loss,
-                                std::exp(loss), steady_seconds() - begin));
+    const std::optional<double> loss = program_->evaluate(
+        [&]() -> const HostBatch* {
+          if (left-- <= 0) return nullptr;
+          LT_FAULT_POINT("eval.batch");
+          loader.next(batch);
+          return &batch;
+        },
+        [this] { return asked_to_stop(); });
+    if (!loss) return false;
+    if (!lead_) return true;
+    metrics_->eval(step_, *loss);
+    progress_->line(fmt::format("eval at step {}: loss {:.4f}, perplexity {:.2f} ({:.1f} s)", step_, *loss,
+                                std::exp(*loss), steady_seconds() - begin));
+    return true;
   }
 
   void save() {
-    job_.section("save", deadline(), step_);
+    job_.section("save", step_);
     state_->save(step_, samples_);
     saved_step_ = step_;
     say(state_->poll());
@@ -483,7 +492,7 @@ class Trainer {
   }
 
   void finish(ExitCode code) {
-    job_.section("finish", deadline(), step_);
+    job_.section("finish", step_);
     say(state_->finish());
     synchronize();
     write_usage();

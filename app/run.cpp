@@ -1,8 +1,11 @@
 // ltrain run: checks everything that can be checked, then starts the ranks, or is one.
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "app/commands.h"
+#include "runtime/launch/folder_lock.h"
+#include "runtime/launch/handed.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
 #include "runtime/plan/plan.h"
@@ -35,21 +38,26 @@ Recipe resolve_here(const Recipe& given, const RankInfo& me) {
 }
 
 void run_rank(const RunOptions& o) {
-  Recipe recipe = load_recipe(o.recipe, o.overrides);
+  // A launcher has read and checked the file, which may be another one by now.
+  const std::optional<std::string> handed =
+      handed_text(process_variables(), kRecipeVariable, kMostRecipeBytes);
+  Recipe recipe = handed ? parse_recipe(*handed, o.recipe, o.overrides) : load_recipe(o.recipe, o.overrides);
   JobOptions options;
+  options.settings = job_settings(recipe);
   if (recipe.launch.interface) options.interface = *recipe.launch.interface;
-  options.collective_timeout_seconds = recipe.launch.distributed_timeout_minutes * 60;
+  options.hang_seconds = recipe.launch.distributed_timeout_minutes * 60;
   options.shared_gpu = recipe.debug.shared_gpu;
   auto job = Job::join(options);
   ExitCode code = ExitCode::done;
+  std::optional<FolderLock> lock;  // the others write nothing before they have met rank 0, and it leaves last
   try {
     recipe = resolve_here(recipe, job->info());
     check_device(recipe, 1);  // Slurm may show each rank its own
     check_data(recipe);
+    if (job->info().rank == 0 && !job->info().launched) lock.emplace(lock_output(recipe.output_dir));
     code = train(recipe, *job, {o.force});
   } catch (const std::exception& e) {
     job->fail(e);
-    throw;
   }
   job->finish(code);
   if (code != ExitCode::done) throw CLI::RuntimeError(static_cast<int>(code));
@@ -61,6 +69,10 @@ int ranks_to_start(const Recipe& r, const LaunchEnvironment& e) {
   if (e.kind == LaunchEnvironment::Kind::node && e.ranks_per_node > 0) return e.ranks_per_node;
   if (r.launch.ranks_per_node > 0) return static_cast<int>(r.launch.ranks_per_node);
   const int64_t others = r.parallel.tensor * r.parallel.pipeline * r.parallel.context;
+  const int64_t product = others * std::max<int64_t>(1, r.parallel.data);
+  if (product > kMaxRanks)
+    fail(ExitCode::usage, "{} ranks: the axes of the recipe make more than the {} that a job can have",
+         product, kMaxRanks);
   if (r.parallel.data <= 0) return static_cast<int>(others);
   const int64_t all = r.parallel.data * others;
   if (all % e.nodes != 0)
@@ -72,7 +84,8 @@ int ranks_to_start(const Recipe& r, const LaunchEnvironment& e) {
 }
 
 void launch(const RunOptions& o, const LaunchEnvironment& e) {
-  const Recipe given = load_recipe(o.recipe, o.overrides);
+  const std::string text = read_recipe(o.recipe);
+  const Recipe given = parse_recipe(text, o.recipe, o.overrides);
   const int local = ranks_to_start(given, e);
   const Recipe recipe = resolve(given, local * e.nodes, local);
   if (!o.dry_run) check_device(recipe, local);
@@ -92,6 +105,15 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   s.arguments.insert(s.arguments.end(), o.overrides.begin(), o.overrides.end());
   if (o.force) s.arguments.push_back("--force");
   s.run_dir = recipe.output_dir;
+  s.settings = job_settings(given);
+  const Fd handed = make_handed_text(text);
+  s.handed.emplace_back(kRecipeVariable, handed.get());
+  std::optional<FolderLock> lock;
+  if (e.node == 0) {
+    lock.emplace(lock_output(recipe.output_dir));
+    // Its ranks keep it: what they still write after a launcher that was killed is not another run's.
+    s.handed.emplace_back(kLockVariable, lock->descriptor());
+  }
   s.threads_per_rank = threads_per_rank(recipe);
   s.attempt = e.attempt;
   if (e.kind == LaunchEnvironment::Kind::node) {

@@ -16,11 +16,14 @@
 namespace ltrain {
 
 ChildProcess start_child(const std::vector<std::string>& arguments,
-                         const std::vector<std::pair<std::string, std::string>>& variables) {
+                         const std::vector<std::pair<std::string, std::string>>& variables,
+                         const HandedDescriptors& handed) {
   // Everything that allocates happens before the fork.
   Variables merged = process_variables();
   merged.erase("_PARENT");
+  merged.erase("_USER");
   for (const auto& [k, v] : variables) merged[k] = v;
+  for (const auto& [k, fd] : handed) merged[k] = std::to_string(fd);
   std::vector<std::string> strings;
   for (const auto& [k, v] : merged) strings.push_back(k + "=" + v);
   std::vector<char*> environment, argv;
@@ -49,7 +52,8 @@ ChildProcess start_child(const std::vector<std::string>& arguments,
     ::dup2(null, 0);
     ::dup2(out_write.get(), 1);
     ::dup2(err_write.get(), 2);
-    for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD, SIGPIPE}) ::signal(s, SIG_DFL);
+    for (const auto& [k, fd] : handed) ::fcntl(fd, F_SETFD, 0);
+    for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD, SIGPIPE}) ::signal(s, SIG_DFL);
     ::signal(SIGINT, SIG_IGN);  // the launcher gets the terminal's and passes it on
     sigset_t none;
     ::sigemptyset(&none);

@@ -20,8 +20,6 @@ using namespace recipe;
 
 namespace {
 
-constexpr size_t kMaxBytes = 1 << 20;
-
 const RecipeOrigins& origins_of(const Recipe& r) {
   static const RecipeOrigins none{"recipe", {}, {}};
   return r.origins ? *r.origins : none;
@@ -63,14 +61,18 @@ Recipe parse_recipe(std::string_view text, const std::string& name,
 }
 
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides) {
+  return parse_recipe(read_recipe(path), path, overrides);
+}
+
+std::string read_recipe(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) fail(ExitCode::usage, "{}: cannot be read: {}", path, std::strerror(errno));
-  std::string text(kMaxBytes + 1, '\0');
+  std::string text(kMostRecipeBytes + 1, '\0');  // parse_recipe refuses the byte too much
   errno = 0;
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (in.bad()) fail(ExitCode::usage, "{}: cannot be read: {}", path, std::strerror(errno));
   text.resize(static_cast<size_t>(in.gcount()));
-  return parse_recipe(text, path, overrides);
+  return text;
 }
 
 void validate(const Recipe& r, int world_size, int ranks_per_node) {

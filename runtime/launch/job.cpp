@@ -17,6 +17,7 @@
 #include "parallel/communicator_gloo.h"
 #include "parallel/communicator_nccl.h"
 #include "parallel/communicator_shm.h"
+#include "parallel/communicator_tree.h"
 #include "runtime/launch/control_client.h"
 #include "runtime/launch/coordinator.h"
 #include "runtime/launch/handed.h"
@@ -229,8 +230,8 @@ class Job::Impl {
     if (v.failed) print_lines("ltrain: " + exit_code_text(static_cast<int>(v.code)));
   }
 
-  std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
-                                          const std::vector<int>& ranks) {
+  /// This rank's place among `ranks`, and a key of the store that no other group uses.
+  std::pair<int, std::string> place_in(const std::string& name, const std::vector<int>& ranks) {
     int place = -1;
     std::string members;
     for (size_t i = 0; i < ranks.size(); ++i) {
@@ -240,16 +241,27 @@ class Job::Impl {
       members += fmt::format("{}{}", i ? "," : "", ranks[i]);
     }
     LT_CHECK(place >= 0, "rank {} makes group \"{}\" of ranks {}", info_.rank, name, members);
+    const std::string base = fmt::format("group/{}/{}", name, members);
+    return {place, fmt::format("{}/{}", base, ++group_counts_[base])};
+  }
+
+  /// `control`: for few bytes between many ranks.
+  std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
+                                          const std::vector<int>& ranks, bool control) {
+    const auto [place, key] = place_in(name, ranks);
     if (ranks.size() == 1) return make_single_group(name, axes);
     const Waiting waiting(*this, fmt::format("the other ranks of group {}[{}]", name, format_ranges(ranks)));
-    const std::string base = fmt::format("group/{}/{}", name, members);
-    const std::string key = fmt::format("{}/{}", base, ++group_counts_[base]);
     const int size = static_cast<int>(ranks.size());
+    const Transport transport = transport_of(name, ranks);
     std::unique_ptr<Communicator> group;
-    if (transport_of(name, ranks) == Transport::shm) {
+    if (transport == Transport::shm) {
       ShmOptions o;
       o.timeout_seconds = o.connect_timeout_seconds = kForever;
       group = make_shm_group(client_, key, place, size, name, axes, o);
+    } else if (control) {
+      TreeOptions o;
+      o.timeout_seconds = o.connect_timeout_seconds = kForever;
+      group = make_tree_group(listener(), client_, key, place, size, hosts_of(ranks), name, axes, o);
     } else {
       if (!gloo_) {
         auto gloo = make_gloo_transport(listener());
@@ -260,8 +272,17 @@ class Job::Impl {
       o.timeout_seconds = o.connect_timeout_seconds = kForever;
       group = make_gloo_group(gloo_, client_, key, place, size, name, axes, o);
     }
-    note_group(name, ranks, *group, transport_text(transport_of(name, ranks)));
+    note_group(name, ranks, *group, control ? "" : transport_text(transport));
     return group;
+  }
+
+  /// Of each rank, the first of `ranks` that is on its host.
+  std::vector<int> hosts_of(const std::vector<int>& ranks) const {
+    std::map<std::string, int> first;
+    std::vector<int> hosts;
+    for (int r : ranks)
+      hosts.push_back(first.emplace(client_->ranks()[static_cast<size_t>(r)].host, r).first->second);
+    return hosts;
   }
 
   std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
@@ -282,10 +303,10 @@ class Job::Impl {
     return group;
   }
 
-  /// For the heartbeat, and for what the run says at its end.
+  /// For the heartbeat, and for what the run says at its end of how its data went.
   void note_group(const std::string& name, const std::vector<int>& ranks, const Communicator& group,
                   const std::string& transport) {
-    if (transports_.find(transport) == std::string::npos)
+    if (!transport.empty() && transports_.find(transport) == std::string::npos)
       transports_ += (transports_.empty() ? "" : " and ") + transport;
     std::lock_guard lock(mutex_);
     groups_.emplace_back(fmt::format("{}[{}]", name, format_ranges(ranks)), group.flight());
@@ -414,7 +435,11 @@ std::unique_ptr<Job> Job::join(const JobOptions& options) {
 const RankInfo& Job::info() const { return impl_->info_; }
 std::unique_ptr<Communicator> Job::new_group(const std::string& name, AxisSet axes,
                                              const std::vector<int>& ranks) {
-  return impl_->new_group(name, axes, ranks);
+  return impl_->new_group(name, axes, ranks, false);
+}
+std::unique_ptr<Communicator> Job::new_control_group(const std::string& name, AxisSet axes,
+                                                     const std::vector<int>& ranks) {
+  return impl_->new_group(name, axes, ranks, true);
 }
 std::unique_ptr<Communicator> Job::new_gpu_group(const std::string& name, AxisSet axes,
                                                  const std::vector<int>& ranks) {

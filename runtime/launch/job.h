@@ -45,6 +45,10 @@ class Job {
   /// group if there is one. Every member calls it for the same groups in the same order.
   std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
                                           const std::vector<int>& ranks);
+  /// The same for agreements and checkpoints: a few bytes at a time between all ranks, with few connections
+  /// between hosts (parallel/communicator_tree.h).
+  std::unique_ptr<Communicator> new_control_group(const std::string& name, AxisSet axes,
+                                                  const std::vector<int>& ranks);
   /// Between GPUs, on NCCL: every rank of the job calls it for the same groups in the same order, whichever
   /// it is in (parallel/communicator_nccl.h).
   std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
@@ -68,8 +72,8 @@ class Job {
   StopRequest stop_requested() const;
 
   /// This rank failed: tells the coordinator, which ends the others. Throws after that (2 s at most) what was
-  /// caught, with the exit code of the run's cause where that is another: a rank that lost its peers because one
-  /// of them has no data must not say "start again". Call it where the exception was caught.
+  /// caught, with the exit code of the run's cause where that is another: a rank that lost its peers because
+  /// one of them has no data must not say "start again". Call it where the exception was caught.
   [[noreturn]] void fail(const std::exception& e);
   /// This rank ends on purpose (done, or preempted after a save). On the rank that hosts the coordinator it
   /// waits for the others' goodbyes, and throws rank_lost when one of them fails instead.

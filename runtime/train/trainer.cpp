@@ -100,7 +100,7 @@ class Trainer {
     const MakeGroup job_group = [&](const GroupRequest& r) {
       return job_.new_group(r.name, r.axes, r.ranks);
     };
-    control_group_ = job_group({"checkpoint", kAllAxes, mesh_.group(kAllAxes)});
+    control_group_ = job_.new_control_group("checkpoint", kAllAxes, mesh_.group(kAllAxes));
     control_ = make_worker_stream("checkpoint");
     take_device();
     agree_on_levels();

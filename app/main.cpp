@@ -5,8 +5,9 @@
 #include <cstdlib>
 
 #include "app/commands.h"
-#include "kernels/core/error.h"
 #include "kernels/core/fault_point.h"
+#include "kernels/core/limits.h"
+#include "runtime/launch/output.h"
 
 namespace {
 
@@ -24,6 +25,8 @@ void limit_spinning(char** argv) {
 int main(int argc, char** argv) {
   using namespace ltrain;
   limit_spinning(argv);
+  raise_file_limit();
+  take_file_size_as_error();
   CLI::App app{
       "ltrain trains large language models.\n"
       "Example: ltrain run recipes/quickstart.yaml train.train_steps=100"};
@@ -50,12 +53,10 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e);
     return code == 0 ? 0 : static_cast<int>(ExitCode::usage);
-  } catch (const Error& e) {
-    std::fprintf(stderr, "ltrain: %s\n", e.what());
-    return static_cast<int>(e.code());
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "ltrain: internal error: %s\n", e.what());
-    return static_cast<int>(ExitCode::internal);
+    const Error error = as_error(e);
+    print_lines(std::string("ltrain: ") + error.what());
+    return static_cast<int>(error.code());
   }
   return 0;
 }

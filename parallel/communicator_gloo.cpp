@@ -2,7 +2,10 @@
 
 #include <gloo/transport/unbound_buffer.h>
 
+#include <sys/eventfd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -11,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/limits.h"
 #include "kernels/core/progress.h"
 #include "parallel/call_note.h"
 #include "parallel/gloo_pairs.h"
@@ -153,9 +157,19 @@ class GlooGroup final : public Communicator {
     const PeerWaits waits{options_.connect_timeout_seconds, options_.reach_seconds};
     PeerListener& listener = *transport_->listener;
     publish_peer(listener, *store_, key_, rank());
-    connections_ = connect_gloo(transport_->loop, rank(), size(), [&](int peer) {
-      return meet_peer(listener, *store_, name(), key_, rank(), peer, waits);
-    });
+    try {
+      connections_ = connect_gloo(transport_->loop, rank(), size(), [&](int peer) {
+        return meet_peer(listener, *store_, name(), key_, rank(), peer, waits);
+      });
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& e) {  // Gloo's own, which has no number
+      const std::string text = fmt::format("group \"{}\": rank {} of {} cannot connect to the others: {}",
+                                           name(), rank(), size(), plain(e.what()));
+      const Fd probe(::eventfd(0, EFD_CLOEXEC));
+      if (!probe.valid()) fail_system(text, errno, ExitCode::rank_lost);
+      throw Error(ExitCode::rank_lost, text);
+    }
   }
 
   Buffer buffer(void* p, int64_t bytes) {

@@ -17,7 +17,7 @@
 #include <cstring>
 #include <exception>
 
-#include "kernels/core/error.h"
+#include "kernels/core/limits.h"
 
 namespace ltrain {
 
@@ -27,8 +27,7 @@ namespace tcp = gloo::transport::tcp;
 class GlooLoop::Task final : public tcp::Handler {
  public:
   Task() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!event_.valid())
-      fail(ExitCode::usage, "eventfd: {}; more open files may help: ulimit -n 65536", std::strerror(errno));
+    if (!event_.valid()) fail_system("eventfd", errno, ExitCode::internal);
   }
 
   int descriptor() const { return event_.get(); }
@@ -116,7 +115,7 @@ bool connect_quickly(const Fd& socket, const sockaddr* to) {
 }
 
 [[noreturn]] void fail_connecting(const char* what) {
-  fail(ExitCode::rank_lost, "connecting Gloo to a rank: {}: {}", what, std::strerror(errno));
+  fail_system(fmt::format("connecting Gloo to a rank: {}", what), errno, ExitCode::rank_lost);
 }
 
 /// Puts `connected` in the place of what a new pair listens with. On the loop's thread, so that nothing is

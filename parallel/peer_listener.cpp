@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/core/error.h"
+#include "kernels/core/limits.h"
 #include "kernels/core/progress.h"
 
 namespace ltrain {
@@ -161,6 +161,7 @@ class PeerListener::Impl {
     if (::getrandom(&secrets_, sizeof(secrets_), 0) != static_cast<ssize_t>(sizeof(secrets_)))
       fail(ExitCode::internal, "getrandom: {}", std::strerror(errno));
     wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!wake_.valid()) fail_system("eventfd", errno, ExitCode::internal);
     thread_ = std::thread([this] { loop(); });
   }
 
@@ -199,6 +200,8 @@ class PeerListener::Impl {
   bool listen(SocketAddress a, std::string* why) {
     a.set_port(0);
     Fd fd(::socket(a.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd.valid() && (errno == EMFILE || errno == ENFILE))
+      fail_system("a socket for other ranks", errno, ExitCode::internal);
     if (!fd.valid() || ::bind(fd.get(), a.get(), a.size) != 0 || ::listen(fd.get(), 4096) != 0) {
       *why = std::strerror(errno);
       return false;
@@ -316,8 +319,9 @@ namespace {
 Fd try_peer(SocketAddress address, const std::string& hello, const Secrets& secrets,
             Clock::time_point deadline, std::string* why, bool* again) {
   Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  int error = fd.valid() ? 0 : errno;
-  if (fd.valid() && ::connect(fd.get(), address.get(), address.size) != 0) error = errno;
+  if (!fd.valid()) fail_system("a socket to another rank", errno, ExitCode::rank_lost);
+  int error = 0;
+  if (::connect(fd.get(), address.get(), address.size) != 0) error = errno;
   if (error == EINPROGRESS) {
     pollfd p{fd.get(), POLLOUT, 0};
     socklen_t size = sizeof(error);

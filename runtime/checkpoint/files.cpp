@@ -13,7 +13,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "kernels/core/error.h"
+#include "kernels/core/limits.h"
 #include "kernels/core/progress.h"
 
 namespace ltrain {
@@ -27,7 +27,7 @@ constexpr int64_t kSyncPiece = 64 << 20;
   std::string advice;
   if (error == ENOSPC) advice = "; free space there, or lower checkpoint.keep_latest";
   if (error == EDQUOT) advice = "; the quota is used up: free space, or choose another output_dir";
-  if (error == EFBIG) advice = "; the limit on file sizes (ulimit -f) is below the size of a shard";
+  if (const std::string hint = limit_hint(error); !hint.empty()) advice = hint;
   if (error == EROFS || error == EACCES || error == EPERM)
     advice = "; choose an output_dir that can be written";
   fail(ExitCode::storage, "{}: {}: {} (errno {}){}", path, what, std::strerror(error), error, advice);

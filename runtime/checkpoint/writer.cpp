@@ -1,6 +1,5 @@
 #include "runtime/checkpoint/writer.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -10,6 +9,7 @@
 #include <random>
 
 #include "kernels/core/fault_point.h"
+#include "kernels/core/limits.h"
 #include "parallel/offload.h"
 #include "runtime/checkpoint/agree.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -81,8 +81,7 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, const std::vector<
       stream_(stream),
       slices_(slices),
       shared_(std::make_unique<Shared>()) {
-  // A shard beyond `ulimit -f` is then an error of write() and not the end of the process.
-  signal(SIGXFSZ, SIG_IGN);
+  take_file_size_as_error();
   char* at = static_cast<char*>(options_.staging);
   if (!at) {
     const int64_t bytes = staging_bytes(slices_);

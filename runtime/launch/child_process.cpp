@@ -10,7 +10,7 @@
 #include <fstream>
 #include <map>
 
-#include "kernels/core/error.h"
+#include "kernels/core/limits.h"
 #include "runtime/launch/environment.h"
 
 namespace ltrain {
@@ -35,15 +35,13 @@ ChildProcess start_child(const std::vector<std::string>& arguments,
   argv.push_back(nullptr);
 
   int out[2], err[2];
-  if (::pipe2(out, O_CLOEXEC) != 0)
-    fail(ExitCode::internal, "cannot make a pipe for a rank: {}", std::strerror(errno));
+  if (::pipe2(out, O_CLOEXEC) != 0) fail_system("a pipe for a rank", errno, ExitCode::internal);
   Fd out_read(out[0]), out_write(out[1]);
-  if (::pipe2(err, O_CLOEXEC) != 0)
-    fail(ExitCode::internal, "cannot make a pipe for a rank: {}", std::strerror(errno));
+  if (::pipe2(err, O_CLOEXEC) != 0) fail_system("a pipe for a rank", errno, ExitCode::internal);
   Fd err_read(err[0]), err_write(err[1]);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) fail(ExitCode::internal, "cannot start a rank: {}", std::strerror(errno));
+  if (pid < 0) fail_system("a rank cannot be started", errno, ExitCode::internal);
   if (pid == 0) {
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -14,6 +14,7 @@
 #include <set>
 #include <thread>
 
+#include "kernels/core/limits.h"
 #include "kernels/core/printable.h"
 #include "kernels/core/time_scale.h"
 #include "runtime/launch/hostlist.h"
@@ -42,7 +43,10 @@ class Coordinator::Server {
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         changed_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     std::string error;
+    if (!wake_.valid() || !changed_.valid()) fail_system("eventfd", errno, ExitCode::internal);
     listener_ = listen_on(options_.address, options_.ports, &port_, &error);
+    if (!listener_.valid() && (errno == EMFILE || errno == ENFILE))
+      fail_system("a socket for the coordinator", errno, ExitCode::internal);
     if (!listener_.valid())
       fail(ExitCode::usage,
            "the coordinator cannot listen on {}: {}; another program uses the port: choose another "
@@ -211,7 +215,11 @@ class Coordinator::Server {
   void accept_all() {
     while (true) {
       const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (fd < 0) return;
+      if (fd < 0) {
+        // No descriptor is left: the connection stays in the queue, and poll() would not wait.
+        if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        return;
+      }
       Connection c;
       c.fd = Fd(fd);
       c.address = peer_address(fd);

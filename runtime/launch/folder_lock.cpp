@@ -9,7 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "kernels/core/error.h"
+#include "kernels/core/limits.h"
 #include "kernels/core/printable.h"
 #include "runtime/launch/socket.h"
 
@@ -22,6 +22,7 @@ FolderLock::FolderLock(const std::string& folder, const std::string& use) {
   fd_ = Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644));
   if (!fd_.valid() && errno == ELOOP)
     refuse("is a symbolic link, where a lock file is a file of its own: remove it");
+  if (!fd_.valid() && (errno == EMFILE || errno == ENFILE)) fail_system(path, errno, ExitCode::storage);
   if (!fd_.valid())
     refuse(
         fmt::format("cannot be opened: {}; choose an output_dir that can be written", std::strerror(errno)));

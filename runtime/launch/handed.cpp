@@ -9,7 +9,7 @@
 #include <charconv>
 #include <cstring>
 
-#include "kernels/core/error.h"
+#include "kernels/core/limits.h"
 
 namespace ltrain {
 namespace {
@@ -32,11 +32,11 @@ int descriptor(const Variables& v, const char* variable) {
 
 Fd make_handed_text(const std::string& text) {
   Fd fd(::memfd_create("ltrain-recipe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) fail(ExitCode::internal, "memfd_create: {}", std::strerror(errno));
+  if (!fd.valid()) fail_system("memory for the recipe's text", errno, ExitCode::internal);
   for (size_t at = 0; at < text.size();) {
     const ssize_t n = ::write(fd.get(), text.data() + at, text.size() - at);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail(ExitCode::internal, "memory for the recipe's text: {}", std::strerror(errno));
+    if (n <= 0) fail_system("memory for the recipe's text", errno, ExitCode::internal);
     at += static_cast<size_t>(n);
   }
   ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);

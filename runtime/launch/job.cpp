@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "kernels/core/fault_point.h"
+#include "kernels/core/limits.h"
 #include "kernels/core/printable.h"
 #include "kernels/core/progress.h"
 #include "parallel/communicator_gloo.h"
@@ -27,10 +28,7 @@
 
 namespace ltrain {
 
-ExitCode exit_code_of(const std::exception& e) {
-  if (const auto* error = dynamic_cast<const Error*>(&e)) return error->code();
-  return ExitCode::internal;
-}
+ExitCode exit_code_of(const std::exception& e) { return as_error(e).code(); }
 
 namespace {
 
@@ -355,7 +353,7 @@ class Job::Impl {
   /// Returns the exit code of the run's cause, as far as it is known; else the exception's.
   ExitCode fail(const std::exception& e) {
     if (!client_) return exit_code_of(e);
-    client_->send_error(exit_code_of(e), e.what());
+    client_->send_error(exit_code_of(e), as_error(e).what());
     if (coordinator_) {
       wait_for_verdict();
       print_verdict();
@@ -458,7 +456,7 @@ void Job::section(const std::string& name, int64_t step) { impl_->section(name, 
 StopRequest Job::stop_requested() const { return impl_->stop_requested(); }
 void Job::fail(const std::exception& e) {
   const ExitCode code = impl_->fail(e);
-  if (code != exit_code_of(e)) throw Error(code, e.what());
+  if (code != exit_code_of(e)) throw Error(code, as_error(e).what());
   throw;
 }
 void Job::finish(ExitCode code) { impl_->finish(code); }

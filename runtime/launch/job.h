@@ -85,7 +85,7 @@ class Job {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The exit code of an exception: its own for ltrain::Error, 70 for any other.
+/// The exit code of an exception: its own for ltrain::Error, that of a limit (kernels/core/limits.h), or 70.
 ExitCode exit_code_of(const std::exception& e);
 
 }  // namespace ltrain

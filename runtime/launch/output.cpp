@@ -28,7 +28,14 @@ std::string printable_lines(std::string_view text) {
 
 void print_lines(std::string_view text) {
   const std::string lines = printable_lines(text);
-  [[maybe_unused]] const ssize_t ignored = ::write(2, lines.data(), lines.size());
+  for (size_t at = 0; at < lines.size();) {
+    pollfd p{2, POLLOUT, 0};
+    if (::poll(&p, 1, 1000) <= 0) return;
+    const ssize_t n =
+        ::write(2, lines.data() + at, std::min<size_t>(lines.size() - at, 4096));  // fits a pipe
+    if (n < 0 && errno != EINTR) return;
+    if (n > 0) at += static_cast<size_t>(n);
+  }
 }
 
 struct OutputRelay::State {

@@ -11,7 +11,7 @@ namespace ltrain {
 /// Text for people, each of its lines made printable (kernels/core/printable.h), with a line end.
 std::string printable_lines(std::string_view text);
 
-/// Writes such lines to stderr. For processes whose stderr somebody reads; it waits.
+/// Writes such lines to stderr; drops what finds no room there within a second.
 void print_lines(std::string_view text);
 
 /// Bytes on their way to a descriptor, from a thread of its own. What finds no room is dropped, in whole

@@ -102,6 +102,7 @@ Fd listen_on(const std::string& address, const std::vector<int>& ports, int* por
       const int why = errno;
       if (!address.empty() || why == EADDRINUSE || any[0] == '0') {
         *error += fmt::format("{}port {}: {}", error->empty() ? "" : "; ", p, std::strerror(why));
+        errno = why;
         break;
       }
     }

@@ -21,7 +21,7 @@
 #include <optional>
 #include <set>
 
-#include "kernels/core/error.h"
+#include "kernels/core/limits.h"
 #include "kernels/core/time_scale.h"
 #include "runtime/launch/child_process.h"
 #include "runtime/launch/coordinator.h"
@@ -58,16 +58,15 @@ void append(int fd, const char* data, size_t size) {
 
 /// For appending; whoever may write in the folder must not choose another file, nor keep the launcher
 /// waiting.
-Fd open_log(const std::string& path, std::string* why) {
+Fd open_log(const std::string& path) {
   Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
                0644));
+  if (!fd.valid() && errno == ELOOP)
+    fail(ExitCode::storage, "{}: a log is written to a file, and this is a symbolic link: remove it", path);
   struct stat s {};
-  if (!fd.valid()) {
-    *why = errno == ELOOP ? "it is a symbolic link" : std::strerror(errno);
-  } else if (::fstat(fd.get(), &s) != 0 || !S_ISREG(s.st_mode)) {
-    *why = "it is not a regular file";
-    fd.reset();
-  }
+  if (!fd.valid() && errno != ENXIO) fail_system(path, errno, ExitCode::storage);
+  if (!fd.valid() || ::fstat(fd.get(), &s) != 0 || !S_ISREG(s.st_mode))
+    fail(ExitCode::storage, "{}: a log is written to a file, and this is something else: remove it", path);
   return fd;
 }
 
@@ -146,7 +145,7 @@ class Supervisor {
 
   void catch_signals() {
     signals_ = Fd(::signalfd(-1, &caught_, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!signals_.valid()) fail(ExitCode::internal, "signalfd: {}", std::strerror(errno));
+    if (!signals_.valid()) fail_system("signalfd", errno, ExitCode::internal);
   }
 
   void print_line(const std::string& line) { error_.write(printable_lines(line)); }
@@ -178,7 +177,7 @@ class Supervisor {
     } else {
       int ends[2];
       if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
-        fail(ExitCode::internal, "cannot make a pipe for the ranks: {}", std::strerror(errno));
+        fail_system("a pipe for the ranks", errno, ExitCode::internal);
       joined_ = Fd(ends[0]), told = Fd(ends[1]);
       handed.emplace_back(kJoinedVariable, told.get());
     }
@@ -204,11 +203,11 @@ class Supervisor {
     for (int i = 0; i < o_.ranks; ++i) {
       Child& c = children_[static_cast<size_t>(i)];
       c.log_path = fmt::format("{}/logs/rank-{:05d}.log", o_.run_dir, rank_of(i));
-      std::string why;
-      c.log = open_log(c.log_path, &why);
-      if (!c.log.valid()) {
+      try {
+        c.log = open_log(c.log_path);
+      } catch (...) {
         kill_all(SIGKILL);
-        fail(ExitCode::storage, "cannot write {}: {}", c.log_path, why);
+        throw;
       }
       append(c.log.get(), c.waiting.data(), c.waiting.size());
       c.waiting.clear();

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/launch/output.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {
@@ -52,6 +53,8 @@ class Progress {
 
  private:
   void clear();
+  void put(const std::string& text);
+  std::unique_ptr<OutputRelay> relay_;  ///< to stderr, unless a launcher always reads it
   LogFormat format_;
   int64_t interval_;
   bool terminal_ = false, colour_ = false, drawn_ = false, quiet_ = false;

@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/device.h"
 #include "kernels/core/fault_point.h"
+#include "kernels/core/limits.h"
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/mesh.h"
 #include "runtime/checkpoint/files.h"
@@ -32,12 +34,14 @@ namespace {
 constexpr double kMiB = 1048576.0, kGiB = 1073741824.0;
 
 void write_file(const std::string& path, const std::string& text) {
+  errno = 0;
   std::ofstream out(path + ".tmp");
   out << text;
   out.close();
   std::error_code error;
   if (out) std::filesystem::rename(path + ".tmp", path, error);
-  if (!out || error) fail(ExitCode::storage, "{}: cannot be written", path);
+  if (!out) fail_system(path + ".tmp: cannot be written", errno, ExitCode::storage);
+  if (error) fail_system(path + ": cannot be written", error.value(), ExitCode::storage);
 }
 
 /// Largest resident memory of this process so far (VmHWM); 0 where /proc does not say.
@@ -111,6 +115,7 @@ class Trainer {
     kinds_ = totals.kinds;
     peak_flops_ = totals.peak_flops;
     if (!options_.force) check_memory(totals);
+    check_address_space(plan_.host_bytes, threads);
     if (lead_) {
       std::error_code error;
       std::filesystem::create_directories(recipe_.output_dir, error);

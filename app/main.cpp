@@ -5,9 +5,10 @@
 #include <cstdlib>
 
 #include "app/commands.h"
-#include "kernels/core/error.h"
 #include "kernels/core/fault_point.h"
+#include "kernels/core/limits.h"
 #include "kernels/core/printable.h"
+#include "runtime/launch/output.h"
 #include "runtime/recipe/problems.h"
 
 namespace {
@@ -49,6 +50,8 @@ void check_command(const CLI::App& app, int argc, char** argv) {
 int main(int argc, char** argv) {
   using namespace ltrain;
   limit_spinning(argv);
+  raise_file_limit();
+  take_file_size_as_error();
   CLI::App app{
       "ltrain trains large language models.\n"
       "Example: ltrain run recipes/quickstart.yaml train.train_steps=100"};
@@ -76,12 +79,10 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e);
     return code == 0 ? 0 : static_cast<int>(ExitCode::usage);
-  } catch (const Error& e) {
-    std::fprintf(stderr, "ltrain: %s\n", e.what());
-    return static_cast<int>(e.code());
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "ltrain: internal error: %s\n", e.what());
-    return static_cast<int>(ExitCode::internal);
+    const Error error = as_error(e);
+    print_lines(std::string("ltrain: ") + error.what());
+    return static_cast<int>(error.code());
   }
   return 0;
 }

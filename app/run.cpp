@@ -1,10 +1,13 @@
 // ltrain run: checks everything that can be checked, then starts the ranks, or is one.
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
 #include "kernels/core/device.h"
+#include "runtime/launch/folder_lock.h"
+#include "runtime/launch/handed.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
 #include "runtime/plan/rank_map.h"
@@ -38,7 +41,7 @@ Recipe check_joined(const Recipe& given, const RankInfo& me, const RunOptions& o
   JobChecks checks;
   checks.memory = !o.force;
   checks.gpus_seen = alone ? 1 : size.ranks_per_node;
-  checks.part = me.source == "ltrain" ? JobChecks::Part::rank  // the launcher has checked
+  checks.part = me.launched         ? JobChecks::Part::rank  // the launcher has checked
                 : me.rank == 0        ? JobChecks::Part::job
                 : me.local_rank == 0  ? JobChecks::Part::node
                                       : JobChecks::Part::rank;
@@ -46,19 +49,24 @@ Recipe check_joined(const Recipe& given, const RankInfo& me, const RunOptions& o
 }
 
 void run_rank(const RunOptions& o) {
-  Recipe recipe = load_recipe(o.recipe, o.overrides);
+  // A launcher has read and checked the file, which may be another one by now.
+  const std::optional<std::string> handed =
+      handed_text(process_variables(), kRecipeVariable, kMostRecipeBytes);
+  Recipe recipe = handed ? parse_recipe(*handed, o.recipe, o.overrides) : load_recipe(o.recipe, o.overrides);
   JobOptions options;
+  options.settings = job_settings(recipe);
   if (recipe.launch.interface) options.interface = *recipe.launch.interface;
-  options.collective_timeout_seconds = recipe.launch.distributed_timeout_minutes * 60;
+  options.hang_seconds = recipe.launch.distributed_timeout_minutes * 60;
   options.shared_gpu = recipe.debug.shared_gpu;
   auto job = Job::join(options);
   ExitCode code = ExitCode::done;
+  std::optional<FolderLock> lock;  // the others write nothing before they have met rank 0, and it leaves last
   try {
     recipe = check_joined(recipe, job->info(), o);
+    if (job->info().rank == 0 && !job->info().launched) lock.emplace(lock_output(recipe.output_dir));
     code = train(recipe, *job, {o.force, o.steps});
   } catch (const std::exception& e) {
     job->fail(e);
-    throw;
   }
   job->finish(code);
   if (code != ExitCode::done) throw CLI::RuntimeError(static_cast<int>(code));
@@ -70,7 +78,8 @@ void dry_run(const CheckedJob& job, int nodes) {
 }
 
 void launch(const RunOptions& o, const LaunchEnvironment& e) {
-  const Recipe given = load_recipe(o.recipe, o.overrides);
+  const std::string text = read_recipe(o.recipe);
+  const Recipe given = parse_recipe(text, o.recipe, o.overrides);
   const JobSize size = job_size(given, e, gpus_for(given));
   JobChecks checks;
   checks.memory = !o.force;
@@ -87,6 +96,15 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   if (o.force) s.arguments.push_back("--force");
   if (o.steps > 0) s.arguments.push_back(fmt::format("--steps={}", o.steps));
   s.run_dir = recipe.output_dir;
+  s.settings = job_settings(given);
+  const Fd handed = make_handed_text(text);
+  s.handed.emplace_back(kRecipeVariable, handed.get());
+  std::optional<FolderLock> lock;
+  if (e.node == 0) {
+    lock.emplace(lock_output(recipe.output_dir));
+    // Its ranks keep it: what they still write after a launcher that was killed is not another run's.
+    s.handed.emplace_back(kLockVariable, lock->descriptor());
+  }
   s.threads_per_rank = threads_per_rank(recipe);
   s.attempt = e.attempt;
   if (e.kind == LaunchEnvironment::Kind::node) {

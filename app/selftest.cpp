@@ -7,9 +7,11 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "app/commands.h"
 #include "kernels/core/fault_point.h"
+#include "runtime/launch/folder_lock.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
 
@@ -25,7 +27,7 @@ struct SelftestOptions {
 
 void all_reduce_steps(Job& job, const SelftestOptions& o) {
   const RankInfo& me = job.info();
-  job.section("setup", 120);
+  job.section("setup");
   auto world = job.new_world_group();
   auto stream = make_worker_stream("comm");
   std::vector<float> data(static_cast<size_t>(o.elements));
@@ -33,7 +35,7 @@ void all_reduce_steps(Job& job, const SelftestOptions& o) {
   const double expected = me.world_size * (me.world_size + 1) / 2.0;
   int64_t step = 0;
   for (; step < o.steps; ++step) {
-    job.section("step", o.deadline, step);
+    job.section("step", step);
     LT_FAULT_POINT("selftest.step");
     std::vector<float> flag{job.stop_requested() ? 1.f : 0.f};
     world->all_reduce(*stream, {flag.data(), DType::f32, DeviceKind::cpu, {1}, nullptr}, ReduceOp::max);
@@ -61,7 +63,7 @@ void all_reduce_steps(Job& job, const SelftestOptions& o) {
 void run_rank(const SelftestOptions& o) {
   JobOptions options;
   options.interface = o.interface;
-  options.collective_timeout_seconds = 60;
+  options.hang_seconds = o.deadline;
   auto job = Job::join(options);
   try {
     all_reduce_steps(*job, o);
@@ -70,7 +72,6 @@ void run_rank(const SelftestOptions& o) {
     throw;
   } catch (const std::exception& e) {
     job->fail(e);
-    throw;
   }
 }
 
@@ -100,7 +101,7 @@ void add_selftest(CLI::App& app) {
   command->add_option("--elements", o->elements, "Length of the vector")->check(CLI::Range(1, 1 << 28));
   command->add_option("--steps", o->steps, "How often");
   command->add_option("--step-seconds", o->step_seconds, "Pause after each");
-  command->add_option("--deadline", o->deadline, "Deadline of a step, seconds");
+  command->add_option("--deadline", o->deadline, "A rank that gets nothing done for so long hangs, seconds");
   command->add_option("--run-dir", o->run_dir, "Where logs/ goes");
   command->add_option("--interface", o->interface, "Network interface");
   command->callback([o] {
@@ -117,6 +118,8 @@ void add_selftest(CLI::App& app) {
       s.node = e.node, s.nodes = e.nodes, s.token = e.token;
       s.coordinator_host = e.coordinator_host, s.coordinator_port = e.coordinator_ports.at(0);
     }
+    std::optional<FolderLock> lock;
+    if (s.node == 0 && !o->run_dir.empty()) lock.emplace(lock_output(o->run_dir));
     const int code = supervise(s);
     if (code != 0) throw CLI::RuntimeError(code);
   });

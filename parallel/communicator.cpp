@@ -1,6 +1,7 @@
 #include "parallel/communicator.h"
 
 #include "kernels/core/fault_point.h"
+#include "kernels/core/progress.h"
 #include "kernels/core/timeline.h"
 
 namespace ltrain {
@@ -40,6 +41,7 @@ void FlightRecord::enter(const CollectiveInfo& info) {
 }
 
 void FlightRecord::complete() {
+  note_progress();
   std::lock_guard lock(mutex_);
   ++completed_;
 }

@@ -1,27 +1,56 @@
 #include "parallel/communicator_gloo.h"
 
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
-#include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include <sys/eventfd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "kernels/core/limits.h"
+#include "kernels/core/progress.h"
 #include "parallel/call_note.h"
+#include "parallel/gloo_pairs.h"
 #include "parallel/split_members.h"
 
 namespace ltrain {
 
 class GlooTransport {
  public:
-  std::shared_ptr<gloo::transport::Device> device;
+  explicit GlooTransport(std::shared_ptr<PeerListener> peers) : listener(std::move(peers)) {}
+
+  void add(const std::vector<GlooConnections::Socket>& sockets) {
+    std::lock_guard lock(mutex_);
+    sockets_.push_back(&sockets);
+  }
+  void remove(const std::vector<GlooConnections::Socket>& sockets) {
+    std::lock_guard lock(mutex_);
+    std::erase(sockets_, &sockets);
+  }
+  void note_bytes() {
+    std::lock_guard lock(mutex_);
+    uint64_t now = 0;
+    for (const auto* s : sockets_) now += bytes_moved(*s);
+    if (std::exchange(bytes_, now) != now) note_progress();
+  }
+
+  const std::shared_ptr<PeerListener> listener;
+  GlooLoop loop;
+
+ private:
+  std::mutex mutex_;
+  std::vector<const std::vector<GlooConnections::Socket>*> sockets_;  // of its groups
+  uint64_t bytes_ = 0;
 };
+
+void note_progress_of(GlooTransport& transport) { transport.note_bytes(); }
 
 namespace {
 
@@ -36,22 +65,18 @@ void take_broken_pipes_as_errors() {
 }  // namespace
 
 std::shared_ptr<GlooTransport> make_gloo_transport(const std::string& address, const std::string& interface) {
+  return make_gloo_transport(std::make_shared<PeerListener>(address, interface));
+}
+
+std::shared_ptr<GlooTransport> make_gloo_transport(std::shared_ptr<PeerListener> listener) {
   take_broken_pipes_as_errors();
-  gloo::transport::tcp::attr attr;
-  if (interface.empty())
-    attr.hostname = address;
-  else
-    attr.iface = interface;
-  auto transport = std::make_shared<GlooTransport>();
   try {
-    transport->device = gloo::transport::tcp::CreateDevice(attr);
+    return std::make_shared<GlooTransport>(std::move(listener));
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& e) {
-    if (interface.empty())
-      fail(ExitCode::usage, "cannot listen for other ranks on address {}: {}", address, e.what());
-    fail(ExitCode::usage, "cannot listen for other ranks on interface {} (launch.interface): {}", interface,
-         e.what());
+    fail(ExitCode::usage, "Gloo cannot be used on this host: {}", e.what());
   }
-  return transport;
 }
 
 namespace {
@@ -72,29 +97,6 @@ int64_t chunk_bytes(int size, const GlooOptions& options) {
 Clock::duration seconds(double s) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
 }
-
-/// Gloo's store interface on ours.
-class StoreAdapter final : public gloo::rendezvous::Store {
- public:
-  StoreAdapter(KeyValueStore& store, std::string prefix, double timeout)
-      : store_(store), prefix_(std::move(prefix)), timeout_(timeout) {}
-  void set(const std::string& key, const std::vector<char>& data) override {
-    store_.set(prefix_ + key, std::string(data.begin(), data.end()));
-  }
-  std::vector<char> get(const std::string& key) override {
-    const std::string value = store_.get(prefix_ + key, timeout_);
-    return {value.begin(), value.end()};
-  }
-  void wait(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) store_.get(prefix_ + key, timeout_);
-  }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
-
- private:
-  KeyValueStore& store_;
-  std::string prefix_;
-  double timeout_;
-};
 
 std::string plain(const std::string& text) {  // Gloo puts "[file:line] " in front
   const size_t end = text.find("] ");
@@ -126,7 +128,10 @@ class GlooGroup final : public Communicator {
       peer.transfer_recv = buffer(&peer.transfer_received, sizeof(Note));
       peer.note_recv[1]->recv(p, kNoteSlot, 0, sizeof(Note));  // of call 1
     }
+    transport_->add(connections_.sockets);
   }
+
+  ~GlooGroup() override { transport_->remove(connections_.sockets); }
 
   std::unique_ptr<Communicator> split(int color, int key, std::string name, AxisSet axes) override {
     const std::string base = fmt::format("{}/split{}/", key_, ++splits_);
@@ -149,23 +154,26 @@ class GlooGroup final : public Communicator {
   };
 
   void connect() {
-    StoreAdapter adapter(*store_, key_ + "/", options_.connect_timeout_seconds);
-    auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());
-    context->setTimeout(
-        std::chrono::milliseconds(static_cast<int64_t>(1e3 * options_.connect_timeout_seconds)));
+    const PeerWaits waits{options_.connect_timeout_seconds, options_.reach_seconds};
+    PeerListener& listener = *transport_->listener;
+    publish_peer(listener, *store_, key_, rank());
     try {
-      context->connectFullMesh(adapter, transport_->device);
+      connections_ = connect_gloo(transport_->loop, rank(), size(), [&](int peer) {
+        return meet_peer(listener, *store_, name(), key_, rank(), peer, waits);
+      });
     } catch (const Error&) {
       throw;
-    } catch (const std::exception& e) {
-      fail(ExitCode::rank_lost, "group \"{}\": rank {} of {} cannot connect to the others from {}: {}",
-           name(), rank(), size(), transport_->device->str(), plain(e.what()));
+    } catch (const std::exception& e) {  // Gloo's own, which has no number
+      const std::string text = fmt::format("group \"{}\": rank {} of {} cannot connect to the others: {}",
+                                           name(), rank(), size(), plain(e.what()));
+      const Fd probe(::eventfd(0, EFD_CLOEXEC));
+      if (!probe.valid()) fail_system(text, errno, ExitCode::rank_lost);
+      throw Error(ExitCode::rank_lost, text);
     }
-    context_ = context;
   }
 
   Buffer buffer(void* p, int64_t bytes) {
-    return context_->createUnboundBuffer(p, static_cast<size_t>(bytes));
+    return connections_.context->createUnboundBuffer(p, static_cast<size_t>(bytes));
   }
 
   // ---- who is to blame ----
@@ -540,8 +548,8 @@ class GlooGroup final : public Communicator {
   GlooOptions options_;
   int64_t chunk_bytes_;
   std::vector<char> scratch_;
-  std::shared_ptr<gloo::rendezvous::Context> context_;
-  std::vector<Peer> peers_;  // after context_: its buffers go first
+  GlooConnections connections_;
+  std::vector<Peer> peers_;  // after connections_: its buffers go first
   std::vector<int>
       order_;  // the other ranks, starting with the next one, so that not all begin with the same
   std::vector<const void*> sources_;

@@ -10,12 +10,14 @@
 
 #include "parallel/communicator.h"
 #include "parallel/key_value_store.h"
+#include "parallel/peer_listener.h"
 
 namespace ltrain {
 
 struct GlooOptions {
   double timeout_seconds = 600;         ///< the longest that one call waits for another rank
-  double connect_timeout_seconds = 60;  ///< for building the group
+  double connect_timeout_seconds = 60;  ///< until the others come to build the group
+  double reach_seconds = 60;            ///< until one that is there answers
   int64_t scratch_bytes =
       4 << 20;  ///< for parts of other ranks on their way into a sum; see gloo_scratch_bytes
 };
@@ -23,8 +25,11 @@ struct GlooOptions {
 /// Host memory that one group of `size` ranks keeps: exactly what it allocates for parts in flight.
 int64_t gloo_scratch_bytes(int size, const GlooOptions& options = {});
 
-/// The listening side of this process: one address and one I/O thread, shared by its groups.
+/// The side of this process: where it listens, and one I/O thread, shared by its groups.
 class GlooTransport;
+std::shared_ptr<GlooTransport> make_gloo_transport(std::shared_ptr<PeerListener> listener);
+/// Bytes that have moved since the last call are progress (kernels/core/progress.h). Safe from any thread.
+void note_progress_of(GlooTransport& transport);
 /// `address`: numeric address or host name to listen on, e.g. "127.0.0.1"; `interface` ("eth0") wins when not
 /// empty.
 std::shared_ptr<GlooTransport> make_gloo_transport(const std::string& address,

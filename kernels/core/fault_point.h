@@ -21,6 +21,8 @@ inline constexpr std::string_view kFaultPoints[] = {
     "launch.finish",            // before the goodbye
     "collective.enter",         // issuing a collective: skip leaves it out, corrupt changes its element count
     "train.step",               // each training step, before its data is read
+    "train.batch",              // each micro-batch of a step, before its data is read
+    "eval.batch",               // each batch of an evaluation, likewise
     "train.loss",               // nan: makes the step's loss and gradients NaN
     "offload.store",            // skip: the disk is full when what is offloaded is written
     "selftest.step",            // each step of `ltrain selftest allreduce`

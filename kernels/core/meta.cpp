@@ -1,5 +1,7 @@
 #include "kernels/core/meta.h"
 
+#include "kernels/core/progress.h"
+
 namespace ltrain {
 
 std::string_view op_class_name(OpClass c) {
@@ -15,6 +17,7 @@ TensorRecord* MetaTrace::new_record(std::string name) {
 }
 
 void MetaTrace::add(Stream& stream, const OpCost& op) {
+  note_progress();
   const double seconds = cost_ ? cost_->seconds(op) : 0;
   entries_.push_back({std::string(op.name), layer_, stream.name(), std::string(op.collective),
                       std::string(op.axis), stream.clock, seconds, op.flops, op.bytes, op.wire_bytes,

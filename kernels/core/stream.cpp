@@ -10,6 +10,7 @@
 
 #include "kernels/core/kernel.h"
 #include "kernels/core/meta.h"
+#include "kernels/core/progress.h"
 #include "kernels/core/timeline.h"
 
 namespace ltrain {
@@ -128,6 +129,7 @@ class WorkerStream final : public Stream {
       } else if (!earlier) {  // after a failure the rest of the queue is dropped
         try {
           work();
+          note_progress();
         } catch (...) {
           now = std::current_exception();
         }

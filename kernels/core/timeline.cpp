@@ -4,6 +4,7 @@
 
 #include "kernels/core/error.h"
 #include "kernels/core/meta.h"
+#include "kernels/core/progress.h"
 
 namespace ltrain {
 namespace {
@@ -39,6 +40,7 @@ TimelinePause::TimelinePause() : paused_(timeline) { timeline = nullptr; }
 TimelinePause::~TimelinePause() { timeline = paused_; }
 
 OpRange::OpRange(Stream& s, std::string_view name, int64_t wire_bytes) : stream_(s), timeline_(timeline) {
+  note_progress();
   stream_.open_range(name);
   if (!timeline_) return;
   outermost_ = timeline_->open_++ == 0;

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <thread>
 
-#include "kernels/core/error.h"
+#include "kernels/core/limits.h"
 
 namespace ltrain::shm {
 namespace {
@@ -128,9 +128,7 @@ struct Life {
 };
 Life new_life() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    fail(ExitCode::usage, "no pipe for a group of ranks: {}; more open files may help: ulimit -n 65536",
-         std::strerror(errno));
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail_system("a pipe for a group of ranks", errno, ExitCode::internal);
   return {Fd(ends[0]), Fd(ends[1])};
 }
 

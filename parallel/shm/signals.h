@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/core/fd.h"
+#include "kernels/core/progress.h"
 #include "parallel/shm/segment.h"
 
 namespace ltrain::shm {
@@ -35,11 +36,13 @@ class Signals {
 
   /// Sets a counter of this rank, after everything written before, and wakes who waits for this rank.
   void publish(std::atomic<uint64_t>& counter, uint64_t value) {
+    note_progress();
     counter.store(value, std::memory_order_seq_cst);
     for (int r = 0; r < segment_.layout().ranks; ++r) ring_if_waiting(r);
   }
   /// The same for a counter that only `peer` waits for.
   void publish_to(int peer, std::atomic<uint64_t>& counter, uint64_t value) {
+    note_progress();
     counter.store(value, std::memory_order_seq_cst);
     ring_if_waiting(peer);
   }

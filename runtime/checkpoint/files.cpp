@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -14,19 +13,21 @@
 #include <cstring>
 #include <filesystem>
 
-#include "kernels/core/error.h"
+#include "kernels/core/limits.h"
+#include "kernels/core/progress.h"
 
 namespace ltrain {
 
 namespace {
 
 constexpr int64_t kChunk = 4 << 20;  // bytes of one read or write call
+constexpr int64_t kSyncPiece = 64 << 20;
 
 [[noreturn]] void fail_errno(const std::string& path, const char* what, int error) {
   std::string advice;
   if (error == ENOSPC) advice = "; free space there, or lower checkpoint.keep_latest";
   if (error == EDQUOT) advice = "; the quota is used up: free space, or choose another output_dir";
-  if (error == EFBIG) advice = "; the limit on file sizes (ulimit -f) is below the size of a shard";
+  if (const std::string hint = limit_hint(error); !hint.empty()) advice = hint;
   if (error == EROFS || error == EACCES || error == EPERM)
     advice = "; choose an output_dir that can be written";
   fail(ExitCode::storage, "{}: {}: {} (errno {}){}", path, what, std::strerror(error), error, advice);
@@ -74,10 +75,21 @@ void NewFile::write(const void* data, int64_t bytes) {
     from += n;
     bytes -= n;
     bytes_ += n;
+    note_progress();
   }
 }
 
 void NewFile::sync() {
+  // Piece by piece, so that a slow disk is seen to get on: an fsync of all that is in memory says nothing for
+  // minutes. What a piece reports is not reported again.
+  for (int64_t at = 0; at < bytes_; at += kSyncPiece) {
+    if (::sync_file_range(fd_, at, std::min(kSyncPiece, bytes_ - at),
+                          SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER) !=
+            0 &&
+        (errno == EIO || errno == ENOSPC || errno == EDQUOT || errno == ENOMEM))
+      fail_errno(path_, "write to the disk", errno);
+    note_progress();
+  }
   if (::fsync(fd_) != 0) fail_errno(path_, "fsync", errno);
 }
 
@@ -112,6 +124,7 @@ void ReadFile::read(void* to, int64_t offset, int64_t bytes) const {
     out += n;
     offset += n;
     bytes -= n;
+    note_progress();
   }
 }
 
@@ -230,36 +243,6 @@ std::string bytes_text(int64_t bytes) {
     ++unit;
   }
   return unit == 0 ? fmt::format("{} bytes", bytes) : fmt::format("{:.1f} {}", v, units[unit]);
-}
-
-FolderLock::FolderLock(const std::string& folder) {
-  const std::string path = folder + "/.lock";
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail_errno(path, "open", errno);
-  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-    const int error = errno;
-    char owner[128] = "";
-    const ssize_t n = ::pread(fd_, owner, sizeof owner - 1, 0);
-    ::close(fd_);
-    fd_ = -1;
-    if (error != EWOULDBLOCK) {
-      if (error == ENOLCK || error == ENOTSUP || error == EINVAL) return;  // a file system without locks
-      fail_errno(path, "lock", error);
-    }
-    for (ssize_t i = 0; i < n; ++i)
-      if (owner[i] == '\n' || static_cast<unsigned char>(owner[i]) < 0x20) owner[i] = ' ';
-    fail(ExitCode::storage,
-         "{}: another run writes its checkpoints here ({}); stop it, or give this run another output_dir",
-         folder, n > 0 ? std::string(owner, static_cast<size_t>(n)) : "unknown");
-  }
-  char host[64] = "?";
-  ::gethostname(host, sizeof host - 1);
-  const std::string owner = fmt::format("process {} on {}", ::getpid(), host);
-  if (::ftruncate(fd_, 0) == 0) (void)!::pwrite(fd_, owner.data(), owner.size(), 0);
-}
-
-FolderLock::~FolderLock() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 }  // namespace ltrain

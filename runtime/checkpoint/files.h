@@ -87,16 +87,4 @@ std::vector<std::string> list_folder(const std::string& path);
 int64_t free_bytes(const std::string& path);
 std::string bytes_text(int64_t bytes);  ///< "1.5 GiB"
 
-/// An advisory lock on a file, held until destruction, so that two runs do not write into one folder.
-class FolderLock {
- public:
-  explicit FolderLock(const std::string& folder);
-  ~FolderLock();
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-
- private:
-  int fd_ = -1;
-};
-
 }  // namespace ltrain

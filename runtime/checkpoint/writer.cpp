@@ -1,6 +1,5 @@
 #include "runtime/checkpoint/writer.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <random>
 
 #include "kernels/core/fault_point.h"
+#include "kernels/core/limits.h"
 #include "parallel/offload.h"
 #include "runtime/checkpoint/agree.h"
 #include "runtime/checkpoint/finite.h"
@@ -82,8 +82,7 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, const std::vector<
       stream_(stream),
       slices_(slices),
       shared_(std::make_unique<Shared>()) {
-  // A shard beyond `ulimit -f` is then an error of write() and not the end of the process.
-  signal(SIGXFSZ, SIG_IGN);
+  take_file_size_as_error();
   char* at = static_cast<char*>(options_.staging);
   if (!at) {
     const int64_t bytes = staging_bytes(slices_);
@@ -138,7 +137,7 @@ void CheckpointWriter::prepare() {
       if (const std::string wrong = untiled(plan); !wrong.empty())
         fail(ExitCode::internal, "the ranks' slices do not make up the state: {}", wrong);
       make_folders(options_.folder);
-      lock_ = std::make_unique<FolderLock>(options_.folder);
+      lock_ = std::make_unique<FolderLock>(options_.folder, "writes its checkpoints here");
       const std::vector<Candidate> there = list_checkpoints(options_.folder);
       refuse_pinned(there, options_.begun, options_.last_step);
       const std::vector<std::string> swept = sweep_debris(options_.folder);

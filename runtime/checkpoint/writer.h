@@ -17,6 +17,7 @@
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/store.h"
+#include "runtime/launch/folder_lock.h"
 
 namespace ltrain {
 

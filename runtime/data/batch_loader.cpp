@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "kernels/core/error.h"
+#include "kernels/core/progress.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/data/sample_order.h"
 
@@ -197,6 +198,7 @@ BatchLoader::~BatchLoader() {
 }
 
 void BatchLoader::next(Batch& out) {
+  note_progress();
   State& s = *state_;
   std::unique_lock lock(s.mutex);
   if (s.filled == s.taken && !s.error) {

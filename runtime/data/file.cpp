@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "kernels/core/error.h"
+#include "kernels/core/progress.h"
 
 namespace ltrain::data {
 namespace {
@@ -49,6 +50,7 @@ int64_t InputFile::read_some(void* to, int64_t offset, int64_t bytes) const {
       fail(ExitCode::data, "{}: reading at byte offset {}: {}", path_, offset + done, std::strerror(errno));
     if (n == 0) break;
     done += n;
+    note_progress();
   }
   return done;
 }
@@ -109,6 +111,7 @@ void OutputFile::flush() {
           fmt::format("writing at byte offset {}", bytes_ - static_cast<int64_t>(buffer_.size() - done)),
           n < 0 ? errno : ENOSPC);
     done += n;
+    note_progress();
   }
   buffer_.clear();
 }

@@ -9,17 +9,20 @@
 #include <cstring>
 #include <map>
 
-#include "kernels/core/error.h"
+#include "kernels/core/limits.h"
 #include "runtime/launch/environment.h"
 
 namespace ltrain {
 
 ChildProcess start_child(const std::vector<std::string>& arguments,
-                         const std::vector<std::pair<std::string, std::string>>& variables) {
+                         const std::vector<std::pair<std::string, std::string>>& variables,
+                         const HandedDescriptors& handed) {
   // Everything that allocates happens before the fork.
   Variables merged = process_variables();
   merged.erase("_PARENT");
+  merged.erase("_USER");
   for (const auto& [k, v] : variables) merged[k] = v;
+  for (const auto& [k, fd] : handed) merged[k] = std::to_string(fd);
   std::vector<std::string> strings;
   for (const auto& [k, v] : merged) strings.push_back(k + "=" + v);
   std::vector<char*> environment, argv;
@@ -31,15 +34,13 @@ ChildProcess start_child(const std::vector<std::string>& arguments,
   argv.push_back(nullptr);
 
   int out[2], err[2];
-  if (::pipe2(out, O_CLOEXEC) != 0)
-    fail(ExitCode::internal, "cannot make a pipe for a rank: {}", std::strerror(errno));
+  if (::pipe2(out, O_CLOEXEC) != 0) fail_system("a pipe for a rank", errno, ExitCode::internal);
   Fd out_read(out[0]), out_write(out[1]);
-  if (::pipe2(err, O_CLOEXEC) != 0)
-    fail(ExitCode::internal, "cannot make a pipe for a rank: {}", std::strerror(errno));
+  if (::pipe2(err, O_CLOEXEC) != 0) fail_system("a pipe for a rank", errno, ExitCode::internal);
   Fd err_read(err[0]), err_write(err[1]);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) fail(ExitCode::internal, "cannot start a rank: {}", std::strerror(errno));
+  if (pid < 0) fail_system("a rank cannot be started", errno, ExitCode::internal);
   if (pid == 0) {
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -48,7 +49,8 @@ ChildProcess start_child(const std::vector<std::string>& arguments,
     ::dup2(null, 0);
     ::dup2(out_write.get(), 1);
     ::dup2(err_write.get(), 2);
-    for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD, SIGPIPE}) ::signal(s, SIG_DFL);
+    for (const auto& [k, fd] : handed) ::fcntl(fd, F_SETFD, 0);
+    for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD, SIGPIPE}) ::signal(s, SIG_DFL);
     ::signal(SIGINT, SIG_IGN);  // the launcher gets the terminal's and passes it on
     sigset_t none;
     ::sigemptyset(&none);

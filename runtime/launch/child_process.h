@@ -15,8 +15,13 @@ struct ChildProcess {
   Fd output, error;  ///< read ends of its stdout and stderr
 };
 
-/// Call from the main thread: the child is killed when the thread that started it ends.
+/// Descriptors that a child keeps, by the variable that tells it which number to look at.
+using HandedDescriptors = std::vector<std::pair<std::string, int>>;
+
+/// Call from the main thread: the child is killed when the thread that started it ends. Signals that this
+/// process ignores and that its launcher does not send stay ignored in the child.
 ChildProcess start_child(const std::vector<std::string>& arguments,
-                         const std::vector<std::pair<std::string, std::string>>& variables);
+                         const std::vector<std::pair<std::string, std::string>>& variables,
+                         const HandedDescriptors& handed = {});
 
 }  // namespace ltrain

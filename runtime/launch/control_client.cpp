@@ -13,15 +13,30 @@
 #include <mutex>
 #include <thread>
 
+#include "kernels/core/printable.h"
+#include "kernels/core/time_scale.h"
 #include "runtime/launch/coordinator.h"
+#include "runtime/launch/job_key.h"
 #include "runtime/launch/message.h"
 #include "runtime/launch/socket.h"
 
 namespace ltrain {
+namespace {
+
+/// Two jobs may have been given one port. A rank that finds the other one's coordinator there looks for its
+/// own for so long, before it says that its recipe differs.
+constexpr double kOtherJobSeconds = 3;
+constexpr double kAnswerSeconds = 3;
+
+}  // namespace
 
 class ControlClient::Impl {
  public:
-  explicit Impl(ControlOptions options) : options_(std::move(options)), bounds_(liveness_bounds()) {
+  explicit Impl(ControlOptions options)
+      : options_(std::move(options)),
+        bounds_(liveness_bounds()),
+        settings_(settings_of_job(options_.environment.world_size, options_.settings)),
+        key_(options_.environment.token, settings_) {
     connect();
     wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     const LaunchEnvironment& e = options_.environment;
@@ -39,17 +54,17 @@ class ControlClient::Impl {
     const bool in_time = changed_.wait_until(lock, after(options_.join_seconds + 5),
                                              [&] { return !ranks_.empty() || !refused_.empty() || closed_; });
     std::string why;
+    ExitCode code = ExitCode::rank_lost;
     if (!refused_.empty())
-      why = "was refused by the coordinator: " + refused_;
+      why = "was refused by the coordinator: " + refused_, code = refused_code_;
     else if (ranks_.empty() && closed_)
-      why = ended_.empty() ? "lost the coordinator while joining" : ended_;
+      why = ended_.empty() ? "lost the coordinator while joining" : ended_, code = ended_code_;
     else if (!in_time)
       why = fmt::format("waited {:g} s for the other ranks", options_.join_seconds + 5);
     if (why.empty()) return;
     lock.unlock();
     stop_thread();
-    fail(ExitCode::rank_lost, "rank {} on host {}, coordinator {} port {}: {}", e.rank, options_.host,
-         address_, port_, why);
+    fail(code, "rank {} on host {}, coordinator {} port {}: {}", e.rank, options_.host, address_, port_, why);
   }
 
   ~Impl() { stop_thread(); }
@@ -112,12 +127,14 @@ class ControlClient::Impl {
   }
 
   /// All addresses of the coordinator's host, all candidate ports, again and again until the deadline: it may
-  /// start later than this rank, and another program may sit on one of the ports.
+  /// start later than this rank, and another program, or another job, may sit on one of the ports.
   void connect() {
     const LaunchEnvironment& e = options_.environment;
     const SteadyTime deadline = after(options_.join_seconds);
     std::map<std::string, std::string> tried;  // "address port" -> why not
     std::string lookup;
+    std::optional<std::pair<std::string, int>> other_recipe;
+    SteadyTime other_until = deadline;
     double pause = 0.01;
     while (true) {
       lookup.clear();
@@ -125,21 +142,27 @@ class ControlClient::Impl {
       for (int port : e.coordinator_ports)
         for (const std::string& address : addresses) {
           std::string why;
-          const SteadyTime limit = std::min(deadline, after(3));
-          Connection c = connect_once(address, port, limit, &why);
-          if (c.fd.valid() && shake_hands(c.fd.get(), limit, &why)) {
-            fd_ = std::move(c.fd);
+          const Kinship kinship = try_at(address, port, deadline, &why);
+          if (kinship == Kinship::same) {
             address_ = address, port_ = port;
             local_address_ = ltrain::local_address(fd_.get());
             return;
           }
+          if (kinship == Kinship::other_recipe && !other_recipe) {
+            other_recipe.emplace(address, port);
+            // A launcher's port and token are no other job's.
+            if (e.coordinator_is_launcher) say_difference(address, port);
+            other_until = std::min(deadline, after(kOtherJobSeconds * time_scale()));
+          }
           tried[fmt::format("{} port {}", address, port)] = why;
         }
+      if (other_recipe && steady_now() >= other_until)
+        say_difference(other_recipe->first, other_recipe->second);
       if (steady_now() >= deadline) break;
       std::this_thread::sleep_for(std::chrono::duration<double>(std::min(pause, 0.5)));
       pause *= 1.5;
     }
-    std::string list = lookup;
+    std::string list = printable(lookup);
     bool loopback = !tried.empty();
     for (const auto& [where, why] : tried) {
       list += fmt::format("{}{}: {}", list.empty() ? "" : "; ", where, why);
@@ -147,7 +170,7 @@ class ControlClient::Impl {
     }
     fail(ExitCode::rank_lost,
          "rank {} on host {} cannot reach the coordinator (rank 0) on host {} within {:g} s; tried {}{}",
-         e.rank, options_.host, e.coordinator_host, options_.join_seconds, list,
+         e.rank, options_.host, printable(e.coordinator_host), options_.join_seconds, list,
          loopback && e.coordinator_host != "127.0.0.1"
              ? fmt::format("; {} is a loopback address here: give rank 0's address with "
                            "LTRAIN_COORDINATOR=address:port",
@@ -155,15 +178,42 @@ class ControlClient::Impl {
              : "");
   }
 
-  bool shake_hands(int fd, SteadyTime deadline, std::string* why) {
-    const std::string hello = handshake(kClientMagic, options_.environment.token);
-    const std::string expected = handshake(kServerMagic, options_.environment.token);
-    if (::send(fd, hello.data(), hello.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(hello.size())) {
-      *why = std::strerror(errno);
-      return false;
+  /// One attempt; with Kinship::same or other_recipe fd_ is the connection.
+  Kinship try_at(const std::string& address, int port, SteadyTime deadline, std::string* why) {
+    const SteadyTime limit = std::min(deadline, after(kAnswerSeconds));
+    Connection c = connect_once(address, port, limit, why);
+    if (!c.fd.valid()) return Kinship::none;
+    const Kinship kinship = shake_hands(c.fd.get(), limit, why);
+    if (kinship != Kinship::none) fd_ = std::move(c.fd);
+    return kinship;
+  }
+
+  Kinship shake_hands(int fd, SteadyTime deadline, std::string* why) {
+    const std::string mine = JobKey::greeting(kClientMagic);
+    std::string theirs, answer;
+    if (!send_all(fd, mine, why) || !receive(fd, kGreetingBytes, deadline, &theirs, why))
+      return Kinship::none;
+    if (!theirs.starts_with(kServerMagic)) {
+      *why = "something listens but does not speak ltrain's protocol";
+      return Kinship::none;
     }
-    std::string answer;
-    while (answer.size() < expected.size()) {
+    if (!send_all(fd, key_.proofs(mine, theirs), why) || !receive(fd, kAnswerBytes, deadline, &answer, why))
+      return Kinship::none;
+    const Kinship kinship = key_.read_answer(answer, mine, theirs);
+    if (kinship == Kinship::none) *why = "something listens but belongs to another job";
+    if (kinship == Kinship::other_recipe) *why = "a job with another recipe listens";
+    return kinship;
+  }
+
+  static bool send_all(int fd, const std::string& bytes, std::string* why) {  // few bytes: they fit
+    if (::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()))
+      return true;
+    *why = std::strerror(errno);
+    return false;
+  }
+
+  static bool receive(int fd, size_t count, SteadyTime deadline, std::string* bytes, std::string* why) {
+    while (bytes->size() < count) {
       pollfd p{fd, POLLIN, 0};
       const int ready = ::poll(&p, 1, poll_timeout(deadline));
       if (ready < 0 && errno == EINTR) continue;
@@ -171,18 +221,59 @@ class ControlClient::Impl {
         *why = "something listens but does not answer like ltrain";
         return false;
       }
-      char buffer[kHandshakeBytes];
-      const ssize_t n = ::recv(fd, buffer, expected.size() - answer.size(), 0);
+      char buffer[256];
+      const ssize_t n = ::recv(fd, buffer, std::min(sizeof(buffer), count - bytes->size()), 0);
       if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
       if (n <= 0) {
         *why = "something listens but belongs to another job";
         return false;
       }
-      answer.append(buffer, static_cast<size_t>(n));
+      bytes->append(buffer, static_cast<size_t>(n));
     }
-    if (answer == expected) return true;
-    *why = "something listens but does not speak ltrain's protocol";
-    return false;
+    return true;
+  }
+
+  /// The coordinator there is this job's, and has another recipe: it ends the job and says why, here too.
+  [[noreturn]] void say_difference(const std::string& address, int port) {
+    const LaunchEnvironment& e = options_.environment;
+    const SteadyTime limit = after(kAnswerSeconds);
+    std::string why, text = "the recipe of the job there is another one";
+    if (try_at(address, port, limit, &why) == Kinship::other_recipe) {
+      const std::string frame = MessageWriter(MessageType::differs)
+                                    .number(e.rank)
+                                    .number(e.world_size)
+                                    .text(options_.host)
+                                    .text(settings_)
+                                    .frame();
+      if (const auto m = ask(frame, limit); m && m->type == MessageType::refused) {
+        MessageReader in(*m);
+        in.number();
+        if (const std::string said = in.text(); in.ok()) text = said;
+      }
+    }
+    fail(ExitCode::usage, "rank {} on host {}, coordinator {} port {}: {}", e.rank, options_.host, address,
+         port, text);
+  }
+
+  /// A message and what is answered; the connection is not used for anything else.
+  std::optional<Message> ask(const std::string& frame, SteadyTime deadline) {
+    for (size_t sent = 0; sent < frame.size();) {
+      pollfd p{fd_.get(), POLLOUT, 0};
+      if (::poll(&p, 1, poll_timeout(deadline)) <= 0) return {};
+      const ssize_t n =
+          ::send(fd_.get(), frame.data() + sent, frame.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n < 0 && errno != EAGAIN && errno != EINTR) return {};
+      if (n > 0) sent += static_cast<size_t>(n);
+    }
+    FrameBuffer in;
+    std::string byte, why;
+    while (receive(fd_.get(), 1, deadline, &byte, &why)) {
+      in.feed(byte.data(), 1);
+      byte.clear();
+      bool bad = false;
+      if (auto m = in.next(&bad); m || bad) return m;
+    }
+    return {};
   }
 
   void flush() {  // with the lock held
@@ -199,7 +290,7 @@ class ControlClient::Impl {
     while (!stopping_ && !closed_) {
       if (steady_now() >= next_beat) {
         next_beat = after(bounds_.heartbeat);
-        if (!ranks_.empty() && out_.size() < (1 << 16)) {
+        if (out_.size() < (1 << 16)) {  // also before all have joined: the first may wait long
           lock.unlock();
           const std::string frame = options_.status ? write_status(options_.status()) : "";
           lock.lock();
@@ -262,9 +353,12 @@ class ControlClient::Impl {
         values_[key] = in.text();
         break;
       }
-      case MessageType::refused:
-        refused_ = in.text();
+      case MessageType::refused: {
+        const int64_t code = in.number();
+        const std::string text = in.text();
+        if (in.ok()) refused_code_ = static_cast<ExitCode>(code), refused_ = text;
         break;
+      }
       case MessageType::noted:
         ++noted_;
         break;
@@ -277,8 +371,8 @@ class ControlClient::Impl {
       }
       case MessageType::end: {
         const int64_t code = in.number(), culprit = in.number();
-        ended_ = in.text();
-        end(lock, static_cast<ExitCode>(code), static_cast<int>(culprit), ended_);
+        ended_ = in.text(), ended_code_ = static_cast<ExitCode>(code);
+        end(lock, ended_code_, static_cast<int>(culprit), ended_);
         break;
       }
       default:
@@ -311,12 +405,15 @@ class ControlClient::Impl {
 
   ControlOptions options_;
   const LivenessBounds bounds_;
+  const std::string settings_;
+  const JobKey key_;
   Fd fd_, wake_;
   std::string address_;
   int port_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::string out_, refused_, ended_;
+  ExitCode refused_code_ = ExitCode::rank_lost, ended_code_ = ExitCode::rank_lost;
   FrameBuffer in_;
   std::map<std::string, std::string> values_;
   uint64_t noted_ = 0;

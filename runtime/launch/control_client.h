@@ -22,6 +22,7 @@ struct ControlOptions {
   LaunchEnvironment environment;
   std::string host;      ///< of this rank
   std::string identity;  ///< of this process: shared_memory_identity()
+  std::string settings;  ///< "key: value" lines of the recipe: those of all ranks are equal
   double join_seconds = 60;
   bool coordinator_can_sleep = false;  ///< it is our launcher on this host: Ctrl-Z may stop it for a while
   std::function<RankStatus()> status;  ///< called by the heartbeat thread
@@ -33,7 +34,8 @@ struct ControlOptions {
 
 class ControlClient final : public KeyValueStore {
  public:
-  /// Connects and waits until all ranks have joined. Throws with what was tried when that fails.
+  /// Connects and waits until all ranks have joined. Throws with what was tried when that fails; Error
+  /// (usage) when the job has another recipe than this rank.
   explicit ControlClient(ControlOptions options);
   ~ControlClient() override;
 

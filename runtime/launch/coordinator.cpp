@@ -14,10 +14,16 @@
 #include <set>
 #include <thread>
 
+#include "kernels/core/limits.h"
+#include "kernels/core/printable.h"
 #include "kernels/core/time_scale.h"
 #include "runtime/launch/hostlist.h"
+#include "runtime/launch/job_key.h"
 
 namespace ltrain {
+namespace {
+constexpr size_t kMostHostBytes = 255;  // of a name in messages
+}
 
 LivenessBounds liveness_bounds() {
   LivenessBounds b;
@@ -31,17 +37,21 @@ class Coordinator::Server {
   explicit Server(CoordinatorOptions options)
       : options_(std::move(options)),
         bounds_(liveness_bounds()),
+        settings_(settings_of_job(options_.world_size, options_.settings)),
+        key_(options_.token, settings_),
         ranks_(static_cast<size_t>(options_.world_size)),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         changed_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     std::string error;
+    if (!wake_.valid() || !changed_.valid()) fail_system("eventfd", errno, ExitCode::internal);
     listener_ = listen_on(options_.address, options_.ports, &port_, &error);
+    if (!listener_.valid() && (errno == EMFILE || errno == ENFILE))
+      fail_system("a socket for the coordinator", errno, ExitCode::internal);
     if (!listener_.valid())
       fail(ExitCode::usage,
            "the coordinator cannot listen on {}: {}; another program uses the port: choose another "
            "one (MASTER_PORT or LTRAIN_COORDINATOR=host:port)",
            options_.address.empty() ? "this host" : options_.address, error);
-    expected_hello_ = handshake(kClientMagic, options_.token);
     join_deadline_ = after(options_.join_seconds);
     thread_ = std::thread([this] { loop(); });
   }
@@ -132,11 +142,12 @@ class Coordinator::Server {
     Fd fd;
     std::string address;
     int rank = -1;
-    bool trusted = false;
+    std::string greeting, answered;  // theirs and ours, until the proofs have come
+    Kinship kinship = Kinship::none;
     SteadyTime opened = steady_now();
     FrameBuffer in;
     std::string out;
-    bool close_after_write = false;
+    bool trusted() const { return kinship == Kinship::same; }
   };
   struct Rank {
     int connection = -1;  // descriptor
@@ -204,12 +215,16 @@ class Coordinator::Server {
   void accept_all() {
     while (true) {
       const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (fd < 0) return;
+      if (fd < 0) {
+        // No descriptor is left: the connection stays in the queue, and poll() would not wait.
+        if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        return;
+      }
       Connection c;
       c.fd = Fd(fd);
       c.address = peer_address(fd);
       const auto strangers = std::count_if(connections_.begin(), connections_.end(),
-                                           [](const auto& p) { return !p.second.trusted; });
+                                           [](const auto& p) { return !p.second.trusted(); });
       if (strangers > 256 + options_.world_size) continue;  // closes it
       connections_.emplace(fd, std::move(c));
     }
@@ -244,27 +259,22 @@ class Coordinator::Server {
     while (true) {
       Connection& c = it->second;
       // Nobody is believed, or given room, before the handshake fits.
-      const size_t want = c.trusted ? sizeof(buffer) : kHandshakeBytes - c.in.bytes().size();
+      const size_t needed = c.kinship != Kinship::none ? 0
+                            : c.greeting.empty()       ? kGreetingBytes
+                                                       : kProofBytes;
+      const size_t want = needed ? needed - c.in.bytes().size() : sizeof(buffer);
       const ssize_t n = ::recv(fd, buffer, want, 0);
       if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
       if (n <= 0) {
-        if (c.trusted)
+        if (c.trusted())
           drop(fd);
         else
           connections_.erase(fd);
         return;
       }
       c.in.feed(buffer, static_cast<size_t>(n));
-      if (!c.trusted) {
-        const std::string& got = c.in.bytes();
-        const size_t check = std::min(got.size(), kClientMagic.size());
-        if (got.compare(0, check, kClientMagic, 0, check) != 0)
-          return drop_stranger(fd, "it does not speak ltrain's protocol");
-        if (got.size() < kHandshakeBytes) continue;
-        if (got != expected_hello_) return drop_stranger(fd, "it belongs to another job (wrong token)");
-        c.trusted = true;
-        c.in.bytes().clear();
-        queue(c, handshake(kServerMagic, options_.token));
+      if (needed) {
+        if (!hear_handshake(fd, c, needed)) return;
         continue;
       }
       while (true) {
@@ -281,9 +291,37 @@ class Coordinator::Server {
     }
   }
 
+  /// False when the connection is gone.
+  bool hear_handshake(int fd, Connection& c, size_t needed) {
+    std::string& got = c.in.bytes();
+    if (c.greeting.empty()) {
+      const size_t check = std::min(got.size(), kClientMagic.size());
+      if (got.compare(0, check, kClientMagic, 0, check) != 0) {
+        drop_stranger(fd, "it does not speak ltrain's protocol");
+        return false;
+      }
+    }
+    if (got.size() < needed) return true;
+    if (c.greeting.empty()) {
+      c.greeting = got;
+      c.answered = JobKey::greeting(kServerMagic);
+      queue(c, c.answered);
+    } else {
+      c.kinship = key_.judge(got, c.greeting, c.answered);
+      if (c.kinship == Kinship::none) {
+        drop_stranger(fd, "it belongs to another job (wrong token)");
+        return false;
+      }
+      queue(c, key_.answer(c.kinship, c.greeting, c.answered));
+    }
+    got.clear();
+    return true;
+  }
+
   /// False when the message makes no sense.
   bool handle(int fd, const Message& m) {
     Connection& c = connections_.at(fd);
+    if (c.kinship == Kinship::other_recipe) return m.type == MessageType::differs && hear_difference(c, m);
     if (m.type == MessageType::hello) return join(c, m);
     if (c.rank < 0) return false;
     Rank& r = ranks_[static_cast<size_t>(c.rank)];
@@ -349,15 +387,45 @@ class Coordinator::Server {
     }
   }
 
+  /// A rank of this job that has looked elsewhere for its coordinator, in vain: the job ends here, unless the
+  /// rank's place is taken, because then it is of another job.
+  bool hear_difference(Connection& c, const Message& m) {
+    MessageReader in(m);
+    const int64_t rank = in.number(), world = in.number();
+    const std::string host = printable(in.text(), kMostHostBytes), settings = in.text();
+    if (!in.ok() || rank < 0 || world < 1) return false;
+    const std::string difference =
+        first_difference(settings_, fmt::format("{} on host {}", options_.owner, host_name()), settings,
+                         fmt::format("rank {} on host {}", rank, host));
+    const std::string text = fmt::format(
+        "its recipe is not the job's: {}; start all ranks with one recipe, or, where these are two jobs, "
+        "give "
+        "each a MASTER_PORT or an LTRAIN_TOKEN of its own",
+        difference.empty() ? "the first 256 KiB agree" : difference);
+    queue(c,
+          MessageWriter(MessageType::refused).number(static_cast<int>(ExitCode::usage)).text(text).frame());
+    if (rank >= options_.world_size || ranks_[static_cast<size_t>(rank)].joined) {
+      log(fmt::format("coordinator: refused rank {} on host {}, which is of another job: {}", rank, host,
+                      text));
+      return true;
+    }
+    ranks_[static_cast<size_t>(rank)].host = host;
+    add_failure({Failure::Kind::error, static_cast<int>(rank), ExitCode::usage, text, elapsed()});
+    return true;
+  }
+
   bool join(Connection& c, const Message& m) {
     MessageReader in(m);
     const int64_t rank = in.number(), world = in.number();
-    const std::string host = in.text();
+    const std::string host = printable(in.text(), kMostHostBytes);
     const int64_t pid = in.number();
     const std::string identity = in.text();
     if (!in.ok() || c.rank >= 0) return false;
     auto refuse = [&](const std::string& why) {
-      queue(c, MessageWriter(MessageType::refused).text(why).frame());
+      queue(c, MessageWriter(MessageType::refused)
+                   .number(static_cast<int>(ExitCode::rank_lost))
+                   .text(why)
+                   .frame());
       log("coordinator: refused a rank: " + why);
       return true;
     };
@@ -422,8 +490,12 @@ class Coordinator::Server {
         if (c.rank >= 0 && c.out.size() < 4096) queue(c, ping);
       std::vector<int> late;
       for (auto& [fd, c] : connections_)
-        if (!c.trusted && seconds_between(c.opened, now) > 5) late.push_back(fd);
-      for (int fd : late) drop_stranger(fd, "it sent no handshake for 5 s");
+        if (!c.trusted() && seconds_between(c.opened, now) > 5) late.push_back(fd);
+      for (int fd : late)
+        if (connections_.at(fd).kinship == Kinship::other_recipe)
+          connections_.erase(fd);
+        else
+          drop_stranger(fd, "it sent no handshake for 5 s");
     }
     if (!verdict_.failed && !first_failure_) {
       watch_joining(now);
@@ -461,26 +533,27 @@ class Coordinator::Server {
                                      ? fmt::format("its process was stopped by {}", signal_text(r.stopped_by))
                                      : "its process is stopped, or its host is frozen or unreachable"),
                      elapsed()});
-      } else if (r.status && r.status->seconds_left + 1 < seconds_between(r.status_at, now)) {
-        overrun(i);
-        return;
       }
     }
+    if (first_failure_ || joined_ < options_.world_size) return;
+    std::vector<std::optional<RankStatus>> all;
+    for (const Rank& r : ranks_) {
+      if (!r.goodbye && !r.status) return;  // it has just joined
+      all.push_back(r.goodbye ? std::nullopt : r.status);
+    }
+    if (const int hung = hung_rank(all); hung >= 0) report_hang(hung, all);
   }
 
-  /// A section lasts longer than its deadline: the rank that noticed is seldom the one at fault.
-  void overrun(int noticed) {
-    std::vector<std::optional<RankStatus>> all;
-    for (const Rank& r : ranks_) all.push_back(r.goodbye ? std::nullopt : r.status);
+  /// The rank at which it is seen is not always the one at fault.
+  void report_hang(int hung, const std::vector<std::optional<RankStatus>>& all) {
     const StallReport report = explain_stall(all);
-    const RankStatus& s = *ranks_[static_cast<size_t>(noticed)].status;
-    const double took =
-        s.section_seconds + seconds_between(ranks_[static_cast<size_t>(noticed)].status_at, steady_now());
-    std::string text = fmt::format("hangs: section {} takes {:.1f} s and was to take at most {:.1f} s",
-                                   s.section, took, s.section_seconds + s.seconds_left);
+    const RankStatus& s = *all[static_cast<size_t>(hung)];
+    const int culprit = report.culprits.empty() || !s.waits() ? hung : report.culprits[0];
+    std::string text = fmt::format(
+        "hangs, {}: it got nothing done for {:.1f} s (launch.distributed_timeout_minutes allows {:g} s)",
+        where(*all[static_cast<size_t>(culprit)]), s.idle_seconds, s.idle_limit);
     for (const std::string& line : report.lines) text += "\n  " + line;
-    add_failure({Failure::Kind::overrun, report.culprits.empty() ? noticed : report.culprits[0],
-                 ExitCode::rank_lost, text, elapsed()});
+    add_failure({Failure::Kind::overrun, culprit, ExitCode::rank_lost, text, elapsed()});
   }
 
   void add_failure(Failure f) {
@@ -525,6 +598,8 @@ class Coordinator::Server {
   }
 
   const LivenessBounds bounds_;
+  const std::string settings_;
+  const JobKey key_;
   const SteadyTime started_ = steady_now();
   mutable std::mutex mutex_;
   std::map<int, Connection> connections_;  // by descriptor
@@ -535,7 +610,7 @@ class Coordinator::Server {
   std::vector<Failure> failures_;
   std::optional<SteadyTime> first_failure_;
   Verdict verdict_;
-  std::string stop_reason_, expected_hello_;
+  std::string stop_reason_;
   int joined_ = 0;
   SteadyTime join_deadline_{}, last_ping_{};
   bool stopping_ = false;

@@ -27,6 +27,8 @@ struct CoordinatorOptions {
   std::string address;        ///< to listen on; empty: all
   std::vector<int> ports{0};  ///< the first free one is taken
   std::string token;
+  std::string settings;          ///< "key: value" lines of the job's recipe: those of every rank are equal
+  std::string owner = "rank 0";  ///< whose settings they are
   int world_size = 1;
   double join_seconds = 60;                     ///< all ranks have joined by then
   std::function<void(const std::string&)> log;  ///< called from the coordinator's thread

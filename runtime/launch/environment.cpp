@@ -6,12 +6,23 @@
 #include <optional>
 
 #include "kernels/core/error.h"
+#include "kernels/core/printable.h"
 #include "runtime/launch/hostlist.h"
 
 extern char** environ;
 
 namespace ltrain {
 namespace {
+
+constexpr double kMostJoinSeconds = 1e6;  // eleven days
+constexpr size_t kShown = 200;            // bytes of a variable's value in a message
+
+/// Whole numbers that a variable may have.
+struct Range {
+  int64_t least, most;
+};
+constexpr Range kRank{0, kMaxRanks - 1}, kSize{1, kMaxRanks}, kPort{1, 65535}, kCount{0, INT32_MAX};
+constexpr Range kRanksOfNode{1, 4096};  // as launch.ranks_per_node
 
 /// The variables with typed, checked access.
 class Reader {
@@ -27,15 +38,18 @@ class Reader {
   std::string text(const std::string& key, const std::string& otherwise = "") const {
     return has(key) ? v_.at(key) : otherwise;
   }
-  int number(const std::string& key) const {
+  int number(const std::string& key, Range range) const {
     const std::string& s = v_.at(key);
-    int value = 0;
+    int64_t value = 0;
     const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
-    if (error != std::errc() || end != s.data() + s.size() || value < 0)
-      fail(ExitCode::usage, "environment variable {}=\"{}\": must be a whole number from 0", key, s);
-    return value;
+    if (error != std::errc() || end != s.data() + s.size() || value < range.least || value > range.most)
+      fail(ExitCode::usage, "environment variable {}=\"{}\": must be a whole number from {} to {}", key,
+           printable(s, kShown), range.least, range.most);
+    return static_cast<int>(value);
   }
-  int number(const std::string& key, int otherwise) const { return has(key) ? number(key) : otherwise; }
+  int number(const std::string& key, Range range, int otherwise) const {
+    return has(key) ? number(key, range) : otherwise;
+  }
 
  private:
   const Variables& v_;
@@ -65,13 +79,21 @@ std::vector<int> ports_after(int port, const std::string& job) {
   return ports;
 }
 
-void check_range(const LaunchEnvironment& e, const std::string& rank_key, const std::string& world_key) {
-  if (e.world_size < 1 || e.rank >= e.world_size)
-    fail(ExitCode::usage, "{}={} with {}={} ({}): the rank must be below the number of ranks", rank_key,
-         e.rank, world_key, e.world_size, e.source);
-  if (e.local_size < 1 || e.local_rank >= e.local_size || e.local_size > e.world_size)
-    fail(ExitCode::usage, "{}: local rank {} of {} local ranks, {} ranks in all, do not fit together",
-         e.source, e.local_rank, e.local_size, e.world_size);
+/// The names of the variables that `e` is from, for messages.
+struct Names {
+  const char *rank, *world, *local_rank, *local_size;
+};
+
+void check_range(const LaunchEnvironment& e, const Names& n) {
+  if (e.rank >= e.world_size)
+    fail(ExitCode::usage, "{}={} with {}={} ({}): the rank must be below the number of ranks", n.rank, e.rank,
+         n.world, e.world_size, e.source);
+  if (e.local_rank >= e.local_size)
+    fail(ExitCode::usage, "{}={} with {}={} ({}): the local rank must be below the number of local ranks",
+         n.local_rank, e.local_rank, n.local_size, e.local_size, e.source);
+  if (e.local_size > e.world_size)
+    fail(ExitCode::usage, "{}={} with {}={} ({}): a node cannot have more ranks than the job", n.local_size,
+         e.local_size, n.world, e.world_size, e.source);
 }
 
 std::optional<LaunchEnvironment> from_ltrain(const Reader& r) {
@@ -84,23 +106,30 @@ std::optional<LaunchEnvironment> from_ltrain(const Reader& r) {
   LaunchEnvironment e;
   e.kind = LaunchEnvironment::Kind::rank;
   e.source = "ltrain";
-  e.rank = r.number("LTRAIN_RANK"), e.world_size = r.number("LTRAIN_WORLD_SIZE");
-  e.local_rank = r.number("LTRAIN_LOCAL_RANK", e.rank),
-  e.local_size = r.number("LTRAIN_LOCAL_SIZE", e.world_size);
-  e.node = r.number("LTRAIN_NODE", 0);
-  e.attempt = r.number("LTRAIN_ATTEMPT", 0);
+  e.rank = r.number("LTRAIN_RANK", kRank), e.world_size = r.number("LTRAIN_WORLD_SIZE", kSize);
+  e.local_rank = r.number("LTRAIN_LOCAL_RANK", kRank, e.rank);
+  e.local_size = r.number("LTRAIN_LOCAL_SIZE", kSize, e.world_size);
+  e.node = r.number("LTRAIN_NODE", kRank, 0);
+  e.attempt = r.number("LTRAIN_ATTEMPT", kCount, 0);
   e.token = r.text("LTRAIN_TOKEN");
   e.coordinator_is_launcher = r.text("LTRAIN_LAUNCHER") == "1";
   const auto [host, port] = split_host_port(r.text("LTRAIN_COORDINATOR"), "LTRAIN_COORDINATOR");
   e.coordinator_host = host;
   e.coordinator_ports = port ? std::vector<int>{port} : derived_ports(e.token);
-  check_range(e, "LTRAIN_RANK", "LTRAIN_WORLD_SIZE");
+  check_range(e, {"LTRAIN_RANK", "LTRAIN_WORLD_SIZE", "LTRAIN_LOCAL_RANK", "LTRAIN_LOCAL_SIZE"});
   return e;
 }
 
+/// Of words that all ranks of the job read alike: it keeps other jobs and users away, not somebody who knows
+/// them. LTRAIN_TOKEN does.
+std::string derived_token(const Reader& r, const std::string& job) {
+  return fmt::format("{} user {}", job, r.text("_USER"));
+}
+
 std::string torch_job(const Reader& r) {
-  return fmt::format("torch {} {} {} {}", r.text("TORCHELASTIC_RUN_ID"), r.text("MASTER_ADDR"),
-                     r.text("MASTER_PORT"), r.text("TORCHELASTIC_RESTART_COUNT"));
+  return derived_token(r,
+                       fmt::format("torch {} {} {} {}", r.text("TORCHELASTIC_RUN_ID"), r.text("MASTER_ADDR"),
+                                   r.text("MASTER_PORT"), r.text("TORCHELASTIC_RESTART_COUNT")));
 }
 
 std::optional<LaunchEnvironment> from_torchrun(const Reader& r) {
@@ -112,17 +141,18 @@ std::optional<LaunchEnvironment> from_torchrun(const Reader& r) {
   LaunchEnvironment e;
   e.kind = LaunchEnvironment::Kind::rank;
   e.source = r.has("TORCHELASTIC_RUN_ID") ? "torchrun" : "RANK/WORLD_SIZE";
-  e.rank = r.number("RANK"), e.world_size = r.number("WORLD_SIZE"), e.local_rank = r.number("LOCAL_RANK");
-  e.local_size = r.number("LOCAL_WORLD_SIZE", std::min(e.world_size, e.local_rank + 1));
-  e.node = r.number("GROUP_RANK", e.rank / e.local_size);
-  e.attempt = r.number("TORCHELASTIC_RESTART_COUNT", 0);
+  e.rank = r.number("RANK", kRank), e.world_size = r.number("WORLD_SIZE", kSize);
+  e.local_rank = r.number("LOCAL_RANK", kRank);
+  e.local_size = r.number("LOCAL_WORLD_SIZE", kSize, std::min(e.world_size, e.local_rank + 1));
+  e.node = r.number("GROUP_RANK", kRank, e.rank / e.local_size);
+  e.attempt = r.number("TORCHELASTIC_RESTART_COUNT", kCount, 0);
   e.coordinator_host = r.text("MASTER_ADDR");
   e.token = torch_job(r);
-  const int port = r.number("MASTER_PORT", 29500);
+  const int port = r.number("MASTER_PORT", kPort, 29500);
   // torchrun's own agent usually listens on MASTER_PORT.
   e.coordinator_ports =
       r.text("TORCHELASTIC_USE_AGENT_STORE") == "True" ? derived_ports(e.token) : ports_after(port, e.token);
-  check_range(e, "RANK", "WORLD_SIZE");
+  check_range(e, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
   return e;
 }
 
@@ -134,29 +164,30 @@ std::optional<LaunchEnvironment> from_nodes(const Reader& r) {
     e.note = "RANK and WORLD_SIZE without LOCAL_RANK are taken as the number of this node and of all nodes";
     rank_key = "RANK", nodes_key = "WORLD_SIZE";
     e.coordinator_host = r.text("MASTER_ADDR");
-    e.coordinator_ports = {r.number("MASTER_PORT", 29500)};
+    e.coordinator_ports = {r.number("MASTER_PORT", kPort, 29500)};
   } else if (r.has_all({"PET_NNODES", "PET_MASTER_ADDR"})) {
     e.source = "PET_*";
     if (r.text("PET_NNODES").find(':') != std::string::npos)
       fail(ExitCode::usage, "PET_NNODES=\"{}\": an elastic number of nodes is not supported; give one number",
-           r.text("PET_NNODES"));
+           printable(r.text("PET_NNODES"), kShown));
     rank_key = r.has("PET_NODE_RANK") ? "PET_NODE_RANK" : "JOB_COMPLETION_INDEX", nodes_key = "PET_NNODES";
     if (!r.has(rank_key))
       fail(ExitCode::usage, "PET_NNODES is set but neither PET_NODE_RANK nor JOB_COMPLETION_INDEX");
     const std::string per_node = r.text("PET_NPROC_PER_NODE", "auto");
     if (per_node != "auto" && per_node != "gpu" && per_node != "cpu")
-      e.ranks_per_node = r.number("PET_NPROC_PER_NODE");
+      e.ranks_per_node = r.number("PET_NPROC_PER_NODE", kRanksOfNode);
     e.coordinator_host = r.text("PET_MASTER_ADDR");
-    e.coordinator_ports = {r.number("PET_MASTER_PORT", 29500)};
+    e.coordinator_ports = {r.number("PET_MASTER_PORT", kPort, 29500)};
   } else {
     return {};
   }
-  e.node = r.number(rank_key), e.nodes = r.number(nodes_key);
-  if (e.nodes < 1 || e.node >= e.nodes)
+  e.node = r.number(rank_key, kRank), e.nodes = r.number(nodes_key, kSize);
+  if (e.node >= e.nodes)
     fail(ExitCode::usage, "{}={} with {}={}: the node's number must be below the number of nodes", rank_key,
          e.node, nodes_key, e.nodes);
   e.kind = e.nodes > 1 ? LaunchEnvironment::Kind::node : LaunchEnvironment::Kind::single;
-  e.token = fmt::format("nodes {} {} {}", e.coordinator_host, e.coordinator_ports[0], e.nodes);
+  e.token =
+      derived_token(r, fmt::format("nodes {} {} {}", e.coordinator_host, e.coordinator_ports[0], e.nodes));
   return e;
 }
 
@@ -164,42 +195,43 @@ std::optional<LaunchEnvironment> from_slurm(const Reader& r) {
   if (!r.has("SLURM_JOB_ID")) return {};
   LaunchEnvironment e;
   e.source = "Slurm";
-  e.attempt = r.number("SLURM_RESTART_COUNT", 0);
+  e.attempt = r.number("SLURM_RESTART_COUNT", kCount, 0);
   const bool step = r.has_all({"SLURM_PROCID", "SLURM_STEP_NODELIST"}) &&
                     (r.has("SLURM_STEP_NUM_TASKS") || r.has("SLURM_NTASKS"));
   if (!step) {
     // The batch script and a shell of salloc: they carry SLURM_PROCID=0 or nothing, and no step.
-    if (r.number("SLURM_JOB_NUM_NODES", r.number("SLURM_NNODES", 1)) > 1)
+    if (r.number("SLURM_JOB_NUM_NODES", kSize, r.number("SLURM_NNODES", kSize, 1)) > 1)
       fail(ExitCode::usage,
            "Slurm job {} has {} nodes, but this is not a step of it: start with `srun ltrain run ...` (see "
            "`ltrain "
            "slurm`)",
-           r.text("SLURM_JOB_ID"), r.text("SLURM_JOB_NUM_NODES", r.text("SLURM_NNODES")));
+           printable(r.text("SLURM_JOB_ID"), kShown), r.text("SLURM_JOB_NUM_NODES", r.text("SLURM_NNODES")));
     e.note = "inside a Slurm job but outside a step: ranks are started on this node only";
     return e;
   }
-  e.rank = r.number("SLURM_PROCID");
-  e.world_size = r.has("SLURM_STEP_NUM_TASKS") ? r.number("SLURM_STEP_NUM_TASKS") : r.number("SLURM_NTASKS");
-  e.node = r.number("SLURM_NODEID", 0);
-  e.local_rank = r.number("SLURM_LOCALID", 0);
+  const char* const world_key = r.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  e.rank = r.number("SLURM_PROCID", kRank), e.world_size = r.number(world_key, kSize);
+  e.node = r.number("SLURM_NODEID", kRank, 0);
+  e.local_rank = r.number("SLURM_LOCALID", kRank, 0);
   const auto hosts = parse_hostlist(r.text("SLURM_STEP_NODELIST"), "SLURM_STEP_NODELIST");
   e.nodes = static_cast<int>(hosts.size());
   e.local_size = e.nodes == 1 ? e.world_size : e.local_rank + 1;
-  const std::string tasks_key =
+  const char* const tasks_key =
       r.has("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
   if (r.has(tasks_key)) {
     const auto tasks = parse_tasks_per_node(r.text(tasks_key), tasks_key);
     if (e.node < static_cast<int>(tasks.size())) e.local_size = tasks[static_cast<size_t>(e.node)];
   }
-  check_range(e, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
+  check_range(e, {"SLURM_PROCID", world_key, "SLURM_LOCALID", tasks_key});
   if (e.world_size == 1) {
     e.note = "a Slurm step of one task: this process starts the ranks of its node";
     return e;
   }
   e.kind = LaunchEnvironment::Kind::rank;
   e.coordinator_host = e.nodes == 1 ? "127.0.0.1" : hosts[0];
-  e.token = fmt::format("slurm {} {} {} {}", r.text("SLURM_CLUSTER_NAME"), r.text("SLURM_JOB_ID"),
-                        r.text("SLURM_STEP_ID", r.text("SLURM_STEPID")), e.attempt);
+  e.token =
+      derived_token(r, fmt::format("slurm {} {} {} {}", r.text("SLURM_CLUSTER_NAME"), r.text("SLURM_JOB_ID"),
+                                   r.text("SLURM_STEP_ID", r.text("SLURM_STEPID")), e.attempt));
   e.coordinator_ports = derived_ports(e.token);
   return e;
 }
@@ -208,36 +240,37 @@ std::optional<LaunchEnvironment> from_slurm(const Reader& r) {
 std::optional<LaunchEnvironment> from_mpi(const Reader& r) {
   LaunchEnvironment e;
   std::string job;
+  Names names{};
   if (r.has_all({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"})) {
     e.source = "Open MPI";
-    e.rank = r.number("OMPI_COMM_WORLD_RANK"), e.world_size = r.number("OMPI_COMM_WORLD_SIZE");
-    e.local_rank = r.number("OMPI_COMM_WORLD_LOCAL_RANK", e.rank);
-    e.local_size = r.number("OMPI_COMM_WORLD_LOCAL_SIZE", e.world_size);
+    names = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+             "OMPI_COMM_WORLD_LOCAL_SIZE"};
     job = r.text("PMIX_NAMESPACE", r.text("OMPI_MCA_ess_base_jobid", r.text("_PARENT")));
   } else if (r.has_all({"PMI_RANK", "PMI_SIZE"})) {
     e.source = "MPICH";
-    e.rank = r.number("PMI_RANK"), e.world_size = r.number("PMI_SIZE");
-    e.local_rank = r.number("MPI_LOCALRANKID", e.rank);
-    e.local_size = r.number("MPI_LOCALNRANKS", e.world_size);
+    names = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
     job = r.text("_PARENT");
   } else {
     return {};
   }
-  check_range(e, e.source == "MPICH" ? "PMI_RANK" : "OMPI_COMM_WORLD_RANK",
-              e.source == "MPICH" ? "PMI_SIZE" : "OMPI_COMM_WORLD_SIZE");
+  e.rank = r.number(names.rank, kRank), e.world_size = r.number(names.world, kSize);
+  e.local_rank = r.number(names.local_rank, kRank, e.rank);
+  e.local_size = r.number(names.local_size, kSize, e.world_size);
+  check_range(e, names);
   if (e.world_size == 1) return e;
   e.kind = LaunchEnvironment::Kind::rank;
   e.node = e.rank / e.local_size;
   if (r.has("MASTER_ADDR")) {
     e.coordinator_host = r.text("MASTER_ADDR");
-    const int port = r.number("MASTER_PORT", 29500);
-    e.token = fmt::format("{} {} {}", e.source, e.coordinator_host, port);
+    const int port = r.number("MASTER_PORT", kPort, 29500);
+    e.token = derived_token(r, fmt::format("{} {} {}", e.source, e.coordinator_host, port));
     e.coordinator_ports = ports_after(port, e.token);
   } else if (r.has("LTRAIN_COORDINATOR")) {
-    e.token = fmt::format("{} {}", e.source, r.text("LTRAIN_COORDINATOR"));  // host and port below
+    e.token = derived_token(
+        r, fmt::format("{} {}", e.source, r.text("LTRAIN_COORDINATOR")));  // host and port below
   } else if (e.local_size == e.world_size) {
     e.coordinator_host = "127.0.0.1";
-    e.token = fmt::format("{} {}", e.source, job);
+    e.token = derived_token(r, fmt::format("{} {}", e.source, job));
     e.coordinator_ports = derived_ports(e.token);
   } else {
     fail(ExitCode::usage,
@@ -296,19 +329,34 @@ Variables process_variables() {
     if (equals != std::string::npos) v[entry.substr(0, equals)] = entry.substr(equals + 1);
   }
   v["_PARENT"] = std::to_string(::getppid());
+  v["_USER"] = std::to_string(::geteuid());
   return v;
+}
+
+double join_seconds(const Variables& variables, double otherwise) {
+  const auto v = variables.find("LTRAIN_JOIN_TIMEOUT");
+  if (v == variables.end() || v->second.empty()) return otherwise;
+  const std::string& s = v->second;
+  double value = 0;
+  const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
+  if (error != std::errc() || end != s.data() + s.size() || !(value > 0 && value <= kMostJoinSeconds))
+    fail(ExitCode::usage,
+         "environment variable LTRAIN_JOIN_TIMEOUT=\"{}\": must be a number of seconds above 0, at most {:g}",
+         printable(s, kShown), kMostJoinSeconds);
+  return value;
 }
 
 std::pair<std::string, int> split_host_port(const std::string& text, const std::string& what) {
   std::string host = text, port;
   if (text.starts_with('[')) {
     const size_t end = text.find(']');
-    if (end == std::string::npos) fail(ExitCode::usage, "{}=\"{}\": [ without ]", what, text);
+    if (end == std::string::npos)
+      fail(ExitCode::usage, "{}=\"{}\": [ without ]", what, printable(text, kShown));
     host = text.substr(1, end - 1);
     if (end + 1 < text.size() && text[end + 1] == ':')
       port = text.substr(end + 2);
     else if (end + 1 < text.size())
-      fail(ExitCode::usage, "{}=\"{}\": must be [address]:port", what, text);
+      fail(ExitCode::usage, "{}=\"{}\": must be [address]:port", what, printable(text, kShown));
   } else if (const size_t colon = text.rfind(':'); colon != std::string::npos && text.find(':') == colon) {
     host = text.substr(0, colon), port = text.substr(colon + 1);
   }
@@ -316,9 +364,9 @@ std::pair<std::string, int> split_host_port(const std::string& text, const std::
   if (!port.empty()) {
     const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
     if (error != std::errc() || end != port.data() + port.size() || number < 1 || number > 65535)
-      fail(ExitCode::usage, "{}=\"{}\": the port must be from 1 to 65535", what, text);
+      fail(ExitCode::usage, "{}=\"{}\": the port must be from 1 to 65535", what, printable(text, kShown));
   }
-  if (host.empty()) fail(ExitCode::usage, "{}=\"{}\": must be host:port", what, text);
+  if (host.empty()) fail(ExitCode::usage, "{}=\"{}\": must be host:port", what, printable(text, kShown));
   return {host, number};
 }
 

@@ -12,6 +12,9 @@ namespace ltrain {
 
 using Variables = std::map<std::string, std::string>;
 
+/// More ranks than any job has: a number above it is a mistake, refused before anything is made for it.
+inline constexpr int kMaxRanks = 1 << 20;
+
 struct LaunchEnvironment {
   enum class Kind {
     single,  ///< nothing describes a group: one rank, or this process becomes the launcher
@@ -36,7 +39,10 @@ struct LaunchEnvironment {
 
 LaunchEnvironment detect_environment(const Variables& variables);
 
-/// This process's environment, plus "_PARENT" (the parent's process id).
+/// LTRAIN_JOIN_TIMEOUT: how long ranks wait for each other, in seconds. Throws Error (usage).
+double join_seconds(const Variables& variables, double otherwise);
+
+/// This process's environment, plus "_PARENT" (the parent's process id) and "_USER" (the user's).
 Variables process_variables();
 
 /// "node007:29500" or "[::1]:29500" -> host, port; port 0 when there is none.

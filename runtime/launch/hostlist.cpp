@@ -4,18 +4,21 @@
 #include <charconv>
 
 #include "kernels/core/error.h"
+#include "kernels/core/printable.h"
 
 namespace ltrain {
 namespace {
 
 constexpr size_t kMaxHosts = 65536;
+constexpr size_t kMaxNameBytes = 255;  // DNS's bound
+constexpr size_t kShown = 200;         // bytes of the text in a message
 
 struct Parser {
   std::string_view text, what;
   size_t at = 0;
 
   [[noreturn]] void wrong(std::string_view why) const {
-    fail(ExitCode::usage, "{}=\"{}\": {} at character {}", what, text, why, at + 1);
+    fail(ExitCode::usage, "{}=\"{}\": {} at character {}", what, printable(text, kShown), why, at + 1);
   }
   bool done() const { return at >= text.size(); }
   char peek() const { return done() ? '\0' : text[at]; }
@@ -45,7 +48,9 @@ struct Parser {
         last = value(digits());
       }
       if (last < value(first)) wrong("a range runs backwards");
-      if (static_cast<size_t>(last - value(first)) >= kMaxHosts) wrong("a range is too long");
+      // Counted before a name is made: one text of 100 KB can ask for 10^9.
+      if (numbers.size() + static_cast<size_t>(last - value(first)) >= kMaxHosts)
+        wrong("more than 65536 hosts");
       for (int v = value(first); v <= last; ++v) {
         std::string n = std::to_string(v);
         if (n.size() < first.size()) n.insert(0, first.size() - n.size(), '0');
@@ -70,6 +75,7 @@ struct Parser {
         const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
                            c == '-' || c == '.' || c == '_';
         if (!plain) wrong("a character that no host name has");
+        if (hosts[0].size() >= kMaxNameBytes) wrong("a host name of more than 255 bytes");
         for (std::string& h : hosts) h += c;
         ++at;
         continue;
@@ -77,6 +83,8 @@ struct Parser {
       std::vector<std::string> longer;
       const std::vector<std::string> numbers = bracket();
       if (hosts.size() * numbers.size() > kMaxHosts) wrong("more than 65536 hosts");
+      if (hosts[0].size() + numbers.back().size() > kMaxNameBytes)
+        wrong("a host name of more than 255 bytes");
       for (const std::string& h : hosts)
         for (const std::string& n : numbers) longer.push_back(h + n);
       hosts = std::move(longer);
@@ -92,8 +100,9 @@ std::vector<std::string> parse_hostlist(std::string_view text, std::string_view 
   Parser p{text, what};
   std::vector<std::string> hosts;
   while (true) {
-    for (std::string& h : p.element()) hosts.push_back(std::move(h));
-    if (hosts.size() > kMaxHosts) p.wrong("more than 65536 hosts");
+    std::vector<std::string> more = p.element();
+    if (hosts.size() + more.size() > kMaxHosts) p.wrong("more than 65536 hosts");
+    for (std::string& h : more) hosts.push_back(std::move(h));
     if (p.done()) return hosts;
     ++p.at;
   }

@@ -9,34 +9,36 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "kernels/core/fault_point.h"
+#include "kernels/core/limits.h"
+#include "kernels/core/printable.h"
+#include "kernels/core/progress.h"
 #include "parallel/communicator_gloo.h"
 #include "parallel/communicator_nccl.h"
 #include "parallel/communicator_shm.h"
+#include "parallel/communicator_tree.h"
 #include "runtime/launch/control_client.h"
 #include "runtime/launch/coordinator.h"
+#include "runtime/launch/handed.h"
 #include "runtime/launch/hostlist.h"
+#include "runtime/launch/output.h"
 #include "runtime/launch/slurm_node.h"
 
 namespace ltrain {
 
-ExitCode exit_code_of(const std::exception& e) {
-  if (const auto* error = dynamic_cast<const Error*>(&e)) return error->code();
-  return ExitCode::internal;
-}
+ExitCode exit_code_of(const std::exception& e) { return as_error(e).code(); }
 
 namespace {
 
-void print_line(const std::string& line) {
-  const std::string text = line + "\n";
-  [[maybe_unused]] const ssize_t ignored = ::write(2, text.data(), text.size());
-}
+/// Of waits for other ranks: the coordinator ends those that last too long, and knows who is to blame.
+constexpr double kForever = 1e8;  // seconds
 
 std::string this_host(const Variables& v) {
   // Under Slurm a node's name is not always the host's name, and the node is what its users know.
   const auto node = v.find("SLURMD_NODENAME");
-  return node != v.end() && !node->second.empty() ? node->second : host_name();
+  return printable(node != v.end() && !node->second.empty() ? node->second : host_name(), 255);
 }
 
 void on_stack_signal(int) {
@@ -50,7 +52,7 @@ void on_stack_signal(int) {
 void print_stack_of(pthread_t thread) {
   void* frame[1];
   ::backtrace(frame, 1);
-  print_line("ltrain: this rank does not come back from:");
+  print_lines("ltrain: this rank does not come back from:");
   struct sigaction action {};
   action.sa_handler = on_stack_signal;
   ::sigaction(SIGUSR2, &action, nullptr);
@@ -65,18 +67,15 @@ class Job::Impl {
   Impl(const JobOptions& options, const Variables& variables) : options_(options) {
     LaunchEnvironment e = options.environment ? *options.environment : detect_environment(variables);
     if (e.kind != LaunchEnvironment::Kind::rank) e = LaunchEnvironment{};
-    info_ = {e.rank, e.world_size,         e.local_rank, e.local_size,
-             e.node, this_host(variables), e.source,     e.attempt};
-    if (const auto t = variables.find("LTRAIN_JOIN_TIMEOUT"); t != variables.end()) {
-      options_.join_seconds = std::atof(t->second.c_str());
-      if (!(options_.join_seconds > 0))
-        ltrain::fail(ExitCode::usage, "LTRAIN_JOIN_TIMEOUT=\"{}\": must be a number of seconds above 0",
-                     t->second);
-    }
+    info_ = {e.rank,       e.world_size, e.local_rank,
+             e.local_size, e.node,       this_host(variables),
+             e.source,     e.attempt,    e.coordinator_is_launcher};
+    options_.join_seconds = join_seconds(variables, options_.join_seconds);
     launched_ = e.coordinator_is_launcher;
     set_fault_rank(info_.rank);
     install_stop_signals(launched_);
     if (e.kind == LaunchEnvironment::Kind::rank) connect(e);
+    if (launched_) tell_joined(variables);
   }
 
   ~Impl() {
@@ -96,9 +95,10 @@ class Job::Impl {
       c.address = is_loopback(e.coordinator_host) ? e.coordinator_host : "";
       c.ports = e.coordinator_ports;
       c.token = e.token;
+      c.settings = options_.settings;
       c.world_size = e.world_size;
       c.join_seconds = options_.join_seconds;
-      c.log = [](const std::string& line) { print_line("ltrain: " + line); };
+      c.log = [](const std::string& line) { print_lines("ltrain: " + line); };
       coordinator_ = std::make_unique<Coordinator>(std::move(c));
       e.coordinator_host = is_loopback(e.coordinator_host) ? e.coordinator_host : "127.0.0.1";
       e.coordinator_ports = {coordinator_->port()};
@@ -110,6 +110,7 @@ class Job::Impl {
     c.environment = e;
     c.host = info_.host;
     c.identity = shared_memory_identity();
+    c.settings = options_.settings;
     c.join_seconds = options_.join_seconds;
     c.coordinator_can_sleep = launched_ && is_loopback(e.coordinator_host);
     c.status = [this] { return status(); };
@@ -139,9 +140,10 @@ class Job::Impl {
     RankStatus s;
     {
       std::lock_guard lock(mutex_);
-      s.section = section_, s.step = step_;
-      s.section_seconds = seconds_between(section_began_, steady_now());
-      s.seconds_left = section_limit_ - s.section_seconds;
+      if (gloo_) note_progress_of(*gloo_);
+      s.section = section_, s.step = step_, s.waits_for = waits_for_;
+      s.idle_seconds = count_idle();
+      s.idle_limit = options_.hang_seconds;
       std::erase_if(groups_, [](const auto& g) { return g.second.expired(); });
       for (const auto& [label, weak] : groups_)
         if (const auto flight = weak.lock()) {
@@ -155,6 +157,32 @@ class Job::Impl {
     return s;
   }
 
+  /// Seconds since anything was done, by a clock that stands while this process is stopped. With the lock
+  /// held.
+  double count_idle() {
+    const SteadyTime now = steady_now();
+    const uint64_t made = progress_made.load(std::memory_order_relaxed);
+    idle_seconds_ += std::min(seconds_between(idle_counted_, now), 2 * liveness_bounds().heartbeat);
+    if (std::exchange(progress_seen_, made) != made) idle_seconds_ = 0;
+    idle_counted_ = now;
+    return idle_seconds_;
+  }
+
+  /// While it lives this rank waits for others; how long, the coordinator judges.
+  class Waiting {
+   public:
+    Waiting(Impl& job, std::string for_whom) : job_(job) { set(std::move(for_whom)); }
+    ~Waiting() { set(""); }
+    Waiting(const Waiting&) = delete;
+
+   private:
+    void set(std::string for_whom) {
+      std::lock_guard lock(job_.mutex_);
+      job_.waits_for_ = std::move(for_whom);
+    }
+    Impl& job_;
+  };
+
   /// On the control thread: the run ends. Gives the main thread a moment to leave by its own error, then
   /// leaves.
   void ended_elsewhere(ExitCode code, int culprit, const std::string& reason) {
@@ -163,12 +191,13 @@ class Job::Impl {
       print_verdict();
     } else if (!(launched_ &&
                  info_.rank == 0)) {  // rank 0's stderr is the terminal, where the launcher says it
-      print_line(fmt::format("ltrain: rank {} on host {} ends: {}", info_.rank, info_.host, reason));
+      print_lines(fmt::format("ltrain: rank {} on host {} ends: {}", info_.rank, info_.host, reason));
     }
     const SteadyTime limit = after(liveness_bounds().end_grace);
     {
       std::lock_guard lock(mutex_);
       end_said_ = true;
+      end_code_ = code == ExitCode::done ? ExitCode::rank_lost : code;
     }
     while (steady_now() < limit) {
       {
@@ -178,7 +207,7 @@ class Job::Impl {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     if (culprit == info_.rank) print_stack_of(main_thread_);
-    ::_exit(static_cast<int>(code == ExitCode::done ? ExitCode::rank_lost : code));
+    ::_exit(static_cast<int>(end_code_));
   }
 
   void wait_for_verdict() {
@@ -195,12 +224,12 @@ class Job::Impl {
     }
     const Verdict v = coordinator_->verdict();
     for (size_t i = 0; i < v.lines.size(); ++i)
-      print_line((i == 0 ? "ltrain: run failed: " : "  ") + v.lines[i]);
-    if (v.failed) print_line("ltrain: " + exit_code_text(static_cast<int>(v.code)));
+      print_lines((i == 0 ? "ltrain: run failed: " : "  ") + v.lines[i]);
+    if (v.failed) print_lines("ltrain: " + exit_code_text(static_cast<int>(v.code)));
   }
 
-  std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
-                                          const std::vector<int>& ranks) {
+  /// This rank's place among `ranks`, and a key of the store that no other group uses.
+  std::pair<int, std::string> place_in(const std::string& name, const std::vector<int>& ranks) {
     int place = -1;
     std::string members;
     for (size_t i = 0; i < ranks.size(); ++i) {
@@ -210,37 +239,60 @@ class Job::Impl {
       members += fmt::format("{}{}", i ? "," : "", ranks[i]);
     }
     LT_CHECK(place >= 0, "rank {} makes group \"{}\" of ranks {}", info_.rank, name, members);
-    if (ranks.size() == 1) return make_single_group(name, axes);
     const std::string base = fmt::format("group/{}/{}", name, members);
-    const std::string key = fmt::format("{}/{}", base, ++group_counts_[base]);
+    return {place, fmt::format("{}/{}", base, ++group_counts_[base])};
+  }
+
+  /// `control`: for few bytes between many ranks.
+  std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
+                                          const std::vector<int>& ranks, bool control) {
+    const auto [place, key] = place_in(name, ranks);
+    if (ranks.size() == 1) return make_single_group(name, axes);
+    const Waiting waiting(*this, fmt::format("the other ranks of group {}[{}]", name, format_ranges(ranks)));
     const int size = static_cast<int>(ranks.size());
+    const Transport transport = transport_of(name, ranks);
     std::unique_ptr<Communicator> group;
-    if (transport_of(name, ranks) == Transport::shm) {
+    if (transport == Transport::shm) {
       ShmOptions o;
-      o.timeout_seconds = options_.collective_timeout_seconds;
-      o.connect_timeout_seconds = options_.join_seconds;
+      o.timeout_seconds = o.connect_timeout_seconds = kForever;
       group = make_shm_group(client_, key, place, size, name, axes, o);
+    } else if (control) {
+      TreeOptions o;
+      o.timeout_seconds = o.connect_timeout_seconds = kForever;
+      group = make_tree_group(listener(), client_, key, place, size, hosts_of(ranks), name, axes, o);
     } else {
-      if (!gloo_) gloo_ = make_gloo();
+      if (!gloo_) {
+        auto gloo = make_gloo_transport(listener());
+        std::lock_guard lock(mutex_);
+        gloo_ = std::move(gloo);
+      }
       GlooOptions o;
-      o.timeout_seconds = options_.collective_timeout_seconds;
-      o.connect_timeout_seconds = options_.join_seconds;
+      o.timeout_seconds = o.connect_timeout_seconds = kForever;
       group = make_gloo_group(gloo_, client_, key, place, size, name, axes, o);
     }
-    note_group(name, ranks, *group, transport_text(transport_of(name, ranks)));
+    note_group(name, ranks, *group, control ? "" : transport_text(transport));
     return group;
+  }
+
+  /// Of each rank, the first of `ranks` that is on its host.
+  std::vector<int> hosts_of(const std::vector<int>& ranks) const {
+    std::map<std::string, int> first;
+    std::vector<int> hosts;
+    for (int r : ranks)
+      hosts.push_back(first.emplace(client_->ranks()[static_cast<size_t>(r)].host, r).first->second);
+    return hosts;
   }
 
   std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
                                               const std::vector<int>& ranks) {
+    const Waiting waiting(*this, fmt::format("the other ranks of NCCL's group {}", name));
     if (!nccl_) {
       nccl::keep_order();
       if (options_.shared_gpu) nccl::share_gpu(info_.rank);
       auto library = nccl::open_library();
       nccl_name_ = "NCCL " + library->version();
       NcclOptions o;
-      o.timeout_seconds = options_.collective_timeout_seconds;
-      o.connect_timeout_seconds = options_.join_seconds;
+      o.timeout_seconds = o.connect_timeout_seconds = kForever;
       o.wait_before_calls = options_.shared_gpu;
       nccl_ = make_nccl_world(std::move(library), *client_, "nccl", info_.rank, info_.world_size, o);
     }
@@ -249,10 +301,10 @@ class Job::Impl {
     return group;
   }
 
-  /// For the heartbeat, and for what the run says at its end.
+  /// For the heartbeat, and for what the run says at its end of how its data went.
   void note_group(const std::string& name, const std::vector<int>& ranks, const Communicator& group,
                   const std::string& transport) {
-    if (transports_.find(transport) == std::string::npos)
+    if (!transport.empty() && transports_.find(transport) == std::string::npos)
       transports_ += (transports_.empty() ? "" : " and ") + transport;
     std::lock_guard lock(mutex_);
     groups_.emplace_back(fmt::format("{}[{}]", name, format_ranges(ranks)), group.flight());
@@ -268,21 +320,25 @@ class Job::Impl {
     return choose_transport(name, places);
   }
 
-  std::shared_ptr<GlooTransport> make_gloo() {
-    if (!options_.interface.empty()) return make_gloo_transport("", options_.interface);
+  /// Where other hosts' ranks connect to this one, for data.
+  const std::shared_ptr<PeerListener>& listener() {
+    if (listener_) return listener_;
     const std::string& seen = client_->ranks()[static_cast<size_t>(info_.rank)].address;
     try {
-      return make_gloo_transport(seen);
+      listener_ = std::make_shared<PeerListener>(seen, options_.interface);
     } catch (const Error&) {  // seen through an address translation: our end of the channel is what we have
-      return make_gloo_transport(client_->local_address());
+      if (!options_.interface.empty()) throw;
+      listener_ = std::make_shared<PeerListener>(client_->local_address());
     }
+    return listener_;
   }
 
-  void section(const std::string& name, double deadline, int64_t step) {
+  void section(const std::string& name, int64_t step) {
     LT_FAULT_POINT("launch.section");
+    note_progress();
     std::unique_lock lock(mutex_);
     const bool tell = connected_ && name != section_;
-    section_ = name, step_ = step, section_limit_ = deadline, section_began_ = steady_now();
+    section_ = name, step_ = step;
     lock.unlock();
     if (tell) client_->send_status_now();
   }
@@ -294,9 +350,10 @@ class Job::Impl {
     return stop_ ? stop_ : signal;
   }
 
-  void fail(const std::exception& e) {
-    if (!client_) return;
-    client_->send_error(exit_code_of(e), e.what());
+  /// Returns the exit code of the run's cause, as far as it is known; else the exception's.
+  ExitCode fail(const std::exception& e) {
+    if (!client_) return exit_code_of(e);
+    client_->send_error(exit_code_of(e), as_error(e).what());
     if (coordinator_) {
       wait_for_verdict();
       print_verdict();
@@ -307,8 +364,10 @@ class Job::Impl {
       const SteadyTime limit = after(liveness_bounds().verdict);
       while (!end_said() && steady_now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
+    const Verdict v = coordinator_ ? coordinator_->verdict() : Verdict{};
     std::lock_guard lock(mutex_);
     leaving_ = true;
+    return v.failed ? v.code : end_said_ ? end_code_ : exit_code_of(e);
   }
 
   bool end_said() const {
@@ -319,7 +378,8 @@ class Job::Impl {
   void finish(ExitCode code) {
     LT_FAULT_POINT("launch.finish");
     if (!client_) return;
-    section("finish", 60, -1);
+    section("finish", -1);
+    const Waiting waiting(*this, "the other ranks to end");
     client_->send_goodbye(code);
     if (coordinator_) {
       while (!coordinator_->finished() && !coordinator_->verdict().failed)
@@ -345,17 +405,21 @@ class Job::Impl {
   mutable std::mutex mutex_;
   std::string section_ = "start";
   int64_t step_ = -1;
-  double section_limit_ = 1e9;
-  SteadyTime section_began_ = steady_now();
+  std::string waits_for_;
+  uint64_t progress_seen_ = 0;
+  double idle_seconds_ = 0;
+  SteadyTime idle_counted_ = steady_now();
   std::vector<std::pair<std::string, std::weak_ptr<const FlightRecord>>> groups_;
   StopRequest stop_;
   bool connected_ = false, signal_told_ = false, leaving_ = false, verdict_printed_ = false,
        end_said_ = false;
+  ExitCode end_code_ = ExitCode::rank_lost;
   std::map<std::string, int> group_counts_;
   std::shared_ptr<NcclWorld> nccl_;
   std::string nccl_name_;
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<ControlClient> client_;
+  std::shared_ptr<PeerListener> listener_;
   std::shared_ptr<GlooTransport> gloo_;
 };
 
@@ -369,7 +433,11 @@ std::unique_ptr<Job> Job::join(const JobOptions& options) {
 const RankInfo& Job::info() const { return impl_->info_; }
 std::unique_ptr<Communicator> Job::new_group(const std::string& name, AxisSet axes,
                                              const std::vector<int>& ranks) {
-  return impl_->new_group(name, axes, ranks);
+  return impl_->new_group(name, axes, ranks, false);
+}
+std::unique_ptr<Communicator> Job::new_control_group(const std::string& name, AxisSet axes,
+                                                     const std::vector<int>& ranks) {
+  return impl_->new_group(name, axes, ranks, true);
 }
 std::unique_ptr<Communicator> Job::new_gpu_group(const std::string& name, AxisSet axes,
                                                  const std::vector<int>& ranks) {
@@ -384,11 +452,13 @@ std::string Job::transports() const { return impl_->transports_; }
 Transport Job::transport_of(const std::string& name, const std::vector<int>& ranks) const {
   return impl_->transport_of(name, ranks);
 }
-void Job::section(const std::string& name, double deadline_seconds, int64_t step) {
-  impl_->section(name, deadline_seconds, step);
-}
+void Job::section(const std::string& name, int64_t step) { impl_->section(name, step); }
 StopRequest Job::stop_requested() const { return impl_->stop_requested(); }
-void Job::fail(const std::exception& e) { impl_->fail(e); }
+void Job::fail(const std::exception& e) {
+  const ExitCode code = impl_->fail(e);
+  if (code != exit_code_of(e)) throw Error(code, as_error(e).what());
+  throw;
+}
 void Job::finish(ExitCode code) { impl_->finish(code); }
 
 }  // namespace ltrain

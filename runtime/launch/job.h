@@ -18,14 +18,16 @@ struct RankInfo {
   int rank = 0, world_size = 1, local_rank = 0, local_size = 1, node = 0;
   std::string host, source;
   int attempt = 0;
+  bool launched = false;  ///< by `ltrain run`, which holds the lock of output_dir
 };
 
 struct JobOptions {
   std::optional<LaunchEnvironment> environment;  ///< default: detected from this process's variables
-  std::string interface;                    ///< launch.interface: network interface of the data connections
-  double join_seconds = 120;                ///< LTRAIN_JOIN_TIMEOUT overrides it
-  double collective_timeout_seconds = 600;  ///< launch.distributed_timeout_minutes
-  bool shared_gpu = false;                  ///< debug.shared_gpu
+  std::string settings;                          ///< job_settings(): a rank with others is refused
+  std::string interface;      ///< launch.interface: network interface of the data connections
+  double join_seconds = 120;  ///< LTRAIN_JOIN_TIMEOUT overrides it
+  double hang_seconds = 600;  ///< launch.distributed_timeout_minutes
+  bool shared_gpu = false;    ///< debug.shared_gpu
 };
 
 class Job {
@@ -43,6 +45,10 @@ class Job {
   /// group if there is one. Every member calls it for the same groups in the same order.
   std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
                                           const std::vector<int>& ranks);
+  /// The same for agreements and checkpoints: a few bytes at a time between all ranks, with few connections
+  /// between hosts (parallel/communicator_tree.h).
+  std::unique_ptr<Communicator> new_control_group(const std::string& name, AxisSet axes,
+                                                  const std::vector<int>& ranks);
   /// Between GPUs, on NCCL: every rank of the job calls it for the same groups in the same order, whichever
   /// it is in (parallel/communicator_nccl.h).
   std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
@@ -55,17 +61,20 @@ class Job {
   /// What a group of these ranks uses.
   Transport transport_of(const std::string& name, const std::vector<int>& ranks) const;
 
-  /// Entering set-up, a step, a save, an evaluation: the rank counts as hung when it stays longer than
-  /// `deadline_seconds` without entering the next. Cheap; call it every step.
-  void section(const std::string& name, double deadline_seconds, int64_t step = -1);
+  /// Entering set-up, a step, a save, an evaluation: what reports say where this rank was. Cheap; call it
+  /// every step. A rank hangs when for JobOptions::hang_seconds it gets nothing done
+  /// (kernels/core/progress.h) and waits for no other; the job hangs when that is so of all ranks, waiting or
+  /// not.
+  void section(const std::string& name, int64_t step = -1);
 
   /// Asked for at every step, and within long loops. Ranks see a request at different moments: agree on it
   /// with a max all-reduce before acting.
   StopRequest stop_requested() const;
 
-  /// This rank failed: tells the coordinator, which ends the others. Returns after that (2 s at most); then
-  /// leave with the exit code of the exception.
-  void fail(const std::exception& e);
+  /// This rank failed: tells the coordinator, which ends the others. Throws after that (2 s at most) what was
+  /// caught, with the exit code of the run's cause where that is another: a rank that lost its peers because
+  /// one of them has no data must not say "start again". Call it where the exception was caught.
+  [[noreturn]] void fail(const std::exception& e);
   /// This rank ends on purpose (done, or preempted after a save). On the rank that hosts the coordinator it
   /// waits for the others' goodbyes, and throws rank_lost when one of them fails instead.
   void finish(ExitCode code = ExitCode::done);
@@ -76,7 +85,7 @@ class Job {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The exit code of an exception: its own for ltrain::Error, 70 for any other.
+/// The exit code of an exception: its own for ltrain::Error, that of a limit (kernels/core/limits.h), or 70.
 ExitCode exit_code_of(const std::exception& e);
 
 }  // namespace ltrain

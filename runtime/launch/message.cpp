@@ -1,7 +1,5 @@
 #include "runtime/launch/message.h"
 
-#include <xxhash.h>
-
 #include <bit>
 #include <cstring>
 
@@ -18,19 +16,6 @@ uint64_t take(std::string_view in, int bytes) {
 }
 
 }  // namespace
-
-std::string handshake(std::string_view magic, const std::string& token) {
-  // Both halves of a 128-bit hash, twice, with the side mixed in: a digest, so that the token itself is not
-  // sent.
-  std::string out(magic);
-  for (int half = 0; half < 2; ++half) {
-    const std::string input = std::string(magic) + static_cast<char>('0' + half) + token;
-    const XXH128_hash_t h = XXH3_128bits(input.data(), input.size());
-    put(out, h.low64, 8);
-    put(out, h.high64, 8);
-  }
-  return out;
-}
 
 MessageWriter& MessageWriter::number(int64_t v) {
   put(bytes_, static_cast<uint64_t>(v), 8);

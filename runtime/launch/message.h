@@ -9,12 +9,6 @@
 
 namespace ltrain {
 
-/// A connection starts with this and the job's token digest; nothing else is looked at before both fit.
-inline constexpr std::string_view kClientMagic = "LTRAINc1", kServerMagic = "LTRAINs1";
-inline constexpr size_t kHandshakeBytes = 8 + 32;
-/// 32 bytes that a client (or the server, in answer) shows: a digest of the token and the side.
-std::string handshake(std::string_view magic, const std::string& token);
-
 enum class MessageType : uint8_t {
   // rank to coordinator
   hello = 1,    // who joins
@@ -24,13 +18,14 @@ enum class MessageType : uint8_t {
   error = 5,    // this rank failed: exit code, text
   goodbye = 6,  // this rank ends on purpose: exit code
   signal = 7,   // this rank was asked by a signal to stop
+  differs = 8,  // who would join, and its recipe, which is another than the job's
   // coordinator to rank
   welcome = 32,  // all ranks have joined
   value = 33,    // key, value
   stop = 34,     // everybody is to save and stop
   end = 35,      // the run has failed: why, and with which exit code
   ping = 36,     // the coordinator is alive
-  refused = 37,  // this rank cannot join: why
+  refused = 37,  // this rank cannot join: exit code, why
   noted = 38,    // the error or goodbye has arrived
 };
 

@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <map>
 
+#include "kernels/core/printable.h"
 #include "runtime/launch/hostlist.h"
 
 namespace ltrain {
+namespace {
+constexpr size_t kMostTextBytes = 1000;
+}
 
 std::string write_status(const RankStatus& s) {
   MessageWriter w(MessageType::status);
-  w.text(s.section).number(s.step).real(s.section_seconds).real(s.seconds_left);
+  w.text(s.section).number(s.step).real(s.idle_seconds).real(s.idle_limit).text(s.waits_for);
   const size_t count = std::min<size_t>(s.groups.size(), 64);
   w.number(static_cast<int64_t>(count));
   for (size_t i = 0; i < count; ++i) {
@@ -24,13 +28,14 @@ std::string write_status(const RankStatus& s) {
 std::optional<RankStatus> read_status(const Message& message) {
   MessageReader r(message);
   RankStatus s;
-  s.section = r.text();
-  s.step = r.number(), s.section_seconds = r.real(), s.seconds_left = r.real();
+  s.section = printable(r.text(), kMostTextBytes);
+  s.step = r.number(), s.idle_seconds = r.real(), s.idle_limit = r.real();
+  s.waits_for = printable(r.text(), kMostTextBytes);
   const int64_t count = r.number();
   if (!r.ok() || count < 0 || count > 64) return {};
   for (int64_t i = 0; i < count; ++i) {
     GroupStatus g;
-    g.group = r.text();
+    g.group = printable(r.text(), kMostTextBytes);
     const int64_t op = r.number();
     g.last.sequence = static_cast<uint64_t>(r.number());
     g.last.elements = r.number();
@@ -64,6 +69,7 @@ std::string where(const RankStatus& s) {
   std::string text = "in section " + section_text(s);
   for (const GroupStatus& g : s.groups)
     if (g.entered > g.completed) return text + fmt::format(", in {} of group {}", to_string(g.last), g.group);
+  if (!s.waits_for.empty()) return text + ", waiting for " + s.waits_for;
   const GroupStatus* latest = nullptr;
   for (const GroupStatus& g : s.groups)
     if (g.entered > 0 && (!latest || g.entered > latest->entered)) latest = &g;
@@ -74,6 +80,23 @@ std::string where(const RankStatus& s) {
 std::string last_heard(const RankStatus& s, double seconds, bool peers_know) {
   return fmt::format("last heard of {:.1f} s before, {}", std::max(0.0, seconds),
                      peers_know ? "in section " + section_text(s) : where(s));
+}
+
+bool RankStatus::waits() const {
+  return !waits_for.empty() || std::any_of(groups.begin(), groups.end(),
+                                           [](const GroupStatus& g) { return g.entered > g.completed; });
+}
+
+int hung_rank(const std::vector<std::optional<RankStatus>>& ranks) {
+  int first = -1;
+  bool all = true;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (!ranks[r]) continue;
+    if (ranks[r]->stuck() && !ranks[r]->waits()) return static_cast<int>(r);
+    all = all && ranks[r]->stuck();
+    if (first < 0) first = static_cast<int>(r);
+  }
+  return all ? first : -1;
 }
 
 StallReport explain_stall(const std::vector<std::optional<RankStatus>>& ranks) {
@@ -99,9 +122,7 @@ StallReport explain_stall(const std::vector<std::optional<RankStatus>>& ranks) {
       if (transfer(g->last) || g->last.sequence >= ahead->last.sequence) continue;
       const RankStatus& s = *ranks[static_cast<size_t>(r)];
       // It may itself wait elsewhere, for the real culprit.
-      const bool waits = std::any_of(s.groups.begin(), s.groups.end(),
-                                     [](const GroupStatus& o) { return o.entered > o.completed; });
-      if (waits) continue;
+      if (s.waits()) continue;
       blame(r, fmt::format("rank {} last completed #{}, never entered #{} ({}, group {}); it is {}", r,
                            g->last.sequence, g->last.sequence + 1, to_string(ahead->last), name, where(s)));
     }

@@ -33,6 +33,11 @@ void on_signal(int signal) {
   }
 }
 
+bool is_ignored(int signal) {
+  struct sigaction now {};
+  return ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 void on_alarm(int) { ::_exit(static_cast<int>(ExitCode::rank_lost)); }
 
 }  // namespace
@@ -42,10 +47,9 @@ void install_stop_signals(bool ignore_interrupt) {
   ::sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
   action.sa_handler = on_signal;
-  ::sigaction(SIGTERM, &action, nullptr);
-  ::sigaction(SIGUSR1, &action, nullptr);
-  if (ignore_interrupt) action.sa_handler = SIG_IGN;
-  ::sigaction(SIGINT, &action, nullptr);
+  for (int s : {SIGTERM, SIGUSR1, SIGINT})
+    if (!is_ignored(s)) ::sigaction(s, &action, nullptr);
+  if (ignore_interrupt) ::signal(SIGINT, SIG_IGN);
   action.sa_handler = on_alarm;
   ::sigaction(SIGALRM, &action, nullptr);
   action.sa_handler = SIG_IGN;

@@ -14,6 +14,7 @@ struct StopRequest {
   explicit operator bool() const { return kind != Kind::none; }
 };
 
+/// One that is ignored stays so: whoever started the program wants it (nohup, background jobs of a shell).
 /// With `ignore_interrupt` SIGINT does nothing: the launcher gets it and passes it on.
 void install_stop_signals(bool ignore_interrupt);
 StopRequest signalled_stop();

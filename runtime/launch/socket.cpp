@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "kernels/core/error.h"
+#include "kernels/core/printable.h"
 
 namespace ltrain {
 
@@ -27,7 +28,7 @@ void set_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NON
 std::string host_name() {
   char name[256] = {};
   ::gethostname(name, sizeof(name) - 1);
-  return name[0] ? name : "localhost";
+  return name[0] ? printable(name) : "localhost";
 }
 
 namespace {
@@ -101,6 +102,7 @@ Fd listen_on(const std::string& address, const std::vector<int>& ports, int* por
       const int why = errno;
       if (!address.empty() || why == EADDRINUSE || any[0] == '0') {
         *error += fmt::format("{}port {}: {}", error->empty() ? "" : "; ", p, std::strerror(why));
+        errno = why;
         break;
       }
     }

@@ -21,7 +21,7 @@ inline double seconds_between(SteadyTime a, SteadyTime b) {
 int poll_timeout(SteadyTime deadline);
 
 /// A listening socket on the first free of `ports` (0: any). Empty address: all addresses of this host, IPv6
-/// and IPv4. Returns an invalid Fd and sets `error` when none is free.
+/// and IPv4. Returns an invalid Fd and sets `error`, and errno of the last, when none is free.
 Fd listen_on(const std::string& address, const std::vector<int>& ports, int* port, std::string* error);
 
 /// One attempt at each address of host, on each port. Invalid when none answers; `tried` gets "address:port:

@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
-#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -19,68 +18,70 @@
 #include <optional>
 #include <set>
 
-#include "kernels/core/error.h"
+#include "kernels/core/limits.h"
+#include "kernels/core/time_scale.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/launch/child_process.h"
 #include "runtime/launch/coordinator.h"
+#include "runtime/launch/environment.h"
+#include "runtime/launch/handed.h"
 #include "runtime/launch/hostlist.h"
+#include "runtime/launch/job_key.h"
+#include "runtime/launch/output.h"
 
 namespace ltrain {
 
 namespace {
 
-void print_line(const std::string& line) {
-  const std::string text = line + "\n";
-  [[maybe_unused]] const ssize_t ignored = ::write(2, text.data(), text.size());
-}
-
-void write_all(int fd, const char* data, size_t size) {
+/// To a file, which is always ready; an error is passed over: a full disk must not end the run.
+void append(int fd, const char* data, size_t size) {
   while (size > 0) {
     const ssize_t n = ::write(fd, data, size);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) {
-      pollfd p{fd, POLLOUT, 0};
-      ::poll(&p, 1, 1000);
-      continue;
-    }
-    if (n <= 0) return;  // a closed terminal must not end the run
+    if (n <= 0) return;
     data += n;
     size -= static_cast<size_t>(n);
   }
 }
 
-std::string random_token() {
-  unsigned char bytes[16];
-  if (::getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes))
-    fail(ExitCode::internal, "no random numbers from the kernel: {}", std::strerror(errno));
-  std::string text;
-  for (unsigned char b : bytes) text += fmt::format("{:02x}", b);
-  return text;
+/// For appending; whoever may write in the folder must not choose another file, nor keep the launcher
+/// waiting.
+Fd open_log(const std::string& path) {
+  Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
+               0644));
+  if (!fd.valid() && errno == ELOOP)
+    fail(ExitCode::storage, "{}: a log is written to a file, and this is a symbolic link: remove it", path);
+  struct stat s {};
+  if (!fd.valid() && errno != ENXIO) fail_system(path, errno, ExitCode::storage);
+  if (!fd.valid() || ::fstat(fd.get(), &s) != 0 || !S_ISREG(s.st_mode))
+    fail(ExitCode::storage, "{}: a log is written to a file, and this is something else: remove it", path);
+  return fd;
 }
 
 constexpr size_t kTailBytes = 4096;
+constexpr size_t kWaitingBytes = 1 << 20;    // of a rank's output before its log may be opened
+constexpr double kStalledOutputSeconds = 1;  // at the end: nobody reads
 
 struct Child {
   ChildProcess process;
   Fd log;
   std::string log_path;
-  std::string tail;  // the end of its stderr, for the report of one that never joined
+  std::string waiting;  // for the log, which is not open yet
+  std::string tail;     // the end of its stderr, for the report of one that never joined
   bool alive = true;
 };
 
 class Supervisor {
  public:
-  explicit Supervisor(const SuperviseOptions& options) : o_(options), bounds_(liveness_bounds()) {
-    if (o_.ranks < 1 || o_.nodes < 1 || o_.node < 0 || o_.node >= o_.nodes)
-      fail(ExitCode::usage, "cannot start {} ranks on node {} of {}", o_.ranks, o_.node, o_.nodes);
-  }
+  explicit Supervisor(const SuperviseOptions& options)
+      : o_(checked(options)), bounds_(liveness_bounds()), blocked_(block_signals()), output_(1), error_(2) {}
 
   int run() {
     catch_signals();
-    if (const char* t = std::getenv("LTRAIN_JOIN_TIMEOUT")) o_.join_seconds = std::max(0.1, std::atof(t));
+    o_.join_seconds = join_seconds(process_variables(), o_.join_seconds);
     if (o_.token.empty()) {
       if (o_.nodes > 1) fail(ExitCode::usage, "several nodes need a token that all launchers know");
-      o_.token = random_token();
+      o_.token = to_hex(random_bytes(16));
     }
     std::string coordinator = fmt::format("{}:{}", o_.coordinator_host, o_.coordinator_port);
     if (o_.node == 0) {
@@ -88,9 +89,11 @@ class Supervisor {
       c.address = o_.nodes == 1 ? "127.0.0.1" : "";
       c.ports = {o_.nodes == 1 ? 0 : o_.coordinator_port};
       c.token = o_.token;
+      c.settings = o_.settings;
+      c.owner = "the launcher";
       c.world_size = o_.ranks * o_.nodes;
       c.join_seconds = o_.join_seconds;
-      c.log = [](const std::string& line) { print_line("ltrain: " + line); };
+      c.log = [this](const std::string& line) { print_line("ltrain: " + line); };
       coordinator_ = std::make_unique<Coordinator>(std::move(c));
       coordinator = fmt::format("127.0.0.1:{}", coordinator_->port());
     }
@@ -98,21 +101,42 @@ class Supervisor {
     start_ranks(coordinator);
     while (alive_ > 0) turn();
     for (int i = 0; i < o_.ranks; ++i) drain(i);
-    return conclude();
+    const int code = conclude();
+    for (OutputRelay* r : {&output_, &error_}) r->drain(kStalledOutputSeconds * time_scale());
+    return code;
   }
 
  private:
+  static const SuperviseOptions& checked(const SuperviseOptions& o) {
+    if (o.ranks < 1 || o.nodes < 1 || o.node < 0 || o.node >= o.nodes ||
+        static_cast<int64_t>(o.ranks) * o.nodes > kMaxRanks)
+      fail(ExitCode::usage, "cannot start {} ranks on node {} of {}: a job has at most {} ranks", o.ranks,
+           o.node, o.nodes, kMaxRanks);
+    return o;
+  }
+
   // ---- starting ----
 
-  void catch_signals() {
-    sigset_t set;
-    ::sigemptyset(&set);
-    for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD}) ::sigaddset(&set, s);
-    ::pthread_sigmask(SIG_BLOCK, &set, &old_mask_);
+  /// Before any thread: all of them are to leave the signals to the signalfd. One that is ignored stays so,
+  /// as nohup and a shell's background jobs want it.
+  bool block_signals() {
+    ::sigemptyset(&caught_);
+    for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
+      struct sigaction now {};
+      if (::sigaction(s, nullptr, &now) != 0 || now.sa_handler != SIG_IGN) ::sigaddset(&caught_, s);
+    }
+    ::sigaddset(&caught_, SIGCHLD);
+    ::pthread_sigmask(SIG_BLOCK, &caught_, &old_mask_);
     ::signal(SIGPIPE, SIG_IGN);
-    signals_ = Fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!signals_.valid()) fail(ExitCode::internal, "signalfd: {}", std::strerror(errno));
+    return true;
   }
+
+  void catch_signals() {
+    signals_ = Fd(::signalfd(-1, &caught_, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!signals_.valid()) fail_system("signalfd", errno, ExitCode::internal);
+  }
+
+  void print_line(const std::string& line) { error_.write(printable_lines(line)); }
 
   void start_ranks(const std::string& coordinator) {
     int threads = o_.threads_per_rank;
@@ -130,32 +154,51 @@ class Supervisor {
     if (::isatty(2)) {
       common.emplace_back("LTRAIN_TTY", "1");
       const int columns = ::ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-      common.emplace_back("LTRAIN_COLUMNS", std::to_string(columns));
+      if (!std::getenv("COLUMNS")) common.emplace_back("COLUMNS", std::to_string(columns));
     }
     common.insert(common.end(), o_.variables.begin(), o_.variables.end());
-    if (!o_.run_dir.empty()) {
-      std::error_code error;
-      std::filesystem::create_directories(o_.run_dir + "/logs", error);
-      if (error) fail(ExitCode::storage, "cannot make {}/logs: {}", o_.run_dir, error.message());
-    }
     children_.resize(static_cast<size_t>(o_.ranks));
+    HandedDescriptors handed = o_.handed;
+    Fd told;
+    if (o_.node == 0) {
+      open_logs();
+    } else {
+      int ends[2];
+      if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+        fail_system("a pipe for the ranks", errno, ExitCode::internal);
+      joined_ = Fd(ends[0]), told = Fd(ends[1]);
+      handed.emplace_back(kJoinedVariable, told.get());
+    }
     for (int i = 0; i < o_.ranks; ++i) {
       Child& c = children_[static_cast<size_t>(i)];
       const int rank = rank_of(i);
       auto variables = common;
       variables.emplace_back("LTRAIN_RANK", std::to_string(rank));
       variables.emplace_back("LTRAIN_LOCAL_RANK", std::to_string(i));
-      if (!o_.run_dir.empty()) {
-        c.log_path = fmt::format("{}/logs/rank-{:05d}.log", o_.run_dir, rank);
-        c.log = Fd(::open(c.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-        if (!c.log.valid()) {
-          const std::string why = std::strerror(errno);
-          kill_all(SIGKILL);
-          fail(ExitCode::storage, "cannot write {}: {}", c.log_path, why);
-        }
-      }
-      c.process = start_child(o_.arguments, variables);
+      c.process = start_child(o_.arguments, variables, handed);
       ++alive_;
+    }
+  }
+
+  /// The folder is this job's: node 0's launcher has its lock. Another node's knows so when its ranks have
+  /// joined, because then the coordinator is there, which comes after the lock.
+  void open_logs() {
+    if (o_.run_dir.empty() || logs_open_) return;
+    logs_open_ = true;
+    std::error_code error;
+    std::filesystem::create_directories(o_.run_dir + "/logs", error);
+    if (error) fail(ExitCode::storage, "cannot make {}/logs: {}", o_.run_dir, error.message());
+    for (int i = 0; i < o_.ranks; ++i) {
+      Child& c = children_[static_cast<size_t>(i)];
+      c.log_path = fmt::format("{}/logs/rank-{:05d}.log", o_.run_dir, rank_of(i));
+      try {
+        c.log = open_log(c.log_path);
+      } catch (...) {
+        kill_all(SIGKILL);
+        throw;
+      }
+      append(c.log.get(), c.waiting.data(), c.waiting.size());
+      c.waiting.clear();
     }
   }
 
@@ -165,7 +208,8 @@ class Supervisor {
 
   void turn() {
     std::vector<pollfd> polled{{signals_.get(), POLLIN, 0},
-                               {coordinator_ ? coordinator_->changed_fd() : -1, POLLIN, 0}};
+                               {coordinator_ ? coordinator_->changed_fd() : -1, POLLIN, 0},
+                               {joined_.get(), POLLIN, 0}};
     for (Child& c : children_) {
       polled.push_back({c.process.output.get(), POLLIN, 0});
       polled.push_back({c.process.error.get(), POLLIN, 0});
@@ -175,11 +219,16 @@ class Supervisor {
     if (term_at_) timeout = std::min(timeout, poll_timeout(*term_at_));
     ::poll(polled.data(), polled.size(), timeout);
     for (size_t i = 0; i < children_.size(); ++i) {
-      if (polled[2 + 2 * i].revents) relay(static_cast<int>(i), 1);
-      if (polled[3 + 2 * i].revents) relay(static_cast<int>(i), 2);
+      if (polled[3 + 2 * i].revents) relay(static_cast<int>(i), 1);
+      if (polled[4 + 2 * i].revents) relay(static_cast<int>(i), 2);
     }
     if (polled[0].revents) read_signals();
     if (polled[1].revents) coordinator_->clear_changed();
+    if (polled[2].revents) {
+      char byte;
+      if (::read(joined_.get(), &byte, 1) == 1) open_logs();
+      joined_.reset();  // a rank has joined, or none will
+    }
     if (!ending_) {
       const bool failed = coordinator_ ? coordinator_->verdict().failed : child_failed_;
       if (failed) begin_end();
@@ -226,8 +275,11 @@ class Supervisor {
         return;
       }
       const size_t size = static_cast<size_t>(n);
-      if (c.log.valid()) write_all(c.log.get(), buffer, size);
-      if (rank_of(i) == 0) write_all(which, buffer, size);
+      if (c.log.valid())
+        append(c.log.get(), buffer, size);
+      else if (!o_.run_dir.empty() && c.waiting.size() + size <= kWaitingBytes)
+        c.waiting.append(buffer, size);
+      if (rank_of(i) == 0) (which == 1 ? output_ : error_).write({buffer, size});
       if (which == 2) {
         c.tail.append(buffer, size);
         if (c.tail.size() > 2 * kTailBytes) c.tail.erase(0, c.tail.size() - kTailBytes);
@@ -339,7 +391,16 @@ class Supervisor {
                  exit_code_text(static_cast<int>(ExitCode::rank_lost)));
       return static_cast<int>(ExitCode::rank_lost);
     }
-    if (!coordinator_) return worst_code_;
+    if (!coordinator_) {
+      if (!logs_open_ && worst_code_ != 0)  // node 0's launcher has not heard of it
+        for (int i = 0; i < o_.ranks; ++i)
+          if (const std::string& tail = children_[static_cast<size_t>(i)].tail; !tail.empty()) {
+            print_line(
+                fmt::format("ltrain: rank {} of this node has not joined; it said:\n{}", rank_of(i), tail));
+            break;
+          }
+      return worst_code_;
+    }
     // A child may have died so late that the settle time is still running.
     const SteadyTime limit = after(bounds_.settle + 1);
     while (!coordinator_->verdict().failed && !coordinator_->finished() && steady_now() < limit)
@@ -370,13 +431,17 @@ class Supervisor {
 
   SuperviseOptions o_;
   const LivenessBounds bounds_;
+  sigset_t caught_{}, old_mask_{};
+  const bool blocked_;  // before the threads of what follows
+  OutputRelay output_, error_;
   std::unique_ptr<Coordinator> coordinator_;
   std::vector<Child> children_;
   std::set<int> stopped_;
   Fd signals_;
-  sigset_t old_mask_{};
+  Fd joined_;  // readable when a rank of this node, which is not node 0, has joined
   int alive_ = 0, worst_code_ = 0;
-  bool ending_ = false, child_failed_ = false, stop_asked_ = false, killed_by_user_ = false;
+  bool logs_open_ = false, ending_ = false, child_failed_ = false, stop_asked_ = false,
+       killed_by_user_ = false;
   std::optional<SteadyTime> term_at_, kill_at_, interrupted_at_;
   std::optional<int64_t> oom_before_;
 };

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/launch/child_process.h"
+
 namespace ltrain {
 
 struct SuperviseOptions {
@@ -18,7 +20,11 @@ struct SuperviseOptions {
   int node = 0, nodes = 1;
   std::string coordinator_host;
   int coordinator_port = 0;
-  std::string token;  ///< several nodes: known to all; one node: made up
+  std::string token;     ///< several nodes: known to all; one node: made up
+  std::string settings;  ///< job_settings() of the recipe that the ranks are to have
+
+  /// What every rank inherits: the lock of run_dir, the text of the recipe.
+  HandedDescriptors handed;
 
   double join_seconds = 120;  ///< LTRAIN_JOIN_TIMEOUT overrides it
   double grace_seconds = 5;   ///< from SIGTERM to SIGKILL for ranks of a failed run
@@ -26,7 +32,8 @@ struct SuperviseOptions {
 
 /// Returns the exit code of the whole run; the last lines on stderr say why when it is not 0. Blocks the stop
 /// signals of the calling process and handles them: SIGINT, SIGTERM, SIGUSR1 or SIGHUP ask all ranks to save
-/// and stop (exit 75); a second SIGINT kills them at once (exit 71). Call it before other threads exist.
+/// and stop (exit 75); a second SIGINT kills them at once (exit 71). One that is ignored (nohup) stays
+/// ignored. Call it before other threads exist, and on node 0 with the lock of run_dir held.
 int supervise(const SuperviseOptions& options);
 
 

@@ -83,7 +83,7 @@ Planned plan_model(const ProgramOptions& options, DeviceKind device, Remember& c
                        {*compute, memory, groups.groups(), device == DeviceKind::cpu ? nullptr : &host});
   cost.costs.clear();
   cost.names.clear();
-  program.train_step({}, AdamwArgs{}, false);
+  program.train_step({}, AdamwArgs{});
   return {memory.peak().arena_bytes, host.peak().arena_bytes};
 }
 
@@ -108,7 +108,7 @@ void run_model(const ProgramOptions& options, DeviceKind device, int threads, Me
     a.lr = 1e-4;
     a.step = step + 1;
     const Timeline timeline;
-    program.train_step(batches, a, false);
+    program.train_step(batches, a);
     compute->synchronize();
     const auto ranges = timeline.ranges();
     LT_CHECK(ranges.size() == out.cost.costs.size(), "{} ops for {} entries of the plan", ranges.size(),

@@ -40,7 +40,7 @@ struct MetaRank {
   void train_step(int64_t step) {
     AdamwArgs args;
     args.step = step;
-    program.train_step({}, args, false);
+    program.train_step({}, args);
   }
   double end() const { return std::max(compute->clock, groups.clock()); }
   int64_t wire_bytes() const { return groups.groups().wire_bytes(); }

@@ -91,8 +91,11 @@ void add_outside(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
     for (OutsideMemory& item : outside_cuda(recipe, groups.size())) plan.outside.push_back(std::move(item));
     groups.clear();  // theirs is on the card
   }
-  if (ranks(recipe) > 1) groups.push_back(mesh.group(kAllAxes));  // of the checkpoints
-  add_group_memory(plan, groups, static_cast<int>(recipe.launch.ranks_on_host));
+  const int ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
+  // That of the checkpoints, which is a tree without memory of its own where its ranks are on several hosts.
+  const std::vector<int> all = mesh.group(kAllAxes);
+  if (all.size() > 1 && planned_transport(all, ranks_on_host) == Transport::shm) groups.push_back(all);
+  add_group_memory(plan, groups, ranks_on_host);
   plan.staging_bytes = meta.host.peak().arena_bytes;
   plan.total_bytes = plan.arena.arena_bytes;
   plan.host_bytes = plan.staging_bytes;

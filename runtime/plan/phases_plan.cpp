@@ -21,7 +21,7 @@ void run_other_phases(const Recipe& r, TrainProgram& program) {
     if (std::find(done.begin(), done.end(), products) != done.end()) continue;
     done.push_back(products);
     program.multiply_in(products);
-    program.train_step({}, AdamwArgs{}, false);
+    program.train_step({}, AdamwArgs{});
   }
 }
 

@@ -63,6 +63,14 @@ std::string dump_yaml(const Recipe& r) {
   return out;
 }
 
+std::string job_settings(const Recipe& r) {
+  std::string out;
+  for (const Key& key : schema())
+    if (key.in_dump(r) && key.path != "launch.interface" && key.path != "launch.threads_per_rank")
+      out += fmt::format("{}: {}\n", key.path, key.write(key, r, false));
+  return out;
+}
+
 std::string dump_json(const Recipe& r) {
   std::string out = "{";
   bool first = true;

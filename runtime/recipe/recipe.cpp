@@ -1,7 +1,5 @@
 #include "runtime/recipe/recipe.h"
 
-#include <cerrno>
-#include <cstring>
 #include <set>
 
 #include "kernels/core/device.h"
@@ -111,10 +109,14 @@ Recipe parse_recipe(std::string_view text, const std::string& name,
 }
 
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides) {
+  return parse_recipe(read_recipe(path), path, overrides);
+}
+
+std::string read_recipe(const std::string& path) {
   std::string text;
-  if (const std::string wrong = read_small_file(path, text); !wrong.empty())
+  if (const std::string wrong = read_small_file(path, text, kMostRecipeBytes); !wrong.empty())
     fail(ExitCode::usage, "{}: {}", printable(path), wrong);
-  return parse_recipe(text, path, overrides);
+  return text;
 }
 
 void validate(const Recipe& r, int world_size, int ranks_per_node) {

@@ -262,6 +262,9 @@ struct Recipe {
 /// Overrides: "key=value", "--section.key=value", "~key" (back to the default). Throws Error (usage) with
 /// every problem found, one a line: place, key, value, rule, and what would work.
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
+/// The text of the file alone. Throws Error (usage).
+std::string read_recipe(const std::string& path);
+inline constexpr size_t kMostRecipeBytes = 1 << 20;
 /// The same from text; `name` stands for the file in messages.
 Recipe parse_recipe(std::string_view text, const std::string& name,
                     const std::vector<std::string>& overrides = {});
@@ -286,6 +289,9 @@ void check_data_given(const Recipe& recipe);
 
 std::string dump_yaml(const Recipe& recipe);  ///< every value; parse_recipe reads it back to the same recipe
 std::string dump_json(const Recipe& recipe);
+/// "key: value" lines of what all ranks of a job have alike: of a recipe that is not resolved, every key but
+/// those that say how one node does its part.
+std::string job_settings(const Recipe& recipe);
 /// Key and value of every model.* setting, as dump_yaml writes them: what a checkpoint is compared by.
 std::vector<std::pair<std::string, std::string>> model_settings(const ModelConfig& model);
 

@@ -130,6 +130,8 @@ std::string format_count(double n) {
 Progress::Progress(LogFormat format, int64_t log_interval)
     : format_(format), interval_(std::max<int64_t>(1, log_interval)) {
   quiet_ = std::getenv("LTRAIN_QUIET") != nullptr;  // runs that `ltrain bench` makes
+  const char* launched = std::getenv("LTRAIN_LAUNCHER");
+  if (!launched || std::string(launched) != "1") relay_ = std::make_unique<OutputRelay>(2);
   // Under a launcher stderr is a pipe; the launcher says whether a terminal is at its end.
   const char* told = std::getenv("LTRAIN_TTY");
   terminal_ = (told ? std::string(told) == "1" : isatty(2) == 1) && format == LogFormat::text;
@@ -146,20 +148,25 @@ Progress::Progress(LogFormat format, int64_t log_interval)
 }
 
 Progress::~Progress() {
-  if (drawn_) std::fputs("\n", stderr);
+  if (drawn_) put("\n");
 }
 
 void Progress::clear() {
   if (!drawn_) return;
-  std::fputs("\r\033[K", stderr);
+  put("\r\033[K");
   drawn_ = false;
+}
+
+void Progress::put(const std::string& text) {
+  if (relay_) return relay_->write(text);
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
 }
 
 void Progress::line(const std::string& text) {
   if (quiet_) return;
   clear();
-  std::fprintf(stderr, "%s\n", text.c_str());
-  std::fflush(stderr);
+  put(text + "\n");
 }
 
 void IntervalMean::add(const StepMetrics& m) {
@@ -224,8 +231,7 @@ void Progress::step(const StepMetrics& of_step) {
   clear();
   if (static_cast<int>(text.size()) >= columns_) text.resize(columns_ - 1);
   if (colour_) text.insert(std::min(text.find("  "), text.size()), "\033[0m").insert(0, "\033[1m");
-  std::fputs(text.c_str(), stderr);
-  std::fflush(stderr);
+  put(text);
   drawn_ = true;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/launch/output.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {
@@ -77,6 +78,8 @@ class Progress {
 
  private:
   void clear();
+  void put(const std::string& text);
+  std::unique_ptr<OutputRelay> relay_;  ///< to stderr, unless a launcher always reads it
   LogFormat format_;
   int64_t interval_;
   IntervalMean mean_;

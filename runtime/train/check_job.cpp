@@ -21,6 +21,10 @@ JobSize job_size(const Recipe& r, const LaunchEnvironment& e, int gpus) {
   if (e.kind == LaunchEnvironment::Kind::node && e.ranks_per_node > 0) return on_all_nodes(e.ranks_per_node);
   if (r.launch.ranks_per_node > 0) return on_all_nodes(r.launch.ranks_per_node);
   const int64_t others = r.parallel.tensor * r.parallel.pipeline * r.parallel.context;
+  const int64_t product = others * std::max<int64_t>(1, r.parallel.data);
+  if (product > kMaxRanks)
+    fail(ExitCode::usage, "{} ranks: the axes of the recipe make more than the {} that a job can have",
+         product, kMaxRanks);
   if (r.parallel.data > 0) {
     const int64_t all = r.parallel.data * others;
     if (all % e.nodes != 0)

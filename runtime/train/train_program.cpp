@@ -325,6 +325,19 @@ int64_t TrainProgram::agree_tokens(int64_t counted) {
   return counted;
 }
 
+bool TrainProgram::any_rank(bool mine) {
+  const Group& world = device_.groups.world;
+  if (!world.many()) return mine;
+  int64_t ranks = mine;
+  staging_.open();
+  staging_.put(count_, &ranks);
+  staging_.close();
+  all_reduce(world, count_);
+  staging_.get(&ranks, count_);
+  device_.groups.check();
+  return ranks > 0;
+}
+
 std::vector<double> TrainProgram::read_sums() {
   std::vector<double> sums(static_cast<size_t>(sums_.elements()));
   staging_.get(sums.data(), sums_);
@@ -340,7 +353,7 @@ void TrainProgram::clear_sums() {
 }
 
 StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
-                                    bool ask_stop) {
+                                    const AskStop& ask_stop) {
   const bool meta = device_.compute.meta() != nullptr;
   const int64_t micros = meta ? options_.accumulation : static_cast<int64_t>(batches.size());
   const bool whole = micros == options_.accumulation;
@@ -413,7 +426,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   store_.finish_gradients();
   if (step.fp8) fp8_->finish_step(device_.compute, device_.groups.world);
   store_.add_grad_squares(squares_);
-  if (!meta && ask_stop) fill_value(device_.compute, sums_.flat(1, {1}), 1);
+  if (!meta && ask_stop && ask_stop()) fill_value(device_.compute, sums_.flat(1, {1}), 1);
   reduce_sums("reading the loss and the gradient norm");
 
   AdamwArgs args = adamw;
@@ -483,7 +496,10 @@ ExpertStatistics TrainProgram::expert_statistics(const std::vector<double>& all_
   return all;
 }
 
-double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
+double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) { return *evaluate(next, {}); }
+
+std::optional<double> TrainProgram::evaluate(const std::function<const HostBatch*()>& next,
+                                             const AskStop& ask_stop) {
   const bool meta = device_.compute.meta() != nullptr;
   Step step = make_step(false);
   if (options_.for_training) store_.show_average(true);
@@ -492,6 +508,10 @@ double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
   bool more = true, once = meta && !next;
   const HostBatch none;
   while (more) {  // as many at a time as a step has, so that a pipeline runs them like a step
+    if (ask_stop && any_rank(ask_stop())) {
+      if (options_.for_training) store_.show_average(false);
+      return {};
+    }
     int places = 0;
     while (places < places_) {
       const HostBatch* batch = once ? &none : next ? next() : nullptr;

@@ -102,6 +102,8 @@ class StageRun;
 
 class TrainProgram {
  public:
+  using AskStop = std::function<bool()>;
+
   TrainProgram(const ProgramOptions& options, Device device);
 
   const ProgramOptions& options() const { return options_; }
@@ -124,14 +126,18 @@ class TrainProgram {
   /// Of the loss, where it is scaled; else null.
   LossScaler* loss_scaler() { return scaler_ ? &*scaler_ : nullptr; }
 
-  /// One optimizer step over `accumulation` micro-batches. `ask_stop` is agreed on: the result has it if any
-  /// rank set it. Fewer batches than `accumulation` make a smaller step, where there is no pipeline.
-  /// Deterministic, unless the options let it not be: the bits depend on the batches and the state alone.
-  StepResult train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw, bool ask_stop);
+  /// One optimizer step over `accumulation` micro-batches. `ask_stop`, called at its end, is agreed on: the
+  /// result has it if any rank says so. Fewer batches than `accumulation` make a smaller step, where there is
+  /// no pipeline. Deterministic, unless the options let it not be: the bits depend on the batches and the
+  /// state alone.
+  StepResult train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
+                        const AskStop& ask_stop = {});
 
   /// Mean loss over the batches that `next` gives, and those of the other data ranks, until it returns null.
-  /// All ranks give equally many. On meta without `next`: one batch.
+  /// All ranks give equally many. On meta without `next`: one batch. With `ask_stop` all ranks agree before
+  /// each batch whether to go on; nothing when they do not.
   double evaluate(const std::function<const HostBatch*()>& next);
+  std::optional<double> evaluate(const std::function<const HostBatch*()>& next, const AskStop& ask_stop);
 
   /// logits (V) on the host for what follows `tokens`, at most seq_length of them; micro_batch is 1. On meta:
   /// the memory of the longest sequence.
@@ -147,6 +153,7 @@ class TrainProgram {
   RowSamples samples_of(const MicroBatch& whole, int64_t part) const;
   Step make_step(bool training);
   bool staged() const { return options_.stage_layers.size() > 1; }
+  bool any_rank(bool mine);
   /// Sum of `counted` over the ranks that see different tokens.
   int64_t agree_tokens(int64_t counted);
   /// Micro-batches [first, first + count) of a step of `micros`, which are loaded, through this rank's

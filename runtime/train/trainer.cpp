@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include "kernels/core/cpu_isa.h"
 #include "kernels/core/device.h"
 #include "kernels/core/fault_point.h"
+#include "kernels/core/limits.h"
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/mesh.h"
 #include "runtime/checkpoint/files.h"
@@ -36,12 +38,14 @@ namespace {
 constexpr double kMiB = 1048576.0, kGiB = 1073741824.0;
 
 void write_file(const std::string& path, const std::string& text) {
+  errno = 0;
   std::ofstream out(path + ".tmp");
   out << text;
   out.close();
   std::error_code error;
   if (out) std::filesystem::rename(path + ".tmp", path, error);
-  if (!out || error) fail(ExitCode::storage, "{}: cannot be written", path);
+  if (!out) fail_system(path + ".tmp: cannot be written", errno, ExitCode::storage);
+  if (error) fail_system(path + ": cannot be written", error.value(), ExitCode::storage);
 }
 
 /// Largest resident memory of this process so far (VmHWM); 0 where /proc does not say.
@@ -87,11 +91,12 @@ class Trainer {
     while (step_ < end_step_) {
       const bool stop = train_step();
       const bool last = step_ == end_step_;
-      if (recipe_.train.eval_interval > 0 && (step_ % recipe_.train.eval_interval == 0 || last) &&
-          !recipe_.data.eval.empty())
-        evaluate();
+      const bool evaluates = recipe_.train.eval_interval > 0 && !recipe_.data.eval.empty() &&
+                             (step_ % recipe_.train.eval_interval == 0 || last);
       const int64_t every = recipe_.checkpoint.save_interval;
-      if (stop) {
+      // Who asks to stop has seconds, and an evaluation may take minutes: the save comes first.
+      if ((evaluates && !stop && !evaluate()) || stop) {
+        if (evaluates) say({fmt::format("no evaluation at step {}: the run was asked to stop", step_)});
         if (saved_step_ != step_ && saves_at_all(recipe_)) save();
         code = last ? ExitCode::done : ExitCode::preempted;
         break;
@@ -103,11 +108,9 @@ class Trainer {
   }
 
  private:
-  double deadline() const { return recipe_.launch.distributed_timeout_minutes * 60; }
-
   void set_up() {
     const double begin = steady_seconds();
-    job_.section("setup", deadline());
+    job_.section("setup");
     const RankInfo& me = job_.info();
     const int threads = threads_per_rank(recipe_);
     omp_set_num_threads(threads);
@@ -116,7 +119,7 @@ class Trainer {
     const MakeGroup job_group = [&](const GroupRequest& r) {
       return job_.new_group(r.name, r.axes, r.ranks);
     };
-    control_group_ = job_group({"checkpoint", kAllAxes, mesh_.group(kAllAxes)});
+    control_group_ = job_.new_control_group("checkpoint", kAllAxes, mesh_.group(kAllAxes));
     control_ = make_worker_stream("checkpoint");
     take_device();
     agree_on_levels();
@@ -127,6 +130,7 @@ class Trainer {
     kinds_ = totals.kinds;
     agree_on_flops(totals);
     if (!options_.force) check_memory(totals);
+    check_address_space(plan_.host_bytes, threads);
     if (lead_) {
       std::error_code error;
       std::filesystem::create_directories(recipe_.output_dir, error);
@@ -327,7 +331,7 @@ class Trainer {
 
   /// One step; true when some rank was asked to stop.
   bool train_step() {
-    job_.section("step", deadline(), step_ + 1);
+    job_.section("step", step_ + 1);
     LT_FAULT_POINT("train.step");
     say(state_->poll());
     step_profile_->begin(step_ + 1);
@@ -337,7 +341,10 @@ class Trainer {
     const size_t micros =
         static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size);
     batches_.resize(micros);
-    for (HostBatch& b : batches_) loader_->next(b);
+    for (HostBatch& b : batches_) {
+      LT_FAULT_POINT("train.batch");
+      loader_->next(b);
+    }
     step_profile_->host("data", begin, steady_seconds());
     if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();
     AdamwArgs a;
@@ -347,11 +354,10 @@ class Trainer {
     a.eps = recipe_.optimizer.adam_eps;
     a.weight_decay = weight_decay(recipe_.optimizer, recipe_.schedule, step_ + 1, recipe_.train.train_steps);
     a.step = step_ + 1 - skipped_;  // updates, of which moments are averages
-    const bool ask = static_cast<bool>(job_.stop_requested()) || out_of_time();
     const auto wire_before = wire_by_axis(groups_->groups(), false),
                group_before = wire_by_axis(groups_->groups(), true);
     program_->multiply_in(products_at(recipe_, step_ + 1));
-    const StepResult r = program_->train_step(batches_, a, ask);
+    const StepResult r = program_->train_step(batches_, a, [this] { return asked_to_stop(); });
     planned_wire_ += kinds_.is_other(a.step) ? plan_.other_wire_bytes : plan_.train_wire_bytes;
     if (step_profile_->running()) {
       synchronize();
@@ -382,6 +388,8 @@ class Trainer {
              exposed_by_axis(compute_->waited(), waited_before));
     return r.stop_requested;
   }
+
+  bool asked_to_stop() const { return job_.stop_requested() || out_of_time(); }
 
   /// One clock for all: that of rank 0, which says why the run ended.
   bool out_of_time() const {
@@ -494,25 +502,31 @@ class Trainer {
     say(starvation_.look(step_, r.experts));
   }
 
-  void evaluate() {
-    job_.section("eval", deadline(), step_);
+  /// False when all ranks agreed to stop in it.
+  bool evaluate() {
+    job_.section("eval", step_);
     const double begin = steady_seconds();
     data::BatchLoader loader(this->loader(true), 0);
     int64_t left = recipe_.train.eval_steps * loader.micro_steps();
     HostBatch batch;
-    const double loss = program_->evaluate([&]() -> const HostBatch* {
-      if (left-- <= 0) return nullptr;
-      loader.next(batch);
-      return &batch;
-    });
-    if (!lead_) return;
-    metrics_->eval(step_, loss);
-    progress_->line(fmt::format("eval at step {}: loss {:.4f}, perplexity {:.2f} ({:.1f} s)", step_, loss,
-                                std::exp(loss), steady_seconds() - begin));
+    const std::optional<double> loss = program_->evaluate(
+        [&]() -> const HostBatch* {
+          if (left-- <= 0) return nullptr;
+          LT_FAULT_POINT("eval.batch");
+          loader.next(batch);
+          return &batch;
+        },
+        [this] { return asked_to_stop(); });
+    if (!loss) return false;
+    if (!lead_) return true;
+    metrics_->eval(step_, *loss);
+    progress_->line(fmt::format("eval at step {}: loss {:.4f}, perplexity {:.2f} ({:.1f} s)", step_, *loss,
+                                std::exp(*loss), steady_seconds() - begin));
+    return true;
   }
 
   void save() {
-    job_.section("save", deadline(), step_);
+    job_.section("save", step_);
     state_->save(step_, position_);
     saved_step_ = step_;
     say(state_->poll());
@@ -552,7 +566,7 @@ class Trainer {
   }
 
   void finish(ExitCode code) {
-    job_.section("finish", deadline(), step_);
+    job_.section("finish", step_);
     say(state_->finish());
     synchronize();
     write_usage();

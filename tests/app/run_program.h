@@ -65,6 +65,12 @@ launch: {threads_per_rank: 1}
     o.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
     return o;
   }
+  /// The same in a shell with job control: without it what runs in the background ignores SIGINT, and so does
+  /// ltrain there.
+  Outcome shell_with_jobs(const std::string& command) const {
+    std::ofstream(folder_ + "/script.sh") << "set -m\n" << command;
+    return shell("bash script.sh");
+  }
   /// Values of `key` in metrics.jsonl by step, as their text, so that they are compared to the bit.
   std::vector<std::string> metric(const std::string& key, const std::string& run = "run") const {
     std::vector<std::string> out;

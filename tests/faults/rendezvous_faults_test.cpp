@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
+#include "runtime/launch/job_key.h"
 #include "runtime/launch/message.h"
 #include "runtime/launch/socket.h"
 #include "tests/faults/run_support.h"
@@ -138,20 +139,44 @@ TEST_CASE("garbage, silence and wrong tokens on the port do not disturb the run 
   REQUIRE(wait_until(5 * time_scale(),
                      [&] { return connect_once("127.0.0.1", port, after(1), &error).fd.valid(); }));
   std::vector<Fd> strangers;
+  const auto send = [](const Fd& fd, const std::string& bytes) {
+    ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  };
+  const auto hear = [](const Fd& fd, size_t count) {  // what comes within 5 s
+    std::string bytes;
+    pollfd p{fd.get(), POLLIN, 0};
+    while (bytes.size() < count && ::poll(&p, 1, 5000) > 0) {
+      char buffer[256];
+      const ssize_t n = ::recv(fd.get(), buffer, std::min(sizeof(buffer), count - bytes.size()), 0);
+      if (n <= 0) break;
+      bytes.append(buffer, static_cast<size_t>(n));
+    }
+    return bytes;
+  };
   auto say = [&](const std::string& bytes) {
     Connection c = connect_once("127.0.0.1", port, after(1), &error);
     REQUIRE(c.fd.valid());
-    ::send(c.fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    send(c.fd, bytes);
     strangers.push_back(std::move(c.fd));
   };
   say("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
   say(std::string(100000, '\xff'));
-  say(handshake(kClientMagic, "another job"));
+  say(JobKey::greeting(kClientMagic));
   say(std::string(kClientMagic));  // and then nothing
   say("");
-  // The right magic and a hello, but no token: not one byte of it is believed.
-  say(std::string(kClientMagic) + std::string(32, 'x') +
+  // The right magic and a hello, but no proof: not one byte of it is believed.
+  say(JobKey::greeting(kClientMagic) + std::string(kProofBytes, 'x') +
       MessageWriter(MessageType::hello).number(1).number(2).text("evil").number(1).frame());
+  // Proofs of another token, and what a coordinator would show: its own words turned around.
+  for (const bool turned : {false, true}) {
+    const std::string mine = JobKey::greeting(kClientMagic);
+    say(mine);
+    const std::string theirs = hear(strangers.back(), kGreetingBytes);
+    REQUIRE(theirs.starts_with(kServerMagic));
+    const std::string proofs = JobKey("another job", "").proofs(mine, theirs);
+    send(strangers.back(), turned ? theirs + mine + proofs : proofs);
+    CHECK(hear(strangers.back(), 1).empty());  // closed
+  }
   Program other({"selftest", "allreduce", "--steps", "200", "--step-seconds", "0.005"},
                 torch_variables(1, 2, port));
   const RunResult one = other.wait(), zero = ranks[0]->wait();
@@ -171,6 +196,21 @@ TEST_CASE("two jobs that name the same port do not mix") {
   for (auto* job : {&a, &b})
     for (auto& p : *job) good += p->wait().code == 0;
   CHECK(good == 4);
+}
+
+TEST_CASE("ranks that start far apart wait for each other") {
+  const int port = free_port();
+  // A tenth of the usual bounds: silence is 0.8 s, and rank 1 comes after 2.5 s.
+  const Pairs quick{{"LTRAIN_TIME_SCALE", "0.1"}, {"LTRAIN_JOIN_TIMEOUT", scaled(60)}};
+  Ranks ranks = start(2, port, 5, quick, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  Pairs v = torch_variables(1, 2, port);
+  v.insert(v.end(), quick.begin(), quick.end());
+  Program late({"selftest", "allreduce", "--steps", "5"}, v);
+  const RunResult one = late.wait(), zero = ranks[0]->wait();
+  INFO(zero.error << one.error);
+  CHECK(zero.code == 0);
+  CHECK(one.code == 0);
 }
 
 TEST_CASE("the same rank twice is refused, and the run goes on") {

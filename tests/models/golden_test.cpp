@@ -54,7 +54,7 @@ Trained train_as_torch_did(const Golden& g, const ModelConfig& model, const Adam
     AdamwArgs args = settings;
     args.lr = lr[step];
     args.step = step + 1;
-    const StepResult r = program.train_step(batches, args, false);
+    const StepResult r = program.train_step(batches, args);
     run.worst_loss = std::max(run.worst_loss, relative(r.loss, loss[step]));
     run.worst_norm = std::max(run.worst_norm, relative(r.grad_norm, norm[step]));
     if (step > 0) continue;

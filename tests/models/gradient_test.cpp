@@ -27,7 +27,7 @@ double worst_error(const TinyOptions& o, int probes, double spoil = 1) {
   AdamwArgs still;  // lr 0: parameters stay
   still.lr = 0;
   const auto batches = tiny_batches(o, 0, 0);
-  rank.program.train_step(batches, still, false);
+  rank.program.train_step(batches, still);
   ParameterStore& store = rank.program.parameters();
   std::vector<std::vector<double>> analytic(store.count());
   for (int id = 0; id < store.count(); ++id) {
@@ -47,7 +47,7 @@ double worst_error(const TinyOptions& o, int probes, double spoil = 1) {
       const double h = 1e-5, before = *w;
       const auto loss_at = [&](double v) {
         *w = v;
-        const StepResult r = rank.program.train_step(batches, still, false);
+        const StepResult r = rank.program.train_step(batches, still);
         return r.loss + r.experts.balance_loss + r.experts.z_loss;
       };
       // Four points: the error of the difference itself is far below the tolerance.

@@ -23,7 +23,7 @@ struct Rank {
   StepResult step() {
     AdamwArgs still;
     still.lr = 0;
-    return program.train_step(tiny_batches(options, 0, 0), still, false);
+    return program.train_step(tiny_batches(options, 0, 0), still);
   }
   double* value(const std::string& name) { return store().value(store().find(name)).ptr<double>(); }
   double* grad(const std::string& name) { return store().grad(store().find(name)).ptr<double>(); }

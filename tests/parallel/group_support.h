@@ -36,7 +36,7 @@ inline std::vector<std::string> try_ranks(Kind kind, int size,
           group = make_shm_group(store, "test", r, size, "test", Axis::data, {timeout, 20, 4096, 4096, -1});
         else
           group = make_gloo_group(make_gloo_transport("127.0.0.1"), store, "test", r, size, "test",
-                                  Axis::data, {timeout, 20, 64 << 10});
+                                  Axis::data, {timeout, 20, 20, 64 << 10});
         auto stream = make_inline_stream("test");
         body(*group, *stream);
       } catch (const std::exception& e) {

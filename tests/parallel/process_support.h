@@ -78,7 +78,7 @@ class Processes {
           JobOptions o;
           e.rank = e.local_rank = r;
           o.environment = e;
-          o.collective_timeout_seconds = timeout;
+          o.hang_seconds = timeout;
           auto job = Job::join(o);
           auto stream = make_worker_stream("comm");
           {

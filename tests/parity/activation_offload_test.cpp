@@ -102,7 +102,7 @@ TEST_CASE("what leaves is not in the arena, whatever the number of layers") {
     o.seq = 96;
     o.activations = a;
     MetaJob job(o, 0);
-    job.program.train_step({}, tiny_adamw(1), false);
+    job.program.train_step({}, tiny_adamw(1));
     return std::pair(job.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)],
                      job.program.offloaded().activations);
   };

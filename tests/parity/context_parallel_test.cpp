@@ -144,7 +144,7 @@ TEST_CASE("a hop or a reduction of context parallelism that is left out is seen 
     int64_t calls = 0;
     {
       MetaJob meta(o, 0);
-      meta.program.train_step({}, tiny_adamw(1), false);
+      meta.program.train_step({}, tiny_adamw(1));
       for (const TraceEntry& e : meta.trace.entries())
         calls += e.stream == "context" && !e.collective.empty();
     }

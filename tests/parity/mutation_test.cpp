@@ -283,7 +283,7 @@ MetaRun run_on_meta(const TinyOptions& o, Kind kind, const std::string& group, i
   std::unique_ptr<MetaJob> job;
   try {
     job = std::make_unique<MetaJob>(o, tiny_world(o) - 1, wrap);
-    job->program.train_step({}, tiny_adamw(step_kinds(o.optimizer).usual_step), false);
+    job->program.train_step({}, tiny_adamw(step_kinds(o.optimizer).usual_step));
     for (const auto& [name, m] : mutants) run.train_calls[name] = m->calls();
     job->program.evaluate(nullptr);
   } catch (const Error& e) {

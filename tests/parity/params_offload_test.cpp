@@ -67,7 +67,7 @@ TEST_CASE("what of the weights stays is what their fraction says, and what is aw
     o.bucket_elements = 100;  // a bucket for each unit
     o.offload = away(params);
     MetaJob job(o, 0);
-    job.program.train_step({}, tiny_adamw(1), false);
+    job.program.train_step({}, tiny_adamw(1));
     return std::pair(job.memory.peak().by_kind[static_cast<int>(MemoryKind::parameters)],
                      job.program.offloaded().params);
   };

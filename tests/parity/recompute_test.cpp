@@ -80,7 +80,7 @@ TEST_CASE(
   const auto activations = [&](const RecomputeOptions& r) {
     o.recompute = r;
     MetaJob job(o, 0);
-    job.program.train_step({}, tiny_adamw(1), false);
+    job.program.train_step({}, tiny_adamw(1));
     return std::pair(job.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)],
                      job.trace.model_flops());
   };

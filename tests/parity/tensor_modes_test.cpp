@@ -211,7 +211,7 @@ TEST_CASE("negative control: every collective of the first step that is left out
       MetaJob meta(many, 0, [&](const GroupRequest& r, std::unique_ptr<Communicator> inner) {
         return std::make_unique<MutantGroup>(std::move(inner), Mutation::none, -1);
       });
-      meta.program.train_step({}, tiny_adamw(1), false);
+      meta.program.train_step({}, tiny_adamw(1));
       const Groups& g = meta.groups.groups();
       for (const Group* of : {&g.row, &g.column, &g.depth, &g.rows, &g.turned_rows})
         if (of->comm->name() == group && of->many())

@@ -227,7 +227,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     int64_t train = 0, before = 0;
     for (const bool other : {false, true}) {
       if (other && kinds.other_step == 0) continue;
-      meta.program.train_step({}, tiny_adamw(other ? kinds.other_step : kinds.usual_step), false);
+      meta.program.train_step({}, tiny_adamw(other ? kinds.other_step : kinds.usual_step));
       const int64_t others = kinds.others(o.steps), steps = other ? others : o.steps - others;
       train += (meta.groups.groups().wire_bytes() - before) * steps;
       before = meta.groups.groups().wire_bytes();
@@ -241,7 +241,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     }
     for (size_t i = 1; i < o.products.size(); ++i) {  // then every step is one of these
       meta.program.multiply_in(o.products[i]);
-      meta.program.train_step({}, tiny_adamw(1), false);
+      meta.program.train_step({}, tiny_adamw(1));
       train = before = meta.groups.groups().wire_bytes();
     }
     int64_t batches = o.global_batch / (o.micro_batch * o.ranks);
@@ -285,7 +285,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     if (!o.products.empty()) program.multiply_in(o.products[static_cast<size_t>(step)]);
     std::optional<Timeline> timeline;
     if (o.timeline && step + 1 == o.steps) timeline.emplace();
-    const StepResult r = program.train_step(batches, tiny_adamw(step + 1), false);
+    const StepResult r = program.train_step(batches, tiny_adamw(step + 1));
     if (timeline) {
       compute->synchronize();
       groups.synchronize();

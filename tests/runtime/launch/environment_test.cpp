@@ -1,5 +1,6 @@
 #include "runtime/launch/environment.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "kernels/core/error.h"
@@ -206,6 +207,117 @@ TEST_CASE("order and ambiguity") {
   // Half a set is no set.
   CHECK(detect_environment(without(kTorchrun, "WORLD_SIZE")).kind == Kind::single);
   CHECK(detect_environment(with(kSlurm, {{"RANK", "1"}})).source == "Slurm");
+}
+
+TEST_CASE("sizes of zero are refused by name, not divided by") {
+  CHECK_THROWS_WITH(detect_environment(with(kTorchrun, {{"WORLD_SIZE", "0"}})),
+                    Contains("WORLD_SIZE=\"0\": must be a whole number from 1"));
+  CHECK_THROWS_WITH(detect_environment(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "0"}})),
+                    Contains("LOCAL_WORLD_SIZE=\"0\": must be a whole number from 1"));
+}
+
+namespace {
+
+struct Described {
+  const char* name;
+  Variables variables;
+  std::vector<std::string> numbers;  ///< the variables that hold one
+};
+
+std::vector<Described> every_environment() {
+  const Variables pod{{"RANK", "1"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "m"}, {"MASTER_PORT", "23456"}};
+  const Variables pet{{"PET_NNODES", "2"},
+                      {"PET_NODE_RANK", "1"},
+                      {"PET_NPROC_PER_NODE", "4"},
+                      {"PET_MASTER_ADDR", "t"},
+                      {"PET_MASTER_PORT", "29500"}};
+  const Variables mpich{{"PMI_RANK", "1"},        {"PMI_SIZE", "2"},    {"MPI_LOCALRANKID", "1"},
+                        {"MPI_LOCALNRANKS", "2"}, {"MASTER_ADDR", "m"}, {"MASTER_PORT", "29500"}};
+  return {{"ltrain",
+           with(kLtrain, {{"LTRAIN_NODE", "0"}}),
+           {"LTRAIN_RANK", "LTRAIN_WORLD_SIZE", "LTRAIN_LOCAL_RANK", "LTRAIN_LOCAL_SIZE", "LTRAIN_NODE",
+            "LTRAIN_ATTEMPT"}},
+          {"torchrun",
+           kTorchrun,
+           {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+            "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT"}},
+          {"nodes", pod, {"RANK", "WORLD_SIZE", "MASTER_PORT"}},
+          {"PET", pet, {"PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_PORT"}},
+          {"PET of a Kubernetes job",
+           with(without(pet, "PET_NODE_RANK"), {{"JOB_COMPLETION_INDEX", "1"}}),
+           {"JOB_COMPLETION_INDEX"}},
+          {"Slurm",
+           with(kSlurm, {{"SLURM_RESTART_COUNT", "0"}}),
+           {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_RESTART_COUNT"}},
+          {"Slurm without a step's tasks", without(kSlurm, "SLURM_STEP_NUM_TASKS"), {"SLURM_NTASKS"}},
+          {"Slurm outside of a step",
+           {{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NUM_NODES", "1"}, {"SLURM_NNODES", "1"}},
+           {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}},
+          {"Open MPI",
+           kOpenMpi,
+           {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE"}},
+          {"MPICH", mpich, {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "MASTER_PORT"}}};
+}
+
+/// What every caller relies on.
+void check_sane(const LaunchEnvironment& e) {
+  CHECK((e.world_size >= 1 && e.world_size <= kMaxRanks && e.rank >= 0 && e.rank < e.world_size));
+  CHECK((e.local_size >= 1 && e.local_size <= e.world_size && e.local_rank >= 0 &&
+         e.local_rank < e.local_size));
+  CHECK((e.nodes >= 1 && e.node >= 0 && e.ranks_per_node >= 0 && e.attempt >= 0));
+  for (int port : e.coordinator_ports) CHECK((port >= 1 && port <= 65535));
+  if (e.kind != Kind::single) CHECK(!e.coordinator_ports.empty());
+}
+
+}  // namespace
+
+TEST_CASE(
+    "every numeric variable, with whatever may stand there: taken as a number in range, or refused by name") {
+  for (const Described& d : every_environment()) {
+    INFO(d.name);
+    REQUIRE_NOTHROW(check_sane(detect_environment(d.variables)));
+    for (const std::string& key : d.numbers) {
+      // One that must be refused wherever a number stands.
+      for (const char* bad : {"-1", "-9223372036854775809", "99999999999999999999", "2147483648", "x", "1x",
+                              " 1", "1 ", "+1", "1.5", "1e3", "0x1", "\x1b[31m1", "1\n"}) {
+        INFO(key << "=" << bad);
+        try {
+          detect_environment(with(d.variables, {{key, bad}}));
+          FAIL_CHECK("it was believed");
+        } catch (const Error& e) {
+          const std::string text = e.what();
+          CHECK(e.code() == ExitCode::usage);
+          CHECK_THAT(text, Contains(key + "="));
+          CHECK_THAT(text, Contains("must be"));
+          CHECK(std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20; }));
+        }
+      }
+      // Others are a number somewhere; what comes of them is sane, or a refusal that names a variable.
+      for (const char* some : {"0", "", "1", "2", "7", "4096", "65535", "65536", "1048575", "1048576",
+                               "1048577", "2147483647"}) {
+        INFO(key << "=" << some);
+        try {
+          check_sane(detect_environment(with(d.variables, {{key, some}})));
+        } catch (const Error& e) {
+          CHECK(e.code() == ExitCode::usage);
+          CHECK(std::string(e.what()).size() < 600);
+        }
+      }
+      const std::string longest(100000, '9');
+      CHECK_THROWS_WITH(detect_environment(with(d.variables, {{key, longest}})),
+                        Contains("(100000 bytes)") && Contains(key));
+    }
+  }
+}
+
+TEST_CASE("how long ranks wait for each other") {
+  CHECK(join_seconds({}, 120) == 120);
+  CHECK(join_seconds({{"LTRAIN_JOIN_TIMEOUT", ""}}, 120) == 120);
+  CHECK(join_seconds({{"LTRAIN_JOIN_TIMEOUT", "0.5"}}, 120) == 0.5);
+  CHECK(join_seconds({{"LTRAIN_JOIN_TIMEOUT", "1e3"}}, 120) == 1000);
+  for (const char* bad : {"0", "-1", "nan", "inf", "1e7", "x", "1x", " 1", "0x1"})
+    CHECK_THROWS_WITH(join_seconds({{"LTRAIN_JOIN_TIMEOUT", bad}}, 120), Contains("LTRAIN_JOIN_TIMEOUT=\""));
 }
 
 TEST_CASE("host and port") {

@@ -49,6 +49,29 @@ TEST_CASE("malformed hostlists are refused with the place") {
   }
 }
 
+TEST_CASE("a hostlist is counted before it is expanded, and a message of it is short") {
+  // 16,000 ranges of 65,535: 10^9 names if they were made.
+  std::string many = "n[0-65534";
+  while (many.size() < 112 * 1024) many += ",0-65534";
+  many += "]";
+  const std::string name(200, 'a');
+  for (const std::string& list :
+       Strings{many, many + "," + many, "n[0-65535],m", name + "[0-9]" + name, std::string(256, 'a'),
+               std::string(100000, 'a') + "[0-65535]", std::string(100000, ';')}) {
+    try {
+      parse_hostlist(list, "SLURM_STEP_NODELIST");
+      FAIL("it was expanded");
+    } catch (const Error& e) {
+      CHECK(e.code() == ExitCode::usage);
+      CHECK(std::string(e.what()).size() < 400);
+      CHECK_THAT(e.what(), Catch::Contains("at character"));
+    }
+  }
+  CHECK(parse_hostlist("n[0-65535]", "LIST").size() == 65536);
+  CHECK(parse_hostlist(std::string(255, 'a'), "LIST").size() == 1);
+  CHECK_THROWS_WITH(parse_hostlist("a\x1b[31m", "LIST"), Catch::Contains("\\x1b"));
+}
+
 TEST_CASE("tasks per node") {
   CHECK(parse_tasks_per_node("2(x3),1", "T") == std::vector<int>{2, 2, 2, 1});
   CHECK(parse_tasks_per_node("8", "T") == std::vector<int>{8});

@@ -71,13 +71,6 @@ TEST_CASE("hostile bytes are refused, not believed") {
   }
 }
 
-TEST_CASE("the handshake depends on token and side") {
-  CHECK(handshake(kClientMagic, "a").size() == kHandshakeBytes);
-  CHECK(handshake(kClientMagic, "a") != handshake(kClientMagic, "b"));
-  CHECK(handshake(kClientMagic, "a").substr(8) != handshake(kServerMagic, "a").substr(8));
-  CHECK(handshake(kClientMagic, "secret").find("secret") == std::string::npos);
-}
-
 TEST_CASE("a status comes back as it was") {
   const RankStatus s = status("save", {group("data[0-3]", 12, true), group("tensor[0, 1]", 3, false)});
   const auto back = read_status(*unframe(write_status(s)));
@@ -121,4 +114,47 @@ TEST_CASE("a stall is blamed on the rank that is behind, not on those who wait")
   ranks[0] = status("step", {group("pipeline[0, 1]", 5, true, CollectiveOp::recv)});
   ranks[1] = status("step", {group("pipeline[0, 1]", 3, false, CollectiveOp::send)});
   CHECK(explain_stall(ranks).culprits.empty());
+}
+
+TEST_CASE("who hangs: a rank that does nothing and waits for nobody; all, when none gets on") {
+  const auto idle = [](double seconds, bool inside, const std::string& waits_for = "") {
+    RankStatus s = status("step", {group("data[0-2]", 5, inside)});
+    s.idle_seconds = seconds, s.idle_limit = 10, s.waits_for = waits_for;
+    return s;
+  };
+  std::vector<std::optional<RankStatus>> ranks{idle(0, false), idle(0, false), idle(0, false)};
+  CHECK(hung_rank(ranks) == -1);
+  // Rank 1 is in a long step, evaluation or load, and gets on; the others wait for it, for hours if need be.
+  ranks = {idle(9999, true), idle(0.4, false), idle(9999, false, "the other ranks of group data[0-2]")};
+  CHECK(hung_rank(ranks) == -1);
+  // It does not get on any more.
+  ranks[1] = idle(10, false);
+  CHECK(hung_rank(ranks) == 1);
+  // Bytes still come in at rank 2: a slow network is no hang.
+  ranks = {idle(9999, true), idle(9999, true), idle(1, true)};
+  CHECK(hung_rank(ranks) == -1);
+  // All wait and nothing comes: a collective is lost.
+  ranks[2] = idle(10, true);
+  CHECK(hung_rank(ranks) == 0);
+  // Those that have ended do not count, and when all have there is none.
+  ranks = {std::nullopt, idle(9999, true), idle(0, false)};
+  CHECK(hung_rank(ranks) == -1);
+  ranks[2] = std::nullopt;
+  CHECK(hung_rank(ranks) == 1);
+  CHECK(hung_rank({std::nullopt, std::nullopt}) == -1);
+}
+
+TEST_CASE("a status tells how long nothing was done, and for whom the rank waits") {
+  RankStatus s = status("setup", {});
+  s.idle_seconds = 3.5, s.idle_limit = 600, s.waits_for = "the other ranks of group data[0-3]";
+  const auto back = read_status(*unframe(write_status(s)));
+  REQUIRE(back);
+  CHECK((back->idle_seconds == 3.5 && back->idle_limit == 600 && back->waits() && !back->stuck()));
+  CHECK(where(*back) == "in section setup 7, waiting for the other ranks of group data[0-3]");
+  // From outside: a line, bounded.
+  s.section = "\x1b[2J\n" + std::string(100000, 'x');
+  const auto evil = read_status(*unframe(write_status(s)));
+  REQUIRE(evil);
+  CHECK(where(*evil).size() < 1200);
+  CHECK(where(*evil).find('\x1b') == std::string::npos);
 }

@@ -348,3 +348,22 @@ TEST_CASE("docs/recipe.md is what the table says", "[recipe][docs]") {
   INFO("run scripts/update-recipe-docs.sh");
   CHECK((text.str() == recipe_reference_markdown()));
 }
+
+TEST_CASE("what all ranks of a job have alike: every key of the recipe but those of one node's part") {
+  const Recipe r = parse("model: {architecture: llama, vocab_size: 257}\nparallel: {data: 2}\n");
+  const std::string settings = "\n" + job_settings(r);
+  int dumped = 0;
+  for (const recipe::Key& key : recipe::schema()) {
+    if (!key.in_dump(r)) continue;
+    ++dumped;
+    const bool own = key.path == "launch.interface" || key.path == "launch.threads_per_rank";
+    INFO(key.path);
+    CHECK((settings.find("\n" + key.path + ": " + key.write(key, r, false) + "\n") == std::string::npos) ==
+          own);
+  }
+  CHECK(std::count(settings.begin(), settings.end(), '\n') == dumped - 2 + 1);
+  // On whatever machine, whichever device it has.
+  CHECK(job_settings(parse("parallel: {data: 2}", {"launch.threads_per_rank=3", "launch.interface=lo"})) ==
+        job_settings(parse("parallel: {data: 2}")));
+  CHECK(job_settings(parse("seed: 2")) != job_settings(parse("seed: 3")));
+}

@@ -1,0 +1,19 @@
+// SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104), for the handshake alone: none of the libraries that this
+// program is linked with has a digest that cannot be turned around.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ltrain {
+
+using Digest = std::array<unsigned char, 32>;
+
+Digest sha256(std::string_view data);
+Digest hmac_sha256(std::string_view key, std::string_view data);
+/// In a time that does not tell where they differ.
+bool equal_digests(const Digest& a, const Digest& b);
+std::string_view bytes_of(const Digest& d);
+
+}  // namespace ltrain

@@ -204,10 +204,13 @@ std::string slurm_script(const SlurmOptions& o) {
   sbatch("--requeue");
   sbatch("--open-mode=append");
   sbatch(fmt::format("--output={}-%j.out", o.job_name));
-  t += "\nset -u\n";
+  t += "\nset -u\n"
+       "# Only who has it joins this attempt of the job. Not an argument: those are seen by every user of a node.\n"
+       "LTRAIN_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\n"
+       "export LTRAIN_TOKEN\n";
   t += "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}\n";
   std::string command =
-      fmt::format("srun --kill-on-bad-exit=1 --cpus-per-task=\"${{SLURM_CPUS_PER_TASK:-1}}\" \\\n  {} run {}",
+      fmt::format("srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task=\"${{SLURM_CPUS_PER_TASK:-1}}\" \\\n  {} run {}",
                   quoted(o.program), quoted(o.recipe));
   for (const std::string& s : o.overrides) command += " " + quoted(s);
   if (o.max_attempts <= 0) {

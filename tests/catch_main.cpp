@@ -1,6 +1,8 @@
 // The main function of every test program.
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
 
 #include "tests/support/outcome.h"
 
@@ -32,6 +34,8 @@ bool lists_only(const Catch::ConfigData& c) {
 
 int main(int argc, char** argv) {
   ltrain::test::collect_sanitizer_reports();
+  // What programs measure of this machine and keep is not the user's.
+  ::setenv("XDG_CACHE_HOME", (std::filesystem::current_path() / "cache").c_str(), 0);
   Catch::Session session;
   int result = session.applyCommandLine(argc, argv);
   if (result == 0) result = session.run();

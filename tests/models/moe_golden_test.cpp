@@ -85,7 +85,7 @@ Differences compare(const Golden& g, const ModelConfig& model) {
   AdamwArgs still;
   still.lr = 0;
   still.step = 1;
-  const StepResult r = program.train_step(batches, still, false);
+  const StepResult r = program.train_step(batches, still, {});
   Differences d;
   const auto relative = [](double got, double want) { return std::abs(got - want) / std::abs(want); };
   d.loss = relative(r.loss, g.read<double>("token_loss").at(0));

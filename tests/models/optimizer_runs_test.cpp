@@ -109,7 +109,7 @@ TrainedModel train(const Golden& g, const Job& job) {
       AdamwArgs a = g.adamw;
       a.lr = lr.at(static_cast<size_t>(step));
       a.step = step + 1;
-      const StepResult r = program.train_step(batches, a, false);
+      const StepResult r = program.train_step(batches, a, {});
       if (rank == 0) run.losses.push_back(r.loss);
     }
     groups.synchronize();

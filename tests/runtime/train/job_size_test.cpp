@@ -3,6 +3,7 @@
 
 #include "kernels/core/error.h"
 #include "runtime/train/check_job.h"
+#include "tests/runtime/recipe/bad_recipe_table.h"
 
 using namespace ltrain;
 using Kind = LaunchEnvironment::Kind;
@@ -67,4 +68,27 @@ TEST_CASE("a recipe for several nodes is planned on one machine", "[train]") {
   CHECK(equal(planned({"parallel.tensor=2"}), 2, 2));  // as `run` starts them
   CHECK(equal(planned({}, 8), 8, 8));
   CHECK(equal(planned({"launch.ranks_per_node=8"}, 0, 64), 64, 8));
+}
+
+TEST_CASE("every bad recipe is refused in the same words for whatever a command checks of it", "[train][recipe]") {
+  using Part = JobChecks::Part;
+  int refused = 0;
+  for (const test::BadRecipe& bad : test::all_bad_recipes()) {
+    if (bad.ranks > 0) continue;  // the axes against a number of ranks that the table gives
+    for (const Part part : {Part::recipe, Part::rank, Part::node, Part::job}) {
+      INFO(bad.name);
+      try {
+        const Recipe given = parse_recipe(test::with_document_marks(bad.text), "r.yaml", bad.overrides);
+        JobChecks checks;
+        checks.part = part;
+        check_job(given, job_size(given, {}, 0), checks);
+        FAIL("accepted");
+      } catch (const Error& e) {
+        CHECK(e.code() == ExitCode::usage);
+        CHECK(e.what() == bad.expected);
+      }
+      ++refused;
+    }
+  }
+  CHECK(refused >= 400);
 }

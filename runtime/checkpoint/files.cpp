@@ -24,6 +24,7 @@ constexpr int64_t kChunk = 4 << 20;  // bytes of one read or write call
 constexpr int64_t kSyncPiece = 64 << 20;
 
 [[noreturn]] void fail_errno(const std::string& path, const char* what, int error) {
+  if (error == EMFILE || error == ENFILE) fail_system(path + ": " + what, error, ExitCode::storage);
   std::string advice;
   if (error == ENOSPC) advice = "; free space there, or lower checkpoint.keep_latest";
   if (error == EDQUOT) advice = "; the quota is used up: free space, or choose another output_dir";

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/core/error.h"
+#include "kernels/core/limits.h"
 #include "kernels/core/progress.h"
 
 namespace ltrain::data {
@@ -29,7 +29,7 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
   // O_NONBLOCK: a FIFO in the file's place would be waited for, before its kind is known. Of files it changes
   // nothing.
   fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd_ < 0) fail(ExitCode::data, "{}: cannot be opened: {}", path_, std::strerror(errno));
+  if (fd_ < 0) fail_system(path_ + ": cannot be opened", errno, ExitCode::data);
   struct stat st {};
   if (::fstat(fd_, &st) != 0 || !S_ISREG(st.st_mode)) {
     ::close(fd_);

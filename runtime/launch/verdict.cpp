@@ -21,7 +21,7 @@ std::string exit_code_text(int code) {
     case ExitCode::usage:
       return "exit code 64 (recipe or command line: change it, a restart does not help)";
     case ExitCode::data:
-      return "exit code 65 (data: mend it, a restart does not help)";
+      return "exit code 65 (data: fix it, a restart does not help)";
     case ExitCode::internal:
       return "exit code 70 (internal error)";
     case ExitCode::rank_lost:

@@ -68,11 +68,26 @@ TEST_CASE("a limit of the shell is named, with what raises it, and is no defect 
     const char *limit, *told;
     int code;
   };
-  const Case c = GENERATE(Case{"-n 24", "ulimit -n", 64}, Case{"-v 150000", "ulimit -v", 64},
+  const Case c = GENERATE(Case{"-n 10", "ulimit -n", 64}, Case{"-v 150000", "ulimit -v", 64},
                           Case{"-f 2", "ulimit -f", 73});
   const Outcome o = t.shell(fmt::format("(ulimit {}; {} run tiny.yaml)", c.limit, LTRAIN_BINARY));
   INFO(c.limit << "\n" << o.text);
   CHECK(o.code == c.code);
   CHECK_THAT(o.text, Contains(c.told));
   CHECK_THAT(o.text, !Contains("internal error") && !Contains("start again"));
+}
+
+TEST_CASE("however few files a process may open, the run ends well or names the limit") {
+  TempRun t;
+  int named = 0;
+  for (int files = 6; files <= 34; files += 2) {
+    const Outcome o =
+        t.shell(fmt::format("(ulimit -n {}; {} run tiny.yaml train.train_steps=2)", files, LTRAIN_BINARY));
+    INFO(files << "\n" << o.text);
+    CHECK((o.code == 0 || o.code == 64));
+    if (o.code == 64) CHECK_THAT(o.text, Contains("ulimit -n"));
+    named += o.code == 64;
+    std::filesystem::remove_all(t.folder() + "/run");
+  }
+  CHECK(named >= 3);
 }

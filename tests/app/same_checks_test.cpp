@@ -85,7 +85,7 @@ TEST_CASE("what this machine lacks is refused by a dry run as by a run, spawned 
         Case{"data.eval.0.path=missing", 65, "missing"},
         Case{"checkpoint.resume=nowhere/checkpoints/step-00000004", 73, "nowhere"},
         Case{"output_dir=/proc/nothing", 73, "/proc/nothing"},
-        Case{"optimizer.offload={device: nvme, path: /nowhere/of/disk}", 64, "/nowhere/of/disk"}}) {
+        Case{"offload.optimizer={device: nvme, path: /nowhere/of/disk}", 64, "/nowhere/of/disk"}}) {
     const auto before = files_in(t.folder());
     std::vector<std::string> texts;
     for (const Way& way : {kDryRun, kRun, kJoinedDryRun, kJoinedRun}) {

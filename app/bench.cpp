@@ -9,11 +9,12 @@
 #include "app/commands.h"
 #include "kernels/core/device.h"
 #include "runtime/data/build.h"
-#include "runtime/launch/job.h"
 #include "runtime/launch/cgroup.h"
+#include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
 #include "runtime/plan/bench.h"
 #include "runtime/plan/matmul_peak.h"
+#include "runtime/recipe/recipe.h"
 
 namespace ltrain::app {
 namespace {
@@ -92,7 +93,8 @@ int64_t measure_process() {
   build.output = folder + "/text";
   build.workers = 1;
   data::build_dataset(build);
-  std::ofstream(folder + "/r.yaml") << fmt::format(
+  const std::string recipe = folder + "/r.yaml";
+  std::ofstream(recipe) << fmt::format(
       "name: bench\noutput_dir: {0}/run\nmodel: {{vocab_size: 257, hidden_size: 256, intermediate_size: 688, "
       "num_hidden_layers: 4, "
       "num_attention_heads: 4, max_position_embeddings: 256}}\nparallel: {{data: 2, zero_stage: 1}}\ndata: "
@@ -105,7 +107,8 @@ int64_t measure_process() {
   s.ranks = 2;
   s.threads_per_rank = 1;
   s.run_dir = folder + "/run";
-  s.arguments = {"run", folder + "/r.yaml"};
+  s.settings = job_settings(load_recipe(recipe, {}));
+  s.arguments = {"run", recipe};
   s.variables = {{"LTRAIN_QUIET", "1"}};
   if (const int code = supervise(s); code != 0) throw CLI::RuntimeError(code);
   int64_t process = 0;

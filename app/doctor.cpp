@@ -356,7 +356,8 @@ RankMap map_of(const std::string& path, const std::vector<std::string>& override
   const Variables variables = process_variables();
   const JobSize size = planned_size(given, environment_for_plans(variables), gpus_for(given));
   const Recipe recipe = resolve(given, size.world, size.ranks_per_node);
-  return map_ranks(recipe, host_names((size.world + size.ranks_per_node - 1) / size.ranks_per_node, variables));
+  return map_ranks(recipe,
+                   host_names((size.world + size.ranks_per_node - 1) / size.ranks_per_node, variables));
 }
 
 }  // namespace

@@ -114,7 +114,8 @@ void add_plan(CLI::App& app) {
     if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, job.profile, *o);
     const int nodes = (size.world + size.ranks_per_node - 1) / size.ranks_per_node;
     const RankMap map = map_ranks(recipe, host_names(nodes, process_variables()));
-    std::fputs((o->json ? plan_json(job.plan, &map) + "\n" : plan_text(job.plan, recipe, &map)).c_str(), stdout);
+    std::fputs((o->json ? plan_json(job.plan, &map) + "\n" : plan_text(job.plan, recipe, &map)).c_str(),
+               stdout);
     if (o->trace.empty()) return;
     write_file(o->trace, plan_trace(recipe, job.profile, 0));
   });

@@ -63,7 +63,9 @@ void add_recipe(CLI::App& app) {
     show_recipe(show_options);
   });
 
-  CLI::App* check = recipe->add_subcommand("check", "Say what is wrong with a recipe on any machine, as `plan` and `run` do; `run --dry-run` checks this machine too");
+  CLI::App* check = recipe->add_subcommand("check",
+                                           "Say what is wrong with a recipe on any machine, as `plan` and "
+                                           "`run` do; `run --dry-run` checks this machine too");
   add_recipe_options(check, check_options);
   check->footer("Example: ltrain recipe check recipes/quickstart.yaml --ranks 2");
   check->callback([check] {

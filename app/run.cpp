@@ -1,5 +1,6 @@
 // ltrain run: checks everything that can be checked, then starts the ranks, or is one.
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -24,6 +25,11 @@ struct RunOptions {
   int64_t steps = 0;
 };
 
+bool is_folder(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
 /// Whether each rank is shown a GPU of its own alone, as Slurm does where it binds them: then the one that is
 /// seen is enough, for auto too.
 bool shown_one_each(const Recipe& r, const RankInfo& me) {
@@ -41,10 +47,10 @@ Recipe check_joined(const Recipe& given, const RankInfo& me, const RunOptions& o
   JobChecks checks;
   checks.memory = !o.force;
   checks.gpus_seen = alone ? 1 : size.ranks_per_node;
-  checks.part = me.launched         ? JobChecks::Part::rank  // the launcher has checked
-                : me.rank == 0        ? JobChecks::Part::job
-                : me.local_rank == 0  ? JobChecks::Part::node
-                                      : JobChecks::Part::rank;
+  checks.part = me.launched          ? JobChecks::Part::rank  // the launcher has checked
+                : me.rank == 0       ? JobChecks::Part::job
+                : me.local_rank == 0 ? JobChecks::Part::node
+                                     : JobChecks::Part::rank;
   return check_job(recipe, size, checks).recipe;
 }
 
@@ -62,8 +68,10 @@ void run_rank(const RunOptions& o) {
   ExitCode code = ExitCode::done;
   std::optional<FolderLock> lock;  // the others write nothing before they have met rank 0, and it leaves last
   try {
+    const bool locks = job->info().rank == 0 && !job->info().launched;
+    if (locks && is_folder(recipe.output_dir)) lock.emplace(lock_output(recipe.output_dir));
     recipe = check_joined(recipe, job->info(), o);
-    if (job->info().rank == 0 && !job->info().launched) lock.emplace(lock_output(recipe.output_dir));
+    if (locks && !lock) lock.emplace(lock_output(recipe.output_dir));
     code = train(recipe, *job, {o.force, o.steps});
   } catch (const std::exception& e) {
     job->fail(e);
@@ -81,6 +89,10 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const std::string text = read_recipe(o.recipe);
   const Recipe given = parse_recipe(text, o.recipe, o.overrides);
   const JobSize size = job_size(given, e, gpus_for(given));
+  // Before what is in the folder is looked at. One that is not there yet is made when all else is right.
+  std::optional<FolderLock> lock;
+  const auto take_folder = [&] { lock.emplace(lock_output(given.output_dir)); };
+  if (e.node == 0 && !o.dry_run && is_folder(given.output_dir)) take_folder();
   JobChecks checks;
   checks.memory = !o.force;
   const CheckedJob job = check_job(given, size, checks);
@@ -99,9 +111,8 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   s.settings = job_settings(given);
   const Fd handed = make_handed_text(text);
   s.handed.emplace_back(kRecipeVariable, handed.get());
-  std::optional<FolderLock> lock;
   if (e.node == 0) {
-    lock.emplace(lock_output(recipe.output_dir));
+    if (!lock) take_folder();
     // Its ranks keep it: what they still write after a launcher that was killed is not another run's.
     s.handed.emplace_back(kLockVariable, lock->descriptor());
   }

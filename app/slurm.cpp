@@ -87,7 +87,8 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
                           plan.profile_measured ? "the profile of the machine that made this"
                                                 : "a guess (`ltrain bench` measures)"));
     if (plan.network_bytes() > 0 && !plan.network_given)
-      o.notes.push_back(fmt::format("The network between the nodes is not in that profile; {}.", plan.network_source));
+      o.notes.push_back(
+          fmt::format("The network between the nodes is not in that profile; {}.", plan.network_source));
   }
 }
 
@@ -205,13 +206,15 @@ std::string slurm_script(const SlurmOptions& o) {
   sbatch("--open-mode=append");
   sbatch(fmt::format("--output={}-%j.out", o.job_name));
   t += "\nset -u\n"
-       "# Only who has it joins this attempt of the job. Not an argument: those are seen by every user of a node.\n"
+       "# Only who has it joins this attempt of the job. Not an argument: those are seen by every user of a "
+       "node.\n"
        "LTRAIN_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\n"
        "export LTRAIN_TOKEN\n";
   t += "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}\n";
-  std::string command =
-      fmt::format("srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task=\"${{SLURM_CPUS_PER_TASK:-1}}\" \\\n  {} run {}",
-                  quoted(o.program), quoted(o.recipe));
+  std::string command = fmt::format(
+      "srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task=\"${{SLURM_CPUS_PER_TASK:-1}}\" \\\n  {} run "
+      "{}",
+      quoted(o.program), quoted(o.recipe));
   for (const std::string& s : o.overrides) command += " " + quoted(s);
   if (o.max_attempts <= 0) {
     t += "# A step ends as a whole when one rank fails (the site's default may be to wait for the others).\n";

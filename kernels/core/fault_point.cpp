@@ -130,12 +130,13 @@ void arm_faults(const std::string& specification) {
 }
 
 FaultAction fault_point_reached(int index) {
+  const Fault* now = nullptr;  // every fault of the point counts the visit, whichever is carried out
   for (const auto& fault : faults) {
     if (fault->point != index) continue;
     if (fault->rank >= 0 && fault->rank != fault_rank) continue;
-    if (++fault->seen == fault->occurrence) return carry_out(*fault);
+    if (++fault->seen == fault->occurrence && !now) now = fault.get();
   }
-  return FaultAction::none;
+  return now ? carry_out(*now) : FaultAction::none;
 }
 
 }  // namespace ltrain

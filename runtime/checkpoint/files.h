@@ -70,7 +70,8 @@ std::string read_text_file(const std::string& path, int64_t most_bytes);
 /// A new file with this text, on the disk.
 void write_text_file(const std::string& path, const std::string& text);
 void make_folders(const std::string& path);
-/// The nearest folder above `path` that is there, in which `path` could be made: makes nothing. Error (storage).
+/// The nearest folder above `path` that is there, in which `path` could be made: makes nothing. Error
+/// (storage).
 std::string check_folder_can_be_made(const std::string& path);
 void sync_folder(const std::string& path);
 void rename_path(const std::string& from, const std::string& to);

@@ -30,7 +30,7 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   recipe_.parallel = Parallel{};
   recipe_.parallel.data = 1;
   recipe_.device = choice;
-  recipe_.cuda_graphs = false;                        // of training, as are the next two
+  recipe_.cuda_graphs = false;  // of training, as are the next two
   recipe_.offload = {};
   recipe_.optimizer = {};
   recipe_.attention_backend = AttentionBackend::own;  // each length would be a plan of seconds

@@ -1,6 +1,6 @@
-// What the control groups of this process leave to it: the limits of every group from its own up to the root, of
-// version 1 or 2 of the kernel's interface. Under Slurm, Kubernetes and containers the job's limit is on one of
-// them, and rarely on the root's.
+// What the control groups of this process leave to it: the limits of every group from its own up to the root,
+// of version 1 or 2 of the kernel's interface. Under Slurm, Kubernetes and containers the job's limit is on
+// one of them, and rarely on the root's.
 #pragma once
 #include <cstdint>
 #include <optional>

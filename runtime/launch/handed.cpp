@@ -14,6 +14,11 @@
 namespace ltrain {
 namespace {
 
+[[noreturn]] void refuse(const char* variable) {
+  fail(ExitCode::usage, "environment variable {}: must be a descriptor that `ltrain run` has opened",
+       variable);
+}
+
 /// -1: none was handed.
 int descriptor(const Variables& v, const char* variable) {
   const auto launched = v.find("LTRAIN_LAUNCHER"), at = v.find(variable);
@@ -22,9 +27,7 @@ int descriptor(const Variables& v, const char* variable) {
   const std::string& s = at->second;
   int fd = -1;
   const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), fd);
-  if (error != std::errc() || end != s.data() + s.size() || fd < 3)
-    fail(ExitCode::usage, "environment variable {}: must be a descriptor that `ltrain run` has opened",
-         variable);
+  if (error != std::errc() || end != s.data() + s.size() || fd < 3) refuse(variable);
   return fd;
 }
 
@@ -48,13 +51,12 @@ std::optional<std::string> handed_text(const Variables& variables, const char* v
   if (fd < 0) return {};
   struct stat s {};
   if (::fstat(fd, &s) != 0 || !S_ISREG(s.st_mode) || s.st_size > static_cast<off_t>(most_bytes))
-    fail(ExitCode::usage, "environment variable {}: must be a descriptor that `ltrain run` has opened",
-         variable);
+    refuse(variable);
   std::string text(static_cast<size_t>(s.st_size), '\0');
   for (size_t at = 0; at < text.size();) {  // not read(): all ranks have one position in it
     const ssize_t n = ::pread(fd, text.data() + at, text.size() - at, static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail(ExitCode::internal, "the recipe's text from the launcher: {}", std::strerror(errno));
+    if (n <= 0) refuse(variable);  // a file, and not opened for reading
     at += static_cast<size_t>(n);
   }
   return text;

@@ -36,5 +36,4 @@ struct SuperviseOptions {
 /// ignored. Call it before other threads exist, and on node 0 with the lock of run_dir held.
 int supervise(const SuperviseOptions& options);
 
-
 }  // namespace ltrain

@@ -19,7 +19,8 @@ std::string exit_code_text(int code) {
     case ExitCode::done:
       return "exit code 0 (done)";
     case ExitCode::usage:
-      return "exit code 64 (recipe or command line: change it, a restart does not help)";
+      return "exit code 64 (recipe, command line or a limit of the shell: change it, a restart does not "
+             "help)";
     case ExitCode::data:
       return "exit code 65 (data: fix it, a restart does not help)";
     case ExitCode::internal:

@@ -14,8 +14,8 @@ struct Datasheet {
   double bf16, f32, tf32, fp8, f64;  ///< (bf16: f16, too) operations a second of matrix products; f32 without
                                      ///< TF32, fp8 0 where the card has none, f64 with tensor cores
   double memory_bytes, memory_bytes_per_second;
-  double nvlink_bytes_per_second;  ///< one way
-  double host_bytes_per_second;    ///< PCIe, one way
+  double nvlink_bytes_per_second;   ///< one way
+  double host_bytes_per_second;     ///< PCIe, one way
   double adapter_bytes_per_second;  ///< one way, of the network adapter that each card has in `node`
   const char* node;
 };

@@ -40,10 +40,11 @@ struct MachineProfile {
   int64_t device_bytes = 0;        ///< memory of a card; 0: ranks run on the CPU
   std::vector<RankProfile> ranks;  ///< by threads, ascending
   std::vector<CollectiveSample> collectives;
-  /// Between hosts, of one host, both ways at once. `ltrain bench` sees one host: an assumption unless the file
-  /// has it.
+  /// Between hosts, of one host, both ways at once. `ltrain bench` sees one host: an assumption unless the
+  /// file has it.
   double network_bytes_per_second = 1.25e9, network_seconds = 30e-6;
-  double adapter_bytes_per_second = 0;  ///< of each rank's own network adapter; 0: a host's ranks share its network
+  double adapter_bytes_per_second =
+      0;  ///< of each rank's own network adapter; 0: a host's ranks share its network
   bool network_given = false;
   std::string network_source = "assumed: 10 Gbit/s Ethernet a node";
   /// Of a collective that has no samples: what a rank sends in a second, and what a call takes. Of a card
@@ -62,8 +63,9 @@ struct MachineProfile {
 /// Prices ops by the samples nearest in size.
 class ProfileCost final : public CostModel {
  public:
-  /// An op of a rank with `threads` threads. `cores_full`: ranks times threads is at least the number of cores, so that collectives compete with
-  /// compute. `ranks_on_host`: ranks that share a host's network and disk.
+  /// An op of a rank with `threads` threads. `cores_full`: ranks times threads is at least the number of
+  /// cores, so that collectives compete with compute. `ranks_on_host`: ranks that share a host's network and
+  /// disk.
   ProfileCost(const MachineProfile& profile, int threads, bool cores_full, int ranks_on_host = 1)
       : profile_(profile),
         rank_(profile.for_threads(threads)),

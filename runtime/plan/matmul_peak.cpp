@@ -46,8 +46,8 @@ std::string cpu_model_name() {
 }
 
 double measure_matmul_peak(DType dtype) {
-  // The largest is of the size of layers, 7 MiB of fp32 in all, gone before the arena; the smallest ones take less
-  // than a slice of the scheduler's time, so that their best time is right on a busy machine too.
+  // The largest is of the size of layers, 7 MiB of fp32 in all, gone before the arena; the smallest ones take
+  // less than a slice of the scheduler's time, so that their best time is right on a busy machine too.
   constexpr std::array<int64_t, 4> kSides{256, 384, 512, 768};
   constexpr double kSeconds = 0.25;
   const int64_t most = kSides.back();
@@ -66,7 +66,8 @@ double measure_matmul_peak(DType dtype) {
       const double start = steady_seconds();
       matmul(*stream, square(whole[2]), square(whole[0]), square(whole[1]));
       const double seconds = std::max(1e-9, steady_seconds() - start);
-      if (turn > 0) best = std::max(best, 2.0 * static_cast<double>(n * n * n) / seconds);  // the first compiles it
+      if (turn > 0)
+        best = std::max(best, 2.0 * static_cast<double>(n * n * n) / seconds);  // the first compiles it
     }
   return best;
 }

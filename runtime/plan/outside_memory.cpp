@@ -21,8 +21,8 @@ std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile&
   const OutsideMemory loader{"data loader", data::loader_buffer_bytes(loader_options(r, mesh, false)),
                              "formula"};
   if (device_of(r) == DeviceKind::cuda) {
-    // Driver, CUDA's libraries and their host buffers. A job that is given less is killed by its own cgroup, so
-    // that the figure errs on the safe side until it is measured.
+    // Driver, CUDA's libraries and their host buffers. A job that is given less is killed by its own cgroup,
+    // so that the figure errs on the safe side until it is measured.
     constexpr int64_t kCudaProcess = int64_t{4} << 30;
     return {{"CUDA process", kCudaProcess, kNotMeasured}, loader};
   }
@@ -50,7 +50,8 @@ std::vector<OutsideMemory> outside_cuda(const Recipe& r, size_t groups) {
   // Its handle, and kernels that are compiled for the shapes; the workspace of backward is in the arena.
   if (r.attention_backend != AttentionBackend::own && cudnn_declines(r).empty())
     items.push_back({"cuDNN", int64_t{64} << 20, kNotMeasured, gpu});
-  if (groups > 0) items.push_back({"NCCL", static_cast<int64_t>(groups) * (int64_t{256} << 20), kNotMeasured, gpu});
+  if (groups > 0)
+    items.push_back({"NCCL", static_cast<int64_t>(groups) * (int64_t{256} << 20), kNotMeasured, gpu});
   return items;
 }
 

@@ -55,7 +55,7 @@ struct RankPlan {
   std::vector<std::pair<std::string, double>> exposed;
   double exposed_comm_seconds() const;  ///< of all axes
   double exposed_offload_seconds = 0;   ///< compute waiting for what is offloaded
-  double eval_seconds = 0;          ///< one evaluation
+  double eval_seconds = 0;              ///< one evaluation
   /// Of steps of another kind (StepKinds): bytes and seconds; 0 where all are of one.
   int64_t other_wire_bytes = 0;
   double other_seconds = 0;
@@ -77,21 +77,22 @@ struct Plan {
   std::string profile;      ///< its source
   bool profile_measured = false;
   bool profile_datasheet = false;
-  double network_bytes_per_second = 0;  ///< of a host with ranks_on_host, that bytes between hosts are priced by
-  bool network_given = false;           ///< the profile says so; else it is assumed
-  std::string network_source;           ///< "by the profile", "assumed: ..."
-  double peak_flops = 0;                ///< of one rank, for MFU: the profile's fastest matmul of the dtype
-  std::string recompute;                ///< what granularity: auto chose, in words; else empty
-  int64_t placement_ops = 0;            ///< ops and collectives whose placements were checked
-  std::vector<RankPlan> ranks;          ///< the distinct ones: the first of each pipeline stage, and the last
-  int stages = 0;                       ///< of them, the first of each stage; 0: other ranks were asked for
-  int64_t host_bytes = 0;               ///< of this host's memory, the cgroup's limit when lower
+  double network_bytes_per_second =
+      0;                        ///< of a host with ranks_on_host, that bytes between hosts are priced by
+  bool network_given = false;   ///< the profile says so; else it is assumed
+  std::string network_source;   ///< "by the profile", "assumed: ..."
+  double peak_flops = 0;        ///< of one rank, for MFU: the profile's fastest matmul of the dtype
+  std::string recompute;        ///< what granularity: auto chose, in words; else empty
+  int64_t placement_ops = 0;    ///< ops and collectives whose placements were checked
+  std::vector<RankPlan> ranks;  ///< the distinct ones: the first of each pipeline stage, and the last
+  int stages = 0;               ///< of them, the first of each stage; 0: other ranks were asked for
+  int64_t host_bytes = 0;       ///< of this host's memory, the cgroup's limit when lower
 
   double step_seconds() const;  ///< of the slowest rank
-  /// Model FLOPs of all ranks over what their matmul peaks would do in a step; pipeline stages differ, ranks of
-  /// a stage do not.
+  /// Model FLOPs of all ranks over what their matmul peaks would do in a step; pipeline stages differ, ranks
+  /// of a stage do not.
   double mfu() const;
-  double total_seconds() const;  ///< all steps and evaluations, of the slowest rank
+  double total_seconds() const;   ///< all steps and evaluations, of the slowest rank
   int64_t network_bytes() const;  ///< that the first rank sends to other hosts in a step
   double tokens_per_second() const { return step_seconds() > 0 ? tokens_per_step / step_seconds() : 0; }
 };

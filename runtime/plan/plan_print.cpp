@@ -129,8 +129,8 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
     const int64_t network = p.network_bytes();
     size_t width = 8;
     for (const CollectivePlan& c : r.collectives) width = std::max(width, c.axis.size());
-    out += fmt::format("  {:<{}}  {:<5}  {:<16}{:>6}{:>17}{:>18}", "axis", width, "group", "collective", "calls",
-                       "payload", "sent");
+    out += fmt::format("  {:<{}}  {:<5}  {:<16}{:>6}{:>17}{:>18}", "axis", width, "group", "collective",
+                       "calls", "payload", "sent");
     if (network > 0) out += fmt::format("{:>18}", "to other nodes");
     out += fmt::format("{:>12}\n", "time");
     for (const CollectivePlan& c : r.collectives) {
@@ -147,8 +147,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
     if (network > 0)
       out += fmt::format("  between nodes: {:.1f} Gbit/s for the {} rank{} of a node, {}{}\n",
                          p.network_bytes_per_second * 8e-9, p.ranks_on_host, p.ranks_on_host == 1 ? "" : "s",
-                         p.network_source,
-                         p.network_given ? "" : " (`network` in the profile sets it)");
+                         p.network_source, p.network_given ? "" : " (`network` in the profile sets it)");
   }
 
   const double seconds = p.step_seconds();
@@ -156,11 +155,13 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
   out += fmt::format("  {:<28}{:>12.1f} model GFLOP a rank, {} tokens, {} micro-batch{} a rank\n", "step",
                      r.model_flops / 1e9, p.tokens_per_step, p.accumulation, p.accumulation == 1 ? "" : "es");
   std::string exposed;
-  for (const auto& [axis, s] : r.exposed) exposed += fmt::format("{}{} {:.1f}", exposed.empty() ? ": " : ", ", axis, s * 1e3);
+  for (const auto& [axis, s] : r.exposed)
+    exposed += fmt::format("{}{} {:.1f}", exposed.empty() ? ": " : ", ", axis, s * 1e3);
   out += fmt::format("  {:<28}{:>12.1f} ms ({:.1f} ms of it exposed communication{})\n", "step time",
                      seconds * 1e3, r.exposed_comm_seconds() * 1e3, exposed);
   if (r.exposed_offload_seconds > 0)
-    out += fmt::format("  {:<28}{:>12.1f} ms of the step time\n", "waiting for offload", r.exposed_offload_seconds * 1e3);
+    out += fmt::format("  {:<28}{:>12.1f} ms of the step time\n", "waiting for offload",
+                       r.exposed_offload_seconds * 1e3);
   if (*p.kinds.other)
     out +=
         fmt::format("  {:<28}{:>12.1f} ms, {:.2f} MiB sent: {} in {} of {} steps\n", "another kind of step",

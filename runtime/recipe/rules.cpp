@@ -127,21 +127,22 @@ class Rules {
     }
     if (t.stop_step && *t.stop_step > t.train_steps)
       broken("train.stop_step",
-             fmt::format("is after the last of train.train_steps = {}; nearest valid value: {}", t.train_steps,
-                         t.train_steps),
+             fmt::format("is after the last of train.train_steps = {}; nearest valid value: {}",
+                         t.train_steps, t.train_steps),
              {"train.train_steps"});
     if (given("train.eval_interval") && t.eval_interval > 0 && r_.data.eval.empty())
       broken("train.eval_interval", "there is nothing to evaluate on; give data.eval, or remove the key");
     const Schedule& s = r_.schedule;
     if (s.lr_warmup_steps > s.lr_decay_steps)
-      broken("schedule.lr_warmup_steps",
-             fmt::format("must be at most schedule.lr_decay_steps; nearest valid value: {}{}", s.lr_decay_steps,
-                         given("train.train_steps") && !given("schedule.lr_decay_steps")
-                             ? fmt::format("; train.stop_step: {} ends a run early and leaves the schedule as "
-                                           "it is",
-                                           t.train_steps)
-                             : ""),
-             {"schedule.lr_decay_steps", "train.train_steps"});
+      broken(
+          "schedule.lr_warmup_steps",
+          fmt::format("must be at most schedule.lr_decay_steps; nearest valid value: {}{}", s.lr_decay_steps,
+                      given("train.train_steps") && !given("schedule.lr_decay_steps")
+                          ? fmt::format("; train.stop_step: {} ends a run early and leaves the schedule as "
+                                        "it is",
+                                        t.train_steps)
+                          : ""),
+          {"schedule.lr_decay_steps", "train.train_steps"});
     else if (s.lr_decay_style == LrDecayStyle::wsd &&
              s.lr_wsd_decay_steps > s.lr_decay_steps - s.lr_warmup_steps)
       broken(

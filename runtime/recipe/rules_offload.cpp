@@ -64,11 +64,12 @@ void offload_device_rules(const Recipe& r, const BrokenRule& broken) {
         std::tuple("offload.params", "weights", &r.offload.params),
         std::tuple("offload.activations", "activations", &r.offload.activations)}) {
     if (cpu && place->device == "cpu")
-      broken(fmt::format("{}.device", section),
-             fmt::format("steps run on the CPU, whose memory has the {} already; nearest valid value: none, or "
-                         "nvme with {}.path",
-                         what, section),
-             {"device"});
+      broken(
+          fmt::format("{}.device", section),
+          fmt::format("steps run on the CPU, whose memory has the {} already; nearest valid value: none, or "
+                      "nvme with {}.path",
+                      what, section),
+          {"device"});
     if (!cpu && place->device == "nvme")
       broken(fmt::format("{}.device", section),
              "is for steps on the CPU alone in this build; nearest valid value: cpu", {"device"});

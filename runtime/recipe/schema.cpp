@@ -404,10 +404,11 @@ void add_train_keys(std::vector<Key>& t) {
                     const int64_t step = tokens_per_step(r);
                     r.train.train_steps = *r.train.train_tokens / step + (*r.train.train_tokens % step != 0);
                   }));
-  t.push_back(integer("train.stop_step", LT_MEMBER(train.stop_step),
-                      "The run ends after this step as after its last, with its evaluation and save, and leaves "
-                      "the schedule alone; null: train_steps.")
-                  .between(1, kMaxSteps));
+  t.push_back(
+      integer("train.stop_step", LT_MEMBER(train.stop_step),
+              "The run ends after this step as after its last, with its evaluation and save, and leaves "
+              "the schedule alone; null: train_steps.")
+          .between(1, kMaxSteps));
   t.push_back(integer("train.train_tokens", LT_MEMBER(train.train_tokens),
                       "Tokens to train on, in place of train_steps.")
                   .between(1, 9e15));

@@ -217,10 +217,10 @@ void Progress::step(const StepMetrics& of_step) {
       interval.steps() > 1
           ? fmt::format("  slowest step {} {:.0f} ms", interval.slowest_step(), interval.slowest_ms())
           : "";
-  std::string text = fmt::format(
-      "step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {} tok/s{}  mem {:.0f}/{:.0f} MiB{}{}", m.step,
-      m.train_steps, m.lm_loss, m.lr, m.grad_norm, format_count(m.tokens_per_sec), mfu,
-      m.mem_peak_gib * 1024, m.mem_plan_gib * 1024, slowest, left);
+  std::string text =
+      fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {} tok/s{}  mem {:.0f}/{:.0f} MiB{}{}",
+                  m.step, m.train_steps, m.lm_loss, m.lr, m.grad_norm, format_count(m.tokens_per_sec), mfu,
+                  m.mem_peak_gib * 1024, m.mem_plan_gib * 1024, slowest, left);
   if (!terminal_) {
     if (ends) line(text);
     return;

@@ -18,8 +18,9 @@ struct StepMetrics {
   int64_t consumed_tokens = 0, consumed_samples = 0;
   double lm_loss = 0, grad_norm = 0, lr = 0;
   double step_time_ms = 0, data_time_ms = 0;
-  std::vector<std::pair<std::string, double>> exposed_comm_ms;  ///< by comm_axis: of those with more than one rank
-  double exposed_offload_ms = -1;                               ///< below 0: nothing is offloaded
+  std::vector<std::pair<std::string, double>>
+      exposed_comm_ms;             ///< by comm_axis: of those with more than one rank
+  double exposed_offload_ms = -1;  ///< below 0: nothing is offloaded
   double tokens_per_sec = 0, tokens_per_sec_per_gpu = 0, tflops_per_gpu = 0;
   double mfu = 0;  ///< NaN: the peak is not known
   double mem_peak_gib = 0, mem_plan_gib = 0;
@@ -63,7 +64,8 @@ class IntervalMean {
 
  private:
   int64_t steps_ = 0, skipped_ = 0, not_finite_ = 0, slowest_step_ = 0;
-  double loss_ = 0, norm_ = 0, ms_ = 0, tokens_ = 0, tokens_of_gpu_ = 0, tflop_ = 0, mfu_ms_ = 0, slowest_ms_ = 0;
+  double loss_ = 0, norm_ = 0, ms_ = 0, tokens_ = 0, tokens_of_gpu_ = 0, tflop_ = 0, mfu_ms_ = 0,
+         slowest_ms_ = 0;
 };
 
 /// The user's stream: one line rewritten in place on a terminal, plain lines elsewhere. A line has the means

@@ -1,5 +1,5 @@
-// The one check of a job: what `recipe check`, `plan`, `run --dry-run`, `run` and a rank that joins accept and
-// refuse.
+// The one check of a job: what `recipe check`, `plan`, `run --dry-run`, `run` and a rank that joins accept
+// and refuse.
 #pragma once
 #include "runtime/launch/environment.h"
 #include "runtime/plan/plan.h"
@@ -18,8 +18,8 @@ struct JobSize {
 /// has GPUs, and on the CPU one for each tensor * pipeline * context. `gpus`: that this process sees. Error
 /// (usage) when they do not fit together.
 JobSize job_size(const Recipe& recipe, const LaunchEnvironment& environment, int gpus);
-/// The same for commands that start nothing: a recipe whose axes make more ranks than launch.ranks_per_node is
-/// one for several nodes. `world`: the ranks, when they were given.
+/// The same for commands that start nothing: a recipe whose axes make more ranks than launch.ranks_per_node
+/// is one for several nodes. `world`: the ranks, when they were given.
 JobSize planned_size(const Recipe& recipe, const LaunchEnvironment& environment, int gpus, int world = 0);
 /// GPUs that ranks of the recipe could have here: 0 with device: cpu, in a build without CUDA, without a
 /// driver.
@@ -31,8 +31,8 @@ struct JobChecks {
   /// this node offload to. job: also its memory, the checkpoint, and room for the next one.
   enum class Part : uint8_t { recipe, rank, node, job };
   Part part = Part::job;
-  bool memory = true;  ///< false: --force
-  int gpus_seen = 0;   ///< that this process must see; 0: one for each rank of the node
+  bool memory = true;   ///< false: --force
+  int gpus_seen = 0;    ///< that this process must see; 0: one for each rank of the node
   std::string profile;  ///< what prices the plan, of find_profile(); empty: this machine's
 };
 

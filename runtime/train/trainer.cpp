@@ -543,20 +543,20 @@ class Trainer {
     int64_t train_wire = 0;
     for (const auto& [axis, bytes] : train_wire_) train_wire += bytes;
     make_folders(recipe_.output_dir + "/logs");
-    const nlohmann::ordered_json usage{
-        {"rank", job_.info().rank},
-        {"steps", steps},
-        {"arena_bytes", arena_->peak().arena_bytes},
-        {"train_wire_bytes", train_wire},
-        {"train_wire_bytes_by_axis", train_wire_},
-        {"train_wire_bytes_by_group", train_wire_by_group_},
-        {"all_wire_bytes", groups_->groups().wire_bytes()},
-        {"device_bytes", card_.total_bytes - free_device_bytes(device_)},
-        {"peak_rss_bytes", resident},
-        {"plan_arena_bytes", plan_.arena.arena_bytes},
-        {"plan_total_bytes", plan_.total_bytes},
-        {"plan_host_bytes", plan_.host_bytes}};
-    write_file(fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank), usage.dump() + "\n");
+    const nlohmann::ordered_json usage{{"rank", job_.info().rank},
+                                       {"steps", steps},
+                                       {"arena_bytes", arena_->peak().arena_bytes},
+                                       {"train_wire_bytes", train_wire},
+                                       {"train_wire_bytes_by_axis", train_wire_},
+                                       {"train_wire_bytes_by_group", train_wire_by_group_},
+                                       {"all_wire_bytes", groups_->groups().wire_bytes()},
+                                       {"device_bytes", card_.total_bytes - free_device_bytes(device_)},
+                                       {"peak_rss_bytes", resident},
+                                       {"plan_arena_bytes", plan_.arena.arena_bytes},
+                                       {"plan_total_bytes", plan_.total_bytes},
+                                       {"plan_host_bytes", plan_.host_bytes}};
+    write_file(fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank),
+               usage.dump() + "\n");
     if (!lead_ || steps == 0) return;
     progress_->line(fmt::format(
         "rank 0 used {:.1f} MiB of the host's memory at its peak ({:.1f} planned) and sent {:.1f} MiB in {} "
@@ -589,10 +589,10 @@ class Trainer {
                           recipe_.train.stop_step ? "a larger train.stop_step, or none,"
                                                   : "a larger train.train_steps")
         : step_ < recipe_.train.train_steps
-            ? fmt::format("ended after step {} of {} as {} says, {} steps in {}; start again without it to go on",
-                          step_, recipe_.train.train_steps,
-                          options_.steps > 0 ? "--steps" : "train.stop_step", step_ - first_step_,
-                          format_duration(steady_seconds() - started_))
+            ? fmt::format(
+                  "ended after step {} of {} as {} says, {} steps in {}; start again without it to go on",
+                  step_, recipe_.train.train_steps, options_.steps > 0 ? "--steps" : "train.stop_step",
+                  step_ - first_step_, format_duration(steady_seconds() - started_))
             : fmt::format("done: {} steps in {}", step_ - first_step_,
                           format_duration(steady_seconds() - started_)));
   }

@@ -61,8 +61,8 @@ class TrainingState {
   /// Of a fresh start whose parameters are initialised: the weights of checkpoint.upcycle. Returns notes.
   std::vector<std::string> upcycle();
   /// Takes the folder, checks the space for the saves after `step`, until step `end`. After resume(). `host`:
-  /// where saves are copied to from a device with memory of its own; null: memory of the writer's own. Returns
-  /// notes.
+  /// where saves are copied to from a device with memory of its own; null: memory of the writer's own.
+  /// Returns notes.
   std::vector<std::string> open_writer(int64_t step, int64_t end, Memory* host = nullptr);
 
   /// Of the last step: only finite states are saved.

@@ -1,5 +1,5 @@
-// What surrounds a run and is not the run's: output that nobody reads, nohup, the limits of the shell. The run
-// ends when it is asked to, goes on when it is not, and names the limit that it ran into.
+// What surrounds a run and is not the run's: output that nobody reads, nohup, the limits of the shell. The
+// run ends when it is asked to, goes on when it is not, and names the limit that it ran into.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -14,13 +14,15 @@ namespace {
 /// Waits, a minute at most, until a run's metrics have so many steps.
 std::string until_step(int step) {
   return fmt::format(
-      "for i in $(seq 1200); do grep -q '\"step\":{}[,}}]' run/metrics.jsonl 2>/dev/null && break; sleep 0.05; "
+      "for i in $(seq 1200); do grep -q '\"step\":{}[,}}]' run/metrics.jsonl 2>/dev/null && break; sleep "
+      "0.05; "
       "done\n",
       step);
 }
 
 constexpr const char* kMuchOutput =
-    "tiny.yaml train.train_steps=1000000 train.eval_interval=0 checkpoint.save_interval=0 train.log_interval=1 "
+    "tiny.yaml train.train_steps=1000000 train.eval_interval=0 checkpoint.save_interval=0 "
+    "train.log_interval=1 "
     "log.format=text";
 
 }  // namespace
@@ -32,15 +34,17 @@ TEST_CASE("output that nobody reads stops neither the run nor its end") {
   // A pipe holds 64 KiB, about 600 of these lines.
   const std::string start =
       launched ? fmt::format("{} run {} > pipe 2>&1 & p=$!\n", LTRAIN_BINARY, kMuchOutput)
-               : fmt::format("export LTRAIN_COORDINATOR=127.0.0.1:$(( 20000 + $$ % 10000 ))\n"
-                             "{0} RANK=1 LOCAL_RANK=1 {1} run {2} > other 2>&1 &\n"
-                             "{0} RANK=0 LOCAL_RANK=0 {1} run {2} > pipe 2>&1 & p=$!\n",
-                             "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1", LTRAIN_BINARY, kMuchOutput);
-  const Outcome o = t.shell_with_jobs("mkfifo pipe; sleep 300 < pipe & reader=$!\n" + start + until_step(1500) +
-                                      "grep -c step run/metrics.jsonl > steps\n"
-                                      "kill -" +
-                                      signal + " $p; begin=$(date +%s); wait $p; echo code $?\n" +
-                                      "echo seconds $(( $(date +%s) - begin )); kill $reader");
+               : fmt::format(
+                     "export LTRAIN_COORDINATOR=127.0.0.1:$(( 20000 + $$ % 10000 ))\n"
+                     "{0} RANK=1 LOCAL_RANK=1 {1} run {2} > other 2>&1 &\n"
+                     "{0} RANK=0 LOCAL_RANK=0 {1} run {2} > pipe 2>&1 & p=$!\n",
+                     "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1", LTRAIN_BINARY, kMuchOutput);
+  const Outcome o =
+      t.shell_with_jobs("mkfifo pipe; sleep 300 < pipe & reader=$!\n" + start + until_step(1500) +
+                        "grep -c step run/metrics.jsonl > steps\n"
+                        "kill -" +
+                        signal + " $p; begin=$(date +%s); wait $p; echo code $?\n" +
+                        "echo seconds $(( $(date +%s) - begin )); kill $reader");
   INFO(signal << launched << "\n" << o.text);
   CHECK(std::stoi(read_text(t.folder() + "/steps")) >= 1500);  // it went on when the pipe was full
   CHECK_THAT(o.text, Contains("code 75"));
@@ -52,10 +56,10 @@ TEST_CASE("output that nobody reads stops neither the run nor its end") {
 TEST_CASE("a signal that whoever started the run ignores is ignored: nohup") {
   TempRun t;
   const bool ignored = GENERATE(true, false);
-  const Outcome o = t.shell_with_jobs(
-      fmt::format("{} {} run tiny.yaml train.train_steps=1000 train.eval_interval=0 checkpoint.save_interval=0 "
-                  "checkpoint.save_at_end=false > out 2>&1 & p=$!\n{}kill -HUP $p; wait $p; echo code $?\n",
-                  ignored ? "nohup" : "env", LTRAIN_BINARY, until_step(20)));
+  const Outcome o = t.shell_with_jobs(fmt::format(
+      "{} {} run tiny.yaml train.train_steps=1000 train.eval_interval=0 checkpoint.save_interval=0 "
+      "checkpoint.save_at_end=false > out 2>&1 & p=$!\n{}kill -HUP $p; wait $p; echo code $?\n",
+      ignored ? "nohup" : "env", LTRAIN_BINARY, until_step(20)));
   const std::string out = read_text(t.folder() + "/out");
   INFO(o.text << out);
   CHECK_THAT(o.text, Contains(ignored ? "code 0" : "code 75"));

@@ -22,8 +22,8 @@ std::string quoted(const std::string& word) {
 struct Way {
   const char *command, *variables;
 };
-constexpr Way kRecipeCheck{"recipe check", ""}, kPlan{"plan", ""}, kDryRun{"run --dry-run", ""}, kRun{"run", ""},
-    kJoinedRun{"run", "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1"},
+constexpr Way kRecipeCheck{"recipe check", ""}, kPlan{"plan", ""}, kDryRun{"run --dry-run", ""},
+    kRun{"run", ""}, kJoinedRun{"run", "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1"},
     kJoinedDryRun{"run --dry-run", "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1"};
 
 /// Names of files in the folder, all the way down.

@@ -1,7 +1,7 @@
 #include "kernels/core/limits.h"
 
-#include <cerrno>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <new>
 #include <stdexcept>
 #include <system_error>

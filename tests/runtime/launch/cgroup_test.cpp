@@ -49,16 +49,17 @@ TEST_CASE("cgroup v2: the lowest limit from this process's group up to the root"
 
 TEST_CASE("cgroup v1: controllers apart, and their word for no limit", "[launch]") {
   const std::string memory = kTop + "/memory", cpu = kTop + "/cpu";
-  const Root root({{"/proc/self/cgroup",
-                    "11:memory:/kubepods/pod1/c2\n4:cpu,cpuacct:/kubepods/pod1/c2\n1:name=systemd:/x\n0::/\n"},
-                   {memory + "/memory.limit_in_bytes", "9223372036854771712\n"},
-                   {memory + "/kubepods/pod1/memory.limit_in_bytes", "4294967296\n"},
-                   {memory + "/kubepods/pod1/c2/memory.limit_in_bytes", "9223372036854771712\n"},
-                   {memory + "/kubepods/pod1/c2/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"},
-                   {cpu + "/kubepods/pod1/c2/cpu.cfs_quota_us", "-1\n"},
-                   {cpu + "/kubepods/pod1/c2/cpu.cfs_period_us", "100000\n"},
-                   {cpu + "/kubepods/pod1/cpu.cfs_quota_us", "200000\n"},
-                   {cpu + "/kubepods/pod1/cpu.cfs_period_us", "100000\n"}});
+  const Root root(
+      {{"/proc/self/cgroup",
+        "11:memory:/kubepods/pod1/c2\n4:cpu,cpuacct:/kubepods/pod1/c2\n1:name=systemd:/x\n0::/\n"},
+       {memory + "/memory.limit_in_bytes", "9223372036854771712\n"},
+       {memory + "/kubepods/pod1/memory.limit_in_bytes", "4294967296\n"},
+       {memory + "/kubepods/pod1/c2/memory.limit_in_bytes", "9223372036854771712\n"},
+       {memory + "/kubepods/pod1/c2/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"},
+       {cpu + "/kubepods/pod1/c2/cpu.cfs_quota_us", "-1\n"},
+       {cpu + "/kubepods/pod1/c2/cpu.cfs_period_us", "100000\n"},
+       {cpu + "/kubepods/pod1/cpu.cfs_quota_us", "200000\n"},
+       {cpu + "/kubepods/pod1/cpu.cfs_period_us", "100000\n"}});
   CHECK(cgroup_limits(root.path()).memory_bytes == 4 * kGiB);
   CHECK(cgroup_limits(root.path()).cores == 2);
   CHECK(out_of_memory_kills(root.path()) == 5);
@@ -77,8 +78,9 @@ TEST_CASE("a container that does not see its own group has the mount's limits", 
   }
 }
 
-TEST_CASE("no control groups, no limits; the host counts who was killed", "[launch]") {
-  const std::vector<std::pair<std::string, std::string>> one_file{{"/proc/vmstat", "pgfault 3\noom_kill 44\n"}};
+TEST_CASE("no control groups, no limits, and the host counts who was killed", "[launch]") {
+  const std::vector<std::pair<std::string, std::string>> one_file{
+      {"/proc/vmstat", "pgfault 3\noom_kill 44\n"}};
   const Root none(one_file);
   CHECK_FALSE(cgroup_limits(none.path()).memory_bytes);
   CHECK_FALSE(cgroup_limits(none.path()).cores);

@@ -38,7 +38,7 @@ ExitCode code_of(const std::string& folder, std::string* text) {
 
 }  // namespace
 
-TEST_CASE("a folder has one lock; who is refused changes no byte, and hears who has it") {
+TEST_CASE("a folder has one lock, and who is refused changes no byte, and hears who has it") {
   const test::TemporaryFolder folder;
   const std::string path = folder.path() + "/.lock";
   std::optional<FolderLock> first(std::in_place, folder.path(), "uses this folder");

@@ -6,7 +6,7 @@
 using namespace ltrain;
 using Catch::Contains;
 
-TEST_CASE("a handshake: same job and recipe, same job, or strangers; nothing of the token is shown") {
+TEST_CASE("a handshake: same job and recipe, same job, or strangers, and nothing of the token is shown") {
   const std::string token = "a token of the job", recipe = settings_of_job(2, "seed: 1\n");
   const JobKey key(token, recipe);
   const std::string c = JobKey::greeting(kClientMagic), s = JobKey::greeting(kServerMagic);

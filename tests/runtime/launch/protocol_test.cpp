@@ -116,7 +116,7 @@ TEST_CASE("a stall is blamed on the rank that is behind, not on those who wait")
   CHECK(explain_stall(ranks).culprits.empty());
 }
 
-TEST_CASE("who hangs: a rank that does nothing and waits for nobody; all, when none gets on") {
+TEST_CASE("who hangs: a rank that does nothing and waits for nobody, or all, when none gets on") {
   const auto idle = [](double seconds, bool inside, const std::string& waits_for = "") {
     RankStatus s = status("step", {group("data[0-2]", 5, inside)});
     s.idle_seconds = seconds, s.idle_limit = 10, s.waits_for = waits_for;

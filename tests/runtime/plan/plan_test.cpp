@@ -116,7 +116,8 @@ TEST_CASE("a plan's totals: matmul operations, evaluations, time", "[plan]") {
   CHECK(plan_of(recipe(1)).evaluations == 0);
 }
 
-TEST_CASE("model FLOPs are those of the published formula, whatever the layout and what is recomputed", "[plan]") {
+TEST_CASE("model FLOPs are those of the published formula, whatever the layout and what is recomputed",
+          "[plan]") {
   // 6 a token and matmul weight (PaLM, appendix B); attention 12 a token, channel and key that is seen:
   // (s + 1) / 2 of them under a causal mask.
   const std::string vocabulary = "model.vocab_size=260";  // tensor ranks pad no rows of it
@@ -126,7 +127,8 @@ TEST_CASE("model FLOPs are those of the published formula, whatever the layout a
   const double tokens = static_cast<double>(p.tokens_per_step), embedding = 260 * 48,
                norms = static_cast<double>(2 * m.num_hidden_layers + 1) * 48;
   const double matmul = 6 * tokens * (static_cast<double>(p.parameters) - embedding - norms);
-  const double attention = 12 * tokens * static_cast<double>(m.num_hidden_layers * m.num_attention_heads * m.head_dim) *
+  const double attention = 12 * tokens *
+                           static_cast<double>(m.num_hidden_layers * m.num_attention_heads * m.head_dim) *
                            static_cast<double>(one.data.seq_length + 1) / 2;
   CHECK(p.ranks[0].model_flops == Approx(matmul + attention).epsilon(1e-12));
   CHECK(p.mfu() == Approx(p.ranks[0].model_flops / (p.step_seconds() * p.peak_flops)));
@@ -393,9 +395,10 @@ TEST_CASE("an assumed network is named, a card's node has an adapter for each ca
   const Plan cpu = make_plan(two_nodes, builtin_profile(2));
   REQUIRE(cpu.network_bytes() > 0);
   CHECK(cpu.network_source == "assumed: 10 Gbit/s Ethernet a node");
-  CHECK_THAT(plan_text(cpu, two_nodes), Contains("between nodes: 10.0 Gbit/s for the 8 ranks of a node, assumed: 10 "
-                                                 "Gbit/s Ethernet a node") &&
-                                            Contains("(the network between nodes was not measured; assumed: 10 Gbit/s"));
+  CHECK_THAT(plan_text(cpu, two_nodes),
+             Contains("between nodes: 10.0 Gbit/s for the 8 ranks of a node, assumed: 10 "
+                      "Gbit/s Ethernet a node") &&
+                 Contains("(the network between nodes was not measured; assumed: 10 Gbit/s"));
   CHECK(json::parse(plan_json(cpu))["network_source"] == cpu.network_source);
   Recipe on_cards = two_nodes;
   on_cards.device = DeviceChoice::cuda;
@@ -408,9 +411,10 @@ TEST_CASE("an assumed network is named, a card's node has an adapter for each ca
   REQUIRE(network != cards.ranks[0].collectives.end());
   // Each rank's bytes through its own adapter.
   CHECK(network->seconds >= static_cast<double>(network->network_bytes) / 50e9);
-  CHECK(network->seconds < static_cast<double>(network->network_bytes) / 50e9 +
-                               static_cast<double>(2 * network->calls) * (h100.network_seconds + h100.link_seconds) +
-                               static_cast<double>(network->wire_bytes) / h100.link_bytes_per_second);
+  CHECK(network->seconds <
+        static_cast<double>(network->network_bytes) / 50e9 +
+            static_cast<double>(2 * network->calls) * (h100.network_seconds + h100.link_seconds) +
+            static_cast<double>(network->wire_bytes) / h100.link_bytes_per_second);
   // On one node nothing is assumed of a network, and nothing is said of one.
   CHECK_THAT(plan_text(plan_of(recipe(2)), recipe(2)), !Contains("assumed"));
 }

@@ -188,7 +188,8 @@ TEST_CASE("TensorBoard gets the numbers of metrics.jsonl when it is asked for", 
       ++events;
       std::ifstream in(e.path(), std::ios::binary);
       const std::string bytes((std::istreambuf_iterator<char>(in)), {});
-      for (const char* tag : {"lm_loss", "grad_norm", "lr", "mfu", "exposed_comm_ms/dp", "exposed_comm_ms/tp"})
+      for (const char* tag :
+           {"lm_loss", "grad_norm", "lr", "mfu", "exposed_comm_ms/dp", "exposed_comm_ms/tp"})
         CHECK_THAT(bytes, Contains(tag));
     }
   CHECK(events == 1);
@@ -315,7 +316,8 @@ TEST_CASE("without a known peak there is no MFU", "[telemetry]") {
   CHECK(lines(folder.path).at(0)["mfu"].is_null());
 }
 
-TEST_CASE("log.format megatron counts what was skipped and what was not finite in its interval", "[telemetry]") {
+TEST_CASE("log.format megatron counts what was skipped and what was not finite in its interval",
+          "[telemetry]") {
   const Variables v(kPlainTerminal);
   const auto write = [] {
     Progress p(LogFormat::megatron, 3);

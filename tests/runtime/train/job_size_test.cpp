@@ -37,7 +37,8 @@ TEST_CASE("ranks of a job: the axes, launch.ranks_per_node, one a GPU, one on th
 }
 
 TEST_CASE("GPUs that make no whole groups are refused with numbers that do", "[train]") {
-  const Recipe r = recipe({"parallel.tensor=3", "model.num_attention_heads=3", "model.hidden_size=96", "model.intermediate_size=96", "device=cpu"});
+  const Recipe r = recipe({"parallel.tensor=3", "model.num_attention_heads=3", "model.hidden_size=96",
+                           "model.intermediate_size=96", "device=cpu"});
   const JobSize size = job_size(r, {}, 8);
   CHECK(equal(size, 8, 8));
   CHECK_THROWS_WITH(resolve(r, size.world, size.ranks_per_node), Catch::Contains("start 6 or 9"));
@@ -70,7 +71,8 @@ TEST_CASE("a recipe for several nodes is planned on one machine", "[train]") {
   CHECK(equal(planned({"launch.ranks_per_node=8"}, 0, 64), 64, 8));
 }
 
-TEST_CASE("every bad recipe is refused in the same words for whatever a command checks of it", "[train][recipe]") {
+TEST_CASE("every bad recipe is refused in the same words for whatever a command checks of it",
+          "[train][recipe]") {
   using Part = JobChecks::Part;
   int refused = 0;
   for (const test::BadRecipe& bad : test::all_bad_recipes()) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/core/device.h"
-#include "kernels/core/meta.h"
 
 namespace ltrain {
 
@@ -95,21 +94,6 @@ void Memory::exhausted(std::string_view name, DType dtype, const Shape& shape, i
        "the arena of {} bytes cannot hold '{}' {} {} ({} bytes): the step asks for more than its plan.\nlive "
        "now:{}",
        capacity_, name, dtype_name(dtype), to_string(shape), bytes, table);
-}
-
-Tensor MetaMemory::make(int64_t offset, std::string_view name, DType dtype, Shape shape) {
-  Tensor t;
-  t.dtype = dtype;
-  t.device = DeviceKind::meta;
-  t.shape = shape;
-  t.record = trace_.new_record(std::string(name));
-  offsets_[t.record] = offset;
-  return t;
-}
-
-int64_t MetaMemory::offset_of(const Tensor& t) const {
-  auto it = offsets_.find(t.record);
-  return it == offsets_.end() ? -1 : it->second;
 }
 
 Arena::Arena(DeviceKind device, int64_t bytes) : Arena(device, bytes, device_memory(device, bytes)) {}

@@ -16,7 +16,6 @@
 
 namespace ltrain {
 
-class MetaTrace;
 
 enum class MemoryKind : uint8_t { parameters, gradients, optimizer, activations, temporaries, communication };
 inline constexpr int kMemoryKindCount = 6;
@@ -68,18 +67,6 @@ class Memory {
   int64_t live_bytes_ = 0;
   std::array<int64_t, kMemoryKindCount> kind_bytes_{};
   MemoryUse peak_;
-};
-
-/// On meta: no memory; each tensor gets a record in the trace.
-class MetaMemory final : public Memory {
- public:
-  explicit MetaMemory(MetaTrace& trace) : trace_(trace) {}
-
- private:
-  Tensor make(int64_t offset, std::string_view name, DType dtype, Shape shape) override;
-  int64_t offset_of(const Tensor& t) const override;
-  MetaTrace& trace_;
-  std::map<const TensorRecord*, int64_t> offsets_;
 };
 
 /// On a device: one allocation of `bytes`, which may be host memory that copies to a GPU go through.

@@ -9,6 +9,7 @@
 #include <array>
 #include <deque>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -125,5 +126,8 @@ class MetaTrace {
   bool model_work_ = true;
   std::array<int64_t, 3> panels_{};
 };
+
+/// Whose work advances a clock by what the trace's cost model says.
+std::unique_ptr<Stream> make_meta_stream(std::string name, MetaTrace& trace);
 
 }  // namespace ltrain

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "kernels/core/kernel.h"
-#include "kernels/core/meta.h"
 #include "kernels/core/progress.h"
 #include "kernels/core/timeline.h"
 
@@ -151,24 +150,6 @@ class WorkerStream final : public Stream {
   std::thread thread_;  // last: starts when everything above is ready
 };
 
-class MetaStream final : public Stream {
- public:
-  MetaStream(std::string name, MetaTrace& trace) : Stream(DeviceKind::meta, std::move(name), &trace) {}
-  void launch(std::function<void()>) override { LT_CHECK(false, "work launched on a meta stream"); }
-  Event do_record() override {
-    Event e;
-    e.meta_time = clock;
-    return e;
-  }
-  void do_wait(const Event& event) override {
-    if (event.meta_time > clock) {
-      add_wait(event.axes, event.meta_time - clock);
-      clock = event.meta_time;
-    }
-  }
-  void synchronize() override {}
-};
-
 }  // namespace
 
 void Stream::copy(void* to, const void* from, int64_t bytes) {
@@ -250,9 +231,6 @@ std::unique_ptr<Stream> make_inline_stream(std::string name) {
 }
 std::unique_ptr<Stream> make_worker_stream(std::string name) {
   return std::make_unique<WorkerStream>(std::move(name));
-}
-std::unique_ptr<Stream> make_meta_stream(std::string name, MetaTrace& trace) {
-  return std::make_unique<MetaStream>(std::move(name), trace);
 }
 
 }  // namespace ltrain

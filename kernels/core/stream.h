@@ -144,6 +144,5 @@ class Stream {
 
 std::unique_ptr<Stream> make_inline_stream(std::string name);  ///< CPU, runs in launch()
 std::unique_ptr<Stream> make_worker_stream(std::string name);  ///< CPU, FIFO thread
-std::unique_ptr<Stream> make_meta_stream(std::string name, MetaTrace& trace);
 
 }  // namespace ltrain

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/core/device.h"
+#include "kernels/core/meta_memory.h"
 #include "kernels/core/rng.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/plan/plan.h"

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "kernels/core/device.h"
+#include "kernels/core/meta_memory.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/timeline.h"
 #include "runtime/launch/job.h"

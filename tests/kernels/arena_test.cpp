@@ -1,4 +1,4 @@
-#include "kernels/core/arena.h"
+#include "kernels/core/meta_memory.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>

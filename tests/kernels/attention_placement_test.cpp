@@ -2,7 +2,7 @@
 // do not, and what was not brought together is refused.
 #include <catch2/catch.hpp>
 
-#include "kernels/core/arena.h"
+#include "kernels/core/meta_memory.h"
 #include "kernels/core/placement_rules.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/copy_parts.h"

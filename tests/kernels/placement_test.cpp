@@ -1,7 +1,7 @@
 // The placement rules: good and bad compositions, with the exact text of each refusal.
 #include <catch2/catch.hpp>
 
-#include "kernels/core/arena.h"
+#include "kernels/core/meta_memory.h"
 #include "kernels/core/placement_rules.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/adamw.h"

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "kernels/core/meta_memory.h"
 #include "kernels/core/placement_rules.h"
 #include "kernels/core/rng.h"
 #include "kernels/ops/tensor_ops.h"

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "kernels/core/meta_memory.h"
 #include "kernels/core/placement_rules.h"
 #include "kernels/core/rng.h"
 #include "kernels/ops/tensor_ops.h"

@@ -1,4 +1,5 @@
 // Tensor parallelism in two, two and a half and three dimensions against one process.
+#include "kernels/core/meta_memory.h"
 #include "kernels/core/placement_rules.h"
 #include "models/linear.h"
 #include "tests/parity/mutant_group.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/core/meta.h"
+#include "kernels/core/meta_memory.h"
 #include "runtime/train/slow_memories.h"
 #include "runtime/train/train_program.h"
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
-#include "kernels/core/device.h"
+#include "kernels/tensor/device.h"
 #include "runtime/data/build.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/launch/job.h"

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
-#include "kernels/core/printable.h"
+#include "kernels/base/printable.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/plan/sparse_plan.h"

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/data/build.h"
 #include "runtime/data/tokenizer.h"
 

@@ -27,9 +27,9 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
-#include "kernels/core/cpu_isa.h"
-#include "kernels/core/device.h"
-#include "kernels/core/error.h"
+#include "kernels/base/cpu_isa.h"
+#include "kernels/tensor/device.h"
+#include "kernels/base/error.h"
 #include "kernels/ops/attention_choice.h"
 #include "kernels/ops/attention_cudnn.h"
 #include "parallel/communicator_shm.h"

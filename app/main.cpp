@@ -5,9 +5,9 @@
 #include <cstdlib>
 
 #include "app/commands.h"
-#include "kernels/core/fault_point.h"
-#include "kernels/core/limits.h"
-#include "kernels/core/printable.h"
+#include "kernels/base/fault_point.h"
+#include "kernels/base/limits.h"
+#include "kernels/base/printable.h"
 #include "runtime/launch/output.h"
 #include "runtime/recipe/problems.h"
 

@@ -6,7 +6,7 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
-#include "kernels/core/device.h"
+#include "kernels/tensor/device.h"
 #include "runtime/launch/folder_lock.h"
 #include "runtime/launch/handed.h"
 #include "runtime/launch/job.h"

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "app/commands.h"
-#include "kernels/core/fault_point.h"
+#include "kernels/base/fault_point.h"
 #include "runtime/launch/folder_lock.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"

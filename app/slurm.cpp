@@ -10,7 +10,7 @@
 #include "app/commands.h"
 #include "app/load_with_notes.h"
 #include "app/slurm_script.h"
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/plan/plan.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/train/check_job.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/core/meta.h"
+#include "kernels/meta/meta.h"
 
 namespace ltrain {
 

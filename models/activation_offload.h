@@ -6,7 +6,7 @@
 #pragma once
 #include <vector>
 
-#include "kernels/core/arena.h"
+#include "kernels/tensor/arena.h"
 #include "models/recompute.h"
 #include "parallel/offload.h"
 

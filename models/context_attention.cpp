@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/copy_parts.h"
 #include "kernels/ops/merge_attention.h"
 #include "kernels/ops/tensor_ops.h"

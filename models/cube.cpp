@@ -1,6 +1,6 @@
 #include "models/cube.h"
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/tensor_ops.h"
 
 namespace ltrain {

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/core/placement_rules.h"
-#include "kernels/core/staging.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/staging.h"
 #include "kernels/ops/embedding.h"
 #include "models/cube.h"
 #include "models/tensor_parallel.h"

@@ -2,8 +2,8 @@
 
 #include <numeric>
 
-#include "kernels/core/placement_rules.h"
-#include "kernels/core/staging.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/staging.h"
 
 namespace ltrain {
 namespace {

@@ -1,6 +1,6 @@
 #include "models/fp8.h"
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/tensor_ops.h"
 #include "models/step.h"
 

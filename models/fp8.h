@@ -7,7 +7,7 @@
 // parts of it (tensor, context): the same under every layout with the same micro-batches. Blocks are found
 // where they are.
 #pragma once
-#include "kernels/core/arena.h"
+#include "kernels/tensor/arena.h"
 #include "kernels/ops/matmul_fp8.h"
 #include "models/fp8_settings.h"
 #include "parallel/groups.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/matmul.h"
 #include "models/cube.h"
 #include "models/head.h"

@@ -1,7 +1,7 @@
 // Three dimensions (arXiv:2105.14450): each of the three matrices of a product is cut over all axes, gathered
 // over one (x, W) or reduce-scattered over one (y). What is gathered is given back at once and gathered again
 // by the backward: a little more on the wire, and no rank ever keeps more than its part of anything.
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/tensor_ops.h"
 #include "models/cube.h"

@@ -1,6 +1,6 @@
 #include "models/moe_layer.h"
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/tensor_ops.h"
 #include "models/tensor_parallel.h"

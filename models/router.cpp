@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/jitter.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/tensor_ops.h"

@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-#include "kernels/core/arena.h"
-#include "kernels/core/timeline.h"
+#include "kernels/tensor/arena.h"
+#include "kernels/tensor/timeline.h"
 #include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/dropout.h"
 #include "models/weight_gradients.h"

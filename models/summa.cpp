@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/tensor_ops.h"
 
 namespace ltrain {

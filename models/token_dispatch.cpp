@@ -1,6 +1,6 @@
 #include "models/token_dispatch.h"
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/expert_rows.h"
 #include "kernels/ops/sort_choices.h"
 #include "models/tensor_parallel.h"

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/core/arena.h"
+#include "kernels/tensor/arena.h"
 
 namespace ltrain {
 

@@ -1,8 +1,8 @@
 #include "parallel/communicator.h"
 
-#include "kernels/core/fault_point.h"
-#include "kernels/core/progress.h"
-#include "kernels/core/timeline.h"
+#include "kernels/base/fault_point.h"
+#include "kernels/base/progress.h"
+#include "kernels/tensor/timeline.h"
 
 namespace ltrain {
 

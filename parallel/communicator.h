@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/placement.h"
-#include "kernels/core/stream.h"
-#include "kernels/core/tensor.h"
+#include "kernels/tensor/placement.h"
+#include "kernels/tensor/stream.h"
+#include "kernels/tensor/tensor.h"
 #include "kernels/ops/reduce.h"
 #include "parallel/wire_bytes.h"
 

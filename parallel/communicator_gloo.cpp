@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/core/limits.h"
-#include "kernels/core/progress.h"
+#include "kernels/base/limits.h"
+#include "kernels/base/progress.h"
 #include "parallel/call_note.h"
 #include "parallel/gloo_pairs.h"
 #include "parallel/split_members.h"

@@ -1,7 +1,7 @@
 // The meta device's group: checks placements, records bytes and order, moves nothing.
 #include <cstdlib>
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "parallel/communicator.h"
 
 namespace ltrain {

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "kernels/core/progress.h"
+#include "kernels/base/progress.h"
 #include "parallel/call_note.h"
 
 namespace ltrain {

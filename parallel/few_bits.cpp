@@ -7,7 +7,7 @@
 // DeepSpeed's compressed all-reduce).
 #include <algorithm>
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "parallel/parameter_store.h"
 
 namespace ltrain {

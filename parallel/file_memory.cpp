@@ -11,9 +11,9 @@
 #include <new>
 #include <vector>
 
-#include "kernels/core/fault_point.h"
-#include "kernels/core/fd.h"
-#include "kernels/core/timeline.h"
+#include "kernels/base/fault_point.h"
+#include "kernels/base/fd.h"
+#include "kernels/tensor/timeline.h"
 #include "parallel/io_ring.h"
 #include "parallel/offload.h"
 

@@ -17,7 +17,7 @@
 #include <cstring>
 #include <exception>
 
-#include "kernels/core/limits.h"
+#include "kernels/base/limits.h"
 
 namespace ltrain {
 

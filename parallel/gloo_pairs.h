@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "kernels/core/fd.h"
+#include "kernels/base/fd.h"
 
 namespace ltrain {
 

@@ -1,7 +1,7 @@
 // The step's side of the parameters: gathering values, reducing gradients, their norm.
 #include <algorithm>
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/parameter_store.h"
 

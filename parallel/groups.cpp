@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/meta.h"
+#include "kernels/meta/meta.h"
 
 namespace ltrain {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/stream.h"
+#include "kernels/tensor/stream.h"
 #include "parallel/communicator.h"
 #include "parallel/mesh.h"
 

@@ -11,8 +11,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels/core/error.h"
-#include "kernels/core/fd.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
 
 namespace ltrain {
 namespace {

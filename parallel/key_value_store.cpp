@@ -5,7 +5,7 @@
 #include <map>
 #include <mutex>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace ltrain {
 namespace {

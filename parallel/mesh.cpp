@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace ltrain {
 namespace {

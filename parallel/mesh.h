@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/core/placement.h"
+#include "kernels/tensor/placement.h"
 
 namespace ltrain {
 

@@ -7,7 +7,7 @@
 // sum; with columns cut, X X^T is.
 #include <algorithm>
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/momentum.h"
 #include "kernels/ops/scale_add.h"

@@ -2,9 +2,9 @@
 
 #include <cstring>
 
-#include "kernels/core/device.h"
-#include "kernels/core/placement_rules.h"
-#include "kernels/core/timeline.h"
+#include "kernels/tensor/device.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/timeline.h"
 
 namespace ltrain {
 namespace {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/core/stream.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

@@ -2,7 +2,7 @@
 // that each makes of its own gradient, in one bit an element, in the place of gradients (few_bits.cpp).
 #include <algorithm>
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/onebit.h"
 #include "kernels/ops/scale_add.h"
 #include "kernels/ops/tensor_ops.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/core/placement_rules.h"
-#include "kernels/core/rng.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/rng.h"
 #include "kernels/ops/tensor_ops.h"
 
 namespace ltrain {

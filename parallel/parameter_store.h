@@ -23,8 +23,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/arena.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/arena.h"
+#include "kernels/tensor/stream.h"
 #include "kernels/ops/adamw.h"
 #include "kernels/ops/adamw_8bit.h"
 #include "kernels/ops/compress.h"

@@ -22,8 +22,8 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/core/limits.h"
-#include "kernels/core/progress.h"
+#include "kernels/base/limits.h"
+#include "kernels/base/progress.h"
 
 namespace ltrain {
 namespace {

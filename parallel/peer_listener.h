@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/core/fd.h"
+#include "kernels/base/fd.h"
 #include "parallel/key_value_store.h"
 
 namespace ltrain {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/positions.h"
+#include "kernels/tensor/positions.h"
 #include "kernels/ops/copy_parts.h"
 
 namespace ltrain {

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "kernels/core/tensor.h"
+#include "kernels/tensor/tensor.h"
 
 namespace ltrain {
 

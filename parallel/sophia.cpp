@@ -2,8 +2,8 @@
 // and as it is. What the gradients differ by estimates the diagonal of the Hessian (kernels/ops/sophia.h).
 #include <algorithm>
 
-#include "kernels/core/placement_rules.h"
-#include "kernels/core/rng.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/rng.h"
 #include "kernels/ops/sophia.h"
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/parameter_store.h"

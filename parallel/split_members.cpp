@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace ltrain {
 

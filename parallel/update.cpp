@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/adafactor.h"
 #include "kernels/ops/direction.h"
 #include "kernels/ops/momentum.h"

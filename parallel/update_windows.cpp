@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/core/placement_rules.h"
-#include "kernels/core/rng.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/rng.h"
 #include "kernels/ops/momentum.h"
 #include "kernels/ops/round_stochastic.h"
 #include "kernels/ops/scale_add.h"

@@ -1,7 +1,7 @@
 // Values of parameters in slow memory between a gather and the next (ZeRO-Infinity, arXiv:2104.07857): a rank
 // brings its piece of a layer in before the layer's all-gather, as early as the gather is asked for, and
 // writes it back after the update.
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "parallel/parameter_store.h"
 
 namespace ltrain {

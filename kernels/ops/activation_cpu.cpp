@@ -1,7 +1,7 @@
 #include "kernels/ops/activation.h"
 
-#include "kernels/core/parallel_for.h"
-#include "kernels/core/vector_math.h"
+#include "kernels/tensor/parallel_for.h"
+#include "kernels/tensor/vector_math.h"
 
 namespace ltrain::LT_ISA {
 namespace {

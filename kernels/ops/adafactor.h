@@ -3,8 +3,8 @@
 #pragma once
 #include <cmath>
 
-#include "kernels/core/kernel.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

@@ -1,6 +1,6 @@
 #include "kernels/ops/adamw.h"
 
-#include "kernels/core/parallel_for.h"
+#include "kernels/tensor/parallel_for.h"
 
 namespace ltrain::LT_ISA {
 namespace {

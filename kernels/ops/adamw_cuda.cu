@@ -1,6 +1,6 @@
 #include <numeric>
 
-#include "kernels/core/pack_cuda.h"
+#include "kernels/cuda/pack_cuda.h"
 #include "kernels/ops/adamw.h"
 
 namespace ltrain {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 
 namespace ltrain {
 namespace {

@@ -2,9 +2,9 @@
 // of keys with a running maximum forward, recomputed probabilities backward. Queries and keys may be
 // different parts of one sequence: tiles that are wholly masked are skipped.
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/positions.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/positions.h"
+#include "kernels/tensor/stream.h"
 #include "kernels/ops/dropout.h"
 
 namespace ltrain {

@@ -2,7 +2,7 @@
 #include <atomic>
 #include <vector>
 
-#include "kernels/core/kernel_cuda.h"
+#include "kernels/cuda/kernel_cuda.h"
 #include "kernels/ops/attention_check.h"
 #include "kernels/ops/attention_mma.h"
 #include "kernels/ops/attention_wgmma.h"

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/core/micro_gemm.h"
-#include "kernels/core/parallel_for.h"
-#include "kernels/core/vector_math.h"
+#include "kernels/tensor/micro_gemm.h"
+#include "kernels/tensor/parallel_for.h"
+#include "kernels/tensor/vector_math.h"
 #include "kernels/ops/attention_tiles.h"
 
 namespace ltrain::LT_ISA {

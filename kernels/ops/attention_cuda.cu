@@ -1,8 +1,8 @@
 // The base of attention on the GPU: FlashAttention-2 in plain arithmetic of float (double for f64), any head
 // dim up to 256, deterministic. Eight neighbouring threads share a row of a tile; the backward runs once for
 // the queries and once for the keys, so that nothing is added to by two blocks.
-#include "kernels/core/kernel_cuda.h"
-#include "kernels/core/pack_cuda.h"
+#include "kernels/cuda/kernel_cuda.h"
+#include "kernels/cuda/pack_cuda.h"
 #include "kernels/ops/attention_check.h"
 #include "kernels/ops/attention_choice.h"
 #include "kernels/ops/attention_cudnn.h"

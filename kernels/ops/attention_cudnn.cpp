@@ -8,8 +8,8 @@
 #include <set>
 #include <vector>
 
-#include "kernels/core/device.h"
-#include "kernels/core/rng.h"
+#include "kernels/tensor/device.h"
+#include "kernels/tensor/rng.h"
 
 namespace ltrain {
 namespace {

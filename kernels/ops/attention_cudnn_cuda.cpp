@@ -8,8 +8,8 @@
 #include <memory>
 #include <mutex>
 
-#include "kernels/core/device_cuda.h"
-#include "kernels/core/library_cuda.h"
+#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/library_cuda.h"
 #include "kernels/ops/attention_cudnn.h"
 #include "kernels/ops/attention_cudnn_plan.h"
 

@@ -1,7 +1,7 @@
 // Attention of two-byte types on tensor cores: a second implementation of attention_*_cuda (attention.h), for
 // what attention_choice.h gives it. Rows begin at addresses that are multiples of 16 bytes.
 #pragma once
-#include "kernels/core/stream_cuda.h"
+#include "kernels/tensor/stream_cuda.h"
 #include "kernels/ops/attention.h"
 
 namespace ltrain {

@@ -5,7 +5,7 @@
 // itself: scores stay in its registers as accumulators and become the left operand of the next product there,
 // so that warps meet only where a tile is exchanged.
 #pragma once
-#include "kernels/core/matrix_cuda.h"
+#include "kernels/cuda/matrix_cuda.h"
 #include "kernels/ops/attention_mma.h"
 #include "kernels/ops/attention_tiles.h"
 

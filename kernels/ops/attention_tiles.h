@@ -1,6 +1,6 @@
 // How attention cuts queries and keys, on every device.
 #pragma once
-#include "kernels/core/host_device.h"
+#include "kernels/tensor/host_device.h"
 #include "kernels/ops/attention.h"
 
 namespace ltrain {

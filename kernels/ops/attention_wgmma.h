@@ -1,7 +1,7 @@
 // Attention of two-byte types on Hopper's tensor cores (wgmma, bulk tensor copies): a third implementation of
 // attention_*_cuda (attention.h), for what attention_choice.h gives it.
 #pragma once
-#include "kernels/core/stream_cuda.h"
+#include "kernels/tensor/stream_cuda.h"
 #include "kernels/ops/attention.h"
 
 namespace ltrain {

@@ -5,7 +5,7 @@
 // Between them stand, for each buffer, an mbarrier that says that a tile is there, and one that says that all
 // warps are done with it.
 #pragma once
-#include "kernels/core/wgmma_cuda.h"
+#include "kernels/cuda/wgmma_cuda.h"
 #include "kernels/ops/attention_mma_cuda.h"
 #include "kernels/ops/attention_wgmma.h"
 

@@ -1,7 +1,7 @@
 // Losses that ask the router for balance. Exact definitions: docs/moe.md.
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

@@ -1,4 +1,4 @@
-#include "kernels/core/kernel_cuda.h"
+#include "kernels/cuda/kernel_cuda.h"
 #include "kernels/ops/balance.h"
 #include "kernels/ops/balance_term.h"
 

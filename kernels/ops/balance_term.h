@@ -2,7 +2,7 @@
 #pragma once
 #include <cmath>
 
-#include "kernels/core/host_device.h"
+#include "kernels/tensor/host_device.h"
 #include "kernels/ops/balance.h"
 
 namespace ltrain {

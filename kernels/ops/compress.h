@@ -5,8 +5,8 @@
 // square of the block; `int8`, a signed byte an element, whose scale is its largest magnitude over 127. A
 // coded block is its codes and then its scale, so that a run of blocks can be sent as it lies.
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

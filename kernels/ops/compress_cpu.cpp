@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/core/parallel_for.h"
+#include "kernels/tensor/parallel_for.h"
 
 namespace ltrain::LT_ISA {
 namespace {

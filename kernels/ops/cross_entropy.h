@@ -1,8 +1,8 @@
 // Cross-entropy of one chunk of logits, with its gradient.
 #pragma once
-#include "kernels/core/host_device.h"
-#include "kernels/core/kernel.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/host_device.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/core/parallel_for.h"
-#include "kernels/core/vector_math.h"
+#include "kernels/tensor/parallel_for.h"
+#include "kernels/tensor/vector_math.h"
 #include "kernels/ops/cross_entropy.h"
 
 namespace ltrain::LT_ISA {

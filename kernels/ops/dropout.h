@@ -1,9 +1,9 @@
 // Dropout by counter: what is dropped is a function of (seed, layer, global sample, position, channel), so it
 // is the same under every layout and needs no saved mask.
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/row_random.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/row_random.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

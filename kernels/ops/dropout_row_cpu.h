@@ -1,6 +1,6 @@
 // One row of dropout, shared by the kernels that fuse it. Only for *_cpu.cpp files.
 #pragma once
-#include "kernels/core/dtype.h"
+#include "kernels/tensor/dtype.h"
 #include "kernels/ops/dropout.h"
 
 namespace ltrain::LT_ISA {

@@ -1,6 +1,6 @@
 // Dropout inside the CUDA kernels that fuse it: the same numbers as dropout_row_cpu.h.
 #pragma once
-#include "kernels/core/kernel_cuda.h"
+#include "kernels/cuda/kernel_cuda.h"
 #include "kernels/ops/dropout.h"
 
 namespace ltrain::cuda {

@@ -1,7 +1,7 @@
 #include "kernels/ops/embedding.h"
 
-#include "kernels/core/placement_rules.h"
-#include "kernels/core/timeline.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/timeline.h"
 
 namespace ltrain {
 namespace {

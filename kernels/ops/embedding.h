@@ -1,9 +1,9 @@
 // Token embedding, with learned positions where the model has them.
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/placement.h"
-#include "kernels/core/row_map.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/placement.h"
+#include "kernels/tensor/row_map.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "kernels/core/parallel_for.h"
+#include "kernels/tensor/parallel_for.h"
 #include "kernels/ops/embedding.h"
 
 namespace ltrain::LT_ISA {

@@ -1,4 +1,4 @@
-#include "kernels/core/pack_cuda.h"
+#include "kernels/cuda/pack_cuda.h"
 #include "kernels/ops/embedding.h"
 
 namespace ltrain {

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/core/kernel_cuda.h"
+#include "kernels/cuda/kernel_cuda.h"
 #include "kernels/ops/attention_cudnn.h"
 
 namespace ltrain {

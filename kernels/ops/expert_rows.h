@@ -1,7 +1,7 @@
 // Rows of tokens to rows sorted by expert, and back: without atomics, each row of a result is written once.
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream.h"
 #include "kernels/ops/route.h"
 
 namespace ltrain {

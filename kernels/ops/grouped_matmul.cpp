@@ -3,8 +3,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "kernels/core/placement_rules.h"
-#include "kernels/core/timeline.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/timeline.h"
 #include "kernels/ops/tensor_ops.h"
 
 namespace ltrain {

@@ -1,7 +1,7 @@
 // RMSNorm over parts of a row: of each query or key head before its rotation, or of all of them as one.
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

@@ -1,4 +1,4 @@
-#include "kernels/core/column_sums_cuda.h"
+#include "kernels/cuda/column_sums_cuda.h"
 #include "kernels/ops/head_norm.h"
 
 namespace ltrain {

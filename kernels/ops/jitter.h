@@ -1,9 +1,9 @@
 // Noise on what a router reads (Switch Transformer, arXiv:2101.03961): every element times a number of its
 // own from U(1 - eps, 1 + eps), by counter, so that every layout has the same.
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/row_random.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/row_random.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

@@ -1,5 +1,5 @@
-#include "kernels/core/dtype.h"
-#include "kernels/core/parallel_for.h"
+#include "kernels/tensor/dtype.h"
+#include "kernels/tensor/parallel_for.h"
 #include "kernels/ops/jitter.h"
 
 namespace ltrain::LT_ISA {

@@ -1,5 +1,5 @@
-#include "kernels/core/kernel_cuda.h"
-#include "kernels/core/rng.h"
+#include "kernels/cuda/kernel_cuda.h"
+#include "kernels/tensor/rng.h"
 #include "kernels/ops/jitter.h"
 
 namespace ltrain {

@@ -10,8 +10,8 @@
 #include <sstream>
 #include <vector>
 
-#include "kernels/core/error.h"
-#include "kernels/core/rng.h"
+#include "kernels/base/error.h"
+#include "kernels/tensor/rng.h"
 
 namespace ltrain {
 namespace {

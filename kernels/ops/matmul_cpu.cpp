@@ -1,5 +1,5 @@
-#include "kernels/core/micro_gemm.h"
-#include "kernels/core/parallel_for.h"
+#include "kernels/tensor/micro_gemm.h"
+#include "kernels/tensor/parallel_for.h"
 #include "kernels/ops/matmul.h"
 
 namespace ltrain::LT_ISA {

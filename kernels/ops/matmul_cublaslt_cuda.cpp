@@ -12,8 +12,8 @@
 #include <mutex>
 #include <vector>
 
-#include "kernels/core/device_cuda.h"
-#include "kernels/core/library_cuda.h"
+#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/library_cuda.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/matmul_choices.h"
 #include "kernels/ops/matmul_fp8.h"

@@ -1,8 +1,8 @@
 #include "kernels/ops/matmul_fp8.h"
 
-#include "kernels/core/parallel_for.h"
-#include "kernels/core/placement_rules.h"
-#include "kernels/core/timeline.h"
+#include "kernels/tensor/parallel_for.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/timeline.h"
 
 namespace ltrain {
 namespace {

@@ -11,7 +11,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <tuple>
 
-#include "kernels/core/parallel_for.h"
+#include "kernels/tensor/parallel_for.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/matmul_fp8.h"
 

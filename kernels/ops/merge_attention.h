@@ -1,7 +1,7 @@
 // Two partial results of attention over different keys become one (ring attention, arXiv:2310.01889).
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

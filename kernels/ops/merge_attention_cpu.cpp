@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/core/parallel_for.h"
+#include "kernels/tensor/parallel_for.h"
 
 namespace ltrain::LT_ISA {
 namespace {

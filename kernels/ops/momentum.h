@@ -1,7 +1,7 @@
 // Updates that keep one moment, fused: SGD with momentum, Lion, and the direction that Muon makes orthogonal.
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

@@ -1,4 +1,4 @@
-#include "kernels/core/parallel_for.h"
+#include "kernels/tensor/parallel_for.h"
 #include "kernels/ops/momentum.h"
 
 namespace ltrain::LT_ISA {

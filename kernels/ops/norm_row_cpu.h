@@ -2,8 +2,8 @@
 #pragma once
 #include <algorithm>
 
-#include "kernels/core/dtype.h"
-#include "kernels/core/parallel_for.h"
+#include "kernels/tensor/dtype.h"
+#include "kernels/tensor/parallel_for.h"
 #include "kernels/ops/norm.h"
 
 namespace ltrain::LT_ISA {

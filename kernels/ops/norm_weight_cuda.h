@@ -1,6 +1,6 @@
 // Gradients of a norm's weight and bias: sums over rows that norm_cuda.cu and norm_cut_cuda.cu share.
 #pragma once
-#include "kernels/core/column_sums_cuda.h"
+#include "kernels/cuda/column_sums_cuda.h"
 #include "kernels/ops/norm.h"
 
 namespace ltrain::cuda {

@@ -1,8 +1,8 @@
-// Rounding of matrices to eight bits, with a step (kernels/core/fp8.h) for all elements or for each block.
+// Rounding of matrices to eight bits, with a step (kernels/tensor/fp8.h) for all elements or for each block.
 #pragma once
-#include "kernels/core/fp8.h"
-#include "kernels/core/kernel.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/fp8.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

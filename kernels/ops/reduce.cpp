@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace ltrain {
 

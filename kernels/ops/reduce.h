@@ -2,8 +2,8 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/core/cpu_isa.h"
-#include "kernels/core/dtype.h"
+#include "kernels/base/cpu_isa.h"
+#include "kernels/tensor/dtype.h"
 
 namespace ltrain {
 

@@ -1,9 +1,9 @@
 // Rotary position embedding (arXiv:2104.09864), Hugging Face's half-split layout: pairs are channels i and i
 // + d/2.
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/row_map.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/row_map.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

@@ -1,9 +1,9 @@
 // The router of a mixture of experts: which experts a token goes to, with which weights, and where its rows
 // lie among those sorted by expert. Scores are computed in the logits' type, f32 (f64 for f64).
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/row_random.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/row_random.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/core/parallel_for.h"
+#include "kernels/tensor/parallel_for.h"
 #include "kernels/ops/route.h"
 #include "kernels/ops/route_token.h"
 

@@ -1,5 +1,5 @@
-#include "kernels/core/column_sums_cuda.h"
-#include "kernels/core/sum_before_cuda.h"
+#include "kernels/cuda/column_sums_cuda.h"
+#include "kernels/cuda/sum_before_cuda.h"
 #include "kernels/ops/route.h"
 #include "kernels/ops/route_token.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/core/host_device.h"
+#include "kernels/tensor/host_device.h"
 #include "kernels/ops/route.h"
 
 namespace ltrain {

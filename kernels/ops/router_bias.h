@@ -1,7 +1,7 @@
 // Balance without a loss (DeepSeek-V3, arXiv:2408.15664): a bias on the scores that experts are chosen by.
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

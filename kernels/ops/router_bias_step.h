@@ -1,6 +1,6 @@
 // The step of one expert's bias: shared by the CPU and CUDA kernels, which are compiled apart.
 #pragma once
-#include "kernels/core/host_device.h"
+#include "kernels/tensor/host_device.h"
 
 namespace ltrain {
 namespace {

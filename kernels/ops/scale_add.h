@@ -1,7 +1,7 @@
 // Linear combinations of two tensors, the first scaled to unit length where a sum of squares is given.
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

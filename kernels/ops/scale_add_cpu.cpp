@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/core/parallel_for.h"
+#include "kernels/tensor/parallel_for.h"
 
 namespace ltrain::LT_ISA {
 namespace {

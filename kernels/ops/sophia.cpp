@@ -1,6 +1,6 @@
 #include "kernels/ops/sophia.h"
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 
 namespace ltrain {
 

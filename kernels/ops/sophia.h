@@ -2,9 +2,9 @@
 // to one, and the diagonal is estimated once in a while as u * H u with u of random signs (Hutchinson). H u
 // is the difference of two gradients, at the weights and at weights that lie by radius * u beside them.
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/rng.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/rng.h"
+#include "kernels/tensor/stream.h"
 #include "kernels/ops/adamw.h"
 #include "kernels/ops/round_stochastic.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/parallel_for.h"
+#include "kernels/tensor/parallel_for.h"
 
 namespace ltrain::LT_ISA {
 namespace {

@@ -1,7 +1,7 @@
 // Choices that tokens have made, sorted by expert: of a part of a router's tokens, or of the tokens of
 // several ranks and some of the experts.
 #pragma once
-#include "kernels/core/host_device.h"
+#include "kernels/tensor/host_device.h"
 #include "kernels/ops/route.h"
 
 namespace ltrain {

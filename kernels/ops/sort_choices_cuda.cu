@@ -1,4 +1,4 @@
-#include "kernels/core/sum_before_cuda.h"
+#include "kernels/cuda/sum_before_cuda.h"
 #include "kernels/ops/sort_choices.h"
 
 namespace ltrain {

@@ -1,8 +1,8 @@
 // Two of each four neighbours (arXiv:2104.08378, the pattern of sparse tensor cores): their choice by
 // magnitude, and the mask that the chosen weights are of themselves, as the others are zero.
 #pragma once
-#include "kernels/core/kernel.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

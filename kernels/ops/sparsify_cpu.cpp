@@ -1,6 +1,6 @@
 #include "kernels/ops/sparsify.h"
 
-#include "kernels/core/parallel_for.h"
+#include "kernels/tensor/parallel_for.h"
 
 namespace ltrain::LT_ISA {
 

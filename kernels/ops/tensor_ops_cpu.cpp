@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/core/parallel_for.h"
-#include "kernels/core/rng.h"
+#include "kernels/tensor/parallel_for.h"
+#include "kernels/tensor/rng.h"
 
 namespace ltrain::LT_ISA {
 

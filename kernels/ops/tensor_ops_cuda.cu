@@ -1,6 +1,6 @@
-#include "kernels/core/column_sums_cuda.h"
-#include "kernels/core/pack_cuda.h"
-#include "kernels/core/rng.h"
+#include "kernels/cuda/column_sums_cuda.h"
+#include "kernels/cuda/pack_cuda.h"
+#include "kernels/tensor/rng.h"
 #include "kernels/ops/tensor_ops.h"
 
 namespace ltrain {

@@ -1,6 +1,6 @@
 #include <cstdlib>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "parallel/nccl/library.h"
 
 namespace ltrain::nccl {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/core/stream.h"
+#include "kernels/tensor/stream.h"
 #include "kernels/ops/reduce.h"
 
 namespace ltrain::nccl {

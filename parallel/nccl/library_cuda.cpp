@@ -3,9 +3,9 @@
 
 #include <cstring>
 
-#include "kernels/core/device_cuda.h"
-#include "kernels/core/error.h"
-#include "kernels/core/library_cuda.h"
+#include "kernels/cuda/device_cuda.h"
+#include "kernels/base/error.h"
+#include "kernels/cuda/library_cuda.h"
 #include "parallel/nccl/library.h"
 
 namespace ltrain::nccl {

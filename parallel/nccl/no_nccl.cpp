@@ -1,5 +1,5 @@
 // In builds without CUDA.
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "parallel/nccl/library.h"
 
 namespace ltrain::nccl {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "parallel/pipeline/draw.h"
 
 namespace ltrain::pipeline {

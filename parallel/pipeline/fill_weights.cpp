@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "parallel/pipeline/dependencies.h"
 
 namespace ltrain::pipeline {

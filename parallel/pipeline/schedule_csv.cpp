@@ -4,7 +4,7 @@
 #include <charconv>
 #include <map>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace ltrain::pipeline {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "parallel/pipeline/dependencies.h"
 
 namespace ltrain::pipeline {

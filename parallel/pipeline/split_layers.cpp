@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace ltrain::pipeline {
 namespace {

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <thread>
 
-#include "kernels/core/limits.h"
+#include "kernels/base/limits.h"
 
 namespace ltrain::shm {
 namespace {

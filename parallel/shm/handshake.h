@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/fd.h"
+#include "kernels/base/fd.h"
 #include "parallel/key_value_store.h"
 #include "parallel/shm/segment.h"
 

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace ltrain::shm {
 namespace {

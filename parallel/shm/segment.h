@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/core/fd.h"
+#include "kernels/base/fd.h"
 #include "parallel/call_note.h"
 
 namespace ltrain::shm {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/fd.h"
-#include "kernels/core/progress.h"
+#include "kernels/base/fd.h"
+#include "kernels/base/progress.h"
 #include "parallel/shm/segment.h"
 
 namespace ltrain::shm {

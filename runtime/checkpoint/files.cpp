@@ -13,8 +13,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "kernels/core/limits.h"
-#include "kernels/core/progress.h"
+#include "kernels/base/limits.h"
+#include "kernels/base/progress.h"
 
 namespace ltrain {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/core/dtype.h"
+#include "kernels/tensor/dtype.h"
 
 namespace ltrain {
 

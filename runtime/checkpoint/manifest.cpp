@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/core/printable.h"
+#include "kernels/base/printable.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/data/strict_json.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/core/dtype.h"
+#include "kernels/tensor/dtype.h"
 #include "parallel/sharding.h"
 #include "runtime/data/identity.h"
 #include "runtime/train/loss_scale.h"

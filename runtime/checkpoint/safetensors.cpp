@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/core/error.h"
-#include "kernels/core/fault_point.h"
-#include "kernels/core/printable.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fault_point.h"
+#include "kernels/base/printable.h"
 #include "runtime/data/strict_json.h"
 
 namespace ltrain {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/dtype.h"
+#include "kernels/tensor/dtype.h"
 #include "runtime/checkpoint/files.h"
 
 namespace ltrain {

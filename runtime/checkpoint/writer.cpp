@@ -9,8 +9,8 @@
 #include <mutex>
 #include <random>
 
-#include "kernels/core/fault_point.h"
-#include "kernels/core/limits.h"
+#include "kernels/base/fault_point.h"
+#include "kernels/base/limits.h"
 #include "parallel/offload.h"
 #include "runtime/checkpoint/agree.h"
 #include "runtime/checkpoint/finite.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/positions.h"
+#include "kernels/tensor/positions.h"
 
 namespace ltrain::data {
 

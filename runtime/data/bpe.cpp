@@ -2,7 +2,7 @@
 
 #include <queue>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/data/sample_order.h"
 
 namespace ltrain::data {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/data/sidecar.h"
 
 namespace ltrain::data {

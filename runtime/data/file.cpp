@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/core/limits.h"
-#include "kernels/core/progress.h"
+#include "kernels/base/limits.h"
+#include "kernels/base/progress.h"
 
 namespace ltrain::data {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/data/bpe.h"
 #include "runtime/data/gpt2_split.h"
 #include "runtime/data/rank_file.h"

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <memory>
 
-#include "kernels/core/error.h"
-#include "kernels/core/printable.h"
+#include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 
 namespace ltrain::data {
 namespace {

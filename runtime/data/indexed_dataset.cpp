@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/data/sidecar.h"
 
 namespace ltrain::data {

@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "kernels/core/error.h"
-#include "kernels/core/printable.h"
+#include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 
 namespace ltrain::data {
 namespace {

@@ -3,7 +3,7 @@
 #include <charconv>
 #include <unordered_map>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/data/file.h"
 
 namespace ltrain::data {

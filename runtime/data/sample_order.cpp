@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace ltrain::data {
 namespace {

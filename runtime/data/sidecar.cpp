@@ -1,7 +1,7 @@
 #include "runtime/data/sidecar.h"
 
-#include "kernels/core/error.h"
-#include "kernels/core/printable.h"
+#include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 #include "runtime/data/strict_json.h"
 
 namespace ltrain::data {

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "kernels/core/printable.h"
+#include "kernels/base/printable.h"
 
 namespace ltrain::data {
 

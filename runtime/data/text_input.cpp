@@ -6,7 +6,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace fs = std::filesystem;
 

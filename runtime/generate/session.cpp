@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/core/device.h"
-#include "kernels/core/meta_memory.h"
-#include "kernels/core/rng.h"
+#include "kernels/tensor/device.h"
+#include "kernels/meta/meta_memory.h"
+#include "kernels/tensor/rng.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/plan/plan.h"
 #include "runtime/train/training_state.h"

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <map>
 
-#include "kernels/core/limits.h"
+#include "kernels/base/limits.h"
 #include "runtime/launch/environment.h"
 
 namespace ltrain {

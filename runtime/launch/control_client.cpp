@@ -13,8 +13,8 @@
 #include <mutex>
 #include <thread>
 
-#include "kernels/core/printable.h"
-#include "kernels/core/time_scale.h"
+#include "kernels/base/printable.h"
+#include "kernels/base/time_scale.h"
 #include "runtime/launch/coordinator.h"
 #include "runtime/launch/job_key.h"
 #include "runtime/launch/message.h"

@@ -14,9 +14,9 @@
 #include <set>
 #include <thread>
 
-#include "kernels/core/limits.h"
-#include "kernels/core/printable.h"
-#include "kernels/core/time_scale.h"
+#include "kernels/base/limits.h"
+#include "kernels/base/printable.h"
+#include "kernels/base/time_scale.h"
 #include "runtime/launch/hostlist.h"
 #include "runtime/launch/job_key.h"
 

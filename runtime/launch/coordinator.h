@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/launch/rank_status.h"
 #include "runtime/launch/socket.h"
 #include "runtime/launch/verdict.h"

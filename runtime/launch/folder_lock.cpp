@@ -9,8 +9,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "kernels/core/limits.h"
-#include "kernels/core/printable.h"
+#include "kernels/base/limits.h"
+#include "kernels/base/printable.h"
 #include "runtime/launch/socket.h"
 
 namespace ltrain {

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "kernels/core/fd.h"
+#include "kernels/base/fd.h"
 
 namespace ltrain {
 

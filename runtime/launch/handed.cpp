@@ -9,7 +9,7 @@
 #include <charconv>
 #include <cstring>
 
-#include "kernels/core/limits.h"
+#include "kernels/base/limits.h"
 
 namespace ltrain {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "kernels/core/fd.h"
+#include "kernels/base/fd.h"
 #include "runtime/launch/environment.h"
 
 namespace ltrain {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "kernels/core/error.h"
-#include "kernels/core/printable.h"
+#include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 
 namespace ltrain {
 namespace {

@@ -11,10 +11,10 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/core/fault_point.h"
-#include "kernels/core/limits.h"
-#include "kernels/core/printable.h"
-#include "kernels/core/progress.h"
+#include "kernels/base/fault_point.h"
+#include "kernels/base/limits.h"
+#include "kernels/base/printable.h"
+#include "kernels/base/progress.h"
 #include "parallel/communicator_gloo.h"
 #include "parallel/communicator_nccl.h"
 #include "parallel/communicator_shm.h"

@@ -8,8 +8,8 @@
 #include <map>
 #include <vector>
 
-#include "kernels/core/error.h"
-#include "kernels/core/printable.h"
+#include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 
 namespace ltrain {
 

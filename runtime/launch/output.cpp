@@ -11,7 +11,7 @@
 #include <mutex>
 #include <thread>
 
-#include "kernels/core/printable.h"
+#include "kernels/base/printable.h"
 
 namespace ltrain {
 

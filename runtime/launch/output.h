@@ -8,7 +8,7 @@
 
 namespace ltrain {
 
-/// Text for people, each of its lines made printable (kernels/core/printable.h), with a line end.
+/// Text for people, each of its lines made printable (kernels/base/printable.h), with a line end.
 std::string printable_lines(std::string_view text);
 
 /// Writes such lines to stderr; drops what finds no room there within a second.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "kernels/core/printable.h"
+#include "kernels/base/printable.h"
 #include "runtime/launch/hostlist.h"
 
 namespace ltrain {

@@ -12,8 +12,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/core/error.h"
-#include "kernels/core/printable.h"
+#include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 
 namespace ltrain {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/fd.h"
+#include "kernels/base/fd.h"
 
 namespace ltrain {
 

@@ -18,8 +18,8 @@
 #include <optional>
 #include <set>
 
-#include "kernels/core/limits.h"
-#include "kernels/core/time_scale.h"
+#include "kernels/base/limits.h"
+#include "kernels/base/time_scale.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/launch/child_process.h"
 #include "runtime/launch/coordinator.h"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "parallel/communicator_gloo.h"
 #include "parallel/communicator_shm.h"
 

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <thread>
 
-#include "kernels/core/device.h"
-#include "kernels/core/meta_memory.h"
-#include "kernels/core/rng.h"
-#include "kernels/core/timeline.h"
+#include "kernels/tensor/device.h"
+#include "kernels/meta/meta_memory.h"
+#include "kernels/tensor/rng.h"
+#include "kernels/tensor/timeline.h"
 #include "runtime/launch/job.h"
 
 namespace ltrain {

@@ -4,7 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/plan/plan.h"
 #include "runtime/recipe/schema.h"
 #include "runtime/train/check_job.h"

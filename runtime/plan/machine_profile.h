@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/meta.h"
-#include "kernels/core/tensor.h"
+#include "kernels/meta/meta.h"
+#include "kernels/tensor/tensor.h"
 
 namespace ltrain {
 

@@ -8,9 +8,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "kernels/core/arena.h"
-#include "kernels/core/cpu_isa.h"
-#include "kernels/core/timeline.h"
+#include "kernels/tensor/arena.h"
+#include "kernels/base/cpu_isa.h"
+#include "kernels/tensor/timeline.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/tensor_ops.h"
 #include "runtime/data/strict_json.h"

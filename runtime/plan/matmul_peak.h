@@ -3,7 +3,7 @@
 #pragma once
 #include <string>
 
-#include "kernels/core/tensor.h"
+#include "kernels/tensor/tensor.h"
 
 namespace ltrain {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "kernels/core/meta_memory.h"
+#include "kernels/meta/meta_memory.h"
 #include "runtime/plan/plan.h"
 
 namespace ltrain {

@@ -1,7 +1,7 @@
 // What a rank takes beside its arenas: buffers of the data loader, of checkpoints, of groups, of libraries.
 #include <map>
 
-#include "kernels/core/device.h"
+#include "kernels/tensor/device.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/transport.h"
 #include "runtime/plan/meta_rank.h"

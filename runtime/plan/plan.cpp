@@ -5,7 +5,7 @@
 #include <cmath>
 #include <map>
 
-#include "kernels/core/parallel_for.h"
+#include "kernels/tensor/parallel_for.h"
 #include "parallel/mesh.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/meta_rank.h"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "kernels/core/device.h"
+#include "kernels/tensor/device.h"
 #include "parallel/mesh.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/rank_map.h"

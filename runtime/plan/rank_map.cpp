@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/launch/hostlist.h"
 #include "runtime/launch/socket.h"
 #include "runtime/plan/plan.h"

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/fill_weights.h"
 #include "parallel/pipeline/schedule_csv.h"

@@ -1,6 +1,6 @@
 #include "runtime/plan/sparse_plan.h"
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "models/decoder.h"
 #include "parallel/optimizer.h"
 #include "runtime/checkpoint/reader.h"

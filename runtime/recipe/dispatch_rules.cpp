@@ -1,6 +1,6 @@
 #include "runtime/recipe/dispatch_rules.h"
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "parallel/mesh.h"
 #include "runtime/recipe/nearest.h"
 #include "runtime/recipe/rules.h"

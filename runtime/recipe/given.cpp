@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/recipe/schema.h"
 
 namespace ltrain::recipe {

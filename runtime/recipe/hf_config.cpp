@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/core/error.h"
-#include "kernels/core/printable.h"
+#include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 #include "runtime/recipe/given.h"
 #include "runtime/recipe/hf_config_keys.h"
 #include "runtime/recipe/read_file.h"

@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace ltrain::recipe {
 namespace {

@@ -3,7 +3,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/recipe/problems.h"
 #include "runtime/recipe/schema.h"
 

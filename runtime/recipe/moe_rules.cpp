@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "parallel/mesh.h"
 #include "runtime/recipe/nearest.h"
 #include "runtime/recipe/rules.h"

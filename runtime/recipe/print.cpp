@@ -1,5 +1,5 @@
 // What the table generates for readers: the resolved recipe, the reference page, the help text.
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/recipe/schema.h"
 
 namespace ltrain {

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace ltrain::recipe {
 namespace {

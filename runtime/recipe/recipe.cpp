@@ -2,9 +2,9 @@
 
 #include <set>
 
-#include "kernels/core/device.h"
-#include "kernels/core/error.h"
-#include "kernels/core/printable.h"
+#include "kernels/tensor/device.h"
+#include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 #include "parallel/nccl/library.h"
 #include "runtime/recipe/dispatch_rules.h"
 #include "runtime/recipe/given.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/core/tensor.h"
+#include "kernels/tensor/tensor.h"
 #include "kernels/ops/onebit.h"
 #include "models/fp8_settings.h"
 #include "models/model_config.h"

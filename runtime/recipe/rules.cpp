@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/split_layers.h"
 #include "runtime/recipe/dispatch_rules.h"

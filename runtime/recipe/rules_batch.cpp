@@ -1,5 +1,5 @@
 // Rules of a global batch that grows.
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/recipe/nearest.h"
 #include "runtime/recipe/rules_parts.h"
 

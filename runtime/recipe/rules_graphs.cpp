@@ -1,5 +1,5 @@
 // Where a step cannot be recorded as CUDA graphs.
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/recipe/rules_parts.h"
 
 namespace ltrain::recipe {

@@ -1,7 +1,7 @@
 // The rules of two levels of gradients: which ranks are the first.
 #include <map>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/recipe/nearest.h"
 #include "runtime/recipe/rules.h"
 #include "runtime/recipe/rules_parts.h"

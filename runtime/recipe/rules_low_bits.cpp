@@ -2,7 +2,7 @@
 // weights (Sophia-H).
 #include <algorithm>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/recipe/rules_parts.h"
 #include "runtime/recipe/schema.h"
 

@@ -2,7 +2,7 @@
 // (runtime/train/check_offload.h).
 #include <tuple>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/recipe/rules_parts.h"
 
 namespace ltrain::recipe {

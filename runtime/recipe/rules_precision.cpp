@@ -1,7 +1,7 @@
 // Rules of numbers: what a precision and the settings that go with it need of each other.
 #include <tuple>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/recipe/rules_parts.h"
 #include "runtime/recipe/schema.h"
 

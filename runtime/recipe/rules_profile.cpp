@@ -1,5 +1,5 @@
 // Rules of measured steps.
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/recipe/rules_parts.h"
 
 namespace ltrain::recipe {

@@ -1,6 +1,6 @@
 // Rules of matrices that are two of four. Names and shapes are looked at where the model is known
 // (runtime/plan/sparse_plan.h, parallel/sparsity.cpp).
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "parallel/optimizer.h"
 #include "runtime/recipe/rules_parts.h"
 

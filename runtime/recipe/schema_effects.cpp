@@ -1,6 +1,6 @@
 #include "runtime/recipe/schema_effects.h"
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace ltrain::recipe {
 namespace {

@@ -3,7 +3,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/recipe/schema.h"
 
 namespace ltrain::recipe {

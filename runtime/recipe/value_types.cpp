@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "kernels/core/error.h"
-#include "kernels/core/printable.h"
+#include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 #include "runtime/recipe/schema.h"
 
 namespace ltrain::recipe {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/core/stream.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 

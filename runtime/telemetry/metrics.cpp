@@ -11,7 +11,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/telemetry/tensorboard.h"
 
 namespace ltrain {

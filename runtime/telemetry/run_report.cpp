@@ -8,8 +8,8 @@
 #include <numeric>
 #include <optional>
 
-#include "kernels/core/error.h"
-#include "kernels/core/printable.h"
+#include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 #include "runtime/data/strict_json.h"
 
 namespace ltrain {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <numeric>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/telemetry/run_report.h"
 

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace ltrain {
 namespace {

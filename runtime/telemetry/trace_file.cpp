@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace ltrain {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/device.h"
+#include "kernels/tensor/device.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/train/check_offload.h"
 #include "runtime/train/trainer.h"

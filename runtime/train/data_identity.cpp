@@ -1,6 +1,6 @@
 #include "runtime/train/data_identity.h"
 
-#include "kernels/core/printable.h"
+#include "kernels/base/printable.h"
 #include "runtime/data/tokenizer.h"
 #include "runtime/recipe/problems.h"
 #include "runtime/train/trainer.h"

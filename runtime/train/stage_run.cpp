@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 
 namespace ltrain {
 

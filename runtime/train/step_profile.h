@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/timeline.h"
+#include "kernels/tensor/timeline.h"
 #include "runtime/plan/machine_profile.h"
 #include "runtime/recipe/recipe.h"
 

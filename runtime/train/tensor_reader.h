@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "kernels/core/device.h"
-#include "kernels/core/staging.h"
+#include "kernels/tensor/device.h"
+#include "kernels/tensor/staging.h"
 #include "parallel/offload.h"
 #include "runtime/checkpoint/reader.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/router_bias.h"
 #include "kernels/ops/tensor_ops.h"
 #include "runtime/train/stage_run.h"

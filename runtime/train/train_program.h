@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/core/staging.h"
+#include "kernels/tensor/staging.h"
 #include "models/decoder.h"
 #include "parallel/groups.h"
 #include "parallel/pipeline/lowering.h"

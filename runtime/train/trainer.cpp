@@ -13,10 +13,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/core/cpu_isa.h"
-#include "kernels/core/device.h"
-#include "kernels/core/fault_point.h"
-#include "kernels/core/limits.h"
+#include "kernels/base/cpu_isa.h"
+#include "kernels/tensor/device.h"
+#include "kernels/base/fault_point.h"
+#include "kernels/base/limits.h"
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/mesh.h"
 #include "runtime/checkpoint/files.h"

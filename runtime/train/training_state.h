@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/stream.h"
+#include "kernels/tensor/stream.h"
 #include "parallel/communicator.h"
 #include "parallel/parameter_store.h"
 #include "runtime/checkpoint/reader.h"

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "kernels/core/arena.h"
+#include "kernels/tensor/arena.h"
 #include "kernels/ops/adamw.h"
 #include "kernels/ops/tensor_ops.h"
 

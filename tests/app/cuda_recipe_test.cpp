@@ -1,7 +1,7 @@
 // device: cuda where there is no GPU: planned, and refused by name of what is missing before anything starts.
 #include <catch2/catch.hpp>
 
-#include "kernels/core/device.h"
+#include "kernels/tensor/device.h"
 #include "tests/app/run_program.h"
 #include "tests/support/outcome.h"
 

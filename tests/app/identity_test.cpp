@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 
-#include "kernels/core/time_scale.h"
+#include "kernels/base/time_scale.h"
 #include "runtime/launch/socket.h"
 #include "tests/app/run_program.h"
 

@@ -9,7 +9,7 @@
 #include "kernels/ops/attention_choice.h"
 #include "tests/cuda/twin.h"
 #ifdef LTRAIN_CUDA_EMULATED
-#include "kernels/core/emulation_cuda.h"
+#include "kernels/cuda/emulation_cuda.h"
 #include "kernels/ops/attention_mma.h"
 #include "kernels/ops/attention_wgmma.h"
 #endif

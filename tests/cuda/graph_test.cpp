@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "kernels/core/time_scale.h"
+#include "kernels/base/time_scale.h"
 #include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/communicator_nccl.h"

@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "kernels/core/matrix_cuda.h"
-#include "kernels/core/wgmma_cuda.h"
+#include "kernels/cuda/matrix_cuda.h"
+#include "kernels/cuda/wgmma_cuda.h"
 #include "tests/kernels/op_support.h"
 
 using namespace ltrain;

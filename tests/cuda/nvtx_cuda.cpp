@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/nvtx_cuda.h"
+#include "kernels/cuda/nvtx_cuda.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <csignal>
 #include <numeric>
 
-#include "kernels/core/device.h"
+#include "kernels/tensor/device.h"
 #include "tests/cuda/twin.h"
 #include "tests/parity/parity.h"
 

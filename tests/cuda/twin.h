@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/stream_cuda.h"
+#include "kernels/tensor/stream_cuda.h"
 #include "tests/kernels/op_support.h"
 #include "tests/support/outcome.h"
 

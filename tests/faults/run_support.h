@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/core/time_scale.h"
+#include "kernels/base/time_scale.h"
 
 namespace ltrain::test {
 

@@ -1,11 +1,11 @@
-#include "kernels/core/meta_memory.h"
+#include "kernels/meta/meta_memory.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <map>
 
-#include "kernels/core/meta.h"
-#include "kernels/core/rng.h"
+#include "kernels/meta/meta.h"
+#include "kernels/tensor/rng.h"
 
 using namespace ltrain;
 

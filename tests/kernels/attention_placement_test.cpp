@@ -2,8 +2,8 @@
 // do not, and what was not brought together is refused.
 #include <catch2/catch.hpp>
 
-#include "kernels/core/meta_memory.h"
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/meta_memory.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/copy_parts.h"
 #include "kernels/ops/merge_attention.h"

@@ -1,4 +1,4 @@
-#include "kernels/core/fault_point.h"
+#include "kernels/base/fault_point.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 using namespace ltrain;
 

@@ -1,5 +1,5 @@
 // The formats of eight bits against their definition, rounding of matrices, and products of them.
-#include "kernels/core/fp8.h"
+#include "kernels/tensor/fp8.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "kernels/core/limits.h"
+#include "kernels/base/limits.h"
 
 #include <catch2/catch.hpp>
 #include <cerrno>

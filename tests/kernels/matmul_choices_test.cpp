@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 using namespace ltrain;
 

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <thread>
 
-#include "kernels/core/parallel_for.h"
-#include "kernels/core/stream.h"
+#include "kernels/tensor/parallel_for.h"
+#include "kernels/tensor/stream.h"
 #include "tests/kernels/op_support.h"
 #include "tests/support/outcome.h"
 

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/cpu_isa.h"
-#include "kernels/core/dtype.h"
-#include "kernels/core/rng.h"
-#include "kernels/core/tensor.h"
+#include "kernels/base/cpu_isa.h"
+#include "kernels/tensor/dtype.h"
+#include "kernels/tensor/rng.h"
+#include "kernels/tensor/tensor.h"
 
 namespace ltrain::test {
 

@@ -1,8 +1,8 @@
 // The placement rules: good and bad compositions, with the exact text of each refusal.
 #include <catch2/catch.hpp>
 
-#include "kernels/core/meta_memory.h"
-#include "kernels/core/placement_rules.h"
+#include "kernels/meta/meta_memory.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/adamw.h"
 #include "kernels/ops/cross_entropy.h"

@@ -1,4 +1,4 @@
-#include "kernels/core/printable.h"
+#include "kernels/base/printable.h"
 
 #include <catch2/catch.hpp>
 #include <random>

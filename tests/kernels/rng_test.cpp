@@ -1,5 +1,5 @@
 // The counter generator, dropout, rounding to halves.
-#include "kernels/core/rng.h"
+#include "kernels/tensor/rng.h"
 
 #include "kernels/ops/dropout.h"
 #include "tests/kernels/op_support.h"

@@ -1,6 +1,6 @@
 #include "kernels/ops/round_stochastic.h"
 
-#include "kernels/core/rng.h"
+#include "kernels/tensor/rng.h"
 #include "tests/kernels/op_support.h"
 
 using namespace ltrain;

@@ -1,4 +1,4 @@
-#include "kernels/core/stream.h"
+#include "kernels/tensor/stream.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/core/meta.h"
+#include "kernels/meta/meta.h"
 
 using namespace ltrain;
 

@@ -1,10 +1,10 @@
-#include "kernels/core/time_scale.h"
+#include "kernels/base/time_scale.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <string>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 using namespace ltrain;
 

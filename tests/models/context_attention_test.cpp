@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "kernels/core/rng.h"
+#include "kernels/tensor/rng.h"
 
 using namespace ltrain;
 

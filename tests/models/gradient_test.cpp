@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "kernels/core/rng.h"
+#include "kernels/tensor/rng.h"
 #include "tests/support/tiny_job.h"
 
 using namespace ltrain;

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <random>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "parallel/io_ring.h"
 #include "parallel/offload.h"
 #include "tests/support/temporary_folder.h"

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 using namespace ltrain;
 

@@ -5,7 +5,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "kernels/core/time_scale.h"
+#include "kernels/base/time_scale.h"
 #include "parallel/communicator_gloo.h"
 #include "tests/parallel/group_support.h"
 

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "kernels/core/time_scale.h"
+#include "kernels/base/time_scale.h"
 #include "parallel/communicator_nccl.h"
 #include "parallel/groups.h"
 #include "tests/parallel/group_support.h"

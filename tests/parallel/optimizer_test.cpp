@@ -5,9 +5,9 @@
 #include <map>
 #include <mutex>
 
-#include "kernels/core/meta_memory.h"
-#include "kernels/core/placement_rules.h"
-#include "kernels/core/rng.h"
+#include "kernels/meta/meta_memory.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/rng.h"
 #include "kernels/ops/tensor_ops.h"
 #include "parallel/parameter_store.h"
 #include "tests/support/optimizer_reference.h"

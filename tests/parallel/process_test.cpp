@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 
-#include "kernels/core/time_scale.h"
+#include "kernels/base/time_scale.h"
 #include "tests/parallel/process_support.h"
 
 using namespace ltrain;

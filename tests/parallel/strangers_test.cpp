@@ -6,7 +6,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 
-#include "kernels/core/time_scale.h"
+#include "kernels/base/time_scale.h"
 #include "parallel/communicator_tree.h"
 #include "runtime/launch/socket.h"
 #include "tests/parallel/group_support.h"

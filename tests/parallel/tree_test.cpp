@@ -11,7 +11,7 @@
 #include <random>
 #include <set>
 
-#include "kernels/core/time_scale.h"
+#include "kernels/base/time_scale.h"
 #include "tests/parallel/group_support.h"
 
 using namespace ltrain;

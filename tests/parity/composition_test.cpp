@@ -4,7 +4,7 @@
 #include <map>
 #include <thread>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/plan/compositions.h"
 #include "runtime/plan/plan.h"
 #include "tests/parity/parity.h"

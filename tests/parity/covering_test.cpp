@@ -10,7 +10,7 @@
 #include <map>
 #include <set>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "tests/parity/parity.h"
 #include "tests/parity/recipe_job.h"
 

@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "kernels/core/error.h"
-#include "kernels/core/fault_point.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fault_point.h"
 #include "tests/support/tiny_job.h"
 
 namespace ltrain::test {

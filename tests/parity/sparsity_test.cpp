@@ -1,7 +1,7 @@
 // Two of four: the same zeros and the same training in every layout and under every rule that keeps them.
 #include "parallel/sparsity.h"
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "tests/parity/parity.h"
 
 using namespace ltrain;

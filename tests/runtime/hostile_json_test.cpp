@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "kernels/core/time_scale.h"
+#include "kernels/base/time_scale.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/data/indexed_dataset.h"

@@ -4,7 +4,7 @@
 #include <exception>
 #include <thread>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace ltrain::test {
 

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <mutex>
 
-#include "kernels/core/device.h"
-#include "kernels/core/rng.h"
-#include "kernels/core/timeline.h"
+#include "kernels/tensor/device.h"
+#include "kernels/tensor/rng.h"
+#include "kernels/tensor/timeline.h"
 #include "parallel/communicator_nccl.h"
 #include "tests/support/fake_nccl.h"
 #include "tests/support/thread_ranks.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/meta.h"
-#include "kernels/core/meta_memory.h"
+#include "kernels/meta/meta.h"
+#include "kernels/meta/meta_memory.h"
 #include "runtime/train/slow_memories.h"
 #include "runtime/train/train_program.h"
 

@@ -9,8 +9,8 @@
 #include <numeric>
 #include <random>
 
-#include "kernels/core/error.h"
-#include "kernels/core/time_scale.h"
+#include "kernels/base/error.h"
+#include "kernels/base/time_scale.h"
 #include "parallel/pipeline/fill_weights.h"
 #include "parallel/pipeline/split_layers.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "tests/parallel/pipeline/link_machine.h"
 
 using namespace ltrain;

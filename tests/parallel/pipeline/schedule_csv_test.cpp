@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 using namespace ltrain;
 using namespace ltrain::pipeline;

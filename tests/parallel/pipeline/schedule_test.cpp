@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "parallel/pipeline/simulate.h"
 
 using namespace ltrain;

@@ -9,8 +9,8 @@
 #include <limits>
 #include <random>
 
-#include "kernels/core/fault_point.h"
-#include "kernels/core/time_scale.h"
+#include "kernels/base/fault_point.h"
+#include "kernels/base/time_scale.h"
 #include "runtime/checkpoint/finite.h"
 #include "tests/runtime/checkpoint/support.h"
 

@@ -15,8 +15,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "kernels/core/fault_point.h"
-#include "kernels/core/time_scale.h"
+#include "kernels/base/fault_point.h"
+#include "kernels/base/time_scale.h"
 #include "runtime/checkpoint/files.h"
 #include "tests/runtime/checkpoint/support.h"
 #include "tests/support/outcome.h"

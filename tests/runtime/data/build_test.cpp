@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/data/jsonl.h"
 #include "runtime/data/ordered_pipeline.h"
 #include "tests/runtime/data/support.h"

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 namespace fs = std::filesystem;
 

@@ -7,8 +7,8 @@
 #include <random>
 #include <sstream>
 
-#include "kernels/core/error.h"
-#include "kernels/core/time_scale.h"
+#include "kernels/base/error.h"
+#include "kernels/base/time_scale.h"
 #include "runtime/data/bpe.h"
 #include "runtime/data/gpt2_split.h"
 #include "runtime/data/rank_file.h"

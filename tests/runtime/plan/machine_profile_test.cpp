@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "tests/runtime/checkpoint/support.h"
 
 using namespace ltrain;

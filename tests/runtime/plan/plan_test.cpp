@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/core/fault_point.h"
+#include "kernels/base/fault_point.h"
 #include "parallel/communicator_gloo.h"
 #include "parallel/communicator_shm.h"
 #include "parallel/wire_bytes.h"

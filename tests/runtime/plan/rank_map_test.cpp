@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 
 using namespace ltrain;
 using Catch::Contains;

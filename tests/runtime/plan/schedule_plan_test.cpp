@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/plan.h"

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 
-#include "kernels/core/time_scale.h"
+#include "kernels/base/time_scale.h"
 #include "tests/runtime/recipe/bad_recipe_table.h"
 
 using namespace ltrain;

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "runtime/recipe/hf_config_keys.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/recipe/schema.h"

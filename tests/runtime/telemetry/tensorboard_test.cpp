@@ -10,7 +10,7 @@
 #include <sstream>
 #include <vector>
 
-#include "kernels/core/error.h"
+#include "kernels/base/error.h"
 #include "tests/runtime/checkpoint/support.h"
 
 using namespace ltrain;

@@ -1,0 +1,28 @@
+// In a build without CUDA: what stands in the place of device_cuda.cpp.
+#ifndef LTRAIN_CUDA
+#include "kernels/base/error.h"
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream_cuda.h"
+
+namespace ltrain {
+
+void no_cuda_in_this_build(const char* what) {
+  fail(ExitCode::usage, "device: cuda: {}: {}; device: cpu works everywhere", what, cuda::no_device_reason());
+}
+
+namespace cuda {
+
+std::string no_device_reason() {
+  return "this build of ltrain has no CUDA (cmake --preset cuda makes one that has)";
+}
+int device_count() { return 0; }
+void use_device(int) { no_cuda_in_this_build("choosing a GPU"); }
+DeviceInfo device_info() { no_cuda_in_this_build("asking about a GPU"); }
+int64_t free_device_bytes() { no_cuda_in_this_build("asking about a GPU"); }
+std::unique_ptr<Stream> make_cuda_stream(std::string) { no_cuda_in_this_build("a stream"); }
+std::shared_ptr<void> device_memory(int64_t) { no_cuda_in_this_build("memory of a GPU"); }
+std::shared_ptr<void> pinned_memory(int64_t) { no_cuda_in_this_build("pinned memory"); }
+
+}  // namespace cuda
+}  // namespace ltrain
+#endif

@@ -1,0 +1,286 @@
+// Streams, events and memory of the CUDA device.
+#include "kernels/cuda/device_cuda.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <deque>
+
+#include "kernels/base/error.h"
+#include "kernels/cuda/library_cuda.h"
+#include "kernels/cuda/nvml_cuda.h"
+#include "kernels/cuda/nvtx_cuda.h"
+#include "kernels/tensor/timeline.h"
+
+namespace ltrain::cuda {
+
+void cuda_check(cudaError_t result, const char* what) {
+  if (result == cudaSuccess) return;
+  fail(ExitCode::internal, "{}: {} ({})", what, cudaGetErrorString(result), cudaGetErrorName(result));
+}
+
+namespace {
+
+/// Of one record(), on the GPU that its thread used then.
+struct CudaEvent final : Event::State {
+  cudaEvent_t event = nullptr;
+  int device = 0;
+  CudaEvent() {
+    cuda_check(cudaGetDevice(&device), "making an event");
+    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  }
+  ~CudaEvent() override { cudaEventDestroy(event); }
+  bool happened() override {
+    cuda_check(cudaSetDevice(device), "asking for an event");  // else a watching thread takes memory of GPU 0
+    const cudaError_t e = cudaEventQuery(event);
+    if (e != cudaErrorNotReady) cuda_check(e, "asking for an event");
+    return e == cudaSuccess;
+  }
+  void block() override { cuda_check(cudaEventSynchronize(event), "waiting for an event"); }
+};
+
+/// A timing event.
+struct TimingEvent {
+  cudaEvent_t event = nullptr;
+  explicit TimingEvent(cudaStream_t stream) {
+    cuda_check(cudaEventCreate(&event), "making a timing event");
+    cuda_check(cudaEventRecord(event, stream), "recording a timing event");
+  }
+  ~TimingEvent() { cudaEventDestroy(event); }
+  TimingEvent(const TimingEvent&) = delete;
+  TimingEvent& operator=(const TimingEvent&) = delete;
+  bool happened() const {
+    const cudaError_t e = cudaEventQuery(event);
+    if (e != cudaErrorNotReady) cuda_check(e, "asking for a timing event");
+    return e == cudaSuccess;
+  }
+  double seconds_since(const TimingEvent& earlier) const {
+    float ms = 0;
+    cuda_check(cudaEventElapsedTime(&ms, earlier.event, event), "reading a timing event");
+    return 1e-3 * static_cast<double>(ms);
+  }
+};
+
+/// Where a device's clock stood against the host's. A new one each second: times since it are floats of
+/// milliseconds.
+struct ClockOrigin {
+  TimingEvent event{nullptr};  // our streams do not wait for the null stream, nor it for them
+  double at = 0;
+  ClockOrigin() {
+    cuda_check(cudaEventSynchronize(event.event), "waiting for a timing event");
+    at = steady_seconds();
+  }
+  static std::shared_ptr<const ClockOrigin> recent() {
+    thread_local std::shared_ptr<const ClockOrigin> origin;
+    if (!origin || steady_seconds() - origin->at > 1) origin = std::make_shared<ClockOrigin>();
+    return origin;
+  }
+};
+
+struct CudaMoment final : Moment {
+  std::shared_ptr<const ClockOrigin> origin = ClockOrigin::recent();
+  TimingEvent event;
+  explicit CudaMoment(cudaStream_t stream) : event(stream) {}
+  double seconds() override { return origin->at + event.seconds_since(origin->event); }
+};
+
+struct CudaGraph final : Graph {
+  cudaStream_t stream = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  ~CudaGraph() override { cudaGraphExecDestroy(ready); }
+  void run() override { cuda_check(cudaGraphLaunch(ready, stream), "launching a graph"); }
+};
+
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(std::string name) : Stream(DeviceKind::cuda, std::move(name)) {
+    if (const std::string why = no_device_reason(); !why.empty())
+      fail(ExitCode::usage, "device: cuda: {}; device: cpu works everywhere", why);
+    cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+  }
+  ~CudaStream() override {
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+
+  /// For work that talks to the stream itself. A kernel of the CPU would read device memory.
+  void launch(std::function<void()>) override {
+    fail(ExitCode::internal, "an op without a CUDA kernel on the stream {}", name());
+  }
+  Event do_record() override {
+    auto state = std::make_shared<CudaEvent>();
+    cuda_check(cudaEventRecord(state->event, stream_), "recording an event");
+    return Event(state);
+  }
+  void do_wait(const Event& event) override {
+    if (!event.state()) return;
+    if (const auto* cuda = dynamic_cast<const CudaEvent*>(event.state().get())) {
+      if (recording())  // which is not timed
+        return cuda_check(cudaStreamWaitEvent(stream_, cuda->event, 0), "waiting for an event");
+      auto begin = std::make_unique<TimingEvent>(stream_);
+      cuda_check(cudaStreamWaitEvent(stream_, cuda->event, 0), "waiting for an event");
+      pending_waits_.push_back({event.axes, std::move(begin), std::make_unique<TimingEvent>(stream_)});
+    } else {
+      event.state()->block();  // of a worker on the host
+    }
+  }
+  void synchronize() override { cuda_check(cudaStreamSynchronize(stream_), "waiting for the stream"); }
+  void copy(void* to, const void* from, int64_t bytes) override {
+    cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_), "copying");
+  }
+
+  std::shared_ptr<Moment> moment() override { return std::make_shared<CudaMoment>(stream_); }
+  void open_range(std::string_view name) override { nvtx_push(name); }
+  void close_range() override { nvtx_pop(); }
+  void enter_layer(std::string_view layer) override {
+    if (in_layer_) nvtx_pop();
+    in_layer_ = !layer.empty();
+    if (in_layer_) nvtx_push(layer);
+  }
+  const Waits& waited() override {
+    for (; !pending_waits_.empty() && pending_waits_.front().end->happened(); pending_waits_.pop_front())
+      add_wait(pending_waits_.front().axes,
+               pending_waits_.front().end->seconds_since(*pending_waits_.front().begin));
+    return Stream::waited();
+  }
+
+  std::shared_ptr<Recording> begin_recording() override {
+    scratch();  // made now: memory cannot be while work is recorded
+    // Thread-local: other threads of the process may go on to use the GPU.
+    cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a graph");
+    return std::make_shared<Recording>();
+  }
+  std::unique_ptr<Graph> end_recording(bool keep) override {
+    cudaGraph_t graph = nullptr;
+    const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
+    if (!keep) {
+      if (graph) cudaGraphDestroy(graph);
+      return nullptr;
+    }
+    cuda_check(ended, "recording a graph");
+    auto ready = std::make_unique<CudaGraph>();
+    ready->stream = stream_;
+    const cudaError_t made = cudaGraphInstantiate(&ready->ready, graph, 0);
+    cudaGraphDestroy(graph);
+    cuda_check(made, "making a graph");
+    return ready;
+  }
+
+  cudaStream_t stream() const { return stream_; }
+  void* scratch() {
+    if (!scratch_) scratch_ = device_memory(kScratchBytes);
+    return scratch_.get();
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  std::shared_ptr<void> scratch_;
+  struct PendingWait {
+    AxisSet axes;
+    std::unique_ptr<TimingEvent> begin, end;
+  };
+  std::deque<PendingWait> pending_waits_;  // not counted yet
+  bool in_layer_ = false;
+};
+
+CudaStream& of(Stream& s) {
+  LT_CHECK(s.device() == DeviceKind::cuda, "stream {} is not one of the CUDA device", s.name());
+  return static_cast<CudaStream&>(s);
+}
+
+}  // namespace
+
+std::string no_device_reason() {
+  if (void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY); driver) {
+    ::dlclose(driver);
+  } else {
+    return "no NVIDIA driver: libcuda.so.1 is not there";
+  }
+  int count = 0;
+  if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess)
+    return fmt::format("no GPU that can be used: {} ({})", cudaGetErrorString(e), cudaGetErrorName(e));
+  if (count == 0) return "the driver shows no GPU (CUDA_VISIBLE_DEVICES hides them?)";
+  for (int i = 0; i < count; ++i) {
+    int major = 0;
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i), "asking about a GPU");
+    if (major < 8)
+      return fmt::format("GPU {} is of compute capability {}; 8.0 (Ampere) or newer is needed", i, major);
+  }
+  static const Library matmul("libcublasLt", {13, 12});
+  if (!matmul.found())
+    return fmt::format(
+        "libcublasLt is not there ({}); put its folder into LD_LIBRARY_PATH or LTRAIN_CUDA_LIBS",
+        matmul.why());
+  return "";
+}
+
+int device_count() {
+  int count = 0;
+  cuda_check(cudaGetDeviceCount(&count), "counting GPUs");
+  return count;
+}
+
+void use_device(int index) { cuda_check(cudaSetDevice(index), fmt::format("using GPU {}", index).c_str()); }
+
+DeviceInfo device_info() {
+  int index = 0;
+  cudaDeviceProp p;
+  cuda_check(cudaGetDevice(&index), "asking about a GPU");
+  cuda_check(cudaGetDeviceProperties(&p, index), "asking about a GPU");
+  DeviceInfo info;
+  info.name = p.name;
+  info.total_bytes = static_cast<int64_t>(p.totalGlobalMem);
+  static_assert(sizeof info.identity == sizeof p.uuid);
+  std::memcpy(info.identity.data(), &p.uuid, sizeof p.uuid);
+  info.capability = 10 * p.major + p.minor;
+  return info;
+}
+
+int64_t free_device_bytes() {
+  size_t free = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&free, &total), "asking for free memory of a GPU");
+  return static_cast<int64_t>(free);
+}
+
+std::shared_ptr<void> device_memory(int64_t bytes) {
+  void* p = nullptr;
+  if (const cudaError_t e = cudaMalloc(&p, static_cast<size_t>(bytes)); e != cudaSuccess) {
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    char bus[32] = "";
+    int index = 0;
+    cudaGetDevice(&index);
+    cudaDeviceGetPCIBusId(bus, sizeof bus, index);
+    fail(ExitCode::usage, "{} bytes of memory of GPU {} ({}): {}; {} of its {} bytes are free{}", bytes,
+         index, bus, cudaGetErrorString(e), free, total, processes_on(bus));
+  }
+  return {p, [](void* q) { cudaFree(q); }};
+}
+
+std::shared_ptr<void> pinned_memory(int64_t bytes) {
+  void* p = nullptr;
+  if (const cudaError_t e = cudaHostAlloc(&p, static_cast<size_t>(bytes), cudaHostAllocPortable);
+      e != cudaSuccess)
+    fail(ExitCode::usage,
+         "{} bytes of pinned host memory: {}; what would help: `ulimit -l unlimited`, or more "
+         "memory for the job",
+         bytes, cudaGetErrorString(e));
+  return {p, [](void* q) { cudaFreeHost(q); }};
+}
+
+std::unique_ptr<Stream> make_cuda_stream(std::string name) {
+  return std::make_unique<CudaStream>(std::move(name));
+}
+
+void* scratch(Stream& s, int64_t bytes) {
+  LT_CHECK(bytes <= kScratchBytes, "{} bytes of a stream's scratch, which has {}", bytes, kScratchBytes);
+  return of(s).scratch();
+}
+
+void fill_bytes(Stream& s, void* to, int64_t bytes) {
+  cuda_check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), of(s).stream()), "filling with zero");
+}
+
+cudaStream_t native(Stream& s) { return of(s).stream(); }
+
+}  // namespace ltrain::cuda

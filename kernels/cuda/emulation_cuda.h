@@ -1,0 +1,101 @@
+// CUDA kernels on the CPU, for tests: each thread of a block is a fibre, blocks run one after another.
+//
+// A fibre runs until __syncthreads() or a shuffle, where it waits for the others of its block or warp, so
+// that a missing barrier shows as a wrong result, deterministically. Slow: for small shapes only. What it
+// cannot show: speed, races inside a warp, limits of registers.
+#pragma once
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <tuple>
+
+#include "kernels/tensor/stream.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+struct dim3 {
+  unsigned x, y, z;
+  explicit dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+namespace ltrain::cuda {
+
+// By type, as on the device; the C library's take doubles only.
+using std::exp, std::exp2, std::fabs, std::isfinite, std::log, std::log1p, std::sqrt;
+
+struct Emulated {
+  dim3 thread, block;  ///< of the running fibre
+  dim3 block_dim, grid_dim;
+  void* shared = nullptr;  ///< of the running block
+};
+Emulated& emulated();
+
+/// Runs `body` once for every thread of every block.
+void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>& body);
+/// The running fibre waits for all of its block.
+void emulated_barrier();
+/// Barrier `id` of `threads` threads of the block; with `wait` false the fibre goes on.
+void emulated_named_barrier(int id, int threads, bool wait);
+/// The running fibre waits until `ready` says so; when all fibres of the block wait, that is an error.
+void emulated_wait_until(const std::function<bool()>& ready, const char* what);
+/// Something happened that other fibres may wait for.
+void emulated_moved();
+/// The state of Hopper's instructions (emulated_hopper_cuda.cpp): a block begins; a block has ended, which
+/// fails where something is still under way; an error ended a block.
+void emulated_hopper_begin(int threads, void* shared, int64_t bytes);
+void emulated_hopper_end();
+void emulated_hopper_drop();
+/// Each lane of the running warp gives up to four words; when all have, emulated_word() reads any lane's,
+/// until this lane gives its next ones. Returns the round that they were given in.
+int64_t emulated_give(std::initializer_list<uint64_t> words);
+uint64_t emulated_word(int64_t round, int lane, int which);
+/// Each lane of the running warp gives a word and takes that of lane (lane ^ mask).
+uint64_t emulated_exchange(uint64_t word, int mask);
+
+/// Copies of the running thread into shared memory that are done in groups, as late as they may be: when it
+/// waits. Until then there are NaNs. Null: zeros.
+void emulated_copy(void* to, const void* from, int bytes);
+void emulated_commit();
+void emulated_wait(size_t groups_left);
+/// For negative controls: matrices come out of shared memory with two lanes exchanged.
+extern std::atomic<bool> emulated_lanes_swapped;
+
+template <class T>
+T* shared_memory() {
+  return static_cast<T*>(emulated().shared);
+}
+
+/// Puts work of the device on its stream (emulated_stream_cuda.cpp).
+void enqueue(Stream& s, std::function<void()> work);
+
+template <class... P, class... A>
+void launch(Stream& s, dim3 grid, int threads, int64_t shared, void (*kernel)(P...), A... args) {
+  enqueue(s, [=] { emulate(grid, threads, shared, [&] { kernel(static_cast<P>(args)...); }); });
+}
+
+}  // namespace ltrain::cuda
+
+#define threadIdx (::ltrain::cuda::emulated().thread)
+#define blockIdx (::ltrain::cuda::emulated().block)
+#define blockDim (::ltrain::cuda::emulated().block_dim)
+#define gridDim (::ltrain::cuda::emulated().grid_dim)
+
+inline void __syncthreads() { ::ltrain::cuda::emulated_barrier(); }
+inline void __syncwarp() { ::ltrain::cuda::emulated_exchange(0, 0); }
+template <class T>
+T __shfl_xor_sync(unsigned, T v, int mask) {
+  static_assert(sizeof(T) <= 8);
+  uint64_t word = 0;
+  __builtin_memcpy(&word, &v, sizeof(T));
+  word = ::ltrain::cuda::emulated_exchange(word, mask);
+  __builtin_memcpy(&v, &word, sizeof(T));
+  return v;
+}

@@ -1,0 +1,151 @@
+// Hopper's (sm_90a) bulk copies into shared memory, the barriers that they report to, and the sharing of
+// registers between warpgroups. Two bodies, as in matrix_cuda.h; the emulated one is emulated_hopper_cuda.cpp
+// and as late as the device may be: what is copied is NaN until a thread waits for its barrier, and so is
+// what lay there before.
+//
+// PTX manual: "mbarrier", "cp.async.bulk", "cp.async.bulk.tensor", "setmaxnreg".
+#pragma once
+#include "kernels/cuda/kernel_cuda.h"
+#include "kernels/cuda/tensor_map_cuda.h"
+
+/// Where kernels of Hopper have a body; elsewhere they are compiled to nothing, and not launched.
+#if defined(LTRAIN_CUDA_EMULATED) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define LT_HOPPER
+#endif
+
+namespace ltrain::cuda {
+
+constexpr int kWarpgroup = 4 * kWarp;
+
+/// In shared memory. A phase ends when all its arrivals and all its announced bytes have come; phases have
+/// the parities 0, 1, 0, ...
+using Mbarrier = uint64_t;
+
+#ifdef LTRAIN_CUDA_EMULATED
+
+void mbarrier_init(Mbarrier* barrier, int arrivals);
+void mbarrier_init_done();
+void mbarrier_arrive(Mbarrier* barrier);
+void mbarrier_expect(Mbarrier* barrier, int bytes);
+void mbarrier_wait(Mbarrier* barrier, int parity);
+void load_box(void* shared, const TensorMap& map, Mbarrier* barrier, int64_t col, int64_t row, int64_t third,
+              int64_t fourth);
+void load_bytes(void* shared, const void* from, int bytes, Mbarrier* barrier);
+uint32_t shared_address(const void* p);
+
+inline void check_registers(int n) {
+  LT_CHECK(n >= 24 && n <= 256 && n % 8 == 0, "setmaxnreg of {} registers", n);
+}
+template <int n>
+void more_registers() {
+  check_registers(n);
+}
+template <int n>
+void fewer_registers() {
+  check_registers(n);
+}
+inline int uniform(int v) { return v; }
+inline int warp_index() { return static_cast<int>(threadIdx.x / kWarp); }
+inline void named_sync(int id, int threads) { emulated_named_barrier(id, threads, true); }
+inline void named_arrive(int id, int threads) { emulated_named_barrier(id, threads, false); }
+
+/// Aligned for boxes.
+template <class T>
+T* shared_boxes() {
+  return shared_memory<T>();
+}
+
+#else
+
+/// The block's shared memory as shared_memory() has it, aligned for boxes.
+template <class T>
+__device__ __forceinline__ T* shared_boxes() {
+  extern __shared__ __align__(1024) unsigned char boxes[];
+  if (__cvta_generic_to_shared(boxes) % kSwizzleAtom != 0) __trap();
+  return reinterpret_cast<T*>(boxes);
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// One thread, before mbarrier_init_done() and a __syncthreads().
+__device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
+               : "memory");
+}
+/// Shows what this thread has initialised to the copies.
+__device__ __forceinline__ void mbarrier_init_done() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+/// Arrives, and has the phase wait for so many bytes of copies as well.
+__device__ __forceinline__ void mbarrier_expect(Mbarrier* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+/// Until the phase of this parity has ended; the one before the first counts as ended.
+__device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, int parity) {
+  uint32_t ended;
+  do {
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(ended)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+  } while (!ended);
+}
+/// One box at these coordinates; its bytes arrive at the barrier.
+__device__ __forceinline__ void load_box(void* shared, const TensorMap& map, Mbarrier* barrier, int64_t col,
+                                         int64_t row, int64_t third, int64_t fourth) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(static_cast<int>(col)), "r"(static_cast<int>(row)),
+      "r"(static_cast<int>(third)), "r"(static_cast<int>(fourth))
+      : "memory");
+}
+/// Bytes as they lie; all of it in multiples of 16.
+__device__ __forceinline__ void load_bytes(void* shared, const void* from, int bytes, Mbarrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(shared)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+
+/// All threads of a warpgroup: this many registers each from here on.
+template <int n>
+__device__ __forceinline__ void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
+}
+template <int n>
+__device__ __forceinline__ void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
+}
+
+/// What is the same for all lanes of a warp, so that the compiler sees it: then products may stay in flight
+/// over what depends on it.
+__device__ __forceinline__ int uniform(int v) { return __shfl_sync(kAllLanes, v, 0); }
+/// Of this thread's warp in the block.
+__device__ __forceinline__ int warp_index() { return uniform(static_cast<int>(threadIdx.x / kWarp)); }
+
+/// Barrier `id` (1 to 15) of so many threads: those that wait at it and those that only arrive.
+__device__ __forceinline__ void named_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+#endif
+#endif
+
+}  // namespace ltrain::cuda

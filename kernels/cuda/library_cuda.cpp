@@ -1,0 +1,42 @@
+#include "kernels/cuda/library_cuda.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <sstream>
+#include <vector>
+
+#include "kernels/base/error.h"
+
+namespace ltrain::cuda {
+
+Library::Library(const std::string& stem, std::initializer_list<int> versions) : stem_(stem) {
+  std::vector<std::string> folders{""};
+  if (const char* given = std::getenv("LTRAIN_CUDA_LIBS")) {
+    std::istringstream list(given);
+    for (std::string folder; std::getline(list, folder, ':');)
+      if (!folder.empty()) folders.push_back(folder + "/");
+  }
+  for (int version : versions)
+    for (const std::string& folder : folders) {
+      const std::string path = fmt::format("{}{}.so.{}", folder, stem, version);
+      // Global: cuDNN's parts look for their symbols in each other.
+      handle_ = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+      if (handle_) return;
+      why_ += fmt::format("{}{}", why_.empty() ? "" : "; ", ::dlerror());
+    }
+}
+
+void* Library::symbol(const char* name) const {
+  if (!handle_)
+    fail(ExitCode::internal,
+         "{} is not there: {}\nwhat would help: the CUDA toolkit's library folder in LD_LIBRARY_PATH, or in "
+         "LTRAIN_CUDA_LIBS",
+         stem_, why_);
+  void* at = ::dlsym(handle_, name);
+  if (!at)
+    fail(ExitCode::internal, "{} has no {}: another version than this build was made for", stem_, name);
+  return at;
+}
+
+}  // namespace ltrain::cuda

@@ -1,0 +1,180 @@
+// What a warp does with small matrices on tensor cores: m16n8k16 of two-byte types into float, and the loads
+// that feed it. Two bodies: PTX (sm_80 and newer), and one that follows the layouts of the PTX manual
+// ("Matrix Fragments for mma.m16n8k16", "ldmatrix") lane by lane, for tests without a GPU.
+//
+// Lane l of a warp has, with g = l / 4 and t = l % 4:
+//   left operand (16 x 16), four words:   (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8)
+//   right operand (16 x 8), two words:    (2t, g), (2t + 8, g)
+//   accumulator (16 x 8), four floats:    (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
+// where a word of an operand is two elements, the second one further along the summed dim. Two accumulators
+// that lie side by side are therefore, packed, a left operand.
+#pragma once
+#include "kernels/cuda/kernel_cuda.h"
+
+namespace ltrain::cuda {
+
+#ifdef LTRAIN_CUDA_EMULATED
+
+template <class T>
+uint32_t pack_pair(float low, float high) {
+  const T pair[2] = {T(low), T(high)};
+  uint32_t word;
+  __builtin_memcpy(&word, pair, 4);
+  return word;
+}
+
+template <class T>
+void put_pair(T* to, float low, float high) {
+  LT_CHECK(reinterpret_cast<uintptr_t>(to) % (2 * sizeof(T)) == 0, "a pair of elements that is not aligned");
+  to[0] = T(low), to[1] = T(high);
+}
+
+inline float exp2_fast(float x) { return std::exp2(x); }
+
+/// Of matrix i the lane gets two elements of row g (transposed: rows 2t and 2t + 1 of column g).
+inline void emulated_load(uint32_t (&to)[4], const void* row, bool transposed) {
+  LT_CHECK(reinterpret_cast<uintptr_t>(row) % 16 == 0, "a row of a matrix that is not aligned");
+  const int64_t round = emulated_give({reinterpret_cast<uintptr_t>(row)});
+  int lane = static_cast<int>(threadIdx.x % kWarp);
+  if (emulated_lanes_swapped && (lane == 5 || lane == 6)) lane = 11 - lane;
+  const int g = lane / 4, t = lane % 4;
+  const auto element = [&](int matrix, int r, int c) {
+    return uint32_t{reinterpret_cast<const uint16_t*>(emulated_word(round, 8 * matrix + r, 0))[c]};
+  };
+  for (int i = 0; i < 4; ++i)
+    to[i] = transposed ? element(i, 2 * t, g) | element(i, 2 * t + 1, g) << 16
+                       : element(i, g, 2 * t) | element(i, g, 2 * t + 1) << 16;
+  __syncwarp();  // on the device all lanes have read when the instruction is done
+}
+inline void load_matrices(uint32_t (&to)[4], const void* row) { emulated_load(to, row, false); }
+inline void load_transposed(uint32_t (&to)[4], const void* row) { emulated_load(to, row, true); }
+
+template <class T>
+void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const auto both = [](uint32_t low, uint32_t high) { return uint64_t{low} | uint64_t{high} << 32; };
+  const int64_t round = emulated_give({both(a[0], a[1]), both(a[2], a[3]), both(b0, b1)});
+  const auto element = [&](int lane, int word, int half) {
+    T pair[2];
+    const uint64_t two = emulated_word(round, lane, word / 2);
+    const uint32_t one = static_cast<uint32_t>(word % 2 ? two >> 32 : two);
+    __builtin_memcpy(static_cast<void*>(pair), &one, 4);
+    return static_cast<float>(pair[half]);
+  };
+  const int g = static_cast<int>(threadIdx.x % kWarp / 4), t = static_cast<int>(threadIdx.x % 4);
+  for (int i = 0; i < 4; ++i)
+    for (int k = 0; k < 16; ++k) {
+      // Element (row, k) of a is with lane 4 (row % 8) + k % 8 / 2, (k, col) of b with 4 col + k % 8 / 2.
+      const float x = element(4 * g + k % 8 / 2, i / 2 + k / 8 * 2, k % 2);
+      c[i] += x * element(4 * (2 * t + i % 2) + k % 8 / 2, 4 + k / 8, k % 2);
+    }
+}
+
+inline void copy_async_16(void* shared, const void* from, bool there) {
+  emulated_copy(shared, there ? from : nullptr, 16);
+}
+inline void copy_async_4(void* shared, const void* from, bool there) {
+  emulated_copy(shared, there ? from : nullptr, 4);
+}
+inline void commit_copies() { emulated_commit(); }
+inline void wait_for_copies() { emulated_wait(0); }
+
+#else
+
+template <class T>
+struct Tensor16;  ///< instructions of a two-byte type
+template <>
+struct Tensor16<bf16> {
+  static __device__ uint32_t pack(float low, float high) {
+    uint32_t word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+  }
+  static __device__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+};
+
+template <>
+struct Tensor16<f16> {
+  static __device__ uint32_t pack(float low, float high) {
+    uint32_t word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+  }
+  static __device__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+};
+
+template <class T>
+__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
+  return Tensor16<T>::pack(low, high);
+}
+
+/// Two neighbouring elements in one store; `to` is aligned to both.
+template <class T>
+__device__ __forceinline__ void put_pair(T* to, float low, float high) {
+  if constexpr (sizeof(T) == 4) {
+    *reinterpret_cast<float2*>(to) = make_float2(low, high);
+  } else {
+    *reinterpret_cast<uint32_t*>(to) = pack_pair<T>(low, high);
+  }
+}
+
+/// 2^x; 0 for -infinity. What is below the normal numbers is 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Four 8 x 8 matrices; lane l gives where row l % 8 of matrix l / 8 begins in shared memory, 16-byte
+/// aligned.
+__device__ __forceinline__ void load_matrices(uint32_t (&to)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+/// The same of each matrix transposed.
+__device__ __forceinline__ void load_transposed(uint32_t (&to)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+
+/// c += a b
+template <class T>
+__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1) {
+  Tensor16<T>::multiply_add(c, a, b0, b1);
+}
+
+/// Into shared memory without registers; zeros where there is nothing. `from` is a valid address all the
+/// same.
+__device__ __forceinline__ void copy_async_16(void* shared, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+               "l"(from), "r"(there ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void copy_async_4(void* shared, const void* from, bool there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+               "l"(from), "r"(there ? 4 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Of this thread; a barrier after it makes those of all threads seen by all.
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+
+#endif
+
+}  // namespace ltrain::cuda

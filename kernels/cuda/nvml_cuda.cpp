@@ -1,0 +1,47 @@
+#include "kernels/cuda/nvml_cuda.h"
+
+#include <cstdint>
+
+#include "kernels/base/error.h"
+#include "kernels/cuda/library_cuda.h"
+
+namespace ltrain::cuda {
+namespace {
+
+// The toolkit has no nvml.h of the driver's version: these are stable since R510.
+using NvmlDevice = void*;
+struct NvmlProcess {
+  unsigned pid;
+  unsigned long long used_bytes;
+  unsigned gpu_instance, compute_instance;
+};
+constexpr unsigned kMost = 64;
+constexpr unsigned long long kNotKnown = ~0ull;  // inside containers
+
+}  // namespace
+
+std::string processes_on(const char* bus_id) {
+  const Library nvml("libnvidia-ml", {1});
+  if (!nvml.found()) return "; who has the rest is not known: libnvidia-ml.so.1 is not there";
+  NvmlDevice device = nullptr;
+  NvmlProcess found[kMost];
+  unsigned count = kMost;
+  try {
+    if (nvml.function<int()>("nvmlInit_v2")() != 0 ||
+        nvml.function<int(const char*, NvmlDevice*)>("nvmlDeviceGetHandleByPciBusId_v2")(bus_id, &device) !=
+            0 ||
+        nvml.function<int(NvmlDevice, unsigned*, NvmlProcess*)>("nvmlDeviceGetComputeRunningProcesses_v3")(
+            device, &count, found) != 0)
+      return "; who has the rest is not known: NVML does not say";
+  } catch (const Error& e) {
+    return fmt::format("; who has the rest is not known: {}", e.what());
+  }
+  std::string text;
+  for (unsigned i = 0; i < count; ++i)
+    text += found[i].used_bytes == kNotKnown
+                ? fmt::format("\nprocess {} is on it", found[i].pid)
+                : fmt::format("\nprocess {} holds {} bytes", found[i].pid, found[i].used_bytes);
+  return text.empty() ? "; NVML names no process on it" : text;
+}
+
+}  // namespace ltrain::cuda

@@ -1,0 +1,379 @@
+// Hopper's asynchronous instructions for tests without a GPU (hopper_cuda.h, wgmma_cuda.h). Only in builds
+// with LTRAIN_CUDA_EMULATED.
+#include <array>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "kernels/base/error.h"
+#include "kernels/cuda/wgmma_cuda.h"
+
+namespace ltrain::cuda {
+namespace {
+
+constexpr uint32_t kSharedBase = 1024;  // where a block's memory begins on the device
+constexpr int kPart = 8;                // elements of 16 bytes, which is what a swizzle moves
+constexpr size_t kLanes = kWarp;
+
+/// In the 8 bytes of an Mbarrier. Memory that nobody has written reads as one of no arrivals.
+struct Phase {
+  int32_t bytes;      ///< announced and not yet there
+  uint16_t expected;  ///< arrivals; the highest bit is the parity of the running phase
+  int16_t pending;    ///< arrivals of it to come
+};
+static_assert(sizeof(Phase) == sizeof(Mbarrier));
+constexpr uint16_t kParity = 0x8000;
+
+struct BulkCopy {
+  char* to;
+  Mbarrier* barrier;
+  int bytes;
+  const char* from;  ///< null: a box
+  TensorMap map;
+  std::array<int64_t, 4> at;
+};
+
+struct Product {
+  EmulatedProduct p;
+  std::vector<uint16_t> operands;  ///< of a warp's first lane: as they were when the product was begun
+};
+
+struct Lane {
+  std::vector<Product> open;
+  std::deque<std::vector<Product>> groups;
+  std::map<float*, std::vector<float>> sums;  ///< what accumulators in flight will be
+  bool fenced = false;
+};
+
+struct Begun {
+  uint64_t a, b;
+  int n;
+};
+
+struct State {
+  char* shared;
+  int64_t bytes;
+  std::vector<Lane> lanes;
+  std::vector<BulkCopy> copies;
+  std::set<Mbarrier*> hidden;              ///< initialised, and not shown to the copies
+  std::vector<std::vector<Begun>> groups;  ///< products of each warpgroup, in order
+  std::vector<size_t> done;                ///< of them, by each warp
+};
+
+thread_local State* state = nullptr;
+thread_local State memory;
+
+size_t thread() { return threadIdx.x; }
+Lane& self() { return state->lanes[thread()]; }
+
+/// What an address of shared memory means with the 128-byte swizzle.
+uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
+
+Phase phase_of(const Mbarrier* barrier) {
+  LT_CHECK(reinterpret_cast<uintptr_t>(barrier) % 8 == 0, "an mbarrier that is not aligned");
+  Phase p;
+  std::memcpy(&p, barrier, sizeof p);
+  LT_CHECK(p.expected & ~kParity, "an mbarrier that was not initialised");
+  return p;
+}
+
+/// Ends the phase where nothing is missing any more.
+void put_phase(Mbarrier* barrier, Phase p) {
+  LT_CHECK(p.pending >= 0, "more arrivals at an mbarrier than were expected");
+  if (p.pending == 0 && p.bytes == 0) {
+    p.expected ^= kParity;
+    p.pending = static_cast<int16_t>(p.expected & ~kParity);
+  }
+  std::memcpy(barrier, &p, sizeof p);
+  emulated_moved();
+}
+
+void land(const BulkCopy& c) {
+  if (c.from) {
+    std::memcpy(c.to, c.from, static_cast<size_t>(c.bytes));
+    return;
+  }
+  const MapShape& m = c.map.shape;
+  const uint32_t to = shared_address(c.to);
+  for (int r = 0; r < m.box_rows; ++r) {
+    const std::array<int64_t, 4> at{c.at[0], c.at[1] + r, c.at[2], c.at[3]};
+    bool inside = true;
+    const char* row = c.map.data;
+    for (size_t d = 1; d < 4; ++d) {
+      inside = inside && at[d] >= 0 && at[d] < m.dims[d];
+      row += at[d] * m.strides[d - 1];
+    }
+    for (int col = 0; col < kPanel; ++col) {
+      const uint32_t place = swizzled(to + static_cast<uint32_t>(r * kPanelBytes + 2 * col));
+      char* const element = state->shared + (place - kSharedBase);
+      if (inside && at[0] + col >= 0 && at[0] + col < m.dims[0]) {
+        std::memcpy(element, row + 2 * (at[0] + col), 2);
+      } else {
+        std::memset(element, 0, 2);
+      }
+    }
+  }
+}
+
+void begin_copy(const BulkCopy& c, size_t alignment) {
+  phase_of(c.barrier);
+  const int64_t first = c.to - state->shared;
+  LT_CHECK(first >= 0 && first % static_cast<int64_t>(alignment) == 0 && first + c.bytes <= state->bytes,
+           "a bulk copy of {} bytes to {} of the block's {}", c.bytes, first, state->bytes);
+  LT_CHECK(!state->hidden.contains(c.barrier), "a bulk copy to an mbarrier before mbarrier_init_done()");
+  std::memset(c.to, 0xff, static_cast<size_t>(c.bytes));
+  state->copies.push_back(c);
+  emulated_moved();
+}
+
+/// Rows or columns [first, first + count) of an operand at 16 summed elements, the latter innermost.
+void read_operand(uint64_t descriptor, Along along, int first, int count, std::vector<uint16_t>& to) {
+  const auto field = [&](int bit) { return static_cast<uint32_t>(descriptor >> bit & 0x3fff) << 4; };
+  const uint32_t start = field(0), leading = field(16), stride = field(32);
+  const int base = static_cast<int>(descriptor >> 49 & 7), mode = static_cast<int>(descriptor >> 62);
+  LT_CHECK(base == 0 && mode <= 1, "a matrix descriptor of base offset {} and swizzle {}", base, mode);
+  const auto part_at = [&](uint32_t address) {  // 16 bytes
+    if (mode == 1) address = swizzled(address);
+    LT_CHECK(address >= kSharedBase && address - kSharedBase + 16 <= state->bytes,
+             "a matrix descriptor that leads to {} of shared memory", address);
+    return reinterpret_cast<const uint16_t*>(state->shared + (address - kSharedBase));
+  };
+  const size_t begin = to.size();
+  to.resize(begin + static_cast<size_t>(16 * count));
+  uint16_t* const out = to.data() + begin;
+  if (along == Along::columns) {
+    for (int r = 0; r < count; ++r)
+      for (int half = 0; half < 2; ++half) {
+        const auto row = static_cast<uint32_t>(first + r), k = static_cast<uint32_t>(half);
+        const uint16_t* part = part_at(start + row / 8 * stride +
+                                       (mode == 1 ? row % 8 * 128 + k * 16 : row % 8 * 16 + k * leading));
+        std::copy(part, part + kPart, out + 16 * r + kPart * half);
+      }
+    return;
+  }
+  for (uint32_t k = 0; k < 16; ++k)
+    for (int c = 0; c < count; c += kPart) {
+      const auto col = static_cast<uint32_t>(first + c);
+      const uint16_t* part =
+          part_at(mode == 1 ? start + col / kPanel * leading + k / 8 * stride + k % 8 * 128 + col % kPanel * 2
+                            : start + col / 8 * stride + k / 8 * leading + k % 8 * 16);
+      for (int i = 0; i < kPart; ++i) out[16 * (c + i) + static_cast<int>(k)] = part[i];
+    }
+}
+
+/// What a warp's part of a product reads from shared memory: columns of the right operand, then rows of the
+/// left one.
+std::vector<uint16_t> read_operands(const EmulatedProduct& p, size_t warp) {
+  std::vector<uint16_t> words;
+  read_operand(p.b_shared, p.b_along, 0, p.n, words);
+  if (!p.a) read_operand(p.a_shared, p.a_along, static_cast<int>(16 * (warp % 4)), 16, words);
+  return words;
+}
+
+float value(uint16_t bits, bool is_bf16) {
+  bf16 b;
+  f16 h;
+  b.bits = h.bits = bits;
+  return is_bf16 ? static_cast<float>(b) : static_cast<float>(h);
+}
+
+/// One product for the lanes of a warp, which all have begun it.
+void multiply(size_t warp, const std::array<const Product*, kLanes>& of) {
+  const EmulatedProduct& p = of[0]->p;
+  for (const Product* o : of)
+    LT_CHECK(o->p.n == p.n && o->p.b_shared == p.b_shared && (o->p.a || o->p.a_shared == p.a_shared) &&
+                 !o->p.a == !p.a && o->p.add == p.add,
+             "lanes of a warp that begin different products");
+  auto& begun = state->groups[warp / 4];
+  const size_t at = state->done[warp]++;
+  if (at == begun.size()) begun.push_back({p.a_shared, p.b_shared, p.n});
+  LT_CHECK(begun[at].a == p.a_shared && begun[at].b == p.b_shared && begun[at].n == p.n,
+           "warps of a warpgroup that begin different products");
+  const std::vector<uint16_t> words = read_operands(p, warp);
+  LT_CHECK(words == of[0]->operands, "shared memory that a product reads was changed before it was done");
+
+  const size_t n = static_cast<size_t>(p.n);
+  std::vector<float> b(16 * n), sum(16 * n, 0.0f);  // both with columns innermost
+  for (size_t c = 0; c < n; ++c)
+    for (size_t k = 0; k < 16; ++k) b[k * n + c] = value(words[16 * c + k], p.bf16);
+  float a[16][16];
+  for (size_t r = 0; r < 16; ++r)
+    for (size_t k = 0; k < 16; ++k) {
+      uint16_t bits;
+      if (p.a) {
+        const uint32_t word = of[r % 8 * 4 + k % 8 / 2]->p.a[r / 8 + k / 8 * 2];
+        bits = static_cast<uint16_t>(k % 2 ? word >> 16 : word);
+      } else {
+        bits = words[16 * n + 16 * r + k];
+      }
+      a[r][k] = value(bits, p.bf16);
+    }
+  for (size_t r = 0; r < 16; ++r)
+    for (size_t k = 0; k < 16; ++k)
+      for (size_t c = 0; c < n; ++c) sum[r * n + c] += a[r][k] * b[k * n + c];
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    auto& to = state->lanes[kLanes * warp + lane].sums.at(of[lane]->p.c);
+    for (size_t i = 0; i < n / 2; ++i) {
+      const float s = sum[(lane / 4 + i % 4 / 2 * 8) * n + i / 4 * 8 + lane % 4 * 2 + i % 2];
+      to[i] = p.add ? to[i] + s : s;
+    }
+  }
+}
+
+/// The oldest group of a warp's lanes.
+void finish_group(size_t warp) {
+  Lane* const lanes = &state->lanes[kLanes * warp];
+  for (size_t i = 0; i < lanes[0].groups.front().size(); ++i) {
+    std::array<const Product*, kLanes> of;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      LT_CHECK(lanes[lane].groups.size() == lanes[0].groups.size() &&
+                   lanes[lane].groups.front().size() == lanes[0].groups.front().size(),
+               "lanes of a warp that have begun different products");
+      of[lane] = &lanes[lane].groups.front()[i];
+    }
+    multiply(warp, of);
+  }
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    Lane& l = lanes[lane];
+    const std::vector<Product> group = std::move(l.groups.front());
+    l.groups.pop_front();
+    std::set<float*> later;
+    for (const auto& g : l.groups)
+      for (const Product& o : g) later.insert(o.p.c);
+    for (const Product& o : l.open) later.insert(o.p.c);
+    for (const Product& o : group)
+      if (const auto found = l.sums.find(o.p.c); found != l.sums.end() && !later.contains(o.p.c)) {
+        std::copy(found->second.begin(), found->second.end(), o.p.c);
+        l.sums.erase(found);
+      }
+  }
+}
+
+}  // namespace
+
+void emulated_hopper_begin(int threads, void* shared, int64_t bytes) {
+  const size_t n = static_cast<size_t>(threads);
+  memory = {static_cast<char*>(shared), bytes, {}, {}, {}, {}, {}};
+  memory.lanes.resize(n);
+  memory.groups.resize((n + kWarpgroup - 1) / kWarpgroup);
+  memory.done.assign((n + kLanes - 1) / kLanes, 0);
+  state = &memory;
+}
+
+void emulated_hopper_end() {
+  LT_CHECK(state->copies.empty(), "a kernel ended before {} of its bulk copies", state->copies.size());
+  for (const Lane& l : state->lanes)
+    LT_CHECK(l.open.empty() && l.groups.empty(), "a kernel ended before its products");
+  state = nullptr;
+}
+
+void emulated_hopper_drop() { state = nullptr; }
+
+uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(static_cast<const char*>(p) - state->shared) + kSharedBase;
+}
+
+void mbarrier_init(Mbarrier* barrier, int arrivals) {
+  LT_CHECK(arrivals > 0 && arrivals < 1 << 10, "an mbarrier of {} arrivals", arrivals);
+  const Phase p{0, static_cast<uint16_t>(arrivals), static_cast<int16_t>(arrivals)};
+  std::memcpy(barrier, &p, sizeof p);
+  state->hidden.insert(barrier);
+}
+
+void mbarrier_init_done() { state->hidden.clear(); }
+
+void mbarrier_arrive(Mbarrier* barrier) {
+  Phase p = phase_of(barrier);
+  --p.pending;
+  put_phase(barrier, p);
+}
+
+void mbarrier_expect(Mbarrier* barrier, int bytes) {
+  Phase p = phase_of(barrier);
+  p.bytes += bytes;
+  --p.pending;
+  put_phase(barrier, p);
+}
+
+void mbarrier_wait(Mbarrier* barrier, int parity) {
+  const auto ended = [&] { return (phase_of(barrier).expected >= kParity) != (parity != 0); };
+  emulated_wait_until(
+      [&] {
+        if (ended()) return true;
+        Phase p = phase_of(barrier);
+        if (p.pending > 0) return false;
+        auto& copies = state->copies;
+        for (size_t i = 0; i < copies.size();) {
+          if (copies[i].barrier != barrier) {
+            ++i;
+            continue;
+          }
+          land(copies[i]);
+          p.bytes -= copies[i].bytes;
+          copies.erase(copies.begin() + static_cast<std::ptrdiff_t>(i));
+        }
+        LT_CHECK(p.bytes >= 0, "{} bytes more than an mbarrier expects", -p.bytes);
+        put_phase(barrier, p);
+        return ended();
+      },
+      "an mbarrier");
+}
+
+void load_box(void* shared, const TensorMap& map, Mbarrier* barrier, int64_t col, int64_t row, int64_t third,
+              int64_t fourth) {
+  begin_copy({static_cast<char*>(shared),
+              barrier,
+              map.shape.box_rows * kPanelBytes,
+              nullptr,
+              map,
+              {col, row, third, fourth}},
+             128);
+}
+
+void load_bytes(void* shared, const void* from, int bytes, Mbarrier* barrier) {
+  LT_CHECK(bytes % 16 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0, "a bulk copy of {} bytes", bytes);
+  begin_copy({static_cast<char*>(shared), barrier, bytes, static_cast<const char*>(from), {}, {}}, 16);
+}
+
+TensorMap make_tensor_map(const void* data, const MapShape& s) {
+  LT_CHECK(reinterpret_cast<uintptr_t>(data) % 16 == 0, "a tensor map of memory that is not aligned");
+  for (size_t d = 0; d < 4; ++d)
+    LT_CHECK(s.dims[d] > 0 && s.dims[d] <= int64_t{1} << 32, "a tensor map of dim {}", s.dims[d]);
+  for (int64_t stride : s.strides)
+    LT_CHECK(stride > 0 && stride % 16 == 0 && stride < int64_t{1} << 40, "a tensor map of stride {}",
+             stride);
+  LT_CHECK(s.box_rows > 0 && s.box_rows <= 256, "a tensor map of boxes of {} rows", s.box_rows);
+  return {static_cast<const char*>(data), s};
+}
+
+void wgmma_fence() { self().fenced = true; }
+
+void emulated_product(const EmulatedProduct& p) {
+  Lane& l = self();
+  LT_CHECK(state->lanes.size() % kWarpgroup == 0, "a wgmma in a block of {} threads", state->lanes.size());
+  LT_CHECK(l.fenced, "a wgmma without a wgmma.fence before it");
+  auto& sums = l.sums[p.c];
+  if (sums.empty()) sums.assign(p.c, p.c + p.n / 2);
+  LT_CHECK(sums.size() == static_cast<size_t>(p.n / 2), "an accumulator of {} floats", p.n / 2);
+  std::fill(p.c, p.c + p.n / 2, std::nanf(""));
+  l.open.push_back(
+      {p, thread() % kLanes == 0 ? read_operands(p, thread() / kLanes) : std::vector<uint16_t>()});
+}
+
+void wgmma_commit() {
+  Lane& l = self();
+  l.groups.push_back(std::move(l.open));
+  l.open.clear();
+}
+
+void emulated_wgmma_wait(size_t groups_left) {
+  __syncwarp();  // all lanes have begun theirs
+  if (thread() % kLanes == 0)
+    while (self().groups.size() > groups_left) finish_group(thread() / kLanes);
+  __syncwarp();
+  self().fenced = false;
+}
+
+}  // namespace ltrain::cuda

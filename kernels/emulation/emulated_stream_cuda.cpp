@@ -1,0 +1,283 @@
+// The emulated device: streams, and the products of its matmul. Only in builds with LTRAIN_CUDA_EMULATED.
+//
+// As late as a GPU may be: kernels and copies are held until somebody waits for them, and then run on a
+// thread of the stream. What the host reads too early, or changes while a copy is still to read it, is wrong
+// here every time. Work of communicators is not held: other ranks wait for it.
+#include <omp.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "kernels/emulation/emulated_memory_cuda.h"
+#include "kernels/base/error.h"
+#include "kernels/cuda/kernel_cuda.h"
+#include "kernels/tensor/timeline.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/matmul_fp8.h"
+
+namespace ltrain::cuda {
+namespace {
+
+struct EmulatedEvent;
+
+/// Outlives its stream in the events that it recorded.
+struct Queue {
+  struct Entry {
+    std::function<void()> work;
+    std::shared_ptr<EmulatedEvent> event;  ///< instead of work
+  };
+  explicit Queue(const std::string& name) : worker(make_worker_stream(name)) {}
+
+  uint64_t hold(Entry e) {
+    std::lock_guard lock(mutex);
+    held.push_back(std::move(e));
+    return first + held.size();
+  }
+  void release(uint64_t until);
+
+  std::mutex mutex;
+  std::deque<Entry> held;
+  uint64_t first = 0;  ///< number of entries released
+  std::unique_ptr<Stream> worker;
+};
+
+struct EmulatedEvent final : Event::State {
+  std::shared_ptr<Queue> queue;
+  uint64_t place = 0;  ///< entries up to its own
+  Event released;
+  bool happened() override {
+    std::lock_guard lock(queue->mutex);
+    return queue->first >= place && released.happened();
+  }
+  void block() override {
+    queue->release(place);
+    released.state()->block();
+  }
+};
+
+void Queue::release(uint64_t until) {
+  std::lock_guard lock(mutex);
+  for (; first < until && !held.empty(); ++first) {
+    Entry e = std::move(held.front());
+    held.pop_front();
+    if (e.event) {
+      e.event->released = worker->record();
+    } else {
+      worker->launch(std::move(e.work));
+    }
+  }
+}
+
+class EmulatedStream;
+
+/// What was recorded, in the order in which it was given to the streams.
+struct Operations final : Recording {
+  struct Operation {
+    EmulatedStream* stream;
+    std::function<void()> work;    ///< without: an event, or a wait for one
+    bool at_once = false;          ///< work of a communicator
+    int records = -1, waits = -1;  ///< number of the event
+  };
+  std::vector<Operation> list;
+  int events = 0;
+};
+
+/// A point in recorded work: each run has an event of its own for it.
+struct RecordedEvent final : Event::State {
+  int number = 0;
+  bool happened() override { fail(ExitCode::internal, "the host asks for a point in recorded work"); }
+  void block() override { happened(); }
+};
+
+struct EmulatedGraph final : Graph {
+  std::shared_ptr<Operations> operations;
+  void run() override;
+};
+
+std::function<void()> on_device(std::function<void()> work) {
+  return [work = std::move(work)] {
+    const OpenMemory open;
+    work();
+  };
+}
+
+class EmulatedStream final : public Stream {
+ public:
+  explicit EmulatedStream(std::string name)
+      : Stream(DeviceKind::cuda, std::move(name)), queue_(std::make_shared<Queue>(this->name())) {}
+  ~EmulatedStream() override {
+    try {
+      synchronize();
+    } catch (...) {  // has been told to whoever waited
+    }
+  }
+
+  void enqueue(std::function<void()> work) {
+    if (Operations* o = operations()) {
+      o->list.push_back({this, std::move(work)});
+    } else {
+      queue_->hold({on_device(std::move(work)), nullptr});
+    }
+  }
+  void launch(std::function<void()> work) override {
+    if (Operations* o = operations()) {
+      o->list.push_back({this, std::move(work), true});
+    } else {
+      queue_->release(queue_->hold({on_device(std::move(work)), {}}));
+    }
+  }
+  Event do_record() override {
+    if (Operations* o = operations()) {
+      auto event = std::make_shared<RecordedEvent>();
+      event->number = o->events++;
+      o->list.push_back({this, nullptr, false, event->number, -1});
+      return Event(event);
+    }
+    auto event = std::make_shared<EmulatedEvent>();
+    event->queue = queue_;
+    event->place = queue_->hold({nullptr, event});
+    return Event(event);
+  }
+  void do_wait(const Event& event) override {
+    if (!event.state()) return;
+    if (Operations* o = operations())
+      return o->list.push_back(
+          {this, nullptr, false, -1, static_cast<RecordedEvent&>(*event.state()).number});
+    LT_CHECK(dynamic_cast<EmulatedEvent*>(event.state().get()), "stream {} waits for a host's worker",
+             name());
+    queue_->hold({[state = event.state()] { state->block(); }, nullptr});
+  }
+  void synchronize() override {
+    LT_CHECK(!recording(), "the host's wait in what stream {} records", name());
+    queue_->release(UINT64_MAX);
+    queue_->worker->synchronize();
+  }
+  void copy(void* to, const void* from, int64_t bytes) override {
+    enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  }
+  /// As late as kernels are; launch() would have them run.
+  std::shared_ptr<Moment> moment() override {
+    struct Late final : Moment {
+      double at = 0;
+      double seconds() override { return at; }
+    };
+    auto moment = std::make_shared<Late>();
+    queue_->hold({[moment] { moment->at = steady_seconds(); }, nullptr});
+    return moment;
+  }
+  std::shared_ptr<Recording> begin_recording() override { return recorded_ = std::make_shared<Operations>(); }
+  std::unique_ptr<Graph> end_recording(bool keep) override {
+    auto graph = std::make_unique<EmulatedGraph>();
+    graph->operations = std::move(recorded_);
+    return keep ? std::move(graph) : nullptr;
+  }
+  void* scratch() {
+    if (!scratch_) scratch_ = device_memory(kScratchBytes);
+    return scratch_.get();
+  }
+
+ private:
+  Operations* operations() const { return static_cast<Operations*>(recording()); }
+
+  std::shared_ptr<void> scratch_;
+  std::shared_ptr<Queue> queue_;
+  std::shared_ptr<Operations> recorded_;
+};
+
+void EmulatedGraph::run() {
+  std::vector<Event> events(static_cast<size_t>(operations->events));
+  for (const Operations::Operation& o : operations->list) {
+    if (o.records >= 0) {
+      events[static_cast<size_t>(o.records)] = o.stream->record();
+    } else if (o.waits >= 0) {
+      o.stream->wait(events[static_cast<size_t>(o.waits)]);
+    } else if (o.at_once) {
+      o.stream->launch(o.work);
+    } else {
+      o.stream->enqueue(o.work);
+    }
+  }
+}
+
+EmulatedStream& of(Stream& s) {
+  LT_CHECK(s.device() == DeviceKind::cuda, "stream {} is not one of the CUDA device", s.name());
+  return static_cast<EmulatedStream&>(s);
+}
+
+}  // namespace
+
+void enqueue(Stream& s, std::function<void()> work) { of(s).enqueue(std::move(work)); }
+
+std::string no_device_reason() { return ""; }
+int device_count() { return 64; }
+
+namespace {
+
+/// Of the card; LTRAIN_EMULATED_BYTES makes it small.
+int64_t card_bytes() {
+  const char* given = std::getenv("LTRAIN_EMULATED_BYTES");
+  return given ? std::atoll(given) : int64_t{1} << 40;
+}
+std::atomic<int64_t> taken{0};
+
+}  // namespace
+
+void use_device(int) {}
+DeviceInfo device_info() {
+  static std::atomic<int64_t> next{0};  // each rank of a test has a card of its own
+  return {"emulated", card_bytes(), {::getpid(), next++}, 90};
+}
+int64_t free_device_bytes() { return card_bytes() - taken; }
+std::shared_ptr<void> device_memory(int64_t bytes) {
+  if (bytes > free_device_bytes())
+    fail(ExitCode::usage, "{} bytes of memory of an emulated GPU; {} of its {} bytes are free", bytes,
+         free_device_bytes(), card_bytes());
+  taken += bytes;
+  const auto memory = closed_memory(bytes);
+  return {memory.get(), [memory, bytes](void*) { taken -= bytes; }};
+}
+std::shared_ptr<void> pinned_memory(int64_t bytes) {
+  return {std::aligned_alloc(256, static_cast<size_t>((bytes + 255) / 256 * 256)), std::free};
+}
+std::unique_ptr<Stream> make_cuda_stream(std::string name) {
+  return std::make_unique<EmulatedStream>(std::move(name));
+}
+void* scratch(Stream& s, int64_t bytes) {
+  LT_CHECK(bytes <= kScratchBytes, "{} bytes of a stream's scratch, which has {}", bytes, kScratchBytes);
+  return of(s).scratch();
+}
+void fill_bytes(Stream& s, void* to, int64_t bytes) {
+  enqueue(s, [=] { std::memset(to, 0, static_cast<size_t>(bytes)); });
+}
+
+}  // namespace ltrain::cuda
+
+namespace ltrain {
+
+/// The CPU's product is as good as any.
+void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
+  cuda::enqueue(s, [=, tf32 = s.tf32] {
+    omp_set_num_threads(1);  // of the stream's thread
+    const auto cpu = make_inline_stream("emulated matmul");
+    cpu->tf32 = tf32;
+    matmul(*cpu, out, a, b, args);
+  });
+}
+
+void matmul_fp8_cuda(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
+                     const MatmulArgs& args) {
+  cuda::enqueue(s, [=] {
+    omp_set_num_threads(1);
+    MatmulArgs plain = args;
+    plain.trans_b = false;  // as it was asked for
+    const auto cpu = make_inline_stream("emulated matmul");
+    matmul_fp8(*cpu, out, a, b, plain);
+  });
+}
+
+}  // namespace ltrain

@@ -1,0 +1,249 @@
+// Threads of a block as fibres. Only in builds with LTRAIN_CUDA_EMULATED.
+#include <ucontext.h>
+
+#include <array>
+#include <csetjmp>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "kernels/base/error.h"
+#include "kernels/cuda/kernel_cuda.h"
+
+namespace ltrain::cuda {
+namespace {
+
+constexpr size_t kStackBytes = 64 << 10;
+constexpr size_t kLanes = 32;
+
+/// Into shared memory, later.
+struct Copy {
+  void* to;
+  const void* from;  ///< null: zeros
+  size_t bytes;
+};
+
+/// Made once a thread of the host and used for all its blocks. ucontext starts it; setjmp switches, without
+/// the system calls of swapcontext.
+struct Fibre {
+  ucontext_t context;
+  jmp_buf here;
+  std::unique_ptr<char[]> stack{new char[kStackBytes]};
+  bool started = false, done = false;
+  std::array<uint64_t, 4> words[2] = {};    ///< given to the last exchange and to the one before it
+  std::deque<std::vector<Copy>> copies{1};  ///< not yet waited for; the last group is open
+};
+
+/// Where threads that belong together wait for each other, again and again.
+struct Meeting {
+  size_t members = 0;
+  size_t arrived = 0;  ///< of the current round
+  size_t ended = 0;    ///< that will not come again
+  int64_t round = 0;
+};
+
+struct Block {
+  size_t threads = 0;
+  size_t running = 0;
+  jmp_buf scheduler;
+  const std::function<void()>* body = nullptr;
+  Meeting barrier;
+  std::array<Meeting, 1024 / kLanes> warps;
+  std::array<Meeting, 16> named;
+  std::exception_ptr error;  ///< of a fibre: none can leave its stack
+  bool moved = false;        ///< since the scheduler began its round: not all fibres only wait
+};
+
+thread_local Emulated state;
+thread_local std::deque<Fibre> fibres;  // addresses stay
+thread_local Block* block = nullptr;
+thread_local const char* waits_for = "a barrier";  ///< what a fibre waited for last
+
+Fibre& self() { return fibres[block->running]; }
+
+void yield() {
+  if (_setjmp(self().here) == 0) _longjmp(block->scheduler, 1);
+}
+
+void run_bodies() {
+  while (true) {
+    try {
+      (*block->body)();
+    } catch (...) {
+      if (!block->error) block->error = std::current_exception();
+    }
+    if (!block->error && (self().copies.size() > 1 || !self().copies.back().empty()))
+      block->error = std::make_exception_ptr(Error(ExitCode::internal, "a kernel ended before its copies"));
+    self().done = block->moved = true;
+    ++block->barrier.ended;
+    ++block->warps[block->running / kLanes].ended;
+    yield();
+  }
+}
+
+/// Until all members have come to the round's meeting.
+void meet(Meeting& m, const char* where) {
+  const int64_t mine = m.round;
+  block->moved = true;
+  if (++m.arrived == m.members) {
+    m.arrived = 0;
+    ++m.round;
+    return;
+  }
+  while (m.round == mine) {
+    LT_CHECK(m.ended == 0, "a thread ended before a {} that others wait at", where);
+    yield();
+  }
+}
+
+/// Apart: GCC takes getcontext() and setjmp() for functions that return twice.
+[[gnu::noinline]] void prepare(Fibre& f) {
+  getcontext(&f.context);
+  f.context.uc_stack.ss_sp = f.stack.get();
+  f.context.uc_stack.ss_size = kStackBytes;
+  f.context.uc_link = nullptr;
+  makecontext(&f.context, run_bodies, 0);
+}
+
+[[gnu::noinline]] void resume(Fibre& f) {
+  if (_setjmp(block->scheduler) != 0) return;
+  if (f.started) _longjmp(f.here, 1);
+  f.started = true;
+  setcontext(&f.context);
+}
+
+}  // namespace
+
+Emulated& emulated() { return state; }
+
+void emulated_barrier() { meet(block->barrier, "barrier"); }
+
+void emulated_named_barrier(int id, int threads, bool wait) {
+  LT_CHECK(id > 0 && id < 16 && threads % kLanes == 0, "barrier {} of {} threads", id, threads);
+  Meeting& m = block->named[static_cast<size_t>(id)];
+  LT_CHECK(m.arrived == 0 || m.members == static_cast<size_t>(threads),
+           "barrier {} of {} threads, and of {} for another", id, m.members, threads);
+  m.members = static_cast<size_t>(threads);
+  if (wait) return meet(m, "named barrier");
+  block->moved = true;
+  if (++m.arrived == m.members) m.arrived = 0, ++m.round;
+}
+
+void emulated_wait_until(const std::function<bool()>& ready, const char* what) {
+  while (!ready()) {
+    waits_for = what;
+    yield();
+  }
+  block->moved = true;
+}
+
+void emulated_moved() { block->moved = true; }
+
+int64_t emulated_give(std::initializer_list<uint64_t> words) {
+  const size_t at = block->running, warp = at / kLanes;
+  LT_CHECK((warp + 1) * kLanes <= block->threads, "a shuffle in a block of {} threads", block->threads);
+  Meeting& m = block->warps[warp];
+  const int64_t round = m.round;
+  // Two sides: the fast lanes may give their next words before the others took these.
+  std::copy(words.begin(), words.end(), self().words[round % 2].begin());
+  meet(m, "shuffle");
+  return round;
+}
+
+uint64_t emulated_word(int64_t round, int lane, int which) {
+  const size_t first = block->running / kLanes * kLanes;
+  return fibres[first + static_cast<size_t>(lane)].words[round % 2][static_cast<size_t>(which)];
+}
+
+uint64_t emulated_exchange(uint64_t word, int mask) {
+  const int lane = static_cast<int>(block->running % kLanes);
+  return emulated_word(emulated_give({word}), lane ^ mask, 0);
+}
+
+std::atomic<bool> emulated_lanes_swapped{false};
+
+void emulated_copy(void* to, const void* from, int bytes) {
+  const size_t n = static_cast<size_t>(bytes);
+  LT_CHECK(reinterpret_cast<uintptr_t>(to) % n == 0 && reinterpret_cast<uintptr_t>(from) % n == 0,
+           "an asynchronous copy of {} bytes that is not aligned", bytes);
+  std::memset(to, 0xff, n);  // NaN in every type: whoever still reads the tile before, or does not wait
+  self().copies.back().push_back({to, from, n});
+}
+
+void emulated_commit() { self().copies.emplace_back(); }
+
+void emulated_wait(size_t groups_left) {
+  auto& groups = self().copies;
+  while (groups.size() > groups_left + 1) {
+    for (const Copy& c : groups.front())
+      c.from ? std::memcpy(c.to, c.from, c.bytes) : std::memset(c.to, 0, c.bytes);
+    groups.pop_front();
+  }
+}
+
+namespace {
+
+[[noreturn]] void give_up(const std::exception_ptr& error) {
+  fibres.clear();  // those in the middle of a body are of no more use
+  block = nullptr;
+  emulated_hopper_drop();
+  std::rethrow_exception(error);
+}
+
+}  // namespace
+
+void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>& body) {
+  LT_CHECK(!block, "a kernel launched from a kernel");
+  LT_CHECK(threads > 0 && threads <= 1024 && grid.y <= 65535 && grid.z <= 65535, "a launch of {} threads",
+           threads);
+  LT_CHECK(shared <= 227 << 10, "{} bytes of shared memory", shared);
+  // Aligned as Hopper's swizzles ask for, which go by bits of the address.
+  const size_t bytes = static_cast<size_t>(shared + 1024) / 1024 * 1024;
+  const std::unique_ptr<double, decltype(&std::free)> memory{
+      static_cast<double*>(std::aligned_alloc(1024, bytes)), std::free};
+  while (fibres.size() < static_cast<size_t>(threads)) prepare(fibres.emplace_back());
+  Block b;
+  b.threads = static_cast<size_t>(threads);
+  b.body = &body;
+  block = &b;
+  state.grid_dim = grid;
+  state.block_dim = dim3(static_cast<unsigned>(threads));
+  state.shared = memory.get();
+  for (unsigned z = 0; z < grid.z; ++z)
+    for (unsigned y = 0; y < grid.y; ++y)
+      for (unsigned x = 0; x < grid.x; ++x) {
+        state.block = dim3(x, y, z);
+        // Nothing may be read before it is written.
+        std::fill(memory.get(), memory.get() + bytes / sizeof(double), std::nan(""));
+        for (size_t i = 0; i < b.threads; ++i) fibres[i].done = false;
+        b.barrier = {b.threads, 0, 0, 0};
+        b.warps.fill({kLanes, 0, 0, 0});
+        b.named.fill({});
+        emulated_hopper_begin(threads, memory.get(), shared);
+        for (bool some = true; some;) {
+          some = b.moved = false;
+          for (b.running = 0; b.running < b.threads; ++b.running) {
+            if (self().done) continue;
+            some = true;
+            state.thread = dim3(static_cast<unsigned>(b.running));
+            resume(self());
+            if (b.error) give_up(b.error);
+          }
+          if (some && !b.moved)
+            give_up(std::make_exception_ptr(Error(
+                ExitCode::internal, fmt::format("all threads of a block wait, one for {}", waits_for))));
+        }
+        try {
+          for (const Meeting& m : b.named) LT_CHECK(m.arrived == 0, "a kernel ended in a named barrier");
+          emulated_hopper_end();
+        } catch (...) {
+          give_up(std::current_exception());
+        }
+      }
+  block = nullptr;
+}
+
+}  // namespace ltrain::cuda

@@ -1,0 +1,133 @@
+// The meta device: what a step would do, recorded instead of done.
+//
+// Every op and collective that runs on a meta stream reports here: its cost (which a CostModel turns into
+// seconds on the stream's timeline) and the placements of what it reads and writes, which are checked by the
+// rules of `kernels/meta/placement_rules.h`. Allocations are recorded by MetaAllocator
+// (kernels/tensor/arena.h).
+#pragma once
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/tensor/placement.h"
+#include "kernels/tensor/stream.h"
+#include "kernels/tensor/tensor.h"
+
+namespace ltrain {
+
+/// What the meta device knows of one tensor (one allocation; views share it).
+struct TensorRecord {
+  std::string name;
+  Placements place;
+  int copies = 0;            ///< P over this many neighbours of the axis, not over all of it; 0: all
+  int sent = 0;              ///< times that it was sent to another stage
+  bool written = false;      ///< something has put values there
+  bool unread = false;       ///< written by a collective, and nothing has looked at it since
+  bool zero = false;         ///< all zeros: takes the placement of the first thing added to it
+  std::string made_partial;  ///< "op in layer" that last made it P, for messages
+  std::string last_writer;
+};
+
+/// Kinds of work that a machine profile prices apart.
+enum class OpClass : uint8_t {
+  matmul,
+  attention,
+  elementwise,
+  cross_entropy,
+  optimizer,
+  collective,
+  offload
+};
+inline constexpr int kOpClassCount = 7;
+std::string_view op_class_name(OpClass c);
+/// Between a rank's memory and what lies outside of it.
+inline constexpr std::string_view kOffloadFetch = "offload_fetch", kOffloadStore = "offload_store";
+
+/// One piece of work as the cost model sees it.
+struct OpCost {
+  std::string_view name;
+  OpClass cls = OpClass::elementwise;
+  DType dtype = DType::f32;
+  double flops = 0;
+  /// Of `flops`, what counts for MFU: a product's two a multiply-add, forward once and backward twice,
+  /// attention's over the pairs that the mask lets through. Not what a kernel recomputes, nor element-wise
+  /// work.
+  double model_flops = 0;
+  double bytes = 0;             ///< read and written, each once
+  int64_t m = 0, n = 0, k = 0;  ///< matmul only: rows, columns, contraction
+  std::string_view collective;  ///< "all_reduce", ...; collectives only
+  std::string_view axis;        ///< of the mesh: those that the group spans and that have more than one rank
+  AxisSet axes;                 ///< that the group is over
+  int group_size = 1;
+  double wire_bytes = 0;     ///< sent by this rank
+  double network_bytes = 0;  ///< of them, to other hosts
+};
+
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  virtual double seconds(const OpCost& op) const = 0;
+  /// Seconds that a collective takes from the compute stream, because its work runs on the same cores.
+  virtual double stolen_seconds(const OpCost& op) const { return 0; }
+};
+
+/// One entry of the recorded step.
+struct TraceEntry {
+  std::string name, layer, stream, collective, axis;
+  double start = 0, seconds = 0, flops = 0, bytes = 0, wire_bytes = 0, network_bytes = 0;
+  OpClass cls = OpClass::elementwise;
+  AxisSet axes;  ///< of a collective's group
+};
+
+class MetaTrace {
+ public:
+  explicit MetaTrace(const CostModel* cost = nullptr) : cost_(cost) {}
+
+  TensorRecord* new_record(std::string name);
+  /// Appends one piece of work to the stream's timeline.
+  void add(Stream& stream, const OpCost& op);
+  /// The stream that collectives take time from when they run on the same cores.
+  void set_compute(Stream* compute) { compute_ = compute; }
+
+  /// Name of the layer that runs now, for messages and traces: "layers.3.mlp".
+  void set_layer(std::string layer) { layer_ = std::move(layer); }
+  const std::string& layer() const { return layer_; }
+
+  void set_axis_size(Axis a, int size) { axis_size_[static_cast<int>(a)] = size; }
+  int axis_size(Axis a) const { return axis_size_[static_cast<int>(a)]; }
+
+  /// Forgets entries (not records): called between set-up and the step.
+  void clear_entries();
+
+  const std::vector<TraceEntry>& entries() const { return entries_; }
+  /// Sum of OpCost::model_flops, but of what is recomputed.
+  double model_flops() const { return model_flops_; }
+  /// Whether what runs from now on is the model's work: not what is recomputed, nor the optimizer's matmuls.
+  void set_model_work(bool on) { model_work_ = on; }
+
+  /// Scratch that matmul keeps beside the arena: the largest of each of its panels, bytes.
+  void need_panels(const std::array<int64_t, 3>& bytes) {
+    for (int i = 0; i < 3; ++i) panels_[i] = std::max(panels_[i], bytes[i]);
+  }
+  int64_t panel_bytes() const { return panels_[0] + panels_[1] + panels_[2]; }
+
+ private:
+  const CostModel* cost_;
+  Stream* compute_ = nullptr;
+  std::deque<TensorRecord> records_;
+  std::vector<TraceEntry> entries_;
+  std::string layer_;
+  std::array<int, kAxisCount> axis_size_{1, 1, 1, 1, 1, 1, 1, 1, 1};
+  double model_flops_ = 0;
+  bool model_work_ = true;
+  std::array<int64_t, 3> panels_{};
+};
+
+/// Whose work advances a clock by what the trace's cost model says.
+std::unique_ptr<Stream> make_meta_stream(std::string name, MetaTrace& trace);
+
+}  // namespace ltrain

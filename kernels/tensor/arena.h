@@ -1,0 +1,92 @@
+// Memory of a rank: one arena, carved by a deterministic allocator.
+//
+// The same allocator runs on `meta` (no memory behind it, unlimited) and on a device (one allocation of
+// exactly the size that the meta pass reached). Both see the same sequence of requests, so they place every
+// tensor at the same offset, and the peak of one is the size of the other.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/tensor/tensor.h"
+
+namespace ltrain {
+
+
+enum class MemoryKind : uint8_t { parameters, gradients, optimizer, activations, temporaries, communication };
+inline constexpr int kMemoryKindCount = 6;
+std::string_view memory_kind_name(MemoryKind k);
+
+/// What an arena reached, by kind, at the moment of its largest extent.
+struct MemoryUse {
+  int64_t arena_bytes = 0;  ///< highest end of any tensor: what one allocation must hold
+  int64_t live_bytes = 0;   ///< sum of live tensors at that moment
+  std::array<int64_t, kMemoryKindCount> by_kind{};  ///< of live_bytes
+  /// The most of each kind that was live at any moment: not all at the same one.
+  std::array<int64_t, kMemoryKindCount> most_by_kind{};
+};
+
+class Memory {
+ public:
+  static constexpr int64_t kAlignment = 64;
+
+  virtual ~Memory() = default;
+  Memory() = default;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  /// A tensor of undefined contents. Fails, with the table of what is live, if the arena cannot hold it.
+  Tensor allocate(MemoryKind kind, std::string_view name, DType dtype, Shape shape);
+  /// Gives the memory back and clears `t`. Only tensors as allocate() returned them.
+  void release(Tensor& t);
+
+  const MemoryUse& peak() const { return peak_; }
+  int64_t live_bytes() const { return live_bytes_; }
+
+ protected:
+  virtual Tensor make(int64_t offset, std::string_view name, DType dtype, Shape shape) = 0;
+  virtual int64_t offset_of(const Tensor& t) const = 0;
+  int64_t capacity_ = INT64_MAX;
+
+ private:
+  struct Block {
+    int64_t bytes;
+    MemoryKind kind;
+    std::string name;
+  };
+  [[noreturn]] void exhausted(std::string_view name, DType dtype, const Shape& shape, int64_t bytes) const;
+  void note_peak();
+
+  std::map<int64_t, Block> live_;    // by offset
+  std::map<int64_t, int64_t> free_;  // offset -> bytes, below top_, never adjacent
+  int64_t top_ = 0;                  // everything above is free
+  int64_t live_bytes_ = 0;
+  std::array<int64_t, kMemoryKindCount> kind_bytes_{};
+  MemoryUse peak_;
+};
+
+/// On a device: one allocation of `bytes`, which may be host memory that copies to a GPU go through.
+class Arena : public Memory {
+ public:
+  Arena(DeviceKind device, int64_t bytes);
+  int64_t bytes() const { return capacity_; }
+  /// Host memory for copies to and from `device`: its tensors are the CPU's.
+  static std::unique_ptr<Arena> staging(DeviceKind device, int64_t bytes);
+
+ private:
+  Arena(DeviceKind device, int64_t bytes, std::shared_ptr<void> memory);
+  Tensor make(int64_t offset, std::string_view name, DType dtype, Shape shape) override;
+  int64_t offset_of(const Tensor& t) const override;
+  DeviceKind device_;
+  std::shared_ptr<void> memory_;
+};
+
+struct CpuArena final : Arena {
+  explicit CpuArena(int64_t bytes) : Arena(DeviceKind::cpu, bytes) {}
+};
+
+}  // namespace ltrain

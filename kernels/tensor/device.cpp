@@ -1,0 +1,69 @@
+#include "kernels/tensor/device.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "kernels/tensor/stream_cuda.h"
+
+namespace ltrain {
+namespace {
+
+std::shared_ptr<void> mapped(int64_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED)
+    fail(ExitCode::internal, "cannot map {} bytes of memory: {}", bytes, std::strerror(errno));
+  madvise(p, bytes, MADV_HUGEPAGE);
+  return {p, [bytes](void* q) { munmap(q, bytes); }};
+}
+
+bool is_cuda(DeviceKind device) {
+  LT_CHECK(device != DeviceKind::meta, "streams or memory of the meta device");
+  return device == DeviceKind::cuda;
+}
+
+}  // namespace
+
+std::string_view device_name(DeviceKind device) {
+  return device == DeviceKind::cpu ? "cpu" : device == DeviceKind::cuda ? "cuda" : "meta";
+}
+
+std::string missing_for(DeviceKind device) { return is_cuda(device) ? cuda::no_device_reason() : ""; }
+
+int device_count(DeviceKind device) {
+  if (!is_cuda(device)) return 1;
+  return missing_for(device).empty() ? cuda::device_count() : 0;
+}
+
+void use_device(DeviceKind device, int index) {
+  if (is_cuda(device)) cuda::use_device(index);
+}
+
+DeviceInfo device_info(DeviceKind device) { return is_cuda(device) ? cuda::device_info() : DeviceInfo(); }
+
+int64_t free_device_bytes(DeviceKind device) { return is_cuda(device) ? cuda::free_device_bytes() : 0; }
+
+std::unique_ptr<Stream> make_compute_stream(DeviceKind device, std::string name) {
+  return is_cuda(device) ? cuda::make_cuda_stream(std::move(name)) : make_inline_stream(std::move(name));
+}
+
+std::unique_ptr<Stream> make_side_stream(DeviceKind device, std::string name) {
+  return is_cuda(device) ? cuda::make_cuda_stream(std::move(name)) : make_worker_stream(std::move(name));
+}
+
+std::shared_ptr<void> device_memory(DeviceKind device, int64_t bytes) {
+  if (bytes == 0) return nullptr;
+  return is_cuda(device) ? cuda::device_memory(bytes) : mapped(bytes);
+}
+
+std::shared_ptr<void> host_memory(DeviceKind device, int64_t bytes) {
+  if (bytes == 0) return nullptr;
+  return is_cuda(device) ? cuda::pinned_memory(bytes) : mapped(bytes);
+}
+
+int64_t stream_scratch_bytes(DeviceKind device) {
+  return device == DeviceKind::cuda ? cuda::kScratchBytes : 0;
+}
+
+}  // namespace ltrain

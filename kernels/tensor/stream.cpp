@@ -1,0 +1,236 @@
+#include "kernels/tensor/stream.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "kernels/tensor/kernel.h"
+#include "kernels/base/progress.h"
+#include "kernels/tensor/timeline.h"
+
+namespace ltrain {
+
+namespace {
+
+/// Of a worker's queue.
+struct HostEvent final : Event::State {
+  std::mutex mutex;
+  std::condition_variable done_cv;
+  bool done = false;
+  std::exception_ptr error;  // of the work before the event, for whoever waits
+
+  void finish(std::exception_ptr e) {
+    std::lock_guard lock(mutex);
+    done = true;
+    error = e;
+    done_cv.notify_all();
+  }
+  bool happened() override {
+    std::lock_guard lock(mutex);
+    return done;
+  }
+  void block() override {
+    std::unique_lock lock(mutex);
+    done_cv.wait(lock, [&] { return done; });
+    if (error) std::rethrow_exception(error);
+  }
+};
+
+/// Of a stream whose work runs on the host.
+struct HostMoment final : Moment {
+  double at = 0;
+  double seconds() override { return at; }
+};
+
+class InlineStream final : public Stream {
+ public:
+  explicit InlineStream(std::string name) : Stream(DeviceKind::cpu, std::move(name)) {}
+  void launch(std::function<void()> work) override { work(); }
+  Event do_record() override { return Event(); }
+  void do_wait(const Event& event) override {
+    if (!event.state()) return;
+    const double start = steady_seconds();
+    event.state()->block();
+    add_wait(event.axes, steady_seconds() - start);
+  }
+  void synchronize() override {}
+};
+
+class WorkerStream final : public Stream {
+ public:
+  explicit WorkerStream(std::string name)
+      : Stream(DeviceKind::cpu, std::move(name)), thread_([this] { loop(); }) {}
+
+  ~WorkerStream() override {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void launch(std::function<void()> work) override {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(work));
+      ++pending_;
+    }
+    changed_.notify_all();
+  }
+
+  Event do_record() override {
+    auto state = std::make_shared<HostEvent>();
+    // Not through launch(): an event must be finished even after a failure, so that nobody waits for ever.
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(nullptr);
+      events_.push_back(state);
+      ++pending_;
+    }
+    changed_.notify_all();
+    return Event(state);
+  }
+
+  void do_wait(const Event& event) override {
+    if (!event.state()) return;
+    launch([state = event.state()] { state->block(); });
+  }
+
+  void synchronize() override {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [&] { return pending_ == 0; });
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void loop() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+      if (queue_.empty()) return;  // stopping, and drained
+      std::function<void()> work = std::move(queue_.front());
+      queue_.pop_front();
+      std::shared_ptr<HostEvent> event;
+      if (!work) {
+        event = std::move(events_.front());
+        events_.pop_front();
+      }
+      const std::exception_ptr earlier = error_;
+      lock.unlock();
+      std::exception_ptr now;
+      if (event) {
+        event->finish(earlier);
+      } else if (!earlier) {  // after a failure the rest of the queue is dropped
+        try {
+          work();
+          note_progress();
+        } catch (...) {
+          now = std::current_exception();
+        }
+      }
+      work = nullptr;
+      lock.lock();
+      if (now && !error_) error_ = now;
+      if (--pending_ == 0) idle_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_, idle_;
+  std::deque<std::function<void()>> queue_;  // an empty function stands for the next entry of events_
+  std::deque<std::shared_ptr<HostEvent>> events_;
+  int64_t pending_ = 0;
+  bool stopping_ = false;
+  std::exception_ptr error_;
+  std::thread thread_;  // last: starts when everything above is ready
+};
+
+}  // namespace
+
+void Stream::copy(void* to, const void* from, int64_t bytes) {
+  if (meta()) return;
+  launch([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+}
+
+std::shared_ptr<Moment> Stream::moment() {
+  auto moment = std::make_shared<HostMoment>();
+  launch([moment] { moment->at = steady_seconds(); });
+  return moment;
+}
+
+bool Recording::has(const Stream* s) const {
+  return std::find(streams.begin(), streams.end(), s) != streams.end();
+}
+
+Event Stream::record() {
+  Event e = do_record();
+  e.axes = last_axes;
+  if (e.state()) e.state()->stream = this, e.state()->recording = recording_;
+  return e;
+}
+
+void Stream::wait(const Event& event) {
+  const Event::State* state = event.state().get();
+  const std::shared_ptr<Recording> of = state ? state->recording : nullptr;
+  if (of == recording_) return do_wait(event);
+  // Streams of recorded work wait for each other before and after it: what it waits for of before, and what
+  // is waited for of it later, has been waited for.
+  if (of)
+    LT_CHECK(of->has(this), "stream {} waits for a point in recorded work that it is no part of", name());
+  if (state && recording_)
+    LT_CHECK(recording_->has(state->stream), "recorded work waits for stream {}, which is no part of it",
+             state->stream->name());
+}
+
+std::unique_ptr<Graph> Stream::capture(const std::function<void()>& work,
+                                       const std::vector<Stream*>& others) {
+  const TimelinePause pause;
+  LT_CHECK(!recording_, "a recording in what stream {} records", name());
+  const std::shared_ptr<Recording> recording = begin_recording();
+  recording->streams = {this};
+  recording->streams.insert(recording->streams.end(), others.begin(), others.end());
+  const auto set = [&](const std::shared_ptr<Recording>& r) {
+    for (Stream* s : recording->streams) s->recording_ = r;
+  };
+  set(recording);
+  try {
+    for (Stream* s : others) s->wait(record());
+    work();
+    for (Stream* s : others) wait(s->record());
+  } catch (...) {
+    set(nullptr);
+    end_recording(false);
+    throw;
+  }
+  set(nullptr);
+  std::unique_ptr<Graph> graph = end_recording(true);
+  graph->recording_ = recording;
+  return graph;
+}
+
+void Graph::replay() {
+  Stream& first = *recording_->streams[0];
+  const std::vector<Stream*> others(recording_->streams.begin() + 1, recording_->streams.end());
+  for (Stream* s : others) first.wait(s->record());
+  run();
+  for (Stream* s : others) s->wait(first.record());
+  for (const auto& f : recording_->after) f();
+}
+
+std::shared_ptr<Recording> Stream::begin_recording() {
+  fail(ExitCode::internal, "work recorded on the stream {}, which runs all of it at once", name());
+}
+
+std::unique_ptr<Stream> make_inline_stream(std::string name) {
+  return std::make_unique<InlineStream>(std::move(name));
+}
+std::unique_ptr<Stream> make_worker_stream(std::string name) {
+  return std::make_unique<WorkerStream>(std::move(name));
+}
+
+}  // namespace ltrain

@@ -1,0 +1,75 @@
+#include "kernels/tensor/timeline.h"
+
+#include <chrono>
+
+#include "kernels/base/error.h"
+#include "kernels/meta/meta.h"
+#include "kernels/base/progress.h"
+
+namespace ltrain {
+namespace {
+
+thread_local Timeline* timeline = nullptr;
+
+}  // namespace
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Timeline::Timeline() {
+  LT_CHECK(!timeline, "two timelines of one thread");
+  timeline = this;
+}
+Timeline::~Timeline() { timeline = nullptr; }
+
+Timeline* Timeline::of_thread() { return timeline; }
+
+std::vector<Timeline::Range> Timeline::ranges() const {
+  std::vector<Range> all;
+  for (const Entry& e : entries_) {
+    if (!e.end) continue;  // its work threw
+    all.push_back(e.range);
+    all.back().start = e.begin->seconds();
+    all.back().seconds = e.end->seconds() - all.back().start;
+  }
+  return all;
+}
+
+TimelinePause::TimelinePause() : paused_(timeline) { timeline = nullptr; }
+TimelinePause::~TimelinePause() { timeline = paused_; }
+
+OpRange::OpRange(Stream& s, std::string_view name, int64_t wire_bytes) : stream_(s), timeline_(timeline) {
+  note_progress();
+  stream_.open_range(name);
+  if (!timeline_) return;
+  outermost_ = timeline_->open_++ == 0;
+  if (!outermost_) return;
+  Timeline::Entry e;
+  e.range.name = timeline_->kept(name);
+  e.range.layer = timeline_->layer_;
+  e.range.stream = timeline_->kept(s.name());
+  e.range.wire_bytes = wire_bytes;
+  e.begin = s.moment();
+  place_ = timeline_->entries_.size();
+  timeline_->entries_.push_back(std::move(e));
+}
+
+OpRange::~OpRange() {
+  stream_.close_range();
+  if (!timeline_) return;
+  --timeline_->open_;
+  if (!outermost_) return;
+  try {
+    timeline_->entries_[place_].end = stream_.moment();
+  } catch (...) {  // the stream is broken: whoever waits for it is told
+  }
+}
+
+void enter_layer(Stream& s, const std::string& layer) {
+  if (s.meta()) return s.meta()->set_layer(layer);
+  s.enter_layer(layer);
+  if (timeline) timeline->enter(layer);
+}
+
+}  // namespace ltrain

@@ -1,8 +1,8 @@
 #include "models/attention_layer.h"
 
-#include "kernels/ops/copy_parts.h"
-#include "kernels/ops/rope.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/copy_parts.h"
+#include "kernels/attention/rope.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "models/attention_workspace.h"
 
 namespace ltrain {

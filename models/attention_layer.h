@@ -1,6 +1,6 @@
 // Causal self-attention: fused qkv, rotary or learned positions, output projection.
 #pragma once
-#include "kernels/ops/head_norm.h"
+#include "kernels/norm/head_norm.h"
 #include "models/context_attention.h"
 #include "models/linear.h"
 #include "models/model_config.h"

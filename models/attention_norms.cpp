@@ -1,7 +1,7 @@
 // Norms of queries and keys before their rotation: of each head, or of the whole projection, which tensor
 // ranks then share.
-#include "kernels/ops/copy_parts.h"
-#include "kernels/ops/norm_cut.h"
+#include "kernels/elementwise/copy_parts.h"
+#include "kernels/norm/norm_cut.h"
 #include "models/attention_layer.h"
 #include "models/tensor_parallel.h"
 

@@ -1,6 +1,6 @@
-// Memory that cuDNN's backward of attention needs beside its tensors (kernels/ops/attention_cudnn.h).
+// Memory that cuDNN's backward of attention needs beside its tensors (kernels/attention/attention_cudnn.h).
 #pragma once
-#include "kernels/ops/attention_cudnn.h"
+#include "kernels/attention/attention_cudnn.h"
 #include "models/step.h"
 
 namespace ltrain {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/tensor_ops.h"
 
 namespace ltrain {
 namespace {

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/copy_parts.h"
-#include "kernels/ops/merge_attention.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/copy_parts.h"
+#include "kernels/attention/merge_attention.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "models/attention_workspace.h"
 #include "parallel/sequence_cut.h"
 

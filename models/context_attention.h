@@ -1,6 +1,6 @@
 // Attention over a sequence that is cut over the ranks of the context axis (parallel/sequence_cut.h).
 #pragma once
-#include "kernels/ops/attention.h"
+#include "kernels/attention/attention.h"
 #include "models/step.h"
 
 namespace ltrain {

@@ -1,7 +1,7 @@
 #include "models/cube.h"
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/tensor_ops.h"
 
 namespace ltrain {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/staging.h"
-#include "kernels/ops/embedding.h"
+#include "kernels/elementwise/embedding.h"
 #include "models/cube.h"
 #include "models/tensor_parallel.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "kernels/ops/embedding.h"
+#include "kernels/elementwise/embedding.h"
 #include "models/block.h"
 #include "models/head.h"
 

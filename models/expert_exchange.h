@@ -2,9 +2,9 @@
 // come). On two levels rows first go to the neighbour that has the place of their expert's rank among its own
 // neighbours, and from there, all in one message, to that rank (Tutel's 2DH, arXiv:2206.03382).
 #pragma once
-#include "kernels/ops/copy_parts.h"
-#include "kernels/ops/grouped_matmul.h"
-#include "kernels/ops/route.h"
+#include "kernels/elementwise/copy_parts.h"
+#include "kernels/matmul/grouped_matmul.h"
+#include "kernels/moe/route.h"
 #include "models/step.h"
 
 namespace ltrain {

@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/sort_choices.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/moe/sort_choices.h"
+#include "kernels/elementwise/tensor_ops.h"
 
 namespace ltrain {
 

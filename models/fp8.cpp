@@ -1,7 +1,7 @@
 #include "models/fp8.h"
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "models/step.h"
 
 namespace ltrain {

@@ -8,7 +8,7 @@
 // where they are.
 #pragma once
 #include "kernels/tensor/arena.h"
-#include "kernels/ops/matmul_fp8.h"
+#include "kernels/matmul/matmul_fp8.h"
 #include "models/fp8_settings.h"
 #include "parallel/groups.h"
 

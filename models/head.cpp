@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/ops/matmul.h"
+#include "kernels/matmul/matmul.h"
 #include "models/tensor_parallel.h"
 
 namespace ltrain {

@@ -2,8 +2,8 @@
 // are never held. When training, a chunk's gradient is taken while its logits are at hand. The vocabulary is
 // cut over the inner tensor-parallel axis; its logits never travel, three numbers a row do.
 #pragma once
-#include "kernels/ops/cross_entropy.h"
-#include "kernels/ops/embedding.h"
+#include "kernels/elementwise/cross_entropy.h"
+#include "kernels/elementwise/embedding.h"
 #include "models/model_config.h"
 #include "models/norm_layer.h"
 

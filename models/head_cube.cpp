@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/matmul.h"
+#include "kernels/matmul/matmul.h"
 #include "models/cube.h"
 #include "models/head.h"
 

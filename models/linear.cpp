@@ -1,6 +1,6 @@
 #include "models/linear.h"
 
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "models/tensor_parallel.h"
 
 namespace ltrain {

@@ -2,7 +2,7 @@
 // the tensor-parallel axes as the mesh's mode says (parallel/mesh.h): linear.cpp for a line, linear_grid.cpp,
 // linear_cube.cpp.
 #pragma once
-#include "kernels/ops/matmul.h"
+#include "kernels/matmul/matmul.h"
 #include "models/fp8.h"
 #include "models/step.h"
 

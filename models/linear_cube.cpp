@@ -2,8 +2,8 @@
 // over one (x, W) or reduce-scattered over one (y). What is gathered is given back at once and gathered again
 // by the backward: a little more on the wire, and no rank ever keeps more than its part of anything.
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/matmul.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "models/cube.h"
 #include "models/linear.h"
 #include "models/tensor_parallel.h"

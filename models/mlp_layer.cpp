@@ -1,6 +1,6 @@
 #include "models/mlp_layer.h"
 
-#include "kernels/ops/activation.h"
+#include "kernels/elementwise/activation.h"
 
 namespace ltrain {
 

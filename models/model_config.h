@@ -26,7 +26,7 @@ struct MoeConfig {
   std::vector<int64_t> dense_layers;
   int64_t shared_experts = 0;  ///< every token goes to them: a feed-forward of so many experts' width
   bool shared_expert_gate = false;
-  // The router (kernels/ops/route.h).
+  // The router (kernels/moe/route.h).
   std::string score = "softmax";    ///< softmax | sigmoid
   std::string order = "topk_last";  ///< topk_last: of scores; topk_first: scores of the chosen
   bool norm_topk_prob = true;

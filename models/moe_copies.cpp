@@ -1,6 +1,6 @@
 // What a layer of experts does with copies of hot ones.
-#include "kernels/ops/expert_rows.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/moe/expert_rows.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "models/moe_layer.h"
 
 namespace ltrain {

@@ -1,8 +1,8 @@
 #include "models/moe_layer.h"
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/activation.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/activation.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "models/tensor_parallel.h"
 
 namespace ltrain {

@@ -1,6 +1,6 @@
 #include "models/norm_layer.h"
 
-#include "kernels/ops/norm_cut.h"
+#include "kernels/norm/norm_cut.h"
 #include "models/tensor_parallel.h"
 
 namespace ltrain {

@@ -1,6 +1,6 @@
 // RMSNorm or LayerNorm as a layer, with the residual addition before it.
 #pragma once
-#include "kernels/ops/norm.h"
+#include "kernels/norm/norm.h"
 #include "models/step.h"
 
 namespace ltrain {

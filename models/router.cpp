@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/jitter.h"
-#include "kernels/ops/matmul.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/moe/jitter.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/elementwise/tensor_ops.h"
 
 namespace ltrain {
 namespace {

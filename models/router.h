@@ -1,7 +1,7 @@
 // The router of one layer of experts: logits, choices, losses for balance, and their gradients.
 #pragma once
-#include "kernels/ops/balance.h"
-#include "kernels/ops/expert_rows.h"
+#include "kernels/moe/balance.h"
+#include "kernels/moe/expert_rows.h"
 #include "models/model_config.h"
 #include "models/step.h"
 

@@ -4,8 +4,8 @@
 
 #include "kernels/tensor/arena.h"
 #include "kernels/tensor/timeline.h"
-#include "kernels/ops/cross_entropy.h"
-#include "kernels/ops/dropout.h"
+#include "kernels/elementwise/cross_entropy.h"
+#include "kernels/elementwise/dropout.h"
 #include "models/weight_gradients.h"
 #include "parallel/groups.h"
 #include "parallel/parameter_store.h"

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/tensor_ops.h"
 
 namespace ltrain {
 namespace {

@@ -3,7 +3,7 @@
 // of blocks (Optimus, arXiv:2104.05343). A matrix is cut into q * q blocks; the rank at (i, j) holds block ij
 // of an activation and block ji or ij of a weight. While a step multiplies, the next one's blocks travel.
 #pragma once
-#include "kernels/ops/matmul.h"
+#include "kernels/matmul/matmul.h"
 #include "models/step.h"
 
 namespace ltrain {

@@ -1,8 +1,8 @@
 #include "models/token_dispatch.h"
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/expert_rows.h"
-#include "kernels/ops/sort_choices.h"
+#include "kernels/moe/expert_rows.h"
+#include "kernels/moe/sort_choices.h"
 #include "models/tensor_parallel.h"
 
 namespace ltrain {

@@ -3,7 +3,7 @@
 #pragma once
 #include <memory>
 
-#include "kernels/ops/route.h"
+#include "kernels/moe/route.h"
 #include "models/expert_exchange.h"
 #include "models/step.h"
 

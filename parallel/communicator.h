@@ -19,7 +19,7 @@
 #include "kernels/tensor/placement.h"
 #include "kernels/tensor/stream.h"
 #include "kernels/tensor/tensor.h"
-#include "kernels/ops/reduce.h"
+#include "kernels/elementwise/reduce.h"
 #include "parallel/wire_bytes.h"
 
 namespace ltrain {

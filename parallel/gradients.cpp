@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "parallel/parameter_store.h"
 
 namespace ltrain {

@@ -8,10 +8,10 @@
 #include <algorithm>
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/matmul.h"
-#include "kernels/ops/momentum.h"
-#include "kernels/ops/scale_add.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/optimizer/momentum.h"
+#include "kernels/elementwise/scale_add.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "parallel/parameter_store.h"
 
 namespace ltrain {

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/onebit.h"
-#include "kernels/ops/scale_add.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/optimizer/onebit.h"
+#include "kernels/elementwise/scale_add.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "parallel/parameter_store.h"
 
 namespace ltrain {

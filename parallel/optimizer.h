@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/ops/adamw.h"
-#include "kernels/ops/onebit.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/onebit.h"
 #include "parallel/sparsity.h"
 
 namespace ltrain {

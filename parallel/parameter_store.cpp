@@ -5,7 +5,7 @@
 
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/rng.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/tensor_ops.h"
 
 namespace ltrain {
 namespace {

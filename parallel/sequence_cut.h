@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/tensor/positions.h"
-#include "kernels/ops/copy_parts.h"
+#include "kernels/elementwise/copy_parts.h"
 
 namespace ltrain {
 

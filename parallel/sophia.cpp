@@ -1,11 +1,11 @@
 // Sophia-H: once in a while the step is made twice, at weights that are moved a little along random signs,
-// and as it is. What the gradients differ by estimates the diagonal of the Hessian (kernels/ops/sophia.h).
+// and as it is. What the gradients differ by estimates the diagonal of the Hessian (kernels/optimizer/sophia.h).
 #include <algorithm>
 
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/rng.h"
-#include "kernels/ops/sophia.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/optimizer/sophia.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "parallel/parameter_store.h"
 
 namespace ltrain {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/ops/sparsify.h"
+#include "kernels/optimizer/sparsify.h"
 #include "parallel/parameter_store.h"
 
 namespace ltrain {

@@ -7,10 +7,10 @@
 #include <cmath>
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/adafactor.h"
-#include "kernels/ops/direction.h"
-#include "kernels/ops/momentum.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/optimizer/adafactor.h"
+#include "kernels/optimizer/direction.h"
+#include "kernels/optimizer/momentum.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "parallel/parameter_store.h"
 
 namespace ltrain {

@@ -6,10 +6,10 @@
 
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/rng.h"
-#include "kernels/ops/momentum.h"
-#include "kernels/ops/round_stochastic.h"
-#include "kernels/ops/scale_add.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/optimizer/momentum.h"
+#include "kernels/optimizer/round_stochastic.h"
+#include "kernels/elementwise/scale_add.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "parallel/parameter_store.h"
 
 namespace ltrain {

@@ -17,8 +17,8 @@
 #include "kernels/base/error.h"
 #include "kernels/cuda/kernel_cuda.h"
 #include "kernels/tensor/timeline.h"
-#include "kernels/ops/matmul.h"
-#include "kernels/ops/matmul_fp8.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/matmul/matmul_fp8.h"
 
 namespace ltrain::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "kernels/tensor/stream.h"
-#include "kernels/ops/reduce.h"
+#include "kernels/elementwise/reduce.h"
 
 namespace ltrain::nccl {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/tensor/tensor.h"
-#include "kernels/ops/onebit.h"
+#include "kernels/optimizer/onebit.h"
 #include "models/fp8_settings.h"
 #include "models/model_config.h"
 #include "parallel/sparsity.h"

@@ -1,5 +1,5 @@
 // Where attention cannot be cuDNN's.
-#include "kernels/ops/attention_cudnn.h"
+#include "kernels/attention/attention_cudnn.h"
 #include "runtime/recipe/problems.h"
 #include "runtime/recipe/rules_parts.h"
 

@@ -1,7 +1,7 @@
 #include "runtime/train/attention_report.h"
 
-#include "kernels/ops/attention_choice.h"
-#include "kernels/ops/attention_cudnn.h"
+#include "kernels/attention/attention_choice.h"
+#include "kernels/attention/attention_cudnn.h"
 #include "runtime/train/train_program.h"
 
 namespace ltrain {

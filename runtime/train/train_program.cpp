@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/router_bias.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/moe/router_bias.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "runtime/train/stage_run.h"
 
 namespace ltrain {

@@ -17,7 +17,7 @@
 #include "kernels/tensor/device.h"
 #include "kernels/base/fault_point.h"
 #include "kernels/base/limits.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "parallel/mesh.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/data/batch_loader.h"

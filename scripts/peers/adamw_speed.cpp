@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "kernels/tensor/arena.h"
-#include "kernels/ops/adamw.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/elementwise/tensor_ops.h"
 
 int main(int argc, char** argv) {
   using namespace ltrain;

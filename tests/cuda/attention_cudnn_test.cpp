@@ -1,6 +1,6 @@
 // Attention by cuDNN: on a GPU the library's, against the CPU's; without one what the op tells it, by the
-// emulated library that takes the description at its word (kernels/ops/emulated_cudnn_cuda.cpp).
-#include "kernels/ops/attention_cudnn.h"
+// emulated library that takes the description at its word (kernels/emulation/emulated_cudnn_cuda.cpp).
+#include "kernels/attention/attention_cudnn.h"
 
 #include <cstdlib>
 

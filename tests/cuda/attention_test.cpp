@@ -1,17 +1,17 @@
 // Attention on tensor cores against the CPU's: the kernels' whole index arithmetic, at sizes that are
 // multiples of no tile.
-#include "kernels/ops/attention.h"
+#include "kernels/attention/attention.h"
 
 #include <cstdlib>
 #include <tuple>
 
-#include "kernels/ops/attention_check.h"
-#include "kernels/ops/attention_choice.h"
+#include "kernels/attention/attention_check.h"
+#include "kernels/attention/attention_choice.h"
 #include "tests/cuda/twin.h"
 #ifdef LTRAIN_CUDA_EMULATED
 #include "kernels/cuda/emulation_cuda.h"
-#include "kernels/ops/attention_mma.h"
-#include "kernels/ops/attention_wgmma.h"
+#include "kernels/attention/attention_mma.h"
+#include "kernels/attention/attention_wgmma.h"
 #endif
 
 using namespace ltrain;

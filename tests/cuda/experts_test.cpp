@@ -1,10 +1,10 @@
-#include "kernels/ops/balance.h"
-#include "kernels/ops/expert_rows.h"
-#include "kernels/ops/head_norm.h"
-#include "kernels/ops/jitter.h"
-#include "kernels/ops/route.h"
-#include "kernels/ops/router_bias.h"
-#include "kernels/ops/sort_choices.h"
+#include "kernels/moe/balance.h"
+#include "kernels/moe/expert_rows.h"
+#include "kernels/norm/head_norm.h"
+#include "kernels/moe/jitter.h"
+#include "kernels/moe/route.h"
+#include "kernels/moe/router_bias.h"
+#include "kernels/moe/sort_choices.h"
 #include "tests/cuda/twin.h"
 
 using namespace ltrain;

@@ -1,5 +1,5 @@
 // Eight bits and TF32 on the CUDA device, against the CPU's.
-#include "kernels/ops/quantize.h"
+#include "kernels/matmul/quantize.h"
 #include "tests/cuda/twin.h"
 #include "tests/parity/parity.h"
 

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "kernels/base/time_scale.h"
-#include "kernels/ops/cross_entropy.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/cross_entropy.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "parallel/communicator_nccl.h"
 #include "tests/cuda/twin.h"
 #include "tests/parity/parity.h"

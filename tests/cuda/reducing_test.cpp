@@ -1,6 +1,6 @@
-#include "kernels/ops/attention.h"
-#include "kernels/ops/cross_entropy.h"
-#include "kernels/ops/matmul.h"
+#include "kernels/attention/attention.h"
+#include "kernels/elementwise/cross_entropy.h"
+#include "kernels/matmul/matmul.h"
 #include "tests/cuda/twin.h"
 
 using namespace ltrain;

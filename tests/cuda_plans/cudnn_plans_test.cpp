@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "kernels/ops/attention_cudnn_plan.h"
+#include "kernels/attention/attention_cudnn_plan.h"
 #include "tests/support/outcome.h"
 
 using namespace ltrain;

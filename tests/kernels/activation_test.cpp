@@ -1,4 +1,4 @@
-#include "kernels/ops/activation.h"
+#include "kernels/elementwise/activation.h"
 
 #include "tests/kernels/op_support.h"
 

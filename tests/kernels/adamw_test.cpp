@@ -1,4 +1,4 @@
-#include "kernels/ops/adamw.h"
+#include "kernels/optimizer/adamw.h"
 
 #include <array>
 

@@ -1,7 +1,7 @@
 // Attention over parts of a sequence: every block against a score-by-score reference in double, and the
 // blocks of a cut sequence, merged, against the whole.
-#include "kernels/ops/attention.h"
-#include "kernels/ops/merge_attention.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/merge_attention.h"
 #include "tests/kernels/op_support.h"
 
 using namespace ltrain;

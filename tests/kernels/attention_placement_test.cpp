@@ -4,9 +4,9 @@
 
 #include "kernels/meta/meta_memory.h"
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/attention.h"
-#include "kernels/ops/copy_parts.h"
-#include "kernels/ops/merge_attention.h"
+#include "kernels/attention/attention.h"
+#include "kernels/elementwise/copy_parts.h"
+#include "kernels/attention/merge_attention.h"
 
 using namespace ltrain;
 using Catch::Matchers::Contains;

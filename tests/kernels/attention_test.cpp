@@ -1,4 +1,4 @@
-#include "kernels/ops/attention.h"
+#include "kernels/attention/attention.h"
 
 #include <array>
 

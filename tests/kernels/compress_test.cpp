@@ -1,12 +1,12 @@
 // Sums in few bits, and updates of 1-bit Adam and LAMB.
-#include "kernels/ops/compress.h"
+#include "kernels/optimizer/compress.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "kernels/ops/onebit.h"
+#include "kernels/optimizer/onebit.h"
 #include "tests/kernels/op_support.h"
 
 using namespace ltrain;

@@ -1,4 +1,4 @@
-#include "kernels/ops/copy_parts.h"
+#include "kernels/elementwise/copy_parts.h"
 
 #include "tests/kernels/op_support.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/ops/cross_entropy.h"
+#include "kernels/elementwise/cross_entropy.h"
 
 #include "tests/kernels/op_support.h"
 

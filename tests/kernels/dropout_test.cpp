@@ -1,4 +1,4 @@
-#include "kernels/ops/dropout.h"
+#include "kernels/elementwise/dropout.h"
 
 #include "tests/kernels/op_support.h"
 

@@ -1,8 +1,8 @@
-#include "kernels/ops/embedding.h"
+#include "kernels/elementwise/embedding.h"
 
 #include <array>
 
-#include "kernels/ops/rope.h"
+#include "kernels/attention/rope.h"
 #include "tests/kernels/op_support.h"
 
 using namespace ltrain;

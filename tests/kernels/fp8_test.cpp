@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/ops/matmul_fp8.h"
+#include "kernels/matmul/matmul_fp8.h"
 #include "tests/kernels/op_support.h"
 
 using namespace ltrain;

@@ -1,4 +1,4 @@
-#include "kernels/ops/matmul_choices.h"
+#include "kernels/matmul/matmul_choices.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "kernels/ops/matmul.h"
+#include "kernels/matmul/matmul.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "kernels/ops/norm_cut.h"
+#include "kernels/norm/norm_cut.h"
 
 #include "tests/kernels/op_support.h"
 

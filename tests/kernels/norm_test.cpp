@@ -1,4 +1,4 @@
-#include "kernels/ops/norm.h"
+#include "kernels/norm/norm.h"
 
 #include <array>
 

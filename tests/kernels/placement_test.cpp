@@ -3,11 +3,11 @@
 
 #include "kernels/meta/meta_memory.h"
 #include "kernels/meta/placement_rules.h"
-#include "kernels/ops/activation.h"
-#include "kernels/ops/adamw.h"
-#include "kernels/ops/cross_entropy.h"
-#include "kernels/ops/matmul.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/activation.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/elementwise/cross_entropy.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "parallel/communicator.h"
 
 using namespace ltrain;

@@ -1,7 +1,7 @@
 // The counter generator, dropout, rounding to halves.
 #include "kernels/tensor/rng.h"
 
-#include "kernels/ops/dropout.h"
+#include "kernels/elementwise/dropout.h"
 #include "tests/kernels/op_support.h"
 
 using namespace ltrain;

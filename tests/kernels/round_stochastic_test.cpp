@@ -1,4 +1,4 @@
-#include "kernels/ops/round_stochastic.h"
+#include "kernels/optimizer/round_stochastic.h"
 
 #include "kernels/tensor/rng.h"
 #include "tests/kernels/op_support.h"

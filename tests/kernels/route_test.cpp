@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/ops/expert_rows.h"
-#include "kernels/ops/grouped_matmul.h"
-#include "kernels/ops/jitter.h"
-#include "kernels/ops/route.h"
-#include "kernels/ops/router_bias.h"
-#include "kernels/ops/sort_choices.h"
+#include "kernels/moe/expert_rows.h"
+#include "kernels/matmul/grouped_matmul.h"
+#include "kernels/moe/jitter.h"
+#include "kernels/moe/route.h"
+#include "kernels/moe/router_bias.h"
+#include "kernels/moe/sort_choices.h"
 #include "tests/kernels/op_support.h"
 
 using namespace ltrain;

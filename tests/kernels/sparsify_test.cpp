@@ -1,4 +1,4 @@
-#include "kernels/ops/sparsify.h"
+#include "kernels/optimizer/sparsify.h"
 
 #include <algorithm>
 #include <array>

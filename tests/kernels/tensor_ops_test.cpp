@@ -1,6 +1,6 @@
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/tensor_ops.h"
 
-#include "kernels/ops/reduce.h"
+#include "kernels/elementwise/reduce.h"
 #include "tests/kernels/op_support.h"
 #include "tests/support/outcome.h"
 

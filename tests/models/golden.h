@@ -2,7 +2,7 @@
 #pragma once
 #include <catch2/catch.hpp>
 
-#include "kernels/ops/adamw.h"
+#include "kernels/optimizer/adamw.h"
 #include "models/model_config.h"
 #include "parallel/parameter_store.h"
 #include "runtime/checkpoint/safetensors.h"

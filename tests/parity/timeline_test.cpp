@@ -1,7 +1,7 @@
 // What is timed of a step is what was planned of it: the same ops in the same order under the same names, on
 // every stream and in every layout.
 #include "kernels/tensor/timeline.h"
-#include "kernels/ops/tensor_ops.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "tests/parity/parity.h"
 
 using namespace ltrain;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/ops/adamw_8bit.h"
+#include "kernels/optimizer/adamw_8bit.h"
 
 namespace ltrain::test {
 namespace {

@@ -1,0 +1,291 @@
+#include "kernels/attention/attention_cudnn.h"
+
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "kernels/tensor/device.h"
+#include "kernels/tensor/rng.h"
+
+namespace ltrain {
+namespace {
+
+bool whole(const Positions& p, int64_t seq) { return p.rows == seq && p.split == seq && p.first == 0; }
+
+bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+/// Rows of heads, `stride` elements apart.
+CudnnStrides rows_of(int64_t stride, const AttentionArgs& a) { return {a.seq * stride, a.head_dim, stride}; }
+
+/// Both ways: what a call says beside what a recipe does.
+std::string call_declines(DType t, const AttentionArgs& a) {
+  if (std::string why = cudnn_declines(t, a.head_dim, a.drop.threshold != 0, a.documents); !why.empty())
+    return why;
+  if (!whole(a.q_at, a.seq) || !whole(a.k_at, a.seq)) return "some queries against some keys";
+  if (!aligned16(a.q) || !aligned16(a.k) || !aligned16(a.v) || a.q_stride % 8 || a.k_stride % 8 ||
+      a.v_stride % 8)
+    return "rows that do not begin at multiples of 16 bytes";
+  return "";
+}
+
+CudnnAttention description(DType t, const AttentionArgs& a) {
+  CudnnAttention c;
+  c.type = t;
+  c.batch = a.batch, c.heads = a.heads, c.kv_heads = a.kv_heads, c.seq = a.seq, c.head_dim = a.head_dim;
+  c.scale = 1 / std::sqrt(static_cast<double>(a.head_dim));
+  c.q = rows_of(a.q_stride, a), c.k = rows_of(a.k_stride, a), c.v = rows_of(a.v_stride, a);
+  c.out = rows_of(a.heads * a.head_dim, a);
+  c.lse = {a.heads * a.seq, a.seq, 1};
+  return c;
+}
+
+std::string forward(Stream& s, DType t, void* out, void* lse, const AttentionArgs& a) {
+  CudnnAttention c = description(t, a);
+  c.workspace = stream_scratch_bytes(DeviceKind::cuda);
+  return cudnn_attention(s, c, {a.q, a.k, a.v, out, lse});
+}
+
+std::string backward(Stream& s, DType t, const AttentionSink& dq, const AttentionSink& dk,
+                     const AttentionSink& dv, const void* dout, const void* out, const void* lse,
+                     const AttentionArgs& a) {
+  CudnnAttention c = description(t, a);
+  c.backward = true;
+  c.dout = c.out;
+  c.dq = rows_of(dq.stride, a), c.dk = rows_of(dk.stride, a), c.dv = rows_of(dv.stride, a);
+  c.workspace = a.workspace_bytes;
+  return cudnn_attention(s, c,
+                         {a.q, a.k, a.v, const_cast<void*>(out), const_cast<void*>(lse), dout, dq.data,
+                          dk.data, dv.data, a.workspace});
+}
+
+std::mutex said_mutex;
+std::set<std::string> said;  // reasons
+
+void say_once(const std::string& why) {
+  const std::lock_guard lock(said_mutex);
+  if (said.insert(why).second) std::fprintf(stderr, "ltrain: attention: own kernels: %s\n", why.c_str());
+}
+
+// ---- the comparison ----
+
+/// One small problem in memory of the device, computed by one of the two.
+class Sample {
+ public:
+  Sample(Stream& s, DType t, const AttentionShape& shape) : s_(s), t_(t), shape_(shape) {
+    memory_ = device_memory(DeviceKind::cuda, size());
+    std::vector<char> host(static_cast<size_t>(size()), static_cast<char>(0xff));  // NaNs in all types
+    for (int64_t i = 0; i < qkv_ + out_; ++i) {
+      // About as large as normalised activations; dout lies behind qkv.
+      const float v = static_cast<float>(normal_value(7, 11, static_cast<uint64_t>(i)));
+      if (t == DType::bf16) {
+        put(reinterpret_cast<bf16*>(host.data()), i, v);
+      } else {
+        put(reinterpret_cast<f16*>(host.data()), i, v);
+      }
+    }
+    s_.copy(memory_.get(), host.data(), size());
+    s_.synchronize();  // `host` goes
+  }
+  ~Sample() {
+    try {
+      s_.synchronize();
+    } catch (...) {  // whoever waits next is told
+    }
+  }
+
+  /// out and lse, or dqkv, as floats; what cuDNN says against it else.
+  std::string run(bool by_cudnn, bool back, std::vector<float>& result) {
+    AttentionArgs a = fused_attention_args(t_, at(0), shape_, {});
+    a.workspace = at(workspace_at()), a.workspace_bytes = cudnn_backward_workspace(shape_);
+    const void* dout = at(2 * qkv_);
+    void *out = at(out_at()), *lse = at(lse_at());
+    const int64_t stride = shape_.qkv_width();
+    const auto sink = [&](int64_t heads) {
+      return AttentionSink{at(dqkv_at() + 2 * heads * shape_.head_dim), stride, false, false};
+    };
+    const AttentionSink dq = sink(0), dk = sink(shape_.heads), dv = sink(shape_.heads + shape_.kv_heads);
+    std::string why;
+    if (by_cudnn) {
+      if (!back) why = forward(s_, t_, out, lse, a);
+      if (back) why = backward(s_, t_, dq, dk, dv, dout, out, lse, a);
+    } else {
+      if (!back) attention_forward_cuda(s_, t_, false, out, lse, a);
+      if (back) attention_backward_cuda(s_, t_, dq, dk, dv, dout, out, lse, a);
+    }
+    if (!why.empty()) return why;
+    std::vector<char> host(static_cast<size_t>(workspace_at()));
+    s_.copy(host.data(), memory_.get(), workspace_at());
+    s_.synchronize();
+    result.clear();
+    const auto take = [&](int64_t from, int64_t n, DType t) {
+      for (int64_t i = 0; i < n; ++i) {
+        const char* p = host.data() + from;
+        result.push_back(t == DType::f32    ? get(reinterpret_cast<const float*>(p), i)
+                         : t == DType::bf16 ? get(reinterpret_cast<const bf16*>(p), i)
+                                            : get(reinterpret_cast<const f16*>(p), i));
+      }
+    };
+    if (back) {
+      take(dqkv_at(), qkv_, t_);
+    } else {
+      take(out_at(), out_, t_);
+      take(lse_at(), lse_, DType::f32);
+    }
+    return "";
+  }
+
+ private:
+  char* at(int64_t byte) const { return static_cast<char*>(memory_.get()) + byte; }
+  int64_t out_at() const { return 2 * (qkv_ + out_); }
+  int64_t lse_at() const { return out_at() + 2 * out_; }
+  int64_t dqkv_at() const { return lse_at() + 4 * lse_; }
+  int64_t workspace_at() const { return (dqkv_at() + 2 * qkv_ + 255) / 256 * 256; }
+  int64_t size() const { return workspace_at() + cudnn_backward_workspace(shape_); }
+
+  Stream& s_;
+  DType t_;
+  AttentionShape shape_;
+  int64_t rows_ = shape_.batch * shape_.seq, qkv_ = rows_ * shape_.qkv_width(),
+          out_ = rows_ * shape_.heads * shape_.head_dim, lse_ = rows_ * shape_.heads;  ///< elements
+  std::shared_ptr<void> memory_;
+};
+
+/// Empty where cuDNN computes what the kernels here do.
+std::string compare(DType t, const AttentionShape& shape, bool back) {
+  // Of its own: the caller's may hold what waits for other ranks.
+  const auto stream = make_compute_stream(DeviceKind::cuda, "comparison of attention");
+  Sample sample(*stream, t, shape);
+  std::vector<float> ours, theirs;
+  // Backward reads the out and lse that the kernels here have left.
+  if (std::string why = sample.run(false, false, ours); !why.empty()) return why;
+  if (back) sample.run(false, true, ours);
+  if (std::string why = sample.run(true, back, theirs); !why.empty()) return why;
+  double largest = 0, worst = 0;
+  for (float v : ours) largest = std::max(largest, std::fabs(static_cast<double>(v)));
+  for (size_t i = 0; i < ours.size(); ++i) {
+    const double d = std::fabs(static_cast<double>(ours[i]) - static_cast<double>(theirs[i]));
+    worst = d <= worst ? worst : d;  // a NaN is the worst
+    if (std::isnan(d)) break;
+  }
+  // Halves round once at the end and once between the products: some units of 2^-8 and 2^-11.
+  const double most = (t == DType::bf16 ? 2e-2 : 4e-3) * largest;
+  if (worst <= most) {
+    // Runs are to give the same bits again. Backward is asked for only where they need not.
+    if (!back) sample.run(true, false, ours);
+    if (back || ours == theirs) return "";
+    return fmt::format("cuDNN {} gives other bits when the forward of {} of head dim {} is run again",
+                       cudnn_version(), dtype_name(t), shape.head_dim);
+  }
+  return fmt::format(
+      "cuDNN {} is not to be trusted with {} {} of head dim {}: it differs by {:.3g} from the "
+      "kernels here, of values up to {:.3g}",
+      cudnn_version(), back ? "the backward of" : "the forward of", dtype_name(t), shape.head_dim, worst,
+      largest);
+}
+
+struct Kind {
+  DType t;
+  int64_t head_dim;
+  bool groups, odd, backward;
+  auto operator<=>(const Kind&) const = default;
+};
+std::mutex checks_mutex;
+std::map<Kind, std::string> checks;
+
+}  // namespace
+
+int64_t cudnn_backward_workspace(const AttentionShape& a) {
+  const int64_t rows = a.batch * a.heads * ((a.seq + 63) / 64 * 64);
+  const int64_t sums = 4 * rows, queries = 2 * 4 * rows * a.head_dim;
+  const int64_t keys = a.kv_heads < a.heads ? 2 * 2 * rows * a.head_dim : 0;
+  return (sums + queries + keys + 4096 + 255) / 256 * 256;
+}
+
+std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documents) {
+  if (!is_half(t)) return fmt::format("cuDNN takes bf16 and fp16, not {}", dtype_name(t));
+  if (head_dim % 8 != 0 || head_dim > 256)
+    return fmt::format("cuDNN takes head dims that are multiples of 8 up to 256, not {}", head_dim);
+  if (dropout) return "the mask of dropout is by counter here, and cuDNN has one of its own";
+  if (documents) return "queries see keys of their own document alone";
+  return "";
+}
+
+std::string cudnn_unusable(Stream& s, DType t, const AttentionShape& shape, bool back) {
+  if (std::string why = cudnn_declines(t, shape.head_dim, false, false); !why.empty()) return why;
+  const Kind kind{t, shape.head_dim, shape.kv_heads < shape.heads, shape.seq % 128 != 0, back};
+  const std::lock_guard lock(checks_mutex);
+  const auto known = checks.find(kind);
+  if (known != checks.end()) return known->second;
+  if (s.recording()) return "a graph is recorded, and cuDNN was not compared with the kernels here before";
+  std::string why = cudnn_missing();
+  if (why.empty()) {
+    AttentionShape small;
+    small.batch = 2, small.seq = kind.odd ? 200 : 256, small.heads = 2, small.kv_heads = kind.groups ? 1 : 2;
+    small.head_dim = shape.head_dim;
+    try {
+      why = compare(t, small, back);
+    } catch (const std::exception& e) {
+      why = fmt::format("comparing cuDNN with the kernels here: {}", e.what());
+    }
+  }
+  const std::lock_guard told(said_mutex);
+  if (!why.empty()) said.insert(why);
+  return checks[kind] = why;
+}
+
+void forget_cudnn_checks() {
+  const std::scoped_lock lock(checks_mutex, said_mutex);
+  checks.clear();
+  said.clear();
+}
+
+namespace {
+
+AttentionShape shape_of(const AttentionArgs& a) {
+  AttentionShape shape;
+  shape.batch = a.batch, shape.seq = a.seq, shape.heads = a.heads, shape.kv_heads = a.kv_heads;
+  shape.head_dim = a.head_dim;
+  return shape;
+}
+
+/// What becomes of a call that cuDNN did not take. `by_recipe`: no news to who wrote it.
+bool to_own_kernels(const Stream& s, const std::string& why, bool by_recipe) {
+  if (s.attention_backend == AttentionBackend::cudnn)
+    fail(ExitCode::usage, "attention_backend: cudnn: {}; attention_backend: own works everywhere", why);
+  if (!by_recipe) say_once(why);
+  return false;
+}
+
+}  // namespace
+
+bool attention_forward_by_cudnn(Stream& s, DType t, bool wide_out, void* out, void* lse,
+                                const AttentionArgs& a) {
+  if (s.attention_backend == AttentionBackend::own) return false;
+  std::string why = call_declines(t, a);
+  if (why.empty() && (wide_out || !aligned16(out))) why = "a result that is not laid out for it";
+  if (!why.empty()) return to_own_kernels(s, why, true);
+  why = cudnn_unusable(s, t, shape_of(a), false);
+  if (why.empty()) why = forward(s, t, out, lse, a);
+  return why.empty() || to_own_kernels(s, why, false);
+}
+
+bool attention_backward_by_cudnn(Stream& s, DType t, const AttentionSink& dq, const AttentionSink& dk,
+                                 const AttentionSink& dv, const void* dout, const void* out, const void* lse,
+                                 const AttentionArgs& a) {
+  if (s.attention_backend == AttentionBackend::own || !a.workspace) return false;
+  std::string why = call_declines(t, a);
+  if (why.empty() && (!aligned16(dout) || !aligned16(out))) why = "a gradient that is not laid out for it";
+  for (const AttentionSink* g : {&dq, &dk, &dv})
+    if (why.empty() && (g->wide || g->add || !aligned16(g->data) || g->stride % 8))
+      why = "a gradient that is not laid out for it";
+  if (!why.empty()) return to_own_kernels(s, why, true);
+  why = cudnn_unusable(s, t, shape_of(a), true);
+  if (why.empty()) why = backward(s, t, dq, dk, dv, dout, out, lse, a);
+  return why.empty() || to_own_kernels(s, why, false);
+}
+
+}  // namespace ltrain

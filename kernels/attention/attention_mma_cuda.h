@@ -1,0 +1,174 @@
+// Attention on tensor cores: what its forward and backward share.
+//
+// A block owns kRows rows of a tile (queries; keys in the backward for them) and walks over the tiles of the
+// other side, which arrive by asynchronous copies one tile ahead. Each of its warps has 16 kM of the rows to
+// itself: scores stay in its registers as accumulators and become the left operand of the next product there,
+// so that warps meet only where a tile is exchanged.
+#pragma once
+#include "kernels/cuda/matrix_cuda.h"
+#include "kernels/attention/attention_mma.h"
+#include "kernels/attention/attention_tiles.h"
+
+namespace ltrain::cuda {
+
+constexpr int kMmaWarps = 4;
+constexpr int kMmaThreads = kMmaWarps * kWarp;
+
+/// How a kernel cuts its work; all of it fits the 99 KiB of shared memory of the smallest cards.
+template <int dim, int row_tiles, int other_rows>
+struct MmaCut {
+  static constexpr int kDim = dim;       ///< head dim, a multiple of 32
+  static constexpr int kM = row_tiles;   ///< sixteens of rows a warp owns
+  static constexpr int kN = other_rows;  ///< rows of a tile of the other side, a multiple of 16
+  static constexpr int kOwn = 16 * kM;   ///< rows a warp owns
+  static constexpr int kRows = kMmaWarps * kOwn;
+};
+
+/// Where 16 bytes of a row lie in a tile of shared memory, in elements: chunks of a row are exchanged so that
+/// the eight rows of a matrix are in different banks.
+template <int kDim>
+__device__ __forceinline__ int place(int row, int chunk) {
+  return row * kDim + (chunk ^ (kDim % 64 == 0 ? row & 7 : (row >> 1) & 3)) * 8;
+}
+
+/// Begins to copy a tile; rows beyond `count` become zero.
+template <int kDim, int kRows, class T>
+__device__ __forceinline__ void fetch_rows(T* to, const T* from, int64_t stride, int64_t count) {
+  constexpr int kChunks = kDim / 8;
+  for (int i = threadIdx.x; i < kRows * kChunks; i += kMmaThreads) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    const bool there = row < count;
+    copy_async_16(to + place<kDim>(row, chunk), from + (there ? row * stride : 0) + chunk * 8, there);
+  }
+}
+
+/// to = the warp's rows of `own`, from `first` on, times the rows of `other`: scores.
+template <class C, class T>
+__device__ __forceinline__ void row_products(float (&to)[C::kM][C::kN / 8][4], const T* own, int first,
+                                             const T* other) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int m = 0; m < C::kM; ++m)
+#pragma unroll
+    for (int n = 0; n < C::kN / 8; ++n) to[m][n][0] = to[m][n][1] = to[m][n][2] = to[m][n][3] = 0;
+#pragma unroll
+  for (int k = 0; k < C::kDim / 16; ++k) {
+    uint32_t a[C::kM][4];
+#pragma unroll
+    for (int m = 0; m < C::kM; ++m)
+      load_matrices(a[m], own + place<C::kDim>(first + 16 * m + lane % 16, 2 * k + lane / 16));
+#pragma unroll
+    for (int n = 0; n < C::kN / 16; ++n) {
+      uint32_t b[4];
+      load_matrices(b, other + place<C::kDim>(16 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+#pragma unroll
+      for (int m = 0; m < C::kM; ++m) {
+        multiply_add<T>(to[m][2 * n], a[m], b[0], b[1]);
+        multiply_add<T>(to[m][2 * n + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/// to += weights times the rows of `other`, kOut of their channels from 8 first_chunk on.
+template <class C, int kOut, class T>
+__device__ __forceinline__ void add_weighted(float (&to)[C::kM][kOut / 8][4],
+                                             const uint32_t (&weights)[C::kM][C::kN / 16][4], const T* other,
+                                             int first_chunk) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int k = 0; k < C::kN / 16; ++k)
+#pragma unroll
+    for (int d = 0; d < kOut / 16; ++d) {
+      uint32_t b[4];
+      load_transposed(b, other + place<C::kDim>(16 * k + lane % 16, first_chunk + 2 * d + lane / 16));
+#pragma unroll
+      for (int m = 0; m < C::kM; ++m) {
+        multiply_add<T>(to[m][2 * d], weights[m][k], b[0], b[1]);
+        multiply_add<T>(to[m][2 * d + 1], weights[m][k], b[2], b[3]);
+      }
+    }
+}
+
+/// Accumulators as a left operand.
+template <class C, class T>
+__device__ __forceinline__ void as_weights(uint32_t (&to)[C::kM][C::kN / 16][4],
+                                           const float (&from)[C::kM][C::kN / 8][4]) {
+#pragma unroll
+  for (int m = 0; m < C::kM; ++m)
+#pragma unroll
+    for (int n = 0; n < C::kN / 8; ++n) {
+      to[m][n / 2][n % 2 * 2] = pack_pair<T>(from[m][n][0], from[m][n][1]);
+      to[m][n / 2][n % 2 * 2 + 1] = pack_pair<T>(from[m][n][2], from[m][n][3]);
+    }
+}
+
+/// Over the four lanes that share a row.
+template <class F>
+__device__ __forceinline__ float quad_reduce(float v, F f) {
+  v = f(v, __shfl_xor_sync(kAllLanes, v, 1));
+  return f(v, __shfl_xor_sync(kAllLanes, v, 2));
+}
+
+/// 0 or 1/(1-p) for the probability of (query, key), by position; only where dropout is on.
+inline __device__ float keep_factor(const AttentionArgs& a, int64_t sample, int64_t head, int64_t query,
+                                    int64_t key) {
+  const DropoutArgs& d = a.drop;
+  const Philox4 r =
+      philox(d.seed, d.stream, dropout_call(a, sample, head, query) + static_cast<uint64_t>(key) / 4);
+  return r.v[key & 3] >= d.threshold ? d.scale : 0.0f;
+}
+
+/// Rows of a matrix of heads: `row` of a sample, from the first channel of a head on.
+template <class T>
+__device__ __forceinline__ const T* rows_of(const void* data, int64_t stride, int64_t rows, int64_t sample,
+                                            int64_t head, int64_t head_dim) {
+  return static_cast<const T*>(data) + sample * rows * stride + head * head_dim;
+}
+
+/// Two neighbouring channels of a row of a gradient.
+template <class T>
+__device__ __forceinline__ void give_pair(const AttentionSink& to, int64_t row, int64_t col, float low,
+                                          float high) {
+  const int64_t at = row * to.stride + col;
+  if (to.wide) {
+    float* out = static_cast<float*>(to.data) + at;
+    put_pair(out, to.add ? out[0] + low : low, to.add ? out[1] + high : high);
+  } else {
+    T* out = static_cast<T*>(to.data) + at;
+    put_pair(out, to.add ? get(out, 0) + low : low, to.add ? get(out, 1) + high : high);
+  }
+}
+
+/// Calls f with the head dim.
+template <class F>
+void with_mma_dim(int64_t head_dim, F&& f) {
+  switch (head_dim) {
+    case 64:
+      return f.template operator()<64>();
+    case 96:
+      return f.template operator()<96>();
+    case 128:
+      return f.template operator()<128>();
+    case 192:
+      return f.template operator()<192>();
+    case 256:
+      return f.template operator()<256>();
+    default:
+      fail(ExitCode::internal, "attention of head dim {} on tensor cores", head_dim);
+  }
+}
+
+/// Calls f with the two-byte type.
+template <class F>
+void with_mma_type(DType t, F&& f) {
+  LT_CHECK(is_half(t), "attention of {} on tensor cores", dtype_name(t));
+  t == DType::bf16 ? f.template operator()<bf16>() : f.template operator()<f16>();
+}
+
+inline dim3 mma_grid(const Positions& rows, int64_t tile, int64_t parts, int64_t heads, int64_t batch) {
+  return dim3(static_cast<unsigned>(Tiles(rows, tile).total * parts), static_cast<unsigned>(heads),
+              static_cast<unsigned>(batch));
+}
+
+}  // namespace ltrain::cuda

@@ -1,0 +1,159 @@
+// Attention forward on tensor cores (FlashAttention-2, arXiv:2307.08691): scores of a tile of keys, a running
+// maximum and sum in float, probabilities rounded to the type of the values.
+#include "kernels/attention/attention_mma_cuda.h"
+
+namespace ltrain {
+namespace cuda {
+namespace {
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+template <class C, class T, class O, bool kDrop>
+__global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, float* lse, AttentionArgs a) {
+  constexpr int kDim = C::kDim, kTile = C::kN * kDim;
+  const int64_t head = blockIdx.y, sample = blockIdx.z, kv_head = head / (a.heads / a.kv_heads);
+  const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, kDim);
+  const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, kDim);
+  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, kDim);
+  T* const qs = shared_memory<T>();
+  T* const kvs = qs + C::kRows * kDim;  // two buffers of keys and values
+  const Tiles k_tiles(a.k_at, C::kN);
+  const Tile qt = Tiles(a.q_at, C::kRows)[gridDim.x - 1 - blockIdx.x];  // those with most keys first
+  const Mask mask(a, sample);
+  const int64_t highest =
+      mask.lowest(qt.at + qt.count - 1);  // keys from here on are in every query's document
+  const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp * C::kOwn;
+  const float scale = 1.0f / sqrt(static_cast<float>(kDim)), to_log2 = scale * kLog2e;
+
+  const auto seen_from = [&](int64_t j) {  // the first tile from j on that some query sees
+    while (j < k_tiles.total && mask.hides(qt, k_tiles[j])) ++j;
+    return j;
+  };
+  const auto fetch = [&](int64_t j, int buffer) {
+    const Tile kt = k_tiles[j];
+    T* to = kvs + buffer * 2 * kTile;
+    fetch_rows<kDim, C::kN>(to, k + kt.row * a.k_stride, a.k_stride, kt.count);
+    fetch_rows<kDim, C::kN>(to + kTile, v + kt.row * a.v_stride, a.v_stride, kt.count);
+  };
+
+  float acc[C::kM][kDim / 8][4] = {}, top[C::kM][2], sum[C::kM][2] = {};
+#pragma unroll
+  for (int m = 0; m < C::kM; ++m) top[m][0] = top[m][1] = -INFINITY;
+  fetch_rows<kDim, C::kRows>(qs, q + qt.row * a.q_stride, a.q_stride, qt.count);
+  int64_t j = seen_from(0);
+  if (j < k_tiles.total) fetch(j, 0);
+  commit_copies();
+  for (int buffer = 0;; buffer ^= 1) {
+    wait_for_copies();
+    if (j >= k_tiles.total) break;
+    __syncthreads();  // this tile is there, and nobody reads the one before any more
+    const Tile kt = k_tiles[j];
+    if (j = seen_from(j + 1); j < k_tiles.total) fetch(j, buffer ^ 1), commit_copies();
+    if (kt.at > qt.at + first + C::kOwn - 1) continue;  // nothing for this warp's queries
+    const T* ks = kvs + buffer * 2 * kTile;
+    float s[C::kM][C::kN / 8][4];
+    row_products<C>(s, qs, first, ks);
+
+    if (kt.count < C::kN || kt.at + C::kN - 1 > qt.at + first || highest > kt.at) {
+#pragma unroll
+      for (int m = 0; m < C::kM; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int row = first + 16 * m + 8 * half + lane / 4;
+          const int begin = row < qt.count ? static_cast<int>(mask.begin(qt.at + row, kt)) : 0;
+          const int end = row < qt.count ? static_cast<int>(mask.end(qt.at + row, kt)) : 0;
+#pragma unroll
+          for (int n = 0; n < C::kN / 8; ++n)
+#pragma unroll
+            for (int i = 2 * half; i < 2 * half + 2; ++i) {
+              const int col = 8 * n + lane % 4 * 2 + i % 2;
+              if (col < begin || col >= end) s[m][n][i] = -INFINITY;
+            }
+        }
+    }
+
+#pragma unroll
+    for (int m = 0; m < C::kM; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float high = top[m][half];
+#pragma unroll
+        for (int n = 0; n < C::kN / 8; ++n)
+          high = std::max(high, std::max(s[m][n][2 * half], s[m][n][2 * half + 1]));
+        high = quad_reduce(high, Max());
+        const float shift = high == -INFINITY ? 0.0f : high * to_log2;  // -infinity: nothing seen yet
+        const float fade = exp2_fast(top[m][half] * to_log2 - shift);
+        top[m][half] = high;
+        float total = 0;
+#pragma unroll
+        for (int n = 0; n < C::kN / 8; ++n)
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i) {
+            const float p = exp2_fast(s[m][n][i] * to_log2 - shift);
+            total += p;
+            s[m][n][i] = p;
+          }
+        sum[m][half] = sum[m][half] * fade + total;  // of this lane's columns
+#pragma unroll
+        for (int d = 0; d < kDim / 8; ++d) acc[m][d][2 * half] *= fade, acc[m][d][2 * half + 1] *= fade;
+        if constexpr (kDrop) {
+          const int64_t query = qt.at + first + 16 * m + 8 * half + lane / 4;
+#pragma unroll
+          for (int n = 0; n < C::kN / 8; ++n)
+#pragma unroll
+            for (int i = 2 * half; i < 2 * half + 2; ++i)
+              s[m][n][i] *= keep_factor(a, sample, head, query, kt.at + 8 * n + lane % 4 * 2 + i % 2);
+        }
+      }
+    uint32_t weights[C::kM][C::kN / 16][4];
+    as_weights<C, T>(weights, s);
+    add_weighted<C, kDim>(acc, weights, ks + kTile, 0);
+  }
+
+#pragma unroll
+  for (int m = 0; m < C::kM; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float all = quad_reduce(sum[m][half], Sum());
+      const int row = first + 16 * m + 8 * half + lane / 4;
+      if (row >= qt.count) continue;
+      const float inverse = all == 0 ? 0.0f : 1.0f / all;
+      O* to = out + ((sample * a.q_at.rows + qt.row + row) * a.heads + head) * kDim + lane % 4 * 2;
+#pragma unroll
+      for (int d = 0; d < kDim / 8; ++d)
+        put_pair(to + 8 * d, acc[m][d][2 * half] * inverse, acc[m][d][2 * half + 1] * inverse);
+      if (lane % 4 == 0)
+        lse[(sample * a.heads + head) * a.q_at.rows + qt.row + row] =
+            all == 0 ? -INFINITY : top[m][half] * scale + log(all);
+    }
+}
+
+/// For each head dim; chosen by registers (docs/measurements/kernel-resources.json: no spills on sm_80).
+template <int kDim, bool kDrop>
+using ForwardCut = MmaCut<kDim, (kDim <= 128 && !kDrop ? 2 : 1), (kDim <= (kDrop ? 64 : 96) ? 64 : 32)>;
+
+}  // namespace
+}  // namespace cuda
+
+using namespace cuda;
+
+void attention_mma_forward(Stream& s, DType t, bool wide_out, void* out, void* lse, const AttentionArgs& a) {
+  with_mma_type(t, [&]<class T>() {
+    with_mma_dim(a.head_dim, [&]<int kDim>() {
+      const auto run = [&]<class O, bool kDrop>() {
+        using C = ForwardCut<kDim, kDrop>;
+        const dim3 grid = mma_grid(a.q_at, C::kRows, 1, a.heads, a.batch);
+        const int64_t shared = int64_t{sizeof(T)} * kDim * (C::kRows + 4 * C::kN);
+        launch(s, grid, kMmaThreads, shared, cuda::attention_mma_forward<C, T, O, kDrop>,
+               static_cast<O*>(out), static_cast<float*>(lse), a);
+      };
+      if (wide_out) {
+        a.drop.threshold ? run.template operator()<float, true>() : run.template operator()<float, false>();
+      } else {
+        a.drop.threshold ? run.template operator()<T, true>() : run.template operator()<T, false>();
+      }
+    });
+  });
+}
+
+}  // namespace ltrain

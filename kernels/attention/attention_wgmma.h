@@ -1,0 +1,14 @@
+// Attention of two-byte types on Hopper's tensor cores (wgmma, bulk tensor copies): a third implementation of
+// attention_*_cuda (attention.h), for what attention_choice.h gives it.
+#pragma once
+#include "kernels/tensor/stream_cuda.h"
+#include "kernels/attention/attention.h"
+
+namespace ltrain {
+
+void attention_wgmma_forward(Stream& s, DType t, bool wide_out, void* out, void* lse, const AttentionArgs& a);
+void attention_wgmma_backward(Stream& s, DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv,
+                              const void* dout, const void* out, const void* lse, const AttentionArgs& a,
+                              int64_t statistics_bytes = cuda::kScratchBytes);  ///< of the stream's scratch
+
+}  // namespace ltrain

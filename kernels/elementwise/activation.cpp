@@ -1,0 +1,51 @@
+#include "kernels/elementwise/activation.h"
+
+#include "kernels/meta/placement_rules.h"
+
+namespace ltrain {
+
+void swiglu_forward(Stream& s, Tensor y, Tensor gate_up) {
+  LT_CHECK(gate_up.cols() == 2 * y.cols() && gate_up.rows() == y.rows(), "swiglu {} into {}",
+           to_string(gate_up.shape), to_string(y.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("swiglu_forward", OpClass::elementwise, 5.0 * y.elements(), {y}, {gate_up}));
+    place(s, "swiglu_forward", Rule::elementwise, {y}, {gate_up});
+    return;
+  }
+  LT_LAUNCH(s, swiglu_forward, y.dtype, y.data, gate_up.data, y.rows(), y.cols());
+}
+
+void swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
+  LT_CHECK(dgate_up.shape == gate_up.shape && gate_up.cols() == 2 * dy.cols(), "swiglu backward {} into {}",
+           to_string(dy.shape), to_string(dgate_up.shape));
+  if (s.meta()) {
+    s.meta()->add(
+        s, op_cost("swiglu_backward", OpClass::elementwise, 12.0 * dy.elements(), {dgate_up}, {dy, gate_up}));
+    place(s, "swiglu_backward", Rule::elementwise, {dgate_up}, {dy, gate_up});
+    return;
+  }
+  LT_LAUNCH(s, swiglu_backward, dy.dtype, dgate_up.data, dy.data, gate_up.data, dy.rows(), dy.cols());
+}
+
+void gelu_forward(Stream& s, Tensor y, Tensor x) {
+  LT_CHECK(x.shape == y.shape, "gelu {} into {}", to_string(x.shape), to_string(y.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("gelu_forward", OpClass::elementwise, 10.0 * x.elements(), {y}, {x}));
+    place(s, "gelu_forward", Rule::elementwise, {y}, {x});
+    return;
+  }
+  LT_LAUNCH(s, gelu_forward, x.dtype, y.data, x.data, x.elements());
+}
+
+void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x) {
+  LT_CHECK(x.shape == dy.shape && dx.shape == x.shape, "gelu backward {} into {}", to_string(dy.shape),
+           to_string(dx.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("gelu_backward", OpClass::elementwise, 16.0 * x.elements(), {dx}, {dy, x}));
+    place(s, "gelu_backward", Rule::elementwise, {dx}, {dy, x});
+    return;
+  }
+  LT_LAUNCH(s, gelu_backward, x.dtype, dx.data, dy.data, x.data, x.elements());
+}
+
+}  // namespace ltrain

@@ -1,0 +1,90 @@
+#include "kernels/elementwise/activation.h"
+
+#include "kernels/tensor/parallel_for.h"
+#include "kernels/tensor/vector_math.h"
+
+namespace ltrain::LT_ISA {
+namespace {
+
+template <class A>
+inline A sigmoid(A x) {
+  return A(1) / (A(1) + fast_exp(-x));
+}
+
+}  // namespace
+
+void swiglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* gate = static_cast<const T*>(gate_up) + row * 2 * cols;
+        const T* up = gate + cols;
+        T* out = static_cast<T*>(y) + row * cols;
+#pragma omp simd
+        for (int64_t c = 0; c < cols; ++c) {
+          const A g = get(gate, c);
+          put(out, c, g * sigmoid(g) * get(up, c));
+        }
+      }
+    });
+  });
+}
+
+void swiglu_backward_cpu(DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
+                         int64_t cols) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* gate = static_cast<const T*>(gate_up) + row * 2 * cols;
+        const T* up = gate + cols;
+        const T* grad = static_cast<const T*>(dy) + row * cols;
+        T* dgate = static_cast<T*>(dgate_up) + row * 2 * cols;
+        T* dup = dgate + cols;
+#pragma omp simd
+        for (int64_t c = 0; c < cols; ++c) {
+          const A g = get(gate, c), u = get(up, c), d = get(grad, c), sg = sigmoid(g);
+          put(dgate, c, d * u * sg * (A(1) + g * (A(1) - sg)));
+          put(dup, c, d * g * sg);
+        }
+      }
+    });
+  });
+}
+
+void gelu_forward_cpu(DType t, void* y, const void* x, int64_t n) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    const T* in = static_cast<const T*>(x);
+    T* out = static_cast<T*>(y);
+    parallel_for(n, 4096, [&](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) {
+        const A v = get(in, i);
+        put(out, i, A(0.5) * v * (A(1) + fast_tanh(A(kGeluScale) * (v + A(kGeluCubic) * v * v * v))));
+      }
+    });
+  });
+}
+
+void gelu_backward_cpu(DType t, void* dx, const void* dy, const void* x, int64_t n) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    const T* in = static_cast<const T*>(x);
+    const T* grad = static_cast<const T*>(dy);
+    T* out = static_cast<T*>(dx);
+    parallel_for(n, 4096, [&](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) {
+        const A v = get(in, i);
+        const A th = fast_tanh(A(kGeluScale) * (v + A(kGeluCubic) * v * v * v));
+        const A slope = A(0.5) * (A(1) + th) +
+                        A(0.5) * v * (A(1) - th * th) * A(kGeluScale) * (A(1) + A(3 * kGeluCubic) * v * v);
+        put(out, i, get(grad, i) * slope);
+      }
+    });
+  });
+}
+
+}  // namespace ltrain::LT_ISA

@@ -1,0 +1,33 @@
+#include "kernels/elementwise/copy_parts.h"
+
+#include "kernels/meta/placement_rules.h"
+
+namespace ltrain {
+
+void copy_parts(Stream& s, Tensor out, Tensor in, std::vector<CopyPart> parts) {
+  int64_t elements = 0;
+  for (const CopyPart& p : parts) {
+    const auto inside = [&](const Tensor& t, int64_t row, int64_t col) {
+      return row >= 0 && col >= 0 && row + p.rows <= t.rows() && col + p.cols <= t.cols();
+    };
+    LT_CHECK(
+        p.rows >= 0 && p.cols >= 0 && inside(in, p.from_row, p.from_col) && inside(out, p.to_row, p.to_col),
+        "copy of {} rows of {} from ({}, {}) of {} to ({}, {}) of {}", p.rows, p.cols, p.from_row, p.from_col,
+        to_string(in.shape), p.to_row, p.to_col, to_string(out.shape));
+    elements += p.rows * p.cols;
+  }
+  if (s.meta()) {
+    OpCost cost = op_cost("copy_parts", OpClass::elementwise, 0, {}, {});
+    cost.dtype = out.dtype;
+    cost.bytes = static_cast<double>(elements * (dtype_size(in.dtype) + dtype_size(out.dtype)));
+    s.meta()->add(s, cost);
+    // What fills a rest must lie as what is there.
+    const bool rest = elements < out.elements() && !out.record->last_writer.empty();
+    place(s, "copy_parts", Rule::linear, {out}, {in}, rest);
+    return;
+  }
+  LT_LAUNCH(s, copy_parts, out.dtype, in.dtype, out.data, in.data, out.cols(), in.cols(), parts.data(),
+            static_cast<int64_t>(parts.size()));
+}
+
+}  // namespace ltrain

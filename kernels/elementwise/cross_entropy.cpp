@@ -1,0 +1,61 @@
+#include "kernels/elementwise/cross_entropy.h"
+
+#include "kernels/meta/placement_rules.h"
+
+namespace ltrain {
+
+void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
+                   GradientScale scale) {
+  LT_CHECK(targets.elements() == logits.rows() && loss.elements() == 1 && loss.dtype == DType::f64 &&
+               (!dlogits.defined() || dlogits.shape == logits.shape),
+           "cross entropy of {} with {} targets", to_string(logits.shape), targets.elements());
+  if (s.meta()) {
+    OpCost cost = op_cost("cross_entropy", OpClass::cross_entropy, 8.0 * logits.elements(), {}, {logits});
+    if (dlogits.defined()) cost.bytes += static_cast<double>(dlogits.bytes());
+    s.meta()->add(s, cost);
+    place(s, "cross_entropy", Rule::sum_rows, {loss}, {logits, targets}, /*accumulate=*/true);
+    if (dlogits.defined()) place(s, "cross_entropy", Rule::elementwise, {dlogits}, {logits, targets});
+    return;
+  }
+  LT_LAUNCH(s, cross_entropy, logits.dtype, dlogits.defined() ? dlogits.dtype : logits.dtype,
+            loss.ptr<double>(), dlogits.data, logits.data, targets.ptr<int32_t>(), logits.rows(),
+            logits.cols(), scale);
+}
+
+void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets, const VocabColumns& part) {
+  LT_CHECK(stats.elements() == 3 * logits.rows() && stats.dtype == logits.dtype &&
+               targets.elements() == logits.rows() && part.columns <= logits.cols(),
+           "cross entropy statistics of {} into {}", to_string(logits.shape), to_string(stats.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("cross_entropy_stats", OpClass::cross_entropy, 4.0 * logits.elements(), {stats},
+                             {logits}));
+    place(s, "cross_entropy_stats", Rule::elementwise, {stats}, {logits, targets});
+    place_row_statistics(s, stats);
+    return;
+  }
+  LT_LAUNCH(s, cross_entropy_stats, logits.dtype, stats.data, logits.data, targets.ptr<int32_t>(),
+            logits.rows(), logits.cols(), part);
+}
+
+void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
+                           Tensor stats, const VocabColumns& part, GradientScale scale) {
+  LT_CHECK(stats.elements() % (3 * logits.rows()) == 0 && stats.dtype == logits.dtype &&
+               targets.elements() == logits.rows(),
+           "cross entropy of {} with statistics {}", to_string(logits.shape), to_string(stats.shape));
+  if (s.meta()) {
+    OpCost cost =
+        op_cost("cross_entropy_sharded", OpClass::cross_entropy, 4.0 * logits.elements(), {}, {logits});
+    if (dlogits.defined()) cost.bytes += static_cast<double>(dlogits.bytes());
+    s.meta()->add(s, cost);
+    place(s, "cross_entropy_sharded", Rule::sum_rows, {loss}, {stats, targets}, /*accumulate=*/true);
+    if (dlogits.defined())
+      place(s, "cross_entropy_sharded", Rule::elementwise, {dlogits}, {logits, targets, stats});
+    return;
+  }
+  const int64_t rows = logits.rows();
+  LT_LAUNCH(s, cross_entropy_sharded, logits.dtype, dlogits.defined() ? dlogits.dtype : logits.dtype,
+            loss.ptr<double>(), dlogits.data, logits.data, targets.ptr<int32_t>(), stats.data,
+            static_cast<int>(stats.elements() / 3 / rows), rows, logits.cols(), part, scale);
+}
+
+}  // namespace ltrain

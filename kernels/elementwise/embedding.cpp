@@ -1,0 +1,110 @@
+#include "kernels/elementwise/embedding.h"
+
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/timeline.h"
+
+namespace ltrain {
+namespace {
+
+/// Looking rows up in a table of which this rank has a part gives the part's share of the sum.
+void place_lookup(Stream& s, Tensor y, Tensor tokens, Tensor table, Axis axis) {
+  if (s.meta()->axis_size(axis) == 1 || table.record->place[axis] == Placement::R()) {
+    place(s, "embedding_forward", Rule::elementwise, {y}, {tokens, table});
+    return;
+  }
+  const Placement cut = table.record->place[axis];
+  const Tensor rows = place_apart(s, table, table.record->name);
+  place_set(s, rows, axis, Placement::R());
+  place(s, "embedding_forward", Rule::elementwise, {y}, {tokens, rows});
+  place_set(s, y, axis, cut == Placement::S(0) ? Placement::P() : cut);
+  y.record->made_partial = "embedding_forward of a part of the vocabulary";
+}
+
+}  // namespace
+
+void check_tokens(const int32_t* ids, int64_t count, int64_t vocab) {
+  for (int64_t i = 0; i < count; ++i)
+    if (ids[i] < 0 || ids[i] >= vocab)
+      fail(ExitCode::data, "token {} at position {} of the batch is outside the vocabulary of {}", ids[i], i,
+           vocab);
+}
+
+void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor positions, const RowMap& rows,
+                       const VocabPart& part) {
+  LT_CHECK(tokens.elements() == y.rows() && table.cols() == y.cols() && table.shape[0] >= part.rows &&
+               part.first + part.rows <= part.total,
+           "embedding of {} tokens into {}", tokens.elements(), to_string(y.shape));
+  if (s.meta()) {
+    s.meta()->add(s,
+                  op_cost("embedding_forward", OpClass::elementwise, 1.0 * y.elements(), {y}, {y, tokens}));
+    place_lookup(s, y, tokens, table, part.axis);
+    if (positions.defined()) place(s, "position_forward", Rule::elementwise, {y}, {y, positions});
+    return;
+  }
+  const OpRange range(s, "embedding_forward");
+  // On a GPU the kernel cannot fail: who copies the tokens there looks at them before.
+  if (s.device() == DeviceKind::cuda)
+    return embedding_forward_cuda(s, y.dtype, y.data, tokens.ptr<int32_t>(), table.data, positions.data,
+                                  y.rows(), y.cols(), rows.args(), part);
+  s.launch([=] {
+    check_tokens(tokens.ptr<int32_t>(), tokens.elements(), part.total);
+    LT_CPU(embedding_forward_cpu)
+    (y.dtype, y.data, tokens.ptr<int32_t>(), table.data, positions.data, y.rows(), y.cols(), rows.args(),
+     part);
+  });
+}
+
+void position_forward(Stream& s, Tensor y, Tensor positions, const RowMap& rows) {
+  LT_CHECK(positions.cols() == y.cols(), "positions {} for {}", to_string(positions.shape),
+           to_string(y.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("position_forward", OpClass::elementwise, 1.0 * y.elements(), {y}, {y, y}));
+    place(s, "position_forward", Rule::elementwise, {y}, {y, positions});
+    return;
+  }
+  LT_LAUNCH(s, position_forward, y.dtype, y.data, positions.data, y.rows(), y.cols(), rows.args());
+}
+
+void embedding_backward(Stream& s, Tensor dtable, Tensor dy, Tensor tokens, const VocabPart& part,
+                        bool accumulate) {
+  LT_CHECK(tokens.elements() == dy.rows() && dtable.cols() == dy.cols() && dtable.shape[0] >= part.rows,
+           "embedding backward {} into {}", to_string(dy.shape), to_string(dtable.shape));
+  if (s.meta()) {
+    OpCost cost = op_cost("embedding_backward", OpClass::elementwise, 1.0 * dy.elements(), {}, {dy, dy, dy});
+    if (!accumulate) cost.bytes += static_cast<double>(dtable.bytes());
+    cost.dtype = dy.dtype;
+    s.meta()->add(s, cost);
+    // Of the whole gradient each rank keeps the rows of its part of the vocabulary.
+    Tensor cut = dtable;
+    if (part.rows < part.total || dtable.shape[0] != part.total) {
+      cut = place_apart(s, dtable, dtable.record->name);
+      place_set(s, cut, part.axis, Placement::R());
+      cut.record->zero = dtable.record->zero;
+    }
+    place(s, "embedding_backward", Rule::sum_to_rows, {cut}, {dy, tokens}, accumulate);
+    if (cut.record != dtable.record) {
+      const Placement p = cut.record->place[part.axis];
+      dtable.record->place = cut.record->place;
+      dtable.record->zero = false;
+      place_set(s, dtable, part.axis, p == Placement::R() ? Placement::S(0) : p);
+    }
+    return;
+  }
+  LT_LAUNCH(s, embedding_backward, dy.dtype, dtable.data, dy.data, tokens.ptr<int32_t>(), dy.rows(),
+            dy.cols(), dtable.shape[0], part, accumulate);
+}
+
+void position_backward(Stream& s, Tensor dpositions, Tensor dy, const RowMap& rows, bool accumulate) {
+  LT_CHECK(dpositions.cols() == dy.cols(), "position backward {} into {}", to_string(dy.shape),
+           to_string(dpositions.shape));
+  if (s.meta()) {
+    s.meta()->add(
+        s, op_cost("position_backward", OpClass::elementwise, 1.0 * dy.elements(), {dpositions}, {dy}));
+    place(s, "position_backward", Rule::sum_to_rows, {dpositions}, {dy}, accumulate);
+    return;
+  }
+  LT_LAUNCH(s, position_backward, dy.dtype, dpositions.data, dy.data, dy.rows(), dy.cols(), rows.args(),
+            dpositions.shape[0], accumulate);
+}
+
+}  // namespace ltrain

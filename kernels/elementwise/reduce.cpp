@@ -1,0 +1,21 @@
+#include "kernels/elementwise/reduce.h"
+
+#include <cstring>
+
+#include "kernels/base/error.h"
+
+namespace ltrain {
+
+void reduce_ordered(void* out, const void* const* sources, int count, int64_t elements, DType dtype,
+                    ReduceOp op) {
+  LT_CHECK(count >= 1, "a reduction needs a source, not {}", count);
+  LT_CHECK(reducible(dtype), "cannot reduce {}", dtype_name(dtype));
+  if (count == 1) {
+    if (out != sources[0] && elements > 0)
+      std::memcpy(out, sources[0], static_cast<size_t>(elements * dtype_size(dtype)));
+    return;
+  }
+  LT_CPU(reduce_ordered_cpu)(out, sources, count, elements, dtype, op);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,86 @@
+#include "kernels/elementwise/tensor_ops.h"
+
+#include "kernels/meta/placement_rules.h"
+
+namespace ltrain {
+
+void fill_zero(Stream& s, Tensor t) {
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("fill_zero", OpClass::elementwise, 0, {t}, {}));
+    place_zero(t);
+    return;
+  }
+  LT_LAUNCH(s, fill_zero, t.data, t.bytes());
+}
+
+void cast(Stream& s, Tensor out, Tensor in) {
+  LT_CHECK(out.elements() == in.elements(), "cast {} to {}", to_string(in.shape), to_string(out.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("cast", OpClass::elementwise, 0, {out}, {in}));
+    place(s, "cast", Rule::linear, {out}, {in});
+    return;
+  }
+  LT_LAUNCH(s, cast, out.dtype, in.dtype, out.data, in.data, in.elements());
+}
+
+void add_to(Stream& s, Tensor y, Tensor x) {
+  LT_CHECK(y.elements() == x.elements() && y.dtype == x.dtype, "add {} to {}", to_string(x.shape),
+           to_string(y.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("add_to", OpClass::elementwise, 1.0 * x.elements(), {y}, {y, x}));
+    place(s, "add_to", Rule::linear, {y}, {y, x});
+    return;
+  }
+  LT_LAUNCH(s, add_to, y.dtype, y.data, x.data, x.elements());
+}
+
+void add_bias(Stream& s, Tensor y, Tensor bias) {
+  LT_CHECK(y.cols() == bias.elements() && y.dtype == bias.dtype, "add bias {} to {}", to_string(bias.shape),
+           to_string(y.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("add_bias", OpClass::elementwise, 1.0 * y.elements(), {y}, {y}));
+    place_add_vector(s, "add_bias", y, bias);
+    return;
+  }
+  LT_LAUNCH(s, add_bias, y.dtype, y.data, bias.data, y.rows(), y.cols());
+}
+
+void sum_rows(Stream& s, Tensor out, Tensor x, bool accumulate) {
+  LT_CHECK(out.elements() == x.cols(), "sum of rows of {} into {}", to_string(x.shape), to_string(out.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("sum_rows", OpClass::elementwise, 1.0 * x.elements(), {}, {x}));
+    place(s, "sum_rows", Rule::sum_rows, {out}, {x}, accumulate);
+    return;
+  }
+  LT_LAUNCH(s, sum_rows, x.dtype, out.data, x.data, x.rows(), x.cols(), accumulate);
+}
+
+void sum_squares(Stream& s, Tensor total, Tensor x) {
+  LT_CHECK(total.elements() == 1 && total.dtype == DType::f64, "sum of squares into {}",
+           to_string(total.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("sum_squares", OpClass::optimizer, 2.0 * x.elements(), {}, {x}));
+    place(s, "sum_squares", Rule::sum_rows, {total}, {x}, /*accumulate=*/true);
+    return;
+  }
+  LT_LAUNCH(s, sum_squares, x.dtype, total.ptr<double>(), x.data, x.elements());
+}
+
+void fill_normal(Stream& s, Tensor t, uint64_t seed, uint64_t stream, int64_t first, double mean,
+                 double std) {
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("fill_normal", OpClass::elementwise, 60.0 * t.elements(), {t}, {}));
+    return;
+  }
+  LT_LAUNCH(s, fill_normal, t.dtype, t.data, t.elements(), seed, stream, first, mean, std);
+}
+
+void fill_value(Stream& s, Tensor t, double value) {
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("fill_value", OpClass::elementwise, 0, {t}, {}));
+    return;
+  }
+  LT_LAUNCH(s, fill_value, t.dtype, t.data, t.elements(), value);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,132 @@
+#include "kernels/matmul/grouped_matmul.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/timeline.h"
+#include "kernels/elementwise/tensor_ops.h"
+
+namespace ltrain {
+namespace {
+
+int64_t total(const GroupRows& rows) { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
+
+void check(const Tensor& wide, const Tensor& narrow, const Tensor& w, const GroupRows& rows) {
+  LT_CHECK(static_cast<int64_t>(rows.size()) == w.shape[0] && narrow.cols() == w.cols() &&
+               wide.cols() == w.elements() / w.shape[0] / w.cols() && wide.shape[0] >= total(rows) &&
+               narrow.shape[0] >= total(rows),
+           "grouped matmul of {} and {} with {} by {} groups", to_string(wide.shape), to_string(narrow.shape),
+           to_string(w.shape), rows.size());
+}
+
+OpCost cost_of(const char* name, const GroupRows& rows, const Tensor& w, const Tensor& out, const Tensor& a,
+               const Tensor& b) {
+  const double n = static_cast<double>(total(rows)), k = static_cast<double>(w.cols()),
+               width = static_cast<double>(w.elements()) / static_cast<double>(w.shape[0]) / k;
+  OpCost cost = op_cost(name, OpClass::matmul, 2 * n * width * k, {}, {});
+  cost.dtype = a.dtype;
+  const auto bytes = [&](const Tensor& t) {
+    return t.shape.rank == 2 ? n * static_cast<double>(t.cols() * dtype_size(t.dtype)) : 1.0 * t.bytes();
+  };
+  cost.bytes = bytes(out) + bytes(a) + bytes(b);
+  // As the products of one group, which is what a profile is asked for.
+  cost.m = static_cast<int64_t>(n) / std::max<int64_t>(1, w.shape[0]);
+  cost.n = static_cast<int64_t>(width), cost.k = static_cast<int64_t>(k);
+  return cost;
+}
+
+/// Panels of the products at most, when all rows of `a` are one group's.
+void need_panels(Stream& s, const Tensor& a, int64_t m, int64_t n, int64_t k, const Tensor& out) {
+  if (widens(a.dtype)) s.meta()->need_panels(widen_panel_bytes(m, n, k, is_half(out.dtype)));
+}
+
+/// Calls f(group, first row, rows) for every group.
+template <class F>
+void each_group(const GroupRows& rows, F&& f) {
+  int64_t first = 0;
+  for (size_t g = 0; g < rows.size(); ++g) {
+    f(static_cast<int64_t>(g), first, rows[g]);
+    first += rows[g];
+  }
+}
+
+Tensor matrix(const Tensor& w, int64_t g) {
+  const int64_t n = w.elements() / w.shape[0];
+  return w.flat(g * n, {n / w.cols(), w.cols()});
+}
+
+/// Lengths in which `rows` rows are multiplied on the CPU, where a product is compiled for its sizes: few
+/// different ones, however rows fall.
+template <class F>
+void each_piece(int64_t rows, F&& f) {
+  constexpr int64_t kWhole = 256;
+  int64_t at = 0;
+  const auto take = [&](int64_t n) {
+    if (n > 0) f(at, n);
+    at += n;
+  };
+  take(rows / kWhole * kWhole);
+  for (int64_t n = kWhole / 2; n >= 32; n /= 2)
+    if (rows & n) take(n);
+  take(rows % 32);
+}
+
+}  // namespace
+
+void grouped_matmul(Stream& s, Tensor y, Tensor x, Tensor w, const GroupRows& rows) {
+  check(y, x, w, rows);
+  if (s.meta()) {
+    s.meta()->add(s, cost_of("grouped_matmul", rows, w, y, x, w));
+    need_panels(s, x, x.shape[0], y.cols(), x.cols(), y);
+    place_grouped_matmul(s, y, x, w, GroupedProduct::forward, false);
+    return;
+  }
+  const OpRange range(s, "grouped_matmul");
+  MatmulArgs args;
+  args.trans_b = true;
+  each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
+    each_piece(n, [&](int64_t at, int64_t some) {
+      run_matmul(s, y.narrow(first + at, some), x.narrow(first + at, some), matrix(w, g), args);
+    });
+  });
+}
+
+void grouped_matmul_dx(Stream& s, Tensor dx, Tensor dy, Tensor w, const GroupRows& rows) {
+  check(dy, dx, w, rows);
+  if (s.meta()) {
+    s.meta()->add(s, cost_of("grouped_matmul_dx", rows, w, dx, dy, w));
+    need_panels(s, dy, dy.shape[0], dx.cols(), dy.cols(), dx);
+    place_grouped_matmul(s, dx, dy, w, GroupedProduct::input_gradient, false);
+    return;
+  }
+  const OpRange range(s, "grouped_matmul_dx");
+  each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
+    each_piece(n, [&](int64_t at, int64_t some) {
+      run_matmul(s, dx.narrow(first + at, some), dy.narrow(first + at, some), matrix(w, g), {});
+    });
+  });
+}
+
+void grouped_matmul_dw(Stream& s, Tensor dw, Tensor dy, Tensor x, const GroupRows& rows, bool accumulate) {
+  check(dy, x, dw, rows);
+  if (s.meta()) {
+    s.meta()->add(s, cost_of("grouped_matmul_dw", rows, dw, dw, dy, x));
+    need_panels(s, dy, dy.cols(), x.cols(), dy.shape[0], dw);
+    place_grouped_matmul(s, dw, dy, x, GroupedProduct::weight_gradient, accumulate);
+    return;
+  }
+  const OpRange range(s, "grouped_matmul_dw");
+  each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
+    const Tensor out = matrix(dw, g);
+    if (n == 0 && !accumulate) fill_zero(s, out);
+    each_piece(n, [&](int64_t at, int64_t some) {
+      MatmulArgs args;
+      args.trans_a = true;
+      args.accumulate = accumulate || at > 0;
+      run_matmul(s, out, dy.narrow(first + at, some), x.narrow(first + at, some), args);
+    });
+  });
+}
+
+}  // namespace ltrain

@@ -1,0 +1,21 @@
+// Products of groups of rows, each with its own matrix of a stack: the experts' linear layers.
+#pragma once
+#include <vector>
+
+#include "kernels/matmul/matmul.h"
+
+namespace ltrain {
+
+/// Consecutive rows of each group, the first group first; known on the host. Groups may be empty.
+using GroupRows = std::vector<int64_t>;
+
+/// y[rows of g] = x[rows of g] w_g^T. w: a stack of matrices (groups, ..., K), the dims between being rows;
+/// x: (at least all rows, K), y: (at least all rows, N). Rows beyond the groups' are left alone.
+void grouped_matmul(Stream& s, Tensor y, Tensor x, Tensor w, const GroupRows& rows);
+/// dx[rows of g] = dy[rows of g] w_g.
+void grouped_matmul_dx(Stream& s, Tensor dx, Tensor dy, Tensor w, const GroupRows& rows);
+/// dw_g (+)= dy[rows of g]^T x[rows of g]; an empty group's is 0, or left alone with `accumulate`. dw: f32
+/// (f64 for f64), as w.
+void grouped_matmul_dw(Stream& s, Tensor dw, Tensor dy, Tensor x, const GroupRows& rows, bool accumulate);
+
+}  // namespace ltrain

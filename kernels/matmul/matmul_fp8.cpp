@@ -1,0 +1,53 @@
+#include "kernels/matmul/matmul_fp8.h"
+
+#include "kernels/tensor/parallel_for.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/timeline.h"
+
+namespace ltrain {
+namespace {
+
+/// In the arithmetic of tests: operands as they are, whole.
+void matmul_fp8_wide(Tensor out, const Fp8Operand& a, const Fp8Operand& b, const MatmulArgs& args) {
+  const int64_t m = out.shape[0], n = out.shape[1], k = a.codes.shape[1];
+  double* wide_a = static_cast<double*>(thread_scratch(1, m * k * 8));
+  double* wide_b = static_cast<double*>(thread_scratch(2, n * k * 8));
+  LT_CPU(dequantize_wide_cpu)(a, wide_a);
+  LT_CPU(dequantize_wide_cpu)(b, wide_b);
+  LT_CPU(matmul_f64_cpu)
+  (out.ptr<double>(), wide_a, wide_b, args.bias.defined() ? args.bias.ptr<double>() : nullptr, m, n, k, false,
+   true, args.accumulate);
+}
+
+}  // namespace
+
+void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b, const MatmulArgs& given) {
+  const int64_t m = out.shape[0], n = out.shape[1], k = a.codes.shape[1];
+  LT_CHECK(a.codes.shape[0] == m && b.codes.shape[0] == n && b.codes.shape[1] == k && is_fp8(a.codes.dtype) &&
+               is_fp8(b.codes.dtype),
+           "matmul of {} {} and {} {} into {}", dtype_name(a.codes.dtype), to_string(a.codes.shape),
+           dtype_name(b.codes.dtype), to_string(b.codes.shape), to_string(out.shape));
+  LT_CHECK(a.codes.dtype == DType::f8e4m3 || b.codes.dtype == DType::f8e4m3,
+           "a product of two matrices of {}: no device has it", dtype_name(a.codes.dtype));
+  LT_CHECK(!given.trans_a && !given.trans_b, "operands of eight bits are turned where they are rounded");
+  MatmulArgs args = given;
+  args.trans_b = true;
+  if (s.meta()) {
+    OpCost cost = op_cost("matmul_fp8", OpClass::matmul, 2.0 * m * n * k, {out}, {a.codes, b.codes});
+    if (args.accumulate) cost.bytes += static_cast<double>(out.bytes());
+    cost.dtype = DType::f8e4m3;
+    cost.m = m, cost.n = n, cost.k = k;
+    s.meta()->add(s, cost);
+    if (out.dtype != DType::f64) s.meta()->need_panels(widen_panel_bytes(m, n, k, is_half(out.dtype)));
+    place_matmul(s, out, a.of, a.turned, b.of, !b.turned, args.accumulate);
+    if (args.bias.defined()) place_add_vector(s, "bias", out, args.bias);
+    return;
+  }
+  const OpRange range(s, "matmul_fp8");
+  if (s.device() == DeviceKind::cuda) return matmul_fp8_cuda(s, out, a, b, args);
+  s.launch([=] {
+    out.dtype == DType::f64 ? matmul_fp8_wide(out, a, b, args) : matmul_fp8_onednn(out, a, b, args);
+  });
+}
+
+}  // namespace ltrain

@@ -1,0 +1,31 @@
+// Products of matrices of eight bits.
+#pragma once
+#include "kernels/matmul/matmul.h"
+#include "kernels/matmul/quantize.h"
+
+namespace ltrain {
+
+/// A matrix that was rounded for a product: what `of` is, or its transpose.
+struct Fp8Operand {
+  Tensor codes;            ///< (rows, k): the contraction is contiguous
+  Tensor steps;            ///< (1), or one for each block as quantize_blocks has them
+  int64_t block_rows = 0;  ///< 0: one step
+  Tensor of;               ///< what it was rounded from, which says how it lies on the mesh
+  bool turned = false;     ///< codes are of the transpose
+};
+
+/// out (m, n) = a b^T [+ bias] [+ out], of the numbers code * step. out: bf16, f16, f32, or f64 for tests;
+/// sums in f32 (f64 for f64). Of args: accumulate, for f32 and f64 alone, and bias. Both are read along rows,
+/// the only way that cards of sm_89 and sm_90 multiply fp8.
+void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b, const MatmulArgs& args = {});
+
+void matmul_fp8_onednn(Tensor out, const Fp8Operand& a, const Fp8Operand& b, const MatmulArgs& args);
+
+/// cuBLASLt, with one step an operand.
+LT_CUDA_KERNEL(matmul_fp8, Tensor out, const Fp8Operand& a, const Fp8Operand& b, const MatmulArgs& args)
+
+LT_CPU_KERNEL(void dequantize_panel_cpu(const Fp8Operand& x, float* to, int64_t row, int64_t rows,
+                                        int64_t col, int64_t cols);
+              void dequantize_wide_cpu(const Fp8Operand& x, double* to);)
+
+}  // namespace ltrain

@@ -1,0 +1,100 @@
+#include "kernels/matmul/quantize.h"
+
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/timeline.h"
+
+namespace ltrain {
+namespace {
+
+bool single(const Tensor& t) { return t.elements() == 1 && t.dtype == DType::f32; }
+
+/// A scale that ranks choose apart makes different numbers of one tensor.
+void require_agreed(Stream& s, Tensor steps) {
+  for (Axis a : {Axis::tensor, Axis::depth, Axis::row, Axis::column, Axis::context, Axis::pipeline})
+    place_require(s, "quantize", steps, a, Placement::R());
+}
+
+/// The codes lie as x does; where they are turned, cut in the other dim.
+void place_codes(Stream& s, Tensor codes, Tensor x, bool turn) {
+  place(s, "quantize", Rule::elementwise, {codes}, {x});
+  if (!turn) return;
+  for (int i = 0; i < kAxisCount; ++i) {
+    Placement& p = codes.record->place[static_cast<Axis>(i)];
+    if (p.kind == Placement::sharded) p = Placement::S(1 - p.dim);
+  }
+}
+
+void check_codes(const Tensor& codes, const Tensor& x, bool turn) {
+  LT_CHECK(is_fp8(codes.dtype) && x.shape.rank == 2 && codes.shape.rank == 2 &&
+               codes.shape[turn ? 1 : 0] == x.shape[0] && codes.shape[turn ? 0 : 1] == x.shape[1],
+           "quantize {} {}{} into {} {}", dtype_name(x.dtype), to_string(x.shape), turn ? "^T" : "",
+           dtype_name(codes.dtype), to_string(codes.shape));
+}
+
+}  // namespace
+
+void max_abs(Stream& s, Tensor amax, Tensor x) {
+  LT_CHECK(single(amax), "largest magnitude into {}", to_string(amax.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("max_abs", OpClass::elementwise, 1.0 * x.elements(), {}, {x}));
+    place_max(s, "max_abs", amax, x);
+    return;
+  }
+  LT_LAUNCH(s, max_abs, x.dtype, amax.ptr<float>(), x.data, x.elements());
+}
+
+void quantize(Stream& s, Tensor codes, Tensor x, bool turn, Tensor step, Tensor amax) {
+  check_codes(codes, x, turn);
+  LT_CHECK(single(step) && (!amax.defined() || single(amax)), "quantize with steps {}",
+           to_string(step.shape));
+  if (s.meta()) {
+    OpCost cost = op_cost("quantize", OpClass::elementwise, 1.0 * x.elements(), {codes}, {x});
+    cost.dtype = x.dtype;
+    s.meta()->add(s, cost);
+    require_agreed(s, step);
+    place_codes(s, codes, x, turn);
+    if (amax.defined()) place_max(s, "quantize", amax, x);
+    return;
+  }
+  LT_LAUNCH(s, quantize, codes.dtype, x.dtype, codes.data, x.data, x.rows(), x.cols(), turn,
+            step.ptr<float>(), amax.defined() ? amax.ptr<float>() : nullptr);
+}
+
+void quantize_blocks(Stream& s, Tensor codes, Tensor steps, Tensor x, bool turn, int64_t block_rows) {
+  check_codes(codes, x, turn);
+  const int64_t r = codes.shape[0], c = codes.shape[1];
+  LT_CHECK((block_rows == 1 || block_rows == kFp8Block) && steps.dtype == DType::f32 &&
+               steps.shape == Shape({(r + block_rows - 1) / block_rows, (c + kFp8Block - 1) / kFp8Block}),
+           "steps {} for codes {}", to_string(steps.shape), to_string(codes.shape));
+  if (s.meta()) {
+    OpCost cost = op_cost("quantize", OpClass::elementwise, 2.0 * x.elements(), {codes}, {x});
+    cost.dtype = x.dtype;
+    s.meta()->add(s, cost);
+    place_codes(s, codes, x, turn);
+    place_max(s, "quantize", steps, x);
+    return;
+  }
+  LT_CHECK(s.device() == DeviceKind::cpu, "steps of blocks are for the CPU");
+  const OpRange range(s, "quantize");
+  s.launch([=] {
+    LT_CPU(quantize_blocks_cpu)
+    (codes.dtype, x.dtype, codes.data, steps.ptr<float>(), x.data, x.rows(), x.cols(), turn, block_rows);
+  });
+}
+
+void update_fp8_steps(Stream& s, Tensor steps, Tensor amax, Tensor history, const Fp8StepArgs& args) {
+  const int64_t n = steps.elements(), length = history.defined() ? history.shape[1] : 0;
+  LT_CHECK(amax.elements() == n && steps.dtype == DType::f32 && amax.dtype == DType::f32 &&
+               args.period >= 1 && args.period <= 3 && (length == 0 || history.shape == Shape({n, length})),
+           "steps {} of largest magnitudes {} with a history {}", to_string(steps.shape),
+           to_string(amax.shape), history.defined() ? to_string(history.shape) : "of none");
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("update_fp8_steps", OpClass::elementwise, 0, {steps}, {amax}));
+    place(s, "update_fp8_steps", Rule::elementwise, {steps}, {amax});
+    return;
+  }
+  LT_LAUNCH(s, update_fp8_steps, steps.ptr<float>(), amax.ptr<float>(),
+            length > 0 ? history.ptr<float>() : nullptr, n, length, args);
+}
+
+}  // namespace ltrain

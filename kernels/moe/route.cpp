@@ -1,0 +1,93 @@
+#include "kernels/moe/route.h"
+
+#include "kernels/meta/placement_rules.h"
+
+namespace ltrain {
+namespace {
+
+void check(const Routing& r, const RouteArgs& a) {
+  const int64_t tokens = r.logits.shape[0];
+  LT_CHECK(r.logits.shape == Shape({tokens, a.experts}) && a.top_k >= 1 && a.top_k <= a.experts,
+           "router: top {} of {} experts of logits {}", a.top_k, a.experts, to_string(r.logits.shape));
+  LT_CHECK(a.experts % a.groups == 0 && a.groups <= 64 && a.kept_groups * (a.experts / a.groups) >= a.top_k,
+           "router: top {} of {} of {} groups of {} experts", a.top_k, a.kept_groups, a.groups, a.experts);
+  LT_CHECK(
+      r.run > 0 && tokens % r.run == 0 && r.statistics.shape == Shape({2 * (tokens / r.run) + 1, a.experts}),
+      "router statistics {} for {} tokens by {}", to_string(r.statistics.shape), tokens, r.run);
+  const bool experts_choose = a.selection == Selection::experts_choose;
+  LT_CHECK(
+      !experts_choose || (a.top_k == a.experts && a.capacity >= 1 && a.capacity <= tokens && !a.renormalize),
+      "router: {} experts that take {} of {} tokens", a.experts, a.capacity, tokens);
+  LT_CHECK(a.selection != Selection::second_at_random || (a.top_k == 2 && a.renormalize),
+           "router: a second expert at random of {}", a.top_k);
+  const Shape chosen{tokens, a.top_k};
+  const int64_t rows = experts_choose ? a.experts * a.capacity : chosen.elements();
+  LT_CHECK(r.experts.shape == chosen && r.weights.shape == chosen && r.slots.shape == chosen &&
+               r.sources.elements() == rows && r.counts.elements() == a.experts + 1 &&
+               r.norm.shape == Shape({tokens, 2}),
+           "router: {} choices of {} tokens", a.top_k, tokens);
+}
+
+RoutePointers pointers(const Routing& r, const Tensor& bias) {
+  return {r.logits.data,
+          bias.data,
+          r.norm.data,
+          r.weights.data,
+          r.experts.ptr<int32_t>(),
+          r.slots.ptr<int32_t>(),
+          r.sources.ptr<int32_t>(),
+          r.counts.ptr<int64_t>(),
+          r.statistics.ptr<double>(),
+          r.logits.shape[0],
+          r.run};
+}
+
+}  // namespace
+
+void route_forward(Stream& s, const Routing& r, Tensor bias, const RouteArgs& args, const RowRandom& random) {
+  check(r, args);
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("route_forward", OpClass::elementwise, 30.0 * r.logits.elements(),
+                             {r.logits, r.experts, r.weights, r.slots, r.sources}, {r.logits}));
+    const auto from = [&](Rule rule, const Tensor& out) {
+      bias.defined() ? place(s, "route_forward", rule, {out}, {r.logits, bias})
+                     : place(s, "route_forward", rule, {out}, {r.logits});
+    };
+    for (const Tensor& out : {r.norm, r.experts, r.weights, r.slots, r.sources, r.counts})
+      from(Rule::elementwise, out);
+    from(Rule::sum_to_rows, r.statistics);
+    return;
+  }
+  RouteArgs a = args;
+  if (a.selection == Selection::second_at_random && a.threshold > 0) a.random = random.args();
+  LT_LAUNCH(s, route_forward, r.logits.dtype, pointers(r, bias), a);
+}
+
+void route_backward(Stream& s, Tensor dlogits, Tensor dweights, const Routing& r, Tensor table,
+                    double z_coeff, const RouteArgs& a) {
+  check(r, a);
+  LT_CHECK(dlogits.shape == r.logits.shape && dweights.shape == r.weights.shape, "router backward of {}",
+           to_string(dlogits.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("route_backward", OpClass::elementwise, 40.0 * r.logits.elements(), {dlogits},
+                             {r.logits, dweights, r.weights}));
+    table.defined() ? place(s, "route_backward", Rule::elementwise, {dlogits},
+                            {r.logits, dweights, r.weights, r.experts, r.norm, table})
+                    : place(s, "route_backward", Rule::elementwise, {dlogits},
+                            {r.logits, dweights, r.weights, r.experts, r.norm});
+    return;
+  }
+  LT_LAUNCH(s, route_backward, r.logits.dtype, dlogits.data, dweights.data, pointers(r, {}),
+            table.defined() ? table.ptr<double>() : nullptr, z_coeff, a);
+}
+
+void add_z_loss(Stream& s, Tensor total, const Routing& r, double scale) {
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("add_z_loss", OpClass::elementwise, 2.0 * r.norm.elements(), {}, {r.norm}));
+    place(s, "add_z_loss", Rule::sum_to_rows, {total}, {r.norm}, /*accumulate=*/true);
+    return;
+  }
+  LT_LAUNCH(s, add_z_loss, r.norm.dtype, total.ptr<double>(), r.norm.data, r.norm.shape[0], scale);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,144 @@
+#include <algorithm>
+
+#include "kernels/tensor/parallel_for.h"
+#include "kernels/moe/route.h"
+#include "kernels/moe/route_token.h"
+
+namespace ltrain::LT_ISA {
+namespace {
+
+constexpr int64_t kBlock = 128;  // tokens whose scores are summed first, whatever the threads
+
+template <class A>
+RouteToken<A> token_at(const RoutePointers& p, const RouteArgs& a, int64_t t) {
+  const A* norm = static_cast<const A*>(p.norm) + 2 * t;
+  return {static_cast<const A*>(p.logits) + t * a.experts, static_cast<const A*>(p.bias), norm[0], norm[1],
+          a};
+}
+
+/// One block of tokens: choices, weights, and sums for the statistics: (2, E).
+template <class A>
+void route_block(const RoutePointers& p, const RouteArgs& a, int64_t begin, int64_t end, double* sums,
+                 int64_t& bad) {
+  std::fill(sums, sums + 2 * a.experts, 0.0);
+  for (int64_t t = begin; t < end; ++t) {
+    RouteToken<A> token = token_at<A>(p, a, t);
+    if (!token.prepare() && bad < 0) bad = t;
+    A* norm = static_cast<A*>(p.norm) + 2 * t;
+    norm[0] = token.lse, norm[1] = token.sum;
+    int32_t* experts = p.experts + t * a.top_k;
+    token.choose(t, experts, static_cast<A*>(p.weights) + t * a.top_k);
+    for (int64_t j = 0; j < a.top_k; ++j)
+      if (experts[j] >= 0) sums[experts[j]] += 1;
+    for (int64_t i = 0; i < a.experts; ++i) sums[a.experts + i] += token.score(i) / token.sum;
+  }
+}
+
+/// Keeps the `capacity` assignments of `mine` that are to be kept first; in order.
+template <class A>
+void keep_best(const A* weights, const RouteArgs& a, int32_t* mine, int64_t count) {
+  const int64_t capacity = a.capacity;
+  const auto by_choice = [&](int32_t x, int32_t y) {
+    return x % a.top_k != y % a.top_k ? x % a.top_k < y % a.top_k : x < y;
+  };
+  if (a.drop == Drop::later_choice) {
+    std::nth_element(mine, mine + capacity, mine + count, by_choice);
+    std::sort(mine, mine + capacity);
+    return;
+  }
+  std::nth_element(mine, mine + capacity, mine + count, [&](int32_t x, int32_t y) {
+    return weights[x] != weights[y] ? weights[x] > weights[y] : x < y;
+  });
+  std::sort(mine, mine + capacity);
+}
+
+/// Rows sorted by expert, each expert's in the order of its tokens.
+template <class A>
+void make_slots(const RoutePointers& p, const RouteArgs& a) {
+  const int64_t n = p.tokens * a.top_k;
+  int64_t* begin = scratch<int64_t>(0, a.experts + 1);
+  std::fill(begin, begin + a.experts + 1, 0);
+  for (int64_t i = 0; i < n; ++i)
+    if (p.experts[i] >= 0) ++begin[p.experts[i] + 1];
+  for (int64_t e = 0; e < a.experts; ++e) begin[e + 1] += begin[e];
+  int32_t* sorted = scratch<int32_t>(1, n);
+  int64_t* at = p.counts;  // where the next assignment goes
+  std::copy(begin, begin + a.experts, at);
+  for (int64_t i = 0; i < n; ++i)
+    if (p.experts[i] >= 0) sorted[at[p.experts[i]]++] = static_cast<int32_t>(i);
+  std::fill(p.slots, p.slots + n, -1);
+  int64_t row = 0;
+  for (int64_t e = 0; e < a.experts; ++e) {
+    int64_t count = begin[e + 1] - begin[e];
+    if (a.capacity > 0 && count > a.capacity) {
+      if (a.drop != Drop::last_token)
+        keep_best(static_cast<const A*>(p.weights), a, sorted + begin[e], count);
+      count = a.capacity;
+    }
+    p.counts[e] = count;
+    for (int64_t i = 0; i < count; ++i, ++row) {
+      p.sources[row] = sorted[begin[e] + i];
+      p.slots[p.sources[row]] = static_cast<int32_t>(row);
+    }
+  }
+}
+
+template <class F>
+void dispatch(DType t, F&& f) {
+  dispatch_wide(t, f);
+}
+
+}  // namespace
+
+void route_forward_cpu(DType type, RoutePointers p, RouteArgs a) {
+  dispatch(type, [&]<class A>() {
+    const int64_t runs = p.tokens / p.run, blocks = (p.run + kBlock - 1) / kBlock, width = 2 * a.experts;
+    double* sums = scratch<double>(2, runs * blocks * width);
+    int64_t* bad = scratch<int64_t>(3, runs * blocks);
+    parallel_for(runs * blocks, 1, [&](int64_t first, int64_t last) {
+      for (int64_t b = first; b < last; ++b) {
+        const int64_t run = b / blocks * p.run, begin = b % blocks * kBlock;
+        bad[b] = -1;
+        route_block<A>(p, a, run + begin, run + std::min(begin + kBlock, p.run), sums + b * width, bad[b]);
+      }
+    });
+    std::fill(p.statistics, p.statistics + runs * width, 0.0);
+    p.counts[a.experts] = -1;
+    for (int64_t b = 0; b < runs * blocks; ++b) {
+      double* chosen = p.statistics + b / blocks * a.experts;
+      for (int64_t i = 0; i < a.experts; ++i) {
+        chosen[i] += sums[b * width + i];
+        chosen[runs * a.experts + i] += sums[b * width + a.experts + i];
+      }
+      if (p.counts[a.experts] < 0) p.counts[a.experts] = bad[b];
+    }
+    make_slots<A>(p, a);
+    for (int64_t i = 0; i < a.experts; ++i) p.statistics[runs * width + i] = static_cast<double>(p.counts[i]);
+  });
+}
+
+void route_backward_cpu(DType type, void* dlogits, const void* dweights, RoutePointers p, const double* table,
+                        double z, RouteArgs a) {
+  dispatch(type, [&]<class A>() {
+    parallel_for(p.tokens, 64, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t)
+        token_at<A>(p, a, t).backward(static_cast<A*>(dlogits) + t * a.experts,
+                                      static_cast<const A*>(dweights) + t * a.top_k, p.experts + t * a.top_k,
+                                      static_cast<const A*>(p.weights) + t * a.top_k,
+                                      table ? table + t / p.run * a.experts : nullptr, static_cast<A>(z));
+    });
+  });
+}
+
+void add_z_loss_cpu(DType type, double* total, const void* norm, int64_t tokens, double scale) {
+  dispatch(type, [&]<class A>() {
+    double sum = 0;
+    for (int64_t t = 0; t < tokens; ++t) {
+      const double lse = static_cast<const A*>(norm)[2 * t];
+      sum += lse * lse;
+    }
+    *total += scale * sum;
+  });
+}
+
+}  // namespace ltrain::LT_ISA

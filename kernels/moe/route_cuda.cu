@@ -1,0 +1,186 @@
+#include "kernels/cuda/column_sums_cuda.h"
+#include "kernels/cuda/sum_before_cuda.h"
+#include "kernels/moe/route.h"
+#include "kernels/moe/route_token.h"
+
+namespace ltrain {
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <class A>
+__device__ RouteToken<A> token_at(const RoutePointers& p, const RouteArgs& a, int64_t t) {
+  const A* norm = static_cast<const A*>(p.norm) + 2 * t;
+  return {static_cast<const A*>(p.logits) + t * a.experts, static_cast<const A*>(p.bias), norm[0], norm[1],
+          a};
+}
+
+/// A thread a token.
+template <class A>
+__global__ void choose(RoutePointers p, RouteArgs a) {
+  for (int64_t t = grid_thread(); t < p.tokens; t += grid_stride()) {
+    RouteToken<A> token = token_at<A>(p, a, t);
+    token.prepare();
+    A* norm = static_cast<A*>(p.norm) + 2 * t;
+    norm[0] = token.lse, norm[1] = token.sum;
+    token.choose(t, p.experts + t * a.top_k, static_cast<A*>(p.weights) + t * a.top_k);
+    for (int64_t i = t * a.top_k; i < (t + 1) * a.top_k; ++i) p.slots[i] = -1;
+  }
+}
+
+/// What a token adds to the statistics of its run: that it chose expert i, or its score of it.
+template <class A>
+struct Statistic {
+  RoutePointers p;
+  RouteArgs a;
+  int64_t first;
+  bool scores;
+  __device__ double operator()(int64_t row, int64_t col) const {
+    const int64_t t = first + row;
+    if (scores) {
+      const RouteToken<A> token = token_at<A>(p, a, t);
+      return static_cast<double>(token.score(col) / token.sum);
+    }
+    double chosen = 0;
+    for (int64_t j = 0; j < a.top_k; ++j) chosen += p.experts[t * a.top_k + j] == col;
+    return chosen;
+  }
+};
+
+/// The weights of assignments in an order that integers have too: weights are not negative.
+__device__ uint64_t bits_of(float w) { return std::bit_cast<uint32_t>(w); }
+__device__ uint64_t bits_of(double w) { return std::bit_cast<uint64_t>(w); }
+
+/// A block an expert: which assignments it keeps. Kept ones get their place among the expert's as slot.
+template <class A>
+__global__ void keep(RoutePointers p, RouteArgs a) {
+  int64_t* counts = shared_memory<int64_t>();
+  const int64_t n = p.tokens * a.top_k, e = blockIdx.x;
+  const int64_t begin = n * threadIdx.x / blockDim.x, end = n * (threadIdx.x + 1) / blockDim.x;
+  const A* weights = static_cast<const A*>(p.weights);
+  // What is kept first has the highest rank, equal ones the first.
+  const auto rank = [&](int64_t i) -> uint64_t {
+    return a.drop == Drop::later_choice ? static_cast<uint64_t>(a.top_k - 1 - i % a.top_k)
+                                        : bits_of(weights[i]);
+  };
+  const auto counted = [&](auto&& f) {
+    int64_t c = 0;
+    for (int64_t i = begin; i < end; ++i) c += p.experts[i] == e && f(rank(i));
+    return c;
+  };
+  int64_t all = 0, total = 0;
+  int64_t before = sum_before(counted([](uint64_t) { return true; }), counts, all);
+  uint64_t least = 0;  // ranks above it are kept, and the first of those equal to it
+  int64_t equal_kept = n, equal_before = 0;
+  if (a.capacity > 0 && all > a.capacity && a.drop != Drop::last_token) {
+    for (int bit = static_cast<int>(sizeof(A)) * 8 - 1; bit >= 0; --bit) {
+      const uint64_t at = least | uint64_t{1} << bit;
+      sum_before(counted([&](uint64_t w) { return w >= at; }), counts, total);
+      if (total >= a.capacity) least = at;
+    }
+    sum_before(counted([&](uint64_t w) { return w > least; }), counts, total);
+    equal_kept = a.capacity - total;
+    equal_before = sum_before(counted([&](uint64_t w) { return w == least; }), counts, total);
+    // Places are given anew, among the kept.
+    int64_t mine = 0, equal = equal_before;
+    for (int64_t i = begin; i < end; ++i)
+      if (p.experts[i] == e) mine += rank(i) > least || (rank(i) == least && equal++ < equal_kept);
+    before = sum_before(mine, counts, total);
+  }
+  const bool by_weight = equal_kept < n;
+  for (int64_t i = begin; i < end; ++i) {
+    if (p.experts[i] != e) continue;
+    bool kept = true;
+    if (by_weight) kept = rank(i) > least || (rank(i) == least && equal_before++ < equal_kept);
+    if (a.capacity > 0 && before >= a.capacity) kept = false;
+    p.slots[i] = kept ? static_cast<int32_t>(before++) : -1;
+  }
+  if (threadIdx.x == 0) p.counts[e] = a.capacity > 0 && all > a.capacity ? a.capacity : all;
+}
+
+/// Places become rows of all experts.
+__global__ void place_rows(RoutePointers p, RouteArgs a) {
+  const int64_t runs = p.tokens / p.run;
+  for (int64_t e = grid_thread(); e < a.experts; e += grid_stride())
+    p.statistics[2 * runs * a.experts + e] = static_cast<double>(p.counts[e]);
+  for (int64_t i = grid_thread(); i < p.tokens * a.top_k; i += grid_stride()) {
+    if (p.slots[i] < 0) continue;
+    int64_t row = p.slots[i];
+    for (int32_t e = 0; e < p.experts[i]; ++e) row += p.counts[e];
+    p.slots[i] = static_cast<int32_t>(row);
+    p.sources[row] = static_cast<int32_t>(i);
+  }
+}
+
+/// One block: the first token whose logsumexp says that a logit is not finite.
+template <class A>
+__global__ void find_bad(RoutePointers p, RouteArgs a) {
+  int64_t first = p.tokens;
+  for (int64_t t = threadIdx.x; t < p.tokens && first == p.tokens; t += blockDim.x) {
+    const A* logits = static_cast<const A*>(p.logits) + t * a.experts;
+    for (int64_t i = 0; i < a.experts; ++i)
+      if (!(logits[i] - logits[i] == 0)) first = t;  // infinite or NaN
+  }
+  first = -block_reduce(-first, Max(), -p.tokens, shared_memory<int64_t>());
+  if (threadIdx.x == 0) p.counts[a.experts] = first == p.tokens ? -1 : first;
+}
+
+template <class A>
+__global__ void backward(A* dlogits, const A* dweights, RoutePointers p, const double* table, A z,
+                         RouteArgs a) {
+  for (int64_t t = grid_thread(); t < p.tokens; t += grid_stride())
+    token_at<A>(p, a, t).backward(dlogits + t * a.experts, dweights + t * a.top_k, p.experts + t * a.top_k,
+                                  static_cast<const A*>(p.weights) + t * a.top_k,
+                                  table ? table + t / p.run * a.experts : nullptr, z);
+}
+
+template <class A>
+__global__ void z_loss(double* total, const A* norm, int64_t tokens, double scale) {
+  double sum = 0;
+  for (int64_t t = threadIdx.x; t < tokens; t += blockDim.x) sum += double(norm[2 * t]) * norm[2 * t];
+  sum = block_reduce(sum, Sum(), 0.0, shared_memory<double>());
+  if (threadIdx.x == 0) *total += scale * sum;
+}
+
+template <class F>
+void dispatch(DType t, F&& f) {
+  dispatch_wide(t, f);
+}
+
+}  // namespace
+}  // namespace cuda
+
+using namespace cuda;
+
+void route_forward_cuda(Stream& s, DType type, RoutePointers p, RouteArgs a) {
+  cuda::dispatch(type, [&]<class A>() {
+    const int64_t n = p.tokens * a.top_k;
+    launch(s, blocks_for(p.tokens, kThreads), kThreads, 0, cuda::choose<A>, p, a);
+    const int64_t runs = p.tokens / p.run;
+    for (int64_t run = 0; run < runs; ++run)
+      for (const bool scores : {false, true})
+        column_sums(s, p.statistics + (run + (scores ? runs : 0)) * a.experts,
+                    cuda::Statistic<A>{p, a, run * p.run, scores}, p.run, a.experts, false);
+    launch(s, dim3(static_cast<unsigned>(a.experts)), kThreads, kThreads * 8, cuda::keep<A>, p, a);
+    launch(s, blocks_for(n, kThreads), kThreads, 0, cuda::place_rows, p, a);
+    launch(s, dim3(1), kThreads, kWarp * 8, cuda::find_bad<A>, p, a);
+  });
+}
+
+void route_backward_cuda(Stream& s, DType type, void* dlogits, const void* dweights, RoutePointers p,
+                         const double* table, double z, RouteArgs a) {
+  cuda::dispatch(type, [&]<class A>() {
+    launch(s, blocks_for(p.tokens, kThreads), kThreads, 0, cuda::backward<A>, static_cast<A*>(dlogits),
+           static_cast<const A*>(dweights), p, table, static_cast<A>(z), a);
+  });
+}
+
+void add_z_loss_cuda(Stream& s, DType type, double* total, const void* norm, int64_t tokens, double scale) {
+  cuda::dispatch(type, [&]<class A>() {
+    launch(s, dim3(1), kThreads, kWarp * 8, cuda::z_loss<A>, total, static_cast<const A*>(norm), tokens,
+           scale);
+  });
+}
+
+}  // namespace ltrain

@@ -1,0 +1,168 @@
+// What the router does with one token: shared by the CPU and CUDA kernels, which are compiled apart. Needs no
+// memory beside its arguments.
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/tensor/host_device.h"
+#include "kernels/moe/route.h"
+
+namespace ltrain {
+namespace {
+
+template <class A>
+struct RouteToken {
+  const A *logits, *bias;
+  A lse, sum;  // sum of scores
+  const RouteArgs& a;
+
+  LT_HD static A sigmoid(A x) { return 1 / (1 + std::exp(-x)); }
+  LT_HD A score(int64_t i) const { return a.sigmoid ? sigmoid(logits[i]) : std::exp(logits[i] - lse); }
+  LT_HD A key(int64_t i) const { return bias ? score(i) + bias[i] : logits[i]; }
+
+  /// Sets lse and sum; false when a logit is not finite.
+  LT_HD bool prepare() {
+    A most = logits[0], exps = 0, scores = 0;
+    bool finite = true;
+    for (int64_t i = 0; i < a.experts; ++i) {
+      finite = finite && std::isfinite(logits[i]);
+      if (logits[i] > most) most = logits[i];
+    }
+    for (int64_t i = 0; i < a.experts; ++i) exps += std::exp(logits[i] - most);
+    lse = most + std::log(exps);
+    if (a.sigmoid)
+      for (int64_t i = 0; i < a.experts; ++i) scores += sigmoid(logits[i]);
+    sum = a.sigmoid ? scores : A(1);
+    return finite;
+  }
+
+  LT_HD A group_score(int64_t g) const {
+    const int64_t n = a.experts / a.groups;
+    A best = -INFINITY, second = -INFINITY;
+    for (int64_t i = g * n; i < (g + 1) * n; ++i) {
+      const A k = bias || !a.sigmoid ? key(i) : score(i);
+      if (k > best) {
+        second = best, best = k;
+      } else if (k > second) {
+        second = k;
+      }
+    }
+    return (bias || a.sigmoid) && n > 1 ? best + second : best;
+  }
+
+  /// Bit g: group g is kept. At most 64 groups.
+  LT_HD uint64_t kept_groups() const {
+    if (a.kept_groups >= a.groups) return ~uint64_t{0};
+    uint64_t kept = 0;
+    for (int64_t n = 0; n < a.kept_groups; ++n) {
+      int64_t best = -1;
+      A best_score = 0;
+      for (int64_t g = 0; g < a.groups; ++g) {
+        if (kept >> g & 1) continue;
+        const A score = group_score(g);
+        if (best < 0 || score > best_score) best = g, best_score = score;
+      }
+      kept |= uint64_t{1} << best;
+    }
+    return kept;
+  }
+
+  /// The chosen experts of token `t` and their weights.
+  LT_HD void choose(int64_t t, int32_t* experts, A* weights) const {
+    if (a.selection == Selection::experts_choose) {  // all are candidates; capacity decides
+      for (int64_t i = 0; i < a.experts; ++i) {
+        experts[i] = static_cast<int32_t>(i);
+        weights[i] = static_cast<A>(a.scale) * score(i);
+      }
+      return;
+    }
+    best_experts(experts);
+    weigh(experts, weights);
+    if (a.selection == Selection::second_at_random && a.threshold > 0) {
+      const double u = to_uniform(philox(a.random.seed, a.random.stream, a.random.call(t, 1)).v[0]);
+      if (u * a.threshold * a.scale >= static_cast<double>(weights[1])) experts[1] = -1 - experts[1];
+    }
+  }
+
+  LT_HD void best_experts(int32_t* experts) const {
+    const uint64_t kept = kept_groups();
+    const int64_t in_group = a.experts / a.groups;
+    for (int64_t j = 0; j < a.top_k; ++j) {
+      int64_t best = -1;
+      A best_key = 0;
+      for (int64_t i = 0; i < a.experts; ++i) {
+        if (!(kept >> (i / in_group) & 1)) continue;
+        bool taken = false;
+        for (int64_t other = 0; other < j; ++other) taken = taken || experts[other] == i;
+        if (taken) continue;
+        const A k = key(i);
+        if (best < 0 || k > best_key) best = i, best_key = k;
+      }
+      experts[j] = static_cast<int32_t>(best);
+    }
+  }
+
+  LT_HD void weigh(const int32_t* experts, A* weights) const {
+    A total = 0, most = logits[experts[0]];
+    for (int64_t j = 1; j < a.top_k; ++j)
+      if (logits[experts[j]] > most) most = logits[experts[j]];
+    for (int64_t j = 0; j < a.top_k; ++j) {
+      weights[j] = over_chosen() ? std::exp(logits[experts[j]] - most) : score(experts[j]);
+      total += weights[j];
+    }
+    const A factor = static_cast<A>(a.scale) / (over_chosen() || a.renormalize ? total + tiny() : A(1));
+    for (int64_t j = 0; j < a.top_k; ++j) weights[j] *= factor;
+  }
+
+  /// The softmax is over the chosen logits alone.
+  LT_HD bool over_chosen() const { return a.top_k_first && !a.sigmoid; }
+  LT_HD A tiny() const { return a.sigmoid ? A(1e-20) : A(0); }
+
+  /// dlogits = 0 + table's and z's part + weights' part.
+  LT_HD void backward(A* dlogits, const A* dweights, const int32_t* experts, const A* weights,
+                      const double* table, A z) const {
+    // Of all scores: those of the table.
+    A dot = 0;
+    if (table)
+      for (int64_t i = 0; i < a.experts; ++i) dot += static_cast<A>(table[i]) * score(i) / sum;
+    for (int64_t i = 0; i < a.experts; ++i) {
+      A d = 0;
+      if (table) d = (static_cast<A>(table[i]) - dot) / sum * score(i) * (a.sigmoid ? 1 - score(i) : A(1));
+      if (z != 0) d += 2 * z * lse * std::exp(logits[i] - lse);
+      dlogits[i] = d;
+    }
+    const auto expert = [&](int64_t j) { return experts[j] < 0 ? -1 - experts[j] : experts[j]; };
+    const A scale = static_cast<A>(a.scale);
+    A weighted = 0, total = tiny();  // sum of dw * score, and of scores, over the chosen
+    for (int64_t j = 0; j < a.top_k; ++j) {
+      weighted += dweights[j] * weights[j];
+      total += score(expert(j));
+    }
+    if (over_chosen()) {
+      for (int64_t j = 0; j < a.top_k; ++j)
+        dlogits[expert(j)] += weights[j] * (dweights[j] - weighted / scale);
+      return;
+    }
+    A softmax_dot = 0;
+    const auto dscore = [&](int64_t j) {
+      return a.renormalize ? (scale * dweights[j] - weighted) / total : scale * dweights[j];
+    };
+    if (a.sigmoid) {
+      for (int64_t j = 0; j < a.top_k; ++j) {
+        const A p = score(expert(j));
+        dlogits[expert(j)] += p * (1 - p) * dscore(j);
+      }
+      return;
+    }
+    for (int64_t j = 0; j < a.top_k; ++j) {
+      const A d = dscore(j) * score(expert(j));
+      softmax_dot += d;
+      dlogits[expert(j)] += d;
+    }
+    if (!a.renormalize)  // else the sum over the chosen is zero
+      for (int64_t i = 0; i < a.experts; ++i) dlogits[i] -= softmax_dot * score(i);
+  }
+};
+
+}  // namespace
+}  // namespace ltrain

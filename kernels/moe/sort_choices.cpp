@@ -1,0 +1,29 @@
+#include "kernels/moe/sort_choices.h"
+
+#include "kernels/meta/placement_rules.h"
+
+namespace ltrain {
+
+void sort_choices(Stream& s, const Routing& r, Tensor kept, Tensor router_counts,
+                  const ChosenExperts& which) {
+  const int64_t n = r.counts.elements() - 1;
+  LT_CHECK(r.slots.shape == r.experts.shape && kept.shape == r.experts.shape &&
+               r.sources.elements() == r.experts.elements() && n >= 1 && which.count <= kMostListed &&
+               (!which.only || which.count <= n),
+           "sorting choices {} kept as {} for {} experts", to_string(r.experts.shape), to_string(kept.shape),
+           n);
+  if (s.meta()) {
+    s.meta()->add(s,
+                  op_cost("sort_choices", OpClass::elementwise, 0, {r.slots, r.sources}, {r.experts, kept}));
+    for (const Tensor& out : {r.slots, r.sources, r.counts})
+      place(s, "sort_choices", Rule::elementwise, {out}, {r.experts, kept});
+    return;
+  }
+  LT_LAUNCH(
+      s, sort_choices,
+      ChoicePointers{r.experts.ptr<int32_t>(), kept.ptr<int32_t>(),
+                     router_counts.ptr<int64_t>() + router_counts.elements() - 1, r.slots.ptr<int32_t>(),
+                     r.sources.ptr<int32_t>(), r.counts.ptr<int64_t>(), r.experts.elements(), n, which});
+}
+
+}  // namespace ltrain

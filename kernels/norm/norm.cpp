@@ -1,0 +1,73 @@
+#include "kernels/norm/norm.h"
+
+#include "kernels/meta/placement_rules.h"
+
+namespace ltrain {
+namespace {
+
+/// Random numbers take longer than the rest: a profile knows ops that make them apart.
+std::string_view forward_name(const NormForward& a) {
+  return a.dropout.on() ? "norm_forward_dropout" : "norm_forward";
+}
+
+}  // namespace
+
+void norm_forward(Stream& s, const NormForward& a) {
+  LT_CHECK(a.y.shape == a.x.shape && a.weight.elements() == a.x.cols() && a.rstd.elements() == a.x.rows(),
+           "norm of {} with weight {}", to_string(a.x.shape), to_string(a.weight.shape));
+  LT_CHECK(a.delta.defined() == a.sum.defined(), "norm: delta and sum go together");
+  if (s.meta()) {
+    OpCost cost = op_cost(forward_name(a), OpClass::elementwise, 6.0 * a.x.elements(), {a.y}, {a.x});
+    if (a.delta.defined()) cost.bytes += 2.0 * a.delta.bytes();
+    s.meta()->add(s, cost);
+    Tensor v = a.x;
+    if (a.delta.defined()) {
+      place(s, "residual add", Rule::linear, {a.sum}, {a.x, a.delta});
+      v = a.sum;
+    }
+    place(s, "norm_forward", Rule::elementwise, {a.y, a.rstd}, {v, a.weight});
+    if (a.bias.defined()) place(s, "norm_forward", Rule::elementwise, {a.y}, {a.y, a.bias});
+    if (a.mean.defined()) place(s, "norm_forward", Rule::elementwise, {a.mean}, {v});
+    return;
+  }
+  const OpRange range(s, forward_name(a));
+  LT_LAUNCH(s, norm_forward, a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), a.eps, false, false}, a.y.data,
+            a.sum.data, a.mean.data, a.rstd.data, a.x.data, a.delta.data, a.weight.data, a.bias.data,
+            dropout_args(a.dropout));
+}
+
+void residual_add(Stream& s, Tensor sum, Tensor x, Tensor delta, const Dropout& dropout) {
+  LT_CHECK(sum.shape == x.shape && delta.shape == x.shape, "residual add of {} to {}", to_string(delta.shape),
+           to_string(x.shape));
+  const char* name = dropout.on() ? "residual_add_dropout" : "residual_add";
+  if (s.meta()) {
+    s.meta()->add(s, op_cost(name, OpClass::elementwise, 1.0 * x.elements(), {sum}, {x, delta}));
+    place(s, "residual add", Rule::linear, {sum}, {x, delta});
+    return;
+  }
+  const OpRange range(s, name);
+  LT_LAUNCH(s, residual_add, x.dtype, sum.data, x.data, delta.data, x.rows(), x.cols(),
+            dropout_args(dropout));
+}
+
+void norm_backward(Stream& s, const NormBackward& a) {
+  LT_CHECK(a.dy.shape == a.x.shape && a.dx.shape == a.x.shape && a.dweight.elements() == a.x.cols(),
+           "norm backward of {} into {}", to_string(a.x.shape), to_string(a.dx.shape));
+  if (s.meta()) {
+    s.meta()->add(
+        s, op_cost("norm_backward", OpClass::elementwise, 12.0 * a.x.elements(), {a.dx}, {a.dx, a.dy, a.x}));
+    if (a.first) {
+      place(s, "norm_backward", Rule::elementwise, {a.dx}, {a.dy, a.x, a.weight});
+    } else {
+      place(s, "norm_backward", Rule::elementwise, {a.dx}, {a.dx, a.dy, a.x, a.weight});
+    }
+    place(s, "norm_backward (weight)", Rule::sum_rows, {a.dweight}, {a.dy, a.x}, a.accumulate);
+    if (a.dbias.defined()) place(s, "norm_backward (bias)", Rule::sum_rows, {a.dbias}, {a.dy}, a.accumulate);
+    return;
+  }
+  LT_LAUNCH(s, norm_backward, a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), 0, a.accumulate, a.first},
+            a.dx.data, a.dweight.data, a.dbias.data, a.dy.data, a.x.data, a.weight.data, a.mean.data,
+            a.rstd.data);
+}
+
+}  // namespace ltrain

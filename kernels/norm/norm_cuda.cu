@@ -1,0 +1,122 @@
+#include "kernels/elementwise/dropout_row_cuda.h"
+#include "kernels/norm/norm_weight_cuda.h"
+
+namespace ltrain {
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <class T>
+__device__ void add_row(T* sum, const T* x, const T* delta, int64_t row, int64_t cols, const DropoutArgs& d) {
+  using A = compute_t<T>;
+  const uint64_t call = d.threshold ? d.call(row, cols) : 0;
+  for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
+    const A factor = d.threshold ? A(dropout_factor(d, call, d.part * cols + c)) : A(1);
+    put(sum, c, get(x, c) + get(delta, c) * factor);
+  }
+}
+
+/// A block a row. It reads the row three times, the last two from the caches.
+template <class T>
+__global__ void norm_forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rstd,
+                             const T* x, const T* delta, const T* weight, const T* bias,
+                             DropoutArgs dropout) {
+  using A = compute_t<T>;
+  A* scratch = shared_memory<A>();
+  const int64_t C = shape.cols, row = blockIdx.x;
+  const T* xr = x + row * C;
+  if (delta) {
+    add_row(sum + row * C, xr, delta + row * C, row, C, dropout);
+    xr = sum + row * C;  // each thread reads what it wrote, rounded
+  }
+  A m = 0;
+  if (shape.kind == NormKind::layer) {
+    for (int64_t c = threadIdx.x; c < C; c += blockDim.x) m += get(xr, c);
+    m = block_reduce(m, Sum(), A(0), scratch) / C;
+  }
+  A squares = 0;
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+    const A v = get(xr, c) - m;
+    squares += v * v;
+  }
+  squares = block_reduce(squares, Sum(), A(0), scratch);
+  const A r = A(1) / sqrt(squares / C + A(shape.eps));
+  if (threadIdx.x == 0) {
+    rstd[row] = r;
+    if (shape.kind == NormKind::layer) mean[row] = m;
+  }
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+    const A v = (get(xr, c) - m) * r * get(weight, c);
+    put(y, row * C + c, bias ? v + get(bias, c) : v);
+  }
+}
+
+template <class T>
+__global__ void residual_add(T* sum, const T* x, const T* delta, int64_t cols, DropoutArgs dropout) {
+  const int64_t row = blockIdx.x;
+  add_row(sum + row * cols, x + row * cols, delta + row * cols, row, cols, dropout);
+}
+
+template <class T>
+__global__ void norm_backward(NormShape shape, T* dx, const T* dy, const T* x, const T* weight,
+                              const compute_t<T>* mean, const compute_t<T>* rstd) {
+  using A = compute_t<T>;
+  A* scratch = shared_memory<A>();
+  const int64_t C = shape.cols, row = blockIdx.x;
+  const T *xr = x + row * C, *dyr = dy + row * C;
+  const A r = rstd[row], m = shape.kind == NormKind::layer ? mean[row] : A(0);
+  A dot = 0, total = 0;
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+    const A dhat = get(dyr, c) * get(weight, c);
+    dot += dhat * (get(xr, c) - m) * r;
+    total += dhat;
+  }
+  dot = block_reduce(dot, Sum(), A(0), scratch) / C;
+  total = shape.kind == NormKind::layer ? block_reduce(total, Sum(), A(0), scratch) / C : A(0);
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+    const A hat = (get(xr, c) - m) * r, d = (get(dyr, c) * get(weight, c) - total - hat * dot) * r;
+    put(dx, row * C + c, shape.first ? d : get(dx, row * C + c) + d);
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+using namespace cuda;
+
+void norm_forward_cuda(Stream& s, DType t, NormShape shape, void* y, void* sum, void* mean, void* rstd,
+                       const void* x, const void* delta, const void* weight, const void* bias,
+                       DropoutArgs dropout) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    launch(s, dim3(static_cast<unsigned>(shape.rows)), kThreads, kWarp * sizeof(A), cuda::norm_forward<T>,
+           shape, static_cast<T*>(y), static_cast<T*>(sum), static_cast<A*>(mean), static_cast<A*>(rstd),
+           static_cast<const T*>(x), static_cast<const T*>(delta), static_cast<const T*>(weight),
+           static_cast<const T*>(bias), dropout);
+  });
+}
+
+void residual_add_cuda(Stream& s, DType t, void* sum, const void* x, const void* delta, int64_t rows,
+                       int64_t cols, DropoutArgs dropout) {
+  dispatch_float(t, [&]<class T>() {
+    launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::residual_add<T>, static_cast<T*>(sum),
+           static_cast<const T*>(x), static_cast<const T*>(delta), cols, dropout);
+  });
+}
+
+void norm_backward_cuda(Stream& s, DType t, NormShape shape, void* dx, void* dweight, void* dbias,
+                        const void* dy, const void* x, const void* weight, const void* mean,
+                        const void* rstd) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    const T *dyt = static_cast<const T*>(dy), *xt = static_cast<const T*>(x);
+    const A *m = shape.kind == NormKind::layer ? static_cast<const A*>(mean) : nullptr,
+            *r = static_cast<const A*>(rstd);
+    launch(s, dim3(static_cast<unsigned>(shape.rows)), kThreads, kWarp * sizeof(A), cuda::norm_backward<T>,
+           shape, static_cast<T*>(dx), dyt, xt, static_cast<const T*>(weight), m, r);
+    norm_weight_gradients(s, static_cast<A*>(dweight), static_cast<A*>(dbias), dyt, xt, m, r, shape);
+  });
+}
+
+}  // namespace ltrain

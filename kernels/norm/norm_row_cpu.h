@@ -1,0 +1,78 @@
+// The sums of a norm's backward, shared by the norm of whole rows and of cut ones. Only for *_cpu.cpp files.
+#pragma once
+#include <algorithm>
+
+#include "kernels/tensor/dtype.h"
+#include "kernels/tensor/parallel_for.h"
+#include "kernels/norm/norm.h"
+
+namespace ltrain::LT_ISA {
+namespace {
+
+/// Of one row: sum of dxhat * xhat, sum of dxhat.
+template <class A>
+struct NormDots {
+  A dot, total;
+};
+
+/// Goes over all rows: adds to dweight and dbias (or sets them), and hands each row's sums to
+/// `give(row, NormDots)`. Rows are cut into a fixed number of chunks, each with partial sums of its own, so
+/// that the result does not depend on the number of threads.
+template <class T, class A, class Give>
+void norm_backward_sums(const NormShape& shape, A* dweight, A* dbias, const T* dy, const T* x,
+                        const T* weight, const A* mean, const A* rstd, Give&& give) {
+  const int64_t C = shape.cols, chunks = std::min<int64_t>(16, shape.rows);
+  A* partial = scratch<A>(2, 2 * chunks * C);
+  parallel_for(chunks, 1, [&](int64_t first, int64_t last) {
+    for (int64_t chunk = first; chunk < last; ++chunk) {
+      A* dw = partial + 2 * chunk * C;
+      A* db = dw + C;
+      for (int64_t c = 0; c < 2 * C; ++c) dw[c] = 0;
+      for (int64_t row = shape.rows * chunk / chunks; row < shape.rows * (chunk + 1) / chunks; ++row) {
+        const T* xr = x + row * C;
+        const T* dyr = dy + row * C;
+        const A r = rstd[row], m = shape.kind == NormKind::layer ? mean[row] : A(0);
+        A dot = 0, total = 0;
+#pragma omp simd reduction(+ : dot, total)
+        for (int64_t c = 0; c < C; ++c) {
+          const A hat = (get(xr, c) - m) * r, g = get(dyr, c), dhat = g * get(weight, c);
+          dot += dhat * hat;
+          total += dhat;
+          dw[c] += g * hat;
+          db[c] += g;
+        }
+        give(row, NormDots<A>{dot, total});
+      }
+    }
+  });
+  for (int64_t c = 0; c < C; ++c) {
+    A dw = shape.accumulate ? dweight[c] : A(0), db = shape.accumulate && dbias ? dbias[c] : A(0);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      dw += partial[2 * chunk * C + c];
+      db += partial[2 * chunk * C + C + c];
+    }
+    dweight[c] = dw;
+    if (dbias) dbias[c] = db;
+  }
+}
+
+/// dx of one row from the mean of its sums over the row's `all_cols` columns.
+template <class T, class A>
+inline void norm_backward_row(const NormShape& shape, int64_t all_cols, T* dx, const T* dy, const T* x,
+                              const T* weight, A mean, A rstd, NormDots<A> d) {
+  const A dot = d.dot / all_cols, total = shape.kind == NormKind::layer ? d.total / all_cols : A(0);
+  if (shape.first) {
+    for (int64_t c = 0; c < shape.cols; ++c) {
+      const A hat = (get(x, c) - mean) * rstd;
+      put(dx, c, (get(dy, c) * get(weight, c) - total - hat * dot) * rstd);
+    }
+  } else {
+    for (int64_t c = 0; c < shape.cols; ++c) {
+      const A hat = (get(x, c) - mean) * rstd;
+      put(dx, c, get(dx, c) + (get(dy, c) * get(weight, c) - total - hat * dot) * rstd);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ltrain::LT_ISA

@@ -1,0 +1,56 @@
+// AdamW whose moments take a byte each: a code and, for every block of 256 elements, a scale (blockwise
+// quantisation, arXiv:2110.02861). A code c stands for scale * (c / 127)^4 with the sign of the code for the
+// first moment, for scale * (c / 255)^4 for the second: fine near zero, and exact to compute anywhere, since
+// a code is the rounded square root of a square root.
+#pragma once
+#include <cmath>
+
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream.h"
+#include "kernels/optimizer/adamw.h"
+
+namespace ltrain {
+
+inline constexpr int64_t kCodeBlock = 256;  ///< elements that share a scale
+
+/// The value of a code over its scale, and back. A second moment that is not zero never becomes zero.
+LT_HD inline float first_value(uint8_t code) {
+  const int c = static_cast<int>(code) - 128;
+  const float x = static_cast<float>(c < 0 ? -c : c) * (1.0f / 127.0f), y = x * x * x * x;
+  return c < 0 ? -y : y;
+}
+LT_HD inline float second_value(uint8_t code) {
+  const float x = static_cast<float>(code) * (1.0f / 255.0f);
+  return x * x * x * x;
+}
+LT_HD inline uint8_t first_code(float v) {
+  const float c = sqrtf(sqrtf(v < 0 ? -v : v)) * 127.0f + 0.5f;
+  const int n = c < 127.0f ? static_cast<int>(c) : 127;
+  return static_cast<uint8_t>(v < 0 ? 128 - n : 128 + n);
+}
+LT_HD inline uint8_t second_code(float v) {
+  const float c = sqrtf(sqrtf(v)) * 255.0f + 0.5f;
+  const int n = c < 255.0f ? static_cast<int>(c) : 255;
+  return static_cast<uint8_t>(v > 0 && n == 0 ? 1 : n);
+}
+
+/// Codes and scales of both moments. `scales`: (2 * blocks) f32, first moments' then second moments'.
+struct CodedMoments {
+  Tensor first, second;  ///< (n) u8, n a multiple of kCodeBlock
+  Tensor scales;
+};
+
+/// One AdamW step on n elements, blocks of kCodeBlock from the first. master, grad: (n) f32. low: (n) bf16
+/// copy of master, or undefined.
+void adamw_8bit(Stream& s, Tensor master, const CodedMoments& moments, Tensor grad, Tensor low, bool decay,
+                const AdamwArgs& args);
+/// values (2 n) f32: first then second moments; or codes of such values.
+void decode_moments(Stream& s, Tensor values, const CodedMoments& moments);
+void encode_moments(Stream& s, const CodedMoments& moments, Tensor values);
+
+LT_KERNEL(adamw_8bit, void* master, void* first, void* second, void* scales, const void* grad, DType low_type,
+          void* low, int64_t n, bool decay, AdamwArgs args)
+LT_KERNEL(decode_moments, void* values, const void* first, const void* second, const void* scales, int64_t n)
+LT_KERNEL(encode_moments, void* first, void* second, void* scales, const void* values, int64_t n)
+
+}  // namespace ltrain

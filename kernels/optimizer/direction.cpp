@@ -1,0 +1,48 @@
+#include "kernels/optimizer/direction.h"
+
+#include "kernels/meta/placement_rules.h"
+
+namespace ltrain {
+
+void lamb_direction(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, bool decay,
+                    const AdamwArgs& args) {
+  const int64_t n = master.elements();
+  LT_CHECK(exp_avg.elements() == n && exp_avg_sq.elements() == n && grad.elements() == n &&
+               grad.dtype == master.dtype && exp_avg.dtype == master.dtype,
+           "direction of {} elements with {} gradients", n, grad.elements());
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("lamb_direction", OpClass::optimizer, 14.0 * n, {grad, exp_avg, exp_avg_sq},
+                             {master, exp_avg, exp_avg_sq, grad}));
+    place_update(s, "lamb_direction", grad, grad, exp_avg.record->place);
+    return;
+  }
+  LT_LAUNCH(s, lamb_direction, master.dtype, master.data, exp_avg.data, exp_avg_sq.data, grad.data, n, decay,
+            args);
+}
+
+void apply_direction(Stream& s, Tensor master, Tensor direction, Tensor low, Tensor sums,
+                     const DirectionArgs& args) {
+  const int64_t n = master.elements();
+  LT_CHECK(direction.elements() == n && direction.dtype == master.dtype &&
+               (!low.defined() || (low.elements() == n && is_half(low.dtype))) &&
+               sums.defined() == (args.scale != DirectionScale::none) &&
+               (!sums.defined() || (sums.elements() == 2 && sums.dtype == DType::f64)),
+           "{} elements along a direction of {}", n, direction.elements());
+  if (s.meta()) {
+    OpCost cost = op_cost("apply_direction", OpClass::optimizer, 3.0 * n, {master}, {master, direction});
+    if (low.defined()) cost.bytes += static_cast<double>(low.bytes());
+    s.meta()->add(s, cost);
+    if (sums.defined())
+      for (int i = 0; i < kAxisCount; ++i)
+        if (const Axis a = static_cast<Axis>(i); a != Axis::pipeline)
+          place_require(s, "apply_direction", sums, a, Placement::R());
+    // The direction's placement was held against the shard's when it was made.
+    place_update(s, "apply_direction", master, direction, direction.record->place);
+    if (low.defined()) place_update(s, "apply_direction", low, direction, direction.record->place);
+    return;
+  }
+  LT_LAUNCH(s, apply_direction, master.dtype, master.data, direction.data, low.dtype, low.data,
+            static_cast<const double*>(sums.data), n, args);
+}
+
+}  // namespace ltrain

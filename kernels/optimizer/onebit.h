@@ -1,0 +1,91 @@
+// Updates of Adam and LAMB after their warm-up, with a second moment that stays as it was: 1-bit Adam
+// (arXiv:2102.02888) and 1-bit LAMB (arXiv:2104.06069). Their first moment, `mean`, is that of all ranks, as
+// it came out of few bits (compress.h). An element without a second moment does not move.
+#pragma once
+#include <cmath>
+
+#include "kernels/tensor/kernel.h"
+#include "kernels/tensor/stream.h"
+#include "kernels/optimizer/adamw.h"
+
+namespace ltrain {
+
+struct OnebitArgs {
+  AdamwArgs adam;
+  int64_t freeze_step = 1;  ///< the last step that moved the second moment
+};
+
+/// What is the same for every element. Bias corrections go on where warm-up left them.
+template <class A>
+struct OnebitFactors : AdamwFactors<A> {
+  A fresh;  ///< 1 / sqrt of the bias correction of a second moment that goes on
+
+  OnebitFactors(const OnebitArgs& a, bool decay)
+      : AdamwFactors<A>(a.adam, decay), fresh(AdamwFactors<A>(a.adam, decay).root) {
+    this->root = A(1.0 / std::sqrt(1.0 - std::pow(a.adam.beta2, static_cast<double>(a.freeze_step))));
+  }
+  LT_HD A denominator(A v) const { return A(std::sqrt(v)) * this->root + this->eps; }
+  /// Of the second moment over that which the moments of all ranks make, as LAMB compares them.
+  LT_HD A ratio(A v, A v_fresh) const { return denominator(v) / (A(std::sqrt(v_fresh)) * fresh + this->eps); }
+};
+
+/// exp_avg = mean; master -= lr * (weight_decay * master + mhat / (sqrt(vhat) + eps)). master, exp_avg,
+/// exp_avg_sq, mean: (n) f32 (all f64 for f64). low: copy of master in a half, or undefined.
+void onebit_adam(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor mean, Tensor low,
+                 bool decay, const OnebitArgs& args);
+
+/// The gradient that took exp_avg to mean moves `fresh` as it would a second moment; exp_avg = mean; mean =
+/// the direction, with its decay.
+void onebit_lamb_direction(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor fresh,
+                           Tensor mean, bool decay, const OnebitArgs& args);
+/// most (1) f64: the largest of itself and of the ratios of all elements.
+void onebit_ratio(Stream& s, Tensor most, Tensor exp_avg_sq, Tensor fresh, const OnebitArgs& args);
+
+/// How far a tensor's step may be from its length, by DeepSpeed's names.
+struct LambLimits {
+  double max_coeff = 10, min_coeff = 0.01;  ///< of |w| / |u|, in the warm-up
+  double coeff_beta = 0.9;                  ///< decay of their average
+  double factor_max = 4, factor_min = 0.5;  ///< of what the average is multiplied by after it
+  double factor_threshold = 0.1;            ///< how much this may change in a step
+
+  LT_HD static double within(double x, double least, double most) {
+    return x < least ? least : x > most ? most : x;
+  }
+  LT_HD double trust(double w2, double u2) const {
+    return w2 > 0 && u2 > 0 ? within(std::sqrt(w2) / std::sqrt(u2), min_coeff, max_coeff) : 1.0;
+  }
+};
+
+/// Of T tensors: state (T, 2) f64, the average and the last factor; sums (T, 2) f64. Warm-up: sums has the
+/// squares of parameter and direction, whose quotient moves the average. Frozen: sums has the ratio in its
+/// first column, which becomes the coefficient of the step. In both the first column of sums leaves as what
+/// the direction is multiplied by.
+void onebit_coefficients(Stream& s, Tensor state, Tensor sums, bool frozen, const LambLimits& limits);
+
+LT_KERNEL(onebit_adam, DType t, void* master, void* exp_avg, const void* exp_avg_sq, const void* mean,
+          DType low_type, void* low, int64_t n, bool decay, OnebitArgs args)
+LT_KERNEL(onebit_lamb_direction, DType t, const void* master, void* exp_avg, const void* exp_avg_sq,
+          void* fresh, void* mean, int64_t n, bool decay, OnebitArgs args)
+LT_KERNEL(onebit_ratio, DType t, double* most, const void* exp_avg_sq, const void* fresh, int64_t n,
+          OnebitArgs args)
+LT_KERNEL(onebit_coefficients, double* state, double* sums, int64_t tensors, bool frozen, LambLimits limits)
+
+/// Of one tensor.
+LT_HD inline void move_coefficient(double* state, double* sums, bool frozen, const LambLimits& l) {
+  if (frozen) {
+    const double last = state[1];
+    const double factor =
+        LambLimits::within(LambLimits::within(sums[0], l.factor_min, l.factor_max),
+                           last * (1 - l.factor_threshold), last * (1 + l.factor_threshold));
+    state[1] = factor;
+    sums[0] = state[0] * factor;
+    return;
+  }
+  const bool both = sums[0] > 0 && sums[1] > 0;
+  const double trust = l.trust(sums[0], sums[1]);
+  if (both) state[0] = l.coeff_beta * state[0] + (1 - l.coeff_beta) * trust;
+  state[1] = 1;
+  sums[0] = trust;
+}
+
+}  // namespace ltrain

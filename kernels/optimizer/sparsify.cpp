@@ -1,0 +1,29 @@
+#include "kernels/optimizer/sparsify.h"
+
+#include "kernels/meta/placement_rules.h"
+
+namespace ltrain {
+namespace {
+
+/// A rank has w wherever it has x: what x says of itself stays true.
+void priced(Stream& s, std::string_view name, double flops, Tensor x, Tensor w) {
+  s.meta()->add(s, op_cost(name, OpClass::optimizer, flops * static_cast<double>(x.elements()), {x}, {x, w}));
+  place(s, name, Rule::elementwise, {x}, {x});
+}
+
+}  // namespace
+
+void keep_two_of_four(Stream& s, Tensor x, Tensor w) {
+  LT_CHECK(x.elements() == w.elements() && w.elements() % 4 == 0, "two of four of {} elements by {}",
+           x.elements(), w.elements());
+  if (s.meta()) return priced(s, "keep_two_of_four", 4, x, w);
+  LT_LAUNCH(s, keep_two_of_four, x.dtype, w.dtype, x.data, w.data, x.elements());
+}
+
+void mask_by_zeros(Stream& s, Tensor x, Tensor w) {
+  LT_CHECK(x.elements() == w.elements(), "{} elements masked by {}", x.elements(), w.elements());
+  if (s.meta()) return priced(s, "mask_by_zeros", 1, x, w);
+  LT_LAUNCH(s, mask_by_zeros, x.dtype, w.dtype, x.data, w.data, x.elements());
+}
+
+}  // namespace ltrain

@@ -1,7 +1,7 @@
 #include "runtime/plan/sparse_plan.h"
 
 #include "kernels/base/error.h"
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "parallel/optimizer.h"
 #include "runtime/checkpoint/reader.h"
 

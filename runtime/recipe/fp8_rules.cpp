@@ -1,7 +1,7 @@
 // Rules of products in eight bits.
 #include "runtime/recipe/fp8_rules.h"
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "runtime/recipe/problems.h"
 #include "runtime/recipe/rules_parts.h"
 

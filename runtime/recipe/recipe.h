@@ -11,8 +11,8 @@
 
 #include "kernels/tensor/tensor.h"
 #include "kernels/optimizer/onebit.h"
-#include "models/fp8_settings.h"
-#include "models/model_config.h"
+#include "models/layers/fp8_settings.h"
+#include "models/layers/model_config.h"
 #include "parallel/sparsity.h"
 #include "runtime/train/loss_scale.h"
 

@@ -3,7 +3,7 @@
 #include <cctype>
 #include <cstdlib>
 
-#include "models/recompute.h"
+#include "models/layers/recompute.h"
 #include "runtime/recipe/key_makers.h"
 #include "runtime/recipe/schema_parts.h"
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "parallel/pipeline/lowering.h"
 
 namespace ltrain {

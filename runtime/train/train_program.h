@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/tensor/staging.h"
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "parallel/groups.h"
 #include "parallel/pipeline/lowering.h"
 #include "runtime/data/batch_loader.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "models/fp8.h"
-#include "models/moe_layer.h"
+#include "models/layers/fp8.h"
+#include "models/moe/moe_layer.h"
 #include "runtime/checkpoint/agree.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"

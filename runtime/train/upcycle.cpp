@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "models/moe_layer.h"
+#include "models/moe/moe_layer.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/train/tensor_reader.h"
 

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/optimizer/adamw.h"
-#include "models/model_config.h"
+#include "models/layers/model_config.h"
 #include "parallel/parameter_store.h"
 #include "runtime/checkpoint/safetensors.h"
 

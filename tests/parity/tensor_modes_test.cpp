@@ -1,7 +1,7 @@
 // Tensor parallelism in two, two and a half and three dimensions against one process.
 #include "kernels/meta/meta_memory.h"
 #include "kernels/meta/placement_rules.h"
-#include "models/linear.h"
+#include "models/layers/linear.h"
 #include "tests/parity/mutant_group.h"
 #include "tests/parity/parity.h"
 

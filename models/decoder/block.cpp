@@ -1,0 +1,181 @@
+#include "models/decoder/block.h"
+
+#include <cmath>
+
+#include "kernels/elementwise/tensor_ops.h"
+
+namespace ltrain {
+namespace {
+
+bool same(const Tensor& a, const Tensor& b) { return a.data == b.data && a.record == b.record; }
+
+}  // namespace
+
+std::vector<Tensor*> Block::Saved::tensors(BlockTensor which) {
+  switch (which) {
+    case BlockTensor::attention_norm:
+      return {&norm1.y};
+    case BlockTensor::qkv:
+      return {&attention.qkv, &attention.query, &attention.query_rstd, &attention.key, &attention.key_rstd};
+    case BlockTensor::attention:
+      return {&attention.out, &attention.lse, &attention.exchanged_out};
+    case BlockTensor::residual:
+      return {&norm2.x};
+    case BlockTensor::mlp_norm:
+      return {&norm2.y};
+    case BlockTensor::mlp_hidden:
+      return {&mlp.hidden};
+    case BlockTensor::mlp_activation:
+      return {&mlp.act};
+  }
+  return {};
+}
+
+void Block::leave(Step& step, Saved& saved, const ActivationOffloadOptions& o) const {
+  std::vector<Tensor*> tensors;
+  if (o.input) tensors.push_back(&saved.norm1.x);
+  for (int i = 0; i < kBlockTensors; ++i)
+    if (const BlockTensor t = static_cast<BlockTensor>(i); o.tensors.has(t))
+      for (Tensor* of : saved.tensors(t)) tensors.push_back(of);
+  step.enter(place_ + ".offload");
+  step.away->leave(saved.away, tensors);
+}
+
+void Block::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sp,
+                    bool expert_tensor, const DispatchOptions& dispatch, int64_t i) {
+  place_ = fmt::format("layers.{}", i);
+  dropout_ = c.resid_pdrop;
+  // Of projections into the residual stream (GPT-2; Megatron-LM's scaled_init_method_normal).
+  const double out_std = c.initializer_range / (c.scaled_init ? std::sqrt(2.0 * c.num_hidden_layers) : 1.0);
+  if (c.architecture == "gpt2") {
+    const std::string p = fmt::format("transformer.h.{}", i);
+    norm1_.declare(store, groups, p + ".ln_1", NormKind::layer, c.hidden_size, c.norm_eps, sp);
+    attention_.declare(store, groups, c, sp, p + ".attn", place_ + ".attention", out_std);
+    norm2_.declare(store, groups, p + ".ln_2", NormKind::layer, c.hidden_size, c.norm_eps, sp);
+    mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
+  } else {
+    const std::string p = fmt::format("model.layers.{}", i);
+    norm1_.declare(store, groups, p + ".input_layernorm", NormKind::rms, c.hidden_size, c.norm_eps, sp);
+    attention_.declare(store, groups, c, sp, p + ".self_attn", place_ + ".attention", out_std);
+    norm2_.declare(store, groups, p + ".post_attention_layernorm", NormKind::rms, c.hidden_size, c.norm_eps,
+                   sp);
+    mixture_ = c.moe.in_layer(i);
+    if (mixture_) {
+      moe_.declare(store, groups, c, sp, expert_tensor, dispatch, mixture_prefix(c, i), i, out_std);
+    } else {
+      mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
+    }
+  }
+}
+
+int Block::round_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t i) {
+  LT_CHECK(!mixture_, "{}: experts in eight bits", place_);
+  return attention_.round_operands(store, settings, i) + mlp_.round_operands(store, settings, i);
+}
+
+void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved,
+                    const Keep& keep) const {
+  const auto drop = [&](BlockTensor which) {
+    if (keep.without.has(which))
+      for (Tensor* t : saved.tensors(which)) step.release(*t);
+  };
+  step.enter(place_ + ".attention");
+  norm1_.forward(step, r, saved.norm1, keep.input);
+  r.delta = step.temporary("attention output", saved.norm1.y.shape);
+  attention_.forward(step, mb, r.delta, saved.norm1.y, rope_table, saved.attention);
+  if (step.groups.context.many() &&
+      (keep.without.has(BlockTensor::qkv) || keep.without.has(BlockTensor::attention)))
+    for (BlockTensor which : {BlockTensor::qkv, BlockTensor::attention})  // which ranks exchanged together
+      for (Tensor* t : saved.tensors(which)) step.release(*t);
+  drop(BlockTensor::qkv);
+  drop(BlockTensor::attention);
+  drop(BlockTensor::attention_norm);
+  if (!step.keeps()) step.release(saved.norm1.y);
+  r.dropout = step.dropout(dropout_, place_ + ".attention.output", mb);
+
+  step.enter(place_ + ".mlp");
+  norm2_.forward(step, r, saved.norm2);
+  if (keep.output) r.delta = step.temporary("mlp output", saved.norm2.y.shape);
+  if (mixture_) {
+    LT_CHECK(step.keeps() || !step.training, "{}: experts are not computed again", place_);
+    moe_.forward(step, mb, r.delta, saved.norm2.y, saved.moe);
+  } else {
+    mlp_.forward(step, r.delta, saved.norm2.y, mb.rows(), saved.mlp);
+  }
+  drop(BlockTensor::mlp_hidden);
+  drop(BlockTensor::mlp_activation);
+  drop(BlockTensor::mlp_norm);
+  if (!step.keeps()) step.release(saved.norm2.y);
+  if (keep.without.has(BlockTensor::residual)) {  // given back when the next norm has added to it
+    r.kept = false;
+    saved.norm2.x = Tensor();
+  }
+  r.dropout = step.dropout(dropout_, place_ + ".mlp.output", mb);
+}
+
+void Block::again(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& saved) const {
+  step.enter(place_ + ".attention");
+  AttentionLayer::Saved& attention = saved.attention;
+  if (!saved.norm1.y.defined()) norm1_.again(step, saved.norm1);
+  attention_.again(step, mb, saved.norm1.y, rope_table, attention);
+  step.enter(place_ + ".mlp");
+  if (!saved.norm2.x.defined()) {
+    Residual r;
+    r.x = saved.norm1.x;
+    r.kept = true;
+    r.delta = step.temporary("attention output", saved.norm1.x.shape);
+    attention_.output(step, r.delta, attention);
+    r.dropout = step.dropout(dropout_, place_ + ".attention.output", mb);
+    if (!saved.norm2.y.defined()) {
+      step.release(saved.norm2.rstd);
+      step.release(saved.norm2.mean);
+      norm2_.forward(step, r, saved.norm2);
+    } else {
+      saved.norm2.x = step.activation("residual", r.x.shape);
+      residual_add(step.compute, saved.norm2.x, r.x, r.delta, r.dropout);
+      step.release(r.delta);
+    }
+  } else if (!saved.norm2.y.defined()) {
+    norm2_.again(step, saved.norm2);
+  }
+  if (!mixture_) mlp_.again(step, saved.norm2.y, mb.rows(), saved.mlp);
+}
+
+Tensor Block::through_dropout(Step& step, const MicroBatch& mb, Tensor dx, const char* which) const {
+  const Dropout d = step.dropout(dropout_, place_ + which, mb);
+  const bool copied = step.later && !step.cuts_rows();  // rows that are gathered are a copy anyway
+  if (!d.on() && !copied) return dx;
+  Tensor t = step.temporary("d dropout", dx.shape);
+  if (d.on()) {
+    dropout(step.compute, t, dx, d);
+  } else {
+    cast(step.compute, t, dx);
+  }
+  return t;
+}
+
+void Block::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_table, Saved& saved) const {
+  step.enter(place_ + ".mlp");
+  Tensor dout = through_dropout(step, mb, dx, ".mlp.output");
+  Tensor dnorm = step.temporary("d norm", dx.shape);
+  if (mixture_) {
+    moe_.backward(step, mb, dnorm, dout, saved.norm2.y, saved.moe);
+  } else {
+    mlp_.backward(step, dnorm, dout, saved.norm2.y, saved.mlp);
+  }
+  if (!same(dout, dx)) step.release(dout);
+  norm2_.backward(step, dx, dnorm, saved.norm2);
+  step.release(dnorm);
+  step.release(saved.norm2.y);
+
+  step.enter(place_ + ".attention");
+  dout = through_dropout(step, mb, dx, ".attention.output");
+  dnorm = step.temporary("d norm", dx.shape);
+  attention_.backward(step, mb, dnorm, dout, saved.norm1.y, rope_table, saved.attention);
+  if (!same(dout, dx)) step.release(dout);
+  norm1_.backward(step, dx, dnorm, saved.norm1);
+  step.release(dnorm);
+  step.release(saved.norm1.y);
+}
+
+}  // namespace ltrain

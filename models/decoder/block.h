@@ -1,0 +1,58 @@
+// One pre-norm transformer block.
+#pragma once
+#include "models/layers/activation_offload.h"
+#include "models/layers/attention_layer.h"
+#include "models/layers/mlp_layer.h"
+#include "models/moe/moe_layer.h"
+#include "models/layers/norm_layer.h"
+#include "models/layers/recompute.h"
+
+namespace ltrain {
+
+class Block {
+ public:
+  struct Saved {
+    NormLayer::Saved norm1, norm2;
+    AttentionLayer::Saved attention;
+    MlpLayer::Saved mlp;
+    MoeLayer::Saved moe;
+    AwayTensors away;
+    /// What it has under that name, defined or not.
+    std::vector<Tensor*> tensors(BlockTensor which);
+  };
+  /// What a forward is for.
+  struct Keep {
+    bool input = false;      ///< keeps its input where the step keeps nothing
+    bool output = true;      ///< false: the last of layers that are computed again, whose output nobody needs
+    BlockTensorSet without;  ///< of a step that keeps: not these
+  };
+  void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
+               bool expert_tensor, const DispatchOptions& dispatch, int64_t index);
+  /// As Linear::round_operands; how many of its linear layers are rounded.
+  int round_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t index);
+  void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved,
+               const Keep& keep) const;
+  void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved) const {
+    forward(step, mb, r, rope_table, saved, Keep());
+  }
+  /// Before backward: what forward made and did not keep.
+  void again(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& saved) const;
+  /// After forward, in a step that keeps: writes out what `options` says, which is there again after need().
+  void leave(Step& step, Saved& saved, const ActivationOffloadOptions& options) const;
+  /// dx: (stream rows, H) inout, the gradient of the residual stream.
+  void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_table, Saved& saved) const;
+
+ private:
+  /// What comes back through the dropout of a sublayer's output: dx itself when there is none, or a copy of
+  /// it when its weight gradients wait and dx will change. To be given back unless it is dx.
+  Tensor through_dropout(Step& step, const MicroBatch& mb, Tensor dx, const char* which) const;
+  NormLayer norm1_, norm2_;
+  AttentionLayer attention_;
+  MlpLayer mlp_;
+  MoeLayer moe_;
+  bool mixture_ = false;  ///< moe_ is there and mlp_ is not
+  double dropout_ = 0;
+  std::string place_;
+};
+
+}  // namespace ltrain

@@ -1,0 +1,300 @@
+#include "models/decoder/decoder.h"
+
+#include <cmath>
+#include <utility>
+
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/staging.h"
+#include "kernels/elementwise/embedding.h"
+#include "models/tensor_parallel/cube.h"
+#include "models/layers/tensor_parallel.h"
+
+namespace ltrain {
+
+std::vector<float> rope_angles(const ModelConfig& c, int64_t seq) {
+  const int64_t half = c.head_dim / 2;
+  std::vector<double> frequency(half);
+  for (int64_t i = 0; i < half; ++i) {
+    double f = std::pow(c.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(c.head_dim));
+    const RopeScaling& r = c.rope_scaling;
+    if (r.factor != 1.0) {  // rope_type llama3 of transformers
+      const double wavelength = 2 * M_PI / f, old = static_cast<double>(r.original_max_position_embeddings);
+      const double low = old / r.low_freq_factor, high = old / r.high_freq_factor;
+      if (wavelength > low) {
+        f /= r.factor;
+      } else if (wavelength >= high) {
+        const double smooth =
+            (old / wavelength - r.low_freq_factor) / (r.high_freq_factor - r.low_freq_factor);
+        f = (1 - smooth) * f / r.factor + smooth * f;
+      }
+    }
+    frequency[i] = f;
+  }
+  std::vector<float> table(seq * c.head_dim);
+  for (int64_t t = 0; t < seq; ++t)
+    for (int64_t i = 0; i < half; ++i) {
+      table[t * c.head_dim + 2 * i] = static_cast<float>(std::cos(t * frequency[i]));
+      table[t * c.head_dim + 2 * i + 1] = static_cast<float>(std::sin(t * frequency[i]));
+    }
+  return table;
+}
+
+Decoder::Decoder(const ModelConfig& config, ParameterStore& store, const Groups& groups,
+                 const DecoderOptions& options)
+    : config_(config),
+      stages_(options.stages),
+      recompute_(options.recompute),
+      offload_(options.offload),
+      blocks_(config.num_hidden_layers),
+      sequence_parallel_(options.sequence_parallel && groups.tensor.many()) {
+  const ModelConfig& c = config_;
+  if (stages_.empty()) stages_.push_back({0, c.num_hidden_layers, true, true});
+  for (const StageLayers& stage : stages_) {
+    if (stage.embeds) declare_embedding(store, groups, options.decay_embeddings);
+    for (int64_t i = stage.first; i < stage.first + stage.count; ++i) {
+      store.begin_segment(layer_segment(i));
+      blocks_[i].declare(store, groups, c, sequence_parallel_, options.expert_tensor, options.dispatch, i);
+    }
+    if (!stage.heads) continue;
+    store.begin_segment(head_segment());
+    head_.declare(store, groups, c, sequence_parallel_, options.decay_embeddings, tokens_);
+  }
+}
+
+int Decoder::round_operands(const ParameterStore& store, const Fp8Settings& settings) {
+  int rounded = 0;
+  for (const StageLayers& stage : stages_)
+    for (int64_t i = stage.first; i < stage.first + stage.count; ++i)
+      if (i >= settings.first_layers && i < config_.num_hidden_layers - settings.last_layers)
+        rounded += blocks_[i].round_operands(store, settings, i);
+  return rounded;
+}
+
+void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, bool decay) {
+  const ModelConfig& c = config_;
+  has_embedding_ = true;
+  store.begin_segment(kEmbedding);
+  ParameterSpec tokens = vocabulary_weight(groups, c, embedding_name(c));
+  tokens.decay = decay;
+  tokens.tied_stages = c.tie_word_embeddings;
+  vocab_ = vocabulary_part(groups, c);
+  tokens_ = store.add({tokens});
+  if (c.architecture != "gpt2") return;
+  ParameterSpec positions{"transformer.wpe.weight",
+                          {c.max_position_embeddings, c.hidden_size},
+                          Init::normal,
+                          c.initializer_range,
+                          decay};
+  positions.embedding = true;
+  if (sequence_parallel_) positions.sum = Axis::tensor;
+  if (!groups.line()) {
+    positions = cut_over(Axis::column, std::move(positions), 1, groups.column.rank(), groups.column.size());
+    positions.sum = Axis::depth | Axis::row;
+  }
+  positions_ = store.add({positions});
+}
+
+void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq) {
+  if (config_.architecture == "gpt2") return;
+  rope_table_ =
+      memory.allocate(MemoryKind::temporaries, "rope angles", DType::f32, {seq, config_.head_dim / 2, 2});
+  place_set(compute, rope_table_, kAllAxes, Placement::R());
+  if (!compute.meta()) upload(compute, rope_table_, rope_angles(config_, seq).data());
+}
+
+void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
+  step.enter("embedding");
+  step.params.use(kEmbedding, layer_segment(stages_[0].first));
+  r.x = step.activation("embedding", {step.stream_rows(mb), step.stream_cols(config_.hidden_size)});
+  const RowMap rows = step.row_map(mb);
+  const Tensor positions = positions_ >= 0 ? step.params.value(positions_) : Tensor();
+  if (step.groups.line()) {
+    look_up(step, mb, r.x, positions, rows);
+  } else {
+    look_up_cut(step, mb, r.x);
+    if (positions.defined()) position_forward(step.compute, r.x, positions, rows);
+  }
+  if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
+    dropout(step.compute, r.x, r.x, d);
+  step.params.drop(kEmbedding);
+}
+
+void Decoder::look_up(Step& step, const MicroBatch& mb, Tensor x, Tensor positions,
+                      const RowMap& rows) const {
+  const bool cut = step.groups.tensor.many();  // then positions are added once, after the sum
+  const Tensor partial = partial_rows(step, x, mb.rows(), "partial embedding");
+  embedding_forward(step.compute, partial, mb.tokens, step.params.value(tokens_), cut ? Tensor() : positions,
+                    rows, vocab_);
+  if (!cut) return;
+  sum_rows_start(step, x, partial).wait(step);
+  if (positions.defined()) position_forward(step.compute, x, positions, rows);
+}
+
+void Decoder::look_up_cut(Step& step, const MicroBatch& mb, Tensor x) const {
+  const Group& g = step.groups.row;  // each rank looks up its part of the vocabulary for the rows of all
+  Tensor partial = summand_rows(step, g, x, "partial embedding");
+  const auto forward = [&](Tensor table) {
+    embedding_forward(step.compute, partial, mb.tokens, table, {}, RowMap(), vocab_);
+  };
+  if (step.groups.mesh.tensor_mode == TensorMode::cube) {
+    GatheredWeight table = gather_weight_start(step, tokens_, 1);
+    forward(table.wait(step));
+    table.release(step);
+  } else {
+    forward(step.params.value(tokens_));
+  }
+  step.compute.wait(scatter_sum_start(step, g, x, partial));
+  release_whole(step, partial, x);
+}
+
+void Decoder::look_up_cut_backward(Step& step, const MicroBatch& mb, Tensor dx) const {
+  Gathered whole = gather_start(step, step.groups.row, dx, "gathered gradient");
+  const GradTarget to = step.params.contribute(tokens_);  // a tied head has written there before
+  const auto backward = [&](Tensor table, bool accumulate) {
+    embedding_backward(step.compute, table, whole.wait(step), mb.tokens, vocab_, accumulate);
+  };
+  if (step.groups.mesh.tensor_mode == TensorMode::cube) {
+    CubeWeightSum sum(step, to, tokens_, 1);
+    backward(sum.summand(), sum.accumulate());
+    sum.finish();
+  } else {
+    backward(to.tensor, to.accumulate);
+  }
+  release_whole(step, whole.whole, dx);
+  step.params.grad_ready(tokens_);
+}
+
+void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const {
+  step.enter("embedding");
+  if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
+    dropout(step.compute, dx, dx, d);
+  if (positions_ >= 0) {
+    const GradTarget to = step.params.contribute(positions_);
+    position_backward(step.compute, to.tensor, dx, step.row_map(mb), to.accumulate);
+    step.params.grad_ready(positions_);
+  }
+  if (!step.groups.line()) return look_up_cut_backward(step, mb, dx);
+  Tensor whole = gather_rows(step, dx, "gathered gradient");
+  const GradTarget to = step.params.contribute(tokens_);  // a tied head has written there before
+  embedding_backward(step.compute, to.tensor, whole, mb.tokens, vocab_, to.accumulate);
+  step.params.grad_ready(tokens_);
+  release_whole(step, whole, dx);
+}
+
+void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& r, Saved& saved) const {
+  const StageLayers& s = stages_[stage];
+  saved.blocks.assign(s.count, {});
+  const bool saving = step.saving;
+  const int64_t away = step.keeps() && step.away ? layers_away(offload_, s.count, s.embeds && s.heads) : 0;
+  for (const LayerRun& run : layer_runs(step.training ? recompute_ : RecomputeOptions(), s.count)) {
+    step.saving = saving && !run.again;
+    for (int64_t i = run.first; i < run.first + run.count; ++i) {
+      const int64_t layer = s.first + i;
+      const int next = i + 1 < s.count ? layer_segment(layer + 1) : s.heads ? head_segment() : -1;
+      step.params.use(layer_segment(layer), next);
+      Block::Keep keep;
+      keep.input = run.again && i == run.first;
+      keep.without = run.tensors;
+      blocks_[layer].forward(step, mb, r, rope_table_, saved.blocks[i], keep);
+      if (run.again && !keep.input) saved.blocks[i].norm1.x = Tensor();
+      if (run.again) saved.blocks[i].norm2.x = Tensor();
+      const bool leaves = i < away && i == run.first;  // of layers that run again the first has an input
+      if (leaves) blocks_[layer].leave(step, saved.blocks[i], offload_);
+      if (step.away) step.away->settle(leaves ? &saved.blocks[i].away : nullptr);
+      step.params.drop(layer_segment(layer));
+    }
+    step.saving = saving;
+  }
+}
+
+void Decoder::run_again(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
+                        Saved& saved) const {
+  WeightGradients* later = std::exchange(step.later, nullptr);
+  if (step.compute.meta()) step.compute.meta()->set_model_work(false);
+  Residual r;
+  r.x = saved.blocks[run.first].norm1.x;
+  r.kept = true;
+  for (int64_t i = run.first; i < run.first + run.count; ++i) {
+    const int64_t layer = s.first + i;
+    const bool last = i + 1 == run.first + run.count;
+    step.params.use(layer_segment(layer), last ? -1 : layer_segment(layer + 1));
+    if (run.again) {
+      saved.blocks[i] = {};
+      Block::Keep keep;
+      keep.output = !last;
+      blocks_[layer].forward(step, mb, r, rope_table_, saved.blocks[i], keep);
+    } else {
+      blocks_[layer].again(step, mb, rope_table_, saved.blocks[i]);
+    }
+    if (!last) step.params.drop(layer_segment(layer));  // the last one's backward follows
+  }
+  if (step.compute.meta()) step.compute.meta()->set_model_work(true);
+  step.later = later;
+}
+
+Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor input, Saved& saved) const {
+  const StageLayers& s = stages_[stage];
+  Residual r;
+  if (s.embeds) {
+    embed(step, mb, r);
+  } else {
+    r.x = input;
+  }
+  run_blocks(step, mb, stage, r, saved);
+  if (s.heads) {
+    step.params.use(head_segment());
+    if (config_.tie_word_embeddings && has_embedding_) step.params.use(kEmbedding);
+    saved.dx = head_.loss(step, mb, r);
+    step.params.drop(head_segment());
+    if (config_.tie_word_embeddings && has_embedding_) step.params.drop(kEmbedding);
+    return {};
+  }
+  Tensor out = step.activation("stage output", r.x.shape);
+  residual_add(step.compute, out, r.x, r.delta, r.dropout);
+  step.release(r.delta);
+  if (!r.kept) step.release(r.x);
+  return out;
+}
+
+Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dout, Saved& saved) const {
+  const StageLayers& s = stages_[stage];
+  Tensor dx = s.heads ? saved.dx : dout;
+  const std::vector<LayerRun> runs = layer_runs(recompute_, s.count);
+  for (size_t k = runs.size(); k-- > 0;) {
+    const LayerRun& run = runs[k];
+    if (step.away) {
+      step.away->need(saved.blocks[run.first].away);
+      if (k > 0) step.away->ask(saved.blocks[runs[k - 1].first].away);
+      step.away->settle();
+    }
+    if (run.again || run.tensors.bits) run_again(step, mb, s, run, saved);
+    for (int64_t i = run.first + run.count; i-- > run.first;) {
+      const int64_t layer = s.first + i;
+      // The layer before, or where a run of several begins again.
+      const int64_t next = i > run.first ? i - 1 : k > 0 ? runs[k - 1].first : -1;
+      step.params.use(layer_segment(layer), next >= 0 ? layer_segment(s.first + next) : -1);
+      blocks_[layer].backward(step, mb, dx, rope_table_, saved.blocks[i]);
+      step.params.drop(layer_segment(layer));
+    }
+  }
+  if (!s.embeds) return dx;
+  embed_backward(step, mb, dx);
+  step.release(dx);
+  return {};
+}
+
+void Decoder::predict(Step& step, const MicroBatch& mb, Tensor logits, int64_t first_row) const {
+  LT_CHECK(stages_.size() == 1 && stages_[0].embeds && stages_[0].heads,
+           "predictions of a part of the model");
+  Residual r;
+  Saved saved;
+  embed(step, mb, r);
+  run_blocks(step, mb, 0, r, saved);
+  step.params.use(head_segment());
+  if (config_.tie_word_embeddings) step.params.use(kEmbedding);
+  head_.logits(step, r, logits, first_row);
+  step.params.drop(head_segment());
+  if (config_.tie_word_embeddings) step.params.drop(kEmbedding);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,91 @@
+// A decoder-only transformer: embedding, blocks, head; whole, or the stages of it that a pipeline rank has.
+#pragma once
+#include <vector>
+
+#include "kernels/elementwise/embedding.h"
+#include "models/decoder/block.h"
+#include "models/layers/head.h"
+
+namespace ltrain {
+
+/// Consecutive layers that one pipeline stage computes.
+struct StageLayers {
+  int64_t first = 0, count = 0;
+  bool embeds = false, heads = false;  ///< has the embedding; has the final norm, projection and loss
+};
+
+struct DecoderOptions {
+  bool sequence_parallel = false;
+  DispatchOptions dispatch;         ///< of mixtures of experts
+  bool expert_tensor = true;        ///< tensor ranks share each expert; else they have experts of their own
+  bool decay_embeddings = true;     ///< weight decay applies to embeddings too
+  std::vector<StageLayers> stages;  ///< of this rank, in order; empty: one that has everything
+  RecomputeOptions recompute;
+  ActivationOffloadOptions offload;
+};
+
+class Decoder {
+ public:
+  /// What the forward of one micro-batch through one stage leaves for its backward.
+  struct Saved {
+    std::vector<Block::Saved> blocks;
+    Tensor dx;  ///< the last stage's: gradient of the residual stream after the last block
+  };
+
+  /// Declares all parameters of the stages in `store`.
+  Decoder(const ModelConfig& config, ParameterStore& store, const Groups& groups,
+          const DecoderOptions& options);
+  const ModelConfig& config() const { return config_; }
+  /// The linear layers of blocks multiply in eight bits where a step has them; how many do.
+  int round_operands(const ParameterStore& store, const Fp8Settings& settings);
+  /// Segments of the store: the embedding, the layers, the head.
+  static int segments(const ModelConfig& config) { return static_cast<int>(config.num_hidden_layers) + 2; }
+  int stage_count() const { return static_cast<int>(stages_.size()); }
+  const StageLayers& stage(int i) const { return stages_[i]; }
+
+  /// Allocates constant tables (RoPE) for sequences of up to `seq`.
+  void allocate(Stream& compute, Memory& memory, int64_t seq);
+
+  /// `input`: (stream rows, H) from the stage before, taken over (its memory is given back when it is no
+  /// longer needed); undefined where the stage embeds. Returns the output, or undefined where it has the
+  /// head: the loss is then added to mb.loss. Without step.training nothing is saved.
+  Tensor forward(Step& step, const MicroBatch& mb, int stage, Tensor input, Saved& saved) const;
+  /// `dout`: gradient of the output, taken over; undefined where the stage has the head. Returns the gradient
+  /// of the input, undefined where the stage embeds. Gradients of parameters go to the store.
+  Tensor backward(Step& step, const MicroBatch& mb, int stage, Tensor dout, Saved& saved) const;
+  /// logits: (n, V) f32 of rows first_row.. of the micro-batch. One stage that has everything.
+  void predict(Step& step, const MicroBatch& mb, Tensor logits, int64_t first_row) const;
+
+ private:
+  static constexpr int kEmbedding = 0;
+  static int layer_segment(int64_t layer) { return static_cast<int>(layer) + 1; }
+  int head_segment() const { return segments(config_) - 1; }
+  void declare_embedding(ParameterStore& store, const Groups& groups, bool decay);
+  void embed(Step& step, const MicroBatch& mb, Residual& r) const;
+  /// x := rows of the token table, and positions where given; their gradient.
+  void look_up(Step& step, const MicroBatch& mb, Tensor x, Tensor positions, const RowMap& rows) const;
+  void look_up_cut(Step& step, const MicroBatch& mb, Tensor x) const;
+  void look_up_cut_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
+  void embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
+  /// Before the backward of a run of layers: what their forward did not keep.
+  void run_again(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
+                 Saved& saved) const;
+  void run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& r, Saved& saved) const;
+
+  ModelConfig config_;
+  std::vector<StageLayers> stages_;
+  RecomputeOptions recompute_;
+  ActivationOffloadOptions offload_;
+  int tokens_ = -1, positions_ = -1;
+  VocabPart vocab_;
+  std::vector<Block> blocks_;  // by layer; only those of this rank's stages are declared
+  bool has_embedding_ = false;
+  bool sequence_parallel_ = false;
+  Head head_;
+  Tensor rope_table_;
+};
+
+/// cos and sin of RoPE for positions 0..seq-1, (seq, head_dim / 2, 2), Llama-3 scaling applied.
+std::vector<float> rope_angles(const ModelConfig& config, int64_t seq);
+
+}  // namespace ltrain

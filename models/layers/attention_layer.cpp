@@ -1,0 +1,135 @@
+#include "models/layers/attention_layer.h"
+
+#include "kernels/elementwise/copy_parts.h"
+#include "kernels/attention/rope.h"
+#include "kernels/elementwise/tensor_ops.h"
+#include "models/layers/attention_workspace.h"
+
+namespace ltrain {
+
+void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
+                             bool sequence_parallel, const std::string& prefix, std::string place,
+                             double out_std) {
+  const int64_t ranks = groups.inner().size();
+  head_dim_ = c.head_dim;
+  dropout_ = c.attn_pdrop;
+  place_ = std::move(place);
+  all_heads_ = c.num_attention_heads;
+  heads_ = all_heads_ / ranks;
+  copies_ = groups.line() ? key_value_copies(c.num_key_value_heads, ranks) : 1;
+  kv_heads_ = c.num_key_value_heads * copies_ / ranks;
+  first_head_ = groups.inner().rank() * heads_;
+  LT_CHECK(heads_ * ranks == all_heads_ && kv_heads_ * ranks == c.num_key_value_heads * copies_,
+           "{} and {} heads over {} tensor-parallel ranks", all_heads_, c.num_key_value_heads, ranks);
+  const int64_t q = all_heads_ * head_dim_, kv = c.num_key_value_heads * head_dim_, h = c.hidden_size;
+  const bool sp = sequence_parallel;
+  if (c.architecture == "gpt2") {
+    const std::string fused = prefix + ".c_attn";  // q, k and v are cut apart: each by its heads
+    qkv_.declare(store, groups, sp,
+                 {{fused, q, 0, q + 2 * kv}, {fused, kv, q, q + 2 * kv}, {fused, kv, q + kv, q + 2 * kv}}, h,
+                 true, c.initializer_range, Cut::column);
+    out_.declare(store, groups, sp, {{prefix + ".c_proj", h}}, q, true, out_std, Cut::row);
+  } else {
+    rope_ = true;
+    std::vector<LinearPart> query{{prefix + ".q_proj", q}};
+    const std::vector<LinearPart> key_value{{prefix + ".k_proj", kv, 0, 0, copies_},
+                                            {prefix + ".v_proj", kv, 0, 0, copies_}};
+    if (copies_ > 1) {  // whose gradients go another way than the queries'
+      kv_.declare(store, groups, sp, key_value, h, false, c.initializer_range, Cut::column);
+    } else {
+      query.insert(query.end(), key_value.begin(), key_value.end());
+    }
+    qkv_.declare(store, groups, sp, query, h, false, c.initializer_range, Cut::column);
+    declare_norms(store, groups, c, prefix);
+    out_.declare(store, groups, sp, {{prefix + ".o_proj", h}}, q, false, out_std, Cut::row);
+  }
+}
+
+AttentionShape AttentionLayer::shape(const MicroBatch& mb) const {
+  return {mb.batch,  mb.cut.ranks > 1 ? mb.cut.seq : mb.seq, heads_, kv_heads_, head_dim_, first_head_,
+          all_heads_};
+}
+
+void AttentionLayer::forward(Step& step, const MicroBatch& batch, Tensor y, Tensor x, Tensor rope_table,
+                             Saved& saved) const {
+  again(step, batch, x, rope_table, saved);
+  output(step, y, saved);
+  if (!step.keeps())
+    for (Tensor* t : {&saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);
+}
+
+void AttentionLayer::again(Step& step, const MicroBatch& batch, Tensor x, Tensor rope_table,
+                           Saved& saved) const {
+  const MicroBatch mb = batch.inside();
+  if (!saved.qkv.defined()) {
+    saved.qkv = step.activation("qkv", {mb.rows(), shape(mb).qkv_width()});
+    project(step, saved.qkv, x);
+    norm(step, saved.qkv, saved);
+    if (rope_)
+      rope(step.compute, saved.qkv, rope_table, step.whole_rows(mb), heads_ + kv_heads_, head_dim_, false);
+  }
+  if (saved.out.defined()) return;
+  const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
+  if (step.groups.context.many()) {
+    context_attention_forward(step, mb, shape(mb), drop, saved);
+  } else {
+    saved.out = step.activation("attention", {mb.rows(), heads_ * head_dim_});
+    saved.lse = step.statistic("lse", {mb.batch, heads_, mb.seq});
+    attention_forward(step.compute, saved.out, saved.lse, saved.qkv, shape(mb), drop, mb.documents);
+  }
+}
+
+void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Tensor dy, Tensor x,
+                              Tensor rope_table, Saved& saved) const {
+  const MicroBatch mb = batch.inside();
+  Tensor dout = step.temporary("d attention", saved.out.shape);
+  out_.backward(step, dout, dy, saved.out);
+  Tensor dqkv = step.temporary("d qkv", {mb.rows(), shape(mb).qkv_width()});
+  const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
+  if (step.groups.context.many()) {
+    context_attention_backward(step, mb, shape(mb), drop, dqkv, dout, saved);
+  } else {
+    Tensor workspace = attention_workspace(step, shape(mb), drop, mb.documents);
+    attention_backward(step.compute, dqkv, dout, saved.qkv, saved.out, saved.lse, shape(mb), drop,
+                       mb.documents, workspace);
+    step.release(workspace);
+  }
+  for (Tensor* t : {&dout, &saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);
+  if (rope_) rope(step.compute, dqkv, rope_table, step.whole_rows(mb), heads_ + kv_heads_, head_dim_, true);
+  norm_backward(step, dqkv, saved);
+  project_backward(step, dx, dqkv, x);
+  step.release(dqkv);
+}
+
+int AttentionLayer::round_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer) {
+  LT_CHECK(copies_ == 1, "{}: key-value heads of several ranks in eight bits", place_);
+  return qkv_.round_operands(store, settings, fp8_slot(layer, Fp8Linear::qkv)) +
+         out_.round_operands(store, settings, fp8_slot(layer, Fp8Linear::output));
+}
+
+void AttentionLayer::project(Step& step, Tensor qkv, Tensor x) const {
+  if (copies_ == 1) return qkv_.forward(step, qkv, x);
+  const int64_t rows = qkv.shape[0], q_width = qkv_.out_features(), kv_width = kv_.out_features();
+  Tensor q = step.temporary("q", {rows, q_width}), kv = step.temporary("kv", {rows, kv_width});
+  qkv_.forward(step, q, x);
+  kv_.forward(step, kv, x);
+  copy_parts(step.compute, qkv, q, {{rows, q_width, 0, 0, 0, 0}});
+  copy_parts(step.compute, qkv, kv, {{rows, kv_width, 0, 0, 0, q_width}});
+  step.release(q);
+  step.release(kv);
+}
+
+void AttentionLayer::project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x) const {
+  if (copies_ == 1) return qkv_.backward(step, dx, dqkv, x);
+  const int64_t rows = dqkv.shape[0], q_width = qkv_.out_features(), kv_width = kv_.out_features();
+  Tensor dq = step.temporary("d q", {rows, q_width}), dkv = step.temporary("d kv", {rows, kv_width});
+  copy_parts(step.compute, dq, dqkv, {{rows, q_width, 0, 0, 0, 0}});
+  copy_parts(step.compute, dkv, dqkv, {{rows, kv_width, 0, q_width, 0, 0}});
+  Tensor more = step.temporary("d norm of kv", dx.shape);
+  qkv_.backward(step, dx, dq, x);
+  kv_.backward(step, more, dkv, x);
+  add_to(step.compute, dx, more);
+  for (Tensor* t : {&dq, &dkv, &more}) step.release(*t);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,59 @@
+// Causal self-attention: fused qkv, rotary or learned positions, output projection.
+#pragma once
+#include "kernels/norm/head_norm.h"
+#include "models/layers/context_attention.h"
+#include "models/layers/linear.h"
+#include "models/layers/model_config.h"
+
+namespace ltrain {
+
+class AttentionLayer {
+ public:
+  struct Saved : AttentionSaved {
+    Tensor query, key, query_rstd, key_rstd;  ///< what norms of heads were taken of
+  };
+  /// `prefix`: "model.layers.3.self_attn". `place`: the layer's name for dropout, plans and messages.
+  void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
+               const std::string& prefix, std::string place, double out_std);
+  /// As Linear::round_operands; how many of its linear layers are rounded.
+  int round_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer);
+  /// y: (stream rows, H) = attention of x. Fills saved when the step keeps.
+  void forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Tensor rope_table, Saved& saved) const;
+  /// Fills of saved what is not there.
+  void again(Step& step, const MicroBatch& mb, Tensor x, Tensor rope_table, Saved& saved) const;
+  /// y of saved.
+  void output(Step& step, Tensor y, const Saved& saved) const { out_.forward(step, y, saved.out); }
+  /// dx: (stream rows, H) = gradient of x. Releases saved. `x` is the input of forward.
+  void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x, Tensor rope_table,
+                Saved& saved) const;
+
+ private:
+  AttentionShape shape(const MicroBatch& mb) const;
+  /// qkv := projections of x; and back.
+  void project(Step& step, Tensor qkv, Tensor x) const;
+  void project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x) const;
+  /// Norms of queries and keys, in place in qkv.
+  void declare_norms(ParameterStore& store, const Groups& groups, const ModelConfig& config,
+                     const std::string& prefix);
+  void norm(Step& step, Tensor qkv, Saved& saved) const;
+  void norm_backward(Step& step, Tensor dqkv, Saved& saved) const;
+  void cut_norm(Step& step, Tensor qkv, const HeadNorm& part, int weight, Tensor x, Tensor rstd) const;
+  void cut_norm_backward(Step& step, Tensor dqkv, const HeadNorm& part, int weight, Tensor x,
+                         Tensor rstd) const;
+  HeadNorm queries() const;
+  HeadNorm keys() const;
+  Linear qkv_, out_;
+  Linear kv_;       // apart from q when several tensor ranks hold one key-value head
+  int copies_ = 1;  // of them
+  int64_t heads_ = 0, kv_heads_ = 0, head_dim_ = 0;  // of this rank
+  int64_t first_head_ = 0, all_heads_ = 0;
+  double dropout_ = 0;
+  bool rope_ = false;
+  QueryKeyNorm norm_kind_ = QueryKeyNorm::none;
+  bool norm_cut_ = false;  // tensor ranks share the columns that it is taken of
+  int query_norm_ = -1, key_norm_ = -1;
+  double norm_eps_ = 0;
+  std::string place_;
+};
+
+}  // namespace ltrain

@@ -1,0 +1,140 @@
+// Norms of queries and keys before their rotation: of each head, or of the whole projection, which tensor
+// ranks then share.
+#include "kernels/elementwise/copy_parts.h"
+#include "kernels/norm/norm_cut.h"
+#include "models/layers/attention_layer.h"
+#include "models/layers/tensor_parallel.h"
+
+namespace ltrain {
+
+void AttentionLayer::declare_norms(ParameterStore& store, const Groups& groups, const ModelConfig& c,
+                                   const std::string& prefix) {
+  norm_kind_ = c.query_key_norm();
+  norm_eps_ = c.norm_eps;
+  if (norm_kind_ == QueryKeyNorm::none) return;
+  const Group& t = groups.tensor;
+  LT_CHECK(groups.line(), "norms of queries and keys that {} tensor-parallel ranks share",
+           groups.inner().size());
+  norm_cut_ = norm_kind_ == QueryKeyNorm::projection && t.many();
+  const auto add = [&](const char* name, int64_t heads, int copies) {
+    const int64_t width = norm_kind_ == QueryKeyNorm::head ? head_dim_ : heads * head_dim_;
+    ParameterSpec spec{prefix + name, {width}, Init::ones, 0, false};
+    if (!norm_cut_) {
+      spec.sum = Axis::tensor;  // each rank norms heads of its own
+      return store.add({spec});
+    }
+    spec = cut_over(Axis::tensor, std::move(spec), 0, t.rank() / copies, t.size() / copies);
+    spec.place[Axis::tensor] = Placement::S(0);
+    spec.copied = copies > 1;
+    return store.add({spec});
+  };
+  query_norm_ = add(".q_norm.weight", c.num_attention_heads, 1);
+  key_norm_ = add(".k_norm.weight", c.num_key_value_heads, copies_);
+}
+
+HeadNorm AttentionLayer::queries() const {
+  return norm_kind_ == QueryKeyNorm::head ? HeadNorm{0, heads_, head_dim_, norm_eps_}
+                                          : HeadNorm{0, 1, heads_ * head_dim_, norm_eps_};
+}
+HeadNorm AttentionLayer::keys() const {
+  const int64_t first = heads_ * head_dim_;
+  return norm_kind_ == QueryKeyNorm::head ? HeadNorm{first, kv_heads_, head_dim_, norm_eps_}
+                                          : HeadNorm{first, 1, kv_heads_ * head_dim_, norm_eps_};
+}
+
+void AttentionLayer::norm(Step& step, Tensor qkv, Saved& saved) const {
+  if (norm_kind_ == QueryKeyNorm::none) return;
+  const auto one = [&](const HeadNorm& part, int weight, Tensor& x, Tensor& rstd) {
+    if (step.keeps() || norm_cut_) {
+      x = step.activation("before the norm of heads", {qkv.shape[0], part.heads * part.width});
+      rstd = step.statistic("rstd of heads", {qkv.shape[0], part.heads});
+    }
+    if (!norm_cut_) return head_norm_forward(step.compute, qkv, x, rstd, step.params.value(weight), part);
+    cut_norm(step, qkv, part, weight, x, rstd);
+    if (step.keeps()) return;
+    step.release(x);
+    step.release(rstd);
+  };
+  one(queries(), query_norm_, saved.query, saved.query_rstd);
+  one(keys(), key_norm_, saved.key, saved.key_rstd);
+}
+
+/// Of columns that tensor ranks share. Where several hold one key-value head, each counts its copy: the mean
+/// of the squares is the same.
+void AttentionLayer::cut_norm(Step& step, Tensor qkv, const HeadNorm& part, int weight, Tensor x,
+                              Tensor rstd) const {
+  const int64_t rows = x.shape[0];
+  copy_parts(step.compute, x, qkv, {{rows, part.width, 0, part.first, 0, 0}});
+  Tensor moments = step.memory.allocate(MemoryKind::temporaries, "moments of heads", step.stat_type(),
+                                        {rows, norm_moment_count(NormKind::rms)});
+  norm_moments(step.compute, moments, x, NormKind::rms);
+  Gathered all = gather_start(step, step.groups.tensor, moments, "moments of all heads");
+  Tensor y = step.temporary("normed heads", x.shape);
+  NormApply a;
+  a.kind = NormKind::rms;
+  a.eps = part.eps;
+  a.x = x;
+  a.moments = all.wait(step);
+  a.weight = step.params.value(weight);
+  a.y = y;
+  a.rstd = rstd;
+  norm_apply(step.compute, a);
+  copy_parts(step.compute, qkv, y, {{rows, part.width, 0, 0, 0, part.first}});
+  release_whole(step, all.whole, moments);
+  step.release(moments);
+  step.release(y);
+}
+
+/// Of a key-value head with copies, dots sum what each has of its gradient, and each takes its share of what
+/// the norm subtracts: all_cols counts the copies.
+void AttentionLayer::cut_norm_backward(Step& step, Tensor dqkv, const HeadNorm& part, int weight, Tensor x,
+                                       Tensor rstd) const {
+  const Group& g = step.groups.tensor;
+  const int64_t rows = x.shape[0];
+  Tensor dy = step.temporary("d normed heads", x.shape), dx = step.temporary("d heads", x.shape);
+  copy_parts(step.compute, dy, dqkv, {{rows, part.width, 0, part.first, 0, 0}});
+  const GradTarget to = step.params.contribute(weight);
+  NormCutBackward b;
+  b.kind = NormKind::rms;
+  b.dy = dy;
+  b.x = x;
+  b.weight = step.params.value(weight);
+  b.rstd = rstd;
+  b.dx = dx;
+  b.dweight = to.tensor;
+  b.accumulate = to.accumulate;
+  b.first = true;
+  b.dots = step.memory.allocate(MemoryKind::temporaries, "sums of heads", step.stat_type(),
+                                {rows, norm_moment_count(NormKind::rms)});
+  norm_cut_dots(step.compute, b);
+  g.stream->wait(step.compute.record());
+  g.comm->all_reduce(*g.stream, b.dots);
+  step.compute.wait(g.stream->record());
+  b.all_cols = part.width * g.size();
+  norm_cut_backward(step.compute, b);
+  step.params.grad_ready(weight);
+  copy_parts(step.compute, dqkv, dx, {{rows, part.width, 0, 0, 0, part.first}});
+  step.release(b.dots);
+  step.release(dy);
+  step.release(dx);
+}
+
+void AttentionLayer::norm_backward(Step& step, Tensor dqkv, Saved& saved) const {
+  if (norm_kind_ == QueryKeyNorm::none) return;
+  const auto one = [&](const HeadNorm& part, int weight, Tensor& x, Tensor& rstd) {
+    if (norm_cut_) {
+      cut_norm_backward(step, dqkv, part, weight, x, rstd);
+    } else {
+      const GradTarget to = step.params.contribute(weight);
+      head_norm_backward(step.compute, dqkv, to.tensor, x, rstd, step.params.value(weight), part,
+                         to.accumulate);
+      step.params.grad_ready(weight);
+    }
+    step.release(x);
+    step.release(rstd);
+  };
+  one(queries(), query_norm_, saved.query, saved.query_rstd);
+  one(keys(), key_norm_, saved.key, saved.key_rstd);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,19 @@
+// Memory that cuDNN's backward of attention needs beside its tensors (kernels/attention/attention_cudnn.h).
+#pragma once
+#include "kernels/attention/attention_cudnn.h"
+#include "models/layers/step.h"
+
+namespace ltrain {
+
+/// Undefined where the step does not let it run, or it would not take the call. By the recipe alone, so that
+/// every plan has it: it is taken, and stays unused, where there is no cuDNN.
+inline Tensor attention_workspace(Step& step, const AttentionShape& shape, const Dropout& drop,
+                                  const Tensor& documents) {
+  if (!step.cudnn_backward ||
+      !cudnn_declines(step.dtype, shape.head_dim, drop.on(), documents.defined()).empty())
+    return {};
+  return step.memory.allocate(MemoryKind::temporaries, "workspace of cuDNN", DType::u8,
+                              {cudnn_backward_workspace(shape)});
+}
+
+}  // namespace ltrain

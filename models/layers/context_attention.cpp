@@ -1,0 +1,350 @@
+#include "models/layers/context_attention.h"
+
+#include <utility>
+
+#include "kernels/meta/placement_rules.h"
+#include "kernels/elementwise/copy_parts.h"
+#include "kernels/attention/merge_attention.h"
+#include "kernels/elementwise/tensor_ops.h"
+#include "models/layers/attention_workspace.h"
+#include "parallel/sequence_cut.h"
+
+namespace ltrain {
+namespace {
+
+/// One attention of one micro-batch, on either way.
+class Attention {
+ public:
+  Attention(Step& step, const MicroBatch& mb, const AttentionShape& shape, const Dropout& drop)
+      : step_(step),
+        compute_(step.compute),
+        comm_(*step.groups.context.stream),
+        group_(*step.groups.context.comm),
+        cut_(mb.cut),
+        local_(cut_.rows()),
+        rows_(cut_.exchanged_rows_of(cut_.rank)),
+        documents_(mb.documents),
+        drop_(drop),
+        whole_(shape),
+        mine_(shape) {
+    const int share = cut_.exchange();
+    LT_CHECK(group_.size() == cut_.ranks && group_.rank() == cut_.rank && shape.heads % share == 0 &&
+                 shape.kv_heads % share == 0,
+             "attention of {} and {} heads over {} context ranks, {} exchanging", shape.heads, shape.kv_heads,
+             cut_.ranks, share);
+    mine_.all_heads = shape.all_heads ? shape.all_heads : shape.heads;
+    mine_.heads /= share;
+    mine_.kv_heads /= share;
+    mine_.first_head += cut_.rank % share * mine_.heads;
+  }
+
+  void forward(AttentionSaved& saved) {
+    const bool exchanges = cut_.exchange() > 1;
+    if (exchanges) {
+      Tensor all = step_.activation("qkv of the exchange", {group_rows(), mine_.qkv_width()});
+      to_heads(all, saved.qkv, qkv_runs());
+      step_.release(saved.qkv);
+      saved.qkv = all;
+    }
+    saved.out = step_.activation("attention", {local_rows(), whole_.heads * whole_.head_dim});
+    saved.lse = step_.statistic("lse", {mine_.batch, mine_.heads, rows_.rows});
+    Tensor out = saved.out;
+    if (exchanges) out = saved.exchanged_out = step_.activation("attention of the exchange", out_shape());
+    if (cut_.comm == ContextComm::all_gather) {
+      gathered_forward(out, saved);
+    } else if (cut_.rings() > 1) {
+      ring_forward(out, saved);
+    } else {
+      attention_forward(compute_, out, saved.lse, saved.qkv, mine_, drop_, documents_);
+    }
+    if (exchanges) to_sequence(saved.out, out, {{0, whole_.heads * whole_.head_dim}});
+  }
+
+  void backward(Tensor dqkv, Tensor dout, const AttentionSaved& saved) {
+    const bool exchanges = cut_.exchange() > 1;
+    Tensor out = saved.out, grad = dqkv;
+    if (exchanges) {
+      Tensor all = step_.temporary("d attention of the exchange", out_shape());
+      to_heads(all, dout, {{0, whole_.heads * whole_.head_dim}});
+      dout = all;
+      out = saved.exchanged_out;
+      grad = step_.temporary("d qkv of the exchange", saved.qkv.shape);
+    }
+    if (cut_.comm == ContextComm::all_gather) {
+      gathered_backward(grad, dout, out, saved);
+    } else if (cut_.rings() > 1) {
+      ring_backward(grad, dout, out, saved);
+    } else {
+      Tensor workspace = attention_workspace(step_, mine_, drop_, documents_);
+      attention_backward(compute_, grad, dout, saved.qkv, out, saved.lse, mine_, drop_, documents_,
+                         workspace);
+      step_.release(workspace);
+    }
+    if (!exchanges) return;
+    step_.release(dout);
+    to_sequence(dqkv, grad, qkv_runs());
+    step_.release(grad);
+  }
+
+ private:
+  int64_t local_rows() const { return whole_.batch * local_.rows; }
+  int64_t group_rows() const { return mine_.batch * rows_.rows; }
+  int64_t q_width() const { return mine_.heads * mine_.head_dim; }
+  int64_t kv_width() const { return mine_.kv_heads * mine_.head_dim; }
+  Shape out_shape() const { return {group_rows(), q_width()}; }
+  DType wide() const { return step_.stat_type(); }
+  Tensor wide_temporary(const char* name, Shape shape) {
+    return step_.memory.allocate(MemoryKind::temporaries, name, wide(), shape);
+  }
+  Tensor travelling(const char* name, DType dtype, Shape shape) {
+    return step_.memory.allocate(MemoryKind::communication, name, dtype, shape);
+  }
+  std::vector<ColumnRun> qkv_runs() const {
+    const int64_t q = whole_.heads * whole_.head_dim, kv = whole_.kv_heads * whole_.head_dim;
+    return {{0, q}, {q, kv}, {q + kv, kv}};
+  }
+
+  /// What varies over the context ranks is, to a collective, slices of dim 0 of what they have together; and
+  /// back.
+  void claim(Tensor t, Placement from, Placement to) {
+    place_as(compute_, "context attention", Axis::context, t, from, to);
+  }
+
+  /// A collective that compute waits for.
+  template <class F>
+  void exposed(F&& f) {
+    comm_.wait(compute_.record());
+    f();
+    compute_.wait(comm_.record());
+  }
+
+  // ---- sequence to heads and back, among neighbours ----
+
+  /// Equal parts with the neighbours, over the whole axis: the others get none.
+  void exchange(Tensor to, Tensor from) {
+    const int share = cut_.exchange(), first = cut_.ring() * share;
+    std::vector<int64_t> rows(static_cast<size_t>(cut_.ranks), 0);
+    for (int i = 0; i < share; ++i) rows[first + i] = local_rows();
+    claim(from, Placement::V(), Placement::S(0));
+    exposed([&] { group_.all_to_all_v(comm_, to, rows, from, rows); });
+    claim(to, Placement::S(0), Placement::V());
+  }
+  std::vector<CopyPart> group_order(int64_t cols) const {
+    std::vector<Positions> pieces;
+    for (int i = 0; i < cut_.exchange(); ++i)
+      pieces.push_back(cut_.rows_of(cut_.ring() * cut_.exchange() + i));
+    return rows_in_order(pieces, rows_, mine_.batch, cols);
+  }
+  static int64_t total(const std::vector<ColumnRun>& runs) {
+    int64_t n = 0;
+    for (const ColumnRun& r : runs) n += r.width;
+    return n;
+  }
+
+  /// in: (local rows, all heads) -> out: (rows of the exchange, this rank's heads).
+  void to_heads(Tensor out, Tensor in, const std::vector<ColumnRun>& runs) {
+    const int share = cut_.exchange();
+    const Shape pieces{share * local_rows(), total(runs) / share};
+    Tensor from = travelling("heads to exchange", in.dtype, pieces);
+    Tensor to = travelling("heads exchanged", in.dtype, pieces);
+    copy_parts(compute_, from, in, columns_in_pieces(share, local_rows(), runs));
+    exchange(to, from);
+    // Where all ranks exchange, rows that were each rank's own have become slices of the heads.
+    if (cut_.rings() == 1) claim(to, Placement::V(), Placement::S(1));
+    copy_parts(compute_, out, to, group_order(pieces[1]));
+    step_.release(to);
+    step_.release(from);
+  }
+  /// The inverse.
+  void to_sequence(Tensor out, Tensor in, const std::vector<ColumnRun>& runs) {
+    const int share = cut_.exchange();
+    const Shape pieces{share * local_rows(), total(runs) / share};
+    Tensor from = travelling("rows to exchange", in.dtype, pieces);
+    Tensor to = travelling("rows exchanged", in.dtype, pieces);
+    copy_parts(compute_, from, in, reversed(group_order(pieces[1])));
+    if (cut_.rings() == 1) claim(from, Placement::S(1), Placement::V());
+    exchange(to, from);
+    copy_parts(compute_, out, to, reversed(columns_in_pieces(share, local_rows(), runs)));
+    step_.release(to);
+    step_.release(from);
+  }
+
+  // ---- blocks ----
+
+  /// This rank's queries against keys and values in `kv`: rows of k heads, then v heads.
+  AttentionBlock block(Tensor qkv, Tensor kv, const Positions& keys) const {
+    AttentionBlock b;
+    b.shape = mine_;
+    b.q = {qkv, 0};
+    b.k = {kv, 0};
+    b.v = {kv, kv_width()};
+    b.q_at = rows_, b.k_at = keys;
+    b.documents = documents_;
+    b.drop = drop_;
+    return b;
+  }
+  /// k and v of this rank's rows, apart from q.
+  void copy_kv(Tensor kv, Tensor qkv) {
+    copy_parts(compute_, kv, qkv, {{group_rows(), 2 * kv_width(), 0, q_width(), 0, 0}});
+  }
+  void copy_dkv(Tensor dqkv, Tensor dkv) {
+    copy_parts(compute_, dqkv, dkv, {{group_rows(), 2 * kv_width(), 0, 0, 0, q_width()}});
+  }
+
+  // ---- the ring ----
+
+  int next() const { return (cut_.rank + cut_.exchange()) % cut_.ranks; }
+  int previous() const { return (cut_.rank + cut_.ranks - cut_.exchange()) % cut_.ranks; }
+  /// Whose keys are here after `hops`.
+  Positions keys_after(int hops) const {
+    return cut_.exchanged_rows_of((cut_.ring() + cut_.rings() - hops) % cut_.rings() * cut_.exchange());
+  }
+  /// Starts to pass `from` on while `to` comes in; the event is when both are done.
+  Event hop(Tensor from, Tensor to) {
+    comm_.wait(compute_.record());
+    claim(from, Placement::V(), Placement::S(0));
+    group_.send_recv(comm_, from, next(), to, previous());
+    claim(from, Placement::S(0), Placement::V());
+    claim(to, Placement::S(0), Placement::V());
+    return comm_.record();
+  }
+
+  void ring_forward(Tensor out, AttentionSaved& saved) {
+    const int rings = cut_.rings();
+    const Shape kv_shape{group_rows(), 2 * kv_width()};
+    Tensor kv = travelling("keys and values", step_.dtype, kv_shape);
+    Tensor incoming = travelling("keys and values, incoming", step_.dtype, kv_shape);
+    const bool narrow = out.dtype != wide();
+    Tensor sum = narrow ? wide_temporary("attention so far", out.shape) : out;
+    Tensor part = wide_temporary("attention of a block", out.shape);
+    Tensor part_lse = wide_temporary("lse of a block", saved.lse.shape);
+    copy_kv(kv, saved.qkv);
+    for (int t = 0; t < rings; ++t) {
+      Event arrived;
+      if (t + 1 < rings) arrived = hop(kv, incoming);
+      attention_block_forward(compute_, t ? part : sum, t ? part_lse : saved.lse,
+                              block(saved.qkv, kv, keys_after(t)));
+      if (t) merge_attention(compute_, sum, saved.lse, part, part_lse);
+      if (t + 1 < rings) compute_.wait(arrived);
+      place_spent(compute_, kv);
+      std::swap(kv, incoming);
+    }
+    if (narrow) cast(compute_, out, sum);
+    for (Tensor* tensor : {&part_lse, &part, &incoming, &kv}) step_.release(*tensor);
+    if (narrow) step_.release(sum);
+  }
+
+  /// The gradients of keys and values travel with them, one hop behind, and take one more hop home.
+  void ring_backward(Tensor dqkv, Tensor dout, Tensor out, const AttentionSaved& saved) {
+    const int rings = cut_.rings();
+    const Shape kv_shape{group_rows(), 2 * kv_width()};
+    Tensor kv = travelling("keys and values", step_.dtype, kv_shape);
+    Tensor incoming = travelling("keys and values, incoming", step_.dtype, kv_shape);
+    Tensor dkv = travelling("d keys and values", wide(), kv_shape);
+    Tensor dkv_incoming = travelling("d keys and values, incoming", wide(), kv_shape);
+    Tensor part = wide_temporary("d keys and values of a block", kv_shape);
+    const bool narrow = dqkv.dtype != wide();
+    Tensor dq = narrow ? wide_temporary("d queries so far", out_shape()) : dqkv;
+    copy_kv(kv, saved.qkv);
+    Event arrived, home;
+    for (int t = 0; t < rings; ++t) {
+      if (t + 1 < rings) arrived = hop(kv, incoming);
+      const Tensor to = t ? part : dkv;
+      AttentionBlockGrads grads;
+      grads.dq = {dq, 0};
+      grads.dk = {to, 0}, grads.dv = {to, kv_width()};
+      grads.add_q = t > 0;
+      attention_block_backward(compute_, grads, dout, out, saved.lse, block(saved.qkv, kv, keys_after(t)));
+      if (t) {
+        compute_.wait(home);
+        std::swap(dkv, dkv_incoming);
+        add_to(compute_, dkv, part);
+      }
+      home = hop(dkv, dkv_incoming);
+      place_spent(compute_, dkv);
+      if (t + 1 < rings) compute_.wait(arrived);
+      place_spent(compute_, kv);
+      std::swap(kv, incoming);
+    }
+    if (narrow) copy_parts(compute_, dqkv, dq, {{group_rows(), q_width(), 0, 0, 0, 0}});
+    compute_.wait(home);
+    copy_dkv(dqkv, dkv_incoming);
+    if (narrow) step_.release(dq);
+    for (Tensor* tensor : {&part, &dkv_incoming, &dkv, &incoming, &kv}) step_.release(*tensor);
+  }
+
+  // ---- all keys and values on every rank ----
+
+  /// Keys and values of the whole sequence, in its order.
+  Tensor gather(Tensor qkv) {
+    const int64_t cols = 2 * kv_width();
+    Tensor pieces =
+        travelling("keys and values of all ranks", step_.dtype, {cut_.ranks * group_rows(), cols});
+    Tensor kv = travelling("keys and values", step_.dtype, {group_rows(), cols});
+    copy_kv(kv, qkv);
+    claim(kv, Placement::V(), Placement::S(0));
+    exposed([&] { group_.all_gather(comm_, pieces, kv); });
+    step_.release(kv);
+    Tensor all = step_.temporary("keys and values in order", {mine_.batch * cut_.seq, cols});
+    copy_parts(compute_, all, pieces, rank_order(cols));
+    step_.release(pieces);
+    return all;
+  }
+  std::vector<CopyPart> rank_order(int64_t cols) const {
+    std::vector<Positions> pieces;
+    for (int r = 0; r < cut_.ranks; ++r) pieces.push_back(cut_.rows_of(r));
+    return rows_in_order(pieces, cut_.seq, mine_.batch, cols);
+  }
+
+  void gathered_forward(Tensor out, AttentionSaved& saved) {
+    Tensor all = gather(saved.qkv);
+    attention_block_forward(compute_, out, saved.lse, block(saved.qkv, all, cut_.seq));
+    step_.release(all);
+  }
+
+  void gathered_backward(Tensor dqkv, Tensor dout, Tensor out, const AttentionSaved& saved) {
+    const int64_t cols = 2 * kv_width();
+    Tensor all = gather(saved.qkv);
+    Tensor dall = wide_temporary("d keys and values in order", all.shape);
+    AttentionBlockGrads grads;
+    grads.dq = {dqkv, 0};
+    grads.dk = {dall, 0}, grads.dv = {dall, kv_width()};
+    attention_block_backward(compute_, grads, dout, out, saved.lse, block(saved.qkv, all, cut_.seq));
+    step_.release(all);
+    Tensor pieces = travelling("d keys and values by rank", wide(), {cut_.ranks * group_rows(), cols});
+    copy_parts(compute_, pieces, dall, reversed(rank_order(cols)));
+    step_.release(dall);
+    Tensor dkv = travelling("d keys and values", wide(), {group_rows(), cols});
+    exposed([&] { group_.reduce_scatter(comm_, dkv, pieces); });
+    claim(dkv, Placement::S(0), Placement::V());
+    copy_dkv(dqkv, dkv);
+    step_.release(dkv);
+    step_.release(pieces);
+  }
+
+  Step& step_;
+  Stream& compute_;
+  Stream& comm_;
+  Communicator& group_;
+  const SequenceCut& cut_;
+  const Positions local_;  ///< this rank's rows of a sample
+  const Positions rows_;   ///< those that it attends from: of all that exchange with it
+  Tensor documents_;
+  const Dropout& drop_;
+  const AttentionShape whole_;  ///< before an exchange
+  AttentionShape mine_;         ///< after it
+};
+
+}  // namespace
+
+void context_attention_forward(Step& step, const MicroBatch& mb, const AttentionShape& shape,
+                               const Dropout& drop, AttentionSaved& saved) {
+  Attention(step, mb, shape, drop).forward(saved);
+}
+
+void context_attention_backward(Step& step, const MicroBatch& mb, const AttentionShape& shape,
+                                const Dropout& drop, Tensor dqkv, Tensor dout, const AttentionSaved& saved) {
+  Attention(step, mb, shape, drop).backward(dqkv, dout, saved);
+}
+
+}  // namespace ltrain

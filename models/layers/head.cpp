@@ -1,0 +1,189 @@
+#include "models/layers/head.h"
+
+#include <algorithm>
+
+#include "kernels/matmul/matmul.h"
+#include "models/layers/tensor_parallel.h"
+
+namespace ltrain {
+
+const char* embedding_name(const ModelConfig& c) {
+  return c.architecture == "gpt2" ? "transformer.wte.weight" : "model.embed_tokens.weight";
+}
+
+namespace {
+
+/// Rank `rank`'s columns of `ranks` that share the vocabulary.
+VocabColumns share(int64_t vocab, int rank, int ranks) {
+  const int64_t each = (vocab + ranks - 1) / ranks, first = std::min(vocab, rank * each);
+  return {first, std::min(each, vocab - first)};
+}
+
+}  // namespace
+
+ParameterSpec vocabulary_weight(const Groups& g, const ModelConfig& c, const char* name) {
+  ParameterSpec w{name, {c.vocab_size, c.hidden_size}, Init::normal, c.initializer_range, true};
+  w.embedding = true;
+  const auto cut = [&](Axis a, int dim) {
+    w = cut_over(a, std::move(w), dim, g.over(a).rank(), g.over(a).size());
+  };
+  if (g.line()) {
+    cut(Axis::tensor, 0);
+    return w;
+  }
+  cut(Axis::row, 0);
+  if (g.mesh.tensor_mode == TensorMode::cube) {
+    cut(Axis::depth, 0);
+  } else {
+    w.sum = Axis::depth;
+  }
+  cut(Axis::column, 1);
+  return w;
+}
+
+VocabPart vocabulary_part(const Groups& g, const ModelConfig& c) {
+  const Axis axis = g.line() ? Axis::tensor : Axis::row;
+  const VocabColumns part = share(c.vocab_size, g.over(axis).rank(), g.over(axis).size());
+  return {part.first, part.columns, c.vocab_size, axis};
+}
+
+void Head::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sequence_parallel,
+                   bool decay_embeddings, int embedding) {
+  const bool gpt2 = c.architecture == "gpt2";
+  norm_.declare(store, groups, gpt2 ? "transformer.ln_f" : "model.norm",
+                gpt2 ? NormKind::layer : NormKind::rms, c.hidden_size, c.norm_eps, sequence_parallel);
+  shares_embedding_ = c.tie_word_embeddings && embedding >= 0;
+  weight_ = embedding;
+  if (!shares_embedding_) {
+    ParameterSpec w =
+        vocabulary_weight(groups, c, c.tie_word_embeddings ? embedding_name(c) : "lm_head.weight");
+    if (c.tie_word_embeddings) {
+      w.tied_stages = true;
+      w.decay = decay_embeddings;
+    }
+    weight_ = store.add({w});
+  }
+  vocab_ = store.spec(weight_).shape[0];
+  if (groups.mesh.tensor_mode == TensorMode::cube) vocab_ *= groups.depth.size();  // gathered
+  part_ = share(c.vocab_size, groups.inner().rank(), groups.inner().size());
+}
+
+int64_t Head::chunk_rows(int64_t rows, int64_t vocab) {
+  // About 64 MiB of fp32 logits: large enough that the weight gradient's own traffic is small beside the
+  // product.
+  const int64_t fit = std::max<int64_t>(64, (int64_t{16} << 20) / vocab / 64 * 64);
+  const int64_t chunks = (rows + fit - 1) / fit;
+  return (rows + chunks - 1) / chunks;
+}
+
+void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, Tensor grad) const {
+  const Group& g = step.groups.inner();
+  if (!g.many()) {
+    cross_entropy(step.compute, mb.loss, grad, logits, targets, mb.gradient_scale());
+    return;
+  }
+  Tensor own =
+      step.memory.allocate(MemoryKind::temporaries, "logit statistics", logits.dtype, {logits.shape[0], 3});
+  Tensor all = step.memory.allocate(MemoryKind::temporaries, "logit statistics of all", logits.dtype,
+                                    {logits.shape[0] * g.size(), 3});
+  cross_entropy_stats(step.compute, own, logits, targets, part_);
+  g.stream->wait(step.compute.record());
+  g.comm->all_gather(*g.stream, all, own);
+  step.compute.wait(g.stream->record());
+  cross_entropy_sharded(step.compute, mb.loss, grad, logits, targets, all, part_, mb.gradient_scale());
+  step.memory.release(own);
+  step.memory.release(all);
+}
+
+Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r) const {
+  step.enter("head");
+  NormLayer::Saved saved;
+  norm_.forward(step, r, saved);
+  Tensor dy;
+  if (step.training) dy = step.temporary("d norm", saved.y.shape);
+  switch (step.groups.mesh.tensor_mode) {
+    case TensorMode::line:
+      line_loss(step, mb, saved.y, dy);
+      break;
+    case TensorMode::grid:
+      grid_loss(step, mb, saved.y, dy);
+      break;
+    case TensorMode::cube:
+      cube_loss(step, mb, saved.y, dy);
+      break;
+  }
+  if (!step.training) {
+    step.release(saved.y);
+    step.release(r.x);
+    return {};
+  }
+  Tensor dx = step.temporary("d residual", dy.shape);
+  norm_.backward(step, dx, dy, saved, /*first=*/true);
+  step.release(dy);
+  step.release(saved.y);
+  r.x = Tensor();
+  return dx;
+}
+
+Head::Logits Head::make_logits(Step& step, int64_t rows) const {
+  Logits l;
+  l.values =
+      step.memory.allocate(MemoryKind::temporaries, "logits of a chunk", step.stat_type(), {rows, vocab_});
+  if (!step.training) return l;
+  l.gradient = l.values;
+  if (step.dtype != step.stat_type()) l.gradient = step.temporary("d logits of a chunk", {rows, vocab_});
+  return l;
+}
+
+void Head::release_logits(Step& step, Logits& l) const {
+  if (step.training && step.dtype != step.stat_type()) step.release(l.gradient);
+  step.release(l.values);
+}
+
+void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
+  const int64_t rows = mb.rows(), chunk = chunk_rows(rows, vocab_);
+  const Tensor weight = step.params.value(weight_);
+  Tensor whole = gather_rows(step, y, "gathered rows");
+  Logits logits = make_logits(step, chunk);
+  Tensor partial;
+  GradTarget to;
+  if (step.training) {
+    partial = partial_rows(step, dy, rows, "partial gradient");
+    to = step.params.contribute(weight_);
+  }
+  for (int64_t first = 0; first < rows; first += chunk) {
+    const int64_t n = std::min(chunk, rows - first);
+    const Tensor x = whole.narrow(first, n), out = logits.values.narrow(0, n);
+    MatmulArgs project;
+    project.trans_b = true;
+    matmul(step.compute, out, x, weight, project);
+    const Tensor grad = step.training ? logits.gradient.narrow(0, n) : Tensor();
+    chunk_loss(step, mb, out, mb.targets.narrow(first, n), grad);
+    if (!step.training) continue;
+    matmul(step.compute, partial.narrow(first, n), grad, weight);
+    MatmulArgs outer;
+    outer.trans_a = true;
+    outer.accumulate = to.accumulate || first > 0;
+    matmul(step.compute, to.tensor, grad, x, outer);
+  }
+  release_logits(step, logits);
+  release_whole(step, whole, y);
+  if (!step.training) return;
+  weight_done(step);
+  sum_rows_start(step, dy, partial).wait(step);
+}
+
+void Head::logits(Step& step, Residual& r, Tensor out, int64_t first_row) const {
+  LT_CHECK(step.groups.line() && !step.groups.tensor.many(), "logits of a vocabulary that is cut");
+  step.enter("head");
+  NormLayer::Saved saved;
+  norm_.forward(step, r, saved);
+  const int64_t n = out.shape[0];
+  MatmulArgs project;
+  project.trans_b = true;
+  matmul(step.compute, out, saved.y.narrow(first_row, n), step.params.value(weight_), project);
+  step.release(saved.y);
+  step.release(r.x);
+}
+
+}  // namespace ltrain

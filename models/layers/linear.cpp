@@ -1,0 +1,170 @@
+#include "models/layers/linear.h"
+
+#include "kernels/elementwise/tensor_ops.h"
+#include "models/layers/tensor_parallel.h"
+
+namespace ltrain {
+
+void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_parallel,
+                     const std::vector<LinearPart>& parts, int64_t in, bool bias, double std, Cut cut) {
+  std::vector<ParameterSpec> weights, biases;
+  cut_ = cut;
+  out_ = 0;
+  for (const LinearPart& p : parts) {
+    ParameterSpec w{p.name + ".weight", {p.rows, in}, Init::normal, std, true};
+    ParameterSpec b{p.name + ".bias", {p.rows}, Init::zeros, 0, false};
+    if (p.all) {
+      w.slice = Slice::box({p.all, in}, {p.first, 0}, {p.rows, in});
+      w.matrix = {p.rows, in};
+      b.slice = Slice::box({p.all}, {p.first}, {p.rows});
+    }
+    weights.push_back(cut_weight(std::move(w), groups, p.copies));
+    biases.push_back(cut_bias(std::move(b), groups, p.copies, sequence_parallel));
+    out_ += biases.back().shape[0];
+  }
+  parts_ = static_cast<int>(parts.size());
+  weight_ = store.add(std::move(weights));
+  if (bias) bias_ = store.add(std::move(biases));
+}
+
+ParameterSpec Linear::cut_weight(ParameterSpec w, const Groups& g, int copies) const {
+  const auto cut = [&](Axis a, int dim) {
+    w = cut_over(a, std::move(w), dim, g.over(a).rank(), g.over(a).size());
+  };
+  switch (g.mesh.tensor_mode) {
+    case TensorMode::line:
+      w = cut_over(Axis::tensor, std::move(w), cut_ == Cut::column ? 0 : 1, g.tensor.rank() / copies,
+                   g.tensor.size() / copies);
+      if (copies > 1) {
+        w.place[Axis::tensor] = Placement::S(0);  // also when there is one part, which all have
+        w.copied = true;
+      }
+      break;
+    case TensorMode::grid:
+      cut(Axis::column, 0);
+      cut(Axis::row, 1);
+      w.sum = Axis::depth;
+      break;
+    case TensorMode::cube:
+      cut(cut_ == Cut::column ? Axis::row : Axis::column, 0);
+      cut(Axis::depth, 0);
+      cut(cut_ == Cut::column ? Axis::column : Axis::row, 1);
+      break;
+  }
+  return w;
+}
+
+ParameterSpec Linear::cut_bias(ParameterSpec b, const Groups& g, int copies, bool sequence_parallel) const {
+  if (g.line()) {
+    if (cut_ == Cut::column)
+      b = cut_over(Axis::tensor, std::move(b), 0, g.tensor.rank() / copies, g.tensor.size() / copies);
+    if (copies > 1) {
+      b.place[Axis::tensor] = Placement::S(0);
+      b.copied = true;
+    }
+    if (cut_ == Cut::row && sequence_parallel) b.sum = Axis::tensor;
+    return b;
+  }
+  // As the columns of y; the ranks of the other two axes have other rows of it.
+  const bool turns = g.mesh.tensor_mode == TensorMode::cube && cut_ == Cut::column;
+  const Axis columns = turns ? Axis::row : Axis::column;
+  b.sum = Axis::depth | (turns ? Axis::column : Axis::row);
+  return cut_over(columns, std::move(b), 0, g.over(columns).rank(), g.over(columns).size());
+}
+
+void Linear::forward(Step& step, Tensor y, Tensor x) const {
+  switch (step.groups.mesh.tensor_mode) {
+    case TensorMode::line:
+      return line_forward(step, y, x);
+    case TensorMode::grid:
+      return grid_forward(step, y, x);
+    case TensorMode::cube:
+      return cube_forward(step, y, x);
+  }
+}
+
+void Linear::backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
+  switch (step.groups.mesh.tensor_mode) {
+    case TensorMode::line:
+      return line_backward(step, dx, dy, x);
+    case TensorMode::grid:
+      return grid_backward(step, dx, dy, x);
+    case TensorMode::cube:
+      return cube_backward(step, dx, dy, x);
+  }
+}
+
+void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
+  MatmulArgs args;
+  args.trans_b = true;
+  const Tensor weight = this->weight(step), bias = this->bias(step);
+  if (cut_ == Cut::column) {
+    Tensor whole = gather_rows(step, x, "gathered rows");
+    args.bias = bias;
+    product(step, y, whole, weight, args);
+    release_whole(step, whole, x);
+    return;
+  }
+  if (!step.groups.tensor.many()) {
+    args.bias = bias;
+    product(step, y, x, weight, args);
+    return;
+  }
+  const Tensor partial = partial_rows(step, y, x.shape[0], "partial rows");
+  product(step, partial, x, weight, args);
+  sum_rows_start(step, y, partial).wait(step);
+  if (bias.defined()) add_bias(step.compute, y, bias);  // once, after the sum
+}
+
+void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
+  const bool later = step.later != nullptr;
+  const Tensor weight = this->weight(step);
+  if (cut_ == Cut::row) {
+    Tensor whole = gather_rows(step, dy, "gathered gradient");
+    if (dx.defined()) product(step, dx, whole, weight);
+    bias_backward(step, dy);
+    if (later) {
+      step.later->add([this, whole, x](Step& s) { weight_backward(s, whole, x); }, {whole, x});
+    } else {
+      weight_backward(step, whole, x);
+    }
+    release_whole(step, whole, dy);
+    return;
+  }
+  RowSum sum;
+  if (dx.defined()) {
+    const Tensor partial = partial_rows(step, dx, dy.shape[0], "partial gradient");
+    product(step, partial, dy, weight);
+    sum = sum_rows_start(step, dx, partial);  // runs while the weight gradient is computed
+  }
+  bias_backward(step, dy);
+  const auto work = [this, dy, x](Step& s) {
+    Tensor whole = gather_rows(s, x, "gathered rows");
+    weight_backward(s, dy, whole);
+    release_whole(s, whole, x);
+  };
+  if (later) {
+    step.later->add(work, {dy, x});
+  } else {
+    work(step);
+  }
+  if (dx.defined() && step.groups.tensor.many()) sum.wait(step);
+}
+
+void Linear::weight_backward(Step& step, Tensor dy, Tensor x) const {
+  MatmulArgs args;
+  args.trans_a = true;
+  const GradTarget to = step.params.contribute(weight_, parts_);
+  args.accumulate = to.accumulate;
+  product(step, to.tensor, dy, x, args);
+  step.params.grad_ready(weight_);
+}
+
+void Linear::bias_backward(Step& step, Tensor dy) const {
+  if (bias_ < 0) return;
+  const GradTarget to = step.params.contribute(bias_, parts_);
+  sum_rows(step.compute, to.tensor, dy, to.accumulate);
+  step.params.grad_ready(bias_);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,59 @@
+// y = x W^T + b, for one parameter or several that are contiguous (q, k, v; gate and up), whole or cut over
+// the tensor-parallel axes as the mesh's mode says (parallel/mesh.h): linear.cpp for a line, linear_grid.cpp,
+// linear_cube.cpp.
+#pragma once
+#include "kernels/matmul/matmul.h"
+#include "models/layers/fp8.h"
+#include "models/layers/step.h"
+
+namespace ltrain {
+
+/// How the tensor axis cuts W. column: rows of W, so columns of y: y stays cut. row: columns of W, so x comes
+/// cut and y is a sum over the axis. In a cube: column is the way into a sublayer, row the way out.
+enum class Cut : uint8_t { column, row };
+
+/// One named parameter of a linear layer, or `rows` rows from `first` on of one that has `all`.
+struct LinearPart {
+  std::string name;
+  int64_t rows = 0, first = 0, all = 0;
+  int copies = 1;  ///< column: tensor ranks next to each other that hold the same rows
+};
+
+class Linear {
+ public:
+  /// Declares weights (rows, in) and, with `bias`, biases. std: of the initial weights.
+  void declare(ParameterStore& store, const Groups& groups, bool sequence_parallel,
+               const std::vector<LinearPart>& parts, int64_t in, bool bias, double std, Cut cut);
+  /// After declare: its products are of eight bits when a step has them, unless settings.keep says otherwise,
+  /// in which case false is returned.
+  bool round_operands(const ParameterStore& store, const Fp8Settings& settings, int slot);
+  int64_t out_features() const { return out_; }  ///< on this rank
+  /// column: x: (stream rows, in), y: (whole rows, out). row: x: (whole rows, in), y: (stream rows, out).
+  void forward(Step& step, Tensor y, Tensor x) const;
+  /// dx = dy W when dx is defined; dW (+)= dy^T x; db (+)= column sums of dy. Marks the gradients ready. With
+  /// step.later dW is left for then; x and dy then live on, and row must not be handed a dy that changes.
+  void backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
+
+ private:
+  /// out = op(a) op(b), one of the three products of the layer.
+  void product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArgs& args = {}) const;
+  ParameterSpec cut_weight(ParameterSpec spec, const Groups& groups, int copies) const;
+  ParameterSpec cut_bias(ParameterSpec spec, const Groups& groups, int copies, bool sequence_parallel) const;
+  Tensor weight(Step& step) const { return step.params.value(weight_, parts_); }
+  Tensor bias(Step& step) const { return bias_ >= 0 ? step.params.value(bias_, parts_) : Tensor(); }
+  void line_forward(Step& step, Tensor y, Tensor x) const;
+  void line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
+  void grid_forward(Step& step, Tensor y, Tensor x) const;
+  void grid_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
+  void cube_forward(Step& step, Tensor y, Tensor x) const;
+  void cube_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
+  void cube_weight_backward(Step& step, Tensor dy, Tensor x) const;
+  void weight_backward(Step& step, Tensor dy, Tensor x) const;
+  void bias_backward(Step& step, Tensor dy) const;
+  int weight_ = -1, bias_ = -1, parts_ = 0;
+  int slot_ = -1;  // of eight bits
+  int64_t out_ = 0;
+  Cut cut_ = Cut::column;
+};
+
+}  // namespace ltrain

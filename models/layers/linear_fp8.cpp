@@ -1,0 +1,33 @@
+// The products of a linear layer, in eight bits where it has a slot.
+#include "models/layers/linear.h"
+#include "parallel/optimizer.h"
+
+namespace ltrain {
+
+bool Linear::round_operands(const ParameterStore& store, const Fp8Settings& settings, int slot) {
+  const auto kept = [&](int i) {
+    for (const std::string& pattern : settings.keep)
+      if (name_matches(pattern, store.spec(weight_ + i).name)) return true;
+    return false;
+  };
+  for (int i = 1; i < parts_; ++i)
+    if (kept(i) != kept(0))
+      fail(
+          ExitCode::usage,
+          "fp8.keep: matches {} and not {}, and they are one matrix, which is rounded as a whole; match both",
+          store.spec(weight_ + (kept(0) ? 0 : i)).name, store.spec(weight_ + (kept(0) ? i : 0)).name);
+  slot_ = kept(0) ? -1 : slot;
+  return slot_ >= 0;
+}
+
+void Linear::product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) const {
+  if (!step.fp8 || slot_ < 0) return matmul(step.compute, out, a, b, args);
+  // x W^T, dy W, dy^T x
+  const Fp8Role left = args.trans_b ? Fp8Role::input : Fp8Role::gradient;
+  const Fp8Role right = args.trans_a ? Fp8Role::input : Fp8Role::weight;
+  MatmulArgs plain = args;
+  plain.trans_a = plain.trans_b = false;
+  step.fp8->multiply(step, slot_, out, {a, args.trans_a, left}, {b, !args.trans_b, right}, plain);
+}
+
+}  // namespace ltrain

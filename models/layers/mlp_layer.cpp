@@ -1,0 +1,66 @@
+#include "models/layers/mlp_layer.h"
+
+#include "kernels/elementwise/activation.h"
+
+namespace ltrain {
+
+void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
+                       bool sequence_parallel, const std::string& prefix, double out_std) {
+  intermediate_ = c.intermediate_size / groups.inner().size();
+  gated_ = c.architecture != "gpt2";
+  const int64_t f = c.intermediate_size, h = c.hidden_size;
+  const bool sp = sequence_parallel;
+  LT_CHECK(intermediate_ * groups.inner().size() == f, "intermediate_size {} over {} tensor-parallel ranks",
+           f, groups.inner().size());
+  if (gated_) {
+    up_.declare(store, groups, sp, {{prefix + ".gate_proj", f}, {prefix + ".up_proj", f}}, h, false,
+                c.initializer_range, Cut::column);
+    down_.declare(store, groups, sp, {{prefix + ".down_proj", h}}, f, false, out_std, Cut::row);
+  } else {
+    up_.declare(store, groups, sp, {{prefix + ".c_fc", f}}, h, true, c.initializer_range, Cut::column);
+    down_.declare(store, groups, sp, {{prefix + ".c_proj", h}}, f, true, out_std, Cut::row);
+  }
+}
+
+int MlpLayer::round_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer) {
+  return up_.round_operands(store, settings, fp8_slot(layer, Fp8Linear::up)) +
+         down_.round_operands(store, settings, fp8_slot(layer, Fp8Linear::down));
+}
+
+void MlpLayer::forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const {
+  again(step, x, rows, saved);
+  if (!step.keeps()) step.release(saved.hidden);
+  if (y.defined()) down_.forward(step, y, saved.act);
+  if (!step.keeps()) step.release(saved.act);
+}
+
+void MlpLayer::again(Step& step, Tensor x, int64_t rows, Saved& saved) const {
+  if (!saved.hidden.defined()) {
+    saved.hidden = step.activation("mlp hidden", {rows, up_.out_features()});
+    up_.forward(step, saved.hidden, x);
+  }
+  if (saved.act.defined()) return;
+  saved.act = step.activation("mlp activation", {rows, intermediate_});
+  if (gated_) {
+    swiglu_forward(step.compute, saved.act, saved.hidden);
+  } else {
+    gelu_forward(step.compute, saved.act, saved.hidden);
+  }
+}
+
+void MlpLayer::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved) const {
+  Tensor dact = step.temporary("d mlp activation", saved.act.shape);
+  down_.backward(step, dact, dy, saved.act);
+  step.release(saved.act);
+  // The gradient of the hidden tensor takes its place.
+  if (gated_) {
+    swiglu_backward(step.compute, saved.hidden, dact, saved.hidden);
+  } else {
+    gelu_backward(step.compute, saved.hidden, dact, saved.hidden);
+  }
+  step.release(dact);
+  up_.backward(step, dx, saved.hidden, x);
+  step.release(saved.hidden);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,31 @@
+// The feed-forward sublayer: SwiGLU (llama) or GELU (gpt2).
+#pragma once
+#include "models/layers/linear.h"
+#include "models/layers/model_config.h"
+
+namespace ltrain {
+
+class MlpLayer {
+ public:
+  struct Saved {
+    Tensor hidden, act;  ///< before and after the non-linearity
+  };
+  void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
+               const std::string& prefix, double out_std);
+  /// As Linear::round_operands; how many of its linear layers are rounded.
+  int round_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer);
+  /// `rows`: of the micro-batch, all of which every tensor rank computes its columns of.
+  /// y undefined: only for what backward needs.
+  void forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const;
+  /// Fills of saved what is not there.
+  void again(Step& step, Tensor x, int64_t rows, Saved& saved) const;
+  /// dx = gradient of x. Releases saved.
+  void backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved) const;
+
+ private:
+  Linear up_, down_;
+  bool gated_ = false;
+  int64_t intermediate_ = 0;  // on this rank
+};
+
+}  // namespace ltrain

@@ -1,0 +1,139 @@
+// What a layer is handed: the streams, memory, groups and parameters of this rank, and one micro-batch.
+#pragma once
+#include <string>
+
+#include "kernels/tensor/arena.h"
+#include "kernels/tensor/timeline.h"
+#include "kernels/elementwise/cross_entropy.h"
+#include "kernels/elementwise/dropout.h"
+#include "models/layers/weight_gradients.h"
+#include "parallel/groups.h"
+#include "parallel/parameter_store.h"
+#include "parallel/sequence_cut.h"
+
+namespace ltrain {
+
+class ActivationOffload;
+
+/// The samples of some rows of activations.
+struct RowSamples {
+  Tensor sample_index;  ///< (B) i64, global
+  Tensor documents;     ///< (B, whole sample) i32: where the document of each position begins; optional
+  Tensor position_ids;  ///< (B * seq) i32: positions in documents; optional
+};
+
+/// One micro-batch; with a tensor-parallel grid or cube, this rank's sequences of it.
+struct MicroBatch : RowSamples {
+  int64_t batch = 1, seq = 1;  ///< seq: tokens of a sample on this context rank
+  Tensor tokens;               ///< (B * seq) i32; grid, cube: of all ranks that share the vocabulary
+  Tensor targets;      ///< (B * seq) i32, negative = not counted; cube: of the ranks that tokens is of
+  RowSamples turned;   ///< cube: of the rows that this rank has inside a sublayer
+  SequenceCut cut;     ///< of each sample over the context ranks, when there are several
+  Tensor positions;    ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
+  int64_t micros = 1;  ///< micro-batches of a step
+  Tensor experts;      ///< (layers, moe_sums(E)) f64: what routers add up in training (models/moe/router.h)
+  /// balance.kind hf: (2, E) f64, choices and scores of this rank's tokens in all layers so far; (1, E) f64,
+  /// the gradient of the loss with respect to a token's scores in any of them.
+  Tensor balance_sums, balance_table;
+  Tensor router_bias;     ///< (layers, E) as logits: added to scores where experts are chosen; optional
+  double grad_scale = 1;  ///< loss_scale / counted tokens of the whole global batch
+  Tensor grad_scale_at;   ///< (1) f64: the same on the device, for work that is recorded; else undefined
+  double loss_scale = 1;  ///< that all gradients of the step are multiplied by
+  Tensor loss;            ///< (1) f64: the sum of token losses is added
+  int64_t rows() const { return batch * seq; }
+  GradientScale gradient_scale() const {
+    return grad_scale_at.defined() ? GradientScale(grad_scale_at.ptr<double>()) : GradientScale(grad_scale);
+  }
+  /// As the inside of a sublayer sees it.
+  MicroBatch inside() const {
+    MicroBatch mb = *this;
+    if (turned.sample_index.defined()) static_cast<RowSamples&>(mb) = turned;
+    return mb;
+  }
+};
+
+class Fp8State;
+
+struct Step {
+  Stream& compute;
+  Memory& memory;
+  ParameterStore& params;
+  const Groups& groups;
+  DType dtype = DType::f32;  ///< of activations
+  uint64_t seed = 0;
+  bool sequence_parallel = false;  ///< between tensor-parallel matmuls each rank has a run of the rows
+  bool training = true;            ///< dropout on, gradients follow
+  bool cudnn_backward = false;     ///< attention's may be cuDNN's, which is not deterministic
+  bool saving = true;              ///< when training: activations are kept for the backward
+  /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
+  WeightGradients* later = nullptr;
+  Fp8State* fp8 = nullptr;            ///< products of linear layers are of eight bits
+  ActivationOffload* away = nullptr;  ///< where activations leave
+
+  bool keeps() const { return training && saving; }
+  DType stat_type() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+  Tensor activation(std::string_view name, Shape shape) {
+    return memory.allocate(keeps() ? MemoryKind::activations : MemoryKind::temporaries, name, dtype, shape);
+  }
+  Tensor statistic(std::string_view name, Shape shape) {
+    return memory.allocate(keeps() ? MemoryKind::activations : MemoryKind::temporaries, name, stat_type(),
+                           shape);
+  }
+  Tensor temporary(std::string_view name, Shape shape) {
+    return memory.allocate(MemoryKind::temporaries, name, dtype, shape);
+  }
+  void release(Tensor& t) {
+    if (!t.defined()) return;
+    if (later && later->keeps(t)) {
+      later->release_after(t);
+    } else {
+      memory.release(t);
+    }
+  }
+  /// Names what runs now in plans, messages and traces.
+  void enter(const std::string& layer) { enter_layer(compute, layer); }
+
+  // ---- rows of the residual stream ----
+  bool cuts_rows() const { return sequence_parallel && groups.tensor.many(); }
+  /// Rows that this rank has between the matmuls.
+  int64_t stream_rows(const MicroBatch& mb) const {
+    return cuts_rows() ? mb.rows() / groups.tensor.size() : mb.rows();
+  }
+  /// Columns of it, of `hidden`.
+  int64_t stream_cols(int64_t hidden) const { return hidden / groups.column.size(); }
+  /// Rows between matmuls; all rows of the micro-batch where a layer has gathered them.
+  RowMap row_map(const MicroBatch& mb) const {
+    RowMap map = whole_rows(mb);
+    if (cuts_rows()) map.first_row = groups.tensor.rank() * stream_rows(mb);
+    return map;
+  }
+  RowMap whole_rows(const MicroBatch& mb) const {
+    RowMap map;
+    map.seq = mb.seq;
+    if (groups.context.many()) map.total = mb.cut.seq;
+    map.positions = mb.positions;
+    map.ids = mb.position_ids;
+    return map;
+  }
+  /// Random numbers for rows, at a place that has no other.
+  RowRandom random(const std::string& place, const MicroBatch& mb, const RowMap& rows) const {
+    RowRandom r;
+    r.seed = seed;
+    r.stream = hash_name(place);
+    r.sample_index = mb.sample_index;
+    r.rows = rows;
+    return r;
+  }
+  /// Of the residual stream.
+  Dropout dropout(double p, const std::string& place, const MicroBatch& mb) const {
+    Dropout d;
+    if (!training || p <= 0) return d;
+    static_cast<RowRandom&>(d) = random(place, mb, row_map(mb));
+    d.p = p;
+    d.part = groups.column.rank();
+    d.parts = groups.column.size();
+    return d;
+  }
+};
+
+}  // namespace ltrain

@@ -1,0 +1,262 @@
+#include "models/moe/expert_exchange.h"
+
+#include <numeric>
+
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/staging.h"
+
+namespace ltrain {
+namespace {
+
+int64_t sum(const std::vector<int64_t>& v) { return std::accumulate(v.begin(), v.end(), int64_t{0}); }
+
+std::vector<CopyPart> whole_rows(const std::vector<CopyPart>& parts, int64_t cols, bool back) {
+  std::vector<CopyPart> out;
+  for (CopyPart p : parts) {
+    p.cols = cols;
+    out.push_back(back ? p.reversed() : p);
+  }
+  return out;
+}
+
+std::vector<int64_t> host_copy(Stream& s, const Tensor& t) {
+  std::vector<int64_t> out(t.elements());
+  download(s, out.data(), t);
+  return out;
+}
+
+}  // namespace
+
+int64_t ExpertExchange::most_rows(int64_t tokens, int64_t top_k, int64_t capacity) const {
+  const int64_t ranks = groups_.expert.size();
+  int64_t rows = tokens * std::min(top_k, local_experts());
+  if (capacity > 0) rows = std::min(rows, capacity * local_experts());
+  return ranks * rows;
+}
+
+void ExpertExchange::claim(Step& step, Tensor t, Placement from, Placement to) const {
+  for (int i = 0; i < kAxisCount; ++i)
+    if (const Axis a = static_cast<Axis>(i); groups_.mesh.expert_axes.has(a) && kGradientAxes.has(a))
+      place_as(step.compute, "exchange of experts", a, t, from, to);
+}
+
+std::vector<int64_t> ExpertExchange::all_counts(Step& step, const Routing& r,
+                                                const std::vector<int64_t>& mine) const {
+  const Group& g = groups_.expert;
+  const auto counts = [&](const char* name, int64_t ranks) {
+    return step.memory.allocate(MemoryKind::temporaries, name, DType::i64, {ranks, experts_});
+  };
+  Tensor out = counts("rows to experts", 1), all = counts("rows of all ranks to experts", g.size());
+  std::vector<int64_t> known;
+  if (step.compute.meta()) {
+    place(step.compute, "rows to experts", Rule::elementwise, {out}, {r.counts});
+  } else {
+    step.compute.copy(out.data, r.counts.data, out.bytes());
+  }
+  claim(step, out, Placement::V(), Placement::S(0));
+  g.stream->wait(step.compute.record());
+  g.comm->all_gather(*g.stream, all, out);
+  step.compute.wait(g.stream->record());
+  if (step.compute.meta()) {
+    for (int i = 0; i < kAxisCount; ++i)
+      if (groups_.mesh.expert_axes.has(static_cast<Axis>(i)))
+        place_require(step.compute, "reading the rows of all ranks", all, static_cast<Axis>(i),
+                      Placement::R());
+    for (int rank = 0; rank < g.size(); ++rank) known.insert(known.end(), mine.begin(), mine.end());
+  } else {
+    known = host_copy(step.compute, all);
+  }
+  step.release(out);
+  step.release(all);
+  return known;
+}
+
+std::vector<int64_t> ExpertExchange::even_counts(int64_t choices, int64_t capacity) const {
+  std::vector<int64_t> counts(experts_);
+  for (int64_t e = 0; e < experts_; ++e) {
+    counts[e] = choices * (e + 1) / experts_ - choices * e / experts_;
+    if (capacity > 0) counts[e] = std::min(counts[e], capacity);
+  }
+  return counts;
+}
+
+std::vector<int64_t> ExpertExchange::read_counts(Step& step, const Routing& r,
+                                                 const std::string& name) const {
+  std::vector<int64_t> counts = host_copy(step.compute, r.counts);
+  if (counts.back() >= 0)
+    fail(ExitCode::no_progress,
+         "{}: the router's logits of token {} of the micro-batch on rank {} are not finite; no update was "
+         "made. Lower optimizer.lr, or ask for model.moe.z_loss_coeff",
+         name, counts.back(), groups_.mesh.rank);
+  counts.pop_back();
+  return counts;
+}
+
+ExpertRowCounts ExpertExchange::count_here(Step& step, const Routing& r, int64_t capacity,
+                                           const std::string& name) const {
+  const int64_t ranks = groups_.expert.size(), local = local_experts();
+  ExpertRowCounts c;
+  if (step.compute.meta()) {
+    const std::vector<int64_t> even = even_counts(r.sources.elements() / ranks, capacity);
+    for (int64_t e = 0; e < local; ++e) c.groups.push_back(ranks * even[groups_.expert.rank() * local + e]);
+  } else {
+    c.groups = read_counts(step, r, name);
+  }
+  c.sorted = c.received = sum(c.groups);
+  return c;
+}
+
+std::vector<int64_t> ExpertExchange::counts_of_ranks(Step& step, const Routing& r, int64_t capacity,
+                                                     const std::string& name) const {
+  const std::vector<int64_t> mine =
+      step.compute.meta() ? even_counts(r.sources.elements(), capacity) : read_counts(step, r, name);
+  return many() ? all_counts(step, r, mine) : mine;
+}
+
+ExpertRowCounts ExpertExchange::count(Step& step, const Routing& r, int64_t capacity,
+                                      const std::string& name) const {
+  return lay_out(counts_of_ranks(step, r, capacity, name));
+}
+
+ExpertRowCounts ExpertExchange::lay_out(const std::vector<int64_t>& all) const {
+  const Group& g = groups_.expert;
+  const int64_t ranks = g.size(), local = local_experts();
+  ExpertRowCounts c;
+  for (int64_t e = 0; e < experts_; ++e) c.sorted += all[g.rank() * experts_ + e];
+  c.groups.assign(local, 0);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    c.send.push_back(rows_between(all, g.rank(), rank));
+    c.arrive.push_back(rows_between(all, rank, g.rank()));
+    for (int64_t e = 0; e < local; ++e) c.groups[e] += all[rank * experts_ + g.rank() * local + e];
+  }
+  c.received = sum(c.arrive);
+  if (!many()) return c;
+  int64_t from = 0;
+  std::vector<int64_t> to(local);
+  for (int64_t e = 1; e < local; ++e) to[e] = to[e - 1] + c.groups[e - 1];
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    for (int64_t e = 0; e < local; ++e) {
+      const int64_t rows = all[rank * experts_ + g.rank() * local + e];
+      if (rows > 0) c.parts.push_back({rows, 0, from, 0, to[e], 0});
+      from += rows;
+      to[e] += rows;
+    }
+  if (two_levels()) lay_out_levels(c, all);
+  return c;
+}
+
+int64_t ExpertExchange::rows_between(const std::vector<int64_t>& all, int64_t from, int64_t to) const {
+  const auto first = all.begin() + from * experts_ + to * local_experts();
+  return std::accumulate(first, first + local_experts(), int64_t{0});
+}
+
+/// Rank (b, j) is the j-th of the b-th run of neighbours.
+void ExpertExchange::lay_out_levels(ExpertRowCounts& c, const std::vector<int64_t>& all) const {
+  const int64_t near = groups_.expert_near.size(), far = groups_.expert_far.size();
+  const int64_t me = groups_.expert.rank(), first = me / near * near, place = me % near;
+  int64_t to = 0;
+  std::vector<int64_t> from(near * far);
+  for (int64_t rank = 1; rank < near * far; ++rank) from[rank] = from[rank - 1] + c.send[rank - 1];
+  for (int64_t j = 0; j < near; ++j) {  // in the order of the neighbours that they leave to
+    const int64_t begin = to;
+    for (int64_t b = 0; b < far; ++b) {
+      const int64_t rank = b * near + j, rows = c.send[rank];
+      if (rows > 0) c.near.parts.push_back({rows, 0, from[rank], 0, to, 0});
+      to += rows;
+    }
+    c.near.send.push_back(to - begin);
+  }
+  std::vector<int64_t> arrived(near * far);  // (i, b): where the rows of neighbour i for (b, place) begin
+  int64_t at = 0;
+  for (int64_t i = 0; i < near; ++i) {
+    const int64_t begin = at;
+    for (int64_t b = 0; b < far; ++b) {
+      arrived[i * far + b] = at;
+      at += rows_between(all, first + i, b * near + place);
+    }
+    c.near.arrive.push_back(at - begin);
+  }
+  to = 0;
+  for (int64_t b = 0; b < far; ++b) {
+    const int64_t begin = to;
+    int64_t back = 0;
+    for (int64_t i = 0; i < near; ++i) {
+      const int64_t rows = rows_between(all, first + i, b * near + place);
+      if (rows > 0) c.far.parts.push_back({rows, 0, arrived[i * far + b], 0, to, 0});
+      to += rows;
+      back += c.arrive[b * near + i];
+    }
+    c.far.send.push_back(to - begin);
+    c.far.arrive.push_back(back);
+  }
+}
+
+ExpertExchange::Flight ExpertExchange::dispatch_start(Step& step, const ExpertRowCounts& c, Tensor sorted,
+                                                      int64_t most) const {
+  const Group& g = groups_.expert;
+  Flight f;
+  f.arrived = step.temporary("rows from ranks", {most, sorted.cols()});
+  claim(step, sorted, Placement::V(), Placement::S(0));
+  g.stream->wait(step.compute.record());
+  if (two_levels()) {
+    const int64_t passing = sum(c.near.arrive), most_passing = sorted.shape[0] * groups_.expert_near.size();
+    const Tensor out = f.hold(step, "rows by neighbour", {sorted.shape[0], sorted.cols()}),
+                 in = f.hold(step, "rows from neighbours", {most_passing, sorted.cols()}),
+                 on = f.hold(step, "rows of neighbours by place", {most_passing, sorted.cols()});
+    copy_parts(*g.stream, out, sorted, whole_rows(c.near.parts, sorted.cols(), false));
+    groups_.expert_near.comm->all_to_all_v(*g.stream, in, c.near.arrive, out, c.near.send);
+    copy_parts(*g.stream, on.narrow(0, passing), in.narrow(0, passing),
+               whole_rows(c.far.parts, sorted.cols(), false));
+    groups_.expert_far.comm->all_to_all_v(*g.stream, f.arrived, c.far.arrive, on, c.far.send);
+  } else {
+    g.comm->all_to_all_v(*g.stream, f.arrived, c.arrive, sorted, c.send);
+  }
+  f.done = g.stream->record();
+  return f;
+}
+
+void ExpertExchange::dispatch_finish(Step& step, const ExpertRowCounts& c, Tensor received, Flight& f) const {
+  step.compute.wait(f.done);
+  copy_parts(step.compute, received.narrow(0, c.received), f.arrived.narrow(0, c.received),
+             whole_rows(c.parts, received.cols(), false));
+  release(step, f);
+}
+
+ExpertExchange::Flight ExpertExchange::give_back_start(Step& step, const ExpertRowCounts& c, Tensor sorted,
+                                                       Tensor received) const {
+  const Group& g = groups_.expert;
+  Flight f;
+  f.arrived = step.temporary("rows to ranks", received.shape);
+  copy_parts(step.compute, f.arrived.narrow(0, c.received), received.narrow(0, c.received),
+             whole_rows(c.parts, received.cols(), true));
+  g.stream->wait(step.compute.record());
+  if (two_levels()) {
+    const int64_t passing = sum(c.near.arrive), most_passing = sorted.shape[0] * groups_.expert_near.size();
+    const Tensor in = f.hold(step, "rows back by place", {most_passing, sorted.cols()}),
+                 on = f.hold(step, "rows back by neighbour", {most_passing, sorted.cols()}),
+                 out = f.hold(step, "rows back from neighbours", {sorted.shape[0], sorted.cols()});
+    groups_.expert_far.comm->all_to_all_v(*g.stream, in, c.far.send, f.arrived, c.far.arrive);
+    copy_parts(*g.stream, on.narrow(0, passing), in.narrow(0, passing),
+               whole_rows(c.far.parts, sorted.cols(), true));
+    groups_.expert_near.comm->all_to_all_v(*g.stream, out, c.near.send, on, c.near.arrive);
+    copy_parts(*g.stream, sorted, out, whole_rows(c.near.parts, sorted.cols(), true));
+  } else {
+    g.comm->all_to_all_v(*g.stream, sorted, c.send, f.arrived, c.arrive);
+  }
+  f.done = g.stream->record();
+  return f;
+}
+
+void ExpertExchange::give_back_finish(Step& step, Tensor sorted, Flight& f) const {
+  step.compute.wait(f.done);
+  release(step, f);
+  claim(step, sorted, Placement::S(0), Placement::V());
+}
+
+void ExpertExchange::release(Step& step, Flight& f) const {
+  step.release(f.arrived);
+  for (Tensor& t : f.held) step.release(t);
+  f.held.clear();
+}
+
+}  // namespace ltrain

@@ -1,0 +1,92 @@
+// Rows of tokens to the ranks of their experts, and back (GShard's all-to-all, dropless: as many rows as
+// come). On two levels rows first go to the neighbour that has the place of their expert's rank among its own
+// neighbours, and from there, all in one message, to that rank (Tutel's 2DH, arXiv:2206.03382).
+#pragma once
+#include "kernels/elementwise/copy_parts.h"
+#include "kernels/matmul/grouped_matmul.h"
+#include "kernels/moe/route.h"
+#include "models/layers/step.h"
+
+namespace ltrain {
+
+/// How the rows of one micro-batch are spread; numbers that the host has.
+struct ExpertRowCounts {
+  int64_t sorted = 0;                 ///< rows of this rank's tokens
+  int64_t received = 0;               ///< rows of this rank's experts, from all ranks
+  GroupRows groups;                   ///< by its experts
+  std::vector<int64_t> send, arrive;  ///< to and from each rank of the expert group
+  /// From the order of arrival (by rank, then expert) to that of experts; columns are left open.
+  std::vector<CopyPart> parts;
+  /// On two levels: likewise of the neighbours, and of those that have this rank's place among theirs.
+  struct Level {
+    std::vector<int64_t> send, arrive;
+    std::vector<CopyPart> parts;  ///< into the order in which rows leave
+  } near, far;
+};
+
+class ExpertExchange {
+ public:
+  /// `experts`: of the layer, on all ranks.
+  ExpertExchange(const Groups& groups, int64_t experts) : groups_(groups), experts_(experts) {}
+  int64_t local_experts() const { return experts_ / groups_.expert.size(); }
+  bool many() const { return groups_.expert.many(); }
+  /// Most rows that can come to a rank's experts, of `tokens` tokens a rank that choose `top_k` experts each,
+  /// of which one takes `capacity` (0: all).
+  int64_t most_rows(int64_t tokens, int64_t top_k, int64_t capacity) const;
+  /// Rows that come when all experts get as many, rounded up.
+  int64_t even_rows(int64_t tokens, int64_t top_k) const {
+    const int64_t each = (tokens * top_k + experts_ - 1) / experts_;
+    return each * local_experts() * groups_.expert.size();
+  }
+  /// Most rows that the tokens of a routing make for all experts.
+  int64_t most_sent(const Routing& routing, int64_t capacity) const {
+    const int64_t choices = routing.slots.elements();
+    return capacity > 0 ? std::min(choices, capacity * experts_) : choices;
+  }
+  /// Counts of this rank's tokens become known to the host and are exchanged. On meta: even ones, of which
+  /// each expert takes `capacity` (0: all). Throws when the router's logits were not finite. `name`: of the
+  /// layer.
+  ExpertRowCounts count(Step& step, const Routing& routing, int64_t capacity, const std::string& name) const;
+  /// The two halves of count(): rows of each rank's tokens for each expert, (ranks, experts); and what
+  /// follows from them.
+  std::vector<int64_t> counts_of_ranks(Step& step, const Routing& routing, int64_t capacity,
+                                       const std::string& name) const;
+  ExpertRowCounts lay_out(const std::vector<int64_t>& all) const;
+  /// Of a routing of all ranks' tokens to this rank's experts alone.
+  ExpertRowCounts count_here(Step& step, const Routing& routing, int64_t capacity,
+                             const std::string& name) const;
+  /// Rows under way on the group's stream. What travels and what it passes through must live until finish.
+  struct Flight {
+    Tensor arrived;            ///< in the order of arrival
+    std::vector<Tensor> held;  ///< to be released after it
+    Event done;
+    Tensor hold(Step& step, const char* name, Shape shape) {
+      held.push_back(step.temporary(name, shape));
+      return held.back();
+    }
+  };
+  /// received := rows sorted by expert, of all ranks; both lie in memory of the most rows.
+  Flight dispatch_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, int64_t most) const;
+  void dispatch_finish(Step& step, const ExpertRowCounts& counts, Tensor received, Flight& flight) const;
+  /// The way back: sorted := rows of this rank's tokens. `received` may be released at once.
+  Flight give_back_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, Tensor received) const;
+  void give_back_finish(Step& step, Tensor sorted, Flight& flight) const;
+  /// Rows that vary over ranks are slices of all ranks' rows; and back.
+  void claim(Step& step, Tensor t, Placement from, Placement to) const;
+
+ private:
+  bool two_levels() const { return groups_.expert_near.many(); }
+  /// What a plan counts on: rows of each expert, of one rank's choices.
+  std::vector<int64_t> even_counts(int64_t choices, int64_t capacity) const;
+  std::vector<int64_t> read_counts(Step& step, const Routing& routing, const std::string& name) const;
+  /// Rows that each rank sends to each expert: (ranks, experts).
+  std::vector<int64_t> all_counts(Step& step, const Routing& routing, const std::vector<int64_t>& mine) const;
+  /// Of all_counts.
+  int64_t rows_between(const std::vector<int64_t>& all, int64_t from, int64_t to) const;
+  void release(Step& step, Flight& flight) const;
+  void lay_out_levels(ExpertRowCounts& counts, const std::vector<int64_t>& all) const;
+  const Groups& groups_;
+  int64_t experts_;
+};
+
+}  // namespace ltrain

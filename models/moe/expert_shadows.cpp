@@ -1,0 +1,110 @@
+#include "models/moe/expert_shadows.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/meta/placement_rules.h"
+#include "kernels/moe/sort_choices.h"
+#include "kernels/elementwise/tensor_ops.h"
+
+namespace ltrain {
+
+std::vector<int32_t> ExpertShadows::hot(const std::vector<int64_t>& all, double weight_bytes,
+                                        double row_bytes) const {
+  const int64_t ranks = groups_.expert.size(), local = exchange_.local_experts();
+  std::vector<int64_t> from_others(experts_);
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    for (int64_t e = 0; e < experts_; ++e)
+      if (e / local != rank) from_others[e] += all[rank * experts_ + e];
+  std::vector<int32_t> order(experts_);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return from_others[a] > from_others[b]; });
+  order.resize(std::min<size_t>(order.size(), static_cast<size_t>(most_)));
+  std::erase_if(order,
+                [&](int32_t e) { return static_cast<double>(from_others[e]) * row_bytes <= weight_bytes; });
+  return order;
+}
+
+void ExpertShadows::choose(Step& step, const Routing& r, int64_t capacity, const std::string& name,
+                           Tensor gate_up, Tensor down, DType gradients, Dispatched& travels,
+                           std::vector<Copy>& copies) const {
+  const int64_t tokens = r.slots.shape[0], k = r.slots.shape[1];
+  std::vector<int64_t> all = exchange_.counts_of_ranks(step, r, capacity, name);
+  const double elements = static_cast<double>(gate_up.elements() + down.elements()) / gate_up.shape[0];
+  std::vector<int32_t> chosen =
+      hot(all, elements * static_cast<double>(dtype_size(step.dtype) + dtype_size(gradients)),
+          4.0 * static_cast<double>(down.shape[1] * dtype_size(step.dtype)));
+  if (step.compute.meta()) {
+    chosen.resize(most_);
+    std::iota(chosen.begin(), chosen.end(), 0);
+  }
+  const auto make_rows = [&](Dispatched& d, int64_t experts) {
+    d.routing = r;
+    TokenDispatch::own_rows(step, d, tokens, k, experts);
+  };
+  ChosenExperts travelling;
+  copies.assign(most_, {});
+  for (int i = 0; i < most_; ++i) {
+    Copy& c = copies[i];
+    make_rows(c.dispatched, 1);
+    c.dispatched.counts.groups = {0};
+    if (i >= static_cast<int>(chosen.size())) continue;
+    c.expert = travelling.listed[travelling.count++] = chosen[i];
+    sort_choices(step.compute, c.dispatched.routing, r.slots, r.counts, {0, {c.expert}, 1, true});
+    ExpertRowCounts& counts = c.dispatched.counts;
+    counts.sorted = counts.received = all[groups_.expert.rank() * experts_ + c.expert];
+    counts.groups = {counts.sorted};
+    for (int rank = 0; rank < groups_.expert.size(); ++rank) all[rank * experts_ + c.expert] = 0;
+  }
+  make_rows(travels, experts_);
+  sort_choices(step.compute, travels.routing, r.slots, r.counts, travelling);
+  travels.counts = exchange_.lay_out(all);
+  travels.most_sent = exchange_.most_sent(r, capacity);
+}
+
+void ExpertShadows::fetch_start(Step& step, std::vector<Copy>& copies, Tensor gate_up, Tensor down) const {
+  const auto room = [&](const char* name, const Tensor& stack) {
+    Shape one = stack.shape;
+    one.dims[0] = 1;
+    return step.activation(name, one);
+  };
+  for (Copy& c : copies) {
+    c.gate_up = room("copy of a hot expert's gate and up", gate_up);
+    c.down = room("copy of a hot expert's down", down);
+    if (c.expert < 0) continue;
+    fetch(step, c, c.gate_up, gate_up);
+    fetch(step, c, c.down, down);
+    c.arrived = groups_.expert.stream->record();
+  }
+}
+
+void ExpertShadows::fetch(Step& step, const Copy& c, Tensor to, Tensor stack) const {
+  const Group& g = groups_.expert;
+  Tensor own = stack.narrow(0, 1);  // elsewhere it only says how the owner's lies
+  if (owner(c) == g.rank()) {
+    cast(step.compute, to, stack.narrow(c.expert % exchange_.local_experts(), 1));
+    own = to;
+  }
+  g.stream->wait(step.compute.record());
+  g.comm->broadcast(*g.stream, to, own, owner(c));
+}
+
+void ExpertShadows::give_gradient(Step& step, const Copy& c, Tensor stack, Tensor dcopy) const {
+  const Group& g = groups_.expert;
+  g.stream->wait(step.compute.record());
+  g.comm->reduce(*g.stream, dcopy, owner(c));
+  step.compute.wait(g.stream->record());
+  exchange_.claim(step, dcopy, Placement::V(),
+                  Placement::S(0));  // on every rank, so that none can leave it out
+  if (owner(c) != g.rank()) return;
+  add_to(step.compute, stack.narrow(c.expert % exchange_.local_experts(), 1), dcopy);
+}
+
+void ExpertShadows::release(Step& step, Copy& c) {
+  TokenDispatch::release(step, c.dispatched);
+  step.release(c.gate_up);
+  step.release(c.down);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,45 @@
+// Copies of hot experts on all ranks, for one micro-batch: their tokens stay where they are, and weights
+// travel in their place (FasterMoE's shadowing, He et al., PPoPP 2022). Decided from this micro-batch's
+// counts, which all ranks have.
+#pragma once
+#include "models/moe/token_dispatch.h"
+
+namespace ltrain {
+
+class ExpertShadows {
+ public:
+  /// What there is of one copy between forward and backward. Memory is the same whether it is used or not.
+  struct Copy {
+    int32_t expert = -1;    ///< of the layer; -1: none this time
+    Dispatched dispatched;  ///< its rows of this rank's tokens
+    Tensor gate_up, down;   ///< (1, 2, F, H), (1, H, F)
+    Event arrived;
+  };
+  /// `most`: copies that a layer has at once; 0: none. At most kMostListed.
+  ExpertShadows(const Groups& groups, int64_t experts, int most)
+      : groups_(groups), exchange_(groups, experts), experts_(experts), most_(most) {}
+  int most() const { return most_; }
+  /// An expert whose rows of other ranks are more bytes over its rank's link (there and back, in forward and
+  /// backward) than its weights and their gradients are over each rank's gets a copy, those with the most
+  /// rows first, ties to the lowest index. Fills `travels` with what is left to travel. On meta every copy is
+  /// used.
+  void choose(Step& step, const Routing& routing, int64_t capacity, const std::string& name, Tensor gate_up,
+              Tensor down, DType gradients, Dispatched& travels, std::vector<Copy>& copies) const;
+  /// Weights of the copies get under way from the stacks of their owners.
+  void fetch_start(Step& step, std::vector<Copy>& copies, Tensor gate_up, Tensor down) const;
+  /// The owner's stack of gradients += the sum over ranks of `dcopy` (1, ...), a summand of the expert's.
+  void give_gradient(Step& step, const Copy& copy, Tensor stack, Tensor dcopy) const;
+  static void release(Step& step, Copy& copy);
+
+ private:
+  std::vector<int32_t> hot(const std::vector<int64_t>& all, double weight_bytes, double row_bytes) const;
+  int owner(const Copy& c) const { return static_cast<int>(c.expert / exchange_.local_experts()); }
+  void fetch(Step& step, const Copy& copy, Tensor to, Tensor stack) const;
+
+  const Groups& groups_;
+  ExpertExchange exchange_;
+  int64_t experts_;
+  int most_;
+};
+
+}  // namespace ltrain

@@ -1,0 +1,88 @@
+// What a layer of experts does with copies of hot ones.
+#include "kernels/moe/expert_rows.h"
+#include "kernels/elementwise/tensor_ops.h"
+#include "models/moe/moe_layer.h"
+
+namespace ltrain {
+
+void MoeLayer::copies_forward(Step& step, Tensor tokens, Saved& saved) const {
+  saved.copied.assign(saved.copies.size(), {});
+  for (size_t i = 0; i < saved.copies.size(); ++i) {
+    const ExpertShadows::Copy& copy = saved.copies[i];
+    Chunk& c = saved.copied[i];
+    c.dispatched = copy.dispatched;
+    c.rows = step.activation("rows of a copied expert", tokens.shape);
+    c.dispatched.out = step.activation("rows from a copied expert", tokens.shape);
+    if (copy.expert >= 0) {
+      permute_rows(step.compute, c.rows, tokens, c.dispatched.routing, c.dispatched.counts.sorted);
+      step.compute.wait(copy.arrived);
+    }
+    run_experts(step, c, c.dispatched.out, {copy.gate_up, copy.down});
+  }
+}
+
+void MoeLayer::copies_combine(Step& step, Tensor y, Saved& saved) const {
+  for (size_t i = 0; i < saved.copies.size(); ++i) {
+    Dispatched& d = saved.copied[i].dispatched;
+    Tensor more = step.temporary("tokens of a copied expert", y.shape);
+    if (saved.copies[i].expert >= 0) {
+      combine_rows(step.compute, more, d.out, d.routing, true);
+      add_to(step.compute, y, more);
+    }
+    step.release(more);
+    if (!step.training) step.release(d.out);
+  }
+}
+
+std::vector<Tensor> MoeLayer::copies_backward(Step& step, Tensor dweights, Tensor dy, Saved& saved) const {
+  std::vector<Tensor> all;
+  if (saved.copies.empty()) return all;
+  const GradTarget gate_up = step.params.contribute(gate_up_), down = step.params.contribute(down_);
+  for (size_t i = 0; i < saved.copies.size(); ++i) {
+    ExpertShadows::Copy& copy = saved.copies[i];
+    Chunk& c = saved.copied[i];
+    const auto room = [&](const char* name, const GradTarget& to, Shape shape) {
+      return step.memory.allocate(MemoryKind::temporaries, name, to.tensor.dtype, shape);
+    };
+    Tensor dout = step.temporary("d rows from a copied expert", c.dispatched.out.shape);
+    Tensor more = step.memory.allocate(MemoryKind::temporaries, "d weights of a copied expert",
+                                       dweights.dtype, dweights.shape);
+    Tensor drows = step.temporary("d rows of a copied expert", c.rows.shape);
+    Tensor dgate_up = room("d copy of gate and up", gate_up, copy.gate_up.shape),
+           ddown = room("d copy of down", down, copy.down.shape);
+    if (copy.expert >= 0) {
+      combine_rows_backward(step.compute, dout, more, dy, c.dispatched.out, c.dispatched.routing);
+      add_to(step.compute, dweights, more);
+    }
+    rows_backward(step, drows, dout, c, {copy.gate_up, copy.down});
+    if (copy.expert >= 0) {
+      const GroupRows& groups = c.dispatched.counts.groups;
+      grouped_matmul_dw(step.compute, ddown, dout, c.act, groups, false);
+      grouped_matmul_dw(step.compute, dgate_up, c.hidden, c.rows, groups, false);
+      shadows_->give_gradient(step, copy, down.tensor, ddown);
+      shadows_->give_gradient(step, copy, gate_up.tensor, dgate_up);
+    }
+    for (Tensor* t : {&dout, &more, &dgate_up, &ddown, &c.rows, &c.hidden, &c.act, &c.dispatched.out})
+      step.release(*t);
+    all.push_back(drows);
+  }
+  step.params.grad_ready(down_);
+  step.params.grad_ready(gate_up_);
+  return all;
+}
+
+void MoeLayer::copies_permute_backward(Step& step, Tensor dx, std::vector<Tensor>& drows,
+                                       Saved& saved) const {
+  for (size_t i = 0; i < drows.size(); ++i) {
+    Tensor more = step.temporary("d tokens of a copied expert", dx.shape);
+    if (saved.copies[i].expert >= 0) {
+      combine_rows(step.compute, more, drows[i], saved.copied[i].dispatched.routing, false);
+      add_to(step.compute, dx, more);
+    }
+    step.release(more);
+    step.release(drows[i]);
+    ExpertShadows::release(step, saved.copies[i]);
+  }
+}
+
+}  // namespace ltrain

@@ -1,0 +1,272 @@
+#include "models/moe/moe_layer.h"
+
+#include "kernels/meta/placement_rules.h"
+#include "kernels/elementwise/activation.h"
+#include "kernels/elementwise/tensor_ops.h"
+#include "models/layers/tensor_parallel.h"
+
+namespace ltrain {
+namespace {
+
+/// A rank's experts of a stack of all of them, in the order of the expert group.
+ParameterSpec cut_experts_of(const Groups& g, ParameterSpec spec) {
+  const Slice all = Slice::whole(spec.shape);
+  const int64_t each = spec.shape[0] / g.expert.size();
+  Shape offset = all.offset, extent = all.extent;
+  offset.dims[0] = g.expert.rank() * each;
+  extent.dims[0] = each;
+  spec.slice = Slice::box(all.global, offset, extent);
+  spec.shape.dims[0] = each;
+  for (int i = 0; i < kAxisCount; ++i)
+    if (const Axis a = static_cast<Axis>(i); g.mesh.expert_axes.has(a) && g.size(a) > 1)
+      spec.place[a] = Placement::S(0);
+  return spec;
+}
+
+}  // namespace
+
+std::string mixture_prefix(const ModelConfig& c, int64_t layer) {
+  return fmt::format("model.layers.{}.{}", layer, c.architecture == "mixtral" ? "block_sparse_moe" : "mlp");
+}
+
+void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig& c, bool sequence_parallel,
+                       bool expert_tensor, const DispatchOptions& dispatch, const std::string& prefix,
+                       int64_t layer, double out_std) {
+  const MoeConfig& m = c.moe;
+  const int64_t f = m.intermediate_size, h = c.hidden_size;
+  experts_ = m.num_experts;
+  top_k_ = m.selection == "expert_choice" ? m.num_experts : m.top_k;  // most experts of a token
+  expert_tensor_ = expert_tensor;
+  place_ = fmt::format("layers.{}", layer);
+  dispatch_ = TokenDispatch::make(g, experts_, top_k_, dispatch);
+  chunks_ = g.expert.many() ? dispatch.chunks : 1;
+  shadows_ = std::make_unique<ExpertShadows>(g, experts_, g.expert.many() ? dispatch.shadows : 0);
+  const int parts = expert_tensor ? g.tensor.size() : 1;
+  LT_CHECK(g.line() && experts_ % g.expert.size() == 0 && f % parts == 0 &&
+               (expert_tensor || !g.tensor.many() || sequence_parallel),
+           "{} experts of {} units over {} ranks of {}", experts_, f, g.expert.size(), parts);
+  intermediate_ = f / parts;
+  router_.declare(store, g, c, prefix + ".gate", layer, g.tensor.many() && !expert_tensor);
+  const auto add = [&](const std::string& name, Shape shape, int dim, double std) {
+    ParameterSpec spec = cut_experts_of(g, {prefix + ".experts." + name, shape, Init::normal, std, true});
+    if (expert_tensor) spec = cut_over(Axis::tensor, std::move(spec), dim, g.tensor.rank(), g.tensor.size());
+    return store.add({spec});
+  };
+  gate_up_ = add("gate_up_proj", {experts_, 2, f, h}, 2, c.initializer_range);
+  down_ = add("down_proj", {experts_, h, f}, 2, out_std);
+  if (m.shared_experts > 0) declare_shared(store, g, c, sequence_parallel, prefix, layer, out_std);
+}
+
+void MoeLayer::declare_shared(ParameterStore& store, const Groups& g, const ModelConfig& c,
+                              bool sequence_parallel, const std::string& prefix, int64_t layer,
+                              double out_std) {
+  has_shared_ = true;
+  has_shared_gate_ = c.moe.shared_expert_gate;
+  ModelConfig shared = c;
+  shared.intermediate_size = c.moe.shared_experts * c.moe.intermediate_size;
+  shared_.declare(store, g, shared, sequence_parallel, prefix + ".shared_expert", out_std);
+  if (!has_shared_gate_) return;
+  shared.moe = {};  // a router of one expert, whose score is the gate
+  shared.moe.num_experts = shared.moe.top_k = 1;
+  shared.moe.score = "sigmoid";
+  shared.moe.norm_topk_prob = false;
+  shared_gate_.declare(store, g, shared, prefix + ".shared_expert_gate", -1,
+                       g.tensor.many() && sequence_parallel);
+}
+
+/// The rows that the router sees: those of all tensor ranks where they share each expert.
+Tensor MoeLayer::whole(Step& step, Tensor x) const {
+  return cut_experts(step) ? gather_rows(step, x, "gathered rows") : x;
+}
+
+std::vector<TokenRange> MoeLayer::chunks(int64_t tokens) const {
+  std::vector<TokenRange> out;
+  for (int64_t c = 0; c < chunks_; ++c) {
+    const int64_t first = tokens * c / chunks_, end = tokens * (c + 1) / chunks_;
+    if (end > first) out.push_back({first, end - first});
+  }
+  return out;
+}
+
+void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved) const {
+  Tensor tokens = whole(step, x);
+  const int64_t n = tokens.shape[0], h = x.cols(), capacity = router_.capacity(n, step.training);
+  router_.forward(step, mb, tokens, saved.router);
+  const std::vector<TokenRange> ranges = chunks(n);
+  saved.chunks.assign(ranges.size(), {});
+  if (shadows_->most() > 0) {
+    const Weights w = own(step);
+    shadows_->choose(step, saved.router.routing, capacity, place_, w.gate_up, w.down, step.stat_type(),
+                     saved.chunks[0].dispatched, saved.copies);
+    shadows_->fetch_start(step, saved.copies, w.gate_up, w.down);
+  } else {
+    for (size_t i = 0; i < ranges.size(); ++i)
+      dispatch_->count(step, saved.chunks[i].dispatched, saved.router.routing, ranges[i], capacity, place_);
+  }
+  const auto start = [&](size_t i) {
+    Chunk& c = saved.chunks[i];
+    const int64_t most = dispatch_->most_rows(ranges[i].tokens, capacity);
+    c.rows = step.activation("rows of experts", {most, h});
+    dispatch_->start(step, c.dispatched, tokens.narrow(ranges[i].first, ranges[i].tokens), most);
+  };
+  start(0);
+  if (has_shared_) shared_forward(step, mb, y, x, saved);  // while rows travel
+  copies_forward(step, tokens, saved);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    Chunk& c = saved.chunks[i];
+    if (i + 1 < ranges.size()) start(i + 1);
+    dispatch_->finish(step, c.dispatched, c.rows);
+    const Tensor made = dispatch_->made(step, c.dispatched, c.rows.shape[0], h);
+    run_experts(step, c, made, own(step));
+    dispatch_->give_back_start(step, c.dispatched, made);
+  }
+  if (cut_experts(step)) release_whole(step, tokens, x);
+  Tensor routed = has_shared_ ? step.temporary("routed experts", y.shape) : y;
+  const Tensor partial = cut_experts(step) ? partial_rows(step, routed, n, "partial rows") : routed;
+  for (size_t i = 0; i < ranges.size(); ++i)
+    dispatch_->combine(step, saved.chunks[i].dispatched, partial.narrow(ranges[i].first, ranges[i].tokens));
+  copies_combine(step, partial, saved);
+  if (cut_experts(step)) sum_rows_start(step, routed, partial).wait(step);
+  if (has_shared_) {
+    add_to(step.compute, y, routed);
+    step.release(routed);
+  }
+  if (step.training) return;
+  Router::release(step, saved.router);
+  for (Chunk& c : saved.chunks) TokenDispatch::release(step, c.dispatched);
+  for (ExpertShadows::Copy& c : saved.copies) ExpertShadows::release(step, c);
+}
+
+void MoeLayer::run_experts(Step& step, Chunk& chunk, Tensor out, const Weights& weights) const {
+  const ExpertRowCounts& c = chunk.dispatched.counts;
+  const int64_t most = chunk.rows.shape[0];
+  chunk.hidden = step.activation("hidden units of experts", {most, 2 * intermediate_});
+  grouped_matmul(step.compute, chunk.hidden, chunk.rows, weights.gate_up, c.groups);
+  if (!step.training) step.release(chunk.rows);
+  chunk.act = step.activation("activation of experts", {most, intermediate_});
+  swiglu_forward(step.compute, chunk.act.narrow(0, c.received), chunk.hidden.narrow(0, c.received));
+  if (!step.training) step.release(chunk.hidden);
+  grouped_matmul(step.compute, out, chunk.act, weights.down, c.groups);
+  if (!step.training) step.release(chunk.act);
+}
+
+void MoeLayer::rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk,
+                             const Weights& weights) const {
+  const ExpertRowCounts& c = chunk.dispatched.counts;
+  Tensor dact = step.temporary("d activation of experts", chunk.act.shape);
+  grouped_matmul_dx(step.compute, dact, dout, weights.down, c.groups);
+  const Tensor hidden = chunk.hidden.narrow(0, c.received);  // its gradient takes its place
+  swiglu_backward(step.compute, hidden, dact.narrow(0, c.received), hidden);
+  step.release(dact);
+  grouped_matmul_dx(step.compute, drows, chunk.hidden, weights.gate_up, c.groups);
+}
+
+/// drows (most rows, H) := gradient of what came to the experts, dout: of what they made. Releases rows,
+/// hidden and act. `last`: nothing else adds to the weights' gradients.
+void MoeLayer::experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, bool last) const {
+  const ExpertRowCounts& c = chunk.dispatched.counts;
+  rows_backward(step, drows, dout, chunk, own(step));
+  if (step.later) {
+    step.later->add([this, c, rows = chunk.rows, dhidden = chunk.hidden, act = chunk.act, dout,
+                     last](Step& s) { weights_backward(s, c, rows, dhidden, act, dout, last); },
+                    {chunk.rows, chunk.hidden, chunk.act, dout});
+  } else {
+    weights_backward(step, c, chunk.rows, chunk.hidden, chunk.act, dout, last);
+  }
+  for (Tensor* t : {&chunk.rows, &chunk.hidden, &chunk.act}) step.release(*t);
+}
+
+void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor rows, Tensor dhidden, Tensor act,
+                                Tensor dout, bool last) const {
+  const GradTarget down = step.params.contribute(down_);
+  grouped_matmul_dw(step.compute, down.tensor, dout, act, c.groups, down.accumulate);
+  if (last) step.params.grad_ready(down_);
+  const GradTarget gate_up = step.params.contribute(gate_up_);
+  grouped_matmul_dw(step.compute, gate_up.tensor, dhidden, rows, c.groups, gate_up.accumulate);
+  if (last) step.params.grad_ready(gate_up_);
+}
+
+void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x,
+                        Saved& saved) const {
+  const Tensor weights = saved.router.routing.weights;
+  Tensor dwhole = whole(step, dy);
+  const int64_t n = dwhole.shape[0], h = x.cols();
+  const std::vector<TokenRange> ranges = chunks(n);
+  Tensor dweights =
+      step.memory.allocate(MemoryKind::temporaries, "d weights of experts", step.stat_type(), weights.shape);
+  const auto of = [&](const Tensor& t, size_t i) { return t.narrow(ranges[i].first, ranges[i].tokens); };
+  const auto start = [&](size_t i) {
+    Chunk& c = saved.chunks[i];
+    dispatch_->combine_backward_start(step, c.dispatched, of(dweights, i), of(dwhole, i), c.rows.shape[0]);
+  };
+  start(0);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    Chunk& c = saved.chunks[i];
+    if (i + 1 < ranges.size()) start(i + 1);
+    const int64_t most = c.rows.shape[0];
+    Tensor dmade = dispatch_->combine_backward(step, c.dispatched, of(dweights, i), most);
+    const Tensor drows = step.temporary("d rows of experts", {most, h});
+    experts_backward(step, drows, dmade, c, i + 1 == ranges.size() && shadows_->most() == 0);
+    step.release(dmade);
+    dispatch_->permute_backward_start(step, c.dispatched, drows);
+  }
+  std::vector<Tensor> drows_copied = copies_backward(step, dweights, dwhole, saved);
+  if (cut_experts(step)) release_whole(step, dwhole, dy);
+  const Tensor partial = cut_experts(step) ? partial_rows(step, dx, n, "partial gradient") : dx;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    dispatch_->permute_backward(step, saved.chunks[i].dispatched, of(partial, i));
+    TokenDispatch::release(step, saved.chunks[i].dispatched);
+  }
+  copies_permute_backward(step, partial, drows_copied, saved);
+  if (cut_experts(step)) {
+    sum_rows_start(step, dx, partial).wait(step);
+    const Group& g = step.groups.tensor;
+    g.stream->wait(step.compute.record());
+    g.comm->all_reduce(*g.stream, dweights);
+    step.compute.wait(g.stream->record());
+  }
+  Tensor more = step.temporary("d norm of the router", dx.shape);
+  Tensor tokens = whole(step, x);
+  router_.backward(step, mb, more, step.groups.tensor.rank() * dx.shape[0], dweights, tokens, saved.router);
+  if (cut_experts(step)) release_whole(step, tokens, x);
+  step.release(dweights);
+  Router::release(step, saved.router);
+  add_to(step.compute, dx, more);
+  if (has_shared_) {
+    shared_backward(step, mb, more, dy, x, saved);
+    add_to(step.compute, dx, more);
+  }
+  step.release(more);
+}
+
+void MoeLayer::shared_forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved) const {
+  if (!has_shared_gate_) return shared_.forward(step, y, x, mb.rows(), saved.shared);
+  saved.shared_out = step.activation("shared expert", y.shape);
+  shared_.forward(step, saved.shared_out, x, mb.rows(), saved.shared);
+  shared_gate_.forward_gate(step, x, saved.shared_gate);
+  combine_rows(step.compute, y, saved.shared_out, saved.shared_gate.routing, true);
+  if (step.training) return;
+  step.release(saved.shared_out);
+  Router::release(step, saved.shared_gate);
+}
+
+void MoeLayer::shared_backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x,
+                               Saved& saved) const {
+  if (!has_shared_gate_) return shared_.backward(step, dx, dy, x, saved.shared);
+  const Routing& r = saved.shared_gate.routing;
+  Tensor dout = step.temporary("d shared expert", dy.shape);
+  Tensor dgate =
+      step.memory.allocate(MemoryKind::temporaries, "d shared gate", step.stat_type(), r.weights.shape);
+  combine_rows_backward(step.compute, dout, dgate, dy, saved.shared_out, r);
+  step.release(saved.shared_out);
+  shared_.backward(step, dx, dout, x, saved.shared);
+  step.release(dout);
+  Tensor more = step.temporary("d norm of the shared gate", dx.shape);
+  shared_gate_.backward(step, mb, more, 0, dgate, x, saved.shared_gate);
+  add_to(step.compute, dx, more);
+  step.release(more);
+  step.release(dgate);
+  Router::release(step, saved.shared_gate);
+}
+
+}  // namespace ltrain

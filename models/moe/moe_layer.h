@@ -1,0 +1,77 @@
+// A mixture of experts in the place of the feed-forward: router, experts (SwiGLU), experts that are shared.
+#pragma once
+#include "models/moe/expert_shadows.h"
+#include "models/layers/mlp_layer.h"
+#include "models/moe/router.h"
+#include "models/moe/token_dispatch.h"
+
+namespace ltrain {
+
+/// Of the names of a layer's router and experts.
+std::string mixture_prefix(const ModelConfig& config, int64_t layer);
+
+class MoeLayer {
+ public:
+  /// Of a part of the tokens, which travels while experts work on another.
+  struct Chunk {
+    Dispatched dispatched;
+    Tensor rows;         ///< (most rows, H) of this rank's experts, sorted by them
+    Tensor hidden, act;  ///< (most rows, 2F) and (most rows, F): before and after the non-linearity
+  };
+  struct Saved {
+    Router::Saved router;
+    std::vector<Chunk> chunks;
+    std::vector<ExpertShadows::Copy> copies;
+    std::vector<Chunk> copied;  ///< what each copy works on: rows of this rank's tokens
+    MlpLayer::Saved shared;
+    Tensor shared_out;          ///< (tokens, H) before its gate
+    Router::Saved shared_gate;  ///< of one expert, whose score is the gate
+  };
+  /// Names are those of Hugging Face but for the experts, which are one tensor of each kind: gate_up_proj
+  /// (experts, 2, F, H) and down_proj (experts, H, F).
+  void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
+               bool expert_tensor, const DispatchOptions& dispatch, const std::string& prefix, int64_t layer,
+               double out_std);
+  void forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved) const;
+  /// dx = gradient of x. Releases saved.
+  void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x, Saved& saved) const;
+
+ private:
+  /// Tensor ranks share each expert: every one has all rows and a part of the hidden units.
+  bool cut_experts(const Step& step) const { return expert_tensor_ && step.groups.tensor.many(); }
+  Tensor whole(Step& step, Tensor x) const;
+  /// Parts that `tokens` tokens go in.
+  std::vector<TokenRange> chunks(int64_t tokens) const;
+  /// Experts' weights, or their gradients: a rank's own stacks, or those of one copy.
+  struct Weights {
+    Tensor gate_up, down;
+  };
+  Weights own(const Step& step) const { return {step.params.value(gate_up_), step.params.value(down_)}; }
+  void run_experts(Step& step, Chunk& chunk, Tensor out, const Weights& weights) const;
+  /// drows := gradient of the rows; the chunk's hidden := that of the hidden units.
+  void rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, const Weights& weights) const;
+  void experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, bool last) const;
+  void copies_forward(Step& step, Tensor tokens, Saved& saved) const;
+  void copies_combine(Step& step, Tensor y, Saved& saved) const;
+  /// Adds to dweights; returns the gradients of rows, by copy.
+  std::vector<Tensor> copies_backward(Step& step, Tensor dweights, Tensor dy, Saved& saved) const;
+  void copies_permute_backward(Step& step, Tensor dx, std::vector<Tensor>& drows, Saved& saved) const;
+  void weights_backward(Step& step, const ExpertRowCounts& counts, Tensor rows, Tensor dhidden, Tensor act,
+                        Tensor dout, bool last) const;
+  void declare_shared(ParameterStore& store, const Groups& groups, const ModelConfig& config,
+                      bool sequence_parallel, const std::string& prefix, int64_t layer, double out_std);
+  void shared_forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved) const;
+  void shared_backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x, Saved& saved) const;
+
+  Router router_, shared_gate_;
+  MlpLayer shared_;
+  int gate_up_ = -1, down_ = -1;
+  int64_t experts_ = 0, top_k_ = 0, intermediate_ = 0;
+  std::unique_ptr<TokenDispatch> dispatch_;
+  std::unique_ptr<ExpertShadows> shadows_;
+  int chunks_ = 1;
+  bool expert_tensor_ = true, has_shared_ = false, has_shared_gate_ = false;
+  std::string place_;
+};
+
+}  // namespace ltrain

@@ -1,0 +1,265 @@
+#include "models/moe/router.h"
+
+#include <cmath>
+
+#include "kernels/meta/placement_rules.h"
+#include "kernels/moe/jitter.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/elementwise/tensor_ops.h"
+
+namespace ltrain {
+namespace {
+
+MemoryKind kept_in(const Step& step) {
+  return step.training ? MemoryKind::activations : MemoryKind::temporaries;
+}
+
+}  // namespace
+
+void Router::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
+                     const std::string& name, int64_t layer, bool rows_cut) {
+  const MoeConfig& m = c.moe;
+  args_.experts = m.num_experts;
+  args_.top_k = m.top_k;
+  args_.sigmoid = m.score == "sigmoid";
+  args_.top_k_first = m.order == "topk_first";
+  args_.renormalize = m.norm_topk_prob;
+  args_.scale = m.routed_scaling_factor;
+  args_.groups = m.n_group;
+  args_.kept_groups = m.topk_group;
+  args_.drop = m.drop_policy == "position" ? Drop::last_token
+               : m.drop_policy == "choice" ? Drop::later_choice
+                                           : Drop::least_weight;
+  args_.threshold = m.second_threshold;
+  if (m.selection == "gshard") args_.selection = Selection::second_at_random;
+  if (m.selection == "expert_choice") args_.selection = Selection::experts_choose;
+  jitter_ = m.jitter_eps;
+  balance_ = m.balance;
+  coeff_ = m.balance_coeff;
+  z_coeff_ = m.z_loss_coeff;
+  capacity_factor_ = m.capacity_factor.value_or(0);
+  eval_capacity_factor_ = m.eval_capacity_factor.value_or(0);
+  layer_ = layer;
+  for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
+    if (!m.in_layer(i)) continue;
+    if (layers_++ == 0) first_layer_ = i;
+    last_layer_ = i;
+  }
+  rows_cut_ = rows_cut;
+  place_ = fmt::format("layers.{}", layer);
+  ParameterSpec weight{
+      name + ".weight", {m.num_experts, c.hidden_size}, Init::normal, c.initializer_range, true};
+  weight.router = layer >= 0;
+  if (rows_cut) weight.sum = Axis::tensor;
+  weight_ = store.add({weight});
+}
+
+RouteArgs Router::args(int64_t capacity, bool training) const {
+  RouteArgs a = args_;
+  a.capacity = capacity;
+  if (!training) a.threshold = 0;  // evaluation takes both
+  if (a.selection == Selection::experts_choose) {
+    a.top_k = a.experts;
+    a.renormalize = a.top_k_first = false;
+    a.drop = Drop::least_weight;
+  }
+  return a;
+}
+
+int64_t Router::capacity(int64_t tokens, bool training) const {
+  if (args_.selection == Selection::experts_choose)
+    return std::clamp<int64_t>(tokens * args_.top_k / args_.experts, 1, tokens);
+  const double factor = training ? capacity_factor_ : eval_capacity_factor_;
+  if (factor <= 0) return 0;
+  const double even = static_cast<double>(tokens * args_.top_k) / static_cast<double>(args_.experts);
+  return std::min(tokens, static_cast<int64_t>(std::ceil(even * factor)));
+}
+
+double Router::all_tokens(const Step& step, int64_t tokens) const {
+  const int64_t ranks = step.groups.mesh.size(kGradientAxes) * (rows_cut_ ? step.groups.tensor.size() : 1);
+  return static_cast<double>(tokens * ranks);
+}
+
+Tensor Router::sums(const MicroBatch& mb, int64_t begin, int64_t count) const {
+  return mb.experts.flat(layer_ * mb.experts.cols() + begin, {count});
+}
+
+RowRandom Router::random(const Step& step, const MicroBatch& mb, int64_t rows, const char* what) const {
+  return step.random(place_ + what, mb, rows == mb.rows() ? step.whole_rows(mb) : step.row_map(mb));
+}
+
+void Router::score(Step& step, Tensor x, Saved& saved) const {
+  saved.routing.logits =
+      step.memory.allocate(kept_in(step), "router logits", step.stat_type(), {x.shape[0], args_.experts});
+  MatmulArgs product;
+  product.trans_b = true;
+  matmul(step.compute, saved.routing.logits, x, step.params.value(weight_), product);
+}
+
+void Router::choose(Step& step, Tensor bias, int64_t run, int64_t capacity, const RowRandom& random,
+                    Saved& saved) const {
+  Routing& r = saved.routing;
+  const RouteArgs a = args(capacity, step.training);
+  const int64_t tokens = r.logits.shape[0], e = a.experts, k = a.top_k;
+  const auto make = [&](const char* name, DType type, Shape shape) {
+    return step.memory.allocate(kept_in(step), name, type, shape);
+  };
+  r.run = run;
+  r.norm = make("router norms", step.stat_type(), {tokens, 2});
+  r.experts = make("chosen experts", DType::i32, {tokens, k});
+  r.weights = make("weights of experts", step.stat_type(), {tokens, k});
+  r.slots = make("rows of choices", DType::i32, {tokens, k});
+  r.sources = make("choices of rows", DType::i32,
+                   {a.selection == Selection::experts_choose ? e * capacity : tokens * k});
+  r.counts = make("rows of experts", DType::i64, {e + 1});
+  r.statistics = make("router statistics", DType::f64, {2 * (tokens / r.run) + 1, e});
+  route_forward(step.compute, r, bias, a, random);
+}
+
+void Router::forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) const {
+  const int64_t tokens = x.shape[0];
+  if (jitters(step)) {
+    Tensor noisy = step.temporary("noisy rows of the router", x.shape);
+    jitter(step.compute, noisy, x, random(step, mb, tokens, ".router.jitter"), jitter_);
+    score(step, noisy, saved);
+    step.release(noisy);
+  } else {
+    score(step, x, saved);
+  }
+  Tensor bias;
+  if (mb.router_bias.defined()) bias = mb.router_bias.flat(layer_ * args_.experts, {args_.experts});
+  choose(step, bias, balance_ == "sequence" ? tokens / mb.batch : tokens, capacity(tokens, step.training),
+         random(step, mb, tokens, ".router.second"), saved);
+  if (!step.training) return;
+  add_up(step, mb, saved);
+  if (balances() && of_all_layers())
+    balance_layers(step, mb, saved.routing);
+  else if (balances())
+    balance(step, mb, saved);
+}
+
+void Router::sum_statistics(Step& step, Tensor all, bool by_sequence) const {
+  const auto sum = [&](const Group& g) {
+    if (!g.many()) return;
+    g.stream->wait(step.compute.record());
+    g.comm->all_reduce(*g.stream, all);
+    step.compute.wait(g.stream->record());
+  };
+  sum(by_sequence ? step.groups.context : step.groups.gradient);
+  if (rows_cut_) sum(step.groups.tensor);
+}
+
+void Router::balance_layers(Step& step, const MicroBatch& mb, const Routing& r) const {
+  if (layer_ == first_layer_) fill_zero(step.compute, mb.balance_sums);
+  add_to(step.compute, mb.balance_sums, r.statistics.narrow(0, 2));
+  if (layer_ != last_layer_) return;
+  Tensor all =
+      step.memory.allocate(MemoryKind::temporaries, "balance of all", DType::f64, mb.balance_sums.shape);
+  cast(step.compute, all, mb.balance_sums);
+  sum_statistics(step, all, false);
+  BalanceArgs a;
+  a.experts = args_.experts;
+  a.tokens = all_tokens(step, r.logits.shape[0]) * static_cast<double>(layers_);
+  // Its f counts choices by token, which add up to top_k and not to 1.
+  a.coeff = coeff_ * static_cast<double>(args_.top_k) / static_cast<double>(mb.micros);
+  a.loss_scale = mb.loss_scale;
+  balance_loss(step.compute, mb.balance_table, sums(mb, 2 * args_.experts, 1), mb.balance_sums, all, a);
+  step.release(all);
+}
+
+void Router::balance(Step& step, const MicroBatch& mb, Saved& saved) const {
+  const Routing& r = saved.routing;
+  const int64_t runs = (r.statistics.shape[0] - 1) / 2, e = args_.experts;
+  saved.table = step.memory.allocate(MemoryKind::activations, "balance table", DType::f64, {runs, e});
+  const bool by_sequence = balance_ == "sequence";
+  const Tensor local = r.statistics.narrow(0, 2 * runs);
+  Tensor mine = local;
+  if (by_sequence) {  // the sums of its own sequences, not summands of common ones
+    mine = place_apart(step.compute, local, "router statistics of sequences");
+    place_set(step.compute, mine, kDataAxes, Placement::V());
+  }
+  Tensor all = step.memory.allocate(MemoryKind::temporaries, "balance of all", DType::f64, {2 * runs, e});
+  cast(step.compute, all, mine);
+  if (balance_ == "global")  // choices of this step so far, of all micro-batches
+    cast(step.compute, all.narrow(0, 1), sums(mb, 0, e));
+  sum_statistics(step, all, by_sequence);
+  BalanceArgs a;
+  a.kind = balance_ == "uniform" ? Balance::uniform : Balance::load;
+  a.experts = e;
+  if (by_sequence) {
+    const Groups& g = step.groups;
+    a.tokens = static_cast<double>(r.run * g.context.size() * (rows_cut_ ? g.tensor.size() : 1));
+    a.coeff = coeff_ / (static_cast<double>(mb.batch * g.mesh.size(kDataAxes)) * mb.micros);
+  } else {
+    a.tokens = all_tokens(step, r.logits.shape[0]);
+    a.coeff = coeff_ / static_cast<double>(mb.micros);
+  }
+  a.loss_scale = mb.loss_scale;
+  balance_loss(step.compute, saved.table, sums(mb, 2 * e, 1), local, all, a);
+  step.release(all);
+}
+
+void Router::add_up(Step& step, const MicroBatch& mb, const Saved& saved) const {
+  const Routing& r = saved.routing;
+  const int64_t runs = (r.statistics.shape[0] - 1) / 2, e = args_.experts;
+  if (args_.selection == Selection::experts_choose) {  // all tokens are candidates; chosen is what is kept
+    add_to(step.compute, sums(mb, 0, e), r.statistics.narrow(2 * runs, 1));
+  } else {
+    for (int64_t g = 0; g < runs; ++g) add_to(step.compute, sums(mb, 0, e), r.statistics.narrow(g, 1));
+  }
+  add_to(step.compute, sums(mb, e, e), r.statistics.narrow(2 * runs, 1));
+  if (z_coeff_ > 0)
+    add_z_loss(step.compute, sums(mb, 2 * e + 1, 1), r,
+               z_coeff_ / (all_tokens(step, r.logits.shape[0]) * static_cast<double>(mb.micros)));
+}
+
+void Router::weight_backward(Step& step, const MicroBatch& mb, Tensor dlogits, Tensor x) const {
+  Tensor seen = x;
+  if (jitters(step)) {
+    seen = step.temporary("noisy rows of the router", x.shape);
+    jitter(step.compute, seen, x, random(step, mb, x.shape[0], ".router.jitter"), jitter_);
+  }
+  const GradTarget to = step.params.contribute(weight_);
+  MatmulArgs product;
+  product.trans_a = true;
+  product.accumulate = to.accumulate;
+  matmul(step.compute, to.tensor, dlogits, seen, product);
+  step.params.grad_ready(weight_);
+  if (jitters(step)) step.release(seen);
+}
+
+void Router::backward(Step& step, const MicroBatch& mb, Tensor dx, int64_t first_row, Tensor dweights,
+                      Tensor x, Saved& saved) const {
+  const Routing& r = saved.routing;
+  const int64_t tokens = x.shape[0];
+  Tensor dlogits =
+      step.memory.allocate(MemoryKind::temporaries, "d router logits", step.stat_type(), r.logits.shape);
+  const double z = mb.loss_scale * z_coeff_ / (all_tokens(step, tokens) * static_cast<double>(mb.micros));
+  const Tensor table = balances() && of_all_layers() ? mb.balance_table : saved.table;
+  route_backward(step.compute, dlogits, dweights, r, table, z,
+                 args(capacity(tokens, step.training), step.training));
+  Tensor d = dlogits;
+  if (step.dtype != dlogits.dtype) {
+    d = step.temporary("d router logits, rounded", dlogits.shape);
+    cast(step.compute, d, dlogits);
+  }
+  if (step.params.trains(weight_)) weight_backward(step, mb, d, x);
+  Tensor mine = d;
+  if (dx.shape[0] != tokens) {
+    mine = place_apart(step.compute, d.narrow(first_row, dx.shape[0]), "d router logits of the rank's rows");
+    place_set(step.compute, mine, Axis::tensor, Placement::S(0));
+  }
+  matmul(step.compute, dx, mine, step.params.value(weight_));
+  if (jitters(step)) jitter(step.compute, dx, dx, random(step, mb, dx.shape[0], ".router.jitter"), jitter_);
+  if (step.dtype != dlogits.dtype) step.release(d);
+  step.release(dlogits);
+}
+
+void Router::release(Step& step, Saved& saved) {
+  Routing& r = saved.routing;
+  for (Tensor* t : {&r.logits, &r.norm, &r.experts, &r.weights, &r.slots, &r.sources, &r.counts,
+                    &r.statistics, &saved.table})
+    step.release(*t);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,67 @@
+// The router of one layer of experts: logits, choices, losses for balance, and their gradients.
+#pragma once
+#include "kernels/moe/balance.h"
+#include "kernels/moe/expert_rows.h"
+#include "models/layers/model_config.h"
+#include "models/layers/step.h"
+
+namespace ltrain {
+
+/// Numbers that a router adds up over a step: choices of each expert, rows of each (less what was dropped),
+/// the balance loss, the z-loss.
+inline int64_t moe_sums(int64_t experts) { return 2 * experts + 2; }
+
+class Router {
+ public:
+  struct Saved {
+    Routing routing;
+    Tensor table;  ///< (G, E) f64: gradient of the balance loss with respect to a token's scores
+  };
+  /// `rows_cut`: tensor ranks have rows of their own. `layer`: of the whole model, for MicroBatch::experts.
+  void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config,
+               const std::string& name, int64_t layer, bool rows_cut);
+  /// Most rows of one expert that `tokens` tokens make, in training or not; 0: all that come.
+  int64_t capacity(int64_t tokens, bool training) const;
+  /// x: (tokens, H). Fills saved; the host may read nothing of it yet.
+  void forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) const;
+  /// Of a router of one expert: only the scores, which balance nothing.
+  void forward_gate(Step& step, Tensor x, Saved& saved) const {
+    score(step, x, saved);
+    choose(step, {}, x.shape[0], 0, {}, saved);
+  }
+  /// dx: (some of the rows, H) = what the router adds to them, of `first_row` on; adds to its weight's
+  /// gradient. dweights: whole, not a summand.
+  void backward(Step& step, const MicroBatch& mb, Tensor dx, int64_t first_row, Tensor dweights, Tensor x,
+                Saved& saved) const;
+  static void release(Step& step, Saved& saved);
+
+ private:
+  void score(Step& step, Tensor x, Saved& saved) const;
+  void choose(Step& step, Tensor bias, int64_t run, int64_t capacity, const RowRandom& random,
+              Saved& saved) const;
+  RouteArgs args(int64_t capacity, bool training) const;
+  bool jitters(const Step& step) const { return jitter_ > 0 && step.training; }
+  /// Of the rows that the router reads, or some of them.
+  RowRandom random(const Step& step, const MicroBatch& mb, int64_t rows, const char* what) const;
+  bool balances() const { return balance_ != "none" && coeff_ > 0; }
+  /// Tokens of the micro-batch over all ranks that have different ones.
+  double all_tokens(const Step& step, int64_t tokens) const;
+  void balance(Step& step, const MicroBatch& mb, Saved& saved) const;
+  /// kind hf: of the tokens of all layers together. The loss is added where the last one's come.
+  void balance_layers(Step& step, const MicroBatch& mb, const Routing& r) const;
+  /// `all`: this rank's statistics, over all ranks in place.
+  void sum_statistics(Step& step, Tensor all, bool by_sequence) const;
+  bool of_all_layers() const { return balance_ == "hf"; }
+  void weight_backward(Step& step, const MicroBatch& mb, Tensor dlogits, Tensor x) const;
+  void add_up(Step& step, const MicroBatch& mb, const Saved& saved) const;
+  Tensor sums(const MicroBatch& mb, int64_t begin, int64_t count) const;
+  int weight_ = -1;
+  RouteArgs args_;
+  std::string balance_, place_;
+  double coeff_ = 0, z_coeff_ = 0, capacity_factor_ = 0, eval_capacity_factor_ = 0, jitter_ = 0;
+  int64_t layer_ = 0;
+  int64_t first_layer_ = -1, last_layer_ = -1, layers_ = 0;  ///< of those that have experts
+  bool rows_cut_ = false;
+};
+
+}  // namespace ltrain

@@ -1,0 +1,241 @@
+#include "models/moe/token_dispatch.h"
+
+#include "kernels/meta/placement_rules.h"
+#include "kernels/moe/expert_rows.h"
+#include "kernels/moe/sort_choices.h"
+#include "models/layers/tensor_parallel.h"
+
+namespace ltrain {
+namespace {
+
+/// d.travelling := gradients of the rows in d.out, which is done with.
+void combine_backward_here(Step& step, Dispatched& d, Tensor dweights, Tensor dy) {
+  d.travelling = step.temporary("d rows from experts", d.out.shape);
+  combine_rows_backward(step.compute, d.travelling, dweights, dy, d.out, d.routing);
+  step.release(d.out);
+}
+
+/// All experts are this rank's.
+class LocalDispatch final : public TokenDispatch {
+ public:
+  using TokenDispatch::TokenDispatch;
+
+  void start(Step&, Dispatched& d, Tensor tokens, int64_t) const override { d.travelling = tokens; }
+  void finish(Step& step, Dispatched& d, Tensor rows) const override {
+    permute_rows(step.compute, rows, d.travelling, d.routing, d.counts.sorted);
+  }
+  Tensor made(Step& step, Dispatched& d, int64_t most, int64_t columns) const override {
+    return d.out = step.activation("rows from experts", {most, columns});
+  }
+  void give_back_start(Step&, Dispatched&, Tensor) const override {}
+  void combine(Step& step, Dispatched& d, Tensor y) const override {
+    combine_rows(step.compute, y, d.out, d.routing, true);
+  }
+  void combine_backward_start(Step& step, Dispatched& d, Tensor dweights, Tensor dy, int64_t) const override {
+    combine_backward_here(step, d, dweights, dy);
+  }
+  Tensor combine_backward(Step&, Dispatched& d, Tensor, int64_t) const override { return d.travelling; }
+  void permute_backward_start(Step&, Dispatched& d, Tensor drows) const override { d.travelling = drows; }
+  void permute_backward(Step& step, Dispatched& d, Tensor dx) const override {
+    combine_rows(step.compute, dx, d.travelling, d.routing, false);
+    step.release(d.travelling);
+  }
+};
+
+/// Rows travel to the ranks of their experts.
+class ExchangeDispatch final : public TokenDispatch {
+ public:
+  using TokenDispatch::TokenDispatch;
+
+  void start(Step& step, Dispatched& d, Tensor tokens, int64_t most) const override {
+    d.travelling = step.temporary("rows by expert", {d.most_sent, tokens.cols()});
+    permute_rows(step.compute, d.travelling, tokens, d.routing, d.counts.sorted);
+    d.flight = exchange_.dispatch_start(step, d.counts, d.travelling, most);
+  }
+  void finish(Step& step, Dispatched& d, Tensor rows) const override {
+    exchange_.dispatch_finish(step, d.counts, rows, d.flight);
+    step.release(d.travelling);
+  }
+  Tensor made(Step& step, Dispatched&, int64_t most, int64_t columns) const override {
+    return step.temporary("made by experts", {most, columns});
+  }
+  void give_back_start(Step& step, Dispatched& d, Tensor made) const override {
+    d.out = step.activation("rows from experts", {d.most_sent, made.cols()});
+    d.flight = exchange_.give_back_start(step, d.counts, d.out, made);
+    step.release(made);
+  }
+  void combine(Step& step, Dispatched& d, Tensor y) const override {
+    exchange_.give_back_finish(step, d.out, d.flight);
+    combine_rows(step.compute, y, d.out, d.routing, true);
+  }
+  void combine_backward_start(Step& step, Dispatched& d, Tensor dweights, Tensor dy,
+                              int64_t most) const override {
+    combine_backward_here(step, d, dweights, dy);
+    d.flight = exchange_.dispatch_start(step, d.counts, d.travelling, most);
+  }
+  Tensor combine_backward(Step& step, Dispatched& d, Tensor, int64_t most) const override {
+    const Tensor dmade = step.temporary("d made by experts", {most, d.travelling.cols()});
+    exchange_.dispatch_finish(step, d.counts, dmade, d.flight);
+    step.release(d.travelling);
+    return dmade;
+  }
+  void permute_backward_start(Step& step, Dispatched& d, Tensor drows) const override {
+    d.travelling = step.temporary("d rows by expert", {d.most_sent, drows.cols()});
+    d.flight = exchange_.give_back_start(step, d.counts, d.travelling, drows);
+    step.release(drows);
+  }
+  void permute_backward(Step& step, Dispatched& d, Tensor dx) const override {
+    exchange_.give_back_finish(step, d.travelling, d.flight);
+    combine_rows(step.compute, dx, d.travelling, d.routing, false);
+    step.release(d.travelling);
+  }
+};
+
+/// Every rank gets the tokens of all, and makes a summand of the result of each: for small groups, whose
+/// tokens choose experts of most ranks.
+class GatherDispatch final : public TokenDispatch {
+ public:
+  using TokenDispatch::TokenDispatch;
+
+  void count(Step& step, Dispatched& d, const Routing& r, TokenRange range, int64_t capacity,
+             const std::string& name) const override {
+    LT_CHECK(range.first == 0 && range.tokens == r.slots.shape[0], "a gather of a part of the tokens");
+    const Group& g = groups_.expert;
+    const auto of_all = [&](const char* name, const Tensor& own) {
+      const MemoryKind kind = step.training ? MemoryKind::activations : MemoryKind::temporaries;
+      return step.memory.allocate(kind, name, own.dtype, {own.shape[0] * g.size(), own.cols()});
+    };
+    Tensor kept = of_all("kept choices of all ranks", r.slots);
+    Tensor experts = d.routing.experts = of_all("chosen experts of all ranks", r.experts);
+    d.weights = d.routing.weights = of_all("weights of all ranks", r.weights);
+    gather(step, kept, r.slots);
+    gather(step, experts, r.experts);
+    gather(step, d.weights, r.weights);
+    const int64_t local = exchange_.local_experts();
+    own_rows(step, d, r.slots.shape[0] * g.size(), r.slots.shape[1], local);
+    sort_choices(step.compute, d.routing, kept, r.counts, {g.rank() * local});
+    step.release(kept);
+    step.release(experts);
+    for (const Tensor& t : {d.routing.slots, d.routing.sources, d.routing.counts})
+      claim(step, t, Placement::R(), Placement::S(0));  // of the rank's experts
+    d.counts = exchange_.count_here(step, d.routing, capacity, name);
+  }
+  void start(Step& step, Dispatched& d, Tensor tokens, int64_t) const override {
+    d.travelling = gather_all(step, tokens, "tokens of all ranks");
+  }
+  void finish(Step& step, Dispatched& d, Tensor rows) const override {
+    permute_rows(step.compute, rows, d.travelling, d.routing, d.counts.received);
+    step.release(d.travelling);
+  }
+  Tensor made(Step& step, Dispatched& d, int64_t most, int64_t columns) const override {
+    return d.out = step.activation("rows from experts", {most, columns});
+  }
+  void give_back_start(Step&, Dispatched&, Tensor) const override {}
+  void combine(Step& step, Dispatched& d, Tensor y) const override { sum_back(step, d, y, d.out, true); }
+  void combine_backward_start(Step& step, Dispatched& d, Tensor, Tensor dy, int64_t) const override {
+    d.travelling = gather_all(step, dy, "gradients of all ranks");
+  }
+  Tensor combine_backward(Step& step, Dispatched& d, Tensor dweights, int64_t most) const override {
+    const Tensor dmade = step.temporary("d made by experts", {most, d.travelling.cols()});
+    Tensor all = step.memory.allocate(MemoryKind::temporaries, "d weights of all ranks", dweights.dtype,
+                                      d.routing.weights.shape);
+    combine_rows_backward(step.compute, dmade, all, d.travelling, d.out, d.routing);
+    claim(step, dmade, Placement::R(), Placement::S(0));
+    scatter(step, dweights, all);
+    step.release(all);
+    step.release(d.travelling);
+    step.release(d.out);
+    return dmade;
+  }
+  void permute_backward_start(Step&, Dispatched& d, Tensor drows) const override { d.travelling = drows; }
+  void permute_backward(Step& step, Dispatched& d, Tensor dx) const override {
+    sum_back(step, d, dx, d.travelling, false);
+    step.release(d.travelling);
+  }
+
+ private:
+  /// On all axes that experts are cut over.
+  void claim(Step& step, Tensor t, Placement from, Placement to) const {
+    for (int i = 0; i < kAxisCount; ++i)
+      if (const Axis a = static_cast<Axis>(i); groups_.mesh.expert_axes.has(a))
+        place_as(step.compute, "tokens of all ranks", a, t, from, to);
+  }
+  void gather(Step& step, Tensor all, Tensor own) const {
+    const Tensor mine = place_apart(step.compute, own, "this rank's of all ranks'");
+    exchange_.claim(step, mine, Placement::V(), Placement::S(0));
+    const Group& g = groups_.expert;
+    g.stream->wait(step.compute.record());
+    g.comm->all_gather(*g.stream, all, mine);
+    step.compute.wait(g.stream->record());
+  }
+  Tensor gather_all(Step& step, Tensor own, const char* name) const {
+    const Tensor all = step.temporary(name, {own.shape[0] * groups_.expert.size(), own.cols()});
+    gather(step, all, own);
+    return all;
+  }
+  /// own := this rank's part of the sum of `all`, whose rows vary by the experts that made them.
+  void scatter(Step& step, Tensor own, Tensor all) const {
+    claim(step, all, Placement::S(0), Placement::P());
+    const Group& g = groups_.expert;
+    g.stream->wait(step.compute.record());
+    g.comm->reduce_scatter(*g.stream, own, all);
+    step.compute.wait(g.stream->record());
+    exchange_.claim(step, own, Placement::S(0), Placement::V());
+  }
+  void sum_back(Step& step, const Dispatched& d, Tensor y, Tensor rows, bool weighted) const {
+    Tensor all = step.temporary("summands of all ranks", {y.shape[0] * groups_.expert.size(), y.cols()});
+    combine_rows(step.compute, all, rows, d.routing, weighted);
+    scatter(step, y, all);
+    step.release(all);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<TokenDispatch> TokenDispatch::make(const Groups& groups, int64_t experts, int64_t top_k,
+                                                   const DispatchOptions& options) {
+  std::unique_ptr<TokenDispatch> d;
+  if (!groups.expert.many()) {
+    d = std::make_unique<LocalDispatch>(groups, experts, top_k);
+  } else if (options.gather) {
+    d = std::make_unique<GatherDispatch>(groups, experts, top_k);
+  } else {
+    d = std::make_unique<ExchangeDispatch>(groups, experts, top_k);
+  }
+  d->balanced_ = options.balanced;
+  return d;
+}
+
+void TokenDispatch::count(Step& step, Dispatched& d, const Routing& r, TokenRange range, int64_t capacity,
+                          const std::string& name) const {
+  d.routing = r;
+  if (range.tokens != r.slots.shape[0]) {
+    d.routing.experts = r.experts.narrow(range.first, range.tokens);
+    d.routing.weights = r.weights.narrow(range.first, range.tokens);
+    own_rows(step, d, range.tokens, r.slots.shape[1], experts_);
+    sort_choices(step.compute, d.routing, r.slots.narrow(range.first, range.tokens), r.counts, {});
+  }
+  d.counts = exchange_.count(step, d.routing, capacity, name);
+  d.most_sent = exchange_.most_sent(d.routing, capacity);
+}
+
+void TokenDispatch::own_rows(Step& step, Dispatched& d, int64_t tokens, int64_t top_k, int64_t experts) {
+  const auto make = [&](const char* name, DType type, Shape shape) {
+    const MemoryKind kind = step.training ? MemoryKind::activations : MemoryKind::temporaries;
+    return step.memory.allocate(kind, name, type, shape);
+  };
+  d.own_rows = true;
+  d.routing.slots = make("rows of choices", DType::i32, {tokens, top_k});
+  d.routing.sources = make("choices of rows", DType::i32, {tokens * top_k});
+  d.routing.counts = make("rows of experts", DType::i64, {experts + 1});
+}
+
+void TokenDispatch::release(Step& step, Dispatched& d) {
+  step.release(d.out);
+  step.release(d.weights);
+  if (!d.own_rows) return;
+  Routing& r = d.routing;
+  for (Tensor* t : {&r.slots, &r.sources, &r.counts}) step.release(*t);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,88 @@
+// How tokens come to their experts and what the experts made comes back (Megatron-LM's token dispatcher): on
+// one rank, by all-to-all between the ranks of the experts, or by gathering all their tokens.
+#pragma once
+#include <memory>
+
+#include "kernels/moe/route.h"
+#include "models/moe/expert_exchange.h"
+#include "models/layers/step.h"
+
+namespace ltrain {
+
+struct DispatchOptions {
+  bool gather = false;    ///< every rank gets all tokens and sums for all, instead of an all-to-all of rows
+  int shadows = 0;        ///< most copies of hot experts on all ranks that a layer has at once
+  int chunks = 1;         ///< parts of a micro-batch's tokens: one travels while experts work on another
+  bool balanced = false;  ///< for plans: memory for even routing alone, not for the worst that can come
+};
+
+/// Of one micro-batch, or of a part of its tokens, between forward and backward.
+struct Dispatched {
+  Routing routing;        ///< what rows are sorted by: of the tokens, or of those of all ranks
+  bool own_rows = false;  ///< its slots, sources and counts belong to this; else they are the router's
+  ExpertRowCounts counts;
+  int64_t most_sent = 0;  ///< rows that the tokens can make
+  Tensor out;             ///< (choices, H) what experts made of routing's tokens
+  Tensor weights;         ///< those of all ranks, gathered
+
+  // Under way, between a start and what ends it.
+  ExpertExchange::Flight flight;
+  Tensor travelling;
+};
+
+/// A part of a router's tokens.
+struct TokenRange {
+  int64_t first, tokens;
+};
+
+/// Calls in the order of the declarations; several parts of a micro-batch may be under way.
+class TokenDispatch {
+ public:
+  TokenDispatch(const Groups& groups, int64_t experts, int64_t top_k)
+      : exchange_(groups, experts), groups_(groups), experts_(experts), top_k_(top_k) {}
+  virtual ~TokenDispatch() = default;
+  /// The way of the options; on one rank there is nothing to choose.
+  static std::unique_ptr<TokenDispatch> make(const Groups& groups, int64_t experts, int64_t top_k,
+                                             const DispatchOptions& options);
+  int64_t most_rows(int64_t tokens, int64_t capacity) const {
+    return balanced_ ? exchange_.even_rows(tokens, top_k_) : exchange_.most_rows(tokens, top_k_, capacity);
+  }
+  /// The host learns how many rows of `range` come, of which an expert takes `capacity` (0: all). Throws when
+  /// the router's logits were not finite. `name`: of the layer.
+  virtual void count(Step& step, Dispatched& d, const Routing& routing, TokenRange range, int64_t capacity,
+                     const std::string& name) const;
+  /// tokens: (T, H). `most`: rows that there is memory for.
+  virtual void start(Step& step, Dispatched& d, Tensor tokens, int64_t most) const = 0;
+  /// rows: (most, H) := those of this rank's experts, sorted by them.
+  virtual void finish(Step& step, Dispatched& d, Tensor rows) const = 0;
+  /// Where experts write what they make: (most, H).
+  virtual Tensor made(Step& step, Dispatched& d, int64_t most, int64_t columns) const = 0;
+  /// Rows go back; `made` is done with.
+  virtual void give_back_start(Step& step, Dispatched& d, Tensor made) const = 0;
+  /// y: (T, H) := the weighted sums.
+  virtual void combine(Step& step, Dispatched& d, Tensor y) const = 0;
+
+  /// Gradients of the weights, (T, k), and of what experts made get under way. Releases d.out.
+  virtual void combine_backward_start(Step& step, Dispatched& d, Tensor dweights, Tensor dy,
+                                      int64_t most) const = 0;
+  /// The latter: (most, H), to be released.
+  virtual Tensor combine_backward(Step& step, Dispatched& d, Tensor dweights, int64_t most) const = 0;
+  /// Gradients of rows, (most, H), go back; `drows` is done with.
+  virtual void permute_backward_start(Step& step, Dispatched& d, Tensor drows) const = 0;
+  /// dx: (T, H) := their sums.
+  virtual void permute_backward(Step& step, Dispatched& d, Tensor dx) const = 0;
+
+  /// Gives `d` tensors of its own that sort `tokens` tokens to `experts` experts.
+  static void own_rows(Step& step, Dispatched& d, int64_t tokens, int64_t top_k, int64_t experts);
+  static void release(Step& step, Dispatched& d);
+
+ protected:
+  ExpertExchange exchange_;
+  const Groups& groups_;
+  int64_t experts_, top_k_;
+
+ private:
+  bool balanced_ = false;
+};
+
+}  // namespace ltrain

@@ -1,0 +1,86 @@
+#include "models/tensor_parallel/cube.h"
+
+#include "kernels/meta/placement_rules.h"
+#include "kernels/elementwise/tensor_ops.h"
+
+namespace ltrain {
+namespace {
+
+/// `n` rows of t from `first` on, with a record of their own that says that nothing is there yet.
+Tensor empty_rows(Step& step, Tensor t, int64_t first, int64_t n) {
+  const Tensor rows =
+      place_apart(step.compute, t.narrow(first, n), step.compute.meta() ? t.record->name : "");
+  place_spent(step.compute, rows);
+  return rows;
+}
+
+/// `whole` lies as its parts do.
+void join(Step& step, Tensor whole, const std::vector<Tensor>& parts) {
+  if (!step.compute.meta()) return;
+  for (size_t i = 0; i < parts.size(); ++i)
+    place(step.compute, "parts of a weight", Rule::linear, {whole}, {parts[i]}, /*accumulate=*/i > 0);
+}
+
+}  // namespace
+
+GatheredWeight gather_weight_start(Step& step, int weight, int parts) {
+  const Group& g = step.groups.depth;
+  GatheredWeight out;
+  const Tensor own = step.params.value(weight, parts);
+  if (!g.many()) {
+    out.whole = own;
+    out.own = true;
+    return out;
+  }
+  out.whole = step.temporary("gathered weight", {own.shape[0] * g.size(), own.shape[1]});
+  g.stream->wait(step.compute.record());
+  int64_t first = 0;
+  for (int i = 0; i < parts; ++i) {
+    const Tensor part = step.params.value(weight + i);
+    const int64_t n = part.shape[0] * g.size();
+    out.gathered.push_back(empty_rows(step, out.whole, first, n));
+    g.comm->all_gather(*g.stream, out.gathered.back(), part);
+    first += n;
+  }
+  out.done = g.stream->record();
+  return out;
+}
+
+Tensor GatheredWeight::wait(Step& step) {
+  step.compute.wait(done);
+  join(step, whole, gathered);
+  return whole;
+}
+
+CubeWeightSum::CubeWeightSum(Step& step, const GradTarget& to, int weight, int parts)
+    : step_(step),
+      group_(step.groups.depth),
+      to_(to),
+      weight_(weight),
+      parts_(parts),
+      whole_(summand_rows(step, group_, to.tensor, "summand of a weight gradient")) {}
+
+void CubeWeightSum::finish() {
+  if (!group_.many()) return;
+  Tensor sum = to_.tensor;
+  if (to_.accumulate)
+    sum = step_.memory.allocate(MemoryKind::temporaries, "sum of a weight gradient", sum.dtype, sum.shape);
+  group_.stream->wait(step_.compute.record());
+  std::vector<Tensor> summed;
+  int64_t first = 0;
+  for (int i = 0; i < parts_; ++i) {
+    const int64_t n = step_.params.spec(weight_ + i).shape[0], ranks = group_.size();
+    summed.push_back(empty_rows(step_, sum, first, n));
+    group_.comm->reduce_scatter(*group_.stream, summed.back(), whole_.narrow(first * ranks, n * ranks));
+    first += n;
+  }
+  step_.compute.wait(group_.stream->record());
+  join(step_, sum, summed);
+  if (to_.accumulate) {
+    add_to(step_.compute, to_.tensor, sum);
+    step_.memory.release(sum);
+  }
+  step_.memory.release(whole_);
+}
+
+}  // namespace ltrain

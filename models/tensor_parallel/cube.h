@@ -1,0 +1,48 @@
+// What layers of a tensor-parallel cube have in common: which axes a product gathers and sums over, and how a
+// weight that is cut over depth comes together and its gradient apart.
+#pragma once
+#include "models/layers/tensor_parallel.h"
+
+namespace ltrain {
+
+/// Rows of the operand are gathered over one axis, rows of the result are reduce-scattered over another.
+struct CubeWay {
+  const Group &rows, &sum;
+};
+/// `inwards`: from the residual stream into a sublayer; else back.
+inline CubeWay cube_way(const Groups& g, bool inwards) {
+  return inwards ? CubeWay{g.row, g.column} : CubeWay{g.column, g.row};
+}
+
+/// A unit of `parts` parameters, gathered over depth part by part, so that each part's rows are consecutive.
+struct GatheredWeight {
+  Tensor whole;
+  Event done;
+  bool own = false;              ///< `whole` is the parameter itself: there is one rank
+  std::vector<Tensor> gathered;  ///< its parts, as collectives left them
+  Tensor wait(Step& step);
+  void release(Step& step) {
+    if (!own) step.release(whole);
+  }
+};
+GatheredWeight gather_weight_start(Step& step, int weight, int parts);
+
+/// The sum over depth of the gradient of such a unit.
+class CubeWeightSum {
+ public:
+  CubeWeightSum(Step& step, const GradTarget& to, int weight, int parts);
+  /// Where to write this rank's summand; whether to add to what is there.
+  Tensor summand() const { return whole_; }
+  bool accumulate() const { return !group_.many() && to_.accumulate; }
+  /// Sums it, and adds the result to the target.
+  void finish();
+
+ private:
+  Step& step_;
+  const Group& group_;
+  GradTarget to_;
+  int weight_, parts_;
+  Tensor whole_;
+};
+
+}  // namespace ltrain

@@ -1,0 +1,60 @@
+// The loss on a tensor-parallel cube: the projection is a linear layer inwards, so that logits have their
+// rows over depth and column and the vocabulary over row. A chunk's rows are gathered ones, dealt out again.
+#include <algorithm>
+#include <optional>
+
+#include "kernels/meta/placement_rules.h"
+#include "kernels/matmul/matmul.h"
+#include "models/tensor_parallel/cube.h"
+#include "models/layers/head.h"
+
+namespace ltrain {
+
+void Head::cube_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
+  const CubeWay way = cube_way(step.groups, true);
+  const int64_t ranks = way.rows.size(), rows = y.shape[0];  // of logits here
+  const int64_t chunk = std::max<int64_t>(1, chunk_rows(rows * ranks, vocab_) / ranks);
+  Gathered ys = gather_start(step, way.rows, y, "gathered rows");
+  GatheredWeight weights = gather_weight_start(step, weight_, 1);
+  Logits logits = make_logits(step, chunk);
+  Tensor partial = summand_rows(step, way.sum, logits.values, "partial logits"), dpartial;
+  std::optional<CubeWeightSum> sum;
+  if (step.training) {
+    dpartial = summand_rows(step, way.rows, dy, "partial gradient");
+    sum.emplace(step, step.params.contribute(weight_), weight_, 1);
+  }
+  const Tensor whole = ys.wait(step), weight = weights.wait(step);
+  for (int64_t first = 0; first < rows; first += chunk) {
+    const int64_t n = std::min(chunk, rows - first);
+    const Tensor x = whole.narrow(first * ranks, n * ranks), products = partial.narrow(0, n * ranks);
+    const Tensor out = logits.values.narrow(0, n);
+    MatmulArgs project;
+    project.trans_b = true;
+    matmul(step.compute, products, x, weight, project);
+    step.compute.wait(scatter_sum_start(step, way.sum, out, products));
+    const Tensor mine = mb.targets.narrow(first * ranks + way.sum.rank() * n, n);
+    const Tensor targets = place_apart(step.compute, mine, "targets of a chunk");
+    place_set(step.compute, targets, Axis::column, Placement::S(0));
+    const Tensor grad = step.training ? logits.gradient.narrow(0, n) : Tensor();
+    chunk_loss(step, mb, out, targets, grad);
+    if (!step.training) continue;
+    Gathered grads = gather_start(step, way.sum, grad, "gathered d logits");
+    matmul(step.compute, dpartial.narrow(first * ranks, n * ranks), grads.wait(step), weight);
+    MatmulArgs outer;
+    outer.trans_a = true;
+    outer.accumulate = sum->accumulate() || first > 0;
+    matmul(step.compute, sum->summand(), grads.whole, x, outer);
+    release_whole(step, grads.whole, grad);
+  }
+  release_whole(step, partial, logits.values);
+  release_logits(step, logits);
+  release_whole(step, ys.whole, y);
+  weights.release(step);
+  if (!step.training) return;
+  sum->finish();
+  weight_done(step);
+  step.compute.wait(scatter_sum_start(step, way.rows, dy, dpartial));
+  release_whole(step, dpartial, dy);
+}
+
+}  // namespace ltrain

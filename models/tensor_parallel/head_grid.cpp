@@ -1,0 +1,32 @@
+// The loss on a tensor-parallel grid: logits have their rows over row and the vocabulary over column. The
+// weight lies as an embedding needs it, (V over row, H over column), so that it can be one.
+#include <algorithm>
+
+#include "models/layers/head.h"
+#include "models/tensor_parallel/summa.h"
+
+namespace ltrain {
+
+void Head::grid_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
+  const int64_t rows = y.shape[0], chunk = chunk_rows(rows, vocab_);
+  const Tensor weight = step.params.value(weight_);
+  Logits logits = make_logits(step, chunk);
+  GradTarget to;
+  if (step.training) to = step.params.contribute(weight_);
+  MatmulArgs project;
+  project.trans_b = true;
+  for (int64_t first = 0; first < rows; first += chunk) {
+    const int64_t n = std::min(chunk, rows - first);
+    const Tensor x = y.narrow(first, n), out = logits.values.narrow(0, n);
+    summa_inner(step, out, x, weight, project);
+    const Tensor grad = step.training ? logits.gradient.narrow(0, n) : Tensor();
+    chunk_loss(step, mb, out, mb.targets.narrow(first, n), grad);
+    if (!step.training) continue;
+    summa_outer(step, dy.narrow(first, n), grad, weight);
+    summa_weight(step, {to.tensor, to.accumulate || first > 0}, grad, x, /*swapped=*/false);
+  }
+  release_logits(step, logits);
+  if (step.training) weight_done(step);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,74 @@
+// Three dimensions (arXiv:2105.14450): each of the three matrices of a product is cut over all axes, gathered
+// over one (x, W) or reduce-scattered over one (y). What is gathered is given back at once and gathered again
+// by the backward: a little more on the wire, and no rank ever keeps more than its part of anything.
+#include "kernels/meta/placement_rules.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/elementwise/tensor_ops.h"
+#include "models/tensor_parallel/cube.h"
+#include "models/layers/linear.h"
+#include "models/layers/tensor_parallel.h"
+
+namespace ltrain {
+
+void Linear::cube_forward(Step& step, Tensor y, Tensor x) const {
+  const CubeWay way = cube_way(step.groups, cut_ == Cut::column);
+  Gathered xs = gather_start(step, way.rows, x, "gathered rows");
+  GatheredWeight w = gather_weight_start(step, weight_, parts_);
+  const Tensor partial = summand_rows(step, way.sum, y, "partial rows");
+  MatmulArgs args;
+  args.trans_b = true;
+  matmul(step.compute, partial, xs.wait(step), w.wait(step), args);
+  step.compute.wait(scatter_sum_start(step, way.sum, y, partial));
+  release_whole(step, xs.whole, x);
+  w.release(step);
+  Tensor spent = partial;
+  release_whole(step, spent, y);
+  if (bias_ >= 0) add_bias(step.compute, y, bias(step));  // once, after the sum
+}
+
+void Linear::cube_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
+  const CubeWay way = cube_way(step.groups, cut_ == Cut::column);
+  Gathered dys = gather_start(step, way.sum, dy, "gathered gradient");
+  Event summed;
+  Tensor partial;
+  if (dx.defined()) {
+    GatheredWeight w = gather_weight_start(step, weight_, parts_);
+    partial = summand_rows(step, way.rows, dx, "partial gradient");
+    matmul(step.compute, partial, dys.wait(step), w.wait(step));
+    summed = scatter_sum_start(step, way.rows, dx, partial);  // runs while the weight gradient is computed
+    w.release(step);
+  }
+  bias_backward(step, dy);
+  if (step.later) {
+    step.later->add(
+        [this, dy, x](Step& s) {
+          Gathered again =
+              gather_start(s, cube_way(s.groups, cut_ == Cut::column).sum, dy, "gathered gradient");
+          cube_weight_backward(s, again.wait(s), x);
+          release_whole(s, again.whole, dy);
+        },
+        {dy, x});
+  } else {
+    cube_weight_backward(step, dys.wait(step), x);
+  }
+  step.compute.wait(dys.done);
+  release_whole(step, dys.whole, dy);
+  step.compute.wait(summed);
+  if (dx.defined()) release_whole(step, partial, dx);
+}
+
+void Linear::cube_weight_backward(Step& step, Tensor dy, Tensor x) const {
+  const CubeWay way = cube_way(step.groups, cut_ == Cut::column);
+  Gathered xs = gather_start(step, way.rows, x, "gathered rows");
+  const GradTarget to = step.params.contribute(weight_, parts_);
+  MatmulArgs args;
+  args.trans_a = true;
+  CubeWeightSum sum(step, to, weight_, parts_);
+  args.accumulate = sum.accumulate();
+  matmul(step.compute, sum.summand(), dy, xs.wait(step), args);
+  sum.finish();
+  release_whole(step, xs.whole, x);
+  step.params.grad_ready(weight_);
+}
+
+}  // namespace ltrain

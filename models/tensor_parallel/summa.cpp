@@ -1,0 +1,160 @@
+#include "models/tensor_parallel/summa.h"
+
+#include <array>
+
+#include "kernels/meta/placement_rules.h"
+#include "kernels/elementwise/tensor_ops.h"
+
+namespace ltrain {
+namespace {
+
+/// Blocks of a group's ranks, one after the other, each broadcast to all while the one before is in use.
+class Panels {
+ public:
+  Panels(Step& step, const Group& group, Tensor own, const char* name)
+      : step_(step), group_(group), own_(own) {
+    if (!group.many()) return;
+    for (Tensor& t : buffers_) t = step.memory.allocate(MemoryKind::temporaries, name, own.dtype, own.shape);
+    start(0);
+  }
+  /// Rank t's block, for compute; t one larger at each call. Begins to fetch the next.
+  Tensor take(int t) {
+    if (!group_.many()) return own_;
+    const size_t at = static_cast<size_t>(t % 2);
+    step_.compute.wait(done_[at]);
+    const Tensor panel = panels_[at];
+    if (t + 1 < group_.size()) start(t + 1);
+    return panel;
+  }
+  void release() {
+    for (Tensor& t : buffers_)
+      if (t.defined()) step_.memory.release(t);
+  }
+
+ private:
+  void start(int t) {
+    const size_t at = static_cast<size_t>(t % 2);
+    Tensor& panel = panels_[at];
+    panel = buffers_[at];
+    if (t == group_.rank()) {
+      panel = place_apart(step_.compute, own_, step_.compute.meta() ? own_.record->name : "");
+    } else {
+      place_spent(step_.compute, panel);
+    }
+    group_.stream->wait(step_.compute.record());  // the buffer is no longer read, and own is written
+    group_.comm->broadcast(*group_.stream, panel, own_, t);
+    done_[at] = group_.stream->record();
+  }
+
+  Step& step_;
+  const Group& group_;
+  Tensor own_;
+  std::array<Tensor, 2> buffers_, panels_;
+  std::array<Event, 2> done_;
+};
+
+/// Products of which each rank of a group is to have the sum of one.
+class Sums {
+ public:
+  /// `own`: where this rank's sum is to be made. `dim`: of the whole, of which it is a slice.
+  Sums(Step& step, const Group& group, Axis axis, Tensor own, int dim, const char* name)
+      : step_(step), group_(group), axis_(axis), own_(own), dim_(dim) {
+    if (!group.many()) return;
+    for (Tensor& t : buffers_) t = step.memory.allocate(MemoryKind::temporaries, name, own.dtype, own.shape);
+  }
+  /// Where to write this rank's summand of rank t's sum.
+  Tensor summand(int t) {
+    if (t == group_.rank()) return own_;
+    const size_t at = static_cast<size_t>(t % 2);
+    step_.compute.wait(done_[at]);
+    return buffers_[at];
+  }
+  /// It is written: begins to sum.
+  void sum(int t) {
+    if (!group_.many()) return;
+    const size_t at = static_cast<size_t>(t % 2);
+    const Tensor product = t == group_.rank() ? own_ : buffers_[at];
+    group_.stream->wait(step_.compute.record());
+    group_.comm->reduce(*group_.stream, product, t);
+    done_[at] = group_.stream->record();
+    // On every rank, so that each reduction is missed somewhere: it has a block of the sum, or nothing now.
+    place_as(step_.compute, "the block of a sum", axis_, product, Placement::V(), Placement::S(dim_));
+    if (t != group_.rank()) place_spent(step_.compute, product);
+  }
+  void finish() {
+    for (const Event& e : done_) step_.compute.wait(e);
+    for (Tensor& t : buffers_)
+      if (t.defined()) step_.memory.release(t);
+  }
+
+ private:
+  Step& step_;
+  const Group& group_;
+  Axis axis_;
+  Tensor own_;
+  int dim_;
+  std::array<Tensor, 2> buffers_;
+  std::array<Event, 2> done_;
+};
+
+}  // namespace
+
+void summa_outer(Step& step, Tensor y, Tensor x, Tensor b, const MatmulArgs& args) {
+  const Groups& g = step.groups;
+  Panels xs(step, g.column, x, "block of activations"), bs(step, g.row, b, "block of weights");
+  // In low precision steps add up in f32, so that there is one rounding.
+  const bool wide = g.column.many() && is_half(y.dtype);
+  Tensor sum = y;
+  if (wide) sum = step.memory.allocate(MemoryKind::temporaries, "sum of products", DType::f32, y.shape);
+  for (int t = 0; t < g.column.size(); ++t) {
+    const Tensor left = xs.take(t), right = bs.take(t);
+    MatmulArgs a = args;
+    a.accumulate = t > 0;
+    if (t > 0 || wide) a.bias = Tensor();
+    matmul(step.compute, sum, left, right, a);
+  }
+  xs.release();
+  bs.release();
+  if (!wide) return;
+  cast(step.compute, y, sum);
+  step.memory.release(sum);
+  if (args.bias.defined()) add_bias(step.compute, y, args.bias);
+}
+
+void summa_inner(Step& step, Tensor y, Tensor x, Tensor b, const MatmulArgs& args) {
+  const Groups& g = step.groups;
+  Panels bs(step, g.row, b, "block of weights");
+  Sums sums(step, g.column, Axis::column, y, 1, "block of products");
+  for (int t = 0; t < g.row.size(); ++t) {
+    matmul(step.compute, sums.summand(t), x, bs.take(t), args);
+    sums.sum(t);
+  }
+  sums.finish();
+  bs.release();
+}
+
+void summa_weight(Step& step, const GradTarget& to, Tensor a, Tensor c, bool swapped) {
+  const Groups& g = step.groups;
+  Panels panels(step, g.column, a, "block of activations");
+  const bool many = g.row.many(), apart = many && to.accumulate;
+  Tensor own = to.tensor;
+  if (apart)
+    own = step.memory.allocate(MemoryKind::temporaries, "sum of a weight gradient", to.tensor.dtype,
+                               to.tensor.shape);
+  Sums sums(step, g.row, Axis::row, own, swapped ? 1 : 0, "block of weight gradients");
+  MatmulArgs args;
+  args.trans_a = true;
+  args.accumulate = !many && to.accumulate;
+  for (int t = 0; t < g.row.size(); ++t) {
+    const Tensor panel = panels.take(t);
+    matmul(step.compute, sums.summand(t), swapped ? c : panel, swapped ? panel : c, args);
+    sums.sum(t);
+  }
+  sums.finish();
+  panels.release();
+  if (!apart) return;
+  add_to(step.compute, to.tensor, own);
+  step.memory.release(own);
+}
+
+}  // namespace ltrain

@@ -11,7 +11,7 @@ namespace ltrain {
 /// group are near each other and shard or reduce first, those of one replica group hold the same and come
 /// second. Expert is the innermost part of data parallelism where experts are cut over it; everything else
 /// sees it as data. Tensor parallelism has one axis (tensor) or, in two and three dimensions, three: rows of
-/// activations (tokens) are cut over depth and row, their columns over column (parallel/mesh.h).
+/// activations (tokens) are cut over depth and row, their columns over column (parallel/mesh/mesh.h).
 enum class Axis : uint8_t { data, pipeline, context, tensor, expert, replica, depth, row, column };
 inline constexpr int kAxisCount = 9;
 

@@ -8,7 +8,7 @@
 
 #include "kernels/tensor/arena.h"
 #include "models/layers/recompute.h"
-#include "parallel/offload.h"
+#include "kernels/storage/offload.h"
 
 namespace ltrain {
 

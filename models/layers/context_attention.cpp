@@ -7,7 +7,7 @@
 #include "kernels/attention/merge_attention.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "models/layers/attention_workspace.h"
-#include "parallel/sequence_cut.h"
+#include "parallel/mesh/sequence_cut.h"
 
 namespace ltrain {
 namespace {

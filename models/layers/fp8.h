@@ -10,7 +10,7 @@
 #include "kernels/tensor/arena.h"
 #include "kernels/matmul/matmul_fp8.h"
 #include "models/layers/fp8_settings.h"
-#include "parallel/groups.h"
+#include "parallel/mesh/groups.h"
 
 namespace ltrain {
 

@@ -1,6 +1,6 @@
 // The products of a linear layer, in eight bits where it has a slot.
 #include "models/layers/linear.h"
-#include "parallel/optimizer.h"
+#include "parallel/optim/optimizer.h"
 
 namespace ltrain {
 

@@ -7,9 +7,9 @@
 #include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/dropout.h"
 #include "models/layers/weight_gradients.h"
-#include "parallel/groups.h"
-#include "parallel/parameter_store.h"
-#include "parallel/sequence_cut.h"
+#include "parallel/mesh/groups.h"
+#include "parallel/zero/parameter_store.h"
+#include "parallel/mesh/sequence_cut.h"
 
 namespace ltrain {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/base/fd.h"
-#include "parallel/key_value_store.h"
+#include "parallel/comm/key_value_store.h"
 #include "parallel/shm/segment.h"
 
 namespace ltrain::shm {

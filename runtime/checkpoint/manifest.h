@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/tensor/dtype.h"
-#include "parallel/sharding.h"
+#include "parallel/mesh/sharding.h"
 #include "runtime/data/identity.h"
 #include "runtime/train/loss_scale.h"
 

@@ -11,7 +11,7 @@
 
 #include "kernels/base/fault_point.h"
 #include "kernels/base/limits.h"
-#include "parallel/offload.h"
+#include "kernels/storage/offload.h"
 #include "runtime/checkpoint/agree.h"
 #include "runtime/checkpoint/finite.h"
 #include "runtime/checkpoint/safetensors.h"

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "parallel/communicator.h"
+#include "parallel/comm/communicator.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/store.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/base/error.h"
-#include "parallel/key_value_store.h"
+#include "parallel/comm/key_value_store.h"
 #include "runtime/launch/environment.h"
 #include "runtime/launch/rank_status.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/base/error.h"
-#include "parallel/communicator.h"
+#include "parallel/comm/communicator.h"
 #include "runtime/launch/environment.h"
 #include "runtime/launch/signals.h"
 #include "runtime/launch/transport.h"
@@ -46,11 +46,11 @@ class Job {
   std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
                                           const std::vector<int>& ranks);
   /// The same for agreements and checkpoints: a few bytes at a time between all ranks, with few connections
-  /// between hosts (parallel/communicator_tree.h).
+  /// between hosts (parallel/comm/communicator_tree.h).
   std::unique_ptr<Communicator> new_control_group(const std::string& name, AxisSet axes,
                                                   const std::vector<int>& ranks);
   /// Between GPUs, on NCCL: every rank of the job calls it for the same groups in the same order, whichever
-  /// it is in (parallel/communicator_nccl.h).
+  /// it is in (parallel/nccl/communicator_nccl.h).
   std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
                                               const std::vector<int>& ranks);
   /// All ranks.

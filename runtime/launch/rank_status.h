@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/communicator.h"
+#include "parallel/comm/communicator.h"
 #include "runtime/launch/message.h"
 
 namespace ltrain {

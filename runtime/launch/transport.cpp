@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "kernels/base/error.h"
-#include "parallel/communicator_gloo.h"
-#include "parallel/communicator_shm.h"
+#include "parallel/comm/communicator_gloo.h"
+#include "parallel/shm/communicator_shm.h"
 
 namespace ltrain {
 

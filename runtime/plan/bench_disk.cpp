@@ -2,7 +2,7 @@
 #include <chrono>
 #include <vector>
 
-#include "parallel/offload.h"
+#include "kernels/storage/offload.h"
 #include "runtime/plan/bench.h"
 
 namespace ltrain {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "kernels/tensor/parallel_for.h"
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/meta_rank.h"
 #include "runtime/plan/schedule_plan.h"

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/tensor/device.h"
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/telemetry/metrics.h"

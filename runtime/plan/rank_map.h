@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 #include "runtime/launch/environment.h"
 #include "runtime/recipe/recipe.h"
 

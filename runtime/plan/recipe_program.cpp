@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/cgroup.h"

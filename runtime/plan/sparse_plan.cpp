@@ -2,7 +2,7 @@
 
 #include "kernels/base/error.h"
 #include "models/decoder/decoder.h"
-#include "parallel/optimizer.h"
+#include "parallel/optim/optimizer.h"
 #include "runtime/checkpoint/reader.h"
 
 namespace ltrain {

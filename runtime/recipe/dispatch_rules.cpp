@@ -1,7 +1,7 @@
 #include "runtime/recipe/dispatch_rules.h"
 
 #include "kernels/base/error.h"
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 #include "runtime/recipe/nearest.h"
 #include "runtime/recipe/rules.h"
 #include "runtime/recipe/rules_parts.h"

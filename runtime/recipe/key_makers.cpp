@@ -4,7 +4,7 @@
 #include <cctype>
 #include <cmath>
 
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 
 namespace ltrain::recipe {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "kernels/base/error.h"
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 #include "runtime/recipe/nearest.h"
 #include "runtime/recipe/rules.h"
 #include "runtime/recipe/schema.h"

@@ -13,7 +13,7 @@
 #include "kernels/optimizer/onebit.h"
 #include "models/layers/fp8_settings.h"
 #include "models/layers/model_config.h"
-#include "parallel/sparsity.h"
+#include "parallel/zero/sparsity.h"
 #include "runtime/train/loss_scale.h"
 
 namespace ltrain {

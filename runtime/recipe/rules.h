@@ -1,6 +1,6 @@
 // Rules over more than one setting.
 #pragma once
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 #include "runtime/recipe/problems.h"
 #include "runtime/recipe/recipe.h"
 

@@ -1,6 +1,6 @@
 // Rules that have files of their own.
 #pragma once
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 #include "runtime/recipe/moe_rules.h"
 
 namespace ltrain::recipe {

@@ -1,7 +1,7 @@
 // Rules of matrices that are two of four. Names and shapes are looked at where the model is known
-// (runtime/plan/sparse_plan.h, parallel/sparsity.cpp).
+// (runtime/plan/sparse_plan.h, parallel/zero/sparsity.cpp).
 #include "kernels/base/error.h"
-#include "parallel/optimizer.h"
+#include "parallel/optim/optimizer.h"
 #include "runtime/recipe/rules_parts.h"
 
 namespace ltrain::recipe {

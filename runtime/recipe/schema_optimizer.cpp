@@ -1,7 +1,7 @@
 // Keys of the optimizer and of its schedules.
 #include <algorithm>
 
-#include "parallel/optimizer.h"
+#include "parallel/optim/optimizer.h"
 #include "runtime/recipe/key_makers.h"
 #include "runtime/recipe/schema_parts.h"
 

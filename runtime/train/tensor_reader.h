@@ -7,7 +7,7 @@
 
 #include "kernels/tensor/device.h"
 #include "kernels/tensor/staging.h"
-#include "parallel/offload.h"
+#include "kernels/storage/offload.h"
 #include "runtime/checkpoint/reader.h"
 
 namespace ltrain {

@@ -8,7 +8,7 @@
 
 #include "kernels/tensor/staging.h"
 #include "models/decoder/decoder.h"
-#include "parallel/groups.h"
+#include "parallel/mesh/groups.h"
 #include "parallel/pipeline/lowering.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/train/loss_scale.h"

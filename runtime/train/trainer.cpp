@@ -18,7 +18,7 @@
 #include "kernels/base/fault_point.h"
 #include "kernels/base/limits.h"
 #include "kernels/elementwise/tensor_ops.h"
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/plan/matmul_peak.h"

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/tensor/stream.h"
-#include "parallel/communicator.h"
-#include "parallel/parameter_store.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/zero/parameter_store.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/writer.h"
 #include "runtime/recipe/recipe.h"

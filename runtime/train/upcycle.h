@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/parameter_store.h"
+#include "parallel/zero/parameter_store.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/recipe/recipe.h"
 

@@ -7,7 +7,7 @@
 #include "kernels/base/time_scale.h"
 #include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/tensor_ops.h"
-#include "parallel/communicator_nccl.h"
+#include "parallel/nccl/communicator_nccl.h"
 #include "tests/cuda/twin.h"
 #include "tests/parity/parity.h"
 #include "tests/support/fake_nccl.h"

@@ -8,7 +8,7 @@
 #include "kernels/elementwise/cross_entropy.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/elementwise/tensor_ops.h"
-#include "parallel/communicator.h"
+#include "parallel/comm/communicator.h"
 
 using namespace ltrain;
 

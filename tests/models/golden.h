@@ -4,7 +4,7 @@
 
 #include "kernels/optimizer/adamw.h"
 #include "models/layers/model_config.h"
-#include "parallel/parameter_store.h"
+#include "parallel/zero/parameter_store.h"
 #include "runtime/checkpoint/safetensors.h"
 
 namespace ltrain::test {

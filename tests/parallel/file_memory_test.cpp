@@ -13,8 +13,8 @@
 #include <random>
 
 #include "kernels/base/error.h"
-#include "parallel/io_ring.h"
-#include "parallel/offload.h"
+#include "kernels/storage/io_ring.h"
+#include "kernels/storage/offload.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;

@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "parallel/communicator_gloo.h"
-#include "parallel/communicator_shm.h"
+#include "parallel/comm/communicator_gloo.h"
+#include "parallel/shm/communicator_shm.h"
 
 namespace ltrain::test {
 

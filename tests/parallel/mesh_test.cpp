@@ -1,5 +1,5 @@
 // The order of the axes: every order gives each rank its own coordinates, and neighbours along the innermost.
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

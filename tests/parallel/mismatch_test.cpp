@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "kernels/base/time_scale.h"
-#include "parallel/communicator_gloo.h"
+#include "parallel/comm/communicator_gloo.h"
 #include "tests/parallel/group_support.h"
 
 using namespace ltrain;

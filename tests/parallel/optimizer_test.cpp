@@ -9,7 +9,7 @@
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/rng.h"
 #include "kernels/elementwise/tensor_ops.h"
-#include "parallel/parameter_store.h"
+#include "parallel/zero/parameter_store.h"
 #include "tests/support/optimizer_reference.h"
 #include "tests/support/thread_ranks.h"
 

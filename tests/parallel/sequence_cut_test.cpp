@@ -1,4 +1,4 @@
-#include "parallel/sequence_cut.h"
+#include "parallel/mesh/sequence_cut.h"
 
 #include <catch2/catch.hpp>
 #include <set>

@@ -1,5 +1,5 @@
 // Slices of tensors against a brute-force table of indices.
-#include "parallel/sharding.h"
+#include "parallel/mesh/sharding.h"
 
 #include <catch2/catch.hpp>
 

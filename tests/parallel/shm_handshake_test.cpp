@@ -11,7 +11,7 @@
 #include <cstring>
 #include <thread>
 
-#include "parallel/communicator_shm.h"
+#include "parallel/shm/communicator_shm.h"
 #include "parallel/shm/handshake.h"
 #include "tests/parallel/group_support.h"
 #include "tests/support/outcome.h"

@@ -7,7 +7,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/base/time_scale.h"
-#include "parallel/communicator_tree.h"
+#include "parallel/comm/communicator_tree.h"
 #include "runtime/launch/socket.h"
 #include "tests/parallel/group_support.h"
 

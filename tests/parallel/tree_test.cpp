@@ -1,5 +1,5 @@
 // The tree of connections for agreements: its shape, its sums, its errors, and how many connections it has.
-#include "parallel/communicator_tree.h"
+#include "parallel/comm/communicator_tree.h"
 
 #include <dirent.h>
 #include <netinet/in.h>

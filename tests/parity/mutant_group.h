@@ -3,7 +3,7 @@
 #pragma once
 #include <memory>
 
-#include "parallel/communicator.h"
+#include "parallel/comm/communicator.h"
 
 namespace ltrain::test {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/optimizer.h"
+#include "parallel/optim/optimizer.h"
 
 namespace ltrain::test {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/groups.h"
+#include "parallel/mesh/groups.h"
 
 namespace ltrain::test {
 

@@ -9,7 +9,7 @@
 #include "kernels/tensor/device.h"
 #include "kernels/tensor/rng.h"
 #include "kernels/tensor/timeline.h"
-#include "parallel/communicator_nccl.h"
+#include "parallel/nccl/communicator_nccl.h"
 #include "tests/support/fake_nccl.h"
 #include "tests/support/thread_ranks.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/communicator.h"
+#include "parallel/comm/communicator.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/checkpoint/writer.h"

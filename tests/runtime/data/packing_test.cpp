@@ -1,7 +1,7 @@
 // Documents in a sequence, and the cut of sequences over context-parallel ranks.
 #include <catch2/catch.hpp>
 
-#include "parallel/sequence_cut.h"
+#include "parallel/mesh/sequence_cut.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/data/indexed_dataset.h"
 #include "tests/runtime/data/support.h"

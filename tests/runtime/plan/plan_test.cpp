@@ -8,9 +8,9 @@
 #include <set>
 
 #include "kernels/base/fault_point.h"
-#include "parallel/communicator_gloo.h"
-#include "parallel/communicator_shm.h"
-#include "parallel/wire_bytes.h"
+#include "parallel/comm/communicator_gloo.h"
+#include "parallel/shm/communicator_shm.h"
+#include "parallel/comm/wire_bytes.h"
 
 using namespace ltrain;
 using Catch::Contains;

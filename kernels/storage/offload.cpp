@@ -1,0 +1,65 @@
+#include "kernels/storage/offload.h"
+
+#include <cstring>
+
+#include "kernels/tensor/device.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/timeline.h"
+
+namespace ltrain {
+namespace {
+
+class HostMemory final : public SlowMemory {
+ public:
+  HostMemory(DeviceKind device, const SlowUse& use)
+      : device_(device), stream_(make_side_stream(device, use.key)) {}
+  ~HostMemory() override { stream_.reset(); }
+  void reserve(int64_t bytes) override {
+    if (bytes == 0) return;
+    memory_ = host_memory(device_, bytes);
+    std::memset(memory_.get(), 0, static_cast<size_t>(bytes));
+  }
+  void* at(int64_t offset) override { return static_cast<char*>(memory_.get()) + offset; }
+  void fetch(const Tensor& t, int64_t offset) override {
+    const OpRange range(*stream_, "offload_fetch");
+    stream_->copy(t.data, at(offset), t.bytes());
+  }
+  void store(const Tensor& t, int64_t offset) override {
+    const OpRange range(*stream_, "offload_store");
+    stream_->copy(at(offset), t.data, t.bytes());
+  }
+  Stream& stream() override { return *stream_; }
+
+ private:
+  DeviceKind device_;
+  std::shared_ptr<void> memory_;
+  std::unique_ptr<Stream> stream_;
+};
+
+class MetaSlowMemory final : public SlowMemory {
+ public:
+  MetaSlowMemory(MetaTrace& trace, const std::string& name) : stream_(make_meta_stream(name, trace)) {}
+  void reserve(int64_t) override {}
+  void* at(int64_t) override { return nullptr; }
+  void fetch(const Tensor& t, int64_t) override {
+    stream_->meta()->add(*stream_, op_cost(kOffloadFetch, OpClass::offload, 0, {t}, {}));
+  }
+  void store(const Tensor& t, int64_t) override {
+    stream_->meta()->add(*stream_, op_cost(kOffloadStore, OpClass::offload, 0, {}, {t}));
+  }
+  Stream& stream() override { return *stream_; }
+
+ private:
+  std::unique_ptr<Stream> stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<SlowMemory> make_host_memory(DeviceKind device, const SlowUse& use) {
+  return std::make_unique<HostMemory>(device, use);
+}
+std::unique_ptr<SlowMemory> make_meta_slow_memory(MetaTrace& trace, const std::string& name) {
+  return std::make_unique<MetaSlowMemory>(trace, name);
+}
+
+}  // namespace ltrain

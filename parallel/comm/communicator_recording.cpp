@@ -1,0 +1,113 @@
+// The meta device's group: checks placements, records bytes and order, moves nothing.
+#include <cstdlib>
+
+#include "kernels/meta/placement_rules.h"
+#include "parallel/comm/communicator.h"
+
+namespace ltrain {
+namespace {
+
+class RecordingGroup final : public Communicator {
+ public:
+  RecordingGroup(int rank, int size, std::string name, AxisSet axes, bool whole, double network_share)
+      : Communicator(rank, size, std::move(name), axes), whole_(whole), network_share_(network_share) {}
+
+  std::unique_ptr<Communicator> split(int color, int key, std::string name, AxisSet axes) override {
+    fail(ExitCode::internal, "a recording group is made with its size, not split");
+  }
+
+ private:
+  void record_meta(Stream& s, const CollectiveCall& call) override {
+    OpCost cost;
+    cost.name = cost.collective = collective_name(call.info.op);
+    const AxisSet longer = long_axes(axes(), [&](Axis a) { return s.meta()->axis_size(a); });
+    int span = 1;
+    for (int i = 0; i < kAxisCount; ++i)
+      if (const Axis a = static_cast<Axis>(i); longer.has(a)) span *= s.meta()->axis_size(a);
+    cost.axis = axis_set_name(longer.bits ? longer : axes());
+    cost.axes = axes();
+    cost.cls = OpClass::collective;
+    cost.dtype = call.info.dtype;
+    cost.bytes = static_cast<double>(call.info.elements * dtype_size(call.info.dtype));
+    // There `elements` is what all ranks agree on, the length of a row.
+    if (call.info.op == CollectiveOp::all_to_all) cost.bytes = static_cast<double>(call.in.bytes());
+    cost.wire_bytes = static_cast<double>(call.wire_bytes);
+    cost.group_size = size();
+    cost.network_bytes = cost.wire_bytes * network_share_;
+    s.meta()->add(s, cost);
+    if (whole_ && size() != span)  // a collective over a part of the axis is not one over the axis
+      fail(ExitCode::internal,
+           "placement error: {} in {}, axis {}: group \"{}\" has {} ranks but the axis has {}\n  mend: use "
+           "the mesh's group of the axis",
+           cost.name, s.meta()->layer().empty() ? "the step" : s.meta()->layer(), cost.axis, name(), size(),
+           span);
+    const bool transfer = call.info.op == CollectiveOp::send || call.info.op == CollectiveOp::recv;
+    if (transfer && axes() == Axis::pipeline) {
+      if (whole_)
+        fail(ExitCode::internal, "placement error: {} in {}: group \"{}\" is no link between two stages",
+             cost.name, s.meta()->layer(), name());
+      return place_transfer(s, cost.name, call.out, call.in);
+    }
+    if (const TensorRecord* in = call.in.record; in && in->copies && in->copies != size())
+      fail(ExitCode::internal,
+           "placement error: {} in {}: '{}' is P over {} neighbours but group \"{}\" has {} ranks\n  mend: "
+           "use the "
+           "group of its copies",
+           cost.name, s.meta()->layer(), in->name, in->copies, name(), size());
+    if (size() == 1) return;
+    const std::string op = cost.name.empty() ? "collective" : std::string(cost.name);
+    switch (call.info.op) {
+      case CollectiveOp::all_reduce:
+        // A maximum or minimum of varying values is the same on all ranks; only sums are owed by P.
+        place_collective(s, op, axes(), call.out, call.in,
+                         call.info.reduce == ReduceOp::sum ? Placement::P() : Placement::V(), Placement::R());
+        break;
+      case CollectiveOp::reduce_scatter:
+        place_collective(s, op, axes(), call.out, call.in, Placement::P(), Placement::S(0));
+        break;
+      case CollectiveOp::all_gather:
+        place_collective(s, op, axes(), call.out, call.in, Placement::S(0), Placement::R());
+        break;
+      case CollectiveOp::all_to_all:
+      case CollectiveOp::send_recv:
+        // Each rank's own before and after. Values that vary are to be claimed as slices first (place_as), so
+        // that a call on another axis, on which they vary too, is refused.
+        place_collective(s, op, axes(), call.out, call.in, Placement::S(0), Placement::S(0));
+        break;
+      case CollectiveOp::broadcast:
+        place_broadcast(s, op, axes(), call.out, call.in);
+        break;
+      case CollectiveOp::reduce:  // each rank is the root of one of as many, and has a block of its own then
+        place_collective(s, op, axes(), call.out, call.in, Placement::P(), Placement::V());
+        break;
+      default:
+        break;
+    }
+  }
+
+  static void none() { LT_CHECK(false, "a recording group runs on meta streams only"); }
+  void do_all_reduce(Tensor, ReduceOp) override { none(); }
+  void do_all_gather(Tensor, Tensor) override { none(); }
+  void do_reduce_scatter(Tensor, Tensor) override { none(); }
+  void do_all_to_all_v(Tensor, const std::vector<int64_t>&, Tensor, const std::vector<int64_t>&) override {
+    none();
+  }
+  void do_broadcast(Tensor, int) override { none(); }
+  void do_reduce(Tensor, int) override { none(); }
+  void do_send(Tensor, int) override { none(); }
+  void do_recv(Tensor, int) override { none(); }
+  void do_send_recv(Tensor, int, Tensor, int) override { none(); }
+  void do_barrier() override { none(); }
+
+  bool whole_;
+  double network_share_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_recording_group(int rank, int size, std::string name, AxisSet axes,
+                                                   bool whole, double network_share) {
+  return std::make_unique<RecordingGroup>(rank, size, std::move(name), axes, whole, network_share);
+}
+
+}  // namespace ltrain

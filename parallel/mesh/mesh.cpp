@@ -1,0 +1,182 @@
+#include "parallel/mesh/mesh.h"
+
+#include <algorithm>
+
+#include "kernels/base/error.h"
+
+namespace ltrain {
+namespace {
+
+/// Ranks between neighbours on the axis.
+int stride(const Mesh& m, Axis a) {
+  int s = 1;
+  for (Axis inner : m.order) {
+    if (inner == a) break;
+    s *= m.size(inner);
+  }
+  return s;
+}
+
+}  // namespace
+
+AxisOrder parse_axis_order(std::string_view text, std::string& error) {
+  constexpr std::pair<std::string_view, Axis> kNames[] = {
+      {"tp", Axis::tensor}, {"cp", Axis::context}, {"dp", Axis::data}, {"pp", Axis::pipeline}};
+  AxisOrder order = kAxisOrder;
+  AxisSet seen;
+  size_t n = 0;
+  error.clear();
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find('-', at), text.size());
+    const std::string_view word = text.substr(at, end - at);
+    at = end + 1;
+    if (word == "ep" && !seen.has(Axis::expert)) {
+      seen = seen | Axis::expert;
+      if (text.substr(at, 2) != "dp") {
+        error = "ep is the inner part of dp and must be right before it";
+        return kAxisOrder;
+      }
+      continue;
+    }
+    const auto* name = std::find_if(std::begin(kNames), std::end(kNames),
+                                    [&](const auto& entry) { return entry.first == word; });
+    if (name == std::end(kNames)) {
+      error = fmt::format("\"{}\" is none of tp, cp, dp, pp", word);
+      return kAxisOrder;
+    }
+    if (seen.has(name->second)) {
+      error = fmt::format("{} is there twice", word);
+      return kAxisOrder;
+    }
+    seen = seen | name->second;
+    if (name->second == Axis::data) order[n++] = Axis::expert;
+    order[n++] = name->second;
+    if (word == "tp")  // and what it is in two and three dimensions
+      for (Axis a : {Axis::column, Axis::row, Axis::depth}) order[n++] = a;
+    if (name->second == Axis::data) order[n++] = Axis::replica;
+  }
+  int missing = 0;
+  for (const auto& [name, axis] : kNames)
+    if (!seen.has(axis) && ++missing) error += fmt::format("{}{}", error.empty() ? "" : " and ", name);
+  if (!error.empty()) error += missing == 1 ? " is missing" : " are missing";
+  return error.empty() ? order : kAxisOrder;
+}
+
+TensorMode tensor_mode(std::string_view name) {
+  if (name == "1d") return TensorMode::line;
+  if (name == "3d") return TensorMode::cube;
+  LT_CHECK(name == "2d" || name == "2.5d", "tensor mode {}", name);
+  return TensorMode::grid;
+}
+
+void Mesh::cut_tensor(TensorMode mode, int ranks, int depth) {
+  const auto root = [&](int n, auto power) {
+    int q = 1;
+    while (power(q + 1) <= n) ++q;
+    LT_CHECK(power(q) == n, "{} tensor-parallel ranks with depth {}: no square or cube", ranks, depth);
+    return q;
+  };
+  const auto set = [&](Axis a, int n) { degree[static_cast<int>(a)] = n; };
+  tensor_mode = mode;
+  for (Axis a : kTensorAxes) set(a, 1);
+  if (mode == TensorMode::line) {
+    set(Axis::tensor, ranks);
+  } else if (mode == TensorMode::grid) {
+    LT_CHECK(ranks % depth == 0, "{} tensor-parallel ranks with depth {}", ranks, depth);
+    const int q = root(ranks / depth, [](int64_t n) { return n * n; });
+    set(Axis::row, q), set(Axis::column, q), set(Axis::depth, depth);
+  } else {
+    const int l = root(ranks, [](int64_t n) { return n * n * n; });
+    set(Axis::row, l), set(Axis::column, l), set(Axis::depth, l);
+    // What gathers weights are neighbours.
+    std::swap(*std::find(order.begin(), order.end(), Axis::column),
+              *std::find(order.begin(), order.end(), Axis::depth));
+  }
+}
+
+Axis Mesh::inner_axis() const {
+  return tensor_mode == TensorMode::line   ? Axis::tensor
+         : tensor_mode == TensorMode::grid ? Axis::column
+                                           : Axis::row;
+}
+
+int Mesh::world() const {
+  int n = 1;
+  for (int d : degree) n *= d;
+  return n;
+}
+
+int Mesh::size(AxisSet axes) const {
+  int n = 1;
+  for (int i = 0; i < kAxisCount; ++i)
+    if (axes.has(static_cast<Axis>(i))) n *= degree[i];
+  return n;
+}
+
+std::string Mesh::split_levels(int64_t ranks) {
+  LT_CHECK(size(Axis::replica) == 1, "a mesh that has two levels already");
+  const int data = size(Axis::data), context = size(Axis::context), all = data * context;
+  if (ranks < 1 || all % ranks != 0)
+    return fmt::format("must divide the {} ranks that gradients are summed over", all);
+  if (ranks == all) return "";
+  // Replica is cut from the data axis; sequences are not cut anew.
+  const bool context_first = std::find(order.begin(), order.end(), Axis::context) <
+                             std::find(order.begin(), order.end(), Axis::data);
+  const int64_t near = context_first ? ranks / context : ranks;
+  if (context_first ? ranks % context != 0 : data % ranks != 0)
+    return fmt::format("must {} the {} ranks of the {}, which cannot be cut in two levels",
+                       context_first ? "be a multiple of" : "divide", context_first ? context : data,
+                       context_first ? "context axis" : "data axis, inside the context axis");
+  degree[static_cast<int>(Axis::data)] = static_cast<int>(near);
+  degree[static_cast<int>(Axis::replica)] = static_cast<int>(data / near);
+  inside = Axis::data | Axis::expert;
+  if (context_first) inside = inside | Axis::context;
+  return "";
+}
+
+std::string Mesh::cut_experts(int ranks, bool over_tensor) {
+  LT_CHECK(size(Axis::expert) == 1, "a mesh whose experts are cut already");
+  if (ranks == 1) return "";
+  int left = ranks;
+  const auto fold = [&](Axis a) {
+    if (left % size(a) != 0)
+      return fmt::format("must be a multiple of the {} ranks of the {} axis", size(a), axis_name(a));
+    left /= size(a);
+    expert_axes = expert_axes | a;
+    return std::string();
+  };
+  if (over_tensor && size(Axis::tensor) > 1)
+    if (const std::string wrong = fold(Axis::tensor); !wrong.empty()) return wrong;
+  if (size(Axis::data) % left != 0 && size(Axis::context) > 1)
+    if (const std::string wrong = fold(Axis::context); !wrong.empty()) return wrong;
+  if (size(Axis::data) % left != 0)
+    return fmt::format("{}must divide the {} data-parallel ranks{}",
+                       left == ranks ? "" : fmt::format("what the inner axes leave of it, {}, ", left),
+                       size(Axis::data), two_levels() ? " of a node" : "");
+  degree[static_cast<int>(Axis::data)] /= left;
+  degree[static_cast<int>(Axis::expert)] = left;
+  return "";
+}
+
+int Mesh::coordinate(Axis a) const { return rank / stride(*this, a) % size(a); }
+
+std::vector<int> Mesh::group(AxisSet axes) const {
+  std::vector<int> ranks;
+  Mesh other = *this;
+  for (other.rank = 0; other.rank < world(); ++other.rank) {
+    bool same = true;
+    for (int i = 0; i < kAxisCount; ++i)
+      if (const Axis a = static_cast<Axis>(i); !axes.has(a)) same &= other.coordinate(a) == coordinate(a);
+    if (same) ranks.push_back(other.rank);
+  }
+  return ranks;
+}
+
+int Mesh::place_in(AxisSet axes) const {
+  const std::vector<int> ranks = group(axes);
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+int Mesh::at(Axis a, int c) const { return rank + (c - coordinate(a)) * stride(*this, a); }
+
+}  // namespace ltrain

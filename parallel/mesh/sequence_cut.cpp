@@ -1,0 +1,80 @@
+#include "parallel/mesh/sequence_cut.h"
+
+namespace ltrain {
+
+ContextComm context_comm(const std::string& name) {
+  if (name == "p2p") return ContextComm::p2p;
+  if (name == "all_gather") return ContextComm::all_gather;
+  if (name == "a2a") return ContextComm::a2a;
+  if (name == "a2a+p2p") return ContextComm::a2a_p2p;
+  fail(ExitCode::usage, "parallel.context_comm: {}: must be p2p, all_gather, a2a or a2a+p2p", name);
+}
+
+int SequenceCut::exchange() const {
+  return comm == ContextComm::a2a ? ranks : comm == ContextComm::a2a_p2p ? inner_ranks : 1;
+}
+
+bool SequenceCut::zig_zag() const {
+  if (ranks == 1 || comm == ContextComm::a2a) return false;
+  return comm != ContextComm::all_gather || seq % (2 * ranks) == 0;
+}
+
+int64_t SequenceCut::unit() const {
+  if (ranks == 1) return 1;
+  return comm == ContextComm::p2p || comm == ContextComm::a2a_p2p ? 2 * ranks : ranks;
+}
+
+Positions SequenceCut::rows_of(int r) const {
+  LT_CHECK(seq % unit() == 0 && r >= 0 && r < ranks, "a sequence of {} over {} context ranks", seq, ranks);
+  if (!zig_zag()) return Positions::run(r * (seq / ranks), seq / ranks, seq);
+  const int64_t each = seq / (2 * ranks);
+  return Positions::two_runs(r * each, (2 * ranks - 1 - r) * each, each, seq);
+}
+
+Positions SequenceCut::exchanged_rows_of(int r) const {
+  const int together = exchange();
+  SequenceCut outer = *this;
+  // Neighbours' chunks are neighbours, so that a group's rows are again two runs, cut as over `rings` ranks.
+  outer.ranks = rings();
+  outer.comm = comm == ContextComm::a2a_p2p ? ContextComm::p2p : comm;
+  outer.inner_ranks = 1;
+  return together == 1 ? rows_of(r) : outer.rows_of(r / together);
+}
+
+std::vector<CopyPart> rows_in_order(const std::vector<Positions>& pieces, const Positions& whole,
+                                    int64_t batch, int64_t cols) {
+  std::vector<CopyPart> parts;
+  int64_t begin = 0;
+  for (const Positions& piece : pieces)
+    for (int64_t b = 0; b < batch; ++b, begin += piece.rows)
+      for (const auto& [row, count] : {std::pair<int64_t, int64_t>{0, piece.split},
+                                       std::pair<int64_t, int64_t>{piece.split, piece.rows - piece.split}}) {
+        if (count == 0) continue;
+        const int64_t first = whole.row_of(piece.at(row)), last = whole.row_of(piece.at(row + count - 1));
+        LT_CHECK(first >= 0 && last == first + count - 1, "positions {}+{} are not together", piece.at(row),
+                 count);
+        parts.push_back({count, cols, begin + row, 0, b * whole.rows + first, 0});
+      }
+  return parts;
+}
+
+std::vector<CopyPart> columns_in_pieces(int pieces, int64_t rows, const std::vector<ColumnRun>& runs) {
+  std::vector<CopyPart> parts;
+  for (int piece = 0; piece < pieces; ++piece) {
+    int64_t col = 0;
+    for (const ColumnRun& run : runs) {
+      LT_CHECK(run.width % pieces == 0, "{} columns over {} ranks", run.width, pieces);
+      const int64_t share = run.width / pieces;
+      parts.push_back({rows, share, 0, run.from + piece * share, piece * rows, col});
+      col += share;
+    }
+  }
+  return parts;
+}
+
+std::vector<CopyPart> reversed(std::vector<CopyPart> parts) {
+  for (CopyPart& p : parts) p = p.reversed();
+  return parts;
+}
+
+}  // namespace ltrain

@@ -40,7 +40,7 @@
 #include "runtime/launch/supervisor.h"
 #include "runtime/launch/transport.h"
 #include "runtime/plan/rank_map.h"
-#include "runtime/train/check_job.h"
+#include "runtime/check/check_job.h"
 
 namespace ltrain::app {
 namespace {

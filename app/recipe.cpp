@@ -5,7 +5,7 @@
 #include "app/load_with_notes.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/train/check_job.h"
+#include "runtime/check/check_job.h"
 
 namespace ltrain::app {
 

@@ -12,7 +12,7 @@
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
 #include "runtime/plan/rank_map.h"
-#include "runtime/train/check_job.h"
+#include "runtime/check/check_job.h"
 #include "runtime/train/trainer.h"
 
 namespace ltrain::app {

@@ -13,7 +13,7 @@
 #include "kernels/base/error.h"
 #include "runtime/plan/plan.h"
 #include "runtime/telemetry/metrics.h"
-#include "runtime/train/check_job.h"
+#include "runtime/check/check_job.h"
 
 namespace ltrain::app {
 namespace {

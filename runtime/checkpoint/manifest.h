@@ -11,7 +11,7 @@
 #include "kernels/tensor/dtype.h"
 #include "parallel/mesh/sharding.h"
 #include "runtime/data/identity.h"
-#include "runtime/train/loss_scale.h"
+#include "parallel/optim/loss_scale.h"
 
 namespace ltrain {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/plan/machine_profile.h"
-#include "runtime/train/train_program.h"
+#include "runtime/program/train_program.h"
 
 namespace ltrain {
 

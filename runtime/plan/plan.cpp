@@ -11,7 +11,7 @@
 #include "runtime/plan/meta_rank.h"
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/plan/sparse_plan.h"
-#include "runtime/recipe/fp8_rules.h"
+#include "runtime/recipe/rules/fp8_rules.h"
 #include "runtime/telemetry/exposed.h"
 #include "runtime/telemetry/trace_file.h"
 

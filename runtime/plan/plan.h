@@ -6,8 +6,8 @@
 
 #include "runtime/plan/machine_profile.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/train/slow_memories.h"
-#include "runtime/train/train_program.h"
+#include "runtime/program/slow_memories.h"
+#include "runtime/program/train_program.h"
 
 namespace ltrain {
 

@@ -8,7 +8,7 @@
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/schedule_plan.h"
-#include "runtime/recipe/rules.h"
+#include "runtime/recipe/rules/rules.h"
 
 namespace ltrain {
 

@@ -4,7 +4,7 @@
 
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/plan.h"
-#include "runtime/recipe/schema_parts.h"
+#include "runtime/recipe/schema/schema_parts.h"
 
 namespace ltrain {
 namespace {

@@ -12,7 +12,7 @@
 #include "parallel/pipeline/split_layers.h"
 #include "runtime/plan/plan.h"
 #include "runtime/recipe/problems.h"
-#include "runtime/recipe/rules.h"
+#include "runtime/recipe/rules/rules.h"
 
 namespace ltrain {
 namespace {

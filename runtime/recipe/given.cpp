@@ -3,7 +3,7 @@
 #include <set>
 
 #include "kernels/base/error.h"
-#include "runtime/recipe/schema.h"
+#include "runtime/recipe/schema/schema.h"
 
 namespace ltrain::recipe {
 

@@ -10,7 +10,7 @@
 #include "runtime/recipe/given.h"
 #include "runtime/recipe/hf_config_keys.h"
 #include "runtime/recipe/read_file.h"
-#include "runtime/recipe/schema.h"
+#include "runtime/recipe/schema/schema.h"
 
 namespace ltrain::recipe {
 

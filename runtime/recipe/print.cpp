@@ -1,6 +1,6 @@
 // What the table generates for readers: the resolved recipe, the reference page, the help text.
 #include "kernels/base/error.h"
-#include "runtime/recipe/schema.h"
+#include "runtime/recipe/schema/schema.h"
 
 namespace ltrain {
 

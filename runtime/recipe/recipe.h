@@ -14,7 +14,7 @@
 #include "models/layers/fp8_settings.h"
 #include "models/layers/model_config.h"
 #include "parallel/zero/sparsity.h"
-#include "runtime/train/loss_scale.h"
+#include "parallel/optim/loss_scale.h"
 
 namespace ltrain {
 

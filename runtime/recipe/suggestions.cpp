@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/recipe/schema.h"
+#include "runtime/recipe/schema/schema.h"
 
 namespace ltrain::recipe {
 namespace {

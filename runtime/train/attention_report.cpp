@@ -2,7 +2,7 @@
 
 #include "kernels/attention/attention_choice.h"
 #include "kernels/attention/attention_cudnn.h"
-#include "runtime/train/train_program.h"
+#include "runtime/program/train_program.h"
 
 namespace ltrain {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/telemetry/metrics.h"
-#include "runtime/train/train_program.h"
+#include "runtime/program/train_program.h"
 
 namespace ltrain {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "runtime/recipe/problems.h"
-#include "runtime/recipe/schema.h"
+#include "runtime/recipe/schema/schema.h"
 #include "runtime/train/lr_schedule.h"
 
 namespace ltrain {

@@ -11,7 +11,7 @@
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/writer.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/train/loss_scale.h"
+#include "parallel/optim/loss_scale.h"
 
 namespace ltrain {
 

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "kernels/base/error.h"
-#include "runtime/plan/compositions.h"
+#include "runtime/check/compositions.h"
 #include "runtime/plan/plan.h"
 #include "tests/parity/parity.h"
 #include "tests/parity/recipe_job.h"

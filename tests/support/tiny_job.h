@@ -9,8 +9,8 @@
 
 #include "kernels/meta/meta.h"
 #include "kernels/meta/meta_memory.h"
-#include "runtime/train/slow_memories.h"
-#include "runtime/train/train_program.h"
+#include "runtime/program/slow_memories.h"
+#include "runtime/program/train_program.h"
 
 namespace ltrain::test {
 

@@ -13,7 +13,7 @@
 #include "kernels/base/error.h"
 #include "runtime/recipe/hf_config_keys.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/recipe/schema.h"
+#include "runtime/recipe/schema/schema.h"
 
 using namespace ltrain;
 using namespace ltrain::recipe;

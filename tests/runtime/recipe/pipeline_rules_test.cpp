@@ -4,7 +4,7 @@
 
 #include "kernels/base/error.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/recipe/rules.h"
+#include "runtime/recipe/rules/rules.h"
 
 using namespace ltrain;
 using Catch::Contains;

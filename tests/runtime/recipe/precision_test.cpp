@@ -3,7 +3,7 @@
 
 #include "kernels/base/error.h"
 #include "runtime/plan/plan.h"
-#include "runtime/recipe/fp8_rules.h"
+#include "runtime/recipe/rules/fp8_rules.h"
 
 using namespace ltrain;
 using Catch::Contains;

@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "kernels/base/error.h"
-#include "runtime/recipe/schema.h"
+#include "runtime/recipe/schema/schema.h"
 
 using namespace ltrain;
 using Catch::Contains;

@@ -6,7 +6,7 @@
 #include <regex>
 
 #include "kernels/base/error.h"
-#include "runtime/recipe/schema.h"
+#include "runtime/recipe/schema/schema.h"
 #include "runtime/recipe/suggestions.h"
 #include "tests/runtime/recipe/bad_recipe_table.h"
 

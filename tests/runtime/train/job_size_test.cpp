@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/base/error.h"
-#include "runtime/train/check_job.h"
+#include "runtime/check/check_job.h"
 #include "tests/runtime/recipe/bad_recipe_table.h"
 
 using namespace ltrain;

@@ -1,4 +1,4 @@
-#include "runtime/train/loss_scale.h"
+#include "parallel/optim/loss_scale.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,0 +1,71 @@
+#include "runtime/check/check_job.h"
+
+#include <algorithm>
+
+#include "kernels/tensor/device.h"
+#include "runtime/plan/rank_map.h"
+#include "runtime/check/check_offload.h"
+#include "runtime/train/trainer.h"
+
+namespace ltrain {
+
+int gpus_for(const Recipe& recipe) {
+  return recipe.device == DeviceChoice::cpu ? 0 : device_count(DeviceKind::cuda);
+}
+
+JobSize job_size(const Recipe& r, const LaunchEnvironment& e, int gpus) {
+  if (e.kind == LaunchEnvironment::Kind::rank) return {e.world_size, std::max(1, e.local_size)};
+  const auto on_all_nodes = [&](int64_t local) {
+    return JobSize{static_cast<int>(local * e.nodes), static_cast<int>(local)};
+  };
+  if (e.kind == LaunchEnvironment::Kind::node && e.ranks_per_node > 0) return on_all_nodes(e.ranks_per_node);
+  if (r.launch.ranks_per_node > 0) return on_all_nodes(r.launch.ranks_per_node);
+  const int64_t others = r.parallel.tensor * r.parallel.pipeline * r.parallel.context;
+  const int64_t product = others * std::max<int64_t>(1, r.parallel.data);
+  if (product > kMaxRanks)
+    fail(ExitCode::usage, "{} ranks: the axes of the recipe make more than the {} that a job can have",
+         product, kMaxRanks);
+  if (r.parallel.data > 0) {
+    const int64_t all = r.parallel.data * others;
+    if (all % e.nodes != 0)
+      fail(ExitCode::usage,
+           "{} ranks of the recipe do not divide over {} nodes ({}); set launch.ranks_per_node or "
+           "parallel.data: {}",
+           all, e.nodes, e.source, std::max<int64_t>(1, r.parallel.data / e.nodes) * e.nodes);
+    return on_all_nodes(all / e.nodes);
+  }
+  // One rank a GPU. GPUs that do not make whole groups are not left idle without a word: validate() names
+  // the numbers of ranks that would.
+  if (gpus >= others && !r.debug.shared_gpu) return on_all_nodes(gpus);
+  return on_all_nodes(others);
+}
+
+JobSize planned_size(const Recipe& r, const LaunchEnvironment& e, int gpus, int world) {
+  if (world == 0 && (e.kind != LaunchEnvironment::Kind::single || r.parallel.data <= 0))
+    return job_size(r, e, gpus);
+  if (world == 0) world = static_cast<int>(ranks(r));
+  return {world, ranks_per_node(r, world, e)};
+}
+
+CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& checks) {
+  using Part = JobChecks::Part;
+  CheckedJob job{resolve(given, size.world, size.ranks_per_node), {}, {}};
+  const Recipe& recipe = job.recipe;
+  check_data_given(recipe);
+  if (checks.part != Part::recipe) {
+    check_device(recipe, checks.gpus_seen > 0 ? checks.gpus_seen : size.ranks_per_node);
+    check_data(recipe);
+  }
+  if (checks.part == Part::rank) return job;
+  job.profile = checks.profile.empty() ? default_profile(device_of(recipe)) : find_profile(checks.profile);
+  job.plan = make_plan(recipe, job.profile);
+  if (checks.part == Part::recipe) return job;
+  if (checks.part == Part::job) {
+    if (checks.memory) check_memory(job.plan);
+    check_resume(recipe, job.plan);
+  }
+  check_offload(recipe, job.plan, size.ranks_per_node);
+  return job;
+}
+
+}  // namespace ltrain

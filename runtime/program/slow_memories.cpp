@@ -1,0 +1,37 @@
+#include "runtime/program/slow_memories.h"
+
+namespace ltrain {
+
+SlowMemories::SlowMemories(const ProgramOptions& o, DeviceKind device, const SlowFolders& folders,
+                           int64_t activation_bytes)
+    : activation_bytes_(activation_bytes) {
+  const auto make = [&](const std::string& folder, const SlowUse& use) {
+    return device == DeviceKind::cpu ? make_file_memory(folder, use) : make_host_memory(device, use);
+  };
+  if (o.offload.fraction > 0) states_ = make(folders.states, {"offload.optimizer", "optimizer states"});
+  if (o.offload.params > 0) params_ = make(folders.params, {"offload.params", "weights"});
+  if (o.activations.any()) activations_ = make(folders.activations, {"offload.activations", "activations"});
+}
+
+SlowMemories::SlowMemories(MetaTrace& trace)
+    : states_(make_meta_slow_memory(trace, "offload.optimizer")),
+      params_(make_meta_slow_memory(trace, "offload.params")),
+      activations_(make_meta_slow_memory(trace, "offload.activations")) {}
+
+void SlowMemories::synchronize() const {
+  for (const auto* m : {&states_, &params_, &activations_})
+    if (*m) (*m)->stream().synchronize();
+}
+
+std::vector<std::string> SlowMemories::notes() const {
+  std::vector<std::string> all;
+  for (const auto* m : {&states_, &params_, &activations_})
+    if (*m && !(*m)->how().empty()) all.push_back((*m)->stream().name() + ": " + (*m)->how());
+  return all;
+}
+
+SlowPlaces SlowMemories::places() const {
+  return {states_.get(), params_.get(), activations_.get(), activation_bytes_};
+}
+
+}  // namespace ltrain

@@ -1,0 +1,181 @@
+#include "runtime/program/stage_run.h"
+
+#include <algorithm>
+#include <set>
+
+#include "kernels/meta/placement_rules.h"
+
+namespace ltrain {
+
+using namespace pipeline;
+
+namespace {
+
+/// How a tensor between stages lies: each data and context rank has its own, the tensor-parallel axes have it
+/// as the residual stream.
+Placement between_stages(const Step& step, Axis a) {
+  if (kGradientAxes.has(a) || a == Axis::depth) return Placement::V();
+  if (a == Axis::row) return Placement::S(0);
+  if (a == Axis::column) return Placement::S(1);
+  return a == Axis::tensor && step.cuts_rows() ? Placement::S(0) : Placement::R();
+}
+
+}  // namespace
+
+StageRun::StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule)
+    : decoder_(decoder), step_(step), schedule_(schedule), rank_(step.groups.coordinate(Axis::pipeline)) {}
+
+int StageRun::local_stage(int stage) const {
+  LT_CHECK(schedule_.rank_of_stage[stage] == rank_, "stage {} is on rank {}", stage,
+           schedule_.rank_of_stage[stage]);
+  return schedule_.chunk_of(stage);
+}
+
+Tensor StageRun::take(const TensorId& t) {
+  if (t.stage < 0) return {};
+  const auto at = here_.find(key(t));
+  LT_CHECK(at != here_.end(), "{} is used before it is there", to_string(t));
+  step_.compute.wait(at->second.done);
+  const Tensor tensor = at->second.tensor;
+  here_.erase(at);
+  return tensor;
+}
+
+void StageRun::receive(const PipelineStep& s, const MicroBatch& like) {
+  const Shape shape{step_.stream_rows(like), step_.stream_cols(decoder_.config().hidden_size)};
+  Flight f;
+  // What a stage receives is what its first norm was taken of: an activation until the backward.
+  f.tensor = s.tensor.gradient ? step_.temporary("received gradient", shape)
+                               : step_.activation("received activation", shape);
+  const Group& link = step_.groups.link(s.peer, rank_);
+  link.stream->wait(step_.compute.record());
+  link.comm->recv(*link.stream, f.tensor, 0);
+  f.done = link.stream->record();
+  if (step_.compute.meta())
+    for (int i = 0; i < kAxisCount; ++i)
+      if (const Axis a = static_cast<Axis>(i); step_.groups.size(a) > 1)
+        f.tensor.record->place[a] = between_stages(step_, a);
+  here_[key(s.tensor)] = f;
+}
+
+void StageRun::send(const PipelineStep& s) {
+  const auto at = here_.find(key(s.tensor));
+  LT_CHECK(at != here_.end(), "{} is sent before it is made", to_string(s.tensor));
+  Flight f = at->second;
+  here_.erase(at);
+  if (step_.compute.meta())
+    for (int i = 0; i < kAxisCount; ++i)
+      place_require(step_.compute, "handing over to the next stage", f.tensor, static_cast<Axis>(i),
+                    between_stages(step_, static_cast<Axis>(i)));
+  const Group& link = step_.groups.link(rank_, s.peer);
+  link.stream->wait(step_.compute.record());
+  link.comm->send(*link.stream, f.tensor, 1);
+  f.done = link.stream->record();
+  sent_[key(s.tensor)] = f;
+}
+
+void StageRun::give_back(const PipelineStep& s) {
+  const auto at = sent_.find(key(s.tensor));
+  LT_CHECK(at != sent_.end(), "{} is given back before it is sent", to_string(s.tensor));
+  step_.compute.wait(at->second.done);
+  if (const TensorRecord* record = at->second.tensor.record; record && record->sent != 1)
+    fail(ExitCode::internal,
+         "placement error: {} was sent {} times\n  mend: send it once over the link of its stages",
+         to_string(s.tensor), record->sent);
+  step_.memory.release(at->second.tensor);
+  sent_.erase(at);
+}
+
+void StageRun::compute(const Action& a, const MicroBatch& mb) {
+  const int stage = local_stage(a.stage);
+  const std::pair<int, int> which{a.stage, a.micro};
+  const Tensor in = take(taken_by(schedule_, a));
+  const double begin = step_.compute.clock;
+  Tensor out;
+  switch (a.kind) {
+    case ActionKind::forward:
+      if (step_.training) {
+        out = decoder_.forward(step_, mb, stage, in, saved_[which]);
+      } else {
+        Decoder::Saved unused;
+        out = decoder_.forward(step_, mb, stage, in, unused);
+      }
+      break;
+    case ActionKind::backward:
+      out = decoder_.backward(step_, mb, stage, in, saved_.at(which));
+      saved_.erase(which);
+      break;
+    case ActionKind::backward_input:
+      step_.later = &waiting_[which];
+      out = decoder_.backward(step_, mb, stage, in, saved_.at(which));
+      step_.later = nullptr;
+      saved_.erase(which);
+      break;
+    case ActionKind::backward_weight:
+      step_.enter("weight gradients");
+      waiting_.at(which).run(step_);
+      waiting_.erase(which);
+      break;
+  }
+  action_seconds_ += step_.compute.clock - begin;
+  const TensorId given = given_by(schedule_, a);
+  LT_CHECK((given.stage >= 0) == out.defined(), "{} gives {}", to_string(a),
+           out.defined() ? "a tensor" : "nothing");
+  if (out.defined()) here_[key(given)] = {out, {}};
+}
+
+void StageRun::run(const std::vector<PipelineStep>& program,
+                   const std::function<MicroBatch(int micro)>& micro_batch) {
+  for (const PipelineStep& s : program) switch (s.kind) {
+      case StepKind::receive:
+        receive(s, micro_batch(s.tensor.micro));
+        break;
+      case StepKind::compute:
+        compute(s.action, micro_batch(s.action.micro));
+        break;
+      case StepKind::send:
+        send(s);
+        break;
+      case StepKind::release:
+        give_back(s);
+        break;
+    }
+  LT_CHECK(here_.empty() && sent_.empty() && saved_.empty() && waiting_.empty(),
+           "a pipeline program left {} tensors and {} backward passes", here_.size() + sent_.size(),
+           saved_.size() + waiting_.size());
+}
+
+pipeline::Schedule single_stage_schedule(int micros) {
+  pipeline::Schedule s;
+  s.name = "none";
+  s.micros = micros;
+  s.rank_of_stage = {0};
+  s.order.resize(1);
+  for (int m = 0; m < micros; ++m) {
+    s.order[0].push_back({ActionKind::forward, 0, m});
+    s.order[0].push_back({ActionKind::backward, 0, m});
+  }
+  return s;
+}
+
+pipeline::Schedule forward_only(const pipeline::Schedule& schedule, int micros) {
+  pipeline::Schedule s = schedule;
+  s.micros = std::min(s.micros, micros);
+  s.forward_only = true;
+  for (auto& order : s.order)
+    std::erase_if(order, [&](const Action& a) { return a.kind != ActionKind::forward || a.micro >= micros; });
+  return s;
+}
+
+std::vector<std::pair<int, int>> schedule_links(const pipeline::Schedule& s) {
+  std::set<std::pair<int, int>> links;
+  for (int i = 0; i + 1 < s.stages(); ++i) {
+    const int a = s.rank_of_stage[i], b = s.rank_of_stage[i + 1];
+    if (a == b) continue;
+    links.insert({a, b});
+    links.insert({b, a});
+  }
+  return {links.begin(), links.end()};
+}
+
+}  // namespace ltrain

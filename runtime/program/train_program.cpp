@@ -1,0 +1,575 @@
+#include "runtime/program/train_program.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/meta/placement_rules.h"
+#include "kernels/moe/router_bias.h"
+#include "kernels/elementwise/tensor_ops.h"
+#include "runtime/program/stage_run.h"
+
+namespace ltrain {
+
+PrecisionPolicy precision_policy(const std::string& name) {
+  if (name == "fp32" || name == "tf32") return {DType::f32, DType::f32, DType::f32};
+  if (name == "bf16" || name == "fp8") return {DType::bf16, DType::f32, DType::f32};
+  if (name == "fp16") return {DType::f16, DType::f32, DType::f32};
+  if (name == "fp64") return {DType::f64, DType::f64, DType::f64, DType::f64};
+  fail(ExitCode::usage, "precision: {}: must be fp32, tf32, bf16, fp8, fp16 or fp64", name);
+}
+
+std::vector<StageLayers> stages_of_rank(const ProgramOptions& o, int rank) {
+  std::vector<StageLayers> mine;
+  if (o.stage_layers.size() <= 1) return mine;  // the decoder's default: everything
+  LT_CHECK(static_cast<int>(o.stage_layers.size()) == o.schedule.stages(), "{} layer counts for {} stages",
+           o.stage_layers.size(), o.schedule.stages());
+  int64_t first = 0;
+  for (int i = 0; i < o.schedule.stages(); ++i) {
+    if (o.schedule.rank_of_stage[i] == rank)
+      mine.push_back({first, o.stage_layers[i], i == 0, i + 1 == o.schedule.stages()});
+    first += o.stage_layers[i];
+  }
+  LT_CHECK(first == o.model.num_hidden_layers, "stages of {} layers for a model of {}", first,
+           o.model.num_hidden_layers);
+  return mine;
+}
+
+GroupSet::Options group_options(const ProgramOptions& o) {
+  GroupSet::Options g;
+  g.key_value_heads = o.model.num_key_value_heads;
+  g.near_experts = o.near_experts;
+  if (o.stage_layers.size() <= 1) return g;
+  const std::vector<int>& at = o.schedule.rank_of_stage;
+  g.tied_stages = o.model.tie_word_embeddings && at.front() != at.back();
+  g.links = schedule_links(o.schedule);
+  return g;
+}
+
+namespace {
+
+/// Layers that have sums of routers: all of a mixture, none of another model.
+int64_t router_layers(const ModelConfig& m) { return m.moe.num_experts > 0 ? m.num_hidden_layers : 0; }
+
+/// What a step sums over all ranks: loss, ranks that ask to stop, squares by segment, routers.
+int64_t sum_count(const ModelConfig& m) {
+  return 2 + Decoder::segments(m) + router_layers(m) * moe_sums(m.moe.num_experts);
+}
+
+/// Of one micro-batch on its way to the device, or of what a step or a prediction reads back.
+int64_t slot_bytes(const ProgramOptions& o, const SequenceCut& cut) {
+  const int64_t rows = o.micro_batch * cut.rows().rows, whole = o.micro_batch * o.seq_length;
+  int64_t batch = 2 * Staging::room(rows * 4) + Staging::room(o.micro_batch * 8);
+  if (o.documents) batch += Staging::room(whole * 4);
+  if (o.position_ids) batch += Staging::room(rows * 4);
+  const int64_t logits = o.for_training ? 0 : o.model.vocab_size * 8;
+  return std::max<int64_t>({batch, logits, sum_count(o.model) * 8});
+}
+
+/// Micro-batches that may be on their way: all that lie on the device, and at least two, so that the host
+/// prepares one while the other is copied.
+int64_t slot_count(const ProgramOptions& o) {
+  return std::max<int64_t>(2, o.stage_layers.size() > 1 ? o.accumulation : 1);
+}
+
+}  // namespace
+
+TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
+    : options_(options),
+      device_(device),
+      decoder_(options.model, store_, device.groups,
+               {options.sequence_parallel, options.dispatch, options.expert_tensor, options.decay_embeddings,
+                stages_of_rank(options, device.groups.coordinate(Axis::pipeline)), options.recompute,
+                options.activations}),
+      cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
+           options.context_comm, options.context_inner},
+      staging_(device.compute, device.host, slot_count(options), slot_bytes(options, cut_)) {
+  if (options.loss_scale) scaler_.emplace(*options.loss_scale);
+  if (!staged()) options_.schedule = single_stage_schedule(static_cast<int>(options.accumulation));
+  LT_CHECK(options_.schedule.micros == options.accumulation, "a schedule of {} micro-batches for {}",
+           options_.schedule.micros, options.accumulation);
+  program_ = pipeline::lower(options_.schedule, device_.groups.coordinate(Axis::pipeline));
+  const int64_t rows = options.micro_batch * cut_.rows().rows;
+  const int parts = device_.groups.mesh.sequence_parts();
+  LT_CHECK(options.micro_batch % parts == 0, "{} sequences of a micro-batch over {} tensor-parallel ranks",
+           options.micro_batch, parts);
+  store_.allocate(device_.compute, device_.memory, device_.groups,
+                  {options.precision, options.zero_stage, options.bucket_elements, options.for_training,
+                   options.optimizer, options.offload, device_.slow.states, device_.slow.params,
+                   options.reduce_bf16, options.reduce_int8, options.ema_decay, options.seed});
+  decoder_.allocate(device_.compute, device_.memory, options.seq_length);
+  const auto constant = [&](const char* name, DType t, Shape s) {
+    return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
+  };
+  if (staged()) places_ = options.accumulation;  // several are in flight
+  tokens_ = constant("tokens", DType::i32, {places_, rows});
+  targets_ = constant("targets", DType::i32, {places_, rows});
+  sample_index_ = constant("sample index", DType::i64, {places_, options.micro_batch});
+  if (cut_.ranks > 1) {
+    std::vector<int32_t> at;
+    for (int64_t row = 0; row < cut_.rows().rows; ++row)
+      at.push_back(static_cast<int32_t>(cut_.rows().at(row)));
+    positions_ = constant("positions", DType::i32, {cut_.rows().rows});
+    upload(device_.compute, positions_, at.data());
+  }
+  if (options.documents)
+    documents_ = constant("documents", DType::i32, {places_, options.micro_batch * options.seq_length});
+  if (options.position_ids) position_ids_ = constant("position ids", DType::i32, {places_, rows});
+  const int64_t segments = Decoder::segments(options.model);
+  const int64_t routers = router_layers(options.model), router_sums = moe_sums(options.model.moe.num_experts);
+  sums_ = constant("loss and norm", DType::f64, {sum_count(options.model)});
+  loss_ = place_apart(device_.compute, sums_.flat(0, {1}), "loss");
+  squares_ = place_apart(device_.compute, sums_.flat(2, {segments}), "squares of gradients");
+  if (routers > 0)
+    experts_ =
+        place_apart(device_.compute, sums_.flat(2 + segments, {routers, router_sums}), "sums of routers");
+  if (routers > 0 && options.for_training && options.model.moe.balance == "hf") {
+    balance_sums_ = constant("balance of all layers", DType::f64, {2, options.model.moe.num_experts});
+    balance_table_ = constant("balance table", DType::f64, {1, options.model.moe.num_experts});
+  }
+  count_ = constant("token count", DType::i64, {1});
+  if (options.cuda_graphs && options.for_training) {
+    LT_CHECK(options.zero_stage < 2 && options.model.moe.num_experts == 0,
+             "recorded steps of pieces of gradients, or of experts");
+    scale_ = constant("gradient scale", DType::f64, {1});
+  }
+  make_router_bias();
+  multiply_in(options.products);
+  device_.compute.attention_backend = options.attention_backend;
+  if (options.fp8) make_fp8();
+  if (options.for_training && options.activations.any())
+    away_.emplace(device_.compute, device_.memory, *device_.slow.activations, device_.slow.activation_bytes);
+}
+
+void TrainProgram::make_fp8() {
+  fp8_ = std::make_unique<Fp8State>(*options_.fp8, device_.compute, device_.memory,
+                                    options_.model.num_hidden_layers);
+  decoder_.round_operands(store_, *options_.fp8);
+  if (fp8_->history().defined()) store_.keep(kFp8History, fp8_->history());
+}
+
+OffloadedBytes TrainProgram::offloaded() const {
+  return {store_.slow_bytes(), store_.away_bytes(), away_ ? away_->peak_bytes() : 0};
+}
+
+void TrainProgram::make_router_bias() {
+  const MoeConfig& m = options_.model.moe;
+  if (m.num_experts == 0 || m.bias_update_rate <= 0) return;
+  const DType type = options_.precision.compute == DType::f64 ? DType::f64 : DType::f32;
+  router_bias_ = device_.memory.allocate(MemoryKind::parameters, "bias of routers", type,
+                                         {options_.model.num_hidden_layers, m.num_experts});
+  place_set(device_.compute, router_bias_, kAllAxes, Placement::R());
+  if (!device_.compute.meta()) fill_zero(device_.compute, router_bias_);
+  for (int64_t i = 0; i < options_.model.num_hidden_layers; ++i)
+    if (m.in_layer(i))
+      store_.keep(mixture_prefix(options_.model, i) + ".gate.e_score_correction_bias",
+                  router_bias_.flat(i * m.num_experts, {m.num_experts}));
+}
+
+void TrainProgram::multiply_in(Products products) {
+  LT_CHECK(products != Products::fp8 || options_.fp8, "products of eight bits without their settings");
+  products_ = products;
+  device_.compute.tf32 = products == Products::tf32;
+}
+
+Step TrainProgram::make_step(bool training) {
+  Step step{device_.compute,
+            device_.memory,
+            store_,
+            device_.groups,
+            options_.precision.compute,
+            options_.seed,
+            options_.sequence_parallel,
+            training};
+  if (products_ == Products::fp8) step.fp8 = fp8_.get();
+  if (fp8_ && !fp8_begun_) fp8_->begin_step(device_.compute);  // a state may have been loaded
+  fp8_begun_ = true;
+  if (training && away_) step.away = &*away_;
+  step.cudnn_backward =
+      training && !options_.deterministic && options_.attention_backend != AttentionBackend::own;
+  return step;
+}
+
+MicroBatch TrainProgram::whole_in_place(int64_t place) const {
+  const int64_t rows = options_.micro_batch * cut_.rows().rows;
+  MicroBatch mb;
+  mb.batch = options_.micro_batch;
+  mb.seq = cut_.rows().rows;
+  mb.cut = cut_;
+  mb.positions = positions_;
+  if (documents_.defined())
+    mb.documents = documents_.flat(place * options_.micro_batch * options_.seq_length,
+                                   {options_.micro_batch, options_.seq_length});
+  if (position_ids_.defined()) mb.position_ids = position_ids_.flat(place * rows, {rows});
+  mb.tokens = tokens_.flat(place * rows, {rows});
+  mb.targets = targets_.flat(place * rows, {rows});
+  mb.sample_index = sample_index_.flat(place * options_.micro_batch, {options_.micro_batch});
+  mb.loss = loss_;
+  mb.experts = experts_;
+  mb.balance_sums = balance_sums_;
+  mb.balance_table = balance_table_;
+  mb.router_bias = router_bias_;
+  mb.micros = options_.accumulation;
+  return mb;
+}
+
+RowSamples TrainProgram::samples_of(const MicroBatch& whole, int64_t part) const {
+  const int64_t n = whole.batch / device_.groups.mesh.sequence_parts();
+  RowSamples r;
+  r.sample_index = whole.sample_index.flat(part * n, {n});
+  if (whole.documents.defined()) r.documents = whole.documents.narrow(part * n, n);
+  if (whole.position_ids.defined())
+    r.position_ids = whole.position_ids.flat(part * n * whole.seq, {n * whole.seq});
+  return r;
+}
+
+MicroBatch TrainProgram::in_place(int64_t place) const {
+  MicroBatch mb = whole_in_place(place);
+  const Groups& g = device_.groups;
+  if (g.line()) return mb;
+  // Sequences are cut over depth, then over row, or inside a sublayer of a cube over column.
+  const bool cube = g.mesh.tensor_mode == TensorMode::cube;
+  const MicroBatch whole = mb;
+  const int ways = g.row.size();
+  const int64_t parts = g.mesh.sequence_parts(), slice = g.depth.rank() * ways, mine = slice + g.row.rank();
+  static_cast<RowSamples&>(mb) = samples_of(whole, mine);
+  if (cube) mb.turned = samples_of(whole, slice + g.column.rank());
+  mb.batch = whole.batch / parts;
+  const int64_t rows = mb.rows();
+  mb.tokens = whole.tokens.flat(slice * rows, {ways * rows});
+  mb.targets =
+      cube ? whole.targets.flat(slice * rows, {ways * rows}) : whole.targets.flat(mine * rows, {rows});
+  Stream& s = device_.compute;
+  if (!s.meta()) return mb;
+  mb.tokens = place_apart(s, mb.tokens, "tokens");
+  mb.targets = place_apart(s, mb.targets, "targets");
+  for (const Tensor& t : {mb.tokens, mb.targets}) place_set(s, t, Axis::depth, Placement::V());
+  if (!cube) place_set(s, mb.targets, Axis::row, Placement::S(0));
+  return mb;
+}
+
+MicroBatch TrainProgram::load(const HostBatch& batch, int64_t place) {
+  const MicroBatch mb = whole_in_place(place);
+  if (device_.compute.meta()) {
+    for (const Tensor& t : {mb.tokens, mb.targets, mb.sample_index})
+      place_set(device_.compute, t, kAllAxes, Placement::R());
+    for (const Tensor& t : {mb.tokens, mb.targets})
+      place_set(device_.compute, t, kGradientAxes, Placement::V());
+    place_set(device_.compute, mb.sample_index, kDataAxes, Placement::V());
+    return mb;
+  }
+  LT_CHECK(static_cast<int64_t>(batch.sample_index.size()) == mb.batch, "a batch of {} samples for {}",
+           batch.sample_index.size(), mb.batch);
+  const auto put = [&](const Tensor& to, const std::vector<int32_t>& from, const char* what) {
+    if (!to.defined()) return;
+    LT_CHECK(static_cast<int64_t>(from.size()) == to.elements(), "a batch of {} {} for {}", from.size(), what,
+             to.elements());
+    staging_.put(to, from.data());
+  };
+  staging_.open();
+  put(mb.tokens, batch.tokens, "tokens");
+  put(mb.targets, batch.targets, "targets");
+  staging_.put(mb.sample_index, batch.sample_index.data());
+  put(mb.documents, batch.documents, "document starts");
+  put(mb.position_ids, batch.position_ids, "position ids");
+  staging_.close();
+  return mb;
+}
+
+void TrainProgram::all_reduce(const Group& group, Tensor t) {
+  if (!group.many()) return;
+  group.stream->wait(device_.compute.record());
+  group.comm->all_reduce(*group.stream, t);
+  device_.compute.wait(group.stream->record());
+}
+
+void TrainProgram::reduce_sums(const char* reading) {
+  const Groups& g = device_.groups;
+  Stream& s = device_.compute;
+  if (s.meta()) {
+    // A stage without a head adds nothing to the loss; each stage has gradients of its own.
+    if (loss_.record->zero) place_set(s, loss_, kAllAxes, Placement::P());
+    for (const Tensor& t : {loss_, squares_, experts_}) {
+      if (!t.defined()) continue;
+      if (t.record->zero) place_set(s, t, kAllAxes, Placement::P());
+      place_set(s, t, Axis::pipeline, Placement::P());
+    }
+    // Every rank of the axis that shares the vocabulary has it; one adds.
+    const Axis inner = g.mesh.inner_axis();
+    for (const Tensor& t : {loss_, experts_})
+      if (t.defined() && t.record->place[inner] == Placement::R()) place_set(s, t, inner, Placement::P());
+    place(s, "sums", Rule::linear, {sums_}, {loss_, squares_});
+    if (experts_.defined()) place(s, "sums", Rule::linear, {sums_}, {sums_, experts_});
+  } else if (g.inner().rank() != 0) {
+    fill_zero(s, loss_);
+    if (experts_.defined() && options_.expert_tensor) fill_zero(s, experts_);
+  }
+  all_reduce(g.world, sums_);
+  if (s.meta()) place_require(s, reading, sums_, Placement::R());
+}
+
+int64_t TrainProgram::agree_tokens(int64_t counted) {
+  if (device_.compute.meta()) {
+    place_set(device_.compute, count_, kAllAxes, Placement::R());
+    place_set(device_.compute, count_, kGradientAxes, Placement::P());
+    all_reduce(device_.groups.gradient, count_);
+    place_require(device_.compute, "reading the token count", count_, Placement::R());
+    return options_.micro_batch * cut_.rows().rows * options_.accumulation * device_.groups.gradient.size();
+  }
+  if (!device_.groups.gradient.many()) return counted;
+  staging_.open();
+  staging_.put(count_, &counted);
+  staging_.close();
+  all_reduce(device_.groups.gradient, count_);
+  staging_.get(&counted, count_);
+  device_.groups.check();
+  return counted;
+}
+
+bool TrainProgram::any_rank(bool mine) {
+  const Group& world = device_.groups.world;
+  if (!world.many()) return mine;
+  int64_t ranks = mine;
+  staging_.open();
+  staging_.put(count_, &ranks);
+  staging_.close();
+  all_reduce(world, count_);
+  staging_.get(&ranks, count_);
+  device_.groups.check();
+  return ranks > 0;
+}
+
+std::vector<double> TrainProgram::read_sums() {
+  std::vector<double> sums(static_cast<size_t>(sums_.elements()));
+  staging_.get(sums.data(), sums_);
+  device_.groups.check();
+  return sums;
+}
+
+void TrainProgram::clear_sums() {
+  fill_zero(device_.compute, sums_);
+  if (device_.compute.meta())
+    for (const Tensor& t : {loss_, squares_, experts_})
+      if (t.defined()) place_zero(t);
+}
+
+StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
+                                    const AskStop& ask_stop) {
+  const bool meta = device_.compute.meta() != nullptr;
+  const int64_t micros = meta ? options_.accumulation : static_cast<int64_t>(batches.size());
+  const bool whole = micros == options_.accumulation;
+  LT_CHECK(whole || (!staged() && micros > 0 && micros < options_.accumulation), "{} micro-batches for {}",
+           micros, options_.accumulation);
+  Step step = make_step(true);
+  step.enter("loss");
+  StepResult result;
+  int64_t counted = 0;
+  for (const HostBatch& b : batches)
+    for (int32_t t : b.targets) counted += t >= 0;
+  result.tokens = agree_tokens(counted);
+  clear_sums();
+  const HostBatch none;
+  result.loss_scale = scaler_ ? scaler_->scale() : 1;
+  const double scale = result.tokens > 0 ? result.loss_scale / static_cast<double>(result.tokens) : 0;
+  const auto batch = [&](int64_t k) -> const HostBatch& { return meta ? none : batches[k]; };
+  if (staged())
+    for (int64_t k = 0; k < options_.accumulation; ++k) load(batch(k), k);
+  int64_t loaded = -1;
+  const pipeline::Schedule fewer =
+      whole ? pipeline::Schedule() : single_stage_schedule(static_cast<int>(micros));
+  StageRun run(decoder_, step, whole ? options_.schedule : fewer);
+  const bool graphed = scale_.defined() && !meta && steps_ > 0;  // libraries get ready in the first step
+  if (scale_.defined() && !meta) {
+    staging_.open();
+    staging_.put(scale_, &scale);
+    staging_.close();
+  }
+  ++steps_;
+  const auto scaled = [&](MicroBatch mb) {
+    mb.micros = micros;
+    mb.grad_scale = scale;
+    mb.loss_scale = result.loss_scale;
+    if (!meta) mb.grad_scale_at = scale_;
+    return mb;
+  };
+  const auto pass = [&] {
+    run.run(whole ? program_ : pipeline::lower(fewer, 0), [&](int k) {
+      if (!staged() && loaded != k) load(batch(loaded = k), 0);
+      return scaled(in_place(staged() ? k : 0));
+    });
+  };
+  if (store_.estimates(adamw.step)) {
+    store_.begin_step(micros, adamw.step);
+    store_.shift_values();
+    pass();
+    step.enter("gradients");
+    store_.finish_gradients();
+    store_.keep_shifted_gradients();
+    clear_sums();
+    loaded = -1;
+  }
+  store_.begin_step(micros, adamw.step);
+  if (graphed && staged()) {
+    graphed_pass(0, micros, micros, pass);
+  } else if (graphed) {
+    for (int64_t k = 0; k < micros; ++k) {
+      load(batch(k), 0);
+      graphed_pass(k, 1, micros, [&] {
+        run.run({program_.begin() + 2 * k, program_.begin() + 2 * k + 2},
+                [&](int) { return scaled(in_place(0)); });
+      });
+    }
+  } else {
+    pass();
+  }
+  action_seconds_ = run.action_seconds();
+  step.enter("gradients");
+  store_.finish_gradients();
+  if (step.fp8) fp8_->finish_step(device_.compute, device_.groups.world);
+  store_.add_grad_squares(squares_);
+  if (!meta && ask_stop && ask_stop()) fill_value(device_.compute, sums_.flat(1, {1}), 1);
+  reduce_sums("reading the loss and the gradient norm");
+
+  AdamwArgs args = adamw;
+  if (!meta) {
+    const std::vector<double> sums = read_sums();
+    double squares = 0;  // in the order of the layers, whichever rank had them
+    for (int64_t i = 0; i < squares_.elements(); ++i) squares += sums[static_cast<size_t>(2 + i)];
+    result.experts = expert_statistics(sums);
+    result.loss = result.tokens > 0 ? sums[0] / static_cast<double>(result.tokens) : 0;
+    result.grad_norm = std::sqrt(squares) / result.loss_scale;
+    result.stop_requested = sums[1] > 0;
+    result.overflow = scaler_ && std::isfinite(sums[0]) && !std::isfinite(squares);
+    result.finite = std::isfinite(sums[0]) && (std::isfinite(squares) || result.overflow);
+    result.diverged = options_.stop_loss > 0 && result.loss > options_.stop_loss;
+    result.skipped =
+        !result.overflow && options_.skip_grad_norm > 0 && result.grad_norm > options_.skip_grad_norm;
+    if (scaler_ && result.finite) scaler_->note(result.overflow);
+    if (!result.finite || result.diverged || result.skipped || result.overflow) return result;
+    if (options_.clip_grad > 0)
+      args.grad_scale = std::min(1.0, options_.clip_grad / (result.grad_norm + 1e-6));
+    args.grad_scale /= result.loss_scale;
+  }
+  step.enter("optimizer");
+  if (meta) device_.compute.meta()->set_model_work(false);
+  store_.update(args);
+  if (meta) device_.compute.meta()->set_model_work(true);
+  if (router_bias_.defined() && !options_.optimizer.freeze_routers)
+    move_router_bias(device_.compute, router_bias_, summed_routers(), options_.model.moe.bias_update_rate);
+  return result;
+}
+
+void TrainProgram::graphed_pass(int64_t first, int64_t count, int64_t micros,
+                                const std::function<void()>& pass) {
+  const bool last = first + count == micros;
+  std::unique_ptr<Graph>& graph = graphs_[first > 0][!last && device_.groups.mesh.world() > 1];
+  if (graph) {
+    store_.replayed(count);
+  } else {
+    graph = device_.compute.capture(
+        [&] {
+          pass();
+          if (last) store_.end_reductions();
+        },
+        device_.groups.streams());
+  }
+  const OpRange range(device_.compute, "recorded_micro_batch");
+  graph->replay();
+}
+
+/// What routers added up, over all ranks.
+Tensor TrainProgram::summed_routers() {
+  return sums_.flat(sums_.elements() - experts_.elements(), experts_.shape);
+}
+
+ExpertStatistics TrainProgram::expert_statistics(const std::vector<double>& all_sums) const {
+  ExpertStatistics all;
+  if (!experts_.defined()) return all;
+  const int64_t e = options_.model.moe.num_experts;
+  for (int64_t layer = 0; layer < experts_.shape[0]; ++layer) {
+    const bool mixture = options_.model.moe.in_layer(layer);
+    const double* sums = all_sums.data() + 2 + squares_.elements() + layer * experts_.cols();
+    all.chosen.emplace_back(sums, mixture ? sums + e : sums);
+    all.kept.emplace_back(sums + e, mixture ? sums + 2 * e : sums + e);
+    all.balance_loss += sums[2 * e];
+    all.z_loss += sums[2 * e + 1];
+  }
+  return all;
+}
+
+double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) { return *evaluate(next, {}); }
+
+std::optional<double> TrainProgram::evaluate(const std::function<const HostBatch*()>& next,
+                                             const AskStop& ask_stop) {
+  const bool meta = device_.compute.meta() != nullptr;
+  Step step = make_step(false);
+  if (options_.for_training) store_.show_average(true);
+  clear_sums();
+  int64_t counted = 0;
+  bool more = true, once = meta && !next;
+  const HostBatch none;
+  while (more) {  // as many at a time as a step has, so that a pipeline runs them like a step
+    if (ask_stop && any_rank(ask_stop())) {
+      if (options_.for_training) store_.show_average(false);
+      return {};
+    }
+    int places = 0;
+    while (places < places_) {
+      const HostBatch* batch = once ? &none : next ? next() : nullptr;
+      once = false;
+      more = batch != nullptr;
+      if (!more) break;
+      for (int32_t t : batch->targets) counted += t >= 0;
+      load(*batch, places++);
+    }
+    if (places == 0) break;
+    const pipeline::Schedule forward = forward_only(options_.schedule, places);
+    StageRun run(decoder_, step, forward);
+    run.run(pipeline::lower(forward, device_.groups.coordinate(Axis::pipeline)),
+            [&](int k) { return in_place(k); });
+  }
+  step.enter("loss");
+  const int64_t tokens = agree_tokens(counted);
+  reduce_sums("reading the loss");
+  if (options_.for_training) store_.show_average(false);
+  return meta || tokens == 0 ? 0 : read_sums()[0] / static_cast<double>(tokens);
+}
+
+std::vector<float> TrainProgram::predict(const std::vector<int32_t>& tokens) {
+  constexpr int64_t kStep =
+      16;  // lengths are rounded up: few shapes, and rows after the last are not looked at
+  const bool meta = device_.compute.meta() != nullptr;
+  const int64_t count = static_cast<int64_t>(tokens.size()), limit = options_.seq_length;
+  LT_CHECK(cut_.ranks == 1, "predictions on {} context-parallel ranks: they are made on one", cut_.ranks);
+  LT_CHECK(options_.micro_batch == 1 && (meta || (count >= 1 && count <= limit)),
+           "predict of {} tokens of at most {}", count, limit);
+  LT_CHECK(device_.groups.line(), "predictions on a tensor-parallel grid: they are made on one rank");
+  MicroBatch mb;
+  mb.seq = meta ? limit : std::min(limit, (count + kStep - 1) / kStep * kStep);
+  mb.tokens = tokens_.flat(0, {mb.seq});
+  mb.targets = targets_.flat(0, {mb.seq});
+  mb.sample_index = sample_index_.flat(0, {1});
+  mb.router_bias = router_bias_;
+  Step step = make_step(false);
+  Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", step.stat_type(),
+                                          {1, options_.model.vocab_size});
+  if (!meta) {
+    std::vector<int32_t> padded = tokens;
+    padded.resize(static_cast<size_t>(mb.seq), 0);
+    staging_.open();
+    staging_.put(mb.tokens, padded.data());
+    staging_.close();
+  }
+  decoder_.predict(step, mb, logits, meta ? 0 : count - 1);
+  std::vector<float> out(meta ? 0 : logits.elements());
+  if (logits.dtype == DType::f64) {
+    std::vector<double> wide(out.size());
+    staging_.get(wide.data(), logits);
+    std::copy(wide.begin(), wide.end(), out.begin());
+  } else {
+    staging_.get(out.data(), logits);
+  }
+  device_.memory.release(logits);
+  return out;
+}
+
+}  // namespace ltrain

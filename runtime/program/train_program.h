@@ -1,0 +1,211 @@
+// The step program: what one optimizer step and one evaluation step do, on whatever device the streams are.
+// `ltrain plan` runs it on meta, `ltrain run` on cpu or cuda; there is no other description of a step.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/tensor/staging.h"
+#include "models/decoder/decoder.h"
+#include "parallel/mesh/groups.h"
+#include "parallel/pipeline/lowering.h"
+#include "runtime/data/batch_loader.h"
+#include "parallel/optim/loss_scale.h"
+
+namespace ltrain {
+
+/// What products of matrices are computed in.
+enum class Products : uint8_t {
+  plain,  ///< the type that is stored
+  tf32,   ///< f32 operands with 10 bits after the point
+  fp8     ///< in linear layers operands of eight bits
+};
+
+struct ProgramOptions {
+  ModelConfig model;
+  PrecisionPolicy precision;
+  int zero_stage = 0;
+  int64_t bucket_elements = 4 << 20;
+  int64_t micro_batch = 1, seq_length = 1, accumulation = 1;
+  uint64_t seed = 1234;
+  double clip_grad = 1.0;                       ///< 0: no clipping
+  double skip_grad_norm = 0;                    ///< no update above it; 0: none
+  std::optional<LossScaleSettings> loss_scale;  ///< dynamic, of fp16
+  double stop_loss = 0;                         ///< no update above it, the loss diverges; 0: none
+  bool decay_embeddings = true;                 ///< weight decay applies to embeddings too
+  OptimizerSettings optimizer;
+  OffloadSettings offload;
+  bool reduce_bf16 = false;  ///< gradients are rounded to bf16 to be summed
+  bool reduce_int8 = false;  ///< likewise to 8 bits, with error feedback
+  double ema_decay = 0;      ///< of the average of weights that evaluations see; 0: none
+  RecomputeOptions recompute;
+  ActivationOffloadOptions activations;  ///< that leave between forward and backward
+  bool sequence_parallel = false;
+  bool expert_tensor = true;                    ///< tensor ranks share each expert
+  DispatchOptions dispatch;                     ///< of tokens to their experts
+  int near_experts = 0;                         ///< ranks of a first level of their all-to-all; 0: one level
+  ContextComm context_comm = ContextComm::p2p;  ///< with several context ranks
+  int context_inner = 1;                        ///< a2a+p2p: ranks that exchange
+  bool documents = false;                       ///< batches say where documents begin, and attention heeds it
+  bool position_ids = false;                    ///< batches have positions of their own
+  /// Of the pipeline axis; without stages: one stage that has everything.
+  pipeline::Schedule schedule;
+  std::vector<int> stage_layers;        ///< layers of each of the schedule's stages
+  std::optional<Fp8Settings> fp8;       ///< where Products::fp8 is ever asked for
+  Products products = Products::plain;  ///< at first
+  bool cuda_graphs = false;  ///< passes are recorded in the second step, and run as one from then on
+  AttentionBackend attention_backend = AttentionBackend::own;  ///< on a GPU
+  bool deterministic = true;  ///< of the kernels; else attention's backward may be cuDNN's
+  bool for_training = true;
+};
+
+/// Bytes of a rank outside of its memory.
+struct OffloadedBytes {
+  int64_t optimizer = 0, params = 0, activations = 0;
+  int64_t all() const { return optimizer + params + activations; }
+  bool operator==(const OffloadedBytes&) const = default;
+};
+
+using HostBatch = data::Batch;
+
+/// The device side of a rank.
+struct Device {
+  Stream& compute;
+  Memory& memory;
+  const Groups& groups;
+  Memory* host = nullptr;  ///< host memory that copies go through, where the device has memory of its own
+  SlowPlaces slow = {};    ///< of what is offloaded
+};
+
+/// What the routers of a step did, over all ranks.
+struct ExpertStatistics {
+  double balance_loss = 0, z_loss = 0;  ///< sums over the layers, each weighed as in the gradient
+  /// By layer, empty where it has no experts: choices of each expert; of them, those not dropped.
+  std::vector<std::vector<double>> chosen, kept;
+};
+
+struct StepResult {
+  double loss = 0;       ///< mean over counted tokens of the global batch
+  double grad_norm = 0;  ///< before clipping
+  ExpertStatistics experts;
+  int64_t tokens = 0;           ///< counted, global
+  bool finite = true;           ///< false: no update was made
+  bool skipped = false;         ///< by skip_grad_norm, on all ranks alike: no update was made
+  bool overflow = false;        ///< a scaled gradient was not finite: likewise, and the scale may back off
+  double loss_scale = 1;        ///< of this step
+  bool diverged = false;        ///< by stop_loss, likewise
+  bool stop_requested = false;  ///< some rank asked to stop
+};
+
+class StageRun;
+
+class TrainProgram {
+ public:
+  using AskStop = std::function<bool()>;
+
+  TrainProgram(const ProgramOptions& options, Device device);
+
+  const ProgramOptions& options() const { return options_; }
+  ParameterStore& parameters() { return store_; }
+  const Decoder& decoder() const { return decoder_; }
+
+  /// This rank's part of each sequence.
+  const SequenceCut& sequence_cut() const { return cut_; }
+  /// On meta: seconds of the actions of the last train step, without what is before, between and after them.
+  double action_seconds() const { return action_seconds_; }
+
+  /// Bytes in slow memory.
+  OffloadedBytes offloaded() const;
+
+  void initialize() { store_.initialize(options_.seed); }
+
+  /// From the next step or evaluation on.
+  void multiply_in(Products products);
+
+  /// Of the loss, where it is scaled; else null.
+  LossScaler* loss_scaler() { return scaler_ ? &*scaler_ : nullptr; }
+
+  /// One optimizer step over `accumulation` micro-batches. `ask_stop`, called at its end, is agreed on: the
+  /// result has it if any rank says so. Fewer batches than `accumulation` make a smaller step, where there is
+  /// no pipeline. Deterministic, unless the options let it not be: the bits depend on the batches and the
+  /// state alone.
+  StepResult train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
+                        const AskStop& ask_stop = {});
+
+  /// Mean loss over the batches that `next` gives, and those of the other data ranks, until it returns null.
+  /// All ranks give equally many. On meta without `next`: one batch. With `ask_stop` all ranks agree before
+  /// each batch whether to go on; nothing when they do not.
+  double evaluate(const std::function<const HostBatch*()>& next);
+  std::optional<double> evaluate(const std::function<const HostBatch*()>& next, const AskStop& ask_stop);
+
+  /// logits (V) on the host for what follows `tokens`, at most seq_length of them; micro_batch is 1. On meta:
+  /// the memory of the longest sequence.
+  std::vector<float> predict(const std::vector<int32_t>& tokens);
+
+ private:
+  /// Puts a batch into one of the places that micro-batches in flight have.
+  MicroBatch load(const HostBatch& batch, int64_t place);
+  /// The micro-batch that lies in `place`.
+  MicroBatch in_place(int64_t place) const;
+  /// A whole micro-batch in `place`, and the sequences of one rank of a tensor-parallel grid or cube.
+  MicroBatch whole_in_place(int64_t place) const;
+  RowSamples samples_of(const MicroBatch& whole, int64_t part) const;
+  Step make_step(bool training);
+  bool staged() const { return options_.stage_layers.size() > 1; }
+  bool any_rank(bool mine);
+  /// Sum of `counted` over the ranks that see different tokens.
+  int64_t agree_tokens(int64_t counted);
+  /// Micro-batches [first, first + count) of a step of `micros`, which are loaded, through this rank's
+  /// stages: recorded once for the first of a step, which writes gradients, once for those that add to them,
+  /// and once for the last, after which ranks sum them.
+  void graphed_pass(int64_t first, int64_t count, int64_t micros, const std::function<void()>& pass);
+  void clear_sums();
+  /// Waits for loss, ranks that ask to stop, squares by segment and sums of routers, and gives them.
+  std::vector<double> read_sums();
+  void all_reduce(const Group& group, Tensor t);
+  /// Sums loss and squares over all ranks, counting once what several have.
+  void reduce_sums(const char* reading);
+  ExpertStatistics expert_statistics(const std::vector<double>& all_sums) const;
+  Tensor summed_routers();
+  void make_router_bias();
+  void make_fp8();
+
+  ProgramOptions options_;
+  Device device_;
+  ParameterStore store_;
+  Decoder decoder_;
+  SequenceCut cut_;
+  std::vector<pipeline::PipelineStep> program_;  // of a train step
+  int64_t places_ = 1;
+  Tensor tokens_, targets_, sample_index_;  // (places, ...)
+  Tensor positions_;                        // as in MicroBatch, where the sequence is cut
+  Tensor documents_, position_ids_;         // (places, ...), where batches have them
+  double action_seconds_ = 0;
+  std::optional<LossScaler> scaler_;
+  std::unique_ptr<Fp8State> fp8_;
+  bool fp8_begun_ = false;
+  Products products_ = Products::plain;
+  Staging staging_;
+  Tensor sums_;     // f64: loss, ranks that ask to stop, squares by segment, sums of routers
+  Tensor loss_;     // sum of token losses
+  Tensor squares_;  // (segments), of gradients
+  Tensor experts_;  // (layers, moe_sums), of mixtures
+  Tensor balance_sums_, balance_table_;  // MicroBatch's
+  Tensor router_bias_;                   // (layers, E), of mixtures that have it
+  Tensor count_;                         // (1) i64
+  Tensor scale_;                         // (1) f64: of the gradient, where work is recorded
+  int64_t steps_ = 0;
+  std::optional<ActivationOffload> away_;
+  std::unique_ptr<Graph> graphs_[2][2];  // by whether another micro-batch is before, and after
+};
+
+/// The layers of this rank's stages.
+std::vector<StageLayers> stages_of_rank(const ProgramOptions& options, int pipeline_rank);
+/// The groups that a program of these options communicates through.
+GroupSet::Options group_options(const ProgramOptions& options);
+
+/// fp32 | tf32 | bf16 | fp8 | fp16 | fp64: what is stored; tf32 and fp8 are of products alone.
+PrecisionPolicy precision_policy(const std::string& name);
+
+}  // namespace ltrain

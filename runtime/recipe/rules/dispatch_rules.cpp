@@ -1,0 +1,90 @@
+#include "runtime/recipe/rules/dispatch_rules.h"
+
+#include "kernels/base/error.h"
+#include "parallel/mesh/mesh.h"
+#include "runtime/recipe/nearest.h"
+#include "runtime/recipe/rules/rules.h"
+#include "runtime/recipe/rules/rules_parts.h"
+
+namespace ltrain::recipe {
+namespace {
+
+const std::string kLevels = "parallel.hierarchical_all_to_all", kDispatch = "parallel.expert_dispatch",
+                  kChunks = "parallel.expert_chunks", kExpert = "parallel.expert",
+                  kShadows = "parallel.shadow_experts";
+
+}  // namespace
+
+void check_dispatch(const Recipe& r, const BrokenRule& broken) {
+  const Parallel& p = r.parallel;
+  const bool gather = p.expert_dispatch == "all_gather";
+  if (gather && p.hierarchical_all_to_all != "none")
+    broken(kLevels,
+           "with parallel.expert_dispatch: all_gather there is no all-to-all; nearest valid value: none",
+           {kDispatch});
+  if (gather && p.expert_chunks > 1)
+    broken(kChunks, "with parallel.expert_dispatch: all_gather tokens go in one part; nearest valid value: 1",
+           {kDispatch});
+  if (p.shadow_experts > 0) {
+    const auto none = [&](const char* why, const char* key) {
+      broken(kShadows, fmt::format("{}; nearest valid value: 0", why), {key});
+    };
+    const auto fills_with_weights = [&] {
+      return p.pipeline > 1 &&
+             (p.schedule.starts_with("zb") || p.schedule == "dualpipev" || p.schedule == "auto");
+    };
+    if (gather)
+      none("with parallel.expert_dispatch: all_gather no rows travel to experts", "parallel.expert_dispatch");
+    if (p.expert_chunks > 1)
+      none("copies are chosen for whole micro-batches, which go in parts", "parallel.expert_chunks");
+    if (experts_apart(r))
+      none("tensor ranks with experts of their own do not share their tokens", "parallel.expert_tensor");
+    if (fills_with_weights())
+      none("gradients of copies are summed in the backward, which this schedule leaves for later",
+           "parallel.schedule");
+    if (p.shadow_experts > r.model.moe.num_experts && r.model.moe.num_experts > 0)
+      broken(kShadows,
+             fmt::format("must be at most model.moe.num_experts ({}); nearest valid value: {}",
+                         r.model.moe.num_experts, r.model.moe.num_experts),
+             {"model.moe.num_experts"});
+  }
+  const int64_t tokens = r.train.micro_batch_size * r.data.seq_length / std::max<int64_t>(1, p.context);
+  if (p.expert_chunks > tokens)
+    broken(kChunks,
+           fmt::format("must be at most the tokens of a micro-batch on a rank ({}); nearest valid value: {}",
+                       tokens, tokens),
+           {"train.micro_batch_size", "data.seq_length", "parallel.context"});
+  if (p.hierarchical_all_to_all == "none" || p.hierarchical_all_to_all == "node" || p.expert == 1) return;
+  const int64_t n = std::stoll(p.hierarchical_all_to_all);
+  const auto good = [&](int64_t ranks) { return p.expert % ranks == 0; };
+  if (n >= p.expert || !good(n)) {
+    const std::string near = nearest(std::min(n, p.expert), 2, p.expert - 1, good);
+    broken(kLevels,
+           fmt::format("must divide {} ({}) in more than one part{}", kExpert, p.expert,
+                       near.empty() ? "; nearest valid value: none" : near + ", or none"),
+           {kExpert});
+  }
+}
+
+int64_t near_experts(const Recipe& r, int64_t data, int64_t inside, int64_t per_node,
+                     const BrokenRule& broken) {
+  const Parallel& p = r.parallel;
+  if (p.hierarchical_all_to_all == "none" || p.expert == 1 || r.model.moe.num_experts == 0) return 0;
+  if (p.hierarchical_all_to_all != "node") return std::stoll(p.hierarchical_all_to_all);
+  Mesh m = plain_mesh(r, data);
+  if (inside > 0 && !m.split_levels(inside).empty()) return 0;  // refused as it is
+  if (!m.cut_experts(static_cast<int>(p.expert), experts_apart(r)).empty()) return 0;
+  const int64_t here = on_each_host(m, m.expert_axes, per_node);
+  if (here == p.expert) return 0;  // on one node there is one level
+  if (here > 1) return here;
+  if (broken)
+    broken(kLevels,
+           fmt::format(
+               "nodes of {} ranks have {} of the {} that experts are cut over; nearest valid value: none; or "
+               "another parallel.order or launch.ranks_per_node",
+               per_node, here == 1 ? "one" : "unequal parts", p.expert),
+           {kExpert, "launch.ranks_per_node", "parallel.order", "parallel.data", "parallel.context"});
+  return 0;
+}
+
+}  // namespace ltrain::recipe

@@ -1,0 +1,122 @@
+// Rules of products in eight bits.
+#include "runtime/recipe/rules/fp8_rules.h"
+
+#include "models/decoder/decoder.h"
+#include "runtime/recipe/problems.h"
+#include "runtime/recipe/rules/rules_parts.h"
+
+namespace ltrain {
+namespace recipe {
+namespace {
+
+constexpr int64_t kTurned = 16;  // elements: rows of operands begin on 16 bytes, as cuBLASLt asks
+
+/// Columns of this rank that blocks must not cross: name, number.
+std::vector<std::pair<std::string, int64_t>> cut_widths(const Recipe& r) {
+  const int64_t t = r.parallel.tensor;
+  const ModelConfig& m = r.model;
+  return {{"model.intermediate_size", m.intermediate_size / t},
+          {"model.num_attention_heads * model.head_dim", m.num_attention_heads * m.head_dim / t},
+          {"model.num_key_value_heads * model.head_dim", m.num_key_value_heads * m.head_dim / t}};
+}
+
+}  // namespace
+
+void fp8_rules(const Recipe& r, const BrokenRule& broken) {
+  if (!r.phases.empty() && r.cuda_graphs)
+    broken(
+        "cuda_graphs",
+        "repeats the work of the first steps, and precision changes with the step; nearest valid value: off",
+        {"precision"});
+  if (!computes_in(r, Precision::fp8)) return;
+  const Parallel& p = r.parallel;
+  const char* key = "precision";
+  if (r.model.moe.num_experts > 0)
+    broken(key,
+           "the products of experts are grouped, and not built in eight bits; nearest valid value: bf16, or "
+           "model.moe.num_experts: 0",
+           {"model.moe.num_experts"});
+  if (p.tensor > 1 && p.tensor_mode != "1d")
+    broken(key,
+           fmt::format("parallel.tensor_mode: {} adds up products of blocks that ranks round apart; nearest "
+                       "valid value: bf16, or parallel.tensor_mode: 1d",
+                       p.tensor_mode),
+           {"parallel.tensor_mode", "parallel.tensor"});
+  if (r.fp8.first_layers + r.fp8.last_layers >= r.model.num_hidden_layers)
+    broken("fp8.first_layers_bf16",
+           fmt::format("with fp8.last_layers_bf16 = {} leaves none of model.num_hidden_layers = {}; nearest "
+                       "valid value: {}",
+                       r.fp8.last_layers, r.model.num_hidden_layers,
+                       std::max<int64_t>(0, r.model.num_hidden_layers - r.fp8.last_layers - 1)),
+           {"fp8.last_layers_bf16", "model.num_hidden_layers"});
+  if (p.tensor_mode == "1d" && p.tensor > r.model.num_key_value_heads)
+    broken(
+        key,
+        fmt::format("with parallel.tensor = {} ranks share the model's {} key-value heads, and would round "
+                    "parts of one gradient apart; nearest valid value: bf16, or parallel.tensor: {}",
+                    p.tensor, r.model.num_key_value_heads, r.model.num_key_value_heads),
+        {"parallel.tensor", "model.num_key_value_heads"});
+  if (r.fp8.recipe != Fp8Recipe::blockwise) return;
+  if (p.tensor > 1)
+    for (const auto& [name, width] : cut_widths(r))
+      if (width % kFp8Block != 0)
+        broken("fp8.recipe",
+               fmt::format("blocks of {} elements must not cross what parallel.tensor = {} cuts, and a rank "
+                           "has {} of {}; nearest valid value: delayed",
+                           kFp8Block, p.tensor, width, name),
+               {"parallel.tensor"});
+  if (p.context > 1 && r.data.seq_length % (2 * p.context * kFp8Block) != 0)
+    broken("fp8.recipe",
+           fmt::format("blocks of {} tokens must not cross what parallel.context = {} cuts: data.seq_length "
+                       "must be a multiple of {}; nearest valid value: delayed",
+                       kFp8Block, p.context, 2 * p.context * kFp8Block),
+           {"parallel.context", "data.seq_length"});
+}
+
+}  // namespace recipe
+
+void check_fp8(const Recipe& r) {
+  if (!computes_in(r, Precision::fp8)) return;
+  const auto at = [&](const char* key) {
+    return r.origins ? r.origins->place(key).text() : std::string("recipe");
+  };
+  const GroupSet alone;
+  ParameterStore store;
+  Decoder decoder(r.model, store, alone.groups(), {});
+  for (const std::string& pattern : r.fp8.keep) {
+    bool found = false;
+    for (int id = 0; id < store.count(); ++id) found = found || name_matches(pattern, store.spec(id).name);
+    if (!found)
+      fail(ExitCode::usage,
+           "{}: fp8.keep: {} matches no parameter; names are such as {} and {}, and * stands for any "
+           "characters",
+           at("fp8.keep"), pattern, store.spec(0).name, store.spec(store.count() / 2).name);
+  }
+  if (decoder.round_operands(store, r.fp8) == 0)
+    fail(ExitCode::usage,
+         "{}: fp8.keep: leaves no linear layer to round; nearest valid value: precision: bf16",
+         at("fp8.keep"));
+  if (device_of(r) != DeviceKind::cuda) return;
+  if (r.fp8.recipe == Fp8Recipe::blockwise)
+    fail(ExitCode::usage,
+         "{}: fp8.recipe = blockwise: steps of blocks are computed on the CPU alone; nearest valid value: "
+         "delayed, or device: cpu",
+         at("fp8.recipe"));
+  const int64_t t = r.parallel.tensor, kv = std::max<int64_t>(1, r.model.num_key_value_heads / t);
+  for (const auto& [what, n] :
+       {std::pair{"model.hidden_size", r.model.hidden_size},
+        {"model.intermediate_size over parallel.tensor", r.model.intermediate_size / t},
+        {"the width of heads over parallel.tensor", r.model.num_attention_heads / t * r.model.head_dim},
+        {"the width of queries, keys and values over parallel.tensor",
+         (r.model.num_attention_heads / t + 2 * kv) * r.model.head_dim},
+        {"tokens of a micro-batch over parallel.context",
+         r.train.micro_batch_size * r.data.seq_length / r.parallel.context}})
+    if (n % recipe::kTurned != 0)
+      fail(ExitCode::usage,
+           "{}: precision = fp8: a GPU multiplies eight bits by {} elements, and {} is {}; nearest valid "
+           "value: "
+           "bf16",
+           at("precision"), recipe::kTurned, what, n);
+}
+
+}  // namespace ltrain

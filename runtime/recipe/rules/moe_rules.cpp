@@ -1,0 +1,303 @@
+#include "runtime/recipe/rules/moe_rules.h"
+
+#include <cmath>
+
+#include "kernels/base/error.h"
+#include "parallel/mesh/mesh.h"
+#include "runtime/recipe/nearest.h"
+#include "runtime/recipe/rules/rules.h"
+#include "runtime/recipe/schema/schema.h"
+
+namespace ltrain::recipe {
+namespace {
+
+const std::string kExperts = "model.moe.num_experts", kTopK = "model.moe.top_k", kExpert = "parallel.expert",
+                  kExpertTensor = "parallel.expert_tensor", kTensor = "parallel.tensor";
+
+/// "" or why experts cannot be cut over `ranks` ranks.
+std::string wrong_cut(const Recipe& r, int64_t data, int64_t inside, int64_t ranks) {
+  Mesh m = plain_mesh(r, data);
+  if (inside > 0 && !m.split_levels(inside).empty()) return "";  // refused as it is
+  return m.cut_experts(static_cast<int>(ranks), experts_apart(r));
+}
+
+void routing(const MoeConfig& m, const BrokenRule& broken) {
+  if (m.top_k > m.num_experts)
+    broken(kTopK,
+           fmt::format("must be at most {} ({}); nearest valid value: {}", kExperts, m.num_experts,
+                       m.num_experts),
+           {kExperts});
+  const std::string groups = "model.moe.router.n_group", kept = "model.moe.router.topk_group";
+  if (m.num_experts % m.n_group != 0)
+    return broken(groups,
+                  fmt::format("must divide {} ({}){}", kExperts, m.num_experts,
+                              nearest(m.n_group, 1, std::min<int64_t>(64, m.num_experts),
+                                      [&](int64_t n) { return m.num_experts % n == 0; })),
+                  {kExperts});
+  if (m.topk_group > m.n_group)
+    return broken(
+        kept, fmt::format("must be at most {} ({}); nearest valid value: {}", groups, m.n_group, m.n_group),
+        {groups});
+  const int64_t each = m.num_experts / m.n_group, needed = (m.top_k + each - 1) / each;
+  if (m.topk_group < needed && needed <= m.n_group)
+    broken(kept,
+           fmt::format("groups of {} experts have {} in all, and a token chooses {}; nearest valid value: {}",
+                       each, each * m.topk_group, m.top_k, needed),
+           {groups, kTopK, kExperts});
+}
+
+/// Rules of router.selection, and of what goes with it.
+void selection(const Recipe& r, const BrokenRule& broken) {
+  const MoeConfig& m = r.model.moe;
+  const std::string choice = "model.moe.router.selection", norm = "model.moe.router.norm_topk_prob";
+  if (m.selection == "gshard" && m.top_k != 2)
+    broken(kTopK,
+           fmt::format("{}: gshard takes the best expert and a second one; nearest valid value: 2", choice),
+           {choice});
+  if (m.selection == "gshard" && !m.norm_topk_prob)
+    broken(norm, fmt::format("{}: gshard weighs the two by their sum; nearest valid value: true", choice),
+           {choice});
+  if (m.selection != "expert_choice") {
+    const bool one = m.norm_topk_prob || (m.order == "topk_first" && m.score == "softmax");
+    if (m.top_k == 1 && m.num_experts > 1 && one && !r.train.freeze_router)
+      broken(m.norm_topk_prob ? norm : "model.moe.router.order",
+             fmt::format(
+                 "with {}: 1 every weight is 1, and the router learns nothing from the loss; nearest valid "
+                 "value: {}",
+                 kTopK, m.norm_topk_prob ? "false" : "topk_last"),
+             {kTopK});
+    return;
+  }
+  const auto refuse = [&](const std::string& key, const char* why, const char* value) {
+    broken(key, fmt::format("{}: expert_choice {}; nearest valid value: {}", choice, why, value), {choice});
+  };
+  if (m.norm_topk_prob) refuse(norm, "weighs by the scores as they are", "false");
+  if (m.order != "topk_last")
+    refuse("model.moe.router.order", "has no chosen experts of a token", "topk_last");
+  if (m.balance != "none") refuse("model.moe.balance.kind", "is balanced by itself", "none");
+  if (m.bias_update_rate > 0) refuse("model.moe.router.bias_update_rate", "is balanced by itself", "0");
+  if (m.n_group > 1) refuse("model.moe.router.n_group", "has no groups", "1");
+  if (m.capacity_factor || m.eval_capacity_factor)
+    refuse(m.capacity_factor ? "model.moe.capacity_factor" : "model.moe.eval_capacity_factor",
+           "takes as many tokens as model.moe.top_k asks for", "null");
+  if (r.parallel.expert_chunks > 1)
+    refuse("parallel.expert_chunks",
+           "takes tokens from the whole micro-batch, whose parts then make uneven rows", "1");
+  if (r.parallel.context > 1)
+    refuse("parallel.context", "chooses from the tokens of a rank, and other parts of a sequence have others",
+           "1");
+  if (experts_apart(r))
+    broken(kExpertTensor,
+           fmt::format(
+               "{}: expert_choice chooses from the tokens of a rank, and tensor ranks would each have their "
+               "own; nearest valid value: {}",
+               choice, r.parallel.tensor),
+           {choice, kTensor});
+  const int64_t tokens = r.train.micro_batch_size * r.data.seq_length;
+  if (tokens * m.top_k < m.num_experts)
+    broken(kTopK,
+           fmt::format(
+               "{}: expert_choice leaves less than a token to an expert ({} tokens * {} / {}); nearest valid "
+               "value: {}",
+               choice, tokens, m.top_k, m.num_experts, (m.num_experts + tokens - 1) / tokens),
+           {choice, "train.micro_batch_size", "data.seq_length", kExperts});
+}
+
+void balance(const Recipe& r, const BrokenRule& broken) {
+  if (r.model.moe.balance == "hf" && r.parallel.pipeline > 1)
+    broken("model.moe.balance.kind",
+           fmt::format("hf adds up the tokens of all layers, and parallel.pipeline: {} has them on several "
+                       "ranks; nearest valid value: switch, or parallel.pipeline: 1",
+                       r.parallel.pipeline),
+           {"parallel.pipeline"});
+}
+
+void router_training(const Recipe& r, const BrokenRule& broken) {
+  const std::string warmup = "train.router_warmup_steps";
+  const int64_t n = r.train.router_warmup_steps;
+  if (n == 0) return;
+  if (r.train.freeze_router)
+    broken(warmup, "train.freeze_router keeps routers as they are; nearest valid value: 0",
+           {"train.freeze_router"});
+  if (n >= r.train.train_steps)
+    broken(
+        warmup,
+        fmt::format("leaves none of train.train_steps ({}) to the other parameters; nearest valid value: {}",
+                    r.train.train_steps, r.train.train_steps - 1),
+        {"train.train_steps"});
+  if (r.optimizer.uses("adafactor"))
+    broken(
+        warmup,
+        "the second moment of adafactor follows the steps of the run, which others would begin late; nearest "
+        "valid value: 0, or optimizer.kind: adamw",
+        {"optimizer.kind", "optimizer.groups"});
+}
+
+void upcycling(const Recipe& r, const BrokenRule& broken) {
+  if (!r.checkpoint.upcycle) return;
+  const MoeConfig& m = r.model.moe;
+  const std::string key = "checkpoint.upcycle", width = "model.moe.intermediate_size";
+  if (r.model.architecture != "llama" && r.model.architecture != "mixtral")
+    broken(
+        key,
+        fmt::format("{} has norms that a dense llama has not; remove the key, or model.architecture: llama",
+                    r.model.architecture),
+        {"model.architecture"});
+  if (m.intermediate_size != r.model.intermediate_size)
+    broken(width,
+           fmt::format("experts that begin as copies of a feed-forward have its width, "
+                       "model.intermediate_size; nearest valid value: {}",
+                       r.model.intermediate_size),
+           {key, "model.intermediate_size"});
+  if (m.shared_experts > 0)
+    broken("model.moe.shared_experts",
+           "a dense checkpoint has nothing for shared experts; nearest valid value: 0", {key});
+}
+
+void capacity(const Recipe& r, const BrokenRule& broken) {
+  const MoeConfig& m = r.model.moe;
+  const Parallel& p = r.parallel;
+  for (const auto& [key, factor] :
+       {std::pair<std::string, std::optional<double>>{"model.moe.capacity_factor", m.capacity_factor},
+        {"model.moe.eval_capacity_factor", m.eval_capacity_factor}}) {
+    if (!factor || (key != "model.moe.capacity_factor" && factor == m.capacity_factor)) continue;
+    if (p.context > 1)
+      return broken(
+          "parallel.context",
+          fmt::format("{} drops by the tokens of a rank, and other parts of a sequence would drop others; "
+                      "nearest valid value: 1, or {}: null",
+                      key, key),
+          {key});
+    if (experts_apart(r))
+      return broken(
+          kExpertTensor,
+          fmt::format("{} drops by the tokens of a rank, and tensor ranks would each have their own; "
+                      "nearest valid value: {}, or {}: null",
+                      key, p.tensor, key),
+          {key, kTensor});
+    const double tokens = static_cast<double>(r.train.micro_batch_size * r.data.seq_length);
+    const double even = tokens * static_cast<double>(m.top_k) / static_cast<double>(m.num_experts);
+    if (*factor * even < 1)
+      broken(
+          key,
+          fmt::format("leaves {} of a token to an expert ({} * {} tokens * {} / {}); nearest valid value: {}",
+                      write_number(*factor * even), write_number(*factor), tokens, m.top_k, m.num_experts,
+                      write_number(std::ceil(1000 / even) / 1000)),
+          {"train.micro_batch_size", "data.seq_length", kExperts, kTopK});
+  }
+}
+
+void tensor(const Recipe& r, const BrokenRule& broken) {
+  const Parallel& p = r.parallel;
+  const ModelConfig& m = r.model;
+  if (p.tensor == 1) return;
+  if (p.tensor_mode != "1d")
+    return broken("parallel.tensor_mode",
+                  "mixtures of experts are cut in one dimension; nearest valid value: 1d", {kExperts});
+  if (p.expert_tensor != 1 && p.expert_tensor != p.tensor)
+    return broken(kExpertTensor,
+                  fmt::format("must be 1 or {} ({}); nearest valid value: {}", kTensor, p.tensor,
+                              p.expert_tensor > p.tensor ? p.tensor : 1),
+                  {kTensor});
+  const std::string width = "model.moe.intermediate_size";
+  const int64_t f = m.moe.intermediate_size, shared = m.moe.shared_experts * f;
+  if (experts_apart(r)) {
+    if (!p.sequence_parallel)
+      broken(kExpertTensor,
+             fmt::format(
+                 "tensor ranks with experts of their own need rows of their own; nearest valid value: {}, or "
+                 "parallel.sequence_parallel: true",
+                 p.tensor),
+             {kTensor, "parallel.sequence_parallel"});
+    if (p.expert % p.tensor != 0)
+      broken(kExpert,
+             fmt::format("must be a multiple of {} ({}) with {}: 1{}", kTensor, p.tensor, kExpertTensor,
+                         nearest(p.expert, 1, 1 << 20, [&](int64_t n) { return n % p.tensor == 0; })),
+             {kTensor, kExpertTensor});
+    if (m.moe.balance == "sequence" && r.train.micro_batch_size > 1)
+      broken("model.moe.balance.kind",
+             fmt::format(
+                 "sequence with {}: 1 cuts a micro-batch where sequences do not end; nearest valid value: "
+                 "switch, or train.micro_batch_size: 1",
+                 kExpertTensor),
+             {kExpertTensor, "train.micro_batch_size"});
+  }
+  for (const int64_t n : {experts_apart(r) ? 0 : f, shared})
+    if (n % p.tensor != 0)
+      return broken(kTensor,
+                    fmt::format("must divide {} ({}){}", width, n,
+                                nearest(p.tensor, 1, n, [&](int64_t ranks) { return n % ranks == 0; })),
+                    {width});
+}
+
+}  // namespace
+
+void check_moe(const Recipe& r, const BrokenRule& broken) {
+  const MoeConfig& m = r.model.moe;
+  const Parallel& p = r.parallel;
+  const std::string& architecture = r.model.architecture;
+  if (m.num_experts == 0) {
+    if (architecture != "llama" && architecture != "gpt2")
+      broken(kExperts, fmt::format("{} is a mixture of experts; nearest valid value: 1", architecture),
+             {"model.architecture"});
+    if (p.expert > 1)
+      broken(kExpert,
+             "a dense model has no experts to cut; nearest valid value: 1; or give model.moe.num_experts",
+             {kExperts});
+    if (p.expert_tensor != 1 && p.expert_tensor != p.tensor)
+      broken(kExpertTensor, "a dense model has no experts; remove the key", {});
+    return;
+  }
+  if (architecture == "gpt2")
+    return broken(
+        kExperts,
+        "experts are SwiGLU layers of llama's kind; nearest valid value: 0, or model.architecture: llama",
+        {"model.architecture"});
+  routing(m, broken);
+  selection(r, broken);
+  balance(r, broken);
+  router_training(r, broken);
+  upcycling(r, broken);
+  capacity(r, broken);
+  tensor(r, broken);
+  for (const int64_t layer : m.dense_layers)
+    if (layer >= r.model.num_hidden_layers)
+      broken("model.moe.dense_layers",
+             fmt::format("{} is beyond the {} layers, which are numbered from 0", layer,
+                         r.model.num_hidden_layers),
+             {"model.num_hidden_layers"});
+  if (m.num_experts % p.expert != 0)
+    broken(kExpert,
+           fmt::format("must divide {} ({}){}", kExperts, m.num_experts,
+                       nearest(p.expert, 1, m.num_experts,
+                               [&](int64_t n) {
+                                 return m.num_experts % n == 0 &&
+                                        (p.data < 1 || wrong_cut(r, p.data, 0, n).empty());
+                               })),
+           {kExperts});
+}
+
+void moe_notes(const Recipe& r, std::vector<std::string>& notes) {
+  const MoeConfig& m = r.model.moe;
+  if (m.num_experts > 0 && m.selection == "expert_choice")
+    notes.push_back(
+        "model.moe.router.selection: expert_choice: whether an expert takes a token depends on those that "
+        "follow "
+        "it: the loss is that of a model that sees a little of the future, and generation, which does not, "
+        "is worse "
+        "than it says");
+}
+
+void check_moe_layout(const Recipe& r, int64_t data, int64_t inside, const BrokenRule& broken) {
+  const Parallel& p = r.parallel;
+  if (p.expert == 1 || r.model.moe.num_experts % p.expert != 0 || p.tensor_mode != "1d") return;
+  const auto wrong = [&](int64_t ranks) { return wrong_cut(r, data, inside, ranks); };
+  const auto good = [&](int64_t ranks) {
+    return r.model.moe.num_experts % ranks == 0 && wrong(ranks).empty();
+  };
+  if (const std::string text = wrong(p.expert); !text.empty())
+    broken(kExpert, text + nearest(p.expert, 1, r.model.moe.num_experts, good),
+           {"parallel.data", "parallel.context", kTensor, "parallel.shard_group"});
+}
+
+}  // namespace ltrain::recipe

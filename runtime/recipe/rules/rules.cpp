@@ -1,0 +1,520 @@
+#include "runtime/recipe/rules/rules.h"
+
+#include <algorithm>
+
+#include "kernels/base/error.h"
+#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/split_layers.h"
+#include "runtime/recipe/rules/dispatch_rules.h"
+#include "runtime/recipe/rules/moe_rules.h"
+#include "runtime/recipe/nearest.h"
+#include "runtime/recipe/rules/rules_parts.h"
+#include "runtime/recipe/schema/schema.h"
+
+namespace ltrain::recipe {
+
+namespace {
+
+constexpr int64_t kMostRanks = 1 << 20;  // worth naming as a nearest value
+
+/// Multiples of `unit` around `v`.
+std::string nearest_multiple(int64_t v, int64_t unit) {
+  const int64_t low = v / unit * unit;
+  return low > 0 ? fmt::format("; nearest valid value: {} or {}", low, low + unit)
+                 : fmt::format("; nearest valid value: {}", unit);
+}
+
+class Rules {
+ public:
+  Rules(const Recipe& r, const RecipeOrigins& o, Problems& p) : r_(r), o_(o), p_(p) {}
+
+  bool given(const std::string& path) const { return o_.has(path); }
+
+  /// Breaks at `path`; the place is where it was given, or where the first given one of `others` was.
+  void broken(const std::string& path, const std::string& text, const std::vector<std::string>& others = {}) {
+    const Key* key = find_key(path);
+    LT_CHECK(key, "no row for {}", path);
+    Place place = o_.place(path);
+    for (const std::string& other : others)
+      if (const Place at = o_.place(other);
+          given(other) && (at.source != o_.source || (place.line == 0 && place.source == o_.source)))
+        place = at;  // the command line breaks what the file had whole
+    p_.add({place,
+            fmt::format("{} = {}{}: ", path, key->write(*key, r_, false), given(path) ? "" : " (default)"),
+            text, path, false});
+  }
+
+  /// `broken`, for rules that have files of their own.
+  BrokenRule report() {
+    return [this](const std::string& path, const std::string& text, const std::vector<std::string>& others) {
+      broken(path, text, others);
+    };
+  }
+
+  void model() {
+    const ModelConfig& m = r_.model;
+    const std::string heads = "model.num_attention_heads", hidden = "model.hidden_size";
+    if (given("model.from_ignore") && !given("model.from"))
+      broken("model.from_ignore", "has a meaning only with model.from; remove the key");
+    if (!given("model.head_dim")) {
+      if (m.hidden_size % m.num_attention_heads != 0)
+        broken(heads,
+               fmt::format("must divide {} ({}), or model.head_dim must be given{}", hidden, m.hidden_size,
+                           nearest(m.num_attention_heads, 1, m.hidden_size,
+                                   [&](int64_t n) { return m.hidden_size % n == 0; })),
+               {hidden});
+    } else if (m.architecture == "gpt2" && m.head_dim * m.num_attention_heads != m.hidden_size) {
+      broken("model.head_dim", fmt::format("gpt2 needs {} / {} = {} / {}; remove the key", hidden, heads,
+                                           m.hidden_size, m.num_attention_heads));
+    }
+    if (m.architecture == "gpt2" && m.num_key_value_heads != m.num_attention_heads)
+      broken("model.num_key_value_heads",
+             fmt::format("gpt2 has one for each query head: {}; remove the key, or use "
+                         "model.architecture: llama",
+                         m.num_attention_heads));
+    else if (m.num_attention_heads % m.num_key_value_heads != 0)
+      broken("model.num_key_value_heads",
+             fmt::format("must divide {} ({}){}", heads, m.num_attention_heads,
+                         nearest(m.num_key_value_heads, 1, m.num_attention_heads,
+                                 [&](int64_t n) { return m.num_attention_heads % n == 0; })),
+             {heads});
+    const bool head_is_whole = given("model.head_dim") || m.hidden_size % m.num_attention_heads == 0;
+    if (m.architecture != "gpt2" && head_is_whole && m.head_dim % 2 != 0)
+      broken("model.head_dim",
+             fmt::format("must be even, since rotary embeddings turn pairs; nearest valid value: {}{}",
+                         m.head_dim > 1 ? fmt::format("{} or ", m.head_dim - 1) : "", m.head_dim + 1),
+             {heads, hidden});
+    if (m.architecture != "gpt2") rope_scaling();
+    if (r_.data.seq_length > m.max_position_embeddings)
+      broken("data.seq_length",
+             fmt::format("must be at most model.max_position_embeddings; nearest valid value: {}",
+                         m.max_position_embeddings),
+             {"model.max_position_embeddings"});
+    const int64_t ids = tokenizer_vocab_size(r_.data.tokenizer.kind);
+    if (m.vocab_size < ids)
+      broken("model.vocab_size",
+             fmt::format("the {} tokenizer has {} ids; nearest valid value: {}",
+                         to_string(r_.data.tokenizer.kind), ids, ids),
+             {"data.tokenizer.kind"});
+  }
+
+  void rope_scaling() {
+    const RopeScaling& s = r_.model.rope_scaling;
+    const std::string type = "model.rope_scaling.rope_type", factor = "model.rope_scaling.factor";
+    if (given(type) && o_.rope_type == "llama3" && !given(factor))
+      p_.add(o_.place(type),
+             type + " = llama3: needs model.rope_scaling.factor; Llama 3.1 has 8.0, 3.2 has 32.0");
+    if (given(type) && o_.rope_type == "default" && s.factor != 1.0)
+      broken(factor, "needs model.rope_scaling.rope_type: llama3, and it is default");
+    if (s.low_freq_factor >= s.high_freq_factor)
+      broken("model.rope_scaling.low_freq_factor",
+             fmt::format("must be below model.rope_scaling.high_freq_factor ({})",
+                         write_number(s.high_freq_factor)),
+             {"model.rope_scaling.high_freq_factor"});
+  }
+
+  void training() {
+    const Train& t = r_.train;
+    if (t.train_tokens && given("train.train_steps")) {
+      const int64_t step = tokens_per_step(r_),
+                    steps = *t.train_tokens / step + (*t.train_tokens % step != 0);
+      if (steps != t.train_steps)
+        broken("train.train_tokens",
+               fmt::format("makes {} steps of {} tokens, and train.train_steps says {}; give one of "
+                           "the two",
+                           steps, step, t.train_steps),
+               {"train.train_steps"});
+    }
+    if (t.stop_step && *t.stop_step > t.train_steps)
+      broken("train.stop_step",
+             fmt::format("is after the last of train.train_steps = {}; nearest valid value: {}",
+                         t.train_steps, t.train_steps),
+             {"train.train_steps"});
+    if (given("train.eval_interval") && t.eval_interval > 0 && r_.data.eval.empty())
+      broken("train.eval_interval", "there is nothing to evaluate on; give data.eval, or remove the key");
+    const Schedule& s = r_.schedule;
+    if (s.lr_warmup_steps > s.lr_decay_steps)
+      broken(
+          "schedule.lr_warmup_steps",
+          fmt::format("must be at most schedule.lr_decay_steps; nearest valid value: {}{}", s.lr_decay_steps,
+                      given("train.train_steps") && !given("schedule.lr_decay_steps")
+                          ? fmt::format("; train.stop_step: {} ends a run early and leaves the schedule as "
+                                        "it is",
+                                        t.train_steps)
+                          : ""),
+          {"schedule.lr_decay_steps", "train.train_steps"});
+    else if (s.lr_decay_style == LrDecayStyle::wsd &&
+             s.lr_wsd_decay_steps > s.lr_decay_steps - s.lr_warmup_steps)
+      broken(
+          "schedule.lr_wsd_decay_steps",
+          fmt::format(
+              "must be at most schedule.lr_decay_steps - schedule.lr_warmup_steps; nearest valid value: {}",
+              s.lr_decay_steps - s.lr_warmup_steps),
+          {"schedule.lr_decay_steps"});
+    if (r_.optimizer.min_lr > r_.optimizer.lr)
+      broken(
+          "optimizer.min_lr",
+          fmt::format("must be at most optimizer.lr; nearest valid value: {}", write_number(r_.optimizer.lr)),
+          {"optimizer.lr"});
+  }
+
+  void run() {
+    for (char c : r_.name)
+      if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+            c == '_' || c == '-')) {
+        broken("name", "may have letters, digits, `.`, `_` and `-` only");
+        break;
+      }
+    const Tokenizer& tokenizer = r_.data.tokenizer;
+    if (tokenizer.kind == TokenizerKind::gpt2 && !tokenizer.path)
+      broken("data.tokenizer.kind", "needs data.tokenizer.path, the file of byte-pair ranks");
+    if (r_.checkpoint.keep_latest == 1)
+      broken("checkpoint.keep_latest",
+             "must be at least 2, since the newest may turn out bad; nearest valid value: 2; 0 keeps all");
+    if (r_.parallel.data == 0)
+      broken(
+          "parallel.data",
+          "must be at least 1, or -1 for the ranks that the other axes leave; nearest valid value: -1 or 1");
+  }
+
+  /// The ranks along a side of the grids or of the cube; 0 where `ranks` make none.
+  int64_t tensor_side(int64_t ranks) const {
+    const bool cube = r_.parallel.tensor_mode == "3d";
+    const int64_t depth = r_.parallel.tensor_mode == "2.5d" ? r_.parallel.tensor_depth : 1;
+    const auto volume = [&](int64_t side) { return side * side * (cube ? side : depth); };
+    int64_t side = 1;
+    while (volume(side + 1) <= ranks) ++side;
+    return volume(side) == ranks ? side : 0;
+  }
+
+  /// Grids and cubes cut heads, every matrix in two dims, and the sequences of a micro-batch.
+  void tensor_grid_cuts() {
+    const Parallel& p = r_.parallel;
+    const ModelConfig& m = r_.model;
+    const std::string tensor = "parallel.tensor", mode = "parallel.tensor_mode: " + p.tensor_mode;
+    const std::vector<std::string> mode_keys{"parallel.tensor_mode", "parallel.tensor_depth"};
+    const bool cube = p.tensor_mode == "3d";
+    const int64_t depth = p.tensor_mode == "2.5d" ? p.tensor_depth : 1;
+    const auto parts = [&](int64_t side) { return side * (cube ? side : depth); };  // of a micro-batch
+    struct Cut {
+      std::string what, key;
+      int64_t n;
+      int power;  // of the side that must divide it: rows of a weight are cut twice in a cube
+    };
+    const std::string heads = "model.num_attention_heads", kv_heads = "model.num_key_value_heads";
+    const int twice = cube ? 2 : 1;
+    std::vector<Cut> cuts{{heads, heads, m.num_attention_heads, 1},
+                          {kv_heads, kv_heads, m.num_key_value_heads, 1},
+                          {"model.hidden_size", "model.hidden_size", m.hidden_size, twice},
+                          {"model.intermediate_size", "model.intermediate_size", m.intermediate_size, twice}};
+    if (m.num_key_value_heads == m.num_attention_heads) cuts.erase(cuts.begin() + 1);  // said once
+    if (cube) {
+      cuts.push_back({heads + " * model.head_dim", heads, m.num_attention_heads * m.head_dim, 2});
+      cuts.push_back({kv_heads + " * model.head_dim", kv_heads, m.num_key_value_heads * m.head_dim, 2});
+    }
+    const auto unit = [](const Cut& c, int64_t side) { return c.power == 2 ? side * side : side; };
+    const auto good = [&](int64_t ranks) {
+      const int64_t side = tensor_side(ranks);
+      return side > 0 && r_.train.micro_batch_size % parts(side) == 0 &&
+             std::all_of(cuts.begin(), cuts.end(), [&](const Cut& c) { return c.n % unit(c, side) == 0; });
+    };
+    if (p.sequence_parallel)
+      broken("parallel.sequence_parallel",
+             fmt::format("{} cuts tokens between the matmuls anyway; remove the key, or use "
+                         "parallel.tensor_mode: 1d",
+                         mode),
+             mode_keys);
+    if (p.context > 1)
+      broken("parallel.context",
+             fmt::format("{} gives each rank whole sequences, so that attention stays on it; nearest valid "
+                         "value: 1, or parallel.tensor_mode: 1d",
+                         mode),
+             mode_keys);
+    const int64_t side = tensor_side(p.tensor);
+    const char* letter = cube ? "l" : "q";
+    if (side == 0)
+      return broken(tensor,
+                    fmt::format("must be {} with {}{}",
+                                cube         ? "l^3"
+                                : depth == 1 ? "q^2"
+                                             : fmt::format("parallel.tensor_depth * q^2 ({} * q^2)", depth),
+                                mode, nearest(p.tensor, 1, kMostRanks, good)),
+                    mode_keys);
+    bool whole = true;
+    for (const Cut& c : cuts) {
+      if (c.n % unit(c, side) == 0) continue;
+      whole = false;
+      std::vector<std::string> keys = mode_keys;
+      keys.push_back(c.key);
+      const std::string divisor =
+          c.power == 2 ? fmt::format("{}^2 ({})", letter, side * side) : fmt::format("{} ({})", letter, side);
+      broken(tensor,
+             fmt::format("with {} its side {} must divide {} ({}){}", mode, divisor, c.what, c.n,
+                         nearest(p.tensor, 1, kMostRanks, good)),
+             keys);
+    }
+    if (const int64_t n = parts(side); whole && r_.train.micro_batch_size % n != 0)
+      broken("train.micro_batch_size",
+             fmt::format("must be a multiple of {}, the parts that {} on {} ranks cuts the sequences of a "
+                         "micro-batch into{}",
+                         n, mode, p.tensor, nearest_multiple(r_.train.micro_batch_size, n)),
+             {tensor, "parallel.tensor_mode", "parallel.tensor_depth"});
+  }
+
+  /// The tensor axis cuts heads, the feed-forward's hidden units and, with sequence_parallel, rows of tokens.
+  void tensor_cuts() {
+    const int64_t ranks = r_.parallel.tensor;
+    if (ranks <= 1) return;
+    if (r_.parallel.tensor_mode != "1d") return tensor_grid_cuts();
+    const ModelConfig& m = r_.model;
+    const int64_t context = r_.parallel.context, heads = m.num_attention_heads, kv = m.num_key_value_heads;
+    const auto kv_good = [&](int64_t r) { return kv % r == 0 || r % kv == 0; };
+    struct Cut {
+      std::string what;
+      int64_t n;
+      std::vector<std::string> keys;
+    };
+    std::vector<Cut> cuts{{"model.num_attention_heads", heads, {"model.num_attention_heads"}}};
+    bool dense = false;
+    for (int64_t i = 0; i < m.num_hidden_layers; ++i) dense = dense || !m.moe.in_layer(i);
+    if (dense) cuts.push_back({"model.intermediate_size", m.intermediate_size, {"model.intermediate_size"}});
+    if (r_.parallel.sequence_parallel && r_.data.seq_length % context == 0)
+      cuts.push_back({context > 1 ? "train.micro_batch_size * data.seq_length / parallel.context"
+                                  : "train.micro_batch_size * data.seq_length",
+                      r_.train.micro_batch_size * (r_.data.seq_length / context),
+                      {"data.seq_length", "train.micro_batch_size"}});
+    // The value that is named must pass all of them, not only the one that is broken.
+    const auto good = [&](int64_t r) {
+      return kv_good(r) && std::all_of(cuts.begin(), cuts.end(), [&](const Cut& c) { return c.n % r == 0; });
+    };
+    for (const Cut& c : cuts)
+      if (c.n % ranks != 0)
+        broken("parallel.tensor",
+               fmt::format("must divide {} ({}){}", c.what, c.n, nearest(ranks, 1, c.n, good)), c.keys);
+    if (heads % ranks == 0 && !kv_good(ranks))
+      broken("parallel.tensor",
+             fmt::format("must divide model.num_key_value_heads ({}) or be a multiple of it{}", kv,
+                         nearest(ranks, 1, heads, good)),
+             {"model.num_key_value_heads"});
+  }
+
+  /// The context axis cuts sequences, and heads where ranks exchange the one for the other.
+  void context_cuts() {
+    const Parallel& p = r_.parallel;
+    if (p.context <= 1 || (p.tensor > 1 && p.tensor_mode != "1d")) return;  // refused as it is
+    const std::string context = "parallel.context";
+    const bool ring = p.context_comm == "p2p" || p.context_comm == "a2a+p2p";
+    const int64_t unit = ring ? 2 * p.context : p.context;
+    if (r_.data.seq_length % unit != 0)
+      broken(
+          "data.seq_length",
+          fmt::format("must be a multiple of {}{} ({}) with parallel.context_comm: {}{}", ring ? "2 * " : "",
+                      context, unit, p.context_comm, nearest_multiple(r_.data.seq_length, unit)),
+          {context, "parallel.context_comm"});
+    int64_t exchange = p.context_comm == "a2a" ? p.context : 1;
+    std::string key = context;
+    if (p.context_comm == "a2a+p2p") {
+      exchange = p.context_inner;
+      key = "parallel.context_inner";
+      if (p.context % exchange != 0 || exchange >= p.context)
+        return broken(
+            key,
+            fmt::format("must divide {} ({}) and be smaller; it is the size of the groups that "
+                        "exchange, with rings across them{}",
+                        context, p.context,
+                        nearest(exchange, 2, p.context - 1, [&](int64_t n) { return p.context % n == 0; })),
+            {context, "parallel.context_comm"});
+    }
+    for (const auto& [name, heads] :
+         {std::pair<const char*, int64_t>{"model.num_attention_heads", r_.model.num_attention_heads},
+          std::pair<const char*, int64_t>{"model.num_key_value_heads", r_.model.num_key_value_heads}}) {
+      // With more tensor ranks than key-value heads each has one.
+      const int64_t here = heads % p.tensor == 0 ? heads / p.tensor : p.tensor % heads == 0 ? 1 : exchange;
+      if (here % exchange == 0) continue;
+      const std::string of = p.tensor > 1 ? fmt::format("{} / parallel.tensor", name) : std::string(name);
+      return broken(key,
+                    fmt::format("must divide {} ({}) with parallel.context_comm: {}, which exchanges "
+                                "sequence for heads; p2p and all_gather do not{}",
+                                of, here, p.context_comm,
+                                nearest(exchange, 2, here, [&](int64_t n) { return here % n == 0; })),
+                    {name, "parallel.context_comm", "parallel.tensor"});
+    }
+  }
+
+  /// Settings without a meaning here: refused where whoever wrote them expects another run, noted elsewhere.
+  void ineffective(std::vector<std::string>& notes) {
+    for (const Key& key : schema()) {
+      if (!key.applies || !given(key.path) || key.applies(r_)) continue;
+      if (key.strict)
+        broken(key.path, fmt::format("has a meaning only with {}; remove the key", key.applies_when));
+      else
+        notes.push_back(fmt::format("{}: {} has no effect without {}", o_.place(key.path).text(), key.path,
+                                    key.applies_when));
+    }
+  }
+
+  /// All but the number of micro-batches.
+  void pipeline() {
+    const Parallel& p = r_.parallel;
+    const std::string ranks = "parallel.pipeline", chunks = "parallel.virtual_pipeline",
+                      file = "parallel.schedule_file", split = "parallel.pipeline_layers",
+                      layers = "model.num_hidden_layers";
+    if (p.pipeline == 1) {
+      if (p.virtual_pipeline > 1)
+        broken(chunks, "one pipeline rank has nothing to interleave; nearest valid value: 1", {ranks});
+      if (!p.pipeline_layers.empty())
+        broken(split, "one pipeline rank has all layers; remove the key", {ranks});
+      return;
+    }
+    if (p.schedule_file && given("parallel.schedule"))
+      broken(file, "and parallel.schedule are two orders of the same stages; give one of the two",
+             {"parallel.schedule"});
+    const bool chosen_later = p.schedule == "auto" || p.schedule_file;
+    if (p.schedule == "auto" && !p.schedule_file && given(chunks))
+      broken(chunks, "is chosen by parallel.schedule: auto; remove the key", {"parallel.schedule"});
+    // With enough micro-batches of its own choosing a schedule can only fail by its chunks.
+    const int64_t enough = 2 * p.pipeline;
+    if (!chosen_later)
+      if (const pipeline::BrokenRule rule =
+              pipeline::schedule_rule(p.schedule, static_cast<int>(p.pipeline),
+                                      static_cast<int>(p.virtual_pipeline), static_cast<int>(enough)))
+        return broken(chunks, fmt::format("parallel.schedule: {} {}", p.schedule, rule.text),
+                      {"parallel.schedule"});
+    const int64_t stages = p.pipeline * p.virtual_pipeline, have = r_.model.num_hidden_layers;
+    if (stages > have) {
+      const int64_t most = have / p.virtual_pipeline;
+      return broken(
+          ranks,
+          fmt::format("{} make {} stages, each with at least one of {} layers ({}); nearest valid value: {}",
+                      p.virtual_pipeline > 1 ? fmt::format("with {} = {}, they", chunks, p.virtual_pipeline)
+                                             : std::string("they"),
+                      stages, have, layers, std::max<int64_t>(1, most)),
+          {chunks, layers, "parallel.schedule"});
+    }
+    if (!p.pipeline_layers.empty() && !chosen_later)
+      if (const std::string wrong = pipeline::split_rule(p.pipeline_layers, have, stages); !wrong.empty())
+        broken(split, wrong, {ranks, chunks, layers, "parallel.schedule"});
+  }
+
+  /// `micros` a step on each data-parallel rank, of `unit` sequences each over all of them.
+  void pipeline_batch(int64_t micros, int64_t unit) {
+    const Parallel& p = r_.parallel;
+    if (p.pipeline == 1 || p.schedule == "auto" || p.schedule_file || micros > INT32_MAX) return;
+    const pipeline::BrokenRule rule =
+        pipeline::schedule_rule(p.schedule, static_cast<int>(p.pipeline),
+                                static_cast<int>(p.virtual_pipeline), static_cast<int>(micros));
+    if (!rule || rule.nearest_micros.empty()) return;
+    std::string nearest;
+    for (int m : rule.nearest_micros) nearest += (nearest.empty() ? "" : " or ") + std::to_string(m * unit);
+    const std::string what = rule.text.substr(0, rule.text.find(';'));
+    broken("train.global_batch_size",
+           fmt::format("parallel.schedule: {} {} (each of {} sequences); nearest valid value: {}", p.schedule,
+                       what, unit, nearest),
+           {"train.micro_batch_size", "parallel.data", "parallel.pipeline", "parallel.schedule"});
+  }
+
+  void batch(int64_t data) {
+    const Train& t = r_.train;
+    const int64_t unit = t.micro_batch_size * data;
+    batch_ramp_rules(r_, data, report());
+    if (t.global_batch_size % unit == 0) return pipeline_batch(t.global_batch_size / unit, unit);
+    const std::string what = data > 1 ? fmt::format("train.micro_batch_size * data-parallel ranks ({} * {})",
+                                                    t.micro_batch_size, data)
+                                      : fmt::format("train.micro_batch_size ({})", t.micro_batch_size);
+    broken("train.global_batch_size",
+           fmt::format("must be a multiple of {}{}", what, nearest_multiple(t.global_batch_size, unit)),
+           {"train.micro_batch_size", "parallel.data"});
+  }
+
+  void layout(int64_t world, int64_t per_node) {
+    const Parallel& p = r_.parallel;
+    const int64_t others = p.tensor * p.pipeline * p.context;
+    if (p.data < 0) {
+      if (world % others != 0)
+        return broken("parallel.data",
+                      fmt::format("{} ranks are not a multiple of tensor * pipeline * context = {}; "
+                                  "start {} or {}",
+                                  world, others, world / others * others, (world / others + 1) * others));
+    } else if (p.data * others != world) {
+      return broken(
+          "parallel.data",
+          fmt::format("the axes make {} ranks, and there are {}; nearest valid value: {}", p.data * others,
+                      world, world % others == 0 ? std::to_string(world / others) : "-1"));
+    }
+    batch(world / others);
+    const int64_t first = level_layout(r_, world, per_node, report());
+    check_moe_layout(r_, world / others, first, report());
+    near_experts(r_, world / others, first, ranks_on_host(r_, world, per_node), report());
+  }
+
+ private:
+  const Recipe& r_;
+  const RecipeOrigins& o_;
+  Problems& p_;
+};
+
+}  // namespace
+
+void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& problems,
+                 std::vector<std::string>& notes) {
+  Rules rules(recipe, origins, problems);
+  rules.run();
+  rules.model();
+  rules.training();
+  rules.tensor_cuts();
+  rules.context_cuts();
+  rules.pipeline();
+  const BrokenRule broken = rules.report();
+  level_rules(recipe, broken);
+  check_moe(recipe, broken);
+  check_dispatch(recipe, broken);
+  graph_rules(recipe, broken);
+  attention_rules(recipe, broken);
+  precision_rules(recipe, broken);
+  fp8_rules(recipe, broken);
+  optimizer_rules(recipe, broken);
+  sparsity_rules(recipe, broken);
+  recompute_rules(recipe, broken);
+  offload_rules(recipe, broken);
+  profile_rules(recipe, broken);
+  if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));
+  rules.ineffective(notes);
+  moe_notes(recipe, notes);
+}
+
+void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t world_size,
+                  int64_t ranks_per_node, Problems& problems) {
+  LT_CHECK(world_size >= 1, "a world of {} ranks", world_size);
+  Rules rules(recipe, origins, problems);
+  rules.layout(world_size, ranks_per_node);
+  graph_layout_rules(recipe, world_size, rules.report());
+  profile_layout_rules(recipe, world_size, rules.report());
+}
+
+void check_device_rules(const Recipe& resolved, const RecipeOrigins& origins, Problems& problems) {
+  Rules rules(resolved, origins, problems);
+  offload_device_rules(resolved, rules.report());
+  optimizer_device_rules(resolved, rules.report());
+}
+
+int64_t ranks_on_host(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node) {
+  if (ranks_per_node > 0) return ranks_per_node;
+  return recipe.launch.ranks_per_node > 0 ? recipe.launch.ranks_per_node : world_size;
+}
+
+bool experts_apart(const Recipe& r) {
+  return r.model.moe.num_experts > 0 && r.parallel.expert_tensor < r.parallel.tensor;
+}
+
+Mesh plain_mesh(const Recipe& r, int64_t data) {
+  Mesh m;
+  const Parallel& p = r.parallel;
+  const auto set = [&](Axis a, int64_t n) { m.degree[static_cast<int>(a)] = static_cast<int>(n); };
+  set(Axis::data, data), set(Axis::pipeline, p.pipeline), set(Axis::context, p.context),
+      set(Axis::tensor, p.tensor);
+  std::string error;  // check_rules has told it
+  m.order = parse_axis_order(p.order, error);
+  return m;
+}
+
+}  // namespace ltrain::recipe

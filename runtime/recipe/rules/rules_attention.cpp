@@ -1,0 +1,31 @@
+// Where attention cannot be cuDNN's.
+#include "kernels/attention/attention_cudnn.h"
+#include "runtime/recipe/problems.h"
+#include "runtime/recipe/rules/rules_parts.h"
+
+namespace ltrain::recipe {
+
+void attention_rules(const Recipe& r, const BrokenRule& broken) {
+  if (r.attention_backend != AttentionBackend::cudnn) return;
+  const auto refuse = [&](const std::string& why, const std::string& key) {
+    broken("attention_backend", why + "; nearest valid value: auto", {key});
+  };
+  if (r.device == DeviceChoice::cpu) refuse("device: cpu has no cuDNN", "device");
+  const bool halves =
+      r.precision == Precision::bf16 || r.precision == Precision::fp16 || r.precision == Precision::fp8;
+  if (!halves)
+    refuse(fmt::format("cuDNN's attention is of bf16 and fp16, and precision is {}", to_string(r.precision)),
+           "precision");
+  if (const std::string why = cudnn_declines(DType::bf16, r.model.head_dim, false, false); !why.empty())
+    refuse(why, "model.head_dim");
+  if (r.model.attn_pdrop > 0)
+    refuse("model.attn_pdrop: " + cudnn_declines(DType::bf16, 64, true, false), "model.attn_pdrop");
+  if (r.data.reset_attention_mask)
+    refuse("data.reset_attention_mask: " + cudnn_declines(DType::bf16, 64, false, true),
+           "data.reset_attention_mask");
+  if (r.parallel.context > 1 && r.parallel.context_comm != "a2a")
+    refuse(fmt::format("parallel.context_comm: {} parts queries from keys", r.parallel.context_comm),
+           "parallel.context_comm");
+}
+
+}  // namespace ltrain::recipe

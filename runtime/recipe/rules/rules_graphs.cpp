@@ -1,0 +1,39 @@
+// Where a step cannot be recorded as CUDA graphs.
+#include "kernels/base/error.h"
+#include "runtime/recipe/rules/rules_parts.h"
+
+namespace ltrain::recipe {
+
+void graph_rules(const Recipe& r, const BrokenRule& broken) {
+  if (!r.cuda_graphs) return;
+  const auto refuse = [&](const std::string& why, const std::string& key) {
+    broken("cuda_graphs", why + "; nearest valid value: off", {key});
+  };
+  if (r.device == DeviceChoice::cpu) refuse("device: cpu has no graphs", "device");
+  if (r.debug.shared_gpu)
+    refuse("ranks that share a GPU (debug.shared_gpu) wait for each other", "debug.shared_gpu");
+  if (r.model.moe.num_experts > 0)
+    refuse("how many rows each expert gets is read by the host in every step", "model.moe.num_experts");
+  if (r.train.batch_ramp.start > 0)
+    refuse("train.batch_ramp changes the micro-batches of a step", "train.batch_ramp.start");
+  if (r.offload.optimizer.on())
+    refuse("offload.optimizer moves states beside the step", "offload.optimizer.device");
+  if (r.offload.activations.on())
+    refuse("offload.activations moves them beside the step", "offload.activations.device");
+  if (r.parallel.zero_stage >= 2)
+    refuse(
+        fmt::format("parallel.zero_stage: {} takes memory for gradients as they come", r.parallel.zero_stage),
+        "parallel.zero_stage");
+}
+
+void graph_layout_rules(const Recipe& r, int64_t world_size, const BrokenRule& broken) {
+  if (!r.cuda_graphs || world_size == 1) return;
+  if (r.optimizer.kind == "onebit_adam" || r.optimizer.kind == "onebit_lamb")
+    broken("cuda_graphs",
+           fmt::format("optimizer.kind: {} sums gradients until its warm-up ends, and none after it, and "
+                       "recorded work stays as it is; nearest valid value: off",
+                       r.optimizer.kind),
+           {"optimizer.kind"});
+}
+
+}  // namespace ltrain::recipe

@@ -1,0 +1,104 @@
+// The rules of two levels of gradients: which ranks are the first.
+#include <map>
+
+#include "kernels/base/error.h"
+#include "runtime/recipe/nearest.h"
+#include "runtime/recipe/rules/rules.h"
+#include "runtime/recipe/rules/rules_parts.h"
+
+namespace ltrain::recipe {
+namespace {
+
+/// A key that asks for two levels of gradients, and its value; else two empty texts.
+std::pair<std::string, std::string> levels_key(const Parallel& p) {
+  if (p.zero_stage > 0 && p.shard_group != "all") return {"parallel.shard_group", p.shard_group};
+  if (p.zero_stage == 0 && p.hierarchical_reduction != "none")
+    return {"parallel.hierarchical_reduction", p.hierarchical_reduction};
+  return {};
+}
+
+/// A number of ranks, which is to cut them evenly and to leave more than one in a group.
+void level_size(const Recipe& r, int64_t data, const BrokenRule& broken) {
+  const auto [key, value] = levels_key(r.parallel);
+  if (key.empty() || value == "node") return;
+  const int64_t all = data * r.parallel.context, n = std::stoll(value);
+  const auto wrong = [&](int64_t ranks) { return plain_mesh(r, data).split_levels(ranks); };
+  const auto good = [&](int64_t ranks) { return wrong(ranks).empty(); };
+  if (const std::string text = wrong(n); !text.empty())
+    broken(key, text + nearest(std::min(n, all + 1), 2, all, good),
+           {"parallel.data", "parallel.context", "parallel.order"});
+}
+
+}  // namespace
+
+int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host) {
+  std::map<std::pair<int, int64_t>, int64_t> counts;  // by group, which its first rank names, and host
+  Mesh m = mesh;
+  for (m.rank = 0; m.rank < m.world(); ++m.rank) ++counts[{m.group(axes).front(), m.rank / per_host}];
+  for (const auto& [where, n] : counts)
+    if (n != counts.begin()->second) return 0;
+  return counts.begin()->second;
+}
+
+void level_rules(const Recipe& r, const BrokenRule& broken) {
+  const Parallel& p = r.parallel;
+  if (p.zero_stage == 0 && p.shard_group != "all")
+    broken(
+        "parallel.shard_group",
+        "nothing is sharded with parallel.zero_stage: 0; nearest valid value: all, or parallel.zero_stage: "
+        "1; parallel.hierarchical_reduction reduces on two levels without sharding",
+        {"parallel.zero_stage"});
+  if (p.zero_stage > 0 && p.hierarchical_reduction != "none")
+    broken("parallel.hierarchical_reduction",
+           fmt::format("reduces whole gradients, and parallel.zero_stage: {} shards; nearest valid value: "
+                       "none, with parallel.shard_group: {}; it reduces on the same two levels",
+                       p.zero_stage, p.hierarchical_reduction),
+           {"parallel.zero_stage"});
+  if (p.data > 0) level_size(r, p.data, broken);
+}
+
+int64_t level_layout(const Recipe& r, int64_t world, int64_t per_node, const BrokenRule& broken) {
+  const auto [key, value] = levels_key(r.parallel);
+  if (key.empty()) return 0;
+  const Parallel& p = r.parallel;
+  const int64_t data = world / (p.tensor * p.pipeline * p.context), all = data * p.context;
+  if (value != "node") {
+    if (broken) level_size(r, data, broken);
+    return std::stoll(value);
+  }
+  per_node = ranks_on_host(r, world, per_node);
+  const Mesh mesh = plain_mesh(r, data);
+  const auto wrong_split = [&](int64_t ranks) { return Mesh(mesh).split_levels(ranks); };
+  const int64_t n = on_each_host(mesh, kGradientAxes, per_node);
+  std::string wrong;
+  if (n == 0) {
+    wrong = fmt::format("nodes of {} ranks have unequal parts of the {} that gradients are summed over",
+                        per_node, all);
+  } else if (n == 1 && all > 1) {
+    wrong = fmt::format(
+        "a node of {} ranks has one of the {} that gradients are summed over, and nothing to share it with",
+        per_node, all);
+  } else if (wrong = wrong_split(n); !wrong.empty()) {
+    wrong = fmt::format("nodes of {} ranks have {} of the {} that gradients are summed over, which {}",
+                        per_node, n, all, wrong);
+  }
+  if (broken && !wrong.empty()) {
+    const int64_t near = std::max<int64_t>(2, n);
+    const auto good = [&](int64_t ranks) { return wrong_split(ranks).empty(); };
+    const std::string number = all > 1 ? nearest(near == n ? near : near - 1, 2, all, good) : "";
+    const bool shard = key == "parallel.shard_group";
+    broken(
+        key,
+        fmt::format("{}{}{} {}; or another parallel.order or launch.ranks_per_node", wrong,
+                    number.empty() ? "; nearest valid value:" : number, number.empty() ? "" : " or",
+                    shard ? "all" : "none"),
+        {"launch.ranks_per_node", "parallel.order", "parallel.data", "parallel.context", "parallel.tensor"});
+  }
+  return n;
+}
+
+int64_t inside_ranks(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node) {
+  return level_layout(recipe, world_size, ranks_per_node, {});
+}
+
+}  // namespace ltrain::recipe

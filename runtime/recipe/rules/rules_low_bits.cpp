@@ -1,0 +1,88 @@
+// Rules of optimizers that see gradients of their own: of one rank (1-bit Adam and LAMB), or beside the
+// weights (Sophia-H).
+#include <algorithm>
+
+#include "kernels/base/error.h"
+#include "runtime/recipe/rules/rules_parts.h"
+#include "runtime/recipe/schema/schema.h"
+
+namespace ltrain::recipe {
+
+void onebit_rules(const Recipe& r, const BrokenRule& broken) {
+  const Optimizer& o = r.optimizer;
+  const std::string kind = "optimizer.kind";
+  for (const ParameterGroup& g : o.groups)
+    if (g.kind && (*g.kind == "onebit_adam" || *g.kind == "onebit_lamb" || o.kind == "onebit_adam" ||
+                   o.kind == "onebit_lamb"))
+      return broken(
+          "optimizer.groups",
+          fmt::format("kind: {} beside optimizer.kind: {}: a 1-bit optimizer is for all parameters, "
+                      "whose gradients stay with their ranks; remove the group's kind",
+                      *g.kind, o.kind),
+          {kind});
+  if (o.kind != "onebit_adam" && o.kind != "onebit_lamb") return;
+  const Parallel& p = r.parallel;
+  const std::string plain = o.kind == "onebit_adam" ? "adamw" : "lamb";
+  if (p.zero_stage > 0)
+    broken(
+        kind,
+        fmt::format("{} adds a rank's own gradient to all of the first moment, and parallel.zero_stage: {} "
+                    "leaves a rank a piece of it; nearest valid value: {}, or parallel.zero_stage: 0",
+                    o.kind, p.zero_stage, plain),
+        {"parallel.zero_stage"});
+  if (p.hierarchical_reduction != "none")
+    broken(kind,
+           fmt::format("{} averages on one level, and parallel.hierarchical_reduction is {}; nearest valid "
+                       "value: {}, or parallel.hierarchical_reduction: none",
+                       o.kind, p.hierarchical_reduction, plain),
+           {"parallel.hierarchical_reduction"});
+  if (p.grad_reduce_dtype == "int8")
+    broken(kind,
+           fmt::format("{} has errors of its own bits, and parallel.grad_reduce_dtype: int8 others; nearest "
+                       "valid value: {}, or parallel.grad_reduce_dtype: fp32",
+                       o.kind, plain),
+           {"parallel.grad_reduce_dtype"});
+  if (o.freeze_step >= r.train.train_steps)
+    broken("optimizer.freeze_step",
+           fmt::format("a run of train.train_steps = {} is all warm-up; nearest valid value: {}, or "
+                       "optimizer.kind: {}",
+                       r.train.train_steps, std::max<int64_t>(1, r.train.train_steps - 1), plain),
+           {"train.train_steps"});
+  const LambLimits& l = o.lamb_limits;
+  if (l.min_coeff > l.max_coeff)
+    broken("optimizer.min_coeff",
+           fmt::format("must be at most optimizer.max_coeff; nearest valid value: {}",
+                       write_number(l.max_coeff)),
+           {"optimizer.max_coeff"});
+  if (l.factor_min > l.factor_max)
+    broken("optimizer.factor_min",
+           fmt::format("must be at most optimizer.factor_max; nearest valid value: {}",
+                       write_number(l.factor_max)),
+           {"optimizer.factor_max"});
+}
+
+void sophia_rules(const Recipe& r, const BrokenRule& broken) {
+  if (!r.optimizer.uses("sophia_h")) return;
+  const std::string where = r.optimizer.kind == "sophia_h" ? "optimizer.kind" : "optimizer.groups";
+  if (r.precision != Precision::fp32 && r.precision != Precision::fp64)
+    broken(
+        where,
+        fmt::format("sophia_h takes the difference of two gradients whose weights differ by a hundredth of "
+                    "themselves or less, and precision: {} has no digits for it; nearest valid value: lion, "
+                    "or precision: fp32",
+                    to_string(r.precision)),
+        {"precision"});
+  if (r.parallel.grad_reduce_dtype != "fp32")
+    broken(where,
+           fmt::format("sophia_h takes the difference of two gradients, and parallel.grad_reduce_dtype: {} "
+                       "rounds both; nearest valid value: lion, or parallel.grad_reduce_dtype: fp32",
+                       r.parallel.grad_reduce_dtype),
+           {"parallel.grad_reduce_dtype"});
+  if (r.cuda_graphs)
+    broken(where,
+           "sophia_h makes some steps twice, and cuda_graphs records one; nearest valid value: lion, or "
+           "cuda_graphs: off",
+           {"cuda_graphs"});
+}
+
+}  // namespace ltrain::recipe

@@ -1,0 +1,79 @@
+// Rules of what is offloaded. The folders of a machine are checked before the start
+// (runtime/check/check_offload.h).
+#include <tuple>
+
+#include "kernels/base/error.h"
+#include "runtime/recipe/rules/rules_parts.h"
+
+namespace ltrain::recipe {
+namespace {
+
+/// device, fraction and path of a section agree.
+void place_rules(const std::string& section, const OffloadPlace& o, const BrokenRule& broken) {
+  const std::string device = section + ".device", fraction = section + ".fraction", path = section + ".path";
+  if (!o.on()) {
+    if (o.fraction != 1.0) broken(fraction, "nothing is offloaded with device: none; remove the key", {});
+    return;
+  }
+  if (o.fraction == 0)
+    broken(fraction,
+           fmt::format("nothing is offloaded, and {} is {}; nearest valid value: 1.0, or {}: none", device,
+                       o.device, device),
+           {device});
+  if (o.device == "nvme" && !o.path)
+    broken(device, fmt::format("nvme needs {}, a folder of the file system that takes the files", path),
+           {path});
+}
+
+}  // namespace
+
+void offload_rules(const Recipe& r, const BrokenRule& broken) {
+  const Offload& o = r.offload;
+  place_rules("offload.optimizer", o.optimizer, broken);
+  place_rules("offload.params", o.params, broken);
+  place_rules("offload.activations", o.activations, broken);
+  for (const auto& [device, of] :
+       {std::pair("offload.optimizer.device", &o.optimizer), std::pair("offload.params.device", &o.params)})
+    if (const auto [rule, place] = not_by_element(r); of->on() && !rule.empty())
+      broken(device,
+             fmt::format(
+                 "is for adamw, adam, sgd and lion, whose updates look at one element at a time, and {} has "
+                 "{}; nearest valid value: none, or optimizer.kind: adamw",
+                 place, rule),
+             {place});
+  if (o.params.on() && r.parallel.zero_stage < 3)
+    broken("offload.params.device",
+           fmt::format("weights leave between gathers, and parallel.zero_stage: {} keeps them whole; nearest "
+                       "valid value: none, or parallel.zero_stage: 3",
+                       r.parallel.zero_stage),
+           {"parallel.zero_stage"});
+  if (!o.activations.on())
+    for (const auto& [name, fate] : r.recompute.tensors)
+      if (fate == TensorFate::offload)
+        broken("recompute.tensors",
+               "offload of " + name +
+                   " needs a place, and offload.activations.device is none; nearest valid "
+                   "value: offload.activations: {device: cpu}; or keep it",
+               {"offload.activations.device"});
+}
+
+void offload_device_rules(const Recipe& r, const BrokenRule& broken) {
+  const bool cpu = device_of(r) == DeviceKind::cpu;
+  for (const auto& [section, what, place] :
+       {std::tuple("offload.optimizer", "optimizer states", &r.offload.optimizer),
+        std::tuple("offload.params", "weights", &r.offload.params),
+        std::tuple("offload.activations", "activations", &r.offload.activations)}) {
+    if (cpu && place->device == "cpu")
+      broken(
+          fmt::format("{}.device", section),
+          fmt::format("steps run on the CPU, whose memory has the {} already; nearest valid value: none, or "
+                      "nvme with {}.path",
+                      what, section),
+          {"device"});
+    if (!cpu && place->device == "nvme")
+      broken(fmt::format("{}.device", section),
+             "is for steps on the CPU alone in this build; nearest valid value: cpu", {"device"});
+  }
+}
+
+}  // namespace ltrain::recipe

@@ -1,0 +1,74 @@
+// Rules of the optimizer: what each needs of the layout and of the precision.
+#include "kernels/base/error.h"
+#include "runtime/recipe/rules/rules_parts.h"
+
+namespace ltrain::recipe {
+
+std::pair<std::string, std::string> not_by_element(const Recipe& r) {
+  for (const char* rule :
+       {"lamb", "adafactor", "muon", "adamw8bit", "onebit_adam", "onebit_lamb", "sophia_h"})
+    if (r.optimizer.uses(rule))
+      return {rule, r.optimizer.kind == rule ? "optimizer.kind" : "optimizer.groups"};
+  return {};
+}
+
+void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
+  onebit_rules(r, broken);
+  sophia_rules(r, broken);
+  const Optimizer& o = r.optimizer;
+  const std::string kind = "optimizer.kind", groups = "optimizer.groups";
+  const auto where = [&](const char* rule) { return o.kind == rule ? kind : groups; };
+  if (o.uses("muon") && r.parallel.tensor > 1 && r.parallel.tensor_mode != "1d")
+    broken(where("muon"),
+           fmt::format(
+               "muon multiplies whole rows or whole columns of a matrix, and parallel.tensor_mode: {} cuts "
+               "both; nearest valid value: adamw, or parallel.tensor_mode: 1d",
+               r.parallel.tensor_mode),
+           {"parallel.tensor_mode", "parallel.tensor"});
+  if (o.uses("adamw8bit") && r.precision == Precision::fp64)
+    broken(where("adamw8bit"),
+           "has moments of 8 bits for fp32 weights; nearest valid value: adamw, or precision: fp32",
+           {"precision"});
+  const auto [rule, place] = not_by_element(r);
+  if (o.state_dtype != "fp32") {
+    if (r.precision == Precision::fp64)
+      broken("optimizer.state_dtype", "precision: fp64 has moments of fp64; nearest valid value: fp32",
+             {"precision"});
+    if (!rule.empty())
+      broken("optimizer.state_dtype",
+             fmt::format("is for adamw, adam, sgd and lion, and {} has {}; nearest valid value: fp32", place,
+                         rule),
+             {place});
+  }
+  if (o.grad_dtype != "fp32") {
+    if (!rule.empty())
+      broken("optimizer.grad_dtype",
+             fmt::format("is for adamw, adam, sgd and lion, and {} has {}; nearest valid value: fp32", place,
+                         rule),
+             {place});
+    if (r.parallel.grad_reduce_dtype != "fp32")
+      broken("parallel.grad_reduce_dtype",
+             "optimizer.grad_dtype: bf16 sums in bf16 as it is; nearest valid value: fp32",
+             {"optimizer.grad_dtype"});
+  }
+  if (o.master_weights) return;
+  if (!rule.empty())
+    broken("optimizer.master_weights",
+           fmt::format("false is for adamw, adam, sgd and lion, and {} has {}; nearest valid value: true",
+                       place, rule),
+           {place});
+  if (r.train.ema_decay > 0)
+    broken("train.ema_decay",
+           "averages fp32 weights, and optimizer.master_weights: false has none; nearest valid value: 0",
+           {"optimizer.master_weights"});
+}
+
+void optimizer_device_rules(const Recipe& r, const BrokenRule& broken) {
+  if (r.optimizer.uses("adamw8bit") && device_of(r) == DeviceKind::cuda)
+    broken(r.optimizer.kind == "adamw8bit" ? "optimizer.kind" : "optimizer.groups",
+           "adamw8bit saves its moments through memory of the host, which this build does on the CPU alone; "
+           "nearest valid value: adamw, or device: cpu",
+           {"device"});
+}
+
+}  // namespace ltrain::recipe

@@ -1,0 +1,37 @@
+// Rules that have files of their own.
+#pragma once
+#include "parallel/mesh/mesh.h"
+#include "runtime/recipe/rules/moe_rules.h"
+
+namespace ltrain::recipe {
+
+void level_rules(const Recipe& recipe, const BrokenRule& broken);
+/// Parallel::inside, 0 for one level. Reports where `broken` is given.
+int64_t level_layout(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node,
+                     const BrokenRule& broken);
+/// Ranks of one host in each group of `mesh` over `axes`, when it is as many everywhere; else 0.
+int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host);
+void recompute_rules(const Recipe& recipe, const BrokenRule& broken);
+void graph_rules(const Recipe& recipe, const BrokenRule& broken);
+void graph_layout_rules(const Recipe& recipe, int64_t world_size, const BrokenRule& broken);
+void attention_rules(const Recipe& recipe, const BrokenRule& broken);
+void fp8_rules(const Recipe& recipe, const BrokenRule& broken);
+void precision_rules(const Recipe& recipe, const BrokenRule& broken);
+void profile_rules(const Recipe& recipe, const BrokenRule& broken);
+void profile_layout_rules(const Recipe& recipe, int64_t world_size, const BrokenRule& broken);
+void offload_rules(const Recipe& recipe, const BrokenRule& broken);
+/// Of a resolved recipe: what its device cannot do.
+void offload_device_rules(const Recipe& resolved, const BrokenRule& broken);
+void optimizer_device_rules(const Recipe& resolved, const BrokenRule& broken);
+/// `data`: data-parallel ranks.
+void batch_ramp_rules(const Recipe& recipe, int64_t data, const BrokenRule& broken);
+void optimizer_rules(const Recipe& recipe, const BrokenRule& broken);
+void sparsity_rules(const Recipe& recipe, const BrokenRule& broken);
+void onebit_rules(const Recipe& recipe, const BrokenRule& broken);
+void sophia_rules(const Recipe& recipe, const BrokenRule& broken);
+
+/// A rule of the optimizer, or of a group, that does not update each element by itself: its name and where
+/// it stands; else two empty texts. 8-bit AdamW has states of its own kind and counts.
+std::pair<std::string, std::string> not_by_element(const Recipe& recipe);
+
+}  // namespace ltrain::recipe

@@ -1,0 +1,46 @@
+// Rules of numbers: what a precision and the settings that go with it need of each other.
+#include <tuple>
+
+#include "kernels/base/error.h"
+#include "runtime/recipe/rules/rules_parts.h"
+#include "runtime/recipe/schema/schema.h"
+
+namespace ltrain::recipe {
+
+void precision_rules(const Recipe& r, const BrokenRule& broken) {
+  const LossScaleSettings& s = r.loss_scale.settings;
+  if (s.minimum > s.initial)
+    broken(
+        "loss_scale.minimum",
+        fmt::format("must be at most loss_scale.initial; nearest valid value: {}", write_number(s.initial)),
+        {"loss_scale.initial"});
+  const Parallel& p = r.parallel;
+  if (p.grad_reduce_dtype == "fp32") return;
+  if (r.precision == Precision::fp64)
+    broken("parallel.grad_reduce_dtype", "precision: fp64 sums in fp64; nearest valid value: fp32",
+           {"precision"});
+  if (p.grad_reduce_dtype == "int8") {
+    if (p.zero_stage >= 2)
+      broken(
+          "parallel.grad_reduce_dtype",
+          fmt::format("int8 keeps an error of every gradient on every rank, and parallel.zero_stage: {} is "
+                      "there to keep a piece of them; nearest valid value: bf16, or parallel.zero_stage: 1",
+                      p.zero_stage),
+          {"parallel.zero_stage"});
+    if (r.precision == Precision::fp16)
+      broken("parallel.grad_reduce_dtype",
+             "int8 keeps errors from step to step, and precision: fp16 changes what gradients are multiplied "
+             "by; nearest valid value: bf16, or precision: bf16",
+             {"precision"});
+  }
+  for (const auto& [key, value, none] :
+       {std::tuple{"parallel.shard_group", p.shard_group, "all"},
+        std::tuple{"parallel.hierarchical_reduction", p.hierarchical_reduction, "none"}})
+    if (value != none)
+      broken("parallel.grad_reduce_dtype",
+             fmt::format("rounds for a sum on one level, and {} is {}; nearest valid value: fp32, or {}: {}",
+                         key, value, key, none),
+             {key});
+}
+
+}  // namespace ltrain::recipe

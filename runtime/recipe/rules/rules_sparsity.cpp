@@ -1,0 +1,39 @@
+// Rules of matrices that are two of four. Names and shapes are looked at where the model is known
+// (runtime/plan/sparse_plan.h, parallel/zero/sparsity.cpp).
+#include "kernels/base/error.h"
+#include "parallel/optim/optimizer.h"
+#include "runtime/recipe/rules/rules_parts.h"
+
+namespace ltrain::recipe {
+
+void sparsity_rules(const Recipe& r, const BrokenRule& broken) {
+  const SparsitySettings& s = r.sparsity;
+  if (!s.on()) return;
+  if (s.at_step > r.train.train_steps)
+    broken("sparsity.at_step",
+           fmt::format("is after the last of train.train_steps = {}; nearest valid value: {}",
+                       r.train.train_steps, r.train.train_steps),
+           {"train.train_steps"});
+  if (r.parallel.tensor > 1 && r.parallel.tensor_mode != "1d")
+    broken("sparsity.match",
+           fmt::format("is for matrices that one axis cuts, and parallel.tensor_mode: {} cuts them by two or "
+                       "three; nearest valid value: [], or parallel.tensor_mode: 1d",
+                       r.parallel.tensor_mode),
+           {"parallel.tensor_mode", "parallel.tensor"});
+  for (const auto& [device, of] : {std::pair("offload.optimizer.device", &r.offload.optimizer),
+                                   std::pair("offload.params.device", &r.offload.params)})
+    if (of->on())
+      broken(device,
+             "weights that lie elsewhere say too late which gradients are masked, and sparsity.match has "
+             "some that are; nearest valid value: none, or sparsity.match: []",
+             {"sparsity.match"});
+  const std::optional<UpdateRule> rule = update_rule(r.optimizer.kind);
+  if (rule && r.optimizer.groups.empty() && !moves_zeros(*rule).empty())
+    broken("optimizer.kind",
+           fmt::format("{}, and sparsity.match asks for zeros that stay; nearest valid value: adamw, or "
+                       "sparsity.match: []",
+                       moves_zeros(*rule)),
+           {"sparsity.match"});
+}
+
+}  // namespace ltrain::recipe

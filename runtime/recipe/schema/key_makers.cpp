@@ -1,0 +1,232 @@
+#include "runtime/recipe/schema/key_makers.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+
+#include "parallel/mesh/mesh.h"
+
+namespace ltrain::recipe {
+
+namespace {
+
+std::string join(const std::vector<std::string>& words) {
+  std::string s;
+  for (const std::string& w : words) {
+    if (!s.empty()) s += ", ";
+    s += w;
+  }
+  return s;
+}
+
+std::string read_source(const Node& node, DataSource& out) {
+  if (node.kind == Node::scalar) return read_text(node, out.path);
+  if (node.kind != Node::map) return "needs {path: PREFIX, weight: 1.0}";
+  bool has_path = false, has_weight = false;
+  for (const Node::Entry& e : node.entries) {
+    bool& has = e.key == "path" ? has_path : has_weight;
+    if (e.key != "path" && e.key != "weight") {
+      const std::string near = nearest_word(e.key, {"path", "weight"});
+      return fmt::format("has an unknown key `{}`; {}", e.key,
+                         near.empty() ? "a source has path and weight" : "did you mean `" + near + "`?");
+    }
+    if (has) return fmt::format("has `{}` twice", e.key);
+    has = true;
+    if (e.key == "path") {
+      if (std::string wrong = read_text(e.value, out.path); !wrong.empty()) return "path " + wrong;
+    } else {
+      if (std::string wrong = read_number(e.value, out.weight); !wrong.empty()) return "weight " + wrong;
+      if (out.weight <= 0) return "weight must be above 0; leave the source out to give it none";
+    }
+  }
+  return has_path ? "" : "needs a path: {path: PREFIX, weight: 1.0}";
+}
+
+/// In ascending order, so that two in the wrong order are the same.
+std::string digits_of(const std::string& s) {
+  std::string digits;
+  for (char c : s)
+    if (c >= '0' && c <= '9') digits += c;
+  std::sort(digits.begin(), digits.end());
+  return digits;
+}
+
+}  // namespace
+
+std::string read_choice(const Key& key, const Node& node, std::string& out) {
+  if (node.kind != Node::scalar) return "must be one of " + join(key.choices);
+  for (const std::string& c : key.choices)
+    if (c == node.text) {
+      out = c;
+      return "";
+    }
+  for (const std::string& c : key.unbuilt)
+    if (folded(c) == folded(node.text))
+      return fmt::format("is not in this build, which supports {}", join(key.choices));
+  for (const auto& [word, ours] : key.other_words)
+    if (word == folded(node.text)) return fmt::format("must be one of {}; write {}", join(key.choices), ours);
+  // Another number is another thing, not a slip: olmo2 is not olmoe, nor fp4 fp8.
+  std::string near = nearest_word(node.text, key.choices);
+  if (digits_of(near) != digits_of(node.text)) near = "";
+  return "must be one of " + join(key.choices) + (near.empty() ? "" : "; did you mean " + near + "?");
+}
+
+Key words_or_ranks(std::string path, std::string& (*get)(Recipe&), std::vector<std::string> words,
+                   std::string help) {
+  Key key = name_choice(std::move(path), get, std::move(words), {}, std::move(help));
+  key.type = "choice, or a number of ranks";
+  const auto word = key.set;
+  key.set = [get, word](const Key& k, Recipe& r, const Node& node) -> std::string {
+    int64_t n = 0;
+    const bool is_number = !node.text.empty() && (std::isdigit(static_cast<unsigned char>(node.text[0])) ||
+                                                  node.text[0] == '-' || node.text[0] == '+');
+    if (node.kind != Node::scalar || !is_number) {
+      std::string wrong = word(k, r, node);
+      if (!wrong.empty()) wrong.insert(std::min(wrong.find(';'), wrong.size()), ", or a number of ranks");
+      return wrong;
+    }
+    if (std::string wrong = read_integer(node, n); !wrong.empty()) return wrong;
+    if (n < 2) return "must be at least 2: one rank alone shares nothing; nearest valid value: 2";
+    get(r) = std::to_string(n);
+    return "";
+  };
+  key.write = [get](const Key&, const Recipe& r, bool json) {
+    const std::string& v = get(const_cast<Recipe&>(r));
+    return std::isdigit(static_cast<unsigned char>(v[0])) ? v : write_text(v, json);
+  };
+  return key;
+}
+
+Key not_built(std::string path, std::string what, std::string supported) {
+  Key key;
+  key.path = std::move(path);
+  key.type = "not in this build";
+  key.dumped = false;
+  key.help = what;
+  key.set = [what, supported](const Key&, Recipe&, const Node& node) -> std::string {
+    if (node.kind == Node::null) return "";
+    return fmt::format("{} is not in this build, which supports {}", what, supported);
+  };
+  key.write = [](const Key&, const Recipe&, bool) { return std::string("null"); };
+  return key;
+}
+
+Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low) {
+  Key key;
+  key.path = std::move(path);
+  key.type = "list of integers";
+  key.help = std::move(help);
+  key.set = [get, low](const Key&, Recipe& r, const Node& node) -> std::string {
+    if (node.kind != Node::list) return "needs a list of integers: [4, 4]";
+    std::vector<int64_t> list;
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      int64_t v = 0;
+      if (std::string wrong = read_integer(node.items[i], v); !wrong.empty())
+        return fmt::format("number {} {}", i + 1, wrong);
+      if (v < low) return fmt::format("number {} must be at least {}", i + 1, low);
+      list.push_back(v);
+    }
+    get(r) = std::move(list);
+    return "";
+  };
+  key.write = [get](const Key&, const Recipe& r, bool) {
+    std::string s;
+    for (int64_t v : get(const_cast<Recipe&>(r))) s += fmt::format("{}{}", s.empty() ? "" : ", ", v);
+    return "[" + s + "]";
+  };
+  return key;
+}
+
+Key texts(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string what, std::string example,
+          std::string help) {
+  Key key;
+  key.path = std::move(path);
+  key.type = fmt::format("list of {}s", what);
+  key.help = std::move(help);
+  key.set = [get, what, example](const Key&, Recipe& r, const Node& node) -> std::string {
+    if (node.kind != Node::list) return fmt::format("needs a list of {}s: {}", what, example);
+    std::vector<std::string> list;
+    for (size_t i = 0; i < node.items.size(); ++i)
+      if (std::string wrong = read_text(node.items[i], list.emplace_back()); !wrong.empty())
+        return fmt::format("{} {} {}", what, i + 1, wrong);
+    get(r) = std::move(list);
+    return "";
+  };
+  key.write = [get](const Key&, const Recipe& r, bool json) {
+    std::string s;
+    for (const std::string& v : get(const_cast<Recipe&>(r)))
+      s += (s.empty() ? "" : ", ") + write_text(v, json);
+    return "[" + s + "]";
+  };
+  return key;
+}
+
+Key axis_order(std::string path, std::string& (*get)(Recipe&), std::string help) {
+  Key key = text(std::move(path), get, std::move(help));
+  key.type = "tp, cp, dp, pp in any order";
+  const auto read = key.set;
+  key.set = [read, get](const Key& k, Recipe& r, const Node& node) -> std::string {
+    if (std::string wrong = read(k, r, node); !wrong.empty()) return wrong;
+    std::string error;
+    parse_axis_order(get(r), error);
+    return error.empty() ? "" : error + "; each of tp, cp, dp, pp once, as in tp-cp-dp-pp";
+  };
+  return key;
+}
+
+Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), std::string help) {
+  Key key;
+  key.path = std::move(path);
+  key.type = "list of {path, weight}";
+  key.help = std::move(help);
+  key.set = [get](const Key&, Recipe& r, const Node& node) -> std::string {
+    std::vector<DataSource> list;
+    if (node.kind != Node::list) return "needs a list: [{path: PREFIX, weight: 1.0}]";
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      DataSource source;
+      if (std::string wrong = read_source(node.items[i], source); !wrong.empty())
+        return fmt::format("source {} {}", i + 1, wrong);
+      for (const DataSource& other : list)
+        if (other.path == source.path)
+          return fmt::format(
+              "source {} has the path of an earlier one, {}; give it once, with the sum of the weights",
+              i + 1, source.path);
+      list.push_back(std::move(source));
+    }
+    get(r) = std::move(list);
+    return "";
+  };
+  key.write = [get](const Key&, const Recipe& r, bool json) {
+    std::string s;
+    for (const DataSource& d : get(const_cast<Recipe&>(r)))
+      s += fmt::format("{}{{{}: {}, {}: {}}}", s.empty() ? "" : ", ", json ? "\"path\"" : "path",
+                       write_text(d.path, json), json ? "\"weight\"" : "weight", write_number(d.weight));
+    return "[" + s + "]";
+  };
+  return key;
+}
+
+Key host_list(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string help) {
+  Key key;
+  key.path = std::move(path);
+  key.type = "local or list of names";
+  key.help = std::move(help);
+  key.set = [get](const Key&, Recipe& r, const Node& node) -> std::string {
+    get(r).clear();
+    if (node.kind == Node::scalar && node.text == "local") return "";
+    if (node.kind == Node::list && !node.items.empty())
+      return "starting ranks on other hosts is not in this build, which supports local; under Slurm, "
+             "torchrun or Open MPI "
+             "`ltrain run` joins the ranks that they start, and this key stays local";
+    return "must be local";
+  };
+  key.write = [get](const Key&, const Recipe& r, bool json) {
+    std::string s;
+    for (const std::string& host : get(const_cast<Recipe&>(r)))
+      s += (s.empty() ? "" : ", ") + write_text(host, json);
+    return s.empty() ? write_text("local", json) : "[" + s + "]";
+  };
+  return key;
+}
+
+}  // namespace ltrain::recipe

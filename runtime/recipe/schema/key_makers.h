@@ -1,0 +1,155 @@
+// Makes rows of the schema table from a member of Recipe: the row reads, writes and checks that member.
+#pragma once
+#include <type_traits>
+#include <utility>
+
+#include "kernels/base/error.h"
+#include "runtime/recipe/problems.h"
+#include "runtime/recipe/schema/schema.h"
+
+/// Accessor of a member of Recipe, for the functions below.
+#define LT_MEMBER(member) \
+  [](Recipe & r) -> auto& { return r.member; }
+
+namespace ltrain::recipe {
+
+template <class T>
+struct is_optional : std::false_type {};
+template <class T>
+struct is_optional<std::optional<T>> : std::true_type {};
+template <class Get>
+using member_t = std::remove_reference_t<std::invoke_result_t<Get, Recipe&>>;
+
+/// A row whose member is a T or an optional<T>; null is allowed for the latter.
+template <class T, class Get, class Read, class Write>
+Key scalar_key(std::string path, std::string type, std::string help, Get get, Read read, Write write) {
+  using Member = member_t<Get>;
+  Key key;
+  key.path = std::move(path);
+  key.type = std::move(type);
+  key.help = std::move(help);
+  key.set = [get, read](const Key& k, Recipe& r, const Node& node) -> std::string {
+    if constexpr (is_optional<Member>::value) {
+      if (node.kind == Node::null) return get(r).reset(), "";
+    }
+    T value{};
+    std::string wrong = read(k, node, value);
+    if (wrong.empty()) get(r) = value;
+    return wrong;
+  };
+  key.write = [get, write](const Key& k, const Recipe& r, bool json) -> std::string {
+    const Member& value = get(const_cast<Recipe&>(r));
+    if constexpr (is_optional<Member>::value)
+      return value ? write(k, *value, json) : "null";
+    else
+      return write(k, value, json);
+  };
+  return key;
+}
+
+template <class Get>
+Key integer(std::string path, Get get, std::string help) {
+  return scalar_key<int64_t>(
+      std::move(path), "integer", std::move(help), get,
+      [](const Key& k, const Node& node, int64_t& v) -> std::string {
+        if (!k.word.empty() && node.kind == Node::scalar && node.text == k.word) return v = k.word_value, "";
+        std::string wrong = read_integer(node, v, k.word);
+        return wrong.empty() ? check_range(k, static_cast<double>(v), true) : wrong;
+      },
+      [](const Key& k, int64_t v, bool json) {
+        if (!k.word.empty() && v == k.word_value) return write_text(k.word, json);
+        return std::to_string(v);
+      });
+}
+
+template <class Get>
+Key number(std::string path, Get get, std::string help) {
+  return scalar_key<double>(
+      std::move(path), "number", std::move(help), get,
+      [](const Key& k, const Node& node, double& v) {
+        std::string wrong = read_number(node, v);
+        return wrong.empty() ? check_range(k, v, false) : wrong;
+      },
+      [](const Key&, double v, bool) { return write_number(v); });
+}
+
+template <class Get>
+Key truth(std::string path, Get get, std::string help) {
+  return scalar_key<bool>(
+      std::move(path), "true or false", std::move(help), get,
+      [](const Key& k, const Node& node, bool& v) -> std::string {
+        std::string wrong = read_bool(node, v);
+        if (wrong.empty() && v && k.built_most)
+          return fmt::format("{} is not in this build, which supports only false", k.built_note);
+        return wrong;
+      },
+      [](const Key&, bool v, bool) { return std::string(v ? "true" : "false"); });
+}
+
+template <class Get>
+Key text(std::string path, Get get, std::string help) {
+  return scalar_key<std::string>(
+      std::move(path), "text", std::move(help), get,
+      [](const Key&, const Node& node, std::string& v) { return read_text(node, v); },
+      [](const Key&, const std::string& v, bool json) { return write_text(v, json); });
+}
+
+std::string read_choice(const Key& key, const Node& node, std::string& out);  // schema.cpp
+
+/// A member that is an enum; `values` in the order of the names.
+template <class Enum, class Get>
+Key choice(std::string path, Get get, std::vector<std::pair<std::string, Enum>> values,
+           std::vector<std::string> unbuilt, std::string help) {
+  Key key = scalar_key<Enum>(
+      std::move(path), "choice", std::move(help), get,
+      [values](const Key& k, const Node& node, Enum& v) {
+        std::string name;
+        std::string wrong = read_choice(k, node, name);
+        for (const auto& [n, e] : values)
+          if (n == name) v = e;
+        return wrong;
+      },
+      [values](const Key&, Enum v, bool json) {
+        for (const auto& [n, e] : values)
+          if (e == v) return write_text(n, json);
+        return std::string("null");
+      });
+  for (const auto& [n, e] : values) key.choices.push_back(n);
+  key.unbuilt = std::move(unbuilt);
+  return key;
+}
+
+/// A member that is the name itself.
+template <class Get>
+Key name_choice(std::string path, Get get, std::vector<std::string> values, std::vector<std::string> unbuilt,
+                std::string help) {
+  Key key = scalar_key<std::string>(
+      std::move(path), "choice", std::move(help), get,
+      [](const Key& k, const Node& node, std::string& v) { return read_choice(k, node, v); },
+      [](const Key&, const std::string& v, bool json) { return write_text(v, json); });
+  key.choices = std::move(values);
+  key.unbuilt = std::move(unbuilt);
+  return key;
+}
+
+/// "tp-cp-dp-pp".
+Key axis_order(std::string path, std::string& (*get)(Recipe&), std::string help);
+
+/// One of `words`, or a number of ranks from 2; kept as its text.
+Key words_or_ranks(std::string path, std::string& (*get)(Recipe&), std::vector<std::string> words,
+                   std::string help);
+
+/// A key that users of the design know and this build does not have: only null is accepted.
+Key not_built(std::string path, std::string what, std::string supported);
+
+/// A list of integers, each at least `low`.
+Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low = 1);
+/// A list of texts: patterns of parameter names, keys. `example`: a list of them for the message.
+Key texts(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string what, std::string example,
+          std::string help);
+/// data.train, data.eval
+Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), std::string help);
+/// launch.hosts: `local` or a list of names
+Key host_list(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string help);
+
+}  // namespace ltrain::recipe

@@ -1,0 +1,167 @@
+#include "runtime/recipe/schema/moe_keys.h"
+
+#include "runtime/recipe/schema/key_makers.h"
+
+namespace ltrain::recipe {
+namespace {
+
+bool is_mixture(const Recipe& r) { return r.model.moe.num_experts > 0; }
+
+/// With a meaning in a mixture alone: whoever writes it expects one.
+Key of_mixture(Key key) {
+  if (!key.applies) key.when("model.moe.num_experts above 0", true, is_mixture);
+  return key;
+}
+
+int64_t class_experts(const Recipe& r) {
+  const std::string& a = r.model.architecture;
+  return a == "mixtral" ? 8 : a == "qwen3_moe" ? 128 : a == "olmoe" ? 64 : 0;
+}
+
+void add_router_keys(std::vector<Key>& t) {
+  const auto add = [&](Key key) { t.push_back(of_mixture(std::move(key))); };
+  add(name_choice(
+      "model.moe.router.selection", LT_MEMBER(model.moe.selection), {"top_k", "gshard", "expert_choice"},
+      {"base"},
+      "top_k: each token goes to its best experts. gshard: to the best, and in training to the "
+      "second with a probability that grows with its weight. expert_choice: each expert takes its "
+      "best tokens, equally many, and looks at tokens that follow."));
+  add(number("model.moe.router.second_threshold", LT_MEMBER(model.moe.second_threshold),
+             "Weight of the second expert from which it is always taken.")
+          .between(1e-6, 1)
+          .when("model.moe.router.selection: gshard", true,
+                [](const Recipe& r) { return is_mixture(r) && r.model.moe.selection == "gshard"; }));
+  add(number(
+          "model.moe.router.jitter_eps", LT_MEMBER(model.moe.jitter_eps),
+          "In training every number that the router reads is multiplied by one of its own between 1 - this "
+          "and 1 + this; 0: none.")
+          .between(0, 0.99)
+          .alias({"router_jitter_noise", "moe_input_jitter_eps"}));
+  add(number(
+          "model.moe.router.bias_update_rate", LT_MEMBER(model.moe.bias_update_rate),
+          "Balance without a loss: experts are chosen by score + bias, which after each step moves by this "
+          "towards those that got less than an even share; 0: no bias.")
+          .between(0, 1)
+          .alias({"moe_router_bias_update_rate"}));
+  add(name_choice("model.moe.router.score", LT_MEMBER(model.moe.score), {"softmax", "sigmoid"}, {"sinkhorn"},
+                  "Scores of experts, from logits, in fp32.")
+          .alias({"router_score_function"}));
+  add(name_choice("model.moe.router.order", LT_MEMBER(model.moe.order), {"topk_last", "topk_first"}, {},
+                  "topk_last: scores of all experts, of which the best are taken; topk_first: the best "
+                  "logits, and scores among these."));
+  add(truth("model.moe.router.norm_topk_prob", LT_MEMBER(model.moe.norm_topk_prob),
+            "The weights of a token's experts are divided by their sum.")
+          .derived("true; olmoe, top_k: 1 and selection: expert_choice: false", [](Recipe& r) {
+            const MoeConfig& m = r.model.moe;
+            r.model.moe.norm_topk_prob = r.model.architecture != "olmoe" &&
+                                         (m.top_k > 1 || m.num_experts <= 1) &&
+                                         m.selection != "expert_choice";
+          }));
+  add(number("model.moe.router.routed_scaling_factor", LT_MEMBER(model.moe.routed_scaling_factor),
+             "Of the weights, after that.")
+          .above(0)
+          .alias({"router_topk_scaling_factor"}));
+  add(integer("model.moe.router.n_group", LT_MEMBER(model.moe.n_group),
+              "Groups of neighbouring experts, of which a token's are chosen from topk_group.")
+          .between(1, 64)
+          .alias({"router_num_groups"}));
+  add(integer("model.moe.router.topk_group", LT_MEMBER(model.moe.topk_group),
+              "Groups that a token chooses from.")
+          .between(1, 64)
+          .alias({"router_group_topk"})
+          .derived("n_group", [](Recipe& r) { r.model.moe.topk_group = r.model.moe.n_group; }));
+  add(name_choice(
+          "model.moe.balance.kind", LT_MEMBER(model.moe.balance),
+          {"none", "switch", "sequence", "global", "uniform", "hf"}, {},
+          "Loss that asks for balance: of each micro-batch over all ranks (switch), of each sequence, "
+          "with the choices of the whole batch so far (global), or the divergence of the mean scores "
+          "from uniform ones; hf: transformers' load_balancing_loss_func, over the tokens of all layers "
+          "together. docs/moe.md defines them.")
+          .alias({"router_load_balancing_type"}));
+  add(number("model.moe.balance.coeff", LT_MEMBER(model.moe.balance_coeff), "Its weight.")
+          .at_least(0)
+          .alias({"aux_loss_coeff"})
+          .when("a model.moe.balance.kind other than none", true,
+                [](const Recipe& r) { return is_mixture(r) && r.model.moe.balance != "none"; }));
+  add(number("model.moe.z_loss_coeff", LT_MEMBER(model.moe.z_loss_coeff),
+             "Weight of the mean square of the logits' logsumexp.")
+          .at_least(0)
+          .alias({"moe_z_loss_coeff"}));
+}
+
+void add_capacity_keys(std::vector<Key>& t) {
+  const auto add = [&](Key key) { t.push_back(of_mixture(std::move(key))); };
+  add(number("model.moe.capacity_factor", LT_MEMBER(model.moe.capacity_factor),
+             "An expert takes at most this times an even share of a rank's micro-batch; what is beyond it is "
+             "dropped. null: it takes all that come.")
+          .above(0)
+          .alias({"moe_expert_capacity_factor"}));
+  add(number("model.moe.eval_capacity_factor", LT_MEMBER(model.moe.eval_capacity_factor), "In evaluation.")
+          .above(0)
+          .derived("capacity_factor",
+                   [](Recipe& r) { r.model.moe.eval_capacity_factor = r.model.moe.capacity_factor; }));
+  add(name_choice("model.moe.drop_policy", LT_MEMBER(model.moe.drop_policy),
+                  {"probability", "position", "choice"}, {},
+                  "What is dropped: the assignments of least weight, of the last tokens, or second choices "
+                  "before first ones.")
+          .alias({"token_drop_policy"})
+          .when("model.moe.capacity_factor", true, [](const Recipe& r) {
+            const MoeConfig& m = r.model.moe;
+            return is_mixture(r) && (m.capacity_factor.has_value() || m.eval_capacity_factor.has_value());
+          }));
+}
+
+}  // namespace
+
+void add_moe_training_keys(std::vector<Key>& t) {
+  const auto add = [&](Key key) { t.push_back(of_mixture(std::move(key))); };
+  add(integer("train.router_warmup_steps", LT_MEMBER(train.router_warmup_steps),
+              "First steps in which the routers of a mixture move alone.")
+          .between(0, 1e12));
+  add(truth("train.freeze_router", LT_MEMBER(train.freeze_router),
+            "For fine-tuning: routers of a mixture, and their biases, stay as they are.")
+          .alias({"freeze_moe_router"}));
+}
+
+void add_moe_keys(std::vector<Key>& t) {
+  constexpr double kMost = 1 << 20;
+  const auto add = [&](Key key) { t.push_back(of_mixture(std::move(key))); };
+  add(integer("model.moe.num_experts", LT_MEMBER(model.moe.num_experts),
+              "Experts of a layer, in the place of its feed-forward; 0: a dense model.")
+          .between(0, 65536)
+          .alias({"num_local_experts"})
+          .when("a value above 0", false, is_mixture)
+          .derived("mixtral 8, qwen3_moe 128, olmoe 64, else 0",
+                   [](Recipe& r) { r.model.moe.num_experts = class_experts(r); }));
+  add(integer("model.moe.top_k", LT_MEMBER(model.moe.top_k), "Experts that a token goes to.")
+          .between(1, 65536)
+          .alias({"num_experts_per_tok", "moe_router_topk", "topk"})
+          .derived("qwen3_moe, olmoe 8, else 2",
+                   [](Recipe& r) { r.model.moe.top_k = class_experts(r) > 8 ? 8 : 2; }));
+  add(integer("model.moe.intermediate_size", LT_MEMBER(model.moe.intermediate_size), "Width of an expert.")
+          .between(1, 4 * kMost)
+          .alias({"moe_intermediate_size", "moe_ffn_hidden_size"})
+          .derived("model.intermediate_size",
+                   [](Recipe& r) { r.model.moe.intermediate_size = r.model.intermediate_size; }));
+  add(integer("model.moe.layer_step", LT_MEMBER(model.moe.layer_step),
+              "Every so manieth layer has experts: the last of each run.")
+          .between(1, 10000)
+          .alias({"decoder_sparse_step"}));
+  add(integers(
+          "model.moe.dense_layers",
+          [](Recipe& r) -> std::vector<int64_t>& { return r.model.moe.dense_layers; },
+          "Layers that have none, from 0.", 0)
+          .alias({"mlp_only_layers"}));
+  add(integer("model.moe.shared_experts", LT_MEMBER(model.moe.shared_experts),
+              "Every token goes to a feed-forward of the width of so many experts too.")
+          .between(0, 65536)
+          .alias({"n_shared_experts"}));
+  add(truth("model.moe.shared_expert_gate", LT_MEMBER(model.moe.shared_expert_gate),
+            "What it makes is multiplied by the sigmoid of a projection to one number.")
+          .when("model.moe.shared_experts above 0", true,
+                [](const Recipe& r) { return is_mixture(r) && r.model.moe.shared_experts > 0; }));
+  add_router_keys(t);
+  add_capacity_keys(t);
+}
+
+}  // namespace ltrain::recipe

@@ -1,0 +1,13 @@
+// The rows of the schema table for mixtures of experts: model.moe.
+#pragma once
+#include <vector>
+
+#include "runtime/recipe/schema/schema.h"
+
+namespace ltrain::recipe {
+
+void add_moe_keys(std::vector<Key>& table);
+/// train.*
+void add_moe_training_keys(std::vector<Key>& table);
+
+}  // namespace ltrain::recipe

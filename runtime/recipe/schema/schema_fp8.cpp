@@ -1,0 +1,50 @@
+// Keys of products in eight bits.
+#include "runtime/recipe/schema/key_makers.h"
+#include "runtime/recipe/schema/schema_parts.h"
+
+namespace ltrain::recipe {
+void add_fp8_keys(std::vector<Key>& t) {
+  const auto add = [&](Key key, std::string when = "precision: fp8",
+                       std::function<bool(const Fp8Settings&)> more = {}) {
+    key.when(std::move(when), true,
+             [more](const Recipe& r) { return computes_in(r, Precision::fp8) && (!more || more(r.fp8)); });
+    t.push_back(std::move(key));
+  };
+  const auto delayed = [](const Fp8Settings& s) { return s.recipe == Fp8Recipe::delayed; };
+  add(choice<bool>("fp8.format", LT_MEMBER(fp8.hybrid), {{"hybrid", true}, {"e4m3", false}}, {},
+                   "hybrid: gradients are e5m2, inputs and weights e4m3; e4m3: all are.")
+          .alias({"fp8_format"}));
+  add(choice<Fp8Recipe>("fp8.recipe", LT_MEMBER(fp8.recipe),
+                        {{"delayed", Fp8Recipe::delayed},
+                         {"tensorwise", Fp8Recipe::tensorwise},
+                         {"blockwise", Fp8Recipe::blockwise}},
+                        {"mxfp8"},
+                        "What a scale follows from: the largest magnitudes of the steps before; that of the "
+                        "tensor itself; that of each block of 1 x 128 (weights 128 x 128).")
+          .alias({"fp8_recipe"}));
+  add(integer("fp8.amax_history_len", LT_MEMBER(fp8.history), "Steps that delayed scaling remembers.")
+          .between(1, 65536)
+          .alias({"fp8_amax_history_len"}),
+      "fp8.recipe: delayed", delayed);
+  add(choice<bool>("fp8.amax_compute_algo", LT_MEMBER(fp8.most_recent),
+                   {{"max", false}, {"most_recent", true}}, {},
+                   "What of them counts: the largest, or the last.")
+          .alias({"fp8_amax_compute_algo"}),
+      "fp8.recipe: delayed", delayed);
+  add(integer("fp8.margin", LT_MEMBER(fp8.margin), "Scales leave room for numbers 2^margin larger.")
+          .between(0, 16)
+          .alias({"fp8_margin"}),
+      "fp8.recipe: delayed or tensorwise",
+      [](const Fp8Settings& s) { return s.recipe != Fp8Recipe::blockwise; });
+  add(texts(
+      "fp8.keep", LT_MEMBER(fp8.keep), "pattern", "[\"model.layers.0.*\", \"*.mlp.down_proj.weight\"]",
+      "Weights whose linear layers stay bf16: patterns of whole names, * for any characters, ? for one."));
+  add(integer("fp8.first_layers_bf16", LT_MEMBER(fp8.first_layers), "First layers that stay bf16.")
+          .between(0, 4096)
+          .alias({"num_layers_at_start_in_bf16"}));
+  add(integer("fp8.last_layers_bf16", LT_MEMBER(fp8.last_layers), "Last layers that stay bf16.")
+          .between(0, 4096)
+          .alias({"num_layers_at_end_in_bf16"}));
+}
+
+}  // namespace ltrain::recipe

@@ -1,0 +1,139 @@
+// Finding rows of the table, and describing them.
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include "kernels/base/error.h"
+#include "runtime/recipe/schema/schema.h"
+
+namespace ltrain::recipe {
+
+namespace {
+
+struct Index {
+  std::unordered_map<std::string, const Key*> keys, aliases;
+  std::vector<std::string> sections{""};
+
+  Index() {
+    for (const Key& key : schema()) {
+      LT_CHECK(keys.emplace(key.path, &key).second, "two rows for {}", key.path);
+      const std::string section = key.section();
+      for (const std::string& alias : key.aliases) {
+        const std::string dotted = section.empty() ? alias : section + "." + alias;
+        LT_CHECK(aliases.emplace(dotted, &key).second, "two rows for the alias {}", dotted);
+        // At the top too, as flat command lines have it; not out of a section in a section, where names are
+        // short.
+        if (!section.empty() && section.find('.') == std::string::npos)
+          LT_CHECK(aliases.emplace(alias, &key).second, "two rows for the alias {}", alias);
+      }
+      for (size_t dot = section.empty() ? std::string::npos : section.find('.');;
+           dot = section.find('.', dot + 1)) {
+        const std::string part = section.substr(0, dot);
+        if (std::find(sections.begin(), sections.end(), part) == sections.end()) sections.push_back(part);
+        if (dot == std::string::npos) break;
+      }
+    }
+    for (const auto& [alias, key] : aliases)
+      LT_CHECK(!keys.count(alias), "the alias {} is also a key", alias);
+  }
+};
+
+const Index& table_index() {
+  static const Index built;
+  return built;
+}
+
+}  // namespace
+
+const Key* find_key(const std::string& path) {
+  auto it = table_index().keys.find(path);
+  return it == table_index().keys.end() ? nullptr : it->second;
+}
+
+const Key* find_alias(const std::string& path) {
+  auto it = table_index().aliases.find(path);
+  return it == table_index().aliases.end() ? nullptr : it->second;
+}
+
+bool is_section(const std::string& path) {
+  const auto& all = table_index().sections;
+  return !path.empty() && std::find(all.begin(), all.end(), path) != all.end();
+}
+
+std::vector<std::string> sections() { return table_index().sections; }
+
+std::vector<std::string> words_in_section(const std::string& section, bool with_aliases) {
+  std::vector<std::string> words;
+  std::set<std::string> seen;
+  auto add = [&](const std::string& w) {
+    if (seen.insert(w).second) words.push_back(w);
+  };
+  const std::string prefix = section.empty() ? "" : section + ".";
+  for (const Key& key : schema())
+    if (key.path.compare(0, prefix.size(), prefix) == 0) {
+      const std::string rest = key.path.substr(prefix.size());
+      add(rest.substr(0, rest.find('.')));
+    }
+  for (const Key& key : schema())
+    if (with_aliases && key.section() == section)
+      for (const std::string& alias : key.aliases) add(alias);
+  return words;
+}
+
+std::string section_help(const std::string& section) {
+  if (section.empty()) return "The run.";
+  if (section == "model") return "What is trained; names of Hugging Face's config.json.";
+  if (section == "model.rope_scaling") return "Llama 3's stretching of the rotary frequencies.";
+  if (section == "model.moe") return "A mixture of experts in the place of the feed-forward.";
+  if (section == "model.moe.router") return "How tokens choose experts.";
+  if (section == "model.moe.balance") return "A loss for balance between experts.";
+  if (section == "parallel")
+    return "How it is spread. The product of data, tensor, pipeline and context is the number of ranks.";
+  if (section == "fp8") return "Products of linear layers in eight bits.";
+  if (section == "loss_scale") return "What fp16 gradients are multiplied by, found by trying.";
+  if (section == "recompute") return "Activations computed twice to save memory.";
+  if (section == "offload") return "State that lies outside the device.";
+  if (section == "offload.optimizer") return "Moments and master weights.";
+  if (section == "offload.params") return "Weights.";
+  if (section == "offload.activations") return "What the forward pass saves.";
+  if (section == "data") return "What it is trained on. Paths are relative to the working directory.";
+  if (section == "data.tokenizer") return "What the token ids mean.";
+  if (section == "train") return "Batch, length, evaluation.";
+  if (section == "train.batch_ramp") return "A global batch that grows.";
+  if (section == "optimizer") return "The update.";
+  if (section == "sparsity") return "Matrices of which two of each four neighbours are zero.";
+  if (section == "schedule") return "The learning rate over time.";
+  if (section == "checkpoint") return "Saving and resuming.";
+  if (section == "launch") return "Processes.";
+  if (section == "log") return "What is printed.";
+  if (section == "profile")
+    return "Where a step's time goes: [profiling.md](profiling.md). Traces of some steps on some ranks.";
+  if (section == "debug") return "For tests of ltrain itself.";
+  return "";
+}
+
+std::string Key::allowed() const {
+  auto show = [&](double v) {
+    return type == "integer" ? std::to_string(static_cast<int64_t>(v)) : write_number(v);
+  };
+  std::string s;
+  if (!choices.empty()) {
+    for (const std::string& c : choices) s += (s.empty() ? "" : ", ") + c;
+    return s;
+  }
+  if (!word.empty()) s = word + ", or ";
+  if (least && most)
+    s += open ? fmt::format("between {} and {}, both excluded", show(*least), show(*most))
+              : fmt::format("{} to {}", show(*least), show(*most));
+  else if (least)
+    s += (open ? "above " : "at least ") + show(*least);
+  return s;
+}
+
+std::string Key::default_text() const {
+  if (!implied.empty()) return implied;
+  static const Recipe defaults;
+  return write(*this, defaults, false);
+}
+
+}  // namespace ltrain::recipe

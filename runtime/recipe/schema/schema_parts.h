@@ -1,0 +1,25 @@
+// The parts of the schema table that have files of their own.
+#pragma once
+#include <vector>
+
+#include "runtime/recipe/schema/schema.h"
+
+namespace ltrain::recipe {
+
+inline constexpr double kMaxSteps = 1e15;
+
+/// Bytes of "12 GiB", "800 MiB" or "1000000"; -1 when it says none.
+double read_bytes(const std::string& text);
+
+void add_offload_keys(std::vector<Key>& table);
+void add_recompute_keys(std::vector<Key>& table);
+/// `precision`, which may be a list (phases.cpp).
+Key with_phases(Key key);
+void add_fp8_keys(std::vector<Key>& table);
+void add_precision_keys(std::vector<Key>& table);
+void add_optimizer_keys(std::vector<Key>& table);
+void add_profile_keys(std::vector<Key>& table);
+void add_sparsity_keys(std::vector<Key>& table);
+void add_schedule_keys(std::vector<Key>& table);
+
+}  // namespace ltrain::recipe

@@ -1,0 +1,166 @@
+// Keys of recomputation.
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+
+#include "models/layers/recompute.h"
+#include "runtime/recipe/schema/key_makers.h"
+#include "runtime/recipe/schema/schema_parts.h"
+
+namespace ltrain::recipe {
+namespace {
+
+std::vector<std::string> tensor_names() {
+  std::vector<std::string> names;
+  for (int i = 0; i < kBlockTensors; ++i) names.emplace_back(block_tensor_name(static_cast<BlockTensor>(i)));
+  return names;
+}
+
+std::string one_of(const std::vector<std::string>& names) {
+  std::string all;
+  for (const std::string& n : names) all += (all.empty() ? "" : ", ") + n;
+  return all;
+}
+
+bool known(const std::vector<std::string>& names, const std::string& name) {
+  for (const std::string& n : names)
+    if (n == name) return true;
+  return false;
+}
+
+const std::vector<std::string> kModules = {"core_attn", "layernorm", "mlp", "mlp_act"};
+
+Key modules_key() {
+  Key key;
+  key.path = "recompute.modules";
+  key.type = "list of " + one_of(kModules);
+  key.help =
+      "selective: parts of a layer that are computed again. core_attn: attention without its projections; "
+      "layernorm: both norms; mlp: up to the last projection; mlp_act: its activation.";
+  key.aliases = {"recompute_modules"};
+  key.set = [](const Key&, Recipe& r, const Node& node) -> std::string {
+    if (node.kind != Node::list) return "needs a list: [core_attn, layernorm]";
+    std::vector<std::string> list;
+    for (const Node& item : node.items) {
+      std::string name;
+      if (std::string wrong = read_text(item, name); !wrong.empty()) return "module " + wrong;
+      if (!known(kModules, name)) return fmt::format("has {}: must be of {}", name, one_of(kModules));
+      list.push_back(name);
+    }
+    r.recompute.modules = std::move(list);
+    return "";
+  };
+  key.write = [](const Key&, const Recipe& r, bool json) {
+    std::string s;
+    for (const std::string& m : r.recompute.modules) s += (s.empty() ? "" : ", ") + write_text(m, json);
+    return "[" + s + "]";
+  };
+  return key;
+}
+
+Key tensors_key() {
+  Key key;
+  key.path = "recompute.tensors";
+  key.type = "map of tensor to keep, recompute or offload";
+  key.help = "selective: tensors of a layer, over what modules says: " + one_of(tensor_names()) +
+             ". offload: to where offload.activations says; it then moves these alone.";
+  key.set = [](const Key&, Recipe& r, const Node& node) -> std::string {
+    if (node.kind != Node::map) return "needs a map: {mlp_norm: recompute, qkv: keep}";
+    std::vector<std::pair<std::string, TensorFate>> list;
+    for (const Node::Entry& e : node.entries) {
+      if (!known(tensor_names(), e.key))
+        return fmt::format("has {}: must be of {}", e.key, one_of(tensor_names()));
+      std::string what;
+      if (std::string wrong = read_text(e.value, what); !wrong.empty()) return e.key + " " + wrong;
+      const TensorFate fates[] = {TensorFate::keep, TensorFate::recompute, TensorFate::offload};
+      const auto* fate =
+          std::find_if(fates, std::end(fates), [&](TensorFate f) { return to_string(f) == what; });
+      if (fate == std::end(fates)) return e.key + " must be keep, recompute or offload";
+      list.emplace_back(e.key, *fate);
+    }
+    r.recompute.tensors = std::move(list);
+    return "";
+  };
+  key.write = [](const Key&, const Recipe& r, bool json) {
+    std::string s;
+    for (const auto& [name, fate] : r.recompute.tensors)
+      s += fmt::format("{}{}: {}", s.empty() ? "" : ", ", json ? write_text(name, true) : name,
+                       write_text(std::string(to_string(fate)), json));
+    return "{" + s + "}";
+  };
+  return key;
+}
+
+}  // namespace
+
+}  // namespace ltrain::recipe
+
+namespace ltrain {
+std::string_view to_string(TensorFate v) {
+  constexpr std::string_view names[] = {"keep", "recompute", "offload"};
+  return names[static_cast<int>(v)];
+}
+}  // namespace ltrain
+
+namespace ltrain::recipe {
+
+double read_bytes(const std::string& text) {
+  char* end = nullptr;
+  const double n = std::strtod(text.c_str(), &end);
+  std::string unit(end);
+  while (!unit.empty() && unit.front() == ' ') unit.erase(0, 1);
+  const double by = unit.empty()    ? 1
+                    : unit == "KiB" ? 0x1p10
+                    : unit == "MiB" ? 0x1p20
+                    : unit == "GiB" ? 0x1p30
+                                    : 0;
+  return end == text.c_str() || by == 0 || !(n > 0) || !(n * by < 9e18) ? -1 : n * by;
+}
+
+void add_recompute_keys(std::vector<Key>& t) {
+  const auto only = [](const char* when, Key key, std::function<bool(const std::string&)> f) {
+    key.when(when, true, [f](const Recipe& r) { return f(r.recompute.granularity); });
+    return key;
+  };
+  const auto full = [](const std::string& g) { return g == "full"; };
+  const auto selective = [](const std::string& g) { return g == "selective"; };
+  t.push_back(
+      name_choice("recompute.granularity", LT_MEMBER(recompute.granularity),
+                  {"none", "full", "selective", "auto"}, {},
+                  "Activations that the backward pass computes again. full: whole layers from their input. "
+                  "selective: parts of a layer. auto: what costs least time within the budget.")
+          .alias({"recompute_granularity"}));
+  t.push_back(
+      only("recompute.granularity: full",
+           name_choice("recompute.method", LT_MEMBER(recompute.method), {"uniform", "block"}, {},
+                       "full: uniform keeps the input of every num_layers layers; block computes the first "
+                       "num_layers layers of a stage again and keeps the others.")
+               .alias({"recompute_method"}),
+           full));
+  t.push_back(only(
+      "recompute.granularity: full or selective",
+      integer("recompute.num_layers", LT_MEMBER(recompute.num_layers),
+              "uniform: layers between kept inputs (null: 1; sqrt: the root of a stage's layers). block, "
+              "selective: the first layers of each stage that are computed again (selective: null: all).")
+          .or_word("sqrt", 0)
+          .between(1, 10000)
+          .alias({"recompute_num_layers"}),
+      [](const std::string& g) { return g == "full" || g == "selective"; }));
+  t.push_back(only("recompute.granularity: selective", modules_key(), selective));
+  t.push_back(only("recompute.granularity: selective", tensors_key(), selective));
+  Key budget =
+      text("recompute.budget", LT_MEMBER(recompute.budget),
+           "auto: memory that a rank may take in all, such as 12 GiB; null: its share of the host's, or the "
+           "card's.");
+  const auto read = budget.set;
+  budget.set = [read](const Key& k, Recipe& r, const Node& node) -> std::string {
+    if (std::string wrong = read(k, r, node); !wrong.empty()) return wrong;
+    if (r.recompute.budget && read_bytes(*r.recompute.budget) < 0)
+      return "needs a size above 0, in bytes, KiB, MiB or GiB: 12 GiB";
+    return "";
+  };
+  t.push_back(only("recompute.granularity: auto", std::move(budget),
+                   [](const std::string& g) { return g == "auto"; }));
+}
+
+}  // namespace ltrain::recipe

@@ -27,20 +27,20 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
-#include "kernels/base/cpu_isa.h"
-#include "kernels/tensor/device.h"
-#include "kernels/base/error.h"
 #include "kernels/attention/attention_choice.h"
 #include "kernels/attention/attention_cudnn.h"
-#include "parallel/shm/communicator_shm.h"
+#include "kernels/base/cpu_isa.h"
+#include "kernels/base/error.h"
 #include "kernels/storage/io_ring.h"
+#include "kernels/tensor/device.h"
+#include "parallel/shm/communicator_shm.h"
+#include "runtime/check/check_job.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/launch/environment.h"
 #include "runtime/launch/socket.h"
 #include "runtime/launch/supervisor.h"
 #include "runtime/launch/transport.h"
 #include "runtime/plan/rank_map.h"
-#include "runtime/check/check_job.h"
 
 namespace ltrain::app {
 namespace {

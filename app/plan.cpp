@@ -11,11 +11,11 @@
 #include "app/load_with_notes.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/schedule_csv.h"
+#include "runtime/check/check_job.h"
 #include "runtime/check/compositions.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/plan/schedule_plan.h"
-#include "runtime/check/check_job.h"
 
 namespace ltrain::app {
 namespace {

@@ -3,9 +3,9 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
+#include "runtime/check/check_job.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/check/check_job.h"
 
 namespace ltrain::app {
 

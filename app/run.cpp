@@ -7,12 +7,12 @@
 #include "app/commands.h"
 #include "app/load_with_notes.h"
 #include "kernels/tensor/device.h"
+#include "runtime/check/check_job.h"
 #include "runtime/launch/folder_lock.h"
 #include "runtime/launch/handed.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
 #include "runtime/plan/rank_map.h"
-#include "runtime/check/check_job.h"
 #include "runtime/train/trainer.h"
 
 namespace ltrain::app {

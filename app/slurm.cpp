@@ -11,9 +11,9 @@
 #include "app/load_with_notes.h"
 #include "app/slurm_script.h"
 #include "kernels/base/error.h"
+#include "runtime/check/check_job.h"
 #include "runtime/plan/plan.h"
 #include "runtime/telemetry/metrics.h"
-#include "runtime/check/check_job.h"
 
 namespace ltrain::app {
 namespace {

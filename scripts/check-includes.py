@@ -1,41 +1,69 @@
 #!/usr/bin/env python3
-"""Refuses an include against the arrow app -> runtime -> models -> parallel -> kernels, and vendor headers outside
-their files. Usage: scripts/check-includes.py [--self-test]"""
+"""Refuses an include that points up: from a room to one above it, and vendor headers outside their files.
+Usage: scripts/check-includes.py"""
 import pathlib
 import re
 import subprocess
 import sys
 
-ORDER = ["kernels", "parallel", "models", "runtime", "app"]  # each may include itself and those before it
+# The rooms, each above those before it: a file includes its own room and lower ones, so that no two rooms include each
+# other. app -> runtime -> models -> parallel -> kernels.
+FLOORS = {
+    "kernels": "base tensor meta cuda storage elementwise attention matmul norm moe optimizer emulation",
+    "parallel": "comm shm nccl mesh optim zero pipeline",
+    "models": "layers moe tensor_parallel decoder",
+    "runtime": "data launch recipe program checkpoint telemetry plan train check generate",
+    "app": "",
+}
+ROOMS = [f"{floor}/{room}" if room else floor for floor, rooms in FLOORS.items() for room in rooms.split() or [""]]
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]')
 VENDOR = [(re.compile(r"^(cuda|cublas|cudnn|nvtx)"), re.compile(r"_cuda\.")), (re.compile(r"^nccl\."), re.compile(r"_cuda\."))]
 
 
+def room_of(path):
+    """The room of a file, None where it is in none: tests, a vendor's header."""
+    parts = path.split("/")
+    if parts[0] not in FLOORS:
+        return None
+    return parts[0] if parts[0] == "app" else "/".join(parts[:2])
+
+
 def problems(path, text):
-    folder = path.split("/")[0]
+    room = room_of(path)
+    if room and room not in ROOMS:
+        yield f"{path}:1: {room}/ is no room: {', '.join(ROOMS)} (FLOORS in scripts/check-includes.py)"
+        return
     for number, line in enumerate(text.splitlines(), 1):
         m = INCLUDE.match(line)
         if not m:
             continue
         target = m.group(1)
-        head = target.split("/")[0]
-        if folder in ORDER and (head == "tests" or head in ORDER and ORDER.index(head) > ORDER.index(folder)):
-            yield f"{path}:{number}: {folder}/ may not include {target}: includes point app -> runtime -> models -> parallel -> kernels"
+        of = room_of(target)
+        if room and target.startswith("tests/"):
+            yield f"{path}:{number}: {room}/ may not include {target}: programs do not contain their tests"
+        elif room and of and of not in ROOMS:
+            yield f"{path}:{number}: {target} is in no room"
+        elif room and of and ROOMS.index(of) > ROOMS.index(room):
+            yield f"{path}:{number}: {room}/ may not include {target}: {of}/ is above it (FLOORS in scripts/check-includes.py)"
         for header, allowed in VENDOR:
             if header.match(target) and not allowed.search(path):
                 yield f"{path}:{number}: {target} may be included in *_cuda.* files only"
 
 
 def self_test():
-    assert list(problems("kernels/x.cpp", '#include "models/layer.h"'))
-    assert list(problems("models/x.cpp", '#include "tests/support/x.h"'))
-    assert list(problems("kernels/x.cpp", "#include <cuda_runtime.h>"))
-    assert not list(problems("runtime/x.cpp", '#include "models/layer.h"\n#include <vector>'))
+    assert list(problems("kernels/base/x.cpp", '#include "models/layers/linear.h"'))
+    assert list(problems("runtime/plan/x.cpp", '#include "runtime/train/trainer.h"'))
+    assert not list(problems("runtime/train/x.cpp", '#include "runtime/plan/plan.h"'))
+    assert list(problems("models/layers/x.cpp", '#include "tests/support/x.h"'))
+    assert list(problems("kernels/attention/x.cpp", "#include <cuda_runtime.h>"))
+    assert list(problems("kernels/x.cpp", ""))
+    assert list(problems("runtime/new_room/x.cpp", ""))
+    assert not list(problems("runtime/train/x.cpp", '#include "models/layers/linear.h"\n#include <vector>'))
 
 
 self_test()
 root = pathlib.Path(__file__).resolve().parent.parent
 files = subprocess.run(["git", "ls-files", "*.h", "*.cpp", "*.cu", "*.cuh"], cwd=root, capture_output=True, text=True, check=True)
 found = [p for f in files.stdout.split() for p in problems(f, (root / f).read_text())]
-print("\n".join(found) if found else f"check-includes: {len(files.stdout.split())} files")
+print("\n".join(found) if found else f"check-includes: {len(files.stdout.split())} files, {len(ROOMS)} rooms")
 sys.exit(1 if found else 0)

@@ -2,10 +2,10 @@
 // of keys with a running maximum forward, recomputed probabilities backward. Queries and keys may be
 // different parts of one sequence: tiles that are wholly masked are skipped.
 #pragma once
+#include "kernels/elementwise/dropout.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/positions.h"
 #include "kernels/tensor/stream.h"
-#include "kernels/elementwise/dropout.h"
 
 namespace ltrain {
 

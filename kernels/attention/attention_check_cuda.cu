@@ -2,10 +2,10 @@
 #include <atomic>
 #include <vector>
 
-#include "kernels/cuda/kernel_cuda.h"
 #include "kernels/attention/attention_check.h"
 #include "kernels/attention/attention_mma.h"
 #include "kernels/attention/attention_wgmma.h"
+#include "kernels/cuda/kernel_cuda.h"
 
 namespace ltrain {
 namespace cuda {

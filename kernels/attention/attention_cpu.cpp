@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/attention/attention_tiles.h"
 #include "kernels/tensor/micro_gemm.h"
 #include "kernels/tensor/parallel_for.h"
 #include "kernels/tensor/vector_math.h"
-#include "kernels/attention/attention_tiles.h"
 
 namespace ltrain::LT_ISA {
 namespace {

@@ -1,14 +1,14 @@
 // The base of attention on the GPU: FlashAttention-2 in plain arithmetic of float (double for f64), any head
 // dim up to 256, deterministic. Eight neighbouring threads share a row of a tile; the backward runs once for
 // the queries and once for the keys, so that nothing is added to by two blocks.
-#include "kernels/cuda/kernel_cuda.h"
-#include "kernels/cuda/pack_cuda.h"
 #include "kernels/attention/attention_check.h"
 #include "kernels/attention/attention_choice.h"
 #include "kernels/attention/attention_cudnn.h"
 #include "kernels/attention/attention_mma_cuda.h"
 #include "kernels/attention/attention_tiles.h"
 #include "kernels/attention/attention_wgmma.h"
+#include "kernels/cuda/kernel_cuda.h"
+#include "kernels/cuda/pack_cuda.h"
 
 namespace ltrain {
 namespace cuda {

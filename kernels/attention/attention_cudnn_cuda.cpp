@@ -8,10 +8,10 @@
 #include <memory>
 #include <mutex>
 
-#include "kernels/cuda/device_cuda.h"
-#include "kernels/cuda/library_cuda.h"
 #include "kernels/attention/attention_cudnn.h"
 #include "kernels/attention/attention_cudnn_plan.h"
+#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/library_cuda.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;  // what the frontend finds cuDNN's functions in

@@ -1,8 +1,8 @@
 // Attention of two-byte types on tensor cores: a second implementation of attention_*_cuda (attention.h), for
 // what attention_choice.h gives it. Rows begin at addresses that are multiples of 16 bytes.
 #pragma once
-#include "kernels/tensor/stream_cuda.h"
 #include "kernels/attention/attention.h"
+#include "kernels/tensor/stream_cuda.h"
 
 namespace ltrain {
 

@@ -5,9 +5,9 @@
 // itself: scores stay in its registers as accumulators and become the left operand of the next product there,
 // so that warps meet only where a tile is exchanged.
 #pragma once
-#include "kernels/cuda/matrix_cuda.h"
 #include "kernels/attention/attention_mma.h"
 #include "kernels/attention/attention_tiles.h"
+#include "kernels/cuda/matrix_cuda.h"
 
 namespace ltrain::cuda {
 

@@ -1,7 +1,7 @@
 // How attention cuts queries and keys, on every device.
 #pragma once
-#include "kernels/tensor/host_device.h"
 #include "kernels/attention/attention.h"
+#include "kernels/tensor/host_device.h"
 
 namespace ltrain {
 

@@ -1,8 +1,8 @@
 // Attention of two-byte types on Hopper's tensor cores (wgmma, bulk tensor copies): a third implementation of
 // attention_*_cuda (attention.h), for what attention_choice.h gives it.
 #pragma once
-#include "kernels/tensor/stream_cuda.h"
 #include "kernels/attention/attention.h"
+#include "kernels/tensor/stream_cuda.h"
 
 namespace ltrain {
 

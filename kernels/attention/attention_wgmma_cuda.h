@@ -5,9 +5,9 @@
 // Between them stand, for each buffer, an mbarrier that says that a tile is there, and one that says that all
 // warps are done with it.
 #pragma once
-#include "kernels/cuda/wgmma_cuda.h"
 #include "kernels/attention/attention_mma_cuda.h"
 #include "kernels/attention/attention_wgmma.h"
+#include "kernels/cuda/wgmma_cuda.h"
 
 namespace ltrain::cuda {
 

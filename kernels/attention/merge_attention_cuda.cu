@@ -1,5 +1,5 @@
-#include "kernels/cuda/kernel_cuda.h"
 #include "kernels/attention/merge_attention.h"
+#include "kernels/cuda/kernel_cuda.h"
 
 namespace ltrain {
 namespace cuda {

@@ -1,5 +1,5 @@
-#include "kernels/tensor/parallel_for.h"
 #include "kernels/attention/rope.h"
+#include "kernels/tensor/parallel_for.h"
 
 namespace ltrain::LT_ISA {
 

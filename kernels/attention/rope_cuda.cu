@@ -1,5 +1,5 @@
-#include "kernels/cuda/kernel_cuda.h"
 #include "kernels/attention/rope.h"
+#include "kernels/cuda/kernel_cuda.h"
 
 namespace ltrain {
 namespace cuda {

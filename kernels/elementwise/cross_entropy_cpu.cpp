@@ -2,9 +2,9 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/elementwise/cross_entropy.h"
 #include "kernels/tensor/parallel_for.h"
 #include "kernels/tensor/vector_math.h"
-#include "kernels/elementwise/cross_entropy.h"
 
 namespace ltrain::LT_ISA {
 namespace {

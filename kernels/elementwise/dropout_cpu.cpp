@@ -1,5 +1,5 @@
-#include "kernels/tensor/parallel_for.h"
 #include "kernels/elementwise/dropout_row_cpu.h"
+#include "kernels/tensor/parallel_for.h"
 
 namespace ltrain::LT_ISA {
 

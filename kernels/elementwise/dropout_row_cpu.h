@@ -1,7 +1,7 @@
 // One row of dropout, shared by the kernels that fuse it. Only for *_cpu.cpp files.
 #pragma once
-#include "kernels/tensor/dtype.h"
 #include "kernels/elementwise/dropout.h"
+#include "kernels/tensor/dtype.h"
 
 namespace ltrain::LT_ISA {
 namespace {

@@ -1,7 +1,7 @@
 #include <cstring>
 
-#include "kernels/tensor/parallel_for.h"
 #include "kernels/elementwise/embedding.h"
+#include "kernels/tensor/parallel_for.h"
 
 namespace ltrain::LT_ISA {
 

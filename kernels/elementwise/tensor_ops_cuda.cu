@@ -1,7 +1,7 @@
 #include "kernels/cuda/column_sums_cuda.h"
 #include "kernels/cuda/pack_cuda.h"
-#include "kernels/tensor/rng.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/tensor/rng.h"
 
 namespace ltrain {
 namespace cuda {

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cuda/kernel_cuda.h"
 #include "kernels/attention/attention_cudnn.h"
+#include "kernels/cuda/kernel_cuda.h"
 
 namespace ltrain {
 namespace {

@@ -13,12 +13,12 @@
 #include <mutex>
 #include <vector>
 
-#include "kernels/emulation/emulated_memory_cuda.h"
 #include "kernels/base/error.h"
 #include "kernels/cuda/kernel_cuda.h"
-#include "kernels/tensor/timeline.h"
+#include "kernels/emulation/emulated_memory_cuda.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/matmul_fp8.h"
+#include "kernels/tensor/timeline.h"
 
 namespace ltrain::cuda {
 namespace {

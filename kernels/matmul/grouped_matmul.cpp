@@ -3,9 +3,9 @@
 #include <cstring>
 #include <numeric>
 
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/timeline.h"
-#include "kernels/elementwise/tensor_ops.h"
 
 namespace ltrain {
 namespace {

@@ -1,6 +1,6 @@
+#include "kernels/matmul/matmul.h"
 #include "kernels/tensor/micro_gemm.h"
 #include "kernels/tensor/parallel_for.h"
-#include "kernels/matmul/matmul.h"
 
 namespace ltrain::LT_ISA {
 

@@ -1,7 +1,7 @@
 #include "kernels/matmul/matmul_fp8.h"
 
-#include "kernels/tensor/parallel_for.h"
 #include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/parallel_for.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain {

@@ -11,9 +11,9 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <tuple>
 
-#include "kernels/tensor/parallel_for.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/matmul_fp8.h"
+#include "kernels/tensor/parallel_for.h"
 
 namespace ltrain {
 namespace {

@@ -2,8 +2,8 @@
 #pragma once
 #include <map>
 
-#include "kernels/tensor/arena.h"
 #include "kernels/meta/meta.h"
+#include "kernels/tensor/arena.h"
 
 namespace ltrain {
 

@@ -1,4 +1,6 @@
 // A stream of the meta device: a clock.
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "kernels/base/error.h"
@@ -23,6 +25,7 @@ class MetaStream final : public Stream {
     }
   }
   void synchronize() override {}
+  void enter_layer(std::string_view layer) override { meta()->set_layer(std::string(layer)); }
 };
 
 }  // namespace

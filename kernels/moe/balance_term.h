@@ -2,8 +2,8 @@
 #pragma once
 #include <cmath>
 
-#include "kernels/tensor/host_device.h"
 #include "kernels/moe/balance.h"
+#include "kernels/tensor/host_device.h"
 
 namespace ltrain {
 namespace {

@@ -1,8 +1,8 @@
 // Rows of tokens to rows sorted by expert, and back: without atomics, each row of a result is written once.
 #pragma once
+#include "kernels/moe/route.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream.h"
-#include "kernels/moe/route.h"
 
 namespace ltrain {
 

@@ -1,6 +1,6 @@
+#include "kernels/moe/jitter.h"
 #include "kernels/tensor/dtype.h"
 #include "kernels/tensor/parallel_for.h"
-#include "kernels/moe/jitter.h"
 
 namespace ltrain::LT_ISA {
 

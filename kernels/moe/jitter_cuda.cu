@@ -1,6 +1,6 @@
 #include "kernels/cuda/kernel_cuda.h"
-#include "kernels/tensor/rng.h"
 #include "kernels/moe/jitter.h"
+#include "kernels/tensor/rng.h"
 
 namespace ltrain {
 namespace cuda {

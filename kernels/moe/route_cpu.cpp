@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "kernels/tensor/parallel_for.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/route_token.h"
+#include "kernels/tensor/parallel_for.h"
 
 namespace ltrain::LT_ISA {
 namespace {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/tensor/host_device.h"
 #include "kernels/moe/route.h"
+#include "kernels/tensor/host_device.h"
 
 namespace ltrain {
 namespace {

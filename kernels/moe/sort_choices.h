@@ -1,8 +1,8 @@
 // Choices that tokens have made, sorted by expert: of a part of a router's tokens, or of the tokens of
 // several ranks and some of the experts.
 #pragma once
-#include "kernels/tensor/host_device.h"
 #include "kernels/moe/route.h"
+#include "kernels/tensor/host_device.h"
 
 namespace ltrain {
 

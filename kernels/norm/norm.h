@@ -1,9 +1,9 @@
 // RMSNorm (arXiv:1910.07467) and LayerNorm (arXiv:1607.06450) over the last dim, each with the residual
 // addition before it fused in.
 #pragma once
+#include "kernels/elementwise/dropout.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream.h"
-#include "kernels/elementwise/dropout.h"
 
 namespace ltrain {
 

@@ -2,9 +2,9 @@
 #pragma once
 #include <algorithm>
 
+#include "kernels/norm/norm.h"
 #include "kernels/tensor/dtype.h"
 #include "kernels/tensor/parallel_for.h"
-#include "kernels/norm/norm.h"
 
 namespace ltrain::LT_ISA {
 namespace {

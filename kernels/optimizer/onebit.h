@@ -4,9 +4,9 @@
 #pragma once
 #include <cmath>
 
+#include "kernels/optimizer/adamw.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream.h"
-#include "kernels/optimizer/adamw.h"
 
 namespace ltrain {
 

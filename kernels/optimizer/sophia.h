@@ -2,11 +2,11 @@
 // to one, and the diagonal is estimated once in a while as u * H u with u of random signs (Hutchinson). H u
 // is the difference of two gradients, at the weights and at weights that lie by radius * u beside them.
 #pragma once
+#include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/round_stochastic.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/rng.h"
 #include "kernels/tensor/stream.h"
-#include "kernels/optimizer/adamw.h"
-#include "kernels/optimizer/round_stochastic.h"
 
 namespace ltrain {
 

@@ -13,9 +13,9 @@
 
 #include "kernels/base/fault_point.h"
 #include "kernels/base/fd.h"
-#include "kernels/tensor/timeline.h"
 #include "kernels/storage/io_ring.h"
 #include "kernels/storage/offload.h"
+#include "kernels/tensor/timeline.h"
 
 namespace ltrain {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "kernels/tensor/device.h"
 #include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/device.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain {

@@ -16,7 +16,6 @@
 
 namespace ltrain {
 
-
 enum class MemoryKind : uint8_t { parameters, gradients, optimizer, activations, temporaries, communication };
 inline constexpr int kMemoryKindCount = 6;
 std::string_view memory_kind_name(MemoryKind k);

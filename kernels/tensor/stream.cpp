@@ -8,8 +8,8 @@
 #include <mutex>
 #include <thread>
 
-#include "kernels/tensor/kernel.h"
 #include "kernels/base/progress.h"
+#include "kernels/tensor/kernel.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain {

@@ -3,7 +3,6 @@
 #include <chrono>
 
 #include "kernels/base/error.h"
-#include "kernels/meta/meta.h"
 #include "kernels/base/progress.h"
 
 namespace ltrain {
@@ -67,7 +66,6 @@ OpRange::~OpRange() {
 }
 
 void enter_layer(Stream& s, const std::string& layer) {
-  if (s.meta()) return s.meta()->set_layer(layer);
   s.enter_layer(layer);
   if (timeline) timeline->enter(layer);
 }

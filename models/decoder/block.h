@@ -3,9 +3,9 @@
 #include "models/layers/activation_offload.h"
 #include "models/layers/attention_layer.h"
 #include "models/layers/mlp_layer.h"
-#include "models/moe/moe_layer.h"
 #include "models/layers/norm_layer.h"
 #include "models/layers/recompute.h"
+#include "models/moe/moe_layer.h"
 
 namespace ltrain {
 

@@ -3,11 +3,11 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/elementwise/embedding.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/staging.h"
-#include "kernels/elementwise/embedding.h"
-#include "models/tensor_parallel/cube.h"
 #include "models/layers/tensor_parallel.h"
+#include "models/tensor_parallel/cube.h"
 
 namespace ltrain {
 

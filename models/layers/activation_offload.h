@@ -6,9 +6,9 @@
 #pragma once
 #include <vector>
 
+#include "kernels/storage/offload.h"
 #include "kernels/tensor/arena.h"
 #include "models/layers/recompute.h"
-#include "kernels/storage/offload.h"
 
 namespace ltrain {
 

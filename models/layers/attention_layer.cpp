@@ -1,7 +1,7 @@
 #include "models/layers/attention_layer.h"
 
-#include "kernels/elementwise/copy_parts.h"
 #include "kernels/attention/rope.h"
+#include "kernels/elementwise/copy_parts.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "models/layers/attention_workspace.h"
 

@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "kernels/meta/placement_rules.h"
-#include "kernels/elementwise/copy_parts.h"
 #include "kernels/attention/merge_attention.h"
+#include "kernels/elementwise/copy_parts.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/meta/placement_rules.h"
 #include "models/layers/attention_workspace.h"
 #include "parallel/mesh/sequence_cut.h"
 

@@ -1,7 +1,7 @@
 #include "models/layers/fp8.h"
 
-#include "kernels/meta/placement_rules.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/meta/placement_rules.h"
 #include "models/layers/step.h"
 
 namespace ltrain {

@@ -7,8 +7,8 @@
 // parts of it (tensor, context): the same under every layout with the same micro-batches. Blocks are found
 // where they are.
 #pragma once
-#include "kernels/tensor/arena.h"
 #include "kernels/matmul/matmul_fp8.h"
+#include "kernels/tensor/arena.h"
 #include "models/layers/fp8_settings.h"
 #include "parallel/mesh/groups.h"
 

@@ -2,6 +2,7 @@
 // from the input of the first (arXiv:1604.06174).
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,11 @@ struct BlockTensorSet {
   void remove(BlockTensor t) { bits = static_cast<uint8_t>(bits & ~(1 << static_cast<int>(t))); }
   bool operator==(const BlockTensorSet&) const = default;
 };
+inline BlockTensorSet set_of(std::initializer_list<BlockTensor> tensors) {
+  BlockTensorSet s;
+  for (BlockTensor t : tensors) s.add(t);
+  return s;
+}
 
 struct RecomputeOptions {
   int64_t run = 0;         ///< layers that are computed again from the input of the first of them; 0: none

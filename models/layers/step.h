@@ -2,14 +2,14 @@
 #pragma once
 #include <string>
 
-#include "kernels/tensor/arena.h"
-#include "kernels/tensor/timeline.h"
 #include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/dropout.h"
+#include "kernels/tensor/arena.h"
+#include "kernels/tensor/timeline.h"
 #include "models/layers/weight_gradients.h"
 #include "parallel/mesh/groups.h"
-#include "parallel/zero/parameter_store.h"
 #include "parallel/mesh/sequence_cut.h"
+#include "parallel/zero/parameter_store.h"
 
 namespace ltrain {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/moe/sort_choices.h"
-#include "kernels/elementwise/tensor_ops.h"
 
 namespace ltrain {
 

@@ -1,6 +1,6 @@
 // What a layer of experts does with copies of hot ones.
-#include "kernels/moe/expert_rows.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/moe/expert_rows.h"
 #include "models/moe/moe_layer.h"
 
 namespace ltrain {

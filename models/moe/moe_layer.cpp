@@ -1,8 +1,8 @@
 #include "models/moe/moe_layer.h"
 
-#include "kernels/meta/placement_rules.h"
 #include "kernels/elementwise/activation.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/meta/placement_rules.h"
 #include "models/layers/tensor_parallel.h"
 
 namespace ltrain {

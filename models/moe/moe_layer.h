@@ -1,7 +1,7 @@
 // A mixture of experts in the place of the feed-forward: router, experts (SwiGLU), experts that are shared.
 #pragma once
-#include "models/moe/expert_shadows.h"
 #include "models/layers/mlp_layer.h"
+#include "models/moe/expert_shadows.h"
 #include "models/moe/router.h"
 #include "models/moe/token_dispatch.h"
 

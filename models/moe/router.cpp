@@ -2,10 +2,10 @@
 
 #include <cmath>
 
+#include "kernels/elementwise/tensor_ops.h"
+#include "kernels/matmul/matmul.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/moe/jitter.h"
-#include "kernels/matmul/matmul.h"
-#include "kernels/elementwise/tensor_ops.h"
 
 namespace ltrain {
 namespace {

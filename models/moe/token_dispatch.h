@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "kernels/moe/route.h"
-#include "models/moe/expert_exchange.h"
 #include "models/layers/step.h"
+#include "models/moe/expert_exchange.h"
 
 namespace ltrain {
 

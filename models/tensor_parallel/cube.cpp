@@ -1,7 +1,7 @@
 #include "models/tensor_parallel/cube.h"
 
-#include "kernels/meta/placement_rules.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/meta/placement_rules.h"
 
 namespace ltrain {
 namespace {

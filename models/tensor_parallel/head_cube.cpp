@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/meta/placement_rules.h"
 #include "kernels/matmul/matmul.h"
-#include "models/tensor_parallel/cube.h"
+#include "kernels/meta/placement_rules.h"
 #include "models/layers/head.h"
+#include "models/tensor_parallel/cube.h"
 
 namespace ltrain {
 

@@ -1,12 +1,12 @@
 // Three dimensions (arXiv:2105.14450): each of the three matrices of a product is cut over all axes, gathered
 // over one (x, W) or reduce-scattered over one (y). What is gathered is given back at once and gathered again
 // by the backward: a little more on the wire, and no rank ever keeps more than its part of anything.
-#include "kernels/meta/placement_rules.h"
-#include "kernels/matmul/matmul.h"
 #include "kernels/elementwise/tensor_ops.h"
-#include "models/tensor_parallel/cube.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/meta/placement_rules.h"
 #include "models/layers/linear.h"
 #include "models/layers/tensor_parallel.h"
+#include "models/tensor_parallel/cube.h"
 
 namespace ltrain {
 

@@ -2,8 +2,8 @@
 
 #include <array>
 
-#include "kernels/meta/placement_rules.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/meta/placement_rules.h"
 
 namespace ltrain {
 namespace {

@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "kernels/elementwise/reduce.h"
 #include "kernels/tensor/placement.h"
 #include "kernels/tensor/stream.h"
 #include "kernels/tensor/tensor.h"
-#include "kernels/elementwise/reduce.h"
 #include "parallel/comm/wire_bytes.h"
 
 namespace ltrain {

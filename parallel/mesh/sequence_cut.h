@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/tensor/positions.h"
 #include "kernels/elementwise/copy_parts.h"
+#include "kernels/tensor/positions.h"
 
 namespace ltrain {
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "kernels/tensor/stream.h"
 #include "kernels/elementwise/reduce.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain::nccl {
 

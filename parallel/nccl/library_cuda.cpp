@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "kernels/cuda/device_cuda.h"
 #include "kernels/base/error.h"
+#include "kernels/cuda/device_cuda.h"
 #include "kernels/cuda/library_cuda.h"
 #include "parallel/nccl/library.h"
 

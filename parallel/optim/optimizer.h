@@ -8,7 +8,7 @@
 
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/onebit.h"
-#include "parallel/zero/sparsity.h"
+#include "parallel/optim/sparsity.h"
 
 namespace ltrain {
 

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "parallel/comm/call_note.h"
+#include "parallel/comm/split_members.h"
 #include "parallel/shm/handshake.h"
 #include "parallel/shm/segment.h"
 #include "parallel/shm/signals.h"
-#include "parallel/comm/split_members.h"
 
 namespace ltrain {
 namespace {

@@ -1,8 +1,8 @@
 // The step's side of the parameters: gathering values, reducing gradients, their norm.
 #include <algorithm>
 
-#include "kernels/meta/placement_rules.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/meta/placement_rules.h"
 #include "parallel/zero/parameter_store.h"
 
 namespace ltrain {

@@ -7,11 +7,11 @@
 // sum; with columns cut, X X^T is.
 #include <algorithm>
 
-#include "kernels/meta/placement_rules.h"
-#include "kernels/matmul/matmul.h"
-#include "kernels/optimizer/momentum.h"
 #include "kernels/elementwise/scale_add.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/optimizer/momentum.h"
 #include "parallel/zero/parameter_store.h"
 
 namespace ltrain {

@@ -2,10 +2,10 @@
 // that each makes of its own gradient, in one bit an element, in the place of gradients (few_bits.cpp).
 #include <algorithm>
 
-#include "kernels/meta/placement_rules.h"
-#include "kernels/optimizer/onebit.h"
 #include "kernels/elementwise/scale_add.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/optimizer/onebit.h"
 #include "parallel/zero/parameter_store.h"
 
 namespace ltrain {

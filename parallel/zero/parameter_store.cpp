@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/rng.h"
-#include "kernels/elementwise/tensor_ops.h"
 
 namespace ltrain {
 namespace {

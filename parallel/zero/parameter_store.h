@@ -23,16 +23,16 @@
 #include <string>
 #include <vector>
 
-#include "kernels/tensor/arena.h"
-#include "kernels/tensor/stream.h"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/adamw_8bit.h"
 #include "kernels/optimizer/compress.h"
 #include "kernels/optimizer/round_stochastic.h"
-#include "parallel/mesh/groups.h"
 #include "kernels/storage/offload.h"
-#include "parallel/optim/optimizer.h"
+#include "kernels/tensor/arena.h"
+#include "kernels/tensor/stream.h"
+#include "parallel/mesh/groups.h"
 #include "parallel/mesh/sharding.h"
+#include "parallel/optim/optimizer.h"
 
 namespace ltrain {
 

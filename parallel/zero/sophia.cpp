@@ -1,11 +1,12 @@
 // Sophia-H: once in a while the step is made twice, at weights that are moved a little along random signs,
-// and as it is. What the gradients differ by estimates the diagonal of the Hessian (kernels/optimizer/sophia.h).
+// and as it is. What the gradients differ by estimates the diagonal of the Hessian
+// (kernels/optimizer/sophia.h).
 #include <algorithm>
 
-#include "kernels/meta/placement_rules.h"
-#include "kernels/tensor/rng.h"
-#include "kernels/optimizer/sophia.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/optimizer/sophia.h"
+#include "kernels/tensor/rng.h"
 #include "parallel/zero/parameter_store.h"
 
 namespace ltrain {

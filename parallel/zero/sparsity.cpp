@@ -1,7 +1,7 @@
 // Matrices of which two of each four neighbours along the input dim are zero, from a step on. No mask is
 // kept: zeros are the mask. A weight whose moments and gradient are zero stays so under every rule that
 // looks at one element at a time, and so what is in a checkpoint is all that there is to resume from.
-#include "parallel/zero/sparsity.h"
+#include "parallel/optim/sparsity.h"
 
 #include <algorithm>
 

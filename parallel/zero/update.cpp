@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/optimizer/adafactor.h"
 #include "kernels/optimizer/direction.h"
 #include "kernels/optimizer/momentum.h"
-#include "kernels/elementwise/tensor_ops.h"
 #include "parallel/zero/parameter_store.h"
 
 namespace ltrain {

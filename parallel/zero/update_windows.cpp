@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/meta/placement_rules.h"
-#include "kernels/tensor/rng.h"
-#include "kernels/optimizer/momentum.h"
-#include "kernels/optimizer/round_stochastic.h"
 #include "kernels/elementwise/scale_add.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/meta/placement_rules.h"
+#include "kernels/optimizer/momentum.h"
+#include "kernels/optimizer/round_stochastic.h"
+#include "kernels/tensor/rng.h"
 #include "parallel/zero/parameter_store.h"
 
 namespace ltrain {

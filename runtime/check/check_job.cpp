@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "kernels/tensor/device.h"
-#include "runtime/plan/rank_map.h"
 #include "runtime/check/check_offload.h"
-#include "runtime/train/trainer.h"
+#include "runtime/checkpoint/data_identity.h"
+#include "runtime/plan/rank_map.h"
 
 namespace ltrain {
 

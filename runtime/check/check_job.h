@@ -45,4 +45,8 @@ struct CheckedJob {
 /// Creates and changes nothing. Throws Error: usage, data or storage.
 CheckedJob check_job(const Recipe& recipe, const JobSize& size, const JobChecks& checks);
 
+/// Everything that can be known about checkpoint.resume and the place for the next checkpoint. Throws Error
+/// (storage), before processes are started.
+void check_resume(const Recipe& recipe, const Plan& plan);
+
 }  // namespace ltrain

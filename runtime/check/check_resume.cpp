@@ -1,12 +1,12 @@
 // What of checkpoint.resume and of the place for the next checkpoint can be known before processes are
 // started.
+#include "runtime/check/check_job.h"
+#include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/resume_changes.h"
 #include "runtime/checkpoint/store.h"
-#include "runtime/train/data_identity.h"
-#include "runtime/train/resume_changes.h"
-#include "runtime/train/trainer.h"
-#include "runtime/train/training_state.h"
-#include "runtime/train/upcycle.h"
+#include "runtime/checkpoint/training_state.h"
+#include "runtime/checkpoint/upcycle.h"
 
 namespace ltrain {
 

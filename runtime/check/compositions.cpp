@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
+#include "runtime/check/check_job.h"
 #include "runtime/plan/plan.h"
 #include "runtime/recipe/schema/schema.h"
-#include "runtime/check/check_job.h"
 
 namespace ltrain {
 namespace {

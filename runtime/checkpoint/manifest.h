@@ -10,8 +10,8 @@
 
 #include "kernels/tensor/dtype.h"
 #include "parallel/mesh/sharding.h"
-#include "runtime/data/identity.h"
 #include "parallel/optim/loss_scale.h"
+#include "runtime/data/identity.h"
 
 namespace ltrain {
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/tensor/device.h"
 #include "kernels/meta/meta_memory.h"
+#include "kernels/tensor/device.h"
 #include "kernels/tensor/rng.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/training_state.h"
 #include "runtime/plan/plan.h"
-#include "runtime/train/training_state.h"
 
 namespace ltrain {
 

@@ -7,8 +7,8 @@
 
 #include "runtime/checkpoint/reader.h"
 #include "runtime/data/tokenizer.h"
-#include "runtime/recipe/recipe.h"
 #include "runtime/program/train_program.h"
+#include "runtime/recipe/recipe.h"
 
 namespace ltrain {
 

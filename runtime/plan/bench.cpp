@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <thread>
 
-#include "kernels/tensor/device.h"
 #include "kernels/meta/meta_memory.h"
+#include "kernels/tensor/device.h"
 #include "kernels/tensor/rng.h"
 #include "kernels/tensor/timeline.h"
 #include "runtime/launch/job.h"

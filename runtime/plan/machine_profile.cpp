@@ -13,9 +13,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "kernels/tensor/device.h"
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"
+#include "kernels/tensor/device.h"
 #include "runtime/data/strict_json.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/recipe/problems.h"

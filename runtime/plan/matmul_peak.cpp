@@ -8,11 +8,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "kernels/tensor/arena.h"
 #include "kernels/base/cpu_isa.h"
-#include "kernels/tensor/timeline.h"
-#include "kernels/matmul/matmul.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/tensor/arena.h"
+#include "kernels/tensor/timeline.h"
 #include "runtime/data/strict_json.h"
 #include "runtime/plan/machine_profile.h"
 

@@ -2,11 +2,11 @@
 #include <map>
 
 #include "kernels/tensor/device.h"
+#include "runtime/checkpoint/training_state.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/transport.h"
 #include "runtime/plan/meta_rank.h"
-#include "runtime/train/attention_report.h"
-#include "runtime/train/training_state.h"
+#include "runtime/program/attention_report.h"
 
 namespace ltrain {
 namespace {

@@ -5,9 +5,8 @@
 #include <vector>
 
 #include "runtime/plan/machine_profile.h"
+#include "runtime/program/recipe_program.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/program/slow_memories.h"
-#include "runtime/program/train_program.h"
 
 namespace ltrain {
 
@@ -97,27 +96,6 @@ struct Plan {
   double tokens_per_second() const { return step_seconds() > 0 ? tokens_per_step / step_seconds() : 0; }
 };
 
-/// Where `rank` is on the axes of a resolved recipe.
-Mesh mesh_of(const Recipe& recipe, int rank);
-/// What a recipe's pipeline came to: the order of work, and the layers of each stage. Chosen once for a run,
-/// because schedule: auto and a split by cost follow from the machine profile to the last bit.
-struct PipelineLayout {
-  pipeline::Schedule schedule;
-  std::vector<int> stage_layers;              ///< empty: no pipeline
-  std::optional<RecomputeOptions> recompute;  ///< what recompute.granularity: auto chose
-};
-/// What the recipe says; of auto nothing.
-RecomputeOptions recompute_options(const Recipe& recipe);
-/// Of a step, from 1.
-Products products_at(const Recipe& recipe, int64_t step);
-/// On meta: a step in each of the products that later phases have and the first has not, for what they take.
-void run_other_phases(const Recipe& recipe, TrainProgram& program);
-DispatchOptions dispatch_options(const Recipe& recipe);
-OptimizerSettings optimizer_settings(const Recipe& recipe);
-/// What of a layer's activations leaves between its forward and its backward.
-ActivationOffloadOptions activation_offload(const Recipe& recipe);
-/// Where the recipe says that it lies.
-SlowFolders slow_folders(const Recipe& recipe);
 /// For granularity: auto: of the ways to recompute the one with the shortest planned step whose ranks stay in
 /// the budget. Error (usage) when none does.
 RecomputeOptions choose_recompute(const Recipe& resolved, const MachineProfile& profile,
@@ -126,22 +104,6 @@ RecomputeOptions choose_recompute(const Recipe& resolved, const MachineProfile& 
 /// memory or the share that a rank has of this host's. Empty for other schedules.
 std::vector<double> activation_limit(const Recipe& resolved, const MachineProfile& profile);
 PipelineLayout pipeline_layout(const Recipe& resolved, const MachineProfile& profile);
-std::string pack(const PipelineLayout& layout);  ///< to be sent to the other ranks
-PipelineLayout unpack_pipeline_layout(const std::string& packed);
-
-/// What TrainProgram is built from, for a resolved recipe.
-ProgramOptions program_options(const Recipe& recipe, const PipelineLayout& layout = {});
-/// Refuses a pattern that matches nothing, which is a mistake.
-void check_optimizer_of(const Recipe& recipe);
-/// The cut of the sequence that the rank of `mesh` has.
-SequenceCut sequence_cut(const Recipe& recipe, const Mesh& mesh);
-/// How the rank that `mesh` is of reads its data.
-data::LoaderOptions loader_options(const Recipe& recipe, const Mesh& mesh, bool eval);
-/// The recipe's treatment of documents.
-data::Packing packing(const Recipe& recipe);
-/// Threads of each rank: the recipe's, else cores of the host / ranks on it.
-int threads_per_rank(const Recipe& resolved);
-
 /// Runs the step on meta for `ranks` (empty: first and last). Throws Error on a placement error.
 /// `layout`: null: from the recipe and the profile.
 Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vector<int> ranks = {},

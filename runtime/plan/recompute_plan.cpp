@@ -9,25 +9,6 @@
 namespace ltrain {
 namespace {
 
-int64_t stage_layers(const Recipe& r) {
-  const int64_t stages = r.parallel.pipeline * std::max<int64_t>(1, r.parallel.virtual_pipeline);
-  return (r.model.num_hidden_layers + stages - 1) / stages;
-}
-
-BlockTensorSet set_of(std::initializer_list<BlockTensor> tensors) {
-  BlockTensorSet s;
-  for (BlockTensor t : tensors) s.add(t);
-  return s;
-}
-
-BlockTensorSet module_tensors(const std::string& module) {
-  using enum BlockTensor;
-  if (module == "core_attn") return set_of({attention});
-  if (module == "layernorm") return set_of({attention_norm, mlp_norm});
-  if (module == "mlp_act") return set_of({mlp_activation});
-  return set_of({mlp_hidden, mlp_activation});
-}
-
 /// Of the slowest rank and of the largest, over a rank of each stage.
 struct Outcome {
   double seconds = 0;
@@ -49,27 +30,6 @@ Outcome outcome(const Recipe& r, const MachineProfile& profile, PipelineLayout l
 }
 
 }  // namespace
-
-RecomputeOptions recompute_options(const Recipe& r) {
-  const Recompute& c = r.recompute;
-  RecomputeOptions o;
-  if (c.granularity == "full" && c.method == "block") {
-    o.run = 1;
-    o.layers = c.num_layers.value_or(-1);
-  } else if (c.granularity == "full") {
-    o.run = c.num_layers.value_or(1);
-    if (o.run == 0)
-      o.run = std::max<int64_t>(1, std::llround(std::sqrt(static_cast<double>(stage_layers(r)))));
-  } else if (c.granularity == "selective") {
-    o.layers = c.num_layers.value_or(-1);
-    for (const std::string& m : c.modules) o.tensors.bits |= module_tensors(m).bits;
-    for (const auto& [name, fate] : c.tensors)
-      for (int i = 0; i < kBlockTensors; ++i)
-        if (const BlockTensor t = static_cast<BlockTensor>(i); block_tensor_name(t) == name)
-          fate == TensorFate::recompute ? o.tensors.add(t) : o.tensors.remove(t);
-  }
-  return o;
-}
 
 RecomputeOptions choose_recompute(const Recipe& r, const MachineProfile& profile,
                                   const PipelineLayout& layout) {

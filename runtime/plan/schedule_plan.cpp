@@ -162,6 +162,17 @@ SchedulePlan plan_schedule(const Recipe& r, const LayerCosts& costs, const std::
   return plan;
 }
 
+PipelineLayout pipeline_layout(const Recipe& r, const MachineProfile& profile) {
+  PipelineLayout layout;
+  if (r.parallel.pipeline > 1) {
+    SchedulePlan plan = plan_schedule(r, layer_costs(r, profile), activation_limit(r, profile));
+    layout.schedule = std::move(plan.schedule);
+    layout.stage_layers = std::move(plan.staged.layers);
+  }
+  if (r.recompute.granularity == "auto") layout.recompute = choose_recompute(r, profile, layout);
+  return layout;
+}
+
 std::string schedule_text(const SchedulePlan& p, int width) {
   std::string out = draw_text(p.schedule, p.timing, width, p.costs) + "\n" + rank_table(p.schedule, p.timing);
   out += fmt::format("\n{:>6}{:>6}{:>8}{:>12}{:>12}{:>12}\n", "stage", "rank", "layers", "F", "I", "W");

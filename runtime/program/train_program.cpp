@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/moe/router_bias.h"
-#include "kernels/elementwise/tensor_ops.h"
 #include "runtime/program/stage_run.h"
 
 namespace ltrain {

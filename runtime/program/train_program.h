@@ -9,9 +9,9 @@
 #include "kernels/tensor/staging.h"
 #include "models/decoder/decoder.h"
 #include "parallel/mesh/groups.h"
+#include "parallel/optim/loss_scale.h"
 #include "parallel/pipeline/lowering.h"
 #include "runtime/data/batch_loader.h"
-#include "parallel/optim/loss_scale.h"
 
 namespace ltrain {
 

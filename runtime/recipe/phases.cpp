@@ -1,6 +1,6 @@
 // `precision` as a list: what the steps of a run compute in, one phase after the other.
-#include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/rules/rules_parts.h"
+#include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/schema_parts.h"
 
 namespace ltrain {

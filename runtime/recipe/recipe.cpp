@@ -2,13 +2,13 @@
 
 #include <set>
 
-#include "kernels/tensor/device.h"
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"
+#include "kernels/tensor/device.h"
 #include "parallel/nccl/library.h"
-#include "runtime/recipe/rules/dispatch_rules.h"
 #include "runtime/recipe/given.h"
 #include "runtime/recipe/read_file.h"
+#include "runtime/recipe/rules/dispatch_rules.h"
 #include "runtime/recipe/rules/rules.h"
 #include "runtime/recipe/schema/schema.h"
 #include "runtime/recipe/suggestions.h"

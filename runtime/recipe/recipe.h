@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/tensor/tensor.h"
 #include "kernels/optimizer/onebit.h"
+#include "kernels/tensor/tensor.h"
 #include "models/layers/fp8_settings.h"
 #include "models/layers/model_config.h"
-#include "parallel/zero/sparsity.h"
 #include "parallel/optim/loss_scale.h"
+#include "parallel/optim/sparsity.h"
 
 namespace ltrain {
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/telemetry/metrics.h"
 #include "runtime/program/train_program.h"
+#include "runtime/telemetry/metrics.h"
 
 namespace ltrain {
 

@@ -14,23 +14,23 @@
 #include <set>
 
 #include "kernels/base/cpu_isa.h"
-#include "kernels/tensor/device.h"
 #include "kernels/base/fault_point.h"
 #include "kernels/base/limits.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/tensor/device.h"
 #include "parallel/mesh/mesh.h"
+#include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/training_state.h"
+#include "runtime/checkpoint/upcycle.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/plan/matmul_peak.h"
+#include "runtime/program/attention_report.h"
+#include "runtime/program/lr_schedule.h"
 #include "runtime/telemetry/exposed.h"
 #include "runtime/telemetry/metrics.h"
-#include "runtime/train/attention_report.h"
-#include "runtime/train/data_identity.h"
 #include "runtime/train/expert_report.h"
-#include "runtime/train/lr_schedule.h"
 #include "runtime/train/step_profile.h"
-#include "runtime/train/training_state.h"
-#include "runtime/train/upcycle.h"
 
 namespace ltrain {
 namespace {

@@ -15,11 +15,4 @@ struct TrainerOptions {
 /// Throws Error for everything else.
 ExitCode train(const Recipe& recipe, Job& job, const TrainerOptions& options);
 
-/// Everything about data that can be known before processes are started: the files are there, whole, long
-/// enough, and hold no token outside the vocabulary. Throws Error (usage or data).
-void check_data(const Recipe& recipe);
-
-/// Likewise about checkpoint.resume and the place for the next checkpoint. Throws Error (storage).
-void check_resume(const Recipe& recipe, const Plan& plan);
-
 }  // namespace ltrain

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "kernels/tensor/arena.h"
-#include "kernels/optimizer/adamw.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/tensor/arena.h"
 
 int main(int argc, char** argv) {
   using namespace ltrain;

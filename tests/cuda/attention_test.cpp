@@ -9,9 +9,9 @@
 #include "kernels/attention/attention_choice.h"
 #include "tests/cuda/twin.h"
 #ifdef LTRAIN_CUDA_EMULATED
-#include "kernels/cuda/emulation_cuda.h"
 #include "kernels/attention/attention_mma.h"
 #include "kernels/attention/attention_wgmma.h"
+#include "kernels/cuda/emulation_cuda.h"
 #endif
 
 using namespace ltrain;

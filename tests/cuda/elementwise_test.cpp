@@ -1,14 +1,14 @@
+#include "kernels/attention/merge_attention.h"
+#include "kernels/attention/rope.h"
 #include "kernels/elementwise/activation.h"
-#include "kernels/optimizer/adamw.h"
 #include "kernels/elementwise/copy_parts.h"
 #include "kernels/elementwise/dropout.h"
 #include "kernels/elementwise/embedding.h"
-#include "kernels/attention/merge_attention.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/norm/norm_cut.h"
-#include "kernels/attention/rope.h"
+#include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/round_stochastic.h"
 #include "kernels/optimizer/sparsify.h"
-#include "kernels/elementwise/tensor_ops.h"
 #include "tests/cuda/twin.h"
 
 using namespace ltrain;

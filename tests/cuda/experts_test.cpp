@@ -1,10 +1,10 @@
 #include "kernels/moe/balance.h"
 #include "kernels/moe/expert_rows.h"
-#include "kernels/norm/head_norm.h"
 #include "kernels/moe/jitter.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/router_bias.h"
 #include "kernels/moe/sort_choices.h"
+#include "kernels/norm/head_norm.h"
 #include "tests/cuda/twin.h"
 
 using namespace ltrain;

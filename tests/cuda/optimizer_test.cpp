@@ -1,12 +1,12 @@
+#include "kernels/elementwise/scale_add.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/optimizer/adafactor.h"
 #include "kernels/optimizer/adamw_8bit.h"
 #include "kernels/optimizer/compress.h"
 #include "kernels/optimizer/direction.h"
 #include "kernels/optimizer/momentum.h"
 #include "kernels/optimizer/onebit.h"
-#include "kernels/elementwise/scale_add.h"
 #include "kernels/optimizer/sophia.h"
-#include "kernels/elementwise/tensor_ops.h"
 #include "tests/cuda/twin.h"
 
 using namespace ltrain;

@@ -2,11 +2,11 @@
 // do not, and what was not brought together is refused.
 #include <catch2/catch.hpp>
 
+#include "kernels/attention/attention.h"
+#include "kernels/attention/merge_attention.h"
+#include "kernels/elementwise/copy_parts.h"
 #include "kernels/meta/meta_memory.h"
 #include "kernels/meta/placement_rules.h"
-#include "kernels/attention/attention.h"
-#include "kernels/elementwise/copy_parts.h"
-#include "kernels/attention/merge_attention.h"
 
 using namespace ltrain;
 using Catch::Matchers::Contains;

@@ -1,13 +1,13 @@
 // The placement rules: good and bad compositions, with the exact text of each refusal.
 #include <catch2/catch.hpp>
 
+#include "kernels/elementwise/activation.h"
+#include "kernels/elementwise/cross_entropy.h"
+#include "kernels/elementwise/tensor_ops.h"
+#include "kernels/matmul/matmul.h"
 #include "kernels/meta/meta_memory.h"
 #include "kernels/meta/placement_rules.h"
-#include "kernels/elementwise/activation.h"
 #include "kernels/optimizer/adamw.h"
-#include "kernels/elementwise/cross_entropy.h"
-#include "kernels/matmul/matmul.h"
-#include "kernels/elementwise/tensor_ops.h"
 #include "parallel/comm/communicator.h"
 
 using namespace ltrain;

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/moe/expert_rows.h"
 #include "kernels/matmul/grouped_matmul.h"
+#include "kernels/moe/expert_rows.h"
 #include "kernels/moe/jitter.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/router_bias.h"

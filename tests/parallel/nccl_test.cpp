@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "kernels/base/time_scale.h"
-#include "parallel/nccl/communicator_nccl.h"
 #include "parallel/mesh/groups.h"
+#include "parallel/nccl/communicator_nccl.h"
 #include "tests/parallel/group_support.h"
 #include "tests/support/fake_nccl.h"
 

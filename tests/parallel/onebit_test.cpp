@@ -6,10 +6,10 @@
 #include <mutex>
 #include <numeric>
 
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/meta_memory.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/rng.h"
-#include "kernels/elementwise/tensor_ops.h"
 #include "parallel/zero/parameter_store.h"
 #include "tests/support/thread_ranks.h"
 

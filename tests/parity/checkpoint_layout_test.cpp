@@ -3,8 +3,8 @@
 #include <filesystem>
 
 #include "runtime/checkpoint/reader.h"
-#include "runtime/train/training_state.h"
-#include "runtime/train/upcycle.h"
+#include "runtime/checkpoint/training_state.h"
+#include "runtime/checkpoint/upcycle.h"
 #include "tests/parity/parity.h"
 #include "tests/parity/recipe_job.h"
 #include "tests/support/temporary_folder.h"

@@ -1,7 +1,7 @@
 // The tiny job of a recipe's layout, and the same job on one rank.
 #pragma once
+#include "runtime/checkpoint/training_state.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/train/training_state.h"
 #include "tests/support/tiny_job.h"
 
 namespace ltrain::test {

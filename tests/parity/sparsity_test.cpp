@@ -1,5 +1,5 @@
 // Two of four: the same zeros and the same training in every layout and under every rule that keeps them.
-#include "parallel/zero/sparsity.h"
+#include "parallel/optim/sparsity.h"
 
 #include "kernels/base/error.h"
 #include "tests/parity/parity.h"

@@ -9,8 +9,8 @@
 
 #include "kernels/base/fault_point.h"
 #include "parallel/comm/communicator_gloo.h"
-#include "parallel/shm/communicator_shm.h"
 #include "parallel/comm/wire_bytes.h"
+#include "parallel/shm/communicator_shm.h"
 
 using namespace ltrain;
 using Catch::Contains;

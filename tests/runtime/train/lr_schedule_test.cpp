@@ -1,6 +1,6 @@
 // Learning rates against Megatron-LM's OptimizerParamScheduler (megatron/core/optimizer_param_scheduler.py),
 // written down here from its definitions, and at the boundaries.
-#include "runtime/train/lr_schedule.h"
+#include "runtime/program/lr_schedule.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

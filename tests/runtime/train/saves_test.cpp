@@ -1,7 +1,7 @@
 // How many checkpoints a run still writes: what the space is checked for.
 #include <catch2/catch.hpp>
 
-#include "runtime/train/training_state.h"
+#include "runtime/checkpoint/training_state.h"
 
 using namespace ltrain;
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "kernels/storage/offload.h"
 #include "kernels/tensor/device.h"
 #include "kernels/tensor/staging.h"
-#include "kernels/storage/offload.h"
 #include "runtime/checkpoint/reader.h"
 
 namespace ltrain {

@@ -1,11 +1,11 @@
-#include "runtime/train/resume_changes.h"
+#include "runtime/checkpoint/resume_changes.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/program/lr_schedule.h"
 #include "runtime/recipe/problems.h"
 #include "runtime/recipe/schema/schema.h"
-#include "runtime/train/lr_schedule.h"
 
 namespace ltrain {
 namespace {

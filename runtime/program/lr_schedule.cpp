@@ -1,4 +1,4 @@
-#include "runtime/train/lr_schedule.h"
+#include "runtime/program/lr_schedule.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,16 +1,16 @@
-#include "runtime/train/training_state.h"
+#include "runtime/checkpoint/training_state.h"
 
 #include <algorithm>
 
 #include "models/layers/fp8.h"
 #include "models/moe/moe_layer.h"
 #include "runtime/checkpoint/agree.h"
+#include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/resume_changes.h"
 #include "runtime/checkpoint/store.h"
-#include "runtime/train/data_identity.h"
-#include "runtime/train/resume_changes.h"
-#include "runtime/train/tensor_reader.h"
-#include "runtime/train/upcycle.h"
+#include "runtime/checkpoint/tensor_reader.h"
+#include "runtime/checkpoint/upcycle.h"
 
 namespace ltrain {
 namespace {

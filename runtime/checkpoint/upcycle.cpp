@@ -1,10 +1,10 @@
-#include "runtime/train/upcycle.h"
+#include "runtime/checkpoint/upcycle.h"
 
 #include <algorithm>
 
 #include "models/moe/moe_layer.h"
 #include "runtime/checkpoint/files.h"
-#include "runtime/train/tensor_reader.h"
+#include "runtime/checkpoint/tensor_reader.h"
 
 namespace ltrain {
 namespace {

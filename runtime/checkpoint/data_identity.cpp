@@ -1,9 +1,8 @@
-#include "runtime/train/data_identity.h"
+#include "runtime/checkpoint/data_identity.h"
 
 #include "kernels/base/printable.h"
 #include "runtime/data/tokenizer.h"
 #include "runtime/recipe/problems.h"
-#include "runtime/train/trainer.h"
 
 namespace ltrain {
 namespace {

@@ -1,27 +1,32 @@
-// What a recipe comes to: its mesh, its pipeline, the options of its program and of its loader.
+#include "runtime/program/recipe_program.h"
+
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/cgroup.h"
-#include "runtime/plan/plan.h"
-#include "runtime/plan/schedule_plan.h"
 #include "runtime/recipe/rules/rules.h"
 
 namespace ltrain {
+namespace {
 
-PipelineLayout pipeline_layout(const Recipe& r, const MachineProfile& profile) {
-  PipelineLayout layout;
-  if (r.parallel.pipeline > 1) {
-    SchedulePlan plan = plan_schedule(r, layer_costs(r, profile), activation_limit(r, profile));
-    layout.schedule = std::move(plan.schedule);
-    layout.stage_layers = std::move(plan.staged.layers);
-  }
-  if (r.recompute.granularity == "auto") layout.recompute = choose_recompute(r, profile, layout);
-  return layout;
+int64_t stage_layers(const Recipe& r) {
+  const int64_t stages = r.parallel.pipeline * std::max<int64_t>(1, r.parallel.virtual_pipeline);
+  return (r.model.num_hidden_layers + stages - 1) / stages;
 }
+
+BlockTensorSet module_tensors(const std::string& module) {
+  using enum BlockTensor;
+  if (module == "core_attn") return set_of({attention});
+  if (module == "layernorm") return set_of({attention_norm, mlp_norm});
+  if (module == "mlp_act") return set_of({mlp_activation});
+  return set_of({mlp_hidden, mlp_activation});
+}
+
+}  // namespace
 
 std::string pack(const PipelineLayout& l) {
   std::string text;
@@ -167,6 +172,49 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   if (device_of(r) == DeviceKind::cuda) o.attention_backend = r.attention_backend;
   o.deterministic = r.deterministic;
   return o;
+}
+
+RecomputeOptions recompute_options(const Recipe& r) {
+  const Recompute& c = r.recompute;
+  RecomputeOptions o;
+  if (c.granularity == "full" && c.method == "block") {
+    o.run = 1;
+    o.layers = c.num_layers.value_or(-1);
+  } else if (c.granularity == "full") {
+    o.run = c.num_layers.value_or(1);
+    if (o.run == 0)
+      o.run = std::max<int64_t>(1, std::llround(std::sqrt(static_cast<double>(stage_layers(r)))));
+  } else if (c.granularity == "selective") {
+    o.layers = c.num_layers.value_or(-1);
+    for (const std::string& m : c.modules) o.tensors.bits |= module_tensors(m).bits;
+    for (const auto& [name, fate] : c.tensors)
+      for (int i = 0; i < kBlockTensors; ++i)
+        if (const BlockTensor t = static_cast<BlockTensor>(i); block_tensor_name(t) == name)
+          fate == TensorFate::recompute ? o.tensors.add(t) : o.tensors.remove(t);
+  }
+  return o;
+}
+
+ActivationOffloadOptions activation_offload(const Recipe& r) {
+  ActivationOffloadOptions o;
+  if (!r.offload.activations.on()) return o;
+  o.fraction = r.offload.activations.fraction;
+  o.input = true;
+  for (int i = 0; i < kBlockTensors; ++i) o.tensors.add(static_cast<BlockTensor>(i));
+  BlockTensorSet named;
+  for (const auto& [name, fate] : r.recompute.tensors)
+    for (int i = 0; i < kBlockTensors; ++i)
+      if (const BlockTensor t = static_cast<BlockTensor>(i); block_tensor_name(t) == name) {
+        if (fate == TensorFate::offload) named.add(t);
+        if (fate == TensorFate::keep) o.tensors.remove(t);
+      }
+  if (named.bits) o.tensors = named, o.input = false;
+  return o;
+}
+
+SlowFolders slow_folders(const Recipe& r) {
+  return {r.offload.optimizer.path.value_or(""), r.offload.params.path.value_or(""),
+          r.offload.activations.path.value_or("")};
 }
 
 data::Packing packing(const Recipe& r) {

@@ -1,4 +1,4 @@
-#include "runtime/train/attention_report.h"
+#include "runtime/program/attention_report.h"
 
 #include "kernels/attention/attention_choice.h"
 #include "kernels/attention/attention_cudnn.h"

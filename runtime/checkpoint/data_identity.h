@@ -12,4 +12,8 @@ data::DataIdentity data_identity(const Recipe& recipe);
 /// none. Of a recipe that check_data takes.
 int64_t end_of_document(const Recipe& recipe);
 
+/// Everything about data that can be known before processes are started: the files are there, whole, long
+/// enough, and hold no token outside the vocabulary. Throws Error (usage or data).
+void check_data(const Recipe& recipe);
+
 }  // namespace ltrain

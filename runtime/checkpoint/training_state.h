@@ -7,11 +7,11 @@
 
 #include "kernels/tensor/stream.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/optim/loss_scale.h"
 #include "parallel/zero/parameter_store.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/writer.h"
 #include "runtime/recipe/recipe.h"
-#include "parallel/optim/loss_scale.h"
 
 namespace ltrain {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/training_state.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/train/training_state.h"
 
 namespace ltrain {
 

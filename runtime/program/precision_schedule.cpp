@@ -1,7 +1,7 @@
 // What the phases of a run multiply in, and what they take.
 #include <algorithm>
 
-#include "runtime/plan/plan.h"
+#include "runtime/program/recipe_program.h"
 
 namespace ltrain {
 namespace {

@@ -116,7 +116,7 @@ ordered_json verify_one(Candidate& c, bool json) {
     }
   int sparse = 0;
   if (c.error.empty()) try {
-      sparse = check_two_of_four(c.path);
+      sparse = check_2_4(c.path);
     } catch (const Error& e) {
       c.error = e.what();
     }

@@ -9,7 +9,7 @@
 #include "kernels/base/limits.h"
 #include "kernels/base/printable.h"
 #include "runtime/launch/output.h"
-#include "runtime/recipe/problems.h"
+#include "runtime/recipe/diagnostics.h"
 
 namespace {
 

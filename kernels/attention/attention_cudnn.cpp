@@ -253,7 +253,7 @@ AttentionShape shape_of(const AttentionArgs& a) {
 }
 
 /// What becomes of a call that cuDNN did not take. `by_recipe`: no news to who wrote it.
-bool to_own_kernels(const Stream& s, const std::string& why, bool by_recipe) {
+bool to_native_kernels(const Stream& s, const std::string& why, bool by_recipe) {
   if (s.attention_backend == AttentionBackend::cudnn)
     fail(ExitCode::usage, "attention_backend: cudnn: {}; attention_backend: own works everywhere", why);
   if (!by_recipe) say_once(why);
@@ -267,10 +267,10 @@ bool attention_forward_by_cudnn(Stream& s, DType t, bool wide_out, void* out, vo
   if (s.attention_backend == AttentionBackend::own) return false;
   std::string why = call_declines(t, a);
   if (why.empty() && (wide_out || !aligned16(out))) why = "a result that is not laid out for it";
-  if (!why.empty()) return to_own_kernels(s, why, true);
+  if (!why.empty()) return to_native_kernels(s, why, true);
   why = cudnn_unusable(s, t, shape_of(a), false);
   if (why.empty()) why = forward(s, t, out, lse, a);
-  return why.empty() || to_own_kernels(s, why, false);
+  return why.empty() || to_native_kernels(s, why, false);
 }
 
 bool attention_backward_by_cudnn(Stream& s, DType t, const AttentionSink& dq, const AttentionSink& dk,
@@ -282,10 +282,10 @@ bool attention_backward_by_cudnn(Stream& s, DType t, const AttentionSink& dq, co
   for (const AttentionSink* g : {&dq, &dk, &dv})
     if (why.empty() && (g->wide || g->add || !aligned16(g->data) || g->stride % 8))
       why = "a gradient that is not laid out for it";
-  if (!why.empty()) return to_own_kernels(s, why, true);
+  if (!why.empty()) return to_native_kernels(s, why, true);
   why = cudnn_unusable(s, t, shape_of(a), true);
   if (why.empty()) why = backward(s, t, dq, dk, dv, dout, out, lse, a);
-  return why.empty() || to_own_kernels(s, why, false);
+  return why.empty() || to_native_kernels(s, why, false);
 }
 
 }  // namespace ltrain

@@ -77,10 +77,10 @@ struct ClockOrigin {
   }
 };
 
-struct CudaMoment final : Moment {
+struct CudaTimestamp final : Timestamp {
   std::shared_ptr<const ClockOrigin> origin = ClockOrigin::recent();
   TimingEvent event;
-  explicit CudaMoment(cudaStream_t stream) : event(stream) {}
+  explicit CudaTimestamp(cudaStream_t stream) : event(stream) {}
   double seconds() override { return origin->at + event.seconds_since(origin->event); }
 };
 
@@ -129,7 +129,7 @@ class CudaStream final : public Stream {
     cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_), "copying");
   }
 
-  std::shared_ptr<Moment> moment() override { return std::make_shared<CudaMoment>(stream_); }
+  std::shared_ptr<Timestamp> moment() override { return std::make_shared<CudaTimestamp>(stream_); }
   void open_range(std::string_view name) override { nvtx_push(name); }
   void close_range() override { nvtx_pop(); }
   void enter_layer(std::string_view layer) override {

@@ -161,8 +161,8 @@ class EmulatedStream final : public Stream {
     enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
   }
   /// As late as kernels are; launch() would have them run.
-  std::shared_ptr<Moment> moment() override {
-    struct Late final : Moment {
+  std::shared_ptr<Timestamp> moment() override {
+    struct Late final : Timestamp {
       double at = 0;
       double seconds() override { return at; }
     };

@@ -1,4 +1,4 @@
-// Products of groups of rows, each with its own matrix of a stack: the experts' linear layers.
+// MatmulPrecision of groups of rows, each with its own matrix of a stack: the experts' linear layers.
 #pragma once
 #include <vector>
 

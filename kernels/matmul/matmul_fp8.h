@@ -1,4 +1,4 @@
-// Products of matrices of eight bits.
+// MatmulPrecision of matrices of eight bits.
 #pragma once
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/quantize.h"

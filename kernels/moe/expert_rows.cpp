@@ -1,11 +1,11 @@
-#include "kernels/moe/expert_rows.h"
+#include "kernels/moe/token_rows.h"
 
 #include "kernels/meta/placement_rules.h"
 
 namespace ltrain {
 namespace {
 
-ExpertRows pointers(const Routing& r, int64_t cols, bool weighted) {
+TokenRows pointers(const Routing& r, int64_t cols, bool weighted) {
   return {r.slots.ptr<int32_t>(), r.sources.ptr<int32_t>(), weighted ? r.weights.data : nullptr,
           r.slots.shape[0],       r.slots.shape[1],         cols};
 }

@@ -15,14 +15,14 @@ void combine_rows(Stream& s, Tensor y, Tensor z, const Routing& r, bool weighted
 /// z[row], 0 for dropped assignments. dz may be z itself.
 void combine_rows_backward(Stream& s, Tensor dz, Tensor dweights, Tensor dy, Tensor z, const Routing& r);
 
-struct ExpertRows {
+struct TokenRows {
   const int32_t *slots, *sources;
   const void* weights;  ///< null: 1
   int64_t tokens, top_k, cols;
 };
-LT_KERNEL(permute_rows, DType t, void* out, const void* x, ExpertRows p, int64_t rows)
-LT_KERNEL(combine_rows, DType t, void* y, const void* z, ExpertRows p)
+LT_KERNEL(permute_rows, DType t, void* out, const void* x, TokenRows p, int64_t rows)
+LT_KERNEL(combine_rows, DType t, void* y, const void* z, TokenRows p)
 LT_KERNEL(combine_rows_backward, DType t, void* dz, void* dweights, const void* dy, const void* z,
-          ExpertRows p)
+          TokenRows p)
 
 }  // namespace ltrain

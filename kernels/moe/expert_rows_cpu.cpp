@@ -1,4 +1,4 @@
-#include "kernels/moe/expert_rows.h"
+#include "kernels/moe/token_rows.h"
 
 #include <cstring>
 
@@ -6,7 +6,7 @@
 
 namespace ltrain::LT_ISA {
 
-void permute_rows_cpu(DType t, void* out, const void* x, ExpertRows p, int64_t rows) {
+void permute_rows_cpu(DType t, void* out, const void* x, TokenRows p, int64_t rows) {
   const int64_t bytes = p.cols * dtype_size(t);
   parallel_for(rows, 1 + 32768 / (1 + bytes), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
@@ -15,7 +15,7 @@ void permute_rows_cpu(DType t, void* out, const void* x, ExpertRows p, int64_t r
   });
 }
 
-void combine_rows_cpu(DType t, void* y, const void* z, ExpertRows p) {
+void combine_rows_cpu(DType t, void* y, const void* z, TokenRows p) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
     const A* weights = static_cast<const A*>(p.weights);
@@ -37,7 +37,7 @@ void combine_rows_cpu(DType t, void* y, const void* z, ExpertRows p) {
 }
 
 void combine_rows_backward_cpu(DType t, void* dz, void* dweights, const void* dy, const void* z,
-                               ExpertRows p) {
+                               TokenRows p) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
     const A* weights = static_cast<const A*>(p.weights);

@@ -1,5 +1,5 @@
 #include "kernels/cuda/kernel_cuda.h"
-#include "kernels/moe/expert_rows.h"
+#include "kernels/moe/token_rows.h"
 
 namespace ltrain {
 namespace cuda {
@@ -8,13 +8,13 @@ namespace {
 constexpr int kThreads = 256;
 
 template <class T>
-__global__ void permute(T* out, const T* x, ExpertRows p, int64_t rows) {
+__global__ void permute(T* out, const T* x, TokenRows p, int64_t rows) {
   for (int64_t i = grid_thread(); i < rows * p.cols; i += grid_stride())
     out[i] = x[p.sources[i / p.cols] / p.top_k * p.cols + i % p.cols];
 }
 
 template <class T>
-__global__ void combine(T* y, const T* z, ExpertRows p) {
+__global__ void combine(T* y, const T* z, TokenRows p) {
   using A = compute_t<T>;
   const A* weights = static_cast<const A*>(p.weights);
   for (int64_t i = grid_thread(); i < p.tokens * p.cols; i += grid_stride()) {
@@ -28,7 +28,7 @@ __global__ void combine(T* y, const T* z, ExpertRows p) {
 
 /// A warp an assignment.
 template <class T>
-__global__ void combine_backward(T* dz, compute_t<T>* dweights, const T* dy, const T* z, ExpertRows p) {
+__global__ void combine_backward(T* dz, compute_t<T>* dweights, const T* dy, const T* z, TokenRows p) {
   using A = compute_t<T>;
   const int lane = threadIdx.x % kWarp;
   for (int64_t a = grid_thread() / kWarp; a < p.tokens * p.top_k; a += grid_stride() / kWarp) {
@@ -49,7 +49,7 @@ __global__ void combine_backward(T* dz, compute_t<T>* dweights, const T* dy, con
 
 using namespace cuda;
 
-void permute_rows_cuda(Stream& s, DType t, void* out, const void* x, ExpertRows p, int64_t rows) {
+void permute_rows_cuda(Stream& s, DType t, void* out, const void* x, TokenRows p, int64_t rows) {
   if (rows == 0) return;
   dispatch_float(t, [&]<class T>() {
     launch(s, blocks_for(rows * p.cols, kThreads), kThreads, 0, cuda::permute<T>, static_cast<T*>(out),
@@ -57,7 +57,7 @@ void permute_rows_cuda(Stream& s, DType t, void* out, const void* x, ExpertRows 
   });
 }
 
-void combine_rows_cuda(Stream& s, DType t, void* y, const void* z, ExpertRows p) {
+void combine_rows_cuda(Stream& s, DType t, void* y, const void* z, TokenRows p) {
   dispatch_float(t, [&]<class T>() {
     launch(s, blocks_for(p.tokens * p.cols, kThreads), kThreads, 0, cuda::combine<T>, static_cast<T*>(y),
            static_cast<const T*>(z), p);
@@ -65,7 +65,7 @@ void combine_rows_cuda(Stream& s, DType t, void* y, const void* z, ExpertRows p)
 }
 
 void combine_rows_backward_cuda(Stream& s, DType t, void* dz, void* dweights, const void* dy, const void* z,
-                                ExpertRows p) {
+                                TokenRows p) {
   dispatch_float(t, [&]<class T>() {
     launch(s, blocks_for(p.tokens * p.top_k * kWarp, kThreads), kThreads, 0, cuda::combine_backward<T>,
            static_cast<T*>(dz), static_cast<compute_t<T>*>(dweights), static_cast<const T*>(dy),

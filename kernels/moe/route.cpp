@@ -14,14 +14,14 @@ void check(const Routing& r, const RouteArgs& a) {
   LT_CHECK(
       r.run > 0 && tokens % r.run == 0 && r.statistics.shape == Shape({2 * (tokens / r.run) + 1, a.experts}),
       "router statistics {} for {} tokens by {}", to_string(r.statistics.shape), tokens, r.run);
-  const bool experts_choose = a.selection == Selection::experts_choose;
+  const bool expert_choice = a.selection == Selection::expert_choice;
   LT_CHECK(
-      !experts_choose || (a.top_k == a.experts && a.capacity >= 1 && a.capacity <= tokens && !a.renormalize),
+      !expert_choice || (a.top_k == a.experts && a.capacity >= 1 && a.capacity <= tokens && !a.renormalize),
       "router: {} experts that take {} of {} tokens", a.experts, a.capacity, tokens);
-  LT_CHECK(a.selection != Selection::second_at_random || (a.top_k == 2 && a.renormalize),
+  LT_CHECK(a.selection != Selection::gshard_top2 || (a.top_k == 2 && a.renormalize),
            "router: a second expert at random of {}", a.top_k);
   const Shape chosen{tokens, a.top_k};
-  const int64_t rows = experts_choose ? a.experts * a.capacity : chosen.elements();
+  const int64_t rows = expert_choice ? a.experts * a.capacity : chosen.elements();
   LT_CHECK(r.experts.shape == chosen && r.weights.shape == chosen && r.slots.shape == chosen &&
                r.sources.elements() == rows && r.counts.elements() == a.experts + 1 &&
                r.norm.shape == Shape({tokens, 2}),
@@ -59,7 +59,7 @@ void route_forward(Stream& s, const Routing& r, Tensor bias, const RouteArgs& ar
     return;
   }
   RouteArgs a = args;
-  if (a.selection == Selection::second_at_random && a.threshold > 0) a.random = random.args();
+  if (a.selection == Selection::gshard_top2 && a.threshold > 0) a.random = random.args();
   LT_LAUNCH(s, route_forward, r.logits.dtype, pointers(r, bias), a);
 }
 

@@ -9,11 +9,11 @@ namespace ltrain {
 
 /// Who chooses whom.
 /// top_k: each token the k best experts.
-/// second_at_random: the best, and the second with probability min(1, its weight / threshold), which is 1 for
+/// gshard_top2: the best, and the second with probability min(1, its weight / threshold), which is 1 for
 /// a threshold of 0 (GShard, arXiv:2006.16668, threshold 0.5).
-/// experts_choose: each expert the `capacity` tokens of the best scores, ties to the lowest token
+/// expert_choice: each expert the `capacity` tokens of the best scores, ties to the lowest token
 /// (arXiv:2202.09368); top_k is the number of experts then, and weights are scores as they are.
-enum class Selection : uint8_t { top_k, second_at_random, experts_choose };
+enum class Selection : uint8_t { top_k, gshard_top2, expert_choice };
 
 /// What exceeds a capacity: the choices of the least weight, of the last tokens, or second choices before
 /// first ones and then the last tokens' (GShard). Ties go against the last token.
@@ -33,8 +33,8 @@ struct RouteArgs {
   int64_t capacity = 0;            ///< most rows of an expert; 0: all that come
   Drop drop = Drop::least_weight;  ///< of rows beyond it
   Selection selection = Selection::top_k;
-  double threshold = 0;  ///< second_at_random
-  RowRandomArgs random;  ///< second_at_random: of each token; filled by route_forward
+  double threshold = 0;  ///< gshard_top2
+  RowRandomArgs random;  ///< gshard_top2: of each token; filled by route_forward
 };
 
 /// What the router decided, of T tokens and E experts. An assignment t * k + j is the j-th choice of token t.

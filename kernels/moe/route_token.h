@@ -69,7 +69,7 @@ struct RouteToken {
 
   /// The chosen experts of token `t` and their weights.
   LT_HD void choose(int64_t t, int32_t* experts, A* weights) const {
-    if (a.selection == Selection::experts_choose) {  // all are candidates; capacity decides
+    if (a.selection == Selection::expert_choice) {  // all are candidates; capacity decides
       for (int64_t i = 0; i < a.experts; ++i) {
         experts[i] = static_cast<int32_t>(i);
         weights[i] = static_cast<A>(a.scale) * score(i);
@@ -78,7 +78,7 @@ struct RouteToken {
     }
     best_experts(experts);
     weigh(experts, weights);
-    if (a.selection == Selection::second_at_random && a.threshold > 0) {
+    if (a.selection == Selection::gshard_top2 && a.threshold > 0) {
       const double u = to_uniform(philox(a.random.seed, a.random.stream, a.random.call(t, 1)).v[0]);
       if (u * a.threshold * a.scale >= static_cast<double>(weights[1])) experts[1] = -1 - experts[1];
     }

@@ -9,7 +9,7 @@ namespace ltrain {
 /// x = 0 where w is not one of the two of largest magnitude of its four neighbours (of equal ones those that
 /// come first). Fours that have no more than two numbers other than zero are left alone, so that a second
 /// time changes nothing. x, w: (n) of any floating type, 4 divides n; x may be w, and is the last then.
-void keep_two_of_four(Stream& s, Tensor x, Tensor w);
+void prune_2_4(Stream& s, Tensor x, Tensor w);
 
 /// x = 0 where w is zero, of either sign. x, w: (n) of any floating type.
 void mask_by_zeros(Stream& s, Tensor x, Tensor w);
@@ -31,7 +31,7 @@ LT_HD inline unsigned two_of_four(const A* w) {
   return 1u << first | 1u << second;
 }
 
-LT_KERNEL(keep_two_of_four, DType tx, DType tw, void* x, const void* w, int64_t n)
+LT_KERNEL(prune_2_4, DType tx, DType tw, void* x, const void* w, int64_t n)
 LT_KERNEL(mask_by_zeros, DType tx, DType tw, void* x, const void* w, int64_t n)
 
 }  // namespace ltrain

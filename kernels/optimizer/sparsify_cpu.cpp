@@ -4,7 +4,7 @@
 
 namespace ltrain::LT_ISA {
 
-void keep_two_of_four_cpu(DType tx, DType tw, void* x, const void* w, int64_t n) {
+void prune_2_4_cpu(DType tx, DType tw, void* x, const void* w, int64_t n) {
   dispatch_float(tw, [&]<class W>() {
     dispatch_float(tx, [&]<class X>() {
       parallel_for(n / 4, 4096, [=](int64_t begin, int64_t end) {

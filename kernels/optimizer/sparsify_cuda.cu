@@ -26,7 +26,7 @@ __global__ void mask_kernel(X* x, const W* w, int64_t n) {
 }  // namespace
 }  // namespace cuda
 
-void keep_two_of_four_cuda(Stream& s, DType tx, DType tw, void* x, const void* w, int64_t n) {
+void prune_2_4_cuda(Stream& s, DType tx, DType tw, void* x, const void* w, int64_t n) {
   dispatch_float(tw, [&]<class W>() {
     dispatch_float(tx, [&]<class X>() {
       cuda::launch(s, cuda::blocks_for(n / 4, 256), 256, 0, cuda::keep_kernel<X, W>, static_cast<X*>(x),

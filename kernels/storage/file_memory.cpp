@@ -25,7 +25,7 @@ constexpr int kParts = 4;           // under way at once
 
 /// Whole blocks in memory that the kernel reads and writes by itself.
 struct Buffers {
-  Buffers() : data(static_cast<char*>(std::aligned_alloc(kSlowBlock, kParts * kPart))) {
+  Buffers() : data(static_cast<char*>(std::aligned_alloc(kOffloadBlock, kParts * kPart))) {
     if (!data) throw std::bad_alloc();
   }
   ~Buffers() { std::free(data); }
@@ -35,9 +35,9 @@ struct Buffers {
 };
 static_assert(kParts * kPart == kFileBuffers);
 
-class FileMemory final : public SlowMemory {
+class FileMemory final : public OffloadMemory {
  public:
-  FileMemory(std::string folder, SlowUse use)
+  FileMemory(std::string folder, OffloadUse use)
       : folder_(std::move(folder)), use_(std::move(use)), stream_(make_worker_stream(use_.key)) {}
   ~FileMemory() override {
     stream_.reset();  // its work uses the file
@@ -70,7 +70,7 @@ class FileMemory final : public SlowMemory {
   }
 
   void* at(int64_t offset) override { return static_cast<char*>(map_) + offset; }
-  void let_go() override {
+  void release() override {
     if (map_) madvise(map_, static_cast<size_t>(bytes_), MADV_DONTNEED);  // shared: the file has it all
   }
   void fetch(const Tensor& t, int64_t offset) override {
@@ -103,15 +103,15 @@ class FileMemory final : public SlowMemory {
     Fd fd(open(fmt::format("/proc/self/fd/{}", fd_.get()).c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
     if (!fd.valid()) return;
     auto buffers = std::make_unique<Buffers>();
-    const int64_t n = std::min(bytes_, kSlowBlock);
-    if (pread(fd.get(), buffers->data, static_cast<size_t>(kSlowBlock), 0) != n) return;
+    const int64_t n = std::min(bytes_, kOffloadBlock);
+    if (pread(fd.get(), buffers->data, static_cast<size_t>(kOffloadBlock), 0) != n) return;
     direct_ = std::move(fd);
     buffers_ = std::move(buffers);
   }
 
   void move(bool write, char* data, int64_t bytes, int64_t offset) {
     // Whole blocks go past the cache; what is left of a window is less than one.
-    const int64_t whole = buffers_ && offset % kSlowBlock == 0 ? bytes / kSlowBlock * kSlowBlock : 0;
+    const int64_t whole = buffers_ && offset % kOffloadBlock == 0 ? bytes / kOffloadBlock * kOffloadBlock : 0;
     if (ring_) {
       if (buffers_) {
         by_ring(write, data, whole, offset);
@@ -181,7 +181,7 @@ class FileMemory final : public SlowMemory {
   }
 
   std::string folder_, how_;
-  SlowUse use_;
+  OffloadUse use_;
   int64_t bytes_ = 0;
   Fd fd_, direct_;
   std::unique_ptr<Buffers> buffers_;
@@ -192,7 +192,7 @@ class FileMemory final : public SlowMemory {
 
 }  // namespace
 
-std::unique_ptr<SlowMemory> make_file_memory(const std::string& folder, const SlowUse& use) {
+std::unique_ptr<OffloadMemory> make_file_memory(const std::string& folder, const OffloadUse& use) {
   return std::make_unique<FileMemory>(folder, use);
 }
 

@@ -9,9 +9,9 @@
 namespace ltrain {
 namespace {
 
-class HostMemory final : public SlowMemory {
+class HostMemory final : public OffloadMemory {
  public:
-  HostMemory(DeviceKind device, const SlowUse& use)
+  HostMemory(DeviceKind device, const OffloadUse& use)
       : device_(device), stream_(make_side_stream(device, use.key)) {}
   ~HostMemory() override { stream_.reset(); }
   void reserve(int64_t bytes) override {
@@ -36,9 +36,9 @@ class HostMemory final : public SlowMemory {
   std::unique_ptr<Stream> stream_;
 };
 
-class MetaSlowMemory final : public SlowMemory {
+class MetaOffloadMemory final : public OffloadMemory {
  public:
-  MetaSlowMemory(MetaTrace& trace, const std::string& name) : stream_(make_meta_stream(name, trace)) {}
+  MetaOffloadMemory(MetaTrace& trace, const std::string& name) : stream_(make_meta_stream(name, trace)) {}
   void reserve(int64_t) override {}
   void* at(int64_t) override { return nullptr; }
   void fetch(const Tensor& t, int64_t) override {
@@ -55,11 +55,11 @@ class MetaSlowMemory final : public SlowMemory {
 
 }  // namespace
 
-std::unique_ptr<SlowMemory> make_host_memory(DeviceKind device, const SlowUse& use) {
+std::unique_ptr<OffloadMemory> make_host_memory(DeviceKind device, const OffloadUse& use) {
   return std::make_unique<HostMemory>(device, use);
 }
-std::unique_ptr<SlowMemory> make_meta_slow_memory(MetaTrace& trace, const std::string& name) {
-  return std::make_unique<MetaSlowMemory>(trace, name);
+std::unique_ptr<OffloadMemory> make_meta_offload_memory(MetaTrace& trace, const std::string& name) {
+  return std::make_unique<MetaOffloadMemory>(trace, name);
 }
 
 }  // namespace ltrain

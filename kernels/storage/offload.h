@@ -13,14 +13,14 @@
 namespace ltrain {
 
 /// Of files: what is laid out in them begins at multiples of it.
-inline constexpr int64_t kSlowBlock = 4096;
+inline constexpr int64_t kOffloadBlock = 4096;
 
-class SlowMemory {
+class OffloadMemory {
  public:
-  virtual ~SlowMemory() = default;
-  SlowMemory() = default;
-  SlowMemory(const SlowMemory&) = delete;
-  SlowMemory& operator=(const SlowMemory&) = delete;
+  virtual ~OffloadMemory() = default;
+  OffloadMemory() = default;
+  OffloadMemory(const OffloadMemory&) = delete;
+  OffloadMemory& operator=(const OffloadMemory&) = delete;
 
   /// Once, at set-up: takes all of it, zeros. Error (storage) where there is not as much.
   virtual void reserve(int64_t bytes) = 0;
@@ -32,34 +32,34 @@ class SlowMemory {
   virtual void store(const Tensor& t, int64_t offset) = 0;
   virtual Stream& stream() = 0;
   /// After at() was used: what of it the host has touched counts as this process's memory no more.
-  virtual void let_go() {}
+  virtual void release() {}
   /// How bytes get there, in words; empty where there is nothing to say.
   virtual std::string how() const { return ""; }
 };
 
 /// What lies somewhere, for messages and plans.
-struct SlowUse {
+struct OffloadUse {
   std::string key;   ///< of the recipe: "offload.optimizer"
   std::string what;  ///< "optimizer states"
 };
 
-/// Bytes that are touched through at() before let_go() is called, at most.
-inline constexpr int64_t kSlowTouch = 4 << 20;
+/// Bytes that are touched through at() before release() is called, at most.
+inline constexpr int64_t kOffloadTouch = 4 << 20;
 
 /// Bytes of the host that a file memory has beside the file.
 inline constexpr int64_t kFileBuffers = 1 << 21;
 
 /// A file in `folder` that has no name, so that nothing stays behind however a rank ends. Read and written on
 /// a worker.
-std::unique_ptr<SlowMemory> make_file_memory(const std::string& folder, const SlowUse& use);
+std::unique_ptr<OffloadMemory> make_file_memory(const std::string& folder, const OffloadUse& use);
 /// Pinned memory of the host, for a device with memory of its own.
-std::unique_ptr<SlowMemory> make_host_memory(DeviceKind device, const SlowUse& use);
+std::unique_ptr<OffloadMemory> make_host_memory(DeviceKind device, const OffloadUse& use);
 /// On meta: a timeline of that name.
-std::unique_ptr<SlowMemory> make_meta_slow_memory(MetaTrace& trace, const std::string& name);
+std::unique_ptr<OffloadMemory> make_meta_offload_memory(MetaTrace& trace, const std::string& name);
 
 /// What of a rank has a place outside of its memory.
-struct SlowPlaces {
-  SlowMemory *states = nullptr, *params = nullptr, *activations = nullptr;
+struct OffloadTargets {
+  OffloadMemory *states = nullptr, *params = nullptr, *activations = nullptr;
   int64_t activation_bytes = INT64_MAX;  ///< of theirs, planned; on meta unlimited
 };
 

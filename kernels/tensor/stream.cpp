@@ -41,7 +41,7 @@ struct HostEvent final : Event::State {
 };
 
 /// Of a stream whose work runs on the host.
-struct HostMoment final : Moment {
+struct HostTimestamp final : Timestamp {
   double at = 0;
   double seconds() override { return at; }
 };
@@ -157,8 +157,8 @@ void Stream::copy(void* to, const void* from, int64_t bytes) {
   launch([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
 }
 
-std::shared_ptr<Moment> Stream::moment() {
-  auto moment = std::make_shared<HostMoment>();
+std::shared_ptr<Timestamp> Stream::timestamp() {
+  auto moment = std::make_shared<HostTimestamp>();
   launch([moment] { moment->at = steady_seconds(); });
   return moment;
 }

@@ -42,9 +42,9 @@ class Event {
 };
 
 /// When all work was done that a stream had been given until then.
-class Moment {
+class Timestamp {
  public:
-  virtual ~Moment() = default;
+  virtual ~Timestamp() = default;
   virtual double seconds() = 0;  ///< of the steady clock; after the stream was synchronized
 };
 
@@ -106,7 +106,7 @@ class Stream {
   Recording* recording() const { return recording_.get(); }  ///< that this stream is part of now; else null
 
   // ---- for timelines (timeline.h) and a GPU's tools ----
-  virtual std::shared_ptr<Moment> moment();
+  virtual std::shared_ptr<Timestamp> moment();
   virtual void open_range(std::string_view name) {}
   virtual void close_range() {}
   virtual void enter_layer(std::string_view layer) {}  ///< until the next one; empty: none

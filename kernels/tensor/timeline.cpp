@@ -49,7 +49,7 @@ OpRange::OpRange(Stream& s, std::string_view name, int64_t wire_bytes) : stream_
   e.range.layer = timeline_->layer_;
   e.range.stream = timeline_->kept(s.name());
   e.range.wire_bytes = wire_bytes;
-  e.begin = s.moment();
+  e.begin = s.timestamp();
   place_ = timeline_->entries_.size();
   timeline_->entries_.push_back(std::move(e));
 }
@@ -60,7 +60,7 @@ OpRange::~OpRange() {
   --timeline_->open_;
   if (!outermost_) return;
   try {
-    timeline_->entries_[place_].end = stream_.moment();
+    timeline_->entries_[place_].end = stream_.timestamp();
   } catch (...) {  // the stream is broken: whoever waits for it is told
   }
 }

@@ -43,7 +43,7 @@ class Timeline {
   friend class OpRange;
   struct Entry {
     Range range;
-    std::shared_ptr<Moment> begin, end;
+    std::shared_ptr<Timestamp> begin, end;
   };
   std::string_view kept(std::string_view text) { return *names_.emplace(text).first; }
 

@@ -38,7 +38,7 @@ void Block::leave(Step& step, Saved& saved, const ActivationOffloadOptions& o) c
     if (const BlockTensor t = static_cast<BlockTensor>(i); o.tensors.has(t))
       for (Tensor* of : saved.tensors(t)) tensors.push_back(of);
   step.enter(place_ + ".offload");
-  step.away->leave(saved.away, tensors);
+  step.offloaded->leave(saved.offloaded, tensors);
 }
 
 void Block::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sp,
@@ -68,9 +68,9 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
   }
 }
 
-int Block::round_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t i) {
+int Block::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t i) {
   LT_CHECK(!mixture_, "{}: experts in eight bits", place_);
-  return attention_.round_operands(store, settings, i) + mlp_.round_operands(store, settings, i);
+  return attention_.quantize_operands(store, settings, i) + mlp_.quantize_operands(store, settings, i);
 }
 
 void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved,
@@ -83,7 +83,7 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   norm1_.forward(step, r, saved.norm1, keep.input);
   r.delta = step.temporary("attention output", saved.norm1.y.shape);
   attention_.forward(step, mb, r.delta, saved.norm1.y, rope_table, saved.attention);
-  if (step.groups.context.many() &&
+  if (step.groups.context.size() > 1 &&
       (keep.without.has(BlockTensor::qkv) || keep.without.has(BlockTensor::attention)))
     for (BlockTensor which : {BlockTensor::qkv, BlockTensor::attention})  // which ranks exchanged together
       for (Tensor* t : saved.tensors(which)) step.release(*t);
@@ -116,8 +116,8 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
 void Block::again(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& saved) const {
   step.enter(place_ + ".attention");
   AttentionLayer::Saved& attention = saved.attention;
-  if (!saved.norm1.y.defined()) norm1_.again(step, saved.norm1);
-  attention_.again(step, mb, saved.norm1.y, rope_table, attention);
+  if (!saved.norm1.y.defined()) norm1_.recompute(step, saved.norm1);
+  attention_.recompute(step, mb, saved.norm1.y, rope_table, attention);
   step.enter(place_ + ".mlp");
   if (!saved.norm2.x.defined()) {
     Residual r;
@@ -136,14 +136,14 @@ void Block::again(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& sa
       step.release(r.delta);
     }
   } else if (!saved.norm2.y.defined()) {
-    norm2_.again(step, saved.norm2);
+    norm2_.recompute(step, saved.norm2);
   }
-  if (!mixture_) mlp_.again(step, saved.norm2.y, mb.rows(), saved.mlp);
+  if (!mixture_) mlp_.recompute(step, saved.norm2.y, mb.rows(), saved.mlp);
 }
 
 Tensor Block::through_dropout(Step& step, const MicroBatch& mb, Tensor dx, const char* which) const {
   const Dropout d = step.dropout(dropout_, place_ + which, mb);
-  const bool copied = step.later && !step.cuts_rows();  // rows that are gathered are a copy anyway
+  const bool copied = step.deferred && !step.cuts_rows();  // rows that are gathered are a copy anyway
   if (!d.on() && !copied) return dx;
   Tensor t = step.temporary("d dropout", dx.shape);
   if (d.on()) {

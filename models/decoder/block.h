@@ -16,7 +16,7 @@ class Block {
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;
     MoeLayer::Saved moe;
-    AwayTensors away;
+    OffloadedTensors away;
     /// What it has under that name, defined or not.
     std::vector<Tensor*> tensors(BlockTensor which);
   };
@@ -28,8 +28,8 @@ class Block {
   };
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                bool expert_tensor, const DispatchOptions& dispatch, int64_t index);
-  /// As Linear::round_operands; how many of its linear layers are rounded.
-  int round_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t index);
+  /// As Linear::quantize_operands; how many of its linear layers are rounded.
+  int quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t index);
   void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved,
                const Keep& keep) const;
   void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved) const {

@@ -46,7 +46,7 @@ Decoder::Decoder(const ModelConfig& config, ParameterStore& store, const Groups&
       recompute_(options.recompute),
       offload_(options.offload),
       blocks_(config.num_hidden_layers),
-      sequence_parallel_(options.sequence_parallel && groups.tensor.many()) {
+      sequence_parallel_(options.sequence_parallel && groups.tensor.size() > 1) {
   const ModelConfig& c = config_;
   if (stages_.empty()) stages_.push_back({0, c.num_hidden_layers, true, true});
   for (const StageLayers& stage : stages_) {
@@ -61,12 +61,12 @@ Decoder::Decoder(const ModelConfig& config, ParameterStore& store, const Groups&
   }
 }
 
-int Decoder::round_operands(const ParameterStore& store, const Fp8Settings& settings) {
+int Decoder::quantize_operands(const ParameterStore& store, const Fp8Settings& settings) {
   int rounded = 0;
   for (const StageLayers& stage : stages_)
     for (int64_t i = stage.first; i < stage.first + stage.count; ++i)
       if (i >= settings.first_layers && i < config_.num_hidden_layers - settings.last_layers)
-        rounded += blocks_[i].round_operands(store, settings, i);
+        rounded += blocks_[i].quantize_operands(store, settings, i);
   return rounded;
 }
 
@@ -121,7 +121,7 @@ void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
 
 void Decoder::look_up(Step& step, const MicroBatch& mb, Tensor x, Tensor positions,
                       const RowMap& rows) const {
-  const bool cut = step.groups.tensor.many();  // then positions are added once, after the sum
+  const bool cut = step.groups.tensor.size() > 1;  // then positions are added once, after the sum
   const Tensor partial = partial_rows(step, x, mb.rows(), "partial embedding");
   embedding_forward(step.compute, partial, mb.tokens, step.params.value(tokens_), cut ? Tensor() : positions,
                     rows, vocab_);
@@ -136,7 +136,7 @@ void Decoder::look_up_cut(Step& step, const MicroBatch& mb, Tensor x) const {
   const auto forward = [&](Tensor table) {
     embedding_forward(step.compute, partial, mb.tokens, table, {}, RowMap(), vocab_);
   };
-  if (step.groups.mesh.tensor_mode == TensorMode::cube) {
+  if (step.groups.mesh.tensor_mode == TensorMode::three_d) {
     GatheredWeight table = gather_weight_start(step, tokens_, 1);
     forward(table.wait(step));
     table.release(step);
@@ -149,12 +149,12 @@ void Decoder::look_up_cut(Step& step, const MicroBatch& mb, Tensor x) const {
 
 void Decoder::look_up_cut_backward(Step& step, const MicroBatch& mb, Tensor dx) const {
   Gathered whole = gather_start(step, step.groups.row, dx, "gathered gradient");
-  const GradTarget to = step.params.contribute(tokens_);  // a tied head has written there before
+  const GradBuffer to = step.params.accumulate(tokens_);  // a tied head has written there before
   const auto backward = [&](Tensor table, bool accumulate) {
     embedding_backward(step.compute, table, whole.wait(step), mb.tokens, vocab_, accumulate);
   };
-  if (step.groups.mesh.tensor_mode == TensorMode::cube) {
-    CubeWeightSum sum(step, to, tokens_, 1);
+  if (step.groups.mesh.tensor_mode == TensorMode::three_d) {
+    WeightSum3d sum(step, to, tokens_, 1);
     backward(sum.summand(), sum.accumulate());
     sum.finish();
   } else {
@@ -169,13 +169,13 @@ void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const 
   if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
     dropout(step.compute, dx, dx, d);
   if (positions_ >= 0) {
-    const GradTarget to = step.params.contribute(positions_);
+    const GradBuffer to = step.params.accumulate(positions_);
     position_backward(step.compute, to.tensor, dx, step.row_map(mb), to.accumulate);
     step.params.grad_ready(positions_);
   }
   if (!step.groups.line()) return look_up_cut_backward(step, mb, dx);
   Tensor whole = gather_rows(step, dx, "gathered gradient");
-  const GradTarget to = step.params.contribute(tokens_);  // a tied head has written there before
+  const GradBuffer to = step.params.accumulate(tokens_);  // a tied head has written there before
   embedding_backward(step.compute, to.tensor, whole, mb.tokens, vocab_, to.accumulate);
   step.params.grad_ready(tokens_);
   release_whole(step, whole, dx);
@@ -185,31 +185,31 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
   const StageLayers& s = stages_[stage];
   saved.blocks.assign(s.count, {});
   const bool saving = step.saving;
-  const int64_t away = step.keeps() && step.away ? layers_away(offload_, s.count, s.embeds && s.heads) : 0;
+  const int64_t away = step.keeps() && step.offloaded ? layers_offloaded(offload_, s.count, s.embeds && s.heads) : 0;
   for (const LayerRun& run : layer_runs(step.training ? recompute_ : RecomputeOptions(), s.count)) {
-    step.saving = saving && !run.again;
+    step.saving = saving && !run.recompute;
     for (int64_t i = run.first; i < run.first + run.count; ++i) {
       const int64_t layer = s.first + i;
       const int next = i + 1 < s.count ? layer_segment(layer + 1) : s.heads ? head_segment() : -1;
       step.params.use(layer_segment(layer), next);
       Block::Keep keep;
-      keep.input = run.again && i == run.first;
+      keep.input = run.recompute && i == run.first;
       keep.without = run.tensors;
       blocks_[layer].forward(step, mb, r, rope_table_, saved.blocks[i], keep);
-      if (run.again && !keep.input) saved.blocks[i].norm1.x = Tensor();
-      if (run.again) saved.blocks[i].norm2.x = Tensor();
+      if (run.recompute && !keep.input) saved.blocks[i].norm1.x = Tensor();
+      if (run.recompute) saved.blocks[i].norm2.x = Tensor();
       const bool leaves = i < away && i == run.first;  // of layers that run again the first has an input
       if (leaves) blocks_[layer].leave(step, saved.blocks[i], offload_);
-      if (step.away) step.away->settle(leaves ? &saved.blocks[i].away : nullptr);
+      if (step.offloaded) step.offloaded->settle(leaves ? &saved.blocks[i].offloaded : nullptr);
       step.params.drop(layer_segment(layer));
     }
     step.saving = saving;
   }
 }
 
-void Decoder::run_again(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
+void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
                         Saved& saved) const {
-  WeightGradients* later = std::exchange(step.later, nullptr);
+  WeightGradients* later = std::exchange(step.deferred, nullptr);
   if (step.compute.meta()) step.compute.meta()->set_model_work(false);
   Residual r;
   r.x = saved.blocks[run.first].norm1.x;
@@ -218,18 +218,18 @@ void Decoder::run_again(Step& step, const MicroBatch& mb, const StageLayers& s, 
     const int64_t layer = s.first + i;
     const bool last = i + 1 == run.first + run.count;
     step.params.use(layer_segment(layer), last ? -1 : layer_segment(layer + 1));
-    if (run.again) {
+    if (run.recompute) {
       saved.blocks[i] = {};
       Block::Keep keep;
       keep.output = !last;
       blocks_[layer].forward(step, mb, r, rope_table_, saved.blocks[i], keep);
     } else {
-      blocks_[layer].again(step, mb, rope_table_, saved.blocks[i]);
+      blocks_[layer].recompute(step, mb, rope_table_, saved.blocks[i]);
     }
     if (!last) step.params.drop(layer_segment(layer));  // the last one's backward follows
   }
   if (step.compute.meta()) step.compute.meta()->set_model_work(true);
-  step.later = later;
+  step.deferred = later;
 }
 
 Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor input, Saved& saved) const {
@@ -262,12 +262,12 @@ Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dou
   const std::vector<LayerRun> runs = layer_runs(recompute_, s.count);
   for (size_t k = runs.size(); k-- > 0;) {
     const LayerRun& run = runs[k];
-    if (step.away) {
-      step.away->need(saved.blocks[run.first].away);
-      if (k > 0) step.away->ask(saved.blocks[runs[k - 1].first].away);
-      step.away->settle();
+    if (step.offloaded) {
+      step.offloaded->need(saved.blocks[run.first].offloaded);
+      if (k > 0) step.offloaded->ask(saved.blocks[runs[k - 1].first].offloaded);
+      step.offloaded->settle();
     }
-    if (run.again || run.tensors.bits) run_again(step, mb, s, run, saved);
+    if (run.recompute || run.tensors.bits) recompute_run(step, mb, s, run, saved);
     for (int64_t i = run.first + run.count; i-- > run.first;) {
       const int64_t layer = s.first + i;
       // The layer before, or where a run of several begins again.

@@ -37,7 +37,7 @@ class Decoder {
           const DecoderOptions& options);
   const ModelConfig& config() const { return config_; }
   /// The linear layers of blocks multiply in eight bits where a step has them; how many do.
-  int round_operands(const ParameterStore& store, const Fp8Settings& settings);
+  int quantize_operands(const ParameterStore& store, const Fp8Settings& settings);
   /// Segments of the store: the embedding, the layers, the head.
   static int segments(const ModelConfig& config) { return static_cast<int>(config.num_hidden_layers) + 2; }
   int stage_count() const { return static_cast<int>(stages_.size()); }
@@ -68,7 +68,7 @@ class Decoder {
   void look_up_cut_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
   void embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
   /// Before the backward of a run of layers: what their forward did not keep.
-  void run_again(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
+  void recompute_run(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
                  Saved& saved) const;
   void run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& r, Saved& saved) const;
 

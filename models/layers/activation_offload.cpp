@@ -7,7 +7,7 @@
 
 namespace ltrain {
 
-int64_t layers_away(const ActivationOffloadOptions& o, int64_t layers, bool whole) {
+int64_t layers_offloaded(const ActivationOffloadOptions& o, int64_t layers, bool whole) {
   if (!o.any()) return 0;
   const int64_t n = std::max<int64_t>(1, std::llround(o.fraction * static_cast<double>(layers)));
   return std::min(n, whole ? layers - 1 : layers);
@@ -20,7 +20,7 @@ class ActivationOffload::Space final : public Memory {
   /// Whole blocks, so that files can be read and written past the page cache.
   Tensor take(const Tensor& t) {
     return allocate(MemoryKind::activations, "offloaded activation", DType::u8,
-                    {(t.bytes() + kSlowBlock - 1) / kSlowBlock * kSlowBlock});
+                    {(t.bytes() + kOffloadBlock - 1) / kOffloadBlock * kOffloadBlock});
   }
   int64_t offset(const Tensor& t) const { return offset_of(t); }
 
@@ -38,65 +38,65 @@ class ActivationOffload::Space final : public Memory {
   }
 };
 
-ActivationOffload::ActivationOffload(Stream& compute, Memory& memory, SlowMemory& slow, int64_t bytes)
-    : compute_(compute), memory_(memory), slow_(slow), space_(std::make_unique<Space>(bytes)) {
-  if (!compute.meta()) slow_.reserve(bytes);
+ActivationOffload::ActivationOffload(Stream& compute, Memory& memory, OffloadMemory& slow, int64_t bytes)
+    : compute_(compute), memory_(memory), offload_memory_(slow), space_(std::make_unique<Space>(bytes)) {
+  if (!compute.meta()) offload_memory_.reserve(bytes);
 }
 ActivationOffload::~ActivationOffload() = default;
 
 int64_t ActivationOffload::peak_bytes() const { return space_->peak().arena_bytes; }
 
-void ActivationOffload::leave(AwayTensors& a, const std::vector<Tensor*>& tensors) {
-  LT_CHECK(a.state == AwayTensors::here, "activations leave twice");
+void ActivationOffload::leave(OffloadedTensors& a, const std::vector<Tensor*>& tensors) {
+  LT_CHECK(a.state == OffloadedTensors::here, "activations leave twice");
   a.items.clear();
   for (Tensor* t : tensors)
     if (t->defined()) a.items.push_back({t, *t, space_->take(*t)});
   if (a.items.empty()) return;
-  slow_.stream().wait(compute_.record());
-  for (const AwayTensors::Item& i : a.items) slow_.store(i.was, space_->offset(i.place));
-  a.done = slow_.stream().record();
-  a.state = AwayTensors::leaving;
+  offload_memory_.stream().wait(compute_.record());
+  for (const OffloadedTensors::Item& i : a.items) offload_memory_.store(i.was, space_->offset(i.place));
+  a.done = offload_memory_.stream().record();
+  a.state = OffloadedTensors::leaving;
   leaving_.push_back(&a);
 }
 
-void ActivationOffload::settle(const AwayTensors* but) {
-  std::erase_if(leaving_, [&](AwayTensors* a) {
+void ActivationOffload::settle(const OffloadedTensors* but) {
+  std::erase_if(leaving_, [&](OffloadedTensors* a) {
     if (a == but) return false;
     compute_.wait(a->done);  // whoever gets the memory comes after
-    for (const AwayTensors::Item& i : a->items) memory_.release(*i.tensor);
-    a->state = AwayTensors::away;
+    for (const OffloadedTensors::Item& i : a->items) memory_.release(*i.tensor);
+    a->state = OffloadedTensors::away;
     return true;
   });
 }
 
-void ActivationOffload::ask(AwayTensors& a) {
-  if (a.state == AwayTensors::leaving) {  // still there
+void ActivationOffload::ask(OffloadedTensors& a) {
+  if (a.state == OffloadedTensors::leaving) {  // still there
     compute_.wait(a.done);                // backward writes to some of them
     std::erase(leaving_, &a);
-    for (AwayTensors::Item& i : a.items) space_->release(i.place);
+    for (OffloadedTensors::Item& i : a.items) space_->release(i.place);
     a.items.clear();
-    a.state = AwayTensors::here;
+    a.state = OffloadedTensors::here;
   }
-  if (a.state != AwayTensors::away) return;
-  for (const AwayTensors::Item& i : a.items) {
+  if (a.state != OffloadedTensors::away) return;
+  for (const OffloadedTensors::Item& i : a.items) {
     *i.tensor = memory_.allocate(MemoryKind::activations, "offloaded activation", i.was.dtype, i.was.shape);
     if (compute_.meta()) *i.tensor->record = *i.was.record;  // it lies as it did
   }
-  slow_.stream().wait(compute_.record());
-  for (AwayTensors::Item& i : a.items) {
-    slow_.fetch(*i.tensor, space_->offset(i.place));
+  offload_memory_.stream().wait(compute_.record());
+  for (OffloadedTensors::Item& i : a.items) {
+    offload_memory_.fetch(*i.tensor, space_->offset(i.place));
     space_->release(i.place);  // what is stored there next comes later on the stream
   }
-  a.done = slow_.stream().record();
-  a.state = AwayTensors::coming;
+  a.done = offload_memory_.stream().record();
+  a.state = OffloadedTensors::coming;
 }
 
-void ActivationOffload::need(AwayTensors& a) {
+void ActivationOffload::need(OffloadedTensors& a) {
   ask(a);
-  if (a.state != AwayTensors::coming) return;
+  if (a.state != OffloadedTensors::coming) return;
   compute_.wait(a.done);
   a.items.clear();
-  a.state = AwayTensors::here;
+  a.state = OffloadedTensors::here;
 }
 
 }  // namespace ltrain

@@ -21,10 +21,10 @@ struct ActivationOffloadOptions {
 
 /// Layers of a stage whose activations leave. `whole`: the stage is the whole model, and the backward of its
 /// last layer follows on the forward: it stays.
-int64_t layers_away(const ActivationOffloadOptions& options, int64_t layers, bool whole);
+int64_t layers_offloaded(const ActivationOffloadOptions& options, int64_t layers, bool whole);
 
 /// Of one layer and micro-batch. Stays where it is while anything of it is away.
-struct AwayTensors {
+struct OffloadedTensors {
   enum State : uint8_t { here, leaving, away, coming } state = here;
   struct Item {
     Tensor* tensor;  ///< the layer's
@@ -38,18 +38,18 @@ struct AwayTensors {
 class ActivationOffload {
  public:
   /// `bytes`: of slow memory that is taken now; no more is used. On meta as much as is needed.
-  ActivationOffload(Stream& compute, Memory& memory, SlowMemory& slow, int64_t bytes);
+  ActivationOffload(Stream& compute, Memory& memory, OffloadMemory& slow, int64_t bytes);
   ~ActivationOffload();
 
   /// Writes out those of `tensors` that are defined, which nobody writes to before need(). They are still
   /// there until settle() without `a`.
-  void leave(AwayTensors& a, const std::vector<Tensor*>& tensors);
+  void leave(OffloadedTensors& a, const std::vector<Tensor*>& tensors);
   /// Gives back the memory of what has been written, but for `but`.
-  void settle(const AwayTensors* but = nullptr);
+  void settle(const OffloadedTensors* but = nullptr);
   /// Begins to bring it back.
-  void ask(AwayTensors& a);
+  void ask(OffloadedTensors& a);
   /// Afterwards its tensors are there.
-  void need(AwayTensors& a);
+  void need(OffloadedTensors& a);
   /// Bytes of slow memory at most so far.
   int64_t peak_bytes() const;
 
@@ -57,9 +57,9 @@ class ActivationOffload {
   class Space;
   Stream& compute_;
   Memory& memory_;
-  SlowMemory& slow_;
+  OffloadMemory& offload_memory_;
   std::unique_ptr<Space> space_;
-  std::vector<AwayTensors*> leaving_;
+  std::vector<OffloadedTensors*> leaving_;
 };
 
 }  // namespace ltrain

@@ -16,7 +16,7 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
   place_ = std::move(place);
   all_heads_ = c.num_attention_heads;
   heads_ = all_heads_ / ranks;
-  copies_ = groups.line() ? key_value_copies(c.num_key_value_heads, ranks) : 1;
+  copies_ = groups.line() ? kv_replication(c.num_key_value_heads, ranks) : 1;
   kv_heads_ = c.num_key_value_heads * copies_ / ranks;
   first_head_ = groups.inner().rank() * heads_;
   LT_CHECK(heads_ * ranks == all_heads_ && kv_heads_ * ranks == c.num_key_value_heads * copies_,
@@ -70,7 +70,7 @@ void AttentionLayer::again(Step& step, const MicroBatch& batch, Tensor x, Tensor
   }
   if (saved.out.defined()) return;
   const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
-  if (step.groups.context.many()) {
+  if (step.groups.context.size() > 1) {
     context_attention_forward(step, mb, shape(mb), drop, saved);
   } else {
     saved.out = step.activation("attention", {mb.rows(), heads_ * head_dim_});
@@ -86,7 +86,7 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
   out_.backward(step, dout, dy, saved.out);
   Tensor dqkv = step.temporary("d qkv", {mb.rows(), shape(mb).qkv_width()});
   const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
-  if (step.groups.context.many()) {
+  if (step.groups.context.size() > 1) {
     context_attention_backward(step, mb, shape(mb), drop, dqkv, dout, saved);
   } else {
     Tensor workspace = attention_workspace(step, shape(mb), drop, mb.documents);
@@ -101,10 +101,10 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
   step.release(dqkv);
 }
 
-int AttentionLayer::round_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer) {
+int AttentionLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer) {
   LT_CHECK(copies_ == 1, "{}: key-value heads of several ranks in eight bits", place_);
-  return qkv_.round_operands(store, settings, fp8_slot(layer, Fp8Linear::qkv)) +
-         out_.round_operands(store, settings, fp8_slot(layer, Fp8Linear::output));
+  return qkv_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::qkv)) +
+         out_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::output));
 }
 
 void AttentionLayer::project(Step& step, Tensor qkv, Tensor x) const {

@@ -15,7 +15,7 @@ void AttentionLayer::declare_norms(ParameterStore& store, const Groups& groups, 
   const Group& t = groups.tensor;
   LT_CHECK(groups.line(), "norms of queries and keys that {} tensor-parallel ranks share",
            groups.inner().size());
-  norm_cut_ = norm_kind_ == QueryKeyNorm::projection && t.many();
+  norm_cut_ = norm_kind_ == QueryKeyNorm::projection && t.size() > 1;
   const auto add = [&](const char* name, int64_t heads, int copies) {
     const int64_t width = norm_kind_ == QueryKeyNorm::head ? head_dim_ : heads * head_dim_;
     ParameterSpec spec{prefix + name, {width}, Init::ones, 0, false};
@@ -93,7 +93,7 @@ void AttentionLayer::cut_norm_backward(Step& step, Tensor dqkv, const HeadNorm& 
   const int64_t rows = x.shape[0];
   Tensor dy = step.temporary("d normed heads", x.shape), dx = step.temporary("d heads", x.shape);
   copy_parts(step.compute, dy, dqkv, {{rows, part.width, 0, part.first, 0, 0}});
-  const GradTarget to = step.params.contribute(weight);
+  const GradBuffer to = step.params.accumulate(weight);
   NormCutBackward b;
   b.kind = NormKind::rms;
   b.dy = dy;
@@ -125,7 +125,7 @@ void AttentionLayer::norm_backward(Step& step, Tensor dqkv, Saved& saved) const 
     if (norm_cut_) {
       cut_norm_backward(step, dqkv, part, weight, x, rstd);
     } else {
-      const GradTarget to = step.params.contribute(weight);
+      const GradBuffer to = step.params.accumulate(weight);
       head_norm_backward(step.compute, dqkv, to.tensor, x, rstd, step.params.value(weight), part,
                          to.accumulate);
       step.params.grad_ready(weight);

@@ -7,7 +7,7 @@
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "models/layers/attention_workspace.h"
-#include "parallel/mesh/sequence_cut.h"
+#include "parallel/mesh/context_sharding.h"
 
 namespace ltrain {
 namespace {
@@ -326,7 +326,7 @@ class Attention {
   Stream& compute_;
   Stream& comm_;
   Communicator& group_;
-  const SequenceCut& cut_;
+  const ContextSharding& cut_;
   const Positions local_;  ///< this rank's rows of a sample
   const Positions rows_;   ///< those that it attends from: of all that exchange with it
   Tensor documents_;

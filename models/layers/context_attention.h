@@ -1,4 +1,4 @@
-// Attention over a sequence that is cut over the ranks of the context axis (parallel/mesh/sequence_cut.h).
+// Attention over a sequence that is cut over the ranks of the context axis (parallel/mesh/context_sharding.h).
 #pragma once
 #include "kernels/attention/attention.h"
 #include "models/layers/step.h"

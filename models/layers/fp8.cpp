@@ -49,7 +49,7 @@ void Fp8State::begin_step(Stream& compute) {
 void Fp8State::finish_step(Stream& compute, const Group& world) {
   if (!history_.defined()) return;
   place_set(compute, amax_, kAllAxes, Placement::V());  // a rank has slots that others lack
-  if (world.many()) {
+  if (world.size() > 1) {
     world.stream->wait(compute.record());
     world.comm->all_reduce(*world.stream, amax_, ReduceOp::max);
     compute.wait(world.stream->record());
@@ -67,7 +67,7 @@ Tensor Fp8State::current_steps(Step& step, const Fp8Source& a, const Fp8Source& 
   max_abs(s, found.flat(1, {1}), b.of);
   for (const auto& [group, axis] :
        {std::pair{&step.groups.tensor, Axis::tensor}, std::pair{&step.groups.context, Axis::context}}) {
-    if (!group->many()) continue;
+    if (group->size() == 1) continue;
     place_set(s, found, axis, Placement::V());
     group->stream->wait(s.record());
     group->comm->all_reduce(*group->stream, found, ReduceOp::max);

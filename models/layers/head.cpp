@@ -32,7 +32,7 @@ ParameterSpec vocabulary_weight(const Groups& g, const ModelConfig& c, const cha
     return w;
   }
   cut(Axis::row, 0);
-  if (g.mesh.tensor_mode == TensorMode::cube) {
+  if (g.mesh.tensor_mode == TensorMode::three_d) {
     cut(Axis::depth, 0);
   } else {
     w.sum = Axis::depth;
@@ -64,7 +64,7 @@ void Head::declare(ParameterStore& store, const Groups& groups, const ModelConfi
     weight_ = store.add({w});
   }
   vocab_ = store.spec(weight_).shape[0];
-  if (groups.mesh.tensor_mode == TensorMode::cube) vocab_ *= groups.depth.size();  // gathered
+  if (groups.mesh.tensor_mode == TensorMode::three_d) vocab_ *= groups.depth.size();  // gathered
   part_ = share(c.vocab_size, groups.inner().rank(), groups.inner().size());
 }
 
@@ -78,7 +78,7 @@ int64_t Head::chunk_rows(int64_t rows, int64_t vocab) {
 
 void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, Tensor grad) const {
   const Group& g = step.groups.inner();
-  if (!g.many()) {
+  if (g.size() == 1) {
     cross_entropy(step.compute, mb.loss, grad, logits, targets, mb.gradient_scale());
     return;
   }
@@ -102,14 +102,14 @@ Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r) const {
   Tensor dy;
   if (step.training) dy = step.temporary("d norm", saved.y.shape);
   switch (step.groups.mesh.tensor_mode) {
-    case TensorMode::line:
+    case TensorMode::one_d:
       line_loss(step, mb, saved.y, dy);
       break;
-    case TensorMode::grid:
-      grid_loss(step, mb, saved.y, dy);
+    case TensorMode::two_d:
+      loss_2d(step, mb, saved.y, dy);
       break;
-    case TensorMode::cube:
-      cube_loss(step, mb, saved.y, dy);
+    case TensorMode::three_d:
+      loss_3d(step, mb, saved.y, dy);
       break;
   }
   if (!step.training) {
@@ -146,10 +146,10 @@ void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) cons
   Tensor whole = gather_rows(step, y, "gathered rows");
   Logits logits = make_logits(step, chunk);
   Tensor partial;
-  GradTarget to;
+  GradBuffer to;
   if (step.training) {
     partial = partial_rows(step, dy, rows, "partial gradient");
-    to = step.params.contribute(weight_);
+    to = step.params.accumulate(weight_);
   }
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t n = std::min(chunk, rows - first);
@@ -174,7 +174,7 @@ void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) cons
 }
 
 void Head::logits(Step& step, Residual& r, Tensor out, int64_t first_row) const {
-  LT_CHECK(step.groups.line() && !step.groups.tensor.many(), "logits of a vocabulary that is cut");
+  LT_CHECK(step.groups.line() && step.groups.tensor.size() == 1, "logits of a vocabulary that is cut");
   step.enter("head");
   NormLayer::Saved saved;
   norm_.forward(step, r, saved);

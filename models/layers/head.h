@@ -26,8 +26,8 @@ class Head {
  private:
   /// Losses of all rows of y, the norm's result; when training also dy and the weight's gradient.
   void line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
-  void grid_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
-  void cube_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
+  void loss_2d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
+  void loss_3d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
   /// Of one chunk, and their gradient, which may be the same tensor.
   struct Logits {
     Tensor values, gradient;

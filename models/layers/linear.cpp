@@ -32,7 +32,7 @@ ParameterSpec Linear::cut_weight(ParameterSpec w, const Groups& g, int copies) c
     w = cut_over(a, std::move(w), dim, g.over(a).rank(), g.over(a).size());
   };
   switch (g.mesh.tensor_mode) {
-    case TensorMode::line:
+    case TensorMode::one_d:
       w = cut_over(Axis::tensor, std::move(w), cut_ == Cut::column ? 0 : 1, g.tensor.rank() / copies,
                    g.tensor.size() / copies);
       if (copies > 1) {
@@ -40,12 +40,12 @@ ParameterSpec Linear::cut_weight(ParameterSpec w, const Groups& g, int copies) c
         w.copied = true;
       }
       break;
-    case TensorMode::grid:
+    case TensorMode::two_d:
       cut(Axis::column, 0);
       cut(Axis::row, 1);
       w.sum = Axis::depth;
       break;
-    case TensorMode::cube:
+    case TensorMode::three_d:
       cut(cut_ == Cut::column ? Axis::row : Axis::column, 0);
       cut(Axis::depth, 0);
       cut(cut_ == Cut::column ? Axis::column : Axis::row, 1);
@@ -66,7 +66,7 @@ ParameterSpec Linear::cut_bias(ParameterSpec b, const Groups& g, int copies, boo
     return b;
   }
   // As the columns of y; the ranks of the other two axes have other rows of it.
-  const bool turns = g.mesh.tensor_mode == TensorMode::cube && cut_ == Cut::column;
+  const bool turns = g.mesh.tensor_mode == TensorMode::three_d && cut_ == Cut::column;
   const Axis columns = turns ? Axis::row : Axis::column;
   b.sum = Axis::depth | (turns ? Axis::column : Axis::row);
   return cut_over(columns, std::move(b), 0, g.over(columns).rank(), g.over(columns).size());
@@ -74,23 +74,23 @@ ParameterSpec Linear::cut_bias(ParameterSpec b, const Groups& g, int copies, boo
 
 void Linear::forward(Step& step, Tensor y, Tensor x) const {
   switch (step.groups.mesh.tensor_mode) {
-    case TensorMode::line:
+    case TensorMode::one_d:
       return line_forward(step, y, x);
-    case TensorMode::grid:
-      return grid_forward(step, y, x);
-    case TensorMode::cube:
-      return cube_forward(step, y, x);
+    case TensorMode::two_d:
+      return forward_2d(step, y, x);
+    case TensorMode::three_d:
+      return forward_3d(step, y, x);
   }
 }
 
 void Linear::backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
   switch (step.groups.mesh.tensor_mode) {
-    case TensorMode::line:
+    case TensorMode::one_d:
       return line_backward(step, dx, dy, x);
-    case TensorMode::grid:
-      return grid_backward(step, dx, dy, x);
-    case TensorMode::cube:
-      return cube_backward(step, dx, dy, x);
+    case TensorMode::two_d:
+      return backward_2d(step, dx, dy, x);
+    case TensorMode::three_d:
+      return backward_3d(step, dx, dy, x);
   }
 }
 
@@ -105,7 +105,7 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
     release_whole(step, whole, x);
     return;
   }
-  if (!step.groups.tensor.many()) {
+  if (step.groups.tensor.size() == 1) {
     args.bias = bias;
     product(step, y, x, weight, args);
     return;
@@ -117,14 +117,14 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
 }
 
 void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
-  const bool later = step.later != nullptr;
+  const bool later = step.deferred != nullptr;
   const Tensor weight = this->weight(step);
   if (cut_ == Cut::row) {
     Tensor whole = gather_rows(step, dy, "gathered gradient");
     if (dx.defined()) product(step, dx, whole, weight);
     bias_backward(step, dy);
     if (later) {
-      step.later->add([this, whole, x](Step& s) { weight_backward(s, whole, x); }, {whole, x});
+      step.deferred->add([this, whole, x](Step& s) { weight_backward(s, whole, x); }, {whole, x});
     } else {
       weight_backward(step, whole, x);
     }
@@ -144,17 +144,17 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
     release_whole(s, whole, x);
   };
   if (later) {
-    step.later->add(work, {dy, x});
+    step.deferred->add(work, {dy, x});
   } else {
     work(step);
   }
-  if (dx.defined() && step.groups.tensor.many()) sum.wait(step);
+  if (dx.defined() && step.groups.tensor.size() > 1) sum.wait(step);
 }
 
 void Linear::weight_backward(Step& step, Tensor dy, Tensor x) const {
   MatmulArgs args;
   args.trans_a = true;
-  const GradTarget to = step.params.contribute(weight_, parts_);
+  const GradBuffer to = step.params.accumulate(weight_, parts_);
   args.accumulate = to.accumulate;
   product(step, to.tensor, dy, x, args);
   step.params.grad_ready(weight_);
@@ -162,7 +162,7 @@ void Linear::weight_backward(Step& step, Tensor dy, Tensor x) const {
 
 void Linear::bias_backward(Step& step, Tensor dy) const {
   if (bias_ < 0) return;
-  const GradTarget to = step.params.contribute(bias_, parts_);
+  const GradBuffer to = step.params.accumulate(bias_, parts_);
   sum_rows(step.compute, to.tensor, dy, to.accumulate);
   step.params.grad_ready(bias_);
 }

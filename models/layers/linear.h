@@ -26,12 +26,12 @@ class Linear {
                const std::vector<LinearPart>& parts, int64_t in, bool bias, double std, Cut cut);
   /// After declare: its products are of eight bits when a step has them, unless settings.keep says otherwise,
   /// in which case false is returned.
-  bool round_operands(const ParameterStore& store, const Fp8Settings& settings, int slot);
+  bool quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot);
   int64_t out_features() const { return out_; }  ///< on this rank
   /// column: x: (stream rows, in), y: (whole rows, out). row: x: (whole rows, in), y: (stream rows, out).
   void forward(Step& step, Tensor y, Tensor x) const;
   /// dx = dy W when dx is defined; dW (+)= dy^T x; db (+)= column sums of dy. Marks the gradients ready. With
-  /// step.later dW is left for then; x and dy then live on, and row must not be handed a dy that changes.
+  /// step.deferred dW is left for then; x and dy then live on, and row must not be handed a dy that changes.
   void backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
 
  private:
@@ -43,11 +43,11 @@ class Linear {
   Tensor bias(Step& step) const { return bias_ >= 0 ? step.params.value(bias_, parts_) : Tensor(); }
   void line_forward(Step& step, Tensor y, Tensor x) const;
   void line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
-  void grid_forward(Step& step, Tensor y, Tensor x) const;
-  void grid_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
-  void cube_forward(Step& step, Tensor y, Tensor x) const;
-  void cube_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
-  void cube_weight_backward(Step& step, Tensor dy, Tensor x) const;
+  void forward_2d(Step& step, Tensor y, Tensor x) const;
+  void backward_2d(Step& step, Tensor dx, Tensor dy, Tensor x) const;
+  void forward_3d(Step& step, Tensor y, Tensor x) const;
+  void backward_3d(Step& step, Tensor dx, Tensor dy, Tensor x) const;
+  void weight_backward_3d(Step& step, Tensor dy, Tensor x) const;
   void weight_backward(Step& step, Tensor dy, Tensor x) const;
   void bias_backward(Step& step, Tensor dy) const;
   int weight_ = -1, bias_ = -1, parts_ = 0;

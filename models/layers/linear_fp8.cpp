@@ -4,7 +4,7 @@
 
 namespace ltrain {
 
-bool Linear::round_operands(const ParameterStore& store, const Fp8Settings& settings, int slot) {
+bool Linear::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot) {
   const auto kept = [&](int i) {
     for (const std::string& pattern : settings.keep)
       if (name_matches(pattern, store.spec(weight_ + i).name)) return true;

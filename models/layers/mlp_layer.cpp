@@ -22,9 +22,9 @@ void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelC
   }
 }
 
-int MlpLayer::round_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer) {
-  return up_.round_operands(store, settings, fp8_slot(layer, Fp8Linear::up)) +
-         down_.round_operands(store, settings, fp8_slot(layer, Fp8Linear::down));
+int MlpLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer) {
+  return up_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::up)) +
+         down_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::down));
 }
 
 void MlpLayer::forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const {

@@ -40,7 +40,7 @@ void NormLayer::forward(Step& step, Residual& r, Saved& saved, bool keep_sum) co
   saved.y = step.activation("norm", shape);
   saved.rstd = step.statistic("rstd", {shape[0]});
   if (kind_ == NormKind::layer) saved.mean = step.statistic("mean", {shape[0]});
-  if (step.groups.column.many()) {
+  if (step.groups.column.size() > 1) {
     cut_forward(step, r, saved);
   } else {
     NormForward a;
@@ -117,12 +117,12 @@ void NormLayer::backward(Step& step, Tensor dx, Tensor dy, Saved& saved, bool fi
   b.mean = saved.mean;
   b.rstd = saved.rstd;
   b.dx = dx;
-  const GradTarget weight = step.params.contribute(weight_);
+  const GradBuffer weight = step.params.accumulate(weight_);
   b.dweight = weight.tensor;
   b.accumulate = weight.accumulate;
-  if (bias_ >= 0) b.dbias = step.params.contribute(bias_).tensor;
+  if (bias_ >= 0) b.dbias = step.params.accumulate(bias_).tensor;
   b.first = first;
-  if (step.groups.column.many())
+  if (step.groups.column.size() > 1)
     cut_backward(step, b);
   else
     norm_backward(step.compute, b);

@@ -27,7 +27,7 @@ std::vector<LayerRun> layer_runs(const RecomputeOptions& o, int64_t layers) {
     LayerRun r;
     r.first = at;
     if (at < about && o.run > 0) {
-      r.again = true;
+      r.recompute = true;
       r.count = std::min(o.run, about - at);
     } else if (at < about) {
       r.tensors = o.tensors;

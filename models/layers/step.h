@@ -8,7 +8,7 @@
 #include "kernels/tensor/timeline.h"
 #include "models/layers/weight_gradients.h"
 #include "parallel/mesh/groups.h"
-#include "parallel/mesh/sequence_cut.h"
+#include "parallel/mesh/context_sharding.h"
 #include "parallel/zero/parameter_store.h"
 
 namespace ltrain {
@@ -28,7 +28,7 @@ struct MicroBatch : RowSamples {
   Tensor tokens;               ///< (B * seq) i32; grid, cube: of all ranks that share the vocabulary
   Tensor targets;      ///< (B * seq) i32, negative = not counted; cube: of the ranks that tokens is of
   RowSamples turned;   ///< cube: of the rows that this rank has inside a sublayer
-  SequenceCut cut;     ///< of each sample over the context ranks, when there are several
+  ContextSharding cut;     ///< of each sample over the context ranks, when there are several
   Tensor positions;    ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
   int64_t micros = 1;  ///< micro-batches of a step
   Tensor experts;      ///< (layers, moe_sums(E)) f64: what routers add up in training (models/moe/router.h)
@@ -94,7 +94,7 @@ struct Step {
   void enter(const std::string& layer) { enter_layer(compute, layer); }
 
   // ---- rows of the residual stream ----
-  bool cuts_rows() const { return sequence_parallel && groups.tensor.many(); }
+  bool cuts_rows() const { return sequence_parallel && groups.tensor.size() > 1; }
   /// Rows that this rank has between the matmuls.
   int64_t stream_rows(const MicroBatch& mb) const {
     return cuts_rows() ? mb.rows() / groups.tensor.size() : mb.rows();
@@ -110,7 +110,7 @@ struct Step {
   RowMap whole_rows(const MicroBatch& mb) const {
     RowMap map;
     map.seq = mb.seq;
-    if (groups.context.many()) map.total = mb.cut.seq;
+    if (groups.context.size() > 1) map.total = mb.cut.seq;
     map.positions = mb.positions;
     map.ids = mb.position_ids;
     return map;

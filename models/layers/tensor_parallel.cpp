@@ -8,7 +8,7 @@ Tensor gather_rows(Step& step, Tensor x, const char* name) {
 }
 
 Gathered gather_start(Step& step, const Group& g, Tensor own, const char* name) {
-  if (!g.many()) return {own, {}};
+  if (g.size() == 1) return {own, {}};
   const Shape shape{own.shape[0] * g.size(), own.shape[1]};
   Gathered out{step.memory.allocate(MemoryKind::temporaries, name, own.dtype, shape), {}};
   g.stream->wait(step.compute.record());
@@ -18,14 +18,14 @@ Gathered gather_start(Step& step, const Group& g, Tensor own, const char* name) 
 }
 
 Event scatter_sum_start(Step& step, const Group& g, Tensor out, Tensor whole) {
-  if (!g.many()) return {};
+  if (g.size() == 1) return {};
   g.stream->wait(step.compute.record());
   g.comm->reduce_scatter(*g.stream, out, whole);
   return g.stream->record();
 }
 
 Tensor summand_rows(Step& step, const Group& g, Tensor out, const char* name) {
-  if (!g.many()) return out;
+  if (g.size() == 1) return out;
   return step.memory.allocate(MemoryKind::temporaries, name, out.dtype,
                               {out.shape[0] * g.size(), out.shape[1]});
 }
@@ -41,7 +41,7 @@ Tensor partial_rows(Step& step, Tensor stream, int64_t rows, const char* name) {
 
 RowSum sum_rows_start(Step& step, Tensor stream, Tensor whole) {
   const Group& g = step.groups.tensor;
-  if (!g.many()) return {};
+  if (g.size() == 1) return {};
   g.stream->wait(step.compute.record());
   RowSum sum;
   if (step.cuts_rows()) {

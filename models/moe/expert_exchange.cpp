@@ -152,7 +152,7 @@ int64_t ExpertExchange::rows_between(const std::vector<int64_t>& all, int64_t fr
 
 /// Rank (b, j) is the j-th of the b-th run of neighbours.
 void ExpertExchange::lay_out_levels(ExpertRowCounts& c, const std::vector<int64_t>& all) const {
-  const int64_t near = groups_.expert_near.size(), far = groups_.expert_far.size();
+  const int64_t near = groups_.expert_intra_node.size(), far = groups_.expert_inter_node.size();
   const int64_t me = groups_.expert.rank(), first = me / near * near, place = me % near;
   int64_t to = 0;
   std::vector<int64_t> from(near * far);
@@ -199,15 +199,15 @@ ExpertExchange::Flight ExpertExchange::dispatch_start(Step& step, const ExpertRo
   claim(step, sorted, Placement::V(), Placement::S(0));
   g.stream->wait(step.compute.record());
   if (two_levels()) {
-    const int64_t passing = sum(c.near.arrive), most_passing = sorted.shape[0] * groups_.expert_near.size();
+    const int64_t passing = sum(c.near.arrive), most_passing = sorted.shape[0] * groups_.expert_intra_node.size();
     const Tensor out = f.hold(step, "rows by neighbour", {sorted.shape[0], sorted.cols()}),
                  in = f.hold(step, "rows from neighbours", {most_passing, sorted.cols()}),
                  on = f.hold(step, "rows of neighbours by place", {most_passing, sorted.cols()});
     copy_parts(*g.stream, out, sorted, whole_rows(c.near.parts, sorted.cols(), false));
-    groups_.expert_near.comm->all_to_all_v(*g.stream, in, c.near.arrive, out, c.near.send);
+    groups_.expert_intra_node.comm->all_to_all_v(*g.stream, in, c.near.arrive, out, c.near.send);
     copy_parts(*g.stream, on.narrow(0, passing), in.narrow(0, passing),
                whole_rows(c.far.parts, sorted.cols(), false));
-    groups_.expert_far.comm->all_to_all_v(*g.stream, f.arrived, c.far.arrive, on, c.far.send);
+    groups_.expert_inter_node.comm->all_to_all_v(*g.stream, f.arrived, c.far.arrive, on, c.far.send);
   } else {
     g.comm->all_to_all_v(*g.stream, f.arrived, c.arrive, sorted, c.send);
   }
@@ -231,14 +231,14 @@ ExpertExchange::Flight ExpertExchange::give_back_start(Step& step, const ExpertR
              whole_rows(c.parts, received.cols(), true));
   g.stream->wait(step.compute.record());
   if (two_levels()) {
-    const int64_t passing = sum(c.near.arrive), most_passing = sorted.shape[0] * groups_.expert_near.size();
+    const int64_t passing = sum(c.near.arrive), most_passing = sorted.shape[0] * groups_.expert_intra_node.size();
     const Tensor in = f.hold(step, "rows back by place", {most_passing, sorted.cols()}),
                  on = f.hold(step, "rows back by neighbour", {most_passing, sorted.cols()}),
                  out = f.hold(step, "rows back from neighbours", {sorted.shape[0], sorted.cols()});
-    groups_.expert_far.comm->all_to_all_v(*g.stream, in, c.far.send, f.arrived, c.far.arrive);
+    groups_.expert_inter_node.comm->all_to_all_v(*g.stream, in, c.far.send, f.arrived, c.far.arrive);
     copy_parts(*g.stream, on.narrow(0, passing), in.narrow(0, passing),
                whole_rows(c.far.parts, sorted.cols(), true));
-    groups_.expert_near.comm->all_to_all_v(*g.stream, out, c.near.send, on, c.near.arrive);
+    groups_.expert_intra_node.comm->all_to_all_v(*g.stream, out, c.near.send, on, c.near.arrive);
     copy_parts(*g.stream, sorted, out, whole_rows(c.near.parts, sorted.cols(), true));
   } else {
     g.comm->all_to_all_v(*g.stream, sorted, c.send, f.arrived, c.arrive);

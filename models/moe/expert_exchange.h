@@ -29,7 +29,7 @@ class ExpertExchange {
   /// `experts`: of the layer, on all ranks.
   ExpertExchange(const Groups& groups, int64_t experts) : groups_(groups), experts_(experts) {}
   int64_t local_experts() const { return experts_ / groups_.expert.size(); }
-  bool many() const { return groups_.expert.many(); }
+  bool many() const { return groups_.expert.size() > 1; }
   /// Most rows that can come to a rank's experts, of `tokens` tokens a rank that choose `top_k` experts each,
   /// of which one takes `capacity` (0: all).
   int64_t most_rows(int64_t tokens, int64_t top_k, int64_t capacity) const;
@@ -75,7 +75,7 @@ class ExpertExchange {
   void claim(Step& step, Tensor t, Placement from, Placement to) const;
 
  private:
-  bool two_levels() const { return groups_.expert_near.many(); }
+  bool two_levels() const { return groups_.expert_intra_node.size() > 1; }
   /// What a plan counts on: rows of each expert, of one rank's choices.
   std::vector<int64_t> even_counts(int64_t choices, int64_t capacity) const;
   std::vector<int64_t> read_counts(Step& step, const Routing& routing, const std::string& name) const;

@@ -1,4 +1,4 @@
-#include "models/moe/expert_shadows.h"
+#include "models/moe/expert_replicas.h"
 
 #include <algorithm>
 #include <numeric>
@@ -9,7 +9,7 @@
 
 namespace ltrain {
 
-std::vector<int32_t> ExpertShadows::hot(const std::vector<int64_t>& all, double weight_bytes,
+std::vector<int32_t> ExpertReplicas::hot(const std::vector<int64_t>& all, double weight_bytes,
                                         double row_bytes) const {
   const int64_t ranks = groups_.expert.size(), local = exchange_.local_experts();
   std::vector<int64_t> from_others(experts_);
@@ -26,7 +26,7 @@ std::vector<int32_t> ExpertShadows::hot(const std::vector<int64_t>& all, double 
   return order;
 }
 
-void ExpertShadows::choose(Step& step, const Routing& r, int64_t capacity, const std::string& name,
+void ExpertReplicas::choose(Step& step, const Routing& r, int64_t capacity, const std::string& name,
                            Tensor gate_up, Tensor down, DType gradients, Dispatched& travels,
                            std::vector<Copy>& copies) const {
   const int64_t tokens = r.slots.shape[0], k = r.slots.shape[1];
@@ -63,7 +63,7 @@ void ExpertShadows::choose(Step& step, const Routing& r, int64_t capacity, const
   travels.most_sent = exchange_.most_sent(r, capacity);
 }
 
-void ExpertShadows::fetch_start(Step& step, std::vector<Copy>& copies, Tensor gate_up, Tensor down) const {
+void ExpertReplicas::fetch_start(Step& step, std::vector<Copy>& copies, Tensor gate_up, Tensor down) const {
   const auto room = [&](const char* name, const Tensor& stack) {
     Shape one = stack.shape;
     one.dims[0] = 1;
@@ -79,7 +79,7 @@ void ExpertShadows::fetch_start(Step& step, std::vector<Copy>& copies, Tensor ga
   }
 }
 
-void ExpertShadows::fetch(Step& step, const Copy& c, Tensor to, Tensor stack) const {
+void ExpertReplicas::fetch(Step& step, const Copy& c, Tensor to, Tensor stack) const {
   const Group& g = groups_.expert;
   Tensor own = stack.narrow(0, 1);  // elsewhere it only says how the owner's lies
   if (owner(c) == g.rank()) {
@@ -90,7 +90,7 @@ void ExpertShadows::fetch(Step& step, const Copy& c, Tensor to, Tensor stack) co
   g.comm->broadcast(*g.stream, to, own, owner(c));
 }
 
-void ExpertShadows::give_gradient(Step& step, const Copy& c, Tensor stack, Tensor dcopy) const {
+void ExpertReplicas::give_gradient(Step& step, const Copy& c, Tensor stack, Tensor dcopy) const {
   const Group& g = groups_.expert;
   g.stream->wait(step.compute.record());
   g.comm->reduce(*g.stream, dcopy, owner(c));
@@ -101,7 +101,7 @@ void ExpertShadows::give_gradient(Step& step, const Copy& c, Tensor stack, Tenso
   add_to(step.compute, stack.narrow(c.expert % exchange_.local_experts(), 1), dcopy);
 }
 
-void ExpertShadows::release(Step& step, Copy& c) {
+void ExpertReplicas::release(Step& step, Copy& c) {
   TokenDispatch::release(step, c.dispatched);
   step.release(c.gate_up);
   step.release(c.down);

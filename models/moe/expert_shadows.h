@@ -1,12 +1,12 @@
 // Copies of hot experts on all ranks, for one micro-batch: their tokens stay where they are, and weights
-// travel in their place (FasterMoE's shadowing, He et al., PPoPP 2022). Decided from this micro-batch's
+// travel in their place (FasterMoE's replication, He et al., PPoPP 2022). Decided from this micro-batch's
 // counts, which all ranks have.
 #pragma once
 #include "models/moe/token_dispatch.h"
 
 namespace ltrain {
 
-class ExpertShadows {
+class ExpertReplicas {
  public:
   /// What there is of one copy between forward and backward. Memory is the same whether it is used or not.
   struct Copy {
@@ -16,7 +16,7 @@ class ExpertShadows {
     Event arrived;
   };
   /// `most`: copies that a layer has at once; 0: none. At most kMostListed.
-  ExpertShadows(const Groups& groups, int64_t experts, int most)
+  ExpertReplicas(const Groups& groups, int64_t experts, int most)
       : groups_(groups), exchange_(groups, experts), experts_(experts), most_(most) {}
   int most() const { return most_; }
   /// An expert whose rows of other ranks are more bytes over its rank's link (there and back, in forward and

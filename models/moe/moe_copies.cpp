@@ -1,6 +1,6 @@
 // What a layer of experts does with copies of hot ones.
 #include "kernels/elementwise/tensor_ops.h"
-#include "kernels/moe/expert_rows.h"
+#include "kernels/moe/token_rows.h"
 #include "models/moe/moe_layer.h"
 
 namespace ltrain {
@@ -8,7 +8,7 @@ namespace ltrain {
 void MoeLayer::copies_forward(Step& step, Tensor tokens, Saved& saved) const {
   saved.copied.assign(saved.copies.size(), {});
   for (size_t i = 0; i < saved.copies.size(); ++i) {
-    const ExpertShadows::Copy& copy = saved.copies[i];
+    const ExpertReplicas::Copy& copy = saved.copies[i];
     Chunk& c = saved.copied[i];
     c.dispatched = copy.dispatched;
     c.rows = step.activation("rows of a copied expert", tokens.shape);
@@ -37,11 +37,11 @@ void MoeLayer::copies_combine(Step& step, Tensor y, Saved& saved) const {
 std::vector<Tensor> MoeLayer::copies_backward(Step& step, Tensor dweights, Tensor dy, Saved& saved) const {
   std::vector<Tensor> all;
   if (saved.copies.empty()) return all;
-  const GradTarget gate_up = step.params.contribute(gate_up_), down = step.params.contribute(down_);
+  const GradBuffer gate_up = step.params.accumulate(gate_up_), down = step.params.accumulate(down_);
   for (size_t i = 0; i < saved.copies.size(); ++i) {
-    ExpertShadows::Copy& copy = saved.copies[i];
+    ExpertReplicas::Copy& copy = saved.copies[i];
     Chunk& c = saved.copied[i];
-    const auto room = [&](const char* name, const GradTarget& to, Shape shape) {
+    const auto room = [&](const char* name, const GradBuffer& to, Shape shape) {
       return step.memory.allocate(MemoryKind::temporaries, name, to.tensor.dtype, shape);
     };
     Tensor dout = step.temporary("d rows from a copied expert", c.dispatched.out.shape);
@@ -59,8 +59,8 @@ std::vector<Tensor> MoeLayer::copies_backward(Step& step, Tensor dweights, Tenso
       const GroupRows& groups = c.dispatched.counts.groups;
       grouped_matmul_dw(step.compute, ddown, dout, c.act, groups, false);
       grouped_matmul_dw(step.compute, dgate_up, c.hidden, c.rows, groups, false);
-      shadows_->give_gradient(step, copy, down.tensor, ddown);
-      shadows_->give_gradient(step, copy, gate_up.tensor, dgate_up);
+      replicas_->give_gradient(step, copy, down.tensor, ddown);
+      replicas_->give_gradient(step, copy, gate_up.tensor, dgate_up);
     }
     for (Tensor* t : {&dout, &more, &dgate_up, &ddown, &c.rows, &c.hidden, &c.act, &c.dispatched.out})
       step.release(*t);
@@ -81,7 +81,7 @@ void MoeLayer::copies_permute_backward(Step& step, Tensor dx, std::vector<Tensor
     }
     step.release(more);
     step.release(drows[i]);
-    ExpertShadows::release(step, saved.copies[i]);
+    ExpertReplicas::release(step, saved.copies[i]);
   }
 }
 

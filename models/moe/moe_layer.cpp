@@ -39,14 +39,14 @@ void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig
   expert_tensor_ = expert_tensor;
   place_ = fmt::format("layers.{}", layer);
   dispatch_ = TokenDispatch::make(g, experts_, top_k_, dispatch);
-  chunks_ = g.expert.many() ? dispatch.chunks : 1;
-  shadows_ = std::make_unique<ExpertShadows>(g, experts_, g.expert.many() ? dispatch.shadows : 0);
+  chunks_ = g.expert.size() > 1 ? dispatch.chunks : 1;
+  replicas_ = std::make_unique<ExpertReplicas>(g, experts_, g.expert.size() > 1 ? dispatch.replicas : 0);
   const int parts = expert_tensor ? g.tensor.size() : 1;
   LT_CHECK(g.line() && experts_ % g.expert.size() == 0 && f % parts == 0 &&
-               (expert_tensor || !g.tensor.many() || sequence_parallel),
+               (expert_tensor || g.tensor.size() == 1 || sequence_parallel),
            "{} experts of {} units over {} ranks of {}", experts_, f, g.expert.size(), parts);
   intermediate_ = f / parts;
-  router_.declare(store, g, c, prefix + ".gate", layer, g.tensor.many() && !expert_tensor);
+  router_.declare(store, g, c, prefix + ".gate", layer, g.tensor.size() > 1 && !expert_tensor);
   const auto add = [&](const std::string& name, Shape shape, int dim, double std) {
     ParameterSpec spec = cut_experts_of(g, {prefix + ".experts." + name, shape, Init::normal, std, true});
     if (expert_tensor) spec = cut_over(Axis::tensor, std::move(spec), dim, g.tensor.rank(), g.tensor.size());
@@ -71,7 +71,7 @@ void MoeLayer::declare_shared(ParameterStore& store, const Groups& g, const Mode
   shared.moe.score = "sigmoid";
   shared.moe.norm_topk_prob = false;
   shared_gate_.declare(store, g, shared, prefix + ".shared_expert_gate", -1,
-                       g.tensor.many() && sequence_parallel);
+                       g.tensor.size() > 1 && sequence_parallel);
 }
 
 /// The rows that the router sees: those of all tensor ranks where they share each expert.
@@ -94,11 +94,11 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
   router_.forward(step, mb, tokens, saved.router);
   const std::vector<TokenRange> ranges = chunks(n);
   saved.chunks.assign(ranges.size(), {});
-  if (shadows_->most() > 0) {
+  if (replicas_->most() > 0) {
     const Weights w = own(step);
-    shadows_->choose(step, saved.router.routing, capacity, place_, w.gate_up, w.down, step.stat_type(),
+    replicas_->choose(step, saved.router.routing, capacity, place_, w.gate_up, w.down, step.stat_type(),
                      saved.chunks[0].dispatched, saved.copies);
-    shadows_->fetch_start(step, saved.copies, w.gate_up, w.down);
+    replicas_->fetch_start(step, saved.copies, w.gate_up, w.down);
   } else {
     for (size_t i = 0; i < ranges.size(); ++i)
       dispatch_->count(step, saved.chunks[i].dispatched, saved.router.routing, ranges[i], capacity, place_);
@@ -134,7 +134,7 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
   if (step.training) return;
   Router::release(step, saved.router);
   for (Chunk& c : saved.chunks) TokenDispatch::release(step, c.dispatched);
-  for (ExpertShadows::Copy& c : saved.copies) ExpertShadows::release(step, c);
+  for (ExpertReplicas::Copy& c : saved.copies) ExpertReplicas::release(step, c);
 }
 
 void MoeLayer::run_experts(Step& step, Chunk& chunk, Tensor out, const Weights& weights) const {
@@ -166,8 +166,8 @@ void MoeLayer::rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk
 void MoeLayer::experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, bool last) const {
   const ExpertRowCounts& c = chunk.dispatched.counts;
   rows_backward(step, drows, dout, chunk, own(step));
-  if (step.later) {
-    step.later->add([this, c, rows = chunk.rows, dhidden = chunk.hidden, act = chunk.act, dout,
+  if (step.deferred) {
+    step.deferred->add([this, c, rows = chunk.rows, dhidden = chunk.hidden, act = chunk.act, dout,
                      last](Step& s) { weights_backward(s, c, rows, dhidden, act, dout, last); },
                     {chunk.rows, chunk.hidden, chunk.act, dout});
   } else {
@@ -178,10 +178,10 @@ void MoeLayer::experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& ch
 
 void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor rows, Tensor dhidden, Tensor act,
                                 Tensor dout, bool last) const {
-  const GradTarget down = step.params.contribute(down_);
+  const GradBuffer down = step.params.accumulate(down_);
   grouped_matmul_dw(step.compute, down.tensor, dout, act, c.groups, down.accumulate);
   if (last) step.params.grad_ready(down_);
-  const GradTarget gate_up = step.params.contribute(gate_up_);
+  const GradBuffer gate_up = step.params.accumulate(gate_up_);
   grouped_matmul_dw(step.compute, gate_up.tensor, dhidden, rows, c.groups, gate_up.accumulate);
   if (last) step.params.grad_ready(gate_up_);
 }
@@ -206,7 +206,7 @@ void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, 
     const int64_t most = c.rows.shape[0];
     Tensor dmade = dispatch_->combine_backward(step, c.dispatched, of(dweights, i), most);
     const Tensor drows = step.temporary("d rows of experts", {most, h});
-    experts_backward(step, drows, dmade, c, i + 1 == ranges.size() && shadows_->most() == 0);
+    experts_backward(step, drows, dmade, c, i + 1 == ranges.size() && replicas_->most() == 0);
     step.release(dmade);
     dispatch_->permute_backward_start(step, c.dispatched, drows);
   }

@@ -1,7 +1,7 @@
 // A mixture of experts in the place of the feed-forward: router, experts (SwiGLU), experts that are shared.
 #pragma once
 #include "models/layers/mlp_layer.h"
-#include "models/moe/expert_shadows.h"
+#include "models/moe/expert_replicas.h"
 #include "models/moe/router.h"
 #include "models/moe/token_dispatch.h"
 
@@ -21,7 +21,7 @@ class MoeLayer {
   struct Saved {
     Router::Saved router;
     std::vector<Chunk> chunks;
-    std::vector<ExpertShadows::Copy> copies;
+    std::vector<ExpertReplicas::Copy> copies;
     std::vector<Chunk> copied;  ///< what each copy works on: rows of this rank's tokens
     MlpLayer::Saved shared;
     Tensor shared_out;          ///< (tokens, H) before its gate
@@ -38,7 +38,7 @@ class MoeLayer {
 
  private:
   /// Tensor ranks share each expert: every one has all rows and a part of the hidden units.
-  bool cut_experts(const Step& step) const { return expert_tensor_ && step.groups.tensor.many(); }
+  bool cut_experts(const Step& step) const { return expert_tensor_ && step.groups.tensor.size() > 1; }
   Tensor whole(Step& step, Tensor x) const;
   /// Parts that `tokens` tokens go in.
   std::vector<TokenRange> chunks(int64_t tokens) const;
@@ -68,7 +68,7 @@ class MoeLayer {
   int gate_up_ = -1, down_ = -1;
   int64_t experts_ = 0, top_k_ = 0, intermediate_ = 0;
   std::unique_ptr<TokenDispatch> dispatch_;
-  std::unique_ptr<ExpertShadows> shadows_;
+  std::unique_ptr<ExpertReplicas> replicas_;
   int chunks_ = 1;
   bool expert_tensor_ = true, has_shared_ = false, has_shared_gate_ = false;
   std::string place_;

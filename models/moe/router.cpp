@@ -31,8 +31,8 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
                : m.drop_policy == "choice" ? Drop::later_choice
                                            : Drop::least_weight;
   args_.threshold = m.second_threshold;
-  if (m.selection == "gshard") args_.selection = Selection::second_at_random;
-  if (m.selection == "expert_choice") args_.selection = Selection::experts_choose;
+  if (m.selection == "gshard") args_.selection = Selection::gshard_top2;
+  if (m.selection == "expert_choice") args_.selection = Selection::expert_choice;
   jitter_ = m.jitter_eps;
   balance_ = m.balance;
   coeff_ = m.balance_coeff;
@@ -58,7 +58,7 @@ RouteArgs Router::args(int64_t capacity, bool training) const {
   RouteArgs a = args_;
   a.capacity = capacity;
   if (!training) a.threshold = 0;  // evaluation takes both
-  if (a.selection == Selection::experts_choose) {
+  if (a.selection == Selection::expert_choice) {
     a.top_k = a.experts;
     a.renormalize = a.top_k_first = false;
     a.drop = Drop::least_weight;
@@ -67,7 +67,7 @@ RouteArgs Router::args(int64_t capacity, bool training) const {
 }
 
 int64_t Router::capacity(int64_t tokens, bool training) const {
-  if (args_.selection == Selection::experts_choose)
+  if (args_.selection == Selection::expert_choice)
     return std::clamp<int64_t>(tokens * args_.top_k / args_.experts, 1, tokens);
   const double factor = training ? capacity_factor_ : eval_capacity_factor_;
   if (factor <= 0) return 0;
@@ -110,7 +110,7 @@ void Router::choose(Step& step, Tensor bias, int64_t run, int64_t capacity, cons
   r.weights = make("weights of experts", step.stat_type(), {tokens, k});
   r.slots = make("rows of choices", DType::i32, {tokens, k});
   r.sources = make("choices of rows", DType::i32,
-                   {a.selection == Selection::experts_choose ? e * capacity : tokens * k});
+                   {a.selection == Selection::expert_choice ? e * capacity : tokens * k});
   r.counts = make("rows of experts", DType::i64, {e + 1});
   r.statistics = make("router statistics", DType::f64, {2 * (tokens / r.run) + 1, e});
   route_forward(step.compute, r, bias, a, random);
@@ -140,7 +140,7 @@ void Router::forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) c
 
 void Router::sum_statistics(Step& step, Tensor all, bool by_sequence) const {
   const auto sum = [&](const Group& g) {
-    if (!g.many()) return;
+    if (g.size() == 1) return;
     g.stream->wait(step.compute.record());
     g.comm->all_reduce(*g.stream, all);
     step.compute.wait(g.stream->record());
@@ -202,7 +202,7 @@ void Router::balance(Step& step, const MicroBatch& mb, Saved& saved) const {
 void Router::add_up(Step& step, const MicroBatch& mb, const Saved& saved) const {
   const Routing& r = saved.routing;
   const int64_t runs = (r.statistics.shape[0] - 1) / 2, e = args_.experts;
-  if (args_.selection == Selection::experts_choose) {  // all tokens are candidates; chosen is what is kept
+  if (args_.selection == Selection::expert_choice) {  // all tokens are candidates; chosen is what is kept
     add_to(step.compute, sums(mb, 0, e), r.statistics.narrow(2 * runs, 1));
   } else {
     for (int64_t g = 0; g < runs; ++g) add_to(step.compute, sums(mb, 0, e), r.statistics.narrow(g, 1));
@@ -219,7 +219,7 @@ void Router::weight_backward(Step& step, const MicroBatch& mb, Tensor dlogits, T
     seen = step.temporary("noisy rows of the router", x.shape);
     jitter(step.compute, seen, x, random(step, mb, x.shape[0], ".router.jitter"), jitter_);
   }
-  const GradTarget to = step.params.contribute(weight_);
+  const GradBuffer to = step.params.accumulate(weight_);
   MatmulArgs product;
   product.trans_a = true;
   product.accumulate = to.accumulate;

@@ -1,7 +1,7 @@
 // The router of one layer of experts: logits, choices, losses for balance, and their gradients.
 #pragma once
 #include "kernels/moe/balance.h"
-#include "kernels/moe/expert_rows.h"
+#include "kernels/moe/token_rows.h"
 #include "models/layers/model_config.h"
 #include "models/layers/step.h"
 

@@ -1,7 +1,7 @@
 #include "models/moe/token_dispatch.h"
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/moe/expert_rows.h"
+#include "kernels/moe/token_rows.h"
 #include "kernels/moe/sort_choices.h"
 #include "models/layers/tensor_parallel.h"
 
@@ -195,7 +195,7 @@ class GatherDispatch final : public TokenDispatch {
 std::unique_ptr<TokenDispatch> TokenDispatch::make(const Groups& groups, int64_t experts, int64_t top_k,
                                                    const DispatchOptions& options) {
   std::unique_ptr<TokenDispatch> d;
-  if (!groups.expert.many()) {
+  if (groups.expert.size() == 1) {
     d = std::make_unique<LocalDispatch>(groups, experts, top_k);
   } else if (options.gather) {
     d = std::make_unique<GatherDispatch>(groups, experts, top_k);

@@ -27,7 +27,7 @@ GatheredWeight gather_weight_start(Step& step, int weight, int parts) {
   const Group& g = step.groups.depth;
   GatheredWeight out;
   const Tensor own = step.params.value(weight, parts);
-  if (!g.many()) {
+  if (g.size() == 1) {
     out.whole = own;
     out.own = true;
     return out;
@@ -52,7 +52,7 @@ Tensor GatheredWeight::wait(Step& step) {
   return whole;
 }
 
-CubeWeightSum::CubeWeightSum(Step& step, const GradTarget& to, int weight, int parts)
+WeightSum3d::WeightSum3d(Step& step, const GradBuffer& to, int weight, int parts)
     : step_(step),
       group_(step.groups.depth),
       to_(to),
@@ -60,8 +60,8 @@ CubeWeightSum::CubeWeightSum(Step& step, const GradTarget& to, int weight, int p
       parts_(parts),
       whole_(summand_rows(step, group_, to.tensor, "summand of a weight gradient")) {}
 
-void CubeWeightSum::finish() {
-  if (!group_.many()) return;
+void WeightSum3d::finish() {
+  if (group_.size() == 1) return;
   Tensor sum = to_.tensor;
   if (to_.accumulate)
     sum = step_.memory.allocate(MemoryKind::temporaries, "sum of a weight gradient", sum.dtype, sum.shape);

@@ -6,12 +6,12 @@
 namespace ltrain {
 
 /// Rows of the operand are gathered over one axis, rows of the result are reduce-scattered over another.
-struct CubeWay {
+struct Way3d {
   const Group &rows, &sum;
 };
 /// `inwards`: from the residual stream into a sublayer; else back.
-inline CubeWay cube_way(const Groups& g, bool inwards) {
-  return inwards ? CubeWay{g.row, g.column} : CubeWay{g.column, g.row};
+inline Way3d way_3d(const Groups& g, bool inwards) {
+  return inwards ? Way3d{g.row, g.column} : Way3d{g.column, g.row};
 }
 
 /// A unit of `parts` parameters, gathered over depth part by part, so that each part's rows are consecutive.
@@ -28,19 +28,19 @@ struct GatheredWeight {
 GatheredWeight gather_weight_start(Step& step, int weight, int parts);
 
 /// The sum over depth of the gradient of such a unit.
-class CubeWeightSum {
+class WeightSum3d {
  public:
-  CubeWeightSum(Step& step, const GradTarget& to, int weight, int parts);
+  WeightSum3d(Step& step, const GradBuffer& to, int weight, int parts);
   /// Where to write this rank's summand; whether to add to what is there.
   Tensor summand() const { return whole_; }
-  bool accumulate() const { return !group_.many() && to_.accumulate; }
+  bool accumulate() const { return group_.size() == 1 && to_.accumulate; }
   /// Sums it, and adds the result to the target.
   void finish();
 
  private:
   Step& step_;
   const Group& group_;
-  GradTarget to_;
+  GradBuffer to_;
   int weight_, parts_;
   Tensor whole_;
 };

@@ -10,18 +10,18 @@
 
 namespace ltrain {
 
-void Head::cube_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
-  const CubeWay way = cube_way(step.groups, true);
+void Head::loss_3d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
+  const Way3d way = way_3d(step.groups, true);
   const int64_t ranks = way.rows.size(), rows = y.shape[0];  // of logits here
   const int64_t chunk = std::max<int64_t>(1, chunk_rows(rows * ranks, vocab_) / ranks);
   Gathered ys = gather_start(step, way.rows, y, "gathered rows");
   GatheredWeight weights = gather_weight_start(step, weight_, 1);
   Logits logits = make_logits(step, chunk);
   Tensor partial = summand_rows(step, way.sum, logits.values, "partial logits"), dpartial;
-  std::optional<CubeWeightSum> sum;
+  std::optional<WeightSum3d> sum;
   if (step.training) {
     dpartial = summand_rows(step, way.rows, dy, "partial gradient");
-    sum.emplace(step, step.params.contribute(weight_), weight_, 1);
+    sum.emplace(step, step.params.accumulate(weight_), weight_, 1);
   }
   const Tensor whole = ys.wait(step), weight = weights.wait(step);
   for (int64_t first = 0; first < rows; first += chunk) {

@@ -7,12 +7,12 @@
 
 namespace ltrain {
 
-void Head::grid_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
+void Head::loss_2d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
   const int64_t rows = y.shape[0], chunk = chunk_rows(rows, vocab_);
   const Tensor weight = step.params.value(weight_);
   Logits logits = make_logits(step, chunk);
-  GradTarget to;
-  if (step.training) to = step.params.contribute(weight_);
+  GradBuffer to;
+  if (step.training) to = step.params.accumulate(weight_);
   MatmulArgs project;
   project.trans_b = true;
   for (int64_t first = 0; first < rows; first += chunk) {

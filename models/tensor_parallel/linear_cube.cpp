@@ -10,8 +10,8 @@
 
 namespace ltrain {
 
-void Linear::cube_forward(Step& step, Tensor y, Tensor x) const {
-  const CubeWay way = cube_way(step.groups, cut_ == Cut::column);
+void Linear::forward_3d(Step& step, Tensor y, Tensor x) const {
+  const Way3d way = way_3d(step.groups, cut_ == Cut::column);
   Gathered xs = gather_start(step, way.rows, x, "gathered rows");
   GatheredWeight w = gather_weight_start(step, weight_, parts_);
   const Tensor partial = summand_rows(step, way.sum, y, "partial rows");
@@ -26,8 +26,8 @@ void Linear::cube_forward(Step& step, Tensor y, Tensor x) const {
   if (bias_ >= 0) add_bias(step.compute, y, bias(step));  // once, after the sum
 }
 
-void Linear::cube_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
-  const CubeWay way = cube_way(step.groups, cut_ == Cut::column);
+void Linear::backward_3d(Step& step, Tensor dx, Tensor dy, Tensor x) const {
+  const Way3d way = way_3d(step.groups, cut_ == Cut::column);
   Gathered dys = gather_start(step, way.sum, dy, "gathered gradient");
   Event summed;
   Tensor partial;
@@ -39,17 +39,17 @@ void Linear::cube_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
     w.release(step);
   }
   bias_backward(step, dy);
-  if (step.later) {
-    step.later->add(
+  if (step.deferred) {
+    step.deferred->add(
         [this, dy, x](Step& s) {
           Gathered again =
-              gather_start(s, cube_way(s.groups, cut_ == Cut::column).sum, dy, "gathered gradient");
-          cube_weight_backward(s, again.wait(s), x);
+              gather_start(s, way_3d(s.groups, cut_ == Cut::column).sum, dy, "gathered gradient");
+          weight_backward_3d(s, again.wait(s), x);
           release_whole(s, again.whole, dy);
         },
         {dy, x});
   } else {
-    cube_weight_backward(step, dys.wait(step), x);
+    weight_backward_3d(step, dys.wait(step), x);
   }
   step.compute.wait(dys.done);
   release_whole(step, dys.whole, dy);
@@ -57,13 +57,13 @@ void Linear::cube_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
   if (dx.defined()) release_whole(step, partial, dx);
 }
 
-void Linear::cube_weight_backward(Step& step, Tensor dy, Tensor x) const {
-  const CubeWay way = cube_way(step.groups, cut_ == Cut::column);
+void Linear::weight_backward_3d(Step& step, Tensor dy, Tensor x) const {
+  const Way3d way = way_3d(step.groups, cut_ == Cut::column);
   Gathered xs = gather_start(step, way.rows, x, "gathered rows");
-  const GradTarget to = step.params.contribute(weight_, parts_);
+  const GradBuffer to = step.params.accumulate(weight_, parts_);
   MatmulArgs args;
   args.trans_a = true;
-  CubeWeightSum sum(step, to, weight_, parts_);
+  WeightSum3d sum(step, to, weight_, parts_);
   args.accumulate = sum.accumulate();
   matmul(step.compute, sum.summand(), dy, xs.wait(step), args);
   sum.finish();

@@ -4,22 +4,22 @@
 
 namespace ltrain {
 
-void Linear::grid_forward(Step& step, Tensor y, Tensor x) const {
+void Linear::forward_2d(Step& step, Tensor y, Tensor x) const {
   MatmulArgs args;
   args.trans_b = true;
   args.bias = bias(step);
   summa_outer(step, y, x, weight(step), args);
 }
 
-void Linear::grid_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
+void Linear::backward_2d(Step& step, Tensor dx, Tensor dy, Tensor x) const {
   if (dx.defined()) summa_inner(step, dx, dy, weight(step));
   bias_backward(step, dy);
   const auto work = [this, dy, x](Step& s) {
-    summa_weight(s, s.params.contribute(weight_, parts_), x, dy, /*swapped=*/true);
+    summa_weight(s, s.params.accumulate(weight_, parts_), x, dy, /*swapped=*/true);
     s.params.grad_ready(weight_);
   };
-  if (step.later) {
-    step.later->add(work, {dy, x});
+  if (step.deferred) {
+    step.deferred->add(work, {dy, x});
   } else {
     work(step);
   }

@@ -13,13 +13,13 @@ class Panels {
  public:
   Panels(Step& step, const Group& group, Tensor own, const char* name)
       : step_(step), group_(group), own_(own) {
-    if (!group.many()) return;
+    if (group.size() == 1) return;
     for (Tensor& t : buffers_) t = step.memory.allocate(MemoryKind::temporaries, name, own.dtype, own.shape);
     start(0);
   }
   /// Rank t's block, for compute; t one larger at each call. Begins to fetch the next.
   Tensor take(int t) {
-    if (!group_.many()) return own_;
+    if (group_.size() == 1) return own_;
     const size_t at = static_cast<size_t>(t % 2);
     step_.compute.wait(done_[at]);
     const Tensor panel = panels_[at];
@@ -53,13 +53,13 @@ class Panels {
   std::array<Event, 2> done_;
 };
 
-/// Products of which each rank of a group is to have the sum of one.
+/// MatmulPrecision of which each rank of a group is to have the sum of one.
 class Sums {
  public:
   /// `own`: where this rank's sum is to be made. `dim`: of the whole, of which it is a slice.
   Sums(Step& step, const Group& group, Axis axis, Tensor own, int dim, const char* name)
       : step_(step), group_(group), axis_(axis), own_(own), dim_(dim) {
-    if (!group.many()) return;
+    if (group.size() == 1) return;
     for (Tensor& t : buffers_) t = step.memory.allocate(MemoryKind::temporaries, name, own.dtype, own.shape);
   }
   /// Where to write this rank's summand of rank t's sum.
@@ -71,7 +71,7 @@ class Sums {
   }
   /// It is written: begins to sum.
   void sum(int t) {
-    if (!group_.many()) return;
+    if (group_.size() == 1) return;
     const size_t at = static_cast<size_t>(t % 2);
     const Tensor product = t == group_.rank() ? own_ : buffers_[at];
     group_.stream->wait(step_.compute.record());
@@ -103,7 +103,7 @@ void summa_outer(Step& step, Tensor y, Tensor x, Tensor b, const MatmulArgs& arg
   const Groups& g = step.groups;
   Panels xs(step, g.column, x, "block of activations"), bs(step, g.row, b, "block of weights");
   // In low precision steps add up in f32, so that there is one rounding.
-  const bool wide = g.column.many() && is_half(y.dtype);
+  const bool wide = g.column.size() > 1 && is_half(y.dtype);
   Tensor sum = y;
   if (wide) sum = step.memory.allocate(MemoryKind::temporaries, "sum of products", DType::f32, y.shape);
   for (int t = 0; t < g.column.size(); ++t) {
@@ -133,10 +133,10 @@ void summa_inner(Step& step, Tensor y, Tensor x, Tensor b, const MatmulArgs& arg
   bs.release();
 }
 
-void summa_weight(Step& step, const GradTarget& to, Tensor a, Tensor c, bool swapped) {
+void summa_weight(Step& step, const GradBuffer& to, Tensor a, Tensor c, bool swapped) {
   const Groups& g = step.groups;
   Panels panels(step, g.column, a, "block of activations");
-  const bool many = g.row.many(), apart = many && to.accumulate;
+  const bool many = g.row.size() > 1, apart = many && to.accumulate;
   Tensor own = to.tensor;
   if (apart)
     own = step.memory.allocate(MemoryKind::temporaries, "sum of a weight gradient", to.tensor.dtype,

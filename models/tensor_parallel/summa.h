@@ -19,6 +19,6 @@ void summa_inner(Step& step, Tensor y, Tensor x, Tensor b, const MatmulArgs& arg
 /// The gradient of a weight: w of row rank t (+)= sum over i of a_it^T c_ij, or of c_ij^T a_it with
 /// `swapped`. a is broadcast over the column axis, products are summed over the row axis; the sum is a slice
 /// of dim 0 of the whole there, of dim 1 with `swapped`.
-void summa_weight(Step& step, const GradTarget& to, Tensor a, Tensor c, bool swapped);
+void summa_weight(Step& step, const GradBuffer& to, Tensor a, Tensor c, bool swapped);
 
 }  // namespace ltrain

@@ -6,7 +6,7 @@
 
 namespace ltrain {
 
-int key_value_copies(int64_t heads, int64_t ranks) {
+int kv_replication(int64_t heads, int64_t ranks) {
   return heads > 0 && ranks > heads && ranks % heads == 0 ? static_cast<int>(ranks / heads) : 1;
 }
 
@@ -17,7 +17,7 @@ const Group& Groups::over(Axis a) const {
 const Group& Groups::spanning(AxisSet axes) const {
   const auto longer = [&](AxisSet set) { return long_axes(set, [&](Axis a) { return size(a); }); };
   for (const Group* g : {&tensor, &depth, &rows, &turned_rows})
-    if (g->many() && longer(g->comm->axes()) == longer(axes)) return *g;
+    if (g->size() > 1 && longer(g->comm->axes()) == longer(axes)) return *g;
   fail(ExitCode::internal, "no group over {}", axis_set_name(axes));
 }
 
@@ -29,8 +29,8 @@ const Group& Groups::link(int from, int to) const {
 
 std::vector<const Group*> Groups::each() const {
   std::vector<const Group*> out{&tensor,      &context,       &depth,         &row,    &column, &rows,
-                                &turned_rows, &gradient,      &inside,        &across, &expert, &expert_near,
-                                &expert_far,  &expert_inside, &expert_across, &world,  &copies, &tied};
+                                &turned_rows, &gradient,      &shard,        &replicate, &expert, &expert_intra_node,
+                                &expert_inter_node,  &expert_shard, &expert_replicate, &world,  &copies, &tied};
   for (const Link& l : links) out.push_back(&l.group);
   return out;
 }
@@ -45,7 +45,7 @@ std::vector<const Communicator*> Groups::all() const {
 std::vector<Stream*> Groups::streams() const {
   std::vector<Stream*> out;
   for (const Group* g : each())
-    if (g->comm && g->many() && std::find(out.begin(), out.end(), g->stream) == out.end())
+    if (g->comm && g->size() > 1 && std::find(out.begin(), out.end(), g->stream) == out.end())
       out.push_back(g->stream);
   return out;
 }
@@ -89,33 +89,33 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   groups_.row = over("row", Axis::row, own_stream(Axis::row));
   groups_.column = over("column", Axis::column, own_stream(Axis::column));
   groups_.rows = over("rows", Axis::depth | Axis::row, comm);
-  const bool turns = mesh.tensor_mode == TensorMode::cube;
+  const bool turns = mesh.tensor_mode == TensorMode::three_d;
   groups_.turned_rows =
       turns ? over("turned rows", Axis::depth | Axis::column, comm)
             : make(make_group, {"turned rows", Axis::depth | Axis::column, {mesh.rank}, false}, comm, false);
   groups_.gradient = over("gradient", kGradientAxes, comm);
-  groups_.inside = mesh.two_levels() ? over("inside", mesh.inside, comm) : groups_.gradient;
+  groups_.shard = mesh.two_levels() ? over("shard", mesh.shard, comm) : groups_.gradient;
   // On a stream of its own: it sums one bucket while the first level has the next.
-  groups_.across = over("across", mesh.across(), mesh.two_levels() ? stream(make_stream, "across") : comm);
+  groups_.replicate = over("replicate", mesh.replicate(), mesh.two_levels() ? stream(make_stream, "replicate") : comm);
   const AxisSet experts = mesh.expert_axes;
   const bool cut = mesh.size(experts) > 1;
   groups_.expert = over("expert", experts, cut ? stream(make_stream, "expert") : comm);
-  groups_.expert_inside = cut ? over("expert inside", mesh.inside.without(experts), comm) : groups_.inside;
-  groups_.expert_across =
-      cut ? over("expert across", mesh.across().without(experts), groups_.across.stream) : groups_.across;
+  groups_.expert_shard = cut ? over("expert shard", mesh.shard.without(experts), comm) : groups_.shard;
+  groups_.expert_replicate =
+      cut ? over("expert replicate", mesh.replicate().without(experts), groups_.replicate.stream) : groups_.replicate;
   // On the stream of the whole: an exchange is one after the other.
   const std::vector<int> of_experts = mesh.group(experts);
   const int total = static_cast<int>(of_experts.size()), place = mesh.place_in(experts),
-            near = options.near_experts > 0 ? options.near_experts : 1;
+            near = options.intra_node_experts > 0 ? options.intra_node_experts : 1;
   LT_CHECK(total % near == 0, "neighbours of {} among {} ranks of experts", near, total);
   std::vector<int> near_ranks, far_ranks;
   for (int i = 0; i < total; ++i) {
     if (i / near == place / near) near_ranks.push_back(of_experts[i]);
     if (near > 1 ? i % near == place % near : i == place) far_ranks.push_back(of_experts[i]);
   }
-  groups_.expert_near =
+  groups_.expert_intra_node =
       make(make_group, {"expert near", experts, near_ranks, false}, groups_.expert.stream, near > 1);
-  groups_.expert_far =
+  groups_.expert_inter_node =
       make(make_group, {"expert far", experts, far_ranks, false}, groups_.expert.stream, near > 1);
   // With one group of all ranks gradients and agreements go the same way.
   const bool flat = mesh.world() == mesh.size(kGradientAxes);
@@ -128,7 +128,7 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   groups_.tied = make(make_group, {"tied", Axis::pipeline, tied, false}, comm, ties);
   // Neighbours on the tensor axis, on its stream: their sums go between the others'.
   std::vector<int> copies = mesh.group(Axis::tensor);
-  const int n = key_value_copies(options.key_value_heads, groups_.tensor.size());
+  const int n = kv_replication(options.key_value_heads, groups_.tensor.size());
   const int first = groups_.tensor.rank() / n * n;
   copies = {copies.begin() + first, copies.begin() + first + n};
   groups_.copies = make(make_group, {"copies", Axis::tensor, copies, false}, groups_.tensor.stream, n > 1);

@@ -18,7 +18,6 @@ struct Group {
   Stream* stream = nullptr;
   int size() const { return comm->size(); }
   int rank() const { return comm->rank(); }
-  bool many() const { return comm->size() > 1; }
 };
 
 /// One directed connection between two pipeline stages. Its two ends are ranks 0 (from) and 1 (to).
@@ -29,7 +28,7 @@ struct Link {
 
 /// Tensor-parallel ranks that hold the same key-value head: more than one when there are more ranks than
 /// heads.
-int key_value_copies(int64_t key_value_heads, int64_t tensor_ranks);
+int kv_replication(int64_t key_value_heads, int64_t tensor_ranks);
 
 /// What a rank's step communicates through. Borrowed from a GroupSet.
 struct Groups {
@@ -38,13 +37,13 @@ struct Groups {
   Group depth, row, column;  ///< of a tensor-parallel grid or cube
   Group rows, turned_rows;   ///< depth+row, depth+column: ranks whose tokens differ
   Group gradient;            ///< data, context, replica: ranks that have the same parameters
-  Group inside;              ///< of them, the first level: ZeRO cuts over it; all where there is one level
-  Group across;              ///< the second level: one of each inside group; of one where there is one level
+  Group shard;              ///< of them, the first level: ZeRO cuts over it; all where there is one level
+  Group replicate;              ///< the second level: one of each shard group; of one where there is one level
   Group expert;              ///< that experts are cut over: mesh.expert_axes
-  Group expert_near;         ///< with an all-to-all on two levels: neighbours of it; else of one
-  Group expert_far;          ///< those that have this rank's place among their neighbours
-  Group expert_inside;       ///< of `inside`, those that have the same experts
-  Group expert_across;       ///< likewise of `across`
+  Group expert_intra_node;         ///< with an all-to-all on two levels: neighbours of it; else of one
+  Group expert_inter_node;          ///< those that have this rank's place among their neighbours
+  Group expert_shard;       ///< of `shard`, those that have the same experts
+  Group expert_replicate;       ///< likewise of `replicate`
   Group world;               ///< loss, norm, and what all agree on
   Group copies;              ///< tensor ranks that hold the same key-value head, where there are more of them
   Group tied;                ///< first and last stage, when they share the embedding; else of one
@@ -52,7 +51,7 @@ struct Groups {
 
   int coordinate(Axis a) const { return mesh.coordinate(a); }
   int size(Axis a) const { return mesh.size(a); }
-  bool line() const { return mesh.tensor_mode == TensorMode::line; }
+  bool line() const { return mesh.tensor_mode == TensorMode::one_d; }
   /// Of mesh.inner_axis(), of that axis.
   const Group& inner() const { return over(mesh.inner_axis()); }
   const Group& over(Axis tensor_axis) const;
@@ -85,7 +84,7 @@ class GroupSet {
  public:
   struct Options {
     bool tied_stages = false;     ///< the first and the last stage share a weight
-    int near_experts = 0;         ///< ranks of the expert group that are neighbours; 0: one level
+    int intra_node_experts = 0;         ///< ranks of the expert group that are neighbours; 0: one level
     int64_t key_value_heads = 0;  ///< of the model; 0: as many as the tensor axis needs
     /// Directed pairs of pipeline coordinates that exchange tensors, the same list on every rank.
     std::vector<std::pair<int, int>> links;

@@ -63,10 +63,10 @@ AxisOrder parse_axis_order(std::string_view text, std::string& error) {
 }
 
 TensorMode tensor_mode(std::string_view name) {
-  if (name == "1d") return TensorMode::line;
-  if (name == "3d") return TensorMode::cube;
+  if (name == "1d") return TensorMode::one_d;
+  if (name == "3d") return TensorMode::three_d;
   LT_CHECK(name == "2d" || name == "2.5d", "tensor mode {}", name);
-  return TensorMode::grid;
+  return TensorMode::two_d;
 }
 
 void Mesh::cut_tensor(TensorMode mode, int ranks, int depth) {
@@ -79,9 +79,9 @@ void Mesh::cut_tensor(TensorMode mode, int ranks, int depth) {
   const auto set = [&](Axis a, int n) { degree[static_cast<int>(a)] = n; };
   tensor_mode = mode;
   for (Axis a : kTensorAxes) set(a, 1);
-  if (mode == TensorMode::line) {
+  if (mode == TensorMode::one_d) {
     set(Axis::tensor, ranks);
-  } else if (mode == TensorMode::grid) {
+  } else if (mode == TensorMode::two_d) {
     LT_CHECK(ranks % depth == 0, "{} tensor-parallel ranks with depth {}", ranks, depth);
     const int q = root(ranks / depth, [](int64_t n) { return n * n; });
     set(Axis::row, q), set(Axis::column, q), set(Axis::depth, depth);
@@ -95,8 +95,8 @@ void Mesh::cut_tensor(TensorMode mode, int ranks, int depth) {
 }
 
 Axis Mesh::inner_axis() const {
-  return tensor_mode == TensorMode::line   ? Axis::tensor
-         : tensor_mode == TensorMode::grid ? Axis::column
+  return tensor_mode == TensorMode::one_d   ? Axis::tensor
+         : tensor_mode == TensorMode::two_d ? Axis::column
                                            : Axis::row;
 }
 
@@ -129,8 +129,8 @@ std::string Mesh::split_levels(int64_t ranks) {
                        context_first ? "context axis" : "data axis, inside the context axis");
   degree[static_cast<int>(Axis::data)] = static_cast<int>(near);
   degree[static_cast<int>(Axis::replica)] = static_cast<int>(data / near);
-  inside = Axis::data | Axis::expert;
-  if (context_first) inside = inside | Axis::context;
+  shard = Axis::data | Axis::expert;
+  if (context_first) shard = shard | Axis::context;
   return "";
 }
 

@@ -22,7 +22,7 @@ inline constexpr AxisOrder kAxisOrder{Axis::tensor, Axis::column, Axis::row,    
 ///   cube (3d): all three matrices over depth, row and column, l of each (arXiv:2105.14450). What has its
 ///     columns over `column` before a linear has them over `row` after it, and back: the two take turns.
 /// The residual stream of grid and cube: rows (whole sequences) over depth, then row; columns over column.
-enum class TensorMode : uint8_t { line, grid, cube };
+enum class TensorMode : uint8_t { one_d, two_d, three_d };
 
 /// "tp-cp-dp-pp", Megatron-LM's notation, innermost first; each of the four once; ep at most once, right
 /// before dp. Sets `error` to what is wrong, or leaves it empty. Expert comes before data, of which it is the
@@ -38,17 +38,17 @@ struct Mesh {
   AxisOrder order = kAxisOrder;
   /// Of the axes that gradients are summed over: those of the first level (within a node). ZeRO cuts over it,
   /// two-level reductions reduce-scatter over it. The rest of kGradientAxes is the second level.
-  AxisSet inside = kGradientAxes;
-  TensorMode tensor_mode = TensorMode::line;
+  AxisSet shard = kGradientAxes;
+  TensorMode tensor_mode = TensorMode::one_d;
   /// Axes that experts are cut over: expert, and those inside it that cut_experts folded them over. Of ranks
   /// that have different tokens.
   AxisSet expert_axes = Axis::expert;
 
-  AxisSet across() const { return kGradientAxes.without(inside); }
+  AxisSet replicate() const { return kGradientAxes.without(shard); }
   /// Cuts the ranks that gradients are summed over into groups of `ranks` neighbours: data becomes data and
   /// replica. "" or why it cannot be.
   std::string split_levels(int64_t ranks);
-  bool two_levels() const { return size(across()) > 1; }
+  bool two_levels() const { return size(replicate()) > 1; }
   /// Cuts experts over `ranks` ranks. Attention sees these as what they were (Megatron-LM's parallel folding,
   /// arXiv:2504.14960): they are taken from tensor, with `over_tensor`, then from data, or where it does not
   /// divide, from context and data. After split_levels and cut_tensor. "" or why it cannot be.

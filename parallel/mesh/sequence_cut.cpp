@@ -1,4 +1,4 @@
-#include "parallel/mesh/sequence_cut.h"
+#include "parallel/mesh/context_sharding.h"
 
 namespace ltrain {
 
@@ -10,30 +10,30 @@ ContextComm context_comm(const std::string& name) {
   fail(ExitCode::usage, "parallel.context_comm: {}: must be p2p, all_gather, a2a or a2a+p2p", name);
 }
 
-int SequenceCut::exchange() const {
+int ContextSharding::exchange() const {
   return comm == ContextComm::a2a ? ranks : comm == ContextComm::a2a_p2p ? inner_ranks : 1;
 }
 
-bool SequenceCut::zig_zag() const {
+bool ContextSharding::zig_zag() const {
   if (ranks == 1 || comm == ContextComm::a2a) return false;
   return comm != ContextComm::all_gather || seq % (2 * ranks) == 0;
 }
 
-int64_t SequenceCut::unit() const {
+int64_t ContextSharding::unit() const {
   if (ranks == 1) return 1;
   return comm == ContextComm::p2p || comm == ContextComm::a2a_p2p ? 2 * ranks : ranks;
 }
 
-Positions SequenceCut::rows_of(int r) const {
+Positions ContextSharding::rows_of(int r) const {
   LT_CHECK(seq % unit() == 0 && r >= 0 && r < ranks, "a sequence of {} over {} context ranks", seq, ranks);
   if (!zig_zag()) return Positions::run(r * (seq / ranks), seq / ranks, seq);
   const int64_t each = seq / (2 * ranks);
   return Positions::two_runs(r * each, (2 * ranks - 1 - r) * each, each, seq);
 }
 
-Positions SequenceCut::exchanged_rows_of(int r) const {
+Positions ContextSharding::exchanged_rows_of(int r) const {
   const int together = exchange();
-  SequenceCut outer = *this;
+  ContextSharding outer = *this;
   // Neighbours' chunks are neighbours, so that a group's rows are again two runs, cut as over `rings` ranks.
   outer.ranks = rings();
   outer.comm = comm == ContextComm::a2a_p2p ? ContextComm::p2p : comm;

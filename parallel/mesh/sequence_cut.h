@@ -19,7 +19,7 @@ enum class ContextComm : uint8_t {
 /// From "p2p", "all_gather", "a2a", "a2a+p2p".
 ContextComm context_comm(const std::string& name);
 
-struct SequenceCut {
+struct ContextSharding {
   int64_t seq = 1;
   int ranks = 1, rank = 0;  ///< of the context group
   ContextComm comm = ContextComm::p2p;

@@ -80,7 +80,7 @@ bool Signals::dead(int rank) {
   return ::poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR)) != 0;
 }
 
-Lost Signals::fate(const Blocked& on, bool look_for_dead) {
+Lost Signals::save_policy(const Blocked& on, bool look_for_dead) {
   for (int r : {on.a, on.b}) {
     if (r < 0) continue;
     const RankControl& c = segment_.control(r);
@@ -107,7 +107,7 @@ Lost Signals::sleep(const std::function<Blocked()>& blocked, double timeout_seco
     const uint64_t now = ticks();
     const bool look = static_cast<double>(now - looked) >= kSliceSeconds * 1e9;
     if (look) looked = now;
-    if (lost = fate(on, look); lost.rank >= 0) {
+    if (lost = save_policy(on, look); lost.rank >= 0) {
       // It may have done its part before it went.
       if (blocked().nobody()) lost = {};
       break;

@@ -72,7 +72,7 @@ class Signals {
     return on;
   }
   Lost sleep(const std::function<Blocked()>& blocked, double timeout_seconds);
-  Lost fate(const Blocked& on, bool look_for_dead);
+  Lost save_policy(const Blocked& on, bool look_for_dead);
   bool dead(int rank);
   void ring_if_waiting(int r) {
     if (r == rank_) return;

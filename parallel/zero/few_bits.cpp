@@ -16,13 +16,13 @@ Code ParameterStore::code_of(const Bucket& b) const {
   return is_onebit(b.kind.rule.rule) ? Code::sign : Code::int8;
 }
 
-bool ParameterStore::in_few_bits(const Bucket& b) const {
-  return layout_.for_training && b.kind.rule.rule != UpdateRule::still && inside(b).many() &&
+bool ParameterStore::is_compressed(const Bucket& b) const {
+  return layout_.for_training && b.kind.rule.rule != UpdateRule::still && shard_group(b).size() > 1 &&
          (layout_.reduce_int8 || is_onebit(b.kind.rule.rule));
 }
 
 void ParameterStore::allocate_errors(Bucket& b, const std::string& name) {
-  LT_CHECK(layout_.zero_stage <= 1 && !across(b).many(), "sums in few bits of pieces of gradients");
+  LT_CHECK(layout_.zero_stage <= 1 && replicate_group(b).size() == 1, "sums in few bits of pieces of gradients");
   const auto make = [&](const char* what, int64_t n) {
     return memory_->allocate(MemoryKind::optimizer, fmt::format("{}, {}", what, name), layout_.precision.grad,
                              {n});
@@ -34,7 +34,7 @@ void ParameterStore::allocate_errors(Bucket& b, const std::string& name) {
 void ParameterStore::allocate_codes() {
   int64_t most = 0;
   for (const Bucket& b : buckets_)
-    if (in_few_bits(b)) most = std::max(most, coded_bytes(code_of(b), layout_.precision.grad, b.padded));
+    if (is_compressed(b)) most = std::max(most, coded_bytes(code_of(b), layout_.precision.grad, b.padded));
   if (most == 0) return;
   codes_ = memory_->allocate(MemoryKind::communication, "codes that are sent", DType::u8, {most});
   received_ = memory_->allocate(MemoryKind::communication, "codes that are summed", DType::u8, {most});
@@ -42,8 +42,8 @@ void ParameterStore::allocate_codes() {
 
 /// values := factor times their sum over the ranks of the bucket, of all of them or of the piece alone. Of
 /// what `where` leaves out nothing is summed.
-void ParameterStore::sum_in_few_bits(Bucket& b, Tensor values, double factor, Tensor where, bool all) {
-  const Group& g = inside(b);
+void ParameterStore::compressed_all_reduce(Bucket& b, Tensor values, double factor, Tensor where, bool all) {
+  const Group& g = shard_group(b);
   Stream& s = *g.stream;
   const Code code = code_of(b);
   const int64_t part = coded_bytes(code, values.dtype, b.piece), from = piece_begin(b);
@@ -81,7 +81,7 @@ std::vector<RoundingError> ParameterStore::rounding_errors(bool owned) const {
   std::vector<RoundingError> out;
   for (const Bucket& b : buckets_) {
     if (!b.sent_error.defined() || (owned && !first_copy(b))) continue;
-    const Group& g = inside(b);
+    const Group& g = shard_group(b);
     for (int id : members(b)) {
       const Parameter& p = parameters_[id];
       const int64_t n = p.spec.slice.elements(), begin = piece_begin(b);

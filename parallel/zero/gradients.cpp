@@ -39,19 +39,19 @@ void ParameterStore::gather(int index) {
   if (b.value.defined()) return;
   b.value = memory_->allocate(MemoryKind::communication, fmt::format("gathered parameters, bucket {}", index),
                               layout_.precision.compute, {b.padded});
-  const Group& g = inside(b);
-  if (g.many()) {
+  const Group& g = shard_group(b);
+  if (g.size() > 1) {
     g.stream->wait(compute_->record());
-    if (b.away >= 0) {
+    if (b.offloaded >= 0) {
       b.fetched = memory_->allocate(MemoryKind::communication,
                                     fmt::format("parameters from outside, bucket {}", index),
                                     layout_.precision.compute, {b.piece});
       fetch_values(b, b.fetched);
       g.stream->wait(b.done);
     }
-    g.comm->all_gather(*g.stream, b.value, b.away >= 0 ? b.fetched : b.value_piece);
+    g.comm->all_gather(*g.stream, b.value, b.offloaded >= 0 ? b.fetched : b.value_piece);
     b.done = g.stream->record();
-  } else if (b.away >= 0) {
+  } else if (b.offloaded >= 0) {
     fetch_values(b, b.value);
   } else {
     cast(*compute_, b.value, b.value_piece);
@@ -96,7 +96,7 @@ void ParameterStore::drop(int segment) {
   }
 }
 
-GradTarget ParameterStore::contribute(int id, int n) {
+GradBuffer ParameterStore::accumulate(int id, int n) {
   Unit& u = units_[parameters_[id].unit];
   LT_CHECK(u.first == id && u.count == n, "gradients are written by whole units, not {} of {}", n, u.count);
   Bucket& b = buckets_[u.bucket];
@@ -110,14 +110,14 @@ GradTarget ParameterStore::contribute(int id, int n) {
       if (units_[i].grad_record) units_[i].grad_record->zero = true;
     }
   }
-  if (widens_gradients()) return contribute_wide(u, n);
+  if (widens_gradients()) return accumulate_wide(u, n);
   const bool accumulate = u.touched;
   u.touched = true;
   return {grad(id, n), accumulate};
 }
 
 /// What is there is widened, added to, and rounded again when the micro-batch has made its last contribution.
-GradTarget ParameterStore::contribute_wide(Unit& u, int n) {
+GradBuffer ParameterStore::accumulate_wide(Unit& u, int n) {
   const Tensor sum = grad(u.first, n);
   bool accumulate = true;
   if (!u.wide.defined()) {
@@ -208,7 +208,7 @@ void ParameterStore::place_as_part(Bucket& b) {
 
 /// Nobody else has anything to add to the gradients of the bucket, nor are they moved.
 bool ParameterStore::alone(const Bucket& b) const {
-  return layout_.zero_stage < 2 && !inside(b).many() && !across(b).many() && !b.kind.sum.bits &&
+  return layout_.zero_stage < 2 && shard_group(b).size() == 1 && replicate_group(b).size() == 1 && !b.kind.sum.bits &&
          !b.kind.copied;
 }
 
@@ -223,9 +223,9 @@ void ParameterStore::end_reductions() { gather_reduced(); }
 
 void ParameterStore::reduce(int index) {
   Bucket& b = buckets_[index];
-  const Group& g = inside(b);
+  const Group& g = shard_group(b);
   collect(b);
-  if (groups_->gradient.many() || b.kind.sum.bits || b.kind.copied || b.kind.tied || layout_.zero_stage >= 2)
+  if (groups_->gradient.size() > 1 || b.kind.sum.bits || b.kind.copied || b.kind.tied || layout_.zero_stage >= 2)
     clear_padding(b);
   if (alone(b)) return;
   g.stream->wait(compute_->record());
@@ -248,24 +248,24 @@ void ParameterStore::reduce(int index) {
     return;
   }
   const Tensor piece = b.grad.flat(piece_begin(b), {b.piece});
-  const bool two_levels = across(b).many();
-  const bool round = rounded_.defined() && g.many();
+  const bool two_levels = replicate_group(b).size() > 1;
+  const bool round = rounded_.defined() && g.size() > 1;
   const Tensor sent = round ? rounded_.flat(0, {b.padded}) : b.grad;
   const Tensor got = sent.flat(piece_begin(b), {b.piece});
   if (round) cast(*g.stream, sent, b.grad);
-  if (layout_.reduce_int8 && in_few_bits(b)) {
-    sum_in_few_bits(b, b.grad, 1, {}, layout_.zero_stage == 0);
-  } else if (g.many() && (layout_.zero_stage >= 1 || two_levels)) {
+  if (layout_.reduce_int8 && is_compressed(b)) {
+    compressed_all_reduce(b, b.grad, 1, {}, layout_.zero_stage == 0);
+  } else if (g.size() > 1 && (layout_.zero_stage >= 1 || two_levels)) {
     g.comm->reduce_scatter(*g.stream, got, sent);
     if (round) cast(*g.stream, piece, got);
-  } else if (g.many()) {
+  } else if (g.size() > 1) {
     g.comm->all_reduce(*g.stream, sent);
     if (round) cast(*g.stream, b.grad, sent);
   }
   b.done = g.stream->record();
   if (two_levels && layout_.zero_stage < 2) {
     gather_reduced();  // the bucket before, whose second level had the time of this one's first
-    sum_across(b, piece, b.done);
+    sum_replicas(b, piece, b.done);
     if (layout_.zero_stage == 0) summed_ = index;
   }
   if (layout_.zero_stage < 2) return;
@@ -275,9 +275,9 @@ void ParameterStore::reduce(int index) {
 }
 
 /// The second level: sums a piece that `ready` says is summed inside.
-void ParameterStore::sum_across(Bucket& b, Tensor piece, Event ready) {
-  const Group& g = across(b);
-  if (!g.many()) return;
+void ParameterStore::sum_replicas(Bucket& b, Tensor piece, Event ready) {
+  const Group& g = replicate_group(b);
+  if (g.size() == 1) return;
   g.stream->wait(ready);
   g.comm->all_reduce(*g.stream, piece);
   b.summed = g.stream->record();
@@ -288,9 +288,9 @@ void ParameterStore::gather_reduced() {
   if (summed_ < 0) return;
   Bucket& b = buckets_[summed_];
   summed_ = -1;
-  const Group& g = inside(b);
+  const Group& g = shard_group(b);
   g.stream->wait(b.summed);
-  if (g.many()) g.comm->all_gather(*g.stream, b.grad, b.grad.flat(piece_begin(b), {b.piece}));
+  if (g.size() > 1) g.comm->all_gather(*g.stream, b.grad, b.grad.flat(piece_begin(b), {b.piece}));
   b.done = g.stream->record();
 }
 
@@ -309,7 +309,7 @@ void ParameterStore::settle(size_t keep) {
     }
     memory_->release(p.grad);
     // Once a step: what goes between nodes does not grow with accumulation.
-    if (++b.reductions == micros_) sum_across(b, b.grad_piece, compute_->record());
+    if (++b.reductions == micros_) sum_replicas(b, b.grad_piece, compute_->record());
   }
 }
 
@@ -334,9 +334,9 @@ void ParameterStore::finish_gradients() {
     tied.comm->all_reduce(*tied.stream, mine);
     compute_->wait(tied.stream->record());
     if (!rounds_tied(b)) continue;
-    const Group& g = inside(b);
+    const Group& g = shard_group(b);
     g.stream->wait(compute_->record());
-    sum_in_few_bits(b, b.grad, 1, {}, layout_.zero_stage == 0);
+    compressed_all_reduce(b, b.grad, 1, {}, layout_.zero_stage == 0);
     compute_->wait(g.stream->record());
   }
   mask_gradients();
@@ -355,7 +355,7 @@ void ParameterStore::add_grad_squares(Tensor squares) {
     Tensor own = (layout_.zero_stage >= 2 ? b.grad_piece : b.grad).flat(begin, {b.own});
     if (compute_->meta()) {  // a cut of what more have: equal, or the first has all of it
       AxisSet cut;
-      if (layout_.zero_stage == 0 || groups_->across.many()) cut = kGradientAxes;
+      if (layout_.zero_stage == 0 || groups_->replicate.size() > 1) cut = kGradientAxes;
       for (Axis a : kTensorAxes) cut = cut | a;
       own = place_apart(*compute_, own, own.record->name);
       for (int i = 0; i < kAxisCount; ++i)

@@ -25,10 +25,10 @@ constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 void ParameterStore::orthogonalize(const Parameter& p, Tensor x) {
   const Placement lies = p.spec.place[Axis::tensor];
   const Group& t = groups_->tensor;
-  const bool cut = t.many() && !(lies == Placement::R());
+  const bool cut = t.size() > 1 && !(lies == Placement::R());
   const int64_t rows = x.shape[0], cols = x.shape[1];
   const bool right = cut ? lies == Placement::S(0) : rows > cols;  // multiply by X^T X from the right
-  const double once = groups_->copies.many() && p.spec.copied ? 1.0 / groups_->copies.size() : 1.0;
+  const double once = groups_->copies.size() > 1 && p.spec.copied ? 1.0 / groups_->copies.size() : 1.0;
   const auto sum = [&](Tensor of_parts) {
     if (!cut) return;
     t.stream->wait(compute_->record());
@@ -67,7 +67,7 @@ void ParameterStore::orthogonalize(const Parameter& p, Tensor x) {
 
 void ParameterStore::update_muon(const AdamwArgs& step) {
   const OptimizerSettings& o = layout_.optimizer;
-  const Group& g = groups_->inside;
+  const Group& g = groups_->shard;
   const int stage = layout_.zero_stage;
   MomentumArgs m;
   m.rule = MomentumRule::muon;
@@ -86,7 +86,7 @@ void ParameterStore::update_muon(const AdamwArgs& step) {
           memory_->allocate(MemoryKind::communication, "directions of Muon", b.grad_piece.dtype, {b.padded});
       if (compute_->meta()) whole.record->place = b.grad_piece.record->place;
     }
-    if (g.many() && stage >= 1) {
+    if (g.size() > 1 && stage >= 1) {
       g.stream->wait(compute_->record());
       g.comm->all_gather(*g.stream, whole, r.grad);
       compute_->wait(g.stream->record());
@@ -108,8 +108,8 @@ void ParameterStore::update_muon(const AdamwArgs& step) {
           if (groups_->size(a) > 1) place_set(*compute_, x, a, p.spec.place[a]);
       orthogonalize(p, x);
     }
-    if (g.many()) {
-      if (compute_->meta()) place_set(*compute_, whole, groups_->mesh.inside, Placement::P());
+    if (g.size() > 1) {
+      if (compute_->meta()) place_set(*compute_, whole, groups_->mesh.shard, Placement::P());
       g.stream->wait(compute_->record());
       if (stage == 0)
         g.comm->all_reduce(*g.stream, whole);

@@ -1,5 +1,5 @@
 // 1-bit Adam and 1-bit LAMB: after a warm-up the second moment stays, and ranks average the first moments
-// that each makes of its own gradient, in one bit an element, in the place of gradients (few_bits.cpp).
+// that each makes of its own gradient, in one bit an element, in the place of gradients (compressed_all_reduce.cpp).
 #include <algorithm>
 
 #include "kernels/elementwise/scale_add.h"
@@ -26,7 +26,7 @@ void ParameterStore::add_own_squares(const Bucket& b, Tensor total) {
   fill_zero(*compute_, own_squares_);
   if (compute_->meta()) place_zero(own_squares_);
   sum_squares(*compute_, own_squares_, own);
-  scale_add(*compute_, total, 1, own_squares_, inside(b).size());
+  scale_add(*compute_, total, 1, own_squares_, shard_group(b).size());
 }
 
 /// What directions are multiplied by.
@@ -43,7 +43,7 @@ void ParameterStore::update_onebit(const AdamwArgs& step) {
       if (is_onebit(b.kind.rule.rule) && moves(b)) f(b);
   };
   each([&](Bucket& b) {
-    const Group& g = inside(b);
+    const Group& g = shard_group(b);
     const Range r = range(b, 0, b.padded);
     // The first moment that would be, were this rank's gradient that of all: their mean is the average.
     if (compute_->meta())
@@ -53,9 +53,9 @@ void ParameterStore::update_onebit(const AdamwArgs& step) {
           place_as(*compute_, "moment of one rank", a, r.grad, Placement::P(), Placement::S(0));
     scale_add(*compute_, r.grad, (1 - step.beta1) * step.grad_scale * g.size(), r.moments[0], step.beta1);
     if (lamb && step_ == freeze + 1) cast(*compute_, r.moments[2], r.moments[1]);
-    if (!g.many()) return;
+    if (g.size() == 1) return;
     g.stream->wait(compute_->record());
-    sum_in_few_bits(b, r.grad, 1.0 / g.size(), r.moments[1], true);
+    compressed_all_reduce(b, r.grad, 1.0 / g.size(), r.moments[1], true);
     b.done = g.stream->record();
   });
   if (lamb) fill_zero(*compute_, tensor_sums_);
@@ -78,7 +78,7 @@ void ParameterStore::update_onebit(const AdamwArgs& step) {
   // The parts of a tensor that other ranks have, experts among them.
   for (const Group* g :
        {&groups_->gradient, &groups_->tensor, &groups_->depth, &groups_->row, &groups_->column}) {
-    if (!g->many()) continue;
+    if (g->size() == 1) continue;
     if (compute_->meta())
       for (int i = 0; i < kAxisCount; ++i)
         if (const Axis a = static_cast<Axis>(i); g->comm->axes().has(a))

@@ -68,8 +68,8 @@ int ParameterStore::find(std::string_view name) const {
   return -1;
 }
 
-int64_t ParameterStore::piece_begin(const Bucket& b) const { return inside(b).rank() * b.piece; }
-int64_t ParameterStore::own_begin(const Bucket& b) const { return piece_begin(b) + across(b).rank() * b.own; }
+int64_t ParameterStore::piece_begin(const Bucket& b) const { return shard_group(b).rank() * b.piece; }
+int64_t ParameterStore::own_begin(const Bucket& b) const { return piece_begin(b) + replicate_group(b).rank() * b.own; }
 int64_t ParameterStore::stored_begin(const Bucket& b) const {
   return layout_.zero_stage >= 1 ? piece_begin(b) : 0;
 }
@@ -86,8 +86,8 @@ ParameterStore::Kind ParameterStore::kind_of(const ParameterSpec& spec) const {
     if (spec.sum.has(a)) kind.sum = kind.sum | a;
     kind.expert = kind.expert || (kGradientAxes.has(a) && kind.cut.has(a));
   }
-  kind.copied = groups_->copies.many() && spec.copied;
-  kind.tied = groups_->tied.many() && spec.tied_stages;
+  kind.copied = groups_->copies.size() > 1 && spec.copied;
+  kind.tied = groups_->tied.size() > 1 && spec.tied_stages;
   return kind;
 }
 
@@ -204,14 +204,14 @@ void ParameterStore::list_tensors() {
 }
 
 AxisSet ParameterStore::sharding_axes(const Kind& kind) const {
-  return groups_->mesh.inside.without(kind.cut);
+  return groups_->mesh.shard.without(kind.cut);
 }
 
 /// On meta: how a bucket's tensor lies. `sharded`: each rank of the inside group has a piece.
 void ParameterStore::place_bucket(const Bucket& b, const Tensor& t, bool sharded) const {
   if (!compute_->meta() || !t.defined()) return;
   place_set(*compute_, t, kGradientAxes, Placement::R());
-  if (sharded) place_set(*compute_, t, groups_->mesh.inside, Placement::S(0));
+  if (sharded) place_set(*compute_, t, groups_->mesh.shard, Placement::S(0));
   for (Axis a : kTensorAxes) place_set(*compute_, t, a, Placement::R());
   place_set(*compute_, t, b.kind.cut, Placement::S(0));
 }
@@ -232,13 +232,13 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
   fill_buckets();
   const PrecisionPolicy& p = layout.precision;
   const int stage = layout.zero_stage;
-  int64_t pieces_all = 0, pieces_away = 0;
+  int64_t pieces_all = 0, pieces_offloaded = 0;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& b = buckets_[i];
-    const int ranks = inside(b).size(), copies = across(b).size();
+    const int ranks = shard_group(b).size(), copies = replicate_group(b).size();
     const bool coded = b.kind.rule.rule == UpdateRule::adamw8bit;
     int64_t unit = coded ? kCodeBlock : kAlign;
-    if (in_few_bits(b)) unit = std::max(unit, code_block(code_of(b)));
+    if (is_compressed(b)) unit = std::max(unit, code_block(code_of(b)));
     b.padded = round_up(b.used, unit * ranks * copies);
     b.piece = b.padded / ranks;
     b.own = b.piece / copies;
@@ -248,9 +248,9 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
       place_bucket(b, t, sharded);
       return t;
     };
-    if (leaves(b, pieces_all, pieces_away)) {
-      b.away = away_bytes_;  // laid out below
-      away_bytes_ += round_up(b.piece * dtype_size(p.compute), kSlowBlock);
+    if (leaves(b, pieces_all, pieces_offloaded)) {
+      b.offloaded = offloaded_bytes_;  // laid out below
+      offloaded_bytes_ += round_up(b.piece * dtype_size(p.compute), kOffloadBlock);
     } else if (stage >= 3) {
       b.value_piece = make(MemoryKind::parameters, "parameters", p.compute, b.piece, pieces);
     } else {
@@ -281,12 +281,12 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     }
     if (rule == UpdateRule::sophia_h)
       b.beside = make(MemoryKind::optimizer, "values beside", p.grad, stored, pieces);
-    if (in_few_bits(b)) allocate_errors(b, fmt::format("bucket {}", i));
+    if (is_compressed(b)) allocate_errors(b, fmt::format("bucket {}", i));
     for (std::string_view name : moment_names(b.kind.rule))
       b.moments.push_back(
           make(MemoryKind::optimizer, std::string(name).c_str(), p.state, b.resident, pieces));
   }
-  lay_values_away();
+  lay_out_offloaded();
   if (layout.for_training) {
     list_tensors();
     allocate_codes();
@@ -307,7 +307,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
 void ParameterStore::clear() {
   sparse_ = false;
   if (compute_->meta()) return;
-  settle_slow();
+  wait_offloaded();
   fetched_ahead_ = false;
   const auto zero = [&](const Tensor& t) {
     if (!t.defined()) return;
@@ -435,7 +435,7 @@ std::vector<WholeState> ParameterStore::whole_states(bool owned) const {
     if (t.factor < 0 && !coefficients_.defined()) continue;
     if (owned) {  // the first of all ranks that have it
       if (groups_->gradient.rank() != 0 ||
-          (groups_->tied.many() && parameters_[t.first].spec.tied_stages && groups_->tied.rank() != 0))
+          (groups_->tied.size() > 1 && parameters_[t.first].spec.tied_stages && groups_->tied.rank() != 0))
         continue;
       bool first = true;
       for (Axis a : kTensorAxes) first = first && groups_->coordinate(a) == 0;
@@ -451,10 +451,10 @@ std::vector<WholeState> ParameterStore::whole_states(bool owned) const {
   return out;
 }
 
-std::vector<KeptTensor> ParameterStore::kept(bool owned) const {
+std::vector<RegisteredBuffer> ParameterStore::kept(bool owned) const {
   bool first = groups_->gradient.rank() == 0 && groups_->coordinate(Axis::pipeline) == 0;
   for (Axis a : kTensorAxes) first = first && groups_->coordinate(a) == 0;
-  return first || !owned ? kept_ : std::vector<KeptTensor>();
+  return first || !owned ? kept_ : std::vector<RegisteredBuffer>();
 }
 
 std::vector<NamedState> ParameterStore::moments_at(const Bucket& b, int64_t from, int64_t n) const {
@@ -485,8 +485,8 @@ int64_t ParameterStore::open_state_bytes() const {
   return bytes;
 }
 
-void ParameterStore::open_states() {
-  settle_slow();
+void ParameterStore::prefetch_states() {
+  wait_offloaded();
   for (Bucket& b : buckets_) {
     if (!b.coded.first.defined()) continue;
     b.open.resize(2 * static_cast<size_t>(b.coded.first.elements()));
@@ -498,7 +498,7 @@ void ParameterStore::open_states() {
   compute_->synchronize();
 }
 
-void ParameterStore::close_states(bool changed) {
+void ParameterStore::offload_states(bool changed) {
   for (Bucket& b : buckets_) {
     if (b.open.empty()) continue;
     Tensor values;
@@ -513,9 +513,9 @@ void ParameterStore::close_states(bool changed) {
 void ParameterStore::publish_loaded() {
   sparse_ = false;
   for (Bucket& b : buckets_) {
-    const Group& g = inside(b);
+    const Group& g = shard_group(b);
     if (layout_.precision.has_master()) copy_master(b, held(b));
-    if (layout_.zero_stage == 0 || layout_.zero_stage >= 3 || !g.many()) continue;
+    if (layout_.zero_stage == 0 || layout_.zero_stage >= 3 || g.size() == 1) continue;
     g.stream->wait(compute_->record());
     g.comm->all_gather(*g.stream, b.value, b.value.flat(piece_begin(b), {b.piece}));
     compute_->wait(g.stream->record());

@@ -2,16 +2,16 @@
 //
 // Layers declare units: parameters that are contiguous in memory, so that q, k and v are three named tensors
 // and one matrix. Units fill buckets in the reverse of their declaration, the order in which backward
-// finishes them. A bucket of n elements is cut into one piece for each rank of the group `inside` (all that
+// finishes them. A bucket of n elements is cut into one piece for each rank of the group `shard` (all that
 // have the same parameters, or those of them on a node). What a rank keeps of the others' pieces is the stage
 // of ZeRO (arXiv:1910.02054):
 //   0: everything;  1: values and gradients, optimizer state of its piece alone;
 //   2: values; gradients are reduced into its piece after every micro-batch;
 //   3: nothing: values are gathered before a layer runs and given back after it.
-// Gradients have one level or two. With one, `inside` has all ranks and the second level is a group of one.
+// Gradients have one level or two. With one, `shard` has all ranks and the second level is a group of one.
 // With two, a piece is summed inside, then across (with ZeRO-2 and 3 once a step, else once a bucket), and
 // without ZeRO gathered inside: hybrid sharding (arXiv:2304.11277, 3.2.2) and the two-level all-reduce.
-// Every piece is cut again over the ranks of `across`: that is what a rank owns. Always the gradient norm is
+// Every piece is cut again over the ranks of `replicate`: that is what a rank owns. Always the gradient norm is
 // summed over what is owned and a checkpoint is written from it, so that all stages give the same bits.
 //
 // How a parameter lies on the other axes is a property of its declaration (ParameterSpec); reduction, norm,
@@ -88,7 +88,7 @@ struct OwnedPiece {
   int id = 0;
   Slice slice;  ///< of the named tensor
   Tensor master;
-  std::vector<NamedState> moments;  ///< of every element; those of 8 bits only between open and close_states
+  std::vector<NamedState> moments;  ///< of every element; those of 8 bits only between open and offload_states
   Tensor grad;  ///< after finish_gradients, until the next step; some optimizers leave their direction there
 };
 
@@ -117,13 +117,13 @@ struct RoundingError {
 };
 
 /// A tensor of the model that is no parameter, whole on every rank: saved and loaded with them.
-struct KeptTensor {
+struct RegisteredBuffer {
   std::string name;
   Tensor tensor;
 };
 
 /// Where a backward writes a gradient, and whether it adds to what is there.
-struct GradTarget {
+struct GradBuffer {
   Tensor tensor;
   bool accumulate = false;
 };
@@ -144,8 +144,8 @@ class ParameterStore {
     bool for_training = true;           ///< false: no gradients, no optimizer state
     OptimizerSettings optimizer = {};
     OffloadSettings offload = {};
-    SlowMemory* slow = nullptr;         ///< with offload.fraction above 0
-    SlowMemory* slow_params = nullptr;  ///< with offload.params above 0
+    OffloadMemory* slow = nullptr;         ///< with offload.fraction above 0
+    OffloadMemory* offload_params = nullptr;  ///< with offload.params above 0
     bool reduce_bf16 = false;           ///< gradients are rounded to bf16 to be summed, on one level
     bool reduce_int8 = false;           ///< likewise to 8 bits, with error feedback; ZeRO-0 and 1
     double ema_decay = 0;               ///< of an average of the weights; 0: none
@@ -185,7 +185,7 @@ class ParameterStore {
   /// ZeRO-3: gives a segment's values back. Else nothing.
   void drop(int segment);
   /// Where to write the next contribution to a unit's gradient.
-  GradTarget contribute(int id, int n = 1);
+  GradBuffer accumulate(int id, int n = 1);
   /// A backward has made its last contribution of one micro-batch to the unit that begins with `id`.
   void grad_ready(int id);
   /// In the place of all contributions of so many micro-batches and their grad_ready: recorded work made
@@ -209,18 +209,18 @@ class ParameterStore {
 
   // ---- the average of weights ----
   /// Puts the average in the place of the weights (for an evaluation), or them back, bit for bit.
-  void show_average(bool shown);
+  void use_ema_weights(bool shown);
   /// The average begins with the weights as they are.
   void start_average();
 
   // ---- state ----
   /// Bytes in slow memory: of states, of parameters.
-  int64_t slow_bytes() const { return slow_bytes_; }
-  int64_t away_bytes() const { return away_bytes_; }
+  int64_t offload_bytes() const { return offload_bytes_; }
+  int64_t offloaded_bytes() const { return offloaded_bytes_; }
   /// Waits until what lies in slow memory is all there.
-  void settle_slow();
-  /// After kSlowTouch bytes of it were touched.
-  void let_go_slow();
+  void wait_offloaded();
+  /// After kOffloadTouch bytes of it were touched.
+  void release_offloaded();
   std::vector<OwnedPiece> owned_pieces() const;   ///< what this rank writes to a checkpoint
   std::vector<OwnedPiece> stored_pieces() const;  ///< what this rank keeps states of, and must read from one
   /// The optimizer states of a parameter, by the names that checkpoints have for them.
@@ -232,11 +232,11 @@ class ParameterStore {
   std::vector<RoundingError> rounding_errors(bool owned) const;
   void keep(std::string name, Tensor t) { kept_.push_back({std::move(name), t}); }
   /// Likewise.
-  std::vector<KeptTensor> kept(bool owned) const;
+  std::vector<RegisteredBuffer> kept(bool owned) const;
   /// Moments of 8 bits are written and read as floats: held, in host memory outside the arena, from open to
   /// close, which takes them over when `changed`.
-  void open_states();
-  void close_states(bool changed);
+  void prefetch_states();
+  void offload_states(bool changed);
   int64_t open_state_bytes() const;
   /// The values as this rank holds them between steps, bucket by bucket: whole, or its pieces. Faults are put
   /// there.
@@ -278,7 +278,7 @@ class ParameterStore {
     Kind kind;
     int segment = 0;
     int64_t used = 0, padded = 0;
-    int64_t piece = 0, own = 0;  // elements of a rank of `inside`; of it and one of `across`
+    int64_t piece = 0, own = 0;  // elements of a rank of `shard`; of it and one of `replicate`
     Tensor value;                // padded; with ZeRO-3 only while in use
     Tensor value_piece;          // ZeRO-3; in slow memory when away
     int64_t away = -1;           // where its values lie in slow memory; -1: they do not
@@ -293,7 +293,7 @@ class ParameterStore {
     Tensor average;                // of weights, for evaluation
     CodedMoments coded;            // 8-bit AdamW, in their place
     Tensor sent_error, sum_error;  // of sums in few bits: padded; of the piece
-    std::vector<float> open;       // its moments, between open_states and close_states
+    std::vector<float> open;       // its moments, between prefetch_states and offload_states
     int64_t waiting = 0;           // contributions until the next reduction
     int64_t reductions = 0;        // ZeRO-2 and 3: into the piece, in this step
     Event done;                    // of the reduction, or of the gather in flight
@@ -326,11 +326,11 @@ class ParameterStore {
   Tensor joined_view(Tensor flat, TensorRecord* record, int id, int n) const;
   AxisSet sharding_axes(const Kind& kind) const;  // those that pieces are cut over
   // Ranks that have the same of a bucket as this one: of the first and the second level.
-  const Group& inside(const Bucket& b) const {
-    return b.kind.expert ? groups_->expert_inside : groups_->inside;
+  const Group& shard_group(const Bucket& b) const {
+    return b.kind.expert ? groups_->expert_shard : groups_->shard;
   }
-  const Group& across(const Bucket& b) const {
-    return b.kind.expert ? groups_->expert_across : groups_->across;
+  const Group& replicate_group(const Bucket& b) const {
+    return b.kind.expert ? groups_->expert_replicate : groups_->replicate;
   }
   void place_bucket(const Bucket& b, const Tensor& t, bool sharded) const;
   void place_unit(TensorRecord& unit, AxisSet axes, Placement p) const;
@@ -359,10 +359,10 @@ class ParameterStore {
   int state_count(const Bucket& b) const;
   Tensor resident_state(const Bucket& b, int state) const;
   Tensor state_at(const Bucket& b, int state, int64_t at, int64_t n) const;
-  int64_t slow_offset(const Bucket& b, int state, int64_t at) const;
+  int64_t offload_offset(const Bucket& b, int state, int64_t at) const;
   bool widens_states() const;
   bool widens_gradients() const { return layout_.precision.grad != layout_.precision.wide(); }
-  GradTarget contribute_wide(Unit& u, int n);
+  GradBuffer accumulate_wide(Unit& u, int n);
   void allocate_windows();
   void list_windows(int bucket);
   void fetch_window(size_t index);
@@ -393,14 +393,14 @@ class ParameterStore {
   // muon.cpp
   void update_muon(const AdamwArgs& step);
   void orthogonalize(const Parameter& p, Tensor x);
-  // few_bits.cpp: sums in few bits
+  // compressed_all_reduce.cpp: sums in few bits
   Code code_of(const Bucket& b) const;  // of what errors are kept of
-  bool in_few_bits(const Bucket& b) const;
+  bool is_compressed(const Bucket& b) const;
   /// Gradients in 8 bits, which both stages have the same of, and the same errors.
-  bool rounds_tied(const Bucket& b) const { return b.kind.tied && layout_.reduce_int8 && in_few_bits(b); }
+  bool rounds_tied(const Bucket& b) const { return b.kind.tied && layout_.reduce_int8 && is_compressed(b); }
   void allocate_errors(Bucket& b, const std::string& name);
   void allocate_codes();
-  void sum_in_few_bits(Bucket& b, Tensor values, double factor, Tensor where, bool all);
+  void compressed_all_reduce(Bucket& b, Tensor values, double factor, Tensor where, bool all);
   // sophia.cpp
   static BoxElements elements_of(const Parameter& p, int64_t from);  // that begin at `from` of the bucket
   uint64_t signs_seed() const;
@@ -426,12 +426,12 @@ class ParameterStore {
   void place_as_part(Bucket& b);
   void clear_padding(Bucket& b);
   void settle(size_t keep);
-  void sum_across(Bucket& b, Tensor piece, Event ready);
+  void sum_replicas(Bucket& b, Tensor piece, Event ready);
   void gather_reduced();
   void gather(int bucket);
-  // values_away.cpp: values in slow memory
+  // values_offloaded.cpp: values in slow memory
   bool leaves(const Bucket& b, int64_t& all, int64_t& away) const;
-  void lay_values_away();
+  void lay_out_offloaded();
   void fetch_values(Bucket& b, const Tensor& to);
   Tensor like_values(const Bucket& b, Tensor t) const;
 
@@ -440,7 +440,7 @@ class ParameterStore {
   std::vector<Bucket> buckets_;
   std::vector<Pending> pending_;
   std::vector<WholeTensor> tensors_;
-  std::vector<KeptTensor> kept_;
+  std::vector<RegisteredBuffer> kept_;
   Tensor tensor_sums_;           // (2 each) f64: squares of the parameter, of its direction
   Tensor factors_;               // Adafactor: rows, columns and the rows' mean of each matrix
   Tensor factor_sums_;           // f64, rows and columns
@@ -454,7 +454,7 @@ class ParameterStore {
   std::vector<Tensor> wide_;  // states in what is computed in, one window
   size_t next_window_ = 0;
   bool fetched_ahead_ = false;
-  int64_t slow_bytes_ = 0, away_bytes_ = 0;
+  int64_t offload_bytes_ = 0, offloaded_bytes_ = 0;
   int summed_ = -1;  // two levels without ZeRO: bucket whose sum is on its way and not gathered
   int segment_ = 0;
   int64_t micros_ = 1, step_ = 1;

@@ -56,7 +56,7 @@ void ParameterStore::keep_shifted_gradients() {
         layout_.zero_stage >= 2 ? b.grad_piece : b.grad.flat(stored_begin(b), {b.beside.elements()});
     cast(*compute_, b.beside, grad);
     if (!compute_->meta()) return;
-    const AxisSet cut = layout_.zero_stage >= 1 ? b.kind.cut | groups_->mesh.inside : b.kind.cut;
+    const AxisSet cut = layout_.zero_stage >= 1 ? b.kind.cut | groups_->mesh.shard : b.kind.cut;
     for (Axis a : {Axis::data, Axis::context, Axis::replica, Axis::expert})
       place_require(*compute_, "gradients beside", b.beside, a,
                     cut.has(a) ? Placement::S(0) : Placement::R());
@@ -68,7 +68,7 @@ void ParameterStore::keep_shifted_gradients() {
 void ParameterStore::publish_values() {
   each_sophia([&](Bucket& b) {
     place_bucket(b, layout_.zero_stage >= 3 ? b.value_piece : b.value,
-                 layout_.zero_stage >= 1 && inside(b).many());
+                 layout_.zero_stage >= 1 && shard_group(b).size() > 1);
     gather_values(b);
   });
   wait_for_values();
@@ -80,7 +80,7 @@ void ParameterStore::update_sophia(const AdamwArgs& step) {
   each_sophia([&](Bucket& b) {
     const int64_t begin = stored_begin(b);
     if (compute_->meta() && (layout_.zero_stage == 1 || layout_.zero_stage == 2))
-      place_set(*compute_, b.value, groups_->mesh.inside, Placement::S(0));  // where a piece is padding, too
+      place_set(*compute_, b.value, groups_->mesh.shard, Placement::S(0));  // where a piece is padding, too
     each_parameter(b, begin, stored_count(b), [&](const Parameter& p, int64_t from, int64_t n) {
       const Range r = range(b, from, n);
       const Tensor beside = estimates(step_) ? b.beside.flat(from - begin, {n}) : Tensor();

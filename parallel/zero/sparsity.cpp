@@ -82,11 +82,11 @@ void ParameterStore::sparsify() {
   sparse_ = true;
   for (Bucket& b : buckets_)
     each_sparse(b, [&](const Range& r, int64_t from, int64_t n) {
-      for (const Tensor& t : r.moments) keep_two_of_four(*compute_, t, r.master);
+      for (const Tensor& t : r.moments) prune_2_4(*compute_, t, r.master);
       if (b.average.defined())
-        keep_two_of_four(*compute_, b.average.flat(from - stored_begin(b), {n}), r.master);
-      if (r.low.defined()) keep_two_of_four(*compute_, r.low, r.master);
-      keep_two_of_four(*compute_, r.master, r.master);
+        prune_2_4(*compute_, b.average.flat(from - stored_begin(b), {n}), r.master);
+      if (r.low.defined()) prune_2_4(*compute_, r.low, r.master);
+      prune_2_4(*compute_, r.master, r.master);
       mask_by_zeros(*compute_, r.grad, r.master);
     });
 }

@@ -78,7 +78,7 @@ void ParameterStore::reduce_sums(Tensor sums) {
         place_set(*compute_, sums, a, Placement::P());
   for (const Group* g :
        {&groups_->gradient, &groups_->tensor, &groups_->depth, &groups_->row, &groups_->column}) {
-    if (!g->many()) continue;
+    if (g->size() == 1) continue;
     g->stream->wait(compute_->record());
     g->comm->all_reduce(*g->stream, sums);
     compute_->wait(g->stream->record());
@@ -105,7 +105,7 @@ void ParameterStore::move_along(const AdamwArgs& step, UpdateRule rule) {
   for (Bucket& b : buckets_) {
     if (b.kind.rule.rule != rule || !moves(b)) continue;
     if (compute_->meta() && (layout_.zero_stage == 1 || layout_.zero_stage == 2))
-      place_set(*compute_, b.value, groups_->mesh.inside, Placement::S(0));  // where a piece is padding, too
+      place_set(*compute_, b.value, groups_->mesh.shard, Placement::S(0));  // where a piece is padding, too
     each_parameter(b, stored_begin(b), stored_count(b), [&](const Parameter& p, int64_t from, int64_t n) {
       const Range r = range(b, from, n);
       const AdamwArgs a = args_of(p.rule, step);
@@ -192,15 +192,15 @@ void ParameterStore::update_adafactor(const AdamwArgs& step) {
 
 /// ZeRO-1 and 2: what this rank has updated, to the others, and theirs.
 void ParameterStore::gather_values(Bucket& b) {
-  const Group& g = inside(b);
-  if (layout_.zero_stage == 0 || layout_.zero_stage == 3 || !g.many()) return;
+  const Group& g = shard_group(b);
+  if (layout_.zero_stage == 0 || layout_.zero_stage == 3 || g.size() == 1) return;
   g.stream->wait(compute_->record());
   g.comm->all_gather(*g.stream, b.value, b.value.flat(piece_begin(b), {b.piece}));
 }
 
 void ParameterStore::wait_for_values() {
-  const Group& g = groups_->inside;
-  if ((layout_.zero_stage == 1 || layout_.zero_stage == 2) && g.many())
+  const Group& g = groups_->shard;
+  if ((layout_.zero_stage == 1 || layout_.zero_stage == 2) && g.size() > 1)
     compute_->wait(g.stream->record());  // that of experts runs on the same stream
 }
 
@@ -242,7 +242,7 @@ void ParameterStore::require_values(std::string_view when) const {
   for (const Bucket& b : buckets_)
     for (Axis a : {Axis::data, Axis::context, Axis::replica, Axis::expert})
       place_require(*compute_, when, stage >= 3 ? b.value_piece : b.value, a,
-                    b.kind.cut.has(a) || (stage >= 3 && groups_->mesh.inside.has(a)) ? Placement::S(0)
+                    b.kind.cut.has(a) || (stage >= 3 && groups_->mesh.shard.has(a)) ? Placement::S(0)
                                                                                      : Placement::R());
 }
 

@@ -34,11 +34,11 @@ Tensor ParameterStore::state_at(const Bucket& b, int state, int64_t at, int64_t 
   LT_CHECK(b.resident + n <= stored_count(b), "states of {} elements beyond a bucket", n);
   Tensor slow = resident;
   slow.shape = {n};
-  slow.data = compute_->meta() ? nullptr : layout_.slow->at(slow_offset(b, state, at));
+  slow.data = compute_->meta() ? nullptr : layout_.slow->at(offload_offset(b, state, at));
   return slow;
 }
 
-int64_t ParameterStore::slow_offset(const Bucket& b, int state, int64_t at) const {
+int64_t ParameterStore::offload_offset(const Bucket& b, int state, int64_t at) const {
   return b.slow[static_cast<size_t>(state)] + (at - b.resident) * dtype_size(resident_state(b, state).dtype);
 }
 
@@ -49,14 +49,14 @@ bool ParameterStore::widens_states() const {
 
 void ParameterStore::allocate_windows() {
   if (layout_.reduce_bf16) {
-    LT_CHECK(!groups_->across.many(), "gradients are rounded for a sum on one level");
+    LT_CHECK(groups_->replicate.size() == 1, "gradients are rounded for a sum on one level");
     int64_t widest = 0;
     for (const Bucket& b : buckets_)
-      if (inside(b).many()) widest = std::max(widest, b.padded);
+      if (shard_group(b).size() > 1) widest = std::max(widest, b.padded);
     if (widest > 0)
       rounded_ = memory_->allocate(MemoryKind::communication, "gradients in bf16", DType::bf16, {widest});
   }
-  int64_t most_slow = 0, most_away = 0, most = 0, bytes = 0;
+  int64_t most_slow = 0, most_offloaded = 0, most = 0, bytes = 0;
   size_t states = 0;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& b = buckets_[i];
@@ -70,13 +70,13 @@ void ParameterStore::allocate_windows() {
       for (int s = 0; s < state_count(b); ++s) {
         b.slow.push_back(bytes);
         const int64_t n = slow * dtype_size(resident_state(b, s).dtype);
-        bytes += (n + kSlowBlock - 1) / kSlowBlock * kSlowBlock;
+        bytes += (n + kOffloadBlock - 1) / kOffloadBlock * kOffloadBlock;
       }
     if (rule == UpdateRule::still) continue;
-    if (b.away >= 0) most_away = std::max(most_away, stored_count(b));
+    if (b.offloaded >= 0) most_offloaded = std::max(most_offloaded, stored_count(b));
     list_windows(static_cast<int>(i));
   }
-  slow_bytes_ = bytes;
+  offload_bytes_ = bytes;
   const PrecisionPolicy& p = layout_.precision;
   if (!windows_.empty()) ring_.resize(kSlots);
   const auto slot_of = [&](const char* what, DType type, int64_t n) {
@@ -91,8 +91,8 @@ void ParameterStore::allocate_windows() {
       for (size_t s = 0; s < states; ++s) slot.states.push_back(slot_of(what, p.state, most_slow));
     }
   }
-  if (most_away > 0)
-    for (Slot& slot : ring_) slot.values = slot_of("ring of offloaded parameters", p.compute, most_away);
+  if (most_offloaded > 0)
+    for (Slot& slot : ring_) slot.values = slot_of("ring of offloaded parameters", p.compute, most_offloaded);
   if (!widens_states()) return;
   const int64_t n = std::min(layout_.offload.window, most);
   const bool stored = p.master != p.wide() || p.state != p.wide();
@@ -107,7 +107,7 @@ void ParameterStore::list_windows(int bucket) {
     for (int64_t at = begin; at < end; at += layout_.offload.window)
       windows_.push_back({bucket, stored_begin(b) + at, std::min(layout_.offload.window, end - at), states});
   };
-  if (b.away >= 0) add(0, b.resident, false);
+  if (b.offloaded >= 0) add(0, b.resident, false);
   add(b.resident, stored_count(b), true);
 }
 
@@ -120,14 +120,14 @@ void ParameterStore::fetch_window(size_t index) {
   const int64_t at = w.from - stored_begin(b);
   for (int s = 0; w.states && s < state_count(b); ++s) {
     const Tensor t = slot.states[static_cast<size_t>(s)].flat(0, {w.n});
-    place_bucket(b, t, layout_.zero_stage >= 1 && inside(b).many());
-    layout_.slow->fetch(t, slow_offset(b, s, at));
+    place_bucket(b, t, layout_.zero_stage >= 1 && shard_group(b).size() > 1);
+    layout_.slow->fetch(t, offload_offset(b, s, at));
   }
   if (w.states) slot.fetched = layout_.slow->stream().record();
-  if (b.away < 0) return;
+  if (b.offloaded < 0) return;
   const Tensor values = slot.values.flat(0, {w.n});
-  layout_.slow_params->fetch(like_values(b, values), b.away + at * dtype_size(values.dtype));
-  slot.values_fetched = layout_.slow_params->stream().record();
+  layout_.offload_params->fetch(like_values(b, values), b.offloaded + at * dtype_size(values.dtype));
+  slot.values_fetched = layout_.offload_params->stream().record();
 }
 
 /// The first windows, as early as their step begins.
@@ -239,7 +239,7 @@ void ParameterStore::update_elements(Bucket& b, const AdamwArgs& step) {
     adamw_8bit(*compute_, r.master, b.coded, r.grad, r.low, rule.decay, args_of(rule, step));
     return average(b, begin, r.master, step.step);
   }
-  if (b.resident > 0 && b.away < 0) update_stored(b, begin, b.resident, range(b, begin, b.resident), step);
+  if (b.resident > 0 && b.offloaded < 0) update_stored(b, begin, b.resident, range(b, begin, b.resident), step);
   for (;
        next_window_ < windows_.size() && &buckets_[static_cast<size_t>(windows_[next_window_].bucket)] == &b;
        ++next_window_) {
@@ -254,7 +254,7 @@ void ParameterStore::update_elements(Bucket& b, const AdamwArgs& step) {
       for (size_t m = 0; m < b.moments.size(); ++m) r.moments.push_back(slot.states[s++].flat(0, {w.n}));
     }
     Tensor& values = low ? r.low : r.master;
-    if (b.away >= 0) {
+    if (b.offloaded >= 0) {
       compute_->wait(slot.values_fetched);
       values = slot.values.flat(0, {w.n});
     }
@@ -264,32 +264,32 @@ void ParameterStore::update_elements(Bucket& b, const AdamwArgs& step) {
       layout_.slow->stream().wait(updated);
       for (int i = 0; i < state_count(b); ++i)
         layout_.slow->store(slot.states[static_cast<size_t>(i)].flat(0, {w.n}),
-                            slow_offset(b, i, w.from - begin));
+                            offload_offset(b, i, w.from - begin));
     }
-    if (b.away >= 0) {
-      layout_.slow_params->stream().wait(updated);
-      layout_.slow_params->store(values, b.away + (w.from - begin) * dtype_size(values.dtype));
+    if (b.offloaded >= 0) {
+      layout_.offload_params->stream().wait(updated);
+      layout_.offload_params->store(values, b.offloaded + (w.from - begin) * dtype_size(values.dtype));
     }
     fetch_window(next_window_ + ring_.size());
   }
 }
 
-void ParameterStore::settle_slow() {
-  if (slow_bytes_ > 0) layout_.slow->stream().synchronize();
-  if (away_bytes_ > 0) layout_.slow_params->stream().synchronize();
+void ParameterStore::wait_offloaded() {
+  if (offload_bytes_ > 0) layout_.slow->stream().synchronize();
+  if (offloaded_bytes_ > 0) layout_.offload_params->stream().synchronize();
 }
 
-void ParameterStore::let_go_slow() {
-  if (slow_bytes_ > 0) layout_.slow->let_go();
-  if (away_bytes_ > 0) layout_.slow_params->let_go();
+void ParameterStore::release_offloaded() {
+  if (offload_bytes_ > 0) layout_.slow->release();
+  if (offloaded_bytes_ > 0) layout_.offload_params->release();
 }
 
 /// f(from, n) for parts of `elements` that may be of slow memory.
 void ParameterStore::in_parts(int64_t elements, const std::function<void(int64_t, int64_t)>& f) {
-  const int64_t most = slow_bytes_ + away_bytes_ > 0 ? kSlowTouch / 8 : elements;
+  const int64_t most = offload_bytes_ + offloaded_bytes_ > 0 ? kOffloadTouch / 8 : elements;
   for (int64_t at = 0; at < elements; at += most) {
     f(at, std::min(most, elements - at));
-    let_go_slow();
+    release_offloaded();
   }
 }
 
@@ -313,7 +313,7 @@ void ParameterStore::copy_master(const Bucket& b, Tensor to) {
 }
 
 void ParameterStore::start_average() {
-  settle_slow();
+  wait_offloaded();
   for (const Bucket& b : buckets_)
     if (b.average.defined()) copy_master(b, b.average);
 }
@@ -322,9 +322,9 @@ Tensor ParameterStore::held(const Bucket& b) const {
   return layout_.zero_stage >= 3 ? b.value_piece : b.value.flat(stored_begin(b), {stored_count(b)});
 }
 
-void ParameterStore::show_average(bool shown) {
+void ParameterStore::use_ema_weights(bool shown) {
   if (layout_.ema_decay <= 0) return;
-  settle_slow();
+  wait_offloaded();
   for (Bucket& b : buckets_) {
     const Tensor values = held(b);
     if (layout_.precision.has_master()) {
@@ -346,10 +346,10 @@ void ParameterStore::show_average(bool shown) {
       }
       memory_->release(between);
     }
-    const bool pieces = layout_.zero_stage >= 1 && inside(b).many();
+    const bool pieces = layout_.zero_stage >= 1 && shard_group(b).size() > 1;
     place_bucket(b, b.average, pieces);
     place_bucket(b, layout_.zero_stage >= 3 ? b.value_piece : b.value, pieces);
-    let_go_slow();
+    release_offloaded();
   }
   for (Bucket& b : buckets_) gather_values(b);
   wait_for_values();

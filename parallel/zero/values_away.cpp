@@ -19,22 +19,22 @@ bool ParameterStore::leaves(const Bucket& b, int64_t& all, int64_t& away) const 
 }
 
 /// For set-up and checkpoints pieces that are away are tensors like others, of the slow memory.
-void ParameterStore::lay_values_away() {
-  if (away_bytes_ == 0) return;
-  LT_CHECK(layout_.slow_params, "offloaded parameters without a place for them");
-  layout_.slow_params->reserve(away_bytes_);
+void ParameterStore::lay_out_offloaded() {
+  if (offloaded_bytes_ == 0) return;
+  LT_CHECK(layout_.offload_params, "offloaded parameters without a place for them");
+  layout_.offload_params->reserve(offloaded_bytes_);
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& b = buckets_[i];
-    if (b.away < 0) continue;
+    if (b.offloaded < 0) continue;
     Tensor& t = b.value_piece;
     t.dtype = layout_.precision.compute;
     t.device = compute_->device();
     t.shape = {b.piece};
-    t.data = layout_.slow_params->at(b.away);
+    t.data = layout_.offload_params->at(b.offloaded);
     if (!compute_->meta()) continue;
     t.record = compute_->meta()->new_record(fmt::format("parameters, bucket {}", i));
     t.record->written = true;
-    place_bucket(b, t, inside(b).many());
+    place_bucket(b, t, shard_group(b).size() > 1);
   }
 }
 
@@ -49,9 +49,9 @@ Tensor ParameterStore::like_values(const Bucket& b, Tensor t) const {
 
 /// b.done: when they are there.
 void ParameterStore::fetch_values(Bucket& b, const Tensor& to) {
-  SlowMemory& slow = *layout_.slow_params;
+  OffloadMemory& slow = *layout_.offload_params;
   slow.stream().wait(compute_->record());  // which may have had the memory
-  slow.fetch(like_values(b, to), b.away);
+  slow.fetch(like_values(b, to), b.offloaded);
   b.done = slow.stream().record();
 }
 

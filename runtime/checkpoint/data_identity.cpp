@@ -2,7 +2,7 @@
 
 #include "kernels/base/printable.h"
 #include "runtime/data/tokenizer.h"
-#include "runtime/recipe/problems.h"
+#include "runtime/recipe/diagnostics.h"
 
 namespace ltrain {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "runtime/program/lr_schedule.h"
-#include "runtime/recipe/problems.h"
+#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/schema/schema.h"
 
 namespace ltrain {

@@ -34,7 +34,7 @@ class TensorReader {
   }
 
  private:
-  static constexpr int64_t kBlock = kSlowTouch;
+  static constexpr int64_t kBlock = kOffloadTouch;
   CheckpointReader& reader_;
   Stream& stream_;
   std::function<void()> touched_;

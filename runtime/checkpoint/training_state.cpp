@@ -20,7 +20,7 @@ std::string state_name(std::string_view state, const std::string& parameter) {
   return fmt::format("optimizer/{}/{}", state, parameter);
 }
 
-bool of_shape(const CheckpointReader& reader, const KeptTensor& k) {
+bool of_shape(const CheckpointReader& reader, const RegisteredBuffer& k) {
   const auto at = reader.tensors().find(k.name);
   return at != reader.tensors().end() && at->second.shape == k.tensor.shape;
 }
@@ -62,7 +62,7 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
   for (const RoundingError& e : parameters.rounding_errors(true))
     out.push_back(
         {error_name(e, parameters.spec(e.id).name, e.rank), e.tensor.dtype, e.slice, e.tensor.data});
-  for (const KeptTensor& k : parameters.kept(true))
+  for (const RegisteredBuffer& k : parameters.kept(true))
     out.push_back({k.name, k.tensor.dtype, Slice::whole(k.tensor.shape), k.tensor.data});
   return out;
 }
@@ -101,7 +101,7 @@ void load_parameters(CheckpointReader& reader, ParameterStore& parameters, bool 
            average ? "; averages of weights are kept by runs with train.ema_decay" : "");
     tensors.read(name, parameters.spec(id).slice, parameters.value(id));
   }
-  for (const KeptTensor& k : parameters.kept(false))
+  for (const RegisteredBuffer& k : parameters.kept(false))
     tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
 }
 
@@ -122,9 +122,9 @@ TrainingState::Resumed TrainingState::resume() {
   check_optimizer(*reader, parameters_, parameters_.optimizer());
   const ResumeChanges changes = compare_resume(reader->info(), reader->path(), recipe_, identity());
   parameters_.clear();
-  parameters_.open_states();
+  parameters_.prefetch_states();
   bool no_average = false;
-  TensorReader tensors(*reader, parameters_.stream(), [this] { parameters_.let_go_slow(); });
+  TensorReader tensors(*reader, parameters_.stream(), [this] { parameters_.release_offloaded(); });
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
     const std::string& name = parameters_.spec(piece.id).name;
     tensors.read(name, piece.slice, piece.master);
@@ -138,7 +138,7 @@ TrainingState::Resumed TrainingState::resume() {
   }
   for (const WholeState& w : parameters_.whole_states(false))
     tensors.read(state_name(w.name, parameters_.spec(w.id).name), Slice::whole(w.tensor.shape), w.tensor);
-  for (const KeptTensor& k : parameters_.kept(false)) {
+  for (const RegisteredBuffer& k : parameters_.kept(false)) {
     if (k.name == kFp8History && !of_shape(*reader, k)) {  // of another type, or as long as it was there
       r.notes.push_back(
           "note: the checkpoint has no largest magnitudes of fp8, or of another amax_history_len: they begin "
@@ -148,7 +148,7 @@ TrainingState::Resumed TrainingState::resume() {
     tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
   }
   const bool no_errors = resume_errors(*reader, tensors);
-  parameters_.close_states(true);
+  parameters_.offload_states(true);
   const std::string averages = state_name(kAverage, "");
   reader->finish(control_, stream_, [&](const std::string& name) {
     return !of_frozen_router(name) && !name.starts_with(averages) && !is_error(name) && name != kFp8History;
@@ -242,8 +242,8 @@ std::vector<std::string> TrainingState::open_writer(int64_t step, int64_t end, M
   o.damaged = damaged_;
   const std::vector<StateSlice> slices = state_slices(parameters_);
   o.device = &parameters_.stream();
-  if (parameters_.slow_bytes() + parameters_.away_bytes() > 0)
-    o.touched = [this] { parameters_.let_go_slow(); };
+  if (parameters_.offload_bytes() + parameters_.offloaded_bytes() > 0)
+    o.touched = [this] { parameters_.release_offloaded(); };
   if (host) o.staging = checkpoint_staging(*host, CheckpointWriter::staging_bytes(slices)).data;
   writer_ = std::make_unique<CheckpointWriter>(o, slices, control_, stream_);
   return writer_->notes();
@@ -273,9 +273,9 @@ void TrainingState::save(int64_t step, const DataPosition& position) {
   info.loss_scale = loss_scale_;
   info.model = model_settings(recipe_.model);
   info.recipe = dump_yaml(recipe_);
-  parameters_.open_states();
+  parameters_.prefetch_states();
   const std::string not_finite = writer_->save(info, state_slices(parameters_));  // copied when it returns
-  parameters_.close_states(false);
+  parameters_.offload_states(false);
   if (not_finite.empty()) return;
   fail(
       ExitCode::no_progress,

@@ -177,7 +177,7 @@ void CheckpointWriter::prepare() {
 /// Into the staging buffer. Returns how many of the elements are not finite.
 int64_t CheckpointWriter::copy(const StateSlice& s, char* to) const {
   const char* from = static_cast<const char*>(s.data);
-  const int64_t bytes = slice_bytes(s), most = options_.touched ? kSlowTouch : bytes,
+  const int64_t bytes = slice_bytes(s), most = options_.touched ? kOffloadTouch : bytes,
                 size = dtype_size(s.dtype);
   int64_t bad = 0;
   for (int64_t at = 0; at < bytes; at += most) {

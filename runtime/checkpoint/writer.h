@@ -41,7 +41,7 @@ struct CheckpointOptions {
       -1;  ///< saves that this run will make, when known: the space that is asked for at start
   void* staging =
       nullptr;  ///< staging_bytes() bytes that outlive the writer; null: the writer allocates them
-  std::function<void()> touched;  ///< called after kSlowTouch bytes of the slices were read; optional
+  std::function<void()> touched;  ///< called after kOffloadTouch bytes of the slices were read; optional
   Stream* device = nullptr;  ///< that copies the slices of a save to the host; null: they are host memory
 };
 

@@ -47,7 +47,7 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   p.micro_batch = micro_batch > 0 ? micro_batch : 1;
   p.accumulation = 1;
   p.fp8.reset();
-  if (p.products == Products::fp8) p.products = Products::plain;
+  if (p.products == MatmulPrecision::fp8) p.products = MatmulPrecision::plain;
   if (p.precision.has_master()) p.precision = precision_policy("fp32");  // checkpoints hold the fp32 weights
 
   int64_t bytes = 0, host_bytes = 0;

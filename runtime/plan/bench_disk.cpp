@@ -25,7 +25,7 @@ void bench_disk(MachineProfile& profile, const std::string& folder) {
   };
   profile.slow_write_bytes_per_second = rate([&](int64_t at) { file->store(t, at); });
   profile.slow_read_bytes_per_second = rate([&](int64_t at) { file->fetch(t, at); });
-  profile.slow_measured = true;
+  profile.offload_measured = true;
 }
 
 }  // namespace ltrain

@@ -253,7 +253,7 @@ MachineProfile load_profile(const std::string& path) {
           read.number(disk->at("read_bytes_per_second"), "read_bytes_per_second of the disk", 1, 1e15);
       p.slow_write_bytes_per_second =
           read.number(disk->at("write_bytes_per_second"), "write_bytes_per_second of the disk", 1, 1e15);
-      p.slow_measured = true;
+      p.offload_measured = true;
     }
     if (const auto network = j.find("network"); network != j.end()) {
       p.network_bytes_per_second =
@@ -285,7 +285,7 @@ void save_profile(const MachineProfile& p, const std::string& path) {
     j["ranks"].push_back(std::move(jr));
   }
   if (!p.transport.empty()) j["transport"] = p.transport;
-  if (p.slow_measured || p.device_bytes > 0)
+  if (p.offload_measured || p.device_bytes > 0)
     j["disk"] = {{"read_bytes_per_second", p.slow_read_bytes_per_second},
                  {"write_bytes_per_second", p.slow_write_bytes_per_second}};
   if (p.network_given)

@@ -15,7 +15,7 @@ struct MetaRank {
   GroupSet groups;
   std::unique_ptr<Stream> compute;
   MetaMemory memory, host;
-  SlowMemories slow;
+  OffloadMemories slow;
   TrainProgram program;
 
   MetaRank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
@@ -47,8 +47,8 @@ struct MetaRank {
   int64_t wire_bytes() const { return groups.groups().wire_bytes(); }
 };
 
-/// The items outside of the arenas, and the sums of everything (outside_memory.cpp).
-void add_outside(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
+/// The items outside of the arenas, and the sums of everything (external_memory.cpp).
+void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
                  int threads);
 
 }  // namespace ltrain

@@ -12,7 +12,7 @@ void add_offloaded(RankPlan& plan, bool cuda) {
     ++files;
   }
   for (int64_t bytes : {plan.offloaded.optimizer, plan.offloaded.params})
-    touched += std::min(bytes, kSlowTouch);
+    touched += std::min(bytes, kOffloadTouch);
   if (cuda || files == 0) return;
   plan.outside.push_back({"buffers of files", files * kFileBuffers, "exact"});
   if (touched > 0) plan.outside.push_back({"pages of files", touched, "formula"});

@@ -13,12 +13,12 @@ namespace {
 
 constexpr const char* kNotMeasured = "NOT MEASURED: assumed, until scripts/gpu-check.sh has run";
 
-std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile& profile, const Mesh& mesh,
+std::vector<ExternalMemory> external_memory(const Recipe& r, const MachineProfile& profile, const Mesh& mesh,
                                           int threads, int64_t panel_bytes) {
-  std::vector<OutsideMemory> items;
+  std::vector<ExternalMemory> items;
   items.push_back(
       {"process", profile.process_bytes, profile.measured ? "measured by ltrain bench" : "built-in guess"});
-  const OutsideMemory loader{"data loader", data::loader_buffer_bytes(loader_options(r, mesh, false)),
+  const ExternalMemory loader{"data loader", data::loader_buffer_bytes(loader_options(r, mesh, false)),
                              "formula"};
   if (device_of(r) == DeviceKind::cuda) {
     // Driver, CUDA's libraries and their host buffers. A job that is given less is killed by its own cgroup,
@@ -27,7 +27,7 @@ std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile&
     return {{"CUDA process", kCudaProcess, kNotMeasured}, loader};
   }
   const ProgramOptions o = program_options(r);
-  const SequenceCut cut = sequence_cut(r, mesh);
+  const ContextSharding cut = context_sharding(r, mesh);
   const Positions queries = cut.exchanged_rows_of(cut.rank);
   const Positions keys = cut.comm == ContextComm::all_gather ? Positions(cut.seq) : queries;
   items.push_back({"attention scratch",
@@ -40,9 +40,9 @@ std::vector<OutsideMemory> outside_memory(const Recipe& r, const MachineProfile&
 
 /// What a card's memory holds beside the arena. No figure but the scratch was measured: they are round
 /// numbers that leave room.
-std::vector<OutsideMemory> outside_cuda(const Recipe& r, size_t groups) {
+std::vector<ExternalMemory> external_cuda(const Recipe& r, size_t groups) {
   constexpr auto gpu = DeviceKind::cuda;
-  std::vector<OutsideMemory> items{
+  std::vector<ExternalMemory> items{
       {"context, kernels", int64_t{600} << 20, kNotMeasured, gpu},
       {"stream scratch", stream_scratch_bytes(gpu), "exact: cuBLASLt's workspace is in it", gpu},
       {"cuBLASLt", int64_t{64} << 20, kNotMeasured, gpu},
@@ -70,11 +70,11 @@ void add_group_memory(RankPlan& plan, const std::vector<std::vector<int>>& group
 
 }  // namespace
 
-void add_outside(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
+void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
                  int threads) {
   const bool cuda = device_of(recipe) == DeviceKind::cuda;
   const Mesh mesh = mesh_of(recipe, plan.rank);
-  plan.outside = outside_memory(recipe, profile, mesh, threads, meta.trace.panel_bytes());
+  plan.outside = external_memory(recipe, profile, mesh, threads, meta.trace.panel_bytes());
   if (saves_at_all(recipe)) {
     const int64_t bytes = CheckpointWriter::staging_bytes(state_slices(meta.program.parameters()));
     if (cuda) {
@@ -89,7 +89,7 @@ void add_outside(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
     plan.outside.push_back({"8-bit moments as floats", open, "formula"});  // at a checkpoint
   std::vector<std::vector<int>> groups = meta.groups.members();
   if (cuda) {
-    for (OutsideMemory& item : outside_cuda(recipe, groups.size())) plan.outside.push_back(std::move(item));
+    for (ExternalMemory& item : external_cuda(recipe, groups.size())) plan.outside.push_back(std::move(item));
     groups.clear();  // theirs is on the card
   }
   const int ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
@@ -100,7 +100,7 @@ void add_outside(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
   plan.staging_bytes = meta.host.peak().arena_bytes;
   plan.total_bytes = plan.arena.arena_bytes;
   plan.host_bytes = plan.staging_bytes;
-  for (const OutsideMemory& o : plan.outside) {
+  for (const ExternalMemory& o : plan.outside) {
     if (!cuda || o.where == DeviceKind::cuda) plan.total_bytes += o.bytes;
     if (o.where == DeviceKind::cpu) plan.host_bytes += o.bytes;
   }

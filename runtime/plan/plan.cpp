@@ -78,7 +78,7 @@ double worst_over_even(const Recipe& r) {
   const MoeConfig& m = r.model.moe;
   const double ranks = static_cast<double>(r.parallel.expert), k = static_cast<double>(m.top_k),
                local = static_cast<double>(m.num_experts) / ranks,
-               near = static_cast<double>(r.parallel.near_experts);
+               near = static_cast<double>(r.parallel.intra_node_experts);
   double back = std::min(k, local);
   if (m.capacity_factor) back = std::min(back, *m.capacity_factor * k / ranks);
   const auto leaves = [](double ranks) { return (ranks - 1) / ranks; };
@@ -93,7 +93,7 @@ void add_routing(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
   if (recipe.model.moe.num_experts == 0) return;
   ProgramOptions even = program_options(recipe, layout);
   even.dispatch.balanced = true;
-  even.dispatch.shadows = 0;  // which even routing has no use for
+  even.dispatch.replicas = 0;  // which even routing has no use for
   MetaRank meta(even, recipe, profile, mesh_of(recipe, plan.rank), threads, 0);
   meta.train_step();
   plan.even_arena_bytes = meta.memory.peak().arena_bytes;
@@ -207,9 +207,9 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
     plan.eval_wire_bytes = one.first + (batches - 1) * (two.first - one.first);
     plan.eval_seconds = one.second + static_cast<double>(batches - 1) * (two.second - one.second);
   }
-  run_other_phases(recipe, meta.program);
+  run_other_precisions(recipe, meta.program);
   plan.arena = meta.memory.peak();
-  add_outside(plan, recipe, profile, meta, threads);
+  add_external(plan, recipe, profile, meta, threads);
   if (totals) {
     add_routing(plan, recipe, profile, layout, threads);
     totals->parameters = model_parameters(recipe.model);

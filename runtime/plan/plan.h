@@ -28,7 +28,7 @@ struct OpPlan {
 };
 
 /// Memory that a rank needs beside its arena, and where the figure is from.
-struct OutsideMemory {
+struct ExternalMemory {
   std::string name;
   int64_t bytes = 0;
   std::string source;
@@ -41,7 +41,7 @@ struct RankPlan {
   /// Of mixtures: the arena if tokens went to experts evenly; sent between experts at worst. 0: the same.
   int64_t even_arena_bytes = 0, worst_expert_bytes = 0;
   int64_t staging_bytes = 0;  ///< host memory that copies to the device go through; 0 on the CPU
-  std::vector<OutsideMemory> outside;
+  std::vector<ExternalMemory> outside;
   OffloadedBytes offloaded;                           ///< in files on the CPU, else of the host's memory
   int64_t total_bytes = 0;                            ///< of the device's memory
   int64_t host_bytes = 0;                             ///< of the host's; on the CPU the same

@@ -28,7 +28,7 @@ ordered_json rank_json(const RankPlan& r) {
   arena["total"] = r.arena.arena_bytes;
   if (r.even_arena_bytes > 0) arena["total_if_routing_is_even"] = r.even_arena_bytes;
   j["memory_bytes"]["arena"] = arena;
-  for (const OutsideMemory& o : r.outside)
+  for (const ExternalMemory& o : r.outside)
     j["memory_bytes"]["outside"].push_back(
         {{"name", o.name}, {"bytes", o.bytes}, {"source", o.source}, {"of", device_name(o.where)}});
   j["memory_bytes"]["staging"] = r.staging_bytes;
@@ -84,7 +84,7 @@ std::string memory_text(const RankPlan& r) {
   if (r.even_arena_bytes > 0)
     out += fmt::format("  {:<28}{}  (if tokens went to experts evenly; the arena has room for the worst)\n",
                        "arena, balanced", mib(r.even_arena_bytes));
-  for (const OutsideMemory& o : r.outside)
+  for (const ExternalMemory& o : r.outside)
     out += fmt::format("  {:<28}{}  ({})\n",
                        (r.staging_bytes > 0 && o.where == DeviceKind::cpu ? "host: " : "outside: ") + o.name,
                        mib(o.bytes), o.source);

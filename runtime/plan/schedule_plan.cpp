@@ -100,7 +100,7 @@ LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile) {
   whole.parallel.data = 1;
   whole.parallel.expert = recipe::experts_apart(whole) ? whole.parallel.tensor : 1;
   whole.parallel.zero_stage = 0;
-  whole.parallel.inside = whole.parallel.near_experts = 0;
+  whole.parallel.shard_ranks = whole.parallel.intra_node_experts = 0;
   whole.train.global_batch_size = whole.train.micro_batch_size;
   LayerCosts c;
   const size_t layers = static_cast<size_t>(whole.model.num_hidden_layers);

@@ -60,7 +60,7 @@ std::vector<double> values_of(const std::vector<char>& bytes, DType t) {
 
 }  // namespace
 
-int check_two_of_four(const std::string& checkpoint) {
+int check_2_4(const std::string& checkpoint) {
   const auto control = make_single_group("checkpoint", {});
   const auto stream = make_inline_stream("checkpoint");
   ResumeOptions options;

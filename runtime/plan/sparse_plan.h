@@ -18,6 +18,6 @@ std::string dense_four(const std::vector<double>& values, const Shape& shape);
 /// Of a checkpoint whose recipe asks for it and that is past the update of the choice: that each chosen
 /// matrix is two of four. Error (storage) naming the matrix that is not. How many were looked at; hashes are
 /// not.
-int check_two_of_four(const std::string& checkpoint);
+int check_2_4(const std::string& checkpoint);
 
 }  // namespace ltrain

@@ -6,21 +6,21 @@
 namespace ltrain {
 namespace {
 
-Products products_of(Precision p) {
-  return p == Precision::fp8 ? Products::fp8 : p == Precision::tf32 ? Products::tf32 : Products::plain;
+MatmulPrecision matmul_precision_of(Precision p) {
+  return p == Precision::fp8 ? MatmulPrecision::fp8 : p == Precision::tf32 ? MatmulPrecision::tf32 : MatmulPrecision::plain;
 }
 
 }  // namespace
 
-Products products_at(const Recipe& r, int64_t step) { return products_of(precision_at(r, step)); }
+MatmulPrecision matmul_precision_at(const Recipe& r, int64_t step) { return matmul_precision_of(precision_at(r, step)); }
 
-void run_other_phases(const Recipe& r, TrainProgram& program) {
-  std::vector<Products> done{products_at(r, 1)};
-  for (const PrecisionPhase& phase : r.phases) {
-    const Products products = products_of(phase.precision);
+void run_other_precisions(const Recipe& r, TrainProgram& program) {
+  std::vector<MatmulPrecision> done{matmul_precision_at(r, 1)};
+  for (const PrecisionScheduleEntry& phase : r.phases) {
+    const MatmulPrecision products = matmul_precision_of(phase.precision);
     if (std::find(done.begin(), done.end(), products) != done.end()) continue;
     done.push_back(products);
-    program.multiply_in(products);
+    program.set_matmul_precision(products);
     program.train_step({}, AdamwArgs{});
   }
 }

@@ -65,14 +65,14 @@ Mesh mesh_of(const Recipe& r, int rank) {
   Mesh m = recipe::plain_mesh(r, p.data);
   m.rank = rank;
   m.cut_tensor(tensor_mode(p.tensor_mode), static_cast<int>(p.tensor), static_cast<int>(p.tensor_depth));
-  const std::string error = p.inside > 0 ? m.split_levels(p.inside) : "";
-  LT_CHECK(error.empty(), "levels of {} ranks: {}", p.inside, error);
+  const std::string error = p.shard_ranks > 0 ? m.split_levels(p.shard_ranks) : "";
+  LT_CHECK(error.empty(), "levels of {} ranks: {}", p.shard_ranks, error);
   const std::string wrong = m.cut_experts(static_cast<int>(p.expert), recipe::experts_apart(r));
   LT_CHECK(wrong.empty(), "parallel.expert: {}", wrong);
   return m;
 }
 
-SequenceCut sequence_cut(const Recipe& r, const Mesh& mesh) {
+ContextSharding context_sharding(const Recipe& r, const Mesh& mesh) {
   return {r.data.seq_length, mesh.size(Axis::context), mesh.coordinate(Axis::context),
           context_comm(r.parallel.context_comm), static_cast<int>(r.parallel.context_inner)};
 }
@@ -127,7 +127,7 @@ void check_optimizer_of(const Recipe& r) {
 }
 
 DispatchOptions dispatch_options(const Recipe& r) {
-  return {r.parallel.expert_dispatch == "all_gather", static_cast<int>(r.parallel.shadow_experts),
+  return {r.parallel.expert_dispatch == "all_gather", static_cast<int>(r.parallel.replicated_experts),
           static_cast<int>(r.parallel.expert_chunks)};
 }
 
@@ -148,7 +148,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.expert_tensor = !recipe::experts_apart(r);
   o.dispatch = dispatch_options(r);
-  o.near_experts = static_cast<int>(r.parallel.near_experts);
+  o.intra_node_experts = static_cast<int>(r.parallel.intra_node_experts);
   o.context_comm = context_comm(r.parallel.context_comm);
   o.context_inner = static_cast<int>(r.parallel.context_inner);
   o.documents = r.data.reset_attention_mask;
@@ -161,7 +161,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.skip_grad_norm = r.train.skip_grad_norm;
   o.stop_loss = r.train.stop_loss;
   if (computes_in(r, Precision::fp8)) o.fp8 = r.fp8;
-  o.products = products_at(r, 1);
+  o.products = matmul_precision_at(r, 1);
   if (r.precision == Precision::fp16) o.loss_scale = r.loss_scale.settings;
   o.decay_embeddings = r.optimizer.decay_embeddings;
   o.optimizer = optimizer_settings(r);
@@ -187,10 +187,10 @@ RecomputeOptions recompute_options(const Recipe& r) {
   } else if (c.granularity == "selective") {
     o.layers = c.num_layers.value_or(-1);
     for (const std::string& m : c.modules) o.tensors.bits |= module_tensors(m).bits;
-    for (const auto& [name, fate] : c.tensors)
+    for (const auto& [name, save_policy] : c.tensors)
       for (int i = 0; i < kBlockTensors; ++i)
         if (const BlockTensor t = static_cast<BlockTensor>(i); block_tensor_name(t) == name)
-          fate == TensorFate::recompute ? o.tensors.add(t) : o.tensors.remove(t);
+          save_policy == SavePolicy::recompute ? o.tensors.add(t) : o.tensors.remove(t);
   }
   return o;
 }
@@ -202,17 +202,17 @@ ActivationOffloadOptions activation_offload(const Recipe& r) {
   o.input = true;
   for (int i = 0; i < kBlockTensors; ++i) o.tensors.add(static_cast<BlockTensor>(i));
   BlockTensorSet named;
-  for (const auto& [name, fate] : r.recompute.tensors)
+  for (const auto& [name, save_policy] : r.recompute.tensors)
     for (int i = 0; i < kBlockTensors; ++i)
       if (const BlockTensor t = static_cast<BlockTensor>(i); block_tensor_name(t) == name) {
-        if (fate == TensorFate::offload) named.add(t);
-        if (fate == TensorFate::keep) o.tensors.remove(t);
+        if (save_policy == SavePolicy::offload) named.add(t);
+        if (save_policy == SavePolicy::keep) o.tensors.remove(t);
       }
   if (named.bits) o.tensors = named, o.input = false;
   return o;
 }
 
-SlowFolders slow_folders(const Recipe& r) {
+OffloadFolders offload_folders(const Recipe& r) {
   return {r.offload.optimizer.path.value_or(""), r.offload.params.path.value_or(""),
           r.offload.activations.path.value_or("")};
 }
@@ -239,7 +239,7 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh, bool eval)
   o.dp_rank = mesh.place_in(kDataAxes);
   o.dp_size = mesh.size(kDataAxes);
   o.vocab_size = r.model.vocab_size;
-  o.rows = sequence_cut(r, mesh).rows();
+  o.rows = context_sharding(r, mesh).rows();
   o.packing = packing(r);
   o.eval = eval;
   if (eval) o.eval_samples = r.train.eval_steps * r.train.global_batch_size;

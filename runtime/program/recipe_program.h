@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "parallel/mesh/mesh.h"
-#include "parallel/mesh/sequence_cut.h"
+#include "parallel/mesh/context_sharding.h"
 #include "parallel/pipeline/schedule.h"
 #include "runtime/data/batch_loader.h"
-#include "runtime/program/slow_memories.h"
+#include "runtime/program/offload_memories.h"
 #include "runtime/program/train_program.h"
 #include "runtime/recipe/recipe.h"
 
@@ -26,15 +26,15 @@ struct PipelineLayout {
 /// What the recipe says; of auto nothing.
 RecomputeOptions recompute_options(const Recipe& recipe);
 /// Of a step, from 1.
-Products products_at(const Recipe& recipe, int64_t step);
+MatmulPrecision matmul_precision_at(const Recipe& recipe, int64_t step);
 /// On meta: a step in each of the products that later phases have and the first has not, for what they take.
-void run_other_phases(const Recipe& recipe, TrainProgram& program);
+void run_other_precisions(const Recipe& recipe, TrainProgram& program);
 DispatchOptions dispatch_options(const Recipe& recipe);
 OptimizerSettings optimizer_settings(const Recipe& recipe);
 /// What of a layer's activations leaves between its forward and its backward.
 ActivationOffloadOptions activation_offload(const Recipe& recipe);
 /// Where the recipe says that it lies.
-SlowFolders slow_folders(const Recipe& recipe);
+OffloadFolders offload_folders(const Recipe& recipe);
 std::string pack(const PipelineLayout& layout);  ///< to be sent to the other ranks
 PipelineLayout unpack_pipeline_layout(const std::string& packed);
 
@@ -43,7 +43,7 @@ ProgramOptions program_options(const Recipe& recipe, const PipelineLayout& layou
 /// Refuses a pattern that matches nothing, which is a mistake.
 void check_optimizer_of(const Recipe& recipe);
 /// The cut of the sequence that the rank of `mesh` has.
-SequenceCut sequence_cut(const Recipe& recipe, const Mesh& mesh);
+ContextSharding context_sharding(const Recipe& recipe, const Mesh& mesh);
 /// How the rank that `mesh` is of reads its data.
 data::LoaderOptions loader_options(const Recipe& recipe, const Mesh& mesh, bool eval);
 /// The recipe's treatment of documents.

@@ -1,11 +1,11 @@
-#include "runtime/program/slow_memories.h"
+#include "runtime/program/offload_memories.h"
 
 namespace ltrain {
 
-SlowMemories::SlowMemories(const ProgramOptions& o, DeviceKind device, const SlowFolders& folders,
+OffloadMemories::OffloadMemories(const ProgramOptions& o, DeviceKind device, const OffloadFolders& folders,
                            int64_t activation_bytes)
     : activation_bytes_(activation_bytes) {
-  const auto make = [&](const std::string& folder, const SlowUse& use) {
+  const auto make = [&](const std::string& folder, const OffloadUse& use) {
     return device == DeviceKind::cpu ? make_file_memory(folder, use) : make_host_memory(device, use);
   };
   if (o.offload.fraction > 0) states_ = make(folders.states, {"offload.optimizer", "optimizer states"});
@@ -13,24 +13,24 @@ SlowMemories::SlowMemories(const ProgramOptions& o, DeviceKind device, const Slo
   if (o.activations.any()) activations_ = make(folders.activations, {"offload.activations", "activations"});
 }
 
-SlowMemories::SlowMemories(MetaTrace& trace)
-    : states_(make_meta_slow_memory(trace, "offload.optimizer")),
-      params_(make_meta_slow_memory(trace, "offload.params")),
-      activations_(make_meta_slow_memory(trace, "offload.activations")) {}
+OffloadMemories::OffloadMemories(MetaTrace& trace)
+    : states_(make_meta_offload_memory(trace, "offload.optimizer")),
+      params_(make_meta_offload_memory(trace, "offload.params")),
+      activations_(make_meta_offload_memory(trace, "offload.activations")) {}
 
-void SlowMemories::synchronize() const {
+void OffloadMemories::synchronize() const {
   for (const auto* m : {&states_, &params_, &activations_})
     if (*m) (*m)->stream().synchronize();
 }
 
-std::vector<std::string> SlowMemories::notes() const {
+std::vector<std::string> OffloadMemories::notes() const {
   std::vector<std::string> all;
   for (const auto* m : {&states_, &params_, &activations_})
     if (*m && !(*m)->how().empty()) all.push_back((*m)->stream().name() + ": " + (*m)->how());
   return all;
 }
 
-SlowPlaces SlowMemories::places() const {
+OffloadTargets OffloadMemories::places() const {
   return {states_.get(), params_.get(), activations_.get(), activation_bytes_};
 }
 

@@ -9,24 +9,24 @@
 namespace ltrain {
 
 /// Folders, where steps run on the CPU.
-struct SlowFolders {
+struct OffloadFolders {
   std::string states, params, activations;
 };
 
-class SlowMemories {
+class OffloadMemories {
  public:
   /// `activation_bytes`: as planned.
-  SlowMemories(const ProgramOptions& options, DeviceKind device, const SlowFolders& folders,
+  OffloadMemories(const ProgramOptions& options, DeviceKind device, const OffloadFolders& folders,
                int64_t activation_bytes);
   /// On meta.
-  explicit SlowMemories(MetaTrace& trace);
-  SlowPlaces places() const;
+  explicit OffloadMemories(MetaTrace& trace);
+  OffloadTargets places() const;
   void synchronize() const;
   /// "offload.params: io_uring, past the page cache", one for each.
   std::vector<std::string> notes() const;
 
  private:
-  std::unique_ptr<SlowMemory> states_, params_, activations_;
+  std::unique_ptr<OffloadMemory> states_, params_, activations_;
   int64_t activation_bytes_ = INT64_MAX;
 };
 

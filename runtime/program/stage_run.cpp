@@ -106,9 +106,9 @@ void StageRun::compute(const Action& a, const MicroBatch& mb) {
       saved_.erase(which);
       break;
     case ActionKind::backward_input:
-      step_.later = &waiting_[which];
+      step_.deferred = &waiting_[which];
       out = decoder_.backward(step_, mb, stage, in, saved_.at(which));
-      step_.later = nullptr;
+      step_.deferred = nullptr;
       saved_.erase(which);
       break;
     case ActionKind::backward_weight:

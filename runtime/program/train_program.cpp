@@ -37,7 +37,7 @@ std::vector<StageLayers> stages_of_rank(const ProgramOptions& o, int rank) {
 GroupSet::Options group_options(const ProgramOptions& o) {
   GroupSet::Options g;
   g.key_value_heads = o.model.num_key_value_heads;
-  g.near_experts = o.near_experts;
+  g.intra_node_experts = o.intra_node_experts;
   if (o.stage_layers.size() <= 1) return g;
   const std::vector<int>& at = o.schedule.rank_of_stage;
   g.tied_stages = o.model.tie_word_embeddings && at.front() != at.back();
@@ -56,7 +56,7 @@ int64_t sum_count(const ModelConfig& m) {
 }
 
 /// Of one micro-batch on its way to the device, or of what a step or a prediction reads back.
-int64_t slot_bytes(const ProgramOptions& o, const SequenceCut& cut) {
+int64_t slot_bytes(const ProgramOptions& o, const ContextSharding& cut) {
   const int64_t rows = o.micro_batch * cut.rows().rows, whole = o.micro_batch * o.seq_length;
   int64_t batch = 2 * Staging::room(rows * 4) + Staging::room(o.micro_batch * 8);
   if (o.documents) batch += Staging::room(whole * 4);
@@ -133,22 +133,22 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     scale_ = constant("gradient scale", DType::f64, {1});
   }
   make_router_bias();
-  multiply_in(options.products);
+  set_matmul_precision(options.products);
   device_.compute.attention_backend = options.attention_backend;
   if (options.fp8) make_fp8();
   if (options.for_training && options.activations.any())
-    away_.emplace(device_.compute, device_.memory, *device_.slow.activations, device_.slow.activation_bytes);
+    offloaded_.emplace(device_.compute, device_.memory, *device_.slow.activations, device_.slow.activation_bytes);
 }
 
 void TrainProgram::make_fp8() {
   fp8_ = std::make_unique<Fp8State>(*options_.fp8, device_.compute, device_.memory,
                                     options_.model.num_hidden_layers);
-  decoder_.round_operands(store_, *options_.fp8);
+  decoder_.quantize_operands(store_, *options_.fp8);
   if (fp8_->history().defined()) store_.keep(kFp8History, fp8_->history());
 }
 
 OffloadedBytes TrainProgram::offloaded() const {
-  return {store_.slow_bytes(), store_.away_bytes(), away_ ? away_->peak_bytes() : 0};
+  return {store_.offload_bytes(), store_.offloaded_bytes(), offloaded_ ? offloaded_->peak_bytes() : 0};
 }
 
 void TrainProgram::make_router_bias() {
@@ -165,10 +165,10 @@ void TrainProgram::make_router_bias() {
                   router_bias_.flat(i * m.num_experts, {m.num_experts}));
 }
 
-void TrainProgram::multiply_in(Products products) {
-  LT_CHECK(products != Products::fp8 || options_.fp8, "products of eight bits without their settings");
-  products_ = products;
-  device_.compute.tf32 = products == Products::tf32;
+void TrainProgram::set_matmul_precision(MatmulPrecision products) {
+  LT_CHECK(products != MatmulPrecision::fp8 || options_.fp8, "products of eight bits without their settings");
+  matmul_precision_ = products;
+  device_.compute.tf32 = products == MatmulPrecision::tf32;
 }
 
 Step TrainProgram::make_step(bool training) {
@@ -180,10 +180,10 @@ Step TrainProgram::make_step(bool training) {
             options_.seed,
             options_.sequence_parallel,
             training};
-  if (products_ == Products::fp8) step.fp8 = fp8_.get();
+  if (matmul_precision_ == MatmulPrecision::fp8) step.fp8 = fp8_.get();
   if (fp8_ && !fp8_begun_) fp8_->begin_step(device_.compute);  // a state may have been loaded
   fp8_begun_ = true;
-  if (training && away_) step.away = &*away_;
+  if (training && offloaded_) step.offloaded = &*offloaded_;
   step.cudnn_backward =
       training && !options_.deterministic && options_.attention_backend != AttentionBackend::own;
   return step;
@@ -227,7 +227,7 @@ MicroBatch TrainProgram::in_place(int64_t place) const {
   const Groups& g = device_.groups;
   if (g.line()) return mb;
   // Sequences are cut over depth, then over row, or inside a sublayer of a cube over column.
-  const bool cube = g.mesh.tensor_mode == TensorMode::cube;
+  const bool cube = g.mesh.tensor_mode == TensorMode::three_d;
   const MicroBatch whole = mb;
   const int ways = g.row.size();
   const int64_t parts = g.mesh.sequence_parts(), slice = g.depth.rank() * ways, mine = slice + g.row.rank();
@@ -276,7 +276,7 @@ MicroBatch TrainProgram::load(const HostBatch& batch, int64_t place) {
 }
 
 void TrainProgram::all_reduce(const Group& group, Tensor t) {
-  if (!group.many()) return;
+  if (group.size() == 1) return;
   group.stream->wait(device_.compute.record());
   group.comm->all_reduce(*group.stream, t);
   device_.compute.wait(group.stream->record());
@@ -315,7 +315,7 @@ int64_t TrainProgram::agree_tokens(int64_t counted) {
     place_require(device_.compute, "reading the token count", count_, Placement::R());
     return options_.micro_batch * cut_.rows().rows * options_.accumulation * device_.groups.gradient.size();
   }
-  if (!device_.groups.gradient.many()) return counted;
+  if (device_.groups.gradient.size() == 1) return counted;
   staging_.open();
   staging_.put(count_, &counted);
   staging_.close();
@@ -327,7 +327,7 @@ int64_t TrainProgram::agree_tokens(int64_t counted) {
 
 bool TrainProgram::any_rank(bool mine) {
   const Group& world = device_.groups.world;
-  if (!world.many()) return mine;
+  if (world.size() == 1) return mine;
   int64_t ranks = mine;
   staging_.open();
   staging_.put(count_, &ranks);
@@ -502,14 +502,14 @@ std::optional<double> TrainProgram::evaluate(const std::function<const HostBatch
                                              const AskStop& ask_stop) {
   const bool meta = device_.compute.meta() != nullptr;
   Step step = make_step(false);
-  if (options_.for_training) store_.show_average(true);
+  if (options_.for_training) store_.use_ema_weights(true);
   clear_sums();
   int64_t counted = 0;
   bool more = true, once = meta && !next;
   const HostBatch none;
   while (more) {  // as many at a time as a step has, so that a pipeline runs them like a step
     if (ask_stop && any_rank(ask_stop())) {
-      if (options_.for_training) store_.show_average(false);
+      if (options_.for_training) store_.use_ema_weights(false);
       return {};
     }
     int places = 0;
@@ -530,7 +530,7 @@ std::optional<double> TrainProgram::evaluate(const std::function<const HostBatch
   step.enter("loss");
   const int64_t tokens = agree_tokens(counted);
   reduce_sums("reading the loss");
-  if (options_.for_training) store_.show_average(false);
+  if (options_.for_training) store_.use_ema_weights(false);
   return meta || tokens == 0 ? 0 : read_sums()[0] / static_cast<double>(tokens);
 }
 

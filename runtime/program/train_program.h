@@ -16,7 +16,7 @@
 namespace ltrain {
 
 /// What products of matrices are computed in.
-enum class Products : uint8_t {
+enum class MatmulPrecision : uint8_t {
   plain,  ///< the type that is stored
   tf32,   ///< f32 operands with 10 bits after the point
   fp8     ///< in linear layers operands of eight bits
@@ -44,7 +44,7 @@ struct ProgramOptions {
   bool sequence_parallel = false;
   bool expert_tensor = true;                    ///< tensor ranks share each expert
   DispatchOptions dispatch;                     ///< of tokens to their experts
-  int near_experts = 0;                         ///< ranks of a first level of their all-to-all; 0: one level
+  int intra_node_experts = 0;                         ///< ranks of a first level of their all-to-all; 0: one level
   ContextComm context_comm = ContextComm::p2p;  ///< with several context ranks
   int context_inner = 1;                        ///< a2a+p2p: ranks that exchange
   bool documents = false;                       ///< batches say where documents begin, and attention heeds it
@@ -52,8 +52,8 @@ struct ProgramOptions {
   /// Of the pipeline axis; without stages: one stage that has everything.
   pipeline::Schedule schedule;
   std::vector<int> stage_layers;        ///< layers of each of the schedule's stages
-  std::optional<Fp8Settings> fp8;       ///< where Products::fp8 is ever asked for
-  Products products = Products::plain;  ///< at first
+  std::optional<Fp8Settings> fp8;       ///< where MatmulPrecision::fp8 is ever asked for
+  MatmulPrecision products = MatmulPrecision::plain;  ///< at first
   bool cuda_graphs = false;  ///< passes are recorded in the second step, and run as one from then on
   AttentionBackend attention_backend = AttentionBackend::own;  ///< on a GPU
   bool deterministic = true;  ///< of the kernels; else attention's backward may be cuDNN's
@@ -75,7 +75,7 @@ struct Device {
   Memory& memory;
   const Groups& groups;
   Memory* host = nullptr;  ///< host memory that copies go through, where the device has memory of its own
-  SlowPlaces slow = {};    ///< of what is offloaded
+  OffloadTargets slow = {};    ///< of what is offloaded
 };
 
 /// What the routers of a step did, over all ranks.
@@ -111,7 +111,7 @@ class TrainProgram {
   const Decoder& decoder() const { return decoder_; }
 
   /// This rank's part of each sequence.
-  const SequenceCut& sequence_cut() const { return cut_; }
+  const ContextSharding& context_sharding() const { return cut_; }
   /// On meta: seconds of the actions of the last train step, without what is before, between and after them.
   double action_seconds() const { return action_seconds_; }
 
@@ -121,7 +121,7 @@ class TrainProgram {
   void initialize() { store_.initialize(options_.seed); }
 
   /// From the next step or evaluation on.
-  void multiply_in(Products products);
+  void set_matmul_precision(MatmulPrecision products);
 
   /// Of the loss, where it is scaled; else null.
   LossScaler* loss_scaler() { return scaler_ ? &*scaler_ : nullptr; }
@@ -175,7 +175,7 @@ class TrainProgram {
   Device device_;
   ParameterStore store_;
   Decoder decoder_;
-  SequenceCut cut_;
+  ContextSharding cut_;
   std::vector<pipeline::PipelineStep> program_;  // of a train step
   int64_t places_ = 1;
   Tensor tokens_, targets_, sample_index_;  // (places, ...)
@@ -185,7 +185,7 @@ class TrainProgram {
   std::optional<LossScaler> scaler_;
   std::unique_ptr<Fp8State> fp8_;
   bool fp8_begun_ = false;
-  Products products_ = Products::plain;
+  MatmulPrecision matmul_precision_ = MatmulPrecision::plain;
   Staging staging_;
   Tensor sums_;     // f64: loss, ranks that ask to stop, squares by segment, sums of routers
   Tensor loss_;     // sum of token losses
@@ -196,7 +196,7 @@ class TrainProgram {
   Tensor count_;                         // (1) i64
   Tensor scale_;                         // (1) f64: of the gradient, where work is recorded
   int64_t steps_ = 0;
-  std::optional<ActivationOffload> away_;
+  std::optional<ActivationOffload> offloaded_;
   std::unique_ptr<Graph> graphs_[2][2];  // by whether another micro-batch is before, and after
 };
 

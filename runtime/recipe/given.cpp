@@ -51,13 +51,13 @@ std::string unknown_key(const std::string& section, const std::string& word) {
 /// Walks `node`, which stands at `section`; `found` gets one entry a key.
 class Flattener {
  public:
-  Flattener(std::map<std::string, GivenValue>& found, std::vector<std::string>& notes, Problems& problems)
-      : found_(found), notes_(notes), problems_(problems) {}
+  Flattener(std::map<std::string, RawValue>& found, std::vector<std::string>& notes, Diagnostics& diagnostics)
+      : found_(found), notes_(notes), diagnostics_(diagnostics) {}
 
   void section(const std::string& path, const Node& node, const Place& place) {
     if (node.kind == Node::null) return;
     if (node.kind != Node::map) {
-      problems_.add(place, fmt::format("{} = {}: is a section; it has the keys {}", path, show(node),
+      diagnostics_.add(place, fmt::format("{} = {}: is a section; it has the keys {}", path, show(node),
                                        list_words(words_in_section(path, false), 6)));
       return;
     }
@@ -70,7 +70,7 @@ class Flattener {
     if (is_section(path)) {
       const auto [it, fresh] = sections_.emplace(path, place);
       if (!fresh)
-        return problems_.add(place,
+        return diagnostics_.add(place,
                              fmt::format("{}: section given twice, first at line {}", path, it->second.line));
       return section(path, value, place);
     }
@@ -80,18 +80,18 @@ class Flattener {
       if (key && key->path != path)
         notes_.push_back(fmt::format("{}: `{}` is read as {}", place.text(), path, key->path));
     }
-    if (!key) return problems_.add(place, fmt::format("{}: {}", path, unknown_key(section_path, word)));
-    const auto [it, fresh] = found_.emplace(key->path, GivenValue{value, place, path});
+    if (!key) return diagnostics_.add(place, fmt::format("{}: {}", path, unknown_key(section_path, word)));
+    const auto [it, fresh] = found_.emplace(key->path, RawValue{value, place, path});
     if (fresh) return;
-    const GivenValue& first = it->second;
-    problems_.add(place, fmt::format("{}: given twice, first at line {}{}", path, first.place.line,
+    const RawValue& first = it->second;
+    diagnostics_.add(place, fmt::format("{}: given twice, first at line {}{}", path, first.place.line,
                                      first.written_as == path ? "" : " as " + first.written_as));
   }
 
  private:
-  std::map<std::string, GivenValue>& found_;
+  std::map<std::string, RawValue>& found_;
   std::vector<std::string>& notes_;
-  Problems& problems_;
+  Diagnostics& diagnostics_;
   std::map<std::string, Place> sections_;
 };
 
@@ -122,8 +122,8 @@ Node parse_value(const std::string& text, const Place& place, const Key* key) {
 }
 
 /// data.train.0.weight: entry `index` of the list that `key` has.
-bool set_list_item(const Key& key, const std::string& rest, const Node& value, Given& given,
-                   const Place& place, const std::string& name, Problems& problems) {
+bool set_list_item(const Key& key, const std::string& rest, const Node& value, RawValues& given,
+                   const Place& place, const std::string& name, Diagnostics& diagnostics) {
   const std::string index_text = rest.substr(0, rest.find('.'));
   if (index_text.empty() || index_text.size() > 6 ||
       index_text.find_first_not_of("0123456789") != std::string::npos)
@@ -132,7 +132,7 @@ bool set_list_item(const Key& key, const std::string& rest, const Node& value, G
   auto it = given.values.find(key.path);
   const size_t size = it == given.values.end() ? 0 : it->second.value.items.size();
   if (index >= size) {
-    problems.add(place, fmt::format("{}: {} has {} entries here, numbered from 0", name, key.path, size));
+    diagnostics.add(place, fmt::format("{}: {} has {} entries here, numbered from 0", name, key.path, size));
     return true;
   }
   Node& item = it->second.value.items[index];
@@ -156,15 +156,15 @@ bool set_list_item(const Key& key, const std::string& rest, const Node& value, G
 
 }  // namespace
 
-void add_document(const Node& root, Given& given, Problems& problems) {
+void add_document(const Node& root, RawValues& given, Diagnostics& diagnostics) {
   if (root.kind != Node::null && root.kind != Node::map) {
-    problems.add(root.place, fmt::format("a recipe is a map of sections, not {}", show(root)));
+    diagnostics.add(root.place, fmt::format("a recipe is a map of sections, not {}", show(root)));
     return;
   }
-  Flattener(given.values, given.notes, problems).section("", root, root.place);
+  Flattener(given.values, given.notes, diagnostics).section("", root, root.place);
 }
 
-void add_override(const std::string& argument, Given& given, Problems& problems) {
+void add_override(const std::string& argument, RawValues& given, Diagnostics& diagnostics) {
   const Place place{"command line", 0, 0};
   std::string text = argument;
   if (text.compare(0, 2, "--") == 0) text = text.substr(2);
@@ -178,37 +178,37 @@ void add_override(const std::string& argument, Given& given, Problems& problems)
       removed = std::erase_if(
           given.values, [&](const auto& v) { return v.first.compare(0, path.size() + 1, path + ".") == 0; });
     } else {
-      return problems.add(place,
+      return diagnostics.add(place,
                           fmt::format("{}: {}", argument, unknown_key(but_last_part(path), last_part(path))));
     }
     if (removed == 0)
-      problems.add(place, fmt::format("{}: is not set, so there is nothing to remove", argument));
+      diagnostics.add(place, fmt::format("{}: is not set, so there is nothing to remove", argument));
     return;
   }
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
-    return problems.add(place,
+    return diagnostics.add(place,
                         fmt::format("{}: an override is key=value, --section.key=value or ~key", argument));
   const std::string path = text.substr(0, equals);
   const Key* key = key_of(path);
   const Node value = parse_value(text.substr(equals + 1), place, key);
-  std::map<std::string, GivenValue> found;
+  std::map<std::string, RawValue> found;
   if (key) {
     if (key->path != path)
       given.notes.push_back(fmt::format("command line: `{}` is read as {}", path, key->path));
-    found.emplace(key->path, GivenValue{value, place, path});
+    found.emplace(key->path, RawValue{value, place, path});
   } else if (is_section(path)) {
     Node map = value;
     for (Node::Entry& e : map.entries) e.place = place;
-    Flattener(found, given.notes, problems).section(path, map, place);
+    Flattener(found, given.notes, diagnostics).section(path, map, place);
   } else {
     for (size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', dot + 1))
       if (const Key* list = key_of(path.substr(0, dot));
-          list && set_list_item(*list, path.substr(dot + 1), value, given, place, path, problems))
+          list && set_list_item(*list, path.substr(dot + 1), value, given, place, path, diagnostics))
         return;
     std::string section = but_last_part(path);
     if (!is_section(section)) section = "";
-    return problems.add(place, fmt::format("{}: {}", path, unknown_key(section, last_part(path))));
+    return diagnostics.add(place, fmt::format("{}: {}", path, unknown_key(section, last_part(path))));
   }
   for (auto& [name, v] : found) {
     v.place = place;
@@ -220,7 +220,7 @@ namespace {
 
 class Interpolation {
  public:
-  Interpolation(Given& given, Problems& problems) : given_(given), problems_(problems) {}
+  Interpolation(RawValues& given, Diagnostics& diagnostics) : given_(given), diagnostics_(diagnostics) {}
 
   void node(Node& n, const std::string& path, const Place& place) {
     if (n.kind == Node::scalar) n.text = expand(n.text, path, place);
@@ -240,13 +240,13 @@ class Interpolation {
       if (begin == std::string::npos) return out + text.substr(at);
       const size_t end = text.find('}', begin);
       if (end == std::string::npos) {
-        problems_.add(place, fmt::format("{} = {}: `${{` without `}}`", path, text));
+        diagnostics_.add(place, fmt::format("{} = {}: `${{` without `}}`", path, text));
         return text;
       }
       out += text.substr(at, begin - at) + value_of(text.substr(begin + 2, end - begin - 2), path, place);
       at = end + 1;
       if (out.size() > kLongestText) {
-        problems_.add(
+        diagnostics_.add(
             place, fmt::format("{}: longer than {} bytes once `${{...}}` is replaced", path, kLongestText));
         return "";
       }
@@ -256,13 +256,13 @@ class Interpolation {
   std::string value_of(const std::string& name, const std::string& path, const Place& place) {
     const Key* key = key_of(name);
     if (!key) {
-      problems_.add(place, fmt::format("{}: `${{{}}}` names no key", path, name));
+      diagnostics_.add(place, fmt::format("{}: `${{{}}}` names no key", path, name));
       return "";
     }
     auto it = given_.values.find(key->path);
     if (it == given_.values.end()) {
       if (!key->implied.empty()) {
-        problems_.add(
+        diagnostics_.add(
             place,
             fmt::format("{}: `${{{}}}` is not given, and its default follows from other keys", path, name));
         return "";
@@ -271,27 +271,27 @@ class Interpolation {
       return key->write(*key, defaults, false);
     }
     if (!visiting_.insert(key->path).second) {
-      problems_.add(place, fmt::format("{}: `${{{}}}` refers to itself", path, name));
+      diagnostics_.add(place, fmt::format("{}: `${{{}}}` refers to itself", path, name));
       return "";
     }
     node(it->second.value, key->path, it->second.place);
     visiting_.erase(key->path);
     if (it->second.value.kind != Node::scalar) {
-      problems_.add(place, fmt::format("{}: `${{{}}}` is not a single value", path, name));
+      diagnostics_.add(place, fmt::format("{}: `${{{}}}` is not a single value", path, name));
       return "";
     }
     return it->second.value.text;
   }
 
-  Given& given_;
-  Problems& problems_;
+  RawValues& given_;
+  Diagnostics& diagnostics_;
   std::set<std::string> visiting_;
 };
 
 }  // namespace
 
-void interpolate(Given& given, Problems& problems) {
-  Interpolation interpolation(given, problems);
+void interpolate(RawValues& given, Diagnostics& diagnostics) {
+  Interpolation interpolation(given, diagnostics);
   for (auto& [path, value] : given.values) interpolation.node(value.value, path, value.place);
 }
 

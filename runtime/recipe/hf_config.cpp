@@ -25,8 +25,8 @@ std::string value_text(const json& value) { return printable(value.dump(), kLong
 
 class ConfigReader {
  public:
-  ConfigReader(const std::string& path, Given& given, Problems& problems)
-      : path_(path), given_(given), problems_(problems) {}
+  ConfigReader(const std::string& path, RawValues& given, Diagnostics& diagnostics)
+      : path_(path), given_(given), diagnostics_(diagnostics) {}
 
   void read(const json& root) {
     const auto type = root.find("model_type");
@@ -44,13 +44,13 @@ class ConfigReader {
     for (const HfKey& key : hf_keys(type_)) {
       if (key.use != HfUse::obeyed || key.alias || key.missing.is_null() || derived_.count(key.path))
         continue;
-      given_.values.emplace(key.path, GivenValue{scalar(key.missing), {path_, 0, 0}, key.name});
+      given_.values.emplace(key.path, RawValue{scalar(key.missing), {path_, 0, 0}, key.name});
     }
   }
 
  private:
   void wrong(const std::string& key, const std::string& text) {
-    problems_.add({path_, 0, 0}, printable(key) + (text[0] == '=' ? " " : ": ") + text);
+    diagnostics_.add({path_, 0, 0}, printable(key) + (text[0] == '=' ? " " : ": ") + text);
   }
 
   /// model.from_ignore: what the user says does not matter here.
@@ -60,7 +60,7 @@ class ConfigReader {
     for (const Node& item : it->second.value.items) {
       const HfKey* key = find_hf_key(type_, item.text);
       const auto refuse = [&](const std::string& why) {
-        problems_.add(it->second.place, fmt::format("model.from_ignore: {}: {}", printable(item.text), why));
+        diagnostics_.add(it->second.place, fmt::format("model.from_ignore: {}: {}", printable(item.text), why));
       };
       if (!root.contains(item.text))
         refuse(fmt::format("is not a key of {}", path_));
@@ -225,8 +225,8 @@ class ConfigReader {
   }
 
   std::string path_, type_;
-  Given& given_;
-  Problems& problems_;
+  RawValues& given_;
+  Diagnostics& diagnostics_;
   std::map<std::string, Node> from_here_;
   std::set<std::string> ignored_;
   std::set<std::string> derived_;  ///< keys of the recipe that a null leaves to their default there
@@ -234,10 +234,10 @@ class ConfigReader {
 
 }  // namespace
 
-void add_hf_config(const std::string& path, const Place& from, Given& given, Problems& problems) {
+void add_hf_config(const std::string& path, const Place& from, RawValues& given, Diagnostics& diagnostics) {
   std::string text;
   if (const std::string wrong = read_small_file(path, text); !wrong.empty())
-    return problems.add(from, fmt::format("model.from = {}: {}", printable(path), wrong));
+    return diagnostics.add(from, fmt::format("model.from = {}: {}", printable(path), wrong));
   bool too_deep = false, twice = false;
   std::string twice_key;
   std::vector<std::set<std::string>> keys;
@@ -254,14 +254,14 @@ void add_hf_config(const std::string& path, const Place& from, Given& given, Pro
   };
   const json root = json::parse(text, watch, /*allow_exceptions=*/false);
   if (root.is_discarded() || !root.is_object() || too_deep) {
-    problems.add(from, fmt::format("model.from = {}: not a JSON object", printable(path)));
+    diagnostics.add(from, fmt::format("model.from = {}: not a JSON object", printable(path)));
     return;
   }
   if (twice) {
-    problems.add({path, 0, 0}, fmt::format("{}: given twice", printable(twice_key)));
+    diagnostics.add({path, 0, 0}, fmt::format("{}: given twice", printable(twice_key)));
     return;
   }
-  ConfigReader(path, given, problems).read(root);
+  ConfigReader(path, given, diagnostics).read(root);
 }
 
 }  // namespace ltrain::recipe

@@ -7,20 +7,20 @@ namespace ltrain {
 
 bool computes_in(const Recipe& r, Precision p) {
   if (r.phases.empty()) return r.precision == p;
-  for (const PrecisionPhase& phase : r.phases)
+  for (const PrecisionScheduleEntry& phase : r.phases)
     if (phase.precision == p) return true;
   return false;
 }
 
 Precision precision_at(const Recipe& r, int64_t step) {
-  for (const PrecisionPhase& phase : r.phases)
+  for (const PrecisionScheduleEntry& phase : r.phases)
     if (phase.until_step == 0 || step <= phase.until_step) return phase.precision;
   return r.precision;
 }
 
 std::string precision_text(const Recipe& r) {
   std::string text;
-  for (const PrecisionPhase& p : r.phases)
+  for (const PrecisionScheduleEntry& p : r.phases)
     text += fmt::format("{}{}{}", text.empty() ? "" : ", then ", to_string(p.precision),
                         p.until_step > 0 ? fmt::format(" until step {}", p.until_step) : "");
   return text.empty() ? std::string(to_string(r.precision)) : text;
@@ -36,13 +36,13 @@ Precision storage(Precision p) {
 
 std::string read_phases(const Key& key,
                         const std::function<std::string(const Key&, Recipe&, const Node&)>& one,
-                        const Node& node, std::vector<PrecisionPhase>& phases) {
+                        const Node& node, std::vector<PrecisionScheduleEntry>& phases) {
   if (node.items.empty()) return "needs a phase: [{until_step: 100, precision: fp8}, {precision: bf16}]";
   for (size_t i = 0; i < node.items.size(); ++i) {
     const Node& item = node.items[i];
     const std::string name = fmt::format("phase {}", i + 1);
     if (item.kind != Node::map) return name + " needs a map: {until_step: 100, precision: fp8}";
-    PrecisionPhase phase;
+    PrecisionScheduleEntry phase;
     bool given = false;
     for (const Node::Entry& e : item.entries) {
       if (e.key == "until_step") {
@@ -88,7 +88,7 @@ Key with_phases(Key key) {
       r.phases.clear();
       return set(k, r, node);
     }
-    std::vector<PrecisionPhase> phases;
+    std::vector<PrecisionScheduleEntry> phases;
     if (std::string wrong = read_phases(k, set, node, phases); !wrong.empty()) return wrong;
     r.precision = phases.front().precision;
     if (phases.size() == 1) phases.clear();
@@ -99,7 +99,7 @@ Key with_phases(Key key) {
     if (r.phases.empty()) return write(k, r, json);
     std::string s;
     const auto name = [&](const char* n) { return json ? fmt::format("\"{}\"", n) : std::string(n); };
-    for (const PrecisionPhase& p : r.phases) {
+    for (const PrecisionScheduleEntry& p : r.phases) {
       s += s.empty() ? "{" : ", {";
       if (p.until_step > 0) s += fmt::format("{}: {}, ", name("until_step"), p.until_step);
       s += fmt::format("{}: {}}}", name("precision"), write_text(std::string(to_string(p.precision)), json));

@@ -1,4 +1,4 @@
-#include "runtime/recipe/problems.h"
+#include "runtime/recipe/diagnostics.h"
 
 #include <algorithm>
 
@@ -10,7 +10,7 @@ namespace ltrain::recipe {
 namespace {
 
 constexpr size_t kMaxShown = 10;
-constexpr size_t kLongestProblem = 4000;  // bytes: a list of all keys of a section fits
+constexpr size_t kLongestDiagnostic = 4000;  // bytes: a list of all keys of a section fits
 
 /// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`.
 int edit_distance(const std::string& a, const std::string& b) {
@@ -29,15 +29,15 @@ int edit_distance(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-void Problems::raise_if_any(const std::string& source) {
+void Diagnostics::raise_if_any(const std::string& source) {
   if (found_.empty()) return;
-  std::stable_sort(found_.begin(), found_.end(), [&](const Problem& a, const Problem& b) {
+  std::stable_sort(found_.begin(), found_.end(), [&](const Diagnostic& a, const Diagnostic& b) {
     const bool a_in = a.place.source == source, b_in = b.place.source == source;
     if (a_in != b_in) return a_in;
     return a_in && std::pair(a.place.line, a.place.column) < std::pair(b.place.line, b.place.column);
   });
-  const auto line = [](const Problem& p) {
-    return p.place.text() + ": " + printable(p.head + p.text, kLongestProblem);
+  const auto line = [](const Diagnostic& p) {
+    return p.place.text() + ": " + printable(p.head + p.text, kLongestDiagnostic);
   };
   if (found_.size() == 1) throw Error(ExitCode::usage, line(found_[0]));
   std::string text = fmt::format("{}: {} problems", source, found_.size());

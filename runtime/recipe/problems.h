@@ -10,14 +10,14 @@
 namespace ltrain {
 
 namespace recipe {
-struct Given;
+struct RawValues;
 }
 
 /// Where each given key was given; keys that are not here have their default.
 struct RecipeOrigins {
   std::string source;  ///< the recipe file
   std::map<std::string, recipe::Place> given;
-  std::shared_ptr<const recipe::Given> values;  ///< the same with their values, to try others
+  std::shared_ptr<const recipe::RawValues> values;  ///< the same with their values, to try others
   std::string rope_type;                        ///< as given; the model itself keeps only the factor
 
   bool has(const std::string& path) const { return given.count(path) > 0; }
@@ -30,7 +30,7 @@ struct RecipeOrigins {
 namespace recipe {
 
 /// What is wrong with one value.
-struct Problem {
+struct Diagnostic {
   Place place;
   std::string head;  ///< "train.train_steps = x: ", or nothing
   std::string text;  ///< the rule and what would work (suggestions.h)
@@ -39,20 +39,20 @@ struct Problem {
       false;  ///< the value by itself is wrong, so that rules over several keys are not looked at yet
 };
 
-class Problems {
+class Diagnostics {
  public:
   /// One line: "PLACE: TEXT". The text may quote the recipe as it is: it is made printable here.
   void add(const Place& place, const std::string& text) { add({place, "", text, "", false}); }
-  void add(Problem problem) { found_.push_back(std::move(problem)); }
+  void add(Diagnostic problem) { found_.push_back(std::move(problem)); }
   bool empty() const { return found_.empty(); }
-  const std::vector<Problem>& list() const { return found_; }
+  const std::vector<Diagnostic>& list() const { return found_; }
   /// Another text for problem `i` of the list.
   void replace(size_t i, std::string text) { found_.at(i).text = std::move(text); }
   /// Throws Error (usage) with at most ten of them, those of `source` in the order of its lines first.
   void raise_if_any(const std::string& source);
 
  private:
-  std::vector<Problem> found_;
+  std::vector<Diagnostic> found_;
 };
 
 /// In lower case, without _ and -.

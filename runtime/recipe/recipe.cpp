@@ -27,10 +27,10 @@ const RecipeOrigins& origins_of(const Recipe& r) {
 }
 
 /// `problem` of `before` is gone in `left`, and what is left is not the change's doing.
-bool is_better(const Problems& before, const Problem& problem, const Problems& left) {
+bool is_better(const Diagnostics& before, const Diagnostic& problem, const Diagnostics& left) {
   std::multiset<std::string> known;
-  for (const Problem& p : before.list()) known.insert(p.path);
-  for (const Problem& p : left.list()) {
+  for (const Diagnostic& p : before.list()) known.insert(p.path);
+  for (const Diagnostic& p : left.list()) {
     if (p.path == problem.path) return false;
     // Rules over several keys are looked at only now: what they find in others was there before.
     if (problem.of_value && before.list().size() > 1) continue;
@@ -48,8 +48,8 @@ struct World {
 
 /// The recipe of these values, as far as they go: values by themselves, then rules over several, then those
 /// that need the number of ranks. Each is looked at where the one before found nothing.
-Recipe make(const std::shared_ptr<const Given>& given, const std::string& name, World world,
-            Problems& problems) {
+Recipe make(const std::shared_ptr<const RawValues>& given, const std::string& name, World world,
+            Diagnostics& diagnostics) {
   Recipe r;
   auto origins = std::make_shared<RecipeOrigins>();
   origins->source = name;
@@ -57,54 +57,54 @@ Recipe make(const std::shared_ptr<const Given>& given, const std::string& name, 
   for (const Key& key : schema()) {
     auto it = given->values.find(key.path);
     if (it == given->values.end()) continue;
-    const GivenValue& v = it->second;
+    const RawValue& v = it->second;
     origins->given[key.path] = v.place;
     const std::string wrong = key.set(key, r, v.value);
     if (!wrong.empty())
-      problems.add({v.place, fmt::format("{} = {}: ", v.written_as, show(v.value)), wrong, key.path, true});
+      diagnostics.add({v.place, fmt::format("{} = {}: ", v.written_as, show(v.value)), wrong, key.path, true});
     if (key.path == "model.rope_scaling.rope_type") origins->rope_type = v.value.text;
   }
   r.origins = origins;
-  if (!problems.empty()) return r;
+  if (!diagnostics.empty()) return r;
   for (const Key& key : schema())
     if (key.imply && !origins->has(key.path)) key.imply(r);
   r.notes = given->notes;
-  check_rules(r, *origins, problems, r.notes);
+  check_rules(r, *origins, diagnostics, r.notes);
   for (std::string& note : r.notes) note = printable(note, kLongestNote);
-  if (problems.empty() && world.ranks > 0) check_layout(r, *origins, world.ranks, world.per_node, problems);
+  if (diagnostics.empty() && world.ranks > 0) check_layout(r, *origins, world.ranks, world.per_node, diagnostics);
   return r;
 }
 
 /// Throws where there are problems, each with the suggestions that the whole recipe accepts.
-void raise(Problems& problems, const Recipe& r, World world) {
-  if (problems.empty()) return;
+void raise(Diagnostics& diagnostics, const Recipe& r, World world) {
+  if (diagnostics.empty()) return;
   const RecipeOrigins& origins = origins_of(r);
   if (origins.values)
-    keep_accepted(problems, r, [&](const Problem& problem, const Suggestion& suggestion) {
-      auto changed = std::make_shared<Given>(*origins.values);
-      Problems left;
+    keep_accepted(diagnostics, r, [&](const Diagnostic& problem, const Suggestion& suggestion) {
+      auto changed = std::make_shared<RawValues>(*origins.values);
+      Diagnostics left;
       for (const auto& [path, value] : suggestion.changes) add_override(path + "=" + value, *changed, left);
       if (left.empty()) make(changed, origins.source, world, left);
-      return is_better(problems, problem, left);
+      return is_better(diagnostics, problem, left);
     });
-  problems.raise_if_any(origins.source);
+  diagnostics.raise_if_any(origins.source);
 }
 
 }  // namespace
 
 Recipe parse_recipe(std::string_view text, const std::string& name,
                     const std::vector<std::string>& overrides) {
-  Given given;
-  Problems problems;
-  add_document(parse_yaml(text, name), given, problems);
-  for (const std::string& argument : overrides) add_override(argument, given, problems);
-  interpolate(given, problems);
+  RawValues given;
+  Diagnostics diagnostics;
+  add_document(parse_yaml(text, name), given, diagnostics);
+  for (const std::string& argument : overrides) add_override(argument, given, diagnostics);
+  interpolate(given, diagnostics);
   if (auto it = given.values.find("model.from");
       it != given.values.end() && it->second.value.kind == Node::scalar)
-    add_hf_config(it->second.value.text, it->second.place, given, problems);
-  const auto values = std::make_shared<const Given>(std::move(given));
-  Recipe r = make(values, name, {}, problems);
-  raise(problems, r, {});
+    add_hf_config(it->second.value.text, it->second.place, given, diagnostics);
+  const auto values = std::make_shared<const RawValues>(std::move(given));
+  Recipe r = make(values, name, {}, diagnostics);
+  raise(diagnostics, r, {});
   return r;
 }
 
@@ -120,9 +120,9 @@ std::string read_recipe(const std::string& path) {
 }
 
 void validate(const Recipe& r, int world_size, int ranks_per_node) {
-  Problems problems;
-  check_layout(r, origins_of(r), world_size, ranks_per_node, problems);
-  raise(problems, r, {world_size, ranks_per_node});
+  Diagnostics diagnostics;
+  check_layout(r, origins_of(r), world_size, ranks_per_node, diagnostics);
+  raise(diagnostics, r, {world_size, ranks_per_node});
 }
 
 namespace {
@@ -181,17 +181,17 @@ Recipe resolve(const Recipe& r, int world_size, int ranks_per_node) {
   Recipe resolved = r;
   const Parallel& p = r.parallel;
   resolved.parallel.data = world_size / (p.tensor * p.pipeline * p.context);
-  resolved.parallel.inside = inside_ranks(r, world_size, ranks_per_node);
+  resolved.parallel.shard_ranks = shard_ranks(r, world_size, ranks_per_node);
   resolved.launch.ranks_on_host = ranks_on_host(r, world_size, ranks_per_node);
-  resolved.parallel.near_experts =
-      near_experts(r, resolved.parallel.data, resolved.parallel.inside, resolved.launch.ranks_on_host);
+  resolved.parallel.intra_node_experts =
+      intra_node_experts(r, resolved.parallel.data, resolved.parallel.shard_ranks, resolved.launch.ranks_on_host);
   if (r.device == DeviceChoice::automatic)
     resolved.device = no_cuda_for(r, world_size, static_cast<int>(resolved.launch.ranks_on_host)).empty()
                           ? DeviceChoice::cuda
                           : DeviceChoice::cpu;
-  Problems problems;
-  check_device_rules(resolved, origins_of(r), problems);
-  problems.raise_if_any(origins_of(r).source);
+  Diagnostics diagnostics;
+  check_device_rules(resolved, origins_of(r), diagnostics);
+  diagnostics.raise_if_any(origins_of(r).source);
   return resolved;
 }
 
@@ -205,12 +205,12 @@ void check_vocabulary(const Recipe& r, const std::string& what, int64_t needed) 
 void check_data_given(const Recipe& r) {
   if (!r.data.train.empty()) return;
   const RecipeOrigins& o = origins_of(r);
-  Problems problems;
-  problems.add(o.place("data.train"),
+  Diagnostics diagnostics;
+  diagnostics.add(o.place("data.train"),
                fmt::format("data.train = []{}: a run needs token files; give data.train: [{{path: PREFIX}}], "
                            "made by `ltrain data build`",
                            o.has("data.train") ? "" : " (default)"));
-  problems.raise_if_any(o.source);
+  diagnostics.raise_if_any(o.source);
 }
 
 int64_t ranks(const Recipe& r) {

@@ -25,10 +25,10 @@ enum class TokenizerKind : uint8_t { byte, gpt2 };
 enum class LogFormat : uint8_t { text, megatron };
 
 /// Steps up to `until_step`, 0: to the end.
-struct PrecisionPhase {
+struct PrecisionScheduleEntry {
   Precision precision = Precision::fp32;
   int64_t until_step = 0;
-  bool operator==(const PrecisionPhase&) const = default;
+  bool operator==(const PrecisionScheduleEntry&) const = default;
 };
 
 struct Parallel {
@@ -50,15 +50,15 @@ struct Parallel {
   int64_t expert_tensor = 1;
   std::string expert_dispatch = "all_to_all";    ///< all_to_all | all_gather
   int64_t expert_chunks = 1;                     ///< parts of a micro-batch's tokens that travel one by one
-  int64_t shadow_experts = 0;                    ///< most copies of hot experts on all ranks, a layer
+  int64_t replicated_experts = 0;                    ///< most copies of hot experts on all ranks, a layer
   std::string hierarchical_all_to_all = "none";  ///< none | node | a number of ranks
   /// Filled by resolve(): ranks of the first of two levels of the all-to-all; 0: one level.
-  int64_t near_experts = 0;
+  int64_t intra_node_experts = 0;
   int64_t zero_stage = 0;
   std::string shard_group = "all";              ///< all | node | a number of ranks
   std::string hierarchical_reduction = "none";  ///< none | node | a number of ranks
   /// Filled by resolve(): ranks of the first of two levels that gradients are summed on; 0: one level.
-  int64_t inside = 0;
+  int64_t shard_ranks = 0;
   std::string grad_reduce_dtype = "fp32";
   std::string order = "tp-cp-dp-pp";  ///< of the axes over the ranks, innermost first
 };
@@ -70,15 +70,15 @@ struct LossScale {
 };
 
 /// What becomes of a tensor that a layer's backward reads.
-enum class TensorFate : uint8_t { keep, recompute, offload };
-std::string_view to_string(TensorFate v);
+enum class SavePolicy : uint8_t { keep, recompute, offload };
+std::string_view to_string(SavePolicy v);
 
 struct Recompute {
   std::string granularity = "none";
   std::string method = "uniform";                           ///< full
   std::optional<int64_t> num_layers;                        ///< 0: the square root of a stage's layers
   std::vector<std::string> modules;                         ///< selective
-  std::vector<std::pair<std::string, TensorFate>> tensors;  ///< selective, by name
+  std::vector<std::pair<std::string, SavePolicy>> tensors;  ///< selective, by name
   std::optional<std::string> budget;                        ///< auto: "12 GiB"
 };
 
@@ -224,7 +224,7 @@ struct DebugSettings {
   bool shared_gpu = false;  ///< several ranks on one GPU
 };
 
-struct RecipeOrigins;  // runtime/recipe/problems.h: where each value was given, for messages
+struct RecipeOrigins;  // runtime/recipe/diagnostics.h: where each value was given, for messages
 
 struct Recipe {
   std::string name = "run";
@@ -235,7 +235,7 @@ struct Recipe {
   ModelConfig model;
   Parallel parallel;
   Precision precision = Precision::fp32;  ///< with phases that of the first
-  std::vector<PrecisionPhase> phases;     ///< several, in order; empty: one precision
+  std::vector<PrecisionScheduleEntry> phases;     ///< several, in order; empty: one precision
   Fp8Settings fp8;
   bool cuda_graphs = false;
   AttentionBackend attention_backend = AttentionBackend::automatic;
@@ -272,7 +272,7 @@ Recipe parse_recipe(std::string_view text, const std::string& name,
 /// The rules that need the number of ranks, and of those on each node (0: launch.ranks_per_node, else one
 /// node has all). Throws as load_recipe does.
 void validate(const Recipe& recipe, int world_size, int ranks_per_node = 0);
-/// validate, then parallel.data, parallel.inside and the device filled in: auto is cuda where check_device
+/// validate, then parallel.data, parallel.shard_ranks and the device filled in: auto is cuda where check_device
 /// has no objection, else cpu.
 Recipe resolve(const Recipe& recipe, int world_size, int ranks_per_node = 0);
 /// Where the steps of a resolved recipe run.

@@ -8,7 +8,7 @@ namespace ltrain::recipe {
 namespace {
 
 constexpr int kMostTries = 300;  // of one recipe: some tens of milliseconds
-constexpr int kMostTriesOfProblem = 80;
+constexpr int kMostTriesOfDiagnostic = 80;
 constexpr int64_t kFar = 24;  // neighbours of an integer; beyond them powers of two are tried
 
 const std::string kNearest = "; nearest valid value: ", kWrite = "; write ";
@@ -105,10 +105,10 @@ Advice read_advice(const std::string& path, const std::string& text) {
   return a;
 }
 
-void keep_accepted(Problems& problems, const Recipe& recipe,
-                   const std::function<bool(const Problem&, const Suggestion&)>& accepted) {
+void keep_accepted(Diagnostics& diagnostics, const Recipe& recipe,
+                   const std::function<bool(const Diagnostic&, const Suggestion&)>& accepted) {
   int tries = 0;
-  const std::vector<Problem> all = problems.list();
+  const std::vector<Diagnostic> all = diagnostics.list();
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i].path.empty()) continue;
     Advice advice = read_advice(all[i].path, all[i].text);
@@ -117,7 +117,7 @@ void keep_accepted(Problems& problems, const Recipe& recipe,
     advice.suggestions.clear();
     int of_this = 0;
     const auto take = [&](const Suggestion& s) {
-      if (tries >= kMostTries || of_this >= kMostTriesOfProblem) return;
+      if (tries >= kMostTries || of_this >= kMostTriesOfDiagnostic) return;
       ++tries, ++of_this;
       if (accepted(all[i], s)) advice.suggestions.push_back(s);
     };
@@ -128,7 +128,7 @@ void keep_accepted(Problems& problems, const Recipe& recipe,
         take({value, {{key->path, value}}});
         if (!advice.suggestions.empty()) break;
       }
-    problems.replace(i, advice.text());
+    diagnostics.replace(i, advice.text());
   }
 }
 

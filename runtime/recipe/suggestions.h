@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/recipe/problems.h"
+#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain::recipe {
@@ -27,10 +27,10 @@ struct Advice {
 };
 Advice read_advice(const std::string& path, const std::string& text);
 
-/// Leaves the suggestions of `problems` that `accepted` takes for a problem. Where it takes none of several,
+/// Leaves the suggestions of `diagnostics` that `accepted` takes for a problem. Where it takes none of several,
 /// the values near to that of `recipe` are tried, and where these are not taken either, nothing is suggested.
 /// At most some hundreds of calls.
-void keep_accepted(Problems& problems, const Recipe& recipe,
-                   const std::function<bool(const Problem&, const Suggestion&)>& accepted);
+void keep_accepted(Diagnostics& diagnostics, const Recipe& recipe,
+                   const std::function<bool(const Diagnostic&, const Suggestion&)>& accepted);
 
 }  // namespace ltrain::recipe

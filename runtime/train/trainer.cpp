@@ -151,7 +151,7 @@ class Trainer {
       if (c->size() > 1) comm_axes_.insert(comm_axis(c->axes()));
     compute_ = make_compute_stream(device_, "compute");
     allocate();
-    slow_.emplace(options, device_, slow_folders(recipe_), plan_.offloaded.activations);
+    offload_memory_.emplace(options, device_, offload_folders(recipe_), plan_.offloaded.activations);
     program_ = std::make_unique<TrainProgram>(
         options, Device{*compute_, *arena_, groups_->groups(), host_.get(), slow_->places()});
     state_ =
@@ -213,7 +213,7 @@ class Trainer {
   void synchronize() {
     compute_->synchronize();
     groups_->synchronize();
-    if (slow_) slow_->synchronize();
+    if (offload_memory_) slow_->synchronize();
   }
 
   /// A GPU of its own for each rank, and ranks of one kind.
@@ -264,7 +264,7 @@ class Trainer {
   void agree_on_levels() {
     const Parallel& p = recipe_.parallel;
     if (p.shard_group != "node" && p.hierarchical_reduction != "node") return;
-    int64_t mine[2] = {p.inside, -p.inside};
+    int64_t mine[2] = {p.shard_ranks, -p.shard_ranks};
     Tensor both;
     both.data = mine;
     both.dtype = DType::i64;
@@ -356,7 +356,7 @@ class Trainer {
     a.step = step_ + 1 - skipped_;  // updates, of which moments are averages
     const auto wire_before = wire_by_axis(groups_->groups(), false),
                group_before = wire_by_axis(groups_->groups(), true);
-    program_->multiply_in(products_at(recipe_, step_ + 1));
+    program_->set_matmul_precision(matmul_precision_at(recipe_, step_ + 1));
     const StepResult r = program_->train_step(batches_, a, [this] { return asked_to_stop(); });
     planned_wire_ += kinds_.is_other(a.step) ? plan_.other_wire_bytes : plan_.train_wire_bytes;
     if (step_profile_->running()) {
@@ -613,7 +613,7 @@ class Trainer {
   std::unique_ptr<Arena> arena_, host_;
   std::unique_ptr<GroupSet> groups_;  // its streams end before the arena goes
   std::unique_ptr<Stream> compute_, control_;
-  std::optional<SlowMemories> slow_;  // its streams end before the arena goes
+  std::optional<OffloadMemories> offload_memory_;  // its streams end before the arena goes
   std::unique_ptr<TrainProgram> program_;
   std::unique_ptr<TrainingState> state_;
   std::unique_ptr<StepProfile> step_profile_;

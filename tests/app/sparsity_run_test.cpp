@@ -51,7 +51,7 @@ TEST_CASE("a checkpoint whose recipe says two of four and that is not is refused
   // A dense run's weights under a sparse one's recipe: what a writer that lost the zeros would leave.
   REQUIRE(t.sh("run tiny.yaml checkpoint.save_interval=6").code == 0);
   const std::string folder = t.folder() + "/run/checkpoints/step-00000006";
-  CHECK(check_two_of_four(folder) == 0);
+  CHECK(check_2_4(folder) == 0);
   std::string manifest = read_text(folder + "/manifest.json");
   const std::string from = "match: []", to = "match: ['*.mlp.*']";
   REQUIRE(manifest.find(from) != std::string::npos);
@@ -59,7 +59,7 @@ TEST_CASE("a checkpoint whose recipe says two of four and that is not is refused
   std::ofstream(folder + "/manifest.json") << manifest;
   std::ofstream(folder + "/COMMIT") << commit_record(manifest);  // else its hash is refused first
   try {
-    check_two_of_four(folder);
+    check_2_4(folder);
     FAIL("nothing was thrown");
   } catch (const Error& e) {
     INFO(e.what());

@@ -60,8 +60,8 @@ TEST_CASE("two of four are the same two, and zeros mask the same elements") {
             w.of(t, {n}, [](int64_t i) { return i % 5 == 0 ? 0.0 : (i * 7 % 11 - 5) * 0.25; });  // ties
         const auto along = w.random(tx, {n}), grad = w.random(tx, {n});
         w.check([&](Stream& s, const Twin::At& at) {
-          keep_two_of_four(s, at(along), at(weights));
-          keep_two_of_four(s, at(weights), at(weights));
+          prune_2_4(s, at(along), at(weights));
+          prune_2_4(s, at(weights), at(weights));
           mask_by_zeros(s, at(grad), at(weights));
         });
       }

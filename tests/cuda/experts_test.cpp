@@ -1,5 +1,5 @@
 #include "kernels/moe/balance.h"
-#include "kernels/moe/expert_rows.h"
+#include "kernels/moe/token_rows.h"
 #include "kernels/moe/jitter.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/router_bias.h"
@@ -66,7 +66,7 @@ TEST_CASE("a second expert at random, and experts that choose") {
       CAPTURE(dtype_name(t), choose);
       RouteArgs a;
       a.experts = kExperts, a.top_k = choose ? kExperts : 2;
-      a.selection = choose ? Selection::experts_choose : Selection::second_at_random;
+      a.selection = choose ? Selection::expert_choice : Selection::gshard_top2;
       a.renormalize = !choose;
       a.capacity = choose ? kEach : 100;
       a.drop = choose ? Drop::least_weight : Drop::later_choice;

@@ -82,8 +82,8 @@ TEST_CASE("recorded passes of several ranks equal those without, bit for bit, an
   check("data, one micro-batch a step", [](TinyOptions& m) { m.ranks = 2, m.global_batch = 2; });
   check("NCCL: data", [](TinyOptions& m) { m.ranks = 2, m.zero_stage = 1, m.nccl = true; });
   check("ZeRO-1, bf16", [](TinyOptions& m) { m.ranks = 2, m.zero_stage = 1, m.precision = "bf16"; });
-  check("two levels", [](TinyOptions& m) { m.ranks = 4, m.inside = 2; });
-  check("two levels, ZeRO-1", [](TinyOptions& m) { m.ranks = 4, m.inside = 2, m.zero_stage = 1; });
+  check("two levels", [](TinyOptions& m) { m.ranks = 4, m.shard = 2; });
+  check("two levels, ZeRO-1", [](TinyOptions& m) { m.ranks = 4, m.shard = 2, m.zero_stage = 1; });
   check("sums in 8 bits", [](TinyOptions& m) { m.ranks = 2, m.reduce_int8 = true; });
   check("tensor", [](TinyOptions& m) { m.tensor = 2, m.sequence_parallel = true; });
   check("NCCL: tensor, data", [](TinyOptions& m) { m.ranks = m.tensor = 2, m.nccl = true; });

@@ -154,7 +154,7 @@ TEST_CASE("every axis and stage of ZeRO on cuda equals one CPU process") {
     m.ranks = m.tensor = m.pipeline = 2, m.zero_stage = 3, m.sequence_parallel = true, m.nccl = true;
   });
   for (int stage : {1, 2, 3}) check("ZeRO", [&](TinyOptions& m) { m.ranks = 2, m.zero_stage = stage; });
-  check("two levels", [](TinyOptions& m) { m.ranks = 4, m.inside = 2, m.zero_stage = 1; });
+  check("two levels", [](TinyOptions& m) { m.ranks = 4, m.shard = 2, m.zero_stage = 1; });
   check("tensor", [](TinyOptions& m) { m.tensor = 2, m.sequence_parallel = true; });
   check("tensor, 2d", [](TinyOptions& m) { m.tensor = 4, m.tensor_mode = "2d", m.micro_batch = 2; });
   check("pipeline", [](TinyOptions& m) { m.pipeline = 2; });
@@ -247,7 +247,7 @@ TEST_CASE("offloaded states, moments of bf16, stochastic rounding and averages o
   CHECK(cuda.eval_loss == resident.eval_loss);
   CHECK(worst_relative(cpu.averages, cuda.averages) < 1e-10);
   require_exact_memory(cuda);
-  CHECK(cuda.slow_bytes[0] > 0);
+  CHECK(cuda.offload_bytes[0] > 0);
   o = tiny("llama", "bf16");
   o.bf16_states = true;
   o.master_weights = false;
@@ -296,8 +296,8 @@ TEST_CASE("activations that leave through pinned memory of the host give the bit
     CHECK(away.losses == resident.losses);
     CHECK(away.parameters == resident.parameters);
     require_exact_memory(away);
-    CHECK(away.plan_away == away.used_away);
-    CHECK(away.used_away[0].activations > 0);
+    CHECK(away.plan_offloaded == away.used_offloaded);
+    CHECK(away.used_offloaded[0].activations > 0);
     CHECK(away.used_bytes[0] < resident.used_bytes[0]);
   }
 }
@@ -316,7 +316,7 @@ TEST_CASE("weights that leave through pinned memory of the host give the bits of
     CHECK(away.averages == resident.averages);
     CHECK(away.eval_loss == resident.eval_loss);
     require_exact_memory(away);
-    CHECK(away.plan_away == away.used_away);
-    CHECK(away.used_away[0].params > 0);
+    CHECK(away.plan_offloaded == away.used_offloaded);
+    CHECK(away.used_offloaded[0].params > 0);
   }
 }

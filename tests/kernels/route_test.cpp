@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "kernels/matmul/grouped_matmul.h"
-#include "kernels/moe/expert_rows.h"
+#include "kernels/moe/token_rows.h"
 #include "kernels/moe/jitter.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/router_bias.h"
@@ -37,7 +37,7 @@ struct Routed {
         bias(random_array<double>(a.experts, 6, 0.3)),
         experts(t * a.top_k),
         slots(t * a.top_k),
-        sources(a.selection == Selection::experts_choose ? a.experts * a.capacity : t * a.top_k),
+        sources(a.selection == Selection::expert_choice ? a.experts * a.capacity : t * a.top_k),
         counts(a.experts + 1) {}
   Routing routing() {
     const Shape chosen{tokens, args.top_k};
@@ -46,7 +46,7 @@ struct Routed {
             tensor_of(experts, chosen),
             tensor_of(weights, chosen),
             tensor_of(slots, chosen),
-            tensor_of(sources, {args.selection == Selection::experts_choose ? args.experts * args.capacity
+            tensor_of(sources, {args.selection == Selection::expert_choice ? args.experts * args.capacity
                                                                             : tokens * args.top_k}),
             tensor_of(counts, {args.experts + 1}),
             tensor_of(statistics, {2 * runs + 1, args.experts}),
@@ -194,7 +194,7 @@ TEST_CASE("router: groups are kept by their best one or two experts") {
 
 TEST_CASE("router: the second expert is taken with the probability of its weight, and counted when it is") {
   RouteArgs a = choices(4, 2);
-  a.selection = Selection::second_at_random;
+  a.selection = Selection::gshard_top2;
   constexpr int64_t kTokens = 4000;
   Routed r(kTokens, a);
   for (int64_t t = 0; t < kTokens; ++t)  // weights 0.8 and 0.2
@@ -234,7 +234,7 @@ TEST_CASE("router: the second expert is taken with the probability of its weight
 
 TEST_CASE("router: experts that choose take equally many tokens, those of the best scores") {
   RouteArgs a = choices(4, 4);
-  a.selection = Selection::experts_choose;
+  a.selection = Selection::expert_choice;
   a.renormalize = false;
   a.capacity = 10;
   Routed r(40, a);
@@ -328,11 +328,11 @@ TEST_CASE("router: gradients of weights, of scores and of z equal central differ
   SECTION("sigmoid") { a.sigmoid = true, a.renormalize = false; }
   SECTION("a second expert at random") {
     a.top_k = 2, a.scale = 1.5;
-    a.selection = Selection::second_at_random, a.threshold = 0.6;
+    a.selection = Selection::gshard_top2, a.threshold = 0.6;
   }
   SECTION("experts that choose") {
     a.top_k = 6, a.renormalize = false;
-    a.selection = Selection::experts_choose, a.capacity = 3;
+    a.selection = Selection::expert_choice, a.capacity = 3;
   }
   constexpr int64_t kTokens = 8, kRuns = 2;
   const int64_t k = a.top_k;

@@ -27,7 +27,7 @@ std::vector<bool> chosen(const std::vector<double>& w) {
 
 template <class X, class W>
 void check_pair(DType tx, DType tw) {
-  for (const auto& [isa, keep] : BOTH_ISAS(keep_two_of_four_cpu))
+  for (const auto& [isa, keep] : BOTH_ISAS(prune_2_4_cpu))
     for (int threads : {1, 2}) {
       INFO(isa << " " << dtype_name(tx) << " by " << dtype_name(tw) << ", " << threads << " threads");
       const int64_t n = 4 * 9001;  // several parts of parallel_for
@@ -74,7 +74,7 @@ TEST_CASE("two of four: the largest stay, of equals the first, whatever is maske
 }
 
 TEST_CASE("two of four in place, and again: the second time changes nothing") {
-  for (const auto& [isa, keep] : BOTH_ISAS(keep_two_of_four_cpu)) {
+  for (const auto& [isa, keep] : BOTH_ISAS(prune_2_4_cpu)) {
     INFO(isa);
     const int64_t n = 4 * 777;
     Guarded<float> w = random_array<float>(n, 6);

@@ -108,7 +108,7 @@ TEST_CASE("the bias of a router moves by the choices of the global batch, and ch
   o.moe.norm_topk_prob = false;
   Rank r(o);
   const auto bias = [&] {
-    const KeptTensor kept = r.store().kept(true).at(0);
+    const RegisteredBuffer kept = r.store().kept(true).at(0);
     CHECK(kept.name == kMlp + "gate.e_score_correction_bias");
     return std::vector<double>(kept.tensor.ptr<double>(), kept.tensor.ptr<double>() + 4);
   };

@@ -86,7 +86,7 @@ TrainedModel train(const Golden& g, const Job& job) {
     Mesh mesh;
     mesh.degree = {ranks, 1, 1, 1, 1, 1, 1, 1, 1};
     mesh.rank = rank;
-    mesh.cut_tensor(TensorMode::line, job.tensor, 1);
+    mesh.cut_tensor(TensorMode::one_d, job.tensor, 1);
     GroupSet groups = made.on(mesh);
     auto compute = make_inline_stream("compute");
     CpuArena arena(64 << 20);

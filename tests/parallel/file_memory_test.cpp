@@ -38,7 +38,7 @@ Tensor bytes_of(std::vector<char>& v) {
 }
 
 /// Many windows of odd sizes, next to each other, written in one order and read in another.
-void round_trip(SlowMemory& m) {
+void round_trip(OffloadMemory& m) {
   const int64_t sizes[] = {4096, 1, 4095, 4097, 700, 1 << 19, (1 << 21) + 5, 3 << 20, 12288, 17};
   std::vector<std::vector<char>> all;
   std::vector<int64_t> at;
@@ -65,7 +65,7 @@ void round_trip(SlowMemory& m) {
   }
   // What the host writes is what comes, too.
   static_cast<char*>(m.at(at[6]))[9] ^= 1;
-  m.let_go();
+  m.release();
   all[6][9] ^= 1;
   m.fetch(bytes_of(back[6]), at[6]);
   m.stream().synchronize();
@@ -117,7 +117,7 @@ TEST_CASE("what was touched of a file is the process's memory until it lets go")
   const int64_t before = file_pages();
   std::fill_n(static_cast<char*>(m->at(0)), kBytes, 'x');
   CHECK(file_pages() - before > kBytes / 2);
-  m->let_go();
+  m->release();
   CHECK(file_pages() - before < kBytes / 8);
   CHECK(static_cast<char*>(m->at(0))[kBytes - 1] == 'x');
 }

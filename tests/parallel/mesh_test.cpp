@@ -68,7 +68,7 @@ TEST_CASE("by default tensor groups are neighbours and stages are furthest apart
 TEST_CASE("tensor-parallel grids and cubes: rank = column + q (row + q depth), or depth + l (row + l column)",
           "[mesh]") {
   Mesh m;
-  m.cut_tensor(TensorMode::grid, 8, 2);
+  m.cut_tensor(TensorMode::two_d, 8, 2);
   CHECK((m.size(Axis::depth) == 2 && m.size(Axis::row) == 2 && m.size(Axis::column) == 2));
   CHECK((m.size(Axis::tensor) == 1 && m.sequence_parts() == 4 && m.inner_axis() == Axis::column));
   for (m.rank = 0; m.rank < 8; ++m.rank)
@@ -76,7 +76,7 @@ TEST_CASE("tensor-parallel grids and cubes: rank = column + q (row + q depth), o
           m.coordinate(Axis::column) + 2 * (m.coordinate(Axis::row) + 2 * m.coordinate(Axis::depth)));
   Mesh c;
   c.degree[static_cast<int>(Axis::data)] = 2;
-  c.cut_tensor(TensorMode::cube, 27);
+  c.cut_tensor(TensorMode::three_d, 27);
   CHECK((c.sequence_parts() == 9 && c.inner_axis() == Axis::row && c.world() == 54));
   for (c.rank = 0; c.rank < 27; ++c.rank)
     CHECK(c.rank ==
@@ -85,11 +85,11 @@ TEST_CASE("tensor-parallel grids and cubes: rank = column + q (row + q depth), o
   CHECK(c.coordinate(Axis::data) == 1);
   CHECK(c.group(Axis::depth) == std::vector<int>{27, 28, 29});
   Mesh line;
-  line.cut_tensor(TensorMode::line, 6);
+  line.cut_tensor(TensorMode::one_d, 6);
   CHECK((line.size(Axis::tensor) == 6 && line.sequence_parts() == 1 && line.inner_axis() == Axis::tensor));
-  CHECK_THROWS_AS(line.cut_tensor(TensorMode::grid, 6), Error);
-  CHECK_THROWS_AS(line.cut_tensor(TensorMode::grid, 8, 3), Error);
-  CHECK_THROWS_AS(line.cut_tensor(TensorMode::cube, 9), Error);
+  CHECK_THROWS_AS(line.cut_tensor(TensorMode::two_d, 6), Error);
+  CHECK_THROWS_AS(line.cut_tensor(TensorMode::two_d, 8, 3), Error);
+  CHECK_THROWS_AS(line.cut_tensor(TensorMode::three_d, 9), Error);
 }
 
 TEST_CASE("two levels: inside groups are neighbours, across groups have one rank of each", "[mesh]") {
@@ -107,19 +107,19 @@ TEST_CASE("two levels: inside groups are neighbours, across groups have one rank
     for (m.rank = 0; m.rank < m.world(); ++m.rank) {
       Mesh before = flat;
       before.rank = m.rank;
-      const std::vector<int> all = before.group(Axis::data | Axis::context), inside = m.group(m.inside);
+      const std::vector<int> all = before.group(Axis::data | Axis::context), inside = m.group(m.shard);
       CHECK(m.group(kGradientAxes) == all);
       CHECK(m.place_in(kDataAxes) == before.coordinate(Axis::data));
       // Consecutive ones of all.
       const auto first = std::find(all.begin(), all.end(), inside.front()) - all.begin();
       CHECK(first % ranks == 0);
       CHECK(std::vector<int>(all.begin() + first, all.begin() + first + ranks) == inside);
-      const std::vector<int> across = m.group(m.across());
+      const std::vector<int> across = m.group(m.replicate());
       CHECK(static_cast<int>(across.size()) == 8 / ranks);
       for (int rank : across) {
         Mesh other = m;
         other.rank = rank;
-        CHECK(other.place_in(m.inside) == m.place_in(m.inside));
+        CHECK(other.place_in(m.shard) == m.place_in(m.shard));
       }
     }
   }

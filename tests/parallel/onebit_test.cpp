@@ -65,7 +65,7 @@ Outcome train(int ranks, const ParameterStore::Layout& of, DType type, bool forg
     const auto step = [&](ParameterStore& store, Stream& s, int n) {
       store.begin_step(1, n);
       for (int id : {1, 0}) {
-        const GradTarget to = store.contribute(id);
+        const GradBuffer to = store.accumulate(id);
         if (s.meta()) {
           fill_value(s, to.tensor, 0);
           place_set(s, to.tensor, kGradientAxes, Placement::P());

@@ -28,9 +28,9 @@ Mesh mesh_of(const Cut& c, int rank) {
   Mesh m;
   m.degree = {c.data, 1, 1, 1, 1, 1, 1, 1, 1};
   m.rank = rank;
-  m.cut_tensor(TensorMode::line, c.tensor, 1);
+  m.cut_tensor(TensorMode::one_d, c.tensor, 1);
   // Ranks are threads, where Catch's assertions are not for.
-  if (c.inside) LT_CHECK(m.split_levels(c.inside).empty(), "levels of {}", c.inside);
+  if (c.shard) LT_CHECK(m.split_levels(c.shard).empty(), "levels of {}", c.shard);
   return m;
 }
 
@@ -92,7 +92,7 @@ Values train(const Cut& cut, const OptimizerSettings& optimizer, DType type, boo
         for (int id = store.count() - 1; id >= 0; --id) {
           if ((store.spec(id).name == "embed") != (segment == 0) || store.spec(id).name == "k") continue;
           const int count = store.spec(id).name == "q" ? 2 : 1;
-          store.contribute(id, count);
+          store.accumulate(id, count);
           for (int i = id; i < id + count; ++i) {
             const Tensor g = store.grad(id, count);
             const Tensor mine = g.flat(i == id ? 0 : store.spec(id).shape.elements(), store.spec(i).shape);
@@ -203,10 +203,10 @@ TEST_CASE("every optimizer equals its double reference over 20 steps, however te
     CHECK(worst(want, one) < 1e-12);
     Values level;  // of one level and no tensor axis: the stages agree to the bit
     for (const Cut& c : cuts()) {
-      INFO("data " << c.data << " ZeRO " << c.zero << " inside " << c.inside << " tensor " << c.tensor);
+      INFO("data " << c.data << " ZeRO " << c.zero << " inside " << c.shard << " tensor " << c.tensor);
       const Values got = train(c, o, DType::f64);
       CHECK(worst(want, got) < 1e-12);
-      if (c.data != 2 || c.inside || c.tensor > 1) continue;
+      if (c.data != 2 || c.shard || c.tensor > 1) continue;
       if (level.empty()) level = got;
       CHECK(level == got);
     }

@@ -1,4 +1,4 @@
-#include "parallel/mesh/sequence_cut.h"
+#include "parallel/mesh/context_sharding.h"
 
 #include <catch2/catch.hpp>
 #include <set>
@@ -9,12 +9,12 @@ using namespace ltrain;
 
 namespace {
 
-std::vector<SequenceCut> all_cuts(int64_t seq) {
-  std::vector<SequenceCut> cuts;
+std::vector<ContextSharding> all_cuts(int64_t seq) {
+  std::vector<ContextSharding> cuts;
   for (int ranks : {1, 2, 4, 8})
     for (const char* name : {"p2p", "all_gather", "a2a", "a2a+p2p"})
       for (int inner : {1, 2, 4, 8}) {
-        SequenceCut c{seq, ranks, 0, context_comm(name), inner};
+        ContextSharding c{seq, ranks, 0, context_comm(name), inner};
         if ((c.comm == ContextComm::a2a_p2p ? ranks % inner : inner > 1) || seq % c.unit()) continue;
         for (c.rank = 0; c.rank < ranks; ++c.rank) cuts.push_back(c);
       }
@@ -24,7 +24,7 @@ std::vector<SequenceCut> all_cuts(int64_t seq) {
 }  // namespace
 
 TEST_CASE("every position is on one rank, and on one ring") {
-  for (const SequenceCut& c : all_cuts(48)) {
+  for (const ContextSharding& c : all_cuts(48)) {
     if (c.rank) continue;
     std::set<int64_t> seen, of_rings;
     for (int r = 0; r < c.ranks; ++r) {
@@ -47,20 +47,20 @@ TEST_CASE("every position is on one rank, and on one ring") {
 }
 
 TEST_CASE("zig-zag: rank r has chunks r and 2P-1-r") {
-  const SequenceCut c{24, 3, 1, ContextComm::p2p};
+  const ContextSharding c{24, 3, 1, ContextComm::p2p};
   const Positions p = c.rows();
   CHECK((p.first == 4 && p.split == 4 && p.second == 16 && p.rows == 8));
   CHECK(c.unit() == 6);
-  CHECK_FALSE((SequenceCut{24, 3, 1, ContextComm::a2a}).zig_zag());
-  CHECK((SequenceCut{24, 3, 1, ContextComm::all_gather}).zig_zag());
-  CHECK_FALSE((SequenceCut{9, 3, 1, ContextComm::all_gather}).zig_zag());
-  CHECK_THROWS_AS((SequenceCut{9, 3, 1, ContextComm::p2p}).rows(), Error);
+  CHECK_FALSE((ContextSharding{24, 3, 1, ContextComm::a2a}).zig_zag());
+  CHECK((ContextSharding{24, 3, 1, ContextComm::all_gather}).zig_zag());
+  CHECK_FALSE((ContextSharding{9, 3, 1, ContextComm::all_gather}).zig_zag());
+  CHECK_THROWS_AS((ContextSharding{9, 3, 1, ContextComm::p2p}).rows(), Error);
   CHECK_THROWS_WITH(context_comm("ring"),
                     "parallel.context_comm: ring: must be p2p, all_gather, a2a or a2a+p2p");
 }
 
 TEST_CASE("rows in order, and back, are each other's inverse") {
-  for (const SequenceCut& c : all_cuts(48)) {
+  for (const ContextSharding& c : all_cuts(48)) {
     std::vector<Positions> pieces;
     for (int i = 0; i < c.exchange(); ++i)
       pieces.push_back(c.rows_of(c.rank / c.exchange() * c.exchange() + i));

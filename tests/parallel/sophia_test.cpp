@@ -79,7 +79,7 @@ std::map<std::string, Values> train(const Layouts& l, DType type, uint64_t seed 
     const auto backward = [&](ParameterStore& store, Stream& s, int n) {
       store.use(0);
       for (int id = store.count() - 1; id >= 0; --id) {
-        const Tensor g = store.contribute(id).tensor;
+        const Tensor g = store.accumulate(id).tensor;
         if (s.meta()) {
           fill_value(s, g, 0);
           place_set(s, g, kGradientAxes, Placement::P());

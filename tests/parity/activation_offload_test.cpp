@@ -44,9 +44,9 @@ int64_t all(const std::vector<OffloadedBytes>& ranks) {
 void check_same(const TinyResult& stored, const TinyResult& away) {
   check_same_bits(stored, away);
   CHECK(away.plan_bytes == away.used_bytes);
-  CHECK(away.plan_away == away.used_away);
+  CHECK(away.plan_offloaded == away.used_offloaded);
   CHECK(away.used_wire == stored.used_wire);
-  CHECK(all(away.used_away) > 0);
+  CHECK(all(away.used_offloaded) > 0);
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ TEST_CASE("activations that leave give the bits of those that stay, beside every
     TinyOptions o = base(architecture);
     o.precision = precision;
     const TinyResult stored = train_tiny(o);
-    CHECK(all(stored.used_away) == 0);
+    CHECK(all(stored.used_offloaded) == 0);
     for (const ActivationOffloadOptions& a :
          {everything(), everything(0.4), some({qkv}), some({mlp_hidden, residual})}) {
       o.activations = a;
@@ -106,18 +106,18 @@ TEST_CASE("what leaves is not in the arena, whatever the number of layers") {
     return std::pair(job.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)],
                      job.program.offloaded().activations);
   };
-  const auto [six, away_six] = peak(6, {});
-  const auto [seven, away_seven] = peak(7, {});
+  const auto [six, offloaded_six] = peak(6, {});
+  const auto [seven, offloaded_seven] = peak(7, {});
   const int64_t layer = seven - six;
-  CHECK(away_six + away_seven == 0);
-  const auto [few, away_few] = peak(6, everything());
-  const auto [many, away_many] = peak(12, everything());
+  CHECK(offloaded_six + offloaded_seven == 0);
+  const auto [few, offloaded_few] = peak(6, everything());
+  const auto [many, offloaded_many] = peak(12, everything());
   CHECK(many - few == 6 * 2 * 96 * 4);  // statistics of norms; else two layers, one on its way
   CHECK(few < six - 3 * layer);
   // Whole blocks of what left, but for statistics of norms, which stay.
-  CHECK(away_many - away_few == Approx(6.0 * static_cast<double>(layer)).epsilon(0.15));
-  const auto [half, away_half] = peak(12, everything(0.5));
-  CHECK(away_half == Approx(0.5 * static_cast<double>(away_many)).epsilon(0.15));
+  CHECK(offloaded_many - offloaded_few == Approx(6.0 * static_cast<double>(layer)).epsilon(0.15));
+  const auto [half, offloaded_half] = peak(12, everything(0.5));
+  CHECK(offloaded_half == Approx(0.5 * static_cast<double>(offloaded_many)).epsilon(0.15));
   CHECK(half > many + 4 * layer);
 }
 

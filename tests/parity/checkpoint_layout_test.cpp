@@ -74,7 +74,7 @@ TinyOptions job(const Layout& l, const TinyOptions& base) {
   o.tensor_mode = l.mode;
   o.tensor_depth = l.depth;
   o.micro_batch = l.tensor > 4 ? 4 : l.mode[0] == '2' ? 2 : 1;  // cut by sequences
-  o.inside = l.inside;
+  o.shard = l.shard;
   o.expert = l.expert;
   o.layers = 4;
   o.steps = kEnd;
@@ -111,7 +111,7 @@ int64_t kept_bytes(const ParameterStore& store) {
   int64_t bytes = 0;
   for (const OwnedPiece& p : store.stored_pieces())
     bytes += p.slice.elements() * static_cast<int64_t>((1 + p.moments.size()) * sizeof(double));
-  for (const KeptTensor& k : store.kept(false)) bytes += k.tensor.bytes();
+  for (const RegisteredBuffer& k : store.kept(false)) bytes += k.tensor.bytes();
   return bytes;
 }
 

@@ -45,9 +45,9 @@ TinyOptions laid_out(const TinyOptions& one, const Layout& l) {
   o.context = l.context;
   o.pipeline = l.pipeline;
   o.schedule = l.schedule;
-  o.inside = l.inside;
+  o.shard = l.shard;
   o.dispatch = l.dispatch;
-  o.near_experts = l.near;
+  o.intra_node_experts = l.near;
   return o;
 }
 
@@ -124,7 +124,7 @@ TEST_CASE("all-to-all on two levels is that on one, bit for bit", "[expert]") {
       if (near == flat.expert) continue;
       INFO(flat.name << ", neighbours of " << near << ", " << one.precision);
       TinyOptions job = flat_job;
-      job.near_experts = near;
+      job.intra_node_experts = near;
       const TinyResult b = train_tiny(job);
       check_same_bits(a, b);
       CHECK(b.plan_bytes == b.used_bytes);
@@ -209,7 +209,7 @@ TEST_CASE("copies of hot experts train as one process does, and between two rank
     many.micro_batch = one.micro_batch / l.data;
     if (crowd && l.zero < 3) many.zero_stage = 0;  // crowded() writes what a step reads at once
     const int64_t without = train_tiny(many, {}, hooks).used_groups.at("expert");
-    many.dispatch.shadows = 2;
+    many.dispatch.replicas = 2;
     const TinyResult result = train_tiny(many, {}, hooks);
     require_parity(base, result, 1e-12);
     CHECK(result.plan_bytes == result.used_bytes);
@@ -300,7 +300,7 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
   one.layers = 4;
   one.packed = way == 0;
   DispatchOptions gather, two, copies;
-  gather.gather = true, two.chunks = 2, copies.shadows = 2;
+  gather.gather = true, two.chunks = 2, copies.replicas = 2;
   const TinyResult base = train_tiny(one);
   for (const Layout& l : {Layout{"expert 4", 4, 4, 1},
                           {"expert 2 of 4, ZeRO-3", 4, 2, 3},

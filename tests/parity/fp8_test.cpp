@@ -42,7 +42,7 @@ TEST_CASE("eight bits under every layout equal one process, by delayed and by cu
       };
       check("data", [](TinyOptions& m) { m.ranks = 2; });
       for (int stage : {1, 2, 3}) check("ZeRO", [&](TinyOptions& m) { m.ranks = 2, m.zero_stage = stage; });
-      check("two levels", [](TinyOptions& m) { m.ranks = 4, m.inside = 2; });
+      check("two levels", [](TinyOptions& m) { m.ranks = 4, m.shard = 2; });
       check("tensor", [](TinyOptions& m) { m.tensor = 2; });
       check("tensor, sequence", [](TinyOptions& m) { m.tensor = 2, m.sequence_parallel = true; });
       check("pipeline", [](TinyOptions& m) { m.pipeline = 2; });
@@ -126,17 +126,17 @@ TEST_CASE("a run changes between bf16 and eight bits, and between fp32 and tf32,
   for (const std::string precision : {"bf16", "fp32"}) {
     CAPTURE(precision);
     const bool eight = precision == "bf16";
-    const Products low = eight ? Products::fp8 : Products::tf32;
+    const MatmulPrecision low = eight ? MatmulPrecision::fp8 : MatmulPrecision::tf32;
     TinyOptions o;
     o.precision = precision;
     if (eight) o.fp8.emplace();
     o.steps = 4;
-    o.products = {low, low, Products::plain, Products::plain};
+    o.products = {low, low, MatmulPrecision::plain, MatmulPrecision::plain};
     const TinyResult both = train_tiny(o);
     require_exact_memory(both);
     TinyOptions first = o, second = o;
     first.products = {low, low, low, low};
-    second.products = {Products::plain, Products::plain, Products::plain, Products::plain};
+    second.products = {MatmulPrecision::plain, MatmulPrecision::plain, MatmulPrecision::plain, MatmulPrecision::plain};
     const TinyResult only = train_tiny(first), plain = train_tiny(second);
     CHECK(both.losses[1] == only.losses[1]);
     CHECK(both.losses[0] != plain.losses[0]);

@@ -100,7 +100,7 @@ std::vector<Layout> layouts(int data) {
     TinyOptions o;
     o.ranks = ranks;
     o.context = context;
-    o.inside = inside;
+    o.shard = inside;
     o.zero_stage = zero;
     o.tensor = tensor;
     o.pipeline = stages;
@@ -174,12 +174,12 @@ std::vector<Layout> layouts(int data) {
     o.steps = 2;
     o.layers = 1;
     o.dispatch = dispatch;
-    o.near_experts = near;
+    o.intra_node_experts = near;
     all.push_back({fmt::format("experts over {}, data {}, context {}, tensor {}{}, ZeRO {}{}", cut, ranks,
                                context, tensor, apart ? " with experts of their own" : "", zero,
                                dispatch.gather       ? ", gathered"
                                : dispatch.chunks > 1 ? ", in parts"
-                               : dispatch.shadows    ? ", copies of hot ones"
+                               : dispatch.replicas    ? ", copies of hot ones"
                                : near                ? ", on two levels"
                                                      : ""),
                    o});
@@ -197,7 +197,7 @@ std::vector<Layout> layouts(int data) {
   experts(2, 2, 0, 2, false, 1, parts);
   experts(4, 4, 0, 1, false, 1, {}, 2);
   DispatchOptions copies;
-  copies.shadows = 2;
+  copies.replicas = 2;
   experts(2, 2, 0, 1, false, 1, copies);
   experts(4, 2, 3, 2, false, 1, copies);
   // The other ways to choose and to balance; norms that tensor ranks share, as many heads and copies of them.
@@ -270,7 +270,7 @@ MetaRun run_on_meta(const TinyOptions& o, Kind kind, const std::string& group, i
         break;
       case Kind::other_level: {
         const Mesh mesh = tiny_mesh(o, tiny_world(o) - 1);
-        const AxisSet level = r.name == "across" ? mesh.inside : mesh.across();
+        const AxisSet level = r.name == "replicate" ? mesh.shard : mesh.replicate();
         other = make_recording_group(0, mesh.size(level), "other level", level);
         break;
       }
@@ -333,7 +333,7 @@ TEST_CASE("mutation: the placement check refuses every mutant of every collectiv
     for (const auto& [group, count] : whole.calls) {
       calls += count;
       for (const auto& [kind, name] : kKinds) {
-        if (kind == Kind::other_level && group != "inside" && group != "across") continue;
+        if (kind == Kind::other_level && group != "shard" && group != "replicate") continue;
         // Twice the ranks of a level of the all-to-all are the whole group: that call would have too few
         // counts of rows, which it checks itself; the mutant gives as many as its group takes.
         if (kind == Kind::more_ranks && (group == "expert near" || group == "expert far")) continue;

@@ -34,9 +34,9 @@ TinyResult check_same(const TinyResult& resident, const TinyOptions& o) {
   check_same_bits(resident, r);
   CHECK(r.averages == resident.averages);
   CHECK(r.plan_bytes == r.used_bytes);
-  CHECK(r.plan_away == r.used_away);
+  CHECK(r.plan_offloaded == r.used_offloaded);
   CHECK(r.used_wire == resident.used_wire);
-  CHECK(r.used_away[0].params > 0);
+  CHECK(r.used_offloaded[0].params > 0);
   return r;
 }
 
@@ -54,7 +54,7 @@ TEST_CASE("weights that are away give the bits of those that stay, with and with
         INFO(precision << " ranks " << ranks << " weights " << params << " states " << states);
         o.offload = away(params, states);
         const TinyResult r = check_same(resident, o);
-        CHECK((r.used_away[0].optimizer > 0) == (states > 0));
+        CHECK((r.used_offloaded[0].optimizer > 0) == (states > 0));
         CHECK(r.used_bytes[0] < resident.used_bytes[0] + 3 * 4 * 160 * 4);
       }
     }
@@ -99,7 +99,7 @@ TEST_CASE("weights leave in every layout, bit for bit") {
   check("zb-h1", [](TinyOptions& o) { o.pipeline = 2, o.schedule = "zb-h1", o.ranks = 1; });
   check("context", [](TinyOptions& o) { o.context = 2, o.optimizer.rule = UpdateRule::sgd; });
   check("2d", [](TinyOptions& o) { o.tensor = 4, o.tensor_mode = "2d", o.micro_batch = 2; });
-  check("two levels", [](TinyOptions& o) { o.ranks = 4, o.inside = 2; });
+  check("two levels", [](TinyOptions& o) { o.ranks = 4, o.shard = 2; });
   check("experts", [](TinyOptions& o) { o.expert = 2, o.moe.num_experts = 4; });
   check("tied", [](TinyOptions& o) { o.architecture = "gpt2"; });
   check("an average", [](TinyOptions& o) { o.ema_decay = 0.9; });

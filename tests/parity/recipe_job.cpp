@@ -20,7 +20,7 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.tensor_depth = static_cast<int>(r.parallel.tensor_depth);
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.zero_stage = static_cast<int>(r.parallel.zero_stage);
-  o.inside = static_cast<int>(r.parallel.inside);
+  o.shard = static_cast<int>(r.parallel.shard_ranks);
   o.context = static_cast<int>(r.parallel.context);
   o.context_comm = r.parallel.context_comm;
   o.context_inner = static_cast<int>(r.parallel.context_inner);
@@ -28,7 +28,7 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.expert = static_cast<int>(r.parallel.expert);
   o.expert_tensor = r.parallel.expert_tensor == r.parallel.tensor;
   o.dispatch = dispatch_options(r);
-  o.near_experts = static_cast<int>(r.parallel.near_experts);
+  o.intra_node_experts = static_cast<int>(r.parallel.intra_node_experts);
   o.packed = r.data.reset_attention_mask;
   o.micro_batch = r.train.micro_batch_size;
   o.global_batch = r.train.global_batch_size;
@@ -66,9 +66,9 @@ TinyOptions one_rank(TinyOptions o) {
   o.sequence_parallel = false;
   o.expert = 1;
   o.dispatch = {};
-  o.near_experts = 0;
+  o.intra_node_experts = 0;
   o.expert_tensor = true;
-  o.zero_stage = o.inside = 0;
+  o.zero_stage = o.shard = 0;
   o.schedule = "1f1b";
   o.recompute = {};
   o.activations = {};

@@ -116,7 +116,7 @@ TEST_CASE("two of four: every layout chooses the same, to 1e-12") {
   same("tensor and sequence, ZeRO 1",
        [](TinyOptions& o) { o.tensor = 2, o.sequence_parallel = true, o.ranks = 2, o.zero_stage = 1; });
   same("pipeline", [](TinyOptions& o) { o.pipeline = 2; });
-  same("two levels, ZeRO 2", [](TinyOptions& o) { o.ranks = 4, o.inside = 2, o.zero_stage = 2; });
+  same("two levels, ZeRO 2", [](TinyOptions& o) { o.ranks = 4, o.shard = 2, o.zero_stage = 2; });
   same("small buckets, ZeRO 3",
        [](TinyOptions& o) { o.ranks = 4, o.zero_stage = 3, o.bucket_elements = 500; });
 }

@@ -32,16 +32,16 @@ TEST_CASE("offloaded states give the bits of resident ones, and take their plann
         o.bucket_elements = 1 << 20;  // one of each segment, of which there are four
         o.optimizer.groups = {{"*norm*", std::nullopt, 0.5, 0.0}};  // several runs in a window
         const TinyResult resident = train_tiny(o);
-        CHECK(resident.slow_bytes == std::vector<int64_t>{0, 0});
+        CHECK(resident.offload_bytes == std::vector<int64_t>{0, 0});
         o.offload = {fraction, 160};
         const TinyResult away = train_tiny(o);
         check_same_bits(resident, away);
         CHECK(away.plan_bytes == away.used_bytes);
         // What left, in whole blocks, and what the ring took.
         const int64_t states = precision == "bf16" ? 3 : 2, ring = 3 * states * 160 * 4;
-        CHECK(away.slow_bytes[0] > 0);
+        CHECK(away.offload_bytes[0] > 0);
         CHECK(resident.used_bytes[0] - away.used_bytes[0] ==
-              Approx(away.slow_bytes[0] - ring).margin(4 * states * kSlowBlock));
+              Approx(away.offload_bytes[0] - ring).margin(4 * states * kOffloadBlock));
       }
 }
 
@@ -56,7 +56,7 @@ TEST_CASE("offload composes with tensor, pipeline, context and other rules") {
     const TinyResult away = train_tiny(o);
     check_same_bits(resident, away);
     CHECK(away.plan_bytes == away.used_bytes);
-    CHECK(away.slow_bytes[0] > 0);
+    CHECK(away.offload_bytes[0] > 0);
   };
   check("tensor", [](TinyOptions& o) { o.tensor = 2, o.sequence_parallel = true; });
   check("pipeline", [](TinyOptions& o) { o.pipeline = 2, o.optimizer.rule = UpdateRule::lion; });

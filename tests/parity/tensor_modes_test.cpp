@@ -78,7 +78,7 @@ struct LinearRun {
       place_set(*compute, t, column, Placement::S(1));
       return t;
     };
-    const bool turns = g.mesh.tensor_mode == TensorMode::cube;
+    const bool turns = g.mesh.tensor_mode == TensorMode::three_d;
     const Axis row = turns ? Axis::column : Axis::row, column = turns ? Axis::row : Axis::column;
     const Tensor x = activation("x", in, Axis::row, Axis::column), dx = step.activation("dx", x.shape);
     const Tensor y = step.activation("y", {mine, out / q}), dy = activation("dy", out, row, column);
@@ -215,7 +215,7 @@ TEST_CASE("negative control: every collective of the first step that is left out
       meta.program.train_step({}, tiny_adamw(1));
       const Groups& g = meta.groups.groups();
       for (const Group* of : {&g.row, &g.column, &g.depth, &g.rows, &g.turned_rows})
-        if (of->comm->name() == group && of->many())
+        if (of->comm->name() == group && of->size() > 1)
           calls = static_cast<const MutantGroup*>(of->comm)->calls();
     }
     for (int64_t target = 0; target < calls; ++target) {

@@ -12,7 +12,7 @@ namespace {
 TinyOptions two_level(int ranks, int inside, int zero) {
   TinyOptions o;
   o.ranks = ranks;
-  o.inside = inside;
+  o.shard = inside;
   o.zero_stage = zero;
   o.padded_targets = true;
   return o;
@@ -108,10 +108,10 @@ TEST_CASE("two levels compose with tensor, context and pipeline", "[two_level]")
       many.pipeline = c.pipeline;
       many.schedule = c.schedule;
       many.chunks = c.chunks;
-      many.inside = c.inside;
+      many.shard = c.shard;
       many.zero_stage = zero;
       INFO("data " << c.data << " tensor " << c.tensor << " context " << c.context << " pipeline "
-                   << c.pipeline << " inside " << c.inside << " ZeRO " << zero);
+                   << c.pipeline << " inside " << c.shard << " ZeRO " << zero);
       const TinyResult result = train_tiny(many);
       require_parity(base, result, 1e-12);
       CHECK(result.plan_bytes == result.used_bytes);
@@ -127,11 +127,11 @@ TEST_CASE("bytes of each level are those of the formulas, planned and counted", 
     INFO(nodes << " nodes of " << g);
     TinyResult r = train_tiny(o);
     CHECK(r.plan_groups == r.used_groups);
-    CHECK(r.used_groups["inside"] == steps * 2 * s * (g - 1) / g);
-    CHECK(r.used_groups["across"] == steps * 2 * (s / g) * (n - 1) / n);
+    CHECK(r.used_groups["shard"] == steps * 2 * s * (g - 1) / g);
+    CHECK(r.used_groups["replicate"] == steps * 2 * (s / g) * (n - 1) / n);
     // Without levels; the norm and the count of tokens go there too, and are a few bytes.
     TinyOptions flat = o;
-    flat.inside = 0;
+    flat.shard = 0;
     const int64_t all = nodes * g;
     const int64_t rest = train_tiny(flat).used_groups["gradient"] - steps * 2 * s * (all - 1) / all;
     CHECK((rest > 0 && rest < 3000));
@@ -143,9 +143,9 @@ TEST_CASE("bytes of each level are those of the formulas, planned and counted", 
       // Reduce-scatters: one a step, or one a micro-batch. Gathers of as many bytes, fp64 all: after the
       // update; before each forward and each backward.
       const int64_t scatters = zero == 1 ? 1 : micros, gathers = zero < 3 ? 1 : 2 * micros;
-      CHECK(r.used_groups["across"] == steps * 2 * (s / g) * (n - 1) / n);
-      if (zero < 3) CHECK(r.used_groups["inside"] == steps * (scatters + gathers) * s * (g - 1) / g);
-      if (zero == 3) CHECK(r.used_groups["inside"] <= steps * (scatters + gathers) * s * (g - 1) / g);
+      CHECK(r.used_groups["replicate"] == steps * 2 * (s / g) * (n - 1) / n);
+      if (zero < 3) CHECK(r.used_groups["shard"] == steps * (scatters + gathers) * s * (g - 1) / g);
+      if (zero == 3) CHECK(r.used_groups["shard"] <= steps * (scatters + gathers) * s * (g - 1) / g);
     }
   }
 }
@@ -165,7 +165,7 @@ TEST_CASE("negative control: a level left out changes the numbers", "[two_level]
   for (int zero : {0, 1, 3}) {
     const TinyOptions o = two_level(4, 2, zero);
     const TinyResult good = train_tiny(o);
-    for (const char* group : {"inside", "across"}) {
+    for (const char* group : {"shard", "replicate"}) {
       const TinyResult bad = train_tiny(o, [&](const GroupRequest& r, std::unique_ptr<Communicator> inner) {
         return std::make_unique<MutantGroup>(std::move(inner), Mutation::remove, r.name == group ? 0 : -1);
       });

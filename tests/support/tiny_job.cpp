@@ -47,8 +47,8 @@ Mesh tiny_mesh(const TinyOptions& o, int rank) {
   m.degree = {o.ranks, o.pipeline, o.context, 1, 1, 1, 1, 1, 1};
   m.rank = rank;
   m.cut_tensor(tensor_mode(o.tensor_mode), o.tensor, o.tensor_depth);
-  if (o.inside) {
-    const std::string wrong = m.split_levels(o.inside);
+  if (o.shard) {
+    const std::string wrong = m.split_levels(o.shard);
     LT_CHECK(wrong.empty(), "{}", wrong);
   }
   const std::string wrong = m.cut_experts(o.expert, !o.expert_tensor);
@@ -58,7 +58,7 @@ Mesh tiny_mesh(const TinyOptions& o, int rank) {
 
 int tiny_world(const TinyOptions& o) { return tiny_mesh(o, 0).world(); }
 
-SequenceCut tiny_cut(const TinyOptions& o, int coordinate) {
+ContextSharding tiny_cut(const TinyOptions& o, int coordinate) {
   return {o.seq, o.context, coordinate, context_comm(o.context_comm), o.context_inner};
 }
 
@@ -102,7 +102,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.sequence_parallel = o.sequence_parallel;
   p.expert_tensor = o.expert_tensor;
   p.dispatch = o.dispatch;
-  p.near_experts = o.near_experts;
+  p.intra_node_experts = o.intra_node_experts;
   p.context_comm = context_comm(o.context_comm);
   p.context_inner = o.context_inner;
   p.documents = p.position_ids = o.packed;
@@ -115,9 +115,9 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   if (o.precision == "fp16") p.loss_scale = o.loss_scale;
   p.fp8 = o.fp8;
   p.products = !o.products.empty()     ? o.products[0]
-               : o.fp8                 ? Products::fp8
-               : o.precision == "tf32" ? Products::tf32
-                                       : Products::plain;
+               : o.fp8                 ? MatmulPrecision::fp8
+               : o.precision == "tf32" ? MatmulPrecision::tf32
+                                       : MatmulPrecision::plain;
   p.optimizer = o.optimizer;
   p.offload = o.offload;
   p.ema_decay = o.ema_decay;
@@ -240,7 +240,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
           result.plan_groups[name] = bytes * o.steps;
     }
     for (size_t i = 1; i < o.products.size(); ++i) {  // then every step is one of these
-      meta.program.multiply_in(o.products[i]);
+      meta.program.set_matmul_precision(o.products[i]);
       meta.program.train_step({}, tiny_adamw(1));
       train = before = meta.groups.groups().wire_bytes();
     }
@@ -250,8 +250,8 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     result.plan_wire[rank] = train + meta.groups.groups().wire_bytes() - before;
     result.plan_bytes[rank] = meta.memory.peak().arena_bytes;
     result.plan_host[rank] = meta.host.peak().arena_bytes;
-    result.slow_bytes[rank] = meta.program.parameters().slow_bytes();
-    result.plan_away[rank] = meta.program.offloaded();
+    result.offload_bytes[rank] = meta.program.parameters().offload_bytes();
+    result.plan_offloaded[rank] = meta.program.offloaded();
   }
   Arena arena(o.device, result.plan_bytes[rank]);  // outlives the streams of the groups
   const auto host = Arena::staging(o.device, result.plan_host[rank]);
@@ -268,8 +268,8 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
       [&](const std::string& name) { return make_side_stream(o.device, name); }, group_set);
   auto compute = make_compute_stream(o.device, "compute");
   const std::string folder = std::filesystem::temp_directory_path().string();
-  const SlowMemories slow(tiny_program(o), o.device, {folder, folder, folder},
-                          result.plan_away[rank].activations);
+  const OffloadMemories slow(tiny_program(o), o.device, {folder, folder, folder},
+                          result.plan_offloaded[rank].activations);
   TrainProgram program(tiny_program(o), {*compute, arena, groups.groups(),
                                          o.device == DeviceKind::cpu ? nullptr : host.get(), slow.places()});
   const auto control = world.groups.take({"control", kAllAxes, tiny_mesh(o, rank).group(kAllAxes)}, rank);
@@ -282,7 +282,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   for (int64_t step = first; step < o.steps; ++step) {
     std::vector<HostBatch> batches = tiny_batches(o, step, data, context);
     if (o.micros > 0) batches.resize(static_cast<size_t>(o.micros));
-    if (!o.products.empty()) program.multiply_in(o.products[static_cast<size_t>(step)]);
+    if (!o.products.empty()) program.set_matmul_precision(o.products[static_cast<size_t>(step)]);
     std::optional<Timeline> timeline;
     if (o.timeline && step + 1 == o.steps) timeline.emplace();
     const StepResult r = program.train_step(batches, tiny_adamw(step + 1));
@@ -314,16 +314,16 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   const double eval = program.evaluate([&] { return at < held_out.size() ? &held_out[at++] : nullptr; });
   groups.synchronize();
   if (rank == 0) result.eval_loss = eval;
-  program.parameters().settle_slow();
-  LT_CHECK(store.slow_bytes() == result.slow_bytes[rank], "{} bytes in slow memory, {} planned",
-           store.slow_bytes(), result.slow_bytes[rank]);
+  program.parameters().wait_offloaded();
+  LT_CHECK(store.offload_bytes() == result.offload_bytes[rank], "{} bytes in slow memory, {} planned",
+           store.offload_bytes(), result.offload_bytes[rank]);
   for (const OwnedPiece& p : store.owned_pieces()) {
     world.add(result.parameters, p.slice, store.spec(p.id).name, elements(*compute, p.master));
     for (const NamedState& s : p.moments)
       if (s.name == kAverage)
         world.add(result.averages, p.slice, store.spec(p.id).name, elements(*compute, s.tensor));
   }
-  result.used_away[rank] = program.offloaded();
+  result.used_offloaded[rank] = program.offloaded();
   result.used_bytes[rank] = arena.peak().arena_bytes;
   result.used_host[rank] = host->peak().arena_bytes;
   result.used_wire[rank] = groups.groups().wire_bytes();
@@ -335,9 +335,9 @@ TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap, const Tiny
   const int ranks = tiny_world(o);
   TinyResult result;
   for (auto* v : {&result.plan_bytes, &result.used_bytes, &result.plan_host, &result.used_host,
-                  &result.plan_wire, &result.used_wire, &result.slow_bytes})
+                  &result.plan_wire, &result.used_wire, &result.offload_bytes})
     v->resize(ranks);
-  for (auto* v : {&result.plan_away, &result.used_away}) v->resize(ranks);
+  for (auto* v : {&result.plan_offloaded, &result.used_offloaded}) v->resize(ranks);
   result.plan_ops.resize(ranks), result.used_ops.resize(ranks);
   World world;
   on_threads(ranks, [&](int r) { train_rank(o, r, world, wrap, hooks, result); });

@@ -9,7 +9,7 @@
 
 #include "kernels/meta/meta.h"
 #include "kernels/meta/meta_memory.h"
-#include "runtime/program/slow_memories.h"
+#include "runtime/program/offload_memories.h"
 #include "runtime/program/train_program.h"
 
 namespace ltrain::test {
@@ -37,7 +37,7 @@ struct TinyOptions {
   int expert = 1;
   bool expert_tensor = true;
   DispatchOptions dispatch;
-  int near_experts = 0;
+  int intra_node_experts = 0;
   int zero_stage = 0;
   int inside = 0;  ///< ranks of the first level of gradients, where there are two; else 0
   int64_t micro_batch = 1, global_batch = 8, seq = 24, vocab = 61;
@@ -49,7 +49,7 @@ struct TinyOptions {
   double skip_grad_norm = 0;
   LossScaleSettings loss_scale;    ///< of fp16
   std::optional<Fp8Settings> fp8;  ///< linear layers of eight bits, in whatever precision is around them
-  std::vector<Products> products;  ///< of each step, where it changes; empty: all alike
+  std::vector<MatmulPrecision> products;  ///< of each step, where it changes; empty: all alike
   bool read_gradients = true;      ///< false: those of the first step may overflow
   OptimizerSettings optimizer;
   OffloadSettings offload;
@@ -81,8 +81,8 @@ struct TinyResult {
   NamedTensors gradients;                       ///< of the first step, before clipping, likewise
   std::vector<int64_t> plan_bytes, used_bytes;  ///< arena by rank: planned; reached
   std::vector<int64_t> plan_host, used_host;    ///< host memory that copies go through, likewise
-  std::vector<int64_t> slow_bytes;              ///< of offloaded states, by rank
-  std::vector<OffloadedBytes> plan_away, used_away;  ///< all that is offloaded, by rank: planned; reached
+  std::vector<int64_t> offload_bytes;              ///< of offloaded states, by rank
+  std::vector<OffloadedBytes> plan_offloaded, used_offloaded;  ///< all that is offloaded, by rank: planned; reached
   std::vector<int64_t> plan_wire, used_wire;         ///< bytes sent by rank
   /// Bytes sent by the last rank in all train steps, by group: planned; counted.
   std::map<std::string, int64_t> plan_groups, used_groups;
@@ -128,7 +128,7 @@ struct MetaJob {
   GroupSet groups;
   std::unique_ptr<Stream> compute;
   MetaMemory memory, host;
-  SlowMemories slow;
+  OffloadMemories slow;
   TrainProgram program;
   MetaJob(const TinyOptions& options, int rank, const GroupWrapper& wrap = {});
 };

@@ -11,7 +11,7 @@ namespace {
 
 const std::string kLevels = "parallel.hierarchical_all_to_all", kDispatch = "parallel.expert_dispatch",
                   kChunks = "parallel.expert_chunks", kExpert = "parallel.expert",
-                  kShadows = "parallel.shadow_experts";
+                  kReplicas = "parallel.replicated_experts";
 
 }  // namespace
 
@@ -25,9 +25,9 @@ void check_dispatch(const Recipe& r, const BrokenRule& broken) {
   if (gather && p.expert_chunks > 1)
     broken(kChunks, "with parallel.expert_dispatch: all_gather tokens go in one part; nearest valid value: 1",
            {kDispatch});
-  if (p.shadow_experts > 0) {
+  if (p.replicated_experts > 0) {
     const auto none = [&](const char* why, const char* key) {
-      broken(kShadows, fmt::format("{}; nearest valid value: 0", why), {key});
+      broken(kReplicas, fmt::format("{}; nearest valid value: 0", why), {key});
     };
     const auto fills_with_weights = [&] {
       return p.pipeline > 1 &&
@@ -42,8 +42,8 @@ void check_dispatch(const Recipe& r, const BrokenRule& broken) {
     if (fills_with_weights())
       none("gradients of copies are summed in the backward, which this schedule leaves for later",
            "parallel.schedule");
-    if (p.shadow_experts > r.model.moe.num_experts && r.model.moe.num_experts > 0)
-      broken(kShadows,
+    if (p.replicated_experts > r.model.moe.num_experts && r.model.moe.num_experts > 0)
+      broken(kReplicas,
              fmt::format("must be at most model.moe.num_experts ({}); nearest valid value: {}",
                          r.model.moe.num_experts, r.model.moe.num_experts),
              {"model.moe.num_experts"});
@@ -66,13 +66,13 @@ void check_dispatch(const Recipe& r, const BrokenRule& broken) {
   }
 }
 
-int64_t near_experts(const Recipe& r, int64_t data, int64_t inside, int64_t per_node,
+int64_t intra_node_experts(const Recipe& r, int64_t data, int64_t shard, int64_t per_node,
                      const BrokenRule& broken) {
   const Parallel& p = r.parallel;
   if (p.hierarchical_all_to_all == "none" || p.expert == 1 || r.model.moe.num_experts == 0) return 0;
   if (p.hierarchical_all_to_all != "node") return std::stoll(p.hierarchical_all_to_all);
   Mesh m = plain_mesh(r, data);
-  if (inside > 0 && !m.split_levels(inside).empty()) return 0;  // refused as it is
+  if (shard > 0 && !m.split_levels(shard).empty()) return 0;  // refused as it is
   if (!m.cut_experts(static_cast<int>(p.expert), experts_apart(r)).empty()) return 0;
   const int64_t here = on_each_host(m, m.expert_axes, per_node);
   if (here == p.expert) return 0;  // on one node there is one level

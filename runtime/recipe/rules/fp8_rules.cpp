@@ -2,7 +2,7 @@
 #include "runtime/recipe/rules/fp8_rules.h"
 
 #include "models/decoder/decoder.h"
-#include "runtime/recipe/problems.h"
+#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain {
@@ -92,7 +92,7 @@ void check_fp8(const Recipe& r) {
            "characters",
            at("fp8.keep"), pattern, store.spec(0).name, store.spec(store.count() / 2).name);
   }
-  if (decoder.round_operands(store, r.fp8) == 0)
+  if (decoder.quantize_operands(store, r.fp8) == 0)
     fail(ExitCode::usage,
          "{}: fp8.keep: leaves no linear layer to round; nearest valid value: precision: bf16",
          at("fp8.keep"));

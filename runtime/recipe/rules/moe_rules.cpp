@@ -15,9 +15,9 @@ const std::string kExperts = "model.moe.num_experts", kTopK = "model.moe.top_k",
                   kExpertTensor = "parallel.expert_tensor", kTensor = "parallel.tensor";
 
 /// "" or why experts cannot be cut over `ranks` ranks.
-std::string wrong_cut(const Recipe& r, int64_t data, int64_t inside, int64_t ranks) {
+std::string wrong_cut(const Recipe& r, int64_t data, int64_t shard, int64_t ranks) {
   Mesh m = plain_mesh(r, data);
-  if (inside > 0 && !m.split_levels(inside).empty()) return "";  // refused as it is
+  if (shard > 0 && !m.split_levels(shard).empty()) return "";  // refused as it is
   return m.cut_experts(static_cast<int>(ranks), experts_apart(r));
 }
 
@@ -288,10 +288,10 @@ void moe_notes(const Recipe& r, std::vector<std::string>& notes) {
         "than it says");
 }
 
-void check_moe_layout(const Recipe& r, int64_t data, int64_t inside, const BrokenRule& broken) {
+void check_moe_layout(const Recipe& r, int64_t data, int64_t shard, const BrokenRule& broken) {
   const Parallel& p = r.parallel;
   if (p.expert == 1 || r.model.moe.num_experts % p.expert != 0 || p.tensor_mode != "1d") return;
-  const auto wrong = [&](int64_t ranks) { return wrong_cut(r, data, inside, ranks); };
+  const auto wrong = [&](int64_t ranks) { return wrong_cut(r, data, shard, ranks); };
   const auto good = [&](int64_t ranks) {
     return r.model.moe.num_experts % ranks == 0 && wrong(ranks).empty();
   };

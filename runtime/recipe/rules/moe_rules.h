@@ -18,6 +18,6 @@ void check_moe(const Recipe& recipe, const BrokenRule& broken);
 /// What is allowed and may surprise, for the user.
 void moe_notes(const Recipe& recipe, std::vector<std::string>& notes);
 /// With `data` data-parallel ranks, of which `inside` (0: all) are of the first level of gradients.
-void check_moe_layout(const Recipe& recipe, int64_t data, int64_t inside, const BrokenRule& broken);
+void check_moe_layout(const Recipe& recipe, int64_t data, int64_t shard, const BrokenRule& broken);
 
 }  // namespace ltrain::recipe

@@ -26,7 +26,7 @@ std::string nearest_multiple(int64_t v, int64_t unit) {
 
 class Rules {
  public:
-  Rules(const Recipe& r, const RecipeOrigins& o, Problems& p) : r_(r), o_(o), p_(p) {}
+  Rules(const Recipe& r, const RecipeOrigins& o, Diagnostics& p) : r_(r), o_(o), p_(p) {}
 
   bool given(const std::string& path) const { return o_.has(path); }
 
@@ -444,20 +444,20 @@ class Rules {
     batch(world / others);
     const int64_t first = level_layout(r_, world, per_node, report());
     check_moe_layout(r_, world / others, first, report());
-    near_experts(r_, world / others, first, ranks_on_host(r_, world, per_node), report());
+    intra_node_experts(r_, world / others, first, ranks_on_host(r_, world, per_node), report());
   }
 
  private:
   const Recipe& r_;
   const RecipeOrigins& o_;
-  Problems& p_;
+  Diagnostics& p_;
 };
 
 }  // namespace
 
-void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& problems,
+void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics& diagnostics,
                  std::vector<std::string>& notes) {
-  Rules rules(recipe, origins, problems);
+  Rules rules(recipe, origins, diagnostics);
   rules.run();
   rules.model();
   rules.training();
@@ -483,16 +483,16 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Problems& p
 }
 
 void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t world_size,
-                  int64_t ranks_per_node, Problems& problems) {
+                  int64_t ranks_per_node, Diagnostics& diagnostics) {
   LT_CHECK(world_size >= 1, "a world of {} ranks", world_size);
-  Rules rules(recipe, origins, problems);
+  Rules rules(recipe, origins, diagnostics);
   rules.layout(world_size, ranks_per_node);
   graph_layout_rules(recipe, world_size, rules.report());
   profile_layout_rules(recipe, world_size, rules.report());
 }
 
-void check_device_rules(const Recipe& resolved, const RecipeOrigins& origins, Problems& problems) {
-  Rules rules(resolved, origins, problems);
+void check_device_rules(const Recipe& resolved, const RecipeOrigins& origins, Diagnostics& diagnostics) {
+  Rules rules(resolved, origins, diagnostics);
   offload_device_rules(resolved, rules.report());
   optimizer_device_rules(resolved, rules.report());
 }

@@ -1,6 +1,6 @@
 // Where attention cannot be cuDNN's.
 #include "kernels/attention/attention_cudnn.h"
-#include "runtime/recipe/problems.h"
+#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {

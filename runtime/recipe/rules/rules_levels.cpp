@@ -97,7 +97,7 @@ int64_t level_layout(const Recipe& r, int64_t world, int64_t per_node, const Bro
   return n;
 }
 
-int64_t inside_ranks(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node) {
+int64_t shard_ranks(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node) {
   return level_layout(recipe, world_size, ranks_per_node, {});
 }
 

@@ -48,8 +48,8 @@ void offload_rules(const Recipe& r, const BrokenRule& broken) {
                        r.parallel.zero_stage),
            {"parallel.zero_stage"});
   if (!o.activations.on())
-    for (const auto& [name, fate] : r.recompute.tensors)
-      if (fate == TensorFate::offload)
+    for (const auto& [name, save_policy] : r.recompute.tensors)
+      if (save_policy == SavePolicy::offload)
         broken("recompute.tensors",
                "offload of " + name +
                    " needs a place, and offload.activations.device is none; nearest valid "

@@ -6,7 +6,7 @@
 namespace ltrain::recipe {
 
 void level_rules(const Recipe& recipe, const BrokenRule& broken);
-/// Parallel::inside, 0 for one level. Reports where `broken` is given.
+/// Parallel::shard_ranks, 0 for one level. Reports where `broken` is given.
 int64_t level_layout(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node,
                      const BrokenRule& broken);
 /// Ranks of one host in each group of `mesh` over `axes`, when it is as many everywhere; else 0.

@@ -26,17 +26,17 @@ void recompute_rules(const Recipe& r, const BrokenRule& broken) {
       if (m.starts_with("mlp"))
         broken("recompute.modules",
                m + " would run experts a second time; nearest valid value: [core_attn, layernorm]", {});
-    for (const auto& [name, fate] : c.tensors) {
+    for (const auto& [name, save_policy] : c.tensors) {
       if (name != "mlp_hidden" && name != "mlp_activation") continue;
-      if (fate == TensorFate::recompute)
+      if (save_policy == SavePolicy::recompute)
         broken("recompute.tensors", name + " is of experts, which do not run a second time; keep it", {});
-      if (fate == TensorFate::offload)
+      if (save_policy == SavePolicy::offload)
         broken("recompute.tensors", name + " is of experts, whose rows stay; keep it, and offload mlp_norm",
                {});
     }
   }
   bool again = !c.modules.empty();
-  for (const auto& [name, fate] : c.tensors) again = again || fate != TensorFate::keep;
+  for (const auto& [name, save_policy] : c.tensors) again = again || save_policy != SavePolicy::keep;
   if (c.granularity == "selective" && !again)
     broken(kind, "nothing is selected; give recompute.modules, such as [core_attn], or recompute.tensors",
            {});

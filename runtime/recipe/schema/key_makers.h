@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "kernels/base/error.h"
-#include "runtime/recipe/problems.h"
+#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/schema/schema.h"
 
 /// Accessor of a member of Recipe, for the functions below.

@@ -66,26 +66,26 @@ Key tensors_key() {
              ". offload: to where offload.activations says; it then moves these alone.";
   key.set = [](const Key&, Recipe& r, const Node& node) -> std::string {
     if (node.kind != Node::map) return "needs a map: {mlp_norm: recompute, qkv: keep}";
-    std::vector<std::pair<std::string, TensorFate>> list;
+    std::vector<std::pair<std::string, SavePolicy>> list;
     for (const Node::Entry& e : node.entries) {
       if (!known(tensor_names(), e.key))
         return fmt::format("has {}: must be of {}", e.key, one_of(tensor_names()));
       std::string what;
       if (std::string wrong = read_text(e.value, what); !wrong.empty()) return e.key + " " + wrong;
-      const TensorFate fates[] = {TensorFate::keep, TensorFate::recompute, TensorFate::offload};
-      const auto* fate =
-          std::find_if(fates, std::end(fates), [&](TensorFate f) { return to_string(f) == what; });
-      if (fate == std::end(fates)) return e.key + " must be keep, recompute or offload";
-      list.emplace_back(e.key, *fate);
+      const SavePolicy save_policies[] = {SavePolicy::keep, SavePolicy::recompute, SavePolicy::offload};
+      const auto* save_policy =
+          std::find_if(save_policies, std::end(save_policies), [&](SavePolicy f) { return to_string(f) == what; });
+      if (save_policy == std::end(save_policies)) return e.key + " must be keep, recompute or offload";
+      list.emplace_back(e.key, *save_policy);
     }
     r.recompute.tensors = std::move(list);
     return "";
   };
   key.write = [](const Key&, const Recipe& r, bool json) {
     std::string s;
-    for (const auto& [name, fate] : r.recompute.tensors)
+    for (const auto& [name, save_policy] : r.recompute.tensors)
       s += fmt::format("{}{}: {}", s.empty() ? "" : ", ", json ? write_text(name, true) : name,
-                       write_text(std::string(to_string(fate)), json));
+                       write_text(std::string(to_string(save_policy)), json));
     return "{" + s + "}";
   };
   return key;
@@ -96,7 +96,7 @@ Key tensors_key() {
 }  // namespace ltrain::recipe
 
 namespace ltrain {
-std::string_view to_string(TensorFate v) {
+std::string_view to_string(SavePolicy v) {
   constexpr std::string_view names[] = {"keep", "recompute", "offload"};
   return names[static_cast<int>(v)];
 }

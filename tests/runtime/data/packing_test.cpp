@@ -1,7 +1,7 @@
 // Documents in a sequence, and the cut of sequences over context-parallel ranks.
 #include <catch2/catch.hpp>
 
-#include "parallel/mesh/sequence_cut.h"
+#include "parallel/mesh/context_sharding.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/data/indexed_dataset.h"
 #include "tests/runtime/data/support.h"
@@ -124,7 +124,7 @@ TEST_CASE("packing: the parts of context-parallel ranks make the whole batch", "
       int64_t covered = 0;
       for (int r = 0; r < ranks; ++r) {
         LoaderOptions mine = o;
-        mine.rows = SequenceCut{16, ranks, r, comm}.rows();
+        mine.rows = ContextSharding{16, ranks, r, comm}.rows();
         BatchLoader loader(mine, 0);
         loader.next(part);
         REQUIRE(static_cast<int64_t>(part.tokens.size()) == 2 * 16 / ranks);

@@ -221,7 +221,7 @@ TEST_CASE("groups' memory is the transport's, to the byte", "[plan]") {
     r.launch.ranks_on_host = ranks_on_host;
     const Plan plan = plan_of(r);
     int64_t sum = 0, others = 0;
-    for (const OutsideMemory& o : plan.ranks.at(0).outside) {
+    for (const ExternalMemory& o : plan.ranks.at(0).outside) {
       if (o.name == name) sum += o.bytes;
       if (o.name == "shared memory of groups" || o.name == "gloo parts in flight") others += o.name != name;
     }
@@ -320,7 +320,7 @@ TEST_CASE("mixtures: the plan shows even routing and the worst", "[plan]") {
   CHECK(flat.worst_expert_bytes == rows * r.model.hidden_size * 4);
   CHECK(flat.even_arena_bytes < flat.arena.arena_bytes);
   CHECK(plan({"parallel.hierarchical_all_to_all=2"}).worst_expert_bytes == 2 * flat.worst_expert_bytes);
-  CHECK(plan({"parallel.shadow_experts=2"}).worst_expert_bytes == flat.worst_expert_bytes);
+  CHECK(plan({"parallel.replicated_experts=2"}).worst_expert_bytes == flat.worst_expert_bytes);
   CHECK(plan({"model.moe.capacity_factor=1.0"}).worst_expert_bytes < flat.worst_expert_bytes);
   CHECK(plan({"parallel.expert_dispatch=all_gather"}).worst_expert_bytes == 0);
 }
@@ -339,7 +339,7 @@ TEST_CASE("two levels of gradients: the plan says what goes to other nodes and p
   const auto bytes = [](const Plan& p) {
     Bytes b;
     for (const CollectivePlan& c : p.ranks[0].collectives) {
-      (c.axis == "replica" ? b.across : b.inside) += c.axis == "data+replica" ? 0 : c.wire_bytes;
+      (c.axis == "replica" ? b.replicate : b.shard) += c.axis == "data+replica" ? 0 : c.wire_bytes;
       b.network += c.network_bytes;
       b.seconds += c.seconds;
       if (c.axis == "replica") b.network_across += c.network_bytes;
@@ -350,18 +350,18 @@ TEST_CASE("two levels of gradients: the plan says what goes to other nodes and p
               two = bytes(plan({"parallel.hierarchical_reduction=node"})),
               hybrid = bytes(plan({"parallel.shard_group=node", "parallel.zero_stage=1"})),
               number = bytes(plan({"parallel.shard_group=4", "parallel.zero_stage=1"}));
-  CHECK((flat.across == 0 && flat.inside > 0));
-  CHECK(two.inside == 6 * two.across);  // 2 S 3/4 and 2 S/4 1/2
-  CHECK((hybrid.inside == two.inside && hybrid.across == two.across));
-  CHECK(two.network_across == two.across);
-  CHECK(two.network < two.across + 200);  // and the few bytes of the norm and of the count of tokens
-  CHECK((number.inside == two.inside && number.across == two.across));
+  CHECK((flat.replicate == 0 && flat.shard > 0));
+  CHECK(two.shard == 6 * two.replicate);  // 2 S 3/4 and 2 S/4 1/2
+  CHECK((hybrid.shard == two.shard && hybrid.replicate == two.replicate));
+  CHECK(two.network_across == two.replicate);
+  CHECK(two.network < two.replicate + 200);  // and the few bytes of the norm and of the count of tokens
+  CHECK((number.shard == two.shard && number.replicate == two.replicate));
   // Flat: each rank sends 4 of its 7 peers' parts to the other node.
-  CHECK(flat.network == Approx(flat.inside * 4 / 7.0).epsilon(0.01));
+  CHECK(flat.network == Approx(flat.shard * 4 / 7.0).epsilon(0.01));
   CHECK(two.network < flat.network / 3);
   // A slower network: only what crosses it is dearer.
   const Bytes slow = bytes(plan({"parallel.hierarchical_reduction=node"}, 1e6));
-  CHECK(slow.seconds > two.seconds + 3.9 * static_cast<double>(slow.across) / 1e6);
+  CHECK(slow.seconds > two.seconds + 3.9 * static_cast<double>(slow.replicate) / 1e6);
   CHECK(slow.seconds < two.seconds + 4.2 * static_cast<double>(slow.network) / 1e6);
   // One host with all ranks has no network.
   CHECK(bytes(plan({"parallel.hierarchical_reduction=4"}, 1e6, 8)).seconds < two.seconds + 1e-3);

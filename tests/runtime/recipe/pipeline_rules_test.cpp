@@ -24,11 +24,11 @@ Recipe base(const std::vector<std::string>& overrides = {}) {
 std::string broken(const Recipe& r, const std::vector<std::string>& given = {}) {
   RecipeOrigins origins = *r.origins;
   for (const std::string& key : given) origins.given[key] = {"r.yaml", 9, 1};
-  recipe::Problems problems;
+  recipe::Diagnostics diagnostics;
   std::vector<std::string> notes;
-  recipe::check_rules(r, origins, problems, notes);
+  recipe::check_rules(r, origins, diagnostics, notes);
   try {
-    problems.raise_if_any("r.yaml");
+    diagnostics.raise_if_any("r.yaml");
   } catch (const Error& e) {
     CHECK(e.code() == ExitCode::usage);
     return e.what();

@@ -193,7 +193,7 @@ TEST_CASE("the resolved dump reads back to itself", "[recipe]") {
     const Recipe second = parse(dump);
     CHECK(dump_yaml(second) == dump);
     CHECK(second.notes.empty());
-    CHECK(resolve(second, 4).parallel.inside == first.parallel.inside);
+    CHECK(resolve(second, 4).parallel.shard_ranks == first.parallel.shard_ranks);
     CHECK(second.data.train == first.data.train);
     CHECK(second.output_dir == first.output_dir);
     const auto json = nlohmann::json::parse(dump_json(first));
@@ -277,7 +277,7 @@ TEST_CASE("the layout follows the number of ranks", "[recipe]") {
 TEST_CASE("levels of gradients follow from the ranks of a node", "[recipe]") {
   const auto inside = [](const char* parallel, int world, int per_node) {
     const Recipe r = parse(std::string("train: {global_batch_size: 16}\nparallel: {") + parallel + "}\n");
-    return resolve(r, world, per_node).parallel.inside;
+    return resolve(r, world, per_node).parallel.shard_ranks;
   };
   CHECK(inside("zero_stage: 1", 8, 4) == 0);
   CHECK(inside("zero_stage: 1, shard_group: node", 8, 4) == 4);
@@ -298,7 +298,7 @@ TEST_CASE("levels of the all-to-all between experts follow from the ranks of a n
     const Recipe r =
         parse(std::string("train: {global_batch_size: 16}\nmodel: {moe: {num_experts: 8}}\nparallel: {") +
               parallel + "}\n");
-    return resolve(r, world, per_node).parallel.near_experts;
+    return resolve(r, world, per_node).parallel.intra_node_experts;
   };
   CHECK(near("expert: 4", 8, 2) == 0);
   CHECK(near("expert: 4, hierarchical_all_to_all: node", 8, 2) == 2);

@@ -31,9 +31,9 @@ void place_add_vector(Stream& s, std::string_view op, Tensor out, Tensor vector)
 /// 0 of both), which makes V into P.
 void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool trans_b, bool accumulate);
 
-/// MatmulPrecision of rows sorted by group with a stack of matrices (kernels/matmul/grouped_matmul.h). Where the
-/// stack is cut by groups, S(0), rows are to be those of the rank's groups, S(0). Cut in the dims after the
-/// first it is as a matmul's weight.
+/// MatmulPrecision of rows sorted by group with a stack of matrices (kernels/matmul/grouped_matmul.h). Where
+/// the stack is cut by groups, S(0), rows are to be those of the rank's groups, S(0). Cut in the dims after
+/// the first it is as a matmul's weight.
 enum class GroupedProduct : uint8_t { forward, input_gradient, weight_gradient };
 /// forward: out = y, a = x, b = w. input_gradient: dx, dy, w. weight_gradient: dw, dy, x.
 void place_grouped_matmul(Stream& s, Tensor out, Tensor a, Tensor b, GroupedProduct kind, bool accumulate);

@@ -1,5 +1,5 @@
 // Streams and memory of the CUDA device: device_cuda.cpp, emulated_stream_cuda.cpp in tests without a GPU,
-// cuda_absent.cpp in builds without CUDA. What is above kernels/ asks device.h.
+// cuda_stub.cpp in builds without CUDA. What is above kernels/ asks device.h.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -7,7 +7,7 @@
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/staging.h"
 #include "models/layers/tensor_parallel.h"
-#include "models/tensor_parallel/cube.h"
+#include "models/tensor_parallel/tensor_parallel_3d.h"
 
 namespace ltrain {
 
@@ -185,7 +185,8 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
   const StageLayers& s = stages_[stage];
   saved.blocks.assign(s.count, {});
   const bool saving = step.saving;
-  const int64_t away = step.keeps() && step.offloaded ? layers_offloaded(offload_, s.count, s.embeds && s.heads) : 0;
+  const int64_t away =
+      step.keeps() && step.offloaded ? layers_offloaded(offload_, s.count, s.embeds && s.heads) : 0;
   for (const LayerRun& run : layer_runs(step.training ? recompute_ : RecomputeOptions(), s.count)) {
     step.saving = saving && !run.recompute;
     for (int64_t i = run.first; i < run.first + run.count; ++i) {
@@ -208,7 +209,7 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
 }
 
 void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
-                        Saved& saved) const {
+                            Saved& saved) const {
   WeightGradients* later = std::exchange(step.deferred, nullptr);
   if (step.compute.meta()) step.compute.meta()->set_model_work(false);
   Residual r;

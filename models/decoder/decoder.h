@@ -69,7 +69,7 @@ class Decoder {
   void embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
   /// Before the backward of a run of layers: what their forward did not keep.
   void recompute_run(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
-                 Saved& saved) const;
+                     Saved& saved) const;
   void run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& r, Saved& saved) const;
 
   ModelConfig config_;

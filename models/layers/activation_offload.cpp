@@ -71,7 +71,7 @@ void ActivationOffload::settle(const OffloadedTensors* but) {
 
 void ActivationOffload::ask(OffloadedTensors& a) {
   if (a.state == OffloadedTensors::leaving) {  // still there
-    compute_.wait(a.done);                // backward writes to some of them
+    compute_.wait(a.done);                     // backward writes to some of them
     std::erase(leaving_, &a);
     for (OffloadedTensors::Item& i : a.items) space_->release(i.place);
     a.items.clear();

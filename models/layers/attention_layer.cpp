@@ -1,7 +1,7 @@
 #include "models/layers/attention_layer.h"
 
 #include "kernels/attention/rope.h"
-#include "kernels/elementwise/copy_parts.h"
+#include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "models/layers/attention_workspace.h"
 
@@ -101,7 +101,8 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
   step.release(dqkv);
 }
 
-int AttentionLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer) {
+int AttentionLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings,
+                                      int64_t layer) {
   LT_CHECK(copies_ == 1, "{}: key-value heads of several ranks in eight bits", place_);
   return qkv_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::qkv)) +
          out_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::output));
@@ -113,8 +114,8 @@ void AttentionLayer::project(Step& step, Tensor qkv, Tensor x) const {
   Tensor q = step.temporary("q", {rows, q_width}), kv = step.temporary("kv", {rows, kv_width});
   qkv_.forward(step, q, x);
   kv_.forward(step, kv, x);
-  copy_parts(step.compute, qkv, q, {{rows, q_width, 0, 0, 0, 0}});
-  copy_parts(step.compute, qkv, kv, {{rows, kv_width, 0, 0, 0, q_width}});
+  copy_rectangles(step.compute, qkv, q, {{rows, q_width, 0, 0, 0, 0}});
+  copy_rectangles(step.compute, qkv, kv, {{rows, kv_width, 0, 0, 0, q_width}});
   step.release(q);
   step.release(kv);
 }
@@ -123,8 +124,8 @@ void AttentionLayer::project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor
   if (copies_ == 1) return qkv_.backward(step, dx, dqkv, x);
   const int64_t rows = dqkv.shape[0], q_width = qkv_.out_features(), kv_width = kv_.out_features();
   Tensor dq = step.temporary("d q", {rows, q_width}), dkv = step.temporary("d kv", {rows, kv_width});
-  copy_parts(step.compute, dq, dqkv, {{rows, q_width, 0, 0, 0, 0}});
-  copy_parts(step.compute, dkv, dqkv, {{rows, kv_width, 0, q_width, 0, 0}});
+  copy_rectangles(step.compute, dq, dqkv, {{rows, q_width, 0, 0, 0, 0}});
+  copy_rectangles(step.compute, dkv, dqkv, {{rows, kv_width, 0, q_width, 0, 0}});
   Tensor more = step.temporary("d norm of kv", dx.shape);
   qkv_.backward(step, dx, dq, x);
   kv_.backward(step, more, dkv, x);

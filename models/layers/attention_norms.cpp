@@ -1,6 +1,6 @@
 // Norms of queries and keys before their rotation: of each head, or of the whole projection, which tensor
 // ranks then share.
-#include "kernels/elementwise/copy_parts.h"
+#include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/norm/norm_cut.h"
 #include "models/layers/attention_layer.h"
 #include "models/layers/tensor_parallel.h"
@@ -64,7 +64,7 @@ void AttentionLayer::norm(Step& step, Tensor qkv, Saved& saved) const {
 void AttentionLayer::cut_norm(Step& step, Tensor qkv, const HeadNorm& part, int weight, Tensor x,
                               Tensor rstd) const {
   const int64_t rows = x.shape[0];
-  copy_parts(step.compute, x, qkv, {{rows, part.width, 0, part.first, 0, 0}});
+  copy_rectangles(step.compute, x, qkv, {{rows, part.width, 0, part.first, 0, 0}});
   Tensor moments = step.memory.allocate(MemoryKind::temporaries, "moments of heads", step.stat_type(),
                                         {rows, norm_moment_count(NormKind::rms)});
   norm_moments(step.compute, moments, x, NormKind::rms);
@@ -79,7 +79,7 @@ void AttentionLayer::cut_norm(Step& step, Tensor qkv, const HeadNorm& part, int 
   a.y = y;
   a.rstd = rstd;
   norm_apply(step.compute, a);
-  copy_parts(step.compute, qkv, y, {{rows, part.width, 0, 0, 0, part.first}});
+  copy_rectangles(step.compute, qkv, y, {{rows, part.width, 0, 0, 0, part.first}});
   release_whole(step, all.whole, moments);
   step.release(moments);
   step.release(y);
@@ -92,7 +92,7 @@ void AttentionLayer::cut_norm_backward(Step& step, Tensor dqkv, const HeadNorm& 
   const Group& g = step.groups.tensor;
   const int64_t rows = x.shape[0];
   Tensor dy = step.temporary("d normed heads", x.shape), dx = step.temporary("d heads", x.shape);
-  copy_parts(step.compute, dy, dqkv, {{rows, part.width, 0, part.first, 0, 0}});
+  copy_rectangles(step.compute, dy, dqkv, {{rows, part.width, 0, part.first, 0, 0}});
   const GradBuffer to = step.params.accumulate(weight);
   NormCutBackward b;
   b.kind = NormKind::rms;
@@ -113,7 +113,7 @@ void AttentionLayer::cut_norm_backward(Step& step, Tensor dqkv, const HeadNorm& 
   b.all_cols = part.width * g.size();
   norm_cut_backward(step.compute, b);
   step.params.grad_ready(weight);
-  copy_parts(step.compute, dqkv, dx, {{rows, part.width, 0, 0, 0, part.first}});
+  copy_rectangles(step.compute, dqkv, dx, {{rows, part.width, 0, 0, 0, part.first}});
   step.release(b.dots);
   step.release(dy);
   step.release(dx);

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "kernels/attention/merge_attention.h"
-#include "kernels/elementwise/copy_parts.h"
+#include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "models/layers/attention_workspace.h"
@@ -129,7 +129,7 @@ class Attention {
     exposed([&] { group_.all_to_all_v(comm_, to, rows, from, rows); });
     claim(to, Placement::S(0), Placement::V());
   }
-  std::vector<CopyPart> group_order(int64_t cols) const {
+  std::vector<CopyRectangle> group_order(int64_t cols) const {
     std::vector<Positions> pieces;
     for (int i = 0; i < cut_.exchange(); ++i)
       pieces.push_back(cut_.rows_of(cut_.ring() * cut_.exchange() + i));
@@ -147,11 +147,11 @@ class Attention {
     const Shape pieces{share * local_rows(), total(runs) / share};
     Tensor from = travelling("heads to exchange", in.dtype, pieces);
     Tensor to = travelling("heads exchanged", in.dtype, pieces);
-    copy_parts(compute_, from, in, columns_in_pieces(share, local_rows(), runs));
+    copy_rectangles(compute_, from, in, columns_in_pieces(share, local_rows(), runs));
     exchange(to, from);
     // Where all ranks exchange, rows that were each rank's own have become slices of the heads.
     if (cut_.rings() == 1) claim(to, Placement::V(), Placement::S(1));
-    copy_parts(compute_, out, to, group_order(pieces[1]));
+    copy_rectangles(compute_, out, to, group_order(pieces[1]));
     step_.release(to);
     step_.release(from);
   }
@@ -161,10 +161,10 @@ class Attention {
     const Shape pieces{share * local_rows(), total(runs) / share};
     Tensor from = travelling("rows to exchange", in.dtype, pieces);
     Tensor to = travelling("rows exchanged", in.dtype, pieces);
-    copy_parts(compute_, from, in, reversed(group_order(pieces[1])));
+    copy_rectangles(compute_, from, in, reversed(group_order(pieces[1])));
     if (cut_.rings() == 1) claim(from, Placement::S(1), Placement::V());
     exchange(to, from);
-    copy_parts(compute_, out, to, reversed(columns_in_pieces(share, local_rows(), runs)));
+    copy_rectangles(compute_, out, to, reversed(columns_in_pieces(share, local_rows(), runs)));
     step_.release(to);
     step_.release(from);
   }
@@ -185,10 +185,10 @@ class Attention {
   }
   /// k and v of this rank's rows, apart from q.
   void copy_kv(Tensor kv, Tensor qkv) {
-    copy_parts(compute_, kv, qkv, {{group_rows(), 2 * kv_width(), 0, q_width(), 0, 0}});
+    copy_rectangles(compute_, kv, qkv, {{group_rows(), 2 * kv_width(), 0, q_width(), 0, 0}});
   }
   void copy_dkv(Tensor dqkv, Tensor dkv) {
-    copy_parts(compute_, dqkv, dkv, {{group_rows(), 2 * kv_width(), 0, 0, 0, q_width()}});
+    copy_rectangles(compute_, dqkv, dkv, {{group_rows(), 2 * kv_width(), 0, 0, 0, q_width()}});
   }
 
   // ---- the ring ----
@@ -266,7 +266,7 @@ class Attention {
       place_spent(compute_, kv);
       std::swap(kv, incoming);
     }
-    if (narrow) copy_parts(compute_, dqkv, dq, {{group_rows(), q_width(), 0, 0, 0, 0}});
+    if (narrow) copy_rectangles(compute_, dqkv, dq, {{group_rows(), q_width(), 0, 0, 0, 0}});
     compute_.wait(home);
     copy_dkv(dqkv, dkv_incoming);
     if (narrow) step_.release(dq);
@@ -286,11 +286,11 @@ class Attention {
     exposed([&] { group_.all_gather(comm_, pieces, kv); });
     step_.release(kv);
     Tensor all = step_.temporary("keys and values in order", {mine_.batch * cut_.seq, cols});
-    copy_parts(compute_, all, pieces, rank_order(cols));
+    copy_rectangles(compute_, all, pieces, rank_order(cols));
     step_.release(pieces);
     return all;
   }
-  std::vector<CopyPart> rank_order(int64_t cols) const {
+  std::vector<CopyRectangle> rank_order(int64_t cols) const {
     std::vector<Positions> pieces;
     for (int r = 0; r < cut_.ranks; ++r) pieces.push_back(cut_.rows_of(r));
     return rows_in_order(pieces, cut_.seq, mine_.batch, cols);
@@ -312,7 +312,7 @@ class Attention {
     attention_block_backward(compute_, grads, dout, out, saved.lse, block(saved.qkv, all, cut_.seq));
     step_.release(all);
     Tensor pieces = travelling("d keys and values by rank", wide(), {cut_.ranks * group_rows(), cols});
-    copy_parts(compute_, pieces, dall, reversed(rank_order(cols)));
+    copy_rectangles(compute_, pieces, dall, reversed(rank_order(cols)));
     step_.release(dall);
     Tensor dkv = travelling("d keys and values", wide(), {group_rows(), cols});
     exposed([&] { group_.reduce_scatter(comm_, dkv, pieces); });

@@ -1,4 +1,5 @@
-// Attention over a sequence that is cut over the ranks of the context axis (parallel/mesh/context_sharding.h).
+// Attention over a sequence that is cut over the ranks of the context axis
+// (parallel/mesh/context_sharding.h).
 #pragma once
 #include "kernels/attention/attention.h"
 #include "models/layers/step.h"

@@ -1,6 +1,6 @@
 // y = x W^T + b, for one parameter or several that are contiguous (q, k, v; gate and up), whole or cut over
 // the tensor-parallel axes as the mesh's mode says (parallel/mesh/mesh.h): linear.cpp for a line,
-// linear_grid.cpp, linear_cube.cpp.
+// linear_2d.cpp, linear_3d.cpp.
 #pragma once
 #include "kernels/matmul/matmul.h"
 #include "models/layers/fp8.h"

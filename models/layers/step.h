@@ -7,8 +7,8 @@
 #include "kernels/tensor/arena.h"
 #include "kernels/tensor/timeline.h"
 #include "models/layers/weight_gradients.h"
-#include "parallel/mesh/groups.h"
 #include "parallel/mesh/context_sharding.h"
+#include "parallel/mesh/groups.h"
 #include "parallel/zero/parameter_store.h"
 
 namespace ltrain {
@@ -26,12 +26,12 @@ struct RowSamples {
 struct MicroBatch : RowSamples {
   int64_t batch = 1, seq = 1;  ///< seq: tokens of a sample on this context rank
   Tensor tokens;               ///< (B * seq) i32; grid, cube: of all ranks that share the vocabulary
-  Tensor targets;      ///< (B * seq) i32, negative = not counted; cube: of the ranks that tokens is of
-  RowSamples turned;   ///< cube: of the rows that this rank has inside a sublayer
-  ContextSharding cut;     ///< of each sample over the context ranks, when there are several
-  Tensor positions;    ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
-  int64_t micros = 1;  ///< micro-batches of a step
-  Tensor experts;      ///< (layers, moe_sums(E)) f64: what routers add up in training (models/moe/router.h)
+  Tensor targets;       ///< (B * seq) i32, negative = not counted; cube: of the ranks that tokens is of
+  RowSamples turned;    ///< cube: of the rows that this rank has inside a sublayer
+  ContextSharding cut;  ///< of each sample over the context ranks, when there are several
+  Tensor positions;     ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
+  int64_t micros = 1;   ///< micro-batches of a step
+  Tensor experts;       ///< (layers, moe_sums(E)) f64: what routers add up in training (models/moe/router.h)
   /// balance.kind hf: (2, E) f64, choices and scores of this rank's tokens in all layers so far; (1, E) f64,
   /// the gradient of the loss with respect to a token's scores in any of them.
   Tensor balance_sums, balance_table;

@@ -10,9 +10,9 @@ namespace {
 
 int64_t sum(const std::vector<int64_t>& v) { return std::accumulate(v.begin(), v.end(), int64_t{0}); }
 
-std::vector<CopyPart> whole_rows(const std::vector<CopyPart>& parts, int64_t cols, bool back) {
-  std::vector<CopyPart> out;
-  for (CopyPart p : parts) {
+std::vector<CopyRectangle> whole_rows(const std::vector<CopyRectangle>& parts, int64_t cols, bool back) {
+  std::vector<CopyRectangle> out;
+  for (CopyRectangle p : parts) {
     p.cols = cols;
     out.push_back(back ? p.reversed() : p);
   }
@@ -199,14 +199,15 @@ ExpertExchange::Flight ExpertExchange::dispatch_start(Step& step, const ExpertRo
   claim(step, sorted, Placement::V(), Placement::S(0));
   g.stream->wait(step.compute.record());
   if (two_levels()) {
-    const int64_t passing = sum(c.near.arrive), most_passing = sorted.shape[0] * groups_.expert_intra_node.size();
+    const int64_t passing = sum(c.near.arrive),
+                  most_passing = sorted.shape[0] * groups_.expert_intra_node.size();
     const Tensor out = f.hold(step, "rows by neighbour", {sorted.shape[0], sorted.cols()}),
                  in = f.hold(step, "rows from neighbours", {most_passing, sorted.cols()}),
                  on = f.hold(step, "rows of neighbours by place", {most_passing, sorted.cols()});
-    copy_parts(*g.stream, out, sorted, whole_rows(c.near.parts, sorted.cols(), false));
+    copy_rectangles(*g.stream, out, sorted, whole_rows(c.near.parts, sorted.cols(), false));
     groups_.expert_intra_node.comm->all_to_all_v(*g.stream, in, c.near.arrive, out, c.near.send);
-    copy_parts(*g.stream, on.narrow(0, passing), in.narrow(0, passing),
-               whole_rows(c.far.parts, sorted.cols(), false));
+    copy_rectangles(*g.stream, on.narrow(0, passing), in.narrow(0, passing),
+                    whole_rows(c.far.parts, sorted.cols(), false));
     groups_.expert_inter_node.comm->all_to_all_v(*g.stream, f.arrived, c.far.arrive, on, c.far.send);
   } else {
     g.comm->all_to_all_v(*g.stream, f.arrived, c.arrive, sorted, c.send);
@@ -217,8 +218,8 @@ ExpertExchange::Flight ExpertExchange::dispatch_start(Step& step, const ExpertRo
 
 void ExpertExchange::dispatch_finish(Step& step, const ExpertRowCounts& c, Tensor received, Flight& f) const {
   step.compute.wait(f.done);
-  copy_parts(step.compute, received.narrow(0, c.received), f.arrived.narrow(0, c.received),
-             whole_rows(c.parts, received.cols(), false));
+  copy_rectangles(step.compute, received.narrow(0, c.received), f.arrived.narrow(0, c.received),
+                  whole_rows(c.parts, received.cols(), false));
   release(step, f);
 }
 
@@ -227,19 +228,20 @@ ExpertExchange::Flight ExpertExchange::give_back_start(Step& step, const ExpertR
   const Group& g = groups_.expert;
   Flight f;
   f.arrived = step.temporary("rows to ranks", received.shape);
-  copy_parts(step.compute, f.arrived.narrow(0, c.received), received.narrow(0, c.received),
-             whole_rows(c.parts, received.cols(), true));
+  copy_rectangles(step.compute, f.arrived.narrow(0, c.received), received.narrow(0, c.received),
+                  whole_rows(c.parts, received.cols(), true));
   g.stream->wait(step.compute.record());
   if (two_levels()) {
-    const int64_t passing = sum(c.near.arrive), most_passing = sorted.shape[0] * groups_.expert_intra_node.size();
+    const int64_t passing = sum(c.near.arrive),
+                  most_passing = sorted.shape[0] * groups_.expert_intra_node.size();
     const Tensor in = f.hold(step, "rows back by place", {most_passing, sorted.cols()}),
                  on = f.hold(step, "rows back by neighbour", {most_passing, sorted.cols()}),
                  out = f.hold(step, "rows back from neighbours", {sorted.shape[0], sorted.cols()});
     groups_.expert_inter_node.comm->all_to_all_v(*g.stream, in, c.far.send, f.arrived, c.far.arrive);
-    copy_parts(*g.stream, on.narrow(0, passing), in.narrow(0, passing),
-               whole_rows(c.far.parts, sorted.cols(), true));
+    copy_rectangles(*g.stream, on.narrow(0, passing), in.narrow(0, passing),
+                    whole_rows(c.far.parts, sorted.cols(), true));
     groups_.expert_intra_node.comm->all_to_all_v(*g.stream, out, c.near.send, on, c.near.arrive);
-    copy_parts(*g.stream, sorted, out, whole_rows(c.near.parts, sorted.cols(), true));
+    copy_rectangles(*g.stream, sorted, out, whole_rows(c.near.parts, sorted.cols(), true));
   } else {
     g.comm->all_to_all_v(*g.stream, sorted, c.send, f.arrived, c.arrive);
   }

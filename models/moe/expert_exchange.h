@@ -2,7 +2,7 @@
 // come). On two levels rows first go to the neighbour that has the place of their expert's rank among its own
 // neighbours, and from there, all in one message, to that rank (Tutel's 2DH, arXiv:2206.03382).
 #pragma once
-#include "kernels/elementwise/copy_parts.h"
+#include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/matmul/grouped_matmul.h"
 #include "kernels/moe/route.h"
 #include "models/layers/step.h"
@@ -16,11 +16,11 @@ struct ExpertRowCounts {
   GroupRows groups;                   ///< by its experts
   std::vector<int64_t> send, arrive;  ///< to and from each rank of the expert group
   /// From the order of arrival (by rank, then expert) to that of experts; columns are left open.
-  std::vector<CopyPart> parts;
+  std::vector<CopyRectangle> parts;
   /// On two levels: likewise of the neighbours, and of those that have this rank's place among theirs.
   struct Level {
     std::vector<int64_t> send, arrive;
-    std::vector<CopyPart> parts;  ///< into the order in which rows leave
+    std::vector<CopyRectangle> parts;  ///< into the order in which rows leave
   } near, far;
 };
 

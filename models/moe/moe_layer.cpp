@@ -97,7 +97,7 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
   if (replicas_->most() > 0) {
     const Weights w = own(step);
     replicas_->choose(step, saved.router.routing, capacity, place_, w.gate_up, w.down, step.stat_type(),
-                     saved.chunks[0].dispatched, saved.copies);
+                      saved.chunks[0].dispatched, saved.copies);
     replicas_->fetch_start(step, saved.copies, w.gate_up, w.down);
   } else {
     for (size_t i = 0; i < ranges.size(); ++i)
@@ -168,8 +168,8 @@ void MoeLayer::experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& ch
   rows_backward(step, drows, dout, chunk, own(step));
   if (step.deferred) {
     step.deferred->add([this, c, rows = chunk.rows, dhidden = chunk.hidden, act = chunk.act, dout,
-                     last](Step& s) { weights_backward(s, c, rows, dhidden, act, dout, last); },
-                    {chunk.rows, chunk.hidden, chunk.act, dout});
+                        last](Step& s) { weights_backward(s, c, rows, dhidden, act, dout, last); },
+                       {chunk.rows, chunk.hidden, chunk.act, dout});
   } else {
     weights_backward(step, c, chunk.rows, chunk.hidden, chunk.act, dout, last);
   }

@@ -1,8 +1,8 @@
 #include "models/moe/token_dispatch.h"
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/moe/token_rows.h"
 #include "kernels/moe/sort_choices.h"
+#include "kernels/moe/token_rows.h"
 #include "models/layers/tensor_parallel.h"
 
 namespace ltrain {

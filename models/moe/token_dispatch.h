@@ -11,7 +11,7 @@ namespace ltrain {
 
 struct DispatchOptions {
   bool gather = false;    ///< every rank gets all tokens and sums for all, instead of an all-to-all of rows
-  int replicas = 0;        ///< most copies of hot experts on all ranks that a layer has at once
+  int replicas = 0;       ///< most copies of hot experts on all ranks that a layer has at once
   int chunks = 1;         ///< parts of a micro-batch's tokens: one travels while experts work on another
   bool balanced = false;  ///< for plans: memory for even routing alone, not for the worst that can come
 };

@@ -20,7 +20,7 @@
 #include "kernels/tensor/placement.h"
 #include "kernels/tensor/stream.h"
 #include "kernels/tensor/tensor.h"
-#include "parallel/comm/wire_bytes.h"
+#include "parallel/comm/collective_bytes.h"
 
 namespace ltrain {
 

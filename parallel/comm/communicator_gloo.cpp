@@ -16,7 +16,7 @@
 
 #include "kernels/base/limits.h"
 #include "kernels/base/progress.h"
-#include "parallel/comm/call_note.h"
+#include "parallel/comm/call_description.h"
 #include "parallel/comm/gloo_pairs.h"
 #include "parallel/comm/split_members.h"
 

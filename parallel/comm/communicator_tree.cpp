@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "kernels/base/progress.h"
-#include "parallel/comm/call_note.h"
+#include "parallel/comm/call_description.h"
 
 namespace ltrain {
 namespace {

@@ -28,9 +28,24 @@ const Group& Groups::link(int from, int to) const {
 }
 
 std::vector<const Group*> Groups::each() const {
-  std::vector<const Group*> out{&tensor,      &context,       &depth,         &row,    &column, &rows,
-                                &turned_rows, &gradient,      &shard,        &replicate, &expert, &expert_intra_node,
-                                &expert_inter_node,  &expert_shard, &expert_replicate, &world,  &copies, &tied};
+  std::vector<const Group*> out{&tensor,
+                                &context,
+                                &depth,
+                                &row,
+                                &column,
+                                &rows,
+                                &turned_rows,
+                                &gradient,
+                                &shard,
+                                &replicate,
+                                &expert,
+                                &expert_intra_node,
+                                &expert_inter_node,
+                                &expert_shard,
+                                &expert_replicate,
+                                &world,
+                                &copies,
+                                &tied};
   for (const Link& l : links) out.push_back(&l.group);
   return out;
 }
@@ -96,13 +111,15 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   groups_.gradient = over("gradient", kGradientAxes, comm);
   groups_.shard = mesh.two_levels() ? over("shard", mesh.shard, comm) : groups_.gradient;
   // On a stream of its own: it sums one bucket while the first level has the next.
-  groups_.replicate = over("replicate", mesh.replicate(), mesh.two_levels() ? stream(make_stream, "replicate") : comm);
+  groups_.replicate =
+      over("replicate", mesh.replicate(), mesh.two_levels() ? stream(make_stream, "replicate") : comm);
   const AxisSet experts = mesh.expert_axes;
   const bool cut = mesh.size(experts) > 1;
   groups_.expert = over("expert", experts, cut ? stream(make_stream, "expert") : comm);
   groups_.expert_shard = cut ? over("expert shard", mesh.shard.without(experts), comm) : groups_.shard;
   groups_.expert_replicate =
-      cut ? over("expert replicate", mesh.replicate().without(experts), groups_.replicate.stream) : groups_.replicate;
+      cut ? over("expert replicate", mesh.replicate().without(experts), groups_.replicate.stream)
+          : groups_.replicate;
   // On the stream of the whole: an exchange is one after the other.
   const std::vector<int> of_experts = mesh.group(experts);
   const int total = static_cast<int>(of_experts.size()), place = mesh.place_in(experts),

@@ -37,13 +37,13 @@ struct Groups {
   Group depth, row, column;  ///< of a tensor-parallel grid or cube
   Group rows, turned_rows;   ///< depth+row, depth+column: ranks whose tokens differ
   Group gradient;            ///< data, context, replica: ranks that have the same parameters
-  Group shard;              ///< of them, the first level: ZeRO cuts over it; all where there is one level
-  Group replicate;              ///< the second level: one of each shard group; of one where there is one level
+  Group shard;               ///< of them, the first level: ZeRO cuts over it; all where there is one level
+  Group replicate;           ///< the second level: one of each shard group; of one where there is one level
   Group expert;              ///< that experts are cut over: mesh.expert_axes
-  Group expert_intra_node;         ///< with an all-to-all on two levels: neighbours of it; else of one
-  Group expert_inter_node;          ///< those that have this rank's place among their neighbours
-  Group expert_shard;       ///< of `shard`, those that have the same experts
-  Group expert_replicate;       ///< likewise of `replicate`
+  Group expert_intra_node;   ///< with an all-to-all on two levels: neighbours of it; else of one
+  Group expert_inter_node;   ///< those that have this rank's place among their neighbours
+  Group expert_shard;        ///< of `shard`, those that have the same experts
+  Group expert_replicate;    ///< likewise of `replicate`
   Group world;               ///< loss, norm, and what all agree on
   Group copies;              ///< tensor ranks that hold the same key-value head, where there are more of them
   Group tied;                ///< first and last stage, when they share the embedding; else of one
@@ -84,7 +84,7 @@ class GroupSet {
  public:
   struct Options {
     bool tied_stages = false;     ///< the first and the last stage share a weight
-    int intra_node_experts = 0;         ///< ranks of the expert group that are neighbours; 0: one level
+    int intra_node_experts = 0;   ///< ranks of the expert group that are neighbours; 0: one level
     int64_t key_value_heads = 0;  ///< of the model; 0: as many as the tensor axis needs
     /// Directed pairs of pipeline coordinates that exchange tensors, the same list on every rank.
     std::vector<std::pair<int, int>> links;

@@ -97,7 +97,7 @@ void Mesh::cut_tensor(TensorMode mode, int ranks, int depth) {
 Axis Mesh::inner_axis() const {
   return tensor_mode == TensorMode::one_d   ? Axis::tensor
          : tensor_mode == TensorMode::two_d ? Axis::column
-                                           : Axis::row;
+                                            : Axis::row;
 }
 
 int Mesh::world() const {

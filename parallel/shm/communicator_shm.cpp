@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "parallel/comm/call_note.h"
+#include "parallel/comm/call_description.h"
 #include "parallel/comm/split_members.h"
 #include "parallel/shm/handshake.h"
 #include "parallel/shm/segment.h"

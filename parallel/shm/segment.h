@@ -11,7 +11,7 @@
 #include <string>
 
 #include "kernels/base/fd.h"
-#include "parallel/comm/call_note.h"
+#include "parallel/comm/call_description.h"
 
 namespace ltrain::shm {
 

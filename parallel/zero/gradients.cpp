@@ -208,8 +208,8 @@ void ParameterStore::place_as_part(Bucket& b) {
 
 /// Nobody else has anything to add to the gradients of the bucket, nor are they moved.
 bool ParameterStore::alone(const Bucket& b) const {
-  return layout_.zero_stage < 2 && shard_group(b).size() == 1 && replicate_group(b).size() == 1 && !b.kind.sum.bits &&
-         !b.kind.copied;
+  return layout_.zero_stage < 2 && shard_group(b).size() == 1 && replicate_group(b).size() == 1 &&
+         !b.kind.sum.bits && !b.kind.copied;
 }
 
 void ParameterStore::replayed(int64_t micros) {
@@ -225,7 +225,8 @@ void ParameterStore::reduce(int index) {
   Bucket& b = buckets_[index];
   const Group& g = shard_group(b);
   collect(b);
-  if (groups_->gradient.size() > 1 || b.kind.sum.bits || b.kind.copied || b.kind.tied || layout_.zero_stage >= 2)
+  if (groups_->gradient.size() > 1 || b.kind.sum.bits || b.kind.copied || b.kind.tied ||
+      layout_.zero_stage >= 2)
     clear_padding(b);
   if (alone(b)) return;
   g.stream->wait(compute_->record());

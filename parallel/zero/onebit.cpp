@@ -1,5 +1,6 @@
 // 1-bit Adam and 1-bit LAMB: after a warm-up the second moment stays, and ranks average the first moments
-// that each makes of its own gradient, in one bit an element, in the place of gradients (compressed_all_reduce.cpp).
+// that each makes of its own gradient, in one bit an element, in the place of gradients
+// (compressed_all_reduce.cpp).
 #include <algorithm>
 
 #include "kernels/elementwise/scale_add.h"

@@ -69,7 +69,9 @@ int ParameterStore::find(std::string_view name) const {
 }
 
 int64_t ParameterStore::piece_begin(const Bucket& b) const { return shard_group(b).rank() * b.piece; }
-int64_t ParameterStore::own_begin(const Bucket& b) const { return piece_begin(b) + replicate_group(b).rank() * b.own; }
+int64_t ParameterStore::own_begin(const Bucket& b) const {
+  return piece_begin(b) + replicate_group(b).rank() * b.own;
+}
 int64_t ParameterStore::stored_begin(const Bucket& b) const {
   return layout_.zero_stage >= 1 ? piece_begin(b) : 0;
 }

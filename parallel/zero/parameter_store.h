@@ -11,8 +11,8 @@
 // Gradients have one level or two. With one, `shard` has all ranks and the second level is a group of one.
 // With two, a piece is summed inside, then across (with ZeRO-2 and 3 once a step, else once a bucket), and
 // without ZeRO gathered inside: hybrid sharding (arXiv:2304.11277, 3.2.2) and the two-level all-reduce.
-// Every piece is cut again over the ranks of `replicate`: that is what a rank owns. Always the gradient norm is
-// summed over what is owned and a checkpoint is written from it, so that all stages give the same bits.
+// Every piece is cut again over the ranks of `replicate`: that is what a rank owns. Always the gradient norm
+// is summed over what is owned and a checkpoint is written from it, so that all stages give the same bits.
 //
 // How a parameter lies on the other axes is a property of its declaration (ParameterSpec); reduction, norm,
 // clipping, update and checkpoints read it from there.
@@ -25,7 +25,7 @@
 
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/adamw_8bit.h"
-#include "kernels/optimizer/compress.h"
+#include "kernels/optimizer/error_feedback.h"
 #include "kernels/optimizer/round_stochastic.h"
 #include "kernels/storage/offload.h"
 #include "kernels/tensor/arena.h"
@@ -88,7 +88,8 @@ struct OwnedPiece {
   int id = 0;
   Slice slice;  ///< of the named tensor
   Tensor master;
-  std::vector<NamedState> moments;  ///< of every element; those of 8 bits only between open and offload_states
+  std::vector<NamedState>
+      moments;  ///< of every element; those of 8 bits only between open and offload_states
   Tensor grad;  ///< after finish_gradients, until the next step; some optimizers leave their direction there
 };
 
@@ -144,12 +145,12 @@ class ParameterStore {
     bool for_training = true;           ///< false: no gradients, no optimizer state
     OptimizerSettings optimizer = {};
     OffloadSettings offload = {};
-    OffloadMemory* slow = nullptr;         ///< with offload.fraction above 0
+    OffloadMemory* slow = nullptr;            ///< with offload.fraction above 0
     OffloadMemory* offload_params = nullptr;  ///< with offload.params above 0
-    bool reduce_bf16 = false;           ///< gradients are rounded to bf16 to be summed, on one level
-    bool reduce_int8 = false;           ///< likewise to 8 bits, with error feedback; ZeRO-0 and 1
-    double ema_decay = 0;               ///< of an average of the weights; 0: none
-    uint64_t seed = 0;                  ///< of stochastic rounding
+    bool reduce_bf16 = false;                 ///< gradients are rounded to bf16 to be summed, on one level
+    bool reduce_int8 = false;                 ///< likewise to 8 bits, with error feedback; ZeRO-0 and 1
+    double ema_decay = 0;                     ///< of an average of the weights; 0: none
+    uint64_t seed = 0;                        ///< of stochastic rounding
   };
   /// Carves everything out of `memory`.
   void allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout);

@@ -83,8 +83,7 @@ void ParameterStore::sparsify() {
   for (Bucket& b : buckets_)
     each_sparse(b, [&](const Range& r, int64_t from, int64_t n) {
       for (const Tensor& t : r.moments) prune_2_4(*compute_, t, r.master);
-      if (b.average.defined())
-        prune_2_4(*compute_, b.average.flat(from - stored_begin(b), {n}), r.master);
+      if (b.average.defined()) prune_2_4(*compute_, b.average.flat(from - stored_begin(b), {n}), r.master);
       if (r.low.defined()) prune_2_4(*compute_, r.low, r.master);
       prune_2_4(*compute_, r.master, r.master);
       mask_by_zeros(*compute_, r.grad, r.master);

@@ -9,8 +9,8 @@
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/optimizer/adafactor.h"
-#include "kernels/optimizer/direction.h"
 #include "kernels/optimizer/momentum.h"
+#include "kernels/optimizer/two_step_update.h"
 #include "parallel/zero/parameter_store.h"
 
 namespace ltrain {
@@ -241,9 +241,9 @@ void ParameterStore::require_values(std::string_view when) const {
   const int stage = layout_.zero_stage;
   for (const Bucket& b : buckets_)
     for (Axis a : {Axis::data, Axis::context, Axis::replica, Axis::expert})
-      place_require(*compute_, when, stage >= 3 ? b.value_piece : b.value, a,
-                    b.kind.cut.has(a) || (stage >= 3 && groups_->mesh.shard.has(a)) ? Placement::S(0)
-                                                                                     : Placement::R());
+      place_require(
+          *compute_, when, stage >= 3 ? b.value_piece : b.value, a,
+          b.kind.cut.has(a) || (stage >= 3 && groups_->mesh.shard.has(a)) ? Placement::S(0) : Placement::R());
 }
 
 }  // namespace ltrain

@@ -239,7 +239,8 @@ void ParameterStore::update_elements(Bucket& b, const AdamwArgs& step) {
     adamw_8bit(*compute_, r.master, b.coded, r.grad, r.low, rule.decay, args_of(rule, step));
     return average(b, begin, r.master, step.step);
   }
-  if (b.resident > 0 && b.offloaded < 0) update_stored(b, begin, b.resident, range(b, begin, b.resident), step);
+  if (b.resident > 0 && b.offloaded < 0)
+    update_stored(b, begin, b.resident, range(b, begin, b.resident), step);
   for (;
        next_window_ < windows_.size() && &buckets_[static_cast<size_t>(windows_[next_window_].bucket)] == &b;
        ++next_window_) {

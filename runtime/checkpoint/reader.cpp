@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime/checkpoint/agree.h"
+#include "runtime/checkpoint/rank_agreement.h"
 #include "runtime/checkpoint/store.h"
 
 namespace ltrain {

@@ -4,9 +4,9 @@
 
 #include "models/layers/fp8.h"
 #include "models/moe/moe_layer.h"
-#include "runtime/checkpoint/agree.h"
 #include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/rank_agreement.h"
 #include "runtime/checkpoint/resume_changes.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/checkpoint/tensor_reader.h"

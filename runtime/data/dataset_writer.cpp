@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "kernels/base/error.h"
-#include "runtime/data/sidecar.h"
+#include "runtime/data/dataset_metadata.h"
 
 namespace ltrain::data {
 namespace {

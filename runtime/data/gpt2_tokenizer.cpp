@@ -4,8 +4,8 @@
 
 #include "kernels/base/error.h"
 #include "runtime/data/bpe.h"
+#include "runtime/data/bpe_merges_file.h"
 #include "runtime/data/gpt2_split.h"
-#include "runtime/data/rank_file.h"
 #include "runtime/data/tokenizer.h"
 
 namespace ltrain::data {

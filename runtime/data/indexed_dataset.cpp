@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "kernels/base/error.h"
-#include "runtime/data/sidecar.h"
+#include "runtime/data/dataset_metadata.h"
 
 namespace ltrain::data {
 namespace {

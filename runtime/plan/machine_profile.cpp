@@ -18,7 +18,7 @@
 #include "kernels/tensor/device.h"
 #include "runtime/data/strict_json.h"
 #include "runtime/launch/cgroup.h"
-#include "runtime/recipe/problems.h"
+#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/read_file.h"
 
 namespace ltrain {

@@ -49,6 +49,6 @@ struct MetaRank {
 
 /// The items outside of the arenas, and the sums of everything (external_memory.cpp).
 void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
-                 int threads);
+                  int threads);
 
 }  // namespace ltrain

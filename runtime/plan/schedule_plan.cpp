@@ -11,7 +11,7 @@
 #include "parallel/pipeline/schedule_csv.h"
 #include "parallel/pipeline/split_layers.h"
 #include "runtime/plan/plan.h"
-#include "runtime/recipe/problems.h"
+#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/rules/rules.h"
 
 namespace ltrain {

@@ -7,12 +7,16 @@ namespace ltrain {
 namespace {
 
 MatmulPrecision matmul_precision_of(Precision p) {
-  return p == Precision::fp8 ? MatmulPrecision::fp8 : p == Precision::tf32 ? MatmulPrecision::tf32 : MatmulPrecision::plain;
+  return p == Precision::fp8    ? MatmulPrecision::fp8
+         : p == Precision::tf32 ? MatmulPrecision::tf32
+                                : MatmulPrecision::plain;
 }
 
 }  // namespace
 
-MatmulPrecision matmul_precision_at(const Recipe& r, int64_t step) { return matmul_precision_of(precision_at(r, step)); }
+MatmulPrecision matmul_precision_at(const Recipe& r, int64_t step) {
+  return matmul_precision_of(precision_at(r, step));
+}
 
 void run_other_precisions(const Recipe& r, TrainProgram& program) {
   std::vector<MatmulPrecision> done{matmul_precision_at(r, 1)};

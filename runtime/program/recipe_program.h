@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "parallel/mesh/mesh.h"
 #include "parallel/mesh/context_sharding.h"
+#include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/schedule.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/program/offload_memories.h"

@@ -137,7 +137,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   device_.compute.attention_backend = options.attention_backend;
   if (options.fp8) make_fp8();
   if (options.for_training && options.activations.any())
-    offloaded_.emplace(device_.compute, device_.memory, *device_.slow.activations, device_.slow.activation_bytes);
+    offloaded_.emplace(device_.compute, device_.memory, *device_.slow.activations,
+                       device_.slow.activation_bytes);
 }
 
 void TrainProgram::make_fp8() {

@@ -44,15 +44,15 @@ struct ProgramOptions {
   bool sequence_parallel = false;
   bool expert_tensor = true;                    ///< tensor ranks share each expert
   DispatchOptions dispatch;                     ///< of tokens to their experts
-  int intra_node_experts = 0;                         ///< ranks of a first level of their all-to-all; 0: one level
+  int intra_node_experts = 0;                   ///< ranks of a first level of their all-to-all; 0: one level
   ContextComm context_comm = ContextComm::p2p;  ///< with several context ranks
   int context_inner = 1;                        ///< a2a+p2p: ranks that exchange
   bool documents = false;                       ///< batches say where documents begin, and attention heeds it
   bool position_ids = false;                    ///< batches have positions of their own
   /// Of the pipeline axis; without stages: one stage that has everything.
   pipeline::Schedule schedule;
-  std::vector<int> stage_layers;        ///< layers of each of the schedule's stages
-  std::optional<Fp8Settings> fp8;       ///< where MatmulPrecision::fp8 is ever asked for
+  std::vector<int> stage_layers;                      ///< layers of each of the schedule's stages
+  std::optional<Fp8Settings> fp8;                     ///< where MatmulPrecision::fp8 is ever asked for
   MatmulPrecision products = MatmulPrecision::plain;  ///< at first
   bool cuda_graphs = false;  ///< passes are recorded in the second step, and run as one from then on
   AttentionBackend attention_backend = AttentionBackend::own;  ///< on a GPU
@@ -74,8 +74,8 @@ struct Device {
   Stream& compute;
   Memory& memory;
   const Groups& groups;
-  Memory* host = nullptr;  ///< host memory that copies go through, where the device has memory of its own
-  OffloadTargets slow = {};    ///< of what is offloaded
+  Memory* host = nullptr;    ///< host memory that copies go through, where the device has memory of its own
+  OffloadTargets slow = {};  ///< of what is offloaded
 };
 
 /// What the routers of a step did, over all ranks.

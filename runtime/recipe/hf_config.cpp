@@ -7,8 +7,8 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"
-#include "runtime/recipe/given.h"
 #include "runtime/recipe/hf_config_keys.h"
+#include "runtime/recipe/raw_values.h"
 #include "runtime/recipe/read_file.h"
 #include "runtime/recipe/schema/schema.h"
 
@@ -60,7 +60,8 @@ class ConfigReader {
     for (const Node& item : it->second.value.items) {
       const HfKey* key = find_hf_key(type_, item.text);
       const auto refuse = [&](const std::string& why) {
-        diagnostics_.add(it->second.place, fmt::format("model.from_ignore: {}: {}", printable(item.text), why));
+        diagnostics_.add(it->second.place,
+                         fmt::format("model.from_ignore: {}: {}", printable(item.text), why));
       };
       if (!root.contains(item.text))
         refuse(fmt::format("is not a key of {}", path_));

@@ -6,7 +6,7 @@
 #include "kernels/base/printable.h"
 #include "kernels/tensor/device.h"
 #include "parallel/nccl/library.h"
-#include "runtime/recipe/given.h"
+#include "runtime/recipe/raw_values.h"
 #include "runtime/recipe/read_file.h"
 #include "runtime/recipe/rules/dispatch_rules.h"
 #include "runtime/recipe/rules/rules.h"
@@ -61,7 +61,8 @@ Recipe make(const std::shared_ptr<const RawValues>& given, const std::string& na
     origins->given[key.path] = v.place;
     const std::string wrong = key.set(key, r, v.value);
     if (!wrong.empty())
-      diagnostics.add({v.place, fmt::format("{} = {}: ", v.written_as, show(v.value)), wrong, key.path, true});
+      diagnostics.add(
+          {v.place, fmt::format("{} = {}: ", v.written_as, show(v.value)), wrong, key.path, true});
     if (key.path == "model.rope_scaling.rope_type") origins->rope_type = v.value.text;
   }
   r.origins = origins;
@@ -71,7 +72,8 @@ Recipe make(const std::shared_ptr<const RawValues>& given, const std::string& na
   r.notes = given->notes;
   check_rules(r, *origins, diagnostics, r.notes);
   for (std::string& note : r.notes) note = printable(note, kLongestNote);
-  if (diagnostics.empty() && world.ranks > 0) check_layout(r, *origins, world.ranks, world.per_node, diagnostics);
+  if (diagnostics.empty() && world.ranks > 0)
+    check_layout(r, *origins, world.ranks, world.per_node, diagnostics);
   return r;
 }
 
@@ -183,8 +185,8 @@ Recipe resolve(const Recipe& r, int world_size, int ranks_per_node) {
   resolved.parallel.data = world_size / (p.tensor * p.pipeline * p.context);
   resolved.parallel.shard_ranks = shard_ranks(r, world_size, ranks_per_node);
   resolved.launch.ranks_on_host = ranks_on_host(r, world_size, ranks_per_node);
-  resolved.parallel.intra_node_experts =
-      intra_node_experts(r, resolved.parallel.data, resolved.parallel.shard_ranks, resolved.launch.ranks_on_host);
+  resolved.parallel.intra_node_experts = intra_node_experts(
+      r, resolved.parallel.data, resolved.parallel.shard_ranks, resolved.launch.ranks_on_host);
   if (r.device == DeviceChoice::automatic)
     resolved.device = no_cuda_for(r, world_size, static_cast<int>(resolved.launch.ranks_on_host)).empty()
                           ? DeviceChoice::cuda
@@ -206,10 +208,11 @@ void check_data_given(const Recipe& r) {
   if (!r.data.train.empty()) return;
   const RecipeOrigins& o = origins_of(r);
   Diagnostics diagnostics;
-  diagnostics.add(o.place("data.train"),
-               fmt::format("data.train = []{}: a run needs token files; give data.train: [{{path: PREFIX}}], "
-                           "made by `ltrain data build`",
-                           o.has("data.train") ? "" : " (default)"));
+  diagnostics.add(
+      o.place("data.train"),
+      fmt::format("data.train = []{}: a run needs token files; give data.train: [{{path: PREFIX}}], "
+                  "made by `ltrain data build`",
+                  o.has("data.train") ? "" : " (default)"));
   diagnostics.raise_if_any(o.source);
 }
 

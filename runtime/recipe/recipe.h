@@ -50,7 +50,7 @@ struct Parallel {
   int64_t expert_tensor = 1;
   std::string expert_dispatch = "all_to_all";    ///< all_to_all | all_gather
   int64_t expert_chunks = 1;                     ///< parts of a micro-batch's tokens that travel one by one
-  int64_t replicated_experts = 0;                    ///< most copies of hot experts on all ranks, a layer
+  int64_t replicated_experts = 0;                ///< most copies of hot experts on all ranks, a layer
   std::string hierarchical_all_to_all = "none";  ///< none | node | a number of ranks
   /// Filled by resolve(): ranks of the first of two levels of the all-to-all; 0: one level.
   int64_t intra_node_experts = 0;
@@ -234,8 +234,8 @@ struct Recipe {
   std::vector<std::string> from_ignore;  ///< keys of model.from's config.json that are passed over
   ModelConfig model;
   Parallel parallel;
-  Precision precision = Precision::fp32;  ///< with phases that of the first
-  std::vector<PrecisionScheduleEntry> phases;     ///< several, in order; empty: one precision
+  Precision precision = Precision::fp32;       ///< with phases that of the first
+  std::vector<PrecisionScheduleEntry> phases;  ///< several, in order; empty: one precision
   Fp8Settings fp8;
   bool cuda_graphs = false;
   AttentionBackend attention_backend = AttentionBackend::automatic;
@@ -272,8 +272,8 @@ Recipe parse_recipe(std::string_view text, const std::string& name,
 /// The rules that need the number of ranks, and of those on each node (0: launch.ranks_per_node, else one
 /// node has all). Throws as load_recipe does.
 void validate(const Recipe& recipe, int world_size, int ranks_per_node = 0);
-/// validate, then parallel.data, parallel.shard_ranks and the device filled in: auto is cuda where check_device
-/// has no objection, else cpu.
+/// validate, then parallel.data, parallel.shard_ranks and the device filled in: auto is cuda where
+/// check_device has no objection, else cpu.
 Recipe resolve(const Recipe& recipe, int world_size, int ranks_per_node = 0);
 /// Where the steps of a resolved recipe run.
 DeviceKind device_of(const Recipe& recipe);

@@ -27,9 +27,9 @@ struct Advice {
 };
 Advice read_advice(const std::string& path, const std::string& text);
 
-/// Leaves the suggestions of `diagnostics` that `accepted` takes for a problem. Where it takes none of several,
-/// the values near to that of `recipe` are tried, and where these are not taken either, nothing is suggested.
-/// At most some hundreds of calls.
+/// Leaves the suggestions of `diagnostics` that `accepted` takes for a problem. Where it takes none of
+/// several, the values near to that of `recipe` are tried, and where these are not taken either, nothing is
+/// suggested. At most some hundreds of calls.
 void keep_accepted(Diagnostics& diagnostics, const Recipe& recipe,
                    const std::function<bool(const Diagnostic&, const Suggestion&)>& accepted);
 

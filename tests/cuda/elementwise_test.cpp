@@ -1,7 +1,7 @@
 #include "kernels/attention/merge_attention.h"
 #include "kernels/attention/rope.h"
 #include "kernels/elementwise/activation.h"
-#include "kernels/elementwise/copy_parts.h"
+#include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/dropout.h"
 #include "kernels/elementwise/embedding.h"
 #include "kernels/elementwise/tensor_ops.h"
@@ -268,11 +268,11 @@ TEST_CASE("parts of matrices, more than one launch holds, converted") {
   const auto out = w.of(DType::bf16, {40, 25}, [](int64_t) { return 1; }),
              same = w.of(DType::f32, {20, 30}, [](int64_t) { return 2; });
   w.check([&](Stream& s, const Twin::At& at) {
-    std::vector<CopyPart> parts;
+    std::vector<CopyRectangle> parts;
     for (int64_t i = 0; i < 20; ++i) parts.push_back({1, 7 + i % 3, i, i, 2 * i, 3});
     parts.push_back({0, 4, 0, 0, 0, 0});
-    copy_parts(s, at(out), at(in), parts);
-    copy_parts(s, at(same), at(in), {{20, 15, 0, 15, 0, 0}});
+    copy_rectangles(s, at(out), at(in), parts);
+    copy_rectangles(s, at(same), at(in), {{20, 15, 0, 15, 0, 0}});
   });
 }
 

@@ -1,9 +1,9 @@
 #include "kernels/moe/balance.h"
-#include "kernels/moe/token_rows.h"
 #include "kernels/moe/jitter.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/router_bias.h"
 #include "kernels/moe/sort_choices.h"
+#include "kernels/moe/token_rows.h"
 #include "kernels/norm/head_norm.h"
 #include "tests/cuda/twin.h"
 

@@ -2,11 +2,11 @@
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/optimizer/adafactor.h"
 #include "kernels/optimizer/adamw_8bit.h"
-#include "kernels/optimizer/compress.h"
-#include "kernels/optimizer/direction.h"
+#include "kernels/optimizer/error_feedback.h"
 #include "kernels/optimizer/momentum.h"
 #include "kernels/optimizer/onebit.h"
 #include "kernels/optimizer/sophia.h"
+#include "kernels/optimizer/two_step_update.h"
 #include "tests/cuda/twin.h"
 
 using namespace ltrain;

@@ -4,7 +4,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/merge_attention.h"
-#include "kernels/elementwise/copy_parts.h"
+#include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/meta/meta_memory.h"
 #include "kernels/meta/placement_rules.h"
 
@@ -80,12 +80,12 @@ TEST_CASE("merging takes whole results") {
 TEST_CASE("the rest of a matrix must lie as what was written first") {
   Meta m;
   const Tensor dqkv = m.tensor("dqkv", {4, 12});
-  copy_parts(*m.s, dqkv, m.tensor("dq", {4, 4}, V), {{4, 4, 0, 0, 0, 0}});
+  copy_rectangles(*m.s, dqkv, m.tensor("dq", {4, 4}, V), {{4, 4, 0, 0, 0, 0}});
   CHECK(of(dqkv) == V);
-  copy_parts(*m.s, dqkv, m.tensor("dkv", {4, 8}, V), {{4, 8, 0, 0, 0, 4}});
-  CHECK_THROWS_WITH(copy_parts(*m.s, dqkv, m.tensor("owed", {4, 8}, P), {{4, 8, 0, 0, 0, 4}}),
+  copy_rectangles(*m.s, dqkv, m.tensor("dkv", {4, 8}, V), {{4, 8, 0, 0, 0, 4}});
+  CHECK_THROWS_WITH(copy_rectangles(*m.s, dqkv, m.tensor("owed", {4, 8}, P), {{4, 8, 0, 0, 0, 4}}),
                     Contains("adds P to 'dqkv' is V"));
-  copy_parts(*m.s, dqkv, m.tensor("whole", {4, 12}, R), {{4, 12, 0, 0, 0, 0}});  // a new matrix
+  copy_rectangles(*m.s, dqkv, m.tensor("whole", {4, 12}, R), {{4, 12, 0, 0, 0, 0}});  // a new matrix
   CHECK(of(dqkv) == R);
 }
 

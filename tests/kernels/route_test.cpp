@@ -3,11 +3,11 @@
 #include <numeric>
 
 #include "kernels/matmul/grouped_matmul.h"
-#include "kernels/moe/token_rows.h"
 #include "kernels/moe/jitter.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/router_bias.h"
 #include "kernels/moe/sort_choices.h"
+#include "kernels/moe/token_rows.h"
 #include "tests/kernels/op_support.h"
 
 using namespace ltrain;
@@ -47,7 +47,7 @@ struct Routed {
             tensor_of(weights, chosen),
             tensor_of(slots, chosen),
             tensor_of(sources, {args.selection == Selection::expert_choice ? args.experts * args.capacity
-                                                                            : tokens * args.top_k}),
+                                                                           : tokens * args.top_k}),
             tensor_of(counts, {args.experts + 1}),
             tensor_of(statistics, {2 * runs + 1, args.experts}),
             tokens / runs};

@@ -136,7 +136,8 @@ TEST_CASE("a run changes between bf16 and eight bits, and between fp32 and tf32,
     require_exact_memory(both);
     TinyOptions first = o, second = o;
     first.products = {low, low, low, low};
-    second.products = {MatmulPrecision::plain, MatmulPrecision::plain, MatmulPrecision::plain, MatmulPrecision::plain};
+    second.products = {MatmulPrecision::plain, MatmulPrecision::plain, MatmulPrecision::plain,
+                       MatmulPrecision::plain};
     const TinyResult only = train_tiny(first), plain = train_tiny(second);
     CHECK(both.losses[1] == only.losses[1]);
     CHECK(both.losses[0] != plain.losses[0]);

@@ -179,7 +179,7 @@ std::vector<Layout> layouts(int data) {
                                context, tensor, apart ? " with experts of their own" : "", zero,
                                dispatch.gather       ? ", gathered"
                                : dispatch.chunks > 1 ? ", in parts"
-                               : dispatch.replicas    ? ", copies of hot ones"
+                               : dispatch.replicas   ? ", copies of hot ones"
                                : near                ? ", on two levels"
                                                      : ""),
                    o});

@@ -269,7 +269,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   auto compute = make_compute_stream(o.device, "compute");
   const std::string folder = std::filesystem::temp_directory_path().string();
   const OffloadMemories slow(tiny_program(o), o.device, {folder, folder, folder},
-                          result.plan_offloaded[rank].activations);
+                             result.plan_offloaded[rank].activations);
   TrainProgram program(tiny_program(o), {*compute, arena, groups.groups(),
                                          o.device == DeviceKind::cpu ? nullptr : host.get(), slow.places()});
   const auto control = world.groups.take({"control", kAllAxes, tiny_mesh(o, rank).group(kAllAxes)}, rank);

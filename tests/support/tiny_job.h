@@ -50,7 +50,7 @@ struct TinyOptions {
   LossScaleSettings loss_scale;    ///< of fp16
   std::optional<Fp8Settings> fp8;  ///< linear layers of eight bits, in whatever precision is around them
   std::vector<MatmulPrecision> products;  ///< of each step, where it changes; empty: all alike
-  bool read_gradients = true;      ///< false: those of the first step may overflow
+  bool read_gradients = true;             ///< false: those of the first step may overflow
   OptimizerSettings optimizer;
   OffloadSettings offload;
   double ema_decay = 0;
@@ -81,9 +81,10 @@ struct TinyResult {
   NamedTensors gradients;                       ///< of the first step, before clipping, likewise
   std::vector<int64_t> plan_bytes, used_bytes;  ///< arena by rank: planned; reached
   std::vector<int64_t> plan_host, used_host;    ///< host memory that copies go through, likewise
-  std::vector<int64_t> offload_bytes;              ///< of offloaded states, by rank
-  std::vector<OffloadedBytes> plan_offloaded, used_offloaded;  ///< all that is offloaded, by rank: planned; reached
-  std::vector<int64_t> plan_wire, used_wire;         ///< bytes sent by rank
+  std::vector<int64_t> offload_bytes;           ///< of offloaded states, by rank
+  std::vector<OffloadedBytes> plan_offloaded,
+      used_offloaded;                         ///< all that is offloaded, by rank: planned; reached
+  std::vector<int64_t> plan_wire, used_wire;  ///< bytes sent by rank
   /// Bytes sent by the last rank in all train steps, by group: planned; counted.
   std::map<std::string, int64_t> plan_groups, used_groups;
   double eval_loss = 0;

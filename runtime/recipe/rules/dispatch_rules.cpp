@@ -2,7 +2,7 @@
 
 #include "kernels/base/error.h"
 #include "parallel/mesh/mesh.h"
-#include "runtime/recipe/nearest.h"
+#include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/rules.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
@@ -67,7 +67,7 @@ void check_dispatch(const Recipe& r, const BrokenRule& broken) {
 }
 
 int64_t intra_node_experts(const Recipe& r, int64_t data, int64_t shard, int64_t per_node,
-                     const BrokenRule& broken) {
+                           const BrokenRule& broken) {
   const Parallel& p = r.parallel;
   if (p.hierarchical_all_to_all == "none" || p.expert == 1 || r.model.moe.num_experts == 0) return 0;
   if (p.hierarchical_all_to_all != "node") return std::stoll(p.hierarchical_all_to_all);

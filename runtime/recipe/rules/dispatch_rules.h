@@ -6,10 +6,10 @@ namespace ltrain::recipe {
 
 /// What does not depend on the number of ranks.
 void check_dispatch(const Recipe& recipe, const BrokenRule& broken);
-/// Parallel::intra_node_experts: ranks of the first of two levels of the all-to-all, 0 for one level. With `data`
-/// data-parallel ranks, of which `inside` (0: all) are of the first level of gradients, and hosts of
+/// Parallel::intra_node_experts: ranks of the first of two levels of the all-to-all, 0 for one level. With
+/// `data` data-parallel ranks, of which `inside` (0: all) are of the first level of gradients, and hosts of
 /// `per_node` ranks. Reports broken rules where `broken` is given.
 int64_t intra_node_experts(const Recipe& recipe, int64_t data, int64_t shard, int64_t per_node,
-                     const BrokenRule& broken = {});
+                           const BrokenRule& broken = {});
 
 }  // namespace ltrain::recipe

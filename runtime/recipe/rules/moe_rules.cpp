@@ -4,7 +4,7 @@
 
 #include "kernels/base/error.h"
 #include "parallel/mesh/mesh.h"
-#include "runtime/recipe/nearest.h"
+#include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/rules.h"
 #include "runtime/recipe/schema/schema.h"
 

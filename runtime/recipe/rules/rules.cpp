@@ -5,7 +5,7 @@
 #include "kernels/base/error.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/split_layers.h"
-#include "runtime/recipe/nearest.h"
+#include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/dispatch_rules.h"
 #include "runtime/recipe/rules/moe_rules.h"
 #include "runtime/recipe/rules/rules_parts.h"

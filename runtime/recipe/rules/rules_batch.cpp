@@ -1,6 +1,6 @@
 // Rules of a global batch that grows.
 #include "kernels/base/error.h"
-#include "runtime/recipe/nearest.h"
+#include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {

@@ -2,7 +2,7 @@
 #include <map>
 
 #include "kernels/base/error.h"
-#include "runtime/recipe/nearest.h"
+#include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/rules.h"
 #include "runtime/recipe/rules/rules_parts.h"
 

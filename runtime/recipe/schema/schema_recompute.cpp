@@ -73,8 +73,8 @@ Key tensors_key() {
       std::string what;
       if (std::string wrong = read_text(e.value, what); !wrong.empty()) return e.key + " " + wrong;
       const SavePolicy save_policies[] = {SavePolicy::keep, SavePolicy::recompute, SavePolicy::offload};
-      const auto* save_policy =
-          std::find_if(save_policies, std::end(save_policies), [&](SavePolicy f) { return to_string(f) == what; });
+      const auto* save_policy = std::find_if(save_policies, std::end(save_policies),
+                                             [&](SavePolicy f) { return to_string(f) == what; });
       if (save_policy == std::end(save_policies)) return e.key + " must be keep, recompute or offload";
       list.emplace_back(e.key, *save_policy);
     }

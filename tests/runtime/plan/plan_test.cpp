@@ -8,8 +8,8 @@
 #include <set>
 
 #include "kernels/base/fault_point.h"
+#include "parallel/comm/collective_bytes.h"
 #include "parallel/comm/communicator_gloo.h"
-#include "parallel/comm/wire_bytes.h"
 #include "parallel/shm/communicator_shm.h"
 
 using namespace ltrain;

@@ -1,5 +1,5 @@
 // Sums in few bits, and updates of 1-bit Adam and LAMB.
-#include "kernels/optimizer/compress.h"
+#include "kernels/optimizer/error_feedback.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

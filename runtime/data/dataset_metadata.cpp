@@ -1,4 +1,4 @@
-#include "runtime/data/sidecar.h"
+#include "runtime/data/dataset_metadata.h"
 
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"

@@ -1,5 +1,5 @@
 #include "kernels/cuda/pack_cuda.h"
-#include "kernels/optimizer/direction.h"
+#include "kernels/optimizer/two_step_update.h"
 
 namespace ltrain {
 namespace cuda {

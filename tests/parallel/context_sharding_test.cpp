@@ -66,7 +66,7 @@ TEST_CASE("rows in order, and back, are each other's inverse") {
       pieces.push_back(c.rows_of(c.rank / c.exchange() * c.exchange() + i));
     const Positions whole = c.exchanged_rows_of(c.rank);
     std::set<int64_t> from, to;
-    for (const CopyPart& p : rows_in_order(pieces, whole, 3, 5)) {
+    for (const CopyRectangle& p : rows_in_order(pieces, whole, 3, 5)) {
       CHECK(p.cols == 5);
       for (int64_t r = 0; r < p.rows; ++r) {
         CHECK(from.insert(p.from_row + r).second);
@@ -86,9 +86,9 @@ TEST_CASE("rows in order, and back, are each other's inverse") {
 TEST_CASE("columns in pieces: each gets its share of every run") {
   const auto parts = columns_in_pieces(2, 7, {{0, 8}, {8, 4}, {12, 4}});
   REQUIRE(parts.size() == 6);
-  const CopyPart& last = parts[5];  // values of the second piece
+  const CopyRectangle& last = parts[5];  // values of the second piece
   CHECK((last.rows == 7 && last.cols == 2 && last.from_col == 14 && last.to_row == 7 && last.to_col == 6));
-  const CopyPart back = reversed(parts)[5];
+  const CopyRectangle back = reversed(parts)[5];
   CHECK((back.from_row == 7 && back.from_col == 6 && back.to_row == 0 && back.to_col == 14));
   CHECK_THROWS_AS(columns_in_pieces(3, 7, {{0, 8}}), Error);
 }

@@ -1,4 +1,4 @@
-#include "kernels/elementwise/copy_parts.h"
+#include "kernels/elementwise/copy_rectangles.h"
 
 #include <cstring>
 
@@ -6,12 +6,12 @@
 
 namespace ltrain::LT_ISA {
 
-void copy_parts_cpu(DType to, DType from, void* out, const void* in, int64_t out_width, int64_t in_width,
-                    const CopyPart* parts, int64_t count) {
+void copy_rectangles_cpu(DType to, DType from, void* out, const void* in, int64_t out_width, int64_t in_width,
+                         const CopyRectangle* parts, int64_t count) {
   dispatch_float(from, [&]<class F>() {
     dispatch_float(to, [&]<class T>() {
       for (int64_t i = 0; i < count; ++i) {
-        const CopyPart& p = parts[i];
+        const CopyRectangle& p = parts[i];
         const F* x = static_cast<const F*>(in) + p.from_row * in_width + p.from_col;
         T* y = static_cast<T*>(out) + p.to_row * out_width + p.to_col;
         parallel_for(p.rows, 1 + 32768 / (1 + p.cols), [&](int64_t begin, int64_t end) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/elementwise/copy_parts.h"
+#include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/tensor/positions.h"
 
 namespace ltrain {
@@ -43,7 +43,7 @@ struct ContextSharding {
 
 /// Copies `pieces` (one after the other: piece, sample, row) into the order of `whole` (sample, row), `cols`
 /// columns wide. Each row of each piece is one of `whole`.
-std::vector<CopyPart> rows_in_order(const std::vector<Positions>& pieces, const Positions& whole,
+std::vector<CopyRectangle> rows_in_order(const std::vector<Positions>& pieces, const Positions& whole,
                                     int64_t batch, int64_t cols);
 
 /// Columns [from, from + width) that are cut evenly over the pieces of an exchange.
@@ -51,8 +51,8 @@ struct ColumnRun {
   int64_t from = 0, width = 0;
 };
 /// Copies a matrix (rows, all columns) into `pieces` of (rows, its share of every run, one after the other).
-std::vector<CopyPart> columns_in_pieces(int pieces, int64_t rows, const std::vector<ColumnRun>& runs);
+std::vector<CopyRectangle> columns_in_pieces(int pieces, int64_t rows, const std::vector<ColumnRun>& runs);
 
-std::vector<CopyPart> reversed(std::vector<CopyPart> parts);
+std::vector<CopyRectangle> reversed(std::vector<CopyRectangle> parts);
 
 }  // namespace ltrain

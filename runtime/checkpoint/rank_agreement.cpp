@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/agree.h"
+#include "runtime/checkpoint/rank_agreement.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "models/tensor_parallel/cube.h"
+#include "models/tensor_parallel/tensor_parallel_3d.h"
 
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"

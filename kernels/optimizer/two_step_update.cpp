@@ -1,4 +1,4 @@
-#include "kernels/optimizer/direction.h"
+#include "kernels/optimizer/two_step_update.h"
 
 #include "kernels/meta/placement_rules.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/data/rank_file.h"
+#include "runtime/data/bpe_merges_file.h"
 
 #include <charconv>
 #include <unordered_map>

@@ -10,7 +10,7 @@
 namespace ltrain {
 
 std::vector<int32_t> ExpertReplicas::hot(const std::vector<int64_t>& all, double weight_bytes,
-                                        double row_bytes) const {
+                                         double row_bytes) const {
   const int64_t ranks = groups_.expert.size(), local = exchange_.local_experts();
   std::vector<int64_t> from_others(experts_);
   for (int64_t rank = 0; rank < ranks; ++rank)
@@ -27,8 +27,8 @@ std::vector<int32_t> ExpertReplicas::hot(const std::vector<int64_t>& all, double
 }
 
 void ExpertReplicas::choose(Step& step, const Routing& r, int64_t capacity, const std::string& name,
-                           Tensor gate_up, Tensor down, DType gradients, Dispatched& travels,
-                           std::vector<Copy>& copies) const {
+                            Tensor gate_up, Tensor down, DType gradients, Dispatched& travels,
+                            std::vector<Copy>& copies) const {
   const int64_t tokens = r.slots.shape[0], k = r.slots.shape[1];
   std::vector<int64_t> all = exchange_.counts_of_ranks(step, r, capacity, name);
   const double elements = static_cast<double>(gate_up.elements() + down.elements()) / gate_up.shape[0];

@@ -1,5 +1,5 @@
 #include "kernels/cuda/kernel_cuda.h"
-#include "kernels/elementwise/copy_parts.h"
+#include "kernels/elementwise/copy_rectangles.h"
 
 namespace ltrain {
 namespace cuda {
@@ -8,12 +8,12 @@ namespace {
 constexpr int kMostParts = 16;  // of one launch: they travel as its argument
 
 struct Parts {
-  CopyPart part[kMostParts];
+  CopyRectangle part[kMostParts];
 };
 
 template <class T, class F>
 __global__ void copy(T* out, const F* in, int64_t out_width, int64_t in_width, Parts parts) {
-  const CopyPart& p = parts.part[blockIdx.y];
+  const CopyRectangle& p = parts.part[blockIdx.y];
   for (int64_t i = grid_thread(); i < p.rows * p.cols; i += grid_stride()) {
     const int64_t r = i / p.cols, c = i % p.cols;
     put(out, (p.to_row + r) * out_width + p.to_col + c,
@@ -24,8 +24,8 @@ __global__ void copy(T* out, const F* in, int64_t out_width, int64_t in_width, P
 }  // namespace
 }  // namespace cuda
 
-void copy_parts_cuda(Stream& s, DType to, DType from, void* out, const void* in, int64_t out_width,
-                     int64_t in_width, const CopyPart* parts, int64_t count) {
+void copy_rectangles_cuda(Stream& s, DType to, DType from, void* out, const void* in, int64_t out_width,
+                          int64_t in_width, const CopyRectangle* parts, int64_t count) {
   dispatch_float(from, [&]<class F>() {
     dispatch_float(to, [&]<class T>() {
       for (int64_t first = 0; first < count; first += cuda::kMostParts) {

@@ -6,7 +6,7 @@
 #include "kernels/meta/placement_rules.h"
 #include "models/layers/linear.h"
 #include "models/layers/tensor_parallel.h"
-#include "models/tensor_parallel/cube.h"
+#include "models/tensor_parallel/tensor_parallel_3d.h"
 
 namespace ltrain {
 

@@ -1,5 +1,5 @@
 #include "kernels/cuda/kernel_cuda.h"
-#include "kernels/optimizer/compress.h"
+#include "kernels/optimizer/error_feedback.h"
 
 namespace ltrain {
 namespace cuda {

@@ -14,12 +14,12 @@ namespace {
 constexpr const char* kNotMeasured = "NOT MEASURED: assumed, until scripts/gpu-check.sh has run";
 
 std::vector<ExternalMemory> external_memory(const Recipe& r, const MachineProfile& profile, const Mesh& mesh,
-                                          int threads, int64_t panel_bytes) {
+                                            int threads, int64_t panel_bytes) {
   std::vector<ExternalMemory> items;
   items.push_back(
       {"process", profile.process_bytes, profile.measured ? "measured by ltrain bench" : "built-in guess"});
   const ExternalMemory loader{"data loader", data::loader_buffer_bytes(loader_options(r, mesh, false)),
-                             "formula"};
+                              "formula"};
   if (device_of(r) == DeviceKind::cuda) {
     // Driver, CUDA's libraries and their host buffers. A job that is given less is killed by its own cgroup,
     // so that the figure errs on the safe side until it is measured.
@@ -71,7 +71,7 @@ void add_group_memory(RankPlan& plan, const std::vector<std::vector<int>>& group
 }  // namespace
 
 void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
-                 int threads) {
+                  int threads) {
   const bool cuda = device_of(recipe) == DeviceKind::cuda;
   const Mesh mesh = mesh_of(recipe, plan.rank);
   plan.outside = external_memory(recipe, profile, mesh, threads, meta.trace.panel_bytes());

@@ -41,9 +41,9 @@ Positions ContextSharding::exchanged_rows_of(int r) const {
   return together == 1 ? rows_of(r) : outer.rows_of(r / together);
 }
 
-std::vector<CopyPart> rows_in_order(const std::vector<Positions>& pieces, const Positions& whole,
+std::vector<CopyRectangle> rows_in_order(const std::vector<Positions>& pieces, const Positions& whole,
                                     int64_t batch, int64_t cols) {
-  std::vector<CopyPart> parts;
+  std::vector<CopyRectangle> parts;
   int64_t begin = 0;
   for (const Positions& piece : pieces)
     for (int64_t b = 0; b < batch; ++b, begin += piece.rows)
@@ -58,8 +58,8 @@ std::vector<CopyPart> rows_in_order(const std::vector<Positions>& pieces, const 
   return parts;
 }
 
-std::vector<CopyPart> columns_in_pieces(int pieces, int64_t rows, const std::vector<ColumnRun>& runs) {
-  std::vector<CopyPart> parts;
+std::vector<CopyRectangle> columns_in_pieces(int pieces, int64_t rows, const std::vector<ColumnRun>& runs) {
+  std::vector<CopyRectangle> parts;
   for (int piece = 0; piece < pieces; ++piece) {
     int64_t col = 0;
     for (const ColumnRun& run : runs) {
@@ -72,8 +72,8 @@ std::vector<CopyPart> columns_in_pieces(int pieces, int64_t rows, const std::vec
   return parts;
 }
 
-std::vector<CopyPart> reversed(std::vector<CopyPart> parts) {
-  for (CopyPart& p : parts) p = p.reversed();
+std::vector<CopyRectangle> reversed(std::vector<CopyRectangle> parts) {
+  for (CopyRectangle& p : parts) p = p.reversed();
   return parts;
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/recipe/given.h"
+#include "runtime/recipe/raw_values.h"
 
 #include <set>
 
@@ -58,7 +58,7 @@ class Flattener {
     if (node.kind == Node::null) return;
     if (node.kind != Node::map) {
       diagnostics_.add(place, fmt::format("{} = {}: is a section; it has the keys {}", path, show(node),
-                                       list_words(words_in_section(path, false), 6)));
+                                          list_words(words_in_section(path, false), 6)));
       return;
     }
     for (const Node::Entry& e : node.entries) entry(path, e.key, e.place, e.value);
@@ -70,8 +70,8 @@ class Flattener {
     if (is_section(path)) {
       const auto [it, fresh] = sections_.emplace(path, place);
       if (!fresh)
-        return diagnostics_.add(place,
-                             fmt::format("{}: section given twice, first at line {}", path, it->second.line));
+        return diagnostics_.add(
+            place, fmt::format("{}: section given twice, first at line {}", path, it->second.line));
       return section(path, value, place);
     }
     const Key* key = word.find('.') == std::string::npos || section_path.empty() ? find_key(path) : nullptr;
@@ -85,7 +85,7 @@ class Flattener {
     if (fresh) return;
     const RawValue& first = it->second;
     diagnostics_.add(place, fmt::format("{}: given twice, first at line {}{}", path, first.place.line,
-                                     first.written_as == path ? "" : " as " + first.written_as));
+                                        first.written_as == path ? "" : " as " + first.written_as));
   }
 
  private:
@@ -178,8 +178,8 @@ void add_override(const std::string& argument, RawValues& given, Diagnostics& di
       removed = std::erase_if(
           given.values, [&](const auto& v) { return v.first.compare(0, path.size() + 1, path + ".") == 0; });
     } else {
-      return diagnostics.add(place,
-                          fmt::format("{}: {}", argument, unknown_key(but_last_part(path), last_part(path))));
+      return diagnostics.add(
+          place, fmt::format("{}: {}", argument, unknown_key(but_last_part(path), last_part(path))));
     }
     if (removed == 0)
       diagnostics.add(place, fmt::format("{}: is not set, so there is nothing to remove", argument));
@@ -187,8 +187,8 @@ void add_override(const std::string& argument, RawValues& given, Diagnostics& di
   }
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
-    return diagnostics.add(place,
-                        fmt::format("{}: an override is key=value, --section.key=value or ~key", argument));
+    return diagnostics.add(
+        place, fmt::format("{}: an override is key=value, --section.key=value or ~key", argument));
   const std::string path = text.substr(0, equals);
   const Key* key = key_of(path);
   const Node value = parse_value(text.substr(equals + 1), place, key);

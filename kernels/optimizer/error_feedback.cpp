@@ -1,4 +1,4 @@
-#include "kernels/optimizer/compress.h"
+#include "kernels/optimizer/error_feedback.h"
 
 #include "kernels/meta/placement_rules.h"
 

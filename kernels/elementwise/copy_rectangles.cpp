@@ -1,12 +1,12 @@
-#include "kernels/elementwise/copy_parts.h"
+#include "kernels/elementwise/copy_rectangles.h"
 
 #include "kernels/meta/placement_rules.h"
 
 namespace ltrain {
 
-void copy_parts(Stream& s, Tensor out, Tensor in, std::vector<CopyPart> parts) {
+void copy_rectangles(Stream& s, Tensor out, Tensor in, std::vector<CopyRectangle> parts) {
   int64_t elements = 0;
-  for (const CopyPart& p : parts) {
+  for (const CopyRectangle& p : parts) {
     const auto inside = [&](const Tensor& t, int64_t row, int64_t col) {
       return row >= 0 && col >= 0 && row + p.rows <= t.rows() && col + p.cols <= t.cols();
     };
@@ -17,16 +17,16 @@ void copy_parts(Stream& s, Tensor out, Tensor in, std::vector<CopyPart> parts) {
     elements += p.rows * p.cols;
   }
   if (s.meta()) {
-    OpCost cost = op_cost("copy_parts", OpClass::elementwise, 0, {}, {});
+    OpCost cost = op_cost("copy_rectangles", OpClass::elementwise, 0, {}, {});
     cost.dtype = out.dtype;
     cost.bytes = static_cast<double>(elements * (dtype_size(in.dtype) + dtype_size(out.dtype)));
     s.meta()->add(s, cost);
     // What fills a rest must lie as what is there.
     const bool rest = elements < out.elements() && !out.record->last_writer.empty();
-    place(s, "copy_parts", Rule::linear, {out}, {in}, rest);
+    place(s, "copy_rectangles", Rule::linear, {out}, {in}, rest);
     return;
   }
-  LT_LAUNCH(s, copy_parts, out.dtype, in.dtype, out.data, in.data, out.cols(), in.cols(), parts.data(),
+  LT_LAUNCH(s, copy_rectangles, out.dtype, in.dtype, out.data, in.data, out.cols(), in.cols(), parts.data(),
             static_cast<int64_t>(parts.size()));
 }
 

@@ -6,7 +6,7 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/meta/placement_rules.h"
 #include "models/layers/head.h"
-#include "models/tensor_parallel/cube.h"
+#include "models/tensor_parallel/tensor_parallel_3d.h"
 
 namespace ltrain {
 

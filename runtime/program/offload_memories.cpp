@@ -3,7 +3,7 @@
 namespace ltrain {
 
 OffloadMemories::OffloadMemories(const ProgramOptions& o, DeviceKind device, const OffloadFolders& folders,
-                           int64_t activation_bytes)
+                                 int64_t activation_bytes)
     : activation_bytes_(activation_bytes) {
   const auto make = [&](const std::string& folder, const OffloadUse& use) {
     return device == DeviceKind::cpu ? make_file_memory(folder, use) : make_host_memory(device, use);

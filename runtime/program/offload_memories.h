@@ -17,7 +17,7 @@ class OffloadMemories {
  public:
   /// `activation_bytes`: as planned.
   OffloadMemories(const ProgramOptions& options, DeviceKind device, const OffloadFolders& folders,
-               int64_t activation_bytes);
+                  int64_t activation_bytes);
   /// On meta.
   explicit OffloadMemories(MetaTrace& trace);
   OffloadTargets places() const;

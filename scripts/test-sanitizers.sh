@@ -51,22 +51,23 @@ part() {
 
 # What a sanitizer covers is chosen by risk, so that all fits into an hour on two cores with a cold compiler cache.
 # AddressSanitizer and UndefinedBehaviorSanitizer: everything that reads files, sockets and arguments from outside
-# (runtime, app), that has pointers of its own (kernels, parallel), and every layer (models). Not parity and faults,
+# (runtime), that has pointers of its own (kernels, parallel), and every layer (models). Not parity, app and faults,
 # which run the same code under more layouts, and not the emulated GPU, which guards its memory itself.
-# ThreadSanitizer: streams, groups, loaders, checkpoints, launches, whole steps of every axis.
-many_runs='mutation:|a checkpoint of any layout|every composition that the table calls supported|covering array: every row'
+# ThreadSanitizer: streams, groups, loaders, checkpoints, launches, and whole steps with pipelines, ZeRO and offload.
+many_runs='slow:|mutation:|covering array: every row'
 many_runs+='|docs/parallelism.md has the table'
 echo "== not run under a sanitizer, for its time: $many_runs"
 if [ "$which" != tsan ]; then
   part "build, AddressSanitizer and UndefinedBehaviorSanitizer" \
-    scripts/build.sh asan ltrain test_kernels test_parallel test_models test_runtime test_app
+    scripts/build.sh asan ltrain test_kernels test_parallel test_models test_runtime
   part "tests, AddressSanitizer and UndefinedBehaviorSanitizer" \
-    scripts/run-tests.sh build-asan -L 'kernels|parallel|models|runtime|app' -E "$many_runs" || true
+    scripts/run-tests.sh build-asan -L 'kernels|parallel|models|runtime' -E "$many_runs" || true
 fi
 if [ "$which" != asan ]; then
   # Kernels spread over OpenMP threads are left to the other sanitizers, as are models, which parity trains.
   part "build, ThreadSanitizer" scripts/build.sh tsan ltrain test_kernels test_parallel test_parity test_runtime test_faults
-  part "tests, ThreadSanitizer" scripts/run-tests.sh build-tsan -L 'parallel|parity|runtime|faults' -E "$many_runs" || true
-  part "streams, ThreadSanitizer" scripts/run-tests.sh build-tsan -R '^kernels:.*stream' || true
+  part "tests, ThreadSanitizer" scripts/run-tests.sh build-tsan -L 'parallel|runtime|faults' -E "$many_runs" || true
+  part "streams and whole steps, ThreadSanitizer" scripts/run-tests.sh build-tsan \
+    -R '^kernels:.*stream|^parity:.*(pipelines? |ZeRO|two levels|offload|chunk)' -E "$many_runs" || true
 fi
 ((${#failed[@]} == 0))

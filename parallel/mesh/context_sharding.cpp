@@ -42,7 +42,7 @@ Positions ContextSharding::exchanged_rows_of(int r) const {
 }
 
 std::vector<CopyRectangle> rows_in_order(const std::vector<Positions>& pieces, const Positions& whole,
-                                    int64_t batch, int64_t cols) {
+                                         int64_t batch, int64_t cols) {
   std::vector<CopyRectangle> parts;
   int64_t begin = 0;
   for (const Positions& piece : pieces)

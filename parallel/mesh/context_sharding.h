@@ -44,7 +44,7 @@ struct ContextSharding {
 /// Copies `pieces` (one after the other: piece, sample, row) into the order of `whole` (sample, row), `cols`
 /// columns wide. Each row of each piece is one of `whole`.
 std::vector<CopyRectangle> rows_in_order(const std::vector<Positions>& pieces, const Positions& whole,
-                                    int64_t batch, int64_t cols);
+                                         int64_t batch, int64_t cols);
 
 /// Columns [from, from + width) that are cut evenly over the pieces of an exchange.
 struct ColumnRun {

@@ -62,7 +62,8 @@ TEST_CASE("a job with recorded micro-batches equals the one without, bit for bit
 }
 
 #ifdef LTRAIN_CUDA_EMULATED
-TEST_CASE("recorded passes of several ranks equal those without, bit for bit, and count what they send") {
+TEST_CASE(
+    "slow: recorded passes of several ranks equal those without, bit for bit, and count what they send") {
   const auto check = [](const char* what, auto change) {
     CAPTURE(what);
     TinyOptions o = tiny("llama", "fp32");

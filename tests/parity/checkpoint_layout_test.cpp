@@ -140,7 +140,7 @@ TinyResult train_on(const TinyOptions& o, const std::string& from, const std::st
 
 }  // namespace
 
-TEST_CASE("a checkpoint of any layout goes on under any other as if never broken") {
+TEST_CASE("slow: a checkpoint of any layout goes on under any other as if never broken") {
   TinyOptions model;
   bool sampled = true;  // not every pair
   SECTION("llama") { sampled = false; }

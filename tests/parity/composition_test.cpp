@@ -28,7 +28,7 @@ const Table& table() {
 
 }  // namespace
 
-TEST_CASE("every composition that the table calls supported trains like one rank", "[composition]") {
+TEST_CASE("slow: every composition that the table calls supported trains like one rank", "[composition]") {
   std::map<std::string, TinyResult> alone;  // one rank, by what it trains
   int run = 0;
   for (const CompositionCell& c : table().cells) {

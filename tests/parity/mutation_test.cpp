@@ -359,7 +359,7 @@ TEST_CASE("mutation: the placement check refuses every mutant of every collectiv
   CHECK(refused == mutants);
 }
 
-TEST_CASE("mutation: a collective left out or doubled changes the numbers, so parity is a second net") {
+TEST_CASE("slow: mutation: a collective left out or doubled changes the numbers, so parity is a second net") {
   int64_t mutants = 0, failed = 0, same_numbers = 0;
   std::vector<std::string> survivors;
   for (const Layout& layout : layouts(2)) {

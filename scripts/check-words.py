@@ -55,7 +55,8 @@ def read_rules(text):
 
 
 def joined(path, text):
-    """The text in one line, without what begins a comment's next line or divides a C++ string, and where lines begin."""
+    """The text in one line, without what begins the next line of a comment or divides a C++ string, and the places
+    where lines begin."""
     parts, begins, length = [], [], 0
     code = path.endswith((".cpp", ".h", ".cu", ".cuh"))
     for line in text.splitlines():
@@ -145,7 +146,8 @@ def main():
             paths.setdefault(rule.number, set()).add(f)
     if sys.argv[1:] == ["--counts"]:
         for rule in rules:
-            print(f"{counts[rule.number]:5} in {len(paths.get(rule.number, ())):3} files  {rule.text}  ->  {rule.instead}")
+            in_files = len(paths.get(rule.number, ()))
+            print(f"{counts[rule.number]:5} in {in_files:3} files  {rule.text}  ->  {rule.instead}")
         print(f"{len(found):5} in {len(set().union(*paths.values())) if paths else 0:3} files  all")
         return
     print("\n".join(found) if found else f"check-words: {len(files)} files, {len(rules)} rules")

@@ -105,7 +105,7 @@ TEST_CASE("keys, files, links and tests that documents name are there") {
       file(R"(`((?:tests|runtime|kernels|models|parallel|app|scripts|docs|recipes|parity)/[\w./-]*\w))"),
       link(R"(\]\(([^)]+)\))"), test_name(R"re(`([\w/]+_test\.cpp)`: "([^"]*?)(?: \.\.\.)?")re");
   int found_keys = 0, found_files = 0, found_links = 0, found_tests = 0;
-  std::vector<std::string> documents{"README.md"};
+  std::vector<std::string> documents{"README.md", "CONTRIBUTING.md", "CHANGELOG.md"};
   for (const auto& entry : fs::directory_iterator(root + "docs"))
     if (entry.path().extension() == ".md") documents.push_back("docs/" + entry.path().filename().string());
   for (const std::string& document : documents) {
@@ -188,7 +188,7 @@ TEST_CASE("every environment variable that the program reads or sets is in docs/
   const auto names_in = [](const std::string& text) {
     std::set<std::string> names;
     for (const std::regex* r : {&call, &name})
-      for (std::sregex_iterator i(text.begin(), text.end(), *r), end; i != end; ++i) names.insert((*i)[1]);
+      for (std::sregex_iterator i(text.begin(), text.end(), *r), end; i != end; ++i) names.insert((*i)[1].str());
     return names;
   };
   std::map<std::string, std::string> read;  // variable -> a file that names it
@@ -210,7 +210,7 @@ TEST_CASE("every environment variable that the program reads or sets is in docs/
     static const std::regex variable(R"(`([A-Z]\w+)`)");
     for (std::sregex_iterator i(cell.begin(), cell.end(), variable), end; i != end; ++i) {
       INFO(line);
-      CHECK(rows.insert((*i)[1]).second);  // one row each
+      CHECK(rows.insert((*i)[1].str()).second);  // one row each
     }
   }
   for (const auto& [variable, file] : read) {

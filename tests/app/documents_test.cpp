@@ -188,7 +188,8 @@ TEST_CASE("every environment variable that the program reads or sets is in docs/
   const auto names_in = [](const std::string& text) {
     std::set<std::string> names;
     for (const std::regex* r : {&call, &name})
-      for (std::sregex_iterator i(text.begin(), text.end(), *r), end; i != end; ++i) names.insert((*i)[1].str());
+      for (std::sregex_iterator i(text.begin(), text.end(), *r), end; i != end; ++i)
+        names.insert((*i)[1].str());
     return names;
   };
   std::map<std::string, std::string> read;  // variable -> a file that names it

@@ -129,7 +129,7 @@ class CudaStream final : public Stream {
     cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_), "copying");
   }
 
-  std::shared_ptr<Timestamp> moment() override { return std::make_shared<CudaTimestamp>(stream_); }
+  std::shared_ptr<Timestamp> timestamp() override { return std::make_shared<CudaTimestamp>(stream_); }
   void open_range(std::string_view name) override { nvtx_push(name); }
   void close_range() override { nvtx_pop(); }
   void enter_layer(std::string_view layer) override {

@@ -161,7 +161,7 @@ class EmulatedStream final : public Stream {
     enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
   }
   /// As late as kernels are; launch() would have them run.
-  std::shared_ptr<Timestamp> moment() override {
+  std::shared_ptr<Timestamp> timestamp() override {
     struct Late final : Timestamp {
       double at = 0;
       double seconds() override { return at; }

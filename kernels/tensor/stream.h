@@ -106,7 +106,7 @@ class Stream {
   Recording* recording() const { return recording_.get(); }  ///< that this stream is part of now; else null
 
   // ---- for timelines (timeline.h) and a GPU's tools ----
-  virtual std::shared_ptr<Timestamp> moment();
+  virtual std::shared_ptr<Timestamp> timestamp();
   virtual void open_range(std::string_view name) {}
   virtual void close_range() {}
   virtual void enter_layer(std::string_view layer) {}  ///< until the next one; empty: none

@@ -113,7 +113,7 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   r.dropout = step.dropout(dropout_, place_ + ".mlp.output", mb);
 }
 
-void Block::again(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& saved) const {
+void Block::recompute(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& saved) const {
   step.enter(place_ + ".attention");
   AttentionLayer::Saved& attention = saved.attention;
   if (!saved.norm1.y.defined()) norm1_.recompute(step, saved.norm1);

@@ -16,7 +16,7 @@ class Block {
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;
     MoeLayer::Saved moe;
-    OffloadedTensors away;
+    OffloadedTensors offloaded;
     /// What it has under that name, defined or not.
     std::vector<Tensor*> tensors(BlockTensor which);
   };
@@ -36,7 +36,7 @@ class Block {
     forward(step, mb, r, rope_table, saved, Keep());
   }
   /// Before backward: what forward made and did not keep.
-  void again(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& saved) const;
+  void recompute(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& saved) const;
   /// After forward, in a step that keeps: writes out what `options` says, which is there again after need().
   void leave(Step& step, Saved& saved, const ActivationOffloadOptions& options) const;
   /// dx: (stream rows, H) inout, the gradient of the residual stream.

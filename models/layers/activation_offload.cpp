@@ -64,7 +64,7 @@ void ActivationOffload::settle(const OffloadedTensors* but) {
     if (a == but) return false;
     compute_.wait(a->done);  // whoever gets the memory comes after
     for (const OffloadedTensors::Item& i : a->items) memory_.release(*i.tensor);
-    a->state = OffloadedTensors::away;
+    a->state = OffloadedTensors::offloaded;
     return true;
   });
 }
@@ -77,7 +77,7 @@ void ActivationOffload::ask(OffloadedTensors& a) {
     a.items.clear();
     a.state = OffloadedTensors::here;
   }
-  if (a.state != OffloadedTensors::away) return;
+  if (a.state != OffloadedTensors::offloaded) return;
   for (const OffloadedTensors::Item& i : a.items) {
     *i.tensor = memory_.allocate(MemoryKind::activations, "offloaded activation", i.was.dtype, i.was.shape);
     if (compute_.meta()) *i.tensor->record = *i.was.record;  // it lies as it did

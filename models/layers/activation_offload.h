@@ -25,7 +25,7 @@ int64_t layers_offloaded(const ActivationOffloadOptions& options, int64_t layers
 
 /// Of one layer and micro-batch. Stays where it is while anything of it is away.
 struct OffloadedTensors {
-  enum State : uint8_t { here, leaving, away, coming } state = here;
+  enum State : uint8_t { here, leaving, offloaded, coming } state = here;
   struct Item {
     Tensor* tensor;  ///< the layer's
     Tensor was;      ///< as it left

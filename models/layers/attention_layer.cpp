@@ -52,13 +52,13 @@ AttentionShape AttentionLayer::shape(const MicroBatch& mb) const {
 
 void AttentionLayer::forward(Step& step, const MicroBatch& batch, Tensor y, Tensor x, Tensor rope_table,
                              Saved& saved) const {
-  again(step, batch, x, rope_table, saved);
+  recompute(step, batch, x, rope_table, saved);
   output(step, y, saved);
   if (!step.keeps())
     for (Tensor* t : {&saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);
 }
 
-void AttentionLayer::again(Step& step, const MicroBatch& batch, Tensor x, Tensor rope_table,
+void AttentionLayer::recompute(Step& step, const MicroBatch& batch, Tensor x, Tensor rope_table,
                            Saved& saved) const {
   const MicroBatch mb = batch.inside();
   if (!saved.qkv.defined()) {

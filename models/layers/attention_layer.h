@@ -20,7 +20,7 @@ class AttentionLayer {
   /// y: (stream rows, H) = attention of x. Fills saved when the step keeps.
   void forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Tensor rope_table, Saved& saved) const;
   /// Fills of saved what is not there.
-  void again(Step& step, const MicroBatch& mb, Tensor x, Tensor rope_table, Saved& saved) const;
+  void recompute(Step& step, const MicroBatch& mb, Tensor x, Tensor rope_table, Saved& saved) const;
   /// y of saved.
   void output(Step& step, Tensor y, const Saved& saved) const { out_.forward(step, y, saved.out); }
   /// dx: (stream rows, H) = gradient of x. Releases saved. `x` is the input of forward.

@@ -28,13 +28,13 @@ int MlpLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& 
 }
 
 void MlpLayer::forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const {
-  again(step, x, rows, saved);
+  recompute(step, x, rows, saved);
   if (!step.keeps()) step.release(saved.hidden);
   if (y.defined()) down_.forward(step, y, saved.act);
   if (!step.keeps()) step.release(saved.act);
 }
 
-void MlpLayer::again(Step& step, Tensor x, int64_t rows, Saved& saved) const {
+void MlpLayer::recompute(Step& step, Tensor x, int64_t rows, Saved& saved) const {
   if (!saved.hidden.defined()) {
     saved.hidden = step.activation("mlp hidden", {rows, up_.out_features()});
     up_.forward(step, saved.hidden, x);

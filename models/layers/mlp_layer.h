@@ -18,7 +18,7 @@ class MlpLayer {
   /// y undefined: only for what backward needs.
   void forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const;
   /// Fills of saved what is not there.
-  void again(Step& step, Tensor x, int64_t rows, Saved& saved) const;
+  void recompute(Step& step, Tensor x, int64_t rows, Saved& saved) const;
   /// dx = gradient of x. Releases saved.
   void backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved) const;
 

@@ -21,7 +21,7 @@ void NormLayer::declare(ParameterStore& store, const Groups& groups, const std::
   if (kind == NormKind::layer) bias_ = store.add({bias});
 }
 
-void NormLayer::again(Step& step, Saved& saved) const {
+void NormLayer::recompute(Step& step, Saved& saved) const {
   step.release(saved.rstd);
   step.release(saved.mean);
   Residual r;

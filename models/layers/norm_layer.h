@@ -24,7 +24,7 @@ class NormLayer {
   /// r.delta, and the old r.x too unless it is kept. The sum is kept when the step keeps, or with `keep_sum`.
   void forward(Step& step, Residual& r, Saved& saved, bool keep_sum = false) const;
   /// Once more y of saved.x.
-  void again(Step& step, Saved& saved) const;
+  void recompute(Step& step, Saved& saved) const;
   /// dx += the norm's gradient (or = with `first`). Releases saved.x and statistics, not y.
   void backward(Step& step, Tensor dx, Tensor dy, Saved& saved, bool first = false) const;
 

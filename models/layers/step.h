@@ -66,9 +66,9 @@ struct Step {
   bool cudnn_backward = false;     ///< attention's may be cuDNN's, which is not deterministic
   bool saving = true;              ///< when training: activations are kept for the backward
   /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
-  WeightGradients* later = nullptr;
+  WeightGradients* deferred = nullptr;
   Fp8State* fp8 = nullptr;            ///< products of linear layers are of eight bits
-  ActivationOffload* away = nullptr;  ///< where activations leave
+  ActivationOffload* offloaded = nullptr;  ///< where activations leave
 
   bool keeps() const { return training && saving; }
   DType stat_type() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }
@@ -84,8 +84,8 @@ struct Step {
   }
   void release(Tensor& t) {
     if (!t.defined()) return;
-    if (later && later->keeps(t)) {
-      later->release_after(t);
+    if (deferred && deferred->keeps(t)) {
+      deferred->release_after(t);
     } else {
       memory.release(t);
     }

@@ -281,8 +281,8 @@ class ParameterStore {
     int64_t used = 0, padded = 0;
     int64_t piece = 0, own = 0;  // elements of a rank of `shard`; of it and one of `replicate`
     Tensor value;                // padded; with ZeRO-3 only while in use
-    Tensor value_piece;          // ZeRO-3; in slow memory when away
-    int64_t away = -1;           // where its values lie in slow memory; -1: they do not
+    Tensor value_piece;          // ZeRO-3; in offload memory when offloaded
+    int64_t offloaded = -1;      // where its values lie in offload memory; -1: they do not
     Tensor fetched;              // from there, on its way to all ranks
     Tensor grad;                 // padded; with ZeRO-2 and 3 only during a backward
     Tensor grad_piece;           // ZeRO-2 and 3
@@ -304,7 +304,7 @@ class ParameterStore {
   struct Window {  // what comes from slow memory and goes back together
     int bucket;
     int64_t from, n;  // in the bucket
-    bool states;      // they come; the values do where the bucket's are away
+    bool states;      // they come; the values do where the bucket's are offloaded
   };
   struct Slot {                  // of the ring
     std::vector<Tensor> states;  // master if there is one, moments
@@ -431,7 +431,7 @@ class ParameterStore {
   void gather_reduced();
   void gather(int bucket);
   // values_offloaded.cpp: values in slow memory
-  bool leaves(const Bucket& b, int64_t& all, int64_t& away) const;
+  bool leaves(const Bucket& b, int64_t& all, int64_t& offloaded) const;
   void lay_out_offloaded();
   void fetch_values(Bucket& b, const Tensor& to);
   Tensor like_values(const Bucket& b, Tensor t) const;

@@ -153,7 +153,7 @@ class Trainer {
     allocate();
     offload_memory_.emplace(options, device_, offload_folders(recipe_), plan_.offloaded.activations);
     program_ = std::make_unique<TrainProgram>(
-        options, Device{*compute_, *arena_, groups_->groups(), host_.get(), slow_->places()});
+        options, Device{*compute_, *arena_, groups_->groups(), host_.get(), offload_memory_->places()});
     state_ =
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
     const TrainingState::Resumed resumed = state_->resume();
@@ -183,7 +183,7 @@ class Trainer {
       if (device_ != DeviceKind::cpu && recipe_.debug.shared_gpu)
         progress_->line("debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing");
       if (device_ != DeviceKind::cpu) progress_->line("attention: " + attention);
-      for (const std::string& note : slow_->notes()) progress_->line(note);
+      for (const std::string& note : offload_memory_->notes()) progress_->line(note);
       for (const std::string& note : resumed.notes) progress_->line(note);
       for (const std::string& note : upcycled) progress_->line(note);
       for (const std::string& note : folder_notes) progress_->line("checkpoint: " + note);
@@ -213,7 +213,7 @@ class Trainer {
   void synchronize() {
     compute_->synchronize();
     groups_->synchronize();
-    if (offload_memory_) slow_->synchronize();
+    if (offload_memory_) offload_memory_->synchronize();
   }
 
   /// A GPU of its own for each rank, and ranks of one kind.

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <map>
 #include <regex>
 #include <set>
 
@@ -104,7 +105,7 @@ TEST_CASE("keys, files, links and tests that documents name are there") {
       file(R"(`((?:tests|runtime|kernels|models|parallel|app|scripts|docs|recipes|parity)/[\w./-]*\w))"),
       link(R"(\]\(([^)]+)\))"), test_name(R"re(`([\w/]+_test\.cpp)`: "([^"]*?)(?: \.\.\.)?")re");
   int found_keys = 0, found_files = 0, found_links = 0, found_tests = 0;
-  std::vector<std::string> documents{"README.md"};
+  std::vector<std::string> documents{"README.md", "CONTRIBUTING.md", "CHANGELOG.md"};
   for (const auto& entry : fs::directory_iterator(root + "docs"))
     if (entry.path().extension() == ".md") documents.push_back("docs/" + entry.path().filename().string());
   for (const std::string& document : documents) {
@@ -175,6 +176,59 @@ TEST_CASE("every number of metrics.jsonl is defined in docs/metrics.md") {
     INFO(name);
     CHECK(page.find("`" + name + "`") != std::string::npos);
   }
+}
+
+TEST_CASE("every environment variable that the program reads or sets is in docs/environment.md") {
+  namespace fs = std::filesystem;
+  const std::string root = std::string(LTRAIN_SOURCE_DIR) + "/";
+  // What sources name: the argument of getenv and setenv, and every string that is nothing but such a name.
+  static const std::regex call(R"re((?:getenv|setenv)\("(\w+)")re");
+  static const std::regex name(
+      R"re("((?:LTRAIN|SLURM|SLURMD|NCCL|CUDA|OMP|GOMP|PET|PMI|PMIX|OMPI|MPI|XDG|TORCHELASTIC|MASTER|LOCAL|GROUP|JOB)_\w+|RANK|WORLD_SIZE|HOME)")re");
+  const auto names_in = [](const std::string& text) {
+    std::set<std::string> names;
+    for (const std::regex* r : {&call, &name})
+      for (std::sregex_iterator i(text.begin(), text.end(), *r), end; i != end; ++i)
+        names.insert((*i)[1].str());
+    return names;
+  };
+  std::map<std::string, std::string> read;  // variable -> a file that names it
+  std::set<std::string> words;              // of all sources: rows may name what only a script's text has
+  for (const char* folder : {"app", "runtime", "parallel", "models", "kernels"})
+    for (const auto& entry : fs::recursive_directory_iterator(root + folder)) {
+      const std::string path = entry.path().string(), kind = entry.path().extension();
+      if (kind != ".cpp" && kind != ".h" && kind != ".cu") continue;
+      const std::string text = read_text(path);
+      for (const std::string& variable : names_in(text)) read.emplace(variable, path.substr(root.size()));
+      static const std::regex word(R"(\b[A-Z][A-Z0-9]*(?:_\w+)?\b)");
+      for (std::sregex_iterator i(text.begin(), text.end(), word), end; i != end; ++i) words.insert(i->str());
+    }
+  CHECK(read.size() >= 80);
+  std::set<std::string> rows;  // the variables in the first cells of the page's tables
+  for (const std::string& line : lines_of(read_text(root + "docs/environment.md"))) {
+    if (line.rfind("| `", 0) != 0) continue;
+    const std::string cell = line.substr(0, line.find(" | "));
+    static const std::regex variable(R"(`([A-Z]\w+)`)");
+    for (std::sregex_iterator i(cell.begin(), cell.end(), variable), end; i != end; ++i) {
+      INFO(line);
+      CHECK(rows.insert((*i)[1].str()).second);  // one row each
+    }
+  }
+  for (const auto& [variable, file] : read) {
+    INFO(file << " reads or sets " << variable << ", which has no row in docs/environment.md");
+    CHECK(rows.count(variable) == 1);
+  }
+  for (const std::string& variable : rows) {
+    INFO("docs/environment.md has a row for " << variable << ", which no source names");
+    CHECK(words.count(variable) == 1);
+  }
+  // Negative control: a variable that is read and has no row is seen, in each way in which sources read them.
+  CHECK(names_in("std::getenv(\"NEW_NAME\")") == std::set<std::string>{"NEW_NAME"});
+  CHECK(names_in("::setenv(\"NEW_NAME\", \"1\", 1)") == std::set<std::string>{"NEW_NAME"});
+  CHECK(names_in("r.text(\"SLURM_NEW\"), {\"LTRAIN_NEW\", \"1\"}") ==
+        std::set<std::string>{"SLURM_NEW", "LTRAIN_NEW"});
+  CHECK(names_in("fail(\"LTRAIN_NEW={}: is wrong\"); \"rank\"").empty());
+  CHECK(rows.count("NEW_NAME") == 0);
 }
 
 TEST_CASE("a console block that says something else is seen") {

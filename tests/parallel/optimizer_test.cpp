@@ -21,7 +21,7 @@ namespace {
 constexpr int kSteps = 20;
 
 struct Cut {
-  int data = 1, zero = 0, inside = 0, tensor = 1;
+  int data = 1, zero = 0, shard = 0, tensor = 1;
 };
 
 Mesh mesh_of(const Cut& c, int rank) {

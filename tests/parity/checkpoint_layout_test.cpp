@@ -26,7 +26,7 @@ struct Layout {
   int chunks = 1;
   int context = 1;
   const char* comm = "p2p";
-  int inside = 0;
+  int shard = 0;
   const char* mode = "1d";
   int depth = 1;
   int expert = 1;

@@ -29,7 +29,7 @@ struct Layout {
   bool sequence = false, expert_tensor = true;
   int context = 1, pipeline = 1;
   const char* schedule = "1f1b";
-  int inside = 0;
+  int shard = 0;
   DispatchOptions dispatch = {};
   int near = 0;
 };
@@ -415,7 +415,7 @@ TEST_CASE("negative control: gradients of experts that are not reduced are seen"
   const TinyResult base = train_tiny(one);
   const TinyResult bad = train_tiny(many, [](const GroupRequest& r, std::unique_ptr<Communicator> inner) {
     return std::make_unique<MutantGroup>(std::move(inner), Mutation::remove,
-                                         r.name == "expert inside" ? 0 : -1);
+                                         r.name == "expert shard" ? 0 : -1);
   });
   CHECK(worst_relative(base.parameters, bad.parameters) > 1e-6);
 }

@@ -9,10 +9,10 @@ using Catch::Contains;
 
 namespace {
 
-TinyOptions two_level(int ranks, int inside, int zero) {
+TinyOptions two_level(int ranks, int shard, int zero) {
   TinyOptions o;
   o.ranks = ranks;
-  o.shard = inside;
+  o.shard = shard;
   o.zero_stage = zero;
   o.padded_targets = true;
   return o;
@@ -91,7 +91,7 @@ TEST_CASE("two levels compose with tensor, context and pipeline", "[two_level]")
   one.kv_heads = 4;
   const TinyResult base = train_tiny(one);
   struct Case {
-    int data, tensor, context, pipeline, inside;
+    int data, tensor, context, pipeline, shard;
     const char *comm, *schedule;
     int chunks;
   };
@@ -151,7 +151,7 @@ TEST_CASE("bytes of each level are those of the formulas, planned and counted", 
 }
 
 TEST_CASE("hybrid sharding keeps a node's share of the state, not the world's", "[two_level]") {
-  const auto kept = [](int inside, MemoryKind kind) {
+  const auto kept = [](int shard, MemoryKind kind) {
     const MetaJob job(two_level(8, inside, 3), 0);
     return job.memory.peak().by_kind[static_cast<int>(kind)];
   };

@@ -11,7 +11,7 @@ namespace {
 
 const std::string kLevels = "parallel.hierarchical_all_to_all", kDispatch = "parallel.expert_dispatch",
                   kChunks = "parallel.expert_chunks", kExpert = "parallel.expert",
-                  kReplicas = "parallel.replicated_experts";
+                  kReplicas = "parallel.shadow_experts";
 
 }  // namespace
 

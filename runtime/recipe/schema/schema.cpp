@@ -320,7 +320,7 @@ void add_parallel_keys(std::vector<Key>& t) {
           .between(1, 64)
           .when("parallel.expert above 1", false, experts_cut));
   t.push_back(
-      integer("parallel.replicated_experts", LT_MEMBER(parallel.replicated_experts),
+      integer("parallel.shadow_experts", LT_MEMBER(parallel.replicated_experts),
               "Most experts of a layer that all ranks get copies of while a micro-batch has more bytes of "
               "tokens for them than they have weights: their tokens stay (FasterMoE's replication).")
           .between(0, 8)

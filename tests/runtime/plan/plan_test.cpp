@@ -320,7 +320,7 @@ TEST_CASE("mixtures: the plan shows even routing and the worst", "[plan]") {
   CHECK(flat.worst_expert_bytes == rows * r.model.hidden_size * 4);
   CHECK(flat.even_arena_bytes < flat.arena.arena_bytes);
   CHECK(plan({"parallel.hierarchical_all_to_all=2"}).worst_expert_bytes == 2 * flat.worst_expert_bytes);
-  CHECK(plan({"parallel.replicated_experts=2"}).worst_expert_bytes == flat.worst_expert_bytes);
+  CHECK(plan({"parallel.shadow_experts=2"}).worst_expert_bytes == flat.worst_expert_bytes);
   CHECK(plan({"model.moe.capacity_factor=1.0"}).worst_expert_bytes < flat.worst_expert_bytes);
   CHECK(plan({"parallel.expert_dispatch=all_gather"}).worst_expert_bytes == 0);
 }
@@ -333,7 +333,7 @@ TEST_CASE("two levels of gradients: the plan says what goes to other nodes and p
     return make_plan(recipe(8, overrides, on_host), profile);
   };
   struct Bytes {
-    int64_t inside = 0, across = 0, network = 0, network_across = 0;
+    int64_t shard = 0, replicate = 0, network = 0, network_across = 0;
     double seconds = 0;
   };
   const auto bytes = [](const Plan& p) {

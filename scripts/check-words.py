@@ -103,7 +103,7 @@ def self_test():
     assert hits(name, "std::vector<KeptTensor> kept;") == [(1, "KeptTensor")]
     assert not hits(name, "kepttensor, keptTensor, UnkeptTensor")
     # A name of a file; a path that is allowed.
-    assert hits("\\bno_nccl\\b\tnccl_stub", "", "parallel/nccl/nccl_stub.cpp") == [(0, "no_nccl")]
+    assert hits("\\bno_nccl\\b\tnccl_stub", "", "parallel/nccl/no_nccl.cpp") == [(0, "no_nccl")]
     assert not hits(word + "\tkernels/*", "mend")
     assert hits(word + "\tdocs/*,models/*", "mend") == [(1, "mend")]
     # Texts that need no search are those without a word that every match has.

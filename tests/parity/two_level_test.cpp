@@ -152,7 +152,7 @@ TEST_CASE("bytes of each level are those of the formulas, planned and counted", 
 
 TEST_CASE("hybrid sharding keeps a node's share of the state, not the world's", "[two_level]") {
   const auto kept = [](int shard, MemoryKind kind) {
-    const MetaJob job(two_level(8, inside, 3), 0);
+    const MetaJob job(two_level(8, shard, 3), 0);
     return job.memory.peak().by_kind[static_cast<int>(kind)];
   };
   for (MemoryKind kind : {MemoryKind::parameters, MemoryKind::optimizer}) {

@@ -201,8 +201,8 @@ void add_bench(CLI::App& app) {
         std::printf("  %-15s %10.0f bytes, %d ranks: %9.3f ms through %s\n", s.op.c_str(), s.bytes, s.ranks,
                     s.seconds * 1e3,
                     transport_text(profile.transport == "shm" ? Transport::shm : Transport::gloo));
-    std::printf("  files: %.2f GB/s written, %.2f GB/s read\n", profile.slow_write_bytes_per_second / 1e9,
-                profile.slow_read_bytes_per_second / 1e9);
+    std::printf("  files: %.2f GB/s written, %.2f GB/s read\n", profile.offload_write_bytes_per_second / 1e9,
+                profile.offload_read_bytes_per_second / 1e9);
     std::printf("  a rank takes %.1f MiB beside what its plan lists\n", profile.process_bytes / 1048576.0);
     std::printf("written to %s\n", path.c_str());
   });

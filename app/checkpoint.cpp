@@ -127,7 +127,7 @@ ordered_json verify_one(Candidate& c, bool json) {
                 c.error.empty()
                     ? fmt::format("whole: {} files, {}, every hash agrees{}", c.manifest.files.size(),
                                   bytes_text(c.manifest.bytes()),
-                                  sparse > 0 ? fmt::format(", {} matrices are two of four", sparse) : "")
+                                  sparse > 0 ? fmt::format(", {} matrices are 2:4 sparse", sparse) : "")
                           .c_str()
                     : c.error.c_str());
   return line;
@@ -219,7 +219,7 @@ void add_checkpoint(CLI::App& app) {
   };
   add("list", "Newest first; what cannot be used and why", list);
   add("verify",
-      "Read every byte, compare the hashes, look at what is to be two of four; exit code 73 when one differs",
+      "Read every byte, compare the hashes, look at what is to be 2:4 sparse; exit code 73 when one differs",
       verify);
   add("show", "State, model and tensors of one (of a folder: the newest)", show)
       ->add_flag("--tensors", options.tensors, "List the tensors too");

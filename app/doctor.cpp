@@ -162,7 +162,7 @@ void attention(Table& t) {
     return dims;
   };
   std::string text =
-      "own kernels; on tensor cores: bf16 and fp16, head dims " + dims_of(AttentionKernel::mma);
+      "native kernels; on tensor cores: bf16 and fp16, head dims " + dims_of(AttentionKernel::mma);
   if (const std::string dims = dims_of(AttentionKernel::wgmma); !dims.empty())
     text += fmt::format("; {} as Hopper wants it (wgmma), without dropout", dims);
   if (const char* asked = std::getenv("LTRAIN_ATTENTION"); asked && *asked)
@@ -201,9 +201,9 @@ void gpu(Table& t) {
   }
   const std::string no_cudnn = cudnn_missing();
   t.add(no_cudnn.empty() || !driver ? State::ok : State::warn, "cuDNN's attention",
-        no_cudnn.empty() ? cudnn_version() + ", compared with own kernels when a run starts"
+        no_cudnn.empty() ? cudnn_version() + ", compared with native kernels when a run starts"
                          : "not here: " + no_cudnn,
-        "runs use own kernels; folders of libcudnn and libnvrtc go into LTRAIN_CUDA_LIBS");
+        "runs use native kernels; folders of libcudnn and libnvrtc go into LTRAIN_CUDA_LIBS");
   const std::string loaded = field_of("/proc/driver/nvidia/version", "NVRM version");
   if (!loaded.empty()) t.ok("GPU kernel module", loaded);
   void* nccl = ::dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
@@ -286,10 +286,9 @@ void network(Table& t, const LaunchEnvironment* e) {
   bool loopback = !addresses.empty();
   for (const auto& a : addresses)
     joined += (joined.empty() ? "" : ", ") + a, loopback = loopback && is_loopback(a);
-  t.add(
-      several && (addresses.empty() || loopback) ? State::warn : State::ok, "this host's name",
-      fmt::format("{} is {}", host_name(), joined),
-      "other nodes may be told a loopback address: set LTRAIN_COORDINATOR=address:port, or mend /etc/hosts");
+  t.add(several && (addresses.empty() || loopback) ? State::warn : State::ok, "this host's name",
+        fmt::format("{} is {}", host_name(), joined),
+        "other nodes may be told a loopback address: set LTRAIN_COORDINATOR=address:port, or fix /etc/hosts");
   std::string why;
   int port = 0;
   const Fd listener = listen_on("127.0.0.1", {0}, &port, &why);

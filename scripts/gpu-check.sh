@@ -67,7 +67,7 @@ as_on_cpu() {  # TOLERANCE FOLDER key=value ...: what changes numbers is held ag
   $ltrain run "${small[@]}" device=cuda debug.shared_gpu=true "output_dir=$folder" "$@" || return
   compare_losses "$most" "$folder-cpu" "$folder"
 }
-# Who computes attention, held against own kernels, which are held against the CPU's: in bf16, with heads of 64. With
+# Who computes attention, held against native kernels, which are held against the CPU's: in bf16, with heads of 64. With
 # cudnn a run fails where it would be anything else.
 cudnn_as_own() {  # key=value ...
   local who

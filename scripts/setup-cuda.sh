@@ -13,7 +13,7 @@ folder=build-cuda/toolkit
 root=$folder/nvidia/cu13
 
 # The headers of cuDNN's frontend (MIT), out of a package that is made for one Python and run by none. `$1`: the toolkit's
-# include. Without them the build goes on, and attention is ltrain's own kernels' alone.
+# include. Without them the build goes on, and attention is ltrain's native kernels' alone.
 frontend() {
   local headers=build-cuda/cudnn-frontend/include pins=scripts/cudnn-frontend.txt wheels
   if [ -f "$1/cudnn_frontend.h" ] || [ -f /usr/include/cudnn_frontend.h ]; then return; fi

@@ -67,7 +67,7 @@ std::set<std::string> said;  // reasons
 
 void say_once(const std::string& why) {
   const std::lock_guard lock(said_mutex);
-  if (said.insert(why).second) std::fprintf(stderr, "ltrain: attention: own kernels: %s\n", why.c_str());
+  if (said.insert(why).second) std::fprintf(stderr, "ltrain: attention: native kernels: %s\n", why.c_str());
 }
 
 // ---- the comparison ----

@@ -60,7 +60,7 @@ std::string cudnn_unusable(Stream& s, DType t, const AttentionShape& shape, bool
 void forget_cudnn_checks();
 
 /// The call by cuDNN, where the stream's attention_backend, the call and the machine let it. False: the
-/// caller's own kernels are to, which write all of the result; a reason that no recipe shows was said on
+/// caller's native kernels are to, which write all of the result; a reason that no recipe shows was said on
 /// stderr, once. Fails instead where the backend is `cudnn`.
 bool attention_forward_by_cudnn(Stream& s, DType t, bool wide_out, void* out, void* lse,
                                 const AttentionArgs& a);

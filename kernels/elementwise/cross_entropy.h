@@ -7,7 +7,7 @@
 namespace ltrain {
 
 /// What a gradient is multiplied by: a number, or one in the device's memory that is read when the kernel
-/// runs, as recorded work (Stream::capture) needs it.
+/// runs, as captured work (Stream::capture) needs it.
 struct GradientScale {
   double number = 1;
   const double* at = nullptr;

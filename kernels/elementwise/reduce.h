@@ -17,9 +17,9 @@ constexpr bool reducible(DType t) {
   return t == DType::f32 || t == DType::f64 || is_half(t) || t == DType::i32 || t == DType::i64;
 }
 
-/// out[i] = ((sources[0][i] op sources[1][i]) op sources[2][i]) ..., for i < elements. halves are reduced
-/// in fp32 and rounded once, at the end. max and min keep a NaN. `out` may be one of the sources; otherwise
-/// no overlap.
+/// out[i] = ((sources[0][i] op sources[1][i]) op sources[2][i]) ..., for i < elements. 16-bit types are
+/// reduced in fp32 and rounded once, at the end. max and min keep a NaN. `out` may be one of the sources;
+/// otherwise no overlap.
 void reduce_ordered(void* out, const void* const* sources, int count, int64_t elements, DType dtype,
                     ReduceOp op);
 

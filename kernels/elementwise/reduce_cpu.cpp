@@ -22,7 +22,7 @@ inline A load(const T* p, int64_t i) {
     return p[i];
 }
 
-/// `A` is what sums are kept in: float for halves, else T itself.
+/// `A` is what sums are kept in: float for 16-bit types, else T itself.
 template <class T, class A, ReduceOp op>
 void reduce(T* out, const void* const* sources, int count, int64_t n) {
   alignas(64) A sum[kBlock];

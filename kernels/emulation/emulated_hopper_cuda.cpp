@@ -80,7 +80,7 @@ Phase phase_of(const Mbarrier* barrier) {
 }
 
 /// Ends the phase where nothing is missing any more.
-void put_phase(Mbarrier* barrier, Phase p) {
+void set_phase(Mbarrier* barrier, Phase p) {
   LT_CHECK(p.pending >= 0, "more arrivals at an mbarrier than were expected");
   if (p.pending == 0 && p.bytes == 0) {
     p.expected ^= kParity;
@@ -287,14 +287,14 @@ void mbarrier_init_done() { state->hidden.clear(); }
 void mbarrier_arrive(Mbarrier* barrier) {
   Phase p = phase_of(barrier);
   --p.pending;
-  put_phase(barrier, p);
+  set_phase(barrier, p);
 }
 
 void mbarrier_expect(Mbarrier* barrier, int bytes) {
   Phase p = phase_of(barrier);
   p.bytes += bytes;
   --p.pending;
-  put_phase(barrier, p);
+  set_phase(barrier, p);
 }
 
 void mbarrier_wait(Mbarrier* barrier, int parity) {
@@ -315,7 +315,7 @@ void mbarrier_wait(Mbarrier* barrier, int parity) {
           copies.erase(copies.begin() + static_cast<std::ptrdiff_t>(i));
         }
         LT_CHECK(p.bytes >= 0, "{} bytes more than an mbarrier expects", -p.bytes);
-        put_phase(barrier, p);
+        set_phase(barrier, p);
         return ended();
       },
       "an mbarrier");

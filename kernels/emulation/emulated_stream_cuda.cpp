@@ -87,10 +87,10 @@ struct Operations final : Recording {
   int events = 0;
 };
 
-/// A point in recorded work: each run has an event of its own for it.
+/// A point in captured work: each run has an event of its own for it.
 struct RecordedEvent final : Event::State {
   int number = 0;
-  bool happened() override { fail(ExitCode::internal, "the host asks for a point in recorded work"); }
+  bool happened() override { fail(ExitCode::internal, "the host asks for a point in captured work"); }
   void block() override { happened(); }
 };
 

@@ -25,7 +25,7 @@ void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& arg
 /// cuBLASLt.
 LT_CUDA_KERNEL(matmul, Tensor out, Tensor a, Tensor b, const MatmulArgs& args)
 
-/// oneDNN for f32 and halves (matmul_onednn.cpp). tf32: as Stream::tf32.
+/// oneDNN for f32 and 16-bit types (matmul_onednn.cpp). tf32: as Stream::tf32.
 void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args, bool tf32);
 
 /// How bf16 products are computed on this CPU. `native`: the bf16 dot-product instructions. `widen`: panels
@@ -39,7 +39,7 @@ Bf16Matmul bf16_matmul();
 bool widens(DType t);
 /// Largest panel of `widen`, elements along a side.
 inline constexpr int64_t kWidenBlock = 2048;
-/// Bytes of the f32 panels that `widen` holds for one product: of a, of b, of the result (halves only).
+/// Bytes of the f32 panels that `widen` holds for one product: of a, of b, of the result (16-bit types only).
 /// Each is kept at the largest size that any product needed.
 std::array<int64_t, 3> widen_panel_bytes(int64_t m, int64_t n, int64_t k, bool half_result);
 /// f64, by cache blocks over the micro kernel.

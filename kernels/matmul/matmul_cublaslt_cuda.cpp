@@ -260,7 +260,7 @@ void choose(Stream& s, Product& p, const Key& key, const Tensor& a, const Tensor
 }  // namespace
 }  // namespace cuda
 
-/// Both with their steps where they are of eight bits; those lie on the device.
+/// Both with their steps where they are of FP8; those lie on the device.
 static void multiply(Stream& s, Tensor out, Tensor a, Tensor b, const float* step_a, const float* step_b,
                      const MatmulArgs& args) {
   using namespace cuda;

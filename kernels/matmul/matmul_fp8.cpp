@@ -29,7 +29,7 @@ void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
            dtype_name(b.codes.dtype), to_string(b.codes.shape), to_string(out.shape));
   LT_CHECK(a.codes.dtype == DType::f8e4m3 || b.codes.dtype == DType::f8e4m3,
            "a product of two matrices of {}: no device has it", dtype_name(a.codes.dtype));
-  LT_CHECK(!given.trans_a && !given.trans_b, "operands of eight bits are turned where they are rounded");
+  LT_CHECK(!given.trans_a && !given.trans_b, "operands of FP8 are turned where they are rounded");
   MatmulArgs args = given;
   args.trans_b = true;
   if (s.meta()) {

@@ -1,4 +1,4 @@
-// MatmulPrecision of matrices of eight bits.
+// MatmulPrecision of matrices of FP8.
 #pragma once
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/quantize.h"

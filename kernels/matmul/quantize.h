@@ -1,4 +1,4 @@
-// Rounding of matrices to eight bits, with a step (kernels/tensor/fp8.h) for all elements or for each block.
+// Rounding of matrices to FP8, with a step (kernels/tensor/fp8.h) for all elements or for each block.
 #pragma once
 #include "kernels/tensor/fp8.h"
 #include "kernels/tensor/kernel.h"

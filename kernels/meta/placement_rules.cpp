@@ -9,8 +9,8 @@ std::string where(Stream& s, std::string_view op) {
 }
 
 [[noreturn]] void refuse(Stream& s, std::string_view op, Axis a, const std::string& what,
-                         const std::string& mend) {
-  fail(ExitCode::internal, "{}, axis {}: {}\n  mend: {}", where(s, op), axis_name(a), what, mend);
+                         const std::string& fix) {
+  fail(ExitCode::internal, "{}, axis {}: {}\n  fix: {}", where(s, op), axis_name(a), what, fix);
 }
 
 std::string describe(const Tensor& t, Placement p) {
@@ -44,7 +44,7 @@ void read(Stream& s, std::string_view op, const Tensor& t) {
   t.record->unread = false;
   if (!t.record->written && !t.record->zero)
     fail(ExitCode::internal,
-         "{}: '{}' is read but nothing has written it\n  mend: make the collective or op that fills it",
+         "{}: '{}' is read but nothing has written it\n  fix: make the collective or op that fills it",
          where(s, op), t.record->name);
 }
 

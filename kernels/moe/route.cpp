@@ -19,7 +19,7 @@ void check(const Routing& r, const RouteArgs& a) {
       !expert_choice || (a.top_k == a.experts && a.capacity >= 1 && a.capacity <= tokens && !a.renormalize),
       "router: {} experts that take {} of {} tokens", a.experts, a.capacity, tokens);
   LT_CHECK(a.selection != Selection::gshard_top2 || (a.top_k == 2 && a.renormalize),
-           "router: a second expert at random of {}", a.top_k);
+           "router: GShard's random second expert of {}", a.top_k);
   const Shape chosen{tokens, a.top_k};
   const int64_t rows = expert_choice ? a.experts * a.capacity : chosen.elements();
   LT_CHECK(r.experts.shape == chosen && r.weights.shape == chosen && r.slots.shape == chosen &&

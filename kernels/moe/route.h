@@ -1,4 +1,4 @@
-// The router of a mixture of experts: which experts a token goes to, with which weights, and where its rows
+// The router of an MoE model: which experts a token goes to, with which weights, and where its rows
 // lie among those sorted by expert. Scores are computed in the logits' type, f32 (f64 for f64).
 #pragma once
 #include "kernels/tensor/kernel.h"

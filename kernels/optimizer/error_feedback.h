@@ -1,5 +1,5 @@
-// Numbers in few bits, to be summed over ranks, and what rounding left over, to be added the next time (error
-// feedback: arXiv:1809.07599; for the moment of Adam arXiv:2102.02888).
+// Numbers in a compressed all-reduce, to be summed over ranks, and what rounding left over, to be added the
+// next time (error feedback: arXiv:1809.07599; for Adam's moment arXiv:2102.02888).
 //
 // Elements are coded in blocks, each with a scale: `sign`, one bit an element, whose scale is the root mean
 // square of the block; `int8`, a signed byte an element, whose scale is its largest magnitude over 127. A

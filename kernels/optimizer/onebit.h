@@ -1,6 +1,7 @@
 // Updates of Adam and LAMB after their warm-up, with a second moment that stays as it was: 1-bit Adam
 // (arXiv:2102.02888) and 1-bit LAMB (arXiv:2104.06069). Their first moment, `mean`, is that of all ranks, as
-// it came out of few bits (error_feedback.h). An element without a second moment does not move.
+// it came out of a compressed all-reduce (error_feedback.h). An element without a second moment does not
+// move.
 #pragma once
 #include <cmath>
 

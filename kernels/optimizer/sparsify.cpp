@@ -14,7 +14,7 @@ void priced(Stream& s, std::string_view name, double flops, Tensor x, Tensor w) 
 }  // namespace
 
 void prune_2_4(Stream& s, Tensor x, Tensor w) {
-  LT_CHECK(x.elements() == w.elements() && w.elements() % 4 == 0, "two of four of {} elements by {}",
+  LT_CHECK(x.elements() == w.elements() && w.elements() % 4 == 0, "2:4 sparse of {} elements by {}",
            x.elements(), w.elements());
   if (s.meta()) return priced(s, "prune_2_4", 4, x, w);
   LT_LAUNCH(s, prune_2_4, x.dtype, w.dtype, x.data, w.data, x.elements());

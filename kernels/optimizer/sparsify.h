@@ -16,7 +16,7 @@ void mask_by_zeros(Stream& s, Tensor x, Tensor w);
 
 /// Which of the four at w stay, one bit each; w: float or double.
 template <class A>
-LT_HD inline unsigned two_of_four(const A* w) {
+LT_HD inline unsigned largest_two_of_4(const A* w) {
   int others = 0, first = 0, second = -1;
   A size[4];
   for (int i = 0; i < 4; ++i) {

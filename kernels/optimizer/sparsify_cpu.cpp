@@ -13,7 +13,7 @@ void prune_2_4_cpu(DType tx, DType tw, void* x, const void* w, int64_t n) {
         for (int64_t i = 4 * begin; i < 4 * end; i += 4) {
           compute_t<W> four[4];
           for (int j = 0; j < 4; ++j) four[j] = get(wp, i + j);
-          const unsigned stays = two_of_four(four);
+          const unsigned stays = largest_two_of_4(four);
           for (int j = 0; j < 4; ++j)
             if (!(stays >> j & 1)) put(xp, i + j, compute_t<X>(0));
         }

@@ -11,7 +11,7 @@ __global__ void keep_kernel(X* x, const W* w, int64_t fours) {
   for (int64_t i = grid_thread(); i < fours; i += grid_stride()) {
     compute_t<W> four[4];
     for (int j = 0; j < 4; ++j) four[j] = get(w, 4 * i + j);
-    const unsigned stays = two_of_four(four);
+    const unsigned stays = largest_two_of_4(four);
     for (int j = 0; j < 4; ++j)
       if (!(stays >> j & 1)) put(x, 4 * i + j, compute_t<X>(0));
   }

@@ -1,5 +1,5 @@
-// Slow memory in a file. Past the page cache where the file system can, since what the cache takes is memory
-// of the host that no plan has; by io_uring where the kernel has it, else by pread and pwrite.
+// Offload memory in a file. Past the page cache where the file system can, since what the cache takes is
+// memory of the host that no plan has; by io_uring where the kernel has it, else by pread and pwrite.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -45,7 +45,7 @@ class FileMemory final : public OffloadMemory {
   }
 
   void reserve(int64_t bytes) override {
-    LT_CHECK(!map_, "slow memory is laid out once");
+    LT_CHECK(!map_, "offload memory is laid out once");
     bytes_ = bytes;
     if (bytes == 0) return;
     fd_ = Fd(open(folder_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
@@ -165,14 +165,14 @@ class FileMemory final : public OffloadMemory {
       --under_way;
       const int slot = static_cast<int>(done.tag);
       const int64_t begin = begins[slot], n = size(begin);
-      const bool again = done.result == -EINTR || done.result == -EAGAIN;
-      if (done.result < 0 && !again) {
+      const bool retry = done.result == -EINTR || done.result == -EAGAIN;
+      if (done.result < 0 && !retry) {
         if (!error) error = static_cast<int>(-done.result), wrong = offset + begin;
         continue;
       }
       if (buffers_ && !write && done.result > 0)
         std::memcpy(data + begin, buffer(slot), static_cast<size_t>(done.result));
-      if (const int64_t got = again ? 0 : done.result; got < n) rest.emplace_back(begin + got, begin + n);
+      if (const int64_t got = retry ? 0 : done.result; got < n) rest.emplace_back(begin + got, begin + n);
       ask(slot);
     }
     if (error) broken(write, wrong, error);

@@ -20,7 +20,7 @@ enum class MemoryKind : uint8_t { parameters, gradients, optimizer, activations,
 inline constexpr int kMemoryKindCount = 6;
 std::string_view memory_kind_name(MemoryKind k);
 
-/// What an arena reached, by kind, at the moment of its largest extent.
+/// What an arena reached, by kind, at the time of its largest extent.
 struct MemoryUse {
   int64_t arena_bytes = 0;  ///< highest end of any tensor: what one allocation must hold
   int64_t live_bytes = 0;   ///< sum of live tensors at that moment

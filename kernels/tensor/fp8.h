@@ -1,4 +1,4 @@
-// The two formats of eight bits (arXiv:2209.05433): e4m3 without infinities, largest number 448, and e5m2,
+// The two formats of FP8 (arXiv:2209.05433): e4m3 without infinities, largest number 448, and e5m2,
 // largest number 57344. As their codes: rounding to them and their values, for every device.
 #pragma once
 #include <cstdint>
@@ -90,7 +90,7 @@ struct E5m2 {
 /// Calls f.template operator()<E>() with the type of a format.
 template <class F>
 decltype(auto) dispatch_fp8(DType t, F&& f) {
-  LT_CHECK(is_fp8(t), "no format of eight bits: {}", dtype_name(t));
+  LT_CHECK(is_fp8(t), "no format of FP8: {}", dtype_name(t));
   return t == DType::f8e4m3 ? f.template operator()<E4m3>() : f.template operator()<E5m2>();
 }
 

@@ -178,12 +178,12 @@ void Stream::wait(const Event& event) {
   const Event::State* state = event.state().get();
   const std::shared_ptr<Recording> of = state ? state->recording : nullptr;
   if (of == recording_) return do_wait(event);
-  // Streams of recorded work wait for each other before and after it: what it waits for of before, and what
+  // Streams of captured work wait for each other before and after it: what it waits for of before, and what
   // is waited for of it later, has been waited for.
   if (of)
-    LT_CHECK(of->has(this), "stream {} waits for a point in recorded work that it is no part of", name());
+    LT_CHECK(of->has(this), "stream {} waits for a point in captured work that it is no part of", name());
   if (state && recording_)
-    LT_CHECK(recording_->has(state->stream), "recorded work waits for stream {}, which is no part of it",
+    LT_CHECK(recording_->has(state->stream), "captured work waits for stream {}, which is no part of it",
              state->stream->name());
 }
 

@@ -28,7 +28,7 @@ class Event {
     virtual bool happened() = 0;  ///< never blocks
     virtual void block() = 0;  ///< the caller, until it has happened; rethrows what the work before it threw
     const Stream* stream = nullptr;
-    std::shared_ptr<Recording> recording;  ///< that it is part of, where it is a point in recorded work
+    std::shared_ptr<Recording> recording;  ///< that it is part of, where it is a point in captured work
   };
   Event() = default;
   explicit Event(std::shared_ptr<State> s) : state_(std::move(s)) {}

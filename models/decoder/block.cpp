@@ -31,14 +31,14 @@ std::vector<Tensor*> Block::Saved::tensors(BlockTensor which) {
   return {};
 }
 
-void Block::leave(Step& step, Saved& saved, const ActivationOffloadOptions& o) const {
+void Block::offload(Step& step, Saved& saved, const ActivationOffloadOptions& o) const {
   std::vector<Tensor*> tensors;
   if (o.input) tensors.push_back(&saved.norm1.x);
   for (int i = 0; i < kBlockTensors; ++i)
     if (const BlockTensor t = static_cast<BlockTensor>(i); o.tensors.has(t))
       for (Tensor* of : saved.tensors(t)) tensors.push_back(of);
   step.enter(place_ + ".offload");
-  step.offloaded->leave(saved.offloaded, tensors);
+  step.offloaded->offload(saved.offloaded, tensors);
 }
 
 void Block::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sp,
@@ -59,9 +59,9 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
     attention_.declare(store, groups, c, sp, p + ".self_attn", place_ + ".attention", out_std);
     norm2_.declare(store, groups, p + ".post_attention_layernorm", NormKind::rms, c.hidden_size, c.norm_eps,
                    sp);
-    mixture_ = c.moe.in_layer(i);
-    if (mixture_) {
-      moe_.declare(store, groups, c, sp, expert_tensor, dispatch, mixture_prefix(c, i), i, out_std);
+    is_moe_ = c.moe.in_layer(i);
+    if (is_moe_) {
+      moe_.declare(store, groups, c, sp, expert_tensor, dispatch, moe_prefix(c, i), i, out_std);
     } else {
       mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
     }
@@ -69,7 +69,7 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
 }
 
 int Block::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t i) {
-  LT_CHECK(!mixture_, "{}: experts in eight bits", place_);
+  LT_CHECK(!is_moe_, "{}: experts in FP8", place_);
   return attention_.quantize_operands(store, settings, i) + mlp_.quantize_operands(store, settings, i);
 }
 
@@ -96,7 +96,7 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   step.enter(place_ + ".mlp");
   norm2_.forward(step, r, saved.norm2);
   if (keep.output) r.delta = step.temporary("mlp output", saved.norm2.y.shape);
-  if (mixture_) {
+  if (is_moe_) {
     LT_CHECK(step.keeps() || !step.training, "{}: experts are not computed again", place_);
     moe_.forward(step, mb, r.delta, saved.norm2.y, saved.moe);
   } else {
@@ -138,7 +138,7 @@ void Block::recompute(Step& step, const MicroBatch& mb, Tensor rope_table, Saved
   } else if (!saved.norm2.y.defined()) {
     norm2_.recompute(step, saved.norm2);
   }
-  if (!mixture_) mlp_.recompute(step, saved.norm2.y, mb.rows(), saved.mlp);
+  if (!is_moe_) mlp_.recompute(step, saved.norm2.y, mb.rows(), saved.mlp);
 }
 
 Tensor Block::through_dropout(Step& step, const MicroBatch& mb, Tensor dx, const char* which) const {
@@ -158,7 +158,7 @@ void Block::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_ta
   step.enter(place_ + ".mlp");
   Tensor dout = through_dropout(step, mb, dx, ".mlp.output");
   Tensor dnorm = step.temporary("d norm", dx.shape);
-  if (mixture_) {
+  if (is_moe_) {
     moe_.backward(step, mb, dnorm, dout, saved.norm2.y, saved.moe);
   } else {
     mlp_.backward(step, dnorm, dout, saved.norm2.y, saved.mlp);

@@ -38,7 +38,7 @@ class Block {
   /// Before backward: what forward made and did not keep.
   void recompute(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& saved) const;
   /// After forward, in a step that keeps: writes out what `options` says, which is there again after need().
-  void leave(Step& step, Saved& saved, const ActivationOffloadOptions& options) const;
+  void offload(Step& step, Saved& saved, const ActivationOffloadOptions& options) const;
   /// dx: (stream rows, H) inout, the gradient of the residual stream.
   void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_table, Saved& saved) const;
 
@@ -50,7 +50,7 @@ class Block {
   AttentionLayer attention_;
   MlpLayer mlp_;
   MoeLayer moe_;
-  bool mixture_ = false;  ///< moe_ is there and mlp_ is not
+  bool is_moe_ = false;  ///< moe_ is there and mlp_ is not
   double dropout_ = 0;
   std::string place_;
 };

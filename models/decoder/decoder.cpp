@@ -87,7 +87,7 @@ void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, boo
                           decay};
   positions.embedding = true;
   if (sequence_parallel_) positions.sum = Axis::tensor;
-  if (!groups.line()) {
+  if (!groups.one_d()) {
     positions = cut_over(Axis::column, std::move(positions), 1, groups.column.rank(), groups.column.size());
     positions.sum = Axis::depth | Axis::row;
   }
@@ -104,11 +104,11 @@ void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq) {
 
 void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
   step.enter("embedding");
-  step.params.use(kEmbedding, layer_segment(stages_[0].first));
+  step.params.gather(kEmbedding, layer_segment(stages_[0].first));
   r.x = step.activation("embedding", {step.stream_rows(mb), step.stream_cols(config_.hidden_size)});
   const RowMap rows = step.row_map(mb);
   const Tensor positions = positions_ >= 0 ? step.params.value(positions_) : Tensor();
-  if (step.groups.line()) {
+  if (step.groups.one_d()) {
     look_up(step, mb, r.x, positions, rows);
   } else {
     look_up_cut(step, mb, r.x);
@@ -116,7 +116,7 @@ void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
   }
   if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
     dropout(step.compute, r.x, r.x, d);
-  step.params.drop(kEmbedding);
+  step.params.release(kEmbedding);
 }
 
 void Decoder::look_up(Step& step, const MicroBatch& mb, Tensor x, Tensor positions,
@@ -173,7 +173,7 @@ void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const 
     position_backward(step.compute, to.tensor, dx, step.row_map(mb), to.accumulate);
     step.params.grad_ready(positions_);
   }
-  if (!step.groups.line()) return look_up_cut_backward(step, mb, dx);
+  if (!step.groups.one_d()) return look_up_cut_backward(step, mb, dx);
   Tensor whole = gather_rows(step, dx, "gathered gradient");
   const GradBuffer to = step.params.accumulate(tokens_);  // a tied head has written there before
   embedding_backward(step.compute, to.tensor, whole, mb.tokens, vocab_, to.accumulate);
@@ -192,7 +192,7 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
     for (int64_t i = run.first; i < run.first + run.count; ++i) {
       const int64_t layer = s.first + i;
       const int next = i + 1 < s.count ? layer_segment(layer + 1) : s.heads ? head_segment() : -1;
-      step.params.use(layer_segment(layer), next);
+      step.params.gather(layer_segment(layer), next);
       Block::Keep keep;
       keep.input = run.recompute && i == run.first;
       keep.without = run.tensors;
@@ -200,9 +200,9 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
       if (run.recompute && !keep.input) saved.blocks[i].norm1.x = Tensor();
       if (run.recompute) saved.blocks[i].norm2.x = Tensor();
       const bool leaves = i < away && i == run.first;  // of layers that run again the first has an input
-      if (leaves) blocks_[layer].leave(step, saved.blocks[i], offload_);
-      if (step.offloaded) step.offloaded->settle(leaves ? &saved.blocks[i].offloaded : nullptr);
-      step.params.drop(layer_segment(layer));
+      if (leaves) blocks_[layer].offload(step, saved.blocks[i], offload_);
+      if (step.offloaded) step.offloaded->reclaim(leaves ? &saved.blocks[i].offloaded : nullptr);
+      step.params.release(layer_segment(layer));
     }
     step.saving = saving;
   }
@@ -218,7 +218,7 @@ void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers&
   for (int64_t i = run.first; i < run.first + run.count; ++i) {
     const int64_t layer = s.first + i;
     const bool last = i + 1 == run.first + run.count;
-    step.params.use(layer_segment(layer), last ? -1 : layer_segment(layer + 1));
+    step.params.gather(layer_segment(layer), last ? -1 : layer_segment(layer + 1));
     if (run.recompute) {
       saved.blocks[i] = {};
       Block::Keep keep;
@@ -227,7 +227,7 @@ void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers&
     } else {
       blocks_[layer].recompute(step, mb, rope_table_, saved.blocks[i]);
     }
-    if (!last) step.params.drop(layer_segment(layer));  // the last one's backward follows
+    if (!last) step.params.release(layer_segment(layer));  // the last one's backward follows
   }
   if (step.compute.meta()) step.compute.meta()->set_model_work(true);
   step.deferred = later;
@@ -243,11 +243,11 @@ Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor inpu
   }
   run_blocks(step, mb, stage, r, saved);
   if (s.heads) {
-    step.params.use(head_segment());
-    if (config_.tie_word_embeddings && has_embedding_) step.params.use(kEmbedding);
+    step.params.gather(head_segment());
+    if (config_.tie_word_embeddings && has_embedding_) step.params.gather(kEmbedding);
     saved.dx = head_.loss(step, mb, r);
-    step.params.drop(head_segment());
-    if (config_.tie_word_embeddings && has_embedding_) step.params.drop(kEmbedding);
+    step.params.release(head_segment());
+    if (config_.tie_word_embeddings && has_embedding_) step.params.release(kEmbedding);
     return {};
   }
   Tensor out = step.activation("stage output", r.x.shape);
@@ -265,17 +265,17 @@ Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dou
     const LayerRun& run = runs[k];
     if (step.offloaded) {
       step.offloaded->need(saved.blocks[run.first].offloaded);
-      if (k > 0) step.offloaded->ask(saved.blocks[runs[k - 1].first].offloaded);
-      step.offloaded->settle();
+      if (k > 0) step.offloaded->prefetch(saved.blocks[runs[k - 1].first].offloaded);
+      step.offloaded->reclaim();
     }
     if (run.recompute || run.tensors.bits) recompute_run(step, mb, s, run, saved);
     for (int64_t i = run.first + run.count; i-- > run.first;) {
       const int64_t layer = s.first + i;
       // The layer before, or where a run of several begins again.
       const int64_t next = i > run.first ? i - 1 : k > 0 ? runs[k - 1].first : -1;
-      step.params.use(layer_segment(layer), next >= 0 ? layer_segment(s.first + next) : -1);
+      step.params.gather(layer_segment(layer), next >= 0 ? layer_segment(s.first + next) : -1);
       blocks_[layer].backward(step, mb, dx, rope_table_, saved.blocks[i]);
-      step.params.drop(layer_segment(layer));
+      step.params.release(layer_segment(layer));
     }
   }
   if (!s.embeds) return dx;
@@ -291,11 +291,11 @@ void Decoder::predict(Step& step, const MicroBatch& mb, Tensor logits, int64_t f
   Saved saved;
   embed(step, mb, r);
   run_blocks(step, mb, 0, r, saved);
-  step.params.use(head_segment());
-  if (config_.tie_word_embeddings) step.params.use(kEmbedding);
+  step.params.gather(head_segment());
+  if (config_.tie_word_embeddings) step.params.gather(kEmbedding);
   head_.logits(step, r, logits, first_row);
-  step.params.drop(head_segment());
-  if (config_.tie_word_embeddings) step.params.drop(kEmbedding);
+  step.params.release(head_segment());
+  if (config_.tie_word_embeddings) step.params.release(kEmbedding);
 }
 
 }  // namespace ltrain

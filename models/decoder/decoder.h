@@ -16,7 +16,7 @@ struct StageLayers {
 
 struct DecoderOptions {
   bool sequence_parallel = false;
-  DispatchOptions dispatch;         ///< of mixtures of experts
+  DispatchOptions dispatch;         ///< of MoE models
   bool expert_tensor = true;        ///< tensor ranks share each expert; else they have experts of their own
   bool decay_embeddings = true;     ///< weight decay applies to embeddings too
   std::vector<StageLayers> stages;  ///< of this rank, in order; empty: one that has everything
@@ -36,7 +36,7 @@ class Decoder {
   Decoder(const ModelConfig& config, ParameterStore& store, const Groups& groups,
           const DecoderOptions& options);
   const ModelConfig& config() const { return config_; }
-  /// The linear layers of blocks multiply in eight bits where a step has them; how many do.
+  /// The linear layers of blocks multiply in FP8 where a step has them; how many do.
   int quantize_operands(const ParameterStore& store, const Fp8Settings& settings);
   /// Segments of the store: the embedding, the layers, the head.
   static int segments(const ModelConfig& config) { return static_cast<int>(config.num_hidden_layers) + 2; }

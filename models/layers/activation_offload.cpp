@@ -13,7 +13,7 @@ int64_t layers_offloaded(const ActivationOffloadOptions& o, int64_t layers, bool
   return std::min(n, whole ? layers - 1 : layers);
 }
 
-/// Where in slow memory what lies: the arena's allocator over offsets.
+/// Where in offload memory what lies: the arena's allocator over offsets.
 class ActivationOffload::Space final : public Memory {
  public:
   explicit Space(int64_t bytes) { capacity_ = bytes; }
@@ -46,7 +46,7 @@ ActivationOffload::~ActivationOffload() = default;
 
 int64_t ActivationOffload::peak_bytes() const { return space_->peak().arena_bytes; }
 
-void ActivationOffload::leave(OffloadedTensors& a, const std::vector<Tensor*>& tensors) {
+void ActivationOffload::offload(OffloadedTensors& a, const std::vector<Tensor*>& tensors) {
   LT_CHECK(a.state == OffloadedTensors::here, "activations leave twice");
   a.items.clear();
   for (Tensor* t : tensors)
@@ -59,7 +59,7 @@ void ActivationOffload::leave(OffloadedTensors& a, const std::vector<Tensor*>& t
   leaving_.push_back(&a);
 }
 
-void ActivationOffload::settle(const OffloadedTensors* but) {
+void ActivationOffload::reclaim(const OffloadedTensors* but) {
   std::erase_if(leaving_, [&](OffloadedTensors* a) {
     if (a == but) return false;
     compute_.wait(a->done);  // whoever gets the memory comes after
@@ -69,7 +69,7 @@ void ActivationOffload::settle(const OffloadedTensors* but) {
   });
 }
 
-void ActivationOffload::ask(OffloadedTensors& a) {
+void ActivationOffload::prefetch(OffloadedTensors& a) {
   if (a.state == OffloadedTensors::leaving) {  // still there
     compute_.wait(a.done);                     // backward writes to some of them
     std::erase(leaving_, &a);

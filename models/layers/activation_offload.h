@@ -1,4 +1,4 @@
-// What layers keep for their backward, in slow memory meanwhile: written out after the forward of a layer,
+// What layers keep for their backward, in offload memory meanwhile: written out after the forward of a layer,
 // asked for one layer before its backward (ZeRO-Infinity, arXiv:2104.07857, 5.1.2).
 //
 // Memory of the device is given back when the layer after has run, so that what is in use stays, and what
@@ -29,7 +29,7 @@ struct OffloadedTensors {
   struct Item {
     Tensor* tensor;  ///< the layer's
     Tensor was;      ///< as it left
-    Tensor place;    ///< in slow memory
+    Tensor place;    ///< in offload memory
   };
   std::vector<Item> items;
   Event done;  ///< of the transfer under way
@@ -37,20 +37,20 @@ struct OffloadedTensors {
 
 class ActivationOffload {
  public:
-  /// `bytes`: of slow memory that is taken now; no more is used. On meta as much as is needed.
+  /// `bytes`: of offload memory that is taken now; no more is used. On meta as much as is needed.
   ActivationOffload(Stream& compute, Memory& memory, OffloadMemory& slow, int64_t bytes);
   ~ActivationOffload();
 
   /// Writes out those of `tensors` that are defined, which nobody writes to before need(). They are still
-  /// there until settle() without `a`.
-  void leave(OffloadedTensors& a, const std::vector<Tensor*>& tensors);
-  /// Gives back the memory of what has been written, but for `but`.
-  void settle(const OffloadedTensors* but = nullptr);
+  /// there until reclaim() without `a`.
+  void offload(OffloadedTensors& a, const std::vector<Tensor*>& tensors);
+  /// Frees the memory of what has been written, but for `but`.
+  void reclaim(const OffloadedTensors* but = nullptr);
   /// Begins to bring it back.
-  void ask(OffloadedTensors& a);
+  void prefetch(OffloadedTensors& a);
   /// Afterwards its tensors are there.
   void need(OffloadedTensors& a);
-  /// Bytes of slow memory at most so far.
+  /// Bytes of offload memory at most so far.
   int64_t peak_bytes() const;
 
  private:

@@ -16,7 +16,7 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
   place_ = std::move(place);
   all_heads_ = c.num_attention_heads;
   heads_ = all_heads_ / ranks;
-  copies_ = groups.line() ? kv_replication(c.num_key_value_heads, ranks) : 1;
+  copies_ = groups.one_d() ? kv_replication(c.num_key_value_heads, ranks) : 1;
   kv_heads_ = c.num_key_value_heads * copies_ / ranks;
   first_head_ = groups.inner().rank() * heads_;
   LT_CHECK(heads_ * ranks == all_heads_ && kv_heads_ * ranks == c.num_key_value_heads * copies_,
@@ -27,21 +27,21 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
     const std::string fused = prefix + ".c_attn";  // q, k and v are cut apart: each by its heads
     qkv_.declare(store, groups, sp,
                  {{fused, q, 0, q + 2 * kv}, {fused, kv, q, q + 2 * kv}, {fused, kv, q + kv, q + 2 * kv}}, h,
-                 true, c.initializer_range, Cut::column);
-    out_.declare(store, groups, sp, {{prefix + ".c_proj", h}}, q, true, out_std, Cut::row);
+                 true, c.initializer_range, LinearSharding::column);
+    out_.declare(store, groups, sp, {{prefix + ".c_proj", h}}, q, true, out_std, LinearSharding::row);
   } else {
     rope_ = true;
     std::vector<LinearPart> query{{prefix + ".q_proj", q}};
     const std::vector<LinearPart> key_value{{prefix + ".k_proj", kv, 0, 0, copies_},
                                             {prefix + ".v_proj", kv, 0, 0, copies_}};
     if (copies_ > 1) {  // whose gradients go another way than the queries'
-      kv_.declare(store, groups, sp, key_value, h, false, c.initializer_range, Cut::column);
+      kv_.declare(store, groups, sp, key_value, h, false, c.initializer_range, LinearSharding::column);
     } else {
       query.insert(query.end(), key_value.begin(), key_value.end());
     }
-    qkv_.declare(store, groups, sp, query, h, false, c.initializer_range, Cut::column);
+    qkv_.declare(store, groups, sp, query, h, false, c.initializer_range, LinearSharding::column);
     declare_norms(store, groups, c, prefix);
-    out_.declare(store, groups, sp, {{prefix + ".o_proj", h}}, q, false, out_std, Cut::row);
+    out_.declare(store, groups, sp, {{prefix + ".o_proj", h}}, q, false, out_std, LinearSharding::row);
   }
 }
 
@@ -59,7 +59,7 @@ void AttentionLayer::forward(Step& step, const MicroBatch& batch, Tensor y, Tens
 }
 
 void AttentionLayer::recompute(Step& step, const MicroBatch& batch, Tensor x, Tensor rope_table,
-                           Saved& saved) const {
+                               Saved& saved) const {
   const MicroBatch mb = batch.inside();
   if (!saved.qkv.defined()) {
     saved.qkv = step.activation("qkv", {mb.rows(), shape(mb).qkv_width()});
@@ -103,7 +103,7 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
 
 int AttentionLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings,
                                       int64_t layer) {
-  LT_CHECK(copies_ == 1, "{}: key-value heads of several ranks in eight bits", place_);
+  LT_CHECK(copies_ == 1, "{}: key-value heads of several ranks in FP8", place_);
   return qkv_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::qkv)) +
          out_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::output));
 }

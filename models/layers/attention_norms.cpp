@@ -13,7 +13,7 @@ void AttentionLayer::declare_norms(ParameterStore& store, const Groups& groups, 
   norm_eps_ = c.norm_eps;
   if (norm_kind_ == QueryKeyNorm::none) return;
   const Group& t = groups.tensor;
-  LT_CHECK(groups.line(), "norms of queries and keys that {} tensor-parallel ranks share",
+  LT_CHECK(groups.one_d(), "norms of queries and keys that {} tensor-parallel ranks share",
            groups.inner().size());
   norm_cut_ = norm_kind_ == QueryKeyNorm::projection && t.size() > 1;
   const auto add = [&](const char* name, int64_t heads, int copies) {

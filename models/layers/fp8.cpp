@@ -16,7 +16,7 @@ Fp8State::Fp8State(const Fp8Settings& settings, Stream& compute, Memory& memory,
     place_set(compute, t, kAllAxes, Placement::R());
     return t;
   };
-  steps_ = table("steps of eight bits", {n});
+  steps_ = table("steps of FP8", {n});
   amax_ = table("largest magnitudes", {n});
   history_ = table("history of largest magnitudes", {n, settings.history});
 }

@@ -1,4 +1,4 @@
-// Linear layers in eight bits: their operands are rounded just before a product, and nothing else is.
+// Linear layers in FP8: their operands are rounded just before a product, and nothing else is.
 //
 // Every linear layer of the model has a slot with three roles: what comes in, the weight, the gradient of
 // what goes out. With delayed scaling the largest magnitude of each role is noted during a step over all

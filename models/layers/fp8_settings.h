@@ -1,4 +1,4 @@
-// Which products are of eight bits, and how their steps are found.
+// Which products are of FP8, and how their steps are found.
 #pragma once
 #include <cstdint>
 #include <string>

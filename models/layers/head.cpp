@@ -27,7 +27,7 @@ ParameterSpec vocabulary_weight(const Groups& g, const ModelConfig& c, const cha
   const auto cut = [&](Axis a, int dim) {
     w = cut_over(a, std::move(w), dim, g.over(a).rank(), g.over(a).size());
   };
-  if (g.line()) {
+  if (g.one_d()) {
     cut(Axis::tensor, 0);
     return w;
   }
@@ -42,7 +42,7 @@ ParameterSpec vocabulary_weight(const Groups& g, const ModelConfig& c, const cha
 }
 
 VocabPart vocabulary_part(const Groups& g, const ModelConfig& c) {
-  const Axis axis = g.line() ? Axis::tensor : Axis::row;
+  const Axis axis = g.one_d() ? Axis::tensor : Axis::row;
   const VocabColumns part = share(c.vocab_size, g.over(axis).rank(), g.over(axis).size());
   return {part.first, part.columns, c.vocab_size, axis};
 }
@@ -174,7 +174,7 @@ void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) cons
 }
 
 void Head::logits(Step& step, Residual& r, Tensor out, int64_t first_row) const {
-  LT_CHECK(step.groups.line() && step.groups.tensor.size() == 1, "logits of a vocabulary that is cut");
+  LT_CHECK(step.groups.one_d() && step.groups.tensor.size() == 1, "logits of a vocabulary that is cut");
   step.enter("head");
   NormLayer::Saved saved;
   norm_.forward(step, r, saved);

@@ -6,7 +6,8 @@
 namespace ltrain {
 
 void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_parallel,
-                     const std::vector<LinearPart>& parts, int64_t in, bool bias, double std, Cut cut) {
+                     const std::vector<LinearPart>& parts, int64_t in, bool bias, double std,
+                     LinearSharding cut) {
   std::vector<ParameterSpec> weights, biases;
   cut_ = cut;
   out_ = 0;
@@ -33,8 +34,8 @@ ParameterSpec Linear::cut_weight(ParameterSpec w, const Groups& g, int copies) c
   };
   switch (g.mesh.tensor_mode) {
     case TensorMode::one_d:
-      w = cut_over(Axis::tensor, std::move(w), cut_ == Cut::column ? 0 : 1, g.tensor.rank() / copies,
-                   g.tensor.size() / copies);
+      w = cut_over(Axis::tensor, std::move(w), cut_ == LinearSharding::column ? 0 : 1,
+                   g.tensor.rank() / copies, g.tensor.size() / copies);
       if (copies > 1) {
         w.place[Axis::tensor] = Placement::S(0);  // also when there is one part, which all have
         w.copied = true;
@@ -46,27 +47,27 @@ ParameterSpec Linear::cut_weight(ParameterSpec w, const Groups& g, int copies) c
       w.sum = Axis::depth;
       break;
     case TensorMode::three_d:
-      cut(cut_ == Cut::column ? Axis::row : Axis::column, 0);
+      cut(cut_ == LinearSharding::column ? Axis::row : Axis::column, 0);
       cut(Axis::depth, 0);
-      cut(cut_ == Cut::column ? Axis::column : Axis::row, 1);
+      cut(cut_ == LinearSharding::column ? Axis::column : Axis::row, 1);
       break;
   }
   return w;
 }
 
 ParameterSpec Linear::cut_bias(ParameterSpec b, const Groups& g, int copies, bool sequence_parallel) const {
-  if (g.line()) {
-    if (cut_ == Cut::column)
+  if (g.one_d()) {
+    if (cut_ == LinearSharding::column)
       b = cut_over(Axis::tensor, std::move(b), 0, g.tensor.rank() / copies, g.tensor.size() / copies);
     if (copies > 1) {
       b.place[Axis::tensor] = Placement::S(0);
       b.copied = true;
     }
-    if (cut_ == Cut::row && sequence_parallel) b.sum = Axis::tensor;
+    if (cut_ == LinearSharding::row && sequence_parallel) b.sum = Axis::tensor;
     return b;
   }
   // As the columns of y; the ranks of the other two axes have other rows of it.
-  const bool turns = g.mesh.tensor_mode == TensorMode::three_d && cut_ == Cut::column;
+  const bool turns = g.mesh.tensor_mode == TensorMode::three_d && cut_ == LinearSharding::column;
   const Axis columns = turns ? Axis::row : Axis::column;
   b.sum = Axis::depth | (turns ? Axis::column : Axis::row);
   return cut_over(columns, std::move(b), 0, g.over(columns).rank(), g.over(columns).size());
@@ -98,7 +99,7 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
   MatmulArgs args;
   args.trans_b = true;
   const Tensor weight = this->weight(step), bias = this->bias(step);
-  if (cut_ == Cut::column) {
+  if (cut_ == LinearSharding::column) {
     Tensor whole = gather_rows(step, x, "gathered rows");
     args.bias = bias;
     product(step, y, whole, weight, args);
@@ -119,7 +120,7 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
 void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
   const bool later = step.deferred != nullptr;
   const Tensor weight = this->weight(step);
-  if (cut_ == Cut::row) {
+  if (cut_ == LinearSharding::row) {
     Tensor whole = gather_rows(step, dy, "gathered gradient");
     if (dx.defined()) product(step, dx, whole, weight);
     bias_backward(step, dy);

@@ -10,7 +10,7 @@ namespace ltrain {
 
 /// How the tensor axis cuts W. column: rows of W, so columns of y: y stays cut. row: columns of W, so x comes
 /// cut and y is a sum over the axis. In a cube: column is the way into a sublayer, row the way out.
-enum class Cut : uint8_t { column, row };
+enum class LinearSharding : uint8_t { column, row };
 
 /// One named parameter of a linear layer, or `rows` rows from `first` on of one that has `all`.
 struct LinearPart {
@@ -23,8 +23,8 @@ class Linear {
  public:
   /// Declares weights (rows, in) and, with `bias`, biases. std: of the initial weights.
   void declare(ParameterStore& store, const Groups& groups, bool sequence_parallel,
-               const std::vector<LinearPart>& parts, int64_t in, bool bias, double std, Cut cut);
-  /// After declare: its products are of eight bits when a step has them, unless settings.keep says otherwise,
+               const std::vector<LinearPart>& parts, int64_t in, bool bias, double std, LinearSharding cut);
+  /// After declare: its products are of FP8 when a step has them, unless settings.keep says otherwise,
   /// in which case false is returned.
   bool quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot);
   int64_t out_features() const { return out_; }  ///< on this rank
@@ -51,9 +51,9 @@ class Linear {
   void weight_backward(Step& step, Tensor dy, Tensor x) const;
   void bias_backward(Step& step, Tensor dy) const;
   int weight_ = -1, bias_ = -1, parts_ = 0;
-  int slot_ = -1;  // of eight bits
+  int slot_ = -1;  // of FP8
   int64_t out_ = 0;
-  Cut cut_ = Cut::column;
+  LinearSharding cut_ = LinearSharding::column;
 };
 
 }  // namespace ltrain

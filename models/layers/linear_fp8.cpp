@@ -1,4 +1,4 @@
-// The products of a linear layer, in eight bits where it has a slot.
+// The products of a linear layer, in FP8 where it has a slot.
 #include "models/layers/linear.h"
 #include "parallel/optim/optimizer.h"
 

@@ -14,11 +14,12 @@ void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelC
            f, groups.inner().size());
   if (gated_) {
     up_.declare(store, groups, sp, {{prefix + ".gate_proj", f}, {prefix + ".up_proj", f}}, h, false,
-                c.initializer_range, Cut::column);
-    down_.declare(store, groups, sp, {{prefix + ".down_proj", h}}, f, false, out_std, Cut::row);
+                c.initializer_range, LinearSharding::column);
+    down_.declare(store, groups, sp, {{prefix + ".down_proj", h}}, f, false, out_std, LinearSharding::row);
   } else {
-    up_.declare(store, groups, sp, {{prefix + ".c_fc", f}}, h, true, c.initializer_range, Cut::column);
-    down_.declare(store, groups, sp, {{prefix + ".c_proj", h}}, f, true, out_std, Cut::row);
+    up_.declare(store, groups, sp, {{prefix + ".c_fc", f}}, h, true, c.initializer_range,
+                LinearSharding::column);
+    down_.declare(store, groups, sp, {{prefix + ".c_proj", h}}, f, true, out_std, LinearSharding::row);
   }
 }
 

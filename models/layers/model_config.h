@@ -16,7 +16,7 @@ struct RopeScaling {
   int64_t original_max_position_embeddings = 8192;
 };
 
-/// A mixture of experts in the place of the feed-forward.
+/// An MoE layer in the place of the feed-forward.
 struct MoeConfig {
   int64_t num_experts = 0;  ///< 0: none, the model is dense
   int64_t top_k = 2;

@@ -13,7 +13,7 @@ void NormLayer::declare(ParameterStore& store, const Groups& groups, const std::
   ParameterSpec bias{name + ".bias", {cols}, Init::zeros, 0, false};
   for (ParameterSpec* p : {&weight, &bias}) {
     if (sequence_parallel) p->sum = Axis::tensor;  // each rank norms rows of its own
-    if (groups.line()) continue;
+    if (groups.one_d()) continue;
     *p = cut_over(Axis::column, std::move(*p), 0, groups.column.rank(), groups.column.size());
     p->sum = Axis::depth | Axis::row;
   }

@@ -47,7 +47,7 @@ struct RecomputeOptions {
 /// Consecutive layers of a stage that are treated alike.
 struct LayerRun {
   int64_t first = 0, count = 1;  ///< in the stage
-  bool recompute = false;            ///< computed again from the input of the first
+  bool recompute = false;        ///< computed again from the input of the first
   BlockTensorSet tensors;        ///< of one layer that is kept: computed again
 };
 /// "runs of 3 layers", "attention_norm, mlp_norm of the first 4 layers of a stage".

@@ -22,7 +22,7 @@ struct RowSamples {
   Tensor position_ids;  ///< (B * seq) i32: positions in documents; optional
 };
 
-/// One micro-batch; with a tensor-parallel grid or cube, this rank's sequences of it.
+/// One micro-batch; with a 2D or 3D tensor parallelism, this rank's sequences of it.
 struct MicroBatch : RowSamples {
   int64_t batch = 1, seq = 1;  ///< seq: tokens of a sample on this context rank
   Tensor tokens;               ///< (B * seq) i32; grid, cube: of all ranks that share the vocabulary
@@ -67,7 +67,7 @@ struct Step {
   bool saving = true;              ///< when training: activations are kept for the backward
   /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
   WeightGradients* deferred = nullptr;
-  Fp8State* fp8 = nullptr;            ///< products of linear layers are of eight bits
+  Fp8State* fp8 = nullptr;                 ///< products of linear layers are of FP8
   ActivationOffload* offloaded = nullptr;  ///< where activations leave
 
   bool keeps() const { return training && saving; }

@@ -110,7 +110,7 @@ std::vector<int64_t> ExpertExchange::counts_of_ranks(Step& step, const Routing& 
                                                      const std::string& name) const {
   const std::vector<int64_t> mine =
       step.compute.meta() ? even_counts(r.sources.elements(), capacity) : read_counts(step, r, name);
-  return many() ? all_counts(step, r, mine) : mine;
+  return groups_.expert.size() > 1 ? all_counts(step, r, mine) : mine;
 }
 
 ExpertRowCounts ExpertExchange::count(Step& step, const Routing& r, int64_t capacity,
@@ -130,7 +130,7 @@ ExpertRowCounts ExpertExchange::lay_out(const std::vector<int64_t>& all) const {
     for (int64_t e = 0; e < local; ++e) c.groups[e] += all[rank * experts_ + g.rank() * local + e];
   }
   c.received = sum(c.arrive);
-  if (!many()) return c;
+  if (groups_.expert.size() == 1) return c;
   int64_t from = 0;
   std::vector<int64_t> to(local);
   for (int64_t e = 1; e < local; ++e) to[e] = to[e - 1] + c.groups[e - 1];

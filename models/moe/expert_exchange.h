@@ -29,7 +29,6 @@ class ExpertExchange {
   /// `experts`: of the layer, on all ranks.
   ExpertExchange(const Groups& groups, int64_t experts) : groups_(groups), experts_(experts) {}
   int64_t local_experts() const { return experts_ / groups_.expert.size(); }
-  bool many() const { return groups_.expert.size() > 1; }
   /// Most rows that can come to a rank's experts, of `tokens` tokens a rank that choose `top_k` experts each,
   /// of which one takes `capacity` (0: all).
   int64_t most_rows(int64_t tokens, int64_t top_k, int64_t capacity) const;

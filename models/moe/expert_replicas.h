@@ -1,4 +1,4 @@
-// Copies of hot experts on all ranks, for one micro-batch: their tokens stay where they are, and weights
+// Replicas of hot experts on all ranks, for one micro-batch: their tokens stay where they are, and weights
 // travel in their place (FasterMoE's replication, He et al., PPoPP 2022). Decided from this micro-batch's
 // counts, which all ranks have.
 #pragma once

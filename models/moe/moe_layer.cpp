@@ -25,7 +25,7 @@ ParameterSpec cut_experts_of(const Groups& g, ParameterSpec spec) {
 
 }  // namespace
 
-std::string mixture_prefix(const ModelConfig& c, int64_t layer) {
+std::string moe_prefix(const ModelConfig& c, int64_t layer) {
   return fmt::format("model.layers.{}.{}", layer, c.architecture == "mixtral" ? "block_sparse_moe" : "mlp");
 }
 
@@ -42,7 +42,7 @@ void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig
   chunks_ = g.expert.size() > 1 ? dispatch.chunks : 1;
   replicas_ = std::make_unique<ExpertReplicas>(g, experts_, g.expert.size() > 1 ? dispatch.replicas : 0);
   const int parts = expert_tensor ? g.tensor.size() : 1;
-  LT_CHECK(g.line() && experts_ % g.expert.size() == 0 && f % parts == 0 &&
+  LT_CHECK(g.one_d() && experts_ % g.expert.size() == 0 && f % parts == 0 &&
                (expert_tensor || g.tensor.size() == 1 || sequence_parallel),
            "{} experts of {} units over {} ranks of {}", experts_, f, g.expert.size(), parts);
   intermediate_ = f / parts;

@@ -1,4 +1,4 @@
-// A mixture of experts in the place of the feed-forward: router, experts (SwiGLU), experts that are shared.
+// An MoE layer in the place of the feed-forward: router, experts (SwiGLU), experts that are shared.
 #pragma once
 #include "models/layers/mlp_layer.h"
 #include "models/moe/expert_replicas.h"
@@ -8,7 +8,7 @@
 namespace ltrain {
 
 /// Of the names of a layer's router and experts.
-std::string mixture_prefix(const ModelConfig& config, int64_t layer);
+std::string moe_prefix(const ModelConfig& config, int64_t layer);
 
 class MoeLayer {
  public:

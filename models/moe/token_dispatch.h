@@ -1,5 +1,5 @@
-// How tokens come to their experts and what the experts made comes back (Megatron-LM's token dispatcher): on
-// one rank, by all-to-all between the ranks of the experts, or by gathering all their tokens.
+// How tokens are dispatched to their experts and what the experts made is combined (Megatron-LM's token
+// dispatcher): on one rank, by all-to-all between the ranks of the experts, or by gathering all their tokens.
 #pragma once
 #include <memory>
 
@@ -11,7 +11,7 @@ namespace ltrain {
 
 struct DispatchOptions {
   bool gather = false;    ///< every rank gets all tokens and sums for all, instead of an all-to-all of rows
-  int replicas = 0;       ///< most copies of hot experts on all ranks that a layer has at once
+  int replicas = 0;       ///< most replicas of hot experts on all ranks that a layer has at once
   int chunks = 1;         ///< parts of a micro-batch's tokens: one travels while experts work on another
   bool balanced = false;  ///< for plans: memory for even routing alone, not for the worst that can come
 };

@@ -11,7 +11,7 @@
 namespace ltrain {
 
 void Linear::forward_3d(Step& step, Tensor y, Tensor x) const {
-  const Way3d way = way_3d(step.groups, cut_ == Cut::column);
+  const Way3d way = way_3d(step.groups, cut_ == LinearSharding::column);
   Gathered xs = gather_start(step, way.rows, x, "gathered rows");
   GatheredWeight w = gather_weight_start(step, weight_, parts_);
   const Tensor partial = summand_rows(step, way.sum, y, "partial rows");
@@ -27,7 +27,7 @@ void Linear::forward_3d(Step& step, Tensor y, Tensor x) const {
 }
 
 void Linear::backward_3d(Step& step, Tensor dx, Tensor dy, Tensor x) const {
-  const Way3d way = way_3d(step.groups, cut_ == Cut::column);
+  const Way3d way = way_3d(step.groups, cut_ == LinearSharding::column);
   Gathered dys = gather_start(step, way.sum, dy, "gathered gradient");
   Event summed;
   Tensor partial;
@@ -43,7 +43,7 @@ void Linear::backward_3d(Step& step, Tensor dx, Tensor dy, Tensor x) const {
     step.deferred->add(
         [this, dy, x](Step& s) {
           Gathered again =
-              gather_start(s, way_3d(s.groups, cut_ == Cut::column).sum, dy, "gathered gradient");
+              gather_start(s, way_3d(s.groups, cut_ == LinearSharding::column).sum, dy, "gathered gradient");
           weight_backward_3d(s, again.wait(s), x);
           release_whole(s, again.whole, dy);
         },
@@ -58,7 +58,7 @@ void Linear::backward_3d(Step& step, Tensor dx, Tensor dy, Tensor x) const {
 }
 
 void Linear::weight_backward_3d(Step& step, Tensor dy, Tensor x) const {
-  const Way3d way = way_3d(step.groups, cut_ == Cut::column);
+  const Way3d way = way_3d(step.groups, cut_ == LinearSharding::column);
   Gathered xs = gather_start(step, way.rows, x, "gathered rows");
   const GradBuffer to = step.params.accumulate(weight_, parts_);
   MatmulArgs args;

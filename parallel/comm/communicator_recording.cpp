@@ -37,7 +37,7 @@ class RecordingGroup final : public Communicator {
     s.meta()->add(s, cost);
     if (whole_ && size() != span)  // a collective over a part of the axis is not one over the axis
       fail(ExitCode::internal,
-           "placement error: {} in {}, axis {}: group \"{}\" has {} ranks but the axis has {}\n  mend: use "
+           "placement error: {} in {}, axis {}: group \"{}\" has {} ranks but the axis has {}\n  fix: use "
            "the mesh's group of the axis",
            cost.name, s.meta()->layer().empty() ? "the step" : s.meta()->layer(), cost.axis, name(), size(),
            span);
@@ -50,7 +50,7 @@ class RecordingGroup final : public Communicator {
     }
     if (const TensorRecord* in = call.in.record; in && in->copies && in->copies != size())
       fail(ExitCode::internal,
-           "placement error: {} in {}: '{}' is P over {} neighbours but group \"{}\" has {} ranks\n  mend: "
+           "placement error: {} in {}: '{}' is P over {} neighbours but group \"{}\" has {} ranks\n  fix: "
            "use the "
            "group of its copies",
            cost.name, s.meta()->layer(), in->name, in->copies, name(), size());

@@ -317,7 +317,7 @@ namespace {
 
 /// One attempt. `again`: another one may go better.
 Fd try_peer(SocketAddress address, const std::string& hello, const Secrets& secrets,
-            Clock::time_point deadline, std::string* why, bool* again) {
+            Clock::time_point deadline, std::string* why, bool* retry) {
   Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) fail_system("a socket to another rank", errno, ExitCode::rank_lost);
   int error = 0;
@@ -330,7 +330,7 @@ Fd try_peer(SocketAddress address, const std::string& hello, const Secrets& secr
     else
       ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
-  *again = true;
+  *retry = true;
   if (error) {
     *why = std::strerror(error);
     return {};
@@ -359,7 +359,7 @@ Fd try_peer(SocketAddress address, const std::string& hello, const Secrets& secr
   if (std::memcmp(w.magic, kWelcomeMagic, sizeof(kWelcomeMagic)) != 0 ||
       !equal_secrets(w.secret, secrets.server)) {
     *why = "another program listens there";
-    *again = false;
+    *retry = false;
     return {};
   }
   return fd;
@@ -390,15 +390,15 @@ Fd connect_to_peer(const std::string& published, const std::string& key, int fro
   const auto deadline = after(seconds);
   double pause = 0.01;
   while (true) {
-    bool again = false;
+    bool retry = false;
     std::string reason;
-    Fd fd = try_peer(a, bytes, secrets, deadline, &reason, &again);
+    Fd fd = try_peer(a, bytes, secrets, deadline, &reason, &retry);
     if (fd.valid()) {
       note_progress();
       return fd;
     }
     *why = fmt::format("{} port {}: {}", address, port, reason);
-    if (!again || Clock::now() >= deadline) return {};
+    if (!retry || Clock::now() >= deadline) return {};
     std::this_thread::sleep_for(std::chrono::duration<double>(pause));
     pause = std::min(1.0, 1.5 * pause);
   }

@@ -125,15 +125,15 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   const int total = static_cast<int>(of_experts.size()), place = mesh.place_in(experts),
             near = options.intra_node_experts > 0 ? options.intra_node_experts : 1;
   LT_CHECK(total % near == 0, "neighbours of {} among {} ranks of experts", near, total);
-  std::vector<int> near_ranks, far_ranks;
+  std::vector<int> intra_node_ranks, inter_node_ranks;
   for (int i = 0; i < total; ++i) {
-    if (i / near == place / near) near_ranks.push_back(of_experts[i]);
-    if (near > 1 ? i % near == place % near : i == place) far_ranks.push_back(of_experts[i]);
+    if (i / near == place / near) intra_node_ranks.push_back(of_experts[i]);
+    if (near > 1 ? i % near == place % near : i == place) inter_node_ranks.push_back(of_experts[i]);
   }
-  groups_.expert_intra_node =
-      make(make_group, {"expert near", experts, near_ranks, false}, groups_.expert.stream, near > 1);
-  groups_.expert_inter_node =
-      make(make_group, {"expert far", experts, far_ranks, false}, groups_.expert.stream, near > 1);
+  groups_.expert_intra_node = make(make_group, {"expert intra-node", experts, intra_node_ranks, false},
+                                   groups_.expert.stream, near > 1);
+  groups_.expert_inter_node = make(make_group, {"expert inter-node", experts, inter_node_ranks, false},
+                                   groups_.expert.stream, near > 1);
   // With one group of all ranks gradients and agreements go the same way.
   const bool flat = mesh.world() == mesh.size(kGradientAxes);
   groups_.world = flat ? groups_.gradient : over("world", kAllAxes, comm);

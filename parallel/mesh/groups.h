@@ -34,7 +34,7 @@ int kv_replication(int64_t key_value_heads, int64_t tensor_ranks);
 struct Groups {
   Mesh mesh;
   Group tensor, context;
-  Group depth, row, column;  ///< of a tensor-parallel grid or cube
+  Group depth, row, column;  ///< of a 2D or 3D tensor parallelism
   Group rows, turned_rows;   ///< depth+row, depth+column: ranks whose tokens differ
   Group gradient;            ///< data, context, replica: ranks that have the same parameters
   Group shard;               ///< of them, the first level: ZeRO cuts over it; all where there is one level
@@ -51,7 +51,7 @@ struct Groups {
 
   int coordinate(Axis a) const { return mesh.coordinate(a); }
   int size(Axis a) const { return mesh.size(a); }
-  bool line() const { return mesh.tensor_mode == TensorMode::one_d; }
+  bool one_d() const { return mesh.tensor_mode == TensorMode::one_d; }
   /// Of mesh.inner_axis(), of that axis.
   const Group& inner() const { return over(mesh.inner_axis()); }
   const Group& over(Axis tensor_axis) const;

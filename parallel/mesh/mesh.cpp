@@ -45,7 +45,7 @@ AxisOrder parse_axis_order(std::string_view text, std::string& error) {
       return kAxisOrder;
     }
     if (seen.has(name->second)) {
-      error = fmt::format("{} is there twice", word);
+      error = fmt::format("{} is a duplicate", word);
       return kAxisOrder;
     }
     seen = seen | name->second;

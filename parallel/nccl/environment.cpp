@@ -7,7 +7,7 @@ namespace ltrain::nccl {
 
 void keep_order() {
   // Kernels of two groups may each wait for the other's ranks when GPUs start them in different orders, in
-  // recorded work most of all: NCCL 2.26 and newer start them in the order of calls. A user's value stays.
+  // captured work most of all: NCCL 2.26 and newer start them in the order of calls. A user's value stays.
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
 }
 

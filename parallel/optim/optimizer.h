@@ -28,7 +28,7 @@ enum class UpdateRule : uint8_t {
 };
 constexpr int kUpdateRules = 11;  ///< that a recipe can ask for: without `still`, which has no gradient
 std::string_view update_rule_name(UpdateRule r);
-/// Its moments are averaged over ranks in few bits after a warm-up.
+/// Its moments are averaged over ranks in a compressed all-reduce after a warm-up.
 constexpr bool is_onebit(UpdateRule r) {
   return r == UpdateRule::onebit_adam || r == UpdateRule::onebit_lamb;
 }
@@ -76,7 +76,7 @@ struct StepKinds {
   int64_t usual_step = 1;    ///< one of the first kind, counted as updates are, from 1
   int64_t other_step = 0;    ///< of the second
   int64_t first_others = 0;  ///< so many first steps are of the second kind,
-  int64_t every = 0;         ///< or the first and every so-manieth after it
+  int64_t every = 0;         ///< or the first and every N-th after it
   bool is_other(int64_t step) const { return step <= first_others || (every > 0 && (step - 1) % every == 0); }
   int64_t others(int64_t steps) const;  ///< of the first so many steps
 };
@@ -88,7 +88,7 @@ struct RuleTarget {
   bool matrix = false;     ///< has two dims
   bool embedding = false;  ///< token or position table, or the projection to the vocabulary
   bool decay = true;       ///< weight decay applies unless a group says so
-  bool router = false;     ///< of a mixture of experts
+  bool router = false;     ///< of an MoE model
 };
 
 /// A parameter's rule. Muon and 8-bit AdamW are for matrices: what is none, and for Muon what is an

@@ -1,4 +1,4 @@
-// Which matrices are kept two of four: chosen by the recipe, by the parameter's name and by what it is.
+// Which matrices are kept 2:4 sparse: chosen by the recipe, by the parameter's name and by what it is.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -60,7 +60,7 @@ class Checker {
                  s_.rank_of_stage[a.stage]);
         uint8_t& bits = seen[static_cast<size_t>(a.stage) * s_.micros + a.micro];
         const uint8_t bit = uint8_t(1 << static_cast<int>(a.kind));
-        if (bits & bit) broken("rank {}, position {}: {} is there twice", r, i, to_string(a));
+        if (bits & bit) broken("rank {}, position {}: {} is a duplicate", r, i, to_string(a));
         bits |= bit;
         const uint8_t full = 1 << static_cast<int>(ActionKind::backward);
         const uint8_t split = 1 << static_cast<int>(ActionKind::backward_input) |

@@ -56,7 +56,7 @@ const ScheduleInfo* find_schedule(std::string_view name);
 
 /// "" when the schedule exists for these numbers, else the rule that is broken and what would work:
 /// "needs a multiple of 4 ranks as micro-batches, and there are 6; nearest valid number: 4 or 8".
-/// `micros_rule` is set when only another number of micro-batches would mend it; `nearest_micros` are the
+/// `micros_rule` is set when only another number of micro-batches would fix it; `nearest_micros` are the
 /// valid numbers next to it.
 struct BrokenRule {
   std::string text;
@@ -65,7 +65,7 @@ struct BrokenRule {
 };
 BrokenRule schedule_rule(std::string_view name, int ranks, int chunks, int micros);
 
-/// gpipe | 1f1b | interleaved | zb-h1 | zb-h2 | zbv | dualpipev. Throws Error (usage) for a broken rule or an
+/// gpipe | 1f1b | interleaved | zb-h1 | zb-h2 | zbv | dualpipev. Throws Error (usage) for a violation or an
 /// unknown name. `chunks` 0: the least that the schedule takes.
 Schedule make_schedule(const std::string& name, int ranks, int chunks, int micros);
 

@@ -1,4 +1,4 @@
-// Sums over ranks in few bits: gradients in 8, the moments of 1-bit Adam and LAMB in one.
+// Sums over ranks in a compressed all-reduce: gradients in 8, the moments of 1-bit Adam and LAMB in one.
 //
 // A rank adds to its values what rounding left over last time, and rounds them. Each rank gets all ranks'
 // codes of its piece, sums them, adds what its own rounding of such sums left over, and rounds the sum, whose
@@ -23,7 +23,7 @@ bool ParameterStore::is_compressed(const Bucket& b) const {
 
 void ParameterStore::allocate_errors(Bucket& b, const std::string& name) {
   LT_CHECK(layout_.zero_stage <= 1 && replicate_group(b).size() == 1,
-           "sums in few bits of pieces of gradients");
+           "compressed all-reduce of pieces of gradients");
   const auto make = [&](const char* what, int64_t n) {
     return memory_->allocate(MemoryKind::optimizer, fmt::format("{}, {}", what, name), layout_.precision.grad,
                              {n});
@@ -54,7 +54,7 @@ void ParameterStore::compressed_all_reduce(Bucket& b, Tensor values, double fact
     for (int i = 0; i < kAxisCount; ++i)
       if (const Axis a = static_cast<Axis>(i);
           g.comm->axes().has(a) && values.record->place[a] == Placement::P())
-        place_as(s, "sum in few bits", a, values, Placement::P(), Placement::S(0));
+        place_as(s, "sum in a compressed all-reduce", a, values, Placement::P(), Placement::S(0));
   const Placements parts = s.meta() ? values.record->place : Placements{};
   compress(s, code, sent, values, b.sent_error, where);
   const auto elsewhere =

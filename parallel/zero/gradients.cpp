@@ -27,8 +27,8 @@ void ParameterStore::begin_step(int64_t micros, int64_t step) {
     }
   }
   for (Bucket& b : buckets_) {
-    b.waiting = static_cast<int64_t>(b.units.size()) * (layout_.zero_stage >= 2 ? 1 : micros);
-    if (b.kind.rule.rule == UpdateRule::still) b.waiting = 0;
+    b.pending = static_cast<int64_t>(b.units.size()) * (layout_.zero_stage >= 2 ? 1 : micros);
+    if (b.kind.rule.rule == UpdateRule::still) b.pending = 0;
     b.reductions = 0;
     b.done = b.summed = Event();
   }
@@ -60,7 +60,7 @@ void ParameterStore::gather(int index) {
   b.gathering = true;
 }
 
-void ParameterStore::use(int segment, int next) {
+void ParameterStore::gather(int segment, int next) {
   if (layout_.zero_stage < 3) return;
   const auto each = [&](int which, auto f) {
     for (size_t i = 0; i < buckets_.size(); ++i)
@@ -83,7 +83,7 @@ void ParameterStore::use(int segment, int next) {
   });
 }
 
-void ParameterStore::drop(int segment) {
+void ParameterStore::release(int segment) {
   if (layout_.zero_stage < 3) return;
   for (Bucket& b : buckets_) {
     if (b.segment != segment || !b.value.defined()) continue;
@@ -135,7 +135,7 @@ GradBuffer ParameterStore::accumulate_wide(Unit& u, int n) {
 void ParameterStore::grad_ready(int id) {
   Unit& u = units_[parameters_[id].unit];
   Bucket& b = buckets_[u.bucket];
-  LT_CHECK(b.waiting > 0, "gradient of {} completed twice", parameters_[id].spec.name);
+  LT_CHECK(b.pending > 0, "gradient of {} completed twice", parameters_[id].spec.name);
   if (u.wide.defined()) {
     const Tensor sum = grad(u.first, u.count);
     Tensor from = u.wide;
@@ -145,7 +145,7 @@ void ParameterStore::grad_ready(int id) {
     u.wide = Tensor();
     u.adding = false;
   }
-  if (--b.waiting == 0) reduce(u.bucket);
+  if (--b.pending == 0) reduce(u.bucket);
 }
 
 /// Padding between and after units takes part in the sums: keep it zero.
@@ -213,10 +213,10 @@ bool ParameterStore::alone(const Bucket& b) const {
 }
 
 void ParameterStore::replayed(int64_t micros) {
-  LT_CHECK(layout_.zero_stage < 2, "recorded work on pieces of gradients");
+  LT_CHECK(layout_.zero_stage < 2, "captured work on pieces of gradients");
   for (Unit& u : units_) u.touched = true;
   for (Bucket& b : buckets_)
-    if (b.kind.rule.rule != UpdateRule::still) b.waiting -= micros * static_cast<int64_t>(b.units.size());
+    if (b.kind.rule.rule != UpdateRule::still) b.pending -= micros * static_cast<int64_t>(b.units.size());
 }
 
 void ParameterStore::end_reductions() { gather_reduced(); }
@@ -272,7 +272,7 @@ void ParameterStore::reduce(int index) {
   if (layout_.zero_stage < 2) return;
   pending_.push_back({index, b.grad, b.done});
   b.grad = Tensor();
-  b.waiting = static_cast<int64_t>(b.units.size());
+  b.pending = static_cast<int64_t>(b.units.size());
 }
 
 /// The second level: sums a piece that `ready` says is summed inside.
@@ -321,7 +321,7 @@ void ParameterStore::finish_gradients() {
   for (Bucket& b : buckets_) {
     if (b.kind.rule.rule == UpdateRule::still) continue;
     const int64_t left =
-        layout_.zero_stage >= 2 ? static_cast<int64_t>(b.units.size()) - b.waiting : b.waiting;
+        layout_.zero_stage >= 2 ? static_cast<int64_t>(b.units.size()) - b.pending : b.pending;
     LT_CHECK(left == 0 && (layout_.zero_stage < 2 || b.reductions == micros_),
              "a backward left gradients of a bucket incomplete");
     compute_->wait(b.done);

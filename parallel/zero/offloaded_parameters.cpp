@@ -1,5 +1,5 @@
-// Values of parameters in slow memory between a gather and the next (ZeRO-Infinity, arXiv:2104.07857): a rank
-// brings its piece of a layer in before the layer's all-gather, as early as the gather is asked for, and
+// Values of parameters in offload memory between a gather and the next (ZeRO-Infinity, arXiv:2104.07857): a
+// rank brings its piece of a layer in before the layer's all-gather, as early as the gather is asked for, and
 // writes it back after the update.
 #include "kernels/meta/placement_rules.h"
 #include "parallel/zero/parameter_store.h"
@@ -18,7 +18,7 @@ bool ParameterStore::leaves(const Bucket& b, int64_t& all, int64_t& offloaded) c
   return true;
 }
 
-/// For set-up and checkpoints pieces that are away are tensors like others, of the slow memory.
+/// For set-up and checkpoints pieces that are away are tensors like others, of the offload memory.
 void ParameterStore::lay_out_offloaded() {
   if (offloaded_bytes_ == 0) return;
   LT_CHECK(layout_.offload_params, "offloaded parameters without a place for them");

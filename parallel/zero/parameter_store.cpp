@@ -282,7 +282,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
       continue;
     }
     if (rule == UpdateRule::sophia_h)
-      b.beside = make(MemoryKind::optimizer, "values beside", p.grad, stored, pieces);
+      b.swapped = make(MemoryKind::optimizer, "swapped values", p.grad, stored, pieces);
     if (is_compressed(b)) allocate_errors(b, fmt::format("bucket {}", i));
     for (std::string_view name : moment_names(b.kind.rule))
       b.moments.push_back(

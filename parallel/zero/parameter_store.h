@@ -100,15 +100,15 @@ struct WholeState {
   Tensor tensor;
 };
 
-/// What lies in slow memory (kernels/storage/offload.h).
+/// What lies in offload memory (kernels/storage/offload.h).
 struct OffloadSettings {
   double fraction = 0;                ///< of the elements of each bucket: their states
   int64_t window = int64_t{1} << 18;  ///< elements that are on their way at once
   double params = 0;                  ///< ZeRO-3: of the buckets, evenly among them: their values
 };
 
-/// What rounding has left over of the sums of a parameter in few bits, for the next time: of what this rank
-/// sends, or of what it sums for all.
+/// What rounding has left over of the sums of a parameter in a compressed all-reduce, for the next time: of
+/// what this rank sends, or of what it sums for all.
 struct RoundingError {
   int id = 0;
   Slice slice;  ///< of the named tensor
@@ -182,14 +182,14 @@ class ParameterStore {
   /// It has gradients: it is not frozen.
   bool trains(int id) const { return parameters_[id].rule.rule != UpdateRule::still; }
   /// ZeRO-3: gathers a segment, waits for it, and starts to gather `next` (-1: none). Else nothing.
-  void use(int segment, int next = -1);
+  void gather(int segment, int next = -1);
   /// ZeRO-3: gives a segment's values back. Else nothing.
-  void drop(int segment);
+  void release(int segment);
   /// Where to write the next contribution to a unit's gradient.
   GradBuffer accumulate(int id, int n = 1);
   /// A backward has made its last contribution of one micro-batch to the unit that begins with `id`.
   void grad_ready(int id);
-  /// In the place of all contributions of so many micro-batches and their grad_ready: recorded work made
+  /// In the place of all contributions of so many micro-batches and their grad_ready: captured work made
   /// them, and the reductions after the last, again. Not with ZeRO-2 and 3.
   void replayed(int64_t micros);
   /// At the end of work that is recorded, and has the last backward: what of reductions is not enqueued yet.
@@ -200,7 +200,7 @@ class ParameterStore {
   /// What several ranks have the first of them adds. A sum for each segment, so that it does not matter which
   /// rank has which.
   void add_grad_squares(Tensor squares);
-  /// The step has a pass before it, with values beside its own (Sophia): after begin_step, shift_values;
+  /// The step has a pass before it, with other values than its own (Sophia): after begin_step, shift_values;
   /// after finish_gradients, keep_shifted_gradients, which puts the values back, bit for bit.
   bool estimates(int64_t step) const;
   void shift_values();
@@ -215,10 +215,10 @@ class ParameterStore {
   void start_average();
 
   // ---- state ----
-  /// Bytes in slow memory: of states, of parameters.
+  /// Bytes in offload memory: of states, of parameters.
   int64_t offload_bytes() const { return offload_bytes_; }
   int64_t offloaded_bytes() const { return offloaded_bytes_; }
-  /// Waits until what lies in slow memory is all there.
+  /// Waits until what lies in offload memory is all there.
   void wait_offloaded();
   /// After kOffloadTouch bytes of it were touched.
   void release_offloaded();
@@ -252,7 +252,7 @@ class ParameterStore {
     int unit = 0, bucket = 0;
     int64_t offset = 0;   // in the bucket
     int tensor = -1;      // of tensors_, where the rule needs sums over the whole tensor
-    bool sparse = false;  // two of four (sparsity.cpp)
+    bool sparse = false;  // 2:4 sparse (sparsity.cpp)
   };
   /// A named tensor whose optimizer needs sums over all its parts.
   struct WholeTensor {
@@ -263,7 +263,7 @@ class ParameterStore {
     int first = 0, count = 0, segment = 0, bucket = 0;
     bool touched = false;  // holds a contribution
     bool adding = false;   // `wide` holds contributions
-    Tensor wide;           // gradients of halves: where those of a micro-batch are added up in f32
+    Tensor wide;           // gradients of 16-bit types: where those of a micro-batch are added up in f32
     TensorRecord *value_record = nullptr, *grad_record = nullptr;  // meta: how the unit lies
   };
   /// What the units of a bucket have in common.
@@ -288,20 +288,20 @@ class ParameterStore {
     Tensor grad_piece;           // ZeRO-2 and 3
     Tensor master;
     std::vector<Tensor> moments;   // as moment_names(kind.rule)
-    Tensor beside;                 // Sophia: values while they are shifted, then gradients of shifted ones
+    Tensor swapped;                // Sophia: values while they are shifted, then gradients of shifted ones
     int64_t resident = 0;          // elements whose states (master, moments) the device keeps, the first ones
-    std::vector<int64_t> slow;     // where those of the others begin in slow memory, by state
+    std::vector<int64_t> slow;     // where those of the others begin in offload memory, by state
     Tensor average;                // of weights, for evaluation
     CodedMoments coded;            // 8-bit AdamW, in their place
-    Tensor sent_error, sum_error;  // of sums in few bits: padded; of the piece
+    Tensor sent_error, sum_error;  // of compressed all-reduce: padded; of the piece
     std::vector<float> open;       // its moments, between prefetch_states and offload_states
-    int64_t waiting = 0;           // contributions until the next reduction
+    int64_t pending = 0;           // contributions until the next reduction
     int64_t reductions = 0;        // ZeRO-2 and 3: into the piece, in this step
     Event done;                    // of the reduction, or of the gather in flight
     Event summed;                  // of the second level
     bool gathering = false;
   };
-  struct Window {  // what comes from slow memory and goes back together
+  struct Window {  // what comes from offload memory and goes back together
     int bucket;
     int64_t from, n;  // in the bucket
     bool states;      // they come; the values do where the bucket's are offloaded
@@ -394,7 +394,7 @@ class ParameterStore {
   // muon.cpp
   void update_muon(const AdamwArgs& step);
   void orthogonalize(const Parameter& p, Tensor x);
-  // compressed_all_reduce.cpp: sums in few bits
+  // compressed_all_reduce.cpp: compressed all-reduce
   Code code_of(const Bucket& b) const;  // of what errors are kept of
   bool is_compressed(const Bucket& b) const;
   /// Gradients in 8 bits, which both stages have the same of, and the same errors.
@@ -430,7 +430,7 @@ class ParameterStore {
   void sum_replicas(Bucket& b, Tensor piece, Event ready);
   void gather_reduced();
   void gather(int bucket);
-  // values_offloaded.cpp: values in slow memory
+  // values_offloaded.cpp: values in offload memory
   bool leaves(const Bucket& b, int64_t& all, int64_t& offloaded) const;
   void lay_out_offloaded();
   void fetch_values(Bucket& b, const Tensor& to);
@@ -442,13 +442,14 @@ class ParameterStore {
   std::vector<Pending> pending_;
   std::vector<WholeTensor> tensors_;
   std::vector<RegisteredBuffer> kept_;
-  Tensor tensor_sums_;           // (2 each) f64: squares of the parameter, of its direction
-  Tensor factors_;               // Adafactor: rows, columns and the rows' mean of each matrix
-  Tensor factor_sums_;           // f64, rows and columns
-  Tensor length_;                // (1) f64, of the matrix that Muon is at
-  Tensor coefficients_;          // (2 each) f64: 1-bit LAMB's average of trust ratios, and its last factor
-  Tensor own_squares_;           // (1) f64, of a bucket whose gradients are not summed
-  Tensor codes_, received_;      // u8, of the bucket that is summed in few bits; the stream of sums has them
+  Tensor tensor_sums_;   // (2 each) f64: squares of the parameter, of its direction
+  Tensor factors_;       // Adafactor: rows, columns and the rows' mean of each matrix
+  Tensor factor_sums_;   // f64, rows and columns
+  Tensor length_;        // (1) f64, of the matrix that Muon is at
+  Tensor coefficients_;  // (2 each) f64: 1-bit LAMB's average of trust ratios, and its last factor
+  Tensor own_squares_;   // (1) f64, of a bucket whose gradients are not summed
+  Tensor codes_,
+      received_;  // u8, of the bucket that is summed in a compressed all-reduce; the stream of sums has them
   Tensor rounded_;               // gradients of the bucket that is summed, in bf16; the stream of sums has it
   std::vector<Window> windows_;  // of all buckets, in the order of updates
   std::vector<Slot> ring_;
@@ -459,7 +460,7 @@ class ParameterStore {
   int summed_ = -1;  // two levels without ZeRO: bucket whose sum is on its way and not gathered
   int segment_ = 0;
   int64_t micros_ = 1, step_ = 1;
-  bool sparse_ = false;  // the choice of two of four was made, or found to be made
+  bool sparse_ = false;  // the choice of 2:4 sparse was made, or found to be made
   Layout layout_;
   Stream* compute_ = nullptr;
   Memory* memory_ = nullptr;

@@ -40,7 +40,7 @@ void ParameterStore::each_sophia(F f) {
 void ParameterStore::shift_values() {
   each_sophia([&](Bucket& b) {
     const Tensor values = held(b);
-    cast(*compute_, b.beside, values);
+    cast(*compute_, b.swapped, values);
     each_parameter(b, stored_begin(b), stored_count(b), [&](const Parameter& p, int64_t from, int64_t n) {
       add_signs(*compute_, values.flat(from - stored_begin(b), {n}), layout_.optimizer.hessian_radius,
                 signs_seed(), signs_stream(p.spec.name), elements_of(p, from));
@@ -51,14 +51,14 @@ void ParameterStore::shift_values() {
 
 void ParameterStore::keep_shifted_gradients() {
   each_sophia([&](Bucket& b) {
-    cast(*compute_, held(b), b.beside);  // the weights as they were, bit for bit
+    cast(*compute_, held(b), b.swapped);  // the weights as they were, bit for bit
     const Tensor grad =
-        layout_.zero_stage >= 2 ? b.grad_piece : b.grad.flat(stored_begin(b), {b.beside.elements()});
-    cast(*compute_, b.beside, grad);
+        layout_.zero_stage >= 2 ? b.grad_piece : b.grad.flat(stored_begin(b), {b.swapped.elements()});
+    cast(*compute_, b.swapped, grad);
     if (!compute_->meta()) return;
     const AxisSet cut = layout_.zero_stage >= 1 ? b.kind.cut | groups_->mesh.shard : b.kind.cut;
     for (Axis a : {Axis::data, Axis::context, Axis::replica, Axis::expert})
-      place_require(*compute_, "gradients beside", b.beside, a,
+      place_require(*compute_, "gradients of swapped weights", b.swapped, a,
                     cut.has(a) ? Placement::S(0) : Placement::R());
   });
   publish_values();
@@ -72,7 +72,7 @@ void ParameterStore::publish_values() {
     gather_values(b);
   });
   wait_for_values();
-  require_values("weights beside their own");
+  require_values("swapped weights");
 }
 
 void ParameterStore::update_sophia(const AdamwArgs& step) {
@@ -83,7 +83,7 @@ void ParameterStore::update_sophia(const AdamwArgs& step) {
       place_set(*compute_, b.value, groups_->mesh.shard, Placement::S(0));  // where a piece is padding, too
     each_parameter(b, begin, stored_count(b), [&](const Parameter& p, int64_t from, int64_t n) {
       const Range r = range(b, from, n);
-      const Tensor beside = estimates(step_) ? b.beside.flat(from - begin, {n}) : Tensor();
+      const Tensor beside = estimates(step_) ? b.swapped.flat(from - begin, {n}) : Tensor();
       sophia(*compute_, r.master, r.moments[0], r.moments[1], r.grad, beside, p.rule.decay,
              {args_of(p.rule, step), o.sophia_gamma, o.hessian_radius}, signs_seed(),
              signs_stream(p.spec.name), elements_of(p, from));

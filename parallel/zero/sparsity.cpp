@@ -56,7 +56,7 @@ void ParameterStore::choose_sparse() {
       fail(ExitCode::usage, "sparsity.match: {} has {}, and {}; nearest valid value: adamw", p.spec.name,
            update_rule_name(p.rule.rule), why);
     LT_CHECK(layout_.offload.fraction == 0 && layout_.offload.params == 0,
-             "{} is sparse, and what lies in slow memory is not masked", p.spec.name);
+             "{} is sparse, and what lies in offload memory is not masked", p.spec.name);
     LT_CHECK(p.spec.place[Axis::depth] == Placement::R() && p.spec.place[Axis::row] == Placement::R() &&
                  p.spec.place[Axis::column] == Placement::R(),
              "{} is sparse, and cut by more than one axis", p.spec.name);

@@ -1,5 +1,6 @@
-// Updates of one element at a time, window by window where states cannot be used as they lie: those in slow
-// memory come and go through a ring of buffers, those of 16 bits are widened and rounded again. Windows do
+// Updates of one element at a time, window by window where states cannot be used as they lie: those in
+// offload memory
+//  come and go through a ring of buffers, those of 16 bits are widened and rounded again. Windows do
 // not change what an element becomes.
 #include <algorithm>
 #include <cmath>
@@ -285,7 +286,7 @@ void ParameterStore::release_offloaded() {
   if (offloaded_bytes_ > 0) layout_.offload_params->release();
 }
 
-/// f(from, n) for parts of `elements` that may be of slow memory.
+/// f(from, n) for parts of `elements` that may be of offload memory.
 void ParameterStore::in_parts(int64_t elements, const std::function<void(int64_t, int64_t)>& f) {
   const int64_t most = offload_bytes_ + offloaded_bytes_ > 0 ? kOffloadTouch / 8 : elements;
   for (int64_t at = 0; at < elements; at += most) {

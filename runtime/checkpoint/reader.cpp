@@ -184,7 +184,7 @@ std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& op
              proposal.text, differs,
              dense(manifest.info.model) && !dense(options.model)
                  ? fmt::format(
-                       ". To begin a mixture with this dense model's weights, give checkpoint.upcycle: {} "
+                       ". To begin an MoE model with this dense model's weights, give checkpoint.upcycle: {} "
                        "and another output_dir",
                        proposal.text)
                  : "");

@@ -206,7 +206,7 @@ bool TrainingState::resume_errors(const CheckpointReader& reader, TensorReader& 
 bool TrainingState::of_frozen_router(const std::string& name) const {
   if (!recipe_.train.freeze_router || !name.starts_with("optimizer/")) return false;
   for (int64_t i = 0; i < recipe_.model.num_hidden_layers; ++i)
-    if (name.ends_with("/" + mixture_prefix(recipe_.model, i) + ".gate.weight")) return true;
+    if (name.ends_with("/" + moe_prefix(recipe_.model, i) + ".gate.weight")) return true;
   return false;
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-/// What a dense model of this shape has in common with the mixture.
+/// What a dense model of this shape has in common with the moe.
 Settings shared_settings(const Settings& all) {
   Settings kept;
   for (const auto& [key, value] : all)
@@ -25,7 +25,7 @@ std::string setting(const Settings& all, const std::string& key, const std::stri
   return otherwise;
 }
 
-/// The part of a mixture that a parameter is; no part: it has the dense model's name.
+/// The part of an MoE model that a parameter is; no part: it has the dense model's name.
 enum class Part { none, router, gate_up, down };
 
 struct Place {
@@ -36,7 +36,7 @@ struct Place {
 Place place_of(const std::string& name, const ModelConfig& m) {
   for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
     if (!m.moe.in_layer(i)) continue;
-    const std::string prefix = mixture_prefix(m, i) + ".", dense = fmt::format("model.layers.{}.mlp.", i);
+    const std::string prefix = moe_prefix(m, i) + ".", dense = fmt::format("model.layers.{}.mlp.", i);
     if (name == prefix + "gate.weight") return {Part::router, dense};
     if (name == prefix + "experts.gate_up_proj") return {Part::gate_up, dense};
     if (name == prefix + "experts.down_proj") return {Part::down, dense};
@@ -80,14 +80,14 @@ std::unique_ptr<CheckpointReader> open_dense(const Recipe& recipe, bool verify_h
     fail(ExitCode::usage,
          "checkpoint.upcycle = {}: {} is of {} with {} experts, and a dense llama is wanted; "
          "checkpoint.resume goes "
-         "on from a mixture",
+         "on from an MoE model",
          path, reader->path(), architecture, experts);
   if (const std::string differs =
           model_mismatch(shared_settings(model), shared_settings(model_settings(recipe.model)));
       !differs.empty())
     fail(ExitCode::usage, "checkpoint.upcycle = {}: {} is of another shape: {}; make the recipe agree", path,
          reader->path(), differs);
-  notes.push_back(fmt::format("a mixture of {} experts begins with the weights of {}, step {}",
+  notes.push_back(fmt::format("an MoE model of {} experts begins with the weights of {}, step {}",
                               recipe.model.moe.num_experts, reader->path(), reader->info().step));
   return reader;
 }

@@ -299,9 +299,9 @@ class Supervisor {
       const int s = static_cast<int>(info.ssi_signo);
       if (s == SIGCHLD) continue;  // below
       // One Ctrl-C may arrive twice, from the terminal and from a wrapper: only a later one is a second.
-      const bool again = interrupted_at_ && seconds_between(*interrupted_at_, steady_now()) > 0.3;
-      if (s == SIGINT && !again) interrupted_at_ = steady_now();
-      if (s == SIGINT && again) {
+      const bool twice = interrupted_at_ && seconds_between(*interrupted_at_, steady_now()) > 0.3;
+      if (s == SIGINT && !twice) interrupted_at_ = steady_now();
+      if (s == SIGINT && twice) {
         killed_by_user_ = true;
         print_line("ltrain: SIGINT again: ending all ranks now, without a save");
         kill_all(SIGKILL);

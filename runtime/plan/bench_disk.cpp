@@ -23,8 +23,8 @@ void bench_disk(MachineProfile& profile, const std::string& folder) {
     return static_cast<double>(kWindow * kWindows) /
            std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
-  profile.slow_write_bytes_per_second = rate([&](int64_t at) { file->store(t, at); });
-  profile.slow_read_bytes_per_second = rate([&](int64_t at) { file->fetch(t, at); });
+  profile.offload_write_bytes_per_second = rate([&](int64_t at) { file->store(t, at); });
+  profile.offload_read_bytes_per_second = rate([&](int64_t at) { file->fetch(t, at); });
   profile.offload_measured = true;
 }
 

@@ -64,7 +64,7 @@ MachineProfile datasheet_profile(const std::string& card) {
     p.adapter_bytes_per_second = d.adapter_bytes_per_second;
     p.network_source = fmt::format("assumed: an adapter of {:.0f} Gbit/s for each GPU, as in a {}",
                                    d.adapter_bytes_per_second * 8e-9, d.node);
-    p.slow_read_bytes_per_second = p.slow_write_bytes_per_second = d.host_bytes_per_second;
+    p.offload_read_bytes_per_second = p.offload_write_bytes_per_second = d.host_bytes_per_second;
     RankProfile r;
     for (const auto& [type, flops] :
          {std::pair{"bf16", d.bf16}, {"f16", d.bf16}, {"f32", d.f32}, {"f64", d.f64}}) {

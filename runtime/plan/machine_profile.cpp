@@ -69,8 +69,8 @@ double ProfileCost::seconds(const OpCost& op) const {
     return std::max(collective_seconds(op, &CollectiveSample::seconds), network_seconds(op));
   if (op.cls == OpClass::offload)
     return op.bytes * std::max(1, ranks_on_host_) /
-           (op.name == kOffloadFetch ? profile_.slow_read_bytes_per_second
-                                     : profile_.slow_write_bytes_per_second);
+           (op.name == kOffloadFetch ? profile_.offload_read_bytes_per_second
+                                     : profile_.offload_write_bytes_per_second);
   const bool by_flops = op.cls == OpClass::matmul || op.cls == OpClass::attention;
   const double work = by_flops ? op.flops : op.bytes;
   if (work <= 0) return 0;
@@ -249,9 +249,9 @@ MachineProfile load_profile(const std::string& path) {
     for (const json& c : j.at("collectives")) p.collectives.push_back(read.collective(c));
     p.transport = j.value("transport", "");
     if (const auto disk = j.find("disk"); disk != j.end()) {
-      p.slow_read_bytes_per_second =
+      p.offload_read_bytes_per_second =
           read.number(disk->at("read_bytes_per_second"), "read_bytes_per_second of the disk", 1, 1e15);
-      p.slow_write_bytes_per_second =
+      p.offload_write_bytes_per_second =
           read.number(disk->at("write_bytes_per_second"), "write_bytes_per_second of the disk", 1, 1e15);
       p.offload_measured = true;
     }
@@ -286,8 +286,8 @@ void save_profile(const MachineProfile& p, const std::string& path) {
   }
   if (!p.transport.empty()) j["transport"] = p.transport;
   if (p.offload_measured || p.device_bytes > 0)
-    j["disk"] = {{"read_bytes_per_second", p.slow_read_bytes_per_second},
-                 {"write_bytes_per_second", p.slow_write_bytes_per_second}};
+    j["disk"] = {{"read_bytes_per_second", p.offload_read_bytes_per_second},
+                 {"write_bytes_per_second", p.offload_write_bytes_per_second}};
   if (p.network_given)
     j["network"] = {{"bytes_per_second", p.network_bytes_per_second}, {"seconds", p.network_seconds}};
   if (p.device_bytes > 0)

@@ -52,7 +52,7 @@ struct MachineProfile {
   double link_bytes_per_second = 1.5e9, link_seconds = 20e-6;
   /// What is offloaded, one rank at a time: to and from files (`ltrain bench` writes and reads one), or
   /// between a card and its host.
-  double slow_read_bytes_per_second = 1e9, slow_write_bytes_per_second = 1e9;
+  double offload_read_bytes_per_second = 1e9, offload_write_bytes_per_second = 1e9;
   bool offload_measured = false;
   std::string transport;             ///< over which they were measured ("shm", "gloo"); empty: not said
   int64_t process_bytes = 48 << 20;  ///< resident memory of a rank before its arena

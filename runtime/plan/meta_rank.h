@@ -47,7 +47,7 @@ struct MetaRank {
   int64_t wire_bytes() const { return groups.groups().wire_bytes(); }
 };
 
-/// The items outside of the arenas, and the sums of everything (external_memory.cpp).
+/// The items in external memory, and the sums of everything (external_memory.cpp).
 void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
                   int threads);
 

@@ -72,7 +72,7 @@ double pipeline_seconds(const Recipe& recipe, const MachineProfile& profile, con
 }
 
 /// What routing that is as uneven as it can be sends between experts, over what even routing does: T tokens
-/// of a rank make k T rows, and its experts may get, and give back, min(k, experts) T of each other rank, as
+/// of a rank make k T rows, and its experts may receive and return min(k, experts) T of each other rank, as
 /// far as their capacity goes. Each level of the all-to-all passes a row once.
 double worst_over_even(const Recipe& r) {
   const MoeConfig& m = r.model.moe;
@@ -86,7 +86,7 @@ double worst_over_even(const Recipe& r) {
   return (near > 0 ? 2 : 1) * (k + (ranks - 1) * back) / even;
 }
 
-/// Both sides of a mixture's routing: what the arena would be for even routing, and the most that rows can
+/// Both sides of an MoE model's routing: what the arena would be for even routing, and the most that rows can
 /// send.
 void add_routing(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile,
                  const PipelineLayout& layout, int threads) {

@@ -38,7 +38,7 @@ struct ExternalMemory {
 struct RankPlan {
   int rank = 0;
   MemoryUse arena;  ///< peak over the train and eval steps
-  /// Of mixtures: the arena if tokens went to experts evenly; sent between experts at worst. 0: the same.
+  /// Of MoE models: the arena if tokens went to experts evenly; sent between experts at worst. 0: the same.
   int64_t even_arena_bytes = 0, worst_expert_bytes = 0;
   int64_t staging_bytes = 0;  ///< host memory that copies to the device go through; 0 on the CPU
   std::vector<ExternalMemory> outside;
@@ -68,7 +68,7 @@ struct Plan {
   int threads_per_rank = 1;
   int ranks_on_host = 1;  ///< that `run` would start here
   int64_t parameters = 0;
-  int64_t sparse_parameters = 0, sparse_from = 0;  ///< of them, in matrices that are two of four; from a step
+  int64_t sparse_parameters = 0, sparse_from = 0;  ///< of them, in matrices that are 2:4 sparse; from a step
   int64_t tokens_per_step = 0, accumulation = 1;
   int64_t train_steps = 0;
   StepKinds kinds;

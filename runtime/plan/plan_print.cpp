@@ -113,7 +113,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
                       : fmt::format("{} thread{}", p.threads_per_rank, p.threads_per_rank == 1 ? "" : "s"));
   if (p.sparse_parameters > 0)
     out += fmt::format(
-        "two of four: {} parameters, half of them zero from update {} on; bytes and flops stay\n\n",
+        "2:4 sparse: {} parameters, half of them zero from update {} on; bytes and flops stay\n\n",
         format_count(static_cast<double>(p.sparse_parameters)), p.sparse_from);
   if (map && p.world > 1) out += rank_map_text(*map) + "\n";
   out += memory_text(p.ranks.front());

@@ -83,7 +83,7 @@ int check_2_4(const std::string& checkpoint) {
     reader->read(name, t, Slice::whole(shape), bytes.data());
     if (const std::string wrong = dense_four(values_of(bytes, t), shape); !wrong.empty())
       fail(ExitCode::storage,
-           "{}: {} is not two of four, though sparsity.match of its recipe has it since update {}: {}; the "
+           "{}: {} is not 2:4 sparse, though sparsity.match of its recipe has it since update {}: {}; the "
            "checkpoint was changed, or a defect of ltrain wrote it",
            checkpoint, name, recipe.sparsity.at_step, wrong);
   }

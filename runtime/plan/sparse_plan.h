@@ -1,4 +1,4 @@
-// Which matrices of a recipe are two of four, and whether those of a checkpoint are.
+// Which matrices of a recipe are 2:4 sparse, and whether those of a checkpoint are.
 #pragma once
 #include <map>
 #include <string>
@@ -16,7 +16,7 @@ std::map<std::string, Shape> sparse_matrices(const Recipe& recipe);
 std::string dense_four(const std::vector<double>& values, const Shape& shape);
 
 /// Of a checkpoint whose recipe asks for it and that is past the update of the choice: that each chosen
-/// matrix is two of four. Error (storage) naming the matrix that is not. How many were looked at; hashes are
+/// matrix is 2:4 sparse. Error (storage) naming the matrix that is not. How many were looked at; hashes are
 /// not.
 int check_2_4(const std::string& checkpoint);
 

@@ -9,19 +9,19 @@ namespace {
 
 DType type_of(const Recipe& r) { return precision_policy(std::string(to_string(r.precision))).compute; }
 
-std::string own_kernels(const Recipe& r, DType type, int capability) {
+std::string native_kernels(const Recipe& r, DType type, int capability) {
   AttentionTraits traits;
   traits.type = type, traits.head_dim = r.model.head_dim, traits.capability = capability;
   traits.dropout = r.model.attn_pdrop > 0;
   switch (choose_attention(traits)) {
     case AttentionKernel::wgmma:
-      return "own kernels, on Hopper's tensor cores (wgmma)";
+      return "native kernels, on Hopper's tensor cores (wgmma)";
     case AttentionKernel::mma:
-      return "own kernels, on tensor cores (mma)";
+      return "native kernels, on tensor cores (mma)";
     case AttentionKernel::base:
       break;
   }
-  return fmt::format("own kernels, in plain arithmetic, for {} with head dim {}", dtype_name(type),
+  return fmt::format("native kernels, in plain arithmetic, for {} with head dim {}", dtype_name(type),
                      r.model.head_dim);
 }
 
@@ -37,7 +37,7 @@ std::string cudnn_declines(const Recipe& r) {
 
 std::string attention_report(const Recipe& r, int capability, Stream& compute) {
   const DType type = type_of(r);
-  const std::string own = own_kernels(r, type, capability);
+  const std::string own = native_kernels(r, type, capability);
   if (r.attention_backend == AttentionBackend::own) return own;
   AttentionShape shape;
   shape.heads = r.model.num_attention_heads, shape.kv_heads = r.model.num_key_value_heads;

@@ -8,8 +8,8 @@ namespace ltrain {
 
 /// What of a recipe stands against cuDNN's attention; empty: nothing.
 std::string cudnn_declines(const Recipe& recipe);
-/// For the log of a run on a GPU: "own kernels, on tensor cores; not cuDNN: ...". Where cuDNN may be used it
-/// is compared with the kernels here first. Fails where attention_backend: cudnn cannot be had.
+/// For the log of a run on a GPU: "native kernels, on tensor cores; not cuDNN: ...". Where cuDNN may be used
+/// it is compared with the kernels here first. Fails where attention_backend: cudnn cannot be had.
 std::string attention_report(const Recipe& recipe, int capability, Stream& compute);
 
 }  // namespace ltrain

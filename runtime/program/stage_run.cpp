@@ -80,7 +80,7 @@ void StageRun::give_back(const PipelineStep& s) {
   step_.compute.wait(at->second.done);
   if (const TensorRecord* record = at->second.tensor.record; record && record->sent != 1)
     fail(ExitCode::internal,
-         "placement error: {} was sent {} times\n  mend: send it once over the link of its stages",
+         "placement error: {} was sent {} times\n  fix: send it once over the link of its stages",
          to_string(s.tensor), record->sent);
   step_.memory.release(at->second.tensor);
   sent_.erase(at);

@@ -47,7 +47,7 @@ GroupSet::Options group_options(const ProgramOptions& o) {
 
 namespace {
 
-/// Layers that have sums of routers: all of a mixture, none of another model.
+/// Layers that have sums of routers: all of an MoE model, none of another model.
 int64_t router_layers(const ModelConfig& m) { return m.moe.num_experts > 0 ? m.num_hidden_layers : 0; }
 
 /// What a step sums over all ranks: loss, ranks that ask to stop, squares by segment, routers.
@@ -129,7 +129,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   count_ = constant("token count", DType::i64, {1});
   if (options.cuda_graphs && options.for_training) {
     LT_CHECK(options.zero_stage < 2 && options.model.moe.num_experts == 0,
-             "recorded steps of pieces of gradients, or of experts");
+             "captured steps of pieces of gradients, or of experts");
     scale_ = constant("gradient scale", DType::f64, {1});
   }
   make_router_bias();
@@ -162,12 +162,12 @@ void TrainProgram::make_router_bias() {
   if (!device_.compute.meta()) fill_zero(device_.compute, router_bias_);
   for (int64_t i = 0; i < options_.model.num_hidden_layers; ++i)
     if (m.in_layer(i))
-      store_.keep(mixture_prefix(options_.model, i) + ".gate.e_score_correction_bias",
+      store_.keep(moe_prefix(options_.model, i) + ".gate.e_score_correction_bias",
                   router_bias_.flat(i * m.num_experts, {m.num_experts}));
 }
 
 void TrainProgram::set_matmul_precision(MatmulPrecision products) {
-  LT_CHECK(products != MatmulPrecision::fp8 || options_.fp8, "products of eight bits without their settings");
+  LT_CHECK(products != MatmulPrecision::fp8 || options_.fp8, "products of FP8 without their settings");
   matmul_precision_ = products;
   device_.compute.tf32 = products == MatmulPrecision::tf32;
 }
@@ -226,7 +226,7 @@ RowSamples TrainProgram::samples_of(const MicroBatch& whole, int64_t part) const
 MicroBatch TrainProgram::in_place(int64_t place) const {
   MicroBatch mb = whole_in_place(place);
   const Groups& g = device_.groups;
-  if (g.line()) return mb;
+  if (g.one_d()) return mb;
   // Sequences are cut over depth, then over row, or inside a sublayer of a cube over column.
   const bool cube = g.mesh.tensor_mode == TensorMode::three_d;
   const MicroBatch whole = mb;
@@ -487,10 +487,10 @@ ExpertStatistics TrainProgram::expert_statistics(const std::vector<double>& all_
   if (!experts_.defined()) return all;
   const int64_t e = options_.model.moe.num_experts;
   for (int64_t layer = 0; layer < experts_.shape[0]; ++layer) {
-    const bool mixture = options_.model.moe.in_layer(layer);
+    const bool moe = options_.model.moe.in_layer(layer);
     const double* sums = all_sums.data() + 2 + squares_.elements() + layer * experts_.cols();
-    all.chosen.emplace_back(sums, mixture ? sums + e : sums);
-    all.kept.emplace_back(sums + e, mixture ? sums + 2 * e : sums + e);
+    all.chosen.emplace_back(sums, moe ? sums + e : sums);
+    all.kept.emplace_back(sums + e, moe ? sums + 2 * e : sums + e);
     all.balance_loss += sums[2 * e];
     all.z_loss += sums[2 * e + 1];
   }
@@ -543,7 +543,7 @@ std::vector<float> TrainProgram::predict(const std::vector<int32_t>& tokens) {
   LT_CHECK(cut_.ranks == 1, "predictions on {} context-parallel ranks: they are made on one", cut_.ranks);
   LT_CHECK(options_.micro_batch == 1 && (meta || (count >= 1 && count <= limit)),
            "predict of {} tokens of at most {}", count, limit);
-  LT_CHECK(device_.groups.line(), "predictions on a tensor-parallel grid: they are made on one rank");
+  LT_CHECK(device_.groups.one_d(), "predictions on a tensor-parallel grid: they are made on one rank");
   MicroBatch mb;
   mb.seq = meta ? limit : std::min(limit, (count + kStep - 1) / kStep * kStep);
   mb.tokens = tokens_.flat(0, {mb.seq});

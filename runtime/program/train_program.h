@@ -19,7 +19,7 @@ namespace ltrain {
 enum class MatmulPrecision : uint8_t {
   plain,  ///< the type that is stored
   tf32,   ///< f32 operands with 10 bits after the point
-  fp8     ///< in linear layers operands of eight bits
+  fp8     ///< in linear layers operands of FP8
 };
 
 struct ProgramOptions {
@@ -115,7 +115,7 @@ class TrainProgram {
   /// On meta: seconds of the actions of the last train step, without what is before, between and after them.
   double action_seconds() const { return action_seconds_; }
 
-  /// Bytes in slow memory.
+  /// Bytes in offload memory.
   OffloadedBytes offloaded() const;
 
   void initialize() { store_.initialize(options_.seed); }
@@ -148,7 +148,7 @@ class TrainProgram {
   MicroBatch load(const HostBatch& batch, int64_t place);
   /// The micro-batch that lies in `place`.
   MicroBatch in_place(int64_t place) const;
-  /// A whole micro-batch in `place`, and the sequences of one rank of a tensor-parallel grid or cube.
+  /// A whole micro-batch in `place`, and the sequences of one rank of a 2D or 3D tensor parallelism.
   MicroBatch whole_in_place(int64_t place) const;
   RowSamples samples_of(const MicroBatch& whole, int64_t part) const;
   Step make_step(bool training);
@@ -190,9 +190,9 @@ class TrainProgram {
   Tensor sums_;     // f64: loss, ranks that ask to stop, squares by segment, sums of routers
   Tensor loss_;     // sum of token losses
   Tensor squares_;  // (segments), of gradients
-  Tensor experts_;  // (layers, moe_sums), of mixtures
+  Tensor experts_;  // (layers, moe_sums), of MoE models
   Tensor balance_sums_, balance_table_;  // MicroBatch's
-  Tensor router_bias_;                   // (layers, E), of mixtures that have it
+  Tensor router_bias_;                   // (layers, E), of MoE models that have it
   Tensor count_;                         // (1) i64
   Tensor scale_;                         // (1) f64: of the gradient, where work is recorded
   int64_t steps_ = 0;

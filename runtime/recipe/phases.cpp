@@ -34,9 +34,9 @@ Precision storage(Precision p) {
   return p == Precision::fp8 ? Precision::bf16 : p == Precision::tf32 ? Precision::fp32 : p;
 }
 
-std::string read_phases(const Key& key,
-                        const std::function<std::string(const Key&, Recipe&, const Node&)>& one,
-                        const Node& node, std::vector<PrecisionScheduleEntry>& phases) {
+std::string read_precision_schedule(const Key& key,
+                                    const std::function<std::string(const Key&, Recipe&, const Node&)>& one,
+                                    const Node& node, std::vector<PrecisionScheduleEntry>& phases) {
   if (node.items.empty()) return "needs a phase: [{until_step: 100, precision: fp8}, {precision: bf16}]";
   for (size_t i = 0; i < node.items.size(); ++i) {
     const Node& item = node.items[i];
@@ -79,7 +79,7 @@ std::string read_phases(const Key& key,
 
 }  // namespace
 
-Key with_phases(Key key) {
+Key with_precision_schedule(Key key) {
   key.type = "choice, or list of {until_step, precision}";
   const auto set = key.set;
   const auto write = key.write;
@@ -89,7 +89,7 @@ Key with_phases(Key key) {
       return set(k, r, node);
     }
     std::vector<PrecisionScheduleEntry> phases;
-    if (std::string wrong = read_phases(k, set, node, phases); !wrong.empty()) return wrong;
+    if (std::string wrong = read_precision_schedule(k, set, node, phases); !wrong.empty()) return wrong;
     r.precision = phases.front().precision;
     if (phases.size() == 1) phases.clear();
     r.phases = std::move(phases);

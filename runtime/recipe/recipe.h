@@ -50,7 +50,7 @@ struct Parallel {
   int64_t expert_tensor = 1;
   std::string expert_dispatch = "all_to_all";    ///< all_to_all | all_gather
   int64_t expert_chunks = 1;                     ///< parts of a micro-batch's tokens that travel one by one
-  int64_t replicated_experts = 0;                ///< most copies of hot experts on all ranks, a layer
+  int64_t replicated_experts = 0;                ///< most replicas of hot experts on all ranks, a layer
   std::string hierarchical_all_to_all = "none";  ///< none | node | a number of ranks
   /// Filled by resolve(): ranks of the first of two levels of the all-to-all; 0: one level.
   int64_t intra_node_experts = 0;
@@ -139,7 +139,7 @@ struct Train {
   int64_t eval_steps = 20;
   int64_t log_interval = 1;
   std::optional<double> exit_duration_in_mins;
-  int64_t router_warmup_steps = 0;  ///< first steps in which routers of mixtures move alone
+  int64_t router_warmup_steps = 0;  ///< first steps in which routers of MoE models move alone
   bool freeze_router = false;
 };
 
@@ -197,7 +197,7 @@ struct CheckpointSettings {
   bool async_save = true;
   std::string resume = "auto";         ///< auto | never | the path of a checkpoint or of a folder of them
   std::string resume_data = "same";    ///< same | continue | restart: where data are not the checkpoint's
-  std::optional<std::string> upcycle;  ///< a dense checkpoint that a fresh mixture begins with
+  std::optional<std::string> upcycle;  ///< a dense checkpoint that a fresh MoE model begins with
   bool save_at_end = true;
 };
 

@@ -28,7 +28,7 @@ struct StepMetrics {
   double loss_scale = 0;      ///< 0: not scaled
   int64_t skipped_steps = 0;  ///< since the start of training
   bool skipped = false;       ///< this step made no update
-  /// Of mixtures of experts; by layer and expert, empty where a layer has none.
+  /// Of MoE models; by layer and expert, empty where a layer has none.
   std::vector<std::vector<double>> expert_tokens;
   std::vector<double> drop_rate_by_layer;  ///< NaN where a layer has no experts
   double balance_loss = 0, router_z_loss = 0, drop_rate = 0, expert_load_entropy = 0;

@@ -25,7 +25,7 @@ struct ReportStretch {
   };
   int64_t first_step = 0, last_step = 0, steps = 0;
   Mean loss, grad_norm, tokens_per_sec, mfu, drop_rate, balance_loss;
-  std::vector<Layer> layers;  ///< of mixtures
+  std::vector<Layer> layers;  ///< of MoE models
 };
 
 struct RunReport {

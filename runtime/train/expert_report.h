@@ -8,7 +8,7 @@
 
 namespace ltrain {
 
-/// Fills the fields of mixtures; nothing for a dense model.
+/// Fills the fields of MoE models; nothing for a dense model.
 void add_expert_metrics(StepMetrics& metrics, const ExpertStatistics& experts);
 
 /// Warns of layers in which an expert has had less than a tenth of its even share for so many steps in a row,

@@ -41,7 +41,7 @@ def ltrain_command(binary, scratch, s, *more):
 
 
 # Who computes it in ltrain. With cudnn a run fails where it would be anything else.
-OURS = {"ltrain, own kernels": ("attention_backend=own",),
+OURS = {"ltrain, native kernels": ("attention_backend=own",),
         "ltrain, cuDNN": ("attention_backend=cudnn", "deterministic=false")}
 
 
@@ -132,7 +132,7 @@ def main():
         json.dump({"card": card, "driver": driver, "results": record}, out, indent=1)
         out.write("\n")
     print("\n".join(text))
-    own = [r["seconds"]["ltrain, own kernels"] for r in record]
+    own = [r["seconds"]["ltrain, native kernels"] for r in record]
     if not any(seconds for seconds in own if not isinstance(seconds, str)):
         sys.exit("compare-attention-gpu: ltrain ran no shape to its end")
 

@@ -86,10 +86,10 @@ with tempfile.NamedTemporaryFile("w") as f:
     f.flush()
     assert trace_intervals(f.name) == [(10, 14), (20, 25)]
     assert abs(op_seconds(f.name)["attention_forward"] - 9e-6) < 1e-12
-row = row_of(SHAPES[0], {"ltrain, own kernels": [4e-3], "ltrain, cuDNN": [2e-3], "PyTorch, cudnn": [3e-3],
+row = row_of(SHAPES[0], {"ltrain, native kernels": [4e-3], "ltrain, cuDNN": [2e-3], "PyTorch, cudnn": [3e-3],
                          "PyTorch, flash": "out of memory"})
 assert row[-1] == "**1.500**" and "out of memory" in row[-2], row
-row = row_of(SHAPES[0], {"ltrain, own kernels": [4e-3], "ltrain, cuDNN": "no cuDNN", "PyTorch, cudnn": [3e-3]})
+row = row_of(SHAPES[0], {"ltrain, native kernels": [4e-3], "ltrain, cuDNN": "no cuDNN", "PyTorch, cudnn": [3e-3]})
 assert row[-1] == "**0.750**" and "no cuDNN" in row[-3], row
 )");
   INFO(times.text);

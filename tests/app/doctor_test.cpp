@@ -54,5 +54,5 @@ TEST_CASE("doctor and plan say which rank of a recipe is where") {
   }
   const auto [code, text] = run(kBinary + " doctor " + recipe + " parallel.order=tp-tp-dp-pp 2>&1");
   CHECK(code == 64);
-  CHECK(text.find("tp is there twice; each of tp, cp, dp, pp once") != std::string::npos);
+  CHECK(text.find("tp is a duplicate; each of tp, cp, dp, pp once") != std::string::npos);
 }

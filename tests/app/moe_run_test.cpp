@@ -1,4 +1,4 @@
-// A mixture through the real program: upcycled from a dense run, trained on, reported.
+// An MoE model through the real program: upcycled from a dense run, trained on, reported.
 #include <catch2/catch.hpp>
 
 #include "tests/app/run_program.h"
@@ -9,28 +9,28 @@ namespace {
 bool has(const Outcome& o, const std::string& text) { return o.text.find(text) != std::string::npos; }
 }  // namespace
 
-TEST_CASE("a dense run becomes a mixture, trains, resumes, and is reported") {
+TEST_CASE("a dense run becomes an MoE model, trains, resumes, and is reported") {
   TempRun t;
   REQUIRE(t.sh("run tiny.yaml train.train_steps=4").code == 0);
-  const std::string mixture =
+  const std::string moe =
       "run tiny.yaml model.moe.num_experts=4 parallel.expert=2 model.moe.router.bias_update_rate=0.01 ";
   // In the dense run's folder there is a checkpoint of another model: the refusal says what there is.
-  const Outcome wrong = t.sh(mixture);
+  const Outcome wrong = t.sh(moe);
   INFO(wrong.text);
   CHECK(wrong.code == 64);
   CHECK(has(wrong, "give checkpoint.upcycle: run/checkpoints/step-00000004 and another output_dir"));
-  const Outcome missing = t.sh(mixture + "output_dir=up checkpoint.upcycle=nowhere");
+  const Outcome missing = t.sh(moe + "output_dir=up checkpoint.upcycle=nowhere");
   INFO(missing.text);
   CHECK(missing.code == 73);
   CHECK(has(missing, "checkpoint.upcycle = nowhere: there is no such file or folder"));
   CHECK_FALSE(std::filesystem::exists(t.folder() + "/up/logs"));  // before anything is started
 
-  const std::string upcycled = mixture + "output_dir=up checkpoint.upcycle=run train.train_steps=3 ";
+  const std::string upcycled = moe + "output_dir=up checkpoint.upcycle=run train.train_steps=3 ";
   const Outcome first = t.sh(upcycled);
   INFO(first.text);
   REQUIRE(first.code == 0);
-  CHECK(
-      has(first, "a mixture of 4 experts begins with the weights of run/checkpoints/step-00000004, step 4"));
+  CHECK(has(first,
+            "an MoE model of 4 experts begins with the weights of run/checkpoints/step-00000004, step 4"));
   // Trained weights, not fresh ones: better than the dense run was at its first step.
   const auto loss = [&](const char* run, size_t i) {
     const std::string text = t.metric("lm_loss", run).at(i);
@@ -61,19 +61,19 @@ TEST_CASE("a dense run becomes a mixture, trains, resumes, and is reported") {
 
 TEST_CASE("routers that warm up, and frozen ones that go on from a run that trained them") {
   TempRun t;
-  const std::string mixture = "run tiny.yaml model.moe.num_experts=4 parallel.expert=2 ";
-  const Outcome warm = t.sh(mixture + "train.router_warmup_steps=2 train.train_steps=4");
+  const std::string moe = "run tiny.yaml model.moe.num_experts=4 parallel.expert=2 ";
+  const Outcome warm = t.sh(moe + "train.router_warmup_steps=2 train.train_steps=4");
   INFO(warm.text);
   REQUIRE(warm.code == 0);
   const auto norms = t.metric("grad_norm");
   const auto norm = [&](size_t i) { return std::stod(norms.at(i).substr(norms[i].find(':') + 1)); };
   CHECK(norm(2) > 5 * norm(1));  // from the third step on that of all parameters
   const Outcome frozen =
-      t.sh(mixture + "train.freeze_router=true checkpoint.resume=run/checkpoints output_dir=tuned");
+      t.sh(moe + "train.freeze_router=true checkpoint.resume=run/checkpoints output_dir=tuned");
   INFO(frozen.text);
   CHECK(frozen.code == 0);
   const Outcome thawed =
-      t.sh(mixture + "checkpoint.resume=tuned/checkpoints output_dir=more train.train_steps=8");
+      t.sh(moe + "checkpoint.resume=tuned/checkpoints output_dir=more train.train_steps=8");
   INFO(thawed.text);
   CHECK(thawed.code == 64);
   CHECK(has(thawed, "train.freeze_router: true does not"));

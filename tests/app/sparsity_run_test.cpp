@@ -17,7 +17,7 @@ const char* const kSparse = " 'sparsity.match=[\"*.mlp.*\"]' sparsity.at_step=3"
 
 }  // namespace
 
-TEST_CASE("a run that is two of four from step 3: planned, resumed in the middle bit for bit, verified") {
+TEST_CASE("a run that is 2:4 sparse from step 3: planned, resumed in the middle bit for bit, verified") {
   TempRun t;
   const std::string run = std::string("run tiny.yaml checkpoint.keep_latest=0") + kSparse;
   const Outcome first = t.sh(run);
@@ -34,7 +34,7 @@ TEST_CASE("a run that is two of four from step 3: planned, resumed in the middle
   }
   const Outcome verified = t.sh("checkpoint verify run");
   CHECK(verified.code == 0);
-  CHECK(has(verified, "6 matrices are two of four"));
+  CHECK(has(verified, "6 matrices are 2:4 sparse"));
 
   const Outcome plan = t.sh(std::string("plan tiny.yaml --json") + kSparse),
                 dense = t.sh("plan tiny.yaml --json");
@@ -43,10 +43,10 @@ TEST_CASE("a run that is two of four from step 3: planned, resumed in the middle
   CHECK(j["sparse_from_step"] == 3);
   CHECK(!without.contains("sparse_parameters"));
   CHECK(has(t.sh(std::string("plan tiny.yaml") + kSparse),
-            "two of four: 12.3k parameters, half of them zero from update 3 on"));
+            "2:4 sparse: 12.3k parameters, half of them zero from update 3 on"));
 }
 
-TEST_CASE("a checkpoint whose recipe says two of four and that is not is refused by the tensor's name") {
+TEST_CASE("a checkpoint whose recipe says 2:4 sparse and that is not is refused by the tensor's name") {
   TempRun t;
   // A dense run's weights under a sparse one's recipe: what a writer that lost the zeros would leave.
   REQUIRE(t.sh("run tiny.yaml checkpoint.save_interval=6").code == 0);
@@ -65,11 +65,11 @@ TEST_CASE("a checkpoint whose recipe says two of four and that is not is refused
     INFO(e.what());
     const std::string text = e.what();
     CHECK(e.code() == ExitCode::storage);
-    CHECK(text.find("mlp.down_proj.weight is not two of four") != std::string::npos);
+    CHECK(text.find("mlp.down_proj.weight is not 2:4 sparse") != std::string::npos);
   }
   const Outcome o = t.sh("checkpoint verify run");
   CHECK(o.code == 73);
-  CHECK(has(o, "mlp.down_proj.weight is not two of four"));
+  CHECK(has(o, "mlp.down_proj.weight is not 2:4 sparse"));
 }
 
 TEST_CASE("one number in the place of a zero is seen") {

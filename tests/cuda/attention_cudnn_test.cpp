@@ -115,7 +115,8 @@ TEST_CASE("attention by cuDNN equals the CPU's: samples, groups of heads, head d
   }
 }
 
-TEST_CASE("attention by cuDNN of queries, keys and values that lie apart, and parts of them by own kernels") {
+TEST_CASE(
+    "attention by cuDNN of queries, keys and values that lie apart, and parts of them by native kernels") {
   if (!have_cudnn()) return;
   for (bool part : {false, true}) {
     CAPTURE(part);
@@ -141,7 +142,7 @@ TEST_CASE("attention by cuDNN of queries, keys and values that lie apart, and pa
   }
 }
 
-TEST_CASE("attention that cuDNN cannot take goes to own kernels, or fails where it must not") {
+TEST_CASE("attention that cuDNN cannot take goes to native kernels, or fails where it must not") {
   if (!have_cudnn()) return;
   const auto both = [](DType t, const Case& c, const std::string& why) {
     check_fused(t, c, AttentionBackend::automatic);
@@ -154,7 +155,7 @@ TEST_CASE("attention that cuDNN cannot take goes to own kernels, or fails where 
   both(DType::bf16, {1, 40, 2, 1, 64, false, true}, "document");
 }
 
-TEST_CASE("training with cuDNN's attention: exact memory, workspace included, losses of the own kernels") {
+TEST_CASE("training with cuDNN's attention: exact memory, workspace included, losses of the native kernels") {
   if (!have_cudnn()) return;
   for (const std::string architecture : {"llama", "gpt2"})
     for (bool graphs : {false, true}) {
@@ -190,7 +191,7 @@ TEST_CASE("what cuDNN computes is what counts: a wrong one is seen, after it has
   CHECK(losses(AttentionBackend::automatic, "wrong") != right);
   CHECK(losses(AttentionBackend::automatic, "wrong_backward") != right);
   CHECK(losses(AttentionBackend::automatic, "") == right);
-  // Without a plan: own kernels, bit for bit, and an error where there must be cuDNN.
+  // Without a plan: native kernels, bit for bit, and an error where there must be cuDNN.
   CHECK(losses(AttentionBackend::automatic, "refuses") == losses(AttentionBackend::own, ""));
   REQUIRE_THROWS_WITH(losses(AttentionBackend::cudnn, "refuses"),
                       Catch::Contains("attention_backend: cudnn: cuDNN: the emulated one has no plan"));
@@ -273,8 +274,8 @@ TEST_CASE("ltrain run says whose attention it takes, and why not cuDNN's") {
     CHECK(o.text.find(line) != std::string::npos);
     if (code == 0) CHECK(o.text.find(line) == o.text.rfind(line));  // named once
   };
-  const std::string own = "attention: own kernels, in plain arithmetic, for bf16 with head dim 8";
-  said("", "", "attention: cuDNN emulated forward; backward by own kernels");
+  const std::string own = "attention: native kernels, in plain arithmetic, for bf16 with head dim 8";
+  said("", "", "attention: cuDNN emulated forward; backward by native kernels");
   said("deterministic=false", "", "attention: cuDNN emulated, forward and backward");
   said("attention_backend=own", "", own + "\n");
   said("", "missing", own + "; not cuDNN: libcudnn is not there");

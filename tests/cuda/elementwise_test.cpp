@@ -49,7 +49,7 @@ TEST_CASE("stochastic rounding takes the same chances") {
   }
 }
 
-TEST_CASE("two of four are the same two, and zeros mask the same elements") {
+TEST_CASE("2:4 sparse are the same two, and zeros mask the same elements") {
   if (!have_cuda()) return;
   for (DType t : kFloats)
     for (DType tx : {t, DType::f32})

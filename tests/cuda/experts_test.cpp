@@ -58,7 +58,7 @@ TEST_CASE("router, rows of experts and losses for balance") {
     }
 }
 
-TEST_CASE("a second expert at random, and experts that choose") {
+TEST_CASE("GShard's random second expert, and expert choice") {
   if (!have_cuda()) return;
   constexpr int64_t kTokens = 600, kExperts = 8, kCols = 24, kEach = 90;
   for (DType t : {DType::f32, DType::f64})

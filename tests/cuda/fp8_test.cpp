@@ -15,7 +15,7 @@ Tensor codes_of(Tensor t, DType format) {
 
 }  // namespace
 
-TEST_CASE("largest magnitudes, rounding to eight bits in place and turned: the same bits as on the CPU") {
+TEST_CASE("largest magnitudes, rounding to FP8 in place and turned: the same bits as on the CPU") {
   if (!have_cuda()) return;
   for (DType t : kFloats)
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {3, 70}, {65, 33}, {40, 700}}) {
@@ -35,7 +35,7 @@ TEST_CASE("largest magnitudes, rounding to eight bits in place and turned: the s
     }
 }
 
-TEST_CASE("steps of eight bits from a history: the same bits as on the CPU") {
+TEST_CASE("steps of FP8 from a history: the same bits as on the CPU") {
   if (!have_cuda()) return;
   for (const int64_t length : {0, 1, 5, 700})
     for (const bool most_recent : {false, true}) {
@@ -64,7 +64,7 @@ TEST_CASE("steps of eight bits from a history: the same bits as on the CPU") {
     }
 }
 
-TEST_CASE("training in eight bits and in TF32 on cuda equals the CPU") {
+TEST_CASE("training in FP8 and in TF32 on cuda equals the CPU") {
   if (!have_cuda()) return;
   TinyOptions o;
   o.hidden = 32, o.heads = 2, o.kv_heads = 2, o.intermediate = 32, o.vocab = 37, o.seq = 16;

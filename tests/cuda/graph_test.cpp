@@ -1,4 +1,4 @@
-// Recorded work: what a replay reads again, what cannot be recorded, and whole jobs that are bit for bit
+// Captured work: what a replay reads again, what cannot be recorded, and whole jobs that are bit for bit
 // those without it.
 #include <algorithm>
 #include <chrono>
@@ -37,7 +37,7 @@ Tensor in(const std::shared_ptr<void>& memory, DType t, Shape shape) {
 
 }  // namespace
 
-TEST_CASE("a job with recorded micro-batches equals the one without, bit for bit") {
+TEST_CASE("a job with captured micro-batches equals the one without, bit for bit") {
   if (!have_cuda()) return;
   for (const std::string architecture : {"llama", "gpt2"})
     for (const std::string precision : {"fp32", "bf16"}) {
@@ -63,7 +63,7 @@ TEST_CASE("a job with recorded micro-batches equals the one without, bit for bit
 
 #ifdef LTRAIN_CUDA_EMULATED
 TEST_CASE(
-    "slow: recorded passes of several ranks equal those without, bit for bit, and count what they send") {
+    "slow: captured passes of several ranks equal those without, bit for bit, and count what they send") {
   const auto check = [](const char* what, auto change) {
     CAPTURE(what);
     TinyOptions o = tiny("llama", "fp32");
@@ -98,7 +98,7 @@ TEST_CASE(
 }
 #endif
 
-TEST_CASE("the timeline of a step on the device has the ops of its plan, a recorded micro-batch as one") {
+TEST_CASE("the timeline of a step on the device has the ops of its plan, a captured micro-batch as one") {
   if (!have_cuda()) return;
   TinyOptions o = tiny("llama", "bf16");
   o.timeline = true;
@@ -152,7 +152,7 @@ TEST_CASE("a replay reads memory again and keeps the arguments that it was recor
   CHECK(gradient(*from_device) == 1.0f);
   number = 6;
   CHECK(gradient(*from_device) == 3.0f);
-  CHECK(gradient(*stale) == 1.0f);  // why the scale of a recorded step lies in the device's memory
+  CHECK(gradient(*stale) == 1.0f);  // why the scale of a captured step lies in the device's memory
 }
 
 #ifdef LTRAIN_CUDA_EMULATED
@@ -168,7 +168,7 @@ TEST_CASE("what cannot be recorded is refused, and the stream goes on") {
   Event inside;
   stream->capture([&] { inside = stream->record(); })->replay();
   stream->wait(inside);
-  CHECK_THROWS_WITH(other->wait(inside), Catch::Contains("stream comm waits for a point in recorded work"));
+  CHECK_THROWS_WITH(other->wait(inside), Catch::Contains("stream comm waits for a point in captured work"));
   CHECK_THROWS_WITH(inside.happened(), Catch::Contains("the host asks for a point"));
   const auto graph = stream->capture([&] { fill_value(*stream, t, 3); });
   fill_value(*stream, t, 1);
@@ -228,7 +228,7 @@ TEST_CASE("recorded calls of NCCL are counted and watched each time they run") {
   CHECK(network.alive() == 0);
 }
 
-TEST_CASE("recorded work of two streams comes after all that was before on both, and before what follows") {
+TEST_CASE("captured work of two streams comes after all that was before on both, and before what follows") {
   const auto first = cuda::make_cuda_stream("compute"), second = cuda::make_cuda_stream("comm");
   const auto memory = cuda::device_memory(32);
   Tensor all = in(memory, DType::f64, {4});

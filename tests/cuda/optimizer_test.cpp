@@ -95,7 +95,7 @@ TEST_CASE("8-bit moments: the same codes on both devices, and codes of decoded v
       4);
 }
 
-TEST_CASE("sums in few bits: the same codes and errors on both devices") {
+TEST_CASE("compressed all-reduce: the same codes and errors on both devices") {
   if (!have_cuda()) return;
   for (DType t : {DType::f32, DType::f64})
     for (const Code code : {Code::sign, Code::int8}) {

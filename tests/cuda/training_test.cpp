@@ -100,7 +100,7 @@ TEST_CASE("training on cuda in fp32, bf16 and fp16, within what they round") {
   }
 }
 
-TEST_CASE("mixtures of experts on cuda equal the CPU, however they choose and balance") {
+TEST_CASE("MoE models on cuda equal the CPU, however they choose and balance") {
   if (!have_cuda()) return;
   TinyOptions o = tiny("mixtral", "fp64");
   o.moe.num_experts = 4;
@@ -108,14 +108,14 @@ TEST_CASE("mixtures of experts on cuda equal the CPU, however they choose and ba
   SECTION("Switch, with noise") {
     o.moe.top_k = 1, o.moe.norm_topk_prob = false, o.moe.jitter_eps = 0.2, o.moe.balance = "switch";
   }
-  SECTION("a second expert at random, with a capacity") {
+  SECTION("GShard's random second expert, with a capacity") {
     o.moe.selection = "gshard", o.moe.capacity_factor = 1.0, o.moe.drop_policy = "choice";
   }
   SECTION("a bias, groups and sigmoid scores; routers that warm up") {
     o.moe.score = "sigmoid", o.moe.n_group = o.moe.topk_group = 2, o.moe.bias_update_rate = 0.1;
     o.optimizer.router_warmup = 1;
   }
-  SECTION("experts that choose, frozen routers") {
+  SECTION("expert choice, frozen routers") {
     o.moe.selection = "expert_choice", o.moe.norm_topk_prob = false;
     o.optimizer.freeze_routers = true;
   }
@@ -258,7 +258,7 @@ TEST_CASE("offloaded states, moments of bf16, stochastic rounding and averages o
     CHECK(std::abs(device.losses[i] / host.losses[i] - 1) < 1e-2);
 }
 
-TEST_CASE("training on cuda with sums in few bits and with Sophia") {
+TEST_CASE("training on cuda with compressed all-reduce and with Sophia") {
   if (!have_cuda()) return;
   for (const UpdateRule rule :
        {UpdateRule::onebit_adam, UpdateRule::onebit_lamb, UpdateRule::adamw, UpdateRule::sophia_h}) {

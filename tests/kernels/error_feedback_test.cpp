@@ -1,4 +1,4 @@
-// Sums in few bits, and updates of 1-bit Adam and LAMB.
+// compressed all-reduce, and updates of 1-bit Adam and LAMB.
 #include "kernels/optimizer/error_feedback.h"
 
 #include <catch2/catch.hpp>

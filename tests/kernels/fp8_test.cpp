@@ -1,4 +1,4 @@
-// The formats of eight bits against their definition, rounding of matrices, and products of them.
+// The formats of FP8 against their definition, rounding of matrices, and products of them.
 #include "kernels/tensor/fp8.h"
 
 #include <algorithm>
@@ -267,7 +267,7 @@ void check_product(int64_t m, int64_t n, int64_t k, bool blocks, bool accumulate
 
 }  // namespace
 
-TEST_CASE("products of eight bits equal the products of the rounded numbers") {
+TEST_CASE("products of FP8 equal the products of the rounded numbers") {
   for (bool blocks : {false, true})
     for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 1, 1}, {37, 19, 140}, {65, 130, 300}}) {
       check_product<float>(m, n, k, blocks, false, false, 2e-5);

@@ -53,22 +53,22 @@ TEST_CASE("element-wise, linear and summing ops over every pair of placements") 
       {Rule::elementwise, V, V, "V"},
       {Rule::elementwise, S0, R, "S(0)"},
       {Rule::elementwise, S1, S1, "S(1)"},
-      {Rule::elementwise, S0, S1, "'a' is S(0) but 'b' is S(1)\n  mend: bring both to one placement"},
-      {Rule::elementwise, S0, V, "'a' is S(0) but 'b' is V\n  mend: bring both to one placement"},
+      {Rule::elementwise, S0, S1, "'a' is S(0) but 'b' is S(1)\n  fix: bring both to one placement"},
+      {Rule::elementwise, S0, V, "'a' is S(0) but 'b' is V\n  fix: bring both to one placement"},
       {Rule::elementwise, P, R,
-       "'a' is P; op is not linear in it\n  mend: all-reduce or reduce-scatter 'a' over data before"},
+       "'a' is P; op is not linear in it\n  fix: all-reduce or reduce-scatter 'a' over data before"},
       {Rule::elementwise, R, P,
-       "'b' is P; op is not linear in it\n  mend: all-reduce or reduce-scatter 'b' over data before"},
+       "'b' is P; op is not linear in it\n  fix: all-reduce or reduce-scatter 'b' over data before"},
       {Rule::elementwise, P, P,
-       "'a' is P; op is not linear in it\n  mend: all-reduce or reduce-scatter 'a' over data before"},
+       "'a' is P; op is not linear in it\n  fix: all-reduce or reduce-scatter 'a' over data before"},
       {Rule::linear, R, R, "R"},
       {Rule::linear, V, R, "V"},
       {Rule::linear, P, P, "P"},
       {Rule::linear, P, R,
-       "'a' is P but 'b' is R: the sum counts it once a rank\n  mend: reduce 'a' over data first"},
+       "'a' is P but 'b' is R: the sum counts it once a rank\n  fix: reduce 'a' over data first"},
       {Rule::linear, R, P,
-       "'b' is P but 'a' is R: the sum counts it once a rank\n  mend: reduce 'b' over data first"},
-      {Rule::linear, P, V, "'a' is P but 'b' is V\n  mend: bring both to one placement"},
+       "'b' is P but 'a' is R: the sum counts it once a rank\n  fix: reduce 'b' over data first"},
+      {Rule::linear, P, V, "'a' is P but 'b' is V\n  fix: bring both to one placement"},
       {Rule::sum_rows, R, R, "R"},
       {Rule::sum_rows, V, R, "P"},
       {Rule::sum_rows, S0, R, "P"},
@@ -81,7 +81,7 @@ TEST_CASE("element-wise, linear and summing ops over every pair of placements") 
       {Rule::sum_to_rows, V, V, "P"},
       {Rule::sum_to_rows, S1, R, "S(1)"},
       {Rule::sum_rows, P, R,
-       "'a' is P; op is not linear in it\n  mend: all-reduce or reduce-scatter 'a' over data before"},
+       "'a' is P; op is not linear in it\n  fix: all-reduce or reduce-scatter 'a' over data before"},
   };
   for (const Row& row : rows) {
     Meta m;
@@ -146,7 +146,7 @@ TEST_CASE("products over every pair of placements") {
     } else {
       CHECK_THROWS_WITH(place_matmul(*m.s, out, a, row.trans_a, b, row.trans_b, false),
                         Catch::StartsWith("placement error: matmul in layers.3.mlp, axis data: 'a' is ") &&
-                            Catch::Contains("\n  mend: "));
+                            Catch::Contains("\n  fix: "));
     }
   }
 }
@@ -156,12 +156,12 @@ TEST_CASE("refusals of products, word by word") {
   const Tensor out = m.tensor("out", R);
   CHECK_THROWS_WITH(
       place_matmul(*m.s, out, m.tensor("x", S1), false, m.tensor("w", R), false, false),
-      "placement error: matmul in layers.3.mlp, axis data: 'x' is S(1) but 'w' is R\n  mend: shard both "
+      "placement error: matmul in layers.3.mlp, axis data: 'x' is S(1) but 'w' is R\n  fix: shard both "
       "along the contraction, or one of them along an outer dim and replicate the other");
   CHECK_THROWS_WITH(
       place_matmul(*m.s, out, m.tensor("x", P), false, m.tensor("w", V), false, false),
       "placement error: matmul in layers.3.mlp, axis data: 'x' is P and 'w' is V: a product of P is linear "
-      "only with R\n  mend: reduce the partial one first");
+      "only with R\n  fix: reduce the partial one first");
 }
 
 TEST_CASE("adding to a tensor of another placement is refused, to a zeroed one is not") {
@@ -169,7 +169,7 @@ TEST_CASE("adding to a tensor of another placement is refused, to a zeroed one i
   const Tensor x = m.tensor("dy", V), grad = m.tensor("gradients", R);
   CHECK_THROWS_WITH(
       place(*m.s, "sum_rows", Rule::sum_rows, {grad}, {x}, true),
-      "placement error: sum_rows in layers.3.mlp, axis data: adds P to 'gradients' is R\n  mend: reduce the "
+      "placement error: sum_rows in layers.3.mlp, axis data: adds P to 'gradients' is R\n  fix: reduce the "
       "partial one first, or accumulate before the reduction");
   place_zero(grad);
   CHECK_NOTHROW(place(*m.s, "sum_rows", Rule::sum_rows, {grad}, {x}, true));
@@ -194,18 +194,18 @@ TEST_CASE("collectives take one placement and give another") {
   CHECK(refusal([&] { group->all_reduce(*m.s, p); }) ==
         "placement error: all_reduce in layers.3.mlp, axis data: takes P but 'p' is R: it was reduced "
         "before, by "
-        "all_reduce in layers.3.mlp\n  mend: remove one of the two reductions");
+        "all_reduce in layers.3.mlp\n  fix: remove one of the two reductions");
   p.record->place[Axis::data] = P;
   group->reduce_scatter(*m.s, part, p);
   CHECK(on_data(part) == S0);
   group->all_gather(*m.s, p, part);
   CHECK(on_data(p) == R);
   CHECK(refusal([&] { group->all_gather(*m.s, p, p.narrow(0, 1)); }) ==
-        "placement error: all_gather in layers.3.mlp, axis data: takes S(0) but 'p' is R\n  mend: check the "
+        "placement error: all_gather in layers.3.mlp, axis data: takes S(0) but 'p' is R\n  fix: check the "
         "group of "
         "this collective and of the one before");
   CHECK(refusal([&] { group->reduce_scatter(*m.s, part, m.tensor("v", V)); }) ==
-        "placement error: reduce_scatter in layers.3.mlp, axis data: takes P but 'v' is V\n  mend: check the "
+        "placement error: reduce_scatter in layers.3.mlp, axis data: takes P but 'v' is V\n  fix: check the "
         "group of "
         "this collective and of the one before");
   Tensor largest = m.tensor("largest", V);
@@ -218,20 +218,20 @@ TEST_CASE("collectives take one placement and give another") {
   CHECK(on_data(own) == S1);
   CHECK(refusal([&] { group->broadcast(*m.s, block, own, 0); }) ==
         "placement error: broadcast in layers.3.mlp, axis data: writes 'block' again, which broadcast in "
-        "layers.3.mlp wrote and nothing has read\n  mend: remove one of the two");
+        "layers.3.mlp wrote and nothing has read\n  fix: remove one of the two");
   CHECK(refusal([&] { group->broadcast(*m.s, own, m.tensor("r", R), 0); }) ==
         "placement error: broadcast in layers.3.mlp, axis data: takes what each rank has of its own but 'r' "
-        "is R\n  mend: check the group of this broadcast");
+        "is R\n  fix: check the group of this broadcast");
   Tensor summand = m.tensor("summand", P);
   group->reduce(*m.s, summand, 2);
   CHECK(on_data(summand) == V);
   CHECK(refusal([&] { group->reduce(*m.s, summand, 2); }) ==
-        "placement error: reduce in layers.3.mlp, axis data: takes P but 'summand' is V\n  mend: check the "
+        "placement error: reduce in layers.3.mlp, axis data: takes P but 'summand' is V\n  fix: check the "
         "group of this collective and of the one before");
   auto half = make_recording_group(0, 2, "half", Axis::data);
   CHECK(refusal([&] { half->all_reduce(*m.s, m.tensor("q", P)); }) ==
         "placement error: all_reduce in layers.3.mlp, axis data: group \"half\" has 2 ranks but the axis has "
-        "4\n  mend: "
+        "4\n  fix: "
         "use the mesh's group of the axis");
 }
 
@@ -246,13 +246,13 @@ TEST_CASE("the update wants a gradient that lies as its parameter's shard") {
   CHECK_NOTHROW(update(S0, S0));
   CHECK_THROWS_WITH(update(P, R),
                     "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as R but "
-                    "its gradient 'g' is P\n  mend: all-reduce the gradient over data");
+                    "its gradient 'g' is P\n  fix: all-reduce the gradient over data");
   CHECK_THROWS_WITH(update(P, S0),
                     "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as S(0) "
-                    "but its gradient 'g' is P\n  mend: reduce-scatter the gradient over data");
+                    "but its gradient 'g' is P\n  fix: reduce-scatter the gradient over data");
   CHECK_THROWS_WITH(update(R, S0),
                     "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as S(0) "
-                    "but its gradient 'g' is R\n  mend: cut the gradient as the parameter is cut");
+                    "but its gradient 'g' is R\n  fix: cut the gradient as the parameter is cut");
 }
 
 TEST_CASE("what leaves the step must be whole") {
@@ -260,11 +260,11 @@ TEST_CASE("what leaves the step must be whole") {
   CHECK_NOTHROW(place_require(*m.s, "reading the loss", m.tensor("sums", R), R));
   CHECK_THROWS_WITH(
       place_require(*m.s, "reading the loss", m.tensor("sums", P), R),
-      "placement error: reading the loss in layers.3.mlp, axis data: needs R but 'sums' is P\n  mend: "
+      "placement error: reading the loss in layers.3.mlp, axis data: needs R but 'sums' is P\n  fix: "
       "all-reduce 'sums' over data");
   CHECK_THROWS_WITH(
       place_require(*m.s, "end of the update", m.tensor("w", S0), R),
-      "placement error: end of the update in layers.3.mlp, axis data: needs R but 'w' is S(0)\n  mend: "
+      "placement error: end of the update in layers.3.mlp, axis data: needs R but 'w' is S(0)\n  fix: "
       "all-gather 'w' over data");
 }
 
@@ -279,7 +279,7 @@ TEST_CASE("a forgotten reduction is traced to the op that made the tensor partia
   CHECK_THROWS_WITH(
       gelu_forward(*m.s, y, dw),
       "placement error: gelu_forward in optimizer, axis data: 'dw' is P (made partial by matmul in "
-      "layers.2.attention); gelu_forward is not linear in it\n  mend: all-reduce or reduce-scatter 'dw' "
+      "layers.2.attention); gelu_forward is not linear in it\n  fix: all-reduce or reduce-scatter 'dw' "
       "over data before");
 }
 

@@ -232,7 +232,7 @@ TEST_CASE("router: the second expert is taken with the probability of its weight
   CHECK(other > 0);  // negative control
 }
 
-TEST_CASE("router: experts that choose take equally many tokens, those of the best scores") {
+TEST_CASE("router: expert choice take equally many tokens, those of the best scores") {
   RouteArgs a = choices(4, 4);
   a.selection = Selection::expert_choice;
   a.renormalize = false;
@@ -326,11 +326,11 @@ TEST_CASE("router: gradients of weights, of scores and of z equal central differ
   SECTION("softmax over the chosen") { a.top_k_first = true, a.scale = 1.5; }
   SECTION("sigmoid, renormalised") { a.sigmoid = true, a.scale = 2.5; }
   SECTION("sigmoid") { a.sigmoid = true, a.renormalize = false; }
-  SECTION("a second expert at random") {
+  SECTION("GShard's random second expert") {
     a.top_k = 2, a.scale = 1.5;
     a.selection = Selection::gshard_top2, a.threshold = 0.6;
   }
-  SECTION("experts that choose") {
+  SECTION("expert choice") {
     a.top_k = 6, a.renormalize = false;
     a.selection = Selection::expert_choice, a.capacity = 3;
   }

@@ -55,17 +55,17 @@ void check_pair(DType tx, DType tw) {
 
 }  // namespace
 
-TEST_CASE("two of four: the largest stay, of equals the first, whatever is masked along with them") {
+TEST_CASE("2:4 sparse: the largest stay, of equals the first, whatever is masked along with them") {
   check_pair<float, float>(DType::f32, DType::f32);
   check_pair<double, double>(DType::f64, DType::f64);
   check_pair<bf16, float>(DType::bf16, DType::f32);
   check_pair<float, bf16>(DType::f32, DType::bf16);
   check_pair<f16, float>(DType::f16, DType::f32);
-  const auto kept = [](std::array<float, 4> w) { return two_of_four(w.data()); };
+  const auto kept = [](std::array<float, 4> w) { return largest_two_of_4(w.data()); };
   CHECK(kept({1, -1, 1, 1}) == 0b0011);
   CHECK(kept({1, 2, -3, 2}) == 0b0110);
   CHECK(kept({0, 1, 2, 3}) == 0b1100);
-  CHECK(kept({0, 0, 1, 2}) == 0b1111);  // two of four already: a third number may be a zero that moves
+  CHECK(kept({0, 0, 1, 2}) == 0b1111);  // 2:4 sparse already: a third number may be a zero that moves
   CHECK(kept({-0.0f, 0, 0, 0}) == 0b1111);
   const float nan = std::nanf("");  // never more than two, whatever the numbers are
   for (const std::array<float, 4>& w :
@@ -73,7 +73,7 @@ TEST_CASE("two of four: the largest stay, of equals the first, whatever is maske
     CHECK(std::popcount(kept(w)) == 2);
 }
 
-TEST_CASE("two of four in place, and again: the second time changes nothing") {
+TEST_CASE("2:4 sparse in place, and again: the second time changes nothing") {
   for (const auto& [isa, keep] : BOTH_ISAS(prune_2_4_cpu)) {
     INFO(isa);
     const int64_t n = 4 * 777;

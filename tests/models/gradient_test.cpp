@@ -82,7 +82,7 @@ TEST_CASE("gradients of whole models equal central differences") {
   CHECK(worst_error(o, 3) < 1e-7);
 }
 
-TEST_CASE("gradients of mixtures of experts, with every loss for balance, equal central differences") {
+TEST_CASE("gradients of MoE models, with every loss for balance, equal central differences") {
   TinyOptions o;
   o.global_batch = 2;
   o.micro_batch = 2;
@@ -110,7 +110,7 @@ TEST_CASE("gradients of mixtures of experts, with every loss for balance, equal 
   SECTION("Switch: one expert, and noise on what the router reads") {
     o.moe.top_k = 1, o.moe.norm_topk_prob = false, o.moe.jitter_eps = 0.3, o.moe.balance = "switch";
   }
-  SECTION("a second expert at random, with a capacity") {
+  SECTION("GShard's random second expert, with a capacity") {
     o.moe.selection = "gshard", o.moe.second_threshold = 0.8, o.moe.capacity_factor = 1.0;
     o.moe.balance = "global";
   }
@@ -118,7 +118,7 @@ TEST_CASE("gradients of mixtures of experts, with every loss for balance, equal 
     o.moe.balance = "hf", o.moe.balance_coeff = 0.3, o.layers = 3, o.moe.dense_layers = {1},
     o.micro_batch = 1;
   }
-  SECTION("experts that choose") { o.moe.selection = "expert_choice", o.moe.norm_topk_prob = false; }
+  SECTION("expert choice") { o.moe.selection = "expert_choice", o.moe.norm_topk_prob = false; }
   CHECK(worst_error(o, 3) < 1e-7);
 }
 

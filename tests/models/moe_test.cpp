@@ -1,4 +1,4 @@
-// Identities of a mixture of experts: one expert, or equal experts, are a dense feed-forward; a uniform
+// Identities of an MoE model: one expert, or equal experts, are a dense feed-forward; a uniform
 // router's losses; what happens to tokens that all want one expert, and to logits that are not finite.
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -44,19 +44,19 @@ TinyOptions job(int64_t experts, int64_t top_k) {
 const std::string kMlp = "model.layers.0.mlp.";
 
 /// Gives every expert the dense model's weights.
-void copy_dense(Rank& dense, Rank& mixture) {
+void copy_dense(Rank& dense, Rank& moe) {
   for (int id = 0; id < dense.store().count(); ++id) {
     const std::string& name = dense.store().spec(id).name;
-    if (const int to = mixture.store().find(name); to >= 0)
+    if (const int to = moe.store().find(name); to >= 0)
       std::copy_n(dense.store().value(id).ptr<double>(), dense.store().value(id).elements(),
-                  mixture.store().value(to).ptr<double>());
+                  moe.store().value(to).ptr<double>());
   }
   const int64_t n = 24 * dense.options.hidden;
-  for (int64_t e = 0; e < mixture.options.moe.num_experts; ++e) {
-    double* gate_up = mixture.value(kMlp + "experts.gate_up_proj") + e * 2 * n;
+  for (int64_t e = 0; e < moe.options.moe.num_experts; ++e) {
+    double* gate_up = moe.value(kMlp + "experts.gate_up_proj") + e * 2 * n;
     std::copy_n(dense.value(kMlp + "gate_proj.weight"), n, gate_up);
     std::copy_n(dense.value(kMlp + "up_proj.weight"), n, gate_up + n);
-    std::copy_n(dense.value(kMlp + "down_proj.weight"), n, mixture.value(kMlp + "experts.down_proj") + e * n);
+    std::copy_n(dense.value(kMlp + "down_proj.weight"), n, moe.value(kMlp + "experts.down_proj") + e * n);
   }
 }
 
@@ -66,22 +66,22 @@ TEST_CASE("one expert, or equal experts with weights that sum to one, are the de
   TinyOptions plain = job(0, 1);
   Rank dense(plain);
   const auto [experts, top_k] = GENERATE(table<int, int>({{1, 1}, {4, 2}, {4, 4}}));
-  Rank mixture(job(experts, top_k));
-  copy_dense(dense, mixture);
-  const StepResult a = dense.step(), b = mixture.step();
+  Rank moe(job(experts, top_k));
+  copy_dense(dense, moe);
+  const StepResult a = dense.step(), b = moe.step();
   CHECK(std::abs(a.loss - b.loss) < 1e-12 * a.loss);
   const int64_t n = 24 * plain.hidden;
   for (int64_t i = 0; i < n; i += 97) {  // experts share the dense gradient
     double down = 0, up = 0;
     for (int64_t e = 0; e < experts; ++e) {
-      down += mixture.grad(kMlp + "experts.down_proj")[e * n + i];
-      up += mixture.grad(kMlp + "experts.gate_up_proj")[(2 * e + 1) * n + i];
+      down += moe.grad(kMlp + "experts.down_proj")[e * n + i];
+      up += moe.grad(kMlp + "experts.gate_up_proj")[(2 * e + 1) * n + i];
     }
     CHECK(down == Approx(dense.grad(kMlp + "down_proj.weight")[i]).margin(1e-12));
     CHECK(up == Approx(dense.grad(kMlp + "up_proj.weight")[i]).margin(1e-12));
   }
-  mixture.value(kMlp + "experts.down_proj")[0] += 0.1;  // negative control
-  CHECK(std::abs(mixture.step().loss - a.loss) > 1e-9);
+  moe.value(kMlp + "experts.down_proj")[0] += 0.1;  // negative control
+  CHECK(std::abs(moe.step().loss - a.loss) > 1e-9);
 }
 
 TEST_CASE("losses of a uniform router and of one that has a single favourite") {
@@ -140,7 +140,7 @@ TEST_CASE("the bias of a router moves by the choices of the global batch, and ch
   CHECK(skipping.store().kept(true).at(0).tensor.ptr<double>()[0] == 0);
 }
 
-TEST_CASE("experts that choose get an even share, of the metrics too, and evaluation looks at no noise") {
+TEST_CASE("expert choice get an even share, of the metrics too, and evaluation looks at no noise") {
   TinyOptions o = job(4, 2);
   o.moe.selection = "expert_choice";
   o.moe.norm_topk_prob = false;

@@ -1,4 +1,5 @@
-// Slow memory in files: bytes come back as they went, whatever their size and place, by io_uring or without.
+// Offload memory in files: bytes come back as they went, whatever their size and place, by io_uring or
+// without.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>

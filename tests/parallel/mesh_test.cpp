@@ -21,8 +21,8 @@ TEST_CASE("the order of the axes is a permutation of four", "[mesh]") {
   CHECK(rejected("tp-cp-ep-dp-ep-pp") == "\"ep\" is none of tp, cp, dp, pp");
   CHECK(rejected("tp-cp-dp") == "pp is missing");
   CHECK(rejected("tp-dp") == "cp and pp are missing");
-  CHECK(rejected("tp-tp-dp-pp") == "tp is there twice");
-  CHECK(rejected("tp-cp-dp-pp-tp") == "tp is there twice");
+  CHECK(rejected("tp-tp-dp-pp") == "tp is a duplicate");
+  CHECK(rejected("tp-cp-dp-pp-tp") == "tp is a duplicate");
   CHECK(rejected("tp-cp-dp-xp") == "\"xp\" is none of tp, cp, dp, pp");
   CHECK(rejected("") == "\"\" is none of tp, cp, dp, pp");
   CHECK(rejected("tp-cp-dp-pp-") == "\"\" is none of tp, cp, dp, pp");
@@ -65,8 +65,10 @@ TEST_CASE("by default tensor groups are neighbours and stages are furthest apart
   CHECK(m.group(Axis::pipeline) == std::vector<int>{0, 4});
 }
 
-TEST_CASE("tensor-parallel grids and cubes: rank = column + q (row + q depth), or depth + l (row + l column)",
-          "[mesh]") {
+TEST_CASE(
+    "tensor parallelism in two and three dimensions: rank = column + q (row + q depth), or depth + l (row + "
+    "l column)",
+    "[mesh]") {
   Mesh m;
   m.cut_tensor(TensorMode::two_d, 8, 2);
   CHECK((m.size(Axis::depth) == 2 && m.size(Axis::row) == 2 && m.size(Axis::column) == 2));

@@ -179,8 +179,7 @@ TEST_CASE("slow: a checkpoint of any layout goes on under any other as if never 
   }
 }
 
-TEST_CASE(
-    "what delayed scaling of eight bits remembers goes on under any layout, and begins where there is none") {
+TEST_CASE("what delayed scaling of FP8 remembers goes on under any layout, and begins where there is none") {
   TinyOptions model;
   model.fp8.emplace().history = 3;
   const std::vector<Layout> all{{"one rank"},
@@ -292,15 +291,15 @@ TEST_CASE("frozen routers begin with the weights of a run that trained them") {
       Catch::Contains("has no exp_avg of model.layers") && Catch::Contains("train.freeze_router"));
 }
 
-TEST_CASE("a dense model's weights begin a mixture of any layout, whose first loss is the dense model's") {
+TEST_CASE("a dense model's weights begin an MoE model of any layout, whose first loss is the dense model's") {
   TinyOptions dense;
   dense.intermediate = 40;
-  TinyOptions mixture = dense;
-  mixture.architecture = GENERATE("llama", "mixtral");
-  mixture.moe.num_experts = 4;
-  mixture.moe.intermediate_size = 40;
-  mixture.moe.balance = "none";
-  if (mixture.architecture == "llama") mixture.moe.layer_step = 2;
+  TinyOptions moe = dense;
+  moe.architecture = GENERATE("llama", "mixtral");
+  moe.moe.num_experts = 4;
+  moe.moe.intermediate_size = 40;
+  moe.moe.balance = "none";
+  if (moe.architecture == "llama") moe.moe.layer_step = 2;
   Layout two{"experts over 2 of 4, ZeRO-3", 4, 1, false, 3},
       tensor{"experts over 2, tensor 2, ZeRO-1", 2, 2, false, 1},
       stages{"experts over 2, stages", 2, 1, false, 0, 2};
@@ -313,7 +312,7 @@ TEST_CASE("a dense model's weights begin a mixture of any layout, whose first lo
     TinyHooks hooks;
     hooks.begin = [&](const TinyRank& at) {
       at.program.initialize();
-      Recipe recipe = recipe_of(job(l, model), folder / "mixture", "never");
+      Recipe recipe = recipe_of(job(l, model), folder / "moe", "never");
       recipe.checkpoint.upcycle = folder / "dense";
       const auto stream = make_inline_stream("checkpoint");
       const auto notes =
@@ -325,23 +324,23 @@ TEST_CASE("a dense model's weights begin a mixture of any layout, whose first lo
   };
   std::vector<TinyResult> all;
   for (const Layout& l : {Layout{"one rank"}, two, tensor, stages}) {
-    INFO(mixture.architecture << ", " << l.name);
-    all.push_back(upcycled(l, mixture));
+    INFO(moe.architecture << ", " << l.name);
+    all.push_back(upcycled(l, moe));
     CHECK(std::abs(all.back().losses[0] - want) <= 1e-12 * want);
     CHECK(worst_relative(all[0].parameters, all.back().parameters) <= 1e-10);  // routers are the seed's
   }
-  mixture.moe.norm_topk_prob = false;  // negative control: weights that do not sum to one
-  CHECK(std::abs(upcycled({"one rank"}, mixture).losses[0] - want) > 1e-6);
+  moe.moe.norm_topk_prob = false;  // negative control: weights that do not sum to one
+  CHECK(std::abs(upcycled({"one rank"}, moe).losses[0] - want) > 1e-6);
 }
 
-TEST_CASE("what is no dense checkpoint of the recipe's shape begins no mixture") {
+TEST_CASE("what is no dense checkpoint of the recipe's shape begins no MoE model") {
   Folder folder;
-  TinyOptions dense, mixture;
-  dense.intermediate = mixture.intermediate = 40;
-  mixture.moe.num_experts = 4;
-  mixture.moe.intermediate_size = 40;
+  TinyOptions dense, moe;
+  dense.intermediate = moe.intermediate = 40;
+  moe.moe.num_experts = 4;
+  moe.moe.intermediate_size = 40;
   write_checkpoint(job({"one rank"}, dense), folder / "dense");
-  write_checkpoint(job({"one rank"}, mixture), folder / "mixture");
+  write_checkpoint(job({"one rank"}, moe), folder / "moe");
   const auto alone = make_single_group("test", Axis::data);
   const auto stream = make_inline_stream("test");
   const auto open = [&](const TinyOptions& model, const std::string& path) {
@@ -350,19 +349,19 @@ TEST_CASE("what is no dense checkpoint of the recipe's shape begins no mixture")
     std::vector<std::string> notes;
     return open_dense(recipe, true, *alone, *stream, notes);
   };
-  CHECK(open(mixture, folder / "dense/checkpoints")->info().step == kSaved);
+  CHECK(open(MoE model, folder / "dense/checkpoints")->info().step == kSaved);
   CHECK_THROWS_WITH(
-      open(mixture, folder / "nowhere"),
+      open(MoE model, folder / "nowhere"),
       Catch::Contains("checkpoint.upcycle = ") && Catch::Contains("there is no such file or folder"));
-  CHECK_THROWS_WITH(open(mixture, folder / "mixture"),
+  CHECK_THROWS_WITH(open(MoE model, folder / "moe"),
                     Catch::Contains("is of llama with 4 experts, and a dense llama is wanted"));
-  TinyOptions wider = mixture;
+  TinyOptions wider = moe;
   wider.hidden = 64;
   CHECK_THROWS_WITH(open(wider, folder / "dense"),
                     Catch::Contains("hidden_size is 32 in the checkpoint and 64 in the recipe"));
-  // And a dense checkpoint in the place of the mixture's own says what there is.
+  // And a dense checkpoint in the place of the MoE model's own says what there is.
   std::vector<std::string> notes;
-  ResumeOptions o = resume_options(recipe_of(job({"one rank"}, mixture), folder / "dense", "auto"));
+  ResumeOptions o = resume_options(recipe_of(job({"one rank"}, moe), folder / "dense", "auto"));
   CHECK_THROWS_WITH(CheckpointReader::open(o, *alone, *stream, notes),
                     Catch::Contains("give checkpoint.upcycle: "));
 }

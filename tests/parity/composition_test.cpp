@@ -38,7 +38,7 @@ TEST_CASE("slow: every composition that the table calls supported trains like on
     bool default_precision = true;
     for (const std::string& o : c.overrides) default_precision &= o.rfind("precision=", 0) != 0;
     std::string precision(to_string(r.precision));
-    if (default_precision || precision == "fp8") precision = "fp64";  // also around products of eight bits
+    if (default_precision || precision == "fp8") precision = "fp64";  // also around products of FP8
     const TinyOptions many = job_of(r, precision);
     INFO(table().features[c.a].name << " and " << table().features[c.b].name);
     const TinyOptions one = one_rank(many);

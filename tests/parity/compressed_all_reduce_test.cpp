@@ -1,6 +1,6 @@
-// Whole training jobs whose gradients or moments are summed in few bits: under every layout plans are what is
-// done, checkpoints go on, and under layouts that leave the ranks of a sum alone nothing changes but
-// rounding.
+// Whole training jobs whose gradients or moments are summed in a compressed all-reduce: under every layout
+// plans are what is done, checkpoints go on, and under layouts that leave the ranks of a sum alone nothing
+// changes but rounding.
 #include "tests/parity/parity.h"
 #include "tests/parity/recipe_job.h"
 #include "tests/support/temporary_folder.h"
@@ -31,7 +31,7 @@ constexpr Way kWays[] = {
 
 }  // namespace
 
-TEST_CASE("few bits: every layout does what is planned, and learns") {
+TEST_CASE("compressed all-reduce: every layout does what is planned, and learns") {
   for (const Way& way : kWays) {
     const TinyResult base = train_tiny(job(way.rule, way.int8));
     const auto check = [&](const char* name, const std::function<void(TinyOptions&)>& change) {
@@ -56,7 +56,7 @@ TEST_CASE("few bits: every layout does what is planned, and learns") {
   }
 }
 
-TEST_CASE("few bits: gpt2's tied table over two stages, and experts of a mixture") {
+TEST_CASE("compressed all-reduce: gpt2's tied table over two stages, and experts of an MoE model") {
   for (const Way& way : kWays) {
     INFO(update_rule_name(way.rule));
     TinyOptions tied = job(way.rule, way.int8);
@@ -65,23 +65,23 @@ TEST_CASE("few bits: gpt2's tied table over two stages, and experts of a mixture
     tied.pipeline = 2;
     const TinyResult a = train_tiny(tied);
     CHECK(a.plan_wire == a.used_wire);
-    TinyOptions mixture = job(way.rule, way.int8);
-    mixture.moe.num_experts = 4;
-    mixture.moe.top_k = 2;
-    mixture.ranks = 4;
-    mixture.expert = 2;
-    mixture.dispatch.gather = true;  // its bytes do not depend on the routing
-    const TinyResult b = train_tiny(mixture);
+    TinyOptions moe = job(way.rule, way.int8);
+    moe.moe.num_experts = 4;
+    moe.moe.top_k = 2;
+    moe.ranks = 4;
+    moe.expert = 2;
+    moe.dispatch.gather = true;  // its bytes do not depend on the routing
+    const TinyResult b = train_tiny(moe);
     CHECK(b.plan_wire == b.used_wire);
     CHECK(std::isfinite(b.eval_loss));
-    mixture.ranks = 2;  // nobody else has a rank's experts: they are moved by what that rank has
-    const TinyResult c = train_tiny(mixture);
+    moe.ranks = 2;  // nobody else has a rank's experts: they are moved by what that rank has
+    const TinyResult c = train_tiny(moe);
     CHECK(c.plan_wire == c.used_wire);
     CHECK(std::isfinite(c.eval_loss));
   }
 }
 
-TEST_CASE("few bits: gradients in 8 bits have the same bits under ZeRO-0 and 1, in bf16 too") {
+TEST_CASE("compressed all-reduce: gradients in 8 bits have the same bits under ZeRO-0 and 1, in bf16 too") {
   TinyOptions o = job(UpdateRule::adamw, true);
   o.precision = "bf16";
   const TinyResult plain = train_tiny(o);
@@ -93,7 +93,9 @@ TEST_CASE("few bits: gradients in 8 bits have the same bits under ZeRO-0 and 1, 
   CHECK(train_tiny(o).gradients != zero.gradients);
 }
 
-TEST_CASE("few bits: a resume goes on bit for bit, errors included, and with other ranks without them") {
+TEST_CASE(
+    "compressed all-reduce: a resume goes on bit for bit, errors included, and with other ranks without "
+    "them") {
   for (const Way& way : kWays) {
     INFO(update_rule_name(way.rule));
     TemporaryFolder folder;

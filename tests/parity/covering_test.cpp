@@ -56,8 +56,8 @@ const std::vector<Factor>& factors() {
       {"levels", {"one", "two"}},
       {"micro-batches", {"1", "2", "4"}},
       {"model",
-       {"gpt2", "llama", "llama with 2 key-value heads", "mixture", "mixture over 2 ranks",
-        "olmoe with a bias, noise and a second expert at random, over 2 ranks"}},
+       {"gpt2", "llama", "llama with 2 key-value heads", "moe", "MoE over 2 ranks",
+        "olmoe with a bias, noise and GShard's random second expert, over 2 ranks"}},
       {"tied", {"false", "true"}},
       {"dropout", {"0.0", "0.1"}},
       {"vocabulary", {"264", "257"}},  // 257 divides over no axis

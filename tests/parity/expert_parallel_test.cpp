@@ -1,4 +1,4 @@
-// Mixtures of experts: experts cut over ranks against one process, and the identities that a mixture has.
+// MoE models: experts cut over ranks against one process, and the identities that an MoE model has.
 #include <numeric>
 
 #include "tests/parity/mutant_group.h"
@@ -9,7 +9,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions mixture() {
+TinyOptions moe() {
   TinyOptions o;
   o.architecture = "mixtral";
   o.moe.num_experts = 8;
@@ -75,7 +75,7 @@ double difference(const TinyResult& a, const TinyResult& b) {
 }  // namespace
 
 TEST_CASE("expert parallelism equals one process to 1e-12 in fp64", "[expert]") {
-  const TinyOptions one = mixture();
+  const TinyOptions one = moe();
   const TinyResult base = train_tiny(one);
   for (const Layout& l : {Layout{"data 2", 2, 1},
                           {"expert 2", 2, 2},
@@ -108,7 +108,7 @@ TEST_CASE("expert parallelism equals one process to 1e-12 in fp64", "[expert]") 
 }
 
 TEST_CASE("all-to-all on two levels is that on one, bit for bit", "[expert]") {
-  TinyOptions one = mixture();
+  TinyOptions one = moe();
   one.precision = GENERATE("fp64", "bf16");
   one.moe.capacity_factor = GENERATE(std::optional<double>(), std::optional<double>(1.0));
   for (const Layout& flat : {Layout{"expert 4", 4, 4},
@@ -128,14 +128,14 @@ TEST_CASE("all-to-all on two levels is that on one, bit for bit", "[expert]") {
       const TinyResult b = train_tiny(job);
       check_same_bits(a, b);
       CHECK(b.plan_bytes == b.used_bytes);
-      CHECK(b.used_groups.at("expert near") > 0);
-      CHECK(b.used_groups.at("expert far") > 0);
+      CHECK(b.used_groups.at("expert intra-node") > 0);
+      CHECK(b.used_groups.at("expert inter-node") > 0);
     }
   }
 }
 
 TEST_CASE("gathered tokens, and parts of a micro-batch on their way, train as one process does", "[expert]") {
-  TinyOptions one = mixture();
+  TinyOptions one = moe();
   one.moe.shared_experts = 1;
   DispatchOptions gather, two, three;
   gather.gather = true, two.chunks = 2, three.chunks = 3;
@@ -162,7 +162,7 @@ TEST_CASE("gathered tokens, and parts of a micro-batch on their way, train as on
 TEST_CASE(
     "gathered tokens with a capacity drop as the all-to-all does, also pipelines with deferred gradients",
     "[expert]") {
-  TinyOptions one = mixture();
+  TinyOptions one = moe();
   one.moe.capacity_factor = 0.75;
   DispatchOptions gather, two;
   gather.gather = true, two.chunks = 2;
@@ -187,9 +187,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("copies of hot experts train as one process does, and between two ranks move fewer bytes",
+TEST_CASE("replicas of hot experts train as one process does, and between two ranks move fewer bytes",
           "[expert]") {
-  TinyOptions one = mixture();
+  TinyOptions one = moe();
   one.moe.num_experts = 4;
   one.moe.top_k = 1;
   one.moe.balance = "none";
@@ -220,7 +220,7 @@ TEST_CASE("copies of hot experts train as one process does, and between two rank
 }
 
 TEST_CASE("experts of pipelines, and every loss for balance, under every layout", "[expert]") {
-  TinyOptions one = mixture();
+  TinyOptions one = moe();
   one.micro_batch = 2;
   one.layers = 4;
   one.moe.score = GENERATE("softmax", "sigmoid");
@@ -240,7 +240,7 @@ TEST_CASE("experts of pipelines, and every loss for balance, under every layout"
 }
 
 TEST_CASE("transformers' loss over all layers, under every layout without pipelines", "[expert]") {
-  TinyOptions one = mixture();
+  TinyOptions one = moe();
   one.micro_batch = 2;
   one.layers = 3;
   one.moe.dense_layers = {0};
@@ -265,7 +265,7 @@ TEST_CASE("transformers' loss over all layers, under every layout without pipeli
 }
 
 TEST_CASE("every way to choose and to balance, under every layout", "[expert]") {
-  TinyOptions one = mixture();
+  TinyOptions one = moe();
   one.moe.balance = "none";
   const int way = GENERATE(0, 1, 2, 3);
   bool whole_sequences = false;
@@ -331,7 +331,7 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
 }
 
 TEST_CASE("biases move by the choices of all ranks, and another rate chooses otherwise", "[expert]") {
-  TinyOptions one = mixture();
+  TinyOptions one = moe();
   one.moe.bias_update_rate = 0.2;
   one.moe.balance = "none";
   one.steps = 3;
@@ -347,7 +347,7 @@ TEST_CASE("biases move by the choices of all ranks, and another rate chooses oth
 }
 
 TEST_CASE("norms over heads that tensor ranks share (olmoe) equal one process", "[expert]") {
-  TinyOptions one = mixture();
+  TinyOptions one = moe();
   one.architecture = "olmoe";
   one.moe.norm_topk_prob = false;
   one.heads = 4;
@@ -368,11 +368,11 @@ TEST_CASE("norms over heads that tensor ranks share (olmoe) equal one process", 
   }
   TinyOptions many = laid_out(one, {"tensor 2", 1, 1, 0, 2});
   CHECK_FALSE(train_tiny(many).plan_wire[0] ==
-              train_tiny(laid_out(mixture(), {"tensor 2", 1, 1, 0, 2})).plan_wire[0]);
+              train_tiny(laid_out(moe(), {"tensor 2", 1, 1, 0, 2})).plan_wire[0]);
 }
 
 TEST_CASE("frozen and warming routers under every layout", "[expert]") {
-  TinyOptions one = mixture();
+  TinyOptions one = moe();
   one.steps = 3;
   if (GENERATE(false, true))
     one.optimizer.freeze_routers = true;
@@ -394,7 +394,7 @@ TEST_CASE("frozen and warming routers under every layout", "[expert]") {
 }
 
 TEST_CASE("ranks without a token and ranks with all of them train as one process does", "[expert]") {
-  TinyOptions one = mixture();
+  TinyOptions one = moe();
   one.moe.top_k = 1;
   one.moe.num_experts = 4;
   one.moe.balance = "none";
@@ -409,7 +409,7 @@ TEST_CASE("ranks without a token and ranks with all of them train as one process
 }
 
 TEST_CASE("negative control: gradients of experts that are not reduced are seen", "[expert]") {
-  const TinyOptions one = mixture();
+  const TinyOptions one = moe();
   TinyOptions many = laid_out(one, {"expert 2 of 4", 4, 2});
   many.micro_batch = 2;
   const TinyResult base = train_tiny(one);

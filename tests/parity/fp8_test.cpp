@@ -1,4 +1,4 @@
-// Linear layers of eight bits under every layout: in fp64 around them, so that what differs is what ranks
+// Linear layers of FP8 under every layout: in fp64 around them, so that what differs is what ranks
 // round apart, and not the order of sums.
 #include <algorithm>
 
@@ -55,7 +55,7 @@ TEST_CASE("eight bits under every layout equal one process, by delayed and by cu
     }
 }
 
-TEST_CASE("blocks of eight bits under layouts that do not cut them equal one process") {
+TEST_CASE("blocks of FP8 under layouts that do not cut them equal one process") {
   TinyOptions o = job(Fp8Recipe::blockwise);
   o.hidden = 256, o.heads = 2, o.kv_heads = 2, o.intermediate = 256, o.layers = 2, o.steps = 2;
   o.global_batch = 4;
@@ -104,7 +104,7 @@ TEST_CASE("what eight bits change is seen: formats, kept layers, recipes, and ra
   CHECK(apart(Fp8Recipe::delayed) < 1e-11);
 }
 
-TEST_CASE("bf16 with linear layers of eight bits trains as bf16 does") {
+TEST_CASE("bf16 with linear layers of FP8 trains as bf16 does") {
   TinyOptions o = job(Fp8Recipe::delayed);
   o.precision = "bf16";
   o.steps = 6;

@@ -99,7 +99,7 @@ TEST_CASE("an overflow makes no update on any rank, and its decision comes from 
   CHECK(train_tiny(o).parameters != before);  // a comparison that can fail
 }
 
-TEST_CASE("the gradient of a mixture's balance losses is scaled with the others") {
+TEST_CASE("the gradient of an MoE model's balance losses is scaled with the others") {
   TinyOptions o = job();
   o.moe.num_experts = 4;
   o.moe.balance_coeff = 0.5;

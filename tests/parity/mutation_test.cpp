@@ -125,7 +125,7 @@ std::vector<Layout> layouts(int data) {
     o.tensor = o.context = 2;
     o.global_batch = o.micro_batch = 2;
     o.steps = 2;
-    all.push_back({"context 2, tensor 2 in eight bits", o});
+    all.push_back({"context 2, tensor 2 in FP8", o});
   }
   {  // twice as many tensor ranks as key-value heads
     TinyOptions o;
@@ -210,17 +210,17 @@ std::vector<Layout> layouts(int data) {
     change(o);
     all.back().name = name;
   };
-  routers("a second expert at random, noise and a bias, tensor 2", 2, 2, 4, [](TinyOptions& o) {
+  routers("GShard's random second expert, noise and a bias, tensor 2", 2, 2, 4, [](TinyOptions& o) {
     o.moe.selection = "gshard";
     o.moe.jitter_eps = 0.1;
     o.moe.bias_update_rate = 0.1;
   });
-  routers("experts that choose, tensor 4 of 2 key-value heads", 2, 4, 2, [](TinyOptions& o) {
+  routers("expert choice, tensor 4 of 2 key-value heads", 2, 4, 2, [](TinyOptions& o) {
     o.moe.selection = "expert_choice";
     o.moe.norm_topk_prob = false;
   });
   routers("frozen routers", 2, 1, 4, [](TinyOptions& o) { o.optimizer.freeze_routers = true; });
-  // Sums in few bits, and a step that is made twice.
+  // compressed all-reduce, and a step that is made twice.
   for (int zero : {0, 1}) {
     add("gradients in 8 bits", data, 1, false, zero, 2);
     all.back().options.reduce_int8 = true;
@@ -336,7 +336,8 @@ TEST_CASE("mutation: the placement check refuses every mutant of every collectiv
         if (kind == Kind::other_level && group != "shard" && group != "replicate") continue;
         // Twice the ranks of a level of the all-to-all are the whole group: that call would have too few
         // counts of rows, which it checks itself; the mutant gives as many as its group takes.
-        if (kind == Kind::more_ranks && (group == "expert near" || group == "expert far")) continue;
+        if (kind == Kind::more_ranks && (group == "expert intra-node" || group == "expert inter-node"))
+          continue;
         for (int64_t target = 0; target < count; ++target) {
           const MetaRun run = run_on_meta(layout.options, kind, group, target);
           ++mutants, ++here;
@@ -402,26 +403,26 @@ TEST_CASE("slow: mutation: a collective left out or doubled changes the numbers,
   CHECK(failed > mutants / 2);
 }
 
-TEST_CASE("a refusal names the op, the layer, the axis, what it has and the mend") {
+TEST_CASE("a refusal names the op, the layer, the axis, what it has and the fix") {
   const TinyOptions o = layouts(4)[2].options;  // ZeRO 1
   const std::string group = "gradient";
   const auto refusal = [&](Kind kind, int64_t target) { return run_on_meta(o, kind, group, target).refusal; };
   CHECK(refusal(Kind::remove, 0) ==
         "placement error: reading the token count in loss, axis data: needs R but 'token count' is P\n"
-        "  mend: all-reduce 'token count' over data");
+        "  fix: all-reduce 'token count' over data");
   CHECK(refusal(Kind::twice, 0) ==
         "placement error: all_reduce in loss, axis data: takes P but 'token count' is R: it was reduced "
-        "before, by all_reduce in loss\n  mend: remove one of the two reductions");
+        "before, by all_reduce in loss\n  fix: remove one of the two reductions");
   // The last collective of the train step gathers the parameters of the last bucket.
   const std::string gather = refusal(Kind::remove, run_whole(o).train_calls.at(group) - 1);
   CHECK_THAT(
       gather,
       Catch::Contains(
           "placement error: end of the update in optimizer, axis data: needs R but 'parameters, bucket"));
-  CHECK_THAT(gather, Catch::Contains("is S(0)\n  mend: all-gather 'parameters, bucket"));
+  CHECK_THAT(gather, Catch::Contains("is S(0)\n  fix: all-gather 'parameters, bucket"));
   CHECK_THAT(refusal(Kind::remove, 1), Catch::Contains("'gradient of ") &&
                                            Catch::Contains("is P (made partial by") &&
-                                           Catch::Contains("mend: all-reduce or reduce-scatter"));
+                                           Catch::Contains("fix: all-reduce or reduce-scatter"));
   CHECK_THAT(refusal(Kind::half_of_the_axis, 0),
              Catch::Contains("group \"half\" has 2 ranks but the axis has 4"));
 }

@@ -82,8 +82,8 @@ void each_layout(const TinyOptions& one, F check) {
   check("3d", o);
 }
 
-/// The `nth` write to slow memory finds a full disk: the job ends with the code of storage and names the key
-/// of the folder; and it is the disk that ends it.
+/// The `nth` write to offload memory finds a full disk: the job ends with the code of storage and names the
+/// key of the folder; and it is the disk that ends it.
 inline void check_full_disk(const TinyOptions& o, int nth, const std::string& key) {
   arm_faults(fmt::format("offload.store:*:{}:skip", nth));
   try {

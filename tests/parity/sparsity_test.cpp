@@ -60,7 +60,7 @@ std::map<std::string, std::vector<bool>> zeros(const NamedTensors& parameters) {
 
 }  // namespace
 
-TEST_CASE("two of four: not before the step, all of them from it on, and training differs by that alone") {
+TEST_CASE("2:4 sparse: not before the step, all of them from it on, and training differs by that alone") {
   TinyOptions o = job();
   TinyOptions dense = o;
   dense.optimizer.sparsity = {};
@@ -77,7 +77,7 @@ TEST_CASE("two of four: not before the step, all of them from it on, and trainin
   CHECK(sparse.plan_wire == sparse.used_wire);
 }
 
-TEST_CASE("two of four: the choice is that of the largest, and chosen ones are those of step 3") {
+TEST_CASE("2:4 sparse: the choice is that of the largest, and chosen ones are those of step 3") {
   TinyOptions before = job();
   before.steps = 2;
   const NamedTensors was = train_tiny(before).parameters;
@@ -99,7 +99,7 @@ TEST_CASE("two of four: the choice is that of the largest, and chosen ones are t
   }
 }
 
-TEST_CASE("two of four: every layout chooses the same, to 1e-12") {
+TEST_CASE("2:4 sparse: every layout chooses the same, to 1e-12") {
   const TinyResult one = train_tiny(job());
   const auto same = [&](const char* what, auto change) {
     INFO(what);
@@ -121,7 +121,7 @@ TEST_CASE("two of four: every layout chooses the same, to 1e-12") {
        [](TinyOptions& o) { o.ranks = 4, o.zero_stage = 3, o.bucket_elements = 500; });
 }
 
-TEST_CASE("two of four: zeros stay under each rule that may have them, in each precision") {
+TEST_CASE("2:4 sparse: zeros stay under each rule that may have them, in each precision") {
   for (const std::string precision : {"fp64", "fp32", "bf16"})
     for (UpdateRule rule : {UpdateRule::adamw, UpdateRule::adam, UpdateRule::sgd, UpdateRule::lion,
                             UpdateRule::lamb, UpdateRule::adafactor}) {
@@ -138,7 +138,7 @@ TEST_CASE("two of four: zeros stay under each rule that may have them, in each p
     }
 }
 
-TEST_CASE("two of four: with moments of bf16, without masters, and with gradients in 8 bits") {
+TEST_CASE("2:4 sparse: with moments of bf16, without masters, and with gradients in 8 bits") {
   for (int stage : {0, 1}) {
     TinyOptions o = job("bf16");
     o.ranks = 2, o.zero_stage = stage;
@@ -151,7 +151,7 @@ TEST_CASE("two of four: with moments of bf16, without masters, and with gradient
   }
 }
 
-TEST_CASE("two of four: what cannot be is refused by name") {
+TEST_CASE("2:4 sparse: what cannot be is refused by name") {
   const auto refused = [](auto change, const char* what) {
     TinyOptions o = job();
     change(o);

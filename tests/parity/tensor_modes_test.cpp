@@ -65,7 +65,7 @@ struct LinearRun {
         compute(make_meta_stream("compute", trace)),
         memory(trace) {
     const Groups& g = groups.groups();
-    linear.declare(store, g, false, {{"w", out}}, in, false, 0.02, Cut::column);
+    linear.declare(store, g, false, {{"w", out}}, in, false, 0.02, LinearSharding::column);
     store.allocate(*compute, memory, g, {precision_policy("fp64"), 0, 1 << 20, true});
     store.begin_step(1, 1);
     Step step{*compute, memory, store, g, DType::f64};
@@ -154,7 +154,8 @@ TEST_CASE("a 3 by 3 grid equals one process to 1e-12 in fp64", "[tensor_modes]")
   check(base, many);
 }
 
-TEST_CASE("grids and cubes with ZeRO, pipelines, packed documents, and in fp32 and bf16", "[tensor_modes]") {
+TEST_CASE("tensor parallelism in 2D and 3D with ZeRO, pipelines, packed documents, and in fp32 and bf16",
+          "[tensor_modes]") {
   const Mode m = GENERATE(kGrid4, kGrids8, kCube8);
   TinyOptions one = small("llama", true);
   one.packed = true;

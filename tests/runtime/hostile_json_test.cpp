@@ -50,7 +50,7 @@ std::vector<Reader> readers(const std::string& folder) {
                    write_file(folder + "/x.safetensors", safetensors_of(t, "1234"));
                    SafetensorsFile(folder + "/x.safetensors");
                  }});
-  save_steps(folder + "/run", 1, Cut::rows, {1});
+  save_steps(folder + "/run", 1, Slicing::rows, {1});
   std::filesystem::create_directories(folder + "/data");
   {  // one document of three tokens
     std::string index("MMIDIDX\0\0", 9);

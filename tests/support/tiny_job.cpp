@@ -315,7 +315,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   groups.synchronize();
   if (rank == 0) result.eval_loss = eval;
   program.parameters().wait_offloaded();
-  LT_CHECK(store.offload_bytes() == result.offload_bytes[rank], "{} bytes in slow memory, {} planned",
+  LT_CHECK(store.offload_bytes() == result.offload_bytes[rank], "{} bytes in offload memory, {} planned",
            store.offload_bytes(), result.offload_bytes[rank]);
   for (const OwnedPiece& p : store.owned_pieces()) {
     world.add(result.parameters, p.slice, store.spec(p.id).name, elements(*compute, p.master));

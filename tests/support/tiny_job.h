@@ -47,8 +47,8 @@ struct TinyOptions {
   bool padded_targets = false;     ///< some targets do not count
   double clip = 0.5;
   double skip_grad_norm = 0;
-  LossScaleSettings loss_scale;    ///< of fp16
-  std::optional<Fp8Settings> fp8;  ///< linear layers of eight bits, in whatever precision is around them
+  LossScaleSettings loss_scale;           ///< of fp16
+  std::optional<Fp8Settings> fp8;         ///< linear layers of FP8, in whatever precision is around them
   std::vector<MatmulPrecision> products;  ///< of each step, where it changes; empty: all alike
   bool read_gradients = true;             ///< false: those of the first step may overflow
   OptimizerSettings optimizer;
@@ -58,7 +58,7 @@ struct TinyOptions {
   int64_t micros = 0;        ///< of each step, fewer than the batch has; 0: all
   bool bf16_states = false;  ///< moments
   bool bf16_gradients = false;
-  bool master_weights = true;  ///< of halves
+  bool master_weights = true;  ///< of 16-bit types
   RecomputeOptions recompute;
   ActivationOffloadOptions activations;
   DeviceKind device = DeviceKind::cpu;

@@ -1,4 +1,4 @@
-// The rules of how tokens come to their experts.
+// The rules of how tokens are dispatched to their experts.
 #pragma once
 #include "runtime/recipe/rules/moe_rules.h"
 
@@ -8,7 +8,7 @@ namespace ltrain::recipe {
 void check_dispatch(const Recipe& recipe, const BrokenRule& broken);
 /// Parallel::intra_node_experts: ranks of the first of two levels of the all-to-all, 0 for one level. With
 /// `data` data-parallel ranks, of which `inside` (0: all) are of the first level of gradients, and hosts of
-/// `per_node` ranks. Reports broken rules where `broken` is given.
+/// `per_node` ranks. Reports violations where `broken` is given.
 int64_t intra_node_experts(const Recipe& recipe, int64_t data, int64_t shard, int64_t per_node,
                            const BrokenRule& broken = {});
 

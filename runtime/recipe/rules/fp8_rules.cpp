@@ -1,4 +1,4 @@
-// Rules of products in eight bits.
+// Rules of products in FP8.
 #include "runtime/recipe/rules/fp8_rules.h"
 
 #include "models/decoder/decoder.h"
@@ -33,7 +33,7 @@ void fp8_rules(const Recipe& r, const BrokenRule& broken) {
   const char* key = "precision";
   if (r.model.moe.num_experts > 0)
     broken(key,
-           "the products of experts are grouped, and not built in eight bits; nearest valid value: bf16, or "
+           "the products of experts are grouped, and not built in FP8; nearest valid value: bf16, or "
            "model.moe.num_experts: 0",
            {"model.moe.num_experts"});
   if (p.tensor > 1 && p.tensor_mode != "1d")

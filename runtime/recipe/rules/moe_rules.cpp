@@ -192,8 +192,8 @@ void tensor(const Recipe& r, const BrokenRule& broken) {
   const ModelConfig& m = r.model;
   if (p.tensor == 1) return;
   if (p.tensor_mode != "1d")
-    return broken("parallel.tensor_mode",
-                  "mixtures of experts are cut in one dimension; nearest valid value: 1d", {kExperts});
+    return broken("parallel.tensor_mode", "MoE models are cut in one dimension; nearest valid value: 1d",
+                  {kExperts});
   if (p.expert_tensor != 1 && p.expert_tensor != p.tensor)
     return broken(kExpertTensor,
                   fmt::format("must be 1 or {} ({}); nearest valid value: {}", kTensor, p.tensor,
@@ -238,7 +238,7 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
   const std::string& architecture = r.model.architecture;
   if (m.num_experts == 0) {
     if (architecture != "llama" && architecture != "gpt2")
-      broken(kExperts, fmt::format("{} is a mixture of experts; nearest valid value: 1", architecture),
+      broken(kExperts, fmt::format("{} is an MoE model; nearest valid value: 1", architecture),
              {"model.architecture"});
     if (p.expert > 1)
       broken(kExpert,

@@ -1,4 +1,4 @@
-// The rules of mixtures of experts.
+// The rules of MoE models.
 #pragma once
 #include <functional>
 #include <string>

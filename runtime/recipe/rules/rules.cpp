@@ -120,7 +120,7 @@ class Rules {
                     steps = *t.train_tokens / step + (*t.train_tokens % step != 0);
       if (steps != t.train_steps)
         broken("train.train_tokens",
-               fmt::format("makes {} steps of {} tokens, and train.train_steps says {}; give one of "
+               fmt::format("makes {} steps of {} tokens, and train.train_steps says {}; set only one of "
                            "the two",
                            steps, step, t.train_steps),
                {"train.train_steps"});
@@ -187,7 +187,7 @@ class Rules {
     return volume(side) == ranks ? side : 0;
   }
 
-  /// Grids and cubes cut heads, every matrix in two dims, and the sequences of a micro-batch.
+  /// Tensor parallelism in 2D and 3D cut heads, every matrix in two dims, and the sequences of a micro-batch.
   void tensor_grid_cuts() {
     const Parallel& p = r_.parallel;
     const ModelConfig& m = r_.model;
@@ -367,7 +367,7 @@ class Rules {
       return;
     }
     if (p.schedule_file && given("parallel.schedule"))
-      broken(file, "and parallel.schedule are two orders of the same stages; give one of the two",
+      broken(file, "and parallel.schedule are two orders of the same stages; set only one of the two",
              {"parallel.schedule"});
     const bool chosen_later = p.schedule == "auto" || p.schedule_file;
     if (p.schedule == "auto" && !p.schedule_file && given(chunks))

@@ -11,9 +11,9 @@ void attention_rules(const Recipe& r, const BrokenRule& broken) {
     broken("attention_backend", why + "; nearest valid value: auto", {key});
   };
   if (r.device == DeviceChoice::cpu) refuse("device: cpu has no cuDNN", "device");
-  const bool halves =
+  const bool half_types =
       r.precision == Precision::bf16 || r.precision == Precision::fp16 || r.precision == Precision::fp8;
-  if (!halves)
+  if (!half_types)
     refuse(fmt::format("cuDNN's attention is of bf16 and fp16, and precision is {}", to_string(r.precision)),
            "precision");
   if (const std::string why = cudnn_declines(DType::bf16, r.model.head_dim, false, false); !why.empty())

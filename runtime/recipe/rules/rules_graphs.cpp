@@ -31,7 +31,7 @@ void graph_layout_rules(const Recipe& r, int64_t world_size, const BrokenRule& b
   if (r.optimizer.kind == "onebit_adam" || r.optimizer.kind == "onebit_lamb")
     broken("cuda_graphs",
            fmt::format("optimizer.kind: {} sums gradients until its warm-up ends, and none after it, and "
-                       "recorded work stays as it is; nearest valid value: off",
+                       "captured work stays as it is; nearest valid value: off",
                        r.optimizer.kind),
            {"optimizer.kind"});
 }

@@ -35,9 +35,10 @@ void recompute_rules(const Recipe& r, const BrokenRule& broken) {
                {});
     }
   }
-  bool again = !c.modules.empty();
-  for (const auto& [name, save_policy] : c.tensors) again = again || save_policy != SavePolicy::keep;
-  if (c.granularity == "selective" && !again)
+  bool recomputes = !c.modules.empty();
+  for (const auto& [name, save_policy] : c.tensors)
+    recomputes = recomputes || save_policy != SavePolicy::keep;
+  if (c.granularity == "selective" && !recomputes)
     broken(kind, "nothing is selected; give recompute.modules, such as [core_attn], or recompute.tensors",
            {});
 }

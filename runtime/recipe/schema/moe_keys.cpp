@@ -5,11 +5,11 @@
 namespace ltrain::recipe {
 namespace {
 
-bool is_mixture(const Recipe& r) { return r.model.moe.num_experts > 0; }
+bool is_moe(const Recipe& r) { return r.model.moe.num_experts > 0; }
 
-/// With a meaning in a mixture alone: whoever writes it expects one.
-Key of_mixture(Key key) {
-  if (!key.applies) key.when("model.moe.num_experts above 0", true, is_mixture);
+/// With a meaning in an MoE model alone: whoever writes it expects one.
+Key of_moe(Key key) {
+  if (!key.applies) key.when("model.moe.num_experts above 0", true, is_moe);
   return key;
 }
 
@@ -19,7 +19,7 @@ int64_t class_experts(const Recipe& r) {
 }
 
 void add_router_keys(std::vector<Key>& t) {
-  const auto add = [&](Key key) { t.push_back(of_mixture(std::move(key))); };
+  const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
   add(name_choice(
       "model.moe.router.selection", LT_MEMBER(model.moe.selection), {"top_k", "gshard", "expert_choice"},
       {"base"},
@@ -30,7 +30,7 @@ void add_router_keys(std::vector<Key>& t) {
              "Weight of the second expert from which it is always taken.")
           .between(1e-6, 1)
           .when("model.moe.router.selection: gshard", true,
-                [](const Recipe& r) { return is_mixture(r) && r.model.moe.selection == "gshard"; }));
+                [](const Recipe& r) { return is_moe(r) && r.model.moe.selection == "gshard"; }));
   add(number(
           "model.moe.router.jitter_eps", LT_MEMBER(model.moe.jitter_eps),
           "In training every number that the router reads is multiplied by one of its own between 1 - this "
@@ -82,7 +82,7 @@ void add_router_keys(std::vector<Key>& t) {
           .at_least(0)
           .alias({"aux_loss_coeff"})
           .when("a model.moe.balance.kind other than none", true,
-                [](const Recipe& r) { return is_mixture(r) && r.model.moe.balance != "none"; }));
+                [](const Recipe& r) { return is_moe(r) && r.model.moe.balance != "none"; }));
   add(number("model.moe.z_loss_coeff", LT_MEMBER(model.moe.z_loss_coeff),
              "Weight of the mean square of the logits' logsumexp.")
           .at_least(0)
@@ -90,7 +90,7 @@ void add_router_keys(std::vector<Key>& t) {
 }
 
 void add_capacity_keys(std::vector<Key>& t) {
-  const auto add = [&](Key key) { t.push_back(of_mixture(std::move(key))); };
+  const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
   add(number("model.moe.capacity_factor", LT_MEMBER(model.moe.capacity_factor),
              "An expert takes at most this times an even share of a rank's micro-batch; what is beyond it is "
              "dropped. null: it takes all that come.")
@@ -107,30 +107,30 @@ void add_capacity_keys(std::vector<Key>& t) {
           .alias({"token_drop_policy"})
           .when("model.moe.capacity_factor", true, [](const Recipe& r) {
             const MoeConfig& m = r.model.moe;
-            return is_mixture(r) && (m.capacity_factor.has_value() || m.eval_capacity_factor.has_value());
+            return is_moe(r) && (m.capacity_factor.has_value() || m.eval_capacity_factor.has_value());
           }));
 }
 
 }  // namespace
 
 void add_moe_training_keys(std::vector<Key>& t) {
-  const auto add = [&](Key key) { t.push_back(of_mixture(std::move(key))); };
+  const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
   add(integer("train.router_warmup_steps", LT_MEMBER(train.router_warmup_steps),
-              "First steps in which the routers of a mixture move alone.")
+              "First steps in which the routers of an MoE model move alone.")
           .between(0, 1e12));
   add(truth("train.freeze_router", LT_MEMBER(train.freeze_router),
-            "For fine-tuning: routers of a mixture, and their biases, stay as they are.")
+            "For fine-tuning: routers of an MoE model, and their biases, stay as they are.")
           .alias({"freeze_moe_router"}));
 }
 
 void add_moe_keys(std::vector<Key>& t) {
   constexpr double kMost = 1 << 20;
-  const auto add = [&](Key key) { t.push_back(of_mixture(std::move(key))); };
+  const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
   add(integer("model.moe.num_experts", LT_MEMBER(model.moe.num_experts),
               "Experts of a layer, in the place of its feed-forward; 0: a dense model.")
           .between(0, 65536)
           .alias({"num_local_experts"})
-          .when("a value above 0", false, is_mixture)
+          .when("a value above 0", false, is_moe)
           .derived("mixtral 8, qwen3_moe 128, olmoe 64, else 0",
                    [](Recipe& r) { r.model.moe.num_experts = class_experts(r); }));
   add(integer("model.moe.top_k", LT_MEMBER(model.moe.top_k), "Experts that a token goes to.")
@@ -144,7 +144,7 @@ void add_moe_keys(std::vector<Key>& t) {
           .derived("model.intermediate_size",
                    [](Recipe& r) { r.model.moe.intermediate_size = r.model.intermediate_size; }));
   add(integer("model.moe.layer_step", LT_MEMBER(model.moe.layer_step),
-              "Every so manieth layer has experts: the last of each run.")
+              "Every N-th layer has experts: the last of each run.")
           .between(1, 10000)
           .alias({"decoder_sparse_step"}));
   add(integers(
@@ -159,7 +159,7 @@ void add_moe_keys(std::vector<Key>& t) {
   add(truth("model.moe.shared_expert_gate", LT_MEMBER(model.moe.shared_expert_gate),
             "What it makes is multiplied by the sigmoid of a projection to one number.")
           .when("model.moe.shared_experts above 0", true,
-                [](const Recipe& r) { return is_mixture(r) && r.model.moe.shared_experts > 0; }));
+                [](const Recipe& r) { return is_moe(r) && r.model.moe.shared_experts > 0; }));
   add_router_keys(t);
   add_capacity_keys(t);
 }

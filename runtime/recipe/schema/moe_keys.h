@@ -1,4 +1,4 @@
-// The rows of the schema table for mixtures of experts: model.moe.
+// The rows of the schema table for MoE models: model.moe.
 #pragma once
 #include <vector>
 

@@ -46,7 +46,7 @@ void add_run_keys(std::vector<Key>& t) {
           "Where the step runs. auto: a GPU where this build and this machine have one for each rank, else "
           "cpu.")
           .say({{"gpu", "cuda"}, {"gpus", "cuda"}, {"nvidia", "cuda"}}));
-  t.push_back(with_phases(
+  t.push_back(with_precision_schedule(
       choice<Precision>("precision", LT_MEMBER(precision),
                         {{"fp32", Precision::fp32},
                          {"tf32", Precision::tf32},
@@ -306,13 +306,13 @@ void add_parallel_keys(std::vector<Key>& t) {
           .derived("parallel.tensor", [](Recipe& r) { r.parallel.expert_tensor = r.parallel.tensor; })
           .alias({"expert_tensor_parallel_size"}));
   const auto experts_cut = [](const Recipe& r) { return r.parallel.expert > 1; };
-  t.push_back(
-      name_choice("parallel.expert_dispatch", LT_MEMBER(parallel.expert_dispatch),
-                  {"all_to_all", "all_gather"}, {},
-                  "How tokens come to experts on other ranks: each to those of the experts that it chose, or "
-                  "all to all ranks, for small groups whose tokens choose experts of most of them.")
-          .alias({"moe_token_dispatcher_type"})
-          .when("parallel.expert above 1", false, experts_cut));
+  t.push_back(name_choice("parallel.expert_dispatch", LT_MEMBER(parallel.expert_dispatch),
+                          {"all_to_all", "all_gather"}, {},
+                          "How tokens are dispatched to experts on other ranks: each to those of the experts "
+                          "that it chose, or "
+                          "all to all ranks, for small groups whose tokens choose experts of most of them.")
+                  .alias({"moe_token_dispatcher_type"})
+                  .when("parallel.expert above 1", false, experts_cut));
   t.push_back(
       integer(
           "parallel.expert_chunks", LT_MEMBER(parallel.expert_chunks),

@@ -84,12 +84,12 @@ std::string section_help(const std::string& section) {
   if (section.empty()) return "The run.";
   if (section == "model") return "What is trained; names of Hugging Face's config.json.";
   if (section == "model.rope_scaling") return "Llama 3's stretching of the rotary frequencies.";
-  if (section == "model.moe") return "A mixture of experts in the place of the feed-forward.";
+  if (section == "model.moe") return "An MoE layer in the place of the feed-forward.";
   if (section == "model.moe.router") return "How tokens choose experts.";
   if (section == "model.moe.balance") return "A loss for balance between experts.";
   if (section == "parallel")
     return "How it is spread. The product of data, tensor, pipeline and context is the number of ranks.";
-  if (section == "fp8") return "MatmulPrecision of linear layers in eight bits.";
+  if (section == "fp8") return "MatmulPrecision of linear layers in FP8.";
   if (section == "loss_scale") return "What fp16 gradients are multiplied by, found by trying.";
   if (section == "recompute") return "Activations computed twice to save memory.";
   if (section == "offload") return "State that lies outside the device.";

@@ -14,7 +14,7 @@ double read_bytes(const std::string& text);
 void add_offload_keys(std::vector<Key>& table);
 void add_recompute_keys(std::vector<Key>& table);
 /// `precision`, which may be a list (phases.cpp).
-Key with_phases(Key key);
+Key with_precision_schedule(Key key);
 void add_fp8_keys(std::vector<Key>& table);
 void add_precision_keys(std::vector<Key>& table);
 void add_optimizer_keys(std::vector<Key>& table);

@@ -95,7 +95,7 @@ TEST_CASE("files that are no schedule are refused with line, cell and rule", "[p
   CHECK_THAT(refusal("0F0,0B0,1B0\n1W0,1I0\n"), Contains("no line runs stage 1 forward"));
   CHECK_THAT(refusal("0F0,0B0,0B1\n1F0,1F1,1B0,1B1\n0F1\n"), Contains("s.csv: 2 stages do not spread"));
   CHECK_THAT(refusal("0F0,0B0,0F1,0B1\n1F0,1B0,1B1,1B1\n"),
-             Contains("rank 1, position 3: 1B1 is there twice"));
+             Contains("rank 1, position 3: 1B1 is a duplicate"));
   CHECK_THAT(refusal("0F0,0B0,0B0,0F1,0W0\n1F0\n"), Contains("take at least 8 actions"));
   CHECK_THAT(refusal("0B0,0F0\n"), Contains("rank 0, position 0: 0B0 comes before 0F0"));
   CHECK_THAT(refusal("0F0,0B0,0W0\n"), Contains("In files of PyTorch before 2.6 B stands for I"));

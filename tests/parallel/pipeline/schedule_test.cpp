@@ -182,7 +182,7 @@ TEST_CASE("every schedule is complete and runs, for any numbers that its rules a
   CHECK(made > 1000);
 }
 
-TEST_CASE("broken rules name the rule and the nearest valid number", "[pipeline]") {
+TEST_CASE("violations name the rule and the nearest valid number", "[pipeline]") {
   const auto what = [](const char* name, int p, int v, int m) { return schedule_rule(name, p, v, m).text; };
   CHECK(what("interleaved", 4, 2, 6) ==
         "needs a multiple of its 4 ranks as micro-batches, and there are 6; nearest valid number: 4 or 8");
@@ -214,7 +214,7 @@ TEST_CASE("a missing, doubled, foreign or misplaced action is refused", "[pipeli
   CHECK_THAT(refusal(s), Contains("rank 0 never runs 0F0"));
   s = good;
   s.order[1].push_back({ActionKind::forward, 1, 1});
-  CHECK_THAT(refusal(s), Contains("rank 1, position 9: 1F1 is there twice"));
+  CHECK_THAT(refusal(s), Contains("rank 1, position 9: 1F1 is a duplicate"));
   s = good;
   s.order[1].push_back({ActionKind::backward, 1, 1});
   CHECK_THAT(refusal(s), Contains("micro-batch 1 of stage 1 has a whole backward (B) and a part of one"));

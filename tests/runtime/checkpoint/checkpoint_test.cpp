@@ -35,11 +35,11 @@ std::vector<std::string> names(const std::string& folder) {
 }  // namespace
 
 TEST_CASE("a checkpoint of any layout loads under any other", "[checkpoint]") {
-  for (Cut written : {Cut::flat, Cut::rows, Cut::columns, Cut::replicated_parts})
+  for (Slicing written : {Slicing::flat, Slicing::rows, Slicing::columns, Slicing::replicated_parts})
     for (int writers : {1, 2, 3}) {
       const TemporaryFolder folder;
       save_steps(folder.path, writers, written, {5});
-      for (Cut wanted : {Cut::flat, Cut::rows, Cut::columns})
+      for (Slicing wanted : {Slicing::flat, Slicing::rows, Slicing::columns})
         for (int readers : {1, 2, 4}) {
           INFO("written " << static_cast<int>(written) << " by " << writers << ", read "
                           << static_cast<int>(wanted) << " by " << readers);
@@ -137,7 +137,7 @@ TEST_CASE("what resume finds decides between a start, a resume and an error", "[
   CHECK_THAT(error_of([&] { load_and_check(folder.path, notes, folder.path + "/step-00000007"); }),
              Contains("there is no such file or folder"));
 
-  save_steps(folder.path, 2, Cut::rows, {1, 2, 3}, 0);
+  save_steps(folder.path, 2, Slicing::rows, {1, 2, 3}, 0);
   CHECK(load_and_check(folder.path, notes) == 3);
   CHECK(load_and_check(folder.path, notes, folder.path + "/step-00000002") == 2);
   CHECK(load_and_check(folder.path, notes, folder.path + "/step-00000002/") == 2);
@@ -163,7 +163,7 @@ TEST_CASE("a checkpoint of another model is refused by key", "[checkpoint]") {
         "a is 1 in the checkpoint and absent in the recipe; b is absent in the checkpoint "
         "and 2 in the recipe");
   const TemporaryFolder folder;
-  save_steps(folder.path, 1, Cut::rows, {1});
+  save_steps(folder.path, 1, Slicing::rows, {1});
   auto group = make_single_group("checkpoint", Axis::data);
   auto stream = make_inline_stream("checkpoint");
   ResumeOptions options;
@@ -181,7 +181,7 @@ TEST_CASE("rotation keeps healthy checkpoints, not young ones", "[checkpoint]") 
   const TemporaryFolder folder;
   auto group = make_single_group("checkpoint", Axis::data);
   auto stream = make_inline_stream("checkpoint");
-  State state(0, 1, Cut::rows);
+  State state(0, 1, Slicing::rows);
   CheckpointWriter writer(sync_options(folder.path, 2), state.slices(), *group, *stream);
   const auto save = [&](int64_t step, double loss) {
     CheckpointInfo info = make_info(step);
@@ -216,13 +216,13 @@ TEST_CASE("rotation keeps healthy checkpoints, not young ones", "[checkpoint]") 
 
 TEST_CASE("what has the name of a save gets another one, and nothing is lost", "[checkpoint]") {
   const TemporaryFolder folder;
-  save_steps(folder.path, 2, Cut::rows, {1, 2});
+  save_steps(folder.path, 2, Slicing::rows, {1, 2});
   const std::string shard = "/shard-00001-of-00002.safetensors";
   flip_bit(folder.path + "/step-00000002" + shard, 600);
   const std::string flipped = read_file(folder.path + "/step-00000002" + shard);
   std::vector<std::string> notes;
   CHECK(load_and_check(folder.path, notes) == 1);
-  save_steps(folder.path, 1, Cut::rows, {2});  // another layout, the same name
+  save_steps(folder.path, 1, Slicing::rows, {2});  // another layout, the same name
   CHECK(load_and_check(folder.path, notes) == 2);
   // Only hashes show the damage, and this writer was not told of it.
   CHECK(names(folder.path) ==
@@ -235,7 +235,7 @@ TEST_CASE("what has the name of a save gets another one, and nothing is lost", "
   CHECK(aside[0].aside == Aside::superseded);
   CHECK(aside[0].step() == 2);
   // Rotation neither counts nor removes it.
-  save_steps(folder.path, 1, Cut::rows, {3, 4, 5});
+  save_steps(folder.path, 1, Slicing::rows, {3, 4, 5});
   CHECK(names(folder.path) ==
         std::vector<std::string>{"step-00000004", "step-00000005", "superseded-step-00000002"});
 }
@@ -243,7 +243,7 @@ TEST_CASE("what has the name of a save gets another one, and nothing is lost", "
 TEST_CASE("a folder gets the name of what is wrong with it", "[checkpoint]") {
   const TemporaryFolder folder;
   const auto aside = [&](const std::function<void(const std::string&)>& damage, bool told = false) {
-    save_steps(folder.path, 1, Cut::rows, {1}, 0);
+    save_steps(folder.path, 1, Slicing::rows, {1}, 0);
     damage(folder.path + "/step-00000001");
     const std::string name = set_aside(list_checkpoints(folder.path).at(0), told);
     CHECK(list_checkpoints(folder.path).empty());
@@ -266,14 +266,14 @@ TEST_CASE("a pinned checkpoint is never replaced, not even one that appears whil
   const TemporaryFolder folder;
   auto group = make_single_group("checkpoint", Axis::data);
   auto stream = make_inline_stream("checkpoint");
-  State state(0, 1, Cut::rows);
+  State state(0, 1, Slicing::rows);
   const auto writer = [&](int64_t begun, int64_t last) {
     CheckpointOptions o = sync_options(folder.path);
     o.begun = begun;
     o.last_step = last;
     return std::make_unique<CheckpointWriter>(o, state.slices(), *group, *stream);
   };
-  save_steps(folder.path, 1, Cut::rows, {1, 2, 3}, 0);
+  save_steps(folder.path, 1, Slicing::rows, {1, 2, 3}, 0);
   write_file(folder.path + "/step-00000003/KEEP", "");
   CHECK_THAT(error_of([&] { writer(1, 5); }), Contains("step-00000003: is pinned by its file KEEP"));
   CHECK_NOTHROW(writer(1, 2));
@@ -354,13 +354,13 @@ TEST_CASE("numbers of every type are told finite from not, at every place of a b
 
 TEST_CASE("debris of dead saves is swept, and a folder in use is refused", "[checkpoint]") {
   const TemporaryFolder folder;
-  save_steps(folder.path, 1, Cut::rows, {1});
+  save_steps(folder.path, 1, Slicing::rows, {1});
   std::filesystem::create_directory(folder.path + "/step-00000002.tmp-0123");
   write_file(folder.path + "/step-00000002.tmp-0123/shard", "x");
   std::filesystem::create_directory(folder.path + "/mine");
   auto group = make_single_group("checkpoint", Axis::data);
   auto stream = make_inline_stream("checkpoint");
-  State state(0, 1, Cut::rows);
+  State state(0, 1, Slicing::rows);
   CheckpointOptions options = sync_options(folder.path);
   options.begun = 1;
   CheckpointWriter writer(options, state.slices(), *group, *stream);
@@ -418,7 +418,7 @@ TEST_CASE("a save waits for the one before, and says so", "[checkpoint][async]")
   const ArmedFaults slow("checkpoint.before_open:*:1:sleep=500");
   with_ranks(2, [&](int rank, Communicator& group) {
     auto stream = make_inline_stream("checkpoint");
-    State state(rank, 2, Cut::flat);
+    State state(rank, 2, Slicing::flat);
     CheckpointOptions options;
     options.folder = folder.path;
     CheckpointWriter writer(options, state.slices(), group, *stream);

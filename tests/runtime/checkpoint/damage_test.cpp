@@ -35,7 +35,7 @@ const std::string kShard = "shard-00001-of-00002.safetensors";
 std::string rejection(const std::function<void(const std::string&)>& damage,
                       const std::string& name = kNewest) {
   const TemporaryFolder folder;
-  save_steps(folder.path, 2, Cut::flat, {1, 2});
+  save_steps(folder.path, 2, Slicing::flat, {1, 2});
   damage(folder.path + "/" + kNewest);
   std::vector<std::string> notes;
   CHECK(load_and_check(folder.path, notes) == 1);
@@ -142,7 +142,7 @@ TEST_CASE("manifests that should not be believed are not", "[checkpoint][damage]
 TEST_CASE("stray files do no harm, and the manifest is believed over the folder's name",
           "[checkpoint][damage]") {
   const TemporaryFolder folder;
-  save_steps(folder.path, 2, Cut::flat, {1, 2});
+  save_steps(folder.path, 2, Slicing::flat, {1, 2});
   write_file(folder.path + "/" + kNewest + "/shard-00002-of-00003.safetensors", "stray");
   write_file(folder.path + "/step-notes.txt", "a file that begins like a checkpoint");
   std::vector<std::string> notes;
@@ -186,7 +186,7 @@ TEST_CASE("pieces are compared in n log n: 60,000 of them in less than a second"
     CHECK(seconds(of(s, shuffled(*v)), wrong) < 1);
     CHECK(wrong == "");
     std::vector<Slice> damaged = shuffled(*v);
-    damaged[n / 3] = damaged[n / 2];  // one is there twice, one is not
+    damaged[n / 3] = damaged[n / 2];  // one is a duplicate, one is not
     CHECK(seconds(of(s, damaged), wrong) < 1);
     CHECK_THAT(wrong, Contains("two pieces overlap"));
     damaged = shuffled(*v);
@@ -267,7 +267,7 @@ TEST_CASE("killed at any point of a save, the loader finds the checkpoint before
       if (child == 0) {
         arm_faults(fmt::format("{}:*:{}:kill", point, occurrence));
         try {
-          save_steps(folder.path, 2, Cut::flat, {1, 2, 3, 4, 5}, 2);
+          save_steps(folder.path, 2, Slicing::flat, {1, 2, 3, 4, 5}, 2);
         } catch (...) {
         }
         _exit(0);
@@ -290,7 +290,7 @@ TEST_CASE("killed at any point of a save, the loader finds the checkpoint before
       CHECK(newest == step);
       // The next run sweeps what is left and goes on.
       step = std::max<int64_t>(step, 0);
-      save_steps(folder.path, 3, Cut::rows, {step + 1});
+      save_steps(folder.path, 3, Slicing::rows, {step + 1});
       CHECK(load_and_check(folder.path, notes) == step + 1);
       for (const std::string& name : list_folder(folder.path)) CHECK(name.find(".tmp-") == std::string::npos);
       // And what was there before is still there, under one name or the other.
@@ -314,7 +314,7 @@ TEST_CASE("a FIFO or a folder in the place of a file is refused at once", "[chec
   };
   for (const char* name : {"COMMIT", "manifest.json", "shard-00001-of-00002.safetensors"}) {
     const TemporaryFolder folder;
-    save_steps(folder.path, 2, Cut::flat, {1});
+    save_steps(folder.path, 2, Slicing::flat, {1});
     const std::string path = folder.path + "/step-00000001/" + name;
     std::filesystem::remove(path);
     REQUIRE(mkfifo(path.c_str(), 0644) == 0);
@@ -338,7 +338,7 @@ TEST_CASE("a rank that fails makes the save fail everywhere, and training goes o
     arm_faults(fault);
     with_ranks(2, [&](int rank, Communicator& group) {
       auto stream = make_inline_stream("checkpoint");
-      State state(rank, 2, Cut::flat);
+      State state(rank, 2, Slicing::flat);
       CheckpointOptions options;
       options.folder = folder.path;
       CheckpointWriter writer(options, state.slices(), group, *stream);
@@ -367,7 +367,7 @@ TEST_CASE("a rank that fails makes the save fail everywhere, and training goes o
 
 TEST_CASE("a file-size limit fails the save with path and errno, at every byte", "[checkpoint][faults]") {
   const TemporaryFolder folder;
-  save_steps(folder.path, 1, Cut::flat, {1});
+  save_steps(folder.path, 1, Slicing::flat, {1});
   const int64_t shard = file_size(folder.path + "/step-00000001/shard-00000-of-00001.safetensors");
   const int64_t manifest = file_size(folder.path + "/step-00000001/manifest.json");
   for (int64_t limit : {int64_t{1}, int64_t{100}, shard / 2, shard - 1, shard, manifest - 1}) {
@@ -380,7 +380,7 @@ TEST_CASE("a file-size limit fails the save with path and errno, at every byte",
       try {
         auto group = make_single_group("checkpoint", Axis::data);
         auto stream = make_inline_stream("checkpoint");
-        State state(0, 1, Cut::flat);
+        State state(0, 1, Slicing::flat);
         CheckpointWriter writer(sync_options(folder.path), state.slices(), *group, *stream);
         rlimit r{static_cast<rlim_t>(limit), RLIM_INFINITY};
         setrlimit(RLIMIT_FSIZE, &r);

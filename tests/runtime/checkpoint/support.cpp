@@ -68,7 +68,7 @@ const std::vector<std::pair<std::string, Shape>>& State::tensors() {
   return all;
 }
 
-State::State(int rank, int world, Cut cut) {
+State::State(int rank, int world, Slicing cut) {
   // `flat`: one buffer of all tensors, cut into equal pieces as ZeRO cuts a bucket.
   int64_t total = 0, at = 0;
   for (const auto& [name, shape] : tensors()) total += shape.elements();
@@ -76,12 +76,12 @@ State::State(int rank, int world, Cut cut) {
   for (const auto& [name, shape] : tensors()) {
     StateSlice s{name, DType::f32, Slice::whole(shape), nullptr};
     const int64_t n = shape.elements();
-    if (cut == Cut::flat)
+    if (cut == Slicing::flat)
       s.slice = s.slice.range(std::clamp<int64_t>(from - at, 0, n), std::clamp<int64_t>(to - at, 0, n));
-    else if (cut == Cut::replicated_parts || shape.rank == 0)
+    else if (cut == Slicing::replicated_parts || shape.rank == 0)
       s.slice = s.slice.part(rank, world);
     else
-      s.slice = Slice::shard(shape, cut == Cut::rows ? 0 : shape.rank - 1, rank, world);
+      s.slice = Slice::shard(shape, cut == Slicing::rows ? 0 : shape.rank - 1, rank, world);
     at += n;
     if (s.slice.elements() > 0) slices_.push_back(s);
   }
@@ -125,7 +125,7 @@ CheckpointOptions sync_options(const std::string& folder, int64_t keep) {
   return o;
 }
 
-void save_steps(const std::string& folder, int world, Cut cut, const std::vector<int64_t>& steps,
+void save_steps(const std::string& folder, int world, Slicing cut, const std::vector<int64_t>& steps,
                 int64_t keep) {
   with_ranks(world, [&](int rank, Communicator& group) {
     auto stream = make_inline_stream("checkpoint");

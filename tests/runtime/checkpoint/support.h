@@ -28,7 +28,7 @@ void flip_bit(const std::string& path, int64_t byte, int bit = 0);
 void with_ranks(int world, const std::function<void(int, Communicator&)>& body);
 
 /// How the tensors of the test state are cut among ranks.
-enum class Cut { flat, rows, columns, replicated_parts };
+enum class Slicing { flat, rows, columns, replicated_parts };
 
 /// The value of element `i` of tensor `name` at `step`: what every save holds and every load is compared
 /// with.
@@ -37,7 +37,7 @@ float expected_value(const std::string& name, int64_t step, int64_t i);
 /// The slices of one rank, with the values of one step behind them.
 class State {
  public:
-  State(int rank, int world, Cut cut);
+  State(int rank, int world, Slicing cut);
   void fill(int64_t step);
   const std::vector<StateSlice>& slices() const { return slices_; }
   float* data(size_t i) { return values_[i].data(); }
@@ -52,7 +52,7 @@ CheckpointInfo make_info(int64_t step);
 CheckpointOptions sync_options(const std::string& folder, int64_t keep = 2);
 
 /// One writer over `world` threads that saves the given steps.
-void save_steps(const std::string& folder, int world, Cut cut, const std::vector<int64_t>& steps,
+void save_steps(const std::string& folder, int world, Slicing cut, const std::vector<int64_t>& steps,
                 int64_t keep = 2);
 
 /// Loads with one rank and compares every element; returns the step, or -1 for a fresh start. Throws what

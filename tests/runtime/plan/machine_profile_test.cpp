@@ -246,7 +246,7 @@ TEST_CASE("prices: the sample's own time at its size, work over rate elsewhere",
 
   // Files have rates of their own, which ranks of a host share.
   MachineProfile disk = p;
-  disk.slow_read_bytes_per_second = 2e9, disk.slow_write_bytes_per_second = 5e8;
+  disk.offload_read_bytes_per_second = 2e9, disk.offload_write_bytes_per_second = 5e8;
   CHECK(ProfileCost(disk, 1, false).seconds(cost("offload_fetch", OpClass::offload, 1e9, 0)) == Approx(0.5));
   CHECK(ProfileCost(disk, 1, false, 2).seconds(cost("offload_store", OpClass::offload, 1e9, 0)) == Approx(4));
 

@@ -266,7 +266,7 @@ TEST_CASE("a plan's trace is a Chrome trace: valid JSON, events of a stream do n
   CHECK(end.count("comm") == 1);
 }
 
-TEST_CASE("a missing reduction is refused by the plan, with the op and the mend", "[plan]") {
+TEST_CASE("a missing reduction is refused by the plan, with the op and the fix", "[plan]") {
   struct Disarm {
     ~Disarm() { arm_faults(""); }
   } disarm;
@@ -284,7 +284,7 @@ TEST_CASE("a missing reduction is refused by the plan, with the op and the mend"
         FAIL("the plan was made");
       } catch (const Error& e) {
         CHECK(e.code() == ExitCode::internal);
-        CHECK_THAT(e.what(), Contains("placement error: ") && Contains("axis data") && Contains("mend: "));
+        CHECK_THAT(e.what(), Contains("placement error: ") && Contains("axis data") && Contains("fix: "));
       }
     }
     arm_faults("");
@@ -305,7 +305,7 @@ TEST_CASE("memory beyond the host is refused with the itemised sum, just enough 
   CHECK_NOTHROW(check_memory(p));
 }
 
-TEST_CASE("mixtures: the plan shows even routing and the worst", "[plan]") {
+TEST_CASE("MoE models: the plan shows even routing and the worst", "[plan]") {
   const auto plan = [](std::vector<std::string> overrides) {
     overrides.insert(overrides.end(),
                      {"parallel.data=4", "parallel.expert=4", "model.moe.num_experts=8", "model.moe.top_k=2",
@@ -313,7 +313,7 @@ TEST_CASE("mixtures: the plan shows even routing and the worst", "[plan]") {
     return make_plan(recipe(4, overrides), builtin_profile(2)).ranks[0];
   };
   const Recipe r = recipe(4, {"parallel.data=4", "train.global_batch_size=4", "train.micro_batch_size=1"});
-  // A rank's T tokens make 2 T rows, and it gives back 2 T of each of three others: in forward and in
+  // A rank's T tokens make 2 T rows, and it returns 2 T of each of three others: in forward and in
   // backward.
   const int64_t rows = 8 * r.data.seq_length * 2 * r.model.num_hidden_layers;
   const RankPlan flat = plan({});

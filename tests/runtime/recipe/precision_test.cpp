@@ -43,7 +43,7 @@ TEST_CASE("a list of precisions: what each step computes in, and back from its d
   CHECK(precision_at(one, 5) == Precision::tf32);
 }
 
-TEST_CASE("settings of eight bits come back from their dump", "[recipe]") {
+TEST_CASE("settings of FP8 come back from their dump", "[recipe]") {
   const Recipe r = recipe(
       "precision: fp8\nfp8: {format: e4m3, amax_history_len: 16, amax_compute_algo: most_recent, margin: 2, "
       "keep: "
@@ -53,7 +53,7 @@ TEST_CASE("settings of eight bits come back from their dump", "[recipe]") {
   check_fp8(r);
 }
 
-TEST_CASE("patterns of eight bits that match nothing, half a matrix or everything are refused", "[recipe]") {
+TEST_CASE("patterns of FP8 that match nothing, half a matrix or everything are refused", "[recipe]") {
   const auto keep = [](const std::string& patterns) {
     return recipe("precision: fp8\nfp8:\n  keep: " + patterns + "\n");
   };

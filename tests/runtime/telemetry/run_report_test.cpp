@@ -23,7 +23,7 @@ class Metrics : public TemporaryFolder {
 std::string step(int64_t n, const std::string& more) { return fmt::format("{{\"step\":{}{}}}\n", n, more); }
 
 /// What a trainer writes, of 300 steps of two layers of four experts, the first of which is dense.
-std::string run_of_mixture(const std::string& folder) {
+std::string run_of_moe(const std::string& folder) {
   MetricsWriter writer(folder, false, 0);
   for (int64_t i = 1; i <= 300; ++i) {
     StepMetrics m;
@@ -44,9 +44,9 @@ std::string run_of_mixture(const std::string& folder) {
 
 }  // namespace
 
-TEST_CASE("the report of a mixture: means by stretches, loads by layer and expert") {
+TEST_CASE("the report of an MoE model: means by stretches, loads by layer and expert") {
   TemporaryFolder folder;
-  const RunReport r = read_run_report(run_of_mixture(folder.path()));
+  const RunReport r = read_run_report(run_of_moe(folder.path()));
   CHECK((r.steps == 300 && r.first_step == 1 && r.last_step == 300 && r.tokens == 300 * 64 && !r.cut_off));
   CHECK((r.last_loss == Approx(2) && r.best_step == 300 && r.evaluations.size() == 3));
   CHECK((r.stretches.size() > 60 && r.stretches.size() <= 120));

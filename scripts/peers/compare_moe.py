@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A mixture of experts beside a dense model of the same active operations. Started by scripts/compare-mixture.sh."""
+"""An MoE model beside a dense model of the same active operations. Started by scripts/compare-moe.sh."""
 import argparse
 import os
 import re
@@ -29,7 +29,7 @@ MOE = "moe: {num_experts: 8, top_k: 2, intermediate_size: 1024, balance: {kind: 
 # What chooses and moves rows; the products with the gate's 8 columns are 0.1 % of a layer's matmuls.
 ROUTER = re.compile(r"route_|permute_rows|combine_rows|sort_choices|balance_loss|z_loss|router")
 
-# name, goal, overrides of both, of the mixture alone
+# name, goal, overrides of both, of the MoE model alone
 PAIRS = [
     ("one process of two threads", 0.8, ["launch.threads_per_rank=2"], []),
     ("two processes: experts over both, against data parallel", 0.8, ["parallel.data=2", "launch.threads_per_rank=1"],
@@ -73,7 +73,7 @@ def main():
         tokens = os.path.join(scratch, "tokens")
         measure.write_tokens(tokens, 64 * 512 + 1, 256)
         recipes = {}
-        for name, moe in (("dense", ""), ("mixture", MOE)):
+        for name, moe in (("dense", ""), ("moe", MOE)):
             recipes[name] = os.path.join(scratch, name + ".yaml")
             with open(recipes[name], "w") as out:
                 out.write(RECIPE.format(name=name, moe=moe, tokens=tokens, batch=o.batch))
@@ -84,26 +84,26 @@ def main():
             lines = measure.run_ltrain(o.binary, recipes[name], run_dir, few + overrides)
             return [line["tokens_per_sec"] for line in lines[o.warmup:]]
 
-        for name, goal, both, mixture in PAIRS:
+        for name, goal, both, moe in PAIRS:
             this, other = [], []
             for _ in range(o.rounds):
-                this += speed("mixture", both + mixture)
+                this += speed("moe", both + moe)
                 other += speed("dense", both)
             r = {"pair": name, "goal": goal, "this": measure.spread(this), "other": measure.spread(other)}
             r["ratio"] = r["this"]["median"] / r["other"]["median"]
             results.append(r)
             print(f"{name}: {r['ratio']:.3f} (goal {goal})", file=sys.stderr)
-        share = router_share(o.binary, recipes["mixture"], run_dir,
+        share = router_share(o.binary, recipes["moe"], run_dir,
                              [f"train.train_steps={4 * o.steps}", f"precision={o.precision}", *measure.FEW_STEPS[0:2],
                               "launch.threads_per_rank=2"])
     rate = lambda s: f"{s['median']:.0f} ({s['min']:.0f} to {s['max']:.0f})"
-    rows = [["", "mixture, tokens/s", "dense, tokens/s", "mixture ÷ dense", "goal"]]
+    rows = [["", "MoE, tokens/s", "dense, tokens/s", "MoE ÷ dense", "goal"]]
     rows += [[r["pair"], rate(r["this"]), rate(r["other"]), f"**{r['ratio']:.3f}**", str(r["goal"])] for r in results]
     told = "not measured: there is no perf here" if share is None else f"{100 * share:.2f} %"
     shares = [["what", "part of the run's samples", "goal"], ["router, permutation, combination", told, "5 %"]]
     measure.write_report(
-        o.out, "compare-mixture", f"8 experts, 2 a token, and a dense model of the same active operations, {o.precision}",
-        [("scripts/compare-mixture.sh " + " ".join(sys.argv[1:])).strip()],
+        o.out, "compare-moe", f"8 experts, 2 a token, and a dense model of the same active operations, {o.precision}",
+        [("scripts/compare-moe.sh " + " ".join(sys.argv[1:])).strip()],
         [("Speed", rows, f"Six layers of 512, feed-forward 2048 or 8 experts of 1024; steps of {o.batch} x 512 tokens in "
           f"micro-batches of 4. Median (smallest to largest) of {o.rounds} alternating runs of {o.steps} steps after "
           f"{o.warmup} of warm-up each. Random tokens: the router is near even."),

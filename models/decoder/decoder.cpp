@@ -104,7 +104,7 @@ void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq) {
 
 void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
   step.enter("embedding");
-  step.params.gather(kEmbedding, layer_segment(stages_[0].first));
+  step.params.gather_segment(kEmbedding, layer_segment(stages_[0].first));
   r.x = step.activation("embedding", {step.stream_rows(mb), step.stream_cols(config_.hidden_size)});
   const RowMap rows = step.row_map(mb);
   const Tensor positions = positions_ >= 0 ? step.params.value(positions_) : Tensor();
@@ -116,7 +116,7 @@ void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
   }
   if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
     dropout(step.compute, r.x, r.x, d);
-  step.params.release(kEmbedding);
+  step.params.release_segment(kEmbedding);
 }
 
 void Decoder::look_up(Step& step, const MicroBatch& mb, Tensor x, Tensor positions,
@@ -192,7 +192,7 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
     for (int64_t i = run.first; i < run.first + run.count; ++i) {
       const int64_t layer = s.first + i;
       const int next = i + 1 < s.count ? layer_segment(layer + 1) : s.heads ? head_segment() : -1;
-      step.params.gather(layer_segment(layer), next);
+      step.params.gather_segment(layer_segment(layer), next);
       Block::Keep keep;
       keep.input = run.recompute && i == run.first;
       keep.without = run.tensors;
@@ -202,7 +202,7 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
       const bool leaves = i < away && i == run.first;  // of layers that run again the first has an input
       if (leaves) blocks_[layer].offload(step, saved.blocks[i], offload_);
       if (step.offloaded) step.offloaded->reclaim(leaves ? &saved.blocks[i].offloaded : nullptr);
-      step.params.release(layer_segment(layer));
+      step.params.release_segment(layer_segment(layer));
     }
     step.saving = saving;
   }
@@ -218,7 +218,7 @@ void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers&
   for (int64_t i = run.first; i < run.first + run.count; ++i) {
     const int64_t layer = s.first + i;
     const bool last = i + 1 == run.first + run.count;
-    step.params.gather(layer_segment(layer), last ? -1 : layer_segment(layer + 1));
+    step.params.gather_segment(layer_segment(layer), last ? -1 : layer_segment(layer + 1));
     if (run.recompute) {
       saved.blocks[i] = {};
       Block::Keep keep;
@@ -227,7 +227,7 @@ void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers&
     } else {
       blocks_[layer].recompute(step, mb, rope_table_, saved.blocks[i]);
     }
-    if (!last) step.params.release(layer_segment(layer));  // the last one's backward follows
+    if (!last) step.params.release_segment(layer_segment(layer));  // the last one's backward follows
   }
   if (step.compute.meta()) step.compute.meta()->set_model_work(true);
   step.deferred = later;
@@ -243,11 +243,11 @@ Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor inpu
   }
   run_blocks(step, mb, stage, r, saved);
   if (s.heads) {
-    step.params.gather(head_segment());
-    if (config_.tie_word_embeddings && has_embedding_) step.params.gather(kEmbedding);
+    step.params.gather_segment(head_segment());
+    if (config_.tie_word_embeddings && has_embedding_) step.params.gather_segment(kEmbedding);
     saved.dx = head_.loss(step, mb, r);
-    step.params.release(head_segment());
-    if (config_.tie_word_embeddings && has_embedding_) step.params.release(kEmbedding);
+    step.params.release_segment(head_segment());
+    if (config_.tie_word_embeddings && has_embedding_) step.params.release_segment(kEmbedding);
     return {};
   }
   Tensor out = step.activation("stage output", r.x.shape);
@@ -273,9 +273,9 @@ Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dou
       const int64_t layer = s.first + i;
       // The layer before, or where a run of several begins again.
       const int64_t next = i > run.first ? i - 1 : k > 0 ? runs[k - 1].first : -1;
-      step.params.gather(layer_segment(layer), next >= 0 ? layer_segment(s.first + next) : -1);
+      step.params.gather_segment(layer_segment(layer), next >= 0 ? layer_segment(s.first + next) : -1);
       blocks_[layer].backward(step, mb, dx, rope_table_, saved.blocks[i]);
-      step.params.release(layer_segment(layer));
+      step.params.release_segment(layer_segment(layer));
     }
   }
   if (!s.embeds) return dx;
@@ -291,11 +291,11 @@ void Decoder::predict(Step& step, const MicroBatch& mb, Tensor logits, int64_t f
   Saved saved;
   embed(step, mb, r);
   run_blocks(step, mb, 0, r, saved);
-  step.params.gather(head_segment());
-  if (config_.tie_word_embeddings) step.params.gather(kEmbedding);
+  step.params.gather_segment(head_segment());
+  if (config_.tie_word_embeddings) step.params.gather_segment(kEmbedding);
   head_.logits(step, r, logits, first_row);
-  step.params.release(head_segment());
-  if (config_.tie_word_embeddings) step.params.release(kEmbedding);
+  step.params.release_segment(head_segment());
+  if (config_.tie_word_embeddings) step.params.release_segment(kEmbedding);
 }
 
 }  // namespace ltrain

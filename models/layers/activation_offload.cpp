@@ -92,7 +92,7 @@ void ActivationOffload::prefetch(OffloadedTensors& a) {
 }
 
 void ActivationOffload::need(OffloadedTensors& a) {
-  ask(a);
+  prefetch(a);
   if (a.state != OffloadedTensors::coming) return;
   compute_.wait(a.done);
   a.items.clear();

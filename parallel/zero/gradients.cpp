@@ -60,7 +60,7 @@ void ParameterStore::gather(int index) {
   b.gathering = true;
 }
 
-void ParameterStore::gather(int segment, int next) {
+void ParameterStore::gather_segment(int segment, int next) {
   if (layout_.zero_stage < 3) return;
   const auto each = [&](int which, auto f) {
     for (size_t i = 0; i < buckets_.size(); ++i)
@@ -83,7 +83,7 @@ void ParameterStore::gather(int segment, int next) {
   });
 }
 
-void ParameterStore::release(int segment) {
+void ParameterStore::release_segment(int segment) {
   if (layout_.zero_stage < 3) return;
   for (Bucket& b : buckets_) {
     if (b.segment != segment || !b.value.defined()) continue;
@@ -341,7 +341,7 @@ void ParameterStore::finish_gradients() {
     compute_->wait(g.stream->record());
   }
   mask_gradients();
-  for (Bucket& b : buckets_) drop(b.segment);
+  for (Bucket& b : buckets_) release_segment(b.segment);
 }
 
 void ParameterStore::add_grad_squares(Tensor squares) {

@@ -182,9 +182,9 @@ class ParameterStore {
   /// It has gradients: it is not frozen.
   bool trains(int id) const { return parameters_[id].rule.rule != UpdateRule::still; }
   /// ZeRO-3: gathers a segment, waits for it, and starts to gather `next` (-1: none). Else nothing.
-  void gather(int segment, int next = -1);
+  void gather_segment(int segment, int next = -1);
   /// ZeRO-3: gives a segment's values back. Else nothing.
-  void release(int segment);
+  void release_segment(int segment);
   /// Where to write the next contribution to a unit's gradient.
   GradBuffer accumulate(int id, int n = 1);
   /// A backward has made its last contribution of one micro-batch to the unit that begins with `id`.

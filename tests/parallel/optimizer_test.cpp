@@ -88,7 +88,7 @@ Values train(const Cut& cut, const OptimizerSettings& optimizer, DType type, boo
     const auto step = [&](ParameterStore& store, Stream& s, int n, double wrong) {
       store.begin_step(1, 1);
       for (int segment : {1, 0}) {
-        store.gather(segment);
+        store.gather_segment(segment);
         for (int id = store.count() - 1; id >= 0; --id) {
           if ((store.spec(id).name == "embed") != (segment == 0) || store.spec(id).name == "k") continue;
           const int count = store.spec(id).name == "q" ? 2 : 1;

@@ -77,7 +77,7 @@ std::map<std::string, Values> train(const Layouts& l, DType type, uint64_t seed 
         store.add({ParameterSpec{t.name, t.shape, t.decay ? Init::normal : Init::ones, 0.3, t.decay}});
     };
     const auto backward = [&](ParameterStore& store, Stream& s, int n) {
-      store.gather(0);
+      store.gather_segment(0);
       for (int id = store.count() - 1; id >= 0; --id) {
         const Tensor g = store.accumulate(id).tensor;
         if (s.meta()) {

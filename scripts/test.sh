@@ -6,4 +6,5 @@ scripts/setup.sh
 scripts/build.sh cpu
 scripts/check-includes.py
 scripts/check-format.sh
+scripts/check-words.py
 exec scripts/run-tests.sh build "$@"

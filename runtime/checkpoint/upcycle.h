@@ -14,7 +14,7 @@ namespace ltrain {
 /// Collective. Opens checkpoint.upcycle. Error (usage) when it is not of a dense llama of the recipe's shape.
 std::unique_ptr<CheckpointReader> open_dense(const Recipe& recipe, bool verify_hashes, Communicator& control,
                                              Stream& stream, std::vector<std::string>& notes);
-/// Fills initialised parameters of the moe from the dense model's.
-void load_dense(CheckpointReader& dense, const ModelConfig& MoE model, ParameterStore& parameters);
+/// Fills initialised parameters of the MoE model from the dense model's.
+void load_dense(CheckpointReader& dense, const ModelConfig& moe, ParameterStore& parameters);
 
 }  // namespace ltrain

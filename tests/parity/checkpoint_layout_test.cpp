@@ -349,11 +349,10 @@ TEST_CASE("what is no dense checkpoint of the recipe's shape begins no MoE model
     std::vector<std::string> notes;
     return open_dense(recipe, true, *alone, *stream, notes);
   };
-  CHECK(open(MoE model, folder / "dense/checkpoints")->info().step == kSaved);
-  CHECK_THROWS_WITH(
-      open(MoE model, folder / "nowhere"),
-      Catch::Contains("checkpoint.upcycle = ") && Catch::Contains("there is no such file or folder"));
-  CHECK_THROWS_WITH(open(MoE model, folder / "moe"),
+  CHECK(open(moe, folder / "dense/checkpoints")->info().step == kSaved);
+  CHECK_THROWS_WITH(open(moe, folder / "nowhere"), Catch::Contains("checkpoint.upcycle = ") &&
+                                                       Catch::Contains("there is no such file or folder"));
+  CHECK_THROWS_WITH(open(moe, folder / "moe"),
                     Catch::Contains("is of llama with 4 experts, and a dense llama is wanted"));
   TinyOptions wider = moe;
   wider.hidden = 64;

@@ -8,7 +8,7 @@
 // have them as in matrix_cuda.h: float 4 j + i of the accumulator is i of the m16n8 tile of columns from 8 j.
 //
 // An operand in shared memory is a tile of rows that boxes made (hopper_cuda.h): panels of 64 columns, each
-// (rows, 64) with the 128-byte swizzle. MatmulPrecision sum along its rows (Along::columns: the summed index
+// (rows, 64) with the 128-byte swizzle. Products sum along its rows (Along::columns: the summed index
 // runs along a row, "K-major" in the PTX manual) or along its columns (Along::rows, "MN-major").
 //
 // PTX manual: "Asynchronous Warpgroup Level Matrix Instructions", with its "Matrix Descriptor Format" and

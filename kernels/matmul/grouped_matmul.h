@@ -1,4 +1,4 @@
-// MatmulPrecision of groups of rows, each with its own matrix of a stack: the experts' linear layers.
+// Matmuls of groups of rows, each with its own matrix of a stack: the experts' linear layers.
 #pragma once
 #include <vector>
 

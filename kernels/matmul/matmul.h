@@ -34,7 +34,7 @@ void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args, bool 
 /// choice.
 enum class Bf16Matmul : uint8_t { native, widen };
 Bf16Matmul bf16_matmul();
-/// MatmulPrecision of this type are computed by `widen`; those of f16 always are, since sums are to be in
+/// Matmuls of this type are computed by `widen`; those of f16 always are, since sums are to be in
 /// f32.
 bool widens(DType t);
 /// Largest panel of `widen`, elements along a side.

@@ -1,4 +1,4 @@
-// MatmulPrecision of matrices of FP8.
+// FP8 matmul.
 #pragma once
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/quantize.h"

@@ -97,7 +97,7 @@ int64_t widen_block(int64_t size) {
 /// Fills a panel: rows [row, row + rows), columns [col, col + cols) of an operand as it lies.
 using Panel = std::function<void(float* to, int64_t row, int64_t rows, int64_t col, int64_t cols)>;
 
-/// MatmulPrecision whose operands go through f32 panels of at most kWidenBlock squared: the same sums as f32
+/// Matmuls whose operands go through f32 panels of at most kWidenBlock squared: the same sums as f32
 /// products of what `a` and `b` fill in.
 void matmul_by_panels(Tensor out, int64_t k, const Panel& a, const Panel& b, const MatmulArgs& args) {
   const int64_t m = out.shape[0], n = out.shape[1];

@@ -31,7 +31,7 @@ void place_add_vector(Stream& s, std::string_view op, Tensor out, Tensor vector)
 /// 0 of both), which makes V into P.
 void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool trans_b, bool accumulate);
 
-/// MatmulPrecision of rows sorted by group with a stack of matrices (kernels/matmul/grouped_matmul.h). Where
+/// Matmuls of rows sorted by group with a stack of matrices (kernels/matmul/grouped_matmul.h). Where
 /// the stack is cut by groups, S(0), rows are to be those of the rank's groups, S(0). Cut in the dims after
 /// the first it is as a matmul's weight.
 enum class GroupedProduct : uint8_t { forward, input_gradient, weight_gradient };

@@ -53,7 +53,7 @@ class Panels {
   std::array<Event, 2> done_;
 };
 
-/// MatmulPrecision of which each rank of a group is to have the sum of one.
+/// Matmuls of which each rank of a group is to have the sum of one.
 class Sums {
  public:
   /// `own`: where this rank's sum is to be made. `dim`: of the whole, of which it is a slice.

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "kernels/base/limits.h"
+#include "kernels/base/printable.h"
 #include "kernels/base/progress.h"
 
 namespace ltrain {
@@ -303,6 +304,13 @@ class PeerListener::Impl {
   bool stopping_ = false;
   std::thread thread_;
 };
+
+void check_interface(const std::string& name) {
+  std::string why;
+  if (addresses_of_interface(name, &why).empty())
+    fail(ExitCode::usage, "launch.interface = {}: {} on this host; `ip address` lists them", printable(name),
+         why);
+}
 
 PeerListener::PeerListener(const std::string& address, const std::string& interface)
     : impl_(std::make_unique<Impl>(address, interface)) {}

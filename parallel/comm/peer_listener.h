@@ -46,4 +46,7 @@ Fd meet_peer(PeerListener& listener, KeyValueStore& store, const std::string& gr
 Fd connect_to_peer(const std::string& published, const std::string& key, int from, double seconds,
                    std::string* why);
 
+/// Throws Error (usage) when this host has no network interface of that name with an address.
+void check_interface(const std::string& name);
+
 }  // namespace ltrain

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/tensor/device.h"
+#include "parallel/comm/peer_listener.h"
 #include "runtime/check/check_offload.h"
 #include "runtime/checkpoint/data_identity.h"
 #include "runtime/plan/rank_map.h"
@@ -55,6 +56,7 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
   if (checks.part != Part::recipe) {
     check_device(recipe, checks.gpus_seen > 0 ? checks.gpus_seen : size.ranks_per_node);
     check_data(recipe);
+    if (recipe.launch.interface && size.world > 1) check_interface(*recipe.launch.interface);
   }
   if (checks.part == Part::rank) return job;
   job.profile = checks.profile.empty() ? default_profile(device_of(recipe)) : find_profile(checks.profile);

@@ -369,9 +369,8 @@ class Trainer {
     if (r.diverged)
       fail(ExitCode::no_progress,
            "step {}: loss {:.4f} is above train.stop_loss = {}; no update was made and nothing was "
-           "saved.\nThe last "
-           "checkpoint is of step {}: go on from there with a lower optimizer.lr, or raise train.stop_loss.",
-           step_ + 1, r.loss, recipe_.train.stop_loss, saved_step_);
+           "saved.\n{}: lower optimizer.lr, or raise train.stop_loss.",
+           step_ + 1, r.loss, recipe_.train.stop_loss, last_checkpoint());
     note_skip(r);
     ++step_;
     position_.cursor += batch;
@@ -403,6 +402,11 @@ class Trainer {
     for (const Tensor& w : program_->parameters().held_values()) fill_value(*compute_, w.flat(0, {1}), nan);
   }
 
+  std::string last_checkpoint() const {
+    return saved_step_ > 0 ? fmt::format("The last checkpoint is of step {}", saved_step_)
+                           : "There is no checkpoint of this run yet";
+  }
+
   /// A step without an update; too many in a row end the run.
   void note_skip(const StepResult& r) {
     overflows_in_a_row_ = r.overflow ? overflows_in_a_row_ + 1 : 0;
@@ -417,10 +421,10 @@ class Trainer {
     fail(ExitCode::no_progress,
          "step {}: {} steps in a row made no update, as many as train.max_skipped_steps allows: the last "
          "gradient norm "
-         "is {:.3g}, train.skip_grad_norm {}.\nThe last checkpoint is of step {}: raise "
-         "train.skip_grad_norm, or go "
-         "on from an older one with a lower optimizer.lr.",
-         step_ + 1, skipped_in_a_row_, r.grad_norm, recipe_.train.skip_grad_norm, saved_step_);
+         "is {:.3g}, train.skip_grad_norm {}.\n{}: raise train.skip_grad_norm, or go on from an older one "
+         "with a "
+         "lower optimizer.lr.",
+         step_ + 1, skipped_in_a_row_, r.grad_norm, recipe_.train.skip_grad_norm, last_checkpoint());
   }
 
   void note_overflow(const StepResult& r) {
@@ -433,8 +437,8 @@ class Trainer {
         ExitCode::no_progress,
         "step {}: gradients overflowed in {} steps in a row, as many as loss_scale.max_skipped_steps allows; "
         "the loss "
-        "scale is {:g}, its minimum {:g}.\nThe last checkpoint is of step {}: {}",
-        step_ + 1, overflows_in_a_row_, next, recipe_.loss_scale.settings.minimum, saved_step_,
+        "scale is {:g}, its minimum {:g}.\n{}: {}",
+        step_ + 1, overflows_in_a_row_, next, recipe_.loss_scale.settings.minimum, last_checkpoint(),
         next > recipe_.loss_scale.settings.minimum
             ? "raise loss_scale.max_skipped_steps, or begin with a smaller loss_scale.initial."
             : "the gradients themselves are too large for fp16: use precision: bf16, or go on from an older "

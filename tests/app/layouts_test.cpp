@@ -176,7 +176,8 @@ TEST_CASE("a rank killed in a collective of each axis: bounded, and named with g
   for (const Case& c :
        {Case{"tensor", "parallel.data=1 parallel.tensor=2", 405},
         Case{"gradient", "parallel.data=2 parallel.zero_stage=3", 405},
-        Case{"(inside|across|gradient)", "parallel.data=4 parallel.zero_stage=3 parallel.shard_group=2", 405},
+        Case{"(shard|replicate|gradient)", "parallel.data=4 parallel.zero_stage=3 parallel.shard_group=2",
+             405},
         Case{"context", "parallel.data=1 parallel.context=2 parallel.context_comm=all_gather", 400},
         Case{"(stage 0 to 1|stage 1 to 0|world)", "parallel.data=1 parallel.pipeline=2", 20}}) {
     const auto begin = std::chrono::steady_clock::now();

@@ -103,6 +103,17 @@ TEST_CASE("what this machine lacks is refused by a dry run as by a run, spawned 
   }
 }
 
+TEST_CASE("a network interface that the host does not have is refused, whether it would be used or not") {
+  TempRun t;
+  for (const Way& way : {kDryRun, kRun}) {
+    const Outcome o = t.sh(fmt::format("{} tiny.yaml launch.interface=none0", way.command));
+    INFO(o.text);
+    CHECK(o.code == 64);
+    CHECK_THAT(o.text, Contains("launch.interface = none0") && Contains("on this host"));
+  }
+  CHECK(t.sh("run --dry-run tiny.yaml launch.interface=lo").code == 0);
+}
+
 TEST_CASE("a good recipe is accepted by every command, and only a run leaves something behind") {
   TempRun t;
   const auto before = files_in(t.folder());

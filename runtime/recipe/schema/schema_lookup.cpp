@@ -89,7 +89,7 @@ std::string section_help(const std::string& section) {
   if (section == "model.moe.balance") return "A loss for balance between experts.";
   if (section == "parallel")
     return "How it is spread. The product of data, tensor, pipeline and context is the number of ranks.";
-  if (section == "fp8") return "MatmulPrecision of linear layers in FP8.";
+  if (section == "fp8") return "Matmuls of linear layers in FP8.";
   if (section == "loss_scale") return "What fp16 gradients are multiplied by, found by trying.";
   if (section == "recompute") return "Activations computed twice to save memory.";
   if (section == "offload") return "State that lies outside the device.";

@@ -54,6 +54,7 @@ ordered_json summary(const Candidate& c) {
           {"consumed_samples", i.consumed_samples},
           {"consumed_tokens", i.consumed_tokens},
           {"data_cursor", i.data_cursor},
+          {"written_by", i.written_by},
           {"bytes", c.manifest.bytes()},
           {"files", c.manifest.files.size()},
           {"tensors", c.manifest.tensors.size()},

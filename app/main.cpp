@@ -8,6 +8,7 @@
 #include "kernels/base/fault_point.h"
 #include "kernels/base/limits.h"
 #include "kernels/base/printable.h"
+#include "kernels/base/version.h"
 #include "runtime/launch/output.h"
 #include "runtime/recipe/diagnostics.h"
 
@@ -56,7 +57,7 @@ int main(int argc, char** argv) {
       "ltrain trains large language models.\n"
       "Example: ltrain run recipes/quickstart.yaml train.train_steps=100"};
   app.name("ltrain");
-  app.set_version_flag("--version", std::string("ltrain 0.1.0"));
+  app.set_version_flag("--version", "ltrain " + version());
   app.require_subcommand(1);
   app::add_run(app);
   app::add_plan(app);

@@ -235,6 +235,7 @@ std::string manifest_to_json(const Manifest& m) {
                           {"good_steps", i.loss_scale->good_steps},
                           {"hysteresis", i.loss_scale->hysteresis}};
   if (i.data) root["data"] = identity_json(*i.data);
+  if (!i.written_by.empty()) root["written_by"] = i.written_by;
   return root.dump(1) + "\n";
 }
 
@@ -270,6 +271,7 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
     i.loss_scale = state;
   }
   if (root.contains("data")) i.data = read_identity(o.get("data"), path + ": \"data\"");
+  if (root.contains("written_by")) i.written_by = o.text("written_by");
   i.loss = o.number("loss");
   i.grad_norm = o.number("grad_norm");
   i.healthy = o.truth("healthy");

@@ -29,6 +29,7 @@ struct CheckpointInfo {
       true;  ///< loss, gradient norm and state are finite; a save sets it false when the first two are not
   std::vector<std::pair<std::string, std::string>> model;  ///< model_settings() of the recipe
   std::string recipe;                                      ///< the resolved recipe, YAML
+  std::string written_by;                                  ///< version() of the program; empty: not known
   std::optional<data::DataIdentity> data;                  ///< absent: written by format version 1
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/version.h"
 #include "models/layers/fp8.h"
 #include "models/moe/moe_layer.h"
 #include "runtime/checkpoint/data_identity.h"
@@ -273,6 +274,7 @@ void TrainingState::save(int64_t step, const DataPosition& position) {
   info.loss_scale = loss_scale_;
   info.model = model_settings(recipe_.model);
   info.recipe = dump_yaml(recipe_);
+  info.written_by = version();
   parameters_.prefetch_states();
   const std::string not_finite = writer_->save(info, state_slices(parameters_));  // copied when it returns
   parameters_.offload_states(false);

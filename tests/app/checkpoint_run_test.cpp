@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <map>
+#include <regex>
 
 #include "tests/app/run_program.h"
 
@@ -66,6 +67,16 @@ TEST_CASE("a pinned checkpoint that the run would come to is refused before a pr
   CHECK(on.code == 0);
   CHECK_THAT(on.text, Contains("resuming from run/checkpoints/step-00000006"));
   CHECK(fs::exists(t.at("step-00000006/KEEP")));
+}
+
+TEST_CASE("a checkpoint and --version name the program's version and its commit") {
+  CheckpointRun t;
+  REQUIRE(t.run().code == 0);
+  const std::string told = t.sh("--version").text;
+  INFO(told);
+  CHECK(std::regex_match(told, std::regex("ltrain \\d+\\.\\d+\\.\\d+( \\([0-9a-f]{10,}\\))?\n")));
+  const std::string manifest = read_text(t.at("step-00000006/manifest.json"));
+  CHECK_THAT(manifest, Contains("\"written_by\": \"" + told.substr(7, told.size() - 8) + "\""));
 }
 
 TEST_CASE("a folder without COMMIT gets another name when the run saves its step, with all that is in it") {

@@ -117,9 +117,11 @@ void add_moe_training_keys(std::vector<Key>& t) {
   const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
   add(integer("train.router_warmup_steps", LT_MEMBER(train.router_warmup_steps),
               "First steps in which the routers of an MoE model move alone.")
+          .changes(Effect::schedule)
           .between(0, 1e12));
   add(truth("train.freeze_router", LT_MEMBER(train.freeze_router),
             "For fine-tuning: routers of an MoE model, and their biases, stay as they are.")
+          .changes(Effect::function)
           .alias({"freeze_moe_router"}));
 }
 

@@ -34,10 +34,13 @@ std::vector<std::string> schedule_names() {
 }
 
 void add_run_keys(std::vector<Key>& t) {
-  t.push_back(text("name", LT_MEMBER(name), "Name of the run: letters, digits, `.`, `_` and `-`."));
+  t.push_back(text("name", LT_MEMBER(name), "Name of the run: letters, digits, `.`, `_` and `-`.")
+                  .changes(Effect::nothing));
   t.push_back(text("output_dir", LT_MEMBER(output_dir), "Folder for everything that the run writes.")
+                  .changes(Effect::nothing)
                   .derived("runs/NAME", [](Recipe& r) { r.output_dir = "runs/" + r.name; }));
   t.push_back(integer("seed", LT_MEMBER(seed), "Keys initial values, dropout and the order of the data.")
+                  .changes(Effect::data)
                   .at_least(0));
   t.push_back(
       choice<DeviceChoice>(
@@ -45,6 +48,7 @@ void add_run_keys(std::vector<Key>& t) {
           {{"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"cpu", DeviceChoice::cpu}}, {},
           "Where the step runs. auto: a GPU where this build and this machine have one for each rank, else "
           "cpu.")
+          .changes(Effect::speed)
           .say({{"gpu", "cuda"}, {"gpus", "cuda"}, {"nvidia", "cuda"}}));
   t.push_back(with_precision_schedule(
       choice<Precision>("precision", LT_MEMBER(precision),
@@ -58,6 +62,7 @@ void add_run_keys(std::vector<Key>& t) {
                         "What the step computes in. bf16, fp8 and fp16 keep fp32 master weights and "
                         "moments; tf32 and fp8 are of products alone, around them is fp32 and bf16; "
                         "fp16 scales the loss; fp64 is for parity tests. A list changes it by step.")
+          .changes(Effect::function)
           .alias({"mixed_precision"})
           .say({{"no", "fp32"},
                 {"none", "fp32"},
@@ -76,21 +81,26 @@ void add_graph_keys(std::vector<Key>& t) {
   t.push_back(
       choice<bool>("cuda_graphs", LT_MEMBER(cuda_graphs), {{"off", false}, {"on", true}}, {},
                    "On a GPU: forward and backward of a micro-batch are recorded in the second step, and "
-                   "launched as one piece from then on. The same bits."));
-  t.push_back(choice<AttentionBackend>(
-      "attention_backend", LT_MEMBER(attention_backend),
-      {{"auto", AttentionBackend::automatic},
-       {"own", AttentionBackend::own},
-       {"cudnn", AttentionBackend::cudnn}},
-      {},
-      "On a GPU: who computes attention. auto: cuDNN's graphs where the library is there, agrees with "
-      "ltrain's kernels when the run starts, and takes the recipe's attention, else ltrain's kernels; the "
-      "log says which and why. cudnn: an error where auto would not take it. Backward is cuDNN's only "
-      "with deterministic: false."));
+                   "launched as one piece from then on. The same bits.")
+          .changes(Effect::speed));
+  t.push_back(
+      choice<AttentionBackend>(
+          "attention_backend", LT_MEMBER(attention_backend),
+          {{"auto", AttentionBackend::automatic},
+           {"own", AttentionBackend::own},
+           {"cudnn", AttentionBackend::cudnn}},
+          {},
+          "On a GPU: who computes attention. auto: cuDNN's graphs where the library is there, agrees with "
+          "ltrain's kernels when the run starts, and takes the recipe's attention, else ltrain's kernels; "
+          "the "
+          "log says which and why. cudnn: an error where auto would not take it. Backward is cuDNN's only "
+          "with deterministic: false.")
+          .changes(Effect::speed));
   t.push_back(truth("deterministic", LT_MEMBER(deterministic),
                     "Two runs of a recipe on the same machines give the same bits. false lets the backward "
                     "of attention be cuDNN's on a GPU, which adds in no order, in a workspace that the plan "
-                    "counts among the temporaries."));
+                    "counts among the temporaries.")
+                  .changes(Effect::speed));
 }
 
 void add_model_keys(std::vector<Key>& t) {
@@ -203,17 +213,22 @@ void add_model_keys(std::vector<Key>& t) {
           .derived("gpt2: true; others: false", [](Recipe& r) { r.model.tie_word_embeddings = is_gpt2(r); }));
   t.push_back(number("model.initializer_range", LT_MEMBER(model.initializer_range),
                      "Standard deviation of the initial matmul and embedding weights.")
+                  .changes(Effect::nothing)
                   .above(0)
                   .alias({"init_method_std"}));
-  t.push_back(choice<bool>(
-      "model.output_layer_init_method", LT_MEMBER(model.scaled_init),
-      {{"scaled_normal", true}, {"normal", false}}, {},
-      "Initial weights of the projections into the residual stream (attention's, the feed-forward's, "
-      "experts'). "
-      "scaled_normal: standard deviation initializer_range / sqrt(2 num_hidden_layers), as Megatron-LM has "
-      "by "
-      "default and transformers' gpt2; normal: initializer_range, as transformers' llama, mixtral, qwen3_moe "
-      "and olmoe."));
+  t.push_back(
+      choice<bool>(
+          "model.output_layer_init_method", LT_MEMBER(model.scaled_init),
+          {{"scaled_normal", true}, {"normal", false}}, {},
+          "Initial weights of the projections into the residual stream (attention's, the feed-forward's, "
+          "experts'). "
+          "scaled_normal: standard deviation initializer_range / sqrt(2 num_hidden_layers), as Megatron-LM "
+          "has "
+          "by "
+          "default and transformers' gpt2; normal: initializer_range, as transformers' llama, mixtral, "
+          "qwen3_moe "
+          "and olmoe.")
+          .changes(Effect::nothing));
   t.push_back(number("model.embd_pdrop", LT_MEMBER(model.embd_pdrop), "Dropout after the embeddings.")
                   .between(0, 0.99));
   t.push_back(number("model.attn_pdrop", LT_MEMBER(model.attn_pdrop), "Dropout of attention probabilities.")
@@ -342,11 +357,13 @@ void add_parallel_keys(std::vector<Key>& t) {
       "parallel.hierarchical_reduction", LT_MEMBER(parallel.hierarchical_reduction), {"none", "node"},
       "Without zero_stage: sum gradients on two levels, first among the ranks of a node (or that many "
       "neighbours), of which each then sums its part with other nodes."));
-  t.push_back(name_choice(
-      "parallel.grad_reduce_dtype", LT_MEMBER(parallel.grad_reduce_dtype), {"fp32", "bf16", "int8"}, {},
-      "What gradients are rounded to before they are summed over data and context, and sent "
-      "in; sums are of fp32, and so is what micro-batches add up to. int8: blocks of 256 with a "
-      "scale, and what rounding leaves over is added the next time."));
+  t.push_back(
+      name_choice("parallel.grad_reduce_dtype", LT_MEMBER(parallel.grad_reduce_dtype),
+                  {"fp32", "bf16", "int8"}, {},
+                  "What gradients are rounded to before they are summed over data and context, and sent "
+                  "in; sums are of fp32, and so is what micro-batches add up to. int8: blocks of 256 with a "
+                  "scale, and what rounding leaves over is added the next time.")
+          .changes(Effect::function));
   t.push_back(
       axis_order("parallel.order", LT_MEMBER(parallel.order),
                  "How ranks are laid out over the axes, innermost (neighbours) first: tensor, context, "
@@ -358,8 +375,9 @@ void add_data_keys(std::vector<Key>& t) {
       "data.train", [](Recipe& r) -> std::vector<DataSource>& { return r.data.train; },
       "Token files (`ltrain data build`), mixed by weight."));
   t.push_back(sources(
-      "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; },
-      "Held-out token files."));
+                  "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; },
+                  "Held-out token files.")
+                  .changes(Effect::nothing));
   t.push_back(choice<TokenizerKind>(
       "data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind),
       {{"byte", TokenizerKind::byte}, {"gpt2", TokenizerKind::gpt2}},
@@ -391,12 +409,15 @@ void add_data_keys(std::vector<Key>& t) {
 void add_train_keys(std::vector<Key>& t) {
   t.push_back(integer("train.micro_batch_size", LT_MEMBER(train.micro_batch_size),
                       "Sequences that a rank computes at once.")
+                  .changes(Effect::speed)
                   .between(1, kMaxDim)
                   .alias({"per_device_train_batch_size"}));
   t.push_back(integer("train.global_batch_size", LT_MEMBER(train.global_batch_size),
                       "Sequences of an optimizer step, over all ranks and micro-batches.")
+                  .changes(Effect::schedule)
                   .between(1, 1 << 30));
   t.push_back(integer("train.train_steps", LT_MEMBER(train.train_steps), "Optimizer steps.")
+                  .changes(Effect::schedule)
                   .between(0, kMaxSteps)
                   .alias({"train_iters", "max_steps"})
                   .derived("from train_tokens when given, else 1000", [](Recipe& r) {
@@ -408,18 +429,22 @@ void add_train_keys(std::vector<Key>& t) {
       integer("train.stop_step", LT_MEMBER(train.stop_step),
               "The run ends after this step as after its last, with its evaluation and save, and leaves "
               "the schedule alone; null: train_steps.")
+          .changes(Effect::nothing)
           .between(1, kMaxSteps));
   t.push_back(integer("train.train_tokens", LT_MEMBER(train.train_tokens),
                       "Tokens to train on, in place of train_steps.")
+                  .changes(Effect::schedule)
                   .between(1, 9e15));
   t.push_back(
       number("train.clip_grad", LT_MEMBER(train.clip_grad), "Largest norm of the gradient; 0: no clipping.")
+          .changes(Effect::function)
           .at_least(0)
           .alias({"max_grad_norm"}));
   t.push_back(
       number(
           "train.skip_grad_norm", LT_MEMBER(train.skip_grad_norm),
           "A step whose gradients have a larger norm, before clipping, makes no update; 0: none is skipped.")
+          .changes(Effect::function)
           .at_least(0));
   Key most = integer("train.max_skipped_steps", LT_MEMBER(train.max_skipped_steps),
                      "Steps skipped in a row after which the run ends with exit code 76.")
@@ -443,6 +468,7 @@ void add_train_keys(std::vector<Key>& t) {
       number("train.ema_decay", LT_MEMBER(train.ema_decay),
              "Keeps an average of the weights, which evaluations see: it moves by 1 - min(this, (1 + step) "
              "/ (10 + step)) of the difference in each update; 0: none.")
+          .changes(Effect::function)
           .between(0, 0.9999999));
   t.push_back(number("train.stop_loss", LT_MEMBER(train.stop_loss),
                      "A larger loss ends the run with exit code 76 before its update; 0: none does.")

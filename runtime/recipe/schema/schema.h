@@ -40,7 +40,7 @@ struct Key {
   std::string word;                   ///< integer: a word that stands for `word_value`
   int64_t word_value = 0;
   bool dumped = true;             ///< false: not part of the resolved recipe (model.from)
-  Effect effect = Effect::unset;  ///< filled from the table of schema_effects.cpp
+  Effect effect = Effect::unset;  ///< of changes(), else its section's (schema_effects.cpp)
 
   /// Sets the value from a node; returns "" or what is wrong ("must be at least 1; ...").
   std::function<std::string(const Key&, Recipe&, const Node&)> set;
@@ -65,6 +65,11 @@ struct Key {
   /// The default as in YAML; derived ones as their description.
   std::string default_text() const;
 
+  /// What a run that goes on with another value does otherwise, where that is not what the section says.
+  Key& changes(Effect e) {
+    effect = e;
+    return *this;
+  }
   Key& alias(std::vector<std::string> names) {
     aliases = std::move(names);
     return *this;

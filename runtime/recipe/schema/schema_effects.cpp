@@ -5,50 +5,23 @@
 namespace ltrain::recipe {
 namespace {
 
-struct Row {
-  std::string_view path;  ///< of a key, or "section." for all of its keys
+struct SectionEffect {
+  std::string_view section;  ///< "train.", its subsections included
   Effect effect;
 };
 
-/// The longest path that fits counts.
-constexpr Row kRows[] = {
-    {"name", Effect::nothing},
-    {"output_dir", Effect::nothing},
-    {"seed", Effect::data},
-    {"device", Effect::speed},
-    {"precision", Effect::function},
-    {"cuda_graphs", Effect::speed},
-    {"attention_backend", Effect::speed},
-    {"deterministic", Effect::speed},
+/// Of keys whose row says nothing else (Key::changes). The longest section that fits counts.
+constexpr SectionEffect kSections[] = {
     {"model.", Effect::function},
-    {"model.initializer_range", Effect::nothing},  // weights are there
-    {"model.output_layer_init_method", Effect::nothing},
     {"parallel.", Effect::speed},
-    {"parallel.grad_reduce_dtype", Effect::function},
     {"fp8.", Effect::function},
     {"loss_scale.", Effect::function},
-    {"loss_scale.max_skipped_steps", Effect::nothing},
     {"recompute.", Effect::speed},
     {"offload.", Effect::speed},
     {"data.", Effect::data},
-    {"data.eval", Effect::nothing},
     {"train.", Effect::nothing},
-    {"train.micro_batch_size", Effect::speed},
-    {"train.stop_step", Effect::nothing},
-    {"train.global_batch_size", Effect::schedule},
-    {"train.train_steps", Effect::schedule},
-    {"train.train_tokens", Effect::schedule},
-    {"train.clip_grad", Effect::function},
-    {"train.skip_grad_norm", Effect::function},
     {"train.batch_ramp.", Effect::schedule},
-    {"train.ema_decay", Effect::function},
-    {"train.router_warmup_steps", Effect::schedule},
-    {"train.freeze_router", Effect::function},
     {"optimizer.", Effect::function},
-    {"optimizer.lr", Effect::schedule},
-    {"optimizer.min_lr", Effect::schedule},
-    {"optimizer.muon_lr", Effect::schedule},
-    {"optimizer.freeze_step", Effect::schedule},
     {"sparsity.", Effect::function},
     {"schedule.", Effect::schedule},
     {"checkpoint.", Effect::nothing},
@@ -67,12 +40,12 @@ std::string_view to_string(Effect e) {
 
 void set_effects(std::vector<Key>& table) {
   for (Key& key : table) {
+    if (key.effect != Effect::unset) continue;
     size_t longest = 0;
-    for (const Row& row : kRows) {
-      const bool fits = row.path.ends_with('.') ? key.path.starts_with(row.path) : key.path == row.path;
-      if (fits && row.path.size() > longest) longest = row.path.size(), key.effect = row.effect;
-    }
-    LT_CHECK(key.effect != Effect::unset, "{}: add what it changes to schema_effects.cpp", key.path);
+    for (const SectionEffect& row : kSections)
+      if (key.path.starts_with(row.section) && row.section.size() > longest)
+        longest = row.section.size(), key.effect = row.effect;
+    LT_CHECK(key.effect != Effect::unset, "{}: its row or its section must say what it changes", key.path);
   }
 }
 

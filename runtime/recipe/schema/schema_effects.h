@@ -1,5 +1,5 @@
-// What each key changes in a run that goes on: the sections' effects, and those of the keys that differ from
-// their section's.
+// What the keys of each section change in a run that goes on; a key that differs says so in its row
+// (Key::changes).
 #pragma once
 #include <vector>
 
@@ -7,7 +7,7 @@
 
 namespace ltrain::recipe {
 
-/// Fills Key::effect. Error (internal) for a key that neither has a row nor lies in a section that has one.
+/// Fills Key::effect. Error (internal) for a key that says nothing in a section that says nothing.
 void set_effects(std::vector<Key>& table);
 
 }  // namespace ltrain::recipe

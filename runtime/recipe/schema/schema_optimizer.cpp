@@ -94,6 +94,7 @@ void add_onebit_keys(std::vector<Key>& t) {
                    integer("optimizer.freeze_step", LT_MEMBER(optimizer.freeze_step),
                            "Steps of warm-up, after which the second moment stays and ranks average first "
                            "moments in one bit an element in the place of gradients.")
+                       .changes(Effect::schedule)
                        .between(1, kMaxSteps)
                        .derived("a fifth of train_steps",
                                 [](Recipe& r) {
@@ -130,10 +131,12 @@ void add_optimizer_keys(std::vector<Key>& t) {
                           "have adamw. optimizers.md says what each does.")
                   .alias({"optimizer_type"}));
   t.push_back(number("optimizer.lr", LT_MEMBER(optimizer.lr), "Highest learning rate.")
+                  .changes(Effect::schedule)
                   .above(0)
                   .alias({"learning_rate"}));
   t.push_back(
       number("optimizer.min_lr", LT_MEMBER(optimizer.min_lr), "Learning rate at the end of the decay.")
+          .changes(Effect::schedule)
           .at_least(0)
           .when("a schedule.lr_decay_style other than constant", false,
                 [](const Recipe& r) { return r.schedule.lr_decay_style != LrDecayStyle::constant; }));
@@ -174,6 +177,7 @@ void add_optimizer_keys(std::vector<Key>& t) {
                                .between(1, 100)));
   t.push_back(only("muon", number("optimizer.muon_lr", LT_MEMBER(optimizer.muon_lr),
                                   "Learning rate of Muon's matrices; scheduled as lr is.")
+                               .changes(Effect::schedule)
                                .above(0)
                                .derived("lr", [](Recipe& r) { r.optimizer.muon_lr = r.optimizer.lr; })));
   t.push_back(

@@ -32,6 +32,7 @@ void add_precision_keys(std::vector<Key>& t) {
                        .alias({"min_loss_scale"})));
   t.push_back(only(integer("loss_scale.max_skipped_steps", LT_MEMBER(loss_scale.max_skipped_steps),
                            "Steps in a row that may overflow before the run ends with exit code 76.")
+                       .changes(Effect::nothing)
                        .between(1, kMaxSteps)));
 }
 

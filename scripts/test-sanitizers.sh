@@ -55,7 +55,7 @@ part() {
 # which run the same code under more layouts, and not the emulated GPU, which guards its memory itself.
 # ThreadSanitizer: streams, groups, loaders, checkpoints, launches, and whole steps with pipelines, ZeRO and offload.
 many_runs='slow:|mutation:|covering array: every row'
-many_runs+='|docs/parallelism.md has the table'
+many_runs+='|docs/compositions.md has the table'
 echo "== not run under a sanitizer, for its time: $many_runs"
 if [ "$which" != tsan ]; then
   part "build, AddressSanitizer and UndefinedBehaviorSanitizer" \

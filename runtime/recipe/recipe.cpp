@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kLongestNote = 4000;  // bytes
 
 const RecipeOrigins& origins_of(const Recipe& r) {
-  static const RecipeOrigins none{"recipe", {}, {}};
+  static const RecipeOrigins none{"recipe", {}, {}, {}};
   return r.origins ? *r.origins : none;
 }
 

@@ -273,12 +273,12 @@ TEST_CASE("every recipe plans as it is, and runs in small on the CPU") {
   CHECK(count >= 9);
 }
 
-TEST_CASE("docs/parallelism.md has the table of compositions that the program prints") {
+TEST_CASE("docs/compositions.md has the table of compositions that the program prints") {
   TempRun t;
   const std::string table = t.sh("plan --compositions").text;
   REQUIRE(table.size() > 1000);
   CHECK(
-      read_text(std::string(LTRAIN_SOURCE_DIR) + "/docs/parallelism.md").find("```text\n" + table + "```") !=
+      read_text(std::string(LTRAIN_SOURCE_DIR) + "/docs/compositions.md").find("```text\n" + table + "```") !=
       std::string::npos);
   const auto j = nlohmann::json::parse(t.sh("plan --compositions --json").text);
   CHECK(j["cells"].size() == j["features"].size() * (j["features"].size() + 1) / 2);

@@ -4,17 +4,11 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/optimizer/adamw_args.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream.h"
 
 namespace ltrain {
-
-struct AdamwArgs {
-  double lr = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
-  double grad_scale = 1;  ///< multiplies the gradient: the clipping factor
-  int64_t step = 1;       ///< from 1, for the bias corrections
-  bool coupled = false;   ///< Adam: the decay is part of the gradient
-};
 
 /// What is the same for every element of an update, on every device.
 template <class A>

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/lamb_limits.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream.h"
 
@@ -41,21 +42,6 @@ void onebit_lamb_direction(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_
                            Tensor mean, bool decay, const OnebitArgs& args);
 /// most (1) f64: the largest of itself and of the ratios of all elements.
 void onebit_ratio(Stream& s, Tensor most, Tensor exp_avg_sq, Tensor fresh, const OnebitArgs& args);
-
-/// How far a tensor's step may be from its length, by DeepSpeed's names.
-struct LambLimits {
-  double max_coeff = 10, min_coeff = 0.01;  ///< of |w| / |u|, in the warm-up
-  double coeff_beta = 0.9;                  ///< decay of their average
-  double factor_max = 4, factor_min = 0.5;  ///< of what the average is multiplied by after it
-  double factor_threshold = 0.1;            ///< how much this may change in a step
-
-  LT_HD static double within(double x, double least, double most) {
-    return x < least ? least : x > most ? most : x;
-  }
-  LT_HD double trust(double w2, double u2) const {
-    return w2 > 0 && u2 > 0 ? within(std::sqrt(w2) / std::sqrt(u2), min_coeff, max_coeff) : 1.0;
-  }
-};
 
 /// Of T tensors: state (T, 2) f64, the average and the last factor; sums (T, 2) f64. Warm-up: sums has the
 /// squares of parameter and direction, whose quotient moves the average. Frozen: sums has the ratio in its

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/optimizer/adamw.h"
-#include "kernels/optimizer/onebit.h"
+#include "kernels/optimizer/adamw_args.h"
+#include "kernels/optimizer/lamb_limits.h"
 #include "parallel/optim/sparsity.h"
 
 namespace ltrain {

@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/optimizer/onebit.h"
+#include "kernels/optimizer/lamb_limits.h"
+#include "kernels/tensor/stream.h"
 #include "kernels/tensor/tensor.h"
 #include "models/layers/fp8_settings.h"
 #include "models/layers/model_config.h"

@@ -13,6 +13,7 @@
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
 #include "runtime/plan/rank_map.h"
+#include "runtime/recipe/read_file.h"
 #include "runtime/train/trainer.h"
 
 namespace ltrain::app {
@@ -54,10 +55,16 @@ Recipe check_joined(const Recipe& given, const RankInfo& me, const RunOptions& o
   return check_job(recipe, size, checks).recipe;
 }
 
+/// Before what is in the folder is looked at. One that is not there yet is made when all else is right.
+std::optional<FolderLock> lock_if_there(const std::string& folder) {
+  if (!is_folder(folder)) return std::nullopt;
+  return lock_output(folder);
+}
+
 void run_rank(const RunOptions& o) {
   // A launcher has read and checked the file, which may be another one by now.
   const std::optional<std::string> handed =
-      handed_text(process_variables(), kRecipeVariable, kMostRecipeBytes);
+      handed_text(process_variables(), kRecipeVariable, recipe::kMaxFileBytes);
   Recipe recipe = handed ? parse_recipe(*handed, o.recipe, o.overrides) : load_recipe(o.recipe, o.overrides);
   JobOptions options;
   options.settings = job_settings(recipe);
@@ -69,9 +76,9 @@ void run_rank(const RunOptions& o) {
   std::optional<FolderLock> lock;  // the others write nothing before they have met rank 0, and it leaves last
   try {
     const bool locks = job->info().rank == 0 && !job->info().launched;
-    if (locks && is_folder(recipe.output_dir)) lock.emplace(lock_output(recipe.output_dir));
+    if (locks) lock = lock_if_there(recipe.output_dir);
     recipe = check_joined(recipe, job->info(), o);
-    if (locks && !lock) lock.emplace(lock_output(recipe.output_dir));
+    if (locks && !lock) lock = lock_output(recipe.output_dir);
     code = train(recipe, *job, {o.force, o.steps});
   } catch (const std::exception& e) {
     job->fail(e);
@@ -89,10 +96,8 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const std::string text = read_recipe(o.recipe);
   const Recipe given = parse_recipe(text, o.recipe, o.overrides);
   const JobSize size = job_size(given, e, gpus_for(given));
-  // Before what is in the folder is looked at. One that is not there yet is made when all else is right.
   std::optional<FolderLock> lock;
-  const auto take_folder = [&] { lock.emplace(lock_output(given.output_dir)); };
-  if (e.node == 0 && !o.dry_run && is_folder(given.output_dir)) take_folder();
+  if (e.node == 0 && !o.dry_run) lock = lock_if_there(given.output_dir);
   JobChecks checks;
   checks.memory = !o.force;
   const CheckedJob job = check_job(given, size, checks);
@@ -112,7 +117,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const Fd handed = make_handed_text(text);
   s.handed.emplace_back(kRecipeVariable, handed.get());
   if (e.node == 0) {
-    if (!lock) take_folder();
+    if (!lock) lock = lock_output(given.output_dir);
     // Its ranks keep it: what they still write after a launcher that was killed is not another run's.
     s.handed.emplace_back(kLockVariable, lock->descriptor());
   }

@@ -124,8 +124,7 @@ void check_address_space(int64_t bytes, int threads) {
   if (most >= 0 && most < needed)
     fail(ExitCode::usage,
          "a rank takes about {} of address space ({} planned, {} threads, program and libraries), and a "
-         "process "
-         "may have {} (ulimit -v): raise the limit, e.g. ulimit -v unlimited",
+         "process may have {} (ulimit -v): raise the limit, e.g. ulimit -v unlimited",
          megabytes(needed), megabytes(bytes), threads + kOtherThreads, megabytes(most));
 }
 

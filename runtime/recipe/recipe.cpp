@@ -116,7 +116,7 @@ Recipe load_recipe(const std::string& path, const std::vector<std::string>& over
 
 std::string read_recipe(const std::string& path) {
   std::string text;
-  if (const std::string wrong = read_small_file(path, text, kMostRecipeBytes); !wrong.empty())
+  if (const std::string wrong = read_small_file(path, text); !wrong.empty())
     fail(ExitCode::usage, "{}: {}", printable(path), wrong);
   return text;
 }

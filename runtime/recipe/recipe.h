@@ -265,7 +265,6 @@ struct Recipe {
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
 /// The text of the file alone. Throws Error (usage).
 std::string read_recipe(const std::string& path);
-inline constexpr size_t kMostRecipeBytes = 1 << 20;
 /// The same from text; `name` stands for the file in messages.
 Recipe parse_recipe(std::string_view text, const std::string& name,
                     const std::vector<std::string>& overrides = {});

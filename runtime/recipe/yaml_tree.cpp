@@ -8,6 +8,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"
+#include "runtime/recipe/read_file.h"
 
 namespace ltrain::recipe {
 
@@ -18,7 +19,6 @@ std::string Place::text() const {
 
 namespace {
 
-constexpr size_t kMaxBytes = 1 << 20;
 constexpr int64_t kMaxNodes = 100000;  // aliases count as often as they are used
 constexpr size_t kMaxDepth = 64;
 
@@ -167,8 +167,9 @@ void refuse_tabs(std::string_view text, const std::string& source) {
 }  // namespace
 
 Node parse_yaml(std::string_view text, const std::string& source) {
-  if (text.size() > kMaxBytes)
-    fail(ExitCode::usage, "{}: {} bytes; a recipe has at most {}", printable(source), text.size(), kMaxBytes);
+  if (text.size() > kMaxFileBytes)
+    fail(ExitCode::usage, "{}: {} bytes; a recipe has at most {}", printable(source), text.size(),
+         kMaxFileBytes);
   if (text.find('\0') != std::string_view::npos)
     fail(ExitCode::usage, "{}: has a NUL byte; a recipe is YAML text", printable(source));
   refuse_tabs(text, source);

@@ -429,7 +429,6 @@ void add_train_keys(std::vector<Key>& t) {
       integer("train.stop_step", LT_MEMBER(train.stop_step),
               "The run ends after this step as after its last, with its evaluation and save, and leaves "
               "the schedule alone; null: train_steps.")
-          .changes(Effect::nothing)
           .between(1, kMaxSteps));
   t.push_back(integer("train.train_tokens", LT_MEMBER(train.train_tokens),
                       "Tokens to train on, in place of train_steps.")

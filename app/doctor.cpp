@@ -21,7 +21,6 @@
 #include <fmt/core.h>
 #include <gloo/config.h>
 #include <oneapi/dnnl/dnnl.h>
-#include <spdlog/version.h>
 #include <xxhash.h>
 #include <nlohmann/json.hpp>
 
@@ -145,9 +144,8 @@ void libraries(Table& t) {
   const dnnl_version_t* dnnl = dnnl_version();
   t.ok("oneDNN", fmt::format("{}.{}.{}", dnnl->major, dnnl->minor, dnnl->patch));
   t.ok("Gloo", fmt::format("{}.{}.{}", GLOO_VERSION_MAJOR, GLOO_VERSION_MINOR, GLOO_VERSION_PATCH));
-  t.ok("fmt, spdlog, xxhash",
-       fmt::format("{}.{}.{}, {}.{}.{}, {}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100,
-                   SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH, XXH_versionNumber()));
+  t.ok("fmt, xxhash", fmt::format("{}.{}.{}, {}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100,
+                                  FMT_VERSION % 100, XXH_versionNumber()));
 }
 
 /// Which head dims have fast kernels on this GPU.

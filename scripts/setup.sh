@@ -2,8 +2,8 @@
 # Installs the packages that building and testing ltrain need, on Debian 12 (as root, or through sudo). Installs
 # nothing when all are there. Usage: scripts/setup.sh [more packages ...]
 set -euo pipefail
-packages=(g++ cmake ninja-build ccache pkg-config libdnnl-dev libgloo-dev libcli11-dev libyaml-cpp-dev libspdlog-dev
-  libfmt-dev nlohmann-json3-dev catch2 libxxhash-dev clang-format python3 "$@")
+packages=(g++ cmake ninja-build ccache pkg-config libdnnl-dev libgloo-dev libcli11-dev libyaml-cpp-dev
+  libfmt-dev nlohmann-json3-dev catch2 libxxhash-dev liburing-dev clang-format python3 python3-pytest "$@")
 
 missing=()
 for p in "${packages[@]}"; do

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Refuses words of scripts/word-list.txt in sources, comments, messages, documents and names of files.
-Usage: scripts/check-words.py [--counts | --self-test]
---counts prints how often each rule is broken and exits with 0; --self-test only tests the check itself, which is done
-before every check."""
+Usage: scripts/check-words.py [--counts]
+--counts prints how often each rule is broken and exits with 0. tests/python/test_check_words.py tests the check."""
 import bisect
 import fnmatch
 import pathlib
@@ -13,7 +12,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIST = "scripts/word-list.txt"
 # Neither prose nor names of ours: the check itself, and data that other programs wrote.
-SKIPPED = [LIST, "scripts/check-words.py", "tests/golden/*", "docs/measurements/*"]
+SKIPPED = [LIST, "scripts/check-words.py", "tests/python/test_check_words.py", "tests/golden/*", "docs/measurements/*"]
 SUFFIXES = {".cpp", ".h", ".cu", ".cuh", ".md", ".sh", ".py", ".txt", ".json", ".yaml", ".cmake", ".sbatch", ""}
 BOUNDARY = r"(?:(?<![A-Za-z0-9])(?=[A-Za-z0-9])|(?<=[A-Za-z0-9])(?![A-Za-z0-9]))"
 # Before the text of a comment, a list or a quotation that goes on in the next line.
@@ -84,54 +83,9 @@ def findings(path, text, rules):
             yield line, word, rule
 
 
-def self_test():
-    def hits(line, text="", path="kernels/x.cpp"):
-        return [(number, word) for number, word, _ in findings(path, text, read_rules(line + "\n"))]
-
-    word, phrase, name = "\\bmend\\b\tfix", "\\btwo[_ ]of[_ ]four\\b\t2:4 sparsity", "\\bKeptTensor\tbuffer"
-    # A word: in prose, in any case, inside an identifier; not as a part of another word.
-    assert hits(word, "a\n// Mend it") == [(2, "Mend")]
-    assert hits(word, "int to_mend = mend_x;") == [(1, "mend")]
-    assert not hits(word, "// mends, amend, recommend, x2mend")
-    # A phrase: with blanks or underscores, over the end of a line of a comment, of a document, of a string.
-    assert hits(phrase, "keep_two_of_four(x)") == [(1, "two_of_four")]
-    assert hits(phrase, "/// it is two\n/// of four\n") == [(1, "two of four")]
-    assert hits(phrase, "a page of two of\nfour", "docs/x.md") == [(1, "two of four")]
-    assert hits(phrase, 'f(\n"is two "\n    "of four");') == [(2, "two of four")]
-    assert not hits(phrase, "// two or four")
-    # An identifier: with a capital letter, case counts.
-    assert hits(name, "std::vector<KeptTensor> kept;") == [(1, "KeptTensor")]
-    assert not hits(name, "kepttensor, keptTensor, UnkeptTensor")
-    # A name of a file; a path that is allowed.
-    assert hits("\\bno_nccl\\b\tnccl_stub", "", "parallel/nccl/no_nccl.cpp") == [(0, "no_nccl")]
-    assert not hits(word + "\tkernels/*", "mend")
-    assert hits(word + "\tdocs/*,models/*", "mend") == [(1, "mend")]
-    # Texts that need no search are those without a word that every match has.
-    assert literals("\\bmend(s|ed)?\\b|\\btwo[_ ]of[_ ]four\\b|Kept?Tensor") == ["mend", "four", "tensor"]
-    assert literals("\\b(near|far)[_ ](experts?|ranks)\\b|\\bmend\\b") == []
-    # A list that is wrong is refused; comments and blank lines are none.
-    for wrong in ["mend", "\\bmend\\b\t", "me(nd\tfix", "mend\tfix\ta\tb"]:
-        try:
-            read_rules(wrong + "\n")
-        except ValueError:
-            continue
-        raise AssertionError(f"taken: {wrong}")
-    assert not read_rules("# mend\n\n")
-    # No rule asks for a word that another refuses.
-    rules = read_rules((ROOT / LIST).read_text())
-    assert rules
-    for rule in rules:
-        for _, found, other in findings("x.md", rule.instead, rules):
-            raise AssertionError(f"{LIST}:{rule.number}: writes {found}, which line {other.number} refuses")
-
-
 def main():
-    self_test()
-    if sys.argv[1:] not in ([], ["--counts"], ["--self-test"]):
+    if sys.argv[1:] not in ([], ["--counts"]):
         sys.exit(__doc__)
-    if sys.argv[1:] == ["--self-test"]:
-        print("check-words: self-test passed")
-        return
     rules = read_rules((ROOT / LIST).read_text())
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     files = [f for f in listed.stdout.split("\0")
@@ -154,4 +108,5 @@ def main():
     sys.exit(1 if found else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

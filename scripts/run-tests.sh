@@ -1,28 +1,42 @@
 #!/usr/bin/env bash
 # Runs the tests of a build folder two at a time; says which failed, which could not be made here and why, and where
-# the whole log is. Tests whose names begin with "slow:" take minutes each: they run with --slow, alone with -R slow:.
-# Usage: scripts/run-tests.sh BUILD_FOLDER [--slow] [ctest arguments]   e.g. build -L parity
+# the whole log is, and which took longest.
+# --fast runs those that take at most half a second each (tests/durations.json), --slow also those whose names begin
+# with "slow:", minutes each; --record writes the times of this run into tests/durations.json.
+# Usage: scripts/run-tests.sh BUILD_FOLDER [--fast | --slow] [--record] [ctest arguments]   e.g. build -L parity
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: scripts/run-tests.sh BUILD_FOLDER [ctest arguments]}
 shift
 leave_out=(-E ': ?slow:')
-if [ "${1:-}" = --slow ]; then
-  leave_out=()
+record=
+while :; do
+  case ${1:-} in
+    --fast) leave_out=(-I "$(scripts/test-tiers.py fast "$build")") || exit ;;
+    --slow) leave_out=() ;;
+    --record) record=yes ;;
+    *) break ;;
+  esac
   shift
-fi
-case " $* " in *" -E "* | *slow*) leave_out=() ;; esac # the caller's own choice
+done
+case " $* " in *" -E "* | *" -I "* | *slow*) leave_out=() ;; esac # the caller's own choice
 log=$build/tests.log
 rm -f "$build/Testing/Temporary/LastTestsFailed.log"
 status=0
 ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel 2 "${leave_out[@]}" "$@" || status=$?
-((${#leave_out[@]} == 0)) || echo "not run: tests that take minutes each (scripts/run-tests.sh $build --slow runs them too)"
+case ${leave_out[0]:-} in
+  -E) echo "not run: tests that take minutes each (scripts/run-tests.sh $build --slow runs them too)" ;;
+  -I) echo "not run: tests that take more than half a second each (scripts/run-tests.sh $build runs most of them)" ;;
+esac
 # What every test printed, also those that passed.
 cp "$build/Testing/Temporary/LastTest.log" "$log" || exit 1
 if grep -q '^SKIPPED: ' "$log"; then
   echo "skipped here, with the reason:"
   sed -n 's/^SKIPPED: /  /p' "$log" | sort -u
 fi
+echo "these took longest:"
+scripts/test-tiers.py slowest "$build"
+[ -z "$record" ] || scripts/test-tiers.py record "$build"
 if ((status)); then
   failed=$build/Testing/Temporary/LastTestsFailed.log
   echo "FAILED in $build:" >&2

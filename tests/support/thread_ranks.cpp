@@ -17,10 +17,10 @@ std::unique_ptr<Communicator> ThreadGroups::take(const GroupRequest& r, int worl
   return std::move(group[static_cast<size_t>(at)]);
 }
 
-GroupSet ThreadGroups::on(const Mesh& mesh) {
+GroupSet ThreadGroups::on(const Mesh& mesh, const GroupSet::Options& options) {
   return GroupSet(
       mesh, [&](const GroupRequest& r) { return take(r, mesh.rank); },
-      [](const std::string& name) { return make_worker_stream(name); });
+      [](const std::string& name) { return make_worker_stream(name); }, options);
 }
 
 void on_threads(int ranks, const std::function<void(int rank)>& body) {

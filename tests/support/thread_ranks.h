@@ -17,7 +17,7 @@ class ThreadGroups {
  public:
   std::unique_ptr<Communicator> take(const GroupRequest& request, int world_rank);
   /// All groups of a rank, each on a worker of its own.
-  GroupSet on(const Mesh& mesh);
+  GroupSet on(const Mesh& mesh, const GroupSet::Options& options = {});
 
  private:
   std::mutex mutex_;

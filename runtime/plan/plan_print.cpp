@@ -93,8 +93,8 @@ std::string memory_text(const RankPlan& r) {
       out += fmt::format("  {:<28}{}  (exactly; not in the sums)\n", "on disk: " + what, mib(bytes));
   if (r.staging_bytes > 0)
     out += fmt::format("  {:<28}{}  (pinned host memory, exactly)\n", "host: staging", mib(r.staging_bytes));
-  out += fmt::format("  {:<28}{}\n", "in all", mib(r.total_bytes));
-  if (r.staging_bytes > 0) out += fmt::format("  {:<28}{}\n", "in all, of the host", mib(r.host_bytes));
+  out += fmt::format("  {:<28}{}\n", "total", mib(r.total_bytes));
+  if (r.staging_bytes > 0) out += fmt::format("  {:<28}{}\n", "total of the host", mib(r.host_bytes));
   return out;
 }
 

@@ -21,18 +21,18 @@ struct ShownCommand {
 inline std::vector<ShownCommand> shown_commands(const std::string& root, const std::string& document) {
   std::vector<ShownCommand> all;
   std::ifstream in(root + "/" + document);
-  bool inside = false;
+  bool inside = false, begins = true;  // of a block: no command of it came yet
   int number = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;
     if (line.rfind("```", 0) == 0) {
       inside = line == "```console";
+      begins = true;
       continue;
     }
     if (!inside) continue;
     const bool dollar = line.rfind("$ ", 0) == 0;
-    const bool follows =
-        !dollar && !all.empty() && all.back().compared && all.back().place.rfind(document, 0) == 0;
+    const bool follows = !dollar && !begins && all.back().compared;
     if (!dollar && (follows || line.empty())) {
       if (follows) all.back().output.push_back(line);
       continue;
@@ -44,6 +44,7 @@ inline std::vector<ShownCommand> shown_commands(const std::string& root, const s
     if (const size_t at = c.command.find("# exit "); at != std::string::npos)
       c.code = std::stoi(c.command.substr(at + 7));
     all.push_back(c);
+    begins = false;
   }
   return all;
 }

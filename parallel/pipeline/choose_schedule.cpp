@@ -76,6 +76,10 @@ StagedCosts stage_costs(const LayerCosts& m, const std::vector<int>& rank_of_sta
   LT_CHECK(static_cast<int>(s.layers.size()) == stages, "{} counts for {} stages", s.layers.size(), stages);
   s.costs.forward = stage_sums(m.forward, m.first_forward, m.last_forward, s.layers);
   s.costs.input = stage_sums(m.input, m.first_input, m.last_input, s.layers);
+  if (!m.recompute.empty())
+    for (int stage = 0, layer = 0; stage < stages; layer += s.layers[stage++])
+      for (int i = 0; i < std::min<int64_t>(s.layers[stage], m.recomputed_layers); ++i)
+        s.costs.input[stage] += m.recompute.at(static_cast<size_t>(layer + i));
   s.costs.weight = stage_sums(m.weight, m.first_weight, m.last_weight, s.layers);
   s.costs.activation = stage_sums(m.activation.empty() ? std::vector<double>(n, 1) : m.activation,
                                   m.first_activation, m.last_activation, s.layers);

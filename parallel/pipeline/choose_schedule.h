@@ -18,6 +18,10 @@ struct LayerCosts {
   /// On top of the first stage (embedding) and of the last (output layer and loss).
   double first_forward = 0, first_input = 0, first_weight = 0, first_activation = 0;
   double last_forward = 0, last_input = 0, last_weight = 0, last_activation = 0;
+  /// What backward computes again of the first `recomputed_layers` layers of every stage, by layer, on top of
+  /// `input`.
+  std::vector<double> recompute;
+  int64_t recomputed_layers = 0;
   std::vector<double> transfer;   ///< as StageCosts::transfer
   std::vector<double> optimizer;  ///< as StageCosts::optimizer
   int layers() const { return static_cast<int>(forward.size()); }

@@ -66,8 +66,8 @@ int64_t model_parameters(const ModelConfig& model) {
 
 /// From the first action of a step to the last, over all stages.
 double pipeline_seconds(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout) {
-  const pipeline::StagedCosts staged =
-      pipeline::stage_costs(layer_costs(recipe, profile), layout.schedule.rank_of_stage, layout.stage_layers);
+  const pipeline::StagedCosts staged = pipeline::stage_costs(
+      layer_costs(recipe, profile, layout.recompute), layout.schedule.rank_of_stage, layout.stage_layers);
   return pipeline::simulate(layout.schedule, staged.costs).makespan;
 }
 
@@ -294,8 +294,9 @@ void check_memory(const Plan& plan) {
       memory_text(r), help);
 }
 
-std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile& profile, int rank) {
-  MetaRank meta(recipe, profile, pipeline_layout(recipe, profile), mesh_of(recipe, rank),
+std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile& profile, int rank,
+                                     const PipelineLayout* layout) {
+  MetaRank meta(recipe, profile, layout ? *layout : pipeline_layout(recipe, profile), mesh_of(recipe, rank),
                 threads_per_rank(recipe), static_cast<int>(recipe.launch.ranks_on_host));
   meta.train_step();
   return meta.trace.entries();

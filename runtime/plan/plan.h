@@ -127,8 +127,9 @@ struct RankMap;
 /// With `map` (rank_map.h): where the ranks are.
 std::string plan_text(const Plan& plan, const Recipe& recipe, const RankMap* map = nullptr);
 std::string plan_json(const Plan& plan, const RankMap* map = nullptr);
-/// What one rank does in a train step, op by op.
-std::vector<TraceEntry> step_entries(const Recipe& resolved, const MachineProfile& profile, int rank);
+/// What one rank does in a train step, op by op. Without a layout the recipe's.
+std::vector<TraceEntry> step_entries(const Recipe& resolved, const MachineProfile& profile, int rank,
+                                     const PipelineLayout* layout = nullptr);
 /// Bytes that a train step of this model keeps from forward to backward on one pipeline rank, at most.
 int64_t activation_bytes(const Recipe& resolved, const MachineProfile& profile);
 /// Chrome trace of one rank's step.

@@ -90,44 +90,72 @@ std::vector<double> transfer_seconds(const Recipe& r, const MachineProfile& prof
   return seconds;
 }
 
-}  // namespace
-
-LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile) {
-  Recipe whole = resolved;  // one micro-batch through all layers on one pipeline rank
-  // with the threads that a rank has when all are there
-  whole.launch.threads_per_rank = threads_per_rank(resolved);
-  whole.parallel.pipeline = whole.parallel.virtual_pipeline = 1;
-  whole.parallel.data = 1;
-  whole.parallel.expert = recipe::experts_apart(whole) ? whole.parallel.tensor : 1;
-  whole.parallel.zero_stage = 0;
-  whole.parallel.shard_ranks = whole.parallel.intra_node_experts = 0;
-  whole.train.global_batch_size = whole.train.micro_batch_size;
+/// What layers cost by the first micro-batch of a step of two, on one pipeline rank: the time of the compute
+/// stream from the end of one op to the end of the next, so that what it waits for collectives of tensor,
+/// context and expert ranks counts with the op that waits.
+LayerCosts costs_of_one(const Recipe& whole, const MachineProfile& profile,
+                        const RecomputeOptions& recompute) {
+  PipelineLayout layout;
+  layout.recompute = recompute;
   LayerCosts c;
   const size_t layers = static_cast<size_t>(whole.model.num_hidden_layers);
   c.forward.resize(layers);
   c.input.resize(layers);
   c.weight.resize(layers);
   bool after_head = false;
-  for (const TraceEntry& e : step_entries(whole, profile, 0)) {
-    if (e.cls == OpClass::collective || e.cls == OpClass::optimizer || e.cls == OpClass::offload) continue;
+  double before = 0;  // end of the last op
+  for (const TraceEntry& e : step_entries(whole, profile, 0, &layout)) {
+    if (e.stream != "compute") continue;
+    if (after_head && e.name == "embedding_forward") break;  // of the second
+    const double seconds = e.start + e.seconds - before;
+    before = e.start + e.seconds;
     const bool weight = of_weights(e.name);
     if (e.layer == "embedding") {
-      (weight ? c.first_weight : after_head ? c.first_input : c.first_forward) += e.seconds;
+      (weight ? c.first_weight : after_head ? c.first_input : c.first_forward) += seconds;
     } else if (e.layer == "head") {
       after_head = true;
-      c.last_forward += e.seconds;  // the head's backward runs chunk by chunk while its logits are at hand
+      c.last_forward += seconds;  // the head's backward runs chunk by chunk while its logits are at hand
     } else if (e.layer.rfind("layers.", 0) == 0) {
       const size_t layer = std::stoul(e.layer.substr(7));
-      LT_CHECK(layer < layers, "layer {} of {}", e.layer, layers);
-      (weight ? c.weight : after_head ? c.input : c.forward)[layer] += e.seconds;
+      LT_CHECK(layer < layers, "expected a layer below {}, got {}", layers, e.layer);
+      (weight ? c.weight : after_head ? c.input : c.forward)[layer] += seconds;
     }
+  }
+  return c;
+}
+
+}  // namespace
+
+LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile,
+                       std::optional<RecomputeOptions> recompute) {
+  Recipe whole = resolved;  // all layers on one pipeline rank
+  // with the threads that a rank has when all are there
+  whole.launch.threads_per_rank = threads_per_rank(resolved);
+  whole.parallel.pipeline = whole.parallel.virtual_pipeline = 1;
+  if (whole.parallel.expert == 1) whole.parallel.data = 1;  // else experts lie on its ranks
+  whole.parallel.zero_stage = 0;
+  whole.parallel.shard_ranks = 0;
+  // Two micro-batches, of which the first is priced: gradients are summed over ranks after the second.
+  whole.train.global_batch_size =
+      2 * whole.train.micro_batch_size *
+      (mesh_of(whole, 0).size(Axis::data) * mesh_of(whole, 0).size(Axis::replica));
+  if (!recompute)
+    recompute = resolved.recompute.granularity == "auto" ? RecomputeOptions() : recompute_options(resolved);
+  const int64_t again = recompute->layers;
+  recompute->layers = -1;
+  LayerCosts c = costs_of_one(whole, profile, *recompute);
+  if (again >= 0) {
+    const LayerCosts all = c;
+    c = costs_of_one(whole, profile, {});
+    c.recomputed_layers = again;
+    for (size_t i = 0; i < all.input.size(); ++i) c.recompute.push_back(all.input[i] - c.input[i]);
   }
   // A layer keeps what a second one adds to a model of one.
   whole.model.num_hidden_layers = 1;
   const int64_t one = activation_bytes(whole, profile);
   whole.model.num_hidden_layers = 2;
   const int64_t layer = activation_bytes(whole, profile) - one;
-  c.activation.assign(layers, static_cast<double>(layer));
+  c.activation.assign(c.forward.size(), static_cast<double>(layer));
   c.first_activation = static_cast<double>(std::max<int64_t>(0, one - layer));
 
   c.transfer = transfer_seconds(resolved, profile, static_cast<int>(whole.launch.threads_per_rank));

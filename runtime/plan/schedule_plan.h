@@ -1,8 +1,10 @@
 // The pipeline schedule that a recipe asks for, priced by its plan.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "models/layers/recompute.h"
 #include "parallel/pipeline/choose_schedule.h"
 #include "runtime/plan/machine_profile.h"
 #include "runtime/recipe/recipe.h"
@@ -18,10 +20,12 @@ struct SchedulePlan {
   std::vector<std::string> notes;          ///< of a schedule file
 };
 
-/// Seconds of one micro-batch by layer: forward, and backward of inputs and of weights apart. From a meta
-/// pass over the whole model with the recipe's other axes, priced by the profile. Transfers between stages
-/// too; a layer's activations in bytes.
-pipeline::LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile);
+/// Seconds of one micro-batch by layer: forward, and backward of inputs and of weights apart, waits for
+/// collectives of the other axes included. From a meta pass over the whole model with these axes, priced by
+/// the profile. Transfers between stages too; a layer's activations in bytes. `recompute`: what backward
+/// computes again; without it what the recipe says, and nothing where it says auto.
+pipeline::LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile,
+                                 std::optional<RecomputeOptions> recompute = {});
 
 /// parallel.schedule, or the file of parallel.schedule_file, or for `auto` the fastest; with
 /// parallel.pipeline_layers or the split whose largest stage costs least. Where a schedule splits the

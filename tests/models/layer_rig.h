@@ -25,8 +25,8 @@ struct LayerLayout {
 struct LayerRank {
   Step& step;
   MicroBatch& mb;
-  Tensor x, dy;      ///< (stream rows, hidden): input, and gradient of the output
-  Tensor y, dx;      ///< of the same shape, to be filled
+  Tensor x, dy;            ///< (stream rows, hidden): input, and gradient of the output
+  Tensor y, dx;            ///< of the same shape, to be filled
   double* loss = nullptr;  ///< of layers that end in one
 };
 
@@ -71,7 +71,8 @@ inline void for_each_element(const Slice& slice, const std::function<void(int64_
 }
 
 inline void run_layer_rank(const LayerCase& layer, const LayerLayout& l, const Moved& moved, int rank,
-                           ThreadGroups& threads, LayerResult& result, std::mutex& mutex, std::barrier<>& end) {
+                           ThreadGroups& threads, LayerResult& result, std::mutex& mutex,
+                           std::barrier<>& end) {
   Mesh mesh;
   mesh.degree[static_cast<int>(Axis::tensor)] = l.tensor;
   mesh.rank = rank;
@@ -110,7 +111,8 @@ inline void run_layer_rank(const LayerCase& layer, const LayerLayout& l, const M
   mb.sample_index = tensor("samples", DType::i64, {mb.batch});
   for (int64_t b = 0; b < mb.batch; ++b) mb.sample_index.ptr<int64_t>()[b] = b;
   mb.targets = tensor("targets", DType::i32, {mb.rows()});
-  for (int64_t r = 0; r < mb.rows(); ++r) mb.targets.ptr<int32_t>()[r] = r % 5 == 4 ? -1 : static_cast<int32_t>(r % 7);
+  for (int64_t r = 0; r < mb.rows(); ++r)
+    mb.targets.ptr<int32_t>()[r] = r % 5 == 4 ? -1 : static_cast<int32_t>(r % 7);
   mb.loss = tensor("loss", DType::f64, {1});
   *mb.loss.ptr<double>() = 0;
   const int64_t rows = step.stream_rows(mb), first = step.row_map(mb).first_row;

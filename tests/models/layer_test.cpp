@@ -1,5 +1,5 @@
-// Each layer alone: its backward against central differences of its forward, and tensor-parallel ranks against
-// one.
+// Each layer alone: its backward against central differences of its forward, and tensor-parallel ranks
+// against one.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -41,18 +41,17 @@ LayerCase linear_case() {
 
 LayerCase norm_case(NormKind kind) {
   auto layer = std::make_shared<NormLayer>();
-  return {[=](ParameterStore& s, const Groups& g, bool sp) {
-            layer->declare(s, g, "norm", kind, 8, 1e-5, sp);
-          },
-          [=](LayerRank& r) {
-            Residual in;
-            in.x = r.x;
-            in.kept = true;
-            NormLayer::Saved saved;
-            layer->forward(r.step, in, saved);
-            std::copy_n(saved.y.ptr<double>(), r.y.elements(), r.y.ptr<double>());
-            layer->backward(r.step, r.dx, r.dy, saved, true);
-          }};
+  return {
+      [=](ParameterStore& s, const Groups& g, bool sp) { layer->declare(s, g, "norm", kind, 8, 1e-5, sp); },
+      [=](LayerRank& r) {
+        Residual in;
+        in.x = r.x;
+        in.kept = true;
+        NormLayer::Saved saved;
+        layer->forward(r.step, in, saved);
+        std::copy_n(saved.y.ptr<double>(), r.y.elements(), r.y.ptr<double>());
+        layer->backward(r.step, r.dx, r.dy, saved, true);
+      }};
 }
 
 LayerCase mlp_case(const std::string& architecture) {
@@ -152,7 +151,8 @@ double worst_gradient(const MakeLayer& layer, double spoil = 1) {
   for (const auto& [name, gradient] : gradients)
     for (int64_t probe = 0; probe < 5; ++probe) {
       const int64_t at = (7 * probe + 3) % static_cast<int64_t>(gradient.size());
-      worst = std::max(worst, std::abs(difference(layer, name, at) - spoil * gradient[at]) / largest(gradient));
+      worst =
+          std::max(worst, std::abs(difference(layer, name, at) - spoil * gradient[at]) / largest(gradient));
     }
   return worst;
 }

@@ -76,6 +76,68 @@ TEST_CASE("layer costs add up to the planned step", "[plan]") {
         Approx(step));
 }
 
+TEST_CASE("actions of a pipeline wait for the collectives of its other axes", "[plan]") {
+  // One micro-batch, forward and backward, in one stage; and over two, one after the other.
+  const MachineProfile h100 = datasheet_profile("h100");
+  const auto seconds = [&](const Recipe& r) { return make_plan(r, h100).step_seconds(); };
+  Recipe r = recipe(1, "1f1b");
+  r.train.global_batch_size = 2;
+  r.device = DeviceChoice::cuda;
+  // Large enough that what a step does once (the norm, the update) is little.
+  r.model.hidden_size = 2048, r.model.intermediate_size = 8192, r.model.num_attention_heads = 16;
+  r.model.num_key_value_heads = 16, r.model.head_dim = 128;
+  r.data.seq_length = r.model.max_position_embeddings = 1024;
+  SECTION("tensor") { r.parallel.tensor = 2; }
+  SECTION("tensor, sequence parallel") { r.parallel.tensor = 2, r.parallel.sequence_parallel = true; }
+  SECTION("context") { r.parallel.context = 2; }
+  r.launch.ranks_on_host = 4;
+  Recipe stages = r;
+  stages.parallel.pipeline = 2;
+  const double one = seconds(r), two = seconds(stages);
+  // By the timeline of one stage: from the embedding's forward to its backward.
+  double begin = 1e9, end = 0, ops = 0;
+  for (const TraceEntry& e : step_entries(r, h100, 0)) {
+    if (e.stream != "compute" || (e.layer != "embedding" && e.layer != "head" && e.layer.rfind("layers.", 0) != 0))
+      continue;
+    begin = std::min(begin, e.start);
+    end = std::max(end, e.start + e.seconds);
+    ops += e.seconds;
+  }
+  REQUIRE(end - begin > 1.01 * ops);  // the rest are waits
+  const pipeline::LayerCosts c = layer_costs(stages, h100);
+  const double costs = sum(c.forward) + sum(c.input) + sum(c.weight) + c.first_forward + c.first_input +
+                       c.first_weight + c.last_forward + c.last_input + c.last_weight;
+  CHECK(costs == Approx(end - begin).epsilon(0.005));  // the last micro-batch waits for gradients a little
+  // The update is of half the parameters on each rank, which makes two stages a little faster.
+  CHECK(two < 1.02 * one + 2 * c.transfer[1]);
+  CHECK(two > costs + 2 * c.transfer[1]);
+}
+
+TEST_CASE("what a pipeline's backward computes again is in the time of its actions", "[plan]") {
+  Recipe r = recipe(2, "1f1b");
+  const auto step = [&](std::optional<RecomputeOptions> o) {
+    const pipeline::LayerCosts c = layer_costs(r, builtin_profile(2), o);
+    return plan_schedule(r, c).timing.step;
+  };
+  const double nothing = step({}), all = step(RecomputeOptions{1, -1, {}}),
+               half = step(RecomputeOptions{1, 2, {}});
+  const double forward = sum(layer_costs(r, builtin_profile(2)).forward);
+  CHECK(all > nothing + forward / 2);  // of a stage's layers, for each of its micro-batches
+  CHECK((half - nothing) / (all - nothing) == Approx(0.5).epsilon(0.15));  // two of a stage's four layers
+}
+
+TEST_CASE("recompute: auto on a pipeline asks what fits a stage, not the whole model", "[plan]") {
+  Recipe r = recipe(2, "1f1b");
+  const Plan stored = make_plan(r, builtin_profile(2));
+  r.recompute.granularity = "auto";
+  r.recompute.budget = fmt::format("{} MiB", stored.ranks[0].total_bytes / (1 << 20) + 1);
+  const Plan fits = make_plan(r, builtin_profile(2));
+  CHECK(fits.ranks[0].total_bytes == stored.ranks[0].total_bytes);  // the whole model on one rank would not
+  Recipe whole = r;                                                 // which does not fit
+  whole.parallel.pipeline = 1;
+  CHECK_THROWS_WITH(make_plan(whole, builtin_profile(2)), Contains("recompute.budget"));
+}
+
 TEST_CASE("a recipe's schedule: drawn, in JSON, with its stages", "[plan]") {
   for (const auto& [name, chunks] :
        {std::pair{"1f1b", 1}, {"interleaved", 2}, {"zbv", 2}, {"dualpipev", 2}}) {

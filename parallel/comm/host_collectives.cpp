@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/rank_agreement.h"
+#include "parallel/comm/host_collectives.h"
 
 #include <algorithm>
 #include <cstring>

@@ -7,7 +7,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -25,12 +24,12 @@
 #include "kernels/base/limits.h"
 #include "kernels/base/printable.h"
 #include "kernels/base/progress.h"
+#include "kernels/base/secret.h"
 
 namespace ltrain {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr size_t kSecret = 16;
 constexpr size_t kMaxKeyBytes = 4096;
 constexpr double kStrangerSeconds = 5;  // a connection that does not show the secret for so long is dropped
 constexpr size_t kMaxStrangers = 256;
@@ -40,18 +39,14 @@ constexpr char kWelcomeMagic[8] = {'L', 'T', 'p', 'e', 'e', 'r', '1', 's'};
 /// What a rank that connects shows; the key follows.
 struct Hello {
   char magic[8];
-  unsigned char secret[kSecret];
+  char secret[kSecretBytes];
   uint32_t from, key_bytes;
 };
 /// The answer. Data follows, of both sides.
 struct Welcome {
   char magic[8];
-  unsigned char secret[kSecret];
+  char secret[kSecretBytes];
 };
-struct Secrets {
-  unsigned char client[kSecret], server[kSecret];
-};
-
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t size = 0;
@@ -112,28 +107,6 @@ std::vector<SocketAddress> addresses_of_interface(const std::string& name, std::
   return v4;
 }
 
-std::string hex(const void* data, size_t size) {
-  std::string out;
-  for (size_t i = 0; i < size; ++i) out += fmt::format("{:02x}", static_cast<const unsigned char*>(data)[i]);
-  return out;
-}
-
-bool from_hex(const std::string& text, void* data, size_t size) {
-  if (text.size() != 2 * size || text.find_first_not_of("0123456789abcdef") != std::string::npos)
-    return false;
-  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-  for (size_t i = 0; i < size; ++i)
-    static_cast<unsigned char*>(data)[i] =
-        static_cast<unsigned char>(16 * digit(text[2 * i]) + digit(text[2 * i + 1]));
-  return true;
-}
-
-bool equal_secrets(const unsigned char* a, const unsigned char* b) {  // in a time that does not tell where
-  unsigned char difference = 0;
-  for (size_t i = 0; i < kSecret; ++i) difference |= a[i] ^ b[i];
-  return difference == 0;
-}
-
 Clock::time_point after(double seconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
@@ -159,8 +132,6 @@ class PeerListener::Impl {
     if (!listener_.valid())
       fail(ExitCode::usage, "cannot listen for other ranks on interface {} (launch.interface): {}", interface,
            why);
-    if (::getrandom(&secrets_, sizeof(secrets_), 0) != static_cast<ssize_t>(sizeof(secrets_)))
-      fail(ExitCode::internal, "getrandom: {}", std::strerror(errno));
     wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!wake_.valid()) fail_system("eventfd", errno, ExitCode::internal);
     thread_ = std::thread([this] { loop(); });
@@ -176,9 +147,7 @@ class PeerListener::Impl {
     thread_.join();
   }
 
-  std::string published() const {
-    return fmt::format("{} {} {}", address_, port_, hex(&secrets_, sizeof(secrets_)));
-  }
+  std::string published() const { return fmt::format("{} {} {}", address_, port_, secrets_.text()); }
 
   Fd accept(const std::string& key, int from, double seconds) {
     std::unique_lock lock(mutex_);
@@ -266,7 +235,7 @@ class PeerListener::Impl {
         Hello hello;
         std::memcpy(&hello, s.bytes.data(), sizeof(hello));
         if (std::memcmp(hello.magic, kHelloMagic, sizeof(kHelloMagic)) != 0 ||
-            !equal_secrets(hello.secret, secrets_.client) || hello.key_bytes > kMaxKeyBytes)
+            !equal_secrets({hello.secret, kSecretBytes}, secrets_.client) || hello.key_bytes > kMaxKeyBytes)
           return false;
         want += hello.key_bytes;
         if (s.bytes.size() == want) {
@@ -286,7 +255,7 @@ class PeerListener::Impl {
   void welcome(Fd fd, std::string key, int from) {
     Welcome w;
     std::memcpy(w.magic, kWelcomeMagic, sizeof(w.magic));
-    std::memcpy(w.secret, secrets_.server, kSecret);
+    std::memcpy(w.secret, secrets_.server.data(), kSecretBytes);
     if (::send(fd.get(), &w, sizeof(w), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(w))) return;
     note_progress();
     std::lock_guard lock(mutex_);
@@ -297,7 +266,7 @@ class PeerListener::Impl {
 
   Fd listener_, wake_;
   int port_ = 0;
-  Secrets secrets_{};
+  const SecretPair secrets_ = SecretPair::make();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::pair<std::string, int>, Fd> arrived_;
@@ -323,8 +292,8 @@ Fd PeerListener::accept(const std::string& key, int from, double seconds) {
 
 namespace {
 
-/// One attempt. `again`: another one may go better.
-Fd try_peer(SocketAddress address, const std::string& hello, const Secrets& secrets,
+/// One attempt. `retry`: another one may go better.
+Fd try_peer(SocketAddress address, const std::string& hello, const SecretPair& secrets,
             Clock::time_point deadline, std::string* why, bool* retry) {
   Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) fail_system("a socket to another rank", errno, ExitCode::rank_lost);
@@ -365,7 +334,7 @@ Fd try_peer(SocketAddress address, const std::string& hello, const Secrets& secr
     have += static_cast<size_t>(n);
   }
   if (std::memcmp(w.magic, kWelcomeMagic, sizeof(kWelcomeMagic)) != 0 ||
-      !equal_secrets(w.secret, secrets.server)) {
+      !equal_secrets({w.secret, kSecretBytes}, secrets.server)) {
     *why = "another program listens there";
     *retry = false;
     return {};
@@ -380,11 +349,10 @@ Fd connect_to_peer(const std::string& published, const std::string& key, int fro
   std::istringstream in(published);
   std::string address, secret;
   int port = 0;
-  Secrets secrets;
   *why = "it published no address";
-  if (!(in >> address >> port >> secret) || port < 1 || port > 65535 ||
-      !from_hex(secret, &secrets, sizeof(secrets)) || key.size() > kMaxKeyBytes)
-    return {};
+  if (!(in >> address >> port >> secret) || port < 1 || port > 65535 || key.size() > kMaxKeyBytes) return {};
+  const std::optional<SecretPair> secrets = SecretPair::parse(secret);
+  if (!secrets) return {};
   std::string lookup;
   const auto list = addresses_of_name(address, AI_NUMERICHOST, &lookup);
   if (list.empty()) return {};
@@ -392,7 +360,7 @@ Fd connect_to_peer(const std::string& published, const std::string& key, int fro
   a.set_port(port);
   Hello hello{};
   std::memcpy(hello.magic, kHelloMagic, sizeof(hello.magic));
-  std::memcpy(hello.secret, secrets.client, kSecret);
+  std::memcpy(hello.secret, secrets->client.data(), kSecretBytes);
   hello.from = static_cast<uint32_t>(from), hello.key_bytes = static_cast<uint32_t>(key.size());
   const std::string bytes = std::string(reinterpret_cast<const char*>(&hello), sizeof(hello)) + key;
   const auto deadline = after(seconds);
@@ -400,7 +368,7 @@ Fd connect_to_peer(const std::string& published, const std::string& key, int fro
   while (true) {
     bool retry = false;
     std::string reason;
-    Fd fd = try_peer(a, bytes, secrets, deadline, &reason, &retry);
+    Fd fd = try_peer(a, bytes, *secrets, deadline, &reason, &retry);
     if (fd.valid()) {
       note_progress();
       return fd;

@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/base/deadline.h"
 #include "kernels/base/limits.h"
 #include "kernels/base/printable.h"
 #include "kernels/base/progress.h"
@@ -29,7 +30,6 @@
 namespace ltrain {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr size_t kMaxKeyBytes = 4096;
 constexpr double kStrangerSeconds = 5;  // a connection that does not show the secret for so long is dropped
 constexpr size_t kMaxStrangers = 256;
@@ -107,16 +107,6 @@ std::vector<SocketAddress> addresses_of_interface(const std::string& name, std::
   return v4;
 }
 
-Clock::time_point after(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
-int milliseconds_to(Clock::time_point deadline) {
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count() + 1;
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
-}
-
 }  // namespace
 
 class PeerListener::Impl {
@@ -163,7 +153,7 @@ class PeerListener::Impl {
  private:
   struct Stranger {
     Fd fd;
-    Clock::time_point until;
+    SteadyTime until;
     std::string bytes;
   };
 
@@ -191,14 +181,14 @@ class PeerListener::Impl {
     while (!stopping_) {
       lock.unlock();
       std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-      auto wake = Clock::time_point::max();
+      auto wake = SteadyTime::max();
       for (const Stranger& s : strangers) {
         polled.push_back({s.fd.get(), POLLIN, 0});
         wake = std::min(wake, s.until);
       }
-      ::poll(polled.data(), polled.size(), strangers.empty() ? -1 : milliseconds_to(wake));
+      ::poll(polled.data(), polled.size(), strangers.empty() ? -1 : poll_timeout(wake));
       size_t at = 2;
-      const auto now = Clock::now();
+      const auto now = steady_now();
       for (auto s = strangers.begin(); s != strangers.end(); ++at) {
         const bool gone = (polled[at].revents && !hear(*s)) || s->until < now;
         s = gone ? strangers.erase(s) : std::next(s);
@@ -208,7 +198,7 @@ class PeerListener::Impl {
     }
   }
 
-  void accept_all(std::list<Stranger>& strangers, Clock::time_point now) {
+  void accept_all(std::list<Stranger>& strangers, SteadyTime now) {
     while (true) {
       Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd.valid()) {
@@ -219,10 +209,7 @@ class PeerListener::Impl {
       const int one = 1;
       ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
       if (strangers.size() >= kMaxStrangers) strangers.pop_front();
-      strangers.push_back(
-          {std::move(fd),
-           now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kStrangerSeconds)),
-           ""});
+      strangers.push_back({std::move(fd), after(kStrangerSeconds, now), ""});
     }
   }
 
@@ -293,8 +280,8 @@ Fd PeerListener::accept(const std::string& key, int from, double seconds) {
 namespace {
 
 /// One attempt. `retry`: another one may go better.
-Fd try_peer(SocketAddress address, const std::string& hello, const SecretPair& secrets,
-            Clock::time_point deadline, std::string* why, bool* retry) {
+Fd try_peer(SocketAddress address, const std::string& hello, const SecretPair& secrets, SteadyTime deadline,
+            std::string* why, bool* retry) {
   Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) fail_system("a socket to another rank", errno, ExitCode::rank_lost);
   int error = 0;
@@ -302,7 +289,7 @@ Fd try_peer(SocketAddress address, const std::string& hello, const SecretPair& s
   if (error == EINPROGRESS) {
     pollfd p{fd.get(), POLLOUT, 0};
     socklen_t size = sizeof(error);
-    if (::poll(&p, 1, milliseconds_to(deadline)) <= 0)
+    if (::poll(&p, 1, poll_timeout(deadline)) <= 0)
       error = ETIMEDOUT;
     else
       ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
@@ -321,7 +308,7 @@ Fd try_peer(SocketAddress address, const std::string& hello, const SecretPair& s
   Welcome w;
   for (size_t have = 0; have < sizeof(w);) {
     pollfd p{fd.get(), POLLIN, 0};
-    if (::poll(&p, 1, milliseconds_to(deadline)) <= 0) {
+    if (::poll(&p, 1, poll_timeout(deadline)) <= 0) {
       *why = "no answer";
       return {};
     }
@@ -374,7 +361,7 @@ Fd connect_to_peer(const std::string& published, const std::string& key, int fro
       return fd;
     }
     *why = fmt::format("{} port {}: {}", address, port, reason);
-    if (!retry || Clock::now() >= deadline) return {};
+    if (!retry || steady_now() >= deadline) return {};
     std::this_thread::sleep_for(std::chrono::duration<double>(pause));
     pause = std::min(1.0, 1.5 * pause);
   }

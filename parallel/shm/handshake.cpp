@@ -13,13 +13,13 @@
 #include <cstring>
 #include <thread>
 
+#include "kernels/base/deadline.h"
 #include "kernels/base/limits.h"
 #include "kernels/base/secret.h"
 
 namespace ltrain::shm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr int kMaxDescriptors = 2 * kMaxRanks;
 constexpr double kStrangerSeconds = 5;  // a connection that says nothing for so long is dropped
 constexpr size_t kMaxStrangers = 64;
@@ -43,12 +43,6 @@ bool same_user(int socket) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
-}
-
-int milliseconds_to(Clock::time_point deadline) {
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count() + 1;
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
 }
 
 template <class T>
@@ -147,12 +141,11 @@ class Host {
   };
   struct Stranger {
     Fd connection;
-    Clock::time_point until;
+    SteadyTime until;
   };
 
   void gather() {
-    const auto deadline =
-        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_));
+    const SteadyTime deadline = after(timeout_);
     for (int missing = layout_.ranks - 1; missing > 0;) {
       std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}};
       auto wake = deadline;
@@ -160,13 +153,13 @@ class Host {
         polled.push_back({s.connection.get(), POLLIN, 0});
         wake = std::min(wake, s.until);
       }
-      ::poll(polled.data(), polled.size(), milliseconds_to(wake));
+      ::poll(polled.data(), polled.size(), poll_timeout(wake));
       for (size_t i = 1; i < polled.size(); ++i)
         if (polled[i].revents) {
           missing -= hear(strangers_[i - 1]);
           strangers_[i - 1].connection.reset();
         }
-      const auto now = Clock::now();
+      const auto now = steady_now();
       std::erase_if(strangers_, [&](const Stranger& s) { return !s.connection.valid() || s.until < now; });
       if (polled[0].revents) accept_all(now);
       if (missing > 0 && now >= deadline) {
@@ -180,14 +173,13 @@ class Host {
     }
   }
 
-  void accept_all(Clock::time_point now) {
+  void accept_all(SteadyTime now) {
     while (true) {
       Fd c(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!c.valid()) return;
       if (!same_user(c.get())) continue;
       if (strangers_.size() >= kMaxStrangers + members_.size()) strangers_.erase(strangers_.begin());
-      strangers_.push_back({std::move(c), now + std::chrono::duration_cast<Clock::duration>(
-                                                    std::chrono::duration<double>(kStrangerSeconds))});
+      strangers_.push_back({std::move(c), after(kStrangerSeconds, now)});
     }
   }
 
@@ -233,12 +225,7 @@ class Host {
 class Guest {
  public:
   Guest(const std::string& group, int rank, const Layout& layout, double timeout)
-      : group_(group),
-        rank_(rank),
-        layout_(layout),
-        timeout_(timeout),
-        deadline_(Clock::now() +
-                  std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout))) {}
+      : group_(group), rank_(rank), layout_(layout), timeout_(timeout), deadline_(after(timeout)) {}
 
   Membership meet(const std::string& published) {
     const size_t space = std::min(published.find(' '), published.size());
@@ -255,8 +242,8 @@ class Guest {
     hello.rank = static_cast<uint32_t>(rank_), hello.ranks = static_cast<uint32_t>(layout_.ranks);
     if (!send_with(connection.get(), hello, {own.reading.get()})) distrust("does not listen");
     pollfd p{connection.get(), POLLIN, 0};
-    while (::poll(&p, 1, milliseconds_to(deadline_)) <= 0)
-      if (Clock::now() >= deadline_)
+    while (::poll(&p, 1, poll_timeout(deadline_)) <= 0)
+      if (steady_now() >= deadline_)
         fail(ExitCode::rank_lost, "group \"{}\": rank {} waited {:g} s for rank 0's shared memory", group_,
              rank_, timeout_);
     Welcome w{};
@@ -292,7 +279,7 @@ class Guest {
       Fd s(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       if (s.valid() && ::connect(s.get(), reinterpret_cast<sockaddr*>(&a), size) == 0) return s;
       const int error = errno;
-      if (error != EAGAIN || Clock::now() >= deadline_)  // EAGAIN: too many connect at once
+      if (error != EAGAIN || steady_now() >= deadline_)  // EAGAIN: too many connect at once
         fail(ExitCode::rank_lost,
              "group \"{}\": rank {} cannot reach rank 0's unix socket ({}) although both seem to be on one "
              "host; "
@@ -306,7 +293,7 @@ class Guest {
   const int rank_;
   const Layout& layout_;
   const double timeout_;
-  const Clock::time_point deadline_;
+  const SteadyTime deadline_;
 };
 
 }  // namespace

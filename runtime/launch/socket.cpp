@@ -17,12 +17,6 @@
 
 namespace ltrain {
 
-int poll_timeout(SteadyTime deadline) {
-  const double left = seconds_between(steady_now(), deadline);
-  if (left <= 0) return 0;
-  return left > 1e6 ? 1000000000 : static_cast<int>(left * 1000) + 1;
-}
-
 void set_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
 std::string host_name() {

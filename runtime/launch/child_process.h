@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/launch/socket.h"
+#include "parallel/comm/socket.h"
 
 namespace ltrain {
 

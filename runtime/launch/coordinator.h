@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kernels/base/error.h"
+#include "parallel/comm/socket.h"
 #include "runtime/launch/rank_status.h"
-#include "runtime/launch/socket.h"
 #include "runtime/launch/verdict.h"
 
 namespace ltrain {

@@ -1,4 +1,4 @@
-#include "runtime/launch/socket.h"
+#include "parallel/comm/socket.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -1,13 +1,8 @@
 #include "parallel/comm/peer_listener.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -26,6 +21,7 @@
 #include "kernels/base/printable.h"
 #include "kernels/base/progress.h"
 #include "kernels/base/secret.h"
+#include "parallel/comm/socket.h"
 
 namespace ltrain {
 namespace {
@@ -47,64 +43,11 @@ struct Welcome {
   char magic[8];
   char secret[kSecretBytes];
 };
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-  int port() const {
-    return ntohs(storage.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port
-                                               : reinterpret_cast<const sockaddr_in&>(storage).sin_port);
-  }
-  void set_port(int port) {
-    if (storage.ss_family == AF_INET6)
-      reinterpret_cast<sockaddr_in6&>(storage).sin6_port = htons(static_cast<uint16_t>(port));
-    else
-      reinterpret_cast<sockaddr_in&>(storage).sin_port = htons(static_cast<uint16_t>(port));
-  }
-  std::string text() const {
-    char name[INET6_ADDRSTRLEN + 32] = "?";
-    ::getnameinfo(reinterpret_cast<const sockaddr*>(&storage), size, name, sizeof(name), nullptr, 0,
-                  NI_NUMERICHOST);
-    return name;
-  }
-};
 
-SocketAddress copied(const sockaddr* from, socklen_t size) {
-  SocketAddress a;
-  a.size = std::min<socklen_t>(size, sizeof(a.storage));
-  std::memcpy(&a.storage, from, a.size);
-  return a;
-}
-
-std::vector<SocketAddress> addresses_of_name(const std::string& name, int flags, std::string* why) {
-  addrinfo hints{}, *list = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags;
-  if (const int rc = ::getaddrinfo(name.c_str(), nullptr, &hints, &list); rc != 0) {
-    *why = ::gai_strerror(rc);
-    return {};
-  }
-  std::vector<SocketAddress> out;
-  for (const addrinfo* a = list; a; a = a->ai_next) out.push_back(copied(a->ai_addr, a->ai_addrlen));
-  ::freeaddrinfo(list);
-  return out;
-}
-
-/// IPv4 first, as most networks of clusters have it.
-std::vector<SocketAddress> addresses_of_interface(const std::string& name, std::string* why) {
-  ifaddrs* list = nullptr;
-  std::vector<SocketAddress> v4, v6;
-  if (::getifaddrs(&list) == 0) {
-    for (const ifaddrs* a = list; a; a = a->ifa_next)
-      if (a->ifa_addr && name == a->ifa_name) {
-        if (a->ifa_addr->sa_family == AF_INET) v4.push_back(copied(a->ifa_addr, sizeof(sockaddr_in)));
-        if (a->ifa_addr->sa_family == AF_INET6) v6.push_back(copied(a->ifa_addr, sizeof(sockaddr_in6)));
-      }
-    ::freeifaddrs(list);
-  }
-  v4.insert(v4.end(), v6.begin(), v6.end());
-  if (v4.empty()) *why = "there is none of that name with an address";
-  return v4;
+std::vector<SocketAddress> interface_addresses(const std::string& name, std::string* why) {
+  std::vector<SocketAddress> found = addresses_of_interface(name);
+  if (found.empty()) *why = "there is none of that name with an address";
+  return found;
 }
 
 }  // namespace
@@ -113,9 +56,8 @@ class PeerListener::Impl {
  public:
   Impl(const std::string& address, const std::string& interface) {
     std::string why = "it has no address";
-    const auto candidates =
-        interface.empty() ? addresses_of_name(address, 0, &why) : addresses_of_interface(interface, &why);
-    for (SocketAddress a : candidates)
+    for (const SocketAddress& a :
+         interface.empty() ? addresses_of_name(address, &why) : interface_addresses(interface, &why))
       if (listen(a, &why)) break;
     if (!listener_.valid() && interface.empty())
       fail(ExitCode::usage, "cannot listen for other ranks on address {}: {}", address, why);
@@ -159,20 +101,12 @@ class PeerListener::Impl {
 
   bool listen(SocketAddress a, std::string* why) {
     a.set_port(0);
-    Fd fd(::socket(a.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!fd.valid() && (errno == EMFILE || errno == ENFILE))
+    listener_ = listen_at(a, &port_);
+    if (!listener_.valid() && (errno == EMFILE || errno == ENFILE))
       fail_system("a socket for other ranks", errno, ExitCode::internal);
-    if (!fd.valid() || ::bind(fd.get(), a.get(), a.size) != 0 || ::listen(fd.get(), 4096) != 0) {
-      *why = std::strerror(errno);
-      return false;
-    }
-    SocketAddress bound;
-    bound.size = sizeof(bound.storage);
-    ::getsockname(fd.get(), bound.get(), &bound.size);
+    if (!listener_.valid()) *why = std::strerror(errno);
     address_ = a.text();
-    port_ = bound.port();
-    listener_ = std::move(fd);
-    return true;
+    return listener_.valid();
   }
 
   void loop() {
@@ -206,8 +140,7 @@ class PeerListener::Impl {
         if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(20));
         return;
       }
-      const int one = 1;
-      ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+      send_at_once(fd);
       if (strangers.size() >= kMaxStrangers) strangers.pop_front();
       strangers.push_back({std::move(fd), after(kStrangerSeconds, now), ""});
     }
@@ -263,7 +196,7 @@ class PeerListener::Impl {
 
 void check_interface(const std::string& name) {
   std::string why;
-  if (addresses_of_interface(name, &why).empty())
+  if (interface_addresses(name, &why).empty())
     fail(ExitCode::usage, "launch.interface = {}: {} on this host; `ip address` lists them", printable(name),
          why);
 }
@@ -280,27 +213,16 @@ Fd PeerListener::accept(const std::string& key, int from, double seconds) {
 namespace {
 
 /// One attempt. `retry`: another one may go better.
-Fd try_peer(SocketAddress address, const std::string& hello, const SecretPair& secrets, SteadyTime deadline,
-            std::string* why, bool* retry) {
-  Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+Fd try_peer(const SocketAddress& address, const std::string& hello, const SecretPair& secrets,
+            SteadyTime deadline, std::string* why, bool* retry) {
+  Fd fd = open_socket(address);
   if (!fd.valid()) fail_system("a socket to another rank", errno, ExitCode::rank_lost);
-  int error = 0;
-  if (::connect(fd.get(), address.get(), address.size) != 0) error = errno;
-  if (error == EINPROGRESS) {
-    pollfd p{fd.get(), POLLOUT, 0};
-    socklen_t size = sizeof(error);
-    if (::poll(&p, 1, poll_timeout(deadline)) <= 0)
-      error = ETIMEDOUT;
-    else
-      ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  }
   *retry = true;
-  if (error) {
+  if (const int error = connect_to(fd, address, deadline)) {
     *why = std::strerror(error);
     return {};
   }
-  const int one = 1;
-  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  send_at_once(fd);
   if (::send(fd.get(), hello.data(), hello.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(hello.size())) {
     *why = std::strerror(errno);
     return {};
@@ -339,12 +261,8 @@ Fd connect_to_peer(const std::string& published, const std::string& key, int fro
   *why = "it published no address";
   if (!(in >> address >> port >> secret) || port < 1 || port > 65535 || key.size() > kMaxKeyBytes) return {};
   const std::optional<SecretPair> secrets = SecretPair::parse(secret);
-  if (!secrets) return {};
-  std::string lookup;
-  const auto list = addresses_of_name(address, AI_NUMERICHOST, &lookup);
-  if (list.empty()) return {};
-  SocketAddress a = list[0];
-  a.set_port(port);
+  const std::optional<SocketAddress> a = SocketAddress::parse(address, port);
+  if (!secrets || !a) return {};
   Hello hello{};
   std::memcpy(hello.magic, kHelloMagic, sizeof(hello.magic));
   std::memcpy(hello.secret, secrets->client.data(), kSecretBytes);
@@ -355,7 +273,7 @@ Fd connect_to_peer(const std::string& published, const std::string& key, int fro
   while (true) {
     bool retry = false;
     std::string reason;
-    Fd fd = try_peer(a, bytes, *secrets, deadline, &reason, &retry);
+    Fd fd = try_peer(*a, bytes, *secrets, deadline, &reason, &retry);
     if (fd.valid()) {
       note_progress();
       return fd;

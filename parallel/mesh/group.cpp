@@ -7,7 +7,7 @@ namespace ltrain {
 void Group::claim(VaryingRows rows, Stream& s, Tensor t, Placement from, Placement to) const {
   if (rows.op.empty()) return;
   for (int i = 0; i < kAxisCount; ++i)
-    if (const Axis a = static_cast<Axis>(i); comm->axes().has(a) && kGradientAxes.has(a))
+    if (const Axis a = static_cast<Axis>(i); axes().has(a) && kGradientAxes.has(a))
       place_as(s, rows.op, a, t, from, to);
 }
 

@@ -41,6 +41,7 @@ class Group {
   Group(Communicator* comm, Stream* stream) : comm(comm), stream(stream) {}
   int size() const { return comm->size(); }
   int rank() const { return comm->rank(); }
+  AxisSet axes() const { return comm->axes(); }  ///< of the mesh, that it spans
 
   // Operands, aliasing and placements are those of Communicator's functions of the same names.
 
@@ -76,6 +77,15 @@ class Group {
     work(*stream);
     return AsyncHandle(stream->record());
   }
+  /// The same after what `before` stands for, in the place of what a stream was given.
+  template <class F>
+  AsyncHandle start(const AsyncHandle& before, F&& work) const {
+    before.wait(*stream);
+    work(*stream);
+    return AsyncHandle(stream->record());
+  }
+  /// `s` goes on after all that the group's stream was given.
+  void wait(Stream& s) const { s.wait(stream->record()); }
 
   Communicator* comm = nullptr;
   Stream* stream = nullptr;

@@ -38,10 +38,12 @@ struct VaryingRows {
 class Group {
  public:
   Group() = default;
-  Group(Communicator* comm, Stream* stream) : comm(comm), stream(stream) {}
-  int size() const { return comm->size(); }
-  int rank() const { return comm->rank(); }
-  AxisSet axes() const { return comm->axes(); }  ///< of the mesh, that it spans
+  Group(Communicator* comm, Stream* stream) : comm_(comm), stream_(stream) {}
+  int size() const { return comm_->size(); }
+  int rank() const { return comm_->rank(); }
+  AxisSet axes() const { return comm_->axes(); }  ///< of the mesh, that it spans
+  /// For work outside a step, on a stream of one's own.
+  Communicator& communicator() const { return *comm_; }
 
   // Operands, aliasing and placements are those of Communicator's functions of the same names.
 
@@ -69,29 +71,31 @@ class Group {
   /// as theirs.
   template <class F>
   AsyncHandle start(Stream& s, F&& work) const {
-    if (&s == stream) {  // in its order
+    if (&s == stream_) {  // in its order
       work(s);
       return {};
     }
-    stream->wait(s.record());
-    work(*stream);
-    return AsyncHandle(stream->record());
+    stream_->wait(s.record());
+    work(*stream_);
+    return AsyncHandle(stream_->record());
   }
   /// The same after what `before` stands for, in the place of what a stream was given.
   template <class F>
   AsyncHandle start(const AsyncHandle& before, F&& work) const {
-    before.wait(*stream);
-    work(*stream);
-    return AsyncHandle(stream->record());
+    before.wait(*stream_);
+    work(*stream_);
+    return AsyncHandle(stream_->record());
   }
   /// `s` goes on after all that the group's stream was given.
-  void wait(Stream& s) const { s.wait(stream->record()); }
-
-  Communicator* comm = nullptr;
-  Stream* stream = nullptr;
+  void wait(Stream& s) const { s.wait(stream_->record()); }
 
  private:
+  friend struct Groups;
+  friend class GroupSet;
   void claim(VaryingRows rows, Stream& s, Tensor t, Placement from, Placement to) const;
+
+  Communicator* comm_ = nullptr;
+  Stream* stream_ = nullptr;
 };
 
 }  // namespace ltrain

@@ -13,7 +13,7 @@ void place_lookup(Stream& s, Tensor y, Tensor tokens, Tensor table, Axis axis) {
     return;
   }
   const Placement cut = table.record->place[axis];
-  const Tensor rows = place_apart(s, table, table.record->name);
+  const Tensor rows = place_apart(s, table);
   place_set(s, rows, axis, Placement::R());
   place(s, "embedding_forward", Rule::elementwise, {y}, {tokens, rows});
   place_set(s, y, axis, cut == Placement::S(0) ? Placement::P() : cut);
@@ -77,7 +77,7 @@ void embedding_backward(Stream& s, Tensor dtable, Tensor dy, Tensor tokens, cons
     // Of the whole gradient each rank keeps the rows of its part of the vocabulary.
     Tensor cut = dtable;
     if (part.rows < part.total || dtable.shape[0] != part.total) {
-      cut = place_apart(s, dtable, dtable.record->name);
+      cut = place_apart(s, dtable);
       place_set(s, cut, part.axis, Placement::R());
       cut.record->zero = dtable.record->zero;
     }

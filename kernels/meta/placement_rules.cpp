@@ -97,6 +97,7 @@ void each_axis(Stream& s, F&& f) {
 }  // namespace
 
 void place(Stream& s, std::string_view op, Rule rule, TensorList outs, TensorList ins, bool accumulate) {
+  if (!s.meta()) return;
   each_axis(s, [&](Axis a) {
     const Placement p = join(s, op, rule, a, ins);
     for (const Tensor& out : outs) store(s, op, a, out, p, accumulate);
@@ -324,6 +325,10 @@ void place_transfer(Stream& s, std::string_view op, Tensor out, Tensor in) {
   out.record->unread = true;
 }
 
+void place_received(Stream& s, Tensor t, Axis axis, Placement p) {
+  if (s.meta() && s.meta()->axis_size(axis) > 1) t.record->place[axis] = p;
+}
+
 void place_update(Stream& s, std::string_view op, Tensor parameter, Tensor gradient, Placements shard) {
   read(s, op, gradient);
   each_axis(s, [&](Axis a) {
@@ -343,7 +348,7 @@ void place_update(Stream& s, std::string_view op, Tensor parameter, Tensor gradi
 }
 
 void place_require(Stream& s, std::string_view op, Tensor t, Axis a, Placement want) {
-  if (s.meta()->axis_size(a) == 1) return;
+  if (!s.meta() || s.meta()->axis_size(a) == 1) return;
   read(s, op, t);
   const Placement have = t.record->place[a];
   if (have == want) return;
@@ -353,6 +358,7 @@ void place_require(Stream& s, std::string_view op, Tensor t, Axis a, Placement w
 }
 
 void place_require(Stream& s, std::string_view op, Tensor t, Placement want) {
+  if (!s.meta()) return;
   each_axis(s, [&](Axis a) { place_require(s, op, t, a, want); });
 }
 
@@ -376,6 +382,8 @@ Tensor place_apart(Stream& s, Tensor t, std::string name) {
   t.record->last_writer = whole->last_writer;
   return t;
 }
+
+Tensor place_apart(Stream& s, Tensor t) { return place_apart(s, t, t.record ? t.record->name : ""); }
 
 void place_max(Stream& s, std::string_view op, Tensor out, Tensor in) {
   each_axis(s, [&](Axis a) {

@@ -65,6 +65,9 @@ void place_broadcast(Stream& s, std::string_view op, AxisSet axes, Tensor out, T
 /// agreed on, which their executor checks.
 void place_transfer(Stream& s, std::string_view op, Tensor out, Tensor in);
 
+/// What a transfer has brought lies on the axis as the stages agreed.
+void place_received(Stream& s, Tensor t, Axis axis, Placement p);
+
 /// At the update: a gradient must lie exactly as the shard of its parameter does.
 void place_update(Stream& s, std::string_view op, Tensor parameter, Tensor gradient, Placements shard);
 
@@ -79,6 +82,7 @@ void place_require(Stream& s, std::string_view op, Tensor t, Axis axis, Placemen
 void place_set(Stream& s, Tensor t, AxisSet axes, Placement p);
 /// A view of `t` that has a placement of its own, first that of `t`. On other devices `t` itself.
 Tensor place_apart(Stream& s, Tensor t, std::string name);
+Tensor place_apart(Stream& s, Tensor t);  ///< with the name of `t`
 
 /// out = max(out, something of `in`): it varies wherever `in` is not whole.
 void place_max(Stream& s, std::string_view op, Tensor out, Tensor in);

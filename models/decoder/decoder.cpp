@@ -143,7 +143,7 @@ void Decoder::look_up_cut(Step& step, const MicroBatch& mb, Tensor x) const {
   } else {
     forward(step.params.value(tokens_));
   }
-  step.compute.wait(scatter_sum_start(step, g, x, partial));
+  scatter_sum_start(step, g, x, partial).wait(step.compute);
   release_whole(step, partial, x);
 }
 

@@ -107,9 +107,7 @@ void AttentionLayer::cut_norm_backward(Step& step, Tensor dqkv, const HeadNorm& 
   b.dots = step.memory.allocate(MemoryKind::temporaries, "sums of heads", step.stat_type(),
                                 {rows, norm_moment_count(NormKind::rms)});
   norm_cut_dots(step.compute, b);
-  g.stream->wait(step.compute.record());
-  g.comm->all_reduce(*g.stream, b.dots);
-  step.compute.wait(g.stream->record());
+  g.all_reduce(step.compute, b.dots);
   b.all_cols = part.width * g.size();
   norm_cut_backward(step.compute, b);
   step.params.grad_ready(weight);

@@ -12,14 +12,15 @@
 namespace ltrain {
 namespace {
 
+constexpr VaryingRows kRows{"context attention"};
+
 /// One attention of one micro-batch, on either way.
 class Attention {
  public:
   Attention(Step& step, const MicroBatch& mb, const AttentionShape& shape, const Dropout& drop)
       : step_(step),
         compute_(step.compute),
-        comm_(*step.groups.context.stream),
-        group_(*step.groups.context.comm),
+        group_(step.groups.context),
         cut_(mb.cut),
         local_(cut_.rows()),
         rows_(cut_.exchanged_rows_of(cut_.rank)),
@@ -104,18 +105,8 @@ class Attention {
     return {{0, q}, {q, kv}, {q + kv, kv}};
   }
 
-  /// What varies over the context ranks is, to a collective, slices of dim 0 of what they have together; and
-  /// back.
   void claim(Tensor t, Placement from, Placement to) {
-    place_as(compute_, "context attention", Axis::context, t, from, to);
-  }
-
-  /// A collective that compute waits for.
-  template <class F>
-  void exposed(F&& f) {
-    comm_.wait(compute_.record());
-    f();
-    compute_.wait(comm_.record());
+    place_as(compute_, kRows.op, Axis::context, t, from, to);
   }
 
   // ---- sequence to heads and back, among neighbours ----
@@ -125,9 +116,7 @@ class Attention {
     const int share = cut_.exchange(), first = cut_.ring() * share;
     std::vector<int64_t> rows(static_cast<size_t>(cut_.ranks), 0);
     for (int i = 0; i < share; ++i) rows[first + i] = local_rows();
-    claim(from, Placement::V(), Placement::S(0));
-    exposed([&] { group_.all_to_all_v(comm_, to, rows, from, rows); });
-    claim(to, Placement::S(0), Placement::V());
+    group_.all_to_all_v(compute_, to, rows, from, rows, kRows);
   }
   std::vector<CopyRectangle> group_order(int64_t cols) const {
     std::vector<Positions> pieces;
@@ -199,14 +188,9 @@ class Attention {
   Positions keys_after(int hops) const {
     return cut_.exchanged_rows_of((cut_.ring() + cut_.rings() - hops) % cut_.rings() * cut_.exchange());
   }
-  /// Starts to pass `from` on while `to` comes in; the event is when both are done.
-  Event hop(Tensor from, Tensor to) {
-    comm_.wait(compute_.record());
-    claim(from, Placement::V(), Placement::S(0));
-    group_.send_recv(comm_, from, next(), to, previous());
-    claim(from, Placement::S(0), Placement::V());
-    claim(to, Placement::S(0), Placement::V());
-    return comm_.record();
+  /// Starts to pass `from` on while `to` comes in.
+  AsyncHandle hop(Tensor from, Tensor to) {
+    return group_.start_send_recv(compute_, from, next(), to, previous(), kRows);
   }
 
   void ring_forward(Tensor out, AttentionSaved& saved) {
@@ -220,12 +204,12 @@ class Attention {
     Tensor part_lse = wide_temporary("lse of a block", saved.lse.shape);
     copy_kv(kv, saved.qkv);
     for (int t = 0; t < rings; ++t) {
-      Event arrived;
+      AsyncHandle arrived;
       if (t + 1 < rings) arrived = hop(kv, incoming);
       attention_block_forward(compute_, t ? part : sum, t ? part_lse : saved.lse,
                               block(saved.qkv, kv, keys_after(t)));
       if (t) merge_attention(compute_, sum, saved.lse, part, part_lse);
-      if (t + 1 < rings) compute_.wait(arrived);
+      if (t + 1 < rings) arrived.wait(compute_);
       place_spent(compute_, kv);
       std::swap(kv, incoming);
     }
@@ -246,7 +230,7 @@ class Attention {
     const bool narrow = dqkv.dtype != wide();
     Tensor dq = narrow ? wide_temporary("d queries so far", out_shape()) : dqkv;
     copy_kv(kv, saved.qkv);
-    Event arrived, home;
+    AsyncHandle arrived, home;
     for (int t = 0; t < rings; ++t) {
       if (t + 1 < rings) arrived = hop(kv, incoming);
       const Tensor to = t ? part : dkv;
@@ -256,18 +240,18 @@ class Attention {
       grads.add_q = t > 0;
       attention_block_backward(compute_, grads, dout, out, saved.lse, block(saved.qkv, kv, keys_after(t)));
       if (t) {
-        compute_.wait(home);
+        home.wait(compute_);
         std::swap(dkv, dkv_incoming);
         add_to(compute_, dkv, part);
       }
       home = hop(dkv, dkv_incoming);
       place_spent(compute_, dkv);
-      if (t + 1 < rings) compute_.wait(arrived);
+      if (t + 1 < rings) arrived.wait(compute_);
       place_spent(compute_, kv);
       std::swap(kv, incoming);
     }
     if (narrow) copy_rectangles(compute_, dqkv, dq, {{group_rows(), q_width(), 0, 0, 0, 0}});
-    compute_.wait(home);
+    home.wait(compute_);
     copy_dkv(dqkv, dkv_incoming);
     if (narrow) step_.release(dq);
     for (Tensor* tensor : {&part, &dkv_incoming, &dkv, &incoming, &kv}) step_.release(*tensor);
@@ -282,8 +266,7 @@ class Attention {
         travelling("keys and values of all ranks", step_.dtype, {cut_.ranks * group_rows(), cols});
     Tensor kv = travelling("keys and values", step_.dtype, {group_rows(), cols});
     copy_kv(kv, qkv);
-    claim(kv, Placement::V(), Placement::S(0));
-    exposed([&] { group_.all_gather(comm_, pieces, kv); });
+    group_.all_gather(compute_, pieces, kv, kRows);
     step_.release(kv);
     Tensor all = step_.temporary("keys and values in order", {mine_.batch * cut_.seq, cols});
     copy_rectangles(compute_, all, pieces, rank_order(cols));
@@ -315,8 +298,7 @@ class Attention {
     copy_rectangles(compute_, pieces, dall, reversed(rank_order(cols)));
     step_.release(dall);
     Tensor dkv = travelling("d keys and values", wide(), {group_rows(), cols});
-    exposed([&] { group_.reduce_scatter(comm_, dkv, pieces); });
-    claim(dkv, Placement::S(0), Placement::V());
+    group_.reduce_scatter(compute_, dkv, pieces, kRows);
     copy_dkv(dqkv, dkv);
     step_.release(dkv);
     step_.release(pieces);
@@ -324,8 +306,7 @@ class Attention {
 
   Step& step_;
   Stream& compute_;
-  Stream& comm_;
-  Communicator& group_;
+  const Group& group_;
   const ContextSharding& cut_;
   const Positions local_;  ///< this rank's rows of a sample
   const Positions rows_;   ///< those that it attends from: of all that exchange with it

@@ -49,13 +49,9 @@ void Fp8State::begin_step(Stream& compute) {
 void Fp8State::finish_step(Stream& compute, const Group& world) {
   if (!history_.defined()) return;
   place_set(compute, amax_, kAllAxes, Placement::V());  // a rank has slots that others lack
-  if (world.size() > 1) {
-    world.stream->wait(compute.record());
-    world.comm->all_reduce(*world.stream, amax_, ReduceOp::max);
-    compute.wait(world.stream->record());
-  }
+  world.all_reduce(compute, amax_, ReduceOp::max);
   update_fp8_steps(compute, steps_, amax_, history_, step_args());
-  if (compute.meta()) place_require(compute, "the steps of the next step", steps_, Placement::R());
+  place_require(compute, "the steps of the next step", steps_, Placement::R());
 }
 
 Tensor Fp8State::current_steps(Step& step, const Fp8Source& a, const Fp8Source& b) const {
@@ -69,9 +65,7 @@ Tensor Fp8State::current_steps(Step& step, const Fp8Source& a, const Fp8Source& 
        {std::pair{&step.groups.tensor, Axis::tensor}, std::pair{&step.groups.context, Axis::context}}) {
     if (group->size() == 1) continue;
     place_set(s, found, axis, Placement::V());
-    group->stream->wait(s.record());
-    group->comm->all_reduce(*group->stream, found, ReduceOp::max);
-    s.wait(group->stream->record());
+    group->all_reduce(s, found, ReduceOp::max);
   }
   Fp8StepArgs args = step_args();
   args.period = 2;

@@ -87,9 +87,7 @@ void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor ta
   Tensor all = step.memory.allocate(MemoryKind::temporaries, "logit statistics of all", logits.dtype,
                                     {logits.shape[0] * g.size(), 3});
   cross_entropy_stats(step.compute, own, logits, targets, part_);
-  g.stream->wait(step.compute.record());
-  g.comm->all_gather(*g.stream, all, own);
-  step.compute.wait(g.stream->record());
+  g.all_gather(step.compute, all, own);
   cross_entropy_sharded(step.compute, mb.loss, grad, logits, targets, all, part_, mb.gradient_scale());
   step.memory.release(own);
   step.memory.release(all);

@@ -100,9 +100,7 @@ void NormLayer::cut_backward(Step& step, const NormBackward& whole) const {
   static_cast<NormBackward&>(b) = whole;
   b.dots = step.memory.allocate(MemoryKind::temporaries, "norm sums", step.stat_type(), shape);
   norm_cut_dots(step.compute, b);
-  g.stream->wait(step.compute.record());
-  g.comm->all_reduce(*g.stream, b.dots);
-  step.compute.wait(g.stream->record());
+  g.all_reduce(step.compute, b.dots);
   b.all_cols = b.dy.shape[1] * g.size();
   norm_cut_backward(step.compute, b);
   step.release(b.dots);

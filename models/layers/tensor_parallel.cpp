@@ -11,17 +11,13 @@ Gathered gather_start(Step& step, const Group& g, Tensor own, const char* name) 
   if (g.size() == 1) return {own, {}};
   const Shape shape{own.shape[0] * g.size(), own.shape[1]};
   Gathered out{step.memory.allocate(MemoryKind::temporaries, name, own.dtype, shape), {}};
-  g.stream->wait(step.compute.record());
-  g.comm->all_gather(*g.stream, out.whole, own);
-  out.done = g.stream->record();
+  out.done = g.start_all_gather(step.compute, out.whole, own);
   return out;
 }
 
-Event scatter_sum_start(Step& step, const Group& g, Tensor out, Tensor whole) {
+AsyncHandle scatter_sum_start(Step& step, const Group& g, Tensor out, Tensor whole) {
   if (g.size() == 1) return {};
-  g.stream->wait(step.compute.record());
-  g.comm->reduce_scatter(*g.stream, out, whole);
-  return g.stream->record();
+  return g.start_reduce_scatter(step.compute, out, whole);
 }
 
 Tensor summand_rows(Step& step, const Group& g, Tensor out, const char* name) {
@@ -41,21 +37,12 @@ Tensor partial_rows(Step& step, Tensor stream, int64_t rows, const char* name) {
 
 RowSum sum_rows_start(Step& step, Tensor stream, Tensor whole) {
   const Group& g = step.groups.tensor;
-  if (g.size() == 1) return {};
-  g.stream->wait(step.compute.record());
-  RowSum sum;
-  if (step.cuts_rows()) {
-    g.comm->reduce_scatter(*g.stream, stream, whole);
-    sum.partial = whole;
-  } else {
-    g.comm->all_reduce(*g.stream, stream);
-  }
-  sum.done = g.stream->record();
-  return sum;
+  if (step.cuts_rows()) return {g.start_reduce_scatter(step.compute, stream, whole), whole};
+  return {g.start_all_reduce(step.compute, stream), Tensor()};
 }
 
 void RowSum::wait(Step& step) {
-  step.compute.wait(done);
+  done.wait(step.compute);
   step.release(partial);
 }
 

@@ -14,7 +14,7 @@ void release_whole(Step& step, Tensor& whole, const Tensor& stream);
 
 /// A sum that is under way. `y` is valid for compute after wait().
 struct RowSum {
-  Event done;
+  AsyncHandle done;
   Tensor partial;  ///< to be released after it
   void wait(Step& step);
 };
@@ -27,15 +27,15 @@ Tensor partial_rows(Step& step, Tensor stream, int64_t rows, const char* name);
 /// Rows of all ranks of a group, on their way to each.
 struct Gathered {
   Tensor whole;  ///< (ranks * rows, columns); `own` itself in a group of one
-  Event done;
+  AsyncHandle done;
   Tensor wait(Step& step) {
-    step.compute.wait(done);
+    done.wait(step.compute);
     return whole;
   }
 };
 Gathered gather_start(Step& step, const Group& group, Tensor own, const char* name);
 /// out := this rank's rows of the sum of `whole` over the group. In a group of one they are one tensor.
-Event scatter_sum_start(Step& step, const Group& group, Tensor out, Tensor whole);
+AsyncHandle scatter_sum_start(Step& step, const Group& group, Tensor out, Tensor whole);
 /// Where to write summands of all ranks' rows of `out`: a temporary, or `out` itself in a group of one.
 Tensor summand_rows(Step& step, const Group& group, Tensor out, const char* name);
 

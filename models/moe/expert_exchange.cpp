@@ -37,7 +37,7 @@ int64_t ExpertExchange::most_rows(int64_t tokens, int64_t top_k, int64_t capacit
 void ExpertExchange::claim(Step& step, Tensor t, Placement from, Placement to) const {
   for (int i = 0; i < kAxisCount; ++i)
     if (const Axis a = static_cast<Axis>(i); groups_.mesh.expert_axes.has(a) && kGradientAxes.has(a))
-      place_as(step.compute, "exchange of experts", a, t, from, to);
+      place_as(step.compute, kRows.op, a, t, from, to);
 }
 
 std::vector<int64_t> ExpertExchange::all_counts(Step& step, const Routing& r,
@@ -48,20 +48,13 @@ std::vector<int64_t> ExpertExchange::all_counts(Step& step, const Routing& r,
   };
   Tensor out = counts("rows to experts", 1), all = counts("rows of all ranks to experts", g.size());
   std::vector<int64_t> known;
+  place(step.compute, "rows to experts", Rule::elementwise, {out}, {r.counts});
+  step.compute.copy(out.data, r.counts.data, out.bytes());
+  g.all_gather(step.compute, all, out, kRows);
+  for (int i = 0; i < kAxisCount; ++i)
+    if (groups_.mesh.expert_axes.has(static_cast<Axis>(i)))
+      place_require(step.compute, "reading the rows of all ranks", all, static_cast<Axis>(i), Placement::R());
   if (step.compute.meta()) {
-    place(step.compute, "rows to experts", Rule::elementwise, {out}, {r.counts});
-  } else {
-    step.compute.copy(out.data, r.counts.data, out.bytes());
-  }
-  claim(step, out, Placement::V(), Placement::S(0));
-  g.stream->wait(step.compute.record());
-  g.comm->all_gather(*g.stream, all, out);
-  step.compute.wait(g.stream->record());
-  if (step.compute.meta()) {
-    for (int i = 0; i < kAxisCount; ++i)
-      if (groups_.mesh.expert_axes.has(static_cast<Axis>(i)))
-        place_require(step.compute, "reading the rows of all ranks", all, static_cast<Axis>(i),
-                      Placement::R());
     for (int rank = 0; rank < g.size(); ++rank) known.insert(known.end(), mine.begin(), mine.end());
   } else {
     known = host_copy(step.compute, all);
@@ -197,27 +190,24 @@ ExpertExchange::Flight ExpertExchange::dispatch_start(Step& step, const ExpertRo
   Flight f;
   f.arrived = step.temporary("rows from ranks", {most, sorted.cols()});
   claim(step, sorted, Placement::V(), Placement::S(0));
-  g.stream->wait(step.compute.record());
-  if (two_levels()) {
+  f.done = g.start(step.compute, [&](Stream& s) {
+    if (!two_levels()) return g.all_to_all_v(s, f.arrived, c.arrive, sorted, c.send);
     const int64_t passing = sum(c.near.arrive),
                   most_passing = sorted.shape[0] * groups_.expert_intra_node.size();
     const Tensor out = f.hold(step, "rows by neighbour", {sorted.shape[0], sorted.cols()}),
                  in = f.hold(step, "rows from neighbours", {most_passing, sorted.cols()}),
                  on = f.hold(step, "rows of neighbours by place", {most_passing, sorted.cols()});
-    copy_rectangles(*g.stream, out, sorted, whole_rows(c.near.parts, sorted.cols(), false));
-    groups_.expert_intra_node.comm->all_to_all_v(*g.stream, in, c.near.arrive, out, c.near.send);
-    copy_rectangles(*g.stream, on.narrow(0, passing), in.narrow(0, passing),
+    copy_rectangles(s, out, sorted, whole_rows(c.near.parts, sorted.cols(), false));
+    groups_.expert_intra_node.all_to_all_v(s, in, c.near.arrive, out, c.near.send);
+    copy_rectangles(s, on.narrow(0, passing), in.narrow(0, passing),
                     whole_rows(c.far.parts, sorted.cols(), false));
-    groups_.expert_inter_node.comm->all_to_all_v(*g.stream, f.arrived, c.far.arrive, on, c.far.send);
-  } else {
-    g.comm->all_to_all_v(*g.stream, f.arrived, c.arrive, sorted, c.send);
-  }
-  f.done = g.stream->record();
+    groups_.expert_inter_node.all_to_all_v(s, f.arrived, c.far.arrive, on, c.far.send);
+  });
   return f;
 }
 
 void ExpertExchange::dispatch_finish(Step& step, const ExpertRowCounts& c, Tensor received, Flight& f) const {
-  step.compute.wait(f.done);
+  f.done.wait(step.compute);
   copy_rectangles(step.compute, received.narrow(0, c.received), f.arrived.narrow(0, c.received),
                   whole_rows(c.parts, received.cols(), false));
   release(step, f);
@@ -230,27 +220,24 @@ ExpertExchange::Flight ExpertExchange::give_back_start(Step& step, const ExpertR
   f.arrived = step.temporary("rows to ranks", received.shape);
   copy_rectangles(step.compute, f.arrived.narrow(0, c.received), received.narrow(0, c.received),
                   whole_rows(c.parts, received.cols(), true));
-  g.stream->wait(step.compute.record());
-  if (two_levels()) {
+  f.done = g.start(step.compute, [&](Stream& s) {
+    if (!two_levels()) return g.all_to_all_v(s, sorted, c.send, f.arrived, c.arrive);
     const int64_t passing = sum(c.near.arrive),
                   most_passing = sorted.shape[0] * groups_.expert_intra_node.size();
     const Tensor in = f.hold(step, "rows back by place", {most_passing, sorted.cols()}),
                  on = f.hold(step, "rows back by neighbour", {most_passing, sorted.cols()}),
                  out = f.hold(step, "rows back from neighbours", {sorted.shape[0], sorted.cols()});
-    groups_.expert_inter_node.comm->all_to_all_v(*g.stream, in, c.far.send, f.arrived, c.far.arrive);
-    copy_rectangles(*g.stream, on.narrow(0, passing), in.narrow(0, passing),
+    groups_.expert_inter_node.all_to_all_v(s, in, c.far.send, f.arrived, c.far.arrive);
+    copy_rectangles(s, on.narrow(0, passing), in.narrow(0, passing),
                     whole_rows(c.far.parts, sorted.cols(), true));
-    groups_.expert_intra_node.comm->all_to_all_v(*g.stream, out, c.near.send, on, c.near.arrive);
-    copy_rectangles(*g.stream, sorted, out, whole_rows(c.near.parts, sorted.cols(), true));
-  } else {
-    g.comm->all_to_all_v(*g.stream, sorted, c.send, f.arrived, c.arrive);
-  }
-  f.done = g.stream->record();
+    groups_.expert_intra_node.all_to_all_v(s, out, c.near.send, on, c.near.arrive);
+    copy_rectangles(s, sorted, out, whole_rows(c.near.parts, sorted.cols(), true));
+  });
   return f;
 }
 
 void ExpertExchange::give_back_finish(Step& step, Tensor sorted, Flight& f) const {
-  step.compute.wait(f.done);
+  f.done.wait(step.compute);
   release(step, f);
   claim(step, sorted, Placement::S(0), Placement::V());
 }

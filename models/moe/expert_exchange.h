@@ -26,6 +26,7 @@ struct ExpertRowCounts {
 
 class ExpertExchange {
  public:
+  static constexpr VaryingRows kRows{"exchange of experts"};
   /// `experts`: of the layer, on all ranks.
   ExpertExchange(const Groups& groups, int64_t experts) : groups_(groups), experts_(experts) {}
   int64_t local_experts() const { return experts_ / groups_.expert.size(); }
@@ -58,7 +59,7 @@ class ExpertExchange {
   struct Flight {
     Tensor arrived;            ///< in the order of arrival
     std::vector<Tensor> held;  ///< to be released after it
-    Event done;
+    AsyncHandle done;
     Tensor hold(Step& step, const char* name, Shape shape) {
       held.push_back(step.temporary(name, shape));
       return held.back();

@@ -73,30 +73,24 @@ void ExpertReplicas::fetch_start(Step& step, std::vector<Copy>& copies, Tensor g
     c.gate_up = room("copy of a hot expert's gate and up", gate_up);
     c.down = room("copy of a hot expert's down", down);
     if (c.expert < 0) continue;
-    fetch(step, c, c.gate_up, gate_up);
-    fetch(step, c, c.down, down);
-    c.arrived = groups_.expert.stream->record();
+    fetch_start(step, c, c.gate_up, gate_up);
+    c.arrived = fetch_start(step, c, c.down, down);  // the last of the two, in the group's order
   }
 }
 
-void ExpertReplicas::fetch(Step& step, const Copy& c, Tensor to, Tensor stack) const {
+AsyncHandle ExpertReplicas::fetch_start(Step& step, const Copy& c, Tensor to, Tensor stack) const {
   const Group& g = groups_.expert;
   Tensor own = stack.narrow(0, 1);  // elsewhere it only says how the owner's lies
   if (owner(c) == g.rank()) {
     cast(step.compute, to, stack.narrow(c.expert % exchange_.local_experts(), 1));
     own = to;
   }
-  g.stream->wait(step.compute.record());
-  g.comm->broadcast(*g.stream, to, own, owner(c));
+  return g.start_broadcast(step.compute, to, own, owner(c));
 }
 
 void ExpertReplicas::give_gradient(Step& step, const Copy& c, Tensor stack, Tensor dcopy) const {
   const Group& g = groups_.expert;
-  g.stream->wait(step.compute.record());
-  g.comm->reduce(*g.stream, dcopy, owner(c));
-  step.compute.wait(g.stream->record());
-  exchange_.claim(step, dcopy, Placement::V(),
-                  Placement::S(0));  // on every rank, so that none can leave it out
+  g.reduce(step.compute, dcopy, owner(c), ExpertExchange::kRows);
   if (owner(c) != g.rank()) return;
   add_to(step.compute, stack.narrow(c.expert % exchange_.local_experts(), 1), dcopy);
 }

@@ -13,7 +13,7 @@ class ExpertReplicas {
     int32_t expert = -1;    ///< of the layer; -1: none this time
     Dispatched dispatched;  ///< its rows of this rank's tokens
     Tensor gate_up, down;   ///< (1, 2, F, H), (1, H, F)
-    Event arrived;
+    AsyncHandle arrived;
   };
   /// `most`: copies that a layer has at once; 0: none. At most kMostListed.
   ExpertReplicas(const Groups& groups, int64_t experts, int most)
@@ -34,7 +34,7 @@ class ExpertReplicas {
  private:
   std::vector<int32_t> hot(const std::vector<int64_t>& all, double weight_bytes, double row_bytes) const;
   int owner(const Copy& c) const { return static_cast<int>(c.expert / exchange_.local_experts()); }
-  void fetch(Step& step, const Copy& copy, Tensor to, Tensor stack) const;
+  AsyncHandle fetch_start(Step& step, const Copy& copy, Tensor to, Tensor stack) const;
 
   const Groups& groups_;
   ExpertExchange exchange_;

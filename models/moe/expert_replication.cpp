@@ -15,7 +15,7 @@ void MoeLayer::copies_forward(Step& step, Tensor tokens, Saved& saved) const {
     c.dispatched.out = step.activation("rows from a copied expert", tokens.shape);
     if (copy.expert >= 0) {
       permute_rows(step.compute, c.rows, tokens, c.dispatched.routing, c.dispatched.counts.sorted);
-      step.compute.wait(copy.arrived);
+      copy.arrived.wait(step.compute);
     }
     run_experts(step, c, c.dispatched.out, {copy.gate_up, copy.down});
   }

@@ -220,10 +220,7 @@ void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, 
   copies_permute_backward(step, partial, drows_copied, saved);
   if (cut_experts(step)) {
     sum_rows_start(step, dx, partial).wait(step);
-    const Group& g = step.groups.tensor;
-    g.stream->wait(step.compute.record());
-    g.comm->all_reduce(*g.stream, dweights);
-    step.compute.wait(g.stream->record());
+    step.groups.tensor.all_reduce(step.compute, dweights);
   }
   Tensor more = step.temporary("d norm of the router", dx.shape);
   Tensor tokens = whole(step, x);

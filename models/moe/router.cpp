@@ -139,14 +139,8 @@ void Router::forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) c
 }
 
 void Router::sum_statistics(Step& step, Tensor all, bool by_sequence) const {
-  const auto sum = [&](const Group& g) {
-    if (g.size() == 1) return;
-    g.stream->wait(step.compute.record());
-    g.comm->all_reduce(*g.stream, all);
-    step.compute.wait(g.stream->record());
-  };
-  sum(by_sequence ? step.groups.context : step.groups.gradient);
-  if (rows_cut_) sum(step.groups.tensor);
+  (by_sequence ? step.groups.context : step.groups.gradient).all_reduce(step.compute, all);
+  if (rows_cut_) step.groups.tensor.all_reduce(step.compute, all);
 }
 
 void Router::balance_layers(Step& step, const MicroBatch& mb, const Routing& r) const {

@@ -162,11 +162,7 @@ class GatherDispatch final : public TokenDispatch {
   }
   void gather(Step& step, Tensor all, Tensor own) const {
     const Tensor mine = place_apart(step.compute, own, "this rank's of all ranks'");
-    exchange_.claim(step, mine, Placement::V(), Placement::S(0));
-    const Group& g = groups_.expert;
-    g.stream->wait(step.compute.record());
-    g.comm->all_gather(*g.stream, all, mine);
-    step.compute.wait(g.stream->record());
+    groups_.expert.all_gather(step.compute, all, mine, ExpertExchange::kRows);
   }
   Tensor gather_all(Step& step, Tensor own, const char* name) const {
     const Tensor all = step.temporary(name, {own.shape[0] * groups_.expert.size(), own.cols()});
@@ -176,11 +172,7 @@ class GatherDispatch final : public TokenDispatch {
   /// own := this rank's part of the sum of `all`, whose rows vary by the experts that made them.
   void scatter(Step& step, Tensor own, Tensor all) const {
     claim(step, all, Placement::S(0), Placement::P());
-    const Group& g = groups_.expert;
-    g.stream->wait(step.compute.record());
-    g.comm->reduce_scatter(*g.stream, own, all);
-    step.compute.wait(g.stream->record());
-    exchange_.claim(step, own, Placement::S(0), Placement::V());
+    groups_.expert.reduce_scatter(step.compute, own, all, ExpertExchange::kRows);
   }
   void sum_back(Step& step, const Dispatched& d, Tensor y, Tensor rows, bool weighted) const {
     Tensor all = step.temporary("summands of all ranks", {y.shape[0] * groups_.expert.size(), y.cols()});

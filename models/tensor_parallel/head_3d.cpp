@@ -31,7 +31,7 @@ void Head::loss_3d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const 
     MatmulArgs project;
     project.trans_b = true;
     matmul(step.compute, products, x, weight, project);
-    step.compute.wait(scatter_sum_start(step, way.sum, out, products));
+    scatter_sum_start(step, way.sum, out, products).wait(step.compute);
     const Tensor mine = mb.targets.narrow(first * ranks + way.sum.rank() * n, n);
     const Tensor targets = place_apart(step.compute, mine, "targets of a chunk");
     place_set(step.compute, targets, Axis::column, Placement::S(0));
@@ -53,7 +53,7 @@ void Head::loss_3d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const 
   if (!step.training) return;
   sum->finish();
   weight_done(step);
-  step.compute.wait(scatter_sum_start(step, way.rows, dy, dpartial));
+  scatter_sum_start(step, way.rows, dy, dpartial).wait(step.compute);
   release_whole(step, dpartial, dy);
 }
 

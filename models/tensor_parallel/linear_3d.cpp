@@ -18,7 +18,7 @@ void Linear::forward_3d(Step& step, Tensor y, Tensor x) const {
   MatmulArgs args;
   args.trans_b = true;
   matmul(step.compute, partial, xs.wait(step), w.wait(step), args);
-  step.compute.wait(scatter_sum_start(step, way.sum, y, partial));
+  scatter_sum_start(step, way.sum, y, partial).wait(step.compute);
   release_whole(step, xs.whole, x);
   w.release(step);
   Tensor spent = partial;
@@ -29,7 +29,7 @@ void Linear::forward_3d(Step& step, Tensor y, Tensor x) const {
 void Linear::backward_3d(Step& step, Tensor dx, Tensor dy, Tensor x) const {
   const Way3d way = way_3d(step.groups, cut_ == LinearSharding::column);
   Gathered dys = gather_start(step, way.sum, dy, "gathered gradient");
-  Event summed;
+  AsyncHandle summed;
   Tensor partial;
   if (dx.defined()) {
     GatheredWeight w = gather_weight_start(step, weight_, parts_);
@@ -51,9 +51,9 @@ void Linear::backward_3d(Step& step, Tensor dx, Tensor dy, Tensor x) const {
   } else {
     weight_backward_3d(step, dys.wait(step), x);
   }
-  step.compute.wait(dys.done);
+  dys.done.wait(step.compute);
   release_whole(step, dys.whole, dy);
-  step.compute.wait(summed);
+  summed.wait(step.compute);
   if (dx.defined()) release_whole(step, partial, dx);
 }
 

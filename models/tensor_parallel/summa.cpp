@@ -21,7 +21,7 @@ class Panels {
   Tensor take(int t) {
     if (group_.size() == 1) return own_;
     const size_t at = static_cast<size_t>(t % 2);
-    step_.compute.wait(done_[at]);
+    done_[at].wait(step_.compute);
     const Tensor panel = panels_[at];
     if (t + 1 < group_.size()) start(t + 1);
     return panel;
@@ -37,20 +37,18 @@ class Panels {
     Tensor& panel = panels_[at];
     panel = buffers_[at];
     if (t == group_.rank()) {
-      panel = place_apart(step_.compute, own_, step_.compute.meta() ? own_.record->name : "");
+      panel = place_apart(step_.compute, own_);
     } else {
       place_spent(step_.compute, panel);
     }
-    group_.stream->wait(step_.compute.record());  // the buffer is no longer read, and own is written
-    group_.comm->broadcast(*group_.stream, panel, own_, t);
-    done_[at] = group_.stream->record();
+    done_[at] = group_.start_broadcast(step_.compute, panel, own_, t);
   }
 
   Step& step_;
   const Group& group_;
   Tensor own_;
   std::array<Tensor, 2> buffers_, panels_;
-  std::array<Event, 2> done_;
+  std::array<AsyncHandle, 2> done_;
 };
 
 /// Matmuls of which each rank of a group is to have the sum of one.
@@ -66,7 +64,7 @@ class Sums {
   Tensor summand(int t) {
     if (t == group_.rank()) return own_;
     const size_t at = static_cast<size_t>(t % 2);
-    step_.compute.wait(done_[at]);
+    done_[at].wait(step_.compute);
     return buffers_[at];
   }
   /// It is written: begins to sum.
@@ -74,15 +72,13 @@ class Sums {
     if (group_.size() == 1) return;
     const size_t at = static_cast<size_t>(t % 2);
     const Tensor product = t == group_.rank() ? own_ : buffers_[at];
-    group_.stream->wait(step_.compute.record());
-    group_.comm->reduce(*group_.stream, product, t);
-    done_[at] = group_.stream->record();
+    done_[at] = group_.start_reduce(step_.compute, product, t);
     // On every rank, so that each reduction is missed somewhere: it has a block of the sum, or nothing now.
     place_as(step_.compute, "the block of a sum", axis_, product, Placement::V(), Placement::S(dim_));
     if (t != group_.rank()) place_spent(step_.compute, product);
   }
   void finish() {
-    for (const Event& e : done_) step_.compute.wait(e);
+    for (const AsyncHandle& d : done_) d.wait(step_.compute);
     for (Tensor& t : buffers_)
       if (t.defined()) step_.memory.release(t);
   }
@@ -94,7 +90,7 @@ class Sums {
   Tensor own_;
   int dim_;
   std::array<Tensor, 2> buffers_;
-  std::array<Event, 2> done_;
+  std::array<AsyncHandle, 2> done_;
 };
 
 }  // namespace

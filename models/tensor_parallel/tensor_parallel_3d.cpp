@@ -8,15 +8,13 @@ namespace {
 
 /// `n` rows of t from `first` on, with a record of their own that says that nothing is there yet.
 Tensor empty_rows(Step& step, Tensor t, int64_t first, int64_t n) {
-  const Tensor rows =
-      place_apart(step.compute, t.narrow(first, n), step.compute.meta() ? t.record->name : "");
+  const Tensor rows = place_apart(step.compute, t.narrow(first, n));
   place_spent(step.compute, rows);
   return rows;
 }
 
 /// `whole` lies as its parts do.
 void join(Step& step, Tensor whole, const std::vector<Tensor>& parts) {
-  if (!step.compute.meta()) return;
   for (size_t i = 0; i < parts.size(); ++i)
     place(step.compute, "parts of a weight", Rule::linear, {whole}, {parts[i]}, /*accumulate=*/i > 0);
 }
@@ -33,21 +31,21 @@ GatheredWeight gather_weight_start(Step& step, int weight, int parts) {
     return out;
   }
   out.whole = step.temporary("gathered weight", {own.shape[0] * g.size(), own.shape[1]});
-  g.stream->wait(step.compute.record());
-  int64_t first = 0;
-  for (int i = 0; i < parts; ++i) {
-    const Tensor part = step.params.value(weight + i);
-    const int64_t n = part.shape[0] * g.size();
-    out.gathered.push_back(empty_rows(step, out.whole, first, n));
-    g.comm->all_gather(*g.stream, out.gathered.back(), part);
-    first += n;
-  }
-  out.done = g.stream->record();
+  out.done = g.start(step.compute, [&](Stream& s) {
+    int64_t first = 0;
+    for (int i = 0; i < parts; ++i) {
+      const Tensor part = step.params.value(weight + i);
+      const int64_t n = part.shape[0] * g.size();
+      out.gathered.push_back(empty_rows(step, out.whole, first, n));
+      g.all_gather(s, out.gathered.back(), part);
+      first += n;
+    }
+  });
   return out;
 }
 
 Tensor GatheredWeight::wait(Step& step) {
-  step.compute.wait(done);
+  done.wait(step.compute);
   join(step, whole, gathered);
   return whole;
 }
@@ -65,16 +63,17 @@ void WeightSum3d::finish() {
   Tensor sum = to_.tensor;
   if (to_.accumulate)
     sum = step_.memory.allocate(MemoryKind::temporaries, "sum of a weight gradient", sum.dtype, sum.shape);
-  group_.stream->wait(step_.compute.record());
   std::vector<Tensor> summed;
-  int64_t first = 0;
-  for (int i = 0; i < parts_; ++i) {
-    const int64_t n = step_.params.spec(weight_ + i).shape[0], ranks = group_.size();
-    summed.push_back(empty_rows(step_, sum, first, n));
-    group_.comm->reduce_scatter(*group_.stream, summed.back(), whole_.narrow(first * ranks, n * ranks));
-    first += n;
-  }
-  step_.compute.wait(group_.stream->record());
+  const AsyncHandle done = group_.start(step_.compute, [&](Stream& s) {
+    int64_t first = 0;
+    for (int i = 0; i < parts_; ++i) {
+      const int64_t n = step_.params.spec(weight_ + i).shape[0], ranks = group_.size();
+      summed.push_back(empty_rows(step_, sum, first, n));
+      group_.reduce_scatter(s, summed.back(), whole_.narrow(first * ranks, n * ranks));
+      first += n;
+    }
+  });
+  done.wait(step_.compute);
   join(step_, sum, summed);
   if (to_.accumulate) {
     add_to(step_.compute, to_.tensor, sum);

@@ -17,7 +17,7 @@ inline Way3d way_3d(const Groups& g, bool inwards) {
 /// A unit of `parts` parameters, gathered over depth part by part, so that each part's rows are consecutive.
 struct GatheredWeight {
   Tensor whole;
-  Event done;
+  AsyncHandle done;
   bool own = false;              ///< `whole` is the parameter itself: there is one rank
   std::vector<Tensor> gathered;  ///< its parts, as collectives left them
   Tensor wait(Step& step);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/deadline.h"
 #include "kernels/base/limits.h"
 #include "kernels/base/progress.h"
 #include "parallel/comm/call_description.h"
@@ -82,7 +83,6 @@ std::shared_ptr<GlooTransport> make_gloo_transport(std::shared_ptr<PeerListener>
 namespace {
 
 using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
-using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxChunkBytes = 1 << 20;
 constexpr int64_t kMinChunkBytes = 4 << 10;
@@ -92,10 +92,6 @@ constexpr double kVerdictSeconds = 0.2;  // a lost rank that gave up on another 
 int64_t chunk_bytes(int size, const GlooOptions& options) {
   const int64_t share = options.scratch_bytes / (kWindow * std::max(1, size - 1));
   return std::clamp(share, kMinChunkBytes, kMaxChunkBytes) / 64 * 64;
-}
-
-Clock::duration seconds(double s) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
 }
 
 std::string plain(const std::string& text) {  // Gloo puts "[file:line] " in front
@@ -217,7 +213,7 @@ class GlooGroup final : public Communicator {
   enum class Way { send, recv };
   void wait(const Buffer& b, Way way, int peer) {
     // Not rounded down: a wait that ends before the deadline would be taken for a lost connection.
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - steady_now());
     const auto limit = std::max(left, std::chrono::milliseconds(1));
     try {
       if (way == Way::recv)
@@ -225,7 +221,7 @@ class GlooGroup final : public Communicator {
       else
         b->waitSend(nullptr, limit);
     } catch (const std::exception& e) {
-      const bool timed_out = Clock::now() >= deadline_;
+      const bool timed_out = steady_now() >= deadline_;
       fail_lost(peer, timed_out, plain(e.what()));
     }
   }
@@ -242,7 +238,7 @@ class GlooGroup final : public Communicator {
 
   void check_same(const CollectiveInfo& info) override {
     info_ = info;
-    deadline_ = Clock::now() + seconds(options_.timeout_seconds);
+    deadline_ = after(options_.timeout_seconds);
     for (Peer& p : peers_) p.pair_elements = p.expected = 0;
   }
 
@@ -554,7 +550,7 @@ class GlooGroup final : public Communicator {
       order_;  // the other ranks, starting with the next one, so that not all begin with the same
   std::vector<const void*> sources_;
   CollectiveInfo info_;
-  Clock::time_point deadline_;
+  SteadyTime deadline_;
   int splits_ = 0;
   bool gave_up_ = false;
 };

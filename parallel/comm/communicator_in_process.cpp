@@ -1,11 +1,11 @@
 // A group of threads of one process. Each rank shows its pointers, all meet at a barrier, each copies or sums
 // what it needs straight from the others' memory, and all meet again before anyone goes on.
-#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <map>
 #include <optional>
 
+#include "kernels/base/deadline.h"
 #include "parallel/comm/communicator.h"
 
 namespace ltrain {
@@ -41,10 +41,7 @@ struct Shared {
   std::string broken;                                                  // why nobody can go on
   std::map<std::pair<int, int>, std::vector<std::vector<char>>> mail;  // (from, to) -> messages, oldest first
 
-  std::chrono::steady_clock::time_point deadline() const {
-    return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                                  std::chrono::duration<double>(options.timeout_seconds));
-  }
+  SteadyTime deadline() const { return after(options.timeout_seconds); }
 
   [[noreturn]] void fail_broken() { fail(ExitCode::rank_lost, "group \"{}\": {}", name, broken); }
 

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 
+#include "kernels/base/deadline.h"
 #include "kernels/base/progress.h"
 #include "parallel/comm/call_description.h"
 
@@ -62,15 +62,11 @@ class TreeGroup final : public Communicator {
 
   void wait(const Fd& fd, int peer, short what) {
     pollfd p{fd.get(), what, 0};
-    const auto deadline =
-        std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                               std::chrono::duration<double>(options_.timeout_seconds));
+    const SteadyTime deadline = after(options_.timeout_seconds);
     while (true) {
-      const auto left =
-          std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-      const int ready = ::poll(&p, 1, static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30)));
-      if (ready > 0) return;
-      if (left.count() > 0) continue;
+      const int left = poll_timeout(deadline);
+      if (::poll(&p, 1, left) > 0) return;
+      if (left > 0) continue;
       fail(ExitCode::rank_lost, "group \"{}\": rank {} waited {:g} s for rank {} in {}", name(), rank(),
            options_.timeout_seconds, peer, to_string(info_));
     }

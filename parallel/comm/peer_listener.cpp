@@ -1,14 +1,8 @@
 #include "parallel/comm/peer_listener.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
-#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,15 +16,16 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/base/deadline.h"
 #include "kernels/base/limits.h"
 #include "kernels/base/printable.h"
 #include "kernels/base/progress.h"
+#include "kernels/base/secret.h"
+#include "parallel/comm/socket.h"
 
 namespace ltrain {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-constexpr size_t kSecret = 16;
 constexpr size_t kMaxKeyBytes = 4096;
 constexpr double kStrangerSeconds = 5;  // a connection that does not show the secret for so long is dropped
 constexpr size_t kMaxStrangers = 256;
@@ -40,108 +35,19 @@ constexpr char kWelcomeMagic[8] = {'L', 'T', 'p', 'e', 'e', 'r', '1', 's'};
 /// What a rank that connects shows; the key follows.
 struct Hello {
   char magic[8];
-  unsigned char secret[kSecret];
+  char secret[kSecretBytes];
   uint32_t from, key_bytes;
 };
 /// The answer. Data follows, of both sides.
 struct Welcome {
   char magic[8];
-  unsigned char secret[kSecret];
-};
-struct Secrets {
-  unsigned char client[kSecret], server[kSecret];
+  char secret[kSecretBytes];
 };
 
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-  int port() const {
-    return ntohs(storage.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port
-                                               : reinterpret_cast<const sockaddr_in&>(storage).sin_port);
-  }
-  void set_port(int port) {
-    if (storage.ss_family == AF_INET6)
-      reinterpret_cast<sockaddr_in6&>(storage).sin6_port = htons(static_cast<uint16_t>(port));
-    else
-      reinterpret_cast<sockaddr_in&>(storage).sin_port = htons(static_cast<uint16_t>(port));
-  }
-  std::string text() const {
-    char name[INET6_ADDRSTRLEN + 32] = "?";
-    ::getnameinfo(reinterpret_cast<const sockaddr*>(&storage), size, name, sizeof(name), nullptr, 0,
-                  NI_NUMERICHOST);
-    return name;
-  }
-};
-
-SocketAddress copied(const sockaddr* from, socklen_t size) {
-  SocketAddress a;
-  a.size = std::min<socklen_t>(size, sizeof(a.storage));
-  std::memcpy(&a.storage, from, a.size);
-  return a;
-}
-
-std::vector<SocketAddress> addresses_of_name(const std::string& name, int flags, std::string* why) {
-  addrinfo hints{}, *list = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags;
-  if (const int rc = ::getaddrinfo(name.c_str(), nullptr, &hints, &list); rc != 0) {
-    *why = ::gai_strerror(rc);
-    return {};
-  }
-  std::vector<SocketAddress> out;
-  for (const addrinfo* a = list; a; a = a->ai_next) out.push_back(copied(a->ai_addr, a->ai_addrlen));
-  ::freeaddrinfo(list);
-  return out;
-}
-
-/// IPv4 first, as most networks of clusters have it.
-std::vector<SocketAddress> addresses_of_interface(const std::string& name, std::string* why) {
-  ifaddrs* list = nullptr;
-  std::vector<SocketAddress> v4, v6;
-  if (::getifaddrs(&list) == 0) {
-    for (const ifaddrs* a = list; a; a = a->ifa_next)
-      if (a->ifa_addr && name == a->ifa_name) {
-        if (a->ifa_addr->sa_family == AF_INET) v4.push_back(copied(a->ifa_addr, sizeof(sockaddr_in)));
-        if (a->ifa_addr->sa_family == AF_INET6) v6.push_back(copied(a->ifa_addr, sizeof(sockaddr_in6)));
-      }
-    ::freeifaddrs(list);
-  }
-  v4.insert(v4.end(), v6.begin(), v6.end());
-  if (v4.empty()) *why = "there is none of that name with an address";
-  return v4;
-}
-
-std::string hex(const void* data, size_t size) {
-  std::string out;
-  for (size_t i = 0; i < size; ++i) out += fmt::format("{:02x}", static_cast<const unsigned char*>(data)[i]);
-  return out;
-}
-
-bool from_hex(const std::string& text, void* data, size_t size) {
-  if (text.size() != 2 * size || text.find_first_not_of("0123456789abcdef") != std::string::npos)
-    return false;
-  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-  for (size_t i = 0; i < size; ++i)
-    static_cast<unsigned char*>(data)[i] =
-        static_cast<unsigned char>(16 * digit(text[2 * i]) + digit(text[2 * i + 1]));
-  return true;
-}
-
-bool equal_secrets(const unsigned char* a, const unsigned char* b) {  // in a time that does not tell where
-  unsigned char difference = 0;
-  for (size_t i = 0; i < kSecret; ++i) difference |= a[i] ^ b[i];
-  return difference == 0;
-}
-
-Clock::time_point after(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
-int milliseconds_to(Clock::time_point deadline) {
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count() + 1;
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
+std::vector<SocketAddress> interface_addresses(const std::string& name, std::string* why) {
+  std::vector<SocketAddress> found = addresses_of_interface(name);
+  if (found.empty()) *why = "there is none of that name with an address";
+  return found;
 }
 
 }  // namespace
@@ -150,17 +56,14 @@ class PeerListener::Impl {
  public:
   Impl(const std::string& address, const std::string& interface) {
     std::string why = "it has no address";
-    const auto candidates =
-        interface.empty() ? addresses_of_name(address, 0, &why) : addresses_of_interface(interface, &why);
-    for (SocketAddress a : candidates)
+    for (const SocketAddress& a :
+         interface.empty() ? addresses_of_name(address, &why) : interface_addresses(interface, &why))
       if (listen(a, &why)) break;
     if (!listener_.valid() && interface.empty())
       fail(ExitCode::usage, "cannot listen for other ranks on address {}: {}", address, why);
     if (!listener_.valid())
       fail(ExitCode::usage, "cannot listen for other ranks on interface {} (launch.interface): {}", interface,
            why);
-    if (::getrandom(&secrets_, sizeof(secrets_), 0) != static_cast<ssize_t>(sizeof(secrets_)))
-      fail(ExitCode::internal, "getrandom: {}", std::strerror(errno));
     wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!wake_.valid()) fail_system("eventfd", errno, ExitCode::internal);
     thread_ = std::thread([this] { loop(); });
@@ -176,9 +79,7 @@ class PeerListener::Impl {
     thread_.join();
   }
 
-  std::string published() const {
-    return fmt::format("{} {} {}", address_, port_, hex(&secrets_, sizeof(secrets_)));
-  }
+  std::string published() const { return fmt::format("{} {} {}", address_, port_, secrets_.text()); }
 
   Fd accept(const std::string& key, int from, double seconds) {
     std::unique_lock lock(mutex_);
@@ -194,26 +95,18 @@ class PeerListener::Impl {
  private:
   struct Stranger {
     Fd fd;
-    Clock::time_point until;
+    SteadyTime until;
     std::string bytes;
   };
 
   bool listen(SocketAddress a, std::string* why) {
     a.set_port(0);
-    Fd fd(::socket(a.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!fd.valid() && (errno == EMFILE || errno == ENFILE))
+    listener_ = listen_at(a, &port_);
+    if (!listener_.valid() && (errno == EMFILE || errno == ENFILE))
       fail_system("a socket for other ranks", errno, ExitCode::internal);
-    if (!fd.valid() || ::bind(fd.get(), a.get(), a.size) != 0 || ::listen(fd.get(), 4096) != 0) {
-      *why = std::strerror(errno);
-      return false;
-    }
-    SocketAddress bound;
-    bound.size = sizeof(bound.storage);
-    ::getsockname(fd.get(), bound.get(), &bound.size);
+    if (!listener_.valid()) *why = std::strerror(errno);
     address_ = a.text();
-    port_ = bound.port();
-    listener_ = std::move(fd);
-    return true;
+    return listener_.valid();
   }
 
   void loop() {
@@ -222,14 +115,14 @@ class PeerListener::Impl {
     while (!stopping_) {
       lock.unlock();
       std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-      auto wake = Clock::time_point::max();
+      auto wake = SteadyTime::max();
       for (const Stranger& s : strangers) {
         polled.push_back({s.fd.get(), POLLIN, 0});
         wake = std::min(wake, s.until);
       }
-      ::poll(polled.data(), polled.size(), strangers.empty() ? -1 : milliseconds_to(wake));
+      ::poll(polled.data(), polled.size(), strangers.empty() ? -1 : poll_timeout(wake));
       size_t at = 2;
-      const auto now = Clock::now();
+      const auto now = steady_now();
       for (auto s = strangers.begin(); s != strangers.end(); ++at) {
         const bool gone = (polled[at].revents && !hear(*s)) || s->until < now;
         s = gone ? strangers.erase(s) : std::next(s);
@@ -239,7 +132,7 @@ class PeerListener::Impl {
     }
   }
 
-  void accept_all(std::list<Stranger>& strangers, Clock::time_point now) {
+  void accept_all(std::list<Stranger>& strangers, SteadyTime now) {
     while (true) {
       Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd.valid()) {
@@ -247,13 +140,9 @@ class PeerListener::Impl {
         if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(20));
         return;
       }
-      const int one = 1;
-      ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+      send_at_once(fd);
       if (strangers.size() >= kMaxStrangers) strangers.pop_front();
-      strangers.push_back(
-          {std::move(fd),
-           now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kStrangerSeconds)),
-           ""});
+      strangers.push_back({std::move(fd), after(kStrangerSeconds, now), ""});
     }
   }
 
@@ -266,7 +155,7 @@ class PeerListener::Impl {
         Hello hello;
         std::memcpy(&hello, s.bytes.data(), sizeof(hello));
         if (std::memcmp(hello.magic, kHelloMagic, sizeof(kHelloMagic)) != 0 ||
-            !equal_secrets(hello.secret, secrets_.client) || hello.key_bytes > kMaxKeyBytes)
+            !equal_secrets({hello.secret, kSecretBytes}, secrets_.client) || hello.key_bytes > kMaxKeyBytes)
           return false;
         want += hello.key_bytes;
         if (s.bytes.size() == want) {
@@ -286,7 +175,7 @@ class PeerListener::Impl {
   void welcome(Fd fd, std::string key, int from) {
     Welcome w;
     std::memcpy(w.magic, kWelcomeMagic, sizeof(w.magic));
-    std::memcpy(w.secret, secrets_.server, kSecret);
+    std::memcpy(w.secret, secrets_.server.data(), kSecretBytes);
     if (::send(fd.get(), &w, sizeof(w), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(w))) return;
     note_progress();
     std::lock_guard lock(mutex_);
@@ -297,7 +186,7 @@ class PeerListener::Impl {
 
   Fd listener_, wake_;
   int port_ = 0;
-  Secrets secrets_{};
+  const SecretPair secrets_ = SecretPair::make();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::pair<std::string, int>, Fd> arrived_;
@@ -307,7 +196,7 @@ class PeerListener::Impl {
 
 void check_interface(const std::string& name) {
   std::string why;
-  if (addresses_of_interface(name, &why).empty())
+  if (interface_addresses(name, &why).empty())
     fail(ExitCode::usage, "launch.interface = {}: {} on this host; `ip address` lists them", printable(name),
          why);
 }
@@ -323,28 +212,17 @@ Fd PeerListener::accept(const std::string& key, int from, double seconds) {
 
 namespace {
 
-/// One attempt. `again`: another one may go better.
-Fd try_peer(SocketAddress address, const std::string& hello, const Secrets& secrets,
-            Clock::time_point deadline, std::string* why, bool* retry) {
-  Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+/// One attempt. `retry`: another one may go better.
+Fd try_peer(const SocketAddress& address, const std::string& hello, const SecretPair& secrets,
+            SteadyTime deadline, std::string* why, bool* retry) {
+  Fd fd = open_socket(address);
   if (!fd.valid()) fail_system("a socket to another rank", errno, ExitCode::rank_lost);
-  int error = 0;
-  if (::connect(fd.get(), address.get(), address.size) != 0) error = errno;
-  if (error == EINPROGRESS) {
-    pollfd p{fd.get(), POLLOUT, 0};
-    socklen_t size = sizeof(error);
-    if (::poll(&p, 1, milliseconds_to(deadline)) <= 0)
-      error = ETIMEDOUT;
-    else
-      ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  }
   *retry = true;
-  if (error) {
+  if (const int error = connect_to(fd, address, deadline)) {
     *why = std::strerror(error);
     return {};
   }
-  const int one = 1;
-  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  send_at_once(fd);
   if (::send(fd.get(), hello.data(), hello.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(hello.size())) {
     *why = std::strerror(errno);
     return {};
@@ -352,7 +230,7 @@ Fd try_peer(SocketAddress address, const std::string& hello, const Secrets& secr
   Welcome w;
   for (size_t have = 0; have < sizeof(w);) {
     pollfd p{fd.get(), POLLIN, 0};
-    if (::poll(&p, 1, milliseconds_to(deadline)) <= 0) {
+    if (::poll(&p, 1, poll_timeout(deadline)) <= 0) {
       *why = "no answer";
       return {};
     }
@@ -365,7 +243,7 @@ Fd try_peer(SocketAddress address, const std::string& hello, const Secrets& secr
     have += static_cast<size_t>(n);
   }
   if (std::memcmp(w.magic, kWelcomeMagic, sizeof(kWelcomeMagic)) != 0 ||
-      !equal_secrets(w.secret, secrets.server)) {
+      !equal_secrets({w.secret, kSecretBytes}, secrets.server)) {
     *why = "another program listens there";
     *retry = false;
     return {};
@@ -380,19 +258,14 @@ Fd connect_to_peer(const std::string& published, const std::string& key, int fro
   std::istringstream in(published);
   std::string address, secret;
   int port = 0;
-  Secrets secrets;
   *why = "it published no address";
-  if (!(in >> address >> port >> secret) || port < 1 || port > 65535 ||
-      !from_hex(secret, &secrets, sizeof(secrets)) || key.size() > kMaxKeyBytes)
-    return {};
-  std::string lookup;
-  const auto list = addresses_of_name(address, AI_NUMERICHOST, &lookup);
-  if (list.empty()) return {};
-  SocketAddress a = list[0];
-  a.set_port(port);
+  if (!(in >> address >> port >> secret) || port < 1 || port > 65535 || key.size() > kMaxKeyBytes) return {};
+  const std::optional<SecretPair> secrets = SecretPair::parse(secret);
+  const std::optional<SocketAddress> a = SocketAddress::parse(address, port);
+  if (!secrets || !a) return {};
   Hello hello{};
   std::memcpy(hello.magic, kHelloMagic, sizeof(hello.magic));
-  std::memcpy(hello.secret, secrets.client, kSecret);
+  std::memcpy(hello.secret, secrets->client.data(), kSecretBytes);
   hello.from = static_cast<uint32_t>(from), hello.key_bytes = static_cast<uint32_t>(key.size());
   const std::string bytes = std::string(reinterpret_cast<const char*>(&hello), sizeof(hello)) + key;
   const auto deadline = after(seconds);
@@ -400,13 +273,13 @@ Fd connect_to_peer(const std::string& published, const std::string& key, int fro
   while (true) {
     bool retry = false;
     std::string reason;
-    Fd fd = try_peer(a, bytes, secrets, deadline, &reason, &retry);
+    Fd fd = try_peer(*a, bytes, *secrets, deadline, &reason, &retry);
     if (fd.valid()) {
       note_progress();
       return fd;
     }
     *why = fmt::format("{} port {}: {}", address, port, reason);
-    if (!retry || Clock::now() >= deadline) return {};
+    if (!retry || steady_now() >= deadline) return {};
     std::this_thread::sleep_for(std::chrono::duration<double>(pause));
     pause = std::min(1.0, 1.5 * pause);
   }

@@ -17,7 +17,7 @@ const Group& Groups::over(Axis a) const {
 const Group& Groups::spanning(AxisSet axes) const {
   const auto longer = [&](AxisSet set) { return long_axes(set, [&](Axis a) { return size(a); }); };
   for (const Group* g : {&tensor, &depth, &rows, &turned_rows})
-    if (g->size() > 1 && longer(g->comm->axes()) == longer(axes)) return *g;
+    if (g->size() > 1 && longer(g->axes()) == longer(axes)) return *g;
   fail(ExitCode::internal, "no group over {}", axis_set_name(axes));
 }
 
@@ -53,15 +53,15 @@ std::vector<const Group*> Groups::each() const {
 std::vector<const Communicator*> Groups::all() const {
   std::vector<const Communicator*> out;
   for (const Group* g : each())
-    if (g->comm && std::find(out.begin(), out.end(), g->comm) == out.end()) out.push_back(g->comm);
+    if (g->comm_ && std::find(out.begin(), out.end(), g->comm_) == out.end()) out.push_back(g->comm_);
   return out;
 }
 
 std::vector<Stream*> Groups::streams() const {
   std::vector<Stream*> out;
   for (const Group* g : each())
-    if (g->comm && g->size() > 1 && std::find(out.begin(), out.end(), g->stream) == out.end())
-      out.push_back(g->stream);
+    if (g->comm_ && g->size() > 1 && std::find(out.begin(), out.end(), g->stream_) == out.end())
+      out.push_back(g->stream_);
   return out;
 }
 
@@ -118,7 +118,7 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   groups_.expert = over("expert", experts, cut ? stream(make_stream, "expert") : comm);
   groups_.expert_shard = cut ? over("expert shard", mesh.shard.without(experts), comm) : groups_.shard;
   groups_.expert_replicate =
-      cut ? over("expert replicate", mesh.replicate().without(experts), groups_.replicate.stream)
+      cut ? over("expert replicate", mesh.replicate().without(experts), groups_.replicate.stream_)
           : groups_.replicate;
   // On the stream of the whole: an exchange is one after the other.
   const std::vector<int> of_experts = mesh.group(experts);
@@ -131,9 +131,9 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
     if (near > 1 ? i % near == place % near : i == place) inter_node_ranks.push_back(of_experts[i]);
   }
   groups_.expert_intra_node = make(make_group, {"expert intra-node", experts, intra_node_ranks, false},
-                                   groups_.expert.stream, near > 1);
+                                   groups_.expert.stream_, near > 1);
   groups_.expert_inter_node = make(make_group, {"expert inter-node", experts, inter_node_ranks, false},
-                                   groups_.expert.stream, near > 1);
+                                   groups_.expert.stream_, near > 1);
   // With one group of all ranks gradients and agreements go the same way.
   const bool flat = mesh.world() == mesh.size(kGradientAxes);
   groups_.world = flat ? groups_.gradient : over("world", kAllAxes, comm);
@@ -148,7 +148,7 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   const int n = kv_replication(options.key_value_heads, groups_.tensor.size());
   const int first = groups_.tensor.rank() / n * n;
   copies = {copies.begin() + first, copies.begin() + first + n};
-  groups_.copies = make(make_group, {"copies", Axis::tensor, copies, false}, groups_.tensor.stream, n > 1);
+  groups_.copies = make(make_group, {"copies", Axis::tensor, copies, false}, groups_.tensor.stream_, n > 1);
   for (const auto& [from, to] : options.links) {
     const std::string name = fmt::format("stage {} to {}", from, to);
     if (stage != from && stage != to) {

@@ -6,19 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/tensor/stream.h"
-#include "parallel/comm/communicator.h"
+#include "parallel/mesh/group.h"
 #include "parallel/mesh/mesh.h"
 
 namespace ltrain {
-
-/// A communicator with the stream that its calls run on. A group of one moves nothing.
-struct Group {
-  Communicator* comm = nullptr;
-  Stream* stream = nullptr;
-  int size() const { return comm->size(); }
-  int rank() const { return comm->rank(); }
-};
 
 /// One directed connection between two pipeline stages. Its two ends are ranks 0 (from) and 1 (to).
 struct Link {

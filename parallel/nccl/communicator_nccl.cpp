@@ -8,18 +8,15 @@
 #include <mutex>
 #include <thread>
 
+#include "kernels/base/deadline.h"
+
 namespace ltrain {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using nccl::Status;
 
 constexpr auto kPoll = std::chrono::milliseconds(20);  // of errors and ages
 constexpr auto kSettle = std::chrono::microseconds(20);
-
-Clock::time_point after(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 }  // namespace
 
@@ -34,7 +31,7 @@ class NcclWorld {
     struct Call {
       CollectiveInfo info;
       Event end;
-      Clock::time_point deadline;
+      SteadyTime deadline;
       size_t recorded = 0;  // calls that go together, of which `info` is the last; 0: one by itself
     };
     std::deque<Call> calls;  // enqueued and not known to be done
@@ -97,7 +94,7 @@ class NcclWorld {
 
   /// Calls of the library, begun with the lock held, until all of `comms` are done with them.
   void settle(std::unique_lock<std::mutex>& lock, Status begun, const std::vector<nccl::Comm>& comms,
-              Clock::time_point deadline, const std::string& what) {
+              SteadyTime deadline, const std::string& what) {
     const auto give_up = [&](const std::string& why) {
       std::vector<nccl::Comm> new_ones;  // that the thread does not know yet
       for (nccl::Comm c : comms)
@@ -113,7 +110,7 @@ class NcclWorld {
     for (nccl::Comm comm : comms) {
       Status state = begun.code == Status::success ? begun : library->state(comm);
       while (state.code == Status::in_progress) {
-        if (Clock::now() >= deadline)
+        if (steady_now() >= deadline)
           give_up("not done in time: a rank has not come, or its network is not reached");
         lock.unlock();
         std::this_thread::sleep_for(kSettle);
@@ -186,7 +183,7 @@ class NcclWorld {
       return e.what();
     }
     if (const Status state = library->state(w.comm); state.code == Status::failed) return state.text;
-    if (!w.calls.empty() && Clock::now() > w.calls.front().deadline)
+    if (!w.calls.empty() && steady_now() > w.calls.front().deadline)
       return fmt::format("waited {:g} s for the others", options.timeout_seconds);
     return "";
   }

@@ -1,6 +1,9 @@
 #include "parallel/optim/optimizer.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
+#include <string>
 
 namespace ltrain {
 namespace {
@@ -37,22 +40,9 @@ StepKinds step_kinds(const OptimizerSettings& o) {
 }
 
 bool name_matches(std::string_view pattern, std::string_view name) {
-  size_t p = 0, n = 0, star = std::string_view::npos, from = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n]) && pattern[p] != '*') {
-      ++p, ++n;
-    } else if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      from = n;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      n = ++from;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
+  std::string plain;  // brackets stand for themselves
+  for (char c : pattern) plain += c == '[' || c == '\\' ? std::string{'\\', c} : std::string{c};
+  return ::fnmatch(plain.c_str(), std::string(name).c_str(), 0) == 0;
 }
 
 ParameterRule rule_of(const OptimizerSettings& o, const RuleTarget& t) {

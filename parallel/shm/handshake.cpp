@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -14,72 +13,36 @@
 #include <cstring>
 #include <thread>
 
+#include "kernels/base/deadline.h"
 #include "kernels/base/limits.h"
+#include "kernels/base/secret.h"
 
 namespace ltrain::shm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr int kMaxDescriptors = 2 * kMaxRanks;
-constexpr size_t kSecret = 16;
 constexpr double kStrangerSeconds = 5;  // a connection that says nothing for so long is dropped
 constexpr size_t kMaxStrangers = 64;
 
 /// What a rank shows, together with the reading end of its pipe.
 struct Hello {
   char magic[8];
-  unsigned char secret[kSecret];
+  char secret[kSecretBytes];
   uint32_t rank, ranks;
 };
 /// The answer of rank 0, together with the memory file and all other ranks' reading ends, by rank.
 struct Welcome {
   char magic[8];
-  unsigned char secret[kSecret];
+  char secret[kSecretBytes];
   uint32_t ranks, unused;
 };
 constexpr char kHelloMagic[8] = {'L', 'T', 's', 'h', 'm', '1', 'c', 0};
 constexpr char kWelcomeMagic[8] = {'L', 'T', 's', 'h', 'm', '1', 's', 0};
 
-struct Secrets {
-  unsigned char client[kSecret], server[kSecret];
-};
-
-std::string hex(const void* data, size_t size) {
-  std::string out;
-  for (size_t i = 0; i < size; ++i) out += fmt::format("{:02x}", static_cast<const unsigned char*>(data)[i]);
-  return out;
-}
-
-bool from_hex(const std::string& text, size_t most, std::string* out) {
-  if (text.size() % 2 != 0 || text.size() > 2 * most) return false;
-  out->clear();
-  for (size_t i = 0; i < text.size(); i += 2) {
-    int v = 0;
-    for (char c : {text[i], text[i + 1]}) {
-      if (!std::isxdigit(static_cast<unsigned char>(c))) return false;
-      v = 16 * v + (c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
-    }
-    out->push_back(static_cast<char>(v));
-  }
-  return true;
-}
-
-bool equal_secrets(const unsigned char* a, const unsigned char* b) {  // in a time that does not tell where
-  unsigned char difference = 0;
-  for (size_t i = 0; i < kSecret; ++i) difference |= a[i] ^ b[i];
-  return difference == 0;
-}
-
 bool same_user(int socket) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
-}
-
-int milliseconds_to(Clock::time_point deadline) {
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count() + 1;
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
 }
 
 template <class T>
@@ -157,10 +120,7 @@ class Host {
            "group \"{}\": no unix socket for shared memory ({}); LTRAIN_TRANSPORT=gloo "
            "does without",
            group, std::strerror(errno));
-    if (::getrandom(&secrets_, sizeof(secrets_), 0) != static_cast<ssize_t>(sizeof(secrets_)))
-      fail(ExitCode::internal, "getrandom: {}", std::strerror(errno));
-    store.set(key, hex(name.sun_path, size - offsetof(sockaddr_un, sun_path)) + " " +
-                       hex(&secrets_, sizeof(secrets_)));
+    store.set(key, to_hex({name.sun_path, size - offsetof(sockaddr_un, sun_path)}) + " " + secrets_.text());
   }
 
   Membership meet() {
@@ -181,12 +141,11 @@ class Host {
   };
   struct Stranger {
     Fd connection;
-    Clock::time_point until;
+    SteadyTime until;
   };
 
   void gather() {
-    const auto deadline =
-        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_));
+    const SteadyTime deadline = after(timeout_);
     for (int missing = layout_.ranks - 1; missing > 0;) {
       std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}};
       auto wake = deadline;
@@ -194,13 +153,13 @@ class Host {
         polled.push_back({s.connection.get(), POLLIN, 0});
         wake = std::min(wake, s.until);
       }
-      ::poll(polled.data(), polled.size(), milliseconds_to(wake));
+      ::poll(polled.data(), polled.size(), poll_timeout(wake));
       for (size_t i = 1; i < polled.size(); ++i)
         if (polled[i].revents) {
           missing -= hear(strangers_[i - 1]);
           strangers_[i - 1].connection.reset();
         }
-      const auto now = Clock::now();
+      const auto now = steady_now();
       std::erase_if(strangers_, [&](const Stranger& s) { return !s.connection.valid() || s.until < now; });
       if (polled[0].revents) accept_all(now);
       if (missing > 0 && now >= deadline) {
@@ -214,14 +173,13 @@ class Host {
     }
   }
 
-  void accept_all(Clock::time_point now) {
+  void accept_all(SteadyTime now) {
     while (true) {
       Fd c(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!c.valid()) return;
       if (!same_user(c.get())) continue;
       if (strangers_.size() >= kMaxStrangers + members_.size()) strangers_.erase(strangers_.begin());
-      strangers_.push_back({std::move(c), now + std::chrono::duration_cast<Clock::duration>(
-                                                    std::chrono::duration<double>(kStrangerSeconds))});
+      strangers_.push_back({std::move(c), after(kStrangerSeconds, now)});
     }
   }
 
@@ -231,7 +189,7 @@ class Host {
     std::vector<Fd> descriptors;
     if (!receive_with(s.connection.get(), &hello, &descriptors)) return 0;
     if (std::memcmp(hello.magic, kHelloMagic, sizeof(kHelloMagic)) != 0 ||
-        !equal_secrets(hello.secret, secrets_.client) ||
+        !equal_secrets({hello.secret, kSecretBytes}, secrets_.client) ||
         hello.ranks != static_cast<uint32_t>(layout_.ranks) || hello.rank < 1 || hello.rank >= hello.ranks ||
         descriptors.size() != 1 || !is_pipe(descriptors[0]))
       return 0;
@@ -244,7 +202,7 @@ class Host {
   void welcome(int rank, const Fd& memory, const Fd& own_life) {
     Welcome w{};
     std::memcpy(w.magic, kWelcomeMagic, sizeof(w.magic));
-    std::memcpy(w.secret, secrets_.server, kSecret);
+    std::memcpy(w.secret, secrets_.server.data(), kSecretBytes);
     w.ranks = static_cast<uint32_t>(layout_.ranks);
     std::vector<int> descriptors{memory.get(), own_life.get()};
     for (int r = 1; r < layout_.ranks; ++r)
@@ -257,7 +215,7 @@ class Host {
   const std::string& group_;
   const Layout& layout_;
   const double timeout_;
-  Secrets secrets_{};
+  const SecretPair secrets_ = SecretPair::make();
   Fd listener_;
   std::vector<Member> members_;
   std::vector<Stranger> strangers_;
@@ -267,40 +225,33 @@ class Host {
 class Guest {
  public:
   Guest(const std::string& group, int rank, const Layout& layout, double timeout)
-      : group_(group),
-        rank_(rank),
-        layout_(layout),
-        timeout_(timeout),
-        deadline_(Clock::now() +
-                  std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout))) {}
+      : group_(group), rank_(rank), layout_(layout), timeout_(timeout), deadline_(after(timeout)) {}
 
   Membership meet(const std::string& published) {
-    const size_t space = published.find(' ');
-    std::string name, secret;
-    if (space == std::string::npos || !from_hex(published.substr(0, space), 100, &name) || name.empty() ||
-        name[0] != 0 || !from_hex(published.substr(space + 1), sizeof(Secrets), &secret) ||
-        secret.size() != sizeof(Secrets))
+    const size_t space = std::min(published.find(' '), published.size());
+    const std::optional<std::string> name = from_hex(published.substr(0, space), 100);
+    const auto secrets = SecretPair::parse(published.substr(std::min(space + 1, published.size())));
+    if (!name || name->empty() || (*name)[0] != 0 || !secrets)
       fail(ExitCode::rank_lost, "group \"{}\": rank 0 published no address of shared memory", group_);
-    Secrets secrets;
-    std::memcpy(&secrets, secret.data(), sizeof(secrets));
-    const Fd connection = connect(name);
+    const Fd connection = connect(*name);
     if (!same_user(connection.get())) distrust("belongs to another user");
     Life own = new_life();
     Hello hello{};
     std::memcpy(hello.magic, kHelloMagic, sizeof(hello.magic));
-    std::memcpy(hello.secret, secrets.client, kSecret);
+    std::memcpy(hello.secret, secrets->client.data(), kSecretBytes);
     hello.rank = static_cast<uint32_t>(rank_), hello.ranks = static_cast<uint32_t>(layout_.ranks);
     if (!send_with(connection.get(), hello, {own.reading.get()})) distrust("does not listen");
     pollfd p{connection.get(), POLLIN, 0};
-    while (::poll(&p, 1, milliseconds_to(deadline_)) <= 0)
-      if (Clock::now() >= deadline_)
+    while (::poll(&p, 1, poll_timeout(deadline_)) <= 0)
+      if (steady_now() >= deadline_)
         fail(ExitCode::rank_lost, "group \"{}\": rank {} waited {:g} s for rank 0's shared memory", group_,
              rank_, timeout_);
     Welcome w{};
     std::vector<Fd> descriptors;
     if (!receive_with(connection.get(), &w, &descriptors))
       distrust("closed the connection or is another program");
-    if (std::memcmp(w.magic, kWelcomeMagic, sizeof(w.magic)) != 0 || !equal_secrets(w.secret, secrets.server))
+    if (std::memcmp(w.magic, kWelcomeMagic, sizeof(w.magic)) != 0 ||
+        !equal_secrets({w.secret, kSecretBytes}, secrets->server))
       distrust("does not know the job's secret");
     if (w.ranks != hello.ranks || descriptors.size() != static_cast<size_t>(layout_.ranks) ||
         !std::all_of(descriptors.begin() + 1, descriptors.end(), is_pipe))
@@ -328,7 +279,7 @@ class Guest {
       Fd s(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       if (s.valid() && ::connect(s.get(), reinterpret_cast<sockaddr*>(&a), size) == 0) return s;
       const int error = errno;
-      if (error != EAGAIN || Clock::now() >= deadline_)  // EAGAIN: too many connect at once
+      if (error != EAGAIN || steady_now() >= deadline_)  // EAGAIN: too many connect at once
         fail(ExitCode::rank_lost,
              "group \"{}\": rank {} cannot reach rank 0's unix socket ({}) although both seem to be on one "
              "host; "
@@ -342,7 +293,7 @@ class Guest {
   const int rank_;
   const Layout& layout_;
   const double timeout_;
-  const Clock::time_point deadline_;
+  const SteadyTime deadline_;
 };
 
 }  // namespace

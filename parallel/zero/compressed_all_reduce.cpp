@@ -42,34 +42,32 @@ void ParameterStore::allocate_codes() {
 }
 
 /// values := factor times their sum over the ranks of the bucket, of all of them or of the piece alone. Of
-/// what `where` leaves out nothing is summed.
-void ParameterStore::compressed_all_reduce(Bucket& b, Tensor values, double factor, Tensor where, bool all) {
+/// what `where` leaves out nothing is summed. `s` is the stream of the bucket's shard group.
+void ParameterStore::compressed_all_reduce(Stream& s, Bucket& b, Tensor values, double factor, Tensor where,
+                                           bool all) {
   const Group& g = shard_group(b);
-  Stream& s = *g.stream;
   const Code code = code_of(b);
   const int64_t part = coded_bytes(code, values.dtype, b.piece), from = piece_begin(b);
   const auto piece_of = [&](const Tensor& t) { return t.defined() ? t.flat(from, {b.piece}) : t; };
   const Tensor sent = codes_.flat(0, {g.size() * part}), got = received_.flat(0, {g.size() * part});
   if (s.meta())  // each rank's summand, of which it sends slices
     for (int i = 0; i < kAxisCount; ++i)
-      if (const Axis a = static_cast<Axis>(i);
-          g.comm->axes().has(a) && values.record->place[a] == Placement::P())
+      if (const Axis a = static_cast<Axis>(i); g.axes().has(a) && values.record->place[a] == Placement::P())
         place_as(s, "sum in a compressed all-reduce", a, values, Placement::P(), Placement::S(0));
   const Placements parts = s.meta() ? values.record->place : Placements{};
   compress(s, code, sent, values, b.sent_error, where);
   const auto elsewhere =
       [&](auto f) {  // axes that cut parameters: codes of one part say nothing of another's
         for (int i = 0; s.meta() && i < kAxisCount; ++i)
-          if (const Axis a = static_cast<Axis>(i);
-              !g.comm->axes().has(a) && parts[a].kind == Placement::sharded)
+          if (const Axis a = static_cast<Axis>(i); !g.axes().has(a) && parts[a].kind == Placement::sharded)
             f(a);
       };
   elsewhere([&](Axis a) { place_set(s, sent, a, Placement::V()); });
-  g.comm->all_to_all(s, got, sent);
+  g.all_to_all(s, got, sent);
   const Tensor own = sent.flat(g.rank() * part, {part});
   compress_sum(s, code, own, got, g.size(), factor, b.sum_error, piece_of(where));
   place_spent(s, got);
-  if (all) g.comm->all_gather(s, sent, own);
+  if (all) g.all_gather(s, sent, own);
   if (all)
     decompress(s, code, values, sent, where);
   else

@@ -30,7 +30,7 @@ void ParameterStore::begin_step(int64_t micros, int64_t step) {
     b.pending = static_cast<int64_t>(b.units.size()) * (layout_.zero_stage >= 2 ? 1 : micros);
     if (b.kind.rule.rule == UpdateRule::still) b.pending = 0;
     b.reductions = 0;
-    b.done = b.summed = Event();
+    b.done = b.summed = AsyncHandle();
   }
 }
 
@@ -41,21 +41,21 @@ void ParameterStore::gather(int index) {
                               layout_.precision.compute, {b.padded});
   const Group& g = shard_group(b);
   if (g.size() > 1) {
-    g.stream->wait(compute_->record());
-    if (b.offloaded >= 0) {
-      b.fetched = memory_->allocate(MemoryKind::communication,
-                                    fmt::format("parameters from outside, bucket {}", index),
-                                    layout_.precision.compute, {b.piece});
-      fetch_values(b, b.fetched);
-      g.stream->wait(b.done);
-    }
-    g.comm->all_gather(*g.stream, b.value, b.offloaded >= 0 ? b.fetched : b.value_piece);
-    b.done = g.stream->record();
+    b.done = g.start(*compute_, [&](Stream& on) {
+      if (b.offloaded >= 0) {
+        b.fetched = memory_->allocate(MemoryKind::communication,
+                                      fmt::format("parameters from outside, bucket {}", index),
+                                      layout_.precision.compute, {b.piece});
+        fetch_values(b, b.fetched);
+        b.done.wait(on);
+      }
+      g.all_gather(on, b.value, b.offloaded >= 0 ? b.fetched : b.value_piece);
+    });
   } else if (b.offloaded >= 0) {
     fetch_values(b, b.value);
   } else {
     cast(*compute_, b.value, b.value_piece);
-    b.done = Event();
+    b.done = AsyncHandle();
   }
   b.gathering = true;
 }
@@ -71,7 +71,7 @@ void ParameterStore::gather_segment(int segment, int next) {
   each(segment, [&](int i) {
     Bucket& b = buckets_[i];
     if (!b.gathering) return;
-    compute_->wait(b.done);
+    b.done.wait(*compute_);
     b.gathering = false;
     if (b.fetched.defined()) memory_->release(b.fetched);
     if (!compute_->meta()) return;
@@ -87,7 +87,7 @@ void ParameterStore::release_segment(int segment) {
   if (layout_.zero_stage < 3) return;
   for (Bucket& b : buckets_) {
     if (b.segment != segment || !b.value.defined()) continue;
-    if (b.gathering) compute_->wait(b.done);  // fetched and not used
+    if (b.gathering) b.done.wait(*compute_);  // fetched and not used
     b.gathering = false;
     if (b.fetched.defined()) memory_->release(b.fetched);
     memory_->release(b.value);
@@ -229,41 +229,32 @@ void ParameterStore::reduce(int index) {
       layout_.zero_stage >= 2)
     clear_padding(b);
   if (alone(b)) return;
-  g.stream->wait(compute_->record());
-  if (b.kind.sum.bits) {  // on the stream that the group is used from
-    const Group& t = groups_->spanning(b.kind.sum);
-    t.stream->wait(compute_->record());
-    t.comm->all_reduce(*t.stream, b.grad);
-    g.stream->wait(t.stream->record());
-  }
-  if (b.kind.copied) {
-    const Group& c = groups_->copies;
-    c.stream->wait(compute_->record());
-    c.comm->all_reduce(*c.stream, b.grad);
-    g.stream->wait(c.stream->record());
-    if (compute_->meta())  // the same on the copies, another part on the others
-      place_as_part(b);
-  }
-  if (frozen(b) || rounds_tied(b)) {  // its moment is what ranks sum, or stages sum first
-    b.done = g.stream->record();
-    return;
-  }
+  const bool waits = frozen(b) || rounds_tied(b);  // its moment is what ranks sum, or stages sum first
   const Tensor piece = b.grad.flat(piece_begin(b), {b.piece});
   const bool two_levels = replicate_group(b).size() > 1;
-  const bool round = rounded_.defined() && g.size() > 1;
-  const Tensor sent = round ? rounded_.flat(0, {b.padded}) : b.grad;
-  const Tensor got = sent.flat(piece_begin(b), {b.piece});
-  if (round) cast(*g.stream, sent, b.grad);
-  if (layout_.reduce_int8 && is_compressed(b)) {
-    compressed_all_reduce(b, b.grad, 1, {}, layout_.zero_stage == 0);
-  } else if (g.size() > 1 && (layout_.zero_stage >= 1 || two_levels)) {
-    g.comm->reduce_scatter(*g.stream, got, sent);
-    if (round) cast(*g.stream, piece, got);
-  } else if (g.size() > 1) {
-    g.comm->all_reduce(*g.stream, sent);
-    if (round) cast(*g.stream, b.grad, sent);
-  }
-  b.done = g.stream->record();
+  b.done = g.start(*compute_, [&](Stream& on) {
+    if (b.kind.sum.bits) groups_->spanning(b.kind.sum).start_all_reduce(*compute_, b.grad).wait(on);
+    if (b.kind.copied) {
+      groups_->copies.start_all_reduce(*compute_, b.grad).wait(on);
+      if (compute_->meta())  // the same on the copies, another part on the others
+        place_as_part(b);
+    }
+    if (waits) return;
+    const bool round = rounded_.defined() && g.size() > 1;
+    const Tensor sent = round ? rounded_.flat(0, {b.padded}) : b.grad;
+    const Tensor got = sent.flat(piece_begin(b), {b.piece});
+    if (round) cast(on, sent, b.grad);
+    if (layout_.reduce_int8 && is_compressed(b)) {
+      compressed_all_reduce(on, b, b.grad, 1, {}, layout_.zero_stage == 0);
+    } else if (g.size() > 1 && (layout_.zero_stage >= 1 || two_levels)) {
+      g.reduce_scatter(on, got, sent);
+      if (round) cast(on, piece, got);
+    } else if (g.size() > 1) {
+      g.all_reduce(on, sent);
+      if (round) cast(on, b.grad, sent);
+    }
+  });
+  if (waits) return;
   if (two_levels && layout_.zero_stage < 2) {
     gather_reduced();  // the bucket before, whose second level had the time of this one's first
     sum_replicas(b, piece, b.done);
@@ -276,12 +267,9 @@ void ParameterStore::reduce(int index) {
 }
 
 /// The second level: sums a piece that `ready` says is summed inside.
-void ParameterStore::sum_replicas(Bucket& b, Tensor piece, Event ready) {
+void ParameterStore::sum_replicas(Bucket& b, Tensor piece, const AsyncHandle& ready) {
   const Group& g = replicate_group(b);
-  if (g.size() == 1) return;
-  g.stream->wait(ready);
-  g.comm->all_reduce(*g.stream, piece);
-  b.summed = g.stream->record();
+  if (g.size() > 1) b.summed = g.start(ready, [&](Stream& on) { g.all_reduce(on, piece); });
 }
 
 /// Two levels without ZeRO: gathers the bucket that is summed.
@@ -290,9 +278,9 @@ void ParameterStore::gather_reduced() {
   Bucket& b = buckets_[summed_];
   summed_ = -1;
   const Group& g = shard_group(b);
-  g.stream->wait(b.summed);
-  if (g.size() > 1) g.comm->all_gather(*g.stream, b.grad, b.grad.flat(piece_begin(b), {b.piece}));
-  b.done = g.stream->record();
+  b.done = g.start(b.summed, [&](Stream& on) {
+    if (g.size() > 1) g.all_gather(on, b.grad, b.grad.flat(piece_begin(b), {b.piece}));
+  });
 }
 
 /// ZeRO-2 and 3: adds reduced gradients to this rank's pieces until `keep` reductions are under way.
@@ -301,7 +289,7 @@ void ParameterStore::settle(size_t keep) {
     Pending p = pending_.front();
     pending_.erase(pending_.begin());
     Bucket& b = buckets_[p.bucket];
-    compute_->wait(p.done);
+    p.done.wait(*compute_);
     const Tensor piece = p.grad.flat(piece_begin(b), {b.piece});
     if (b.reductions > 0) {
       add_to(*compute_, b.grad_piece, piece);
@@ -310,7 +298,7 @@ void ParameterStore::settle(size_t keep) {
     }
     memory_->release(p.grad);
     // Once a step: what goes between nodes does not grow with accumulation.
-    if (++b.reductions == micros_) sum_replicas(b, b.grad_piece, compute_->record());
+    if (++b.reductions == micros_) sum_replicas(b, b.grad_piece, AsyncHandle(compute_->record()));
   }
 }
 
@@ -324,21 +312,19 @@ void ParameterStore::finish_gradients() {
         layout_.zero_stage >= 2 ? static_cast<int64_t>(b.units.size()) - b.pending : b.pending;
     LT_CHECK(left == 0 && (layout_.zero_stage < 2 || b.reductions == micros_),
              "a backward left gradients of a bucket incomplete");
-    compute_->wait(b.done);
-    compute_->wait(b.summed);
+    b.done.wait(*compute_);
+    b.summed.wait(*compute_);
     if (!b.kind.tied) continue;
     // After the sum over data: what crosses the pipeline is a piece, not the whole table.
     const Tensor mine = layout_.zero_stage >= 2                      ? b.grad_piece
                         : layout_.zero_stage == 1 && !rounds_tied(b) ? b.grad.flat(piece_begin(b), {b.piece})
                                                                      : b.grad;
-    tied.stream->wait(compute_->record());
-    tied.comm->all_reduce(*tied.stream, mine);
-    compute_->wait(tied.stream->record());
+    tied.all_reduce(*compute_, mine);
     if (!rounds_tied(b)) continue;
-    const Group& g = shard_group(b);
-    g.stream->wait(compute_->record());
-    compressed_all_reduce(b, b.grad, 1, {}, layout_.zero_stage == 0);
-    compute_->wait(g.stream->record());
+    const auto sum = [&](Stream& on) {
+      compressed_all_reduce(on, b, b.grad, 1, {}, layout_.zero_stage == 0);
+    };
+    shard_group(b).start(*compute_, sum).wait(*compute_);
   }
   mask_gradients();
   for (Bucket& b : buckets_) release_segment(b.segment);
@@ -358,7 +344,7 @@ void ParameterStore::add_grad_squares(Tensor squares) {
       AxisSet cut;
       if (layout_.zero_stage == 0 || groups_->replicate.size() > 1) cut = kGradientAxes;
       for (Axis a : kTensorAxes) cut = cut | a;
-      own = place_apart(*compute_, own, own.record->name);
+      own = place_apart(*compute_, own);
       for (int i = 0; i < kAxisCount; ++i)
         if (const Axis a = static_cast<Axis>(i); cut.has(a) && own.record->place[a] == Placement::R())
           place_set(*compute_, own, a, Placement::S(0));

@@ -31,9 +31,7 @@ void ParameterStore::orthogonalize(const Parameter& p, Tensor x) {
   const double once = groups_->copies.size() > 1 && p.spec.copied ? 1.0 / groups_->copies.size() : 1.0;
   const auto sum = [&](Tensor of_parts) {
     if (!cut) return;
-    t.stream->wait(compute_->record());
-    t.comm->all_reduce(*t.stream, of_parts);
-    compute_->wait(t.stream->record());
+    t.all_reduce(*compute_, of_parts);
     if (once != 1.0) scale_add(*compute_, of_parts, once, {}, 0);
   };
   fill_zero(*compute_, length_);
@@ -87,9 +85,7 @@ void ParameterStore::update_muon(const AdamwArgs& step) {
       if (compute_->meta()) whole.record->place = b.grad_piece.record->place;
     }
     if (g.size() > 1 && stage >= 1) {
-      g.stream->wait(compute_->record());
-      g.comm->all_gather(*g.stream, whole, r.grad);
-      compute_->wait(g.stream->record());
+      g.all_gather(*compute_, whole, r.grad);
     } else if (stage >= 2) {
       cast(*compute_, whole, r.grad);
     }
@@ -110,12 +106,10 @@ void ParameterStore::update_muon(const AdamwArgs& step) {
     }
     if (g.size() > 1) {
       if (compute_->meta()) place_set(*compute_, whole, groups_->mesh.shard, Placement::P());
-      g.stream->wait(compute_->record());
       if (stage == 0)
-        g.comm->all_reduce(*g.stream, whole);
+        g.all_reduce(*compute_, whole);
       else
-        g.comm->reduce_scatter(*g.stream, r.grad, whole);
-      compute_->wait(g.stream->record());
+        g.reduce_scatter(*compute_, r.grad, whole);
     } else if (stage >= 2) {
       cast(*compute_, r.grad, whole);
     }

@@ -52,7 +52,7 @@ void ParameterStore::fetch_values(Bucket& b, const Tensor& to) {
   OffloadMemory& slow = *layout_.offload_params;
   slow.stream().wait(compute_->record());  // which may have had the memory
   slow.fetch(like_values(b, to), b.offloaded);
-  b.done = slow.stream().record();
+  b.done = AsyncHandle(slow.stream().record());
 }
 
 }  // namespace ltrain

@@ -18,7 +18,7 @@ bool ParameterStore::frozen(const Bucket& b) const {
 /// What stands for the squares of a gradient that nobody has: the mean over ranks of those of each rank's
 /// own, times the number of ranks.
 void ParameterStore::add_own_squares(const Bucket& b, Tensor total) {
-  const Tensor own = place_apart(*compute_, b.grad, b.grad.record ? b.grad.record->name : "");
+  const Tensor own = place_apart(*compute_, b.grad);
   if (compute_->meta())
     for (int i = 0; i < kAxisCount; ++i)
       if (const Axis a = static_cast<Axis>(i);
@@ -49,19 +49,18 @@ void ParameterStore::update_onebit(const AdamwArgs& step) {
     // The first moment that would be, were this rank's gradient that of all: their mean is the average.
     if (compute_->meta())
       for (int i = 0; i < kAxisCount; ++i)
-        if (const Axis a = static_cast<Axis>(i);
-            g.comm->axes().has(a) && r.grad.record->place[a] == Placement::P())
+        if (const Axis a = static_cast<Axis>(i); g.axes().has(a) && r.grad.record->place[a] == Placement::P())
           place_as(*compute_, "moment of one rank", a, r.grad, Placement::P(), Placement::S(0));
     scale_add(*compute_, r.grad, (1 - step.beta1) * step.grad_scale * g.size(), r.moments[0], step.beta1);
     if (lamb && step_ == freeze + 1) cast(*compute_, r.moments[2], r.moments[1]);
     if (g.size() == 1) return;
-    g.stream->wait(compute_->record());
-    compressed_all_reduce(b, r.grad, 1.0 / g.size(), r.moments[1], true);
-    b.done = g.stream->record();
+    b.done = g.start(*compute_, [&](Stream& on) {
+      compressed_all_reduce(on, b, r.grad, 1.0 / g.size(), r.moments[1], true);
+    });
   });
   if (lamb) fill_zero(*compute_, tensor_sums_);
   each([&](Bucket& b) {
-    compute_->wait(b.done);
+    b.done.wait(*compute_);
     each_parameter(b, 0, b.padded, [&](const Parameter& p, int64_t from, int64_t n) {
       const Range r = range(b, from, n);
       const OnebitArgs a{args_of(p.rule, step), freeze};
@@ -80,13 +79,8 @@ void ParameterStore::update_onebit(const AdamwArgs& step) {
   for (const Group* g :
        {&groups_->gradient, &groups_->tensor, &groups_->depth, &groups_->row, &groups_->column}) {
     if (g->size() == 1) continue;
-    if (compute_->meta())
-      for (int i = 0; i < kAxisCount; ++i)
-        if (const Axis a = static_cast<Axis>(i); g->comm->axes().has(a))
-          place_set(*compute_, tensor_sums_, a, Placement::V());
-    g->stream->wait(compute_->record());
-    g->comm->all_reduce(*g->stream, tensor_sums_, ReduceOp::max);
-    compute_->wait(g->stream->record());
+    place_set(*compute_, tensor_sums_, g->axes(), Placement::V());
+    g->all_reduce(*compute_, tensor_sums_, ReduceOp::max);
   }
   move_coefficients(true);
   move_along(step, UpdateRule::onebit_lamb);

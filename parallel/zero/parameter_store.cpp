@@ -518,9 +518,7 @@ void ParameterStore::publish_loaded() {
     const Group& g = shard_group(b);
     if (layout_.precision.has_master()) copy_master(b, held(b));
     if (layout_.zero_stage == 0 || layout_.zero_stage >= 3 || g.size() == 1) continue;
-    g.stream->wait(compute_->record());
-    g.comm->all_gather(*g.stream, b.value, b.value.flat(piece_begin(b), {b.piece}));
-    compute_->wait(g.stream->record());
+    g.all_gather(*compute_, b.value, b.value.flat(piece_begin(b), {b.piece}));
   }
 }
 

@@ -297,8 +297,8 @@ class ParameterStore {
     std::vector<float> open;       // its moments, between prefetch_states and offload_states
     int64_t pending = 0;           // contributions until the next reduction
     int64_t reductions = 0;        // ZeRO-2 and 3: into the piece, in this step
-    Event done;                    // of the reduction, or of the gather in flight
-    Event summed;                  // of the second level
+    AsyncHandle done;              // of the reduction, or of the gather in flight
+    AsyncHandle summed;            // of the second level
     bool gathering = false;
   };
   struct Window {  // what comes from offload memory and goes back together
@@ -314,7 +314,7 @@ class ParameterStore {
   struct Pending {  // a reduction under way into a bucket's piece
     int bucket;
     Tensor grad;
-    Event done;
+    AsyncHandle done;
   };
 
   // parameter_store.cpp: declaration, memory, state
@@ -401,7 +401,7 @@ class ParameterStore {
   bool rounds_tied(const Bucket& b) const { return b.kind.tied && layout_.reduce_int8 && is_compressed(b); }
   void allocate_errors(Bucket& b, const std::string& name);
   void allocate_codes();
-  void compressed_all_reduce(Bucket& b, Tensor values, double factor, Tensor where, bool all);
+  void compressed_all_reduce(Stream& s, Bucket& b, Tensor values, double factor, Tensor where, bool all);
   // sophia.cpp
   static BoxElements elements_of(const Parameter& p, int64_t from);  // that begin at `from` of the bucket
   uint64_t signs_seed() const;
@@ -427,7 +427,7 @@ class ParameterStore {
   void place_as_part(Bucket& b);
   void clear_padding(Bucket& b);
   void settle(size_t keep);
-  void sum_replicas(Bucket& b, Tensor piece, Event ready);
+  void sum_replicas(Bucket& b, Tensor piece, const AsyncHandle& ready);
   void gather_reduced();
   void gather(int bucket);
   // values_offloaded.cpp: values in offload memory

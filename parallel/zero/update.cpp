@@ -63,7 +63,7 @@ bool ParameterStore::adds(const Bucket& b) const {
 
 Tensor ParameterStore::own_part(const Tensor& t) const {
   if (!compute_->meta()) return t;
-  const Tensor part = place_apart(*compute_, t, t.record->name);
+  const Tensor part = place_apart(*compute_, t);
   for (int i = 0; i < kAxisCount; ++i)
     if (const Axis a = static_cast<Axis>(i); a != Axis::pipeline && part.record->place[a] == Placement::R())
       place_set(*compute_, part, a, Placement::S(0));
@@ -77,12 +77,8 @@ void ParameterStore::reduce_sums(Tensor sums) {
       if (const Axis a = static_cast<Axis>(i); a != Axis::pipeline)
         place_set(*compute_, sums, a, Placement::P());
   for (const Group* g :
-       {&groups_->gradient, &groups_->tensor, &groups_->depth, &groups_->row, &groups_->column}) {
-    if (g->size() == 1) continue;
-    g->stream->wait(compute_->record());
-    g->comm->all_reduce(*g->stream, sums);
-    compute_->wait(g->stream->record());
-  }
+       {&groups_->gradient, &groups_->tensor, &groups_->depth, &groups_->row, &groups_->column})
+    g->all_reduce(*compute_, sums);
 }
 
 /// Squares of each tensor with the rule, and of its direction, summed.
@@ -194,14 +190,13 @@ void ParameterStore::update_adafactor(const AdamwArgs& step) {
 void ParameterStore::gather_values(Bucket& b) {
   const Group& g = shard_group(b);
   if (layout_.zero_stage == 0 || layout_.zero_stage == 3 || g.size() == 1) return;
-  g.stream->wait(compute_->record());
-  g.comm->all_gather(*g.stream, b.value, b.value.flat(piece_begin(b), {b.piece}));
+  b.done = g.start_all_gather(*compute_, b.value, b.value.flat(piece_begin(b), {b.piece}));
 }
 
 void ParameterStore::wait_for_values() {
   const Group& g = groups_->shard;
   if ((layout_.zero_stage == 1 || layout_.zero_stage == 2) && g.size() > 1)
-    compute_->wait(g.stream->record());  // that of experts runs on the same stream
+    g.wait(*compute_);  // that of experts runs on the same stream
 }
 
 void ParameterStore::update(const AdamwArgs& step) {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime/checkpoint/rank_agreement.h"
+#include "parallel/comm/host_collectives.h"
 #include "runtime/checkpoint/store.h"
 
 namespace ltrain {

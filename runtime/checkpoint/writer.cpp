@@ -12,8 +12,8 @@
 #include "kernels/base/fault_point.h"
 #include "kernels/base/limits.h"
 #include "kernels/storage/offload.h"
+#include "parallel/comm/host_collectives.h"
 #include "runtime/checkpoint/finite.h"
-#include "runtime/checkpoint/rank_agreement.h"
 #include "runtime/checkpoint/safetensors.h"
 
 namespace ltrain {

@@ -22,7 +22,7 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   ResumeOptions o;
   o.folder = o.resume = path_exists(where + "/checkpoints") ? where + "/checkpoints" : where;
   std::vector<std::string> notes;
-  auto reader = CheckpointReader::open(o, *groups_.groups().world.comm, *host_stream, notes);
+  auto reader = CheckpointReader::open(o, groups_.groups().world.communicator(), *host_stream, notes);
   if (!reader) fail(ExitCode::storage, "{}: holds no checkpoint", where);
   path_ = reader->path();
   step_ = reader->info().step;

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "kernels/base/limits.h"
+#include "parallel/comm/socket.h"
 #include "runtime/launch/environment.h"
 
 namespace ltrain {

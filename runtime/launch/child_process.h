@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/launch/socket.h"
+#include "kernels/base/fd.h"
 
 namespace ltrain {
 

@@ -15,10 +15,10 @@
 
 #include "kernels/base/printable.h"
 #include "kernels/base/time_scale.h"
+#include "parallel/comm/socket.h"
 #include "runtime/launch/coordinator.h"
 #include "runtime/launch/job_key.h"
 #include "runtime/launch/message.h"
-#include "runtime/launch/socket.h"
 
 namespace ltrain {
 namespace {

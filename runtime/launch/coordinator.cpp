@@ -16,8 +16,7 @@
 
 #include "kernels/base/limits.h"
 #include "kernels/base/printable.h"
-#include "kernels/base/time_scale.h"
-#include "runtime/launch/hostlist.h"
+#include "parallel/comm/socket.h"
 #include "runtime/launch/job_key.h"
 
 namespace ltrain {
@@ -25,21 +24,14 @@ namespace {
 constexpr size_t kMostHostBytes = 255;  // of a name in messages
 }
 
-LivenessBounds liveness_bounds() {
-  LivenessBounds b;
-  const double scale = time_scale();
-  b.silence *= scale, b.settle *= scale, b.verdict *= scale, b.end_grace *= scale;
-  return b;
-}
-
 class Coordinator::Server {
  public:
   explicit Server(CoordinatorOptions options)
       : options_(std::move(options)),
-        bounds_(liveness_bounds()),
         settings_(settings_of_job(options_.world_size, options_.settings)),
         key_(options_.token, settings_),
-        ranks_(static_cast<size_t>(options_.world_size)),
+        job_(options_.world_size, options_.join_seconds,
+             is_loopback(options_.address) ? host_name() : "unknown host"),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         changed_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     std::string error;
@@ -52,7 +44,7 @@ class Coordinator::Server {
            "the coordinator cannot listen on {}: {}; another program uses the port: choose another "
            "one (MASTER_PORT or LTRAIN_COORDINATOR=host:port)",
            options_.address.empty() ? "this host" : options_.address, error);
-    join_deadline_ = after(options_.join_seconds);
+    listens_at_ = fmt::format("port {} of host {}", port_, host_name());
     thread_ = std::thread([this] { loop(); });
   }
 
@@ -78,17 +70,17 @@ class Coordinator::Server {
 
   void child_ended(int rank, bool by_signal, int code, const std::string& text) {
     std::lock_guard lock(mutex_);
-    Rank& r = ranks_[static_cast<size_t>(rank)];
+    KnownRank& r = job_.rank(rank);
     r.process_gone = true;
     if (r.goodbye || (!by_signal && code == 0 && r.connection < 0 && !r.joined)) {
       // Said goodbye, or a program that never was a rank ended well.
       if (!r.goodbye) r.goodbye = true, r.goodbye_code = ExitCode::done;
       if (by_signal || code != static_cast<int>(r.goodbye_code))
-        add_failure({Failure::Kind::dead, rank, ExitCode::rank_lost, "said goodbye, but " + text, elapsed()});
+        job_.add_failure(Failure::Kind::dead, rank, ExitCode::rank_lost, "said goodbye, but " + text);
     } else {
       const bool ours = !by_signal && (code == 64 || code == 65 || code == 70 || code == 73 || code == 76);
-      add_failure({Failure::Kind::dead, rank, ours ? static_cast<ExitCode>(code) : ExitCode::rank_lost, text,
-                   elapsed()});
+      job_.add_failure(Failure::Kind::dead, rank, ours ? static_cast<ExitCode>(code) : ExitCode::rank_lost,
+                       text);
     }
     poke(wake_);
     poke(changed_);
@@ -96,7 +88,7 @@ class Coordinator::Server {
 
   void child_stopped(int rank, int signal) {
     std::lock_guard lock(mutex_);
-    ranks_[static_cast<size_t>(rank)].stopped_by = signal;
+    job_.rank(rank).stopped_by = signal;
   }
 
   Verdict verdict() const {
@@ -105,27 +97,27 @@ class Coordinator::Server {
   }
   bool finished() const {
     std::lock_guard lock(mutex_);
-    return std::all_of(ranks_.begin(), ranks_.end(), [&](const Rank& r) {
+    return std::all_of(job_.ranks().begin(), job_.ranks().end(), [&](const KnownRank& r) {
       return r.goodbye || r.process_gone || (verdict_.failed && r.connection < 0);
     });
   }
   ExitCode goodbye_code() const {
     std::lock_guard lock(mutex_);
     int code = 0;
-    for (const Rank& r : ranks_) code = std::max(code, static_cast<int>(r.goodbye_code));
+    for (const KnownRank& r : job_.ranks()) code = std::max(code, static_cast<int>(r.goodbye_code));
     return static_cast<ExitCode>(code);
   }
   bool said_goodbye(int rank) const {
     std::lock_guard lock(mutex_);
-    return ranks_[static_cast<size_t>(rank)].goodbye;
+    return job_.rank(rank).goodbye;
   }
   std::string host_of(int rank) const {
     std::lock_guard lock(mutex_);
-    return host(rank);
+    return job_.host(rank);
   }
   bool joined(int rank) const {
     std::lock_guard lock(mutex_);
-    return ranks_[static_cast<size_t>(rank)].joined;
+    return job_.rank(rank).joined;
   }
 
   int port_ = 0;
@@ -149,26 +141,9 @@ class Coordinator::Server {
     std::string out;
     bool trusted() const { return kinship == Kinship::same; }
   };
-  struct Rank {
-    int connection = -1;  // descriptor
-    bool joined = false, goodbye = false, process_gone = false, failed = false;
-    ExitCode goodbye_code = ExitCode::done;
-    std::string host, address, own_address, identity;
-    int64_t pid = 0;
-    int stopped_by = 0;
-    SteadyTime last_heard{};
-    std::optional<RankStatus> status;
-    SteadyTime status_at{};
-  };
-
   static void poke(const Fd& fd) {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t ignored = ::write(fd.get(), &one, sizeof(one));
-  }
-  double elapsed() const { return seconds_between(started_, steady_now()); }
-  std::string host(int rank) const {
-    const Rank& r = ranks_[static_cast<size_t>(rank)];
-    return r.host.empty() ? (is_loopback(options_.address) ? host_name() : "unknown host") : r.host;
   }
   void log(const std::string& line) const {
     if (options_.log) options_.log(line);
@@ -192,9 +167,8 @@ class Coordinator::Server {
         uint64_t n;
         [[maybe_unused]] const ssize_t ignored = ::read(wake_.get(), &n, sizeof(n));
       }
-      // A coordinator that was itself stopped (Ctrl-Z, a frozen host) must not judge the others by that time.
-      if (seconds_between(last_turn, steady_now()) > bounds_.silence / 2 && timeout < 2000)
-        for (Rank& r : ranks_) r.last_heard = r.status_at = steady_now();
+      if (seconds_between(last_turn, steady_now()) > job_.bounds().silence / 2 && timeout < 2000)
+        job_.forgive(steady_now());
       last_turn = steady_now();
       if (polled[0].revents) accept_all();
       for (size_t i = 2; i < polled.size(); ++i) {
@@ -207,9 +181,8 @@ class Coordinator::Server {
   }
 
   SteadyTime next_event() const {
-    SteadyTime t = after(bounds_.heartbeat);
-    if (first_failure_ && !verdict_.failed) t = std::min(t, after(bounds_.settle, *first_failure_));
-    return t;
+    const SteadyTime t = after(job_.bounds().heartbeat);
+    return job_.any_failure() && !verdict_.failed ? std::min(t, job_.settled()) : t;
   }
 
   void accept_all() {
@@ -235,11 +208,11 @@ class Coordinator::Server {
     if (it == connections_.end()) return;
     const int rank = it->second.rank;
     if (rank >= 0) {
-      Rank& r = ranks_[static_cast<size_t>(rank)];
+      KnownRank& r = job_.rank(rank);
       r.connection = -1;
       if (!r.goodbye && !r.failed && !verdict_.failed)
-        add_failure({Failure::Kind::dead, rank, ExitCode::rank_lost,
-                     "closed its connection without a goodbye: it died", elapsed()});
+        job_.add_failure(Failure::Kind::dead, rank, ExitCode::rank_lost,
+                         "closed its connection without a goodbye: it died");
       poke(changed_);
     }
     connections_.erase(it);
@@ -324,7 +297,7 @@ class Coordinator::Server {
     if (c.kinship == Kinship::other_recipe) return m.type == MessageType::differs && hear_difference(c, m);
     if (m.type == MessageType::hello) return join(c, m);
     if (c.rank < 0) return false;
-    Rank& r = ranks_[static_cast<size_t>(c.rank)];
+    KnownRank& r = job_.rank(c.rank);
     r.last_heard = steady_now();
     MessageReader in(m);
     switch (m.type) {
@@ -359,7 +332,7 @@ class Coordinator::Server {
         const std::string text = in.text();
         if (!in.ok() || code < 0 || code > 255) return false;
         queue(c, MessageWriter(MessageType::noted).frame());
-        add_failure({Failure::Kind::error, c.rank, static_cast<ExitCode>(code), text, elapsed()});
+        job_.add_failure(Failure::Kind::error, c.rank, static_cast<ExitCode>(code), text);
         return true;
       }
       case MessageType::goodbye: {
@@ -404,13 +377,13 @@ class Coordinator::Server {
         difference.empty() ? "the first 256 KiB agree" : difference);
     queue(c,
           MessageWriter(MessageType::refused).number(static_cast<int>(ExitCode::usage)).text(text).frame());
-    if (rank >= options_.world_size || ranks_[static_cast<size_t>(rank)].joined) {
+    if (rank >= options_.world_size || job_.rank(static_cast<int>(rank)).joined) {
       log(fmt::format("coordinator: refused rank {} on host {}, which is of another job: {}", rank, host,
                       text));
       return true;
     }
-    ranks_[static_cast<size_t>(rank)].host = host;
-    add_failure({Failure::Kind::error, static_cast<int>(rank), ExitCode::usage, text, elapsed()});
+    job_.rank(static_cast<int>(rank)).host = host;
+    job_.add_failure(Failure::Kind::error, static_cast<int>(rank), ExitCode::usage, text);
     return true;
   }
 
@@ -432,7 +405,7 @@ class Coordinator::Server {
     if (world != options_.world_size || rank < 0 || rank >= world)
       return refuse(fmt::format("rank {} of {} on host {} came to a job of {} ranks", rank, world, host,
                                 options_.world_size));
-    Rank& r = ranks_[static_cast<size_t>(rank)];
+    KnownRank& r = job_.rank(static_cast<int>(rank));
     if (r.joined)
       return refuse(fmt::format("rank {} joined twice: process {} on host {}, and process {} on host {}",
                                 rank, r.pid, r.host, pid, host));
@@ -443,7 +416,7 @@ class Coordinator::Server {
     r.own_address = local_address(c.fd.get());
     r.last_heard = steady_now();
     if (!stop_reason_.empty()) queue(c, MessageWriter(MessageType::stop).text(stop_reason_).frame());
-    if (++joined_ == options_.world_size) welcome_all();
+    if (job_.all_joined()) welcome_all();
     return true;
   }
 
@@ -451,17 +424,17 @@ class Coordinator::Server {
   /// others reach it where they reach the coordinator.
   void welcome_all() {
     std::string outside;
-    for (const Rank& r : ranks_)
+    for (const KnownRank& r : job_.ranks())
       if (!is_loopback(r.address)) outside = r.own_address;
     MessageWriter w(MessageType::welcome);
     w.number(options_.world_size);
-    for (const Rank& r : ranks_) {
+    for (const KnownRank& r : job_.ranks()) {
       w.text(r.host);
       w.text(is_loopback(r.address) && !outside.empty() ? outside : r.address);
       w.text(r.identity);
     }
     const std::string frame = w.frame();
-    for (const Rank& r : ranks_)
+    for (const KnownRank& r : job_.ranks())
       if (auto c = connections_.find(r.connection); c != connections_.end()) queue(c->second, frame);
     poke(changed_);
   }
@@ -497,122 +470,35 @@ class Coordinator::Server {
         else
           drop_stranger(fd, "it sent no handshake for 5 s");
     }
-    if (!verdict_.failed && !first_failure_) {
-      watch_joining(now);
-      watch_joined(now);
-    }
-    if (first_failure_ && !verdict_.failed && now >= after(bounds_.settle, *first_failure_)) decide();
-  }
-
-  void watch_joining(SteadyTime now) {
-    if (joined_ == options_.world_size || now < join_deadline_) return;
-    std::vector<int> missing, here;
-    std::string joined;
-    for (int r = 0; r < options_.world_size; ++r) {
-      const Rank& k = ranks_[static_cast<size_t>(r)];
-      if (!k.joined && !k.process_gone) missing.push_back(r);
-      if (k.joined) joined += fmt::format("{}rank {} ({})", joined.empty() ? "" : ", ", r, k.host);
-    }
-    if (missing.empty()) return;
-    add_failure({Failure::Kind::missing, missing[0], ExitCode::rank_lost,
-                 fmt::format("rank{} {} of {} did not join within {:g} s at port {} of host {}; joined: {}",
-                             missing.size() > 1 ? "s" : "", format_ranges(missing), options_.world_size,
-                             options_.join_seconds, port_, host_name(), joined.empty() ? "none" : joined),
-                 elapsed()});
-  }
-
-  void watch_joined(SteadyTime now) {
-    for (int i = 0; i < options_.world_size; ++i) {
-      Rank& r = ranks_[static_cast<size_t>(i)];
-      if (r.connection < 0 || r.goodbye) continue;
-      const double silent = seconds_between(r.last_heard, now);
-      if (silent > bounds_.silence) {
-        add_failure({Failure::Kind::silent, i, ExitCode::rank_lost,
-                     fmt::format("sent no heartbeat for {:g} s: {}", bounds_.silence,
-                                 r.stopped_by
-                                     ? fmt::format("its process was stopped by {}", signal_text(r.stopped_by))
-                                     : "its process is stopped, or its host is frozen or unreachable"),
-                     elapsed()});
-      }
-    }
-    if (first_failure_ || joined_ < options_.world_size) return;
-    std::vector<std::optional<RankStatus>> all;
-    for (const Rank& r : ranks_) {
-      if (!r.goodbye && !r.status) return;  // it has just joined
-      all.push_back(r.goodbye ? std::nullopt : r.status);
-    }
-    if (const int hung = hung_rank(all); hung >= 0) report_hang(hung, all);
-  }
-
-  /// The rank at which it is seen is not always the one at fault.
-  void report_hang(int hung, const std::vector<std::optional<RankStatus>>& all) {
-    const StallReport report = explain_stall(all);
-    const RankStatus& s = *all[static_cast<size_t>(hung)];
-    const int culprit = report.culprits.empty() || !s.waits() ? hung : report.culprits[0];
-    std::string text = fmt::format(
-        "hangs, {}: it got nothing done for {:.1f} s (launch.distributed_timeout_minutes allows {:g} s)",
-        where(*all[static_cast<size_t>(culprit)]), s.idle_seconds, s.idle_limit);
-    for (const std::string& line : report.lines) text += "\n  " + line;
-    add_failure({Failure::Kind::overrun, culprit, ExitCode::rank_lost, text, elapsed()});
-  }
-
-  void add_failure(Failure f) {
-    Rank& r = ranks_[static_cast<size_t>(f.rank)];
-    // The launcher's word on how a process ended beats "closed its connection".
-    for (Failure& known : failures_)
-      if (known.rank == f.rank) {
-        if (known.kind == Failure::Kind::dead && f.kind == Failure::Kind::dead)
-          known.text = f.text, known.code = f.code;
-        return;
-      }
-    r.failed = true;
-    if (!first_failure_) first_failure_ = steady_now();
-    failures_.push_back(std::move(f));
+    if (verdict_.failed) return;
+    job_.watch(now, listens_at_);
+    if (job_.any_failure() && now >= job_.settled()) decide();
   }
 
   void decide() {
-    const Verdict v = make_verdict(
-        failures_, [this](int r) { return host(r); },
-        [this](int r) {
-          const Rank& k = ranks_[static_cast<size_t>(r)];
-          if (!k.status) return std::string(k.joined ? "after joining" : "before joining");
-          bool peers_know = false;
-          const Failure* own = nullptr;
-          for (const Failure& f : failures_) {
-            if (f.rank == r && !own) own = &f;
-            peers_know |= f.rank != r && f.kind == Failure::Kind::error && f.code == ExitCode::rank_lost;
-          }
-          // A rank that failed by itself has said where; one that was lost was there at its last heartbeat.
-          if (!own || own->kind == Failure::Kind::error) return where(*k.status);
-          return last_heard(*k.status, own->seconds - seconds_between(started_, k.status_at), peers_know);
-        });
-    verdict_ = v;
+    verdict_ = job_.verdict();
     const std::string end = MessageWriter(MessageType::end)
-                                .number(static_cast<int>(v.code))
-                                .number(v.rank)
-                                .text(v.lines[0])
+                                .number(static_cast<int>(verdict_.code))
+                                .number(verdict_.rank)
+                                .text(verdict_.lines[0])
                                 .frame();
     for (auto& [fd, c] : connections_)
       if (c.rank >= 0) queue(c, end);
     poke(changed_);
   }
 
-  const LivenessBounds bounds_;
   const std::string settings_;
   const JobKey key_;
-  const SteadyTime started_ = steady_now();
   mutable std::mutex mutex_;
   std::map<int, Connection> connections_;  // by descriptor
-  std::vector<Rank> ranks_;
+  Liveness job_;
   std::map<std::string, std::string> values_;
   std::map<std::string, std::vector<int>> waiters_;
   std::set<std::string> strangers_logged_;
-  std::vector<Failure> failures_;
-  std::optional<SteadyTime> first_failure_;
   Verdict verdict_;
   std::string stop_reason_;
-  int joined_ = 0;
-  SteadyTime join_deadline_{}, last_ping_{};
+  std::string listens_at_;
+  SteadyTime last_ping_{};
   bool stopping_ = false;
   Fd listener_, wake_, changed_;
   std::thread thread_;

@@ -7,21 +7,10 @@
 #include <vector>
 
 #include "kernels/base/error.h"
-#include "runtime/launch/rank_status.h"
-#include "runtime/launch/socket.h"
+#include "runtime/launch/liveness.h"
 #include "runtime/launch/verdict.h"
 
 namespace ltrain {
-
-/// Bounds of the liveness watch, seconds. All but the heartbeat are multiplied by time_scale().
-struct LivenessBounds {
-  double heartbeat = 0.5;  ///< a rank sends its status this often
-  double silence = 8;      ///< no heartbeat for so long: frozen or unreachable
-  double settle = 0.4;     ///< after the first failure: wait for the others' reports before the verdict
-  double verdict = 1.9;    ///< a rank that failed waits for the verdict so long: settle, and the way to it
-  double end_grace = 3;    ///< a rank that is told of the end leaves within this
-};
-LivenessBounds liveness_bounds();
 
 struct CoordinatorOptions {
   std::string address;        ///< to listen on; empty: all

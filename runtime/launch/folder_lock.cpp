@@ -11,7 +11,7 @@
 
 #include "kernels/base/limits.h"
 #include "kernels/base/printable.h"
-#include "runtime/launch/socket.h"
+#include "parallel/comm/socket.h"
 
 namespace ltrain {
 

@@ -17,6 +17,7 @@
 #include "kernels/base/progress.h"
 #include "parallel/comm/communicator_gloo.h"
 #include "parallel/comm/communicator_tree.h"
+#include "parallel/comm/socket.h"
 #include "parallel/nccl/communicator_nccl.h"
 #include "parallel/shm/communicator_shm.h"
 #include "runtime/launch/control_client.h"

@@ -1,34 +1,13 @@
 #include "runtime/launch/job_key.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 
-#include <cerrno>
-#include <cstring>
 #include <map>
 #include <vector>
 
-#include "kernels/base/error.h"
 #include "kernels/base/printable.h"
 
 namespace ltrain {
-
-std::string random_bytes(size_t count) {
-  std::string bytes(count, '\0');
-  for (size_t have = 0; have < count;) {
-    const ssize_t n = ::getrandom(bytes.data() + have, count - have, 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail(ExitCode::internal, "no random numbers from the kernel: {}", std::strerror(errno));
-    have += static_cast<size_t>(n);
-  }
-  return bytes;
-}
-
-std::string to_hex(std::string_view bytes) {
-  std::string text;
-  for (unsigned char b : bytes) text += fmt::format("{:02x}", b);
-  return text;
-}
 
 JobKey::JobKey(std::string_view token, std::string_view settings)
     : job_(hmac_sha256(token, "job")),
@@ -47,12 +26,11 @@ std::string JobKey::proofs(std::string_view client, std::string_view server) con
 
 Kinship JobKey::judge(std::string_view proofs, std::string_view client, std::string_view server) const {
   if (proofs.size() != kProofBytes) return Kinship::none;
-  Digest same, job;
-  std::memcpy(same.data(), proofs.data(), same.size());
-  std::memcpy(job.data(), proofs.data() + same.size(), job.size());
-  if (equal_digests(same, proof(Kinship::same, "rank", client, server))) return Kinship::same;
-  if (equal_digests(job, proof(Kinship::other_recipe, "rank", client, server))) return Kinship::other_recipe;
-  return Kinship::none;
+  const auto shows = [&](std::string_view shown, Kinship of) {
+    return equal_secrets(shown, bytes_of(proof(of, "rank", client, server)));
+  };
+  if (shows(proofs.substr(0, sizeof(Digest)), Kinship::same)) return Kinship::same;
+  return shows(proofs.substr(sizeof(Digest)), Kinship::other_recipe) ? Kinship::other_recipe : Kinship::none;
 }
 
 std::string JobKey::answer(Kinship kinship, std::string_view client, std::string_view server) const {
@@ -64,9 +42,8 @@ Kinship JobKey::read_answer(std::string_view answer, std::string_view client, st
   if (answer.size() != kAnswerBytes) return Kinship::none;
   const Kinship claimed = static_cast<Kinship>(answer[0]);
   if (claimed != Kinship::same && claimed != Kinship::other_recipe) return Kinship::none;
-  Digest shown;
-  std::memcpy(shown.data(), answer.data() + 1, shown.size());
-  return equal_digests(shown, proof(claimed, "coordinator", client, server)) ? claimed : Kinship::none;
+  const Digest expected = proof(claimed, "coordinator", client, server);
+  return equal_secrets(answer.substr(1), bytes_of(expected)) ? claimed : Kinship::none;
 }
 
 std::string settings_of_job(int ranks, std::string_view recipe) {

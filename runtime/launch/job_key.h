@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/base/secret.h"
 #include "runtime/launch/sha256.h"
 
 namespace ltrain {
@@ -18,10 +19,6 @@ namespace ltrain {
 inline constexpr std::string_view kClientMagic = "LTRAINc2", kServerMagic = "LTRAINs2";
 inline constexpr size_t kNonceBytes = 16, kGreetingBytes = 8 + kNonceBytes, kProofBytes = 2 * sizeof(Digest),
                         kAnswerBytes = 1 + sizeof(Digest);
-
-/// Random bytes from the kernel.
-std::string random_bytes(size_t count);
-std::string to_hex(std::string_view bytes);
 
 /// How two processes stand to each other.
 enum class Kinship : char {

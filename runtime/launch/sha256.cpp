@@ -76,12 +76,6 @@ Digest hmac_sha256(std::string_view key, std::string_view data) {
   return sha256(outer += bytes_of(d));
 }
 
-bool equal_digests(const Digest& a, const Digest& b) {
-  unsigned char difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
-  return difference == 0;
-}
-
 std::string_view bytes_of(const Digest& d) { return {reinterpret_cast<const char*>(d.data()), d.size()}; }
 
 }  // namespace ltrain

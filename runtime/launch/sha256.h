@@ -12,8 +12,6 @@ using Digest = std::array<unsigned char, 32>;
 
 Digest sha256(std::string_view data);
 Digest hmac_sha256(std::string_view key, std::string_view data);
-/// In a time that does not tell where they differ.
-bool equal_digests(const Digest& a, const Digest& b);
 std::string_view bytes_of(const Digest& d);
 
 }  // namespace ltrain

@@ -64,9 +64,4 @@ StopRequest signalled_stop() {
           std::string("SIG") + (name ? name : std::to_string(signal))};
 }
 
-void clear_signalled_stop() {
-  first_signal = 0;
-  interrupts = 0;
-}
-
 }  // namespace ltrain

@@ -18,7 +18,5 @@ struct StopRequest {
 /// With `ignore_interrupt` SIGINT does nothing: the launcher gets it and passes it on.
 void install_stop_signals(bool ignore_interrupt);
 StopRequest signalled_stop();
-/// For tests: as if no signal had come.
-void clear_signalled_stop();
 
 }  // namespace ltrain

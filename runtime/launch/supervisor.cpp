@@ -19,6 +19,7 @@
 #include <set>
 
 #include "kernels/base/limits.h"
+#include "kernels/base/secret.h"
 #include "kernels/base/time_scale.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/launch/child_process.h"
@@ -26,7 +27,6 @@
 #include "runtime/launch/environment.h"
 #include "runtime/launch/handed.h"
 #include "runtime/launch/hostlist.h"
-#include "runtime/launch/job_key.h"
 #include "runtime/launch/output.h"
 
 namespace ltrain {

@@ -5,8 +5,8 @@
 #include <set>
 
 #include "kernels/base/error.h"
+#include "parallel/comm/socket.h"
 #include "runtime/launch/hostlist.h"
-#include "runtime/launch/socket.h"
 #include "runtime/plan/plan.h"
 
 namespace ltrain {

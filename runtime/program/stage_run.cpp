@@ -35,7 +35,7 @@ Tensor StageRun::take(const TensorId& t) {
   if (t.stage < 0) return {};
   const auto at = here_.find(key(t));
   LT_CHECK(at != here_.end(), "{} is used before it is there", to_string(t));
-  step_.compute.wait(at->second.done);
+  at->second.done.wait(step_.compute);
   const Tensor tensor = at->second.tensor;
   here_.erase(at);
   return tensor;
@@ -47,14 +47,11 @@ void StageRun::receive(const PipelineStep& s, const MicroBatch& like) {
   // What a stage receives is what its first norm was taken of: an activation until the backward.
   f.tensor = s.tensor.gradient ? step_.temporary("received gradient", shape)
                                : step_.activation("received activation", shape);
-  const Group& link = step_.groups.link(s.peer, rank_);
-  link.stream->wait(step_.compute.record());
-  link.comm->recv(*link.stream, f.tensor, 0);
-  f.done = link.stream->record();
-  if (step_.compute.meta())
-    for (int i = 0; i < kAxisCount; ++i)
-      if (const Axis a = static_cast<Axis>(i); step_.groups.size(a) > 1)
-        f.tensor.record->place[a] = between_stages(step_, a);
+  f.done = step_.groups.link(s.peer, rank_).start_recv(step_.compute, f.tensor, 0);
+  for (int i = 0; i < kAxisCount; ++i) {
+    const Axis a = static_cast<Axis>(i);
+    place_received(step_.compute, f.tensor, a, between_stages(step_, a));
+  }
   here_[key(s.tensor)] = f;
 }
 
@@ -63,21 +60,18 @@ void StageRun::send(const PipelineStep& s) {
   LT_CHECK(at != here_.end(), "{} is sent before it is made", to_string(s.tensor));
   Flight f = at->second;
   here_.erase(at);
-  if (step_.compute.meta())
-    for (int i = 0; i < kAxisCount; ++i)
-      place_require(step_.compute, "handing over to the next stage", f.tensor, static_cast<Axis>(i),
-                    between_stages(step_, static_cast<Axis>(i)));
-  const Group& link = step_.groups.link(rank_, s.peer);
-  link.stream->wait(step_.compute.record());
-  link.comm->send(*link.stream, f.tensor, 1);
-  f.done = link.stream->record();
+  for (int i = 0; i < kAxisCount; ++i) {
+    const Axis a = static_cast<Axis>(i);
+    place_require(step_.compute, "handing over to the next stage", f.tensor, a, between_stages(step_, a));
+  }
+  f.done = step_.groups.link(rank_, s.peer).start_send(step_.compute, f.tensor, 1);
   sent_[key(s.tensor)] = f;
 }
 
 void StageRun::give_back(const PipelineStep& s) {
   const auto at = sent_.find(key(s.tensor));
   LT_CHECK(at != sent_.end(), "{} is given back before it is sent", to_string(s.tensor));
-  step_.compute.wait(at->second.done);
+  at->second.done.wait(step_.compute);
   if (const TensorRecord* record = at->second.tensor.record; record && record->sent != 1)
     fail(ExitCode::internal,
          "placement error: {} was sent {} times\n  fix: send it once over the link of its stages",

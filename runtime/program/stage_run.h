@@ -27,7 +27,7 @@ class StageRun {
   using Key = std::tuple<bool, int, int>;  // gradient, stage, micro
   struct Flight {                          // a tensor on its way
     Tensor tensor;
-    Event done;
+    AsyncHandle done;
   };
   static Key key(const pipeline::TensorId& t) { return {t.gradient, t.stage, t.micro}; }
   void receive(const pipeline::PipelineStep& s, const MicroBatch& like);

@@ -276,13 +276,6 @@ MicroBatch TrainProgram::load(const HostBatch& batch, int64_t place) {
   return mb;
 }
 
-void TrainProgram::all_reduce(const Group& group, Tensor t) {
-  if (group.size() == 1) return;
-  group.stream->wait(device_.compute.record());
-  group.comm->all_reduce(*group.stream, t);
-  device_.compute.wait(group.stream->record());
-}
-
 void TrainProgram::reduce_sums(const char* reading) {
   const Groups& g = device_.groups;
   Stream& s = device_.compute;
@@ -304,15 +297,15 @@ void TrainProgram::reduce_sums(const char* reading) {
     fill_zero(s, loss_);
     if (experts_.defined() && options_.expert_tensor) fill_zero(s, experts_);
   }
-  all_reduce(g.world, sums_);
-  if (s.meta()) place_require(s, reading, sums_, Placement::R());
+  g.world.all_reduce(device_.compute, sums_);
+  place_require(s, reading, sums_, Placement::R());
 }
 
 int64_t TrainProgram::agree_tokens(int64_t counted) {
   if (device_.compute.meta()) {
     place_set(device_.compute, count_, kAllAxes, Placement::R());
     place_set(device_.compute, count_, kGradientAxes, Placement::P());
-    all_reduce(device_.groups.gradient, count_);
+    device_.groups.gradient.all_reduce(device_.compute, count_);
     place_require(device_.compute, "reading the token count", count_, Placement::R());
     return options_.micro_batch * cut_.rows().rows * options_.accumulation * device_.groups.gradient.size();
   }
@@ -320,7 +313,7 @@ int64_t TrainProgram::agree_tokens(int64_t counted) {
   staging_.open();
   staging_.put(count_, &counted);
   staging_.close();
-  all_reduce(device_.groups.gradient, count_);
+  device_.groups.gradient.all_reduce(device_.compute, count_);
   staging_.get(&counted, count_);
   device_.groups.check();
   return counted;
@@ -333,7 +326,7 @@ bool TrainProgram::any_rank(bool mine) {
   staging_.open();
   staging_.put(count_, &ranks);
   staging_.close();
-  all_reduce(world, count_);
+  world.all_reduce(device_.compute, count_);
   staging_.get(&ranks, count_);
   device_.groups.check();
   return ranks > 0;

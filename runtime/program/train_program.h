@@ -163,7 +163,6 @@ class TrainProgram {
   void clear_sums();
   /// Waits for loss, ranks that ask to stop, squares by segment and sums of routers, and gives them.
   std::vector<double> read_sums();
-  void all_reduce(const Group& group, Tensor t);
   /// Sums loss and squares over all ranks, counting once what several have.
   void reduce_sums(const char* reading);
   ExpertStatistics expert_statistics(const std::vector<double>& all_sums) const;

@@ -18,6 +18,7 @@
 #include "kernels/base/limits.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/tensor/device.h"
+#include "parallel/comm/host_collectives.h"
 #include "parallel/mesh/mesh.h"
 #include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
@@ -223,14 +224,8 @@ class Trainer {
     card_ = device_info(device_);
     const int world = control_group_->size();
     if (world == 1) return;
-    int64_t mine[3] = {static_cast<int64_t>(device_), card_.identity[0], card_.identity[1]};
-    std::vector<int64_t> all(3 * static_cast<size_t>(world));
-    Tensor in, out;
-    in.data = mine, out.data = all.data();
-    in.dtype = out.dtype = DType::i64;
-    in.shape = {3}, out.shape = {3 * world};
-    control_group_->all_gather(*control_, out, in);
-    control_->synchronize();
+    const std::vector<int64_t> all = gather_numbers(
+        *control_group_, *control_, {static_cast<int64_t>(device_), card_.identity[0], card_.identity[1]});
     for (int a = 0; a < world; ++a)
       for (int b = 0; b < a; ++b) {
         const int64_t *x = &all[3 * static_cast<size_t>(a)], *y = &all[3 * static_cast<size_t>(b)];
@@ -264,18 +259,12 @@ class Trainer {
   void agree_on_levels() {
     const Parallel& p = recipe_.parallel;
     if (p.shard_group != "node" && p.hierarchical_reduction != "node") return;
-    int64_t mine[2] = {p.shard_ranks, -p.shard_ranks};
-    Tensor both;
-    both.data = mine;
-    both.dtype = DType::i64;
-    both.shape = {2};
-    control_group_->all_reduce(*control_, both, ReduceOp::max);
-    control_->synchronize();
-    if (mine[0] != -mine[1])
+    const std::vector<int64_t> most = max_over(*control_group_, *control_, {p.shard_ranks, -p.shard_ranks});
+    if (most[0] != -most[1])
       fail(ExitCode::usage,
            "nodes have {} to {} ranks, and parallel.{}: node needs as many on each: give a number of ranks "
            "that divides every node's, or start as many on each node",
-           -mine[1], mine[0], p.zero_stage > 0 ? "shard_group" : "hierarchical_reduction");
+           -most[1], most[0], p.zero_stage > 0 ? "shard_group" : "hierarchical_reduction");
   }
 
   /// What MFU is a share of: the model FLOPs of all ranks, and the rate of their fastest matmuls. On a CPU
@@ -297,36 +286,14 @@ class Trainer {
     if (lead_) peaks.keep(type, threads, ranks, job_peak_flops_ / world);
   }
 
-  double sum_over_ranks(double value) {
-    if (control_group_->size() == 1) return value;
-    Tensor one;
-    one.data = &value;
-    one.dtype = DType::f64;
-    one.shape = {1};
-    control_group_->all_reduce(*control_, one);
-    control_->synchronize();
-    return value;
-  }
+  double sum_over_ranks(double value) { return sum_over(*control_group_, *control_, value); }
 
   /// The order of work on the pipeline, and what auto computes again, are chosen on one rank: they follow
   /// from a machine profile.
   void agree_on_pipeline() {
     if (recipe_.parallel.pipeline == 1 && recipe_.recompute.granularity != "auto") return;
-    std::string text = lead_ ? pack(pipeline_layout(recipe_, profile_)) : "";
-    int64_t size = static_cast<int64_t>(text.size());
-    Tensor length, body;
-    length.data = &size;
-    length.dtype = DType::i64;
-    length.shape = {1};
-    control_group_->broadcast(*control_, length, 0);
-    control_->synchronize();
-    text.resize(static_cast<size_t>(size));
-    body.data = text.data();
-    body.dtype = DType::u8;
-    body.shape = {size};
-    control_group_->broadcast(*control_, body, 0);
-    control_->synchronize();
-    layout_ = unpack_pipeline_layout(text);
+    const std::string text = lead_ ? pack(pipeline_layout(recipe_, profile_)) : "";
+    layout_ = unpack_pipeline_layout(broadcast_text(*control_group_, *control_, text));
   }
 
   /// One step; true when some rank was asked to stop.

@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "kernels/base/time_scale.h"
-#include "runtime/launch/socket.h"
+#include "parallel/comm/socket.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;

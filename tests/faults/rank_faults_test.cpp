@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "runtime/launch/socket.h"
+#include "parallel/comm/socket.h"
 #include "tests/faults/run_support.h"
 
 using namespace ltrain;

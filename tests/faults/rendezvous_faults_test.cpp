@@ -5,9 +5,9 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
+#include "parallel/comm/socket.h"
 #include "runtime/launch/job_key.h"
 #include "runtime/launch/message.h"
-#include "runtime/launch/socket.h"
 #include "tests/faults/run_support.h"
 
 using namespace ltrain;

@@ -246,6 +246,9 @@ TEST_CASE("name patterns") {
   CHECK(name_matches("*.bias", "model.layers.0.bias"));
   CHECK(name_matches("model.layers.?.mlp.*", "model.layers.3.mlp.up_proj.weight"));
   CHECK_FALSE(name_matches("*.bias", "model.bias.weight"));
+  CHECK(name_matches("a[0-9]*", "a[0-9].bias"));
+  CHECK_FALSE(name_matches("a[0-9]*", "a5.bias"));
+  CHECK(name_matches("a\\*", "a\\b"));
   CHECK_FALSE(name_matches("q", "qq"));
   CHECK(name_matches("**", ""));
 }

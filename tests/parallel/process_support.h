@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "parallel/comm/socket.h"
 #include "runtime/launch/job.h"
-#include "runtime/launch/socket.h"
 #include "tests/parallel/group_support.h"
 
 namespace ltrain::test {

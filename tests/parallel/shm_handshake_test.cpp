@@ -11,6 +11,7 @@
 #include <cstring>
 #include <thread>
 
+#include "kernels/base/secret.h"
 #include "parallel/shm/communicator_shm.h"
 #include "parallel/shm/handshake.h"
 #include "tests/parallel/group_support.h"
@@ -22,26 +23,14 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-std::string from_hex(const std::string& text) {
-  std::string out;
-  for (size_t i = 0; i + 1 < text.size(); i += 2)
-    out.push_back(static_cast<char>(std::stoi(text.substr(i, 2), nullptr, 16)));
-  return out;
-}
-std::string to_hex(const std::string& bytes) {
-  std::string out;
-  for (unsigned char c : bytes) out += fmt::format("{:02x}", c);
-  return out;
-}
-
 /// What rank 0 leaves in the store.
 struct Published {
   std::string name, client_secret, server_secret;
   explicit Published(const std::string& text) {
     const size_t space = text.find(' ');
-    name = from_hex(text.substr(0, space));
-    const std::string secrets = from_hex(text.substr(space + 1));
-    client_secret = secrets.substr(0, 16), server_secret = secrets.substr(16);
+    name = from_hex(text.substr(0, space), 100).value();
+    const SecretPair secrets = SecretPair::parse(text.substr(space + 1)).value();
+    client_secret = secrets.client, server_secret = secrets.server;
   }
 };
 

@@ -8,7 +8,7 @@
 
 #include "kernels/base/time_scale.h"
 #include "parallel/comm/communicator_tree.h"
-#include "runtime/launch/socket.h"
+#include "parallel/comm/socket.h"
 #include "tests/parallel/group_support.h"
 
 using namespace ltrain;

@@ -216,8 +216,8 @@ TEST_CASE("negative control: every collective of the first step that is left out
       meta.program.train_step({}, tiny_adamw(1));
       const Groups& g = meta.groups.groups();
       for (const Group* of : {&g.row, &g.column, &g.depth, &g.rows, &g.turned_rows})
-        if (of->comm->name() == group && of->size() > 1)
-          calls = static_cast<const MutantGroup*>(of->comm)->calls();
+        if (of->communicator().name() == group && of->size() > 1)
+          calls = static_cast<const MutantGroup&>(of->communicator()).calls();
     }
     for (int64_t target = 0; target < calls; ++target) {
       INFO(m.name << " call " << target << " of " << calls << " of " << group);

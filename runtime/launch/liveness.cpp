@@ -1,0 +1,113 @@
+#include "runtime/launch/liveness.h"
+
+#include <algorithm>
+
+#include "kernels/base/time_scale.h"
+#include "runtime/launch/hostlist.h"
+
+namespace ltrain {
+
+LivenessBounds liveness_bounds() {
+  LivenessBounds b;
+  const double scale = time_scale();
+  b.silence *= scale, b.settle *= scale, b.verdict *= scale, b.end_grace *= scale;
+  return b;
+}
+
+Liveness::Liveness(int ranks, double join_seconds, std::string own_host)
+    : join_seconds_(join_seconds), own_host_(std::move(own_host)), ranks_(static_cast<size_t>(ranks)) {}
+
+std::string Liveness::host(int r) const { return rank(r).host.empty() ? own_host_ : rank(r).host; }
+
+bool Liveness::all_joined() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const KnownRank& r) { return r.joined; });
+}
+
+void Liveness::forgive(SteadyTime now) {
+  for (KnownRank& r : ranks_) r.last_heard = r.status_at = now;
+}
+
+void Liveness::add_failure(Failure::Kind kind, int rank, ExitCode code, const std::string& text) {
+  for (Failure& known : failures_)
+    if (known.rank == rank) {
+      if (known.kind == Failure::Kind::dead && kind == Failure::Kind::dead)
+        known.text = text, known.code = code;
+      return;
+    }
+  this->rank(rank).failed = true;
+  if (!first_failure_) first_failure_ = steady_now();
+  failures_.push_back({kind, rank, code, text, elapsed()});
+}
+
+void Liveness::watch(SteadyTime now, const std::string& listens_at) {
+  if (any_failure()) return;
+  watch_joining(now, listens_at);
+  watch_joined(now);
+}
+
+void Liveness::watch_joining(SteadyTime now, const std::string& listens_at) {
+  if (all_joined() || now < join_deadline_) return;
+  std::vector<int> missing;
+  std::string joined;
+  for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+    const KnownRank& k = rank(r);
+    if (!k.joined && !k.process_gone) missing.push_back(r);
+    if (k.joined) joined += fmt::format("{}rank {} ({})", joined.empty() ? "" : ", ", r, k.host);
+  }
+  if (missing.empty()) return;
+  add_failure(Failure::Kind::missing, missing[0], ExitCode::rank_lost,
+              fmt::format("rank{} {} of {} did not join within {:g} s at {}; joined: {}",
+                          missing.size() > 1 ? "s" : "", format_ranges(missing), ranks_.size(), join_seconds_,
+                          listens_at, joined.empty() ? "none" : joined));
+}
+
+void Liveness::watch_joined(SteadyTime now) {
+  for (int i = 0; i < static_cast<int>(ranks_.size()); ++i) {
+    const KnownRank& r = rank(i);
+    if (r.connection < 0 || r.goodbye || seconds_between(r.last_heard, now) <= bounds_.silence) continue;
+    add_failure(
+        Failure::Kind::silent, i, ExitCode::rank_lost,
+        fmt::format("sent no heartbeat for {:g} s: {}", bounds_.silence,
+                    r.stopped_by ? fmt::format("its process was stopped by {}", signal_text(r.stopped_by))
+                                 : "its process is stopped, or its host is frozen or unreachable"));
+  }
+  if (any_failure() || !all_joined()) return;
+  std::vector<std::optional<RankStatus>> all;
+  for (const KnownRank& r : ranks_) {
+    if (!r.goodbye && !r.status) return;  // it has just joined
+    all.push_back(r.goodbye ? std::nullopt : r.status);
+  }
+  if (const int hung = hung_rank(all); hung >= 0) report_hang(hung, all);
+}
+
+/// The rank at which it is seen is not always the one at fault.
+void Liveness::report_hang(int hung, const std::vector<std::optional<RankStatus>>& all) {
+  const StallReport report = explain_stall(all);
+  const RankStatus& s = *all[static_cast<size_t>(hung)];
+  const int culprit = report.culprits.empty() || !s.waits() ? hung : report.culprits[0];
+  std::string text = fmt::format(
+      "hangs, {}: it got nothing done for {:.1f} s (launch.distributed_timeout_minutes allows {:g} s)",
+      where(*all[static_cast<size_t>(culprit)]), s.idle_seconds, s.idle_limit);
+  for (const std::string& line : report.lines) text += "\n  " + line;
+  add_failure(Failure::Kind::overrun, culprit, ExitCode::rank_lost, text);
+}
+
+Verdict Liveness::verdict() const {
+  return make_verdict(
+      failures_, [this](int r) { return host(r); },
+      [this](int r) {
+        const KnownRank& k = rank(r);
+        if (!k.status) return std::string(k.joined ? "after joining" : "before joining");
+        bool peers_know = false;
+        const Failure* own = nullptr;
+        for (const Failure& f : failures_) {
+          if (f.rank == r && !own) own = &f;
+          peers_know |= f.rank != r && f.kind == Failure::Kind::error && f.code == ExitCode::rank_lost;
+        }
+        // A rank that failed by itself has said where; one that was lost was there at its last heartbeat.
+        if (!own || own->kind == Failure::Kind::error) return where(*k.status);
+        return last_heard(*k.status, own->seconds - seconds_between(started_, k.status_at), peers_know);
+      });
+}
+
+}  // namespace ltrain

@@ -1,4 +1,5 @@
-// The bounds of LAMB (arXiv:1904.00962) and 1-bit LAMB (arXiv:2104.06069): apart from the kernels, for recipes.
+// The bounds of LAMB (arXiv:1904.00962) and 1-bit LAMB (arXiv:2104.06069): apart from the kernels, for
+// recipes.
 #pragma once
 #include <cmath>
 

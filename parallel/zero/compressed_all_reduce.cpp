@@ -22,7 +22,7 @@ bool ParameterStore::is_compressed(const Bucket& b) const {
 }
 
 void ParameterStore::allocate_errors(Bucket& b, const std::string& name) {
-  LT_CHECK(layout_.zero_stage <= 1 && replicate_group(b).size() == 1,
+  LT_CHECK(!layout_.sharding.shards_gradients() && replicate_group(b).size() == 1,
            "compressed all-reduce of pieces of gradients");
   const auto make = [&](const char* what, int64_t n) {
     return memory_->allocate(MemoryKind::optimizer, fmt::format("{}, {}", what, name), layout_.precision.grad,

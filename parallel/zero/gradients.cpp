@@ -27,7 +27,7 @@ void ParameterStore::begin_step(int64_t micros, int64_t step) {
     }
   }
   for (Bucket& b : buckets_) {
-    b.pending = static_cast<int64_t>(b.units.size()) * (layout_.zero_stage >= 2 ? 1 : micros);
+    b.pending = static_cast<int64_t>(b.units.size()) * (layout_.sharding.shards_gradients() ? 1 : micros);
     if (b.kind.rule.rule == UpdateRule::still) b.pending = 0;
     b.reductions = 0;
     b.done = b.summed = Event();
@@ -61,7 +61,7 @@ void ParameterStore::gather(int index) {
 }
 
 void ParameterStore::gather_segment(int segment, int next) {
-  if (layout_.zero_stage < 3) return;
+  if (!layout_.sharding.shards_weights()) return;
   const auto each = [&](int which, auto f) {
     for (size_t i = 0; i < buckets_.size(); ++i)
       if (buckets_[i].segment == which) f(static_cast<int>(i));
@@ -84,7 +84,7 @@ void ParameterStore::gather_segment(int segment, int next) {
 }
 
 void ParameterStore::release_segment(int segment) {
-  if (layout_.zero_stage < 3) return;
+  if (!layout_.sharding.shards_weights()) return;
   for (Bucket& b : buckets_) {
     if (b.segment != segment || !b.value.defined()) continue;
     if (b.gathering) compute_->wait(b.done);  // fetched and not used
@@ -208,12 +208,12 @@ void ParameterStore::place_as_part(Bucket& b) {
 
 /// Nobody else has anything to add to the gradients of the bucket, nor are they moved.
 bool ParameterStore::alone(const Bucket& b) const {
-  return layout_.zero_stage < 2 && shard_group(b).size() == 1 && replicate_group(b).size() == 1 &&
-         !b.kind.sum.bits && !b.kind.copied;
+  return !layout_.sharding.shards_gradients() && shard_group(b).size() == 1 &&
+         replicate_group(b).size() == 1 && !b.kind.sum.bits && !b.kind.copied;
 }
 
 void ParameterStore::replayed(int64_t micros) {
-  LT_CHECK(layout_.zero_stage < 2, "captured work on pieces of gradients");
+  LT_CHECK(!layout_.sharding.shards_gradients(), "captured work on pieces of gradients");
   for (Unit& u : units_) u.touched = true;
   for (Bucket& b : buckets_)
     if (b.kind.rule.rule != UpdateRule::still) b.pending -= micros * static_cast<int64_t>(b.units.size());
@@ -226,7 +226,7 @@ void ParameterStore::reduce(int index) {
   const Group& g = shard_group(b);
   collect(b);
   if (groups_->gradient.size() > 1 || b.kind.sum.bits || b.kind.copied || b.kind.tied ||
-      layout_.zero_stage >= 2)
+      layout_.sharding.shards_gradients())
     clear_padding(b);
   if (alone(b)) return;
   g.stream->wait(compute_->record());
@@ -255,8 +255,8 @@ void ParameterStore::reduce(int index) {
   const Tensor got = sent.flat(piece_begin(b), {b.piece});
   if (round) cast(*g.stream, sent, b.grad);
   if (layout_.reduce_int8 && is_compressed(b)) {
-    compressed_all_reduce(b, b.grad, 1, {}, layout_.zero_stage == 0);
-  } else if (g.size() > 1 && (layout_.zero_stage >= 1 || two_levels)) {
+    compressed_all_reduce(b, b.grad, 1, {}, !layout_.sharding.shards_optimizer());
+  } else if (g.size() > 1 && (layout_.sharding.shards_optimizer() || two_levels)) {
     g.comm->reduce_scatter(*g.stream, got, sent);
     if (round) cast(*g.stream, piece, got);
   } else if (g.size() > 1) {
@@ -264,12 +264,12 @@ void ParameterStore::reduce(int index) {
     if (round) cast(*g.stream, b.grad, sent);
   }
   b.done = g.stream->record();
-  if (two_levels && layout_.zero_stage < 2) {
+  if (two_levels && !layout_.sharding.shards_gradients()) {
     gather_reduced();  // the bucket before, whose second level had the time of this one's first
     sum_replicas(b, piece, b.done);
-    if (layout_.zero_stage == 0) summed_ = index;
+    if (!layout_.sharding.shards_optimizer()) summed_ = index;
   }
-  if (layout_.zero_stage < 2) return;
+  if (!layout_.sharding.shards_gradients()) return;
   pending_.push_back({index, b.grad, b.done});
   b.grad = Tensor();
   b.pending = static_cast<int64_t>(b.units.size());
@@ -321,23 +321,24 @@ void ParameterStore::finish_gradients() {
   for (Bucket& b : buckets_) {
     if (b.kind.rule.rule == UpdateRule::still) continue;
     const int64_t left =
-        layout_.zero_stage >= 2 ? static_cast<int64_t>(b.units.size()) - b.pending : b.pending;
-    LT_CHECK(left == 0 && (layout_.zero_stage < 2 || b.reductions == micros_),
+        layout_.sharding.shards_gradients() ? static_cast<int64_t>(b.units.size()) - b.pending : b.pending;
+    LT_CHECK(left == 0 && (!layout_.sharding.shards_gradients() || b.reductions == micros_),
              "a backward left gradients of a bucket incomplete");
     compute_->wait(b.done);
     compute_->wait(b.summed);
     if (!b.kind.tied) continue;
     // After the sum over data: what crosses the pipeline is a piece, not the whole table.
-    const Tensor mine = layout_.zero_stage >= 2                      ? b.grad_piece
-                        : layout_.zero_stage == 1 && !rounds_tied(b) ? b.grad.flat(piece_begin(b), {b.piece})
-                                                                     : b.grad;
+    const Tensor mine = layout_.sharding.shards_gradients() ? b.grad_piece
+                        : layout_.sharding.shards_optimizer() && !rounds_tied(b)
+                            ? b.grad.flat(piece_begin(b), {b.piece})
+                            : b.grad;
     tied.stream->wait(compute_->record());
     tied.comm->all_reduce(*tied.stream, mine);
     compute_->wait(tied.stream->record());
     if (!rounds_tied(b)) continue;
     const Group& g = shard_group(b);
     g.stream->wait(compute_->record());
-    compressed_all_reduce(b, b.grad, 1, {}, layout_.zero_stage == 0);
+    compressed_all_reduce(b, b.grad, 1, {}, !layout_.sharding.shards_optimizer());
     compute_->wait(g.stream->record());
   }
   mask_gradients();
@@ -352,11 +353,11 @@ void ParameterStore::add_grad_squares(Tensor squares) {
       add_own_squares(b, squares.flat(b.segment, {1}));
       continue;
     }
-    const int64_t begin = own_begin(b) - (layout_.zero_stage >= 2 ? piece_begin(b) : 0);
-    Tensor own = (layout_.zero_stage >= 2 ? b.grad_piece : b.grad).flat(begin, {b.own});
+    const int64_t begin = own_begin(b) - (layout_.sharding.shards_gradients() ? piece_begin(b) : 0);
+    Tensor own = (layout_.sharding.shards_gradients() ? b.grad_piece : b.grad).flat(begin, {b.own});
     if (compute_->meta()) {  // a cut of what more have: equal, or the first has all of it
       AxisSet cut;
-      if (layout_.zero_stage == 0 || groups_->replicate.size() > 1) cut = kGradientAxes;
+      if (!layout_.sharding.shards_optimizer() || groups_->replicate.size() > 1) cut = kGradientAxes;
       for (Axis a : kTensorAxes) cut = cut | a;
       own = place_apart(*compute_, own, own.record->name);
       for (int i = 0; i < kAxisCount; ++i)

@@ -68,7 +68,7 @@ void ParameterStore::orthogonalize(const Parameter& p, Tensor x) {
 void ParameterStore::update_muon(const AdamwArgs& step) {
   const OptimizerSettings& o = layout_.optimizer;
   const Group& g = groups_->shard;
-  const int stage = layout_.zero_stage;
+  const ShardingPolicy sharding = layout_.sharding;
   MomentumArgs m;
   m.rule = MomentumRule::muon;
   m.momentum = o.muon_momentum;
@@ -81,16 +81,16 @@ void ParameterStore::update_muon(const AdamwArgs& step) {
     const Range r = range(b, begin, n);
     momentum_update(*compute_, r.master, r.moments[0], r.grad, {}, false, m);
     Tensor whole = b.grad;
-    if (stage >= 2) {
+    if (sharding.shards_gradients()) {
       whole =
           memory_->allocate(MemoryKind::communication, "directions of Muon", b.grad_piece.dtype, {b.padded});
       if (compute_->meta()) whole.record->place = b.grad_piece.record->place;
     }
-    if (g.size() > 1 && stage >= 1) {
+    if (g.size() > 1 && sharding.shards_optimizer()) {
       g.stream->wait(compute_->record());
       g.comm->all_gather(*g.stream, whole, r.grad);
       compute_->wait(g.stream->record());
-    } else if (stage >= 2) {
+    } else if (sharding.shards_gradients()) {
       cast(*compute_, whole, r.grad);
     }
     for (int id : members(b)) {
@@ -111,15 +111,15 @@ void ParameterStore::update_muon(const AdamwArgs& step) {
     if (g.size() > 1) {
       if (compute_->meta()) place_set(*compute_, whole, groups_->mesh.shard, Placement::P());
       g.stream->wait(compute_->record());
-      if (stage == 0)
+      if (!sharding.shards_optimizer())
         g.comm->all_reduce(*g.stream, whole);
       else
         g.comm->reduce_scatter(*g.stream, r.grad, whole);
       compute_->wait(g.stream->record());
-    } else if (stage >= 2) {
+    } else if (sharding.shards_gradients()) {
       cast(*compute_, r.grad, whole);
     }
-    if (stage >= 2) memory_->release(whole);
+    if (sharding.shards_gradients()) memory_->release(whole);
   }
   move_along(step, UpdateRule::muon);
 }

@@ -9,7 +9,7 @@ namespace ltrain {
 /// Whether the next bucket's values are away: as many of those so far as the fraction says, evenly, so that
 /// transfers find compute to hide behind.
 bool ParameterStore::leaves(const Bucket& b, int64_t& all, int64_t& offloaded) const {
-  if (layout_.zero_stage < 3 || layout_.offload.params <= 0) return false;
+  if (!layout_.sharding.shards_weights() || layout_.offload.params <= 0) return false;
   all += b.piece;
   if (static_cast<double>(offloaded) + 0.5 * static_cast<double>(b.piece) >
       layout_.offload.params * static_cast<double>(all))

@@ -36,7 +36,7 @@ void ParameterStore::move_coefficients(bool after) {
 }
 
 void ParameterStore::update_onebit(const AdamwArgs& step) {
-  LT_CHECK(layout_.zero_stage == 0, "moments of all elements on every rank");
+  LT_CHECK(!layout_.sharding.shards_optimizer(), "moments of all elements on every rank");
   const int64_t freeze = layout_.optimizer.freeze_step;
   const bool lamb = layout_.optimizer.rule == UpdateRule::onebit_lamb;
   const auto each = [&](auto f) {

@@ -73,10 +73,10 @@ int64_t ParameterStore::own_begin(const Bucket& b) const {
   return piece_begin(b) + replicate_group(b).rank() * b.own;
 }
 int64_t ParameterStore::stored_begin(const Bucket& b) const {
-  return layout_.zero_stage >= 1 ? piece_begin(b) : 0;
+  return layout_.sharding.shards_optimizer() ? piece_begin(b) : 0;
 }
 int64_t ParameterStore::stored_count(const Bucket& b) const {
-  return layout_.zero_stage >= 1 ? b.piece : b.padded;
+  return layout_.sharding.shards_optimizer() ? b.piece : b.padded;
 }
 
 ParameterStore::Kind ParameterStore::kind_of(const ParameterSpec& spec) const {
@@ -233,7 +233,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
   choose_sparse();
   fill_buckets();
   const PrecisionPolicy& p = layout.precision;
-  const int stage = layout.zero_stage;
+  const ShardingPolicy sharding = layout_.sharding;
   int64_t pieces_all = 0, pieces_offloaded = 0;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& b = buckets_[i];
@@ -244,7 +244,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     b.padded = round_up(b.used, unit * ranks * copies);
     b.piece = b.padded / ranks;
     b.own = b.piece / copies;
-    const bool pieces = stage >= 1 && ranks > 1;  // of what an optimizer has
+    const bool pieces = sharding.shards_optimizer() && ranks > 1;  // of what an optimizer has
     const auto make = [&](MemoryKind kind, const char* what, DType type, int64_t n, bool sharded) {
       Tensor t = memory.allocate(kind, fmt::format("{}, bucket {}", what, i), type, {n});
       place_bucket(b, t, sharded);
@@ -253,7 +253,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     if (leaves(b, pieces_all, pieces_offloaded)) {
       b.offloaded = offloaded_bytes_;  // laid out below
       offloaded_bytes_ += round_up(b.piece * dtype_size(p.compute), kOffloadBlock);
-    } else if (stage >= 3) {
+    } else if (sharding.shards_weights()) {
       b.value_piece = make(MemoryKind::parameters, "parameters", p.compute, b.piece, pieces);
     } else {
       b.value = make(MemoryKind::parameters, "parameters", p.compute, b.padded, false);
@@ -269,7 +269,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     if (layout.ema_decay > 0)
       b.average = make(MemoryKind::optimizer, "average of weights", p.wide(), stored, pieces);
     if (rule == UpdateRule::still) continue;
-    if (stage >= 2) {
+    if (sharding.shards_gradients()) {
       b.grad_piece = make(MemoryKind::gradients, "gradients", p.grad, b.piece, pieces);
     } else {
       b.grad = make(MemoryKind::gradients, "gradients", p.grad, b.padded, false);
@@ -302,7 +302,8 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     u.value_record->written = true;
     for (int i = 0; i < kAxisCount; ++i)
       if (groups.mesh.degree[i] > 1) u.value_record->place.axis[i] = spec.place.axis[i];
-    if (stage >= 3) place_unit(*u.value_record, sharding_axes(buckets_[u.bucket].kind), Placement::S(0));
+    if (sharding.shards_weights())
+      place_unit(*u.value_record, sharding_axes(buckets_[u.bucket].kind), Placement::S(0));
   }
 }
 
@@ -344,18 +345,18 @@ void fill_initial(Stream& s, const ParameterSpec& spec, Tensor to, const Slice& 
 
 void ParameterStore::initialize(uint64_t seed) {
   clear();
-  if (layout_.zero_stage < 3)
+  if (!layout_.sharding.shards_weights())
     for (const Parameter& p : parameters_) {
       const int64_t n = p.spec.slice.elements();
       fill_initial(*compute_, p.spec, buckets_[p.bucket].value.flat(p.offset, {n}), p.spec.slice, seed);
     }
-  if (layout_.for_training && (layout_.precision.has_master() || layout_.zero_stage >= 3))
+  if (layout_.for_training && (layout_.precision.has_master() || layout_.sharding.shards_weights()))
     for (const OwnedPiece& piece : stored_pieces())
       in_parts(piece.master.elements(), [&](int64_t at, int64_t n) {
         fill_initial(*compute_, parameters_[piece.id].spec, piece.master.flat(at, {n}),
                      piece.slice.range(at, at + n), seed);
       });
-  if (layout_.zero_stage >= 3) publish_loaded();
+  if (layout_.sharding.shards_weights()) publish_loaded();
   start_average();
 }
 
@@ -405,12 +406,13 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
           if (from >= to) return;
           const Shape n{to - from};
           OwnedPiece piece{id, p.spec.slice.range(from - p.offset, to - p.offset), {}, {}, {}};
-          piece.master = layout_.precision.has_master() ? state_at(b, 0, from - stored, to - from)
-                         : layout_.zero_stage >= 3      ? b.value_piece.flat(from - stored, n)
-                                                        : b.value.flat(from, n);
+          piece.master = layout_.precision.has_master()      ? state_at(b, 0, from - stored, to - from)
+                         : layout_.sharding.shards_weights() ? b.value_piece.flat(from - stored, n)
+                                                             : b.value.flat(from, n);
           piece.moments = moments_at(b, from - stored, to - from);
           if (trains(id))
-            piece.grad = layout_.zero_stage >= 2 ? b.grad_piece.flat(from - stored, n) : b.grad.flat(from, n);
+            piece.grad = layout_.sharding.shards_gradients() ? b.grad_piece.flat(from - stored, n)
+                                                             : b.grad.flat(from, n);
           out.push_back(piece);
         };
         const int64_t middle = std::clamp(stored + b.resident, from, std::max(from, to));
@@ -423,7 +425,8 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
 
 std::vector<Tensor> ParameterStore::held_values() const {
   std::vector<Tensor> values;
-  for (const Bucket& b : buckets_) values.push_back(layout_.zero_stage >= 3 ? b.value_piece : b.value);
+  for (const Bucket& b : buckets_)
+    values.push_back(layout_.sharding.shards_weights() ? b.value_piece : b.value);
   return values;
 }
 
@@ -517,7 +520,7 @@ void ParameterStore::publish_loaded() {
   for (Bucket& b : buckets_) {
     const Group& g = shard_group(b);
     if (layout_.precision.has_master()) copy_master(b, held(b));
-    if (layout_.zero_stage == 0 || layout_.zero_stage >= 3 || g.size() == 1) continue;
+    if (!layout_.sharding.gathers_updates() || g.size() == 1) continue;
     g.stream->wait(compute_->record());
     g.comm->all_gather(*g.stream, b.value, b.value.flat(piece_begin(b), {b.piece}));
     compute_->wait(g.stream->record());

@@ -32,6 +32,7 @@
 #include "kernels/tensor/stream.h"
 #include "parallel/mesh/groups.h"
 #include "parallel/mesh/sharding.h"
+#include "parallel/mesh/sharding_policy.h"
 #include "parallel/optim/optimizer.h"
 
 namespace ltrain {
@@ -140,7 +141,7 @@ class ParameterStore {
 
   struct Layout {
     PrecisionPolicy precision;
-    int zero_stage = 0;                 ///< 0 to 3
+    ShardingPolicy sharding;
     int64_t bucket_elements = 4 << 20;  ///< a bucket is closed when it reaches this
     bool for_training = true;           ///< false: no gradients, no optimizer state
     OptimizerSettings optimizer = {};

@@ -52,11 +52,12 @@ void ParameterStore::shift_values() {
 void ParameterStore::keep_shifted_gradients() {
   each_sophia([&](Bucket& b) {
     cast(*compute_, held(b), b.swapped);  // the weights as they were, bit for bit
-    const Tensor grad =
-        layout_.zero_stage >= 2 ? b.grad_piece : b.grad.flat(stored_begin(b), {b.swapped.elements()});
+    const Tensor grad = layout_.sharding.shards_gradients()
+                            ? b.grad_piece
+                            : b.grad.flat(stored_begin(b), {b.swapped.elements()});
     cast(*compute_, b.swapped, grad);
     if (!compute_->meta()) return;
-    const AxisSet cut = layout_.zero_stage >= 1 ? b.kind.cut | groups_->mesh.shard : b.kind.cut;
+    const AxisSet cut = layout_.sharding.shards_optimizer() ? b.kind.cut | groups_->mesh.shard : b.kind.cut;
     for (Axis a : {Axis::data, Axis::context, Axis::replica, Axis::expert})
       place_require(*compute_, "gradients of swapped weights", b.swapped, a,
                     cut.has(a) ? Placement::S(0) : Placement::R());
@@ -67,8 +68,8 @@ void ParameterStore::keep_shifted_gradients() {
 /// What each rank holds of the values, to the others.
 void ParameterStore::publish_values() {
   each_sophia([&](Bucket& b) {
-    place_bucket(b, layout_.zero_stage >= 3 ? b.value_piece : b.value,
-                 layout_.zero_stage >= 1 && shard_group(b).size() > 1);
+    place_bucket(b, layout_.sharding.shards_weights() ? b.value_piece : b.value,
+                 layout_.sharding.shards_optimizer() && shard_group(b).size() > 1);
     gather_values(b);
   });
   wait_for_values();
@@ -79,7 +80,7 @@ void ParameterStore::update_sophia(const AdamwArgs& step) {
   const OptimizerSettings& o = layout_.optimizer;
   each_sophia([&](Bucket& b) {
     const int64_t begin = stored_begin(b);
-    if (compute_->meta() && (layout_.zero_stage == 1 || layout_.zero_stage == 2))
+    if (compute_->meta() && layout_.sharding.gathers_updates())
       place_set(*compute_, b.value, groups_->mesh.shard, Placement::S(0));  // where a piece is padding, too
     each_parameter(b, begin, stored_count(b), [&](const Parameter& p, int64_t from, int64_t n) {
       const Range r = range(b, from, n);

@@ -17,8 +17,8 @@ namespace ltrain {
 
 ParameterStore::Range ParameterStore::range(Bucket& b, int64_t from, int64_t n) const {
   const int64_t at = from - stored_begin(b);
-  const int stage = layout_.zero_stage;
-  const Tensor param = stage >= 3 ? b.value_piece.flat(at, {n}) : b.value.flat(from, {n});
+  const ShardingPolicy sharding = layout_.sharding;
+  const Tensor param = sharding.shards_weights() ? b.value_piece.flat(at, {n}) : b.value.flat(from, {n});
   const bool low = layout_.precision.has_master();
   Range r;
   const bool resident = at + n <= b.resident;
@@ -27,7 +27,7 @@ ParameterStore::Range ParameterStore::range(Bucket& b, int64_t from, int64_t n) 
   else if (resident)
     r.master = b.master.flat(at, {n});
   if (low) r.low = param;
-  r.grad = stage >= 2 ? b.grad_piece.flat(at, {n}) : b.grad.flat(from, {n});
+  r.grad = sharding.shards_gradients() ? b.grad_piece.flat(at, {n}) : b.grad.flat(from, {n});
   if (resident)
     for (const Tensor& t : b.moments) r.moments.push_back(t.flat(at, {n}));
   return r;
@@ -104,7 +104,7 @@ void ParameterStore::move_along(const AdamwArgs& step, UpdateRule rule) {
   const OptimizerSettings& o = layout_.optimizer;
   for (Bucket& b : buckets_) {
     if (b.kind.rule.rule != rule || !moves(b)) continue;
-    if (compute_->meta() && (layout_.zero_stage == 1 || layout_.zero_stage == 2))
+    if (compute_->meta() && layout_.sharding.gathers_updates())
       place_set(*compute_, b.value, groups_->mesh.shard, Placement::S(0));  // where a piece is padding, too
     each_parameter(b, stored_begin(b), stored_count(b), [&](const Parameter& p, int64_t from, int64_t n) {
       const Range r = range(b, from, n);
@@ -193,14 +193,14 @@ void ParameterStore::update_adafactor(const AdamwArgs& step) {
 /// ZeRO-1 and 2: what this rank has updated, to the others, and theirs.
 void ParameterStore::gather_values(Bucket& b) {
   const Group& g = shard_group(b);
-  if (layout_.zero_stage == 0 || layout_.zero_stage == 3 || g.size() == 1) return;
+  if (!layout_.sharding.gathers_updates() || g.size() == 1) return;
   g.stream->wait(compute_->record());
   g.comm->all_gather(*g.stream, b.value, b.value.flat(piece_begin(b), {b.piece}));
 }
 
 void ParameterStore::wait_for_values() {
   const Group& g = groups_->shard;
-  if ((layout_.zero_stage == 1 || layout_.zero_stage == 2) && g.size() > 1)
+  if (layout_.sharding.gathers_updates() && g.size() > 1)
     compute_->wait(g.stream->record());  // that of experts runs on the same stream
 }
 
@@ -238,12 +238,13 @@ void ParameterStore::update(const AdamwArgs& step) {
 /// On meta: every rank has again what its stage of ZeRO leaves it.
 void ParameterStore::require_values(std::string_view when) const {
   if (!compute_->meta()) return;
-  const int stage = layout_.zero_stage;
+  const ShardingPolicy sharding = layout_.sharding;
   for (const Bucket& b : buckets_)
     for (Axis a : {Axis::data, Axis::context, Axis::replica, Axis::expert})
-      place_require(
-          *compute_, when, stage >= 3 ? b.value_piece : b.value, a,
-          b.kind.cut.has(a) || (stage >= 3 && groups_->mesh.shard.has(a)) ? Placement::S(0) : Placement::R());
+      place_require(*compute_, when, sharding.shards_weights() ? b.value_piece : b.value, a,
+                    b.kind.cut.has(a) || (sharding.shards_weights() && groups_->mesh.shard.has(a))
+                        ? Placement::S(0)
+                        : Placement::R());
 }
 
 }  // namespace ltrain

@@ -121,7 +121,7 @@ void ParameterStore::fetch_window(size_t index) {
   const int64_t at = w.from - stored_begin(b);
   for (int s = 0; w.states && s < state_count(b); ++s) {
     const Tensor t = slot.states[static_cast<size_t>(s)].flat(0, {w.n});
-    place_bucket(b, t, layout_.zero_stage >= 1 && shard_group(b).size() > 1);
+    place_bucket(b, t, layout_.sharding.shards_optimizer() && shard_group(b).size() > 1);
     layout_.slow->fetch(t, offload_offset(b, s, at));
   }
   if (w.states) slot.fetched = layout_.slow->stream().record();
@@ -321,7 +321,7 @@ void ParameterStore::start_average() {
 }
 
 Tensor ParameterStore::held(const Bucket& b) const {
-  return layout_.zero_stage >= 3 ? b.value_piece : b.value.flat(stored_begin(b), {stored_count(b)});
+  return layout_.sharding.shards_weights() ? b.value_piece : b.value.flat(stored_begin(b), {stored_count(b)});
 }
 
 void ParameterStore::use_ema_weights(bool shown) {
@@ -348,9 +348,9 @@ void ParameterStore::use_ema_weights(bool shown) {
       }
       memory_->release(between);
     }
-    const bool pieces = layout_.zero_stage >= 1 && shard_group(b).size() > 1;
+    const bool pieces = layout_.sharding.shards_optimizer() && shard_group(b).size() > 1;
     place_bucket(b, b.average, pieces);
-    place_bucket(b, layout_.zero_stage >= 3 ? b.value_piece : b.value, pieces);
+    place_bucket(b, layout_.sharding.shards_weights() ? b.value_piece : b.value, pieces);
     release_offloaded();
   }
   for (Bucket& b : buckets_) gather_values(b);

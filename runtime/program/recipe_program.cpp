@@ -144,7 +144,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.ema_decay = r.train.ema_decay;
   o.reduce_bf16 = r.parallel.grad_reduce_dtype == "bf16";
   o.reduce_int8 = r.parallel.grad_reduce_dtype == "int8";
-  o.zero_stage = static_cast<int>(r.parallel.zero_stage);
+  o.sharding = r.parallel.sharding();
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.expert_tensor = !recipe::experts_apart(r);
   o.dispatch = dispatch_options(r);

@@ -14,6 +14,7 @@
 #include "kernels/tensor/tensor.h"
 #include "models/layers/fp8_settings.h"
 #include "models/layers/model_config.h"
+#include "parallel/mesh/sharding_policy.h"
 #include "parallel/optim/loss_scale.h"
 #include "parallel/optim/sparsity.h"
 
@@ -62,6 +63,12 @@ struct Parallel {
   int64_t shard_ranks = 0;
   std::string grad_reduce_dtype = "fp32";
   std::string order = "tp-cp-dp-pp";  ///< of the axes over the ranks, innermost first
+
+  ShardingPolicy sharding() const { return ShardingPolicy::zero(zero_stage); }
+  /// Key of this section that asks for two levels of gradients: of shards, or of whole gradients.
+  std::string_view levels_key() const {
+    return sharding().shards_optimizer() ? "shard_group" : "hierarchical_reduction";
+  }
 };
 
 /// Of fp16 runs.

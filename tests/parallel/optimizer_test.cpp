@@ -82,7 +82,7 @@ Values train(const Cut& cut, const OptimizerSettings& optimizer, DType type, boo
     const auto stream = make_inline_stream("compute");
     ParameterStore::Layout layout;
     layout.precision = {type, type, type, type};
-    layout.zero_stage = cut.zero;
+    layout.sharding = ShardingPolicy::zero(cut.zero);
     layout.bucket_elements = 500;
     layout.optimizer = optimizer;
     const auto step = [&](ParameterStore& store, Stream& s, int n, double wrong) {

@@ -20,7 +20,7 @@ void graph_rules(const Recipe& r, const BrokenRule& broken) {
     refuse("offload.optimizer moves states beside the step", "offload.optimizer.device");
   if (r.offload.activations.on())
     refuse("offload.activations moves them beside the step", "offload.activations.device");
-  if (r.parallel.zero_stage >= 2)
+  if (r.parallel.sharding().shards_gradients())
     refuse(
         fmt::format("parallel.zero_stage: {} takes memory for gradients as they come", r.parallel.zero_stage),
         "parallel.zero_stage");

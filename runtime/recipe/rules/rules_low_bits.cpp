@@ -23,7 +23,7 @@ void onebit_rules(const Recipe& r, const BrokenRule& broken) {
   if (o.kind != "onebit_adam" && o.kind != "onebit_lamb") return;
   const Parallel& p = r.parallel;
   const std::string plain = o.kind == "onebit_adam" ? "adamw" : "lamb";
-  if (p.zero_stage > 0)
+  if (p.sharding().shards_optimizer())
     broken(
         kind,
         fmt::format("{} adds a rank's own gradient to all of the first moment, and parallel.zero_stage: {} "

@@ -41,7 +41,7 @@ void offload_rules(const Recipe& r, const BrokenRule& broken) {
                  "{}; nearest valid value: none, or optimizer.kind: adamw",
                  place, rule),
              {place});
-  if (o.params.on() && r.parallel.zero_stage < 3)
+  if (o.params.on() && !r.parallel.sharding().shards_weights())
     broken("offload.params.device",
            fmt::format("weights leave between gathers, and parallel.zero_stage: {} keeps them whole; nearest "
                        "valid value: none, or parallel.zero_stage: 3",

@@ -1,8 +1,9 @@
-// What ranks that have the same parameters keep of each other's shards: the stages of ZeRO (arXiv:1910.02054).
+// What ranks that have the same parameters keep of each other's shards: the stages of ZeRO
+// (arXiv:1910.02054).
 //
-// A stage shards what the stage before it shards, and one thing more. Over which ranks is a matter of the mesh
-// (Mesh::split_levels): all of them, or those of a shard group (hybrid sharding, arXiv:2304.11277, 3.2.2), with
-// the same shards in every replicate group.
+// A stage shards what the stage before it shards, and one thing more. Over which ranks is a matter of the
+// mesh (Mesh::split_levels): all of them, or those of a shard group (hybrid sharding,
+// arXiv:2304.11277, 3.2.2), with the same shards in every replicate group.
 #pragma once
 #include <cstdint>
 

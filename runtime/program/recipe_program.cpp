@@ -78,7 +78,7 @@ ContextSharding context_sharding(const Recipe& r, const Mesh& mesh) {
 }
 
 OptimizerSettings optimizer_settings(const Recipe& r) {
-  const Optimizer& from = r.optimizer;
+  const OptimizerKeys& from = r.optimizer;
   OptimizerSettings o;
   o.rule = update_rule(from.kind).value();
   o.momentum = from.sgd_momentum;

@@ -159,7 +159,7 @@ struct ParameterGroup {
   bool operator==(const ParameterGroup&) const = default;
 };
 
-struct Optimizer {
+struct OptimizerKeys {
   std::string kind = "adamw";
   double lr = 3e-4;
   double min_lr = 0.0;
@@ -253,7 +253,7 @@ struct Recipe {
   Offload offload;
   Data data;
   Train train;
-  Optimizer optimizer;
+  OptimizerKeys optimizer;
   SparsitySettings sparsity;
   Schedule schedule;
   CheckpointSettings checkpoint;

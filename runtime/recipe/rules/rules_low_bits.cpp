@@ -9,7 +9,7 @@
 namespace ltrain::recipe {
 
 void onebit_rules(const Recipe& r, const BrokenRule& broken) {
-  const Optimizer& o = r.optimizer;
+  const OptimizerKeys& o = r.optimizer;
   const std::string kind = "optimizer.kind";
   for (const ParameterGroup& g : o.groups)
     if (g.kind && (*g.kind == "onebit_adam" || *g.kind == "onebit_lamb" || o.kind == "onebit_adam" ||

@@ -15,7 +15,7 @@ std::pair<std::string, std::string> not_by_element(const Recipe& r) {
 void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
   onebit_rules(r, broken);
   sophia_rules(r, broken);
-  const Optimizer& o = r.optimizer;
+  const OptimizerKeys& o = r.optimizer;
   const std::string kind = "optimizer.kind", groups = "optimizer.groups";
   const auto where = [&](const char* rule) { return o.kind == rule ? kind : groups; };
   if (o.uses("muon") && r.parallel.tensor > 1 && r.parallel.tensor_mode != "1d")

@@ -20,4 +20,14 @@ ParameterSpec cut_over(Axis axis, ParameterSpec whole, int dim, int rank, int pa
   return whole;
 }
 
+BoxElements elements_of(const ParameterSpec& spec, int64_t begin) {
+  const Slice& s = spec.slice;
+  BoxElements e;
+  e.rank = s.global.rank;
+  for (int d = 0; d < e.rank; ++d)
+    e.global[d] = s.global[d], e.offset[d] = s.offset[d], e.extent[d] = s.extent[d];
+  e.begin = s.begin + begin;
+  return e;
+}
+
 }  // namespace ltrain

@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 
+#include "kernels/optimizer/round_stochastic.h"
 #include "parallel/mesh/groups.h"
 #include "parallel/mesh/sharding.h"
 
@@ -34,6 +35,9 @@ struct ParameterSpec {
 /// The part of rank `rank` of `parts` when `axis` cuts dim `dim`: ceil(n / parts) rows or columns each, the
 /// last ones padded where it does not divide (dim 0 only). Of what another axis has cut, part of that part.
 ParameterSpec cut_over(Axis axis, ParameterSpec whole, int dim, int rank, int parts);
+
+/// Which elements of the named tensor lie from element `begin` of this rank's part on.
+BoxElements elements_of(const ParameterSpec& spec, int64_t begin);
 
 /// Element types of a parameter's forms. f32: all f32; bf16: {bf16, f32, f32, f32}, and without
 /// master weights {bf16, bf16, f32, f32}; f64: all f64.

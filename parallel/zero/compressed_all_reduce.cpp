@@ -17,7 +17,7 @@ Code ParameterStore::code_of(const Bucket& b) const {
 }
 
 bool ParameterStore::is_compressed(const Bucket& b) const {
-  return layout_.for_training && b.kind.rule.rule != UpdateRule::still && shard_group(b).size() > 1 &&
+  return layout_.for_training && b.kind.rule.trains() && shard_group(b).size() > 1 &&
          (layout_.reduce_int8 || is_onebit(b.kind.rule.rule));
 }
 

@@ -11,8 +11,6 @@ namespace {
 /// Reductions under way before the first is waited for, with ZeRO-2 and 3: what their buffers cost.
 constexpr size_t kInFlight = 2;
 
-constexpr Axis kEachGradientAxis[] = {Axis::data, Axis::context, Axis::replica, Axis::expert};
-
 }  // namespace
 
 void ParameterStore::begin_step(int64_t micros, int64_t step) {
@@ -28,7 +26,7 @@ void ParameterStore::begin_step(int64_t micros, int64_t step) {
   }
   for (Bucket& b : buckets_) {
     b.pending = static_cast<int64_t>(b.units.size()) * (layout_.sharding.shards_gradients() ? 1 : micros);
-    if (b.kind.rule.rule == UpdateRule::still) b.pending = 0;
+    if (!b.kind.rule.trains()) b.pending = 0;
     b.reductions = 0;
     b.done = b.summed = Event();
   }
@@ -216,7 +214,7 @@ void ParameterStore::replayed(int64_t micros) {
   LT_CHECK(!layout_.sharding.shards_gradients(), "captured work on pieces of gradients");
   for (Unit& u : units_) u.touched = true;
   for (Bucket& b : buckets_)
-    if (b.kind.rule.rule != UpdateRule::still) b.pending -= micros * static_cast<int64_t>(b.units.size());
+    if (b.kind.rule.trains()) b.pending -= micros * static_cast<int64_t>(b.units.size());
 }
 
 void ParameterStore::end_reductions() { gather_reduced(); }
@@ -244,7 +242,7 @@ void ParameterStore::reduce(int index) {
     if (compute_->meta())  // the same on the copies, another part on the others
       place_as_part(b);
   }
-  if (frozen(b) || rounds_tied(b)) {  // its moment is what ranks sum, or stages sum first
+  if (!sums_gradients(b) || rounds_tied(b)) {  // its moment is what ranks sum, or stages sum first
     b.done = g.stream->record();
     return;
   }
@@ -319,7 +317,7 @@ void ParameterStore::finish_gradients() {
   gather_reduced();
   const Group& tied = groups_->tied;
   for (Bucket& b : buckets_) {
-    if (b.kind.rule.rule == UpdateRule::still) continue;
+    if (!b.kind.rule.trains()) continue;
     const int64_t left =
         layout_.sharding.shards_gradients() ? static_cast<int64_t>(b.units.size()) - b.pending : b.pending;
     LT_CHECK(left == 0 && (!layout_.sharding.shards_gradients() || b.reductions == micros_),
@@ -349,7 +347,7 @@ void ParameterStore::add_grad_squares(Tensor squares) {
   // Every rank sums what it owns, replicated gradients or not: the same bits with every stage of ZeRO.
   for (Bucket& b : buckets_) {
     if (!first_copy(b) || !moves(b)) continue;
-    if (frozen(b)) {
+    if (!sums_gradients(b)) {
       add_own_squares(b, squares.flat(b.segment, {1}));
       continue;
     }

@@ -85,7 +85,7 @@ void ParameterStore::fill_buckets() {
   for (int u = static_cast<int>(units_.size()) - 1; u >= 0; --u) {
     Kind kind = kind_of(parameters_[units_[u].first].spec);
     kind.rule = parameters_[units_[u].first].rule;
-    if (kind.rule.rule != UpdateRule::adamw8bit)  // others may differ from run to run
+    if (!optimizer_of(kind.rule.rule).coded_states())  // others may differ from run to run
       kind.rule.lr_scale = 1, kind.rule.decay = true, kind.rule.weight_decay.reset();
     const auto fits = [&](int i) {
       const Bucket& b = buckets_[i];
@@ -119,25 +119,17 @@ static RuleTarget target_of(const ParameterSpec& s) {
   return {s.name, s.slice.global.rank == 2, s.embedding, s.decay, s.router};
 }
 
-std::vector<std::string_view> ParameterStore::state_names(int id, const OptimizerSettings& optimizer) const {
-  const ParameterRule rule = rule_of(optimizer, target_of(parameters_[id].spec));
-  std::vector<std::string_view> names = moment_names(rule);
-  if (rule.factored) names = {kFactorRows, kFactorCols};
-  if (rule.rule == UpdateRule::onebit_lamb) names.push_back(kCoefficients);
-  return names;
-}
-
-bool ParameterStore::trains_with(int id, const OptimizerSettings& optimizer) const {
-  return rule_of(optimizer, target_of(parameters_[id].spec)).rule != UpdateRule::still;
+ParameterRule ParameterStore::rule_with(int id, const OptimizerSettings& optimizer) const {
+  return rule_of(optimizer, target_of(parameters_[id].spec));
 }
 
 void ParameterStore::choose_rules() {
-  for (Parameter& p : parameters_) p.rule = rule_of(layout_.optimizer, target_of(p.spec));
+  for (int id = 0; id < count(); ++id) parameters_[id].rule = rule_with(id, layout_.optimizer);
   for (const Unit& u : units_) {
     const Parameter& first = parameters_[u.first];
     for (int id = u.first; id < u.first + u.count; ++id) {
       const ParameterRule &a = first.rule, &b = parameters_[id].rule;
-      const bool coded = a.rule == UpdateRule::adamw8bit;
+      const bool coded = optimizer_of(a.rule).coded_states();
       if (a.rule != b.rule || (coded && !(a == b)))
         fail(ExitCode::usage,
              "optimizer.groups: {} has {} and {} has {}{}, and they are parts of one matrix, whose parts "
@@ -147,46 +139,6 @@ void ParameterStore::choose_rules() {
              coded ? " of other settings" : "");
     }
   }
-}
-
-void ParameterStore::list_tensors() {
-  int64_t factors = 0, sums = 0;
-  bool muon = false;
-  for (int id = 0; id < count(); ++id) {
-    Parameter& p = parameters_[id];
-    muon = muon || p.rule.rule == UpdateRule::muon;
-    if (!has_lengths(p.rule.rule)) continue;
-    for (size_t t = 0; t < tensors_.size() && p.tensor < 0; ++t)
-      if (parameters_[tensors_[t].first].spec.name == p.spec.name) p.tensor = static_cast<int>(t);
-    if (p.tensor >= 0) continue;  // another part of the same
-    p.tensor = static_cast<int>(tensors_.size());
-    WholeTensor t;
-    t.first = id;
-    if (p.rule.factored) {
-      t.rows = p.spec.slice.global[0];
-      t.cols = p.spec.slice.global[1];
-      t.factor = factors;
-      t.sum = sums;
-      factors += t.rows + t.cols + 1;
-      sums += t.rows + t.cols;
-    }
-    tensors_.push_back(t);
-  }
-  const auto make = [&](const char* what, DType type, int64_t n) {
-    Tensor t;
-    if (n == 0) return t;
-    t = memory_->allocate(MemoryKind::optimizer, what, type, {n});
-    if (compute_->meta()) place_set(*compute_, t, kAllAxes, Placement::R());
-    return t;
-  };
-  tensor_sums_ = make("sums of tensors", DType::f64, 2 * static_cast<int64_t>(tensors_.size()));
-  factors_ = make("rows and columns", layout_.precision.master, factors);
-  factor_sums_ = make("sums of rows and columns", DType::f64, sums);
-  if (is_onebit(layout_.optimizer.rule)) {
-    own_squares_ = make("squares of own gradients", DType::f64, 1);
-    coefficients_ = make("coefficients of tensors", DType::f64, 2 * static_cast<int64_t>(tensors_.size()));
-  }
-  length_ = make("length of a matrix", DType::f64, muon ? 1 : 0);
 }
 
 AxisSet ParameterStore::sharding_axes(const Kind& kind) const {
@@ -222,7 +174,8 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& b = buckets_[i];
     const int ranks = shard_group(b).size(), copies = replicate_group(b).size();
-    const bool coded = b.kind.rule.rule == UpdateRule::adamw8bit;
+    const Optimizer& optimizer = optimizer_of(b.kind.rule.rule);
+    const bool coded = optimizer.coded_states();
     int64_t unit = coded ? kCodeBlock : kAlign;
     if (is_compressed(b)) unit = std::max(unit, code_block(code_of(b)));
     b.padded = round_up(b.used, unit * ranks * copies);
@@ -244,15 +197,14 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     }
     if (!layout.for_training) continue;
     const int64_t stored = stored_count(b);
-    const UpdateRule rule = b.kind.rule.rule;
     b.resident = stored;
-    if (layout.offload.fraction > 0 && !coded && !in_halves(rule) && rule != UpdateRule::still)
+    if (layout.offload.fraction > 0 && optimizer.by_element() && b.kind.rule.trains())
       b.resident = resident_part(stored, layout.offload.fraction);
     if (p.has_master())
       b.master = make(MemoryKind::optimizer, "master weights", p.master, b.resident, pieces);
     if (layout.ema_decay > 0)
       b.average = make(MemoryKind::optimizer, "average of weights", p.wide(), stored, pieces);
-    if (rule == UpdateRule::still) continue;
+    if (!b.kind.rule.trains()) continue;
     if (sharding.shards_gradients()) {
       b.grad_piece = make(MemoryKind::gradients, "gradients", p.grad, b.piece, pieces);
     } else {
@@ -265,16 +217,16 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
           make(MemoryKind::optimizer, "scales of moments", DType::f32, 2 * (stored / kCodeBlock), false);
       continue;
     }
-    if (rule == UpdateRule::sophia_h)
-      b.swapped = make(MemoryKind::optimizer, "swapped values", p.grad, stored, pieces);
+    if (const std::string scratch(optimizer.element_scratch()); !scratch.empty())
+      b.scratch = make(MemoryKind::optimizer, scratch.c_str(), p.grad, stored, pieces);
     if (is_compressed(b)) allocate_errors(b, fmt::format("bucket {}", i));
-    for (std::string_view name : moment_names(b.kind.rule))
+    for (std::string_view name : optimizer.element_states(b.kind.rule))
       b.moments.push_back(
           make(MemoryKind::optimizer, std::string(name).c_str(), p.state, b.resident, pieces));
   }
   lay_out_offloaded();
   if (layout.for_training) {
-    list_tensors();
+    make_updates();
     allocate_codes();
     allocate_windows();
   }
@@ -308,8 +260,7 @@ void ParameterStore::clear() {
     for (int s = 0; s < state_count(b); ++s) zero(state_at(b, s, b.resident, stored_count(b) - b.resident));
     for (const Tensor& t : b.moments) zero(t);
   }
-  zero(factors_);
-  zero(coefficients_);
+  clear_updates();
 }
 
 namespace {
@@ -417,27 +368,13 @@ std::vector<Tensor> ParameterStore::held_values() const {
 std::vector<OwnedPiece> ParameterStore::owned_pieces() const { return pieces(true); }
 std::vector<OwnedPiece> ParameterStore::stored_pieces() const { return pieces(false); }
 
-std::vector<WholeState> ParameterStore::whole_states(bool owned) const {
-  std::vector<WholeState> out;
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const WholeTensor& t = tensors_[i];
-    if (t.factor < 0 && !coefficients_.defined()) continue;
-    if (owned) {  // the first of all ranks that have it
-      if (groups_->gradient.rank() != 0 ||
-          (groups_->tied.size() > 1 && parameters_[t.first].spec.tied_stages && groups_->tied.rank() != 0))
-        continue;
-      bool first = true;
-      for (Axis a : kTensorAxes) first = first && groups_->coordinate(a) == 0;
-      if (!first) continue;
-    }
-    if (coefficients_.defined()) {
-      out.push_back({t.first, kCoefficients, coefficients_.flat(2 * static_cast<int64_t>(i), {2})});
-      continue;
-    }
-    out.push_back({t.first, kFactorRows, factors_.flat(t.factor, {t.rows})});
-    out.push_back({t.first, kFactorCols, factors_.flat(t.factor + t.rows, {t.cols})});
-  }
-  return out;
+bool ParameterStore::owns_whole(const ParameterSpec& spec) const {  // the first of all ranks that have it
+  if (groups_->gradient.rank() != 0 ||
+      (groups_->tied.size() > 1 && spec.tied_stages && groups_->tied.rank() != 0))
+    return false;
+  bool first = true;
+  for (Axis a : kTensorAxes) first = first && groups_->coordinate(a) == 0;
+  return first;
 }
 
 std::vector<RegisteredBuffer> ParameterStore::kept(bool owned) const {
@@ -448,7 +385,7 @@ std::vector<RegisteredBuffer> ParameterStore::kept(bool owned) const {
 
 std::vector<NamedState> ParameterStore::moments_at(const Bucket& b, int64_t from, int64_t n) const {
   std::vector<NamedState> out;
-  const std::vector<std::string_view> names = moment_names(b.kind.rule);
+  const std::vector<std::string_view> names = optimizer_of(b.kind.rule.rule).element_states(b.kind.rule);
   for (size_t i = 0; i < names.size(); ++i) {
     if (!b.coded.first.defined()) {
       out.push_back({names[i], state_at(b, static_cast<int>(i) + layout_.precision.has_master(), from, n)});

@@ -23,10 +23,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/adamw_8bit.h"
 #include "kernels/optimizer/error_feedback.h"
-#include "kernels/optimizer/round_stochastic.h"
 #include "kernels/storage/offload.h"
 #include "kernels/tensor/arena.h"
 #include "kernels/tensor/stream.h"
@@ -34,6 +32,7 @@
 #include "parallel/mesh/sharding_policy.h"
 #include "parallel/optim/optimizer.h"
 #include "parallel/optim/parameter_spec.h"
+#include "parallel/optim/tensor_sums.h"
 
 namespace ltrain {
 
@@ -51,13 +50,6 @@ struct OwnedPiece {
   std::vector<NamedState>
       moments;  ///< of every element; those of 8 bits only between open and offload_states
   Tensor grad;  ///< after finish_gradients, until the next step; some optimizers leave their direction there
-};
-
-/// A state of a whole tensor, which every rank has: Adafactor's rows and columns.
-struct WholeState {
-  int id = 0;  ///< a parameter of the tensor
-  std::string_view name;
-  Tensor tensor;
 };
 
 /// What lies in offload memory (kernels/storage/offload.h).
@@ -89,8 +81,15 @@ struct GradBuffer {
   bool accumulate = false;
 };
 
+inline constexpr Axis kEachGradientAxis[] = {Axis::data, Axis::context, Axis::replica, Axis::expert};
+
 class ParameterStore {
  public:
+  ParameterStore();
+  ~ParameterStore();
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
+
   /// Declares a unit; returns the id of its first parameter, the others follow. All have one number of
   /// columns, and lie on the tensor axis in one way, when they are to be used as one matrix.
   int add(std::vector<ParameterSpec> unit);
@@ -140,7 +139,7 @@ class ParameterStore {
   /// each.
   void begin_step(int64_t micros, int64_t step);
   /// It has gradients: it is not frozen.
-  bool trains(int id) const { return parameters_[id].rule.rule != UpdateRule::still; }
+  bool trains(int id) const { return parameters_[id].rule.trains(); }
   /// ZeRO-3: gathers a segment, waits for it, and starts to gather `next` (-1: none). Else nothing.
   void gather_segment(int segment, int next = -1);
   /// ZeRO-3: gives a segment's values back. Else nothing.
@@ -184,9 +183,8 @@ class ParameterStore {
   void release_offloaded();
   std::vector<OwnedPiece> owned_pieces() const;   ///< what this rank writes to a checkpoint
   std::vector<OwnedPiece> stored_pieces() const;  ///< what this rank keeps states of, and must read from one
-  /// The optimizer states of a parameter, by the names that checkpoints have for them.
-  std::vector<std::string_view> state_names(int id, const OptimizerSettings& optimizer) const;
-  bool trains_with(int id, const OptimizerSettings& optimizer) const;  ///< it is not frozen
+  /// What a parameter would have with these settings; asked before allocate().
+  ParameterRule rule_with(int id, const OptimizerSettings& optimizer) const;
   /// Of whole tensors: those that this rank writes, or all, which it must read.
   std::vector<WholeState> whole_states(bool owned) const;
   /// Those that this rank writes, or all that it has.
@@ -211,13 +209,7 @@ class ParameterStore {
     ParameterRule rule;
     int unit = 0, bucket = 0;
     int64_t offset = 0;   // in the bucket
-    int tensor = -1;      // of tensors_, where the rule needs sums over the whole tensor
     bool sparse = false;  // 2:4 sparse (sparsity.cpp)
-  };
-  /// A named tensor whose optimizer needs sums over all its parts.
-  struct WholeTensor {
-    int first = 0;                                      // a parameter of that name
-    int64_t rows = 0, cols = 0, factor = -1, sum = -1;  // Adafactor's matrix: where in factors_, factor_sums_
   };
   struct Unit {
     int first = 0, count = 0, segment = 0, bucket = 0;
@@ -247,12 +239,12 @@ class ParameterStore {
     Tensor grad;                 // padded; with ZeRO-2 and 3 only during a backward
     Tensor grad_piece;           // ZeRO-2 and 3
     Tensor master;
-    std::vector<Tensor> moments;   // as moment_names(kind.rule)
-    Tensor swapped;                // Sophia: values while they are shifted, then gradients of shifted ones
+    std::vector<Tensor> moments;   // as Optimizer::element_states
+    Tensor scratch;                // Optimizer::element_scratch
     int64_t resident = 0;          // elements whose states (master, moments) the device keeps, the first ones
     std::vector<int64_t> slow;     // where those of the others begin in offload memory, by state
     Tensor average;                // of weights, for evaluation
-    CodedMoments coded;            // 8-bit AdamW, in their place
+    CodedMoments coded;            // Optimizer::coded_states, in their place
     Tensor sent_error, sum_error;  // of compressed all-reduce: padded; of the piece
     std::vector<float> open;       // its moments, between prefetch_states and offload_states
     int64_t pending = 0;           // contributions until the next reduction
@@ -299,23 +291,20 @@ class ParameterStore {
   bool first_copy(const Bucket& b) const;  // this rank's copy counts for norm and checkpoint
   std::vector<NamedState> moments_at(const Bucket& b, int64_t from, int64_t n) const;
   void choose_rules();
-  void list_tensors();
   // update.cpp: elements [from, from + n) of a bucket, of which this rank has states
-  struct Range {
-    Tensor master, low, grad;
-    std::vector<Tensor> moments;
-  };
-  Range range(Bucket& b, int64_t from, int64_t n) const;
+  Elements range(const Bucket& b, int64_t from, int64_t n) const;
   std::vector<int> members(const Bucket& b) const;  // parameters in the order of their elements
   /// Calls f(parameter, from, n) for what of each lies in [begin, begin + count) of the bucket.
   template <class F>
-  void each_parameter(Bucket& b, int64_t begin, int64_t count, F f);
+  void each_parameter(const Bucket& b, int64_t begin, int64_t count, F f);
   AdamwArgs args_of(const ParameterRule& r, const AdamwArgs& step) const;
   bool moves(const Bucket& b) const;  // in this step
-  static bool in_halves(UpdateRule r) {
-    return r == UpdateRule::lamb || r == UpdateRule::adafactor || r == UpdateRule::muon ||
-           r == UpdateRule::onebit_lamb;
-  }
+  bool updates_elements(const Bucket& b) const;
+  bool sums_gradients(const Bucket& b) const;
+  bool owns_whole(const ParameterSpec& spec) const;  // this rank writes states of the whole tensor
+  void make_updates();
+  void clear_updates();
+  void add_own_squares(const Bucket& b, const Tensor& total);
   // update_windows.cpp: states of an element are counted master first, where there is one
   int state_count(const Bucket& b) const;
   Tensor resident_state(const Bucket& b, int state) const;
@@ -329,9 +318,8 @@ class ParameterStore {
   void fetch_window(size_t index);
   void fetch_ahead();
   void pass_windows(const Bucket& b);
-  Range part(const Range& r, int64_t at, int64_t n) const;
-  void update_range(Bucket& b, int64_t from, int64_t n, const Range& all, const AdamwArgs& step);
-  void update_stored(Bucket& b, int64_t from, int64_t n, const Range& stored, const AdamwArgs& step);
+  void update_range(Bucket& b, int64_t from, int64_t n, const Elements& all, const AdamwArgs& step);
+  void update_stored(Bucket& b, int64_t from, int64_t n, const Elements& stored, const AdamwArgs& step);
   void update_elements(Bucket& b, const AdamwArgs& step);
   void round_parameters(Bucket& b, int64_t from, int64_t n, Tensor to, Tensor wide, int64_t step);
   void average(Bucket& b, int64_t from, Tensor master, int64_t step);
@@ -340,20 +328,8 @@ class ParameterStore {
   Tensor held(const Bucket& b) const;  // what the optimizer has of the values
   void wait_for_values();
   void require_values(std::string_view when) const;
-  void update_lamb(const AdamwArgs& step, UpdateRule rule);
-  void update_adafactor(const AdamwArgs& step);
   void gather_values(Bucket& b);
-  static bool has_lengths(UpdateRule r) {  // needs sums over whole tensors
-    return r == UpdateRule::lamb || r == UpdateRule::adafactor || r == UpdateRule::onebit_lamb;
-  }
-  Tensor own_part(const Tensor& t) const;  // on meta: as one of several parts, which add to a sum
-  void reduce_sums(Tensor sums);
   bool adds(const Bucket& b) const;  // this rank's copy counts in sums over tensors
-  void add_squares(UpdateRule rule);
-  void move_along(const AdamwArgs& step, UpdateRule rule);
-  // muon.cpp
-  void update_muon(const AdamwArgs& step);
-  void orthogonalize(const Parameter& p, Tensor x);
   // compressed_all_reduce.cpp: compressed all-reduce
   Code code_of(const Bucket& b) const;  // of what errors are kept of
   bool is_compressed(const Bucket& b) const;
@@ -362,24 +338,12 @@ class ParameterStore {
   void allocate_errors(Bucket& b, const std::string& name);
   void allocate_codes();
   void compressed_all_reduce(Bucket& b, Tensor values, double factor, Tensor where, bool all);
-  // sophia.cpp
-  static BoxElements elements_of(const Parameter& p, int64_t from);  // that begin at `from` of the bucket
-  uint64_t signs_seed() const;
-  template <class F>
-  void each_sophia(F f);
-  void publish_values();
-  void update_sophia(const AdamwArgs& step);
   // sparsity.cpp
   void choose_sparse();
   template <class F>
   void each_sparse(Bucket& b, F f);
   void sparsify();
   void mask_gradients();
-  // onebit.cpp
-  bool frozen(const Bucket& b) const;  // after the warm-up of a 1-bit rule, whose gradients are not summed
-  void add_own_squares(const Bucket& b, Tensor total);
-  void update_onebit(const AdamwArgs& step);
-  void move_coefficients(bool after);
   // gradients.cpp: the step
   void reduce(int bucket);
   void collect(Bucket& b);
@@ -400,14 +364,9 @@ class ParameterStore {
   std::vector<Unit> units_;
   std::vector<Bucket> buckets_;
   std::vector<Pending> pending_;
-  std::vector<WholeTensor> tensors_;
   std::vector<RegisteredBuffer> kept_;
-  Tensor tensor_sums_;   // (2 each) f64: squares of the parameter, of its direction
-  Tensor factors_;       // Adafactor: rows, columns and the rows' mean of each matrix
-  Tensor factor_sums_;   // f64, rows and columns
-  Tensor length_;        // (1) f64, of the matrix that Muon is at
-  Tensor coefficients_;  // (2 each) f64: 1-bit LAMB's average of trust ratios, and its last factor
-  Tensor own_squares_;   // (1) f64, of a bucket whose gradients are not summed
+  class Updates;
+  std::unique_ptr<Updates> updates_;
   Tensor codes_,
       received_;  // u8, of the bucket that is summed in a compressed all-reduce; the stream of sums has them
   Tensor rounded_;               // gradients of the bucket that is summed, in bf16; the stream of sums has it
@@ -428,7 +387,7 @@ class ParameterStore {
 };
 
 template <class F>
-void ParameterStore::each_parameter(Bucket& b, int64_t begin, int64_t count, F f) {
+void ParameterStore::each_parameter(const Bucket& b, int64_t begin, int64_t count, F f) {
   for (int id : members(b)) {
     const Parameter& p = parameters_[id];
     const int64_t from = std::max(begin, p.offset),

@@ -1,50 +1,10 @@
 // Matrices of which two of each four neighbours along the input dim are zero, from a step on. No mask is
 // kept: zeros are the mask. A weight whose moments and gradient are zero stays so under every rule that
 // looks at one element at a time, and so what is in a checkpoint is all that there is to resume from.
-#include "parallel/optim/sparsity.h"
-
-#include <algorithm>
-
 #include "kernels/optimizer/sparsify.h"
 #include "parallel/zero/parameter_store.h"
 
 namespace ltrain {
-
-bool can_be_sparse(const ParameterSpec& spec) {
-  return spec.slice.global.rank == 2 && !spec.embedding && !spec.router;
-}
-
-bool is_sparse(const SparsitySettings& settings, const ParameterSpec& spec) {
-  return can_be_sparse(spec) && std::any_of(settings.match.begin(), settings.match.end(),
-                                            [&](const auto& m) { return name_matches(m, spec.name); });
-}
-
-std::string_view moves_zeros(UpdateRule rule) {
-  switch (rule) {
-    case UpdateRule::muon:
-      return "muon's direction is of the whole matrix and moves what is zero";
-    case UpdateRule::adamw8bit:
-      return "adamw8bit has moments as codes of blocks, of which single ones are not zeroed";
-    case UpdateRule::onebit_adam:
-    case UpdateRule::onebit_lamb:
-      return "1-bit rules average signs, which zeros have too";
-    case UpdateRule::sophia_h:
-      return "sophia_h takes gradients at weights that are moved, zeros as well";
-    default:
-      return "";
-  }
-}
-
-void require_fours(const ParameterSpec& spec) {
-  const int64_t whole = spec.slice.global[1], part = spec.shape[1];
-  if (part % 4 != 0 || spec.slice.offset[1] % 4 != 0)
-    fail(ExitCode::usage,
-         "sparsity.match: {} has {} columns{}, and two of each four neighbours cannot be zero where 4 does "
-         "not "
-         "divide them; leave it out of the patterns{}",
-         spec.name, whole, part == whole ? "" : fmt::format(", {} on a rank", part),
-         part == whole ? "" : ", or make parallel.tensor smaller");
-}
 
 void ParameterStore::choose_sparse() {
   const SparsitySettings& s = layout_.optimizer.sparsity;
@@ -52,7 +12,7 @@ void ParameterStore::choose_sparse() {
     p.sparse = layout_.for_training && is_sparse(s, p.spec);
     if (!p.sparse) continue;
     require_fours(p.spec);
-    if (const std::string_view why = moves_zeros(p.rule.rule); !why.empty())
+    if (const std::string_view why = optimizer_of(p.rule.rule).moves_zeros(); !why.empty())
       fail(ExitCode::usage, "sparsity.match: {} has {}, and {}; nearest valid value: adamw", p.spec.name,
            update_rule_name(p.rule.rule), why);
     LT_CHECK(layout_.offload.fraction == 0 && layout_.offload.params == 0,
@@ -81,8 +41,8 @@ void ParameterStore::sparsify() {
   if (!s.on() || sparse_ || compute_->meta() || step_ < s.at_step) return;
   sparse_ = true;
   for (Bucket& b : buckets_)
-    each_sparse(b, [&](const Range& r, int64_t from, int64_t n) {
-      for (const Tensor& t : r.moments) prune_2_4(*compute_, t, r.master);
+    each_sparse(b, [&](const Elements& r, int64_t from, int64_t n) {
+      for (const Tensor& t : r.states) prune_2_4(*compute_, t, r.master);
       if (b.average.defined()) prune_2_4(*compute_, b.average.flat(from - stored_begin(b), {n}), r.master);
       if (r.low.defined()) prune_2_4(*compute_, r.low, r.master);
       prune_2_4(*compute_, r.master, r.master);
@@ -95,7 +55,7 @@ void ParameterStore::mask_gradients() {
   const SparsitySettings& s = layout_.optimizer.sparsity;
   if (!s.on() || (!compute_->meta() && step_ <= s.at_step)) return;
   for (Bucket& b : buckets_)
-    each_sparse(b, [&](const Range& r, int64_t, int64_t) { mask_by_zeros(*compute_, r.grad, r.master); });
+    each_sparse(b, [&](const Elements& r, int64_t, int64_t) { mask_by_zeros(*compute_, r.grad, r.master); });
 }
 
 }  // namespace ltrain

@@ -8,7 +8,6 @@
 #include "kernels/elementwise/scale_add.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
-#include "kernels/optimizer/momentum.h"
 #include "kernels/optimizer/round_stochastic.h"
 #include "kernels/tensor/rng.h"
 #include "parallel/zero/parameter_store.h"
@@ -61,8 +60,7 @@ void ParameterStore::allocate_windows() {
   size_t states = 0;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& b = buckets_[i];
-    const UpdateRule rule = b.kind.rule.rule;
-    if (in_halves(rule) || b.coded.first.defined()) continue;
+    if (b.kind.rule.trains() && !optimizer_of(b.kind.rule.rule).by_element()) continue;
     const int64_t slow = stored_count(b) - b.resident;
     most_slow = std::max(most_slow, slow);
     most = std::max(most, stored_count(b));
@@ -73,7 +71,7 @@ void ParameterStore::allocate_windows() {
         const int64_t n = slow * dtype_size(resident_state(b, s).dtype);
         bytes += (n + kOffloadBlock - 1) / kOffloadBlock * kOffloadBlock;
       }
-    if (rule == UpdateRule::still) continue;
+    if (!b.kind.rule.trains()) continue;
     if (b.offloaded >= 0) most_offloaded = std::max(most_offloaded, stored_count(b));
     list_windows(static_cast<int>(i));
   }
@@ -138,48 +136,24 @@ void ParameterStore::fetch_ahead() {
   for (size_t i = 0; i < ring_.size(); ++i) fetch_window(i);
 }
 
-ParameterStore::Range ParameterStore::part(const Range& r, int64_t at, int64_t n) const {
-  const auto cut = [&](const Tensor& t) { return t.defined() ? t.flat(at, {n}) : t; };
-  Range out{cut(r.master), cut(r.low), cut(r.grad), {}};
-  for (const Tensor& t : r.moments) out.moments.push_back(cut(t));
-  return out;
-}
-
-/// All of [from, from + n) has states as `r` says, in the type that is computed in.
-void ParameterStore::update_range(Bucket& b, int64_t from, int64_t n, const Range& all,
+/// All of [from, from + n) has states as `all` says, in the type that is computed in.
+void ParameterStore::update_range(Bucket& b, int64_t from, int64_t n, const Elements& all,
                                   const AdamwArgs& step) {
-  const OptimizerSettings& o = layout_.optimizer;
   const std::vector<int> ids = members(b);
   int64_t first = -1;
-  std::vector<AdamwRun> runs;  // from `first` on, all of the bucket's rule
+  std::vector<ElementRun> runs;  // from `first` on
   for (size_t i = 0, j; i < ids.size(); i = j) {
     const ParameterRule& rule = parameters_[ids[i]].rule;
     for (j = i; j < ids.size() && parameters_[ids[j]].rule == rule;) ++j;
     const int64_t begin = std::max(from, parameters_[ids[i]].offset);
     const int64_t end = std::min(from + n, j < ids.size() ? parameters_[ids[j]].offset : b.padded);
     if (begin >= end) continue;
-    const AdamwArgs a = args_of(rule, step);
-    if (rule.rule == UpdateRule::sgd || rule.rule == UpdateRule::lion) {
-      const Range r = part(all, begin - from, end - begin);
-      const bool lion = rule.rule == UpdateRule::lion;
-      const MomentumArgs m{lion ? MomentumRule::lion : MomentumRule::sgd,
-                           a.lr,
-                           a.weight_decay,
-                           o.lion_beta1,
-                           o.lion_beta2,
-                           o.momentum,
-                           o.nesterov,
-                           a.grad_scale};
-      momentum_update(*compute_, r.master, r.moments[0], r.grad, r.low, rule.decay, m);
-    } else {
-      if (first < 0) first = begin;
-      runs.push_back({end - first, rule.decay, a});
-    }
+    if (first < 0) first = begin;
+    runs.push_back({end - first, rule.decay, args_of(rule, step)});
   }
-  if (!runs.empty()) {
-    const Range r = part(all, first - from, runs.back().end);
-    adamw(*compute_, r.master, r.moments[0], r.moments[1], r.grad, r.low, runs);
-  }
+  if (!runs.empty())
+    optimizer_of(b.kind.rule.rule)
+        .update_elements(*compute_, part_of(all, first - from, runs.back().end), runs, layout_.optimizer);
   average(b, from, all.master, step.step);
 }
 
@@ -193,20 +167,20 @@ void ParameterStore::round_parameters(Bucket& b, int64_t from, int64_t n, Tensor
                   count = std::min(from + n, p.offset + p.spec.slice.elements()) - first;
     if (count <= 0) continue;
     round_stochastic(*compute_, to.flat(first - from, {count}), wide.flat(first - from, {count}), seed,
-                     hash_name("rounding of " + p.spec.name), elements_of(p, first));
+                     hash_name("rounding of " + p.spec.name), elements_of(p.spec, first - p.offset));
   }
 }
 
 /// As update_range, for states as they are stored.
-void ParameterStore::update_stored(Bucket& b, int64_t from, int64_t n, const Range& stored,
+void ParameterStore::update_stored(Bucket& b, int64_t from, int64_t n, const Elements& stored,
                                    const AdamwArgs& step) {
   if (!widens_states()) return update_range(b, from, n, stored, step);
   const DType wide = layout_.precision.wide();
   const int64_t most = wide_[0].elements();
   for (int64_t at = 0; at < n; at += most) {
     const int64_t some = std::min(most, n - at);
-    const Range r = part(stored, at, some);
-    Range w = r;
+    const Elements r = part_of(stored, at, some);
+    Elements w = r;
     size_t used = 0;
     const auto widen = [&](Tensor& t) {
       if (t.dtype == wide) return;
@@ -215,12 +189,12 @@ void ParameterStore::update_stored(Bucket& b, int64_t from, int64_t n, const Ran
       t = to;
     };
     widen(w.master);
-    for (Tensor& t : w.moments) widen(t);
+    for (Tensor& t : w.states) widen(t);
     widen(w.grad);
     update_range(b, from + at, some, w, step);
     if (r.master.dtype != wide) round_parameters(b, from + at, some, r.master, w.master, step.step);
-    for (size_t s = 0; s < r.moments.size(); ++s)
-      if (r.moments[s].dtype != wide) cast(*compute_, r.moments[s], w.moments[s]);
+    for (size_t s = 0; s < r.states.size(); ++s)
+      if (r.states[s].dtype != wide) cast(*compute_, r.states[s], w.states[s]);
   }
 }
 
@@ -236,9 +210,11 @@ void ParameterStore::update_elements(Bucket& b, const AdamwArgs& step) {
   const int64_t begin = stored_begin(b);
   if (b.coded.first.defined()) {  // one rule, so that blocks are of the bucket
     const ParameterRule& rule = b.kind.rule;
-    const Range r = range(b, begin, stored_count(b));
-    adamw_8bit(*compute_, r.master, b.coded, r.grad, r.low, rule.decay, args_of(rule, step));
-    return average(b, begin, r.master, step.step);
+    Elements e = range(b, begin, stored_count(b));
+    e.states = {b.coded.first, b.coded.second, b.coded.scales};
+    const std::vector<ElementRun> all{{stored_count(b), rule.decay, args_of(rule, step)}};
+    optimizer_of(rule.rule).update_elements(*compute_, e, all, layout_.optimizer);
+    return average(b, begin, e.master, step.step);
   }
   if (b.resident > 0 && b.offloaded < 0)
     update_stored(b, begin, b.resident, range(b, begin, b.resident), step);
@@ -247,13 +223,13 @@ void ParameterStore::update_elements(Bucket& b, const AdamwArgs& step) {
        ++next_window_) {
     const Window& w = windows_[next_window_];
     Slot& slot = ring_[next_window_ % ring_.size()];
-    Range r = range(b, w.from, w.n);
+    Elements r = range(b, w.from, w.n);
     const bool low = layout_.precision.has_master();
     if (w.states) {
       compute_->wait(slot.fetched);
       size_t s = 0;
       if (low) r.master = slot.states[s++].flat(0, {w.n});
-      for (size_t m = 0; m < b.moments.size(); ++m) r.moments.push_back(slot.states[s++].flat(0, {w.n}));
+      for (size_t m = 0; m < b.moments.size(); ++m) r.states.push_back(slot.states[s++].flat(0, {w.n}));
     }
     Tensor& values = low ? r.low : r.master;
     if (b.offloaded >= 0) {

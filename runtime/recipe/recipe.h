@@ -9,14 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/optimizer/lamb_limits.h"
 #include "kernels/tensor/stream.h"
 #include "kernels/tensor/tensor.h"
 #include "models/layers/fp8_settings.h"
 #include "models/layers/model_config.h"
 #include "parallel/mesh/sharding_policy.h"
 #include "parallel/optim/loss_scale.h"
-#include "parallel/optim/sparsity.h"
+#include "parallel/optim/optimizer_settings.h"
 
 namespace ltrain {
 
@@ -159,7 +158,8 @@ struct ParameterGroup {
   bool operator==(const ParameterGroup&) const = default;
 };
 
-struct OptimizerKeys {
+/// The section has keys for what optimizers have of their own.
+struct OptimizerKeys : OptimizerHyperparameters {
   std::string kind = "adamw";
   double lr = 3e-4;
   double min_lr = 0.0;
@@ -168,19 +168,8 @@ struct OptimizerKeys {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
-  double sgd_momentum = 0.9;
-  bool sgd_nesterov = false;
-  double lion_beta1 = 0.9, lion_beta2 = 0.99;
-  double muon_momentum = 0.95;
-  int64_t muon_num_ns_steps = 5;
-  double muon_lr = 0.02;  ///< filled: lr unless given
-  std::string muon_scale = "spectral";
-  double adafactor_decay_rate = 0.8, adafactor_eps = 1e-3, adafactor_clip_threshold = 1.0;
-  std::string grad_dtype = "fp32";  ///< of accumulated gradients
-  int64_t freeze_step = 0;          ///< filled: a fifth of train_steps unless given
-  LambLimits lamb_limits;           ///< 1-bit LAMB
-  int64_t hessian_interval = 10;
-  double sophia_gamma = 0.01, hessian_radius = 1e-4;
+  double muon_lr = 0.02;             ///< filled: lr unless given; freeze_step: a fifth of train_steps
+  std::string grad_dtype = "fp32";   ///< of accumulated gradients
   std::string state_dtype = "fp32";  ///< of moments; fp64 in runs of it
   bool master_weights = true;        ///< bf16
   std::vector<ParameterGroup> groups;

@@ -197,7 +197,7 @@ TEST_CASE("every optimizer equals its double reference over 20 steps, however te
                                 UpdateRule::lamb, UpdateRule::adafactor, UpdateRule::muon}) {
     OptimizerSettings o;
     o.rule = rule;
-    o.nesterov = true;
+    o.sgd_nesterov = true;
     const Values want = reference(o), one = train({}, o, DType::f64);
     INFO(update_rule_name(rule));
     CHECK(worst(want, one) < 1e-12);

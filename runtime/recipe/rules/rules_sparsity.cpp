@@ -28,11 +28,12 @@ void sparsity_rules(const Recipe& r, const BrokenRule& broken) {
              "some that are; nearest valid value: none, or sparsity.match: []",
              {"sparsity.match"});
   const std::optional<UpdateRule> rule = update_rule(r.optimizer.kind);
-  if (rule && r.optimizer.groups.empty() && !moves_zeros(*rule).empty())
+  const std::string_view why = rule ? optimizer_of(*rule).moves_zeros() : "";
+  if (r.optimizer.groups.empty() && !why.empty())
     broken("optimizer.kind",
            fmt::format("{}, and sparsity.match asks for zeros that stay; nearest valid value: adamw, or "
                        "sparsity.match: []",
-                       moves_zeros(*rule)),
+                       why),
            {"sparsity.match"});
 }
 

@@ -1,16 +1,25 @@
 #include "parallel/optim/optimizer.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
-#include <string>
 
 namespace ltrain {
+
+#define LT_DECLARE(name) const Optimizer& name##_optimizer();
+LT_OPTIMIZERS(LT_DECLARE)
+#undef LT_DECLARE
+
 namespace {
 
-constexpr std::string_view kNames[kUpdateRules] = {"adamw",       "adam",        "sgd",     "lion",
-                                                   "lamb",        "adafactor",   "muon",    "adamw8bit",
-                                                   "onebit_adam", "onebit_lamb", "sophia_h"};
+#define LT_NAME(name) #name,
+constexpr std::string_view kNames[] = {LT_OPTIMIZERS(LT_NAME)};
+#undef LT_NAME
+
+class Still final : public Optimizer {
+ public:
+  std::vector<std::string_view> element_states(const ParameterRule&) const override { return {}; }
+};
+
+UpdateRule rule_at(int i) { return static_cast<UpdateRule>(i); }
 
 }  // namespace
 
@@ -20,8 +29,29 @@ std::string_view update_rule_name(UpdateRule r) {
 
 std::optional<UpdateRule> update_rule(std::string_view name) {
   for (int i = 0; i < kUpdateRules; ++i)
-    if (kNames[i] == name) return static_cast<UpdateRule>(i);
+    if (kNames[i] == name) return rule_at(i);
   return std::nullopt;
+}
+
+const Optimizer& optimizer_of(UpdateRule r) {
+  static const Still still;
+  switch (r) {
+#define LT_CASE(name)    \
+  case UpdateRule::name: \
+    return name##_optimizer();
+    LT_OPTIMIZERS(LT_CASE)
+#undef LT_CASE
+    case UpdateRule::still:
+      break;
+  }
+  return still;
+}
+
+Elements part_of(const Elements& e, int64_t at, int64_t n) {
+  const auto cut = [&](const Tensor& t) { return t.defined() ? t.flat(at, {n}) : t; };
+  Elements out{cut(e.master), cut(e.low), cut(e.grad), {}};
+  for (const Tensor& t : e.states) out.states.push_back(cut(t));
+  return out;
 }
 
 bool OptimizerSettings::uses(UpdateRule r) const {
@@ -33,63 +63,40 @@ int64_t StepKinds::others(int64_t steps) const {
 }
 
 StepKinds step_kinds(const OptimizerSettings& o) {
-  if (is_onebit(o.rule)) return {"warm-up", o.freeze_step + 1, 1, o.freeze_step, 0};
-  if (o.uses(UpdateRule::sophia_h) && o.hessian_interval > 1)
-    return {"estimate of the Hessian", 2, 1, 0, o.hessian_interval};
+  for (int i = 0; i < kUpdateRules; ++i)
+    if (o.uses(rule_at(i)))
+      if (const StepKinds kinds = optimizer_of(rule_at(i)).step_kinds(o); *kinds.other) return kinds;
   return {};
 }
 
-bool name_matches(std::string_view pattern, std::string_view name) {
-  std::string plain;  // brackets stand for themselves
-  for (char c : pattern) plain += c == '[' || c == '\\' ? std::string{'\\', c} : std::string{c};
-  return ::fnmatch(plain.c_str(), std::string(name).c_str(), 0) == 0;
+std::string by_element_names() {
+  std::string names, last;
+  for (int i = 0; i < kUpdateRules; ++i) {
+    if (!optimizer_of(rule_at(i)).by_element()) continue;
+    if (!last.empty()) names += (names.empty() ? "" : ", ") + last;
+    last = kNames[i];
+  }
+  return names + " and " + last;
 }
 
-ParameterRule rule_of(const OptimizerSettings& o, const RuleTarget& t) {
-  ParameterRule r;
-  if (t.router && o.freeze_routers) {
-    r.rule = UpdateRule::still;
-    r.decay = false;
-    return r;
-  }
-  r.router = t.router && o.router_warmup > 0;
-  r.rule = o.rule;
-  r.decay = t.decay;
-  bool named = false;
-  for (const OptimizerGroup& g : o.groups)
-    if (name_matches(g.match, t.name)) {
-      named = g.rule.has_value();
-      if (g.rule) r.rule = *g.rule;
-      r.lr_scale = g.lr_scale;
-      r.weight_decay = g.weight_decay;
-      if (g.weight_decay) r.decay = *g.weight_decay > 0;
-      break;
+std::vector<std::string_view> all_state_names() {
+  std::vector<std::string_view> all;
+  const auto add = [&](const std::vector<std::string_view>& names) {
+    for (std::string_view name : names)
+      if (std::find(all.begin(), all.end(), name) == all.end()) all.push_back(name);
+  };
+  for (int i = 0; i < kUpdateRules; ++i)
+    for (const bool matrix : {false, true}) {
+      const Optimizer& optimizer = optimizer_of(rule_at(i));
+      RuleTarget target;
+      target.matrix = matrix;
+      ParameterRule rule;
+      rule.rule = rule_at(i);
+      optimizer.adjust(rule, target, {});
+      add(optimizer.element_states(rule));
+      add(optimizer.tensor_states(rule));
     }
-  if (r.rule == UpdateRule::muon && (!t.matrix || (t.embedding && !named))) r.rule = UpdateRule::adamw;
-  if (r.rule == UpdateRule::adamw8bit && !t.matrix) r.rule = UpdateRule::adamw;
-  if (r.rule == UpdateRule::muon) r.lr_scale *= o.muon_lr_scale;
-  r.factored = r.rule == UpdateRule::adafactor && t.matrix;
-  return r;
-}
-
-std::vector<std::string_view> moment_names(const ParameterRule& r) {
-  switch (r.rule) {
-    case UpdateRule::sgd:
-    case UpdateRule::muon:
-      return {"momentum_buffer"};
-    case UpdateRule::still:
-      return {};
-    case UpdateRule::lion:
-      return {"exp_avg"};
-    case UpdateRule::sophia_h:
-      return {"exp_avg", "hessian"};
-    case UpdateRule::onebit_lamb:
-      return {"exp_avg", "exp_avg_sq", "exp_avg_sq_fresh"};
-    case UpdateRule::adafactor:
-      return r.factored ? std::vector<std::string_view>{} : std::vector<std::string_view>{"exp_avg_sq"};
-    default:
-      return {"exp_avg", "exp_avg_sq"};
-  }
+  return all;
 }
 
 }  // namespace ltrain

@@ -1,74 +1,52 @@
-// Which update rule a parameter has: chosen by the recipe, by the parameter's name and by its shape.
+// What an optimizer is: it declares the states that it keeps, and updates elements or whole tensors. One file
+// an optimizer in this folder.
+//
+// Most look at one element at a time: they override element_states and update_elements, and run under every
+// stage of ZeRO, with states offloaded or of 16 bits, on sparse matrices, without knowing of them. Others
+// need numbers of a whole tensor or of all ranks, and make a TensorUpdate, which may ask for sums over ranks.
 #pragma once
-#include <cstdint>
-#include <optional>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "kernels/optimizer/adamw_args.h"
-#include "kernels/optimizer/lamb_limits.h"
-#include "parallel/optim/sparsity.h"
+#include "kernels/tensor/stream.h"
+#include "parallel/optim/parameter_rule.h"
 
 namespace ltrain {
 
-enum class UpdateRule : uint8_t {
-  adamw,
-  adam,
-  sgd,
-  lion,
-  lamb,
-  adafactor,
-  muon,
-  adamw8bit,
-  onebit_adam,
-  onebit_lamb,
-  sophia_h,
-  still
+class UpdateContext;
+
+/// Consecutive elements of a bucket, all of the same length. Types of 16 bits are widened before an update
+/// sees them, so that master, grad and states are of one type, f32 or f64.
+struct Elements {
+  Tensor master;               ///< the weights
+  Tensor low;                  ///< a copy of them in a 16-bit type, which the update writes; or undefined
+  Tensor grad;                 ///< summed over ranks, and not yet multiplied by AdamwArgs::grad_scale
+  std::vector<Tensor> states;  ///< as element_states names them; coded ones: both codes, and scales
 };
-constexpr int kUpdateRules = 11;  ///< that a recipe can ask for: without `still`, which has no gradient
-std::string_view update_rule_name(UpdateRule r);
-/// Its moments are averaged over ranks in a compressed all-reduce after a warm-up.
-constexpr bool is_onebit(UpdateRule r) {
-  return r == UpdateRule::onebit_adam || r == UpdateRule::onebit_lamb;
+
+/// Elements up to `end` from where the run before it ends: a parameter, or several that are updated alike.
+struct ElementRun {
+  int64_t end = 0;
+  bool decay = true;  ///< false leaves the weight decay out (norms, biases)
+  AdamwArgs args;     ///< of this step, with the parameters' own learning rate and weight decay
+};
+
+/// `n` of the elements, from `at` on.
+Elements part_of(const Elements& e, int64_t at, int64_t n);
+
+/// f(elements of the run, run), for kernels that take one setting.
+template <class F>
+void each_run(const Elements& e, const std::vector<ElementRun>& runs, F f) {
+  int64_t at = 0;
+  for (const ElementRun& run : runs) {
+    f(part_of(e, at, run.end - at), run);
+    at = run.end;
+  }
 }
-/// The rule of that name, or nothing.
-std::optional<UpdateRule> update_rule(std::string_view name);
-
-/// A group of parameters with settings of its own. The first group whose pattern matches a name counts.
-struct OptimizerGroup {
-  std::string match;  ///< of whole names; * stands for any characters, ? for one
-  std::optional<UpdateRule> rule;
-  double lr_scale = 1;                 ///< of the schedule's learning rate
-  std::optional<double> weight_decay;  ///< also of norms and biases, when given
-};
-bool name_matches(std::string_view pattern, std::string_view name);
-
-/// What stays the same from step to step. AdamwArgs has what may change.
-struct OptimizerSettings {
-  UpdateRule rule = UpdateRule::adamw;
-  double momentum = 0.9;  ///< sgd; muon has muon_momentum
-  bool nesterov = false;  ///< sgd
-  double lion_beta1 = 0.9, lion_beta2 = 0.99;
-  double muon_momentum = 0.95;
-  int muon_steps = 5;                ///< of the Newton-Schulz iteration
-  double muon_lr_scale = 1;          ///< learning rate of Muon's matrices over that of the others
-  bool muon_match_rms = false;       ///< scale of the direction: 0.2 sqrt(max(rows, columns)), AdamW's
-  double adafactor_decay = 0.8;      ///< of the second moment: 1 - step^-this
-  double adafactor_eps = 1e-3;       ///< least root mean square of a parameter that its step is a part of
-  double adafactor_threshold = 1.0;  ///< largest root mean square of an update
-  int64_t freeze_step = 1;           ///< 1-bit rules: the last step of their warm-up
-  LambLimits lamb_limits;            ///< 1-bit LAMB
-  int64_t hessian_interval = 10;     ///< Sophia: steps from one estimate to the next, the first step has one
-  double sophia_gamma = 0.01;        ///< of the diagonal that the moment is divided by
-  double hessian_radius = 1e-4;      ///< of the difference that estimates it
-  std::vector<OptimizerGroup> groups;
-  SparsitySettings sparsity;
-  bool freeze_routers = false;
-  int64_t router_warmup = 0;  ///< first steps in which routers move alone
-
-  bool uses(UpdateRule r) const;  ///< some parameters may have it
-};
 
 /// Steps of a run are of one kind or of two, which differ in what they compute and send.
 struct StepKinds {
@@ -80,37 +58,94 @@ struct StepKinds {
   bool is_other(int64_t step) const { return step <= first_others || (every > 0 && (step - 1) % every == 0); }
   int64_t others(int64_t steps) const;  ///< of the first so many steps
 };
-StepKinds step_kinds(const OptimizerSettings& settings);
 
-/// What is known of a parameter when its rule is chosen.
-struct RuleTarget {
+/// A state of a whole tensor, which every rank has: Adafactor's rows and columns.
+struct WholeState {
+  int id = 0;  ///< a parameter of the tensor
   std::string_view name;
-  bool matrix = false;     ///< has two dims
-  bool embedding = false;  ///< token or position table, or the projection to the vocabulary
-  bool decay = true;       ///< weight decay applies unless a group says so
-  bool router = false;     ///< of an MoE model
+  Tensor tensor;
 };
 
-/// A parameter's rule. Muon and 8-bit AdamW are for matrices: what is none, and for Muon what is an
-/// embedding, has AdamW.
-struct ParameterRule {
-  UpdateRule rule = UpdateRule::adamw;
-  bool factored = false;  ///< Adafactor: a matrix
-  double lr_scale = 1;
-  bool decay = true;
-  std::optional<double> weight_decay;  ///< in the place of the step's
-  bool router = false;                 ///< moves in the warm-up of routers; set where there is one
-  bool operator==(const ParameterRule&) const = default;
+/// The part of an optimizer that sees more than one element at a time. One for each rank that has parameters
+/// of it, with the memory that it needs beside the states of elements.
+class TensorUpdate {
+ public:
+  virtual ~TensorUpdate() = default;
+  /// Of all parameters with the optimizer, in steps whose elements are not updated one by one.
+  virtual void update() = 0;
+  /// States begin with zero again.
+  virtual void clear() {}
+  /// What checkpoints keep of it.
+  virtual std::vector<WholeState> states() const { return {}; }
+  /// Where Optimizer::sums_gradients is false: adds to `total` (1) f64 what stands for the squares of the
+  /// gradient that a bucket would have, of this rank's own gradients of all of it, (n).
+  virtual void add_own_squares(const Tensor& own, int ranks, const Tensor& total) {}
+  /// Where Optimizer::estimates is true: puts other values in the place of the weights, for a backward pass
+  /// before that of the step; then keeps its gradients and puts the weights back, bit for bit.
+  virtual void shift_values() {}
+  virtual void keep_shifted_gradients() {}
 };
-ParameterRule rule_of(const OptimizerSettings& settings, const RuleTarget& target);
 
-/// The moments that a rule keeps for every element, by the names that checkpoints have for them.
-std::vector<std::string_view> moment_names(const ParameterRule& rule);
+/// Stateless. Functions of the settings are asked by recipes and plans, too, which have no parameters.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  // ---- declarations ----
+  /// The states of every element, by the names that checkpoints have for them.
+  virtual std::vector<std::string_view> element_states(const ParameterRule& rule) const = 0;
+  /// Those of whole tensors.
+  virtual std::vector<std::string_view> tensor_states(const ParameterRule& rule) const { return {}; }
+  /// Updates look at one element at a time, and may be of any elements at a time: states may be offloaded or
+  /// of 16 bits.
+  virtual bool by_element() const { return true; }
+  /// States are codes of 8 bits with a scale for each block (CodedMoments, two states of an element): a
+  /// bucket's parameters have the same settings, and are updated at once.
+  virtual bool coded_states() const { return false; }
+  /// update() reads sums over whole tensors (TensorSums).
+  virtual bool needs_tensor_sums() const { return false; }
+  /// Name of a tensor in a rank's memory that has as many elements as a bucket has states of, with the type
+  /// of gradients; empty: none. Checkpoints do not keep it.
+  virtual std::string_view element_scratch() const { return {}; }
+  /// "" or why zeros do not stay zeros where gradients and states are zero, and what would work.
+  virtual std::string_view moves_zeros() const { return {}; }
+  /// Ranks average their moments in a compressed all-reduce, in the place of gradients, after a warm-up.
+  virtual bool averages_moments() const { return false; }
+
+  // ---- choices ----
+  /// false: such a parameter has AdamW. `named`: a group with a kind of its own matches it.
+  virtual bool takes(const RuleTarget& target, bool named) const { return true; }
+  /// Completes the rule of a parameter that it takes.
+  virtual void adjust(ParameterRule& rule, const RuleTarget& target, const OptimizerSettings& o) const {}
+  virtual StepKinds step_kinds(const OptimizerSettings& o) const { return {}; }
+  /// Gradients of step `step`, from 1, are summed over ranks.
+  virtual bool sums_gradients(const OptimizerSettings& o, int64_t step) const { return true; }
+  /// The step has a pass before it, with other values than its own.
+  virtual bool estimates(const OptimizerSettings& o, int64_t step) const { return false; }
+  /// In step `step` update_elements is called, bucket by bucket; else TensorUpdate::update.
+  virtual bool updates_elements(const OptimizerSettings& o, int64_t step) const { return true; }
+
+  // ---- updates ----
+  /// `runs`: not empty, the last one ends with the elements.
+  virtual void update_elements(Stream& s, const Elements& e, const std::vector<ElementRun>& runs,
+                               const OptimizerSettings& o) const {}
+  /// Null where updates_elements is always true. Allocates from the context's memory.
+  virtual std::unique_ptr<TensorUpdate> make_tensor_update(UpdateContext& context) const { return nullptr; }
+};
+
+/// `still` has one that keeps and updates nothing.
+const Optimizer& optimizer_of(UpdateRule r);
+
+/// Its moments are averaged over ranks in a compressed all-reduce after a warm-up.
+inline bool is_onebit(UpdateRule r) { return optimizer_of(r).averages_moments(); }
+/// Of all rules that parameters may have.
+StepKinds step_kinds(const OptimizerSettings& settings);
+/// "adamw, adam, sgd and lion": the optimizers whose updates look at one element at a time.
+std::string by_element_names();
+/// Every name of a state that some optimizer keeps of elements or of whole tensors, each once.
+std::vector<std::string_view> all_state_names();
+
 /// The average of weights, which every rule keeps where there is one.
 inline constexpr std::string_view kAverage = "ema";
-/// Adafactor's rows and columns.
-/// 1-bit LAMB's coefficient of a tensor, and its last factor.
-inline constexpr std::string_view kCoefficients = "lamb_coeff";
-inline constexpr std::string_view kFactorRows = "exp_avg_sq_row", kFactorCols = "exp_avg_sq_col";
 
 }  // namespace ltrain

@@ -8,7 +8,6 @@
 namespace ltrain {
 
 struct ParameterSpec;
-enum class UpdateRule : uint8_t;
 
 /// From update `at_step` (from 1) on, of each four neighbours along the input dim of the matrices whose names
 /// a pattern matches two are zero.
@@ -22,8 +21,6 @@ struct SparsitySettings {
 bool can_be_sparse(const ParameterSpec& spec);
 /// Chosen by some pattern.
 bool is_sparse(const SparsitySettings& settings, const ParameterSpec& spec);
-/// "" or why a rule does not keep zeros that have zeros for moments and for gradients, and what would work.
-std::string_view moves_zeros(UpdateRule rule);
 /// Error (usage): fours along the input dim of a rank's part are not whole.
 void require_fours(const ParameterSpec& spec);
 

@@ -1,53 +1,60 @@
-// Sums over ranks in a compressed all-reduce: gradients in 8, the moments of 1-bit Adam and LAMB in one.
-//
-// A rank adds to its values what rounding left over last time, and rounds them. Each rank gets all ranks'
-// codes of its piece, sums them, adds what its own rounding of such sums left over, and rounds the sum, whose
-// codes all get. Two phases of as many bytes as the codes have, like those of an all-reduce; all ranks hold
-// the same bits at the end. What was left over is kept, so that over steps nothing is lost (error feedback,
-// DeepSpeed's compressed all-reduce).
+#include "parallel/zero/compressed_all_reduce.h"
+
 #include <algorithm>
 
 #include "kernels/meta/placement_rules.h"
-#include "parallel/zero/parameter_store.h"
+#include "parallel/optim/optimizer.h"
 
 namespace ltrain {
 
-Code ParameterStore::code_of(const Bucket& b) const {
+CompressedAllReduce::CompressedAllReduce(const StoreContext& context, const ParameterLayout& layout,
+                                         bool gradients)
+    : c_(context), layout_(layout), gradients_(gradients), errors_(layout.buckets().size()) {}
+
+Code CompressedAllReduce::code_of(const Bucket& b) const {
   return is_onebit(b.kind.rule.rule) ? Code::sign : Code::int8;
 }
 
-bool ParameterStore::is_compressed(const Bucket& b) const {
-  return layout_.for_training && b.kind.rule.rule != UpdateRule::still && shard_group(b).size() > 1 &&
-         (layout_.reduce_int8 || is_onebit(b.kind.rule.rule));
+bool CompressedAllReduce::applies(const Bucket& b) const {
+  return b.kind.rule.trains() && layout_.shard_group(b).size() > 1 &&
+         (gradients_ || is_onebit(b.kind.rule.rule));
 }
 
-void ParameterStore::allocate_errors(Bucket& b, const std::string& name) {
-  LT_CHECK(layout_.zero_stage <= 1 && replicate_group(b).size() == 1,
+void CompressedAllReduce::allocate(const Bucket& b) {
+  if (!applies(b)) return;
+  LT_CHECK(!c_.sharding.shards_gradients() && layout_.replicate_group(b).size() == 1,
            "compressed all-reduce of pieces of gradients");
   const auto make = [&](const char* what, int64_t n) {
-    return memory_->allocate(MemoryKind::optimizer, fmt::format("{}, {}", what, name), layout_.precision.grad,
-                             {n});
+    return c_.memory.allocate(MemoryKind::optimizer, fmt::format("{}, bucket {}", what, b.index),
+                              c_.precision.grad, {n});
   };
-  b.sent_error = make("error of what is sent", b.padded);
-  b.sum_error = make("error of sums", b.piece);
+  Errors& e = errors_[static_cast<size_t>(b.index)];
+  e.sent = make("error of what is sent", b.padded);
+  e.sum = make("error of sums", b.piece);
 }
 
-void ParameterStore::allocate_codes() {
+void CompressedAllReduce::allocate_codes() {
   int64_t most = 0;
-  for (const Bucket& b : buckets_)
-    if (is_compressed(b)) most = std::max(most, coded_bytes(code_of(b), layout_.precision.grad, b.padded));
+  for (const Bucket& b : layout_.buckets())
+    if (applies(b)) most = std::max(most, coded_bytes(code_of(b), c_.precision.grad, b.padded));
   if (most == 0) return;
-  codes_ = memory_->allocate(MemoryKind::communication, "codes that are sent", DType::u8, {most});
-  received_ = memory_->allocate(MemoryKind::communication, "codes that are summed", DType::u8, {most});
+  codes_ = c_.memory.allocate(MemoryKind::communication, "codes that are sent", DType::u8, {most});
+  received_ = c_.memory.allocate(MemoryKind::communication, "codes that are summed", DType::u8, {most});
 }
 
-/// values := factor times their sum over the ranks of the bucket, of all of them or of the piece alone. Of
-/// what `where` leaves out nothing is summed. `s` is the stream of the bucket's shard group.
-void ParameterStore::compressed_all_reduce(Stream& s, Bucket& b, Tensor values, double factor, Tensor where,
-                                           bool all) {
-  const Group& g = shard_group(b);
+void CompressedAllReduce::each_error(const std::function<void(const Tensor&)>& f) const {
+  for (const Errors& e : errors_) {
+    f(e.sent);
+    f(e.sum);
+  }
+}
+
+void CompressedAllReduce::run(Stream& s, const Bucket& b, Tensor values, double factor, Tensor where,
+                              bool all) {
+  const Group& g = layout_.shard_group(b);
+  const Errors& errors = errors_[static_cast<size_t>(b.index)];
   const Code code = code_of(b);
-  const int64_t part = coded_bytes(code, values.dtype, b.piece), from = piece_begin(b);
+  const int64_t part = coded_bytes(code, values.dtype, b.piece), from = layout_.piece_begin(b);
   const auto piece_of = [&](const Tensor& t) { return t.defined() ? t.flat(from, {b.piece}) : t; };
   const Tensor sent = codes_.flat(0, {g.size() * part}), got = received_.flat(0, {g.size() * part});
   if (s.meta())  // each rank's summand, of which it sends slices
@@ -55,7 +62,7 @@ void ParameterStore::compressed_all_reduce(Stream& s, Bucket& b, Tensor values, 
       if (const Axis a = static_cast<Axis>(i); g.axes().has(a) && values.record->place[a] == Placement::P())
         place_as(s, "sum in a compressed all-reduce", a, values, Placement::P(), Placement::S(0));
   const Placements parts = s.meta() ? values.record->place : Placements{};
-  compress(s, code, sent, values, b.sent_error, where);
+  compress(s, code, sent, values, errors.sent, where);
   const auto elsewhere =
       [&](auto f) {  // axes that cut parameters: codes of one part say nothing of another's
         for (int i = 0; s.meta() && i < kAxisCount; ++i)
@@ -65,7 +72,7 @@ void ParameterStore::compressed_all_reduce(Stream& s, Bucket& b, Tensor values, 
   elsewhere([&](Axis a) { place_set(s, sent, a, Placement::V()); });
   g.all_to_all(s, got, sent);
   const Tensor own = sent.flat(g.rank() * part, {part});
-  compress_sum(s, code, own, got, g.size(), factor, b.sum_error, piece_of(where));
+  compress_sum(s, code, own, got, g.size(), factor, errors.sum, piece_of(where));
   place_spent(s, got);
   if (all) g.all_gather(s, sent, own);
   if (all)
@@ -76,20 +83,21 @@ void ParameterStore::compressed_all_reduce(Stream& s, Bucket& b, Tensor values, 
   place_spent(s, sent);
 }
 
-std::vector<RoundingError> ParameterStore::rounding_errors(bool owned) const {
+std::vector<RoundingError> CompressedAllReduce::rounding_errors(bool owned) const {
   std::vector<RoundingError> out;
-  for (const Bucket& b : buckets_) {
-    if (!b.sent_error.defined() || (owned && !first_copy(b))) continue;
-    const Group& g = shard_group(b);
-    for (int id : members(b)) {
-      const Parameter& p = parameters_[id];
-      const int64_t n = p.spec.slice.elements(), begin = piece_begin(b);
+  for (const Bucket& b : layout_.buckets()) {
+    const Errors& e = errors_[static_cast<size_t>(b.index)];
+    if (!e.sent.defined() || (owned && !layout_.first_copy(b))) continue;
+    const Group& g = layout_.shard_group(b);
+    for (int id : layout_.members(b)) {
+      const auto& p = layout_.parameter(id);
+      const int64_t n = p.spec.slice.elements(), begin = layout_.piece_begin(b);
       if (n == 0) continue;
-      out.push_back({id, p.spec.slice, true, g.rank(), g.size(), b.sent_error.flat(p.offset, {n})});
+      out.push_back({id, p.spec.slice, true, g.rank(), g.size(), e.sent.flat(p.offset, {n})});
       const int64_t from = std::max(begin, p.offset), to = std::min(begin + b.piece, p.offset + n);
       if (from < to)
         out.push_back({id, p.spec.slice.range(from - p.offset, to - p.offset), false, g.rank(), g.size(),
-                       b.sum_error.flat(from - begin, {to - from})});
+                       e.sum.flat(from - begin, {to - from})});
     }
   }
   return out;

@@ -1,332 +1,13 @@
 #include "parallel/zero/parameter_store.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/elementwise/tensor_ops.h"
-#include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/rng.h"
+#include "parallel/zero/bucket_updates.h"
+#include "parallel/zero/sparse_masks.h"
 
 namespace ltrain {
-namespace {
-
-constexpr int64_t kAlign = 16;  // elements: units start on a cache line or more
-
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-/// What stays of n elements when a fraction leaves; never nothing, as no allocation is empty.
-int64_t resident_part(int64_t n, double fraction) {
-  const double stays = std::floor((1 - fraction) * static_cast<double>(n) / kAlign);
-  return std::max<int64_t>(kAlign, static_cast<int64_t>(stays) * kAlign);
-}
-
-}  // namespace
-
-ParameterSpec cut_over(Axis axis, ParameterSpec whole, int dim, int rank, int parts) {
-  if (parts == 1) return whole;
-  const int64_t n = whole.shape[dim], each = (n + parts - 1) / parts;
-  LT_CHECK(dim == 0 || n % parts == 0, "{} {}: dim {} does not divide over {} ranks", whole.name,
-           to_string(whole.shape), dim, parts);
-  const Slice before = whole.slice.global.rank ? whole.slice : Slice::whole(whole.shape);
-  Shape offset = before.offset, extent = before.extent;
-  const int64_t first = std::min(extent[dim], rank * each);  // padding comes last
-  offset.dims[dim] += first;
-  extent.dims[dim] = std::min(each, extent[dim] - first);
-  whole.slice = Slice::box(before.global, offset, extent);
-  whole.shape.dims[dim] = each;
-  whole.place[axis] = Placement::S(dim);
-  return whole;
-}
-
-int ParameterStore::add(std::vector<ParameterSpec> unit) {
-  LT_CHECK(buckets_.empty(), "parameters are declared before allocate()");
-  Unit u;
-  u.first = count();
-  u.count = static_cast<int>(unit.size());
-  u.segment = segment_;
-  for (ParameterSpec& spec : unit) {
-    if (spec.slice.global.rank == 0) spec.slice = Slice::whole(spec.shape);
-    if (spec.matrix.rank == 0) spec.matrix = spec.slice.global;
-    for (const Parameter& p : parameters_)
-      LT_CHECK(p.spec.name != spec.name || common_elements(p.spec.slice, spec.slice) == 0,
-               "parameter {} declared twice", spec.name);
-    parameters_.push_back({std::move(spec), {}, static_cast<int>(units_.size())});
-  }
-  units_.push_back(u);
-  return u.first;
-}
-
-int64_t ParameterStore::elements() const {
-  int64_t n = 0;
-  for (const Parameter& p : parameters_) n += p.spec.slice.elements();
-  return n;
-}
-
-int ParameterStore::find(std::string_view name) const {
-  for (int i = 0; i < count(); ++i)
-    if (parameters_[i].spec.name == name) return i;
-  return -1;
-}
-
-int64_t ParameterStore::piece_begin(const Bucket& b) const { return shard_group(b).rank() * b.piece; }
-int64_t ParameterStore::own_begin(const Bucket& b) const {
-  return piece_begin(b) + replicate_group(b).rank() * b.own;
-}
-int64_t ParameterStore::stored_begin(const Bucket& b) const {
-  return layout_.zero_stage >= 1 ? piece_begin(b) : 0;
-}
-int64_t ParameterStore::stored_count(const Bucket& b) const {
-  return layout_.zero_stage >= 1 ? b.piece : b.padded;
-}
-
-ParameterStore::Kind ParameterStore::kind_of(const ParameterSpec& spec) const {
-  Kind kind;
-  for (int i = 0; i < kAxisCount; ++i) {
-    const Axis a = static_cast<Axis>(i);
-    if (groups_->size(a) == 1) continue;
-    if (!(spec.place[a] == Placement::R())) kind.cut = kind.cut | a;
-    if (spec.sum.has(a)) kind.sum = kind.sum | a;
-    kind.expert = kind.expert || (kGradientAxes.has(a) && kind.cut.has(a));
-  }
-  kind.copied = groups_->copies.size() > 1 && spec.copied;
-  kind.tied = groups_->tied.size() > 1 && spec.tied_stages;
-  return kind;
-}
-
-void ParameterStore::fill_buckets() {
-  // One bucket is open for each kind. It stays within a segment: stages 2 and 3 complete a bucket once a
-  // micro-batch, so its backward must run as one; and the norm is the same to the bit when all stages sum it
-  // by the same buckets.
-  std::vector<int> open;
-  for (int u = static_cast<int>(units_.size()) - 1; u >= 0; --u) {
-    Kind kind = kind_of(parameters_[units_[u].first].spec);
-    kind.rule = parameters_[units_[u].first].rule;
-    if (kind.rule.rule != UpdateRule::adamw8bit)  // others may differ from run to run
-      kind.rule.lr_scale = 1, kind.rule.decay = true, kind.rule.weight_decay.reset();
-    const auto fits = [&](int i) {
-      const Bucket& b = buckets_[i];
-      return b.kind == kind && b.used < layout_.bucket_elements && !b.kind.tied &&
-             b.segment == units_[u].segment;
-    };
-    int at = -1;
-    for (int i : open)
-      if (fits(i)) at = i;
-    if (at < 0) {
-      std::erase_if(open, [&](int i) { return buckets_[i].kind == kind; });
-      at = static_cast<int>(buckets_.size());
-      open.push_back(at);
-      buckets_.emplace_back();
-      buckets_.back().kind = kind;
-      buckets_.back().segment = units_[u].segment;
-    }
-    Bucket& b = buckets_[at];
-    b.used = round_up(b.used, kAlign);
-    for (int id = units_[u].first; id < units_[u].first + units_[u].count; ++id) {
-      parameters_[id].bucket = at;
-      parameters_[id].offset = b.used;
-      b.used += parameters_[id].spec.shape.elements();
-    }
-    units_[u].bucket = at;
-    b.units.push_back(u);
-  }
-}
-
-static RuleTarget target_of(const ParameterSpec& s) {
-  return {s.name, s.slice.global.rank == 2, s.embedding, s.decay, s.router};
-}
-
-std::vector<std::string_view> ParameterStore::state_names(int id, const OptimizerSettings& optimizer) const {
-  const ParameterRule rule = rule_of(optimizer, target_of(parameters_[id].spec));
-  std::vector<std::string_view> names = moment_names(rule);
-  if (rule.factored) names = {kFactorRows, kFactorCols};
-  if (rule.rule == UpdateRule::onebit_lamb) names.push_back(kCoefficients);
-  return names;
-}
-
-bool ParameterStore::trains_with(int id, const OptimizerSettings& optimizer) const {
-  return rule_of(optimizer, target_of(parameters_[id].spec)).rule != UpdateRule::still;
-}
-
-void ParameterStore::choose_rules() {
-  for (Parameter& p : parameters_) p.rule = rule_of(layout_.optimizer, target_of(p.spec));
-  for (const Unit& u : units_) {
-    const Parameter& first = parameters_[u.first];
-    for (int id = u.first; id < u.first + u.count; ++id) {
-      const ParameterRule &a = first.rule, &b = parameters_[id].rule;
-      const bool coded = a.rule == UpdateRule::adamw8bit;
-      if (a.rule != b.rule || (coded && !(a == b)))
-        fail(ExitCode::usage,
-             "optimizer.groups: {} has {} and {} has {}{}, and they are parts of one matrix, whose parts "
-             "have one "
-             "rule; match both",
-             first.spec.name, update_rule_name(a.rule), parameters_[id].spec.name, update_rule_name(b.rule),
-             coded ? " of other settings" : "");
-    }
-  }
-}
-
-void ParameterStore::list_tensors() {
-  int64_t factors = 0, sums = 0;
-  bool muon = false;
-  for (int id = 0; id < count(); ++id) {
-    Parameter& p = parameters_[id];
-    muon = muon || p.rule.rule == UpdateRule::muon;
-    if (!has_lengths(p.rule.rule)) continue;
-    for (size_t t = 0; t < tensors_.size() && p.tensor < 0; ++t)
-      if (parameters_[tensors_[t].first].spec.name == p.spec.name) p.tensor = static_cast<int>(t);
-    if (p.tensor >= 0) continue;  // another part of the same
-    p.tensor = static_cast<int>(tensors_.size());
-    WholeTensor t;
-    t.first = id;
-    if (p.rule.factored) {
-      t.rows = p.spec.slice.global[0];
-      t.cols = p.spec.slice.global[1];
-      t.factor = factors;
-      t.sum = sums;
-      factors += t.rows + t.cols + 1;
-      sums += t.rows + t.cols;
-    }
-    tensors_.push_back(t);
-  }
-  const auto make = [&](const char* what, DType type, int64_t n) {
-    Tensor t;
-    if (n == 0) return t;
-    t = memory_->allocate(MemoryKind::optimizer, what, type, {n});
-    if (compute_->meta()) place_set(*compute_, t, kAllAxes, Placement::R());
-    return t;
-  };
-  tensor_sums_ = make("sums of tensors", DType::f64, 2 * static_cast<int64_t>(tensors_.size()));
-  factors_ = make("rows and columns", layout_.precision.master, factors);
-  factor_sums_ = make("sums of rows and columns", DType::f64, sums);
-  if (is_onebit(layout_.optimizer.rule)) {
-    own_squares_ = make("squares of own gradients", DType::f64, 1);
-    coefficients_ = make("coefficients of tensors", DType::f64, 2 * static_cast<int64_t>(tensors_.size()));
-  }
-  length_ = make("length of a matrix", DType::f64, muon ? 1 : 0);
-}
-
-AxisSet ParameterStore::sharding_axes(const Kind& kind) const {
-  return groups_->mesh.shard.without(kind.cut);
-}
-
-/// On meta: how a bucket's tensor lies. `sharded`: each rank of the inside group has a piece.
-void ParameterStore::place_bucket(const Bucket& b, const Tensor& t, bool sharded) const {
-  if (!compute_->meta() || !t.defined()) return;
-  place_set(*compute_, t, kGradientAxes, Placement::R());
-  if (sharded) place_set(*compute_, t, groups_->mesh.shard, Placement::S(0));
-  for (Axis a : kTensorAxes) place_set(*compute_, t, a, Placement::R());
-  place_set(*compute_, t, b.kind.cut, Placement::S(0));
-}
-
-/// On those of `axes` that have several ranks, as a record has one for each.
-void ParameterStore::place_unit(TensorRecord& unit, AxisSet axes, Placement p) const {
-  for (int i = 0; i < kAxisCount; ++i)
-    if (const Axis a = static_cast<Axis>(i); axes.has(a) && groups_->size(a) > 1) unit.place[a] = p;
-}
-
-void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout) {
-  compute_ = &compute;
-  memory_ = &memory;
-  groups_ = &groups;
-  layout_ = layout;
-  choose_rules();
-  choose_sparse();
-  fill_buckets();
-  const PrecisionPolicy& p = layout.precision;
-  const int stage = layout.zero_stage;
-  int64_t pieces_all = 0, pieces_offloaded = 0;
-  for (size_t i = 0; i < buckets_.size(); ++i) {
-    Bucket& b = buckets_[i];
-    const int ranks = shard_group(b).size(), copies = replicate_group(b).size();
-    const bool coded = b.kind.rule.rule == UpdateRule::adamw8bit;
-    int64_t unit = coded ? kCodeBlock : kAlign;
-    if (is_compressed(b)) unit = std::max(unit, code_block(code_of(b)));
-    b.padded = round_up(b.used, unit * ranks * copies);
-    b.piece = b.padded / ranks;
-    b.own = b.piece / copies;
-    const bool pieces = stage >= 1 && ranks > 1;  // of what an optimizer has
-    const auto make = [&](MemoryKind kind, const char* what, DType type, int64_t n, bool sharded) {
-      Tensor t = memory.allocate(kind, fmt::format("{}, bucket {}", what, i), type, {n});
-      place_bucket(b, t, sharded);
-      return t;
-    };
-    if (leaves(b, pieces_all, pieces_offloaded)) {
-      b.offloaded = offloaded_bytes_;  // laid out below
-      offloaded_bytes_ += round_up(b.piece * dtype_size(p.compute), kOffloadBlock);
-    } else if (stage >= 3) {
-      b.value_piece = make(MemoryKind::parameters, "parameters", p.compute, b.piece, pieces);
-    } else {
-      b.value = make(MemoryKind::parameters, "parameters", p.compute, b.padded, false);
-    }
-    if (!layout.for_training) continue;
-    const int64_t stored = stored_count(b);
-    const UpdateRule rule = b.kind.rule.rule;
-    b.resident = stored;
-    if (layout.offload.fraction > 0 && !coded && !in_halves(rule) && rule != UpdateRule::still)
-      b.resident = resident_part(stored, layout.offload.fraction);
-    if (p.has_master())
-      b.master = make(MemoryKind::optimizer, "master weights", p.master, b.resident, pieces);
-    if (layout.ema_decay > 0)
-      b.average = make(MemoryKind::optimizer, "average of weights", p.wide(), stored, pieces);
-    if (rule == UpdateRule::still) continue;
-    if (stage >= 2) {
-      b.grad_piece = make(MemoryKind::gradients, "gradients", p.grad, b.piece, pieces);
-    } else {
-      b.grad = make(MemoryKind::gradients, "gradients", p.grad, b.padded, false);
-    }
-    if (coded) {
-      b.coded.first = make(MemoryKind::optimizer, "exp_avg, 8 bits", DType::u8, stored, pieces);
-      b.coded.second = make(MemoryKind::optimizer, "exp_avg_sq, 8 bits", DType::u8, stored, pieces);
-      b.coded.scales =
-          make(MemoryKind::optimizer, "scales of moments", DType::f32, 2 * (stored / kCodeBlock), false);
-      continue;
-    }
-    if (rule == UpdateRule::sophia_h)
-      b.swapped = make(MemoryKind::optimizer, "swapped values", p.grad, stored, pieces);
-    if (is_compressed(b)) allocate_errors(b, fmt::format("bucket {}", i));
-    for (std::string_view name : moment_names(b.kind.rule))
-      b.moments.push_back(
-          make(MemoryKind::optimizer, std::string(name).c_str(), p.state, b.resident, pieces));
-  }
-  lay_out_offloaded();
-  if (layout.for_training) {
-    list_tensors();
-    allocate_codes();
-    allocate_windows();
-  }
-  if (!compute.meta()) return;
-  for (Unit& u : units_) {
-    const ParameterSpec& spec = parameters_[u.first].spec;
-    u.value_record = compute.meta()->new_record(spec.name);
-    u.grad_record = compute.meta()->new_record("gradient of " + spec.name);
-    u.value_record->written = true;
-    for (int i = 0; i < kAxisCount; ++i)
-      if (groups.mesh.degree[i] > 1) u.value_record->place.axis[i] = spec.place.axis[i];
-    if (stage >= 3) place_unit(*u.value_record, sharding_axes(buckets_[u.bucket].kind), Placement::S(0));
-  }
-}
-
-void ParameterStore::clear() {
-  sparse_ = false;
-  if (compute_->meta()) return;
-  wait_offloaded();
-  fetched_ahead_ = false;
-  const auto zero = [&](const Tensor& t) {
-    if (!t.defined()) return;
-    in_parts(t.elements(), [&](int64_t at, int64_t n) { fill_zero(*compute_, t.flat(at, {n})); });
-  };
-  for (Bucket& b : buckets_) {
-    for (const Tensor& t : {b.value, b.value_piece, b.grad, b.grad_piece, b.master, b.coded.first,
-                            b.coded.second, b.coded.scales, b.average, b.sent_error, b.sum_error})
-      zero(t);
-    if (b.slow.empty()) continue;
-    for (int s = 0; s < state_count(b); ++s) zero(state_at(b, s, b.resident, stored_count(b) - b.resident));
-    for (const Tensor& t : b.moments) zero(t);
-  }
-  zero(factors_);
-  zero(coefficients_);
-}
-
 namespace {
 
 /// Elements [begin, begin + to.elements()) of a rank's part of a parameter.
@@ -342,183 +23,258 @@ void fill_initial(Stream& s, const ParameterSpec& spec, Tensor to, const Slice& 
 
 }  // namespace
 
+/// What only training has, in the order in which the parts know of each other.
+struct ParameterStore::Training {
+  Training(const StoreContext& c, const ParameterLayout& p, const Layout& l, Weights& weights,
+           const OffloadedWeights& offloaded, OffloadAccess& offload)
+      : rules{l.optimizer, c.meta()},
+        compressed(c, p, l.reduce_int8),
+        gradients(c, p, rules, compressed),
+        states(c, p, weights, l.offload.fraction, offload),
+        average(c, p, weights, states, offload, l.ema_decay),
+        windows(c, p, weights, states, offloaded, l.offload.window),
+        elements(c, p, rules, states, gradients, offloaded, windows, average, l.seed, l.offload.window),
+        sparse(c, p, rules, elements, average, l.offload.fraction > 0 || l.offload.params > 0) {}
+
+  StepRules rules;
+  CompressedAllReduce compressed;
+  GradientReducer gradients;
+  OptimizerStates states;
+  WeightAverage average;
+  StateWindows windows;
+  ElementUpdates elements;
+  SparseMasks sparse;
+  std::unique_ptr<BucketUpdates> updates;  // when buckets are allocated
+};
+
+ParameterStore::ParameterStore() : parameters_(std::make_unique<ParameterLayout>()) {}
+ParameterStore::~ParameterStore() = default;
+
+int ParameterStore::add(std::vector<ParameterSpec> unit) {
+  return parameters_->add(std::move(unit), segment_);
+}
+void ParameterStore::begin_segment(int segment) { segment_ = segment; }
+Stream& ParameterStore::stream() const { return context_->compute; }
+const OptimizerSettings& ParameterStore::optimizer() const { return settings_.optimizer; }
+int ParameterStore::count() const { return parameters_->count(); }
+const ParameterSpec& ParameterStore::spec(int id) const { return parameters_->parameter(id).spec; }
+int64_t ParameterStore::elements() const { return parameters_->elements(); }
+int ParameterStore::find(std::string_view name) const { return parameters_->find(name); }
+bool ParameterStore::trains(int id) const { return parameters_->trains(id); }
+ParameterRule ParameterStore::rule_with(int id, const OptimizerSettings& optimizer) const {
+  return parameters_->rule_with(id, optimizer);
+}
+
+void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout) {
+  settings_ = layout;
+  context_.reset(new StoreContext{compute, memory, groups, layout.precision, layout.sharding});
+  offload_ = {layout.slow, layout.offload_params};
+  parameters_->fill(groups, layout.sharding, settings_.optimizer, layout.bucket_elements);
+  offloaded_ = std::make_unique<OffloadedWeights>(*context_, *parameters_, layout.offload.params, offload_);
+  weights_ = std::make_unique<Weights>(*context_, *parameters_, *offloaded_);
+  if (layout.for_training)
+    training_ =
+        std::make_unique<Training>(*context_, *parameters_, settings_, *weights_, *offloaded_, offload_);
+  Training* t = training_.get();
+  for (size_t i = 0; i < parameters_->buckets().size(); ++i) {
+    const Bucket& b = parameters_->buckets()[i];
+    const int64_t coded = optimizer_of(b.kind.rule.rule).coded_states() ? kCodeBlock : 1;
+    parameters_->cut(static_cast<int>(i), std::max(coded, t ? t->compressed.block(b) : 1));
+    weights_->allocate(b);
+    if (!t) continue;
+    t->states.allocate_master(b);
+    t->average.allocate(b);
+    if (!b.kind.rule.trains()) continue;
+    t->gradients.allocate(b);
+    t->compressed.allocate(b);
+    t->states.allocate_moments(b);
+  }
+  weights_->lay_out_offloaded();
+  weights_->make_records();
+  if (!t) return;
+  t->updates =
+      std::make_unique<BucketUpdates>(*context_, *parameters_, t->rules, *weights_, t->states, t->gradients,
+                                      t->compressed, t->elements, t->average, layout.seed);
+  t->compressed.allocate_codes();
+  if (layout.reduce_bf16) t->gradients.allocate_rounded();
+  t->states.reserve_offloaded();
+  t->windows.allocate();
+  t->elements.allocate();
+  t->gradients.make_records();
+}
+
+void ParameterStore::clear() {
+  if (training_) training_->sparse.forget();
+  if (context_->meta()) return;
+  offload_.wait();
+  const auto zero = [&](const Tensor& t) {
+    if (!t.defined()) return;
+    offload_.in_parts(t.elements(),
+                      [&](int64_t at, int64_t n) { fill_zero(context_->compute, t.flat(at, {n})); });
+  };
+  for (const Tensor& t : held_values()) zero(t);
+  if (!training_) return;
+  training_->windows.forget();
+  training_->gradients.each_tensor(zero);
+  training_->states.each_tensor(zero);
+  for (const Bucket& b : parameters_->buckets()) zero(training_->average.of(b));
+  training_->compressed.each_error(zero);
+  training_->updates->clear();
+}
+
 void ParameterStore::initialize(uint64_t seed) {
   clear();
-  if (layout_.zero_stage < 3)
-    for (const Parameter& p : parameters_) {
-      const int64_t n = p.spec.slice.elements();
-      fill_initial(*compute_, p.spec, buckets_[p.bucket].value.flat(p.offset, {n}), p.spec.slice, seed);
+  if (!settings_.sharding.shards_weights())
+    for (const auto& p : parameters_->parameters()) {
+      const Tensor to = weights_->part(parameters_->bucket(p.bucket), p.offset, p.spec.slice.elements());
+      fill_initial(context_->compute, p.spec, to, p.spec.slice, seed);
     }
-  if (layout_.for_training && (layout_.precision.has_master() || layout_.zero_stage >= 3))
+  if (training_ && (settings_.precision.has_master() || settings_.sharding.shards_weights()))
     for (const OwnedPiece& piece : stored_pieces())
-      in_parts(piece.master.elements(), [&](int64_t at, int64_t n) {
-        fill_initial(*compute_, parameters_[piece.id].spec, piece.master.flat(at, {n}),
+      offload_.in_parts(piece.master.elements(), [&](int64_t at, int64_t n) {
+        fill_initial(context_->compute, spec(piece.id), piece.master.flat(at, {n}),
                      piece.slice.range(at, at + n), seed);
       });
-  if (layout_.zero_stage >= 3) publish_loaded();
+  if (settings_.sharding.shards_weights()) publish_loaded();
   start_average();
 }
 
-/// View of a unit's part of a flat tensor, as one matrix, lying as `record` says.
-Tensor ParameterStore::joined_view(Tensor flat, TensorRecord* record, int id, int n) const {
-  const Shape& first = parameters_[id].spec.shape;
-  Shape shape = first;
-  for (int i = id + 1; i < id + n; ++i) shape.dims[0] += parameters_[i].spec.shape[0];
-  Tensor t = flat.flat(parameters_[id].offset, shape);
-  if (record) t.record = record;
-  return t;
+Tensor ParameterStore::value(int id, int n) const { return weights_->view(id, n); }
+Tensor ParameterStore::grad(int id, int n) const { return training_->gradients.view(id, n); }
+
+void ParameterStore::begin_step(int64_t micros, int64_t step) {
+  training_->rules.micros = micros;
+  training_->rules.step = step;
+  training_->windows.fetch_ahead();
+  training_->gradients.begin_step();
 }
 
-Tensor ParameterStore::value(int id, int n) const {
-  const Parameter& p = parameters_[id];
-  const Bucket& b = buckets_[p.bucket];
-  LT_CHECK(b.value.defined(), "{} is used while its segment is not gathered", p.spec.name);
-  return joined_view(b.value, units_[p.unit].value_record, id, n);
+void ParameterStore::gather_segment(int segment, int next) { weights_->gather_segment(segment, next); }
+void ParameterStore::release_segment(int segment) { weights_->release_segment(segment); }
+GradBuffer ParameterStore::accumulate(int id, int n) { return training_->gradients.accumulate(id, n); }
+void ParameterStore::grad_ready(int id) { training_->gradients.ready(id); }
+void ParameterStore::replayed(int64_t micros) { training_->gradients.replayed(micros); }
+void ParameterStore::end_reductions() { training_->gradients.end_reductions(); }
+
+void ParameterStore::finish_gradients() {
+  training_->gradients.finish();
+  training_->sparse.mask_gradients();
+  for (const Bucket& b : parameters_->buckets()) weights_->release_segment(b.segment);
 }
 
-Tensor ParameterStore::grad(int id, int n) const {
-  const Parameter& p = parameters_[id];
-  const Bucket& b = buckets_[p.bucket];
-  LT_CHECK(b.grad.defined(), "the gradient of {} is not held now", p.spec.name);
-  return joined_view(b.grad, units_[p.unit].grad_record, id, n);
+void ParameterStore::add_grad_squares(Tensor squares) {
+  // Every rank sums what it owns, replicated gradients or not: the same bits with every stage of ZeRO.
+  for (const Bucket& b : parameters_->buckets()) {
+    if (!parameters_->first_copy(b) || !training_->rules.moves(b)) continue;
+    const Tensor of_segment = squares.flat(b.segment, {1});
+    if (training_->rules.sums_gradients(b))
+      sum_squares(context_->compute, of_segment, training_->gradients.owned(b));
+    else
+      training_->updates->add_own_squares(b, of_segment);
+  }
 }
 
-bool ParameterStore::first_copy(const Bucket& b) const {
-  for (Axis a : kTensorAxes)
-    if (!b.kind.cut.has(a) && groups_->coordinate(a) != 0) return false;
-  return (!b.kind.tied || groups_->tied.rank() == 0) && (!b.kind.copied || groups_->copies.rank() == 0);
+bool ParameterStore::estimates(int64_t step) const {
+  const OptimizerSettings& o = settings_.optimizer;
+  for (int i = 0; i < kUpdateRules; ++i)
+    if (const UpdateRule r = static_cast<UpdateRule>(i); o.uses(r) && optimizer_of(r).estimates(o, step))
+      return true;
+  return false;
 }
+
+void ParameterStore::shift_values() { training_->updates->shift_values(); }
+void ParameterStore::keep_shifted_gradients() { training_->updates->keep_shifted_gradients(); }
+
+void ParameterStore::update(const AdamwArgs& step) {
+  training_->sparse.choose();
+  training_->windows.begin_update();
+  training_->updates->update(step);
+  training_->windows.forget();
+}
+
+void ParameterStore::use_ema_weights(bool shown) {
+  if (training_) training_->average.exchange(shown);
+}
+
+void ParameterStore::start_average() {
+  if (training_) training_->average.start();
+}
+
+int64_t ParameterStore::offload_bytes() const { return offload_.state_bytes; }
+int64_t ParameterStore::offloaded_bytes() const { return offload_.param_bytes; }
+void ParameterStore::wait_offloaded() { offload_.wait(); }
+void ParameterStore::release_offloaded() { offload_.release(); }
 
 std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
   std::vector<OwnedPiece> out;
-  for (const Bucket& b : buckets_) {
+  const OptimizerStates& states = training_->states;
+  for (const Bucket& b : parameters_->buckets()) {
     // Copies are written once.
-    if (owned && !first_copy(b)) continue;
-    const int64_t stored = stored_begin(b);
-    const int64_t begin = owned ? own_begin(b) : stored, end = begin + (owned ? b.own : stored_count(b));
-    for (int u : b.units)
-      for (int id = units_[u].first; id < units_[u].first + units_[u].count; ++id) {
-        const Parameter& p = parameters_[id];
-        const int64_t from = std::max(begin, p.offset),
-                      to = std::min(end, p.offset + p.spec.slice.elements());
-        const auto add = [&](int64_t from, int64_t to) {  // all of it resident, or none
-          if (from >= to) return;
-          const Shape n{to - from};
-          OwnedPiece piece{id, p.spec.slice.range(from - p.offset, to - p.offset), {}, {}, {}};
-          piece.master = layout_.precision.has_master() ? state_at(b, 0, from - stored, to - from)
-                         : layout_.zero_stage >= 3      ? b.value_piece.flat(from - stored, n)
-                                                        : b.value.flat(from, n);
-          piece.moments = moments_at(b, from - stored, to - from);
-          if (trains(id))
-            piece.grad = layout_.zero_stage >= 2 ? b.grad_piece.flat(from - stored, n) : b.grad.flat(from, n);
-          out.push_back(piece);
-        };
-        const int64_t middle = std::clamp(stored + b.resident, from, std::max(from, to));
-        add(from, middle);
-        add(middle, to);
-      }
+    if (owned && !parameters_->first_copy(b)) continue;
+    const int64_t stored = parameters_->stored_begin(b), middle = stored + states.resident(b);
+    const Tensor& average = training_->average.of(b);
+    const auto add = [&](int id, int64_t from, int64_t to) {  // all of it resident, or none
+      if (from >= to) return;
+      const auto& p = parameters_->parameter(id);
+      const int64_t at = from - stored, n = to - from;
+      OwnedPiece piece{id, p.spec.slice.range(from - p.offset, to - p.offset), {}, {}, {}};
+      piece.master = states.master(b, at, n);
+      piece.moments = states.named(b, at, n);
+      if (average.defined()) piece.moments.push_back({kAverage, average.flat(at, {n})});
+      if (trains(id)) piece.grad = training_->gradients.part(b, from, n);
+      out.push_back(piece);
+    };
+    parameters_->each_parameter(b, owned ? parameters_->own_begin(b) : stored,
+                                owned ? b.own : parameters_->stored_count(b),
+                                [&](int id, int64_t from, int64_t n) {
+                                  const int64_t cut = std::clamp(middle, from, from + n);
+                                  add(id, from, cut);
+                                  add(id, cut, from + n);
+                                });
   }
   return out;
-}
-
-std::vector<Tensor> ParameterStore::held_values() const {
-  std::vector<Tensor> values;
-  for (const Bucket& b : buckets_) values.push_back(layout_.zero_stage >= 3 ? b.value_piece : b.value);
-  return values;
 }
 
 std::vector<OwnedPiece> ParameterStore::owned_pieces() const { return pieces(true); }
 std::vector<OwnedPiece> ParameterStore::stored_pieces() const { return pieces(false); }
 
 std::vector<WholeState> ParameterStore::whole_states(bool owned) const {
-  std::vector<WholeState> out;
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const WholeTensor& t = tensors_[i];
-    if (t.factor < 0 && !coefficients_.defined()) continue;
-    if (owned) {  // the first of all ranks that have it
-      if (groups_->gradient.rank() != 0 ||
-          (groups_->tied.size() > 1 && parameters_[t.first].spec.tied_stages && groups_->tied.rank() != 0))
-        continue;
-      bool first = true;
-      for (Axis a : kTensorAxes) first = first && groups_->coordinate(a) == 0;
-      if (!first) continue;
-    }
-    if (coefficients_.defined()) {
-      out.push_back({t.first, kCoefficients, coefficients_.flat(2 * static_cast<int64_t>(i), {2})});
-      continue;
-    }
-    out.push_back({t.first, kFactorRows, factors_.flat(t.factor, {t.rows})});
-    out.push_back({t.first, kFactorCols, factors_.flat(t.factor + t.rows, {t.cols})});
-  }
+  std::vector<WholeState> out = training_->updates->states();
+  if (owned) std::erase_if(out, [&](const WholeState& w) { return !parameters_->owns_whole(spec(w.id)); });
   return out;
 }
 
+std::vector<RoundingError> ParameterStore::rounding_errors(bool owned) const {
+  return training_->compressed.rounding_errors(owned);
+}
+
+void ParameterStore::keep(std::string name, Tensor t) { kept_.push_back({std::move(name), t}); }
+
 std::vector<RegisteredBuffer> ParameterStore::kept(bool owned) const {
-  bool first = groups_->gradient.rank() == 0 && groups_->coordinate(Axis::pipeline) == 0;
-  for (Axis a : kTensorAxes) first = first && groups_->coordinate(a) == 0;
+  const bool first = parameters_->first_of_all() && context_->groups.coordinate(Axis::pipeline) == 0;
   return first || !owned ? kept_ : std::vector<RegisteredBuffer>();
 }
 
-std::vector<NamedState> ParameterStore::moments_at(const Bucket& b, int64_t from, int64_t n) const {
-  std::vector<NamedState> out;
-  const std::vector<std::string_view> names = moment_names(b.kind.rule);
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (!b.coded.first.defined()) {
-      out.push_back({names[i], state_at(b, static_cast<int>(i) + layout_.precision.has_master(), from, n)});
-      continue;
-    }
-    Tensor open;
-    open.dtype = DType::f32;
-    open.shape = {n};
-    open.record = b.coded.first.record;
-    const int64_t stored = b.coded.first.elements();
-    if (!b.open.empty())
-      open.data = const_cast<float*>(b.open.data()) + static_cast<int64_t>(i) * stored + from;
-    out.push_back({names[i], open});
-  }
-  if (b.average.defined()) out.push_back({kAverage, b.average.flat(from, {n})});
-  return out;
-}
-
-int64_t ParameterStore::open_state_bytes() const {
-  int64_t bytes = 0;
-  for (const Bucket& b : buckets_)
-    if (b.coded.first.defined()) bytes += 2 * b.coded.first.elements() * static_cast<int64_t>(sizeof(float));
-  return bytes;
-}
-
 void ParameterStore::prefetch_states() {
-  wait_offloaded();
-  for (Bucket& b : buckets_) {
-    if (!b.coded.first.defined()) continue;
-    b.open.resize(2 * static_cast<size_t>(b.coded.first.elements()));
-    Tensor values;
-    values.data = b.open.data();
-    values.shape = {static_cast<int64_t>(b.open.size())};
-    decode_moments(*compute_, values, b.coded);
-  }
-  compute_->synchronize();
+  offload_.wait();
+  training_->states.open();
 }
 
-void ParameterStore::offload_states(bool changed) {
-  for (Bucket& b : buckets_) {
-    if (b.open.empty()) continue;
-    Tensor values;
-    values.data = b.open.data();
-    values.shape = {static_cast<int64_t>(b.open.size())};
-    if (changed) encode_moments(*compute_, b.coded, values);
-    compute_->synchronize();
-    b.open = {};
-  }
+void ParameterStore::offload_states(bool changed) { training_->states.close(changed); }
+int64_t ParameterStore::open_state_bytes() const { return training_->states.open_bytes(); }
+
+std::vector<Tensor> ParameterStore::held_values() const {
+  std::vector<Tensor> values;
+  for (const Bucket& b : parameters_->buckets()) values.push_back(weights_->held(b));
+  return values;
 }
 
 void ParameterStore::publish_loaded() {
-  sparse_ = false;
-  for (Bucket& b : buckets_) {
-    const Group& g = shard_group(b);
-    if (layout_.precision.has_master()) copy_master(b, held(b));
-    if (layout_.zero_stage == 0 || layout_.zero_stage >= 3 || g.size() == 1) continue;
-    g.all_gather(*compute_, b.value, b.value.flat(piece_begin(b), {b.piece}));
+  if (training_) training_->sparse.forget();
+  for (const Bucket& b : parameters_->buckets()) {
+    if (training_ && settings_.precision.has_master()) training_->states.copy_master(b, weights_->updated(b));
+    weights_->publish(b);
+    weights_->wait_published();
   }
 }
 

@@ -1,146 +1,57 @@
-// The parameters of a rank, in flat buckets, and what data parallelism and ZeRO do with them.
+// The parameters of a rank, and what data parallelism and ZeRO do with them.
 //
-// Layers declare units: parameters that are contiguous in memory, so that q, k and v are three named tensors
-// and one matrix. Units fill buckets in the reverse of their declaration, the order in which backward
-// finishes them. A bucket of n elements is cut into one piece for each rank of the group `shard` (all that
-// have the same parameters, or those of them on a node). What a rank keeps of the others' pieces is the stage
-// of ZeRO (arXiv:1910.02054):
-//   0: everything;  1: values and gradients, optimizer state of its piece alone;
-//   2: values; gradients are reduced into its piece after every micro-batch;
-//   3: nothing: values are gathered before a layer runs and given back after it.
-// Gradients have one level or two. With one, `shard` has all ranks and the second level is a group of one.
-// With two, a piece is summed inside, then across (with ZeRO-2 and 3 once a step, else once a bucket), and
-// without ZeRO gathered inside: hybrid sharding (arXiv:2304.11277, 3.2.2) and the two-level all-reduce.
-// Every piece is cut again over the ranks of `replicate`: that is what a rank owns. Always the gradient norm
-// is summed over what is owned and a checkpoint is written from it, so that all stages give the same bits.
-//
-// How a parameter lies on the other axes is a property of its declaration (ParameterSpec); reduction, norm,
-// clipping, update and checkpoints read it from there.
+// The store owns its parts and passes on what they are asked:
+//   parameter_layout.h       declaration, buckets, and the slices of a bucket that a rank keeps
+//   weights.h                weights of the step: gathered and released by layers, or whole
+//   gradient_reducer.h       gradients, summed as backward completes them
+//   compressed_all_reduce.h  sums in 8 bits or in one, with error feedback
+//   optimizer_states.h       master weights and moments, on the device or offloaded
+//   element_updates.h        updates of one element at a time, by windows (state_windows.h)
+//   bucket_updates.h         the update of all buckets, and what optimizers may ask (optim/update_context.h)
+//   weight_average.h         the average of weights
+//   sparse_masks.h           2:4 sparsity
+// What a rank keeps of the others' pieces of a bucket is a ShardingPolicy, a stage of ZeRO. The gradient norm
+// is summed over what a rank owns and a checkpoint is written from it, so that all stages give the same bits.
 #pragma once
-#include <algorithm>
-#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "kernels/optimizer/adamw.h"
-#include "kernels/optimizer/adamw_8bit.h"
-#include "kernels/optimizer/error_feedback.h"
-#include "kernels/optimizer/round_stochastic.h"
-#include "kernels/storage/offload.h"
 #include "kernels/tensor/arena.h"
 #include "kernels/tensor/stream.h"
 #include "parallel/mesh/groups.h"
-#include "parallel/mesh/sharding.h"
+#include "parallel/mesh/sharding_policy.h"
 #include "parallel/optim/optimizer.h"
+#include "parallel/optim/parameter_spec.h"
+#include "parallel/zero/grad_buffer.h"
+#include "parallel/zero/offload_access.h"
+#include "parallel/zero/owned_state.h"
 
 namespace ltrain {
 
-enum class Init : uint8_t { normal, zeros, ones };
-
-struct ParameterSpec {
-  std::string name;  ///< Hugging Face's name; several specs may have one name and disjoint slices
-  Shape shape;       ///< of this rank's part, padding rows included
-  Init init = Init::normal;
-  double std = 0.02;
-  bool decay = true;       ///< weight decay applies
-  bool embedding = false;  ///< a table of tokens or positions, or the projection to the vocabulary
-  bool router = false;     ///< chooses experts: may be frozen, or move alone at first
-  /// This rank's part of the named tensor: a box, whose elements are the first ones of `shape`; what is
-  /// beyond them is padding that stays zero. Undefined: the whole tensor.
-  Slice slice = {};
-  /// The matrix that Muon makes orthogonal, before tensor-parallel ranks cut it. Undefined: the named tensor;
-  /// given where that holds several matrices behind each other (gpt2's q, k and v).
-  Shape matrix = {};
-  /// How it lies on the tensor-parallel axes (kTensorAxes) and, of an expert, on those that experts are cut
-  /// over: cut, S(dim), or every rank of the axis has the whole, R.
-  Placements place = {};
-  bool copied = false;  ///< cut, but each part is held by a group of neighbours: gradients summed over it
-  AxisSet sum = {};  ///< axes whose ranks have the whole, and gradients of it from different tokens: summed
-  bool tied_stages = false;  ///< the first and the last stage have a copy each: gradients summed over both
-};
-
-/// The part of rank `rank` of `parts` when `axis` cuts dim `dim`: ceil(n / parts) rows or columns each, the
-/// last ones padded where it does not divide (dim 0 only). Of what another axis has cut, part of that part.
-ParameterSpec cut_over(Axis axis, ParameterSpec whole, int dim, int rank, int parts);
-
-/// Element types of a parameter's forms. f32: all f32; bf16: {bf16, f32, f32, f32}, and without
-/// master weights {bf16, bf16, f32, f32}; f64: all f64.
-struct PrecisionPolicy {
-  DType compute = DType::f32;  ///< weights and activations in the step
-  DType master = DType::f32;   ///< weights in the optimizer
-  DType grad = DType::f32;     ///< accumulated and reduced gradients; bf16: rounded after each micro-batch
-  DType state = DType::f32;    ///< moments, between updates
-  /// The weights of the optimizer are others than those of the step.
-  bool has_master() const { return compute != master; }
-  /// What updates compute in.
-  DType wide() const { return compute == DType::f64 ? DType::f64 : DType::f32; }
-};
-
-/// An optimizer state by the name that checkpoints have for it: "exp_avg".
-struct NamedState {
-  std::string_view name;
-  Tensor tensor;
-};
-
-/// Consecutive elements of one parameter that a rank owns, and where its states lie.
-struct OwnedPiece {
-  int id = 0;
-  Slice slice;  ///< of the named tensor
-  Tensor master;
-  std::vector<NamedState>
-      moments;  ///< of every element; those of 8 bits only between open and offload_states
-  Tensor grad;  ///< after finish_gradients, until the next step; some optimizers leave their direction there
-};
-
-/// A state of a whole tensor, which every rank has: Adafactor's rows and columns.
-struct WholeState {
-  int id = 0;  ///< a parameter of the tensor
-  std::string_view name;
-  Tensor tensor;
-};
-
-/// What lies in offload memory (kernels/storage/offload.h).
-struct OffloadSettings {
-  double fraction = 0;                ///< of the elements of each bucket: their states
-  int64_t window = int64_t{1} << 18;  ///< elements that are on their way at once
-  double params = 0;                  ///< ZeRO-3: of the buckets, evenly among them: their values
-};
-
-/// What rounding has left over of the sums of a parameter in a compressed all-reduce, for the next time: of
-/// what this rank sends, or of what it sums for all.
-struct RoundingError {
-  int id = 0;
-  Slice slice;  ///< of the named tensor
-  bool sent = false;
-  int rank = 0, ranks = 1;  ///< sent: of the group that sums
-  Tensor tensor;
-};
-
-/// A tensor of the model that is no parameter, whole on every rank: saved and loaded with them.
-struct RegisteredBuffer {
-  std::string name;
-  Tensor tensor;
-};
-
-/// Where a backward writes a gradient, and whether it adds to what is there.
-struct GradBuffer {
-  Tensor tensor;
-  bool accumulate = false;
-};
+class OffloadedWeights;
+class ParameterLayout;
+class Weights;
+struct StoreContext;
 
 class ParameterStore {
  public:
+  ParameterStore();
+  ~ParameterStore();
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
+
   /// Declares a unit; returns the id of its first parameter, the others follow. All have one number of
   /// columns, and lie on the tensor axis in one way, when they are to be used as one matrix.
   int add(std::vector<ParameterSpec> unit);
   /// What is declared from here on is gathered as one by ZeRO-3 and completed apart from what came before.
   /// `segment`: the same number for the same layer on every rank, however the model is cut into stages.
-  void begin_segment(int segment) { segment_ = segment; }
+  void begin_segment(int segment);
 
   struct Layout {
     PrecisionPolicy precision;
-    int zero_stage = 0;                 ///< 0 to 3
+    ShardingPolicy sharding;
     int64_t bucket_elements = 4 << 20;  ///< a bucket is closed when it reaches this
     bool for_training = true;           ///< false: no gradients, no optimizer state
     OptimizerSettings optimizer = {};
@@ -156,16 +67,16 @@ class ParameterStore {
   void allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout);
 
   /// That the parameters are worked on.
-  Stream& stream() const { return *compute_; }
+  Stream& stream() const;
 
   /// Everything to zero, padding included. On meta nothing.
   void clear();
   /// Fills parameters and optimizer state from the counter generator: a function of (seed, name, element).
   void initialize(uint64_t seed);
 
-  const OptimizerSettings& optimizer() const { return layout_.optimizer; }
-  int count() const { return static_cast<int>(parameters_.size()); }
-  const ParameterSpec& spec(int id) const { return parameters_[id].spec; }
+  const OptimizerSettings& optimizer() const;
+  int count() const;
+  const ParameterSpec& spec(int id) const;
   int64_t elements() const;               ///< of all that this rank has, without padding
   int find(std::string_view name) const;  ///< the first of that name; -1 if there is none
 
@@ -180,7 +91,7 @@ class ParameterStore {
   /// each.
   void begin_step(int64_t micros, int64_t step);
   /// It has gradients: it is not frozen.
-  bool trains(int id) const { return parameters_[id].rule.rule != UpdateRule::still; }
+  bool trains(int id) const;
   /// ZeRO-3: gathers a segment, waits for it, and starts to gather `next` (-1: none). Else nothing.
   void gather_segment(int segment, int next = -1);
   /// ZeRO-3: gives a segment's values back. Else nothing.
@@ -216,22 +127,21 @@ class ParameterStore {
 
   // ---- state ----
   /// Bytes in offload memory: of states, of parameters.
-  int64_t offload_bytes() const { return offload_bytes_; }
-  int64_t offloaded_bytes() const { return offloaded_bytes_; }
+  int64_t offload_bytes() const;
+  int64_t offloaded_bytes() const;
   /// Waits until what lies in offload memory is all there.
   void wait_offloaded();
   /// After kOffloadTouch bytes of it were touched.
   void release_offloaded();
   std::vector<OwnedPiece> owned_pieces() const;   ///< what this rank writes to a checkpoint
   std::vector<OwnedPiece> stored_pieces() const;  ///< what this rank keeps states of, and must read from one
-  /// The optimizer states of a parameter, by the names that checkpoints have for them.
-  std::vector<std::string_view> state_names(int id, const OptimizerSettings& optimizer) const;
-  bool trains_with(int id, const OptimizerSettings& optimizer) const;  ///< it is not frozen
+  /// What a parameter would have with these settings; asked before allocate().
+  ParameterRule rule_with(int id, const OptimizerSettings& optimizer) const;
   /// Of whole tensors: those that this rank writes, or all, which it must read.
   std::vector<WholeState> whole_states(bool owned) const;
   /// Those that this rank writes, or all that it has.
   std::vector<RoundingError> rounding_errors(bool owned) const;
-  void keep(std::string name, Tensor t) { kept_.push_back({std::move(name), t}); }
+  void keep(std::string name, Tensor t);
   /// Likewise.
   std::vector<RegisteredBuffer> kept(bool owned) const;
   /// Moments of 8 bits are written and read as floats: held, in host memory outside the arena, from open to
@@ -246,235 +156,19 @@ class ParameterStore {
   void publish_loaded();
 
  private:
-  struct Parameter {
-    ParameterSpec spec;
-    ParameterRule rule;
-    int unit = 0, bucket = 0;
-    int64_t offset = 0;   // in the bucket
-    int tensor = -1;      // of tensors_, where the rule needs sums over the whole tensor
-    bool sparse = false;  // 2:4 sparse (sparsity.cpp)
-  };
-  /// A named tensor whose optimizer needs sums over all its parts.
-  struct WholeTensor {
-    int first = 0;                                      // a parameter of that name
-    int64_t rows = 0, cols = 0, factor = -1, sum = -1;  // Adafactor's matrix: where in factors_, factor_sums_
-  };
-  struct Unit {
-    int first = 0, count = 0, segment = 0, bucket = 0;
-    bool touched = false;  // holds a contribution
-    bool adding = false;   // `wide` holds contributions
-    Tensor wide;           // gradients of 16-bit types: where those of a micro-batch are added up in f32
-    TensorRecord *value_record = nullptr, *grad_record = nullptr;  // meta: how the unit lies
-  };
-  /// What the units of a bucket have in common.
-  struct Kind {
-    AxisSet cut, sum;  // of the axes that have several ranks
-    bool copied = false, tied = false;
-    ParameterRule rule;   // what its units differ in within the bucket left out
-    bool expert = false;  // cut over ranks that see different tokens
-    bool operator==(const Kind&) const = default;
-  };
-  struct Bucket {
-    std::vector<int> units;
-    Kind kind;
-    int segment = 0;
-    int64_t used = 0, padded = 0;
-    int64_t piece = 0, own = 0;  // elements of a rank of `shard`; of it and one of `replicate`
-    Tensor value;                // padded; with ZeRO-3 only while in use
-    Tensor value_piece;          // ZeRO-3; in offload memory when offloaded
-    int64_t offloaded = -1;      // where its values lie in offload memory; -1: they do not
-    Tensor fetched;              // from there, on its way to all ranks
-    Tensor grad;                 // padded; with ZeRO-2 and 3 only during a backward
-    Tensor grad_piece;           // ZeRO-2 and 3
-    Tensor master;
-    std::vector<Tensor> moments;   // as moment_names(kind.rule)
-    Tensor swapped;                // Sophia: values while they are shifted, then gradients of shifted ones
-    int64_t resident = 0;          // elements whose states (master, moments) the device keeps, the first ones
-    std::vector<int64_t> slow;     // where those of the others begin in offload memory, by state
-    Tensor average;                // of weights, for evaluation
-    CodedMoments coded;            // 8-bit AdamW, in their place
-    Tensor sent_error, sum_error;  // of compressed all-reduce: padded; of the piece
-    std::vector<float> open;       // its moments, between prefetch_states and offload_states
-    int64_t pending = 0;           // contributions until the next reduction
-    int64_t reductions = 0;        // ZeRO-2 and 3: into the piece, in this step
-    AsyncHandle done;              // of the reduction, or of the gather in flight
-    AsyncHandle summed;            // of the second level
-    bool gathering = false;
-  };
-  struct Window {  // what comes from offload memory and goes back together
-    int bucket;
-    int64_t from, n;  // in the bucket
-    bool states;      // they come; the values do where the bucket's are offloaded
-  };
-  struct Slot {                  // of the ring
-    std::vector<Tensor> states;  // master if there is one, moments
-    Tensor values;
-    Event fetched, values_fetched;
-  };
-  struct Pending {  // a reduction under way into a bucket's piece
-    int bucket;
-    Tensor grad;
-    AsyncHandle done;
-  };
-
-  // parameter_store.cpp: declaration, memory, state
-  void fill_buckets();
-  int64_t piece_begin(const Bucket& b) const;
-  int64_t own_begin(const Bucket& b) const;
-  int64_t stored_begin(const Bucket& b) const;
-  int64_t stored_count(const Bucket& b) const;
+  struct Training;
   std::vector<OwnedPiece> pieces(bool owned) const;
-  Tensor joined_view(Tensor flat, TensorRecord* record, int id, int n) const;
-  AxisSet sharding_axes(const Kind& kind) const;  // those that pieces are cut over
-  // Ranks that have the same of a bucket as this one: of the first and the second level.
-  const Group& shard_group(const Bucket& b) const {
-    return b.kind.expert ? groups_->expert_shard : groups_->shard;
-  }
-  const Group& replicate_group(const Bucket& b) const {
-    return b.kind.expert ? groups_->expert_replicate : groups_->replicate;
-  }
-  void place_bucket(const Bucket& b, const Tensor& t, bool sharded) const;
-  void place_unit(TensorRecord& unit, AxisSet axes, Placement p) const;
-  Kind kind_of(const ParameterSpec& spec) const;
-  bool first_copy(const Bucket& b) const;  // this rank's copy counts for norm and checkpoint
-  std::vector<NamedState> moments_at(const Bucket& b, int64_t from, int64_t n) const;
-  void choose_rules();
-  void list_tensors();
-  // update.cpp: elements [from, from + n) of a bucket, of which this rank has states
-  struct Range {
-    Tensor master, low, grad;
-    std::vector<Tensor> moments;
-  };
-  Range range(Bucket& b, int64_t from, int64_t n) const;
-  std::vector<int> members(const Bucket& b) const;  // parameters in the order of their elements
-  /// Calls f(parameter, from, n) for what of each lies in [begin, begin + count) of the bucket.
-  template <class F>
-  void each_parameter(Bucket& b, int64_t begin, int64_t count, F f);
-  AdamwArgs args_of(const ParameterRule& r, const AdamwArgs& step) const;
-  bool moves(const Bucket& b) const;  // in this step
-  static bool in_halves(UpdateRule r) {
-    return r == UpdateRule::lamb || r == UpdateRule::adafactor || r == UpdateRule::muon ||
-           r == UpdateRule::onebit_lamb;
-  }
-  // update_windows.cpp: states of an element are counted master first, where there is one
-  int state_count(const Bucket& b) const;
-  Tensor resident_state(const Bucket& b, int state) const;
-  Tensor state_at(const Bucket& b, int state, int64_t at, int64_t n) const;
-  int64_t offload_offset(const Bucket& b, int state, int64_t at) const;
-  bool widens_states() const;
-  bool widens_gradients() const { return layout_.precision.grad != layout_.precision.wide(); }
-  GradBuffer accumulate_wide(Unit& u, int n);
-  void allocate_windows();
-  void list_windows(int bucket);
-  void fetch_window(size_t index);
-  void fetch_ahead();
-  void pass_windows(const Bucket& b);
-  Range part(const Range& r, int64_t at, int64_t n) const;
-  void update_range(Bucket& b, int64_t from, int64_t n, const Range& all, const AdamwArgs& step);
-  void update_stored(Bucket& b, int64_t from, int64_t n, const Range& stored, const AdamwArgs& step);
-  void update_elements(Bucket& b, const AdamwArgs& step);
-  void round_parameters(Bucket& b, int64_t from, int64_t n, Tensor to, Tensor wide, int64_t step);
-  void average(Bucket& b, int64_t from, Tensor master, int64_t step);
-  void copy_master(const Bucket& b, Tensor to);
-  void in_parts(int64_t elements, const std::function<void(int64_t from, int64_t n)>& f);
-  Tensor held(const Bucket& b) const;  // what the optimizer has of the values
-  void wait_for_values();
-  void require_values(std::string_view when) const;
-  void update_lamb(const AdamwArgs& step, UpdateRule rule);
-  void update_adafactor(const AdamwArgs& step);
-  void gather_values(Bucket& b);
-  static bool has_lengths(UpdateRule r) {  // needs sums over whole tensors
-    return r == UpdateRule::lamb || r == UpdateRule::adafactor || r == UpdateRule::onebit_lamb;
-  }
-  Tensor own_part(const Tensor& t) const;  // on meta: as one of several parts, which add to a sum
-  void reduce_sums(Tensor sums);
-  bool adds(const Bucket& b) const;  // this rank's copy counts in sums over tensors
-  void add_squares(UpdateRule rule);
-  void move_along(const AdamwArgs& step, UpdateRule rule);
-  // muon.cpp
-  void update_muon(const AdamwArgs& step);
-  void orthogonalize(const Parameter& p, Tensor x);
-  // compressed_all_reduce.cpp: compressed all-reduce
-  Code code_of(const Bucket& b) const;  // of what errors are kept of
-  bool is_compressed(const Bucket& b) const;
-  /// Gradients in 8 bits, which both stages have the same of, and the same errors.
-  bool rounds_tied(const Bucket& b) const { return b.kind.tied && layout_.reduce_int8 && is_compressed(b); }
-  void allocate_errors(Bucket& b, const std::string& name);
-  void allocate_codes();
-  void compressed_all_reduce(Stream& s, Bucket& b, Tensor values, double factor, Tensor where, bool all);
-  // sophia.cpp
-  static BoxElements elements_of(const Parameter& p, int64_t from);  // that begin at `from` of the bucket
-  uint64_t signs_seed() const;
-  template <class F>
-  void each_sophia(F f);
-  void publish_values();
-  void update_sophia(const AdamwArgs& step);
-  // sparsity.cpp
-  void choose_sparse();
-  template <class F>
-  void each_sparse(Bucket& b, F f);
-  void sparsify();
-  void mask_gradients();
-  // onebit.cpp
-  bool frozen(const Bucket& b) const;  // after the warm-up of a 1-bit rule, whose gradients are not summed
-  void add_own_squares(const Bucket& b, Tensor total);
-  void update_onebit(const AdamwArgs& step);
-  void move_coefficients(bool after);
-  // gradients.cpp: the step
-  void reduce(int bucket);
-  void collect(Bucket& b);
-  bool alone(const Bucket& b) const;
-  void place_as_part(Bucket& b);
-  void clear_padding(Bucket& b);
-  void settle(size_t keep);
-  void sum_replicas(Bucket& b, Tensor piece, const AsyncHandle& ready);
-  void gather_reduced();
-  void gather(int bucket);
-  // values_offloaded.cpp: values in offload memory
-  bool leaves(const Bucket& b, int64_t& all, int64_t& offloaded) const;
-  void lay_out_offloaded();
-  void fetch_values(Bucket& b, const Tensor& to);
-  Tensor like_values(const Bucket& b, Tensor t) const;
 
-  std::vector<Parameter> parameters_;
-  std::vector<Unit> units_;
-  std::vector<Bucket> buckets_;
-  std::vector<Pending> pending_;
-  std::vector<WholeTensor> tensors_;
-  std::vector<RegisteredBuffer> kept_;
-  Tensor tensor_sums_;   // (2 each) f64: squares of the parameter, of its direction
-  Tensor factors_;       // Adafactor: rows, columns and the rows' mean of each matrix
-  Tensor factor_sums_;   // f64, rows and columns
-  Tensor length_;        // (1) f64, of the matrix that Muon is at
-  Tensor coefficients_;  // (2 each) f64: 1-bit LAMB's average of trust ratios, and its last factor
-  Tensor own_squares_;   // (1) f64, of a bucket whose gradients are not summed
-  Tensor codes_,
-      received_;  // u8, of the bucket that is summed in a compressed all-reduce; the stream of sums has them
-  Tensor rounded_;               // gradients of the bucket that is summed, in bf16; the stream of sums has it
-  std::vector<Window> windows_;  // of all buckets, in the order of updates
-  std::vector<Slot> ring_;
-  std::vector<Tensor> wide_;  // states in what is computed in, one window
-  size_t next_window_ = 0;
-  bool fetched_ahead_ = false;
-  int64_t offload_bytes_ = 0, offloaded_bytes_ = 0;
-  int summed_ = -1;  // two levels without ZeRO: bucket whose sum is on its way and not gathered
+  std::unique_ptr<ParameterLayout> parameters_;
   int segment_ = 0;
-  int64_t micros_ = 1, step_ = 1;
-  bool sparse_ = false;  // the choice of 2:4 sparse was made, or found to be made
-  Layout layout_;
-  Stream* compute_ = nullptr;
-  Memory* memory_ = nullptr;
-  const Groups* groups_ = nullptr;
+  Layout settings_;
+  OffloadAccess offload_;
+  std::vector<RegisteredBuffer> kept_;
+  // After allocate().
+  std::unique_ptr<StoreContext> context_;
+  std::unique_ptr<OffloadedWeights> offloaded_;
+  std::unique_ptr<Weights> weights_;
+  std::unique_ptr<Training> training_;  // Layout::for_training
 };
-
-template <class F>
-void ParameterStore::each_parameter(Bucket& b, int64_t begin, int64_t count, F f) {
-  for (int id : members(b)) {
-    const Parameter& p = parameters_[id];
-    const int64_t from = std::max(begin, p.offset),
-                  to = std::min(begin + count, p.offset + p.spec.slice.elements());
-    if (from < to) f(p, from, to - from);
-  }
-}
 
 }  // namespace ltrain

@@ -32,9 +32,9 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
   refuse_pinned(list_checkpoints(checkpoint_folder(recipe)), begun, end_step(recipe));
   int64_t bytes = 0;  // the values, and a moment of every element for each; rows and columns are few
   for (int id = 0; id < parameters.count(); ++id) {
-    int64_t states = 1 + (program.ema_decay > 0);
-    for (std::string_view name : parameters.state_names(id, program.optimizer))
-      states += name != kFactorRows && name != kFactorCols && name != kCoefficients;
+    const ParameterRule rule = parameters.rule_with(id, program.optimizer);
+    int64_t states = 1 + (program.ema_decay > 0) +
+                     static_cast<int64_t>(optimizer_of(rule.rule).element_states(rule).size());
     if (program.reduce_int8 || is_onebit(program.optimizer.rule))  // rounding errors, of each rank that sums
       states += ranks(recipe) / (recipe.parallel.tensor * recipe.parallel.pipeline) + 1;
     bytes += states * parameters.spec(id).shape.elements() * dtype_size(program.precision.master);

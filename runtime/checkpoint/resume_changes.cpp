@@ -45,7 +45,7 @@ void refuse_impossible(const CheckpointInfo& i, const std::string& path, const R
          "nearest valid value of precision: {}",
          path, to_string(before.precision), to_string(now.precision), to_string(before.precision));
   const int64_t updates = i.step - i.skipped_steps;
-  const bool onebit = before.optimizer.kind.starts_with("onebit_");
+  const bool onebit = is_onebit(update_rule(before.optimizer.kind).value_or(UpdateRule::still));
   if (onebit && updates >= before.optimizer.freeze_step && now.optimizer.freeze_step > updates)
     fail(ExitCode::usage,
          "{}: is past its optimizer.freeze_step of {}: its second moment has stood still since, and {} would "

@@ -79,14 +79,15 @@ void check_optimizer(const CheckpointReader& reader, const ParameterStore& param
   };
   for (int id = 0; id < parameters.count(); ++id) {
     const std::string& name = parameters.spec(id).name;
-    const auto states = parameters.state_names(id, optimizer);
+    const ParameterRule rule = parameters.rule_with(id, optimizer);
+    std::vector<std::string_view> states = optimizer_of(rule.rule).element_states(rule);
+    for (std::string_view state : optimizer_of(rule.rule).tensor_states(rule)) states.push_back(state);
     for (std::string_view state : states)
       if (!reader.has(state_name(state, name)))
         refuse(fmt::format("has no {} of {}, which {} keeps{}", state, name, update_rule_name(optimizer.rule),
                            parameters.spec(id).router ? " (train.freeze_router: true does not)" : ""));
-    for (const char* state : {"exp_avg", "exp_avg_sq", "momentum_buffer", "exp_avg_sq_row", "exp_avg_sq_col",
-                              "exp_avg_sq_fresh", "hessian"})
-      if (parameters.trains_with(id, optimizer) && reader.has(state_name(state, name)) &&
+    for (std::string_view state : all_state_names())
+      if (rule.trains() && reader.has(state_name(state, name)) &&
           std::find(states.begin(), states.end(), state) == states.end())
         refuse(fmt::format("has {} of {}, which this run does not keep", state, name));
   }

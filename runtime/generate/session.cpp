@@ -43,7 +43,7 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   ProgramOptions p = program_options(recipe_);
   p.for_training = false;
   p.ema_decay = 0;
-  p.zero_stage = 0;
+  p.sharding = {};
   p.micro_batch = micro_batch > 0 ? micro_batch : 1;
   p.accumulation = 1;
   p.fp8.reset();

@@ -80,8 +80,7 @@ RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts) {
     if (span.most_nodes > 1 && a == Axis::data && first.two_levels())
       map.notes.push_back(fmt::format(
           "the first level of gradients, {} ranks, spans {} nodes: parallel.{}: node keeps it inside one",
-          first.size(first.shard), span.most_nodes,
-          recipe.parallel.zero_stage > 0 ? "shard_group" : "hierarchical_reduction"));
+          first.size(first.shard), span.most_nodes, recipe.parallel.levels_key()));
     map.axes.push_back(span);
   }
   return map;

@@ -78,28 +78,13 @@ ContextSharding context_sharding(const Recipe& r, const Mesh& mesh) {
 }
 
 OptimizerSettings optimizer_settings(const Recipe& r) {
-  const Optimizer& from = r.optimizer;
+  const OptimizerKeys& from = r.optimizer;
   OptimizerSettings o;
+  static_cast<OptimizerHyperparameters&>(o) = from;
   o.rule = update_rule(from.kind).value();
-  o.momentum = from.sgd_momentum;
-  o.nesterov = from.sgd_nesterov;
-  o.lion_beta1 = from.lion_beta1;
-  o.lion_beta2 = from.lion_beta2;
-  o.muon_momentum = from.muon_momentum;
-  o.muon_steps = static_cast<int>(from.muon_num_ns_steps);
   o.muon_lr_scale = from.uses("muon") ? from.muon_lr / from.lr : 1;
-  o.sparsity = r.sparsity;
-  o.muon_match_rms = from.muon_scale == "match_rms_adamw";
-  o.freeze_step = from.freeze_step;
-  o.lamb_limits = from.lamb_limits;
-  o.hessian_interval = from.hessian_interval;
-  o.sophia_gamma = from.sophia_gamma;
-  o.hessian_radius = from.hessian_radius;
   o.freeze_routers = r.train.freeze_router;
   o.router_warmup = r.train.router_warmup_steps;
-  o.adafactor_decay = from.adafactor_decay_rate;
-  o.adafactor_eps = from.adafactor_eps;
-  o.adafactor_threshold = from.adafactor_clip_threshold;
   for (const ParameterGroup& g : from.groups) {
     OptimizerGroup group{g.match, {}, g.lr.value_or(from.lr) / from.lr, g.weight_decay};
     if (g.kind) group.rule = update_rule(*g.kind);
@@ -144,7 +129,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.ema_decay = r.train.ema_decay;
   o.reduce_bf16 = r.parallel.grad_reduce_dtype == "bf16";
   o.reduce_int8 = r.parallel.grad_reduce_dtype == "int8";
-  o.zero_stage = static_cast<int>(r.parallel.zero_stage);
+  o.sharding = r.parallel.sharding();
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.expert_tensor = !recipe::experts_apart(r);
   o.dispatch = dispatch_options(r);

@@ -93,7 +93,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   LT_CHECK(options.micro_batch % parts == 0, "{} sequences of a micro-batch over {} tensor-parallel ranks",
            options.micro_batch, parts);
   store_.allocate(device_.compute, device_.memory, device_.groups,
-                  {options.precision, options.zero_stage, options.bucket_elements, options.for_training,
+                  {options.precision, options.sharding, options.bucket_elements, options.for_training,
                    options.optimizer, options.offload, device_.slow.states, device_.slow.params,
                    options.reduce_bf16, options.reduce_int8, options.ema_decay, options.seed});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length);
@@ -128,7 +128,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   }
   count_ = constant("token count", DType::i64, {1});
   if (options.cuda_graphs && options.for_training) {
-    LT_CHECK(options.zero_stage < 2 && options.model.moe.num_experts == 0,
+    LT_CHECK(!options.sharding.shards_gradients() && options.model.moe.num_experts == 0,
              "captured steps of pieces of gradients, or of experts");
     scale_ = constant("gradient scale", DType::f64, {1});
   }

@@ -25,7 +25,7 @@ enum class MatmulPrecision : uint8_t {
 struct ProgramOptions {
   ModelConfig model;
   PrecisionPolicy precision;
-  int zero_stage = 0;
+  ShardingPolicy sharding;
   int64_t bucket_elements = 4 << 20;
   int64_t micro_batch = 1, seq_length = 1, accumulation = 1;
   uint64_t seed = 1234;

@@ -240,7 +240,7 @@ int64_t end_step(const Recipe& r) { return r.train.stop_step.value_or(r.train.tr
 
 int64_t tokens_per_step(const Recipe& r) { return r.train.global_batch_size * r.data.seq_length; }
 
-bool Optimizer::uses(std::string_view rule) const {
+bool OptimizerKeys::uses(std::string_view rule) const {
   if (kind == rule) return true;
   for (const ParameterGroup& g : groups)
     if (g.kind && *g.kind == rule) return true;

@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/optimizer/lamb_limits.h"
 #include "kernels/tensor/stream.h"
 #include "kernels/tensor/tensor.h"
 #include "models/layers/fp8_settings.h"
 #include "models/layers/model_config.h"
+#include "parallel/mesh/sharding_policy.h"
 #include "parallel/optim/loss_scale.h"
-#include "parallel/optim/sparsity.h"
+#include "parallel/optim/optimizer_settings.h"
 
 namespace ltrain {
 
@@ -62,6 +62,12 @@ struct Parallel {
   int64_t shard_ranks = 0;
   std::string grad_reduce_dtype = "fp32";
   std::string order = "tp-cp-dp-pp";  ///< of the axes over the ranks, innermost first
+
+  ShardingPolicy sharding() const { return ShardingPolicy::zero(zero_stage); }
+  /// Key of this section that asks for two levels of gradients: of shards, or of whole gradients.
+  std::string_view levels_key() const {
+    return sharding().shards_optimizer() ? "shard_group" : "hierarchical_reduction";
+  }
 };
 
 /// Of fp16 runs.
@@ -152,7 +158,8 @@ struct ParameterGroup {
   bool operator==(const ParameterGroup&) const = default;
 };
 
-struct Optimizer {
+/// The section has keys for what optimizers have of their own.
+struct OptimizerKeys : OptimizerHyperparameters {
   std::string kind = "adamw";
   double lr = 3e-4;
   double min_lr = 0.0;
@@ -161,19 +168,8 @@ struct Optimizer {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
-  double sgd_momentum = 0.9;
-  bool sgd_nesterov = false;
-  double lion_beta1 = 0.9, lion_beta2 = 0.99;
-  double muon_momentum = 0.95;
-  int64_t muon_num_ns_steps = 5;
-  double muon_lr = 0.02;  ///< filled: lr unless given
-  std::string muon_scale = "spectral";
-  double adafactor_decay_rate = 0.8, adafactor_eps = 1e-3, adafactor_clip_threshold = 1.0;
-  std::string grad_dtype = "fp32";  ///< of accumulated gradients
-  int64_t freeze_step = 0;          ///< filled: a fifth of train_steps unless given
-  LambLimits lamb_limits;           ///< 1-bit LAMB
-  int64_t hessian_interval = 10;
-  double sophia_gamma = 0.01, hessian_radius = 1e-4;
+  double muon_lr = 0.02;             ///< filled: lr unless given; freeze_step: a fifth of train_steps
+  std::string grad_dtype = "fp32";   ///< of accumulated gradients
   std::string state_dtype = "fp32";  ///< of moments; fp64 in runs of it
   bool master_weights = true;        ///< bf16
   std::vector<ParameterGroup> groups;
@@ -246,7 +242,7 @@ struct Recipe {
   Offload offload;
   Data data;
   Train train;
-  Optimizer optimizer;
+  OptimizerKeys optimizer;
   SparsitySettings sparsity;
   Schedule schedule;
   CheckpointSettings checkpoint;

@@ -264,7 +264,7 @@ class Trainer {
       fail(ExitCode::usage,
            "nodes have {} to {} ranks, and parallel.{}: node needs as many on each: give a number of ranks "
            "that divides every node's, or start as many on each node",
-           -most[1], most[0], p.zero_stage > 0 ? "shard_group" : "hierarchical_reduction");
+           -most[1], most[0], p.levels_key());
   }
 
   /// What MFU is a share of: the model FLOPs of all ranks, and the rate of their fastest matmuls. On a CPU

@@ -20,7 +20,7 @@ double gradient(int64_t i, int step) {
 std::vector<double> train(UpdateRule rule) {
   OptimizerSettings o;
   o.rule = rule;
-  o.nesterov = true;
+  o.sgd_nesterov = true;
   std::vector<double> out;
   for (const bool matrix : {true, false}) {
     const int64_t first = matrix ? 0 : kVector, n = matrix ? kRows * kCols : kCols;

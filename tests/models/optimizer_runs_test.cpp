@@ -46,8 +46,8 @@ TrainedModels read_runs() {
 OptimizerSettings settings_of(const std::string& kind) {
   OptimizerSettings o;
   o.rule = update_rule(kind == "muon_match_rms" ? "muon" : kind).value();
-  o.nesterov = true;
-  o.muon_match_rms = kind == "muon_match_rms";
+  o.sgd_nesterov = true;
+  if (kind == "muon_match_rms") o.muon_scale = MuonScale::match_rms_adamw;
   o.freeze_step = 4;
   o.hessian_interval = 3;
   // The keys' third of gpt2's fused bias has gradients of rounding alone, which one bit an element makes

@@ -321,9 +321,9 @@ TEST_CASE("gradients in 8 bits equal their double reference, the same bits under
     CHECK(worst(reference(ranks, UpdateRule::adamw, true), run.values) < 1e-11);
     for (const auto& rank : run.whole) CHECK(rank == run.values);
     CHECK(worst(run.values, train(ranks, l, DType::f64, true).values) > 1e-5);  // negative control
-    l.zero_stage = 1;
+    l.sharding = ShardingPolicy::zero(1);
     CHECK(train(ranks, l, DType::f64).values == run.values);
-    l.zero_stage = 0;
+    l.sharding = ShardingPolicy::zero(0);
   }
   const Outcome few = train(2, l, DType::f32);
   CHECK(static_cast<double>(few.wire[0][0]) / static_cast<double>(plain.wire[0][0]) ==

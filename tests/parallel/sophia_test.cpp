@@ -64,7 +64,7 @@ std::map<std::string, Values> train(const Layouts& l, DType type, uint64_t seed 
     mesh.rank = rank;
     ParameterStore::Layout layout;
     layout.precision = {type, type, type, type};
-    layout.zero_stage = l.zero;
+    layout.sharding = ShardingPolicy::zero(l.zero);
     layout.seed = seed;
     layout.ema_decay = l.ema;
     layout.optimizer.rule = UpdateRule::sophia_h;

@@ -56,6 +56,22 @@ TEST_CASE("compressed all-reduce: every layout does what is planned, and learns"
   }
 }
 
+TEST_CASE("compressed all-reduce: gradients in 8 bits beside moments in 8 bits") {
+  TinyOptions o = job(UpdateRule::adamw8bit, false);
+  o.precision = "fp32";
+  const TinyResult plain = train_tiny(o);
+  for (int stage : {0, 1}) {
+    o.reduce_int8 = true;
+    o.zero_stage = stage;
+    const TinyResult got = train_tiny(o);
+    INFO("ZeRO " << stage);
+    CHECK(got.plan_bytes == got.used_bytes);
+    CHECK(got.losses[0] == Approx(plain.losses[0]).epsilon(1e-5));
+    CHECK(got.losses[3] != plain.losses[3]);  // they are rounded
+    CHECK(got.losses[3] == Approx(plain.losses[3]).epsilon(1e-2));
+  }
+}
+
 TEST_CASE("compressed all-reduce: gpt2's tied table over two stages, and experts of an MoE model") {
   for (const Way& way : kWays) {
     INFO(update_rule_name(way.rule));

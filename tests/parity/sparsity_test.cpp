@@ -128,7 +128,7 @@ TEST_CASE("2:4 sparse: zeros stay under each rule that may have them, in each pr
       INFO(precision << " " << update_rule_name(rule));
       TinyOptions o = job(precision);
       o.optimizer.rule = rule;
-      o.optimizer.nesterov = true;
+      o.optimizer.sgd_nesterov = true;
       o.ranks = 2, o.zero_stage = 1;
       o.ema_decay = 0.5;
       const TinyResult r = train_tiny(o);

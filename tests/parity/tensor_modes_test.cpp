@@ -66,7 +66,7 @@ struct LinearRun {
         memory(trace) {
     const Groups& g = groups.groups();
     linear.declare(store, g, false, {{"w", out}}, in, false, 0.02, LinearSharding::column);
-    store.allocate(*compute, memory, g, {precision_policy("fp64"), 0, 1 << 20, true});
+    store.allocate(*compute, memory, g, {precision_policy("fp64"), {}, 1 << 20, true});
     store.begin_step(1, 1);
     Step step{*compute, memory, store, g, DType::f64};
     const int64_t mine = rows / g.mesh.sequence_parts();

@@ -98,8 +98,8 @@ void reference_step(ReferenceTensor& t, const std::vector<double>& gradient, con
     case UpdateRule::sgd:
       for (size_t i = 0; i < n; ++i) {
         g[i] += decay * t.w[i];
-        t.m[i] = o.momentum * t.m[i] + g[i];
-        t.w[i] -= lr * (o.nesterov ? g[i] + o.momentum * t.m[i] : t.m[i]);
+        t.m[i] = o.sgd_momentum * t.m[i] + g[i];
+        t.w[i] -= lr * (o.sgd_nesterov ? g[i] + o.sgd_momentum * t.m[i] : t.m[i]);
       }
       break;
     case UpdateRule::lion:
@@ -117,7 +117,7 @@ void reference_step(ReferenceTensor& t, const std::vector<double>& gradient, con
       break;
     }
     case UpdateRule::adafactor: {  // torch.optim.Adafactor
-      const double move = std::pow(steps, -o.adafactor_decay), eps = 0x1p-52;
+      const double move = std::pow(steps, -o.adafactor_decay_rate), eps = 0x1p-52;
       const double alpha = std::max(o.adafactor_eps, length(t.w) / std::sqrt(static_cast<double>(n))) *
                            std::min(lr, 1 / std::sqrt(steps));
       for (double& w : t.w) w *= 1 - lr * decay;
@@ -142,7 +142,7 @@ void reference_step(ReferenceTensor& t, const std::vector<double>& gradient, con
       }
       for (size_t i = 0; i < n; ++i) g[i] /= std::sqrt(std::max(v[i], eps * eps));
       const double clip =
-          std::max(1.0, length(g) / (std::sqrt(static_cast<double>(n)) * o.adafactor_threshold));
+          std::max(1.0, length(g) / (std::sqrt(static_cast<double>(n)) * o.adafactor_clip_threshold));
       for (size_t i = 0; i < n; ++i) t.w[i] -= alpha / clip * g[i];
       break;
     }
@@ -150,12 +150,12 @@ void reference_step(ReferenceTensor& t, const std::vector<double>& gradient, con
       for (double& w : t.w) w *= 1 - lr * decay;
       for (size_t i = 0; i < n; ++i) t.m[i] += (1 - o.muon_momentum) * (g[i] - t.m[i]);
       const double rows = static_cast<double>(t.rows), cols = static_cast<double>(t.cols);
-      const double scale =
-          o.muon_match_rms ? 0.2 * std::sqrt(std::max(rows, cols)) : std::sqrt(std::max(1.0, rows / cols));
+      const double scale = o.muon_scale == MuonScale::match_rms_adamw ? 0.2 * std::sqrt(std::max(rows, cols))
+                                                                      : std::sqrt(std::max(1.0, rows / cols));
       Matrix x(t.rows, std::vector<double>(t.cols));
       for (size_t i = 0; i < n; ++i)
         x[i / t.cols][i % t.cols] = (1 - o.muon_momentum) * g[i] + o.muon_momentum * t.m[i];
-      x = newton_schulz(std::move(x), o.muon_steps);
+      x = newton_schulz(std::move(x), static_cast<int>(o.muon_num_ns_steps));
       for (size_t i = 0; i < n; ++i) t.w[i] -= lr * scale * x[i / t.cols][i % t.cols];
       break;
     }

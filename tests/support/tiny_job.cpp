@@ -98,7 +98,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   ProgramOptions p;
   p.model = tiny_model(o);
   p.precision = precision_policy(o.precision);
-  p.zero_stage = o.zero_stage;
+  p.sharding = ShardingPolicy::zero(o.zero_stage);
   p.sequence_parallel = o.sequence_parallel;
   p.expert_tensor = o.expert_tensor;
   p.dispatch = o.dispatch;

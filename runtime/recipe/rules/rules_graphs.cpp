@@ -1,5 +1,6 @@
 // Where a step cannot be recorded as CUDA graphs.
 #include "kernels/base/error.h"
+#include "parallel/optim/optimizer.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {
@@ -20,7 +21,7 @@ void graph_rules(const Recipe& r, const BrokenRule& broken) {
     refuse("offload.optimizer moves states beside the step", "offload.optimizer.device");
   if (r.offload.activations.on())
     refuse("offload.activations moves them beside the step", "offload.activations.device");
-  if (r.parallel.zero_stage >= 2)
+  if (r.parallel.sharding().shards_gradients())
     refuse(
         fmt::format("parallel.zero_stage: {} takes memory for gradients as they come", r.parallel.zero_stage),
         "parallel.zero_stage");
@@ -28,7 +29,7 @@ void graph_rules(const Recipe& r, const BrokenRule& broken) {
 
 void graph_layout_rules(const Recipe& r, int64_t world_size, const BrokenRule& broken) {
   if (!r.cuda_graphs || world_size == 1) return;
-  if (r.optimizer.kind == "onebit_adam" || r.optimizer.kind == "onebit_lamb")
+  if (is_onebit(update_rule(r.optimizer.kind).value_or(UpdateRule::still)))
     broken("cuda_graphs",
            fmt::format("optimizer.kind: {} sums gradients until its warm-up ends, and none after it, and "
                        "captured work stays as it is; nearest valid value: off",

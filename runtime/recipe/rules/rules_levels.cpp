@@ -11,8 +11,9 @@ namespace {
 
 /// A key that asks for two levels of gradients, and its value; else two empty texts.
 std::pair<std::string, std::string> levels_key(const Parallel& p) {
-  if (p.zero_stage > 0 && p.shard_group != "all") return {"parallel.shard_group", p.shard_group};
-  if (p.zero_stage == 0 && p.hierarchical_reduction != "none")
+  const bool sharded = p.sharding().shards_optimizer();
+  if (sharded && p.shard_group != "all") return {"parallel.shard_group", p.shard_group};
+  if (!sharded && p.hierarchical_reduction != "none")
     return {"parallel.hierarchical_reduction", p.hierarchical_reduction};
   return {};
 }
@@ -42,13 +43,13 @@ int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host) {
 
 void level_rules(const Recipe& r, const BrokenRule& broken) {
   const Parallel& p = r.parallel;
-  if (p.zero_stage == 0 && p.shard_group != "all")
+  if (!p.sharding().shards_optimizer() && p.shard_group != "all")
     broken(
         "parallel.shard_group",
         "nothing is sharded with parallel.zero_stage: 0; nearest valid value: all, or parallel.zero_stage: "
         "1; parallel.hierarchical_reduction reduces on two levels without sharding",
         {"parallel.zero_stage"});
-  if (p.zero_stage > 0 && p.hierarchical_reduction != "none")
+  if (p.sharding().shards_optimizer() && p.hierarchical_reduction != "none")
     broken("parallel.hierarchical_reduction",
            fmt::format("reduces whole gradients, and parallel.zero_stage: {} shards; nearest valid value: "
                        "none, with parallel.shard_group: {}; it reduces on the same two levels",

@@ -3,27 +3,30 @@
 #include <algorithm>
 
 #include "kernels/base/error.h"
+#include "parallel/optim/optimizer.h"
 #include "runtime/recipe/rules/rules_parts.h"
 #include "runtime/recipe/schema/schema.h"
 
 namespace ltrain::recipe {
 
 void onebit_rules(const Recipe& r, const BrokenRule& broken) {
-  const Optimizer& o = r.optimizer;
+  const OptimizerKeys& o = r.optimizer;
   const std::string kind = "optimizer.kind";
+  const auto onebit = [](const std::string& name) {
+    return is_onebit(update_rule(name).value_or(UpdateRule::still));
+  };
   for (const ParameterGroup& g : o.groups)
-    if (g.kind && (*g.kind == "onebit_adam" || *g.kind == "onebit_lamb" || o.kind == "onebit_adam" ||
-                   o.kind == "onebit_lamb"))
+    if (g.kind && (onebit(*g.kind) || onebit(o.kind)))
       return broken(
           "optimizer.groups",
           fmt::format("kind: {} beside optimizer.kind: {}: a 1-bit optimizer is for all parameters, "
                       "whose gradients stay with their ranks; remove the group's kind",
                       *g.kind, o.kind),
           {kind});
-  if (o.kind != "onebit_adam" && o.kind != "onebit_lamb") return;
+  if (!onebit(o.kind)) return;
   const Parallel& p = r.parallel;
   const std::string plain = o.kind == "onebit_adam" ? "adamw" : "lamb";
-  if (p.zero_stage > 0)
+  if (p.sharding().shards_optimizer())
     broken(
         kind,
         fmt::format("{} adds a rank's own gradient to all of the first moment, and parallel.zero_stage: {} "

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "kernels/base/error.h"
+#include "parallel/optim/optimizer.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {
@@ -36,12 +37,11 @@ void offload_rules(const Recipe& r, const BrokenRule& broken) {
        {std::pair("offload.optimizer.device", &o.optimizer), std::pair("offload.params.device", &o.params)})
     if (const auto [rule, place] = not_by_element(r); of->on() && !rule.empty())
       broken(device,
-             fmt::format(
-                 "is for adamw, adam, sgd and lion, whose updates look at one element at a time, and {} has "
-                 "{}; nearest valid value: none, or optimizer.kind: adamw",
-                 place, rule),
+             fmt::format("is for {}, whose updates look at one element at a time, and {} has "
+                         "{}; nearest valid value: none, or optimizer.kind: adamw",
+                         by_element_names(), place, rule),
              {place});
-  if (o.params.on() && r.parallel.zero_stage < 3)
+  if (o.params.on() && !r.parallel.sharding().shards_weights())
     broken("offload.params.device",
            fmt::format("weights leave between gathers, and parallel.zero_stage: {} keeps them whole; nearest "
                        "valid value: none, or parallel.zero_stage: 3",

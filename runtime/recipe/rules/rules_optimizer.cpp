@@ -1,21 +1,24 @@
 // Rules of the optimizer: what each needs of the layout and of the precision.
 #include "kernels/base/error.h"
+#include "parallel/optim/optimizer.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {
 
 std::pair<std::string, std::string> not_by_element(const Recipe& r) {
-  for (const char* rule :
-       {"lamb", "adafactor", "muon", "adamw8bit", "onebit_adam", "onebit_lamb", "sophia_h"})
-    if (r.optimizer.uses(rule))
-      return {rule, r.optimizer.kind == rule ? "optimizer.kind" : "optimizer.groups"};
+  for (int i = 0; i < kUpdateRules; ++i) {
+    const UpdateRule rule = static_cast<UpdateRule>(i);
+    const std::string name(update_rule_name(rule));
+    if (!optimizer_of(rule).by_element() && r.optimizer.uses(name))
+      return {name, r.optimizer.kind == name ? "optimizer.kind" : "optimizer.groups"};
+  }
   return {};
 }
 
 void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
   onebit_rules(r, broken);
   sophia_rules(r, broken);
-  const Optimizer& o = r.optimizer;
+  const OptimizerKeys& o = r.optimizer;
   const std::string kind = "optimizer.kind", groups = "optimizer.groups";
   const auto where = [&](const char* rule) { return o.kind == rule ? kind : groups; };
   if (o.uses("muon") && r.parallel.tensor > 1 && r.parallel.tensor_mode != "1d")
@@ -35,17 +38,17 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
       broken("optimizer.state_dtype", "precision: fp64 has moments of fp64; nearest valid value: fp32",
              {"precision"});
     if (!rule.empty())
-      broken("optimizer.state_dtype",
-             fmt::format("is for adamw, adam, sgd and lion, and {} has {}; nearest valid value: fp32", place,
-                         rule),
-             {place});
+      broken(
+          "optimizer.state_dtype",
+          fmt::format("is for {}, and {} has {}; nearest valid value: fp32", by_element_names(), place, rule),
+          {place});
   }
   if (o.grad_dtype != "fp32") {
     if (!rule.empty())
-      broken("optimizer.grad_dtype",
-             fmt::format("is for adamw, adam, sgd and lion, and {} has {}; nearest valid value: fp32", place,
-                         rule),
-             {place});
+      broken(
+          "optimizer.grad_dtype",
+          fmt::format("is for {}, and {} has {}; nearest valid value: fp32", by_element_names(), place, rule),
+          {place});
     if (r.parallel.grad_reduce_dtype != "fp32")
       broken("parallel.grad_reduce_dtype",
              "optimizer.grad_dtype: bf16 sums in bf16 as it is; nearest valid value: fp32",
@@ -54,8 +57,8 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
   if (o.master_weights) return;
   if (!rule.empty())
     broken("optimizer.master_weights",
-           fmt::format("false is for adamw, adam, sgd and lion, and {} has {}; nearest valid value: true",
-                       place, rule),
+           fmt::format("false is for {}, and {} has {}; nearest valid value: true", by_element_names(), place,
+                       rule),
            {place});
   if (r.train.ema_decay > 0)
     broken("train.ema_decay",

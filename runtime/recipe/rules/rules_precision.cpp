@@ -20,7 +20,7 @@ void precision_rules(const Recipe& r, const BrokenRule& broken) {
     broken("parallel.grad_reduce_dtype", "precision: fp64 sums in fp64; nearest valid value: fp32",
            {"precision"});
   if (p.grad_reduce_dtype == "int8") {
-    if (p.zero_stage >= 2)
+    if (p.sharding().shards_gradients())
       broken(
           "parallel.grad_reduce_dtype",
           fmt::format("int8 keeps an error of every gradient on every rank, and parallel.zero_stage: {} is "

@@ -1,5 +1,5 @@
 // Rules of matrices that are 2:4 sparse. Names and shapes are looked at where the model is known
-// (runtime/plan/sparse_plan.h, parallel/zero/sparsity.cpp).
+// (runtime/plan/sparse_plan.h, parallel/zero/sparse_masks.h).
 #include "kernels/base/error.h"
 #include "parallel/optim/optimizer.h"
 #include "runtime/recipe/rules/rules_parts.h"
@@ -28,11 +28,12 @@ void sparsity_rules(const Recipe& r, const BrokenRule& broken) {
              "some that are; nearest valid value: none, or sparsity.match: []",
              {"sparsity.match"});
   const std::optional<UpdateRule> rule = update_rule(r.optimizer.kind);
-  if (rule && r.optimizer.groups.empty() && !moves_zeros(*rule).empty())
+  const std::string_view why = rule ? optimizer_of(*rule).moves_zeros() : "";
+  if (r.optimizer.groups.empty() && !why.empty())
     broken("optimizer.kind",
            fmt::format("{}, and sparsity.match asks for zeros that stay; nearest valid value: adamw, or "
                        "sparsity.match: []",
-                       moves_zeros(*rule)),
+                       why),
            {"sparsity.match"});
 }
 

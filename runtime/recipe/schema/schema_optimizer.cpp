@@ -83,7 +83,67 @@ Key groups_key() {
   return key;
 }
 
-void add_onebit_keys(std::vector<Key>& t) {
+/// Applies where some parameters may have the rule.
+Key only(const char* rule, Key key) {
+  key.when(fmt::format("optimizer.kind: {}", rule), true,
+           [rule](const Recipe& r) { return r.optimizer.uses(rule); });
+  return key;
+}
+
+// What each optimizer has of its own: a function an optimizer.
+
+void sgd_keys(std::vector<Key>& t) {
+  t.push_back(
+      only("sgd", number("optimizer.sgd_momentum", LT_MEMBER(optimizer.sgd_momentum), "SGD's momentum.")
+                      .between(0, 0.999999)));
+  t.push_back(only(
+      "sgd", truth("optimizer.sgd_nesterov", LT_MEMBER(optimizer.sgd_nesterov), "Nesterov's momentum.")));
+}
+
+void lion_keys(std::vector<Key>& t) {
+  t.push_back(only("lion", number("optimizer.lion_beta1", LT_MEMBER(optimizer.lion_beta1),
+                                  "Lion: weight of the moment in the direction.")
+                               .between(0, 0.999999)));
+  t.push_back(only(
+      "lion", number("optimizer.lion_beta2", LT_MEMBER(optimizer.lion_beta2), "Lion: decay of the moment.")
+                  .between(0, 0.999999)));
+}
+
+void muon_keys(std::vector<Key>& t) {
+  t.push_back(only("muon", number("optimizer.muon_momentum", LT_MEMBER(optimizer.muon_momentum),
+                                  "Muon's momentum (Nesterov's).")
+                               .between(0, 0.999999)));
+  t.push_back(only("muon", integer("optimizer.muon_num_ns_steps", LT_MEMBER(optimizer.muon_num_ns_steps),
+                                   "Steps of the Newton-Schulz iteration.")
+                               .between(1, 100)));
+  t.push_back(only("muon", number("optimizer.muon_lr", LT_MEMBER(optimizer.muon_lr),
+                                  "Learning rate of Muon's matrices; scheduled as lr is.")
+                               .changes(Effect::schedule)
+                               .above(0)
+                               .derived("lr", [](Recipe& r) { r.optimizer.muon_lr = r.optimizer.lr; })));
+  t.push_back(only(
+      "muon", choice<MuonScale>(
+                  "optimizer.muon_scale", LT_MEMBER(optimizer.muon_scale),
+                  {{"spectral", MuonScale::spectral}, {"match_rms_adamw", MuonScale::match_rms_adamw}}, {},
+                  "Of the direction: sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, "
+                  "columns)), with which AdamW's learning rates fit.")));
+}
+
+void adafactor_keys(std::vector<Key>& t) {
+  t.push_back(
+      only("adafactor", number("optimizer.adafactor_decay_rate", LT_MEMBER(optimizer.adafactor_decay_rate),
+                               "The second moment moves by step^-this.")
+                            .inside(0, 1)));
+  t.push_back(only("adafactor", number("optimizer.adafactor_eps", LT_MEMBER(optimizer.adafactor_eps),
+                                       "Least root mean square of a parameter that its step is a part of.")
+                                    .above(0)));
+  t.push_back(only("adafactor",
+                   number("optimizer.adafactor_clip_threshold", LT_MEMBER(optimizer.adafactor_clip_threshold),
+                          "Largest root mean square of an update.")
+                       .above(0)));
+}
+
+void onebit_keys(std::vector<Key>& t) {
   const auto only = [](const char* what, Key key, bool lamb = true) {
     key.when(what, true, [lamb](const Recipe& r) {
       return r.optimizer.kind == "onebit_lamb" || (!lamb && r.optimizer.kind == "onebit_adam");
@@ -123,6 +183,19 @@ void add_onebit_keys(std::vector<Key>& t) {
                      .inside(0, 1)));
 }
 
+void sophia_keys(std::vector<Key>& t) {
+  t.push_back(only("sophia_h", integer("optimizer.hessian_interval", LT_MEMBER(optimizer.hessian_interval),
+                                       "Steps from one estimate of the Hessian's diagonal to the next.")
+                                   .between(1, kMaxSteps)));
+  t.push_back(only("sophia_h", number("optimizer.sophia_gamma", LT_MEMBER(optimizer.sophia_gamma),
+                                      "The moment is divided by this part of the diagonal, and cut to 1.")
+                                   .above(0)));
+  t.push_back(only(
+      "sophia_h", number("optimizer.hessian_radius", LT_MEMBER(optimizer.hessian_radius),
+                         "How far each weight is moved for the gradient that the diagonal is estimated from.")
+                      .inside(0, 1)));
+}
+
 }  // namespace
 
 void add_optimizer_keys(std::vector<Key>& t) {
@@ -153,60 +226,7 @@ void add_optimizer_keys(std::vector<Key>& t) {
       number("optimizer.adam_eps", LT_MEMBER(optimizer.adam_eps), "Added to the root of the second moment.")
           .above(0)
           .alias({"adam_epsilon"}));
-  const auto only = [](const char* rule, Key key) {
-    key.when(fmt::format("optimizer.kind: {}", rule), true,
-             [rule](const Recipe& r) { return r.optimizer.uses(rule); });
-    return key;
-  };
-  t.push_back(
-      only("sgd", number("optimizer.sgd_momentum", LT_MEMBER(optimizer.sgd_momentum), "SGD's momentum.")
-                      .between(0, 0.999999)));
-  t.push_back(only(
-      "sgd", truth("optimizer.sgd_nesterov", LT_MEMBER(optimizer.sgd_nesterov), "Nesterov's momentum.")));
-  t.push_back(only("lion", number("optimizer.lion_beta1", LT_MEMBER(optimizer.lion_beta1),
-                                  "Lion: weight of the moment in the direction.")
-                               .between(0, 0.999999)));
-  t.push_back(only(
-      "lion", number("optimizer.lion_beta2", LT_MEMBER(optimizer.lion_beta2), "Lion: decay of the moment.")
-                  .between(0, 0.999999)));
-  t.push_back(only("muon", number("optimizer.muon_momentum", LT_MEMBER(optimizer.muon_momentum),
-                                  "Muon's momentum (Nesterov's).")
-                               .between(0, 0.999999)));
-  t.push_back(only("muon", integer("optimizer.muon_num_ns_steps", LT_MEMBER(optimizer.muon_num_ns_steps),
-                                   "Steps of the Newton-Schulz iteration.")
-                               .between(1, 100)));
-  t.push_back(only("muon", number("optimizer.muon_lr", LT_MEMBER(optimizer.muon_lr),
-                                  "Learning rate of Muon's matrices; scheduled as lr is.")
-                               .changes(Effect::schedule)
-                               .above(0)
-                               .derived("lr", [](Recipe& r) { r.optimizer.muon_lr = r.optimizer.lr; })));
-  t.push_back(
-      only("muon", name_choice("optimizer.muon_scale", LT_MEMBER(optimizer.muon_scale),
-                               {"spectral", "match_rms_adamw"}, {},
-                               "Of the direction: sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, "
-                               "columns)), with which AdamW's learning rates fit.")));
-  t.push_back(
-      only("adafactor", number("optimizer.adafactor_decay_rate", LT_MEMBER(optimizer.adafactor_decay_rate),
-                               "The second moment moves by step^-this.")
-                            .inside(0, 1)));
-  t.push_back(only("adafactor", number("optimizer.adafactor_eps", LT_MEMBER(optimizer.adafactor_eps),
-                                       "Least root mean square of a parameter that its step is a part of.")
-                                    .above(0)));
-  t.push_back(only("adafactor",
-                   number("optimizer.adafactor_clip_threshold", LT_MEMBER(optimizer.adafactor_clip_threshold),
-                          "Largest root mean square of an update.")
-                       .above(0)));
-  add_onebit_keys(t);
-  t.push_back(only("sophia_h", integer("optimizer.hessian_interval", LT_MEMBER(optimizer.hessian_interval),
-                                       "Steps from one estimate of the Hessian's diagonal to the next.")
-                                   .between(1, kMaxSteps)));
-  t.push_back(only("sophia_h", number("optimizer.sophia_gamma", LT_MEMBER(optimizer.sophia_gamma),
-                                      "The moment is divided by this part of the diagonal, and cut to 1.")
-                                   .above(0)));
-  t.push_back(only(
-      "sophia_h", number("optimizer.hessian_radius", LT_MEMBER(optimizer.hessian_radius),
-                         "How far each weight is moved for the gradient that the diagonal is estimated from.")
-                      .inside(0, 1)));
+  for (const auto& keys : {sgd_keys, lion_keys, muon_keys, adafactor_keys, onebit_keys, sophia_keys}) keys(t);
   t.push_back(name_choice("optimizer.state_dtype", LT_MEMBER(optimizer.state_dtype), {"fp32", "bf16"}, {},
                           "What moments are stored in between updates, which compute in fp32."));
   Key gradients = name_choice("optimizer.grad_dtype", LT_MEMBER(optimizer.grad_dtype), {"fp32", "bf16"}, {},

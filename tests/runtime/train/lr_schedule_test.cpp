@@ -13,8 +13,8 @@ namespace {
 
 constexpr double kLr = 3e-4, kMin = 3e-5;
 
-Optimizer optimizer() {
-  Optimizer o;
+OptimizerKeys optimizer() {
+  OptimizerKeys o;
   o.lr = kLr, o.min_lr = kMin;
   return o;
 }
@@ -142,7 +142,7 @@ TEST_CASE("cycles decay from lr again, each to min_lr") {
 }
 
 TEST_CASE("weight decay moves from its start to its end") {
-  Optimizer o = optimizer();
+  OptimizerKeys o = optimizer();
   o.weight_decay = 0.1;
   Schedule s;
   CHECK(weight_decay(o, s, 7, 11) == 0.1);

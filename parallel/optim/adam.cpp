@@ -1,0 +1,25 @@
+// Adam (arXiv:1412.6980), whose weight decay is part of the gradient.
+#include "parallel/optim/adamw_elements.h"
+
+namespace ltrain {
+namespace {
+
+class Adam final : public Optimizer {
+ public:
+  std::vector<std::string_view> element_states(const ParameterRule&) const override {
+    return {"exp_avg", "exp_avg_sq"};
+  }
+  void update_elements(Stream& s, const Elements& e, const std::vector<ElementRun>& runs,
+                       const OptimizerSettings&) const override {
+    update_adamw(s, e, runs, true);
+  }
+};
+
+}  // namespace
+
+const Optimizer& adam_optimizer() {
+  static const Adam optimizer;
+  return optimizer;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,34 @@
+// AdamW whose moments take a byte each (arXiv:2110.02861).
+#include "kernels/optimizer/adamw_8bit.h"
+#include "parallel/optim/optimizer.h"
+
+namespace ltrain {
+namespace {
+
+class Adamw8bit final : public Optimizer {
+ public:
+  std::vector<std::string_view> element_states(const ParameterRule&) const override {
+    return {"exp_avg", "exp_avg_sq"};
+  }
+  bool by_element() const override { return false; }
+  bool coded_states() const override { return true; }
+  std::string_view moves_zeros() const override {
+    return "adamw8bit has moments as codes of blocks, of which single ones are not zeroed";
+  }
+  bool takes(const RuleTarget& t, bool) const override { return t.matrix; }
+  void update_elements(Stream& s, const Elements& e, const std::vector<ElementRun>& runs,
+                       const OptimizerSettings&) const override {
+    LT_CHECK(runs.size() == 1, "blocks of a bucket with {} settings", runs.size());
+    adamw_8bit(s, e.master, {e.states[0], e.states[1], e.states[2]}, e.grad, e.low, runs[0].decay,
+               runs[0].args);
+  }
+};
+
+}  // namespace
+
+const Optimizer& adamw8bit_optimizer() {
+  static const Adamw8bit optimizer;
+  return optimizer;
+}
+
+}  // namespace ltrain

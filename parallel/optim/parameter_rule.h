@@ -1,0 +1,35 @@
+// Which update rule a parameter has: chosen by the recipe, by the parameter's name and by its shape.
+#pragma once
+#include <optional>
+#include <string_view>
+
+#include "parallel/optim/optimizer_settings.h"
+
+namespace ltrain {
+
+bool name_matches(std::string_view pattern, std::string_view name);
+
+/// What is known of a parameter when its rule is chosen.
+struct RuleTarget {
+  std::string_view name;
+  bool matrix = false;     ///< has two dims
+  bool embedding = false;  ///< token or position table, or the projection to the vocabulary
+  bool decay = true;       ///< weight decay applies unless a group says so
+  bool router = false;     ///< of an MoE model
+};
+
+/// A parameter's rule. What an optimizer does not take (Optimizer::takes) has AdamW.
+struct ParameterRule {
+  UpdateRule rule = UpdateRule::adamw;
+  bool factored = false;  ///< Adafactor: a matrix
+  double lr_scale = 1;
+  bool decay = true;
+  std::optional<double> weight_decay;  ///< in the place of the step's
+  bool router = false;                 ///< moves in the warm-up of routers; set where there is one
+
+  bool trains() const { return rule != UpdateRule::still; }
+  bool operator==(const ParameterRule&) const = default;
+};
+ParameterRule rule_of(const OptimizerSettings& settings, const RuleTarget& target);
+
+}  // namespace ltrain

@@ -1,0 +1,134 @@
+#include "parallel/zero/element_updates.h"
+
+#include <algorithm>
+
+#include "kernels/elementwise/tensor_ops.h"
+#include "kernels/optimizer/round_stochastic.h"
+#include "kernels/tensor/rng.h"
+
+namespace ltrain {
+
+ElementUpdates::ElementUpdates(const StoreContext& context, const ParameterLayout& layout,
+                               const StepRules& rules, const OptimizerStates& states,
+                               const GradientReducer& gradients, const OffloadedWeights& offloaded,
+                               StateWindows& windows, WeightAverage& average, uint64_t seed, int64_t window)
+    : c_(context),
+      layout_(layout),
+      rules_(rules),
+      states_(states),
+      gradients_(gradients),
+      offloaded_(offloaded),
+      windows_(windows),
+      average_(average),
+      seed_(seed),
+      window_(window) {}
+
+void ElementUpdates::allocate() {
+  if (!widens_stored() && !widens_gradients()) return;
+  int64_t most = 0;
+  size_t moments = 0;
+  for (const Bucket& b : layout_.buckets()) {
+    if (b.kind.rule.trains() && !optimizer_of(b.kind.rule.rule).by_element()) continue;
+    most = std::max(most, layout_.stored_count(b));
+    moments = std::max(moments, states_.moments(b));
+  }
+  const size_t count = (widens_stored() ? moments + 1 : 0) + widens_gradients();
+  for (size_t s = 0; most > 0 && s < count; ++s)
+    wide_.push_back(c_.memory.allocate(MemoryKind::optimizer, "window of states", c_.precision.wide(),
+                                       {std::min(window_, most)}));
+}
+
+Elements ElementUpdates::elements(const Bucket& b, int64_t from, int64_t n) const {
+  Elements e;
+  states_.show(b, from, n, e);
+  e.grad = gradients_.part(b, from, n);
+  return e;
+}
+
+AdamwArgs ElementUpdates::args_of(const ParameterRule& r, const AdamwArgs& step) const {
+  AdamwArgs a = step;
+  if (!r.router) a.step = std::max<int64_t>(1, a.step - rules_.optimizer.router_warmup);  // its own first
+  a.lr *= r.lr_scale;
+  if (r.weight_decay) a.weight_decay = *r.weight_decay;
+  return a;
+}
+
+/// All of [from, from + n) has states as `all` says, in the type that is computed in.
+void ElementUpdates::update_range(const Bucket& b, int64_t from, int64_t n, const Elements& all,
+                                  const AdamwArgs& step) {
+  const std::vector<int> ids = layout_.members(b);
+  int64_t first = -1;
+  std::vector<ElementRun> runs;  // from `first` on
+  for (size_t i = 0, j; i < ids.size(); i = j) {
+    const ParameterRule& rule = layout_.parameter(ids[i]).rule;
+    for (j = i; j < ids.size() && layout_.parameter(ids[j]).rule == rule;) ++j;
+    const int64_t begin = std::max(from, layout_.parameter(ids[i]).offset);
+    const int64_t end = std::min(from + n, j < ids.size() ? layout_.parameter(ids[j]).offset : b.padded);
+    if (begin >= end) continue;
+    if (first < 0) first = begin;
+    runs.push_back({end - first, rule.decay, args_of(rule, step)});
+  }
+  if (!runs.empty())
+    optimizer_of(b.kind.rule.rule)
+        .update_elements(c_.compute, part_of(all, first - from, runs.back().end), runs, rules_.optimizer);
+  average_.follow(b, from, all.master, step.step);
+}
+
+/// Weights of 16 bits that are all there is of them.
+void ElementUpdates::round_weights(const Bucket& b, int64_t from, int64_t n, const Tensor& to,
+                                   const Tensor& wide, int64_t step) {
+  const uint64_t seed = seed_ + static_cast<uint64_t>(step) * 0x9e3779b97f4a7c15ull;
+  layout_.each_parameter(b, from, n, [&](int id, int64_t first, int64_t count) {
+    const auto& p = layout_.parameter(id);
+    round_stochastic(c_.compute, to.flat(first - from, {count}), wide.flat(first - from, {count}), seed,
+                     hash_name("rounding of " + p.spec.name), elements_of(p.spec, first - p.offset));
+  });
+}
+
+/// As update_range, for states as they are stored.
+void ElementUpdates::update_stored(const Bucket& b, int64_t from, int64_t n, const Elements& stored,
+                                   const AdamwArgs& step) {
+  if (!widens_stored() && !widens_gradients()) return update_range(b, from, n, stored, step);
+  const DType wide = c_.precision.wide();
+  const int64_t most = wide_[0].elements();
+  for (int64_t at = 0; at < n; at += most) {
+    const int64_t some = std::min(most, n - at);
+    const Elements r = part_of(stored, at, some);
+    Elements w = r;
+    size_t used = 0;
+    const auto widen = [&](Tensor& t) {
+      if (t.dtype == wide) return;
+      const Tensor to = wide_[used++].flat(0, {some});
+      cast(c_.compute, to, t);
+      t = to;
+    };
+    widen(w.master);
+    for (Tensor& t : w.states) widen(t);
+    widen(w.grad);
+    update_range(b, from + at, some, w, step);
+    if (r.master.dtype != wide) round_weights(b, from + at, some, r.master, w.master, step.step);
+    for (size_t s = 0; s < r.states.size(); ++s)
+      if (r.states[s].dtype != wide) cast(c_.compute, r.states[s], w.states[s]);
+  }
+}
+
+void ElementUpdates::update(const Bucket& b, const AdamwArgs& step) {
+  const int64_t begin = layout_.stored_begin(b), n = layout_.stored_count(b);
+  if (states_.is_coded(b)) {  // one rule, so that blocks are of the bucket
+    const ParameterRule& rule = b.kind.rule;
+    const CodedMoments& coded = states_.coded(b);
+    Elements e = elements(b, begin, n);
+    e.states = {coded.first, coded.second, coded.scales};
+    optimizer_of(rule.rule).update_elements(c_.compute, e, {{n, rule.decay, args_of(rule, step)}},
+                                            rules_.optimizer);
+    return average_.follow(b, begin, e.master, step.step);
+  }
+  if (const int64_t resident = states_.resident(b); resident > 0 && !offloaded_.has(b))
+    update_stored(b, begin, resident, elements(b, begin, resident), step);
+  windows_.each(b, [&](int64_t from, int64_t count, Elements& e) {
+    e.grad = gradients_.part(b, from, count);
+    update_stored(b, from, count, e, step);
+  });
+}
+
+}  // namespace ltrain

@@ -1,0 +1,53 @@
+// Updates of one element at a time, whatever keeps states from being used as they lie: those in offload
+// memory come by windows (state_windows.h), those of 16 bits are widened and rounded again.
+#pragma once
+#include <vector>
+
+#include "parallel/zero/state_windows.h"
+#include "parallel/zero/weight_average.h"
+
+namespace ltrain {
+
+class ElementUpdates {
+ public:
+  /// `seed`: of stochastic rounding; `window`: elements that are widened at once.
+  ElementUpdates(const StoreContext& context, const ParameterLayout& layout, const StepRules& rules,
+                 const OptimizerStates& states, const GradientReducer& gradients,
+                 const OffloadedWeights& offloaded, StateWindows& windows, WeightAverage& average,
+                 uint64_t seed, int64_t window);
+
+  void allocate();
+
+  /// Elements [from, from + n) of a bucket, of which this rank has states: those of them that the device has.
+  Elements elements(const Bucket& b, int64_t from, int64_t n) const;
+  /// Settings of parameters with rule `r` in the update `step`.
+  AdamwArgs args_of(const ParameterRule& r, const AdamwArgs& step) const;
+
+  /// All that this rank has states of in the bucket.
+  void update(const Bucket& b, const AdamwArgs& step);
+  void pass(const Bucket& b) { windows_.pass(b); }
+
+ private:
+  bool widens_gradients() const { return c_.precision.grad != c_.precision.wide(); }
+  bool widens_stored() const {
+    return c_.precision.master != c_.precision.wide() || c_.precision.state != c_.precision.wide();
+  }
+  void update_stored(const Bucket& b, int64_t from, int64_t n, const Elements& stored, const AdamwArgs& step);
+  void update_range(const Bucket& b, int64_t from, int64_t n, const Elements& all, const AdamwArgs& step);
+  void round_weights(const Bucket& b, int64_t from, int64_t n, const Tensor& to, const Tensor& wide,
+                     int64_t step);
+
+  StoreContext c_;
+  const ParameterLayout& layout_;
+  const StepRules& rules_;
+  const OptimizerStates& states_;
+  const GradientReducer& gradients_;
+  const OffloadedWeights& offloaded_;
+  StateWindows& windows_;
+  WeightAverage& average_;
+  uint64_t seed_;
+  int64_t window_;
+  std::vector<Tensor> wide_;  // states in what is computed in, one window
+};
+
+}  // namespace ltrain

@@ -1,0 +1,200 @@
+#include "parallel/zero/optimizer_states.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/elementwise/tensor_ops.h"
+
+namespace ltrain {
+namespace {
+
+/// What stays of n elements when a fraction leaves; never nothing, as no allocation is empty.
+int64_t resident_part(int64_t n, double fraction) {
+  const double stays = std::floor((1 - fraction) * static_cast<double>(n) / kBucketAlign);
+  return std::max<int64_t>(kBucketAlign, static_cast<int64_t>(stays) * kBucketAlign);
+}
+
+const Optimizer& optimizer_of(const Bucket& b) { return ltrain::optimizer_of(b.kind.rule.rule); }
+
+}  // namespace
+
+OptimizerStates::OptimizerStates(const StoreContext& context, const ParameterLayout& layout,
+                                 const Weights& weights, double fraction, OffloadAccess& access)
+    : c_(context),
+      layout_(layout),
+      weights_(weights),
+      fraction_(fraction),
+      access_(access),
+      states_(layout.buckets().size()) {}
+
+Tensor OptimizerStates::make(const Bucket& b, const char* what, DType type, int64_t n, bool sharded) const {
+  const Tensor t =
+      c_.memory.allocate(MemoryKind::optimizer, fmt::format("{}, bucket {}", what, b.index), type, {n});
+  layout_.place_bucket(c_.compute, b, t, sharded);
+  return t;
+}
+
+void OptimizerStates::allocate_master(const Bucket& b) {
+  State& s = of(b);
+  s.resident = layout_.stored_count(b);
+  if (fraction_ > 0 && optimizer_of(b).by_element() && b.kind.rule.trains())
+    s.resident = resident_part(s.resident, fraction_);
+  if (c_.precision.has_master())
+    s.master = make(b, "master weights", c_.precision.master, s.resident, layout_.stores_pieces(b));
+}
+
+void OptimizerStates::allocate_moments(const Bucket& b) {
+  State& s = of(b);
+  const int64_t stored = layout_.stored_count(b);
+  const bool pieces = layout_.stores_pieces(b);
+  if (optimizer_of(b).coded_states()) {
+    s.coded.first = make(b, "exp_avg, 8 bits", DType::u8, stored, pieces);
+    s.coded.second = make(b, "exp_avg_sq, 8 bits", DType::u8, stored, pieces);
+    s.coded.scales = make(b, "scales of moments", DType::f32, 2 * (stored / kCodeBlock), false);
+    return;
+  }
+  if (const std::string scratch(optimizer_of(b).element_scratch()); !scratch.empty())
+    s.scratch = make(b, scratch.c_str(), c_.precision.grad, stored, pieces);
+  for (std::string_view name : optimizer_of(b).element_states(b.kind.rule))
+    s.moments.push_back(make(b, std::string(name).c_str(), c_.precision.state, s.resident, pieces));
+}
+
+void OptimizerStates::reserve_offloaded() {
+  for (const Bucket& b : layout_.buckets()) {
+    const int64_t slow = layout_.stored_count(b) - of(b).resident;
+    for (int s = 0; slow > 0 && s < count(b); ++s) {
+      of(b).slow.push_back(access_.state_bytes);
+      access_.state_bytes += round_up(slow * dtype_size(type(b, s)), kOffloadBlock);
+    }
+  }
+  if (access_.state_bytes == 0) return;
+  LT_CHECK(access_.states, "offloaded states without a place for them");
+  access_.states->reserve(access_.state_bytes);
+}
+
+int OptimizerStates::count(const Bucket& b) const {
+  return static_cast<int>(of(b).moments.size()) + c_.precision.has_master();
+}
+
+const Tensor& OptimizerStates::on_device(const Bucket& b, int state) const {
+  const int masters = c_.precision.has_master();
+  return state < masters ? of(b).master : of(b).moments[static_cast<size_t>(state - masters)];
+}
+
+Tensor OptimizerStates::state(const Bucket& b, int state, int64_t at, int64_t n) const {
+  const State& s = of(b);
+  const Tensor& resident = on_device(b, state);
+  if (at < s.resident) return resident.flat(at, {n});
+  LT_CHECK(s.resident + n <= layout_.stored_count(b), "states of {} elements beyond a bucket", n);
+  Tensor slow = resident;
+  slow.shape = {n};
+  slow.data = c_.meta() ? nullptr : access_.states->at(offset(b, state, at));
+  return slow;
+}
+
+int64_t OptimizerStates::offset(const Bucket& b, int state, int64_t at) const {
+  return of(b).slow[static_cast<size_t>(state)] + (at - of(b).resident) * dtype_size(type(b, state));
+}
+
+void OptimizerStates::fetch(const Bucket& b, int state, int64_t at, const Tensor& t) const {
+  access_.states->fetch(t, offset(b, state, at));
+}
+
+void OptimizerStates::store(const Bucket& b, int state, int64_t at, const Tensor& t) const {
+  access_.states->store(t, offset(b, state, at));
+}
+
+std::vector<NamedState> OptimizerStates::named(const Bucket& b, int64_t at, int64_t n) const {
+  std::vector<NamedState> out;
+  const State& s = of(b);
+  const std::vector<std::string_view> names = optimizer_of(b).element_states(b.kind.rule);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!is_coded(b)) {
+      out.push_back({names[i], state(b, static_cast<int>(i) + c_.precision.has_master(), at, n)});
+      continue;
+    }
+    Tensor open;
+    open.dtype = DType::f32;
+    open.shape = {n};
+    open.record = s.coded.first.record;
+    if (!s.open.empty())
+      open.data = const_cast<float*>(s.open.data()) + static_cast<int64_t>(i) * s.coded.first.elements() + at;
+    out.push_back({names[i], open});
+  }
+  return out;
+}
+
+Tensor OptimizerStates::master(const Bucket& b, int64_t at, int64_t n) const {
+  return c_.precision.has_master() ? state(b, 0, at, n) : weights_.part(b, layout_.stored_begin(b) + at, n);
+}
+
+void OptimizerStates::copy_master(const Bucket& b, const Tensor& to) const {
+  const bool masters = c_.precision.has_master();
+  const int64_t resident = masters ? of(b).resident : to.elements(), slow = to.elements() - resident;
+  const Tensor from = masters ? of(b).master : weights_.updated(b);
+  access_.in_parts(resident,
+                   [&](int64_t at, int64_t n) { cast(c_.compute, to.flat(at, {n}), from.flat(at, {n})); });
+  access_.in_parts(slow, [&](int64_t at, int64_t n) {
+    cast(c_.compute, to.flat(resident + at, {n}), state(b, 0, resident + at, n));
+  });
+}
+
+void OptimizerStates::show(const Bucket& b, int64_t from, int64_t n, Elements& e) const {
+  const State& s = of(b);
+  const int64_t at = from - layout_.stored_begin(b);
+  const bool resident = at + n <= s.resident;
+  const Tensor weights = weights_.part(b, from, n);
+  if (!c_.precision.has_master()) {
+    e.master = weights;
+  } else {
+    e.low = weights;
+    if (resident) e.master = s.master.flat(at, {n});
+  }
+  if (resident)
+    for (const Tensor& t : s.moments) e.states.push_back(t.flat(at, {n}));
+}
+
+int64_t OptimizerStates::open_bytes() const {
+  int64_t bytes = 0;
+  for (const Bucket& b : layout_.buckets())
+    if (is_coded(b)) bytes += 2 * coded(b).first.elements() * static_cast<int64_t>(sizeof(float));
+  return bytes;
+}
+
+void OptimizerStates::open() {
+  for (const Bucket& b : layout_.buckets()) {
+    if (!is_coded(b)) continue;
+    State& s = of(b);
+    s.open.resize(2 * static_cast<size_t>(s.coded.first.elements()));
+    Tensor values;
+    values.data = s.open.data();
+    values.shape = {static_cast<int64_t>(s.open.size())};
+    decode_moments(c_.compute, values, s.coded);
+  }
+  c_.compute.synchronize();
+}
+
+void OptimizerStates::close(bool changed) {
+  for (const Bucket& b : layout_.buckets()) {
+    State& s = of(b);
+    if (s.open.empty()) continue;
+    Tensor values;
+    values.data = s.open.data();
+    values.shape = {static_cast<int64_t>(s.open.size())};
+    if (changed) encode_moments(c_.compute, s.coded, values);
+    c_.compute.synchronize();
+    s.open = {};
+  }
+}
+
+void OptimizerStates::each_tensor(const std::function<void(const Tensor&)>& f) const {
+  for (const Bucket& b : layout_.buckets()) {
+    const State& s = of(b);
+    for (const Tensor& t : {s.master, s.coded.first, s.coded.second, s.coded.scales}) f(t);
+    for (const Tensor& t : s.moments) f(t);
+    for (int i = 0; !s.slow.empty() && i < count(b); ++i)
+      f(state(b, i, s.resident, layout_.stored_count(b) - s.resident));
+  }
+}
+
+}  // namespace ltrain

@@ -1,0 +1,181 @@
+#include "parallel/zero/parameter_layout.h"
+
+#include "kernels/base/error.h"
+#include "kernels/meta/placement_rules.h"
+#include "parallel/optim/optimizer.h"
+
+namespace ltrain {
+namespace {
+
+RuleTarget target_of(const ParameterSpec& s) {
+  return {s.name, s.slice.global.rank == 2, s.embedding, s.decay, s.router};
+}
+
+}  // namespace
+
+int ParameterLayout::add(std::vector<ParameterSpec> unit, int segment) {
+  LT_CHECK(!filled(), "parameters are declared before allocate()");
+  Unit u;
+  u.first = count();
+  u.count = static_cast<int>(unit.size());
+  u.segment = segment;
+  for (ParameterSpec& spec : unit) {
+    if (spec.slice.global.rank == 0) spec.slice = Slice::whole(spec.shape);
+    if (spec.matrix.rank == 0) spec.matrix = spec.slice.global;
+    for (const Parameter& p : parameters_)
+      LT_CHECK(p.spec.name != spec.name || common_elements(p.spec.slice, spec.slice) == 0,
+               "parameter {} declared twice", spec.name);
+    parameters_.push_back({std::move(spec), {}, static_cast<int>(units_.size())});
+  }
+  units_.push_back(u);
+  return u.first;
+}
+
+int64_t ParameterLayout::elements() const {
+  int64_t n = 0;
+  for (const Parameter& p : parameters_) n += p.spec.slice.elements();
+  return n;
+}
+
+int ParameterLayout::find(std::string_view name) const {
+  for (int i = 0; i < count(); ++i)
+    if (parameter(i).spec.name == name) return i;
+  return -1;
+}
+
+ParameterRule ParameterLayout::rule_with(int id, const OptimizerSettings& optimizer) const {
+  return rule_of(optimizer, target_of(parameter(id).spec));
+}
+
+void ParameterLayout::choose_rules(const OptimizerSettings& optimizer) {
+  for (int id = 0; id < count(); ++id) parameters_[id].rule = rule_with(id, optimizer);
+  for (const Unit& u : units_) {
+    const Parameter& first = parameter(u.first);
+    for (int id = u.first; id < u.first + u.count; ++id) {
+      const ParameterRule &a = first.rule, &b = parameter(id).rule;
+      const bool coded = optimizer_of(a.rule).coded_states();
+      if (a.rule != b.rule || (coded && !(a == b)))
+        fail(ExitCode::usage,
+             "optimizer.groups: {} has {} and {} has {}{}, and they are parts of one matrix, whose parts "
+             "have one "
+             "rule; match both",
+             first.spec.name, update_rule_name(a.rule), parameter(id).spec.name, update_rule_name(b.rule),
+             coded ? " of other settings" : "");
+    }
+  }
+}
+
+ParameterLayout::Kind ParameterLayout::kind_of(const ParameterSpec& spec) const {
+  Kind kind;
+  for (int i = 0; i < kAxisCount; ++i) {
+    const Axis a = static_cast<Axis>(i);
+    if (groups_->size(a) == 1) continue;
+    if (!(spec.place[a] == Placement::R())) kind.cut = kind.cut | a;
+    if (spec.sum.has(a)) kind.sum = kind.sum | a;
+    kind.expert = kind.expert || (kGradientAxes.has(a) && kind.cut.has(a));
+  }
+  kind.copied = groups_->copies.size() > 1 && spec.copied;
+  kind.tied = groups_->tied.size() > 1 && spec.tied_stages;
+  return kind;
+}
+
+void ParameterLayout::fill(const Groups& groups, ShardingPolicy sharding, const OptimizerSettings& optimizer,
+                           int64_t bucket_elements) {
+  groups_ = &groups;
+  sharding_ = sharding;
+  choose_rules(optimizer);
+  // One bucket is open for each kind. It stays within a segment: stages 2 and 3 complete a bucket once a
+  // micro-batch, so its backward must run as one; and the norm is the same to the bit when all stages sum it
+  // by the same buckets.
+  std::vector<int> open;
+  for (int u = static_cast<int>(units_.size()) - 1; u >= 0; --u) {
+    Kind kind = kind_of(parameters_[units_[u].first].spec);
+    kind.rule = parameters_[units_[u].first].rule;
+    if (!optimizer_of(kind.rule.rule).coded_states())  // others may differ from run to run
+      kind.rule.lr_scale = 1, kind.rule.decay = true, kind.rule.weight_decay.reset();
+    const auto fits = [&](int i) {
+      const Bucket& b = buckets_[i];
+      return b.kind == kind && b.used < bucket_elements && !b.kind.tied && b.segment == units_[u].segment;
+    };
+    int at = -1;
+    for (int i : open)
+      if (fits(i)) at = i;
+    if (at < 0) {
+      std::erase_if(open, [&](int i) { return buckets_[i].kind == kind; });
+      at = static_cast<int>(buckets_.size());
+      open.push_back(at);
+      buckets_.emplace_back();
+      buckets_.back().index = at;
+      buckets_.back().kind = kind;
+      buckets_.back().segment = units_[u].segment;
+    }
+    Bucket& b = buckets_[at];
+    b.used = round_up(b.used, kBucketAlign);
+    for (int id = units_[u].first; id < units_[u].first + units_[u].count; ++id) {
+      parameters_[id].bucket = at;
+      parameters_[id].offset = b.used;
+      b.used += parameters_[id].spec.shape.elements();
+    }
+    units_[u].bucket = at;
+    b.units.push_back(u);
+  }
+}
+
+void ParameterLayout::cut(int bucket, int64_t block) {
+  Bucket& b = buckets_[static_cast<size_t>(bucket)];
+  const int ranks = shard_group(b).size(), copies = replicate_group(b).size();
+  b.padded = round_up(b.used, std::max(block, kBucketAlign) * ranks * copies);
+  b.piece = b.padded / ranks;
+  b.own = b.piece / copies;
+}
+
+bool ParameterLayout::adds(const Bucket& b) const {
+  for (Axis a : kTensorAxes)
+    if (!b.kind.cut.has(a) && groups_->coordinate(a) != 0) return false;
+  return !b.kind.copied || groups_->copies.rank() == 0;
+}
+
+bool ParameterLayout::first_copy(const Bucket& b) const {
+  return adds(b) && (!b.kind.tied || groups_->tied.rank() == 0);
+}
+
+bool ParameterLayout::first_of_all() const {
+  bool first = groups_->gradient.rank() == 0;
+  for (Axis a : kTensorAxes) first = first && groups_->coordinate(a) == 0;
+  return first;
+}
+
+bool ParameterLayout::owns_whole(const ParameterSpec& spec) const {
+  return first_of_all() && (groups_->tied.size() == 1 || !spec.tied_stages || groups_->tied.rank() == 0);
+}
+
+std::vector<int> ParameterLayout::members(const Bucket& b) const {
+  std::vector<int> ids;
+  for (int u : b.units)
+    for (int id = units_[u].first; id < units_[u].first + units_[u].count; ++id) ids.push_back(id);
+  return ids;
+}
+
+void ParameterLayout::place_bucket(Stream& s, const Bucket& b, const Tensor& t, bool sharded) const {
+  if (!s.meta() || !t.defined()) return;
+  place_set(s, t, kGradientAxes, Placement::R());
+  if (sharded) place_set(s, t, groups_->mesh.shard, Placement::S(0));
+  for (Axis a : kTensorAxes) place_set(s, t, a, Placement::R());
+  place_set(s, t, b.kind.cut, Placement::S(0));
+}
+
+void ParameterLayout::place_unit(TensorRecord& unit, AxisSet axes, Placement p) const {
+  for (int i = 0; i < kAxisCount; ++i)
+    if (const Axis a = static_cast<Axis>(i); axes.has(a) && groups_->size(a) > 1) unit.place[a] = p;
+}
+
+Tensor joined_view(const ParameterLayout& layout, Tensor flat, TensorRecord* record, int id, int n) {
+  const auto& first = layout.parameter(id);
+  Shape shape = first.spec.shape;
+  for (int i = id + 1; i < id + n; ++i) shape.dims[0] += layout.parameter(i).spec.shape[0];
+  Tensor t = flat.flat(first.offset, shape);
+  if (record) t.record = record;
+  return t;
+}
+
+}  // namespace ltrain

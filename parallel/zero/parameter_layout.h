@@ -1,0 +1,142 @@
+// Where parameters lie: declaration, buckets, and the slices of a bucket that a rank keeps.
+//
+// Layers declare units: parameters that are contiguous in memory, so that q, k and v are three named tensors
+// and one matrix. Units fill buckets in the reverse of their declaration, the order in which backward
+// finishes them. A bucket of n elements is cut into one piece for each rank of the group `shard` (all that
+// have the same parameters, or those of them on a node), and every piece is cut again over the ranks of
+// `replicate`: that is what a rank owns. How a parameter lies on the other axes is a property of its
+// declaration (ParameterSpec).
+#pragma once
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "parallel/mesh/groups.h"
+#include "parallel/mesh/sharding_policy.h"
+#include "parallel/optim/parameter_rule.h"
+#include "parallel/optim/parameter_spec.h"
+
+namespace ltrain {
+
+inline constexpr Axis kEachGradientAxis[] = {Axis::data, Axis::context, Axis::replica, Axis::expert};
+
+class ParameterLayout {
+ public:
+  struct Parameter {
+    ParameterSpec spec;
+    ParameterRule rule;
+    int unit = 0, bucket = 0;
+    int64_t offset = 0;  ///< in the bucket
+  };
+  struct Unit {
+    int first = 0, count = 0;  ///< parameters
+    int segment = 0, bucket = 0;
+  };
+  /// What the units of a bucket have in common.
+  struct Kind {
+    AxisSet cut, sum;  ///< of the axes that have several ranks
+    bool copied = false, tied = false;
+    ParameterRule rule;   ///< what its units differ in within the bucket left out
+    bool expert = false;  ///< cut over ranks that see different tokens
+    bool operator==(const Kind&) const = default;
+  };
+  struct Bucket {
+    int index = 0;
+    std::vector<int> units;
+    Kind kind;
+    int segment = 0;
+    int64_t used = 0, padded = 0;
+    int64_t piece = 0, own = 0;  ///< elements of a rank of `shard`; of it and one of `replicate`
+  };
+
+  /// Declares a unit; returns the id of its first parameter.
+  int add(std::vector<ParameterSpec> unit, int segment);
+
+  /// Chooses rules and fills buckets, each of which is closed when it reaches `bucket_elements`.
+  void fill(const Groups& groups, ShardingPolicy sharding, const OptimizerSettings& optimizer,
+            int64_t bucket_elements);
+  /// Into pieces of whole blocks, of a bucket whose elements are coded in blocks of `block`.
+  void cut(int bucket, int64_t block);
+
+  bool filled() const { return !buckets_.empty(); }
+  int count() const { return static_cast<int>(parameters_.size()); }
+  const Parameter& parameter(int id) const { return parameters_[static_cast<size_t>(id)]; }
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  const std::vector<Unit>& units() const { return units_; }
+  const Unit& unit_of(int id) const { return units_[static_cast<size_t>(parameter(id).unit)]; }
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  const Bucket& bucket(int i) const { return buckets_[static_cast<size_t>(i)]; }
+  int64_t elements() const;
+  int find(std::string_view name) const;
+  /// What a parameter would have with these settings.
+  ParameterRule rule_with(int id, const OptimizerSettings& optimizer) const;
+  bool trains(int id) const { return parameter(id).rule.trains(); }
+
+  // ---- ranks ----
+  /// Ranks that have the same of a bucket as this one: of the first and of the second level.
+  const Group& shard_group(const Bucket& b) const {
+    return b.kind.expert ? groups_->expert_shard : groups_->shard;
+  }
+  const Group& replicate_group(const Bucket& b) const {
+    return b.kind.expert ? groups_->expert_replicate : groups_->replicate;
+  }
+  /// This rank's copy counts: in the norm and in checkpoints; in sums over whole tensors of its pipeline
+  /// rank.
+  bool first_copy(const Bucket& b) const;
+  bool adds(const Bucket& b) const;
+  /// The first of the ranks of a pipeline rank.
+  bool first_of_all() const;
+  /// This rank writes states of the whole tensor.
+  bool owns_whole(const ParameterSpec& spec) const;
+
+  // ---- slices, in elements of a bucket ----
+  int64_t piece_begin(const Bucket& b) const { return shard_group(b).rank() * b.piece; }
+  int64_t own_begin(const Bucket& b) const { return piece_begin(b) + replicate_group(b).rank() * b.own; }
+  /// What a rank has states of.
+  int64_t stored_begin(const Bucket& b) const { return sharding_.shards_optimizer() ? piece_begin(b) : 0; }
+  int64_t stored_count(const Bucket& b) const { return sharding_.shards_optimizer() ? b.piece : b.padded; }
+  /// What a rank has states of is less than the bucket.
+  bool stores_pieces(const Bucket& b) const {
+    return sharding_.shards_optimizer() && shard_group(b).size() > 1;
+  }
+  /// Parameters in the order of their elements.
+  std::vector<int> members(const Bucket& b) const;
+  /// Calls f(id, from, n) for what of each parameter lies in [begin, begin + count) of the bucket.
+  template <class F>
+  void each_parameter(const Bucket& b, int64_t begin, int64_t count, F f) const {
+    for (int id : members(b)) {
+      const Parameter& p = parameter(id);
+      const int64_t from = std::max(begin, p.offset),
+                    to = std::min(begin + count, p.offset + p.spec.slice.elements());
+      if (from < to) f(id, from, to - from);
+    }
+  }
+
+  // ---- placements, on meta ----
+  /// Those that pieces are cut over.
+  AxisSet sharding_axes(const Kind& kind) const { return groups_->mesh.shard.without(kind.cut); }
+  /// How a bucket's tensor lies. `sharded`: each rank of the first level has a piece.
+  void place_bucket(Stream& s, const Bucket& b, const Tensor& t, bool sharded) const;
+  /// On those of `axes` that have several ranks, as a record has one for each.
+  void place_unit(TensorRecord& unit, AxisSet axes, Placement p) const;
+
+ private:
+  void choose_rules(const OptimizerSettings& optimizer);
+  Kind kind_of(const ParameterSpec& spec) const;
+
+  std::vector<Parameter> parameters_;
+  std::vector<Unit> units_;
+  std::vector<Bucket> buckets_;
+  const Groups* groups_ = nullptr;
+  ShardingPolicy sharding_;
+};
+
+using Bucket = ParameterLayout::Bucket;
+
+/// View of `n` parameters of a unit in the flat memory of their bucket as one matrix, lying as `record` says.
+Tensor joined_view(const ParameterLayout& layout, Tensor flat, TensorRecord* record, int id, int n);
+
+inline constexpr int64_t kBucketAlign = 16;  ///< elements: units start on a cache line or more
+inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+}  // namespace ltrain

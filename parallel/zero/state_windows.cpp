@@ -1,0 +1,124 @@
+#include "parallel/zero/state_windows.h"
+
+#include <algorithm>
+
+namespace ltrain {
+namespace {
+
+constexpr int64_t kSlots = 3;  // of the ring: one computed on, one on its way in, one on its way out
+
+}  // namespace
+
+StateWindows::StateWindows(const StoreContext& context, const ParameterLayout& layout, const Weights& weights,
+                           const OptimizerStates& states, const OffloadedWeights& offloaded, int64_t elements)
+    : c_(context),
+      layout_(layout),
+      weights_(weights),
+      states_(states),
+      offloaded_(offloaded),
+      elements_(elements) {}
+
+void StateWindows::allocate() {
+  int64_t most_states = 0, most_weights = 0;
+  size_t moments = 0;
+  for (const Bucket& b : layout_.buckets()) {
+    if (!b.kind.rule.trains() || !optimizer_of(b.kind.rule.rule).by_element()) continue;
+    most_states = std::max(most_states, layout_.stored_count(b) - states_.resident(b));
+    moments = std::max(moments, states_.moments(b));
+    if (offloaded_.has(b)) most_weights = std::max(most_weights, layout_.stored_count(b));
+    list(b);
+  }
+  if (windows_.empty()) return;
+  ring_.resize(kSlots);
+  const auto slot_of = [&](const char* what, DType type, int64_t n) {
+    return c_.memory.allocate(MemoryKind::optimizer, what, type, {std::min(elements_, n)});
+  };
+  if (most_states > 0)
+    for (Slot& slot : ring_) {
+      const char* what = "ring of offloaded states";
+      if (c_.precision.has_master()) slot.states.push_back(slot_of(what, c_.precision.master, most_states));
+      for (size_t s = 0; s < moments; ++s)
+        slot.states.push_back(slot_of(what, c_.precision.state, most_states));
+    }
+  if (most_weights > 0)
+    for (Slot& slot : ring_)
+      slot.weights = slot_of("ring of offloaded parameters", c_.precision.compute, most_weights);
+}
+
+/// Weights that are away, states of elements that have slow ones.
+void StateWindows::list(const Bucket& b) {
+  const auto add = [&](int64_t begin, int64_t end, bool states) {
+    for (int64_t at = begin; at < end; at += elements_)
+      windows_.push_back({b.index, layout_.stored_begin(b) + at, std::min(elements_, end - at), states});
+  };
+  if (offloaded_.has(b)) add(0, states_.resident(b), false);
+  add(states_.resident(b), layout_.stored_count(b), true);
+}
+
+/// Asks for what a window has; its slot's last ones have left by then.
+void StateWindows::fetch(size_t index) {
+  if (index >= windows_.size()) return;
+  const Window& w = windows_[index];
+  const Bucket& b = layout_.bucket(w.bucket);
+  Slot& slot = ring_[index % ring_.size()];
+  const int64_t at = w.from - layout_.stored_begin(b);
+  for (int s = 0; w.states && s < states_.count(b); ++s) {
+    const Tensor t = slot.states[static_cast<size_t>(s)].flat(0, {w.n});
+    layout_.place_bucket(c_.compute, b, t, layout_.stores_pieces(b));
+    states_.fetch(b, s, at, t);
+  }
+  if (w.states) slot.fetched = states_.stream().record();
+  if (!offloaded_.has(b)) return;
+  const Tensor weights = slot.weights.flat(0, {w.n});
+  weights_.place_like_held(b, weights);
+  offloaded_.fetch(b, at, weights);
+  slot.weights_fetched = offloaded_.stream().record();
+}
+
+void StateWindows::fetch_ahead() {
+  if (windows_.empty() || ahead_) return;
+  ahead_ = true;
+  for (size_t i = 0; i < ring_.size(); ++i) fetch(i);
+}
+
+Elements StateWindows::arrived(const Bucket& b) {
+  const Window& w = windows_[next_];
+  const Slot& slot = this->slot();
+  const bool low = c_.precision.has_master();
+  Elements e;
+  states_.show(b, w.from, w.n, e);
+  if (w.states) {
+    c_.compute.wait(slot.fetched);
+    size_t s = 0;
+    if (low) e.master = slot.states[s++].flat(0, {w.n});
+    for (size_t m = 0; m < states_.moments(b); ++m) e.states.push_back(slot.states[s++].flat(0, {w.n}));
+  }
+  if (offloaded_.has(b)) {
+    c_.compute.wait(slot.weights_fetched);
+    (low ? e.low : e.master) = slot.weights.flat(0, {w.n});
+  }
+  return e;
+}
+
+void StateWindows::leave(const Bucket& b, const Elements& e) {
+  const Window& w = windows_[next_];
+  const Slot& slot = this->slot();
+  const int64_t at = w.from - layout_.stored_begin(b);
+  const Event updated = c_.compute.record();
+  if (w.states) {
+    states_.stream().wait(updated);
+    for (int i = 0; i < states_.count(b); ++i)
+      states_.store(b, i, at, slot.states[static_cast<size_t>(i)].flat(0, {w.n}));
+  }
+  if (offloaded_.has(b)) {
+    offloaded_.stream().wait(updated);
+    offloaded_.store(b, at, c_.precision.has_master() ? e.low : e.master);
+  }
+  fetch(next_ + ring_.size());
+}
+
+void StateWindows::pass(const Bucket& b) {
+  for (; is_of(b); ++next_) fetch(next_ + ring_.size());
+}
+
+}  // namespace ltrain

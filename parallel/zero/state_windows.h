@@ -1,0 +1,71 @@
+// Windows: what of a bucket comes from offload memory for an update and goes back after it, through a ring of
+// buffers: states, or weights (ZeRO-3), or both. Windows do not change what an element becomes.
+#pragma once
+#include <vector>
+
+#include "parallel/zero/gradient_reducer.h"
+#include "parallel/zero/offloaded_weights.h"
+#include "parallel/zero/optimizer_states.h"
+
+namespace ltrain {
+
+class StateWindows {
+ public:
+  /// `elements`: of a window.
+  StateWindows(const StoreContext& context, const ParameterLayout& layout, const Weights& weights,
+               const OptimizerStates& states, const OffloadedWeights& offloaded, int64_t elements);
+
+  /// Lists the windows of all buckets, in the order of updates, and allocates the ring.
+  void allocate();
+
+  /// Starts to fetch the first windows, as early as their step begins.
+  void fetch_ahead();
+  /// Nothing of the ring is of use any more: weights or states were written where they lie.
+  void forget() { ahead_ = false; }
+  void begin_update() { next_ = 0; }
+
+  /// Calls f(from, n, e) for the next windows, which are those of `b`: elements [from, from + n) of the
+  /// bucket, with all of `e` on the device but its gradients, which f adds. What f has written goes back.
+  template <class F>
+  void each(const Bucket& b, F f) {
+    for (; is_of(b); ++next_) {
+      const Window& w = windows_[next_];
+      Elements e = arrived(b);
+      f(w.from, w.n, e);
+      leave(b, e);
+    }
+  }
+  /// Of a bucket that does not move.
+  void pass(const Bucket& b);
+
+ private:
+  struct Window {
+    int bucket;
+    int64_t from, n;  // in the bucket
+    bool states;      // they come; weights do where the bucket's are offloaded
+  };
+  struct Slot {                  // of the ring
+    std::vector<Tensor> states;  // master if there is one, moments
+    Tensor weights;
+    Event fetched, weights_fetched;
+  };
+  bool is_of(const Bucket& b) const { return next_ < windows_.size() && windows_[next_].bucket == b.index; }
+  void list(const Bucket& b);
+  void fetch(size_t index);
+  Slot& slot() { return ring_[next_ % ring_.size()]; }
+  Elements arrived(const Bucket& b);
+  void leave(const Bucket& b, const Elements& e);
+
+  StoreContext c_;
+  const ParameterLayout& layout_;
+  const Weights& weights_;
+  const OptimizerStates& states_;
+  const OffloadedWeights& offloaded_;
+  int64_t elements_;
+  std::vector<Window> windows_;
+  std::vector<Slot> ring_;
+  size_t next_ = 0;
+  bool ahead_ = false;
+};
+
+}  // namespace ltrain

@@ -1,0 +1,180 @@
+#include "parallel/zero/weights.h"
+
+#include "kernels/elementwise/tensor_ops.h"
+#include "kernels/meta/placement_rules.h"
+
+namespace ltrain {
+
+Weights::Weights(const StoreContext& context, const ParameterLayout& layout, OffloadedWeights& offloaded)
+    : c_(context),
+      layout_(layout),
+      offloaded_(offloaded),
+      states_(layout.buckets().size()),
+      records_(layout.units().size()) {}
+
+void Weights::allocate(const Bucket& b) {
+  if (offloaded_.choose(b)) return;  // laid out when all are chosen
+  const bool sharded = c_.sharding.shards_weights();
+  Tensor& t = sharded ? at(b).piece : at(b).whole;
+  t = c_.memory.allocate(MemoryKind::parameters, fmt::format("parameters, bucket {}", b.index),
+                         c_.precision.compute, {sharded ? b.piece : b.padded});
+  layout_.place_bucket(c_.compute, b, t, sharded && layout_.stores_pieces(b));
+}
+
+void Weights::lay_out_offloaded() {
+  offloaded_.reserve();
+  for (const Bucket& b : layout_.buckets())
+    if (offloaded_.has(b)) at(b).piece = offloaded_.piece(b);
+}
+
+void Weights::make_records() {
+  if (!c_.meta()) return;
+  for (size_t i = 0; i < records_.size(); ++i) {
+    const auto& u = layout_.units()[i];
+    const ParameterSpec& spec = layout_.parameter(u.first).spec;
+    TensorRecord* record = c_.compute.meta()->new_record(spec.name);
+    record->written = true;
+    for (int a = 0; a < kAxisCount; ++a)
+      if (c_.groups.mesh.degree[a] > 1) record->place.axis[a] = spec.place.axis[a];
+    if (c_.sharding.shards_weights())
+      layout_.place_unit(*record, layout_.sharding_axes(layout_.bucket(u.bucket).kind), Placement::S(0));
+    records_[i] = record;
+  }
+}
+
+Tensor Weights::view(int id, int n) const {
+  const auto& p = layout_.parameter(id);
+  const Tensor& whole = states_[static_cast<size_t>(p.bucket)].whole;
+  LT_CHECK(whole.defined(), "{} is used while its segment is not gathered", p.spec.name);
+  return joined_view(layout_, whole, records_[static_cast<size_t>(p.unit)], id, n);
+}
+
+void Weights::gather(const Bucket& b) {
+  State& s = at(b);
+  if (s.whole.defined()) return;
+  s.whole =
+      c_.memory.allocate(MemoryKind::communication, fmt::format("gathered parameters, bucket {}", b.index),
+                         c_.precision.compute, {b.padded});
+  const Group& g = layout_.shard_group(b);
+  const bool offloaded = offloaded_.has(b);
+  if (g.size() > 1) {
+    s.done = g.start(c_.compute, [&](Stream& on) {
+      if (offloaded) {
+        s.fetched = c_.memory.allocate(MemoryKind::communication,
+                                       fmt::format("parameters from outside, bucket {}", b.index),
+                                       c_.precision.compute, {b.piece});
+        fetch(b, s.fetched);
+        s.done.wait(on);
+      }
+      g.all_gather(on, s.whole, offloaded ? s.fetched : s.piece);
+    });
+  } else if (offloaded) {
+    fetch(b, s.whole);
+  } else {
+    cast(c_.compute, s.whole, s.piece);
+    s.done = AsyncHandle();
+  }
+  s.gathering = true;
+}
+
+/// State::done: when they are there.
+void Weights::fetch(const Bucket& b, const Tensor& to) {
+  offloaded_.stream().wait(c_.compute.record());  // which may have had the memory
+  place_like_held(b, to);
+  offloaded_.fetch(b, 0, to);
+  at(b).done = AsyncHandle(offloaded_.stream().record());
+}
+
+void Weights::place_like_held(const Bucket& b, const Tensor& t) const {
+  if (!c_.meta()) return;
+  t.record->place = at(b).piece.record->place;
+  t.record->written = true;
+}
+
+void Weights::gather_segment(int segment, int next) {
+  if (!c_.sharding.shards_weights()) return;
+  const auto each = [&](int which, auto f) {
+    for (const Bucket& b : layout_.buckets())
+      if (b.segment == which) f(b);
+  };
+  each(segment, [&](const Bucket& b) { gather(b); });
+  if (next >= 0) each(next, [&](const Bucket& b) { gather(b); });
+  each(segment, [&](const Bucket& b) {
+    State& s = at(b);
+    if (!s.gathering) return;
+    s.done.wait(c_.compute);
+    s.gathering = false;
+    if (s.fetched.defined()) c_.memory.release(s.fetched);
+    if (!c_.meta()) return;
+    for (Axis a : kEachGradientAxis)
+      place_require(c_.compute, "using a layer", s.whole, a,
+                    b.kind.cut.has(a) ? Placement::S(0) : Placement::R());
+    for (int u : b.units)
+      layout_.place_unit(*records_[static_cast<size_t>(u)], kGradientAxes.without(b.kind.cut),
+                         Placement::R());
+  });
+}
+
+void Weights::release_segment(int segment) {
+  if (!c_.sharding.shards_weights()) return;
+  for (const Bucket& b : layout_.buckets()) {
+    State& s = at(b);
+    if (b.segment != segment || !s.whole.defined()) continue;
+    if (s.gathering) s.done.wait(c_.compute);  // fetched and not used
+    s.gathering = false;
+    if (s.fetched.defined()) c_.memory.release(s.fetched);
+    c_.memory.release(s.whole);
+    if (!c_.meta()) continue;
+    for (int u : b.units)
+      layout_.place_unit(*records_[static_cast<size_t>(u)], layout_.sharding_axes(b.kind), Placement::S(0));
+  }
+}
+
+const Tensor& Weights::held(const Bucket& b) const {
+  return c_.sharding.shards_weights() ? at(b).piece : at(b).whole;
+}
+
+Tensor Weights::updated(const Bucket& b) const {
+  if (c_.sharding.shards_weights()) return at(b).piece;
+  return at(b).whole.flat(layout_.stored_begin(b), {layout_.stored_count(b)});
+}
+
+Tensor Weights::part(const Bucket& b, int64_t from, int64_t n) const {
+  if (c_.sharding.shards_weights()) return at(b).piece.flat(from - layout_.stored_begin(b), {n});
+  return at(b).whole.flat(from, {n});
+}
+
+void Weights::begin_writing(const Bucket& b) {
+  if (c_.meta() && c_.sharding.gathers_updates())
+    place_set(c_.compute, at(b).whole, c_.groups.mesh.shard,
+              Placement::S(0));  // where a piece is padding, too
+}
+
+void Weights::end_writing(const Bucket& b) {
+  layout_.place_bucket(c_.compute, b, held(b), layout_.stores_pieces(b));
+}
+
+void Weights::publish(const Bucket& b) {
+  const Group& g = layout_.shard_group(b);
+  if (!c_.sharding.gathers_updates() || g.size() == 1) return;
+  const Tensor& whole = at(b).whole;
+  at(b).done = g.start_all_gather(c_.compute, whole, whole.flat(layout_.piece_begin(b), {b.piece}));
+}
+
+void Weights::wait_published() {
+  const Group& g = c_.groups.shard;
+  if (c_.sharding.gathers_updates() && g.size() > 1)
+    g.wait(c_.compute);  // that of experts runs on the same stream
+}
+
+void Weights::require(std::string_view when) const {
+  if (!c_.meta()) return;
+  for (const Bucket& b : layout_.buckets())
+    for (Axis a : kEachGradientAxis)
+      place_require(c_.compute, when, held(b), a,
+                    b.kind.cut.has(a) || (c_.sharding.shards_weights() && c_.groups.mesh.shard.has(a))
+                        ? Placement::S(0)
+                        : Placement::R());
+}
+
+}  // namespace ltrain

@@ -1,0 +1,68 @@
+// The weights that a step computes with, in flat buckets: whole on every rank, or gathered before a layer
+// runs and released after it (ZeRO-3).
+#pragma once
+#include <vector>
+
+#include "parallel/zero/offloaded_weights.h"
+#include "parallel/zero/parameter_layout.h"
+#include "parallel/zero/store_context.h"
+
+namespace ltrain {
+
+class Weights {
+ public:
+  Weights(const StoreContext& context, const ParameterLayout& layout, OffloadedWeights& offloaded);
+
+  /// Of a bucket, in their order; when all have theirs, what lies in offload memory.
+  void allocate(const Bucket& b);
+  void lay_out_offloaded();
+  /// On meta, for checks of placements: how units lie.
+  void make_records();
+
+  /// `n` parameters of one unit as one matrix. With ZeRO-3 only while their segment is in use.
+  Tensor view(int id, int n) const;
+  void gather_segment(int segment, int next);
+  void release_segment(int segment);
+
+  // ---- between steps ----
+  /// As this rank holds them: whole, or its piece.
+  const Tensor& held(const Bucket& b) const;
+  /// Of these, those that this rank updates; and elements [from, from + n) of the bucket, of them.
+  Tensor updated(const Bucket& b) const;
+  Tensor part(const Bucket& b, int64_t from, int64_t n) const;
+  /// On meta: `t` lies as held(b), where that is in offload memory and t is a part of it.
+  void place_like_held(const Bucket& b, const Tensor& t) const;
+
+  // ---- after this rank has written its part ----
+  /// On meta: elements of a bucket are being written by the ranks that have states of them.
+  void begin_writing(const Bucket& b);
+  /// On meta: this rank's part lies again as updates leave it.
+  void end_writing(const Bucket& b);
+  /// ZeRO-1 and 2: what this rank has updated, to the others, and theirs. Enqueued; wait_published waits for
+  /// all.
+  void publish(const Bucket& b);
+  void wait_published();
+  /// On meta: every rank has again what its stage of ZeRO leaves it. `when`: for messages.
+  void require(std::string_view when) const;
+
+ private:
+  struct State {
+    Tensor whole;      // padded; with ZeRO-3 only while in use
+    Tensor piece;      // ZeRO-3; in offload memory when offloaded
+    Tensor fetched;    // from there, on its way to all ranks
+    AsyncHandle done;  // of the gather in flight
+    bool gathering = false;
+  };
+  State& at(const Bucket& b) { return states_[static_cast<size_t>(b.index)]; }
+  const State& at(const Bucket& b) const { return states_[static_cast<size_t>(b.index)]; }
+  void gather(const Bucket& b);
+  void fetch(const Bucket& b, const Tensor& to);
+
+  StoreContext c_;
+  const ParameterLayout& layout_;
+  OffloadedWeights& offloaded_;
+  std::vector<State> states_;           // by bucket
+  std::vector<TensorRecord*> records_;  // by unit, on meta
+};
+
+}  // namespace ltrain

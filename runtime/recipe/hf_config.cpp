@@ -1,5 +1,5 @@
 // A Hugging Face config.json as model.* keys: every key of it is obeyed, refused, or known to be harmless
-// (hf_config_keys.cpp).
+// (models/families/hf_keys.cpp).
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"
-#include "runtime/recipe/hf_config_keys.h"
+#include "models/families/hf_keys.h"
 #include "runtime/recipe/raw_values.h"
 #include "runtime/recipe/read_file.h"
 #include "runtime/recipe/schema/schema.h"

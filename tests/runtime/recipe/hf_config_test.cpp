@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "kernels/base/error.h"
-#include "runtime/recipe/hf_config_keys.h"
+#include "models/families/hf_keys.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/recipe/schema/schema.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/recipe/hf_config_keys.h"
+#include "models/families/hf_keys.h"
 
 #include <map>
 

@@ -1,11 +1,11 @@
-// The keys of a Hugging Face config.json, by architecture: what ltrain makes of each. A key that is in no row
-// may change the function that the model computes, and is refused.
+// The keys of a Hugging Face config.json: what ltrain makes of each, a table a family. A key that is in no
+// row may change the function that the model computes, and is refused.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-namespace ltrain::recipe {
+namespace ltrain {
 
 enum class HfUse : uint8_t {
   obeyed,    ///< sets a key of the recipe
@@ -25,10 +25,18 @@ struct HfKey {
   std::string reason;                    ///< why it is harmless, or what it changes
 };
 
-/// Architectures that a config.json may name: values of model.architecture.
-const std::vector<std::string>& hf_architectures();
-/// The rows of one of them; keys of rope_parameters and rope_scaling are named "rope_parameters.rope_theta".
-const std::vector<HfKey>& hf_keys(const std::string& architecture);
-const HfKey* find_hf_key(const std::string& architecture, const std::string& name);
+/// Of Family::hf_keys; keys of rope_parameters and rope_scaling are named "rope_parameters.rope_theta". Null
+/// where there is none.
+const HfKey* find_hf_key(const std::vector<HfKey>& keys, const std::string& name);
 
-}  // namespace ltrain::recipe
+// Rows, for the files of families. `path`: the key of the recipe without "model.".
+HfKey hf_obeyed(std::string name, const std::string& path, nlohmann::json missing, bool null_derives = false);
+/// Another spelling of a row that has the default.
+HfKey hf_alias(std::string name, const std::string& path);
+HfKey hf_required(std::string name, std::vector<nlohmann::json> accepted, std::string reason);
+HfKey hf_special(std::string name, std::string reason, nlohmann::json missing = nullptr);
+void add_harmless(std::vector<HfKey>& rows, const std::string& reason, const std::vector<const char*>& names);
+/// Of every family: none of these is read where the logits of a training step are computed.
+void add_common(std::vector<HfKey>& rows);
+
+}  // namespace ltrain

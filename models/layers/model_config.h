@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "models/families/family.h"
+
 namespace ltrain {
 
 /// RoPE scaling of Llama 3 (transformers `rope_scaling`, rope_type llama3). factor 1 means none.
@@ -50,14 +52,11 @@ struct MoeConfig {
   }
 };
 
-/// Norms of queries and keys before their rotation.
-enum class QueryKeyNorm : uint8_t { none, head, projection };
-
 struct ModelConfig {
-  std::string architecture = "llama";  ///< gpt2 | llama | mixtral | qwen3_moe | olmoe
+  const Family* family = &family_of("llama");
   int64_t vocab_size = 256;
   int64_t hidden_size = 256;
-  int64_t intermediate_size = 1024;  ///< gpt2: 4 * hidden_size
+  int64_t intermediate_size = 1024;
   int64_t num_hidden_layers = 4;
   int64_t num_attention_heads = 4;
   int64_t num_key_value_heads = 4;
@@ -75,11 +74,8 @@ struct ModelConfig {
   double attn_pdrop = 0.0;   ///< dropout of attention probabilities
   double resid_pdrop = 0.0;  ///< dropout before each residual addition
 
-  QueryKeyNorm query_key_norm() const {
-    return architecture == "qwen3_moe" ? QueryKeyNorm::head
-           : architecture == "olmoe"   ? QueryKeyNorm::projection
-                                       : QueryKeyNorm::none;
-  }
+  const ModelTraits& traits() const { return family->traits; }
+  const ParameterNames& names() const { return family->names; }
 };
 
 }  // namespace ltrain

@@ -26,7 +26,7 @@ ParameterSpec cut_experts_of(const Groups& g, ParameterSpec spec) {
 }  // namespace
 
 std::string moe_prefix(const ModelConfig& c, int64_t layer) {
-  return fmt::format("model.layers.{}.{}", layer, c.architecture == "mixtral" ? "block_sparse_moe" : "mlp");
+  return c.names().layer(layer) + "." + c.names().moe;
 }
 
 void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig& c, bool sequence_parallel,

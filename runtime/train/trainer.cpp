@@ -191,7 +191,7 @@ class Trainer {
           fmt::format("{}: {} {} parameters, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "
                       "micro-batch{} a rank",
                       recipe_.name, format_count(static_cast<double>(totals.parameters)),
-                      recipe_.model.architecture, me.world_size, me.world_size == 1 ? "" : "s",
+                      recipe_.model.family->name, me.world_size, me.world_size == 1 ? "" : "s",
                       what_a_rank_has(threads), precision_text(recipe_), recipe_.train.global_batch_size,
                       recipe_.data.seq_length, batches_.size(), batches_.size() == 1 ? "" : "es"));
       if (step_ < end_step_)

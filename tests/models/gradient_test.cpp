@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/tensor/rng.h"
+#include "tests/support/made_up_families.h"
 #include "tests/support/tiny_job.h"
 
 using namespace ltrain;
@@ -80,6 +81,20 @@ TEST_CASE("gradients of whole models equal central differences") {
   SECTION("attention over several tiles") { o.seq = 100, o.dropout = 0.1; }
   SECTION("packed documents") { o.seq = 70, o.dropout = 0.1, o.packed = true; }
   CHECK(worst_error(o, 3) < 1e-7);
+}
+
+TEST_CASE("gradients of a family with any one trait other than llama's equal central differences") {
+  TinyOptions o;
+  o.global_batch = 2;
+  o.micro_batch = 2;
+  o.seq = 11;
+  o.vocab = 37;
+  o.padded_targets = true;
+  for (const Family& f : made_up_families()) {
+    INFO(f.name);
+    o.family = &f;
+    CHECK(worst_error(o, 3) < 1e-7);
+  }
 }
 
 TEST_CASE("gradients of MoE models, with every loss for balance, equal central differences") {

@@ -91,7 +91,7 @@ Differences compare(const Golden& g, const ModelConfig& model) {
   d.loss = relative(r.loss, g.read<double>("token_loss").at(0));
   d.balance = relative(r.experts.balance_loss,
                        g.read<double>("aux_loss").at(0) *
-                           (model.architecture == "olmoe" ? 0.01 : 0.001));  // their classes' coefficients
+                           (model.family->name == "olmoe" ? 0.01 : 0.001));  // their classes' coefficients
   for (int id = 0; id < store.count(); ++id) {
     const auto want = g.read<double>("grad." + store.spec(id).name);
     const double* got = store.grad(id).ptr<double>();

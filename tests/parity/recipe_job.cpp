@@ -6,7 +6,7 @@ namespace ltrain::test {
 
 TinyOptions job_of(const Recipe& r, const std::string& precision) {
   TinyOptions o;
-  o.architecture = r.model.architecture;
+  o.architecture = r.model.family->name;
   o.precision = precision;
   o.tied = r.model.tie_word_embeddings;
   o.untied = !o.tied;

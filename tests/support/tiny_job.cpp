@@ -17,7 +17,7 @@ namespace ltrain::test {
 
 ModelConfig tiny_model(const TinyOptions& o) {
   ModelConfig c;
-  c.architecture = o.architecture;
+  c.family = o.family ? o.family : &family_of(o.architecture);
   c.vocab_size = o.vocab;
   c.hidden_size = o.hidden;
   c.intermediate_size = o.intermediate ? o.intermediate : o.architecture == "gpt2" ? 4 * o.hidden : 40;

@@ -137,11 +137,11 @@ void upcycling(const Recipe& r, const BrokenRule& broken) {
   if (!r.checkpoint.upcycle) return;
   const MoeConfig& m = r.model.moe;
   const std::string key = "checkpoint.upcycle", width = "model.moe.intermediate_size";
-  if (r.model.architecture != "llama" && r.model.architecture != "mixtral")
+  if (r.model.traits().query_key_norm != QueryKeyNorm::none)
     broken(
         key,
         fmt::format("{} has norms that a dense llama has not; remove the key, or model.architecture: llama",
-                    r.model.architecture),
+                    r.model.family->name),
         {"model.architecture"});
   if (m.intermediate_size != r.model.intermediate_size)
     broken(width,
@@ -235,10 +235,10 @@ void tensor(const Recipe& r, const BrokenRule& broken) {
 void check_moe(const Recipe& r, const BrokenRule& broken) {
   const MoeConfig& m = r.model.moe;
   const Parallel& p = r.parallel;
-  const std::string& architecture = r.model.architecture;
+  const Family& family = *r.model.family;
   if (m.num_experts == 0) {
-    if (architecture != "llama" && architecture != "gpt2")
-      broken(kExperts, fmt::format("{} is an MoE model; nearest valid value: 1", architecture),
+    if (family.experts == Experts::always)
+      broken(kExperts, fmt::format("{} is an MoE model; nearest valid value: 1", family.name),
              {"model.architecture"});
     if (p.expert > 1)
       broken(kExpert,
@@ -248,7 +248,7 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
       broken(kExpertTensor, "a dense model has no experts; remove the key", {});
     return;
   }
-  if (architecture == "gpt2")
+  if (family.experts == Experts::never)
     return broken(
         kExperts,
         "experts are SwiGLU layers of llama's kind; nearest valid value: 0, or model.architecture: llama",

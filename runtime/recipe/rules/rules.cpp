@@ -63,15 +63,15 @@ class Rules {
                            nearest(m.num_attention_heads, 1, m.hidden_size,
                                    [&](int64_t n) { return m.hidden_size % n == 0; })),
                {hidden});
-    } else if (m.architecture == "gpt2" && m.head_dim * m.num_attention_heads != m.hidden_size) {
-      broken("model.head_dim", fmt::format("gpt2 needs {} / {} = {} / {}; remove the key", hidden, heads,
-                                           m.hidden_size, m.num_attention_heads));
+    } else if (!m.family->free_head_dim && m.head_dim * m.num_attention_heads != m.hidden_size) {
+      broken("model.head_dim", fmt::format("{} needs {} / {} = {} / {}; remove the key", m.family->name,
+                                           hidden, heads, m.hidden_size, m.num_attention_heads));
     }
-    if (m.architecture == "gpt2" && m.num_key_value_heads != m.num_attention_heads)
+    if (!m.family->grouped_queries && m.num_key_value_heads != m.num_attention_heads)
       broken("model.num_key_value_heads",
-             fmt::format("gpt2 has one for each query head: {}; remove the key, or use "
+             fmt::format("{} has one for each query head: {}; remove the key, or use "
                          "model.architecture: llama",
-                         m.num_attention_heads));
+                         m.family->name, m.num_attention_heads));
     else if (m.num_attention_heads % m.num_key_value_heads != 0)
       broken("model.num_key_value_heads",
              fmt::format("must divide {} ({}){}", heads, m.num_attention_heads,
@@ -79,12 +79,13 @@ class Rules {
                                  [&](int64_t n) { return m.num_attention_heads % n == 0; })),
              {heads});
     const bool head_is_whole = given("model.head_dim") || m.hidden_size % m.num_attention_heads == 0;
-    if (m.architecture != "gpt2" && head_is_whole && m.head_dim % 2 != 0)
+    const bool rotary = m.traits().positions == PositionEmbedding::rotary;
+    if (rotary && head_is_whole && m.head_dim % 2 != 0)
       broken("model.head_dim",
              fmt::format("must be even, since rotary embeddings turn pairs; nearest valid value: {}{}",
                          m.head_dim > 1 ? fmt::format("{} or ", m.head_dim - 1) : "", m.head_dim + 1),
              {heads, hidden});
-    if (m.architecture != "gpt2") rope_scaling();
+    if (rotary) rope_scaling();
     if (r_.data.seq_length > m.max_position_embeddings)
       broken("data.seq_length",
              fmt::format("must be at most model.max_position_embeddings; nearest valid value: {}",

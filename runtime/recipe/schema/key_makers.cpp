@@ -10,15 +10,6 @@ namespace ltrain::recipe {
 
 namespace {
 
-std::string join(const std::vector<std::string>& words) {
-  std::string s;
-  for (const std::string& w : words) {
-    if (!s.empty()) s += ", ";
-    s += w;
-  }
-  return s;
-}
-
 std::string read_source(const Node& node, DataSource& out) {
   if (node.kind == Node::scalar) return read_text(node, out.path);
   if (node.kind != Node::map) return "needs {path: PREFIX, weight: 1.0}";
@@ -52,6 +43,15 @@ std::string digits_of(const std::string& s) {
 }
 
 }  // namespace
+
+std::string join(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
+
+std::string either(std::vector<std::string> words) {
+  if (words.size() < 2) return join(words);
+  const std::string last = words.back();
+  words.pop_back();
+  return join(words) + " or " + last;
+}
 
 std::string read_choice(const Key& key, const Node& node, std::string& out) {
   if (node.kind != Node::scalar) return "must be one of " + join(key.choices);

@@ -13,6 +13,9 @@
 
 namespace ltrain::recipe {
 
+std::string join(const std::vector<std::string>& words);  ///< "a, b, c"
+std::string either(std::vector<std::string> words);       ///< "a, b or c"
+
 template <class T>
 struct is_optional : std::false_type {};
 template <class T>

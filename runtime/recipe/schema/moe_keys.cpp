@@ -1,5 +1,7 @@
 #include "runtime/recipe/schema/moe_keys.h"
 
+#include <algorithm>
+
 #include "runtime/recipe/schema/key_makers.h"
 
 namespace ltrain::recipe {
@@ -13,9 +15,21 @@ Key of_moe(Key key) {
   return key;
 }
 
-int64_t class_experts(const Recipe& r) {
-  const std::string& a = r.model.architecture;
-  return a == "mixtral" ? 8 : a == "qwen3_moe" ? 128 : a == "olmoe" ? 64 : 0;
+/// "mixtral 8, qwen3_moe 128, olmoe 64, else 0": what families have as default, those alike together.
+std::string by_family(int64_t FamilyDefaults::*value, int64_t otherwise) {
+  std::vector<std::pair<int64_t, std::string>> groups;
+  for (const Family* f : families()) {
+    const int64_t v = f->defaults.*value;
+    if (v == otherwise) continue;
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == v; });
+    if (same == groups.end())
+      groups.emplace_back(v, f->name);
+    else
+      same->second += ", " + f->name;
+  }
+  std::string text;
+  for (const auto& [v, names] : groups) text += fmt::format("{} {}, ", names, v);
+  return text + fmt::format("else {}", otherwise);
 }
 
 void add_router_keys(std::vector<Key>& t) {
@@ -51,12 +65,14 @@ void add_router_keys(std::vector<Key>& t) {
                   "logits, and scores among these."));
   add(truth("model.moe.router.norm_topk_prob", LT_MEMBER(model.moe.norm_topk_prob),
             "The weights of a token's experts are divided by their sum.")
-          .derived("true; olmoe, top_k: 1 and selection: expert_choice: false", [](Recipe& r) {
-            const MoeConfig& m = r.model.moe;
-            r.model.moe.norm_topk_prob = r.model.architecture != "olmoe" &&
-                                         (m.top_k > 1 || m.num_experts <= 1) &&
-                                         m.selection != "expert_choice";
-          }));
+          .derived("true; " + join(family_names([](const Family& f) { return !f.defaults.norm_topk_prob; })) +
+                       ", top_k: 1 and selection: expert_choice: false",
+                   [](Recipe& r) {
+                     const MoeConfig& m = r.model.moe;
+                     r.model.moe.norm_topk_prob = r.model.family->defaults.norm_topk_prob &&
+                                                  (m.top_k > 1 || m.num_experts <= 1) &&
+                                                  m.selection != "expert_choice";
+                   }));
   add(number("model.moe.router.routed_scaling_factor", LT_MEMBER(model.moe.routed_scaling_factor),
              "Of the weights, after that.")
           .above(0)
@@ -133,13 +149,13 @@ void add_moe_keys(std::vector<Key>& t) {
           .between(0, 65536)
           .alias({"num_local_experts"})
           .when("a value above 0", false, is_moe)
-          .derived("mixtral 8, qwen3_moe 128, olmoe 64, else 0",
-                   [](Recipe& r) { r.model.moe.num_experts = class_experts(r); }));
+          .derived(by_family(&FamilyDefaults::num_experts, 0),
+                   [](Recipe& r) { r.model.moe.num_experts = r.model.family->defaults.num_experts; }));
   add(integer("model.moe.top_k", LT_MEMBER(model.moe.top_k), "Experts that a token goes to.")
           .between(1, 65536)
           .alias({"num_experts_per_tok", "moe_router_topk", "topk"})
-          .derived("qwen3_moe, olmoe 8, else 2",
-                   [](Recipe& r) { r.model.moe.top_k = class_experts(r) > 8 ? 8 : 2; }));
+          .derived(by_family(&FamilyDefaults::top_k, 2),
+                   [](Recipe& r) { r.model.moe.top_k = r.model.family->defaults.top_k; }));
   add(integer("model.moe.intermediate_size", LT_MEMBER(model.moe.intermediate_size), "Width of an expert.")
           .between(1, 4 * kMost)
           .alias({"moe_intermediate_size", "moe_ffn_hidden_size"})

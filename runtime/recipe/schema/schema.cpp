@@ -17,13 +17,27 @@ constexpr double kMaxDim = 1 << 20;
 constexpr double kMaxIds = 2147483647;  // token ids are 32-bit
 constexpr double kMaxRanks = 1 << 20;
 
-bool is_gpt2(const Recipe& r) { return r.model.architecture == "gpt2"; }
-
-/// Rotary embeddings: refused with gpt2, since whoever writes them expects another model.
+/// Refused in families with other positions, since whoever writes these keys expects another model.
 Key rotary_only(Key key) {
-  key.when("model.architecture: llama, mixtral, qwen3_moe or olmoe", true,
-           [](const Recipe& r) { return !is_gpt2(r); });
+  const auto rotary = [](const Family& f) { return f.traits.positions == PositionEmbedding::rotary; };
+  key.when("model.architecture: " + either(family_names(rotary)), true,
+           [rotary](const Recipe& r) { return rotary(*r.model.family); });
   return key;
+}
+
+Key architecture() {
+  std::vector<std::pair<std::string, const Family*>> built;
+  std::string help;
+  for (const Family* f : families()) {
+    built.emplace_back(f->name, f);
+    help += (help.empty() ? "" : " ") + f->name + ": " + f->summary;
+  }
+  std::vector<std::string> unbuilt;
+  for (const char* name :
+       {"mistral", "qwen2", "qwen3", "qwen2_moe", "deepseek_v3", "gpt_oss", "olmo", "olmo2"})
+    if (!find_family(name)) unbuilt.emplace_back(name);
+  return choice<const Family*>("model.architecture", LT_MEMBER(model.family), built, unbuilt, help)
+      .alias({"model_type"});
 }
 bool has_pipeline(const Recipe& r) { return r.parallel.pipeline > 1; }
 std::vector<std::string> schedule_names() {
@@ -121,15 +135,7 @@ void add_model_keys(std::vector<Key>& t) {
       "same. Without it a key that ltrain does not know is refused.");
   ignore.dumped = false;
   t.push_back(std::move(ignore));
-  t.push_back(
-      name_choice(
-          "model.architecture", LT_MEMBER(model.architecture),
-          {"gpt2", "llama", "mixtral", "qwen3_moe", "olmoe"},
-          {"mistral", "qwen2", "qwen3", "qwen2_moe", "deepseek_v3", "gpt_oss", "olmo", "olmo2"},
-          "gpt2: learned positions, LayerNorm, biases, GELU. llama: RoPE, RMSNorm, grouped queries, SwiGLU. "
-          "mixtral: llama with experts. qwen3_moe: and norms of each head's queries and keys. olmoe: and "
-          "norms of all queries and of all keys.")
-          .alias({"model_type"}));
+  t.push_back(architecture());
   t.push_back(integer("model.vocab_size", LT_MEMBER(model.vocab_size), "Rows of the embedding.")
                   .between(1, kMaxIds)
                   .derived("the tokenizer's: byte 257, gpt2 50257", [](Recipe& r) {
@@ -156,15 +162,16 @@ void add_model_keys(std::vector<Key>& t) {
                   .derived("hidden_size / num_attention_heads", [](Recipe& r) {
                     r.model.head_dim = r.model.hidden_size / r.model.num_attention_heads;
                   }));
-  t.push_back(integer("model.intermediate_size", LT_MEMBER(model.intermediate_size), "Width of the MLP.")
-                  .between(1, 4 * kMaxDim)
-                  .alias({"ffn_hidden_size", "n_inner"})
-                  .derived("gpt2: 4 hidden_size; others: 8/3 hidden_size rounded up to a multiple of 256",
-                           [](Recipe& r) {
-                             const int64_t h = r.model.hidden_size;
-                             r.model.intermediate_size =
-                                 is_gpt2(r) ? 4 * h : ((8 * h + 2) / 3 + 255) / 256 * 256;
-                           }));
+  t.push_back(
+      integer("model.intermediate_size", LT_MEMBER(model.intermediate_size), "Width of the MLP.")
+          .between(1, 4 * kMaxDim)
+          .alias({"ffn_hidden_size", "n_inner"})
+          .derived(
+              join(family_names([](const Family& f) { return f.traits.feed_forward == FeedForward::gelu; })) +
+                  ": 4 hidden_size; others: 8/3 hidden_size rounded up to a multiple of 256",
+              [](Recipe& r) {
+                r.model.intermediate_size = r.model.family->default_intermediate_size(r.model.hidden_size);
+              }));
   t.push_back(integer("model.max_position_embeddings", LT_MEMBER(model.max_position_embeddings),
                       "Longest sequence; gpt2: rows of the position embedding.")
                   .between(1, kMaxIds)
@@ -210,7 +217,10 @@ void add_model_keys(std::vector<Key>& t) {
   t.push_back(
       truth("model.tie_word_embeddings", LT_MEMBER(model.tie_word_embeddings),
             "The output layer uses the embedding's weights.")
-          .derived("gpt2: true; others: false", [](Recipe& r) { r.model.tie_word_embeddings = is_gpt2(r); }));
+          .derived(
+              join(family_names([](const Family& f) { return f.defaults.tie_word_embeddings; })) +
+                  ": true; others: false",
+              [](Recipe& r) { r.model.tie_word_embeddings = r.model.family->defaults.tie_word_embeddings; }));
   t.push_back(number("model.initializer_range", LT_MEMBER(model.initializer_range),
                      "Standard deviation of the initial matmul and embedding weights.")
                   .changes(Effect::nothing)

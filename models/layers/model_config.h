@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/enum_names.h"
+#include "kernels/moe/route.h"
 #include "models/families/family.h"
 
 namespace ltrain {
@@ -18,6 +20,20 @@ struct RopeScaling {
   int64_t original_max_position_embeddings = 8192;
 };
 
+/// Scores of experts, from logits.
+enum class RouterScore : uint8_t { softmax, sigmoid };
+LT_ENUM_NAMES(RouterScore, {RouterScore::softmax, "softmax"}, {RouterScore::sigmoid, "sigmoid"});
+
+/// topk_last: the best of all scores; topk_first: the best logits, and scores among these.
+enum class RouterOrder : uint8_t { topk_last, topk_first };
+LT_ENUM_NAMES(RouterOrder, {RouterOrder::topk_last, "topk_last"}, {RouterOrder::topk_first, "topk_first"});
+
+/// Losses for balance (docs/moe.md).
+enum class BalanceLoss : uint8_t { none, switch_loss, sequence, global, uniform, hf };
+LT_ENUM_NAMES(BalanceLoss, {BalanceLoss::none, "none"}, {BalanceLoss::switch_loss, "switch"},
+              {BalanceLoss::sequence, "sequence"}, {BalanceLoss::global, "global"},
+              {BalanceLoss::uniform, "uniform"}, {BalanceLoss::hf, "hf"});
+
 /// An MoE layer in the place of the feed-forward.
 struct MoeConfig {
   int64_t num_experts = 0;  ///< 0: none, the model is dense
@@ -29,22 +45,21 @@ struct MoeConfig {
   int64_t shared_experts = 0;  ///< every token goes to them: a feed-forward of so many experts' width
   bool shared_expert_gate = false;
   // The router (kernels/moe/route.h).
-  std::string score = "softmax";    ///< softmax | sigmoid
-  std::string order = "topk_last";  ///< topk_last: of scores; topk_first: scores of the chosen
+  RouterScore score = RouterScore::softmax;
+  RouterOrder order = RouterOrder::topk_last;
   bool norm_topk_prob = true;
   double routed_scaling_factor = 1.0;
   int64_t n_group = 1, topk_group = 1;
-  std::string selection = "top_k";  ///< top_k | gshard | expert_choice
-  double second_threshold = 0.5;    ///< gshard: weight from which the second expert is always taken
-  double jitter_eps = 0;            ///< training: noise on what the router reads; 0: none
-  double bias_update_rate = 0;      ///< balance without a loss: step of the bias of scores; 0: no bias
-  // Losses for balance (docs/moe.md).
-  std::string balance = "none";  ///< none | switch | sequence | global | uniform | hf
+  Selection selection = Selection::top_k;
+  double second_threshold = 0.5;  ///< gshard: weight from which the second expert is always taken
+  double jitter_eps = 0;          ///< training: noise on what the router reads; 0: none
+  double bias_update_rate = 0;    ///< balance without a loss: step of the bias of scores; 0: no bias
+  BalanceLoss balance = BalanceLoss::none;
   double balance_coeff = 0.01, z_loss_coeff = 0.0;
   // Most rows of an expert: capacity_factor * tokens * top_k / num_experts; without one all
   // that come.
   std::optional<double> capacity_factor, eval_capacity_factor;
-  std::string drop_policy = "probability";  ///< probability | position | choice
+  Drop drop_policy = Drop::least_weight;
 
   bool in_layer(int64_t i) const {
     return num_experts > 0 && (i + 1) % layer_step == 0 &&

@@ -263,7 +263,7 @@ class Trainer {
   /// The ranks of a node are what each rank's own node has.
   void agree_on_levels() {
     const Parallel& p = recipe_.parallel;
-    if (p.shard_group != "node" && p.hierarchical_reduction != "node") return;
+    if (p.shard_group != kNode && p.hierarchical_reduction != kNode) return;
     int64_t mine[2] = {p.shard_ranks, -p.shard_ranks};
     Tensor both;
     both.data = mine;
@@ -311,7 +311,8 @@ class Trainer {
   /// The order of work on the pipeline, and what auto computes again, are chosen on one rank: they follow
   /// from a machine profile.
   void agree_on_pipeline() {
-    if (recipe_.parallel.pipeline == 1 && recipe_.recompute.granularity != "auto") return;
+    if (recipe_.parallel.pipeline == 1 && recipe_.recompute.granularity != RecomputeGranularity::automatic)
+      return;
     std::string text = lead_ ? pack(pipeline_layout(recipe_, profile_)) : "";
     int64_t size = static_cast<int64_t>(text.size());
     Tensor length, body;

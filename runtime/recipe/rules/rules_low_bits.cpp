@@ -12,43 +12,43 @@ void onebit_rules(const Recipe& r, const BrokenRule& broken) {
   const Optimizer& o = r.optimizer;
   const std::string kind = "optimizer.kind";
   for (const ParameterGroup& g : o.groups)
-    if (g.kind && (*g.kind == "onebit_adam" || *g.kind == "onebit_lamb" || o.kind == "onebit_adam" ||
-                   o.kind == "onebit_lamb"))
+    if (g.kind && (is_onebit(*g.kind) || is_onebit(o.settings.rule)))
       return broken(
           "optimizer.groups",
           fmt::format("kind: {} beside optimizer.kind: {}: a 1-bit optimizer is for all parameters, "
                       "whose gradients stay with their ranks; remove the group's kind",
-                      *g.kind, o.kind),
+                      update_rule_name(*g.kind), update_rule_name(o.settings.rule)),
           {kind});
-  if (o.kind != "onebit_adam" && o.kind != "onebit_lamb") return;
+  if (!is_onebit(o.settings.rule)) return;
   const Parallel& p = r.parallel;
-  const std::string plain = o.kind == "onebit_adam" ? "adamw" : "lamb";
+  const std::string_view name = update_rule_name(o.settings.rule);
+  const std::string plain = o.settings.rule == UpdateRule::onebit_adam ? "adamw" : "lamb";
   if (p.zero_stage > 0)
     broken(
         kind,
         fmt::format("{} adds a rank's own gradient to all of the first moment, and parallel.zero_stage: {} "
                     "leaves a rank a piece of it; nearest valid value: {}, or parallel.zero_stage: 0",
-                    o.kind, p.zero_stage, plain),
+                    name, p.zero_stage, plain),
         {"parallel.zero_stage"});
-  if (p.hierarchical_reduction != "none")
+  if (p.hierarchical_reduction != kOneLevel)
     broken(kind,
            fmt::format("{} averages on one level, and parallel.hierarchical_reduction is {}; nearest valid "
                        "value: {}, or parallel.hierarchical_reduction: none",
-                       o.kind, p.hierarchical_reduction, plain),
+                       name, level_text(p.hierarchical_reduction), plain),
            {"parallel.hierarchical_reduction"});
-  if (p.grad_reduce_dtype == "int8")
+  if (p.grad_reduce_dtype == GradReduceDtype::int8)
     broken(kind,
            fmt::format("{} has errors of its own bits, and parallel.grad_reduce_dtype: int8 others; nearest "
                        "valid value: {}, or parallel.grad_reduce_dtype: fp32",
-                       o.kind, plain),
+                       name, plain),
            {"parallel.grad_reduce_dtype"});
-  if (o.freeze_step >= r.train.train_steps)
+  if (o.settings.freeze_step >= r.train.train_steps)
     broken("optimizer.freeze_step",
            fmt::format("a run of train.train_steps = {} is all warm-up; nearest valid value: {}, or "
                        "optimizer.kind: {}",
                        r.train.train_steps, std::max<int64_t>(1, r.train.train_steps - 1), plain),
            {"train.train_steps"});
-  const LambLimits& l = o.lamb_limits;
+  const LambLimits& l = o.settings.lamb_limits;
   if (l.min_coeff > l.max_coeff)
     broken("optimizer.min_coeff",
            fmt::format("must be at most optimizer.max_coeff; nearest valid value: {}",
@@ -62,8 +62,9 @@ void onebit_rules(const Recipe& r, const BrokenRule& broken) {
 }
 
 void sophia_rules(const Recipe& r, const BrokenRule& broken) {
-  if (!r.optimizer.uses("sophia_h")) return;
-  const std::string where = r.optimizer.kind == "sophia_h" ? "optimizer.kind" : "optimizer.groups";
+  if (!r.optimizer.uses(UpdateRule::sophia_h)) return;
+  const std::string where =
+      r.optimizer.settings.rule == UpdateRule::sophia_h ? "optimizer.kind" : "optimizer.groups";
   if (r.precision != Precision::fp32 && r.precision != Precision::fp64)
     broken(
         where,
@@ -72,7 +73,7 @@ void sophia_rules(const Recipe& r, const BrokenRule& broken) {
                     "or precision: fp32",
                     to_string(r.precision)),
         {"precision"});
-  if (r.parallel.grad_reduce_dtype != "fp32")
+  if (r.parallel.grad_reduce_dtype != GradReduceDtype::fp32)
     broken(where,
            fmt::format("sophia_h takes the difference of two gradients, and parallel.grad_reduce_dtype: {} "
                        "rounds both; nearest valid value: lion, or parallel.grad_reduce_dtype: fp32",

@@ -5,10 +5,11 @@
 namespace ltrain::recipe {
 
 std::pair<std::string, std::string> not_by_element(const Recipe& r) {
-  for (const char* rule :
-       {"lamb", "adafactor", "muon", "adamw8bit", "onebit_adam", "onebit_lamb", "sophia_h"})
+  using enum UpdateRule;
+  for (UpdateRule rule : {lamb, adafactor, muon, adamw8bit, onebit_adam, onebit_lamb, sophia_h})
     if (r.optimizer.uses(rule))
-      return {rule, r.optimizer.kind == rule ? "optimizer.kind" : "optimizer.groups"};
+      return {std::string(update_rule_name(rule)),
+              r.optimizer.settings.rule == rule ? "optimizer.kind" : "optimizer.groups"};
   return {};
 }
 
@@ -17,20 +18,20 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
   sophia_rules(r, broken);
   const Optimizer& o = r.optimizer;
   const std::string kind = "optimizer.kind", groups = "optimizer.groups";
-  const auto where = [&](const char* rule) { return o.kind == rule ? kind : groups; };
-  if (o.uses("muon") && r.parallel.tensor > 1 && r.parallel.tensor_mode != "1d")
-    broken(where("muon"),
+  const auto where = [&](UpdateRule rule) { return o.settings.rule == rule ? kind : groups; };
+  if (o.uses(UpdateRule::muon) && r.parallel.tensor > 1 && r.parallel.tensor_mode != TensorModeChoice::one_d)
+    broken(where(UpdateRule::muon),
            fmt::format(
                "muon multiplies whole rows or whole columns of a matrix, and parallel.tensor_mode: {} cuts "
                "both; nearest valid value: adamw, or parallel.tensor_mode: 1d",
                r.parallel.tensor_mode),
            {"parallel.tensor_mode", "parallel.tensor"});
-  if (o.uses("adamw8bit") && r.precision == Precision::fp64)
-    broken(where("adamw8bit"),
+  if (o.uses(UpdateRule::adamw8bit) && r.precision == Precision::fp64)
+    broken(where(UpdateRule::adamw8bit),
            "has moments of 8 bits for fp32 weights; nearest valid value: adamw, or precision: fp32",
            {"precision"});
   const auto [rule, place] = not_by_element(r);
-  if (o.state_dtype != "fp32") {
+  if (o.state_dtype != StorageDtype::fp32) {
     if (r.precision == Precision::fp64)
       broken("optimizer.state_dtype", "precision: fp64 has moments of fp64; nearest valid value: fp32",
              {"precision"});
@@ -40,13 +41,13 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
                          rule),
              {place});
   }
-  if (o.grad_dtype != "fp32") {
+  if (o.grad_dtype != StorageDtype::fp32) {
     if (!rule.empty())
       broken("optimizer.grad_dtype",
              fmt::format("is for adamw, adam, sgd and lion, and {} has {}; nearest valid value: fp32", place,
                          rule),
              {place});
-    if (r.parallel.grad_reduce_dtype != "fp32")
+    if (r.parallel.grad_reduce_dtype != GradReduceDtype::fp32)
       broken("parallel.grad_reduce_dtype",
              "optimizer.grad_dtype: bf16 sums in bf16 as it is; nearest valid value: fp32",
              {"optimizer.grad_dtype"});
@@ -64,8 +65,8 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
 }
 
 void optimizer_device_rules(const Recipe& r, const BrokenRule& broken) {
-  if (r.optimizer.uses("adamw8bit") && device_of(r) == DeviceKind::cuda)
-    broken(r.optimizer.kind == "adamw8bit" ? "optimizer.kind" : "optimizer.groups",
+  if (r.optimizer.uses(UpdateRule::adamw8bit) && device_of(r) == DeviceKind::cuda)
+    broken(r.optimizer.settings.rule == UpdateRule::adamw8bit ? "optimizer.kind" : "optimizer.groups",
            "adamw8bit saves its moments through memory of the host, which this build does on the CPU alone; "
            "nearest valid value: adamw, or device: cpu",
            {"device"});

@@ -34,17 +34,16 @@ std::string by_family(int64_t FamilyDefaults::*value, int64_t otherwise) {
 
 void add_router_keys(std::vector<Key>& t) {
   const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
-  add(name_choice(
-      "model.moe.router.selection", LT_MEMBER(model.moe.selection), {"top_k", "gshard", "expert_choice"},
-      {"base"},
-      "top_k: each token goes to its best experts. gshard: to the best, and in training to the "
-      "second with a probability that grows with its weight. expert_choice: each expert takes its "
-      "best tokens, equally many, and looks at tokens that follow."));
+  add(choice("model.moe.router.selection", LT_MEMBER(model.moe.selection), {"base"},
+             "top_k: each token goes to its best experts. gshard: to the best, and in training to the "
+             "second with a probability that grows with its weight. expert_choice: each expert takes its "
+             "best tokens, equally many, and looks at tokens that follow."));
   add(number("model.moe.router.second_threshold", LT_MEMBER(model.moe.second_threshold),
              "Weight of the second expert from which it is always taken.")
           .between(1e-6, 1)
-          .when("model.moe.router.selection: gshard", true,
-                [](const Recipe& r) { return is_moe(r) && r.model.moe.selection == "gshard"; }));
+          .when("model.moe.router.selection: gshard", true, [](const Recipe& r) {
+            return is_moe(r) && r.model.moe.selection == Selection::gshard_top2;
+          }));
   add(number(
           "model.moe.router.jitter_eps", LT_MEMBER(model.moe.jitter_eps),
           "In training every number that the router reads is multiplied by one of its own between 1 - this "
@@ -57,12 +56,12 @@ void add_router_keys(std::vector<Key>& t) {
           "towards those that got less than an even share; 0: no bias.")
           .between(0, 1)
           .alias({"moe_router_bias_update_rate"}));
-  add(name_choice("model.moe.router.score", LT_MEMBER(model.moe.score), {"softmax", "sigmoid"}, {"sinkhorn"},
-                  "Scores of experts, from logits, in fp32.")
+  add(choice("model.moe.router.score", LT_MEMBER(model.moe.score), {"sinkhorn"},
+             "Scores of experts, from logits, in fp32.")
           .alias({"router_score_function"}));
-  add(name_choice("model.moe.router.order", LT_MEMBER(model.moe.order), {"topk_last", "topk_first"}, {},
-                  "topk_last: scores of all experts, of which the best are taken; topk_first: the best "
-                  "logits, and scores among these."));
+  add(choice("model.moe.router.order", LT_MEMBER(model.moe.order), {},
+             "topk_last: scores of all experts, of which the best are taken; topk_first: the best "
+             "logits, and scores among these."));
   add(truth("model.moe.router.norm_topk_prob", LT_MEMBER(model.moe.norm_topk_prob),
             "The weights of a token's experts are divided by their sum.")
           .derived("true; " + join(family_names([](const Family& f) { return !f.defaults.norm_topk_prob; })) +
@@ -71,7 +70,7 @@ void add_router_keys(std::vector<Key>& t) {
                      const MoeConfig& m = r.model.moe;
                      r.model.moe.norm_topk_prob = r.model.family->defaults.norm_topk_prob &&
                                                   (m.top_k > 1 || m.num_experts <= 1) &&
-                                                  m.selection != "expert_choice";
+                                                  m.selection != Selection::expert_choice;
                    }));
   add(number("model.moe.router.routed_scaling_factor", LT_MEMBER(model.moe.routed_scaling_factor),
              "Of the weights, after that.")
@@ -86,19 +85,17 @@ void add_router_keys(std::vector<Key>& t) {
           .between(1, 64)
           .alias({"router_group_topk"})
           .derived("n_group", [](Recipe& r) { r.model.moe.topk_group = r.model.moe.n_group; }));
-  add(name_choice(
-          "model.moe.balance.kind", LT_MEMBER(model.moe.balance),
-          {"none", "switch", "sequence", "global", "uniform", "hf"}, {},
-          "Loss that asks for balance: of each micro-batch over all ranks (switch), of each sequence, "
-          "with the choices of the whole batch so far (global), or the divergence of the mean scores "
-          "from uniform ones; hf: transformers' load_balancing_loss_func, over the tokens of all layers "
-          "together. docs/moe.md defines them.")
+  add(choice("model.moe.balance.kind", LT_MEMBER(model.moe.balance), {},
+             "Loss that asks for balance: of each micro-batch over all ranks (switch), of each sequence, "
+             "with the choices of the whole batch so far (global), or the divergence of the mean scores "
+             "from uniform ones; hf: transformers' load_balancing_loss_func, over the tokens of all layers "
+             "together. docs/moe.md defines them.")
           .alias({"router_load_balancing_type"}));
   add(number("model.moe.balance.coeff", LT_MEMBER(model.moe.balance_coeff), "Its weight.")
           .at_least(0)
           .alias({"aux_loss_coeff"})
           .when("a model.moe.balance.kind other than none", true,
-                [](const Recipe& r) { return is_moe(r) && r.model.moe.balance != "none"; }));
+                [](const Recipe& r) { return is_moe(r) && r.model.moe.balance != BalanceLoss::none; }));
   add(number("model.moe.z_loss_coeff", LT_MEMBER(model.moe.z_loss_coeff),
              "Weight of the mean square of the logits' logsumexp.")
           .at_least(0)
@@ -116,10 +113,9 @@ void add_capacity_keys(std::vector<Key>& t) {
           .above(0)
           .derived("capacity_factor",
                    [](Recipe& r) { r.model.moe.eval_capacity_factor = r.model.moe.capacity_factor; }));
-  add(name_choice("model.moe.drop_policy", LT_MEMBER(model.moe.drop_policy),
-                  {"probability", "position", "choice"}, {},
-                  "What is dropped: the assignments of least weight, of the last tokens, or second choices "
-                  "before first ones.")
+  add(choice("model.moe.drop_policy", LT_MEMBER(model.moe.drop_policy), {},
+             "What is dropped: the assignments of least weight, of the last tokens, or second choices "
+             "before first ones.")
           .alias({"token_drop_policy"})
           .when("model.moe.capacity_factor", true, [](const Recipe& r) {
             const MoeConfig& m = r.model.moe;

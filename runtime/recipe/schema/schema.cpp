@@ -57,25 +57,17 @@ void add_run_keys(std::vector<Key>& t) {
                   .changes(Effect::data)
                   .at_least(0));
   t.push_back(
-      choice<DeviceChoice>(
-          "device", LT_MEMBER(device),
-          {{"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"cpu", DeviceChoice::cpu}}, {},
+      choice(
+          "device", LT_MEMBER(device), {},
           "Where the step runs. auto: a GPU where this build and this machine have one for each rank, else "
           "cpu.")
           .changes(Effect::speed)
           .say({{"gpu", "cuda"}, {"gpus", "cuda"}, {"nvidia", "cuda"}}));
   t.push_back(with_precision_schedule(
-      choice<Precision>("precision", LT_MEMBER(precision),
-                        {{"fp32", Precision::fp32},
-                         {"tf32", Precision::tf32},
-                         {"bf16", Precision::bf16},
-                         {"fp8", Precision::fp8},
-                         {"fp16", Precision::fp16},
-                         {"fp64", Precision::fp64}},
-                        {},
-                        "What the step computes in. bf16, fp8 and fp16 keep fp32 master weights and "
-                        "moments; tf32 and fp8 are of products alone, around them is fp32 and bf16; "
-                        "fp16 scales the loss; fp64 is for parity tests. A list changes it by step.")
+      choice("precision", LT_MEMBER(precision), {},
+             "What the step computes in. bf16, fp8 and fp16 keep fp32 master weights and "
+             "moments; tf32 and fp8 are of products alone, around them is fp32 and bf16; "
+             "fp16 scales the loss; fp64 is for parity tests. A list changes it by step.")
           .changes(Effect::function)
           .alias({"mixed_precision"})
           .say({{"no", "fp32"},
@@ -260,17 +252,17 @@ void add_parallel_keys(std::vector<Key>& t) {
                   .alias({"tp", "tensor_model_parallel_size"}));
   t.push_back(truth("parallel.sequence_parallel", LT_MEMBER(parallel.sequence_parallel),
                     "Cut activations between the tensor-parallel matmuls by rows (tokens)."));
-  t.push_back(
-      name_choice("parallel.tensor_mode", LT_MEMBER(parallel.tensor_mode), {"1d", "2d", "2.5d", "3d"}, {},
-                  "How a tensor-parallel matmul is cut. 1d: weights. 2d: weights and activations, into "
-                  "q x q blocks on tensor = q^2 ranks. 2.5d: tensor_depth such grids. 3d: over the "
-                  "axes of a cube of tensor = l^3 ranks."));
+  t.push_back(choice("parallel.tensor_mode", LT_MEMBER(parallel.tensor_mode), {},
+                     "How a tensor-parallel matmul is cut. 1d: weights. 2d: weights and activations, into "
+                     "q x q blocks on tensor = q^2 ranks. 2.5d: tensor_depth such grids. 3d: over the "
+                     "axes of a cube of tensor = l^3 ranks."));
   t.push_back(integer("parallel.tensor_depth", LT_MEMBER(parallel.tensor_depth),
                       "2.5d: grids of ranks, each with a copy of the weights and its own sequences: tensor = "
                       "tensor_depth * q^2.")
                   .between(1, kMaxRanks)
-                  .when("parallel.tensor_mode: 2.5d", true,
-                        [](const Recipe& r) { return r.parallel.tensor_mode == "2.5d"; }));
+                  .when("parallel.tensor_mode: 2.5d", true, [](const Recipe& r) {
+                    return r.parallel.tensor_mode == TensorModeChoice::two_and_half_d;
+                  }));
   t.push_back(integer("parallel.pipeline", LT_MEMBER(parallel.pipeline), "Pipeline stages.")
                   .between(1, kMaxRanks)
                   .alias({"pp", "pipeline_model_parallel_size"}));
@@ -304,10 +296,9 @@ void add_parallel_keys(std::vector<Key>& t) {
                   .between(1, kMaxRanks)
                   .alias({"cp", "context_parallel_size"}));
   t.push_back(
-      name_choice("parallel.context_comm", LT_MEMBER(parallel.context_comm),
-                  {"p2p", "all_gather", "a2a", "a2a+p2p"}, {},
-                  "How attention sees the other parts of the sequence: keys and values travel a ring, "
-                  "or are gathered; or the ranks exchange sequence for heads.")
+      choice("parallel.context_comm", LT_MEMBER(parallel.context_comm), {},
+             "How attention sees the other parts of the sequence: keys and values travel a ring, "
+             "or are gathered; or the ranks exchange sequence for heads.")
           .alias({"cp_comm_type"})
           .when("parallel.context above 1", false, [](const Recipe& r) { return r.parallel.context > 1; }));
   t.push_back(
@@ -315,7 +306,7 @@ void add_parallel_keys(std::vector<Key>& t) {
               "a2a+p2p: neighbouring context ranks that exchange sequence for heads; rings across them.")
           .between(2, kMaxRanks)
           .when("parallel.context_comm: a2a+p2p", false, [](const Recipe& r) {
-            return r.parallel.context > 1 && r.parallel.context_comm == "a2a+p2p";
+            return r.parallel.context > 1 && r.parallel.context_comm == ContextComm::a2a_p2p;
           }));
   t.push_back(
       integer("parallel.expert", LT_MEMBER(parallel.expert),
@@ -331,11 +322,10 @@ void add_parallel_keys(std::vector<Key>& t) {
           .derived("parallel.tensor", [](Recipe& r) { r.parallel.expert_tensor = r.parallel.tensor; })
           .alias({"expert_tensor_parallel_size"}));
   const auto experts_cut = [](const Recipe& r) { return r.parallel.expert > 1; };
-  t.push_back(name_choice("parallel.expert_dispatch", LT_MEMBER(parallel.expert_dispatch),
-                          {"all_to_all", "all_gather"}, {},
-                          "How tokens are dispatched to experts on other ranks: each to those of the experts "
-                          "that it chose, or "
-                          "all to all ranks, for small groups whose tokens choose experts of most of them.")
+  t.push_back(choice("parallel.expert_dispatch", LT_MEMBER(parallel.expert_dispatch), {},
+                     "How tokens are dispatched to experts on other ranks: each to those of the experts "
+                     "that it chose, or "
+                     "all to all ranks, for small groups whose tokens choose experts of most of them.")
                   .alias({"moe_token_dispatcher_type"})
                   .when("parallel.expert above 1", false, experts_cut));
   t.push_back(
@@ -350,29 +340,27 @@ void add_parallel_keys(std::vector<Key>& t) {
               "tokens for them than they have weights: their tokens stay (FasterMoE's replication).")
           .between(0, 8)
           .when("parallel.expert above 1", false, experts_cut));
-  t.push_back(
-      words_or_ranks("parallel.hierarchical_all_to_all", LT_MEMBER(parallel.hierarchical_all_to_all),
-                     {"none", "node"},
-                     "Tokens go to experts on two levels: first to a rank of the node (or of that many "
-                     "neighbours), then all in one message to that rank's peer on the other node.")
-          .when("parallel.expert above 1", false, experts_cut));
+  t.push_back(level_ranks("parallel.hierarchical_all_to_all", LT_MEMBER(parallel.hierarchical_all_to_all),
+                          "none",
+                          "Tokens go to experts on two levels: first to a rank of the node (or of that many "
+                          "neighbours), then all in one message to that rank's peer on the other node.")
+                  .when("parallel.expert above 1", false, experts_cut));
   t.push_back(
       integer("parallel.zero_stage", LT_MEMBER(parallel.zero_stage),
               "What the data-parallel ranks share: 0 nothing, 1 optimizer state, 2 gradients, 3 weights.")
           .between(0, 3));
-  t.push_back(words_or_ranks("parallel.shard_group", LT_MEMBER(parallel.shard_group), {"all", "node"},
-                             "What zero_stage shards over: all data-parallel ranks; those of a node, with "
-                             "copies on the others (hybrid sharding); or that many neighbours."));
-  t.push_back(words_or_ranks(
-      "parallel.hierarchical_reduction", LT_MEMBER(parallel.hierarchical_reduction), {"none", "node"},
+  t.push_back(level_ranks("parallel.shard_group", LT_MEMBER(parallel.shard_group), "all",
+                          "What zero_stage shards over: all data-parallel ranks; those of a node, with "
+                          "copies on the others (hybrid sharding); or that many neighbours."));
+  t.push_back(level_ranks(
+      "parallel.hierarchical_reduction", LT_MEMBER(parallel.hierarchical_reduction), "none",
       "Without zero_stage: sum gradients on two levels, first among the ranks of a node (or that many "
       "neighbours), of which each then sums its part with other nodes."));
   t.push_back(
-      name_choice("parallel.grad_reduce_dtype", LT_MEMBER(parallel.grad_reduce_dtype),
-                  {"fp32", "bf16", "int8"}, {},
-                  "What gradients are rounded to before they are summed over data and context, and sent "
-                  "in; sums are of fp32, and so is what micro-batches add up to. int8: blocks of 256 with a "
-                  "scale, and what rounding leaves over is added the next time.")
+      choice("parallel.grad_reduce_dtype", LT_MEMBER(parallel.grad_reduce_dtype), {},
+             "What gradients are rounded to before they are summed over data and context, and sent "
+             "in; sums are of fp32, and so is what micro-batches add up to. int8: blocks of 256 with a "
+             "scale, and what rounding leaves over is added the next time.")
           .changes(Effect::function));
   t.push_back(
       axis_order("parallel.order", LT_MEMBER(parallel.order),
@@ -388,10 +376,8 @@ void add_data_keys(std::vector<Key>& t) {
                   "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; },
                   "Held-out token files.")
                   .changes(Effect::nothing));
-  t.push_back(choice<TokenizerKind>(
-      "data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind),
-      {{"byte", TokenizerKind::byte}, {"gpt2", TokenizerKind::gpt2}},
-      {"tiktoken", "tokenizer.json", "sentencepiece"},
+  t.push_back(choice(
+      "data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind), {"tiktoken", "tokenizer.json", "sentencepiece"},
       "byte: bytes and an end mark, 257 ids. gpt2: byte-pair ranks in tiktoken form, 50257 ids."));
   t.push_back(text("data.tokenizer.path", LT_MEMBER(data.tokenizer.path), "The rank file of gpt2.")
                   .alias({"tokenizer_model"})
@@ -514,8 +500,8 @@ void add_job_keys(std::vector<Key>& t) {
                    "auto: the newest whole checkpoint of output_dir, or a fresh start. never. Or a path, "
                    "which must load.")
                   .alias({"resume_from_checkpoint"}));
-  t.push_back(name_choice(
-      "checkpoint.resume_data", LT_MEMBER(checkpoint.resume_data), {"same", "continue", "restart"}, {},
+  t.push_back(choice(
+      "checkpoint.resume_data", LT_MEMBER(checkpoint.resume_data), {},
       "What a resume does when the recipe names other training data than the checkpoint was trained on "
       "(files, weights, tokenizer, seq_length, seed). same: it is refused. continue: go on at the same "
       "sample "
@@ -543,9 +529,7 @@ void add_job_keys(std::vector<Key>& t) {
                   .above(0));
   t.push_back(text("launch.interface", LT_MEMBER(launch.interface),
                    "Network interface; null: the one with a route to the peers."));
-  t.push_back(choice<LogFormat>("log.format", LT_MEMBER(log.format),
-                                {{"text", LogFormat::text}, {"megatron", LogFormat::megatron}}, {},
-                                "Lines of the log."));
+  t.push_back(choice("log.format", LT_MEMBER(log.format), {}, "Lines of the log."));
   t.push_back(truth("log.tensorboard", LT_MEMBER(log.tensorboard), "Write TensorBoard events too."));
   t.push_back(
       truth("debug.shared_gpu", LT_MEMBER(debug.shared_gpu),

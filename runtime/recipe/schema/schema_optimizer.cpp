@@ -14,10 +14,12 @@ Key wsd_only(Key key) {
   return key;
 }
 
-std::vector<std::string> rule_names() {
-  std::vector<std::string> names;
-  for (int i = 0; i < kUpdateRules; ++i) names.emplace_back(update_rule_name(static_cast<UpdateRule>(i)));
-  return names;
+/// That a recipe can ask for.
+std::vector<std::pair<std::string, UpdateRule>> rules() {
+  std::vector<std::pair<std::string, UpdateRule>> all;
+  for (int i = 0; i < kUpdateRules; ++i)
+    all.emplace_back(update_rule_name(static_cast<UpdateRule>(i)), static_cast<UpdateRule>(i));
+  return all;
 }
 
 /// Reads one group; "" or what is wrong.
@@ -31,9 +33,9 @@ std::string read_group(const Node& node, ParameterGroup& g) {
     } else if (e.key == "kind") {
       std::string kind, all;
       wrong = read_text(e.value, kind);
-      for (const std::string& n : rule_names()) all += (all.empty() ? "" : ", ") + n;
-      if (wrong.empty() && !update_rule(kind)) wrong = fmt::format("= {}: must be one of {}", kind, all);
-      g.kind = kind;
+      for (const auto& [n, rule] : rules()) all += (all.empty() ? "" : ", ") + n;
+      g.kind = update_rule(kind);
+      if (wrong.empty() && !g.kind) wrong = fmt::format("= {}: must be one of {}", kind, all);
     } else if (e.key == "lr" || e.key == "weight_decay") {
       wrong = read_number(e.value, v);
       if (wrong.empty() && (e.key == "lr" ? v <= 0 : v < 0))
@@ -73,7 +75,8 @@ Key groups_key() {
     const auto name = [&](const char* n) { return json ? fmt::format("\"{}\"", n) : std::string(n); };
     for (const ParameterGroup& g : r.optimizer.groups) {
       s += fmt::format("{}{{{}: {}", s.empty() ? "" : ", ", name("match"), write_text(g.match, json));
-      if (g.kind) s += fmt::format(", {}: {}", name("kind"), write_text(*g.kind, json));
+      if (g.kind)
+        s += fmt::format(", {}: {}", name("kind"), write_text(std::string(update_rule_name(*g.kind)), json));
       if (g.lr) s += fmt::format(", {}: {}", name("lr"), write_number(*g.lr));
       if (g.weight_decay) s += fmt::format(", {}: {}", name("weight_decay"), write_number(*g.weight_decay));
       s += "}";
@@ -86,50 +89,53 @@ Key groups_key() {
 void add_onebit_keys(std::vector<Key>& t) {
   const auto only = [](const char* what, Key key, bool lamb = true) {
     key.when(what, true, [lamb](const Recipe& r) {
-      return r.optimizer.kind == "onebit_lamb" || (!lamb && r.optimizer.kind == "onebit_adam");
+      return r.optimizer.settings.rule == UpdateRule::onebit_lamb ||
+             (!lamb && r.optimizer.settings.rule == UpdateRule::onebit_adam);
     });
     return key;
   };
   t.push_back(only("optimizer.kind: onebit_adam or onebit_lamb",
-                   integer("optimizer.freeze_step", LT_MEMBER(optimizer.freeze_step),
+                   integer("optimizer.freeze_step", LT_MEMBER(optimizer.settings.freeze_step),
                            "Steps of warm-up, after which the second moment stays and ranks average first "
                            "moments in one bit an element in the place of gradients.")
                        .changes(Effect::schedule)
                        .between(1, kMaxSteps)
                        .derived("a fifth of train_steps",
                                 [](Recipe& r) {
-                                  r.optimizer.freeze_step = std::max<int64_t>(1, r.train.train_steps / 5);
+                                  r.optimizer.settings.freeze_step =
+                                      std::max<int64_t>(1, r.train.train_steps / 5);
                                 }),
                    false));
   const char* lamb = "optimizer.kind: onebit_lamb";
-  t.push_back(only(lamb, number("optimizer.max_coeff", LT_MEMBER(optimizer.lamb_limits.max_coeff),
+  t.push_back(only(lamb, number("optimizer.max_coeff", LT_MEMBER(optimizer.settings.lamb_limits.max_coeff),
                                 "Largest trust ratio of a tensor in the warm-up.")
                              .above(0)));
-  t.push_back(only(lamb, number("optimizer.min_coeff", LT_MEMBER(optimizer.lamb_limits.min_coeff),
+  t.push_back(only(lamb, number("optimizer.min_coeff", LT_MEMBER(optimizer.settings.lamb_limits.min_coeff),
                                 "Smallest trust ratio of a tensor in the warm-up.")
                              .above(0)));
-  t.push_back(only(lamb, number("optimizer.coeff_beta", LT_MEMBER(optimizer.lamb_limits.coeff_beta),
+  t.push_back(only(lamb, number("optimizer.coeff_beta", LT_MEMBER(optimizer.settings.lamb_limits.coeff_beta),
                                 "Decay of the average of trust ratios that stays after the warm-up.")
                              .between(0, 0.999999)));
-  t.push_back(only(lamb, number("optimizer.factor_max", LT_MEMBER(optimizer.lamb_limits.factor_max),
+  t.push_back(only(lamb, number("optimizer.factor_max", LT_MEMBER(optimizer.settings.lamb_limits.factor_max),
                                 "Largest factor of that average after the warm-up.")
                              .above(0)));
-  t.push_back(only(lamb, number("optimizer.factor_min", LT_MEMBER(optimizer.lamb_limits.factor_min),
+  t.push_back(only(lamb, number("optimizer.factor_min", LT_MEMBER(optimizer.settings.lamb_limits.factor_min),
                                 "Smallest factor of that average after the warm-up.")
                              .above(0)));
-  t.push_back(
-      only(lamb, number("optimizer.factor_threshold", LT_MEMBER(optimizer.lamb_limits.factor_threshold),
-                        "How much the factor may change in a step, of itself.")
-                     .inside(0, 1)));
+  t.push_back(only(
+      lamb, number("optimizer.factor_threshold", LT_MEMBER(optimizer.settings.lamb_limits.factor_threshold),
+                   "How much the factor may change in a step, of itself.")
+                .inside(0, 1)));
 }
 
 }  // namespace
 
 void add_optimizer_keys(std::vector<Key>& t) {
-  t.push_back(name_choice("optimizer.kind", LT_MEMBER(optimizer.kind), rule_names(), {},
-                          "The update rule. muon: matrices but embeddings; adamw8bit: matrices; their others "
-                          "have adamw. optimizers.md says what each does.")
-                  .alias({"optimizer_type"}));
+  t.push_back(
+      choice<UpdateRule>("optimizer.kind", LT_MEMBER(optimizer.settings.rule), rules(), {},
+                         "The update rule. muon: matrices but embeddings; adamw8bit: matrices; their others "
+                         "have adamw. optimizers.md says what each does.")
+          .alias({"optimizer_type"}));
   t.push_back(number("optimizer.lr", LT_MEMBER(optimizer.lr), "Highest learning rate.")
                   .changes(Effect::schedule)
                   .above(0)
@@ -153,65 +159,72 @@ void add_optimizer_keys(std::vector<Key>& t) {
       number("optimizer.adam_eps", LT_MEMBER(optimizer.adam_eps), "Added to the root of the second moment.")
           .above(0)
           .alias({"adam_epsilon"}));
-  const auto only = [](const char* rule, Key key) {
-    key.when(fmt::format("optimizer.kind: {}", rule), true,
+  const auto only = [](UpdateRule rule, Key key) {
+    key.when(fmt::format("optimizer.kind: {}", update_rule_name(rule)), true,
              [rule](const Recipe& r) { return r.optimizer.uses(rule); });
     return key;
   };
+  t.push_back(only(UpdateRule::sgd,
+                   number("optimizer.sgd_momentum", LT_MEMBER(optimizer.settings.momentum), "SGD's momentum.")
+                       .between(0, 0.999999)));
+  t.push_back(only(UpdateRule::sgd, truth("optimizer.sgd_nesterov", LT_MEMBER(optimizer.settings.nesterov),
+                                          "Nesterov's momentum.")));
+  t.push_back(only(UpdateRule::lion, number("optimizer.lion_beta1", LT_MEMBER(optimizer.settings.lion_beta1),
+                                            "Lion: weight of the moment in the direction.")
+                                         .between(0, 0.999999)));
+  t.push_back(only(UpdateRule::lion, number("optimizer.lion_beta2", LT_MEMBER(optimizer.settings.lion_beta2),
+                                            "Lion: decay of the moment.")
+                                         .between(0, 0.999999)));
   t.push_back(
-      only("sgd", number("optimizer.sgd_momentum", LT_MEMBER(optimizer.sgd_momentum), "SGD's momentum.")
-                      .between(0, 0.999999)));
-  t.push_back(only(
-      "sgd", truth("optimizer.sgd_nesterov", LT_MEMBER(optimizer.sgd_nesterov), "Nesterov's momentum.")));
-  t.push_back(only("lion", number("optimizer.lion_beta1", LT_MEMBER(optimizer.lion_beta1),
-                                  "Lion: weight of the moment in the direction.")
-                               .between(0, 0.999999)));
-  t.push_back(only(
-      "lion", number("optimizer.lion_beta2", LT_MEMBER(optimizer.lion_beta2), "Lion: decay of the moment.")
-                  .between(0, 0.999999)));
-  t.push_back(only("muon", number("optimizer.muon_momentum", LT_MEMBER(optimizer.muon_momentum),
-                                  "Muon's momentum (Nesterov's).")
-                               .between(0, 0.999999)));
-  t.push_back(only("muon", integer("optimizer.muon_num_ns_steps", LT_MEMBER(optimizer.muon_num_ns_steps),
-                                   "Steps of the Newton-Schulz iteration.")
-                               .between(1, 100)));
-  t.push_back(only("muon", number("optimizer.muon_lr", LT_MEMBER(optimizer.muon_lr),
-                                  "Learning rate of Muon's matrices; scheduled as lr is.")
-                               .changes(Effect::schedule)
-                               .above(0)
-                               .derived("lr", [](Recipe& r) { r.optimizer.muon_lr = r.optimizer.lr; })));
+      only(UpdateRule::muon, number("optimizer.muon_momentum", LT_MEMBER(optimizer.settings.muon_momentum),
+                                    "Muon's momentum (Nesterov's).")
+                                 .between(0, 0.999999)));
   t.push_back(
-      only("muon", name_choice("optimizer.muon_scale", LT_MEMBER(optimizer.muon_scale),
-                               {"spectral", "match_rms_adamw"}, {},
-                               "Of the direction: sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, "
-                               "columns)), with which AdamW's learning rates fit.")));
+      only(UpdateRule::muon, integer("optimizer.muon_num_ns_steps", LT_MEMBER(optimizer.settings.muon_steps),
+                                     "Steps of the Newton-Schulz iteration.")
+                                 .between(1, 100)));
   t.push_back(
-      only("adafactor", number("optimizer.adafactor_decay_rate", LT_MEMBER(optimizer.adafactor_decay_rate),
-                               "The second moment moves by step^-this.")
-                            .inside(0, 1)));
-  t.push_back(only("adafactor", number("optimizer.adafactor_eps", LT_MEMBER(optimizer.adafactor_eps),
-                                       "Least root mean square of a parameter that its step is a part of.")
-                                    .above(0)));
-  t.push_back(only("adafactor",
-                   number("optimizer.adafactor_clip_threshold", LT_MEMBER(optimizer.adafactor_clip_threshold),
-                          "Largest root mean square of an update.")
+      only(UpdateRule::muon, number("optimizer.muon_lr", LT_MEMBER(optimizer.muon_lr),
+                                    "Learning rate of Muon's matrices; scheduled as lr is.")
+                                 .changes(Effect::schedule)
+                                 .above(0)
+                                 .derived("lr", [](Recipe& r) { r.optimizer.muon_lr = r.optimizer.lr; })));
+  t.push_back(only(UpdateRule::muon,
+                   choice<bool>("optimizer.muon_scale", LT_MEMBER(optimizer.settings.muon_match_rms),
+                                {{"spectral", false}, {"match_rms_adamw", true}}, {},
+                                "Of the direction: sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, "
+                                "columns)), with which AdamW's learning rates fit.")));
+  t.push_back(only(UpdateRule::adafactor,
+                   number("optimizer.adafactor_decay_rate", LT_MEMBER(optimizer.settings.adafactor_decay),
+                          "The second moment moves by step^-this.")
+                       .inside(0, 1)));
+  t.push_back(only(UpdateRule::adafactor,
+                   number("optimizer.adafactor_eps", LT_MEMBER(optimizer.settings.adafactor_eps),
+                          "Least root mean square of a parameter that its step is a part of.")
                        .above(0)));
+  t.push_back(only(UpdateRule::adafactor, number("optimizer.adafactor_clip_threshold",
+                                                 LT_MEMBER(optimizer.settings.adafactor_threshold),
+                                                 "Largest root mean square of an update.")
+                                              .above(0)));
   add_onebit_keys(t);
-  t.push_back(only("sophia_h", integer("optimizer.hessian_interval", LT_MEMBER(optimizer.hessian_interval),
-                                       "Steps from one estimate of the Hessian's diagonal to the next.")
-                                   .between(1, kMaxSteps)));
-  t.push_back(only("sophia_h", number("optimizer.sophia_gamma", LT_MEMBER(optimizer.sophia_gamma),
-                                      "The moment is divided by this part of the diagonal, and cut to 1.")
-                                   .above(0)));
-  t.push_back(only(
-      "sophia_h", number("optimizer.hessian_radius", LT_MEMBER(optimizer.hessian_radius),
-                         "How far each weight is moved for the gradient that the diagonal is estimated from.")
-                      .inside(0, 1)));
-  t.push_back(name_choice("optimizer.state_dtype", LT_MEMBER(optimizer.state_dtype), {"fp32", "bf16"}, {},
-                          "What moments are stored in between updates, which compute in fp32."));
-  Key gradients = name_choice("optimizer.grad_dtype", LT_MEMBER(optimizer.grad_dtype), {"fp32", "bf16"}, {},
-                              "What gradients are kept and summed in. bf16: those of a micro-batch are added "
-                              "up in fp32 and rounded.");
+  t.push_back(only(UpdateRule::sophia_h,
+                   integer("optimizer.hessian_interval", LT_MEMBER(optimizer.settings.hessian_interval),
+                           "Steps from one estimate of the Hessian's diagonal to the next.")
+                       .between(1, kMaxSteps)));
+  t.push_back(
+      only(UpdateRule::sophia_h, number("optimizer.sophia_gamma", LT_MEMBER(optimizer.settings.sophia_gamma),
+                                        "The moment is divided by this part of the diagonal, and cut to 1.")
+                                     .above(0)));
+  t.push_back(
+      only(UpdateRule::sophia_h,
+           number("optimizer.hessian_radius", LT_MEMBER(optimizer.settings.hessian_radius),
+                  "How far each weight is moved for the gradient that the diagonal is estimated from.")
+               .inside(0, 1)));
+  t.push_back(choice("optimizer.state_dtype", LT_MEMBER(optimizer.state_dtype), {},
+                     "What moments are stored in between updates, which compute in fp32."));
+  Key gradients = choice("optimizer.grad_dtype", LT_MEMBER(optimizer.grad_dtype), {},
+                         "What gradients are kept and summed in. bf16: those of a micro-batch are added "
+                         "up in fp32 and rounded.");
   gradients.when("precision: bf16 or fp8", true, [](const Recipe& r) {
     return r.precision == Precision::bf16 || r.precision == Precision::fp8;
   });
@@ -228,13 +241,8 @@ void add_optimizer_keys(std::vector<Key>& t) {
 }
 
 void add_schedule_keys(std::vector<Key>& t) {
-  t.push_back(choice<LrDecayStyle>("schedule.lr_decay_style", LT_MEMBER(schedule.lr_decay_style),
-                                   {{"constant", LrDecayStyle::constant},
-                                    {"linear", LrDecayStyle::linear},
-                                    {"cosine", LrDecayStyle::cosine},
-                                    {"inverse-square-root", LrDecayStyle::inverse_square_root},
-                                    {"WSD", LrDecayStyle::wsd}},
-                                   {}, "Shape of the learning rate after the warm-up.")
+  t.push_back(choice("schedule.lr_decay_style", LT_MEMBER(schedule.lr_decay_style), {},
+                     "Shape of the learning rate after the warm-up.")
                   .alias({"lr_scheduler_type"}));
   t.push_back(integer("schedule.lr_warmup_steps", LT_MEMBER(schedule.lr_warmup_steps),
                       "Steps of linear warm-up from 0.")
@@ -256,14 +264,13 @@ void add_schedule_keys(std::vector<Key>& t) {
   });
   t.push_back(std::move(cycles));
   const auto moving = [](Key key) {
-    key.when("schedule.weight_decay_incr_style: linear or cosine", true,
-             [](const Recipe& r) { return r.schedule.weight_decay_incr_style != "constant"; });
+    key.when("schedule.weight_decay_incr_style: linear or cosine", true, [](const Recipe& r) {
+      return r.schedule.weight_decay_incr_style != WeightDecayStyle::constant;
+    });
     return key;
   };
-  t.push_back(
-      name_choice("schedule.weight_decay_incr_style", LT_MEMBER(schedule.weight_decay_incr_style),
-                  {"constant", "linear", "cosine"}, {},
-                  "How the weight decay goes from start_weight_decay to end_weight_decay over the run."));
+  t.push_back(choice("schedule.weight_decay_incr_style", LT_MEMBER(schedule.weight_decay_incr_style), {},
+                     "How the weight decay goes from start_weight_decay to end_weight_decay over the run."));
   t.push_back(moving(number("schedule.start_weight_decay", LT_MEMBER(schedule.start_weight_decay),
                             "Weight decay of the first step; null: optimizer.weight_decay.")
                          .at_least(0)));

@@ -314,7 +314,7 @@ TEST_CASE("transformers' loss for balance is computed where a config.json asks f
       INFO(l.refusal);
       REQUIRE(l.recipe);
       CHECK(l.recipe->notes.empty());
-      return l.recipe->model.moe.balance + fmt::format(" {}", l.recipe->model.moe.balance_coeff);
+      return fmt::format("{} {}", l.recipe->model.moe.balance, l.recipe->model.moe.balance_coeff);
     };
     const std::string none = balance(json::object());
     CHECK(none.starts_with("none"));
@@ -329,7 +329,7 @@ TEST_CASE("transformers' loss for balance is computed where a config.json asks f
     config["output_router_logits"] = true;
     const Loaded own = load(config, ", moe: {balance: {kind: switch, coeff: 0.1}}");
     REQUIRE(own.recipe);
-    CHECK(own.recipe->model.moe.balance == "switch");
+    CHECK(own.recipe->model.moe.balance == BalanceLoss::switch_loss);
     CHECK_THAT(own.recipe->notes.at(0),
                Contains("replaces the loss that output_router_logits of F asks for"));
   }

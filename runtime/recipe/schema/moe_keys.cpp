@@ -40,6 +40,7 @@ void add_router_keys(std::vector<Key>& t) {
              "best tokens, equally many, and looks at tokens that follow."));
   add(number("model.moe.router.second_threshold", LT_MEMBER(model.moe.second_threshold),
              "Weight of the second expert from which it is always taken.")
+          .resumes(OnResume::any)
           .between(1e-6, 1)
           .when("model.moe.router.selection: gshard", true, [](const Recipe& r) {
             return is_moe(r) && r.model.moe.selection == Selection::gshard_top2;
@@ -48,12 +49,14 @@ void add_router_keys(std::vector<Key>& t) {
           "model.moe.router.jitter_eps", LT_MEMBER(model.moe.jitter_eps),
           "In training every number that the router reads is multiplied by one of its own between 1 - this "
           "and 1 + this; 0: none.")
+          .resumes(OnResume::any)
           .between(0, 0.99)
           .alias({"router_jitter_noise", "moe_input_jitter_eps"}));
   add(number(
           "model.moe.router.bias_update_rate", LT_MEMBER(model.moe.bias_update_rate),
           "Balance without a loss: experts are chosen by score + bias, which after each step moves by this "
           "towards those that got less than an even share; 0: no bias.")
+          .resumes(OnResume::both_or_no)
           .between(0, 1)
           .alias({"moe_router_bias_update_rate"}));
   add(choice("model.moe.router.score", LT_MEMBER(model.moe.score), {"sinkhorn"},
@@ -90,14 +93,17 @@ void add_router_keys(std::vector<Key>& t) {
              "with the choices of the whole batch so far (global), or the divergence of the mean scores "
              "from uniform ones; hf: transformers' load_balancing_loss_func, over the tokens of all layers "
              "together. docs/moe.md defines them.")
+          .resumes(OnResume::any)
           .alias({"router_load_balancing_type"}));
   add(number("model.moe.balance.coeff", LT_MEMBER(model.moe.balance_coeff), "Its weight.")
+          .resumes(OnResume::any)
           .at_least(0)
           .alias({"aux_loss_coeff"})
           .when("a model.moe.balance.kind other than none", true,
                 [](const Recipe& r) { return is_moe(r) && r.model.moe.balance != BalanceLoss::none; }));
   add(number("model.moe.z_loss_coeff", LT_MEMBER(model.moe.z_loss_coeff),
              "Weight of the mean square of the logits' logsumexp.")
+          .resumes(OnResume::any)
           .at_least(0)
           .alias({"moe_z_loss_coeff"}));
 }
@@ -107,15 +113,18 @@ void add_capacity_keys(std::vector<Key>& t) {
   add(number("model.moe.capacity_factor", LT_MEMBER(model.moe.capacity_factor),
              "An expert takes at most this times an even share of a rank's micro-batch; what is beyond it is "
              "dropped. null: it takes all that come.")
+          .resumes(OnResume::any)
           .above(0)
           .alias({"moe_expert_capacity_factor"}));
   add(number("model.moe.eval_capacity_factor", LT_MEMBER(model.moe.eval_capacity_factor), "In evaluation.")
+          .resumes(OnResume::any)
           .above(0)
           .derived("capacity_factor",
                    [](Recipe& r) { r.model.moe.eval_capacity_factor = r.model.moe.capacity_factor; }));
   add(choice("model.moe.drop_policy", LT_MEMBER(model.moe.drop_policy), {},
              "What is dropped: the assignments of least weight, of the last tokens, or second choices "
              "before first ones.")
+          .resumes(OnResume::any)
           .alias({"token_drop_policy"})
           .when("model.moe.capacity_factor", true, [](const Recipe& r) {
             const MoeConfig& m = r.model.moe;

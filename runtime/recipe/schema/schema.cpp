@@ -6,8 +6,8 @@
 #include "parallel/pipeline/schedule.h"
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/moe_keys.h"
-#include "runtime/recipe/schema/schema_effects.h"
 #include "runtime/recipe/schema/schema_parts.h"
+#include "runtime/recipe/schema/schema_sections.h"
 
 namespace ltrain::recipe {
 
@@ -215,6 +215,7 @@ void add_model_keys(std::vector<Key>& t) {
               [](Recipe& r) { r.model.tie_word_embeddings = r.model.family->defaults.tie_word_embeddings; }));
   t.push_back(number("model.initializer_range", LT_MEMBER(model.initializer_range),
                      "Standard deviation of the initial matmul and embedding weights.")
+                  .resumes(OnResume::any)
                   .changes(Effect::nothing)
                   .above(0)
                   .alias({"init_method_std"}));
@@ -230,14 +231,18 @@ void add_model_keys(std::vector<Key>& t) {
           "default and transformers' gpt2; normal: initializer_range, as transformers' llama, mixtral, "
           "qwen3_moe "
           "and olmoe.")
+          .resumes(OnResume::any)
           .changes(Effect::nothing));
   t.push_back(number("model.embd_pdrop", LT_MEMBER(model.embd_pdrop), "Dropout after the embeddings.")
+                  .resumes(OnResume::any)
                   .between(0, 0.99));
   t.push_back(number("model.attn_pdrop", LT_MEMBER(model.attn_pdrop), "Dropout of attention probabilities.")
+                  .resumes(OnResume::any)
                   .between(0, 0.99)
                   .alias({"attention_dropout"}));
   t.push_back(
       number("model.resid_pdrop", LT_MEMBER(model.resid_pdrop), "Dropout before each residual addition.")
+          .resumes(OnResume::any)
           .between(0, 0.99));
   add_moe_keys(t);
 }

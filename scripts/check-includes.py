@@ -11,7 +11,7 @@ import sys
 FLOORS = {
     "kernels": "base tensor meta cuda storage elementwise attention matmul norm moe optimizer emulation",
     "parallel": "comm shm nccl mesh optim zero pipeline",
-    "models": "layers moe tensor_parallel decoder",
+    "models": "families layers moe tensor_parallel decoder",
     "runtime": "data launch recipe program checkpoint telemetry plan train check generate",
     "app": "",
 }

@@ -3,7 +3,7 @@
 
 For each architecture of ltrain and two versions of transformers: every key that the class writes, with its default,
 and what the class makes of null under that key ("refused" where it takes none). tests/runtime/recipe/hf_config_test.cpp
-compares ltrain's tables (runtime/recipe/hf_config_keys.cpp) with it. Makes a virtual environment for each version and
+compares ltrain's tables (models/families/) with it. Makes a virtual environment for each version and
 installs transformers from PyPI there; torch is not needed.
 """
 import json

@@ -1,6 +1,7 @@
 // The router of an MoE model: which experts a token goes to, with which weights, and where its rows
 // lie among those sorted by expert. Scores are computed in the logits' type, f32 (f64 for f64).
 #pragma once
+#include "kernels/base/enum_names.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/row_random.h"
 #include "kernels/tensor/stream.h"
@@ -14,10 +15,14 @@ namespace ltrain {
 /// expert_choice: each expert the `capacity` tokens of the best scores, ties to the lowest token
 /// (arXiv:2202.09368); top_k is the number of experts then, and weights are scores as they are.
 enum class Selection : uint8_t { top_k, gshard_top2, expert_choice };
+LT_ENUM_NAMES(Selection, {Selection::top_k, "top_k"}, {Selection::gshard_top2, "gshard"},
+              {Selection::expert_choice, "expert_choice"});
 
 /// What exceeds a capacity: the choices of the least weight, of the last tokens, or second choices before
 /// first ones and then the last tokens' (GShard). Ties go against the last token.
 enum class Drop : uint8_t { least_weight, last_token, later_choice };
+LT_ENUM_NAMES(Drop, {Drop::least_weight, "probability"}, {Drop::last_token, "position"},
+              {Drop::later_choice, "choice"});
 
 /// How tokens choose. The score of expert i is softmax(logits)_i over all experts or sigmoid(logit_i); the k
 /// best by score + bias (without a bias by logit) are chosen, ties to the lowest index. Their weights are

@@ -47,25 +47,19 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
   dropout_ = c.resid_pdrop;
   // Of projections into the residual stream (GPT-2; Megatron-LM's scaled_init_method_normal).
   const double out_std = c.initializer_range / (c.scaled_init ? std::sqrt(2.0 * c.num_hidden_layers) : 1.0);
-  if (c.architecture == "gpt2") {
-    const std::string p = fmt::format("transformer.h.{}", i);
-    norm1_.declare(store, groups, p + ".ln_1", NormKind::layer, c.hidden_size, c.norm_eps, sp);
-    attention_.declare(store, groups, c, sp, p + ".attn", place_ + ".attention", out_std);
-    norm2_.declare(store, groups, p + ".ln_2", NormKind::layer, c.hidden_size, c.norm_eps, sp);
-    mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
-  } else {
-    const std::string p = fmt::format("model.layers.{}", i);
-    norm1_.declare(store, groups, p + ".input_layernorm", NormKind::rms, c.hidden_size, c.norm_eps, sp);
-    attention_.declare(store, groups, c, sp, p + ".self_attn", place_ + ".attention", out_std);
-    norm2_.declare(store, groups, p + ".post_attention_layernorm", NormKind::rms, c.hidden_size, c.norm_eps,
-                   sp);
-    is_moe_ = c.moe.in_layer(i);
-    if (is_moe_) {
-      moe_.declare(store, groups, c, sp, expert_tensor, dispatch, moe_prefix(c, i), i, out_std);
-    } else {
-      mlp_.declare(store, groups, c, sp, p + ".mlp", out_std);
-    }
-  }
+  const ParameterNames& names = c.names();
+  const std::string p = names.layer(i) + ".";
+  const auto norm = [&](NormLayer& layer, const std::string& name) {
+    layer.declare(store, groups, p + name, c.traits().norm, c.hidden_size, c.norm_eps, sp);
+  };
+  norm(norm1_, names.attention_norm);
+  attention_.declare(store, groups, c, sp, p + names.attention, place_ + ".attention", out_std);
+  norm(norm2_, names.feed_forward_norm);
+  is_moe_ = c.moe.in_layer(i);
+  if (is_moe_)
+    moe_.declare(store, groups, c, sp, expert_tensor, dispatch, p + names.moe, i, out_std);
+  else
+    mlp_.declare(store, groups, c, sp, p + names.feed_forward, out_std);
 }
 
 int Block::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t i) {

@@ -74,13 +74,13 @@ void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, boo
   const ModelConfig& c = config_;
   has_embedding_ = true;
   store.begin_segment(kEmbedding);
-  ParameterSpec tokens = vocabulary_weight(groups, c, embedding_name(c));
+  ParameterSpec tokens = vocabulary_weight(groups, c, c.names().tokens + ".weight");
   tokens.decay = decay;
   tokens.tied_stages = c.tie_word_embeddings;
   vocab_ = vocabulary_part(groups, c);
   tokens_ = store.add({tokens});
-  if (c.architecture != "gpt2") return;
-  ParameterSpec positions{"transformer.wpe.weight",
+  if (c.traits().positions != PositionEmbedding::learned) return;
+  ParameterSpec positions{c.names().positions + ".weight",
                           {c.max_position_embeddings, c.hidden_size},
                           Init::normal,
                           c.initializer_range,
@@ -95,7 +95,7 @@ void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, boo
 }
 
 void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq) {
-  if (config_.architecture == "gpt2") return;
+  if (config_.traits().positions != PositionEmbedding::rotary) return;
   rope_table_ =
       memory.allocate(MemoryKind::temporaries, "rope angles", DType::f32, {seq, config_.head_dim / 2, 2});
   place_set(compute, rope_table_, kAllAxes, Placement::R());

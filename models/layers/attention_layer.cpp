@@ -22,27 +22,29 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
   LT_CHECK(heads_ * ranks == all_heads_ && kv_heads_ * ranks == c.num_key_value_heads * copies_,
            "{} and {} heads over {} tensor-parallel ranks", all_heads_, c.num_key_value_heads, ranks);
   const int64_t q = all_heads_ * head_dim_, kv = c.num_key_value_heads * head_dim_, h = c.hidden_size;
-  const bool sp = sequence_parallel;
-  if (c.architecture == "gpt2") {
-    const std::string fused = prefix + ".c_attn";  // q, k and v are cut apart: each by its heads
-    qkv_.declare(store, groups, sp,
-                 {{fused, q, 0, q + 2 * kv}, {fused, kv, q, q + 2 * kv}, {fused, kv, q + kv, q + 2 * kv}}, h,
-                 true, c.initializer_range, LinearSharding::column);
-    out_.declare(store, groups, sp, {{prefix + ".c_proj", h}}, q, true, out_std, LinearSharding::row);
+  const ModelTraits& t = c.traits();
+  const ParameterNames& names = c.names();
+  const auto part = [&](const std::string& name, int64_t rows, int64_t first, int copies) {
+    if (names.fused_qkv.empty()) return LinearPart{prefix + "." + name, rows, 0, 0, copies};
+    return LinearPart{prefix + "." + names.fused_qkv, rows, first, q + 2 * kv, copies};
+  };
+  rope_ = t.positions == PositionEmbedding::rotary;
+  std::vector<LinearPart> query{part(names.query, q, 0, 1)};
+  const std::vector<LinearPart> key_value{part(names.key, kv, q, copies_),
+                                          part(names.value, kv, q + kv, copies_)};
+  const auto declare = [&](Linear& linear, const std::vector<LinearPart>& parts) {
+    linear.declare(store, groups, sequence_parallel, parts, h, t.qkv_bias, c.initializer_range,
+                   LinearSharding::column);
+  };
+  if (copies_ > 1) {  // whose gradients go another way than the queries'
+    declare(kv_, key_value);
   } else {
-    rope_ = true;
-    std::vector<LinearPart> query{{prefix + ".q_proj", q}};
-    const std::vector<LinearPart> key_value{{prefix + ".k_proj", kv, 0, 0, copies_},
-                                            {prefix + ".v_proj", kv, 0, 0, copies_}};
-    if (copies_ > 1) {  // whose gradients go another way than the queries'
-      kv_.declare(store, groups, sp, key_value, h, false, c.initializer_range, LinearSharding::column);
-    } else {
-      query.insert(query.end(), key_value.begin(), key_value.end());
-    }
-    qkv_.declare(store, groups, sp, query, h, false, c.initializer_range, LinearSharding::column);
-    declare_norms(store, groups, c, prefix);
-    out_.declare(store, groups, sp, {{prefix + ".o_proj", h}}, q, false, out_std, LinearSharding::row);
+    query.insert(query.end(), key_value.begin(), key_value.end());
   }
+  declare(qkv_, query);
+  declare_norms(store, groups, c, prefix);
+  out_.declare(store, groups, sequence_parallel, {{prefix + "." + names.attention_output, h}}, q,
+               t.attention_output_bias, out_std, LinearSharding::row);
 }
 
 AttentionShape AttentionLayer::shape(const MicroBatch& mb) const {

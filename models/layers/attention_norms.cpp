@@ -9,16 +9,16 @@ namespace ltrain {
 
 void AttentionLayer::declare_norms(ParameterStore& store, const Groups& groups, const ModelConfig& c,
                                    const std::string& prefix) {
-  norm_kind_ = c.query_key_norm();
+  norm_kind_ = c.traits().query_key_norm;
   norm_eps_ = c.norm_eps;
   if (norm_kind_ == QueryKeyNorm::none) return;
   const Group& t = groups.tensor;
   LT_CHECK(groups.one_d(), "norms of queries and keys that {} tensor-parallel ranks share",
            groups.inner().size());
   norm_cut_ = norm_kind_ == QueryKeyNorm::projection && t.size() > 1;
-  const auto add = [&](const char* name, int64_t heads, int copies) {
+  const auto add = [&](const std::string& name, int64_t heads, int copies) {
     const int64_t width = norm_kind_ == QueryKeyNorm::head ? head_dim_ : heads * head_dim_;
-    ParameterSpec spec{prefix + name, {width}, Init::ones, 0, false};
+    ParameterSpec spec{prefix + "." + name + ".weight", {width}, Init::ones, 0, false};
     if (!norm_cut_) {
       spec.sum = Axis::tensor;  // each rank norms heads of its own
       return store.add({spec});
@@ -28,8 +28,8 @@ void AttentionLayer::declare_norms(ParameterStore& store, const Groups& groups, 
     spec.copied = copies > 1;
     return store.add({spec});
   };
-  query_norm_ = add(".q_norm.weight", c.num_attention_heads, 1);
-  key_norm_ = add(".k_norm.weight", c.num_key_value_heads, copies_);
+  query_norm_ = add(c.names().query_norm, c.num_attention_heads, 1);
+  key_norm_ = add(c.names().key_norm, c.num_key_value_heads, copies_);
 }
 
 HeadNorm AttentionLayer::queries() const {

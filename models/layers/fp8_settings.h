@@ -4,12 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/enum_names.h"
+
 namespace ltrain {
 
 /// delayed: a step follows from the largest magnitudes of the steps before (arXiv:2209.05433, Transformer
 /// Engine's delayed scaling); tensorwise: from that of the tensor itself; blockwise: from that of each block
 /// (arXiv:2412.19437, 3.3.2).
 enum class Fp8Recipe : uint8_t { delayed, tensorwise, blockwise };
+LT_ENUM_NAMES(Fp8Recipe, {Fp8Recipe::delayed, "delayed"}, {Fp8Recipe::tensorwise, "tensorwise"},
+              {Fp8Recipe::blockwise, "blockwise"});
 
 struct Fp8Settings {
   Fp8Recipe recipe = Fp8Recipe::delayed;

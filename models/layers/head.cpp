@@ -7,10 +7,6 @@
 
 namespace ltrain {
 
-const char* embedding_name(const ModelConfig& c) {
-  return c.architecture == "gpt2" ? "transformer.wte.weight" : "model.embed_tokens.weight";
-}
-
 namespace {
 
 /// Rank `rank`'s columns of `ranks` that share the vocabulary.
@@ -21,7 +17,7 @@ VocabColumns share(int64_t vocab, int rank, int ranks) {
 
 }  // namespace
 
-ParameterSpec vocabulary_weight(const Groups& g, const ModelConfig& c, const char* name) {
+ParameterSpec vocabulary_weight(const Groups& g, const ModelConfig& c, const std::string& name) {
   ParameterSpec w{name, {c.vocab_size, c.hidden_size}, Init::normal, c.initializer_range, true};
   w.embedding = true;
   const auto cut = [&](Axis a, int dim) {
@@ -49,14 +45,14 @@ VocabPart vocabulary_part(const Groups& g, const ModelConfig& c) {
 
 void Head::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sequence_parallel,
                    bool decay_embeddings, int embedding) {
-  const bool gpt2 = c.architecture == "gpt2";
-  norm_.declare(store, groups, gpt2 ? "transformer.ln_f" : "model.norm",
-                gpt2 ? NormKind::layer : NormKind::rms, c.hidden_size, c.norm_eps, sequence_parallel);
+  const ParameterNames& names = c.names();
+  norm_.declare(store, groups, names.final_norm, c.traits().norm, c.hidden_size, c.norm_eps,
+                sequence_parallel);
   shares_embedding_ = c.tie_word_embeddings && embedding >= 0;
   weight_ = embedding;
   if (!shares_embedding_) {
     ParameterSpec w =
-        vocabulary_weight(groups, c, c.tie_word_embeddings ? embedding_name(c) : "lm_head.weight");
+        vocabulary_weight(groups, c, (c.tie_word_embeddings ? names.tokens : names.output) + ".weight");
     if (c.tie_word_embeddings) {
       w.tied_stages = true;
       w.decay = decay_embeddings;

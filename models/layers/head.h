@@ -49,9 +49,8 @@ class Head {
 
 /// Token embedding or output projection, (V, H): by rows of the vocabulary over the tensor axis; grid: over
 /// row, and columns over column; cube: over row and then depth, and columns over column.
-ParameterSpec vocabulary_weight(const Groups& groups, const ModelConfig& config, const char* name);
+ParameterSpec vocabulary_weight(const Groups& groups, const ModelConfig& config, const std::string& name);
 /// Tokens whose rows this rank looks up.
 VocabPart vocabulary_part(const Groups& groups, const ModelConfig& config);
-const char* embedding_name(const ModelConfig& config);
 
 }  // namespace ltrain

@@ -7,20 +7,17 @@ namespace ltrain {
 void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
                        bool sequence_parallel, const std::string& prefix, double out_std) {
   intermediate_ = c.intermediate_size / groups.inner().size();
-  gated_ = c.architecture != "gpt2";
+  gated_ = c.traits().feed_forward == FeedForward::swiglu;
+  const ParameterNames& names = c.names();
+  const bool bias = c.traits().feed_forward_bias;
   const int64_t f = c.intermediate_size, h = c.hidden_size;
-  const bool sp = sequence_parallel;
   LT_CHECK(intermediate_ * groups.inner().size() == f, "intermediate_size {} over {} tensor-parallel ranks",
            f, groups.inner().size());
-  if (gated_) {
-    up_.declare(store, groups, sp, {{prefix + ".gate_proj", f}, {prefix + ".up_proj", f}}, h, false,
-                c.initializer_range, LinearSharding::column);
-    down_.declare(store, groups, sp, {{prefix + ".down_proj", h}}, f, false, out_std, LinearSharding::row);
-  } else {
-    up_.declare(store, groups, sp, {{prefix + ".c_fc", f}}, h, true, c.initializer_range,
-                LinearSharding::column);
-    down_.declare(store, groups, sp, {{prefix + ".c_proj", h}}, f, true, out_std, LinearSharding::row);
-  }
+  std::vector<LinearPart> up{{prefix + "." + names.up, f}};
+  if (gated_) up.insert(up.begin(), {prefix + "." + names.gate, f});
+  up_.declare(store, groups, sequence_parallel, up, h, bias, c.initializer_range, LinearSharding::column);
+  down_.declare(store, groups, sequence_parallel, {{prefix + "." + names.down, h}}, f, bias, out_std,
+                LinearSharding::row);
 }
 
 int MlpLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer) {

@@ -1,4 +1,4 @@
-// The feed-forward sublayer: SwiGLU (llama) or GELU (gpt2).
+// The feed-forward sublayer: SwiGLU or GELU (ModelTraits::feed_forward).
 #pragma once
 #include "models/layers/linear.h"
 #include "models/layers/model_config.h"

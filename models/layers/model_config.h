@@ -6,6 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/enum_names.h"
+#include "kernels/moe/route.h"
+#include "models/families/family.h"
+
 namespace ltrain {
 
 /// RoPE scaling of Llama 3 (transformers `rope_scaling`, rope_type llama3). factor 1 means none.
@@ -15,6 +19,20 @@ struct RopeScaling {
   double high_freq_factor = 4.0;
   int64_t original_max_position_embeddings = 8192;
 };
+
+/// Scores of experts, from logits.
+enum class RouterScore : uint8_t { softmax, sigmoid };
+LT_ENUM_NAMES(RouterScore, {RouterScore::softmax, "softmax"}, {RouterScore::sigmoid, "sigmoid"});
+
+/// topk_last: the best of all scores; topk_first: the best logits, and scores among these.
+enum class RouterOrder : uint8_t { topk_last, topk_first };
+LT_ENUM_NAMES(RouterOrder, {RouterOrder::topk_last, "topk_last"}, {RouterOrder::topk_first, "topk_first"});
+
+/// Losses for balance (docs/moe.md).
+enum class BalanceLoss : uint8_t { none, switch_loss, sequence, global, uniform, hf };
+LT_ENUM_NAMES(BalanceLoss, {BalanceLoss::none, "none"}, {BalanceLoss::switch_loss, "switch"},
+              {BalanceLoss::sequence, "sequence"}, {BalanceLoss::global, "global"},
+              {BalanceLoss::uniform, "uniform"}, {BalanceLoss::hf, "hf"});
 
 /// An MoE layer in the place of the feed-forward.
 struct MoeConfig {
@@ -27,22 +45,21 @@ struct MoeConfig {
   int64_t shared_experts = 0;  ///< every token goes to them: a feed-forward of so many experts' width
   bool shared_expert_gate = false;
   // The router (kernels/moe/route.h).
-  std::string score = "softmax";    ///< softmax | sigmoid
-  std::string order = "topk_last";  ///< topk_last: of scores; topk_first: scores of the chosen
+  RouterScore score = RouterScore::softmax;
+  RouterOrder order = RouterOrder::topk_last;
   bool norm_topk_prob = true;
   double routed_scaling_factor = 1.0;
   int64_t n_group = 1, topk_group = 1;
-  std::string selection = "top_k";  ///< top_k | gshard | expert_choice
-  double second_threshold = 0.5;    ///< gshard: weight from which the second expert is always taken
-  double jitter_eps = 0;            ///< training: noise on what the router reads; 0: none
-  double bias_update_rate = 0;      ///< balance without a loss: step of the bias of scores; 0: no bias
-  // Losses for balance (docs/moe.md).
-  std::string balance = "none";  ///< none | switch | sequence | global | uniform | hf
+  Selection selection = Selection::top_k;
+  double second_threshold = 0.5;  ///< gshard: weight from which the second expert is always taken
+  double jitter_eps = 0;          ///< training: noise on what the router reads; 0: none
+  double bias_update_rate = 0;    ///< balance without a loss: step of the bias of scores; 0: no bias
+  BalanceLoss balance = BalanceLoss::none;
   double balance_coeff = 0.01, z_loss_coeff = 0.0;
   // Most rows of an expert: capacity_factor * tokens * top_k / num_experts; without one all
   // that come.
   std::optional<double> capacity_factor, eval_capacity_factor;
-  std::string drop_policy = "probability";  ///< probability | position | choice
+  Drop drop_policy = Drop::least_weight;
 
   bool in_layer(int64_t i) const {
     return num_experts > 0 && (i + 1) % layer_step == 0 &&
@@ -50,14 +67,11 @@ struct MoeConfig {
   }
 };
 
-/// Norms of queries and keys before their rotation.
-enum class QueryKeyNorm : uint8_t { none, head, projection };
-
 struct ModelConfig {
-  std::string architecture = "llama";  ///< gpt2 | llama | mixtral | qwen3_moe | olmoe
+  const Family* family = &family_of("llama");
   int64_t vocab_size = 256;
   int64_t hidden_size = 256;
-  int64_t intermediate_size = 1024;  ///< gpt2: 4 * hidden_size
+  int64_t intermediate_size = 1024;
   int64_t num_hidden_layers = 4;
   int64_t num_attention_heads = 4;
   int64_t num_key_value_heads = 4;
@@ -75,11 +89,8 @@ struct ModelConfig {
   double attn_pdrop = 0.0;   ///< dropout of attention probabilities
   double resid_pdrop = 0.0;  ///< dropout before each residual addition
 
-  QueryKeyNorm query_key_norm() const {
-    return architecture == "qwen3_moe" ? QueryKeyNorm::head
-           : architecture == "olmoe"   ? QueryKeyNorm::projection
-                                       : QueryKeyNorm::none;
-  }
+  const ModelTraits& traits() const { return family->traits; }
+  const ParameterNames& names() const { return family->names; }
 };
 
 }  // namespace ltrain

@@ -26,7 +26,7 @@ ParameterSpec cut_experts_of(const Groups& g, ParameterSpec spec) {
 }  // namespace
 
 std::string moe_prefix(const ModelConfig& c, int64_t layer) {
-  return fmt::format("model.layers.{}.{}", layer, c.architecture == "mixtral" ? "block_sparse_moe" : "mlp");
+  return c.names().layer(layer) + "." + c.names().moe;
 }
 
 void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig& c, bool sequence_parallel,
@@ -35,7 +35,7 @@ void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig
   const MoeConfig& m = c.moe;
   const int64_t f = m.intermediate_size, h = c.hidden_size;
   experts_ = m.num_experts;
-  top_k_ = m.selection == "expert_choice" ? m.num_experts : m.top_k;  // most experts of a token
+  top_k_ = m.selection == Selection::expert_choice ? m.num_experts : m.top_k;  // most experts of a token
   expert_tensor_ = expert_tensor;
   place_ = fmt::format("layers.{}", layer);
   dispatch_ = TokenDispatch::make(g, experts_, top_k_, dispatch);
@@ -68,7 +68,7 @@ void MoeLayer::declare_shared(ParameterStore& store, const Groups& g, const Mode
   if (!has_shared_gate_) return;
   shared.moe = {};  // a router of one expert, whose score is the gate
   shared.moe.num_experts = shared.moe.top_k = 1;
-  shared.moe.score = "sigmoid";
+  shared.moe.score = RouterScore::sigmoid;
   shared.moe.norm_topk_prob = false;
   shared_gate_.declare(store, g, shared, prefix + ".shared_expert_gate", -1,
                        g.tensor.size() > 1 && sequence_parallel);

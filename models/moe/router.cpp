@@ -21,18 +21,15 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
   const MoeConfig& m = c.moe;
   args_.experts = m.num_experts;
   args_.top_k = m.top_k;
-  args_.sigmoid = m.score == "sigmoid";
-  args_.top_k_first = m.order == "topk_first";
+  args_.sigmoid = m.score == RouterScore::sigmoid;
+  args_.top_k_first = m.order == RouterOrder::topk_first;
   args_.renormalize = m.norm_topk_prob;
   args_.scale = m.routed_scaling_factor;
   args_.groups = m.n_group;
   args_.kept_groups = m.topk_group;
-  args_.drop = m.drop_policy == "position" ? Drop::last_token
-               : m.drop_policy == "choice" ? Drop::later_choice
-                                           : Drop::least_weight;
+  args_.drop = m.drop_policy;
   args_.threshold = m.second_threshold;
-  if (m.selection == "gshard") args_.selection = Selection::gshard_top2;
-  if (m.selection == "expert_choice") args_.selection = Selection::expert_choice;
+  args_.selection = m.selection;
   jitter_ = m.jitter_eps;
   balance_ = m.balance;
   coeff_ = m.balance_coeff;
@@ -128,8 +125,8 @@ void Router::forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) c
   }
   Tensor bias;
   if (mb.router_bias.defined()) bias = mb.router_bias.flat(layer_ * args_.experts, {args_.experts});
-  choose(step, bias, balance_ == "sequence" ? tokens / mb.batch : tokens, capacity(tokens, step.training),
-         random(step, mb, tokens, ".router.second"), saved);
+  choose(step, bias, balance_ == BalanceLoss::sequence ? tokens / mb.batch : tokens,
+         capacity(tokens, step.training), random(step, mb, tokens, ".router.second"), saved);
   if (!step.training) return;
   add_up(step, mb, saved);
   if (balances() && of_all_layers())
@@ -165,7 +162,7 @@ void Router::balance(Step& step, const MicroBatch& mb, Saved& saved) const {
   const Routing& r = saved.routing;
   const int64_t runs = (r.statistics.shape[0] - 1) / 2, e = args_.experts;
   saved.table = step.memory.allocate(MemoryKind::activations, "balance table", DType::f64, {runs, e});
-  const bool by_sequence = balance_ == "sequence";
+  const bool by_sequence = balance_ == BalanceLoss::sequence;
   const Tensor local = r.statistics.narrow(0, 2 * runs);
   Tensor mine = local;
   if (by_sequence) {  // the sums of its own sequences, not summands of common ones
@@ -174,11 +171,11 @@ void Router::balance(Step& step, const MicroBatch& mb, Saved& saved) const {
   }
   Tensor all = step.memory.allocate(MemoryKind::temporaries, "balance of all", DType::f64, {2 * runs, e});
   cast(step.compute, all, mine);
-  if (balance_ == "global")  // choices of this step so far, of all micro-batches
+  if (balance_ == BalanceLoss::global)  // choices of this step so far, of all micro-batches
     cast(step.compute, all.narrow(0, 1), sums(mb, 0, e));
   sum_statistics(step, all, by_sequence);
   BalanceArgs a;
-  a.kind = balance_ == "uniform" ? Balance::uniform : Balance::load;
+  a.kind = balance_ == BalanceLoss::uniform ? Balance::uniform : Balance::load;
   a.experts = e;
   if (by_sequence) {
     const Groups& g = step.groups;

@@ -43,7 +43,7 @@ class Router {
   bool jitters(const Step& step) const { return jitter_ > 0 && step.training; }
   /// Of the rows that the router reads, or some of them.
   RowRandom random(const Step& step, const MicroBatch& mb, int64_t rows, const char* what) const;
-  bool balances() const { return balance_ != "none" && coeff_ > 0; }
+  bool balances() const { return balance_ != BalanceLoss::none && coeff_ > 0; }
   /// Tokens of the micro-batch over all ranks that have different ones.
   double all_tokens(const Step& step, int64_t tokens) const;
   void balance(Step& step, const MicroBatch& mb, Saved& saved) const;
@@ -51,13 +51,14 @@ class Router {
   void balance_layers(Step& step, const MicroBatch& mb, const Routing& r) const;
   /// `all`: this rank's statistics, over all ranks in place.
   void sum_statistics(Step& step, Tensor all, bool by_sequence) const;
-  bool of_all_layers() const { return balance_ == "hf"; }
+  bool of_all_layers() const { return balance_ == BalanceLoss::hf; }
   void weight_backward(Step& step, const MicroBatch& mb, Tensor dlogits, Tensor x) const;
   void add_up(Step& step, const MicroBatch& mb, const Saved& saved) const;
   Tensor sums(const MicroBatch& mb, int64_t begin, int64_t count) const;
   int weight_ = -1;
   RouteArgs args_;
-  std::string balance_, place_;
+  BalanceLoss balance_ = BalanceLoss::none;
+  std::string place_;
   double coeff_ = 0, z_coeff_ = 0, capacity_factor_ = 0, eval_capacity_factor_ = 0, jitter_ = 0;
   int64_t layer_ = 0;
   int64_t first_layer_ = -1, last_layer_ = -1, layers_ = 0;  ///< of those that have experts

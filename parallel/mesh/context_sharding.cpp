@@ -2,14 +2,6 @@
 
 namespace ltrain {
 
-ContextComm context_comm(const std::string& name) {
-  if (name == "p2p") return ContextComm::p2p;
-  if (name == "all_gather") return ContextComm::all_gather;
-  if (name == "a2a") return ContextComm::a2a;
-  if (name == "a2a+p2p") return ContextComm::a2a_p2p;
-  fail(ExitCode::usage, "parallel.context_comm: {}: must be p2p, all_gather, a2a or a2a+p2p", name);
-}
-
 int ContextSharding::exchange() const {
   return comm == ContextComm::a2a ? ranks : comm == ContextComm::a2a_p2p ? inner_ranks : 1;
 }

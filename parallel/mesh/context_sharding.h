@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/enum_names.h"
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/tensor/positions.h"
 
@@ -16,8 +17,8 @@ enum class ContextComm : uint8_t {
   a2a,         ///< sequence to heads and back (DeepSpeed-Ulysses, arXiv:2309.14509)
   a2a_p2p      ///< a2a inside groups of neighbours, a ring across them (arXiv:2405.07719)
 };
-/// From "p2p", "all_gather", "a2a", "a2a+p2p".
-ContextComm context_comm(const std::string& name);
+LT_ENUM_NAMES(ContextComm, {ContextComm::p2p, "p2p"}, {ContextComm::all_gather, "all_gather"},
+              {ContextComm::a2a, "a2a"}, {ContextComm::a2a_p2p, "a2a+p2p"});
 
 struct ContextSharding {
   int64_t seq = 1;

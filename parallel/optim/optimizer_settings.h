@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/enum_names.h"
 #include "kernels/optimizer/lamb_limits.h"
 #include "parallel/optim/sparsity.h"
 
@@ -39,6 +40,7 @@ enum class MuonScale : uint8_t {
   spectral,         ///< sqrt(max(1, rows / columns))
   match_rms_adamw,  ///< 0.2 sqrt(max(rows, columns)): the size of AdamW's steps
 };
+LT_ENUM_NAMES(MuonScale, {MuonScale::spectral, "spectral"}, {MuonScale::match_rms_adamw, "match_rms_adamw"});
 
 /// What optimizers have of their own, as keys of recipes name it. What all have is in AdamwArgs.
 struct OptimizerHyperparameters {

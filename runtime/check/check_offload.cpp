@@ -41,7 +41,7 @@ void check_offload(const Recipe& r, const Plan& plan, int ranks) {
       {"offload.activations", "activations", r.offload.activations, &OffloadedBytes::activations}};
   std::map<dev_t, int64_t> wanted;  // of each file system, by those before
   for (const Use& use : uses) {
-    if (use.place.device != "nvme") continue;
+    if (use.place.device != OffloadDevice::nvme) continue;
     const std::string& path = *use.place.path;
     int64_t& others = wanted[check_folder(use.key, path)];
     int64_t each = 0;

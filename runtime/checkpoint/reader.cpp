@@ -5,6 +5,7 @@
 
 #include "parallel/comm/host_collectives.h"
 #include "runtime/checkpoint/store.h"
+#include "runtime/recipe/schema/schema.h"
 
 namespace ltrain {
 
@@ -105,13 +106,11 @@ bool dense(const std::vector<std::pair<std::string, std::string>>& model) {
 
 std::string model_mismatch(const std::vector<std::pair<std::string, std::string>>& checkpoint,
                            const std::vector<std::pair<std::string, std::string>>& recipe) {
-  const auto harmless = [](const std::string& key) {
-    if (key.starts_with("moe.balance.") || key == "moe.z_loss_coeff" || key.ends_with("capacity_factor") ||
-        key == "moe.drop_policy" || key == "moe.router.jitter_eps" || key == "moe.router.second_threshold")
-      return true;
-    return key == "embd_pdrop" || key == "attn_pdrop" || key == "resid_pdrop" || key == "initializer_range" ||
-           key == "output_layer_init_method";
+  const auto on_resume = [](const std::string& key) {
+    const recipe::Key* row = recipe::find_key("model." + key);
+    return row ? row->on_resume : recipe::OnResume::same;
   };
+  using recipe::OnResume;
   const std::map<std::string, std::string> a(checkpoint.begin(), checkpoint.end()),
       b(recipe.begin(), recipe.end());
   std::string text;
@@ -122,14 +121,14 @@ std::string model_mismatch(const std::vector<std::pair<std::string, std::string>
   };
   for (const auto& [key, value] : a) {
     auto it = b.find(key);
-    if (harmless(key) || (it != b.end() && it->second == value)) continue;
-    if (key == "moe.router.bias_update_rate" && it != b.end() &&
+    if (on_resume(key) == OnResume::any || (it != b.end() && it->second == value)) continue;
+    if (on_resume(key) == OnResume::both_or_no && it != b.end() &&
         (std::strtod(value.c_str(), nullptr) > 0) == (std::strtod(it->second.c_str(), nullptr) > 0))
-      continue;  // there is a bias, or there is none
+      continue;
     add(key, value, it == b.end() ? "absent" : it->second);
   }
   for (const auto& [key, value] : b)
-    if (!harmless(key) && !a.count(key)) add(key, "absent", value);
+    if (on_resume(key) != OnResume::any && !a.count(key)) add(key, "absent", value);
   return text;
 }
 

@@ -45,8 +45,8 @@ void refuse_impossible(const CheckpointInfo& i, const std::string& path, const R
          "nearest valid value of precision: {}",
          path, to_string(before.precision), to_string(now.precision), to_string(before.precision));
   const int64_t updates = i.step - i.skipped_steps;
-  const bool onebit = is_onebit(update_rule(before.optimizer.kind).value_or(UpdateRule::still));
-  if (onebit && updates >= before.optimizer.freeze_step && now.optimizer.freeze_step > updates)
+  if (is_onebit(before.optimizer.kind) && updates >= before.optimizer.freeze_step &&
+      now.optimizer.freeze_step > updates)
     fail(ExitCode::usage,
          "{}: is past its optimizer.freeze_step of {}: its second moment has stood still since, and {} would "
          "let it move again{}; give optimizer.freeze_step: {}",
@@ -90,8 +90,8 @@ DataPosition data_position(const CheckpointInfo& i, const std::string& path, con
     if (i.seed != r.seed) different.push_back(fmt::format("seed {} -> {}", i.seed, r.seed));
   }
   if (different.empty()) return at;
-  const std::string& how = r.checkpoint.resume_data;
-  if (how == "same")
+  const ResumeData how = r.checkpoint.resume_data;
+  if (how == ResumeData::same)
     fail(ExitCode::usage,
          "{}: was trained on other data than the recipe names: {}.\nIts next sample, number {}, is another "
          "one "
@@ -100,7 +100,7 @@ DataPosition data_position(const CheckpointInfo& i, const std::string& path, con
          "begin with the first sample of the new data, checkpoint.resume_data: restart; else make the recipe "
          "agree",
          path, joined(different), i.data_cursor);
-  if (how == "restart") at.cursor = 0;
+  if (how == ResumeData::restart) at.cursor = 0;
   notes.push_back(
       fmt::format("note: other data than in the checkpoint, as checkpoint.resume_data: {} allows: "
                   "{}; the next sample is number {}",

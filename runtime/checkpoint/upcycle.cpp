@@ -36,7 +36,8 @@ struct Place {
 Place place_of(const std::string& name, const ModelConfig& m) {
   for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
     if (!m.moe.in_layer(i)) continue;
-    const std::string prefix = moe_prefix(m, i) + ".", dense = fmt::format("model.layers.{}.mlp.", i);
+    const std::string prefix = moe_prefix(m, i) + ".",
+                      dense = m.names().layer(i) + "." + m.names().feed_forward + ".";
     if (name == prefix + "gate.weight") return {Part::router, dense};
     if (name == prefix + "experts.gate_up_proj") return {Part::gate_up, dense};
     if (name == prefix + "experts.down_proj") return {Part::down, dense};
@@ -45,17 +46,18 @@ Place place_of(const std::string& name, const ModelConfig& m) {
 }
 
 /// A piece of stacked experts: matrix by matrix, of whose rows and columns this rank has a box.
-void read_experts(TensorReader& tensors, const Place& place, const Slice& slice, const Tensor& to) {
+void read_experts(TensorReader& tensors, const ParameterNames& names, const Place& place, const Slice& slice,
+                  const Tensor& to) {
   const Shape &global = slice.global, &offset = slice.offset, &extent = slice.extent;
   const int r = global.rank - 2, c = global.rank - 1;
   const Slice matrix = Slice::box({global[r], global[c]}, {offset[r], offset[c]}, {extent[r], extent[c]});
   const int64_t each = matrix.elements(), end = slice.begin + slice.elements();
   for (int64_t at = slice.begin; at < end;) {
     const int64_t index = at / each, stop = std::min(end, (index + 1) * each);
-    std::string name = place.dense + "down_proj.weight";
-    if (place.part == Part::gate_up)
-      name = place.dense + ((offset[1] + index % extent[1]) % 2 == 0 ? "gate_proj.weight" : "up_proj.weight");
-    tensors.read(name, matrix.range(at - index * each, stop - index * each),
+    const std::string& part = place.part != Part::gate_up                ? names.down
+                              : (offset[1] + index % extent[1]) % 2 == 0 ? names.gate
+                                                                         : names.up;
+    tensors.read(place.dense + part + ".weight", matrix.range(at - index * each, stop - index * each),
                  to.flat(at - slice.begin, {stop - at}));
     at = stop;
   }
@@ -76,7 +78,8 @@ std::unique_ptr<CheckpointReader> open_dense(const Recipe& recipe, bool verify_h
   const Settings model = reader->info().model;
   const std::string experts = setting(model, "moe.num_experts", "0"),
                     architecture = setting(model, "architecture", "an unknown architecture");
-  if (experts != "0" || architecture != "llama")
+  const Family* family = find_family(architecture);
+  if (experts != "0" || !family || family->traits != recipe.model.traits())
     fail(ExitCode::usage,
          "checkpoint.upcycle = {}: {} is of {} with {} experts, and a dense llama is wanted; "
          "checkpoint.resume goes "
@@ -100,7 +103,7 @@ void load_dense(CheckpointReader& dense, const ModelConfig& m, ParameterStore& p
     if (place.part == Part::none)
       tensors.read(name, piece.slice, piece.master);
     else if (place.part != Part::router)
-      read_experts(tensors, place, piece.slice, piece.master);
+      read_experts(tensors, m.names(), place, piece.slice, piece.master);
   }
   parameters.publish_loaded();
 }

@@ -155,7 +155,7 @@ BenchModel bench_model(const std::string& name, const char* architecture, int64_
                        int64_t heads, int64_t vocab, int64_t batch, int64_t seq) {
   BenchModel r{name, {}};
   ModelConfig& m = r.options.model;
-  m.architecture = architecture;
+  m.family = &family_of(architecture);
   m.hidden_size = hidden;
   m.intermediate_size = inner;
   m.num_hidden_layers = 1;
@@ -164,7 +164,7 @@ BenchModel bench_model(const std::string& name, const char* architecture, int64_
   m.vocab_size = vocab;
   m.max_position_embeddings = seq;
   m.tie_word_embeddings = true;
-  m.resid_pdrop = m.architecture == "gpt2" ? 0.1 : 0;
+  m.resid_pdrop = m.traits().norm == NormKind::layer ? 0.1 : 0;
   r.options.micro_batch = batch;
   r.options.seq_length = seq;
   r.options.accumulation = 2;

@@ -125,7 +125,7 @@ void add_other_step(RankPlan& plan, const Recipe& recipe, const MachineProfile& 
 }  // namespace
 
 std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile& profile) {
-  if (recipe.parallel.schedule != "auto" || recipe.parallel.schedule_file) return {};
+  if (!recipe.parallel.chooses_schedule() || recipe.parallel.schedule_file) return {};
   Recipe plain =
       recipe;  // parameters, gradients and optimizer of a rank are much the same under every schedule
   plain.parallel.schedule = "1f1b";

@@ -106,7 +106,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
       axes += fmt::format("{}{} {}", axes.empty() ? "" : ", ", axis_name(a), mesh.size(a));
   std::string out =
       fmt::format("plan of {}: {} {} parameters, {}, on {} rank{} ({}) of {}\n\n", p.recipe_name,
-                  format_count(static_cast<double>(p.parameters)), recipe.model.architecture,
+                  format_count(static_cast<double>(p.parameters)), recipe.model.family->name,
                   precision_text(recipe), p.world, p.world == 1 ? "" : "s", axes,
                   p.device == DeviceKind::cuda
                       ? "one GPU"

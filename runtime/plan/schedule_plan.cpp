@@ -197,7 +197,8 @@ PipelineLayout pipeline_layout(const Recipe& r, const MachineProfile& profile) {
     layout.schedule = std::move(plan.schedule);
     layout.stage_layers = std::move(plan.staged.layers);
   }
-  if (r.recompute.granularity == "auto") layout.recompute = choose_recompute(r, profile, layout);
+  if (r.recompute.granularity == RecomputeGranularity::automatic)
+    layout.recompute = choose_recompute(r, profile, layout);
   return layout;
 }
 

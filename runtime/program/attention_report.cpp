@@ -30,7 +30,7 @@ std::string native_kernels(const Recipe& r, DType type, int capability) {
 std::string cudnn_declines(const Recipe& r) {
   std::string why =
       cudnn_declines(type_of(r), r.model.head_dim, r.model.attn_pdrop > 0, r.data.reset_attention_mask);
-  if (why.empty() && r.parallel.context > 1 && r.parallel.context_comm != "a2a")
+  if (why.empty() && r.parallel.context > 1 && r.parallel.context_comm != ContextComm::a2a)
     why = fmt::format("parallel.context_comm: {} parts queries from keys", r.parallel.context_comm);
   return why;
 }

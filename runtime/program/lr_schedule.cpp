@@ -33,13 +33,14 @@ double learning_rate(const OptimizerKeys& o, const Schedule& s, int64_t step) {
 }
 
 double weight_decay(const OptimizerKeys& o, const Schedule& s, int64_t step, int64_t steps) {
-  if (s.weight_decay_incr_style == "constant") return o.weight_decay;
+  if (s.weight_decay_incr_style == WeightDecayStyle::constant) return o.weight_decay;
   const double start = s.start_weight_decay.value_or(o.weight_decay),
                end = s.end_weight_decay.value_or(o.weight_decay);
   const double done =
       steps > 1 ? std::min(1.0, static_cast<double>(step - 1) / static_cast<double>(steps - 1)) : 1;
-  return start +
-         (end - start) * (s.weight_decay_incr_style == "cosine" ? 0.5 * (1 - std::cos(M_PI * done)) : done);
+  return start + (end - start) * (s.weight_decay_incr_style == WeightDecayStyle::cosine
+                                      ? 0.5 * (1 - std::cos(M_PI * done))
+                                      : done);
 }
 
 }  // namespace ltrain

@@ -18,12 +18,19 @@ int64_t stage_layers(const Recipe& r) {
   return (r.model.num_hidden_layers + stages - 1) / stages;
 }
 
-BlockTensorSet module_tensors(const std::string& module) {
+BlockTensorSet module_tensors(RecomputeModule module) {
   using enum BlockTensor;
-  if (module == "core_attn") return set_of({attention});
-  if (module == "layernorm") return set_of({attention_norm, mlp_norm});
-  if (module == "mlp_act") return set_of({mlp_activation});
-  return set_of({mlp_hidden, mlp_activation});
+  switch (module) {
+    case RecomputeModule::core_attn:
+      return set_of({attention});
+    case RecomputeModule::layernorm:
+      return set_of({attention_norm, mlp_norm});
+    case RecomputeModule::mlp:
+      return set_of({mlp_hidden, mlp_activation});
+    case RecomputeModule::mlp_act:
+      return set_of({mlp_activation});
+  }
+  return {};
 }
 
 }  // namespace
@@ -64,7 +71,8 @@ Mesh mesh_of(const Recipe& r, int rank) {
   const Parallel& p = r.parallel;
   Mesh m = recipe::plain_mesh(r, p.data);
   m.rank = rank;
-  m.cut_tensor(tensor_mode(p.tensor_mode), static_cast<int>(p.tensor), static_cast<int>(p.tensor_depth));
+  m.cut_tensor(tensor_mode(to_string(p.tensor_mode)), static_cast<int>(p.tensor),
+               static_cast<int>(p.tensor_depth));
   const std::string error = p.shard_ranks > 0 ? m.split_levels(p.shard_ranks) : "";
   LT_CHECK(error.empty(), "levels of {} ranks: {}", p.shard_ranks, error);
   const std::string wrong = m.cut_experts(static_cast<int>(p.expert), recipe::experts_apart(r));
@@ -74,20 +82,20 @@ Mesh mesh_of(const Recipe& r, int rank) {
 
 ContextSharding context_sharding(const Recipe& r, const Mesh& mesh) {
   return {r.data.seq_length, mesh.size(Axis::context), mesh.coordinate(Axis::context),
-          context_comm(r.parallel.context_comm), static_cast<int>(r.parallel.context_inner)};
+          r.parallel.context_comm, static_cast<int>(r.parallel.context_inner)};
 }
 
 OptimizerSettings optimizer_settings(const Recipe& r) {
   const OptimizerKeys& from = r.optimizer;
   OptimizerSettings o;
   static_cast<OptimizerHyperparameters&>(o) = from;
-  o.rule = update_rule(from.kind).value();
-  o.muon_lr_scale = from.uses("muon") ? from.muon_lr / from.lr : 1;
+  o.rule = from.kind;
+  o.muon_lr_scale = from.uses(UpdateRule::muon) ? from.muon_lr / from.lr : 1;
   o.freeze_routers = r.train.freeze_router;
   o.router_warmup = r.train.router_warmup_steps;
   for (const ParameterGroup& g : from.groups) {
     OptimizerGroup group{g.match, {}, g.lr.value_or(from.lr) / from.lr, g.weight_decay};
-    if (g.kind) group.rule = update_rule(*g.kind);
+    group.rule = g.kind;
     o.groups.push_back(std::move(group));
   }
   o.sparsity = r.sparsity;
@@ -112,29 +120,29 @@ void check_optimizer_of(const Recipe& r) {
 }
 
 DispatchOptions dispatch_options(const Recipe& r) {
-  return {r.parallel.expert_dispatch == "all_gather", static_cast<int>(r.parallel.replicated_experts),
-          static_cast<int>(r.parallel.expert_chunks)};
+  return {r.parallel.expert_dispatch == ExpertDispatch::all_gather,
+          static_cast<int>(r.parallel.replicated_experts), static_cast<int>(r.parallel.expert_chunks)};
 }
 
 ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   ProgramOptions o;
   o.model = r.model;
   o.precision = precision_policy(std::string(to_string(r.precision)));
-  if (r.optimizer.state_dtype == "bf16") o.precision.state = DType::bf16;
-  if (r.optimizer.grad_dtype == "bf16") o.precision.grad = DType::bf16;
+  if (r.optimizer.state_dtype == StorageDtype::bf16) o.precision.state = DType::bf16;
+  if (r.optimizer.grad_dtype == StorageDtype::bf16) o.precision.grad = DType::bf16;
   if (!r.optimizer.master_weights) o.precision.master = o.precision.compute;
   if (r.offload.optimizer.on()) o.offload.fraction = r.offload.optimizer.fraction;
   if (r.offload.params.on()) o.offload.params = r.offload.params.fraction;
   o.activations = activation_offload(r);
   o.ema_decay = r.train.ema_decay;
-  o.reduce_bf16 = r.parallel.grad_reduce_dtype == "bf16";
-  o.reduce_int8 = r.parallel.grad_reduce_dtype == "int8";
+  o.reduce_bf16 = r.parallel.grad_reduce_dtype == GradReduceDtype::bf16;
+  o.reduce_int8 = r.parallel.grad_reduce_dtype == GradReduceDtype::int8;
   o.sharding = r.parallel.sharding();
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.expert_tensor = !recipe::experts_apart(r);
   o.dispatch = dispatch_options(r);
   o.intra_node_experts = static_cast<int>(r.parallel.intra_node_experts);
-  o.context_comm = context_comm(r.parallel.context_comm);
+  o.context_comm = r.parallel.context_comm;
   o.context_inner = static_cast<int>(r.parallel.context_inner);
   o.documents = r.data.reset_attention_mask;
   o.position_ids = r.data.reset_position_ids;
@@ -162,20 +170,18 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
 RecomputeOptions recompute_options(const Recipe& r) {
   const Recompute& c = r.recompute;
   RecomputeOptions o;
-  if (c.granularity == "full" && c.method == "block") {
+  if (c.granularity == RecomputeGranularity::full && c.method == RecomputeMethod::block) {
     o.run = 1;
     o.layers = c.num_layers.value_or(-1);
-  } else if (c.granularity == "full") {
+  } else if (c.granularity == RecomputeGranularity::full) {
     o.run = c.num_layers.value_or(1);
     if (o.run == 0)
       o.run = std::max<int64_t>(1, std::llround(std::sqrt(static_cast<double>(stage_layers(r)))));
-  } else if (c.granularity == "selective") {
+  } else if (c.granularity == RecomputeGranularity::selective) {
     o.layers = c.num_layers.value_or(-1);
-    for (const std::string& m : c.modules) o.tensors.bits |= module_tensors(m).bits;
-    for (const auto& [name, save_policy] : c.tensors)
-      for (int i = 0; i < kBlockTensors; ++i)
-        if (const BlockTensor t = static_cast<BlockTensor>(i); block_tensor_name(t) == name)
-          save_policy == SavePolicy::recompute ? o.tensors.add(t) : o.tensors.remove(t);
+    for (RecomputeModule m : c.modules) o.tensors.bits |= module_tensors(m).bits;
+    for (const auto& [t, save_policy] : c.tensors)
+      save_policy == SavePolicy::recompute ? o.tensors.add(t) : o.tensors.remove(t);
   }
   return o;
 }
@@ -187,12 +193,10 @@ ActivationOffloadOptions activation_offload(const Recipe& r) {
   o.input = true;
   for (int i = 0; i < kBlockTensors; ++i) o.tensors.add(static_cast<BlockTensor>(i));
   BlockTensorSet named;
-  for (const auto& [name, save_policy] : r.recompute.tensors)
-    for (int i = 0; i < kBlockTensors; ++i)
-      if (const BlockTensor t = static_cast<BlockTensor>(i); block_tensor_name(t) == name) {
-        if (save_policy == SavePolicy::offload) named.add(t);
-        if (save_policy == SavePolicy::keep) o.tensors.remove(t);
-      }
+  for (const auto& [t, save_policy] : r.recompute.tensors) {
+    if (save_policy == SavePolicy::offload) named.add(t);
+    if (save_policy == SavePolicy::keep) o.tensors.remove(t);
+  }
   if (named.bits) o.tensors = named, o.input = false;
   return o;
 }

@@ -122,7 +122,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   if (routers > 0)
     experts_ =
         place_apart(device_.compute, sums_.flat(2 + segments, {routers, router_sums}), "sums of routers");
-  if (routers > 0 && options.for_training && options.model.moe.balance == "hf") {
+  if (routers > 0 && options.for_training && options.model.moe.balance == BalanceLoss::hf) {
     balance_sums_ = constant("balance of all layers", DType::f64, {2, options.model.moe.num_experts});
     balance_table_ = constant("balance table", DType::f64, {1, options.model.moe.num_experts});
   }

@@ -1,5 +1,5 @@
 // A Hugging Face config.json as model.* keys: every key of it is obeyed, refused, or known to be harmless
-// (hf_config_keys.cpp).
+// (models/families/hf_keys.h).
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"
-#include "runtime/recipe/hf_config_keys.h"
+#include "models/families/hf_keys.h"
 #include "runtime/recipe/raw_values.h"
 #include "runtime/recipe/read_file.h"
 #include "runtime/recipe/schema/schema.h"
@@ -34,14 +34,15 @@ class ConfigReader {
       return wrong("model_type", "is missing; a config.json of Hugging Face names the architecture there");
     set("model.architecture", "model_type", *type);
     type_ = *type;
-    const auto& known = hf_architectures();
-    if (std::find(known.begin(), known.end(), type_) == known.end()) return;  // refused as an architecture
+    const Family* family = find_family(type_);
+    if (!family) return;  // refused as an architecture
+    keys_ = family->hf_keys.get();
     read_ignored(root);
     for (const auto& [key, value] : root.items())
       if (!ignored_.count(key)) take(key, value);
     sliding_window(root);
     balance_loss(root);
-    for (const HfKey& key : hf_keys(type_)) {
+    for (const HfKey& key : *keys_) {
       if (key.use != HfUse::obeyed || key.alias || key.missing.is_null() || derived_.count(key.path))
         continue;
       given_.values.emplace(key.path, RawValue{scalar(key.missing), {path_, 0, 0}, key.name});
@@ -58,7 +59,7 @@ class ConfigReader {
     const auto it = given_.values.find("model.from_ignore");
     if (it == given_.values.end()) return;
     for (const Node& item : it->second.value.items) {
-      const HfKey* key = find_hf_key(type_, item.text);
+      const HfKey* key = find_hf_key(*keys_, item.text);
       const auto refuse = [&](const std::string& why) {
         diagnostics_.add(it->second.place,
                          fmt::format("model.from_ignore: {}: {}", printable(item.text), why));
@@ -75,7 +76,7 @@ class ConfigReader {
   }
 
   void take(const std::string& name, const json& value) {
-    const HfKey* key = find_hf_key(type_, name);
+    const HfKey* key = find_hf_key(*keys_, name);
     if (!key || name.find('.') != std::string::npos)
       return wrong(name, fmt::format("= {}: is not a key of {} that ltrain knows, and may change what the "
                                      "model computes; if it does not, set model.from_ignore: [{}]",
@@ -111,7 +112,7 @@ class ConfigReader {
                                                    : nullptr;
     for (const auto& [key, v] : value.items()) {
       const std::string name = section + "." + key;
-      const HfKey* row = find_hf_key(type_, name);
+      const HfKey* row = find_hf_key(*keys_, name);
       if (!row)
         wrong(name,
               fmt::format("= {}: is not a key that ltrain knows, and may change what the model computes",
@@ -129,12 +130,12 @@ class ConfigReader {
 
   /// Of a special key, or what transformers' class has where it is left out.
   json value(const json& root, const char* name) const {
-    return root.contains(name) ? root[name] : find_hf_key(type_, name)->missing;
+    return root.contains(name) ? root[name] : find_hf_key(*keys_, name)->missing;
   }
 
   /// A window that hides no token is no window.
   void sliding_window(const json& root) {
-    if (!find_hf_key(type_, "sliding_window") || ignored_.count("sliding_window")) return;
+    if (!find_hf_key(*keys_, "sliding_window") || ignored_.count("sliding_window")) return;
     const json window = value(root, "sliding_window"), use = value(root, "use_sliding_window"),
                layers = value(root, "layer_types");
     if (!use.is_null() && !use.is_boolean())
@@ -159,7 +160,7 @@ class ConfigReader {
     if (const auto it = given_.values.find("model.max_position_embeddings"); it != given_.values.end())
       read_integer(it->second.value, positions);
     else
-      positions = find_hf_key(type_, "max_position_embeddings")->missing.get<int64_t>();
+      positions = find_hf_key(*keys_, "max_position_embeddings")->missing.get<int64_t>();
     if (tokens < positions)
       wrong("sliding_window",
             fmt::format("= {}: attention to the last tokens alone is not in this build; a window of at least "
@@ -170,7 +171,7 @@ class ConfigReader {
 
   /// transformers adds router_aux_loss_coef times its loss for balance where output_router_logits is true.
   void balance_loss(const json& root) {
-    const HfKey* row = find_hf_key(type_, "router_aux_loss_coef");
+    const HfKey* row = find_hf_key(*keys_, "router_aux_loss_coef");
     if (!row || ignored_.count("output_router_logits")) return;
     const json on = value(root, "output_router_logits"), coeff = value(root, "router_aux_loss_coef");
     if (!on.is_boolean())
@@ -226,6 +227,7 @@ class ConfigReader {
   }
 
   std::string path_, type_;
+  const std::vector<HfKey>* keys_ = nullptr;  ///< of the family
   RawValues& given_;
   Diagnostics& diagnostics_;
   std::map<std::string, Node> from_here_;

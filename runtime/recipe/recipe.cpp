@@ -240,7 +240,7 @@ int64_t end_step(const Recipe& r) { return r.train.stop_step.value_or(r.train.tr
 
 int64_t tokens_per_step(const Recipe& r) { return r.train.global_batch_size * r.data.seq_length; }
 
-bool OptimizerKeys::uses(std::string_view rule) const {
+bool OptimizerKeys::uses(UpdateRule rule) const {
   if (kind == rule) return true;
   for (const ParameterGroup& g : groups)
     if (g.kind && *g.kind == rule) return true;
@@ -248,34 +248,5 @@ bool OptimizerKeys::uses(std::string_view rule) const {
 }
 
 int64_t tokenizer_vocab_size(TokenizerKind kind) { return kind == TokenizerKind::byte ? 257 : 50257; }
-
-std::string_view to_string(DeviceChoice v) {
-  return v == DeviceChoice::automatic ? "auto" : v == DeviceChoice::cuda ? "cuda" : "cpu";
-}
-std::string_view to_string(Precision v) {
-  return v == Precision::fp32   ? "fp32"
-         : v == Precision::bf16 ? "bf16"
-         : v == Precision::fp16 ? "fp16"
-         : v == Precision::fp8  ? "fp8"
-         : v == Precision::tf32 ? "tf32"
-                                : "fp64";
-}
-std::string_view to_string(LrDecayStyle v) {
-  switch (v) {
-    case LrDecayStyle::constant:
-      return "constant";
-    case LrDecayStyle::linear:
-      return "linear";
-    case LrDecayStyle::cosine:
-      return "cosine";
-    case LrDecayStyle::inverse_square_root:
-      return "inverse-square-root";
-    case LrDecayStyle::wsd:
-      return "WSD";
-  }
-  return "?";
-}
-std::string_view to_string(TokenizerKind v) { return v == TokenizerKind::byte ? "byte" : "gpt2"; }
-std::string_view to_string(LogFormat v) { return v == LogFormat::text ? "text" : "megatron"; }
 
 }  // namespace ltrain

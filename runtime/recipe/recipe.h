@@ -13,17 +13,14 @@
 #include "kernels/tensor/tensor.h"
 #include "models/layers/fp8_settings.h"
 #include "models/layers/model_config.h"
+#include "models/layers/recompute.h"
+#include "parallel/mesh/context_sharding.h"
 #include "parallel/mesh/sharding_policy.h"
 #include "parallel/optim/loss_scale.h"
 #include "parallel/optim/optimizer_settings.h"
+#include "runtime/recipe/choices.h"
 
 namespace ltrain {
-
-enum class DeviceChoice : uint8_t { automatic, cpu, cuda };
-enum class Precision : uint8_t { fp32, tf32, bf16, fp8, fp16, fp64 };  ///< fp64: for parity tests
-enum class LrDecayStyle : uint8_t { constant, linear, cosine, inverse_square_root, wsd };
-enum class TokenizerKind : uint8_t { byte, gpt2 };
-enum class LogFormat : uint8_t { text, megatron };
 
 /// Steps up to `until_step`, 0: to the end.
 struct PrecisionScheduleEntry {
@@ -36,31 +33,32 @@ struct Parallel {
   int64_t data = -1;  ///< -1: the ranks that the other axes leave
   int64_t tensor = 1;
   bool sequence_parallel = false;
-  std::string tensor_mode = "1d";
+  TensorModeChoice tensor_mode = TensorModeChoice::one_d;
   int64_t tensor_depth = 1;  ///< 2.5d: grids, each with a copy of the weights
   int64_t pipeline = 1;
-  std::string schedule = "1f1b";
+  std::string schedule = "1f1b";  ///< a row of pipeline::schedules(), or "auto"
+  bool chooses_schedule() const { return schedule == "auto"; }
   int64_t virtual_pipeline = 1;
   std::optional<std::string>
       schedule_file;                     ///< instead of `schedule`: a file of torch.distributed.pipelining
   std::vector<int64_t> pipeline_layers;  ///< by stage; empty: split by cost
   int64_t context = 1;
-  std::string context_comm = "p2p";
+  ContextComm context_comm = ContextComm::p2p;
   int64_t context_inner = 2;  ///< a2a+p2p: neighbours that exchange sequence for heads
   int64_t expert = 1;
   int64_t expert_tensor = 1;
-  std::string expert_dispatch = "all_to_all";    ///< all_to_all | all_gather
-  int64_t expert_chunks = 1;                     ///< parts of a micro-batch's tokens that travel one by one
-  int64_t replicated_experts = 0;                ///< most replicas of hot experts on all ranks, a layer
-  std::string hierarchical_all_to_all = "none";  ///< none | node | a number of ranks
+  ExpertDispatch expert_dispatch = ExpertDispatch::all_to_all;
+  int64_t expert_chunks = 1;                    ///< parts of a micro-batch's tokens that travel one by one
+  int64_t replicated_experts = 0;               ///< most replicas of hot experts on all ranks, a layer
+  int64_t hierarchical_all_to_all = kOneLevel;  ///< kOneLevel, kNode or a number of ranks
   /// Filled by resolve(): ranks of the first of two levels of the all-to-all; 0: one level.
   int64_t intra_node_experts = 0;
   int64_t zero_stage = 0;
-  std::string shard_group = "all";              ///< all | node | a number of ranks
-  std::string hierarchical_reduction = "none";  ///< none | node | a number of ranks
+  int64_t shard_group = kOneLevel;             ///< likewise
+  int64_t hierarchical_reduction = kOneLevel;  ///< likewise
   /// Filled by resolve(): ranks of the first of two levels that gradients are summed on; 0: one level.
   int64_t shard_ranks = 0;
-  std::string grad_reduce_dtype = "fp32";
+  GradReduceDtype grad_reduce_dtype = GradReduceDtype::fp32;
   std::string order = "tp-cp-dp-pp";  ///< of the axes over the ranks, innermost first
 
   ShardingPolicy sharding() const { return ShardingPolicy::zero(zero_stage); }
@@ -76,25 +74,21 @@ struct LossScale {
   int64_t max_skipped_steps = 50;  ///< in a row
 };
 
-/// What becomes of a tensor that a layer's backward reads.
-enum class SavePolicy : uint8_t { keep, recompute, offload };
-std::string_view to_string(SavePolicy v);
-
 struct Recompute {
-  std::string granularity = "none";
-  std::string method = "uniform";                           ///< full
+  RecomputeGranularity granularity = RecomputeGranularity::none;
+  RecomputeMethod method = RecomputeMethod::uniform;        ///< full
   std::optional<int64_t> num_layers;                        ///< 0: the square root of a stage's layers
-  std::vector<std::string> modules;                         ///< selective
-  std::vector<std::pair<std::string, SavePolicy>> tensors;  ///< selective, by name
+  std::vector<RecomputeModule> modules;                     ///< selective
+  std::vector<std::pair<BlockTensor, SavePolicy>> tensors;  ///< selective
   std::optional<std::string> budget;                        ///< auto: "12 GiB"
 };
 
 /// Where something lies outside of the device's memory.
 struct OffloadPlace {
-  std::string device = "none";  ///< none | cpu | nvme
+  OffloadDevice device = OffloadDevice::none;
   double fraction = 1.0;
   std::optional<std::string> path;  ///< nvme
-  bool on() const { return device != "none"; }
+  bool on() const { return device != OffloadDevice::none; }
 };
 
 struct Offload {
@@ -153,14 +147,14 @@ struct Train {
 /// Parameters with settings of their own, by name.
 struct ParameterGroup {
   std::string match;
-  std::optional<std::string> kind;
+  std::optional<UpdateRule> kind;
   std::optional<double> lr, weight_decay;
   bool operator==(const ParameterGroup&) const = default;
 };
 
 /// The section has keys for what optimizers have of their own.
 struct OptimizerKeys : OptimizerHyperparameters {
-  std::string kind = "adamw";
+  UpdateRule kind = UpdateRule::adamw;
   double lr = 3e-4;
   double min_lr = 0.0;
   double weight_decay = 0.1;  ///< matmul weights; never norms and biases
@@ -168,13 +162,13 @@ struct OptimizerKeys : OptimizerHyperparameters {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
-  double muon_lr = 0.02;             ///< filled: lr unless given; freeze_step: a fifth of train_steps
-  std::string grad_dtype = "fp32";   ///< of accumulated gradients
-  std::string state_dtype = "fp32";  ///< of moments; fp64 in runs of it
-  bool master_weights = true;        ///< bf16
+  double muon_lr = 0.02;                          ///< filled: lr unless given; freeze_step: a fifth of train_steps
+  StorageDtype grad_dtype = StorageDtype::fp32;   ///< of accumulated gradients
+  StorageDtype state_dtype = StorageDtype::fp32;  ///< of moments; fp64 in runs of it
+  bool master_weights = true;                     ///< bf16
   std::vector<ParameterGroup> groups;
   /// Some parameters may have this rule.
-  bool uses(std::string_view rule) const;
+  bool uses(UpdateRule rule) const;
 };
 
 struct Schedule {
@@ -183,7 +177,7 @@ struct Schedule {
   int64_t lr_decay_steps = 0;  ///< filled: train_steps unless given
   int64_t lr_num_cycles = 1;   ///< cosine, linear: decays one after the other, each from lr
   std::optional<double> start_weight_decay, end_weight_decay;  ///< null: weight_decay
-  std::string weight_decay_incr_style = "constant";
+  WeightDecayStyle weight_decay_incr_style = WeightDecayStyle::constant;
   int64_t lr_wsd_decay_steps = 0;  ///< filled: a tenth of lr_decay_steps unless given; read by WSD only
   LrDecayStyle lr_wsd_decay_style = LrDecayStyle::linear;  ///< linear or cosine
 };
@@ -192,8 +186,8 @@ struct CheckpointSettings {
   int64_t save_interval = 1000;  ///< steps; 0: never
   int64_t keep_latest = 2;       ///< 0: all
   bool async_save = true;
-  std::string resume = "auto";         ///< auto | never | the path of a checkpoint or of a folder of them
-  std::string resume_data = "same";    ///< same | continue | restart: where data are not the checkpoint's
+  std::string resume = "auto";  ///< auto | never | the path of a checkpoint or of a folder of them
+  ResumeData resume_data = ResumeData::same;
   std::optional<std::string> upcycle;  ///< a dense checkpoint that a fresh MoE model begins with
   bool save_at_end = true;
 };
@@ -310,11 +304,5 @@ int64_t tokenizer_vocab_size(TokenizerKind kind);  ///< token ids are 0 .. this 
 bool computes_in(const Recipe& recipe, Precision p);
 Precision precision_at(const Recipe& recipe, int64_t step);  ///< of a step, from 1
 std::string precision_text(const Recipe& recipe);            ///< "fp8 until step 100, then bf16"
-
-std::string_view to_string(DeviceChoice v);
-std::string_view to_string(Precision v);
-std::string_view to_string(LrDecayStyle v);
-std::string_view to_string(TokenizerKind v);
-std::string_view to_string(LogFormat v);
 
 }  // namespace ltrain

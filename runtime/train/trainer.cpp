@@ -192,7 +192,7 @@ class Trainer {
           fmt::format("{}: {} {} parameters, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "
                       "micro-batch{} a rank",
                       recipe_.name, format_count(static_cast<double>(totals.parameters)),
-                      recipe_.model.architecture, me.world_size, me.world_size == 1 ? "" : "s",
+                      recipe_.model.family->name, me.world_size, me.world_size == 1 ? "" : "s",
                       what_a_rank_has(threads), precision_text(recipe_), recipe_.train.global_batch_size,
                       recipe_.data.seq_length, batches_.size(), batches_.size() == 1 ? "" : "es"));
       if (step_ < end_step_)
@@ -258,7 +258,7 @@ class Trainer {
   /// The ranks of a node are what each rank's own node has.
   void agree_on_levels() {
     const Parallel& p = recipe_.parallel;
-    if (p.shard_group != "node" && p.hierarchical_reduction != "node") return;
+    if (p.shard_group != kNode && p.hierarchical_reduction != kNode) return;
     const std::vector<int64_t> most = max_over(*control_group_, *control_, {p.shard_ranks, -p.shard_ranks});
     if (most[0] != -most[1])
       fail(ExitCode::usage,
@@ -291,7 +291,8 @@ class Trainer {
   /// The order of work on the pipeline, and what auto computes again, are chosen on one rank: they follow
   /// from a machine profile.
   void agree_on_pipeline() {
-    if (recipe_.parallel.pipeline == 1 && recipe_.recompute.granularity != "auto") return;
+    if (recipe_.parallel.pipeline == 1 && recipe_.recompute.granularity != RecomputeGranularity::automatic)
+      return;
     const std::string text = lead_ ? pack(pipeline_layout(recipe_, profile_)) : "";
     layout_ = unpack_pipeline_layout(broadcast_text(*control_group_, *control_, text));
   }

@@ -106,17 +106,19 @@ TEST_CASE("MoE models on cuda equal the CPU, however they choose and balance") {
   o.moe.num_experts = 4;
   o.steps = 3;
   SECTION("Switch, with noise") {
-    o.moe.top_k = 1, o.moe.norm_topk_prob = false, o.moe.jitter_eps = 0.2, o.moe.balance = "switch";
+    o.moe.top_k = 1, o.moe.norm_topk_prob = false, o.moe.jitter_eps = 0.2,
+    o.moe.balance = BalanceLoss::switch_loss;
   }
   SECTION("GShard's random second expert, with a capacity") {
-    o.moe.selection = "gshard", o.moe.capacity_factor = 1.0, o.moe.drop_policy = "choice";
+    o.moe.selection = Selection::gshard_top2, o.moe.capacity_factor = 1.0,
+    o.moe.drop_policy = Drop::later_choice;
   }
   SECTION("a bias, groups and sigmoid scores; routers that warm up") {
-    o.moe.score = "sigmoid", o.moe.n_group = o.moe.topk_group = 2, o.moe.bias_update_rate = 0.1;
+    o.moe.score = RouterScore::sigmoid, o.moe.n_group = o.moe.topk_group = 2, o.moe.bias_update_rate = 0.1;
     o.optimizer.router_warmup = 1;
   }
   SECTION("expert choice, frozen routers") {
-    o.moe.selection = "expert_choice", o.moe.norm_topk_prob = false;
+    o.moe.selection = Selection::expert_choice, o.moe.norm_topk_prob = false;
     o.optimizer.freeze_routers = true;
   }
   const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
@@ -127,7 +129,8 @@ TEST_CASE("MoE models on cuda equal the CPU, however they choose and balance") {
   TinyOptions many = on_cuda(o);
   many.ranks = many.expert = 2, many.zero_stage = 1;
   many.micro_batch = o.micro_batch / 2;
-  if (o.moe.selection == "expert_choice" || o.moe.capacity_factor) return;  // of the tokens of a rank
+  if (o.moe.selection == Selection::expert_choice || o.moe.capacity_factor)
+    return;  // of the tokens of a rank
   require_parity(cpu, train_tiny(many), 1e-11);
 }
 

@@ -59,7 +59,7 @@ void run_rank(const Job& j, int rank, std::unique_ptr<Communicator> comm, const 
   };
   MicroBatch mb;
   mb.batch = j.shape.batch;
-  mb.cut = {j.shape.seq, j.ranks, rank, context_comm(j.comm), j.inner};
+  mb.cut = {j.shape.seq, j.ranks, rank, enum_value<ContextComm>(j.comm).value(), j.inner};
   const Positions at = mb.cut.rows();
   mb.seq = at.rows;
   mb.sample_index = tensor("samples", DType::i64, {mb.batch});

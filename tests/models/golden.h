@@ -21,7 +21,7 @@ struct Golden {
       : file(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/torch_" + name + ".safetensors") {
     const auto number = [&](const char* key) { return std::stod(file.metadata().at(key)); };
     const auto whole = [&](const char* key) { return static_cast<int64_t>(number(key)); };
-    model.architecture = file.metadata().at("architecture");
+    model.family = &family_of(file.metadata().at("architecture"));
     model.vocab_size = whole("vocab_size");
     model.hidden_size = whole("hidden_size");
     model.intermediate_size = whole("intermediate_size");

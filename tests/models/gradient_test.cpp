@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/tensor/rng.h"
+#include "tests/support/made_up_families.h"
 #include "tests/support/tiny_job.h"
 
 using namespace ltrain;
@@ -82,6 +83,20 @@ TEST_CASE("gradients of whole models equal central differences") {
   CHECK(worst_error(o, 3) < 1e-7);
 }
 
+TEST_CASE("gradients of a family with any one trait other than llama's equal central differences") {
+  TinyOptions o;
+  o.global_batch = 2;
+  o.micro_batch = 2;
+  o.seq = 11;
+  o.vocab = 37;
+  o.padded_targets = true;
+  for (const Family& f : made_up_families()) {
+    INFO(f.name);
+    o.family = &f;
+    CHECK(worst_error(o, 3) < 1e-7);
+  }
+}
+
 TEST_CASE("gradients of MoE models, with every loss for balance, equal central differences") {
   TinyOptions o;
   o.global_batch = 2;
@@ -93,32 +108,36 @@ TEST_CASE("gradients of MoE models, with every loss for balance, equal central d
   o.moe.num_experts = 4;
   o.moe.z_loss_coeff = 0.02;
   o.moe.balance_coeff = 0.3;  // of the size of the rest, so that an error of it is seen
-  SECTION("mixtral, Switch loss") { o.architecture = "mixtral", o.moe.balance = "switch"; }
-  SECTION("qwen3_moe, loss of sequences") { o.architecture = "qwen3_moe", o.moe.balance = "sequence"; }
+  SECTION("mixtral, Switch loss") { o.architecture = "mixtral", o.moe.balance = BalanceLoss::switch_loss; }
+  SECTION("qwen3_moe, loss of sequences") {
+    o.architecture = "qwen3_moe", o.moe.balance = BalanceLoss::sequence;
+  }
   SECTION("olmoe, divergence from uniform") {
-    o.architecture = "olmoe", o.moe.balance = "uniform", o.moe.norm_topk_prob = false;
+    o.architecture = "olmoe", o.moe.balance = BalanceLoss::uniform, o.moe.norm_topk_prob = false;
   }
   SECTION("sigmoid scores of groups, scaled, gated shared experts, accumulated") {
-    o.moe.score = "sigmoid", o.moe.routed_scaling_factor = 1.7, o.moe.n_group = 2, o.moe.topk_group = 1;
+    o.moe.score = RouterScore::sigmoid, o.moe.routed_scaling_factor = 1.7, o.moe.n_group = 2,
+    o.moe.topk_group = 1;
     o.moe.shared_experts = 2, o.moe.shared_expert_gate = true;
-    o.moe.balance = "switch", o.micro_batch = 1;
+    o.moe.balance = BalanceLoss::switch_loss, o.micro_batch = 1;
   }
   SECTION("softmax of the chosen, with a capacity, every second layer, shared experts") {
-    o.moe.order = "topk_first", o.moe.capacity_factor = 0.6, o.moe.layer_step = 2, o.layers = 2;
+    o.moe.order = RouterOrder::topk_first, o.moe.capacity_factor = 0.6, o.moe.layer_step = 2, o.layers = 2;
     o.moe.shared_experts = 1;
   }
   SECTION("Switch: one expert, and noise on what the router reads") {
-    o.moe.top_k = 1, o.moe.norm_topk_prob = false, o.moe.jitter_eps = 0.3, o.moe.balance = "switch";
+    o.moe.top_k = 1, o.moe.norm_topk_prob = false, o.moe.jitter_eps = 0.3,
+    o.moe.balance = BalanceLoss::switch_loss;
   }
   SECTION("GShard's random second expert, with a capacity") {
-    o.moe.selection = "gshard", o.moe.second_threshold = 0.8, o.moe.capacity_factor = 1.0;
-    o.moe.balance = "global";
+    o.moe.selection = Selection::gshard_top2, o.moe.second_threshold = 0.8, o.moe.capacity_factor = 1.0;
+    o.moe.balance = BalanceLoss::global;
   }
   SECTION("transformers' loss over the tokens of all layers, accumulated") {
-    o.moe.balance = "hf", o.moe.balance_coeff = 0.3, o.layers = 3, o.moe.dense_layers = {1},
+    o.moe.balance = BalanceLoss::hf, o.moe.balance_coeff = 0.3, o.layers = 3, o.moe.dense_layers = {1},
     o.micro_batch = 1;
   }
-  SECTION("expert choice") { o.moe.selection = "expert_choice", o.moe.norm_topk_prob = false; }
+  SECTION("expert choice") { o.moe.selection = Selection::expert_choice, o.moe.norm_topk_prob = false; }
   CHECK(worst_error(o, 3) < 1e-7);
 }
 

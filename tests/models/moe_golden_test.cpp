@@ -91,7 +91,7 @@ Differences compare(const Golden& g, const ModelConfig& model) {
   d.loss = relative(r.loss, g.read<double>("token_loss").at(0));
   d.balance = relative(r.experts.balance_loss,
                        g.read<double>("aux_loss").at(0) *
-                           (model.architecture == "olmoe" ? 0.01 : 0.001));  // their classes' coefficients
+                           (model.family->name == "olmoe" ? 0.01 : 0.001));  // their classes' coefficients
   for (int id = 0; id < store.count(); ++id) {
     const auto want = g.read<double>("grad." + store.spec(id).name);
     const double* got = store.grad(id).ptr<double>();
@@ -116,7 +116,7 @@ bool agrees(const Differences& d) { return d.loss < 1e-12 && d.balance < 1e-12 &
 TEST_CASE("MoE models have transformers' loss, loss for balance and gradients") {
   const auto name = GENERATE(as<std::string>(), "mixtral", "qwen3_moe", "olmoe");
   const Golden g(name);
-  REQUIRE(g.model.moe.balance == "hf");
+  REQUIRE(g.model.moe.balance == BalanceLoss::hf);
   const Differences d = compare(g, g.model);
   INFO(name << ": loss " << d.loss << ", balance " << d.balance << ", gradient " << d.gradient << " of "
             << d.worst);
@@ -134,11 +134,11 @@ TEST_CASE("negative control: an MoE model that is a little different does not ag
   m.moe.norm_topk_prob = !m.moe.norm_topk_prob;
   CHECK_FALSE(agrees(compare(g, m)));
   m = g.model;
-  m.moe.balance = "none";
+  m.moe.balance = BalanceLoss::none;
   Differences d = compare(g, m);
   CHECK(d.loss < 1e-12);  // the token loss has no part in it, the gradients have
   CHECK(d.gradient > 1e-7);
-  m.moe.balance = "switch";  // layer by layer is another loss than over all layers together
+  m.moe.balance = BalanceLoss::switch_loss;  // layer by layer is another loss than over all layers together
   d = compare(g, m);
   CHECK(d.balance > 1e-3);
   CHECK(d.gradient > 1e-7);
@@ -155,10 +155,10 @@ TEST_CASE(
   o.moe.dense_layers = {0, 2};
   o.layers = 3;
   o.steps = 1;
-  o.moe.balance = "hf";
+  o.moe.balance = BalanceLoss::hf;
   o.moe.balance_coeff = 0.25;
   const TinyResult all = train_tiny(o);
-  o.moe.balance = "switch";
+  o.moe.balance = BalanceLoss::switch_loss;
   o.moe.balance_coeff = 0.5;
   const TinyResult layer = train_tiny(o);
   CHECK(std::abs(all.balance_losses.at(0) - layer.balance_losses.at(0)) < 1e-14);

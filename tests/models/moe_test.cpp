@@ -87,8 +87,9 @@ TEST_CASE("one expert, or equal experts with weights that sum to one, are the de
 TEST_CASE("losses of a uniform router and of one that has a single favourite") {
   TinyOptions o = job(4, 1);
   o.moe.balance_coeff = 0.3;
-  o.moe.balance = GENERATE("switch", "sequence", "global", "uniform", "hf");
-  const bool divergence = o.moe.balance == "uniform";
+  o.moe.balance = GENERATE(BalanceLoss::switch_loss, BalanceLoss::sequence, BalanceLoss::global,
+                           BalanceLoss::uniform, BalanceLoss::hf);
+  const bool divergence = o.moe.balance == BalanceLoss::uniform;
   Rank r(o);
   std::fill_n(r.value(kMlp + "gate.weight"), 4 * o.hidden, 0.0);
   CHECK(r.step().experts.balance_loss == Approx(divergence ? 0 : 0.3).margin(1e-12));  // all P are 1/4
@@ -142,14 +143,14 @@ TEST_CASE("the bias of a router moves by the choices of the global batch, and ch
 
 TEST_CASE("expert choice get an even share, of the metrics too, and evaluation looks at no noise") {
   TinyOptions o = job(4, 2);
-  o.moe.selection = "expert_choice";
+  o.moe.selection = Selection::expert_choice;
   o.moe.norm_topk_prob = false;
   CHECK(Rank(o).step().experts.chosen[0] == std::vector<double>{48, 48, 48, 48});
   CHECK(Rank(o).step().experts.kept[0] == std::vector<double>{48, 48, 48, 48});
   // With as many choices as experts every expert takes every token: a softmax over all of them.
   o.moe.top_k = 4;
   const double all = Rank(o).step().loss;
-  o.moe.selection = "top_k";
+  o.moe.selection = Selection::top_k;
   CHECK(Rank(o).step().loss == Approx(all).epsilon(1e-12));
 }
 
@@ -157,7 +158,7 @@ TEST_CASE("noise and the second expert at random are of training alone") {
   TinyOptions o = job(4, 2), plain = o;
   const bool second = GENERATE(false, true);
   if (second)
-    o.moe.selection = "gshard";
+    o.moe.selection = Selection::gshard_top2;
   else
     o.moe.jitter_eps = 0.3;
   const auto held_out = [](Rank& r) {

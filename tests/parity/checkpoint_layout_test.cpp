@@ -236,7 +236,7 @@ TEST_CASE("a checkpoint of experts cut in any way goes on under any other") {
   model.moe.num_experts = 4;
   SECTION("plain") {}
   SECTION("with a bias, and routers that warm up beyond the save") {
-    model.moe.score = "sigmoid";
+    model.moe.score = RouterScore::sigmoid;
     model.moe.bias_update_rate = 0.05;
     model.optimizer.router_warmup = 3;
   }
@@ -298,7 +298,7 @@ TEST_CASE("a dense model's weights begin an MoE model of any layout, whose first
   moe.architecture = GENERATE("llama", "mixtral");
   moe.moe.num_experts = 4;
   moe.moe.intermediate_size = 40;
-  moe.moe.balance = "none";
+  moe.moe.balance = BalanceLoss::none;
   if (moe.architecture == "llama") moe.moe.layer_step = 2;
   Layout two{"experts over 2 of 4, ZeRO-3", 4, 1, false, 3},
       tensor{"experts over 2, tensor 2, ZeRO-1", 2, 2, false, 1},

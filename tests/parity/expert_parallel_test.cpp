@@ -13,7 +13,7 @@ TinyOptions moe() {
   TinyOptions o;
   o.architecture = "mixtral";
   o.moe.num_experts = 8;
-  o.moe.balance = "switch";
+  o.moe.balance = BalanceLoss::switch_loss;
   o.moe.balance_coeff = 0.1;
   o.moe.z_loss_coeff = 0.01;
   o.micro_batch = o.global_batch = 8;
@@ -192,7 +192,7 @@ TEST_CASE("replicas of hot experts train as one process does, and between two ra
   TinyOptions one = moe();
   one.moe.num_experts = 4;
   one.moe.top_k = 1;
-  one.moe.balance = "none";
+  one.moe.balance = BalanceLoss::none;
   one.moe.intermediate_size = 8;  // weights of 384 elements, less than 24 rows of 16 there and back
   TinyHooks hooks;
   const bool crowd = GENERATE(true, false);
@@ -223,8 +223,8 @@ TEST_CASE("experts of pipelines, and every loss for balance, under every layout"
   TinyOptions one = moe();
   one.micro_batch = 2;
   one.layers = 4;
-  one.moe.score = GENERATE("softmax", "sigmoid");
-  one.moe.balance = one.moe.score == "softmax" ? "global" : "sequence";
+  one.moe.score = GENERATE(RouterScore::softmax, RouterScore::sigmoid);
+  one.moe.balance = one.moe.score == RouterScore::softmax ? BalanceLoss::global : BalanceLoss::sequence;
   one.moe.shared_experts = 1;
   one.moe.shared_expert_gate = true;
   const TinyResult base = train_tiny(one);
@@ -232,7 +232,7 @@ TEST_CASE("experts of pipelines, and every loss for balance, under every layout"
                           {"1f1b", 1, 1, 0, 1, false, true, 1, 2},
                           {"zb-h1, expert 2, ZeRO-1", 2, 2, 1, 1, false, true, 1, 2, "zb-h1"},
                           {"context 2, expert 2", 1, 2, 0, 1, false, true, 2}}) {
-    INFO(one.moe.balance << ", " << l.name);
+    INFO(to_string(one.moe.balance) << ", " << l.name);
     TinyOptions many = laid_out(one, l);
     many.micro_batch = one.micro_batch / l.data;
     require_parity(base, train_tiny(many), 1e-12);
@@ -244,7 +244,7 @@ TEST_CASE("transformers' loss over all layers, under every layout without pipeli
   one.micro_batch = 2;
   one.layers = 3;
   one.moe.dense_layers = {0};
-  one.moe.balance = "hf";
+  one.moe.balance = BalanceLoss::hf;
   one.moe.balance_coeff = 0.3;
   const TinyResult base = train_tiny(one);
   REQUIRE(base.balance_losses.at(0) > 0.3 * static_cast<double>(one.moe.top_k));
@@ -259,14 +259,14 @@ TEST_CASE("transformers' loss over all layers, under every layout without pipeli
     require_parity(base, train_tiny(many), 1e-12);
   }
   TinyOptions other = one;  // negative control: layer by layer it is another loss
-  other.moe.balance = "switch";
+  other.moe.balance = BalanceLoss::switch_loss;
   other.moe.balance_coeff = 0.3 * static_cast<double>(one.moe.top_k);
   CHECK(std::abs(train_tiny(other).balance_losses.at(0) - base.balance_losses.at(0)) > 1e-6);
 }
 
 TEST_CASE("every way to choose and to balance, under every layout", "[expert]") {
   TinyOptions one = moe();
-  one.moe.balance = "none";
+  one.moe.balance = BalanceLoss::none;
   const int way = GENERATE(0, 1, 2, 3);
   bool whole_sequences = false;
   switch (way) {
@@ -274,24 +274,24 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
       one.moe.top_k = 1;
       one.moe.norm_topk_prob = false;
       one.moe.jitter_eps = 0.2;
-      one.moe.balance = "switch";
+      one.moe.balance = BalanceLoss::switch_loss;
       break;
     case 1:
-      one.moe.selection = "gshard";
+      one.moe.selection = Selection::gshard_top2;
       one.moe.second_threshold = 0.7;
-      one.moe.balance = "global";
+      one.moe.balance = BalanceLoss::global;
       break;
     case 2:  // DeepSeek-V3
-      one.moe.score = "sigmoid";
+      one.moe.score = RouterScore::sigmoid;
       one.moe.n_group = 4;
       one.moe.topk_group = 2;
       one.moe.routed_scaling_factor = 2.5;
       one.moe.bias_update_rate = 0.05;
-      one.moe.balance = "sequence";
+      one.moe.balance = BalanceLoss::sequence;
       one.moe.shared_experts = 1;
       break;
     case 3:
-      one.moe.selection = "expert_choice";
+      one.moe.selection = Selection::expert_choice;
       one.moe.norm_topk_prob = false;
       whole_sequences = true;
   }
@@ -333,7 +333,7 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
 TEST_CASE("biases move by the choices of all ranks, and another rate chooses otherwise", "[expert]") {
   TinyOptions one = moe();
   one.moe.bias_update_rate = 0.2;
-  one.moe.balance = "none";
+  one.moe.balance = BalanceLoss::none;
   one.steps = 3;
   TinyOptions many = laid_out(one, {"expert 2 of 4", 4, 2});
   many.micro_batch = 2;
@@ -397,7 +397,7 @@ TEST_CASE("ranks without a token and ranks with all of them train as one process
   TinyOptions one = moe();
   one.moe.top_k = 1;
   one.moe.num_experts = 4;
-  one.moe.balance = "none";
+  one.moe.balance = BalanceLoss::none;
   TinyHooks hooks;
   hooks.begin = crowded;
   one.steps = 3;

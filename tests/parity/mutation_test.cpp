@@ -160,7 +160,7 @@ std::vector<Layout> layouts(int data) {
     TinyOptions o;
     o.architecture = "mixtral";
     o.moe.num_experts = 4;
-    o.moe.balance = "switch";
+    o.moe.balance = BalanceLoss::switch_loss;
     o.ranks = ranks;
     o.expert = cut;
     o.zero_stage = zero;
@@ -206,17 +206,17 @@ std::vector<Layout> layouts(int data) {
     TinyOptions& o = all.back().options;
     o.architecture = "olmoe";
     o.kv_heads = kv_heads;
-    o.moe.balance = "none";
+    o.moe.balance = BalanceLoss::none;
     change(o);
     all.back().name = name;
   };
   routers("GShard's random second expert, noise and a bias, tensor 2", 2, 2, 4, [](TinyOptions& o) {
-    o.moe.selection = "gshard";
+    o.moe.selection = Selection::gshard_top2;
     o.moe.jitter_eps = 0.1;
     o.moe.bias_update_rate = 0.1;
   });
   routers("expert choice, tensor 4 of 2 key-value heads", 2, 4, 2, [](TinyOptions& o) {
-    o.moe.selection = "expert_choice";
+    o.moe.selection = Selection::expert_choice;
     o.moe.norm_topk_prob = false;
   });
   routers("frozen routers", 2, 1, 4, [](TinyOptions& o) { o.optimizer.freeze_routers = true; });

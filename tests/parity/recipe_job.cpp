@@ -6,7 +6,7 @@ namespace ltrain::test {
 
 TinyOptions job_of(const Recipe& r, const std::string& precision) {
   TinyOptions o;
-  o.architecture = r.model.architecture;
+  o.architecture = r.model.family->name;
   o.precision = precision;
   o.tied = r.model.tie_word_embeddings;
   o.untied = !o.tied;
@@ -16,13 +16,13 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.kv_heads = static_cast<int>(r.model.num_key_value_heads);
   o.ranks = static_cast<int>(r.parallel.data);
   o.tensor = static_cast<int>(r.parallel.tensor);
-  o.tensor_mode = r.parallel.tensor_mode;
+  o.tensor_mode = to_string(r.parallel.tensor_mode);
   o.tensor_depth = static_cast<int>(r.parallel.tensor_depth);
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.zero_stage = static_cast<int>(r.parallel.zero_stage);
   o.shard = static_cast<int>(r.parallel.shard_ranks);
   o.context = static_cast<int>(r.parallel.context);
-  o.context_comm = r.parallel.context_comm;
+  o.context_comm = to_string(r.parallel.context_comm);
   o.context_inner = static_cast<int>(r.parallel.context_inner);
   o.moe = r.model.moe;
   o.expert = static_cast<int>(r.parallel.expert);

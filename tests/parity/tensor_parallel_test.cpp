@@ -1,5 +1,6 @@
 // Tensor and sequence parallelism against one process, alone and with data parallelism and ZeRO.
 #include "tests/parity/parity.h"
+#include "tests/support/made_up_families.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -32,6 +33,22 @@ TEST_CASE("tensor parallelism equals one process to 1e-12 in fp64") {
           CHECK(result.plan_bytes == result.used_bytes);
           CHECK(result.plan_wire == result.used_wire);
         }
+}
+
+TEST_CASE("every trait of a family under tensor parallelism equals one process to 1e-12 in fp64") {
+  TinyOptions one;
+  one.micro_batch = 4;
+  for (const Family& f : made_up_families()) {
+    one.family = &f;
+    const TinyResult base = train_tiny(one);
+    for (int tensor : {2, 4}) {  // on 4: each of the 2 key-value heads is on two ranks
+      TinyOptions many = one;
+      many.tensor = tensor;
+      many.sequence_parallel = tensor == 4;
+      INFO(f.name << ", tensor " << tensor);
+      require_parity(base, train_tiny(many), 1e-12);
+    }
+  }
 }
 
 TEST_CASE("tensor parallelism agrees in fp32 and bf16") {

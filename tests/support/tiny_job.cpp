@@ -17,7 +17,7 @@ namespace ltrain::test {
 
 ModelConfig tiny_model(const TinyOptions& o) {
   ModelConfig c;
-  c.architecture = o.architecture;
+  c.family = o.family ? o.family : &family_of(o.architecture);
   c.vocab_size = o.vocab;
   c.hidden_size = o.hidden;
   c.intermediate_size = o.intermediate ? o.intermediate : o.architecture == "gpt2" ? 4 * o.hidden : 40;
@@ -59,7 +59,7 @@ Mesh tiny_mesh(const TinyOptions& o, int rank) {
 int tiny_world(const TinyOptions& o) { return tiny_mesh(o, 0).world(); }
 
 ContextSharding tiny_cut(const TinyOptions& o, int coordinate) {
-  return {o.seq, o.context, coordinate, context_comm(o.context_comm), o.context_inner};
+  return {o.seq, o.context, coordinate, enum_value<ContextComm>(o.context_comm).value(), o.context_inner};
 }
 
 std::vector<int32_t> tiny_documents(const TinyOptions& o, int64_t sample) {
@@ -103,7 +103,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.expert_tensor = o.expert_tensor;
   p.dispatch = o.dispatch;
   p.intra_node_experts = o.intra_node_experts;
-  p.context_comm = context_comm(o.context_comm);
+  p.context_comm = enum_value<ContextComm>(o.context_comm).value();
   p.context_inner = o.context_inner;
   p.documents = p.position_ids = o.packed;
   p.bucket_elements = o.bucket_elements;

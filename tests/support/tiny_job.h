@@ -16,6 +16,7 @@ namespace ltrain::test {
 
 struct TinyOptions {
   std::string architecture = "llama";
+  const Family* family = nullptr;  ///< instead of architecture's
   std::string precision = "fp64";
   bool tied = false, untied = false;  ///< neither: as the architecture has it
   double dropout = 0;

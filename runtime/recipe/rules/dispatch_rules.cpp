@@ -2,6 +2,7 @@
 
 #include "kernels/base/error.h"
 #include "parallel/mesh/mesh.h"
+#include "parallel/pipeline/schedule.h"
 #include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/rules.h"
 #include "runtime/recipe/rules/rules_parts.h"
@@ -17,8 +18,8 @@ const std::string kLevels = "parallel.hierarchical_all_to_all", kDispatch = "par
 
 void check_dispatch(const Recipe& r, const BrokenRule& broken) {
   const Parallel& p = r.parallel;
-  const bool gather = p.expert_dispatch == "all_gather";
-  if (gather && p.hierarchical_all_to_all != "none")
+  const bool gather = p.expert_dispatch == ExpertDispatch::all_gather;
+  if (gather && p.hierarchical_all_to_all != kOneLevel)
     broken(kLevels,
            "with parallel.expert_dispatch: all_gather there is no all-to-all; nearest valid value: none",
            {kDispatch});
@@ -30,8 +31,8 @@ void check_dispatch(const Recipe& r, const BrokenRule& broken) {
       broken(kReplicas, fmt::format("{}; nearest valid value: 0", why), {key});
     };
     const auto fills_with_weights = [&] {
-      return p.pipeline > 1 &&
-             (p.schedule.starts_with("zb") || p.schedule == "dualpipev" || p.schedule == "auto");
+      const pipeline::ScheduleInfo* schedule = pipeline::find_schedule(p.schedule);
+      return p.pipeline > 1 && (p.chooses_schedule() || schedule->splits_backward);
     };
     if (gather)
       none("with parallel.expert_dispatch: all_gather no rows travel to experts", "parallel.expert_dispatch");
@@ -54,8 +55,8 @@ void check_dispatch(const Recipe& r, const BrokenRule& broken) {
            fmt::format("must be at most the tokens of a micro-batch on a rank ({}); nearest valid value: {}",
                        tokens, tokens),
            {"train.micro_batch_size", "data.seq_length", "parallel.context"});
-  if (p.hierarchical_all_to_all == "none" || p.hierarchical_all_to_all == "node" || p.expert == 1) return;
-  const int64_t n = std::stoll(p.hierarchical_all_to_all);
+  if (p.hierarchical_all_to_all == kOneLevel || p.hierarchical_all_to_all == kNode || p.expert == 1) return;
+  const int64_t n = p.hierarchical_all_to_all;
   const auto good = [&](int64_t ranks) { return p.expert % ranks == 0; };
   if (n >= p.expert || !good(n)) {
     const std::string near = nearest(std::min(n, p.expert), 2, p.expert - 1, good);
@@ -69,8 +70,8 @@ void check_dispatch(const Recipe& r, const BrokenRule& broken) {
 int64_t intra_node_experts(const Recipe& r, int64_t data, int64_t shard, int64_t per_node,
                            const BrokenRule& broken) {
   const Parallel& p = r.parallel;
-  if (p.hierarchical_all_to_all == "none" || p.expert == 1 || r.model.moe.num_experts == 0) return 0;
-  if (p.hierarchical_all_to_all != "node") return std::stoll(p.hierarchical_all_to_all);
+  if (p.hierarchical_all_to_all == kOneLevel || p.expert == 1 || r.model.moe.num_experts == 0) return 0;
+  if (p.hierarchical_all_to_all != kNode) return p.hierarchical_all_to_all;
   Mesh m = plain_mesh(r, data);
   if (shard > 0 && !m.split_levels(shard).empty()) return 0;  // refused as it is
   if (!m.cut_experts(static_cast<int>(p.expert), experts_apart(r)).empty()) return 0;

@@ -36,7 +36,7 @@ void fp8_rules(const Recipe& r, const BrokenRule& broken) {
            "the products of experts are grouped, and not built in FP8; nearest valid value: bf16, or "
            "model.moe.num_experts: 0",
            {"model.moe.num_experts"});
-  if (p.tensor > 1 && p.tensor_mode != "1d")
+  if (p.tensor > 1 && p.tensor_mode != TensorModeChoice::one_d)
     broken(key,
            fmt::format("parallel.tensor_mode: {} adds up products of blocks that ranks round apart; nearest "
                        "valid value: bf16, or parallel.tensor_mode: 1d",
@@ -49,7 +49,7 @@ void fp8_rules(const Recipe& r, const BrokenRule& broken) {
                        r.fp8.last_layers, r.model.num_hidden_layers,
                        std::max<int64_t>(0, r.model.num_hidden_layers - r.fp8.last_layers - 1)),
            {"fp8.last_layers_bf16", "model.num_hidden_layers"});
-  if (p.tensor_mode == "1d" && p.tensor > r.model.num_key_value_heads)
+  if (p.tensor_mode == TensorModeChoice::one_d && p.tensor > r.model.num_key_value_heads)
     broken(
         key,
         fmt::format("with parallel.tensor = {} ranks share the model's {} key-value heads, and would round "

@@ -50,15 +50,16 @@ void routing(const MoeConfig& m, const BrokenRule& broken) {
 void selection(const Recipe& r, const BrokenRule& broken) {
   const MoeConfig& m = r.model.moe;
   const std::string choice = "model.moe.router.selection", norm = "model.moe.router.norm_topk_prob";
-  if (m.selection == "gshard" && m.top_k != 2)
+  if (m.selection == Selection::gshard_top2 && m.top_k != 2)
     broken(kTopK,
            fmt::format("{}: gshard takes the best expert and a second one; nearest valid value: 2", choice),
            {choice});
-  if (m.selection == "gshard" && !m.norm_topk_prob)
+  if (m.selection == Selection::gshard_top2 && !m.norm_topk_prob)
     broken(norm, fmt::format("{}: gshard weighs the two by their sum; nearest valid value: true", choice),
            {choice});
-  if (m.selection != "expert_choice") {
-    const bool one = m.norm_topk_prob || (m.order == "topk_first" && m.score == "softmax");
+  if (m.selection != Selection::expert_choice) {
+    const bool one =
+        m.norm_topk_prob || (m.order == RouterOrder::topk_first && m.score == RouterScore::softmax);
     if (m.top_k == 1 && m.num_experts > 1 && one && !r.train.freeze_router)
       broken(m.norm_topk_prob ? norm : "model.moe.router.order",
              fmt::format(
@@ -72,9 +73,9 @@ void selection(const Recipe& r, const BrokenRule& broken) {
     broken(key, fmt::format("{}: expert_choice {}; nearest valid value: {}", choice, why, value), {choice});
   };
   if (m.norm_topk_prob) refuse(norm, "weighs by the scores as they are", "false");
-  if (m.order != "topk_last")
+  if (m.order != RouterOrder::topk_last)
     refuse("model.moe.router.order", "has no chosen experts of a token", "topk_last");
-  if (m.balance != "none") refuse("model.moe.balance.kind", "is balanced by itself", "none");
+  if (m.balance != BalanceLoss::none) refuse("model.moe.balance.kind", "is balanced by itself", "none");
   if (m.bias_update_rate > 0) refuse("model.moe.router.bias_update_rate", "is balanced by itself", "0");
   if (m.n_group > 1) refuse("model.moe.router.n_group", "has no groups", "1");
   if (m.capacity_factor || m.eval_capacity_factor)
@@ -104,7 +105,7 @@ void selection(const Recipe& r, const BrokenRule& broken) {
 }
 
 void balance(const Recipe& r, const BrokenRule& broken) {
-  if (r.model.moe.balance == "hf" && r.parallel.pipeline > 1)
+  if (r.model.moe.balance == BalanceLoss::hf && r.parallel.pipeline > 1)
     broken("model.moe.balance.kind",
            fmt::format("hf adds up the tokens of all layers, and parallel.pipeline: {} has them on several "
                        "ranks; nearest valid value: switch, or parallel.pipeline: 1",
@@ -125,7 +126,7 @@ void router_training(const Recipe& r, const BrokenRule& broken) {
         fmt::format("leaves none of train.train_steps ({}) to the other parameters; nearest valid value: {}",
                     r.train.train_steps, r.train.train_steps - 1),
         {"train.train_steps"});
-  if (r.optimizer.uses("adafactor"))
+  if (r.optimizer.uses(UpdateRule::adafactor))
     broken(
         warmup,
         "the second moment of adafactor follows the steps of the run, which others would begin late; nearest "
@@ -137,11 +138,11 @@ void upcycling(const Recipe& r, const BrokenRule& broken) {
   if (!r.checkpoint.upcycle) return;
   const MoeConfig& m = r.model.moe;
   const std::string key = "checkpoint.upcycle", width = "model.moe.intermediate_size";
-  if (r.model.architecture != "llama" && r.model.architecture != "mixtral")
+  if (r.model.traits().query_key_norm != QueryKeyNorm::none)
     broken(
         key,
         fmt::format("{} has norms that a dense llama has not; remove the key, or model.architecture: llama",
-                    r.model.architecture),
+                    r.model.family->name),
         {"model.architecture"});
   if (m.intermediate_size != r.model.intermediate_size)
     broken(width,
@@ -191,7 +192,7 @@ void tensor(const Recipe& r, const BrokenRule& broken) {
   const Parallel& p = r.parallel;
   const ModelConfig& m = r.model;
   if (p.tensor == 1) return;
-  if (p.tensor_mode != "1d")
+  if (p.tensor_mode != TensorModeChoice::one_d)
     return broken("parallel.tensor_mode", "MoE models are cut in one dimension; nearest valid value: 1d",
                   {kExperts});
   if (p.expert_tensor != 1 && p.expert_tensor != p.tensor)
@@ -214,7 +215,7 @@ void tensor(const Recipe& r, const BrokenRule& broken) {
              fmt::format("must be a multiple of {} ({}) with {}: 1{}", kTensor, p.tensor, kExpertTensor,
                          nearest(p.expert, 1, 1 << 20, [&](int64_t n) { return n % p.tensor == 0; })),
              {kTensor, kExpertTensor});
-    if (m.moe.balance == "sequence" && r.train.micro_batch_size > 1)
+    if (m.moe.balance == BalanceLoss::sequence && r.train.micro_batch_size > 1)
       broken("model.moe.balance.kind",
              fmt::format(
                  "sequence with {}: 1 cuts a micro-batch where sequences do not end; nearest valid value: "
@@ -235,10 +236,10 @@ void tensor(const Recipe& r, const BrokenRule& broken) {
 void check_moe(const Recipe& r, const BrokenRule& broken) {
   const MoeConfig& m = r.model.moe;
   const Parallel& p = r.parallel;
-  const std::string& architecture = r.model.architecture;
+  const Family& family = *r.model.family;
   if (m.num_experts == 0) {
-    if (architecture != "llama" && architecture != "gpt2")
-      broken(kExperts, fmt::format("{} is an MoE model; nearest valid value: 1", architecture),
+    if (family.experts == Experts::always)
+      broken(kExperts, fmt::format("{} is an MoE model; nearest valid value: 1", family.name),
              {"model.architecture"});
     if (p.expert > 1)
       broken(kExpert,
@@ -248,7 +249,7 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
       broken(kExpertTensor, "a dense model has no experts; remove the key", {});
     return;
   }
-  if (architecture == "gpt2")
+  if (family.experts == Experts::never)
     return broken(
         kExperts,
         "experts are SwiGLU layers of llama's kind; nearest valid value: 0, or model.architecture: llama",
@@ -279,7 +280,7 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
 
 void moe_notes(const Recipe& r, std::vector<std::string>& notes) {
   const MoeConfig& m = r.model.moe;
-  if (m.num_experts > 0 && m.selection == "expert_choice")
+  if (m.num_experts > 0 && m.selection == Selection::expert_choice)
     notes.push_back(
         "model.moe.router.selection: expert_choice: whether an expert takes a token depends on those that "
         "follow "
@@ -290,7 +291,8 @@ void moe_notes(const Recipe& r, std::vector<std::string>& notes) {
 
 void check_moe_layout(const Recipe& r, int64_t data, int64_t shard, const BrokenRule& broken) {
   const Parallel& p = r.parallel;
-  if (p.expert == 1 || r.model.moe.num_experts % p.expert != 0 || p.tensor_mode != "1d") return;
+  if (p.expert == 1 || r.model.moe.num_experts % p.expert != 0 || p.tensor_mode != TensorModeChoice::one_d)
+    return;
   const auto wrong = [&](int64_t ranks) { return wrong_cut(r, data, shard, ranks); };
   const auto good = [&](int64_t ranks) {
     return r.model.moe.num_experts % ranks == 0 && wrong(ranks).empty();

@@ -63,15 +63,15 @@ class Rules {
                            nearest(m.num_attention_heads, 1, m.hidden_size,
                                    [&](int64_t n) { return m.hidden_size % n == 0; })),
                {hidden});
-    } else if (m.architecture == "gpt2" && m.head_dim * m.num_attention_heads != m.hidden_size) {
-      broken("model.head_dim", fmt::format("gpt2 needs {} / {} = {} / {}; remove the key", hidden, heads,
-                                           m.hidden_size, m.num_attention_heads));
+    } else if (!m.family->free_head_dim && m.head_dim * m.num_attention_heads != m.hidden_size) {
+      broken("model.head_dim", fmt::format("{} needs {} / {} = {} / {}; remove the key", m.family->name,
+                                           hidden, heads, m.hidden_size, m.num_attention_heads));
     }
-    if (m.architecture == "gpt2" && m.num_key_value_heads != m.num_attention_heads)
+    if (!m.family->grouped_queries && m.num_key_value_heads != m.num_attention_heads)
       broken("model.num_key_value_heads",
-             fmt::format("gpt2 has one for each query head: {}; remove the key, or use "
+             fmt::format("{} has one for each query head: {}; remove the key, or use "
                          "model.architecture: llama",
-                         m.num_attention_heads));
+                         m.family->name, m.num_attention_heads));
     else if (m.num_attention_heads % m.num_key_value_heads != 0)
       broken("model.num_key_value_heads",
              fmt::format("must divide {} ({}){}", heads, m.num_attention_heads,
@@ -79,12 +79,13 @@ class Rules {
                                  [&](int64_t n) { return m.num_attention_heads % n == 0; })),
              {heads});
     const bool head_is_whole = given("model.head_dim") || m.hidden_size % m.num_attention_heads == 0;
-    if (m.architecture != "gpt2" && head_is_whole && m.head_dim % 2 != 0)
+    const bool rotary = m.traits().positions == PositionEmbedding::rotary;
+    if (rotary && head_is_whole && m.head_dim % 2 != 0)
       broken("model.head_dim",
              fmt::format("must be even, since rotary embeddings turn pairs; nearest valid value: {}{}",
                          m.head_dim > 1 ? fmt::format("{} or ", m.head_dim - 1) : "", m.head_dim + 1),
              {heads, hidden});
-    if (m.architecture != "gpt2") rope_scaling();
+    if (rotary) rope_scaling();
     if (r_.data.seq_length > m.max_position_embeddings)
       broken("data.seq_length",
              fmt::format("must be at most model.max_position_embeddings; nearest valid value: {}",
@@ -179,8 +180,9 @@ class Rules {
 
   /// The ranks along a side of the grids or of the cube; 0 where `ranks` make none.
   int64_t tensor_side(int64_t ranks) const {
-    const bool cube = r_.parallel.tensor_mode == "3d";
-    const int64_t depth = r_.parallel.tensor_mode == "2.5d" ? r_.parallel.tensor_depth : 1;
+    const bool cube = r_.parallel.tensor_mode == TensorModeChoice::three_d;
+    const int64_t depth =
+        r_.parallel.tensor_mode == TensorModeChoice::two_and_half_d ? r_.parallel.tensor_depth : 1;
     const auto volume = [&](int64_t side) { return side * side * (cube ? side : depth); };
     int64_t side = 1;
     while (volume(side + 1) <= ranks) ++side;
@@ -191,10 +193,11 @@ class Rules {
   void tensor_grid_cuts() {
     const Parallel& p = r_.parallel;
     const ModelConfig& m = r_.model;
-    const std::string tensor = "parallel.tensor", mode = "parallel.tensor_mode: " + p.tensor_mode;
+    const std::string tensor = "parallel.tensor",
+                      mode = fmt::format("parallel.tensor_mode: {}", p.tensor_mode);
     const std::vector<std::string> mode_keys{"parallel.tensor_mode", "parallel.tensor_depth"};
-    const bool cube = p.tensor_mode == "3d";
-    const int64_t depth = p.tensor_mode == "2.5d" ? p.tensor_depth : 1;
+    const bool cube = p.tensor_mode == TensorModeChoice::three_d;
+    const int64_t depth = p.tensor_mode == TensorModeChoice::two_and_half_d ? p.tensor_depth : 1;
     const auto parts = [&](int64_t side) { return side * (cube ? side : depth); };  // of a micro-batch
     struct Cut {
       std::string what, key;
@@ -265,7 +268,7 @@ class Rules {
   void tensor_cuts() {
     const int64_t ranks = r_.parallel.tensor;
     if (ranks <= 1) return;
-    if (r_.parallel.tensor_mode != "1d") return tensor_grid_cuts();
+    if (r_.parallel.tensor_mode != TensorModeChoice::one_d) return tensor_grid_cuts();
     const ModelConfig& m = r_.model;
     const int64_t context = r_.parallel.context, heads = m.num_attention_heads, kv = m.num_key_value_heads;
     const auto kv_good = [&](int64_t r) { return kv % r == 0 || r % kv == 0; };
@@ -301,9 +304,10 @@ class Rules {
   /// The context axis cuts sequences, and heads where ranks exchange the one for the other.
   void context_cuts() {
     const Parallel& p = r_.parallel;
-    if (p.context <= 1 || (p.tensor > 1 && p.tensor_mode != "1d")) return;  // refused as it is
+    if (p.context <= 1 || (p.tensor > 1 && p.tensor_mode != TensorModeChoice::one_d))
+      return;  // refused as it is
     const std::string context = "parallel.context";
-    const bool ring = p.context_comm == "p2p" || p.context_comm == "a2a+p2p";
+    const bool ring = p.context_comm == ContextComm::p2p || p.context_comm == ContextComm::a2a_p2p;
     const int64_t unit = ring ? 2 * p.context : p.context;
     if (r_.data.seq_length % unit != 0)
       broken(
@@ -311,9 +315,9 @@ class Rules {
           fmt::format("must be a multiple of {}{} ({}) with parallel.context_comm: {}{}", ring ? "2 * " : "",
                       context, unit, p.context_comm, nearest_multiple(r_.data.seq_length, unit)),
           {context, "parallel.context_comm"});
-    int64_t exchange = p.context_comm == "a2a" ? p.context : 1;
+    int64_t exchange = p.context_comm == ContextComm::a2a ? p.context : 1;
     std::string key = context;
-    if (p.context_comm == "a2a+p2p") {
+    if (p.context_comm == ContextComm::a2a_p2p) {
       exchange = p.context_inner;
       key = "parallel.context_inner";
       if (p.context % exchange != 0 || exchange >= p.context)
@@ -369,8 +373,8 @@ class Rules {
     if (p.schedule_file && given("parallel.schedule"))
       broken(file, "and parallel.schedule are two orders of the same stages; set only one of the two",
              {"parallel.schedule"});
-    const bool chosen_later = p.schedule == "auto" || p.schedule_file;
-    if (p.schedule == "auto" && !p.schedule_file && given(chunks))
+    const bool chosen_later = p.chooses_schedule() || p.schedule_file;
+    if (p.chooses_schedule() && !p.schedule_file && given(chunks))
       broken(chunks, "is chosen by parallel.schedule: auto; remove the key", {"parallel.schedule"});
     // With enough micro-batches of its own choosing a schedule can only fail by its chunks.
     const int64_t enough = 2 * p.pipeline;
@@ -399,7 +403,7 @@ class Rules {
   /// `micros` a step on each data-parallel rank, of `unit` sequences each over all of them.
   void pipeline_batch(int64_t micros, int64_t unit) {
     const Parallel& p = r_.parallel;
-    if (p.pipeline == 1 || p.schedule == "auto" || p.schedule_file || micros > INT32_MAX) return;
+    if (p.pipeline == 1 || p.chooses_schedule() || p.schedule_file || micros > INT32_MAX) return;
     const pipeline::BrokenRule rule =
         pipeline::schedule_rule(p.schedule, static_cast<int>(p.pipeline),
                                 static_cast<int>(p.virtual_pipeline), static_cast<int>(micros));

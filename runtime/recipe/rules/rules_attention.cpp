@@ -23,7 +23,7 @@ void attention_rules(const Recipe& r, const BrokenRule& broken) {
   if (r.data.reset_attention_mask)
     refuse("data.reset_attention_mask: " + cudnn_declines(DType::bf16, 64, false, true),
            "data.reset_attention_mask");
-  if (r.parallel.context > 1 && r.parallel.context_comm != "a2a")
+  if (r.parallel.context > 1 && r.parallel.context_comm != ContextComm::a2a)
     refuse(fmt::format("parallel.context_comm: {} parts queries from keys", r.parallel.context_comm),
            "parallel.context_comm");
 }

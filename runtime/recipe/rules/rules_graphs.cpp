@@ -29,11 +29,11 @@ void graph_rules(const Recipe& r, const BrokenRule& broken) {
 
 void graph_layout_rules(const Recipe& r, int64_t world_size, const BrokenRule& broken) {
   if (!r.cuda_graphs || world_size == 1) return;
-  if (is_onebit(update_rule(r.optimizer.kind).value_or(UpdateRule::still)))
+  if (is_onebit(r.optimizer.kind))
     broken("cuda_graphs",
            fmt::format("optimizer.kind: {} sums gradients until its warm-up ends, and none after it, and "
                        "captured work stays as it is; nearest valid value: off",
-                       r.optimizer.kind),
+                       update_rule_name(r.optimizer.kind)),
            {"optimizer.kind"});
 }
 

@@ -9,20 +9,20 @@
 namespace ltrain::recipe {
 namespace {
 
-/// A key that asks for two levels of gradients, and its value; else two empty texts.
-std::pair<std::string, std::string> levels_key(const Parallel& p) {
+/// A key that asks for two levels of gradients, and its value; else an empty text.
+std::pair<std::string, int64_t> levels_key(const Parallel& p) {
   const bool sharded = p.sharding().shards_optimizer();
-  if (sharded && p.shard_group != "all") return {"parallel.shard_group", p.shard_group};
-  if (!sharded && p.hierarchical_reduction != "none")
+  if (sharded && p.shard_group != kOneLevel) return {"parallel.shard_group", p.shard_group};
+  if (!sharded && p.hierarchical_reduction != kOneLevel)
     return {"parallel.hierarchical_reduction", p.hierarchical_reduction};
-  return {};
+  return {"", kOneLevel};
 }
 
 /// A number of ranks, which is to cut them evenly and to leave more than one in a group.
 void level_size(const Recipe& r, int64_t data, const BrokenRule& broken) {
   const auto [key, value] = levels_key(r.parallel);
-  if (key.empty() || value == "node") return;
-  const int64_t all = data * r.parallel.context, n = std::stoll(value);
+  if (key.empty() || value == kNode) return;
+  const int64_t all = data * r.parallel.context, n = value;
   const auto wrong = [&](int64_t ranks) { return plain_mesh(r, data).split_levels(ranks); };
   const auto good = [&](int64_t ranks) { return wrong(ranks).empty(); };
   if (const std::string text = wrong(n); !text.empty())
@@ -31,6 +31,8 @@ void level_size(const Recipe& r, int64_t data, const BrokenRule& broken) {
 }
 
 }  // namespace
+
+std::string level_text(int64_t ranks) { return ranks == kNode ? "node" : std::to_string(ranks); }
 
 int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host) {
   std::map<std::pair<int, int64_t>, int64_t> counts;  // by group, which its first rank names, and host
@@ -43,17 +45,17 @@ int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host) {
 
 void level_rules(const Recipe& r, const BrokenRule& broken) {
   const Parallel& p = r.parallel;
-  if (!p.sharding().shards_optimizer() && p.shard_group != "all")
+  if (!p.sharding().shards_optimizer() && p.shard_group != kOneLevel)
     broken(
         "parallel.shard_group",
         "nothing is sharded with parallel.zero_stage: 0; nearest valid value: all, or parallel.zero_stage: "
         "1; parallel.hierarchical_reduction reduces on two levels without sharding",
         {"parallel.zero_stage"});
-  if (p.sharding().shards_optimizer() && p.hierarchical_reduction != "none")
+  if (p.sharding().shards_optimizer() && p.hierarchical_reduction != kOneLevel)
     broken("parallel.hierarchical_reduction",
            fmt::format("reduces whole gradients, and parallel.zero_stage: {} shards; nearest valid value: "
                        "none, with parallel.shard_group: {}; it reduces on the same two levels",
-                       p.zero_stage, p.hierarchical_reduction),
+                       p.zero_stage, level_text(p.hierarchical_reduction)),
            {"parallel.zero_stage"});
   if (p.data > 0) level_size(r, p.data, broken);
 }
@@ -63,9 +65,9 @@ int64_t level_layout(const Recipe& r, int64_t world, int64_t per_node, const Bro
   if (key.empty()) return 0;
   const Parallel& p = r.parallel;
   const int64_t data = world / (p.tensor * p.pipeline * p.context), all = data * p.context;
-  if (value != "node") {
+  if (value != kNode) {
     if (broken) level_size(r, data, broken);
-    return std::stoll(value);
+    return value;
   }
   per_node = ranks_on_host(r, world, per_node);
   const Mesh mesh = plain_mesh(r, data);

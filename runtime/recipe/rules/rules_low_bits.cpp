@@ -16,34 +16,35 @@ void onebit_rules(const Recipe& r, const BrokenRule& broken) {
     return is_onebit(update_rule(name).value_or(UpdateRule::still));
   };
   for (const ParameterGroup& g : o.groups)
-    if (g.kind && (onebit(*g.kind) || onebit(o.kind)))
+    if (g.kind && (is_onebit(*g.kind) || is_onebit(o.kind)))
       return broken(
           "optimizer.groups",
           fmt::format("kind: {} beside optimizer.kind: {}: a 1-bit optimizer is for all parameters, "
                       "whose gradients stay with their ranks; remove the group's kind",
-                      *g.kind, o.kind),
+                      update_rule_name(*g.kind), update_rule_name(o.kind)),
           {kind});
-  if (!onebit(o.kind)) return;
+  if (!is_onebit(o.kind)) return;
   const Parallel& p = r.parallel;
-  const std::string plain = o.kind == "onebit_adam" ? "adamw" : "lamb";
+  const std::string_view name = update_rule_name(o.kind);
+  const std::string plain = o.kind == UpdateRule::onebit_adam ? "adamw" : "lamb";
   if (p.sharding().shards_optimizer())
     broken(
         kind,
         fmt::format("{} adds a rank's own gradient to all of the first moment, and parallel.zero_stage: {} "
                     "leaves a rank a piece of it; nearest valid value: {}, or parallel.zero_stage: 0",
-                    o.kind, p.zero_stage, plain),
+                    name, p.zero_stage, plain),
         {"parallel.zero_stage"});
-  if (p.hierarchical_reduction != "none")
+  if (p.hierarchical_reduction != kOneLevel)
     broken(kind,
            fmt::format("{} averages on one level, and parallel.hierarchical_reduction is {}; nearest valid "
                        "value: {}, or parallel.hierarchical_reduction: none",
-                       o.kind, p.hierarchical_reduction, plain),
+                       name, level_text(p.hierarchical_reduction), plain),
            {"parallel.hierarchical_reduction"});
-  if (p.grad_reduce_dtype == "int8")
+  if (p.grad_reduce_dtype == GradReduceDtype::int8)
     broken(kind,
            fmt::format("{} has errors of its own bits, and parallel.grad_reduce_dtype: int8 others; nearest "
                        "valid value: {}, or parallel.grad_reduce_dtype: fp32",
-                       o.kind, plain),
+                       name, plain),
            {"parallel.grad_reduce_dtype"});
   if (o.freeze_step >= r.train.train_steps)
     broken("optimizer.freeze_step",
@@ -65,8 +66,9 @@ void onebit_rules(const Recipe& r, const BrokenRule& broken) {
 }
 
 void sophia_rules(const Recipe& r, const BrokenRule& broken) {
-  if (!r.optimizer.uses("sophia_h")) return;
-  const std::string where = r.optimizer.kind == "sophia_h" ? "optimizer.kind" : "optimizer.groups";
+  if (!r.optimizer.uses(UpdateRule::sophia_h)) return;
+  const std::string where =
+      r.optimizer.kind == UpdateRule::sophia_h ? "optimizer.kind" : "optimizer.groups";
   if (r.precision != Precision::fp32 && r.precision != Precision::fp64)
     broken(
         where,
@@ -75,7 +77,7 @@ void sophia_rules(const Recipe& r, const BrokenRule& broken) {
                     "or precision: fp32",
                     to_string(r.precision)),
         {"precision"});
-  if (r.parallel.grad_reduce_dtype != "fp32")
+  if (r.parallel.grad_reduce_dtype != GradReduceDtype::fp32)
     broken(where,
            fmt::format("sophia_h takes the difference of two gradients, and parallel.grad_reduce_dtype: {} "
                        "rounds both; nearest valid value: lion, or parallel.grad_reduce_dtype: fp32",

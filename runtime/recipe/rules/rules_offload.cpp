@@ -21,7 +21,7 @@ void place_rules(const std::string& section, const OffloadPlace& o, const Broken
            fmt::format("nothing is offloaded, and {} is {}; nearest valid value: 1.0, or {}: none", device,
                        o.device, device),
            {device});
-  if (o.device == "nvme" && !o.path)
+  if (o.device == OffloadDevice::nvme && !o.path)
     broken(device, fmt::format("nvme needs {}, a folder of the file system that takes the files", path),
            {path});
 }
@@ -48,13 +48,14 @@ void offload_rules(const Recipe& r, const BrokenRule& broken) {
                        r.parallel.zero_stage),
            {"parallel.zero_stage"});
   if (!o.activations.on())
-    for (const auto& [name, save_policy] : r.recompute.tensors)
+    for (const auto& [tensor, save_policy] : r.recompute.tensors)
       if (save_policy == SavePolicy::offload)
-        broken("recompute.tensors",
-               "offload of " + name +
-                   " needs a place, and offload.activations.device is none; nearest valid "
-                   "value: offload.activations: {device: cpu}; or keep it",
-               {"offload.activations.device"});
+        broken(
+            "recompute.tensors",
+            fmt::format("offload of {} needs a place, and offload.activations.device is none; nearest valid "
+                        "value: offload.activations: {{device: cpu}}; or keep it",
+                        block_tensor_name(tensor)),
+            {"offload.activations.device"});
 }
 
 void offload_device_rules(const Recipe& r, const BrokenRule& broken) {
@@ -63,14 +64,14 @@ void offload_device_rules(const Recipe& r, const BrokenRule& broken) {
        {std::tuple("offload.optimizer", "optimizer states", &r.offload.optimizer),
         std::tuple("offload.params", "weights", &r.offload.params),
         std::tuple("offload.activations", "activations", &r.offload.activations)}) {
-    if (cpu && place->device == "cpu")
+    if (cpu && place->device == OffloadDevice::cpu)
       broken(
           fmt::format("{}.device", section),
           fmt::format("steps run on the CPU, whose memory has the {} already; nearest valid value: none, or "
                       "nvme with {}.path",
                       what, section),
           {"device"});
-    if (!cpu && place->device == "nvme")
+    if (!cpu && place->device == OffloadDevice::nvme)
       broken(fmt::format("{}.device", section),
              "is for steps on the CPU alone in this build; nearest valid value: cpu", {"device"});
   }

@@ -6,12 +6,11 @@
 namespace ltrain::recipe {
 
 std::pair<std::string, std::string> not_by_element(const Recipe& r) {
-  for (int i = 0; i < kUpdateRules; ++i) {
-    const UpdateRule rule = static_cast<UpdateRule>(i);
-    const std::string name(update_rule_name(rule));
-    if (!optimizer_of(rule).by_element() && r.optimizer.uses(name))
-      return {name, r.optimizer.kind == name ? "optimizer.kind" : "optimizer.groups"};
-  }
+  for (int i = 0; i < kUpdateRules; ++i)
+    if (const UpdateRule rule = static_cast<UpdateRule>(i);
+        !optimizer_of(rule).by_element() && r.optimizer.uses(rule))
+      return {std::string(update_rule_name(rule)),
+              r.optimizer.kind == rule ? "optimizer.kind" : "optimizer.groups"};
   return {};
 }
 
@@ -20,20 +19,20 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
   sophia_rules(r, broken);
   const OptimizerKeys& o = r.optimizer;
   const std::string kind = "optimizer.kind", groups = "optimizer.groups";
-  const auto where = [&](const char* rule) { return o.kind == rule ? kind : groups; };
-  if (o.uses("muon") && r.parallel.tensor > 1 && r.parallel.tensor_mode != "1d")
-    broken(where("muon"),
+  const auto where = [&](UpdateRule rule) { return o.kind == rule ? kind : groups; };
+  if (o.uses(UpdateRule::muon) && r.parallel.tensor > 1 && r.parallel.tensor_mode != TensorModeChoice::one_d)
+    broken(where(UpdateRule::muon),
            fmt::format(
                "muon multiplies whole rows or whole columns of a matrix, and parallel.tensor_mode: {} cuts "
                "both; nearest valid value: adamw, or parallel.tensor_mode: 1d",
                r.parallel.tensor_mode),
            {"parallel.tensor_mode", "parallel.tensor"});
-  if (o.uses("adamw8bit") && r.precision == Precision::fp64)
-    broken(where("adamw8bit"),
+  if (o.uses(UpdateRule::adamw8bit) && r.precision == Precision::fp64)
+    broken(where(UpdateRule::adamw8bit),
            "has moments of 8 bits for fp32 weights; nearest valid value: adamw, or precision: fp32",
            {"precision"});
   const auto [rule, place] = not_by_element(r);
-  if (o.state_dtype != "fp32") {
+  if (o.state_dtype != StorageDtype::fp32) {
     if (r.precision == Precision::fp64)
       broken("optimizer.state_dtype", "precision: fp64 has moments of fp64; nearest valid value: fp32",
              {"precision"});
@@ -43,13 +42,13 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
           fmt::format("is for {}, and {} has {}; nearest valid value: fp32", by_element_names(), place, rule),
           {place});
   }
-  if (o.grad_dtype != "fp32") {
+  if (o.grad_dtype != StorageDtype::fp32) {
     if (!rule.empty())
       broken(
           "optimizer.grad_dtype",
           fmt::format("is for {}, and {} has {}; nearest valid value: fp32", by_element_names(), place, rule),
           {place});
-    if (r.parallel.grad_reduce_dtype != "fp32")
+    if (r.parallel.grad_reduce_dtype != GradReduceDtype::fp32)
       broken("parallel.grad_reduce_dtype",
              "optimizer.grad_dtype: bf16 sums in bf16 as it is; nearest valid value: fp32",
              {"optimizer.grad_dtype"});
@@ -67,8 +66,8 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
 }
 
 void optimizer_device_rules(const Recipe& r, const BrokenRule& broken) {
-  if (r.optimizer.uses("adamw8bit") && device_of(r) == DeviceKind::cuda)
-    broken(r.optimizer.kind == "adamw8bit" ? "optimizer.kind" : "optimizer.groups",
+  if (r.optimizer.uses(UpdateRule::adamw8bit) && device_of(r) == DeviceKind::cuda)
+    broken(r.optimizer.kind == UpdateRule::adamw8bit ? "optimizer.kind" : "optimizer.groups",
            "adamw8bit saves its moments through memory of the host, which this build does on the CPU alone; "
            "nearest valid value: adamw, or device: cpu",
            {"device"});

@@ -11,6 +11,8 @@ int64_t level_layout(const Recipe& recipe, int64_t world_size, int64_t ranks_per
                      const BrokenRule& broken);
 /// Ranks of one host in each group of `mesh` over `axes`, when it is as many everywhere; else 0.
 int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host);
+/// "node", or the number of ranks of a first level.
+std::string level_text(int64_t ranks);
 void recompute_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_layout_rules(const Recipe& recipe, int64_t world_size, const BrokenRule& broken);

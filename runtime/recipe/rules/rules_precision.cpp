@@ -15,11 +15,11 @@ void precision_rules(const Recipe& r, const BrokenRule& broken) {
         fmt::format("must be at most loss_scale.initial; nearest valid value: {}", write_number(s.initial)),
         {"loss_scale.initial"});
   const Parallel& p = r.parallel;
-  if (p.grad_reduce_dtype == "fp32") return;
+  if (p.grad_reduce_dtype == GradReduceDtype::fp32) return;
   if (r.precision == Precision::fp64)
     broken("parallel.grad_reduce_dtype", "precision: fp64 sums in fp64; nearest valid value: fp32",
            {"precision"});
-  if (p.grad_reduce_dtype == "int8") {
+  if (p.grad_reduce_dtype == GradReduceDtype::int8) {
     if (p.sharding().shards_gradients())
       broken(
           "parallel.grad_reduce_dtype",
@@ -36,10 +36,10 @@ void precision_rules(const Recipe& r, const BrokenRule& broken) {
   for (const auto& [key, value, none] :
        {std::tuple{"parallel.shard_group", p.shard_group, "all"},
         std::tuple{"parallel.hierarchical_reduction", p.hierarchical_reduction, "none"}})
-    if (value != none)
+    if (value != kOneLevel)
       broken("parallel.grad_reduce_dtype",
              fmt::format("rounds for a sum on one level, and {} is {}; nearest valid value: fp32, or {}: {}",
-                         key, value, key, none),
+                         key, level_text(value), key, none),
              {key});
 }
 

@@ -14,7 +14,7 @@ void sparsity_rules(const Recipe& r, const BrokenRule& broken) {
            fmt::format("is after the last of train.train_steps = {}; nearest valid value: {}",
                        r.train.train_steps, r.train.train_steps),
            {"train.train_steps"});
-  if (r.parallel.tensor > 1 && r.parallel.tensor_mode != "1d")
+  if (r.parallel.tensor > 1 && r.parallel.tensor_mode != TensorModeChoice::one_d)
     broken("sparsity.match",
            fmt::format("is for matrices that one axis cuts, and parallel.tensor_mode: {} cuts them by two or "
                        "three; nearest valid value: [], or parallel.tensor_mode: 1d",
@@ -27,8 +27,7 @@ void sparsity_rules(const Recipe& r, const BrokenRule& broken) {
              "weights that lie elsewhere say too late which gradients are masked, and sparsity.match has "
              "some that are; nearest valid value: none, or sparsity.match: []",
              {"sparsity.match"});
-  const std::optional<UpdateRule> rule = update_rule(r.optimizer.kind);
-  const std::string_view why = rule ? optimizer_of(*rule).moves_zeros() : "";
+  const std::string_view why = optimizer_of(r.optimizer.kind).moves_zeros();
   if (r.optimizer.groups.empty() && !why.empty())
     broken("optimizer.kind",
            fmt::format("{}, and sparsity.match asks for zeros that stay; nearest valid value: adamw, or "

@@ -10,15 +10,6 @@ namespace ltrain::recipe {
 
 namespace {
 
-std::string join(const std::vector<std::string>& words) {
-  std::string s;
-  for (const std::string& w : words) {
-    if (!s.empty()) s += ", ";
-    s += w;
-  }
-  return s;
-}
-
 std::string read_source(const Node& node, DataSource& out) {
   if (node.kind == Node::scalar) return read_text(node, out.path);
   if (node.kind != Node::map) return "needs {path: PREFIX, weight: 1.0}";
@@ -53,6 +44,15 @@ std::string digits_of(const std::string& s) {
 
 }  // namespace
 
+std::string join(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
+
+std::string either(std::vector<std::string> words) {
+  if (words.size() < 2) return join(words);
+  const std::string last = words.back();
+  words.pop_back();
+  return join(words) + " or " + last;
+}
+
 std::string read_choice(const Key& key, const Node& node, std::string& out) {
   if (node.kind != Node::scalar) return "must be one of " + join(key.choices);
   for (const std::string& c : key.choices)
@@ -71,28 +71,29 @@ std::string read_choice(const Key& key, const Node& node, std::string& out) {
   return "must be one of " + join(key.choices) + (near.empty() ? "" : "; did you mean " + near + "?");
 }
 
-Key words_or_ranks(std::string path, std::string& (*get)(Recipe&), std::vector<std::string> words,
-                   std::string help) {
-  Key key = name_choice(std::move(path), get, std::move(words), {}, std::move(help));
+Key level_ranks(std::string path, int64_t& (*get)(Recipe&), std::string one_level, std::string help) {
+  Key key = choice<int64_t>(std::move(path), get, {{std::move(one_level), kOneLevel}, {"node", kNode}}, {},
+                            std::move(help));
   key.type = "choice, or a number of ranks";
-  const auto word = key.set;
-  key.set = [get, word](const Key& k, Recipe& r, const Node& node) -> std::string {
+  const auto set_word = key.set;
+  key.set = [get, set_word](const Key& k, Recipe& r, const Node& node) -> std::string {
     int64_t n = 0;
     const bool is_number = !node.text.empty() && (std::isdigit(static_cast<unsigned char>(node.text[0])) ||
                                                   node.text[0] == '-' || node.text[0] == '+');
     if (node.kind != Node::scalar || !is_number) {
-      std::string wrong = word(k, r, node);
+      std::string wrong = set_word(k, r, node);
       if (!wrong.empty()) wrong.insert(std::min(wrong.find(';'), wrong.size()), ", or a number of ranks");
       return wrong;
     }
     if (std::string wrong = read_integer(node, n); !wrong.empty()) return wrong;
     if (n < 2) return "must be at least 2: one rank alone shares nothing; nearest valid value: 2";
-    get(r) = std::to_string(n);
+    get(r) = n;
     return "";
   };
-  key.write = [get](const Key&, const Recipe& r, bool json) {
-    const std::string& v = get(const_cast<Recipe&>(r));
-    return std::isdigit(static_cast<unsigned char>(v[0])) ? v : write_text(v, json);
+  const auto write_word = key.write;
+  key.write = [get, write_word](const Key& k, const Recipe& r, bool json) {
+    const int64_t n = get(const_cast<Recipe&>(r));
+    return n > 0 ? std::to_string(n) : write_word(k, r, json);
   };
   return key;
 }

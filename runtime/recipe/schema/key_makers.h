@@ -13,6 +13,9 @@
 
 namespace ltrain::recipe {
 
+std::string join(const std::vector<std::string>& words);  ///< "a, b, c"
+std::string either(std::vector<std::string> words);       ///< "a, b or c"
+
 template <class T>
 struct is_optional : std::false_type {};
 template <class T>
@@ -119,7 +122,16 @@ Key choice(std::string path, Get get, std::vector<std::pair<std::string, Enum>> 
   return key;
 }
 
-/// A member that is the name itself.
+/// The same with the enum's own names (LT_ENUM_NAMES).
+template <class Get>
+Key choice(std::string path, Get get, std::vector<std::string> unbuilt, std::string help) {
+  using Enum = member_t<Get>;
+  std::vector<std::pair<std::string, Enum>> values;
+  for (const auto& [value, name] : EnumNames<Enum>::table) values.emplace_back(name, value);
+  return choice<Enum>(std::move(path), get, std::move(values), std::move(unbuilt), std::move(help));
+}
+
+/// A member that is the name itself: of a row of another table.
 template <class Get>
 Key name_choice(std::string path, Get get, std::vector<std::string> values, std::vector<std::string> unbuilt,
                 std::string help) {
@@ -135,9 +147,8 @@ Key name_choice(std::string path, Get get, std::vector<std::string> values, std:
 /// "tp-cp-dp-pp".
 Key axis_order(std::string path, std::string& (*get)(Recipe&), std::string help);
 
-/// One of `words`, or a number of ranks from 2; kept as its text.
-Key words_or_ranks(std::string path, std::string& (*get)(Recipe&), std::vector<std::string> words,
-                   std::string help);
+/// `one_level`, the word for kOneLevel; "node", kNode; or a number of ranks from 2.
+Key level_ranks(std::string path, int64_t& (*get)(Recipe&), std::string one_level, std::string help);
 
 /// A key that users of the design know and this build does not have: only null is accepted.
 Key not_built(std::string path, std::string what, std::string supported);

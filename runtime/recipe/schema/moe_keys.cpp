@@ -1,5 +1,7 @@
 #include "runtime/recipe/schema/moe_keys.h"
 
+#include <algorithm>
+
 #include "runtime/recipe/schema/key_makers.h"
 
 namespace ltrain::recipe {
@@ -13,50 +15,66 @@ Key of_moe(Key key) {
   return key;
 }
 
-int64_t class_experts(const Recipe& r) {
-  const std::string& a = r.model.architecture;
-  return a == "mixtral" ? 8 : a == "qwen3_moe" ? 128 : a == "olmoe" ? 64 : 0;
+/// "mixtral 8, qwen3_moe 128, olmoe 64, else 0": what families have as default, those alike together.
+std::string by_family(int64_t FamilyDefaults::*value, int64_t otherwise) {
+  std::vector<std::pair<int64_t, std::string>> groups;
+  for (const Family* f : families()) {
+    const int64_t v = f->defaults.*value;
+    if (v == otherwise) continue;
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == v; });
+    if (same == groups.end())
+      groups.emplace_back(v, f->name);
+    else
+      same->second += ", " + f->name;
+  }
+  std::string text;
+  for (const auto& [v, names] : groups) text += fmt::format("{} {}, ", names, v);
+  return text + fmt::format("else {}", otherwise);
 }
 
 void add_router_keys(std::vector<Key>& t) {
   const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
-  add(name_choice(
-      "model.moe.router.selection", LT_MEMBER(model.moe.selection), {"top_k", "gshard", "expert_choice"},
-      {"base"},
-      "top_k: each token goes to its best experts. gshard: to the best, and in training to the "
-      "second with a probability that grows with its weight. expert_choice: each expert takes its "
-      "best tokens, equally many, and looks at tokens that follow."));
+  add(choice("model.moe.router.selection", LT_MEMBER(model.moe.selection), {"base"},
+             "top_k: each token goes to its best experts. gshard: to the best, and in training to the "
+             "second with a probability that grows with its weight. expert_choice: each expert takes its "
+             "best tokens, equally many, and looks at tokens that follow."));
   add(number("model.moe.router.second_threshold", LT_MEMBER(model.moe.second_threshold),
              "Weight of the second expert from which it is always taken.")
+          .resumes(OnResume::any)
           .between(1e-6, 1)
-          .when("model.moe.router.selection: gshard", true,
-                [](const Recipe& r) { return is_moe(r) && r.model.moe.selection == "gshard"; }));
+          .when("model.moe.router.selection: gshard", true, [](const Recipe& r) {
+            return is_moe(r) && r.model.moe.selection == Selection::gshard_top2;
+          }));
   add(number(
           "model.moe.router.jitter_eps", LT_MEMBER(model.moe.jitter_eps),
           "In training every number that the router reads is multiplied by one of its own between 1 - this "
           "and 1 + this; 0: none.")
+          .resumes(OnResume::any)
           .between(0, 0.99)
           .alias({"router_jitter_noise", "moe_input_jitter_eps"}));
   add(number(
           "model.moe.router.bias_update_rate", LT_MEMBER(model.moe.bias_update_rate),
           "Balance without a loss: experts are chosen by score + bias, which after each step moves by this "
           "towards those that got less than an even share; 0: no bias.")
+          .resumes(OnResume::both_or_no)
           .between(0, 1)
           .alias({"moe_router_bias_update_rate"}));
-  add(name_choice("model.moe.router.score", LT_MEMBER(model.moe.score), {"softmax", "sigmoid"}, {"sinkhorn"},
-                  "Scores of experts, from logits, in fp32.")
+  add(choice("model.moe.router.score", LT_MEMBER(model.moe.score), {"sinkhorn"},
+             "Scores of experts, from logits, in fp32.")
           .alias({"router_score_function"}));
-  add(name_choice("model.moe.router.order", LT_MEMBER(model.moe.order), {"topk_last", "topk_first"}, {},
-                  "topk_last: scores of all experts, of which the best are taken; topk_first: the best "
-                  "logits, and scores among these."));
+  add(choice("model.moe.router.order", LT_MEMBER(model.moe.order), {},
+             "topk_last: scores of all experts, of which the best are taken; topk_first: the best "
+             "logits, and scores among these."));
   add(truth("model.moe.router.norm_topk_prob", LT_MEMBER(model.moe.norm_topk_prob),
             "The weights of a token's experts are divided by their sum.")
-          .derived("true; olmoe, top_k: 1 and selection: expert_choice: false", [](Recipe& r) {
-            const MoeConfig& m = r.model.moe;
-            r.model.moe.norm_topk_prob = r.model.architecture != "olmoe" &&
-                                         (m.top_k > 1 || m.num_experts <= 1) &&
-                                         m.selection != "expert_choice";
-          }));
+          .derived("true; " + join(family_names([](const Family& f) { return !f.defaults.norm_topk_prob; })) +
+                       ", top_k: 1 and selection: expert_choice: false",
+                   [](Recipe& r) {
+                     const MoeConfig& m = r.model.moe;
+                     r.model.moe.norm_topk_prob = r.model.family->defaults.norm_topk_prob &&
+                                                  (m.top_k > 1 || m.num_experts <= 1) &&
+                                                  m.selection != Selection::expert_choice;
+                   }));
   add(number("model.moe.router.routed_scaling_factor", LT_MEMBER(model.moe.routed_scaling_factor),
              "Of the weights, after that.")
           .above(0)
@@ -70,21 +88,22 @@ void add_router_keys(std::vector<Key>& t) {
           .between(1, 64)
           .alias({"router_group_topk"})
           .derived("n_group", [](Recipe& r) { r.model.moe.topk_group = r.model.moe.n_group; }));
-  add(name_choice(
-          "model.moe.balance.kind", LT_MEMBER(model.moe.balance),
-          {"none", "switch", "sequence", "global", "uniform", "hf"}, {},
-          "Loss that asks for balance: of each micro-batch over all ranks (switch), of each sequence, "
-          "with the choices of the whole batch so far (global), or the divergence of the mean scores "
-          "from uniform ones; hf: transformers' load_balancing_loss_func, over the tokens of all layers "
-          "together. docs/moe.md defines them.")
+  add(choice("model.moe.balance.kind", LT_MEMBER(model.moe.balance), {},
+             "Loss that asks for balance: of each micro-batch over all ranks (switch), of each sequence, "
+             "with the choices of the whole batch so far (global), or the divergence of the mean scores "
+             "from uniform ones; hf: transformers' load_balancing_loss_func, over the tokens of all layers "
+             "together. docs/moe.md defines them.")
+          .resumes(OnResume::any)
           .alias({"router_load_balancing_type"}));
   add(number("model.moe.balance.coeff", LT_MEMBER(model.moe.balance_coeff), "Its weight.")
+          .resumes(OnResume::any)
           .at_least(0)
           .alias({"aux_loss_coeff"})
           .when("a model.moe.balance.kind other than none", true,
-                [](const Recipe& r) { return is_moe(r) && r.model.moe.balance != "none"; }));
+                [](const Recipe& r) { return is_moe(r) && r.model.moe.balance != BalanceLoss::none; }));
   add(number("model.moe.z_loss_coeff", LT_MEMBER(model.moe.z_loss_coeff),
              "Weight of the mean square of the logits' logsumexp.")
+          .resumes(OnResume::any)
           .at_least(0)
           .alias({"moe_z_loss_coeff"}));
 }
@@ -94,16 +113,18 @@ void add_capacity_keys(std::vector<Key>& t) {
   add(number("model.moe.capacity_factor", LT_MEMBER(model.moe.capacity_factor),
              "An expert takes at most this times an even share of a rank's micro-batch; what is beyond it is "
              "dropped. null: it takes all that come.")
+          .resumes(OnResume::any)
           .above(0)
           .alias({"moe_expert_capacity_factor"}));
   add(number("model.moe.eval_capacity_factor", LT_MEMBER(model.moe.eval_capacity_factor), "In evaluation.")
+          .resumes(OnResume::any)
           .above(0)
           .derived("capacity_factor",
                    [](Recipe& r) { r.model.moe.eval_capacity_factor = r.model.moe.capacity_factor; }));
-  add(name_choice("model.moe.drop_policy", LT_MEMBER(model.moe.drop_policy),
-                  {"probability", "position", "choice"}, {},
-                  "What is dropped: the assignments of least weight, of the last tokens, or second choices "
-                  "before first ones.")
+  add(choice("model.moe.drop_policy", LT_MEMBER(model.moe.drop_policy), {},
+             "What is dropped: the assignments of least weight, of the last tokens, or second choices "
+             "before first ones.")
+          .resumes(OnResume::any)
           .alias({"token_drop_policy"})
           .when("model.moe.capacity_factor", true, [](const Recipe& r) {
             const MoeConfig& m = r.model.moe;
@@ -133,13 +154,13 @@ void add_moe_keys(std::vector<Key>& t) {
           .between(0, 65536)
           .alias({"num_local_experts"})
           .when("a value above 0", false, is_moe)
-          .derived("mixtral 8, qwen3_moe 128, olmoe 64, else 0",
-                   [](Recipe& r) { r.model.moe.num_experts = class_experts(r); }));
+          .derived(by_family(&FamilyDefaults::num_experts, 0),
+                   [](Recipe& r) { r.model.moe.num_experts = r.model.family->defaults.num_experts; }));
   add(integer("model.moe.top_k", LT_MEMBER(model.moe.top_k), "Experts that a token goes to.")
           .between(1, 65536)
           .alias({"num_experts_per_tok", "moe_router_topk", "topk"})
-          .derived("qwen3_moe, olmoe 8, else 2",
-                   [](Recipe& r) { r.model.moe.top_k = class_experts(r) > 8 ? 8 : 2; }));
+          .derived(by_family(&FamilyDefaults::top_k, 2),
+                   [](Recipe& r) { r.model.moe.top_k = r.model.family->defaults.top_k; }));
   add(integer("model.moe.intermediate_size", LT_MEMBER(model.moe.intermediate_size), "Width of an expert.")
           .between(1, 4 * kMost)
           .alias({"moe_intermediate_size", "moe_ffn_hidden_size"})

@@ -6,8 +6,8 @@
 #include "parallel/pipeline/schedule.h"
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/moe_keys.h"
-#include "runtime/recipe/schema/schema_effects.h"
 #include "runtime/recipe/schema/schema_parts.h"
+#include "runtime/recipe/schema/schema_sections.h"
 
 namespace ltrain::recipe {
 
@@ -17,13 +17,27 @@ constexpr double kMaxDim = 1 << 20;
 constexpr double kMaxIds = 2147483647;  // token ids are 32-bit
 constexpr double kMaxRanks = 1 << 20;
 
-bool is_gpt2(const Recipe& r) { return r.model.architecture == "gpt2"; }
-
-/// Rotary embeddings: refused with gpt2, since whoever writes them expects another model.
+/// Refused in families with other positions, since whoever writes these keys expects another model.
 Key rotary_only(Key key) {
-  key.when("model.architecture: llama, mixtral, qwen3_moe or olmoe", true,
-           [](const Recipe& r) { return !is_gpt2(r); });
+  const auto rotary = [](const Family& f) { return f.traits.positions == PositionEmbedding::rotary; };
+  key.when("model.architecture: " + either(family_names(rotary)), true,
+           [rotary](const Recipe& r) { return rotary(*r.model.family); });
   return key;
+}
+
+Key architecture() {
+  std::vector<std::pair<std::string, const Family*>> built;
+  std::string help;
+  for (const Family* f : families()) {
+    built.emplace_back(f->name, f);
+    help += (help.empty() ? "" : " ") + f->name + ": " + f->summary;
+  }
+  std::vector<std::string> unbuilt;
+  for (const char* name :
+       {"mistral", "qwen2", "qwen3", "qwen2_moe", "deepseek_v3", "gpt_oss", "olmo", "olmo2"})
+    if (!find_family(name)) unbuilt.emplace_back(name);
+  return choice<const Family*>("model.architecture", LT_MEMBER(model.family), built, unbuilt, help)
+      .alias({"model_type"});
 }
 bool has_pipeline(const Recipe& r) { return r.parallel.pipeline > 1; }
 std::vector<std::string> schedule_names() {
@@ -43,25 +57,17 @@ void add_run_keys(std::vector<Key>& t) {
                   .changes(Effect::data)
                   .at_least(0));
   t.push_back(
-      choice<DeviceChoice>(
-          "device", LT_MEMBER(device),
-          {{"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"cpu", DeviceChoice::cpu}}, {},
+      choice(
+          "device", LT_MEMBER(device), {},
           "Where the step runs. auto: a GPU where this build and this machine have one for each rank, else "
           "cpu.")
           .changes(Effect::speed)
           .say({{"gpu", "cuda"}, {"gpus", "cuda"}, {"nvidia", "cuda"}}));
   t.push_back(with_precision_schedule(
-      choice<Precision>("precision", LT_MEMBER(precision),
-                        {{"fp32", Precision::fp32},
-                         {"tf32", Precision::tf32},
-                         {"bf16", Precision::bf16},
-                         {"fp8", Precision::fp8},
-                         {"fp16", Precision::fp16},
-                         {"fp64", Precision::fp64}},
-                        {},
-                        "What the step computes in. bf16, fp8 and fp16 keep fp32 master weights and "
-                        "moments; tf32 and fp8 are of products alone, around them is fp32 and bf16; "
-                        "fp16 scales the loss; fp64 is for parity tests. A list changes it by step.")
+      choice("precision", LT_MEMBER(precision), {},
+             "What the step computes in. bf16, fp8 and fp16 keep fp32 master weights and "
+             "moments; tf32 and fp8 are of products alone, around them is fp32 and bf16; "
+             "fp16 scales the loss; fp64 is for parity tests. A list changes it by step.")
           .changes(Effect::function)
           .alias({"mixed_precision"})
           .say({{"no", "fp32"},
@@ -121,15 +127,7 @@ void add_model_keys(std::vector<Key>& t) {
       "same. Without it a key that ltrain does not know is refused.");
   ignore.dumped = false;
   t.push_back(std::move(ignore));
-  t.push_back(
-      name_choice(
-          "model.architecture", LT_MEMBER(model.architecture),
-          {"gpt2", "llama", "mixtral", "qwen3_moe", "olmoe"},
-          {"mistral", "qwen2", "qwen3", "qwen2_moe", "deepseek_v3", "gpt_oss", "olmo", "olmo2"},
-          "gpt2: learned positions, LayerNorm, biases, GELU. llama: RoPE, RMSNorm, grouped queries, SwiGLU. "
-          "mixtral: llama with experts. qwen3_moe: and norms of each head's queries and keys. olmoe: and "
-          "norms of all queries and of all keys.")
-          .alias({"model_type"}));
+  t.push_back(architecture());
   t.push_back(integer("model.vocab_size", LT_MEMBER(model.vocab_size), "Rows of the embedding.")
                   .between(1, kMaxIds)
                   .derived("the tokenizer's: byte 257, gpt2 50257", [](Recipe& r) {
@@ -156,15 +154,16 @@ void add_model_keys(std::vector<Key>& t) {
                   .derived("hidden_size / num_attention_heads", [](Recipe& r) {
                     r.model.head_dim = r.model.hidden_size / r.model.num_attention_heads;
                   }));
-  t.push_back(integer("model.intermediate_size", LT_MEMBER(model.intermediate_size), "Width of the MLP.")
-                  .between(1, 4 * kMaxDim)
-                  .alias({"ffn_hidden_size", "n_inner"})
-                  .derived("gpt2: 4 hidden_size; others: 8/3 hidden_size rounded up to a multiple of 256",
-                           [](Recipe& r) {
-                             const int64_t h = r.model.hidden_size;
-                             r.model.intermediate_size =
-                                 is_gpt2(r) ? 4 * h : ((8 * h + 2) / 3 + 255) / 256 * 256;
-                           }));
+  t.push_back(
+      integer("model.intermediate_size", LT_MEMBER(model.intermediate_size), "Width of the MLP.")
+          .between(1, 4 * kMaxDim)
+          .alias({"ffn_hidden_size", "n_inner"})
+          .derived(
+              join(family_names([](const Family& f) { return f.traits.feed_forward == FeedForward::gelu; })) +
+                  ": 4 hidden_size; others: 8/3 hidden_size rounded up to a multiple of 256",
+              [](Recipe& r) {
+                r.model.intermediate_size = r.model.family->default_intermediate_size(r.model.hidden_size);
+              }));
   t.push_back(integer("model.max_position_embeddings", LT_MEMBER(model.max_position_embeddings),
                       "Longest sequence; gpt2: rows of the position embedding.")
                   .between(1, kMaxIds)
@@ -210,9 +209,13 @@ void add_model_keys(std::vector<Key>& t) {
   t.push_back(
       truth("model.tie_word_embeddings", LT_MEMBER(model.tie_word_embeddings),
             "The output layer uses the embedding's weights.")
-          .derived("gpt2: true; others: false", [](Recipe& r) { r.model.tie_word_embeddings = is_gpt2(r); }));
+          .derived(
+              join(family_names([](const Family& f) { return f.defaults.tie_word_embeddings; })) +
+                  ": true; others: false",
+              [](Recipe& r) { r.model.tie_word_embeddings = r.model.family->defaults.tie_word_embeddings; }));
   t.push_back(number("model.initializer_range", LT_MEMBER(model.initializer_range),
                      "Standard deviation of the initial matmul and embedding weights.")
+                  .resumes(OnResume::any)
                   .changes(Effect::nothing)
                   .above(0)
                   .alias({"init_method_std"}));
@@ -228,14 +231,18 @@ void add_model_keys(std::vector<Key>& t) {
           "default and transformers' gpt2; normal: initializer_range, as transformers' llama, mixtral, "
           "qwen3_moe "
           "and olmoe.")
+          .resumes(OnResume::any)
           .changes(Effect::nothing));
   t.push_back(number("model.embd_pdrop", LT_MEMBER(model.embd_pdrop), "Dropout after the embeddings.")
+                  .resumes(OnResume::any)
                   .between(0, 0.99));
   t.push_back(number("model.attn_pdrop", LT_MEMBER(model.attn_pdrop), "Dropout of attention probabilities.")
+                  .resumes(OnResume::any)
                   .between(0, 0.99)
                   .alias({"attention_dropout"}));
   t.push_back(
       number("model.resid_pdrop", LT_MEMBER(model.resid_pdrop), "Dropout before each residual addition.")
+          .resumes(OnResume::any)
           .between(0, 0.99));
   add_moe_keys(t);
 }
@@ -250,17 +257,17 @@ void add_parallel_keys(std::vector<Key>& t) {
                   .alias({"tp", "tensor_model_parallel_size"}));
   t.push_back(truth("parallel.sequence_parallel", LT_MEMBER(parallel.sequence_parallel),
                     "Cut activations between the tensor-parallel matmuls by rows (tokens)."));
-  t.push_back(
-      name_choice("parallel.tensor_mode", LT_MEMBER(parallel.tensor_mode), {"1d", "2d", "2.5d", "3d"}, {},
-                  "How a tensor-parallel matmul is cut. 1d: weights. 2d: weights and activations, into "
-                  "q x q blocks on tensor = q^2 ranks. 2.5d: tensor_depth such grids. 3d: over the "
-                  "axes of a cube of tensor = l^3 ranks."));
+  t.push_back(choice("parallel.tensor_mode", LT_MEMBER(parallel.tensor_mode), {},
+                     "How a tensor-parallel matmul is cut. 1d: weights. 2d: weights and activations, into "
+                     "q x q blocks on tensor = q^2 ranks. 2.5d: tensor_depth such grids. 3d: over the "
+                     "axes of a cube of tensor = l^3 ranks."));
   t.push_back(integer("parallel.tensor_depth", LT_MEMBER(parallel.tensor_depth),
                       "2.5d: grids of ranks, each with a copy of the weights and its own sequences: tensor = "
                       "tensor_depth * q^2.")
                   .between(1, kMaxRanks)
-                  .when("parallel.tensor_mode: 2.5d", true,
-                        [](const Recipe& r) { return r.parallel.tensor_mode == "2.5d"; }));
+                  .when("parallel.tensor_mode: 2.5d", true, [](const Recipe& r) {
+                    return r.parallel.tensor_mode == TensorModeChoice::two_and_half_d;
+                  }));
   t.push_back(integer("parallel.pipeline", LT_MEMBER(parallel.pipeline), "Pipeline stages.")
                   .between(1, kMaxRanks)
                   .alias({"pp", "pipeline_model_parallel_size"}));
@@ -294,10 +301,9 @@ void add_parallel_keys(std::vector<Key>& t) {
                   .between(1, kMaxRanks)
                   .alias({"cp", "context_parallel_size"}));
   t.push_back(
-      name_choice("parallel.context_comm", LT_MEMBER(parallel.context_comm),
-                  {"p2p", "all_gather", "a2a", "a2a+p2p"}, {},
-                  "How attention sees the other parts of the sequence: keys and values travel a ring, "
-                  "or are gathered; or the ranks exchange sequence for heads.")
+      choice("parallel.context_comm", LT_MEMBER(parallel.context_comm), {},
+             "How attention sees the other parts of the sequence: keys and values travel a ring, "
+             "or are gathered; or the ranks exchange sequence for heads.")
           .alias({"cp_comm_type"})
           .when("parallel.context above 1", false, [](const Recipe& r) { return r.parallel.context > 1; }));
   t.push_back(
@@ -305,7 +311,7 @@ void add_parallel_keys(std::vector<Key>& t) {
               "a2a+p2p: neighbouring context ranks that exchange sequence for heads; rings across them.")
           .between(2, kMaxRanks)
           .when("parallel.context_comm: a2a+p2p", false, [](const Recipe& r) {
-            return r.parallel.context > 1 && r.parallel.context_comm == "a2a+p2p";
+            return r.parallel.context > 1 && r.parallel.context_comm == ContextComm::a2a_p2p;
           }));
   t.push_back(
       integer("parallel.expert", LT_MEMBER(parallel.expert),
@@ -321,11 +327,10 @@ void add_parallel_keys(std::vector<Key>& t) {
           .derived("parallel.tensor", [](Recipe& r) { r.parallel.expert_tensor = r.parallel.tensor; })
           .alias({"expert_tensor_parallel_size"}));
   const auto experts_cut = [](const Recipe& r) { return r.parallel.expert > 1; };
-  t.push_back(name_choice("parallel.expert_dispatch", LT_MEMBER(parallel.expert_dispatch),
-                          {"all_to_all", "all_gather"}, {},
-                          "How tokens are dispatched to experts on other ranks: each to those of the experts "
-                          "that it chose, or "
-                          "all to all ranks, for small groups whose tokens choose experts of most of them.")
+  t.push_back(choice("parallel.expert_dispatch", LT_MEMBER(parallel.expert_dispatch), {},
+                     "How tokens are dispatched to experts on other ranks: each to those of the experts "
+                     "that it chose, or "
+                     "all to all ranks, for small groups whose tokens choose experts of most of them.")
                   .alias({"moe_token_dispatcher_type"})
                   .when("parallel.expert above 1", false, experts_cut));
   t.push_back(
@@ -340,29 +345,27 @@ void add_parallel_keys(std::vector<Key>& t) {
               "tokens for them than they have weights: their tokens stay (FasterMoE's replication).")
           .between(0, 8)
           .when("parallel.expert above 1", false, experts_cut));
-  t.push_back(
-      words_or_ranks("parallel.hierarchical_all_to_all", LT_MEMBER(parallel.hierarchical_all_to_all),
-                     {"none", "node"},
-                     "Tokens go to experts on two levels: first to a rank of the node (or of that many "
-                     "neighbours), then all in one message to that rank's peer on the other node.")
-          .when("parallel.expert above 1", false, experts_cut));
+  t.push_back(level_ranks("parallel.hierarchical_all_to_all", LT_MEMBER(parallel.hierarchical_all_to_all),
+                          "none",
+                          "Tokens go to experts on two levels: first to a rank of the node (or of that many "
+                          "neighbours), then all in one message to that rank's peer on the other node.")
+                  .when("parallel.expert above 1", false, experts_cut));
   t.push_back(
       integer("parallel.zero_stage", LT_MEMBER(parallel.zero_stage),
               "What the data-parallel ranks share: 0 nothing, 1 optimizer state, 2 gradients, 3 weights.")
           .between(0, 3));
-  t.push_back(words_or_ranks("parallel.shard_group", LT_MEMBER(parallel.shard_group), {"all", "node"},
-                             "What zero_stage shards over: all data-parallel ranks; those of a node, with "
-                             "copies on the others (hybrid sharding); or that many neighbours."));
-  t.push_back(words_or_ranks(
-      "parallel.hierarchical_reduction", LT_MEMBER(parallel.hierarchical_reduction), {"none", "node"},
+  t.push_back(level_ranks("parallel.shard_group", LT_MEMBER(parallel.shard_group), "all",
+                          "What zero_stage shards over: all data-parallel ranks; those of a node, with "
+                          "copies on the others (hybrid sharding); or that many neighbours."));
+  t.push_back(level_ranks(
+      "parallel.hierarchical_reduction", LT_MEMBER(parallel.hierarchical_reduction), "none",
       "Without zero_stage: sum gradients on two levels, first among the ranks of a node (or that many "
       "neighbours), of which each then sums its part with other nodes."));
   t.push_back(
-      name_choice("parallel.grad_reduce_dtype", LT_MEMBER(parallel.grad_reduce_dtype),
-                  {"fp32", "bf16", "int8"}, {},
-                  "What gradients are rounded to before they are summed over data and context, and sent "
-                  "in; sums are of fp32, and so is what micro-batches add up to. int8: blocks of 256 with a "
-                  "scale, and what rounding leaves over is added the next time.")
+      choice("parallel.grad_reduce_dtype", LT_MEMBER(parallel.grad_reduce_dtype), {},
+             "What gradients are rounded to before they are summed over data and context, and sent "
+             "in; sums are of fp32, and so is what micro-batches add up to. int8: blocks of 256 with a "
+             "scale, and what rounding leaves over is added the next time.")
           .changes(Effect::function));
   t.push_back(
       axis_order("parallel.order", LT_MEMBER(parallel.order),
@@ -378,10 +381,8 @@ void add_data_keys(std::vector<Key>& t) {
                   "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; },
                   "Held-out token files.")
                   .changes(Effect::nothing));
-  t.push_back(choice<TokenizerKind>(
-      "data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind),
-      {{"byte", TokenizerKind::byte}, {"gpt2", TokenizerKind::gpt2}},
-      {"tiktoken", "tokenizer.json", "sentencepiece"},
+  t.push_back(choice(
+      "data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind), {"tiktoken", "tokenizer.json", "sentencepiece"},
       "byte: bytes and an end mark, 257 ids. gpt2: byte-pair ranks in tiktoken form, 50257 ids."));
   t.push_back(text("data.tokenizer.path", LT_MEMBER(data.tokenizer.path), "The rank file of gpt2.")
                   .alias({"tokenizer_model"})
@@ -503,8 +504,8 @@ void add_job_keys(std::vector<Key>& t) {
                    "auto: the newest whole checkpoint of output_dir, or a fresh start. never. Or a path, "
                    "which must load.")
                   .alias({"resume_from_checkpoint"}));
-  t.push_back(name_choice(
-      "checkpoint.resume_data", LT_MEMBER(checkpoint.resume_data), {"same", "continue", "restart"}, {},
+  t.push_back(choice(
+      "checkpoint.resume_data", LT_MEMBER(checkpoint.resume_data), {},
       "What a resume does when the recipe names other training data than the checkpoint was trained on "
       "(files, weights, tokenizer, seq_length, seed). same: it is refused. continue: go on at the same "
       "sample "
@@ -532,9 +533,7 @@ void add_job_keys(std::vector<Key>& t) {
                   .above(0));
   t.push_back(text("launch.interface", LT_MEMBER(launch.interface),
                    "Network interface; null: the one with a route to the peers."));
-  t.push_back(choice<LogFormat>("log.format", LT_MEMBER(log.format),
-                                {{"text", LogFormat::text}, {"megatron", LogFormat::megatron}}, {},
-                                "Lines of the log."));
+  t.push_back(choice("log.format", LT_MEMBER(log.format), {}, "Lines of the log."));
   t.push_back(truth("log.tensorboard", LT_MEMBER(log.tensorboard), "Write TensorBoard events too."));
   t.push_back(
       truth("debug.shared_gpu", LT_MEMBER(debug.shared_gpu),

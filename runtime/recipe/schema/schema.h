@@ -21,7 +21,23 @@ enum class Effect : uint8_t {
   speed,     ///< time and memory; results but for the rounding of sums
   nothing,   ///< neither: names, logs, saves, checks
 };
-std::string_view to_string(Effect e);
+
+}  // namespace ltrain::recipe
+
+namespace ltrain {
+LT_ENUM_NAMES(recipe::Effect, {recipe::Effect::unset, "unset"}, {recipe::Effect::function, "function"},
+              {recipe::Effect::schedule, "schedule"}, {recipe::Effect::data, "data"},
+              {recipe::Effect::speed, "speed"}, {recipe::Effect::nothing, "nothing"});
+}  // namespace ltrain
+
+namespace ltrain::recipe {
+
+/// Whether a run may go on from a checkpoint with another value of a model.* key.
+enum class OnResume : uint8_t {
+  same,       ///< it may not: parameters or states would be others
+  any,        ///< it may: dropout, losses for balance, capacities, initial values
+  both_or_no  ///< it may where both are above 0 or both are 0: there is a state, or there is none
+};
 
 struct Key {
   std::string path;  ///< "train.micro_batch_size"
@@ -40,7 +56,9 @@ struct Key {
   std::string word;                   ///< integer: a word that stands for `word_value`
   int64_t word_value = 0;
   bool dumped = true;             ///< false: not part of the resolved recipe (model.from)
-  Effect effect = Effect::unset;  ///< of changes(), else its section's (schema_effects.cpp)
+  Effect effect = Effect::unset;  ///< of changes(), else its section's (schema_sections.cpp)
+
+  OnResume on_resume = OnResume::same;  ///< read of model.* keys
 
   /// Sets the value from a node; returns "" or what is wrong ("must be at least 1; ...").
   std::function<std::string(const Key&, Recipe&, const Node&)> set;
@@ -68,6 +86,10 @@ struct Key {
   /// What a run that goes on with another value does otherwise, where that is not what the section says.
   Key& changes(Effect e) {
     effect = e;
+    return *this;
+  }
+  Key& resumes(OnResume r) {
+    on_resume = r;
     return *this;
   }
   Key& alias(std::vector<std::string> names) {

@@ -14,13 +14,9 @@ void add_fp8_keys(std::vector<Key>& t) {
   add(choice<bool>("fp8.format", LT_MEMBER(fp8.hybrid), {{"hybrid", true}, {"e4m3", false}}, {},
                    "hybrid: gradients are e5m2, inputs and weights e4m3; e4m3: all are.")
           .alias({"fp8_format"}));
-  add(choice<Fp8Recipe>("fp8.recipe", LT_MEMBER(fp8.recipe),
-                        {{"delayed", Fp8Recipe::delayed},
-                         {"tensorwise", Fp8Recipe::tensorwise},
-                         {"blockwise", Fp8Recipe::blockwise}},
-                        {"mxfp8"},
-                        "What a scale follows from: the largest magnitudes of the steps before; that of the "
-                        "tensor itself; that of each block of 1 x 128 (weights 128 x 128).")
+  add(choice("fp8.recipe", LT_MEMBER(fp8.recipe), {"mxfp8"},
+             "What a scale follows from: the largest magnitudes of the steps before; that of the "
+             "tensor itself; that of each block of 1 x 128 (weights 128 x 128).")
           .alias({"fp8_recipe"}));
   add(integer("fp8.amax_history_len", LT_MEMBER(fp8.history), "Steps that delayed scaling remembers.")
           .between(1, 65536)

@@ -80,38 +80,6 @@ std::vector<std::string> words_in_section(const std::string& section, bool with_
   return words;
 }
 
-std::string section_help(const std::string& section) {
-  if (section.empty()) return "The run.";
-  if (section == "model") return "What is trained; names of Hugging Face's config.json.";
-  if (section == "model.rope_scaling") return "Llama 3's stretching of the rotary frequencies.";
-  if (section == "model.moe") return "An MoE layer in the place of the feed-forward.";
-  if (section == "model.moe.router") return "How tokens choose experts.";
-  if (section == "model.moe.balance") return "A loss for balance between experts.";
-  if (section == "parallel")
-    return "How it is spread. The product of data, tensor, pipeline and context is the number of ranks.";
-  if (section == "fp8") return "Matmuls of linear layers in FP8.";
-  if (section == "loss_scale") return "What fp16 gradients are multiplied by, found by trying.";
-  if (section == "recompute") return "Activations computed twice to save memory.";
-  if (section == "offload") return "State that lies outside the device.";
-  if (section == "offload.optimizer") return "Moments and master weights.";
-  if (section == "offload.params") return "Weights.";
-  if (section == "offload.activations") return "What the forward pass saves.";
-  if (section == "data") return "What it is trained on. Paths are relative to the working directory.";
-  if (section == "data.tokenizer") return "What the token ids mean.";
-  if (section == "train") return "Batch, length, evaluation.";
-  if (section == "train.batch_ramp") return "A global batch that grows.";
-  if (section == "optimizer") return "The update.";
-  if (section == "sparsity") return "Matrices of which two of each four neighbours are zero.";
-  if (section == "schedule") return "The learning rate over time.";
-  if (section == "checkpoint") return "Saving and resuming.";
-  if (section == "launch") return "Processes.";
-  if (section == "log") return "What is printed.";
-  if (section == "profile")
-    return "Where a step's time goes: [profiling.md](profiling.md). Traces of some steps on some ranks.";
-  if (section == "debug") return "For tests of ltrain itself.";
-  return "";
-}
-
 std::string Key::allowed() const {
   auto show = [&](double v) {
     return type == "integer" ? std::to_string(static_cast<int64_t>(v)) : write_number(v);

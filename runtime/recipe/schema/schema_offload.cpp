@@ -13,9 +13,8 @@ struct Words {
 template <class Get>
 void add_place(std::vector<Key>& t, const std::string& section, Get get, const Words& words,
                std::vector<std::string> aliases = {}) {
-  t.push_back(name_choice(
-      section + ".device", [get](Recipe & r) -> auto& { return get(r).device; }, {"none", "cpu", "nvme"}, {},
-      words.device));
+  t.push_back(choice(
+      section + ".device", [get](Recipe & r) -> auto& { return get(r).device; }, {}, words.device));
   t.push_back(
       number(
           section + ".fraction", [get](Recipe & r) -> auto& { return get(r).fraction; }, words.fraction)
@@ -25,7 +24,7 @@ void add_place(std::vector<Key>& t, const std::string& section, Get get, const W
       "nvme: a folder of the file system that takes the files.");
   path.alias(std::move(aliases));
   path.when(section + ".device: nvme", true,
-            [get](const Recipe& r) { return get(const_cast<Recipe&>(r)).device == "nvme"; });
+            [get](const Recipe& r) { return get(const_cast<Recipe&>(r)).device == OffloadDevice::nvme; });
   t.push_back(std::move(path));
 }
 

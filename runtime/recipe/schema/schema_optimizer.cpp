@@ -14,10 +14,12 @@ Key wsd_only(Key key) {
   return key;
 }
 
-std::vector<std::string> rule_names() {
-  std::vector<std::string> names;
-  for (int i = 0; i < kUpdateRules; ++i) names.emplace_back(update_rule_name(static_cast<UpdateRule>(i)));
-  return names;
+/// That a recipe can ask for.
+std::vector<std::pair<std::string, UpdateRule>> rules() {
+  std::vector<std::pair<std::string, UpdateRule>> all;
+  for (int i = 0; i < kUpdateRules; ++i)
+    all.emplace_back(update_rule_name(static_cast<UpdateRule>(i)), static_cast<UpdateRule>(i));
+  return all;
 }
 
 /// Reads one group; "" or what is wrong.
@@ -31,9 +33,9 @@ std::string read_group(const Node& node, ParameterGroup& g) {
     } else if (e.key == "kind") {
       std::string kind, all;
       wrong = read_text(e.value, kind);
-      for (const std::string& n : rule_names()) all += (all.empty() ? "" : ", ") + n;
-      if (wrong.empty() && !update_rule(kind)) wrong = fmt::format("= {}: must be one of {}", kind, all);
-      g.kind = kind;
+      for (const auto& [n, rule] : rules()) all += (all.empty() ? "" : ", ") + n;
+      g.kind = update_rule(kind);
+      if (wrong.empty() && !g.kind) wrong = fmt::format("= {}: must be one of {}", kind, all);
     } else if (e.key == "lr" || e.key == "weight_decay") {
       wrong = read_number(e.value, v);
       if (wrong.empty() && (e.key == "lr" ? v <= 0 : v < 0))
@@ -73,7 +75,8 @@ Key groups_key() {
     const auto name = [&](const char* n) { return json ? fmt::format("\"{}\"", n) : std::string(n); };
     for (const ParameterGroup& g : r.optimizer.groups) {
       s += fmt::format("{}{{{}: {}", s.empty() ? "" : ", ", name("match"), write_text(g.match, json));
-      if (g.kind) s += fmt::format(", {}: {}", name("kind"), write_text(*g.kind, json));
+      if (g.kind)
+        s += fmt::format(", {}: {}", name("kind"), write_text(std::string(update_rule_name(*g.kind)), json));
       if (g.lr) s += fmt::format(", {}: {}", name("lr"), write_number(*g.lr));
       if (g.weight_decay) s += fmt::format(", {}: {}", name("weight_decay"), write_number(*g.weight_decay));
       s += "}";
@@ -84,8 +87,8 @@ Key groups_key() {
 }
 
 /// Applies where some parameters may have the rule.
-Key only(const char* rule, Key key) {
-  key.when(fmt::format("optimizer.kind: {}", rule), true,
+Key only(UpdateRule rule, Key key) {
+  key.when(fmt::format("optimizer.kind: {}", update_rule_name(rule)), true,
            [rule](const Recipe& r) { return r.optimizer.uses(rule); });
   return key;
 }
@@ -94,50 +97,45 @@ Key only(const char* rule, Key key) {
 
 void sgd_keys(std::vector<Key>& t) {
   t.push_back(
-      only("sgd", number("optimizer.sgd_momentum", LT_MEMBER(optimizer.sgd_momentum), "SGD's momentum.")
+      only(UpdateRule::sgd, number("optimizer.sgd_momentum", LT_MEMBER(optimizer.sgd_momentum), "SGD's momentum.")
                       .between(0, 0.999999)));
-  t.push_back(only(
-      "sgd", truth("optimizer.sgd_nesterov", LT_MEMBER(optimizer.sgd_nesterov), "Nesterov's momentum.")));
+  t.push_back(only(UpdateRule::sgd, truth("optimizer.sgd_nesterov", LT_MEMBER(optimizer.sgd_nesterov), "Nesterov's momentum.")));
 }
 
 void lion_keys(std::vector<Key>& t) {
-  t.push_back(only("lion", number("optimizer.lion_beta1", LT_MEMBER(optimizer.lion_beta1),
+  t.push_back(only(UpdateRule::lion, number("optimizer.lion_beta1", LT_MEMBER(optimizer.lion_beta1),
                                   "Lion: weight of the moment in the direction.")
                                .between(0, 0.999999)));
-  t.push_back(only(
-      "lion", number("optimizer.lion_beta2", LT_MEMBER(optimizer.lion_beta2), "Lion: decay of the moment.")
+  t.push_back(only(UpdateRule::lion, number("optimizer.lion_beta2", LT_MEMBER(optimizer.lion_beta2), "Lion: decay of the moment.")
                   .between(0, 0.999999)));
 }
 
 void muon_keys(std::vector<Key>& t) {
-  t.push_back(only("muon", number("optimizer.muon_momentum", LT_MEMBER(optimizer.muon_momentum),
+  t.push_back(only(UpdateRule::muon, number("optimizer.muon_momentum", LT_MEMBER(optimizer.muon_momentum),
                                   "Muon's momentum (Nesterov's).")
                                .between(0, 0.999999)));
-  t.push_back(only("muon", integer("optimizer.muon_num_ns_steps", LT_MEMBER(optimizer.muon_num_ns_steps),
+  t.push_back(only(UpdateRule::muon, integer("optimizer.muon_num_ns_steps", LT_MEMBER(optimizer.muon_num_ns_steps),
                                    "Steps of the Newton-Schulz iteration.")
                                .between(1, 100)));
-  t.push_back(only("muon", number("optimizer.muon_lr", LT_MEMBER(optimizer.muon_lr),
+  t.push_back(only(UpdateRule::muon, number("optimizer.muon_lr", LT_MEMBER(optimizer.muon_lr),
                                   "Learning rate of Muon's matrices; scheduled as lr is.")
                                .changes(Effect::schedule)
                                .above(0)
                                .derived("lr", [](Recipe& r) { r.optimizer.muon_lr = r.optimizer.lr; })));
-  t.push_back(only(
-      "muon", choice<MuonScale>(
-                  "optimizer.muon_scale", LT_MEMBER(optimizer.muon_scale),
-                  {{"spectral", MuonScale::spectral}, {"match_rms_adamw", MuonScale::match_rms_adamw}}, {},
+  t.push_back(only(UpdateRule::muon, choice("optimizer.muon_scale", LT_MEMBER(optimizer.muon_scale), {},
                   "Of the direction: sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, "
                   "columns)), with which AdamW's learning rates fit.")));
 }
 
 void adafactor_keys(std::vector<Key>& t) {
   t.push_back(
-      only("adafactor", number("optimizer.adafactor_decay_rate", LT_MEMBER(optimizer.adafactor_decay_rate),
+      only(UpdateRule::adafactor, number("optimizer.adafactor_decay_rate", LT_MEMBER(optimizer.adafactor_decay_rate),
                                "The second moment moves by step^-this.")
                             .inside(0, 1)));
-  t.push_back(only("adafactor", number("optimizer.adafactor_eps", LT_MEMBER(optimizer.adafactor_eps),
+  t.push_back(only(UpdateRule::adafactor, number("optimizer.adafactor_eps", LT_MEMBER(optimizer.adafactor_eps),
                                        "Least root mean square of a parameter that its step is a part of.")
                                     .above(0)));
-  t.push_back(only("adafactor",
+  t.push_back(only(UpdateRule::adafactor,
                    number("optimizer.adafactor_clip_threshold", LT_MEMBER(optimizer.adafactor_clip_threshold),
                           "Largest root mean square of an update.")
                        .above(0)));
@@ -146,7 +144,8 @@ void adafactor_keys(std::vector<Key>& t) {
 void onebit_keys(std::vector<Key>& t) {
   const auto only = [](const char* what, Key key, bool lamb = true) {
     key.when(what, true, [lamb](const Recipe& r) {
-      return r.optimizer.kind == "onebit_lamb" || (!lamb && r.optimizer.kind == "onebit_adam");
+      return r.optimizer.kind == UpdateRule::onebit_lamb ||
+             (!lamb && r.optimizer.kind == UpdateRule::onebit_adam);
     });
     return key;
   };
@@ -184,14 +183,13 @@ void onebit_keys(std::vector<Key>& t) {
 }
 
 void sophia_keys(std::vector<Key>& t) {
-  t.push_back(only("sophia_h", integer("optimizer.hessian_interval", LT_MEMBER(optimizer.hessian_interval),
+  t.push_back(only(UpdateRule::sophia_h, integer("optimizer.hessian_interval", LT_MEMBER(optimizer.hessian_interval),
                                        "Steps from one estimate of the Hessian's diagonal to the next.")
                                    .between(1, kMaxSteps)));
-  t.push_back(only("sophia_h", number("optimizer.sophia_gamma", LT_MEMBER(optimizer.sophia_gamma),
+  t.push_back(only(UpdateRule::sophia_h, number("optimizer.sophia_gamma", LT_MEMBER(optimizer.sophia_gamma),
                                       "The moment is divided by this part of the diagonal, and cut to 1.")
                                    .above(0)));
-  t.push_back(only(
-      "sophia_h", number("optimizer.hessian_radius", LT_MEMBER(optimizer.hessian_radius),
+  t.push_back(only(UpdateRule::sophia_h, number("optimizer.hessian_radius", LT_MEMBER(optimizer.hessian_radius),
                          "How far each weight is moved for the gradient that the diagonal is estimated from.")
                       .inside(0, 1)));
 }
@@ -199,7 +197,7 @@ void sophia_keys(std::vector<Key>& t) {
 }  // namespace
 
 void add_optimizer_keys(std::vector<Key>& t) {
-  t.push_back(name_choice("optimizer.kind", LT_MEMBER(optimizer.kind), rule_names(), {},
+  t.push_back(choice<UpdateRule>("optimizer.kind", LT_MEMBER(optimizer.kind), rules(), {},
                           "The update rule. muon: matrices but embeddings; adamw8bit: matrices; their others "
                           "have adamw. optimizers.md says what each does.")
                   .alias({"optimizer_type"}));
@@ -227,9 +225,9 @@ void add_optimizer_keys(std::vector<Key>& t) {
           .above(0)
           .alias({"adam_epsilon"}));
   for (const auto& keys : {sgd_keys, lion_keys, muon_keys, adafactor_keys, onebit_keys, sophia_keys}) keys(t);
-  t.push_back(name_choice("optimizer.state_dtype", LT_MEMBER(optimizer.state_dtype), {"fp32", "bf16"}, {},
+  t.push_back(choice("optimizer.state_dtype", LT_MEMBER(optimizer.state_dtype), {},
                           "What moments are stored in between updates, which compute in fp32."));
-  Key gradients = name_choice("optimizer.grad_dtype", LT_MEMBER(optimizer.grad_dtype), {"fp32", "bf16"}, {},
+  Key gradients = choice("optimizer.grad_dtype", LT_MEMBER(optimizer.grad_dtype), {},
                               "What gradients are kept and summed in. bf16: those of a micro-batch are added "
                               "up in fp32 and rounded.");
   gradients.when("precision: bf16 or fp8", true, [](const Recipe& r) {
@@ -248,13 +246,8 @@ void add_optimizer_keys(std::vector<Key>& t) {
 }
 
 void add_schedule_keys(std::vector<Key>& t) {
-  t.push_back(choice<LrDecayStyle>("schedule.lr_decay_style", LT_MEMBER(schedule.lr_decay_style),
-                                   {{"constant", LrDecayStyle::constant},
-                                    {"linear", LrDecayStyle::linear},
-                                    {"cosine", LrDecayStyle::cosine},
-                                    {"inverse-square-root", LrDecayStyle::inverse_square_root},
-                                    {"WSD", LrDecayStyle::wsd}},
-                                   {}, "Shape of the learning rate after the warm-up.")
+  t.push_back(choice("schedule.lr_decay_style", LT_MEMBER(schedule.lr_decay_style), {},
+                     "Shape of the learning rate after the warm-up.")
                   .alias({"lr_scheduler_type"}));
   t.push_back(integer("schedule.lr_warmup_steps", LT_MEMBER(schedule.lr_warmup_steps),
                       "Steps of linear warm-up from 0.")
@@ -276,14 +269,13 @@ void add_schedule_keys(std::vector<Key>& t) {
   });
   t.push_back(std::move(cycles));
   const auto moving = [](Key key) {
-    key.when("schedule.weight_decay_incr_style: linear or cosine", true,
-             [](const Recipe& r) { return r.schedule.weight_decay_incr_style != "constant"; });
+    key.when("schedule.weight_decay_incr_style: linear or cosine", true, [](const Recipe& r) {
+      return r.schedule.weight_decay_incr_style != WeightDecayStyle::constant;
+    });
     return key;
   };
-  t.push_back(
-      name_choice("schedule.weight_decay_incr_style", LT_MEMBER(schedule.weight_decay_incr_style),
-                  {"constant", "linear", "cosine"}, {},
-                  "How the weight decay goes from start_weight_decay to end_weight_decay over the run."));
+  t.push_back(choice("schedule.weight_decay_incr_style", LT_MEMBER(schedule.weight_decay_incr_style), {},
+                     "How the weight decay goes from start_weight_decay to end_weight_decay over the run."));
   t.push_back(moving(number("schedule.start_weight_decay", LT_MEMBER(schedule.start_weight_decay),
                             "Weight decay of the first step; null: optimizer.weight_decay.")
                          .at_least(0)));

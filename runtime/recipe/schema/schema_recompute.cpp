@@ -16,43 +16,43 @@ std::vector<std::string> tensor_names() {
   return names;
 }
 
-std::string one_of(const std::vector<std::string>& names) {
-  std::string all;
-  for (const std::string& n : names) all += (all.empty() ? "" : ", ") + n;
-  return all;
+std::optional<BlockTensor> block_tensor(const std::string& name) {
+  for (int i = 0; i < kBlockTensors; ++i)
+    if (const BlockTensor t = static_cast<BlockTensor>(i); block_tensor_name(t) == name) return t;
+  return std::nullopt;
 }
 
-bool known(const std::vector<std::string>& names, const std::string& name) {
-  for (const std::string& n : names)
-    if (n == name) return true;
-  return false;
+std::vector<std::string> module_names() {
+  std::vector<std::string> names;
+  for (const auto& [module, name] : EnumNames<RecomputeModule>::table) names.emplace_back(name);
+  return names;
 }
-
-const std::vector<std::string> kModules = {"core_attn", "layernorm", "mlp", "mlp_act"};
 
 Key modules_key() {
   Key key;
   key.path = "recompute.modules";
-  key.type = "list of " + one_of(kModules);
+  key.type = "list of " + join(module_names());
   key.help =
       "selective: parts of a layer that are computed again. core_attn: attention without its projections; "
       "layernorm: both norms; mlp: up to the last projection; mlp_act: its activation.";
   key.aliases = {"recompute_modules"};
   key.set = [](const Key&, Recipe& r, const Node& node) -> std::string {
     if (node.kind != Node::list) return "needs a list: [core_attn, layernorm]";
-    std::vector<std::string> list;
+    std::vector<RecomputeModule> list;
     for (const Node& item : node.items) {
       std::string name;
       if (std::string wrong = read_text(item, name); !wrong.empty()) return "module " + wrong;
-      if (!known(kModules, name)) return fmt::format("has {}: must be of {}", name, one_of(kModules));
-      list.push_back(name);
+      const std::optional<RecomputeModule> module = enum_value<RecomputeModule>(name);
+      if (!module) return fmt::format("has {}: must be of {}", name, join(module_names()));
+      list.push_back(*module);
     }
     r.recompute.modules = std::move(list);
     return "";
   };
   key.write = [](const Key&, const Recipe& r, bool json) {
     std::string s;
-    for (const std::string& m : r.recompute.modules) s += (s.empty() ? "" : ", ") + write_text(m, json);
+    for (RecomputeModule m : r.recompute.modules)
+      s += (s.empty() ? "" : ", ") + write_text(std::string(to_string(m)), json);
     return "[" + s + "]";
   };
   return key;
@@ -62,47 +62,36 @@ Key tensors_key() {
   Key key;
   key.path = "recompute.tensors";
   key.type = "map of tensor to keep, recompute or offload";
-  key.help = "selective: tensors of a layer, over what modules says: " + one_of(tensor_names()) +
+  key.help = "selective: tensors of a layer, over what modules says: " + join(tensor_names()) +
              ". offload: to where offload.activations says; it then moves these alone.";
   key.set = [](const Key&, Recipe& r, const Node& node) -> std::string {
     if (node.kind != Node::map) return "needs a map: {mlp_norm: recompute, qkv: keep}";
-    std::vector<std::pair<std::string, SavePolicy>> list;
+    std::vector<std::pair<BlockTensor, SavePolicy>> list;
     for (const Node::Entry& e : node.entries) {
-      if (!known(tensor_names(), e.key))
-        return fmt::format("has {}: must be of {}", e.key, one_of(tensor_names()));
+      const std::optional<BlockTensor> tensor = block_tensor(e.key);
+      if (!tensor) return fmt::format("has {}: must be of {}", e.key, join(tensor_names()));
       std::string what;
       if (std::string wrong = read_text(e.value, what); !wrong.empty()) return e.key + " " + wrong;
-      const SavePolicy save_policies[] = {SavePolicy::keep, SavePolicy::recompute, SavePolicy::offload};
-      const auto* save_policy = std::find_if(save_policies, std::end(save_policies),
-                                             [&](SavePolicy f) { return to_string(f) == what; });
-      if (save_policy == std::end(save_policies)) return e.key + " must be keep, recompute or offload";
-      list.emplace_back(e.key, *save_policy);
+      const std::optional<SavePolicy> save_policy = enum_value<SavePolicy>(what);
+      if (!save_policy) return e.key + " must be keep, recompute or offload";
+      list.emplace_back(*tensor, *save_policy);
     }
     r.recompute.tensors = std::move(list);
     return "";
   };
   key.write = [](const Key&, const Recipe& r, bool json) {
     std::string s;
-    for (const auto& [name, save_policy] : r.recompute.tensors)
+    for (const auto& [tensor, save_policy] : r.recompute.tensors) {
+      const std::string name(block_tensor_name(tensor));
       s += fmt::format("{}{}: {}", s.empty() ? "" : ", ", json ? write_text(name, true) : name,
                        write_text(std::string(to_string(save_policy)), json));
+    }
     return "{" + s + "}";
   };
   return key;
 }
 
 }  // namespace
-
-}  // namespace ltrain::recipe
-
-namespace ltrain {
-std::string_view to_string(SavePolicy v) {
-  constexpr std::string_view names[] = {"keep", "recompute", "offload"};
-  return names[static_cast<int>(v)];
-}
-}  // namespace ltrain
-
-namespace ltrain::recipe {
 
 double read_bytes(const std::string& text) {
   char* end = nullptr;
@@ -118,23 +107,22 @@ double read_bytes(const std::string& text) {
 }
 
 void add_recompute_keys(std::vector<Key>& t) {
-  const auto only = [](const char* when, Key key, std::function<bool(const std::string&)> f) {
+  const auto only = [](const char* when, Key key, std::function<bool(RecomputeGranularity)> f) {
     key.when(when, true, [f](const Recipe& r) { return f(r.recompute.granularity); });
     return key;
   };
-  const auto full = [](const std::string& g) { return g == "full"; };
-  const auto selective = [](const std::string& g) { return g == "selective"; };
+  const auto full = [](RecomputeGranularity g) { return g == RecomputeGranularity::full; };
+  const auto selective = [](RecomputeGranularity g) { return g == RecomputeGranularity::selective; };
   t.push_back(
-      name_choice("recompute.granularity", LT_MEMBER(recompute.granularity),
-                  {"none", "full", "selective", "auto"}, {},
-                  "Activations that the backward pass computes again. full: whole layers from their input. "
-                  "selective: parts of a layer. auto: what costs least time within the budget.")
+      choice("recompute.granularity", LT_MEMBER(recompute.granularity), {},
+             "Activations that the backward pass computes again. full: whole layers from their input. "
+             "selective: parts of a layer. auto: what costs least time within the budget.")
           .alias({"recompute_granularity"}));
   t.push_back(
       only("recompute.granularity: full",
-           name_choice("recompute.method", LT_MEMBER(recompute.method), {"uniform", "block"}, {},
-                       "full: uniform keeps the input of every num_layers layers; block computes the first "
-                       "num_layers layers of a stage again and keeps the others.")
+           choice("recompute.method", LT_MEMBER(recompute.method), {},
+                  "full: uniform keeps the input of every num_layers layers; block computes the first "
+                  "num_layers layers of a stage again and keeps the others.")
                .alias({"recompute_method"}),
            full));
   t.push_back(only(
@@ -145,7 +133,7 @@ void add_recompute_keys(std::vector<Key>& t) {
           .or_word("sqrt", 0)
           .between(1, 10000)
           .alias({"recompute_num_layers"}),
-      [](const std::string& g) { return g == "full" || g == "selective"; }));
+      [full, selective](RecomputeGranularity g) { return full(g) || selective(g); }));
   t.push_back(only("recompute.granularity: selective", modules_key(), selective));
   t.push_back(only("recompute.granularity: selective", tensors_key(), selective));
   Key budget =
@@ -160,7 +148,7 @@ void add_recompute_keys(std::vector<Key>& t) {
     return "";
   };
   t.push_back(only("recompute.granularity: auto", std::move(budget),
-                   [](const std::string& g) { return g == "auto"; }));
+                   [](RecomputeGranularity g) { return g == RecomputeGranularity::automatic; }));
 }
 
 }  // namespace ltrain::recipe

@@ -162,6 +162,11 @@ TEST_CASE("a checkpoint of another model is refused by key", "[checkpoint]") {
   CHECK(model_mismatch({{"a", "1"}}, {{"b", "2"}}) ==
         "a is 1 in the checkpoint and absent in the recipe; b is absent in the checkpoint "
         "and 2 in the recipe");
+  const std::string rate = "moe.router.bias_update_rate";  // with a bias, or without
+  CHECK(model_mismatch({{rate, "0.1"}}, {{rate, "0.2"}}) == "");
+  CHECK(model_mismatch({{rate, "0.1"}}, {{rate, "0"}}) ==
+        rate + " is 0.1 in the checkpoint and 0 in the recipe");
+  CHECK(model_mismatch({{"moe.balance.kind", "none"}}, {{"moe.balance.coeff", "0.1"}}) == "");
   const TemporaryFolder folder;
   save_steps(folder.path, 1, Slicing::rows, {1});
   auto group = make_single_group("checkpoint", Axis::data);
@@ -353,6 +358,11 @@ TEST_CASE("numbers of every type are told finite from not, at every place of a b
 }
 
 TEST_CASE("debris of dead saves is swept, and a folder in use is refused", "[checkpoint]") {
+  const std::string rate = "moe.router.bias_update_rate";  // with a bias, or without
+  CHECK(model_mismatch({{rate, "0.1"}}, {{rate, "0.2"}}) == "");
+  CHECK(model_mismatch({{rate, "0.1"}}, {{rate, "0"}}) ==
+        rate + " is 0.1 in the checkpoint and 0 in the recipe");
+  CHECK(model_mismatch({{"moe.balance.kind", "none"}}, {{"moe.balance.coeff", "0.1"}}) == "");
   const TemporaryFolder folder;
   save_steps(folder.path, 1, Slicing::rows, {1});
   std::filesystem::create_directory(folder.path + "/step-00000002.tmp-0123");

@@ -212,7 +212,7 @@ TEST_CASE("what stages hand on is priced by where they are and by what a rank ha
   CHECK(t[2 * 4 + 3] == t[1]);
   CHECK(t[1 * 4 + 2] == Approx(profile.network_seconds + bytes * 2 / 1e6));  // two ranks share the network
   r.parallel.tensor = 4;
-  r.parallel.tensor_mode = "2d";
+  r.parallel.tensor_mode = TensorModeChoice::two_d;
   r.launch.ranks_on_host = 4;  // a stage a host
   CHECK(layer_costs(r, profile).transfer[1] == Approx(profile.network_seconds + bytes / 4 * 4 / 1e6));
 }

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "kernels/base/error.h"
-#include "runtime/recipe/hf_config_keys.h"
+#include "models/families/hf_keys.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/recipe/schema/schema.h"
 
@@ -99,6 +99,10 @@ json small(const std::string& type) {
   return c;
 }
 
+std::vector<std::string> all_families() {
+  return family_names([](const Family&) { return true; });
+}
+
 }  // namespace
 
 TEST_CASE("every key of transformers' config classes is in the tables, with its default", "[recipe]") {
@@ -106,7 +110,7 @@ TEST_CASE("every key of transformers' config classes is in the tables, with its 
   REQUIRE(versions.size() >= 2);
   int keys = 0;
   for (const auto& [version, architectures] : versions.items()) {
-    for (const std::string& type : hf_architectures()) {
+    for (const std::string& type : all_families()) {
       const json& of = architectures.at(type);
       const Loaded bare = load({{"model_type", type}}), whole = load(of["defaults"]);
       INFO(version << " " << type << " " << bare.refusal << whole.refusal);
@@ -115,7 +119,7 @@ TEST_CASE("every key of transformers' config classes is in the tables, with its 
       CHECK(model_settings(bare.recipe->model) == model_settings(whole.recipe->model));
       for (const auto& [name, value] : of["defaults"].items()) {
         INFO(name << " = " << value.dump());
-        const HfKey* key = find_hf_key(type, name);
+        const HfKey* key = find_hf_key(*family_of(type).hf_keys, name);
         REQUIRE(key);
         ++keys;
         if (key->use == HfUse::obeyed && !value.is_null())
@@ -127,7 +131,8 @@ TEST_CASE("every key of transformers' config classes is in the tables, with its 
       }
       for (const auto& [name, first] : of["other_spellings"].items()) {
         INFO(name << " for " << first);
-        const HfKey *a = find_hf_key(type, name), *b = find_hf_key(type, first.get<std::string>());
+        const HfKey *a = find_hf_key(*family_of(type).hf_keys, name),
+                    *b = find_hf_key(*family_of(type).hf_keys, first.get<std::string>());
         REQUIRE((a && b));
         CHECK(a->path == b->path);
       }
@@ -139,8 +144,8 @@ TEST_CASE("every key of transformers' config classes is in the tables, with its 
 TEST_CASE("null means what transformers' class makes of it, or is refused", "[recipe]") {
   const json versions = oracle();
   int derived = 0, refused = 0;
-  for (const std::string& type : hf_architectures())
-    for (const HfKey& key : hf_keys(type)) {
+  for (const std::string& type : all_families())
+    for (const HfKey& key : *family_of(type).hf_keys) {
       if (key.use != HfUse::obeyed || key.name.find('.') != std::string::npos) continue;
       INFO(type << " " << key.name);
       const Loaded with = load({{"model_type", type}, {key.name, nullptr}});
@@ -195,12 +200,12 @@ TEST_CASE("a changed key changes the model, is refused, or is harmless", "[recip
                                     json::array({0}),
                                     json({{"a", 1}})};
   int changed = 0, refused = 0, harmless = 0;
-  for (const std::string& type : hf_architectures()) {
+  for (const std::string& type : all_families()) {
     const Loaded base = load(small(type));
     INFO(type << " " << base.refusal);
     REQUIRE(base.recipe);
     const auto before = model_settings(base.recipe->model);
-    for (const HfKey& key : hf_keys(type)) {
+    for (const HfKey& key : *family_of(type).hf_keys) {
       if (key.use == HfUse::special || key.name.find('.') != std::string::npos) continue;
       bool seen = false;
       for (const json& value : values) {
@@ -309,7 +314,7 @@ TEST_CASE("transformers' loss for balance is computed where a config.json asks f
       INFO(l.refusal);
       REQUIRE(l.recipe);
       CHECK(l.recipe->notes.empty());
-      return l.recipe->model.moe.balance + fmt::format(" {}", l.recipe->model.moe.balance_coeff);
+      return fmt::format("{} {}", l.recipe->model.moe.balance, l.recipe->model.moe.balance_coeff);
     };
     const std::string none = balance(json::object());
     CHECK(none.starts_with("none"));
@@ -324,7 +329,7 @@ TEST_CASE("transformers' loss for balance is computed where a config.json asks f
     config["output_router_logits"] = true;
     const Loaded own = load(config, ", moe: {balance: {kind: switch, coeff: 0.1}}");
     REQUIRE(own.recipe);
-    CHECK(own.recipe->model.moe.balance == "switch");
+    CHECK(own.recipe->model.moe.balance == BalanceLoss::switch_loss);
     CHECK_THAT(own.recipe->notes.at(0),
                Contains("replaces the loss that output_router_logits of F asks for"));
   }
@@ -339,7 +344,7 @@ TEST_CASE("the shape can come from a Hugging Face config.json", "[recipe]") {
     "activation_function": "gelu_new", "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1,
     "initializer_range": 0.02, "summary_type": "cls_index"})");
   const Recipe g = parse("model:\n  from: " + gpt2.path + "\n");
-  CHECK(g.model.architecture == "gpt2");
+  CHECK(g.model.family->name == "gpt2");
   CHECK(g.model.hidden_size == 768);
   CHECK(g.model.intermediate_size == 3072);
   CHECK(g.model.vocab_size == 50257);

@@ -146,13 +146,13 @@ TEST_CASE("weight decay moves from its start to its end") {
   o.weight_decay = 0.1;
   Schedule s;
   CHECK(weight_decay(o, s, 7, 11) == 0.1);
-  s.weight_decay_incr_style = "linear";
+  s.weight_decay_incr_style = WeightDecayStyle::linear;
   s.start_weight_decay = 0.0;
   s.end_weight_decay = 0.4;
   CHECK(weight_decay(o, s, 1, 11) == 0);
   CHECK(weight_decay(o, s, 6, 11) == Approx(0.2));
   CHECK(weight_decay(o, s, 11, 11) == Approx(0.4));
-  s.weight_decay_incr_style = "cosine";
+  s.weight_decay_incr_style = WeightDecayStyle::cosine;
   CHECK(weight_decay(o, s, 6, 11) == Approx(0.2));
   CHECK(weight_decay(o, s, 3, 11) < 0.04);
 }

@@ -1,0 +1,68 @@
+#include "kernels/base/error.h"
+#include "models/families/family.h"
+
+/// Every family of this build: NAME.cpp defines NAME_family().
+#define LT_FAMILIES(family) family(gpt2) family(llama) family(mixtral) family(qwen3_moe) family(olmoe)
+
+namespace ltrain {
+
+#define LT_DECLARE_FAMILY(name) Family name##_family();
+LT_FAMILIES(LT_DECLARE_FAMILY)
+#undef LT_DECLARE_FAMILY
+
+namespace {
+
+/// What a family must say for layers and recipes to be able to obey it.
+const Family& checked(const Family& f) {
+  const ModelTraits& t = f.traits;
+  LT_CHECK(!f.name.empty() && f.hf_keys, "a family without a name, or keys of a config.json");
+  LT_CHECK((t.positions == PositionEmbedding::learned) == !f.names.positions.empty(),
+           "{}: a name for positions goes with learned positions", f.name);
+  LT_CHECK((t.feed_forward == FeedForward::swiglu) == !f.names.gate.empty(),
+           "{}: a name for the gate goes with SwiGLU", f.name);
+  LT_CHECK(f.experts == Experts::never || t.feed_forward == FeedForward::swiglu,
+           "{}: experts are SwiGLU layers", f.name);
+  LT_CHECK((f.experts == Experts::always) == (f.defaults.num_experts > 0),
+           "{}: defaults.num_experts goes with Experts::always", f.name);
+  return f;
+}
+
+}  // namespace
+
+const std::vector<const Family*>& families() {
+  static const std::vector<const Family*> all = [] {
+    std::vector<const Family*> list;
+#define LT_LIST_FAMILY(name)                           \
+  static const Family name##_listed = name##_family(); \
+  list.push_back(&checked(name##_listed));
+    LT_FAMILIES(LT_LIST_FAMILY)
+#undef LT_LIST_FAMILY
+    return list;
+  }();
+  return all;
+}
+
+const Family* find_family(std::string_view name) {
+  for (const Family* f : families())
+    if (f->name == name) return f;
+  return nullptr;
+}
+
+const Family& family_of(std::string_view name) {
+  const Family* f = find_family(name);
+  LT_CHECK(f, "no family of models is called {}", name);
+  return *f;
+}
+
+std::vector<std::string> family_names(const std::function<bool(const Family&)>& which) {
+  std::vector<std::string> names;
+  for (const Family* f : families())
+    if (which(*f)) names.push_back(f->name);
+  return names;
+}
+
+int64_t Family::default_intermediate_size(int64_t h) const {
+  return traits.feed_forward == FeedForward::gelu ? 4 * h : ((8 * h + 2) / 3 + 255) / 256 * 256;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,87 @@
+// A family of models as data: what it computes, what its parameters are called, what a recipe that leaves a
+// key out gets, and its Hugging Face config.json and tensors. A family is one file of this folder, which
+// defines NAME_family(), and its name in LT_FAMILIES (families.cpp).
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/families/traits.h"
+
+namespace ltrain {
+
+struct HfKey;  // models/families/hf_keys.h
+
+/// Names of parameters without the ".weight" and ".bias" at their end; those of a layer within it, as
+/// "model.layers.3" + "." + "self_attn" + "." + "q_proj". They are Hugging Face's, but for experts, which are
+/// one tensor of each kind: "experts.gate_up_proj" (experts, 2, F, H), "experts.down_proj" (experts, H, F).
+struct ParameterNames {
+  std::string tokens = "model.embed_tokens";
+  std::string positions;  ///< of PositionEmbedding::learned
+  std::string layers = "model.layers";
+  std::string final_norm = "model.norm";
+  std::string output = "lm_head";  ///< where it is not the embedding
+  // Of a layer.
+  std::string attention_norm = "input_layernorm";
+  std::string attention = "self_attn";
+  std::string feed_forward_norm = "post_attention_layernorm";
+  std::string feed_forward = "mlp";
+  std::string moe = "mlp";  ///< in the place of the feed-forward
+  // Of attention.
+  std::string fused_qkv;  ///< rows of queries, keys and values in one tensor; empty: three tensors
+  std::string query = "q_proj", key = "k_proj", value = "v_proj";
+  std::string attention_output = "o_proj";
+  std::string query_norm = "q_norm", key_norm = "k_norm";
+  // Of a feed-forward.
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  ///< gate: empty where there is none
+
+  std::string layer(int64_t i) const { return layers + "." + std::to_string(i); }
+};
+
+/// Where Hugging Face's tensors differ from ltrain's (hf_tensors.h).
+struct HfTensorLayout {
+  /// Weights of linear layers are (in, out): GPT-2's Conv1D. ltrain's are (out, in).
+  bool transposed_linear = false;
+  /// Of an expert: "experts.7." + this + ".weight".
+  std::string expert_gate = "gate_proj", expert_up = "up_proj", expert_down = "down_proj";
+};
+
+/// Whether layers may have experts.
+enum class Experts : uint8_t { never, allowed, always };
+
+/// What a recipe that leaves the key out gets.
+struct FamilyDefaults {
+  bool tie_word_embeddings = false;
+  int64_t num_experts = 0;  ///< always above 0 with Experts::always
+  int64_t top_k = 2;
+  bool norm_topk_prob = true;
+};
+
+struct Family {
+  std::string name;     ///< model.architecture, and model_type of a config.json
+  std::string summary;  ///< for the reference: "learned positions, LayerNorm, biases, GELU."
+  ModelTraits traits;
+  ParameterNames names;
+  /// What a recipe may say beside the traits.
+  bool grouped_queries = true;  ///< fewer key-value heads than query heads
+  bool free_head_dim = true;    ///< head_dim other than hidden_size / num_attention_heads
+  Experts experts = Experts::never;
+  FamilyDefaults defaults;
+  HfTensorLayout hf_layout;
+  std::shared_ptr<const std::vector<HfKey>> hf_keys;  ///< what becomes of each key of a config.json
+
+  /// Width of the feed-forward that a recipe without one gets: 4 hidden_size without a gate, else about as
+  /// many weights, 8/3 hidden_size, in whole 256s.
+  int64_t default_intermediate_size(int64_t hidden_size) const;
+};
+
+/// In the order of LT_FAMILIES, which is that of messages and pages.
+const std::vector<const Family*>& families();
+const Family* find_family(std::string_view name);  ///< null where there is none
+const Family& family_of(std::string_view name);    ///< Error (internal) where there is none
+/// Names of those of which `which` is true.
+std::vector<std::string> family_names(const std::function<bool(const Family&)>& which);
+
+}  // namespace ltrain

@@ -1,0 +1,118 @@
+#include "models/families/hf_tensors.h"
+
+#include <charconv>
+
+namespace ltrain {
+namespace {
+
+/// A name of ltrain and one of Hugging Face that goes with it; of experts without their number: `hf` is what
+/// comes before it and `hf_end` what comes behind.
+struct Row {
+  std::string ours, hf, hf_end;
+  bool transposed = false;
+  int64_t matrix = -1;  ///< 0 or above: of an expert
+};
+
+struct Rows {
+  std::vector<Row> model, layer;  ///< layer: without "model.layers.3."
+};
+
+Rows rows_of(const Family& f) {
+  const ModelTraits& t = f.traits;
+  const ParameterNames& n = f.names;
+  Rows all;
+  const auto same = [](std::vector<Row>& to, const std::string& name, bool transposed = false) {
+    to.push_back({name, name, "", transposed});
+  };
+  const auto norm = [&](std::vector<Row>& to, const std::string& name) {
+    same(to, name + ".weight");
+    if (t.norm == NormKind::layer) same(to, name + ".bias");
+  };
+  const auto linear = [&](const std::string& name, bool bias) {
+    same(all.layer, name + ".weight", f.hf_layout.transposed_linear);
+    if (bias) same(all.layer, name + ".bias");
+  };
+  same(all.model, n.tokens + ".weight");
+  if (t.positions == PositionEmbedding::learned) same(all.model, n.positions + ".weight");
+  norm(all.model, n.final_norm);
+  same(all.model, n.output + ".weight");
+
+  norm(all.layer, n.attention_norm);
+  const std::string attention = n.attention + ".";
+  if (n.fused_qkv.empty())
+    for (const std::string& name : {n.query, n.key, n.value}) linear(attention + name, t.qkv_bias);
+  else
+    linear(attention + n.fused_qkv, t.qkv_bias);
+  linear(attention + n.attention_output, t.attention_output_bias);
+  if (t.query_key_norm != QueryKeyNorm::none)
+    for (const std::string& name : {n.query_norm, n.key_norm}) same(all.layer, attention + name + ".weight");
+  norm(all.layer, n.feed_forward_norm);
+  const std::string mlp = n.feed_forward + ".";
+  if (!n.gate.empty()) linear(mlp + n.gate, t.feed_forward_bias);
+  linear(mlp + n.up, t.feed_forward_bias);
+  linear(mlp + n.down, t.feed_forward_bias);
+  if (f.experts != Experts::always) return all;
+  const std::string moe = n.moe + ".", experts = moe + "experts.";
+  same(all.layer, moe + "gate.weight");
+  const auto expert = [&](const char* ours, const std::string& hf, int64_t matrix) {
+    all.layer.push_back(
+        {experts + ours, experts, "." + hf + ".weight", f.hf_layout.transposed_linear, matrix});
+  };
+  expert("gate_up_proj", f.hf_layout.expert_gate, 0);
+  expert("gate_up_proj", f.hf_layout.expert_up, 1);
+  expert("down_proj", f.hf_layout.expert_down, 0);
+  return all;
+}
+
+/// The number that `text` begins with, as it is written in a name, and moves `text` behind it; -1: none.
+int64_t take_number(std::string_view& text) {
+  int64_t number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const size_t digits = static_cast<size_t>(end - text.data());
+  if (error != std::errc() || number < 0 || digits != std::to_string(number).size()) return -1;
+  text.remove_prefix(digits);
+  return number;
+}
+
+/// A name as the part that is "model.layers.3.", or nothing, and the rest.
+std::pair<std::string, std::string> split_layer(const Family& f, const std::string& name) {
+  const std::string prefix = f.names.layers + ".";
+  if (!name.starts_with(prefix)) return {"", name};
+  std::string_view rest = std::string_view(name).substr(prefix.size());
+  if (take_number(rest) < 0 || !rest.starts_with(".")) return {"", name};
+  rest.remove_prefix(1);
+  return {name.substr(0, name.size() - rest.size()), std::string(rest)};
+}
+
+}  // namespace
+
+std::vector<TensorName> hf_tensors(const Family& f, const std::string& name, int64_t experts) {
+  const Rows rows = rows_of(f);
+  const auto [layer, rest] = split_layer(f, name);
+  std::vector<TensorName> found;
+  for (const Row& r : layer.empty() ? rows.model : rows.layer) {
+    if (r.ours != rest) continue;
+    if (r.matrix < 0) return {{layer + r.hf, r.transposed}};
+    for (int64_t e = 0; e < experts; ++e)
+      found.push_back({layer + r.hf + std::to_string(e) + r.hf_end, r.transposed, e, r.matrix});
+  }
+  return found;
+}
+
+std::optional<TensorName> ltrain_tensor(const Family& f, const std::string& name) {
+  const Rows rows = rows_of(f);
+  const auto [layer, rest] = split_layer(f, name);
+  for (const Row& r : layer.empty() ? rows.model : rows.layer) {
+    if (r.matrix < 0) {
+      if (r.hf == rest) return TensorName{layer + r.ours, r.transposed};
+      continue;
+    }
+    if (!rest.starts_with(r.hf)) continue;
+    std::string_view behind = std::string_view(rest).substr(r.hf.size());
+    if (const int64_t e = take_number(behind); e >= 0 && behind == r.hf_end)
+      return TensorName{layer + r.ours, r.transposed, e, r.matrix};
+  }
+  return std::nullopt;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,25 @@
+// What llama and the families that came of it have in common.
+#pragma once
+#include "models/families/family.h"
+#include "models/families/hf_keys.h"
+
+namespace ltrain {
+
+/// Defaults of transformers' class.
+struct LlamaLikeKeys {
+  int64_t vocab, hidden, intermediate, layers, heads;
+  nlohmann::json kv_heads;
+  int64_t positions;
+  double eps, theta;
+};
+std::vector<HfKey> llama_like_keys(const LlamaLikeKeys& defaults);
+
+struct ExpertKeys {
+  int64_t experts, top_k;
+  std::string name, other_name;  ///< of the number of experts
+  double aux_loss_coef = 0.001;
+};
+/// The same with experts.
+std::vector<HfKey> moe_like_keys(const LlamaLikeKeys& defaults, const ExpertKeys& experts);
+
+}  // namespace ltrain

@@ -1,0 +1,36 @@
+// Qwen3 with experts (arXiv:2505.09388).
+#include "models/families/llama_like.h"
+
+namespace ltrain {
+namespace {
+
+std::vector<HfKey> keys() {
+  std::vector<HfKey> rows = moe_like_keys({151936, 2048, 6144, 24, 32, 4, 32768, 1e-6, 1e4},
+                                          {128, 8, "num_experts", "num_local_experts"});
+  rows.push_back(hf_obeyed("norm_topk_prob", "moe.router.norm_topk_prob", false));
+  for (HfKey& key : rows) {
+    if (key.name == "sliding_window") key.missing = 4096;
+    if (key.name == "use_sliding_window") key.missing = false;
+    if (key.name == "num_key_value_heads") key.null_derives = false;  // its class keeps null, its model fails
+  }
+  rows.push_back(hf_obeyed("moe_intermediate_size", "moe.intermediate_size", 768));
+  rows.push_back(hf_obeyed("decoder_sparse_step", "moe.layer_step", 1));
+  rows.push_back(hf_obeyed("mlp_only_layers", "moe.dense_layers", nullptr));
+  return rows;
+}
+
+}  // namespace
+
+Family qwen3_moe_family() {
+  Family f;
+  f.name = "qwen3_moe";
+  f.summary = "and norms of each head's queries and keys.";
+  f.traits.query_key_norm = QueryKeyNorm::head;
+  f.experts = Experts::always;
+  f.defaults.num_experts = 128;
+  f.defaults.top_k = 8;
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  return f;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,45 @@
+#include "tests/support/made_up_families.h"
+
+namespace ltrain::test {
+
+const std::vector<Family>& made_up_families() {
+  static const std::vector<Family> all = [] {
+    std::vector<Family> made;
+    const auto add = [&](const char* name, const std::function<void(Family&)>& change) {
+      Family f = family_of("llama");
+      f.name = name;
+      f.experts = Experts::never;
+      change(f);
+      made.push_back(f);
+    };
+    const auto gelu = [](Family& f) {
+      f.traits.feed_forward = FeedForward::gelu;
+      f.names.gate.clear();
+    };
+    const auto learned = [](Family& f) {
+      f.traits.positions = PositionEmbedding::learned;
+      f.names.positions = "model.embed_positions";
+    };
+    add("layer norm", [](Family& f) { f.traits.norm = NormKind::layer; });
+    add("learned positions", learned);
+    add("biases of q, k and v", [](Family& f) { f.traits.qkv_bias = true; });
+    add("bias of attention's output", [](Family& f) { f.traits.attention_output_bias = true; });
+    add("fused q, k and v", [](Family& f) { f.names.fused_qkv = "qkv_proj"; });
+    add("norms of heads", [](Family& f) { f.traits.query_key_norm = QueryKeyNorm::head; });
+    add("norms of projections", [](Family& f) { f.traits.query_key_norm = QueryKeyNorm::projection; });
+    add("gelu", gelu);
+    add("biases of the feed-forward", [](Family& f) { f.traits.feed_forward_bias = true; });
+    add("all together", [&](Family& f) {
+      gelu(f);
+      learned(f);
+      f.traits.norm = NormKind::layer;
+      f.traits.qkv_bias = f.traits.attention_output_bias = f.traits.feed_forward_bias = true;
+      f.traits.query_key_norm = QueryKeyNorm::projection;
+      f.names.fused_qkv = "qkv_proj";
+    });
+    return made;
+  }();
+  return all;
+}
+
+}  // namespace ltrain::test

@@ -35,7 +35,8 @@ bool lists_only(const Catch::ConfigData& c) {
 int main(int argc, char** argv) {
   ltrain::test::collect_sanitizer_reports();
   // What programs measure of this machine and keep is not the user's.
-  ::setenv("XDG_CACHE_HOME", (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "cache").c_str(), 0);
+  ::setenv("XDG_CACHE_HOME",
+           (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "cache").c_str(), 0);
   Catch::Session session;
   int result = session.applyCommandLine(argc, argv);
   if (result == 0) result = session.run();

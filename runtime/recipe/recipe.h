@@ -162,7 +162,7 @@ struct OptimizerKeys : OptimizerHyperparameters {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
-  double muon_lr = 0.02;                          ///< filled: lr unless given; freeze_step: a fifth of train_steps
+  double muon_lr = 0.02;  ///< filled: lr unless given; freeze_step: a fifth of train_steps
   StorageDtype grad_dtype = StorageDtype::fp32;   ///< of accumulated gradients
   StorageDtype state_dtype = StorageDtype::fp32;  ///< of moments; fp64 in runs of it
   bool master_weights = true;                     ///< bf16

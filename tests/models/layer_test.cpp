@@ -17,7 +17,7 @@ namespace {
 
 ModelConfig small(const std::string& architecture) {
   ModelConfig c;
-  c.architecture = architecture;
+  c.family = &family_of(architecture);
   c.vocab_size = 10;
   c.hidden_size = 8;
   c.intermediate_size = 12;
@@ -74,7 +74,7 @@ LayerCase attention_case(const std::string& architecture) {
           },
           [=](LayerRank& r) {
             Tensor table;
-            if (architecture != "gpt2") {
+            if (config.traits().positions == PositionEmbedding::rotary) {
               const std::vector<float> angles = rope_angles(config, r.mb.seq);
               table = r.step.memory.allocate(MemoryKind::temporaries, "angles", DType::f32,
                                              {r.mb.seq, config.head_dim / 2, 2});

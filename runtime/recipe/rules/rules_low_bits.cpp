@@ -67,8 +67,7 @@ void onebit_rules(const Recipe& r, const BrokenRule& broken) {
 
 void sophia_rules(const Recipe& r, const BrokenRule& broken) {
   if (!r.optimizer.uses(UpdateRule::sophia_h)) return;
-  const std::string where =
-      r.optimizer.kind == UpdateRule::sophia_h ? "optimizer.kind" : "optimizer.groups";
+  const std::string where = r.optimizer.kind == UpdateRule::sophia_h ? "optimizer.kind" : "optimizer.groups";
   if (r.precision != Precision::fp32 && r.precision != Precision::fp64)
     broken(
         where,

@@ -96,45 +96,51 @@ Key only(UpdateRule rule, Key key) {
 // What each optimizer has of its own: a function an optimizer.
 
 void sgd_keys(std::vector<Key>& t) {
-  t.push_back(
-      only(UpdateRule::sgd, number("optimizer.sgd_momentum", LT_MEMBER(optimizer.sgd_momentum), "SGD's momentum.")
-                      .between(0, 0.999999)));
-  t.push_back(only(UpdateRule::sgd, truth("optimizer.sgd_nesterov", LT_MEMBER(optimizer.sgd_nesterov), "Nesterov's momentum.")));
+  t.push_back(only(UpdateRule::sgd,
+                   number("optimizer.sgd_momentum", LT_MEMBER(optimizer.sgd_momentum), "SGD's momentum.")
+                       .between(0, 0.999999)));
+  t.push_back(only(UpdateRule::sgd, truth("optimizer.sgd_nesterov", LT_MEMBER(optimizer.sgd_nesterov),
+                                          "Nesterov's momentum.")));
 }
 
 void lion_keys(std::vector<Key>& t) {
   t.push_back(only(UpdateRule::lion, number("optimizer.lion_beta1", LT_MEMBER(optimizer.lion_beta1),
-                                  "Lion: weight of the moment in the direction.")
-                               .between(0, 0.999999)));
-  t.push_back(only(UpdateRule::lion, number("optimizer.lion_beta2", LT_MEMBER(optimizer.lion_beta2), "Lion: decay of the moment.")
-                  .between(0, 0.999999)));
+                                            "Lion: weight of the moment in the direction.")
+                                         .between(0, 0.999999)));
+  t.push_back(only(UpdateRule::lion, number("optimizer.lion_beta2", LT_MEMBER(optimizer.lion_beta2),
+                                            "Lion: decay of the moment.")
+                                         .between(0, 0.999999)));
 }
 
 void muon_keys(std::vector<Key>& t) {
   t.push_back(only(UpdateRule::muon, number("optimizer.muon_momentum", LT_MEMBER(optimizer.muon_momentum),
-                                  "Muon's momentum (Nesterov's).")
-                               .between(0, 0.999999)));
-  t.push_back(only(UpdateRule::muon, integer("optimizer.muon_num_ns_steps", LT_MEMBER(optimizer.muon_num_ns_steps),
-                                   "Steps of the Newton-Schulz iteration.")
-                               .between(1, 100)));
-  t.push_back(only(UpdateRule::muon, number("optimizer.muon_lr", LT_MEMBER(optimizer.muon_lr),
-                                  "Learning rate of Muon's matrices; scheduled as lr is.")
-                               .changes(Effect::schedule)
-                               .above(0)
-                               .derived("lr", [](Recipe& r) { r.optimizer.muon_lr = r.optimizer.lr; })));
-  t.push_back(only(UpdateRule::muon, choice("optimizer.muon_scale", LT_MEMBER(optimizer.muon_scale), {},
-                  "Of the direction: sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, "
-                  "columns)), with which AdamW's learning rates fit.")));
+                                            "Muon's momentum (Nesterov's).")
+                                         .between(0, 0.999999)));
+  t.push_back(
+      only(UpdateRule::muon, integer("optimizer.muon_num_ns_steps", LT_MEMBER(optimizer.muon_num_ns_steps),
+                                     "Steps of the Newton-Schulz iteration.")
+                                 .between(1, 100)));
+  t.push_back(
+      only(UpdateRule::muon, number("optimizer.muon_lr", LT_MEMBER(optimizer.muon_lr),
+                                    "Learning rate of Muon's matrices; scheduled as lr is.")
+                                 .changes(Effect::schedule)
+                                 .above(0)
+                                 .derived("lr", [](Recipe& r) { r.optimizer.muon_lr = r.optimizer.lr; })));
+  t.push_back(
+      only(UpdateRule::muon, choice("optimizer.muon_scale", LT_MEMBER(optimizer.muon_scale), {},
+                                    "Of the direction: sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, "
+                                    "columns)), with which AdamW's learning rates fit.")));
 }
 
 void adafactor_keys(std::vector<Key>& t) {
+  t.push_back(only(UpdateRule::adafactor,
+                   number("optimizer.adafactor_decay_rate", LT_MEMBER(optimizer.adafactor_decay_rate),
+                          "The second moment moves by step^-this.")
+                       .inside(0, 1)));
   t.push_back(
-      only(UpdateRule::adafactor, number("optimizer.adafactor_decay_rate", LT_MEMBER(optimizer.adafactor_decay_rate),
-                               "The second moment moves by step^-this.")
-                            .inside(0, 1)));
-  t.push_back(only(UpdateRule::adafactor, number("optimizer.adafactor_eps", LT_MEMBER(optimizer.adafactor_eps),
-                                       "Least root mean square of a parameter that its step is a part of.")
-                                    .above(0)));
+      only(UpdateRule::adafactor, number("optimizer.adafactor_eps", LT_MEMBER(optimizer.adafactor_eps),
+                                         "Least root mean square of a parameter that its step is a part of.")
+                                      .above(0)));
   t.push_back(only(UpdateRule::adafactor,
                    number("optimizer.adafactor_clip_threshold", LT_MEMBER(optimizer.adafactor_clip_threshold),
                           "Largest root mean square of an update.")
@@ -183,24 +189,29 @@ void onebit_keys(std::vector<Key>& t) {
 }
 
 void sophia_keys(std::vector<Key>& t) {
-  t.push_back(only(UpdateRule::sophia_h, integer("optimizer.hessian_interval", LT_MEMBER(optimizer.hessian_interval),
-                                       "Steps from one estimate of the Hessian's diagonal to the next.")
-                                   .between(1, kMaxSteps)));
-  t.push_back(only(UpdateRule::sophia_h, number("optimizer.sophia_gamma", LT_MEMBER(optimizer.sophia_gamma),
-                                      "The moment is divided by this part of the diagonal, and cut to 1.")
-                                   .above(0)));
-  t.push_back(only(UpdateRule::sophia_h, number("optimizer.hessian_radius", LT_MEMBER(optimizer.hessian_radius),
-                         "How far each weight is moved for the gradient that the diagonal is estimated from.")
-                      .inside(0, 1)));
+  t.push_back(
+      only(UpdateRule::sophia_h, integer("optimizer.hessian_interval", LT_MEMBER(optimizer.hessian_interval),
+                                         "Steps from one estimate of the Hessian's diagonal to the next.")
+                                     .between(1, kMaxSteps)));
+  t.push_back(
+      only(UpdateRule::sophia_h, number("optimizer.sophia_gamma", LT_MEMBER(optimizer.sophia_gamma),
+                                        "The moment is divided by this part of the diagonal, and cut to 1.")
+                                     .above(0)));
+  t.push_back(
+      only(UpdateRule::sophia_h,
+           number("optimizer.hessian_radius", LT_MEMBER(optimizer.hessian_radius),
+                  "How far each weight is moved for the gradient that the diagonal is estimated from.")
+               .inside(0, 1)));
 }
 
 }  // namespace
 
 void add_optimizer_keys(std::vector<Key>& t) {
-  t.push_back(choice<UpdateRule>("optimizer.kind", LT_MEMBER(optimizer.kind), rules(), {},
-                          "The update rule. muon: matrices but embeddings; adamw8bit: matrices; their others "
-                          "have adamw. optimizers.md says what each does.")
-                  .alias({"optimizer_type"}));
+  t.push_back(
+      choice<UpdateRule>("optimizer.kind", LT_MEMBER(optimizer.kind), rules(), {},
+                         "The update rule. muon: matrices but embeddings; adamw8bit: matrices; their others "
+                         "have adamw. optimizers.md says what each does.")
+          .alias({"optimizer_type"}));
   t.push_back(number("optimizer.lr", LT_MEMBER(optimizer.lr), "Highest learning rate.")
                   .changes(Effect::schedule)
                   .above(0)
@@ -226,10 +237,10 @@ void add_optimizer_keys(std::vector<Key>& t) {
           .alias({"adam_epsilon"}));
   for (const auto& keys : {sgd_keys, lion_keys, muon_keys, adafactor_keys, onebit_keys, sophia_keys}) keys(t);
   t.push_back(choice("optimizer.state_dtype", LT_MEMBER(optimizer.state_dtype), {},
-                          "What moments are stored in between updates, which compute in fp32."));
+                     "What moments are stored in between updates, which compute in fp32."));
   Key gradients = choice("optimizer.grad_dtype", LT_MEMBER(optimizer.grad_dtype), {},
-                              "What gradients are kept and summed in. bf16: those of a micro-batch are added "
-                              "up in fp32 and rounded.");
+                         "What gradients are kept and summed in. bf16: those of a micro-batch are added "
+                         "up in fp32 and rounded.");
   gradients.when("precision: bf16 or fp8", true, [](const Recipe& r) {
     return r.precision == Precision::bf16 || r.precision == Precision::fp8;
   });

@@ -130,7 +130,7 @@ TEST_CASE("what a pipeline's backward computes again is in the time of its actio
 TEST_CASE("recompute: auto on a pipeline asks what fits a stage, not the whole model", "[plan]") {
   Recipe r = recipe(2, "1f1b");
   const Plan stored = make_plan(r, builtin_profile(2));
-  r.recompute.granularity = "auto";
+  r.recompute.granularity = RecomputeGranularity::automatic;
   r.recompute.budget = fmt::format("{} MiB", stored.ranks[0].total_bytes / (1 << 20) + 1);
   const Plan fits = make_plan(r, builtin_profile(2));
   CHECK(fits.ranks[0].total_bytes == stored.ranks[0].total_bytes);  // the whole model on one rank would not

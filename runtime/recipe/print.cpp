@@ -1,4 +1,6 @@
 // What the table generates for readers: the resolved recipe, the reference page, the help text.
+#include <nlohmann/json.hpp>
+
 #include "kernels/base/error.h"
 #include "runtime/recipe/schema/schema.h"
 
@@ -123,15 +125,11 @@ std::string recipe_reference_markdown() {
     for (const Key& key : schema()) {
       if (key.section() != section) continue;
       std::string about = key.help;
-      if (key.type == "not in this build") about = "Not in this build: " + key.help + ".";
       if (!key.unbuilt.empty()) {
         about += " Known, not in this build: ";
         for (size_t i = 0; i < key.unbuilt.size(); ++i) about += (i ? ", " : "") + key.unbuilt[i];
         about += ".";
       }
-      if (key.built_most)
-        about += fmt::format(" This build: {}.",
-                             key.type == "integer" ? fmt::format("at most {}", *key.built_most) : "false");
       if (key.applies) about += " Only with " + key.applies_when + ".";
       const std::string allowed = key.allowed();
       rows += fmt::format("| `{}` | {} | {} | {}{} |\n", key.leaf(),
@@ -151,7 +149,7 @@ std::string recipe_reference_text() {
   for (const std::string& section : sections()) {
     bool any = false;
     for (const Key& key : schema()) {
-      if (key.section() != section || key.type == "not in this build") continue;
+      if (key.section() != section) continue;
       if (!any)
         out += fmt::format("\n{}: {}\n", section.empty() ? "Top level" : section, section_help(section));
       any = true;
@@ -164,23 +162,18 @@ std::string recipe_reference_text() {
 }
 
 std::string recipe_reference_json() {
-  std::string out = "{\"schema\":1,\"keys\":[";
-  for (size_t i = 0; i < schema().size(); ++i) {
-    const Key& key = schema()[i];
-    const auto list = [](const std::vector<std::string>& words) {
-      std::string s;
-      for (const std::string& w : words) s += fmt::format("{}{}", s.empty() ? "" : ",", write_text(w, true));
-      return fmt::format("[{}]", s);
-    };
-    out += fmt::format(
-        "{}{{\"path\":{},\"type\":{},\"default\":{},\"allowed\":{},\"help\":{},\"aliases\":{},\"choices\":{},"
-        "\"not_in_this_build\":{},\"changes\":{}}}",
-        i ? "," : "", write_text(key.path, true), write_text(key.type, true),
-        write_text(key.default_text(), true), write_text(key.allowed(), true), write_text(key.help, true),
-        list(key.aliases), list(key.choices), list(key.unbuilt),
-        write_text(std::string(to_string(key.effect)), true));
-  }
-  return out + "]}";
+  nlohmann::ordered_json j = {{"schema", 1}, {"keys", nlohmann::ordered_json::array()}};
+  for (const Key& key : schema())
+    j["keys"].push_back({{"path", key.path},
+                         {"type", key.type},
+                         {"default", key.default_text()},
+                         {"allowed", key.allowed()},
+                         {"help", key.help},
+                         {"aliases", key.aliases},
+                         {"choices", key.choices},
+                         {"not_in_this_build", key.unbuilt},
+                         {"changes", std::string(to_string(key.effect))}});
+  return j.dump();
 }
 
 }  // namespace ltrain

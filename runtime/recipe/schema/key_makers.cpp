@@ -98,20 +98,6 @@ Key level_ranks(std::string path, int64_t& (*get)(Recipe&), std::string one_leve
   return key;
 }
 
-Key not_built(std::string path, std::string what, std::string supported) {
-  Key key;
-  key.path = std::move(path);
-  key.type = "not in this build";
-  key.dumped = false;
-  key.help = what;
-  key.set = [what, supported](const Key&, Recipe&, const Node& node) -> std::string {
-    if (node.kind == Node::null) return "";
-    return fmt::format("{} is not in this build, which supports {}", what, supported);
-  };
-  key.write = [](const Key&, const Recipe&, bool) { return std::string("null"); };
-  return key;
-}
-
 Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low) {
   Key key;
   key.path = std::move(path);

@@ -80,12 +80,7 @@ template <class Get>
 Key truth(std::string path, Get get, std::string help) {
   return scalar_key<bool>(
       std::move(path), "true or false", std::move(help), get,
-      [](const Key& k, const Node& node, bool& v) -> std::string {
-        std::string wrong = read_bool(node, v);
-        if (wrong.empty() && v && k.built_most)
-          return fmt::format("{} is not in this build, which supports only false", k.built_note);
-        return wrong;
-      },
+      [](const Key&, const Node& node, bool& v) { return read_bool(node, v); },
       [](const Key&, bool v, bool) { return std::string(v ? "true" : "false"); });
 }
 
@@ -149,9 +144,6 @@ Key axis_order(std::string path, std::string& (*get)(Recipe&), std::string help)
 
 /// `one_level`, the word for kOneLevel; "node", kNode; or a number of ranks from 2.
 Key level_ranks(std::string path, int64_t& (*get)(Recipe&), std::string one_level, std::string help);
-
-/// A key that users of the design know and this build does not have: only null is accepted.
-Key not_built(std::string path, std::string what, std::string supported);
 
 /// A list of integers, each at least `low`.
 Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low = 1);

@@ -50,8 +50,6 @@ struct Key {
       other_words;                    ///< of a choice: others' word, and ours for it
   std::optional<double> least, most;  ///< of a number
   bool open = false;                  ///< least and most themselves are not allowed
-  std::optional<double> built_most;   ///< larger ones are known, refused by this build
-  std::string built_note;             ///< "tensor parallelism"
   std::string implied;                ///< how the default is derived from other keys, for the reference
   std::string word;                   ///< integer: a word that stands for `word_value`
   int64_t word_value = 0;
@@ -121,11 +119,6 @@ struct Key {
   Key& or_word(std::string w, int64_t v) {
     word = std::move(w);
     word_value = v;
-    return *this;
-  }
-  Key& only_up_to(double v, std::string what) {
-    built_most = v;
-    built_note = std::move(what);
     return *this;
   }
   Key& when(std::string text, bool is_strict, std::function<bool(const Recipe&)> f) {

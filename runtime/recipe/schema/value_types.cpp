@@ -191,10 +191,6 @@ std::string check_range(const Key& key, double v, bool integer) {
     if (!key.open) rule += "; nearest valid value: " + show(low ? *key.least : *key.most);
     return rule;
   }
-  if (key.built_most && v > *key.built_most)
-    return fmt::format("{} is not in this build, which supports {}{}", key.built_note,
-                       key.least && *key.least < *key.built_most ? "at most " : "only ",
-                       show(*key.built_most));
   return "";
 }
 

@@ -73,7 +73,7 @@ void ExpertReplicas::fetch_start(Step& step, std::vector<Copy>& copies, Tensor g
     c.gate_up = room("copy of a hot expert's gate and up", gate_up);
     c.down = room("copy of a hot expert's down", down);
     if (c.expert < 0) continue;
-    fetch_start(step, c, c.gate_up, gate_up);
+    static_cast<void>(fetch_start(step, c, c.gate_up, gate_up));
     c.arrived = fetch_start(step, c, c.down, down);  // the last of the two, in the group's order
   }
 }

@@ -140,7 +140,9 @@ LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile,
       2 * whole.train.micro_batch_size *
       (mesh_of(whole, 0).size(Axis::data) * mesh_of(whole, 0).size(Axis::replica));
   if (!recompute)
-    recompute = resolved.recompute.granularity == "auto" ? RecomputeOptions() : recompute_options(resolved);
+    recompute = resolved.recompute.granularity == RecomputeGranularity::automatic
+                    ? RecomputeOptions()
+                    : recompute_options(resolved);
   const int64_t again = recompute->layers;
   recompute->layers = -1;
   LayerCosts c = costs_of_one(whole, profile, *recompute);

@@ -12,9 +12,6 @@ namespace ltrain::recipe {
 void onebit_rules(const Recipe& r, const BrokenRule& broken) {
   const OptimizerKeys& o = r.optimizer;
   const std::string kind = "optimizer.kind";
-  const auto onebit = [](const std::string& name) {
-    return is_onebit(update_rule(name).value_or(UpdateRule::still));
-  };
   for (const ParameterGroup& g : o.groups)
     if (g.kind && (is_onebit(*g.kind) || is_onebit(o.kind)))
       return broken(

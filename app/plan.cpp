@@ -97,7 +97,9 @@ void add_plan(CLI::App& app) {
                     "Print what combines with what in this build; needs no recipe");
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value
-  command->footer("Example: ltrain plan recipes/gpt2-124m.yaml parallel.data=8");
+  command->footer(
+      "Example: ltrain plan recipes/gpt2-124m.yaml parallel.data=8\n"
+      "Ends with exit code 78 where the plan needs more memory than there is.");
   command->callback([o, command] {
     take_extras(*command, o->overrides);
     if (o->compositions) return show_compositions(o->json);
@@ -116,8 +118,8 @@ void add_plan(CLI::App& app) {
     const RankMap map = map_ranks(recipe, host_names(nodes, process_variables()));
     std::fputs((o->json ? plan_json(job.plan, &map) + "\n" : plan_text(job.plan, recipe, &map)).c_str(),
                stdout);
-    if (o->trace.empty()) return;
-    write_file(o->trace, plan_trace(recipe, job.profile, 0));
+    if (!o->trace.empty()) write_file(o->trace, plan_trace(recipe, job.profile, 0));
+    if (!fits(job.plan)) throw CLI::RuntimeError(static_cast<int>(ExitCode::does_not_fit));
   });
 }
 

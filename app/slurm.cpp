@@ -58,7 +58,9 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
   const int64_t own_threads = recipe.launch.threads_per_rank;
   JobChecks checks;
   checks.part = JobChecks::Part::recipe;
-  const Plan plan = check_job(recipe, {o.nodes * o.ranks_per_node, o.ranks_per_node}, checks).plan;
+  Plan plan = check_job(recipe, {o.nodes * o.ranks_per_node, o.ranks_per_node}, checks).plan;
+  plan.for_this_machine = false;  // how much memory the nodes have, Slurm knows
+  if (!o.force) check_memory(plan);
   if (o.threads_per_rank == 0) {
     o.threads_per_rank = plan.threads_per_rank;
     if (own_threads == 0)
@@ -235,8 +237,9 @@ std::string slurm_script(const SlurmOptions& o) {
        "  kill -0 \"$step\" 2>/dev/null || break # a trapped signal ends wait, not the step\n"
        "done\n\n"
        "# 75 saved after a signal, 71 a rank died or hung, 128 and more killed by a signal: start again.\n"
-       "# 64 recipe, 65 data, 70 internal, 73 storage, 76 no progress: another attempt would end the same "
-       "way.\n"
+       "# 64 recipe, 65 data, 70 internal, 73 storage, 76 no progress, 78 too little memory: another attempt "
+       "would\n"
+       "# end the same way.\n"
        "again=0\n"
        "case \"$code\" in 71 | 75) again=1 ;; esac\n"
        "[ \"$code\" -lt 128 ] || again=1\n"
@@ -286,6 +289,8 @@ void add_slurm(CLI::App& app) {
   command->add_option("--partition", o->partition, "Partition");
   command->add_option("--account", o->account, "Account");
   command->add_option("--job-name", o->job_name, "Default: the recipe's file name");
+  command->add_flag("--force", o->force,
+                    "Write the script although a rank needs more memory than a card has");
   command->add_option("--program", o->program, "Path of ltrain on the nodes")->capture_default_str();
   command->add_option("--output", *output, "Write the script to this file");
   command->footer("Example: ltrain slurm recipes/quickstart.yaml --nodes 2 --ranks-per-node 1 | sbatch");

@@ -60,6 +60,7 @@ MachineProfile datasheet_profile(const std::string& card) {
     p.datasheet = true;
     p.cores = 1 << 30;  // collectives take nothing from compute
     p.device_bytes = static_cast<int64_t>(d.memory_bytes);
+    p.card = d.name;
     p.link_bytes_per_second = d.nvlink_bytes_per_second;
     p.adapter_bytes_per_second = d.adapter_bytes_per_second;
     p.network_source = fmt::format("assumed: an adapter of {:.0f} Gbit/s for each GPU, as in a {}",

@@ -210,7 +210,16 @@ struct ProfileReader {
 
 }  // namespace
 
-MachineProfile find_profile(const std::string& path_or_card) {
+namespace {
+
+/// A card of this kind is here.
+bool is_here(const MachineProfile& p) {
+  if (device_count(DeviceKind::cuda) == 0) return false;
+  const std::string name = device_info(DeviceKind::cuda).name;
+  return p.card.empty() ? p.machine == name : p.card == datasheet_profile(name).card;
+}
+
+MachineProfile named_profile(const std::string& path_or_card) {
   std::error_code ignored;
   if (std::filesystem::exists(path_or_card, ignored)) return load_profile(path_or_card);
   const std::vector<std::string> cards = datasheet_names();
@@ -224,6 +233,14 @@ MachineProfile find_profile(const std::string& path_or_card) {
        "this machine",
        printable(path_or_card), fmt::join(cards, ", "),
        near.empty() ? "" : fmt::format("; did you mean {}?", near));
+}
+
+}  // namespace
+
+MachineProfile find_profile(const std::string& path_or_card) {
+  MachineProfile p = named_profile(path_or_card);
+  p.of_this_machine = p.device_bytes > 0 && is_here(p);
+  return p;
 }
 
 MachineProfile load_profile(const std::string& path) {
@@ -264,6 +281,7 @@ MachineProfile load_profile(const std::string& path) {
     }
     if (const auto card = j.find("card"); card != j.end()) {
       p.device_bytes = read.whole(card->at("device_bytes"), "device_bytes of the card", 1, 1e15);
+      p.card = datasheet_profile(p.machine).card;
       p.link_bytes_per_second =
           read.number(card->at("link_bytes_per_second"), "link_bytes_per_second of the card", 1, 1e15);
       p.link_seconds = read.number(card->at("link_seconds"), "link_seconds of the card", 0, 1e3);
@@ -339,9 +357,8 @@ bool is_there(const std::string& path, std::string& why) {
   return false;
 }
 
-}  // namespace
-
-MachineProfile default_profile(DeviceKind device) {
+/// Of a card where one is here; else of an H200.
+MachineProfile profile_of_this_machine(DeviceKind device) {
   if (device == DeviceKind::cuda) {
     if (device_count(device) == 0) return datasheet_profile("h200");
     const DeviceInfo card = device_info(device);
@@ -361,6 +378,14 @@ MachineProfile default_profile(DeviceKind device) {
   if (is_there(path, why)) return load_profile(path);
   MachineProfile p = builtin_profile(usable_cores());
   p.source += why;
+  return p;
+}
+
+}  // namespace
+
+MachineProfile default_profile(DeviceKind device) {
+  MachineProfile p = profile_of_this_machine(device);
+  p.of_this_machine = device == DeviceKind::cpu || device_count(device) > 0;
   return p;
 }
 

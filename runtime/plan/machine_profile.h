@@ -38,6 +38,8 @@ struct MachineProfile {
   bool measured = false;
   bool datasheet = false;          ///< rates of a card's datasheet: what no step can be faster than
   int64_t device_bytes = 0;        ///< memory of a card; 0: ranks run on the CPU
+  std::string card;                ///< which of datasheet_names() it is; empty: none
+  bool of_this_machine = false;    ///< of the CPU, or a card, that is here
   std::vector<RankProfile> ranks;  ///< by threads, ascending
   std::vector<CollectiveSample> collectives;
   /// Between hosts, of one host, both ways at once. `ltrain bench` sees one host: an assumption unless the

@@ -120,7 +120,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
   for (const RankPlan& r : p.ranks)
     if (r.total_bytes != p.ranks.front().total_bytes) out += "\n" + memory_text(r);
   if (p.device_bytes > 0) out += fmt::format("  {:<28}{}\n", "a card has", mib(p.device_bytes));
-  out += fmt::format("  {:<28}{}\n", "this host has", mib(p.host_bytes));
+  if (p.for_this_machine) out += fmt::format("  {:<28}{}\n", "this host has", mib(p.host_bytes));
 
   const RankPlan& r = p.ranks.front();
   out += "\ncommunication of a step, rank 0\n";
@@ -186,6 +186,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
     out += "  (a guess: run `ltrain bench` to measure this machine)\n";
   if (!p.recompute.empty()) out += fmt::format("\nrecompute: auto computes again: {}\n", p.recompute);
   out += fmt::format("\nplacements: {} ops and collectives checked, none refused\n", p.placement_ops);
+  out += fit_text(p) + "\n";
   return out;
 }
 
@@ -213,6 +214,15 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["network_source"] = p.network_source;
   j["peak_flops"] = p.peak_flops;
   j["host_memory_bytes"] = p.host_bytes;
+  j["fits"] = fits(p);
+  j["memory_limits"] = ordered_json::array();
+  for (const MemoryLimit& limit : memory_limits(p))
+    j["memory_limits"].push_back({{"of", limit.of == DeviceKind::cpu ? "host" : "card"},
+                                  {"ranks", limit.ranks},
+                                  {"rank_bytes", limit.rank_bytes},
+                                  {"needed_bytes", limit.needed_bytes()},
+                                  {"available_bytes", limit.available_bytes},
+                                  {"fits", limit.fits()}});
   j["step_seconds"] = p.step_seconds();
   j["tokens_per_second"] = p.tokens_per_second();
   j["mfu"] = p.mfu();

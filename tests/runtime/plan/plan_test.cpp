@@ -175,6 +175,8 @@ TEST_CASE("plan.json: its keys, and sums that add up", "[plan]") {
                                          "network_source",
                                          "peak_flops",
                                          "host_memory_bytes",
+                                         "fits",
+                                         "memory_limits",
                                          "step_seconds",
                                          "tokens_per_second",
                                          "mfu",
@@ -303,6 +305,63 @@ TEST_CASE("memory beyond the host is refused with the itemised sum, just enough 
                                          Contains("optimizer") && Contains("--force"));
   p.ranks_on_host = 1;
   CHECK_NOTHROW(check_memory(p));
+}
+
+TEST_CASE("a plan says whether it fits: the card it is for, and this host where it would run here",
+          "[plan]") {
+  const auto code_of = [](const Plan& p) {
+    try {
+      check_memory(p);
+    } catch (const Error& e) {
+      return e.code();
+    }
+    return ExitCode::done;
+  };
+  // A card that is not here: its memory alone counts.
+  const Recipe gpu = recipe(2, {"device=cuda", "train.micro_batch_size=2"});
+  MachineProfile elsewhere = datasheet_profile("h100");
+  Plan p = make_plan(gpu, elsewhere);
+  p.host_bytes = 1;
+  REQUIRE(memory_limits(p).size() == 1);
+  CHECK(memory_limits(p)[0].of == DeviceKind::cuda);
+  CHECK(fits(p));
+  CHECK_THAT(fit_text(p), Catch::StartsWith("fits: a rank needs ") && Catch::EndsWith("a card has 74.5 GiB"));
+  CHECK(code_of(p) == ExitCode::done);
+  p.device_bytes = p.ranks[0].total_bytes;
+  CHECK(fits(p));
+  --p.device_bytes;
+  CHECK_FALSE(fits(p));
+  CHECK_THAT(fit_text(p),
+             Catch::StartsWith("does not fit: a rank needs ") &&
+                 Contains("; what would help: a smaller train.micro_batch_size (now 2), "
+                          "recompute.granularity: full, a higher parallel.zero_stage (now 0), more ranks "
+                          "(parallel.tensor, now 1, or parallel.pipeline, now 1), "
+                          "offload.optimizer.device: cpu, precision: bf16, a smaller data.seq_length"));
+  CHECK(code_of(p) == ExitCode::does_not_fit);
+  const json j = json::parse(plan_json(p));
+  CHECK(j["fits"] == false);
+  CHECK(j["memory_limits"] == json::array({{{"of", "card"},
+                                            {"ranks", 1},
+                                            {"rank_bytes", p.ranks[0].total_bytes},
+                                            {"needed_bytes", p.ranks[0].total_bytes},
+                                            {"available_bytes", p.ranks[0].total_bytes - 1},
+                                            {"fits", false}}}));
+  const std::string text = plan_text(p, gpu);
+  CHECK(text.substr(text.rfind('\n', text.size() - 2) + 1) == fit_text(p) + "\n");
+  CHECK_THAT(text, !Contains("this host has"));
+  // The card of this machine: its hosts are like this one.
+  elsewhere.of_this_machine = true;
+  p = make_plan(gpu, elsewhere);
+  REQUIRE(memory_limits(p).size() == 2);
+  p.host_bytes = 2 * p.ranks[0].host_bytes - 1;
+  CHECK_FALSE(fits(p));
+  CHECK_THAT(fit_text(p), Catch::StartsWith("does not fit: 2 ranks of ") && Contains(", this host has "));
+  // Settings that the recipe has already are not named.
+  const Recipe lean = recipe(2, {"precision=bf16", "recompute.granularity=full", "parallel.zero_stage=3"});
+  CHECK(smaller_settings(lean) ==
+        std::vector<std::string>{"more ranks (parallel.tensor, now 1, or parallel.pipeline, now 1)",
+                                 "offload.optimizer.device: nvme", "fewer ranks a host",
+                                 "a smaller data.seq_length or model"});
 }
 
 TEST_CASE("MoE models: the plan shows even routing and the worst", "[plan]") {

@@ -97,7 +97,8 @@ TEST_CASE("actions of a pipeline wait for the collectives of its other axes", "[
   // By the timeline of one stage: from the embedding's forward to its backward.
   double begin = 1e9, end = 0, ops = 0;
   for (const TraceEntry& e : step_entries(r, h100, 0)) {
-    if (e.stream != "compute" || (e.layer != "embedding" && e.layer != "head" && e.layer.rfind("layers.", 0) != 0))
+    if (e.stream != "compute" ||
+        (e.layer != "embedding" && e.layer != "head" && e.layer.rfind("layers.", 0) != 0))
       continue;
     begin = std::min(begin, e.start);
     end = std::max(end, e.start + e.seconds);

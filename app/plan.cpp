@@ -106,8 +106,8 @@ void add_plan(CLI::App& app) {
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
     Recipe given = load_with_notes(o->recipe, o->overrides);
     if (!o->profile.empty()) fit_device(given, o->profile);
-    const JobSize size =
-        planned_size(given, environment_for_plans(process_variables()), gpus_for(given), o->world);
+    const JobSize size = planned_size(given, environment_for_plans(process_variables()), gpus_for(given),
+                                      o->world, o->profile);
     JobChecks checks;
     checks.part = JobChecks::Part::recipe;
     checks.profile = o->profile;

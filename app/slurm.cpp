@@ -48,6 +48,24 @@ int64_t nearest_divisor(int64_t n, int64_t near) {
   return best;
 }
 
+/// Ranks a node where the options do not say: as the recipe says, one a GPU, or as many as make whole nodes
+/// of the machine that its cards are sold in.
+int preferred_ranks(SlurmOptions& o, const Recipe& recipe) {
+  if (recipe.launch.ranks_per_node > 0) return static_cast<int>(recipe.launch.ranks_per_node);
+  if (o.gpus_per_node > 0) return o.gpus_per_node;
+  if (recipe.device != DeviceChoice::cuda || recipe.parallel.data <= 0 || o.nodes > 0 || o.ranks_per_node > 0)
+    return 0;
+  const int64_t world = ranks(recipe);
+  const AssumedNode node =
+      assumed_node(profile_for(o.profile, DeviceKind::cuda), static_cast<int>(world), gpus_for(recipe));
+  if (node.cards == 0) return 0;
+  o.notes.push_back(
+      fmt::format("A node: {} {}, assumed; --ranks-per-node says otherwise.", node.cards, node.card));
+  int64_t most = node.cards;
+  while (world % most != 0) --most;
+  return static_cast<int>(most);
+}
+
 /// Threads, GPUs, memory and time that were not given, from the plan of the recipe. device: auto takes what
 /// the nodes have: the GPUs that are asked for.
 void take_from_plan(SlurmOptions& o, Recipe recipe) {
@@ -58,6 +76,7 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
   const int64_t own_threads = recipe.launch.threads_per_rank;
   JobChecks checks;
   checks.part = JobChecks::Part::recipe;
+  checks.profile = o.profile;
   Plan plan = check_job(recipe, {o.nodes * o.ranks_per_node, o.ranks_per_node}, checks).plan;
   plan.for_this_machine = false;  // how much memory the nodes have, Slurm knows
   if (!o.force) check_memory(plan);
@@ -298,9 +317,7 @@ void add_slurm(CLI::App& app) {
   command->callback([o, output, command] {
     take_extras(*command, o->overrides);
     const Recipe given = load_with_notes(o->recipe, o->overrides);
-    const int preferred =
-        given.launch.ranks_per_node > 0 ? static_cast<int>(given.launch.ranks_per_node) : o->gpus_per_node;
-    place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0, preferred);
+    place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0, preferred_ranks(*o, given));
     take_from_plan(*o, given);
     // Each rank sees its own cores only: without this it would share them out among the ranks of the node
     // again.

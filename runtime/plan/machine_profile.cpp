@@ -281,7 +281,13 @@ MachineProfile load_profile(const std::string& path) {
     }
     if (const auto card = j.find("card"); card != j.end()) {
       p.device_bytes = read.whole(card->at("device_bytes"), "device_bytes of the card", 1, 1e15);
-      p.card = datasheet_profile(p.machine).card;
+      const MachineProfile sheet = datasheet_profile(p.machine);
+      p.card = sheet.card;
+      p.cards_per_node = sheet.cards_per_node;
+      if (!p.network_given && sheet.datasheet) {  // of the machine that such cards are sold in
+        p.adapter_bytes_per_second = sheet.adapter_bytes_per_second;
+        p.network_source = sheet.network_source;
+      }
       p.link_bytes_per_second =
           read.number(card->at("link_bytes_per_second"), "link_bytes_per_second of the card", 1, 1e15);
       p.link_seconds = read.number(card->at("link_seconds"), "link_seconds of the card", 0, 1e3);

@@ -39,6 +39,7 @@ struct MachineProfile {
   bool datasheet = false;          ///< rates of a card's datasheet: what no step can be faster than
   int64_t device_bytes = 0;        ///< memory of a card; 0: ranks run on the CPU
   std::string card;                ///< which of datasheet_names() it is; empty: none
+  int cards_per_node = 0;          ///< in the machine that such cards are sold in; 0: not known
   bool of_this_machine = false;    ///< of the CPU, or a card, that is here
   std::vector<RankProfile> ranks;  ///< by threads, ascending
   std::vector<CollectiveSample> collectives;

@@ -14,10 +14,10 @@ const RankPlan& largest(const Plan& plan, int64_t RankPlan::*bytes) {
 
 /// "a rank needs 61.2 GiB, a card has 74.5 GiB"; "2 ranks of 1.0 GiB need 2.0 GiB, this host has 23.4 GiB".
 std::string limit_text(const MemoryLimit& limit) {
-  const std::string need =
-      limit.ranks == 1 ? fmt::format("a rank needs {}", bytes_text(limit.rank_bytes))
-                       : fmt::format("{} ranks of {} need {}", limit.ranks, bytes_text(limit.rank_bytes),
-                                     bytes_text(limit.needed_bytes()));
+  const std::string need = limit.ranks == 1
+                               ? fmt::format("a rank needs {}", bytes_text(limit.rank_bytes))
+                               : fmt::format("{} ranks of {} need {}", limit.ranks,
+                                             bytes_text(limit.rank_bytes), bytes_text(limit.needed_bytes()));
   return fmt::format("{}, {} has {}", need, limit.of == DeviceKind::cpu ? "this host" : "a card",
                      bytes_text(limit.available_bytes));
 }
@@ -38,8 +38,8 @@ std::vector<std::string> smaller_settings(const Recipe& r) {
   out.push_back(fmt::format("more ranks (parallel.tensor, now {}, or parallel.pipeline, now {})",
                             r.parallel.tensor, r.parallel.pipeline));
   if (!r.offload.optimizer.on())
-    out.push_back(fmt::format("offload.optimizer.device: {}",
-                              device_of(r) == DeviceKind::cuda ? "cpu" : "nvme"));
+    out.push_back(
+        fmt::format("offload.optimizer.device: {}", device_of(r) == DeviceKind::cuda ? "cpu" : "nvme"));
   if (r.precision == Precision::fp32 || r.precision == Precision::fp64) out.emplace_back("precision: bf16");
   if (r.launch.ranks_on_host > 1 && device_of(r) == DeviceKind::cpu) out.emplace_back("fewer ranks a host");
   out.emplace_back("a smaller data.seq_length or model");

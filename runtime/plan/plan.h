@@ -1,5 +1,7 @@
 // A plan: one step of a recipe run on the meta device, with what it takes and how long.
 #pragma once
+#include <fmt/format.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -70,6 +72,17 @@ struct MemoryLimit {
   bool fits() const { return needed_bytes() <= available_bytes; }
 };
 
+/// Cards of a node, where neither the recipe nor the environment says how ranks lie on nodes.
+struct AssumedNode {
+  int cards = 0;     ///< 0: nothing is assumed
+  std::string card;  ///< "H100"
+  /// "a node: 8 H100, assumed"
+  std::string text() const { return fmt::format("a node: {} {}, assumed", cards, card); }
+};
+/// Of `world` ranks on cards of this profile: what such cards are sold in. None where fewer ranks than that
+/// have a node of their own, or where this machine, with `gpus` GPUs, has them all.
+AssumedNode assumed_node(const MachineProfile& profile, int world, int gpus);
+
 struct Plan {
   std::string recipe_name;
   DeviceKind device = DeviceKind::cpu;
@@ -77,6 +90,7 @@ struct Plan {
   int world = 1;
   int threads_per_rank = 1;
   int ranks_on_host = 1;  ///< that `run` would start here
+  AssumedNode node;
   int64_t parameters = 0;
   int64_t sparse_parameters = 0, sparse_from = 0;  ///< of them, in matrices that are 2:4 sparse; from a step
   int64_t tokens_per_step = 0, accumulation = 1;

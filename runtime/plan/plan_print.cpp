@@ -115,6 +115,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
     out += fmt::format(
         "2:4 sparse: {} parameters, half of them zero from update {} on; bytes and flops stay\n\n",
         format_count(static_cast<double>(p.sparse_parameters)), p.sparse_from);
+  if (p.node.cards > 0) out += p.node.text() + "; launch.ranks_per_node says otherwise\n\n";
   if (map && p.world > 1) out += rank_map_text(*map) + "\n";
   out += memory_text(p.ranks.front());
   for (const RankPlan& r : p.ranks)
@@ -198,6 +199,7 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   if (p.device_bytes > 0) j["device_memory_bytes"] = p.device_bytes;
   j["world"] = p.world;
   j["threads_per_rank"] = p.threads_per_rank;
+  if (p.node.cards > 0) j["node"] = {{"cards", p.node.cards}, {"card", p.node.card}, {"assumed", true}};
   j["parameters"] = p.parameters;
   if (p.sparse_parameters > 0) {
     j["sparse_parameters"] = p.sparse_parameters;

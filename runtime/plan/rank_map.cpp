@@ -1,6 +1,7 @@
 #include "runtime/plan/rank_map.h"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -39,6 +40,14 @@ int ranks_per_node(const Recipe& recipe, int world, const LaunchEnvironment& e) 
   if (e.kind == LaunchEnvironment::Kind::rank && e.world_size == world) return std::max(1, e.local_size);
   if (e.kind == LaunchEnvironment::Kind::node && world % e.nodes == 0) return world / e.nodes;
   return world;
+}
+
+AssumedNode assumed_node(const MachineProfile& profile, int world, int gpus) {
+  if (profile.cards_per_node == 0 || world <= profile.cards_per_node) return {};
+  if (profile.of_this_machine && world <= gpus) return {};
+  std::string card = profile.card;
+  for (char& c : card) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return {profile.cards_per_node, card};
 }
 
 RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts) {

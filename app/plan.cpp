@@ -24,7 +24,7 @@ struct Options {
   std::string recipe, profile, trace, svg, csv;
   std::vector<std::string> overrides;
   int world = 0;
-  bool json = false, schedule = false, compositions = false;
+  bool json = false, schedule = false, compositions = false, ranks = false;
 };
 
 void write_file(const std::string& path, const std::string& text) {
@@ -95,6 +95,9 @@ void add_plan(CLI::App& app) {
                       "Write the schedule to a file that parallel.schedule_file and PyTorch read");
   command->add_flag("--compositions", o->compositions,
                     "Print what combines with what in this build; needs no recipe");
+  command->add_flag(
+      "--ranks", o->ranks,
+      "List every rank, and the memory of the first one of each stage; else of the one that takes most");
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value
   command->footer(
@@ -116,8 +119,9 @@ void add_plan(CLI::App& app) {
     if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, job.profile, *o);
     const int nodes = (size.world + size.ranks_per_node - 1) / size.ranks_per_node;
     const RankMap map = map_ranks(recipe, host_names(nodes, process_variables()));
-    std::fputs((o->json ? plan_json(job.plan, &map) + "\n" : plan_text(job.plan, recipe, &map)).c_str(),
-               stdout);
+    std::fputs(
+        (o->json ? plan_json(job.plan, &map) + "\n" : plan_text(job.plan, recipe, &map, o->ranks)).c_str(),
+        stdout);
     if (!o->trace.empty()) write_file(o->trace, plan_trace(recipe, job.profile, 0));
     if (!fits(job.plan)) throw CLI::RuntimeError(static_cast<int>(ExitCode::does_not_fit));
   });

@@ -11,6 +11,7 @@
 #include "parallel/comm/collective_bytes.h"
 #include "parallel/comm/communicator_gloo.h"
 #include "parallel/shm/communicator_shm.h"
+#include "runtime/plan/rank_map.h"
 
 using namespace ltrain;
 using Catch::Contains;
@@ -362,6 +363,59 @@ TEST_CASE("a plan says whether it fits: the card it is for, and this host where 
         std::vector<std::string>{"more ranks (parallel.tensor, now 1, or parallel.pipeline, now 1)",
                                  "offload.optimizer.device: nvme", "fewer ranks a host",
                                  "a smaller data.seq_length or model"});
+}
+
+TEST_CASE("sizes in text have four digits before the point at most", "[plan]") {
+  CHECK(size_text(0) == "0 B");
+  CHECK(size_text(1023) == "1023 B");
+  CHECK(size_text(1024) == "1.0 KiB");
+  CHECK(size_text(3.2 * 1048576) == "3.2 MiB");
+  CHECK(size_text(209.0 * 1073741824) == "209.0 GiB");
+  CHECK(size_text(9999.9 * 1073741824) == "9999.9 GiB");
+  CHECK(size_text(10240.0 * 1073741824) == "10.0 TiB");
+}
+
+TEST_CASE("the text of a plan has the memory of the rank that takes most, and with --ranks of all",
+          "[plan]") {
+  const auto times = [](const std::string& text, const std::string& what) {
+    int n = 0;
+    for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
+    return n;
+  };
+  const Recipe r = recipe(24, {"parallel.pipeline=3", "parallel.data=8"});
+  const Plan p = plan_of(r);
+  REQUIRE(p.ranks.size() == 4);  // the first of each stage, and the last
+  const RankPlan* most = &p.ranks[0];
+  int64_t low = INT64_MAX, high = 0;
+  for (const RankPlan& rank : p.ranks)
+    if (rank.total_bytes > most->total_bytes) most = &rank;
+  for (const RankPlan& rank : p.ranks) {
+    if (&rank == most) continue;
+    low = std::min(low, rank.total_bytes);
+    high = std::max(high, rank.total_bytes);
+  }
+  REQUIRE(low < high);
+  std::vector<std::string> hosts{"a"};
+  const RankMap map = map_ranks(r, hosts);
+  const std::string few = plan_text(p, r, &map), all = plan_text(p, r, &map, true);
+  CHECK(times(few, "memory of rank ") == 1);
+  CHECK_THAT(few, Contains(fmt::format("memory of rank {}\n", most->rank)));
+  const auto mib = [](int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / 1048576); };
+  CHECK_THAT(few, Contains(fmt::format("\n  other ranks: {} to {} MiB, by stage with --ranks\n", mib(low),
+                                       mib(high))));
+  CHECK(times(few, "  cpu, 2 threads\n") == 16);
+  CHECK_THAT(few, Contains("     ...  8 ranks more (--ranks lists all)\n"));
+  CHECK(times(all, "memory of rank ") == 4);
+  CHECK(times(all, "  cpu, 2 threads\n") == 24);
+  CHECK_THAT(all, !Contains("other ranks") && !Contains("..."));
+  // Ranks that take the same are not spread.
+  CHECK_THAT(plan_text(plan_of(recipe(2)), recipe(2)), !Contains("other ranks"));
+  // Large numbers have large units.
+  const Recipe large = recipe(1, {"device=cuda", "model.hidden_size=4096", "model.intermediate_size=16384",
+                                  "train.global_batch_size=240", "precision=bf16"});
+  const std::string text = plan_text(make_plan(large, datasheet_profile("h100")), large);
+  CHECK_THAT(text, Contains("% of 989.4 TFLOP/s, the fastest matmul") && Contains(" model TFLOP a rank") &&
+                       Contains(" GiB  (allocated once, exactly)"));
 }
 
 TEST_CASE("MoE models: the plan shows even routing and the worst", "[plan]") {

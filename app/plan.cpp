@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
+#include "app/profile_option.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/check/check_job.h"
@@ -31,23 +32,6 @@ void write_file(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary);
   out << text;
   if (!out.flush()) fail(ExitCode::storage, "{}: cannot be written", path);
-}
-
-/// A profile of a GPU prices steps on GPUs, and one of a CPU steps on the CPU; device: auto goes with the
-/// profile.
-void fit_device(Recipe& recipe, const std::string& name) {
-  const bool gpu = find_profile(name).device_bytes > 0;
-  const char *of = gpu ? "GPU" : "CPU", *device = gpu ? "cuda" : "cpu";
-  const DeviceChoice fits = gpu ? DeviceChoice::cuda : DeviceChoice::cpu;
-  if (recipe.device == fits) return;
-  if (recipe.device != DeviceChoice::automatic)
-    fail(ExitCode::usage,
-         "--profile {}: has the rates of a {}, and the recipe has device: {}; nearest valid value: a profile "
-         "of a {}, or device={}",
-         name, of, to_string(recipe.device), gpu ? "CPU" : "GPU", device);
-  recipe.device = fits;
-  std::fprintf(stderr, "note: device: auto is planned as %s, which the profile %s is of\n", device,
-               name.c_str());
 }
 
 /// Of the terminal; COLUMNS, or 120, where the output goes elsewhere.
@@ -85,9 +69,7 @@ void add_plan(CLI::App& app) {
   command->add_option("overrides", o->overrides, "key=value");
   command->add_option("--world", o->world, "Number of ranks, when parallel.data is -1")
       ->check(CLI::Range(1, 1 << 20));
-  command->add_option("--profile", o->profile,
-                      "Machine profile of `ltrain bench`, or a card (a100, h100, h200); default: this "
-                      "machine's, else a guess");
+  command->add_option("--profile", o->profile, kProfileHelp);
   command->add_option("--trace", o->trace, "Write rank 0's step as a Chrome trace");
   command->add_flag("--schedule", o->schedule, "Draw the pipeline schedule instead of the plan");
   command->add_option("--schedule-svg", o->svg, "Write the drawing to a file");
@@ -114,6 +96,7 @@ void add_plan(CLI::App& app) {
     JobChecks checks;
     checks.part = JobChecks::Part::recipe;
     checks.profile = o->profile;
+    checks.data = false;  // none is read
     const CheckedJob job = check_job(given, size, checks);
     const Recipe& recipe = job.recipe;
     if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, job.profile, *o);

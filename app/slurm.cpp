@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
+#include "app/profile_option.h"
 #include "app/slurm_script.h"
 #include "kernels/base/error.h"
 #include "runtime/check/check_job.h"
@@ -69,8 +70,7 @@ int preferred_ranks(SlurmOptions& o, const Recipe& recipe) {
 /// Threads, GPUs, memory and time that were not given, from the plan of the recipe. device: auto takes what
 /// the nodes have: the GPUs that are asked for.
 void take_from_plan(SlurmOptions& o, Recipe recipe) {
-  if (recipe.device == DeviceChoice::automatic)
-    recipe.device = o.gpus_per_node > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
+  if (recipe.device == DeviceChoice::automatic) recipe.device = DeviceChoice::cpu;
   if (recipe.device == DeviceChoice::cuda && o.gpus_per_node == 0) o.gpus_per_node = o.ranks_per_node;
   if (o.threads_per_rank > 0) recipe.launch.threads_per_rank = o.threads_per_rank;
   const int64_t own_threads = recipe.launch.threads_per_rank;
@@ -105,8 +105,9 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
                           format_duration(seconds), plan.train_steps, plan.profile)
             : fmt::format("Time: {} planned for {} steps, by {}; and a quarter more, at least 10 min.",
                           format_duration(seconds), plan.train_steps,
-                          plan.profile_measured ? "the profile of the machine that made this"
-                                                : "a guess (`ltrain bench` measures)"));
+                          !plan.profile_measured ? "a guess (`ltrain bench` measures)"
+                          : o.profile.empty()    ? "the profile of the machine that made this"
+                                                 : "the profile " + o.profile));
     if (plan.network_bytes() > 0 && !plan.network_given)
       o.notes.push_back(
           fmt::format("The network between the nodes is not in that profile; {}.", plan.network_source));
@@ -308,6 +309,7 @@ void add_slurm(CLI::App& app) {
   command->add_option("--partition", o->partition, "Partition");
   command->add_option("--account", o->account, "Account");
   command->add_option("--job-name", o->job_name, "Default: the recipe's file name");
+  command->add_option("--profile", o->profile, kProfileHelp);
   command->add_flag("--force", o->force,
                     "Write the script although a rank needs more memory than a card has");
   command->add_option("--program", o->program, "Path of ltrain on the nodes")->capture_default_str();
@@ -316,7 +318,9 @@ void add_slurm(CLI::App& app) {
   command->allow_extras();  // --section.key=value
   command->callback([o, output, command] {
     take_extras(*command, o->overrides);
-    const Recipe given = load_with_notes(o->recipe, o->overrides);
+    Recipe given = load_with_notes(o->recipe, o->overrides);
+    if (given.device == DeviceChoice::automatic && o->gpus_per_node > 0) given.device = DeviceChoice::cuda;
+    if (!o->profile.empty()) fit_device(given, o->profile);
     place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0, preferred_ranks(*o, given));
     take_from_plan(*o, given);
     // Each rank sees its own cores only: without this it would share them out among the ranks of the node

@@ -65,7 +65,7 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
   using Part = JobChecks::Part;
   CheckedJob job{resolve(given, size.world, size.ranks_per_node), {}, {}};
   const Recipe& recipe = job.recipe;
-  check_data_given(recipe);
+  if (checks.data) check_data_given(recipe);
   if (checks.part != Part::recipe) {
     check_device(recipe, checks.gpus_seen > 0 ? checks.gpus_seen : size.ranks_per_node);
     check_data(recipe);

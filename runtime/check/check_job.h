@@ -37,6 +37,7 @@ struct JobChecks {
   enum class Part : uint8_t { recipe, rank, node, job };
   Part part = Part::job;
   bool memory = true;   ///< false: --force
+  bool data = true;     ///< false: data.train need not be given
   int gpus_seen = 0;    ///< that this process must see; 0: one for each rank of the node
   std::string profile;  ///< what prices the plan, of find_profile(); empty: this machine's
 };

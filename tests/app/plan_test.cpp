@@ -8,8 +8,8 @@ using Catch::Contains;
 
 namespace {
 
-/// Activations of 100000 sequences are more than any card has.
-const std::string kTooLarge = " train.micro_batch_size=100000 train.global_batch_size=200000";
+/// Activations of 2000000 sequences are more than any card has.
+const std::string kTooLarge = " train.micro_batch_size=2000000 train.global_batch_size=4000000";
 
 std::string last_line(const std::string& text) { return text.substr(text.rfind('\n', text.size() - 2) + 1); }
 
@@ -82,4 +82,47 @@ TEST_CASE("slurm writes no script for what does not fit, and one with --force") 
   // The nodes of a cluster are not this host.
   CHECK(t.sh("slurm tiny.yaml device=cpu train.micro_batch_size=1000000 train.global_batch_size=2000000")
             .code == 0);
+}
+
+TEST_CASE("a plan needs no data.train, and what is started from it does") {
+  const TempRun t;
+  const Outcome plan = t.sh("plan tiny.yaml ~data.train");
+  INFO(plan.text);
+  CHECK(plan.code == 0);
+  // The bytes of the same recipe with data.
+  const auto total = [&](const std::string& more) {
+    return nlohmann::json::parse(
+        t.sh("plan tiny.yaml --json " + more).text)["ranks"][0]["memory_bytes"]["total"];
+  };
+  CHECK(total("~data.train") == total(""));
+  for (const char* command : {"recipe check", "slurm", "run --dry-run", "run"}) {
+    const Outcome o = t.sh(command + std::string(" tiny.yaml ~data.train"));
+    INFO(command << "\n" << o.text);
+    CHECK(o.code == 64);
+    CHECK_THAT(o.text, Contains("data.train = [] (default): a run needs token files"));
+  }
+}
+
+TEST_CASE("slurm takes --profile as plan does: the card is the profile's") {
+  const TempRun t;
+  const Outcome a100 = t.sh("slurm tiny.yaml --profile a100");
+  INFO(a100.text);
+  CHECK(a100.code == 0);
+  CHECK_THAT(a100.text, Contains("note: device: auto is planned as cuda, which the profile a100 is of") &&
+                            Contains("steps would take by the datasheet of a100") &&
+                            Contains("#SBATCH --gpus-per-node=2\n"));
+  const Outcome wrong = t.sh("slurm tiny.yaml --profile a100 device=cpu");
+  CHECK(wrong.code == 64);
+  CHECK_THAT(wrong.text, Contains("--profile a100: has the rates of a GPU, and the recipe has device: cpu"));
+  const Outcome none = t.sh("slurm tiny.yaml --profile h1000");
+  CHECK(none.code == 64);
+  CHECK_THAT(none.text, Contains("did you mean h100?"));
+  // Between 74.5 GiB and 131.3 GiB: one card has room, and the other does not.
+  const std::string between =
+      " train.micro_batch_size=700000 train.global_batch_size=1400000 data.seq_length=32 device=cuda";
+  const Outcome small = t.sh("slurm tiny.yaml --profile h100" + between),
+                large = t.sh("slurm tiny.yaml --profile h200" + between);
+  INFO(small.text << large.text);
+  CHECK(small.code == 78);
+  CHECK(large.code == 0);
 }

@@ -74,6 +74,7 @@ MachineProfile datasheet_profile(const std::string& card) {
     for (const auto& [type, flops] :
          {std::pair{"bf16", d.bf16}, {"f16", d.bf16}, {"f32", d.f32}, {"f64", d.f64}}) {
       r.ops[fmt::format("matmul_nt/{}", type)] = {{0, flops, 1, 0, 0, 0}};
+      for (const char* op : kAttentionOps) r.ops[fmt::format("{}/{}", op, type)] = {{0, flops, 1, 0, 0, 0}};
       r.ops[fmt::format("cast/{}", type)] = {{d.memory_bytes_per_second, 0, 1, 0, 0, 0}};
       r.peak_flops[type] = flops;
     }

@@ -80,6 +80,9 @@ double ProfileCost::seconds(const OpCost& op) const {
     name.remove_suffix(drawing.size());
     it = rank_.ops.find(fmt::format("{}/{}", name, dtype_name(op.dtype)));
   }
+  // Of a profile from before blocks of attention were timed: as attention of whole sequences.
+  if (constexpr std::string_view block = "attention_block_"; it == rank_.ops.end() && name.starts_with(block))
+    it = rank_.ops.find(fmt::format("attention_{}/{}", name.substr(block.size()), dtype_name(op.dtype)));
   if (it == rank_.ops.end()) {  // an op that was not measured: as the nearest of its kind
     it = rank_.ops.find(fmt::format("{}/{}", by_flops ? "matmul_nt" : "cast", dtype_name(op.dtype)));
     if (it == rank_.ops.end()) it = rank_.ops.find(by_flops ? "matmul_nt/f32" : "cast/f32");
@@ -145,7 +148,7 @@ MachineProfile builtin_profile(int cores) {
       const double flops = (std::string(type) == "f64" ? 20e9 : 60e9) * threads;
       for (const char* op : {"matmul_nt", "matmul_nn", "matmul_tn", "matmul_tn_add"})
         r.ops[fmt::format("{}/{}", op, type)] = {{0, flops, 1, 0, 0, 0}};
-      for (const char* op : {"attention_forward", "attention_backward"})
+      for (const char* op : kAttentionOps)
         r.ops[fmt::format("{}/{}", op, type)] = {{0, flops / 2, 1, 0, 0, 0}};
       r.ops[fmt::format("cast/{}", type)] = {{8e9 * threads, 0, 1, 0, 0, 0}};
       r.peak_flops[type] = flops;

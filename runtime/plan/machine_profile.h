@@ -10,6 +10,10 @@
 
 namespace ltrain {
 
+/// Attention of whole sequences, and of the blocks that context parallelism makes of them.
+inline constexpr const char* kAttentionOps[] = {"attention_forward", "attention_backward",
+                                                "attention_block_forward", "attention_block_backward"};
+
 /// One op of one size, timed.
 struct OpSample {
   double bytes = 0, flops = 0, seconds = 0;

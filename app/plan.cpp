@@ -83,7 +83,7 @@ void add_plan(CLI::App& app) {
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value
   command->footer(
-      "Example: ltrain plan recipes/gpt2-124m.yaml parallel.data=8\n"
+      "Example: ltrain plan recipes/gpt2-124m.yaml parallel.data=8 --profile h100\n"
       "Ends with exit code 78 where the plan needs more memory than there is.");
   command->callback([o, command] {
     take_extras(*command, o->overrides);

@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
+#include "app/profile_option.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/check/check_job.h"
@@ -24,30 +25,13 @@ struct Options {
   std::string recipe, profile, trace, svg, csv;
   std::vector<std::string> overrides;
   int world = 0;
-  bool json = false, schedule = false, compositions = false;
+  bool json = false, schedule = false, compositions = false, ranks = false;
 };
 
 void write_file(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary);
   out << text;
   if (!out.flush()) fail(ExitCode::storage, "{}: cannot be written", path);
-}
-
-/// A profile of a GPU prices steps on GPUs, and one of a CPU steps on the CPU; device: auto goes with the
-/// profile.
-void fit_device(Recipe& recipe, const std::string& name) {
-  const bool gpu = find_profile(name).device_bytes > 0;
-  const char *of = gpu ? "GPU" : "CPU", *device = gpu ? "cuda" : "cpu";
-  const DeviceChoice fits = gpu ? DeviceChoice::cuda : DeviceChoice::cpu;
-  if (recipe.device == fits) return;
-  if (recipe.device != DeviceChoice::automatic)
-    fail(ExitCode::usage,
-         "--profile {}: has the rates of a {}, and the recipe has device: {}; nearest valid value: a profile "
-         "of a {}, or device={}",
-         name, of, to_string(recipe.device), gpu ? "CPU" : "GPU", device);
-  recipe.device = fits;
-  std::fprintf(stderr, "note: device: auto is planned as %s, which the profile %s is of\n", device,
-               name.c_str());
 }
 
 /// Of the terminal; COLUMNS, or 120, where the output goes elsewhere.
@@ -85,9 +69,7 @@ void add_plan(CLI::App& app) {
   command->add_option("overrides", o->overrides, "key=value");
   command->add_option("--world", o->world, "Number of ranks, when parallel.data is -1")
       ->check(CLI::Range(1, 1 << 20));
-  command->add_option("--profile", o->profile,
-                      "Machine profile of `ltrain bench`, or a card (a100, h100, h200); default: this "
-                      "machine's, else a guess");
+  command->add_option("--profile", o->profile, kProfileHelp);
   command->add_option("--trace", o->trace, "Write rank 0's step as a Chrome trace");
   command->add_flag("--schedule", o->schedule, "Draw the pipeline schedule instead of the plan");
   command->add_option("--schedule-svg", o->svg, "Write the drawing to a file");
@@ -95,29 +77,36 @@ void add_plan(CLI::App& app) {
                       "Write the schedule to a file that parallel.schedule_file and PyTorch read");
   command->add_flag("--compositions", o->compositions,
                     "Print what combines with what in this build; needs no recipe");
+  command->add_flag(
+      "--ranks", o->ranks,
+      "List every rank, and the memory of the first one of each stage; else of the one that takes most");
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value
-  command->footer("Example: ltrain plan recipes/gpt2-124m.yaml parallel.data=8");
+  command->footer(
+      "Example: ltrain plan recipes/gpt2-124m.yaml parallel.data=8 --profile h100\n"
+      "Ends with exit code 78 where the plan needs more memory than there is.");
   command->callback([o, command] {
     take_extras(*command, o->overrides);
     if (o->compositions) return show_compositions(o->json);
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
     Recipe given = load_with_notes(o->recipe, o->overrides);
     if (!o->profile.empty()) fit_device(given, o->profile);
-    const JobSize size =
-        planned_size(given, environment_for_plans(process_variables()), gpus_for(given), o->world);
+    const JobSize size = planned_size(given, environment_for_plans(process_variables()), gpus_for(given),
+                                      o->world, o->profile);
     JobChecks checks;
     checks.part = JobChecks::Part::recipe;
     checks.profile = o->profile;
+    checks.data = false;  // none is read
     const CheckedJob job = check_job(given, size, checks);
     const Recipe& recipe = job.recipe;
     if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, job.profile, *o);
     const int nodes = (size.world + size.ranks_per_node - 1) / size.ranks_per_node;
     const RankMap map = map_ranks(recipe, host_names(nodes, process_variables()));
-    std::fputs((o->json ? plan_json(job.plan, &map) + "\n" : plan_text(job.plan, recipe, &map)).c_str(),
-               stdout);
-    if (o->trace.empty()) return;
-    write_file(o->trace, plan_trace(recipe, job.profile, 0));
+    std::fputs(
+        (o->json ? plan_json(job.plan, &map) + "\n" : plan_text(job.plan, recipe, &map, o->ranks)).c_str(),
+        stdout);
+    if (!o->trace.empty()) write_file(o->trace, plan_trace(recipe, job.profile, 0));
+    if (!fits(job.plan)) throw CLI::RuntimeError(static_cast<int>(ExitCode::does_not_fit));
   });
 }
 

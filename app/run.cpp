@@ -140,7 +140,8 @@ void add_run(CLI::App& app) {
   command->add_option("recipe", o->recipe, "YAML recipe")->required();
   command->add_option("overrides", o->overrides,
                       "key=value, e.g. optimizer.lr=1e-3; ~key goes back to the default");
-  command->add_flag("--force", o->force, "Start although the plan exceeds the memory that is there");
+  command->add_flag("--force", o->force,
+                    "Start although the plan exceeds the memory that is there (exit code 78)");
   command
       ->add_option("--steps", o->steps,
                    "End after so many steps, with the evaluation and the save of an end; the schedule stays "

@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
+#include "app/profile_option.h"
 #include "app/slurm_script.h"
 #include "kernels/base/error.h"
 #include "runtime/check/check_job.h"
@@ -48,17 +49,37 @@ int64_t nearest_divisor(int64_t n, int64_t near) {
   return best;
 }
 
+/// Ranks a node where the options do not say: as the recipe says, one a GPU, or as many as make whole nodes
+/// of the machine that its cards are sold in.
+int preferred_ranks(SlurmOptions& o, const Recipe& recipe) {
+  if (recipe.launch.ranks_per_node > 0) return static_cast<int>(recipe.launch.ranks_per_node);
+  if (o.gpus_per_node > 0) return o.gpus_per_node;
+  if (recipe.device != DeviceChoice::cuda || recipe.parallel.data <= 0 || o.nodes > 0 || o.ranks_per_node > 0)
+    return 0;
+  const int64_t world = ranks(recipe);
+  const AssumedNode node =
+      assumed_node(profile_for(o.profile, DeviceKind::cuda), static_cast<int>(world), gpus_for(recipe));
+  if (node.cards == 0) return 0;
+  o.notes.push_back(
+      fmt::format("A node: {} {}, assumed; --ranks-per-node says otherwise.", node.cards, node.card));
+  int64_t most = node.cards;
+  while (world % most != 0) --most;
+  return static_cast<int>(most);
+}
+
 /// Threads, GPUs, memory and time that were not given, from the plan of the recipe. device: auto takes what
 /// the nodes have: the GPUs that are asked for.
 void take_from_plan(SlurmOptions& o, Recipe recipe) {
-  if (recipe.device == DeviceChoice::automatic)
-    recipe.device = o.gpus_per_node > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
+  if (recipe.device == DeviceChoice::automatic) recipe.device = DeviceChoice::cpu;
   if (recipe.device == DeviceChoice::cuda && o.gpus_per_node == 0) o.gpus_per_node = o.ranks_per_node;
   if (o.threads_per_rank > 0) recipe.launch.threads_per_rank = o.threads_per_rank;
   const int64_t own_threads = recipe.launch.threads_per_rank;
   JobChecks checks;
   checks.part = JobChecks::Part::recipe;
-  const Plan plan = check_job(recipe, {o.nodes * o.ranks_per_node, o.ranks_per_node}, checks).plan;
+  checks.profile = o.profile;
+  Plan plan = check_job(recipe, {o.nodes * o.ranks_per_node, o.ranks_per_node}, checks).plan;
+  plan.for_this_machine = false;  // how much memory the nodes have, Slurm knows
+  if (!o.force) check_memory(plan);
   if (o.threads_per_rank == 0) {
     o.threads_per_rank = plan.threads_per_rank;
     if (own_threads == 0)
@@ -84,8 +105,9 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
                           format_duration(seconds), plan.train_steps, plan.profile)
             : fmt::format("Time: {} planned for {} steps, by {}; and a quarter more, at least 10 min.",
                           format_duration(seconds), plan.train_steps,
-                          plan.profile_measured ? "the profile of the machine that made this"
-                                                : "a guess (`ltrain bench` measures)"));
+                          !plan.profile_measured ? "a guess (`ltrain bench` measures)"
+                          : o.profile.empty()    ? "the profile of the machine that made this"
+                                                 : "the profile " + o.profile));
     if (plan.network_bytes() > 0 && !plan.network_given)
       o.notes.push_back(
           fmt::format("The network between the nodes is not in that profile; {}.", plan.network_source));
@@ -235,8 +257,9 @@ std::string slurm_script(const SlurmOptions& o) {
        "  kill -0 \"$step\" 2>/dev/null || break # a trapped signal ends wait, not the step\n"
        "done\n\n"
        "# 75 saved after a signal, 71 a rank died or hung, 128 and more killed by a signal: start again.\n"
-       "# 64 recipe, 65 data, 70 internal, 73 storage, 76 no progress: another attempt would end the same "
-       "way.\n"
+       "# 64 recipe, 65 data, 70 internal, 73 storage, 76 no progress, 78 too little memory: another attempt "
+       "would\n"
+       "# end the same way.\n"
        "again=0\n"
        "case \"$code\" in 71 | 75) again=1 ;; esac\n"
        "[ \"$code\" -lt 128 ] || again=1\n"
@@ -286,16 +309,19 @@ void add_slurm(CLI::App& app) {
   command->add_option("--partition", o->partition, "Partition");
   command->add_option("--account", o->account, "Account");
   command->add_option("--job-name", o->job_name, "Default: the recipe's file name");
+  command->add_option("--profile", o->profile, kProfileHelp);
+  command->add_flag("--force", o->force,
+                    "Write the script although a rank needs more memory than a card has");
   command->add_option("--program", o->program, "Path of ltrain on the nodes")->capture_default_str();
   command->add_option("--output", *output, "Write the script to this file");
   command->footer("Example: ltrain slurm recipes/quickstart.yaml --nodes 2 --ranks-per-node 1 | sbatch");
   command->allow_extras();  // --section.key=value
   command->callback([o, output, command] {
     take_extras(*command, o->overrides);
-    const Recipe given = load_with_notes(o->recipe, o->overrides);
-    const int preferred =
-        given.launch.ranks_per_node > 0 ? static_cast<int>(given.launch.ranks_per_node) : o->gpus_per_node;
-    place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0, preferred);
+    Recipe given = load_with_notes(o->recipe, o->overrides);
+    if (given.device == DeviceChoice::automatic && o->gpus_per_node > 0) given.device = DeviceChoice::cuda;
+    if (!o->profile.empty()) fit_device(given, o->profile);
+    place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0, preferred_ranks(*o, given));
     take_from_plan(*o, given);
     // Each rank sees its own cores only: without this it would share them out among the ranks of the node
     // again.

@@ -14,6 +14,8 @@ struct SlurmOptions {
   int max_attempts = 20;
   std::string partition, account, job_name;
   std::string program = "ltrain";
+  std::string profile;             ///< that prices the plan; empty: this machine's
+  bool force = false;              ///< a script for what does not fit, too
   std::vector<std::string> notes;  ///< comment lines: where the figures above come from
 };
 

@@ -10,13 +10,14 @@ namespace ltrain {
 /// What the process exits with. README documents these; a launcher or Slurm acts on them.
 enum class ExitCode : int {
   done = 0,
-  usage = 64,        ///< recipe or command line
-  data = 65,         ///< token files, tokenizers
-  internal = 70,     ///< a defect of ltrain, or of a kernel
-  rank_lost = 71,    ///< a rank died, or hung past its deadline
-  storage = 73,      ///< a checkpoint could not be written or read
-  preempted = 75,    ///< saved after a signal: start me again
-  no_progress = 76,  ///< the same failure again and again: do not start me again
+  usage = 64,         ///< recipe or command line
+  data = 65,          ///< token files, tokenizers
+  internal = 70,      ///< a defect of ltrain, or of a kernel
+  rank_lost = 71,     ///< a rank died, or hung past its deadline
+  storage = 73,       ///< a checkpoint could not be written or read
+  preempted = 75,     ///< saved after a signal: start me again
+  no_progress = 76,   ///< the same failure again and again: do not start me again
+  does_not_fit = 78,  ///< the plan exceeds the memory that is there
 };
 
 /// Thrown for everything that ends the command. `what()` is one or more whole lines for the user:

@@ -41,26 +41,40 @@ JobSize job_size(const Recipe& r, const LaunchEnvironment& e, int gpus) {
   return on_all_nodes(others);
 }
 
-JobSize planned_size(const Recipe& r, const LaunchEnvironment& e, int gpus, int world) {
-  if (world == 0 && (e.kind != LaunchEnvironment::Kind::single || r.parallel.data <= 0))
-    return job_size(r, e, gpus);
-  if (world == 0) world = static_cast<int>(ranks(r));
-  return {world, ranks_per_node(r, world, e)};
+MachineProfile profile_for(const std::string& name, DeviceKind device) {
+  return name.empty() ? default_profile(device) : find_profile(name);
+}
+
+JobSize planned_size(const Recipe& r, const LaunchEnvironment& e, int gpus, int world,
+                     const std::string& profile) {
+  JobSize size;
+  if (world == 0 && (e.kind != LaunchEnvironment::Kind::single || r.parallel.data <= 0)) {
+    size = job_size(r, e, gpus);
+  } else {
+    if (world == 0) world = static_cast<int>(ranks(r));
+    size = {world, ranks_per_node(r, world, e)};
+  }
+  const bool laid_out = r.launch.ranks_per_node > 0 || size.ranks_per_node != size.world;
+  if (r.device != DeviceChoice::cuda || laid_out) return size;
+  size.node = assumed_node(profile_for(profile, DeviceKind::cuda), size.world, gpus);
+  if (size.node.cards > 0) size.ranks_per_node = size.node.cards;
+  return size;
 }
 
 CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& checks) {
   using Part = JobChecks::Part;
   CheckedJob job{resolve(given, size.world, size.ranks_per_node), {}, {}};
   const Recipe& recipe = job.recipe;
-  check_data_given(recipe);
+  if (checks.data) check_data_given(recipe);
   if (checks.part != Part::recipe) {
     check_device(recipe, checks.gpus_seen > 0 ? checks.gpus_seen : size.ranks_per_node);
     check_data(recipe);
     if (recipe.launch.interface && size.world > 1) check_interface(*recipe.launch.interface);
   }
   if (checks.part == Part::rank) return job;
-  job.profile = checks.profile.empty() ? default_profile(device_of(recipe)) : find_profile(checks.profile);
+  job.profile = profile_for(checks.profile, device_of(recipe));
   job.plan = make_plan(recipe, job.profile);
+  job.plan.node = size.node;
   if (checks.part == Part::recipe) return job;
   if (checks.part == Part::job) {
     if (checks.memory) check_memory(job.plan);

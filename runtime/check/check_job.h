@@ -11,6 +11,7 @@ namespace ltrain {
 struct JobSize {
   int world = 1;
   int ranks_per_node = 1;
+  AssumedNode node = {};  ///< where ranks_per_node was assumed
 };
 
 /// The ranks that `ltrain run` starts, or joins, for a recipe: those that the environment describes; else
@@ -19,8 +20,12 @@ struct JobSize {
 /// (usage) when they do not fit together.
 JobSize job_size(const Recipe& recipe, const LaunchEnvironment& environment, int gpus);
 /// The same for commands that start nothing: a recipe whose axes make more ranks than launch.ranks_per_node
-/// is one for several nodes. `world`: the ranks, when they were given.
-JobSize planned_size(const Recipe& recipe, const LaunchEnvironment& environment, int gpus, int world = 0);
+/// is one for several nodes. `world`: the ranks, when they were given. `profile`: as in JobChecks; ranks with
+/// device: cuda that nothing lays out on nodes are on nodes of as many cards as that card is sold in.
+JobSize planned_size(const Recipe& recipe, const LaunchEnvironment& environment, int gpus, int world = 0,
+                     const std::string& profile = "");
+/// The profile that prices a plan: of find_profile(); empty: this machine's.
+MachineProfile profile_for(const std::string& name, DeviceKind device);
 /// GPUs that ranks of the recipe could have here: 0 with device: cpu, in a build without CUDA, without a
 /// driver.
 int gpus_for(const Recipe& recipe);
@@ -32,6 +37,7 @@ struct JobChecks {
   enum class Part : uint8_t { recipe, rank, node, job };
   Part part = Part::job;
   bool memory = true;   ///< false: --force
+  bool data = true;     ///< false: data.train need not be given
   int gpus_seen = 0;    ///< that this process must see; 0: one for each rank of the node
   std::string profile;  ///< what prices the plan, of find_profile(); empty: this machine's
 };

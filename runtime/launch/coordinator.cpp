@@ -78,7 +78,8 @@ class Coordinator::Server {
       if (by_signal || code != static_cast<int>(r.goodbye_code))
         job_.add_failure(Failure::Kind::dead, rank, ExitCode::rank_lost, "said goodbye, but " + text);
     } else {
-      const bool ours = !by_signal && (code == 64 || code == 65 || code == 70 || code == 73 || code == 76);
+      const bool ours =
+          !by_signal && (code == 64 || code == 65 || code == 70 || code == 73 || code == 76 || code == 78);
       job_.add_failure(Failure::Kind::dead, rank, ours ? static_cast<ExitCode>(code) : ExitCode::rank_lost,
                        text);
     }

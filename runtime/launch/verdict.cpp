@@ -33,6 +33,8 @@ std::string exit_code_text(int code) {
       return "exit code 75 (stopped by request: start again)";
     case ExitCode::no_progress:
       return "exit code 76 (no progress: do not start again)";
+    case ExitCode::does_not_fit:
+      return "exit code 78 (needs more memory than there is: do not start again)";
   }
   return fmt::format("exit code {}", code);
 }

@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <thread>
 
+#include "kernels/attention/attention.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/meta_memory.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/device.h"
 #include "kernels/tensor/rng.h"
 #include "kernels/tensor/timeline.h"
@@ -129,6 +132,89 @@ void run_model(const ProgramOptions& options, DeviceKind device, int threads, Me
   }
 }
 
+/// Attention of the queries of a context rank with the keys of another one, of two: what the ring's blocks
+/// are like. Half of the pairs are visible.
+class Block {
+ public:
+  Block(Stream& s, Memory& memory, const AttentionShape& shape, DType type) : stream_(s) {
+    const int64_t each = shape.seq / 4, rows = shape.batch * 2 * each, q_width = shape.heads * shape.head_dim,
+                  kv_width = shape.kv_heads * shape.head_dim;
+    const DType wide = type == DType::f64 ? DType::f64 : DType::f32;
+    const auto tensor = [&](const char* name, DType t, const Shape& is) {
+      return memory.allocate(MemoryKind::temporaries, name, t, is);
+    };
+    const auto normal = [&](const char* name, DType t, const Shape& is) {
+      const Tensor values = tensor(name, t, is);
+      fill_normal(s, values, 1, ++seeds_, 0, 0, 1);
+      place_set(s, values, kAllAxes, Placement::R());
+      return values;
+    };
+    block_.shape = shape;
+    block_.q_at = Positions::two_runs(each, 2 * each, each, shape.seq);
+    block_.k_at = Positions::two_runs(0, 3 * each, each, shape.seq);
+    block_.q = {normal("queries", type, {rows, q_width}), 0};
+    const Tensor kv = normal("keys and values", type, {rows, 2 * kv_width});
+    block_.k = {kv, 0}, block_.v = {kv, kv_width};
+    sum_ = tensor("attention", wide, {rows, q_width});
+    lse_ = tensor("lse", wide, {shape.batch, shape.heads, 2 * each});
+    out_ = tensor("attention, narrow", type, {rows, q_width});
+    dout_ = normal("d attention", type, {rows, q_width});
+    const Tensor dkv = tensor("d keys and values", wide, {rows, 2 * kv_width});
+    grads_.dq = {tensor("d queries", wide, {rows, q_width}), 0};
+    grads_.dk = {dkv, 0}, grads_.dv = {dkv, kv_width};
+    attention_block_forward(s, sum_, lse_, block_);
+    cast(s, out_, sum_);
+  }
+  void run() {
+    attention_block_forward(stream_, sum_, lse_, block_);
+    attention_block_backward(stream_, grads_, dout_, out_, lse_, block_);
+  }
+
+ private:
+  Stream& stream_;
+  uint64_t seeds_ = 0;
+  AttentionBlock block_;
+  AttentionBlockGrads grads_;
+  Tensor sum_, lse_, out_, dout_;
+};
+
+/// The same of blocks: `result` gets both ops.
+void run_block(const AttentionShape& shape, DType type, DeviceKind device, int threads, Measured* result) {
+  omp_set_num_threads(threads);
+  Measured local;
+  Measured& out = result ? *result : local;
+  MetaTrace trace(&out.cost);
+  const auto meta = make_meta_stream("compute", trace);
+  MetaMemory memory(trace);
+  Block planned(*meta, memory, shape, type);
+  out.cost.costs.clear();
+  out.cost.names.clear();
+  planned.run();
+  Arena arena(device, memory.peak().arena_bytes);
+  const auto compute = make_compute_stream(device, "compute");
+  Block block(*compute, arena, shape, type);
+  std::vector<std::vector<double>> times(out.cost.costs.size());
+  for (int step = 0; step < kSteps + 1; ++step) {
+    const Timeline timeline;
+    block.run();
+    compute->synchronize();
+    const auto ranges = timeline.ranges();
+    LT_CHECK(ranges.size() == times.size(), "{} ops for {} of the plan", ranges.size(), times.size());
+    for (size_t i = 0; step > 0 && i < ranges.size(); ++i) {
+      LT_CHECK(ranges[i].name == out.cost.names[i], "{} runs where {} is planned", ranges[i].name,
+               out.cost.names[i]);
+      times[i].push_back(ranges[i].seconds);
+    }
+  }
+  for (std::vector<double>& t : times) out.seconds.push_back(median(t));
+}
+
+AttentionShape attention_shape(int64_t heads, int64_t head_dim, int64_t seq) {
+  AttentionShape shape;
+  shape.seq = seq, shape.heads = shape.kv_heads = heads, shape.head_dim = head_dim;
+  return shape;
+}
+
 /// Equal ops of a model are one sample: their median, which a moment that another program took does not move.
 void add_samples(const Measured& measured, RankProfile& profile) {
   std::map<std::tuple<std::string, double, double, int64_t, int64_t, int64_t>, std::vector<double>> equal;
@@ -172,6 +258,20 @@ BenchModel bench_model(const std::string& name, const char* architecture, int64_
   return r;
 }
 
+void bench_attention_blocks(DeviceKind device, int threads, int beside,
+                            const std::vector<AttentionShape>& shapes, RankProfile& profile) {
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const AttentionShape& shape : shapes) {
+      Measured measured;
+      std::vector<std::jthread> others;
+      for (int i = 0; i < beside; ++i)
+        others.emplace_back([&] { run_block(shape, type, device, threads, nullptr); });
+      run_block(shape, type, device, threads, &measured);
+      others.clear();  // joins them
+      add_samples(measured, profile);
+    }
+}
+
 RankProfile bench_rank(int threads, int cores, const std::function<void(const std::string&)>& say) {
   RankProfile profile;
   profile.threads = threads;
@@ -189,11 +289,13 @@ RankProfile bench_rank(int threads, int cores, const std::function<void(const st
       say(fmt::format("{} thread{}, {}, {}: {:.1f} s", threads, threads == 1 ? "" : "s", precision, r.name,
                       steady_seconds() - begin));
     }
+  bench_attention_blocks(DeviceKind::cpu, threads, cores / threads - 1,
+                         {attention_shape(4, 64, 512), attention_shape(12, 64, 1024)}, profile);
   return profile;
 }
 
-MachineProfile bench_card(const std::function<void(const std::string&)>& say,
-                          std::vector<BenchModel> models) {
+MachineProfile bench_card(const std::function<void(const std::string&)>& say, std::vector<BenchModel> models,
+                          std::vector<AttentionShape> blocks) {
   const DeviceInfo card = device_info(DeviceKind::cuda);
   MachineProfile p = datasheet_profile(card.name);
   const bool known = p.datasheet;
@@ -227,6 +329,8 @@ MachineProfile bench_card(const std::function<void(const std::string&)>& say,
           ops.peak_flops[type] = std::max(ops.peak_flops[type], flops);
       say(fmt::format("{}, {}: {:.1f} s", precision, r.name, steady_seconds() - begin));
     }
+  if (blocks.empty()) blocks = {attention_shape(16, 64, 4096), attention_shape(32, 128, 8192)};
+  bench_attention_blocks(DeviceKind::cuda, 1, 0, blocks, ops);
   p.ranks = {std::move(ops)};
   return p;
 }

@@ -17,17 +17,20 @@ struct Datasheet {
   double nvlink_bytes_per_second;   ///< one way
   double host_bytes_per_second;     ///< PCIe, one way
   double adapter_bytes_per_second;  ///< one way, of the network adapter that each card has in `node`
-  const char* node;
+  const char* node;                 ///< a machine with such cards, and how many it has
+  int cards_per_node;
 };
 
 constexpr Datasheet kCards[] = {
     // NVIDIA A100 Tensor Core GPU datasheet (June 2021), A100 80GB SXM
-    {"a100", 312e12, 19.5e12, 156e12, 0, 19.5e12, 80e9, 2.039e12, 300e9, 32e9, 25e9, "DGX A100"},
+    {"a100", 312e12, 19.5e12, 156e12, 0, 19.5e12, 80e9, 2.039e12, 300e9, 32e9, 25e9, "DGX A100", 8},
     // NVIDIA H100 Tensor Core GPU datasheet, H100 SXM; its figures for tensor cores are with sparsity, twice
     // these
-    {"h100", 989.4e12, 66.9e12, 494.7e12, 1978.9e12, 66.9e12, 80e9, 3.35e12, 450e9, 64e9, 50e9, "DGX H100"},
+    {"h100", 989.4e12, 66.9e12, 494.7e12, 1978.9e12, 66.9e12, 80e9, 3.35e12, 450e9, 64e9, 50e9, "DGX H100",
+     8},
     // NVIDIA H200 Tensor Core GPU datasheet, H200 SXM
-    {"h200", 989.4e12, 66.9e12, 494.7e12, 1978.9e12, 66.9e12, 141e9, 4.8e12, 450e9, 64e9, 50e9, "DGX H200"},
+    {"h200", 989.4e12, 66.9e12, 494.7e12, 1978.9e12, 66.9e12, 141e9, 4.8e12, 450e9, 64e9, 50e9, "DGX H200",
+     8},
 };
 
 /// `word` stands in `text` with no letter or digit beside it: H100 is in "NVIDIA H100 80GB HBM3", and not in
@@ -60,6 +63,8 @@ MachineProfile datasheet_profile(const std::string& card) {
     p.datasheet = true;
     p.cores = 1 << 30;  // collectives take nothing from compute
     p.device_bytes = static_cast<int64_t>(d.memory_bytes);
+    p.card = d.name;
+    p.cards_per_node = d.cards_per_node;
     p.link_bytes_per_second = d.nvlink_bytes_per_second;
     p.adapter_bytes_per_second = d.adapter_bytes_per_second;
     p.network_source = fmt::format("assumed: an adapter of {:.0f} Gbit/s for each GPU, as in a {}",
@@ -69,6 +74,7 @@ MachineProfile datasheet_profile(const std::string& card) {
     for (const auto& [type, flops] :
          {std::pair{"bf16", d.bf16}, {"f16", d.bf16}, {"f32", d.f32}, {"f64", d.f64}}) {
       r.ops[fmt::format("matmul_nt/{}", type)] = {{0, flops, 1, 0, 0, 0}};
+      for (const char* op : kAttentionOps) r.ops[fmt::format("{}/{}", op, type)] = {{0, flops, 1, 0, 0, 0}};
       r.ops[fmt::format("cast/{}", type)] = {{d.memory_bytes_per_second, 0, 1, 0, 0, 0}};
       r.peak_flops[type] = flops;
     }

@@ -80,6 +80,9 @@ double ProfileCost::seconds(const OpCost& op) const {
     name.remove_suffix(drawing.size());
     it = rank_.ops.find(fmt::format("{}/{}", name, dtype_name(op.dtype)));
   }
+  // Of a profile from before blocks of attention were timed: as attention of whole sequences.
+  if (constexpr std::string_view block = "attention_block_"; it == rank_.ops.end() && name.starts_with(block))
+    it = rank_.ops.find(fmt::format("attention_{}/{}", name.substr(block.size()), dtype_name(op.dtype)));
   if (it == rank_.ops.end()) {  // an op that was not measured: as the nearest of its kind
     it = rank_.ops.find(fmt::format("{}/{}", by_flops ? "matmul_nt" : "cast", dtype_name(op.dtype)));
     if (it == rank_.ops.end()) it = rank_.ops.find(by_flops ? "matmul_nt/f32" : "cast/f32");
@@ -145,7 +148,7 @@ MachineProfile builtin_profile(int cores) {
       const double flops = (std::string(type) == "f64" ? 20e9 : 60e9) * threads;
       for (const char* op : {"matmul_nt", "matmul_nn", "matmul_tn", "matmul_tn_add"})
         r.ops[fmt::format("{}/{}", op, type)] = {{0, flops, 1, 0, 0, 0}};
-      for (const char* op : {"attention_forward", "attention_backward"})
+      for (const char* op : kAttentionOps)
         r.ops[fmt::format("{}/{}", op, type)] = {{0, flops / 2, 1, 0, 0, 0}};
       r.ops[fmt::format("cast/{}", type)] = {{8e9 * threads, 0, 1, 0, 0, 0}};
       r.peak_flops[type] = flops;
@@ -210,7 +213,16 @@ struct ProfileReader {
 
 }  // namespace
 
-MachineProfile find_profile(const std::string& path_or_card) {
+namespace {
+
+/// A card of this kind is here.
+bool is_here(const MachineProfile& p) {
+  if (device_count(DeviceKind::cuda) == 0) return false;
+  const std::string name = device_info(DeviceKind::cuda).name;
+  return p.card.empty() ? p.machine == name : p.card == datasheet_profile(name).card;
+}
+
+MachineProfile named_profile(const std::string& path_or_card) {
   std::error_code ignored;
   if (std::filesystem::exists(path_or_card, ignored)) return load_profile(path_or_card);
   const std::vector<std::string> cards = datasheet_names();
@@ -224,6 +236,14 @@ MachineProfile find_profile(const std::string& path_or_card) {
        "this machine",
        printable(path_or_card), fmt::join(cards, ", "),
        near.empty() ? "" : fmt::format("; did you mean {}?", near));
+}
+
+}  // namespace
+
+MachineProfile find_profile(const std::string& path_or_card) {
+  MachineProfile p = named_profile(path_or_card);
+  p.of_this_machine = p.device_bytes > 0 && is_here(p);
+  return p;
 }
 
 MachineProfile load_profile(const std::string& path) {
@@ -264,6 +284,13 @@ MachineProfile load_profile(const std::string& path) {
     }
     if (const auto card = j.find("card"); card != j.end()) {
       p.device_bytes = read.whole(card->at("device_bytes"), "device_bytes of the card", 1, 1e15);
+      const MachineProfile sheet = datasheet_profile(p.machine);
+      p.card = sheet.card;
+      p.cards_per_node = sheet.cards_per_node;
+      if (!p.network_given && sheet.datasheet) {  // of the machine that such cards are sold in
+        p.adapter_bytes_per_second = sheet.adapter_bytes_per_second;
+        p.network_source = sheet.network_source;
+      }
       p.link_bytes_per_second =
           read.number(card->at("link_bytes_per_second"), "link_bytes_per_second of the card", 1, 1e15);
       p.link_seconds = read.number(card->at("link_seconds"), "link_seconds of the card", 0, 1e3);
@@ -339,9 +366,8 @@ bool is_there(const std::string& path, std::string& why) {
   return false;
 }
 
-}  // namespace
-
-MachineProfile default_profile(DeviceKind device) {
+/// Of a card where one is here; else of an H200.
+MachineProfile profile_of_this_machine(DeviceKind device) {
   if (device == DeviceKind::cuda) {
     if (device_count(device) == 0) return datasheet_profile("h200");
     const DeviceInfo card = device_info(device);
@@ -361,6 +387,14 @@ MachineProfile default_profile(DeviceKind device) {
   if (is_there(path, why)) return load_profile(path);
   MachineProfile p = builtin_profile(usable_cores());
   p.source += why;
+  return p;
+}
+
+}  // namespace
+
+MachineProfile default_profile(DeviceKind device) {
+  MachineProfile p = profile_of_this_machine(device);
+  p.of_this_machine = device == DeviceKind::cpu || device_count(device) > 0;
   return p;
 }
 

@@ -10,6 +10,10 @@
 
 namespace ltrain {
 
+/// Attention of whole sequences, and of the blocks that context parallelism makes of them.
+inline constexpr const char* kAttentionOps[] = {"attention_forward", "attention_backward",
+                                                "attention_block_forward", "attention_block_backward"};
+
 /// One op of one size, timed.
 struct OpSample {
   double bytes = 0, flops = 0, seconds = 0;
@@ -38,6 +42,9 @@ struct MachineProfile {
   bool measured = false;
   bool datasheet = false;          ///< rates of a card's datasheet: what no step can be faster than
   int64_t device_bytes = 0;        ///< memory of a card; 0: ranks run on the CPU
+  std::string card;                ///< which of datasheet_names() it is; empty: none
+  int cards_per_node = 0;          ///< in the machine that such cards are sold in; 0: not known
+  bool of_this_machine = false;    ///< of the CPU, or a card, that is here
   std::vector<RankProfile> ranks;  ///< by threads, ascending
   std::vector<CollectiveSample> collectives;
   /// Between hosts, of one host, both ways at once. `ltrain bench` sees one host: an assumption unless the

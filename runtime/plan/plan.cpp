@@ -249,6 +249,8 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   plan.network_given = profile.network_given;
   plan.network_source = profile.network_source;
   plan.host_bytes = host_memory_bytes();
+  plan.for_this_machine = plan.device == DeviceKind::cpu || profile.of_this_machine;
+  plan.smaller = smaller_settings(recipe);
   const auto& peaks = profile.for_threads(plan.threads_per_rank).peak_flops;
   const std::string type(dtype_name(precision_policy(std::string(to_string(recipe.precision))).compute));
   if (auto it = peaks.find(type); it != peaks.end()) plan.peak_flops = it->second;
@@ -265,33 +267,6 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   for (int rank : which)
     plan.ranks.push_back(plan_rank(recipe, profile, layout, rank, plan.threads_per_rank, &plan));
   return plan;
-}
-
-void check_memory(const Plan& plan) {
-  const auto largest = [&](int64_t RankPlan::*bytes) {
-    return *std::max_element(plan.ranks.begin(), plan.ranks.end(),
-                             [&](const RankPlan& a, const RankPlan& b) { return a.*bytes < b.*bytes; });
-  };
-  const std::string help = fmt::format(
-      "what would help: a smaller train.micro_batch_size (now with {} accumulation steps) or "
-      "data.seq_length, "
-      "parallel.zero_stage: 1, precision: bf16, a smaller model, or fewer ranks a host; --force starts "
-      "anyway",
-      plan.accumulation);
-  constexpr double mib = 1048576.0;
-  if (const RankPlan r = largest(&RankPlan::total_bytes);
-      plan.device != DeviceKind::cpu && plan.device_bytes > 0 && r.total_bytes > plan.device_bytes)
-    fail(ExitCode::usage,
-         "the plan exceeds the GPU's memory: a rank needs {:.1f} MiB, a card has {:.1f} MiB\n{}{}",
-         r.total_bytes / mib, plan.device_bytes / mib, memory_text(r), help);
-  const RankPlan r = largest(&RankPlan::host_bytes);
-  if (plan.host_bytes == 0 || r.host_bytes * plan.ranks_on_host <= plan.host_bytes) return;
-  fail(
-      ExitCode::usage,
-      "the plan exceeds this host's memory: {} ranks of {:.1f} MiB need {:.1f} MiB, the host has {:.1f} MiB\n"
-      "{}{}",
-      plan.ranks_on_host, r.host_bytes / mib, r.host_bytes * plan.ranks_on_host / mib, plan.host_bytes / mib,
-      memory_text(r), help);
 }
 
 std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile& profile, int rank,

@@ -1,5 +1,7 @@
 // A plan: one step of a recipe run on the meta device, with what it takes and how long.
 #pragma once
+#include <fmt/format.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -60,6 +62,27 @@ struct RankPlan {
   double other_seconds = 0;
 };
 
+/// A memory that ranks need, of a card or of this host.
+struct MemoryLimit {
+  DeviceKind of = DeviceKind::cuda;  ///< cuda: a card's; cpu: this host's
+  int ranks = 1;                     ///< that share it
+  int64_t rank_bytes = 0;            ///< of the rank that takes most
+  int64_t available_bytes = 0;
+  int64_t needed_bytes() const { return ranks * rank_bytes; }
+  bool fits() const { return needed_bytes() <= available_bytes; }
+};
+
+/// Cards of a node, where neither the recipe nor the environment says how ranks lie on nodes.
+struct AssumedNode {
+  int cards = 0;     ///< 0: nothing is assumed
+  std::string card;  ///< "H100"
+  /// "a node: 8 H100, assumed"
+  std::string text() const { return fmt::format("a node: {} {}, assumed", cards, card); }
+};
+/// Of `world` ranks on cards of this profile: what such cards are sold in. None where fewer ranks than that
+/// have a node of their own, or where this machine, with `gpus` GPUs, has them all.
+AssumedNode assumed_node(const MachineProfile& profile, int world, int gpus);
+
 struct Plan {
   std::string recipe_name;
   DeviceKind device = DeviceKind::cpu;
@@ -67,6 +90,7 @@ struct Plan {
   int world = 1;
   int threads_per_rank = 1;
   int ranks_on_host = 1;  ///< that `run` would start here
+  AssumedNode node;
   int64_t parameters = 0;
   int64_t sparse_parameters = 0, sparse_from = 0;  ///< of them, in matrices that are 2:4 sparse; from a step
   int64_t tokens_per_step = 0, accumulation = 1;
@@ -86,6 +110,9 @@ struct Plan {
   std::vector<RankPlan> ranks;  ///< the distinct ones: the first of each pipeline stage, and the last
   int stages = 0;               ///< of them, the first of each stage; 0: other ranks were asked for
   int64_t host_bytes = 0;       ///< of this host's memory, the cgroup's limit when lower
+  /// Ranks would run on hosts like this one: their memory is compared with this host's.
+  bool for_this_machine = true;
+  std::vector<std::string> smaller;  ///< settings that would need less memory, as the recipe is
 
   double step_seconds() const;  ///< of the slowest rank
   /// Model FLOPs of all ranks over what their matmul peaks would do in a step; pipeline stages differ, ranks
@@ -97,7 +124,7 @@ struct Plan {
 };
 
 /// For granularity: auto: of the ways to recompute the one with the shortest planned step whose ranks stay in
-/// the budget. Error (usage) when none does.
+/// the budget. Error when none does: usage where recompute.budget is set, else does_not_fit.
 RecomputeOptions choose_recompute(const Recipe& resolved, const MachineProfile& profile,
                                   const PipelineLayout& layout);
 /// For `schedule: auto`: bytes of activations that fit beside all else, by pipeline rank, in the card's
@@ -113,9 +140,17 @@ Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vecto
 RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
                    int rank, int threads, Plan* totals = nullptr);
 
-/// Throws Error (usage), with the itemised sum, when a rank exceeds its card's memory, or the ranks of a host
-/// exceed the host's.
+/// What the plan is compared with: a card's memory, and this host's where ranks would run on it. Empty where
+/// neither is known.
+std::vector<MemoryLimit> memory_limits(const Plan& plan);
+bool fits(const Plan& plan);
+/// "fits: a rank needs 61.2 GiB, a card has 74.5 GiB", or "does not fit: ...; what would help: ...".
+std::string fit_text(const Plan& plan);
+/// Throws Error (does_not_fit), with the itemised sum, when a rank exceeds its card's memory, or the ranks of
+/// a host exceed the host's.
 void check_memory(const Plan& plan);
+/// Settings that would need less memory than `recipe`, which is resolved.
+std::vector<std::string> smaller_settings(const Recipe& recipe);
 /// What of it a rank has in its memory all the same.
 void add_offloaded(RankPlan& plan, bool cuda);
 /// What is offloaded, by its name, without what is not.
@@ -125,7 +160,12 @@ std::string memory_text(const RankPlan& rank);
 
 struct RankMap;
 /// With `map` (rank_map.h): where the ranks are.
-std::string plan_text(const Plan& plan, const Recipe& recipe, const RankMap* map = nullptr);
+/// `all_ranks`: the whole map, and the memory of every rank that was planned; else that of the rank that
+/// takes most.
+std::string plan_text(const Plan& plan, const Recipe& recipe, const RankMap* map = nullptr,
+                      bool all_ranks = false);
+/// "80 B", "3.2 MiB", "209.0 GiB": at most four digits before the point.
+std::string size_text(double bytes);
 std::string plan_json(const Plan& plan, const RankMap* map = nullptr);
 /// What one rank does in a train step, op by op. Without a layout the recipe's.
 std::vector<TraceEntry> step_entries(const Recipe& resolved, const MachineProfile& profile, int rank,

@@ -1,5 +1,6 @@
 // A plan for people and for programs.
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "kernels/tensor/device.h"
@@ -13,10 +14,38 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr double kMiB = 1048576.0;
+std::string size(int64_t bytes) { return size_text(static_cast<double>(bytes)); }
 
-std::string mib(double bytes) { return fmt::format("{:>12.1f} MiB", bytes / kMiB); }
-std::string mib(int64_t bytes) { return mib(static_cast<double>(bytes)); }
+/// A line of a table of memory.
+std::string row(const std::string& what, int64_t bytes, const std::string& note = "") {
+  return fmt::format("  {:<28}{:>16}{}{}\n", what, size(bytes), note.empty() ? "" : "  ", note);
+}
+
+/// A number and its unit, by thousands: {989.4, "TFLOP"}.
+std::pair<double, std::string> scaled_flops(double flops) {
+  double v = flops / 1e9;
+  const char* units[] = {"GFLOP", "TFLOP", "PFLOP", "EFLOP"};
+  size_t unit = 0;
+  for (; v >= 9999.95 && unit + 1 < std::size(units); ++unit) v /= 1e3;
+  return {v, units[unit]};
+}
+
+/// "61.2 to 71.9 GiB", of the ranks but `most`; empty where all take as much as that one.
+std::string spread_text(const Plan& p, const RankPlan& most) {
+  int64_t low = most.total_bytes, high = 0;
+  for (const RankPlan& r : p.ranks) {
+    if (&r == &most) continue;
+    low = std::min(low, r.total_bytes);
+    high = std::max(high, r.total_bytes);
+  }
+  std::string from = size(low);
+  const std::string to = size(high);
+  if (from == size(most.total_bytes)) return "";
+  if (from == to) return from;
+  const std::string unit = from.substr(from.find(' '));
+  if (to.ends_with(unit)) from.resize(from.size() - unit.size());
+  return fmt::format("{} to {}", from, to);
+}
 
 ordered_json rank_json(const RankPlan& r) {
   ordered_json j;
@@ -72,33 +101,41 @@ ordered_json rank_json(const RankPlan& r) {
 
 }  // namespace
 
+std::string size_text(double bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  constexpr size_t kGiB = 3;
+  size_t unit = 0;
+  while ((bytes >= 1024 && unit < kGiB) || (bytes >= 9999.95 && unit + 1 < std::size(units))) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, units[unit]);
+}
+
 std::string memory_text(const RankPlan& r) {
   std::string out = fmt::format("memory of rank {}\n", r.rank);
   for (int i = 0; i < kMemoryKindCount; ++i)
     if (r.arena.by_kind[i])
-      out +=
-          fmt::format("  {:<28}{}\n", memory_kind_name(static_cast<MemoryKind>(i)), mib(r.arena.by_kind[i]));
+      out += row(std::string(memory_kind_name(static_cast<MemoryKind>(i))), r.arena.by_kind[i]);
   if (const int64_t gaps = r.arena.arena_bytes - r.arena.live_bytes; gaps > 0)
-    out += fmt::format("  {:<28}{}\n", "gaps between tensors", mib(gaps));
-  out += fmt::format("  {:<28}{}  (allocated once, exactly)\n", "arena", mib(r.arena.arena_bytes));
+    out += row("gaps between tensors", gaps);
+  out += row("arena", r.arena.arena_bytes, "(allocated once, exactly)");
   if (r.even_arena_bytes > 0)
-    out += fmt::format("  {:<28}{}  (if tokens went to experts evenly; the arena has room for the worst)\n",
-                       "arena, balanced", mib(r.even_arena_bytes));
+    out += row("arena, balanced", r.even_arena_bytes,
+               "(if tokens went to experts evenly; the arena has room for the worst)");
   for (const ExternalMemory& o : r.outside)
-    out += fmt::format("  {:<28}{}  ({})\n",
-                       (r.staging_bytes > 0 && o.where == DeviceKind::cpu ? "host: " : "outside: ") + o.name,
-                       mib(o.bytes), o.source);
+    out += row((r.staging_bytes > 0 && o.where == DeviceKind::cpu ? "host: " : "outside: ") + o.name, o.bytes,
+               fmt::format("({})", o.source));
   if (r.staging_bytes == 0)
     for (const auto& [what, bytes] : offloaded_text(r.offloaded))
-      out += fmt::format("  {:<28}{}  (exactly; not in the sums)\n", "on disk: " + what, mib(bytes));
-  if (r.staging_bytes > 0)
-    out += fmt::format("  {:<28}{}  (pinned host memory, exactly)\n", "host: staging", mib(r.staging_bytes));
-  out += fmt::format("  {:<28}{}\n", "total", mib(r.total_bytes));
-  if (r.staging_bytes > 0) out += fmt::format("  {:<28}{}\n", "total of the host", mib(r.host_bytes));
+      out += row("on disk: " + what, bytes, "(exactly; not in the sums)");
+  if (r.staging_bytes > 0) out += row("host: staging", r.staging_bytes, "(pinned host memory, exactly)");
+  out += row("total", r.total_bytes);
+  if (r.staging_bytes > 0) out += row("total of the host", r.host_bytes);
   return out;
 }
 
-std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
+std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, bool all_ranks) {
   std::string axes;
   const Mesh mesh = mesh_of(recipe, 0);
   for (int i = 0; i < kAxisCount; ++i)
@@ -115,12 +152,22 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
     out += fmt::format(
         "2:4 sparse: {} parameters, half of them zero from update {} on; bytes and flops stay\n\n",
         format_count(static_cast<double>(p.sparse_parameters)), p.sparse_from);
-  if (map && p.world > 1) out += rank_map_text(*map) + "\n";
-  out += memory_text(p.ranks.front());
-  for (const RankPlan& r : p.ranks)
-    if (r.total_bytes != p.ranks.front().total_bytes) out += "\n" + memory_text(r);
-  if (p.device_bytes > 0) out += fmt::format("  {:<28}{}\n", "a card has", mib(p.device_bytes));
-  out += fmt::format("  {:<28}{}\n", "this host has", mib(p.host_bytes));
+  if (p.node.cards > 0) out += p.node.text() + "; launch.ranks_per_node says otherwise\n\n";
+  constexpr size_t kMapLines = 16;
+  if (map && p.world > 1)
+    out += rank_map_text(*map, all_ranks ? map->ranks.size() : kMapLines, "--ranks lists all") + "\n";
+  const RankPlan& most =
+      *std::max_element(p.ranks.begin(), p.ranks.end(),
+                        [](const RankPlan& x, const RankPlan& y) { return x.total_bytes < y.total_bytes; });
+  if (all_ranks) {
+    for (const RankPlan& r : p.ranks) out += std::string(&r == &p.ranks.front() ? "" : "\n") + memory_text(r);
+  } else {
+    out += memory_text(most);
+    if (const std::string spread = spread_text(p, most); !spread.empty())
+      out += fmt::format("  other ranks: {}, by stage with --ranks\n", spread);
+  }
+  if (p.device_bytes > 0) out += row("a card has", p.device_bytes);
+  if (p.for_this_machine) out += row("this host has", p.host_bytes);
 
   const RankPlan& r = p.ranks.front();
   out += "\ncommunication of a step, rank 0\n";
@@ -135,15 +182,15 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
     out += fmt::format("{:>12}\n", "time");
     for (const CollectivePlan& c : r.collectives) {
       out += fmt::format("  {:<{}}  {:<5}  {:<16}{:>6}{:>17}{:>18}", c.axis, width, c.group, c.op, c.calls,
-                         mib(c.bytes), mib(c.wire_bytes));
-      if (network > 0) out += fmt::format("{:>18}", mib(c.network_bytes));
+                         size(c.bytes), size(c.wire_bytes));
+      if (network > 0) out += fmt::format("{:>18}", size(c.network_bytes));
       out += fmt::format("{:>9.2f} ms\n", c.seconds * 1e3);
     }
     if (r.worst_expert_bytes > 0)
       out += fmt::format(
-          "  rows of experts: as above when tokens go to them evenly, at most {:.1f} MiB when as unevenly "
-          "as can be\n",
-          static_cast<double>(r.worst_expert_bytes) / kMiB);
+          "  rows of experts: as above when tokens go to them evenly, at most {} when as unevenly as can "
+          "be\n",
+          size(r.worst_expert_bytes));
     if (network > 0)
       out += fmt::format("  between nodes: {:.1f} Gbit/s for the {} rank{} of a node, {}{}\n",
                          p.network_bytes_per_second * 8e-9, p.ranks_on_host, p.ranks_on_host == 1 ? "" : "s",
@@ -152,8 +199,9 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
 
   const double seconds = p.step_seconds();
   out += fmt::format("\ntime, by {} profile {}\n", p.profile_measured ? "the measured" : "the", p.profile);
-  out += fmt::format("  {:<28}{:>12.1f} model GFLOP a rank, {} tokens, {} micro-batch{} a rank\n", "step",
-                     r.model_flops / 1e9, p.tokens_per_step, p.accumulation, p.accumulation == 1 ? "" : "es");
+  const auto [work, unit] = scaled_flops(r.model_flops);
+  out += fmt::format("  {:<28}{:>12.1f} model {} a rank, {} tokens, {} micro-batch{} a rank\n", "step", work,
+                     unit, p.tokens_per_step, p.accumulation, p.accumulation == 1 ? "" : "es");
   std::string exposed;
   for (const auto& [axis, s] : r.exposed)
     exposed += fmt::format("{}{} {:.1f}", exposed.empty() ? ": " : ", ", axis, s * 1e3);
@@ -163,13 +211,13 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
     out += fmt::format("  {:<28}{:>12.1f} ms of the step time\n", "waiting for offload",
                        r.exposed_offload_seconds * 1e3);
   if (*p.kinds.other)
-    out +=
-        fmt::format("  {:<28}{:>12.1f} ms, {:.2f} MiB sent: {} in {} of {} steps\n", "another kind of step",
-                    r.other_seconds * 1e3, static_cast<double>(r.other_wire_bytes) / kMiB, p.kinds.other,
-                    p.kinds.others(p.train_steps), p.train_steps);
+    out += fmt::format("  {:<28}{:>12.1f} ms, {} sent: {} in {} of {} steps\n", "another kind of step",
+                       r.other_seconds * 1e3, size(r.other_wire_bytes), p.kinds.other,
+                       p.kinds.others(p.train_steps), p.train_steps);
   out += fmt::format("  {:<28}{:>12} tokens/s\n", "throughput", format_count(p.tokens_per_second()));
-  out += fmt::format("  {:<28}{:>12.1f} % of {:.0f} GFLOP/s, the fastest matmul of the profile\n", "MFU",
-                     100 * p.mfu(), p.peak_flops / 1e9);
+  const auto [peak, peak_unit] = scaled_flops(p.peak_flops);
+  out += fmt::format("  {:<28}{:>12.1f} % of {:.1f} {}/s, the fastest matmul of the profile\n", "MFU",
+                     100 * p.mfu(), peak, peak_unit);
   for (size_t i = 0; i < r.ops.size() && i < 6; ++i)
     out += fmt::format("    {:<26}{:>12.1f} ms in {} call{}\n", r.ops[i].name, r.ops[i].seconds * 1e3,
                        r.ops[i].calls, r.ops[i].calls == 1 ? "" : "s");
@@ -186,6 +234,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map) {
     out += "  (a guess: run `ltrain bench` to measure this machine)\n";
   if (!p.recompute.empty()) out += fmt::format("\nrecompute: auto computes again: {}\n", p.recompute);
   out += fmt::format("\nplacements: {} ops and collectives checked, none refused\n", p.placement_ops);
+  out += fit_text(p) + "\n";
   return out;
 }
 
@@ -197,6 +246,7 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   if (p.device_bytes > 0) j["device_memory_bytes"] = p.device_bytes;
   j["world"] = p.world;
   j["threads_per_rank"] = p.threads_per_rank;
+  if (p.node.cards > 0) j["node"] = {{"cards", p.node.cards}, {"card", p.node.card}, {"assumed", true}};
   j["parameters"] = p.parameters;
   if (p.sparse_parameters > 0) {
     j["sparse_parameters"] = p.sparse_parameters;
@@ -213,6 +263,15 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["network_source"] = p.network_source;
   j["peak_flops"] = p.peak_flops;
   j["host_memory_bytes"] = p.host_bytes;
+  j["fits"] = fits(p);
+  j["memory_limits"] = ordered_json::array();
+  for (const MemoryLimit& limit : memory_limits(p))
+    j["memory_limits"].push_back({{"of", limit.of == DeviceKind::cpu ? "host" : "card"},
+                                  {"ranks", limit.ranks},
+                                  {"rank_bytes", limit.rank_bytes},
+                                  {"needed_bytes", limit.needed_bytes()},
+                                  {"available_bytes", limit.available_bytes},
+                                  {"fits", limit.fits()}});
   j["step_seconds"] = p.step_seconds();
   j["tokens_per_second"] = p.tokens_per_second();
   j["mfu"] = p.mfu();

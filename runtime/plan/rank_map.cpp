@@ -1,6 +1,7 @@
 #include "runtime/plan/rank_map.h"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -39,6 +40,14 @@ int ranks_per_node(const Recipe& recipe, int world, const LaunchEnvironment& e) 
   if (e.kind == LaunchEnvironment::Kind::rank && e.world_size == world) return std::max(1, e.local_size);
   if (e.kind == LaunchEnvironment::Kind::node && world % e.nodes == 0) return world / e.nodes;
   return world;
+}
+
+AssumedNode assumed_node(const MachineProfile& profile, int world, int gpus) {
+  if (profile.cards_per_node == 0 || world <= profile.cards_per_node) return {};
+  if (profile.of_this_machine && world <= gpus) return {};
+  std::string card = profile.card;
+  for (char& c : card) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return {profile.cards_per_node, card};
 }
 
 RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts) {
@@ -86,24 +95,21 @@ RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts) {
   return map;
 }
 
-std::string rank_map_text(const RankMap& map, size_t most) {
+std::string rank_map_text(const RankMap& map, size_t most, const char* rest) {
   std::string out = fmt::format("ranks, parallel.order {}, {} a node\n", map.order, map.ranks_per_node);
   size_t width = 4;
   for (const MappedRank& p : map.ranks) width = std::max(width, p.host.size());
   out += fmt::format("  {:>6}  {:<{}}  {:>5}", "rank", "host", width, "local");
   for (const AxisSpan& a : map.axes) out += fmt::format("  {:>8}", axis_name(a.axis));
   out += "  device\n";
-  const size_t all = map.ranks.size(), head = all <= most ? all : most / 2;
-  for (size_t i = 0; i < all; ++i) {
-    if (all > most && i == head) {
-      out += fmt::format("  {:>6}  {} ranks more (--json has all)\n", "...", all - 2 * head);
-      i = all - head;
-    }
+  const size_t all = map.ranks.size();
+  for (size_t i = 0; i < std::min(all, most); ++i) {
     const MappedRank& p = map.ranks[i];
     out += fmt::format("  {:>6}  {:<{}}  {:>5}", p.mesh.rank, p.host, width, p.local_rank);
     for (const AxisSpan& a : map.axes) out += fmt::format("  {:>8}", p.mesh.coordinate(a.axis));
     out += "  " + p.device + "\n";
   }
+  if (all > most) out += fmt::format("  {:>6}  {} ranks more ({})\n", "...", all - most, rest);
   for (const AxisSpan& a : map.axes)
     out += fmt::format(
         "  {} group{} of {} over {}: {}\n", a.groups, a.groups == 1 ? "" : "s", a.size, axis_name(a.axis),

@@ -41,8 +41,8 @@ RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts);
 /// environment's nodes make, else all.
 int ranks_per_node(const Recipe& recipe, int world, const LaunchEnvironment& environment);
 
-/// A table. More than `most` ranks: the first and the last ones.
-std::string rank_map_text(const RankMap& map, size_t most = 16);
+/// A table. More than `most` ranks: the first ones, and `rest` says where the others are.
+std::string rank_map_text(const RankMap& map, size_t most = 16, const char* rest = "--json has all");
 std::string rank_map_json(const RankMap& map);
 
 }  // namespace ltrain

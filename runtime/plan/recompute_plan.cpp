@@ -78,7 +78,7 @@ RecomputeOptions choose_recompute(const Recipe& r, const MachineProfile& profile
   }
   if (best) return *best;
   constexpr double kMiB = 0x1p20;
-  fail(ExitCode::usage,
+  fail(r.recompute.budget ? ExitCode::usage : ExitCode::does_not_fit,
        "recompute.budget = {}: a rank needs {:.1f} MiB even when it computes most again, and {:.1f} MiB "
        "without; "
        "nearest valid value: {:.0f} MiB, or a smaller train.micro_batch_size or data.seq_length",

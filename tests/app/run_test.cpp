@@ -291,7 +291,7 @@ TEST_CASE("a plan beyond the host's memory is refused with the itemised sum") {
   TempRun t;
   const Outcome o = t.sh("run tiny.yaml train.micro_batch_size=1000000 train.global_batch_size=2000000");
   INFO(o.text);
-  CHECK(o.code == 64);
+  CHECK(o.code == 78);
   CHECK(has(o, "exceeds this host's memory"));
   CHECK(has(o, "activations"));
 }

@@ -62,10 +62,14 @@ TEST_CASE("a recipe that is refused is refused by every command, in the same wor
   CHECK(seen >= 6);
 }
 
-TEST_CASE("an empty recipe has no data to train on, and every command says so") {
+TEST_CASE("an empty recipe has no data to train on: a plan reads none, and every other command says so") {
   TempRun t;
   std::ofstream(t.folder() + "/r.yaml") << "";
-  for (const Way& way : {kRecipeCheck, kPlan, kDryRun, kRun, kJoinedRun}) {
+  const Outcome plan = t.sh("plan r.yaml");
+  INFO(plan.text);
+  CHECK(plan.code == 0);
+  CHECK_THAT(plan.text, Contains("none refused\nfits: "));
+  for (const Way& way : {kRecipeCheck, Way{"slurm", ""}, kDryRun, kRun, kJoinedRun}) {
     const Outcome o = t.sh(fmt::format("{} r.yaml", way.command), way.variables);
     INFO(way.command << "\n" << o.text);
     CHECK(o.code == 64);

@@ -10,6 +10,16 @@
 using namespace ltrain;
 using namespace ltrain::test;
 
+namespace {
+
+AttentionShape tiny_attention() {
+  AttentionShape shape;
+  shape.seq = 32, shape.heads = shape.kv_heads = 2, shape.head_dim = 16;
+  return shape;
+}
+
+}  // namespace
+
 TEST_CASE("a card's profile has a time of every op of its models, and prices plans once it is written") {
   if (!have_cuda()) return;
   std::vector<std::string> said;
@@ -17,14 +27,16 @@ TEST_CASE("a card's profile has a time of every op of its models, and prices pla
   huge.options.model.num_hidden_layers = 100;
   const MachineProfile p = bench_card([&](const std::string& line) { said.push_back(line); },
                                       {bench_model("tiny", "llama", 64, 96, 1, 50, 1, 24),
-                                       bench_model("tiny too", "gpt2", 32, 64, 2, 50, 2, 16), huge});
+                                       bench_model("tiny too", "gpt2", 32, 64, 2, 50, 2, 16), huge},
+                                      {tiny_attention()});
   CHECK(p.measured);
   CHECK(!p.datasheet);
   CHECK(p.device_bytes == device_info(DeviceKind::cuda).total_bytes);
   REQUIRE(p.ranks.size() == 1);
   for (const char* type : {"f32", "bf16"})
-    for (const char* op : {"matmul_nt", "matmul_nn", "matmul_tn", "attention_forward", "attention_backward",
-                           "norm_forward", "norm_forward_dropout"}) {
+    for (const char* op :
+         {"matmul_nt", "matmul_nn", "matmul_tn", "attention_forward", "attention_backward",
+          "attention_block_forward", "attention_block_backward", "norm_forward", "norm_forward_dropout"}) {
       const auto at = p.ranks[0].ops.find(fmt::format("{}/{}", op, type));
       INFO(op << "/" << type);
       REQUIRE(at != p.ranks[0].ops.end());

@@ -84,7 +84,7 @@ TEST_CASE("a card that is too small: refused by its plan, and by the allocation 
   const std::string recipe = kRecipe + std::string("device=cuda ");
   const Outcome planned = run.sh(recipe, "LTRAIN_EMULATED_BYTES=1000000");
   INFO(planned.text);
-  CHECK(planned.code == 64);
+  CHECK(planned.code == 78);
   CHECK(planned.text.find("the plan exceeds the GPU's memory: a rank needs") != std::string::npos);
   CHECK_FALSE(std::filesystem::exists(run.folder() + "/run"));
   const Outcome forced = run.sh(recipe + "--force", "LTRAIN_EMULATED_BYTES=100000");

@@ -24,6 +24,13 @@ TEST_CASE("a lost connection that is heard of first is still only a consequence"
   CHECK_THAT(v.lines[1], Contains("consequence on ranks 0, 2: lost rank 3"));
 }
 
+TEST_CASE("a plan that does not fit is a code of its own, which asks not to start again") {
+  CHECK(exit_code_text(78) == "exit code 78 (needs more memory than there is: do not start again)");
+  const Verdict v = verdict({{Kind::dead, 1, ExitCode::does_not_fit, "ended with 78", 1},
+                             {Kind::error, 0, ExitCode::rank_lost, "lost rank 1", 2}});
+  CHECK((v.rank == 1 && v.code == ExitCode::does_not_fit));
+}
+
 TEST_CASE("the first of several causes gives the exit code, equal ones are folded, others listed") {
   const Verdict v = verdict({{Kind::error, 2, ExitCode::data, "shard 7 is broken", 1},
                              {Kind::error, 0, ExitCode::data, "shard 7 is broken", 2},

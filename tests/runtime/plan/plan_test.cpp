@@ -11,6 +11,7 @@
 #include "parallel/comm/collective_bytes.h"
 #include "parallel/comm/communicator_gloo.h"
 #include "parallel/shm/communicator_shm.h"
+#include "runtime/plan/rank_map.h"
 
 using namespace ltrain;
 using Catch::Contains;
@@ -175,6 +176,8 @@ TEST_CASE("plan.json: its keys, and sums that add up", "[plan]") {
                                          "network_source",
                                          "peak_flops",
                                          "host_memory_bytes",
+                                         "fits",
+                                         "memory_limits",
                                          "step_seconds",
                                          "tokens_per_second",
                                          "mfu",
@@ -303,6 +306,116 @@ TEST_CASE("memory beyond the host is refused with the itemised sum, just enough 
                                          Contains("optimizer") && Contains("--force"));
   p.ranks_on_host = 1;
   CHECK_NOTHROW(check_memory(p));
+}
+
+TEST_CASE("a plan says whether it fits: the card it is for, and this host where it would run here",
+          "[plan]") {
+  const auto code_of = [](const Plan& p) {
+    try {
+      check_memory(p);
+    } catch (const Error& e) {
+      return e.code();
+    }
+    return ExitCode::done;
+  };
+  // A card that is not here: its memory alone counts.
+  const Recipe gpu = recipe(2, {"device=cuda", "train.micro_batch_size=2"});
+  MachineProfile elsewhere = datasheet_profile("h100");
+  Plan p = make_plan(gpu, elsewhere);
+  p.host_bytes = 1;
+  REQUIRE(memory_limits(p).size() == 1);
+  CHECK(memory_limits(p)[0].of == DeviceKind::cuda);
+  CHECK(fits(p));
+  CHECK_THAT(fit_text(p), Catch::StartsWith("fits: a rank needs ") && Catch::EndsWith("a card has 74.5 GiB"));
+  CHECK(code_of(p) == ExitCode::done);
+  p.device_bytes = p.ranks[0].total_bytes;
+  CHECK(fits(p));
+  --p.device_bytes;
+  CHECK_FALSE(fits(p));
+  CHECK_THAT(fit_text(p),
+             Catch::StartsWith("does not fit: a rank needs ") &&
+                 Contains("; what would help: a smaller train.micro_batch_size (now 2), "
+                          "recompute.granularity: full, a higher parallel.zero_stage (now 0), more ranks "
+                          "(parallel.tensor, now 1, or parallel.pipeline, now 1), "
+                          "offload.optimizer.device: cpu, precision: bf16, a smaller data.seq_length"));
+  CHECK(code_of(p) == ExitCode::does_not_fit);
+  const json j = json::parse(plan_json(p));
+  CHECK(j["fits"] == false);
+  CHECK(j["memory_limits"] == json::array({{{"of", "card"},
+                                            {"ranks", 1},
+                                            {"rank_bytes", p.ranks[0].total_bytes},
+                                            {"needed_bytes", p.ranks[0].total_bytes},
+                                            {"available_bytes", p.ranks[0].total_bytes - 1},
+                                            {"fits", false}}}));
+  const std::string text = plan_text(p, gpu);
+  CHECK(text.substr(text.rfind('\n', text.size() - 2) + 1) == fit_text(p) + "\n");
+  CHECK_THAT(text, !Contains("this host has"));
+  // The card of this machine: its hosts are like this one.
+  elsewhere.of_this_machine = true;
+  p = make_plan(gpu, elsewhere);
+  REQUIRE(memory_limits(p).size() == 2);
+  p.host_bytes = 2 * p.ranks[0].host_bytes - 1;
+  CHECK_FALSE(fits(p));
+  CHECK_THAT(fit_text(p), Catch::StartsWith("does not fit: 2 ranks of ") && Contains(", this host has "));
+  // Settings that the recipe has already are not named.
+  const Recipe lean = recipe(2, {"precision=bf16", "recompute.granularity=full", "parallel.zero_stage=3"});
+  CHECK(smaller_settings(lean) ==
+        std::vector<std::string>{"more ranks (parallel.tensor, now 1, or parallel.pipeline, now 1)",
+                                 "offload.optimizer.device: nvme", "fewer ranks a host",
+                                 "a smaller data.seq_length or model"});
+}
+
+TEST_CASE("sizes in text have four digits before the point at most", "[plan]") {
+  CHECK(size_text(0) == "0 B");
+  CHECK(size_text(1023) == "1023 B");
+  CHECK(size_text(1024) == "1.0 KiB");
+  CHECK(size_text(3.2 * 1048576) == "3.2 MiB");
+  CHECK(size_text(209.0 * 1073741824) == "209.0 GiB");
+  CHECK(size_text(9999.9 * 1073741824) == "9999.9 GiB");
+  CHECK(size_text(10240.0 * 1073741824) == "10.0 TiB");
+}
+
+TEST_CASE("the text of a plan has the memory of the rank that takes most, and with --ranks of all",
+          "[plan]") {
+  const auto times = [](const std::string& text, const std::string& what) {
+    int n = 0;
+    for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
+    return n;
+  };
+  const Recipe r = recipe(24, {"parallel.pipeline=3", "parallel.data=8"});
+  const Plan p = plan_of(r);
+  REQUIRE(p.ranks.size() == 4);  // the first of each stage, and the last
+  const RankPlan* most = &p.ranks[0];
+  int64_t low = INT64_MAX, high = 0;
+  for (const RankPlan& rank : p.ranks)
+    if (rank.total_bytes > most->total_bytes) most = &rank;
+  for (const RankPlan& rank : p.ranks) {
+    if (&rank == most) continue;
+    low = std::min(low, rank.total_bytes);
+    high = std::max(high, rank.total_bytes);
+  }
+  REQUIRE(low < high);
+  std::vector<std::string> hosts{"a"};
+  const RankMap map = map_ranks(r, hosts);
+  const std::string few = plan_text(p, r, &map), all = plan_text(p, r, &map, true);
+  CHECK(times(few, "memory of rank ") == 1);
+  CHECK_THAT(few, Contains(fmt::format("memory of rank {}\n", most->rank)));
+  const auto mib = [](int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / 1048576); };
+  CHECK_THAT(few, Contains(fmt::format("\n  other ranks: {} to {} MiB, by stage with --ranks\n", mib(low),
+                                       mib(high))));
+  CHECK(times(few, "  cpu, 2 threads\n") == 16);
+  CHECK_THAT(few, Contains("     ...  8 ranks more (--ranks lists all)\n"));
+  CHECK(times(all, "memory of rank ") == 4);
+  CHECK(times(all, "  cpu, 2 threads\n") == 24);
+  CHECK_THAT(all, !Contains("other ranks") && !Contains("..."));
+  // Ranks that take the same are not spread.
+  CHECK_THAT(plan_text(plan_of(recipe(2)), recipe(2)), !Contains("other ranks"));
+  // Large numbers have large units.
+  const Recipe large = recipe(1, {"device=cuda", "model.hidden_size=4096", "model.intermediate_size=16384",
+                                  "train.global_batch_size=240", "precision=bf16"});
+  const std::string text = plan_text(make_plan(large, datasheet_profile("h100")), large);
+  CHECK_THAT(text, Contains("% of 989.4 TFLOP/s, the fastest matmul") && Contains(" model TFLOP a rank") &&
+                       Contains(" GiB  (allocated once, exactly)"));
 }
 
 TEST_CASE("MoE models: the plan shows even routing and the worst", "[plan]") {

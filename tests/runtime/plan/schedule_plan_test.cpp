@@ -114,6 +114,27 @@ TEST_CASE("actions of a pipeline wait for the collectives of its other axes", "[
   CHECK(two > costs + 2 * c.transfer[1]);
 }
 
+TEST_CASE("stages with experts on all data ranks are priced by two micro-batches of each of them", "[plan]") {
+  for (const std::vector<std::string>& dispatch : std::vector<std::vector<std::string>>{
+           {}, {"parallel.expert_dispatch=all_gather"}, {"parallel.hierarchical_all_to_all=2"}}) {
+    std::vector<std::string> overrides{"parallel.data=4", "parallel.expert=4", "model.moe.num_experts=4",
+                                       "parallel.pipeline=2"};
+    overrides.insert(overrides.end(), dispatch.begin(), dispatch.end());
+    const Recipe r =
+        resolve(parse_recipe("device: cpu\nmodel: {architecture: llama, vocab_size: 257, hidden_size: 32, "
+                             "intermediate_size: 64, num_hidden_layers: 4, num_attention_heads: 4, "
+                             "max_position_embeddings: 32}\ndata: {seq_length: 32}\n"
+                             "train: {micro_batch_size: 1, global_batch_size: 16}\n",
+                             "r.yaml", overrides),
+                8);
+    INFO(overrides.back());
+    const pipeline::LayerCosts c = layer_costs(r, builtin_profile(2));
+    CHECK(c.layers() == 4);
+    CHECK(sum(c.forward) > 0);
+    CHECK(make_plan(r, builtin_profile(2)).step_seconds() > 0);
+  }
+}
+
 TEST_CASE("what a pipeline's backward computes again is in the time of its actions", "[plan]") {
   Recipe r = recipe(2, "1f1b");
   const auto step = [&](std::optional<RecomputeOptions> o) {

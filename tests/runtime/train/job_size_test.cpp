@@ -71,6 +71,32 @@ TEST_CASE("a recipe for several nodes is planned on one machine", "[train]") {
   CHECK(equal(planned({"launch.ranks_per_node=8"}, 0, 64), 64, 8));
 }
 
+TEST_CASE("ranks on cards that nothing lays out on nodes are on nodes of eight", "[train]") {
+  const auto planned = [](int world, const std::string& profile, std::vector<std::string> overrides = {}) {
+    overrides.insert(overrides.end(), {"device=cuda", "precision=bf16"});
+    return planned_size(recipe(overrides), {}, 0, world, profile);
+  };
+  for (const char* card : {"a100", "h100", "h200"}) CHECK(equal(planned(64, card), 64, 8));
+  CHECK(planned(64, "h100").node.text() == "a node: 8 H100, assumed");
+  CHECK(equal(planned(8, "h100"), 8, 8));
+  CHECK(planned(8, "h100").node.cards == 0);
+  CHECK(equal(planned(12, "h100"), 12, 8));  // a node and a half
+  CHECK(equal(planned(64, "h100", {"launch.ranks_per_node=4"}), 64, 4));
+  CHECK(planned(64, "h100", {"launch.ranks_per_node=64"}).node.cards == 0);
+  CHECK(equal(planned(0, "h100", {"parallel.data=48"}), 48, 8));
+  // What the environment says of nodes is no assumption.
+  LaunchEnvironment nodes;
+  nodes.kind = Kind::node;
+  nodes.nodes = 4;
+  CHECK(equal(planned_size(recipe({"device=cuda", "parallel.data=48"}), nodes, 0, 48, "h100"), 48, 12));
+  // This machine has them all.
+  MachineProfile here = datasheet_profile("h100");
+  here.of_this_machine = true;
+  CHECK(assumed_node(here, 16, 16).cards == 0);
+  CHECK(assumed_node(here, 32, 16).cards == 8);
+  CHECK(assumed_node(builtin_profile(2), 64, 0).cards == 0);
+}
+
 TEST_CASE("every bad recipe is refused in the same words for whatever a command checks of it",
           "[train][recipe]") {
   using Part = JobChecks::Part;

@@ -1,0 +1,84 @@
+// Whether a plan fits into the memory that is there, and what would make it smaller.
+#include <algorithm>
+
+#include "runtime/plan/plan.h"
+
+namespace ltrain {
+namespace {
+
+const RankPlan& largest(const Plan& plan, int64_t RankPlan::*bytes) {
+  return *std::max_element(plan.ranks.begin(), plan.ranks.end(),
+                           [&](const RankPlan& a, const RankPlan& b) { return a.*bytes < b.*bytes; });
+}
+
+std::string size(int64_t bytes) { return size_text(static_cast<double>(bytes)); }
+
+/// "a rank needs 61.2 GiB, a card has 74.5 GiB"; "2 ranks of 1.0 GiB need 2.0 GiB, this host has 23.4 GiB".
+std::string limit_text(const MemoryLimit& limit) {
+  const std::string need = limit.ranks == 1 ? fmt::format("a rank needs {}", size(limit.rank_bytes))
+                                            : fmt::format("{} ranks of {} need {}", limit.ranks,
+                                                          size(limit.rank_bytes), size(limit.needed_bytes()));
+  return fmt::format("{}, {} has {}", need, limit.of == DeviceKind::cpu ? "this host" : "a card",
+                     size(limit.available_bytes));
+}
+
+std::string help(const Plan& plan) {
+  return fmt::format("what would help: {}", fmt::join(plan.smaller, ", "));
+}
+
+}  // namespace
+
+std::vector<std::string> smaller_settings(const Recipe& r) {
+  std::vector<std::string> out;
+  if (r.train.micro_batch_size > 1)
+    out.push_back(fmt::format("a smaller train.micro_batch_size (now {})", r.train.micro_batch_size));
+  if (r.recompute.granularity != RecomputeGranularity::full) out.emplace_back("recompute.granularity: full");
+  if (r.parallel.data > 1 && r.parallel.zero_stage < 3)
+    out.push_back(fmt::format("a higher parallel.zero_stage (now {})", r.parallel.zero_stage));
+  out.push_back(fmt::format("more ranks (parallel.tensor, now {}, or parallel.pipeline, now {})",
+                            r.parallel.tensor, r.parallel.pipeline));
+  if (!r.offload.optimizer.on())
+    out.push_back(
+        fmt::format("offload.optimizer.device: {}", device_of(r) == DeviceKind::cuda ? "cpu" : "nvme"));
+  if (r.precision == Precision::fp32 || r.precision == Precision::fp64) out.emplace_back("precision: bf16");
+  if (r.launch.ranks_on_host > 1 && device_of(r) == DeviceKind::cpu) out.emplace_back("fewer ranks a host");
+  out.emplace_back("a smaller data.seq_length or model");
+  return out;
+}
+
+std::vector<MemoryLimit> memory_limits(const Plan& plan) {
+  std::vector<MemoryLimit> limits;
+  if (plan.device != DeviceKind::cpu && plan.device_bytes > 0)
+    limits.push_back({plan.device, 1, largest(plan, &RankPlan::total_bytes).total_bytes, plan.device_bytes});
+  if (plan.for_this_machine && plan.host_bytes > 0)
+    limits.push_back({DeviceKind::cpu, plan.ranks_on_host, largest(plan, &RankPlan::host_bytes).host_bytes,
+                      plan.host_bytes});
+  return limits;
+}
+
+bool fits(const Plan& plan) {
+  const std::vector<MemoryLimit> limits = memory_limits(plan);
+  return std::all_of(limits.begin(), limits.end(), [](const MemoryLimit& limit) { return limit.fits(); });
+}
+
+std::string fit_text(const Plan& plan) {
+  const std::vector<MemoryLimit> limits = memory_limits(plan);
+  if (limits.empty()) return "fits: not known, for this host does not say how much memory it has";
+  const bool all = fits(plan);
+  std::string text;
+  for (const MemoryLimit& limit : limits)
+    if (all || !limit.fits()) text += (text.empty() ? "" : "; ") + limit_text(limit);
+  return all ? "fits: " + text : fmt::format("does not fit: {}; {}", text, help(plan));
+}
+
+void check_memory(const Plan& plan) {
+  for (const MemoryLimit& limit : memory_limits(plan)) {
+    if (limit.fits()) continue;
+    const bool host = limit.of == DeviceKind::cpu;
+    fail(ExitCode::does_not_fit, "the plan exceeds {} memory: {}\n{}{}; --force goes on all the same",
+         host ? "this host's" : "the GPU's", limit_text(limit),
+         memory_text(largest(plan, host ? &RankPlan::host_bytes : &RankPlan::total_bytes)), help(plan));
+  }
+}
+
+}  // namespace ltrain

@@ -1,0 +1,129 @@
+// `ltrain plan` and `ltrain slurm` of recipes that do not fit.
+#include <catch2/catch.hpp>
+
+#include "tests/app/run_program.h"
+
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+/// Activations of a million sequences are more than any card has.
+const std::string kTooLarge =
+    " train.micro_batch_size=1000000 train.global_batch_size=2000000 model.hidden_size=128";
+
+std::string last_line(const std::string& text) { return text.substr(text.rfind('\n', text.size() - 2) + 1); }
+
+}  // namespace
+
+TEST_CASE("a plan that does not fit says so in its last line, in JSON and by exit code 78") {
+  const TempRun t;
+  const Outcome small = t.sh("plan tiny.yaml device=cuda --profile h100");
+  INFO(small.text);
+  CHECK(small.code == 0);
+  CHECK_THAT(last_line(small.text), Catch::StartsWith("fits: a rank needs ") && Contains("74.5 GiB"));
+  CHECK(nlohmann::json::parse(t.sh("plan tiny.yaml device=cuda --profile h100 --json").text)["fits"] == true);
+
+  const Outcome large = t.sh("plan tiny.yaml device=cuda --profile h100" + kTooLarge);
+  INFO(large.text);
+  CHECK(large.code == 78);
+  CHECK_THAT(last_line(large.text),
+             Catch::StartsWith("does not fit: a rank needs ") &&
+                 Contains("a card has 74.5 GiB; what would help: a smaller train.micro_batch_size"));
+  const Outcome j = t.sh("plan tiny.yaml device=cuda --profile h100 --json --trace t.json" + kTooLarge);
+  CHECK(j.code == 78);
+  CHECK(nlohmann::json::parse(j.text)["fits"] == false);
+  CHECK(std::filesystem::exists(t.folder() + "/t.json"));  // what was asked for is written all the same
+  // The drawing of a schedule says nothing about memory.
+  CHECK(t.sh("plan tiny.yaml device=cuda --profile h100 --schedule" + kTooLarge).code == 0);
+
+  const Outcome cpu = t.sh(
+      "plan tiny.yaml device=cpu train.micro_batch_size=1000000 "
+      "train.global_batch_size=2000000");
+  INFO(cpu.text);
+  CHECK(cpu.code == 78);
+  CHECK_THAT(last_line(cpu.text), Contains("this host has"));
+}
+
+TEST_CASE("64 cards are eight nodes with a network, and the plan says that this is assumed") {
+  const TempRun t;
+  const std::string cards =
+      " device=cuda parallel.data=64 train.micro_batch_size=1 train.global_batch_size=64 ";
+  const Outcome text = t.sh("plan tiny.yaml --profile h100" + cards);
+  INFO(text.text);
+  CHECK(text.code == 0);
+  CHECK_THAT(text.text, Contains("\na node: 8 H100, assumed; launch.ranks_per_node says otherwise\n") &&
+                            Contains("over 8 nodes") && Contains("between nodes: 3200.0 Gbit/s"));
+  const auto j = nlohmann::json::parse(t.sh("plan tiny.yaml --json --profile h100" + cards).text);
+  CHECK(j["node"] == nlohmann::json({{"cards", 8}, {"card", "H100"}, {"assumed", true}}));
+  CHECK(j["rank_map"]["ranks_per_node"] == 8);
+  CHECK(j["ranks"][0]["communication"][0]["network_bytes"] > 0);
+  const auto one = nlohmann::json::parse(
+      t.sh("plan tiny.yaml --json --profile h100 launch.ranks_per_node=64" + cards).text);
+  CHECK_FALSE(one.contains("node"));
+  CHECK(one["ranks"][0]["communication"][0]["network_bytes"] == 0);
+  CHECK(j["step_seconds"] > one["step_seconds"]);
+  const Outcome script = t.sh("slurm tiny.yaml" + cards);
+  INFO(script.text);
+  CHECK_THAT(script.text, Contains("#SBATCH --nodes=8\n") && Contains("#SBATCH --gpus-per-node=8\n") &&
+                              Contains("# A node: 8 ") &&
+                              Contains(", assumed; --ranks-per-node says otherwise"));
+}
+
+TEST_CASE("slurm writes no script for what does not fit, and one with --force") {
+  const TempRun t;
+  const Outcome refused = t.sh("slurm tiny.yaml device=cuda --output job.sbatch" + kTooLarge);
+  INFO(refused.text);
+  CHECK(refused.code == 78);
+  CHECK_THAT(refused.text, Contains("the plan exceeds the GPU's memory: a rank needs ") &&
+                               Contains("--force goes on all the same"));
+  CHECK_FALSE(std::filesystem::exists(t.folder() + "/job.sbatch"));
+  CHECK(t.sh("slurm tiny.yaml device=cuda --output job.sbatch --force" + kTooLarge).code == 0);
+  CHECK(std::filesystem::exists(t.folder() + "/job.sbatch"));
+  // The nodes of a cluster are not this host.
+  CHECK(t.sh("slurm tiny.yaml device=cpu train.micro_batch_size=1000000 train.global_batch_size=2000000")
+            .code == 0);
+}
+
+TEST_CASE("a plan needs no data.train, and what is started from it does") {
+  const TempRun t;
+  const Outcome plan = t.sh("plan tiny.yaml ~data.train");
+  INFO(plan.text);
+  CHECK(plan.code == 0);
+  // The bytes of the same recipe with data.
+  const auto total = [&](const std::string& more) {
+    return nlohmann::json::parse(
+        t.sh("plan tiny.yaml --json " + more).text)["ranks"][0]["memory_bytes"]["total"];
+  };
+  CHECK(total("~data.train") == total(""));
+  for (const char* command : {"recipe check", "slurm", "run --dry-run", "run"}) {
+    const Outcome o = t.sh(command + std::string(" tiny.yaml ~data.train"));
+    INFO(command << "\n" << o.text);
+    CHECK(o.code == 64);
+    CHECK_THAT(o.text, Contains("data.train = [] (default): a run needs token files"));
+  }
+}
+
+TEST_CASE("slurm takes --profile as plan does: the card is the profile's") {
+  const TempRun t;
+  const Outcome a100 = t.sh("slurm tiny.yaml --profile a100");
+  INFO(a100.text);
+  CHECK(a100.code == 0);
+  CHECK_THAT(a100.text, Contains("note: device: auto is planned as cuda, which the profile a100 is of") &&
+                            Contains("steps would take by the datasheet of a100") &&
+                            Contains("#SBATCH --gpus-per-node=2\n"));
+  const Outcome wrong = t.sh("slurm tiny.yaml --profile a100 device=cpu");
+  CHECK(wrong.code == 64);
+  CHECK_THAT(wrong.text, Contains("--profile a100: has the rates of a GPU, and the recipe has device: cpu"));
+  const Outcome none = t.sh("slurm tiny.yaml --profile h1000");
+  CHECK(none.code == 64);
+  CHECK_THAT(none.text, Contains("did you mean h100?"));
+  // Between 74.5 GiB and 131.3 GiB: one card has room, and the other does not.
+  const std::string between =
+      " train.micro_batch_size=700000 train.global_batch_size=1400000 data.seq_length=32 device=cuda";
+  const Outcome small = t.sh("slurm tiny.yaml --profile h100" + between),
+                large = t.sh("slurm tiny.yaml --profile h200" + between);
+  INFO(small.text << large.text);
+  CHECK(small.code == 78);
+  CHECK(large.code == 0);
+}

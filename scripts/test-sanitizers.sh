@@ -49,7 +49,7 @@ part() {
   return "$status"
 }
 
-# What a sanitizer covers is chosen by risk, so that CI keeps its limit of time:
+# What a sanitizer covers is chosen by risk, and not all tests run under each:
 # AddressSanitizer and UndefinedBehaviorSanitizer: everything that reads files, sockets and arguments from outside
 # (runtime), that has pointers of its own (kernels, parallel), and every layer (models). Not parity, app and faults,
 # which run the same code under more layouts, and not the emulated GPU, which guards its memory itself.

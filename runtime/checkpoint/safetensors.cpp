@@ -202,7 +202,7 @@ std::vector<const SafetensorsItem*> in_reference_order(const std::vector<Safeten
 }
 
 /// Put together item by item: keys stand in the order of the bytes, and nlohmann's ordered_json looks at
-/// every key before it adds one, which tens of thousands of tensors (experts) make slow.
+/// every key before it adds one, which is quadratic in the number of tensors.
 std::string make_header(const std::vector<const SafetensorsItem*>& order,
                         const std::map<std::string, std::string>& metadata) {
   std::string text = "{";

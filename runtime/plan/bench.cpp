@@ -91,8 +91,26 @@ Planned plan_model(const ProgramOptions& options, DeviceKind device, Remember& c
   return {memory.peak().arena_bytes, host.peak().arena_bytes};
 }
 
-/// Runs steps of a model on the calling thread. What a step does is what its plan has, in order, so that the
-/// n-th time belongs to the n-th op.
+/// Median seconds of the ops of run(step), after a first one that is not counted. What it does is what
+/// out.cost has, in order, so that the n-th time belongs to the n-th op.
+void time_ops(Measured& out, Stream& compute, const std::function<void(int step)>& run) {
+  std::vector<std::vector<double>> times(out.cost.costs.size());
+  for (int step = 0; step < kSteps + 1; ++step) {
+    const Timeline timeline;
+    run(step);
+    compute.synchronize();
+    const auto ranges = timeline.ranges();
+    LT_CHECK(ranges.size() == times.size(), "{} ops for {} entries of the plan", ranges.size(), times.size());
+    for (size_t i = 0; step > 0 && i < ranges.size(); ++i) {
+      LT_CHECK(ranges[i].name == out.cost.names[i], "{} runs where {} is planned", ranges[i].name,
+               out.cost.names[i]);
+      times[i].push_back(ranges[i].seconds);
+    }
+  }
+  for (std::vector<double>& t : times) out.seconds.push_back(median(t));
+}
+
+/// Runs steps of a model on the calling thread.
 void run_model(const ProgramOptions& options, DeviceKind device, int threads, Measured* result) {
   omp_set_num_threads(threads);
   Measured local;
@@ -106,30 +124,12 @@ void run_model(const ProgramOptions& options, DeviceKind device, int threads, Me
                        {*compute, arena, alone.groups(), device == DeviceKind::cpu ? nullptr : host.get()});
   program.initialize();
   const auto batches = random_batches(options);
-  std::vector<std::vector<double>> times;
-  for (int step = 0; step < kSteps + 1; ++step) {
+  time_ops(out, *compute, [&](int step) {
     AdamwArgs a;
     a.lr = 1e-4;
     a.step = step + 1;
-    const Timeline timeline;
     program.train_step(batches, a);
-    compute->synchronize();
-    const auto ranges = timeline.ranges();
-    LT_CHECK(ranges.size() == out.cost.costs.size(), "{} ops for {} entries of the plan", ranges.size(),
-             out.cost.costs.size());
-    if (step == 0) continue;
-    times.emplace_back();
-    for (size_t i = 0; i < ranges.size(); ++i) {
-      LT_CHECK(ranges[i].name == out.cost.names[i], "{} runs where {} is planned", ranges[i].name,
-               out.cost.names[i]);
-      times.back().push_back(ranges[i].seconds);
-    }
-  }
-  for (size_t i = 0; i < out.cost.costs.size(); ++i) {
-    std::vector<double> t;
-    for (const auto& row : times) t.push_back(row[i]);
-    out.seconds.push_back(median(t));
-  }
+  });
 }
 
 /// Attention of the queries of a context rank with the keys of another one, of two: what the ring's blocks
@@ -193,20 +193,7 @@ void run_block(const AttentionShape& shape, DType type, DeviceKind device, int t
   Arena arena(device, memory.peak().arena_bytes);
   const auto compute = make_compute_stream(device, "compute");
   Block block(*compute, arena, shape, type);
-  std::vector<std::vector<double>> times(out.cost.costs.size());
-  for (int step = 0; step < kSteps + 1; ++step) {
-    const Timeline timeline;
-    block.run();
-    compute->synchronize();
-    const auto ranges = timeline.ranges();
-    LT_CHECK(ranges.size() == times.size(), "{} ops for {} of the plan", ranges.size(), times.size());
-    for (size_t i = 0; step > 0 && i < ranges.size(); ++i) {
-      LT_CHECK(ranges[i].name == out.cost.names[i], "{} runs where {} is planned", ranges[i].name,
-               out.cost.names[i]);
-      times[i].push_back(ranges[i].seconds);
-    }
-  }
-  for (std::vector<double>& t : times) out.seconds.push_back(median(t));
+  time_ops(out, *compute, [&](int) { block.run(); });
 }
 
 AttentionShape attention_shape(int64_t heads, int64_t head_dim, int64_t seq) {

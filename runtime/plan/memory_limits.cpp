@@ -11,15 +11,14 @@ const RankPlan& largest(const Plan& plan, int64_t RankPlan::*bytes) {
                            [&](const RankPlan& a, const RankPlan& b) { return a.*bytes < b.*bytes; });
 }
 
-std::string size(int64_t bytes) { return size_text(static_cast<double>(bytes)); }
-
 /// "a rank needs 61.2 GiB, a card has 74.5 GiB"; "2 ranks of 1.0 GiB need 2.0 GiB, this host has 23.4 GiB".
 std::string limit_text(const MemoryLimit& limit) {
-  const std::string need = limit.ranks == 1 ? fmt::format("a rank needs {}", size(limit.rank_bytes))
-                                            : fmt::format("{} ranks of {} need {}", limit.ranks,
-                                                          size(limit.rank_bytes), size(limit.needed_bytes()));
+  const std::string need = limit.ranks == 1
+                               ? fmt::format("a rank needs {}", size_text(limit.rank_bytes))
+                               : fmt::format("{} ranks of {} need {}", limit.ranks,
+                                             size_text(limit.rank_bytes), size_text(limit.needed_bytes()));
   return fmt::format("{}, {} has {}", need, limit.of == DeviceKind::cpu ? "this host" : "a card",
-                     size(limit.available_bytes));
+                     size_text(limit.available_bytes));
 }
 
 std::string help(const Plan& plan) {

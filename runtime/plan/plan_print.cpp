@@ -14,11 +14,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string size(int64_t bytes) { return size_text(static_cast<double>(bytes)); }
-
 /// A line of a table of memory.
 std::string row(const std::string& what, int64_t bytes, const std::string& note = "") {
-  return fmt::format("  {:<28}{:>16}{}{}\n", what, size(bytes), note.empty() ? "" : "  ", note);
+  return fmt::format("  {:<28}{:>16}{}{}\n", what, size_text(bytes), note.empty() ? "" : "  ", note);
 }
 
 /// A number and its unit, by thousands: {989.4, "TFLOP"}.
@@ -38,9 +36,9 @@ std::string spread_text(const Plan& p, const RankPlan& most) {
     low = std::min(low, r.total_bytes);
     high = std::max(high, r.total_bytes);
   }
-  std::string from = size(low);
-  const std::string to = size(high);
-  if (from == size(most.total_bytes)) return "";
+  std::string from = size_text(low);
+  const std::string to = size_text(high);
+  if (from == size_text(most.total_bytes)) return "";
   if (from == to) return from;
   const std::string unit = from.substr(from.find(' '));
   if (to.ends_with(unit)) from.resize(from.size() - unit.size());
@@ -101,7 +99,8 @@ ordered_json rank_json(const RankPlan& r) {
 
 }  // namespace
 
-std::string size_text(double bytes) {
+std::string size_text(int64_t whole) {
+  double bytes = static_cast<double>(whole);
   const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   constexpr size_t kGiB = 3;
   size_t unit = 0;
@@ -182,15 +181,15 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
     out += fmt::format("{:>12}\n", "time");
     for (const CollectivePlan& c : r.collectives) {
       out += fmt::format("  {:<{}}  {:<5}  {:<16}{:>6}{:>17}{:>18}", c.axis, width, c.group, c.op, c.calls,
-                         size(c.bytes), size(c.wire_bytes));
-      if (network > 0) out += fmt::format("{:>18}", size(c.network_bytes));
+                         size_text(c.bytes), size_text(c.wire_bytes));
+      if (network > 0) out += fmt::format("{:>18}", size_text(c.network_bytes));
       out += fmt::format("{:>9.2f} ms\n", c.seconds * 1e3);
     }
     if (r.worst_expert_bytes > 0)
       out += fmt::format(
           "  rows of experts: as above when tokens go to them evenly, at most {} when as unevenly as can "
           "be\n",
-          size(r.worst_expert_bytes));
+          size_text(r.worst_expert_bytes));
     if (network > 0)
       out += fmt::format("  between nodes: {:.1f} Gbit/s for the {} rank{} of a node, {}{}\n",
                          p.network_bytes_per_second * 8e-9, p.ranks_on_host, p.ranks_on_host == 1 ? "" : "s",
@@ -212,7 +211,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
                        r.exposed_offload_seconds * 1e3);
   if (*p.kinds.other)
     out += fmt::format("  {:<28}{:>12.1f} ms, {} sent: {} in {} of {} steps\n", "another kind of step",
-                       r.other_seconds * 1e3, size(r.other_wire_bytes), p.kinds.other,
+                       r.other_seconds * 1e3, size_text(r.other_wire_bytes), p.kinds.other,
                        p.kinds.others(p.train_steps), p.train_steps);
   out += fmt::format("  {:<28}{:>12} tokens/s\n", "throughput", format_count(p.tokens_per_second()));
   const auto [peak, peak_unit] = scaled_flops(p.peak_flops);

@@ -25,7 +25,7 @@ void require_exact_memory(const TinyResult& r) {
 
 }  // namespace
 
-TEST_CASE("eight bits under every layout equal one process, by delayed and by current scaling") {
+TEST_CASE("FP8 under every layout equals one process, by delayed and by current scaling") {
   for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise})
     for (const std::string architecture : {"llama", "gpt2"}) {
       CAPTURE(static_cast<int>(recipe), architecture);
@@ -72,7 +72,7 @@ TEST_CASE("blocks of FP8 under layouts that do not cut them equal one process") 
   check([](TinyOptions& m) { m.pipeline = 2; });
 }
 
-TEST_CASE("what eight bits change is seen: formats, kept layers, recipes, and ranks that do not agree") {
+TEST_CASE("what FP8 changes is seen: formats, kept layers, recipes, and ranks that do not agree") {
   TinyOptions o = job(Fp8Recipe::tensorwise);
   const TinyResult all = train_tiny(o);
   const auto loss = [&](auto change) {
@@ -122,7 +122,7 @@ TEST_CASE("bf16 with linear layers of FP8 trains as bf16 does") {
     CHECK(std::abs(spread.losses[i] / eight.losses[i] - 1) < 5e-3);
 }
 
-TEST_CASE("a run changes between bf16 and eight bits, and between fp32 and tf32, in memory that holds both") {
+TEST_CASE("a run changes between bf16 and FP8, and between fp32 and tf32, in memory that holds both") {
   for (const std::string precision : {"bf16", "fp32"}) {
     CAPTURE(precision);
     const bool eight = precision == "bf16";

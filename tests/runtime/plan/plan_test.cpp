@@ -369,10 +369,10 @@ TEST_CASE("sizes in text have four digits before the point at most", "[plan]") {
   CHECK(size_text(0) == "0 B");
   CHECK(size_text(1023) == "1023 B");
   CHECK(size_text(1024) == "1.0 KiB");
-  CHECK(size_text(3.2 * 1048576) == "3.2 MiB");
-  CHECK(size_text(209.0 * 1073741824) == "209.0 GiB");
-  CHECK(size_text(9999.9 * 1073741824) == "9999.9 GiB");
-  CHECK(size_text(10240.0 * 1073741824) == "10.0 TiB");
+  CHECK(size_text(static_cast<int64_t>(3.2 * 1048576)) == "3.2 MiB");
+  CHECK(size_text(static_cast<int64_t>(209.0 * 1073741824)) == "209.0 GiB");
+  CHECK(size_text(static_cast<int64_t>(9999.9 * 1073741824)) == "9999.9 GiB");
+  CHECK(size_text(static_cast<int64_t>(10240.0 * 1073741824)) == "10.0 TiB");
 }
 
 TEST_CASE("the text of a plan has the memory of the rank that takes most, and with --ranks of all",

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/progress_line.h"
 #include "kernels/base/error.h"
 #include "runtime/data/build.h"
 #include "runtime/data/tokenizer.h"
@@ -44,41 +45,6 @@ nlohmann::ordered_json describe(const SourceInfo& s) {
   return j;
 }
 
-/// A line that is rewritten on a terminal, and a new line every ten seconds elsewhere.
-class ProgressLine {
- public:
-  explicit ProgressLine(bool quiet) : quiet_(quiet) {
-    const char* term = std::getenv("TERM");
-    tty_ = ::isatty(STDERR_FILENO) != 0 && !(term && std::string_view(term) == "dumb");
-    next_ = tty_ ? 0.2 : 10;
-  }
-
-  void update(const BuildProgress& p) {
-    const double seconds = elapsed();
-    const bool last = p.input_bytes >= p.total_bytes && open_;  // what stays on the terminal is the end
-    if (quiet_ || (seconds < next_ && !last)) return;
-    next_ = seconds + (tty_ ? 0.2 : 10);
-    const double rate = seconds > 0 ? p.input_bytes / seconds : 0;
-    const int64_t left = rate > 0 ? static_cast<int64_t>((p.total_bytes - p.input_bytes) / rate) : 0;
-    std::fprintf(stderr, "%s%.1f of %.1f MB, %lld tokens, %.1f MB/s, %lld:%02lld left%s", tty_ ? "\r" : "",
-                 p.input_bytes * 1e-6, p.total_bytes * 1e-6, static_cast<long long>(p.tokens), rate * 1e-6,
-                 static_cast<long long>(left / 60), static_cast<long long>(left % 60),
-                 tty_ ? "\033[K" : "\n");
-    open_ = tty_;
-  }
-  ~ProgressLine() {
-    if (open_) std::fputc('\n', stderr);
-  }
-  double elapsed() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  bool quiet_, tty_ = false, open_ = false;
-  double next_ = 0;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
 struct BuildCommand {
   BuildOptions options;
   bool dry_run = false, json = false, quiet = false;
@@ -92,7 +58,9 @@ struct BuildCommand {
       result = plan_build(options);
     } else {
       ProgressLine line(quiet);
-      options.progress = [&](const BuildProgress& p) { line.update(p); };
+      options.progress = [&](const BuildProgress& p) {
+        line.update(p.input_bytes, p.total_bytes, fmt::format(", {} tokens", p.tokens));
+      };
       result = build_dataset(options);
       seconds = line.elapsed();
     }

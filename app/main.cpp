@@ -64,6 +64,8 @@ int main(int argc, char** argv) {
   app::add_recipe(app);
   app::add_data(app);
   app::add_checkpoint(app);
+  app::add_export(app);
+  app::add_import(app);
   app::add_generate(app);
   app::add_eval(app);
   app::add_report(app);

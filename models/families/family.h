@@ -44,6 +44,8 @@ struct ParameterNames {
 struct HfTensorLayout {
   /// Weights of linear layers are (in, out): GPT-2's Conv1D. ltrain's are (out, in).
   bool transposed_linear = false;
+  /// Ends of names of tensors that files may have and that are no parameters: masks that are computed.
+  std::vector<std::string> buffers;
   /// Of an expert: "experts.7." + this + ".weight".
   std::string expert_gate = "gate_proj", expert_up = "up_proj", expert_down = "down_proj";
 };
@@ -60,8 +62,9 @@ struct FamilyDefaults {
 };
 
 struct Family {
-  std::string name;     ///< model.architecture, and model_type of a config.json
-  std::string summary;  ///< for the reference: "learned positions, LayerNorm, biases, GELU."
+  std::string name;      ///< model.architecture, and model_type of a config.json
+  std::string hf_class;  ///< transformers' class, architectures of a config.json: "LlamaForCausalLM"
+  std::string summary;   ///< for the reference: "learned positions, LayerNorm, biases, GELU."
   ModelTraits traits;
   ParameterNames names;
   /// What a recipe may say beside the traits.

@@ -41,6 +41,7 @@ std::vector<HfKey> keys() {
 Family gpt2_family() {
   Family f;
   f.name = "gpt2";
+  f.hf_class = "GPT2LMHeadModel";
   f.summary = "learned positions, LayerNorm, biases, GELU.";
   f.traits.norm = NormKind::layer;
   f.traits.positions = PositionEmbedding::learned;
@@ -61,6 +62,7 @@ Family gpt2_family() {
   f.grouped_queries = f.free_head_dim = false;
   f.defaults.tie_word_embeddings = true;
   f.hf_layout.transposed_linear = true;
+  f.hf_layout.buffers = {".attn.bias", ".attn.masked_bias"};
   f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
   return f;
 }

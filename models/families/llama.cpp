@@ -11,6 +11,7 @@ std::vector<HfKey> keys() { return llama_like_keys({32000, 4096, 11008, 32, 32, 
 Family llama_family() {
   Family f;
   f.name = "llama";
+  f.hf_class = "LlamaForCausalLM";
   f.summary = "RoPE, RMSNorm, grouped queries, SwiGLU.";
   f.experts = Experts::allowed;
   f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());

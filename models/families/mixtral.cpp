@@ -17,6 +17,7 @@ std::vector<HfKey> keys() {
 Family mixtral_family() {
   Family f;
   f.name = "mixtral";
+  f.hf_class = "MixtralForCausalLM";
   f.summary = "llama with experts.";
   f.names.moe = "block_sparse_moe";
   f.experts = Experts::always;

@@ -16,6 +16,7 @@ std::vector<HfKey> keys() {
 Family olmoe_family() {
   Family f;
   f.name = "olmoe";
+  f.hf_class = "OlmoeForCausalLM";
   f.summary = "and norms of all queries and of all keys.";
   f.traits.query_key_norm = QueryKeyNorm::projection;
   f.experts = Experts::always;

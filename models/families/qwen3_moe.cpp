@@ -24,6 +24,7 @@ std::vector<HfKey> keys() {
 Family qwen3_moe_family() {
   Family f;
   f.name = "qwen3_moe";
+  f.hf_class = "Qwen3MoeForCausalLM";
   f.summary = "and norms of each head's queries and keys.";
   f.traits.query_key_norm = QueryKeyNorm::head;
   f.experts = Experts::always;

@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/store.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/checkpoint/upcycle.h"
+#include "runtime/weights/load.h"
 
 namespace ltrain {
 
@@ -27,6 +28,8 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
     begun = reader->info().step;
   } else if (recipe.checkpoint.upcycle) {
     open_dense(recipe, false, *alone, *stream, notes);
+  } else if (recipe.checkpoint.load_path) {
+    open_weights(recipe, false, *alone, *stream, notes);
   }
   if (!saves_at_all(recipe)) return;
   refuse_pinned(list_checkpoints(checkpoint_folder(recipe)), begun, end_step(recipe));

@@ -38,6 +38,9 @@ struct Piece {
   int file = 0;
   std::string key;
   Slice slice;
+  /// The file has (columns, rows) of a whole matrix. Of Hugging Face's folders alone (runtime/weights): no
+  /// checkpoint has such.
+  bool transposed = false;
 };
 
 struct TensorParts {

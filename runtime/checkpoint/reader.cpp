@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/reader.h"
 
 #include <cstdlib>
-#include <cstring>
 
 #include "parallel/comm/host_collectives.h"
 #include "runtime/checkpoint/store.h"
@@ -96,6 +95,12 @@ std::string verify_share(const std::string& path, const Manifest& m, int rank, i
   return "";
 }
 
+std::vector<std::string> file_names(const Manifest& m) {
+  std::vector<std::string> names;
+  for (const FileRecord& f : m.files) names.push_back(f.name);
+  return names;
+}
+
 bool dense(const std::vector<std::pair<std::string, std::string>>& model) {
   for (const auto& [key, value] : model)
     if (key == "moe.num_experts") return value == "0";
@@ -133,7 +138,8 @@ std::string model_mismatch(const std::vector<std::pair<std::string, std::string>
 }
 
 CheckpointReader::CheckpointReader(std::string path, Manifest manifest)
-    : path_(std::move(path)), manifest_(std::move(manifest)), files_(manifest_.files.size()) {}
+    : PieceReader(std::move(path), file_names(manifest), std::move(manifest.tensors)),
+      info_(std::move(manifest.info)) {}
 
 std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& options, Communicator& control,
                                                          Stream& stream, std::vector<std::string>& notes) {
@@ -196,92 +202,6 @@ std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& op
     if (search) reader->damaged_ = search->damaged();
     return reader;
   }
-}
-
-const SafetensorsFile& CheckpointReader::file(int index) {
-  if (!files_[index])
-    files_[index] = std::make_unique<SafetensorsFile>(path_ + "/" + manifest_.files[index].name);
-  return *files_[index];
-}
-
-void CheckpointReader::read(const std::string& name, DType dtype, const Slice& slice, void* to) {
-  auto it = manifest_.tensors.find(name);
-  if (it == manifest_.tensors.end()) fail(ExitCode::storage, "{}: has no tensor \"{}\"", path_, name);
-  const TensorParts& t = it->second;
-  if (!(t.shape == slice.global) || t.dtype != dtype)
-    fail(ExitCode::storage, "{}: tensor \"{}\" is {} {}, and {} {} is wanted", path_, name,
-         dtype_name(t.dtype), to_string(t.shape), dtype_name(dtype), to_string(slice.global));
-  const int64_t size = dtype_size(dtype);
-  constexpr int64_t kGap =
-      4096;  // bytes between two runs that are read too: a page, which the system reads anyway
-  constexpr int64_t kBuffer = 8 << 20;
-  int64_t filled = 0;
-  for (const Piece& piece : t.pieces) {
-    if (common_elements(piece.slice, slice) == 0) continue;
-    const SafetensorsFile& f = file(piece.file);
-    const SafetensorsEntry* entry = f.find(piece.key);
-    if (!entry || entry->dtype != safetensors_dtype(dtype) ||
-        entry->end - entry->begin != piece.slice.elements() * size)
-      fail(ExitCode::storage, "{}: has no piece \"{}\" of the type and size that the manifest gives",
-           f.path(), piece.key);
-    // Runs that lie close together in the file are fetched by one read and scattered from a buffer.
-    struct Copy {
-      int64_t from, to, count;
-    };
-    std::vector<Copy> batch;
-    const auto flush = [&] {
-      if (batch.empty()) return;
-      const int64_t begin = batch.front().from * size, end = (batch.back().from + batch.back().count) * size;
-      if (batch.size() == 1) {
-        f.read(*entry, begin, end - begin, static_cast<char*>(to) + batch[0].to * size);
-      } else {
-        buffer_.resize(static_cast<size_t>(end - begin));
-        f.read(*entry, begin, end - begin, buffer_.data());
-        for (const Copy& c : batch)
-          std::memcpy(static_cast<char*>(to) + c.to * size, buffer_.data() + c.from * size - begin,
-                      static_cast<size_t>(c.count * size));
-      }
-      bytes_read_ += end - begin;
-      batch.clear();
-    };
-    for_each_common(piece.slice, slice, [&](int64_t from, int64_t into, int64_t count) {
-      filled += count;
-      if (!batch.empty()) {
-        Copy& last = batch.back();
-        if (last.from + last.count == from && last.to + last.count == into && batch.size() == 1) {
-          last.count += count;  // one run for the file and for memory
-          return;
-        }
-        const int64_t gap = (from - last.from - last.count) * size,
-                      span = (from + count - batch.front().from) * size;
-        if (gap > kGap || span > kBuffer) flush();
-      }
-      batch.push_back({from, into, count});
-    });
-    flush();
-  }
-  // The pieces tile the tensor (checked when the manifest was read), so this is a defect and not damage.
-  LT_CHECK(filled == slice.elements(), "{}: {} of {} elements of {}", path_, filled, slice.elements(), name);
-  elements_read_[name] += filled;
-}
-
-void CheckpointReader::finish(Communicator& control, Stream& stream,
-                              const std::function<bool(const std::string&)>& needed) {
-  std::vector<int64_t> counts;
-  for (const auto& [name, t] : manifest_.tensors) counts.push_back(elements_read_[name]);
-  sum_over(control, stream, counts);
-  std::string left;
-  int64_t n = 0, i = 0;
-  for (const auto& [name, t] : manifest_.tensors) {
-    const int64_t count = counts[static_cast<size_t>(i++)], all = t.shape.elements();
-    if (count >= all || (needed && !needed(name))) continue;
-    if (++n <= 5)
-      left += fmt::format("{}\"{}\" {} ({} of {} elements read)", left.empty() ? "" : ", ", name,
-                          to_string(t.shape), count, all);
-  }
-  if (n > 0)
-    fail(ExitCode::storage, "{}: {} tensors of the checkpoint have no place in this run: {}{}", path_, n,
-         left, n > 5 ? ", ..." : "");
 }
 
 }  // namespace ltrain

@@ -1,14 +1,11 @@
 // Finds the checkpoint to resume from, and reads any slice of its tensors, whatever layout wrote it.
 #pragma once
-#include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "parallel/comm/communicator.h"
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/piece_reader.h"
 
 namespace ltrain {
 
@@ -23,7 +20,7 @@ struct ResumeOptions {
   std::vector<std::pair<std::string, std::string>> model;
 };
 
-class CheckpointReader {
+class CheckpointReader : public PieceReader {
  public:
   /// Collective: every rank opens the same checkpoint. Null when `resume` is never, or auto and there is
   /// none; `notes` then says so, and says why newer checkpoints were passed over when an older one is taken.
@@ -32,33 +29,15 @@ class CheckpointReader {
   static std::unique_ptr<CheckpointReader> open(const ResumeOptions& options, Communicator& control,
                                                 Stream& stream, std::vector<std::string>& notes);
 
-  const CheckpointInfo& info() const { return manifest_.info; }
-  const std::string& path() const { return path_; }
-  const std::map<std::string, TensorParts>& tensors() const { return manifest_.tensors; }
-  bool has(const std::string& name) const { return manifest_.tensors.count(name) > 0; }
-
-  /// Fills `to` with the slice's elements. Error (storage) when there is no such tensor, or its shape or type
-  /// differ. Reads the byte ranges of the pieces that it needs and no more.
-  void read(const std::string& name, DType dtype, const Slice& slice, void* to);
-  /// Collective: every element of every tensor that `needed` names (default: all) has been read by some rank;
-  /// Error (storage) naming the tensors that were not.
-  void finish(Communicator& control, Stream& stream,
-              const std::function<bool(const std::string&)>& needed = {});
-  int64_t bytes_read() const { return bytes_read_; }  ///< by this rank, by read()
+  const CheckpointInfo& info() const { return info_; }
   /// Rank 0: names of newer checkpoints that were passed over when their bytes had been read.
   const std::vector<std::string>& damaged() const { return damaged_; }
 
  private:
   CheckpointReader(std::string path, Manifest manifest);
-  const SafetensorsFile& file(int index);
 
-  std::string path_;
-  Manifest manifest_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // opened when first read
-  std::map<std::string, int64_t> elements_read_;
-  std::vector<char> buffer_;
+  CheckpointInfo info_;
   std::vector<std::string> damaged_;
-  int64_t bytes_read_ = 0;
 };
 
 /// "" or the settings that differ and matter: "hidden_size is 256 in the checkpoint and 512 in the recipe".

@@ -191,26 +191,24 @@ int64_t SafetensorsItem::bytes() const {
 
 namespace {
 
-std::vector<const SafetensorsItem*> in_reference_order(const std::vector<SafetensorsItem>& items) {
-  std::vector<const SafetensorsItem*> order;
-  for (const SafetensorsItem& item : items) order.push_back(&item);
-  std::sort(order.begin(), order.end(), [](const SafetensorsItem* a, const SafetensorsItem* b) {
-    const int ra = dtype_rank(safetensors_dtype(a->dtype)), rb = dtype_rank(safetensors_dtype(b->dtype));
-    return ra != rb ? ra > rb : a->name < b->name;
+std::vector<SafetensorsItem> in_reference_order(std::vector<SafetensorsItem> items) {
+  std::sort(items.begin(), items.end(), [](const SafetensorsItem& a, const SafetensorsItem& b) {
+    const int ra = dtype_rank(safetensors_dtype(a.dtype)), rb = dtype_rank(safetensors_dtype(b.dtype));
+    return ra != rb ? ra > rb : a.name < b.name;
   });
-  return order;
+  return items;
 }
 
 /// Put together item by item: keys stand in the order of the bytes, and nlohmann's ordered_json looks at
 /// every key before it adds one, which is quadratic in the number of tensors.
-std::string make_header(const std::vector<const SafetensorsItem*>& order,
+std::string make_header(const std::vector<SafetensorsItem>& order,
                         const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
   if (!metadata.empty()) text += "\"__metadata__\":" + json(metadata).dump() + (order.empty() ? "" : ",");
   int64_t at = 0;
   std::set<std::string> names;
   for (size_t i = 0; i < order.size(); ++i) {
-    const SafetensorsItem& item = *order[i];
+    const SafetensorsItem& item = order[i];
     LT_CHECK(names.insert(item.name).second && item.name != "__metadata__", "two tensors named {}",
              item.name);
     text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", i ? "," : "",
@@ -223,33 +221,50 @@ std::string make_header(const std::vector<const SafetensorsItem*>& order,
   return text;
 }
 
-}  // namespace
-
-int64_t safetensors_size(const std::vector<SafetensorsItem>& items,
-                         const std::map<std::string, std::string>& metadata) {
-  int64_t bytes = 8 + static_cast<int64_t>(make_header(in_reference_order(items), metadata).size());
+int64_t size_with(const std::string& header, const std::vector<SafetensorsItem>& items) {
+  int64_t bytes = 8 + static_cast<int64_t>(header.size());
   for (const SafetensorsItem& item : items) bytes += item.bytes();
   return bytes;
 }
 
-void write_safetensors(NewFile& file, const std::vector<SafetensorsItem>& items,
-                       const std::map<std::string, std::string>& metadata) {
-  const auto order = in_reference_order(items);
-  const std::string header = make_header(order, metadata);
-  file.reserve(safetensors_size(items, metadata));
+}  // namespace
+
+int64_t safetensors_size(const std::vector<SafetensorsItem>& items,
+                         const std::map<std::string, std::string>& metadata) {
+  return size_with(make_header(in_reference_order(items), metadata), items);
+}
+
+SafetensorsWriter::SafetensorsWriter(NewFile& file, std::vector<SafetensorsItem> items,
+                                     const std::map<std::string, std::string>& metadata)
+    : file_(file), items_(in_reference_order(std::move(items))) {
+  const std::string header = make_header(items_, metadata);
+  size_ = size_with(header, items_);
+  file_.reserve(size_);
   unsigned char raw[8];
   for (int i = 0; i < 8; ++i)
     raw[i] = static_cast<unsigned char>(static_cast<uint64_t>(header.size()) >> (8 * i));
-  file.write(raw, 8);
-  file.write(header.data(), static_cast<int64_t>(header.size()));
-  for (size_t i = 0; i < order.size(); ++i) {
-    if (i == order.size() / 2) LT_FAULT_POINT("checkpoint.mid_write");
-    file.write(order[i]->data, order[i]->bytes());
-  }
+  file_.write(raw, 8);
+  file_.write(header.data(), static_cast<int64_t>(header.size()));
+}
+
+void SafetensorsWriter::write(const void* data, int64_t bytes) { file_.write(data, bytes); }
+
+void SafetensorsWriter::finish() {
+  LT_CHECK(file_.bytes() == size_, "{}: {} bytes of {} were written", file_.path(), file_.bytes(), size_);
   LT_FAULT_POINT("checkpoint.before_fsync");
-  file.sync();
+  file_.sync();
   LT_FAULT_POINT("checkpoint.after_fsync");
-  file.close();
+  file_.close();
+}
+
+void write_safetensors(NewFile& file, const std::vector<SafetensorsItem>& items,
+                       const std::map<std::string, std::string>& metadata) {
+  SafetensorsWriter writer(file, items, metadata);
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (i == items.size() / 2) LT_FAULT_POINT("checkpoint.mid_write");
+    writer.write(writer.items()[i].data, writer.items()[i].bytes());
+  }
+  writer.finish();
 }
 
 }  // namespace ltrain

@@ -46,15 +46,33 @@ struct SafetensorsItem {
   std::string name;
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
-  const void* data = nullptr;
+  const void* data = nullptr;  ///< of write_safetensors
   int64_t bytes() const;
 };
 
-/// Size of the file that write_safetensors makes of these.
+/// Size of the file that is made of these.
 int64_t safetensors_size(const std::vector<SafetensorsItem>& items,
                          const std::map<std::string, std::string>& metadata);
-/// Writes, syncs and closes a new file; `file` then has its size and hash. The order of `items` does not
-/// matter.
+
+/// A file whose tensors are written part by part, so that none needs to be in memory whole.
+class SafetensorsWriter {
+ public:
+  /// Takes the space on the disk, and writes the header.
+  SafetensorsWriter(NewFile& file, std::vector<SafetensorsItem> items,
+                    const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+  /// In the order in which their bytes are to be written: dtype, then name, as the reference does.
+  const std::vector<SafetensorsItem>& items() const { return items_; }
+  void write(const void* data, int64_t bytes);
+  /// Syncs and closes; `file` then has its size and hash.
+  void finish();
+
+ private:
+  NewFile& file_;
+  std::vector<SafetensorsItem> items_;
+  int64_t size_ = 0;
+};
+
+/// Writes all of a new file. The order of `items` does not matter.
 void write_safetensors(NewFile& file, const std::vector<SafetensorsItem>& items,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

@@ -1,4 +1,4 @@
-// A checkpoint's slices, into tensors of any device.
+// Slices of a checkpoint or of a folder of weights, into tensors of any device.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -8,7 +8,7 @@
 #include "kernels/storage/offload.h"
 #include "kernels/tensor/device.h"
 #include "kernels/tensor/staging.h"
-#include "runtime/checkpoint/reader.h"
+#include "runtime/checkpoint/piece_reader.h"
 
 namespace ltrain {
 
@@ -16,7 +16,7 @@ namespace ltrain {
 class TensorReader {
  public:
   /// `touched`: called after every block.
-  TensorReader(CheckpointReader& reader, Stream& stream, std::function<void()> touched = {})
+  TensorReader(PieceReader& reader, Stream& stream, std::function<void()> touched = {})
       : reader_(reader), stream_(stream), touched_(std::move(touched)) {
     if (stream.device() != DeviceKind::cpu) block_ = host_memory(stream.device(), kBlock);
   }
@@ -35,7 +35,7 @@ class TensorReader {
 
  private:
   static constexpr int64_t kBlock = kOffloadTouch;
-  CheckpointReader& reader_;
+  PieceReader& reader_;
   Stream& stream_;
   std::function<void()> touched_;
   std::shared_ptr<void> block_;

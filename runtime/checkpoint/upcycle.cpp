@@ -106,6 +106,7 @@ void load_dense(CheckpointReader& dense, const ModelConfig& m, ParameterStore& p
       read_experts(tensors, m.names(), place, piece.slice, piece.master);
   }
   parameters.publish_loaded();
+  parameters.start_average();
 }
 
 }  // namespace ltrain

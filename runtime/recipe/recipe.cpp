@@ -1,5 +1,6 @@
 #include "runtime/recipe/recipe.h"
 
+#include <filesystem>
 #include <set>
 
 #include "kernels/base/error.h"
@@ -94,6 +95,28 @@ void raise(Diagnostics& diagnostics, const Recipe& r, World world) {
 
 }  // namespace
 
+namespace {
+
+/// model.from: a config.json, or a folder that has one beside the weights.
+void add_model_from(RawValues& given, Diagnostics& diagnostics) {
+  const auto it = given.values.find("model.from");
+  if (it == given.values.end() || it->second.value.kind != Node::scalar) return;
+  const RawValue from = it->second;
+  std::string path = from.value.text;
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
+    RawValue weights = from;
+    weights.value.text = path;
+    weights.written_as = "model.from";
+    given.values.emplace("checkpoint.load.path", weights);
+    path += "/config.json";
+  }
+  add_hf_config(path, from.place, given, diagnostics);
+}
+
+}  // namespace
+
 Recipe parse_recipe(std::string_view text, const std::string& name,
                     const std::vector<std::string>& overrides) {
   RawValues given;
@@ -101,9 +124,7 @@ Recipe parse_recipe(std::string_view text, const std::string& name,
   add_document(parse_yaml(text, name), given, diagnostics);
   for (const std::string& argument : overrides) add_override(argument, given, diagnostics);
   interpolate(given, diagnostics);
-  if (auto it = given.values.find("model.from");
-      it != given.values.end() && it->second.value.kind == Node::scalar)
-    add_hf_config(it->second.value.text, it->second.place, given, diagnostics);
+  add_model_from(given, diagnostics);
   const auto values = std::make_shared<const RawValues>(std::move(given));
   Recipe r = make(values, name, {}, diagnostics);
   raise(diagnostics, r, {});

@@ -188,7 +188,8 @@ struct CheckpointSettings {
   bool async_save = true;
   std::string resume = "auto";  ///< auto | never | the path of a checkpoint or of a folder of them
   ResumeData resume_data = ResumeData::same;
-  std::optional<std::string> upcycle;  ///< a dense checkpoint that a fresh MoE model begins with
+  std::optional<std::string> upcycle;    ///< a dense checkpoint that a fresh MoE model begins with
+  std::optional<std::string> load_path;  ///< weights of a fresh run: a Hugging Face folder or a checkpoint
   bool save_at_end = true;
 };
 

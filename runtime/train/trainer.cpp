@@ -32,6 +32,7 @@
 #include "runtime/telemetry/metrics.h"
 #include "runtime/train/expert_report.h"
 #include "runtime/train/step_profile.h"
+#include "runtime/weights/load.h"
 
 namespace ltrain {
 namespace {
@@ -167,8 +168,10 @@ class Trainer {
     if (LossScaler* scaler = program_->loss_scaler(); scaler && resumed.loss_scale)
       scaler->restore(*resumed.loss_scale);
     if (resumed.step == 0) program_->initialize();
-    std::vector<std::string> upcycled;
-    if (resumed.step == 0 && recipe_.checkpoint.upcycle) upcycled = state_->upcycle();
+    std::vector<std::string> begun_with;  // notes on weights that are not the seed's
+    if (resumed.step == 0 && recipe_.checkpoint.upcycle) begun_with = state_->upcycle();
+    if (resumed.step == 0 && recipe_.checkpoint.load_path)
+      begun_with = load_weights(recipe_, program_->parameters(), *control_group_, *control_);
     synchronize();
     std::vector<std::string> folder_notes;
     if (saves_at_all(recipe_)) folder_notes = state_->open_writer(step_, end_step_, host_.get());
@@ -186,7 +189,7 @@ class Trainer {
       if (device_ != DeviceKind::cpu) progress_->line("attention: " + attention);
       for (const std::string& note : offload_memory_->notes()) progress_->line(note);
       for (const std::string& note : resumed.notes) progress_->line(note);
-      for (const std::string& note : upcycled) progress_->line(note);
+      for (const std::string& note : begun_with) progress_->line(note);
       for (const std::string& note : folder_notes) progress_->line("checkpoint: " + note);
       progress_->line(
           fmt::format("{}: {} {} parameters, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "

@@ -56,6 +56,10 @@ class Rules {
     const std::string heads = "model.num_attention_heads", hidden = "model.hidden_size";
     if (given("model.from_ignore") && !given("model.from"))
       broken("model.from_ignore", "has a meaning only with model.from; remove the key");
+    if (r_.checkpoint.load_path && r_.checkpoint.upcycle)
+      broken("checkpoint.upcycle",
+             "a run begins with one set of weights; remove the key, or checkpoint.load.path",
+             {"checkpoint.load.path"});
     if (!given("model.head_dim")) {
       if (m.hidden_size % m.num_attention_heads != 0)
         broken(heads,

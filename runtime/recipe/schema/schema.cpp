@@ -113,7 +113,10 @@ void add_model_keys(std::vector<Key>& t) {
   Key from;
   from.path = "model.from";
   from.type = "text";
-  from.help = "A Hugging Face config.json to take the shape from; keys given here win over it.";
+  from.help =
+      "A Hugging Face config.json to take the shape from; keys given here win over it. Or a Hugging Face "
+      "folder, "
+      "which checkpoint.load.path is then, too: the run begins with its weights.";
   from.dumped = false;
   from.set = [](const Key&, Recipe&, const Node& node) -> std::string {
     std::string path;
@@ -167,10 +170,12 @@ void add_model_keys(std::vector<Key>& t) {
   t.push_back(integer("model.max_position_embeddings", LT_MEMBER(model.max_position_embeddings),
                       "Longest sequence; gpt2: rows of the position embedding.")
                   .between(1, kMaxIds)
+                  .loads_with_any()
                   .alias({"n_positions"}));
   t.push_back(
       rotary_only(number("model.rope_theta", LT_MEMBER(model.rope_theta), "Base of the rotary angles.")
                       .at_least(1)
+                      .loads_with_any()
                       .alias({"rotary_base"})));
   Key rope_type;
   rope_type.path = "model.rope_scaling.rope_type";
@@ -179,6 +184,7 @@ void add_model_keys(std::vector<Key>& t) {
   rope_type.choices = {"default", "llama3"};
   rope_type.unbuilt = {"linear", "dynamic", "yarn", "longrope", "su", "proportional"};
   rope_type.aliases = {"type"};
+  rope_type.loads_with_any();
   rope_type.set = [](const Key& k, Recipe&, const Node& node) {
     std::string name;
     return read_choice(k, node, name);
@@ -189,19 +195,23 @@ void add_model_keys(std::vector<Key>& t) {
   t.push_back(rotary_only(std::move(rope_type)));
   t.push_back(
       rotary_only(number("model.rope_scaling.factor", LT_MEMBER(model.rope_scaling.factor), "1: no scaling.")
-                      .at_least(1)));
+                      .at_least(1)
+                      .loads_with_any()));
   t.push_back(
       rotary_only(number("model.rope_scaling.low_freq_factor", LT_MEMBER(model.rope_scaling.low_freq_factor),
                          "Wavelengths longer than original / this are stretched whole.")
-                      .above(0)));
+                      .above(0)
+                      .loads_with_any()));
   t.push_back(rotary_only(number("model.rope_scaling.high_freq_factor",
                                  LT_MEMBER(model.rope_scaling.high_freq_factor),
                                  "Wavelengths shorter than original / this are kept.")
-                              .above(0)));
+                              .above(0)
+                              .loads_with_any()));
   t.push_back(rotary_only(integer("model.rope_scaling.original_max_position_embeddings",
                                   LT_MEMBER(model.rope_scaling.original_max_position_embeddings),
                                   "Sequence length that the model was first trained for.")
-                              .between(1, kMaxIds)));
+                              .between(1, kMaxIds)
+                              .loads_with_any()));
   t.push_back(
       number("model.rms_norm_eps", LT_MEMBER(model.norm_eps), "Epsilon of RMSNorm, or of gpt2's LayerNorm.")
           .above(0)
@@ -515,6 +525,12 @@ void add_job_keys(std::vector<Key>& t) {
                    "every expert begins as a copy of the feed-forward, routers from the seed.")
                   .when("model.moe.num_experts above 0", true,
                         [](const Recipe& r) { return r.model.moe.num_experts > 0; }));
+  t.push_back(
+      text("checkpoint.load.path", LT_MEMBER(checkpoint.load_path),
+           "A fresh start takes its weights from this folder, under any layout: one of Hugging Face "
+           "(config.json and safetensors), or a checkpoint, a folder of them, or the output_dir of a run. "
+           "Steps, data and optimizer begin anew.")
+          .derived("the folder of model.from", nullptr));
   t.push_back(
       truth("checkpoint.save_at_end", LT_MEMBER(checkpoint.save_at_end), "Save after the last step."));
   t.push_back(host_list(

@@ -57,6 +57,7 @@ struct Key {
   Effect effect = Effect::unset;  ///< of changes(), else its section's (schema_sections.cpp)
 
   OnResume on_resume = OnResume::same;  ///< read of model.* keys
+  bool on_load_any = false;             ///< a model.* key: weights do not depend on its value
 
   /// Sets the value from a node; returns "" or what is wrong ("must be at least 1; ...").
   std::function<std::string(const Key&, Recipe&, const Node&)> set;
@@ -88,6 +89,10 @@ struct Key {
   }
   Key& resumes(OnResume r) {
     on_resume = r;
+    return *this;
+  }
+  Key& loads_with_any() {
+    on_load_any = true;
     return *this;
   }
   Key& alias(std::vector<std::string> names) {

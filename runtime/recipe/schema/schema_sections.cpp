@@ -35,6 +35,7 @@ constexpr Section kSections[] = {
     {"sparsity", "Matrices of which two of each four neighbours are zero.", Effect::function},
     {"schedule", "The learning rate over time.", Effect::schedule},
     {"checkpoint", "Saving and resuming.", Effect::nothing},
+    {"checkpoint.load", "Weights from elsewhere."},
     {"launch", "Processes.", Effect::speed},
     {"log", "What is printed.", Effect::nothing},
     {"profile", "Where a step's time goes: [profiling.md](profiling.md). Traces of some steps on some ranks.",

@@ -1,0 +1,190 @@
+#include "runtime/weights/export.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "models/families/hf_tensors.h"
+#include "parallel/mesh/groups.h"
+#include "parallel/optim/optimizer.h"
+#include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/reader.h"
+#include "runtime/recipe/recipe.h"
+#include "runtime/weights/hf_config.h"
+#include "runtime/weights/hf_folder.h"
+#include "runtime/weights/new_folder.h"
+#include "runtime/weights/stream_tensor.h"
+
+namespace ltrain {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// A checkpoint of `ltrain import`: no step was made, and there is no optimizer. Its types are those of the files.
+bool is_imported(const CheckpointReader& reader) {
+  return reader.info().step == 0 && std::none_of(reader.tensors().begin(), reader.tensors().end(), [](const auto& t) {
+           return t.first.starts_with("optimizer/");
+         });
+}
+
+/// What the matmuls of the run's end read.
+DType run_dtype(const Recipe& recipe) {
+  switch (recipe.phases.empty() ? recipe.precision : recipe.phases.back().precision) {
+    case Precision::fp32:
+    case Precision::tf32:
+      return DType::f32;
+    case Precision::fp16:
+      return DType::f16;
+    default:
+      return DType::bf16;
+  }
+}
+
+/// A tensor of the folder, and the part of the checkpoint that it is.
+struct Part {
+  SafetensorsItem item;
+  std::string source;
+  Slice slice;
+  bool transposed = false;
+};
+
+std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool imported,
+                           const ExportOptions& o) {
+  const ModelConfig& model = recipe.model;
+  std::vector<Part> parts;
+  for (const auto& [name, shape] : parameter_shapes(model)) {
+    const std::string source = o.average ? fmt::format("optimizer/{}/{}", kAverage, name) : name;
+    const auto at = reader.tensors().find(source);
+    if (at == reader.tensors().end())
+      fail(ExitCode::usage, "{}: has no {}{}", reader.path(), source,
+           o.average ? "; averages of weights are kept by runs with train.ema_decay" : "");
+    const DType stored = at->second.dtype;
+    const DType dtype = o.dtype ? *o.dtype : dtype_size(stored) < 4 || imported ? stored : run_dtype(recipe);
+    const auto tensors = hf_tensors(*model.family, name, model.moe.num_experts);
+    if (tensors.empty())
+      fail(ExitCode::usage, "{}: {} has no name in Hugging Face's {}, which cannot hold this model", reader.path(),
+           name, model.family->name);
+    for (const TensorName& t : tensors) {
+      Part p{{t.name, dtype, {}, nullptr}, source, Slice::whole(shape), t.transposed};
+      for (int d = 0; d < shape.rank; ++d) p.item.shape.push_back(shape[d]);
+      if (t.expert >= 0) {
+        p.slice = expert_slice(shape, t);
+        p.item.shape = {shape[shape.rank - 2], shape[shape.rank - 1]};
+      }
+      if (t.transposed) std::swap(p.item.shape.at(0), p.item.shape.at(1));
+      parts.push_back(std::move(p));
+    }
+  }
+  return parts;
+}
+
+/// In the order of the parts, each file up to `most` bytes.
+std::vector<std::vector<const Part*>> shards_of(const std::vector<Part>& parts, int64_t most) {
+  std::vector<std::vector<const Part*>> shards(1);
+  int64_t bytes = 0;
+  for (const Part& p : parts) {
+    if (!shards.back().empty() && bytes + p.item.bytes() > most) {
+      shards.emplace_back();
+      bytes = 0;
+    }
+    bytes += p.item.bytes();
+    shards.back().push_back(&p);
+  }
+  return shards;
+}
+
+std::string shard_file(size_t index, size_t count) {
+  return count == 1 ? "model.safetensors" : fmt::format("model-{:05d}-of-{:05d}.safetensors", index + 1, count);
+}
+
+/// What comes with a model and is no weight.
+std::vector<std::string> copy_tokenizer(const std::string& from, const std::string& to) {
+  std::vector<std::string> copied;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+                           "merges.txt", "tokenizer.model", "added_tokens.json", "chat_template.jinja",
+                           "generation_config.json"}) {
+    if (!path_exists(from + "/" + name)) continue;
+    std::error_code error;
+    std::filesystem::copy_file(from + "/" + name, to + "/" + name, error);
+    if (error) fail(ExitCode::storage, "{}/{}: cannot be copied: {}", from, name, error.message());
+    copied.push_back(name);
+  }
+  return copied;
+}
+
+}  // namespace
+
+ExportReport export_checkpoint(const ExportOptions& o) {
+  if (!path_exists(o.checkpoint)) fail(ExitCode::storage, "{}: there is no such checkpoint", o.checkpoint);
+  const auto stream = make_inline_stream("export");
+  const GroupSet one;
+  ResumeOptions resume;
+  resume.folder = resume.resume =
+      path_exists(o.checkpoint + "/checkpoints") ? o.checkpoint + "/checkpoints" : o.checkpoint;
+  ExportReport report;
+  const auto reader =
+      CheckpointReader::open(resume, one.groups().world.communicator(), *stream, report.notes);
+  LT_CHECK(reader != nullptr, "{}: nothing was opened", o.checkpoint);
+  report.notes.clear();
+  reader->take_any_float();
+  report.checkpoint = reader->path();
+  report.step = reader->info().step;
+  const Recipe recipe = parse_recipe(reader->info().recipe, reader->path() + " (recipe)");
+  const std::vector<Part> parts = parts_of(recipe, *reader, is_imported(*reader), o);
+  report.dtype = parts.front().item.dtype;
+  report.tensors = static_cast<int64_t>(parts.size());
+
+  NewFolder folder(o.folder);
+  const std::string begun_with = recipe.checkpoint.load_path.value_or("");
+  write_text_file(folder.work() + "/config.json",
+                  hf_config_text(recipe, report.dtype, begun_with.empty() ? "" : begun_with + "/config.json"));
+  check_hf_config(folder.work() + "/config.json", recipe);
+  int64_t all = 0;
+  for (const Part& p : parts) all += p.item.bytes();
+  folder.need(all);
+  const auto shards = shards_of(parts, o.shard_bytes);
+  ordered_json map = ordered_json::object();
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string name = shard_file(i, shards.size());
+    std::map<std::string, const Part*> by_name;
+    std::vector<SafetensorsItem> items;
+    for (const Part* p : shards[i]) {
+      by_name[p->item.name] = p;
+      items.push_back(p->item);
+    }
+    NewFile file(folder.work() + "/" + name);
+    SafetensorsWriter writer(file, items);
+    for (const SafetensorsItem& item : writer.items()) {
+      const Part& p = *by_name.at(item.name);
+      stream_tensor(*reader, p.source, item.dtype, p.slice, p.transposed, [&](const void* data, int64_t bytes) {
+        writer.write(data, bytes);
+        report.bytes += bytes;
+        if (o.progress) o.progress(report.bytes, all);
+      });
+      map[item.name] = name;
+    }
+    writer.finish();
+    report.files.push_back(name);
+  }
+  if (shards.size() > 1) {
+    const ordered_json index{{"metadata", {{"total_size", all}}}, {"weight_map", map}};
+    write_text_file(folder.work() + "/model.safetensors.index.json", index.dump(2) + "\n");
+    report.files.push_back("model.safetensors.index.json");
+  }
+  report.files.push_back("config.json");
+  const std::string tokenizer = !o.tokenizer.empty() ? o.tokenizer : begun_with;
+  if (!tokenizer.empty() && path_exists(tokenizer))
+    for (const std::string& name : copy_tokenizer(tokenizer, folder.work())) report.files.push_back(name);
+  if (std::find(report.files.begin(), report.files.end(), "generation_config.json") == report.files.end()) {
+    write_text_file(folder.work() + "/generation_config.json", "{\n  \"_from_model_config\": true\n}\n");
+    report.files.push_back("generation_config.json");
+  }
+  if (std::none_of(report.files.begin(), report.files.end(),
+                   [](const std::string& f) { return f.starts_with("tokenizer"); }))
+    report.notes.push_back("no tokenizer files: give their folder with --tokenizer");
+  folder.commit();
+  return report;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,109 @@
+#include "runtime/weights/hf_config.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "models/families/hf_keys.h"
+#include "runtime/checkpoint/files.h"
+#include "runtime/data/strict_json.h"
+#include "runtime/recipe/schema/schema.h"
+
+namespace ltrain {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+
+std::string torch_name(DType t) {
+  return t == DType::f64 ? "float64" : t == DType::f32 ? "float32" : t == DType::bf16 ? "bfloat16" : "float16";
+}
+
+/// Rows that every family has: they say that the model is one decoder, which its class says already.
+bool is_common(const std::string& name) {
+  static const std::vector<HfKey> common = [] {
+    std::vector<HfKey> rows;
+    add_common(rows);
+    return rows;
+  }();
+  return find_hf_key(common, name) != nullptr;
+}
+
+/// The value of a recipe key as JSON; null where it has no meaning in this recipe.
+json value_of(const Recipe& recipe, const std::string& path) {
+  const recipe::Key* key = recipe::find_key(path);
+  LT_CHECK(key, "no row for {}", path);
+  return key->in_dump(recipe) ? json::parse(key->write(*key, recipe, true)) : json();
+}
+
+/// Keys of an older config.json that change nothing of the function, but for those that say how it was saved.
+void take_harmless(const std::string& base, const std::vector<HfKey>& keys, ordered_json& out) {
+  if (base.empty() || !path_exists(base)) return;
+  std::string error;
+  const json root = data::parse_strict(read_text_file(base, kMaxConfigBytes), 32, error);
+  if (!root.is_object()) return;
+  for (const auto& [name, value] : root.items()) {
+    const HfKey* key = find_hf_key(keys, name);
+    if (key && key->use == HfUse::harmless && !out.contains(name) && name != "dtype" && name != "torch_dtype" &&
+        name != "transformers_version" && !name.starts_with("_"))
+      out[name] = value;
+  }
+}
+
+}  // namespace
+
+std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string& base) {
+  const Family& family = *recipe.model.family;
+  const std::vector<HfKey>& keys = *family.hf_keys;
+  ordered_json out{{"architectures", json::array({family.hf_class})}, {"model_type", family.name}};
+  ordered_json rope = ordered_json::object();
+  for (const HfKey& key : keys) {
+    const size_t dot = key.name.find('.');
+    if (dot != std::string::npos) {  // the older section: both generations of transformers read it
+      if (key.use != HfUse::obeyed || key.name.substr(0, dot) != "rope_scaling") continue;
+      const std::string leaf = key.name.substr(dot + 1);
+      if (leaf == "type" || find_hf_key(keys, leaf)) continue;
+      if (json value = value_of(recipe, key.path); !value.is_null()) rope[leaf] = std::move(value);
+    } else if (key.use == HfUse::obeyed && !key.alias) {
+      if (json value = value_of(recipe, key.path); !value.is_null()) out[key.name] = std::move(value);
+    } else if (key.use == HfUse::required && !key.accepted.front().is_null() && !is_common(key.name)) {
+      out[key.name] = key.accepted.front();
+    }
+  }
+  if (rope.contains("rope_type")) out["rope_scaling"] = rope["rope_type"] == "default" ? ordered_json() : rope;
+  if (find_hf_key(keys, "sliding_window") && !out.contains("sliding_window")) out["sliding_window"] = nullptr;
+  if (find_hf_key(keys, "router_aux_loss_coef") && recipe.model.moe.balance == BalanceLoss::hf) {
+    out["output_router_logits"] = true;
+    out["router_aux_loss_coef"] = recipe.model.moe.balance_coeff;
+  }
+  out["torch_dtype"] = torch_name(dtype);  // the older name: both generations read it
+  take_harmless(base, keys, out);
+  return out.dump(2) + "\n";
+}
+
+void check_hf_config(const std::string& path, const Recipe& recipe) {
+  const auto refuse = [&](const std::string& why) {
+    fail(ExitCode::usage, "a config.json of {} cannot say what this model is: {}", recipe.model.family->name, why);
+  };
+  Recipe back;
+  try {
+    back = parse_recipe("{}", "config.json", {"model.from=" + path, "data.seq_length=1"});
+  } catch (const Error& e) {
+    refuse(e.what());
+  }
+  const auto there = model_settings(back.model), here = model_settings(recipe.model);
+  const std::map<std::string, std::string> read(there.begin(), there.end());
+  std::string differs;
+  for (const auto& [key, value] : here) {
+    const recipe::Key* row = recipe::find_key("model." + key);
+    const auto at = read.find(key);
+    if ((row && row->on_resume == recipe::OnResume::any) || (at != read.end() && at->second == value)) continue;
+    differs += fmt::format("{}model.{} = {}{}", differs.empty() ? "" : ", ", key, value,
+                           at == read.end() ? "" : fmt::format(" (read back as {})", at->second));
+  }
+  if (!differs.empty()) refuse(differs);
+}
+
+}  // namespace ltrain

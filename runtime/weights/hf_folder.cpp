@@ -1,0 +1,271 @@
+#include "runtime/weights/hf_folder.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kernels/base/printable.h"
+#include "models/decoder/decoder.h"
+#include "parallel/mesh/groups.h"
+#include "parallel/zero/parameter_store.h"
+#include "runtime/checkpoint/convert_elements.h"
+#include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/store.h"
+#include "runtime/data/strict_json.h"
+
+namespace ltrain {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr int64_t kMaxIndexBytes = 64 << 20;
+
+std::string shown(const std::string& name) { return printable(name, 120); }
+
+/// "a, b, c, and 7 more".
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 5;
+  std::string text;
+  for (size_t i = 0; i < std::min(kMost, names.size()); ++i)
+    text += (i ? ", " : "") + shown(names[i]);
+  return names.size() <= kMost ? text : text + fmt::format(", and {} more", names.size() - kMost);
+}
+
+/// Of a file beside the index: no path, nothing hidden.
+bool plain_name(const std::string& name) {
+  return name.ends_with(".safetensors") && !name.starts_with(".") && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+/// The file of each tensor, as the index has it.
+std::map<std::string, std::string> read_index(const std::string& path) {
+  std::string error;
+  const json root = data::parse_strict(read_text_file(path, kMaxIndexBytes), 8, error);
+  if (!error.empty()) fail(ExitCode::storage, "{}: {}", path, error);
+  if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object())
+    fail(ExitCode::storage, "{}: has no object weight_map, which names the file of each tensor", path);
+  std::map<std::string, std::string> files;
+  for (const auto& [tensor, file] : root["weight_map"].items()) {
+    if (!file.is_string() || !plain_name(file))
+      fail(ExitCode::storage,
+           "{}: weight_map[\"{}\"] is {}: it needs the name of a .safetensors file of this folder", path,
+           shown(tensor), shown(file.dump(-1, ' ', false, json::error_handler_t::replace)));
+    files[tensor] = file;
+  }
+  return files;
+}
+
+}  // namespace
+
+bool is_hf_folder(const std::string& path) {
+  return path_exists(path + "/config.json") && !path_exists(path + "/" + kManifestFile);
+}
+
+HfFolder open_hf_folder(const std::string& path, const std::string& key) {
+  HfFolder folder;
+  folder.path = path;
+  std::map<std::string, std::string> index;
+  if (path_exists(path + "/" + kIndex)) {
+    index = read_index(path + "/" + kIndex);
+    std::set<std::string> files;
+    for (const auto& [tensor, file] : index) files.insert(file);
+    folder.files.assign(files.begin(), files.end());
+  } else if (path_exists(path + "/" + kSingle)) {
+    folder.files = {kSingle};
+  } else {
+    const bool pickled =
+        path_exists(path + "/pytorch_model.bin") || path_exists(path + "/pytorch_model.bin.index.json");
+    fail(ExitCode::storage, "{} = {}: has neither {} nor {}{}", key, path, kSingle, kIndex,
+         pickled ? "; pytorch_model.bin holds Python objects and is not read: save it with transformers' "
+                   "save_pretrained, which writes safetensors"
+                 : "; for the shape alone, with weights from the seed, name its config.json");
+  }
+  for (size_t i = 0; i < folder.files.size(); ++i) {
+    const SafetensorsFile file(path + "/" + folder.files[i]);
+    for (const SafetensorsEntry& e : file.entries()) {
+      if (!index.empty()) {
+        const auto at = index.find(e.name);
+        if (at == index.end() || at->second != folder.files[i])
+          fail(ExitCode::storage, "{}: has tensor \"{}\", which {} {}", file.path(), shown(e.name), kIndex,
+               at == index.end() ? "does not name" : "has in " + at->second);
+      }
+      folder.tensors[e.name] = {static_cast<int>(i), e.dtype, e.shape};
+    }
+  }
+  for (const auto& [tensor, file] : index)
+    if (!folder.tensors.count(tensor))
+      fail(ExitCode::storage, "{}/{}: has no tensor \"{}\", which {} has there", path, file, shown(tensor),
+           kIndex);
+  return folder;
+}
+
+std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& model) {
+  const GroupSet one;
+  ParameterStore parameters;
+  const Decoder decoder(model, parameters, one.groups(), {});
+  std::vector<std::pair<std::string, Shape>> shapes;
+  std::set<std::string> seen;
+  for (int id = 0; id < parameters.count(); ++id)  // queries, keys and values may be parts of one tensor
+    if (const std::string& name = parameters.spec(id).name; seen.insert(name).second)
+      shapes.emplace_back(name, parameters.spec(id).slice.global);
+  return shapes;
+}
+
+Slice expert_slice(const Shape& stack, const TensorName& matrix) {
+  Shape offset = stack, extent = stack;
+  for (int d = 0; d < stack.rank; ++d) offset.dims[d] = 0;
+  offset.dims[0] = matrix.expert;
+  extent.dims[0] = 1;
+  if (stack.rank == 4) {  // gate and up
+    offset.dims[1] = matrix.matrix;
+    extent.dims[1] = 1;
+  }
+  return Slice::box(stack, offset, extent);
+}
+
+namespace {
+
+std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+/// Puts parameters together from a folder's tensors.
+class Match {
+ public:
+  Match(const HfFolder& folder, const ModelConfig& model) : folder_(folder), model_(model) {
+    // What is saved of a model without its output layer, and GPT-2's own files, have no "model." in front.
+    const std::string& tokens = model.names().tokens;
+    const std::string prefix = tokens.substr(0, tokens.find('.') + 1);
+    const auto with = [&](const auto& t) { return t.first.starts_with(prefix); };
+    if (std::none_of(folder.tensors.begin(), folder.tensors.end(), with)) prefix_ = prefix;
+    for (const auto& [name, t] : folder.tensors) left_.insert(name);
+  }
+
+  void add(const std::string& name, const Shape& shape) {
+    TensorParts parts;
+    parts.shape = shape;
+    dtype_.clear();
+    const auto tensors = hf_tensors(*model_.family, name, model_.moe.num_experts);
+    if (tensors.empty())
+      return problems_.push_back(fmt::format(
+          "{} has no name in a Hugging Face folder of {}: the recipe's model is not of that family alone", name,
+          model_.family->name));
+    if (const HfTensor* stack = find(name); stack && tensors[0].expert >= 0) {  // experts in one tensor each
+      take(name, *stack, stacked(shape, stack->shape), Slice::whole(shape), false, parts);
+    } else {
+      for (const TensorName& t : tensors) {
+        const HfTensor* found = find(t.name);
+        if (!found) {
+          missing_.push_back(t.name);
+          continue;
+        }
+        Slice slice = Slice::whole(shape);
+        std::vector<int64_t> want;
+        if (t.expert >= 0) {
+          slice = expert_slice(shape, t);
+          want = {shape[shape.rank - 2], shape[shape.rank - 1]};
+        } else {
+          for (int d = 0; d < shape.rank; ++d) want.push_back(shape[d]);
+        }
+        if (t.transposed) std::swap(want.at(0), want.at(1));
+        take(t.name, *found, want, slice, t.transposed, parts);
+      }
+    }
+    parts_[name] = std::move(parts);
+  }
+
+  std::map<std::string, TensorParts> finish(std::vector<std::string>& notes) {
+    pass_over(notes);
+    if (!missing_.empty())
+      problems_.push_back(fmt::format("{} tensor{} of the model {} not there: {}", missing_.size(),
+                                      missing_.size() == 1 ? "" : "s", missing_.size() == 1 ? "is" : "are",
+                                      some_of(missing_)));
+    if (!left_.empty())
+      problems_.push_back(fmt::format("{} tensor{} have no place in the recipe's model: {}", left_.size(),
+                                      left_.size() == 1 ? "" : "s", some_of({left_.begin(), left_.end()})));
+    if (problems_.empty()) return std::move(parts_);
+    std::string text;
+    for (size_t i = 0; i < std::min<size_t>(problems_.size(), 5); ++i) text += "\n  " + problems_[i];
+    fail(ExitCode::usage,
+         "{}: are not weights of the recipe's model ({}):{}\nThe model.* keys must be those of its config.json: "
+         "model.from: {} takes them all",
+         folder_.path, model_.family->name, text, folder_.path);
+  }
+
+ private:
+  const HfTensor* find(const std::string& name) const {
+    const auto at = folder_.tensors.find(in_folder(name));
+    return at == folder_.tensors.end() ? nullptr : &at->second;
+  }
+  std::string in_folder(const std::string& name) const {
+    return !prefix_.empty() && name.starts_with(prefix_) ? name.substr(prefix_.size()) : name;
+  }
+
+  /// What a stack of experts may have in a file: (experts, 2 F, H) is (experts, 2, F, H) in memory.
+  static std::vector<int64_t> stacked(const Shape& shape, const std::vector<int64_t>& in_file) {
+    std::vector<int64_t> want;
+    for (int d = 0; d < shape.rank; ++d) want.push_back(shape[d]);
+    if (shape.rank == 4 && in_file.size() == 3) want = {shape[0], shape[1] * shape[2], shape[3]};
+    return want;
+  }
+
+  void take(const std::string& name, const HfTensor& t, const std::vector<int64_t>& want, const Slice& slice,
+            bool transposed, TensorParts& parts) {
+    left_.erase(in_folder(name));
+    const std::string file = folder_.files[t.file], key = in_folder(name);
+    const auto dtype = dtype_from_safetensors(t.dtype);
+    if (!dtype || !is_floating(*dtype))
+      return problems_.push_back(fmt::format(
+          "{} of {} is {}: F32, BF16, F16 and F64 are read; import what it was quantized from", shown(name), file,
+          t.dtype));
+    if (t.shape != want)
+      return problems_.push_back(fmt::format("{} of {} is {}, and the recipe's model has {}", shown(name), file,
+                                             shape_text(t.shape), shape_text(want)));
+    if (!dtype_.empty() && dtype_ != t.dtype)
+      return problems_.push_back(fmt::format("{} of {} is {}, and others of its experts are {}", shown(name), file,
+                                             t.dtype, dtype_));
+    dtype_ = t.dtype;
+    parts.dtype = *dtype;
+    parts.pieces.push_back({t.file, key, slice, transposed});
+  }
+
+  /// What is in files and is no parameter: masks and angles that are computed, an output layer that is the
+  /// embedding.
+  void pass_over(std::vector<std::string>& notes) {
+    int64_t buffers = 0;
+    const std::string output = model_.names().output + ".weight";
+    for (auto it = left_.begin(); it != left_.end();) {
+      bool buffer = it->ends_with(".rotary_emb.inv_freq");
+      for (const std::string& end : model_.family->hf_layout.buffers) buffer = buffer || it->ends_with(end);
+      const bool tied = model_.tie_word_embeddings && *it == output;
+      if (tied)
+        notes.push_back(fmt::format("{}: {} is passed over: with model.tie_word_embeddings the output layer is {}",
+                                    folder_.path, output, model_.names().tokens));
+      buffers += buffer;
+      it = buffer || tied ? left_.erase(it) : std::next(it);
+    }
+    if (buffers > 0)
+      notes.push_back(fmt::format("{}: {} tensors that are computed and not trained (masks, angles of rotation) "
+                                  "are passed over",
+                                  folder_.path, buffers));
+  }
+
+  const HfFolder& folder_;
+  const ModelConfig& model_;
+  std::string prefix_;  ///< that names in the folder lack
+  std::string dtype_;   ///< of the parameter that is put together
+  std::set<std::string> left_;
+  std::vector<std::string> missing_, problems_;
+  std::map<std::string, TensorParts> parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<PieceReader> hf_weights(const HfFolder& folder, const ModelConfig& model,
+                                        std::vector<std::string>& notes) {
+  Match match(folder, model);
+  for (const auto& [name, shape] : parameter_shapes(model)) match.add(name, shape);
+  return std::make_unique<PieceReader>(folder.path, folder.files, match.finish(notes));
+}
+
+}  // namespace ltrain

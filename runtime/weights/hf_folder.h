@@ -1,0 +1,43 @@
+// A folder of Hugging Face: config.json beside safetensors files, one or several with an index. It comes from
+// outside: every name, size and type is checked before a byte of a tensor is read.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/families/hf_tensors.h"
+#include "models/layers/model_config.h"
+#include "runtime/checkpoint/piece_reader.h"
+
+namespace ltrain {
+
+struct HfTensor {
+  int file = 0;
+  std::string dtype;  ///< "BF16"
+  std::vector<int64_t> shape;
+};
+
+struct HfFolder {
+  std::string path;
+  std::vector<std::string> files;  ///< names in the folder
+  std::map<std::string, HfTensor> tensors;
+};
+
+/// Whether a path is such a folder: it has a config.json and no manifest of ltrain.
+bool is_hf_folder(const std::string& path);
+/// Reads index and headers. Error (storage) that names file, tensor and rule; `key` is what the path was given as.
+HfFolder open_hf_folder(const std::string& path, const std::string& key);
+
+/// Parameters of a model with their shapes, in the order of the forward pass.
+std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& model);
+
+/// One matrix of a stack of experts, as a part of the stack.
+Slice expert_slice(const Shape& stack, const TensorName& matrix);
+
+/// The folder's tensors as parameters of `model`. Error (usage) where one is missing, is of another shape or type,
+/// or has no place in the model. `notes`: what is passed over, and why that changes nothing.
+std::unique_ptr<PieceReader> hf_weights(const HfFolder& folder, const ModelConfig& model,
+                                        std::vector<std::string>& notes);
+
+}  // namespace ltrain

@@ -1,0 +1,23 @@
+// A folder of Hugging Face as a checkpoint: `ltrain import`.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/weights/export.h"
+
+namespace ltrain {
+
+struct ImportReport {
+  std::string checkpoint;
+  std::string family;
+  int64_t tensors = 0, parameters = 0, bytes = 0;
+  std::vector<std::string> notes;
+};
+
+/// Writes the folder's model as a checkpoint of step 0 with weights alone, in the types of the files, bit for bit.
+/// Error when `checkpoint` exists, or the folder is not a whole model of a family that is built.
+ImportReport import_folder(const std::string& folder, const std::string& checkpoint,
+                           const CopyProgress& progress = {});
+
+}  // namespace ltrain

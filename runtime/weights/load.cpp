@@ -1,0 +1,101 @@
+#include "runtime/weights/load.h"
+
+#include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/reader.h"
+#include "runtime/checkpoint/tensor_reader.h"
+#include "runtime/recipe/schema/schema.h"
+#include "runtime/weights/hf_folder.h"
+
+namespace ltrain {
+namespace {
+
+constexpr const char* kKey = "checkpoint.load.path";
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+bool may_differ(const std::string& key) {
+  const recipe::Key* row = recipe::find_key("model." + key);
+  return row && (row->on_load_any || row->on_resume != recipe::OnResume::same);
+}
+
+/// Those settings of the model that are another here, of which weights do not depend: "model.rope_theta is 10000.0
+/// there and 500000.0 here". Error (usage) where one of the others differs.
+std::vector<std::string> differences(const std::string& path, const Settings& there, const Settings& here) {
+  std::vector<std::string> allowed, refused;
+  const auto find = [](const Settings& all, const std::string& key) -> const std::string* {
+    for (const auto& [name, value] : all)
+      if (name == key) return &value;
+    return nullptr;
+  };
+  const auto compare = [&](const std::string& key, const std::string* a, const std::string* b) {
+    if (a && b && *a == *b) return;
+    (may_differ(key) ? allowed : refused)
+        .push_back(
+            fmt::format("model.{} is {} there and {} here", key, a ? *a : "absent", b ? *b : "absent"));
+  };
+  for (const auto& [key, value] : there) compare(key, &value, find(here, key));
+  for (const auto& [key, value] : here)
+    if (!find(there, key)) compare(key, nullptr, &value);
+  if (!refused.empty())
+    fail(ExitCode::usage, "{} = {}: is of another model: {}; make the recipe agree", kKey, path,
+         fmt::format("{}", fmt::join(refused, "; ")));
+  return allowed;
+}
+
+/// A parameter, not a state of the optimizer.
+bool is_weight(const std::string& name) { return !name.starts_with("optimizer/"); }
+
+}  // namespace
+
+std::unique_ptr<PieceReader> open_weights(const Recipe& recipe, bool verify_hashes, Communicator& control,
+                                          Stream& stream, std::vector<std::string>& notes) {
+  const std::string path = recipe.checkpoint.load_path.value();
+  if (!path_exists(path)) fail(ExitCode::storage, "{} = {}: there is no such folder", kKey, path);
+  if (is_hf_folder(path)) {
+    auto reader = hf_weights(open_hf_folder(path, kKey), recipe.model, notes);
+    notes.insert(notes.begin(),
+                 fmt::format("the run begins with the weights of {}, {} tensors", path, reader->tensors().size()));
+    return reader;
+  }
+  ResumeOptions o;
+  o.folder = o.resume = path_exists(path + "/checkpoints") ? path + "/checkpoints" : path;
+  o.key = kKey;
+  o.verify_hashes = verify_hashes;
+  std::vector<std::string> said;
+  auto reader = CheckpointReader::open(o, control, stream, said);
+  LT_CHECK(reader != nullptr, "{} = {}: nothing was opened", kKey, path);
+  notes.push_back(
+      fmt::format("the run begins with the weights of {}, step {}", reader->path(), reader->info().step));
+  for (const std::string& d : differences(reader->path(), reader->info().model, model_settings(recipe.model)))
+    notes.push_back("note: " + d);
+  return reader;
+}
+
+std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& parameters, Communicator& control,
+                                      Stream& stream) {
+  std::vector<std::string> notes;
+  const auto reader = open_weights(recipe, true, control, stream, notes);
+  reader->take_any_float();
+  TensorReader tensors(*reader, parameters.stream(), [&] { parameters.release_offloaded(); });
+  DType from = DType::f32, to = DType::f32;
+  for (const OwnedPiece& piece : parameters.stored_pieces()) {
+    const std::string& name = parameters.spec(piece.id).name;
+    tensors.read(name, piece.slice, piece.master);
+    from = reader->tensors().at(name).dtype;
+    to = piece.master.dtype;
+  }
+  if (dtype_size(to) < dtype_size(from))
+    notes.push_back(fmt::format("note: its weights are {}, and are rounded to the {} that this run keeps",
+                                dtype_name(from), dtype_name(to)));
+  for (const RegisteredBuffer& k : parameters.kept(false))
+    if (reader->has(k.name)) tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
+  const auto kept = parameters.kept(false);
+  reader->finish(control, stream, [&](const std::string& name) {
+    return is_weight(name) &&
+           std::none_of(kept.begin(), kept.end(), [&](const RegisteredBuffer& k) { return k.name == name; });
+  });
+  parameters.publish_loaded();
+  parameters.start_average();
+  return notes;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,15 @@
+// A tensor from where it lies to where it goes, through a buffer of some MiB.
+#pragma once
+#include <functional>
+#include <string>
+
+#include "runtime/checkpoint/piece_reader.h"
+
+namespace ltrain {
+
+/// Calls write(data, bytes) with the elements of the slice as `dtype`, in order. `transposed`: the slice is a whole
+/// matrix, and goes column by column.
+void stream_tensor(PieceReader& from, const std::string& name, DType dtype, const Slice& slice, bool transposed,
+                   const std::function<void(const void*, int64_t)>& write);
+
+}  // namespace ltrain

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/hf_folders.json: what transformers' save_pretrained makes of a tiny model of each family.
+
+For each family and two versions of transformers: the config.json, and name, type and shape of each tensor of the
+safetensors file. tests/runtime/weights/ puts random bytes into such folders, and imports and exports them.
+Makes a virtual environment for each version and installs transformers and torch from PyPI there.
+"""
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+VERSIONS = ["4.57.6", "5.23.0"]
+LLAMA = dict(vocab_size=272, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=64)
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2)
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=32)
+MODELS = {
+    "gpt2": ("gpt2", dict(vocab_size=272, n_embd=32, n_layer=2, n_head=4, n_positions=64)),
+    "llama": ("llama", LLAMA),
+    "llama-3.2": ("llama", dict(LLAMA, tie_word_embeddings=True, rope_theta=500000.0, rope_scaling=LLAMA3, head_dim=16)),
+    "mixtral": ("mixtral", dict(LLAMA, num_local_experts=4, num_experts_per_tok=2)),
+    "qwen3_moe": ("qwen3_moe", dict(LLAMA, **EXPERTS, moe_intermediate_size=24, head_dim=16, decoder_sparse_step=2)),
+    "olmoe": ("olmoe", dict(LLAMA, **EXPERTS)),
+}
+
+
+def header_of(path):
+    with open(path, "rb") as file:
+        (n,) = struct.unpack("<Q", file.read(8))
+        return json.loads(file.read(n))
+
+
+def describe():
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    out = {}
+    for name, (model_type, settings) in MODELS.items():
+        torch.manual_seed(1)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings))
+        model = model.to(torch.bfloat16)
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            files = sorted(p.name for p in pathlib.Path(folder).glob("*.safetensors"))
+            assert files == ["model.safetensors"], files
+            header = header_of(os.path.join(folder, files[0]))
+            header.pop("__metadata__", None)
+            config = json.loads(pathlib.Path(folder, "config.json").read_text())
+            out[name] = {"config": config, "tensors": {k: [v["dtype"], v["shape"]] for k, v in sorted(header.items())}}
+    print(json.dumps(out))
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    versions = {}
+    for version in VERSIONS:
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+            python = os.path.join(folder, "bin", "python")
+            subprocess.run([python, "-m", "pip", "install", "--quiet", f"transformers=={version}", "torch"], check=True)
+            text = subprocess.run([python, os.path.abspath(__file__), "--describe"], check=True, capture_output=True,
+                                  text=True).stdout
+            versions[version] = json.loads(text.splitlines()[-1])
+    path = root / "tests" / "golden" / "hf_folders.json"
+    path.write_text(json.dumps(versions, indent=None, sort_keys=True, separators=(",", ":")) + "\n")
+    print(f"{path.relative_to(root)}: {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    describe() if sys.argv[1:] == ["--describe"] else main()

@@ -1,0 +1,95 @@
+// Models out and in through the real program: a run's weights as a Hugging Face folder, and runs that begin with it.
+#include <catch2/catch.hpp>
+
+#include "tests/app/run_program.h"
+
+using namespace ltrain::test;
+
+namespace {
+bool has(const Outcome& o, const std::string& text) { return o.text.find(text) != std::string::npos; }
+}  // namespace
+
+TEST_CASE("a run is exported, and another begins with the folder under any layout") {
+  TempRun t;
+  const auto loss = [&](const std::string& run, size_t i) {
+    const std::string text = t.metric("lm_loss", run).at(i);
+    return std::stod(text.substr(text.find(':') + 1));
+  };
+  REQUIRE(t.sh("run tiny.yaml train.train_steps=4 train.ema_decay=0.9").code == 0);
+  const Outcome out = t.sh("export run hf --dtype fp32 --shard-size 0.1");
+  INFO(out.text);
+  REQUIRE(out.code == 0);
+  CHECK(has(out, "run/checkpoints/step-00000004, step 4: "));
+  CHECK(has(out, "tensors of f32"));
+  CHECK(has(out, "no tokenizer files: give their folder with --tokenizer"));
+  CHECK(std::filesystem::exists(t.folder() + "/hf/model.safetensors.index.json"));
+  const Outcome again = t.sh("export run hf");
+  CHECK(again.code == 64);
+  CHECK(has(again, "hf: exists, and is not an empty folder"));
+
+  // Shape and weights from the folder, one process.
+  const std::string run = "run tiny.yaml ~model model.from=hf train.train_steps=2 ";
+  const Outcome one = t.sh(run + "output_dir=one");
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  CHECK(has(one, "the run begins with the weights of hf, "));
+  CHECK(loss("one", 0) < loss("run", 0) - 0.01);
+  // The checkpoint's own weights are the same bits.
+  REQUIRE(t.sh("run tiny.yaml checkpoint.load.path=run train.train_steps=2 output_dir=own").code == 0);
+  CHECK(t.metric("lm_loss", "own") == t.metric("lm_loss", "one"));
+  // Layouts that cut the tensors otherwise.
+  for (const std::string layout : {"parallel.tensor=2 parallel.data=1", "parallel.data=2 parallel.zero_stage=3",
+                                   "parallel.pipeline=2 parallel.data=1", "parallel.data=2 parallel.zero_stage=1"}) {
+    INFO(layout);
+    const Outcome o = t.sh(run + layout + " output_dir=" + std::to_string(layout.size()) + layout.substr(9, 3));
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+    for (size_t i = 0; i < 2; ++i)
+      CHECK(loss(std::to_string(layout.size()) + layout.substr(9, 3), i) == Approx(loss("one", i)).epsilon(1e-5));
+  }
+  // A restart of that run goes on from its own checkpoint, not from the folder.
+  const Outcome more = t.sh(run + "output_dir=one train.train_steps=3");
+  INFO(more.text);
+  REQUIRE(more.code == 0);
+  CHECK(has(more, "resuming from one/checkpoints/step-00000002"));
+  CHECK_FALSE(has(more, "begins with the weights"));
+
+  // As a checkpoint: its loss is that of the run. The average is another.
+  const Outcome in = t.sh("import hf imported --json");
+  INFO(in.text);
+  REQUIRE(in.code == 0);
+  CHECK(nlohmann::json::parse(in.text)["family"] == "llama");
+  CHECK(t.sh("checkpoint verify imported").code == 0);
+  const auto eval = [&](const std::string& what) {
+    const Outcome o = t.sh("eval " + what + " --threads 1 --json");
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+    return nlohmann::json::parse(o.text.substr(o.text.find('{')))["loss"].get<double>();
+  };
+  REQUIRE(t.sh("export run average --ema --dtype fp32 -q").code == 0);
+  REQUIRE(t.sh("import average imported-average").code == 0);
+  const std::string data = std::string(" --data text-val");
+  CHECK(eval("imported" + data) == eval("run" + data));
+  CHECK(eval("imported-average" + data) == eval("run --ema" + data));
+  CHECK(eval("imported-average" + data) != eval("imported" + data));
+}
+
+TEST_CASE("weights that cannot begin the run are refused before anything is started") {
+  TempRun t;
+  REQUIRE(t.sh("run tiny.yaml train.train_steps=1").code == 0);
+  REQUIRE(t.sh("export run hf").code == 0);
+  struct Case {
+    std::string arguments, text;
+    int code;
+  };
+  for (const Case& c : {Case{"checkpoint.load.path=nowhere", "checkpoint.load.path = nowhere: there is no such folder", 73},
+                        Case{"checkpoint.load.path=hf model.hidden_size=64", "are not weights of the recipe's model", 64},
+                        Case{"checkpoint.load.path=run model.num_hidden_layers=1", "is of another model: model.num_hidden_layers is", 64},
+                        Case{"~model model.from=hf model.vocab_size=300", "are not weights of the recipe's model", 64}}) {
+    const Outcome o = t.sh("run tiny.yaml output_dir=other " + c.arguments);
+    INFO(c.arguments << "\n" << o.text);
+    CHECK(o.code == c.code);
+    CHECK(has(o, c.text));
+    CHECK_FALSE(std::filesystem::exists(t.folder() + "/other"));
+  }
+}

@@ -1,0 +1,383 @@
+// Folders of Hugging Face, in and out: names, types and shapes are those that transformers' save_pretrained writes
+// (tests/golden/hf_folders.json, made by scripts/make-hf-folders.py).
+#include <catch2/catch.hpp>
+
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "parallel/mesh/groups.h"
+#include "runtime/checkpoint/convert_elements.h"
+#include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/store.h"
+#include "runtime/weights/hf_folder.h"
+#include "runtime/weights/import.h"
+#include "runtime/weights/load.h"
+#include "tests/runtime/checkpoint/support.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+using Catch::Contains;
+using nlohmann::json;
+
+namespace {
+
+const json& golden() {
+  static const json all = [] {
+    std::ifstream in(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/hf_folders.json");
+    return json::parse(in);
+  }();
+  return all;
+}
+
+/// A tensor of random bits of a type: name, type, shape, bytes.
+struct Made {
+  DType dtype = DType::bf16;
+  std::vector<int64_t> shape;
+  std::vector<char> bytes;
+  bool operator==(const Made&) const = default;
+};
+using Tensors = std::map<std::string, Made>;
+
+Made random_tensor(const std::string& dtype, const std::vector<int64_t>& shape, std::mt19937& random) {
+  Made m{*dtype_from_safetensors(dtype), shape, {}};
+  int64_t n = dtype_size(m.dtype);
+  for (const int64_t d : shape) n *= d;
+  m.bytes.resize(static_cast<size_t>(n));
+  // Finite values: a sign, an exponent near 0 and any fraction.
+  for (char& b : m.bytes) b = static_cast<char>(random());
+  const int64_t size = dtype_size(m.dtype);
+  for (size_t i = static_cast<size_t>(size - 1); i < m.bytes.size(); i += static_cast<size_t>(size))
+    m.bytes[i] = static_cast<char>((m.bytes[i] & 0x81) | 0x3e);
+  return m;
+}
+
+Tensors random_tensors(const json& model, unsigned seed = 1) {
+  std::mt19937 random(seed);
+  Tensors all;
+  for (const auto& [name, t] : model["tensors"].items())
+    all[name] = random_tensor(t[0], t[1].get<std::vector<int64_t>>(), random);
+  return all;
+}
+
+void write_tensors(const std::string& path, const Tensors& tensors) {
+  std::vector<SafetensorsItem> items;
+  for (const auto& [name, t] : tensors) items.push_back({name, t.dtype, t.shape, t.bytes.data()});
+  NewFile file(path);
+  write_safetensors(file, items);
+}
+
+void write_folder(const std::string& folder, const json& config, const Tensors& tensors) {
+  make_folders(folder);
+  write_file(folder + "/config.json", config.dump());
+  write_tensors(folder + "/model.safetensors", tensors);
+}
+
+/// All tensors of a folder, whatever number of files it has.
+Tensors read_tensors(const std::string& folder) {
+  Tensors all;
+  for (const std::string& name : list_folder(folder)) {
+    if (!name.ends_with(".safetensors")) continue;
+    const SafetensorsFile file(folder + "/" + name);
+    for (const SafetensorsEntry& e : file.entries()) {
+      Made m{*dtype_from_safetensors(e.dtype), e.shape, std::vector<char>(static_cast<size_t>(e.end - e.begin))};
+      file.read(e, 0, e.end - e.begin, m.bytes.data());
+      all[e.name] = std::move(m);
+    }
+  }
+  return all;
+}
+
+json read_json(const std::string& path) {
+  std::ifstream in(path);
+  return json::parse(in);
+}
+
+Recipe recipe_of(const std::string& folder) { return parse_recipe("{}", "test", {"model.from=" + folder, "data.seq_length=16"}); }
+
+ExportReport export_to(const std::string& checkpoint, const std::string& folder,
+                       const std::function<void(ExportOptions&)>& change = {}) {
+  ExportOptions o;
+  o.checkpoint = checkpoint;
+  o.folder = folder;
+  if (change) change(o);
+  return export_checkpoint(o);
+}
+
+}  // namespace
+
+TEST_CASE("folders as transformers writes them come in and go out bit for bit", "[weights]") {
+  const TemporaryFolder t;
+  int n = 0;
+  for (const auto& [version, models] : golden().items())
+    for (const auto& [name, model] : models.items()) {
+      INFO(version << " " << name);
+      const std::string at = t.path + "/" + std::to_string(n++);
+      const Tensors tensors = random_tensors(model);
+      REQUIRE(tensors.size() > 10);
+      write_folder(at + "-in", model["config"], tensors);
+      const ImportReport in = import_folder(at + "-in", at + "-checkpoint");
+      CHECK(in.family == model["config"]["model_type"]);
+      CHECK(read_checkpoint(at + "-checkpoint").error == "");
+      const ExportReport out = export_to(at + "-checkpoint", at + "-out");
+      CHECK(out.dtype == DType::bf16);
+      CHECK((read_tensors(at + "-out") == tensors));
+      // What transformers reads of the new config.json is what it reads of its own.
+      const json config = read_json(at + "-out/config.json");
+      CHECK(config["architectures"] == model["config"]["architectures"]);
+      CHECK(config["torch_dtype"] == "bfloat16");
+      CHECK(config.value("eos_token_id", json()) == model["config"].value("eos_token_id", json()));
+      CHECK(model_settings(recipe_of(at + "-out").model) == model_settings(recipe_of(at + "-in").model));
+      CHECK(path_exists(at + "-out/generation_config.json"));
+    }
+  CHECK(n >= 12);
+}
+
+TEST_CASE("an export of several files has an index, and comes in again", "[weights]") {
+  const TemporaryFolder t;
+  const json& model = golden().begin().value()["mixtral"];
+  const Tensors tensors = random_tensors(model);
+  write_folder(t.path + "/in", model["config"], tensors);
+  import_folder(t.path + "/in", t.path + "/checkpoint");
+  const ExportReport out =
+      export_to(t.path + "/checkpoint", t.path + "/out", [](ExportOptions& o) { o.shard_bytes = 20000; });
+  const json index = read_json(t.path + "/out/model.safetensors.index.json");
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) {
+    REQUIRE(index["weight_map"].contains(name));
+    bytes += static_cast<int64_t>(tensor.bytes.size());
+  }
+  CHECK(index["metadata"]["total_size"] == bytes);
+  int files = 0;
+  for (const std::string& name : list_folder(t.path + "/out")) files += name.ends_with(".safetensors");
+  CHECK(files >= 3);
+  CHECK(path_exists(fmt::format("{}/out/model-00001-of-{:05d}.safetensors", t.path, files)));
+  CHECK((read_tensors(t.path + "/out") == tensors));
+  import_folder(t.path + "/out", t.path + "/again");
+  CHECK(read_json(t.path + "/again/manifest.json")["tensors"] == read_json(t.path + "/checkpoint/manifest.json")["tensors"]);
+  export_to(t.path + "/again", t.path + "/out2");
+  CHECK((read_tensors(t.path + "/out2") == tensors));
+
+  // As another type: rounded to nearest, as a float is.
+  const ExportReport wide =
+      export_to(t.path + "/again", t.path + "/fp32", [](ExportOptions& o) { o.dtype = DType::f32; });
+  CHECK(wide.dtype == DType::f32);
+  for (const auto& [name, tensor] : read_tensors(t.path + "/fp32")) {
+    const Made& from = tensors.at(name);
+    std::vector<char> want(from.bytes.size() * 2);
+    convert_elements(DType::bf16, from.bytes.data(), DType::f32, want.data(),
+                     static_cast<int64_t>(from.bytes.size() / 2));
+    CHECK((tensor.bytes == want));
+  }
+  CHECK(read_json(t.path + "/fp32/config.json")["torch_dtype"] == "float32");
+}
+
+TEST_CASE("every slice of a layout is read as the whole tensor has it, stored as it is or transposed", "[weights]") {
+  const TemporaryFolder t;
+  std::mt19937 random(5);
+  for (const char* name : {"gpt2", "qwen3_moe"}) {
+    const json& model = golden().begin().value()[name];
+    const std::string folder = t.path + "/" + name;
+    write_folder(folder, model["config"], random_tensors(model));
+    const Recipe recipe = recipe_of(folder);
+    std::vector<std::string> notes;
+    const auto reader = hf_weights(open_hf_folder(folder, "test"), recipe.model, notes);
+    reader->take_any_float();
+    int transposed = 0;
+    for (const auto& [parameter, parts] : reader->tensors()) {
+      INFO(parameter);
+      transposed += parts.pieces[0].transposed;
+      const int64_t n = parts.shape.elements();
+      std::vector<float> whole(static_cast<size_t>(n));
+      reader->read(parameter, DType::f32, Slice::whole(parts.shape), whole.data());
+      for (int i = 0; i < 20; ++i) {
+        Shape offset = parts.shape, extent = parts.shape;
+        for (int d = 0; d < parts.shape.rank; ++d) {
+          extent.dims[d] = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(parts.shape[d]));
+          offset.dims[d] = static_cast<int64_t>(random() % static_cast<uint64_t>(parts.shape[d] - extent[d] + 1));
+        }
+        Slice slice = Slice::box(parts.shape, offset, extent);
+        const int64_t begin = static_cast<int64_t>(random() % static_cast<uint64_t>(slice.elements()));
+        const int64_t end = begin + 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(slice.elements() - begin));
+        slice = slice.range(begin, end);
+        std::vector<float> got(static_cast<size_t>(slice.elements()), -1.0f);
+        reader->read(parameter, DType::f32, slice, got.data());
+        bool same = true;
+        Runs runs(slice);
+        for (Run r = runs.next(); r.count > 0; r = runs.next())
+          same = same && std::memcmp(&got[static_cast<size_t>(r.local)], &whole[static_cast<size_t>(r.global)],
+                                     static_cast<size_t>(r.count) * sizeof(float)) == 0;
+        CHECK(same);
+      }
+    }
+    CHECK(transposed == (std::string(name) == "gpt2" ? 8 : 0));
+  }
+  // The transposed weight is what transformers' Conv1D has at [in][out].
+  const json& model = golden().begin().value()["gpt2"];
+  const Tensors tensors = random_tensors(model);
+  std::vector<std::string> notes;
+  const auto reader =
+      hf_weights(open_hf_folder(t.path + "/gpt2", "test"), recipe_of(t.path + "/gpt2").model, notes);
+  const std::string name = "transformer.h.0.mlp.c_fc.weight";
+  const Made& there = tensors.at(name);
+  const TensorParts& here = reader->tensors().at(name);
+  REQUIRE(here.shape[0] == there.shape[1]);
+  std::vector<uint16_t> file(there.bytes.size() / 2), ours(file.size());
+  std::memcpy(file.data(), there.bytes.data(), there.bytes.size());
+  reader->read(name, DType::bf16, Slice::whole(here.shape), ours.data());
+  for (int64_t out = 0; out < here.shape[0]; ++out)
+    for (int64_t in = 0; in < here.shape[1]; ++in)
+      REQUIRE(ours[static_cast<size_t>(out * here.shape[1] + in)] ==
+              file[static_cast<size_t>(in * here.shape[0] + out)]);
+}
+
+TEST_CASE("what files have beside parameters is passed over by name, and nothing else is", "[weights]") {
+  const TemporaryFolder t;
+  const json& models = golden().begin().value();
+  std::mt19937 random(2);
+  // GPT-2 as it was published: no "transformer." in front, masks beside the weights.
+  Tensors published;
+  for (const auto& [name, tensor] : random_tensors(models["gpt2"]))
+    published[name.starts_with("transformer.") ? name.substr(12) : name] = tensor;
+  const Tensors weights = published;
+  published["h.0.attn.bias"] = random_tensor("F32", {1, 1, 64, 64}, random);
+  published["h.1.attn.masked_bias"] = random_tensor("F32", {}, random);
+  write_folder(t.path + "/gpt2", models["gpt2"]["config"], published);
+  const ImportReport in = import_folder(t.path + "/gpt2", t.path + "/gpt2-checkpoint");
+  REQUIRE(in.notes.size() >= 1);
+  CHECK_THAT(in.notes.back(), Contains("2 tensors that are computed and not trained"));
+  export_to(t.path + "/gpt2-checkpoint", t.path + "/gpt2-out");
+  for (const auto& [name, tensor] : read_tensors(t.path + "/gpt2-out"))
+    CHECK((tensor == weights.at(name.substr(12))));
+  // An output layer that is the embedding, stored twice.
+  Tensors tied = random_tensors(models["llama-3.2"]);
+  tied["lm_head.weight"] = tied.at("model.embed_tokens.weight");
+  write_folder(t.path + "/tied", models["llama-3.2"]["config"], tied);
+  const ImportReport twice = import_folder(t.path + "/tied", t.path + "/tied-checkpoint");
+  CHECK_THAT(twice.notes.back(), Contains("lm_head.weight is passed over"));
+  // Experts in one tensor of each kind, as transformers has them in memory.
+  const Tensors apart = random_tensors(models["qwen3_moe"]);
+  Tensors stacked = apart;
+  const auto stack = [&](const std::string& to, const std::vector<std::string>& parts, int64_t rows, int64_t columns) {
+    Made all{DType::bf16, {4, rows, columns}, {}};
+    for (int e = 0; e < 4; ++e)
+      for (const std::string& part : parts) {
+        const std::string name = fmt::format("model.layers.1.mlp.experts.{}.{}.weight", e, part);
+        const std::vector<char>& bytes = apart.at(name).bytes;
+        all.bytes.insert(all.bytes.end(), bytes.begin(), bytes.end());
+        stacked.erase(name);
+      }
+    stacked["model.layers.1.mlp.experts." + to] = all;
+  };
+  stack("gate_up_proj", {"gate_proj", "up_proj"}, 48, 32);
+  stack("down_proj", {"down_proj"}, 32, 24);
+  write_folder(t.path + "/stacked", models["qwen3_moe"]["config"], stacked);
+  import_folder(t.path + "/stacked", t.path + "/stacked-checkpoint");
+  export_to(t.path + "/stacked-checkpoint", t.path + "/stacked-out");
+  CHECK((read_tensors(t.path + "/stacked-out") == apart));
+}
+
+TEST_CASE("a folder that is not whole, or of another model, is refused by name, and nothing is made", "[weights]") {
+  const TemporaryFolder t;
+  const json& model = golden().begin().value()["llama"];
+  const Tensors whole = random_tensors(model);
+  std::mt19937 random(3);
+  int n = 0;
+  const auto refused = [&](const std::function<void(const std::string& folder)>& make, const std::string& text) {
+    const std::string folder = fmt::format("{}/{}", t.path, n++), checkpoint = folder + "-checkpoint";
+    make_folders(folder);
+    write_file(folder + "/config.json", model["config"].dump());
+    make(folder);
+    const std::string error = error_of([&] { import_folder(folder, checkpoint); });
+    INFO(error);
+    CHECK_THAT(error, Contains(text));
+    CHECK_FALSE(path_exists(checkpoint));
+    for (const std::string& name : list_folder(t.path)) CHECK_FALSE(name.find(".tmp-") != std::string::npos);
+  };
+  const auto with = [&](const std::function<void(Tensors&)>& change) {
+    return [&, change](const std::string& folder) {
+      Tensors tensors = whole;
+      change(tensors);
+      write_tensors(folder + "/model.safetensors", tensors);
+    };
+  };
+  const std::string down = "model.layers.1.mlp.down_proj.weight";
+  refused([](const std::string&) {}, "has neither model.safetensors nor model.safetensors.index.json");
+  refused([](const std::string& f) { write_file(f + "/pytorch_model.bin", "x"); }, "holds Python objects");
+  refused(with([&](Tensors& x) { x.erase(down); }), "1 tensor of the model is not there: " + down);
+  refused(with([&](Tensors& x) { x["model.layers.0.extra"] = random_tensor("BF16", {2}, random); }),
+          "no place in the recipe's model: model.layers.0.extra");
+  refused(with([&](Tensors& x) { std::swap(x[down].shape[0], x[down].shape[1]); }),
+          down + " of model.safetensors is [48, 32], and the recipe's model has [32, 48]");
+  refused(with([&](Tensors& x) { x[down] = random_tensor("I32", {32, 48}, random); }), down + " of model.safetensors is I32");
+  refused([&](const std::string& f) {
+    with([](Tensors&) {})(f);
+    const std::string bytes = read_text_file(f + "/model.safetensors", 1 << 24);
+    write_file(f + "/model.safetensors", bytes.substr(0, bytes.size() - 1));
+  }, "not a safetensors file");
+  const auto indexed = [&](const json& index) {
+    return [&, index](const std::string& f) {
+      write_tensors(f + "/a.safetensors", whole);
+      write_file(f + "/model.safetensors.index.json", index.dump());
+    };
+  };
+  json map = json::object();
+  for (const auto& [name, tensor] : whole) map[name] = "a.safetensors";
+  json changed = map;
+  for (const char* bad : {"../a.safetensors", "/etc/passwd", "a.bin", ".safetensors", "sub/a.safetensors"}) {
+    changed[down] = bad;
+    refused(indexed({{"weight_map", changed}}), "needs the name of a .safetensors file of this folder");
+  }
+  changed[down] = 7;
+  refused(indexed({{"weight_map", changed}}), "weight_map[\"" + down + "\"] is 7");
+  refused(indexed({{"weight", map}}), "has no object weight_map");
+  refused(indexed(json::array()), "has no object weight_map");
+  changed = map;
+  changed.erase(down);
+  refused(indexed({{"weight_map", changed}}), "has tensor \"" + down + "\", which model.safetensors.index.json does not name");
+  changed = map;
+  changed["model.more"] = "a.safetensors";
+  refused(indexed({{"weight_map", changed}}), "has no tensor \"model.more\"");
+  changed = map;
+  changed[down] = "b.safetensors";
+  refused(indexed({{"weight_map", changed}}), "a.safetensors: has tensor \"" + down);
+  refused([&](const std::string& f) { write_file(f + "/config.json", "{\"model_type\": \"llama\", \"odd\": 1}"); }, "odd");
+  // What is there is not replaced.
+  write_folder(t.path + "/good", model["config"], whole);
+  make_folders(t.path + "/mine");
+  write_file(t.path + "/mine/file", "x");
+  CHECK_THAT(error_of([&] { import_folder(t.path + "/good", t.path + "/mine"); }), Contains("not an empty folder"));
+  import_folder(t.path + "/good", t.path + "/checkpoint");
+  CHECK_THAT(error_of([&] { import_folder(t.path + "/good", t.path + "/checkpoint"); }), Contains("not an empty folder"));
+  CHECK_THAT(error_of([&] { export_to(t.path + "/checkpoint", t.path + "/mine"); }), Contains("not an empty folder"));
+  CHECK_THAT(error_of([&] { export_to(t.path + "/checkpoint", t.path + "/out", [](ExportOptions& o) { o.average = true; }); }),
+             Contains("averages of weights are kept by runs with train.ema_decay"));
+  CHECK(read_text_file(t.path + "/mine/file", 10) == "x");
+}
+
+TEST_CASE("weights begin a run whose model differs in what no weight depends on, and in nothing else", "[weights]") {
+  const TemporaryFolder t;
+  const json& model = golden().begin().value()["llama"];
+  write_folder(t.path + "/in", model["config"], random_tensors(model));
+  import_folder(t.path + "/in", t.path + "/checkpoint");
+  const auto stream = make_inline_stream("test");
+  const GroupSet one;
+  const auto open = [&](const std::vector<std::string>& changes) {
+    std::vector<std::string> given{"model.from=" + t.path + "/in", "data.seq_length=16", "checkpoint.load.path=" + t.path + "/checkpoint"};
+    given.insert(given.end(), changes.begin(), changes.end());
+    const Recipe recipe = parse_recipe("{}", "test", given);
+    std::vector<std::string> notes;
+    open_weights(recipe, true, one.groups().world.communicator(), *stream, notes);
+    return fmt::format("{}", fmt::join(notes, "\n"));
+  };
+  CHECK_THAT(open({}), Contains("the run begins with the weights of") && !Contains("there and"));
+  CHECK_THAT(open({"model.rope_theta=5e5", "model.max_position_embeddings=128"}),
+             Contains("model.rope_theta is") && Contains("model.max_position_embeddings is 64 there and 128 here"));
+  // Heads of another size have the same shapes of weights: it is the settings that tell.
+  CHECK_THAT(error_of([&] { open({"model.num_attention_heads=8", "model.num_key_value_heads=4", "model.head_dim=4"}); }),
+             Contains("model.num_attention_heads is 4 there and 8 here"));
+  CHECK_THAT(error_of([&] { open({"model.num_hidden_layers=1"}); }), Contains("model.num_hidden_layers is 2 there and 1 here"));
+}

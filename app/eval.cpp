@@ -18,18 +18,22 @@ namespace ltrain::app {
 void add_eval(CLI::App& app) {
   struct Options {
     std::string where, data;
-    int64_t samples = 0, micro_batch = 4;
+    int64_t samples = 0, micro_batch = 4, seq_length = 0;
     int threads = 0;
     DeviceChoice device = DeviceChoice::automatic;
     bool json = false, average = false;
   };
   auto* command = app.add_subcommand("eval", "Loss of a checkpoint on held-out data");
   auto o = std::make_shared<Options>();
-  command->add_option("checkpoint", o->where, "A checkpoint, a folder of them, or a run's output_dir")
+  command
+      ->add_option("checkpoint", o->where,
+                   "A checkpoint, a folder of them, a run's output_dir, or a Hugging Face folder")
       ->required();
   command->add_option("--data", o->data,
                       "PREFIX of PREFIX.bin and PREFIX.idx; default: data.eval of the recipe");
   command->add_option("--samples", o->samples, "Sequences, at most; 0: all")->check(CLI::NonNegativeNumber);
+  command->add_option("--seq-length", o->seq_length, "Tokens of a sequence; default: the recipe's")
+      ->check(CLI::PositiveNumber);
   command->add_option("--micro-batch", o->micro_batch, "Sequences at once")->check(CLI::Range(1, 4096));
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
   add_device(*command, o->device);
@@ -38,7 +42,7 @@ void add_eval(CLI::App& app) {
   command->footer("Example: ltrain eval runs/quickstart --samples 64");
   command->callback([o] {
     omp_set_num_threads(o->threads > 0 ? o->threads : usable_cores());
-    Session session(o->where, "", o->micro_batch, o->device, o->average);
+    Session session({o->where, "", o->micro_batch, o->seq_length, o->device, o->average});
     const Recipe& recipe = session.recipe();
     data::LoaderOptions l;
     if (!o->data.empty()) l.sources.push_back({o->data, 1});

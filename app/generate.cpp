@@ -23,7 +23,9 @@ void add_generate(CLI::App& app) {
   };
   auto* command = app.add_subcommand("generate", "Sample text from a checkpoint");
   auto o = std::make_shared<Options>();
-  command->add_option("checkpoint", o->where, "A checkpoint, a folder of them, or a run's output_dir")
+  command
+      ->add_option("checkpoint", o->where,
+                   "A checkpoint, a folder of them, a run's output_dir, or a Hugging Face folder")
       ->required();
   command->add_option("-p,--prompt", o->prompt, "Text to go on from; default: the start of a document");
   command->add_option("-n,--tokens", o->sampling.tokens, "Tokens to generate, at most")
@@ -44,7 +46,7 @@ void add_generate(CLI::App& app) {
   command->footer("Example: ltrain generate runs/quickstart --prompt 'The ' --tokens 100");
   command->callback([o] {
     omp_set_num_threads(o->threads > 0 ? o->threads : usable_cores());
-    Session session(o->where, o->ranks, 0, o->device, o->average);
+    Session session({o->where, o->ranks, 1, 0, o->device, o->average});
     std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
     data::Tokenizer& tokenizer = session.tokenizer();
     std::vector<int32_t> prompt;

@@ -58,8 +58,8 @@ void add_export(CLI::App& app) {
                                        {"bytes", r.bytes},
                                        {"dtype", dtype_name(r.dtype)},
                                        {"notes", r.notes}}
-                             .dump()
-                             .c_str());
+                              .dump()
+                              .c_str());
       return;
     }
     for (const std::string& note : r.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
@@ -86,8 +86,8 @@ void add_import(CLI::App& app) {
       "A run needs no checkpoint to begin with a folder: model.from: my-model");
   command->callback([o] {
     ProgressLine line(o->quiet);
-    const ImportReport r = import_folder(o->folder, o->checkpoint,
-                                         [&](int64_t done, int64_t all) { line.update(done, all); });
+    const ImportReport r =
+        import_folder(o->folder, o->checkpoint, [&](int64_t done, int64_t all) { line.update(done, all); });
     if (o->json) {
       std::printf("%s\n", ordered_json{{"schema", "ltrain.import.v1"},
                                        {"checkpoint", r.checkpoint},
@@ -96,8 +96,8 @@ void add_import(CLI::App& app) {
                                        {"parameters", r.parameters},
                                        {"bytes", r.bytes},
                                        {"notes", r.notes}}
-                             .dump()
-                             .c_str());
+                              .dump()
+                              .c_str());
       return;
     }
     for (const std::string& note : r.notes) std::fprintf(stderr, "note: %s\n", note.c_str());

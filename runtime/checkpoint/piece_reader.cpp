@@ -9,7 +9,8 @@
 namespace ltrain {
 namespace {
 
-constexpr int64_t kGap = 4096;  // bytes between two runs that are read too: a page, which the system reads anyway
+constexpr int64_t kGap =
+    4096;  // bytes between two runs that are read too: a page, which the system reads anyway
 constexpr int64_t kBuffer = 8 << 20;
 
 }  // namespace
@@ -37,7 +38,8 @@ void PieceReader::read(const std::string& name, DType dtype, const Slice& slice,
   auto it = tensors_.find(name);
   if (it == tensors_.end()) fail(ExitCode::storage, "{}: has no tensor \"{}\"", path_, name);
   const TensorParts& t = it->second;
-  if (!(t.shape == slice.global) || !(t.dtype == dtype || (any_float_ && is_floating(t.dtype) && is_floating(dtype))))
+  if (!(t.shape == slice.global) ||
+      !(t.dtype == dtype || (any_float_ && is_floating(t.dtype) && is_floating(dtype))))
     fail(ExitCode::storage, "{}: tensor \"{}\" is {} {}, and {} {} is wanted", path_, name,
          dtype_name(t.dtype), to_string(t.shape), dtype_name(dtype), to_string(slice.global));
   int64_t filled = 0;
@@ -102,14 +104,14 @@ int64_t PieceReader::read_rows(const Piece& piece, DType stored, DType dtype, co
   return filled;
 }
 
-/// A piece whose file has (columns, rows) of the whole matrix that it is. Bands of the file's rows are read, each
-/// from the first wanted element to the last.
+/// A piece whose file has (columns, rows) of the whole matrix that it is. Bands of the file's rows are read,
+/// each from the first wanted element to the last.
 int64_t PieceReader::read_transposed(const Piece& piece, DType stored, DType dtype, const Slice& slice,
                                      void* to) {
   const SafetensorsEntry& from = entry(piece, stored);
   const SafetensorsFile& f = file(piece.file);
-  LT_CHECK(slice.global.rank == 2 && piece.slice == Slice::whole(slice.global), "{}: a transposed piece of {}",
-           piece.key, to_string(piece.slice));
+  LT_CHECK(slice.global.rank == 2 && piece.slice == Slice::whole(slice.global),
+           "{}: a transposed piece of {}", piece.key, to_string(piece.slice));
   const int64_t rows = slice.global[0], size = dtype_size(stored), out = dtype_size(dtype);
   const int64_t width = slice.extent[1], first_column = slice.offset[1];
   // Rows of the slice's range; of the first and the last not all columns.
@@ -131,7 +133,8 @@ int64_t PieceReader::read_transposed(const Piece& piece, DType stored, DType dty
       bytes_read_ += n * height * size;
     }
     for (int64_t c = 0; c < n; ++c) {
-      convert_elements(stored, buffer_.data() + c * (apart ? height : rows) * size, dtype, line.data(), height);
+      convert_elements(stored, buffer_.data() + c * (apart ? height : rows) * size, dtype, line.data(),
+                       height);
       for (int64_t r = 0; r < height; ++r) {
         const int64_t at = (low + r) * width + column + c;
         if (at >= slice.begin && at < slice.end)

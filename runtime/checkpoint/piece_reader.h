@@ -1,5 +1,5 @@
-// Tensors that lie in pieces in safetensors files, read slice by slice: a checkpoint of ltrain, or a folder of
-// Hugging Face's.
+// Tensors that lie in pieces in safetensors files, read slice by slice: a checkpoint of ltrain, or a folder
+// of Hugging Face's.
 #pragma once
 #include <functional>
 #include <map>
@@ -15,8 +15,8 @@ namespace ltrain {
 
 class PieceReader {
  public:
-  /// `files`: names in the folder `path`, which pieces have by number. The pieces of a tensor make it up exactly
-  /// once.
+  /// `files`: names in the folder `path`, which pieces have by number. The pieces of a tensor make it up
+  /// exactly once.
   PieceReader(std::string path, std::vector<std::string> files, std::map<std::string, TensorParts> tensors);
 
   const std::string& path() const { return path_; }

@@ -93,7 +93,7 @@ void check_optimizer(const CheckpointReader& reader, const ParameterStore& param
   }
 }
 
-void load_parameters(CheckpointReader& reader, ParameterStore& parameters, bool average) {
+void load_parameters(PieceReader& reader, ParameterStore& parameters, bool average) {
   TensorReader tensors(reader, parameters.stream());
   for (int id = 0; id < parameters.count(); ++id) {
     const std::string& weight = parameters.spec(id).name;

@@ -19,7 +19,7 @@ namespace ltrain {
 /// "optimizer/exp_avg/NAME" and so on the states of its optimizer.
 std::vector<StateSlice> state_slices(const ParameterStore& parameters);
 /// Reads parameters only, or their averages in their place: for generation and evaluation.
-void load_parameters(CheckpointReader& reader, ParameterStore& parameters, bool average = false);
+void load_parameters(PieceReader& reader, ParameterStore& parameters, bool average = false);
 /// Error (usage) when the checkpoint was saved by another optimizer.
 void check_optimizer(const CheckpointReader& reader, const ParameterStore& parameters,
                      const OptimizerSettings& optimizer);

@@ -11,12 +11,20 @@
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/plan/plan.h"
+#include "runtime/weights/hf_folder.h"
 
 namespace ltrain {
 
-Session::Session(const std::string& where, const std::string& ranks, int64_t micro_batch, DeviceChoice choice,
-                 bool average)
-    : ranks_(ranks) {
+/// The weights, and the recipe that they are of.
+std::unique_ptr<PieceReader> Session::open(const SessionOptions& options) {
+  const std::string& where = options.where;
+  if (is_hf_folder(where)) {
+    if (options.average) fail(ExitCode::usage, "{}: has no average of weights beside them", where);
+    path_ = where;
+    recipe_ = hf_recipe(where);
+    std::vector<std::string> notes;
+    return hf_weights(open_hf_folder(where, "the model"), recipe_.model, notes);
+  }
   if (!path_exists(where)) fail(ExitCode::storage, "{}: there is no such checkpoint or run folder", where);
   const auto host_stream = make_inline_stream("checkpoint");
   ResumeOptions o;
@@ -28,9 +36,16 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   step_ = reader->info().step;
   if (reader->info().data) trained_tokenizer_ = reader->info().data->tokenizer;
   recipe_ = parse_recipe(reader->info().recipe, path_ + " (recipe)");
+  return reader;
+}
+
+Session::Session(const SessionOptions& options) : ranks_(options.ranks) {
+  const auto reader = open(options);
+  reader->take_any_float();
+  if (options.seq_length > 0) recipe_.data.seq_length = options.seq_length;
   recipe_.parallel = Parallel{};
   recipe_.parallel.data = 1;
-  recipe_.device = choice;
+  recipe_.device = options.device;
   recipe_.cuda_graphs = false;  // of training, as are the next two
   recipe_.offload = {};
   recipe_.optimizer = {};
@@ -44,7 +59,7 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   p.for_training = false;
   p.ema_decay = 0;
   p.sharding = {};
-  p.micro_batch = micro_batch > 0 ? micro_batch : 1;
+  p.micro_batch = options.micro_batch;
   p.accumulation = 1;
   p.fp8.reset();
   if (p.products == MatmulPrecision::fp8) p.products = MatmulPrecision::plain;
@@ -66,7 +81,7 @@ Session::Session(const std::string& where, const std::string& ranks, int64_t mic
   if (device != DeviceKind::cpu) host_ = Arena::staging(device, host_bytes);
   program_ = std::make_unique<TrainProgram>(p, Device{*compute_, *arena_, groups_.groups(), host_.get()});
   program_->parameters().clear();
-  load_parameters(*reader, program_->parameters(), average);
+  load_parameters(*reader, program_->parameters(), options.average);
 }
 
 Session::~Session() = default;

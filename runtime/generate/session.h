@@ -21,19 +21,27 @@ struct SamplingOptions {
   bool stop_at_end = true;  ///< stop at the tokenizer's end of document
 };
 
+struct SessionOptions {
+  /// A checkpoint, a folder of them, or a run's output_dir: the newest valid one is taken. Or a Hugging Face
+  /// folder.
+  std::string where;
+  std::string ranks;        ///< rank file of a gpt2 tokenizer, when the recipe's path is not to be used
+  int64_t micro_batch = 1;  ///< sequences at once; above 1 for evaluation alone
+  int64_t seq_length = 0;   ///< tokens of a sequence; 0: the recipe's
+  DeviceChoice device =
+      DeviceChoice::automatic;  ///< auto: a GPU where there is one, whatever trained the model
+  bool average = false;         ///< the average that the run kept of the weights
+};
+
 class Session {
  public:
-  /// `where`: a checkpoint, a folder of them, or a run's output_dir; the newest valid one is taken. `ranks`:
-  /// the rank file of a gpt2 tokenizer, when the recipe's path is not to be used. `device`: auto takes a GPU
-  /// where there is one, whatever the model was trained on. `average`: the weights are the average that the
-  /// run kept of them. Throws Error (storage).
-  Session(const std::string& where, const std::string& ranks, int64_t micro_batch = 0,
-          DeviceChoice device = DeviceChoice::automatic, bool average = false);
+  /// Throws Error (storage or usage).
+  explicit Session(const SessionOptions& options);
   ~Session();
 
   const Recipe& recipe() const { return recipe_; }
   const std::string& path() const { return path_; }
-  int64_t step() const { return step_; }
+  int64_t step() const { return step_; }  ///< 0: of a Hugging Face folder
   /// Of the data that it was trained on; absent: the checkpoint is older than such records.
   const std::optional<data::TokenizerIdentity>& trained_tokenizer() const { return trained_tokenizer_; }
   data::Tokenizer& tokenizer();
@@ -44,6 +52,8 @@ class Session {
                 const std::function<bool(int32_t)>& emit);
 
  private:
+  std::unique_ptr<PieceReader> open(const SessionOptions& options);
+
   Recipe recipe_;
   std::string path_, ranks_;
   int64_t step_ = 0;

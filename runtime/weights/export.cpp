@@ -21,11 +21,12 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// A checkpoint of `ltrain import`: no step was made, and there is no optimizer. Its types are those of the files.
+/// A checkpoint of `ltrain import`: no step was made, and there is no optimizer. Its types are those of the
+/// files.
 bool is_imported(const CheckpointReader& reader) {
-  return reader.info().step == 0 && std::none_of(reader.tensors().begin(), reader.tensors().end(), [](const auto& t) {
-           return t.first.starts_with("optimizer/");
-         });
+  return reader.info().step == 0 &&
+         std::none_of(reader.tensors().begin(), reader.tensors().end(),
+                      [](const auto& t) { return t.first.starts_with("optimizer/"); });
 }
 
 /// What the matmuls of the run's end read.
@@ -63,8 +64,8 @@ std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool
     const DType dtype = o.dtype ? *o.dtype : dtype_size(stored) < 4 || imported ? stored : run_dtype(recipe);
     const auto tensors = hf_tensors(*model.family, name, model.moe.num_experts);
     if (tensors.empty())
-      fail(ExitCode::usage, "{}: {} has no name in Hugging Face's {}, which cannot hold this model", reader.path(),
-           name, model.family->name);
+      fail(ExitCode::usage, "{}: {} has no name in Hugging Face's {}, which cannot hold this model",
+           reader.path(), name, model.family->name);
     for (const TensorName& t : tensors) {
       Part p{{t.name, dtype, {}, nullptr}, source, Slice::whole(shape), t.transposed};
       for (int d = 0; d < shape.rank; ++d) p.item.shape.push_back(shape[d]);
@@ -95,15 +96,16 @@ std::vector<std::vector<const Part*>> shards_of(const std::vector<Part>& parts, 
 }
 
 std::string shard_file(size_t index, size_t count) {
-  return count == 1 ? "model.safetensors" : fmt::format("model-{:05d}-of-{:05d}.safetensors", index + 1, count);
+  return count == 1 ? "model.safetensors"
+                    : fmt::format("model-{:05d}-of-{:05d}.safetensors", index + 1, count);
 }
 
 /// What comes with a model and is no weight.
 std::vector<std::string> copy_tokenizer(const std::string& from, const std::string& to) {
   std::vector<std::string> copied;
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
-                           "merges.txt", "tokenizer.model", "added_tokens.json", "chat_template.jinja",
-                           "generation_config.json"}) {
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
+        "tokenizer.model", "added_tokens.json", "chat_template.jinja", "generation_config.json"}) {
     if (!path_exists(from + "/" + name)) continue;
     std::error_code error;
     std::filesystem::copy_file(from + "/" + name, to + "/" + name, error);
@@ -137,8 +139,9 @@ ExportReport export_checkpoint(const ExportOptions& o) {
 
   NewFolder folder(o.folder);
   const std::string begun_with = recipe.checkpoint.load_path.value_or("");
-  write_text_file(folder.work() + "/config.json",
-                  hf_config_text(recipe, report.dtype, begun_with.empty() ? "" : begun_with + "/config.json"));
+  write_text_file(
+      folder.work() + "/config.json",
+      hf_config_text(recipe, report.dtype, begun_with.empty() ? "" : begun_with + "/config.json"));
   check_hf_config(folder.work() + "/config.json", recipe);
   int64_t all = 0;
   for (const Part& p : parts) all += p.item.bytes();
@@ -157,11 +160,12 @@ ExportReport export_checkpoint(const ExportOptions& o) {
     SafetensorsWriter writer(file, items);
     for (const SafetensorsItem& item : writer.items()) {
       const Part& p = *by_name.at(item.name);
-      stream_tensor(*reader, p.source, item.dtype, p.slice, p.transposed, [&](const void* data, int64_t bytes) {
-        writer.write(data, bytes);
-        report.bytes += bytes;
-        if (o.progress) o.progress(report.bytes, all);
-      });
+      stream_tensor(*reader, p.source, item.dtype, p.slice, p.transposed,
+                    [&](const void* data, int64_t bytes) {
+                      writer.write(data, bytes);
+                      report.bytes += bytes;
+                      if (o.progress) o.progress(report.bytes, all);
+                    });
       map[item.name] = name;
     }
     writer.finish();

@@ -14,13 +14,13 @@ namespace ltrain {
 using CopyProgress = std::function<void(int64_t done, int64_t all)>;
 
 struct ExportOptions {
-  std::string checkpoint;      ///< a checkpoint, a folder of them, or a run's output_dir: the newest healthy one
-  std::string folder;          ///< that is made
+  std::string checkpoint;  ///< a checkpoint, a folder of them, or a run's output_dir: the newest healthy one
+  std::string folder;      ///< that is made
   std::optional<DType> dtype;  ///< of the weights; none: that of the run's matmuls, or as they were imported
   int64_t shard_bytes = 5'000'000'000;  ///< of a file, at most, but for a tensor that is larger
   bool average = false;                 ///< the average that train.ema_decay keeps
-  std::string tokenizer;                ///< folder of tokenizer files; empty: the folder that the run began with
-  CopyProgress progress;                ///< optional
+  std::string tokenizer;  ///< folder of tokenizer files; empty: the folder that the run began with
+  CopyProgress progress;  ///< optional
 };
 
 struct ExportReport {
@@ -32,8 +32,8 @@ struct ExportReport {
   std::vector<std::string> notes;
 };
 
-/// Reads and writes by blocks: a model larger than the host's memory goes through. Error when the folder exists,
-/// when the checkpoint is damaged, or when no config.json of the family says what the model is.
+/// Reads and writes by blocks: a model larger than the host's memory goes through. Error when the folder
+/// exists, when the checkpoint is damaged, or when no config.json of the family says what the model is.
 ExportReport export_checkpoint(const ExportOptions& options);
 
 }  // namespace ltrain

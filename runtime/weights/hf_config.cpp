@@ -18,7 +18,10 @@ using nlohmann::ordered_json;
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 
 std::string torch_name(DType t) {
-  return t == DType::f64 ? "float64" : t == DType::f32 ? "float32" : t == DType::bf16 ? "bfloat16" : "float16";
+  return t == DType::f64    ? "float64"
+         : t == DType::f32  ? "float32"
+         : t == DType::bf16 ? "bfloat16"
+                            : "float16";
 }
 
 /// Rows that every family has: they say that the model is one decoder, which its class says already.
@@ -46,8 +49,8 @@ void take_harmless(const std::string& base, const std::vector<HfKey>& keys, orde
   if (!root.is_object()) return;
   for (const auto& [name, value] : root.items()) {
     const HfKey* key = find_hf_key(keys, name);
-    if (key && key->use == HfUse::harmless && !out.contains(name) && name != "dtype" && name != "torch_dtype" &&
-        name != "transformers_version" && !name.starts_with("_"))
+    if (key && key->use == HfUse::harmless && !out.contains(name) && name != "dtype" &&
+        name != "torch_dtype" && name != "transformers_version" && !name.starts_with("_"))
       out[name] = value;
   }
 }
@@ -72,7 +75,8 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
       out[key.name] = key.accepted.front();
     }
   }
-  if (rope.contains("rope_type")) out["rope_scaling"] = rope["rope_type"] == "default" ? ordered_json() : rope;
+  if (rope.contains("rope_type"))
+    out["rope_scaling"] = rope["rope_type"] == "default" ? ordered_json() : rope;
   if (find_hf_key(keys, "sliding_window") && !out.contains("sliding_window")) out["sliding_window"] = nullptr;
   if (find_hf_key(keys, "router_aux_loss_coef") && recipe.model.moe.balance == BalanceLoss::hf) {
     out["output_router_logits"] = true;
@@ -85,7 +89,8 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
 
 void check_hf_config(const std::string& path, const Recipe& recipe) {
   const auto refuse = [&](const std::string& why) {
-    fail(ExitCode::usage, "a config.json of {} cannot say what this model is: {}", recipe.model.family->name, why);
+    fail(ExitCode::usage, "a config.json of {} cannot say what this model is: {}", recipe.model.family->name,
+         why);
   };
   Recipe back;
   try {
@@ -99,7 +104,8 @@ void check_hf_config(const std::string& path, const Recipe& recipe) {
   for (const auto& [key, value] : here) {
     const recipe::Key* row = recipe::find_key("model." + key);
     const auto at = read.find(key);
-    if ((row && row->on_resume == recipe::OnResume::any) || (at != read.end() && at->second == value)) continue;
+    if ((row && row->on_resume == recipe::OnResume::any) || (at != read.end() && at->second == value))
+      continue;
     differs += fmt::format("{}model.{} = {}{}", differs.empty() ? "" : ", ", key, value,
                            at == read.end() ? "" : fmt::format(" (read back as {})", at->second));
   }

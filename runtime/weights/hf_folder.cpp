@@ -20,6 +20,7 @@ using nlohmann::json;
 
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr int64_t kSeqLength = 2048;
 constexpr int64_t kMaxIndexBytes = 64 << 20;
 
 std::string shown(const std::string& name) { return printable(name, 120); }
@@ -28,8 +29,7 @@ std::string shown(const std::string& name) { return printable(name, 120); }
 std::string some_of(const std::vector<std::string>& names) {
   constexpr size_t kMost = 5;
   std::string text;
-  for (size_t i = 0; i < std::min(kMost, names.size()); ++i)
-    text += (i ? ", " : "") + shown(names[i]);
+  for (size_t i = 0; i < std::min(kMost, names.size()); ++i) text += (i ? ", " : "") + shown(names[i]);
   return names.size() <= kMost ? text : text + fmt::format(", and {} more", names.size() - kMost);
 }
 
@@ -101,6 +101,12 @@ HfFolder open_hf_folder(const std::string& path, const std::string& key) {
   return folder;
 }
 
+Recipe hf_recipe(const std::string& path) {
+  Recipe recipe = parse_recipe("{}", path, {"model.from=" + path, "data.seq_length=1"});
+  recipe.data.seq_length = std::min(recipe.model.max_position_embeddings, kSeqLength);
+  return recipe;
+}
+
 std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& model) {
   const GroupSet one;
   ParameterStore parameters;
@@ -127,7 +133,9 @@ Slice expert_slice(const Shape& stack, const TensorName& matrix) {
 
 namespace {
 
-std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
 /// Puts parameters together from a folder's tensors.
 class Match {
@@ -148,8 +156,8 @@ class Match {
     const auto tensors = hf_tensors(*model_.family, name, model_.moe.num_experts);
     if (tensors.empty())
       return problems_.push_back(fmt::format(
-          "{} has no name in a Hugging Face folder of {}: the recipe's model is not of that family alone", name,
-          model_.family->name));
+          "{} has no name in a Hugging Face folder of {}: the recipe's model is not of that family alone",
+          name, model_.family->name));
     if (const HfTensor* stack = find(name); stack && tensors[0].expert >= 0) {  // experts in one tensor each
       take(name, *stack, stacked(shape, stack->shape), Slice::whole(shape), false, parts);
     } else {
@@ -187,7 +195,8 @@ class Match {
     std::string text;
     for (size_t i = 0; i < std::min<size_t>(problems_.size(), 5); ++i) text += "\n  " + problems_[i];
     fail(ExitCode::usage,
-         "{}: are not weights of the recipe's model ({}):{}\nThe model.* keys must be those of its config.json: "
+         "{}: are not weights of the recipe's model ({}):{}\nThe model.* keys must be those of its "
+         "config.json: "
          "model.from: {} takes them all",
          folder_.path, model_.family->name, text, folder_.path);
   }
@@ -215,15 +224,15 @@ class Match {
     const std::string file = folder_.files[t.file], key = in_folder(name);
     const auto dtype = dtype_from_safetensors(t.dtype);
     if (!dtype || !is_floating(*dtype))
-      return problems_.push_back(fmt::format(
-          "{} of {} is {}: F32, BF16, F16 and F64 are read; import what it was quantized from", shown(name), file,
-          t.dtype));
+      return problems_.push_back(
+          fmt::format("{} of {} is {}: F32, BF16, F16 and F64 are read; import what it was quantized from",
+                      shown(name), file, t.dtype));
     if (t.shape != want)
-      return problems_.push_back(fmt::format("{} of {} is {}, and the recipe's model has {}", shown(name), file,
-                                             shape_text(t.shape), shape_text(want)));
+      return problems_.push_back(fmt::format("{} of {} is {}, and the recipe's model has {}", shown(name),
+                                             file, shape_text(t.shape), shape_text(want)));
     if (!dtype_.empty() && dtype_ != t.dtype)
-      return problems_.push_back(fmt::format("{} of {} is {}, and others of its experts are {}", shown(name), file,
-                                             t.dtype, dtype_));
+      return problems_.push_back(fmt::format("{} of {} is {}, and others of its experts are {}", shown(name),
+                                             file, t.dtype, dtype_));
     dtype_ = t.dtype;
     parts.dtype = *dtype;
     parts.pieces.push_back({t.file, key, slice, transposed});
@@ -239,15 +248,17 @@ class Match {
       for (const std::string& end : model_.family->hf_layout.buffers) buffer = buffer || it->ends_with(end);
       const bool tied = model_.tie_word_embeddings && *it == output;
       if (tied)
-        notes.push_back(fmt::format("{}: {} is passed over: with model.tie_word_embeddings the output layer is {}",
-                                    folder_.path, output, model_.names().tokens));
+        notes.push_back(
+            fmt::format("{}: {} is passed over: with model.tie_word_embeddings the output layer is {}",
+                        folder_.path, output, model_.names().tokens));
       buffers += buffer;
       it = buffer || tied ? left_.erase(it) : std::next(it);
     }
     if (buffers > 0)
-      notes.push_back(fmt::format("{}: {} tensors that are computed and not trained (masks, angles of rotation) "
-                                  "are passed over",
-                                  folder_.path, buffers));
+      notes.push_back(
+          fmt::format("{}: {} tensors that are computed and not trained (masks, angles of rotation) "
+                      "are passed over",
+                      folder_.path, buffers));
   }
 
   const HfFolder& folder_;

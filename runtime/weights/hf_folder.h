@@ -9,6 +9,7 @@
 #include "models/families/hf_tensors.h"
 #include "models/layers/model_config.h"
 #include "runtime/checkpoint/piece_reader.h"
+#include "runtime/recipe/recipe.h"
 
 namespace ltrain {
 
@@ -26,8 +27,12 @@ struct HfFolder {
 
 /// Whether a path is such a folder: it has a config.json and no manifest of ltrain.
 bool is_hf_folder(const std::string& path);
-/// Reads index and headers. Error (storage) that names file, tensor and rule; `key` is what the path was given as.
+/// Reads index and headers. Error (storage) that names file, tensor and rule; `key` is what the path was
+/// given as.
 HfFolder open_hf_folder(const std::string& path, const std::string& key);
+
+/// A recipe of the folder's model, with sequences as long as the model reads, 2,048 tokens at most.
+Recipe hf_recipe(const std::string& path);
 
 /// Parameters of a model with their shapes, in the order of the forward pass.
 std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& model);
@@ -35,8 +40,8 @@ std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& m
 /// One matrix of a stack of experts, as a part of the stack.
 Slice expert_slice(const Shape& stack, const TensorName& matrix);
 
-/// The folder's tensors as parameters of `model`. Error (usage) where one is missing, is of another shape or type,
-/// or has no place in the model. `notes`: what is passed over, and why that changes nothing.
+/// The folder's tensors as parameters of `model`. Error (usage) where one is missing, is of another shape or
+/// type, or has no place in the model. `notes`: what is passed over, and why that changes nothing.
 std::unique_ptr<PieceReader> hf_weights(const HfFolder& folder, const ModelConfig& model,
                                         std::vector<std::string>& notes);
 

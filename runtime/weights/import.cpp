@@ -1,7 +1,5 @@
 #include "runtime/weights/import.h"
 
-#include <algorithm>
-
 #include "kernels/base/version.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
@@ -14,15 +12,14 @@ namespace ltrain {
 namespace {
 
 constexpr int64_t kShardBytes = int64_t{10} << 30;
-constexpr int64_t kSeqLength = 2048;  // of an evaluation, where the model reads as many
 
 }  // namespace
 
-ImportReport import_folder(const std::string& folder, const std::string& checkpoint, const CopyProgress& progress) {
+ImportReport import_folder(const std::string& folder, const std::string& checkpoint,
+                           const CopyProgress& progress) {
   if (!is_hf_folder(folder))
     fail(ExitCode::usage, "{}: is no folder of Hugging Face: it has no config.json", folder);
-  Recipe recipe = parse_recipe("{}", "import", {"model.from=" + folder, "data.seq_length=1"});
-  recipe.data.seq_length = std::min(recipe.model.max_position_embeddings, kSeqLength);
+  const Recipe recipe = hf_recipe(folder);
   ImportReport report;
   report.checkpoint = checkpoint;
   report.family = recipe.model.family->name;

@@ -15,8 +15,8 @@ struct ImportReport {
   std::vector<std::string> notes;
 };
 
-/// Writes the folder's model as a checkpoint of step 0 with weights alone, in the types of the files, bit for bit.
-/// Error when `checkpoint` exists, or the folder is not a whole model of a family that is built.
+/// Writes the folder's model as a checkpoint of step 0 with weights alone, in the types of the files, bit for
+/// bit. Error when `checkpoint` exists, or the folder is not a whole model of a family that is built.
 ImportReport import_folder(const std::string& folder, const std::string& checkpoint,
                            const CopyProgress& progress = {});
 

@@ -17,8 +17,8 @@ bool may_differ(const std::string& key) {
   return row && (row->on_load_any || row->on_resume != recipe::OnResume::same);
 }
 
-/// Those settings of the model that are another here, of which weights do not depend: "model.rope_theta is 10000.0
-/// there and 500000.0 here". Error (usage) where one of the others differs.
+/// Those settings of the model that are another here, of which weights do not depend: "model.rope_theta is
+/// 10000.0 there and 500000.0 here". Error (usage) where one of the others differs.
 std::vector<std::string> differences(const std::string& path, const Settings& there, const Settings& here) {
   std::vector<std::string> allowed, refused;
   const auto find = [](const Settings& all, const std::string& key) -> const std::string* {
@@ -52,8 +52,8 @@ std::unique_ptr<PieceReader> open_weights(const Recipe& recipe, bool verify_hash
   if (!path_exists(path)) fail(ExitCode::storage, "{} = {}: there is no such folder", kKey, path);
   if (is_hf_folder(path)) {
     auto reader = hf_weights(open_hf_folder(path, kKey), recipe.model, notes);
-    notes.insert(notes.begin(),
-                 fmt::format("the run begins with the weights of {}, {} tensors", path, reader->tensors().size()));
+    notes.insert(notes.begin(), fmt::format("the run begins with the weights of {}, {} tensors", path,
+                                            reader->tensors().size()));
     return reader;
   }
   ResumeOptions o;

@@ -13,8 +13,8 @@ NewFolder::NewFolder(std::string path) : path_(std::move(path)) {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   if (path_.empty()) fail(ExitCode::usage, "a folder to write is needed, and its name is empty");
   if (path_exists(path_) && !(std::filesystem::is_directory(path_) && list_folder(path_).empty()))
-    fail(ExitCode::usage, "{}: exists, and is not an empty folder: nothing of it is replaced; name another one",
-         path_);
+    fail(ExitCode::usage,
+         "{}: exists, and is not an empty folder: nothing of it is replaced; name another one", path_);
   work_ = fmt::format("{}.tmp-{}", path_, ::getpid());
   make_folders(work_);
 }
@@ -29,8 +29,8 @@ NewFolder::~NewFolder() {
 
 void NewFolder::need(int64_t bytes) const {
   if (const int64_t free = free_bytes(work_); free < bytes)
-    fail(ExitCode::storage, "{}: {} are to be written, and the file system has {} free", path_, bytes_text(bytes),
-         bytes_text(free));
+    fail(ExitCode::storage, "{}: {} are to be written, and the file system has {} free", path_,
+         bytes_text(bytes), bytes_text(free));
 }
 
 void NewFolder::commit() {

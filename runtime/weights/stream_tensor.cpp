@@ -8,8 +8,8 @@ namespace ltrain {
 
 constexpr int64_t kBlock = 8 << 20;  // bytes
 
-void stream_tensor(PieceReader& from, const std::string& name, DType dtype, const Slice& slice, bool transposed,
-                   const std::function<void(const void*, int64_t)>& write) {
+void stream_tensor(PieceReader& from, const std::string& name, DType dtype, const Slice& slice,
+                   bool transposed, const std::function<void(const void*, int64_t)>& write) {
   const int64_t size = dtype_size(dtype);
   std::vector<char> block;
   if (!transposed) {

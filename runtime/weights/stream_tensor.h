@@ -7,9 +7,9 @@
 
 namespace ltrain {
 
-/// Calls write(data, bytes) with the elements of the slice as `dtype`, in order. `transposed`: the slice is a whole
-/// matrix, and goes column by column.
-void stream_tensor(PieceReader& from, const std::string& name, DType dtype, const Slice& slice, bool transposed,
-                   const std::function<void(const void*, int64_t)>& write);
+/// Calls write(data, bytes) with the elements of the slice as `dtype`, in order. `transposed`: the slice is a
+/// whole matrix, and goes column by column.
+void stream_tensor(PieceReader& from, const std::string& name, DType dtype, const Slice& slice,
+                   bool transposed, const std::function<void(const void*, int64_t)>& write);
 
 }  // namespace ltrain

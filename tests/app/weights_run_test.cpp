@@ -1,4 +1,5 @@
-// Models out and in through the real program: a run's weights as a Hugging Face folder, and runs that begin with it.
+// Models out and in through the real program: a run's weights as a Hugging Face folder, and runs that begin
+// with it.
 #include <catch2/catch.hpp>
 
 #include "tests/app/run_program.h"
@@ -16,7 +17,7 @@ TEST_CASE("a run is exported, and another begins with the folder under any layou
     return std::stod(text.substr(text.find(':') + 1));
   };
   REQUIRE(t.sh("run tiny.yaml train.train_steps=4 train.ema_decay=0.9").code == 0);
-  const Outcome out = t.sh("export run hf --dtype fp32 --shard-size 0.1");
+  const Outcome out = t.sh("export run hf --dtype fp32 --shard-size 0.00005");
   INFO(out.text);
   REQUIRE(out.code == 0);
   CHECK(has(out, "run/checkpoints/step-00000004, step 4: "));
@@ -38,14 +39,17 @@ TEST_CASE("a run is exported, and another begins with the folder under any layou
   REQUIRE(t.sh("run tiny.yaml checkpoint.load.path=run train.train_steps=2 output_dir=own").code == 0);
   CHECK(t.metric("lm_loss", "own") == t.metric("lm_loss", "one"));
   // Layouts that cut the tensors otherwise.
-  for (const std::string layout : {"parallel.tensor=2 parallel.data=1", "parallel.data=2 parallel.zero_stage=3",
-                                   "parallel.pipeline=2 parallel.data=1", "parallel.data=2 parallel.zero_stage=1"}) {
+  for (const std::string layout :
+       {"parallel.tensor=2 parallel.data=1", "parallel.data=2 parallel.zero_stage=3",
+        "parallel.pipeline=2 parallel.data=1", "parallel.data=2 parallel.zero_stage=1"}) {
     INFO(layout);
-    const Outcome o = t.sh(run + layout + " output_dir=" + std::to_string(layout.size()) + layout.substr(9, 3));
+    const Outcome o =
+        t.sh(run + layout + " output_dir=" + std::to_string(layout.size()) + layout.substr(9, 3));
     INFO(o.text);
     REQUIRE(o.code == 0);
     for (size_t i = 0; i < 2; ++i)
-      CHECK(loss(std::to_string(layout.size()) + layout.substr(9, 3), i) == Approx(loss("one", i)).epsilon(1e-5));
+      CHECK(loss(std::to_string(layout.size()) + layout.substr(9, 3), i) ==
+            Approx(loss("one", i)).epsilon(1e-5));
   }
   // A restart of that run goes on from its own checkpoint, not from the folder.
   const Outcome more = t.sh(run + "output_dir=one train.train_steps=3");
@@ -68,9 +72,10 @@ TEST_CASE("a run is exported, and another begins with the folder under any layou
   };
   REQUIRE(t.sh("export run average --ema --dtype fp32 -q").code == 0);
   REQUIRE(t.sh("import average imported-average").code == 0);
-  const std::string data = std::string(" --data text-val");
+  const std::string data = std::string(" --seq-length 32 --data text-val");
   CHECK(eval("imported" + data) == eval("run" + data));
   CHECK(eval("imported-average" + data) == eval("run --ema" + data));
+  CHECK(eval("hf" + data) == eval("run" + data));  // the folder itself needs no recipe
   CHECK(eval("imported-average" + data) != eval("imported" + data));
 }
 
@@ -82,10 +87,12 @@ TEST_CASE("weights that cannot begin the run are refused before anything is star
     std::string arguments, text;
     int code;
   };
-  for (const Case& c : {Case{"checkpoint.load.path=nowhere", "checkpoint.load.path = nowhere: there is no such folder", 73},
-                        Case{"checkpoint.load.path=hf model.hidden_size=64", "are not weights of the recipe's model", 64},
-                        Case{"checkpoint.load.path=run model.num_hidden_layers=1", "is of another model: model.num_hidden_layers is", 64},
-                        Case{"~model model.from=hf model.vocab_size=300", "are not weights of the recipe's model", 64}}) {
+  for (const Case& c :
+       {Case{"checkpoint.load.path=nowhere", "checkpoint.load.path = nowhere: there is no such folder", 73},
+        Case{"checkpoint.load.path=hf model.hidden_size=64", "are not weights of the recipe's model", 64},
+        Case{"checkpoint.load.path=run model.num_hidden_layers=1",
+             "is of another model: model.num_hidden_layers is", 64},
+        Case{"~model model.from=hf model.vocab_size=300", "are not weights of the recipe's model", 64}}) {
     const Outcome o = t.sh("run tiny.yaml output_dir=other " + c.arguments);
     INFO(c.arguments << "\n" << o.text);
     CHECK(o.code == c.code);

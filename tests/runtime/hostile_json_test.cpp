@@ -14,6 +14,7 @@
 #include "runtime/plan/machine_profile.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/telemetry/run_report.h"
+#include "runtime/weights/hf_folder.h"
 #include "tests/runtime/checkpoint/support.h"
 
 using namespace ltrain;
@@ -94,6 +95,15 @@ std::vector<Reader> readers(const std::string& folder) {
        [folder](const std::string& t) {
          write_file(folder + "/config.json", t);
          parse_recipe("model: {from: " + folder + "/config.json}", "r.yaml");
+       }});
+  all.push_back(
+      {"model.safetensors.index.json", R"({"metadata":{"total_size":4},"weight_map":{"w":"x.safetensors"}})",
+       [folder](const std::string& t) {
+         std::filesystem::create_directories(folder + "/hf");
+         write_file(folder + "/hf/x.safetensors",
+                    safetensors_of(R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"));
+         write_file(folder + "/hf/model.safetensors.index.json", t);
+         open_hf_folder(folder + "/hf", "model.from");
        }});
   return all;
 }

@@ -1,5 +1,5 @@
-// Folders of Hugging Face, in and out: names, types and shapes are those that transformers' save_pretrained writes
-// (tests/golden/hf_folders.json, made by scripts/make-hf-folders.py).
+// Folders of Hugging Face, in and out: names, types and shapes are those that transformers' save_pretrained
+// writes (tests/golden/hf_folders.json, made by scripts/make-hf-folders.py).
 #include <catch2/catch.hpp>
 
 #include <cstring>
@@ -83,7 +83,8 @@ Tensors read_tensors(const std::string& folder) {
     if (!name.ends_with(".safetensors")) continue;
     const SafetensorsFile file(folder + "/" + name);
     for (const SafetensorsEntry& e : file.entries()) {
-      Made m{*dtype_from_safetensors(e.dtype), e.shape, std::vector<char>(static_cast<size_t>(e.end - e.begin))};
+      Made m{*dtype_from_safetensors(e.dtype), e.shape,
+             std::vector<char>(static_cast<size_t>(e.end - e.begin))};
       file.read(e, 0, e.end - e.begin, m.bytes.data());
       all[e.name] = std::move(m);
     }
@@ -96,7 +97,9 @@ json read_json(const std::string& path) {
   return json::parse(in);
 }
 
-Recipe recipe_of(const std::string& folder) { return parse_recipe("{}", "test", {"model.from=" + folder, "data.seq_length=16"}); }
+Recipe recipe_of(const std::string& folder) {
+  return parse_recipe("{}", "test", {"model.from=" + folder, "data.seq_length=16"});
+}
 
 ExportReport export_to(const std::string& checkpoint, const std::string& folder,
                        const std::function<void(ExportOptions&)>& change = {}) {
@@ -157,7 +160,8 @@ TEST_CASE("an export of several files has an index, and comes in again", "[weigh
   CHECK(path_exists(fmt::format("{}/out/model-00001-of-{:05d}.safetensors", t.path, files)));
   CHECK((read_tensors(t.path + "/out") == tensors));
   import_folder(t.path + "/out", t.path + "/again");
-  CHECK(read_json(t.path + "/again/manifest.json")["tensors"] == read_json(t.path + "/checkpoint/manifest.json")["tensors"]);
+  CHECK(read_json(t.path + "/again/manifest.json")["tensors"] ==
+        read_json(t.path + "/checkpoint/manifest.json")["tensors"]);
   export_to(t.path + "/again", t.path + "/out2");
   CHECK((read_tensors(t.path + "/out2") == tensors));
 
@@ -175,7 +179,8 @@ TEST_CASE("an export of several files has an index, and comes in again", "[weigh
   CHECK(read_json(t.path + "/fp32/config.json")["torch_dtype"] == "float32");
 }
 
-TEST_CASE("every slice of a layout is read as the whole tensor has it, stored as it is or transposed", "[weights]") {
+TEST_CASE("every slice of a layout is read as the whole tensor has it, stored as it is or transposed",
+          "[weights]") {
   const TemporaryFolder t;
   std::mt19937 random(5);
   for (const char* name : {"gpt2", "qwen3_moe"}) {
@@ -197,19 +202,22 @@ TEST_CASE("every slice of a layout is read as the whole tensor has it, stored as
         Shape offset = parts.shape, extent = parts.shape;
         for (int d = 0; d < parts.shape.rank; ++d) {
           extent.dims[d] = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(parts.shape[d]));
-          offset.dims[d] = static_cast<int64_t>(random() % static_cast<uint64_t>(parts.shape[d] - extent[d] + 1));
+          offset.dims[d] =
+              static_cast<int64_t>(random() % static_cast<uint64_t>(parts.shape[d] - extent[d] + 1));
         }
         Slice slice = Slice::box(parts.shape, offset, extent);
         const int64_t begin = static_cast<int64_t>(random() % static_cast<uint64_t>(slice.elements()));
-        const int64_t end = begin + 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(slice.elements() - begin));
+        const int64_t end =
+            begin + 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(slice.elements() - begin));
         slice = slice.range(begin, end);
         std::vector<float> got(static_cast<size_t>(slice.elements()), -1.0f);
         reader->read(parameter, DType::f32, slice, got.data());
         bool same = true;
         Runs runs(slice);
         for (Run r = runs.next(); r.count > 0; r = runs.next())
-          same = same && std::memcmp(&got[static_cast<size_t>(r.local)], &whole[static_cast<size_t>(r.global)],
-                                     static_cast<size_t>(r.count) * sizeof(float)) == 0;
+          same =
+              same && std::memcmp(&got[static_cast<size_t>(r.local)], &whole[static_cast<size_t>(r.global)],
+                                  static_cast<size_t>(r.count) * sizeof(float)) == 0;
         CHECK(same);
       }
     }
@@ -261,7 +269,8 @@ TEST_CASE("what files have beside parameters is passed over by name, and nothing
   // Experts in one tensor of each kind, as transformers has them in memory.
   const Tensors apart = random_tensors(models["qwen3_moe"]);
   Tensors stacked = apart;
-  const auto stack = [&](const std::string& to, const std::vector<std::string>& parts, int64_t rows, int64_t columns) {
+  const auto stack = [&](const std::string& to, const std::vector<std::string>& parts, int64_t rows,
+                         int64_t columns) {
     Made all{DType::bf16, {4, rows, columns}, {}};
     for (int e = 0; e < 4; ++e)
       for (const std::string& part : parts) {
@@ -280,13 +289,15 @@ TEST_CASE("what files have beside parameters is passed over by name, and nothing
   CHECK((read_tensors(t.path + "/stacked-out") == apart));
 }
 
-TEST_CASE("a folder that is not whole, or of another model, is refused by name, and nothing is made", "[weights]") {
+TEST_CASE("a folder that is not whole, or of another model, is refused by name, and nothing is made",
+          "[weights]") {
   const TemporaryFolder t;
   const json& model = golden().begin().value()["llama"];
   const Tensors whole = random_tensors(model);
   std::mt19937 random(3);
   int n = 0;
-  const auto refused = [&](const std::function<void(const std::string& folder)>& make, const std::string& text) {
+  const auto refused = [&](const std::function<void(const std::string& folder)>& make,
+                           const std::string& text) {
     const std::string folder = fmt::format("{}/{}", t.path, n++), checkpoint = folder + "-checkpoint";
     make_folders(folder);
     write_file(folder + "/config.json", model["config"].dump());
@@ -312,12 +323,17 @@ TEST_CASE("a folder that is not whole, or of another model, is refused by name, 
           "no place in the recipe's model: model.layers.0.extra");
   refused(with([&](Tensors& x) { std::swap(x[down].shape[0], x[down].shape[1]); }),
           down + " of model.safetensors is [48, 32], and the recipe's model has [32, 48]");
-  refused(with([&](Tensors& x) { x[down] = random_tensor("I32", {32, 48}, random); }), down + " of model.safetensors is I32");
-  refused([&](const std::string& f) {
-    with([](Tensors&) {})(f);
-    const std::string bytes = read_text_file(f + "/model.safetensors", 1 << 24);
-    write_file(f + "/model.safetensors", bytes.substr(0, bytes.size() - 1));
-  }, "not a safetensors file");
+  refused(with([&](Tensors& x) {
+            x[down] = random_tensor("I32", {32, 48}, random);
+          }),
+          down + " of model.safetensors is I32");
+  refused(
+      [&](const std::string& f) {
+        with([](Tensors&) {})(f);
+        const std::string bytes = read_text_file(f + "/model.safetensors", 1 << 24);
+        write_file(f + "/model.safetensors", bytes.substr(0, bytes.size() - 1));
+      },
+      "not a safetensors file");
   const auto indexed = [&](const json& index) {
     return [&, index](const std::string& f) {
       write_tensors(f + "/a.safetensors", whole);
@@ -337,28 +353,39 @@ TEST_CASE("a folder that is not whole, or of another model, is refused by name, 
   refused(indexed(json::array()), "has no object weight_map");
   changed = map;
   changed.erase(down);
-  refused(indexed({{"weight_map", changed}}), "has tensor \"" + down + "\", which model.safetensors.index.json does not name");
+  refused(indexed({{"weight_map", changed}}),
+          "has tensor \"" + down + "\", which model.safetensors.index.json does not name");
   changed = map;
   changed["model.more"] = "a.safetensors";
   refused(indexed({{"weight_map", changed}}), "has no tensor \"model.more\"");
   changed = map;
   changed[down] = "b.safetensors";
   refused(indexed({{"weight_map", changed}}), "a.safetensors: has tensor \"" + down);
-  refused([&](const std::string& f) { write_file(f + "/config.json", "{\"model_type\": \"llama\", \"odd\": 1}"); }, "odd");
+  refused(
+      [&](const std::string& f) {
+        write_file(f + "/config.json", "{\"model_type\": \"llama\", \"odd\": 1}");
+      },
+      "odd");
   // What is there is not replaced.
   write_folder(t.path + "/good", model["config"], whole);
   make_folders(t.path + "/mine");
   write_file(t.path + "/mine/file", "x");
-  CHECK_THAT(error_of([&] { import_folder(t.path + "/good", t.path + "/mine"); }), Contains("not an empty folder"));
+  CHECK_THAT(error_of([&] { import_folder(t.path + "/good", t.path + "/mine"); }),
+             Contains("not an empty folder"));
   import_folder(t.path + "/good", t.path + "/checkpoint");
-  CHECK_THAT(error_of([&] { import_folder(t.path + "/good", t.path + "/checkpoint"); }), Contains("not an empty folder"));
-  CHECK_THAT(error_of([&] { export_to(t.path + "/checkpoint", t.path + "/mine"); }), Contains("not an empty folder"));
-  CHECK_THAT(error_of([&] { export_to(t.path + "/checkpoint", t.path + "/out", [](ExportOptions& o) { o.average = true; }); }),
+  CHECK_THAT(error_of([&] { import_folder(t.path + "/good", t.path + "/checkpoint"); }),
+             Contains("not an empty folder"));
+  CHECK_THAT(error_of([&] { export_to(t.path + "/checkpoint", t.path + "/mine"); }),
+             Contains("not an empty folder"));
+  CHECK_THAT(error_of([&] {
+               export_to(t.path + "/checkpoint", t.path + "/out", [](ExportOptions& o) { o.average = true; });
+             }),
              Contains("averages of weights are kept by runs with train.ema_decay"));
   CHECK(read_text_file(t.path + "/mine/file", 10) == "x");
 }
 
-TEST_CASE("weights begin a run whose model differs in what no weight depends on, and in nothing else", "[weights]") {
+TEST_CASE("weights begin a run whose model differs in what no weight depends on, and in nothing else",
+          "[weights]") {
   const TemporaryFolder t;
   const json& model = golden().begin().value()["llama"];
   write_folder(t.path + "/in", model["config"], random_tensors(model));
@@ -366,7 +393,8 @@ TEST_CASE("weights begin a run whose model differs in what no weight depends on,
   const auto stream = make_inline_stream("test");
   const GroupSet one;
   const auto open = [&](const std::vector<std::string>& changes) {
-    std::vector<std::string> given{"model.from=" + t.path + "/in", "data.seq_length=16", "checkpoint.load.path=" + t.path + "/checkpoint"};
+    std::vector<std::string> given{"model.from=" + t.path + "/in", "data.seq_length=16",
+                                   "checkpoint.load.path=" + t.path + "/checkpoint"};
     given.insert(given.end(), changes.begin(), changes.end());
     const Recipe recipe = parse_recipe("{}", "test", given);
     std::vector<std::string> notes;
@@ -374,10 +402,14 @@ TEST_CASE("weights begin a run whose model differs in what no weight depends on,
     return fmt::format("{}", fmt::join(notes, "\n"));
   };
   CHECK_THAT(open({}), Contains("the run begins with the weights of") && !Contains("there and"));
-  CHECK_THAT(open({"model.rope_theta=5e5", "model.max_position_embeddings=128"}),
-             Contains("model.rope_theta is") && Contains("model.max_position_embeddings is 64 there and 128 here"));
+  CHECK_THAT(
+      open({"model.rope_theta=5e5", "model.max_position_embeddings=128"}),
+      Contains("model.rope_theta is") && Contains("model.max_position_embeddings is 64 there and 128 here"));
   // Heads of another size have the same shapes of weights: it is the settings that tell.
-  CHECK_THAT(error_of([&] { open({"model.num_attention_heads=8", "model.num_key_value_heads=4", "model.head_dim=4"}); }),
+  CHECK_THAT(error_of([&] {
+               open({"model.num_attention_heads=8", "model.num_key_value_heads=4", "model.head_dim=4"});
+             }),
              Contains("model.num_attention_heads is 4 there and 8 here"));
-  CHECK_THAT(error_of([&] { open({"model.num_hidden_layers=1"}); }), Contains("model.num_hidden_layers is 2 there and 1 here"));
+  CHECK_THAT(error_of([&] { open({"model.num_hidden_layers=1"}); }),
+             Contains("model.num_hidden_layers is 2 there and 1 here"));
 }

@@ -14,8 +14,12 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 /// What a dense model of this shape has in common with the moe.
 Settings shared_settings(const Settings& all) {
   Settings kept;
-  for (const auto& [key, value] : all)
-    if (key != "architecture" && !key.starts_with("moe.")) kept.push_back({key, value});
+  for (const auto& [key, value] : all) {
+    // A family that has no windows does not say that it has none.
+    const bool no_window =
+        (key == "sliding_window" && value == "null") || (key == "layer_types" && value == "[]");
+    if (key != "architecture" && !key.starts_with("moe.") && !no_window) kept.push_back({key, value});
+  }
   return kept;
 }
 

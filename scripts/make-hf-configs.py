@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 VERSIONS = ["4.57.6", "5.23.0"]
-ARCHITECTURES = ["gpt2", "llama", "mixtral", "qwen3_moe", "olmoe"]
+ARCHITECTURES = ["gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "olmo2", "olmoe", "smollm3"]
 
 
 def describe():

@@ -37,6 +37,7 @@ void check_runs(const char* what, const Positions& p, int64_t seq) {
 void check(const AttentionBlock& b, const Tensor& out, const Tensor& lse) {
   const AttentionShape& a = b.shape;
   LT_CHECK(a.heads % a.kv_heads == 0, "attention of {} heads and {} key-value heads", a.heads, a.kv_heads);
+  LT_CHECK(a.window >= 0, "attention with a window of {} keys", a.window);
   check_runs("queries", b.q_at, a.seq);
   check_runs("keys", b.k_at, a.seq);
   check_rows("queries", b.q, a.batch * b.q_at.rows, a.heads * a.head_dim);
@@ -61,6 +62,7 @@ AttentionArgs args_of(const AttentionBlock& b) {
   a.batch = s.batch, a.seq = s.seq, a.heads = s.heads, a.kv_heads = s.kv_heads, a.head_dim = s.head_dim;
   a.all_heads = s.all_heads ? s.all_heads : s.heads;
   a.first_head = s.first_head;
+  a.window = s.window;
   a.q = first_of(b.q), a.k = first_of(b.k), a.v = first_of(b.v);
   a.q_stride = b.q.t.cols(), a.k_stride = b.k.t.cols(), a.v_stride = b.v.t.cols();
   a.q_at = b.q_at, a.k_at = b.k_at;
@@ -72,7 +74,7 @@ AttentionArgs args_of(const AttentionBlock& b) {
 /// Multiply-adds of one masked product over all heads, as operations.
 double product_flops(const AttentionBlock& b) {
   const AttentionShape& a = b.shape;
-  return 2.0 * a.batch * a.heads * a.head_dim * visible_pairs(b.q_at, b.k_at);
+  return 2.0 * a.batch * a.heads * a.head_dim * visible_pairs(b.q_at, b.k_at, a.window);
 }
 
 double bytes_of(const AttentionBlock& b) {
@@ -112,7 +114,7 @@ void run_backward(Stream& s, const AttentionBlockGrads& g, Tensor dout, Tensor o
 
 }  // namespace
 
-double visible_pairs(const Positions& queries, const Positions& keys) {
+double visible_pairs(const Positions& queries, const Positions& keys, int64_t window) {
   // Pairs i < n, j < m with j + gap <= i, for runs of n queries and m keys that begin `gap` later.
   const auto pairs = [](int64_t n, int64_t m, int64_t gap) {
     const auto triangle = [](double x) { return x > 0 ? 0.5 * x * (x + 1) : 0; };
@@ -125,8 +127,10 @@ double visible_pairs(const Positions& queries, const Positions& keys) {
     for (int k = 0; k < 2; ++k) {
       const int64_t n = q ? queries.rows - queries.split : queries.split;
       const int64_t m = k ? keys.rows - keys.split : keys.split;
-      if (n > 0 && m > 0)
-        total += pairs(n, m, (k ? keys.second : keys.first) - (q ? queries.second : queries.first));
+      if (n <= 0 || m <= 0) continue;
+      const int64_t gap = (k ? keys.second : keys.first) - (q ? queries.second : queries.first);
+      total += pairs(n, m, gap);
+      if (window) total -= pairs(n, m, gap + window);  // that lie a window or more behind
     }
   return total;
 }

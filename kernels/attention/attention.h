@@ -16,6 +16,7 @@ struct AttentionShape {
   int64_t head_dim = 64;
   int64_t first_head = 0;  ///< of this rank's heads among all, which dropout is keyed by
   int64_t all_heads = 0;   ///< 0: heads
+  int64_t window = 0;  ///< keys that a query sees, its own among them (arXiv:2310.06825); 0: all before it
   int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
@@ -63,8 +64,9 @@ struct AttentionBlockGrads {
 void attention_block_backward(Stream& s, const AttentionBlockGrads& grads, Tensor dout, Tensor out,
                               Tensor lse, const AttentionBlock& block);
 
-/// Scores of a sample's head that a causal mask leaves of these queries and keys.
-double visible_pairs(const Positions& queries, const Positions& keys);
+/// Scores of a sample's head that a causal mask, of a window or of all keys (0), leaves of these queries and
+/// keys.
+double visible_pairs(const Positions& queries, const Positions& keys, int64_t window = 0);
 
 /// Scratch that one thread of the CPU kernels holds for these, bytes.
 int64_t attention_scratch_bytes(const AttentionShape& shape, DType dtype);
@@ -74,6 +76,7 @@ int64_t attention_scratch_bytes(const Positions& queries, const Positions& keys,
 /// A block for the kernels.
 struct AttentionArgs {
   int64_t batch = 1, seq = 1, heads = 1, kv_heads = 1, head_dim = 64, all_heads = 1, first_head = 0;
+  int64_t window = 0;
   const void *q = nullptr, *k = nullptr, *v = nullptr;  ///< at the first row's first head
   int64_t q_stride = 0, k_stride = 0, v_stride = 0;     ///< elements from row to row
   Positions q_at, k_at;

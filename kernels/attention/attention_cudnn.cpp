@@ -23,7 +23,8 @@ CudnnStrides rows_of(int64_t stride, const AttentionArgs& a) { return {a.seq * s
 
 /// Both ways: what a call says beside what a recipe does.
 std::string call_declines(DType t, const AttentionArgs& a) {
-  if (std::string why = cudnn_declines(t, a.head_dim, a.drop.threshold != 0, a.documents); !why.empty())
+  if (std::string why = cudnn_declines(t, a.head_dim, a.drop.threshold != 0, a.documents, a.window);
+      !why.empty())
     return why;
   if (!whole(a.q_at, a.seq) || !whole(a.k_at, a.seq)) return "some queries against some keys";
   if (!aligned16(a.q) || !aligned16(a.k) || !aligned16(a.v) || a.q_stride % 8 || a.k_stride % 8 ||
@@ -205,17 +206,19 @@ int64_t cudnn_backward_workspace(const AttentionShape& a) {
   return (sums + queries + keys + 4096 + 255) / 256 * 256;
 }
 
-std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documents) {
+std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documents, int64_t window) {
   if (!is_half(t)) return fmt::format("cuDNN takes bf16 and fp16, not {}", dtype_name(t));
   if (head_dim % 8 != 0 || head_dim > 256)
     return fmt::format("cuDNN takes head dims that are multiples of 8 up to 256, not {}", head_dim);
   if (dropout) return "the mask of dropout is by counter here, and cuDNN has one of its own";
   if (documents) return "queries see keys of their own document alone";
+  if (window) return fmt::format("queries see a window of {} keys", window);
   return "";
 }
 
 std::string cudnn_unusable(Stream& s, DType t, const AttentionShape& shape, bool back) {
-  if (std::string why = cudnn_declines(t, shape.head_dim, false, false); !why.empty()) return why;
+  if (std::string why = cudnn_declines(t, shape.head_dim, false, false, shape.window); !why.empty())
+    return why;
   const Kind kind{t, shape.head_dim, shape.kv_heads < shape.heads, shape.seq % 128 != 0, back};
   const std::lock_guard lock(checks_mutex);
   const auto known = checks.find(kind);
@@ -249,6 +252,7 @@ AttentionShape shape_of(const AttentionArgs& a) {
   AttentionShape shape;
   shape.batch = a.batch, shape.seq = a.seq, shape.heads = a.heads, shape.kv_heads = a.kv_heads;
   shape.head_dim = a.head_dim;
+  shape.window = a.window;
   return shape;
 }
 

@@ -29,9 +29,15 @@ struct Tiles {
 /// What a query of the sample may look at.
 struct Mask {
   const int32_t* documents;  ///< of the sample, or null
+  int64_t window;            ///< 0: none
   LT_HD Mask(const AttentionArgs& a, int64_t sample)
-      : documents(a.documents ? a.documents + sample * a.seq : nullptr) {}
-  LT_HD int64_t lowest(int64_t query) const { return documents ? documents[query] : 0; }
+      : documents(a.documents ? a.documents + sample * a.seq : nullptr), window(a.window) {}
+  /// The first key that the query sees; does not descend from query to query.
+  LT_HD int64_t lowest(int64_t query) const {
+    const int64_t document = documents ? documents[query] : 0;
+    const int64_t in_window = window ? query - window + 1 : 0;
+    return document > in_window ? document : in_window;
+  }
   LT_HD bool hides(const Tile& queries, const Tile& keys) const {
     return keys.at > queries.at + queries.count - 1 || keys.at + keys.count <= lowest(queries.at);
   }

@@ -1,6 +1,7 @@
 #include "models/decoder/block.h"
 
 #include <cmath>
+#include <utility>
 
 #include "kernels/elementwise/tensor_ops.h"
 
@@ -52,9 +53,10 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
   const auto norm = [&](NormLayer& layer, const std::string& name) {
     layer.declare(store, groups, p + name, c.traits().norm, c.hidden_size, c.norm_eps, sp);
   };
-  norm(norm1_, names.attention_norm);
-  attention_.declare(store, groups, c, sp, p + names.attention, place_ + ".attention", out_std);
-  norm(norm2_, names.feed_forward_norm);
+  norms_after_ = c.traits().norm_placement == NormPlacement::after;
+  norm(norms_after_ ? after1_ : norm1_, names.attention_norm);
+  attention_.declare(store, groups, c, sp, p + names.attention, place_ + ".attention", out_std, i);
+  norm(norms_after_ ? after2_ : norm2_, names.feed_forward_norm);
   is_moe_ = c.moe.in_layer(i);
   if (is_moe_)
     moe_.declare(store, groups, c, sp, expert_tensor, dispatch, p + names.moe, i, out_std);
@@ -75,8 +77,9 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   };
   step.enter(place_ + ".attention");
   norm1_.forward(step, r, saved.norm1, keep.input);
-  r.delta = step.temporary("attention output", saved.norm1.y.shape);
-  attention_.forward(step, mb, r.delta, saved.norm1.y, rope_table, saved.attention);
+  r.delta = sublayer_output(step, "attention output", saved.norm1.x.shape);
+  attention_.forward(step, mb, r.delta, norm1_.output(saved.norm1), rope_table, saved.attention);
+  norm_output(step, after1_, r.delta, saved.after1);
   if (step.groups.context.size() > 1 &&
       (keep.without.has(BlockTensor::qkv) || keep.without.has(BlockTensor::attention)))
     for (BlockTensor which : {BlockTensor::qkv, BlockTensor::attention})  // which ranks exchanged together
@@ -89,13 +92,16 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
 
   step.enter(place_ + ".mlp");
   norm2_.forward(step, r, saved.norm2);
-  if (keep.output) r.delta = step.temporary("mlp output", saved.norm2.y.shape);
+  // A norm of the output has a backward that reads it.
+  if (keep.output || norms_after_) r.delta = sublayer_output(step, "mlp output", saved.norm2.x.shape);
   if (is_moe_) {
     LT_CHECK(step.keeps() || !step.training, "{}: experts are not computed again", place_);
-    moe_.forward(step, mb, r.delta, saved.norm2.y, saved.moe);
+    moe_.forward(step, mb, r.delta, norm2_.output(saved.norm2), saved.moe);
   } else {
-    mlp_.forward(step, r.delta, saved.norm2.y, mb.rows(), saved.mlp);
+    mlp_.forward(step, r.delta, norm2_.output(saved.norm2), mb.rows(), saved.mlp);
   }
+  norm_output(step, after2_, r.delta, saved.after2);
+  if (!keep.output) step.release(r.delta);
   drop(BlockTensor::mlp_hidden);
   drop(BlockTensor::mlp_activation);
   drop(BlockTensor::mlp_norm);
@@ -111,14 +117,19 @@ void Block::recompute(Step& step, const MicroBatch& mb, Tensor rope_table, Saved
   step.enter(place_ + ".attention");
   AttentionLayer::Saved& attention = saved.attention;
   if (!saved.norm1.y.defined()) norm1_.recompute(step, saved.norm1);
-  attention_.recompute(step, mb, saved.norm1.y, rope_table, attention);
+  attention_.recompute(step, mb, norm1_.output(saved.norm1), rope_table, attention);
   step.enter(place_ + ".mlp");
   if (!saved.norm2.x.defined()) {
     Residual r;
     r.x = saved.norm1.x;
     r.kept = true;
-    r.delta = step.temporary("attention output", saved.norm1.x.shape);
-    attention_.output(step, r.delta, attention);
+    if (norms_after_) {
+      after1_.recompute(step, saved.after1);
+      r.delta = std::exchange(saved.after1.y, Tensor());
+    } else {
+      r.delta = step.temporary("attention output", saved.norm1.x.shape);
+      attention_.output(step, r.delta, attention);
+    }
     r.dropout = step.dropout(dropout_, place_ + ".attention.output", mb);
     if (!saved.norm2.y.defined()) {
       step.release(saved.norm2.rstd);
@@ -132,7 +143,7 @@ void Block::recompute(Step& step, const MicroBatch& mb, Tensor rope_table, Saved
   } else if (!saved.norm2.y.defined()) {
     norm2_.recompute(step, saved.norm2);
   }
-  if (!is_moe_) mlp_.recompute(step, saved.norm2.y, mb.rows(), saved.mlp);
+  if (!is_moe_) mlp_.recompute(step, norm2_.output(saved.norm2), mb.rows(), saved.mlp);
 }
 
 Tensor Block::through_dropout(Step& step, const MicroBatch& mb, Tensor dx, const char* which) const {
@@ -148,14 +159,38 @@ Tensor Block::through_dropout(Step& step, const MicroBatch& mb, Tensor dx, const
   return t;
 }
 
+Tensor Block::sublayer_output(Step& step, const char* name, const Shape& shape) const {
+  return norms_after_ ? step.activation(name, shape) : step.temporary(name, shape);
+}
+
+void Block::norm_output(Step& step, const NormLayer& norm, Tensor& delta, NormLayer::Saved& saved) const {
+  if (!norms_after_) return;
+  Residual r;
+  r.x = delta;
+  r.kept = true;
+  norm.forward(step, r, saved);
+  delta = std::exchange(saved.y, Tensor());
+  if (!step.keeps()) step.release(saved.x);
+}
+
+Tensor Block::norm_output_backward(Step& step, const NormLayer& norm, Tensor dout, Tensor dx,
+                                   NormLayer::Saved& saved) const {
+  if (!norms_after_) return dout;
+  Tensor t = step.temporary("d sublayer output", dout.shape);
+  norm.backward(step, t, dout, saved, /*first=*/true);
+  if (!same(dout, dx)) step.release(dout);
+  return t;
+}
+
 void Block::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_table, Saved& saved) const {
   step.enter(place_ + ".mlp");
   Tensor dout = through_dropout(step, mb, dx, ".mlp.output");
+  dout = norm_output_backward(step, after2_, dout, dx, saved.after2);
   Tensor dnorm = step.temporary("d norm", dx.shape);
   if (is_moe_) {
-    moe_.backward(step, mb, dnorm, dout, saved.norm2.y, saved.moe);
+    moe_.backward(step, mb, dnorm, dout, norm2_.output(saved.norm2), saved.moe);
   } else {
-    mlp_.backward(step, dnorm, dout, saved.norm2.y, saved.mlp);
+    mlp_.backward(step, dnorm, dout, norm2_.output(saved.norm2), saved.mlp);
   }
   if (!same(dout, dx)) step.release(dout);
   norm2_.backward(step, dx, dnorm, saved.norm2);
@@ -164,8 +199,9 @@ void Block::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_ta
 
   step.enter(place_ + ".attention");
   dout = through_dropout(step, mb, dx, ".attention.output");
+  dout = norm_output_backward(step, after1_, dout, dx, saved.after1);
   dnorm = step.temporary("d norm", dx.shape);
-  attention_.backward(step, mb, dnorm, dout, saved.norm1.y, rope_table, saved.attention);
+  attention_.backward(step, mb, dnorm, dout, norm1_.output(saved.norm1), rope_table, saved.attention);
   if (!same(dout, dx)) step.release(dout);
   norm1_.backward(step, dx, dnorm, saved.norm1);
   step.release(dnorm);

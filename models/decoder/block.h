@@ -1,4 +1,4 @@
-// One pre-norm transformer block.
+// One transformer block, with norms before its sublayers or after them (NormPlacement).
 #pragma once
 #include "models/layers/activation_offload.h"
 #include "models/layers/attention_layer.h"
@@ -12,7 +12,8 @@ namespace ltrain {
 class Block {
  public:
   struct Saved {
-    NormLayer::Saved norm1, norm2;
+    NormLayer::Saved norm1, norm2;    ///< of what a sublayer reads; x is there without a norm too
+    NormLayer::Saved after1, after2;  ///< of what it gives
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;
     MoeLayer::Saved moe;
@@ -46,7 +47,16 @@ class Block {
   /// What comes back through the dropout of a sublayer's output: dx itself when there is none, or a copy of
   /// it when its weight gradients wait and dx will change. To be given back unless it is dx.
   Tensor through_dropout(Step& step, const MicroBatch& mb, Tensor dx, const char* which) const;
-  NormLayer norm1_, norm2_;
+  /// Memory for what a sublayer gives: kept where a norm is taken of it.
+  Tensor sublayer_output(Step& step, const char* name, const Shape& shape) const;
+  /// delta := the norm of it, where norms are after sublayers.
+  void norm_output(Step& step, const NormLayer& norm, Tensor& delta, NormLayer::Saved& saved) const;
+  /// And back: the gradient of what the sublayer gave. Gives `dout` back unless it is dx or the result.
+  Tensor norm_output_backward(Step& step, const NormLayer& norm, Tensor dout, Tensor dx,
+                              NormLayer::Saved& saved) const;
+  NormLayer norm1_, norm2_;    // not declared where norms are after
+  NormLayer after1_, after2_;  // not declared where they are before
+  bool norms_after_ = false;
   AttentionLayer attention_;
   MlpLayer mlp_;
   MoeLayer moe_;

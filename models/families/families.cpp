@@ -2,7 +2,9 @@
 #include "models/families/family.h"
 
 /// Every family of this build: NAME.cpp defines NAME_family().
-#define LT_FAMILIES(family) family(gpt2) family(llama) family(mixtral) family(qwen3_moe) family(olmoe)
+#define LT_FAMILIES(family)                                                                            \
+  family(gpt2) family(llama) family(mistral) family(qwen2) family(qwen3) family(olmo2) family(smollm3) \
+      family(mixtral) family(qwen3_moe) family(olmoe)
 
 namespace ltrain {
 
@@ -22,6 +24,8 @@ const Family& checked(const Family& f) {
            "{}: a name for the gate goes with SwiGLU", f.name);
   LT_CHECK(f.experts == Experts::never || t.feed_forward == FeedForward::swiglu,
            "{}: experts are SwiGLU layers", f.name);
+  LT_CHECK((f.defaults.no_rope_layer_interval == 0) || f.layers_without_positions,
+           "{}: layers without positions that a recipe cannot name", f.name);
   LT_CHECK((f.experts == Experts::always) == (f.defaults.num_experts > 0),
            "{}: defaults.num_experts goes with Experts::always", f.name);
   return f;

@@ -24,7 +24,7 @@ struct ParameterNames {
   std::string final_norm = "model.norm";
   std::string output = "lm_head";  ///< where it is not the embedding
   // Of a layer.
-  std::string attention_norm = "input_layernorm";
+  std::string attention_norm = "input_layernorm";  ///< before or after it, as norm_placement says
   std::string attention = "self_attn";
   std::string feed_forward_norm = "post_attention_layernorm";
   std::string feed_forward = "mlp";
@@ -53,8 +53,13 @@ struct HfTensorLayout {
 /// Whether layers may have experts.
 enum class Experts : uint8_t { never, allowed, always };
 
+/// Which layers have the sliding_window of a config.json that does not list layer_types: none may have one;
+/// all; those from max_window_layers on; those without positions.
+enum class WindowLayers : uint8_t { none, all, last, without_positions };
+
 /// What a recipe that leaves the key out gets.
 struct FamilyDefaults {
+  int64_t no_rope_layer_interval = 0;  ///< every so-many-th layer has no positions; 0: all have
   bool tie_word_embeddings = false;
   int64_t num_experts = 0;  ///< always above 0 with Experts::always
   int64_t top_k = 2;
@@ -70,6 +75,8 @@ struct Family {
   /// What a recipe may say beside the traits.
   bool grouped_queries = true;  ///< fewer key-value heads than query heads
   bool free_head_dim = true;    ///< head_dim other than hidden_size / num_attention_heads
+  WindowLayers windows = WindowLayers::none;
+  bool layers_without_positions = false;
   Experts experts = Experts::never;
   FamilyDefaults defaults;
   HfTensorLayout hf_layout;

@@ -46,6 +46,15 @@ std::vector<HfKey> llama_like_keys(const LlamaLikeKeys& d) {
   return rows;
 }
 
+void set_window_defaults(std::vector<HfKey>& rows, nlohmann::json sliding_window,
+                         nlohmann::json use_sliding_window, nlohmann::json max_window_layers) {
+  for (HfKey& key : rows) {
+    if (key.name == "sliding_window") key.missing = sliding_window;
+    if (key.name == "use_sliding_window") key.missing = use_sliding_window;
+    if (key.name == "max_window_layers") key.missing = max_window_layers;
+  }
+}
+
 std::vector<HfKey> moe_like_keys(const LlamaLikeKeys& d, const ExpertKeys& e) {
   std::vector<HfKey> rows = llama_like_keys(d);
   rows.push_back(hf_obeyed(e.name, "moe.num_experts", e.experts));

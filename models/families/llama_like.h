@@ -14,6 +14,11 @@ struct LlamaLikeKeys {
 };
 std::vector<HfKey> llama_like_keys(const LlamaLikeKeys& defaults);
 
+/// Defaults of transformers' class; null where it has no such key.
+void set_window_defaults(std::vector<HfKey>& rows, nlohmann::json sliding_window,
+                         nlohmann::json use_sliding_window = nullptr,
+                         nlohmann::json max_window_layers = nullptr);
+
 struct ExpertKeys {
   int64_t experts, top_k;
   std::string name, other_name;  ///< of the number of experts

@@ -20,6 +20,7 @@ Family mixtral_family() {
   f.hf_class = "MixtralForCausalLM";
   f.summary = "llama with experts.";
   f.names.moe = "block_sparse_moe";
+  f.windows = WindowLayers::all;
   f.experts = Experts::always;
   f.defaults.num_experts = 8;
   f.hf_layout.expert_gate = "w1";

@@ -8,9 +8,8 @@ std::vector<HfKey> keys() {
   std::vector<HfKey> rows = moe_like_keys({151936, 2048, 6144, 24, 32, 4, 32768, 1e-6, 1e4},
                                           {128, 8, "num_experts", "num_local_experts"});
   rows.push_back(hf_obeyed("norm_topk_prob", "moe.router.norm_topk_prob", false));
+  set_window_defaults(rows, 4096, false);
   for (HfKey& key : rows) {
-    if (key.name == "sliding_window") key.missing = 4096;
-    if (key.name == "use_sliding_window") key.missing = false;
     if (key.name == "num_key_value_heads") key.null_derives = false;  // its class keeps null, its model fails
   }
   rows.push_back(hf_obeyed("moe_intermediate_size", "moe.intermediate_size", 768));
@@ -27,6 +26,7 @@ Family qwen3_moe_family() {
   f.hf_class = "Qwen3MoeForCausalLM";
   f.summary = "and norms of each head's queries and keys.";
   f.traits.query_key_norm = QueryKeyNorm::head;
+  f.windows = WindowLayers::all;
   f.experts = Experts::always;
   f.defaults.num_experts = 128;
   f.defaults.top_k = 8;

@@ -1,8 +1,9 @@
 // What sets a family of models apart in what it computes. Layers read these traits and never a family's name.
 // Every trait here has a layer that obeys each of its values: a trait is added together with the layer that
 // reads it, its placement under every mode of tensor parallelism, and a case in
-// tests/models/gradient_test.cpp. What no layer obeys yet (windows, soft-caps, sinks, norms after a sublayer,
-// a scale of the embedding) has no field, so that no family can set it and be ignored.
+// tests/models/gradient_test.cpp. What no layer obeys (soft-caps, sinks, a scale of the embedding) has no
+// field, so that no family can set it and be ignored. What a config.json says layer by layer (windows, layers
+// without positions) is in ModelConfig.
 #pragma once
 #include <cstdint>
 
@@ -20,8 +21,13 @@ enum class PositionEmbedding : uint8_t { learned, rotary };
 /// RMSNorm of queries and keys before their rotation: of each head, or of the whole projection.
 enum class QueryKeyNorm : uint8_t { none, head, projection };
 
+/// before: of what a sublayer reads. after: of what it gives, before that is added to the residual stream
+/// (arXiv:2501.00656).
+enum class NormPlacement : uint8_t { before, after };
+
 struct ModelTraits {
-  NormKind norm = NormKind::rms;  ///< before attention, before the feed-forward, before the output layer
+  NormKind norm = NormKind::rms;  ///< of attention, of the feed-forward, before the output layer
+  NormPlacement norm_placement = NormPlacement::before;  ///< but for the output layer's
   PositionEmbedding positions = PositionEmbedding::rotary;
   bool qkv_bias = false, attention_output_bias = false;
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;

@@ -9,7 +9,7 @@ namespace ltrain {
 
 void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
                              bool sequence_parallel, const std::string& prefix, std::string place,
-                             double out_std) {
+                             double out_std, int64_t layer) {
   const int64_t ranks = groups.inner().size();
   head_dim_ = c.head_dim;
   dropout_ = c.attn_pdrop;
@@ -28,7 +28,8 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
     if (names.fused_qkv.empty()) return LinearPart{prefix + "." + name, rows, 0, 0, copies};
     return LinearPart{prefix + "." + names.fused_qkv, rows, first, q + 2 * kv, copies};
   };
-  rope_ = t.positions == PositionEmbedding::rotary;
+  rope_ = c.rotates(layer);
+  window_ = c.window(layer);
   std::vector<LinearPart> query{part(names.query, q, 0, 1)};
   const std::vector<LinearPart> key_value{part(names.key, kv, q, copies_),
                                           part(names.value, kv, q + kv, copies_)};
@@ -48,8 +49,9 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
 }
 
 AttentionShape AttentionLayer::shape(const MicroBatch& mb) const {
-  return {mb.batch,  mb.cut.ranks > 1 ? mb.cut.seq : mb.seq, heads_, kv_heads_, head_dim_, first_head_,
-          all_heads_};
+  return {
+      mb.batch, mb.cut.ranks > 1 ? mb.cut.seq : mb.seq, heads_, kv_heads_, head_dim_, first_head_, all_heads_,
+      window_};
 }
 
 void AttentionLayer::forward(Step& step, const MicroBatch& batch, Tensor y, Tensor x, Tensor rope_table,

@@ -14,7 +14,7 @@ class AttentionLayer {
   };
   /// `prefix`: "model.layers.3.self_attn". `place`: the layer's name for dropout, plans and messages.
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
-               const std::string& prefix, std::string place, double out_std);
+               const std::string& prefix, std::string place, double out_std, int64_t layer);
   /// As Linear::quantize_operands; how many of its linear layers are rounded.
   int quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer);
   /// y: (stream rows, H) = attention of x. Fills saved when the step keeps.
@@ -49,6 +49,7 @@ class AttentionLayer {
   int64_t first_head_ = 0, all_heads_ = 0;
   double dropout_ = 0;
   bool rope_ = false;
+  int64_t window_ = 0;  // AttentionShape's
   QueryKeyNorm norm_kind_ = QueryKeyNorm::none;
   bool norm_cut_ = false;  // tensor ranks share the columns that it is taken of
   int query_norm_ = -1, key_norm_ = -1;

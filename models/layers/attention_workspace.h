@@ -10,7 +10,7 @@ namespace ltrain {
 inline Tensor attention_workspace(Step& step, const AttentionShape& shape, const Dropout& drop,
                                   const Tensor& documents) {
   if (!step.cudnn_backward ||
-      !cudnn_declines(step.dtype, shape.head_dim, drop.on(), documents.defined()).empty())
+      !cudnn_declines(step.dtype, shape.head_dim, drop.on(), documents.defined(), shape.window).empty())
     return {};
   return step.memory.allocate(MemoryKind::temporaries, "workspace of cuDNN", DType::u8,
                               {cudnn_backward_workspace(shape)});

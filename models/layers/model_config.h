@@ -34,6 +34,11 @@ LT_ENUM_NAMES(BalanceLoss, {BalanceLoss::none, "none"}, {BalanceLoss::switch_los
               {BalanceLoss::sequence, "sequence"}, {BalanceLoss::global, "global"},
               {BalanceLoss::uniform, "uniform"}, {BalanceLoss::hf, "hf"});
 
+/// Which keys a layer's queries see: all before them, or those of a window.
+enum class LayerType : uint8_t { full_attention, sliding_attention };
+LT_ENUM_NAMES(LayerType, {LayerType::full_attention, "full_attention"},
+              {LayerType::sliding_attention, "sliding_attention"});
+
 /// An MoE layer in the place of the feed-forward.
 struct MoeConfig {
   int64_t num_experts = 0;  ///< 0: none, the model is dense
@@ -79,7 +84,11 @@ struct ModelConfig {
   int64_t max_position_embeddings = 2048;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
-  double norm_eps = 1e-5;  ///< rms_norm_eps or layer_norm_epsilon
+  int64_t no_rope_layer_interval = 0;   ///< what no_rope_layers follows from; 0: all layers have positions
+  std::vector<int64_t> no_rope_layers;  ///< by layer, as Hugging Face has it: 1 rotates, 0 does not; empty: 1
+  std::optional<int64_t> sliding_window;  ///< keys that a query sees, its own among them, in sliding layers
+  std::vector<LayerType> layer_types;     ///< by layer; empty: all slide where there is a sliding_window
+  double norm_eps = 1e-5;                 ///< rms_norm_eps or layer_norm_epsilon
   bool tie_word_embeddings = false;
   MoeConfig moe;
   double initializer_range = 0.02;
@@ -89,8 +98,28 @@ struct ModelConfig {
   double attn_pdrop = 0.0;   ///< dropout of attention probabilities
   double resid_pdrop = 0.0;  ///< dropout before each residual addition
 
+  bool rotates(int64_t layer) const {
+    const size_t i = static_cast<size_t>(layer);
+    return traits().positions == PositionEmbedding::rotary &&
+           (i >= no_rope_layers.size() || no_rope_layers[i] != 0);
+  }
+  /// Keys that a query of the layer sees, its own among them; 0: all before it.
+  int64_t window(int64_t layer) const {
+    const size_t i = static_cast<size_t>(layer);
+    const bool slides =
+        sliding_window && (i >= layer_types.size() || layer_types[i] == LayerType::sliding_attention);
+    return slides ? *sliding_window : 0;
+  }
+
   const ModelTraits& traits() const { return family->traits; }
   const ParameterNames& names() const { return family->names; }
 };
+
+/// Of any layer; 0 where none has one.
+inline int64_t widest_window(const ModelConfig& model) {
+  int64_t window = 0;
+  for (int64_t i = 0; i < model.num_hidden_layers; ++i) window = std::max(window, model.window(i));
+  return window;
+}
 
 }  // namespace ltrain

@@ -1,5 +1,6 @@
 #include "models/layers/norm_layer.h"
 
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/norm/norm_cut.h"
 #include "models/layers/tensor_parallel.h"
 
@@ -22,6 +23,7 @@ void NormLayer::declare(ParameterStore& store, const Groups& groups, const std::
 }
 
 void NormLayer::recompute(Step& step, Saved& saved) const {
+  if (!declared()) return;
   step.release(saved.rstd);
   step.release(saved.mean);
   Residual r;
@@ -37,10 +39,14 @@ void NormLayer::forward(Step& step, Residual& r, Saved& saved, bool keep_sum) co
     saved.x =
         step.memory.allocate(step.keeps() || keep_sum ? MemoryKind::activations : MemoryKind::temporaries,
                              "residual", step.dtype, shape);
-  saved.y = step.activation("norm", shape);
-  saved.rstd = step.statistic("rstd", {shape[0]});
-  if (kind_ == NormKind::layer) saved.mean = step.statistic("mean", {shape[0]});
-  if (step.groups.column.size() > 1) {
+  if (declared()) {
+    saved.y = step.activation("norm", shape);
+    saved.rstd = step.statistic("rstd", {shape[0]});
+    if (kind_ == NormKind::layer) saved.mean = step.statistic("mean", {shape[0]});
+  }
+  if (!declared()) {
+    if (r.delta.defined()) residual_add(step.compute, saved.x, r.x, r.delta, r.dropout);
+  } else if (step.groups.column.size() > 1) {
     cut_forward(step, r, saved);
   } else {
     NormForward a;
@@ -107,6 +113,11 @@ void NormLayer::cut_backward(Step& step, const NormBackward& whole) const {
 }
 
 void NormLayer::backward(Step& step, Tensor dx, Tensor dy, Saved& saved, bool first) const {
+  if (!declared()) {
+    LT_CHECK(!first, "the gradient of a residual stream that nothing has written");
+    add_to(step.compute, dx, dy);
+    return step.release(saved.x);
+  }
   NormBackward b;
   b.kind = kind_;
   b.dy = dy;

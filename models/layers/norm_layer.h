@@ -1,4 +1,5 @@
-// RMSNorm or LayerNorm as a layer, with the residual addition before it.
+// RMSNorm or LayerNorm as a layer, with the residual addition before it; or, where none is declared, the
+// addition alone.
 #pragma once
 #include "kernels/norm/norm.h"
 #include "models/layers/step.h"
@@ -16,19 +17,23 @@ struct Residual {
 class NormLayer {
  public:
   struct Saved {
-    Tensor x, y, mean, rstd;  ///< x: what the norm was taken of; y: its result
+    Tensor x, y, mean,
+        rstd;  ///< x: what the norm was taken of; y: its result, undefined where none is declared
   };
   void declare(ParameterStore& store, const Groups& groups, const std::string& name, NormKind kind,
                int64_t cols, double eps, bool sequence_parallel);
   /// Adds r.delta to r.x, norms the sum. Afterwards saved.x is the sum, r = {sum, undefined}. Releases
   /// r.delta, and the old r.x too unless it is kept. The sum is kept when the step keeps, or with `keep_sum`.
   void forward(Step& step, Residual& r, Saved& saved, bool keep_sum = false) const;
+  /// What the sublayer reads after forward: y, or the sum where no norm is declared.
+  Tensor output(const Saved& saved) const { return declared() ? saved.y : saved.x; }
   /// Once more y of saved.x.
   void recompute(Step& step, Saved& saved) const;
   /// dx += the norm's gradient (or = with `first`). Releases saved.x and statistics, not y.
   void backward(Step& step, Tensor dx, Tensor dy, Saved& saved, bool first = false) const;
 
  private:
+  bool declared() const { return weight_ >= 0; }
   // Of columns that ranks share.
   void cut_forward(Step& step, const Residual& r, Saved& saved) const;
   void cut_backward(Step& step, const NormBackward& whole) const;

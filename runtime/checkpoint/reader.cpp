@@ -109,6 +109,8 @@ bool dense(const std::vector<std::pair<std::string, std::string>>& model) {
 
 }  // namespace
 
+bool says_nothing(const std::string& value) { return value == "null" || value == "[]"; }
+
 std::string model_mismatch(const std::vector<std::pair<std::string, std::string>>& checkpoint,
                            const std::vector<std::pair<std::string, std::string>>& recipe) {
   const auto on_resume = [](const std::string& key) {
@@ -130,10 +132,11 @@ std::string model_mismatch(const std::vector<std::pair<std::string, std::string>
     if (on_resume(key) == OnResume::both_or_no && it != b.end() &&
         (std::strtod(value.c_str(), nullptr) > 0) == (std::strtod(it->second.c_str(), nullptr) > 0))
       continue;
+    if (it == b.end() && says_nothing(value)) continue;
     add(key, value, it == b.end() ? "absent" : it->second);
   }
   for (const auto& [key, value] : b)
-    if (on_resume(key) != OnResume::any && !a.count(key)) add(key, "absent", value);
+    if (on_resume(key) != OnResume::any && !a.count(key) && !says_nothing(value)) add(key, "absent", value);
   return text;
 }
 

@@ -40,6 +40,8 @@ class CheckpointReader : public PieceReader {
   std::vector<std::string> damaged_;
 };
 
+/// A value that is as if its key were absent, as it is in a checkpoint from before there was such a key.
+bool says_nothing(const std::string& value);
 /// "" or the settings that differ and matter: "hidden_size is 256 in the checkpoint and 512 in the recipe".
 std::string model_mismatch(const std::vector<std::pair<std::string, std::string>>& checkpoint,
                            const std::vector<std::pair<std::string, std::string>>& recipe);

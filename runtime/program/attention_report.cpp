@@ -28,8 +28,11 @@ std::string native_kernels(const Recipe& r, DType type, int capability) {
 }  // namespace
 
 std::string cudnn_declines(const Recipe& r) {
-  std::string why =
-      cudnn_declines(type_of(r), r.model.head_dim, r.model.attn_pdrop > 0, r.data.reset_attention_mask);
+  // A layer without a window can be cuDNN's whatever the others have.
+  int64_t narrowest = r.model.window(0);
+  for (int64_t i = 1; i < r.model.num_hidden_layers; ++i) narrowest = std::min(narrowest, r.model.window(i));
+  std::string why = cudnn_declines(type_of(r), r.model.head_dim, r.model.attn_pdrop > 0,
+                                   r.data.reset_attention_mask, narrowest);
   if (why.empty() && r.parallel.context > 1 && r.parallel.context_comm != ContextComm::a2a)
     why = fmt::format("parallel.context_comm: {} parts queries from keys", r.parallel.context_comm);
   return why;
@@ -49,7 +52,8 @@ std::string attention_report(const Recipe& r, int capability, Stream& compute) {
       fail(ExitCode::usage, "attention_backend: cudnn: {}; nearest valid value: auto", why);
     return fmt::format("{}; not cuDNN: {}", own, why);
   }
-  const std::string forward = fmt::format("cuDNN {}", cudnn_version());
+  const std::string some = widest_window(r.model) > 0 ? " in layers without a window" : "";
+  const std::string forward = fmt::format("cuDNN {}{}", cudnn_version(), some);
   if (r.deterministic)
     return fmt::format("{} forward; backward by {}, which are deterministic", forward, own);
   why = cudnn_unusable(compute, type, shape, true);

@@ -19,7 +19,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMaxDepth = 32;
-constexpr size_t kLongestValue = 200;  // bytes of a value in a message
+constexpr int64_t kMostLayers = 10000;  // model.num_hidden_layers
+constexpr size_t kLongestValue = 200;   // bytes of a value in a message
 
 std::string value_text(const json& value) { return printable(value.dump(), kLongestValue); }
 
@@ -133,40 +134,91 @@ class ConfigReader {
     return root.contains(name) ? root[name] : find_hf_key(*keys_, name)->missing;
   }
 
-  /// A window that hides no token is no window.
+  /// A number of the recipe, or of transformers' class.
+  int64_t size(const char* name) const {
+    int64_t n = 0;
+    if (const auto it = given_.values.find(std::string("model.") + name); it != given_.values.end())
+      read_integer(it->second.value, n);
+    else
+      n = find_hf_key(*keys_, name)->missing.get<int64_t>();
+    return n;
+  }
+
+  /// Windows are of layers: sliding_window goes with use_sliding_window, max_window_layers and layer_types.
+  /// One that hides no token is none.
   void sliding_window(const json& root) {
     if (!find_hf_key(*keys_, "sliding_window") || ignored_.count("sliding_window")) return;
     const json window = value(root, "sliding_window"), use = value(root, "use_sliding_window"),
-               layers = value(root, "layer_types");
+               types = value(root, "layer_types"), first = value(root, "max_window_layers");
     if (!use.is_null() && !use.is_boolean())
       return wrong("use_sliding_window", fmt::format("= {}: needs true or false", value_text(use)));
     if (!window.is_null() && !(window.is_number_integer() && window > 0))
       return wrong("sliding_window",
                    fmt::format("= {}: needs a number of tokens, or null", value_text(window)));
+    const WindowLayers kind = find_family(type_)->windows;
+    if (first.is_null() ? kind == WindowLayers::last : !(first.is_number_integer() && first >= 0))
+      return wrong("max_window_layers", fmt::format("= {}: needs a number of layers", value_text(first)));
     bool sliding = false;
-    if (!layers.is_null()) {
-      if (!layers.is_array()) return wrong("layer_types", "is not a list");
-      for (const json& layer : layers) {
+    if (!types.is_null()) {
+      if (!types.is_array()) return wrong("layer_types", "is not a list");
+      for (const json& layer : types) {
         if (layer != "full_attention" && layer != "sliding_attention")
-          return wrong("layer_types",
-                       fmt::format("has {}: this build computes \"full_attention\" only", value_text(layer)));
+          return wrong("layer_types", fmt::format("has {}: this build computes \"full_attention\" and "
+                                                  "\"sliding_attention\"",
+                                                  value_text(layer)));
         sliding = sliding || layer == "sliding_attention";
       }
     }
     if (use == false || (window.is_null() && !sliding)) return;
     if (window.is_null()) return wrong("layer_types", "has sliding_attention, and sliding_window is null");
-    const int64_t tokens = window.get<int64_t>();
-    int64_t positions = 0;
-    if (const auto it = given_.values.find("model.max_position_embeddings"); it != given_.values.end())
-      read_integer(it->second.value, positions);
-    else
-      positions = find_hf_key(*keys_, "max_position_embeddings")->missing.get<int64_t>();
-    if (tokens < positions)
-      wrong("sliding_window",
-            fmt::format("= {}: attention to the last tokens alone is not in this build; a window of at least "
-                        "model.max_position_embeddings ({}) hides none; nearest valid value: null, or "
-                        "model.max_position_embeddings: {}",
-                        tokens, positions, tokens));
+    const int64_t tokens = window.get<int64_t>(), positions = size("max_position_embeddings"),
+                  layers = size("num_hidden_layers");
+    if (tokens >= positions) return;
+    if (kind == WindowLayers::none)
+      return wrong("sliding_window",
+                   fmt::format("= {}: transformers' {} has no windows; a window of at least "
+                               "model.max_position_embeddings ({}) hides none; nearest valid value: null, or "
+                               "model.max_position_embeddings: {}",
+                               tokens, type_, positions, tokens));
+    if (layers < 1 || layers > kMostLayers) return;  // refused as a number of layers
+    json of_layers = types;
+    if (kind == WindowLayers::all) {
+      for (const json& layer : types)
+        if (layer != "sliding_attention")
+          return wrong("layer_types", fmt::format("has {}, and all layers of transformers' {} have the "
+                                                  "sliding_window ({})",
+                                                  value_text(layer), type_, tokens));
+      of_layers = nullptr;
+    } else if (types.is_null()) {
+      const std::vector<bool> slide = sliding_layers(root, kind, first, layers);
+      sliding = std::find(slide.begin(), slide.end(), true) != slide.end();
+      of_layers = json::array();
+      for (const bool s : slide) of_layers.push_back(s ? "sliding_attention" : "full_attention");
+      if (!sliding) return;
+    } else if (!sliding) {
+      return;
+    }
+    set("model.sliding_window", "sliding_window", window);
+    if (!of_layers.is_null()) set("model.layer_types", "layer_types", of_layers);
+  }
+
+  /// Of a config.json that does not list them.
+  std::vector<bool> sliding_layers(const json& root, WindowLayers kind, const json& first,
+                                   int64_t layers) const {
+    std::vector<bool> slide(static_cast<size_t>(layers));
+    if (kind == WindowLayers::last) {
+      for (int64_t i = first.get<int64_t>(); i < layers; ++i) slide[static_cast<size_t>(i)] = true;
+      return slide;
+    }
+    const json rotates = value(root, "no_rope_layers"), interval = value(root, "no_rope_layer_interval");
+    for (int64_t i = 0; i < layers; ++i) {
+      const size_t at = static_cast<size_t>(i);
+      if (rotates.is_array())
+        slide[at] = at < rotates.size() && rotates[at] == 0;
+      else if (interval.is_number_integer() && interval > 0)
+        slide[at] = (i + 1) % interval.get<int64_t>() == 0;
+    }
+    return slide;
   }
 
   /// transformers adds router_aux_loss_coef times its loss for balance where output_router_logits is true.

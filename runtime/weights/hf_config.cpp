@@ -6,6 +6,7 @@
 
 #include "models/families/hf_keys.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/reader.h"
 #include "runtime/data/strict_json.h"
 #include "runtime/recipe/schema/schema.h"
 
@@ -39,6 +40,20 @@ json value_of(const Recipe& recipe, const std::string& path) {
   const recipe::Key* key = recipe::find_key(path);
   LT_CHECK(key, "no row for {}", path);
   return key->in_dump(recipe) ? json::parse(key->write(*key, recipe, true)) : json();
+}
+
+/// Which layers have a window, in the keys that transformers' class reads.
+void add_windows(const ModelConfig& model, ordered_json& out) {
+  const WindowLayers kind = model.family->windows;
+  if (kind == WindowLayers::none) return;
+  const bool some = model.sliding_window.has_value();
+  out["sliding_window"] = some ? ordered_json(*model.sliding_window) : ordered_json();
+  if (kind == WindowLayers::all) return;
+  out["use_sliding_window"] = some;
+  if (!some) return;
+  out["layer_types"] = ordered_json::array();
+  for (int64_t i = 0; i < model.num_hidden_layers; ++i)
+    out["layer_types"].push_back(model.window(i) > 0 ? "sliding_attention" : "full_attention");
 }
 
 /// Keys of an older config.json that change nothing of the function, but for those that say how it was saved.
@@ -77,7 +92,7 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
   }
   if (rope.contains("rope_type"))
     out["rope_scaling"] = rope["rope_type"] == "default" ? ordered_json() : rope;
-  if (find_hf_key(keys, "sliding_window") && !out.contains("sliding_window")) out["sliding_window"] = nullptr;
+  add_windows(recipe.model, out);
   if (find_hf_key(keys, "router_aux_loss_coef") && recipe.model.moe.balance == BalanceLoss::hf) {
     out["output_router_logits"] = true;
     out["router_aux_loss_coef"] = recipe.model.moe.balance_coeff;
@@ -104,7 +119,8 @@ void check_hf_config(const std::string& path, const Recipe& recipe) {
   for (const auto& [key, value] : here) {
     const recipe::Key* row = recipe::find_key("model." + key);
     const auto at = read.find(key);
-    if ((row && row->on_resume == recipe::OnResume::any) || (at != read.end() && at->second == value))
+    if ((at == read.end() && says_nothing(value)) || (row && row->on_resume == recipe::OnResume::any) ||
+        (at != read.end() && at->second == value))
       continue;
     differs += fmt::format("{}model.{} = {}{}", differs.empty() ? "" : ", ", key, value,
                            at == read.end() ? "" : fmt::format(" (read back as {})", at->second));

@@ -27,7 +27,7 @@ std::vector<std::string> differences(const std::string& path, const Settings& th
     return nullptr;
   };
   const auto compare = [&](const std::string& key, const std::string* a, const std::string* b) {
-    if (a && b && *a == *b) return;
+    if (a && b ? *a == *b : says_nothing(a ? *a : *b)) return;
     (may_differ(key) ? allowed : refused)
         .push_back(
             fmt::format("model.{} is {} there and {} here", key, a ? *a : "absent", b ? *b : "absent"));

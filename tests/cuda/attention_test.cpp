@@ -40,16 +40,18 @@ bool have_hopper() {
 struct Case {
   int64_t batch, seq, heads, kv_heads, dim;
   bool dropout = false, documents = false;
+  int64_t window = 0;
 };
 
 /// Forward and backward of one tensor of queries, keys and values.
 void check_fused(AttentionKernel kernel, DType t, const Case& c) {
   CAPTURE(attention_name(kernel), dtype_name(t), c.batch, c.seq, c.heads, c.kv_heads, c.dim, c.dropout,
-          c.documents);
+          c.documents, c.window);
   const Forced forced(kernel);
   AttentionShape shape;
   shape.batch = c.batch, shape.seq = c.seq, shape.heads = c.heads, shape.kv_heads = c.kv_heads;
   shape.head_dim = c.dim;
+  shape.window = c.window;
   Twin w(t);
   const int64_t rows = c.batch * c.seq, width = c.heads * c.dim;
   const auto qkv = w.random(t, {rows, shape.qkv_width()}, 2), dout = w.random(t, {rows, width});
@@ -140,6 +142,23 @@ TEST_CASE("attention on tensor cores: groups of heads, samples, documents, dropo
     for (int64_t dim : {64, 96, 128, 192, 256})
       check_fused(kMma, t, {2, 75, 2, 1, dim, true, dim % 128 == 0});
   }
+}
+
+TEST_CASE("attention with a window: every kernel") {
+  if (!have_cuda()) return;
+  for (int64_t window : {1, 31, 64, 100}) {
+    check_fused(AttentionKernel::base, DType::f32, {2, 133, 2, 1, 24, true, true, window});
+    for (DType t : kNarrow) {
+      check_fused(kMma, t, {1, 259, 1, 1, 64, false, false, window});
+      check_fused(kMma, t, {2, 133, 2, 1, 128, true, true, window});
+    }
+  }
+  if (!have_hopper()) return;
+  for (int64_t window : {1, 63, 64, 130, 200})
+    for (DType t : kNarrow) {
+      check_fused(kWgmma, t, {1, 450, 1, 1, 64, false, false, window});
+      check_fused(kWgmma, t, {2, 261, 4, 2, 128, false, true, window});
+    }
 }
 
 TEST_CASE("attention on tensor cores: some queries against some keys, added to what is there or not") {

@@ -51,7 +51,8 @@ struct Whole {
     return at(b, t, c.shape.kv_heads, h / (c.shape.heads / c.shape.kv_heads));
   }
   bool sees(int64_t b, int64_t query, int64_t key) const {
-    return key <= query && (c.documents.empty() || key >= c.documents[b * c.shape.seq + query]);
+    return key <= query && (c.shape.window == 0 || key > query - c.shape.window) &&
+           (c.documents.empty() || key >= c.documents[b * c.shape.seq + query]);
   }
   double factor(int64_t b, int64_t h, int64_t query, int64_t key) const {
     if (c.dropout == 0) return 1;
@@ -376,6 +377,17 @@ TEST_CASE("visible pairs are counted as the mask has them") {
       if (i < 3 && j < 3) total += visible_pairs(parts[i], parts[j]);
     }
   CHECK(total == seq * (seq + 1) / 2);
+  for (int64_t window : {1, 2, 5, 16, 47, 48, 100})
+    for (const Positions& queries : parts)
+      for (const Positions& keys : parts) {
+        int64_t count = 0;
+        for (int64_t q = 0; q < queries.rows; ++q)
+          for (int64_t k = 0; k < keys.rows; ++k) {
+            const int64_t behind = queries.at(q) - keys.at(k);
+            count += behind >= 0 && behind < window;
+          }
+        CHECK(visible_pairs(queries, keys, window) == static_cast<double>(count));
+      }
   // The zig-zag cut gives every rank the same work.
   for (int r = 0; r < 3; ++r) CHECK(visible_pairs(parts[r], seq) == total / 3);
 }

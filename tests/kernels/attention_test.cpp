@@ -44,6 +44,7 @@ struct Reference {
     for (int64_t k = 0; k <= t; ++k) {
       for (int64_t i = 0; i < c.shape.head_dim; ++i) s[k] += q(b, h, t, i) * qkv[kv_index(false, b, h, k, i)];
       s[k] /= std::sqrt(static_cast<double>(c.shape.head_dim));
+      if (c.shape.window && k <= t - c.shape.window) s[k] = -INFINITY;
       top = std::max(top, s[k]);
     }
     for (double& v : s) sum += v = std::exp(v - top);
@@ -123,7 +124,8 @@ void check_case(const Case& c) {
   const auto backwards = BOTH_ISAS(attention_backward_cpu);
   for (size_t n = 0; n < forwards.size(); ++n) {
     INFO(forwards[n].first << ": batch " << a.batch << " seq " << a.seq << " heads " << a.heads << "/"
-                           << a.kv_heads << " of " << a.head_dim << " dropout " << c.dropout);
+                           << a.kv_heads << " of " << a.head_dim << " window " << a.window << " dropout "
+                           << c.dropout);
     std::array<std::string, 3> bits;
     for (int threads : {1, 2})
       with_threads(threads, [&] {
@@ -159,6 +161,15 @@ TEST_CASE("attention equals the score-by-score reference, forward and backward")
     for (double p : {0.0, 0.3}) {
       Case c{shape, p, {}};
       for (int64_t b = 0; b < shape.batch; ++b) c.samples.push_back(1000003 * (b + 1));
+      each_float([&]<class T>() { check_case<T>(c); });
+    }
+}
+
+TEST_CASE("attention with a window equals the score-by-score reference, forward and backward") {
+  for (const int64_t window : {1, 5, 63, 64, 65, 100, 193, 500})
+    for (double p : {0.0, 0.3}) {
+      Case c{{1, 193, 2, 1, 12}, p, {1000003}};
+      c.shape.window = window;
       each_float([&]<class T>() { check_case<T>(c); });
     }
 }

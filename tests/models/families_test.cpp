@@ -105,3 +105,12 @@ TEST_CASE("what a family does not have has no name") {
   CHECK_FALSE(ltrain_tensor(olmoe, "model.layers.0.mlp.experts..up_proj.weight"));
   CHECK_FALSE(ltrain_tensor(olmoe, "model.layers.0.mlp.experts.1.w1.weight"));
 }
+
+TEST_CASE("every family names the class of transformers that its folders are of") {
+  std::set<std::string> classes;
+  for (const Family* f : families()) {
+    INFO(f->name);
+    CHECK((f->hf_class.ends_with("ForCausalLM") || f->hf_class == "GPT2LMHeadModel"));
+    CHECK(classes.insert(f->hf_class).second);
+  }
+}

@@ -97,6 +97,21 @@ TEST_CASE("gradients of a family with any one trait other than llama's equal cen
   }
 }
 
+TEST_CASE("gradients of layers with windows and of layers without positions equal central differences") {
+  TinyOptions o;
+  o.global_batch = 2;
+  o.micro_batch = 2;
+  o.seq = 100;  // several tiles
+  o.vocab = 37;
+  o.padded_targets = true;
+  o.without_positions = true;
+  SECTION("no window") {}
+  SECTION("a window within a tile, dropout") { o.window = 5, o.dropout = 0.1; }
+  SECTION("a window over tiles") { o.window = 70; }
+  SECTION("packed documents") { o.window = 20, o.packed = true; }
+  CHECK(worst_error(o, 3) < 1e-7);
+}
+
 TEST_CASE("gradients of MoE models, with every loss for balance, equal central differences") {
   TinyOptions o;
   o.global_batch = 2;

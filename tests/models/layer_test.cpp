@@ -70,7 +70,7 @@ LayerCase attention_case(const std::string& architecture) {
   auto layer = std::make_shared<AttentionLayer>();
   const ModelConfig config = small(architecture);
   return {[=](ParameterStore& s, const Groups& g, bool sp) {
-            layer->declare(s, g, config, sp, "attention", "attention", 0.3);
+            layer->declare(s, g, config, sp, "attention", "attention", 0.3, 0);
           },
           [=](LayerRank& r) {
             Tensor table;

@@ -54,7 +54,7 @@ void check_same(const TinyResult& stored, const TinyResult& away) {
 TEST_CASE("activations that leave give the bits of those that stay, beside every way of recomputing") {
   using enum BlockTensor;
   const std::string precision = GENERATE(as<std::string>(), "fp32", "bf16");
-  for (const char* architecture : {"llama", "gpt2"}) {
+  for (const char* architecture : {"llama", "gpt2", "olmo2"}) {
     TinyOptions o = base(architecture);
     o.precision = precision;
     const TinyResult stored = train_tiny(o);
@@ -90,6 +90,11 @@ TEST_CASE("activations leave in every layout, bit for bit") {
     }
   };
   for (const char* architecture : {"llama", "gpt2"}) each_layout(base(architecture), check);
+  Family after = family_of("llama");
+  after.traits.norm_placement = NormPlacement::after;
+  TinyOptions with_after = base("llama");
+  with_after.family = &after;
+  each_layout(with_after, check);
   TinyOptions o = base("llama");
   o.ranks = 2, o.expert = 2, o.moe.num_experts = 4, o.dropout = 0;
   check("experts, whose own rows stay", o);

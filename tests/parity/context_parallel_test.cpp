@@ -60,6 +60,24 @@ TEST_CASE("context parallelism equals one process to 1e-12 in fp64") {
   }
 }
 
+TEST_CASE("context parallelism with windows and layers without positions equals one process") {
+  TinyOptions one = job("llama", 4);
+  one.without_positions = true;
+  one.window = GENERATE(3, 11);  // shorter and longer than a rank's run
+  one.packed = GENERATE(false, true);
+  const TinyResult base = train_tiny(one);
+  TinyOptions wider = one;
+  wider.window = 0;
+  CHECK(std::abs(train_tiny(wider).losses[0] - base.losses[0]) > 1e-5);  // the window matters
+  for (const Layout& l :
+       {Layout{"p2p", 4, 1}, Layout{"all_gather", 4, 1}, Layout{"a2a", 2, 1}, Layout{"a2a+p2p", 4, 2}}) {
+    INFO(l.comm << " on " << l.ranks << ", window " << one.window << (one.packed ? ", packed" : ""));
+    const TinyResult cut = train_tiny(with(one, l));
+    require_parity(base, cut, 1e-12);
+    check_exact(cut);
+  }
+}
+
 TEST_CASE("context parallelism with grouped heads, data ranks, ZeRO and tensor parallelism") {
   TinyOptions one = job("llama", 4);
   one.packed = true;

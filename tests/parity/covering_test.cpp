@@ -57,7 +57,8 @@ const std::vector<Factor>& factors() {
       {"micro-batches", {"1", "2", "4"}},
       {"model",
        {"gpt2", "llama", "llama with 2 key-value heads", "moe", "MoE over 2 ranks",
-        "olmoe with a bias, noise and GShard's random second expert, over 2 ranks"}},
+        "olmoe with a bias, noise and GShard's random second expert, over 2 ranks", "olmo2",
+        "smollm3 with a window"}},
       {"tied", {"false", "true"}},
       {"dropout", {"0.0", "0.1"}},
       {"vocabulary", {"264", "257"}},  // 257 divides over no axis
@@ -70,7 +71,8 @@ const std::vector<Factor>& factors() {
 constexpr const char* kTensorModes[] = {"1d", "1d", "1d", "1d", "2d", "2.5d", "3d"};
 
 /// By level of the model factor.
-constexpr const char* kArchitectures[] = {"gpt2", "llama", "llama", "qwen3_moe", "qwen3_moe", "olmoe"};
+constexpr const char* kArchitectures[] = {"gpt2",      "llama", "llama", "qwen3_moe",
+                                          "qwen3_moe", "olmoe", "olmo2", "smollm3"};
 
 int at(const Row& row, At factor) { return row[static_cast<size_t>(factor)]; }
 const std::string& level_of(const Row& row, At factor) {
@@ -98,12 +100,19 @@ std::vector<std::string> settings(const Row& row) {
                              fmt::format("train.micro_batch_size={}", samples),
                              std::string("model.architecture=") + kArchitectures[at(row, At::model)],
                              fmt::format("model.num_key_value_heads={}", at(row, At::model) == 2 ? 2 : 4)};
-  if (at(row, At::model) >= 3) {
+  const int model = at(row, At::model);
+  if (model >= 3 && model <= 5) {
     s.push_back("model.moe.num_experts=4");
     s.push_back("model.moe.top_k=2");
     s.push_back(fmt::format("parallel.expert={}", at(row, At::model) == 3 ? 1 : 2));
   }
-  if (at(row, At::model) == 5)
+  if (model == 7)
+    for (const char* setting :
+         {"sliding_window=5",
+          "layer_types=[full_attention, sliding_attention, sliding_attention, full_attention]",
+          "no_rope_layers=[1, 0, 1, 0]"})
+      s.push_back(std::string("model.") + setting);
+  if (model == 5)
     for (const char* setting :
          {"selection=gshard", "norm_topk_prob=true", "jitter_eps=0.1", "bias_update_rate=0.05"})
       s.push_back(std::string("model.moe.router.") + setting);

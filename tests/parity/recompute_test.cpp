@@ -42,7 +42,7 @@ TinyOptions base(const char* architecture) {
 TEST_CASE("every way of recomputing equals storing, bit for bit") {
   using enum BlockTensor;
   const std::string precision = GENERATE(as<std::string>(), "fp32", "bf16");
-  for (const char* architecture : {"llama", "gpt2"}) {
+  for (const char* architecture : {"llama", "gpt2", "olmo2"}) {
     TinyOptions o = base(architecture);
     o.precision = precision;
     const TinyResult stored = train_tiny(o);
@@ -71,6 +71,11 @@ TEST_CASE("recomputation in every layout equals storing, bit for bit") {
     }
   };
   for (const char* architecture : {"llama", "gpt2"}) each_layout(base(architecture), check);
+  Family after = family_of("llama");
+  after.traits.norm_placement = NormPlacement::after;
+  TinyOptions with_after = base("llama");
+  with_after.family = &after;
+  each_layout(with_after, check);
 }
 
 TEST_CASE(

@@ -140,6 +140,15 @@ TEST_CASE("2d, 2.5d and 3d tensor parallelism equal one process to 1e-12 in fp64
   }
 }
 
+TEST_CASE("norms after sublayers in 2d, 2.5d and 3d equal one process to 1e-12 in fp64", "[tensor_modes]") {
+  TinyOptions one = small("llama", false);
+  Family f = family_of("llama");
+  f.traits.norm_placement = NormPlacement::after;
+  one.family = &f;
+  const TinyResult base = train_tiny(one);
+  for (const Mode& m : {kGrid4, kGrids8, kCube8}) check(base, spread(one, m));
+}
+
 TEST_CASE("a 3 by 3 grid equals one process to 1e-12 in fp64", "[tensor_modes]") {
   TinyOptions one = small(GENERATE("llama", "gpt2"), GENERATE(false, true));
   one.hidden = 36;

@@ -27,12 +27,14 @@ const std::vector<Family>& made_up_families() {
     add("fused q, k and v", [](Family& f) { f.names.fused_qkv = "qkv_proj"; });
     add("norms of heads", [](Family& f) { f.traits.query_key_norm = QueryKeyNorm::head; });
     add("norms of projections", [](Family& f) { f.traits.query_key_norm = QueryKeyNorm::projection; });
+    add("norms after sublayers", [](Family& f) { f.traits.norm_placement = NormPlacement::after; });
     add("gelu", gelu);
     add("biases of the feed-forward", [](Family& f) { f.traits.feed_forward_bias = true; });
     add("all together", [&](Family& f) {
       gelu(f);
       learned(f);
       f.traits.norm = NormKind::layer;
+      f.traits.norm_placement = NormPlacement::after;
       f.traits.qkv_bias = f.traits.attention_output_bias = f.traits.feed_forward_bias = true;
       f.traits.query_key_norm = QueryKeyNorm::projection;
       f.names.fused_qkv = "qkv_proj";

@@ -28,6 +28,11 @@ ModelConfig tiny_model(const TinyOptions& o) {
   c.max_position_embeddings = 128;
   c.tie_word_embeddings = (o.tied || o.architecture == "gpt2") && !o.untied;
   c.embd_pdrop = c.attn_pdrop = c.resid_pdrop = o.dropout;
+  for (int64_t i = 0; i < o.layers; ++i) {
+    if (o.without_positions) c.no_rope_layers.push_back(i % 2);
+    if (o.window) c.layer_types.push_back(i % 2 ? LayerType::full_attention : LayerType::sliding_attention);
+  }
+  if (o.window) c.sliding_window = o.window;
   c.moe = o.moe;
   if (c.moe.num_experts > 0 && c.moe.intermediate_size == 0) c.moe.intermediate_size = 24;
   c.initializer_range = 0.1;  // larger than usual, so that every path matters at once

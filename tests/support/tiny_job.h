@@ -34,7 +34,9 @@ struct TinyOptions {
   std::string schedule = "1f1b";
   int chunks = 1;
   int64_t layers = 2;
-  MoeConfig moe;  ///< num_experts 0: dense
+  int64_t window = 0;              ///< keys that a query sees in layers 0, 2, ..; 0: all before it
+  bool without_positions = false;  ///< layers 0, 2, .. do not rotate
+  MoeConfig moe;                   ///< num_experts 0: dense
   int expert = 1;
   bool expert_tensor = true;
   DispatchOptions dispatch;

@@ -90,6 +90,7 @@ class Rules {
                          m.head_dim > 1 ? fmt::format("{} or ", m.head_dim - 1) : "", m.head_dim + 1),
              {heads, hidden});
     if (rotary) rope_scaling();
+    layers();
     if (r_.data.seq_length > m.max_position_embeddings)
       broken("data.seq_length",
              fmt::format("must be at most model.max_position_embeddings; nearest valid value: {}",
@@ -101,6 +102,36 @@ class Rules {
              fmt::format("the {} tokenizer has {} ids; nearest valid value: {}",
                          to_string(r_.data.tokenizer.kind), ids, ids),
              {"data.tokenizer.kind"});
+  }
+
+  /// What is said layer by layer.
+  void layers() {
+    const ModelConfig& m = r_.model;
+    const std::string count = "model.num_hidden_layers";
+    const auto one_each = [&](const std::string& key, size_t n) {
+      if (n == 0 || n == static_cast<size_t>(m.num_hidden_layers)) return true;
+      broken(key,
+             fmt::format("must have an entry for each layer: {} ({}), and has {}", count, m.num_hidden_layers,
+                         n),
+             {count});
+      return false;
+    };
+    if (one_each("model.no_rope_layers", m.no_rope_layers.size()))
+      for (const int64_t rotates : m.no_rope_layers)
+        if (rotates > 1) {
+          broken("model.no_rope_layers", "has 1 for a layer that rotates and 0 for one that does not");
+          break;
+        }
+    if (!one_each("model.layer_types", m.layer_types.size())) return;
+    const bool slides = std::find(m.layer_types.begin(), m.layer_types.end(), LayerType::sliding_attention) !=
+                        m.layer_types.end();
+    if (slides && !m.sliding_window)
+      broken("model.layer_types", "sliding_attention needs model.sliding_window, and it is null",
+             {"model.sliding_window"});
+    if (!slides && !m.layer_types.empty() && m.sliding_window)
+      broken("model.sliding_window",
+             "no layer of model.layer_types is sliding_attention; nearest valid value: null",
+             {"model.layer_types"});
   }
 
   void rope_scaling() {
@@ -237,6 +268,12 @@ class Rules {
                          "value: 1, or parallel.tensor_mode: 1d",
                          mode),
              mode_keys);
+    if (m.traits().query_key_norm != QueryKeyNorm::none)
+      broken("parallel.tensor_mode",
+             fmt::format("norms of queries and keys, which {} has, are cut in one dimension; nearest valid "
+                         "value: 1d",
+                         m.family->name),
+             {"model.architecture", "parallel.tensor_depth"});
     const int64_t side = tensor_side(p.tensor);
     const char* letter = cube ? "l" : "q";
     if (side == 0)

@@ -16,13 +16,16 @@ void attention_rules(const Recipe& r, const BrokenRule& broken) {
   if (!half_types)
     refuse(fmt::format("cuDNN's attention is of bf16 and fp16, and precision is {}", to_string(r.precision)),
            "precision");
-  if (const std::string why = cudnn_declines(DType::bf16, r.model.head_dim, false, false); !why.empty())
+  if (const std::string why = cudnn_declines(DType::bf16, r.model.head_dim, false, false, 0); !why.empty())
     refuse(why, "model.head_dim");
   if (r.model.attn_pdrop > 0)
-    refuse("model.attn_pdrop: " + cudnn_declines(DType::bf16, 64, true, false), "model.attn_pdrop");
+    refuse("model.attn_pdrop: " + cudnn_declines(DType::bf16, 64, true, false, 0), "model.attn_pdrop");
   if (r.data.reset_attention_mask)
-    refuse("data.reset_attention_mask: " + cudnn_declines(DType::bf16, 64, false, true),
+    refuse("data.reset_attention_mask: " + cudnn_declines(DType::bf16, 64, false, true, 0),
            "data.reset_attention_mask");
+  if (const int64_t window = widest_window(r.model); window > 0)
+    refuse("model.sliding_window: " + cudnn_declines(DType::bf16, 64, false, false, window),
+           "model.sliding_window");
   if (r.parallel.context > 1 && r.parallel.context_comm != ContextComm::a2a)
     refuse(fmt::format("parallel.context_comm: {} parts queries from keys", r.parallel.context_comm),
            "parallel.context_comm");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/schema/schema.h"
 
@@ -147,6 +148,40 @@ Key level_ranks(std::string path, int64_t& (*get)(Recipe&), std::string one_leve
 
 /// A list of integers, each at least `low`.
 Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low = 1);
+/// A list of words of an enum (LT_ENUM_NAMES).
+template <class Enum>
+Key words(std::string path, std::vector<Enum>& (*get)(Recipe&), std::string help) {
+  Key key;
+  key.path = std::move(path);
+  key.help = std::move(help);
+  std::string names;
+  for (const auto& [value, name] : EnumNames<Enum>::table)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+  key.type = "list of " + names;
+  key.set = [get, names](const Key&, Recipe& r, const Node& node) -> std::string {
+    if (node.kind != Node::list) return fmt::format("needs a list of words: {}", names);
+    std::vector<Enum> list;
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      std::string word;
+      if (std::string wrong = read_text(node.items[i], word); !wrong.empty())
+        return fmt::format("word {} {}", i + 1, wrong);
+      const size_t before = list.size();
+      for (const auto& [value, name] : EnumNames<Enum>::table)
+        if (name == word) list.push_back(value);
+      if (list.size() == before)
+        return fmt::format("word {} is {}, and must be one of {}", i + 1, printable(word), names);
+    }
+    get(r) = std::move(list);
+    return "";
+  };
+  key.write = [get](const Key&, const Recipe& r, bool json) {
+    std::string s;
+    for (const Enum v : get(const_cast<Recipe&>(r)))
+      s += fmt::format("{}{}", s.empty() ? "" : ", ", write_text(std::string(to_string(v)), json));
+    return "[" + s + "]";
+  };
+  return key;
+}
 /// A list of texts: patterns of parameter names, keys. `example`: a list of them for the message.
 Key texts(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string what, std::string example,
           std::string help);

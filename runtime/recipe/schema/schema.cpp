@@ -25,6 +25,50 @@ Key rotary_only(Key key) {
   return key;
 }
 
+/// Refused in families without it, likewise.
+Key in_families(Key key, bool (*which)(const Family&)) {
+  key.when("model.architecture: " + either(family_names(which)), true,
+           [which](const Recipe& r) { return which(*r.model.family); });
+  return key;
+}
+
+/// Layers whose attention differs from the others'.
+void add_layer_keys(std::vector<Key>& t) {
+  const auto windows = [](const Family& f) { return f.windows != WindowLayers::none; };
+  const auto without = [](const Family& f) { return f.layers_without_positions; };
+  t.push_back(in_families(integer("model.no_rope_layer_interval", LT_MEMBER(model.no_rope_layer_interval),
+                                  "Every so-many-th layer does not rotate; 0: all do.")
+                              .between(0, 10000)
+                              .derived("4",
+                                       [](Recipe& r) {
+                                         r.model.no_rope_layer_interval =
+                                             r.model.family->defaults.no_rope_layer_interval;
+                                       }),
+                          without));
+  t.push_back(in_families(
+      integers(
+          "model.no_rope_layers", [](Recipe& r) -> std::vector<int64_t>& { return r.model.no_rope_layers; },
+          "By layer, as transformers has it: 1 rotates queries and keys, 0 does not.", 0)
+          .derived("0 in every no_rope_layer_interval-th layer, 1 in the others",
+                   [](Recipe& r) {
+                     ModelConfig& m = r.model;
+                     m.no_rope_layers.clear();
+                     if (m.no_rope_layer_interval < 1 || !m.family->layers_without_positions) return;
+                     for (int64_t i = 1; i <= m.num_hidden_layers; ++i)
+                       m.no_rope_layers.push_back(i % m.no_rope_layer_interval != 0);
+                   }),
+      without));
+  t.push_back(in_families(integer("model.sliding_window", LT_MEMBER(model.sliding_window),
+                                  "Keys that a query sees, its own among them; null: all before it.")
+                              .between(1, kMaxIds),
+                          windows));
+  t.push_back(in_families(
+      words<LayerType>(
+          "model.layer_types", [](Recipe& r) -> std::vector<LayerType>& { return r.model.layer_types; },
+          "By layer: whether it has the sliding_window. []: all have."),
+      windows));
+}
+
 Key architecture() {
   std::vector<std::pair<std::string, const Family*>> built;
   std::string help;
@@ -34,7 +78,7 @@ Key architecture() {
   }
   std::vector<std::string> unbuilt;
   for (const char* name :
-       {"mistral", "qwen2", "qwen3", "qwen2_moe", "deepseek_v3", "gpt_oss", "olmo", "olmo2"})
+       {"phi3", "gemma2", "gemma3_text", "qwen2_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "olmo"})
     if (!find_family(name)) unbuilt.emplace_back(name);
   return choice<const Family*>("model.architecture", LT_MEMBER(model.family), built, unbuilt, help)
       .alias({"model_type"});
@@ -177,6 +221,7 @@ void add_model_keys(std::vector<Key>& t) {
                       .at_least(1)
                       .loads_with_any()
                       .alias({"rotary_base"})));
+  add_layer_keys(t);
   Key rope_type;
   rope_type.path = "model.rope_scaling.rope_type";
   rope_type.type = "choice";

@@ -92,7 +92,7 @@ json small(const std::string& type) {
             {"num_attention_heads", 4},
             {"num_key_value_heads", 2},
             {"max_position_embeddings", 512}});
-  if (type != "llama") {
+  if (family_of(type).experts == Experts::always) {
     c.update({{type == "mixtral" ? "num_local_experts" : "num_experts", 8}, {"num_experts_per_tok", 2}});
     if (type == "qwen3_moe") c["moe_intermediate_size"] = 32;
   }
@@ -198,6 +198,7 @@ TEST_CASE("a changed key changes the model, is refused, or is harmless", "[recip
                                     "x",
                                     nullptr,
                                     json::array({0}),
+                                    json::array({1, 0}),
                                     json({{"a", 1}})};
   int changed = 0, refused = 0, harmless = 0;
   for (const std::string& type : all_families()) {
@@ -280,29 +281,77 @@ TEST_CASE("a sliding window that hides no token is none", "[recipe]") {
     config.update(more);
     return load(config).refusal;
   };
-  const std::string refused =
-      "F: sliding_window = 128: attention to the last tokens alone is not in this build; a window of at "
-      "least "
-      "model.max_position_embeddings (512) hides none; nearest valid value: null, or "
-      "model.max_position_embeddings: 128";
-  for (const char* type : {"llama", "mixtral", "olmoe"}) {
+  const auto refused = [](const std::string& type) {
+    return "F: sliding_window = 128: transformers' " + type +
+           " has no windows; a window of at least model.max_position_embeddings (512) hides none; nearest "
+           "valid "
+           "value: null, or model.max_position_embeddings: 128";
+  };
+  for (const char* type : {"llama", "olmo2", "olmoe"}) {
     CHECK(with(type, {{"sliding_window", nullptr}}) == "");
     CHECK(with(type, {{"sliding_window", 512}}) == "");
-    CHECK(with(type, {{"sliding_window", 128}}) == refused);
+    CHECK(with(type, {{"sliding_window", 128}}) == refused(type));
     CHECK(with(type, {{"sliding_window", 128}, {"use_sliding_window", false}}) == "");
     CHECK(with(type, {{"sliding_window", "128"}}) ==
           "F: sliding_window = \"128\": needs a number of tokens, or null");
   }
-  CHECK(with("qwen3_moe", {{"sliding_window", 128}}) == "");  // its class reads it where it is asked to
-  CHECK(with("qwen3_moe", {{"sliding_window", 128}, {"use_sliding_window", true}}) == refused);
-  CHECK(with("qwen3_moe", {{"use_sliding_window", true}}) == "");  // 4096 of its class, beyond the positions
-  CHECK(with("qwen3_moe",
-             {{"max_window_layers", 1}, {"layer_types", {"full_attention", "full_attention"}}}) == "");
   CHECK_THAT(with("qwen3_moe", {{"layer_types", {"full_attention", "linear_attention"}}}),
              Contains("layer_types: has \"linear_attention\""));
   json config = small("mixtral");
   config["sliding_window"] = 256;
   CHECK(load(config, ", max_position_embeddings: 256").recipe);  // as the recipe has it
+}
+
+TEST_CASE("windows are of the layers that transformers' class gives them to", "[recipe]") {
+  /// "128 of 01", of layers 0 and 1 the latter; or the refusal.
+  const auto windows = [](const std::string& type, const json& more) {
+    json config = small(type);
+    config.update(more);
+    const Loaded l = load(config);
+    if (!l.recipe) return l.refusal;
+    const ModelConfig& m = l.recipe->model;
+    return fmt::format("{} {}", m.window(0), m.window(1));
+  };
+  const json types = {"sliding_attention", "full_attention"};
+  for (const char* type : {"mistral", "mixtral"}) {
+    CHECK(windows(type, {{"sliding_window", nullptr}}) == "0 0");
+    CHECK(windows(type, {{"sliding_window", 512}}) == "0 0");  // hides none
+    CHECK(windows(type, {{"sliding_window", 128}}) == "128 128");
+    CHECK(windows(type, {{"sliding_window", 128}, {"layer_types", types}}) ==
+          fmt::format("F: layer_types: has \"full_attention\", and all layers of transformers' {} have the "
+                      "sliding_window (128)",
+                      type));
+  }
+  CHECK(windows("mistral", json::object()) == "0 0");               // 4096 of its class, beyond the positions
+  CHECK(windows("qwen3_moe", {{"sliding_window", 128}}) == "0 0");  // its class reads it where it is asked to
+  CHECK(windows("qwen3_moe", {{"sliding_window", 128}, {"use_sliding_window", true}}) == "128 128");
+  for (const char* type : {"qwen2", "qwen3"}) {
+    json on = {{"sliding_window", 128}, {"use_sliding_window", true}};
+    CHECK(windows(type, {{"sliding_window", 128}}) == "0 0");
+    CHECK(windows(type, on) == "0 0");  // from layer 28 of the class on
+    on["max_window_layers"] = 1;
+    CHECK(windows(type, on) == "0 128");
+    on["max_window_layers"] = 0;
+    CHECK(windows(type, on) == "128 128");
+    on["layer_types"] = types;
+    CHECK(windows(type, on) == "128 0");
+    on["layer_types"] = {"sliding_attention"};
+    CHECK_THAT(windows(type, on),
+               Contains("must have an entry for each layer: model.num_hidden_layers (2), and has 1"));
+    on["sliding_window"] = nullptr;
+    CHECK(windows(type, on) == "F: layer_types: has sliding_attention, and sliding_window is null");
+    CHECK_THAT(windows(type, {{"max_window_layers", -1}}),
+               Contains("max_window_layers = -1: needs a number"));
+  }
+  json no_positions = {{"sliding_window", 128}, {"use_sliding_window", true}};
+  CHECK(windows("smollm3", no_positions) == "0 0");
+  no_positions["no_rope_layer_interval"] = 2;
+  CHECK(windows("smollm3", no_positions) == "0 128");
+  no_positions["no_rope_layers"] = {0, 1};
+  CHECK(windows("smollm3", no_positions) == "128 0");
+  CHECK_THAT(windows("smollm3", {{"no_rope_layers", {1, 2}}}), Contains("has 1 for a layer that rotates"));
+  CHECK_THAT(load({{"model_type", "llama"}, {"no_rope_layers", {1, 0}}}).refusal,
+             Contains("is not a key of llama"));
 }
 
 TEST_CASE("transformers' loss for balance is computed where a config.json asks for it", "[recipe]") {
@@ -420,9 +469,10 @@ TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]")
   CHECK(refused(R"({"model_type": "gpt2", "activation_function": "relu"})") ==
         "F: activation_function = \"relu\" (the feed-forward's activation): this build computes \"gelu_new\" "
         "only");
-  CHECK(refused(R"({"model_type": "gpt_oss"})") ==
-        "F: model_type = \"gpt_oss\": is not in this build, which supports gpt2, llama, mixtral, qwen3_moe, "
-        "olmoe");
+  CHECK(
+      refused(R"({"model_type": "gpt_oss"})") ==
+      "F: model_type = \"gpt_oss\": is not in this build, which supports gpt2, llama, mistral, qwen2, qwen3, "
+      "olmo2, smollm3, mixtral, qwen3_moe, olmoe");
   CHECK(refused(R"({"model_type": "mixtral", "router_jitter_noise": 0.1})") ==
         "F: router_jitter_noise = 0.1 (noise on what router and experts read; ltrain's "
         "model.moe.router.jitter_eps is "

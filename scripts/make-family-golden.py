@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/family_*.safetensors: a tiny random model of each family, trained by transformers' code in fp64.
+
+Each file holds weights (bf16, exact), tokens and targets of 20 steps, the logits of the first batch, the gradient of
+every parameter of the first step (both rounded to fp32) and the loss of each step under PyTorch's AdamW; its config.json
+and the optimizer's settings are in the metadata. tests/models/family_golden_test.cpp computes the same with ltrain.
+Makes a virtual environment and installs PyPI's torch (CPU) and transformers there, some gigabytes; or, with --here,
+takes those of the Python that runs it. Names of fixtures as arguments: only these.
+
+transformers computes norms, rotations and softmax in fp32 whatever the model's type is. Here torch.float32 and
+torch.float stand for fp64 inside its modules, so that a whole fp64 computation by its code is compared. Tables of
+rotary embeddings are rounded to fp32, as ltrain's are in every precision.
+"""
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+VERSIONS = ["torch==2.15.0", "transformers==5.23.0"]
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+BATCH, SEQ, STEPS = 2, 12, 20
+ADAMW = dict(lr=3e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+
+COMMON = dict(vocab_size=37, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
+              num_key_value_heads=2, max_position_embeddings=32, initializer_range=0.02, tie_word_embeddings=False,
+              bos_token_id=1, eos_token_id=2,
+              pad_token_id=None)  # else transformers leaves that token's embedding without a gradient
+LLAMA3 = dict(rope_type="llama3", rope_theta=1e4, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=16)
+
+
+def rope(theta):
+    return dict(rope_type="default", rope_theta=theta)
+
+
+# Fixture, its model_type and its config.json. Layers and windows are chosen so that every branch of a family is taken.
+CONFIGS = {
+    "llama": ("llama", dict(COMMON, rope_parameters=LLAMA3, rms_norm_eps=1e-5)),
+    "mistral": ("mistral", dict(COMMON, sliding_window=5, head_dim=6, rope_parameters=rope(1e4))),
+    "mistral_full": ("mistral", dict(COMMON, sliding_window=None, head_dim=4, rope_parameters=rope(1e6))),
+    "qwen2": ("qwen2", dict(COMMON, tie_word_embeddings=True, rope_parameters=rope(1e6))),
+    "qwen2_window": ("qwen2", dict(COMMON, use_sliding_window=True, sliding_window=4, max_window_layers=1,
+                                   rope_parameters=rope(1e6))),
+    "qwen3": ("qwen3", dict(COMMON, head_dim=6, rope_parameters=rope(1e6))),
+    "olmo2": ("olmo2", dict(COMMON, rms_norm_eps=1e-6, rope_parameters=rope(5e5))),
+    "smollm3": ("smollm3", dict(COMMON, no_rope_layer_interval=2, tie_word_embeddings=True,
+                                rope_parameters=rope(2e6))),
+}
+
+
+def write_safetensors(path, tensors, metadata):
+    import torch
+
+    names = {torch.bfloat16: "BF16", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32"}
+    header, offset, data = {"__metadata__": metadata}, 0, []
+    for name in sorted(tensors, key=lambda n: (-tensors[n].element_size(), n)):
+        t = tensors[name].detach().contiguous()
+        raw = (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy().tobytes()
+        header[name] = {"dtype": names[t.dtype], "shape": list(t.shape), "data_offsets": [offset, offset + len(raw)]}
+        offset += len(raw)
+        data.append(raw)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+class Float64Torch:
+    """The torch module, whose 32-bit types are 64-bit ones."""
+
+    def __init__(self, torch):
+        self.__dict__.update(_torch=torch, float32=torch.float64, float=torch.float64)
+
+    def __getattr__(self, name):
+        return getattr(self._torch, name)
+
+
+def exact_rotary(rotary, real_float):
+    """inv_freq again in fp64, by transformers' own function for the type, and tables rounded to fp32."""
+    import torch
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    kind = rotary.rope_type
+    init = rotary.compute_default_rope_parameters if kind == "default" else ROPE_INIT_FUNCTIONS[kind]
+    inv_freq, scaling = init(rotary.config, device="cpu")
+    assert inv_freq.dtype == torch.float64, inv_freq.dtype
+    assert torch.allclose(rotary.inv_freq.double(), inv_freq, rtol=1e-5), "not the rotary embedding that is expected"
+    rotary.inv_freq, rotary.attention_scaling = inv_freq, scaling
+    tables = rotary.forward
+    rotary.forward = lambda *a, **k: tuple(real_float(t).to(torch.float64) for t in tables(*a, **k))
+
+
+def make(fixture):
+    import torch
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kind, settings = CONFIGS[fixture]
+    real_float = torch.Tensor.float
+    config = CONFIG_MAPPING[kind](**settings)
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config).double().train()
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("transformers.") and getattr(module, "torch", None) is torch:
+            module.torch = Float64Torch(torch)
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        generator = torch.Generator().manual_seed(7)
+        with torch.no_grad():
+            for n, p in sorted(model.named_parameters()):
+                value = 0.2 * torch.randn(p.shape, generator=generator, dtype=torch.float64)
+                if "norm" in n:
+                    value += 1
+                p.copy_(value.bfloat16().double())
+        exact_rotary(model.model.rotary_emb, real_float)
+
+        record = {"weight." + n: p.detach().bfloat16() for n, p in model.named_parameters()}
+        tokens = torch.randint(0, config.vocab_size, (STEPS, BATCH, SEQ), generator=generator)
+        # Learnable: every token is a function of the one before it.
+        for i in range(1, SEQ):
+            tokens[:, :, i] = (3 * tokens[:, :, i - 1] + 5) % config.vocab_size
+        labels = tokens.clone()
+        labels[:, 1, SEQ - 4:] = -100
+        decayed = [p for p in model.parameters() if p.dim() > 1]
+        rest = [p for p in model.parameters() if p.dim() == 1]
+        optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=ADAMW["weight_decay"]),
+                                       dict(params=rest, weight_decay=0.0)], lr=ADAMW["lr"],
+                                      betas=(ADAMW["beta1"], ADAMW["beta2"]), eps=ADAMW["eps"])
+        losses = []
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            out = model(input_ids=tokens[step], labels=labels[step])
+            assert out.loss.dtype == torch.float64 and out.logits.dtype == torch.float64
+            out.loss.backward()
+            losses.append(out.loss.detach())
+            if step == 0:
+                record["logits"] = out.logits.detach().to(torch.float32)
+                for n, p in model.named_parameters():
+                    assert p.grad is not None, n
+                    record["grad." + n] = p.grad.to(torch.float32)
+            optimizer.step()
+    finally:
+        torch.Tensor.float = real_float
+        for module in list(sys.modules.values()):
+            if isinstance(getattr(module, "torch", None), Float64Torch):
+                module.torch = torch
+    targets = torch.full((STEPS, BATCH, SEQ), -1)
+    targets[:, :, :-1] = labels[:, :, 1:]
+    targets[targets == -100] = -1
+    record["tokens"], record["targets"] = tokens.int(), targets.int()
+    record["loss"] = torch.stack(losses)
+    path = os.path.join(ROOT, "tests", "golden", f"family_{fixture}.safetensors")
+    metadata = {k: repr(v) for k, v in ADAMW.items()}
+    metadata.update(config=json.dumps(dict(settings, model_type=kind)), transformers=transformers.__version__)
+    write_safetensors(path, record, metadata)
+    print(f"{path}: {os.path.getsize(path)} bytes, loss {losses[0].item():.4f} to {losses[-1].item():.4f}")
+
+
+def main():
+    names = [a for a in sys.argv[1:] if a != "--here"]
+    if "--here" not in sys.argv:
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+            python = os.path.join(folder, "bin", "python")
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *VERSIONS], check=True)
+            sys.exit(subprocess.run([python, os.path.abspath(__file__), "--here", *names]).returncode)
+    import torch
+
+    torch.set_num_threads(1)
+    for name in names or CONFIGS:
+        make(name)
+
+
+main()

@@ -1,0 +1,180 @@
+// Tiny models of each family against transformers' own code: logits, gradients of the first step, and the
+// losses of twenty steps of AdamW. The files are written by scripts/make-family-golden.py; the model is read
+// from the config.json that transformers made its own from.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/recipe/recipe.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/tiny_job.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+constexpr int64_t kSteps = 20, kBatch = 2, kSeq = 12;
+
+struct Golden {
+  SafetensorsFile file;
+  ModelConfig model;
+
+  explicit Golden(const std::string& name)
+      : file(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/family_" + name + ".safetensors") {
+    const TemporaryFolder folder;
+    const std::string config = folder.path() + "/config.json";
+    std::ofstream(config) << file.metadata().at("config");
+    // A recipe's vocabulary holds its tokenizer's bytes, which these tokens are not.
+    model = parse_recipe("model: {from: " + config + ", vocab_size: 257}\ndata: {seq_length: 12}\n", "golden")
+                .model;
+    model.vocab_size = nlohmann::json::parse(file.metadata().at("config")).at("vocab_size").get<int64_t>();
+  }
+  template <class T>
+  std::vector<T> read(const std::string& name) const {
+    const SafetensorsEntry* e = file.find(name);
+    INFO(name);
+    REQUIRE(e);
+    REQUIRE(e->dtype == safetensors_dtype(dtype_of<T>::value));
+    std::vector<T> out((e->end - e->begin) / sizeof(T));
+    file.read(*e, 0, e->end - e->begin, out.data());
+    return out;
+  }
+  double number(const char* key) const { return std::stod(file.metadata().at(key)); }
+};
+
+/// Of the largest value of a tensor; losses relative.
+struct Differences {
+  double logits = 0, gradient = 0, loss = 0;
+  std::string worst;  ///< of gradients
+};
+
+double apart(const std::vector<double>& got, const std::vector<float>& want) {
+  REQUIRE(got.size() == want.size());
+  double largest = 0, difference = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(want[i])));
+    difference = std::max(difference, std::abs(got[i] - want[i]));
+  }
+  REQUIRE(largest > 0);
+  return difference / largest;
+}
+
+template <class T>
+Differences compare(const Golden& g, const ModelConfig& model, const char* precision) {
+  ProgramOptions o;
+  o.model = model;
+  o.precision = precision_policy(precision);
+  o.bucket_elements = 3000;
+  o.micro_batch = 1;
+  o.seq_length = kSeq;
+  o.accumulation = kBatch;
+  o.clip_grad = 0;
+  auto compute = make_inline_stream("compute");
+  CpuArena arena(64 << 20);
+  const GroupSet alone;
+  TrainProgram program(o, {*compute, arena, alone.groups()});
+  program.initialize();
+  ParameterStore& store = program.parameters();
+  int64_t weights = 0;
+  for (const SafetensorsEntry& e : g.file.entries())
+    weights += e.name.rfind("weight.", 0) == 0 && e.name != "weight.lm_head.weight";
+  REQUIRE(store.count() == weights + (model.tie_word_embeddings ? 0 : 1));
+  for (int id = 0; id < store.count(); ++id) {
+    const auto w = g.read<bf16>("weight." + store.spec(id).name);
+    Tensor value = store.value(id);
+    REQUIRE(value.elements() == static_cast<int64_t>(w.size()));
+    for (size_t i = 0; i < w.size(); ++i) value.ptr<T>()[i] = static_cast<T>(static_cast<float>(w[i]));
+  }
+  const auto tokens = g.read<int32_t>("tokens"), targets = g.read<int32_t>("targets");
+  const auto row = [&](const std::vector<int32_t>& of, int64_t step, int64_t sample) {
+    const auto first = of.begin() + (step * kBatch + sample) * kSeq;
+    return std::vector<int32_t>(first, first + kSeq);
+  };
+  Differences d;
+  std::vector<double> logits;
+  for (int64_t sample = 0; sample < kBatch; ++sample) {
+    std::vector<int32_t> text;
+    for (const int32_t token : row(tokens, 0, sample)) {
+      text.push_back(token);
+      for (const float v : program.predict(text)) logits.push_back(v);
+    }
+  }
+  d.logits = apart(logits, g.read<float>("logits"));
+  const auto losses = g.read<double>("loss");
+  REQUIRE(losses.size() == kSteps);
+  REQUIRE(losses.back() < 0.95 * losses.front());  // it learns, so the updates matter
+  for (int64_t step = 0; step < kSteps; ++step) {
+    std::vector<HostBatch> batches(kBatch);
+    for (int64_t k = 0; k < kBatch; ++k) {
+      batches[static_cast<size_t>(k)].tokens = row(tokens, step, k);
+      batches[static_cast<size_t>(k)].targets = row(targets, step, k);
+      batches[static_cast<size_t>(k)].sample_index = {0};
+    }
+    AdamwArgs args;
+    args.lr = g.number("lr");
+    args.beta1 = g.number("beta1");
+    args.beta2 = g.number("beta2");
+    args.eps = g.number("eps");
+    args.weight_decay = g.number("weight_decay");
+    args.step = step + 1;
+    const StepResult r = program.train_step(batches, args);
+    d.loss = std::max(d.loss, std::abs(r.loss - losses[step]) / losses[step]);
+    if (step > 0) continue;
+    for (int id = 0; id < store.count(); ++id) {
+      const Tensor grad = store.grad(id);
+      const std::vector<double> got(grad.ptr<T>(), grad.ptr<T>() + grad.elements());
+      const double difference = apart(got, g.read<float>("grad." + store.spec(id).name));
+      if (difference <= d.gradient) continue;
+      d.gradient = difference;
+      d.worst = store.spec(id).name;
+    }
+  }
+  return d;
+}
+
+bool agrees(const Differences& d) { return d.logits < 1e-5 && d.gradient < 1e-4 && d.loss < 1e-4; }
+
+const char* const kFixtures[] = {"llama",        "mistral", "mistral_full", "qwen2",
+                                 "qwen2_window", "qwen3",   "olmo2",        "smollm3"};
+
+}  // namespace
+
+TEST_CASE("every family has transformers' logits, gradients and losses of twenty steps") {
+  for (const char* name : kFixtures) {
+    const Golden g(name);
+    const Differences wide = compare<double>(g, g.model, "fp64"), d = compare<float>(g, g.model, "fp32");
+    INFO(name << " in fp64: logits " << wide.logits << ", gradient " << wide.gradient << " of " << wide.worst
+              << ", loss " << wide.loss);
+    INFO("in fp32: logits " << d.logits << ", gradient " << d.gradient << " of " << d.worst << ", loss "
+                            << d.loss);
+    CHECK(wide.logits < 2e-7);  // the files hold logits and gradients as fp32
+    CHECK(wide.gradient < 2e-7);
+    CHECK(wide.loss < 1e-9);
+    CHECK(agrees(d));
+  }
+}
+
+TEST_CASE("negative control: a family whose trait is another's does not agree with transformers") {
+  const auto differs = [](const char* fixture, const std::function<void(ModelConfig&, Family&)>& change) {
+    const Golden g(fixture);
+    ModelConfig m = g.model;
+    Family f = *m.family;
+    change(m, f);
+    m.family = &f;
+    INFO(fixture);
+    CHECK_FALSE(agrees(compare<double>(g, m, "fp64")));
+  };
+  differs("mistral", [](ModelConfig& m, Family&) { m.sliding_window = 6; });
+  differs("mistral", [](ModelConfig& m, Family&) { m.sliding_window.reset(); });
+  differs("qwen2_window", [](ModelConfig& m, Family&) { m.layer_types.clear(); });
+  differs("smollm3", [](ModelConfig& m, Family&) { m.no_rope_layers = {1, 1, 0}; });
+  differs("smollm3", [](ModelConfig& m, Family&) { m.no_rope_layers.clear(); });
+  differs("olmo2", [](ModelConfig& m, Family& f) {
+    f.traits.norm_placement = NormPlacement::before;  // the same tensors, elsewhere
+  });
+  differs("qwen3", [](ModelConfig& m, Family&) { m.rope_theta *= 1.05; });
+  differs("llama", [](ModelConfig& m, Family&) { m.rope_scaling.factor = 7; });
+}

@@ -10,7 +10,7 @@
 #include "app/commands.h"
 #include "kernels/base/error.h"
 #include "runtime/data/build.h"
-#include "runtime/data/tokenizer.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace ltrain::app {
 namespace {

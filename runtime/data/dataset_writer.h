@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "runtime/data/file.h"
 #include "runtime/data/indexed_dataset.h"
-#include "runtime/data/tokenizer.h"
+#include "runtime/files/file.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace ltrain::data {
 

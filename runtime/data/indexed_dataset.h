@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/data/file.h"
+#include "runtime/files/file.h"
 
 namespace ltrain::data {
 

@@ -3,10 +3,10 @@
 #include <cstring>
 
 #include "kernels/base/error.h"
-#include "runtime/data/bpe.h"
-#include "runtime/data/bpe_merges_file.h"
-#include "runtime/data/gpt2_split.h"
-#include "runtime/data/tokenizer.h"
+#include "runtime/tokenizer/bpe.h"
+#include "runtime/tokenizer/bpe_merges_file.h"
+#include "runtime/tokenizer/gpt2_split.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace ltrain::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/data/tokenizer.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -9,10 +9,10 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/time_scale.h"
-#include "runtime/data/bpe.h"
-#include "runtime/data/bpe_merges_file.h"
-#include "runtime/data/gpt2_split.h"
-#include "runtime/data/unicode.h"
+#include "runtime/tokenizer/bpe.h"
+#include "runtime/tokenizer/bpe_merges_file.h"
+#include "runtime/tokenizer/gpt2_split.h"
+#include "runtime/tokenizer/unicode.h"
 #include "tests/runtime/data/support.h"
 #include "tests/support/outcome.h"
 

@@ -1,9 +1,9 @@
-#include "runtime/data/bpe.h"
+#include "runtime/tokenizer/bpe.h"
 
 #include <queue>
 
 #include "kernels/base/error.h"
-#include "runtime/data/sample_order.h"
+#include "kernels/base/mix64.h"
 
 namespace ltrain::data {
 namespace {

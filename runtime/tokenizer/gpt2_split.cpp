@@ -1,6 +1,6 @@
-#include "runtime/data/gpt2_split.h"
+#include "runtime/tokenizer/gpt2_split.h"
 
-#include "runtime/data/unicode.h"
+#include "runtime/tokenizer/unicode.h"
 
 namespace ltrain::data {
 namespace {

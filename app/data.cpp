@@ -1,4 +1,4 @@
-// ltrain data build, ltrain data inspect, ltrain tokenize.
+// ltrain data build, ltrain data inspect.
 #include <unistd.h>
 
 #include <chrono>
@@ -9,25 +9,15 @@
 
 #include "app/commands.h"
 #include "app/progress_line.h"
+#include "app/tokenizer_option.h"
 #include "kernels/base/error.h"
 #include "runtime/data/build.h"
-#include "runtime/data/tokenizer.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace ltrain::app {
 namespace {
 
 using namespace ltrain::data;
-
-std::string rank_file_or_environment(const std::string& tokenizer, const std::string& ranks) {
-  if (tokenizer != "gpt2" || !ranks.empty()) return ranks;
-  const char* env = std::getenv("LTRAIN_GPT2_RANKS");
-  return env ? env : "";
-}
-
-void add_tokenizer_options(CLI::App& command, std::string& tokenizer, std::string& ranks) {
-  command.add_option("--tokenizer", tokenizer, "byte or gpt2")->capture_default_str();
-  command.add_option("--ranks", ranks, "gpt2: merge ranks, a tiktoken file; else $LTRAIN_GPT2_RANKS");
-}
 
 nlohmann::ordered_json describe(const SourceInfo& s) {
   nlohmann::ordered_json j;
@@ -42,19 +32,23 @@ nlohmann::ordered_json describe(const SourceInfo& s) {
   j["tokenizer_hash"] = s.tokenizer_hash;
   j["vocab_size"] = s.vocab_size;
   j["eot"] = s.eot;
+  j["bos"] = s.bos;
   return j;
 }
 
 struct BuildCommand {
   BuildOptions options;
+  TokenizerOption tokenizer;
   bool dry_run = false, json = false, quiet = false;
 
   void run() {
-    options.ranks = rank_file_or_environment(options.tokenizer, options.ranks);
+    options.tokenizer = tokenizer.kind();
+    options.path = tokenizer.path();
+    options.tokens = tokenizer.tokens;
     BuildResult result;
     double seconds = 0;
     if (dry_run) {
-      make_tokenizer(options.tokenizer, options.ranks);
+      make_build_tokenizer(options);
       result = plan_build(options);
     } else {
       ProgressLine line(quiet);
@@ -109,17 +103,20 @@ struct BuildCommand {
 };
 
 struct InspectCommand {
-  std::string prefix, tokenizer, ranks;
+  std::string prefix;
+  TokenizerOption tokenizer{"", "", {}};
   int64_t document = -1, show = 200;
   bool json = false, verify = false;
 
   std::unique_ptr<Tokenizer> tokenizer_for(const SourceInfo& info) const {
-    const std::string name = tokenizer.empty() ? info.tokenizer : tokenizer;
-    const std::string file = rank_file_or_environment(name, ranks);
+    const bool asked = !tokenizer.name.empty();
+    TokenizerOption option = tokenizer;
+    if (!asked) option.name = info.tokenizer;
+    const std::string name = option.name;
     // What was not asked for and cannot be had is left out: ids are shown, text is not.
-    if (tokenizer.empty() && (name.empty() || (name == "gpt2" && file.empty()))) return nullptr;
-    auto t = make_tokenizer(name, file);
-    if (tokenizer.empty() && info.tokenizer_hash != t->hash()) return nullptr;
+    if (!asked && name != "byte" && (name != "gpt2" || option.path().empty())) return nullptr;
+    auto t = option.make();
+    if (!asked && info.tokenizer_hash != t->hash()) return nullptr;
     if (info.has_sidecar && info.tokenizer_hash != t->hash())
       fail(ExitCode::data,
            "{}: built with tokenizer {} of hash {}, but {} here has hash {}: the text would be wrong. Give "
@@ -187,7 +184,9 @@ struct InspectCommand {
       return;
     }
     for (size_t i = 0; i < ids.size(); ++i) std::printf("%s%d", i ? " " : "", ids[i]);
-    std::printf("\n(ids; for text give --tokenizer%s)\n", s.tokenizer == "gpt2" ? " gpt2 --ranks FILE" : "");
+    std::printf("\n(ids; for text give --tokenizer%s)\n", s.tokenizer == "gpt2" ? " gpt2 --ranks FILE"
+                                                          : s.tokenizer == "huggingface" ? " FOLDER"
+                                                                                         : "");
   }
 
   void print_json(const SourceInfo& s, int64_t max_token, const LengthStats& lengths, int64_t shown,
@@ -211,73 +210,6 @@ struct InspectCommand {
   }
 };
 
-struct TokenizeCommand {
-  std::string tokenizer = "byte", ranks;
-  bool decode = false, json = false, count = false;
-
-  void run() const {
-    const auto t = make_tokenizer(tokenizer, rank_file_or_environment(tokenizer, ranks));
-    decode ? run_decode(*t) : run_encode(*t);
-  }
-
-  /// In pieces at safe cuts, so that standard input may be of any size.
-  void run_encode(Tokenizer& t) const {
-    std::string text;
-    std::vector<char> block(1 << 20);
-    std::vector<int32_t> ids;
-    int64_t total = 0;
-    size_t wanted = 1;
-    if (json) std::printf("[");
-    for (bool end = false; !end;) {
-      const size_t n = std::fread(block.data(), 1, block.size(), stdin);
-      end = n == 0;
-      text.append(block.data(), n);
-      if (!end && text.size() < wanted) continue;
-      const size_t take = end ? text.size() : static_cast<size_t>(t.safe_cut(text));
-      wanted = take == 0 ? 2 * text.size() : 1;
-      ids.clear();
-      t.encode(std::string_view(text).substr(0, take), ids);
-      text.erase(0, take);
-      for (int32_t id : ids)
-        if (!count)
-          std::printf("%s%d", total++ ? (json ? "," : " ") : "", id);
-        else
-          ++total;
-    }
-    if (count) std::printf("%lld", static_cast<long long>(total));
-    std::printf(json ? "]\n" : "\n");
-  }
-
-  void run_decode(const Tokenizer& t) const {
-    std::string text, word;
-    int64_t position = 0;
-    auto put = [&] {
-      if (word.empty()) return;
-      char* end = nullptr;
-      const long long id = std::strtoll(word.c_str(), &end, 10);
-      if (*end != '\0' || id < 0 || id >= t.vocab_size())
-        fail(ExitCode::data, "standard input, id {}: {} is not a token id of {} (0 to {})", position,
-             word.substr(0, 40), t.name(), t.vocab_size() - 1);
-      const int32_t value = static_cast<int32_t>(id);
-      t.decode(&value, 1, text);
-      ++position;
-      word.clear();
-      if (text.size() >= 1 << 16) {
-        std::fwrite(text.data(), 1, text.size(), stdout);
-        text.clear();
-      }
-    };
-    for (int c; (c = std::getchar()) != EOF;) {
-      if (std::isspace(c) || c == ',' || c == '[' || c == ']')
-        put();
-      else
-        word += static_cast<char>(c);
-    }
-    put();
-    std::fwrite(text.data(), 1, text.size(), stdout);
-  }
-};
-
 void add_build(CLI::App& data) {
   auto c = std::make_shared<BuildCommand>();
   CLI::App* s = data.add_subcommand("build",
@@ -287,12 +219,13 @@ void add_build(CLI::App& data) {
   s->add_option("--input", c->options.inputs, "text files, folders, .jsonl files")->required();
   s->add_option("--output", c->options.output, "PREFIX of PREFIX.bin, PREFIX.idx and PREFIX.json")
       ->required();
-  add_tokenizer_options(*s, c->options.tokenizer, c->options.ranks);
+  c->tokenizer.add_to(*s);
   s->add_option("--workers", c->options.workers, "threads; 0: one per core")->capture_default_str();
   s->add_option("--json-key", c->options.json_key, "key of the text in a JSONL record")
       ->capture_default_str();
   s->add_flag("--append-eot,!--no-append-eot", c->options.append_eot,
               "end each document with the end-of-text token (default)");
+  s->add_flag("--prepend-bos", c->options.prepend_bos, "begin each document with the begin-of-text token");
   s->add_option("--include", c->options.include, "of the files in folders, only those that match GLOB");
   s->add_option("--exclude", c->options.exclude, "of the files in folders, not those that match GLOB");
   s->add_option("--split", c->options.split,
@@ -312,23 +245,12 @@ void add_inspect(CLI::App& data) {
   s->add_option("prefix", c->prefix, "PREFIX of PREFIX.bin and PREFIX.idx")->required();
   s->add_option("--document", c->document, "show this whole document (counted from 0)")
       ->check(CLI::NonNegativeNumber);
-  s->add_option("--tokenizer", c->tokenizer, "byte or gpt2; default: the one of the build");
-  s->add_option("--ranks", c->ranks, "gpt2: merge ranks, a tiktoken file; else $LTRAIN_GPT2_RANKS");
+  s->add_option("--tokenizer", c->tokenizer.name,
+                "byte, gpt2, or a tokenizer.json or its folder; default: the one of the build");
+  s->add_option("--ranks", c->tokenizer.ranks, "gpt2: merge ranks, a tiktoken file; else $LTRAIN_GPT2_RANKS");
   s->add_flag("--verify", c->verify,
               "read all tokens; compare with the hash and the largest token of the build");
   s->add_flag("--json", c->json, "as JSON");
-  s->callback([c] { c->run(); });
-}
-
-void add_tokenize(CLI::App& app) {
-  auto c = std::make_shared<TokenizeCommand>();
-  CLI::App* s = app.add_subcommand("tokenize",
-                                   "text on standard input to token ids, or back\n"
-                                   "Example: echo Hello | ltrain tokenize | ltrain tokenize --decode");
-  add_tokenizer_options(*s, c->tokenizer, c->ranks);
-  CLI::Option* decode = s->add_flag("--decode", c->decode, "ids on standard input to text");
-  s->add_flag("--json", c->json, "ids as a JSON list")->excludes(decode);
-  s->add_flag("--count", c->count, "only how many ids")->excludes(decode);
   s->callback([c] { c->run(); });
 }
 
@@ -339,7 +261,6 @@ void add_data(CLI::App& app) {
   data->require_subcommand(1);
   add_build(*data);
   add_inspect(*data);
-  add_tokenize(app);
 }
 
 }  // namespace ltrain::app

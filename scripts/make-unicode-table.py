@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes runtime/data/unicode_table.cpp: which code points are letters (L), numbers (N) and White_Space.
+"""Writes runtime/tokenizer/unicode_table.cpp: which code points are letters (L), numbers (N) and White_Space.
 
-Usage: scripts/make-unicode-table.py > runtime/data/unicode_table.cpp
+Usage: scripts/make-unicode-table.py > runtime/tokenizer/unicode_table.cpp
 Needs `pip install unicodedata2==16.0.0`: Unicode 16, the version of tiktoken 0.14. Later versions only add
 code points.
 """
@@ -28,7 +28,7 @@ def main():
         else:
             ranges.append([c, c, name])
     print(f"// Unicode {unicodedata2.unidata_version}. Made by scripts/make-unicode-table.py; not to be edited.")
-    print('#include "runtime/data/unicode.h"\n\nnamespace ltrain::data {\n\n// clang-format off')
+    print('#include "runtime/tokenizer/unicode.h"\n\nnamespace ltrain::data {\n\n// clang-format off')
     print("const UnicodeRange kUnicodeRanges[] = {")
     line = "   "
     for a, b, name in ranges:

@@ -1,8 +1,8 @@
 #include "runtime/checkpoint/data_identity.h"
 
 #include "kernels/base/printable.h"
-#include "runtime/data/tokenizer.h"
 #include "runtime/recipe/diagnostics.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace ltrain {
 namespace {

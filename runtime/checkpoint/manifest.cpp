@@ -7,7 +7,7 @@
 
 #include "kernels/base/printable.h"
 #include "runtime/checkpoint/safetensors.h"
-#include "runtime/data/strict_json.h"
+#include "runtime/files/strict_json.h"
 
 namespace ltrain {
 

@@ -8,7 +8,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/fault_point.h"
 #include "kernels/base/printable.h"
-#include "runtime/data/strict_json.h"
+#include "runtime/files/strict_json.h"
 
 namespace ltrain {
 

@@ -14,9 +14,8 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 /// What a dense model of this shape has in common with the moe.
 Settings shared_settings(const Settings& all) {
   Settings kept;
-  for (const auto& [key, value] : all) {
+  for (const auto& [key, value] : all)
     if (key != "architecture" && !key.starts_with("moe.")) kept.push_back({key, value});
-  }
   return kept;
 }
 

@@ -89,7 +89,8 @@ class Sink {
  public:
   Sink(const BuildOptions& options, const Tokenizer& tokenizer) : split_(options.split) {
     for (const std::string& prefix : output_prefixes(options))
-      parts_.push_back(std::make_unique<DatasetWriter>(prefix, tokenizer, options.append_eot, options.force));
+      parts_.push_back(std::make_unique<DatasetWriter>(prefix, tokenizer, options.append_eot, options.force,
+                                                       options.prepend_bos));
   }
 
   void put(const Encoded& encoded) {
@@ -160,6 +161,24 @@ std::vector<std::string> output_prefixes(const BuildOptions& options) {
   return prefixes;
 }
 
+std::unique_ptr<Tokenizer> make_build_tokenizer(const BuildOptions& options) {
+  auto tokenizer = make_tokenizer(options.tokenizer, options.path, options.tokens);
+  if (options.append_eot && tokenizer->eot() < 0)
+    fail(ExitCode::usage,
+         "{}: which token ends a document? No tokenizer_config.json beside it says eos_token. Give "
+         "--eos-token TOKEN, "
+         "or --no-append-eot",
+         options.path);
+  if (options.prepend_bos && tokenizer->bos() < 0)
+    fail(ExitCode::usage,
+         "--prepend-bos: which token begins a document? {}. Give --bos-token TOKEN, or leave out "
+         "--prepend-bos",
+         options.path.empty() || options.tokenizer != "huggingface"
+             ? "The tokenizer " + options.tokenizer + " has none"
+             : options.path + " has no tokenizer_config.json beside it that says bos_token");
+  return tokenizer;
+}
+
 BuildResult plan_build(const BuildOptions& options) {
   check_options(options);
   for (const std::string& prefix : output_prefixes(options)) refuse_overwrite(prefix, options.force);
@@ -170,7 +189,7 @@ BuildResult plan_build(const BuildOptions& options) {
 
 BuildResult build_dataset(const BuildOptions& options) {
   check_options(options);
-  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer, options.ranks);
+  const std::unique_ptr<Tokenizer> tokenizer = make_build_tokenizer(options);
   BuildResult result = plan_build(options);
   Sink sink(options, *tokenizer);
   ChunkReader reader(result.inputs, *tokenizer, options.chunk_bytes, options.split);

@@ -16,11 +16,12 @@ struct BuildProgress {
 
 struct BuildOptions {
   std::vector<std::string> inputs, include, exclude;
-  std::string output;                     ///< PREFIX
-  std::string tokenizer = "byte", ranks;  ///< ranks: tiktoken file, gpt2 only
-  int workers = 0;                        ///< 0: one per core
+  std::string output;                    ///< PREFIX
+  std::string tokenizer = "byte", path;  ///< of make_tokenizer()
+  DocumentTokens tokens;
+  int workers = 0;  ///< 0: one per core
   std::string json_key = "text";
-  bool append_eot = true;
+  bool append_eot = true, prepend_bos = false;
   std::vector<double> split;  ///< shares of train, val and, if three, test; empty: one dataset
   bool force = false;
   int64_t chunk_bytes = 1 << 20;
@@ -35,6 +36,10 @@ struct BuildResult {
 
 /// PREFIX, or PREFIX-train, PREFIX-val, PREFIX-test with a split.
 std::vector<std::string> output_prefixes(const BuildOptions& options);
+
+/// The tokenizer that build_dataset() would use. Error (usage) where it has no token that documents are to
+/// begin or end with.
+std::unique_ptr<Tokenizer> make_build_tokenizer(const BuildOptions& options);
 
 /// What build_dataset() would read; checks options, inputs and outputs, writes nothing.
 BuildResult plan_build(const BuildOptions& options);

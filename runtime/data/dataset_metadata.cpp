@@ -2,7 +2,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"
-#include "runtime/data/strict_json.h"
+#include "runtime/files/strict_json.h"
 
 namespace ltrain::data {
 namespace {
@@ -58,6 +58,7 @@ std::string write_sidecar_text(const SourceInfo& info, bool append_eot) {
   j["vocab_size"] = info.vocab_size;
   j["eot"] = info.eot;
   j["append_eot"] = append_eot;
+  if (info.bos >= 0) j["bos"] = info.bos;  // begins each document
   j["type"] = token_type_name(info.type);
   j["documents"] = info.documents;
   j["sequences"] = info.sequences;
@@ -95,6 +96,7 @@ void read_sidecar(SourceInfo& info) {
   info.vocab_size = integer(j, path, "vocab_size", 1, INT32_MAX);
   info.eot = integer(j, path, "eot", -1, info.vocab_size - 1);
   info.max_token = integer(j, path, "max_token", -1, info.vocab_size - 1);
+  if (j.contains("bos")) info.bos = integer(j, path, "bos", 0, info.vocab_size - 1);
   info.has_sidecar = true;
 }
 

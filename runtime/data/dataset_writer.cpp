@@ -50,8 +50,10 @@ void refuse_overwrite(const std::string& prefix, bool force) {
            end);
 }
 
-DatasetWriter::DatasetWriter(std::string prefix, const Tokenizer& tokenizer, bool append_eot, bool force)
+DatasetWriter::DatasetWriter(std::string prefix, const Tokenizer& tokenizer, bool append_eot, bool force,
+                             bool prepend_bos)
     : append_eot_(append_eot),
+      prepend_bos_(prepend_bos),
       force_(force),
       bin_(checked_prefix(prefix, force) + ".bin"),
       lengths_(prefix + ".lengths"),
@@ -61,6 +63,7 @@ DatasetWriter::DatasetWriter(std::string prefix, const Tokenizer& tokenizer, boo
   info_.tokenizer_hash = tokenizer.hash();
   info_.vocab_size = tokenizer.vocab_size();
   info_.eot = tokenizer.eot();
+  info_.bos = prepend_bos ? tokenizer.bos() : -1;
   info_.type = info_.vocab_size < kMegatronU16Limit ? TokenType::u16 : TokenType::i32;
   XXH3_64bits_reset(hash_.get());
 }
@@ -87,6 +90,11 @@ void DatasetWriter::put(const int32_t* tokens, int64_t count) {
 }
 
 void DatasetWriter::add(const int32_t* tokens, int64_t count) {
+  if (prepend_bos_ && !in_document_ && count > 0) {
+    in_document_ = true;
+    const int32_t bos = static_cast<int32_t>(info_.bos);
+    add(&bos, 1);
+  }
   while (count > 0) {
     if (in_sequence_ == max_sequence) end_sequence(false);
     const int64_t n = std::min({count, max_sequence - in_sequence_, int64_t{1} << 18});

@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "runtime/data/file.h"
 #include "runtime/data/indexed_dataset.h"
-#include "runtime/data/tokenizer.h"
+#include "runtime/files/file.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace ltrain::data {
 
@@ -17,7 +17,8 @@ namespace ltrain::data {
 class DatasetWriter {
  public:
   /// Element type: u16 for a vocabulary below 65500 (Megatron's rule), else i32.
-  DatasetWriter(std::string prefix, const Tokenizer& tokenizer, bool append_eot, bool force);
+  DatasetWriter(std::string prefix, const Tokenizer& tokenizer, bool append_eot, bool force,
+                bool prepend_bos = false);
 
   /// Tokens of the current document.
   void add(const int32_t* tokens, int64_t count);
@@ -38,7 +39,7 @@ class DatasetWriter {
   void end_sequence(bool ends_document);
 
   SourceInfo info_;
-  bool append_eot_, force_;
+  bool append_eot_, prepend_bos_, force_;
   OutputFile bin_;
   OutputFile lengths_;  // i32 a sequence; ~length when the document goes on in the next one
   std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash_;

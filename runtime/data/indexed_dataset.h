@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/data/file.h"
+#include "runtime/files/file.h"
 
 namespace ltrain::data {
 
@@ -29,6 +29,7 @@ struct SourceInfo {
   bool has_sidecar = false;
   std::string tokenizer, tokenizer_hash, bin_hash;
   int64_t vocab_size = -1, eot = -1, max_token = -1;
+  int64_t bos = -1;  ///< begins each document; -1: none does
 
   /// Samples of seq_length + 1 tokens, each starting seq_length after the one before.
   int64_t samples(int64_t seq_length) const { return tokens < 1 ? 0 : (tokens - 1) / seq_length; }

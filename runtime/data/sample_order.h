@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/mix64.h"
+
 namespace ltrain::data {
 
 /// A keyed bijection of 0..size-1: a Feistel network on the next power of two, walked until it lands inside.
@@ -73,13 +75,5 @@ class SampleOrder {
   uint64_t seed_;
   bool shuffle_;
 };
-
-/// A well-mixed 64-bit hash of a counter (splitmix64's finalizer).
-constexpr uint64_t mix64(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
 
 }  // namespace ltrain::data

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/file.h"
-#include "runtime/data/tokenizer.h"
+#include "runtime/files/file.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace ltrain::data {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "runtime/checkpoint/reader.h"
-#include "runtime/data/tokenizer.h"
 #include "runtime/program/train_program.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace ltrain {
 

@@ -16,7 +16,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"
 #include "kernels/tensor/device.h"
-#include "runtime/data/strict_json.h"
+#include "runtime/files/strict_json.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/read_file.h"

@@ -13,7 +13,7 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/tensor/arena.h"
 #include "kernels/tensor/timeline.h"
-#include "runtime/data/strict_json.h"
+#include "runtime/files/strict_json.h"
 #include "runtime/plan/machine_profile.h"
 
 namespace ltrain {

@@ -10,7 +10,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"
-#include "runtime/data/strict_json.h"
+#include "runtime/files/strict_json.h"
 
 namespace ltrain {
 namespace {

@@ -7,7 +7,7 @@
 #include "models/families/hf_keys.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/reader.h"
-#include "runtime/data/strict_json.h"
+#include "runtime/files/strict_json.h"
 #include "runtime/recipe/schema/schema.h"
 
 namespace ltrain {

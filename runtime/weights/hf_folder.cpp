@@ -11,7 +11,7 @@
 #include "runtime/checkpoint/convert_elements.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
-#include "runtime/data/strict_json.h"
+#include "runtime/files/strict_json.h"
 
 namespace ltrain {
 namespace {

@@ -14,6 +14,7 @@
 #include "runtime/plan/machine_profile.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/telemetry/run_report.h"
+#include "runtime/tokenizer/tokenizer.h"
 #include "runtime/weights/hf_folder.h"
 #include "tests/runtime/checkpoint/support.h"
 
@@ -52,7 +53,8 @@ std::vector<Reader> readers(const std::string& folder) {
                    SafetensorsFile(folder + "/x.safetensors");
                  }});
   save_steps(folder + "/run", 1, Slicing::rows, {1});
-  std::filesystem::create_directories(folder + "/data");
+  for (const char* below : {"/data", "/tokenizer", "/with_config"})
+    std::filesystem::create_directories(folder + below);
   {  // one document of three tokens
     std::string index("MMIDIDX\0\0", 9);
     const auto put = [&](auto v) { index.append(reinterpret_cast<const char*>(&v), sizeof v); };
@@ -88,6 +90,29 @@ std::vector<Reader> readers(const std::string& folder) {
                    write_file(folder + "/report/metrics.jsonl", t + "\n");
                    read_run_report(folder + "/report");
                  }});
+  all.push_back(
+      {"tokenizer.json",
+       R"({"version":"1.0","truncation":null,"added_tokens":[{"id":3,"content":"<e>","special":true}],"normalizer":)"
+       R"({"type":"Replace","pattern":{"Regex":"b+"},"content":"a"},"pre_tokenizer":{"type":"WhitespaceSplit"},)"
+       R"("post_processor":{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}},)"
+       R"({"SpecialToken":{"id":"<e>","type_id":0}}],"special_tokens":{"<e>":{"id":"<e>","ids":[3],"tokens":["<e>"]}}},)"
+       R"("decoder":{"type":"Fuse"},"model":{"type":"BPE","unk_token":"<u>","vocab":{"<u>":0,"a":1,"aa":2},)"
+       R"("merges":[["a","a"]]}})",
+       [folder](const std::string& t) {
+         write_file(folder + "/tokenizer/tokenizer.json", t);
+         data::make_huggingface_tokenizer(folder + "/tokenizer")->encode("aaa bb <e> c");
+       }});
+  all.push_back(
+      {"tokenizer_config.json",
+       R"({"bos_token":"<u>","eos_token":{"content":"<e>"},"model_max_length":1e30})",
+       [folder](const std::string& t) {
+         write_file(
+             folder + "/with_config/tokenizer.json",
+             R"({"added_tokens":[{"id":1,"content":"<e>"}],"model":{"unk_token":"<u>","vocab":{"<u>":0},)"
+             R"("merges":[]}})");
+         write_file(folder + "/with_config/tokenizer_config.json", t);
+         data::make_huggingface_tokenizer(folder + "/with_config");
+       }});
   all.push_back(
       {"config.json",
        R"({"model_type":"llama","vocab_size":300,"hidden_size":64,"num_attention_heads":2,"num_hidden_layers":1,)"

@@ -80,7 +80,7 @@ TEST_CASE("build: the result does not depend on workers or chunks", "[data]") {
          {std::pair{1, 1 << 20}, {2, 1 << 20}, {8, 1 << 20}, {1, 100}, {4, 1000}, {3, 65536}}) {
       BuildOptions o = options_for(f, {"in"});
       o.tokenizer = name;
-      o.ranks = name == "gpt2" ? kRanks : "";
+      o.path = name == "gpt2" ? kRanks : "";
       o.workers = workers;
       o.chunk_bytes = chunk;
       o.split = {80, 20};
@@ -298,7 +298,7 @@ TEST_CASE("build: options", "[data]") {
   CHECK_THAT(error([](auto& o) { o.split = {95}; }), Contains("64: ") && Contains("95,5"));
   CHECK_THAT(error([](auto& o) { o.split = {95, 0}; }), Contains("above 0"));
   CHECK_THAT(error([](auto& o) { o.workers = -1; }), Contains("--workers -1"));
-  CHECK_THAT(error([](auto& o) { o.tokenizer = "bpe"; }), Contains("byte and gpt2"));
+  CHECK_THAT(error([](auto& o) { o.tokenizer = "bpe"; }), Contains("byte, gpt2 and huggingface"));
   CHECK(error([](auto&) {}) == "");
 }
 

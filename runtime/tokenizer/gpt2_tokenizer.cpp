@@ -1,12 +1,11 @@
 #include <xxhash.h>
 
-#include <cstring>
-
 #include "kernels/base/error.h"
-#include "runtime/data/bpe.h"
-#include "runtime/data/bpe_merges_file.h"
-#include "runtime/data/gpt2_split.h"
-#include "runtime/data/tokenizer.h"
+#include "runtime/tokenizer/bpe.h"
+#include "runtime/tokenizer/bpe_merges_file.h"
+#include "runtime/tokenizer/gpt2_split.h"
+#include "runtime/tokenizer/piece_cache.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace ltrain::data {
 namespace {
@@ -27,7 +26,7 @@ class Gpt2Tokenizer final : public Tokenizer {
   using Tokenizer::decode;
   using Tokenizer::encode;
   Gpt2Tokenizer(std::shared_ptr<const BpeTable> table, std::string hash)
-      : table_(std::move(table)), hash_(std::move(hash)), cache_(kCacheSlots) {}
+      : table_(std::move(table)), hash_(std::move(hash)) {}
 
   std::string name() const override { return "gpt2"; }
   int64_t vocab_size() const override { return table_->size() + 1; }
@@ -38,12 +37,12 @@ class Gpt2Tokenizer final : public Tokenizer {
   void encode(std::string_view text, std::vector<int32_t>& out) override {
     while (!text.empty()) {
       const std::string_view piece = text.substr(0, gpt2_piece(text));
-      encode_piece(piece, out);
+      cache_.encode(piece, out, [this](std::string_view p, std::vector<int32_t>& to) { merge(p, to); });
       text.remove_prefix(piece.size());
     }
   }
 
-  void decode(const int32_t* ids, int64_t count, std::string& out) const override {
+  void decode(const int32_t* ids, int64_t count, std::string& out, bool) const override {
     for (int64_t i = 0; i < count; ++i) {
       if (ids[i] < 0 || ids[i] > eot())
         fail(ExitCode::data, "token {} at position {}: this gpt2 tokenizer has ids 0 to {}", ids[i], i,
@@ -58,30 +57,6 @@ class Gpt2Tokenizer final : public Tokenizer {
   int64_t safe_cut(std::string_view text) const override { return gpt2_safe_cut(text); }
 
  private:
-  // Words come again: one slot per hash, the newest wins. 64 bytes a slot, 2 MiB in all.
-  static constexpr size_t kCacheSlots = 1 << 15, kCacheBytes = 30, kCacheIds = 8;
-  struct Slot {
-    uint8_t bytes = 0, ids = 0;
-    char text[kCacheBytes];
-    int32_t id[kCacheIds];
-  };
-
-  void encode_piece(std::string_view piece, std::vector<int32_t>& out) {
-    if (piece.size() > kCacheBytes) return merge(piece, out);
-    Slot& slot = cache_[XXH3_64bits(piece.data(), piece.size()) & (kCacheSlots - 1)];
-    if (slot.bytes == piece.size() && std::memcmp(slot.text, piece.data(), piece.size()) == 0) {
-      out.insert(out.end(), slot.id, slot.id + slot.ids);
-      return;
-    }
-    const size_t first = out.size();
-    merge(piece, out);
-    if (out.size() - first > kCacheIds) return;
-    slot.bytes = static_cast<uint8_t>(piece.size());
-    slot.ids = static_cast<uint8_t>(out.size() - first);
-    std::memcpy(slot.text, piece.data(), piece.size());
-    std::copy(out.begin() + static_cast<int64_t>(first), out.end(), slot.id);
-  }
-
   void merge(std::string_view piece, std::vector<int32_t>& out) const {
     if (const int32_t whole = table_->find(piece); whole >= 0)
       out.push_back(whole);
@@ -91,7 +66,7 @@ class Gpt2Tokenizer final : public Tokenizer {
 
   std::shared_ptr<const BpeTable> table_;
   std::string hash_;
-  std::vector<Slot> cache_;
+  PieceCache cache_;
 };
 
 }  // namespace

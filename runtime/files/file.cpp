@@ -1,4 +1,4 @@
-#include "runtime/data/file.h"
+#include "runtime/files/file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "runtime/data/strict_json.h"
+#include "runtime/files/strict_json.h"
 
 #include <fmt/format.h>
 

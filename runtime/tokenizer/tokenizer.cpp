@@ -1,4 +1,4 @@
-#include "runtime/data/tokenizer.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 #include <fmt/format.h>
 #include <xxhash.h>
@@ -27,7 +27,7 @@ class ByteTokenizer final : public Tokenizer {
     for (size_t i = 0; i < text.size(); ++i) out[at + i] = static_cast<unsigned char>(text[i]);
   }
 
-  void decode(const int32_t* ids, int64_t count, std::string& out) const override {
+  void decode(const int32_t* ids, int64_t count, std::string& out, bool) const override {
     for (int64_t i = 0; i < count; ++i) {
       if (ids[i] < 0 || ids[i] > 256)
         fail(ExitCode::data, "token {} at position {}: the byte tokenizer has ids 0 to 256", ids[i], i);
@@ -45,22 +45,35 @@ class ByteTokenizer final : public Tokenizer {
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 
-std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name, const std::string& rank_file) {
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name, const std::string& path,
+                                          const DocumentTokens& tokens) {
+  if (name == "huggingface") {
+    if (path.empty())
+      fail(ExitCode::usage, "tokenizer huggingface needs its tokenizer.json, or the folder that has it");
+    return make_huggingface_tokenizer(path, tokens);
+  }
+  if (name == "byte" || name == "gpt2")
+    for (const std::string* token : {&tokens.bos, &tokens.eos})
+      if (!token->empty())
+        fail(ExitCode::usage,
+             "tokenizer {}: which token begins or ends a document is not a setting of it, but {} is given",
+             name, *token);
   if (name == "byte") {
-    if (!rank_file.empty())
-      fail(ExitCode::usage, "tokenizer byte takes no rank file, but {} is given; leave it out, or use gpt2",
-           rank_file);
+    if (!path.empty())
+      fail(ExitCode::usage,
+           "tokenizer byte takes no file, but {} is given; leave it out, or use gpt2 or huggingface", path);
     return make_byte_tokenizer();
   }
   if (name == "gpt2") {
-    if (rank_file.empty())
+    if (path.empty())
       fail(ExitCode::usage,
            "tokenizer gpt2 needs its merge ranks: name a tiktoken file (lines of `base64 rank`) with --ranks "
            "or in "
            "LTRAIN_GPT2_RANKS");
-    return make_gpt2_tokenizer(rank_file);
+    return make_gpt2_tokenizer(path);
   }
-  fail(ExitCode::usage, "tokenizer {}: not known; byte and gpt2 are", name);
+  fail(ExitCode::usage,
+       "tokenizer {}: not known; byte, gpt2 and huggingface are, or a tokenizer.json or its folder", name);
 }
 
 }  // namespace ltrain::data

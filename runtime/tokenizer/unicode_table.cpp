@@ -1,5 +1,5 @@
 // Unicode 16.0.0. Made by scripts/make-unicode-table.py; not to be edited.
-#include "runtime/data/unicode.h"
+#include "runtime/tokenizer/unicode.h"
 
 namespace ltrain::data {
 

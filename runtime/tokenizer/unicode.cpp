@@ -1,4 +1,4 @@
-#include "runtime/data/unicode.h"
+#include "runtime/tokenizer/unicode.h"
 
 #include <algorithm>
 #include <vector>

@@ -15,4 +15,7 @@ int64_t gpt2_piece(std::string_view text);
 /// ahead, and the character before the place is none. So the two sides split as the whole does.
 int64_t gpt2_safe_cut(std::string_view text);
 
+/// The same for a space of U+0020 alone, at which every pattern of split_patterns.h may be cut.
+int64_t word_cut(std::string_view text);
+
 }  // namespace ltrain::data

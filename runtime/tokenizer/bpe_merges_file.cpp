@@ -1,10 +1,10 @@
-#include "runtime/data/bpe_merges_file.h"
+#include "runtime/tokenizer/bpe_merges_file.h"
 
 #include <charconv>
 #include <unordered_map>
 
 #include "kernels/base/error.h"
-#include "runtime/data/file.h"
+#include "runtime/files/file.h"
 
 namespace ltrain::data {
 namespace {

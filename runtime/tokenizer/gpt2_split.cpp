@@ -1,6 +1,6 @@
-#include "runtime/data/gpt2_split.h"
+#include "runtime/tokenizer/gpt2_split.h"
 
-#include "runtime/data/unicode.h"
+#include "runtime/tokenizer/unicode.h"
 
 namespace ltrain::data {
 namespace {
@@ -83,6 +83,13 @@ int64_t gpt2_safe_cut(std::string_view text) {
   const uint8_t* table = char_classes();
   for (int64_t at = static_cast<int64_t>(text.size()) - 1; at > 0; --at)
     if (ascii_space(text[at]) && !space_before(table, text, at)) return at;
+  return 0;
+}
+
+int64_t word_cut(std::string_view text) {
+  const uint8_t* table = char_classes();
+  for (int64_t at = static_cast<int64_t>(text.size()) - 1; at > 0; --at)
+    if (text[at] == ' ' && !space_before(table, text, at)) return at;
   return 0;
 }
 

@@ -1,0 +1,48 @@
+// --tokenizer and what belongs to it.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "kernels/base/error.h"
+#include "runtime/files/file.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+namespace ltrain::app {
+
+inline std::string rank_file_or_environment(const std::string& tokenizer, const std::string& ranks) {
+  if (tokenizer != "gpt2" || !ranks.empty()) return ranks;
+  const char* env = std::getenv("LTRAIN_GPT2_RANKS");
+  return env ? env : "";
+}
+
+/// --tokenizer, --ranks, --bos-token and --eos-token.
+struct TokenizerOption {
+  std::string name = "byte", ranks;  ///< name: byte, gpt2, or a path
+  data::DocumentTokens tokens;
+
+  void add_to(CLI::App& command) {
+    command.add_option("--tokenizer", name, "byte, gpt2, or a tokenizer.json or the folder that has it")
+        ->capture_default_str();
+    command.add_option("--ranks", ranks, "gpt2: merge ranks, a tiktoken file; else $LTRAIN_GPT2_RANKS");
+    command.add_option("--bos-token", tokens.bos,
+                       "tokenizer.json: token that begins a document; else that of tokenizer_config.json");
+    command.add_option("--eos-token", tokens.eos,
+                       "tokenizer.json: token that ends a document; else that of tokenizer_config.json");
+  }
+  bool is_path() const {
+    return name != "byte" && name != "gpt2" && (name.find('/') != name.npos || data::file_exists(name));
+  }
+  std::string kind() const { return is_path() ? "huggingface" : name; }
+  std::string path() const {
+    if (!is_path()) return rank_file_or_environment(name, ranks);
+    if (!ranks.empty())
+      fail(ExitCode::usage, "--ranks {}: of gpt2 alone, and --tokenizer names a file or folder: {}", ranks,
+           name);
+    return name;
+  }
+  std::unique_ptr<data::Tokenizer> make() const { return data::make_tokenizer(kind(), path(), tokens); }
+};
+
+}  // namespace ltrain::app

@@ -1,0 +1,146 @@
+#include "runtime/tokenizer/bpe.h"
+
+#include <queue>
+
+#include "kernels/base/error.h"
+#include "kernels/base/mix64.h"
+
+namespace ltrain::data {
+namespace {
+
+constexpr size_t kFew = 64;  // symbols
+constexpr int32_t kNone = INT32_MAX;
+
+uint64_t pair_key(int32_t left, int32_t right) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+}
+
+}  // namespace
+
+BpeTable::BpeTable(std::vector<std::string> tokens) : tokens_(std::move(tokens)), merges_(1 << 12) {
+  index_tokens();
+  for (int b = 0; b < 256; ++b) LT_CHECK(byte_ids_[b] >= 0, "no token for byte {}", b);
+  for (int32_t id = 0; id < size(); ++id) {
+    const std::string_view bytes = tokens_[id];
+    for (size_t cut = 1; cut < bytes.size(); ++cut) {
+      const int32_t left = find(bytes.substr(0, cut)), right = find(bytes.substr(cut));
+      if (left >= 0 && right >= 0) insert(pair_key(left, right), {id, id});
+    }
+  }
+}
+
+BpeTable::BpeTable(std::vector<std::string> tokens, const std::vector<BpeMerge>& merges)
+    : tokens_(std::move(tokens)), merges_(1 << 12) {
+  index_tokens();
+  for (size_t rank = 0; rank < merges.size(); ++rank)
+    insert(pair_key(merges[rank].left, merges[rank].right), {static_cast<int32_t>(rank), merges[rank].id});
+}
+
+void BpeTable::index_tokens() {
+  ids_.reserve(tokens_.size());
+  for (int32_t id = 0; id < size(); ++id)
+    if (!tokens_[id].empty()) ids_.emplace(tokens_[id], id);
+  for (int b = 0; b < 256; ++b) byte_ids_[b] = find(std::string(1, static_cast<char>(b)));
+}
+
+int32_t BpeTable::find(std::string_view bytes) const {
+  const auto it = ids_.find(bytes);
+  return it == ids_.end() ? -1 : it->second;
+}
+
+BpeTable::Merged BpeTable::merged(int32_t left, int32_t right) const {
+  const uint64_t pair = pair_key(left, right), mask = merges_.size() - 1;
+  for (uint64_t at = mix64(pair) & mask;; at = (at + 1) & mask) {
+    if (merges_[at].pair == pair) return merges_[at].to;
+    if (merges_[at].to.id < 0) return {};
+  }
+}
+
+void BpeTable::insert(uint64_t pair, Merged to) {
+  if (2 * ++merge_count_ > static_cast<int64_t>(merges_.size())) {
+    std::vector<Slot> old(2 * merges_.size());
+    old.swap(merges_);
+    merge_count_ = 0;
+    for (const Slot& s : old)
+      if (s.to.id >= 0) insert(s.pair, s.to);
+    ++merge_count_;
+  }
+  const uint64_t mask = merges_.size() - 1;
+  uint64_t at = mix64(pair) & mask;
+  while (merges_[at].to.id >= 0 && merges_[at].pair != pair) at = (at + 1) & mask;
+  merges_[at] = {pair, to};
+}
+
+void bpe_merge_short(const BpeTable& table, std::vector<int32_t>& symbols, size_t first) {
+  for (;;) {
+    BpeTable::Merged best{kNone, -1};
+    size_t at = 0;
+    for (size_t i = first; i + 1 < symbols.size(); ++i) {
+      const BpeTable::Merged m = table.merged(symbols[i], symbols[i + 1]);
+      if (m.rank >= 0 && m.rank < best.rank) {
+        best = m;
+        at = i;
+      }
+    }
+    if (best.id < 0) return;
+    symbols[at] = best.id;
+    symbols.erase(symbols.begin() + static_cast<int64_t>(at) + 1);
+  }
+}
+
+void bpe_merge_long(const BpeTable& table, std::vector<int32_t>& symbols, size_t first) {
+  LT_CHECK(symbols.size() - first < static_cast<size_t>(INT32_MAX), "a piece of {} symbols",
+           symbols.size() - first);
+  const int32_t n = static_cast<int32_t>(symbols.size() - first);
+  if (n == 0) return;
+  // A doubly linked list of tokens in the place of their first symbol; id -1: merged into the one before.
+  int32_t* const id = symbols.data() + first;
+  std::vector<int32_t> next(n), before(n);
+  // Candidates by (rank, place). One whose tokens have changed since is passed over when it comes up: tokens
+  // only grow, so that a changed pair never becomes what the candidate was for.
+  std::vector<uint64_t> storage;
+  storage.reserve(n);
+  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> heap({}, std::move(storage));
+  auto merged_at = [&](int32_t i) {
+    return next[i] < n ? table.merged(id[i], id[next[i]]) : BpeTable::Merged{};
+  };
+  auto push = [&](int32_t i) {
+    if (const int32_t r = merged_at(i).rank; r >= 0) heap.push(pair_key(r, i));
+  };
+  for (int32_t i = 0; i < n; ++i) {
+    next[i] = i + 1;
+    before[i] = i - 1;
+  }
+  for (int32_t i = 0; i < n; ++i) push(i);
+  while (!heap.empty()) {
+    const int32_t rank = static_cast<int32_t>(heap.top() >> 32),
+                  i = static_cast<int32_t>(heap.top() & 0xffffffffu);
+    heap.pop();
+    if (id[i] < 0) continue;
+    const BpeTable::Merged m = merged_at(i);
+    if (m.rank != rank) continue;
+    const int32_t gone = next[i];
+    id[i] = m.id;
+    id[gone] = -1;
+    next[i] = next[gone];
+    if (next[i] < n) before[next[i]] = i;
+    push(i);
+    if (before[i] >= 0) push(before[i]);
+  }
+  int32_t kept = 0;
+  for (int32_t i = 0; i < n; i = next[i]) id[kept++] = id[i];
+  symbols.resize(first + static_cast<size_t>(kept));
+}
+
+void bpe_merge(const BpeTable& table, std::vector<int32_t>& symbols, size_t first) {
+  symbols.size() - first <= kFew ? bpe_merge_short(table, symbols, first)
+                                 : bpe_merge_long(table, symbols, first);
+}
+
+void bpe_merge(const BpeTable& table, std::string_view piece, std::vector<int32_t>& out) {
+  const size_t first = out.size();
+  for (char c : piece) out.push_back(table.byte_id(static_cast<unsigned char>(c)));
+  bpe_merge(table, out, first);
+}
+
+}  // namespace ltrain::data

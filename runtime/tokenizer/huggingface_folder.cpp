@@ -1,0 +1,69 @@
+// make_huggingface_tokenizer: the files of a tokenizer.
+#include <filesystem>
+
+#include "kernels/base/error.h"
+#include "kernels/base/printable.h"
+#include "runtime/files/file.h"
+#include "runtime/files/strict_json.h"
+#include "runtime/tokenizer/json_fields.h"
+#include "runtime/tokenizer/tokenizer_json.h"
+
+namespace ltrain::data {
+namespace {
+
+constexpr int64_t kMaxFileBytes = int64_t{64} << 20;
+
+std::string read_whole(const std::string& path) {
+  InputFile file(path);
+  if (file.size() > kMaxFileBytes)
+    fail(ExitCode::data, "{}: {} bytes; a file of a tokenizer has at most {}", path, file.size(),
+         kMaxFileBytes);
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  file.read(text.data(), 0, file.size());
+  return text;
+}
+
+/// bos_token or eos_token of a tokenizer_config.json, "" if it has none; its other keys are for other
+/// programs.
+std::string token_of(const nlohmann::json& config, const char* key, const std::string& path) {
+  const auto it = config.find(key);
+  if (it == config.end() || it->is_null()) return "";
+  const nlohmann::json& value = it->is_object() && it->contains("content") ? it->at("content") : *it;
+  if (!value.is_string() || value.get<std::string>().empty())
+    fail(ExitCode::data, "{}: {}: {}, not a token", path, key, printable(value.dump(), 60));
+  return value.get<std::string>();
+}
+
+DocumentTokens tokens_of_config(const std::string& path) {
+  if (!file_exists(path)) return {};
+  std::string error;
+  const nlohmann::json config = parse_strict(read_whole(path), 32, error);
+  if (!error.empty()) fail(ExitCode::data, "{}: {}", path, error);
+  if (!config.is_object()) fail(ExitCode::data, "{}: not an object", path);
+  return {token_of(config, "bos_token", path), token_of(config, "eos_token", path)};
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_huggingface_tokenizer(const std::string& path, const DocumentTokens& tokens) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const bool folder = fs::is_directory(path, ignored);
+  const std::string file = folder ? (fs::path(path) / "tokenizer.json").string() : path;
+  const std::shared_ptr<HuggingfaceTables> tables = read_tokenizer_json(read_whole(file), file);
+  const std::string config = (fs::path(file).parent_path() / "tokenizer_config.json").string();
+  const DocumentTokens named = tokens_of_config(config);
+  const auto id_of = [&](const char* what, const std::string& given, const std::string& of_config) {
+    const std::string& token = given.empty() ? of_config : given;
+    if (token.empty()) return -1;
+    for (size_t id = 0; id < tables->contents.size(); ++id)
+      if (tables->contents[id] == token) return static_cast<int>(id);
+    fail(given.empty() ? ExitCode::data : ExitCode::usage, "{}: {} \"{}\" is no token of {}",
+         given.empty() ? config : std::string("tokenizer"), what, printable(token, 80), file);
+  };
+  tables->bos = id_of("bos_token", tokens.bos, named.bos);
+  tables->eot = id_of("eos_token", tokens.eos, named.eos);
+  return std::make_unique<HuggingfaceTokenizer>(tables);
+}
+
+}  // namespace ltrain::data

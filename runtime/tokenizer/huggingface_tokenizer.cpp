@@ -1,0 +1,134 @@
+#include "runtime/tokenizer/huggingface_tokenizer.h"
+
+#include <algorithm>
+
+#include "kernels/base/error.h"
+#include "runtime/tokenizer/gpt2_split.h"
+#include "runtime/tokenizer/unicode.h"
+
+namespace ltrain::data {
+namespace {
+
+/// Has the text a space that is not at its begin?
+bool has_inner_space(std::string_view text) {
+  return text.size() > 1 && text.find(' ', 1) != std::string_view::npos;
+}
+
+}  // namespace
+
+HuggingfaceTokenizer::HuggingfaceTokenizer(std::shared_ptr<const HuggingfaceTables> tables)
+    : tables_(std::move(tables)), normalizer_(tables_->normalizer), pre_tokenizer_(tables_->pre_tokenizer) {
+  by_words_ = normalizer_.by_words() && pre_tokenizer_.by_words();
+  for (const bool special :
+       {true, false})  // of two that are alike after normalization, the special one counts
+    for (const AddedToken& token : tables_->added) {
+      if (token.special != special) continue;
+      std::string content = token.content;
+      if (token.normalized) normalizer_.apply(content);
+      (token.normalized ? normalized_ : raw_).add(token, content);
+      if (token.rstrip || has_inner_space(content) || has_inner_space(token.content)) by_words_ = false;
+    }
+}
+
+int32_t HuggingfaceTokenizer::find(std::string_view token) const {
+  const auto it = std::find(tables_->contents.begin(), tables_->contents.end(), token);
+  return token.empty() || it == tables_->contents.end()
+             ? -1
+             : static_cast<int32_t>(it - tables_->contents.begin());
+}
+
+int64_t HuggingfaceTokenizer::safe_cut(std::string_view text) const { return by_words_ ? word_cut(text) : 0; }
+
+void HuggingfaceTokenizer::encode(std::string_view text, std::vector<int32_t>& out) {
+  if (raw_.empty()) return encode_part(text, true, out);
+  raw_.split(text, raw_parts_);
+  for (const auto& part : raw_parts_) {
+    if (part.id >= 0)
+      out.push_back(part.id);
+    else
+      encode_part(text.substr(part.begin, part.end - part.begin), part.begin == 0, out);
+  }
+}
+
+void HuggingfaceTokenizer::encode_part(std::string_view part, bool first, std::vector<int32_t>& out) {
+  work_.assign(part);
+  normalizer_.apply(work_);
+  if (normalized_.empty()) return encode_text(work_, first, out);
+  normalized_.split(work_, parts_);
+  for (const auto& p : parts_) {
+    if (p.id >= 0) {
+      out.push_back(p.id);
+    } else {
+      segment_.assign(work_, p.begin, p.end - p.begin);
+      encode_text(segment_, first && p.begin == 0, out);
+    }
+  }
+}
+
+void HuggingfaceTokenizer::encode_text(std::string& text, bool first, std::vector<int32_t>& out) {
+  pre_tokenizer_.split(text, first, pieces_);
+  for (const PreTokenizer::Piece& p : pieces_)
+    cache_.encode(std::string_view(text).substr(p.begin, p.end - p.begin), out,
+                  [this](std::string_view piece, std::vector<int32_t>& to) { encode_piece(piece, to); });
+}
+
+void HuggingfaceTokenizer::encode_piece(std::string_view piece, std::vector<int32_t>& out) const {
+  const HuggingfaceTables& t = *tables_;
+  if (t.ignore_merges)
+    if (const int32_t whole = t.table.find(piece); whole >= 0) {
+      out.push_back(whole);
+      return;
+    }
+  const size_t first = out.size();
+  const char *p = piece.data(), *const end = p + piece.size();
+  bool unknown = false;  // an unknown token is to be put
+  while (p < end) {
+    const int bytes = t.byte_level ? 1 : next_char(p, end).bytes;
+    const std::string_view symbol(p, static_cast<size_t>(bytes));
+    p += bytes;
+    const int32_t id =
+        bytes == 1 ? t.table.byte_id(static_cast<unsigned char>(symbol[0])) : t.table.find(symbol);
+    if (id >= 0) {
+      if (unknown) out.push_back(t.unk);
+      unknown = false;
+      out.push_back(id);
+      continue;
+    }
+    const auto byte_token = [&](char c) { return t.byte_tokens[static_cast<unsigned char>(c)]; };
+    if (t.byte_fallback &&
+        std::all_of(symbol.begin(), symbol.end(), [&](char c) { return byte_token(c) >= 0; })) {
+      for (const char c : symbol) out.push_back(byte_token(c));
+      continue;
+    }
+    if (t.unk < 0) continue;
+    if (unknown && !t.fuse_unk) out.push_back(t.unk);
+    unknown = true;
+  }
+  if (unknown) out.push_back(t.unk);
+  bpe_merge(t.table, out, first);
+}
+
+void HuggingfaceTokenizer::decode(const int32_t* ids, int64_t count, std::string& out, bool begin) const {
+  const HuggingfaceTables& t = *tables_;
+  const size_t from = out.size();
+  for (int64_t i = 0; i < count; ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab_size() || t.contents[ids[i]].empty())
+      fail(ExitCode::data, "token {} at position {}: this tokenizer has no such id (0 to {})", ids[i], i,
+           vocab_size() - 1);
+    const bool first = begin && i == 0;
+    if (t.joined_by_spaces && !first) out += ' ';
+    const std::string* text = &t.shown[ids[i]];
+    if (first)
+      for (const auto& [id, bytes] : t.shown_first)
+        if (id == ids[i]) text = &bytes;
+    out += *text;
+  }
+  if (begin && t.strip_first_space && out.size() > from && out[from] == ' ') out.erase(from, 1);
+}
+
+void HuggingfaceTokenizer::add_special_tokens(std::vector<int32_t>& ids) const {
+  ids.insert(ids.begin(), tables_->before.begin(), tables_->before.end());
+  ids.insert(ids.end(), tables_->after.begin(), tables_->after.end());
+}
+
+}  // namespace ltrain::data

@@ -48,10 +48,14 @@ void check_tokenizer(const Recipe& r, const data::SourceInfo& s) {
   if (s.tokenizer != kind)
     fail(ExitCode::usage,
          "{}data.tokenizer.kind = {}{}: the tokens of {} are of tokenizer {} (vocabulary {}, end of document "
-         "{}). Write\n  data: {{tokenizer: {{kind: {}{}}}}}{}",
+         "{}). {}",
          place(r, "data.tokenizer.kind"), kind, default_note, printable(s.prefix), s.tokenizer, s.vocab_size,
-         s.eot, s.tokenizer, s.tokenizer == "gpt2" ? ", path: RANKS.tiktoken" : "",
-         s.tokenizer == "byte" || s.tokenizer == "gpt2" ? "" : "\nwhich this build does not have");
+         s.eot,
+         s.tokenizer == "byte" ? "Write\n  data: {tokenizer: {kind: byte}}"
+         : s.tokenizer == "gpt2"
+             ? "Write\n  data: {tokenizer: {kind: gpt2, path: RANKS.tiktoken}}"
+             : "Training on tokens of a tokenizer.json is not in this build, which trains on "
+               "those of byte and gpt2");
   const auto tokenizer = load_tokenizer(r);
   if (tokenizer->hash() != s.tokenizer_hash)
     fail(

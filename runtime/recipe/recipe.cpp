@@ -106,6 +106,9 @@ void add_model_from(RawValues& given, Diagnostics& diagnostics) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
     while (path.size() > 1 && path.back() == '/') path.pop_back();
+    if (!std::filesystem::exists(path + "/config.json", error))
+      return diagnostics.add(
+          from.place, fmt::format("model.from = {}: is a folder without a config.json", printable(path)));
     RawValue weights = from;
     weights.value.text = path;
     weights.written_as = "model.from";

@@ -18,6 +18,7 @@ class PieceReader {
   /// `files`: names in the folder `path`, which pieces have by number. The pieces of a tensor make it up
   /// exactly once.
   PieceReader(std::string path, std::vector<std::string> files, std::map<std::string, TensorParts> tensors);
+  virtual ~PieceReader() = default;
 
   const std::string& path() const { return path_; }
   const std::map<std::string, TensorParts>& tensors() const { return tensors_; }

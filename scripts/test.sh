@@ -7,4 +7,5 @@ scripts/build.sh cpu
 scripts/check-includes.py
 scripts/check-format.sh
 scripts/check-words.py
+scripts/check-tests.py
 exec scripts/run-tests.sh build "$@"

@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <thread>
+#include <utility>
 
 #include "kernels/base/error.h"
 #include "parallel/comm/peer_listener.h"
@@ -30,6 +31,19 @@ class NoDescriptors {
  private:
   rlimit before_{};
 };
+
+/// Whether rank `rank` connected to `listener`, and whether it was accepted. Checks stay with the caller:
+/// those of Catch2 may not run on two threads at once.
+std::pair<bool, bool> connect_both(PeerListener& listener, int rank) {
+  bool connected = false;
+  std::thread comes([&] {
+    std::string why;
+    connected = connect_to_peer(listener.published(), "k", rank, 10, &why).valid();
+  });
+  const bool accepted = listener.accept("k", rank, 10).valid();
+  comes.join();
+  return {connected, accepted};
+}
 
 }  // namespace
 
@@ -57,10 +71,9 @@ TEST_CASE("an interface has its addresses, IPv4 first, and a rank listens there"
   CHECK(addresses_of_interface("no-such-interface").empty());
   PeerListener listener("", "lo");
   CHECK(listener.address() == "127.0.0.1");
-  std::string why;
-  std::thread comes([&] { CHECK(connect_to_peer(listener.published(), "k", 3, 10, &why).valid()); });
-  CHECK(listener.accept("k", 3, 10).valid());
-  comes.join();
+  const auto [connected, accepted] = connect_both(listener, 3);
+  CHECK(connected);
+  CHECK(accepted);
 }
 
 TEST_CASE("where no descriptor is left, listening and connecting say so") {
@@ -73,9 +86,9 @@ TEST_CASE("where no descriptor is left, listening and connecting say so") {
   // type for the answer when it gets none. It sees the types of what follows here, while there are
   // descriptors.
   {
-    std::thread comes([&] { CHECK(connect_to_peer(published, "k", 1, 10, &why).valid()); });
-    CHECK(listener.accept("k", 1, 10).valid());
-    comes.join();
+    const auto [connected, accepted] = connect_both(listener, 1);
+    CHECK(connected);
+    CHECK(accepted);
     try {
       fail(ExitCode::data, "seen");
     } catch (const Error& e) {

@@ -8,6 +8,7 @@
 
 #include "app/commands.h"
 #include "app/device_option.h"
+#include "app/print_notes.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/generate/session.h"
 #include "runtime/launch/cgroup.h"
@@ -43,6 +44,7 @@ void add_eval(CLI::App& app) {
   command->callback([o] {
     omp_set_num_threads(o->threads > 0 ? o->threads : usable_cores());
     Session session({o->where, "", o->micro_batch, o->seq_length, o->device, o->average});
+    print_notes(session.notes());
     const Recipe& recipe = session.recipe();
     data::LoaderOptions l;
     if (!o->data.empty()) l.sources.push_back({o->data, 1});

@@ -8,6 +8,7 @@
 
 #include "app/commands.h"
 #include "app/device_option.h"
+#include "app/print_notes.h"
 #include "runtime/generate/session.h"
 #include "runtime/launch/cgroup.h"
 
@@ -47,6 +48,7 @@ void add_generate(CLI::App& app) {
   command->callback([o] {
     omp_set_num_threads(o->threads > 0 ? o->threads : usable_cores());
     Session session({o->where, o->ranks, 1, 0, o->device, o->average});
+    print_notes(session.notes());
     std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
     data::Tokenizer& tokenizer = session.tokenizer();
     std::vector<int32_t> prompt;

@@ -103,7 +103,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const CheckedJob job = check_job(given, size, checks);
   const Recipe& recipe = job.recipe;
   if (o.dry_run) {
-    print_notes(recipe);
+    print_notes(recipe.notes);
     return dry_run(job, size.world / size.ranks_per_node);
   }
   SuperviseOptions s;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/print_notes.h"
 #include "app/progress_line.h"
 #include "kernels/base/error.h"
 #include "runtime/checkpoint/files.h"
@@ -62,7 +63,7 @@ void add_export(CLI::App& app) {
                               .c_str());
       return;
     }
-    for (const std::string& note : r.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+    print_notes(r.notes);
     std::printf("%s, step %lld: %lld tensors of %s, %s, in %s\n", r.checkpoint.c_str(),
                 static_cast<long long>(r.step), static_cast<long long>(r.tensors),
                 std::string(dtype_name(r.dtype)).c_str(), bytes_text(r.bytes).c_str(), o->e.folder.c_str());
@@ -100,7 +101,7 @@ void add_import(CLI::App& app) {
                               .c_str());
       return;
     }
-    for (const std::string& note : r.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+    print_notes(r.notes);
     std::printf("%s: %s, %lld parameters in %lld tensors, %s\n", r.checkpoint.c_str(), r.family.c_str(),
                 static_cast<long long>(r.parameters), static_cast<long long>(r.tensors),
                 bytes_text(r.bytes).c_str());

@@ -67,7 +67,9 @@ void check_tokenizer(const Recipe& r, const data::SourceInfo& s) {
         tokenizer->vocab_size(), tokenizer->hash(), printable(s.prefix), s.vocab_size, s.tokenizer_hash);
   if (r.data.tokenizer.eod && *r.data.tokenizer.eod != s.eot)
     fail(ExitCode::usage, "{}data.tokenizer.eod = {}: the sidecar of {} says {}; leave the key out",
-         place(r, "data.tokenizer.eod"), *r.data.tokenizer.eod, printable(s.prefix), s.eot);
+         place(r, "data.tokenizer.eod"),
+         *r.data.tokenizer.eod < 0 ? "none" : std::to_string(*r.data.tokenizer.eod), printable(s.prefix),
+         s.eot < 0 ? "none" : std::to_string(s.eot));
 }
 
 /// Where documents end in data without a sidecar must be known by what asks for it.

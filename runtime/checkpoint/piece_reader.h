@@ -25,7 +25,8 @@ class PieceReader {
   bool has(const std::string& name) const { return tensors_.count(name) > 0; }
 
   /// Fills `to` with the slice's elements. Error (storage) when there is no such tensor, or its shape or type
-  /// differ. Reads the byte ranges of the pieces that it needs and no more.
+  /// differ. Reads the byte ranges that the slice needs: those closer than 4 KiB with the gap
+  /// between them, and of a transposed piece at most twice the slice.
   void read(const std::string& name, DType dtype, const Slice& slice, void* to);
   /// Collective: every element of every tensor that `needed` names (default: all) has been read by some rank;
   /// Error (storage) naming the tensors that were not.

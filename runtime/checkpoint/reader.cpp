@@ -150,6 +150,28 @@ std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& op
     notes.push_back("checkpoint.resume: never: a fresh start");
     return nullptr;
   }
+  auto reader = find(options, control, stream, notes);
+  if (reader)
+    notes.push_back(fmt::format("resuming from {}, step {}{}", reader->path(), reader->info().step,
+                                options.verify_hashes ? ", all hashes verified" : ""));
+  return reader;
+}
+
+std::unique_ptr<CheckpointReader> CheckpointReader::open_at(const std::string& path, const std::string& key,
+                                                            bool verify_hashes, Communicator& control,
+                                                            Stream& stream, std::vector<std::string>& notes) {
+  ResumeOptions o;
+  o.folder = o.resume = path_exists(path + "/checkpoints") ? path + "/checkpoints" : path;
+  o.key = key;
+  o.verify_hashes = verify_hashes;
+  auto reader = find(o, control, stream, notes);
+  LT_CHECK(reader != nullptr, "{} = {}: expected a checkpoint or an error, and nothing was opened", key,
+           path);
+  return reader;
+}
+
+std::unique_ptr<CheckpointReader> CheckpointReader::find(const ResumeOptions& options, Communicator& control,
+                                                         Stream& stream, std::vector<std::string>& notes) {
   const int rank = control.rank(), world = control.size();
   std::unique_ptr<Search> search;
   while (true) {
@@ -199,8 +221,6 @@ std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& op
     const std::string rejected =
         broadcast_text(control, stream, search ? list_rejections(search->rejected()) : "");
     if (!rejected.empty()) notes.push_back(fmt::format("newer checkpoints that cannot be used:{}", rejected));
-    notes.push_back(fmt::format("resuming from {}, step {}{}", proposal.text, manifest.info.step,
-                                options.verify_hashes ? ", all hashes verified" : ""));
     auto reader = std::unique_ptr<CheckpointReader>(new CheckpointReader(proposal.text, std::move(manifest)));
     if (search) reader->damaged_ = search->damaged();
     return reader;

@@ -29,12 +29,21 @@ class CheckpointReader : public PieceReader {
   static std::unique_ptr<CheckpointReader> open(const ResumeOptions& options, Communicator& control,
                                                 Stream& stream, std::vector<std::string>& notes);
 
+  /// Collective, and without a resume: the checkpoint at `path`, or the newest that can be used of a folder
+  /// of checkpoints or of a run's output_dir. `notes` says why newer ones were passed over. `key` names the
+  /// path in errors (storage).
+  static std::unique_ptr<CheckpointReader> open_at(const std::string& path, const std::string& key,
+                                                   bool verify_hashes, Communicator& control, Stream& stream,
+                                                   std::vector<std::string>& notes);
+
   const CheckpointInfo& info() const { return info_; }
   /// Rank 0: names of newer checkpoints that were passed over when their bytes had been read.
   const std::vector<std::string>& damaged() const { return damaged_; }
 
  private:
   CheckpointReader(std::string path, Manifest manifest);
+  static std::unique_ptr<CheckpointReader> find(const ResumeOptions& options, Communicator& control,
+                                                Stream& stream, std::vector<std::string>& notes);
 
   CheckpointInfo info_;
   std::vector<std::string> damaged_;

@@ -68,13 +68,7 @@ void read_experts(TensorReader& tensors, const ParameterNames& names, const Plac
 std::unique_ptr<CheckpointReader> open_dense(const Recipe& recipe, bool verify_hashes, Communicator& control,
                                              Stream& stream, std::vector<std::string>& notes) {
   const std::string& path = recipe.checkpoint.upcycle.value();
-  ResumeOptions o;
-  o.folder = o.resume = path_exists(path + "/checkpoints") ? path + "/checkpoints" : path;
-  o.key = "checkpoint.upcycle";
-  o.verify_hashes = verify_hashes;
-  std::vector<std::string> said;
-  auto reader = CheckpointReader::open(o, control, stream, said);
-  LT_CHECK(reader != nullptr, "checkpoint.upcycle = {}: nothing was opened", path);
+  auto reader = CheckpointReader::open_at(path, "checkpoint.upcycle", verify_hashes, control, stream, notes);
   const Settings model = reader->info().model;
   const std::string experts = setting(model, "moe.num_experts", "0"),
                     architecture = setting(model, "architecture", "an unknown architecture");

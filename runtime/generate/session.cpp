@@ -22,16 +22,12 @@ std::unique_ptr<PieceReader> Session::open(const SessionOptions& options) {
     if (options.average) fail(ExitCode::usage, "{}: has no average of weights beside them", where);
     path_ = where;
     recipe_ = hf_recipe(where);
-    std::vector<std::string> notes;
-    return hf_weights(open_hf_folder(where, "the model"), recipe_.model, notes);
+    return hf_weights(open_hf_folder(where, "the model"), recipe_.model, notes_);
   }
   if (!path_exists(where)) fail(ExitCode::storage, "{}: there is no such checkpoint or run folder", where);
   const auto host_stream = make_inline_stream("checkpoint");
-  ResumeOptions o;
-  o.folder = o.resume = path_exists(where + "/checkpoints") ? where + "/checkpoints" : where;
-  std::vector<std::string> notes;
-  auto reader = CheckpointReader::open(o, groups_.groups().world.communicator(), *host_stream, notes);
-  if (!reader) fail(ExitCode::storage, "{}: holds no checkpoint", where);
+  auto reader = CheckpointReader::open_at(where, "the checkpoint", true,
+                                          groups_.groups().world.communicator(), *host_stream, notes_);
   path_ = reader->path();
   step_ = reader->info().step;
   if (reader->info().data) trained_tokenizer_ = reader->info().data->tokenizer;

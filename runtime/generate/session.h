@@ -44,6 +44,8 @@ class Session {
   int64_t step() const { return step_; }  ///< 0: of a Hugging Face folder
   /// Of the data that it was trained on; absent: the checkpoint is older than such records.
   const std::optional<data::TokenizerIdentity>& trained_tokenizer() const { return trained_tokenizer_; }
+  /// What whoever uses it should know of how it was opened: newer checkpoints that cannot be used.
+  const std::vector<std::string>& notes() const { return notes_; }
   data::Tokenizer& tokenizer();
   TrainProgram& program() { return *program_; }
 
@@ -56,6 +58,7 @@ class Session {
 
   Recipe recipe_;
   std::string path_, ranks_;
+  std::vector<std::string> notes_;
   int64_t step_ = 0;
   std::optional<data::TokenizerIdentity> trained_tokenizer_;
   std::unique_ptr<Arena> arena_, host_;

@@ -186,6 +186,10 @@ class Trainer {
       for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
       if (device_ != DeviceKind::cpu && recipe_.debug.shared_gpu)
         progress_->line("debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing");
+      for (const auto& [given, key] : {std::pair(recipe_.debug.shared_gpu, "debug.shared_gpu: true"),
+                                       std::pair(!recipe_.deterministic, "deterministic: false")})
+        if (device_ == DeviceKind::cpu && given)
+          progress_->line(fmt::format("note: {} has no effect on the CPU", key));
       if (device_ != DeviceKind::cpu) progress_->line("attention: " + attention);
       for (const std::string& note : offload_memory_->notes()) progress_->line(note);
       for (const std::string& note : resumed.notes) progress_->line(note);

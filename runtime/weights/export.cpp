@@ -121,14 +121,9 @@ ExportReport export_checkpoint(const ExportOptions& o) {
   if (!path_exists(o.checkpoint)) fail(ExitCode::storage, "{}: there is no such checkpoint", o.checkpoint);
   const auto stream = make_inline_stream("export");
   const GroupSet one;
-  ResumeOptions resume;
-  resume.folder = resume.resume =
-      path_exists(o.checkpoint + "/checkpoints") ? o.checkpoint + "/checkpoints" : o.checkpoint;
   ExportReport report;
-  const auto reader =
-      CheckpointReader::open(resume, one.groups().world.communicator(), *stream, report.notes);
-  LT_CHECK(reader != nullptr, "{}: nothing was opened", o.checkpoint);
-  report.notes.clear();
+  const auto reader = CheckpointReader::open_at(o.checkpoint, "the checkpoint", true,
+                                                one.groups().world.communicator(), *stream, report.notes);
   reader->take_any_float();
   report.checkpoint = reader->path();
   report.step = reader->info().step;

@@ -56,13 +56,7 @@ std::unique_ptr<PieceReader> open_weights(const Recipe& recipe, bool verify_hash
                                             reader->tensors().size()));
     return reader;
   }
-  ResumeOptions o;
-  o.folder = o.resume = path_exists(path + "/checkpoints") ? path + "/checkpoints" : path;
-  o.key = kKey;
-  o.verify_hashes = verify_hashes;
-  std::vector<std::string> said;
-  auto reader = CheckpointReader::open(o, control, stream, said);
-  LT_CHECK(reader != nullptr, "{} = {}: nothing was opened", kKey, path);
+  auto reader = CheckpointReader::open_at(path, kKey, verify_hashes, control, stream, notes);
   notes.push_back(
       fmt::format("the run begins with the weights of {}, step {}", reader->path(), reader->info().step));
   for (const std::string& d : differences(reader->path(), reader->info().model, model_settings(recipe.model)))

@@ -35,7 +35,10 @@ void NewFolder::need(int64_t bytes) const {
 
 void NewFolder::commit() {
   sync_folder(work_);
-  if (path_exists(path_)) remove_folder(path_);  // empty
+  if (std::error_code error; !std::filesystem::remove(path_, error) && error)  // only an empty folder goes
+    fail(ExitCode::storage,
+         "{}: was an empty folder when this began, and is none now ({}): nothing of it is replaced", path_,
+         error.message());
   rename_new(work_, path_);
   committed_ = true;
   const std::string parent = std::filesystem::path(path_).parent_path();

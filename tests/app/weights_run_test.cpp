@@ -100,3 +100,20 @@ TEST_CASE("weights that cannot begin the run are refused before anything is star
     CHECK_FALSE(std::filesystem::exists(t.folder() + "/other"));
   }
 }
+
+TEST_CASE("a newer checkpoint that cannot be used is said by all that take weights") {
+  TempRun t;
+  REQUIRE(t.sh("run tiny.yaml train.train_steps=4 parallel.data=1 parallel.zero_stage=0").code == 0);
+  const std::string newest = t.folder() + "/run/checkpoints/step-00000004";
+  std::filesystem::resize_file(newest + "/shard-00000-of-00001.safetensors", 100);
+  for (const std::string command :
+       {"export run hf", "eval run --threads 1 --samples 2", "generate run --prompt a --tokens 1",
+        "run tiny.yaml train.train_steps=1 train.eval_interval=0 output_dir=own checkpoint.load.path=run"}) {
+    const Outcome o = t.sh(command);
+    INFO(command << "\n" << o.text);
+    CHECK(o.code == 0);
+    CHECK(has(o, "newer checkpoints that cannot be used:\n  run/checkpoints/step-00000004"));
+    CHECK(has(o, "step 2"));
+    CHECK_FALSE(has(o, "resuming from run"));
+  }
+}

@@ -16,6 +16,7 @@
 #include "runtime/weights/hf_folder.h"
 #include "runtime/weights/import.h"
 #include "runtime/weights/load.h"
+#include "runtime/weights/new_folder.h"
 #include "tests/runtime/checkpoint/support.h"
 
 using namespace ltrain;
@@ -412,4 +413,23 @@ TEST_CASE("weights begin a run whose model differs in what no weight depends on,
              Contains("model.num_attention_heads is 4 there and 8 here"));
   CHECK_THAT(error_of([&] { open({"model.num_hidden_layers=1"}); }),
              Contains("model.num_hidden_layers is 2 there and 1 here"));
+}
+
+TEST_CASE("what is put into the folder while it is written is not removed") {
+  const TemporaryFolder t;
+  const std::string path = t.path + "/out";
+  make_folders(path);
+  {
+    NewFolder folder(path);
+    write_text_file(folder.work() + "/config.json", "{}");
+    write_text_file(path + "/mine", "text");
+    CHECK_THAT(error_of([&] { folder.commit(); }), Contains("nothing of it is replaced"));
+  }
+  CHECK(list_folder(t.path) == std::vector<std::string>{"out"});  // what was written is gone
+  CHECK(list_folder(path) == std::vector<std::string>{"mine"});
+  std::filesystem::remove(path + "/mine");
+  NewFolder folder(path);
+  write_text_file(folder.work() + "/config.json", "{}");
+  folder.commit();
+  CHECK(list_folder(path) == std::vector<std::string>{"config.json"});
 }

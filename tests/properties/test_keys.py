@@ -1,0 +1,244 @@
+"""Every key of a recipe does what `ltrain recipe keys` says that it changes, or is refused: each row of keys.txt is run
+without and with the key's value, and what the two runs computed, planned, printed and wrote is compared."""
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+from conftest import BINARY, ROOT
+
+WORDS = {
+    "MOE": "model.architecture=mixtral model.moe.num_experts=4 model.moe.top_k=2",
+    "ONEBIT_LAMB": "optimizer.kind=onebit_lamb optimizer.freeze_step=2 train.train_steps=6 parallel.data=2 "
+                   "optimizer.lr=0.01",
+    "LINES": 'data.train=[{"path":lines}]',  # many short documents
+    "BARE": 'data.train=[{"path":bare}]',  # the same without a sidecar
+}
+# Keys whose other values this build or any machine without a GPU refuses, and what the refusal names.
+REFUSED = {
+    "device=cuda": "device = cuda",
+    "cuda_graphs=on": "cuda_graphs",
+    "attention_backend=cudnn": "attention_backend",
+    "data.tokenizer.kind=gpt2": "data.tokenizer",
+    "launch.hosts=[there]": "launch.hosts",
+    "checkpoint.resume=nowhere": "checkpoint.resume = nowhere",
+    "checkpoint.upcycle=nowhere": "checkpoint.upcycle",
+    "checkpoint.load.path=nowhere": "checkpoint.load.path",
+    "parallel.schedule_file=nowhere parallel.pipeline=2": "parallel.schedule_file",
+    "offload.optimizer.path=nowhere offload.optimizer.device=nvme": "offload.optimizer.path = nowhere",
+    "offload.params.path=nowhere offload.params.device=nvme parallel.zero_stage=3": "offload.params.path = nowhere",
+    "offload.activations.path=nowhere offload.activations.device=nvme": "offload.activations.path = nowhere",
+    "launch.interface=no-such parallel.data=2": "no-such",
+}
+# Keys that end a run, and the exit code.
+STOPS = {
+    "loss_scale.max_skipped_steps": 76,
+    "train.max_skipped_steps": 76,
+    "train.stop_loss": 76,
+    "train.exit_duration_in_mins": 75,
+}
+# Of these a resumed run sees nothing, and a fresh one another beginning.
+AT_THE_START = {"model.initializer_range", "model.output_layer_init_method"}
+# Keys with a test of their own below.
+BY_HAND = {
+    "output_dir", "model.from", "model.from_ignore", "checkpoint.resume_data", "data.tokenizer.path",
+    "checkpoint.async_save", "launch.distributed_timeout_minutes", "launch.ranks_per_node"
+}
+
+
+def rows():
+    """(key, what is beside it, the key's setting and what it needs) of keys.txt."""
+    for line in (ROOT / "tests" / "properties" / "keys.txt").read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        beside, setting = (part.strip() for part in line.split("|"))
+        for word, meaning in WORDS.items():
+            beside = re.sub(rf"\b{word}\b", meaning, beside)
+        yield setting.split("=")[0], tuple(beside.split()), setting
+
+
+ROWS = list(rows())
+
+
+@pytest.fixture(scope="module")
+def changes(program):
+    """{key: what another value changes}"""
+    return {row["path"]: row["changes"] for row in program.json("recipe", "keys")["keys"]}
+
+
+class Seen:
+    """What can be seen of a run: what it computed, and the rest."""
+
+    def __init__(self, program, folder, settings):
+        arguments = ("tiny.yaml", *settings, f"output_dir={folder}")
+        done = program.run("run", *arguments)
+        self.code = done.returncode
+        self.text = done.stdout + done.stderr
+        if self.code:
+            return
+        steps, evals = program.metrics(folder)
+        self.losses = [m["lm_loss"] for m in steps]
+        self.computed = {
+            "steps": [(m["lm_loss"], m["grad_norm"], m["lr"], m["consumed_tokens"], m.get("loss_scale")) for m in steps],
+            "skipped": [m["skipped_steps"] for m in steps],
+            "experts": [m.get("expert_tokens") for m in steps],
+            "evals": [(m["step"], m["eval_loss"]) for m in evals],
+            "weights": weights(program, folder),
+        }
+        # Rates and times are another in each run: no digit of a line counts, and of the files only names.
+        printed = re.sub(r"(?m)^step \d+/.*$", "step", self.text.replace(folder, "RUN"))
+        printed = re.sub(r"[0-9][0-9.,:]*(?:e[+-]?\d+)?[kMG]? ?(?:KiB|MiB|GiB|ms|s|min|h)?\b", "#", printed)
+        files = sorted(str(p.relative_to(program.folder / folder)) for p in (program.folder / folder).rglob("*"))
+        plan = program.ok("plan", *arguments, "--json").replace(folder, "RUN")
+        self.rest = {"text": printed, "files": files, "plan": plan, "state": state(program, folder),
+                     "evals": self.computed["evals"]}
+
+
+def checkpoint(program, folder):
+    found = sorted((program.folder / folder / "checkpoints").glob("step-*"))
+    return f"{folder}/checkpoints/{found[-1].name}" if found else None
+
+
+def weights(program, folder):
+    """The last checkpoint's parameters, whatever the layout; None without one."""
+    at = checkpoint(program, folder)
+    if not at:
+        return None
+    return {n: t.tobytes() for n, t in program.tensors(at).items() if not n.startswith("optimizer/")}
+
+
+def state(program, folder):
+    """Names of all tensors of the last checkpoint: an optimizer's states."""
+    at = checkpoint(program, folder)
+    return sorted(program.tensors(at)) if at else None
+
+
+@pytest.fixture(scope="module")
+def base(program):
+    """Runs without the key, each made once."""
+    made = {}
+
+    def get(beside):
+        if beside not in made:
+            made[beside] = Seen(program, f"base-{len(made)}", beside)
+            assert made[beside].code == 0, made[beside].text
+        return made[beside]
+
+    return get
+
+
+def test_every_key_has_a_row(changes):
+    """Each by one way: a new key fails here until it has one, and so does a row of a key that is gone."""
+    named = [key for key, _, _ in ROWS] + [setting.split("=")[0] for setting in REFUSED] + sorted(BY_HAND)
+    assert sorted(named) == sorted(changes)
+
+
+def test_the_same_run_twice_differs_in_nothing(program, base):
+    """Else each row below would pass by itself."""
+    once, again = base(()), Seen(program, "again", ())
+    assert once.computed == again.computed
+    assert once.rest == again.rest
+
+
+@pytest.mark.parametrize("key, beside, setting", ROWS, ids=[setting for _, _, setting in ROWS])
+def test_a_key_changes_what_it_says(program, base, changes, key, beside, setting):
+    without = base(beside)
+    given = tuple(s for s in beside if s.split("=")[0] != key)
+    run = re.sub(r"[^a-z0-9]+", "-", f"with-{setting.lower()}")
+    with_it = Seen(program, run, (*given, *setting.split()))
+    if key in STOPS:
+        assert with_it.code == STOPS[key], with_it.text
+        return
+    assert with_it.code == 0, with_it.text
+    if changes[key] in ("function", "schedule", "data"):
+        assert with_it.computed != without.computed
+    elif key in AT_THE_START:
+        assert with_it.losses[0] != without.losses[0]
+    else:
+        assert with_it.rest != without.rest
+        if changes[key] == "nothing":
+            n = min(len(with_it.losses), len(without.losses))
+            assert n > 0 and with_it.losses[:n] == without.losses[:n]
+        else:  # speed: the rounding of sums
+            assert with_it.losses == pytest.approx(without.losses, rel=2e-3)
+
+
+@pytest.mark.parametrize("setting", REFUSED)
+def test_a_key_is_refused_by_name(program, setting):
+    folder = re.sub(r"[^a-z0-9]+", "-", f"refused-{setting}")
+    done = program.run("run", "tiny.yaml", *setting.split(), f"output_dir={folder}")
+    assert done.returncode not in (0, 70), done.stdout + done.stderr
+    assert REFUSED[setting] in done.stderr
+    assert not (program.folder / folder / "metrics.jsonl").exists()
+
+
+def test_output_dir(program, base):
+    base(())
+    program.ok("run", "tiny.yaml", "output_dir=elsewhere/run")
+    assert (program.folder / "elsewhere/run/metrics.jsonl").exists()
+
+
+def test_model_from_and_from_ignore(program, base):
+    """The model and its weights are the folder's; a key of its config.json that is not known is refused, and taken when it
+    is named."""
+    base(())
+    program.ok("export", "base-0", "hf")
+    program.ok("run", "tiny.yaml", "~model", "model.from=hf", "output_dir=from")
+    assert program.metrics("from")[0][0]["lm_loss"] < program.metrics("base-0")[0][0]["lm_loss"]
+    config = program.folder / "hf" / "config.json"
+    config.write_text(config.read_text().replace("{", '{"unknown_key": 7,', 1))
+    refused = program.run("run", "tiny.yaml", "~model", "model.from=hf", "output_dir=from-2")
+    assert refused.returncode == 64 and "unknown_key" in refused.stderr
+    program.ok("run", "tiny.yaml", "~model", "model.from=hf", "model.from_ignore=[unknown_key]", "output_dir=from-2")
+
+
+def test_resume_data(program):
+    program.ok("run", "tiny.yaml", "output_dir=resumed")
+    other = ("run", "tiny.yaml", "data.train=[{path: text-val}]", "train.train_steps=4", "output_dir=resumed")
+    assert program.run(*other).returncode == 64
+    program.ok(*other, "checkpoint.resume_data=restart")
+
+
+def test_async_save(program):
+    """Without it training waits as long as the checkpoint is written; with it, shorter."""
+    for value in ("true", "false"):
+        run = f"async-{value}"
+        done = program.run("run", "tiny.yaml", "model.hidden_size=128", "model.vocab_size=20000", "checkpoint.save_interval=1",
+                           "train.train_steps=2", "train.eval_interval=0", f"checkpoint.async_save={value}", f"output_dir={run}")
+        waited, written = map(float, re.search(r"training waited ([\d.]+) s, written in ([\d.]+) s", done.stdout + done.stderr).groups())
+        assert written > 0
+        assert waited < written if value == "true" else waited >= written
+
+
+def test_tokenizer_path(program):
+    """The golden rank file is of another tokenizer than the one that the data was made with: refused by name."""
+    ranks = ROOT / "tests" / "golden" / "small.tiktoken"
+    other = ("data.tokenizer.kind=gpt2", f"data.tokenizer.path={ranks}")
+    done = program.run("run", "tiny.yaml", *other, "output_dir=tokenizer")
+    assert done.returncode == 64 and "tokenizer" in done.stderr
+
+
+def test_ranks_per_node(program):
+    one, two = (program.json("plan", "tiny.yaml", "parallel.data=2", f"launch.ranks_per_node={n}") for n in (1, 2))
+    assert one != two
+
+
+def test_timeout(program):
+    """A rank that is stopped ends the job after that time."""
+    settings = ("parallel.data=2", "train.train_steps=1000000", "launch.distributed_timeout_minutes=0.05")
+    job = subprocess.Popen([BINARY, "run", "tiny.yaml", *settings, "output_dir=hung"], cwd=program.folder,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    metrics = program.folder / "hung" / "metrics.jsonl"
+    while not (metrics.exists() and metrics.stat().st_size) and job.poll() is None:
+        time.sleep(0.05)
+    ranks = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    assert len(ranks) == 2
+    os.kill(int(ranks[1]), signal.SIGSTOP)
+    stopped = time.monotonic()
+    text, _ = job.communicate(timeout=60)
+    assert job.returncode not in (0, None)
+    assert "rank 1" in text
+    assert 3 <= time.monotonic() - stopped < 30

@@ -53,7 +53,8 @@ part() {
 # AddressSanitizer and UndefinedBehaviorSanitizer: everything that reads files, sockets and arguments from outside
 # (runtime), that has pointers of its own (kernels, parallel), and every layer (models). Not parity, app and faults,
 # which run the same code under more layouts, and not the emulated GPU, which guards its memory itself.
-# ThreadSanitizer: streams, groups, loaders, checkpoints, launches, and whole steps with pipelines, ZeRO and offload.
+# ThreadSanitizer: streams, groups, loaders, checkpoints, launches, and whole steps with pipelines, ZeRO and offload;
+# not recipes, plans (but the bench), tokenizers and metrics, which have one thread (tests/CMakeLists.txt leaves them out).
 many_runs='slow:|mutation:|covering array: every row'
 many_runs+='|docs/compositions.md has the table'
 echo "== not run under a sanitizer, for its time: $many_runs"
@@ -66,6 +67,8 @@ fi
 if [ "$which" != asan ]; then
   # Kernels spread over OpenMP threads are left to the other sanitizers, as are models, which parity trains.
   part "build, ThreadSanitizer" scripts/build.sh tsan ltrain test_kernels test_parallel test_parity test_runtime test_faults
+  # One thread, or the schedules and stages of others in more combinations.
+  many_runs+='|no reader of JSON|pipelines compose with tied embeddings'
   part "tests, ThreadSanitizer" scripts/run-tests.sh build-tsan -L 'parallel|runtime|faults' -E "$many_runs" || true
   part "streams and whole steps, ThreadSanitizer" scripts/run-tests.sh build-tsan \
     -R '^kernels:.*stream|^parity:.*(pipelines? |ZeRO|two levels|offload|chunk)' -E "$many_runs" || true

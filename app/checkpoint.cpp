@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "kernels/base/bytes_text.h"
 #include "kernels/base/printable.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"

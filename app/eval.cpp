@@ -43,7 +43,7 @@ void add_eval(CLI::App& app) {
   command->footer("Example: ltrain eval runs/quickstart --samples 64");
   command->callback([o] {
     omp_set_num_threads(o->threads > 0 ? o->threads : usable_cores());
-    Session session({o->where, "", o->micro_batch, o->seq_length, o->device, o->average});
+    Session session({o->where, "", o->micro_batch, 0, o->seq_length, o->device, o->average});
     print_notes(session.notes());
     const Recipe& recipe = session.recipe();
     data::LoaderOptions l;

@@ -1,6 +1,7 @@
 // ltrain generate: text from a checkpoint.
 #include <omp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -10,14 +11,17 @@
 #include "app/device_option.h"
 #include "app/print_notes.h"
 #include "runtime/generate/session.h"
+#include "runtime/generate/stop_text.h"
 #include "runtime/launch/cgroup.h"
 
 namespace ltrain::app {
 
 void add_generate(CLI::App& app) {
   struct Options {
-    std::string where, prompt, ranks;
+    std::string where, ranks;
+    std::vector<std::string> prompts, stops;
     SamplingOptions sampling;
+    int64_t batch = 16;
     int threads = 0;
     DeviceChoice device = DeviceChoice::automatic;
     bool json = false, ignore_end = false, average = false;
@@ -28,7 +32,15 @@ void add_generate(CLI::App& app) {
       ->add_option("checkpoint", o->where,
                    "A checkpoint, a folder of them, a run's output_dir, or a Hugging Face folder")
       ->required();
-  command->add_option("-p,--prompt", o->prompt, "Text to go on from; default: the start of a document");
+  command
+      ->add_option("-p,--prompt", o->prompts,
+                   "Text to go on from, given again for each of several; default: the start of a document")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--batch", o->batch, "Prompts at once, at most")->check(CLI::Range(1, 512));
+  command->add_option("--stop", o->stops, "Text that ends the output, itself not shown; may be given again")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("-n,--tokens", o->sampling.tokens, "Tokens to generate, at most")
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--temperature", o->sampling.temperature, "0: always the likeliest")
@@ -47,39 +59,55 @@ void add_generate(CLI::App& app) {
   command->footer("Example: ltrain generate runs/quickstart --prompt 'The ' --tokens 100");
   command->callback([o] {
     omp_set_num_threads(o->threads > 0 ? o->threads : usable_cores());
-    Session session({o->where, o->ranks, 1, 0, o->device, o->average});
+    const size_t count = std::max<size_t>(1, o->prompts.size());
+    o->prompts.resize(count);
+    const int64_t at_once = std::min<int64_t>(o->batch, static_cast<int64_t>(count));
+    Session session({o->where, o->ranks, 1, at_once, 0, o->device, o->average});
     print_notes(session.notes());
     std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
     data::Tokenizer& tokenizer = session.tokenizer();
-    std::vector<int32_t> prompt;
-    tokenizer.encode(o->prompt, prompt);
+    std::vector<std::vector<int32_t>> prompts(count), made(count);
+    for (size_t i = 0; i < count; ++i) tokenizer.encode(o->prompts[i], prompts[i]);
     o->sampling.stop_at_end = !o->ignore_end;
-    std::vector<int32_t> made;
+    std::vector<StopText> texts(count, StopText(o->stops));
+    std::vector<std::string> shown(count);
+    const bool streams = count == 1 && !o->json;  // several come at once, and are printed whole
+    const auto show = [&](size_t i, const std::string& part) {
+      shown[i] += part;
+      if (!streams) return;
+      std::fwrite(part.data(), 1, part.size(), stdout);
+      std::fflush(stdout);
+    };
+    if (streams) std::fputs(o->prompts[0].c_str(), stdout);
     const auto begin = std::chrono::steady_clock::now();
-    if (!o->json) std::fputs(o->prompt.c_str(), stdout);
-    session.generate(prompt, o->sampling, [&](int32_t token) {
-      made.push_back(token);
-      if (!o->json) {
-        std::string piece;
-        tokenizer.decode(&token, 1, piece);
-        std::fwrite(piece.data(), 1, piece.size(), stdout);
-        std::fflush(stdout);
-      }
-      return true;
+    session.generate(prompts, o->sampling, [&](size_t i, int32_t token) {
+      made[i].push_back(token);
+      show(i, texts[i].show(tokenizer.decode(made[i])));
+      return !texts[i].stopped();
     });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    if (o->json) {
-      const nlohmann::ordered_json j{{"schema", "ltrain.generate.v1"},
-                                     {"checkpoint", session.path()},
-                                     {"step", session.step()},
-                                     {"prompt", o->prompt},
-                                     {"tokens", made},
-                                     {"text", tokenizer.decode(made)}};
-      std::printf("%s\n", j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
-    } else {
-      std::printf("\n");
+    size_t tokens = 0;
+    for (size_t i = 0; i < count; ++i) {
+      show(i, texts[i].rest());
+      tokens += made[i].size();
+      if (o->json) {
+        const nlohmann::ordered_json j{{"schema", "ltrain.generate.v1"},
+                                       {"checkpoint", session.path()},
+                                       {"step", session.step()},
+                                       {"prompt", o->prompts[i]},
+                                       {"tokens", made[i]},
+                                       {"text", shown[i]},
+                                       {"stopped", texts[i].stopped()}};
+        std::printf("%s\n", j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+      } else if (streams) {
+        std::printf("\n");
+      } else {
+        std::printf("== %zu\n%s%s\n", i + 1, o->prompts[i].c_str(), shown[i].c_str());
+      }
     }
-    std::fprintf(stderr, "%zu tokens in %.2f s\n", made.size(), seconds);
+    std::fflush(stdout);
+    std::fprintf(stderr, "%zu tokens in %.2f s, %.1f tokens/s\n", tokens, seconds,
+                 seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0);
   });
 }
 

@@ -6,6 +6,7 @@
 #include "app/commands.h"
 #include "app/print_notes.h"
 #include "app/progress_line.h"
+#include "kernels/base/bytes_text.h"
 #include "kernels/base/error.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/weights/import.h"

@@ -1,5 +1,7 @@
 #include "models/layers/attention_layer.h"
 
+#include <algorithm>
+
 #include "kernels/attention/rope.h"
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/tensor_ops.h"
@@ -28,6 +30,7 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
     if (names.fused_qkv.empty()) return LinearPart{prefix + "." + name, rows, 0, 0, copies};
     return LinearPart{prefix + "." + names.fused_qkv, rows, first, q + 2 * kv, copies};
   };
+  layer_ = layer;
   rope_ = c.rotates(layer);
   window_ = c.window(layer);
   std::vector<LinearPart> query{part(names.query, q, 0, 1)};
@@ -74,13 +77,43 @@ void AttentionLayer::recompute(Step& step, const MicroBatch& batch, Tensor x, Te
   }
   if (saved.out.defined()) return;
   const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
-  if (step.groups.context.size() > 1) {
+  if (step.texts) {
+    extend(step, mb, saved);
+  } else if (step.groups.context.size() > 1) {
     context_attention_forward(step, mb, shape(mb), drop, saved);
   } else {
     saved.out = step.activation("attention", {mb.rows(), heads_ * head_dim_});
     saved.lse = step.statistic("lse", {mb.batch, heads_, mb.seq});
     attention_forward(step.compute, saved.out, saved.lse, saved.qkv, shape(mb), drop, mb.documents);
   }
+}
+
+void AttentionLayer::extend(Step& step, const MicroBatch& mb, Saved& saved) const {
+  const int64_t q_width = heads_ * head_dim_, kv_width = kv_heads_ * head_dim_;
+  const int64_t width = q_width + 2 * kv_width;
+  saved.out = step.activation("attention", {mb.rows(), q_width});
+  saved.lse = step.statistic("lse", {mb.rows(), heads_});  // of each text (heads, rows)
+  int64_t first = 0;
+  for (const auto& [cache, count] : *step.texts) {
+    const Tensor kept = cache->layers[static_cast<size_t>(layer_)];
+    copy_rectangles(step.compute, kept, saved.qkv, {{count, 2 * kv_width, first, q_width, cache->length, 0}});
+    const int64_t end = cache->length + count;
+    const int64_t begin =
+        window_ ? std::max<int64_t>(0, cache->length + 1 - window_) : 0;  // that row `first` sees
+    const Tensor seen = kept.flat(begin * 2 * kv_width, {end - begin, 2 * kv_width});
+    AttentionBlock b;
+    b.shape = shape(mb);
+    b.shape.seq = cache->capacity;
+    b.q = {saved.qkv.flat(first * width, {count, width}), 0};
+    b.k = {seen, 0};
+    b.v = {seen, kv_width};
+    b.q_at = Positions::run(cache->length, count, cache->capacity);
+    b.k_at = Positions::run(begin, end - begin, cache->capacity);
+    attention_block_forward(step.compute, saved.out.flat(first * q_width, {count, q_width}),
+                            saved.lse.flat(first * heads_, {heads_, count}), b);
+    first += count;
+  }
+  LT_CHECK(first == mb.rows(), "{} rows of texts in a forward of {}", first, mb.rows());
 }
 
 void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Tensor dy, Tensor x,

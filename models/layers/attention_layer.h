@@ -29,6 +29,8 @@ class AttentionLayer {
 
  private:
   AttentionShape shape(const MicroBatch& mb) const;
+  /// Puts keys and values of saved.qkv behind those of the step's texts; out: of queries over all of them.
+  void extend(Step& step, const MicroBatch& mb, Saved& saved) const;
   /// qkv := projections of x; and back.
   void project(Step& step, Tensor qkv, Tensor x) const;
   void project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x) const;
@@ -50,6 +52,7 @@ class AttentionLayer {
   double dropout_ = 0;
   bool rope_ = false;
   int64_t window_ = 0;  // AttentionShape's
+  int64_t layer_ = 0;
   QueryKeyNorm norm_kind_ = QueryKeyNorm::none;
   bool norm_cut_ = false;  // tensor ranks share the columns that it is taken of
   int query_norm_ = -1, key_norm_ = -1;

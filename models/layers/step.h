@@ -6,6 +6,7 @@
 #include "kernels/elementwise/dropout.h"
 #include "kernels/tensor/arena.h"
 #include "kernels/tensor/timeline.h"
+#include "models/layers/key_value_cache.h"
 #include "models/layers/weight_gradients.h"
 #include "parallel/mesh/context_sharding.h"
 #include "parallel/mesh/groups.h"
@@ -69,6 +70,9 @@ struct Step {
   WeightGradients* deferred = nullptr;
   Fp8State* fp8 = nullptr;                 ///< products of linear layers are of FP8
   ActivationOffload* offloaded = nullptr;  ///< where activations leave
+  /// Generation: the rows of the one sample are of these texts, one after the other; MicroBatch::positions
+  /// has where each row lies in its text.
+  const std::vector<TextRows>* texts = nullptr;
 
   bool keeps() const { return training && saving; }
   DType stat_type() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }

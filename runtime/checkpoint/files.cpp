@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "kernels/base/bytes_text.h"
 #include "kernels/base/limits.h"
 #include "kernels/base/progress.h"
 
@@ -233,17 +234,6 @@ int64_t free_bytes(const std::string& path) {
   struct statvfs s;
   if (::statvfs(path.c_str(), &s) != 0) fail_errno(path, "statvfs", errno);
   return static_cast<int64_t>(s.f_bavail) * static_cast<int64_t>(s.f_frsize);
-}
-
-std::string bytes_text(int64_t bytes) {
-  const char* units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  double v = static_cast<double>(bytes);
-  int unit = 0;
-  while (v >= 1024 && unit < 5) {
-    v /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? fmt::format("{} bytes", bytes) : fmt::format("{:.1f} {}", v, units[unit]);
 }
 
 }  // namespace ltrain

@@ -86,6 +86,5 @@ int64_t file_size(const std::string& path);  ///< -1: there is none
 std::vector<std::string> list_folder(const std::string& path);
 /// Bytes that this user can still write on the file system of `path`.
 int64_t free_bytes(const std::string& path);
-std::string bytes_text(int64_t bytes);  ///< "1.5 GiB"
 
 }  // namespace ltrain

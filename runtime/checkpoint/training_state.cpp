@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/bytes_text.h"
 #include "kernels/base/version.h"
 #include "models/layers/fp8.h"
 #include "models/moe/moe_layer.h"

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <random>
 
+#include "kernels/base/bytes_text.h"
 #include "kernels/base/fault_point.h"
 #include "kernels/base/limits.h"
 #include "kernels/storage/offload.h"

@@ -68,14 +68,20 @@ Session::Session(const SessionOptions& options) : ranks_(options.ranks) {
     const GroupSet groups = make_meta_groups(Mesh{}, trace);
     MetaMemory memory(trace), host(trace);
     TrainProgram program(p, {*compute, memory, groups.groups(), device == DeviceKind::cpu ? nullptr : &host});
-    if (p.micro_batch == 1) program.predict({});
-    program.evaluate(nullptr);
+    std::vector<KeyValueCache> caches;
+    for (int64_t i = 0; i < options.texts; ++i) caches.push_back(program.make_cache());
+    if (options.texts > 0) {
+      program.extend({{&caches[0], {}}});
+    } else {
+      program.evaluate(nullptr);
+    }
     bytes = memory.peak().arena_bytes;
     host_bytes = host.peak().arena_bytes;
   }
   arena_ = std::make_unique<Arena>(device, bytes);
   if (device != DeviceKind::cpu) host_ = Arena::staging(device, host_bytes);
   program_ = std::make_unique<TrainProgram>(p, Device{*compute_, *arena_, groups_.groups(), host_.get()});
+  for (int64_t i = 0; i < options.texts; ++i) caches_.push_back(program_->make_cache());
   program_->parameters().clear();
   load_parameters(*reader, program_->parameters(), options.average);
 }
@@ -124,23 +130,57 @@ int32_t sample_token(std::vector<float> logits, const SamplingOptions& o, uint64
   return order[kept - 1];
 }
 
-void Session::generate(const std::vector<int32_t>& prompt, const SamplingOptions& o,
-                       const std::function<bool(int32_t)>& emit) {
-  const int64_t context = program_->options().seq_length;
-  const int64_t vocab = recipe_.model.vocab_size;
-  std::vector<int32_t> tokens = prompt;
-  if (tokens.empty()) tokens.push_back(tokenizer().eot());
-  for (int32_t t : tokens)
-    if (t < 0 || t >= vocab)
-      fail(ExitCode::usage, "prompt: token {} is outside the model's vocabulary of {}", t, vocab);
-  for (int64_t i = 0; i < o.tokens; ++i) {
-    // A full context drops its older half, so that the recomputation is shared by many tokens.
-    if (static_cast<int64_t>(tokens.size()) > context)
-      tokens.erase(tokens.begin(), tokens.end() - context / 2);
-    const int32_t next = sample_token(program_->predict(tokens), o, static_cast<uint64_t>(i));
-    if (o.stop_at_end && next == tokenizer().eot()) return;
-    if (!emit(next)) return;
-    tokens.push_back(next);
+void Session::generate(const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& o,
+                       const std::function<bool(size_t, int32_t)>& emit) {
+  const size_t context = static_cast<size_t>(program_->options().seq_length);
+  struct Text {
+    size_t prompt = 0;            // its number
+    std::vector<int32_t> tokens;  // that the model sees
+    std::vector<int32_t> next;    // of them, those that the cache has not
+    int64_t made = 0;
+    KeyValueCache* cache = nullptr;
+  };
+  std::vector<Text> texts;
+  std::vector<KeyValueCache*> unused;
+  for (KeyValueCache& cache : caches_) unused.push_back(&cache);
+  LT_CHECK(!unused.empty(), "a session for evaluation is asked to generate");
+  for (size_t begun = 0; begun < prompts.size() || !texts.empty();) {
+    for (; begun < prompts.size() && !unused.empty(); ++begun) {
+      Text t{begun, prompts[begun], {}, 0, unused.back()};
+      unused.pop_back();
+      if (t.tokens.empty()) t.tokens.push_back(tokenizer().eot());
+      for (const int32_t token : t.tokens)
+        if (token < 0 || token >= recipe_.model.vocab_size)
+          fail(ExitCode::usage, "prompt: token {} is outside the model's vocabulary of {}", token,
+               recipe_.model.vocab_size);
+      t.next = t.tokens;
+      t.cache->length = 0;
+      texts.push_back(std::move(t));
+    }
+    std::vector<TextTokens> rows;
+    for (Text& t : texts) {
+      if (t.tokens.size() > context) {  // half of it again: shared by the many tokens that follow
+        t.tokens.erase(t.tokens.begin(), t.tokens.end() - static_cast<int64_t>(context / 2));
+        t.next = t.tokens;
+        t.cache->length = 0;
+      }
+      rows.push_back({t.cache, t.next});
+    }
+    const std::vector<std::vector<float>> logits = program_->extend(rows);
+    for (size_t i = texts.size(); i-- > 0;) {
+      Text& t = texts[i];
+      const uint64_t index = static_cast<uint64_t>(t.prompt) << 32 | static_cast<uint64_t>(t.made);
+      const int32_t next = sample_token(logits[i], o, index);
+      const bool ends =
+          (o.stop_at_end && next == tokenizer().eot()) || !emit(t.prompt, next) || ++t.made == o.tokens;
+      if (ends) {
+        unused.push_back(t.cache);
+        texts.erase(texts.begin() + static_cast<int64_t>(i));
+        continue;
+      }
+      t.tokens.push_back(next);
+      t.next = {next};
+    }
   }
 }
 

@@ -26,7 +26,8 @@ struct SessionOptions {
   /// folder.
   std::string where;
   std::string ranks;        ///< rank file of a gpt2 tokenizer, when the recipe's path is not to be used
-  int64_t micro_batch = 1;  ///< sequences at once; above 1 for evaluation alone
+  int64_t micro_batch = 1;  ///< sequences at once, of an evaluation
+  int64_t texts = 0;        ///< that are generated at once; 0: for evaluation alone
   int64_t seq_length = 0;   ///< tokens of a sequence; 0: the recipe's
   DeviceChoice device =
       DeviceChoice::automatic;  ///< auto: a GPU where there is one, whatever trained the model
@@ -49,9 +50,11 @@ class Session {
   data::Tokenizer& tokenizer();
   TrainProgram& program() { return *program_; }
 
-  /// Calls `emit` with each generated token; false from it stops. The context slides when it is full.
-  void generate(const std::vector<int32_t>& prompt, const SamplingOptions& options,
-                const std::function<bool(int32_t)>& emit);
+  /// Calls `emit` with the number of a prompt and each token that is generated for it; false from it ends
+  /// that text. As many prompts at once as SessionOptions::texts. A text that is as long as the model's
+  /// sequences goes on from its younger half.
+  void generate(const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& options,
+                const std::function<bool(size_t, int32_t)>& emit);
 
  private:
   std::unique_ptr<PieceReader> open(const SessionOptions& options);
@@ -65,6 +68,7 @@ class Session {
   std::unique_ptr<Stream> compute_;  // ends before the arenas go
   GroupSet groups_;
   std::unique_ptr<TrainProgram> program_;
+  std::vector<KeyValueCache> caches_;  // of the texts that are generated at once
   std::unique_ptr<data::Tokenizer> tokenizer_;
 };
 

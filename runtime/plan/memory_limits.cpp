@@ -1,6 +1,7 @@
 // Whether a plan fits into the memory that is there, and what would make it smaller.
 #include <algorithm>
 
+#include "kernels/base/bytes_text.h"
 #include "runtime/plan/plan.h"
 
 namespace ltrain {
@@ -14,11 +15,11 @@ const RankPlan& largest(const Plan& plan, int64_t RankPlan::*bytes) {
 /// "a rank needs 61.2 GiB, a card has 74.5 GiB"; "2 ranks of 1.0 GiB need 2.0 GiB, this host has 23.4 GiB".
 std::string limit_text(const MemoryLimit& limit) {
   const std::string need = limit.ranks == 1
-                               ? fmt::format("a rank needs {}", size_text(limit.rank_bytes))
+                               ? fmt::format("a rank needs {}", bytes_text(limit.rank_bytes))
                                : fmt::format("{} ranks of {} need {}", limit.ranks,
-                                             size_text(limit.rank_bytes), size_text(limit.needed_bytes()));
+                                             bytes_text(limit.rank_bytes), bytes_text(limit.needed_bytes()));
   return fmt::format("{}, {} has {}", need, limit.of == DeviceKind::cpu ? "this host" : "a card",
-                     size_text(limit.available_bytes));
+                     bytes_text(limit.available_bytes));
 }
 
 std::string help(const Plan& plan) {

@@ -164,8 +164,6 @@ struct RankMap;
 /// takes most.
 std::string plan_text(const Plan& plan, const Recipe& recipe, const RankMap* map = nullptr,
                       bool all_ranks = false);
-/// "80 B", "3.2 MiB", "209.0 GiB": at most four digits before the point.
-std::string size_text(int64_t bytes);
 std::string plan_json(const Plan& plan, const RankMap* map = nullptr);
 /// What one rank does in a train step, op by op. Without a layout the recipe's.
 std::vector<TraceEntry> step_entries(const Recipe& resolved, const MachineProfile& profile, int rank,

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/bytes_text.h"
 #include "kernels/tensor/device.h"
 #include "parallel/mesh/mesh.h"
 #include "runtime/plan/plan.h"
@@ -16,7 +17,7 @@ using nlohmann::ordered_json;
 
 /// A line of a table of memory.
 std::string row(const std::string& what, int64_t bytes, const std::string& note = "") {
-  return fmt::format("  {:<28}{:>16}{}{}\n", what, size_text(bytes), note.empty() ? "" : "  ", note);
+  return fmt::format("  {:<28}{:>16}{}{}\n", what, bytes_text(bytes), note.empty() ? "" : "  ", note);
 }
 
 /// A number and its unit, by thousands: {989.4, "TFLOP"}.
@@ -36,9 +37,9 @@ std::string spread_text(const Plan& p, const RankPlan& most) {
     low = std::min(low, r.total_bytes);
     high = std::max(high, r.total_bytes);
   }
-  std::string from = size_text(low);
-  const std::string to = size_text(high);
-  if (from == size_text(most.total_bytes)) return "";
+  std::string from = bytes_text(low);
+  const std::string to = bytes_text(high);
+  if (from == bytes_text(most.total_bytes)) return "";
   if (from == to) return from;
   const std::string unit = from.substr(from.find(' '));
   if (to.ends_with(unit)) from.resize(from.size() - unit.size());
@@ -98,18 +99,6 @@ ordered_json rank_json(const RankPlan& r) {
 }
 
 }  // namespace
-
-std::string size_text(int64_t whole) {
-  double bytes = static_cast<double>(whole);
-  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  constexpr size_t kGiB = 3;
-  size_t unit = 0;
-  while ((bytes >= 1024 && unit < kGiB) || (bytes >= 9999.95 && unit + 1 < std::size(units))) {
-    bytes /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, units[unit]);
-}
 
 std::string memory_text(const RankPlan& r) {
   std::string out = fmt::format("memory of rank {}\n", r.rank);
@@ -181,15 +170,15 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
     out += fmt::format("{:>12}\n", "time");
     for (const CollectivePlan& c : r.collectives) {
       out += fmt::format("  {:<{}}  {:<5}  {:<16}{:>6}{:>17}{:>18}", c.axis, width, c.group, c.op, c.calls,
-                         size_text(c.bytes), size_text(c.wire_bytes));
-      if (network > 0) out += fmt::format("{:>18}", size_text(c.network_bytes));
+                         bytes_text(c.bytes), bytes_text(c.wire_bytes));
+      if (network > 0) out += fmt::format("{:>18}", bytes_text(c.network_bytes));
       out += fmt::format("{:>9.2f} ms\n", c.seconds * 1e3);
     }
     if (r.worst_expert_bytes > 0)
       out += fmt::format(
           "  rows of experts: as above when tokens go to them evenly, at most {} when as unevenly as can "
           "be\n",
-          size_text(r.worst_expert_bytes));
+          bytes_text(r.worst_expert_bytes));
     if (network > 0)
       out += fmt::format("  between nodes: {:.1f} Gbit/s for the {} rank{} of a node, {}{}\n",
                          p.network_bytes_per_second * 8e-9, p.ranks_on_host, p.ranks_on_host == 1 ? "" : "s",
@@ -211,7 +200,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
                        r.exposed_offload_seconds * 1e3);
   if (*p.kinds.other)
     out += fmt::format("  {:<28}{:>12.1f} ms, {} sent: {} in {} of {} steps\n", "another kind of step",
-                       r.other_seconds * 1e3, size_text(r.other_wire_bytes), p.kinds.other,
+                       r.other_seconds * 1e3, bytes_text(r.other_wire_bytes), p.kinds.other,
                        p.kinds.others(p.train_steps), p.train_steps);
   out += fmt::format("  {:<28}{:>12} tokens/s\n", "throughput", format_count(p.tokens_per_second()));
   const auto [peak, peak_unit] = scaled_flops(p.peak_flops);

@@ -528,42 +528,4 @@ std::optional<double> TrainProgram::evaluate(const std::function<const HostBatch
   return meta || tokens == 0 ? 0 : read_sums()[0] / static_cast<double>(tokens);
 }
 
-std::vector<float> TrainProgram::predict(const std::vector<int32_t>& tokens) {
-  constexpr int64_t kStep =
-      16;  // lengths are rounded up: few shapes, and rows after the last are not looked at
-  const bool meta = device_.compute.meta() != nullptr;
-  const int64_t count = static_cast<int64_t>(tokens.size()), limit = options_.seq_length;
-  LT_CHECK(cut_.ranks == 1, "predictions on {} context-parallel ranks: they are made on one", cut_.ranks);
-  LT_CHECK(options_.micro_batch == 1 && (meta || (count >= 1 && count <= limit)),
-           "predict of {} tokens of at most {}", count, limit);
-  LT_CHECK(device_.groups.one_d(), "predictions on a tensor-parallel grid: they are made on one rank");
-  MicroBatch mb;
-  mb.seq = meta ? limit : std::min(limit, (count + kStep - 1) / kStep * kStep);
-  mb.tokens = tokens_.flat(0, {mb.seq});
-  mb.targets = targets_.flat(0, {mb.seq});
-  mb.sample_index = sample_index_.flat(0, {1});
-  mb.router_bias = router_bias_;
-  Step step = make_step(false);
-  Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", step.stat_type(),
-                                          {1, options_.model.vocab_size});
-  if (!meta) {
-    std::vector<int32_t> padded = tokens;
-    padded.resize(static_cast<size_t>(mb.seq), 0);
-    staging_.open();
-    staging_.put(mb.tokens, padded.data());
-    staging_.close();
-  }
-  decoder_.predict(step, mb, logits, meta ? 0 : count - 1);
-  std::vector<float> out(meta ? 0 : logits.elements());
-  if (logits.dtype == DType::f64) {
-    std::vector<double> wide(out.size());
-    staging_.get(wide.data(), logits);
-    std::copy(wide.begin(), wide.end(), out.begin());
-  } else {
-    staging_.get(out.data(), logits);
-  }
-  device_.memory.release(logits);
-  return out;
-}
-
 }  // namespace ltrain

@@ -98,6 +98,12 @@ struct StepResult {
   bool stop_requested = false;  ///< some rank asked to stop
 };
 
+/// What a text goes on with.
+struct TextTokens {
+  KeyValueCache* cache = nullptr;
+  std::vector<int32_t> tokens;
+};
+
 class StageRun;
 
 class TrainProgram {
@@ -139,11 +145,19 @@ class TrainProgram {
   double evaluate(const std::function<const HostBatch*()>& next);
   std::optional<double> evaluate(const std::function<const HostBatch*()>& next, const AskStop& ask_stop);
 
-  /// logits (V) on the host for what follows `tokens`, at most seq_length of them; micro_batch is 1. On meta:
-  /// the memory of the longest sequence.
-  std::vector<float> predict(const std::vector<int32_t>& tokens);
+  // ---- generation (generation.cpp), on one rank ----
+
+  /// Room for the keys and values of a text of seq_length tokens, for as long as this lives.
+  KeyValueCache make_cache();
+  /// Appends to each text its tokens, at least one, and returns for each the logits (V) of what follows.
+  /// Texts have room for theirs. On meta the tokens are ignored: the memory of the most rows that one forward
+  /// has.
+  std::vector<std::vector<float>> extend(const std::vector<TextTokens>& texts);
 
  private:
+  /// One forward over rows of texts.
+  void extend_rows(const std::vector<TextRows>& texts, const int32_t* tokens, Tensor logits,
+                   int64_t first_row);
   /// Puts a batch into one of the places that micro-batches in flight have.
   MicroBatch load(const HostBatch& batch, int64_t place);
   /// The micro-batch that lies in `place`.
@@ -179,6 +193,7 @@ class TrainProgram {
   int64_t places_ = 1;
   Tensor tokens_, targets_, sample_index_;  // (places, ...)
   Tensor positions_;                        // as in MicroBatch, where the sequence is cut
+  Tensor text_positions_;                   // (rows of a forward) i32, of generation
   Tensor documents_, position_ids_;         // (places, ...), where batches have them
   double action_seconds_ = 0;
   std::optional<LossScaler> scaler_;

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "kernels/base/bytes_text.h"
 #include "kernels/base/error.h"
 #include "runtime/checkpoint/files.h"
 

@@ -95,11 +95,13 @@ Differences compare(const Golden& g, const ModelConfig& model, const char* preci
   };
   Differences d;
   std::vector<double> logits;
-  for (int64_t sample = 0; sample < kBatch; ++sample) {
-    std::vector<int32_t> text;
+  KeyValueCache cache = program.make_cache();
+  for (int64_t sample = 0; sample < kBatch;
+       ++sample) {  // token by token, beside the keys and values of those before
+    cache.length = 0;
     for (const int32_t token : row(tokens, 0, sample)) {
-      text.push_back(token);
-      for (const float v : program.predict(text)) logits.push_back(v);
+      const auto next = program.extend({{&cache, {token}}});
+      logits.insert(logits.end(), next[0].begin(), next[0].end());
     }
   }
   d.logits = apart(logits, g.read<float>("logits"));

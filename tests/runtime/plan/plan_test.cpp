@@ -1,6 +1,7 @@
 // Plans: what they say of communication against ZeRO's closed forms, their JSON and trace, refused
 // placements.
 #include "runtime/plan/plan.h"
+#include "kernels/base/bytes_text.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -366,13 +367,13 @@ TEST_CASE("a plan says whether it fits: the card it is for, and this host where 
 }
 
 TEST_CASE("sizes in text have four digits before the point at most", "[plan]") {
-  CHECK(size_text(0) == "0 B");
-  CHECK(size_text(1023) == "1023 B");
-  CHECK(size_text(1024) == "1.0 KiB");
-  CHECK(size_text(static_cast<int64_t>(3.2 * 1048576)) == "3.2 MiB");
-  CHECK(size_text(static_cast<int64_t>(209.0 * 1073741824)) == "209.0 GiB");
-  CHECK(size_text(static_cast<int64_t>(9999.9 * 1073741824)) == "9999.9 GiB");
-  CHECK(size_text(static_cast<int64_t>(10240.0 * 1073741824)) == "10.0 TiB");
+  CHECK(bytes_text(0) == "0 B");
+  CHECK(bytes_text(1023) == "1023 B");
+  CHECK(bytes_text(1024) == "1.0 KiB");
+  CHECK(bytes_text(static_cast<int64_t>(3.2 * 1048576)) == "3.2 MiB");
+  CHECK(bytes_text(static_cast<int64_t>(209.0 * 1073741824)) == "209.0 GiB");
+  CHECK(bytes_text(static_cast<int64_t>(9999.9 * 1073741824)) == "9999.9 GiB");
+  CHECK(bytes_text(static_cast<int64_t>(10240.0 * 1073741824)) == "10.0 TiB");
 }
 
 TEST_CASE("the text of a plan has the memory of the rank that takes most, and with --ranks of all",

@@ -1,0 +1,111 @@
+// What follows a text: its rows, and later one row a token, through the model, beside the keys and values of all before.
+#include <algorithm>
+
+#include "kernels/base/error.h"
+#include "runtime/program/train_program.h"
+
+namespace ltrain {
+namespace {
+
+/// Rows of one forward: enough that weights are read for many, few enough that activations stay small.
+constexpr int64_t kMostRows = 512;
+
+}  // namespace
+
+KeyValueCache TrainProgram::make_cache() {
+  const ModelConfig& m = options_.model;
+  LT_CHECK(cut_.ranks == 1 && device_.groups.one_d() && device_.groups.inner().size() == 1 && !staged(),
+           "generation on several ranks: it is made on one");
+  const auto allocate = [&](const char* name, DType t, Shape shape) {
+    return device_.memory.allocate(MemoryKind::temporaries, name, t, shape);
+  };
+  if (!text_positions_.defined())
+    text_positions_ = allocate("positions of texts", DType::i32, {std::min(kMostRows, tokens_.elements())});
+  KeyValueCache cache;
+  cache.capacity = options_.seq_length;
+  for (int64_t layer = 0; layer < m.num_hidden_layers; ++layer)
+    cache.layers.push_back(allocate("keys and values", options_.precision.compute,
+                                    {cache.capacity, 2 * m.num_key_value_heads * m.head_dim}));
+  return cache;
+}
+
+void TrainProgram::extend_rows(const std::vector<TextRows>& texts, const int32_t* tokens, Tensor logits,
+                               int64_t first_row) {
+  std::vector<int32_t> positions;
+  for (const TextRows& t : texts)
+    for (int64_t i = 0; i < t.count; ++i) positions.push_back(static_cast<int32_t>(t.cache->length + i));
+  MicroBatch mb;
+  mb.seq = static_cast<int64_t>(positions.size());
+  mb.tokens = tokens_.flat(0, {mb.seq});
+  mb.targets = targets_.flat(0, {mb.seq});
+  mb.sample_index = sample_index_.flat(0, {1});
+  mb.positions = text_positions_.flat(0, {mb.seq});
+  mb.router_bias = router_bias_;
+  Step step = make_step(false);
+  step.texts = &texts;
+  if (!device_.compute.meta()) {
+    staging_.open();
+    staging_.put(mb.tokens, tokens);
+    staging_.put(mb.positions, positions.data());
+    staging_.close();
+  }
+  decoder_.predict(step, mb, logits, first_row);
+  for (const TextRows& t : texts) t.cache->length += t.count;
+}
+
+std::vector<std::vector<float>> TrainProgram::extend(const std::vector<TextTokens>& texts) {
+  const bool meta = device_.compute.meta() != nullptr;
+  const int64_t vocab = options_.model.vocab_size, most = text_positions_.elements();
+  const int64_t count = static_cast<int64_t>(texts.size());
+  const DType type = options_.precision.compute == DType::f64 ? DType::f64 : DType::f32;
+  Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", type, {std::min(count, most), vocab});
+  std::vector<std::vector<float>> out;
+  const auto read = [&](int64_t rows) {
+    for (int64_t i = 0; i < rows; ++i) {
+      std::vector<float> values(static_cast<size_t>(vocab));
+      if (type == DType::f64) {
+        std::vector<double> wide(values.size());
+        staging_.get(wide.data(), logits.flat(i * vocab, {1, vocab}));
+        std::copy(wide.begin(), wide.end(), values.begin());
+      } else {
+        staging_.get(values.data(), logits.flat(i * vocab, {1, vocab}));
+      }
+      out.push_back(std::move(values));
+    }
+  };
+  if (meta) {
+    KeyValueCache& cache = *texts.at(0).cache;
+    extend_rows({{&cache, std::min(most, cache.capacity)}}, nullptr, logits.flat(0, {1, vocab}), 0);
+    read(0);
+  }
+  for (size_t i = 0; i < texts.size() && !meta;) {
+    LT_CHECK(!texts[i].tokens.empty(), "a text goes on with at least one token");
+    LT_CHECK(texts[i].cache->length + static_cast<int64_t>(texts[i].tokens.size()) <= texts[i].cache->capacity,
+             "a text of {} tokens goes on with {}, and there is room for {}", texts[i].cache->length,
+             texts[i].tokens.size(), texts[i].cache->capacity);
+    if (texts[i].tokens.size() > 1) {  // alone, by parts; what follows its last row is asked for
+      const int64_t all = static_cast<int64_t>(texts[i].tokens.size());
+      for (int64_t done = 0; done < all;) {
+        const int64_t rows = std::min(most, all - done);
+        extend_rows({{texts[i].cache, rows}}, texts[i].tokens.data() + done, logits.flat(0, {1, vocab}), rows - 1);
+        done += rows;
+      }
+      read(1);
+      ++i;
+      continue;
+    }
+    std::vector<TextRows> rows;  // one token each: together
+    std::vector<int32_t> tokens;
+    for (; i < texts.size() && texts[i].tokens.size() == 1 && static_cast<int64_t>(rows.size()) < most; ++i) {
+      rows.push_back({texts[i].cache, 1});
+      tokens.push_back(texts[i].tokens[0]);
+    }
+    const int64_t n = static_cast<int64_t>(rows.size());
+    extend_rows(rows, tokens.data(), logits.flat(0, {n, vocab}), 0);
+    read(n);
+  }
+  device_.memory.release(logits);
+  return out;
+}
+
+}  // namespace ltrain

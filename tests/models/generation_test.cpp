@@ -1,0 +1,136 @@
+// Generation beside a cache of keys and values, in double: against the loss that an evaluation of the same text has,
+// which knows nothing of a cache, and against itself in other parts. tests/models/family_golden_test.cpp has logits
+// of transformers, token by token.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "tests/support/made_up_families.h"
+#include "tests/support/tiny_job.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+using Logits = std::vector<std::vector<float>>;
+
+struct Rank {
+  std::unique_ptr<Stream> compute = make_inline_stream("compute");
+  CpuArena arena{64 << 20};
+  GroupSet alone;
+  TrainProgram program;
+  explicit Rank(const TinyOptions& o) : program(options(o), {*compute, arena, alone.groups()}) {
+    program.initialize();
+  }
+  static ProgramOptions options(const TinyOptions& o) {
+    ProgramOptions p = tiny_program(o);
+    p.for_training = false;
+    return p;
+  }
+};
+
+/// Cross-entropy of token i + 1 by the logits of token i, the mean.
+double loss_of(const Logits& logits, const std::vector<int32_t>& targets) {
+  double sum = 0;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    double all = 0;
+    for (const float l : logits[i]) all += std::exp(static_cast<double>(l));
+    sum += std::log(all) - logits[i][static_cast<size_t>(targets[i])];
+  }
+  return sum / static_cast<double>(targets.size());
+}
+
+double apart(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) most = std::max<double>(most, std::abs(a[i] - b[i]));
+  return most;
+}
+
+/// What is wrong with a model: the largest of all differences. `forget` rows of the cache, for the negative control.
+double worst(TinyOptions o, int64_t forget = 0) {
+  o.global_batch = o.micro_batch = 1;
+  Rank rank(o);
+  TrainProgram& p = rank.program;
+  const HostBatch batch = tiny_batches(o, 0, 0)[0];
+  const auto& tokens = batch.tokens;
+  KeyValueCache cache = p.make_cache(), other = p.make_cache();
+
+  Logits each;
+  for (const int32_t token : tokens) {
+    each.push_back(p.extend({{&cache, {token}}})[0]);
+    if (forget > 0 && cache.length == forget + 1)
+      for (Tensor& t : cache.layers) t.ptr<double>()[t.shape[1] - 1] += 1;  // a value of the first token
+  }
+  CHECK(cache.length == static_cast<int64_t>(tokens.size()));
+  bool once = false;
+  const double loss = p.evaluate([&]() -> const HostBatch* { return std::exchange(once, true) ? nullptr : &batch; });
+  double most = std::abs(loss_of(each, batch.targets) - loss);
+
+  // At once; in two parts, the second beside another text that goes on with one token.
+  cache.length = 0;
+  most = std::max(most, apart(p.extend({{&cache, tokens}})[0], each.back()));
+  cache.length = 0;
+  const size_t half = tokens.size() / 2;
+  most = std::max(most, apart(p.extend({{&cache, {tokens.begin(), tokens.begin() + half}}})[0], each[half - 1]));
+  p.extend({{&other, {tokens.begin(), tokens.begin() + 3}}});
+  const Logits two = p.extend({{&cache, {tokens[half]}}, {&other, {tokens[3]}}});
+  REQUIRE(two.size() == 2);
+  most = std::max({most, apart(two[0], each[half]), apart(two[1], each[3])});
+  const Logits mixed = p.extend({{&other, {tokens[4]}}, {&cache, {tokens.begin() + half + 1, tokens.end()}}});
+  return std::max({most, apart(mixed[0], each[4]), apart(mixed[1], each.back())});
+}
+
+}  // namespace
+
+TEST_CASE("generation beside a cache has the loss of an evaluation, in whatever parts a text comes") {
+  TinyOptions o;
+  o.seq = 25;
+  o.vocab = 37;
+  o.architecture = GENERATE(as<std::string>(), "llama", "gpt2", "qwen2", "qwen3", "olmo2", "smollm3");
+  INFO(o.architecture);
+  CHECK(worst(o) < 1e-6);  // of fp32 logits of about 1
+}
+
+TEST_CASE("generation of a family with any one trait other than llama's has the loss of an evaluation") {
+  TinyOptions o;
+  o.seq = 25;
+  o.vocab = 37;
+  for (const Family& f : made_up_families()) {
+    INFO(f.name);
+    o.family = &f;
+    CHECK(worst(o) < 1e-6);
+  }
+}
+
+TEST_CASE("generation with windows, layers without positions, over several tiles, and with experts") {
+  TinyOptions o;
+  o.seq = 150;
+  o.vocab = 37;
+  SECTION("windows") { o.window = 9, o.without_positions = true; }
+  SECTION("a window over tiles") { o.window = 70; }
+  SECTION("one key-value head") { o.kv_heads = 1; }
+  SECTION("experts") { o.architecture = "mixtral", o.moe.num_experts = 4; }
+  SECTION("experts of groups") {
+    o.architecture = "qwen3_moe", o.moe.num_experts = 4, o.moe.score = RouterScore::sigmoid, o.moe.n_group = 2,
+    o.moe.topk_group = 1;
+  }
+  CHECK(worst(o) < 1e-6);
+}
+
+TEST_CASE("a cache that is not what the model read is seen") {
+  TinyOptions o;
+  o.seq = 25;
+  o.vocab = 37;
+  CHECK(worst(o, 5) > 1e-4);
+}
+
+TEST_CASE("more than a cache has room for, and nothing at all, is refused") {
+  TinyOptions o;
+  o.seq = 8;
+  o.global_batch = o.micro_batch = 1;
+  Rank rank(o);
+  KeyValueCache cache = rank.program.make_cache();
+  CHECK_THROWS_WITH(rank.program.extend({{&cache, std::vector<int32_t>(9, 1)}}), Catch::Contains("room for 8"));
+  CHECK_THROWS_WITH(rank.program.extend({{&cache, {}}}), Catch::Contains("at least one token"));
+}

@@ -5,8 +5,8 @@
 
 namespace ltrain {
 
-/// "512 B", "1.5 MiB", "209.3 GiB"; TiB from 9,999.95 GiB on, so that what is compared with a card's memory has
-/// its unit.
+/// "512 B", "1.5 MiB", "209.3 GiB"; TiB from 9,999.95 GiB on, so that what is compared with a card's memory
+/// has its unit.
 std::string bytes_text(int64_t bytes);
 
 }  // namespace ltrain

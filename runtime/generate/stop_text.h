@@ -9,9 +9,9 @@ class StopText {
  public:
   explicit StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  /// `text`: all of it so far, decoded anew, as bytes of a character may come with several tokens. Returns what
-  /// can be shown of it now, beyond what was returned before: not what may be the beginning of a stop string, and
-  /// not an unfinished character.
+  /// `text`: all of it so far, decoded anew, as bytes of a character may come with several tokens. Returns
+  /// what can be shown of it now, beyond what was returned before: not what may be the beginning of a stop
+  /// string, and not an unfinished character.
   std::string show(const std::string& text);
   /// What was held back, once no more comes.
   std::string rest();

@@ -1,4 +1,5 @@
-// What follows a text: its rows, and later one row a token, through the model, beside the keys and values of all before.
+// What follows a text: its rows, and later one row a token, through the model, beside the keys and values of
+// all before.
 #include <algorithm>
 
 #include "kernels/base/error.h"
@@ -58,7 +59,8 @@ std::vector<std::vector<float>> TrainProgram::extend(const std::vector<TextToken
   const int64_t vocab = options_.model.vocab_size, most = text_positions_.elements();
   const int64_t count = static_cast<int64_t>(texts.size());
   const DType type = options_.precision.compute == DType::f64 ? DType::f64 : DType::f32;
-  Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", type, {std::min(count, most), vocab});
+  Tensor logits =
+      device_.memory.allocate(MemoryKind::temporaries, "logits", type, {std::min(count, most), vocab});
   std::vector<std::vector<float>> out;
   const auto read = [&](int64_t rows) {
     for (int64_t i = 0; i < rows; ++i) {
@@ -80,14 +82,16 @@ std::vector<std::vector<float>> TrainProgram::extend(const std::vector<TextToken
   }
   for (size_t i = 0; i < texts.size() && !meta;) {
     LT_CHECK(!texts[i].tokens.empty(), "a text goes on with at least one token");
-    LT_CHECK(texts[i].cache->length + static_cast<int64_t>(texts[i].tokens.size()) <= texts[i].cache->capacity,
-             "a text of {} tokens goes on with {}, and there is room for {}", texts[i].cache->length,
-             texts[i].tokens.size(), texts[i].cache->capacity);
+    LT_CHECK(
+        texts[i].cache->length + static_cast<int64_t>(texts[i].tokens.size()) <= texts[i].cache->capacity,
+        "a text of {} tokens goes on with {}, and there is room for {}", texts[i].cache->length,
+        texts[i].tokens.size(), texts[i].cache->capacity);
     if (texts[i].tokens.size() > 1) {  // alone, by parts; what follows its last row is asked for
       const int64_t all = static_cast<int64_t>(texts[i].tokens.size());
       for (int64_t done = 0; done < all;) {
         const int64_t rows = std::min(most, all - done);
-        extend_rows({{texts[i].cache, rows}}, texts[i].tokens.data() + done, logits.flat(0, {1, vocab}), rows - 1);
+        extend_rows({{texts[i].cache, rows}}, texts[i].tokens.data() + done, logits.flat(0, {1, vocab}),
+                    rows - 1);
         done += rows;
       }
       read(1);

@@ -24,7 +24,8 @@ std::vector<nlohmann::json> generated(const TempRun& t, const std::string& optio
 TEST_CASE("several prompts at once give what each gives, whatever the batch") {
   TempRun t;
   REQUIRE(t.sh("run tiny.yaml train.train_steps=30 optimizer.lr=0.01").code == 0);
-  const std::string three = "--prompt 'line ' --prompt 'of a text that' --prompt '' --tokens 50 --temperature 0";
+  const std::string three =
+      "--prompt 'line ' --prompt 'of a text that' --prompt '' --tokens 50 --temperature 0";
   const auto together = generated(t, three);
   REQUIRE(together.size() == 3);
   CHECK(together[1]["prompt"] == "of a text that");
@@ -34,7 +35,8 @@ TEST_CASE("several prompts at once give what each gives, whatever the batch") {
     const auto alone = generated(t, "--prompt '" + prompt + "' --tokens 50 --temperature 0");
     CHECK(alone.at(0)["tokens"] == together[i]["tokens"]);
   }
-  // Draws are another for each prompt, though the prompts are alike, and the first one's are those of it alone.
+  // Draws are another for each prompt, though the prompts are alike, and the first one's are those of it
+  // alone.
   const auto drawn = generated(t, "--prompt a --prompt a --tokens 30");
   CHECK(drawn[0]["tokens"] != drawn[1]["tokens"]);
   CHECK(generated(t, "--prompt a --tokens 30")[0]["tokens"] == drawn[0]["tokens"]);

@@ -1,6 +1,6 @@
-// Generation beside a cache of keys and values, in double: against the loss that an evaluation of the same text has,
-// which knows nothing of a cache, and against itself in other parts. tests/models/family_golden_test.cpp has logits
-// of transformers, token by token.
+// Generation beside a cache of keys and values, in double: against the loss that an evaluation of the same
+// text has, which knows nothing of a cache, and against itself in other parts.
+// tests/models/family_golden_test.cpp has logits of transformers, token by token.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -47,7 +47,8 @@ double apart(const std::vector<float>& a, const std::vector<float>& b) {
   return most;
 }
 
-/// What is wrong with a model: the largest of all differences. `forget` rows of the cache, for the negative control.
+/// What is wrong with a model: the largest of all differences. `forget` rows of the cache, for the negative
+/// control.
 double worst(TinyOptions o, int64_t forget = 0) {
   o.global_batch = o.micro_batch = 1;
   Rank rank(o);
@@ -64,7 +65,8 @@ double worst(TinyOptions o, int64_t forget = 0) {
   }
   CHECK(cache.length == static_cast<int64_t>(tokens.size()));
   bool once = false;
-  const double loss = p.evaluate([&]() -> const HostBatch* { return std::exchange(once, true) ? nullptr : &batch; });
+  const double loss =
+      p.evaluate([&]() -> const HostBatch* { return std::exchange(once, true) ? nullptr : &batch; });
   double most = std::abs(loss_of(each, batch.targets) - loss);
 
   // At once; in two parts, the second beside another text that goes on with one token.
@@ -72,7 +74,8 @@ double worst(TinyOptions o, int64_t forget = 0) {
   most = std::max(most, apart(p.extend({{&cache, tokens}})[0], each.back()));
   cache.length = 0;
   const size_t half = tokens.size() / 2;
-  most = std::max(most, apart(p.extend({{&cache, {tokens.begin(), tokens.begin() + half}}})[0], each[half - 1]));
+  most =
+      std::max(most, apart(p.extend({{&cache, {tokens.begin(), tokens.begin() + half}}})[0], each[half - 1]));
   p.extend({{&other, {tokens.begin(), tokens.begin() + 3}}});
   const Logits two = p.extend({{&cache, {tokens[half]}}, {&other, {tokens[3]}}});
   REQUIRE(two.size() == 2);
@@ -112,8 +115,8 @@ TEST_CASE("generation with windows, layers without positions, over several tiles
   SECTION("one key-value head") { o.kv_heads = 1; }
   SECTION("experts") { o.architecture = "mixtral", o.moe.num_experts = 4; }
   SECTION("experts of groups") {
-    o.architecture = "qwen3_moe", o.moe.num_experts = 4, o.moe.score = RouterScore::sigmoid, o.moe.n_group = 2,
-    o.moe.topk_group = 1;
+    o.architecture = "qwen3_moe", o.moe.num_experts = 4, o.moe.score = RouterScore::sigmoid,
+    o.moe.n_group = 2, o.moe.topk_group = 1;
   }
   CHECK(worst(o) < 1e-6);
 }
@@ -131,6 +134,7 @@ TEST_CASE("more than a cache has room for, and nothing at all, is refused") {
   o.global_batch = o.micro_batch = 1;
   Rank rank(o);
   KeyValueCache cache = rank.program.make_cache();
-  CHECK_THROWS_WITH(rank.program.extend({{&cache, std::vector<int32_t>(9, 1)}}), Catch::Contains("room for 8"));
+  CHECK_THROWS_WITH(rank.program.extend({{&cache, std::vector<int32_t>(9, 1)}}),
+                    Catch::Contains("room for 8"));
   CHECK_THROWS_WITH(rank.program.extend({{&cache, {}}}), Catch::Contains("at least one token"));
 }

@@ -30,7 +30,8 @@ TEST_CASE("nothing from a stop string on is shown, and nothing that may be its b
   CHECK(shown("one\ntwo", {"\n\n"}, &stopped) == "o|n|e|\nt|w|o|");  // held back until it was another
   CHECK_FALSE(stopped);
   CHECK(shown("aab", {"ab"}) == "a|");
-  CHECK(shown("stop here", {"", "here", "p h"}) == "s|t|o|");  // the one that begins first; an empty one is none
+  CHECK(shown("stop here", {"", "here", "p h"}) ==
+        "s|t|o|");  // the one that begins first; an empty one is none
   CHECK(shown("x END", {"END"}) == "x| |");
   CHECK(shown("x EN", {"END"}, &stopped) == "x| |EN");
   CHECK_FALSE(stopped);

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Configures and builds a preset of CMakePresets.json; LTRAIN_WERROR=ON makes warnings of the preset cpu errors.
+# Configures and builds a preset of CMakePresets.json; LTRAIN_WERROR=ON makes warnings of the preset cpu errors;
+# LTRAIN_HOST_BUILD=FOLDER makes the preset cuda link what another build has compiled (CMakeLists.txt).
 # Usage: scripts/build.sh PRESET [target ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,7 +9,10 @@ shift
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 options=()
-[ "$preset" != cpu ] || options=(-DLTRAIN_WERROR="${LTRAIN_WERROR:-OFF}")
+case $preset in
+  cpu) options=(-DLTRAIN_WERROR="${LTRAIN_WERROR:-OFF}") ;;
+  cuda) options=(-DLTRAIN_HOST_BUILD="${LTRAIN_HOST_BUILD:-}") ;;
+esac
 if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1; then
   cat "$log" >&2
   echo "build: cmake --preset $preset failed (above)" >&2

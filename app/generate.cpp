@@ -15,7 +15,7 @@ namespace ltrain::app {
 
 void add_generate(CLI::App& app) {
   struct Options {
-    std::string where, prompt, ranks;
+    std::string where, prompt, tokenizer;
     SamplingOptions sampling;
     int threads = 0;
     DeviceChoice device = DeviceChoice::automatic;
@@ -37,7 +37,9 @@ void add_generate(CLI::App& app) {
   command->add_option("--top-p", o->sampling.top_p, "Keep the likeliest that reach p")
       ->check(CLI::Range(0.0, 1.0));
   command->add_option("--seed", o->sampling.seed, "The same seed gives the same text");
-  command->add_option("--ranks", o->ranks, "Rank file of a gpt2 tokenizer, when not where the recipe says");
+  command->add_option("--tokenizer,--ranks", o->tokenizer,
+                      "Rank file of a gpt2 tokenizer, or a tokenizer.json or its folder, when not where the "
+                      "recipe says");
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
   command->add_flag("--ignore-end", o->ignore_end, "Go on after the end of a document");
   add_device(*command, o->device);
@@ -46,7 +48,7 @@ void add_generate(CLI::App& app) {
   command->footer("Example: ltrain generate runs/quickstart --prompt 'The ' --tokens 100");
   command->callback([o] {
     omp_set_num_threads(o->threads > 0 ? o->threads : usable_cores());
-    Session session({o->where, o->ranks, 1, 0, o->device, o->average});
+    Session session({o->where, o->tokenizer, 1, 0, o->device, o->average});
     std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
     data::Tokenizer& tokenizer = session.tokenizer();
     std::vector<int32_t> prompt;
@@ -59,7 +61,7 @@ void add_generate(CLI::App& app) {
       made.push_back(token);
       if (!o->json) {
         std::string piece;
-        tokenizer.decode(&token, 1, piece);
+        tokenizer.decode(&token, 1, piece, o->prompt.empty() && made.size() == 1);
         std::fwrite(piece.data(), 1, piece.size(), stdout);
         std::fflush(stdout);
       }
@@ -67,12 +69,14 @@ void add_generate(CLI::App& app) {
     });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (o->json) {
+      std::string text;
+      tokenizer.decode(made.data(), static_cast<int64_t>(made.size()), text, o->prompt.empty());
       const nlohmann::ordered_json j{{"schema", "ltrain.generate.v1"},
                                      {"checkpoint", session.path()},
                                      {"step", session.step()},
                                      {"prompt", o->prompt},
                                      {"tokens", made},
-                                     {"text", tokenizer.decode(made)}};
+                                     {"text", text}};
       std::printf("%s\n", j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     } else {
       std::printf("\n");

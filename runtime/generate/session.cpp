@@ -8,6 +8,7 @@
 #include "kernels/meta/meta_memory.h"
 #include "kernels/tensor/device.h"
 #include "kernels/tensor/rng.h"
+#include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/plan/plan.h"
@@ -39,8 +40,14 @@ std::unique_ptr<PieceReader> Session::open(const SessionOptions& options) {
   return reader;
 }
 
-Session::Session(const SessionOptions& options) : ranks_(options.ranks) {
+Session::Session(const SessionOptions& options) {
   const auto reader = open(options);
+  if (!options.tokenizer.empty()) {
+    if (recipe_.data.tokenizer.kind == TokenizerKind::byte)
+      fail(ExitCode::usage, "--tokenizer {}: the tokenizer of {} is byte, which takes no file",
+           options.tokenizer, path_);
+    recipe_.data.tokenizer.path = options.tokenizer;
+  }
   reader->take_any_float();
   if (options.seq_length > 0) recipe_.data.seq_length = options.seq_length;
   recipe_.parallel = Parallel{};
@@ -88,11 +95,29 @@ Session::~Session() = default;
 
 data::Tokenizer& Session::tokenizer() {
   if (!tokenizer_) {
-    const Tokenizer& t = recipe_.data.tokenizer;
-    const std::string file = t.kind == TokenizerKind::gpt2 ? t.path.value_or("") : "";
-    tokenizer_ = data::make_tokenizer(std::string(to_string(t.kind)), !ranks_.empty() ? ranks_ : file);
+    auto tokenizer = load_tokenizer(recipe_);
+    if (const auto& t = trained_tokenizer_;
+        t && !t->hash.empty() && (t->kind != tokenizer->name() || t->hash != tokenizer->hash()))
+      fail(ExitCode::usage,
+           "{}: is a {} tokenizer of hash {}, and {} was trained on tokens of {} (hash {}). Give that "
+           "tokenizer's file or folder with --tokenizer",
+           recipe_.data.tokenizer.path.value_or(tokenizer->name()), tokenizer->name(), tokenizer->hash(),
+           path_, t->kind, t->hash);
+    tokenizer_ = std::move(tokenizer);
   }
   return *tokenizer_;
+}
+
+std::optional<data::TokenizerIdentity> Session::trained_tokenizer() {
+  if (trained_tokenizer_ || !is_hf_folder(path_) || recipe_.data.tokenizer.kind == TokenizerKind::byte)
+    return trained_tokenizer_;
+  const data::Tokenizer& t = tokenizer();
+  return data::TokenizerIdentity{t.name(), t.hash(), t.vocab_size(), t.eot()};
+}
+
+int64_t Session::end_of_document() {
+  if (trained_tokenizer_ && trained_tokenizer_->eod >= 0) return trained_tokenizer_->eod;
+  return recipe_.data.tokenizer.eod ? *recipe_.data.tokenizer.eod : tokenizer().eot();
 }
 
 int32_t sample_token(std::vector<float> logits, const SamplingOptions& o, uint64_t index) {
@@ -133,7 +158,15 @@ void Session::generate(const std::vector<int32_t>& prompt, const SamplingOptions
   const int64_t context = program_->options().seq_length;
   const int64_t vocab = recipe_.model.vocab_size;
   std::vector<int32_t> tokens = prompt;
-  if (tokens.empty()) tokens.push_back(tokenizer().eot());
+  const int64_t end = o.stop_at_end || tokens.empty() ? end_of_document() : -1;
+  if (tokens.empty()) {
+    if (end < 0)
+      fail(ExitCode::usage,
+           "prompt: is empty, and neither data nor tokenizer of {} name a token that ends documents, after "
+           "which one could begin; give --prompt",
+           path_);
+    tokens.push_back(static_cast<int32_t>(end));
+  }
   for (int32_t t : tokens)
     if (t < 0 || t >= vocab)
       fail(ExitCode::usage, "prompt: token {} is outside the model's vocabulary of {}", t, vocab);
@@ -141,8 +174,11 @@ void Session::generate(const std::vector<int32_t>& prompt, const SamplingOptions
     // A full context drops its older half, so that the recomputation is shared by many tokens.
     if (static_cast<int64_t>(tokens.size()) > context)
       tokens.erase(tokens.begin(), tokens.end() - context / 2);
-    const int32_t next = sample_token(program_->predict(tokens), o, static_cast<uint64_t>(i));
-    if (o.stop_at_end && next == tokenizer().eot()) return;
+    std::vector<float> logits = program_->predict(tokens);
+    // Rows of the embedding that stand for no token are not drawn.
+    if (const int64_t ids = tokenizer().vocab_size(); ids < vocab) logits.resize(static_cast<size_t>(ids));
+    const int32_t next = sample_token(std::move(logits), o, static_cast<uint64_t>(i));
+    if (o.stop_at_end && next == end) return;
     if (!emit(next)) return;
     tokens.push_back(next);
   }

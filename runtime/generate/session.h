@@ -25,7 +25,7 @@ struct SessionOptions {
   /// A checkpoint, a folder of them, or a run's output_dir: the newest valid one is taken. Or a Hugging Face
   /// folder.
   std::string where;
-  std::string ranks;        ///< rank file of a gpt2 tokenizer, when the recipe's path is not to be used
+  std::string tokenizer;    ///< data.tokenizer.path, when the recipe's is not to be used
   int64_t micro_batch = 1;  ///< sequences at once; above 1 for evaluation alone
   int64_t seq_length = 0;   ///< tokens of a sequence; 0: the recipe's
   DeviceChoice device =
@@ -42,9 +42,11 @@ class Session {
   const Recipe& recipe() const { return recipe_; }
   const std::string& path() const { return path_; }
   int64_t step() const { return step_; }  ///< 0: of a Hugging Face folder
-  /// Of the data that it was trained on; absent: the checkpoint is older than such records.
-  const std::optional<data::TokenizerIdentity>& trained_tokenizer() const { return trained_tokenizer_; }
+  /// Of the data that it was trained on, or of the Hugging Face folder; absent: neither says.
+  std::optional<data::TokenizerIdentity> trained_tokenizer();
+  /// Error where it is not the one of the data that the model was trained on.
   data::Tokenizer& tokenizer();
+  int64_t end_of_document();  ///< the token; -1: none
   TrainProgram& program() { return *program_; }
 
   /// Calls `emit` with each generated token; false from it stops. The context slides when it is full.
@@ -55,7 +57,7 @@ class Session {
   std::unique_ptr<PieceReader> open(const SessionOptions& options);
 
   Recipe recipe_;
-  std::string path_, ranks_;
+  std::string path_;
   int64_t step_ = 0;
   std::optional<data::TokenizerIdentity> trained_tokenizer_;
   std::unique_ptr<Arena> arena_, host_;

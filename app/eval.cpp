@@ -15,6 +15,19 @@
 #include "runtime/plan/plan.h"
 
 namespace ltrain::app {
+namespace {
+
+void check_trained_on(Session& session, const data::SourceInfo& data) {
+  const auto t = session.trained_tokenizer();
+  if (t && !t->hash.empty() && data.tokenizer_hash != t->hash)
+    fail(
+        ExitCode::usage,
+        "{} is of tokenizer {} (hash {}), and {} was trained on tokens of {} (hash {}): its loss there would "
+        "mean nothing. Build the data with that tokenizer",
+        data.prefix, data.tokenizer, data.tokenizer_hash, session.path(), t->kind, t->hash);
+}
+
+}  // namespace
 
 void add_eval(CLI::App& app) {
   struct Options {
@@ -54,18 +67,14 @@ void add_eval(CLI::App& app) {
       fail(ExitCode::usage, "the recipe of {} names no data.eval; give --data PREFIX", session.path());
     for (const data::SourceSpec& s : l.sources) {
       const data::SourceInfo info = data::inspect_source(s.path);
-      if (const auto& t = session.trained_tokenizer();
-          t && info.has_sidecar && !t->hash.empty() && info.tokenizer_hash != t->hash)
-        fail(ExitCode::usage,
-             "{} is of tokenizer {} (hash {}), and {} was trained on tokens of {} (hash {}): its loss there "
-             "would mean nothing. Build the data with that tokenizer",
-             s.path, info.tokenizer, info.tokenizer_hash, session.path(), t->kind, t->hash);
+      if (info.has_sidecar) check_trained_on(session, info);
       data::check_source(info, recipe.model.vocab_size, recipe.data.seq_length);
     }
     l.seq_length = recipe.data.seq_length;
     l.micro_batch = l.global_batch = o->micro_batch;
     l.vocab_size = recipe.model.vocab_size;
     l.packing = packing(recipe);
+    if (l.packing.on()) l.packing.eod = session.end_of_document();
     l.eval = true;
     l.eval_samples = o->samples;
     data::BatchLoader loader(l, 0);

@@ -18,7 +18,7 @@ namespace ltrain::app {
 
 void add_generate(CLI::App& app) {
   struct Options {
-    std::string where, ranks;
+    std::string where, tokenizer;
     std::vector<std::string> prompts, stops;
     SamplingOptions sampling;
     int64_t batch = 16;
@@ -50,7 +50,9 @@ void add_generate(CLI::App& app) {
   command->add_option("--top-p", o->sampling.top_p, "Keep the likeliest that reach p")
       ->check(CLI::Range(0.0, 1.0));
   command->add_option("--seed", o->sampling.seed, "The same seed gives the same text");
-  command->add_option("--ranks", o->ranks, "Rank file of a gpt2 tokenizer, when not where the recipe says");
+  command->add_option("--tokenizer,--ranks", o->tokenizer,
+                      "Rank file of a gpt2 tokenizer, or a tokenizer.json or its folder, when not where the "
+                      "recipe says");
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
   command->add_flag("--ignore-end", o->ignore_end, "Go on after the end of a document");
   add_device(*command, o->device);
@@ -62,7 +64,7 @@ void add_generate(CLI::App& app) {
     const size_t count = std::max<size_t>(1, o->prompts.size());
     o->prompts.resize(count);
     const int64_t at_once = std::min<int64_t>(o->batch, static_cast<int64_t>(count));
-    Session session({o->where, o->ranks, 1, at_once, 0, o->device, o->average});
+    Session session({o->where, o->tokenizer, 1, at_once, 0, o->device, o->average});
     print_notes(session.notes());
     std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
     data::Tokenizer& tokenizer = session.tokenizer();
@@ -82,7 +84,9 @@ void add_generate(CLI::App& app) {
     const auto begin = std::chrono::steady_clock::now();
     session.generate(prompts, o->sampling, [&](size_t i, int32_t token) {
       made[i].push_back(token);
-      show(i, texts[i].show(tokenizer.decode(made[i])));
+      std::string text;  // all of it: what a token adds depends on those before it
+      tokenizer.decode(made[i].data(), static_cast<int64_t>(made[i].size()), text, o->prompts[i].empty());
+      show(i, texts[i].show(text));
       return !texts[i].stopped();
     });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -2,20 +2,14 @@
 
 #include "kernels/base/printable.h"
 #include "runtime/recipe/diagnostics.h"
-#include "runtime/tokenizer/tokenizer.h"
+#include "runtime/recipe/raw_values.h"
 
 namespace ltrain {
 namespace {
 
 std::string kind_of(const Recipe& r) { return std::string(to_string(r.data.tokenizer.kind)); }
 
-std::unique_ptr<data::Tokenizer> load_tokenizer(const Recipe& r) {
-  const bool has_file =
-      r.data.tokenizer.kind == TokenizerKind::gpt2;  // else data.tokenizer.path does not apply
-  return data::make_tokenizer(kind_of(r), has_file ? r.data.tokenizer.path.value_or("") : "");
-}
-
-/// byte is in the program; gpt2 is its rank file.
+/// byte is in the program; the others are their files.
 bool tokenizer_here(const Recipe& r) {
   return r.data.tokenizer.kind == TokenizerKind::byte ||
          (r.data.tokenizer.path && data::file_exists(*r.data.tokenizer.path));
@@ -41,31 +35,40 @@ std::string place(const Recipe& r, const char* key) {
   return r.origins ? r.origins->place(key).text() + ": " : "";
 }
 
+/// A key as it was given: an alias, or "data.tokenizer.kind (of model.from)".
+std::string written(const Recipe& r, const std::string& key) {
+  if (!r.origins || !r.origins->values) return key;
+  const auto& values = r.origins->values->values;
+  const auto it = values.find(key);
+  return it == values.end() ? key : it->second.written_as;
+}
+
 /// The sidecar of a source says which tokenizer made it: the recipe must say the same.
-void check_tokenizer(const Recipe& r, const data::SourceInfo& s) {
+void check_kind(const Recipe& r, const data::SourceInfo& s) {
   const std::string kind = kind_of(r);
-  const std::string default_note = is_given(r, "data.tokenizer.kind") ? "" : " (default)";
   if (s.tokenizer != kind)
     fail(ExitCode::usage,
-         "{}data.tokenizer.kind = {}{}: the tokens of {} are of tokenizer {} (vocabulary {}, end of document "
-         "{}). {}",
-         place(r, "data.tokenizer.kind"), kind, default_note, printable(s.prefix), s.tokenizer, s.vocab_size,
-         s.eot,
+         "{}{} = {}{}: the tokens of {} are of tokenizer {} (vocabulary {}, end of document {}). {}",
+         place(r, "data.tokenizer.kind"), written(r, "data.tokenizer.kind"), kind,
+         is_given(r, "data.tokenizer.kind") ? "" : " (default)", printable(s.prefix), s.tokenizer,
+         s.vocab_size, s.eot,
          s.tokenizer == "byte" ? "Write\n  data: {tokenizer: {kind: byte}}"
          : s.tokenizer == "gpt2"
              ? "Write\n  data: {tokenizer: {kind: gpt2, path: RANKS.tiktoken}}"
-             : "Training on tokens of a tokenizer.json is not in this build, which trains on "
-               "those of byte and gpt2");
-  const auto tokenizer = load_tokenizer(r);
-  if (tokenizer->hash() != s.tokenizer_hash)
-    fail(
-        ExitCode::usage,
-        "{}data.tokenizer.path = {}: is a {} tokenizer of {} ids and hash {}, and the tokens of {} are of "
-        "one "
-        "of {} ids and hash {}. Name the file of ranks that the data was built with, or build the data again",
-        place(r, "data.tokenizer.path"), printable(r.data.tokenizer.path.value_or("null")), kind,
-        tokenizer->vocab_size(), tokenizer->hash(), printable(s.prefix), s.vocab_size, s.tokenizer_hash);
-  if (r.data.tokenizer.eod && *r.data.tokenizer.eod != s.eot)
+             : "Write\n  data: {tokenizer: {kind: huggingface, path: FOLDER}}\nwith the folder of its "
+               "tokenizer.json");
+}
+
+void check_tokenizer(const Recipe& r, const data::Tokenizer& tokenizer, const data::SourceInfo& s) {
+  if (tokenizer.hash() != s.tokenizer_hash)
+    fail(ExitCode::usage,
+         "{}{} = {}: is a {} tokenizer of {} ids and hash {}, and the tokens of {} are of one "
+         "of {} ids and hash {}. Name the {} that the data was built with, or build the data again",
+         place(r, "data.tokenizer.path"), written(r, "data.tokenizer.path"),
+         printable(r.data.tokenizer.path.value_or("null")), kind_of(r), tokenizer.vocab_size(),
+         tokenizer.hash(), printable(s.prefix), s.vocab_size, s.tokenizer_hash,
+         r.data.tokenizer.kind == TokenizerKind::gpt2 ? "file of ranks" : "tokenizer.json");
+  if (r.data.tokenizer.eod && s.eot >= 0 && *r.data.tokenizer.eod != s.eot)
     fail(ExitCode::usage, "{}data.tokenizer.eod = {}: the sidecar of {} says {}; leave the key out",
          place(r, "data.tokenizer.eod"),
          *r.data.tokenizer.eod < 0 ? "none" : std::to_string(*r.data.tokenizer.eod), printable(s.prefix),
@@ -91,10 +94,21 @@ void check_end_of_document(const Recipe& r, const data::SourceInfo& s) {
   if (d.tokenizer.eod && *d.tokenizer.eod >= r.model.vocab_size)
     fail(ExitCode::usage, "{}data.tokenizer.eod = {}: model.vocab_size is {}; ids are 0 to {}",
          place(r, "data.tokenizer.eod"), *d.tokenizer.eod, r.model.vocab_size, r.model.vocab_size - 1);
-  if (!d.tokenizer.eod) load_tokenizer(r);  // its error names what is missing
+  if (d.tokenizer.eod) return;
+  if (const auto tokenizer = load_tokenizer(r); tokenizer->eot() < 0)
+    fail(ExitCode::usage,
+         "{}{} = true: needs the token that ends documents: {} has no sidecar that says it, and no "
+         "tokenizer_config.json beside {} says eos_token. Write\n  data: {{tokenizer: {{eod: ID}}}}\nor eod: "
+         "none where documents end by the index alone",
+         place(r, asks), asks, printable(s.prefix), printable(r.data.tokenizer.path.value_or("null")));
 }
 
 }  // namespace
+
+std::unique_ptr<data::Tokenizer> load_tokenizer(const Recipe& r) {
+  const bool has_file = r.data.tokenizer.kind != TokenizerKind::byte;  // data.tokenizer.path applies
+  return data::make_tokenizer(kind_of(r), has_file ? r.data.tokenizer.path.value_or("") : "");
+}
 
 int64_t end_of_document(const Recipe& r) {
   if (r.data.tokenizer.eod) return *r.data.tokenizer.eod;
@@ -103,12 +117,13 @@ int64_t end_of_document(const Recipe& r) {
 
 data::DataIdentity data_identity(const Recipe& r) {
   data::DataIdentity d;
-  d.tokenizer = recipe_tokenizer(r);
+  bool recorded = false;
   for (const DataSource& s : r.data.train) {
     const data::SourceInfo info = data::inspect_source(s.path);
     d.sources.push_back({s.path, s.weight, data::content_identity(s.path), info.tokens, info.documents});
-    if (info.has_sidecar) d.tokenizer = identity_of(info);
+    if (info.has_sidecar) d.tokenizer = identity_of(info), recorded = true;
   }
+  if (!recorded) d.tokenizer = recipe_tokenizer(r);
   d.seq_length = r.data.seq_length;
   d.seed = r.seed;
   d.reset_attention_mask = r.data.reset_attention_mask;
@@ -118,16 +133,26 @@ data::DataIdentity data_identity(const Recipe& r) {
 }
 
 void check_data(const Recipe& r) {
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  const auto tokenizer_of_recipe = [&]() -> const data::Tokenizer& {
+    if (!tokenizer) tokenizer = load_tokenizer(r);
+    return *tokenizer;
+  };
   for (const bool eval : {false, true})
     for (const DataSource& s : eval ? r.data.eval : r.data.train) {
       const data::SourceInfo info = data::inspect_source(s.path);
-      if (info.has_sidecar)
-        check_tokenizer(r, info);
-      else
+      if (info.has_sidecar) {
+        check_kind(r, info);
+        check_tokenizer(r, tokenizer_of_recipe(), info);
+      } else {
         check_end_of_document(r, info);
+      }
       if (info.max_token >= 0) check_vocabulary(r, s.path, info.max_token + 1);
       data::check_source(info, r.model.vocab_size, r.data.seq_length);
     }
+  if (r.data.tokenizer.kind == TokenizerKind::huggingface)  // of the others the rules know how many ids
+    check_vocabulary(r, "the tokenizer " + printable(*r.data.tokenizer.path),
+                     tokenizer_of_recipe().vocab_size());
 }
 
 }  // namespace ltrain

@@ -9,7 +9,7 @@
 namespace ltrain::data {
 
 struct TokenizerIdentity {
-  std::string kind;         ///< "byte", "gpt2"
+  std::string kind;         ///< "byte", "gpt2", "huggingface"
   std::string hash;         ///< Tokenizer::hash(); empty: not known
   int64_t vocab_size = -1;  ///< -1: not known
   int64_t eod = -1;         ///< the end-of-document token; -1: none, or not known

@@ -8,6 +8,7 @@
 #include "kernels/meta/meta_memory.h"
 #include "kernels/tensor/device.h"
 #include "kernels/tensor/rng.h"
+#include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/plan/plan.h"
@@ -35,8 +36,14 @@ std::unique_ptr<PieceReader> Session::open(const SessionOptions& options) {
   return reader;
 }
 
-Session::Session(const SessionOptions& options) : ranks_(options.ranks) {
+Session::Session(const SessionOptions& options) {
   const auto reader = open(options);
+  if (!options.tokenizer.empty()) {
+    if (recipe_.data.tokenizer.kind == TokenizerKind::byte)
+      fail(ExitCode::usage, "--tokenizer {}: the tokenizer of {} is byte, which takes no file",
+           options.tokenizer, path_);
+    recipe_.data.tokenizer.path = options.tokenizer;
+  }
   reader->take_any_float();
   if (options.seq_length > 0) recipe_.data.seq_length = options.seq_length;
   recipe_.parallel = Parallel{};
@@ -90,11 +97,29 @@ Session::~Session() = default;
 
 data::Tokenizer& Session::tokenizer() {
   if (!tokenizer_) {
-    const Tokenizer& t = recipe_.data.tokenizer;
-    const std::string file = t.kind == TokenizerKind::gpt2 ? t.path.value_or("") : "";
-    tokenizer_ = data::make_tokenizer(std::string(to_string(t.kind)), !ranks_.empty() ? ranks_ : file);
+    auto tokenizer = load_tokenizer(recipe_);
+    if (const auto& t = trained_tokenizer_;
+        t && !t->hash.empty() && (t->kind != tokenizer->name() || t->hash != tokenizer->hash()))
+      fail(ExitCode::usage,
+           "{}: is a {} tokenizer of hash {}, and {} was trained on tokens of {} (hash {}). Give that "
+           "tokenizer's file or folder with --tokenizer",
+           recipe_.data.tokenizer.path.value_or(tokenizer->name()), tokenizer->name(), tokenizer->hash(),
+           path_, t->kind, t->hash);
+    tokenizer_ = std::move(tokenizer);
   }
   return *tokenizer_;
+}
+
+std::optional<data::TokenizerIdentity> Session::trained_tokenizer() {
+  if (trained_tokenizer_ || !is_hf_folder(path_) || recipe_.data.tokenizer.kind == TokenizerKind::byte)
+    return trained_tokenizer_;
+  const data::Tokenizer& t = tokenizer();
+  return data::TokenizerIdentity{t.name(), t.hash(), t.vocab_size(), t.eot()};
+}
+
+int64_t Session::end_of_document() {
+  if (trained_tokenizer_ && trained_tokenizer_->eod >= 0) return trained_tokenizer_->eod;
+  return recipe_.data.tokenizer.eod ? *recipe_.data.tokenizer.eod : tokenizer().eot();
 }
 
 int32_t sample_token(std::vector<float> logits, const SamplingOptions& o, uint64_t index) {
@@ -144,11 +169,23 @@ void Session::generate(const std::vector<std::vector<int32_t>>& prompts, const S
   std::vector<KeyValueCache*> unused;
   for (KeyValueCache& cache : caches_) unused.push_back(&cache);
   LT_CHECK(!unused.empty(), "a session for evaluation is asked to generate");
+  const bool begins = std::any_of(prompts.begin(), prompts.end(), [](const auto& p) { return p.empty(); });
+  const int64_t end = o.stop_at_end || begins ? end_of_document() : -1;
+  // Rows of the embedding that stand for no token are not drawn.
+  const size_t ids = static_cast<size_t>(std::min(tokenizer().vocab_size(), recipe_.model.vocab_size));
   for (size_t begun = 0; begun < prompts.size() || !texts.empty();) {
     for (; begun < prompts.size() && !unused.empty(); ++begun) {
       Text t{begun, prompts[begun], {}, 0, unused.back()};
       unused.pop_back();
-      if (t.tokens.empty()) t.tokens.push_back(tokenizer().eot());
+      if (t.tokens.empty()) {
+        if (end < 0)
+          fail(ExitCode::usage,
+               "prompt: is empty, and neither data nor tokenizer of {} name a token that ends documents, "
+               "after "
+               "which one could begin; give --prompt",
+               path_);
+        t.tokens.push_back(static_cast<int32_t>(end));
+      }
       for (const int32_t token : t.tokens)
         if (token < 0 || token >= recipe_.model.vocab_size)
           fail(ExitCode::usage, "prompt: token {} is outside the model's vocabulary of {}", token,
@@ -166,13 +203,13 @@ void Session::generate(const std::vector<std::vector<int32_t>>& prompts, const S
       }
       rows.push_back({t.cache, t.next});
     }
-    const std::vector<std::vector<float>> logits = program_->extend(rows);
+    std::vector<std::vector<float>> logits = program_->extend(rows);
     for (size_t i = texts.size(); i-- > 0;) {
       Text& t = texts[i];
       const uint64_t index = static_cast<uint64_t>(t.prompt) << 32 | static_cast<uint64_t>(t.made);
-      const int32_t next = sample_token(logits[i], o, index);
-      const bool ends =
-          (o.stop_at_end && next == tokenizer().eot()) || !emit(t.prompt, next) || ++t.made == o.tokens;
+      logits[i].resize(ids);
+      const int32_t next = sample_token(std::move(logits[i]), o, index);
+      const bool ends = (o.stop_at_end && next == end) || !emit(t.prompt, next) || ++t.made == o.tokens;
       if (ends) {
         unused.push_back(t.cache);
         texts.erase(texts.begin() + static_cast<int64_t>(i));

@@ -25,7 +25,7 @@ struct SessionOptions {
   /// A checkpoint, a folder of them, or a run's output_dir: the newest valid one is taken. Or a Hugging Face
   /// folder.
   std::string where;
-  std::string ranks;        ///< rank file of a gpt2 tokenizer, when the recipe's path is not to be used
+  std::string tokenizer;    ///< data.tokenizer.path, when the recipe's is not to be used
   int64_t micro_batch = 1;  ///< sequences at once, of an evaluation
   int64_t texts = 0;        ///< that are generated at once; 0: for evaluation alone
   int64_t seq_length = 0;   ///< tokens of a sequence; 0: the recipe's
@@ -43,11 +43,13 @@ class Session {
   const Recipe& recipe() const { return recipe_; }
   const std::string& path() const { return path_; }
   int64_t step() const { return step_; }  ///< 0: of a Hugging Face folder
-  /// Of the data that it was trained on; absent: the checkpoint is older than such records.
-  const std::optional<data::TokenizerIdentity>& trained_tokenizer() const { return trained_tokenizer_; }
   /// What whoever uses it should know of how it was opened: newer checkpoints that cannot be used.
   const std::vector<std::string>& notes() const { return notes_; }
+  /// Of the data that it was trained on, or of the Hugging Face folder; absent: neither says.
+  std::optional<data::TokenizerIdentity> trained_tokenizer();
+  /// Error where it is not the one of the data that the model was trained on.
   data::Tokenizer& tokenizer();
+  int64_t end_of_document();  ///< the token; -1: none
   TrainProgram& program() { return *program_; }
 
   /// Calls `emit` with the number of a prompt and each token that is generated for it; false from it ends
@@ -60,7 +62,7 @@ class Session {
   std::unique_ptr<PieceReader> open(const SessionOptions& options);
 
   Recipe recipe_;
-  std::string path_, ranks_;
+  std::string path_;
   std::vector<std::string> notes_;
   int64_t step_ = 0;
   std::optional<data::TokenizerIdentity> trained_tokenizer_;

@@ -211,7 +211,6 @@ data::Packing packing(const Recipe& r) {
   p.attention_mask = r.data.reset_attention_mask;
   p.position_ids = r.data.reset_position_ids;
   p.mask_loss = r.data.eod_mask_loss;
-  p.eod = tokenizer_vocab_size(r.data.tokenizer.kind) - 1;  // both tokenizers end with it
   return p;
 }
 

@@ -46,7 +46,7 @@ void check_optimizer_of(const Recipe& recipe);
 ContextSharding context_sharding(const Recipe& recipe, const Mesh& mesh);
 /// How the rank that `mesh` is of reads its data.
 data::LoaderOptions loader_options(const Recipe& recipe, const Mesh& mesh, bool eval);
-/// The recipe's treatment of documents.
+/// The recipe's treatment of documents, without `eod`: end_of_document() of runtime/checkpoint knows it.
 data::Packing packing(const Recipe& recipe);
 /// Threads of each rank: the recipe's, else cores of the host / ranks on it.
 int threads_per_rank(const Recipe& resolved);

@@ -23,8 +23,9 @@ enum class WeightDecayStyle : uint8_t { constant, linear, cosine };
 LT_ENUM_NAMES(WeightDecayStyle, {WeightDecayStyle::constant, "constant"},
               {WeightDecayStyle::linear, "linear"}, {WeightDecayStyle::cosine, "cosine"});
 
-enum class TokenizerKind : uint8_t { byte, gpt2 };
-LT_ENUM_NAMES(TokenizerKind, {TokenizerKind::byte, "byte"}, {TokenizerKind::gpt2, "gpt2"});
+enum class TokenizerKind : uint8_t { byte, gpt2, huggingface };
+LT_ENUM_NAMES(TokenizerKind, {TokenizerKind::byte, "byte"}, {TokenizerKind::gpt2, "gpt2"},
+              {TokenizerKind::huggingface, "huggingface"});
 
 enum class LogFormat : uint8_t { text, megatron };
 LT_ENUM_NAMES(LogFormat, {LogFormat::text, "text"}, {LogFormat::megatron, "megatron"});

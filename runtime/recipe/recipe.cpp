@@ -97,7 +97,22 @@ void raise(Diagnostics& diagnostics, const Recipe& r, World world) {
 
 namespace {
 
-/// model.from: a config.json, or a folder that has one beside the weights.
+/// data.tokenizer of a recipe that leaves it out is the folder's.
+void add_tokenizer_of_folder(const std::string& folder, const RawValue& from, RawValues& given) {
+  std::error_code error;
+  if (given.values.count("data.tokenizer.kind") || given.values.count("data.tokenizer.path") ||
+      !std::filesystem::exists(folder + "/tokenizer.json", error))
+    return;
+  RawValue value = from;
+  value.written_as = "data.tokenizer.kind (of model.from)";
+  value.value.text = "huggingface";
+  given.values.emplace("data.tokenizer.kind", value);
+  value.written_as = "data.tokenizer.path (of model.from)";
+  value.value.text = folder;
+  given.values.emplace("data.tokenizer.path", value);
+}
+
+/// model.from: a config.json, or a folder that has one beside the weights, and perhaps a tokenizer.
 void add_model_from(RawValues& given, Diagnostics& diagnostics) {
   const auto it = given.values.find("model.from");
   if (it == given.values.end() || it->second.value.kind != Node::scalar) return;
@@ -113,6 +128,7 @@ void add_model_from(RawValues& given, Diagnostics& diagnostics) {
     weights.value.text = path;
     weights.written_as = "model.from";
     given.values.emplace("checkpoint.load.path", weights);
+    add_tokenizer_of_folder(path, from, given);
     path += "/config.json";
   }
   add_hf_config(path, from.place, given, diagnostics);
@@ -271,6 +287,16 @@ bool OptimizerKeys::uses(UpdateRule rule) const {
   return false;
 }
 
-int64_t tokenizer_vocab_size(TokenizerKind kind) { return kind == TokenizerKind::byte ? 257 : 50257; }
+int64_t tokenizer_vocab_size(TokenizerKind kind) {
+  switch (kind) {
+    case TokenizerKind::byte:
+      return 257;
+    case TokenizerKind::gpt2:
+      return 50257;
+    case TokenizerKind::huggingface:
+      return 0;
+  }
+  LT_CHECK(false, "unknown tokenizer");
+}
 
 }  // namespace ltrain

@@ -103,7 +103,7 @@ struct DataSource {
 
 struct Tokenizer {
   TokenizerKind kind = TokenizerKind::byte;
-  std::optional<std::string> path;  ///< gpt2: the rank file
+  std::optional<std::string> path;  ///< gpt2: the rank file; huggingface: a tokenizer.json or its folder
   std::optional<int64_t> eod;       ///< end-of-document token of data without a sidecar; -1: there is none
 };
 
@@ -299,7 +299,8 @@ int64_t tokens_per_step(const Recipe& recipe);
 int64_t end_step(const Recipe& recipe);
 /// Sequences of the step that begins after `samples` sequences: train.batch_ramp.
 int64_t global_batch_after(const Recipe& recipe, int64_t samples);
-int64_t tokenizer_vocab_size(TokenizerKind kind);  ///< token ids are 0 .. this - 1
+/// Token ids are 0 .. this - 1; 0: its file says how many.
+int64_t tokenizer_vocab_size(TokenizerKind kind);
 
 /// In some phase.
 bool computes_in(const Recipe& recipe, Precision p);

@@ -100,6 +100,16 @@ std::string shard_file(size_t index, size_t count) {
                     : fmt::format("model-{:05d}-of-{:05d}.safetensors", index + 1, count);
 }
 
+/// The folder of the tokenizer.json that the run's data are of, else the one that the run began with.
+std::string tokenizer_folder(const Recipe& recipe, const std::string& begun_with) {
+  if (recipe.data.tokenizer.kind != TokenizerKind::huggingface) return begun_with;
+  const std::filesystem::path path = *recipe.data.tokenizer.path;
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return path.string();
+  if (path.filename() != "tokenizer.json") return begun_with;  // a file of another name is found by no one
+  return path.has_parent_path() ? path.parent_path().string() : ".";
+}
+
 /// What comes with a model and is no weight.
 std::vector<std::string> copy_tokenizer(const std::string& from, const std::string& to) {
   std::vector<std::string> copied;
@@ -172,7 +182,7 @@ ExportReport export_checkpoint(const ExportOptions& o) {
     report.files.push_back("model.safetensors.index.json");
   }
   report.files.push_back("config.json");
-  const std::string tokenizer = !o.tokenizer.empty() ? o.tokenizer : begun_with;
+  const std::string tokenizer = !o.tokenizer.empty() ? o.tokenizer : tokenizer_folder(recipe, begun_with);
   if (!tokenizer.empty() && path_exists(tokenizer))
     for (const std::string& name : copy_tokenizer(tokenizer, folder.work())) report.files.push_back(name);
   if (std::find(report.files.begin(), report.files.end(), "generation_config.json") == report.files.end()) {

@@ -19,7 +19,9 @@ struct ExportOptions {
   std::optional<DType> dtype;  ///< of the weights; none: that of the run's matmuls, or as they were imported
   int64_t shard_bytes = 5'000'000'000;  ///< of a file, at most, but for a tensor that is larger
   bool average = false;                 ///< the average that train.ema_decay keeps
-  std::string tokenizer;  ///< folder of tokenizer files; empty: the folder that the run began with
+  /// Folder of tokenizer files; empty: that of data.tokenizer.path (huggingface), else the folder that the
+  /// run began with.
+  std::string tokenizer;
   CopyProgress progress;  ///< optional
 };
 

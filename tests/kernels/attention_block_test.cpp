@@ -219,7 +219,8 @@ TEST_CASE("one block of attention equals the reference over its keys alone") {
         auto documents = document_array(w.c);
         std::vector<Positions> parts = zig_zag(shape.seq, 2);
         parts.push_back(Positions::run(5, 11, shape.seq));
-        for (const int64_t at : {int64_t{3}, shape.seq - 1}) parts.push_back(Positions::run(at, 1, shape.seq));
+        for (const int64_t at : {int64_t{3}, shape.seq - 1})
+          parts.push_back(Positions::run(at, 1, shape.seq));
         parts.push_back(shape.seq);
         for (const Positions& queries : parts)
           for (const Positions& keys : parts) {

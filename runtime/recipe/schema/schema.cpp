@@ -177,7 +177,7 @@ void add_model_keys(std::vector<Key>& t) {
   t.push_back(architecture());
   t.push_back(integer("model.vocab_size", LT_MEMBER(model.vocab_size), "Rows of the embedding.")
                   .between(1, kMaxIds)
-                  .derived("the tokenizer's: byte 257, gpt2 50257", [](Recipe& r) {
+                  .derived("the tokenizer's: byte 257, gpt2 50257; huggingface: required", [](Recipe& r) {
                     r.model.vocab_size = tokenizer_vocab_size(r.data.tokenizer.kind);
                   }));
   t.push_back(integer("model.hidden_size", LT_MEMBER(model.hidden_size), "Width of the residual stream.")
@@ -437,12 +437,14 @@ void add_data_keys(std::vector<Key>& t) {
                   "Held-out token files.")
                   .changes(Effect::nothing));
   t.push_back(choice(
-      "data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind), {"tiktoken", "tokenizer.json", "sentencepiece"},
-      "byte: bytes and an end mark, 257 ids. gpt2: byte-pair ranks in tiktoken form, 50257 ids."));
-  t.push_back(text("data.tokenizer.path", LT_MEMBER(data.tokenizer.path), "The rank file of gpt2.")
+      "data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind), {"tiktoken", "sentencepiece"},
+      "byte: bytes and an end mark, 257 ids. gpt2: byte-pair ranks in tiktoken form, 50257 ids. huggingface: "
+      "a tokenizer.json; also the default where model.from names a folder that has one."));
+  t.push_back(text("data.tokenizer.path", LT_MEMBER(data.tokenizer.path),
+                   "gpt2: the rank file. huggingface: a tokenizer.json, or the folder that has it.")
                   .alias({"tokenizer_model"})
-                  .when("data.tokenizer.kind: gpt2", false,
-                        [](const Recipe& r) { return r.data.tokenizer.kind == TokenizerKind::gpt2; }));
+                  .when("data.tokenizer.kind: gpt2 or huggingface", false,
+                        [](const Recipe& r) { return r.data.tokenizer.kind != TokenizerKind::byte; }));
   t.push_back(integer("data.tokenizer.eod", LT_MEMBER(data.tokenizer.eod),
                       "End-of-document token of token files without a sidecar; null: the tokenizer's, which "
                       "must then be given by kind. none: documents end where the index says alone.")

@@ -123,6 +123,10 @@ int64_t Session::end_of_document() {
 }
 
 int32_t sample_token(std::vector<float> logits, const SamplingOptions& o, uint64_t index) {
+  for (size_t i = 0; i < logits.size(); ++i)
+    if (std::isnan(logits[i]))
+      fail(ExitCode::data,
+           "the logit of token {} is not a number: the model's weights are not finite, or too large", i);
   std::vector<int32_t> order(logits.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
   // Likeliest first, the lower id first among equals.

@@ -101,3 +101,9 @@ TEST_CASE("one token, equal tokens, and logits that differ by hundreds", "[gener
   CHECK(seen(draws(options(1), 2000, {1000.0f, -1000.0f})) == std::set<int32_t>{0});
   CHECK(seen(draws(options(1e-6), 2000, {1.0f, 1.001f})) == std::set<int32_t>{1});
 }
+
+TEST_CASE("a logit that is not a number is refused", "[generate]") {
+  for (const double temperature : {0.0, 1.0})
+    CHECK_THROWS_WITH(sample_token({1.0f, NAN, 0.0f}, options(temperature), 0),
+                      Catch::Contains("token 1 is not a number"));
+}

@@ -38,6 +38,9 @@ def rope(theta):
 # Fixture, its model_type and its config.json. Layers and windows are chosen so that every branch of a family is taken.
 CONFIGS = {
     "llama": ("llama", dict(COMMON, rope_parameters=LLAMA3, rms_norm_eps=1e-5)),
+    # As many positions as its sequences have: the longest ones that rotate as without the scaling.
+    "llama_dynamic": ("llama", dict(COMMON, max_position_embeddings=SEQ, rms_norm_eps=1e-5,
+                                    rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=3.0))),
     "mistral": ("mistral", dict(COMMON, sliding_window=5, head_dim=6, rope_parameters=rope(1e4))),
     "mistral_full": ("mistral", dict(COMMON, sliding_window=None, head_dim=4, rope_parameters=rope(1e6))),
     "qwen2": ("qwen2", dict(COMMON, tie_word_embeddings=True, rope_parameters=rope(1e6))),

@@ -20,7 +20,9 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 32;
 constexpr int64_t kMostLayers = 10000;  // model.num_hidden_layers
-constexpr size_t kLongestValue = 200;   // bytes of a value in a message
+constexpr const char* kRopeType = "model.rope_scaling.rope_type";
+constexpr const char* kDynamic = "dynamic";
+constexpr size_t kLongestValue = 200;  // bytes of a value in a message
 
 std::string value_text(const json& value) { return printable(value.dump(), kLongestValue); }
 
@@ -41,6 +43,8 @@ class ConfigReader {
     read_ignored(root);
     for (const auto& [key, value] : root.items())
       if (!ignored_.count(key)) take(key, value);
+    for (const char* section : {"rope_parameters", "rope_scaling"})
+      if (root.contains(section) && !ignored_.count(section)) dynamic_rope(root, section);
     sliding_window(root);
     balance_loss(root);
     for (const HfKey& key : *keys_) {
@@ -108,9 +112,8 @@ class ConfigReader {
   void rope(const std::string& section, const json& value) {
     if (value.is_null()) return;
     if (!value.is_object()) return wrong(section, "is not an object");
-    const json* type = value.contains("rope_type") ? &value["rope_type"]
-                       : value.contains("type")    ? &value["type"]
-                                                   : nullptr;
+    const json* type = rope_type(value);
+    const bool dynamic = type && *type == kDynamic;
     for (const auto& [key, v] : value.items()) {
       const std::string name = section + "." + key;
       const HfKey* row = find_hf_key(*keys_, name);
@@ -118,15 +121,61 @@ class ConfigReader {
         wrong(name,
               fmt::format("= {}: is not a key that ltrain knows, and may change what the model computes",
                           value_text(v)));
+      else if (key == "type" && v != *type)
+        wrong(name, fmt::format("= {}: differs from rope_type, {}", value_text(v), value_text(*type)));
+      else if (dynamic && (key == "rope_type" || key == "type"))
+        set(kRopeType, name, of_recipe(kRopeType) ? v : json("default"));
+      else if (dynamic && (key == "factor" || key == "original_max_position_embeddings"))
+        continue;  // dynamic_rope
       else if (key != "type" || type == &v)
         take(*row, v);
-      else if (v != *type)
-        wrong(name, fmt::format("= {}: differs from rope_type, {}", value_text(v), value_text(*type)));
     }
     if (!type || *type != "llama3") return;
     for (const char* key :
          {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
       if (!value.contains(key)) wrong(section + "." + key, "is missing, and rope_type llama3 needs it");
+  }
+
+  /// Given by the recipe, which wins.
+  bool of_recipe(const std::string& path) const {
+    return given_.values.count(path) && !from_here_.count(path);
+  }
+
+  static const json* rope_type(const json& section) {
+    return section.contains("rope_type") ? &section["rope_type"]
+           : section.contains("type")    ? &section["type"]
+                                         : nullptr;
+  }
+
+  /// rope_type dynamic stretches the angles of a sequence that is longer than max_position_embeddings, by a
+  /// base that follows from its length. Others rotate as without it, and a recipe has no longer ones.
+  void dynamic_rope(const json& root, const std::string& section) {
+    const json& values = root[section];
+    const json* type = values.is_object() ? rope_type(values) : nullptr;
+    if (!type || *type != kDynamic || of_recipe(kRopeType)) return;
+    const std::string name = section + (values.contains("rope_type") ? ".rope_type" : ".type");
+    for (const char* key : {"factor", "original_max_position_embeddings"}) {
+      const auto it = values.find(key);
+      const std::string written = section + "." + key;
+      if (it == values.end()) {
+        if (key == std::string_view("factor"))
+          wrong(written, fmt::format("is missing, and rope_type {} needs it", kDynamic));
+      } else if (!it->is_number() || *it < 1) {
+        wrong(written, fmt::format("= {}: needs a number of at least 1", value_text(*it)));
+      }
+    }
+    const json of_file = value(root, "max_position_embeddings");
+    if (!of_file.is_number_integer()) return;  // refused as a number of positions
+    const int64_t positions = of_file.get<int64_t>(), here = size("max_position_embeddings");
+    if (here > positions)
+      return wrong(name, fmt::format("= \"{}\": rotates by an angle that depends on the length of a sequence "
+                                     "of more than max_position_embeddings ({}), and "
+                                     "model.max_position_embeddings is {}; nearest valid value: {}",
+                                     kDynamic, positions, here, positions));
+    given_.notes.push_back(
+        fmt::format("{}: {} = \"{}\" changes nothing up to max_position_embeddings ({}), and no sequence is "
+                    "longer here; ltrain export writes the default in its place",
+                    path_, name, kDynamic, positions));
   }
 
   /// Of a special key, or what transformers' class has where it is left out.

@@ -354,6 +354,71 @@ TEST_CASE("windows are of the layers that transformers' class gives them to", "[
              Contains("is not a key of llama"));
 }
 
+TEST_CASE("dynamic rotary scaling is none where no sequence is longer than the positions", "[recipe]") {
+  const json dynamic = {{"rope_type", "dynamic"}, {"factor", 2.5}};
+  int families = 0;
+  for (const std::string& type : all_families()) {
+    if (family_of(type).traits.positions != PositionEmbedding::rotary) continue;
+    ++families;
+    INFO(type);
+    const Loaded plain = load(small(type));
+    REQUIRE(plain.recipe);
+    for (const char* section : {"rope_scaling", "rope_parameters"}) {
+      json config = small(type);
+      config[section] = dynamic;
+      const Loaded with = load(config);
+      INFO(with.refusal);
+      REQUIRE(with.recipe);
+      CHECK(model_settings(with.recipe->model) == model_settings(plain.recipe->model));
+      REQUIRE(with.recipe->notes.size() == 1);
+      CHECK(with.recipe->notes[0] ==
+            fmt::format("F: {}.rope_type = \"dynamic\" changes nothing up to max_position_embeddings (512), "
+                        "and no sequence is longer here; ltrain export writes the default in its place",
+                        section));
+    }
+  }
+  CHECK(families >= 9);
+  const auto llama = [](const json& scaling, const std::string& more = "") {
+    json config = small("llama");
+    config["rope_scaling"] = scaling;
+    return load(config, more);
+  };
+  // Beside rope_theta, by the older name, and with positions that the scaling does not read.
+  const Loaded older = llama(
+      {{"type", "dynamic"}, {"factor", 4}, {"rope_theta", 5e5}, {"original_max_position_embeddings", 128}});
+  INFO(older.refusal);
+  REQUIRE(older.recipe);
+  CHECK(older.recipe->model.rope_theta == 5e5);
+  CHECK(older.recipe->model.rope_scaling.factor == 1.0);
+  CHECK_THAT(older.recipe->notes.at(0), Contains("rope_scaling.type = \"dynamic\""));
+  // A longer sequence would need it: refused, and a shorter one is not.
+  CHECK(
+      llama(dynamic, ", max_position_embeddings: 1024").refusal ==
+      "F: rope_scaling.rope_type = \"dynamic\": rotates by an angle that depends on the length of a sequence "
+      "of more than max_position_embeddings (512), and model.max_position_embeddings is 1024; nearest valid "
+      "value: 512");
+  CHECK(llama(dynamic, ", max_position_embeddings: 256").recipe);
+  const Loaded own =
+      llama(dynamic, ", max_position_embeddings: 1024, rope_scaling: {rope_type: llama3, factor: 8.0}");
+  INFO(own.refusal);
+  REQUIRE(own.recipe);  // another scaling in its place, which goes with any length
+  CHECK(own.recipe->model.rope_scaling.factor == 8.0);
+  CHECK_THAT(own.recipe->notes.at(1),
+             Contains("model.rope_scaling.rope_type = llama3 replaces \"dynamic\" of F"));
+  CHECK(llama({{"rope_type", "dynamic"}}).refusal ==
+        "F: rope_scaling.factor: is missing, and rope_type dynamic needs it");
+  for (const json& bad : std::vector<json>{0.5, "2", nullptr})
+    CHECK_THAT(llama({{"rope_type", "dynamic"}, {"factor", bad}}).refusal,
+               Contains("rope_scaling.factor = " + bad.dump() + ": needs a number of at least 1"));
+  CHECK(llama({{"rope_type", "dynamic"}, {"type", "linear"}, {"factor", 2.0}}).refusal ==
+        "F: rope_scaling.type = \"linear\": differs from rope_type, \"dynamic\"");
+  // Keys of other types are refused beside it as they are alone.
+  CHECK_THAT(llama({{"rope_type", "dynamic"}, {"factor", 2.0}, {"beta_fast", 32}}).refusal,
+             Contains("rope_scaling.beta_fast = 32 (of rope_type yarn and longrope)"));
+  CHECK_THAT(llama({{"rope_type", "dynamic"}, {"factor", 2.0}, {"alpha", 1000}}).refusal,
+             Contains("rope_scaling.alpha = 1000: is not a key that ltrain knows"));
+}
+
 TEST_CASE("transformers' loss for balance is computed where a config.json asks for it", "[recipe]") {
   for (const char* type : {"mixtral", "qwen3_moe", "olmoe"}) {
     const auto balance = [&](const json& more) {

@@ -41,6 +41,15 @@ CONFIGS = {
     # As many positions as its sequences have: the longest ones that rotate as without the scaling.
     "llama_dynamic": ("llama", dict(COMMON, max_position_embeddings=SEQ, rms_norm_eps=1e-5,
                                     rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=3.0))),
+    "llama_linear": ("llama", dict(COMMON, rms_norm_eps=1e-5,
+                                   rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=3.0))),
+    # Channels on each side of the ramp and on it: 12 of them, which turn 2.5 to 0.004 times in 16 tokens.
+    "qwen3_yarn": ("qwen3", dict(COMMON, head_dim=12, rope_parameters=dict(
+        rope_type="yarn", rope_theta=64.0, factor=4.0, original_max_position_embeddings=16, beta_fast=2.0,
+        beta_slow=0.25))),
+    "llama_yarn": ("llama", dict(COMMON, head_dim=12, rope_parameters=dict(
+        rope_type="yarn", rope_theta=64.0, factor=4.0, original_max_position_embeddings=16, beta_fast=2.0,
+        beta_slow=0.25, truncate=False, mscale=0.7, mscale_all_dim=1.5))),
     "mistral": ("mistral", dict(COMMON, sliding_window=5, head_dim=6, rope_parameters=rope(1e4))),
     "mistral_full": ("mistral", dict(COMMON, sliding_window=None, head_dim=4, rope_parameters=rope(1e6))),
     "qwen2": ("qwen2", dict(COMMON, tie_word_embeddings=True, rope_parameters=rope(1e6))),

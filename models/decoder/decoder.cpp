@@ -1,43 +1,15 @@
 #include "models/decoder/decoder.h"
 
-#include <cmath>
 #include <utility>
 
 #include "kernels/elementwise/embedding.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/staging.h"
+#include "models/layers/rope_angles.h"
 #include "models/layers/tensor_parallel.h"
 #include "models/tensor_parallel/tensor_parallel_3d.h"
 
 namespace ltrain {
-
-std::vector<float> rope_angles(const ModelConfig& c, int64_t seq) {
-  const int64_t half = c.head_dim / 2;
-  std::vector<double> frequency(half);
-  for (int64_t i = 0; i < half; ++i) {
-    double f = std::pow(c.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(c.head_dim));
-    const RopeScaling& r = c.rope_scaling;
-    if (r.factor != 1.0) {  // rope_type llama3 of transformers
-      const double wavelength = 2 * M_PI / f, old = static_cast<double>(r.original_max_position_embeddings);
-      const double low = old / r.low_freq_factor, high = old / r.high_freq_factor;
-      if (wavelength > low) {
-        f /= r.factor;
-      } else if (wavelength >= high) {
-        const double smooth =
-            (old / wavelength - r.low_freq_factor) / (r.high_freq_factor - r.low_freq_factor);
-        f = (1 - smooth) * f / r.factor + smooth * f;
-      }
-    }
-    frequency[i] = f;
-  }
-  std::vector<float> table(seq * c.head_dim);
-  for (int64_t t = 0; t < seq; ++t)
-    for (int64_t i = 0; i < half; ++i) {
-      table[t * c.head_dim + 2 * i] = static_cast<float>(std::cos(t * frequency[i]));
-      table[t * c.head_dim + 2 * i + 1] = static_cast<float>(std::sin(t * frequency[i]));
-    }
-  return table;
-}
 
 Decoder::Decoder(const ModelConfig& config, ParameterStore& store, const Groups& groups,
                  const DecoderOptions& options)

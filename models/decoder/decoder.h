@@ -85,7 +85,4 @@ class Decoder {
   Tensor rope_table_;
 };
 
-/// cos and sin of RoPE for positions 0..seq-1, (seq, head_dim / 2, 2), Llama-3 scaling applied.
-std::vector<float> rope_angles(const ModelConfig& config, int64_t seq);
-
 }  // namespace ltrain

@@ -12,12 +12,21 @@
 
 namespace ltrain {
 
-/// RoPE scaling of Llama 3 (transformers `rope_scaling`, rope_type llama3). factor 1 means none.
+/// How rotary frequencies are stretched for longer sequences: transformers' rope_type.
+enum class RopeType : uint8_t { none, linear, llama3, yarn };
+LT_ENUM_NAMES(RopeType, {RopeType::none, "default"}, {RopeType::linear, "linear"},
+              {RopeType::llama3, "llama3"}, {RopeType::yarn, "yarn"});
+
+/// transformers' rope_scaling, by its names (models/layers/rope_angles.h).
 struct RopeScaling {
+  RopeType type = RopeType::none;
   double factor = 1.0;
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
-  int64_t original_max_position_embeddings = 8192;
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;  ///< of llama3
+  int64_t original_max_position_embeddings = 8192;       ///< of llama3 and yarn
+  double beta_fast = 32.0, beta_slow = 1.0;              ///< of yarn: turns within the original positions
+  bool truncate = true;                                  ///< of yarn: its range is of whole channels
+  std::optional<double> attention_factor;                ///< of yarn: of cosine and sine
+  std::optional<double> mscale, mscale_all_dim;          ///< of yarn: what attention_factor follows from
 };
 
 /// Scores of experts, from logits.

@@ -18,7 +18,6 @@ struct RecipeOrigins {
   std::string source;  ///< the recipe file
   std::map<std::string, recipe::Place> given;
   std::shared_ptr<const recipe::RawValues> values;  ///< the same with their values, to try others
-  std::string rope_type;                            ///< as given; the model itself keeps only the factor
 
   bool has(const std::string& path) const { return given.count(path) > 0; }
   recipe::Place place(const std::string& path) const {

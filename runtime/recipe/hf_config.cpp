@@ -44,7 +44,10 @@ class ConfigReader {
     for (const auto& [key, value] : root.items())
       if (!ignored_.count(key)) take(key, value);
     for (const char* section : {"rope_parameters", "rope_scaling"})
-      if (root.contains(section) && !ignored_.count(section)) dynamic_rope(root, section);
+      if (root.contains(section) && !ignored_.count(section)) {
+        dynamic_rope(root, section);
+        yarn_positions(root, section);
+      }
     sliding_window(root);
     balance_loss(root);
     for (const HfKey& key : *keys_) {
@@ -130,10 +133,23 @@ class ConfigReader {
       else if (key != "type" || type == &v)
         take(*row, v);
     }
-    if (!type || *type != "llama3") return;
-    for (const char* key :
-         {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
-      if (!value.contains(key)) wrong(section + "." + key, "is missing, and rope_type llama3 needs it");
+    if (!type || !type->is_string()) return;
+    // linear has no length of its own; yarn's is else max_position_embeddings, by transformers.
+    static const std::map<std::string, std::vector<const char*>> needed = {
+        {"linear", {"factor"}},
+        {"llama3", {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
+        {"yarn", {"factor"}}};
+    const auto keys = needed.find(type->get<std::string>());
+    if (keys == needed.end()) return;
+    for (const char* key : keys->second)
+      if (!value.contains(key))
+        wrong(section + "." + key,
+              fmt::format("is missing, and rope_type {} needs it", type->get<std::string>()));
+    if (keys->first == "linear" || keys->first == "yarn")
+      for (const char* key : {"low_freq_factor", "high_freq_factor"})
+        if (value.contains(key) && !value[key].is_null())
+          wrong(section + "." + key, fmt::format("= {}: has no meaning with rope_type {}; remove the key",
+                                                 value_text(value[key]), keys->first));
   }
 
   /// Given by the recipe, which wins.
@@ -176,6 +192,16 @@ class ConfigReader {
         fmt::format("{}: {} = \"{}\" changes nothing up to max_position_embeddings ({}), and no sequence is "
                     "longer here; ltrain export writes the default in its place",
                     path_, name, kDynamic, positions));
+  }
+
+  /// rope_type yarn without the length that the model was first trained for: transformers takes all
+  /// positions.
+  void yarn_positions(const json& root, const std::string& section) {
+    const json& values = root[section];
+    const json* type = values.is_object() ? rope_type(values) : nullptr;
+    if (!type || *type != "yarn" || values.contains("original_max_position_embeddings")) return;
+    if (const json of_file = value(root, "max_position_embeddings"); of_file.is_number_integer())
+      set("model.rope_scaling.original_max_position_embeddings", "max_position_embeddings", of_file);
   }
 
   /// Of a special key, or what transformers' class has where it is left out.

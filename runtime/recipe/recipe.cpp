@@ -23,7 +23,7 @@ namespace {
 constexpr size_t kLongestNote = 4000;  // bytes
 
 const RecipeOrigins& origins_of(const Recipe& r) {
-  static const RecipeOrigins none{"recipe", {}, {}, {}};
+  static const RecipeOrigins none{"recipe", {}, {}};
   return r.origins ? *r.origins : none;
 }
 
@@ -64,7 +64,6 @@ Recipe make(const std::shared_ptr<const RawValues>& given, const std::string& na
     if (!wrong.empty())
       diagnostics.add(
           {v.place, fmt::format("{} = {}: ", v.written_as, show(v.value)), wrong, key.path, true});
-    if (key.path == "model.rope_scaling.rope_type") origins->rope_type = v.value.text;
   }
   r.origins = origins;
   if (!diagnostics.empty()) return r;

@@ -90,8 +90,13 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
       out[key.name] = key.accepted.front();
     }
   }
-  if (rope.contains("rope_type"))
-    out["rope_scaling"] = rope["rope_type"] == "default" ? ordered_json() : rope;
+  if (rope.contains("rope_type")) {
+    const RopeType type = recipe.model.rope_scaling.type;
+    if (type != RopeType::llama3)
+      for (const char* key : {"low_freq_factor", "high_freq_factor"}) rope.erase(key);
+    if (type == RopeType::linear) rope.erase("original_max_position_embeddings");
+    out["rope_scaling"] = type == RopeType::none ? ordered_json() : rope;
+  }
   add_windows(recipe.model, out);
   if (find_hf_key(keys, "router_aux_loss_coef") && recipe.model.moe.balance == BalanceLoss::hf) {
     out["output_router_logits"] = true;

@@ -139,8 +139,9 @@ Differences compare(const Golden& g, const ModelConfig& model, const char* preci
 
 bool agrees(const Differences& d) { return d.logits < 1e-5 && d.gradient < 1e-4 && d.loss < 1e-4; }
 
-const char* const kFixtures[] = {"llama",        "llama_dynamic", "mistral", "mistral_full", "qwen2",
-                                 "qwen2_window", "qwen3",         "olmo2",   "smollm3"};
+const char* const kFixtures[] = {"llama",        "llama_dynamic", "llama_linear", "llama_yarn",
+                                 "qwen3_yarn",   "mistral",       "mistral_full", "qwen2",
+                                 "qwen2_window", "qwen3",         "olmo2",        "smollm3"};
 
 }  // namespace
 
@@ -180,5 +181,10 @@ TEST_CASE("negative control: a family whose trait is another's does not agree wi
   differs("qwen3", [](ModelConfig& m, Family&) { m.rope_theta *= 1.05; });
   differs("llama", [](ModelConfig& m, Family&) { m.rope_scaling.factor = 7; });
   // As transformers would rotate twice as many tokens: the base times (3 * 2 - 2)^(4 / 2).
+  differs("llama_linear", [](ModelConfig& m, Family&) { m.rope_scaling.type = RopeType::none; });
+  differs("llama_yarn", [](ModelConfig& m, Family&) { m.rope_scaling.truncate = true; });
+  differs("llama_yarn", [](ModelConfig& m, Family&) { m.rope_scaling.mscale.reset(); });
+  differs("qwen3_yarn", [](ModelConfig& m, Family&) { m.rope_scaling.attention_factor = 1.0; });
+  differs("qwen3_yarn", [](ModelConfig& m, Family&) { m.rope_scaling.beta_fast = 1.0; });
   differs("llama_dynamic", [](ModelConfig& m, Family&) { m.rope_theta *= 16; });
 }

@@ -31,8 +31,12 @@ struct Golden {
     model.head_dim = whole("head_dim");
     model.max_position_embeddings = whole("max_position_embeddings");
     model.rope_theta = number("rope_theta");
-    model.rope_scaling = {number("rope_factor"), number("rope_low_freq"), number("rope_high_freq"),
-                          whole("rope_original")};
+    RopeScaling& scaling = model.rope_scaling;
+    scaling.factor = number("rope_factor");
+    scaling.type = scaling.factor == 1 ? RopeType::none : RopeType::llama3;
+    scaling.low_freq_factor = number("rope_low_freq");
+    scaling.high_freq_factor = number("rope_high_freq");
+    scaling.original_max_position_embeddings = whole("rope_original");
     model.norm_eps = number("norm_eps");
     model.tie_word_embeddings = whole("tie_word_embeddings") != 0;
     adamw.weight_decay = number("weight_decay");

@@ -8,6 +8,7 @@
 #include "models/layers/head.h"
 #include "models/layers/mlp_layer.h"
 #include "models/layers/norm_layer.h"
+#include "models/layers/rope_angles.h"
 #include "tests/models/layer_rig.h"
 
 using namespace ltrain;

@@ -141,11 +141,18 @@ class Rules {
   void rope_scaling() {
     const RopeScaling& s = r_.model.rope_scaling;
     const std::string type = "model.rope_scaling.rope_type", factor = "model.rope_scaling.factor";
-    if (given(type) && o_.rope_type == "llama3" && !given(factor))
+    if (s.type != RopeType::none && !given(factor))
       p_.add(o_.place(type),
-             type + " = llama3: needs model.rope_scaling.factor; Llama 3.1 has 8.0, 3.2 has 32.0");
-    if (given(type) && o_.rope_type == "default" && s.factor != 1.0)
-      broken(factor, "needs model.rope_scaling.rope_type: llama3, and it is default");
+             fmt::format("{} = {}: needs model.rope_scaling.factor{}", type, s.type,
+                         s.type == RopeType::llama3 ? "; Llama 3.1 has 8.0, 3.2 has 32.0" : ""));
+    if (s.type == RopeType::none && s.factor != 1.0)
+      broken(factor, "needs model.rope_scaling.rope_type: linear, llama3 or yarn, and it is default");
+    if (s.type == RopeType::yarn && s.beta_slow >= s.beta_fast)
+      broken("model.rope_scaling.beta_slow",
+             fmt::format("must be below model.rope_scaling.beta_fast ({})", write_number(s.beta_fast)),
+             {"model.rope_scaling.beta_fast"});
+    if (s.type == RopeType::yarn && r_.model.rope_theta <= 1)
+      broken("model.rope_theta", "must be above 1, since rope_type yarn counts turns by it");
     if (s.low_freq_factor >= s.high_freq_factor)
       broken("model.rope_scaling.low_freq_factor",
              fmt::format("must be below model.rope_scaling.high_freq_factor ({})",

@@ -7,10 +7,13 @@
 namespace ltrain::recipe {
 
 inline constexpr double kMaxSteps = 1e15;
+inline constexpr double kMaxDim = 1 << 20;
+inline constexpr double kMaxIds = 2147483647;  // token ids are 32-bit
 
 /// Bytes of "12 GiB", "800 MiB" or "1000000"; -1 when it says none.
 double read_bytes(const std::string& text);
 
+void add_model_keys(std::vector<Key>& table);
 void add_offload_keys(std::vector<Key>& table);
 void add_recompute_keys(std::vector<Key>& table);
 /// `precision`, which may be a list (phases.cpp).

@@ -354,6 +354,53 @@ TEST_CASE("windows are of the layers that transformers' class gives them to", "[
              Contains("is not a key of llama"));
 }
 
+TEST_CASE("linear and yarn rotary scaling are read with the keys of theirs alone", "[recipe]") {
+  const auto llama = [](const json& scaling) {
+    json config = small("llama");
+    config["rope_scaling"] = scaling;
+    return load(config);
+  };
+  const Loaded linear = llama({{"rope_type", "linear"}, {"factor", 3}});
+  INFO(linear.refusal);
+  REQUIRE(linear.recipe);
+  CHECK(linear.recipe->model.rope_scaling.type == RopeType::linear);
+  CHECK(linear.recipe->model.rope_scaling.factor == 3);
+  CHECK(llama({{"rope_type", "linear"}}).refusal ==
+        "F: rope_scaling.factor: is missing, and rope_type linear needs it");
+  CHECK_THAT(llama({{"type", "linear"}, {"factor", 3}, {"beta_fast", 16}}).refusal,
+             Contains("beta_fast = 16") && Contains("yarn"));
+  CHECK_THAT(llama({{"type", "linear"}, {"factor", 3}, {"low_freq_factor", 1}}).refusal,
+             Contains("low_freq_factor = 1: has no meaning with rope_type linear"));
+
+  const Loaded yarn = llama({{"type", "yarn"},
+                             {"factor", 4.0},
+                             {"original_max_position_embeddings", 128},
+                             {"beta_fast", 16},
+                             {"truncate", false},
+                             {"mscale", 0.707},
+                             {"mscale_all_dim", nullptr}});
+  INFO(yarn.refusal);
+  REQUIRE(yarn.recipe);
+  const RopeScaling& s = yarn.recipe->model.rope_scaling;
+  CHECK(s.type == RopeType::yarn);
+  CHECK(s.original_max_position_embeddings == 128);
+  CHECK(s.beta_fast == 16);
+  CHECK(s.beta_slow == 1);  // transformers' default
+  CHECK_FALSE(s.truncate);
+  CHECK(s.mscale == 0.707);
+  CHECK_FALSE(s.mscale_all_dim);
+  CHECK_FALSE(s.attention_factor);
+  // Without a length of its own it is the model's, as transformers has it.
+  const Loaded whole = llama({{"rope_type", "yarn"}, {"factor", 4.0}});
+  INFO(whole.refusal);
+  REQUIRE(whole.recipe);
+  CHECK(whole.recipe->model.rope_scaling.original_max_position_embeddings == 512);
+  CHECK(llama({{"rope_type", "yarn"}}).refusal ==
+        "F: rope_scaling.factor: is missing, and rope_type yarn needs it");
+  CHECK_THAT(llama({{"rope_type", "yarn"}, {"factor", 4.0}, {"short_factor", {1.0}}}).refusal,
+             Contains("short_factor"));
+}
+
 TEST_CASE("dynamic rotary scaling is none where no sequence is longer than the positions", "[recipe]") {
   const json dynamic = {{"rope_type", "dynamic"}, {"factor", 2.5}};
   int families = 0;
@@ -550,8 +597,9 @@ TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]")
         "F: hidden_size: is not a single value");
   CHECK(refused(R"({"model_type": "llama", "rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}})") ==
         "F: rope_theta = 10000.0: rope_parameters.rope_theta of the same file says 500000.0");
-  CHECK(refused(R"({"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}})") ==
-        "F: rope_scaling.type = \"linear\": is not in this build, which supports default, llama3");
+  CHECK(refused(R"({"model_type": "llama", "rope_scaling": {"type": "longrope", "factor": 2.0}})") ==
+        "F: rope_scaling.type = \"longrope\": is not in this build, which supports default, linear, llama3, "
+        "yarn");
   CHECK(refused(R"({"model_type": "llama", "model_type": "gpt2"})") == "F: model_type: given twice");
   CHECK(refused("[1]") == "r.yaml:1:9: model.from = F: not a JSON object");
   CHECK(refused("{") == "r.yaml:1:9: model.from = F: not a JSON object");

@@ -1,0 +1,257 @@
+#include <algorithm>
+
+#include "runtime/recipe/schema/key_makers.h"
+#include "runtime/recipe/schema/moe_keys.h"
+#include "runtime/recipe/schema/schema_parts.h"
+
+namespace ltrain::recipe {
+namespace {
+
+/// Refused in families with other positions, since whoever writes these keys expects another model.
+Key rotary_only(Key key) {
+  const auto rotary = [](const Family& f) { return f.traits.positions == PositionEmbedding::rotary; };
+  key.when("model.architecture: " + either(family_names(rotary)), true,
+           [rotary](const Recipe& r) { return rotary(*r.model.family); });
+  return key;
+}
+
+/// Refused in families without it, likewise.
+Key in_families(Key key, bool (*which)(const Family&)) {
+  key.when("model.architecture: " + either(family_names(which)), true,
+           [which](const Recipe& r) { return which(*r.model.family); });
+  return key;
+}
+
+/// What a type of rotary scaling alone reads.
+Key of_rope_types(Key key, std::vector<RopeType> types) {
+  std::vector<std::string> names;
+  for (const RopeType type : types) names.emplace_back(to_string(type));
+  key.when("model.rope_scaling.rope_type: " + either(names), true, [types](const Recipe& r) {
+    return std::find(types.begin(), types.end(), r.model.rope_scaling.type) != types.end();
+  });
+  return key;
+}
+
+void add_rope_scaling_keys(std::vector<Key>& t) {
+  t.push_back(rotary_only(choice("model.rope_scaling.rope_type", LT_MEMBER(model.rope_scaling.type),
+                                 {"dynamic", "longrope", "su", "proportional"},
+                                 "default: none. linear: all frequencies are divided by factor. llama3: low "
+                                 "frequencies are. yarn: low ones are, and attention is scaled.")
+                              .loads_with_any()
+                              .alias({"type"})
+                              .derived("llama3 where there is a factor, else default", [](Recipe& r) {
+                                r.model.rope_scaling.type =
+                                    r.model.rope_scaling.factor == 1.0 ? RopeType::none : RopeType::llama3;
+                              })));
+  t.push_back(
+      rotary_only(number("model.rope_scaling.factor", LT_MEMBER(model.rope_scaling.factor), "1: no scaling.")
+                      .at_least(1)
+                      .loads_with_any()));
+  t.push_back(
+      rotary_only(number("model.rope_scaling.low_freq_factor", LT_MEMBER(model.rope_scaling.low_freq_factor),
+                         "llama3: wavelengths longer than original / this are stretched whole.")
+                      .above(0)
+                      .loads_with_any()));
+  t.push_back(rotary_only(number("model.rope_scaling.high_freq_factor",
+                                 LT_MEMBER(model.rope_scaling.high_freq_factor),
+                                 "llama3: wavelengths shorter than original / this are kept.")
+                              .above(0)
+                              .loads_with_any()));
+  t.push_back(rotary_only(integer("model.rope_scaling.original_max_position_embeddings",
+                                  LT_MEMBER(model.rope_scaling.original_max_position_embeddings),
+                                  "llama3, yarn: sequence length that the model was first trained for.")
+                              .between(1, kMaxIds)
+                              .loads_with_any()));
+  const auto yarn = [&](Key key) {
+    t.push_back(of_rope_types(std::move(key.loads_with_any()), {RopeType::yarn}));
+  };
+  yarn(number("model.rope_scaling.beta_fast", LT_MEMBER(model.rope_scaling.beta_fast),
+              "Channels that turn more often than this within the original length are kept.")
+           .above(0));
+  yarn(number("model.rope_scaling.beta_slow", LT_MEMBER(model.rope_scaling.beta_slow),
+              "Channels that turn less often than this within the original length are stretched whole.")
+           .above(0));
+  yarn(truth("model.rope_scaling.truncate", LT_MEMBER(model.rope_scaling.truncate),
+             "The range between the two is of whole channels."));
+  yarn(number("model.rope_scaling.attention_factor", LT_MEMBER(model.rope_scaling.attention_factor),
+              "Queries and keys are multiplied by it as they rotate; null: 0.1 ln(factor) + 1, or by mscale.")
+           .above(0));
+  yarn(number("model.rope_scaling.mscale", LT_MEMBER(model.rope_scaling.mscale),
+              "With mscale_all_dim: attention_factor is (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim "
+              "ln(factor) + 1).")
+           .at_least(0));
+  yarn(number("model.rope_scaling.mscale_all_dim", LT_MEMBER(model.rope_scaling.mscale_all_dim),
+              "With mscale, as there.")
+           .at_least(0));
+}
+
+/// Layers whose attention differs from the others'.
+void add_layer_keys(std::vector<Key>& t) {
+  const auto windows = [](const Family& f) { return f.windows != WindowLayers::none; };
+  const auto without = [](const Family& f) { return f.layers_without_positions; };
+  t.push_back(in_families(integer("model.no_rope_layer_interval", LT_MEMBER(model.no_rope_layer_interval),
+                                  "Every so-many-th layer does not rotate; 0: all do.")
+                              .between(0, 10000)
+                              .derived("4",
+                                       [](Recipe& r) {
+                                         r.model.no_rope_layer_interval =
+                                             r.model.family->defaults.no_rope_layer_interval;
+                                       }),
+                          without));
+  t.push_back(in_families(
+      integers(
+          "model.no_rope_layers", [](Recipe& r) -> std::vector<int64_t>& { return r.model.no_rope_layers; },
+          "By layer, as transformers has it: 1 rotates queries and keys, 0 does not.", 0)
+          .derived("0 in every no_rope_layer_interval-th layer, 1 in the others",
+                   [](Recipe& r) {
+                     ModelConfig& m = r.model;
+                     m.no_rope_layers.clear();
+                     if (m.no_rope_layer_interval < 1 || !m.family->layers_without_positions) return;
+                     for (int64_t i = 1; i <= m.num_hidden_layers; ++i)
+                       m.no_rope_layers.push_back(i % m.no_rope_layer_interval != 0);
+                   }),
+      without));
+  t.push_back(in_families(integer("model.sliding_window", LT_MEMBER(model.sliding_window),
+                                  "Keys that a query sees, its own among them; null: all before it.")
+                              .between(1, kMaxIds),
+                          windows));
+  t.push_back(in_families(
+      words<LayerType>(
+          "model.layer_types", [](Recipe& r) -> std::vector<LayerType>& { return r.model.layer_types; },
+          "By layer: whether it has the sliding_window. []: all have."),
+      windows));
+}
+
+Key architecture() {
+  std::vector<std::pair<std::string, const Family*>> built;
+  std::string help;
+  for (const Family* f : families()) {
+    built.emplace_back(f->name, f);
+    help += (help.empty() ? "" : " ") + f->name + ": " + f->summary;
+  }
+  std::vector<std::string> unbuilt;
+  for (const char* name :
+       {"phi3", "gemma2", "gemma3_text", "qwen2_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "olmo"})
+    if (!find_family(name)) unbuilt.emplace_back(name);
+  return choice<const Family*>("model.architecture", LT_MEMBER(model.family), built, unbuilt, help)
+      .alias({"model_type"});
+}
+
+}  // namespace
+
+void add_model_keys(std::vector<Key>& t) {
+  Key from;
+  from.path = "model.from";
+  from.type = "text";
+  from.help =
+      "A Hugging Face config.json to take the shape from; keys given here win over it. Or a Hugging Face "
+      "folder, "
+      "which checkpoint.load.path is then, too: the run begins with its weights.";
+  from.dumped = false;
+  from.set = [](const Key&, Recipe&, const Node& node) -> std::string {
+    std::string path;
+    return node.kind == Node::null ? "" : read_text(node, path);
+  };
+  from.write = [](const Key&, const Recipe&, bool) { return std::string("null"); };
+  t.push_back(std::move(from));
+  Key ignore = texts(
+      "model.from_ignore", LT_MEMBER(from_ignore), "key", "[my_note]",
+      "Keys of that config.json that do not change what the model computes, or are to be passed over all the "
+      "same. Without it a key that ltrain does not know is refused.");
+  ignore.dumped = false;
+  t.push_back(std::move(ignore));
+  t.push_back(architecture());
+  t.push_back(integer("model.vocab_size", LT_MEMBER(model.vocab_size), "Rows of the embedding.")
+                  .between(1, kMaxIds)
+                  .derived("the tokenizer's: byte 257, gpt2 50257; huggingface: required", [](Recipe& r) {
+                    r.model.vocab_size = tokenizer_vocab_size(r.data.tokenizer.kind);
+                  }));
+  t.push_back(integer("model.hidden_size", LT_MEMBER(model.hidden_size), "Width of the residual stream.")
+                  .between(1, kMaxDim)
+                  .alias({"n_embd"}));
+  t.push_back(integer("model.num_hidden_layers", LT_MEMBER(model.num_hidden_layers), "Transformer blocks.")
+                  .between(1, 10000)
+                  .alias({"num_layers", "n_layer"}));
+  t.push_back(integer("model.num_attention_heads", LT_MEMBER(model.num_attention_heads), "Query heads.")
+                  .between(1, 65536)
+                  .alias({"n_head"}));
+  t.push_back(
+      integer("model.num_key_value_heads", LT_MEMBER(model.num_key_value_heads), "Key and value heads.")
+          .between(1, 65536)
+          .alias({"num_query_groups"})
+          .derived("num_attention_heads",
+                   [](Recipe& r) { r.model.num_key_value_heads = r.model.num_attention_heads; }));
+  t.push_back(integer("model.head_dim", LT_MEMBER(model.head_dim), "Width of a head.")
+                  .between(1, 65536)
+                  .alias({"kv_channels"})
+                  .derived("hidden_size / num_attention_heads", [](Recipe& r) {
+                    r.model.head_dim = r.model.hidden_size / r.model.num_attention_heads;
+                  }));
+  t.push_back(
+      integer("model.intermediate_size", LT_MEMBER(model.intermediate_size), "Width of the MLP.")
+          .between(1, 4 * kMaxDim)
+          .alias({"ffn_hidden_size", "n_inner"})
+          .derived(
+              join(family_names([](const Family& f) { return f.traits.feed_forward == FeedForward::gelu; })) +
+                  ": 4 hidden_size; others: 8/3 hidden_size rounded up to a multiple of 256",
+              [](Recipe& r) {
+                r.model.intermediate_size = r.model.family->default_intermediate_size(r.model.hidden_size);
+              }));
+  t.push_back(integer("model.max_position_embeddings", LT_MEMBER(model.max_position_embeddings),
+                      "Longest sequence; with learned positions the rows of their embedding.")
+                  .between(1, kMaxIds)
+                  .loads_with_any()
+                  .alias({"n_positions"}));
+  t.push_back(
+      rotary_only(number("model.rope_theta", LT_MEMBER(model.rope_theta), "Base of the rotary angles.")
+                      .at_least(1)
+                      .loads_with_any()
+                      .alias({"rotary_base"})));
+  add_layer_keys(t);
+  add_rope_scaling_keys(t);
+  t.push_back(
+      number("model.rms_norm_eps", LT_MEMBER(model.norm_eps), "Epsilon of the norms.")
+          .above(0)
+          .alias({"layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon", "norm_eps"}));
+  t.push_back(
+      truth("model.tie_word_embeddings", LT_MEMBER(model.tie_word_embeddings),
+            "The output layer uses the embedding's weights.")
+          .derived(
+              join(family_names([](const Family& f) { return f.defaults.tie_word_embeddings; })) +
+                  ": true; others: false",
+              [](Recipe& r) { r.model.tie_word_embeddings = r.model.family->defaults.tie_word_embeddings; }));
+  t.push_back(number("model.initializer_range", LT_MEMBER(model.initializer_range),
+                     "Standard deviation of the initial matmul and embedding weights.")
+                  .resumes(OnResume::any)
+                  .changes(Effect::nothing)
+                  .above(0)
+                  .alias({"init_method_std"}));
+  t.push_back(
+      choice<bool>(
+          "model.output_layer_init_method", LT_MEMBER(model.scaled_init),
+          {{"scaled_normal", true}, {"normal", false}}, {},
+          "Initial weights of the projections into the residual stream (attention's, the feed-forward's, "
+          "experts'). "
+          "scaled_normal: standard deviation initializer_range / sqrt(2 num_hidden_layers), as Megatron-LM "
+          "has "
+          "by "
+          "default and transformers' gpt2; normal: initializer_range, as transformers' llama, mixtral, "
+          "qwen3_moe "
+          "and olmoe.")
+          .resumes(OnResume::any)
+          .changes(Effect::nothing));
+  t.push_back(number("model.embd_pdrop", LT_MEMBER(model.embd_pdrop), "Dropout after the embeddings.")
+                  .resumes(OnResume::any)
+                  .between(0, 0.99));
+  t.push_back(number("model.attn_pdrop", LT_MEMBER(model.attn_pdrop), "Dropout of attention probabilities.")
+                  .resumes(OnResume::any)
+                  .between(0, 0.99)
+                  .alias({"attention_dropout"}));
+  t.push_back(
+      number("model.resid_pdrop", LT_MEMBER(model.resid_pdrop), "Dropout before each residual addition.")
+          .resumes(OnResume::any)
+          .between(0, 0.99));
+  add_moe_keys(t);
+}
+
+}  // namespace ltrain::recipe

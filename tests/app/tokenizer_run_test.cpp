@@ -18,7 +18,8 @@ void add_tokenizer_and_data(const TempRun& t) {
       "mkdir tok && cp " + kGolden +
       "llama3.tokenizer.json tok/tokenizer.json && printf '{\"eos_token\": \"<|end|>\"}' > "
       "tok/tokenizer_config.json && awk '{print \"{\\\"text\\\": \\\"\" $0 \"\\\"}\"}' text.txt > text.jsonl "
-      "&& " LTRAIN_BINARY " data build --input text.jsonl --output own --split 90,10 --tokenizer tok --quiet");
+      "&& " LTRAIN_BINARY
+      " data build --input text.jsonl --output own --split 90,10 --tokenizer tok --quiet");
   INFO(o.text);
   REQUIRE(o.code == 0);
 }
@@ -91,8 +92,9 @@ TEST_CASE("a run on tokens of a tokenizer.json is resumed, evaluated, sampled an
   o = t.sh(from);
   INFO(o.text);
   CHECK(o.code == 64);
-  CHECK_THAT(o.text, Contains("data.tokenizer.kind (of model.from) = huggingface: the tokens of text-train are "
-                              "of tokenizer byte"));
+  CHECK_THAT(o.text,
+             Contains("data.tokenizer.kind (of model.from) = huggingface: the tokens of text-train are "
+                      "of tokenizer byte"));
   o = t.sh(from + "data.train=[own-train] data.eval=[own-val] train.train_steps=1");
   INFO(o.text);
   CHECK(o.code == 0);
@@ -105,7 +107,8 @@ TEST_CASE("a run on tokens of a tokenizer.json is resumed, evaluated, sampled an
   CHECK_THAT(o.text, Contains("text-val is of tokenizer byte") && Contains("of huggingface (hash "));
 }
 
-TEST_CASE("data, recipe and model that disagree over a tokenizer.json are refused before anything is started") {
+TEST_CASE(
+    "data, recipe and model that disagree over a tokenizer.json are refused before anything is started") {
   TempRun t;
   add_tokenizer_and_data(t);
   const std::string kind = kOwnData + "data.tokenizer.kind=huggingface ";
@@ -115,13 +118,17 @@ TEST_CASE("data, recipe and model that disagree over a tokenizer.json are refuse
   };
   for (const Case& c : {
            Case{kOwnData + "model.vocab_size=640",
-                "data.tokenizer.kind = byte (default): the tokens of own-train are of tokenizer huggingface", 64},
-           Case{kind + "model.vocab_size=640",
-                "data.tokenizer.kind = huggingface: needs data.tokenizer.path, a tokenizer.json or the folder", 64},
+                "data.tokenizer.kind = byte (default): the tokens of own-train are of tokenizer huggingface",
+                64},
+           Case{
+               kind + "model.vocab_size=640",
+               "data.tokenizer.kind = huggingface: needs data.tokenizer.path, a tokenizer.json or the folder",
+               64},
            Case{kind + "data.tokenizer.path=tok ~model.vocab_size",
                 "model.vocab_size = 0 (default): must be given with data.tokenizer.kind: huggingface", 64},
            Case{kind + "data.tokenizer.path=tok model.vocab_size=503",
-                "model.vocab_size = 503: the tokenizer tok has token ids up to 503; nearest valid value: 504", 64},
+                "model.vocab_size = 503: the tokenizer tok has token ids up to 503; nearest valid value: 504",
+                64},
            Case{kind + "data.tokenizer.path=nowhere model.vocab_size=640", "nowhere: cannot be opened", 65},
            Case{kind + "model.vocab_size=640 data.tokenizer.path=" + kGolden + "qwen2.tokenizer.json",
                 "is a huggingface tokenizer of 404 ids and hash ", 64},
@@ -143,7 +150,8 @@ TEST_CASE("data, recipe and model that disagree over a tokenizer.json are refuse
   Outcome o = t.sh(packed + "output_dir=none");
   INFO(o.text);
   CHECK(o.code == 64);
-  CHECK_THAT(o.text, Contains("needs the token that ends documents: own-train has no sidecar that says it, and no "
-                              "tokenizer_config.json beside tok says eos_token"));
+  CHECK_THAT(o.text,
+             Contains("needs the token that ends documents: own-train has no sidecar that says it, and no "
+                      "tokenizer_config.json beside tok says eos_token"));
   CHECK(t.sh(packed + "output_dir=given data.tokenizer.eod=500").code == 0);
 }

@@ -13,6 +13,7 @@
 #include "runtime/tokenizer/regex.h"
 #include "runtime/tokenizer/split_patterns.h"
 #include "runtime/tokenizer/tokenizer_json.h"
+#include "runtime/tokenizer/unicode.h"
 
 namespace ltrain::data {
 namespace {
@@ -105,6 +106,15 @@ Published layout_of(const RankImport& how) {
   return layout;
 }
 
+bool is_utf8(std::string_view text) {
+  for (const char *p = text.data(), *end = p + text.size(); p < end;) {
+    const Char c = next_char(p, end);
+    if (!c.valid) return false;
+    p += c.bytes;
+  }
+  return true;
+}
+
 /// Bytes as a byte-level vocabulary writes them.
 std::string written(std::string_view bytes) {
   std::string text;
@@ -162,9 +172,11 @@ ImportedTokenizer import_ranks(const std::vector<std::string>& tokens, const Ran
   for (int64_t rank = 0; rank < ranks; ++rank) vocab[written(tokens[static_cast<size_t>(rank)])] = rank;
   int64_t bos = -1;
   for (const auto& [distance, token] : layout.specials) {
-    if (token.empty() || vocab.contains(token))
-      fail(ExitCode::usage, "special token \"{}\": {}", printable(token, 80),
-           token.empty() ? "has no text" : "is a token of " + name + " already, or comes twice");
+    const char* wrong = token.empty()           ? "has no text"
+                        : !is_utf8(token)       ? "is not UTF-8"
+                        : vocab.contains(token) ? "is a token of the file already, or comes twice"
+                                                : nullptr;
+    if (wrong) fail(ExitCode::usage, "special token \"{}\" for {}: {}", printable(token, 80), name, wrong);
     vocab[token] = ranks + distance;  // here too: a gap before an added token's id would be closed
     added.push_back({{"id", ranks + distance},
                      {"content", token},

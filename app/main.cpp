@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
   app::add_recipe(app);
   app::add_data(app);
   app::add_tokenize(app);
+  app::add_tokenizer(app);
   app::add_checkpoint(app);
   app::add_export(app);
   app::add_import(app);

@@ -45,8 +45,9 @@ TEST_CASE("every command's help has an example, and every example runs") {
   TempRun t;
   // What a user has who has run the quickstart, and a cluster's sbatch.
   REQUIRE(t.shell("mkdir -p bin corpus runs/quickstart/data && ln -s " + std::string(LTRAIN_BINARY) +
-                  " bin/ltrain && cp -r " + LTRAIN_SOURCE_DIR +
-                  "/recipes . && cp text.txt corpus && printf '#!/bin/sh\\ngrep -q \"^#SBATCH --nodes\"\\n' "
+                  " bin/ltrain && cp -r " + LTRAIN_SOURCE_DIR + "/recipes . && cp " + LTRAIN_SOURCE_DIR +
+                  "/tests/golden/small.tiktoken gpt2.tiktoken && cp text.txt corpus && printf "
+                  "'#!/bin/sh\\ngrep -q \"^#SBATCH --nodes\"\\n' "
                   "> bin/sbatch "
                   "&& chmod +x bin/sbatch && bin/ltrain data build --input text.txt --output "
                   "runs/quickstart/data/text --split 90,10 --tokenizer byte && bin/ltrain run "

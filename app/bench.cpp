@@ -96,11 +96,9 @@ int64_t measure_process() {
   const std::string recipe = folder + "/r.yaml";
   std::ofstream(recipe) << fmt::format(
       "name: bench\noutput_dir: {0}/run\nmodel: {{vocab_size: 257, hidden_size: 256, intermediate_size: 688, "
-      "num_hidden_layers: 4, "
-      "num_attention_heads: 4, max_position_embeddings: 256}}\nparallel: {{data: 2, zero_stage: 1}}\ndata: "
-      "{{train: [{{path: {0}/text}}], "
-      "seq_length: 256}}\ntrain: {{micro_batch_size: 2, global_batch_size: 4, train_steps: 3}}\ncheckpoint: "
-      "{{save_interval: 2}}\n"
+      "num_hidden_layers: 4, num_attention_heads: 4, max_position_embeddings: 256}}\nparallel: {{data: 2, "
+      "zero_stage: 1}}\ndata: {{train: [{{path: {0}/text}}], seq_length: 256}}\ntrain: {{micro_batch_size: "
+      "2, global_batch_size: 4, train_steps: 3}}\ncheckpoint: {{save_interval: 2}}\n"
       "launch: {{threads_per_rank: 1}}\n",
       folder);
   SuperviseOptions s;

@@ -212,10 +212,10 @@ struct InspectCommand {
 
 void add_build(CLI::App& data) {
   auto c = std::make_shared<BuildCommand>();
-  CLI::App* s = data.add_subcommand("build",
-                                    "text files, folders or JSONL to token files\n"
-                                    "Example: ltrain data build --input corpus/ --output data/corpus "
-                                    "--tokenizer byte --split 95,5");
+  CLI::App* s = data.add_subcommand(
+      "build",
+      "text files, folders or JSONL to token files\n"
+      "Example: ltrain data build --input corpus/ --output data/corpus --tokenizer byte --split 95,5");
   s->add_option("--input", c->options.inputs, "text files, folders, .jsonl files")->required();
   s->add_option("--output", c->options.output, "PREFIX of PREFIX.bin, PREFIX.idx and PREFIX.json")
       ->required();

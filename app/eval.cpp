@@ -20,11 +20,10 @@ namespace {
 void check_trained_on(Session& session, const data::SourceInfo& data) {
   const auto t = session.trained_tokenizer();
   if (t && !t->hash.empty() && data.tokenizer_hash != t->hash)
-    fail(
-        ExitCode::usage,
-        "{} is of tokenizer {} (hash {}), and {} was trained on tokens of {} (hash {}): its loss there would "
-        "mean nothing. Build the data with that tokenizer",
-        data.prefix, data.tokenizer, data.tokenizer_hash, session.path(), t->kind, t->hash);
+    fail(ExitCode::usage,
+         "{} is of tokenizer {} (hash {}), and {} was trained on tokens of {} (hash {}): its loss there "
+         "would mean nothing. Build the data with that tokenizer",
+         data.prefix, data.tokenizer, data.tokenizer_hash, session.path(), t->kind, t->hash);
 }
 
 }  // namespace

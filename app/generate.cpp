@@ -50,9 +50,9 @@ void add_generate(CLI::App& app) {
   command->add_option("--top-p", o->sampling.top_p, "Keep the likeliest that reach p")
       ->check(CLI::Range(0.0, 1.0));
   command->add_option("--seed", o->sampling.seed, "The same seed gives the same text");
-  command->add_option("--tokenizer,--ranks", o->tokenizer,
-                      "Rank file of a gpt2 tokenizer, or a tokenizer.json or its folder, when not where the "
-                      "recipe says");
+  command->add_option(
+      "--tokenizer,--ranks", o->tokenizer,
+      "Rank file of a gpt2 tokenizer, or a tokenizer.json or its folder, when not where the recipe says");
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
   command->add_flag("--ignore-end", o->ignore_end, "Go on after the end of a document");
   add_device(*command, o->device);

@@ -21,9 +21,10 @@ namespace {
 
 /// "alice's run" -> 'alice'\''s run': one word for the shell, whatever is in it.
 std::string quoted(const std::string& text) {
-  const bool plain = !text.empty() && text.find_first_not_of(
-                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789_-+=./,:@%") == std::string::npos;
+  const bool plain =
+      !text.empty() &&
+      text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%") ==
+          std::string::npos;
   if (plain) return text;
   std::string out = "'";
   for (char c : text) {
@@ -190,8 +191,7 @@ std::string slurm_script(const SlurmOptions& o) {
   check_word("--mem", o.mem);
   if (!o.mem.empty() && !is_slurm_memory(o.mem))
     fail(ExitCode::usage,
-         "--mem=\"{}\": must be a number, in MiB or with K, M, G or T, such as 16G; 0: all of a "
-         "node's",
+         "--mem=\"{}\": must be a number, in MiB or with K, M, G or T, such as 16G; 0: all of a node's",
          o.mem);
   for (unsigned char c : o.recipe)
     if (c < 32) fail(ExitCode::usage, "the recipe's path \"{}\" has a control character", o.recipe);

@@ -22,10 +22,9 @@ void add_tokenizer(CLI::App& app) {
   command->add_option("ranks", o->ranks, "tiktoken file: lines of `base64 rank`")->required();
   command->add_option("folder", o->folder, "The folder to make")->required();
   command
-      ->add_option(
-          "--pattern", o->how.pattern,
-          "How text is divided: gpt2, cl100k, llama3, qwen2 or o200k, each with its special tokens, or "
-          "a regular expression")
+      ->add_option("--pattern", o->how.pattern,
+                   "How text is divided: gpt2, cl100k, llama3, qwen2 or o200k, each with its special tokens, "
+                   "or a regular expression")
       ->required();
   command->add_option("--special-tokens", o->how.special_tokens,
                       "Special tokens, with ids from the last rank on; default: those of the pattern's name");

@@ -35,10 +35,9 @@ void add_export(CLI::App& app) {
   command->add_option("--shard-size", o->shard_gb, "GB of a file, at most")
       ->check(CLI::Range(0.000001, 1e6))
       ->capture_default_str();
-  command->add_option(
-      "--tokenizer", o->e.tokenizer,
-      "Folder of tokenizer files; default: that of data.tokenizer.path (huggingface), else the "
-      "Hugging Face folder that the run began with");
+  command->add_option("--tokenizer", o->e.tokenizer,
+                      "Folder of tokenizer files; default: that of data.tokenizer.path (huggingface), else "
+                      "the Hugging Face folder that the run began with");
   command->add_flag("--ema", o->e.average, "The average of weights that train.ema_decay keeps");
   command->add_flag("--json", o->json, "For programs");
   command->add_flag("-q,--quiet", o->quiet, "No progress");

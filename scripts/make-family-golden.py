@@ -12,14 +12,11 @@ torch.float stand for fp64 inside its modules, so that a whole fp64 computation 
 rotary embeddings are rounded to fp32, as ltrain's are in every precision.
 """
 import json
-import os
-import struct
-import subprocess
 import sys
-import tempfile
+
+from golden_tools import GOLDEN, run_with, transformers_in_float64, write_safetensors
 
 VERSIONS = ["torch==2.15.0", "transformers==5.23.0"]
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 BATCH, SEQ, STEPS = 2, 12, 20
 ADAMW = dict(lr=3e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
 
@@ -62,33 +59,6 @@ CONFIGS = {
 }
 
 
-def write_safetensors(path, tensors, metadata):
-    import torch
-
-    names = {torch.bfloat16: "BF16", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32"}
-    header, offset, data = {"__metadata__": metadata}, 0, []
-    for name in sorted(tensors, key=lambda n: (-tensors[n].element_size(), n)):
-        t = tensors[name].detach().contiguous()
-        raw = (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy().tobytes()
-        header[name] = {"dtype": names[t.dtype], "shape": list(t.shape), "data_offsets": [offset, offset + len(raw)]}
-        offset += len(raw)
-        data.append(raw)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text + b"".join(data))
-
-
-class Float64Torch:
-    """The torch module, whose 32-bit types are 64-bit ones."""
-
-    def __init__(self, torch):
-        self.__dict__.update(_torch=torch, float32=torch.float64, float=torch.float64)
-
-    def __getattr__(self, name):
-        return getattr(self._torch, name)
-
-
 def exact_rotary(rotary, real_float):
     """inv_freq again in fp64, by transformers' own function for the type, and tables rounded to fp32."""
     import torch
@@ -110,15 +80,10 @@ def make(fixture):
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind, settings = CONFIGS[fixture]
-    real_float = torch.Tensor.float
     config = CONFIG_MAPPING[kind](**settings)
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).double().train()
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("transformers.") and getattr(module, "torch", None) is torch:
-            module.torch = Float64Torch(torch)
-    torch.Tensor.float = torch.Tensor.double
-    try:
+    with transformers_in_float64() as real_float:
         generator = torch.Generator().manual_seed(7)
         with torch.no_grad():
             for n, p in sorted(model.named_parameters()):
@@ -153,35 +118,24 @@ def make(fixture):
                     assert p.grad is not None, n
                     record["grad." + n] = p.grad.to(torch.float32)
             optimizer.step()
-    finally:
-        torch.Tensor.float = real_float
-        for module in list(sys.modules.values()):
-            if isinstance(getattr(module, "torch", None), Float64Torch):
-                module.torch = torch
     targets = torch.full((STEPS, BATCH, SEQ), -1)
     targets[:, :, :-1] = labels[:, :, 1:]
     targets[targets == -100] = -1
     record["tokens"], record["targets"] = tokens.int(), targets.int()
     record["loss"] = torch.stack(losses)
-    path = os.path.join(ROOT, "tests", "golden", f"family_{fixture}.safetensors")
+    path = GOLDEN / f"family_{fixture}.safetensors"
     metadata = {k: repr(v) for k, v in ADAMW.items()}
     metadata.update(config=json.dumps(dict(settings, model_type=kind)), transformers=transformers.__version__)
     write_safetensors(path, record, metadata)
-    print(f"{path}: {os.path.getsize(path)} bytes, loss {losses[0].item():.4f} to {losses[-1].item():.4f}")
+    print(f"{path}: {path.stat().st_size} bytes, loss {losses[0].item():.4f} to {losses[-1].item():.4f}")
 
 
 def main():
-    names = [a for a in sys.argv[1:] if a != "--here"]
-    if "--here" not in sys.argv:
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            python = os.path.join(folder, "bin", "python")
-            subprocess.run([python, "-m", "pip", "install", "--quiet", *VERSIONS], check=True)
-            sys.exit(subprocess.run([python, os.path.abspath(__file__), "--here", *names]).returncode)
+    run_with(VERSIONS, __file__)
     import torch
 
     torch.set_num_threads(1)
-    for name in names or CONFIGS:
+    for name in [a for a in sys.argv[1:] if a != "--here"] or CONFIGS:
         make(name)
 
 

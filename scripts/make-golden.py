@@ -8,17 +8,14 @@ tests/models/golden_test.cpp trains the same with ltrain. Needs Debian's python3
 The models are written out here from their definitions (Hugging Face's names and RoPE, [out, in] weights), so that
 nothing is shared with what they check.
 """
-import json
 import math
-import os
-import struct
 
 import torch
 import torch.nn.functional as F
+from golden_tools import GOLDEN, write_safetensors
 
 STEPS, BATCH, SEQ = 20, 4, 16
 CLIP, WEIGHT_DECAY, BETAS, EPS = 0.5, 0.1, (0.9, 0.95), 1e-8
-DTYPES = {torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64", torch.int32: "I32"}
 
 
 def rope_tables(c):
@@ -126,21 +123,7 @@ def parameters(c, generator):
     return out
 
 
-def write_safetensors(path, tensors, metadata):
-    header, offset, data = {"__metadata__": metadata}, 0, []
-    for name in sorted(tensors, key=lambda n: (-tensors[n].element_size(), n)):
-        t = tensors[name].detach().contiguous()
-        raw = (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy().tobytes()
-        header[name] = {"dtype": DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [offset, offset + len(raw)]}
-        offset += len(raw)
-        data.append(raw)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text + b"".join(data))
-
-
-def train(name, c, folder):
+def train(name, c):
     generator = torch.Generator().manual_seed(1)
     p = parameters(c, generator)
     forward = gpt2 if c["architecture"] == "gpt2" else llama
@@ -175,22 +158,21 @@ def train(name, c, folder):
     metadata = {k: str(v) for k, v in c.items()}
     metadata.update(clip_grad=str(CLIP), weight_decay=str(WEIGHT_DECAY), beta1=str(BETAS[0]), beta2=str(BETAS[1]),
                     eps=str(EPS), torch=torch.__version__)
-    path = os.path.join(folder, f"torch_{name}.safetensors")
+    path = GOLDEN / f"torch_{name}.safetensors"
     write_safetensors(path, record, metadata)
-    print(f"{path}: {os.path.getsize(path)} bytes, loss {losses[0]:.6f} to {losses[-1]:.6f}, norm {norms[0]:.4f}")
+    print(f"{path}: {path.stat().st_size} bytes, loss {losses[0]:.6f} to {losses[-1]:.6f}, norm {norms[0]:.4f}")
 
 
 def main():
     torch.set_num_threads(1)
-    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "golden")
     base = dict(vocab_size=41, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, head_dim=6,
                 max_position_embeddings=20, rope_theta=10000.0, rope_factor=1.0, rope_low_freq=1.0, rope_high_freq=4.0,
                 rope_original=8192, norm_eps=1e-5)
-    train("gpt2", dict(base, architecture="gpt2", intermediate_size=96, num_key_value_heads=4, tie_word_embeddings=1), folder)
-    train("llama", dict(base, architecture="llama", intermediate_size=40, num_key_value_heads=2, tie_word_embeddings=0), folder)
+    train("gpt2", dict(base, architecture="gpt2", intermediate_size=96, num_key_value_heads=4, tie_word_embeddings=1))
+    train("llama", dict(base, architecture="llama", intermediate_size=40, num_key_value_heads=2, tie_word_embeddings=0))
     # Wavelengths of 2 pi, 12, 26, ...: below, in and above the blended range of 8 to 16 positions.
     train("llama3", dict(base, architecture="llama", intermediate_size=40, num_key_value_heads=1, tie_word_embeddings=1,
-                         rope_theta=8.0, rope_factor=4.0, rope_original=16, rope_high_freq=2.0, norm_eps=1e-6), folder)
+                         rope_theta=8.0, rope_factor=4.0, rope_original=16, rope_high_freq=2.0, norm_eps=1e-6))
 
 
 if __name__ == "__main__":

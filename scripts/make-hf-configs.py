@@ -7,10 +7,9 @@ compares ltrain's tables (models/families/) with it. Makes a virtual environment
 installs transformers from PyPI there; torch is not needed.
 """
 import json
-import os
-import subprocess
 import sys
-import tempfile
+
+from golden_tools import GOLDEN, described_by
 
 VERSIONS = ["4.57.6", "5.23.0"]
 ARCHITECTURES = ["gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "olmo2", "olmoe", "smollm3"]
@@ -40,21 +39,12 @@ def describe():
 
 
 def main():
-    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-    versions = {}
-    for version in VERSIONS:
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            python = os.path.join(folder, "bin", "python")
-            subprocess.run([python, "-m", "pip", "install", "--quiet", f"transformers=={version}"], check=True)
-            text = subprocess.run([python, os.path.abspath(__file__), "--describe"], check=True, capture_output=True,
-                                  text=True).stdout
-            versions[version] = json.loads(text)
-    path = os.path.join(root, "tests", "golden", "hf_configs.json")
+    versions = {v: described_by([f"transformers=={v}"], __file__) for v in VERSIONS}
+    path = GOLDEN / "hf_configs.json"
     with open(path, "w") as out:
         json.dump(versions, out, indent=1, sort_keys=True)
         out.write("\n")
-    print(f"{path}: {os.path.getsize(path)} bytes")
+    print(f"{path}: {path.stat().st_size} bytes")
 
 
 if "--describe" in sys.argv:

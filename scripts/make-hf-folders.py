@@ -9,9 +9,10 @@ import json
 import os
 import pathlib
 import struct
-import subprocess
 import sys
 import tempfile
+
+from golden_tools import GOLDEN, described_by
 
 VERSIONS = ["4.57.6", "5.23.0"]
 LLAMA = dict(vocab_size=272, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -61,19 +62,10 @@ def describe():
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
-    versions = {}
-    for version in VERSIONS:
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            python = os.path.join(folder, "bin", "python")
-            subprocess.run([python, "-m", "pip", "install", "--quiet", f"transformers=={version}", "torch"], check=True)
-            text = subprocess.run([python, os.path.abspath(__file__), "--describe"], check=True, capture_output=True,
-                                  text=True).stdout
-            versions[version] = json.loads(text.splitlines()[-1])
-    path = root / "tests" / "golden" / "hf_folders.json"
+    versions = {v: described_by([f"transformers=={v}", "torch"], __file__) for v in VERSIONS}
+    path = GOLDEN / "hf_folders.json"
     path.write_text(json.dumps(versions, indent=None, sort_keys=True, separators=(",", ":")) + "\n")
-    print(f"{path.relative_to(root)}: {path.stat().st_size} bytes")
+    print(f"{path}: {path.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

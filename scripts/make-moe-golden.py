@@ -11,14 +11,10 @@ transformers computes norms, rotations, routers and softmax in fp32 whatever the
 torch.float stand for fp64 inside its modules, so that a whole fp64 computation by its code is compared.
 """
 import json
-import os
-import struct
-import subprocess
-import sys
-import tempfile
+
+from golden_tools import GOLDEN, run_with, transformers_in_float64, write_safetensors
 
 VERSIONS = ["torch==2.15.0", "transformers==5.23.0"]
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 BATCH, SEQ = 2, 16
 
 COMMON = dict(vocab_size=41, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=20,
@@ -32,102 +28,64 @@ CONFIGS = {
 }
 
 
-def write_safetensors(path, tensors, metadata):
-    import torch
-
-    names = {torch.bfloat16: "BF16", torch.float64: "F64", torch.int32: "I32"}
-    header, offset, data = {"__metadata__": metadata}, 0, []
-    for name in sorted(tensors, key=lambda n: (-tensors[n].element_size(), n)):
-        t = tensors[name].detach().contiguous()
-        raw = (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy().tobytes()
-        header[name] = {"dtype": names[t.dtype], "shape": list(t.shape), "data_offsets": [offset, offset + len(raw)]}
-        offset += len(raw)
-        data.append(raw)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text + b"".join(data))
-
-
-class Float64Torch:
-    """The torch module, whose 32-bit types are 64-bit ones."""
-
-    def __init__(self, torch):
-        self.__dict__.update(_torch=torch, float32=torch.float64, float=torch.float64)
-
-    def __getattr__(self, name):
-        return getattr(self._torch, name)
-
-
 def make(name):
     import torch
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    real_float = torch.Tensor.float
     config = CONFIG_MAPPING[name](**CONFIGS[name])
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).double().train()
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("transformers.") and getattr(module, "torch", None) is torch:
-            module.torch = Float64Torch(torch)
-    torch.Tensor.float = torch.Tensor.double
+    with transformers_in_float64() as real_float:
+        generator = torch.Generator().manual_seed(7)
+        record = {}
+        with torch.no_grad():
+            for n, p in sorted(model.named_parameters()):
+                value = 0.2 * torch.randn(p.shape, generator=generator, dtype=torch.float64)
+                if p.dim() == 1:
+                    value += 1  # norms
+                if n.endswith("gate.weight"):
+                    value *= 4  # a router that has made up its mind
+                p.copy_(value.bfloat16().double())
+        # Rotary tables of the model were made in fp32.
+        rotary = model.model.rotary_emb
+        d = model.config.hidden_size // model.config.num_attention_heads if getattr(config, "head_dim", None) is None else config.head_dim
+        inv_freq = 1.0 / (config.rope_parameters["rope_theta"] ** (torch.arange(0, d, 2, dtype=torch.float64) / d))
+        assert torch.allclose(rotary.inv_freq.double(), inv_freq, rtol=1e-6), "not the rotary embedding that is expected"
+        rotary.inv_freq = inv_freq
+        tables = rotary.forward
+        # ltrain's table is fp32 in every precision, rounded from fp64.
+        rotary.forward = lambda *a, **k: tuple(real_float(t).to(torch.float64) for t in tables(*a, **k))
 
-    generator = torch.Generator().manual_seed(7)
-    record = {}
-    with torch.no_grad():
-        for n, p in sorted(model.named_parameters()):
-            value = 0.2 * torch.randn(p.shape, generator=generator, dtype=torch.float64)
-            if p.dim() == 1:
-                value += 1  # norms
-            if n.endswith("gate.weight"):
-                value *= 4  # a router that has made up its mind
-            p.copy_(value.bfloat16().double())
-    # Rotary tables of the model were made in fp32.
-    rotary = model.model.rotary_emb
-    d = model.config.hidden_size // model.config.num_attention_heads if getattr(config, "head_dim", None) is None else config.head_dim
-    inv_freq = 1.0 / (config.rope_parameters["rope_theta"] ** (torch.arange(0, d, 2, dtype=torch.float64) / d))
-    assert torch.allclose(rotary.inv_freq.double(), inv_freq, rtol=1e-6), "not the rotary embedding that is expected"
-    rotary.inv_freq = inv_freq
-    tables = rotary.forward
-    # ltrain's table is fp32 in every precision, rounded from fp64.
-    rotary.forward = lambda *a, **k: tuple(real_float(t).to(torch.float64) for t in tables(*a, **k))
+        tokens = torch.randint(0, config.vocab_size, (BATCH, SEQ), generator=generator)
+        labels = tokens.clone()
+        labels[1, SEQ - 4:] = -100  # not counted, and routed all the same
+        out = model(input_ids=tokens, labels=labels)
+        total = out.loss
+        assert total.dtype == torch.float64 and out.aux_loss.dtype == torch.float64, (total.dtype, out.aux_loss.dtype)
+        total.backward()
+        prefix = lambda n: n.replace(".mlp.", ".block_sparse_moe.") if name == "mixtral" else n
+        for n, p in model.named_parameters():
+            assert p.grad is not None, n
+            record["weight." + prefix(n)] = p.detach().bfloat16()
+            record["grad." + prefix(n)] = p.grad
+        targets = torch.full((BATCH, SEQ), -1)
+        targets[:, :-1] = labels[:, 1:]
+        targets[targets == -100] = -1
+        record["tokens"], record["targets"] = tokens.int(), targets.int()
+        record["aux_loss"] = out.aux_loss.detach().reshape(1)
+        record["token_loss"] = (total - config.router_aux_loss_coef * out.aux_loss).detach().reshape(1)
 
-    tokens = torch.randint(0, config.vocab_size, (BATCH, SEQ), generator=generator)
-    labels = tokens.clone()
-    labels[1, SEQ - 4:] = -100  # not counted, and routed all the same
-    out = model(input_ids=tokens, labels=labels)
-    total = out.loss
-    assert total.dtype == torch.float64 and out.aux_loss.dtype == torch.float64, (total.dtype, out.aux_loss.dtype)
-    total.backward()
-    prefix = lambda n: n.replace(".mlp.", ".block_sparse_moe.") if name == "mixtral" else n
-    for n, p in model.named_parameters():
-        assert p.grad is not None, n
-        record["weight." + prefix(n)] = p.detach().bfloat16()
-        record["grad." + prefix(n)] = p.grad
-    targets = torch.full((BATCH, SEQ), -1)
-    targets[:, :-1] = labels[:, 1:]
-    targets[targets == -100] = -1
-    record["tokens"], record["targets"] = tokens.int(), targets.int()
-    record["aux_loss"] = out.aux_loss.detach().reshape(1)
-    record["token_loss"] = (total - config.router_aux_loss_coef * out.aux_loss).detach().reshape(1)
-    torch.Tensor.float = real_float
-
-    path = os.path.join(ROOT, "tests", "golden", f"hf_{name}.safetensors")
+    path = GOLDEN / f"hf_{name}.safetensors"
     write = dict(CONFIGS[name], model_type=name)
     write_safetensors(path, record, {"config": json.dumps(write), "transformers": transformers.__version__})
-    print(f"{path}: {os.path.getsize(path)} bytes, loss {record['token_loss'].item():.6f}, balance "
+    print(f"{path}: {path.stat().st_size} bytes, loss {record['token_loss'].item():.6f}, balance "
           f"{record['aux_loss'].item():.6f} times {config.router_aux_loss_coef}")
 
 
 def main():
-    if "--here" not in sys.argv:
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            python = os.path.join(folder, "bin", "python")
-            subprocess.run([python, "-m", "pip", "install", "--quiet", *VERSIONS], check=True)
-            sys.exit(subprocess.run([python, os.path.abspath(__file__), "--here"]).returncode)
+    run_with(VERSIONS, __file__)
     import torch
 
     torch.set_num_threads(1)

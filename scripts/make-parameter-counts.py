@@ -8,13 +8,10 @@ environment and installs PyPI's torch (CPU) and transformers there, some gigabyt
 Python that runs it.
 """
 import json
-import os
-import subprocess
-import sys
-import tempfile
+
+from golden_tools import GOLDEN, run_with
 
 VERSIONS = ["torch==2.15.0", "transformers==5.23.0"]
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 
 
 def llama_like(kind, vocab, hidden, ffn, layers, heads, kv_heads, positions, theta, eps, tied=False, **more):
@@ -117,20 +114,15 @@ def count(config):
 
 
 def main():
-    if "--here" not in sys.argv:
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            python = os.path.join(folder, "bin", "python")
-            subprocess.run([python, "-m", "pip", "install", "--quiet", *VERSIONS], check=True)
-            sys.exit(subprocess.run([python, os.path.abspath(__file__), "--here"]).returncode)
+    run_with(VERSIONS, __file__)
     out = {}
     for name, config in CONFIGS.items():
         out[name] = dict(config=config, parameters=count(config))
         print(f"{name}: {out[name]['parameters']}", flush=True)
-    path = os.path.join(ROOT, "tests", "golden", "published_configs.json")
+    path = GOLDEN / "published_configs.json"
     with open(path, "w") as file:
         file.write("{\n" + ",\n".join(f"{json.dumps(n)}: {json.dumps(c)}" for n, c in out.items()) + "\n}\n")
-    print(f"{path}: {os.path.getsize(path)} bytes")
+    print(f"{path}: {path.stat().st_size} bytes")
 
 
 main()

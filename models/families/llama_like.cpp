@@ -66,10 +66,9 @@ std::vector<HfKey> moe_like_keys(const LlamaLikeKeys& d, const ExpertKeys& e) {
   rows.push_back(hf_obeyed("num_experts_per_tok", "moe.top_k", e.top_k));
   rows.push_back(hf_special("output_router_logits", "whether transformers adds the loss for balance", false));
   rows.push_back(hf_special("router_aux_loss_coef", "weight of the loss for balance", e.aux_loss_coef));
-  rows.push_back(
-      hf_required("router_jitter_noise", {0.0, nullptr},
-                  "noise on what router and experts read; ltrain's model.moe.router.jitter_eps is on "
-                  "what the router reads"));
+  rows.push_back(hf_required("router_jitter_noise", {0.0, nullptr},
+                             "noise on what router and experts read; ltrain's model.moe.router.jitter_eps is "
+                             "on what the router reads"));
   rows.push_back(hf_required("clip_qkv", {nullptr}, "queries, keys and values that are clamped"));
   rows.push_back(hf_required("scoring_func", {"softmax", nullptr}, "the router's scores"));
   return rows;

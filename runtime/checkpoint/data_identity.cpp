@@ -52,18 +52,17 @@ void check_kind(const Recipe& r, const data::SourceInfo& s) {
          place(r, "data.tokenizer.kind"), written(r, "data.tokenizer.kind"), kind,
          is_given(r, "data.tokenizer.kind") ? "" : " (default)", printable(s.prefix), s.tokenizer,
          s.vocab_size, s.eot,
-         s.tokenizer == "byte" ? "Write\n  data: {tokenizer: {kind: byte}}"
-         : s.tokenizer == "gpt2"
-             ? "Write\n  data: {tokenizer: {kind: gpt2, path: RANKS.tiktoken}}"
-             : "Write\n  data: {tokenizer: {kind: huggingface, path: FOLDER}}\nwith the folder of its "
-               "tokenizer.json");
+         s.tokenizer == "byte"   ? "Write\n  data: {tokenizer: {kind: byte}}"
+         : s.tokenizer == "gpt2" ? "Write\n  data: {tokenizer: {kind: gpt2, path: RANKS.tiktoken}}"
+                                 : "Write\n  data: {tokenizer: {kind: huggingface, path: FOLDER}}\nwith the "
+                                   "folder of its tokenizer.json");
 }
 
 void check_tokenizer(const Recipe& r, const data::Tokenizer& tokenizer, const data::SourceInfo& s) {
   if (tokenizer.hash() != s.tokenizer_hash)
     fail(ExitCode::usage,
-         "{}{} = {}: is a {} tokenizer of {} ids and hash {}, and the tokens of {} are of one "
-         "of {} ids and hash {}. Name the {} that the data was built with, or build the data again",
+         "{}{} = {}: is a {} tokenizer of {} ids and hash {}, and the tokens of {} are of one of {} ids and "
+         "hash {}. Name the {} that the data was built with, or build the data again",
          place(r, "data.tokenizer.path"), written(r, "data.tokenizer.path"),
          printable(r.data.tokenizer.path.value_or("null")), kind_of(r), tokenizer.vocab_size(),
          tokenizer.hash(), printable(s.prefix), s.vocab_size, s.tokenizer_hash,
@@ -86,10 +85,8 @@ void check_end_of_document(const Recipe& r, const data::SourceInfo& s) {
   if (!d.tokenizer.eod && !is_given(r, "data.tokenizer.kind"))
     fail(ExitCode::usage,
          "{}{} = true: needs the token that ends documents, and {} has no sidecar that says it. Write\n  "
-         "data: "
-         "{{tokenizer: {{eod: ID}}}}\nwith its id (GPT-2: 50256), or eod: none where documents end by the "
-         "index "
-         "alone, or data.tokenizer.kind if the data is of that tokenizer",
+         "data: {{tokenizer: {{eod: ID}}}}\nwith its id (GPT-2: 50256), or eod: none where documents end by "
+         "the index alone, or data.tokenizer.kind if the data is of that tokenizer",
          place(r, asks), asks, printable(s.prefix));
   if (d.tokenizer.eod && *d.tokenizer.eod >= r.model.vocab_size)
     fail(ExitCode::usage, "{}data.tokenizer.eod = {}: model.vocab_size is {}; ids are 0 to {}",

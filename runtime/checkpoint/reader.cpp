@@ -213,10 +213,9 @@ std::unique_ptr<CheckpointReader> CheckpointReader::find(const ResumeOptions& op
              "{}: is of another model: {}; make the recipe agree, or choose another output_dir{}",
              proposal.text, differs,
              dense(manifest.info.model) && !dense(options.model)
-                 ? fmt::format(
-                       ". To begin an MoE model with this dense model's weights, give checkpoint.upcycle: {} "
-                       "and another output_dir",
-                       proposal.text)
+                 ? fmt::format(". To begin an MoE model with this dense model's weights, give "
+                               "checkpoint.upcycle: {} and another output_dir",
+                               proposal.text)
                  : "");
     const std::string rejected =
         broadcast_text(control, stream, search ? list_rejections(search->rejected()) : "");

@@ -70,8 +70,7 @@ void note_learning_rate(const CheckpointInfo& i, const Recipe& before, const Rec
     keep = fmt::format("; schedule.lr_decay_steps: {} keeps the schedule", before.schedule.lr_decay_steps);
   notes.push_back(
       fmt::format("note: the learning rate of step {} is {:.4g}; by the recipe in the checkpoint it was "
-                  "{:.4g} in step {} "
-                  "and would be {:.4g} now{}",
+                  "{:.4g} in step {} and would be {:.4g} now{}",
                   i.step + 1, next, last, i.step, expected, keep));
 }
 
@@ -83,10 +82,10 @@ DataPosition data_position(const CheckpointInfo& i, const std::string& path, con
   if (i.data) {
     different = data::differences(*i.data, now);
   } else {
-    notes.push_back(fmt::format(
-        "note: {} is of format version 1, which has no identity of its data: whether the recipe names the "
-        "same data was not checked",
-        path));
+    notes.push_back(
+        fmt::format("note: {} is of format version 1, which has no identity of its data: whether the recipe "
+                    "names the same data was not checked",
+                    path));
     if (i.seed != r.seed) different.push_back(fmt::format("seed {} -> {}", i.seed, r.seed));
   }
   if (different.empty()) return at;
@@ -94,16 +93,14 @@ DataPosition data_position(const CheckpointInfo& i, const std::string& path, con
   if (how == ResumeData::same)
     fail(ExitCode::usage,
          "{}: was trained on other data than the recipe names: {}.\nIts next sample, number {}, is another "
-         "one "
-         "there. To go on at that number in the order of the new data, set checkpoint.resume_data: continue; "
-         "to "
-         "begin with the first sample of the new data, checkpoint.resume_data: restart; else make the recipe "
-         "agree",
+         "one there. To go on at that number in the order of the new data, set checkpoint.resume_data: "
+         "continue; to begin with the first sample of the new data, checkpoint.resume_data: restart; else "
+         "make the recipe agree",
          path, joined(different), i.data_cursor);
   if (how == ResumeData::restart) at.cursor = 0;
   notes.push_back(
-      fmt::format("note: other data than in the checkpoint, as checkpoint.resume_data: {} allows: "
-                  "{}; the next sample is number {}",
+      fmt::format("note: other data than in the checkpoint, as checkpoint.resume_data: {} allows: {}; the "
+                  "next sample is number {}",
                   how, joined(different), at.cursor));
   return at;
 }

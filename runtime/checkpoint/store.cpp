@@ -163,14 +163,13 @@ std::vector<const Candidate*> left_behind(const std::vector<Candidate>& found, i
 void refuse_pinned(const std::vector<Candidate>& found, int64_t begun, int64_t last) {
   for (const Candidate& c : found) {
     if (!c.pinned || c.step() <= begun || c.step() > last) continue;
-    fail(
-        ExitCode::usage,
-        "{}: is pinned by its file {}, and this run, which {}, would come to step {} again{}. Choose another "
-        "output_dir, or set train.train_steps below {}; without the file {} the run gives the folder another "
-        "name and deletes nothing",
-        c.path, kPinFile,
-        begun > 0 ? fmt::format("goes on from step {}", begun) : std::string("begins afresh"), c.step(),
-        c.error.empty() ? "" : fmt::format(" (it cannot be resumed from: {})", c.error), c.step(), kPinFile);
+    fail(ExitCode::usage,
+         "{}: is pinned by its file {}, and this run, which {}, would come to step {} again{}. Choose "
+         "another output_dir, or set train.train_steps below {}; without the file {} the run gives the "
+         "folder another name and deletes nothing",
+         c.path, kPinFile,
+         begun > 0 ? fmt::format("goes on from step {}", begun) : std::string("begins afresh"), c.step(),
+         c.error.empty() ? "" : fmt::format(" (it cannot be resumed from: {})", c.error), c.step(), kPinFile);
   }
 }
 

@@ -74,8 +74,7 @@ void check_optimizer(const CheckpointReader& reader, const ParameterStore& param
   const auto refuse = [&](const std::string& what) {
     fail(ExitCode::usage,
          "{}: {}: it was saved with another optimizer.kind or optimizer.groups; make the recipe agree, or "
-         "start "
-         "afresh with checkpoint.resume: never and another output_dir",
+         "start afresh with checkpoint.resume: never and another output_dir",
          reader.path(), what);
   };
   for (int id = 0; id < parameters.count(); ++id) {
@@ -281,12 +280,11 @@ void TrainingState::save(int64_t step, const DataPosition& position) {
   const std::string not_finite = writer_->save(info, state_slices(parameters_));  // copied when it returns
   parameters_.offload_states(false);
   if (not_finite.empty()) return;
-  fail(
-      ExitCode::no_progress,
-      "step {}: the weights and states of the optimizer after its update: {}; nothing was saved. Loss and "
-      "gradient norm of the step, which are from before the update, are {:.4g} and {:.4g}: the update itself "
-      "is too large. Lower optimizer.lr.\n{}",
-      step, not_finite, loss_, grad_norm_, way_back());
+  fail(ExitCode::no_progress,
+       "step {}: the weights and states of the optimizer after its update: {}; nothing was saved. Loss and "
+       "gradient norm of the step, which are from before the update, are {:.4g} and {:.4g}: the update "
+       "itself is too large. Lower optimizer.lr.\n{}",
+       step, not_finite, loss_, grad_norm_, way_back());
 }
 
 std::string TrainingState::way_back() {
@@ -302,8 +300,7 @@ std::string TrainingState::way_back() {
       if (same_start)
         text = fmt::format(
             "This run went on from step {} and has saved nothing since: go on from there, with that change, "
-            "by "
-            "checkpoint.resume={}. If it fails again, the state of that checkpoint is the cause: ",
+            "by checkpoint.resume={}. If it fails again, the state of that checkpoint is the cause: ",
             begun_, begun_path_);
       if (older == healthy.end())
         text += same_start ? "there is no older one, and checkpoint.resume=never begins afresh."
@@ -311,13 +308,13 @@ std::string TrainingState::way_back() {
       else if (same_start)
         text += fmt::format("go back to step {} with checkpoint.resume={}", older->step(), older->path);
       else
-        text += fmt::format("The newest checkpoint is of step {}: go on from it with checkpoint.resume={}{}",
-                            older->step(), older->path,
-                            older + 1 == healthy.end()
-                                ? ""
-                                : fmt::format(", and if that fails at once, from step {} with "
-                                              "checkpoint.resume={}",
-                                              older[1].step(), older[1].path));
+        text += fmt::format(
+            "The newest checkpoint is of step {}: go on from it with checkpoint.resume={}{}", older->step(),
+            older->path,
+            older + 1 == healthy.end()
+                ? ""
+                : fmt::format(", and if that fails at once, from step {} with checkpoint.resume={}",
+                              older[1].step(), older[1].path));
     } catch (const Error& e) {
       text = e.what();
     }
@@ -336,10 +333,10 @@ std::vector<std::string> TrainingState::poll() {
       lines.push_back(fmt::format("saved {} ({}, training waited {:.2f} s, written in {:.2f} s)", r.path,
                                   bytes_text(r.bytes), r.stall_seconds, r.write_seconds));
     } else {
-      lines.push_back(fmt::format(
-          "WARNING: the checkpoint of step {} was not saved; training goes on from memory, the last good one "
-          "is of step {}: {}",
-          r.step, last_committed_, r.error));
+      lines.push_back(
+          fmt::format("WARNING: the checkpoint of step {} was not saved; training goes on from memory, the "
+                      "last good one is of step {}: {}",
+                      r.step, last_committed_, r.error));
     }
   }
   return lines;

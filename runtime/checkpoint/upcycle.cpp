@@ -76,8 +76,7 @@ std::unique_ptr<CheckpointReader> open_dense(const Recipe& recipe, bool verify_h
   if (experts != "0" || !family || family->traits != recipe.model.traits())
     fail(ExitCode::usage,
          "checkpoint.upcycle = {}: {} is of {} with {} experts, and a dense llama is wanted; "
-         "checkpoint.resume goes "
-         "on from an MoE model",
+         "checkpoint.resume goes on from an MoE model",
          path, reader->path(), architecture, experts);
   if (const std::string differs =
           model_mismatch(shared_settings(model), shared_settings(model_settings(recipe.model)));

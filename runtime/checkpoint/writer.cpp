@@ -153,8 +153,7 @@ void CheckpointWriter::prepare() {
       if (const int64_t need = count * (total_bytes_ + kReserve); need > have + old)
         fail(ExitCode::storage,
              "{}: {} checkpoints of {} need {}, and {} are free{}; free space there, lower "
-             "checkpoint.keep_latest, or choose another "
-             "output_dir",
+             "checkpoint.keep_latest, or choose another output_dir",
              options_.folder, count, bytes_text(total_bytes_), bytes_text(need), bytes_text(have),
              old > 0 ? fmt::format(" and {} are held by older checkpoints", bytes_text(old)) : "");
       for (const Candidate* c : left_behind(there, options_.begun))
@@ -416,8 +415,7 @@ std::string CheckpointWriter::commit(const CheckpointInfo& info, const std::vect
       if (bytes < 0)
         fail(ExitCode::storage,
              "{}: rank {} has written {}, and rank 0 does not see it: output_dir must be on a file system "
-             "that "
-             "all hosts share",
+             "that all hosts share",
              temporary, r, f.name);
       if (bytes != f.bytes)
         fail(ExitCode::storage, "{}/{}: rank {} has written {} bytes, and rank 0 sees {}", temporary, f.name,

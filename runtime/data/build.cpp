@@ -166,8 +166,7 @@ std::unique_ptr<Tokenizer> make_build_tokenizer(const BuildOptions& options) {
   if (options.append_eot && tokenizer->eot() < 0)
     fail(ExitCode::usage,
          "{}: which token ends a document? No tokenizer_config.json beside it says eos_token. Give "
-         "--eos-token TOKEN, "
-         "or --no-append-eot",
+         "--eos-token TOKEN, or --no-append-eot",
          options.path);
   if (options.prepend_bos && tokenizer->bos() < 0)
     fail(ExitCode::usage,

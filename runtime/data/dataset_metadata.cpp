@@ -42,8 +42,7 @@ void same(const std::string& path, const char* key, int64_t sidecar, int64_t ind
   if (sidecar != index)
     fail(ExitCode::data,
          "{}: {} is {}, but {}.idx has {}: they are not of the same build. Build the data again, or delete "
-         "{} if the "
-         ".idx and .bin are right",
+         "{} if the .idx and .bin are right",
          path, key, sidecar, prefix, index, path);
 }
 

@@ -87,13 +87,13 @@ IndexLayout read_header(const InputFile& index, SourceInfo& info) {
   const uint64_t s = load<uint64_t>(h + 18), d = load<uint64_t>(h + 26);
   if (s > body / 12)
     fail(ExitCode::data,
-         "{}: byte offset 18: {} sequences need {} bytes each, but the file has {} after its header; "
-         "it is truncated",
+         "{}: byte offset 18: {} sequences need {} bytes each, but the file has {} after its header; it is "
+         "truncated",
          path, s, 12, body);
   if (d < 1 || d > body / 8)
     fail(ExitCode::data,
-         "{}: byte offset 26: document count {}; it is the number of documents plus one, and the file "
-         "has room for {}",
+         "{}: byte offset 26: document count {}; it is the number of documents plus one, and the file has "
+         "room for {}",
          path, d, body / 8);
   const uint64_t need = 12 * s + 8 * d;
   if (body < need)
@@ -132,8 +132,8 @@ int64_t count_tokens(const InputFile& index, const InputFile& bin, const SourceI
     return bin.size() / item;
   if (pointer > bin.size() || (pointer >= 0 && length > (bin.size() - pointer) / item))
     fail(ExitCode::data,
-         "{}: {} bytes, but {} places its last sequence ({} tokens of {} bytes) at byte offset {}: the "
-         ".bin is truncated",
+         "{}: {} bytes, but {} places its last sequence ({} tokens of {} bytes) at byte offset {}: the .bin "
+         "is truncated",
          bin.path(), bin.size(), index.path(), length, item, pointer);
   int64_t sum = 0;
   ArrayReader<int32_t> lengths(index, at.lengths(), info.sequences);
@@ -257,8 +257,8 @@ SourceInfo inspect_source(const std::string& path) {
            "--output PREFIX",
            path, info.prefix, idx ? "bin" : "idx", path);
     fail(ExitCode::data,
-         "{}.{}: not found. A data path is the PREFIX of PREFIX.bin and PREFIX.idx, as "
-         "`ltrain data build --output PREFIX` writes them",
+         "{}.{}: not found. A data path is the PREFIX of PREFIX.bin and PREFIX.idx, as `ltrain data build "
+         "--output PREFIX` writes them",
          info.prefix, idx ? "bin" : "idx");
   }
   InputFile index(info.prefix + ".idx"), tokens(info.prefix + ".bin");
@@ -278,8 +278,8 @@ void check_source(const SourceInfo& info, int64_t vocab_size, int64_t seq_length
          info.vocab_size);
   if (info.samples(seq_length) < 1)
     fail(ExitCode::data,
-         "{}: {} tokens are shorter than one sample of seq_length + 1 = {}; use a seq_length of at most "
-         "{} or more data",
+         "{}: {} tokens are shorter than one sample of seq_length + 1 = {}; use a seq_length of at most {} "
+         "or more data",
          info.prefix, info.tokens, seq_length + 1, std::max<int64_t>(0, info.tokens - 1));
 }
 
@@ -311,8 +311,8 @@ void IndexedDataset::check_index() {
            at.pointers() + 8 * i, i, pointer, item);
     if (pointer > bin_.size() || length > (bin_.size() - pointer) / item)
       fail(ExitCode::data,
-           "{}: byte offset {}: sequence {} is {} tokens at byte {}, past the end of {} ({} bytes): the "
-           ".bin is truncated, or of another build",
+           "{}: byte offset {}: sequence {} is {} tokens at byte {}, past the end of {} ({} bytes): the .bin "
+           "is truncated, or of another build",
            path, at.pointers() + 8 * i, i, length, pointer, bin_.path(), bin_.size());
     contiguous_ = contiguous_ && pointer == total * item;
     total += length;

@@ -62,8 +62,7 @@ void InputFile::read(void* to, int64_t offset, int64_t bytes) const {
   const int64_t now = ::fstat(fd_, &st) == 0 ? st.st_size : offset + got;
   fail(ExitCode::data,
        "{}: {} bytes are needed at byte offset {}, but the file ends at byte offset {}; it had {} bytes when "
-       "it was opened. "
-       "It is truncated: build or copy it again",
+       "it was opened. It is truncated: build or copy it again",
        path_, bytes, offset, now, size_);
 }
 

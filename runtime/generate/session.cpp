@@ -185,8 +185,7 @@ void Session::generate(const std::vector<std::vector<int32_t>>& prompts, const S
         if (end < 0)
           fail(ExitCode::usage,
                "prompt: is empty, and neither data nor tokenizer of {} name a token that ends documents, "
-               "after "
-               "which one could begin; give --prompt",
+               "after which one could begin; give --prompt",
                path_);
         t.tokens.push_back(static_cast<int32_t>(end));
       }

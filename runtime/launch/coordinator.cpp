@@ -41,8 +41,8 @@ class Coordinator::Server {
       fail_system("a socket for the coordinator", errno, ExitCode::internal);
     if (!listener_.valid())
       fail(ExitCode::usage,
-           "the coordinator cannot listen on {}: {}; another program uses the port: choose another "
-           "one (MASTER_PORT or LTRAIN_COORDINATOR=host:port)",
+           "the coordinator cannot listen on {}: {}; another program uses the port: choose another one "
+           "(MASTER_PORT or LTRAIN_COORDINATOR=host:port)",
            options_.address.empty() ? "this host" : options_.address, error);
     listens_at_ = fmt::format("port {} of host {}", port_, host_name());
     thread_ = std::thread([this] { loop(); });
@@ -373,8 +373,7 @@ class Coordinator::Server {
                          fmt::format("rank {} on host {}", rank, host));
     const std::string text = fmt::format(
         "its recipe is not the job's: {}; start all ranks with one recipe, or, where these are two jobs, "
-        "give "
-        "each a MASTER_PORT or an LTRAIN_TOKEN of its own",
+        "give each a MASTER_PORT or an LTRAIN_TOKEN of its own",
         difference.empty() ? "the first 256 KiB agree" : difference);
     queue(c,
           MessageWriter(MessageType::refused).number(static_cast<int>(ExitCode::usage)).text(text).frame());

@@ -101,8 +101,7 @@ std::optional<LaunchEnvironment> from_ltrain(const Reader& r) {
   if (!r.has_all({"LTRAIN_RANK", "LTRAIN_WORLD_SIZE", "LTRAIN_COORDINATOR", "LTRAIN_TOKEN"}))
     fail(ExitCode::usage,
          "LTRAIN_RANK and LTRAIN_WORLD_SIZE also need LTRAIN_COORDINATOR (host:port) and LTRAIN_TOKEN; "
-         "`ltrain run` "
-         "sets them for the ranks that it starts");
+         "`ltrain run` sets them for the ranks that it starts");
   LaunchEnvironment e;
   e.kind = LaunchEnvironment::Kind::rank;
   e.source = "ltrain";
@@ -135,9 +134,9 @@ std::string torch_job(const Reader& r) {
 std::optional<LaunchEnvironment> from_torchrun(const Reader& r) {
   if (!r.has_all({"RANK", "WORLD_SIZE", "LOCAL_RANK"})) return {};
   if (!r.has("MASTER_ADDR"))
-    fail(ExitCode::usage,
-         "RANK, WORLD_SIZE and LOCAL_RANK are set but MASTER_ADDR is not: ranks need to know where "
-         "rank 0 is");
+    fail(
+        ExitCode::usage,
+        "RANK, WORLD_SIZE and LOCAL_RANK are set but MASTER_ADDR is not: ranks need to know where rank 0 is");
   LaunchEnvironment e;
   e.kind = LaunchEnvironment::Kind::rank;
   e.source = r.has("TORCHELASTIC_RUN_ID") ? "torchrun" : "RANK/WORLD_SIZE";
@@ -203,8 +202,7 @@ std::optional<LaunchEnvironment> from_slurm(const Reader& r) {
     if (r.number("SLURM_JOB_NUM_NODES", kSize, r.number("SLURM_NNODES", kSize, 1)) > 1)
       fail(ExitCode::usage,
            "Slurm job {} has {} nodes, but this is not a step of it: start with `srun ltrain run ...` (see "
-           "`ltrain "
-           "slurm`)",
+           "`ltrain slurm`)",
            printable(r.text("SLURM_JOB_ID"), kShown), r.text("SLURM_JOB_NUM_NODES", r.text("SLURM_NNODES")));
     e.note = "inside a Slurm job but outside a step: ranks are started on this node only";
     return e;
@@ -275,8 +273,7 @@ std::optional<LaunchEnvironment> from_mpi(const Reader& r) {
   } else {
     fail(ExitCode::usage,
          "{} started ranks on several nodes but does not say where rank 0 is: pass its host to all ranks, "
-         "e.g. mpirun "
-         "-x MASTER_ADDR=<first host> -x MASTER_PORT=29500",
+         "e.g. mpirun -x MASTER_ADDR=<first host> -x MASTER_PORT=29500",
          e.source);
   }
   return e;

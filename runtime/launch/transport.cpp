@@ -53,13 +53,11 @@ Transport choose_transport(const std::string& group, const std::vector<RankPlace
   if (other->identity.empty())
     fail(ExitCode::usage,
          "group \"{}\": rank {} on host {} has no shared memory (LTRAIN_TRANSPORT=gloo there, or `ltrain "
-         "doctor` "
-         "says why): unset LTRAIN_TRANSPORT=shm",
+         "doctor` says why): unset LTRAIN_TRANSPORT=shm",
          group, other->rank, other->host);
   fail(ExitCode::usage,
        "group \"{}\": ranks {} on host {} and {} on host {} cannot share memory (another host, container or "
-       "user): "
-       "unset LTRAIN_TRANSPORT=shm",
+       "user): unset LTRAIN_TRANSPORT=shm",
        group, places.front().rank, places.front().host, other->rank, other->host);
 }
 

@@ -232,8 +232,7 @@ MachineProfile named_profile(const std::string& path_or_card) {
   const std::string near = recipe::nearest_word(lower, cards);
   fail(ExitCode::usage,
        "profile {}: there is no such file, and the cards built in are {}{}; `ltrain bench` writes a profile "
-       "of "
-       "this machine",
+       "of this machine",
        printable(path_or_card), fmt::join(cards, ", "),
        near.empty() ? "" : fmt::format("; did you mean {}?", near));
 }

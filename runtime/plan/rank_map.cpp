@@ -82,10 +82,10 @@ RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts) {
     }
     const bool tensor = std::find(kTensorAxes.begin(), kTensorAxes.end(), a) != kTensorAxes.end();
     if (span.most_nodes > 1 && (tensor || a == Axis::context) && span.size <= per_node)
-      map.notes.push_back(fmt::format(
-          "{} groups of {} span {} nodes and would fit into one of {} ranks: parallel.order with {} first, "
-          "and degrees whose product divides {}, keep them on one node",
-          axis_name(a), span.size, span.most_nodes, per_node, tensor ? "tp" : "tp-cp", per_node));
+      map.notes.push_back(
+          fmt::format("{} groups of {} span {} nodes and would fit into one of {} ranks: parallel.order with "
+                      "{} first, and degrees whose product divides {}, keep them on one node",
+                      axis_name(a), span.size, span.most_nodes, per_node, tensor ? "tp" : "tp-cp", per_node));
     if (span.most_nodes > 1 && a == Axis::data && first.two_levels())
       map.notes.push_back(fmt::format(
           "the first level of gradients, {} ranks, spans {} nodes: parallel.{}: node keeps it inside one",

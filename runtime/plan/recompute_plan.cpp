@@ -80,8 +80,7 @@ RecomputeOptions choose_recompute(const Recipe& r, const MachineProfile& profile
   constexpr double kMiB = 0x1p20;
   fail(r.recompute.budget ? ExitCode::usage : ExitCode::does_not_fit,
        "recompute.budget = {}: a rank needs {:.1f} MiB even when it computes most again, and {:.1f} MiB "
-       "without; "
-       "nearest valid value: {:.0f} MiB, or a smaller train.micro_batch_size or data.seq_length",
+       "without; nearest valid value: {:.0f} MiB, or a smaller train.micro_batch_size or data.seq_length",
        r.recompute.budget.value_or(fmt::format("{:.1f} MiB (a rank's share)", budget / kMiB)), least / kMiB,
        stored.bytes / kMiB, std::ceil(least / kMiB));
 }

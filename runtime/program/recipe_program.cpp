@@ -113,8 +113,7 @@ void check_optimizer_of(const Recipe& r) {
     if (found) continue;
     fail(ExitCode::usage,
          "optimizer.groups: match: {} matches no parameter; names are such as {}, {} and {}, and * stands "
-         "for any "
-         "characters",
+         "for any characters",
          g.match, store.spec(0).name, store.spec(store.count() / 2).name, store.spec(store.count() - 1).name);
   }
 }

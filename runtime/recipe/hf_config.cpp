@@ -238,9 +238,9 @@ class ConfigReader {
       if (!types.is_array()) return wrong("layer_types", "is not a list");
       for (const json& layer : types) {
         if (layer != "full_attention" && layer != "sliding_attention")
-          return wrong("layer_types", fmt::format("has {}: this build computes \"full_attention\" and "
-                                                  "\"sliding_attention\"",
-                                                  value_text(layer)));
+          return wrong("layer_types",
+                       fmt::format("has {}: this build computes \"full_attention\" and \"sliding_attention\"",
+                                   value_text(layer)));
         sliding = sliding || layer == "sliding_attention";
       }
     }
@@ -250,19 +250,20 @@ class ConfigReader {
                   layers = size("num_hidden_layers");
     if (tokens >= positions) return;
     if (kind == WindowLayers::none)
-      return wrong("sliding_window",
-                   fmt::format("= {}: transformers' {} has no windows; a window of at least "
-                               "model.max_position_embeddings ({}) hides none; nearest valid value: null, or "
-                               "model.max_position_embeddings: {}",
-                               tokens, type_, positions, tokens));
+      return wrong(
+          "sliding_window",
+          fmt::format(
+              "= {}: transformers' {} has no windows; a window of at least model.max_position_embeddings "
+              "({}) hides none; nearest valid value: null, or model.max_position_embeddings: {}",
+              tokens, type_, positions, tokens));
     if (layers < 1 || layers > kMostLayers) return;  // refused as a number of layers
     json of_layers = types;
     if (kind == WindowLayers::all) {
       for (const json& layer : types)
         if (layer != "sliding_attention")
-          return wrong("layer_types", fmt::format("has {}, and all layers of transformers' {} have the "
-                                                  "sliding_window ({})",
-                                                  value_text(layer), type_, tokens));
+          return wrong("layer_types",
+                       fmt::format("has {}, and all layers of transformers' {} have the sliding_window ({})",
+                                   value_text(layer), type_, tokens));
       of_layers = nullptr;
     } else if (types.is_null()) {
       const std::vector<bool> slide = sliding_layers(root, kind, first, layers);
@@ -307,10 +308,9 @@ class ConfigReader {
       return wrong("router_aux_loss_coef", fmt::format("= {}: needs a number", value_text(coeff)));
     if (on == false || coeff == 0) return;
     if (const auto it = given_.values.find("model.moe.balance.kind"); it != given_.values.end()) {
-      given_.notes.push_back(
-          fmt::format("{}: model.moe.balance.kind = {} replaces the loss that "
-                      "output_router_logits of {} asks for",
-                      it->second.place.text(), show(it->second.value), path_));
+      given_.notes.push_back(fmt::format(
+          "{}: model.moe.balance.kind = {} replaces the loss that output_router_logits of {} asks for",
+          it->second.place.text(), show(it->second.value), path_));
       return;
     }
     set("model.moe.balance.kind", "output_router_logits", "hf");

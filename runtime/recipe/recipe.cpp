@@ -194,13 +194,13 @@ void check_device(const Recipe& r, int local_ranks) {
   if (device_of(r) == DeviceKind::cpu) {
     if (r.cuda_graphs)
       fail(ExitCode::usage,
-           "{}: cuda_graphs = on: device: auto takes the CPU here, which has no graphs: {}; "
-           "nearest valid value: off",
+           "{}: cuda_graphs = on: device: auto takes the CPU here, which has no graphs: {}; nearest valid "
+           "value: off",
            origins_of(r).place("cuda_graphs").text(), missing_for(DeviceKind::cuda));
     if (r.attention_backend == AttentionBackend::cudnn)
       fail(ExitCode::usage,
-           "{}: attention_backend = cudnn: device: auto takes the CPU here, which has no cuDNN: {}; "
-           "nearest valid value: auto",
+           "{}: attention_backend = cudnn: device: auto takes the CPU here, which has no cuDNN: {}; nearest "
+           "valid value: auto",
            origins_of(r).place("attention_backend").text(), missing_for(DeviceKind::cuda));
     return;
   }
@@ -212,8 +212,7 @@ void check_device(const Recipe& r, int local_ranks) {
   const DeviceInfo card = computes_in(r, Precision::fp8) ? device_info(DeviceKind::cuda) : DeviceInfo();
   if (computes_in(r, Precision::fp8) && card.capability < kFirstWithFp8)
     fail(ExitCode::usage,
-         "{}: precision = fp8: {} is of sm_{}, and eight bits begin with sm_{}; nearest valid "
-         "value: bf16",
+         "{}: precision = fp8: {} is of sm_{}, and eight bits begin with sm_{}; nearest valid value: bf16",
          origins_of(r).place("precision").text(), card.name, card.capability, kFirstWithFp8);
 }
 
@@ -247,11 +246,10 @@ void check_data_given(const Recipe& r) {
   if (!r.data.train.empty()) return;
   const RecipeOrigins& o = origins_of(r);
   Diagnostics diagnostics;
-  diagnostics.add(
-      o.place("data.train"),
-      fmt::format("data.train = []{}: a run needs token files; give data.train: [{{path: PREFIX}}], "
-                  "made by `ltrain data build`",
-                  o.has("data.train") ? "" : " (default)"));
+  diagnostics.add(o.place("data.train"),
+                  fmt::format("data.train = []{}: a run needs token files; give data.train: [{{path: "
+                              "PREFIX}}], made by `ltrain data build`",
+                              o.has("data.train") ? "" : " (default)"));
   diagnostics.raise_if_any(o.source);
 }
 

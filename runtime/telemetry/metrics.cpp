@@ -200,14 +200,12 @@ void Progress::step(const StepMetrics& of_step) {
   if (ends) mean_ = {};
   if (format_ == LogFormat::megatron) {
     if (!ends) return;
-    line(
-        fmt::format(" iteration {:>8}/{:>8} | consumed samples: {:>12} | elapsed time per iteration (ms): "
-                    "{:.1f} | throughput "
-                    "per GPU (TFLOP/s/GPU): {:.3f} | learning rate: {:.6E} | lm loss: {:.6E} | grad norm: "
-                    "{:.3f} | number of "
-                    "skipped iterations: {:>3} | number of nan iterations: {:>3} |",
-                    m.step, m.train_steps, m.consumed_samples, m.step_time_ms, m.tflops_per_gpu, m.lr,
-                    m.lm_loss, m.grad_norm, interval.skipped(), interval.not_finite()));
+    line(fmt::format(
+        " iteration {:>8}/{:>8} | consumed samples: {:>12} | elapsed time per iteration (ms): {:.1f} | "
+        "throughput per GPU (TFLOP/s/GPU): {:.3f} | learning rate: {:.6E} | lm loss: {:.6E} | grad norm: "
+        "{:.3f} | number of skipped iterations: {:>3} | number of nan iterations: {:>3} |",
+        m.step, m.train_steps, m.consumed_samples, m.step_time_ms, m.tflops_per_gpu, m.lr, m.lm_loss,
+        m.grad_norm, interval.skipped(), interval.not_finite()));
     return;
   }
   const std::string left =

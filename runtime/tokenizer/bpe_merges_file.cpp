@@ -90,8 +90,8 @@ std::vector<std::string> parse_ranks(std::string_view text, const std::string& n
   for (size_t rank = 0; rank < tokens.size(); ++rank)
     if (line_of[rank] == 0)
       fail(ExitCode::data,
-           "{}: rank {} is missing; {} lines need the ranks 0 to {}. The file is truncated, or not a "
-           "GPT-2 rank file",
+           "{}: rank {} is missing; {} lines need the ranks 0 to {}. The file is truncated, or not a GPT-2 "
+           "rank file",
            name, rank, seen.size(), seen.size() - 1);
   for (int b = 0; b < 256; ++b)
     if (!seen.contains(std::string(1, static_cast<char>(b))))

@@ -68,8 +68,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name, const std::st
     if (path.empty())
       fail(ExitCode::usage,
            "tokenizer gpt2 needs its merge ranks: name a tiktoken file (lines of `base64 rank`) with --ranks "
-           "or in "
-           "LTRAIN_GPT2_RANKS");
+           "or in LTRAIN_GPT2_RANKS");
     return make_gpt2_tokenizer(path);
   }
   fail(ExitCode::usage,

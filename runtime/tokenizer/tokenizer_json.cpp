@@ -315,8 +315,7 @@ class Reader {
     if (!t_->byte_fallback)
       fail(ExitCode::data,
            "{}: has neither unk_token nor byte_fallback nor a ByteLevel pre_tokenizer: characters without a "
-           "token "
-           "would be lost",
+           "token would be lost",
            where);
     for (int b = 0; b < 256; ++b)
       if (t_->byte_tokens[b] < 0)

@@ -53,8 +53,7 @@ std::vector<std::string> StarvationWatch::look(int64_t step, const ExpertStatist
     if (starving > 0)
       lines.push_back(
           fmt::format("WARNING: step {}: layers.{}: {} of {} experts ({}{}) had less than a tenth of an even "
-                      "share for {} steps; a "
-                      "larger model.moe.balance.coeff spreads tokens",
+                      "share for {} steps; a larger model.moe.balance.coeff spreads tokens",
                       step, layer, starving, tokens.size(), names, starving > 8 ? ", ..." : "", kSteps));
   }
   return lines;

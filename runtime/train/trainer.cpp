@@ -395,10 +395,8 @@ class Trainer {
     if (skipped_in_a_row_ < recipe_.train.max_skipped_steps) return;
     fail(ExitCode::no_progress,
          "step {}: {} steps in a row made no update, as many as train.max_skipped_steps allows: the last "
-         "gradient norm "
-         "is {:.3g}, train.skip_grad_norm {}.\n{}: raise train.skip_grad_norm, or go on from an older one "
-         "with a "
-         "lower optimizer.lr.",
+         "gradient norm is {:.3g}, train.skip_grad_norm {}.\n{}: raise train.skip_grad_norm, or go on from "
+         "an older one with a lower optimizer.lr.",
          step_ + 1, skipped_in_a_row_, r.grad_norm, recipe_.train.skip_grad_norm, last_checkpoint());
   }
 
@@ -408,16 +406,14 @@ class Trainer {
         "step {}: gradients overflow with a loss scale of {:g}: no update was made; the next is {:g}",
         step_ + 1, r.loss_scale, next)});
     if (overflows_in_a_row_ < recipe_.loss_scale.max_skipped_steps) return;
-    fail(
-        ExitCode::no_progress,
-        "step {}: gradients overflowed in {} steps in a row, as many as loss_scale.max_skipped_steps allows; "
-        "the loss "
-        "scale is {:g}, its minimum {:g}.\n{}: {}",
-        step_ + 1, overflows_in_a_row_, next, recipe_.loss_scale.settings.minimum, last_checkpoint(),
-        next > recipe_.loss_scale.settings.minimum
-            ? "raise loss_scale.max_skipped_steps, or begin with a smaller loss_scale.initial."
-            : "the gradients themselves are too large for fp16: use precision: bf16, or go on from an older "
-              "one with a lower optimizer.lr.");
+    fail(ExitCode::no_progress,
+         "step {}: gradients overflowed in {} steps in a row, as many as loss_scale.max_skipped_steps "
+         "allows; the loss scale is {:g}, its minimum {:g}.\n{}: {}",
+         step_ + 1, overflows_in_a_row_, next, recipe_.loss_scale.settings.minimum, last_checkpoint(),
+         next > recipe_.loss_scale.settings.minimum
+             ? "raise loss_scale.max_skipped_steps, or begin with a smaller loss_scale.initial."
+             : "the gradients themselves are too large for fp16: use precision: bf16, or go on from an older "
+               "one with a lower optimizer.lr.");
   }
 
   [[noreturn]] void not_finite(const StepResult& r) {
@@ -537,11 +533,11 @@ class Trainer {
     write_file(fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank),
                usage.dump() + "\n");
     if (!lead_ || steps == 0) return;
-    progress_->line(fmt::format(
-        "rank 0 used {:.1f} MiB of the host's memory at its peak ({:.1f} planned) and sent {:.1f} MiB in {} "
-        "training step{} ({:.1f} planned){}",
-        resident / kMiB, plan_.host_bytes / kMiB, train_wire / kMiB, steps, steps == 1 ? "" : "s",
-        planned_wire_ / kMiB, job_.transports().empty() ? "" : " through " + job_.transports()));
+    progress_->line(
+        fmt::format("rank 0 used {:.1f} MiB of the host's memory at its peak ({:.1f} planned) and sent "
+                    "{:.1f} MiB in {} training step{} ({:.1f} planned){}",
+                    resident / kMiB, plan_.host_bytes / kMiB, train_wire / kMiB, steps, steps == 1 ? "" : "s",
+                    planned_wire_ / kMiB, job_.transports().empty() ? "" : " through " + job_.transports()));
   }
 
   void finish(ExitCode code) {
@@ -556,10 +552,9 @@ class Trainer {
                                                : "by another rank";
     progress_->line(
         code == ExitCode::preempted && !saves_at_all(recipe_)
-            ? fmt::format(
-                  "stopped at step {} as asked ({}); nothing was saved: checkpoint.save_interval is 0 and "
-                  "checkpoint.save_at_end is false",
-                  step_, reason)
+            ? fmt::format("stopped at step {} as asked ({}); nothing was saved: checkpoint.save_interval is "
+                          "0 and checkpoint.save_at_end is false",
+                          step_, reason)
         : code == ExitCode::preempted
             ? fmt::format("stopped at step {} as asked ({}); start again to go on", step_, reason)
         : step_ == first_step_

@@ -67,8 +67,7 @@ std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool
       fail(ExitCode::usage, "{}: {} has no name in Hugging Face's {}, which cannot hold this model",
            reader.path(), name, model.family->name);
     for (const TensorName& t : tensors) {
-      Part p{{t.name, dtype, {}, nullptr}, source, Slice::whole(shape), t.transposed};
-      for (int d = 0; d < shape.rank; ++d) p.item.shape.push_back(shape[d]);
+      Part p{{t.name, dtype, dims_of(shape), nullptr}, source, Slice::whole(shape), t.transposed};
       if (t.expert >= 0) {
         p.slice = expert_slice(shape, t);
         p.item.shape = {shape[shape.rank - 2], shape[shape.rank - 1]};

@@ -168,12 +168,10 @@ class Match {
           continue;
         }
         Slice slice = Slice::whole(shape);
-        std::vector<int64_t> want;
+        std::vector<int64_t> want = dims_of(shape);
         if (t.expert >= 0) {
           slice = expert_slice(shape, t);
           want = {shape[shape.rank - 2], shape[shape.rank - 1]};
-        } else {
-          for (int d = 0; d < shape.rank; ++d) want.push_back(shape[d]);
         }
         if (t.transposed) std::swap(want.at(0), want.at(1));
         take(t.name, *found, want, slice, t.transposed, parts);
@@ -196,8 +194,7 @@ class Match {
     for (size_t i = 0; i < std::min<size_t>(problems_.size(), 5); ++i) text += "\n  " + problems_[i];
     fail(ExitCode::usage,
          "{}: are not weights of the recipe's model ({}):{}\nThe model.* keys must be those of its "
-         "config.json: "
-         "model.from: {} takes them all",
+         "config.json: model.from: {} takes them all",
          folder_.path, model_.family->name, text, folder_.path);
   }
 
@@ -212,10 +209,8 @@ class Match {
 
   /// What a stack of experts may have in a file: (experts, 2 F, H) is (experts, 2, F, H) in memory.
   static std::vector<int64_t> stacked(const Shape& shape, const std::vector<int64_t>& in_file) {
-    std::vector<int64_t> want;
-    for (int d = 0; d < shape.rank; ++d) want.push_back(shape[d]);
-    if (shape.rank == 4 && in_file.size() == 3) want = {shape[0], shape[1] * shape[2], shape[3]};
-    return want;
+    if (shape.rank == 4 && in_file.size() == 3) return {shape[0], shape[1] * shape[2], shape[3]};
+    return dims_of(shape);
   }
 
   void take(const std::string& name, const HfTensor& t, const std::vector<int64_t>& want, const Slice& slice,
@@ -255,10 +250,9 @@ class Match {
       it = buffer || tied ? left_.erase(it) : std::next(it);
     }
     if (buffers > 0)
-      notes.push_back(
-          fmt::format("{}: {} tensors that are computed and not trained (masks, angles of rotation) "
-                      "are passed over",
-                      folder_.path, buffers));
+      notes.push_back(fmt::format(
+          "{}: {} tensors that are computed and not trained (masks, angles of rotation) are passed over",
+          folder_.path, buffers));
   }
 
   const HfFolder& folder_;

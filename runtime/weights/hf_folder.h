@@ -37,6 +37,9 @@ Recipe hf_recipe(const std::string& path);
 /// Parameters of a model with their shapes, in the order of the forward pass.
 std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& model);
 
+/// A shape as safetensors files have it.
+inline std::vector<int64_t> dims_of(const Shape& s) { return {s.dims.begin(), s.dims.begin() + s.rank}; }
+
 /// One matrix of a stack of experts, as a part of the stack.
 Slice expert_slice(const Shape& stack, const TensorName& matrix);
 

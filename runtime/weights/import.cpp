@@ -35,8 +35,7 @@ ImportReport import_folder(const std::string& folder, const std::string& checkpo
   std::vector<std::vector<SafetensorsItem>> shards(1);
   int64_t in_shard = 0;
   for (const auto& [name, t] : reader->tensors()) {
-    SafetensorsItem item{name, t.dtype, {}, nullptr};
-    for (int d = 0; d < t.shape.rank; ++d) item.shape.push_back(t.shape[d]);
+    SafetensorsItem item{name, t.dtype, dims_of(t.shape), nullptr};
     if (!shards.back().empty() && in_shard + item.bytes() > kShardBytes) {
       shards.emplace_back();
       in_shard = 0;

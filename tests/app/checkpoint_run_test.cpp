@@ -89,8 +89,8 @@ TEST_CASE("a folder without COMMIT gets another name when the run saves its step
   INFO(o.text);
   CHECK(o.code == 0);
   CHECK_THAT(o.text, Contains("resuming from run/checkpoints/step-00000004"));
-  CHECK_THAT(o.text, Contains("step-00000006 was there already and has another name now: "
-                              "uncommitted-step-00000006"));
+  CHECK_THAT(o.text,
+             Contains("step-00000006 was there already and has another name now: uncommitted-step-00000006"));
   CHECK(t.names() == Names{"step-00000004", "step-00000006", "uncommitted-step-00000006"});
   CHECK(contents(t.at("uncommitted-step-00000006")) == before);
   // Damage that only hashes show is damage too; names that are taken get a number.

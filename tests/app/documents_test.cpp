@@ -16,8 +16,7 @@ namespace {
 /// A small version of any recipe: two steps, short sequences, this folder's data.
 const char* kSmall =
     " train.train_steps=2 train.eval_interval=0 train.micro_batch_size=2 train.global_batch_size=4 "
-    "schedule.lr_warmup_steps=1 "
-    "data.seq_length=16 checkpoint.save_interval=2 ";
+    "schedule.lr_warmup_steps=1 data.seq_length=16 checkpoint.save_interval=2 ";
 
 }  // namespace
 
@@ -60,11 +59,11 @@ TEST_CASE("figures of tensor parallelism in docs/parallelism.md are the plan's")
     if (!std::regex_match(line, found, row)) continue;
     ++rows;
     const std::string settings = found[1];
-    const Outcome o = t.sh("plan " + root +
-                           "/recipes/gpt2-124m.yaml precision=fp32 train.micro_batch_size=32 "
-                           "train.global_batch_size=32 data.seq_length=512 parallel.data=1 device=cpu "
-                           "'parallel={" +
-                           settings + "}' --json 2>/dev/null");
+    const Outcome o =
+        t.sh("plan " + root +
+             "/recipes/gpt2-124m.yaml precision=fp32 train.micro_batch_size=32 train.global_batch_size=32 "
+             "data.seq_length=512 parallel.data=1 device=cpu 'parallel={" +
+             settings + "}' --json 2>/dev/null");
     INFO(line << "\n" << o.text);
     REQUIRE(o.code == 0);
     const auto rank = nlohmann::json::parse(o.text)["ranks"][0];
@@ -165,8 +164,8 @@ TEST_CASE("every number of metrics.jsonl is defined in docs/metrics.md") {
   const TempRun t;
   const std::string page = read_text(std::string(LTRAIN_SOURCE_DIR) + "/docs/metrics.md");
   REQUIRE(t.sh("run tiny.yaml").code == 0);
-  REQUIRE(t.sh("run tiny.yaml output_dir=experts parallel.expert=2 "
-               "'model.moe={num_experts: 4, capacity_factor: 1.0, balance: {kind: hf}, z_loss_coeff: 0.001}'")
+  REQUIRE(t.sh("run tiny.yaml output_dir=experts parallel.expert=2 'model.moe={num_experts: 4, "
+               "capacity_factor: 1.0, balance: {kind: hf}, z_loss_coeff: 0.001}'")
               .code == 0);
   std::set<std::string> names;
   for (const char* run : {"run", "experts"})

@@ -47,11 +47,9 @@ TEST_CASE("every command's help has an example, and every example runs") {
   REQUIRE(t.shell("mkdir -p bin corpus runs/quickstart/data && ln -s " + std::string(LTRAIN_BINARY) +
                   " bin/ltrain && cp -r " + LTRAIN_SOURCE_DIR + "/recipes . && cp " + LTRAIN_SOURCE_DIR +
                   "/tests/golden/small.tiktoken gpt2.tiktoken && cp text.txt corpus && printf "
-                  "'#!/bin/sh\\ngrep -q \"^#SBATCH --nodes\"\\n' "
-                  "> bin/sbatch "
-                  "&& chmod +x bin/sbatch && bin/ltrain data build --input text.txt --output "
-                  "runs/quickstart/data/text --split 90,10 --tokenizer byte && bin/ltrain run "
-                  "recipes/quickstart.yaml" +
+                  "'#!/bin/sh\\ngrep -q \"^#SBATCH --nodes\"\\n' > bin/sbatch && chmod +x bin/sbatch && "
+                  "bin/ltrain data build --input text.txt --output runs/quickstart/data/text --split 90,10 "
+                  "--tokenizer byte && bin/ltrain run recipes/quickstart.yaml" +
                   kSmall)
               .code == 0);
   std::vector<Help> all;
@@ -93,8 +91,7 @@ TEST_CASE("a word that is no command is named, with those that are") {
   refused("rum tiny.yaml", "rum is not a command of ltrain, which has run, plan, recipe, data, ");
   refused("rum tiny.yaml", "; did you mean run?");
   refused("recipe chekc tiny.yaml",
-          "chekc is not a command of ltrain recipe, which has show, check, keys; did you "
-          "mean check?");
+          "chekc is not a command of ltrain recipe, which has show, check, keys; did you mean check?");
   refused("frobnicate", "frobnicate is not a command of ltrain");
   refused("\"$(printf 'a\\033b')\"", "a\\x1bb is not a command");
   CHECK(t.sh("frobnicate").text.find("selftest") == std::string::npos);  // hidden
@@ -135,8 +132,7 @@ TEST_CASE("plan says which keys of a config.json it passes over, as the other co
     "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 257, "max_position_embeddings": 64, "mystery": 3})";
   std::ofstream(t.folder() + "/from.yaml")
       << "model: {from: config.json, from_ignore: [mystery]}\ndata: {train: [{path: text-train}], "
-         "seq_length: "
-         "32}\ntrain: {train_steps: 1, global_batch_size: 2}\noutput_dir: out\n";
+         "seq_length: 32}\ntrain: {train_steps: 1, global_batch_size: 2}\noutput_dir: out\n";
   for (const char* command :
        {"plan from.yaml", "recipe check from.yaml", "run from.yaml", "slurm from.yaml"}) {
     const Outcome o = t.sh(command);

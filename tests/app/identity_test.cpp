@@ -88,8 +88,7 @@ TEST_CASE("launchers of two nodes with different recipes: refused on both") {
   const auto node = [&](int n, int port, const std::string& arguments, const std::string& name) {
     return fmt::format(
         "PET_NNODES=2 PET_NODE_RANK={} PET_NPROC_PER_NODE=1 PET_MASTER_ADDR=127.0.0.1 PET_MASTER_PORT={} {} "
-        "run "
-        "tiny.yaml {} > {} 2>&1 & {}=$!\n",
+        "run tiny.yaml {} > {} 2>&1 & {}=$!\n",
         n, port, LTRAIN_BINARY, arguments, name, name);
   };
   const int port = free_port();
@@ -208,8 +207,7 @@ TEST_CASE("a second job of two nodes into one folder: none of its launchers writ
   const auto node = [&](int n, const std::string& name, const std::string& variables) {
     return fmt::format(
         "{} PET_NNODES=2 PET_NODE_RANK={} PET_NPROC_PER_NODE=1 PET_MASTER_ADDR=127.0.0.1 PET_MASTER_PORT={} "
-        "{} run "
-        "tiny.yaml train.eval_interval=0 > {} 2>&1 & {}=$!\n",
+        "{} run tiny.yaml train.eval_interval=0 > {} 2>&1 & {}=$!\n",
         variables, n, port, LTRAIN_BINARY, name, name);
   };
   const std::string sleep =

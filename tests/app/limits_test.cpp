@@ -15,15 +15,13 @@ namespace {
 std::string until_step(int step) {
   return fmt::format(
       "for i in $(seq 1200); do grep -q '\"step\":{}[,}}]' run/metrics.jsonl 2>/dev/null && break; sleep "
-      "0.05; "
-      "done\n",
+      "0.05; done\n",
       step);
 }
 
 constexpr const char* kMuchOutput =
     "tiny.yaml train.train_steps=1000000 train.eval_interval=0 checkpoint.save_interval=0 "
-    "train.log_interval=1 "
-    "log.format=text";
+    "train.log_interval=1 log.format=text";
 
 }  // namespace
 

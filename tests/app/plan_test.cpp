@@ -37,9 +37,8 @@ TEST_CASE("a plan that does not fit says so in its last line, in JSON and by exi
   // The drawing of a schedule says nothing about memory.
   CHECK(t.sh("plan tiny.yaml device=cuda --profile h100 --schedule" + kTooLarge).code == 0);
 
-  const Outcome cpu = t.sh(
-      "plan tiny.yaml device=cpu train.micro_batch_size=1000000 "
-      "train.global_batch_size=2000000");
+  const Outcome cpu =
+      t.sh("plan tiny.yaml device=cpu train.micro_batch_size=1000000 train.global_batch_size=2000000");
   INFO(cpu.text);
   CHECK(cpu.code == 78);
   CHECK_THAT(last_line(cpu.text), Contains("this host has"));

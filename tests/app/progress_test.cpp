@@ -36,8 +36,7 @@ TEST_CASE("a long step and a long evaluation are no hang, also of one rank that 
   // 1 s without anything done is a hang; each of these takes 3 s, in rests of 0.3 s.
   const std::string settings = fmt::format(
       "run tiny.yaml launch.distributed_timeout_minutes={} train.micro_batch_size=2 "
-      "train.global_batch_size=40 "
-      "train.train_steps=2 train.eval_interval=2 train.eval_steps=1",
+      "train.global_batch_size=40 train.train_steps=2 train.eval_interval=2 train.eval_steps=1",
       minutes(1));
   const std::string transport = GENERATE("shm", "gloo");
   const std::string fault = GENERATE(rests("train.batch", "1", 10, 0.3), rests("train.batch", "*", 10, 0.3),
@@ -85,13 +84,12 @@ TEST_CASE(
       (due ? fmt::format(",train.step:*:3:sleep={}", int(2000 * ltrain::time_scale())) : "");
   const std::string signal = GENERATE("TERM", "USR1", "INT");
   const std::string wait_for = due ? "'\"step\":2[,}]' run/metrics.jsonl" : "'step 3/' err";
-  const Outcome o = t.shell_with_jobs(
-      fmt::format("LTRAIN_FAULT={} {} run tiny.yaml train.train_steps=100000 train.eval_interval=3 "
-                  "train.eval_steps=60 "
-                  "checkpoint.save_interval=0 log.format=text train.log_interval=1 2> err & p=$!\n"
-                  "for i in $(seq 600); do grep -q {} 2>/dev/null && break; sleep 0.05; done\n"
-                  "sleep {}; date +%s.%N > asked; kill -{} $p; wait $p; echo code $?; date +%s.%N > ended",
-                  fault, LTRAIN_BINARY, wait_for, 0.5 * ltrain::time_scale(), signal));
+  const Outcome o = t.shell_with_jobs(fmt::format(
+      "LTRAIN_FAULT={} {} run tiny.yaml train.train_steps=100000 train.eval_interval=3 train.eval_steps=60 "
+      "checkpoint.save_interval=0 log.format=text train.log_interval=1 2> err & p=$!\n"
+      "for i in $(seq 600); do grep -q {} 2>/dev/null && break; sleep 0.05; done\n"
+      "sleep {}; date +%s.%N > asked; kill -{} $p; wait $p; echo code $?; date +%s.%N > ended",
+      fault, LTRAIN_BINARY, wait_for, 0.5 * ltrain::time_scale(), signal));
   const std::string err = read_text(t.folder() + "/err");
   INFO(due << signal << o.text << err);
   CHECK_THAT(o.text, Contains("code 75"));
@@ -109,12 +107,12 @@ TEST_CASE(
 
 TEST_CASE("a signal to one rank in an evaluation stops them all at the same batch") {
   TempRun t;
-  const Outcome o = t.shell(fmt::format(
-      "LTRAIN_FAULT={} {} run tiny.yaml train.train_steps=100000 train.eval_interval=3 train.eval_steps=60 "
-      "checkpoint.save_interval=0 train.log_interval=1 2> err & p=$!\n"
-      "for i in $(seq 600); do grep -q 'step 3/' err 2>/dev/null && break; sleep 0.05; done\n"
-      "sleep {}; kill -TERM $(pgrep -P $p | tail -n 1); wait $p; echo code $?",
-      rests("eval.batch", "*", 60, 0.2), LTRAIN_BINARY, 0.5 * ltrain::time_scale()));
+  const Outcome o = t.shell(
+      fmt::format("LTRAIN_FAULT={} {} run tiny.yaml train.train_steps=100000 train.eval_interval=3 "
+                  "train.eval_steps=60 checkpoint.save_interval=0 train.log_interval=1 2> err & p=$!\n"
+                  "for i in $(seq 600); do grep -q 'step 3/' err 2>/dev/null && break; sleep 0.05; done\n"
+                  "sleep {}; kill -TERM $(pgrep -P $p | tail -n 1); wait $p; echo code $?",
+                  rests("eval.batch", "*", 60, 0.2), LTRAIN_BINARY, 0.5 * ltrain::time_scale()));
   INFO(o.text << read_text(t.folder() + "/err"));
   CHECK_THAT(o.text, Contains("code 75"));
   CHECK_THAT(read_text(t.folder() + "/err"), Contains("saved run/checkpoints/step-00000003"));

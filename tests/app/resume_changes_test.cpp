@@ -186,10 +186,9 @@ TEST_CASE(
   Outcome o = t.run("train.train_steps=12 optimizer.weight_decay=0.2 train.micro_batch_size=4 name=new");
   INFO(o.text);
   CHECK(o.code == 0);
-  CHECK_THAT(
-      o.text,
-      Contains("changed since the checkpoint: train.train_steps 6 -> 12; optimizer.weight_decay 0.1 -> "
-               "0.2; schedule.lr_decay_steps 6 -> 12 (by default: train_steps)\n"));
+  CHECK_THAT(o.text,
+             Contains("changed since the checkpoint: train.train_steps 6 -> 12; optimizer.weight_decay 0.1 "
+                      "-> 0.2; schedule.lr_decay_steps 6 -> 12 (by default: train_steps)\n"));
   CHECK_THAT(o.text, Contains("note: the learning rate of step 7 is ") &&
                          Contains("by the recipe in the checkpoint it was ") &&
                          Contains("schedule.lr_decay_steps: 6 keeps the schedule"));

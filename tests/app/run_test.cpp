@@ -120,11 +120,10 @@ TEST_CASE("resume is bit for bit, and keeps the sample order on another number o
 
 TEST_CASE("a stop signal saves and exits 75, and the next start goes on") {
   TempRun t;
-  const std::string command =
-      std::string(LTRAIN_BINARY) +
-      " run tiny.yaml train.train_steps=100000 train.eval_interval=0 checkpoint.save_interval=0 & p=$!; "
-      "for i in $(seq 1200); do grep -q '\"step\":5[,}]' run/metrics.jsonl 2>/dev/null && break; sleep 0.05; "
-      "done; ";
+  const std::string command = std::string(LTRAIN_BINARY) +
+                              " run tiny.yaml train.train_steps=100000 train.eval_interval=0 "
+                              "checkpoint.save_interval=0 & p=$!; for i in $(seq 1200); do grep -q "
+                              "'\"step\":5[,}]' run/metrics.jsonl 2>/dev/null && break; sleep 0.05; done; ";
   const std::string signal = GENERATE(as<std::string>(), "TERM", "USR1", "INT");
   const Outcome o = t.shell_with_jobs(command + "kill -" + signal + " $p; wait $p; echo code $?");
   INFO(signal << ": " << o.text);

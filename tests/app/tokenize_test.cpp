@@ -77,8 +77,8 @@ TEST_CASE("tokenize: cases of a file, up to the first that differs") {
 TEST_CASE("data build: a tokenizer.json, with the tokens that begin and end documents") {
   TempRun t;
   REQUIRE(t.shell("mkdir tok && cp " + kGolden +
-                  "llama3.tokenizer.json tok/tokenizer.json && printf '%s\\n' "
-                  "'{\"text\": \"the first\"}' '{\"text\": \"second\"}' > two.jsonl")
+                  "llama3.tokenizer.json tok/tokenizer.json && printf '%s\\n' '{\"text\": \"the first\"}' "
+                  "'{\"text\": \"second\"}' > two.jsonl")
               .code == 0);
   const std::string build = "data build --input two.jsonl --force --quiet --tokenizer tok --output out ";
   Outcome o = t.sh(build);

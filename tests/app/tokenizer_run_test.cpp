@@ -14,12 +14,12 @@ constexpr int kIds = 504;  // of llama3.tokenizer.json
 
 /// tok: a tokenizer's folder; own-train and own-val: documents of some words in its tokens.
 void add_tokenizer_and_data(const TempRun& t) {
-  const Outcome o = t.shell(
-      "mkdir tok && cp " + kGolden +
-      "llama3.tokenizer.json tok/tokenizer.json && printf '{\"eos_token\": \"<|end|>\"}' > "
-      "tok/tokenizer_config.json && awk '{print \"{\\\"text\\\": \\\"\" $0 \"\\\"}\"}' text.txt > text.jsonl "
-      "&& " LTRAIN_BINARY
-      " data build --input text.jsonl --output own --split 90,10 --tokenizer tok --quiet");
+  const Outcome o =
+      t.shell("mkdir tok && cp " + kGolden +
+              "llama3.tokenizer.json tok/tokenizer.json && printf '{\"eos_token\": \"<|end|>\"}' > "
+              "tok/tokenizer_config.json && awk '{print \"{\\\"text\\\": \\\"\" $0 \"\\\"}\"}' text.txt > "
+              "text.jsonl && " LTRAIN_BINARY
+              " data build --input text.jsonl --output own --split 90,10 --tokenizer tok --quiet");
   INFO(o.text);
   REQUIRE(o.code == 0);
 }
@@ -92,9 +92,8 @@ TEST_CASE("a run on tokens of a tokenizer.json is resumed, evaluated, sampled an
   o = t.sh(from);
   INFO(o.text);
   CHECK(o.code == 64);
-  CHECK_THAT(o.text,
-             Contains("data.tokenizer.kind (of model.from) = huggingface: the tokens of text-train are "
-                      "of tokenizer byte"));
+  CHECK_THAT(o.text, Contains("data.tokenizer.kind (of model.from) = huggingface: the tokens of text-train "
+                              "are of tokenizer byte"));
   o = t.sh(from + "data.train=[own-train] data.eval=[own-val] train.train_steps=1");
   INFO(o.text);
   CHECK(o.code == 0);
@@ -150,8 +149,7 @@ TEST_CASE(
   Outcome o = t.sh(packed + "output_dir=none");
   INFO(o.text);
   CHECK(o.code == 64);
-  CHECK_THAT(o.text,
-             Contains("needs the token that ends documents: own-train has no sidecar that says it, and no "
-                      "tokenizer_config.json beside tok says eos_token"));
+  CHECK_THAT(o.text, Contains("needs the token that ends documents: own-train has no sidecar that says it, "
+                              "and no tokenizer_config.json beside tok says eos_token"));
   CHECK(t.sh(packed + "output_dir=given data.tokenizer.eod=500").code == 0);
 }

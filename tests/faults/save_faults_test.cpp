@@ -43,8 +43,7 @@ struct Kill {
 
 TEST_CASE(
     "one rank killed during a save (F16): the checkpoint before stays, nothing half-made has a name, the "
-    "next run "
-    "goes on to the same end") {
+    "next run goes on to the same end") {
   TempRun t;
   REQUIRE(t.sh("run tiny.yaml").code == 0);
   const auto golden = t.metric("lm_loss"), golden_norm = t.metric("grad_norm");

@@ -118,12 +118,10 @@ TEST_CASE("an exhausted arena says what was asked and what is live, largest firs
   CpuArena arena(4096);
   arena.allocate(MemoryKind::gradients, "small", DType::f32, {16});
   arena.allocate(MemoryKind::parameters, "large", DType::f32, {512});
-  CHECK_THROWS_WITH(
-      arena.allocate(MemoryKind::activations, "logits", DType::bf16, {32, 32}),
-      "the arena of 4096 bytes cannot hold 'logits' bf16 [32, 32] (2048 bytes): the step asks for more "
-      "than its plan.\nlive now:"
-      "\n            2048 bytes  parameters    large"
-      "\n              64 bytes  gradients     small");
+  CHECK_THROWS_WITH(arena.allocate(MemoryKind::activations, "logits", DType::bf16, {32, 32}),
+                    "the arena of 4096 bytes cannot hold 'logits' bf16 [32, 32] (2048 bytes): the step asks "
+                    "for more than its plan.\nlive now:\n            2048 bytes  parameters    large\n       "
+                    "       64 bytes  gradients     small");
   // The failure changed nothing: what fits still fits, to the last byte.
   CHECK_NOTHROW(arena.allocate(MemoryKind::activations, "rest", DType::u8, {4096 - 2048 - 64}));
   CHECK_THROWS(arena.allocate(MemoryKind::activations, "one more", DType::u8, {1}));

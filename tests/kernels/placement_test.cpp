@@ -156,21 +156,19 @@ TEST_CASE("refusals of products, word by word") {
   const Tensor out = m.tensor("out", R);
   CHECK_THROWS_WITH(
       place_matmul(*m.s, out, m.tensor("x", S1), false, m.tensor("w", R), false, false),
-      "placement error: matmul in layers.3.mlp, axis data: 'x' is S(1) but 'w' is R\n  fix: shard both "
-      "along the contraction, or one of them along an outer dim and replicate the other");
-  CHECK_THROWS_WITH(
-      place_matmul(*m.s, out, m.tensor("x", P), false, m.tensor("w", V), false, false),
-      "placement error: matmul in layers.3.mlp, axis data: 'x' is P and 'w' is V: a product of P is linear "
-      "only with R\n  fix: reduce the partial one first");
+      "placement error: matmul in layers.3.mlp, axis data: 'x' is S(1) but 'w' is R\n  fix: shard both along "
+      "the contraction, or one of them along an outer dim and replicate the other");
+  CHECK_THROWS_WITH(place_matmul(*m.s, out, m.tensor("x", P), false, m.tensor("w", V), false, false),
+                    "placement error: matmul in layers.3.mlp, axis data: 'x' is P and 'w' is V: a product of "
+                    "P is linear only with R\n  fix: reduce the partial one first");
 }
 
 TEST_CASE("adding to a tensor of another placement is refused, to a zeroed one is not") {
   Meta m;
   const Tensor x = m.tensor("dy", V), grad = m.tensor("gradients", R);
-  CHECK_THROWS_WITH(
-      place(*m.s, "sum_rows", Rule::sum_rows, {grad}, {x}, true),
-      "placement error: sum_rows in layers.3.mlp, axis data: adds P to 'gradients' is R\n  fix: reduce the "
-      "partial one first, or accumulate before the reduction");
+  CHECK_THROWS_WITH(place(*m.s, "sum_rows", Rule::sum_rows, {grad}, {x}, true),
+                    "placement error: sum_rows in layers.3.mlp, axis data: adds P to 'gradients' is R\n  "
+                    "fix: reduce the partial one first, or accumulate before the reduction");
   place_zero(grad);
   CHECK_NOTHROW(place(*m.s, "sum_rows", Rule::sum_rows, {grad}, {x}, true));
   CHECK(on_data(grad) == P);
@@ -193,8 +191,7 @@ TEST_CASE("collectives take one placement and give another") {
   CHECK(on_data(p) == R);
   CHECK(refusal([&] { group->all_reduce(*m.s, p); }) ==
         "placement error: all_reduce in layers.3.mlp, axis data: takes P but 'p' is R: it was reduced "
-        "before, by "
-        "all_reduce in layers.3.mlp\n  fix: remove one of the two reductions");
+        "before, by all_reduce in layers.3.mlp\n  fix: remove one of the two reductions");
   p.record->place[Axis::data] = P;
   group->reduce_scatter(*m.s, part, p);
   CHECK(on_data(part) == S0);
@@ -202,12 +199,10 @@ TEST_CASE("collectives take one placement and give another") {
   CHECK(on_data(p) == R);
   CHECK(refusal([&] { group->all_gather(*m.s, p, p.narrow(0, 1)); }) ==
         "placement error: all_gather in layers.3.mlp, axis data: takes S(0) but 'p' is R\n  fix: check the "
-        "group of "
-        "this collective and of the one before");
+        "group of this collective and of the one before");
   CHECK(refusal([&] { group->reduce_scatter(*m.s, part, m.tensor("v", V)); }) ==
         "placement error: reduce_scatter in layers.3.mlp, axis data: takes P but 'v' is V\n  fix: check the "
-        "group of "
-        "this collective and of the one before");
+        "group of this collective and of the one before");
   Tensor largest = m.tensor("largest", V);
   group->all_reduce(*m.s, largest, ReduceOp::max);
   CHECK(on_data(largest) == R);
@@ -231,8 +226,7 @@ TEST_CASE("collectives take one placement and give another") {
   auto half = make_recording_group(0, 2, "half", Axis::data);
   CHECK(refusal([&] { half->all_reduce(*m.s, m.tensor("q", P)); }) ==
         "placement error: all_reduce in layers.3.mlp, axis data: group \"half\" has 2 ranks but the axis has "
-        "4\n  fix: "
-        "use the mesh's group of the axis");
+        "4\n  fix: use the mesh's group of the axis");
 }
 
 TEST_CASE("the update wants a gradient that lies as its parameter's shard") {
@@ -245,27 +239,25 @@ TEST_CASE("the update wants a gradient that lies as its parameter's shard") {
   CHECK_NOTHROW(update(R, R));
   CHECK_NOTHROW(update(S0, S0));
   CHECK_THROWS_WITH(update(P, R),
-                    "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as R but "
-                    "its gradient 'g' is P\n  fix: all-reduce the gradient over data");
+                    "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as R but its "
+                    "gradient 'g' is P\n  fix: all-reduce the gradient over data");
   CHECK_THROWS_WITH(update(P, S0),
-                    "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as S(0) "
-                    "but its gradient 'g' is P\n  fix: reduce-scatter the gradient over data");
+                    "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as S(0) but "
+                    "its gradient 'g' is P\n  fix: reduce-scatter the gradient over data");
   CHECK_THROWS_WITH(update(R, S0),
-                    "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as S(0) "
-                    "but its gradient 'g' is R\n  fix: cut the gradient as the parameter is cut");
+                    "placement error: adamw in layers.3.mlp, axis data: parameter 'w' is stored as S(0) but "
+                    "its gradient 'g' is R\n  fix: cut the gradient as the parameter is cut");
 }
 
 TEST_CASE("what leaves the step must be whole") {
   Meta m;
   CHECK_NOTHROW(place_require(*m.s, "reading the loss", m.tensor("sums", R), R));
-  CHECK_THROWS_WITH(
-      place_require(*m.s, "reading the loss", m.tensor("sums", P), R),
-      "placement error: reading the loss in layers.3.mlp, axis data: needs R but 'sums' is P\n  fix: "
-      "all-reduce 'sums' over data");
-  CHECK_THROWS_WITH(
-      place_require(*m.s, "end of the update", m.tensor("w", S0), R),
-      "placement error: end of the update in layers.3.mlp, axis data: needs R but 'w' is S(0)\n  fix: "
-      "all-gather 'w' over data");
+  CHECK_THROWS_WITH(place_require(*m.s, "reading the loss", m.tensor("sums", P), R),
+                    "placement error: reading the loss in layers.3.mlp, axis data: needs R but 'sums' is P\n "
+                    " fix: all-reduce 'sums' over data");
+  CHECK_THROWS_WITH(place_require(*m.s, "end of the update", m.tensor("w", S0), R),
+                    "placement error: end of the update in layers.3.mlp, axis data: needs R but 'w' is "
+                    "S(0)\n  fix: all-gather 'w' over data");
 }
 
 TEST_CASE("a forgotten reduction is traced to the op that made the tensor partial") {
@@ -276,11 +268,10 @@ TEST_CASE("a forgotten reduction is traced to the op that made the tensor partia
   m.trace.set_layer("layers.2.attention");
   matmul(*m.s, dw, dy, x, outer);
   m.trace.set_layer("optimizer");
-  CHECK_THROWS_WITH(
-      gelu_forward(*m.s, y, dw),
-      "placement error: gelu_forward in optimizer, axis data: 'dw' is P (made partial by matmul in "
-      "layers.2.attention); gelu_forward is not linear in it\n  fix: all-reduce or reduce-scatter 'dw' "
-      "over data before");
+  CHECK_THROWS_WITH(gelu_forward(*m.s, y, dw),
+                    "placement error: gelu_forward in optimizer, axis data: 'dw' is P (made partial by "
+                    "matmul in layers.2.attention); gelu_forward is not linear in it\n  fix: all-reduce or "
+                    "reduce-scatter 'dw' over data before");
 }
 
 TEST_CASE("ops record their cost on meta and touch no memory") {

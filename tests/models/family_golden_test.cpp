@@ -3,12 +3,8 @@
 // from the config.json that transformers made its own from.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
-#include "runtime/checkpoint/safetensors.h"
-#include "runtime/recipe/recipe.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/models/hf_golden.h"
 #include "tests/support/tiny_job.h"
 
 using namespace ltrain;
@@ -17,33 +13,6 @@ using namespace ltrain::test;
 namespace {
 
 constexpr int64_t kSteps = 20, kBatch = 2, kSeq = 12;
-
-struct Golden {
-  SafetensorsFile file;
-  ModelConfig model;
-
-  explicit Golden(const std::string& name)
-      : file(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/family_" + name + ".safetensors") {
-    const TemporaryFolder folder;
-    const std::string config = folder.path() + "/config.json";
-    std::ofstream(config) << file.metadata().at("config");
-    // A recipe's vocabulary holds its tokenizer's bytes, which these tokens are not.
-    model = parse_recipe("model: {from: " + config + ", vocab_size: 257}\ndata: {seq_length: 12}\n", "golden")
-                .model;
-    model.vocab_size = nlohmann::json::parse(file.metadata().at("config")).at("vocab_size").get<int64_t>();
-  }
-  template <class T>
-  std::vector<T> read(const std::string& name) const {
-    const SafetensorsEntry* e = file.find(name);
-    INFO(name);
-    REQUIRE(e);
-    REQUIRE(e->dtype == safetensors_dtype(dtype_of<T>::value));
-    std::vector<T> out((e->end - e->begin) / sizeof(T));
-    file.read(*e, 0, e->end - e->begin, out.data());
-    return out;
-  }
-  double number(const char* key) const { return std::stod(file.metadata().at(key)); }
-};
 
 /// Of the largest value of a tensor; losses relative.
 struct Differences {
@@ -63,7 +32,7 @@ double apart(const std::vector<double>& got, const std::vector<float>& want) {
 }
 
 template <class T>
-Differences compare(const Golden& g, const ModelConfig& model, const char* precision) {
+Differences compare(const HfGolden& g, const ModelConfig& model, const char* precision) {
   ProgramOptions o;
   o.model = model;
   o.precision = precision_policy(precision);
@@ -147,7 +116,7 @@ const char* const kFixtures[] = {"llama",        "llama_dynamic", "llama_linear"
 
 TEST_CASE("every family has transformers' logits, gradients and losses of twenty steps") {
   for (const char* name : kFixtures) {
-    const Golden g(name);
+    const HfGolden g(std::string("family_") + name);
     const Differences wide = compare<double>(g, g.model, "fp64"), d = compare<float>(g, g.model, "fp32");
     INFO(name << " in fp64: logits " << wide.logits << ", gradient " << wide.gradient << " of " << wide.worst
               << ", loss " << wide.loss);
@@ -162,7 +131,7 @@ TEST_CASE("every family has transformers' logits, gradients and losses of twenty
 
 TEST_CASE("negative control: a family whose trait is another's does not agree with transformers") {
   const auto differs = [](const char* fixture, const std::function<void(ModelConfig&, Family&)>& change) {
-    const Golden g(fixture);
+    const HfGolden g(std::string("family_") + fixture);
     ModelConfig m = g.model;
     Family f = *m.family;
     change(m, f);

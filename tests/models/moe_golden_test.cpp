@@ -4,47 +4,14 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
-#include "runtime/checkpoint/safetensors.h"
-#include "runtime/recipe/recipe.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/models/hf_golden.h"
 #include "tests/support/tiny_job.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
 
 namespace {
-
-struct Golden {
-  SafetensorsFile file;
-  ModelConfig model;
-  int64_t batch = 0, seq = 0;
-
-  explicit Golden(const std::string& name)
-      : file(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/hf_" + name + ".safetensors") {
-    const TemporaryFolder folder;
-    const std::string config = folder.path() + "/config.json";
-    std::ofstream(config) << file.metadata().at("config");
-    // A recipe's vocabulary holds its tokenizer's bytes, which these tokens are not.
-    model = parse_recipe("model: {from: " + config + ", vocab_size: 257}\ndata: {seq_length: 16}\n", "golden")
-                .model;
-    model.vocab_size = nlohmann::json::parse(file.metadata().at("config")).at("vocab_size").get<int64_t>();
-    batch = file.find("tokens")->shape[0];
-    seq = file.find("tokens")->shape[1];
-  }
-  template <class T>
-  std::vector<T> read(const std::string& name) const {
-    const SafetensorsEntry* e = file.find(name);
-    INFO(name);
-    REQUIRE(e);
-    REQUIRE(e->dtype == safetensors_dtype(dtype_of<T>::value));
-    std::vector<T> out((e->end - e->begin) / sizeof(T));
-    file.read(*e, 0, e->end - e->begin, out.data());
-    return out;
-  }
-};
 
 struct Differences {
   double loss = 0, balance = 0;  ///< relative
@@ -54,13 +21,14 @@ struct Differences {
 };
 
 /// One step of ltrain beside transformers'.
-Differences compare(const Golden& g, const ModelConfig& model) {
+Differences compare(const HfGolden& g, const ModelConfig& model) {
+  const int64_t batch = g.file.find("tokens")->shape[0], seq = g.file.find("tokens")->shape[1];
   ProgramOptions o;
   o.model = model;
   o.precision = precision_policy("fp64");
   o.bucket_elements = 3000;
-  o.micro_batch = g.batch;
-  o.seq_length = g.seq;
+  o.micro_batch = batch;
+  o.seq_length = seq;
   o.accumulation = 1;
   o.clip_grad = 0;
   auto compute = make_inline_stream("compute");
@@ -81,7 +49,7 @@ Differences compare(const Golden& g, const ModelConfig& model) {
   std::vector<HostBatch> batches(1);
   batches[0].tokens = g.read<int32_t>("tokens");
   batches[0].targets = g.read<int32_t>("targets");
-  batches[0].sample_index.assign(g.batch, 0);
+  batches[0].sample_index.assign(batch, 0);
   AdamwArgs still;
   still.lr = 0;
   still.step = 1;
@@ -115,7 +83,7 @@ bool agrees(const Differences& d) { return d.loss < 1e-12 && d.balance < 1e-12 &
 
 TEST_CASE("MoE models have transformers' loss, loss for balance and gradients") {
   const auto name = GENERATE(as<std::string>(), "mixtral", "qwen3_moe", "olmoe");
-  const Golden g(name);
+  const HfGolden g(std::string("hf_") + name);
   REQUIRE(g.model.moe.balance == BalanceLoss::hf);
   const Differences d = compare(g, g.model);
   INFO(name << ": loss " << d.loss << ", balance " << d.balance << ", gradient " << d.gradient << " of "
@@ -128,7 +96,7 @@ TEST_CASE("MoE models have transformers' loss, loss for balance and gradients") 
 
 TEST_CASE("negative control: an MoE model that is a little different does not agree with transformers") {
   const auto name = GENERATE(as<std::string>(), "mixtral", "qwen3_moe", "olmoe");
-  const Golden g(name);
+  const HfGolden g(std::string("hf_") + name);
   INFO(name);
   ModelConfig m = g.model;
   m.moe.norm_topk_prob = !m.moe.norm_topk_prob;

@@ -243,8 +243,7 @@ TEST_CASE("covering array: every three settings that the rules accept together a
   for (const Factor& f : factors()) all *= f.levels.size(), every += f.levels.size();
   std::printf(
       "covering array: %zu factors of %zu levels, %zu combinations, %zu layouts accepted by the rules on up "
-      "to "
-      "%d ranks; %zu triples that can be, %zu rows\n",
+      "to %d ranks; %zu triples that can be, %zu rows\n",
       factors().size(), every, all, allowed().size(), kMostRanks, feasible.size(), array().size());
   CHECK(missing(array().size()) == 0);
   CHECK(missing(array().size() - 1) > 0);  // negative control

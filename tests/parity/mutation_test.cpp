@@ -394,8 +394,7 @@ TEST_CASE("slow: mutation: a collective left out or doubled changes the numbers,
   }
   std::printf(
       "mutation in fp64 parity: %ld mutants, %ld change the result, %ld give the same numbers and are "
-      "refused on "
-      "meta, %zu survivors\n",
+      "refused on meta, %zu survivors\n",
       static_cast<long>(mutants), static_cast<long>(failed), static_cast<long>(same_numbers),
       survivors.size());
   for (const std::string& s : survivors) std::printf("  survivor: %s\n", s.c_str());

@@ -80,10 +80,9 @@ int64_t intra_node_experts(const Recipe& r, int64_t data, int64_t shard, int64_t
   if (here > 1) return here;
   if (broken)
     broken(kLevels,
-           fmt::format(
-               "nodes of {} ranks have {} of the {} that experts are cut over; nearest valid value: none; or "
-               "another parallel.order or launch.ranks_per_node",
-               per_node, here == 1 ? "one" : "unequal parts", p.expert),
+           fmt::format("nodes of {} ranks have {} of the {} that experts are cut over; nearest valid value: "
+                       "none; or another parallel.order or launch.ranks_per_node",
+                       per_node, here == 1 ? "one" : "unequal parts", p.expert),
            {kExpert, "launch.ranks_per_node", "parallel.order", "parallel.data", "parallel.context"});
   return 0;
 }

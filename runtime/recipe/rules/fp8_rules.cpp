@@ -50,12 +50,11 @@ void fp8_rules(const Recipe& r, const BrokenRule& broken) {
                        std::max<int64_t>(0, r.model.num_hidden_layers - r.fp8.last_layers - 1)),
            {"fp8.last_layers_bf16", "model.num_hidden_layers"});
   if (p.tensor_mode == TensorModeChoice::one_d && p.tensor > r.model.num_key_value_heads)
-    broken(
-        key,
-        fmt::format("with parallel.tensor = {} ranks share the model's {} key-value heads, and would round "
-                    "parts of one gradient apart; nearest valid value: bf16, or parallel.tensor: {}",
-                    p.tensor, r.model.num_key_value_heads, r.model.num_key_value_heads),
-        {"parallel.tensor", "model.num_key_value_heads"});
+    broken(key,
+           fmt::format("with parallel.tensor = {} ranks share the model's {} key-value heads, and would "
+                       "round parts of one gradient apart; nearest valid value: bf16, or parallel.tensor: {}",
+                       p.tensor, r.model.num_key_value_heads, r.model.num_key_value_heads),
+           {"parallel.tensor", "model.num_key_value_heads"});
   if (r.fp8.recipe != Fp8Recipe::blockwise) return;
   if (p.tensor > 1)
     for (const auto& [name, width] : cut_widths(r))
@@ -114,8 +113,7 @@ void check_fp8(const Recipe& r) {
     if (n % recipe::kTurned != 0)
       fail(ExitCode::usage,
            "{}: precision = fp8: a GPU multiplies eight bits by {} elements, and {} is {}; nearest valid "
-           "value: "
-           "bf16",
+           "value: bf16",
            at("precision"), recipe::kTurned, what, n);
 }
 

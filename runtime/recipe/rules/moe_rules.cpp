@@ -62,10 +62,9 @@ void selection(const Recipe& r, const BrokenRule& broken) {
         m.norm_topk_prob || (m.order == RouterOrder::topk_first && m.score == RouterScore::softmax);
     if (m.top_k == 1 && m.num_experts > 1 && one && !r.train.freeze_router)
       broken(m.norm_topk_prob ? norm : "model.moe.router.order",
-             fmt::format(
-                 "with {}: 1 every weight is 1, and the router learns nothing from the loss; nearest valid "
-                 "value: {}",
-                 kTopK, m.norm_topk_prob ? "false" : "topk_last"),
+             fmt::format("with {}: 1 every weight is 1, and the router learns nothing from the loss; nearest "
+                         "valid value: {}",
+                         kTopK, m.norm_topk_prob ? "false" : "topk_last"),
              {kTopK});
     return;
   }
@@ -89,18 +88,16 @@ void selection(const Recipe& r, const BrokenRule& broken) {
            "1");
   if (experts_apart(r))
     broken(kExpertTensor,
-           fmt::format(
-               "{}: expert_choice chooses from the tokens of a rank, and tensor ranks would each have their "
-               "own; nearest valid value: {}",
-               choice, r.parallel.tensor),
+           fmt::format("{}: expert_choice chooses from the tokens of a rank, and tensor ranks would each "
+                       "have their own; nearest valid value: {}",
+                       choice, r.parallel.tensor),
            {choice, kTensor});
   const int64_t tokens = r.train.micro_batch_size * r.data.seq_length;
   if (tokens * m.top_k < m.num_experts)
     broken(kTopK,
-           fmt::format(
-               "{}: expert_choice leaves less than a token to an expert ({} tokens * {} / {}); nearest valid "
-               "value: {}",
-               choice, tokens, m.top_k, m.num_experts, (m.num_experts + tokens - 1) / tokens),
+           fmt::format("{}: expert_choice leaves less than a token to an expert ({} tokens * {} / {}); "
+                       "nearest valid value: {}",
+                       choice, tokens, m.top_k, m.num_experts, (m.num_experts + tokens - 1) / tokens),
            {choice, "train.micro_batch_size", "data.seq_length", kExperts});
 }
 
@@ -127,11 +124,10 @@ void router_training(const Recipe& r, const BrokenRule& broken) {
                     r.train.train_steps, r.train.train_steps - 1),
         {"train.train_steps"});
   if (r.optimizer.uses(UpdateRule::adafactor))
-    broken(
-        warmup,
-        "the second moment of adafactor follows the steps of the run, which others would begin late; nearest "
-        "valid value: 0, or optimizer.kind: adamw",
-        {"optimizer.kind", "optimizer.groups"});
+    broken(warmup,
+           "the second moment of adafactor follows the steps of the run, which others would begin late; "
+           "nearest valid value: 0, or optimizer.kind: adamw",
+           {"optimizer.kind", "optimizer.groups"});
 }
 
 void upcycling(const Recipe& r, const BrokenRule& broken) {
@@ -163,19 +159,17 @@ void capacity(const Recipe& r, const BrokenRule& broken) {
         {"model.moe.eval_capacity_factor", m.eval_capacity_factor}}) {
     if (!factor || (key != "model.moe.capacity_factor" && factor == m.capacity_factor)) continue;
     if (p.context > 1)
-      return broken(
-          "parallel.context",
-          fmt::format("{} drops by the tokens of a rank, and other parts of a sequence would drop others; "
-                      "nearest valid value: 1, or {}: null",
-                      key, key),
-          {key});
+      return broken("parallel.context",
+                    fmt::format("{} drops by the tokens of a rank, and other parts of a sequence would drop "
+                                "others; nearest valid value: 1, or {}: null",
+                                key, key),
+                    {key});
     if (experts_apart(r))
-      return broken(
-          kExpertTensor,
-          fmt::format("{} drops by the tokens of a rank, and tensor ranks would each have their own; "
-                      "nearest valid value: {}, or {}: null",
-                      key, p.tensor, key),
-          {key, kTensor});
+      return broken(kExpertTensor,
+                    fmt::format("{} drops by the tokens of a rank, and tensor ranks would each have their "
+                                "own; nearest valid value: {}, or {}: null",
+                                key, p.tensor, key),
+                    {key, kTensor});
     const double tokens = static_cast<double>(r.train.micro_batch_size * r.data.seq_length);
     const double even = tokens * static_cast<double>(m.top_k) / static_cast<double>(m.num_experts);
     if (*factor * even < 1)
@@ -205,10 +199,9 @@ void tensor(const Recipe& r, const BrokenRule& broken) {
   if (experts_apart(r)) {
     if (!p.sequence_parallel)
       broken(kExpertTensor,
-             fmt::format(
-                 "tensor ranks with experts of their own need rows of their own; nearest valid value: {}, or "
-                 "parallel.sequence_parallel: true",
-                 p.tensor),
+             fmt::format("tensor ranks with experts of their own need rows of their own; nearest valid "
+                         "value: {}, or parallel.sequence_parallel: true",
+                         p.tensor),
              {kTensor, "parallel.sequence_parallel"});
     if (p.expert % p.tensor != 0)
       broken(kExpert,
@@ -217,10 +210,9 @@ void tensor(const Recipe& r, const BrokenRule& broken) {
              {kTensor, kExpertTensor});
     if (m.moe.balance == BalanceLoss::sequence && r.train.micro_batch_size > 1)
       broken("model.moe.balance.kind",
-             fmt::format(
-                 "sequence with {}: 1 cuts a micro-batch where sequences do not end; nearest valid value: "
-                 "switch, or train.micro_batch_size: 1",
-                 kExpertTensor),
+             fmt::format("sequence with {}: 1 cuts a micro-batch where sequences do not end; nearest valid "
+                         "value: switch, or train.micro_batch_size: 1",
+                         kExpertTensor),
              {kExpertTensor, "train.micro_batch_size"});
   }
   for (const int64_t n : {experts_apart(r) ? 0 : f, shared})
@@ -283,10 +275,8 @@ void moe_notes(const Recipe& r, std::vector<std::string>& notes) {
   if (m.num_experts > 0 && m.selection == Selection::expert_choice)
     notes.push_back(
         "model.moe.router.selection: expert_choice: whether an expert takes a token depends on those that "
-        "follow "
-        "it: the loss is that of a model that sees a little of the future, and generation, which does not, "
-        "is worse "
-        "than it says");
+        "follow it: the loss is that of a model that sees a little of the future, and generation, which does "
+        "not, is worse than it says");
 }
 
 void check_moe_layout(const Recipe& r, int64_t data, int64_t shard, const BrokenRule& broken) {

@@ -72,10 +72,10 @@ class Rules {
                                            hidden, heads, m.hidden_size, m.num_attention_heads));
     }
     if (!m.family->grouped_queries && m.num_key_value_heads != m.num_attention_heads)
-      broken("model.num_key_value_heads",
-             fmt::format("{} has one for each query head: {}; remove the key, or use "
-                         "model.architecture: llama",
-                         m.family->name, m.num_attention_heads));
+      broken(
+          "model.num_key_value_heads",
+          fmt::format("{} has one for each query head: {}; remove the key, or use model.architecture: llama",
+                      m.family->name, m.num_attention_heads));
     else if (m.num_attention_heads % m.num_key_value_heads != 0)
       broken("model.num_key_value_heads",
              fmt::format("must divide {} ({}){}", heads, m.num_attention_heads,
@@ -166,11 +166,11 @@ class Rules {
       const int64_t step = tokens_per_step(r_),
                     steps = *t.train_tokens / step + (*t.train_tokens % step != 0);
       if (steps != t.train_steps)
-        broken("train.train_tokens",
-               fmt::format("makes {} steps of {} tokens, and train.train_steps says {}; set only one of "
-                           "the two",
-                           steps, step, t.train_steps),
-               {"train.train_steps"});
+        broken(
+            "train.train_tokens",
+            fmt::format("makes {} steps of {} tokens, and train.train_steps says {}; set only one of the two",
+                        steps, step, t.train_steps),
+            {"train.train_steps"});
     }
     if (t.stop_step && *t.stop_step > t.train_steps)
       broken("train.stop_step",
@@ -181,15 +181,14 @@ class Rules {
       broken("train.eval_interval", "there is nothing to evaluate on; give data.eval, or remove the key");
     const Schedule& s = r_.schedule;
     if (s.lr_warmup_steps > s.lr_decay_steps)
-      broken(
-          "schedule.lr_warmup_steps",
-          fmt::format("must be at most schedule.lr_decay_steps; nearest valid value: {}{}", s.lr_decay_steps,
-                      given("train.train_steps") && !given("schedule.lr_decay_steps")
-                          ? fmt::format("; train.stop_step: {} ends a run early and leaves the schedule as "
-                                        "it is",
-                                        t.train_steps)
-                          : ""),
-          {"schedule.lr_decay_steps", "train.train_steps"});
+      broken("schedule.lr_warmup_steps",
+             fmt::format(
+                 "must be at most schedule.lr_decay_steps; nearest valid value: {}{}", s.lr_decay_steps,
+                 given("train.train_steps") && !given("schedule.lr_decay_steps")
+                     ? fmt::format("; train.stop_step: {} ends a run early and leaves the schedule as it is",
+                                   t.train_steps)
+                     : ""),
+             {"schedule.lr_decay_steps", "train.train_steps"});
     else if (s.lr_decay_style == LrDecayStyle::wsd &&
              s.lr_wsd_decay_steps > s.lr_decay_steps - s.lr_warmup_steps)
       broken(
@@ -271,9 +270,9 @@ class Rules {
     };
     if (p.sequence_parallel)
       broken("parallel.sequence_parallel",
-             fmt::format("{} cuts tokens between the matmuls anyway; remove the key, or use "
-                         "parallel.tensor_mode: 1d",
-                         mode),
+             fmt::format(
+                 "{} cuts tokens between the matmuls anyway; remove the key, or use parallel.tensor_mode: 1d",
+                 mode),
              mode_keys);
     if (p.context > 1)
       broken("parallel.context",
@@ -283,9 +282,9 @@ class Rules {
              mode_keys);
     if (m.traits().query_key_norm != QueryKeyNorm::none)
       broken("parallel.tensor_mode",
-             fmt::format("norms of queries and keys, which {} has, are cut in one dimension; nearest valid "
-                         "value: 1d",
-                         m.family->name),
+             fmt::format(
+                 "norms of queries and keys, which {} has, are cut in one dimension; nearest valid value: 1d",
+                 m.family->name),
              {"model.architecture", "parallel.tensor_depth"});
     const int64_t side = tensor_side(p.tensor);
     const char* letter = cube ? "l" : "q";
@@ -377,8 +376,8 @@ class Rules {
       if (p.context % exchange != 0 || exchange >= p.context)
         return broken(
             key,
-            fmt::format("must divide {} ({}) and be smaller; it is the size of the groups that "
-                        "exchange, with rings across them{}",
+            fmt::format("must divide {} ({}) and be smaller; it is the size of the groups that exchange, "
+                        "with rings across them{}",
                         context, p.context,
                         nearest(exchange, 2, p.context - 1, [&](int64_t n) { return p.context % n == 0; })),
             {context, "parallel.context_comm"});
@@ -489,10 +488,10 @@ class Rules {
     const int64_t others = p.tensor * p.pipeline * p.context;
     if (p.data < 0) {
       if (world % others != 0)
-        return broken("parallel.data",
-                      fmt::format("{} ranks are not a multiple of tensor * pipeline * context = {}; "
-                                  "start {} or {}",
-                                  world, others, world / others * others, (world / others + 1) * others));
+        return broken(
+            "parallel.data",
+            fmt::format("{} ranks are not a multiple of tensor * pipeline * context = {}; start {} or {}",
+                        world, others, world / others * others, (world / others + 1) * others));
     } else if (p.data * others != world) {
       return broken(
           "parallel.data",

@@ -46,11 +46,10 @@ int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host) {
 void level_rules(const Recipe& r, const BrokenRule& broken) {
   const Parallel& p = r.parallel;
   if (!p.sharding().shards_optimizer() && p.shard_group != kOneLevel)
-    broken(
-        "parallel.shard_group",
-        "nothing is sharded with parallel.zero_stage: 0; nearest valid value: all, or parallel.zero_stage: "
-        "1; parallel.hierarchical_reduction reduces on two levels without sharding",
-        {"parallel.zero_stage"});
+    broken("parallel.shard_group",
+           "nothing is sharded with parallel.zero_stage: 0; nearest valid value: all, or "
+           "parallel.zero_stage: 1; parallel.hierarchical_reduction reduces on two levels without sharding",
+           {"parallel.zero_stage"});
   if (p.sharding().shards_optimizer() && p.hierarchical_reduction != kOneLevel)
     broken("parallel.hierarchical_reduction",
            fmt::format("reduces whole gradients, and parallel.zero_stage: {} shards; nearest valid value: "

@@ -14,23 +14,21 @@ void onebit_rules(const Recipe& r, const BrokenRule& broken) {
   const std::string kind = "optimizer.kind";
   for (const ParameterGroup& g : o.groups)
     if (g.kind && (is_onebit(*g.kind) || is_onebit(o.kind)))
-      return broken(
-          "optimizer.groups",
-          fmt::format("kind: {} beside optimizer.kind: {}: a 1-bit optimizer is for all parameters, "
-                      "whose gradients stay with their ranks; remove the group's kind",
-                      update_rule_name(*g.kind), update_rule_name(o.kind)),
-          {kind});
+      return broken("optimizer.groups",
+                    fmt::format("kind: {} beside optimizer.kind: {}: a 1-bit optimizer is for all "
+                                "parameters, whose gradients stay with their ranks; remove the group's kind",
+                                update_rule_name(*g.kind), update_rule_name(o.kind)),
+                    {kind});
   if (!is_onebit(o.kind)) return;
   const Parallel& p = r.parallel;
   const std::string_view name = update_rule_name(o.kind);
   const std::string plain = o.kind == UpdateRule::onebit_adam ? "adamw" : "lamb";
   if (p.sharding().shards_optimizer())
-    broken(
-        kind,
-        fmt::format("{} adds a rank's own gradient to all of the first moment, and parallel.zero_stage: {} "
-                    "leaves a rank a piece of it; nearest valid value: {}, or parallel.zero_stage: 0",
-                    name, p.zero_stage, plain),
-        {"parallel.zero_stage"});
+    broken(kind,
+           fmt::format("{} adds a rank's own gradient to all of the first moment, and parallel.zero_stage: "
+                       "{} leaves a rank a piece of it; nearest valid value: {}, or parallel.zero_stage: 0",
+                       name, p.zero_stage, plain),
+           {"parallel.zero_stage"});
   if (p.hierarchical_reduction != kOneLevel)
     broken(kind,
            fmt::format("{} averages on one level, and parallel.hierarchical_reduction is {}; nearest valid "
@@ -44,11 +42,12 @@ void onebit_rules(const Recipe& r, const BrokenRule& broken) {
                        name, plain),
            {"parallel.grad_reduce_dtype"});
   if (o.freeze_step >= r.train.train_steps)
-    broken("optimizer.freeze_step",
-           fmt::format("a run of train.train_steps = {} is all warm-up; nearest valid value: {}, or "
-                       "optimizer.kind: {}",
-                       r.train.train_steps, std::max<int64_t>(1, r.train.train_steps - 1), plain),
-           {"train.train_steps"});
+    broken(
+        "optimizer.freeze_step",
+        fmt::format(
+            "a run of train.train_steps = {} is all warm-up; nearest valid value: {}, or optimizer.kind: {}",
+            r.train.train_steps, std::max<int64_t>(1, r.train.train_steps - 1), plain),
+        {"train.train_steps"});
   const LambLimits& l = o.lamb_limits;
   if (l.min_coeff > l.max_coeff)
     broken("optimizer.min_coeff",
@@ -66,13 +65,12 @@ void sophia_rules(const Recipe& r, const BrokenRule& broken) {
   if (!r.optimizer.uses(UpdateRule::sophia_h)) return;
   const std::string where = r.optimizer.kind == UpdateRule::sophia_h ? "optimizer.kind" : "optimizer.groups";
   if (r.precision != Precision::fp32 && r.precision != Precision::fp64)
-    broken(
-        where,
-        fmt::format("sophia_h takes the difference of two gradients whose weights differ by a hundredth of "
-                    "themselves or less, and precision: {} has no digits for it; nearest valid value: lion, "
-                    "or precision: fp32",
-                    to_string(r.precision)),
-        {"precision"});
+    broken(where,
+           fmt::format("sophia_h takes the difference of two gradients whose weights differ by a hundredth "
+                       "of themselves or less, and precision: {} has no digits for it; nearest valid value: "
+                       "lion, or precision: fp32",
+                       to_string(r.precision)),
+           {"precision"});
   if (r.parallel.grad_reduce_dtype != GradReduceDtype::fp32)
     broken(where,
            fmt::format("sophia_h takes the difference of two gradients, and parallel.grad_reduce_dtype: {} "

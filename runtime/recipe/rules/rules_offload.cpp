@@ -37,8 +37,8 @@ void offload_rules(const Recipe& r, const BrokenRule& broken) {
        {std::pair("offload.optimizer.device", &o.optimizer), std::pair("offload.params.device", &o.params)})
     if (const auto [rule, place] = not_by_element(r); of->on() && !rule.empty())
       broken(device,
-             fmt::format("is for {}, whose updates look at one element at a time, and {} has "
-                         "{}; nearest valid value: none, or optimizer.kind: adamw",
+             fmt::format("is for {}, whose updates look at one element at a time, and {} has {}; nearest "
+                         "valid value: none, or optimizer.kind: adamw",
                          by_element_names(), place, rule),
              {place});
   if (o.params.on() && !r.parallel.sharding().shards_weights())
@@ -50,12 +50,11 @@ void offload_rules(const Recipe& r, const BrokenRule& broken) {
   if (!o.activations.on())
     for (const auto& [tensor, save_policy] : r.recompute.tensors)
       if (save_policy == SavePolicy::offload)
-        broken(
-            "recompute.tensors",
-            fmt::format("offload of {} needs a place, and offload.activations.device is none; nearest valid "
-                        "value: offload.activations: {{device: cpu}}; or keep it",
-                        block_tensor_name(tensor)),
-            {"offload.activations.device"});
+        broken("recompute.tensors",
+               fmt::format("offload of {} needs a place, and offload.activations.device is none; nearest "
+                           "valid value: offload.activations: {{device: cpu}}; or keep it",
+                           block_tensor_name(tensor)),
+               {"offload.activations.device"});
 }
 
 void offload_device_rules(const Recipe& r, const BrokenRule& broken) {
@@ -65,12 +64,11 @@ void offload_device_rules(const Recipe& r, const BrokenRule& broken) {
         std::tuple("offload.params", "weights", &r.offload.params),
         std::tuple("offload.activations", "activations", &r.offload.activations)}) {
     if (cpu && place->device == OffloadDevice::cpu)
-      broken(
-          fmt::format("{}.device", section),
-          fmt::format("steps run on the CPU, whose memory has the {} already; nearest valid value: none, or "
-                      "nvme with {}.path",
-                      what, section),
-          {"device"});
+      broken(fmt::format("{}.device", section),
+             fmt::format("steps run on the CPU, whose memory has the {} already; nearest valid value: none, "
+                         "or nvme with {}.path",
+                         what, section),
+             {"device"});
     if (!cpu && place->device == OffloadDevice::nvme)
       broken(fmt::format("{}.device", section),
              "is for steps on the CPU alone in this build; nearest valid value: cpu", {"device"});

@@ -22,10 +22,9 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
   const auto where = [&](UpdateRule rule) { return o.kind == rule ? kind : groups; };
   if (o.uses(UpdateRule::muon) && r.parallel.tensor > 1 && r.parallel.tensor_mode != TensorModeChoice::one_d)
     broken(where(UpdateRule::muon),
-           fmt::format(
-               "muon multiplies whole rows or whole columns of a matrix, and parallel.tensor_mode: {} cuts "
-               "both; nearest valid value: adamw, or parallel.tensor_mode: 1d",
-               r.parallel.tensor_mode),
+           fmt::format("muon multiplies whole rows or whole columns of a matrix, and parallel.tensor_mode: "
+                       "{} cuts both; nearest valid value: adamw, or parallel.tensor_mode: 1d",
+                       r.parallel.tensor_mode),
            {"parallel.tensor_mode", "parallel.tensor"});
   if (o.uses(UpdateRule::adamw8bit) && r.precision == Precision::fp64)
     broken(where(UpdateRule::adamw8bit),

@@ -12,11 +12,10 @@ void recompute_rules(const Recipe& r, const BrokenRule& broken) {
     broken("recompute.method",
            fmt::format("needs {}: the first layers of a stage; nearest valid value: uniform", number), {});
   if ((block || c.granularity == RecomputeGranularity::selective) && c.num_layers && *c.num_layers == 0)
-    broken(
-        number,
-        "sqrt spaces the inputs that recompute.granularity: full with method: uniform keeps; nearest valid "
-        "value: 1",
-        {"recompute.method", kind});
+    broken(number,
+           "sqrt spaces the inputs that recompute.granularity: full with method: uniform keeps; nearest "
+           "valid value: 1",
+           {"recompute.method", kind});
   if (r.model.moe.num_experts > 0) {
     const std::string works =
         "; nearest valid value: selective, with recompute.modules: [core_attn, layernorm]";

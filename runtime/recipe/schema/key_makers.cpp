@@ -203,8 +203,7 @@ Key host_list(std::string path, std::vector<std::string>& (*get)(Recipe&), std::
     if (node.kind == Node::scalar && node.text == "local") return "";
     if (node.kind == Node::list && !node.items.empty())
       return "starting ranks on other hosts is not in this build, which supports local; under Slurm, "
-             "torchrun or Open MPI "
-             "`ltrain run` joins the ranks that they start, and this key stays local";
+             "torchrun or Open MPI `ltrain run` joins the ranks that they start, and this key stays local";
     return "must be local";
   };
   key.write = [get](const Key&, const Recipe& r, bool json) {

@@ -35,9 +35,9 @@ std::string by_family(int64_t FamilyDefaults::*value, int64_t otherwise) {
 void add_router_keys(std::vector<Key>& t) {
   const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
   add(choice("model.moe.router.selection", LT_MEMBER(model.moe.selection), {"base"},
-             "top_k: each token goes to its best experts. gshard: to the best, and in training to the "
-             "second with a probability that grows with its weight. expert_choice: each expert takes its "
-             "best tokens, equally many, and looks at tokens that follow."));
+             "top_k: each token goes to its best experts. gshard: to the best, and in training to the second "
+             "with a probability that grows with its weight. expert_choice: each expert takes its best "
+             "tokens, equally many, and looks at tokens that follow."));
   add(number("model.moe.router.second_threshold", LT_MEMBER(model.moe.second_threshold),
              "Weight of the second expert from which it is always taken.")
           .resumes(OnResume::any)
@@ -45,17 +45,15 @@ void add_router_keys(std::vector<Key>& t) {
           .when("model.moe.router.selection: gshard", true, [](const Recipe& r) {
             return is_moe(r) && r.model.moe.selection == Selection::gshard_top2;
           }));
-  add(number(
-          "model.moe.router.jitter_eps", LT_MEMBER(model.moe.jitter_eps),
-          "In training every number that the router reads is multiplied by one of its own between 1 - this "
-          "and 1 + this; 0: none.")
+  add(number("model.moe.router.jitter_eps", LT_MEMBER(model.moe.jitter_eps),
+             "In training every number that the router reads is multiplied by one of its own between 1 - "
+             "this and 1 + this; 0: none.")
           .resumes(OnResume::any)
           .between(0, 0.99)
           .alias({"router_jitter_noise", "moe_input_jitter_eps"}));
-  add(number(
-          "model.moe.router.bias_update_rate", LT_MEMBER(model.moe.bias_update_rate),
-          "Balance without a loss: experts are chosen by score + bias, which after each step moves by this "
-          "towards those that got less than an even share; 0: no bias.")
+  add(number("model.moe.router.bias_update_rate", LT_MEMBER(model.moe.bias_update_rate),
+             "Balance without a loss: experts are chosen by score + bias, which after each step moves by "
+             "this towards those that got less than an even share; 0: no bias.")
           .resumes(OnResume::both_or_no)
           .between(0, 1)
           .alias({"moe_router_bias_update_rate"}));
@@ -63,8 +61,8 @@ void add_router_keys(std::vector<Key>& t) {
              "Scores of experts, from logits, in fp32.")
           .alias({"router_score_function"}));
   add(choice("model.moe.router.order", LT_MEMBER(model.moe.order), {},
-             "topk_last: scores of all experts, of which the best are taken; topk_first: the best "
-             "logits, and scores among these."));
+             "topk_last: scores of all experts, of which the best are taken; topk_first: the best logits, "
+             "and scores among these."));
   add(truth("model.moe.router.norm_topk_prob", LT_MEMBER(model.moe.norm_topk_prob),
             "The weights of a token's experts are divided by their sum.")
           .derived("true; " + join(family_names([](const Family& f) { return !f.defaults.norm_topk_prob; })) +
@@ -90,8 +88,8 @@ void add_router_keys(std::vector<Key>& t) {
           .derived("n_group", [](Recipe& r) { r.model.moe.topk_group = r.model.moe.n_group; }));
   add(choice("model.moe.balance.kind", LT_MEMBER(model.moe.balance), {},
              "Loss that asks for balance: of each micro-batch over all ranks (switch), of each sequence, "
-             "with the choices of the whole batch so far (global), or the divergence of the mean scores "
-             "from uniform ones; hf: transformers' load_balancing_loss_func, over the tokens of all layers "
+             "with the choices of the whole batch so far (global), or the divergence of the mean scores from "
+             "uniform ones; hf: transformers' load_balancing_loss_func, over the tokens of all layers "
              "together. docs/moe.md defines them.")
           .resumes(OnResume::any)
           .alias({"router_load_balancing_type"}));
@@ -122,8 +120,8 @@ void add_capacity_keys(std::vector<Key>& t) {
           .derived("capacity_factor",
                    [](Recipe& r) { r.model.moe.eval_capacity_factor = r.model.moe.capacity_factor; }));
   add(choice("model.moe.drop_policy", LT_MEMBER(model.moe.drop_policy), {},
-             "What is dropped: the assignments of least weight, of the last tokens, or second choices "
-             "before first ones.")
+             "What is dropped: the assignments of least weight, of the last tokens, or second choices before "
+             "first ones.")
           .resumes(OnResume::any)
           .alias({"token_drop_policy"})
           .when("model.moe.capacity_factor", true, [](const Recipe& r) {

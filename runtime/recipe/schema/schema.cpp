@@ -32,18 +32,16 @@ void add_run_keys(std::vector<Key>& t) {
   t.push_back(integer("seed", LT_MEMBER(seed), "Keys initial values, dropout and the order of the data.")
                   .changes(Effect::data)
                   .at_least(0));
-  t.push_back(
-      choice(
-          "device", LT_MEMBER(device), {},
-          "Where the step runs. auto: a GPU where this build and this machine have one for each rank, else "
-          "cpu.")
-          .changes(Effect::speed)
-          .say({{"gpu", "cuda"}, {"gpus", "cuda"}, {"nvidia", "cuda"}}));
+  t.push_back(choice("device", LT_MEMBER(device), {},
+                     "Where the step runs. auto: a GPU where this build and this machine have one for each "
+                     "rank, else cpu.")
+                  .changes(Effect::speed)
+                  .say({{"gpu", "cuda"}, {"gpus", "cuda"}, {"nvidia", "cuda"}}));
   t.push_back(with_precision_schedule(
       choice("precision", LT_MEMBER(precision), {},
-             "What the step computes in. bf16, fp8 and fp16 keep fp32 master weights and "
-             "moments; tf32 and fp8 are of products alone, around them is fp32 and bf16; "
-             "fp16 scales the loss; fp64 is for parity tests. A list changes it by step.")
+             "What the step computes in. bf16, fp8 and fp16 keep fp32 master weights and moments; tf32 and "
+             "fp8 are of products alone, around them is fp32 and bf16; fp16 scales the loss; fp64 is for "
+             "parity tests. A list changes it by step.")
           .changes(Effect::function)
           .alias({"mixed_precision"})
           .say({{"no", "fp32"},
@@ -60,24 +58,21 @@ void add_run_keys(std::vector<Key>& t) {
 }
 
 void add_graph_keys(std::vector<Key>& t) {
-  t.push_back(
-      choice<bool>("cuda_graphs", LT_MEMBER(cuda_graphs), {{"off", false}, {"on", true}}, {},
-                   "On a GPU: forward and backward of a micro-batch are recorded in the second step, and "
-                   "launched as one piece from then on. The same bits.")
-          .changes(Effect::speed));
-  t.push_back(
-      choice<AttentionBackend>(
-          "attention_backend", LT_MEMBER(attention_backend),
-          {{"auto", AttentionBackend::automatic},
-           {"own", AttentionBackend::own},
-           {"cudnn", AttentionBackend::cudnn}},
-          {},
-          "On a GPU: who computes attention. auto: cuDNN's graphs where the library is there, agrees with "
-          "ltrain's kernels when the run starts, and takes the recipe's attention, else ltrain's kernels; "
-          "the "
-          "log says which and why. cudnn: an error where auto would not take it. Backward is cuDNN's only "
-          "with deterministic: false.")
-          .changes(Effect::speed));
+  t.push_back(choice<bool>("cuda_graphs", LT_MEMBER(cuda_graphs), {{"off", false}, {"on", true}}, {},
+                           "On a GPU: forward and backward of a micro-batch are recorded in the second step, "
+                           "and launched as one piece from then on. The same bits.")
+                  .changes(Effect::speed));
+  t.push_back(choice<AttentionBackend>(
+                  "attention_backend", LT_MEMBER(attention_backend),
+                  {{"auto", AttentionBackend::automatic},
+                   {"own", AttentionBackend::own},
+                   {"cudnn", AttentionBackend::cudnn}},
+                  {},
+                  "On a GPU: who computes attention. auto: cuDNN's graphs where the library is there, agrees "
+                  "with ltrain's kernels when the run starts, and takes the recipe's attention, else "
+                  "ltrain's kernels; the log says which and why. cudnn: an error where auto would not take "
+                  "it. Backward is cuDNN's only with deterministic: false.")
+                  .changes(Effect::speed));
   t.push_back(truth("deterministic", LT_MEMBER(deterministic),
                     "Two runs of a recipe on the same machines give the same bits. false lets the backward "
                     "of attention be cuDNN's on a GPU, which adds in no order, in a workspace that the plan "
@@ -96,9 +91,9 @@ void add_parallel_keys(std::vector<Key>& t) {
   t.push_back(truth("parallel.sequence_parallel", LT_MEMBER(parallel.sequence_parallel),
                     "Cut activations between the tensor-parallel matmuls by rows (tokens)."));
   t.push_back(choice("parallel.tensor_mode", LT_MEMBER(parallel.tensor_mode), {},
-                     "How a tensor-parallel matmul is cut. 1d: weights. 2d: weights and activations, into "
-                     "q x q blocks on tensor = q^2 ranks. 2.5d: tensor_depth such grids. 3d: over the "
-                     "axes of a cube of tensor = l^3 ranks."));
+                     "How a tensor-parallel matmul is cut. 1d: weights. 2d: weights and activations, into q "
+                     "x q blocks on tensor = q^2 ranks. 2.5d: tensor_depth such grids. 3d: over the axes of "
+                     "a cube of tensor = l^3 ranks."));
   t.push_back(integer("parallel.tensor_depth", LT_MEMBER(parallel.tensor_depth),
                       "2.5d: grids of ranks, each with a copy of the weights and its own sequences: tensor = "
                       "tensor_depth * q^2.")
@@ -109,17 +104,15 @@ void add_parallel_keys(std::vector<Key>& t) {
   t.push_back(integer("parallel.pipeline", LT_MEMBER(parallel.pipeline), "Pipeline stages.")
                   .between(1, kMaxRanks)
                   .alias({"pp", "pipeline_model_parallel_size"}));
-  t.push_back(
-      name_choice("parallel.schedule", LT_MEMBER(parallel.schedule), schedule_names(), {},
-                  "Order of forward and backward on the stages; `ltrain plan --schedule` draws it. auto: "
-                  "the fastest that fits.")
-          .alias({"pipeline_parallel_schedule"})
-          .when("parallel.pipeline above 1", false, has_pipeline));
-  t.push_back(
-      text("parallel.schedule_file", LT_MEMBER(parallel.schedule_file),
-           "Instead of schedule: a CSV file of torch.distributed.pipelining, one line a rank: 0F0,0F1,0B0. "
-           "Transfers and sharding in it are passed over, with a note.")
-          .when("parallel.pipeline above 1", false, has_pipeline));
+  t.push_back(name_choice("parallel.schedule", LT_MEMBER(parallel.schedule), schedule_names(), {},
+                          "Order of forward and backward on the stages; `ltrain plan --schedule` draws it. "
+                          "auto: the fastest that fits.")
+                  .alias({"pipeline_parallel_schedule"})
+                  .when("parallel.pipeline above 1", false, has_pipeline));
+  t.push_back(text("parallel.schedule_file", LT_MEMBER(parallel.schedule_file),
+                   "Instead of schedule: a CSV file of torch.distributed.pipelining, one line a rank: "
+                   "0F0,0F1,0B0. Transfers and sharding in it are passed over, with a note.")
+                  .when("parallel.pipeline above 1", false, has_pipeline));
   t.push_back(
       integer("parallel.virtual_pipeline", LT_MEMBER(parallel.virtual_pipeline),
               "Model chunks a pipeline rank: its stages.")
@@ -140,8 +133,8 @@ void add_parallel_keys(std::vector<Key>& t) {
                   .alias({"cp", "context_parallel_size"}));
   t.push_back(
       choice("parallel.context_comm", LT_MEMBER(parallel.context_comm), {},
-             "How attention sees the other parts of the sequence: keys and values travel a ring, "
-             "or are gathered; or the ranks exchange sequence for heads.")
+             "How attention sees the other parts of the sequence: keys and values travel a ring, or are "
+             "gathered; or the ranks exchange sequence for heads.")
           .alias({"cp_comm_type"})
           .when("parallel.context above 1", false, [](const Recipe& r) { return r.parallel.context > 1; }));
   t.push_back(
@@ -157,20 +150,19 @@ void add_parallel_keys(std::vector<Key>& t) {
               "ranks, or as context and tensor ranks too: the axes' product stays the number of ranks.")
           .between(1, kMaxRanks)
           .alias({"ep", "expert_model_parallel_size"}));
-  t.push_back(
-      integer("parallel.expert_tensor", LT_MEMBER(parallel.expert_tensor),
-              "Ranks that share each expert's matmul: those of parallel.tensor, or 1, when tensor ranks "
-              "have experts of their own.")
-          .between(1, kMaxRanks)
-          .derived("parallel.tensor", [](Recipe& r) { r.parallel.expert_tensor = r.parallel.tensor; })
-          .alias({"expert_tensor_parallel_size"}));
+  t.push_back(integer("parallel.expert_tensor", LT_MEMBER(parallel.expert_tensor),
+                      "Ranks that share each expert's matmul: those of parallel.tensor, or 1, when tensor "
+                      "ranks have experts of their own.")
+                  .between(1, kMaxRanks)
+                  .derived("parallel.tensor", [](Recipe& r) { r.parallel.expert_tensor = r.parallel.tensor; })
+                  .alias({"expert_tensor_parallel_size"}));
   const auto experts_cut = [](const Recipe& r) { return r.parallel.expert > 1; };
-  t.push_back(choice("parallel.expert_dispatch", LT_MEMBER(parallel.expert_dispatch), {},
-                     "How tokens are dispatched to experts on other ranks: each to those of the experts "
-                     "that it chose, or "
-                     "all to all ranks, for small groups whose tokens choose experts of most of them.")
-                  .alias({"moe_token_dispatcher_type"})
-                  .when("parallel.expert above 1", false, experts_cut));
+  t.push_back(
+      choice("parallel.expert_dispatch", LT_MEMBER(parallel.expert_dispatch), {},
+             "How tokens are dispatched to experts on other ranks: each to those of the experts that it "
+             "chose, or all to all ranks, for small groups whose tokens choose experts of most of them.")
+          .alias({"moe_token_dispatcher_type"})
+          .when("parallel.expert above 1", false, experts_cut));
   t.push_back(
       integer(
           "parallel.expert_chunks", LT_MEMBER(parallel.expert_chunks),
@@ -195,20 +187,18 @@ void add_parallel_keys(std::vector<Key>& t) {
   t.push_back(level_ranks("parallel.shard_group", LT_MEMBER(parallel.shard_group), "all",
                           "What zero_stage shards over: all data-parallel ranks; those of a node, with "
                           "copies on the others (hybrid sharding); or that many neighbours."));
-  t.push_back(level_ranks(
-      "parallel.hierarchical_reduction", LT_MEMBER(parallel.hierarchical_reduction), "none",
-      "Without zero_stage: sum gradients on two levels, first among the ranks of a node (or that many "
-      "neighbours), of which each then sums its part with other nodes."));
-  t.push_back(
-      choice("parallel.grad_reduce_dtype", LT_MEMBER(parallel.grad_reduce_dtype), {},
-             "What gradients are rounded to before they are summed over data and context, and sent "
-             "in; sums are of fp32, and so is what micro-batches add up to. int8: blocks of 256 with a "
-             "scale, and what rounding leaves over is added the next time.")
-          .changes(Effect::function));
-  t.push_back(
-      axis_order("parallel.order", LT_MEMBER(parallel.order),
-                 "How ranks are laid out over the axes, innermost (neighbours) first: tensor, context, "
-                 "data, pipeline. `ltrain plan` prints the map."));
+  t.push_back(level_ranks("parallel.hierarchical_reduction", LT_MEMBER(parallel.hierarchical_reduction),
+                          "none",
+                          "Without zero_stage: sum gradients on two levels, first among the ranks of a node "
+                          "(or that many neighbours), of which each then sums its part with other nodes."));
+  t.push_back(choice("parallel.grad_reduce_dtype", LT_MEMBER(parallel.grad_reduce_dtype), {},
+                     "What gradients are rounded to before they are summed over data and context, and sent "
+                     "in; sums are of fp32, and so is what micro-batches add up to. int8: blocks of 256 with "
+                     "a scale, and what rounding leaves over is added the next time.")
+                  .changes(Effect::function));
+  t.push_back(axis_order("parallel.order", LT_MEMBER(parallel.order),
+                         "How ranks are laid out over the axes, innermost (neighbours) first: tensor, "
+                         "context, data, pipeline. `ltrain plan` prints the map."));
 }
 
 void add_data_keys(std::vector<Key>& t) {
@@ -266,11 +256,10 @@ void add_train_keys(std::vector<Key>& t) {
                     const int64_t step = tokens_per_step(r);
                     r.train.train_steps = *r.train.train_tokens / step + (*r.train.train_tokens % step != 0);
                   }));
-  t.push_back(
-      integer("train.stop_step", LT_MEMBER(train.stop_step),
-              "The run ends after this step as after its last, with its evaluation and save, and leaves "
-              "the schedule alone; null: train_steps.")
-          .between(1, kMaxSteps));
+  t.push_back(integer("train.stop_step", LT_MEMBER(train.stop_step),
+                      "The run ends after this step as after its last, with its evaluation and save, and "
+                      "leaves the schedule alone; null: train_steps.")
+                  .between(1, kMaxSteps));
   t.push_back(integer("train.train_tokens", LT_MEMBER(train.train_tokens),
                       "Tokens to train on, in place of train_steps.")
                   .changes(Effect::schedule)
@@ -304,12 +293,11 @@ void add_train_keys(std::vector<Key>& t) {
   t.push_back(ramp(integer("train.batch_ramp.samples", LT_MEMBER(train.batch_ramp.samples),
                            "Sequences after which the batch is whole; it grows in equal parts of them.")
                        .between(1, kMaxSteps)));
-  t.push_back(
-      number("train.ema_decay", LT_MEMBER(train.ema_decay),
-             "Keeps an average of the weights, which evaluations see: it moves by 1 - min(this, (1 + step) "
-             "/ (10 + step)) of the difference in each update; 0: none.")
-          .changes(Effect::function)
-          .between(0, 0.9999999));
+  t.push_back(number("train.ema_decay", LT_MEMBER(train.ema_decay),
+                     "Keeps an average of the weights, which evaluations see: it moves by 1 - min(this, (1 + "
+                     "step) / (10 + step)) of the difference in each update; 0: none.")
+                  .changes(Effect::function)
+                  .between(0, 0.9999999));
   t.push_back(number("train.stop_loss", LT_MEMBER(train.stop_loss),
                      "A larger loss ends the run with exit code 76 before its update; 0: none does.")
                   .at_least(0));
@@ -348,19 +336,17 @@ void add_job_keys(std::vector<Key>& t) {
       "checkpoint.resume_data", LT_MEMBER(checkpoint.resume_data), {},
       "What a resume does when the recipe names other training data than the checkpoint was trained on "
       "(files, weights, tokenizer, seq_length, seed). same: it is refused. continue: go on at the same "
-      "sample "
-      "number, in the order of the new data. restart: begin with the first sample of the new data."));
+      "sample number, in the order of the new data. restart: begin with the first sample of the new data."));
   t.push_back(text("checkpoint.upcycle", LT_MEMBER(checkpoint.upcycle),
                    "A fresh start takes its weights from this checkpoint of a dense llama of the same shape: "
                    "every expert begins as a copy of the feed-forward, routers from the seed.")
                   .when("model.moe.num_experts above 0", true,
                         [](const Recipe& r) { return r.model.moe.num_experts > 0; }));
-  t.push_back(
-      text("checkpoint.load.path", LT_MEMBER(checkpoint.load_path),
-           "A fresh start takes its weights from this folder, under any layout: one of Hugging Face "
-           "(config.json and safetensors), or a checkpoint, a folder of them, or the output_dir of a run. "
-           "Steps, data and optimizer begin anew.")
-          .derived("the folder of model.from", nullptr));
+  t.push_back(text("checkpoint.load.path", LT_MEMBER(checkpoint.load_path),
+                   "A fresh start takes its weights from this folder, under any layout: one of Hugging Face "
+                   "(config.json and safetensors), or a checkpoint, a folder of them, or the output_dir of a "
+                   "run. Steps, data and optimizer begin anew.")
+                  .derived("the folder of model.from", nullptr));
   t.push_back(
       truth("checkpoint.save_at_end", LT_MEMBER(checkpoint.save_at_end), "Save after the last step."));
   t.push_back(host_list(
@@ -381,10 +367,9 @@ void add_job_keys(std::vector<Key>& t) {
                    "Network interface; null: the one with a route to the peers."));
   t.push_back(choice("log.format", LT_MEMBER(log.format), {}, "Lines of the log."));
   t.push_back(truth("log.tensorboard", LT_MEMBER(log.tensorboard), "Write TensorBoard events too."));
-  t.push_back(
-      truth("debug.shared_gpu", LT_MEMBER(debug.shared_gpu),
-            "Ranks of one host share its GPUs, each as if on a host of its own, over NCCL's sockets: for "
-            "tests of layouts where there are few GPUs. Timings mean nothing."));
+  t.push_back(truth("debug.shared_gpu", LT_MEMBER(debug.shared_gpu),
+                    "Ranks of one host share its GPUs, each as if on a host of its own, over NCCL's sockets: "
+                    "for tests of layouts where there are few GPUs. Timings mean nothing."));
 }
 
 std::vector<Key> make_table() {

@@ -15,8 +15,8 @@ void add_fp8_keys(std::vector<Key>& t) {
                    "hybrid: gradients are e5m2, inputs and weights e4m3; e4m3: all are.")
           .alias({"fp8_format"}));
   add(choice("fp8.recipe", LT_MEMBER(fp8.recipe), {"mxfp8"},
-             "What a scale follows from: the largest magnitudes of the steps before; that of the "
-             "tensor itself; that of each block of 1 x 128 (weights 128 x 128).")
+             "What a scale follows from: the largest magnitudes of the steps before; that of the tensor "
+             "itself; that of each block of 1 x 128 (weights 128 x 128).")
           .alias({"fp8_recipe"}));
   add(integer("fp8.amax_history_len", LT_MEMBER(fp8.history), "Steps that delayed scaling remembers.")
           .between(1, 65536)

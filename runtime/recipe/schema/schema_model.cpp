@@ -145,8 +145,7 @@ void add_model_keys(std::vector<Key>& t) {
   from.type = "text";
   from.help =
       "A Hugging Face config.json to take the shape from; keys given here win over it. Or a Hugging Face "
-      "folder, "
-      "which checkpoint.load.path is then, too: the run begins with its weights.";
+      "folder, which checkpoint.load.path is then, too: the run begins with its weights.";
   from.dumped = false;
   from.set = [](const Key&, Recipe&, const Node& node) -> std::string {
     std::string path;
@@ -154,10 +153,9 @@ void add_model_keys(std::vector<Key>& t) {
   };
   from.write = [](const Key&, const Recipe&, bool) { return std::string("null"); };
   t.push_back(std::move(from));
-  Key ignore = texts(
-      "model.from_ignore", LT_MEMBER(from_ignore), "key", "[my_note]",
-      "Keys of that config.json that do not change what the model computes, or are to be passed over all the "
-      "same. Without it a key that ltrain does not know is refused.");
+  Key ignore = texts("model.from_ignore", LT_MEMBER(from_ignore), "key", "[my_note]",
+                     "Keys of that config.json that do not change what the model computes, or are to be "
+                     "passed over all the same. Without it a key that ltrain does not know is refused.");
   ignore.dumped = false;
   t.push_back(std::move(ignore));
   t.push_back(architecture());
@@ -209,10 +207,9 @@ void add_model_keys(std::vector<Key>& t) {
                       .alias({"rotary_base"})));
   add_layer_keys(t);
   add_rope_scaling_keys(t);
-  t.push_back(
-      number("model.rms_norm_eps", LT_MEMBER(model.norm_eps), "Epsilon of the norms.")
-          .above(0)
-          .alias({"layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon", "norm_eps"}));
+  t.push_back(number("model.rms_norm_eps", LT_MEMBER(model.norm_eps), "Epsilon of the norms.")
+                  .above(0)
+                  .alias({"layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon", "norm_eps"}));
   t.push_back(
       truth("model.tie_word_embeddings", LT_MEMBER(model.tie_word_embeddings),
             "The output layer uses the embedding's weights.")
@@ -226,20 +223,14 @@ void add_model_keys(std::vector<Key>& t) {
                   .changes(Effect::nothing)
                   .above(0)
                   .alias({"init_method_std"}));
-  t.push_back(
-      choice<bool>(
-          "model.output_layer_init_method", LT_MEMBER(model.scaled_init),
-          {{"scaled_normal", true}, {"normal", false}}, {},
-          "Initial weights of the projections into the residual stream (attention's, the feed-forward's, "
-          "experts'). "
-          "scaled_normal: standard deviation initializer_range / sqrt(2 num_hidden_layers), as Megatron-LM "
-          "has "
-          "by "
-          "default and transformers' gpt2; normal: initializer_range, as transformers' llama, mixtral, "
-          "qwen3_moe "
-          "and olmoe.")
-          .resumes(OnResume::any)
-          .changes(Effect::nothing));
+  t.push_back(choice<bool>("model.output_layer_init_method", LT_MEMBER(model.scaled_init),
+                           {{"scaled_normal", true}, {"normal", false}}, {},
+                           "Initial weights of the projections into the residual stream (attention's, the "
+                           "feed-forward's, experts'). scaled_normal: standard deviation initializer_range / "
+                           "sqrt(2 num_hidden_layers), as Megatron-LM has by default and transformers' gpt2; "
+                           "normal: initializer_range, as transformers' llama, mixtral, qwen3_moe and olmoe.")
+                  .resumes(OnResume::any)
+                  .changes(Effect::nothing));
   t.push_back(number("model.embd_pdrop", LT_MEMBER(model.embd_pdrop), "Dropout after the embeddings.")
                   .resumes(OnResume::any)
                   .between(0, 0.99));

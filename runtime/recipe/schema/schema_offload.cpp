@@ -32,15 +32,14 @@ void add_place(std::vector<Key>& t, const std::string& section, Get get, const W
 
 void add_offload_keys(std::vector<Key>& t) {
   add_place(t, "offload.optimizer", LT_MEMBER(offload.optimizer),
-            {"Where states of the optimizer (moments, master weights) lie between updates. cpu: in "
-             "the host's memory, of steps on a GPU. nvme: in files, of steps on the CPU.",
+            {"Where states of the optimizer (moments, master weights) lie between updates. cpu: in the "
+             "host's memory, of steps on a GPU. nvme: in files, of steps on the CPU.",
              "Part of them that lies there."},
             {"nvme_path"});
-  add_place(
-      t, "offload.params", LT_MEMBER(offload.params),
-      {"parallel.zero_stage: 3: where a rank's pieces of the weights lie between gathers. cpu, nvme: as "
-       "of the optimizer.",
-       "Part of the buckets whose weights lie there."});
+  add_place(t, "offload.params", LT_MEMBER(offload.params),
+            {"parallel.zero_stage: 3: where a rank's pieces of the weights lie between gathers. cpu, nvme: "
+             "as of the optimizer.",
+             "Part of the buckets whose weights lie there."});
   add_place(t, "offload.activations", LT_MEMBER(offload.activations),
             {"Where what layers keep for their backward lies meanwhile: all of it, or what recompute.tensors "
              "names. cpu, nvme: as of the optimizer.",

@@ -207,11 +207,10 @@ void sophia_keys(std::vector<Key>& t) {
 }  // namespace
 
 void add_optimizer_keys(std::vector<Key>& t) {
-  t.push_back(
-      choice<UpdateRule>("optimizer.kind", LT_MEMBER(optimizer.kind), rules(), {},
-                         "The update rule. muon: matrices but embeddings; adamw8bit: matrices; their others "
-                         "have adamw. optimizers.md says what each does.")
-          .alias({"optimizer_type"}));
+  t.push_back(choice<UpdateRule>("optimizer.kind", LT_MEMBER(optimizer.kind), rules(), {},
+                                 "The update rule. muon: matrices but embeddings; adamw8bit: matrices; their "
+                                 "others have adamw. optimizers.md says what each does.")
+                  .alias({"optimizer_type"}));
   t.push_back(number("optimizer.lr", LT_MEMBER(optimizer.lr), "Highest learning rate.")
                   .changes(Effect::schedule)
                   .above(0)
@@ -239,16 +238,15 @@ void add_optimizer_keys(std::vector<Key>& t) {
   t.push_back(choice("optimizer.state_dtype", LT_MEMBER(optimizer.state_dtype), {},
                      "What moments are stored in between updates, which compute in fp32."));
   Key gradients = choice("optimizer.grad_dtype", LT_MEMBER(optimizer.grad_dtype), {},
-                         "What gradients are kept and summed in. bf16: those of a micro-batch are added "
-                         "up in fp32 and rounded.");
+                         "What gradients are kept and summed in. bf16: those of a micro-batch are added up "
+                         "in fp32 and rounded.");
   gradients.when("precision: bf16 or fp8", true, [](const Recipe& r) {
     return r.precision == Precision::bf16 || r.precision == Precision::fp8;
   });
   t.push_back(std::move(gradients));
-  Key masters =
-      truth("optimizer.master_weights", LT_MEMBER(optimizer.master_weights),
-            "fp32 weights beside those of the step. false: the bf16 weights are all there is of them, "
-            "and updates round them stochastically.");
+  Key masters = truth("optimizer.master_weights", LT_MEMBER(optimizer.master_weights),
+                      "fp32 weights beside those of the step. false: the bf16 weights are all there is of "
+                      "them, and updates round them stochastically.");
   masters.when("precision: bf16 or fp8", true, [](const Recipe& r) {
     return r.precision == Precision::bf16 || r.precision == Precision::fp8;
   });

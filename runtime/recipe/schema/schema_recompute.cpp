@@ -113,18 +113,16 @@ void add_recompute_keys(std::vector<Key>& t) {
   };
   const auto full = [](RecomputeGranularity g) { return g == RecomputeGranularity::full; };
   const auto selective = [](RecomputeGranularity g) { return g == RecomputeGranularity::selective; };
-  t.push_back(
-      choice("recompute.granularity", LT_MEMBER(recompute.granularity), {},
-             "Activations that the backward pass computes again. full: whole layers from their input. "
-             "selective: parts of a layer. auto: what costs least time within the budget.")
-          .alias({"recompute_granularity"}));
-  t.push_back(
-      only("recompute.granularity: full",
-           choice("recompute.method", LT_MEMBER(recompute.method), {},
-                  "full: uniform keeps the input of every num_layers layers; block computes the first "
-                  "num_layers layers of a stage again and keeps the others.")
-               .alias({"recompute_method"}),
-           full));
+  t.push_back(choice("recompute.granularity", LT_MEMBER(recompute.granularity), {},
+                     "Activations that the backward pass computes again. full: whole layers from their "
+                     "input. selective: parts of a layer. auto: what costs least time within the budget.")
+                  .alias({"recompute_granularity"}));
+  t.push_back(only("recompute.granularity: full",
+                   choice("recompute.method", LT_MEMBER(recompute.method), {},
+                          "full: uniform keeps the input of every num_layers layers; block computes the "
+                          "first num_layers layers of a stage again and keeps the others.")
+                       .alias({"recompute_method"}),
+                   full));
   t.push_back(only(
       "recompute.granularity: full or selective",
       integer("recompute.num_layers", LT_MEMBER(recompute.num_layers),
@@ -136,10 +134,9 @@ void add_recompute_keys(std::vector<Key>& t) {
       [full, selective](RecomputeGranularity g) { return full(g) || selective(g); }));
   t.push_back(only("recompute.granularity: selective", modules_key(), selective));
   t.push_back(only("recompute.granularity: selective", tensors_key(), selective));
-  Key budget =
-      text("recompute.budget", LT_MEMBER(recompute.budget),
-           "auto: memory that a rank may take in all, such as 12 GiB; null: its share of the host's, or the "
-           "card's.");
+  Key budget = text("recompute.budget", LT_MEMBER(recompute.budget),
+                    "auto: memory that a rank may take in all, such as 12 GiB; null: its share of the "
+                    "host's, or the card's.");
   const auto read = budget.set;
   budget.set = [read](const Key& k, Recipe& r, const Node& node) -> std::string {
     if (std::string wrong = read(k, r, node); !wrong.empty()) return wrong;

@@ -159,9 +159,9 @@ TEST_CASE("a checkpoint of another model is refused by key", "[checkpoint]") {
   CHECK(model_mismatch({{"a", "1"}, {"attn_pdrop", "0.1"}}, {{"a", "1"}, {"attn_pdrop", "0.0"}}) == "");
   CHECK(model_mismatch({{"hidden_size", "64"}}, {{"hidden_size", "128"}}) ==
         "hidden_size is 64 in the checkpoint and 128 in the recipe");
-  CHECK(model_mismatch({{"a", "1"}}, {{"b", "2"}}) ==
-        "a is 1 in the checkpoint and absent in the recipe; b is absent in the checkpoint "
-        "and 2 in the recipe");
+  CHECK(
+      model_mismatch({{"a", "1"}}, {{"b", "2"}}) ==
+      "a is 1 in the checkpoint and absent in the recipe; b is absent in the checkpoint and 2 in the recipe");
   const std::string rate = "moe.router.bias_update_rate";  // with a bias, or without
   CHECK(model_mismatch({{rate, "0.1"}}, {{rate, "0.2"}}) == "");
   CHECK(model_mismatch({{rate, "0.1"}}, {{rate, "0"}}) ==

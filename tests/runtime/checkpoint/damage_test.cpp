@@ -98,11 +98,9 @@ TEST_CASE("manifests that should not be believed are not", "[checkpoint][damage]
   const auto edited = [](const std::function<void(nlohmann::json&)>& edit) {
     return rejection([&](const std::string& c) { edit_manifest(c, edit); });
   };
-  CHECK_THAT(
-      edited([](auto& m) { m["version"] = 3; }),
-      Contains(
-          "format version 3, this ltrain reads versions 1 to 2; use the ltrain that wrote it, or a newer "
-          "one"));
+  CHECK_THAT(edited([](auto& m) { m["version"] = 3; }),
+             Contains("format version 3, this ltrain reads versions 1 to 2; use the ltrain that wrote it, or "
+                      "a newer one"));
   CHECK_THAT(edited([](auto& m) { m["version"] = 0; }), Contains("no such version was ever written"));
   CHECK_THAT(edited([](auto& m) { m["format"] = "x"; }),
              Contains("is not the manifest of an ltrain checkpoint"));

@@ -134,8 +134,7 @@ TEST_CASE("build: JSONL records", "[data]") {
   TempFolder f;
   write_file(f / "a.jsonl",
              "\xEF\xBB\xBF{\"text\": \"one\"}\r\n\n  \n{\"x\": {\"text\": \"no\"}, \"text\": "
-             "\"tw\\u00f6\\nlines\"}\n{\"text\": "
-             "\"\"}\n{\"text\":\"last\"}");
+             "\"tw\\u00f6\\nlines\"}\n{\"text\": \"\"}\n{\"text\":\"last\"}");
   const BuildResult r = build_dataset(options_for(f, {"a.jsonl"}));
   IndexedDataset d(f / "out");
   const auto t = make_byte_tokenizer();

@@ -333,12 +333,13 @@ TEST_CASE("a plan says whether it fits: the card it is for, and this host where 
   CHECK(fits(p));
   --p.device_bytes;
   CHECK_FALSE(fits(p));
-  CHECK_THAT(fit_text(p),
-             Catch::StartsWith("does not fit: a rank needs ") &&
-                 Contains("; what would help: a smaller train.micro_batch_size (now 2), "
-                          "recompute.granularity: full, a higher parallel.zero_stage (now 0), more ranks "
-                          "(parallel.tensor, now 1, or parallel.pipeline, now 1), "
-                          "offload.optimizer.device: cpu, precision: bf16, a smaller data.seq_length"));
+  CHECK_THAT(
+      fit_text(p),
+      Catch::StartsWith("does not fit: a rank needs ") &&
+          Contains(
+              "; what would help: a smaller train.micro_batch_size (now 2), recompute.granularity: full, a "
+              "higher parallel.zero_stage (now 0), more ranks (parallel.tensor, now 1, or parallel.pipeline, "
+              "now 1), offload.optimizer.device: cpu, precision: bf16, a smaller data.seq_length"));
   CHECK(code_of(p) == ExitCode::does_not_fit);
   const json j = json::parse(plan_json(p));
   CHECK(j["fits"] == false);
@@ -509,10 +510,10 @@ TEST_CASE("an assumed network is named, a card's node has an adapter for each ca
   const Plan cpu = make_plan(two_nodes, builtin_profile(2));
   REQUIRE(cpu.network_bytes() > 0);
   CHECK(cpu.network_source == "assumed: 10 Gbit/s Ethernet a node");
-  CHECK_THAT(plan_text(cpu, two_nodes),
-             Contains("between nodes: 10.0 Gbit/s for the 8 ranks of a node, assumed: 10 "
-                      "Gbit/s Ethernet a node") &&
-                 Contains("(the network between nodes was not measured; assumed: 10 Gbit/s"));
+  CHECK_THAT(
+      plan_text(cpu, two_nodes),
+      Contains("between nodes: 10.0 Gbit/s for the 8 ranks of a node, assumed: 10 Gbit/s Ethernet a node") &&
+          Contains("(the network between nodes was not measured; assumed: 10 Gbit/s"));
   CHECK(json::parse(plan_json(cpu))["network_source"] == cpu.network_source);
   Recipe on_cards = two_nodes;
   on_cards.device = DeviceChoice::cuda;

@@ -8,14 +8,13 @@ using namespace ltrain;
 namespace {
 
 Recipe recipe(const std::vector<std::string>& overrides, int ranks = 1) {
-  return resolve(
-      parse_recipe("model: {vocab_size: 257, hidden_size: 64, intermediate_size: 256, num_hidden_layers: "
-                   "9, num_attention_heads: 4, max_position_embeddings: 128}\n"
-                   "data: {seq_length: 128}\n"
-                   "train: {micro_batch_size: 8, global_batch_size: 16}\n"
-                   "device: cpu\n",
-                   "r.yaml", overrides),
-      ranks);
+  return resolve(parse_recipe("model: {vocab_size: 257, hidden_size: 64, intermediate_size: 256, "
+                              "num_hidden_layers: 9, num_attention_heads: 4, max_position_embeddings: 128}\n"
+                              "data: {seq_length: 128}\n"
+                              "train: {micro_batch_size: 8, global_batch_size: 16}\n"
+                              "device: cpu\n",
+                              "r.yaml", overrides),
+                 ranks);
 }
 
 int64_t bytes_of(const Recipe& r) {

@@ -261,8 +261,7 @@ TEST_CASE("a key of a config.json that nobody knows is refused, unless the recip
   CHECK(passed.recipe->notes[0] == "F: logit_softcap = 30.0 is passed over, as model.from_ignore says");
   CHECK(load(config, ", from_ignore: [logit_softcap, hidden_size]").refusal ==
         "r.yaml:1:42: model.from_ignore: hidden_size: sets model.hidden_size, and cannot be passed over; set "
-        "that "
-        "key in the recipe");
+        "that key in the recipe");
   CHECK_THAT(load(config, ", from_ignore: [logit_softcap, logit]").refusal,
              Contains("logit: is not a key of F"));
   CHECK_THROWS_WITH(parse("model: {from_ignore: [a]}\n"), Contains("has a meaning only with model.from"));
@@ -284,8 +283,7 @@ TEST_CASE("a sliding window that hides no token is none", "[recipe]") {
   const auto refused = [](const std::string& type) {
     return "F: sliding_window = 128: transformers' " + type +
            " has no windows; a window of at least model.max_position_embeddings (512) hides none; nearest "
-           "valid "
-           "value: null, or model.max_position_embeddings: 128";
+           "valid value: null, or model.max_position_embeddings: 128";
   };
   for (const char* type : {"llama", "olmo2", "olmoe"}) {
     CHECK(with(type, {{"sliding_window", nullptr}}) == "");
@@ -439,11 +437,10 @@ TEST_CASE("dynamic rotary scaling is none where no sequence is longer than the p
   CHECK(older.recipe->model.rope_scaling.factor == 1.0);
   CHECK_THAT(older.recipe->notes.at(0), Contains("rope_scaling.type = \"dynamic\""));
   // A longer sequence would need it: refused, and a shorter one is not.
-  CHECK(
-      llama(dynamic, ", max_position_embeddings: 1024").refusal ==
-      "F: rope_scaling.rope_type = \"dynamic\": rotates by an angle that depends on the length of a sequence "
-      "of more than max_position_embeddings (512), and model.max_position_embeddings is 1024; nearest valid "
-      "value: 512");
+  CHECK(llama(dynamic, ", max_position_embeddings: 1024").refusal ==
+        "F: rope_scaling.rope_type = \"dynamic\": rotates by an angle that depends on the length of a "
+        "sequence of more than max_position_embeddings (512), and model.max_position_embeddings is 1024; "
+        "nearest valid value: 512");
   CHECK(llama(dynamic, ", max_position_embeddings: 256").recipe);
   const Loaded own =
       llama(dynamic, ", max_position_embeddings: 1024, rope_scaling: {rope_type: llama3, factor: 8.0}");
@@ -581,14 +578,12 @@ TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]")
   CHECK(refused(R"({"model_type": "gpt2", "activation_function": "relu"})") ==
         "F: activation_function = \"relu\" (the feed-forward's activation): this build computes \"gelu_new\" "
         "only");
-  CHECK(
-      refused(R"({"model_type": "gpt_oss"})") ==
-      "F: model_type = \"gpt_oss\": is not in this build, which supports gpt2, llama, mistral, qwen2, qwen3, "
-      "olmo2, smollm3, mixtral, qwen3_moe, olmoe");
+  CHECK(refused(R"({"model_type": "gpt_oss"})") ==
+        "F: model_type = \"gpt_oss\": is not in this build, which supports gpt2, llama, mistral, qwen2, "
+        "qwen3, olmo2, smollm3, mixtral, qwen3_moe, olmoe");
   CHECK(refused(R"({"model_type": "mixtral", "router_jitter_noise": 0.1})") ==
         "F: router_jitter_noise = 0.1 (noise on what router and experts read; ltrain's "
-        "model.moe.router.jitter_eps is "
-        "on what the router reads): this build computes 0.0 only");
+        "model.moe.router.jitter_eps is on what the router reads): this build computes 0.0 only");
   CHECK(refused(R"({"hidden_size": 64})") ==
         "F: model_type: is missing; a config.json of Hugging Face names the architecture there");
   CHECK(refused(R"({"model_type": "llama", "hidden_size": "64"})") ==

@@ -64,13 +64,12 @@ TEST_CASE("the schedule's micro-batches are asked for in sequences", "[recipe]")
   r.train.global_batch_size = 28;
   CHECK(broken(r) ==
         "r.yaml:2:30: train.global_batch_size = 28: parallel.schedule: dualpipev needs at least two "
-        "micro-batches for "
-        "each of its 4 ranks, and there are 7 (each of 4 sequences); nearest valid value: 32");
+        "micro-batches for each of its 4 ranks, and there are 7 (each of 4 sequences); nearest valid value: "
+        "32");
   r.parallel.schedule = "interleaved";
   CHECK(broken(r) ==
         "r.yaml:2:30: train.global_batch_size = 28: parallel.schedule: interleaved needs a multiple of its 4 "
-        "ranks as "
-        "micro-batches, and there are 7 (each of 4 sequences); nearest valid value: 16 or 32");
+        "ranks as micro-batches, and there are 7 (each of 4 sequences); nearest valid value: 16 or 32");
   r.parallel.schedule = "1f1b";
   r.parallel.virtual_pipeline = 1;
   CHECK(broken(r) == "");
@@ -79,11 +78,9 @@ TEST_CASE("the schedule's micro-batches are asked for in sequences", "[recipe]")
 TEST_CASE("chunks, layers and stages must agree", "[recipe]") {
   Recipe r = base();
   r.parallel.schedule = "interleaved";
-  CHECK_THAT(
-      broken(r, {"parallel.virtual_pipeline"}),
-      Contains(
-          "parallel.virtual_pipeline = 1: parallel.schedule: interleaved needs at least 2 chunks a rank, "
-          "and there is 1; nearest valid number: 2"));
+  CHECK_THAT(broken(r, {"parallel.virtual_pipeline"}),
+             Contains("parallel.virtual_pipeline = 1: parallel.schedule: interleaved needs at least 2 chunks "
+                      "a rank, and there is 1; nearest valid number: 2"));
   r.parallel.schedule = "zb-h1";
   r.parallel.virtual_pipeline = 3;
   CHECK_THAT(broken(r), Contains("zb-h1 needs exactly 1 chunk a rank, and there are 3"));

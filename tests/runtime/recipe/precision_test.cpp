@@ -12,8 +12,7 @@ namespace {
 
 const std::string kModel =
     "model: {hidden_size: 64, intermediate_size: 128, num_hidden_layers: 2, num_attention_heads: 4, "
-    "vocab_size: "
-    "257, max_position_embeddings: 64}\n"
+    "vocab_size: 257, max_position_embeddings: 64}\n"
     "data: {seq_length: 64}\n"
     "train: {micro_batch_size: 2, global_batch_size: 4}\n"
     "device: cpu\n";
@@ -46,8 +45,7 @@ TEST_CASE("a list of precisions: what each step computes in, and back from its d
 TEST_CASE("settings of FP8 come back from their dump", "[recipe]") {
   const Recipe r = recipe(
       "precision: fp8\nfp8: {format: e4m3, amax_history_len: 16, amax_compute_algo: most_recent, margin: 2, "
-      "keep: "
-      "[\"*.mlp.*\"], first_layers_bf16: 1}\n");
+      "keep: [\"*.mlp.*\"], first_layers_bf16: 1}\n");
   CHECK((!r.fp8.hybrid && r.fp8.history == 16 && r.fp8.most_recent && r.fp8.margin == 2));
   CHECK(parse_recipe(dump_yaml(r), "dump").fp8 == r.fp8);
   check_fp8(r);

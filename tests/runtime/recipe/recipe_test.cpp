@@ -320,8 +320,8 @@ TEST_CASE("the vocabulary must hold every token of the data", "[recipe]") {
 
 TEST_CASE("a run needs data", "[recipe]") {
   CHECK_THROWS_WITH(check_data_given(parse("")),
-                    "r.yaml: data.train = [] (default): a run needs token files; give "
-                    "data.train: [{path: PREFIX}], made by `ltrain data build`");
+                    "r.yaml: data.train = [] (default): a run needs token files; give data.train: [{path: "
+                    "PREFIX}], made by `ltrain data build`");
   CHECK_THROWS_WITH(check_data_given(parse("data:\n  train: []\n")),
                     Contains("r.yaml:2:3: data.train = []: "));
   CHECK_NOTHROW(check_data_given(parse("data: {train: [x]}\n")));

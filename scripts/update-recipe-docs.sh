@@ -2,6 +2,5 @@
 # Writes docs/recipe.md from the table that reads recipes. A test compares the two.
 set -eu
 cd "$(dirname "$0")/.."
-binary=${1:-build/ltrain}
-"$binary" recipe keys --markdown > docs/recipe.md.tmp
-mv docs/recipe.md.tmp docs/recipe.md
+text=$("${1:-build/ltrain}" recipe keys --markdown)
+printf '%s\n' "$text" > docs/recipe.md

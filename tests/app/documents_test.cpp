@@ -27,10 +27,10 @@ TEST_CASE("what documents show on a console is what the program does") {
   REQUIRE(t.shell("mkdir -p build runs/quickstart/data && ln -s " + std::string(LTRAIN_BINARY) +
                   " build/ltrain && ln -s build/ltrain ltrain && cp -r " + source +
                   "/recipes . && build/ltrain data build --input text.txt --output runs/quickstart/data/text "
-                  "--split 90,10 --tokenizer byte && mkdir -p models/small && cp " +
+                  "--split 90,10 --tokenizer byte && mkdir -p tokenizers/small && cp " +
                   source +
-                  "/tests/golden/tokenizers/llama3.tokenizer.json models/small/tokenizer.json && printf "
-                  "'{\"eos_token\": \"<|end|>\"}' > models/small/tokenizer_config.json")
+                  "/tests/golden/tokenizers/llama3.tokenizer.json tokenizers/small/tokenizer.json && printf "
+                  "'{\"eos_token\": \"<|end|>\"}' > tokenizers/small/tokenizer_config.json")
               .code == 0);
   std::vector<std::string> documents{"README.md"};
   for (const auto& entry : std::filesystem::directory_iterator(source + "/docs"))

@@ -1,4 +1,5 @@
-// Files that transformers' own code made in fp64: scripts/make-family-golden.py and scripts/make-moe-golden.py.
+// Files that transformers' own code made in fp64: scripts/make-family-golden.py and
+// scripts/make-moe-golden.py.
 #pragma once
 #include <catch2/catch.hpp>
 #include <fstream>
@@ -24,8 +25,8 @@ struct HfGolden {
     std::ofstream(config) << file.metadata().at("config");
     // A recipe's vocabulary holds its tokenizer's bytes, which these tokens are not.
     const std::string seq = std::to_string(file.find("tokens")->shape.back());
-    model = parse_recipe(
-                "model: {from: " + config + ", vocab_size: 257}\ndata: {seq_length: " + seq + "}\n", "golden")
+    model = parse_recipe("model: {from: " + config + ", vocab_size: 257}\ndata: {seq_length: " + seq + "}\n",
+                         "golden")
                 .model;
     model.vocab_size = nlohmann::json::parse(file.metadata().at("config")).at("vocab_size").get<int64_t>();
   }

@@ -14,8 +14,8 @@ WORDS = {
     "MOE": "model.architecture=mixtral model.moe.num_experts=4 model.moe.top_k=2",
     "ONEBIT_LAMB": "optimizer.kind=onebit_lamb optimizer.freeze_step=2 train.train_steps=6 parallel.data=2 "
                    "optimizer.lr=0.01",
-    "YARN": "model.rope_scaling.rope_type=yarn model.rope_scaling.factor=8 model.rope_theta=64 "
-            "model.rope_scaling.original_max_position_embeddings=16",
+    "YARN": "model.rope_scaling.rope_type=yarn model.rope_scaling.factor=8 model.rope_theta=64 model.head_dim=32 "
+            "model.rope_scaling.original_max_position_embeddings=64 model.rope_scaling.beta_fast=2",
     "LINES": 'data.train=[{"path":lines}]',  # many short documents
     "BARE": 'data.train=[{"path":bare}]',  # the same without a sidecar
 }

@@ -3,9 +3,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
-scripts/build.sh cpu
 scripts/check-includes.py
 scripts/check-format.sh
 scripts/check-words.py
 scripts/check-tests.py
+scripts/build.sh cpu
 exec scripts/run-tests.sh build "$@"

@@ -1,15 +1,22 @@
-// ltrain eval: loss of a checkpoint on token files.
+// ltrain eval: what a checkpoint makes of held-out data and of questions.
 #include <omp.h>
 
 #include <cmath>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "app/commands.h"
 #include "app/device_option.h"
 #include "app/print_notes.h"
+#include "app/progress_line.h"
+#include "app/text_begin_option.h"
+#include "kernels/base/printable.h"
 #include "runtime/data/indexed_dataset.h"
+#include "runtime/eval/held_out.h"
+#include "runtime/eval/multiple_choice.h"
+#include "runtime/files/file.h"
 #include "runtime/generate/session.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/plan.h"
@@ -17,89 +24,254 @@
 namespace ltrain::app {
 namespace {
 
-void check_trained_on(Session& session, const data::SourceInfo& data) {
-  const auto t = session.trained_tokenizer();
-  if (t && !t->hash.empty() && data.tokenizer_hash != t->hash)
-    fail(ExitCode::usage,
-         "{} is of tokenizer {} (hash {}), and {} was trained on tokens of {} (hash {}): its loss there "
-         "would mean nothing. Build the data with that tokenizer",
-         data.prefix, data.tokenizer, data.tokenizer_hash, session.path(), t->kind, t->hash);
+using nlohmann::ordered_json;
+
+struct Options {
+  std::string where, scores;
+  std::vector<std::string> data, choices;
+  int64_t samples = 0, micro_batch = 4, seq_length = 0;
+  int threads = 0;
+  DeviceChoice device = DeviceChoice::automatic;
+  bool json = false, average = false;
+  TextBegin begin = TextBegin::as_trained;
+};
+
+/// "NAME=PATH" or "PATH"; without a name, and several of a kind, the path is it.
+std::pair<std::string, std::string> name_and_path(const std::string& given, bool several) {
+  const size_t at = given.find('=');
+  if (at != std::string::npos && is_set_name(given.substr(0, at)))
+    return {given.substr(0, at), given.substr(at + 1)};
+  return {several ? given : "", given};
 }
+
+/// The sets of `options`, else of the recipe.
+std::vector<EvalSet> sets_of(const Options& options, const Recipe& recipe) {
+  std::vector<EvalSet> sets;
+  for (const std::string& given : options.data) {
+    auto [name, path] = name_and_path(given, options.data.size() > 1);
+    for (const EvalSet& other : sets)
+      if (other.name == name)
+        fail(ExitCode::usage, "--data {}: {} is given twice", printable(given), printable(name));
+    sets.push_back({name, {{path, 1}}});
+  }
+  return options.data.empty() ? eval_sets(recipe) : sets;
+}
+
+/// Files of questions are read before the model is loaded, which may take minutes.
+struct Questions {
+  std::string name, path;
+  std::vector<Question> all;
+};
+
+class Evaluation {
+ public:
+  Evaluation(const Options& options, const std::vector<Questions>& questions)
+      : options_(options),
+        questions_(questions),
+        session_({.where = options.where,
+                  .micro_batch = reads_data() ? options.micro_batch : 0,
+                  .texts = questions.empty() ? 0 : 1,
+                  .scores = !questions.empty(),
+                  .seq_length = options.seq_length,
+                  .device = options.device,
+                  .average = options.average}) {
+    if (!options.scores.empty()) scores_.emplace(options.scores);
+  }
+
+  void run() {
+    print_notes(session_.notes());
+    std::vector<EvalSet> sets;
+    if (reads_data()) {
+      sets = sets_of(options_, session_.recipe());
+      if (sets.empty())
+        fail(ExitCode::usage, "the recipe of {} names no data.eval; give --data PREFIX", session_.path());
+    }
+    for (const EvalSet& set : sets) check(set);  // all, before the first is read
+    single_ = sets.size() + questions_.size() == 1;
+    if (!options_.json && !single_)
+      std::printf("%s, step %lld\n", session_.path().c_str(), static_cast<long long>(session_.step()));
+    ordered_json all_sets = ordered_json::array(), all_questions = ordered_json::array();
+    for (const EvalSet& set : sets) all_sets.push_back(evaluate(set));
+    for (const Questions& q : questions_) all_questions.push_back(answer(q));
+    if (scores_) scores_->commit();
+    if (!options_.json) return;
+    ordered_json j{{"schema", "ltrain.eval.v2"}, {"checkpoint", session_.path()}, {"step", session_.step()}};
+    if (!sets.empty()) j["sets"] = std::move(all_sets);
+    if (!questions_.empty()) j["questions"] = std::move(all_questions);
+    std::printf("%s\n", j.dump(-1, ' ', false, ordered_json::error_handler_t::replace).c_str());
+  }
+
+ private:
+  bool reads_data() const { return !options_.data.empty() || questions_.empty(); }
+
+  void check(const EvalSet& set) {
+    for (const data::SourceSpec& s : set.sources) {
+      const data::SourceInfo info = data::inspect_source(s.path);
+      if (const auto t = session_.trained_tokenizer();
+          info.has_sidecar && t && !t->hash.empty() && info.tokenizer_hash != t->hash)
+        fail(ExitCode::usage,
+             "{} is of tokenizer {} (hash {}), and {} was trained on tokens of {} (hash {}): its loss there "
+             "would mean nothing. Build the data with that tokenizer",
+             info.prefix, info.tokenizer, info.tokenizer_hash, session_.path(), t->kind, t->hash);
+      data::check_source(info, session_.recipe().model.vocab_size, session_.recipe().data.seq_length);
+    }
+  }
+
+  /// Bytes of text of each id; none where it is not known which tokenizer made the set.
+  std::vector<int32_t> bytes_of(const EvalSet& set) {
+    if (!has_sidecars(set)) {
+      print_notes({"no bits per byte of " + printable(set.sources[0].path) +
+                   ": no sidecar says which tokenizer made it"});
+      return {};
+    }
+    try {
+      if (is_of_tokenizer(set, session_.tokenizer())) return text_bytes(session_.tokenizer());
+    } catch (const Error& e) {
+      print_notes({std::string("no bits per byte: ") + e.what()});
+      return {};
+    }
+    print_notes({"no bits per byte of " + printable(set.sources[0].path) +
+                 ": it was made by another tokenizer than " +
+                 printable(session_.recipe().data.tokenizer.path.value_or(session_.tokenizer().name()))});
+    return {};
+  }
+
+  ordered_json evaluate(const EvalSet& set) {
+    const Recipe& recipe = session_.recipe();
+    data::LoaderOptions l;
+    l.sources = set.sources;
+    l.seq_length = recipe.data.seq_length;
+    l.micro_batch = l.global_batch = options_.micro_batch;
+    l.vocab_size = recipe.model.vocab_size;
+    l.packing = packing(recipe);
+    if (l.packing.on()) l.packing.eod = session_.end_of_document();
+    l.eval = true;
+    l.eval_samples = options_.samples;
+    data::BatchLoader loader(l, 0);
+    const int64_t samples = loader.eval_samples();
+    const int64_t batches = (samples + options_.micro_batch - 1) / options_.micro_batch;
+    int64_t done = 0;
+    HostBatch batch;
+    ProgressLine progress(options_.json, "sequences", 1);
+    const auto next = [&]() -> const HostBatch* {
+      progress.update(std::min(done * options_.micro_batch, samples), samples);
+      if (done == batches) return nullptr;
+      ++done;
+      loader.next(batch);
+      return &batch;
+    };
+    const EvalResult r = *session_.program().evaluate(next, {}, bytes_of(set));
+    ordered_json j;
+    if (!set.name.empty()) j["name"] = set.name;
+    j["samples"] = samples;
+    j["tokens"] = r.tokens;
+    j["loss"] = r.loss;
+    j["perplexity"] = std::exp(r.loss);
+    if (r.bytes > 0) {
+      j["bytes"] = r.bytes;
+      j["bits_per_byte"] = r.bits_per_byte();
+    }
+    progress.clear();
+    say(set.name, fmt::format("loss {:.4f}, perplexity {:.2f}{} over {} sequences of {} tokens", r.loss,
+                              std::exp(r.loss),
+                              r.bytes > 0 ? fmt::format(", {:.4f} bits per byte", r.bits_per_byte()) : "",
+                              samples, recipe.data.seq_length));
+    return j;
+  }
+
+  ordered_json answer(const Questions& questions) {
+    ProgressLine progress(options_.json, "questions", 1);
+    int64_t done = 0;
+    const auto each = [&](const AnsweredQuestion& a) {
+      progress.update(++done, static_cast<int64_t>(questions.all.size()));
+      if (!scores_) return;
+      ordered_json j;
+      if (!questions.name.empty()) j["name"] = questions.name;
+      j["line"] = a.question.line;
+      j["log_likelihoods"] = a.log_likelihoods;
+      j["answer"] = a.question.answer;
+      j["chosen"] = a.chosen;
+      j["chosen_by_length"] = a.chosen_by_length;
+      const std::string line = j.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+      scores_->write(line.data(), static_cast<int64_t>(line.size()));
+    };
+    const MultipleChoiceResult r =
+        answer_questions(questions.all, questions.path, session_.program(), session_.cache(0),
+                         session_.tokenizer(), session_.text_begin(options_.begin), each);
+    const double plain = r.accuracy(), by_length = r.accuracy_by_length();
+    ordered_json j;
+    if (!questions.name.empty()) j["name"] = questions.name;
+    j["questions"] = r.questions;
+    j["accuracy"] = plain;
+    j["accuracy_stderr"] = r.standard_error(plain);
+    j["accuracy_by_length"] = by_length;
+    j["accuracy_by_length_stderr"] = r.standard_error(by_length);
+    j["shortened"] = r.shortened;
+    progress.clear();
+    say(questions.name,
+        fmt::format("accuracy {:.4f} ± {:.4f}, by length {:.4f} ± {:.4f} over {} questions{}", plain,
+                    r.standard_error(plain), by_length, r.standard_error(by_length), r.questions,
+                    r.shortened > 0 ? fmt::format(", of which {} had to be shortened", r.shortened) : ""));
+    return j;
+  }
+
+  void say(const std::string& name, const std::string& text) const {
+    if (options_.json) return;
+    const std::string begin = single_ ? fmt::format("{}, step {}", session_.path(), session_.step()) : "";
+    std::printf("%s\n", fmt::format("{}{}: {}", begin,
+                                    name.empty() ? "" : (single_ ? ", " : "  ") + printable(name), text)
+                            .c_str());
+    std::fflush(stdout);
+  }
+
+  const Options& options_;
+  const std::vector<Questions>& questions_;
+  Session session_;
+  std::optional<data::OutputFile> scores_;  // --scores
+  bool single_ = false;                     // one line says all
+};
 
 }  // namespace
 
 void add_eval(CLI::App& app) {
-  struct Options {
-    std::string where, data;
-    int64_t samples = 0, micro_batch = 4, seq_length = 0;
-    int threads = 0;
-    DeviceChoice device = DeviceChoice::automatic;
-    bool json = false, average = false;
-  };
-  auto* command = app.add_subcommand("eval", "Loss of a checkpoint on held-out data");
+  auto* command =
+      app.add_subcommand("eval", "Loss of a checkpoint on held-out data, and its answers to questions");
   auto o = std::make_shared<Options>();
+  const auto list = [&](const char* name, std::vector<std::string>& to, const char* help) {
+    command->add_option(name, to, help)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  };
   command
       ->add_option("checkpoint", o->where,
                    "A checkpoint, a folder of them, a run's output_dir, or a Hugging Face folder")
       ->required();
-  command->add_option("--data", o->data,
-                      "PREFIX of PREFIX.bin and PREFIX.idx; default: data.eval of the recipe");
-  command->add_option("--samples", o->samples, "Sequences, at most; 0: all")->check(CLI::NonNegativeNumber);
+  list("--data", o->data,
+       "[NAME=]PREFIX of PREFIX.bin and PREFIX.idx, again for each set; default: data.eval of the recipe");
+  list("--choices", o->choices,
+       "[NAME=]FILE of questions, a JSON object a line: question, choices, answer (index); may be given "
+       "again");
+  command->add_option("--scores", o->scores,
+                      "A file to write: an object a question with each choice's log-likelihood");
+  command->add_option("--samples", o->samples, "Sequences of each set, at most; 0: all")
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--seq-length", o->seq_length, "Tokens of a sequence; default: the recipe's")
       ->check(CLI::PositiveNumber);
   command->add_option("--micro-batch", o->micro_batch, "Sequences at once")->check(CLI::Range(1, 4096));
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
   add_device(*command, o->device);
   command->add_flag("--ema", o->average, "The average of weights that train.ema_decay keeps");
+  add_text_begin(*command, o->begin);
   command->add_flag("--json", o->json, "For programs");
   command->footer("Example: ltrain eval runs/quickstart --samples 64");
   command->callback([o] {
     omp_set_num_threads(o->threads > 0 ? o->threads : usable_cores());
-    Session session({o->where, "", o->micro_batch, 0, o->seq_length, o->device, o->average});
-    print_notes(session.notes());
-    const Recipe& recipe = session.recipe();
-    data::LoaderOptions l;
-    if (!o->data.empty()) l.sources.push_back({o->data, 1});
-    if (o->data.empty())
-      for (const DataSource& s : recipe.data.eval) l.sources.push_back({s.path, s.weight});
-    if (l.sources.empty())
-      fail(ExitCode::usage, "the recipe of {} names no data.eval; give --data PREFIX", session.path());
-    for (const data::SourceSpec& s : l.sources) {
-      const data::SourceInfo info = data::inspect_source(s.path);
-      if (info.has_sidecar) check_trained_on(session, info);
-      data::check_source(info, recipe.model.vocab_size, recipe.data.seq_length);
+    std::vector<Questions> questions;
+    if (!o->scores.empty() && o->choices.empty())
+      fail(ExitCode::usage, "--scores {}: is of questions; give --choices FILE", printable(o->scores));
+    for (const std::string& given : o->choices) {
+      const auto [name, path] = name_and_path(given, o->choices.size() > 1);
+      questions.push_back({name, path, read_questions(path)});
     }
-    l.seq_length = recipe.data.seq_length;
-    l.micro_batch = l.global_batch = o->micro_batch;
-    l.vocab_size = recipe.model.vocab_size;
-    l.packing = packing(recipe);
-    if (l.packing.on()) l.packing.eod = session.end_of_document();
-    l.eval = true;
-    l.eval_samples = o->samples;
-    data::BatchLoader loader(l, 0);
-    const int64_t batches = (loader.eval_samples() + o->micro_batch - 1) / o->micro_batch;
-    int64_t left = batches;
-    HostBatch batch;
-    const double loss = session.program().evaluate([&]() -> const HostBatch* {
-      if (left-- <= 0) return nullptr;
-      loader.next(batch);
-      return &batch;
-    });
-    if (o->json) {
-      std::printf("%s\n", nlohmann::ordered_json{{"schema", "ltrain.eval.v1"},
-                                                 {"checkpoint", session.path()},
-                                                 {"step", session.step()},
-                                                 {"samples", loader.eval_samples()},
-                                                 {"loss", loss},
-                                                 {"perplexity", std::exp(loss)}}
-                              .dump()
-                              .c_str());
-    } else {
-      std::printf("%s, step %lld: loss %.4f, perplexity %.2f over %lld sequences of %lld tokens\n",
-                  session.path().c_str(), static_cast<long long>(session.step()), loss, std::exp(loss),
-                  static_cast<long long>(loader.eval_samples()),
-                  static_cast<long long>(recipe.data.seq_length));
-    }
+    Evaluation(*o, questions).run();
   });
 }
 

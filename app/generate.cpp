@@ -10,6 +10,7 @@
 #include "app/commands.h"
 #include "app/device_option.h"
 #include "app/print_notes.h"
+#include "app/text_begin_option.h"
 #include "runtime/generate/session.h"
 #include "runtime/generate/stop_text.h"
 #include "runtime/launch/cgroup.h"
@@ -25,6 +26,7 @@ void add_generate(CLI::App& app) {
     int threads = 0;
     DeviceChoice device = DeviceChoice::automatic;
     bool json = false, ignore_end = false, average = false;
+    TextBegin begin = TextBegin::as_trained;
   };
   auto* command = app.add_subcommand("generate", "Sample text from a checkpoint");
   auto o = std::make_shared<Options>();
@@ -54,6 +56,7 @@ void add_generate(CLI::App& app) {
       "--tokenizer,--ranks", o->tokenizer,
       "Rank file of a gpt2 tokenizer, or a tokenizer.json or its folder, when not where the recipe says");
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
+  add_text_begin(*command, o->begin);
   command->add_flag("--ignore-end", o->ignore_end, "Go on after the end of a document");
   add_device(*command, o->device);
   command->add_flag("--ema", o->average, "The average of weights that train.ema_decay keeps");
@@ -64,12 +67,19 @@ void add_generate(CLI::App& app) {
     const size_t count = std::max<size_t>(1, o->prompts.size());
     o->prompts.resize(count);
     const int64_t at_once = std::min<int64_t>(o->batch, static_cast<int64_t>(count));
-    Session session({o->where, o->tokenizer, 1, at_once, 0, o->device, o->average});
+    Session session({.where = o->where,
+                     .tokenizer = o->tokenizer,
+                     .texts = at_once,
+                     .device = o->device,
+                     .average = o->average});
     print_notes(session.notes());
     std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
     data::Tokenizer& tokenizer = session.tokenizer();
     std::vector<std::vector<int32_t>> prompts(count), made(count);
-    for (size_t i = 0; i < count; ++i) tokenizer.encode(o->prompts[i], prompts[i]);
+    for (size_t i = 0; i < count; ++i) {
+      prompts[i] = session.text_begin(o->begin);
+      tokenizer.encode(o->prompts[i], prompts[i]);
+    }
     o->sampling.stop_at_end = !o->ignore_end;
     std::vector<StopText> texts(count, StopText(o->stops));
     std::vector<std::string> shown(count);

@@ -8,13 +8,16 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace ltrain::app {
 
 /// A line on stderr that is rewritten on a terminal, and a new line every ten seconds elsewhere.
 class ProgressLine {
  public:
-  explicit ProgressLine(bool quiet) : quiet_(quiet) {
+  /// What is counted: `scale` of it are one `unit`.
+  explicit ProgressLine(bool quiet, std::string unit = "MB", double scale = 1e6)
+      : quiet_(quiet), unit_(std::move(unit)), scale_(scale) {
     const char* term = std::getenv("TERM");
     tty_ = ::isatty(STDERR_FILENO) != 0 && !(term && std::string_view(term) == "dumb");
     next_ = tty_ ? 0.2 : 10;
@@ -25,7 +28,7 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// Bytes; `more` stands behind them: ", 1200 tokens".
+  /// `more` stands behind the counts: ", 1200 tokens".
   void update(int64_t done, int64_t all, const std::string& more = "") {
     const double seconds = elapsed();
     const bool last = done >= all && open_;  // what stays on the terminal is the end
@@ -33,17 +36,26 @@ class ProgressLine {
     next_ = seconds + (tty_ ? 0.2 : 10);
     const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
     const long long left = rate > 0 ? static_cast<long long>(static_cast<double>(all - done) / rate) : 0;
-    std::fprintf(stderr, "%s%.1f of %.1f MB%s, %.1f MB/s, %lld:%02lld left%s", tty_ ? "\r" : "",
-                 static_cast<double>(done) * 1e-6, static_cast<double>(all) * 1e-6, more.c_str(), rate * 1e-6,
-                 left / 60, left % 60, tty_ ? "\033[K" : "\n");
+    const int digits = scale_ > 1 ? 1 : 0;
+    std::fprintf(stderr, "%s%.*f of %.*f %s%s, %.1f %s/s, %lld:%02lld left%s", tty_ ? "\r" : "", digits,
+                 static_cast<double>(done) / scale_, digits, static_cast<double>(all) / scale_, unit_.c_str(),
+                 more.c_str(), rate / scale_, unit_.c_str(), left / 60, left % 60, tty_ ? "\033[K" : "\n");
     open_ = tty_;
+  }
+  /// Takes the line off a terminal: what comes next is printed in its place.
+  void clear() {
+    if (open_) std::fputs("\r\033[K", stderr);
+    open_ = false;
   }
   double elapsed() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
 
  private:
-  bool quiet_, tty_ = false, open_ = false;
+  bool quiet_;
+  std::string unit_;
+  double scale_;
+  bool tty_ = false, open_ = false;
   double next_ = 0;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };

@@ -12,7 +12,7 @@ FLOORS = {
     "kernels": "base tensor meta cuda storage elementwise attention matmul norm moe optimizer emulation",
     "parallel": "comm shm nccl mesh optim zero pipeline",
     "models": "families layers moe tensor_parallel decoder",
-    "runtime": "files tokenizer data launch recipe program checkpoint weights telemetry plan train check generate",
+    "runtime": "files tokenizer data launch recipe program checkpoint weights telemetry eval plan train check generate",
     "app": "",
 }
 ROOMS = [f"{floor}/{room}" if room else floor for floor, rooms in FLOORS.items() for room in rooms.split() or [""]]

@@ -57,7 +57,7 @@ class Compare:
         return done.stdout
 
     def eval(self, what):
-        return json.loads(self.run("eval", what, "--data", "tokens", "--micro-batch", "4", "--json"))["loss"]
+        return json.loads(self.run("eval", what, "--data", "tokens", "--micro-batch", "4", "--json"))["sets"][0]["loss"]
 
     def check(self, what, ok, text):
         self.failed += not ok

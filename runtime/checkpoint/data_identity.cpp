@@ -16,14 +16,15 @@ bool tokenizer_here(const Recipe& r) {
 }
 
 data::TokenizerIdentity identity_of(const data::SourceInfo& s) {
-  return {s.tokenizer, s.tokenizer_hash, s.vocab_size, s.eot};
+  return {s.tokenizer, s.tokenizer_hash, s.vocab_size, s.eot, s.bos};
 }
 
 data::TokenizerIdentity recipe_tokenizer(const Recipe& r) {
-  data::TokenizerIdentity t{kind_of(r), "", -1, -1};
+  data::TokenizerIdentity t;
+  t.kind = kind_of(r);
   if (tokenizer_here(r)) {
     const auto tokenizer = load_tokenizer(r);
-    t = {tokenizer->name(), tokenizer->hash(), tokenizer->vocab_size(), tokenizer->eot()};
+    t = {tokenizer->name(), tokenizer->hash(), tokenizer->vocab_size(), tokenizer->eot(), -1};
   }
   if (r.data.tokenizer.eod) t.eod = *r.data.tokenizer.eod;
   return t;

@@ -26,6 +26,7 @@ class Object {
     for (const auto& [key, unused] : v_.items())
       if (!taken_.count(key)) bad("has the unknown key \"" + printable(key, 60) + "\"");
   }
+  bool has(const char* key) const { return v_.contains(key); }
   const json& get(const char* key) {
     auto it = v_.find(key);
     if (it == v_.end()) bad(std::string("lacks \"") + key + "\"");
@@ -158,12 +159,13 @@ json identity_json(const data::DataIdentity& d) {
                        {"content", s.content},
                        {"tokens", s.tokens},
                        {"documents", s.documents}});
+  json tokenizer{{"kind", d.tokenizer.kind},
+                 {"hash", d.tokenizer.hash},
+                 {"vocab_size", d.tokenizer.vocab_size},
+                 {"eod", d.tokenizer.eod}};
+  if (d.tokenizer.bos >= 0) tokenizer["bos"] = d.tokenizer.bos;
   return {{"sources", sources},
-          {"tokenizer",
-           {{"kind", d.tokenizer.kind},
-            {"hash", d.tokenizer.hash},
-            {"vocab_size", d.tokenizer.vocab_size},
-            {"eod", d.tokenizer.eod}}},
+          {"tokenizer", std::move(tokenizer)},
           {"seq_length", d.seq_length},
           {"seed", d.seed},
           {"reset_attention_mask", d.reset_attention_mask},
@@ -186,7 +188,7 @@ data::DataIdentity read_identity(const json& v, const std::string& where) {
   }
   Object t(o.get("tokenizer"), where + ": \"tokenizer\"");
   d.tokenizer = {t.text("kind"), t.text("hash"), t.integer("vocab_size", -1, INT32_MAX),
-                 t.integer("eod", -1, INT32_MAX)};
+                 t.integer("eod", -1, INT32_MAX), t.has("bos") ? t.integer("bos", 0, INT32_MAX) : -1};
   t.done();
   d.seq_length = o.integer("seq_length", 1, kMaxCount);
   d.seed = o.integer("seed");

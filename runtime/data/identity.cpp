@@ -86,6 +86,7 @@ std::vector<std::string> differences(const DataIdentity& before, const DataIdent
     return d.reset_attention_mask || d.reset_position_ids || d.eod_mask_loss;
   };
   if (!packs(before) || !packs(now)) a.eod = b.eod = -1;  // nothing asks where documents end
+  a.bos = b.bos = -1;                                     // in the data, whose content is compared
   if (!(a == b)) found.push_back(fmt::format("data.tokenizer {} -> {}", describe(a), describe(b)));
   add("data.seq_length", before.seq_length, now.seq_length);
   add("data.reset_attention_mask", before.reset_attention_mask, now.reset_attention_mask);

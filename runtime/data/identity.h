@@ -13,6 +13,7 @@ struct TokenizerIdentity {
   std::string hash;         ///< Tokenizer::hash(); empty: not known
   int64_t vocab_size = -1;  ///< -1: not known
   int64_t eod = -1;         ///< the end-of-document token; -1: none, or not known
+  int64_t bos = -1;         ///< the token that begins each document; -1: none, or not known
   bool operator==(const TokenizerIdentity&) const = default;
 };
 

@@ -31,7 +31,10 @@ std::unique_ptr<PieceReader> Session::open(const SessionOptions& options) {
                                           groups_.groups().world.communicator(), *host_stream, notes_);
   path_ = reader->path();
   step_ = reader->info().step;
-  if (reader->info().data) trained_tokenizer_ = reader->info().data->tokenizer;
+  if (reader->info().data) {
+    trained_tokenizer_ = reader->info().data->tokenizer;
+    trained_on_data_ = true;
+  }
   recipe_ = parse_recipe(reader->info().recipe, path_ + " (recipe)");
   return reader;
 }
@@ -62,7 +65,7 @@ Session::Session(const SessionOptions& options) {
   p.for_training = false;
   p.ema_decay = 0;
   p.sharding = {};
-  p.micro_batch = options.micro_batch;
+  p.micro_batch = std::max<int64_t>(1, options.micro_batch);
   p.accumulation = 1;
   p.fp8.reset();
   if (p.products == MatmulPrecision::fp8) p.products = MatmulPrecision::plain;
@@ -77,11 +80,12 @@ Session::Session(const SessionOptions& options) {
     TrainProgram program(p, {*compute, memory, groups.groups(), device == DeviceKind::cpu ? nullptr : &host});
     std::vector<KeyValueCache> caches;
     for (int64_t i = 0; i < options.texts; ++i) caches.push_back(program.make_cache());
-    if (options.texts > 0) {
-      program.extend({{&caches[0], {}}});
-    } else {
-      program.evaluate(nullptr);
+    if (options.texts > 0) program.extend({{&caches[0], {}}});
+    if (options.scores) {
+      caches.at(0).length = 0;
+      program.score(caches[0], {}, {});
     }
+    if (options.micro_batch > 0) program.evaluate(nullptr);
     bytes = memory.peak().arena_bytes;
     host_bytes = host.peak().arena_bytes;
   }
@@ -114,12 +118,27 @@ std::optional<data::TokenizerIdentity> Session::trained_tokenizer() {
   if (trained_tokenizer_ || !is_hf_folder(path_) || recipe_.data.tokenizer.kind == TokenizerKind::byte)
     return trained_tokenizer_;
   const data::Tokenizer& t = tokenizer();
-  return data::TokenizerIdentity{t.name(), t.hash(), t.vocab_size(), t.eot()};
+  return data::TokenizerIdentity{t.name(), t.hash(), t.vocab_size(), t.eot(), -1};
 }
 
 int64_t Session::end_of_document() {
   if (trained_tokenizer_ && trained_tokenizer_->eod >= 0) return trained_tokenizer_->eod;
   return recipe_.data.tokenizer.eod ? *recipe_.data.tokenizer.eod : tokenizer().eot();
+}
+
+std::vector<int32_t> Session::text_begin(TextBegin how) {
+  if (how == TextBegin::none) return {};
+  if (how == TextBegin::as_trained) {
+    if (!trained_on_data_) return tokenizer().before_text();
+    const int64_t bos = trained_tokenizer_->bos;
+    return bos < 0 ? std::vector<int32_t>{} : std::vector<int32_t>{static_cast<int32_t>(bos)};
+  }
+  const int32_t token = tokenizer().bos();
+  if (token < 0)
+    fail(ExitCode::usage, "--bos yes: {} names no token that begins a text (bos_token)",
+         recipe_.data.tokenizer.path ? "the tokenizer_config.json beside " + *recipe_.data.tokenizer.path
+                                     : "tokenizer " + tokenizer().name());
+  return {token};
 }
 
 int32_t sample_token(std::vector<float> logits, const SamplingOptions& o, uint64_t index) {

@@ -21,13 +21,21 @@ struct SamplingOptions {
   bool stop_at_end = true;  ///< stop at the tokenizer's end of document
 };
 
+/// What comes before a text.
+enum class TextBegin : uint8_t {
+  as_trained,  ///< what began the documents of training; of other models what the tokenizer puts before texts
+  bos,         ///< the tokenizer's begin-of-text token
+  none
+};
+
 struct SessionOptions {
   /// A checkpoint, a folder of them, or a run's output_dir: the newest valid one is taken. Or a Hugging Face
   /// folder.
   std::string where;
-  std::string tokenizer;    ///< data.tokenizer.path, when the recipe's is not to be used
-  int64_t micro_batch = 1;  ///< sequences at once, of an evaluation
-  int64_t texts = 0;        ///< that are generated at once; 0: for evaluation alone
+  std::string tokenizer{};  ///< data.tokenizer.path, when the recipe's is not to be used
+  int64_t micro_batch = 0;  ///< sequences at once, of an evaluation; 0: none is made
+  int64_t texts = 0;        ///< that are generated or scored at once; 0: none
+  bool scores = false;      ///< of texts: TrainProgram::score
   int64_t seq_length = 0;   ///< tokens of a sequence; 0: the recipe's
   DeviceChoice device =
       DeviceChoice::automatic;  ///< auto: a GPU where there is one, whatever trained the model
@@ -50,7 +58,10 @@ class Session {
   /// Error where it is not the one of the data that the model was trained on.
   data::Tokenizer& tokenizer();
   int64_t end_of_document();  ///< the token; -1: none
+  /// Tokens that come before a text. Error (usage) where the tokenizer's files name none.
+  std::vector<int32_t> text_begin(TextBegin how);
   TrainProgram& program() { return *program_; }
+  KeyValueCache& cache(size_t text) { return caches_.at(text); }
 
   /// Calls `emit` with the number of a prompt and each token that is generated for it; false from it ends
   /// that text. As many prompts at once as SessionOptions::texts. A text that is as long as the model's
@@ -66,6 +77,7 @@ class Session {
   std::vector<std::string> notes_;
   int64_t step_ = 0;
   std::optional<data::TokenizerIdentity> trained_tokenizer_;
+  bool trained_on_data_ = false;  // a run made it, which recorded its data
   std::unique_ptr<Arena> arena_, host_;
   std::unique_ptr<Stream> compute_;  // ends before the arenas go
   GroupSet groups_;

@@ -18,8 +18,7 @@ std::vector<ExternalMemory> external_memory(const Recipe& r, const MachineProfil
   std::vector<ExternalMemory> items;
   items.push_back(
       {"process", profile.process_bytes, profile.measured ? "measured by ltrain bench" : "built-in guess"});
-  const ExternalMemory loader{"data loader", data::loader_buffer_bytes(loader_options(r, mesh, false)),
-                              "formula"};
+  const ExternalMemory loader{"data loader", data::loader_buffer_bytes(loader_options(r, mesh)), "formula"};
   if (device_of(r) == DeviceKind::cuda) {
     // Driver, CUDA's libraries and their host buffers. A job that is given less is killed by its own cgroup,
     // so that the figure errs on the safe side until it is measured.

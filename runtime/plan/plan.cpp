@@ -7,6 +7,7 @@
 
 #include "kernels/tensor/parallel_for.h"
 #include "parallel/mesh/mesh.h"
+#include "runtime/eval/held_out.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/meta_rank.h"
 #include "runtime/plan/schedule_plan.h"
@@ -204,8 +205,10 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
       return std::pair(meta.wire_bytes() - before, meta.end() - start);
     };
     const auto one = pass(1), two = pass(2);
-    plan.eval_wire_bytes = one.first + (batches - 1) * (two.first - one.first);
-    plan.eval_seconds = one.second + static_cast<double>(batches - 1) * (two.second - one.second);
+    const int64_t sets = static_cast<int64_t>(eval_sets(recipe).size());
+    plan.eval_wire_bytes = sets * (one.first + (batches - 1) * (two.first - one.first));
+    plan.eval_seconds = static_cast<double>(sets) *
+                        (one.second + static_cast<double>(batches - 1) * (two.second - one.second));
   }
   run_other_precisions(recipe, meta.program);
   plan.arena = meta.memory.peak();

@@ -1,6 +1,7 @@
 // What follows a text: its rows, and later one row a token, through the model, beside the keys and values of
 // all before.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/error.h"
 #include "runtime/program/train_program.h"
@@ -10,6 +11,18 @@ namespace {
 
 /// Rows of one forward: enough that weights are read for many, few enough that activations stay small.
 constexpr int64_t kMostRows = 512;
+/// Rows whose logits are read at once: of 128,000 tokens they are 32 MB.
+constexpr int64_t kScoredRows = 64;
+
+/// Of row `row` of logits (rows, vocab).
+template <typename T>
+TokenScore score_of(const std::vector<T>& logits, int64_t row, int64_t vocab, int32_t target) {
+  const T* values = logits.data() + row * vocab;
+  const double most = *std::max_element(values, values + vocab), value = values[target];
+  double sum = 0;
+  for (int64_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(values[i]) - most);
+  return {value - most - std::log(sum), value >= most};
+}
 
 }  // namespace
 
@@ -109,6 +122,46 @@ std::vector<std::vector<float>> TrainProgram::extend(const std::vector<TextToken
     read(n);
   }
   device_.memory.release(logits);
+  return out;
+}
+
+std::vector<TokenScore> TrainProgram::score(KeyValueCache& text, const std::vector<int32_t>& tokens,
+                                            const std::vector<int32_t>& targets) {
+  const bool meta = device_.compute.meta() != nullptr;
+  const int64_t vocab = options_.model.vocab_size, count = static_cast<int64_t>(tokens.size());
+  const int64_t most = std::min(kScoredRows, text_positions_.elements());
+  LT_CHECK(count == static_cast<int64_t>(targets.size()) && text.length + count <= text.capacity,
+           "a text of {} tokens with room for {} goes on with {}, and {} are scored", text.length,
+           text.capacity, count, targets.size());
+  const DType type = options_.precision.compute == DType::f64 ? DType::f64 : DType::f32;
+  Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", type, {most, vocab});
+  std::vector<float> narrow;
+  std::vector<double> wide;
+  std::vector<TokenScore> out;
+  for (int64_t done = 0; done < (meta ? most : count);) {
+    const int64_t rows = meta ? most : std::min(most, count - done);
+    extend_rows({{&text, rows}}, meta ? nullptr : tokens.data() + done, logits.flat(0, {rows, vocab}), 0);
+    done += rows;
+    if (meta) break;
+    const Tensor read = logits.flat(0, {rows, vocab});
+    if (type == DType::f64)
+      wide.resize(static_cast<size_t>(rows * vocab)), staging_.get(wide.data(), read);
+    else
+      narrow.resize(static_cast<size_t>(rows * vocab)), staging_.get(narrow.data(), read);
+    const size_t first = out.size();
+    out.resize(first + static_cast<size_t>(rows));
+#pragma omp parallel for
+    for (int64_t i = 0; i < rows; ++i) {
+      const int32_t target = targets[first + static_cast<size_t>(i)];
+      out[first + static_cast<size_t>(i)] =
+          type == DType::f64 ? score_of(wide, i, vocab, target) : score_of(narrow, i, vocab, target);
+    }
+  }
+  device_.memory.release(logits);
+  for (const TokenScore& s : out)
+    if (std::isnan(s.log_probability))
+      fail(ExitCode::data,
+           "the logits of a token are not numbers: the model's weights are not finite, or too large");
   return out;
 }
 

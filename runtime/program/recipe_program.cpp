@@ -213,14 +213,14 @@ data::Packing packing(const Recipe& r) {
   return p;
 }
 
-data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh, bool eval) {
+data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh) {
   data::LoaderOptions o;
-  for (const DataSource& s : eval ? r.data.eval : r.data.train) o.sources.push_back({s.path, s.weight});
+  for (const DataSource& s : r.data.train) o.sources.push_back({s.path, s.weight});
   o.seq_length = r.data.seq_length;
   o.micro_batch = r.train.micro_batch_size;
   // With a growing batch a step of the loader is one micro-batch of every rank: the samples are in the same
   // order.
-  const bool grows = r.train.batch_ramp.start > 0 && !eval;
+  const bool grows = r.train.batch_ramp.start > 0;
   o.global_batch = grows ? o.micro_batch * mesh.size(kDataAxes) : r.train.global_batch_size;
   o.seed = static_cast<uint64_t>(r.seed);
   o.dp_rank = mesh.place_in(kDataAxes);
@@ -228,8 +228,16 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh, bool eval)
   o.vocab_size = r.model.vocab_size;
   o.rows = context_sharding(r, mesh).rows();
   o.packing = packing(r);
-  o.eval = eval;
-  if (eval) o.eval_samples = r.train.eval_steps * r.train.global_batch_size;
+  return o;
+}
+
+data::LoaderOptions eval_loader_options(const Recipe& r, const Mesh& mesh,
+                                        const std::vector<data::SourceSpec>& sources) {
+  data::LoaderOptions o = loader_options(r, mesh);
+  o.sources = sources;
+  o.global_batch = r.train.global_batch_size;
+  o.eval = true;
+  o.eval_samples = r.train.eval_steps * r.train.global_batch_size;
   return o;
 }
 

@@ -45,7 +45,10 @@ void check_optimizer_of(const Recipe& recipe);
 /// The cut of the sequence that the rank of `mesh` has.
 ContextSharding context_sharding(const Recipe& recipe, const Mesh& mesh);
 /// How the rank that `mesh` is of reads its data.
-data::LoaderOptions loader_options(const Recipe& recipe, const Mesh& mesh, bool eval);
+data::LoaderOptions loader_options(const Recipe& recipe, const Mesh& mesh);
+/// Of an evaluation on `sources`.
+data::LoaderOptions eval_loader_options(const Recipe& recipe, const Mesh& mesh,
+                                        const std::vector<data::SourceSpec>& sources);
 /// The recipe's treatment of documents, without `eod`: end_of_document() of runtime/checkpoint knows it.
 data::Packing packing(const Recipe& recipe);
 /// Threads of each rank: the recipe's, else cores of the host / ranks on it.

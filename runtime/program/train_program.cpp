@@ -1,6 +1,7 @@
 #include "runtime/program/train_program.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "kernels/elementwise/tensor_ops.h"
@@ -126,7 +127,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     balance_sums_ = constant("balance of all layers", DType::f64, {2, options.model.moe.num_experts});
     balance_table_ = constant("balance table", DType::f64, {1, options.model.moe.num_experts});
   }
-  count_ = constant("token count", DType::i64, {1});
+  count_ = constant("token count", DType::i64, {2});
   if (options.cuda_graphs && options.for_training) {
     LT_CHECK(!options.sharding.shards_gradients() && options.model.moe.num_experts == 0,
              "captured steps of pieces of gradients, or of experts");
@@ -301,22 +302,24 @@ void TrainProgram::reduce_sums(const char* reading) {
   place_require(s, reading, sums_, Placement::R());
 }
 
-int64_t TrainProgram::agree_tokens(int64_t counted) {
+void TrainProgram::sum_counts(std::span<int64_t> counts) {
+  const Tensor sums = count_.flat(0, {static_cast<int64_t>(counts.size())});
   if (device_.compute.meta()) {
-    place_set(device_.compute, count_, kAllAxes, Placement::R());
-    place_set(device_.compute, count_, kGradientAxes, Placement::P());
-    device_.groups.gradient.all_reduce(device_.compute, count_);
-    place_require(device_.compute, "reading the token count", count_, Placement::R());
-    return options_.micro_batch * cut_.rows().rows * options_.accumulation * device_.groups.gradient.size();
+    place_set(device_.compute, sums, kAllAxes, Placement::R());
+    place_set(device_.compute, sums, kGradientAxes, Placement::P());
+    device_.groups.gradient.all_reduce(device_.compute, sums);
+    place_require(device_.compute, "reading the token count", sums, Placement::R());
+    counts[0] =
+        options_.micro_batch * cut_.rows().rows * options_.accumulation * device_.groups.gradient.size();
+    return;
   }
-  if (device_.groups.gradient.size() == 1) return counted;
+  if (device_.groups.gradient.size() == 1) return;
   staging_.open();
-  staging_.put(count_, &counted);
+  staging_.put(sums, counts.data());
   staging_.close();
-  device_.groups.gradient.all_reduce(device_.compute, count_);
-  staging_.get(&counted, count_);
+  device_.groups.gradient.all_reduce(device_.compute, sums);
+  staging_.get(counts.data(), sums);
   device_.groups.check();
-  return counted;
 }
 
 bool TrainProgram::any_rank(bool mine) {
@@ -324,10 +327,11 @@ bool TrainProgram::any_rank(bool mine) {
   if (world.size() == 1) return mine;
   int64_t ranks = mine;
   staging_.open();
-  staging_.put(count_, &ranks);
+  const Tensor sum = count_.flat(0, {1});
+  staging_.put(sum, &ranks);
   staging_.close();
-  world.all_reduce(device_.compute, count_);
-  staging_.get(&ranks, count_);
+  world.all_reduce(device_.compute, sum);
+  staging_.get(&ranks, sum);
   device_.groups.check();
   return ranks > 0;
 }
@@ -359,7 +363,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   int64_t counted = 0;
   for (const HostBatch& b : batches)
     for (int32_t t : b.targets) counted += t >= 0;
-  result.tokens = agree_tokens(counted);
+  sum_counts({&counted, 1});
+  result.tokens = counted;
   clear_sums();
   const HostBatch none;
   result.loss_scale = scaler_ ? scaler_->scale() : 1;
@@ -490,15 +495,18 @@ ExpertStatistics TrainProgram::expert_statistics(const std::vector<double>& all_
   return all;
 }
 
-double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) { return *evaluate(next, {}); }
+double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
+  return evaluate(next, {})->loss;
+}
 
-std::optional<double> TrainProgram::evaluate(const std::function<const HostBatch*()>& next,
-                                             const AskStop& ask_stop) {
+std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostBatch*()>& next,
+                                                 const AskStop& ask_stop,
+                                                 const std::vector<int32_t>& token_bytes) {
   const bool meta = device_.compute.meta() != nullptr;
   Step step = make_step(false);
   if (options_.for_training) store_.use_ema_weights(true);
   clear_sums();
-  int64_t counted = 0;
+  std::array<int64_t, 2> counts{};  // tokens, bytes
   bool more = true, once = meta && !next;
   const HostBatch none;
   while (more) {  // as many at a time as a step has, so that a pipeline runs them like a step
@@ -512,7 +520,10 @@ std::optional<double> TrainProgram::evaluate(const std::function<const HostBatch
       once = false;
       more = batch != nullptr;
       if (!more) break;
-      for (int32_t t : batch->targets) counted += t >= 0;
+      for (const int32_t t : batch->targets) {
+        counts[0] += t >= 0;
+        if (t >= 0 && static_cast<size_t>(t) < token_bytes.size()) counts[1] += token_bytes[t];
+      }
       load(*batch, places++);
     }
     if (places == 0) break;
@@ -522,10 +533,12 @@ std::optional<double> TrainProgram::evaluate(const std::function<const HostBatch
             [&](int k) { return in_place(k); });
   }
   step.enter("loss");
-  const int64_t tokens = agree_tokens(counted);
+  sum_counts(counts);
   reduce_sums("reading the loss");
   if (options_.for_training) store_.use_ema_weights(false);
-  return meta || tokens == 0 ? 0 : read_sums()[0] / static_cast<double>(tokens);
+  EvalResult result{0, counts[0], counts[1]};
+  if (!meta && result.tokens > 0) result.loss = read_sums()[0] / static_cast<double>(result.tokens);
+  return result;
 }
 
 }  // namespace ltrain

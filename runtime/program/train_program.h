@@ -3,7 +3,9 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <numbers>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "kernels/tensor/staging.h"
@@ -98,6 +100,22 @@ struct StepResult {
   bool stop_requested = false;  ///< some rank asked to stop
 };
 
+struct EvalResult {
+  double loss = 0;     ///< mean over the targets that count, in nats
+  int64_t tokens = 0;  ///< those targets
+  int64_t bytes = 0;   ///< of text that they stand for; 0: not known
+  double bits_per_byte() const {
+    return bytes > 0 ? loss * static_cast<double>(tokens) / (std::numbers::ln2 * static_cast<double>(bytes))
+                     : 0;
+  }
+};
+
+/// What the model says of a token, given all before it.
+struct TokenScore {
+  double log_probability = 0;  ///< natural logarithm
+  bool likeliest = false;      ///< no other token is likelier
+};
+
 /// What a text goes on with.
 struct TextTokens {
   KeyValueCache* cache = nullptr;
@@ -139,11 +157,14 @@ class TrainProgram {
   StepResult train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
                         const AskStop& ask_stop = {});
 
-  /// Mean loss over the batches that `next` gives, and those of the other data ranks, until it returns null.
-  /// All ranks give equally many. On meta without `next`: one batch. With `ask_stop` all ranks agree before
-  /// each batch whether to go on; nothing when they do not.
+  /// Over the batches that `next` gives, and those of the other data ranks, until it returns null. All ranks
+  /// give equally many. On meta without `next`: one batch. With `ask_stop` all ranks agree before each batch
+  /// whether to go on; nothing when they do not. `token_bytes`: bytes of text of each id, those beyond have
+  /// none.
+  std::optional<EvalResult> evaluate(const std::function<const HostBatch*()>& next, const AskStop& ask_stop,
+                                     const std::vector<int32_t>& token_bytes = {});
+  /// The loss alone.
   double evaluate(const std::function<const HostBatch*()>& next);
-  std::optional<double> evaluate(const std::function<const HostBatch*()>& next, const AskStop& ask_stop);
 
   // ---- generation (generation.cpp), on one rank ----
 
@@ -153,6 +174,10 @@ class TrainProgram {
   /// Texts have room for theirs. On meta the tokens are ignored: the memory of the most rows that one forward
   /// has.
   std::vector<std::vector<float>> extend(const std::vector<TextTokens>& texts);
+  /// Appends `tokens` to a text that has room for them; for each the score of the target of its place, after
+  /// it and all before it. On meta: the memory.
+  std::vector<TokenScore> score(KeyValueCache& text, const std::vector<int32_t>& tokens,
+                                const std::vector<int32_t>& targets);
 
  private:
   /// One forward over rows of texts.
@@ -168,8 +193,8 @@ class TrainProgram {
   Step make_step(bool training);
   bool staged() const { return options_.stage_layers.size() > 1; }
   bool any_rank(bool mine);
-  /// Sum of `counted` over the ranks that see different tokens.
-  int64_t agree_tokens(int64_t counted);
+  /// Sums over the ranks that see different tokens, in place; two at most.
+  void sum_counts(std::span<int64_t> counts);
   /// Micro-batches [first, first + count) of a step of `micros`, which are loaded, through this rank's
   /// stages: recorded once for the first of a step, which writes gradients, once for those that add to them,
   /// and once for the last, after which ranks sum them.
@@ -207,7 +232,7 @@ class TrainProgram {
   Tensor experts_;  // (layers, moe_sums), of MoE models
   Tensor balance_sums_, balance_table_;  // MicroBatch's
   Tensor router_bias_;                   // (layers, E), of MoE models that have it
-  Tensor count_;                         // (1) i64
+  Tensor count_;                         // (2) i64
   Tensor scale_;                         // (1) f64: of the gradient, where work is recorded
   int64_t steps_ = 0;
   std::optional<ActivationOffload> offloaded_;

@@ -153,6 +153,11 @@ Recipe load_recipe(const std::string& path, const std::vector<std::string>& over
   return parse_recipe(read_recipe(path), path, overrides);
 }
 
+bool is_set_name(std::string_view name) {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+  return !name.empty() && name.size() <= 64 && name.find_first_not_of(kLetters) == name.npos;
+}
+
 std::string read_recipe(const std::string& path) {
   std::string text;
   if (const std::string wrong = read_small_file(path, text); !wrong.empty())

@@ -98,8 +98,12 @@ struct Offload {
 struct DataSource {
   std::string path;
   double weight = 1.0;
+  std::string name;  ///< data.eval: of the set that it is part of; "": not given
   bool operator==(const DataSource&) const = default;
 };
+
+/// What a held-out set may be called: 1 to 64 letters, digits, `-`, `_` and `.`.
+bool is_set_name(std::string_view name);
 
 struct Tokenizer {
   TokenizerKind kind = TokenizerKind::byte;

@@ -104,11 +104,18 @@ void MetricsWriter::step(const StepMetrics& m) {
       if (name != "step" && value.is_number()) state_->tensorboard->scalar(name, m.step, value.get<double>());
 }
 
-void MetricsWriter::eval(int64_t step, double loss) {
-  state_->file
-      << json{{"step", step}, {"eval_loss", number(loss)}, {"eval_perplexity", number(std::exp(loss))}}.dump()
-      << std::endl;
-  if (state_->tensorboard) state_->tensorboard->scalar("eval_loss", step, loss);
+void MetricsWriter::eval(int64_t step, const std::string& name, double loss, double bits_per_byte) {
+  json j{{"step", step}};
+  if (!name.empty()) j["eval_set"] = name;
+  const auto put = [&](const char* key, double value) {
+    j[key] = number(value);
+    if (state_->tensorboard)
+      state_->tensorboard->scalar(name.empty() ? key : std::string(key) + "/" + name, step, value);
+  };
+  put("eval_loss", loss);
+  put("eval_perplexity", std::exp(loss));
+  if (bits_per_byte > 0) put("eval_bits_per_byte", bits_per_byte);
+  state_->file << j.dump() << std::endl;
 }
 
 std::string format_duration(double seconds) {

@@ -42,7 +42,8 @@ class MetricsWriter {
   MetricsWriter(const std::string& run_dir, bool tensorboard, int64_t last_step);
   ~MetricsWriter();
   void step(const StepMetrics& m);
-  void eval(int64_t step, double loss);
+  /// Of the held-out set `name`; "" where the recipe names none. `bits_per_byte` 0: not known.
+  void eval(int64_t step, const std::string& name, double loss, double bits_per_byte);
 
  private:
   struct State;

@@ -82,7 +82,10 @@ class Reader {
   void take(const json& j) {
     const int64_t step = whole_number(j, "step");
     if (j.contains("eval_loss")) {
-      if (const auto loss = number(j, "eval_loss")) r_.evaluations.push_back({step, *loss});
+      const auto set = j.find("eval_set");
+      if (set != j.end() && !set->is_string()) wrong("eval_set must be a text");
+      if (const auto loss = number(j, "eval_loss"))
+        r_.evaluations.push_back({step, set == j.end() ? "" : set->get<std::string>(), *loss});
       return;
     }
     if (step <= r_.last_step)
@@ -189,6 +192,19 @@ double load_entropy(const std::vector<double>& tokens) {
   return tokens.size() > 1 && all > 0 ? e / std::log(static_cast<double>(tokens.size())) : 1;
 }
 
+std::vector<RunReport::Evaluation> RunReport::last_evaluations() const {
+  std::vector<Evaluation> last;
+  for (const Evaluation& e : evaluations) {
+    const auto at =
+        std::find_if(last.begin(), last.end(), [&](const Evaluation& l) { return l.set == e.set; });
+    if (at == last.end())
+      last.push_back(e);
+    else
+      *at = e;
+  }
+  return last;
+}
+
 int64_t RunReport::experts() const {
   size_t most = 0;
   if (!stretches.empty())
@@ -242,7 +258,10 @@ std::string report_json(const RunReport& r) {
     }
     stretches.push_back(std::move(j));
   }
-  for (const auto& e : r.evaluations) evaluations.push_back({{"step", e.step}, {"eval_loss", e.loss}});
+  for (const auto& e : r.evaluations) {
+    evaluations.push_back({{"step", e.step}, {"eval_loss", e.loss}});
+    if (!e.set.empty()) evaluations.back()["eval_set"] = e.set;
+  }
   return ordered_json{{"schema", "ltrain.report.v1"},
                       {"metrics", r.path},
                       {"steps", r.steps},

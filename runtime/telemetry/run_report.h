@@ -31,6 +31,7 @@ struct ReportStretch {
 struct RunReport {
   struct Evaluation {
     int64_t step = 0;
+    std::string set;  ///< "": the recipe names none
     double loss = 0;
   };
   std::string path;  ///< of the metrics
@@ -41,6 +42,7 @@ struct RunReport {
   int64_t best_step = 0;
   int64_t not_finite = 0;  ///< steps whose loss was none
   bool cut_off = false;    ///< the last line has no end: the run is writing it, or died
+  std::vector<Evaluation> last_evaluations() const;  ///< the last of each set
   int64_t experts() const;
   ReportStretch whole() const;  ///< one stretch of the last quarter of the run
 };

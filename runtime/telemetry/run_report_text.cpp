@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/telemetry/run_report.h"
 
@@ -77,10 +78,11 @@ class Text {
     course(
         "MFU", [](const ReportStretch& s) { return s.mfu; }, percent(last_.mfu));
     if (r_.not_finite > 0) line("{} steps had a loss that was not finite", r_.not_finite);
-    if (!r_.evaluations.empty())
-      line("{:<14} {:.4f} at step {}, perplexity {:.2f}; {} evaluations", "held out",
-           r_.evaluations.back().loss, r_.evaluations.back().step, std::exp(r_.evaluations.back().loss),
-           r_.evaluations.size());
+    for (const RunReport::Evaluation& e : r_.last_evaluations())
+      line("{:<14} {:.4f} at step {}, perplexity {:.2f}; {} evaluations",
+           e.set.empty() ? "held out" : printable(e.set, 64), e.loss, e.step, std::exp(e.loss),
+           std::count_if(r_.evaluations.begin(), r_.evaluations.end(),
+                         [&](const RunReport::Evaluation& other) { return other.set == e.set; }));
     if (r_.experts() > 0) experts();
     return text_;
   }

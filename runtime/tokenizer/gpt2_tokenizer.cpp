@@ -54,6 +54,10 @@ class Gpt2Tokenizer final : public Tokenizer {
     }
   }
 
+  int64_t text_bytes(int32_t id) const override {
+    return id < 0 || id >= eot() ? 0 : static_cast<int64_t>(table_->token(id).size());
+  }
+
   int64_t safe_cut(std::string_view text) const override { return gpt2_safe_cut(text); }
 
  private:

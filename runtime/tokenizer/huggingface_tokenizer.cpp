@@ -126,6 +126,13 @@ void HuggingfaceTokenizer::decode(const int32_t* ids, int64_t count, std::string
   if (begin && t.strip_first_space && out.size() > from && out[from] == ' ') out.erase(from, 1);
 }
 
+int64_t HuggingfaceTokenizer::text_bytes(int32_t id) const {
+  if (id < 0 || id >= vocab_size()) return 0;
+  for (const AddedToken& t : tables_->added)
+    if (t.id == id && t.special) return 0;
+  return static_cast<int64_t>(tables_->shown[id].size());
+}
+
 void HuggingfaceTokenizer::add_special_tokens(std::vector<int32_t>& ids) const {
   ids.insert(ids.begin(), tables_->before.begin(), tables_->before.end());
   ids.insert(ids.end(), tables_->after.begin(), tables_->after.end());

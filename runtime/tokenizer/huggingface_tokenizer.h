@@ -58,6 +58,8 @@ class HuggingfaceTokenizer final : public Tokenizer {
   }
   void encode(std::string_view text, std::vector<int32_t>& out) override;
   void decode(const int32_t* ids, int64_t count, std::string& out, bool begin) const override;
+  int64_t text_bytes(int32_t id) const override;
+  std::vector<int32_t> before_text() const override { return tables_->before; }
   void add_special_tokens(std::vector<int32_t>& ids) const override;
   int64_t safe_cut(std::string_view text) const override;
 

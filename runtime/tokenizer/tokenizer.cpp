@@ -38,6 +38,8 @@ class ByteTokenizer final : public Tokenizer {
     }
   }
 
+  int64_t text_bytes(int32_t id) const override { return id >= 0 && id < 256 ? 1 : 0; }
+
   int64_t safe_cut(std::string_view text) const override { return static_cast<int64_t>(text.size()); }
 };
 

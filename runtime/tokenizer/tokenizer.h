@@ -30,6 +30,10 @@ class Tokenizer {
   virtual void encode(std::string_view text, std::vector<int32_t>& out) = 0;  ///< appends
   /// Appends; Error on a bad id. `begin`: the ids begin a text; else they go on in one.
   virtual void decode(const int32_t* ids, int64_t count, std::string& out, bool begin = true) const = 0;
+  /// Bytes of text that an id stands for; 0: of an id that is a mark, as of the end of a document, or none.
+  virtual int64_t text_bytes(int32_t id) const = 0;
+  /// What the tokenizer's post-processor puts before a text.
+  virtual std::vector<int32_t> before_text() const { return {}; }
   /// Puts around the ids of a text what the tokenizer's post-processor puts there.
   virtual void add_special_tokens(std::vector<int32_t>& ids) const {}
 

@@ -30,6 +30,7 @@
 #include "runtime/program/lr_schedule.h"
 #include "runtime/telemetry/exposed.h"
 #include "runtime/telemetry/metrics.h"
+#include "runtime/train/evaluator.h"
 #include "runtime/train/expert_report.h"
 #include "runtime/train/step_profile.h"
 #include "runtime/weights/load.h"
@@ -176,7 +177,10 @@ class Trainer {
     std::vector<std::string> folder_notes;
     if (saves_at_all(recipe_)) folder_notes = state_->open_writer(step_, end_step_, host_.get());
     step_profile_ = std::make_unique<StepProfile>(recipe_, profile_, me.rank, me.world_size);
-    loader_ = std::make_unique<data::BatchLoader>(loader(false), position_.cursor);
+    data::LoaderOptions data = loader_options(recipe_, mesh_);
+    if (data.packing.on()) data.packing.eod = end_of_document(recipe_);
+    loader_ = std::make_unique<data::BatchLoader>(data, position_.cursor);
+    evaluator_ = std::make_unique<Evaluator>(recipe_, mesh_);
     batches_.resize(micro_batches_per_step(recipe_));
     const std::string attention =
         device_ == DeviceKind::cpu ? "" : attention_report(recipe_, card_.capability, *compute_);
@@ -210,12 +214,6 @@ class Trainer {
     }
     started_ = steady_seconds();
     first_step_ = step_;
-  }
-
-  data::LoaderOptions loader(bool eval) const {
-    data::LoaderOptions o = loader_options(recipe_, mesh_, eval);
-    if (o.packing.on()) o.packing.eod = end_of_document(recipe_);
-    return o;
   }
 
   void synchronize() {
@@ -480,23 +478,13 @@ class Trainer {
   /// False when all ranks agreed to stop in it.
   bool evaluate() {
     job_.section("eval", step_);
-    const double begin = steady_seconds();
-    data::BatchLoader loader(this->loader(true), 0);
-    int64_t left = recipe_.train.eval_steps * loader.micro_steps();
-    HostBatch batch;
-    const std::optional<double> loss = program_->evaluate(
-        [&]() -> const HostBatch* {
-          if (left-- <= 0) return nullptr;
-          LT_FAULT_POINT("eval.batch");
-          loader.next(batch);
-          return &batch;
-        },
-        [this] { return asked_to_stop(); });
-    if (!loss) return false;
+    const auto results = evaluator_->evaluate(*program_, [this] { return asked_to_stop(); });
+    if (!results) return false;
     if (!lead_) return true;
-    metrics_->eval(step_, *loss);
-    progress_->line(fmt::format("eval at step {}: loss {:.4f}, perplexity {:.2f} ({:.1f} s)", step_, *loss,
-                                std::exp(*loss), steady_seconds() - begin));
+    for (const SetResult& set : *results) {
+      metrics_->eval(step_, set.name, set.result.loss, set.result.bytes > 0 ? set.result.bits_per_byte() : 0);
+      progress_->line(eval_line(step_, set));
+    }
     return true;
   }
 
@@ -592,6 +580,7 @@ class Trainer {
   std::unique_ptr<TrainingState> state_;
   std::unique_ptr<StepProfile> step_profile_;
   std::unique_ptr<data::BatchLoader> loader_;
+  std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Progress> progress_;
   StarvationWatch starvation_;

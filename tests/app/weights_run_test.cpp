@@ -68,7 +68,7 @@ TEST_CASE("a run is exported, and another begins with the folder under any layou
     const Outcome o = t.sh("eval " + what + " --threads 1 --json");
     INFO(o.text);
     REQUIRE(o.code == 0);
-    return nlohmann::json::parse(o.text.substr(o.text.find('{')))["loss"].get<double>();
+    return nlohmann::json::parse(o.text.substr(o.text.find('{')))["sets"][0]["loss"].get<double>();
   };
   REQUIRE(t.sh("export run average --ema --dtype fp32 -q").code == 0);
   REQUIRE(t.sh("import average imported-average").code == 0);

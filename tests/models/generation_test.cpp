@@ -69,6 +69,12 @@ double worst(TinyOptions o, int64_t forget = 0) {
       p.evaluate([&]() -> const HostBatch* { return std::exchange(once, true) ? nullptr : &batch; });
   double most = std::abs(loss_of(each, batch.targets) - loss);
 
+  // Scores, in parts of their own.
+  cache.length = 0;
+  double sum = 0;
+  for (const TokenScore& s : p.score(cache, tokens, batch.targets)) sum -= s.log_probability;
+  most = std::max(most, std::abs(sum / static_cast<double>(tokens.size()) - loss));
+
   // At once; in two parts, the second beside another text that goes on with one token.
   cache.length = 0;
   most = std::max(most, apart(p.extend({{&cache, tokens}})[0], each.back()));
@@ -137,4 +143,12 @@ TEST_CASE("more than a cache has room for, and nothing at all, is refused") {
   CHECK_THROWS_WITH(rank.program.extend({{&cache, std::vector<int32_t>(9, 1)}}),
                     Catch::Contains("room for 8"));
   CHECK_THROWS_WITH(rank.program.extend({{&cache, {}}}), Catch::Contains("at least one token"));
+}
+
+TEST_CASE("generation in fp32 has the loss of an evaluation") {
+  TinyOptions o;
+  o.seq = 64;
+  o.vocab = 37;
+  o.precision = "fp32";
+  CHECK(worst(o) < 1e-5);
 }

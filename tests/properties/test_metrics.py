@@ -27,10 +27,11 @@ def test_every_name_is_documented(dense, program):
     program.ok(*BASE, *MOE, "model.moe.capacity_factor=1.0", "model.moe.balance.kind=switch", "parallel.expert=2",
                "precision=fp16", "output_dir=names")
     names = set()
-    for run in ("run", "names"):
+    program.ok(*BASE, "data.eval=[{path: text-val, name: held}]", "output_dir=sets")
+    for run in ("run", "names", "sets"):
         for rows in program.metrics(run):
             names.update(key for row in rows for key in row)
-    assert {"lm_loss", "eval_loss", "expert_tokens", "loss_scale", "exposed_comm_ms/ep"} <= names
+    assert {"lm_loss", "eval_loss", "eval_set", "eval_bits_per_byte", "expert_tokens", "loss_scale", "exposed_comm_ms/ep"} <= names
     assert not [name for name in names if f"`{name}`" not in text]
 
 
@@ -96,17 +97,20 @@ def test_losses_are_those_of_another_command(dense, program):
     """eval_loss and `ltrain eval` of the same weights agree, and perplexity is its exponential. Of weights that do not
     change, the mean of lm_loss over the steps is the loss over their data."""
     _, evals = dense
-    there = program.json("eval", "run/checkpoints/step-00000003", "--samples", str(BATCH), "--threads", "1")
+    there = program.json("eval", "run/checkpoints/step-00000003", "--samples", str(BATCH), "--threads", "1")["sets"][0]
     assert evals[0]["eval_loss"] == close(there["loss"], 1e-6)
     assert evals[0]["eval_perplexity"] == close(math.exp(evals[0]["eval_loss"]))
+    # Of the byte tokenizer each target is a byte, but for the ends of documents: here there is one at most.
+    bits = evals[0]["eval_loss"] / math.log(2)
+    assert evals[0]["eval_bits_per_byte"] in (close(bits), close(bits * there["tokens"] / (there["tokens"] - 1)))
 
-    samples = program.json("eval", "run/checkpoints/step-00000003", "--data", "text-train", "--threads", "1")["samples"]
+    samples = program.json("eval", "run/checkpoints/step-00000003", "--data", "text-train", "--threads", "1")["sets"][0]["samples"]
     steps_of_epoch = samples // BATCH
     program.ok(*BASE[:2], "optimizer.kind=sgd", "optimizer.lr=1e-30", "optimizer.weight_decay=0", "output_dir=still",
                f"train.global_batch_size={BATCH}", f"train.train_steps={steps_of_epoch}", "train.eval_interval=0")
     still, _ = program.metrics("still")
     whole = program.json("eval", "still", "--data", "text-train", "--threads", "1", "--samples",
-                         str(steps_of_epoch * BATCH))
+                         str(steps_of_epoch * BATCH))["sets"][0]
     # An epoch's samples in another order; those that do not fill a batch are a part of 1 / steps_of_epoch at most.
     mean = sum(m["lm_loss"] for m in still) / len(still)
     assert mean == close(whole["loss"], 1e-3)

@@ -10,27 +10,34 @@ namespace ltrain::recipe {
 
 namespace {
 
-std::string read_source(const Node& node, DataSource& out) {
+std::string read_source(const Node& node, bool named, DataSource& out) {
   if (node.kind == Node::scalar) return read_text(node, out.path);
   if (node.kind != Node::map) return "needs {path: PREFIX, weight: 1.0}";
-  bool has_path = false, has_weight = false;
+  std::vector<std::string> keys{"path", "weight"}, seen;
+  if (named) keys.push_back("name");
   for (const Node::Entry& e : node.entries) {
-    bool& has = e.key == "path" ? has_path : has_weight;
-    if (e.key != "path" && e.key != "weight") {
-      const std::string near = nearest_word(e.key, {"path", "weight"});
+    if (std::find(keys.begin(), keys.end(), e.key) == keys.end()) {
+      const std::string near = nearest_word(e.key, keys);
       return fmt::format("has an unknown key `{}`; {}", e.key,
-                         near.empty() ? "a source has path and weight" : "did you mean `" + near + "`?");
+                         near.empty()
+                             ? named ? "a source has path, weight and name" : "a source has path and weight"
+                             : "did you mean `" + near + "`?");
     }
-    if (has) return fmt::format("has `{}` twice", e.key);
-    has = true;
+    if (std::find(seen.begin(), seen.end(), e.key) != seen.end()) return fmt::format("has `{}` twice", e.key);
+    seen.push_back(e.key);
     if (e.key == "path") {
       if (std::string wrong = read_text(e.value, out.path); !wrong.empty()) return "path " + wrong;
+    } else if (e.key == "name") {
+      if (std::string wrong = read_text(e.value, out.name); !wrong.empty()) return "name " + wrong;
+      if (!is_set_name(out.name)) return "name must be of letters, digits, `-`, `_` and `.`, 64 at most";
     } else {
       if (std::string wrong = read_number(e.value, out.weight); !wrong.empty()) return "weight " + wrong;
       if (out.weight <= 0) return "weight must be above 0; leave the source out to give it none";
     }
   }
-  return has_path ? "" : "needs a path: {path: PREFIX, weight: 1.0}";
+  return std::find(seen.begin(), seen.end(), "path") != seen.end()
+             ? ""
+             : "needs a path: {path: PREFIX, weight: 1.0}";
 }
 
 /// In ascending order, so that two in the wrong order are the same.
@@ -161,23 +168,26 @@ Key axis_order(std::string path, std::string& (*get)(Recipe&), std::string help)
   return key;
 }
 
-Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), std::string help) {
+Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), bool named, std::string help) {
   Key key;
   key.path = std::move(path);
-  key.type = "list of {path, weight}";
+  key.type = named ? "list of {path, weight, name}" : "list of {path, weight}";
   key.help = std::move(help);
-  key.set = [get](const Key&, Recipe& r, const Node& node) -> std::string {
+  key.set = [get, named](const Key&, Recipe& r, const Node& node) -> std::string {
     std::vector<DataSource> list;
     if (node.kind != Node::list) return "needs a list: [{path: PREFIX, weight: 1.0}]";
     for (size_t i = 0; i < node.items.size(); ++i) {
       DataSource source;
-      if (std::string wrong = read_source(node.items[i], source); !wrong.empty())
+      if (std::string wrong = read_source(node.items[i], named, source); !wrong.empty())
         return fmt::format("source {} {}", i + 1, wrong);
       for (const DataSource& other : list)
         if (other.path == source.path)
           return fmt::format(
               "source {} has the path of an earlier one, {}; give it once, with the sum of the weights",
               i + 1, source.path);
+      if (i > 0 && source.name.empty() != list[0].name.empty())
+        return fmt::format("source {} has {} name, and source 1 has {}; give all of them names, or none",
+                           i + 1, source.name.empty() ? "no" : "a", source.name.empty() ? "one" : "none");
       list.push_back(std::move(source));
     }
     get(r) = std::move(list);
@@ -185,9 +195,12 @@ Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), std::str
   };
   key.write = [get](const Key&, const Recipe& r, bool json) {
     std::string s;
-    for (const DataSource& d : get(const_cast<Recipe&>(r)))
-      s += fmt::format("{}{{{}: {}, {}: {}}}", s.empty() ? "" : ", ", json ? "\"path\"" : "path",
+    for (const DataSource& d : get(const_cast<Recipe&>(r))) {
+      s += fmt::format("{}{{{}: {}, {}: {}", s.empty() ? "" : ", ", json ? "\"path\"" : "path",
                        write_text(d.path, json), json ? "\"weight\"" : "weight", write_number(d.weight));
+      if (!d.name.empty()) s += fmt::format(", {}: {}", json ? "\"name\"" : "name", write_text(d.name, json));
+      s += "}";
+    }
     return "[" + s + "]";
   };
   return key;

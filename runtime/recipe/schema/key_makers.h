@@ -186,7 +186,8 @@ Key words(std::string path, std::vector<Enum>& (*get)(Recipe&), std::string help
 Key texts(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string what, std::string example,
           std::string help);
 /// data.train, data.eval
-Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), std::string help);
+/// Token files. `named`: they may have names.
+Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), bool named, std::string help);
 /// launch.hosts: `local` or a list of names
 Key host_list(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string help);
 

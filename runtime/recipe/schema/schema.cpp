@@ -203,11 +203,13 @@ void add_parallel_keys(std::vector<Key>& t) {
 
 void add_data_keys(std::vector<Key>& t) {
   t.push_back(sources(
-      "data.train", [](Recipe& r) -> std::vector<DataSource>& { return r.data.train; },
+      "data.train", [](Recipe& r) -> std::vector<DataSource>& { return r.data.train; }, false,
       "Token files (`ltrain data build`), mixed by weight."));
   t.push_back(sources(
-                  "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; },
-                  "Held-out token files.")
+                  "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; }, true,
+                  "Held-out token files. Those of one name are a set of their own, with a loss of its own; "
+                  "without names all are "
+                  "one set.")
                   .changes(Effect::nothing));
   t.push_back(choice(
       "data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind), {"tiktoken", "sentencepiece"},

@@ -37,6 +37,7 @@ class SizedTokenizer final : public Tokenizer {
   std::unique_ptr<Tokenizer> clone() const override { return std::make_unique<SizedTokenizer>(size_); }
   void encode(std::string_view, std::vector<int32_t>&) override {}
   void decode(const int32_t*, int64_t, std::string&, bool) const override {}
+  int64_t text_bytes(int32_t) const override { return 0; }
   int64_t safe_cut(std::string_view) const override { return 0; }
 
  private:

@@ -86,7 +86,7 @@ TEST_CASE("values of every type are read as YAML 1.2 says", "[recipe]") {
   CHECK(r.checkpoint.resume == "123");
   CHECK(r.launch.ranks_per_node == 2);
   CHECK(r.launch.threads_per_rank == 0);
-  CHECK(r.data.train == std::vector<DataSource>{{"data/a", 1.0}, {"data/b c", 0.5}});
+  CHECK(r.data.train == std::vector<DataSource>{{"data/a", 1.0, ""}, {"data/b c", 0.5, ""}});
   CHECK_FALSE(r.train.exit_duration_in_mins);
   CHECK(r.train.train_steps == 15);
 }
@@ -148,8 +148,9 @@ TEST_CASE("overrides", "[recipe]") {
   CHECK(parse(base, {"train_iters=9"}).train.train_steps == 9);
   CHECK(parse(base, {"~train.train_steps"}).train.train_steps == 1000);
   CHECK(parse(base, {"~train"}).train.log_interval == 1);
-  CHECK(parse(base, {"train={train_steps: 3}"}).train.log_interval == 2);                    // maps merge
-  CHECK(parse(base, {"data.train=[c]"}).data.train == std::vector<DataSource>{{"c", 1.0}});  // lists replace
+  CHECK(parse(base, {"train={train_steps: 3}"}).train.log_interval == 2);  // maps merge
+  CHECK(parse(base, {"data.train=[c]"}).data.train ==
+        std::vector<DataSource>{{"c", 1.0, ""}});  // lists replace
   CHECK(parse(base, {"data.train.1.weight=3"}).data.train[1].weight == 3);
   CHECK(parse(base, {"data.train.0=c"}).data.train[0].path == "c");
   CHECK(parse(base, {"output_dir=a=b: c"}).output_dir == "a=b: c");

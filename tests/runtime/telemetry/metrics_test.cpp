@@ -116,7 +116,7 @@ TEST_CASE("metrics.jsonl: one flat object a step, NaN is null, names are documen
     StepMetrics m = metrics(1);
     m.grad_norm = NAN;
     w.step(m);
-    w.eval(1, 2.0);
+    w.eval(1, "", 2.0, 0);
     CHECK(lines(folder.path).size() == 2);  // on its way to the file at once
   }
   const auto all = lines(folder.path);
@@ -144,8 +144,8 @@ TEST_CASE("metrics.jsonl of a resumed run: steps after the checkpoint are droppe
   {
     MetricsWriter w(folder.path, false, 0);
     for (int64_t s = 1; s <= 5; ++s) w.step(metrics(s));
-    w.eval(3, 1.0);
-    w.eval(5, 1.0);
+    w.eval(3, "", 1.0, 0);
+    w.eval(5, "", 1.0, 0);
   }
   SECTION("at the step of a checkpoint") {
     MetricsWriter(folder.path, false, 3).step(metrics(4));

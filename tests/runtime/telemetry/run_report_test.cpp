@@ -37,7 +37,7 @@ std::string run_of_moe(const std::string& folder) {
     m.drop_rate_by_layer = {std::nan(""), 0.25};
     m.drop_rate = 0.25;
     writer.step(m);
-    if (i % 100 == 0) writer.eval(i, 4 - 0.001 * static_cast<double>(i));
+    if (i % 100 == 0) writer.eval(i, "", 4 - 0.001 * static_cast<double>(i), 0);
   }
   return folder;
 }

@@ -1,0 +1,55 @@
+#include "runtime/train/evaluator.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "kernels/base/fault_point.h"
+#include "kernels/tensor/timeline.h"
+#include "runtime/checkpoint/data_identity.h"
+#include "runtime/program/recipe_program.h"
+
+namespace ltrain {
+
+Evaluator::Evaluator(const Recipe& recipe, const Mesh& mesh) : recipe_(recipe), mesh_(mesh) {
+  if (recipe.train.eval_interval == 0) return;
+  for (const EvalSet& set : eval_sets(recipe)) sets_.push_back({set, false});
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  for (Set& set : sets_) {
+    if (!has_sidecars(set)) continue;
+    if (!tokenizer) tokenizer = load_tokenizer(recipe);
+    set.in_bytes = is_of_tokenizer(set, *tokenizer);
+  }
+  if (tokenizer) text_bytes_ = text_bytes(*tokenizer);
+}
+
+std::optional<std::vector<SetResult>> Evaluator::evaluate(TrainProgram& program, const TrainProgram::AskStop& ask_stop) const {
+  std::vector<SetResult> results;
+  for (const Set& set : sets_) {
+    const double begin = steady_seconds();
+    data::LoaderOptions options = eval_loader_options(recipe_, mesh_, set.sources);
+    if (options.packing.on()) options.packing.eod = end_of_document(recipe_);
+    data::BatchLoader loader(options, 0);
+    int64_t left = recipe_.train.eval_steps * loader.micro_steps();
+    HostBatch batch;
+    const auto next = [&]() -> const HostBatch* {
+      if (left-- <= 0) return nullptr;
+      LT_FAULT_POINT("eval.batch");
+      loader.next(batch);
+      return &batch;
+    };
+    const auto result = program.evaluate(next, ask_stop, set.in_bytes ? text_bytes_ : std::vector<int32_t>{});
+    if (!result) return {};
+    results.push_back({set.name, *result, steady_seconds() - begin});
+  }
+  return results;
+}
+
+std::string eval_line(int64_t step, const SetResult& set) {
+  const EvalResult& r = set.result;
+  return fmt::format("eval{} at step {}: loss {:.4f}, perplexity {:.2f}{} ({:.1f} s)", set.name.empty() ? "" : " of " + set.name,
+                     step, r.loss, std::exp(r.loss),
+                     r.bytes > 0 ? fmt::format(", {:.4f} bits per byte", r.bits_per_byte()) : "", set.seconds);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,45 @@
+// Evaluations during a run: the loss of each held-out set.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/mesh/mesh.h"
+#include "runtime/eval/held_out.h"
+#include "runtime/program/train_program.h"
+#include "runtime/recipe/recipe.h"
+
+namespace ltrain {
+
+struct SetResult {
+  std::string name;  ///< "": the recipe names no sets
+  EvalResult result;
+  double seconds = 0;
+};
+
+/// Of one rank; all ranks evaluate together.
+class Evaluator {
+ public:
+  /// Reads the tokenizer if there is data of it. Both are there as long as this.
+  Evaluator(const Recipe& recipe, const Mesh& mesh);
+
+  /// train.eval_steps global batches of each set, in file order. Nothing when the ranks agreed to stop.
+  std::optional<std::vector<SetResult>> evaluate(TrainProgram& program,
+                                                 const TrainProgram::AskStop& ask_stop) const;
+
+ private:
+  const Recipe& recipe_;
+  const Mesh& mesh_;
+  struct Set : EvalSet {
+    bool in_bytes = false;  // the bytes of its tokens are known
+  };
+  std::vector<Set> sets_;
+  std::vector<int32_t> text_bytes_;  // of each id
+};
+
+/// "eval at step 10: loss 1.5000, perplexity 4.48, 2.1640 bits per byte (0.5 s)", with a set's name.
+std::string eval_line(int64_t step, const SetResult& set);
+
+}  // namespace ltrain

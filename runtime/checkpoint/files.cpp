@@ -77,6 +77,10 @@ void NewFile::write(const void* data, int64_t bytes) {
     from += n;
     bytes -= n;
     bytes_ += n;
+    if (bytes_ - begun_ >= kSyncPiece) {  // the disk works while more is made; errors are fsync's
+      ::sync_file_range(fd_, begun_, bytes_ - begun_, SYNC_FILE_RANGE_WRITE);
+      begun_ = bytes_;
+    }
     note_progress();
   }
 }

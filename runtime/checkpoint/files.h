@@ -44,7 +44,7 @@ class NewFile {
  private:
   std::string path_;
   int fd_ = -1;
-  int64_t bytes_ = 0;
+  int64_t bytes_ = 0, begun_ = 0;  // written; of them, on their way to the disk
   Hasher hasher_;
 };
 

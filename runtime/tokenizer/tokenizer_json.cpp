@@ -80,7 +80,7 @@ Normalizer read_normalizer(const Json* component, const std::string& where) {
       steps.emplace_back(PrependStep{f.text("prepend")});
     } else if (type == "Replace") {
       Regex pattern = regex_of(pattern_of(f), f.where());
-      steps.emplace_back(std::in_place_type<ReplaceStep>, std::move(pattern), f.text("content"));
+      steps.emplace_back(ReplaceStep{std::move(pattern), f.text("content")});
     } else if (type == "Strip") {
       const bool left = f.truth("strip_left", false);
       steps.emplace_back(StripStep{left, f.truth("strip_right", false)});
@@ -143,7 +143,7 @@ PreTokenizerRead read_pre_tokenizer(const Json* component, const std::string& wh
   PreTokenizerRead read;
   std::vector<PreTokenizer::Step> steps;
   const auto add_split = [&](Regex pattern, SplitBehavior behavior, bool invert, bool local, bool by_words) {
-    steps.emplace_back(std::in_place_type<RegexSplit>, std::move(pattern), behavior, invert, local, by_words);
+    steps.emplace_back(RegexSplit{std::move(pattern), behavior, invert, local, by_words});
   };
   each_component(component, where, "pretokenizers", [&](const std::string& type, JsonFields& f) {
     check_steps(steps.size(), f.where());

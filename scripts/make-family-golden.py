@@ -56,6 +56,15 @@ CONFIGS = {
     "olmo2": ("olmo2", dict(COMMON, rms_norm_eps=1e-6, rope_parameters=rope(5e5))),
     "smollm3": ("smollm3", dict(COMMON, no_rope_layer_interval=2, tie_word_embeddings=True,
                                 rope_parameters=rope(2e6))),
+    # With experts; transformers' loss for balance is part of what is trained.
+    "mixtral": ("mixtral", dict(COMMON, sliding_window=5, num_local_experts=4, num_experts_per_tok=2,
+                                output_router_logits=True, router_aux_loss_coef=0.02, rope_parameters=rope(1e6))),
+    "qwen3_moe": ("qwen3_moe", dict(COMMON, head_dim=6, use_sliding_window=True, sliding_window=4, num_experts=5,
+                                    num_experts_per_tok=2, moe_intermediate_size=10, mlp_only_layers=[1],
+                                    norm_topk_prob=True, output_router_logits=True, router_aux_loss_coef=0.02,
+                                    rope_parameters=rope(1e6))),
+    "olmoe": ("olmoe", dict(COMMON, num_key_value_heads=4, num_experts=6, num_experts_per_tok=3,
+                            output_router_logits=True, router_aux_loss_coef=0.02, rope_parameters=rope(1e4))),
 }
 
 
@@ -82,6 +91,7 @@ def make(fixture):
     kind, settings = CONFIGS[fixture]
     config = CONFIG_MAPPING[kind](**settings)
     config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).double().train()
     with transformers_in_float64() as real_float:
         generator = torch.Generator().manual_seed(7)
@@ -90,10 +100,15 @@ def make(fixture):
                 value = 0.2 * torch.randn(p.shape, generator=generator, dtype=torch.float64)
                 if "norm" in n:
                     value += 1
+                if n.endswith("mlp.gate.weight"):
+                    value *= 4  # a router that has made up its mind
                 p.copy_(value.bfloat16().double())
         exact_rotary(model.model.rotary_emb, real_float)
 
-        record = {"weight." + n: p.detach().bfloat16() for n, p in model.named_parameters()}
+        def ours(n):
+            return n.replace(".mlp.", ".block_sparse_moe.") if kind == "mixtral" else n
+
+        record = {"weight." + ours(n): p.detach().bfloat16() for n, p in model.named_parameters()}
         tokens = torch.randint(0, config.vocab_size, (STEPS, BATCH, SEQ), generator=generator)
         # Learnable: every token is a function of the one before it.
         for i in range(1, SEQ):
@@ -111,12 +126,13 @@ def make(fixture):
             out = model(input_ids=tokens[step], labels=labels[step])
             assert out.loss.dtype == torch.float64 and out.logits.dtype == torch.float64
             out.loss.backward()
-            losses.append(out.loss.detach())
+            aux = getattr(out, "aux_loss", None)  # in the loss; what is recorded is that of the tokens
+            losses.append((out.loss if aux is None else out.loss - config.router_aux_loss_coef * aux).detach())
             if step == 0:
                 record["logits"] = out.logits.detach().to(torch.float32)
                 for n, p in model.named_parameters():
                     assert p.grad is not None, n
-                    record["grad." + n] = p.grad.to(torch.float32)
+                    record["grad." + ours(n)] = p.grad.to(torch.float32)
             optimizer.step()
     targets = torch.full((STEPS, BATCH, SEQ), -1)
     targets[:, :, :-1] = labels[:, :, 1:]

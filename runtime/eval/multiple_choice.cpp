@@ -27,7 +27,8 @@ Question read_question(const std::string& path, int64_t line, const std::string&
   if (!error.empty()) wrong(path, line, "is no JSON object: " + error);
   const auto needs = [&](const char* key, const char* what) {
     wrong(path, line,
-          fmt::format("{} {}; a line is {{\"question\": TEXT, \"choices\": [TEXT, ...], \"answer\": INDEX}}", key, what));
+          fmt::format("{} {}; a line is {{\"question\": TEXT, \"choices\": [TEXT, ...], \"answer\": INDEX}}",
+                      key, what));
   };
   if (!j.is_object()) wrong(path, line, "is no JSON object");
   Question q;
@@ -35,7 +36,8 @@ Question read_question(const std::string& path, int64_t line, const std::string&
   const auto question = j.find("question"), choices = j.find("choices"), answer = j.find("answer");
   if (question == j.end() || !question->is_string()) needs("question", "must be a text");
   q.text = question->get<std::string>();
-  if (choices == j.end() || !choices->is_array() || choices->size() < 2) needs("choices", "must be a list of two texts or more");
+  if (choices == j.end() || !choices->is_array() || choices->size() < 2)
+    needs("choices", "must be a list of two texts or more");
   for (const auto& c : *choices) {
     if (!c.is_string()) needs("choices", "must be texts");
     q.choices.push_back(c.get<std::string>());
@@ -43,14 +45,17 @@ Question read_question(const std::string& path, int64_t line, const std::string&
       needs("choices", "must not be empty or white space alone");
   }
   if (answer == j.end() || !answer->is_number_unsigned() || answer->get<uint64_t>() >= q.choices.size())
-    needs("answer", fmt::format("must be a whole number, 0 to {}, the index of the right choice", q.choices.size() - 1).c_str());
+    needs("answer",
+          fmt::format("must be a whole number, 0 to {}, the index of the right choice", q.choices.size() - 1)
+              .c_str());
   q.answer = answer->get<size_t>();
   return q;
 }
 
 /// Code points of a text in UTF-8.
 int64_t characters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
 size_t index_of_most(const std::vector<double>& values) {
@@ -62,8 +67,8 @@ size_t index_of_most(const std::vector<double>& values) {
 std::vector<Question> read_questions(const std::string& path) {
   const data::InputFile file(path);
   if (file.size() > kMostBytes)
-    fail(ExitCode::data, "{}: has {} bytes; a file of questions has {} MiB at most, divide it", printable(path),
-         file.size(), kMostBytes >> 20);
+    fail(ExitCode::data, "{}: has {} bytes; a file of questions has {} MiB at most, divide it",
+         printable(path), file.size(), kMostBytes >> 20);
   std::string all(static_cast<size_t>(file.size()), '\0');
   file.read(all.data(), 0, file.size());
   std::vector<Question> questions;
@@ -73,7 +78,8 @@ std::vector<Question> read_questions(const std::string& path) {
     const std::string text = all.substr(at, end - at);
     at = end + 1;
     ++line;
-    if (text.find_first_not_of(kWhiteSpace) != std::string::npos) questions.push_back(read_question(path, line, text));
+    if (text.find_first_not_of(kWhiteSpace) != std::string::npos)
+      questions.push_back(read_question(path, line, text));
   }
   if (questions.empty()) fail(ExitCode::data, "{}: has no question", printable(path));
   return questions;
@@ -83,7 +89,8 @@ double MultipleChoiceResult::standard_error(double accuracy) const {
   return questions > 1 ? std::sqrt(accuracy * (1 - accuracy) / static_cast<double>(questions - 1)) : 0;
 }
 
-QuestionTokens question_tokens(const Question& question, data::Tokenizer& tokenizer, const std::vector<int32_t>& begin) {
+QuestionTokens question_tokens(const Question& question, data::Tokenizer& tokenizer,
+                               const std::vector<int32_t>& begin) {
   // White space at the end goes to the choices: most tokenizers join it with the word that follows.
   const size_t words = question.text.find_last_not_of(kWhiteSpace) + 1;  // npos + 1 is 0
   const std::string context = question.text.substr(0, words), white = question.text.substr(words);
@@ -94,7 +101,8 @@ QuestionTokens question_tokens(const Question& question, data::Tokenizer& tokeni
     const int32_t mark = tokenizer.bos() >= 0 ? tokenizer.bos() : tokenizer.eot();
     if (mark < 0)
       fail(ExitCode::usage,
-           "a question is empty, and the tokenizer's files name no token that begins or ends documents, which a choice "
+           "a question is empty, and the tokenizer's files name no token that begins or ends documents, "
+           "which a choice "
            "could follow");
     q.context.push_back(mark);
   } else {
@@ -114,7 +122,8 @@ QuestionTokens question_tokens(const Question& question, data::Tokenizer& tokeni
 
 MultipleChoiceResult answer_questions(const std::vector<Question>& questions, const std::string& path,
                                       TrainProgram& program, KeyValueCache& cache, data::Tokenizer& tokenizer,
-                                      const std::vector<int32_t>& begin, const std::function<void(const AnsweredQuestion&)>& each) {
+                                      const std::vector<int32_t>& begin,
+                                      const std::function<void(const AnsweredQuestion&)>& each) {
   MultipleChoiceResult result;
   const int64_t vocab = program.options().model.vocab_size;
   for (const Question& question : questions) {
@@ -123,12 +132,13 @@ MultipleChoiceResult answer_questions(const std::vector<Question>& questions, co
     for (const auto& c : q.choices)
       if (c.size() > room)
         wrong(path, question.line,
-              fmt::format("a choice has {} tokens, and the model's sequences {}; --seq-length may give more", c.size(),
-                          room));
+              fmt::format("a choice has {} tokens, and the model's sequences {}; --seq-length may give more",
+                          c.size(), room));
     const auto check = [&](const std::vector<int32_t>& tokens) {
       for (const int32_t t : tokens)
         if (t >= vocab)
-          wrong(path, question.line, fmt::format("token {} is outside the model's vocabulary of {}", t, vocab));
+          wrong(path, question.line,
+                fmt::format("token {} is outside the model's vocabulary of {}", t, vocab));
     };
     check(q.context);
     std::for_each(q.choices.begin(), q.choices.end(), check);

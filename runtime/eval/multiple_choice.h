@@ -42,8 +42,8 @@ struct QuestionTokens {
   std::vector<std::vector<int32_t>> choices;
 };
 
-/// One space stands between a question and a choice, where neither has white space there. `begin` comes before
-/// a question; an empty one is the token that begins or ends documents.
+/// One space stands between a question and a choice, where neither has white space there. `begin` comes
+/// before a question; an empty one is the token that begins or ends documents.
 QuestionTokens question_tokens(const Question& question, data::Tokenizer& tokenizer,
                                const std::vector<int32_t>& begin);
 
@@ -57,6 +57,7 @@ struct AnsweredQuestion {
 /// Scores questions on one process; `each` sees every one, in their order.
 MultipleChoiceResult answer_questions(const std::vector<Question>& questions, const std::string& path,
                                       TrainProgram& program, KeyValueCache& cache, data::Tokenizer& tokenizer,
-                                      const std::vector<int32_t>& begin, const std::function<void(const AnsweredQuestion&)>& each);
+                                      const std::vector<int32_t>& begin,
+                                      const std::function<void(const AnsweredQuestion&)>& each);
 
 }  // namespace ltrain

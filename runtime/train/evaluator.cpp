@@ -23,7 +23,8 @@ Evaluator::Evaluator(const Recipe& recipe, const Mesh& mesh) : recipe_(recipe), 
   if (tokenizer) text_bytes_ = text_bytes(*tokenizer);
 }
 
-std::optional<std::vector<SetResult>> Evaluator::evaluate(TrainProgram& program, const TrainProgram::AskStop& ask_stop) const {
+std::optional<std::vector<SetResult>> Evaluator::evaluate(TrainProgram& program,
+                                                          const TrainProgram::AskStop& ask_stop) const {
   std::vector<SetResult> results;
   for (const Set& set : sets_) {
     const double begin = steady_seconds();
@@ -47,9 +48,10 @@ std::optional<std::vector<SetResult>> Evaluator::evaluate(TrainProgram& program,
 
 std::string eval_line(int64_t step, const SetResult& set) {
   const EvalResult& r = set.result;
-  return fmt::format("eval{} at step {}: loss {:.4f}, perplexity {:.2f}{} ({:.1f} s)", set.name.empty() ? "" : " of " + set.name,
-                     step, r.loss, std::exp(r.loss),
-                     r.bytes > 0 ? fmt::format(", {:.4f} bits per byte", r.bits_per_byte()) : "", set.seconds);
+  return fmt::format("eval{} at step {}: loss {:.4f}, perplexity {:.2f}{} ({:.1f} s)",
+                     set.name.empty() ? "" : " of " + set.name, step, r.loss, std::exp(r.loss),
+                     r.bytes > 0 ? fmt::format(", {:.4f} bits per byte", r.bits_per_byte()) : "",
+                     set.seconds);
 }
 
 }  // namespace ltrain

@@ -9,22 +9,27 @@ using namespace ltrain::test;
 namespace {
 
 nlohmann::json evaluated(const TempRun& t, const std::string& arguments) {
-  const Outcome o = t.shell(std::string(LTRAIN_BINARY) + " eval " + arguments + " --threads 1 --json 2>notes");
+  const Outcome o =
+      t.shell(std::string(LTRAIN_BINARY) + " eval " + arguments + " --threads 1 --json 2>notes");
   INFO(o.text << read_text(t.folder() + "/notes"));
   REQUIRE(o.code == 0);
   return nlohmann::json::parse(o.text);
 }
 
 const std::string kSets =
-    "'data.eval=[{path: text-val, name: text}, {path: squares-train, name: squares}, {path: squares-val, name: squares}]' ";
+    "'data.eval=[{path: text-val, name: text}, {path: squares-train, name: squares}, {path: squares-val, "
+    "name: squares}]' ";
 
 }  // namespace
 
 TEST_CASE("a run evaluates each named set, and ltrain eval gives the same of it") {
   TempRun t;
-  REQUIRE(t.shell("for i in $(seq 1500); do echo \"$((i*i)) is the square of $i\"; done > squares.txt").code == 0);
+  REQUIRE(
+      t.shell("for i in $(seq 1500); do echo \"$((i*i)) is the square of $i\"; done > squares.txt").code ==
+      0);
   REQUIRE(t.sh("data build --input squares.txt --output squares --split 50,50 --tokenizer byte").code == 0);
-  const Outcome run = t.sh("run tiny.yaml train.train_steps=3 checkpoint.save_interval=3 log.tensorboard=true " + kSets);
+  const Outcome run =
+      t.sh("run tiny.yaml train.train_steps=3 checkpoint.save_interval=3 log.tensorboard=true " + kSets);
   INFO(run.text);
   REQUIRE(run.code == 0);
   CHECK(run.text.find("eval of text at step 3: loss ") != std::string::npos);
@@ -58,7 +63,8 @@ TEST_CASE("a run evaluates each named set, and ltrain eval gives the same of it"
   // Two sets take twice the time of one in the plan.
   const auto planned = [&](const std::string& sets) {
     return nlohmann::json::parse(
-        t.shell(std::string(LTRAIN_BINARY) + " plan tiny.yaml --json " + sets + " 2>/dev/null").text)["ranks"][0];
+        t.shell(std::string(LTRAIN_BINARY) + " plan tiny.yaml --json " + sets + " 2>/dev/null")
+            .text)["ranks"][0];
   };
   const auto one = planned(""), two = planned(kSets);
   CHECK(two["eval_seconds"].get<double>() == Approx(2 * one["eval_seconds"].get<double>()));
@@ -82,7 +88,8 @@ TEST_CASE("ltrain eval takes several sets, and says why there are no bits per by
   const auto other = evaluated(t, "run --data other --samples 8")["sets"][0];
   CHECK(other["loss"] == both[0]["loss"]);
   CHECK_FALSE(other.contains("bits_per_byte"));
-  CHECK(read_text(t.folder() + "/notes").find("no bits per byte of other: no sidecar says") != std::string::npos);
+  CHECK(read_text(t.folder() + "/notes").find("no bits per byte of other: no sidecar says") !=
+        std::string::npos);
   const Outcome twice = t.sh("eval run --data a=text-val --data a=text-train");
   CHECK(twice.code == 64);
   CHECK(twice.text.find("a is given twice") != std::string::npos);
@@ -95,9 +102,13 @@ TEST_CASE("names of held-out sets are refused where they mean nothing") {
     CHECK(o.code == 64);
     return o.text;
   };
-  CHECK(refused("'data.eval=[{path: a, name: x}, {path: b}]'").find("source 2 has no name, and source 1 has one; give all of them names, or none") != std::string::npos);
-  CHECK(refused("'data.eval=[{path: a, name: x/y}]'").find("name must be of letters, digits") != std::string::npos);
-  CHECK(refused("'data.train=[{path: a, name: x}]'").find("has an unknown key `name`; a source has path and weight") != std::string::npos);
+  CHECK(refused("'data.eval=[{path: a, name: x}, {path: b}]'")
+            .find("source 2 has no name, and source 1 has one; give all of them names, or none") !=
+        std::string::npos);
+  CHECK(refused("'data.eval=[{path: a, name: x/y}]'").find("name must be of letters, digits") !=
+        std::string::npos);
+  CHECK(refused("'data.train=[{path: a, name: x}]'")
+            .find("has an unknown key `name`; a source has path and weight") != std::string::npos);
   CHECK(refused("'data.eval=[{path: a, nam: x}]'").find("did you mean `name`?") != std::string::npos);
 }
 
@@ -106,7 +117,9 @@ TEST_CASE("ltrain eval answers questions, alone and beside data") {
   REQUIRE(t.sh("run tiny.yaml train.train_steps=60 optimizer.lr=0.01 data.seq_length=64").code == 0);
   std::ofstream questions(t.folder() + "/q.jsonl");
   for (int i = 0; i < 20; ++i)
-    questions << R"({"question": "line )" << i << R"( of a text that", "choices": ["zzqx qqzx", "repeats itself"], "answer": 1})" << "\n";
+    questions << R"({"question": "line )" << i
+              << R"( of a text that", "choices": ["zzqx qqzx", "repeats itself"], "answer": 1})"
+              << "\n";
   questions.close();
   const auto j = evaluated(t, "run --choices q.jsonl --scores scores.jsonl");
   CHECK_FALSE(j.contains("sets"));
@@ -125,7 +138,9 @@ TEST_CASE("ltrain eval answers questions, alone and beside data") {
   CHECK(lines == 20);
   const Outcome people = t.sh("eval run --threads 1 --choices short=q.jsonl --data text-val --samples 4");
   INFO(people.text);
-  CHECK(people.text.find("  short: accuracy 1.0000 ± 0.0000, by length 1.0000 ± 0.0000 over 20 questions\n") != std::string::npos);
+  CHECK(
+      people.text.find("  short: accuracy 1.0000 ± 0.0000, by length 1.0000 ± 0.0000 over 20 questions\n") !=
+      std::string::npos);
   CHECK(people.text.find(" over 4 sequences of 64 tokens\n") != std::string::npos);
 
   const Outcome bos = t.sh("eval run --choices q.jsonl --bos yes");
@@ -137,18 +152,25 @@ TEST_CASE("ltrain eval answers questions, alone and beside data") {
 
 TEST_CASE("a text begins as the documents of training did, or as a folder's tokenizer says") {
   TempRun t;
-  REQUIRE(t.shell("mkdir tok && cp " LTRAIN_SOURCE_DIR "/tests/golden/tokenizers/llama3.tokenizer.json tok/tokenizer.json && "
+  REQUIRE(t.shell("mkdir tok && cp " LTRAIN_SOURCE_DIR
+                  "/tests/golden/tokenizers/llama3.tokenizer.json tok/tokenizer.json && "
                   "printf '{\"eos_token\": \"<|end|>\", \"bos_token\": \"<s>\"}' > tok/tokenizer_config.json")
               .code == 0);
-  std::ofstream(t.folder() + "/q.jsonl") << R"({"question": "line of a", "choices": ["text", "times"], "answer": 0})";
+  std::ofstream(t.folder() + "/q.jsonl")
+      << R"({"question": "line of a", "choices": ["text", "times"], "answer": 0})";
   const auto scores = [&](const std::string& arguments) {
     evaluated(t, arguments + " --choices q.jsonl --scores s.jsonl");
     return nlohmann::json::parse(read_text(t.folder() + "/s.jsonl"))["log_likelihoods"];
   };
   for (const bool begins : {false, true}) {
     const std::string name = begins ? "with" : "without";
-    REQUIRE(t.sh("data build --input text.txt --output " + name + " --tokenizer tok" + (begins ? " --prepend-bos" : "")).code == 0);
-    const Outcome run = t.sh("run tiny.yaml train.train_steps=3 data.eval=[] train.eval_interval=0 model.vocab_size=504 data.tokenizer.kind=huggingface data.tokenizer.path=tok data.train=[" + name + "] output_dir=run-" + name);
+    REQUIRE(t.sh("data build --input text.txt --output " + name + " --tokenizer tok" +
+                 (begins ? " --prepend-bos" : ""))
+                .code == 0);
+    const Outcome run = t.sh(
+        "run tiny.yaml train.train_steps=3 data.eval=[] train.eval_interval=0 model.vocab_size=504 "
+        "data.tokenizer.kind=huggingface data.tokenizer.path=tok data.train=[" +
+        name + "] output_dir=run-" + name);
     INFO(run.text);
     REQUIRE(run.code == 0);
     const auto with = scores("run-" + name + " --bos yes"), without = scores("run-" + name + " --bos no");
@@ -159,7 +181,10 @@ TEST_CASE("a text begins as the documents of training did, or as a folder's toke
     REQUIRE(t.sh("export run-without hf --dtype fp32 -q").code == 0);
     CHECK(scores("hf") == with);
     CHECK(scores("hf --bos no") == without);
-    const auto text = [&](const std::string& how) { return t.sh("generate " + how + " --prompt line --tokens 8 --temperature 0 --threads 1 2>/dev/null").text; };
+    const auto text = [&](const std::string& how) {
+      return t.sh("generate " + how + " --prompt line --tokens 8 --temperature 0 --threads 1 2>/dev/null")
+          .text;
+    };
     CHECK(text("hf --bos no") == text("run-without"));
     CHECK(text("hf") == text("run-without --bos yes"));
   }

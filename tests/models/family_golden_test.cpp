@@ -37,9 +37,10 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
   o.model = model;
   o.precision = precision_policy(precision);
   o.bucket_elements = 3000;
-  o.micro_batch = 1;
+  // transformers' loss for balance is over the whole batch.
+  o.micro_batch = model.moe.num_experts > 0 ? kBatch : 1;
   o.seq_length = kSeq;
-  o.accumulation = kBatch;
+  o.accumulation = kBatch / o.micro_batch;
   o.clip_grad = 0;
   auto compute = make_inline_stream("compute");
   CpuArena arena(64 << 20);
@@ -78,11 +79,13 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
   REQUIRE(losses.size() == kSteps);
   REQUIRE(losses.back() < 0.95 * losses.front());  // it learns, so the updates matter
   for (int64_t step = 0; step < kSteps; ++step) {
-    std::vector<HostBatch> batches(kBatch);
+    std::vector<HostBatch> batches(static_cast<size_t>(o.accumulation));
     for (int64_t k = 0; k < kBatch; ++k) {
-      batches[static_cast<size_t>(k)].tokens = row(tokens, step, k);
-      batches[static_cast<size_t>(k)].targets = row(targets, step, k);
-      batches[static_cast<size_t>(k)].sample_index = {0};
+      HostBatch& b = batches[static_cast<size_t>(k / o.micro_batch)];
+      const auto t = row(tokens, step, k), u = row(targets, step, k);
+      b.tokens.insert(b.tokens.end(), t.begin(), t.end());
+      b.targets.insert(b.targets.end(), u.begin(), u.end());
+      b.sample_index.push_back(0);
     }
     AdamwArgs args;
     args.lr = g.number("lr");
@@ -108,9 +111,9 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
 
 bool agrees(const Differences& d) { return d.logits < 1e-5 && d.gradient < 1e-4 && d.loss < 1e-4; }
 
-const char* const kFixtures[] = {"llama",        "llama_dynamic", "llama_linear", "llama_yarn",
-                                 "qwen3_yarn",   "mistral",       "mistral_full", "qwen2",
-                                 "qwen2_window", "qwen3",         "olmo2",        "smollm3"};
+const char* const kFixtures[] = {"llama",   "llama_dynamic", "llama_linear", "llama_yarn",   "qwen3_yarn",
+                                 "mistral", "mistral_full",  "qwen2",        "qwen2_window", "qwen3",
+                                 "olmo2",   "smollm3",       "mixtral",      "qwen3_moe",    "olmoe"};
 
 }  // namespace
 
@@ -155,5 +158,8 @@ TEST_CASE("negative control: a family whose trait is another's does not agree wi
   differs("llama_yarn", [](ModelConfig& m, Family&) { m.rope_scaling.mscale.reset(); });
   differs("qwen3_yarn", [](ModelConfig& m, Family&) { m.rope_scaling.attention_factor = 1.0; });
   differs("qwen3_yarn", [](ModelConfig& m, Family&) { m.rope_scaling.beta_fast = 1.0; });
+  differs("mixtral", [](ModelConfig& m, Family&) { m.sliding_window.reset(); });
+  differs("qwen3_moe", [](ModelConfig& m, Family&) { m.sliding_window.reset(); });
+  differs("olmoe", [](ModelConfig& m, Family&) { m.moe.balance_coeff *= 2; });
   differs("llama_dynamic", [](ModelConfig& m, Family&) { m.rope_theta *= 16; });
 }

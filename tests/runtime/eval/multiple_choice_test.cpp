@@ -55,13 +55,18 @@ TEST_CASE("a file of questions is read line by line, and what is none is refused
            {R"({"choices": ["a", "b"], "answer": 0})", "question must be a text"},
            {R"({"question": 1, "choices": ["a", "b"], "answer": 0})", "question must be a text"},
            {R"({"question": "", "answer": 0})", "choices must be a list of two texts or more"},
-           {R"({"question": "", "choices": ["a"], "answer": 0})", "choices must be a list of two texts or more"},
+           {R"({"question": "", "choices": ["a"], "answer": 0})",
+            "choices must be a list of two texts or more"},
            {R"({"question": "", "choices": ["a", 2], "answer": 0})", "choices must be texts"},
-           {R"({"question": "", "choices": ["a", " "], "answer": 0})", "choices must not be empty or white space alone"},
+           {R"({"question": "", "choices": ["a", " "], "answer": 0})",
+            "choices must not be empty or white space alone"},
            {R"({"question": "", "choices": ["a", "b"]})", "answer must be a whole number, 0 to 1, "},
-           {R"({"question": "", "choices": ["a", "b"], "answer": 2})", "answer must be a whole number, 0 to 1, "},
-           {R"({"question": "", "choices": ["a", "b"], "answer": -1})", "answer must be a whole number, 0 to 1, "},
-           {R"({"question": "", "choices": ["a", "b"], "answer": "0"})", "answer must be a whole number, 0 to 1, "},
+           {R"({"question": "", "choices": ["a", "b"], "answer": 2})",
+            "answer must be a whole number, 0 to 1, "},
+           {R"({"question": "", "choices": ["a", "b"], "answer": -1})",
+            "answer must be a whole number, 0 to 1, "},
+           {R"({"question": "", "choices": ["a", "b"], "answer": "0"})",
+            "answer must be a whole number, 0 to 1, "},
            {R"({"question": "", "choices": ["a", "b"], "answer": 8171e4001})", "is no JSON object: "}}) {
     INFO(line);
     CHECK(refusal(kGood + line).find("questions.jsonl:2: " + what) == 0);
@@ -73,7 +78,9 @@ TEST_CASE("a file of questions is read line by line, and what is none is refused
 
 TEST_CASE("random damage of a file of questions is an error or harmless") {
   std::string good;
-  for (int i = 0; i < 4; ++i) good += R"({"question": "été \u00e9", "choices": ["ß", "\ud83d\ude00 b", "c"], "answer": 1})" "\n";
+  for (int i = 0; i < 4; ++i)
+    good += R"({"question": "été \u00e9", "choices": ["ß", "\ud83d\ude00 b", "c"], "answer": 1})"
+            "\n";
   uint64_t state = 1;
   int refused = 0;
   for (int i = 0; i < 3000; ++i) {
@@ -143,8 +150,8 @@ TEST_CASE("scores of choices are the losses of an evaluation, and the greatest i
       if (i + 1 >= text.size() - choice.size()) batch.targets[i] = text[i + 1];
     }
     bool once = false;
-    const EvalResult r =
-        *program.evaluate([&]() -> const HostBatch* { return std::exchange(once, true) ? nullptr : &batch; }, {});
+    const EvalResult r = *program.evaluate(
+        [&]() -> const HostBatch* { return std::exchange(once, true) ? nullptr : &batch; }, {});
     CHECK(r.tokens == static_cast<int64_t>(choice.size()));
     return -r.loss * static_cast<double>(r.tokens);
   };
@@ -177,9 +184,10 @@ TEST_CASE("scores of choices are the losses of an evaluation, and the greatest i
   CHECK(result.right_by_length == right_by_length);
   // The longest choice has the least sum of all, and a text of many tokens is scored in parts.
   CHECK(chosen[0] == 2);
-  CHECK_THROWS_WITH(answer_questions({{"q", {"yes", std::string(40, 'x')}, 0, 7}}, "questions.jsonl", program, cache,
-                                     *tokenizer, {}, [](const AnsweredQuestion&) {}),
-                    Catch::Contains("questions.jsonl:7: a choice has 41 tokens, and the model's sequences 24"));
+  CHECK_THROWS_WITH(
+      answer_questions({{"q", {"yes", std::string(40, 'x')}, 0, 7}}, "questions.jsonl", program, cache,
+                       *tokenizer, {}, [](const AnsweredQuestion&) {}),
+      Catch::Contains("questions.jsonl:7: a choice has 41 tokens, and the model's sequences 24"));
 }
 
 TEST_CASE("the standard error of an accuracy is that of a mean of zeros and ones") {

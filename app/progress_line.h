@@ -19,9 +19,7 @@ class ProgressLine {
     tty_ = ::isatty(STDERR_FILENO) != 0 && !(term && std::string_view(term) == "dumb");
     next_ = tty_ ? 0.2 : 10;
   }
-  ~ProgressLine() {
-    if (open_) std::fputc('\n', stderr);
-  }
+  ~ProgressLine() { end(); }
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
@@ -37,6 +35,19 @@ class ProgressLine {
                  static_cast<double>(done) * 1e-6, static_cast<double>(all) * 1e-6, more.c_str(), rate * 1e-6,
                  left / 60, left % 60, tty_ ? "\033[K" : "\n");
     open_ = tty_;
+  }
+  /// Of what is not bytes.
+  void count(int64_t done, int64_t all, const char* what) {
+    const double seconds = elapsed();
+    if (quiet_ || seconds < next_) return;
+    next_ = seconds + (tty_ ? 0.2 : 10);
+    std::fprintf(stderr, "%s%lld of %lld %s%s", tty_ ? "\r" : "", static_cast<long long>(done),
+                 static_cast<long long>(all), what, tty_ ? "\033[K" : "\n");
+    open_ = tty_;
+  }
+  void end() {
+    if (open_) std::fputc('\n', stderr);
+    open_ = false;
   }
   double elapsed() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();

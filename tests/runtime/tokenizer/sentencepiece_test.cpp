@@ -250,6 +250,40 @@ TEST_CASE("SentencePiece: random damage is an error or harmless", "[data][tokeni
   CHECK(taken > 300);
 }
 
+TEST_CASE("SentencePiece: random pieces and flags are an error, or give ids for any bytes",
+          "[data][tokenizer]") {
+  std::mt19937 rng(7);
+  const auto noise = [&](size_t most) {
+    std::string s(rng() % (most + 1), '\0');
+    for (char& c : s) c = "ab \xe2\x96\x81\xc3\xa9<"[rng() % 9];
+    return s;
+  };
+  int refused = 0, taken = 0;
+  for (int round = 0; round < 1500; ++round) {
+    std::string file = piece("<unk>", 0, 2);
+    for (int k = static_cast<int>(rng() % 30); k > 0; --k)
+      file += piece(noise(5), static_cast<float>(static_cast<int>(rng() % 9) - 6),
+                    rng() % 8 ? rng() % 4 / 3 * 3 + 1 : rng() % 7);
+    file += trainer(number(3, 1 + rng() % 2)) +
+            normalizer(number(3, rng() % 2) + number(4, rng() % 2) + number(5, rng() % 2));
+    try {
+      const auto t = made(file);
+      ++taken;
+      for (int k = 0; k < 5; ++k) {
+        const std::string text = noise(40);
+        for (const int32_t id : t->encode(text)) REQUIRE((id >= 0 && id < t->vocab_size()));
+        t->decode(t->encode(text));
+        REQUIRE(t->safe_cut(text) <= static_cast<int64_t>(text.size()));
+      }
+    } catch (const Error& e) {
+      ++refused;
+      if (e.code() != ExitCode::data) FAIL(e.what());
+    }
+  }
+  CHECK(refused > 100);
+  CHECK(taken > 100);
+}
+
 TEST_CASE("SentencePiece: a hostile table of characters costs bounded memory and time", "[data][tokenizer]") {
   // Circles, offsets beyond the array, values beyond the strings: random units.
   std::mt19937 rng(6);

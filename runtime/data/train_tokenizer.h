@@ -18,7 +18,7 @@ struct TrainTokenizerOptions {
   int workers = 0;  ///< 0: one per core
   std::string json_key = "text";
   int64_t chunk_bytes = 1 << 20;
-  size_t most_bytes = size_t{2} << 30;                  ///< of the table of pieces
+  size_t most_bytes = size_t{2} << 30;                  ///< of PieceCounts::bytes()
   std::function<void(int64_t done, int64_t all)> read;  ///< bytes of the input
   std::function<void(int64_t done, int64_t all)> made;  ///< tokens
 };

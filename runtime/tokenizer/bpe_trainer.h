@@ -20,7 +20,8 @@ class PieceCounts {
   int64_t keep(size_t most);
 
   size_t size() const { return size_; }
-  size_t bytes() const { return text_.size() + slots_.size() * sizeof(Slot); }
+  /// Of this table, and of the symbols that training makes of its text.
+  size_t bytes() const { return text_.size() * (1 + sizeof(int32_t)) + slots_.size() * sizeof(Slot); }
   size_t text_bytes() const { return text_.size(); }
   /// Calls `use(piece, count)`.
   template <class F>

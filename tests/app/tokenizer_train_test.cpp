@@ -71,6 +71,20 @@ TEST_CASE("a SentencePiece model: data, runs, and a folder that has it alone") {
   INFO(o.text);
   CHECK(o.code == 0);
   CHECK_THAT(t.sh("generate run --prompt Hi --tokens 4 --ignore-end").text, Contains("Hi"));
+  // A folder brings it along.
+  o = t.sh("export run hf --dtype fp32");
+  INFO(o.text);
+  REQUIRE(o.code == 0);
+  CHECK(read_text(t.folder() + "/hf/tokenizer.model") == read_text(kGolden + "bpe-bytes.model"));
+  const std::string from =
+      "run tiny.yaml ~model model.from=hf data.seq_length=32 data.eval=[] train.eval_interval=0 ";
+  o = t.sh(from + "data.train=[own] train.train_steps=1 output_dir=from");
+  INFO(o.text);
+  CHECK(o.code == 0);
+  CHECK_THAT(t.sh(from + "output_dir=from2").text,
+             Contains("data.tokenizer.kind (of model.from) = huggingface: the tokens of text-train are of "
+                      "tokenizer byte"));
+  CHECK_THAT(t.sh("generate hf --prompt Hi --tokens 4 --ignore-end").text, Contains("Hi"));
   o = t.sh(run + "data.tokenizer.kind=sentencepiece data.tokenizer.path=sp model.vocab_size=700");
   CHECK(o.code == 64);
   CHECK_THAT(o.text,

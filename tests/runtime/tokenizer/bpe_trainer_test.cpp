@@ -109,7 +109,7 @@ TEST_CASE("counts of pieces grow, add up and keep the most frequent", "[data][to
   });
   CHECK(sum == 5051);
   CHECK(seven == 7);
-  CHECK(a.keep(140000) == 1001);
+  CHECK(a.keep(170000) == 1001);
   CHECK(a.size() == 2000);
   CHECK(a.keep(60000) == 1990);  // all but those that are there seven times
 }

@@ -1,5 +1,6 @@
 #include "runtime/tokenizer/bpe.h"
 
+#include <algorithm>
 #include <queue>
 
 #include "kernels/base/error.h"
@@ -52,20 +53,31 @@ BpeTable::Merged BpeTable::merged(int32_t left, int32_t right) const {
 }
 
 void bpe_merge_short(const BpeTable& table, std::vector<int32_t>& symbols, size_t first) {
-  for (;;) {
-    BpeTable::Merged best{kNone, -1};
+  size_t n = symbols.size() - first;
+  if (n < 2) return;
+  int32_t* const id = symbols.data() + first;
+  // What each symbol and the next one become; a rank of kNone: nothing.
+  BpeTable::Merged few[kFew];
+  std::vector<BpeTable::Merged> many(n > kFew ? n : 0);
+  BpeTable::Merged* const pair = many.empty() ? few : many.data();
+  const auto look_up = [&](size_t i) {
+    pair[i] = table.merged(id[i], id[i + 1]);
+    if (pair[i].rank < 0) pair[i].rank = kNone;
+  };
+  for (size_t i = 0; i + 1 < n; ++i) look_up(i);
+  while (n > 1) {
     size_t at = 0;
-    for (size_t i = first; i + 1 < symbols.size(); ++i) {
-      const BpeTable::Merged m = table.merged(symbols[i], symbols[i + 1]);
-      if (m.rank >= 0 && m.rank < best.rank) {
-        best = m;
-        at = i;
-      }
-    }
-    if (best.id < 0) return;
-    symbols[at] = best.id;
-    symbols.erase(symbols.begin() + static_cast<int64_t>(at) + 1);
+    for (size_t i = 1; i + 1 < n; ++i)
+      if (pair[i].rank < pair[at].rank) at = i;
+    if (pair[at].rank == kNone) break;
+    id[at] = pair[at].id;
+    std::copy(id + at + 2, id + n, id + at + 1);
+    if (at + 2 < n) std::copy(pair + at + 2, pair + n - 1, pair + at + 1);
+    --n;
+    if (at + 1 < n) look_up(at);
+    if (at > 0) look_up(at - 1);
   }
+  symbols.resize(first + n);
 }
 
 void bpe_merge_long(const BpeTable& table, std::vector<int32_t>& symbols, size_t first) {

@@ -50,8 +50,8 @@ class BpeTable {
 /// Merges the ids from symbols[first] on. Time n log n, memory about 30 bytes an id where there are many.
 void bpe_merge(const BpeTable& table, std::vector<int32_t>& symbols, size_t first);
 
-/// The same by looking through all pairs at each merge: quadratic, faster for few ids. For any number of them
-/// both give the same.
+/// The same by going through the ranks of all pairs at each merge: quadratic, faster for few ids. For any
+/// number of them both give the same.
 void bpe_merge_short(const BpeTable& table, std::vector<int32_t>& symbols, size_t first);
 void bpe_merge_long(const BpeTable& table, std::vector<int32_t>& symbols, size_t first);
 

@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/mix64.h"
-
 namespace ltrain::data {
 
 /// ~0 is no key. Nothing is removed.
@@ -27,6 +25,7 @@ class FlatMap {
     if (2 * ++size_ > slots_.size()) {
       std::vector<Slot> old(2 * slots_.size());
       old.swap(slots_);
+      --shift_;
       for (Slot& s : old)
         if (s.key != kNone) slots_[place(s.key)] = std::move(s);
       at = place(key);
@@ -49,12 +48,14 @@ class FlatMap {
   };
   size_t place(uint64_t key) const {
     const size_t mask = slots_.size() - 1;
-    size_t at = mix64(key) & mask;
+    size_t at = key * 0x9e3779b97f4a7c15u >>
+                shift_;  // Fibonacci hashing: a product's high bits depend on all of the key
     while (slots_[at].key != kNone && slots_[at].key != key) at = (at + 1) & mask;
     return at;
   }
 
-  std::vector<Slot> slots_;  // a power of two
+  std::vector<Slot> slots_;  // a power of two, 2^(64 - shift_)
+  int shift_ = 54;
   size_t size_ = 0;
 };
 

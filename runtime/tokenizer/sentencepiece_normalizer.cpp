@@ -1,5 +1,6 @@
 #include "runtime/tokenizer/sentencepiece_normalizer.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/base/error.h"
@@ -125,7 +126,7 @@ SentencepieceNormalizer::Prefix SentencepieceNormalizer::prefix(std::string_view
 }
 
 void SentencepieceNormalizer::apply(std::string_view text, std::string& out) const {
-  const size_t most = 64 * text.size() + (64 << 10);
+  const size_t given = text.size(), most = std::min<size_t>(64 * given + (64 << 10), INT32_MAX);
   out.clear();
   if (remove_spaces_)
     while (!text.empty()) {
@@ -158,8 +159,7 @@ void SentencepieceNormalizer::apply(std::string_view text, std::string& out) con
         out += b;
     }
     if (out.size() > most)
-      fail(ExitCode::data,
-           "the normalizer makes a text longer than {} bytes, 64 for each of its own and 64 KiB", most);
+      fail(ExitCode::data, "the normalizer makes more than {} bytes of a text of {}", most, given);
     after_space = remove_spaces_ && p.becomes.back() == ' ';
   }
   if (remove_spaces_)

@@ -81,8 +81,8 @@ struct Tables {
     }
     std::vector<int32_t> order;
     for (size_t id = 0; id < model.pieces.size(); ++id) {
-      const std::string& text = symbols[id];
-      if (text.empty()) continue;
+      if (symbols[id].empty()) continue;
+      const std::string& text = model.pieces[id].text;  // not symbols[id]: they grow
       order.push_back(static_cast<int32_t>(id));
       for (const char *c = text.data(), *end = c + text.size(); c < end;) {
         const std::string character(c, static_cast<size_t>(next_char(c, end).bytes));

@@ -273,6 +273,12 @@ class Reader {
   void read_model(const Json& model, const std::string& where) {
     JsonFields f(model, where);
     const std::string type = f.text("type", f.find("merges") ? "BPE" : "none");
+    if (type == "Unigram")
+      fail(ExitCode::data,
+           "{}: type \"Unigram\" is not supported; models of type BPE are, and SentencePiece models of both "
+           "types: "
+           "name the folder's *.model file",
+           where);
     if (type != "BPE") not_supported(where, type, "models of type BPE");
     f.refuse("dropout", "ids would be random; write null", {Json(0.0), Json(0)});
     f.refuse("continuing_subword_prefix", "not supported", {Json("")});

@@ -23,13 +23,17 @@ struct TokenizerOption {
   data::DocumentTokens tokens;
 
   void add_to(CLI::App& command) {
-    command.add_option("--tokenizer", name, "byte, gpt2, or a tokenizer.json or the folder that has it")
+    command
+        .add_option("--tokenizer", name,
+                    "byte, gpt2, or a tokenizer.json or tokenizer.model, or the folder that has it")
         ->capture_default_str();
     command.add_option("--ranks", ranks, "gpt2: merge ranks, a tiktoken file; else $LTRAIN_GPT2_RANKS");
-    command.add_option("--bos-token", tokens.bos,
-                       "tokenizer.json: token that begins a document; else that of tokenizer_config.json");
-    command.add_option("--eos-token", tokens.eos,
-                       "tokenizer.json: token that ends a document; else that of tokenizer_config.json");
+    command.add_option(
+        "--bos-token", tokens.bos,
+        "of a file: token that begins a document; else that of tokenizer_config.json or the model");
+    command.add_option(
+        "--eos-token", tokens.eos,
+        "of a file: token that ends a document; else that of tokenizer_config.json or the model");
   }
   bool is_path() const {
     return name != "byte" && name != "gpt2" && (name.find('/') != name.npos || data::file_exists(name));

@@ -100,7 +100,8 @@ namespace {
 void add_tokenizer_of_folder(const std::string& folder, const RawValue& from, RawValues& given) {
   std::error_code error;
   if (given.values.count("data.tokenizer.kind") || given.values.count("data.tokenizer.path") ||
-      !std::filesystem::exists(folder + "/tokenizer.json", error))
+      (!std::filesystem::exists(folder + "/tokenizer.json", error) &&
+       !std::filesystem::exists(folder + "/tokenizer.model", error)))
     return;
   RawValue value = from;
   value.written_as = "data.tokenizer.kind (of model.from)";

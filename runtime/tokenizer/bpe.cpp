@@ -1,9 +1,9 @@
 #include "runtime/tokenizer/bpe.h"
 
+#include <algorithm>
 #include <queue>
 
 #include "kernels/base/error.h"
-#include "kernels/base/mix64.h"
 
 namespace ltrain::data {
 namespace {
@@ -17,23 +17,22 @@ uint64_t pair_key(int32_t left, int32_t right) {
 
 }  // namespace
 
-BpeTable::BpeTable(std::vector<std::string> tokens) : tokens_(std::move(tokens)), merges_(1 << 12) {
+BpeTable::BpeTable(std::vector<std::string> tokens) : tokens_(std::move(tokens)) {
   index_tokens();
   for (int b = 0; b < 256; ++b) LT_CHECK(byte_ids_[b] >= 0, "no token for byte {}", b);
   for (int32_t id = 0; id < size(); ++id) {
     const std::string_view bytes = tokens_[id];
     for (size_t cut = 1; cut < bytes.size(); ++cut) {
       const int32_t left = find(bytes.substr(0, cut)), right = find(bytes.substr(cut));
-      if (left >= 0 && right >= 0) insert(pair_key(left, right), {id, id});
+      if (left >= 0 && right >= 0) merges_[pair_key(left, right)] = {id, id};
     }
   }
 }
 
 BpeTable::BpeTable(std::vector<std::string> tokens, const std::vector<BpeMerge>& merges)
-    : tokens_(std::move(tokens)), merges_(1 << 12) {
+    : tokens_(std::move(tokens)) {
   index_tokens();
-  for (size_t rank = 0; rank < merges.size(); ++rank)
-    insert(pair_key(merges[rank].left, merges[rank].right), {static_cast<int32_t>(rank), merges[rank].id});
+  for (const BpeMerge& m : merges) merges_[pair_key(m.left, m.right)] = {m.rank, m.id};
 }
 
 void BpeTable::index_tokens() {
@@ -49,43 +48,36 @@ int32_t BpeTable::find(std::string_view bytes) const {
 }
 
 BpeTable::Merged BpeTable::merged(int32_t left, int32_t right) const {
-  const uint64_t pair = pair_key(left, right), mask = merges_.size() - 1;
-  for (uint64_t at = mix64(pair) & mask;; at = (at + 1) & mask) {
-    if (merges_[at].pair == pair) return merges_[at].to;
-    if (merges_[at].to.id < 0) return {};
-  }
-}
-
-void BpeTable::insert(uint64_t pair, Merged to) {
-  if (2 * ++merge_count_ > static_cast<int64_t>(merges_.size())) {
-    std::vector<Slot> old(2 * merges_.size());
-    old.swap(merges_);
-    merge_count_ = 0;
-    for (const Slot& s : old)
-      if (s.to.id >= 0) insert(s.pair, s.to);
-    ++merge_count_;
-  }
-  const uint64_t mask = merges_.size() - 1;
-  uint64_t at = mix64(pair) & mask;
-  while (merges_[at].to.id >= 0 && merges_[at].pair != pair) at = (at + 1) & mask;
-  merges_[at] = {pair, to};
+  const Merged* to = merges_.find(pair_key(left, right));
+  return to ? *to : Merged{};
 }
 
 void bpe_merge_short(const BpeTable& table, std::vector<int32_t>& symbols, size_t first) {
-  for (;;) {
-    BpeTable::Merged best{kNone, -1};
+  size_t n = symbols.size() - first;
+  if (n < 2) return;
+  int32_t* const id = symbols.data() + first;
+  // What each symbol and the next one become; a rank of kNone: nothing.
+  BpeTable::Merged few[kFew];
+  std::vector<BpeTable::Merged> many(n > kFew ? n : 0);
+  BpeTable::Merged* const pair = many.empty() ? few : many.data();
+  const auto look_up = [&](size_t i) {
+    pair[i] = table.merged(id[i], id[i + 1]);
+    if (pair[i].rank < 0) pair[i].rank = kNone;
+  };
+  for (size_t i = 0; i + 1 < n; ++i) look_up(i);
+  while (n > 1) {
     size_t at = 0;
-    for (size_t i = first; i + 1 < symbols.size(); ++i) {
-      const BpeTable::Merged m = table.merged(symbols[i], symbols[i + 1]);
-      if (m.rank >= 0 && m.rank < best.rank) {
-        best = m;
-        at = i;
-      }
-    }
-    if (best.id < 0) return;
-    symbols[at] = best.id;
-    symbols.erase(symbols.begin() + static_cast<int64_t>(at) + 1);
+    for (size_t i = 1; i + 1 < n; ++i)
+      if (pair[i].rank < pair[at].rank) at = i;
+    if (pair[at].rank == kNone) break;
+    id[at] = pair[at].id;
+    std::copy(id + at + 2, id + n, id + at + 1);
+    if (at + 2 < n) std::copy(pair + at + 2, pair + n - 1, pair + at + 1);
+    --n;
+    if (at + 1 < n) look_up(at);
+    if (at > 0) look_up(at - 1);
   }
+  symbols.resize(first + n);
 }
 
 void bpe_merge_long(const BpeTable& table, std::vector<int32_t>& symbols, size_t first) {

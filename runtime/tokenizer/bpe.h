@@ -7,10 +7,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/tokenizer/flat_map.h"
+
 namespace ltrain::data {
 
 struct BpeMerge {
   int32_t left = -1, right = -1, id = -1;  ///< two tokens, and the one that they become
+  int32_t rank = -1;                       ///< of two with one rank the leftmost in the text goes first
 };
 
 /// Tables of one vocabulary; const and shared by threads.
@@ -19,8 +22,8 @@ class BpeTable {
   /// `tokens` by rank (= id), as read_rank_file() checks them: two tokens whose bytes together are a token
   /// merge.
   explicit BpeTable(std::vector<std::string> tokens);
-  /// `tokens` by id, "" where there is none, each at most once; what merges, by rank. Of a pair that comes
-  /// twice the last one counts.
+  /// `tokens` by id, "" where there is none, each at most once; what merges. Of a pair that comes twice the
+  /// last one counts.
   BpeTable(std::vector<std::string> tokens, const std::vector<BpeMerge>& merges);
 
   const std::string& token(int32_t id) const { return tokens_[id]; }
@@ -36,25 +39,19 @@ class BpeTable {
   Merged merged(int32_t left, int32_t right) const;
 
  private:
-  struct Slot {
-    uint64_t pair = ~uint64_t{0};
-    Merged to;
-  };
   void index_tokens();
-  void insert(uint64_t pair, Merged to);
 
   std::vector<std::string> tokens_;
   std::unordered_map<std::string_view, int32_t> ids_;  // views of tokens_
-  std::vector<Slot> merges_;                           // open addressing, a power of two
-  int64_t merge_count_ = 0;
+  FlatMap<Merged> merges_;                             // of a pair
   int32_t byte_ids_[256];
 };
 
 /// Merges the ids from symbols[first] on. Time n log n, memory about 30 bytes an id where there are many.
 void bpe_merge(const BpeTable& table, std::vector<int32_t>& symbols, size_t first);
 
-/// The same by looking through all pairs at each merge: quadratic, faster for few ids. For any number of them
-/// both give the same.
+/// The same by going through the ranks of all pairs at each merge: quadratic, faster for few ids. For any
+/// number of them both give the same.
 void bpe_merge_short(const BpeTable& table, std::vector<int32_t>& symbols, size_t first);
 void bpe_merge_long(const BpeTable& table, std::vector<int32_t>& symbols, size_t first);
 

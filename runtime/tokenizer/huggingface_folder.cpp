@@ -6,6 +6,7 @@
 #include "runtime/files/file.h"
 #include "runtime/files/strict_json.h"
 #include "runtime/tokenizer/json_fields.h"
+#include "runtime/tokenizer/sentencepiece_tokenizer.h"
 #include "runtime/tokenizer/tokenizer_json.h"
 
 namespace ltrain::data {
@@ -49,7 +50,14 @@ std::unique_ptr<Tokenizer> make_huggingface_tokenizer(const std::string& path, c
   namespace fs = std::filesystem;
   std::error_code ignored;
   const bool folder = fs::is_directory(path, ignored);
-  const std::string file = folder ? (fs::path(path) / "tokenizer.json").string() : path;
+  std::string file = path;
+  if (folder) {
+    file = (fs::path(path) / "tokenizer.json").string();
+    const std::string model = (fs::path(path) / "tokenizer.model").string();
+    if (!file_exists(file) && file_exists(model)) file = model;
+  }
+  if (fs::path(file).extension() == ".model")
+    return make_sentencepiece_tokenizer(read_whole(file), file, tokens);
   const std::shared_ptr<HuggingfaceTables> tables = read_tokenizer_json(read_whole(file), file);
   const std::string config = (fs::path(file).parent_path() / "tokenizer_config.json").string();
   const DocumentTokens named = tokens_of_config(config);

@@ -4,6 +4,7 @@
 
 #include "kernels/base/error.h"
 #include "runtime/tokenizer/gpt2_split.h"
+#include "runtime/tokenizer/metaspace_words.h"
 #include "runtime/tokenizer/unicode.h"
 
 namespace ltrain::data {
@@ -67,9 +68,14 @@ void HuggingfaceTokenizer::encode_part(std::string_view part, bool first, std::v
 
 void HuggingfaceTokenizer::encode_text(std::string& text, bool first, std::vector<int32_t>& out) {
   pre_tokenizer_.split(text, first, pieces_);
-  for (const PreTokenizer::Piece& p : pieces_)
-    cache_.encode(std::string_view(text).substr(p.begin, p.end - p.begin), out,
+  const auto encode_cached = [&](std::string_view part) {
+    cache_.encode(part, out,
                   [this](std::string_view piece, std::vector<int32_t>& to) { encode_piece(piece, to); });
+  };
+  for (const PreTokenizer::Piece& p : pieces_) {
+    const std::string_view piece = std::string_view(text).substr(p.begin, p.end - p.begin);
+    tables_->metaspace_words ? each_metaspace_word(piece, encode_cached) : encode_cached(piece);
+  }
 }
 
 void HuggingfaceTokenizer::encode_piece(std::string_view piece, std::vector<int32_t>& out) const {

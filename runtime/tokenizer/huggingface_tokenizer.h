@@ -23,6 +23,7 @@ struct HuggingfaceTables {
   bool byte_level = false;     ///< symbols are bytes; else characters
   bool ignore_merges = false;  ///< a piece that is a token is that token
   bool byte_fallback = false, fuse_unk = false;
+  bool metaspace_words = false;  ///< the words of each_metaspace_word() merge apart
   int32_t unk = -1;
   std::vector<int32_t> byte_tokens;  ///< byte_fallback: ids of <0x00> to <0xFF>, -1 where there is none
   // Before the model.

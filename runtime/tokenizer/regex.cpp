@@ -188,6 +188,7 @@ struct Freer {
 
 struct Regex::Compiled {
   std::string pattern, where;
+  std::string text;  // of_text(): what is looked for, without PCRE2
   std::unique_ptr<pcre2_code, Freer<pcre2_code_free>> code;
 };
 
@@ -228,15 +229,19 @@ Regex::Regex(const std::string& pattern, const std::string& where) {
 }
 
 Regex Regex::of_text(const std::string& text, const std::string& where) {
-  std::string escaped;
-  for (char c : text) {
-    if (std::ispunct(static_cast<unsigned char>(c))) escaped += '\\';
-    escaped += c;
-  }
-  return Regex(escaped, where);
+  auto compiled = std::make_shared<Compiled>();
+  compiled->pattern = compiled->text = text;
+  compiled->where = where;
+  return Regex(std::move(compiled));
 }
 
 bool Regex::next(std::string_view text, size_t from, Match& match) {
+  if (!compiled_->text.empty()) {
+    const size_t at = text.find(compiled_->text, from);
+    if (at == std::string_view::npos) return false;
+    match = {at, at + compiled_->text.size()};
+    return true;
+  }
   if (!scratch_) scratch_ = std::make_shared<Scratch>(compiled_->code.get());
   const int found = pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                                 from, 0, scratch_->data.get(), scratch_->context.get());

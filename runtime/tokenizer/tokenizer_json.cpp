@@ -9,7 +9,9 @@
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"
 #include "runtime/files/strict_json.h"
+#include "runtime/tokenizer/byte_level_json.h"
 #include "runtime/tokenizer/json_fields.h"
+#include "runtime/tokenizer/metaspace_words.h"
 #include "runtime/tokenizer/split_patterns.h"
 #include "runtime/tokenizer/unicode.h"
 
@@ -271,6 +273,12 @@ class Reader {
   void read_model(const Json& model, const std::string& where) {
     JsonFields f(model, where);
     const std::string type = f.text("type", f.find("merges") ? "BPE" : "none");
+    if (type == "Unigram")
+      fail(ExitCode::data,
+           "{}: type \"Unigram\" is not supported; models of type BPE are, and SentencePiece models of both "
+           "types: "
+           "name the folder's *.model file",
+           where);
     if (type != "BPE") not_supported(where, type, "models of type BPE");
     f.refuse("dropout", "ids would be random; write null", {Json(0.0), Json(0)});
     f.refuse("continuing_subword_prefix", "not supported", {Json("")});
@@ -293,6 +301,11 @@ class Reader {
       else if (!bytes_of_token(t_->contents[id], symbols[id]))
         symbols[id].clear();
     }
+    // U+2581 must be a token: a run of unknown characters would go over it.
+    t_->metaspace_words = !t_->byte_level && !t_->ignore_merges && id_of(std::string(kMetaspace)) >= 0 &&
+                          std::none_of(merges.begin(), merges.end(), [&](const BpeMerge& m) {
+                            return goes_over_words(t_->contents[m.id]);
+                          });
     t_->table = BpeTable(std::move(symbols), merges);
     check_symbols(where);
   }
@@ -344,7 +357,7 @@ class Reader {
       if (left.empty() || right.empty() || (m.is_string() && right.find(' ') != std::string::npos))
         fail(ExitCode::data, "{}[{}]: {} is neither two tokens nor \"A B\"", where, i,
              printable(m.dump(), 80));
-      const BpeMerge merge{id_of(left), id_of(right), id_of(left + right)};
+      const BpeMerge merge{id_of(left), id_of(right), id_of(left + right), static_cast<int32_t>(i)};
       for (const auto& [id, token] :
            {std::pair(merge.left, left), std::pair(merge.right, right), std::pair(merge.id, left + right)})
         if (id < 0)
@@ -544,19 +557,6 @@ class Reader {
 };
 
 }  // namespace
-
-const uint32_t* byte_level_alphabet() {
-  static const std::vector<uint32_t> alphabet = [] {
-    std::vector<uint32_t> a(256);
-    uint32_t next = 256;
-    for (uint32_t b = 0; b < 256; ++b) {
-      const bool plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-      a[b] = plain ? b : next++;
-    }
-    return a;
-  }();
-  return alphabet.data();
-}
 
 std::shared_ptr<HuggingfaceTables> read_tokenizer_json(const std::string& text, const std::string& name) {
   return Reader(text, name).read();

@@ -11,7 +11,4 @@ namespace ltrain::data {
 /// data).
 std::shared_ptr<HuggingfaceTables> read_tokenizer_json(const std::string& text, const std::string& name);
 
-/// GPT-2's alphabet of bytes: the code point that stands for each byte in a byte-level tokenizer.
-const uint32_t* byte_level_alphabet();
-
 }  // namespace ltrain::data

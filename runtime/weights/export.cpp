@@ -99,13 +99,14 @@ std::string shard_file(size_t index, size_t count) {
                     : fmt::format("model-{:05d}-of-{:05d}.safetensors", index + 1, count);
 }
 
-/// The folder of the tokenizer.json that the run's data are of, else the one that the run began with.
+/// The folder of the tokenizer that the run's data are of, else the one that the run began with.
 std::string tokenizer_folder(const Recipe& recipe, const std::string& begun_with) {
   if (recipe.data.tokenizer.kind != TokenizerKind::huggingface) return begun_with;
   const std::filesystem::path path = *recipe.data.tokenizer.path;
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return path.string();
-  if (path.filename() != "tokenizer.json") return begun_with;  // a file of another name is found by no one
+  if (path.filename() != "tokenizer.json" && path.filename() != "tokenizer.model")
+    return begun_with;  // a file of another name is found by no one
   return path.has_parent_path() ? path.parent_path().string() : ".";
 }
 

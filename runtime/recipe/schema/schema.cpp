@@ -211,15 +211,19 @@ void add_data_keys(std::vector<Key>& t) {
                   "without names all are "
                   "one set.")
                   .changes(Effect::nothing));
-  t.push_back(choice(
-      "data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind), {"tiktoken", "sentencepiece"},
-      "byte: bytes and an end mark, 257 ids. gpt2: byte-pair ranks in tiktoken form, 50257 ids. huggingface: "
-      "a tokenizer.json; also the default where model.from names a folder that has one."));
-  t.push_back(text("data.tokenizer.path", LT_MEMBER(data.tokenizer.path),
-                   "gpt2: the rank file. huggingface: a tokenizer.json, or the folder that has it.")
-                  .alias({"tokenizer_model"})
-                  .when("data.tokenizer.kind: gpt2 or huggingface", false,
-                        [](const Recipe& r) { return r.data.tokenizer.kind != TokenizerKind::byte; }));
+  t.push_back(
+      choice("data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind), {"tiktoken"},
+             "byte: bytes and an end mark, 257 ids. gpt2: byte-pair ranks in tiktoken form, 50257 ids. "
+             "huggingface: a tokenizer.json, or SentencePiece's tokenizer.model; also the default where "
+             "model.from names a folder that has one.")
+          .say({{"sentencepiece", "huggingface"}, {"spm", "huggingface"}}));
+  t.push_back(
+      text(
+          "data.tokenizer.path", LT_MEMBER(data.tokenizer.path),
+          "gpt2: the rank file. huggingface: a tokenizer.json or tokenizer.model, or the folder that has it.")
+          .alias({"tokenizer_model"})
+          .when("data.tokenizer.kind: gpt2 or huggingface", false,
+                [](const Recipe& r) { return r.data.tokenizer.kind != TokenizerKind::byte; }));
   t.push_back(integer("data.tokenizer.eod", LT_MEMBER(data.tokenizer.eod),
                       "End-of-document token of token files without a sidecar; null: the tokenizer's, which "
                       "must then be given by kind. none: documents end where the index says alone.")

@@ -111,7 +111,7 @@ void add_tokenizer_train(CLI::App& tokenizer) {
   command->add_option("--exclude", t.exclude, "of the files in folders, not those that match GLOB");
   command->add_option("--workers", t.workers, "threads; 0: one per core")->capture_default_str();
   command->add_flag("-q,--quiet", o->quiet, "no progress line");
-  command->footer("Example: ltrain tokenizer train my-tokenizer --input corpus/ --vocab-size 32768");
+  command->footer("Example: ltrain tokenizer train my-vocabulary --input corpus/ --vocab-size 32768");
   command->callback([o] { o->run(); });
 }
 

@@ -56,7 +56,7 @@ void check_kind(const Recipe& r, const data::SourceInfo& s) {
          s.tokenizer == "byte"   ? "Write\n  data: {tokenizer: {kind: byte}}"
          : s.tokenizer == "gpt2" ? "Write\n  data: {tokenizer: {kind: gpt2, path: RANKS.tiktoken}}"
                                  : "Write\n  data: {tokenizer: {kind: huggingface, path: FOLDER}}\nwith the "
-                                   "folder of its tokenizer.json");
+                                   "folder of its tokenizer.json or .model");
 }
 
 void check_tokenizer(const Recipe& r, const data::Tokenizer& tokenizer, const data::SourceInfo& s) {
@@ -67,7 +67,7 @@ void check_tokenizer(const Recipe& r, const data::Tokenizer& tokenizer, const da
          place(r, "data.tokenizer.path"), written(r, "data.tokenizer.path"),
          printable(r.data.tokenizer.path.value_or("null")), kind_of(r), tokenizer.vocab_size(),
          tokenizer.hash(), printable(s.prefix), s.vocab_size, s.tokenizer_hash,
-         r.data.tokenizer.kind == TokenizerKind::gpt2 ? "file of ranks" : "tokenizer.json");
+         r.data.tokenizer.kind == TokenizerKind::gpt2 ? "file of ranks" : "tokenizer.json or .model");
   if (r.data.tokenizer.eod && s.eot >= 0 && *r.data.tokenizer.eod != s.eot)
     fail(ExitCode::usage, "{}data.tokenizer.eod = {}: the sidecar of {} says {}; leave the key out",
          place(r, "data.tokenizer.eod"),

@@ -14,13 +14,12 @@ constexpr int64_t kMostRows = 512;
 /// Rows whose logits are read at once: of 128,000 tokens they are 32 MB.
 constexpr int64_t kScoredRows = 64;
 
-/// Of row `row` of logits (rows, vocab).
 template <typename T>
-TokenScore score_of(const std::vector<T>& logits, int64_t row, int64_t vocab, int32_t target) {
-  const T* values = logits.data() + row * vocab;
-  const double most = *std::max_element(values, values + vocab), value = values[target];
+TokenScore score_of(const std::vector<T>& logits, int32_t target) {
+  const double most = *std::max_element(logits.begin(), logits.end()),
+               value = logits[static_cast<size_t>(target)];
   double sum = 0;
-  for (int64_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(values[i]) - most);
+  for (const T l : logits) sum += std::exp(static_cast<double>(l) - most);
   return {value - most - std::log(sum), value >= most};
 }
 
@@ -135,27 +134,24 @@ std::vector<TokenScore> TrainProgram::score(KeyValueCache& text, const std::vect
            text.capacity, count, targets.size());
   const DType type = options_.precision.compute == DType::f64 ? DType::f64 : DType::f32;
   Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", type, {most, vocab});
-  std::vector<float> narrow;
-  std::vector<double> wide;
+  std::vector<float> narrow(static_cast<size_t>(meta ? 0 : vocab));
+  std::vector<double> wide(narrow.size());
   std::vector<TokenScore> out;
   for (int64_t done = 0; done < (meta ? most : count);) {
     const int64_t rows = meta ? most : std::min(most, count - done);
     extend_rows({{&text, rows}}, meta ? nullptr : tokens.data() + done, logits.flat(0, {rows, vocab}), 0);
-    done += rows;
-    if (meta) break;
-    const Tensor read = logits.flat(0, {rows, vocab});
-    if (type == DType::f64)
-      wide.resize(static_cast<size_t>(rows * vocab)), staging_.get(wide.data(), read);
-    else
-      narrow.resize(static_cast<size_t>(rows * vocab)), staging_.get(narrow.data(), read);
-    const size_t first = out.size();
-    out.resize(first + static_cast<size_t>(rows));
-#pragma omp parallel for
-    for (int64_t i = 0; i < rows; ++i) {
-      const int32_t target = targets[first + static_cast<size_t>(i)];
-      out[first + static_cast<size_t>(i)] =
-          type == DType::f64 ? score_of(wide, i, vocab, target) : score_of(narrow, i, vocab, target);
+    for (int64_t i = 0; i < rows && !meta; ++i) {  // a row fits into the staging memory
+      const Tensor row = logits.flat(i * vocab, {1, vocab});
+      const int32_t target = targets[static_cast<size_t>(done + i)];
+      if (type == DType::f64) {
+        staging_.get(wide.data(), row);
+        out.push_back(score_of(wide, target));
+      } else {
+        staging_.get(narrow.data(), row);
+        out.push_back(score_of(narrow, target));
+      }
     }
+    done += rows;
   }
   device_.memory.release(logits);
   for (const TokenScore& s : out)

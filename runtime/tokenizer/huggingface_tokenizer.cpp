@@ -134,6 +134,8 @@ void HuggingfaceTokenizer::decode(const int32_t* ids, int64_t count, std::string
 
 int64_t HuggingfaceTokenizer::text_bytes(int32_t id) const {
   if (id < 0 || id >= vocab_size()) return 0;
+  const std::vector<int32_t>& bytes = tables_->byte_tokens;  // some files call them special
+  if (std::find(bytes.begin(), bytes.end(), id) != bytes.end()) return 1;
   for (const AddedToken& t : tables_->added)
     if (t.id == id && t.special) return 0;
   return static_cast<int64_t>(tables_->shown[id].size());

@@ -62,6 +62,12 @@ TEST_CASE(
   const std::string evaluated = run.sh("eval cuda --device cuda --samples 4").text;
   CHECK(evaluated == run.sh("eval cuda --device cpu --samples 4").text);
   CHECK(evaluated.find("perplexity") != std::string::npos);
+  std::ofstream(run.folder() + "/q.jsonl")
+      << R"({"question": "line", "choices": ["of", "zzz"], "answer": 0})";
+  const Outcome answered = run.sh("eval cuda --device cuda --choices q.jsonl");
+  INFO(answered.text);
+  CHECK(answered.text.find("accuracy ") != std::string::npos);
+  CHECK(answered.text == run.sh("eval cuda --device cpu --choices q.jsonl").text);
   const std::string options = " --prompt line --tokens 3 --temperature 0 --json 2>/dev/null";
   const Outcome there = run.sh("generate cuda --device cuda" + options);
   CHECK(there.code == 0);

@@ -244,6 +244,13 @@ class ConfigReader {
         sliding = sliding || layer == "sliding_attention";
       }
     }
+    const bool unread = find_hf_key(*keys_, "use_sliding_window")->missing.is_null();  // by the class
+    if (use == false && unread && kind == WindowLayers::all && window.is_number() &&
+        window < size("max_position_embeddings"))
+      return wrong("use_sliding_window",
+                   fmt::format("= false: transformers' {} does not read it, and has the sliding_window ({}); "
+                               "nearest valid value: sliding_window: null, for a model without windows",
+                               type_, window.get<int64_t>()));
     if (use == false || (window.is_null() && !sliding)) return;
     if (window.is_null()) return wrong("layer_types", "has sliding_attention, and sliding_window is null");
     const int64_t tokens = window.get<int64_t>(), positions = size("max_position_embeddings"),

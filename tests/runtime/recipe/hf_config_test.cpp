@@ -315,6 +315,12 @@ TEST_CASE("windows are of the layers that transformers' class gives them to", "[
     CHECK(windows(type, {{"sliding_window", nullptr}}) == "0 0");
     CHECK(windows(type, {{"sliding_window", 512}}) == "0 0");  // hides none
     CHECK(windows(type, {{"sliding_window", 128}}) == "128 128");
+    CHECK(windows(type, {{"sliding_window", nullptr}, {"use_sliding_window", false}}) == "0 0");
+    CHECK(windows(type, {{"sliding_window", 128}, {"use_sliding_window", false}}) ==
+          fmt::format(
+              "F: use_sliding_window = false: transformers' {} does not read it, and has the sliding_window "
+              "(128); nearest valid value: sliding_window: null, for a model without windows",
+              type));
     CHECK(windows(type, {{"sliding_window", 128}, {"layer_types", types}}) ==
           fmt::format("F: layer_types: has \"full_attention\", and all layers of transformers' {} have the "
                       "sliding_window (128)",

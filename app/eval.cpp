@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/device_option.h"
+#include "app/precision_option.h"
 #include "app/print_notes.h"
 #include "app/progress_line.h"
 #include "app/text_begin_option.h"
@@ -27,7 +28,7 @@ namespace {
 using nlohmann::ordered_json;
 
 struct Options {
-  std::string where, scores;
+  std::string where, scores, precision;
   std::vector<std::string> data, choices;
   int64_t samples = 0, micro_batch = 4, seq_length = 0;
   int threads = 0;
@@ -74,7 +75,8 @@ class Evaluation {
                   .scores = !questions.empty(),
                   .seq_length = options.seq_length,
                   .device = options.device,
-                  .average = options.average}) {
+                  .average = options.average,
+                  .precision = options.precision}) {
     if (!options.scores.empty()) scores_.emplace(options.scores);
   }
 
@@ -258,6 +260,7 @@ void add_eval(CLI::App& app) {
   command->add_option("--micro-batch", o->micro_batch, "Sequences at once")->check(CLI::Range(1, 4096));
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
   add_device(*command, o->device);
+  add_precision(*command, o->precision);
   command->add_flag("--ema", o->average, "The average of weights that train.ema_decay keeps");
   add_text_begin(*command, o->begin);
   command->add_flag("--json", o->json, "For programs");

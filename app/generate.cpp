@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/device_option.h"
+#include "app/precision_option.h"
 #include "app/print_notes.h"
 #include "app/text_begin_option.h"
 #include "runtime/generate/session.h"
@@ -19,7 +20,7 @@ namespace ltrain::app {
 
 void add_generate(CLI::App& app) {
   struct Options {
-    std::string where, tokenizer;
+    std::string where, tokenizer, precision;
     std::vector<std::string> prompts, stops;
     SamplingOptions sampling;
     int64_t batch = 16;
@@ -59,6 +60,7 @@ void add_generate(CLI::App& app) {
   add_text_begin(*command, o->begin);
   command->add_flag("--ignore-end", o->ignore_end, "Go on after the end of a document");
   add_device(*command, o->device);
+  add_precision(*command, o->precision);
   command->add_flag("--ema", o->average, "The average of weights that train.ema_decay keeps");
   command->add_flag("--json", o->json, "For programs");
   command->footer("Example: ltrain generate runs/quickstart --prompt 'The ' --tokens 100");
@@ -71,7 +73,8 @@ void add_generate(CLI::App& app) {
                      .tokenizer = o->tokenizer,
                      .texts = at_once,
                      .device = o->device,
-                     .average = o->average});
+                     .average = o->average,
+                     .precision = o->precision});
     print_notes(session.notes());
     std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
     data::Tokenizer& tokenizer = session.tokenizer();

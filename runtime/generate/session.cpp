@@ -69,6 +69,11 @@ Session::Session(const SessionOptions& options) {
   p.accumulation = 1;
   p.fp8.reset();
   if (p.products == MatmulPrecision::fp8) p.products = MatmulPrecision::plain;
+  if (!options.precision.empty()) {
+    p.precision = precision_policy(options.precision);
+    p.precision.master = p.precision.compute;
+    p.products = MatmulPrecision::plain;
+  }
   if (p.precision.has_master()) p.precision = precision_policy("fp32");  // checkpoints hold the fp32 weights
 
   int64_t bytes = 0, host_bytes = 0;

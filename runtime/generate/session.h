@@ -40,6 +40,9 @@ struct SessionOptions {
   DeviceChoice device =
       DeviceChoice::automatic;  ///< auto: a GPU where there is one, whatever trained the model
   bool average = false;         ///< the average that the run kept of the weights
+  /// Of weights, activations, keys and values: "fp32", "bf16" or "fp64"; empty: the run's, and fp32 where the
+  /// run had fp32 weights beside those of another type.
+  std::string precision{};
 };
 
 class Session {

@@ -26,6 +26,7 @@ COMMON = dict(vocab_size=37, hidden_size=16, intermediate_size=24, num_hidden_la
               pad_token_id=None)  # else transformers leaves that token's embedding without a gradient
 LLAMA3 = dict(rope_type="llama3", rope_theta=1e4, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=16)
+LONGROPE = dict(type="longrope", short_factor=[1.0, 1.25, 1.5], long_factor=[1.0, 2.75, 6.5])
 
 
 def rope(theta):
@@ -56,6 +57,12 @@ CONFIGS = {
     "olmo2": ("olmo2", dict(COMMON, rms_norm_eps=1e-6, rope_parameters=rope(5e5))),
     "smollm3": ("smollm3", dict(COMMON, no_rope_layer_interval=2, tie_word_embeddings=True,
                                 rope_parameters=rope(2e6))),
+    "phi3": ("phi3", dict(COMMON, sliding_window=5, rope_parameters=rope(1e4))),
+    # Three of four pairs of channels rotate. Sequences of 12 tokens are longer than 8: the long factors.
+    "phi3_long": ("phi3", dict(COMMON, hidden_size=32, partial_rotary_factor=0.75, original_max_position_embeddings=8,
+                               rope_scaling=dict(LONGROPE))),
+    "phi3_short": ("phi3", dict(COMMON, hidden_size=32, partial_rotary_factor=0.75,
+                                original_max_position_embeddings=12, rope_scaling=dict(LONGROPE))),
     # With experts; transformers' loss for balance is part of what is trained.
     "mixtral": ("mixtral", dict(COMMON, sliding_window=5, num_local_experts=4, num_experts_per_tok=2,
                                 output_router_logits=True, router_aux_loss_coef=0.02, rope_parameters=rope(1e6))),
@@ -78,7 +85,7 @@ def exact_rotary(rotary, real_float):
     inv_freq, scaling = init(rotary.config, device="cpu")
     assert inv_freq.dtype == torch.float64, inv_freq.dtype
     assert torch.allclose(rotary.inv_freq.double(), inv_freq, rtol=1e-5), "not the rotary embedding that is expected"
-    rotary.inv_freq, rotary.attention_scaling = inv_freq, scaling
+    rotary.inv_freq, rotary.original_inv_freq, rotary.attention_scaling = inv_freq, inv_freq.clone(), scaling
     tables = rotary.forward
     rotary.forward = lambda *a, **k: tuple(real_float(t).to(torch.float64) for t in tables(*a, **k))
 

@@ -35,6 +35,18 @@ def qwen(first, window=32768, **more):
     return dict(use_sliding_window=False, sliding_window=window, max_window_layers=first, attention_dropout=0.0, **more)
 
 
+def longrope(pairs):
+    """Of the authors' shape; their factors are not what parameters are counted by."""
+    return dict(type="longrope", short_factor=[1.0] * pairs, long_factor=[1.0 + i for i in range(pairs)])
+
+
+def phi(vocab, hidden, ffn, layers, heads, kv_heads, positions, window, scaling=None, tied=False, theta=10000.0, **more):
+    common = dict(attention_bias=False, attention_dropout=0.0, embd_pdrop=0.0, resid_pdrop=0.0, sliding_window=window,
+                  rope_scaling=scaling, original_max_position_embeddings=4096)
+    return llama_like("phi3", vocab, hidden, ffn, layers, heads, kv_heads, positions, theta, 1e-5, tied,
+                      **(common | more))
+
+
 CONFIGS = {
     "gpt2": gpt2(768, 12, 12),
     "gpt2-medium": gpt2(1024, 24, 16),
@@ -89,6 +101,12 @@ CONFIGS = {
     "Qwen3-235B-A22B": llama_like("qwen3_moe", 151936, 4096, 12288, 94, 64, 4, 40960, 1e6, 1e-6, head_dim=128,
                                   num_experts=128, num_experts_per_tok=8, moe_intermediate_size=1536,
                                   decoder_sparse_step=1, mlp_only_layers=[], norm_topk_prob=True, **qwen(94, None)),
+    "Phi-3-mini-4k-instruct": phi(32064, 3072, 8192, 32, 32, 32, 4096, 2047),
+    "Phi-3-mini-128k-instruct": phi(32064, 3072, 8192, 32, 32, 32, 131072, 262144, longrope(48)),
+    "Phi-3-medium-4k-instruct": phi(32064, 5120, 17920, 40, 40, 10, 4096, 2047),
+    "phi-4": phi(100352, 5120, 17920, 40, 40, 10, 16384, None, theta=250000, original_max_position_embeddings=16384),
+    "Phi-4-mini-instruct": phi(200064, 3072, 8192, 32, 24, 8, 131072, 262144, longrope(48), True,
+                               partial_rotary_factor=0.75),
     "OLMo-2-0425-1B": llama_like("olmo2", 100352, 2048, 8192, 16, 16, 16, 4096, 5e5, 1e-6),
     "OLMo-2-1124-7B": llama_like("olmo2", 100352, 4096, 11008, 32, 32, 32, 4096, 5e5, 1e-6),
     "OLMo-2-1124-13B": llama_like("olmo2", 100352, 5120, 13824, 40, 40, 40, 4096, 5e5, 1e-6),

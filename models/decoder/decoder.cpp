@@ -69,7 +69,7 @@ void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, boo
 void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq) {
   if (config_.traits().positions != PositionEmbedding::rotary) return;
   rope_table_ =
-      memory.allocate(MemoryKind::temporaries, "rope angles", DType::f32, {seq, config_.head_dim / 2, 2});
+      memory.allocate(MemoryKind::temporaries, "rope angles", DType::f32, {seq, config_.rotary_dim() / 2, 2});
   place_set(compute, rope_table_, kAllAxes, Placement::R());
   if (!compute.meta()) upload(compute, rope_table_, rope_angles(config_, seq).data());
 }

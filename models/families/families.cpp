@@ -4,7 +4,7 @@
 /// Every family of this build: NAME.cpp defines NAME_family().
 #define LT_FAMILIES(family)                                                                            \
   family(gpt2) family(llama) family(mistral) family(qwen2) family(qwen3) family(olmo2) family(smollm3) \
-      family(mixtral) family(qwen3_moe) family(olmoe)
+      family(phi3) family(mixtral) family(qwen3_moe) family(olmoe)
 
 namespace ltrain {
 
@@ -22,6 +22,8 @@ const Family& checked(const Family& f) {
            "{}: a name for positions goes with learned positions", f.name);
   LT_CHECK((t.feed_forward == FeedForward::swiglu) == !f.names.gate.empty(),
            "{}: a name for the gate goes with SwiGLU", f.name);
+  LT_CHECK(f.names.fused_gate_up.empty() || !f.names.gate.empty(),
+           "{}: gate and up in one tensor, and no gate", f.name);
   LT_CHECK(f.experts == Experts::never || t.feed_forward == FeedForward::swiglu,
            "{}: experts are SwiGLU layers", f.name);
   LT_CHECK((f.defaults.no_rope_layer_interval == 0) || f.layers_without_positions,

@@ -36,6 +36,7 @@ struct ParameterNames {
   std::string query_norm = "q_norm", key_norm = "k_norm";
   // Of a feed-forward.
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  ///< gate: empty where there is none
+  std::string fused_gate_up;  ///< rows of gate and up in one tensor; empty: two tensors
 
   std::string layer(int64_t i) const { return layers + "." + std::to_string(i); }
 };
@@ -48,6 +49,12 @@ struct HfTensorLayout {
   std::vector<std::string> buffers;
   /// Of an expert: "experts.7." + this + ".weight".
   std::string expert_gate = "gate_proj", expert_up = "up_proj", expert_down = "down_proj";
+};
+
+/// A rope_type of a config.json that transformers' class reads as another.
+struct RopeTypeName {
+  std::string written;
+  RopeType read_as;
 };
 
 /// Whether layers may have experts.
@@ -77,9 +84,12 @@ struct Family {
   bool free_head_dim = true;    ///< head_dim other than hidden_size / num_attention_heads
   WindowLayers windows = WindowLayers::none;
   bool layers_without_positions = false;
+  bool partial_rotary = false;       ///< a part of each head's channels may rotate
+  std::vector<RopeType> rope_types;  ///< that transformers' class takes; empty: all
   Experts experts = Experts::never;
   FamilyDefaults defaults;
   HfTensorLayout hf_layout;
+  std::vector<RopeTypeName> hf_rope_types;
   std::shared_ptr<const std::vector<HfKey>> hf_keys;  ///< what becomes of each key of a config.json
 
   /// Width of the feed-forward that a recipe without one gets: 4 hidden_size without a gate, else about as

@@ -48,8 +48,12 @@ Rows rows_of(const Family& f) {
     for (const std::string& name : {n.query_norm, n.key_norm}) same(all.layer, attention + name + ".weight");
   norm(all.layer, n.feed_forward_norm);
   const std::string mlp = n.feed_forward + ".";
-  if (!n.gate.empty()) linear(mlp + n.gate, t.feed_forward_bias);
-  linear(mlp + n.up, t.feed_forward_bias);
+  if (!n.fused_gate_up.empty()) {
+    linear(mlp + n.fused_gate_up, t.feed_forward_bias);
+  } else {
+    if (!n.gate.empty()) linear(mlp + n.gate, t.feed_forward_bias);
+    linear(mlp + n.up, t.feed_forward_bias);
+  }
   linear(mlp + n.down, t.feed_forward_bias);
   if (f.experts != Experts::always) return all;
   const std::string moe = n.moe + ".", experts = moe + "experts.";

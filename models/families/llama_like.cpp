@@ -29,13 +29,11 @@ std::vector<HfKey> llama_like_keys(const LlamaLikeKeys& d) {
         hf_alias(s + ".original_max_position_embeddings", "rope_scaling.original_max_position_embeddings"));
     rows.push_back(
         hf_required(s + ".partial_rotary_factor", {1.0, nullptr}, "rotation of a part of each head"));
-    for (const char* key :
-         {"beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"}) {
+    for (const char* key : {"beta_fast", "beta_slow", "truncate", "attention_factor", "mscale",
+                            "mscale_all_dim", "short_factor", "long_factor"}) {
       rows.push_back(hf_alias(s + "." + key, std::string("rope_scaling.") + key));
       rows.back().null_derives = true;  // as without the key
     }
-    for (const char* key : {".short_factor", ".long_factor"})
-      rows.push_back(hf_required(s + key, {nullptr}, "of rope_type longrope"));
   }
   rows.push_back(hf_required("partial_rotary_factor", {1.0, nullptr}, "rotation of a part of each head"));
   rows.push_back(hf_required("hidden_act", {"silu", "swish"}, "the feed-forward's activation"));

@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/base/enum_names.h"
 #include "kernels/norm/norm.h"
 
 namespace ltrain {
@@ -17,6 +18,12 @@ enum class FeedForward : uint8_t { gelu, swiglu };
 /// learned: a table that is added to the embedding. rotary: queries and keys are turned (RoPE), of every
 /// layer.
 enum class PositionEmbedding : uint8_t { learned, rotary };
+
+/// How rotary frequencies are stretched for longer sequences: transformers' rope_type
+/// (models/layers/rope_angles.h).
+enum class RopeType : uint8_t { none, linear, llama3, yarn, longrope };
+LT_ENUM_NAMES(RopeType, {RopeType::none, "default"}, {RopeType::linear, "linear"},
+              {RopeType::llama3, "llama3"}, {RopeType::yarn, "yarn"}, {RopeType::longrope, "longrope"});
 
 /// RMSNorm of queries and keys before their rotation: of each head, or of the whole projection.
 enum class QueryKeyNorm : uint8_t { none, head, projection };

@@ -13,8 +13,15 @@ void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelC
   const int64_t f = c.intermediate_size, h = c.hidden_size;
   LT_CHECK(intermediate_ * groups.inner().size() == f, "intermediate_size {} over {} tensor-parallel ranks",
            f, groups.inner().size());
-  std::vector<LinearPart> up{{prefix + "." + names.up, f}};
-  if (gated_) up.insert(up.begin(), {prefix + "." + names.gate, f});
+  std::vector<LinearPart> up;
+  const auto add = [&](const std::string& name, int64_t first) {
+    if (names.fused_gate_up.empty() || !gated_)
+      up.push_back({prefix + "." + name, f});
+    else
+      up.push_back({prefix + "." + names.fused_gate_up, f, first, 2 * f});
+  };
+  if (gated_) add(names.gate, 0);
+  add(names.up, f);
   up_.declare(store, groups, sequence_parallel, up, h, bias, c.initializer_range, LinearSharding::column);
   down_.declare(store, groups, sequence_parallel, {{prefix + "." + names.down, h}}, f, bias, out_std,
                 LinearSharding::row);

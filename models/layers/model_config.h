@@ -12,21 +12,19 @@
 
 namespace ltrain {
 
-/// How rotary frequencies are stretched for longer sequences: transformers' rope_type.
-enum class RopeType : uint8_t { none, linear, llama3, yarn };
-LT_ENUM_NAMES(RopeType, {RopeType::none, "default"}, {RopeType::linear, "linear"},
-              {RopeType::llama3, "llama3"}, {RopeType::yarn, "yarn"});
-
 /// transformers' rope_scaling, by its names (models/layers/rope_angles.h).
 struct RopeScaling {
   RopeType type = RopeType::none;
   double factor = 1.0;
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  ///< of llama3
-  int64_t original_max_position_embeddings = 8192;       ///< of llama3 and yarn
+  int64_t original_max_position_embeddings = 8192;       ///< of llama3, yarn and longrope
   double beta_fast = 32.0, beta_slow = 1.0;              ///< of yarn: turns within the original positions
   bool truncate = true;                                  ///< of yarn: its range is of whole channels
-  std::optional<double> attention_factor;                ///< of yarn: of cosine and sine
+  std::optional<double> attention_factor;                ///< of yarn and longrope: of cosine and sine
   std::optional<double> mscale, mscale_all_dim;          ///< of yarn: what attention_factor follows from
+  /// Of longrope: what each frequency is divided by, for sequences of up to original_max_position_embeddings
+  /// and for longer ones.
+  std::vector<double> short_factor, long_factor;
 };
 
 /// Scores of experts, from logits.
@@ -93,6 +91,7 @@ struct ModelConfig {
   int64_t max_position_embeddings = 2048;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
+  double partial_rotary_factor = 1.0;   ///< of each head's channels, those that rotate: the first
   int64_t no_rope_layer_interval = 0;   ///< what no_rope_layers follows from; 0: all layers have positions
   std::vector<int64_t> no_rope_layers;  ///< by layer, as Hugging Face has it: 1 rotates, 0 does not; empty: 1
   std::optional<int64_t> sliding_window;  ///< keys that a query sees, its own among them, in sliding layers
@@ -111,6 +110,10 @@ struct ModelConfig {
     const size_t i = static_cast<size_t>(layer);
     return traits().positions == PositionEmbedding::rotary &&
            (i >= no_rope_layers.size() || no_rope_layers[i] != 0);
+  }
+  /// Channels of a head that rotate: the first ones.
+  int64_t rotary_dim() const {
+    return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
   }
   /// Keys that a query of the layer sees, its own among them; 0: all before it.
   int64_t window(int64_t layer) const {

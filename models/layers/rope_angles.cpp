@@ -22,7 +22,7 @@ struct YarnRange {
 
   YarnRange(const ModelConfig& c) {
     const RopeScaling& r = c.rope_scaling;
-    const double dim = static_cast<double>(c.head_dim);
+    const double dim = static_cast<double>(c.rotary_dim());
     const auto channel = [&](double turns) {
       const double old = static_cast<double>(r.original_max_position_embeddings);
       return dim * std::log(old / (turns * 2 * M_PI)) / (2 * std::log(c.rope_theta));
@@ -44,9 +44,9 @@ struct YarnRange {
 
 }  // namespace
 
-std::vector<double> rope_frequencies(const ModelConfig& c) {
+std::vector<double> rope_frequencies(const ModelConfig& c, int64_t seq) {
   const RopeScaling& r = c.rope_scaling;
-  const int64_t dim = c.head_dim;
+  const int64_t dim = c.rotary_dim();
   std::vector<double> frequency(static_cast<size_t>(dim / 2));
   for (int64_t i = 0; i < dim / 2; ++i) {
     double f = std::pow(c.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
@@ -64,16 +64,30 @@ std::vector<double> rope_frequencies(const ModelConfig& c) {
         f = stretched * f / r.factor + (1 - stretched) * f;
         break;
       }
+      case RopeType::longrope:
+        f /= (seq > r.original_max_position_embeddings ? r.long_factor : r.short_factor)
+                 .at(static_cast<size_t>(i));
+        break;
     }
     frequency[static_cast<size_t>(i)] = f;
   }
   return frequency;
 }
 
+double longrope_factor(const ModelConfig& c) {
+  return std::max(1.0, static_cast<double>(c.max_position_embeddings) /
+                           static_cast<double>(c.rope_scaling.original_max_position_embeddings));
+}
+
 double rope_attention_factor(const ModelConfig& c) {
   const RopeScaling& r = c.rope_scaling;
-  if (r.type != RopeType::yarn) return 1.0;
+  if (r.type != RopeType::yarn && r.type != RopeType::longrope) return 1.0;
   if (r.attention_factor) return *r.attention_factor;
+  if (r.type == RopeType::longrope)
+    return r.factor <= 1
+               ? 1.0
+               : std::sqrt(1 + std::log(r.factor) /
+                                   std::log(static_cast<double>(r.original_max_position_embeddings)));
   const auto of = [&](double mscale) {
     return r.factor <= 1 ? 1.0 : 0.1 * mscale * std::log(r.factor) + 1.0;
   };
@@ -84,7 +98,7 @@ double rope_attention_factor(const ModelConfig& c) {
 }
 
 std::vector<float> rope_angles(const ModelConfig& c, int64_t seq) {
-  const std::vector<double> frequency = rope_frequencies(c);
+  const std::vector<double> frequency = rope_frequencies(c, seq);
   const double factor = rope_attention_factor(c);
   std::vector<float> table;
   table.reserve(static_cast<size_t>(2 * seq) * frequency.size());

@@ -1,5 +1,5 @@
 // Angles of rotary position embeddings, by transformers' rope_type: linear (arXiv:2306.15595), llama3
-// (arXiv:2407.21783) and YaRN (arXiv:2309.00071).
+// (arXiv:2407.21783), YaRN (arXiv:2309.00071) and LongRoPE (arXiv:2402.13753).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,13 +8,17 @@
 
 namespace ltrain {
 
-/// Of each pair of channels, in radians a position: head_dim / 2.
-std::vector<double> rope_frequencies(const ModelConfig& config);
+/// Of each pair of channels that rotate, in radians a position: rotary_dim / 2. `seq`: tokens of the longest
+/// sequence, by which longrope takes its short factors or its long ones.
+std::vector<double> rope_frequencies(const ModelConfig& config, int64_t seq);
+
+/// What rope_scaling.factor is where longrope is not given one: positions for each of the original ones.
+double longrope_factor(const ModelConfig& config);
 
 /// What cosine and sine are multiplied by.
 double rope_attention_factor(const ModelConfig& config);
 
-/// (seq, head_dim / 2, 2): cosine, sine.
+/// (seq, rotary_dim / 2, 2): cosine, sine.
 std::vector<float> rope_angles(const ModelConfig& config, int64_t seq);
 
 }  // namespace ltrain

@@ -37,16 +37,16 @@ class ConfigReader {
       return wrong("model_type", "is missing; a config.json of Hugging Face names the architecture there");
     set("model.architecture", "model_type", *type);
     type_ = *type;
-    const Family* family = find_family(type_);
-    if (!family) return;  // refused as an architecture
-    keys_ = family->hf_keys.get();
+    family_ = find_family(type_);
+    if (!family_) return;  // refused as an architecture
+    keys_ = family_->hf_keys.get();
     read_ignored(root);
     for (const auto& [key, value] : root.items())
       if (!ignored_.count(key)) take(key, value);
     for (const char* section : {"rope_parameters", "rope_scaling"})
       if (root.contains(section) && !ignored_.count(section)) {
         dynamic_rope(root, section);
-        yarn_positions(root, section);
+        original_positions(root, section);
       }
     sliding_window(root);
     balance_loss(root);
@@ -117,6 +117,10 @@ class ConfigReader {
     if (!value.is_object()) return wrong(section, "is not an object");
     const json* type = rope_type(value);
     const bool dynamic = type && *type == kDynamic;
+    if (dynamic && !family_->rope_types.empty())
+      return wrong(section, fmt::format("= {}: transformers' {} has no rope_type {}", value_text(value),
+                                        type_, kDynamic));
+    const json kind = type ? json(read_as(*type)) : json();
     for (const auto& [key, v] : value.items()) {
       const std::string name = section + "." + key;
       const HfKey* row = find_hf_key(*keys_, name);
@@ -131,25 +135,33 @@ class ConfigReader {
       else if (dynamic && (key == "factor" || key == "original_max_position_embeddings"))
         continue;  // dynamic_rope
       else if (key != "type" || type == &v)
-        take(*row, v);
+        take(*row, &v == type ? kind : v);
     }
     if (!type || !type->is_string()) return;
-    // linear has no length of its own; yarn's is else max_position_embeddings, by transformers.
+    // linear has no length of its own; that of yarn and longrope is else max_position_embeddings, by
+    // transformers.
     static const std::map<std::string, std::vector<const char*>> needed = {
         {"linear", {"factor"}},
         {"llama3", {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
-        {"yarn", {"factor"}}};
-    const auto keys = needed.find(type->get<std::string>());
+        {"yarn", {"factor"}},
+        {"longrope", {"short_factor", "long_factor"}}};
+    const auto keys = needed.find(kind.get<std::string>());
     if (keys == needed.end()) return;
     for (const char* key : keys->second)
       if (!value.contains(key))
-        wrong(section + "." + key,
-              fmt::format("is missing, and rope_type {} needs it", type->get<std::string>()));
-    if (keys->first == "linear" || keys->first == "yarn")
+        wrong(section + "." + key, fmt::format("is missing, and rope_type {} needs it", keys->first));
+    if (keys->first != "llama3")
       for (const char* key : {"low_freq_factor", "high_freq_factor"})
         if (value.contains(key) && !value[key].is_null())
           wrong(section + "." + key, fmt::format("= {}: has no meaning with rope_type {}; remove the key",
                                                  value_text(value[key]), keys->first));
+  }
+
+  /// What transformers' class takes a rope_type for.
+  json read_as(const json& type) const {
+    for (const RopeTypeName& name : family_->hf_rope_types)
+      if (type == name.written) return std::string(to_string(name.read_as));
+    return type;
   }
 
   /// Given by the recipe, which wins.
@@ -194,14 +206,24 @@ class ConfigReader {
                     path_, name, kDynamic, positions));
   }
 
-  /// rope_type yarn without the length that the model was first trained for: transformers takes all
-  /// positions.
-  void yarn_positions(const json& root, const std::string& section) {
+  /// The length that a model was first trained for, of rope_type yarn and longrope: where none is written,
+  /// transformers takes all positions. A class that has it beside the section does not read it inside.
+  void original_positions(const json& root, const std::string& section) {
+    constexpr const char* key = "original_max_position_embeddings";
     const json& values = root[section];
     const json* type = values.is_object() ? rope_type(values) : nullptr;
-    if (!type || *type != "yarn" || values.contains("original_max_position_embeddings")) return;
+    const json kind = type ? read_as(*type) : json();
+    if (kind != "yarn" && kind != "longrope") return;
+    if (const HfKey* beside = find_hf_key(*keys_, key)) {
+      if (values.contains(key) && !root.contains(key) && values[key] != beside->missing)
+        wrong(section + "." + key,
+              fmt::format("= {}: transformers' {} reads {} beside {}, where it is not written and {} then",
+                          value_text(values[key]), type_, key, section, beside->missing.dump()));
+      return;
+    }
+    if (values.contains(key)) return;
     if (const json of_file = value(root, "max_position_embeddings"); of_file.is_number_integer())
-      set("model.rope_scaling.original_max_position_embeddings", "max_position_embeddings", of_file);
+      set(std::string("model.rope_scaling.") + key, "max_position_embeddings", of_file);
   }
 
   /// Of a special key, or what transformers' class has where it is left out.
@@ -230,7 +252,7 @@ class ConfigReader {
     if (!window.is_null() && !(window.is_number_integer() && window > 0))
       return wrong("sliding_window",
                    fmt::format("= {}: needs a number of tokens, or null", value_text(window)));
-    const WindowLayers kind = find_family(type_)->windows;
+    const WindowLayers kind = family_->windows;
     if (first.is_null() ? kind == WindowLayers::last : !(first.is_number_integer() && first >= 0))
       return wrong("max_window_layers", fmt::format("= {}: needs a number of layers", value_text(first)));
     bool sliding = false;
@@ -361,6 +383,7 @@ class ConfigReader {
   }
 
   std::string path_, type_;
+  const Family* family_ = nullptr;
   const std::vector<HfKey>* keys_ = nullptr;  ///< of the family
   RawValues& given_;
   Diagnostics& diagnostics_;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/families/hf_keys.h"
+#include "models/layers/rope_angles.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/files/strict_json.h"
@@ -95,6 +96,13 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
     if (type != RopeType::llama3)
       for (const char* key : {"low_freq_factor", "high_freq_factor"}) rope.erase(key);
     if (type == RopeType::linear) rope.erase("original_max_position_embeddings");
+    if (type == RopeType::longrope && find_hf_key(keys, "original_max_position_embeddings")) {
+      // The older generation's class takes three keys, and has the factor from the positions.
+      rope["type"] = rope.at("rope_type");
+      rope.erase("rope_type");
+      const RopeScaling& s = recipe.model.rope_scaling;
+      if (s.factor == longrope_factor(recipe.model)) rope.erase("factor");
+    }
     out["rope_scaling"] = type == RopeType::none ? ordered_json() : rope;
   }
   add_windows(recipe.model, out);

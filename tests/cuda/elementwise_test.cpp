@@ -175,11 +175,12 @@ TEST_CASE("rotary embedding and back") {
     Twin w(t);
     const int64_t heads = 3, dim = 10, rows = 14;
     const auto qkv = w.random(t, {rows, 5 * dim}), other = w.random(t, {rows, 5 * dim});
-    const auto table = w.random(DType::f32, {7, dim / 2, 2});
+    const auto table = w.random(DType::f32, {7, dim / 2, 2}), part = w.random(DType::f32, {7, 3, 2});
     RowMap map;
     map.seq = 7;
     w.check([&](Stream& s, const Twin::At& at) {
       rope(s, at(qkv), at(table), map, heads, dim, false);
+      rope(s, at(qkv), at(part), map, heads, dim, false);  // of 6 channels of 10
       rope(s, at(other), at(table), map, heads, dim, true);
     });
   }

@@ -127,16 +127,16 @@ TEST_CASE("a token outside the vocabulary is refused by value and place") {
 }
 
 TEST_CASE("rope rotates halves by the table's angles and back") {
-  for (const auto& [batch, seq, heads, others, head_dim] :
-       std::vector<std::array<int64_t, 5>>{{1, 1, 1, 0, 2}, {2, 19, 3, 2, 6}, {1, 33, 4, 4, 64}}) {
-    const int64_t rows = batch * seq, width = (heads + others) * head_dim, half = head_dim / 2;
-    Guarded<float> table(seq * head_dim);
+  for (const auto& [batch, seq, heads, others, head_dim, rotary] : std::vector<std::array<int64_t, 6>>{
+           {1, 1, 1, 0, 2, 2}, {2, 19, 3, 2, 6, 6}, {2, 5, 3, 1, 10, 6}, {1, 33, 4, 4, 64, 64}}) {
+    const int64_t rows = batch * seq, width = (heads + others) * head_dim, half = rotary / 2;
+    Guarded<float> table(seq * rotary);
     for (int64_t t = 0; t < seq; ++t)
       for (int64_t i = 0; i < half; ++i) {
-        table[t * head_dim + 2 * i] = static_cast<float>(std::cos(t * 0.7 / (i + 1)));
-        table[t * head_dim + 2 * i + 1] = static_cast<float>(std::sin(t * 0.7 / (i + 1)));
+        table[t * rotary + 2 * i] = static_cast<float>(std::cos(t * 0.7 / (i + 1)));
+        table[t * rotary + 2 * i + 1] = static_cast<float>(std::sin(t * 0.7 / (i + 1)));
       }
-    each_float([&, width = width, heads = heads, head_dim = head_dim, seq = seq]<class T>() {
+    each_float([&, width = width, heads = heads, head_dim = head_dim, rotary = rotary, seq = seq]<class T>() {
       const auto x = random_array<T>(rows * width, 8, 2);
       std::vector<int32_t> ids(rows);  // positions of their own, as documents have
       for (int64_t r = 0; r < rows; ++r) ids[r] = static_cast<int32_t>(7 * r % seq);
@@ -147,8 +147,8 @@ TEST_CASE("rope rotates halves by the table's angles and back") {
             for (int64_t h = 0; h < heads; ++h)
               for (int64_t i = 0; i < half; ++i) {
                 const int64_t place = with_ids ? ids[r] : r % seq;
-                const double c = table[place * head_dim + 2 * i],
-                             s = table[place * head_dim + 2 * i + 1] * (inverse ? -1.0 : 1.0);
+                const double c = table[place * rotary + 2 * i],
+                             s = table[place * rotary + 2 * i + 1] * (inverse ? -1.0 : 1.0);
                 const int64_t at = r * width + h * head_dim + i;
                 const double a = as_double(x[at]), b = as_double(x[at + half]);
                 want[at] = a * c - b * s;
@@ -160,10 +160,17 @@ TEST_CASE("rope rotates halves by the table's angles and back") {
                 Guarded<T> y = x;
                 rotate(dtype_of<T>::value, y.data(), table.data(), rows, width,
                        RowMapArgs{seq, 0, seq, nullptr, with_ids ? ids.data() : nullptr}, heads, head_dim,
-                       inverse);
+                       rotary, inverse);
                 CHECK(y.intact());
                 CHECK(worst_error(y, want) < tolerance<T>());
-                // Channels behind the rotated heads (values) keep their bits.
+                // Channels behind those of each head that rotate keep their bits, as do the values behind the
+                // heads.
+                for (int64_t r = 0; r < rows; ++r)
+                  for (int64_t h = 0; h < heads; ++h)
+                    for (int64_t i = rotary; i < head_dim; ++i) {
+                      const int64_t at = r * width + h * head_dim + i;
+                      CHECK(std::memcmp(&y[at], &x[at], sizeof(T)) == 0);
+                    }
                 for (int64_t r = 0; r < rows; ++r)
                   CHECK(std::memcmp(&y[r * width + heads * head_dim - 1] + 1,
                                     &x[r * width + heads * head_dim - 1] + 1,

@@ -58,7 +58,7 @@ const std::vector<Factor>& factors() {
       {"model",
        {"gpt2", "llama", "llama with 2 key-value heads", "moe", "MoE over 2 ranks",
         "olmoe with a bias, noise and GShard's random second expert, over 2 ranks", "olmo2",
-        "smollm3 with a window"}},
+        "smollm3 with a window", "phi3"}},
       {"tied", {"false", "true"}},
       {"dropout", {"0.0", "0.1"}},
       {"vocabulary", {"264", "257"}},  // 257 divides over no axis
@@ -71,8 +71,8 @@ const std::vector<Factor>& factors() {
 constexpr const char* kTensorModes[] = {"1d", "1d", "1d", "1d", "2d", "2.5d", "3d"};
 
 /// By level of the model factor.
-constexpr const char* kArchitectures[] = {"gpt2",      "llama", "llama", "qwen3_moe",
-                                          "qwen3_moe", "olmoe", "olmo2", "smollm3"};
+constexpr const char* kArchitectures[] = {"gpt2",  "llama", "llama",   "qwen3_moe", "qwen3_moe",
+                                          "olmoe", "olmo2", "smollm3", "phi3"};
 
 int at(const Row& row, At factor) { return row[static_cast<size_t>(factor)]; }
 const std::string& level_of(const Row& row, At factor) {
@@ -112,6 +112,7 @@ std::vector<std::string> settings(const Row& row) {
           "layer_types=[full_attention, sliding_attention, sliding_attention, full_attention]",
           "no_rope_layers=[1, 0, 1, 0]"})
       s.push_back(std::string("model.") + setting);
+  if (model == 8) s.push_back("model.partial_rotary_factor=0.5");
   if (model == 5)
     for (const char* setting :
          {"selection=gshard", "norm_topk_prob=true", "jitter_eps=0.1", "bias_update_rate=0.05"})

@@ -16,6 +16,8 @@ WORDS = {
                    "optimizer.lr=0.01",
     "YARN": "model.rope_scaling.rope_type=yarn model.rope_scaling.factor=8 model.rope_theta=64 model.head_dim=32 "
             "model.rope_scaling.original_max_position_embeddings=64 model.rope_scaling.beta_fast=2",
+    "LONGROPE": "model.rope_scaling.rope_type=longrope model.head_dim=8 model.rope_scaling.short_factor=[1,1,1,1] "
+                "model.rope_scaling.long_factor=[1,1,1,1]",
     "LINES": 'data.train=[{"path":lines}]',  # many short documents
     "BARE": 'data.train=[{"path":bare}]',  # the same without a sidecar
 }

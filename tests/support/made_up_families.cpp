@@ -25,6 +25,7 @@ const std::vector<Family>& made_up_families() {
     add("biases of q, k and v", [](Family& f) { f.traits.qkv_bias = true; });
     add("bias of attention's output", [](Family& f) { f.traits.attention_output_bias = true; });
     add("fused q, k and v", [](Family& f) { f.names.fused_qkv = "qkv_proj"; });
+    add("fused gate and up", [](Family& f) { f.names.fused_gate_up = "gate_up_proj"; });
     add("norms of heads", [](Family& f) { f.traits.query_key_norm = QueryKeyNorm::head; });
     add("norms of projections", [](Family& f) { f.traits.query_key_norm = QueryKeyNorm::projection; });
     add("norms after sublayers", [](Family& f) { f.traits.norm_placement = NormPlacement::after; });

@@ -89,6 +89,7 @@ class Rules {
              fmt::format("must be even, since rotary embeddings turn pairs; nearest valid value: {}{}",
                          m.head_dim > 1 ? fmt::format("{} or ", m.head_dim - 1) : "", m.head_dim + 1),
              {heads, hidden});
+    if (rotary && head_is_whole) rotary_channels();
     if (rotary) rope_scaling();
     layers();
     if (r_.data.seq_length > m.max_position_embeddings)
@@ -106,6 +107,30 @@ class Rules {
              fmt::format("the {} tokenizer has {} ids; nearest valid value: {}",
                          to_string(r_.data.tokenizer.kind), ids, ids),
              {"data.tokenizer.kind"});
+  }
+
+  void rotary_channels() {
+    const ModelConfig& m = r_.model;
+    const int64_t turn = m.rotary_dim();
+    if (m.head_dim % 2 == 0 && (turn < 2 || turn % 2 != 0 || turn > m.head_dim)) {
+      const int64_t near = std::clamp<int64_t>(turn - turn % 2, 2, m.head_dim);
+      broken("model.partial_rotary_factor",
+             fmt::format(
+                 "turns {} of the {} channels of a head, and must turn an even number of them; nearest "
+                 "valid value: {}",
+                 turn, m.head_dim, write_number(static_cast<double>(near) / static_cast<double>(m.head_dim))),
+             {"model.head_dim"});
+    }
+    const RopeScaling& s = m.rope_scaling;
+    if (s.type != RopeType::longrope) return;
+    for (const auto& [key, list] : {std::pair("model.rope_scaling.short_factor", &s.short_factor),
+                                    std::pair("model.rope_scaling.long_factor", &s.long_factor)})
+      if (static_cast<int64_t>(list->size()) != turn / 2)
+        p_.add(
+            o_.place(key),
+            fmt::format("{}: rope_type longrope needs a number for each pair of channels that rotates, {}, "
+                        "and it has {}",
+                        key, turn / 2, list->size()));
   }
 
   /// What is said layer by layer.
@@ -141,12 +166,23 @@ class Rules {
   void rope_scaling() {
     const RopeScaling& s = r_.model.rope_scaling;
     const std::string type = "model.rope_scaling.rope_type", factor = "model.rope_scaling.factor";
-    if (s.type != RopeType::none && !given(factor))
+    const std::vector<RopeType>& types = r_.model.family->rope_types;
+    if (!types.empty() && std::find(types.begin(), types.end(), s.type) == types.end()) {
+      std::string valid;
+      for (const RopeType t : types) valid += (valid.empty() ? "" : ", ") + std::string(to_string(t));
+      broken(type,
+             fmt::format("transformers' {} has none of this type; valid: {}", r_.model.family->name, valid));
+    }
+    if (s.type == RopeType::longrope && s.original_max_position_embeddings < 2)
+      broken("model.rope_scaling.original_max_position_embeddings",
+             "must be at least 2, since rope_type longrope divides by its logarithm");
+    if (s.type != RopeType::none && s.type != RopeType::longrope && !given(factor))
       p_.add(o_.place(type),
              fmt::format("{} = {}: needs model.rope_scaling.factor{}", type, s.type,
                          s.type == RopeType::llama3 ? "; Llama 3.1 has 8.0, 3.2 has 32.0" : ""));
     if (s.type == RopeType::none && s.factor != 1.0)
-      broken(factor, "needs model.rope_scaling.rope_type: linear, llama3 or yarn, and it is default");
+      broken(factor,
+             "needs model.rope_scaling.rope_type: linear, llama3, yarn or longrope, and it is default");
     if (s.type == RopeType::yarn && s.beta_slow >= s.beta_fast)
       broken("model.rope_scaling.beta_slow",
              fmt::format("must be below model.rope_scaling.beta_fast ({})", write_number(s.beta_fast)),

@@ -105,30 +105,54 @@ Key level_ranks(std::string path, int64_t& (*get)(Recipe&), std::string one_leve
   return key;
 }
 
-Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low) {
+namespace {
+
+/// `read`: of one item, with what is wrong with it.
+template <class T>
+Key list_key(std::string path, std::vector<T>& (*get)(Recipe&), std::string type, std::string example,
+             std::string help, std::function<std::string(const Node&, T&)> read,
+             std::function<std::string(T)> write) {
   Key key;
   key.path = std::move(path);
-  key.type = "list of integers";
+  key.type = "list of " + type;
   key.help = std::move(help);
-  key.set = [get, low](const Key&, Recipe& r, const Node& node) -> std::string {
-    if (node.kind != Node::list) return "needs a list of integers: [4, 4]";
-    std::vector<int64_t> list;
-    for (size_t i = 0; i < node.items.size(); ++i) {
-      int64_t v = 0;
-      if (std::string wrong = read_integer(node.items[i], v); !wrong.empty())
+  key.set = [get, type, example, read](const Key&, Recipe& r, const Node& node) -> std::string {
+    if (node.kind != Node::list) return fmt::format("needs a list of {}: {}", type, example);
+    std::vector<T> list(node.items.size());
+    for (size_t i = 0; i < list.size(); ++i)
+      if (std::string wrong = read(node.items[i], list[i]); !wrong.empty())
         return fmt::format("number {} {}", i + 1, wrong);
-      if (v < low) return fmt::format("number {} must be at least {}", i + 1, low);
-      list.push_back(v);
-    }
     get(r) = std::move(list);
     return "";
   };
-  key.write = [get](const Key&, const Recipe& r, bool) {
+  key.write = [get, write](const Key&, const Recipe& r, bool) {
     std::string s;
-    for (int64_t v : get(const_cast<Recipe&>(r))) s += fmt::format("{}{}", s.empty() ? "" : ", ", v);
+    for (const T v : get(const_cast<Recipe&>(r))) s += (s.empty() ? "" : ", ") + write(v);
     return "[" + s + "]";
   };
   return key;
+}
+
+}  // namespace
+
+Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low) {
+  return list_key<int64_t>(
+      std::move(path), get, "integers", "[4, 4]", std::move(help),
+      [low](const Node& node, int64_t& v) {
+        std::string wrong = read_integer(node, v);
+        return wrong.empty() && v < low ? fmt::format("must be at least {}", low) : wrong;
+      },
+      [](int64_t v) { return std::to_string(v); });
+}
+
+Key numbers(std::string path, std::vector<double>& (*get)(Recipe&), std::string help) {
+  return list_key<double>(
+      std::move(path), get, "numbers", "[1.0, 2.5]", std::move(help),
+      [](const Node& node, double& v) {
+        std::string wrong = read_number(node, v);
+        return wrong.empty() && v <= 0 ? std::string("must be above 0") : wrong;
+      },
+      [](double v) { return write_number(v); });
 }
 
 Key texts(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string what, std::string example,

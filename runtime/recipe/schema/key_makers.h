@@ -148,6 +148,8 @@ Key level_ranks(std::string path, int64_t& (*get)(Recipe&), std::string one_leve
 
 /// A list of integers, each at least `low`.
 Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low = 1);
+/// A list of numbers above 0.
+Key numbers(std::string path, std::vector<double>& (*get)(Recipe&), std::string help);
 /// A list of words of an enum (LT_ENUM_NAMES).
 template <class Enum>
 Key words(std::string path, std::vector<Enum>& (*get)(Recipe&), std::string help) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "models/layers/rope_angles.h"
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/moe_keys.h"
 #include "runtime/recipe/schema/schema_parts.h"
@@ -34,19 +35,27 @@ Key of_rope_types(Key key, std::vector<RopeType> types) {
 
 void add_rope_scaling_keys(std::vector<Key>& t) {
   t.push_back(rotary_only(choice("model.rope_scaling.rope_type", LT_MEMBER(model.rope_scaling.type),
-                                 {"dynamic", "longrope", "su", "proportional"},
+                                 {"dynamic", "proportional"},
                                  "default: none. linear: all frequencies are divided by factor. llama3: low "
-                                 "frequencies are. yarn: low ones are, and attention is scaled.")
+                                 "frequencies are. yarn: low ones are, and attention is scaled. longrope: "
+                                 "each is divided by a factor of its own, and attention is scaled.")
                               .loads_with_any()
+                              .say({{"su", "longrope"}})
                               .alias({"type"})
                               .derived("llama3 where there is a factor, else default", [](Recipe& r) {
                                 r.model.rope_scaling.type =
                                     r.model.rope_scaling.factor == 1.0 ? RopeType::none : RopeType::llama3;
                               })));
-  t.push_back(
-      rotary_only(number("model.rope_scaling.factor", LT_MEMBER(model.rope_scaling.factor), "1: no scaling.")
-                      .at_least(1)
-                      .loads_with_any()));
+  t.push_back(rotary_only(
+      number("model.rope_scaling.factor", LT_MEMBER(model.rope_scaling.factor), "1: no scaling.")
+          .at_least(1)
+          .loads_with_any()
+          .derived("longrope: max_position_embeddings / original_max_position_embeddings; others: 1",
+                   [](Recipe& r) {
+                     ModelConfig& m = r.model;
+                     m.rope_scaling.factor =
+                         m.rope_scaling.type == RopeType::longrope ? longrope_factor(m) : 1;
+                   })));
   t.push_back(
       rotary_only(number("model.rope_scaling.low_freq_factor", LT_MEMBER(model.rope_scaling.low_freq_factor),
                          "llama3: wavelengths longer than original / this are stretched whole.")
@@ -59,7 +68,8 @@ void add_rope_scaling_keys(std::vector<Key>& t) {
                               .loads_with_any()));
   t.push_back(rotary_only(integer("model.rope_scaling.original_max_position_embeddings",
                                   LT_MEMBER(model.rope_scaling.original_max_position_embeddings),
-                                  "llama3, yarn: sequence length that the model was first trained for.")
+                                  "llama3, yarn, longrope: sequence length that the model was first trained "
+                                  "for.")
                               .between(1, kMaxIds)
                               .loads_with_any()));
   const auto yarn = [&](Key key) {
@@ -73,9 +83,13 @@ void add_rope_scaling_keys(std::vector<Key>& t) {
            .above(0));
   yarn(truth("model.rope_scaling.truncate", LT_MEMBER(model.rope_scaling.truncate),
              "The range between the two is of whole channels."));
-  yarn(number("model.rope_scaling.attention_factor", LT_MEMBER(model.rope_scaling.attention_factor),
-              "Queries and keys are multiplied by it as they rotate; null: 0.1 ln(factor) + 1, or by mscale.")
-           .above(0));
+  t.push_back(of_rope_types(
+      number("model.rope_scaling.attention_factor", LT_MEMBER(model.rope_scaling.attention_factor),
+             "Queries and keys are multiplied by it as they rotate; null: yarn: 0.1 ln(factor) + 1, or by "
+             "mscale; longrope: sqrt(1 + ln(factor) / ln(original_max_position_embeddings)).")
+          .above(0)
+          .loads_with_any(),
+      {RopeType::yarn, RopeType::longrope}));
   yarn(number("model.rope_scaling.mscale", LT_MEMBER(model.rope_scaling.mscale),
               "With mscale_all_dim: attention_factor is (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim "
               "ln(factor) + 1).")
@@ -83,6 +97,18 @@ void add_rope_scaling_keys(std::vector<Key>& t) {
   yarn(number("model.rope_scaling.mscale_all_dim", LT_MEMBER(model.rope_scaling.mscale_all_dim),
               "With mscale, as there.")
            .at_least(0));
+  const auto longrope = [&](Key key) {
+    t.push_back(of_rope_types(std::move(key.loads_with_any()), {RopeType::longrope}));
+  };
+  longrope(numbers(
+      "model.rope_scaling.short_factor",
+      [](Recipe& r) -> std::vector<double>& { return r.model.rope_scaling.short_factor; },
+      "What each frequency is divided by, fastest first, where data.seq_length is at most "
+      "original_max_position_embeddings."));
+  longrope(numbers(
+      "model.rope_scaling.long_factor",
+      [](Recipe& r) -> std::vector<double>& { return r.model.rope_scaling.long_factor; },
+      "The same where data.seq_length is above original_max_position_embeddings."));
 }
 
 /// Layers whose attention differs from the others'.
@@ -131,7 +157,7 @@ Key architecture() {
   }
   std::vector<std::string> unbuilt;
   for (const char* name :
-       {"phi3", "gemma2", "gemma3_text", "qwen2_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "olmo"})
+       {"gemma2", "gemma3_text", "qwen2_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "olmo"})
     if (!find_family(name)) unbuilt.emplace_back(name);
   return choice<const Family*>("model.architecture", LT_MEMBER(model.family), built, unbuilt, help)
       .alias({"model_type"});
@@ -205,6 +231,11 @@ void add_model_keys(std::vector<Key>& t) {
                       .at_least(1)
                       .loads_with_any()
                       .alias({"rotary_base"})));
+  t.push_back(in_families(
+      number("model.partial_rotary_factor", LT_MEMBER(model.partial_rotary_factor),
+             "Share of each head's channels that rotate: the first head_dim times this, rounded down.")
+          .above(0),
+      [](const Family& f) { return f.partial_rotary; }));
   add_layer_keys(t);
   add_rope_scaling_keys(t);
   t.push_back(number("model.rms_norm_eps", LT_MEMBER(model.norm_eps), "Epsilon of the norms.")

@@ -405,6 +405,76 @@ TEST_CASE("linear and yarn rotary scaling are read with the keys of theirs alone
              Contains("short_factor"));
 }
 
+TEST_CASE("longrope is read as transformers reads it, under its older names in phi3", "[recipe]") {
+  const json factors = {{"short_factor", json::array()}, {"long_factor", json::array()}};
+  json longrope = factors;
+  for (int i = 0; i < 12; ++i) {
+    longrope["short_factor"].push_back(1 + i);
+    longrope["long_factor"].push_back(1.5 + i);
+  }
+  const auto phi3 = [&](const char* type, const json& change = json::object(), const json& section = {}) {
+    json config = small("phi3");
+    config["partial_rotary_factor"] = 0.75;  // 24 of 32 channels
+    config["original_max_position_embeddings"] = 128;
+    config["rope_scaling"] = longrope;
+    config["rope_scaling"]["type"] = type;
+    if (section.is_object()) config["rope_scaling"].update(section);
+    config.update(change);
+    return load(config);
+  };
+  for (const char* type : {"longrope", "su", "yarn"}) {
+    const Loaded l = phi3(type);
+    INFO(type << ": " << l.refusal);
+    REQUIRE(l.recipe);
+    const RopeScaling& s = l.recipe->model.rope_scaling;
+    CHECK(l.recipe->model.rotary_dim() == 24);
+    CHECK(s.type == RopeType::longrope);
+    CHECK(s.original_max_position_embeddings == 128);
+    CHECK(s.factor == 4);  // of 512 positions
+    CHECK((s.short_factor.back() == 12 && s.long_factor.front() == 1.5));
+    CHECK_FALSE(s.attention_factor);
+  }
+  // transformers' class reads the length beside the section alone.
+  CHECK_THAT(phi3("longrope", {{"original_max_position_embeddings", nullptr}}).refusal,
+             Contains("original_max_position_embeddings = null"));
+  json inside = small("phi3");
+  inside["rope_scaling"] = {{"type", "longrope"}, {"original_max_position_embeddings", 128}};
+  CHECK_THAT(load(inside).refusal,
+             Contains("rope_scaling.original_max_position_embeddings = 128: transformers' "
+                      "phi3 reads original_max_position_embeddings beside rope_scaling"));
+  CHECK_THAT(phi3("linear").refusal,
+             Contains("transformers' phi3 has none of this type; valid: default, longrope"));
+  CHECK_THAT(phi3("dynamic").refusal, Contains("transformers' phi3 has no rope_type dynamic"));
+  CHECK_THAT(
+      phi3("longrope", {{"partial_rotary_factor", 1.0}}).refusal,
+      Contains("rope_scaling.short_factor: rope_type longrope needs a number for each pair of channels "
+               "that rotates, 16, and it has 12"));
+  CHECK_THAT(
+      phi3("longrope", {{"partial_rotary_factor", 0.73}}).refusal,
+      Contains("partial_rotary_factor = 0.73: turns 23 of the 32 channels of a head, and must turn an even "
+               "number of them; nearest valid value: 0.6875"));
+  CHECK_THAT(phi3("longrope", {{"partial_rotary_factor", 1.5}}).refusal,
+             Contains("turns 48 of the 32 channels") && Contains("nearest valid value: 1.0"));
+  CHECK_THAT(phi3("longrope", json::object(), {{"long_factor", {1, 2, -3}}}).refusal,
+             Contains("number 3 must be above 0"));
+  CHECK_THAT(phi3("longrope", json::object(), {{"long_factor", 3}}).refusal,
+             Contains("needs a list of numbers"));
+  // Of the other families the length is inside, or all positions.
+  json llama = small("llama");
+  llama["rope_scaling"] = {{"rope_type", "longrope"}, {"factor", 3.0}};
+  CHECK_THAT(load(llama).refusal,
+             Contains("rope_scaling.short_factor: is missing, and rope_type longrope needs it"));
+  std::vector<double> ones(16, 1.0);
+  llama["rope_scaling"]["short_factor"] = llama["rope_scaling"]["long_factor"] = ones;
+  const Loaded l = load(llama);
+  INFO(l.refusal);
+  REQUIRE(l.recipe);
+  CHECK(l.recipe->model.rope_scaling.original_max_position_embeddings == 512);
+  CHECK(l.recipe->model.rope_scaling.factor == 3);
+  llama["partial_rotary_factor"] = 0.5;
+  CHECK_THAT(load(llama).refusal, Contains("rotation of a part of each head"));
+}
+
 TEST_CASE("dynamic rotary scaling is none where no sequence is longer than the positions", "[recipe]") {
   const json dynamic = {{"rope_type", "dynamic"}, {"factor", 2.5}};
   int families = 0;
@@ -586,7 +656,7 @@ TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]")
         "only");
   CHECK(refused(R"({"model_type": "gpt_oss"})") ==
         "F: model_type = \"gpt_oss\": is not in this build, which supports gpt2, llama, mistral, qwen2, "
-        "qwen3, olmo2, smollm3, mixtral, qwen3_moe, olmoe");
+        "qwen3, olmo2, smollm3, phi3, mixtral, qwen3_moe, olmoe");
   CHECK(refused(R"({"model_type": "mixtral", "router_jitter_noise": 0.1})") ==
         "F: router_jitter_noise = 0.1 (noise on what router and experts read; ltrain's "
         "model.moe.router.jitter_eps is on what the router reads): this build computes 0.0 only");
@@ -598,9 +668,9 @@ TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]")
         "F: hidden_size: is not a single value");
   CHECK(refused(R"({"model_type": "llama", "rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}})") ==
         "F: rope_theta = 10000.0: rope_parameters.rope_theta of the same file says 500000.0");
-  CHECK(refused(R"({"model_type": "llama", "rope_scaling": {"type": "longrope", "factor": 2.0}})") ==
-        "F: rope_scaling.type = \"longrope\": is not in this build, which supports default, linear, llama3, "
-        "yarn");
+  CHECK(refused(R"({"model_type": "llama", "rope_scaling": {"type": "proportional", "factor": 2.0}})") ==
+        "F: rope_scaling.type = \"proportional\": is not in this build, which supports default, linear, "
+        "llama3, yarn, longrope");
   CHECK(refused(R"({"model_type": "llama", "model_type": "gpt2"})") == "F: model_type: given twice");
   CHECK(refused("[1]") == "r.yaml:1:9: model.from = F: not a JSON object");
   CHECK(refused("{") == "r.yaml:1:9: model.from = F: not a JSON object");

@@ -408,13 +408,13 @@ TEST_CASE("linear and yarn rotary scaling are read with the keys of theirs alone
 TEST_CASE("longrope is read as transformers reads it, under its older names in phi3", "[recipe]") {
   const json factors = {{"short_factor", json::array()}, {"long_factor", json::array()}};
   json longrope = factors;
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 6; ++i) {
     longrope["short_factor"].push_back(1 + i);
     longrope["long_factor"].push_back(1.5 + i);
   }
   const auto phi3 = [&](const char* type, const json& change = json::object(), const json& section = {}) {
     json config = small("phi3");
-    config["partial_rotary_factor"] = 0.75;  // 24 of 32 channels
+    config["partial_rotary_factor"] = 0.75;  // 12 of 16 channels
     config["original_max_position_embeddings"] = 128;
     config["rope_scaling"] = longrope;
     config["rope_scaling"]["type"] = type;
@@ -427,11 +427,11 @@ TEST_CASE("longrope is read as transformers reads it, under its older names in p
     INFO(type << ": " << l.refusal);
     REQUIRE(l.recipe);
     const RopeScaling& s = l.recipe->model.rope_scaling;
-    CHECK(l.recipe->model.rotary_dim() == 24);
+    CHECK(l.recipe->model.rotary_dim() == 12);
     CHECK(s.type == RopeType::longrope);
     CHECK(s.original_max_position_embeddings == 128);
     CHECK(s.factor == 4);  // of 512 positions
-    CHECK((s.short_factor.back() == 12 && s.long_factor.front() == 1.5));
+    CHECK((s.short_factor.back() == 6 && s.long_factor.front() == 1.5));
     CHECK_FALSE(s.attention_factor);
   }
   // transformers' class reads the length beside the section alone.
@@ -442,19 +442,19 @@ TEST_CASE("longrope is read as transformers reads it, under its older names in p
   CHECK_THAT(load(inside).refusal,
              Contains("rope_scaling.original_max_position_embeddings = 128: transformers' "
                       "phi3 reads original_max_position_embeddings beside rope_scaling"));
-  CHECK_THAT(phi3("linear").refusal,
+  CHECK_THAT(phi3("linear", json::object(), {{"factor", 2.0}}).refusal,
              Contains("transformers' phi3 has none of this type; valid: default, longrope"));
   CHECK_THAT(phi3("dynamic").refusal, Contains("transformers' phi3 has no rope_type dynamic"));
   CHECK_THAT(
       phi3("longrope", {{"partial_rotary_factor", 1.0}}).refusal,
       Contains("rope_scaling.short_factor: rope_type longrope needs a number for each pair of channels "
-               "that rotates, 16, and it has 12"));
+               "that rotates, 8, and it has 6"));
   CHECK_THAT(
       phi3("longrope", {{"partial_rotary_factor", 0.73}}).refusal,
-      Contains("partial_rotary_factor = 0.73: turns 23 of the 32 channels of a head, and must turn an even "
-               "number of them; nearest valid value: 0.6875"));
+      Contains("partial_rotary_factor = 0.73: turns 11 of the 16 channels of a head, and must turn an even "
+               "number of them; nearest valid value: 0.625"));
   CHECK_THAT(phi3("longrope", {{"partial_rotary_factor", 1.5}}).refusal,
-             Contains("turns 48 of the 32 channels") && Contains("nearest valid value: 1.0"));
+             Contains("turns 24 of the 16 channels") && Contains("nearest valid value: 1.0"));
   CHECK_THAT(phi3("longrope", json::object(), {{"long_factor", {1, 2, -3}}}).refusal,
              Contains("number 3 must be above 0"));
   CHECK_THAT(phi3("longrope", json::object(), {{"long_factor", 3}}).refusal,
@@ -464,7 +464,7 @@ TEST_CASE("longrope is read as transformers reads it, under its older names in p
   llama["rope_scaling"] = {{"rope_type", "longrope"}, {"factor", 3.0}};
   CHECK_THAT(load(llama).refusal,
              Contains("rope_scaling.short_factor: is missing, and rope_type longrope needs it"));
-  std::vector<double> ones(16, 1.0);
+  std::vector<double> ones(8, 1.0);
   llama["rope_scaling"]["short_factor"] = llama["rope_scaling"]["long_factor"] = ones;
   const Loaded l = load(llama);
   INFO(l.refusal);
@@ -479,7 +479,8 @@ TEST_CASE("dynamic rotary scaling is none where no sequence is longer than the p
   const json dynamic = {{"rope_type", "dynamic"}, {"factor", 2.5}};
   int families = 0;
   for (const std::string& type : all_families()) {
-    if (family_of(type).traits.positions != PositionEmbedding::rotary) continue;
+    const Family& f = family_of(type);
+    if (f.traits.positions != PositionEmbedding::rotary || !f.rope_types.empty()) continue;
     ++families;
     INFO(type);
     const Loaded plain = load(small(type));

@@ -2,11 +2,15 @@
 # Runs the tests under AddressSanitizer with LeakSanitizer and UndefinedBehaviorSanitizer, and those with several
 # threads under ThreadSanitizer; prints at its end how long each part took. What a sanitizer finds fails the test in
 # which it happens, also in a program that the test started (tests/support/outcome.h).
-# Usage: scripts/test-sanitizers.sh [asan|tsan]
+# Usage: scripts/test-sanitizers.sh [asan|tsan] [--whole]     --whole: with what takes long and finds little, which CI
+# leaves out (below)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
-which=${1:-all}
+which=all whole=
+for argument; do
+  if [ "$argument" = --whole ]; then whole=yes; else which=$argument; fi
+done
 case $which in all | asan | tsan) ;; *)
   echo "test-sanitizers: $which: must be asan or tsan; without it both" >&2
   exit 64
@@ -53,8 +57,9 @@ part() {
 # AddressSanitizer and UndefinedBehaviorSanitizer: everything that reads files, sockets and arguments from outside
 # (runtime), that has pointers of its own (kernels, parallel), and every layer (models). Not parity, app and faults,
 # which run the same code under more layouts, and not the emulated GPU, which guards its memory itself.
-# ThreadSanitizer: streams, groups, loaders, checkpoints, launches, and whole steps with pipelines, ZeRO and offload;
+# ThreadSanitizer: groups, loaders, checkpoints, launches: what has threads of its own, for each the test that drives it;
 # not recipes, plans (but the bench), tokenizers and metrics, which have one thread (tests/CMakeLists.txt leaves them out).
+# With --whole also whole steps with pipelines, ZeRO and offload, and killed ranks, which run the same groups and streams.
 many_runs='slow:|mutation:|covering array: every row'
 many_runs+='|docs/compositions.md has the table'
 echo "== not run under a sanitizer, for its time: $many_runs"
@@ -65,12 +70,18 @@ if [ "$which" != tsan ]; then
     scripts/run-tests.sh build-asan -L 'kernels|parallel|models|runtime' -E "$many_runs" || true
 fi
 if [ "$which" != asan ]; then
-  # Kernels spread over OpenMP threads are left to the other sanitizers, as are models, which parity trains.
-  part "build, ThreadSanitizer" scripts/build.sh tsan ltrain test_kernels test_parallel test_parity test_runtime test_faults
+  # Kernels spread over OpenMP threads are left to the other sanitizers, as are models.
+  targets=(test_parallel test_runtime) labels='parallel|runtime'
+  if [ "$whole" ]; then
+    targets+=(ltrain test_kernels test_parity test_faults) labels+='|faults'
+  fi
+  part "build, ThreadSanitizer" scripts/build.sh tsan "${targets[@]}"
   # One thread, or the schedules and stages of others in more combinations.
   many_runs+='|no reader of JSON|pipelines compose with tied embeddings'
-  part "tests, ThreadSanitizer" scripts/run-tests.sh build-tsan -L 'parallel|runtime|faults' -E "$many_runs" || true
-  part "streams and whole steps, ThreadSanitizer" scripts/run-tests.sh build-tsan \
-    -R '^kernels:.*stream|^parity:.*(pipelines? |ZeRO|two levels|offload|chunk)' -E "$many_runs" || true
+  part "tests, ThreadSanitizer" scripts/run-tests.sh build-tsan -L "$labels" -E "$many_runs" || true
+  if [ "$whole" ]; then
+    part "streams and whole steps, ThreadSanitizer" scripts/run-tests.sh build-tsan \
+      -R '^kernels:.*stream|^parity:.*(pipelines? |ZeRO|two levels|offload|chunk)' -E "$many_runs" || true
+  fi
 fi
 ((${#failed[@]} == 0))

@@ -1,6 +1,4 @@
 // ltrain eval: what a checkpoint makes of held-out data and of questions.
-#include <omp.h>
-
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -9,6 +7,7 @@
 
 #include "app/commands.h"
 #include "app/device_option.h"
+#include "app/model_layout.h"
 #include "app/precision_option.h"
 #include "app/print_notes.h"
 #include "app/progress_line.h"
@@ -19,7 +18,6 @@
 #include "runtime/eval/multiple_choice.h"
 #include "runtime/files/file.h"
 #include "runtime/generate/session.h"
-#include "runtime/launch/cgroup.h"
 #include "runtime/plan/plan.h"
 
 namespace ltrain::app {
@@ -34,6 +32,7 @@ struct Options {
   int threads = 0;
   DeviceChoice device = DeviceChoice::automatic;
   bool json = false, average = false;
+  ModelLayout layout;
   TextBegin begin = TextBegin::as_trained;
 };
 
@@ -66,9 +65,10 @@ struct Questions {
 
 class Evaluation {
  public:
-  Evaluation(const Options& options, const std::vector<Questions>& questions)
+  Evaluation(const Options& options, const std::vector<Questions>& questions, Job* job)
       : options_(options),
         questions_(questions),
+        lead_(!job || job->info().rank == 0),
         session_({.where = options.where,
                   .micro_batch = reads_data() ? options.micro_batch : 0,
                   .texts = questions.empty() ? 0 : 1,
@@ -76,12 +76,14 @@ class Evaluation {
                   .seq_length = options.seq_length,
                   .device = options.device,
                   .average = options.average,
-                  .precision = options.precision}) {
-    if (!options.scores.empty()) scores_.emplace(options.scores);
+                  .precision = options.precision,
+                  .layout = options.layout,
+                  .job = job}) {
+    if (!options.scores.empty() && lead_) scores_.emplace(options.scores);
   }
 
   void run() {
-    print_notes(session_.notes());
+    if (lead_) print_notes(session_.notes());
     std::vector<EvalSet> sets;
     if (reads_data()) {
       sets = sets_of(options_, session_.recipe());
@@ -154,7 +156,7 @@ class Evaluation {
     const int64_t batches = (samples + options_.micro_batch - 1) / options_.micro_batch;
     int64_t done = 0;
     HostBatch batch;
-    ProgressLine progress(options_.json, "sequences", 1);
+    ProgressLine progress(options_.json || !lead_, "sequences", 1);
     const auto next = [&]() -> const HostBatch* {
       progress.update(std::min(done * options_.micro_batch, samples), samples);
       if (done == batches) return nullptr;
@@ -162,7 +164,9 @@ class Evaluation {
       loader.next(batch);
       return &batch;
     };
-    const EvalResult r = *session_.program().evaluate(next, {}, bytes_of(set));
+    EvalResult r = *session_.program().evaluate(next, {}, bytes_of(set));
+    r.tokens /= options_.layout.data;  // whose ranks have read the same
+    r.bytes /= options_.layout.data;
     ordered_json j;
     if (!set.name.empty()) j["name"] = set.name;
     j["samples"] = samples;
@@ -182,7 +186,7 @@ class Evaluation {
   }
 
   ordered_json answer(const Questions& questions) {
-    ProgressLine progress(options_.json, "questions", 1);
+    ProgressLine progress(options_.json || !lead_, "questions", 1);
     int64_t done = 0;
     const auto each = [&](const AnsweredQuestion& a) {
       progress.update(++done, static_cast<int64_t>(questions.all.size()));
@@ -228,6 +232,7 @@ class Evaluation {
 
   const Options& options_;
   const std::vector<Questions>& questions_;
+  const bool lead_;  // the rank whose words are read
   Session session_;
   std::optional<data::OutputFile> scores_;  // --scores
   bool single_ = false;                     // one line says all
@@ -261,12 +266,12 @@ void add_eval(CLI::App& app) {
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
   add_device(*command, o->device);
   add_precision(*command, o->precision);
+  add_layout(*command, o->layout);
   command->add_flag("--ema", o->average, "The average of weights that train.ema_decay keeps");
   add_text_begin(*command, o->begin);
   command->add_flag("--json", o->json, "For programs");
   command->footer("Example: ltrain eval runs/quickstart --samples 64");
   command->callback([o] {
-    omp_set_num_threads(o->threads > 0 ? o->threads : usable_cores());
     std::vector<Questions> questions;
     if (!o->scores.empty() && o->choices.empty())
       fail(ExitCode::usage, "--scores {}: is of questions; give --choices FILE", printable(o->scores));
@@ -274,7 +279,11 @@ void add_eval(CLI::App& app) {
       const auto [name, path] = name_and_path(given, o->choices.size() > 1);
       questions.push_back({name, path, read_questions(path)});
     }
-    Evaluation(*o, questions).run();
+    on_ranks({.where = o->where, .seq_length = o->seq_length, .device = o->device, .layout = o->layout},
+             o->threads, [&](Job* job) {
+               Evaluation(*o, questions, job).run();
+               return ExitCode::done;
+             });
   });
 }
 

@@ -1,6 +1,4 @@
 // ltrain generate: text from a checkpoint.
-#include <omp.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -9,26 +7,101 @@
 
 #include "app/commands.h"
 #include "app/device_option.h"
+#include "app/model_layout.h"
 #include "app/precision_option.h"
 #include "app/print_notes.h"
 #include "app/text_begin_option.h"
 #include "runtime/generate/session.h"
 #include "runtime/generate/stop_text.h"
-#include "runtime/launch/cgroup.h"
 
 namespace ltrain::app {
 
-void add_generate(CLI::App& app) {
-  struct Options {
-    std::string where, tokenizer, precision;
-    std::vector<std::string> prompts, stops;
-    SamplingOptions sampling;
-    int64_t batch = 16;
-    int threads = 0;
-    DeviceChoice device = DeviceChoice::automatic;
-    bool json = false, ignore_end = false, average = false;
-    TextBegin begin = TextBegin::as_trained;
+namespace {
+
+struct Options {
+  std::string where, tokenizer, precision;
+  std::vector<std::string> prompts, stops;
+  SamplingOptions sampling;
+  int64_t batch = 16;
+  int threads = 0;
+  DeviceChoice device = DeviceChoice::automatic;
+  bool json = false, ignore_end = false, average = false;
+  ModelLayout layout;
+  TextBegin begin = TextBegin::as_trained;
+};
+
+ExitCode generate(Options& o, Job* job) {
+  const size_t count = std::max<size_t>(1, o.prompts.size());
+  o.prompts.resize(count);
+  const int64_t at_once = std::min<int64_t>(o.batch, static_cast<int64_t>(count));
+  Session session({.where = o.where,
+                   .tokenizer = o.tokenizer,
+                   .texts = at_once,
+                   .device = o.device,
+                   .average = o.average,
+                   .precision = o.precision,
+                   .layout = o.layout,
+                   .job = job});
+  const bool lead = !job || job->info().rank == 0;
+  if (lead) {
+    print_notes(session.notes());
+    std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
+  }
+  data::Tokenizer& tokenizer = session.tokenizer();
+  std::vector<std::vector<int32_t>> prompts(count), made(count);
+  for (size_t i = 0; i < count; ++i) {
+    prompts[i] = session.text_begin(o.begin);
+    tokenizer.encode(o.prompts[i], prompts[i]);
+  }
+  o.sampling.stop_at_end = !o.ignore_end;
+  std::vector<StopText> texts(count, StopText(o.stops));
+  std::vector<std::string> shown(count);
+  const bool streams = count == 1 && !o.json;  // several come at once, and are printed whole
+  const auto show = [&](size_t i, const std::string& part) {
+    shown[i] += part;
+    if (!streams) return;
+    std::fwrite(part.data(), 1, part.size(), stdout);
+    std::fflush(stdout);
   };
+  if (streams) std::fputs(o.prompts[0].c_str(), stdout);
+  const auto begin = std::chrono::steady_clock::now();
+  const bool whole = session.generate(prompts, o.sampling, [&](size_t i, int32_t token) {
+    made[i].push_back(token);
+    std::string text;  // all of it: what a token adds depends on those before it
+    tokenizer.decode(made[i].data(), static_cast<int64_t>(made[i].size()), text, o.prompts[i].empty());
+    show(i, texts[i].show(text));
+    return !texts[i].stopped();
+  });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  size_t tokens = 0;
+  for (size_t i = 0; i < count; ++i) {
+    show(i, texts[i].rest());
+    tokens += made[i].size();
+    if (o.json) {
+      const nlohmann::ordered_json j{{"schema", "ltrain.generate.v1"},
+                                     {"checkpoint", session.path()},
+                                     {"step", session.step()},
+                                     {"prompt", o.prompts[i]},
+                                     {"tokens", made[i]},
+                                     {"text", shown[i]},
+                                     {"stopped", texts[i].stopped()}};
+      std::printf("%s\n", j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    } else if (streams) {
+      std::printf("\n");
+    } else {
+      std::printf("== %zu\n%s%s\n", i + 1, o.prompts[i].c_str(), shown[i].c_str());
+    }
+  }
+  std::fflush(stdout);
+  if (lead)
+    std::fprintf(stderr, "%zu tokens in %.2f s, %.1f tokens/s\n", tokens, seconds,
+                 seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0);
+  return whole ? ExitCode::done : ExitCode::preempted;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app) {
   auto* command = app.add_subcommand("generate", "Sample text from a checkpoint");
   auto o = std::make_shared<Options>();
   command
@@ -61,70 +134,13 @@ void add_generate(CLI::App& app) {
   command->add_flag("--ignore-end", o->ignore_end, "Go on after the end of a document");
   add_device(*command, o->device);
   add_precision(*command, o->precision);
+  add_layout(*command, o->layout);
   command->add_flag("--ema", o->average, "The average of weights that train.ema_decay keeps");
   command->add_flag("--json", o->json, "For programs");
   command->footer("Example: ltrain generate runs/quickstart --prompt 'The ' --tokens 100");
   command->callback([o] {
-    omp_set_num_threads(o->threads > 0 ? o->threads : usable_cores());
-    const size_t count = std::max<size_t>(1, o->prompts.size());
-    o->prompts.resize(count);
-    const int64_t at_once = std::min<int64_t>(o->batch, static_cast<int64_t>(count));
-    Session session({.where = o->where,
-                     .tokenizer = o->tokenizer,
-                     .texts = at_once,
-                     .device = o->device,
-                     .average = o->average,
-                     .precision = o->precision});
-    print_notes(session.notes());
-    std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
-    data::Tokenizer& tokenizer = session.tokenizer();
-    std::vector<std::vector<int32_t>> prompts(count), made(count);
-    for (size_t i = 0; i < count; ++i) {
-      prompts[i] = session.text_begin(o->begin);
-      tokenizer.encode(o->prompts[i], prompts[i]);
-    }
-    o->sampling.stop_at_end = !o->ignore_end;
-    std::vector<StopText> texts(count, StopText(o->stops));
-    std::vector<std::string> shown(count);
-    const bool streams = count == 1 && !o->json;  // several come at once, and are printed whole
-    const auto show = [&](size_t i, const std::string& part) {
-      shown[i] += part;
-      if (!streams) return;
-      std::fwrite(part.data(), 1, part.size(), stdout);
-      std::fflush(stdout);
-    };
-    if (streams) std::fputs(o->prompts[0].c_str(), stdout);
-    const auto begin = std::chrono::steady_clock::now();
-    session.generate(prompts, o->sampling, [&](size_t i, int32_t token) {
-      made[i].push_back(token);
-      std::string text;  // all of it: what a token adds depends on those before it
-      tokenizer.decode(made[i].data(), static_cast<int64_t>(made[i].size()), text, o->prompts[i].empty());
-      show(i, texts[i].show(text));
-      return !texts[i].stopped();
-    });
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    size_t tokens = 0;
-    for (size_t i = 0; i < count; ++i) {
-      show(i, texts[i].rest());
-      tokens += made[i].size();
-      if (o->json) {
-        const nlohmann::ordered_json j{{"schema", "ltrain.generate.v1"},
-                                       {"checkpoint", session.path()},
-                                       {"step", session.step()},
-                                       {"prompt", o->prompts[i]},
-                                       {"tokens", made[i]},
-                                       {"text", shown[i]},
-                                       {"stopped", texts[i].stopped()}};
-        std::printf("%s\n", j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
-      } else if (streams) {
-        std::printf("\n");
-      } else {
-        std::printf("== %zu\n%s%s\n", i + 1, o->prompts[i].c_str(), shown[i].c_str());
-      }
-    }
-    std::fflush(stdout);
-    std::fprintf(stderr, "%zu tokens in %.2f s, %.1f tokens/s\n", tokens, seconds,
-                 seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0);
+    on_ranks({.where = o->where, .device = o->device, .layout = o->layout}, o->threads,
+             [&](Job* job) { return generate(*o, job); });
   });
 }
 

@@ -217,7 +217,10 @@ Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor inpu
   if (s.heads) {
     step.params.gather_segment(head_segment());
     if (config_.tie_word_embeddings && has_embedding_) step.params.gather_segment(kEmbedding);
-    saved.dx = head_.loss(step, mb, r);
+    if (step.generation)
+      head_.logits(step, r, step.generation->logits, step.generation->first_row);
+    else
+      saved.dx = head_.loss(step, mb, r);
     step.params.release_segment(head_segment());
     if (config_.tie_word_embeddings && has_embedding_) step.params.release_segment(kEmbedding);
     return {};
@@ -254,20 +257,6 @@ Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dou
   embed_backward(step, mb, dx);
   step.release(dx);
   return {};
-}
-
-void Decoder::predict(Step& step, const MicroBatch& mb, Tensor logits, int64_t first_row) const {
-  LT_CHECK(stages_.size() == 1 && stages_[0].embeds && stages_[0].heads,
-           "predictions of a part of the model");
-  Residual r;
-  Saved saved;
-  embed(step, mb, r);
-  run_blocks(step, mb, 0, r, saved);
-  step.params.gather_segment(head_segment());
-  if (config_.tie_word_embeddings) step.params.gather_segment(kEmbedding);
-  head_.logits(step, r, logits, first_row);
-  step.params.release_segment(head_segment());
-  if (config_.tie_word_embeddings) step.params.release_segment(kEmbedding);
 }
 
 }  // namespace ltrain

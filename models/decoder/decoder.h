@@ -48,13 +48,12 @@ class Decoder {
 
   /// `input`: (stream rows, H) from the stage before, taken over (its memory is given back when it is no
   /// longer needed); undefined where the stage embeds. Returns the output, or undefined where it has the
-  /// head: the loss is then added to mb.loss. Without step.training nothing is saved.
+  /// head: the loss is then added to mb.loss, or with step.generation its logits are written. Without
+  /// step.training nothing is saved.
   Tensor forward(Step& step, const MicroBatch& mb, int stage, Tensor input, Saved& saved) const;
   /// `dout`: gradient of the output, taken over; undefined where the stage has the head. Returns the gradient
   /// of the input, undefined where the stage embeds. Gradients of parameters go to the store.
   Tensor backward(Step& step, const MicroBatch& mb, int stage, Tensor dout, Saved& saved) const;
-  /// logits: (n, V) f32 of rows first_row.. of the micro-batch. One stage that has everything.
-  void predict(Step& step, const MicroBatch& mb, Tensor logits, int64_t first_row) const;
 
  private:
   static constexpr int kEmbedding = 0;

@@ -77,7 +77,7 @@ void AttentionLayer::recompute(Step& step, const MicroBatch& batch, Tensor x, Te
   }
   if (saved.out.defined()) return;
   const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
-  if (step.texts) {
+  if (step.generation) {
     extend(step, mb, saved);
   } else if (step.groups.context.size() > 1) {
     context_attention_forward(step, mb, shape(mb), drop, saved);
@@ -94,7 +94,7 @@ void AttentionLayer::extend(Step& step, const MicroBatch& mb, Saved& saved) cons
   saved.out = step.activation("attention", {mb.rows(), q_width});
   saved.lse = step.statistic("lse", {mb.rows(), heads_});  // of each text (heads, rows)
   int64_t first = 0;
-  for (const auto& [cache, count] : *step.texts) {
+  for (const auto& [cache, count] : step.generation->texts) {
     const Tensor kept = cache->layers[static_cast<size_t>(layer_)];
     copy_rectangles(step.compute, kept, saved.qkv, {{count, 2 * kv_width, first, q_width, cache->length, 0}});
     const int64_t end = cache->length + count;

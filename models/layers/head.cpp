@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include "kernels/elementwise/copy_rectangles.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/meta/placement_rules.h"
 #include "models/layers/tensor_parallel.h"
 
 namespace ltrain {
@@ -168,14 +171,25 @@ void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) cons
 }
 
 void Head::logits(Step& step, Residual& r, Tensor out, int64_t first_row) const {
-  LT_CHECK(step.groups.one_d() && step.groups.tensor.size() == 1, "logits of a vocabulary that is cut");
+  LT_CHECK(step.groups.one_d() && !step.cuts_rows(), "logits of rows, or of a vocabulary, in a grid");
   step.enter("head");
   NormLayer::Saved saved;
   norm_.forward(step, r, saved);
   const int64_t n = out.shape[0];
   MatmulArgs project;
   project.trans_b = true;
-  matmul(step.compute, out, saved.y.narrow(first_row, n), step.params.value(weight_), project);
+  const bool cut = step.groups.tensor.size() > 1;
+  Tensor own = out;
+  if (cut)
+    own = step.memory.allocate(MemoryKind::temporaries, "logits of a part of the vocabulary", out.dtype,
+                               {n, vocab_});
+  matmul(step.compute, own, saved.y.narrow(first_row, n), step.params.value(weight_), project);
+  if (cut) {
+    fill_zero(step.compute, out);
+    copy_rectangles(step.compute, out, own, {{n, part_.columns, 0, 0, 0, part_.first}});
+    place_as(step.compute, "logits of all tokens", Axis::tensor, out, Placement::S(1), Placement::P());
+    step.memory.release(own);
+  }
   step.release(saved.y);
   step.release(r.x);
 }

@@ -18,7 +18,9 @@ class Head {
   /// Adds the token losses to mb.loss. When training returns dx, the gradient of the residual stream;
   /// undefined else.
   Tensor loss(Step& step, const MicroBatch& mb, Residual& r) const;
-  /// out: (n, V) f32, logits of rows first_row.. of the residual stream. Not with tensor parallelism.
+  /// out: (n, V) f32 or f64, logits of rows first_row.. of the residual stream. Where the tensor axis cuts
+  /// the vocabulary they are the rank's own, and zero elsewhere: summands. One-dimensional tensor
+  /// parallelism.
   void logits(Step& step, Residual& r, Tensor out, int64_t first_row) const;
   /// Rows of logits held at a time.
   static int64_t chunk_rows(int64_t rows, int64_t vocab);

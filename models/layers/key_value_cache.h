@@ -8,15 +8,26 @@ namespace ltrain {
 
 /// Of one text.
 struct KeyValueCache {
-  int64_t length = 0;          ///< tokens whose keys and values are there
-  int64_t capacity = 0;        ///< tokens that there is room for
-  std::vector<Tensor> layers;  ///< (capacity, 2 * kv_heads * head_dim): keys, rotated, and values
+  int64_t length = 0;    ///< tokens whose keys and values are there
+  int64_t capacity = 0;  ///< tokens that there is room for
+  /// (capacity, 2 * kv_heads * head_dim): keys, rotated, and values, of the heads of this rank. Undefined for
+  /// layers that another stage has.
+  std::vector<Tensor> layers;
 };
 
 /// Consecutive rows of a forward, which go on with one text.
 struct TextRows {
   KeyValueCache* cache = nullptr;
   int64_t count = 0;
+};
+
+/// A forward that goes on with texts, in the place of one with a loss.
+struct TextForward {
+  std::vector<TextRows> texts;  ///< its rows, one text after the other
+  /// (n, V) f32 or f64: of rows first_row.. With tensor parallelism the tokens of this rank's part of the
+  /// vocabulary, zero elsewhere: summands. Not written where the stage has no head.
+  Tensor logits;
+  int64_t first_row = 0;
 };
 
 }  // namespace ltrain

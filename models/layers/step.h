@@ -70,9 +70,9 @@ struct Step {
   WeightGradients* deferred = nullptr;
   Fp8State* fp8 = nullptr;                 ///< products of linear layers are of FP8
   ActivationOffload* offloaded = nullptr;  ///< where activations leave
-  /// Generation: the rows of the one sample are of these texts, one after the other; MicroBatch::positions
-  /// has where each row lies in its text.
-  const std::vector<TextRows>* texts = nullptr;
+  /// Generation: the rows of the one sample are of its texts; MicroBatch::positions has where each row lies
+  /// in its text.
+  const TextForward* generation = nullptr;
 
   bool keeps() const { return training && saving; }
   DType stat_type() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }

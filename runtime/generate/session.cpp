@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/meta/meta_memory.h"
 #include "kernels/tensor/device.h"
@@ -16,6 +17,55 @@
 
 namespace ltrain {
 
+namespace {
+
+/// The recipe as that of a job which lays the model out so, by the rules that runs obey.
+Recipe laid_out(Recipe r, const SessionOptions& options, int ranks_per_node) {
+  const ModelLayout& l = options.layout;
+  if (options.seq_length > 0) r.data.seq_length = options.seq_length;
+  r.parallel = {};
+  r.parallel.data = l.ranks() > 1 ? -1 : 1;
+  r.device = options.device;
+  r.cuda_graphs = false;  // of training, as are the next ones
+  r.offload = {};
+  r.optimizer = {};
+  r.recompute = {};
+  r.attention_backend = AttentionBackend::own;  // each length would be a plan of seconds
+  if (l.ranks() > 1) {
+    r.train.micro_batch_size = 1;
+    r.train.global_batch_size = l.data;
+    r.train.batch_ramp = {};
+    r.launch = {};
+    if (r.precision == Precision::fp8) r.precision = Precision::bf16;
+    std::vector<std::string> layout{
+        fmt::format("parallel.data={}", l.data), fmt::format("parallel.tensor={}", l.tensor),
+        fmt::format("parallel.pipeline={}", l.pipeline), fmt::format("parallel.expert={}", l.expert)};
+    if (l.pipeline > 1) layout.push_back("parallel.schedule=gpipe");
+    r = parse_recipe(dump_yaml(r), "the model's recipe", layout);
+    for (int64_t stage = 0; stage < l.pipeline && l.pipeline > 1; ++stage)
+      r.parallel.pipeline_layers.push_back(r.model.num_hidden_layers / l.pipeline +
+                                           (stage < r.model.num_hidden_layers % l.pipeline));
+  }
+  return resolve(r, static_cast<int>(l.ranks()), ranks_per_node);
+}
+
+}  // namespace
+
+void check_layout(const SessionOptions& options) {
+  Recipe recipe;
+  if (is_hf_folder(options.where)) {
+    recipe = hf_recipe(options.where);
+  } else {
+    const GroupSet alone;
+    const auto host_stream = make_inline_stream("checkpoint");
+    std::vector<std::string> notes;  // the session has them
+    const auto reader = CheckpointReader::open_at(options.where, "the checkpoint", false,
+                                                  alone.groups().world.communicator(), *host_stream, notes);
+    recipe = parse_recipe(reader->info().recipe, reader->path() + " (recipe)");
+  }
+  laid_out(std::move(recipe), options, static_cast<int>(options.layout.ranks()));
+}
+
 /// The weights, and the recipe that they are of.
 std::unique_ptr<PieceReader> Session::open(const SessionOptions& options) {
   const std::string& where = options.where;
@@ -27,8 +77,13 @@ std::unique_ptr<PieceReader> Session::open(const SessionOptions& options) {
   }
   if (!path_exists(where)) fail(ExitCode::storage, "{}: there is no such checkpoint or run folder", where);
   const auto host_stream = make_inline_stream("checkpoint");
-  auto reader = CheckpointReader::open_at(where, "the checkpoint", true,
-                                          groups_.groups().world.communicator(), *host_stream, notes_);
+  if (job_) {
+    std::vector<int> all(static_cast<size_t>(job_->info().world_size));
+    std::iota(all.begin(), all.end(), 0);
+    control_ = job_->new_control_group("checkpoint", kAllAxes, all);
+  }
+  Communicator& control = job_ ? *control_ : alone_.groups().world.communicator();
+  auto reader = CheckpointReader::open_at(where, "the checkpoint", true, control, *host_stream, notes_);
   path_ = reader->path();
   step_ = reader->info().step;
   if (reader->info().data) {
@@ -39,29 +94,15 @@ std::unique_ptr<PieceReader> Session::open(const SessionOptions& options) {
   return reader;
 }
 
-Session::Session(const SessionOptions& options) {
-  const auto reader = open(options);
-  if (!options.tokenizer.empty()) {
-    if (recipe_.data.tokenizer.kind == TokenizerKind::byte)
-      fail(ExitCode::usage, "--tokenizer {}: the tokenizer of {} is byte, which takes no file",
-           options.tokenizer, path_);
-    recipe_.data.tokenizer.path = options.tokenizer;
+ProgramOptions Session::inference_options(const SessionOptions& options) const {
+  PipelineLayout stages;
+  if (recipe_.parallel.pipeline > 1) {
+    const int ranks = static_cast<int>(recipe_.parallel.pipeline);
+    stages.schedule = pipeline::make_schedule("gpipe", ranks, 1, 1);
+    for (const int64_t layers : recipe_.parallel.pipeline_layers)
+      stages.stage_layers.push_back(static_cast<int>(layers));
   }
-  reader->take_any_float();
-  if (options.seq_length > 0) recipe_.data.seq_length = options.seq_length;
-  recipe_.parallel = Parallel{};
-  recipe_.parallel.data = 1;
-  recipe_.device = options.device;
-  recipe_.cuda_graphs = false;  // of training, as are the next two
-  recipe_.offload = {};
-  recipe_.optimizer = {};
-  recipe_.attention_backend = AttentionBackend::own;  // each length would be a plan of seconds
-  recipe_ = resolve(recipe_, 1);
-  check_device(recipe_, 1);
-  const DeviceKind device = device_of(recipe_);
-  if (device != DeviceKind::cpu) use_device(device, 0);
-  compute_ = make_compute_stream(device, "compute");
-  ProgramOptions p = program_options(recipe_);
+  ProgramOptions p = program_options(recipe_, stages);
   p.for_training = false;
   p.ema_decay = 0;
   p.sharding = {};
@@ -75,12 +116,51 @@ Session::Session(const SessionOptions& options) {
     p.products = MatmulPrecision::plain;
   }
   if (p.precision.has_master()) p.precision = precision_policy("fp32");  // checkpoints hold the fp32 weights
+  return p;
+}
+
+void Session::make_groups(DeviceKind device, const ProgramOptions& options) {
+  if (!job_) {
+    groups_ = std::make_unique<GroupSet>();
+    return;
+  }
+  GroupSet::Options g = group_options(options);
+  g.together = device != DeviceKind::cpu;
+  const MakeGroup make = [&](const GroupRequest& r) {
+    return g.together ? job_->new_gpu_group(r.name, r.axes, r.ranks)
+                      : job_->new_group(r.name, r.axes, r.ranks);
+  };
+  groups_ = std::make_unique<GroupSet>(
+      mesh_of(recipe_, job_->info().rank), make,
+      [&](const std::string& name) { return make_side_stream(device, name); }, g);
+}
+
+Session::Session(const SessionOptions& options) : job_(options.job) {
+  LT_CHECK((job_ != nullptr) == (options.layout.ranks() > 1), "a layout of {} ranks {} a job",
+           options.layout.ranks(), job_ ? "with" : "without");
+  if (job_) job_->section("opening the model");
+  const auto reader = open(options);
+  if (!options.tokenizer.empty()) {
+    if (recipe_.data.tokenizer.kind == TokenizerKind::byte)
+      fail(ExitCode::usage, "--tokenizer {}: the tokenizer of {} is byte, which takes no file",
+           options.tokenizer, path_);
+    recipe_.data.tokenizer.path = options.tokenizer;
+  }
+  reader->take_any_float();
+  recipe_ = laid_out(std::move(recipe_), options, job_ ? job_->info().local_size : 0);
+  check_device(recipe_, job_ ? job_->info().local_size : 1);
+  const DeviceKind device = device_of(recipe_);
+  if (device != DeviceKind::cpu)
+    use_device(device, job_ ? job_->info().local_rank % device_count(device) : 0);
+  compute_ = make_compute_stream(device, "compute");
+  const ProgramOptions p = inference_options(options);
+  make_groups(device, p);
 
   int64_t bytes = 0, host_bytes = 0;
   {
     MetaTrace trace;
     auto compute = make_meta_stream("compute", trace);
-    const GroupSet groups = make_meta_groups(Mesh{}, trace);
+    const GroupSet groups = make_meta_groups(groups_->groups().mesh, trace, group_options(p));
     MetaMemory memory(trace), host(trace);
     TrainProgram program(p, {*compute, memory, groups.groups(), device == DeviceKind::cpu ? nullptr : &host});
     std::vector<KeyValueCache> caches;
@@ -96,10 +176,11 @@ Session::Session(const SessionOptions& options) {
   }
   arena_ = std::make_unique<Arena>(device, bytes);
   if (device != DeviceKind::cpu) host_ = Arena::staging(device, host_bytes);
-  program_ = std::make_unique<TrainProgram>(p, Device{*compute_, *arena_, groups_.groups(), host_.get()});
+  program_ = std::make_unique<TrainProgram>(p, Device{*compute_, *arena_, groups_->groups(), host_.get()});
   for (int64_t i = 0; i < options.texts; ++i) caches_.push_back(program_->make_cache());
   program_->parameters().clear();
   load_parameters(*reader, program_->parameters(), options.average);
+  if (job_) job_->section("texts");
 }
 
 Session::~Session() = default;
@@ -183,7 +264,7 @@ int32_t sample_token(std::vector<float> logits, const SamplingOptions& o, uint64
   return order[kept - 1];
 }
 
-void Session::generate(const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& o,
+bool Session::generate(const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& o,
                        const std::function<bool(size_t, int32_t)>& emit) {
   const size_t context = static_cast<size_t>(program_->options().seq_length);
   struct Text {
@@ -202,6 +283,7 @@ void Session::generate(const std::vector<std::vector<int32_t>>& prompts, const S
   // Rows of the embedding that stand for no token are not drawn.
   const size_t ids = static_cast<size_t>(std::min(tokenizer().vocab_size(), recipe_.model.vocab_size));
   for (size_t begun = 0; begun < prompts.size() || !texts.empty();) {
+    if (job_ && program_->any_rank(static_cast<bool>(job_->stop_requested()))) return false;
     for (; begun < prompts.size() && !unused.empty(); ++begun) {
       Text t{begun, prompts[begun], {}, 0, unused.back()};
       unused.pop_back();
@@ -246,6 +328,7 @@ void Session::generate(const std::vector<std::vector<int32_t>>& prompts, const S
       t.next = {next};
     }
   }
+  return true;
 }
 
 }  // namespace ltrain

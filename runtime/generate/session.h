@@ -1,4 +1,4 @@
-// A trained model to look at: loaded from a checkpoint, on one process.
+// A trained model to look at: loaded from a checkpoint, on one process or over the ranks of a job.
 #pragma once
 #include <functional>
 #include <memory>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/reader.h"
+#include "runtime/launch/job.h"
 #include "runtime/program/train_program.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -28,6 +29,13 @@ enum class TextBegin : uint8_t {
   none
 };
 
+/// Over how many ranks a model lies that is not trained. Those of `data` have the same parameters but for
+/// experts, and read the same texts.
+struct ModelLayout {
+  int64_t data = 1, tensor = 1, pipeline = 1, expert = 1;
+  int64_t ranks() const { return data * tensor * pipeline; }
+};
+
 struct SessionOptions {
   /// A checkpoint, a folder of them, or a run's output_dir: the newest valid one is taken. Or a Hugging Face
   /// folder.
@@ -43,8 +51,14 @@ struct SessionOptions {
   /// Of weights, activations, keys and values: "fp32", "bf16" or "fp64"; empty: the run's, and fp32 where the
   /// run had fp32 weights beside those of another type.
   std::string precision{};
+  ModelLayout layout{};
+  Job* job = nullptr;  ///< with several ranks: their job, which outlives the session
 };
 
+/// Error (usage) where the model cannot be laid out so; before the ranks are started.
+void check_layout(const SessionOptions& options);
+
+/// With several ranks all of them make one, and ask for the same in the same order.
 class Session {
  public:
   /// Throws Error (storage or usage).
@@ -68,12 +82,14 @@ class Session {
 
   /// Calls `emit` with the number of a prompt and each token that is generated for it; false from it ends
   /// that text. As many prompts at once as SessionOptions::texts. A text that is as long as the model's
-  /// sequences goes on from its younger half.
-  void generate(const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& options,
+  /// sequences goes on from its younger half. False: a rank was asked to stop, and it ended early on all.
+  bool generate(const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& options,
                 const std::function<bool(size_t, int32_t)>& emit);
 
  private:
   std::unique_ptr<PieceReader> open(const SessionOptions& options);
+  ProgramOptions inference_options(const SessionOptions& options) const;
+  void make_groups(DeviceKind device, const ProgramOptions& options);
 
   Recipe recipe_;
   std::string path_;
@@ -83,7 +99,10 @@ class Session {
   bool trained_on_data_ = false;  // a run made it, which recorded its data
   std::unique_ptr<Arena> arena_, host_;
   std::unique_ptr<Stream> compute_;  // ends before the arenas go
-  GroupSet groups_;
+  Job* job_ = nullptr;
+  GroupSet alone_;
+  std::unique_ptr<Communicator> control_;  // of several ranks
+  std::unique_ptr<GroupSet> groups_;
   std::unique_ptr<TrainProgram> program_;
   std::vector<KeyValueCache> caches_;  // of the texts that are generated at once
   std::unique_ptr<data::Tokenizer> tokenizer_;

@@ -4,6 +4,9 @@
 #include <cmath>
 
 #include "kernels/base/error.h"
+#include "kernels/elementwise/tensor_ops.h"
+#include "kernels/meta/placement_rules.h"
+#include "runtime/program/stage_run.h"
 #include "runtime/program/train_program.h"
 
 namespace ltrain {
@@ -27,25 +30,42 @@ TokenScore score_of(const std::vector<T>& logits, int32_t target) {
 
 KeyValueCache TrainProgram::make_cache() {
   const ModelConfig& m = options_.model;
-  LT_CHECK(cut_.ranks == 1 && device_.groups.one_d() && device_.groups.inner().size() == 1 && !staged(),
-           "generation on several ranks: it is made on one");
+  const Groups& g = device_.groups;
+  LT_CHECK(cut_.ranks == 1 && g.one_d() && !options_.sequence_parallel && decoder_.stage_count() == 1,
+           "generation with parts of sequences, a grid of tensor ranks, or several stages a rank");
   const auto allocate = [&](const char* name, DType t, Shape shape) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, shape);
   };
   if (!text_positions_.defined())
     text_positions_ = allocate("positions of texts", DType::i32, {std::min(kMostRows, tokens_.elements())});
+  const int64_t ranks = g.tensor.size();
+  const int64_t heads = m.num_key_value_heads * kv_replication(m.num_key_value_heads, ranks) / ranks;
+  const StageLayers& stage = decoder_.stage(0);
   KeyValueCache cache;
   cache.capacity = options_.seq_length;
-  for (int64_t layer = 0; layer < m.num_hidden_layers; ++layer)
-    cache.layers.push_back(allocate("keys and values", options_.precision.compute,
-                                    {cache.capacity, 2 * m.num_key_value_heads * m.head_dim}));
+  cache.layers.resize(static_cast<size_t>(m.num_hidden_layers));
+  for (int64_t layer = stage.first; layer < stage.first + stage.count; ++layer)
+    cache.layers[static_cast<size_t>(layer)] =
+        allocate("keys and values", options_.precision.compute, {cache.capacity, 2 * heads * m.head_dim});
   return cache;
 }
 
-void TrainProgram::extend_rows(const std::vector<TextRows>& texts, const int32_t* tokens, Tensor logits,
-                               int64_t first_row) {
+void TrainProgram::share_logits(Tensor logits) {
+  const Groups& g = device_.groups;
+  Stream& s = device_.compute;
+  if (g.world.size() == 1) return;
+  // Ranks that have the same parameters have the same logits; those without a head have none.
+  if (!decoder_.stage(0).heads || g.gradient.rank() != 0) fill_zero(s, logits);
+  place_set(s, logits, kAllAxes, Placement::P());
+  g.world.all_reduce(s, logits);
+  place_require(s, "reading logits", logits, Placement::R());
+  device_.groups.check();
+}
+
+void TrainProgram::extend_rows(const TextForward& forward, const int32_t* tokens) {
+  Stream& s = device_.compute;
   std::vector<int32_t> positions;
-  for (const TextRows& t : texts)
+  for (const TextRows& t : forward.texts)
     for (int64_t i = 0; i < t.count; ++i) positions.push_back(static_cast<int32_t>(t.cache->length + i));
   MicroBatch mb;
   mb.seq = static_cast<int64_t>(positions.size());
@@ -55,15 +75,23 @@ void TrainProgram::extend_rows(const std::vector<TextRows>& texts, const int32_t
   mb.positions = text_positions_.flat(0, {mb.seq});
   mb.router_bias = router_bias_;
   Step step = make_step(false);
-  step.texts = &texts;
-  if (!device_.compute.meta()) {
+  step.generation = &forward;
+  if (s.meta()) {
+    // The layers know no other than rows that differ from data rank to data rank.
+    for (const Tensor& t : {mb.tokens, mb.targets, mb.sample_index, mb.positions})
+      place_set(s, t, kAllAxes, Placement::R());
+    for (const Tensor& t : {mb.tokens, mb.targets}) place_set(s, t, kGradientAxes, Placement::V());
+  } else {
     staging_.open();
     staging_.put(mb.tokens, tokens);
     staging_.put(mb.positions, positions.data());
     staging_.close();
   }
-  decoder_.predict(step, mb, logits, first_row);
-  for (const TextRows& t : texts) t.cache->length += t.count;
+  const pipeline::Schedule once = forward_only(options_.schedule, 1);
+  StageRun(decoder_, step, once)
+      .run(pipeline::lower(once, device_.groups.coordinate(Axis::pipeline)), [&](int) { return mb; });
+  share_logits(forward.logits);
+  for (const TextRows& t : forward.texts) t.cache->length += t.count;
 }
 
 std::vector<std::vector<float>> TrainProgram::extend(const std::vector<TextTokens>& texts) {
@@ -89,7 +117,7 @@ std::vector<std::vector<float>> TrainProgram::extend(const std::vector<TextToken
   };
   if (meta) {
     KeyValueCache& cache = *texts.at(0).cache;
-    extend_rows({{&cache, std::min(most, cache.capacity)}}, nullptr, logits.flat(0, {1, vocab}), 0);
+    extend_rows({{{&cache, std::min(most, cache.capacity)}}, logits.flat(0, {1, vocab}), 0}, nullptr);
     read(0);
   }
   for (size_t i = 0; i < texts.size() && !meta;) {
@@ -102,8 +130,8 @@ std::vector<std::vector<float>> TrainProgram::extend(const std::vector<TextToken
       const int64_t all = static_cast<int64_t>(texts[i].tokens.size());
       for (int64_t done = 0; done < all;) {
         const int64_t rows = std::min(most, all - done);
-        extend_rows({{texts[i].cache, rows}}, texts[i].tokens.data() + done, logits.flat(0, {1, vocab}),
-                    rows - 1);
+        extend_rows({{{texts[i].cache, rows}}, logits.flat(0, {1, vocab}), rows - 1},
+                    texts[i].tokens.data() + done);
         done += rows;
       }
       read(1);
@@ -117,7 +145,7 @@ std::vector<std::vector<float>> TrainProgram::extend(const std::vector<TextToken
       tokens.push_back(texts[i].tokens[0]);
     }
     const int64_t n = static_cast<int64_t>(rows.size());
-    extend_rows(rows, tokens.data(), logits.flat(0, {n, vocab}), 0);
+    extend_rows({rows, logits.flat(0, {n, vocab}), 0}, tokens.data());
     read(n);
   }
   device_.memory.release(logits);
@@ -139,7 +167,7 @@ std::vector<TokenScore> TrainProgram::score(KeyValueCache& text, const std::vect
   std::vector<TokenScore> out;
   for (int64_t done = 0; done < (meta ? most : count);) {
     const int64_t rows = meta ? most : std::min(most, count - done);
-    extend_rows({{&text, rows}}, meta ? nullptr : tokens.data() + done, logits.flat(0, {rows, vocab}), 0);
+    extend_rows({{{&text, rows}}, logits.flat(0, {rows, vocab}), 0}, meta ? nullptr : tokens.data() + done);
     for (int64_t i = 0; i < rows && !meta; ++i) {  // a row fits into the staging memory
       const Tensor row = logits.flat(i * vocab, {1, vocab});
       const int32_t target = targets[static_cast<size_t>(done + i)];

@@ -166,9 +166,9 @@ class TrainProgram {
   /// The loss alone.
   double evaluate(const std::function<const HostBatch*()>& next);
 
-  // ---- generation (generation.cpp), on one rank ----
+  // ---- generation (generation.cpp): all ranks are asked for the same, in the same order ----
 
-  /// Room for the keys and values of a text of seq_length tokens, for as long as this lives.
+  /// Room for this rank's keys and values of a text of seq_length tokens, for as long as this lives.
   KeyValueCache make_cache();
   /// Appends to each text its tokens, at least one, and returns for each the logits (V) of what follows.
   /// Texts have room for theirs. On meta the tokens are ignored: the memory of the most rows that one forward
@@ -179,10 +179,14 @@ class TrainProgram {
   std::vector<TokenScore> score(KeyValueCache& text, const std::vector<int32_t>& tokens,
                                 const std::vector<int32_t>& targets);
 
+  /// Whether any rank says so; all ask at once.
+  bool any_rank(bool mine);
+
  private:
-  /// One forward over rows of texts.
-  void extend_rows(const std::vector<TextRows>& texts, const int32_t* tokens, Tensor logits,
-                   int64_t first_row);
+  /// One forward over rows of texts; its logits on all ranks.
+  void extend_rows(const TextForward& forward, const int32_t* tokens);
+  /// Sums the logits of the parts of the vocabulary, of which each is counted once.
+  void share_logits(Tensor logits);
   /// Puts a batch into one of the places that micro-batches in flight have.
   MicroBatch load(const HostBatch& batch, int64_t place);
   /// The micro-batch that lies in `place`.
@@ -192,7 +196,6 @@ class TrainProgram {
   RowSamples samples_of(const MicroBatch& whole, int64_t part) const;
   Step make_step(bool training);
   bool staged() const { return options_.stage_layers.size() > 1; }
-  bool any_rank(bool mine);
   /// Sums over the ranks that see different tokens, in place; two at most.
   void sum_counts(std::span<int64_t> counts);
   /// Micro-batches [first, first + count) of a step of `micros`, which are loaded, through this rank's

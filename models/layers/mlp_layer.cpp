@@ -7,14 +7,14 @@ namespace ltrain {
 void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
                        bool sequence_parallel, const std::string& prefix, double out_std) {
   intermediate_ = c.intermediate_size / groups.inner().size();
-  gated_ = c.traits().feed_forward == FeedForward::swiglu;
+  kind_ = c.traits().feed_forward;
   const ParameterNames& names = c.names();
   const bool bias = c.traits().feed_forward_bias;
   const int64_t f = c.intermediate_size, h = c.hidden_size;
   LT_CHECK(intermediate_ * groups.inner().size() == f, "intermediate_size {} over {} tensor-parallel ranks",
            f, groups.inner().size());
   std::vector<LinearPart> up{{prefix + "." + names.up, f}};
-  if (gated_) up.insert(up.begin(), {prefix + "." + names.gate, f});
+  if (has_gate(kind_)) up.insert(up.begin(), {prefix + "." + names.gate, f});
   up_.declare(store, groups, sequence_parallel, up, h, bias, c.initializer_range, LinearSharding::column);
   down_.declare(store, groups, sequence_parallel, {{prefix + "." + names.down, h}}, f, bias, out_std,
                 LinearSharding::row);
@@ -39,10 +39,13 @@ void MlpLayer::recompute(Step& step, Tensor x, int64_t rows, Saved& saved) const
   }
   if (saved.act.defined()) return;
   saved.act = step.activation("mlp activation", {rows, intermediate_});
-  if (gated_) {
-    swiglu_forward(step.compute, saved.act, saved.hidden);
-  } else {
-    gelu_forward(step.compute, saved.act, saved.hidden);
+  switch (kind_) {
+    case FeedForward::swiglu:
+      return swiglu_forward(step.compute, saved.act, saved.hidden);
+    case FeedForward::geglu:
+      return geglu_forward(step.compute, saved.act, saved.hidden);
+    case FeedForward::gelu:
+      return gelu_forward(step.compute, saved.act, saved.hidden);
   }
 }
 
@@ -51,10 +54,16 @@ void MlpLayer::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved
   down_.backward(step, dact, dy, saved.act);
   step.release(saved.act);
   // The gradient of the hidden tensor takes its place.
-  if (gated_) {
-    swiglu_backward(step.compute, saved.hidden, dact, saved.hidden);
-  } else {
-    gelu_backward(step.compute, saved.hidden, dact, saved.hidden);
+  switch (kind_) {
+    case FeedForward::swiglu:
+      swiglu_backward(step.compute, saved.hidden, dact, saved.hidden);
+      break;
+    case FeedForward::geglu:
+      geglu_backward(step.compute, saved.hidden, dact, saved.hidden);
+      break;
+    case FeedForward::gelu:
+      gelu_backward(step.compute, saved.hidden, dact, saved.hidden);
+      break;
   }
   step.release(dact);
   up_.backward(step, dx, saved.hidden, x);

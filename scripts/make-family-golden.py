@@ -63,6 +63,14 @@ CONFIGS = {
                                rope_scaling=dict(LONGROPE))),
     "phi3_short": ("phi3", dict(COMMON, hidden_size=32, partial_rotary_factor=0.75,
                                 original_max_position_embeddings=12, rope_scaling=dict(LONGROPE))),
+    # A scale of its own, scores and logits near their soft-caps, and a width whose root is no whole number.
+    "gemma2": ("gemma2", dict(COMMON, hidden_size=20, head_dim=6, query_pre_attn_scalar=9, sliding_window=5,
+                              attn_logit_softcapping=2.0, final_logit_softcapping=3.0, tie_word_embeddings=True,
+                              rope_parameters=rope(1e4))),
+    # Without soft-caps, and all layers see all tokens.
+    "gemma2_plain": ("gemma2", dict(COMMON, head_dim=4, query_pre_attn_scalar=4, sliding_window=64,
+                                    attn_logit_softcapping=None, final_logit_softcapping=None,
+                                    rope_parameters=rope(1e4))),
     # With experts; transformers' loss for balance is part of what is trained.
     "mixtral": ("mixtral", dict(COMMON, sliding_window=5, num_local_experts=4, num_experts_per_tok=2,
                                 output_router_logits=True, router_aux_loss_coef=0.02, rope_parameters=rope(1e6))),
@@ -105,7 +113,7 @@ def make(fixture):
         with torch.no_grad():
             for n, p in sorted(model.named_parameters()):
                 value = 0.2 * torch.randn(p.shape, generator=generator, dtype=torch.float64)
-                if "norm" in n:
+                if "norm" in n and not kind.startswith("gemma"):  # whose norms scale by 1 + weight
                     value += 1
                 if n.endswith("mlp.gate.weight"):
                     value *= 4  # a router that has made up its mind

@@ -38,6 +38,8 @@ void check(const AttentionBlock& b, const Tensor& out, const Tensor& lse) {
   const AttentionShape& a = b.shape;
   LT_CHECK(a.heads % a.kv_heads == 0, "attention of {} heads and {} key-value heads", a.heads, a.kv_heads);
   LT_CHECK(a.window >= 0, "attention with a window of {} keys", a.window);
+  LT_CHECK(a.scale >= 0 && a.soft_cap >= 0, "attention with a scale of {} and a soft-cap of {}", a.scale,
+           a.soft_cap);
   check_runs("queries", b.q_at, a.seq);
   check_runs("keys", b.k_at, a.seq);
   check_rows("queries", b.q, a.batch * b.q_at.rows, a.heads * a.head_dim);
@@ -63,6 +65,7 @@ AttentionArgs args_of(const AttentionBlock& b) {
   a.all_heads = s.all_heads ? s.all_heads : s.heads;
   a.first_head = s.first_head;
   a.window = s.window;
+  a.scale = s.scale, a.soft_cap = s.soft_cap;
   a.q = first_of(b.q), a.k = first_of(b.k), a.v = first_of(b.v);
   a.q_stride = b.q.t.cols(), a.k_stride = b.k.t.cols(), a.v_stride = b.v.t.cols();
   a.q_at = b.q_at, a.k_at = b.k_at;

@@ -16,13 +16,15 @@ struct AttentionShape {
   int64_t head_dim = 64;
   int64_t first_head = 0;  ///< of this rank's heads among all, which dropout is keyed by
   int64_t all_heads = 0;   ///< 0: heads
-  int64_t window = 0;  ///< keys that a query sees, its own among them (arXiv:2310.06825); 0: all before it
+  int64_t window = 0;   ///< keys that a query sees, its own among them (arXiv:2310.06825); 0: all before it
+  double scale = 0;     ///< of the scores; 0: 1 / sqrt(head_dim)
+  double soft_cap = 0;  ///< scores become soft_cap * tanh(score / soft_cap) (arXiv:2408.00118); 0: they stay
   int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
 /// Causal. qkv: (batch * seq, qkv_width) rows of q heads, k heads, v heads; out: (batch * seq, heads *
 /// head_dim); lse: (batch, heads, seq) f32 (f64 for f64), log of the sum of exponentials, saved for backward.
-/// The scale is 1 / sqrt(head_dim). `drop` applies to the probabilities, keyed by (sample, head, query, key).
+/// `drop` applies to the probabilities, keyed by (sample, head, query, key).
 /// `documents`: (batch, seq) i32 or undefined: the position at which the document of each position begins,
 /// not descending along a row; a query sees keys from there on only.
 void attention_forward(Stream& s, Tensor out, Tensor lse, Tensor qkv, const AttentionShape& shape,
@@ -77,6 +79,7 @@ int64_t attention_scratch_bytes(const Positions& queries, const Positions& keys,
 struct AttentionArgs {
   int64_t batch = 1, seq = 1, heads = 1, kv_heads = 1, head_dim = 64, all_heads = 1, first_head = 0;
   int64_t window = 0;
+  double scale = 0, soft_cap = 0;                       ///< AttentionShape's
   const void *q = nullptr, *k = nullptr, *v = nullptr;  ///< at the first row's first head
   int64_t q_stride = 0, k_stride = 0, v_stride = 0;     ///< elements from row to row
   Positions q_at, k_at;

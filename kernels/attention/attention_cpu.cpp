@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/attention/attention_tiles.h"
+#include "kernels/elementwise/soft_cap_cpu.h"
 #include "kernels/tensor/micro_gemm.h"
 #include "kernels/tensor/parallel_for.h"
 #include "kernels/tensor/vector_math.h"
@@ -13,6 +14,17 @@ namespace ltrain::LT_ISA {
 namespace {
 
 constexpr int64_t kBlock = 64;  // queries and keys a tile
+
+template <class A>
+A scale_of(const AttentionArgs& a) {
+  return a.scale > 0 ? A(a.scale) : A(1) / std::sqrt(A(a.head_dim));
+}
+
+template <class A>
+void soft_cap_scores(A* scores, int64_t begin, int64_t end, A cap) {
+#pragma omp simd
+  for (int64_t c = begin; c < end; ++c) scores[c] = soft_cap(scores[c], cap).value;
+}
 
 template <class T, class A>
 void load_rows(A* to, const T* from, int64_t rows, int64_t cols, int64_t stride, A scale) {
@@ -65,7 +77,7 @@ void forward_one_query(O* out, compute_t<T>* lse, const AttentionArgs& a) {
   using A = compute_t<T>;
   const int64_t D = a.head_dim, query = a.q_at.at(0);
   const Tiles k_tiles(a.k_at, kBlock);
-  const A scale = A(1) / std::sqrt(A(D));
+  const A scale = scale_of<A>(a), cap = A(a.soft_cap);
   parallel_tasks(a.batch * a.kv_heads, [&](int64_t task) {
     const Head<T> hd(a, task);
     const Mask mask(a, hd.sample);
@@ -94,6 +106,7 @@ void forward_one_query(O* out, compute_t<T>* lse, const AttentionArgs& a) {
           if (begin < end) body(kt.row + begin, kt.row + end);
         }
       };
+      if (cap > 0) each_run([&](int64_t begin, int64_t end) { soft_cap_scores(score, begin, end, cap); });
       A top = -std::numeric_limits<A>::infinity(), total = 0;
       each_run([&](int64_t begin, int64_t end) {
         for (int64_t c = begin; c < end; ++c) top = score[c] > top ? score[c] : top;
@@ -128,7 +141,7 @@ void forward(O* out, compute_t<T>* lse, const AttentionArgs& a) {
   if (a.q_at.rows == 1 && !a.drop.threshold) return forward_one_query<T>(out, lse, a);
   const int64_t D = a.head_dim, rows_q = a.q_at.rows;
   const Tiles q_tiles(a.q_at, kBlock), k_tiles(a.k_at, kBlock);
-  const A scale = A(1) / std::sqrt(A(D));
+  const A scale = scale_of<A>(a), cap = A(a.soft_cap);
   parallel_tasks(a.batch * a.kv_heads, [&](int64_t task) {
     const Head<T> hd(a, task);
     const Mask mask(a, hd.sample);
@@ -162,6 +175,7 @@ void forward(O* out, compute_t<T>* lse, const AttentionArgs& a) {
               for (int64_t c = 0; c < kBlock; ++c) row[c] = 0;
               continue;
             }
+            if (cap > 0) soft_cap_scores(row, begin, end, cap);
             A high = top[r];
 #pragma omp simd reduction(max : high)
             for (int64_t c = begin; c < end; ++c) high = row[c] > high ? row[c] : high;
@@ -227,7 +241,7 @@ void backward(const AttentionSink& to_q, const AttentionSink& to_k, const Attent
   using A = compute_t<T>;
   const int64_t D = a.head_dim, rows_q = a.q_at.rows, rows_k = a.k_at.rows;
   const Tiles q_tiles(a.q_at, kBlock), k_tiles(a.k_at, kBlock);
-  const A scale = A(1) / std::sqrt(A(D));
+  const A scale = scale_of<A>(a), cap = A(a.soft_cap);
   parallel_tasks(a.batch * a.kv_heads, [&](int64_t task) {
     const Head<T> hd(a, task);
     const Mask mask(a, hd.sample);
@@ -275,6 +289,15 @@ void backward(const AttentionSink& to_q, const AttentionSink& to_k, const Attent
             A *pr = p + r * kBlock, *dr = ds + r * kBlock;
             const int64_t begin = mask.begin(qt.at + r, kt), end = mask.end(qt.at + r, kt);
             const A l = row_lse[qt.row + r], dl = delta[qt.row + r];
+            A slope[kBlock];
+            if (cap > 0) {
+#pragma omp simd
+              for (int64_t c = begin; c < end; ++c) {
+                const SoftCapped<A> s = soft_cap(pr[c], cap);
+                pr[c] = s.value;
+                slope[c] = s.slope;
+              }
+            }
             if (a.drop.threshold && begin < end) {
               A factor[kBlock];
               dropout_keys(factor, a, hd.sample, head, qt.at + r, kt.at, begin, end);
@@ -291,6 +314,8 @@ void backward(const AttentionSink& to_q, const AttentionSink& to_k, const Attent
                 dr[c] = e * (dr[c] - dl);
               }
             }
+            if (cap > 0)
+              for (int64_t c = begin; c < end; ++c) dr[c] *= slope[c];
             for (int64_t c = 0; c < std::min(begin, kBlock); ++c) pr[c] = 0, dr[c] = 0;
             for (int64_t c = std::max<int64_t>(end, 0); c < kBlock; ++c) pr[c] = 0, dr[c] = 0;
           }

@@ -308,6 +308,7 @@ AttentionKernel kernel_for(Stream& s, DType t, const AttentionArgs& a, bool othe
 using namespace cuda;
 
 void attention_forward_cuda(Stream& s, DType t, bool wide_out, void* out, void* lse, AttentionArgs a) {
+  LT_CHECK(a.scale == 0 && a.soft_cap == 0, "attention with a scale or a soft-cap of its own on a GPU");
   if (attention_forward_by_cudnn(s, t, wide_out, out, lse, a)) return;
   const AttentionKernel kernel = kernel_for(s, t, a, aligned({out}));
   if (kernel == AttentionKernel::wgmma) return attention_wgmma_forward(s, t, wide_out, out, lse, a);
@@ -330,6 +331,7 @@ void attention_forward_cuda(Stream& s, DType t, bool wide_out, void* out, void* 
 
 void attention_backward_cuda(Stream& s, DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv,
                              const void* dout, const void* out, const void* lse, AttentionArgs a) {
+  LT_CHECK(a.scale == 0 && a.soft_cap == 0, "attention with a scale or a soft-cap of its own on a GPU");
   if (attention_backward_by_cudnn(s, t, dq, dk, dv, dout, out, lse, a)) return;
   const bool even_rows = aligned({dout, dq.data, dk.data, dv.data}) && dq.stride % 8 == 0 &&
                          dk.stride % 8 == 0 && dv.stride % 8 == 0;

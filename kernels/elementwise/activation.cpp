@@ -27,6 +27,29 @@ void swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
   LT_LAUNCH(s, swiglu_backward, dy.dtype, dgate_up.data, dy.data, gate_up.data, dy.rows(), dy.cols());
 }
 
+void geglu_forward(Stream& s, Tensor y, Tensor gate_up) {
+  LT_CHECK(gate_up.cols() == 2 * y.cols() && gate_up.rows() == y.rows(), "geglu {} into {}",
+           to_string(gate_up.shape), to_string(y.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("geglu_forward", OpClass::elementwise, 11.0 * y.elements(), {y}, {gate_up}));
+    place(s, "geglu_forward", Rule::elementwise, {y}, {gate_up});
+    return;
+  }
+  LT_LAUNCH(s, geglu_forward, y.dtype, y.data, gate_up.data, y.rows(), y.cols());
+}
+
+void geglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
+  LT_CHECK(dgate_up.shape == gate_up.shape && gate_up.cols() == 2 * dy.cols(), "geglu backward {} into {}",
+           to_string(dy.shape), to_string(dgate_up.shape));
+  if (s.meta()) {
+    s.meta()->add(
+        s, op_cost("geglu_backward", OpClass::elementwise, 20.0 * dy.elements(), {dgate_up}, {dy, gate_up}));
+    place(s, "geglu_backward", Rule::elementwise, {dgate_up}, {dy, gate_up});
+    return;
+  }
+  LT_LAUNCH(s, geglu_backward, dy.dtype, dgate_up.data, dy.data, gate_up.data, dy.rows(), dy.cols());
+}
+
 void gelu_forward(Stream& s, Tensor y, Tensor x) {
   LT_CHECK(x.shape == y.shape, "gelu {} into {}", to_string(x.shape), to_string(y.shape));
   if (s.meta()) {

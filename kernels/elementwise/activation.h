@@ -10,6 +10,11 @@ void swiglu_forward(Stream& s, Tensor y, Tensor gate_up);
 /// dgate_up may alias gate_up.
 void swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up);
 
+/// GeGLU (arXiv:2002.05202) by the tanh form of GELU: y = gelu(gate) * up. Shapes as swiglu's.
+void geglu_forward(Stream& s, Tensor y, Tensor gate_up);
+/// dgate_up may alias gate_up.
+void geglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up);
+
 constexpr double kGeluScale = 0.7978845608028654;  // sqrt(2 / pi)
 constexpr double kGeluCubic = 0.044715;
 /// GELU by its tanh form (arXiv:1606.08415; Hugging Face's gelu_new). x, y: (T, F).
@@ -19,6 +24,9 @@ void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x);
 
 LT_KERNEL(swiglu_forward, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols)
 LT_KERNEL(swiglu_backward, DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
+          int64_t cols)
+LT_KERNEL(geglu_forward, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols)
+LT_KERNEL(geglu_backward, DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
           int64_t cols)
 LT_KERNEL(gelu_forward, DType t, void* y, const void* x, int64_t n)
 LT_KERNEL(gelu_backward, DType t, void* dx, const void* dy, const void* x, int64_t n)

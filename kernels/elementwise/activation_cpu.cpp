@@ -11,6 +11,17 @@ inline A sigmoid(A x) {
   return A(1) / (A(1) + fast_exp(-x));
 }
 
+/// gelu(x) = x * share(x), and its slope.
+template <class A>
+struct Gelu {
+  A share, slope;
+  explicit Gelu(A x) {
+    const A th = fast_tanh(A(kGeluScale) * (x + A(kGeluCubic) * x * x * x));
+    share = A(0.5) * (A(1) + th);
+    slope = share + A(0.5) * x * (A(1) - th * th) * A(kGeluScale) * (A(1) + A(3 * kGeluCubic) * x * x);
+  }
+};
+
 }  // namespace
 
 void swiglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {
@@ -47,6 +58,47 @@ void swiglu_backward_cpu(DType t, void* dgate_up, const void* dy, const void* ga
           const A g = get(gate, c), u = get(up, c), d = get(grad, c), sg = sigmoid(g);
           put(dgate, c, d * u * sg * (A(1) + g * (A(1) - sg)));
           put(dup, c, d * g * sg);
+        }
+      }
+    });
+  });
+}
+
+void geglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* gate = static_cast<const T*>(gate_up) + row * 2 * cols;
+        const T* up = gate + cols;
+        T* out = static_cast<T*>(y) + row * cols;
+#pragma omp simd
+        for (int64_t c = 0; c < cols; ++c) {
+          const A g = get(gate, c);
+          put(out, c, g * Gelu<A>(g).share * get(up, c));
+        }
+      }
+    });
+  });
+}
+
+void geglu_backward_cpu(DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
+                        int64_t cols) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* gate = static_cast<const T*>(gate_up) + row * 2 * cols;
+        const T* up = gate + cols;
+        const T* grad = static_cast<const T*>(dy) + row * cols;
+        T* dgate = static_cast<T*>(dgate_up) + row * 2 * cols;
+        T* dup = dgate + cols;
+#pragma omp simd
+        for (int64_t c = 0; c < cols; ++c) {
+          const A g = get(gate, c), u = get(up, c), d = get(grad, c);
+          const Gelu<A> gelu(g);
+          put(dgate, c, d * u * gelu.slope);
+          put(dup, c, d * g * gelu.share);
         }
       }
     });

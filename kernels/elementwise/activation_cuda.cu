@@ -17,6 +17,17 @@ __device__ A sigmoid(A x) {
   return A(1) / (A(1) + exponential(-x));
 }
 
+/// gelu(x) = x * share(x), and its slope.
+template <class A>
+struct Gelu {
+  A share, slope;
+  __device__ explicit Gelu(A x) {
+    const A th = tangent(A(kGeluScale) * (x + A(kGeluCubic) * x * x * x));
+    share = A(0.5) * (A(1) + th);
+    slope = share + A(0.5) * x * (A(1) - th * th) * A(kGeluScale) * (A(1) + A(3 * kGeluCubic) * x * x);
+  }
+};
+
 template <class T, int N>
 __global__ void swiglu_forward(T* y, const T* gate_up, int64_t packs, int64_t row_packs) {
   using A = compute_t<T>;
@@ -45,6 +56,40 @@ __global__ void swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int6
       const A x = get(g.v, j), grad = get(d.v, j), sg = sigmoid(x);
       put(dg.v, j, grad * get(u.v, j) * sg * (A(1) + x * (A(1) - sg)));
       put(du.v, j, grad * x * sg);
+    }
+    store(dgate_up, gate, dg);
+    store(dgate_up, gate + row_packs * N, du);
+  }
+}
+
+template <class T, int N>
+__global__ void geglu_forward(T* y, const T* gate_up, int64_t packs, int64_t row_packs) {
+  using A = compute_t<T>;
+  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
+    const int64_t row = i / row_packs, gate = (i + row * row_packs) * N;  // rows of gate_up are twice as long
+    const auto g = load<T, N>(gate_up, gate), u = load<T, N>(gate_up, gate + row_packs * N);
+    Pack<T, N> out;
+    for (int j = 0; j < N; ++j) {
+      const A x = get(g.v, j);
+      put(out.v, j, x * Gelu<A>(x).share * get(u.v, j));
+    }
+    store(y, i * N, out);
+  }
+}
+
+template <class T, int N>
+__global__ void geglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t packs, int64_t row_packs) {
+  using A = compute_t<T>;
+  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
+    const int64_t row = i / row_packs, gate = (i + row * row_packs) * N;
+    const auto g = load<T, N>(gate_up, gate), u = load<T, N>(gate_up, gate + row_packs * N);
+    const auto d = load<T, N>(dy, i * N);
+    Pack<T, N> dg, du;
+    for (int j = 0; j < N; ++j) {
+      const A x = get(g.v, j), grad = get(d.v, j);
+      const Gelu<A> gelu(x);
+      put(dg.v, j, grad * get(u.v, j) * gelu.slope);
+      put(du.v, j, grad * x * gelu.share);
     }
     store(dgate_up, gate, dg);
     store(dgate_up, gate + row_packs * N, du);
@@ -101,6 +146,26 @@ void swiglu_backward_cuda(Stream& s, DType t, void* dgate_up, const void* dy, co
   dispatch_float(t, [&]<class T>() {
     with_pack<T>(cols, {dgate_up, dy, gate_up}, [&]<int N>() {
       launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::swiglu_backward<T, N>,
+             static_cast<T*>(dgate_up), static_cast<const T*>(dy), static_cast<const T*>(gate_up),
+             rows * cols / N, cols / N);
+    });
+  });
+}
+
+void geglu_forward_cuda(Stream& s, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {
+  dispatch_float(t, [&]<class T>() {
+    with_pack<T>(cols, {y, gate_up}, [&]<int N>() {
+      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::geglu_forward<T, N>,
+             static_cast<T*>(y), static_cast<const T*>(gate_up), rows * cols / N, cols / N);
+    });
+  });
+}
+
+void geglu_backward_cuda(Stream& s, DType t, void* dgate_up, const void* dy, const void* gate_up,
+                         int64_t rows, int64_t cols) {
+  dispatch_float(t, [&]<class T>() {
+    with_pack<T>(cols, {dgate_up, dy, gate_up}, [&]<int N>() {
+      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::geglu_backward<T, N>,
              static_cast<T*>(dgate_up), static_cast<const T*>(dy), static_cast<const T*>(gate_up),
              rows * cols / N, cols / N);
     });

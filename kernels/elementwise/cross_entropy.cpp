@@ -4,8 +4,8 @@
 
 namespace ltrain {
 
-void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
-                   GradientScale scale) {
+void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets, GradientScale scale,
+                   double soft_cap) {
   LT_CHECK(targets.elements() == logits.rows() && loss.elements() == 1 && loss.dtype == DType::f64 &&
                (!dlogits.defined() || dlogits.shape == logits.shape),
            "cross entropy of {} with {} targets", to_string(logits.shape), targets.elements());
@@ -19,10 +19,22 @@ void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor
   }
   LT_LAUNCH(s, cross_entropy, logits.dtype, dlogits.defined() ? dlogits.dtype : logits.dtype,
             loss.ptr<double>(), dlogits.data, logits.data, targets.ptr<int32_t>(), logits.rows(),
-            logits.cols(), scale);
+            logits.cols(), scale, soft_cap);
 }
 
-void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets, const VocabColumns& part) {
+void soft_cap_logits(Stream& s, Tensor logits, double soft_cap) {
+  LT_CHECK(soft_cap > 0, "a soft-cap of {}", soft_cap);
+  if (s.meta()) {
+    s.meta()->add(
+        s, op_cost("soft_cap_logits", OpClass::elementwise, 8.0 * logits.elements(), {logits}, {logits}));
+    place(s, "soft_cap_logits", Rule::elementwise, {logits}, {logits});
+    return;
+  }
+  LT_LAUNCH(s, soft_cap_logits, logits.dtype, logits.data, logits.elements(), soft_cap);
+}
+
+void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets, const VocabColumns& part,
+                         double soft_cap) {
   LT_CHECK(stats.elements() == 3 * logits.rows() && stats.dtype == logits.dtype &&
                targets.elements() == logits.rows() && part.columns <= logits.cols(),
            "cross entropy statistics of {} into {}", to_string(logits.shape), to_string(stats.shape));
@@ -34,11 +46,11 @@ void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets,
     return;
   }
   LT_LAUNCH(s, cross_entropy_stats, logits.dtype, stats.data, logits.data, targets.ptr<int32_t>(),
-            logits.rows(), logits.cols(), part);
+            logits.rows(), logits.cols(), part, soft_cap);
 }
 
 void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
-                           Tensor stats, const VocabColumns& part, GradientScale scale) {
+                           Tensor stats, const VocabColumns& part, GradientScale scale, double soft_cap) {
   LT_CHECK(stats.elements() % (3 * logits.rows()) == 0 && stats.dtype == logits.dtype &&
                targets.elements() == logits.rows(),
            "cross entropy of {} with statistics {}", to_string(logits.shape), to_string(stats.shape));
@@ -55,7 +67,7 @@ void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits
   const int64_t rows = logits.rows();
   LT_LAUNCH(s, cross_entropy_sharded, logits.dtype, dlogits.defined() ? dlogits.dtype : logits.dtype,
             loss.ptr<double>(), dlogits.data, logits.data, targets.ptr<int32_t>(), stats.data,
-            static_cast<int>(stats.elements() / 3 / rows), rows, logits.cols(), part, scale);
+            static_cast<int>(stats.elements() / 3 / rows), rows, logits.cols(), part, scale, soft_cap);
 }
 
 }  // namespace ltrain

@@ -20,9 +20,12 @@ struct GradientScale {
 /// With dlogits: dlogits[r, v] = scale * (softmax(logits[r])[v] - [v == target]), zero rows where target < 0.
 /// logits: (R, V) f32 or f64; dlogits: (R, V), f32, f64 or bf16, may alias logits of the same dtype; loss:
 /// (1) f64, summed over rows in order; targets: (R) i32, negative = not counted. Chunks of the batch add up
-/// in `loss`.
-void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
-                   GradientScale scale);
+/// in `loss`. With a `soft_cap` above 0 the loss is of soft_cap * tanh(logits / soft_cap) (arXiv:2408.00118)
+/// and the gradient still by the logits; so it is below.
+void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets, GradientScale scale,
+                   double soft_cap = 0);
+/// logits = soft_cap * tanh(logits / soft_cap), f32 or f64.
+void soft_cap_logits(Stream& s, Tensor logits, double soft_cap);
 
 /// Over a vocabulary that tensor-parallel ranks share: this rank's logits are those of tokens
 /// [first, first + columns); further columns are padding.
@@ -31,18 +34,21 @@ struct VocabColumns {
 };
 /// stats[r] = {largest logit, sum of exp(logit - largest), logit of the target or 0 if it is another rank's},
 /// over this rank's columns. stats: (R, 3) of the logits' type.
-void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets, const VocabColumns& part);
+void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets, const VocabColumns& part,
+                         double soft_cap = 0);
 /// As cross_entropy, with the stats of all ranks: (ranks * R, 3). Padding columns get gradient zero.
 void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
-                           Tensor stats, const VocabColumns& part, GradientScale scale);
+                           Tensor stats, const VocabColumns& part, GradientScale scale, double soft_cap = 0);
 
 LT_KERNEL(cross_entropy_stats, DType t, void* stats, const void* logits, const int32_t* targets, int64_t rows,
-          int64_t vocab, VocabColumns part)
+          int64_t vocab, VocabColumns part, double soft_cap)
 LT_KERNEL(cross_entropy_sharded, DType logits_type, DType grad_type, double* loss, void* dlogits,
           const void* logits, const int32_t* targets, const void* stats, int ranks, int64_t rows,
-          int64_t vocab, VocabColumns part, GradientScale scale)
+          int64_t vocab, VocabColumns part, GradientScale scale, double soft_cap)
 
 LT_KERNEL(cross_entropy, DType logits_type, DType grad_type, double* loss, void* dlogits, const void* logits,
-          const int32_t* targets, int64_t rows, int64_t vocab, GradientScale scale)
+          const int32_t* targets, int64_t rows, int64_t vocab, GradientScale scale, double soft_cap)
+
+LT_KERNEL(soft_cap_logits, DType t, void* logits, int64_t n, double soft_cap)
 
 }  // namespace ltrain

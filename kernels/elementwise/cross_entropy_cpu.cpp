@@ -3,19 +3,40 @@
 #include <limits>
 
 #include "kernels/elementwise/cross_entropy.h"
+#include "kernels/elementwise/soft_cap_cpu.h"
 #include "kernels/tensor/parallel_for.h"
 #include "kernels/tensor/vector_math.h"
 
 namespace ltrain::LT_ISA {
 namespace {
 
+/// A row of logits as the loss sees it, and the slopes by which gradients pass; the logits and null without a
+/// soft-cap. Scratch of the thread: the gradient may take the place of the logits.
+template <class T>
+struct SeenRow {
+  const T* x;
+  const T* slope = nullptr;
+  SeenRow(const T* logits, int64_t columns, T cap) : x(logits) {
+    if (!(cap > 0)) return;
+    T* capped = scratch<T>(4, 2 * columns);
+    T* slopes = capped + columns;
+#pragma omp simd
+    for (int64_t v = 0; v < columns; ++v) {
+      const SoftCapped<T> s = soft_cap(logits[v], cap);
+      capped[v] = s.value;
+      slopes[v] = s.slope;
+    }
+    x = capped;
+    slope = slopes;
+  }
+};
+
 template <class T, class G>
 void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int64_t rows, int64_t vocab,
-         double scale) {
+         double scale, double soft_cap) {
   double* row_loss = scratch<double>(3, rows);
   parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const T* x = logits + row * vocab;
       const int32_t target = targets[row];
       row_loss[row] = 0;
       if (target < 0) {
@@ -23,6 +44,8 @@ void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int6
           for (int64_t v = 0; v < vocab; ++v) put(dlogits, row * vocab + v, T(0));
         continue;
       }
+      const SeenRow<T> seen(logits + row * vocab, vocab, T(soft_cap));
+      const T *x = seen.x, *slope = seen.slope;
       T top = x[0];
 #pragma omp simd reduction(max : top)
       for (int64_t v = 0; v < vocab; ++v) top = x[v] > top ? x[v] : top;
@@ -41,6 +64,8 @@ void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int6
           const T factor = T(scale) / sum;
           for (int64_t v = 0; v < vocab; ++v) d[v] *= factor;
           d[target] -= T(scale);
+          if (slope)
+            for (int64_t v = 0; v < vocab; ++v) d[v] *= slope[v];
           row_loss[row] =
               std::log(static_cast<double>(sum)) + static_cast<double>(top) - static_cast<double>(at_target);
           continue;
@@ -53,9 +78,15 @@ void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int6
       if (dlogits) {
         G* d = dlogits + row * vocab;
         const T factor = T(scale) / sum;
+        if (slope) {
 #pragma omp simd
-        for (int64_t v = 0; v < vocab; ++v) put(d, v, fast_exp(x[v] - top) * factor);
-        put(d, target, fast_exp(at_target - top) * factor - T(scale));
+          for (int64_t v = 0; v < vocab; ++v) put(d, v, fast_exp(x[v] - top) * factor * slope[v]);
+        } else {
+#pragma omp simd
+          for (int64_t v = 0; v < vocab; ++v) put(d, v, fast_exp(x[v] - top) * factor);
+        }
+        const T own = fast_exp(at_target - top) * factor - T(scale);
+        put(d, target, slope ? own * slope[target] : own);
       }
     }
   });
@@ -64,10 +95,10 @@ void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int6
 
 template <class T>
 void stats_of(T* stats, const T* logits, const int32_t* targets, int64_t rows, int64_t vocab,
-              VocabColumns part) {
+              VocabColumns part, double soft_cap) {
   parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const T* x = logits + row * vocab;
+      const T* x = SeenRow<T>(logits + row * vocab, part.columns, T(soft_cap)).x;
       T top = -std::numeric_limits<T>::infinity(), sum = 0;
 #pragma omp simd reduction(max : top)
       for (int64_t v = 0; v < part.columns; ++v) top = x[v] > top ? x[v] : top;
@@ -83,7 +114,7 @@ void stats_of(T* stats, const T* logits, const int32_t* targets, int64_t rows, i
 
 template <class T, class G>
 void run_sharded(double* loss, G* dlogits, const T* logits, const int32_t* targets, const T* stats, int ranks,
-                 int64_t rows, int64_t vocab, VocabColumns part, double scale) {
+                 int64_t rows, int64_t vocab, VocabColumns part, double scale, double soft_cap) {
   double* row_loss = scratch<double>(3, rows);
   parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -104,15 +135,21 @@ void run_sharded(double* loss, G* dlogits, const T* logits, const int32_t* targe
       }
       row_loss[row] = std::log(sum) + top - at_target;
       if (!dlogits) continue;
-      const T* x = logits + row * vocab;
+      const SeenRow<T> seen(logits + row * vocab, part.columns, T(soft_cap));
+      const T *x = seen.x, *slope = seen.slope;
       G* d = dlogits + row * vocab;
       const T high = static_cast<T>(top), factor = static_cast<T>(scale / sum);
       const int64_t target = targets[row] - part.first;
       const bool here = target >= 0 && target < part.columns;
       const T own = here ? fast_exp(x[target] - high) * factor - static_cast<T>(scale) : T(0);
+      if (slope) {
 #pragma omp simd
-      for (int64_t v = 0; v < part.columns; ++v) put(d, v, fast_exp(x[v] - high) * factor);
-      if (here) put(d, target, own);
+        for (int64_t v = 0; v < part.columns; ++v) put(d, v, fast_exp(x[v] - high) * factor * slope[v]);
+      } else {
+#pragma omp simd
+        for (int64_t v = 0; v < part.columns; ++v) put(d, v, fast_exp(x[v] - high) * factor);
+      }
+      if (here) put(d, target, slope ? own * slope[target] : own);
       for (int64_t v = part.columns; v < vocab; ++v) put(d, v, T(0));
     }
   });
@@ -122,45 +159,61 @@ void run_sharded(double* loss, G* dlogits, const T* logits, const int32_t* targe
 }  // namespace
 
 void cross_entropy_stats_cpu(DType t, void* stats, const void* logits, const int32_t* targets, int64_t rows,
-                             int64_t vocab, VocabColumns part) {
+                             int64_t vocab, VocabColumns part, double soft_cap) {
   if (t == DType::f64) {
-    stats_of(static_cast<double*>(stats), static_cast<const double*>(logits), targets, rows, vocab, part);
+    stats_of(static_cast<double*>(stats), static_cast<const double*>(logits), targets, rows, vocab, part,
+             soft_cap);
   } else {
-    stats_of(static_cast<float*>(stats), static_cast<const float*>(logits), targets, rows, vocab, part);
+    stats_of(static_cast<float*>(stats), static_cast<const float*>(logits), targets, rows, vocab, part,
+             soft_cap);
   }
 }
 
 void cross_entropy_sharded_cpu(DType logits_type, DType grad_type, double* loss, void* dlogits,
                                const void* logits, const int32_t* targets, const void* stats, int ranks,
-                               int64_t rows, int64_t vocab, VocabColumns part, GradientScale scale) {
+                               int64_t rows, int64_t vocab, VocabColumns part, GradientScale scale,
+                               double soft_cap) {
   const float* x = static_cast<const float*>(logits);
   const float* f = static_cast<const float*>(stats);
   if (logits_type == DType::f64) {
     run_sharded(loss, static_cast<double*>(dlogits), static_cast<const double*>(logits), targets,
-                static_cast<const double*>(stats), ranks, rows, vocab, part, scale.get());
+                static_cast<const double*>(stats), ranks, rows, vocab, part, scale.get(), soft_cap);
   } else if (is_half(grad_type)) {
     dispatch_half(grad_type, [&]<class G>() {
-      run_sharded(loss, static_cast<G*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale.get());
+      run_sharded(loss, static_cast<G*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale.get(),
+                  soft_cap);
     });
   } else {
-    run_sharded(loss, static_cast<float*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale.get());
+    run_sharded(loss, static_cast<float*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale.get(),
+                soft_cap);
   }
 }
 
 void cross_entropy_cpu(DType logits_type, DType grad_type, double* loss, void* dlogits, const void* logits,
-                       const int32_t* targets, int64_t rows, int64_t vocab, GradientScale scale) {
+                       const int32_t* targets, int64_t rows, int64_t vocab, GradientScale scale,
+                       double soft_cap) {
   if (logits_type == DType::f64) {
     run(loss, static_cast<double*>(dlogits), static_cast<const double*>(logits), targets, rows, vocab,
-        scale.get());
+        scale.get(), soft_cap);
   } else if (is_half(grad_type)) {
     dispatch_half(grad_type, [&]<class G>() {
       run(loss, static_cast<G*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab,
-          scale.get());
+          scale.get(), soft_cap);
     });
   } else {
     run(loss, static_cast<float*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab,
-        scale.get());
+        scale.get(), soft_cap);
   }
+}
+
+void soft_cap_logits_cpu(DType t, void* logits, int64_t n, double soft_cap_) {
+  dispatch_wide(t, [&]<class T>() {
+    T* x = static_cast<T*>(logits);
+    parallel_for(n, 4096, [&](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) x[i] = soft_cap(x[i], T(soft_cap_)).value;
+    });
+  });
 }
 
 }  // namespace ltrain::LT_ISA

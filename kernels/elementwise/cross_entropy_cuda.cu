@@ -130,7 +130,8 @@ double* row_losses(Stream& s, int64_t rows) { return static_cast<double*>(scratc
 using namespace cuda;
 
 void cross_entropy_stats_cuda(Stream& s, DType t, void* stats, const void* logits, const int32_t* targets,
-                              int64_t rows, int64_t vocab, VocabColumns part) {
+                              int64_t rows, int64_t vocab, VocabColumns part, double soft_cap) {
+  LT_CHECK(soft_cap == 0, "soft-capped logits on a GPU");
   const auto run = [&]<class T>() {
     launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::stats<T>,
            static_cast<T*>(stats), static_cast<const T*>(logits), targets, vocab, part);
@@ -140,7 +141,9 @@ void cross_entropy_stats_cuda(Stream& s, DType t, void* stats, const void* logit
 
 void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, double* loss, void* dlogits,
                                 const void* logits, const int32_t* targets, const void* stats, int ranks,
-                                int64_t rows, int64_t vocab, VocabColumns part, GradientScale scale) {
+                                int64_t rows, int64_t vocab, VocabColumns part, GradientScale scale,
+                                double soft_cap) {
+  LT_CHECK(soft_cap == 0, "soft-capped logits on a GPU");
   double* row_loss = row_losses(s, rows);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
     launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::sharded<T, G>, row_loss,
@@ -152,13 +155,18 @@ void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, d
 
 void cross_entropy_cuda(Stream& s, DType logits_type, DType grad_type, double* loss, void* dlogits,
                         const void* logits, const int32_t* targets, int64_t rows, int64_t vocab,
-                        GradientScale scale) {
+                        GradientScale scale, double soft_cap) {
+  LT_CHECK(soft_cap == 0, "soft-capped logits on a GPU");
   double* row_loss = row_losses(s, rows);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
     launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::cross_entropy<T, G>,
            row_loss, static_cast<G*>(dlogits), static_cast<const T*>(logits), targets, vocab, scale);
   });
   add_losses(s, loss, row_loss, rows);
+}
+
+void soft_cap_logits_cuda(Stream&, DType, void*, int64_t, double) {
+  fail(ExitCode::internal, "soft-capped logits on a GPU");
 }
 
 }  // namespace ltrain

@@ -34,6 +34,15 @@ void add_to(Stream& s, Tensor y, Tensor x) {
   LT_LAUNCH(s, add_to, y.dtype, y.data, x.data, x.elements());
 }
 
+void scale_by(Stream& s, Tensor y, double factor) {
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("scale_by", OpClass::elementwise, 1.0 * y.elements(), {y}, {y}));
+    place(s, "scale_by", Rule::linear, {y}, {y});
+    return;
+  }
+  LT_LAUNCH(s, scale_by, y.dtype, y.data, y.elements(), factor);
+}
+
 void add_bias(Stream& s, Tensor y, Tensor bias) {
   LT_CHECK(y.cols() == bias.elements() && y.dtype == bias.dtype, "add bias {} to {}", to_string(bias.shape),
            to_string(y.shape));

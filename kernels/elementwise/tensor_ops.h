@@ -11,6 +11,8 @@ void fill_zero(Stream& s, Tensor t);
 void cast(Stream& s, Tensor out, Tensor in);
 /// y += x, elementwise, one dtype.
 void add_to(Stream& s, Tensor y, Tensor x);
+/// y *= factor, rounded to y's dtype first.
+void scale_by(Stream& s, Tensor y, double factor);
 /// y (T, C) += bias (C), one dtype.
 void add_bias(Stream& s, Tensor y, Tensor bias);
 /// out (C) (+)= sum over rows of x (T, C): the gradient of a bias. out: f32 (f64 for f64).
@@ -27,6 +29,7 @@ void fill_value(Stream& s, Tensor t, double value);
 LT_KERNEL(fill_zero, void* out, int64_t bytes)
 LT_KERNEL(cast, DType to, DType from, void* out, const void* in, int64_t n)
 LT_KERNEL(add_to, DType t, void* y, const void* x, int64_t n)
+LT_KERNEL(scale_by, DType t, void* y, int64_t n, double factor)
 LT_KERNEL(add_bias, DType t, void* y, const void* bias, int64_t rows, int64_t cols)
 LT_KERNEL(sum_rows, DType t, void* out, const void* x, int64_t rows, int64_t cols, bool accumulate)
 LT_KERNEL(sum_squares, DType t, double* total, const void* x, int64_t n)

@@ -32,6 +32,19 @@ void add_to_cpu(DType t, void* y, const void* x, int64_t n) {
   });
 }
 
+void scale_by_cpu(DType t, void* y, int64_t n, double factor) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    T rounded[1];
+    put(rounded, 0, A(factor));
+    const A by = get(rounded, 0);
+    T* to = static_cast<T*>(y);
+    parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) put(to, i, get(to, i) * by);
+    });
+  });
+}
+
 void add_bias_cpu(DType t, void* y, const void* bias, int64_t rows, int64_t cols) {
   dispatch_float(t, [&]<class T>() {
     parallel_for(rows, 16, [&](int64_t begin, int64_t end) {

@@ -31,6 +31,18 @@ __global__ void add(T* y, const T* x, int64_t packs, int64_t row_packs) {
   }
 }
 
+template <class T, int N>
+__global__ void scale_by(T* y, compute_t<T> factor, int64_t packs) {
+  Pack<T, 1> rounded;
+  put(rounded.v, 0, factor);
+  const compute_t<T> by = get(rounded.v, 0);
+  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
+    auto to = load<T, N>(y, i * N);
+    for (int j = 0; j < N; ++j) put(to.v, j, get(to.v, j) * by);
+    store(y, i * N, to);
+  }
+}
+
 template <class T>
 __global__ void sum_squares(double* partial, const T* x, int64_t n) {
   double sum = 0;
@@ -87,6 +99,15 @@ void cast_cuda(Stream& s, DType to, DType from, void* out, const void* in, int64
 }
 
 void add_to_cuda(Stream& s, DType t, void* y, const void* x, int64_t n) { add_bias_cuda(s, t, y, x, 1, n); }
+
+void scale_by_cuda(Stream& s, DType t, void* y, int64_t n, double factor) {
+  dispatch_float(t, [&]<class T>() {
+    with_pack<T>(n, {y}, [&]<int N>() {
+      launch(s, blocks_for(n / N, kThreads), kThreads, 0, cuda::scale_by<T, N>, static_cast<T*>(y),
+             static_cast<compute_t<T>>(factor), n / N);
+    });
+  });
+}
 
 void add_bias_cuda(Stream& s, DType t, void* y, const void* bias, int64_t rows, int64_t cols) {
   dispatch_float(t, [&]<class T>() {

@@ -31,8 +31,9 @@ void norm_forward(Stream& s, const NormForward& a) {
     return;
   }
   const OpRange range(s, forward_name(a));
-  LT_LAUNCH(s, norm_forward, a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), a.eps, false, false}, a.y.data,
-            a.sum.data, a.mean.data, a.rstd.data, a.x.data, a.delta.data, a.weight.data, a.bias.data,
+  LT_LAUNCH(s, norm_forward, a.x.dtype,
+            {a.kind, a.x.rows(), a.x.cols(), a.eps, false, false, a.weight_offset}, a.y.data, a.sum.data,
+            a.mean.data, a.rstd.data, a.x.data, a.delta.data, a.weight.data, a.bias.data,
             dropout_args(a.dropout));
 }
 
@@ -65,9 +66,9 @@ void norm_backward(Stream& s, const NormBackward& a) {
     if (a.dbias.defined()) place(s, "norm_backward (bias)", Rule::sum_rows, {a.dbias}, {a.dy}, a.accumulate);
     return;
   }
-  LT_LAUNCH(s, norm_backward, a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), 0, a.accumulate, a.first},
-            a.dx.data, a.dweight.data, a.dbias.data, a.dy.data, a.x.data, a.weight.data, a.mean.data,
-            a.rstd.data);
+  LT_LAUNCH(s, norm_backward, a.x.dtype,
+            {a.kind, a.x.rows(), a.x.cols(), 0, a.accumulate, a.first, a.weight_offset}, a.dx.data,
+            a.dweight.data, a.dbias.data, a.dy.data, a.x.data, a.weight.data, a.mean.data, a.rstd.data);
 }
 
 }  // namespace ltrain

@@ -20,10 +20,11 @@ struct NormForward {
   Tensor mean;    ///< (T) out, layer only; f32 (f64 for f64), saved for backward
   Tensor rstd;    ///< (T) out, likewise
   double eps = 1e-5;
-  Dropout dropout;  ///< of delta
+  double weight_offset = 0;  ///< added to every weight
+  Dropout dropout;           ///< of delta
 };
-/// rms: y = v * rstd * w, rstd = 1 / sqrt(mean(v^2) + eps);  layer: y = (v - mean) * rstd * w + b.  Sums in
-/// f32.
+/// rms: y = v * rstd * w, rstd = 1 / sqrt(mean(v^2) + eps);  layer: y = (v - mean) * rstd * w + b;  w: weight
+/// + weight_offset.  Sums in f32.
 void norm_forward(Stream& s, const NormForward& args);
 
 /// sum = x + dropout(delta), as norm_forward adds them: what a pipeline stage hands on. All (T, C); sum may
@@ -33,10 +34,11 @@ void residual_add(Stream& s, Tensor sum, Tensor x, Tensor delta, const Dropout& 
 struct NormBackward {
   NormKind kind = NormKind::rms;
   Tensor dy, x, weight, mean, rstd;  ///< x: what the norm was taken of
-  Tensor dx;                ///< (T, C) inout: the gradient of the residual stream; the norm's is added to it
-  Tensor dweight, dbias;    ///< (C) f32 (f64 for f64)
-  bool accumulate = false;  ///< dweight, dbias: += instead of =
-  bool first = false;       ///< dx: = instead of +=
+  Tensor dx;                 ///< (T, C) inout: the gradient of the residual stream; the norm's is added to it
+  Tensor dweight, dbias;     ///< (C) f32 (f64 for f64)
+  bool accumulate = false;   ///< dweight, dbias: += instead of =
+  bool first = false;        ///< dx: = instead of +=
+  double weight_offset = 0;  ///< as forward's
 };
 void norm_backward(Stream& s, const NormBackward& args);
 
@@ -45,6 +47,7 @@ struct NormShape {
   int64_t rows, cols;
   double eps;
   bool accumulate, first;
+  double weight_offset = 0;
 };
 LT_KERNEL(norm_forward, DType t, NormShape shape, void* y, void* sum, void* mean, void* rstd, const void* x,
           const void* delta, const void* weight, const void* bias, DropoutArgs dropout)

@@ -57,10 +57,11 @@ void forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rs
       const A r = A(1) / std::sqrt(squares / C + A(shape.eps));
       rstd[row] = r;
       T* yr = y + row * C;
+      const A offset = A(shape.weight_offset);
       if (bias) {
-        for (int64_t c = 0; c < C; ++c) put(yr, c, v[c] * r * get(weight, c) + get(bias, c));
+        for (int64_t c = 0; c < C; ++c) put(yr, c, v[c] * r * (get(weight, c) + offset) + get(bias, c));
       } else {
-        for (int64_t c = 0; c < C; ++c) put(yr, c, v[c] * r * get(weight, c));
+        for (int64_t c = 0; c < C; ++c) put(yr, c, v[c] * r * (get(weight, c) + offset));
       }
     }
   });

@@ -25,6 +25,7 @@ __global__ void norm_forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, 
   using A = compute_t<T>;
   A* scratch = shared_memory<A>();
   const int64_t C = shape.cols, row = blockIdx.x;
+  const A offset = A(shape.weight_offset);
   const T* xr = x + row * C;
   if (delta) {
     add_row(sum + row * C, xr, delta + row * C, row, C, dropout);
@@ -47,7 +48,7 @@ __global__ void norm_forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, 
     if (shape.kind == NormKind::layer) mean[row] = m;
   }
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    const A v = (get(xr, c) - m) * r * get(weight, c);
+    const A v = (get(xr, c) - m) * r * (get(weight, c) + offset);
     put(y, row * C + c, bias ? v + get(bias, c) : v);
   }
 }
@@ -64,18 +65,19 @@ __global__ void norm_backward(NormShape shape, T* dx, const T* dy, const T* x, c
   using A = compute_t<T>;
   A* scratch = shared_memory<A>();
   const int64_t C = shape.cols, row = blockIdx.x;
+  const A offset = A(shape.weight_offset);
   const T *xr = x + row * C, *dyr = dy + row * C;
   const A r = rstd[row], m = shape.kind == NormKind::layer ? mean[row] : A(0);
   A dot = 0, total = 0;
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    const A dhat = get(dyr, c) * get(weight, c);
+    const A dhat = get(dyr, c) * (get(weight, c) + offset);
     dot += dhat * (get(xr, c) - m) * r;
     total += dhat;
   }
   dot = block_reduce(dot, Sum(), A(0), scratch) / C;
   total = shape.kind == NormKind::layer ? block_reduce(total, Sum(), A(0), scratch) / C : A(0);
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    const A hat = (get(xr, c) - m) * r, d = (get(dyr, c) * get(weight, c) - total - hat * dot) * r;
+    const A hat = (get(xr, c) - m) * r, d = (get(dyr, c) * (get(weight, c) + offset) - total - hat * dot) * r;
     put(dx, row * C + c, shape.first ? d : get(dx, row * C + c) + d);
   }
 }

@@ -31,7 +31,7 @@ void norm_apply(Stream& s, const NormApply& a) {
     if (a.bias.defined()) place_add_vector(s, "norm_apply", a.y, a.bias);
     return;
   }
-  LT_LAUNCH(s, norm_apply, a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), a.eps, false, false},
+  LT_LAUNCH(s, norm_apply, a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), a.eps, false, false, a.weight_offset},
             static_cast<int>(a.moments.elements() / each), a.y.data, a.mean.data, a.rstd.data, a.x.data,
             a.moments.data, a.weight.data, a.bias.data);
 }
@@ -48,9 +48,9 @@ void norm_cut_dots(Stream& s, const NormCutBackward& a) {
     if (a.dbias.defined()) place(s, "norm_cut_dots (bias)", Rule::sum_rows, {a.dbias}, {a.dy}, a.accumulate);
     return;
   }
-  LT_LAUNCH(s, norm_cut_dots, a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), 0, a.accumulate, false},
-            a.dots.data, a.dweight.data, a.dbias.data, a.dy.data, a.x.data, a.weight.data, a.mean.data,
-            a.rstd.data);
+  LT_LAUNCH(s, norm_cut_dots, a.x.dtype,
+            {a.kind, a.x.rows(), a.x.cols(), 0, a.accumulate, false, a.weight_offset}, a.dots.data,
+            a.dweight.data, a.dbias.data, a.dy.data, a.x.data, a.weight.data, a.mean.data, a.rstd.data);
 }
 
 void norm_cut_backward(Stream& s, const NormCutBackward& a) {
@@ -67,8 +67,9 @@ void norm_cut_backward(Stream& s, const NormCutBackward& a) {
     place_add_vector(s, "norm_cut_backward", a.dx, a.weight);
     return;
   }
-  LT_LAUNCH(s, norm_cut_backward, a.x.dtype, {a.kind, a.x.rows(), a.x.cols(), 0, false, a.first}, a.all_cols,
-            a.dx.data, a.dy.data, a.x.data, a.weight.data, a.mean.data, a.rstd.data, a.dots.data);
+  LT_LAUNCH(s, norm_cut_backward, a.x.dtype,
+            {a.kind, a.x.rows(), a.x.cols(), 0, false, a.first, a.weight_offset}, a.all_cols, a.dx.data,
+            a.dy.data, a.x.data, a.weight.data, a.mean.data, a.rstd.data, a.dots.data);
 }
 
 }  // namespace ltrain

@@ -20,6 +20,7 @@ struct NormApply {
   Tensor y;             ///< (T, C) out
   Tensor mean, rstd;    ///< (T) out, of the whole row; mean: layer only
   double eps = 1e-5;
+  double weight_offset = 0;  ///< NormForward's
 };
 void norm_apply(Stream& s, const NormApply& args);
 

@@ -51,10 +51,12 @@ void apply(const NormShape& shape, int ranks, T* y, A* mean, A* rstd, const T* x
       rstd[row] = scale;
       const T* xr = x + row * C;
       T* yr = y + row * C;
+      const A offset = A(shape.weight_offset);
       if (bias) {
-        for (int64_t c = 0; c < C; ++c) put(yr, c, (get(xr, c) - m) * scale * get(weight, c) + get(bias, c));
+        for (int64_t c = 0; c < C; ++c)
+          put(yr, c, (get(xr, c) - m) * scale * (get(weight, c) + offset) + get(bias, c));
       } else {
-        for (int64_t c = 0; c < C; ++c) put(yr, c, (get(xr, c) - m) * scale * get(weight, c));
+        for (int64_t c = 0; c < C; ++c) put(yr, c, (get(xr, c) - m) * scale * (get(weight, c) + offset));
       }
     }
   });

@@ -35,6 +35,7 @@ __global__ void norm_apply(NormShape shape, int ranks, T* y, compute_t<T>* mean,
                            const T* x, const compute_t<T>* moments, const T* weight, const T* bias) {
   using A = compute_t<T>;
   const int64_t C = shape.cols, rows = shape.rows, row = blockIdx.x;
+  const A offset = A(shape.weight_offset);
   const bool layer = shape.kind == NormKind::layer;
   A m = 0, squares = 0;  // every thread, in the same order
   if (layer) {
@@ -51,7 +52,7 @@ __global__ void norm_apply(NormShape shape, int ranks, T* y, compute_t<T>* mean,
     if (layer) mean[row] = m;
   }
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    const A v = (get(x, row * C + c) - m) * scale * get(weight, c);
+    const A v = (get(x, row * C + c) - m) * scale * (get(weight, c) + offset);
     put(y, row * C + c, bias ? v + get(bias, c) : v);
   }
 }
@@ -62,10 +63,11 @@ __global__ void norm_cut_dots(NormShape shape, compute_t<T>* dots, const T* dy, 
   using A = compute_t<T>;
   A* scratch = shared_memory<A>();
   const int64_t C = shape.cols, row = blockIdx.x;
+  const A offset = A(shape.weight_offset);
   const A r = rstd[row], m = mean ? mean[row] : A(0);
   A dot = 0, total = 0;
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    const A dhat = get(dy, row * C + c) * get(weight, c);
+    const A dhat = get(dy, row * C + c) * (get(weight, c) + offset);
     dot += dhat * (get(x, row * C + c) - m) * r;
     total += dhat;
   }
@@ -82,11 +84,12 @@ __global__ void norm_cut_backward(NormShape shape, int64_t all_cols, T* dx, cons
                                   const compute_t<T>* dots) {
   using A = compute_t<T>;
   const int64_t C = shape.cols, row = blockIdx.x;
+  const A offset = A(shape.weight_offset);
   const A r = rstd[row], m = mean ? mean[row] : A(0);
   const A dot = dots[mean ? 2 * row : row] / all_cols, total = mean ? dots[2 * row + 1] / all_cols : A(0);
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
     const int64_t at = row * C + c;
-    const A hat = (get(x, at) - m) * r, g = (get(dy, at) * get(weight, c) - total - hat * dot) * r;
+    const A hat = (get(x, at) - m) * r, g = (get(dy, at) * (get(weight, c) + offset) - total - hat * dot) * r;
     put(dx, at, shape.first ? g : get(dx, at) + g);
   }
 }

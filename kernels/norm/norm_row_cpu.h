@@ -22,6 +22,7 @@ template <class T, class A, class Give>
 void norm_backward_sums(const NormShape& shape, A* dweight, A* dbias, const T* dy, const T* x,
                         const T* weight, const A* mean, const A* rstd, Give&& give) {
   const int64_t C = shape.cols, chunks = std::min<int64_t>(16, shape.rows);
+  const A offset = A(shape.weight_offset);
   A* partial = scratch<A>(2, 2 * chunks * C);
   parallel_for(chunks, 1, [&](int64_t first, int64_t last) {
     for (int64_t chunk = first; chunk < last; ++chunk) {
@@ -35,7 +36,7 @@ void norm_backward_sums(const NormShape& shape, A* dweight, A* dbias, const T* d
         A dot = 0, total = 0;
 #pragma omp simd reduction(+ : dot, total)
         for (int64_t c = 0; c < C; ++c) {
-          const A hat = (get(xr, c) - m) * r, g = get(dyr, c), dhat = g * get(weight, c);
+          const A hat = (get(xr, c) - m) * r, g = get(dyr, c), dhat = g * (get(weight, c) + offset);
           dot += dhat * hat;
           total += dhat;
           dw[c] += g * hat;
@@ -60,16 +61,17 @@ void norm_backward_sums(const NormShape& shape, A* dweight, A* dbias, const T* d
 template <class T, class A>
 inline void norm_backward_row(const NormShape& shape, int64_t all_cols, T* dx, const T* dy, const T* x,
                               const T* weight, A mean, A rstd, NormDots<A> d) {
+  const A offset = A(shape.weight_offset);
   const A dot = d.dot / all_cols, total = shape.kind == NormKind::layer ? d.total / all_cols : A(0);
   if (shape.first) {
     for (int64_t c = 0; c < shape.cols; ++c) {
       const A hat = (get(x, c) - mean) * rstd;
-      put(dx, c, (get(dy, c) * get(weight, c) - total - hat * dot) * rstd);
+      put(dx, c, (get(dy, c) * (get(weight, c) + offset) - total - hat * dot) * rstd);
     }
   } else {
     for (int64_t c = 0; c < shape.cols; ++c) {
       const A hat = (get(x, c) - mean) * rstd;
-      put(dx, c, get(dx, c) + (get(dy, c) * get(weight, c) - total - hat * dot) * rstd);
+      put(dx, c, get(dx, c) + (get(dy, c) * (get(weight, c) + offset) - total - hat * dot) * rstd);
     }
   }
 }

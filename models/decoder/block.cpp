@@ -51,17 +51,21 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
   const ParameterNames& names = c.names();
   const std::string p = names.layer(i) + ".";
   const auto norm = [&](NormLayer& layer, const std::string& name) {
-    layer.declare(store, groups, p + name, c.traits().norm, c.hidden_size, c.norm_eps, sp);
+    layer.declare(store, groups, p + name, c.traits(), c.hidden_size, c.norm_eps, sp);
   };
-  norms_after_ = c.traits().norm_placement == NormPlacement::after;
-  norm(norms_after_ ? after1_ : norm1_, names.attention_norm);
+  const NormPlacement at = c.traits().norm_placement;
+  const bool both = at == NormPlacement::both;
+  norms_after_ = at != NormPlacement::before;
+  norm(at == NormPlacement::after ? after1_ : norm1_, names.attention_norm);
   attention_.declare(store, groups, c, sp, p + names.attention, place_ + ".attention", out_std, i);
-  norm(norms_after_ ? after2_ : norm2_, names.feed_forward_norm);
+  if (both) norm(after1_, names.attention_output_norm);
+  norm(at == NormPlacement::after ? after2_ : norm2_, names.feed_forward_norm);
   is_moe_ = c.moe.in_layer(i);
   if (is_moe_)
     moe_.declare(store, groups, c, sp, expert_tensor, dispatch, p + names.moe, i, out_std);
   else
     mlp_.declare(store, groups, c, sp, p + names.feed_forward, out_std);
+  if (both) norm(after2_, names.feed_forward_output_norm);
 }
 
 int Block::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t i) {

@@ -54,9 +54,9 @@ class Block {
   /// And back: the gradient of what the sublayer gave. Gives `dout` back unless it is dx or the result.
   Tensor norm_output_backward(Step& step, const NormLayer& norm, Tensor dout, Tensor dx,
                               NormLayer::Saved& saved) const;
-  NormLayer norm1_, norm2_;    // not declared where norms are after
-  NormLayer after1_, after2_;  // not declared where they are before
-  bool norms_after_ = false;
+  NormLayer norm1_, norm2_;    // not declared where norms are after alone
+  NormLayer after1_, after2_;  // not declared where they are before alone
+  bool norms_after_ = false;   // of the sublayers' outputs
   AttentionLayer attention_;
   MlpLayer mlp_;
   MoeLayer moe_;

@@ -1,8 +1,10 @@
 #include "models/decoder/decoder.h"
 
+#include <cmath>
 #include <utility>
 
 #include "kernels/elementwise/embedding.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/staging.h"
 #include "models/layers/rope_angles.h"
@@ -86,10 +88,13 @@ void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
     look_up_cut(step, mb, r.x);
     if (positions.defined()) position_forward(step.compute, r.x, positions, rows);
   }
+  if (config_.traits().scaled_embedding) scale_by(step.compute, r.x, embedding_scale());
   if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
     dropout(step.compute, r.x, r.x, d);
   step.params.release_segment(kEmbedding);
 }
+
+double Decoder::embedding_scale() const { return std::sqrt(static_cast<float>(config_.hidden_size)); }
 
 void Decoder::look_up(Step& step, const MicroBatch& mb, Tensor x, Tensor positions,
                       const RowMap& rows) const {
@@ -140,6 +145,7 @@ void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const 
   step.enter("embedding");
   if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
     dropout(step.compute, dx, dx, d);
+  if (config_.traits().scaled_embedding) scale_by(step.compute, dx, embedding_scale());
   if (positions_ >= 0) {
     const GradBuffer to = step.params.accumulate(positions_);
     position_backward(step.compute, to.tensor, dx, step.row_map(mb), to.accumulate);

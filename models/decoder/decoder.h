@@ -65,6 +65,8 @@ class Decoder {
   void look_up(Step& step, const MicroBatch& mb, Tensor x, Tensor positions, const RowMap& rows) const;
   void look_up_cut(Step& step, const MicroBatch& mb, Tensor x) const;
   void look_up_cut_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
+  /// Rounded to fp32, as transformers keeps it.
+  double embedding_scale() const;
   void embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
   /// Before the backward of a run of layers: what their forward did not keep.
   void recompute_run(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,

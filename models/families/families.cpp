@@ -4,7 +4,7 @@
 /// Every family of this build: NAME.cpp defines NAME_family().
 #define LT_FAMILIES(family)                                                                            \
   family(gpt2) family(llama) family(mistral) family(qwen2) family(qwen3) family(olmo2) family(smollm3) \
-      family(phi3) family(mixtral) family(qwen3_moe) family(olmoe)
+      family(phi3) family(mixtral) family(qwen3_moe) family(olmoe) family(gemma2)
 
 namespace ltrain {
 
@@ -20,8 +20,8 @@ const Family& checked(const Family& f) {
   LT_CHECK(!f.name.empty() && f.hf_keys, "a family without a name, or keys of a config.json");
   LT_CHECK((t.positions == PositionEmbedding::learned) == !f.names.positions.empty(),
            "{}: a name for positions goes with learned positions", f.name);
-  LT_CHECK((t.feed_forward == FeedForward::swiglu) == !f.names.gate.empty(),
-           "{}: a name for the gate goes with SwiGLU", f.name);
+  LT_CHECK(has_gate(t.feed_forward) == !f.names.gate.empty(),
+           "{}: a name for the gate goes with a feed-forward that has one", f.name);
   LT_CHECK(f.names.fused_gate_up.empty() || !f.names.gate.empty(),
            "{}: gate and up in one tensor, and no gate", f.name);
   LT_CHECK(f.experts == Experts::never || t.feed_forward == FeedForward::swiglu,
@@ -30,6 +30,11 @@ const Family& checked(const Family& f) {
            "{}: layers without positions that a recipe cannot name", f.name);
   LT_CHECK((f.experts == Experts::always) == (f.defaults.num_experts > 0),
            "{}: defaults.num_experts goes with Experts::always", f.name);
+  LT_CHECK((t.norm_placement == NormPlacement::both) == !f.names.attention_output_norm.empty() &&
+               f.names.attention_output_norm.empty() == f.names.feed_forward_output_norm.empty(),
+           "{}: names for norms after sublayers go with norms before and after", f.name);
+  LT_CHECK(f.soft_caps || (!f.defaults.attn_logit_softcapping && !f.defaults.final_logit_softcapping),
+           "{}: soft-caps that a recipe cannot name", f.name);
   return f;
 }
 
@@ -68,7 +73,7 @@ std::vector<std::string> family_names(const std::function<bool(const Family&)>& 
 }
 
 int64_t Family::default_intermediate_size(int64_t h) const {
-  return traits.feed_forward == FeedForward::gelu ? 4 * h : ((8 * h + 2) / 3 + 255) / 256 * 256;
+  return !has_gate(traits.feed_forward) ? 4 * h : ((8 * h + 2) / 3 + 255) / 256 * 256;
 }
 
 }  // namespace ltrain

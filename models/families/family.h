@@ -4,6 +4,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,9 +25,12 @@ struct ParameterNames {
   std::string final_norm = "model.norm";
   std::string output = "lm_head";  ///< where it is not the embedding
   // Of a layer.
-  std::string attention_norm = "input_layernorm";  ///< before or after it, as norm_placement says
+  std::string attention_norm =
+      "input_layernorm";              ///< before or after it, as norm_placement says; both: before
+  std::string attention_output_norm;  ///< of NormPlacement::both
   std::string attention = "self_attn";
   std::string feed_forward_norm = "post_attention_layernorm";
+  std::string feed_forward_output_norm;  ///< of NormPlacement::both
   std::string feed_forward = "mlp";
   std::string moe = "mlp";  ///< in the place of the feed-forward
   // Of attention.
@@ -61,8 +65,8 @@ struct RopeTypeName {
 enum class Experts : uint8_t { never, allowed, always };
 
 /// Which layers have the sliding_window of a config.json that does not list layer_types: none may have one;
-/// all; those from max_window_layers on; those without positions.
-enum class WindowLayers : uint8_t { none, all, last, without_positions };
+/// all; those from max_window_layers on; those without positions; every other one from the first on.
+enum class WindowLayers : uint8_t { none, all, last, without_positions, alternating };
 
 /// What a recipe that leaves the key out gets.
 struct FamilyDefaults {
@@ -71,6 +75,7 @@ struct FamilyDefaults {
   int64_t num_experts = 0;  ///< always above 0 with Experts::always
   int64_t top_k = 2;
   bool norm_topk_prob = true;
+  std::optional<double> attn_logit_softcapping, final_logit_softcapping;
 };
 
 struct Family {
@@ -86,6 +91,7 @@ struct Family {
   bool layers_without_positions = false;
   bool partial_rotary = false;       ///< a part of each head's channels may rotate
   std::vector<RopeType> rope_types;  ///< that transformers' class takes; empty: all
+  bool soft_caps = false;            ///< and a scale of the scores other than 1 / sqrt(head_dim)
   Experts experts = Experts::never;
   FamilyDefaults defaults;
   HfTensorLayout hf_layout;

@@ -14,6 +14,12 @@ HfKey hf_obeyed(std::string name, const std::string& path, json missing, bool nu
   return key;
 }
 
+HfKey hf_number_or_null(std::string name, const std::string& path, json missing) {
+  HfKey key = hf_obeyed(std::move(name), path, std::move(missing));
+  key.null_sets = true;
+  return key;
+}
+
 HfKey hf_alias(std::string name, const std::string& path) {
   HfKey key = hf_obeyed(std::move(name), path, 0);
   key.alias = true;

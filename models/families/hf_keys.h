@@ -21,6 +21,7 @@ struct HfKey {
   nlohmann::json missing;     ///< default of transformers' class; obeyed, null: the recipe derives it
   bool alias = false;         ///< obeyed: another spelling, whose default stands under the first
   bool null_derives = false;  ///< obeyed: null has a meaning, that the recipe derives it
+  bool null_sets = false;     ///< obeyed: null is a value of the recipe's key
   std::vector<nlohmann::json> accepted;  ///< required: the first is the one to name
   std::string reason;                    ///< why it is harmless, or what it changes
 };
@@ -31,6 +32,8 @@ const HfKey* find_hf_key(const std::vector<HfKey>& keys, const std::string& name
 
 // Rows, for the files of families. `path`: the key of the recipe without "model.".
 HfKey hf_obeyed(std::string name, const std::string& path, nlohmann::json missing, bool null_derives = false);
+/// Whose null is a value: what is numbered there is off.
+HfKey hf_number_or_null(std::string name, const std::string& path, nlohmann::json missing);
 /// Another spelling of a row that has the default.
 HfKey hf_alias(std::string name, const std::string& path);
 HfKey hf_required(std::string name, std::vector<nlohmann::json> accepted, std::string reason);

@@ -38,6 +38,9 @@ Rows rows_of(const Family& f) {
   same(all.model, n.output + ".weight");
 
   norm(all.layer, n.attention_norm);
+  if (t.norm_placement == NormPlacement::both)
+    for (const std::string& name : {n.attention_output_norm, n.feed_forward_output_norm})
+      norm(all.layer, name);
   const std::string attention = n.attention + ".";
   if (n.fused_qkv.empty())
     for (const std::string& name : {n.query, n.key, n.value}) linear(attention + name, t.qkv_bias);

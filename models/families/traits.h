@@ -1,9 +1,9 @@
 // What sets a family of models apart in what it computes. Layers read these traits and never a family's name.
 // Every trait here has a layer that obeys each of its values: a trait is added together with the layer that
 // reads it, its placement under every mode of tensor parallelism, and a case in
-// tests/models/gradient_test.cpp. What no layer obeys (soft-caps, sinks, a scale of the embedding) has no
-// field, so that no family can set it and be ignored. What a config.json says layer by layer (windows, layers
-// without positions) is in ModelConfig.
+// tests/models/gradient_test.cpp. What no layer obeys (sinks) has no field, so that no
+// family can set it and be ignored. What a config.json says layer by layer (windows, layers without
+// positions) or as a number (soft-caps) is in ModelConfig.
 #pragma once
 #include <cstdint>
 
@@ -12,8 +12,9 @@
 
 namespace ltrain {
 
-/// gelu: down(gelu_tanh(up x)). swiglu: down(silu(gate x) * up x).
-enum class FeedForward : uint8_t { gelu, swiglu };
+/// gelu: down(gelu_tanh(up x)). swiglu: down(silu(gate x) * up x). geglu: down(gelu_tanh(gate x) * up x).
+enum class FeedForward : uint8_t { gelu, swiglu, geglu };
+constexpr bool has_gate(FeedForward f) { return f != FeedForward::gelu; }
 
 /// learned: a table that is added to the embedding. rotary: queries and keys are turned (RoPE), of every
 /// layer.
@@ -29,12 +30,15 @@ LT_ENUM_NAMES(RopeType, {RopeType::none, "default"}, {RopeType::linear, "linear"
 enum class QueryKeyNorm : uint8_t { none, head, projection };
 
 /// before: of what a sublayer reads. after: of what it gives, before that is added to the residual stream
-/// (arXiv:2501.00656).
-enum class NormPlacement : uint8_t { before, after };
+/// (arXiv:2501.00656). both: of each, with weights of its own (arXiv:2408.00118).
+enum class NormPlacement : uint8_t { before, after, both };
 
 struct ModelTraits {
   NormKind norm = NormKind::rms;  ///< of attention, of the feed-forward, before the output layer
   NormPlacement norm_placement = NormPlacement::before;  ///< but for the output layer's
+  bool norm_scales_by_one_more = false;  ///< norms scale by 1 + weight, and weights begin with 0
+  bool scaled_embedding =
+      false;  ///< rows of the embedding are multiplied by sqrt(hidden_size), before dropout
   PositionEmbedding positions = PositionEmbedding::rotary;
   bool qkv_bias = false, attention_output_bias = false;
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;

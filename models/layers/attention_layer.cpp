@@ -33,6 +33,8 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
   layer_ = layer;
   rope_ = c.rotates(layer);
   window_ = c.window(layer);
+  scale_ = c.attention_scale();
+  soft_cap_ = c.attn_logit_softcapping.value_or(0);
   std::vector<LinearPart> query{part(names.query, q, 0, 1)};
   const std::vector<LinearPart> key_value{part(names.key, kv, q, copies_),
                                           part(names.value, kv, q + kv, copies_)};
@@ -52,9 +54,11 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
 }
 
 AttentionShape AttentionLayer::shape(const MicroBatch& mb) const {
-  return {
-      mb.batch, mb.cut.ranks > 1 ? mb.cut.seq : mb.seq, heads_, kv_heads_, head_dim_, first_head_, all_heads_,
-      window_};
+  return {mb.batch,   mb.cut.ranks > 1 ? mb.cut.seq : mb.seq,
+          heads_,     kv_heads_,
+          head_dim_,  first_head_,
+          all_heads_, window_,
+          scale_,     soft_cap_};
 }
 
 void AttentionLayer::forward(Step& step, const MicroBatch& batch, Tensor y, Tensor x, Tensor rope_table,

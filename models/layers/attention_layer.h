@@ -51,7 +51,8 @@ class AttentionLayer {
   int64_t first_head_ = 0, all_heads_ = 0;
   double dropout_ = 0;
   bool rope_ = false;
-  int64_t window_ = 0;  // AttentionShape's
+  int64_t window_ = 0;  // AttentionShape's, as the next two
+  double scale_ = 0, soft_cap_ = 0;
   int64_t layer_ = 0;
   QueryKeyNorm norm_kind_ = QueryKeyNorm::none;
   bool norm_cut_ = false;  // tensor ranks share the columns that it is taken of

@@ -49,8 +49,8 @@ VocabPart vocabulary_part(const Groups& g, const ModelConfig& c) {
 void Head::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sequence_parallel,
                    bool decay_embeddings, int embedding) {
   const ParameterNames& names = c.names();
-  norm_.declare(store, groups, names.final_norm, c.traits().norm, c.hidden_size, c.norm_eps,
-                sequence_parallel);
+  norm_.declare(store, groups, names.final_norm, c.traits(), c.hidden_size, c.norm_eps, sequence_parallel);
+  soft_cap_ = c.final_logit_softcapping.value_or(0);
   shares_embedding_ = c.tie_word_embeddings && embedding >= 0;
   weight_ = embedding;
   if (!shares_embedding_) {
@@ -78,16 +78,17 @@ int64_t Head::chunk_rows(int64_t rows, int64_t vocab) {
 void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, Tensor grad) const {
   const Group& g = step.groups.inner();
   if (g.size() == 1) {
-    cross_entropy(step.compute, mb.loss, grad, logits, targets, mb.gradient_scale());
+    cross_entropy(step.compute, mb.loss, grad, logits, targets, mb.gradient_scale(), soft_cap_);
     return;
   }
   Tensor own =
       step.memory.allocate(MemoryKind::temporaries, "logit statistics", logits.dtype, {logits.shape[0], 3});
   Tensor all = step.memory.allocate(MemoryKind::temporaries, "logit statistics of all", logits.dtype,
                                     {logits.shape[0] * g.size(), 3});
-  cross_entropy_stats(step.compute, own, logits, targets, part_);
+  cross_entropy_stats(step.compute, own, logits, targets, part_, soft_cap_);
   g.all_gather(step.compute, all, own);
-  cross_entropy_sharded(step.compute, mb.loss, grad, logits, targets, all, part_, mb.gradient_scale());
+  cross_entropy_sharded(step.compute, mb.loss, grad, logits, targets, all, part_, mb.gradient_scale(),
+                        soft_cap_);
   step.memory.release(own);
   step.memory.release(all);
 }
@@ -184,6 +185,7 @@ void Head::logits(Step& step, Residual& r, Tensor out, int64_t first_row) const 
     own = step.memory.allocate(MemoryKind::temporaries, "logits of a part of the vocabulary", out.dtype,
                                {n, vocab_});
   matmul(step.compute, own, saved.y.narrow(first_row, n), step.params.value(weight_), project);
+  if (soft_cap_ > 0) soft_cap_logits(step.compute, own, soft_cap_);
   if (cut) {
     fill_zero(step.compute, out);
     copy_rectangles(step.compute, out, own, {{n, part_.columns, 0, 0, 0, part_.first}});

@@ -47,6 +47,7 @@ class Head {
   bool shares_embedding_ = false;  // the gradient is completed by the embedding's backward
   int64_t vocab_ = 0;              // columns on this rank, padding included
   VocabColumns part_;
+  double soft_cap_ = 0;  ///< of the logits; 0: none
 };
 
 /// Token embedding or output projection, (V, H): by rows of the vocabulary over the tensor axis; grid: over

@@ -7,7 +7,7 @@ namespace ltrain {
 void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
                        bool sequence_parallel, const std::string& prefix, double out_std) {
   intermediate_ = c.intermediate_size / groups.inner().size();
-  gated_ = c.traits().feed_forward == FeedForward::swiglu;
+  kind_ = c.traits().feed_forward;
   const ParameterNames& names = c.names();
   const bool bias = c.traits().feed_forward_bias;
   const int64_t f = c.intermediate_size, h = c.hidden_size;
@@ -15,12 +15,12 @@ void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelC
            f, groups.inner().size());
   std::vector<LinearPart> up;
   const auto add = [&](const std::string& name, int64_t first) {
-    if (names.fused_gate_up.empty() || !gated_)
+    if (names.fused_gate_up.empty())
       up.push_back({prefix + "." + name, f});
     else
       up.push_back({prefix + "." + names.fused_gate_up, f, first, 2 * f});
   };
-  if (gated_) add(names.gate, 0);
+  if (has_gate(kind_)) add(names.gate, 0);
   add(names.up, f);
   up_.declare(store, groups, sequence_parallel, up, h, bias, c.initializer_range, LinearSharding::column);
   down_.declare(store, groups, sequence_parallel, {{prefix + "." + names.down, h}}, f, bias, out_std,
@@ -46,10 +46,13 @@ void MlpLayer::recompute(Step& step, Tensor x, int64_t rows, Saved& saved) const
   }
   if (saved.act.defined()) return;
   saved.act = step.activation("mlp activation", {rows, intermediate_});
-  if (gated_) {
-    swiglu_forward(step.compute, saved.act, saved.hidden);
-  } else {
-    gelu_forward(step.compute, saved.act, saved.hidden);
+  switch (kind_) {
+    case FeedForward::swiglu:
+      return swiglu_forward(step.compute, saved.act, saved.hidden);
+    case FeedForward::geglu:
+      return geglu_forward(step.compute, saved.act, saved.hidden);
+    case FeedForward::gelu:
+      return gelu_forward(step.compute, saved.act, saved.hidden);
   }
 }
 
@@ -58,10 +61,16 @@ void MlpLayer::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved
   down_.backward(step, dact, dy, saved.act);
   step.release(saved.act);
   // The gradient of the hidden tensor takes its place.
-  if (gated_) {
-    swiglu_backward(step.compute, saved.hidden, dact, saved.hidden);
-  } else {
-    gelu_backward(step.compute, saved.hidden, dact, saved.hidden);
+  switch (kind_) {
+    case FeedForward::swiglu:
+      swiglu_backward(step.compute, saved.hidden, dact, saved.hidden);
+      break;
+    case FeedForward::geglu:
+      geglu_backward(step.compute, saved.hidden, dact, saved.hidden);
+      break;
+    case FeedForward::gelu:
+      gelu_backward(step.compute, saved.hidden, dact, saved.hidden);
+      break;
   }
   step.release(dact);
   up_.backward(step, dx, saved.hidden, x);

@@ -24,7 +24,7 @@ class MlpLayer {
 
  private:
   Linear up_, down_;
-  bool gated_ = false;
+  FeedForward kind_ = FeedForward::swiglu;
   int64_t intermediate_ = 0;  // on this rank
 };
 

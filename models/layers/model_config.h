@@ -1,6 +1,7 @@
 // What a model is: Hugging Face's config names. Filled by runtime/recipe, read by models/.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -96,7 +97,9 @@ struct ModelConfig {
   std::vector<int64_t> no_rope_layers;  ///< by layer, as Hugging Face has it: 1 rotates, 0 does not; empty: 1
   std::optional<int64_t> sliding_window;  ///< keys that a query sees, its own among them, in sliding layers
   std::vector<LayerType> layer_types;     ///< by layer; empty: all slide where there is a sliding_window
-  double norm_eps = 1e-5;                 ///< rms_norm_eps or layer_norm_epsilon
+  double query_pre_attn_scalar = 0;       ///< scores are divided by its root; 0: head_dim
+  std::optional<double> attn_logit_softcapping, final_logit_softcapping;  ///< of scores, of logits
+  double norm_eps = 1e-5;  ///< rms_norm_eps or layer_norm_epsilon
   bool tie_word_embeddings = false;
   MoeConfig moe;
   double initializer_range = 0.02;
@@ -121,6 +124,12 @@ struct ModelConfig {
     const bool slides =
         sliding_window && (i >= layer_types.size() || layer_types[i] == LayerType::sliding_attention);
     return slides ? *sliding_window : 0;
+  }
+
+  /// AttentionShape's; 0: 1 / sqrt(head_dim).
+  double attention_scale() const {
+    const double by = query_pre_attn_scalar;
+    return by == 0 || by == static_cast<double>(head_dim) ? 0 : 1 / std::sqrt(by);
   }
 
   const ModelTraits& traits() const { return family->traits; }

@@ -6,11 +6,12 @@
 
 namespace ltrain {
 
-void NormLayer::declare(ParameterStore& store, const Groups& groups, const std::string& name, NormKind kind,
-                        int64_t cols, double eps, bool sequence_parallel) {
-  kind_ = kind;
+void NormLayer::declare(ParameterStore& store, const Groups& groups, const std::string& name,
+                        const ModelTraits& traits, int64_t cols, double eps, bool sequence_parallel) {
+  kind_ = traits.norm;
+  offset_ = traits.norm_scales_by_one_more ? 1 : 0;
   eps_ = eps;
-  ParameterSpec weight{name + ".weight", {cols}, Init::ones, 0, false};
+  ParameterSpec weight{name + ".weight", {cols}, offset_ > 0 ? Init::zeros : Init::ones, 0, false};
   ParameterSpec bias{name + ".bias", {cols}, Init::zeros, 0, false};
   for (ParameterSpec* p : {&weight, &bias}) {
     if (sequence_parallel) p->sum = Axis::tensor;  // each rank norms rows of its own
@@ -19,7 +20,7 @@ void NormLayer::declare(ParameterStore& store, const Groups& groups, const std::
     p->sum = Axis::depth | Axis::row;
   }
   weight_ = store.add({weight});
-  if (kind == NormKind::layer) bias_ = store.add({bias});
+  if (kind_ == NormKind::layer) bias_ = store.add({bias});
 }
 
 void NormLayer::recompute(Step& step, Saved& saved) const {
@@ -52,6 +53,7 @@ void NormLayer::forward(Step& step, Residual& r, Saved& saved, bool keep_sum) co
     NormForward a;
     a.kind = kind_;
     a.eps = eps_;
+    a.weight_offset = offset_;
     a.x = r.x;
     a.weight = step.params.value(weight_);
     if (bias_ >= 0) a.bias = step.params.value(bias_);
@@ -87,6 +89,7 @@ void NormLayer::cut_forward(Step& step, const Residual& r, Saved& saved) const {
   NormApply a;
   a.kind = kind_;
   a.eps = eps_;
+  a.weight_offset = offset_;
   a.x = saved.x;
   a.moments = all.wait(step);
   a.weight = step.params.value(weight_);
@@ -120,6 +123,7 @@ void NormLayer::backward(Step& step, Tensor dx, Tensor dy, Saved& saved, bool fi
   }
   NormBackward b;
   b.kind = kind_;
+  b.weight_offset = offset_;
   b.dy = dy;
   b.x = saved.x;
   b.weight = step.params.value(weight_);

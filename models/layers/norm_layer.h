@@ -2,6 +2,7 @@
 // addition alone.
 #pragma once
 #include "kernels/norm/norm.h"
+#include "models/families/traits.h"
 #include "models/layers/step.h"
 
 namespace ltrain {
@@ -20,8 +21,8 @@ class NormLayer {
     Tensor x, y, mean,
         rstd;  ///< x: what the norm was taken of; y: its result, undefined where none is declared
   };
-  void declare(ParameterStore& store, const Groups& groups, const std::string& name, NormKind kind,
-               int64_t cols, double eps, bool sequence_parallel);
+  void declare(ParameterStore& store, const Groups& groups, const std::string& name,
+               const ModelTraits& traits, int64_t cols, double eps, bool sequence_parallel);
   /// Adds r.delta to r.x, norms the sum. Afterwards saved.x is the sum, r = {sum, undefined}. Releases
   /// r.delta, and the old r.x too unless it is kept. The sum is kept when the step keeps, or with `keep_sum`.
   void forward(Step& step, Residual& r, Saved& saved, bool keep_sum = false) const;
@@ -39,7 +40,7 @@ class NormLayer {
   void cut_backward(Step& step, const NormBackward& whole) const;
   NormKind kind_ = NormKind::rms;
   int weight_ = -1, bias_ = -1;
-  double eps_ = 1e-5;
+  double eps_ = 1e-5, offset_ = 0;
 };
 
 }  // namespace ltrain

@@ -99,7 +99,7 @@ class ConfigReader {
         wrong(key.name, fmt::format("= {} ({}): this build computes {} only", value_text(value), key.reason,
                                     key.accepted.front().dump()));
     } else if (key.use == HfUse::obeyed) {
-      if (!value.is_null()) return set(key.path, key.name, value);
+      if (!value.is_null() || key.null_sets) return set(key.path, key.name, value);
       if (key.null_derives)
         derived_.insert(key.path);
       else
@@ -267,8 +267,8 @@ class ConfigReader {
       }
     }
     const bool unread = find_hf_key(*keys_, "use_sliding_window")->missing.is_null();  // by the class
-    if (use == false && unread && kind == WindowLayers::all && window.is_number() &&
-        window < size("max_position_embeddings"))
+    const bool by_kind = kind == WindowLayers::all || kind == WindowLayers::alternating;
+    if (use == false && unread && by_kind && window.is_number() && window < size("max_position_embeddings"))
       return wrong("use_sliding_window",
                    fmt::format("= false: transformers' {} does not read it, and has the sliding_window ({}); "
                                "nearest valid value: sliding_window: null, for a model without windows",
@@ -313,6 +313,10 @@ class ConfigReader {
     std::vector<bool> slide(static_cast<size_t>(layers));
     if (kind == WindowLayers::last) {
       for (int64_t i = first.get<int64_t>(); i < layers; ++i) slide[static_cast<size_t>(i)] = true;
+      return slide;
+    }
+    if (kind == WindowLayers::alternating) {
+      for (size_t i = 0; i < slide.size(); i += 2) slide[i] = true;
       return slide;
     }
     const json rotates = value(root, "no_rope_layers"), interval = value(root, "no_rope_layer_interval");

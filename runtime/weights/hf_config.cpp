@@ -50,7 +50,11 @@ void add_windows(const ModelConfig& model, ordered_json& out) {
   const bool some = model.sliding_window.has_value();
   out["sliding_window"] = some ? ordered_json(*model.sliding_window) : ordered_json();
   if (kind == WindowLayers::all) return;
-  out["use_sliding_window"] = some;
+  if (kind == WindowLayers::alternating) {
+    if (!some) out["layer_types"] = std::vector<std::string>(model.num_hidden_layers, "full_attention");
+  } else {
+    out["use_sliding_window"] = some;
+  }
   if (!some) return;
   out["layer_types"] = ordered_json::array();
   for (int64_t i = 0; i < model.num_hidden_layers; ++i)
@@ -86,7 +90,8 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
       if (leaf == "type" || find_hf_key(keys, leaf)) continue;
       if (json value = value_of(recipe, key.path); !value.is_null()) rope[leaf] = std::move(value);
     } else if (key.use == HfUse::obeyed && !key.alias) {
-      if (json value = value_of(recipe, key.path); !value.is_null()) out[key.name] = std::move(value);
+      if (json value = value_of(recipe, key.path); !value.is_null() || key.null_sets)
+        out[key.name] = std::move(value);
     } else if (key.use == HfUse::required && !key.accepted.front().is_null() && !is_common(key.name)) {
       out[key.name] = key.accepted.front();
     }

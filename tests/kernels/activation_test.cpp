@@ -8,6 +8,8 @@ using namespace ltrain::test;
 namespace {
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double silu(double x) { return x * sigmoid(x); }
+double silu_slope(double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); }
 double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 double gelu_slope(double x) {
   const double t = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
@@ -16,9 +18,11 @@ double gelu_slope(double x) {
 
 constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1}, {1, 37}, {7, 8}, {130, 19}, {64, 64}};
 
-}  // namespace
+/// A gate's activation and its slope.
+using Gate = double (*)(double);
 
-TEST_CASE("swiglu equals its double reference, forward and backward") {
+template <class Kernels, class BackwardKernels>
+void check_gated(Gate value, Gate slope, const Kernels& forwards, const BackwardKernels& backwards) {
   for (const auto& [rows, cols] : kShapes)
     each_float([&, rows = rows, cols = cols]<class T>() {
       const auto gate_up = random_array<T>(rows * 2 * cols, 1, 4);
@@ -28,12 +32,12 @@ TEST_CASE("swiglu equals its double reference, forward and backward") {
         for (int64_t c = 0; c < cols; ++c) {
           const double g = as_double(gate_up[r * 2 * cols + c]),
                        u = as_double(gate_up[r * 2 * cols + cols + c]);
-          const double d = as_double(dy[r * cols + c]), s = sigmoid(g);
-          want[r * cols + c] = g * s * u;
-          want_grad[r * 2 * cols + c] = d * u * (s + g * s * (1 - s));
-          want_grad[r * 2 * cols + cols + c] = d * g * s;
+          const double d = as_double(dy[r * cols + c]);
+          want[r * cols + c] = value(g) * u;
+          want_grad[r * 2 * cols + c] = d * u * slope(g);
+          want_grad[r * 2 * cols + cols + c] = d * value(g);
         }
-      for (const auto& [isa, forward] : BOTH_ISAS(swiglu_forward_cpu)) {
+      for (const auto& [isa, forward] : forwards) {
         INFO(isa << " " << rows << "x" << cols);
         std::string bits;
         for (int threads : {1, 2})
@@ -46,7 +50,7 @@ TEST_CASE("swiglu equals its double reference, forward and backward") {
             bits = y.bits();
           });
       }
-      for (const auto& [isa, backward] : BOTH_ISAS(swiglu_backward_cpu)) {
+      for (const auto& [isa, backward] : backwards) {
         INFO(isa << " " << rows << "x" << cols);
         Guarded<T> apart(rows * 2 * cols), in_place = gate_up;
         with_threads(
@@ -59,6 +63,16 @@ TEST_CASE("swiglu equals its double reference, forward and backward") {
         CHECK(apart.bits() == in_place.bits());  // dgate_up may alias gate_up
       }
     });
+}
+
+}  // namespace
+
+TEST_CASE("swiglu equals its double reference, forward and backward") {
+  check_gated(silu, silu_slope, BOTH_ISAS(swiglu_forward_cpu), BOTH_ISAS(swiglu_backward_cpu));
+}
+
+TEST_CASE("geglu equals its double reference, forward and backward") {
+  check_gated(gelu, gelu_slope, BOTH_ISAS(geglu_forward_cpu), BOTH_ISAS(geglu_backward_cpu));
 }
 
 TEST_CASE("gelu equals its double reference, forward and backward") {

@@ -38,12 +38,24 @@ struct Reference {
     const bool keep = dropout_keep(11, 22, row * calls * 4 + key, dropout_threshold(c.dropout));
     return keep ? static_cast<float>(1 / (1 - c.dropout)) : 0;
   }
+  double scale() const {
+    return c.shape.scale > 0 ? c.shape.scale : 1 / std::sqrt(static_cast<double>(c.shape.head_dim));
+  }
+  /// Of the soft-cap, at the score of a query and a key.
+  double slope(int64_t b, int64_t h, int64_t t, int64_t k) const {
+    if (c.shape.soft_cap == 0) return 1;
+    double score = 0;
+    for (int64_t i = 0; i < c.shape.head_dim; ++i) score += q(b, h, t, i) * qkv[kv_index(false, b, h, k, i)];
+    const double at = std::cosh(score * scale() / c.shape.soft_cap);
+    return 1 / (at * at);
+  }
   std::vector<double> probabilities(int64_t b, int64_t h, int64_t t, double* log_sum) const {
     std::vector<double> s(t + 1);
     double top = -INFINITY, sum = 0;
     for (int64_t k = 0; k <= t; ++k) {
       for (int64_t i = 0; i < c.shape.head_dim; ++i) s[k] += q(b, h, t, i) * qkv[kv_index(false, b, h, k, i)];
-      s[k] /= std::sqrt(static_cast<double>(c.shape.head_dim));
+      s[k] *= scale();
+      if (c.shape.soft_cap > 0) s[k] = c.shape.soft_cap * std::tanh(s[k] / c.shape.soft_cap);
       if (c.shape.window && k <= t - c.shape.window) s[k] = -INFINITY;
       top = std::max(top, s[k]);
     }
@@ -69,7 +81,6 @@ struct Reference {
   /// `saved`: the output as it was rounded, which backward reads.
   std::vector<double> backward(const std::vector<double>& dout, const std::vector<double>& saved) const {
     const AttentionShape& a = c.shape;
-    const double scale = 1 / std::sqrt(static_cast<double>(a.head_dim));
     std::vector<double> grad(qkv.size());
     for (int64_t b = 0; b < a.batch; ++b)
       for (int64_t h = 0; h < a.heads; ++h)
@@ -85,7 +96,7 @@ struct Reference {
               dp += dout[row + i] * qkv[kv_index(true, b, h, k, i)];
               grad[kv_index(true, b, h, k, i)] += p[k] * f * dout[row + i];
             }
-            const double ds = p[k] * (dp * f - delta) * scale;
+            const double ds = p[k] * (dp * f - delta) * slope(b, h, t, k) * scale();
             for (int64_t i = 0; i < a.head_dim; ++i) {
               grad[(b * a.seq + t) * a.qkv_width() + h * a.head_dim + i] +=
                   ds * qkv[kv_index(false, b, h, k, i)];
@@ -172,6 +183,18 @@ TEST_CASE("attention with a window equals the score-by-score reference, forward 
       c.shape.window = window;
       each_float([&]<class T>() { check_case<T>(c); });
     }
+}
+
+TEST_CASE("attention with a soft-cap and a scale of its own equals the score-by-score reference") {
+  for (const double soft_cap : {0.0, 0.7, 50.0})
+    for (const int64_t window : {0, 65})
+      for (double p : {0.0, 0.3}) {
+        Case c{{1, 130, 4, 2, 12}, p, {1000003}};
+        c.shape.window = window;
+        c.shape.scale = 0.4;
+        c.shape.soft_cap = soft_cap;
+        each_float([&]<class T>() { check_case<T>(c); });
+      }
 }
 
 TEST_CASE("attention of large scores stays finite") {

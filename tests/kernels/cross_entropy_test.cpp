@@ -9,7 +9,7 @@ namespace {
 
 /// L: logits; G: gradient.
 template <class L, class G>
-void check_case(int64_t rows, int64_t vocab, bool in_place) {
+void check_case(int64_t rows, int64_t vocab, bool in_place, double soft_cap = 0) {
   constexpr double kScale = 0.37;
   const auto logits = random_array<L>(rows * vocab, 1, 6);
   Guarded<int32_t> targets(rows);
@@ -21,12 +21,16 @@ void check_case(int64_t rows, int64_t vocab, bool in_place) {
   for (int64_t r = 0; r < rows; ++r) {
     if (targets[r] < 0) continue;
     double sum = 0, top = -INFINITY;
-    for (int64_t v = 0; v < vocab; ++v) top = std::max(top, as_double(logits[r * vocab + v]));
-    for (int64_t v = 0; v < vocab; ++v) sum += std::exp(as_double(logits[r * vocab + v]) - top);
-    want_loss += top + std::log(sum) - as_double(logits[r * vocab + targets[r]]);
+    const auto tangent = [&](int64_t v) { return std::tanh(as_double(logits[r * vocab + v]) / soft_cap); };
+    const auto seen = [&](int64_t v) {
+      return soft_cap > 0 ? soft_cap * tangent(v) : as_double(logits[r * vocab + v]);
+    };
+    for (int64_t v = 0; v < vocab; ++v) top = std::max(top, seen(v));
+    for (int64_t v = 0; v < vocab; ++v) sum += std::exp(seen(v) - top);
+    want_loss += top + std::log(sum) - seen(targets[r]);
     for (int64_t v = 0; v < vocab; ++v)
-      want[r * vocab + v] =
-          kScale * (std::exp(as_double(logits[r * vocab + v]) - top) / sum - (v == targets[r]));
+      want[r * vocab + v] = kScale * (std::exp(seen(v) - top) / sum - (v == targets[r])) *
+                            (soft_cap > 0 ? 1 - tangent(v) * tangent(v) : 1);
   }
   for (const auto& [isa, f] : BOTH_ISAS(cross_entropy_cpu)) {
     INFO(isa << " " << rows << "x" << vocab << (in_place ? " in place" : ""));
@@ -38,9 +42,10 @@ void check_case(int64_t rows, int64_t vocab, bool in_place) {
         Guarded<G> grad(rows * vocab);
         double loss = 0.25, loss_only = 0.25;
         f(dtype_of<L>::value, dtype_of<L>::value, &loss_only, nullptr, x.data(), targets.data(), rows, vocab,
-          kScale);
+          kScale, soft_cap);
         void* to = in_place ? static_cast<void*>(x.data()) : grad.data();
-        f(dtype_of<L>::value, dtype_of<G>::value, &loss, to, x.data(), targets.data(), rows, vocab, kScale);
+        f(dtype_of<L>::value, dtype_of<G>::value, &loss, to, x.data(), targets.data(), rows, vocab, kScale,
+          soft_cap);
         const double allowed = sizeof(L) == 8 ? 1e-12 : 1e-5;
         CHECK(std::abs(loss - want_loss) < allowed * std::abs(want_loss));
         CHECK(std::abs(loss_only - want_loss) < allowed * std::abs(want_loss));
@@ -75,6 +80,53 @@ TEST_CASE("cross entropy equals its double reference") {
   }
 }
 
+TEST_CASE("cross entropy of soft-capped logits equals its double reference") {
+  for (const auto& [rows, vocab] : std::vector<std::pair<int64_t, int64_t>>{{1, 13}, {5, 257}, {33, 31}})
+    for (const double soft_cap : {1.5, 30.0}) {
+      check_case<float, float>(rows, vocab, false, soft_cap);
+      check_case<float, float>(rows, vocab, true, soft_cap);
+      check_case<float, bf16>(rows, vocab, false, soft_cap);
+      check_case<double, double>(rows, vocab, true, soft_cap);
+    }
+}
+
+TEST_CASE("a soft-cap in float: value and slope are right from tiny logits to ones far beyond it") {
+  constexpr double kCap = 30;
+  const int64_t n = 4001;
+  Guarded<float> x(n), y(n), pair(2 * n), grad(2 * n);
+  Guarded<int32_t> targets(n);
+  for (int64_t i = 0; i < n; ++i) {
+    x[i] = y[i] = pair[2 * i] = static_cast<float>((i % 2 ? 1 : -1) * std::pow(10.0, -4 + 6.5 * i / (n - 1)));
+    pair[2 * i + 1] = 0;
+    targets[i] = 1;
+  }
+  double loss = 0;
+  for (const auto& [isa, f] : BOTH_ISAS(soft_cap_logits_cpu)) {
+    INFO(isa);
+    y = x;
+    f(DType::f32, y.data(), n, kCap);
+    double worst = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double want = kCap * std::tanh(static_cast<double>(x[i]) / kCap);
+      worst = std::max(worst, std::abs(y[i] - want) / std::abs(want));
+    }
+    CHECK(worst < 5e-7);
+    CHECK(worst > 0);
+  }
+  // Of two logits (x, 0) the gradient of the first is p times the slope.
+  for (const auto& [isa, f] : BOTH_ISAS(cross_entropy_cpu)) {
+    INFO(isa);
+    f(DType::f32, DType::f32, &loss, grad.data(), pair.data(), targets.data(), n, 2, 1.0, kCap);
+    double worst = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double u = static_cast<double>(x[i]) / kCap, e = std::exp(kCap * std::tanh(u));
+      const double want = e / (1 + e) / (std::cosh(u) * std::cosh(u));
+      worst = std::max(worst, std::abs(grad[2 * i] - want) / want);
+    }
+    CHECK(worst < 5e-6);  // exp of a capped logit of 30 has 30 times the roundings of that logit
+  }
+}
+
 TEST_CASE("exp in float: relative error below 3e-7 over a dense grid") {
   // Two logits (x, 0) with x < 0: the gradient of the first is e / (1 + e), e = exp(x).
   const int64_t rows = 20001;
@@ -87,7 +139,7 @@ TEST_CASE("exp in float: relative error below 3e-7 over a dense grid") {
   }
   for (const auto& [isa, f] : BOTH_ISAS(cross_entropy_cpu)) {
     double loss = 0, worst = 0;
-    f(DType::f32, DType::f32, &loss, grad.data(), logits.data(), targets.data(), rows, 2, 1.0);
+    f(DType::f32, DType::f32, &loss, grad.data(), logits.data(), targets.data(), rows, 2, 1.0, 0);
     for (int64_t r = 0; r < rows; ++r) {
       const double e = std::exp(static_cast<double>(logits[2 * r])), want = e / (1 + e);
       worst = std::max(worst, std::abs(grad[2 * r] - want) / want);

@@ -13,7 +13,7 @@ struct Case {
   NormKind kind;
   int64_t rows, cols;
   bool residual = false;
-  double dropout = 0;
+  double dropout = 0, offset = 0;
 };
 
 constexpr double kEps = 1e-5;
@@ -49,7 +49,7 @@ void check_forward(const Case& c) {
       with_threads(threads, [&] {
         Guarded<T> y(n), sum(n);
         Guarded<A> mean(c.rows), rstd(c.rows);
-        forward(dtype_of<T>::value, {c.kind, c.rows, c.cols, kEps, false, false}, y.data(),
+        forward(dtype_of<T>::value, {c.kind, c.rows, c.cols, kEps, false, false, c.offset}, y.data(),
                 c.residual ? sum.data() : nullptr, layer ? mean.data() : nullptr, rstd.data(), x.data(),
                 c.residual ? delta.data() : nullptr, weight.data(), layer ? bias.data() : nullptr, drop);
         for (bool whole : {y.intact(), sum.intact(), mean.intact(), rstd.intact()}) CHECK(whole);
@@ -70,8 +70,8 @@ void check_forward(const Case& c) {
           want_mean[r] = m;
           want_rstd[r] = 1 / std::sqrt(squares / static_cast<double>(c.cols) + kEps);
           for (int64_t i = 0; i < c.cols; ++i)
-            want[r * c.cols + i] =
-                (v(i) - m) * want_rstd[r] * as_double(weight[i]) + (layer ? as_double(bias[i]) : 0);
+            want[r * c.cols + i] = (v(i) - m) * want_rstd[r] * (as_double(weight[i]) + c.offset) +
+                                   (layer ? as_double(bias[i]) : 0);
         }
         if (c.residual) CHECK(worst_error(sum, want_sum) < tolerance<T>());
         CHECK(worst_error(y, want) < 2 * tolerance<T>());
@@ -110,14 +110,16 @@ void check_backward(const Case& c, bool accumulate, bool first) {
     const double s = as_double(rstd[r]);
     m = as_double(mean[r]) * (layer ? 1 : 0);
     for (int64_t i = 0; i < c.cols; ++i) {
-      const double hat = (v(i) - m) * s, g = as_double(dy[r * c.cols + i]), dhat = g * as_double(weight[i]);
+      const double hat = (v(i) - m) * s, g = as_double(dy[r * c.cols + i]),
+                   dhat = g * (as_double(weight[i]) + c.offset);
       dot += dhat * hat / count;
       total += layer ? dhat / count : 0;
       want_dw[i] += g * hat;
       want_db[i] += g;
     }
     for (int64_t i = 0; i < c.cols; ++i) {
-      const double hat = (v(i) - m) * s, dhat = as_double(dy[r * c.cols + i]) * as_double(weight[i]);
+      const double hat = (v(i) - m) * s,
+                   dhat = as_double(dy[r * c.cols + i]) * (as_double(weight[i]) + c.offset);
       want_dx[r * c.cols + i] =
           (first ? 0 : as_double(old_dx[r * c.cols + i])) + (dhat - total - hat * dot) * s;
     }
@@ -130,8 +132,8 @@ void check_backward(const Case& c, bool accumulate, bool first) {
       with_threads(threads, [&] {
         Guarded<T> dx = old_dx;
         Guarded<A> dw = old_dw, db = old_db;
-        backward(dtype_of<T>::value, {c.kind, c.rows, c.cols, 0, accumulate, first}, dx.data(), dw.data(),
-                 layer ? db.data() : nullptr, dy.data(), x.data(), weight.data(),
+        backward(dtype_of<T>::value, {c.kind, c.rows, c.cols, 0, accumulate, first, c.offset}, dx.data(),
+                 dw.data(), layer ? db.data() : nullptr, dy.data(), x.data(), weight.data(),
                  layer ? mean.data() : nullptr, rstd.data());
         for (bool whole : {dx.intact(), dw.intact(), db.intact()}) CHECK(whole);
         CHECK(worst_error(dx, want_dx) < 2 * tolerance<T>());
@@ -154,6 +156,7 @@ TEST_CASE("norms equal their double reference, forward") {
         check_forward<T>({kind, rows, cols});
         check_forward<T>({kind, rows, cols, true});
         check_forward<T>({kind, rows, cols, true, 0.25});
+        check_forward<T>({kind, rows, cols, true, 0, 1});
       });
 }
 
@@ -164,6 +167,7 @@ TEST_CASE("norms equal their double reference, backward") {
       each_float([&, rows = rows, cols = cols]<class T>() {
         check_backward<T>({kind, rows, cols}, false, true);
         check_backward<T>({kind, rows, cols}, true, false);
+        check_backward<T>({kind, rows, cols, false, 0, 1}, true, false);
       });
 }
 

@@ -126,7 +126,7 @@ bool agrees(const Differences& d) { return d.logits < 1e-5 && d.gradient < 1e-4 
 const char* const kFixtures[] = {"llama",   "llama_dynamic", "llama_linear", "llama_yarn",   "qwen3_yarn",
                                  "mistral", "mistral_full",  "qwen2",        "qwen2_window", "qwen3",
                                  "olmo2",   "smollm3",       "phi3",         "phi3_long",    "phi3_short",
-                                 "mixtral", "qwen3_moe",     "olmoe"};
+                                 "mixtral", "qwen3_moe",     "olmoe",        "gemma2",       "gemma2_plain"};
 
 }  // namespace
 
@@ -163,6 +163,13 @@ TEST_CASE("negative control: a family whose trait is another's does not agree wi
   differs("olmo2", [](ModelConfig& m, Family& f) {
     f.traits.norm_placement = NormPlacement::before;  // the same tensors, elsewhere
   });
+  differs("gemma2", [](ModelConfig& m, Family&) { m.attn_logit_softcapping.reset(); });
+  differs("gemma2", [](ModelConfig& m, Family&) { m.final_logit_softcapping.reset(); });
+  differs("gemma2", [](ModelConfig& m, Family&) { m.query_pre_attn_scalar = 0; });
+  differs("gemma2", [](ModelConfig& m, Family&) { m.layer_types.clear(); });
+  differs("gemma2", [](ModelConfig&, Family& f) { f.traits.scaled_embedding = false; });
+  differs("gemma2", [](ModelConfig&, Family& f) { f.traits.norm_scales_by_one_more = false; });
+  differs("gemma2", [](ModelConfig&, Family& f) { f.traits.feed_forward = FeedForward::swiglu; });
   differs("qwen3", [](ModelConfig& m, Family&) { m.rope_theta *= 1.05; });
   differs("llama", [](ModelConfig& m, Family&) { m.rope_scaling.factor = 7; });
   // As transformers would rotate twice as many tokens: the base times (3 * 2 - 2)^(4 / 2).

@@ -42,8 +42,10 @@ LayerCase linear_case() {
 
 LayerCase norm_case(NormKind kind) {
   auto layer = std::make_shared<NormLayer>();
+  ModelTraits traits;
+  traits.norm = kind;
   return {
-      [=](ParameterStore& s, const Groups& g, bool sp) { layer->declare(s, g, "norm", kind, 8, 1e-5, sp); },
+      [=](ParameterStore& s, const Groups& g, bool sp) { layer->declare(s, g, "norm", traits, 8, 1e-5, sp); },
       [=](LayerRank& r) {
         Residual in;
         in.x = r.x;

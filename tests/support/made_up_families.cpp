@@ -31,6 +31,15 @@ const std::vector<Family>& made_up_families() {
     add("norms after sublayers", [](Family& f) { f.traits.norm_placement = NormPlacement::after; });
     add("gelu", gelu);
     add("biases of the feed-forward", [](Family& f) { f.traits.feed_forward_bias = true; });
+    add("norms before and after sublayers", [](Family& f) {
+      f.traits.norm_placement = NormPlacement::both;
+      f.names.attention_output_norm = "attention_output_norm";
+      f.names.feed_forward_output_norm = "feed_forward_output_norm";
+    });
+    add("norms that scale by 1 + weight", [](Family& f) { f.traits.norm_scales_by_one_more = true; });
+    add("scaled embedding", [](Family& f) { f.traits.scaled_embedding = true; });
+    add("geglu", [](Family& f) { f.traits.feed_forward = FeedForward::geglu; });
+    add("soft-caps", [](Family& f) { f.soft_caps = true; });
     add("all together", [&](Family& f) {
       gelu(f);
       learned(f);

@@ -33,6 +33,11 @@ ModelConfig tiny_model(const TinyOptions& o) {
     if (o.window) c.layer_types.push_back(i % 2 ? LayerType::full_attention : LayerType::sliding_attention);
   }
   if (o.window) c.sliding_window = o.window;
+  if (c.family->soft_caps) {  // which most scores and logits come near
+    c.query_pre_attn_scalar = 1.7;
+    c.attn_logit_softcapping = 0.6;
+    c.final_logit_softcapping = 0.9;
+  }
   c.moe = o.moe;
   if (c.moe.num_experts > 0 && c.moe.intermediate_size == 0) c.moe.intermediate_size = 24;
   c.initializer_range = 0.1;  // larger than usual, so that every path matters at once

@@ -144,8 +144,50 @@ void add_layer_keys(std::vector<Key>& t) {
   t.push_back(in_families(
       words<LayerType>(
           "model.layer_types", [](Recipe& r) -> std::vector<LayerType>& { return r.model.layer_types; },
-          "By layer: whether it has the sliding_window. []: all have."),
+          "By layer: whether it has the sliding_window. []: all have.")
+          .derived("gemma2 with a window: sliding_attention in every other layer, from the first; others: []",
+                   [](Recipe& r) {
+                     ModelConfig& m = r.model;
+                     m.layer_types.clear();
+                     if (!m.sliding_window || m.family->windows != WindowLayers::alternating) return;
+                     for (int64_t i = 0; i < m.num_hidden_layers; ++i)
+                       m.layer_types.push_back(i % 2 ? LayerType::full_attention
+                                                     : LayerType::sliding_attention);
+                   }),
       windows));
+}
+
+/// Of scores of attention and of logits.
+void add_score_keys(std::vector<Key>& t) {
+  const auto capped = [](const Family& f) { return f.soft_caps; };
+  t.push_back(in_families(number("model.query_pre_attn_scalar", LT_MEMBER(model.query_pre_attn_scalar),
+                                 "Attention divides scores by the square root of this.")
+                              .above(0)
+                              .derived("head_dim",
+                                       [](Recipe& r) {
+                                         ModelConfig& m = r.model;
+                                         m.query_pre_attn_scalar =
+                                             m.family->soft_caps ? static_cast<double>(m.head_dim) : 0;
+                                       }),
+                          capped));
+  t.push_back(in_families(number("model.attn_logit_softcapping", LT_MEMBER(model.attn_logit_softcapping),
+                                 "Scores become this times tanh(score / this); null: they stay.")
+                              .above(0)
+                              .derived("gemma2: 50; others: null",
+                                       [](Recipe& r) {
+                                         r.model.attn_logit_softcapping =
+                                             r.model.family->defaults.attn_logit_softcapping;
+                                       }),
+                          capped));
+  t.push_back(in_families(number("model.final_logit_softcapping", LT_MEMBER(model.final_logit_softcapping),
+                                 "Logits become this times tanh(logit / this); null: they stay.")
+                              .above(0)
+                              .derived("gemma2: 30; others: null",
+                                       [](Recipe& r) {
+                                         r.model.final_logit_softcapping =
+                                             r.model.family->defaults.final_logit_softcapping;
+                                       }),
+                          capped));
 }
 
 Key architecture() {
@@ -215,12 +257,12 @@ void add_model_keys(std::vector<Key>& t) {
       integer("model.intermediate_size", LT_MEMBER(model.intermediate_size), "Width of the MLP.")
           .between(1, 4 * kMaxDim)
           .alias({"ffn_hidden_size", "n_inner"})
-          .derived(
-              join(family_names([](const Family& f) { return f.traits.feed_forward == FeedForward::gelu; })) +
-                  ": 4 hidden_size; others: 8/3 hidden_size rounded up to a multiple of 256",
-              [](Recipe& r) {
-                r.model.intermediate_size = r.model.family->default_intermediate_size(r.model.hidden_size);
-              }));
+          .derived(join(family_names([](const Family& f) { return !has_gate(f.traits.feed_forward); })) +
+                       ": 4 hidden_size; others: 8/3 hidden_size rounded up to a multiple of 256",
+                   [](Recipe& r) {
+                     r.model.intermediate_size =
+                         r.model.family->default_intermediate_size(r.model.hidden_size);
+                   }));
   t.push_back(integer("model.max_position_embeddings", LT_MEMBER(model.max_position_embeddings),
                       "Longest sequence; with learned positions the rows of their embedding.")
                   .between(1, kMaxIds)
@@ -237,6 +279,7 @@ void add_model_keys(std::vector<Key>& t) {
           .above(0),
       [](const Family& f) { return f.partial_rotary; }));
   add_layer_keys(t);
+  add_score_keys(t);
   add_rope_scaling_keys(t);
   t.push_back(number("model.rms_norm_eps", LT_MEMBER(model.norm_eps), "Epsilon of the norms.")
                   .above(0)

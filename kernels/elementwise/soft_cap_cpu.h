@@ -1,0 +1,42 @@
+// cap * tanh(x / cap), which soft-caps scores and logits (arXiv:2408.00118, section 2). Only for *_cpu.cpp
+// files.
+#pragma once
+#include "kernels/tensor/vector_math.h"
+
+namespace ltrain::LT_ISA {
+namespace {
+
+template <class A>
+struct SoftCapped {
+  A value, slope;
+};
+
+/// tanh(u) to a few units in the last place: near 0, where 1 - exp(-2u) cancels, a polynomial; fast_tanh's
+/// error there is small beside 1 and not beside u.
+template <class A>
+inline A close_tanh(A u, A e) {
+  const A size = u < 0 ? -u : u, square = u * u;
+  A p = A(-5.70498872745e-3);
+  p = p * square + A(2.06390887954e-2);
+  p = p * square + A(-5.37397155531e-2);
+  p = p * square + A(1.33314422036e-1);
+  p = p * square + A(-3.33332819422e-1);
+  const A small = u + u * square * p, large = (A(1) - e) / (A(1) + e);
+  return size < A(0.625) ? small : u < 0 ? -large : large;
+}
+
+/// The slope 1 - tanh^2 is taken as 4e / (1 + e)^2, e = exp(-2 |x| / cap), which does not cancel near the
+/// cap.
+template <class A>
+inline SoftCapped<A> soft_cap(A x, A cap) {
+  const A u = x / cap, e = fast_exp(A(-2) * (u < 0 ? -u : u)), sum = A(1) + e;
+  A t;
+  if constexpr (sizeof(A) == sizeof(double))
+    t = std::tanh(u);
+  else
+    t = close_tanh(u, e);
+  return {cap * t, A(4) * e / (sum * sum)};
+}
+
+}  // namespace
+}  // namespace ltrain::LT_ISA

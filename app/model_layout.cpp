@@ -136,6 +136,7 @@ void on_ranks(const SessionOptions& session, int threads, const std::function<Ex
   s.arguments = arguments;
   s.settings = settings_of(arguments);
   s.threads_per_rank = std::max(1, all / ranks);
+  s.shares_stdout = true;
   if (const int code = supervise(s); code != 0) throw CLI::RuntimeError(code);
 }
 

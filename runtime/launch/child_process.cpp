@@ -17,7 +17,7 @@ namespace ltrain {
 
 ChildProcess start_child(const std::vector<std::string>& arguments,
                          const std::vector<std::pair<std::string, std::string>>& variables,
-                         const HandedDescriptors& handed) {
+                         const HandedDescriptors& handed, bool shares_stdout) {
   // Everything that allocates happens before the fork.
   Variables merged = process_variables();
   merged.erase("_PARENT");
@@ -48,7 +48,7 @@ ChildProcess start_child(const std::vector<std::string>& arguments,
     if (::getppid() != parent) ::_exit(127);  // it died before the line above
     const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     ::dup2(null, 0);
-    ::dup2(out_write.get(), 1);
+    if (!shares_stdout) ::dup2(out_write.get(), 1);
     ::dup2(err_write.get(), 2);
     for (const auto& [k, fd] : handed) ::fcntl(fd, F_SETFD, 0);
     for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD, SIGPIPE}) ::signal(s, SIG_DFL);

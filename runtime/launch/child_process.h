@@ -19,9 +19,10 @@ struct ChildProcess {
 using HandedDescriptors = std::vector<std::pair<std::string, int>>;
 
 /// Call from the main thread: the child is killed when the thread that started it ends. Signals that this
-/// process ignores and that its launcher does not send stay ignored in the child.
+/// process ignores and that its launcher does not send stay ignored in the child. `shares_stdout`: it writes
+/// to this process's stdout itself; `output` is at its end at once.
 ChildProcess start_child(const std::vector<std::string>& arguments,
                          const std::vector<std::pair<std::string, std::string>>& variables,
-                         const HandedDescriptors& handed = {});
+                         const HandedDescriptors& handed = {}, bool shares_stdout = false);
 
 }  // namespace ltrain

@@ -175,7 +175,7 @@ class Supervisor {
       auto variables = common;
       variables.emplace_back("LTRAIN_RANK", std::to_string(rank));
       variables.emplace_back("LTRAIN_LOCAL_RANK", std::to_string(i));
-      c.process = start_child(o_.arguments, variables, handed);
+      c.process = start_child(o_.arguments, variables, handed, o_.shares_stdout && rank == 0);
       ++alive_;
     }
   }

@@ -12,7 +12,10 @@ struct SuperviseOptions {
   int ranks = 1;                       ///< to start on this node
   std::vector<std::string> arguments;  ///< of each rank, without the program's name: {"run", "recipe.yaml"}
   std::string run_dir;                 ///< logs go to run_dir/logs/rank-00000.log; empty: no logs
-  int threads_per_rank = 0;            ///< OMP_NUM_THREADS; 0: cores / ranks
+  /// Rank 0 writes to this process's stdout itself: all of it, in order, and before what it then says on
+  /// stderr. Else its bytes are passed on, and logged, and dropped where nobody reads them.
+  bool shares_stdout = false;
+  int threads_per_rank = 0;  ///< OMP_NUM_THREADS; 0: cores / ranks
   int attempt = 0;
   std::vector<std::pair<std::string, std::string>> variables;  ///< more environment for the ranks
 

@@ -1,6 +1,7 @@
 #include "runtime/weights/hf_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -40,6 +41,13 @@ json value_of(const Recipe& recipe, const std::string& path) {
   const recipe::Key* key = recipe::find_key(path);
   LT_CHECK(key, "no row for {}", path);
   return key->in_dump(recipe) ? json::parse(key->write(*key, recipe, true)) : json();
+}
+
+/// A whole number without a fraction where transformers' class has an integer: it takes no 256.0 for 256.
+json typed_as(const HfKey& key, json value) {
+  if (!key.missing.is_number_integer() || !value.is_number_float()) return value;
+  const double number = value.get<double>();
+  return number == std::floor(number) ? json(static_cast<int64_t>(number)) : value;
 }
 
 /// Which layers have a window, in the keys that transformers' class reads.
@@ -90,7 +98,7 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
       if (json value = value_of(recipe, key.path); !value.is_null()) rope[leaf] = std::move(value);
     } else if (key.use == HfUse::obeyed && !key.alias) {
       if (json value = value_of(recipe, key.path); !value.is_null() || key.null_sets)
-        out[key.name] = std::move(value);
+        out[key.name] = typed_as(key, std::move(value));
     } else if (key.use == HfUse::required && !key.accepted.front().is_null() && !is_common(key.name)) {
       out[key.name] = key.accepted.front();
     }

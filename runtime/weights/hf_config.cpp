@@ -54,14 +54,12 @@ json typed_as(const HfKey& key, json value) {
 void add_windows(const ModelConfig& model, ordered_json& out) {
   const WindowLayers kind = model.family->windows;
   if (kind == WindowLayers::none) return;
-  const bool some = model.sliding_window.has_value();
+  const bool some = model.sliding_window.has_value(), alternating = kind == WindowLayers::alternating;
   out["sliding_window"] = some ? ordered_json(*model.sliding_window) : ordered_json();
   if (kind == WindowLayers::all) return;
-  if (kind == WindowLayers::alternating) {
-    if (!some) out["layer_types"] = std::vector<std::string>(model.num_hidden_layers, "full_attention");
-  } else {
-    out["use_sliding_window"] = some;
-  }
+  if (!alternating) out["use_sliding_window"] = some;
+  // transformers' class makes the mask of a window whatever the layers are: one that hides nothing.
+  if (alternating && !some) out["sliding_window"] = model.max_position_embeddings;
   if (!some) return;
   out["layer_types"] = ordered_json::array();
   for (int64_t i = 0; i < model.num_hidden_layers; ++i)

@@ -25,6 +25,13 @@ def gpt2(hidden, layers, heads):
                 n_head=heads, activation_function="gelu_new", layer_norm_epsilon=1e-5)
 
 
+def gemma2(hidden, ffn, layers, heads, kv_heads, head_dim, scalar):
+    return dict(llama_like("gemma2", 256000, hidden, ffn, layers, heads, kv_heads, 8192, 1e4, 1e-6, True),
+                hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh", attention_bias=False,
+                attention_dropout=0.0, cache_implementation="hybrid", head_dim=head_dim, query_pre_attn_scalar=scalar,
+                sliding_window=4096, attn_logit_softcapping=50.0, final_logit_softcapping=30.0)
+
+
 def llama3(factor):
     return dict(attention_bias=False, mlp_bias=False, pretraining_tp=1,
                 rope_scaling=dict(factor=factor, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -116,6 +123,9 @@ CONFIGS = {
     "SmolLM3-3B": llama_like("smollm3", 128256, 2048, 11008, 36, 16, 4, 65536, 5e6, 1e-6, True,
                              no_rope_layer_interval=4, no_rope_layers=[1, 1, 1, 0] * 9, use_sliding_window=False,
                              sliding_window=None, attention_bias=False, mlp_bias=False),
+    "gemma-2-2b": gemma2(2304, 9216, 26, 8, 4, 256, 256),
+    "gemma-2-9b": gemma2(3584, 14336, 42, 16, 8, 256, 256),
+    "gemma-2-27b": gemma2(4608, 36864, 46, 32, 16, 128, 144),
 }
 
 

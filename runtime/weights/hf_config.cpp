@@ -1,6 +1,7 @@
 #include "runtime/weights/hf_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -43,18 +44,23 @@ json value_of(const Recipe& recipe, const std::string& path) {
   return key->in_dump(recipe) ? json::parse(key->write(*key, recipe, true)) : json();
 }
 
+/// A whole number without a fraction where transformers' class has an integer: it takes no 256.0 for 256.
+json typed_as(const HfKey& key, json value) {
+  if (!key.missing.is_number_integer() || !value.is_number_float()) return value;
+  const double number = value.get<double>();
+  return number == std::floor(number) ? json(static_cast<int64_t>(number)) : value;
+}
+
 /// Which layers have a window, in the keys that transformers' class reads.
 void add_windows(const ModelConfig& model, ordered_json& out) {
   const WindowLayers kind = model.family->windows;
   if (kind == WindowLayers::none) return;
-  const bool some = model.sliding_window.has_value();
+  const bool some = model.sliding_window.has_value(), alternating = kind == WindowLayers::alternating;
   out["sliding_window"] = some ? ordered_json(*model.sliding_window) : ordered_json();
   if (kind == WindowLayers::all) return;
-  if (kind == WindowLayers::alternating) {
-    if (!some) out["layer_types"] = std::vector<std::string>(model.num_hidden_layers, "full_attention");
-  } else {
-    out["use_sliding_window"] = some;
-  }
+  if (!alternating) out["use_sliding_window"] = some;
+  // transformers' class makes the mask of a window whatever the layers are: one that hides nothing.
+  if (alternating && !some) out["sliding_window"] = model.max_position_embeddings;
   if (!some) return;
   out["layer_types"] = ordered_json::array();
   for (int64_t i = 0; i < model.num_hidden_layers; ++i)
@@ -91,7 +97,7 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
       if (json value = value_of(recipe, key.path); !value.is_null()) rope[leaf] = std::move(value);
     } else if (key.use == HfUse::obeyed && !key.alias) {
       if (json value = value_of(recipe, key.path); !value.is_null() || key.null_sets)
-        out[key.name] = std::move(value);
+        out[key.name] = typed_as(key, std::move(value));
     } else if (key.use == HfUse::required && !key.accepted.front().is_null() && !is_common(key.name)) {
       out[key.name] = key.accepted.front();
     }

@@ -27,9 +27,12 @@ TEST_CASE("activations") {
       const auto x = w.random(t, {rows, cols}, 4);
       const auto y = w.blank(t, {rows, cols}), d = w.blank(t, {rows, 2 * cols});
       const auto g = w.blank(t, {rows, cols}), dg = w.blank(t, {rows, cols});
+      const auto gg = w.blank(t, {rows, cols}), dgg = w.blank(t, {rows, 2 * cols});
       w.check([&](Stream& s, const Twin::At& at) {
         swiglu_forward(s, at(y), at(gate_up));
         swiglu_backward(s, at(d), at(dy), at(gate_up));
+        geglu_forward(s, at(gg), at(gate_up));
+        geglu_backward(s, at(dgg), at(dy), at(gate_up));
         gelu_forward(s, at(g), at(x));
         gelu_backward(s, at(dg), at(dy), at(x));
       });
@@ -109,6 +112,7 @@ TEST_CASE("small tensor ops") {
         fill_zero(s, at(zero));
         cast(s, at(narrow), at(x));
         add_to(s, at(y), at(x));
+        scale_by(s, at(y), 1.0 / 3);
         add_bias(s, at(y), at(bias));
         sum_rows(s, at(sums), at(x), true);
         sum_rows(s, at(fresh), at(x), false);
@@ -219,10 +223,10 @@ TEST_CASE("norms forward and backward, with the residual and dropout fused in") 
           if (layer) b.mean = at(mean), b.dbias = at(db);
           b.dx = at(dx), b.dweight = at(dw), b.accumulate = true;
           norm_backward(s, b);
-          b.dx = at(dx2), b.dweight = at(dw2), b.accumulate = false, b.first = true;
+          b.dx = at(dx2), b.dweight = at(dw2), b.accumulate = false, b.first = true, b.weight_offset = 1;
           if (layer) b.dbias = at(db2);
           norm_backward(s, b);
-          f.delta = f.sum = {}, f.dropout = {}, f.y = at(y2);
+          f.delta = f.sum = {}, f.dropout = {}, f.y = at(y2), f.weight_offset = 1;
           norm_forward(s, f);
         });
       }
@@ -249,8 +253,10 @@ TEST_CASE("norms of rows whose columns ranks share, forward and backward") {
         f.kind = kind;
         f.x = at(x), f.moments = at(moments), f.weight = at(weight), f.y = at(y), f.rstd = at(rstd);
         if (layer) f.bias = at(bias), f.mean = at(mean);
+        f.weight_offset = layer ? 0 : 1;
         norm_apply(s, f);
         NormCutBackward b;
+        b.weight_offset = f.weight_offset;
         b.kind = kind;
         b.dy = at(dy), b.x = at(x), b.weight = at(weight), b.rstd = at(rstd), b.dots = at(dots),
         b.dx = at(dx);

@@ -29,6 +29,26 @@ TEST_CASE("cast converts between all float types") {
     });
 }
 
+TEST_CASE("scale_by multiplies by the factor as the type of the tensor has it") {
+  constexpr double kFactor = 48.9;  // of the root of a hidden size
+  each_float([&]<class T>() {
+    const T rounded = T(static_cast<compute_t<T>>(kFactor));
+    const auto x = random_array<T>(1001, 1, 4);
+    for (const auto& [isa, f] : BOTH_ISAS(scale_by_cpu)) {
+      INFO(isa);
+      Guarded<T> y = x;
+      with_threads(2, [&] { f(dtype_of<T>::value, y.data(), 1001, kFactor); });
+      CHECK(y.intact());
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < 1001; ++i) {
+        const T want = T(static_cast<compute_t<T>>(x[i]) * static_cast<compute_t<T>>(rounded));
+        wrong += std::memcmp(&want, &y[i], sizeof(T)) != 0;
+      }
+      CHECK(wrong == 0);
+    }
+  });
+}
+
 TEST_CASE("add_to, sum_rows and sum_squares equal their references") {
   for (const auto& [rows, cols] :
        std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {3, 129}, {200, 7}, {517, 300}})

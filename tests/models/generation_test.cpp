@@ -96,7 +96,8 @@ TEST_CASE("generation beside a cache has the loss of an evaluation, in whatever 
   TinyOptions o;
   o.seq = 25;
   o.vocab = 37;
-  o.architecture = GENERATE(as<std::string>(), "llama", "gpt2", "qwen2", "qwen3", "olmo2", "smollm3", "phi3");
+  o.architecture =
+      GENERATE(as<std::string>(), "llama", "gpt2", "qwen2", "qwen3", "olmo2", "smollm3", "phi3", "gemma2");
   INFO(o.architecture);
   CHECK(worst(o) < 1e-6);  // of fp32 logits of about 1
 }

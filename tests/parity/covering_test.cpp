@@ -58,7 +58,7 @@ const std::vector<Factor>& factors() {
       {"model",
        {"gpt2", "llama", "llama with 2 key-value heads", "moe", "MoE over 2 ranks",
         "olmoe with a bias, noise and GShard's random second expert, over 2 ranks", "olmo2",
-        "smollm3 with a window", "phi3"}},
+        "smollm3 with a window", "phi3", "gemma2 with windows"}},
       {"tied", {"false", "true"}},
       {"dropout", {"0.0", "0.1"}},
       {"vocabulary", {"264", "257"}},  // 257 divides over no axis
@@ -72,7 +72,7 @@ constexpr const char* kTensorModes[] = {"1d", "1d", "1d", "1d", "2d", "2.5d", "3
 
 /// By level of the model factor.
 constexpr const char* kArchitectures[] = {"gpt2",  "llama", "llama",   "qwen3_moe", "qwen3_moe",
-                                          "olmoe", "olmo2", "smollm3", "phi3"};
+                                          "olmoe", "olmo2", "smollm3", "phi3", "gemma2"};
 
 int at(const Row& row, At factor) { return row[static_cast<size_t>(factor)]; }
 const std::string& level_of(const Row& row, At factor) {
@@ -113,6 +113,10 @@ std::vector<std::string> settings(const Row& row) {
           "no_rope_layers=[1, 0, 1, 0]"})
       s.push_back(std::string("model.") + setting);
   if (model == 8) s.push_back("model.partial_rotary_factor=0.5");
+  if (model == 9)
+    for (const char* setting : {"sliding_window=5", "query_pre_attn_scalar=2", "attn_logit_softcapping=0.7",
+                                "final_logit_softcapping=0.9"})
+      s.push_back(std::string("model.") + setting);
   if (model == 5)
     for (const char* setting :
          {"selection=gshard", "norm_topk_prob=true", "jitter_eps=0.1", "bias_update_rate=0.05"})

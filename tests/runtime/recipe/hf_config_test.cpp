@@ -326,6 +326,13 @@ TEST_CASE("windows are of the layers that transformers' class gives them to", "[
                       "sliding_window (128)",
                       type));
   }
+  CHECK(windows("gemma2", {{"sliding_window", 128}}) == "128 0");
+  CHECK(windows("gemma2", {{"sliding_window", 512}}) == "0 0");
+  CHECK(windows("gemma2", {{"sliding_window", nullptr}}) == "0 0");
+  CHECK(windows("gemma2", {{"sliding_window", 128},
+                           {"layer_types", {"full_attention", "sliding_attention"}}}) == "0 128");
+  CHECK_THAT(windows("gemma2", {{"sliding_window", 128}, {"use_sliding_window", false}}),
+             Contains("transformers' gemma2 does not read it"));
   CHECK(windows("mistral", json::object()) == "0 0");               // 4096 of its class, beyond the positions
   CHECK(windows("qwen3_moe", {{"sliding_window", 128}}) == "0 0");  // its class reads it where it is asked to
   CHECK(windows("qwen3_moe", {{"sliding_window", 128}, {"use_sliding_window", true}}) == "128 128");
@@ -657,7 +664,7 @@ TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]")
         "only");
   CHECK(refused(R"({"model_type": "gpt_oss"})") ==
         "F: model_type = \"gpt_oss\": is not in this build, which supports gpt2, llama, mistral, qwen2, "
-        "qwen3, olmo2, smollm3, phi3, mixtral, qwen3_moe, olmoe");
+        "qwen3, olmo2, smollm3, phi3, mixtral, qwen3_moe, olmoe, gemma2");
   CHECK(refused(R"({"model_type": "mixtral", "router_jitter_noise": 0.1})") ==
         "F: router_jitter_noise = 0.1 (noise on what router and experts read; ltrain's "
         "model.moe.router.jitter_eps is on what the router reads): this build computes 0.0 only");

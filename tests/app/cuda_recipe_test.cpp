@@ -31,7 +31,7 @@ TEST_CASE("device: cuda is planned on a machine without a GPU, by a card's datas
   };
   const auto h200 = plan("--profile h200"), a100 = plan("--profile a100");
   CHECK(h200["device"] == "cuda");
-  CHECK(h200["profile_datasheet"] == true);
+  CHECK(h200["profile_built_in"] == true);
   CHECK(h200["device_memory_bytes"] == 141000000000);
   CHECK(a100["step_seconds"].get<double>() > h200["step_seconds"].get<double>());
   const auto& memory = h200["ranks"][0]["memory_bytes"];

@@ -83,7 +83,7 @@ TEST_CASE("a plan prices attention under context parallelism as attention, not a
       it = it->first.starts_with("attention_block_") ? rank.ops.erase(it) : std::next(it);
   CHECK(make_plan(r, old).step_seconds() == Approx(plain.step_seconds()));
   // Of a datasheet the rate of attention, which is that of its matmuls.
-  const MachineProfile card = datasheet_profile("h100");
+  const MachineProfile card = card_profile("h100");
   const auto& sheet = card.ranks[0].ops;
   for (const char* type : {"bf16", "f16", "f32"})
     CHECK(sheet.at(fmt::format("attention_block_backward/{}", type))[0].flops ==

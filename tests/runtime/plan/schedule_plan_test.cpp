@@ -78,7 +78,7 @@ TEST_CASE("layer costs add up to the planned step", "[plan]") {
 
 TEST_CASE("actions of a pipeline wait for the collectives of its other axes", "[plan]") {
   // One micro-batch, forward and backward, in one stage; and over two, one after the other.
-  const MachineProfile h100 = datasheet_profile("h100");
+  const MachineProfile h100 = card_profile("h100");
   const auto seconds = [&](const Recipe& r) { return make_plan(r, h100).step_seconds(); };
   Recipe r = recipe(1, "1f1b");
   r.train.global_batch_size = 2;

@@ -144,7 +144,7 @@ double DeviceCost::ring_seconds(const OpCost& op, const GroupSpan& span) const {
     tree += std::ceil(std::log2(std::max(2, domains))) * step;
   }
   // A ring passes all others in turn, a tree, which NCCL has for sums, as often as it is deep.
-  return seconds + (all_reduce ? 2 * std::min(ring, tree) : ring);
+  return seconds + (all_reduce ? 2 * std::min(ring, tree) : ring) + use("launch_seconds", device_.launch_seconds);
 }
 
 /// Pairs of ranks, each over the level where they meet.
@@ -158,16 +158,15 @@ double DeviceCost::exchange_seconds(const OpCost& op, const GroupSpan& span) con
     seconds = std::max(seconds, op.wire_bytes * met / (span.size - 1) / level_rate(i));
     latency = use(levels_[i].name + ".seconds", levels_[i].seconds);
   }
-  return seconds + latency;
+  return seconds + latency + use("launch_seconds", device_.launch_seconds);
 }
 
 double DeviceCost::collective_seconds(const OpCost& op) const {
   if (op.group_size <= 1 || !op.ranks) return 0;
   const GroupSpan& group = span(op);
-  const double launch = use("launch_seconds", device_.launch_seconds);
   const bool pairs = op.collective == "all_to_all" || op.collective == "send" || op.collective == "recv" ||
                      op.collective == "send_recv";
-  return launch + (pairs ? exchange_seconds(op, group) : ring_seconds(op, group));
+  return pairs ? exchange_seconds(op, group) : ring_seconds(op, group);
 }
 
 double DeviceCost::overlap_seconds(const OpCost& op) const {

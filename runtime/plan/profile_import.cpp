@@ -24,7 +24,7 @@ struct NcclTest {
 };
 
 /// "#  Rank  0 Group  0 Pid 12 on node1 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3"
-void read_rank(const std::string& line, NcclTest& test) {
+void read_rank(const std::string& line, int number, const std::string& file, NcclTest& test) {
   const size_t on = line.find(" on "), bracket = line.find("] ");
   if (on == std::string::npos || bracket == std::string::npos) return;
   std::istringstream words(line.substr(on + 4));
@@ -32,7 +32,12 @@ void read_rank(const std::string& line, NcclTest& test) {
   words >> host;
   ++test.hosts[host];
   ++test.ranks;
-  test.card = line.substr(bracket + 2);
+  std::string card = line.substr(bracket + 2);
+  card.erase(card.find_last_not_of(" \t\r") + 1);
+  if (!test.card.empty() && card != test.card)
+    fail(ExitCode::usage, "{}:{}: ranks on {} and on {}: must be of one kind of card", printable(file), number,
+         printable(test.card, 80), printable(card, 80));
+  test.card = card;
 }
 
 /// size, count, type, redop, root, time in us, algbw and busbw in GB/s (out of place), ...
@@ -63,7 +68,7 @@ std::string of_nccl_tests(const std::string& text, const std::string& file) {
     if (line.find("Collective test starting:") != std::string::npos)
       sums = line.find("all_reduce") != std::string::npos;
     if (line.rfind("#", 0) == 0) {
-      if (line.find(" Rank ") != std::string::npos) read_rank(line, test);
+      if (line.find(" Rank ") != std::string::npos) read_rank(line, number, file, test);
     } else if (line.find_first_not_of(" \t\r") != std::string::npos) {
       read_row(line, number, file, test);
     }

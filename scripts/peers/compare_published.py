@@ -1,7 +1,7 @@
 """Plans of published measurements by their published layouts, beside what was published.
 
 Rows of scripts/peers/published_measurements.json are numbered within their machine: even ones (0, 2, ...) may be used
-to fit the machine's constants, odd ones are held out. With --fit the constant `under_load` of each machine is searched
+to fit constants, odd ones are held out. The numbering was chosen before any row was planned. With --fit the constant `under_load` of each machine is searched
 on the fitted rows and printed; it is written into the profiles by hand, with its source.
 """
 
@@ -86,6 +86,10 @@ def fit(program, data, rows, workers):
         print("%-12s under_load %.2f, mean error on %d fitted rows %.1f %%" % (machine, best[1], len(mine), 100 * best[0]))
 
 
+def software(row):
+    return row["source"].split(",")[0]
+
+
 def shares(planned):
     """What the first rank's step is made of, as shares of it: where an error may come from."""
     rank, step = planned["ranks"][0], planned["step_seconds"]
@@ -104,13 +108,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", required=True)
     parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--source", default="", help="--fit: of rows whose source has this text")
     parser.add_argument("--json")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
     data = json.loads((HERE / "published_measurements.json").read_text())
     rows = numbered(data["rows"])
     if options.fit:
-        return fit(options.program, data, rows, options.jobs)
+        return fit(options.program, data, [row for row in rows if options.source in row["source"]], options.jobs)
     plans = run(options.program, data, rows, lambda machine: machine, options.jobs)
     results, failed = [], []
     print("| machine | model | GPUs | layout | published, tokens/s/GPU | planned | ratio | fitted | matmul, attention, memory, exposed |")
@@ -140,8 +145,22 @@ def main():
     summary("not fitted", [r for r in results if not r["fitted"]])
     for machine in sorted({r["machine"] for r in results}):
         summary(machine + ", not fitted", [r for r in results if r["machine"] == machine and not r["fitted"]])
-    for source in sorted({r["source"] for r in results}):
-        summary(source + ", not fitted", [r for r in results if r["source"] == source and not r["fitted"]])
+    for who in sorted({software(r) for r in results}):
+        summary(who + ", not fitted", [r for r in results if software(r) == who and not r["fitted"]])
+    stacks = collections.defaultdict(list)
+    for r in results:
+        if r["fitted"]:
+            stacks[r["machine"], software(r)].append(r["ratio"])
+    factor = {key: statistics.median(ratios) for key, ratios in stacks.items()}
+    print("\nWith one factor for each software and card, the median ratio of its fitted rows:\n")
+    print("| rows not fitted | factor | number | mean of absolute errors |\n|---|---|---|---|")
+    left = []
+    for key in sorted(factor):
+        ratios = [r["ratio"] / factor[key] for r in results if not r["fitted"] and (r["machine"], software(r)) == key]
+        left += ratios
+        if ratios:
+            print("| %s, %s | %.2f | %d | %.1f %% |" % (*key, factor[key], len(ratios), 100 * mean_error(ratios)))
+    print("| all | | %d | %.1f %% |" % (len(left), 100 * mean_error(left)))
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
     return 1 if failed else 0

@@ -105,7 +105,7 @@ TEST_CASE("a profile is a card's exact name or a file, and fits the device") {
   Outcome o = t.sh(plan + "h1000");
   CHECK(o.code == 64);
   CHECK_THAT(o.text,
-             Contains("profile h1000: there is no such file, and the cards built in are a100, h100, h200") &&
+             Contains("profile h1000: there is no such file, and the cards built in are a100-40, a100, b200") &&
                  Contains("did you mean h100?"));
   o = t.sh(plan + "my-h100-file");
   CHECK(o.code == 64);

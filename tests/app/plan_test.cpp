@@ -109,7 +109,7 @@ TEST_CASE("slurm takes --profile as plan does: the card is the profile's") {
   INFO(a100.text);
   CHECK(a100.code == 0);
   CHECK_THAT(a100.text, Contains("note: device: auto is planned as cuda, which the profile a100 is of") &&
-                            Contains("steps would take by the datasheet of a100") &&
+                            Contains("steps, by the profile a100, built in; and half more") &&
                             Contains("#SBATCH --gpus-per-node=2\n"));
   const Outcome wrong = t.sh("slurm tiny.yaml --profile a100 device=cpu");
   CHECK(wrong.code == 64);

@@ -223,7 +223,7 @@ TEST_CASE("a card is found in the name that its driver gives, and nowhere else",
     CHECK(card_profile(name).built_in);
   for (const char* name : {"h1000", "GH200 480GB", "H20", "h100x", "", "NVIDIA"})
     CHECK_FALSE(card_profile(name).built_in);
-  CHECK(find_profile("H200").source == "datasheet of h200");
+  CHECK(find_profile("H200").source == "h200, built in");
   // A card that was measured has the network of the machine that it is sold in, unless the file has one.
   const TemporaryFolder folder;
   MachineProfile card = example();
@@ -240,7 +240,7 @@ TEST_CASE("a card is found in the name that its driver gives, and nowhere else",
   CHECK(load_profile(folder.path + "/network.json").network_source == "by the profile");
   CHECK_THROWS_WITH(find_profile("h1000"), Contains("did you mean h100?"));
   CHECK_THROWS_WITH(find_profile("NVIDIA H100 80GB HBM3"),
-                    Contains("the cards built in are a100, h100, h200"));
+                    Contains("the cards built in are a100-40, a100, b200") && Contains("h100-pcie, h100, h200"));
 }
 
 TEST_CASE("prices: the sample's own time at its size, work over rate elsewhere", "[plan]") {

@@ -187,13 +187,16 @@ void import(const std::string& file, const std::string& output) {
 void add_profile(CLI::App& app) {
   auto* command = app.add_subcommand("profile", "The machines that plans are priced by");
   command->require_subcommand(1);
-  command->add_subcommand("list", "Cards and networks that are built in")->callback([] { list(); });
+  auto* listed = command->add_subcommand("list", "Cards and networks that are built in");
+  listed->footer("Example: ltrain profile list");
+  listed->callback([] { list(); });
   auto* shown = command->add_subcommand("show", "A profile: its figures with their sources, and its curves");
   auto name = std::make_shared<std::string>(), file = std::make_shared<std::string>(),
        output = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
   shown->add_option("name", *name, "A card that is built in, a profile file, or a cluster file")->required();
   shown->add_flag("--json", *json, "For programs");
+  shown->footer("Example: ltrain profile show h100");
   shown->callback([name, json] { show(*name, *json); });
   auto* imported =
       command->add_subcommand("import", "A profile or cluster file of what another program measured");
@@ -202,8 +205,8 @@ void add_profile(CLI::App& app) {
                    "Output of nccl-tests (all_reduce_perf), or a card's file of `ltrain bench`")
       ->required();
   imported->add_option("--output", *output, "Write it to this file");
+  imported->footer("Example: ltrain profile import all_reduce_perf.log");
   imported->callback([file, output] { import(*file, *output); });
-  command->footer("Example: ltrain profile show h100");
 }
 
 }  // namespace ltrain::app

@@ -48,8 +48,8 @@ const Node::Entry* CheckedMap::find(const std::string& key) const {
   return nullptr;
 }
 
-const Node* CheckedMap::ask(const std::string& key, bool required) {
-  asked_.insert(key);
+const Node* CheckedMap::look_up(const std::string& key, bool required) {
+  looked_up_.insert(key);
   const Node::Entry* e = find(key);
   if (!e && required && node_->kind == Node::map)
     file_->problems.add(node_->place, fmt::format("{}: must be given", path_of(key)));
@@ -64,14 +64,14 @@ void CheckedMap::wrong(const std::string& key, const std::string& rule) {
 }
 
 std::string CheckedMap::text(const std::string& key, bool required) {
-  const Node* n = ask(key, required);
+  const Node* n = look_up(key, required);
   if (!n) return "";
   if (n->kind != Node::scalar || n->text.empty()) wrong(key, "must be a text");
   return n->text;
 }
 
 std::string CheckedMap::choice(const std::string& key, const std::vector<std::string>& allowed) {
-  const Node* n = ask(key, true);
+  const Node* n = look_up(key, true);
   if (!n) return "";
   if (n->kind != Node::scalar || std::find(allowed.begin(), allowed.end(), n->text) == allowed.end())
     wrong(key, fmt::format("must be one of {}{}", fmt::join(allowed, ", "), did_you_mean(n->text, allowed)));
@@ -93,7 +93,7 @@ double CheckedMap::number(const Node& node, const std::string& path, double low,
 }
 
 int64_t CheckedMap::whole(const std::string& key, int64_t low, int64_t high, int64_t otherwise) {
-  const Node* n = ask(key, false);
+  const Node* n = look_up(key, false);
   if (!n) return otherwise;
   const double v = number(*n, path_of(key), static_cast<double>(low), static_cast<double>(high));
   if (v != std::floor(v))
@@ -103,7 +103,7 @@ int64_t CheckedMap::whole(const std::string& key, int64_t low, int64_t high, int
 
 std::vector<std::string> CheckedMap::words(const std::string& key) {
   std::vector<std::string> out;
-  const Node* n = ask(key, false);
+  const Node* n = look_up(key, false);
   if (!n) return out;
   if (n->kind != Node::list) wrong(key, "must be a list of words");
   for (const Node& item : n->items) {
@@ -133,11 +133,11 @@ void CheckedMap::origin(CheckedMap& from, FigureSource& source, std::string& ref
 
 Figure CheckedMap::figure(const std::string& key, double low, double high, bool required) {
   Figure f;
-  const Node* n = ask(key, required);
+  const Node* n = look_up(key, required);
   if (!n) return f;
   CheckedMap m(*file_, *n, path_of(key));
   if (n->kind != Node::map) return f;
-  if (const Node* value = m.ask("value", true)) f.value = number(*value, m.path_of("value"), low, high);
+  if (const Node* value = m.look_up("value", true)) f.value = number(*value, m.path_of("value"), low, high);
   origin(m, f.source, f.reference);
   f.given = true;
   return f;
@@ -145,7 +145,7 @@ Figure CheckedMap::figure(const std::string& key, double low, double high, bool 
 
 std::vector<std::vector<double>> CheckedMap::rows(const std::string& key, size_t columns) {
   std::vector<std::vector<double>> out;
-  const Node* n = ask(key, false);
+  const Node* n = look_up(key, false);
   if (!n) return out;
   if (n->kind != Node::list || n->items.empty())
     wrong(key, fmt::format("must be a list of rows of {} numbers", columns));
@@ -164,11 +164,11 @@ std::vector<std::vector<double>> CheckedMap::rows(const std::string& key, size_t
 
 Curve CheckedMap::curve(const std::string& key, double low, double high, bool required) {
   Curve c;
-  const Node* n = ask(key, required);
+  const Node* n = look_up(key, required);
   if (!n) return c;
   CheckedMap m(*file_, *n, path_of(key));
   if (n->kind != Node::map) return c;
-  m.ask("value", true);
+  m.look_up("value", true);
   for (const std::vector<double>& row : m.rows("value", 2)) {
     if (row[1] < low || row[1] > high)
       m.wrong("value", fmt::format("its second numbers must be from {:g} to {:g}", low, high));
@@ -186,13 +186,13 @@ CheckedMap CheckedMap::map(const std::string& key) {
     n.kind = Node::map;
     return n;
   }();
-  const Node* n = ask(key, true);
+  const Node* n = look_up(key, true);
   return {*file_, n ? *n : nothing, path_of(key)};
 }
 
 std::vector<CheckedMap> CheckedMap::maps(const std::string& key) {
   std::vector<CheckedMap> out;
-  const Node* n = ask(key, false);
+  const Node* n = look_up(key, false);
   if (!n) return out;
   if (n->kind != Node::list) wrong(key, "must be a list of maps");
   for (size_t i = 0; i < n->items.size(); ++i)
@@ -207,9 +207,9 @@ std::vector<std::string> CheckedMap::keys() const {
 }
 
 void CheckedMap::finish() {
-  const std::vector<std::string> known(asked_.begin(), asked_.end());
+  const std::vector<std::string> known(looked_up_.begin(), looked_up_.end());
   for (const Node::Entry& e : node_->entries)
-    if (asked_.count(e.key) == 0)
+    if (looked_up_.count(e.key) == 0)
       file_->problems.add(e.place,
                           fmt::format("{}: unknown key{}", path_of(e.key), did_you_mean(e.key, known)));
 }

@@ -42,13 +42,13 @@ class CheckedMap {
 
  private:
   const recipe::Node::Entry* find(const std::string& key) const;
-  const recipe::Node* ask(const std::string& key, bool required);
+  const recipe::Node* look_up(const std::string& key, bool required);
   double number(const recipe::Node& node, const std::string& path, double low, double high);
   void origin(CheckedMap& from, FigureSource& source, std::string& reference);
   CheckedFile* file_;
   const recipe::Node* node_;
   std::string path_;
-  std::set<std::string> asked_;
+  std::set<std::string> looked_up_;
 };
 
 }  // namespace ltrain

@@ -137,14 +137,17 @@ double DeviceCost::ring_seconds(const OpCost& op, const GroupSpan& span) const {
     const double beside = i == 0 ? 1 : span.inside[i - 1];
     const bool whole = i == 0 && all_reduce && level.all_reduce.given() && span.inside[0] == span.size;
     const double step = use(level.name + ".seconds", level.seconds);
-    if (whole) return sent / use(level.name + ".all_reduce", level.all_reduce, op.bytes);
+    if (whole)  // by definition of the bus bandwidth; small sums of ltrain send more
+      return 2.0 * op.bytes * (span.size - 1) / span.size /
+             use(level.name + ".all_reduce", level.all_reduce, op.bytes);
     seconds = std::max(seconds, sent / (level_rate(i) * beside));
     ring += span.steps[i] * step;
     const int domains = i == 0 ? span.inside[0] : span.steps[i] + 1;
     tree += std::ceil(std::log2(std::max(2, domains))) * step;
   }
   // A ring passes all others in turn, a tree, which NCCL has for sums, as often as it is deep.
-  return seconds + (all_reduce ? 2 * std::min(ring, tree) : ring) + use("launch_seconds", device_.launch_seconds);
+  return seconds + (all_reduce ? 2 * std::min(ring, tree) : ring) +
+         use("launch_seconds", device_.launch_seconds);
 }
 
 /// Pairs of ranks, each over the level where they meet.

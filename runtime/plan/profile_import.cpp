@@ -19,8 +19,14 @@ struct NcclTest {
   std::map<std::string, int> hosts;
   std::string card;
   int ranks = 0;
-  std::vector<std::pair<double, double>> bus;      ///< bytes, bytes a second
-  std::vector<std::pair<double, double>> seconds;  ///< bytes, seconds
+  std::vector<std::pair<double, double>> seconds;  ///< by bytes
+
+  /// By bytes: what the program prints as busbw, without its two digits.
+  std::vector<std::pair<double, double>> bus() const {
+    std::vector<std::pair<double, double>> out;
+    for (const auto& [bytes, s] : seconds) out.emplace_back(bytes, 2.0 * bytes * (ranks - 1) / ranks / s);
+    return out;
+  }
 };
 
 /// "#  Rank  0 Group  0 Pid 12 on node1 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3"
@@ -35,27 +41,28 @@ void read_rank(const std::string& line, int number, const std::string& file, Ncc
   std::string card = line.substr(bracket + 2);
   card.erase(card.find_last_not_of(" \t\r") + 1);
   if (!test.card.empty() && card != test.card)
-    fail(ExitCode::usage, "{}:{}: ranks on {} and on {}: must be of one kind of card", printable(file), number,
-         printable(test.card, 80), printable(card, 80));
+    fail(ExitCode::usage, "{}:{}: ranks on {} and on {}: must be of one kind of card", printable(file),
+         number, printable(test.card, 80), printable(card, 80));
   test.card = card;
 }
 
 /// size, count, type, redop, root, time in us, algbw and busbw in GB/s (out of place), ...
 void read_row(const std::string& line, int number, const std::string& file, NcclTest& test) {
   std::istringstream words(line);
-  double size = 0, count = 0, us = 0, alg = 0, bus = 0;
-  std::string type, redop, root;
+  double size = 0, count = 0, us = 0, alg = 0, bus = 0, again = 0;
+  std::string type, redop, root, wrong;
   if (!(words >> size >> count >> type >> redop >> root >> us >> alg >> bus))
     fail(ExitCode::usage,
          "{}:{}: a line of nccl-tests must be size, count, type, redop, root, time, algbw, busbw, got {}",
          printable(file), number, printable(line, 80));
+  // The shorter one of out of place and in place.
+  if (words >> wrong >> again && again > 0) us = std::min(us, again);
   const bool sane = size >= 1 && size <= 1e15 && us > 0 && us <= 1e9 && bus >= 0 && bus <= 1e6;
   if (!sane)
     fail(ExitCode::usage, "{}:{}: size {}, time {} us, busbw {} GB/s: out of any machine's range",
          printable(file), number, size, us, bus);
-  if (!test.bus.empty() && size <= test.bus.back().first)
+  if (!test.seconds.empty() && size <= test.seconds.back().first)
     fail(ExitCode::usage, "{}:{}: size {} does not rise from row to row", printable(file), number, size);
-  if (bus > 0) test.bus.emplace_back(size, bus * 1e9);
   test.seconds.emplace_back(size, us * 1e-6);
 }
 
@@ -77,7 +84,7 @@ std::string of_nccl_tests(const std::string& text, const std::string& file) {
   if (test.ranks < 2)
     fail(ExitCode::usage, "{}: names {} ranks; nccl-tests lists each as \"#  Rank ...\"", printable(file),
          test.ranks);
-  if (test.bus.empty()) fail(ExitCode::usage, "{}: has no row with a bus bandwidth", printable(file));
+  if (test.seconds.empty()) fail(ExitCode::usage, "{}: has no row of sizes and times", printable(file));
   const DeviceHandle known = device_of_driver(test.card);
   if (!known)
     fail(ExitCode::usage, "{}: no profile of the card \"{}\" is built in ({})", printable(file),
@@ -91,12 +98,12 @@ std::string of_nccl_tests(const std::string& text, const std::string& file) {
     d.name += "-measured";
     if (d.links.empty())
       fail(ExitCode::usage, "{}: the profile {} has no links", printable(file), known->name);
-    d.links[0].all_reduce = {test.bus, FigureSource::measured, reference};
+    d.links[0].all_reduce = {test.bus(), FigureSource::measured, reference};
     return device_profile_yaml(d);
   }
   // Between nodes: what each rank's link carries, and a step of a tree.
   double best = 0;
-  for (const auto& [bytes, rate] : test.bus) best = std::max(best, rate);
+  for (const auto& [bytes, rate] : test.bus()) best = std::max(best, rate);
   const int a_node = test.ranks / hosts;
   NetworkLevel level;
   level.name = "Network";

@@ -8,6 +8,7 @@ on the fitted rows and printed; it is written into the profiles by hand, with it
 import argparse
 import collections
 import concurrent.futures
+import datetime
 import json
 import os
 import pathlib
@@ -118,6 +119,13 @@ def main():
         return fit(options.program, data, [row for row in rows if options.source in row["source"]], options.jobs)
     plans = run(options.program, data, rows, lambda machine: machine, options.jobs)
     results, failed = [], []
+    print("# Plans beside published measurements\n")
+    print("By `scripts/compare-published.sh`, %s, of %d rows of scripts/peers/published_measurements.json. Ratio: planned" % (
+        datetime.date.today().isoformat(), len(rows)))
+    print("over published tokens/s/GPU; above 1: the plan is faster. Rows are numbered within their card; even ones may be used")
+    print("for fits, odd ones are not. Fitted: one constant a card, `under_load`, on all even rows of the A100 and of the H100 at")
+    print("500 W, and on NVIDIA's even rows of the H100. That choice for the H100 was made after the first ratios were seen: no")
+    print("constant of a card holds for NVIDIA's rows and for llm-foundry's. Rows of one model on more GPUs are nearly the same row.\n")
     print("| machine | model | GPUs | layout | published, tokens/s/GPU | planned | ratio | fitted | matmul, attention, memory, exposed |")
     print("|---|---|---|---|---|---|---|---|---|")
     for row, planned in zip(rows, plans):
@@ -161,6 +169,9 @@ def main():
         if ratios:
             print("| %s, %s | %.2f | %d | %.1f %% |" % (*key, factor[key], len(ratios), 100 * mean_error(ratios)))
     print("| all | | %d | %.1f %% |" % (len(left), 100 * mean_error(left)))
+    print("\nWhat explains the rest:\n")
+    for note in data["notes"]:
+        print("- " + note)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
     return 1 if failed else 0

@@ -239,8 +239,9 @@ TEST_CASE("a card is found in the name that its driver gives, and nowhere else",
   CHECK(load_profile(folder.path + "/network.json").adapter_bytes_per_second == 0);
   CHECK(load_profile(folder.path + "/network.json").network_source == "by the profile");
   CHECK_THROWS_WITH(find_profile("h1000"), Contains("did you mean h100?"));
-  CHECK_THROWS_WITH(find_profile("NVIDIA H100 80GB HBM3"),
-                    Contains("the cards built in are a100-40, a100, b200") && Contains("h100-pcie, h100, h200"));
+  CHECK_THROWS_WITH(
+      find_profile("NVIDIA H100 80GB HBM3"),
+      Contains("the cards built in are a100-40, a100, b200") && Contains("h100-pcie, h100, h200"));
 }
 
 TEST_CASE("prices: the sample's own time at its size, work over rate elsewhere", "[plan]") {

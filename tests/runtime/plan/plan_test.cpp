@@ -528,8 +528,8 @@ TEST_CASE("an assumed network is named, a card's node has an adapter for each ca
   const NetworkLevel& level = h100.levels.back();
   const double rate = 8 * 50e9 * level.sustained.value;
   CHECK(network->seconds >= static_cast<double>(network->wire_bytes) / rate);
-  CHECK(network->seconds < static_cast<double>(network->wire_bytes) / rate +
-                               static_cast<double>(network->calls) * 1e-3);
+  CHECK(network->seconds <
+        static_cast<double>(network->wire_bytes) / rate + static_cast<double>(network->calls) * 1e-3);
   // On one node nothing is assumed of a network, and nothing is said of one.
   CHECK_THAT(plan_text(plan_of(recipe(2)), recipe(2)), !Contains("assumed"));
 }

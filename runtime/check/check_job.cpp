@@ -50,10 +50,11 @@ namespace {
 /// The ranks of a plan on a cluster: all of its cards where nothing says how many.
 void check_cluster(const MachineProfile& p, const Recipe& r, JobSize& size, int world) {
   const int64_t cards = int64_t{p.nodes} * p.cards_per_node;
-  if (world == 0 && r.parallel.data <= 0) size = {static_cast<int>(cards), p.cards_per_node};
+  if (world == 0 && r.parallel.data <= 0)
+    size = {static_cast<int>(cards), p.cards_per_node, assumed_node(p, static_cast<int>(cards), 0)};
   if (size.world > cards)
-    fail(ExitCode::usage, "{} ranks: {} has {} nodes of {} cards, {} in all; nearest valid value: {} ranks",
-         size.world, p.source, p.nodes, p.cards_per_node, cards, cards);
+    fail(ExitCode::usage, "{} ranks: {}, has {} cards; nearest valid value: {} ranks", size.world, p.source,
+         cards, cards);
   if (r.launch.ranks_per_node > p.cards_per_node)
     fail(ExitCode::usage, "launch.ranks_per_node = {}: {} has {} cards a node; nearest valid value: {}",
          r.launch.ranks_per_node, p.source, p.cards_per_node, p.cards_per_node);

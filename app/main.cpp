@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app::add_run(app);
   app::add_plan(app);
+  app::add_profile(app);
   app::add_recipe(app);
   app::add_data(app);
   app::add_tokenize(app);

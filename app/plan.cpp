@@ -22,7 +22,7 @@ namespace ltrain::app {
 namespace {
 
 struct Options {
-  std::string recipe, profile, trace, svg, csv;
+  std::string recipe, profile, cluster, trace, svg, csv;
   std::vector<std::string> overrides;
   int world = 0;
   bool json = false, schedule = false, compositions = false, ranks = false;
@@ -70,6 +70,7 @@ void add_plan(CLI::App& app) {
   command->add_option("--world", o->world, "Number of ranks, when parallel.data is -1")
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--profile", o->profile, kProfileHelp);
+  command->add_option("--cluster", o->cluster, kClusterHelp);
   command->add_option("--trace", o->trace, "Write rank 0's step as a Chrome trace");
   command->add_flag("--schedule", o->schedule, "Draw the pipeline schedule instead of the plan");
   command->add_option("--schedule-svg", o->svg, "Write the drawing to a file");
@@ -90,6 +91,7 @@ void add_plan(CLI::App& app) {
     if (o->compositions) return show_compositions(o->json);
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
     Recipe given = load_with_notes(o->recipe, o->overrides);
+    take_cluster(o->profile, o->cluster, given);
     if (!o->profile.empty()) fit_device(given, o->profile);
     const JobSize size = planned_size(given, environment_for_plans(process_variables()), gpus_for(given),
                                       o->world, o->profile);

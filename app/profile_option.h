@@ -10,7 +10,23 @@
 namespace ltrain::app {
 
 inline constexpr const char* kProfileHelp =
-    "Machine profile of `ltrain bench`, or a card (a100, h100, h200); default: this machine's, else a guess";
+    "Machine profile of `ltrain bench`, a profile file, or a card that is built in (`ltrain profile list`); "
+    "default: this machine's, else a guess";
+inline constexpr const char* kClusterHelp =
+    "Cluster file: nodes, cards and networks (docs/machines.md); default: the recipe's `cluster`";
+
+/// A cluster prices the plan: that of --cluster, else the recipe's, where --profile does not.
+inline void take_cluster(std::string& profile, const std::string& option, const Recipe& recipe) {
+  if (!profile.empty() && !option.empty())
+    fail(ExitCode::usage, "set only one of --profile {} and --cluster {}", profile, option);
+  const std::string file = !option.empty() ? option : profile.empty() ? recipe.cluster.value_or("") : "";
+  if (file.empty()) return;
+  if (find_profile(file).nodes == 0)
+    fail(ExitCode::usage,
+         "cluster {}: is no cluster file (format: ltrain.cluster.v1); --profile takes profiles of cards",
+         file);
+  profile = file;
+}
 
 /// A profile of a GPU prices steps on GPUs, and one of a CPU steps on the CPU; device: auto goes with the
 /// profile.

@@ -62,7 +62,7 @@ int preferred_ranks(SlurmOptions& o, const Recipe& recipe) {
       assumed_node(profile_for(o.profile, DeviceKind::cuda), static_cast<int>(world), gpus_for(recipe));
   if (node.cards == 0) return 0;
   o.notes.push_back(
-      fmt::format("A node: {} {}, assumed; --ranks-per-node says otherwise.", node.cards, node.card));
+      fmt::format("A node: {} {}, {}; --ranks-per-node says otherwise.", node.cards, node.card, node.source));
   int64_t most = node.cards;
   while (world % most != 0) --most;
   return static_cast<int>(most);
@@ -99,10 +99,10 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
   }
   if (o.time.empty()) {
     const double seconds = plan.total_seconds();
-    o.time = slurm_time(std::max(600.0, seconds * (plan.profile_datasheet ? 4 : 1.25)));
+    o.time = slurm_time(std::max(600.0, seconds * (plan.profile_built_in ? 1.5 : 1.25)));
     o.notes.push_back(
-        plan.profile_datasheet
-            ? fmt::format("Time: four times the {} that {} steps would take by the {}, at least 10 min.",
+        plan.profile_built_in
+            ? fmt::format("Time: {} planned for {} steps, by the profile {}; and half more, at least 10 min.",
                           format_duration(seconds), plan.train_steps, plan.profile)
             : fmt::format("Time: {} planned for {} steps, by {}; and a quarter more, at least 10 min.",
                           format_duration(seconds), plan.train_steps,
@@ -276,7 +276,7 @@ void add_slurm(CLI::App& app) {
   auto o = std::make_shared<SlurmOptions>();
   o->nodes = o->ranks_per_node = o->threads_per_rank = 0;  // not given
   o->time.clear();
-  auto output = std::make_shared<std::string>();
+  auto output = std::make_shared<std::string>(), cluster = std::make_shared<std::string>();
   command->add_option("recipe", o->recipe, "The recipe")->required();
   command->add_option("overrides", o->overrides, "key=value, as for ltrain run");
   command->add_option("--nodes", o->nodes, "Nodes; default: 1, or as many as the recipe's axes need")
@@ -310,16 +310,18 @@ void add_slurm(CLI::App& app) {
   command->add_option("--account", o->account, "Account");
   command->add_option("--job-name", o->job_name, "Default: the recipe's file name");
   command->add_option("--profile", o->profile, kProfileHelp);
+  command->add_option("--cluster", *cluster, kClusterHelp);
   command->add_flag("--force", o->force,
                     "Write the script although a rank needs more memory than a card has");
   command->add_option("--program", o->program, "Path of ltrain on the nodes")->capture_default_str();
   command->add_option("--output", *output, "Write the script to this file");
   command->footer("Example: ltrain slurm recipes/quickstart.yaml --nodes 2 --ranks-per-node 1 | sbatch");
   command->allow_extras();  // --section.key=value
-  command->callback([o, output, command] {
+  command->callback([o, output, cluster, command] {
     take_extras(*command, o->overrides);
     Recipe given = load_with_notes(o->recipe, o->overrides);
     if (given.device == DeviceChoice::automatic && o->gpus_per_node > 0) given.device = DeviceChoice::cuda;
+    take_cluster(o->profile, *cluster, given);
     if (!o->profile.empty()) fit_device(given, o->profile);
     place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0, preferred_ranks(*o, given));
     take_from_plan(*o, given);

@@ -63,8 +63,9 @@ struct OpCost {
   std::string_view axis;        ///< of the mesh: those that the group spans and that have more than one rank
   AxisSet axes;                 ///< that the group is over
   int group_size = 1;
-  double wire_bytes = 0;     ///< sent by this rank
-  double network_bytes = 0;  ///< of them, to other hosts
+  const std::vector<int>* ranks = nullptr;  ///< of the group, as numbered in the job; null: not known
+  double wire_bytes = 0;                    ///< sent by this rank
+  double network_bytes = 0;                 ///< of them, to other hosts
 };
 
 class CostModel {

@@ -179,8 +179,10 @@ std::unique_ptr<Communicator> make_single_group(std::string name, AxisSet axes);
 /// Meta device: moves nothing, records placements, bytes and order. A group must span its axes whole, unless
 /// `whole` is false: a group of those ranks of the axis that have a part in it (the stages that share a tied
 /// weight, the two ends of a link between stages). `network_share`: of what this rank sends, to other hosts.
+/// `members`: as numbered in the job, for cost models.
 std::unique_ptr<Communicator> make_recording_group(int rank, int size, std::string name, AxisSet axes,
-                                                   bool whole = true, double network_share = 0);
+                                                   bool whole = true, double network_share = 0,
+                                                   std::vector<int> members = {});
 
 /// Text of the error that all ranks throw when they do not make the same call.
 std::string mismatch_text(const std::string& group, int rank_a, const CollectiveInfo& a, int rank_b,

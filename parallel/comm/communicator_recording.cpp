@@ -9,8 +9,12 @@ namespace {
 
 class RecordingGroup final : public Communicator {
  public:
-  RecordingGroup(int rank, int size, std::string name, AxisSet axes, bool whole, double network_share)
-      : Communicator(rank, size, std::move(name), axes), whole_(whole), network_share_(network_share) {}
+  RecordingGroup(int rank, int size, std::string name, AxisSet axes, bool whole, double network_share,
+                 std::vector<int> members)
+      : Communicator(rank, size, std::move(name), axes),
+        whole_(whole),
+        network_share_(network_share),
+        members_(std::move(members)) {}
 
   std::unique_ptr<Communicator> split(int color, int key, std::string name, AxisSet axes) override {
     fail(ExitCode::internal, "a recording group is made with its size, not split");
@@ -34,6 +38,7 @@ class RecordingGroup final : public Communicator {
     cost.wire_bytes = static_cast<double>(call.wire_bytes);
     cost.group_size = size();
     cost.network_bytes = cost.wire_bytes * network_share_;
+    if (!members_.empty()) cost.ranks = &members_;
     s.meta()->add(s, cost);
     if (whole_ && size() != span)  // a collective over a part of the axis is not one over the axis
       fail(ExitCode::internal,
@@ -101,13 +106,16 @@ class RecordingGroup final : public Communicator {
 
   bool whole_;
   double network_share_;
+  std::vector<int> members_;
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_recording_group(int rank, int size, std::string name, AxisSet axes,
-                                                   bool whole, double network_share) {
-  return std::make_unique<RecordingGroup>(rank, size, std::move(name), axes, whole, network_share);
+                                                   bool whole, double network_share,
+                                                   std::vector<int> members) {
+  return std::make_unique<RecordingGroup>(rank, size, std::move(name), axes, whole, network_share,
+                                          std::move(members));
 }
 
 }  // namespace ltrain

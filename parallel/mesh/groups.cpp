@@ -182,7 +182,7 @@ std::unique_ptr<Communicator> make_recording_group(const GroupRequest& r, int wo
   for (int rank : r.ranks) others += ranks_on_host > 0 && rank / ranks_on_host != world_rank / ranks_on_host;
   const double share = r.ranks.size() > 1 ? others / static_cast<double>(r.ranks.size() - 1) : 0;
   return make_recording_group(static_cast<int>(place), static_cast<int>(r.ranks.size()), r.name, r.axes,
-                              r.whole, share);
+                              r.whole, share, r.ranks);
 }
 
 void set_axes(MetaTrace& trace, const Mesh& mesh) {

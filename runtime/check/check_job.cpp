@@ -45,6 +45,23 @@ MachineProfile profile_for(const std::string& name, DeviceKind device) {
   return name.empty() ? default_profile(device) : find_profile(name);
 }
 
+namespace {
+
+/// The ranks of a plan on a cluster: all of its cards where nothing says how many.
+void check_cluster(const MachineProfile& p, const Recipe& r, JobSize& size, int world) {
+  const int64_t cards = int64_t{p.nodes} * p.cards_per_node;
+  if (world == 0 && r.parallel.data <= 0)
+    size = {static_cast<int>(cards), p.cards_per_node, assumed_node(p, static_cast<int>(cards), 0)};
+  if (size.world > cards)
+    fail(ExitCode::usage, "{} ranks: {}, has {} cards; nearest valid value: {} ranks", size.world, p.source,
+         cards, cards);
+  if (r.launch.ranks_per_node > p.cards_per_node)
+    fail(ExitCode::usage, "launch.ranks_per_node = {}: {} has {} cards a node; nearest valid value: {}",
+         r.launch.ranks_per_node, p.source, p.cards_per_node, p.cards_per_node);
+}
+
+}  // namespace
+
 JobSize planned_size(const Recipe& r, const LaunchEnvironment& e, int gpus, int world,
                      const std::string& profile) {
   JobSize size;
@@ -53,6 +70,10 @@ JobSize planned_size(const Recipe& r, const LaunchEnvironment& e, int gpus, int 
   } else {
     if (world == 0) world = static_cast<int>(ranks(r));
     size = {world, ranks_per_node(r, world, e)};
+  }
+  if (!profile.empty() && r.device == DeviceChoice::cuda) {
+    const MachineProfile p = profile_for(profile, DeviceKind::cuda);
+    if (p.nodes > 0) check_cluster(p, r, size, world);
   }
   const bool laid_out = r.launch.ranks_per_node > 0 || size.ranks_per_node != size.world;
   if (r.device != DeviceChoice::cuda || laid_out) return size;

@@ -284,13 +284,15 @@ RankProfile bench_rank(int threads, int cores, const std::function<void(const st
 MachineProfile bench_card(const std::function<void(const std::string&)>& say, std::vector<BenchModel> models,
                           std::vector<AttentionShape> blocks) {
   const DeviceInfo card = device_info(DeviceKind::cuda);
-  MachineProfile p = datasheet_profile(card.name);
-  const bool known = p.datasheet;
-  if (!known) p = datasheet_profile("a100");  // its links
+  MachineProfile p = card_profile(card.name);
+  const bool known = p.built_in;
+  if (!known) p = card_profile("a100");  // its links
+  p.device.reset();
+  p.levels.clear();
   RankProfile ops;
   if (known) ops.peak_flops = p.ranks.at(0).peak_flops;
   p.machine = card.name;
-  p.datasheet = false;
+  p.built_in = false;
   p.measured = true;
   p.device_bytes = card.total_bytes;
   p.cores = 1 << 20;  // collectives take nothing from compute

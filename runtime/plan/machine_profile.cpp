@@ -18,6 +18,8 @@
 #include "kernels/tensor/device.h"
 #include "runtime/files/strict_json.h"
 #include "runtime/launch/cgroup.h"
+#include "runtime/plan/cluster.h"
+#include "runtime/plan/profile_file.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/read_file.h"
 
@@ -64,13 +66,25 @@ const RankProfile& MachineProfile::for_threads(int threads) const {
   return *best;
 }
 
+std::vector<NetworkLevel> ProfileCost::levels_of(std::vector<NetworkLevel> levels, int ranks_on_host,
+                                                 int world) {
+  for (NetworkLevel& level : levels) {
+    if (level.ranks > 0) continue;
+    if (level.parts > 1) level.ranks = std::max<int64_t>(1, world / level.parts);
+    if (&level == &levels.front()) level.ranks = ranks_on_host;  // the links inside a node
+  }
+  return levels;
+}
+
 double ProfileCost::seconds(const OpCost& op) const {
+  if (op.cls == OpClass::collective && device_) return device_->collective_seconds(op);
   if (op.cls == OpClass::collective)
     return std::max(collective_seconds(op, &CollectiveSample::seconds), network_seconds(op));
   if (op.cls == OpClass::offload)
     return op.bytes * std::max(1, ranks_on_host_) /
            (op.name == kOffloadFetch ? profile_.offload_read_bytes_per_second
                                      : profile_.offload_write_bytes_per_second);
+  if (device_ && profile_.priced_by_device()) return device_->op_seconds(op);
   const bool by_flops = op.cls == OpClass::matmul || op.cls == OpClass::attention;
   const double work = by_flops ? op.flops : op.bytes;
   if (work <= 0) return 0;
@@ -104,6 +118,7 @@ double ProfileCost::network_seconds(const OpCost& op) const {
 }
 
 double ProfileCost::stolen_seconds(const OpCost& op) const {
+  if (device_) return device_->overlap_seconds(op);
   return cores_full_ ? collective_seconds(op, &CollectiveSample::cpu_seconds) : 0;
 }
 
@@ -219,16 +234,20 @@ namespace {
 bool is_here(const MachineProfile& p) {
   if (device_count(DeviceKind::cuda) == 0) return false;
   const std::string name = device_info(DeviceKind::cuda).name;
-  return p.card.empty() ? p.machine == name : p.card == datasheet_profile(name).card;
+  return p.card.empty() ? p.machine == name : p.card == card_profile(name).card;
 }
 
 MachineProfile named_profile(const std::string& path_or_card) {
   std::error_code ignored;
   if (std::filesystem::exists(path_or_card, ignored)) return load_profile(path_or_card);
-  const std::vector<std::string> cards = datasheet_names();
+  const std::vector<std::string> cards = built_in_cards();
   std::string lower = path_or_card;
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (std::find(cards.begin(), cards.end(), lower) != cards.end()) return datasheet_profile(lower);
+  if (const DeviceHandle device = find_builtin_device(lower)) {
+    MachineProfile p = profile_of_device(device);
+    p.machine = device->name;
+    return p;
+  }
   const std::string near = recipe::nearest_word(lower, cards);
   fail(ExitCode::usage,
        "profile {}: there is no such file, and the cards built in are {}{}; `ltrain bench` writes a profile "
@@ -236,6 +255,13 @@ MachineProfile named_profile(const std::string& path_or_card) {
        printable(path_or_card), fmt::join(cards, ", "),
        near.empty() ? "" : fmt::format("; did you mean {}?", near));
 }
+
+}  // namespace
+
+namespace {
+
+/// A profile file that people write; those of `ltrain bench` are JSON.
+bool is_yaml(const std::string& path) { return path.ends_with(".yaml") || path.ends_with(".yml"); }
 
 }  // namespace
 
@@ -247,9 +273,12 @@ MachineProfile find_profile(const std::string& path_or_card) {
 
 MachineProfile load_profile(const std::string& path) {
   std::string text, error = recipe::read_small_file(path, text, kMaxProfileBytes);
+  if (error.empty() && is_cluster_file(text)) return parse_cluster(text, path);
+  if (error.empty() && is_yaml(path))
+    return profile_of_device(std::make_shared<DeviceProfile>(parse_device_profile(text, path)));
   if (!error.empty())
     fail(ExitCode::usage, "profile {}: {}; `ltrain bench` writes one, and the cards built in are {}",
-         printable(path), error, fmt::join(datasheet_names(), ", "));
+         printable(path), error, fmt::join(built_in_cards(), ", "));
   const ProfileReader read{path};
   const json j = data::parse_strict(text, 8, error);
   if (!error.empty()) fail(ExitCode::usage, "profile {}: {}; run `ltrain bench` again", path, error);
@@ -283,10 +312,12 @@ MachineProfile load_profile(const std::string& path) {
     }
     if (const auto card = j.find("card"); card != j.end()) {
       p.device_bytes = read.whole(card->at("device_bytes"), "device_bytes of the card", 1, 1e15);
-      const MachineProfile sheet = datasheet_profile(p.machine);
+      const MachineProfile sheet = card_profile(p.machine);
       p.card = sheet.card;
       p.cards_per_node = sheet.cards_per_node;
-      if (!p.network_given && sheet.datasheet) {  // of the machine that such cards are sold in
+      p.device = sheet.device;
+      if (!p.network_given && sheet.built_in) {  // of the machine that such cards are sold in
+        p.levels = sheet.levels;
         p.adapter_bytes_per_second = sheet.adapter_bytes_per_second;
         p.network_source = sheet.network_source;
       }
@@ -368,13 +399,13 @@ bool is_there(const std::string& path, std::string& why) {
 /// Of a card where one is here; else of an H200.
 MachineProfile profile_of_this_machine(DeviceKind device) {
   if (device == DeviceKind::cuda) {
-    if (device_count(device) == 0) return datasheet_profile("h200");
+    if (device_count(device) == 0) return card_profile("h200");
     const DeviceInfo card = device_info(device);
     std::string why;
     if (const std::string path = card_profile_path(card.name); is_there(path, why)) return load_profile(path);
-    MachineProfile p = datasheet_profile(card.name);
-    if (!p.datasheet) {
-      p = datasheet_profile("a100");
+    MachineProfile p = card_profile(card.name);
+    if (!p.built_in) {
+      p = card_profile("a100");
       p.source += fmt::format(" (none of {} is built in)", card.name);
     }
     p.source += why;

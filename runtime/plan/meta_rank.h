@@ -23,7 +23,7 @@ struct MetaRank {
       : MetaRank(program_options(recipe, layout), recipe, profile, mesh, threads, ranks_on_host) {}
   MetaRank(const ProgramOptions& options, const Recipe& recipe, const MachineProfile& profile,
            const Mesh& mesh, int threads, int ranks_on_host)
-      : cost(profile, threads, mesh.world() * threads >= profile.cores, ranks_on_host),
+      : cost(profile, threads, mesh.world() * threads >= profile.cores, ranks_on_host, mesh.world()),
         trace(&cost),
         groups(make_meta_groups(mesh, trace, group_options(options), ranks_on_host)),
         compute(make_meta_stream("compute", trace)),

@@ -211,6 +211,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
                         (one.second + static_cast<double>(batches - 1) * (two.second - one.second));
   }
   run_other_precisions(recipe, meta.program);
+  plan.figures = meta.cost.figures();
   plan.arena = meta.memory.peak();
   add_external(plan, recipe, profile, meta, threads);
   if (totals) {
@@ -245,7 +246,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
     plan.evaluations = (plan.train_steps + every - 1) / every;  // the last step evaluates, whichever it is
   plan.profile = profile.source;
   plan.profile_measured = profile.measured;
-  plan.profile_datasheet = profile.datasheet;
+  plan.profile_built_in = profile.built_in;
   plan.network_bytes_per_second = profile.adapter_bytes_per_second > 0
                                       ? profile.adapter_bytes_per_second * plan.ranks_on_host
                                       : profile.network_bytes_per_second;

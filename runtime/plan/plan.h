@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,7 @@ struct RankPlan {
   int64_t host_bytes = 0;                             ///< of the host's; on the CPU the same
   int64_t train_wire_bytes = 0, eval_wire_bytes = 0;  ///< a train step; an eval pass over all its batches
   std::vector<CollectivePlan> collectives;            ///< of a train step
+  std::set<FigureUse> figures;                        ///< of a card's profile, that times were made with
   std::vector<OpPlan> ops;                            ///< of a train step, longest first
   double model_flops = 0;                             ///< of a train step on this rank (OpCost::model_flops)
   double step_seconds = 0;
@@ -76,8 +78,9 @@ struct MemoryLimit {
 struct AssumedNode {
   int cards = 0;     ///< 0: nothing is assumed
   std::string card;  ///< "H100"
+  std::string source = "assumed";
   /// "a node: 8 H100, assumed"
-  std::string text() const { return fmt::format("a node: {} {}, assumed", cards, card); }
+  std::string text() const { return fmt::format("a node: {} {}, {}", cards, card, source); }
 };
 /// Of `world` ranks on cards of this profile: what such cards are sold in. None where fewer ranks than that
 /// have a node of their own, or where this machine, with `gpus` GPUs, has them all.
@@ -99,7 +102,7 @@ struct Plan {
   int64_t evaluations = 0;  ///< passes over the held-out data until train_steps
   std::string profile;      ///< its source
   bool profile_measured = false;
-  bool profile_datasheet = false;
+  bool profile_built_in = false;  ///< priced by a card's figures, not by samples of this machine
   double network_bytes_per_second =
       0;                        ///< of a host with ranks_on_host, that bytes between hosts are priced by
   bool network_given = false;   ///< the profile says so; else it is assumed

@@ -1,5 +1,6 @@
 // A plan for people and for programs.
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
@@ -44,6 +45,33 @@ std::string spread_text(const Plan& p, const RankPlan& most) {
   const std::string unit = from.substr(from.find(' '));
   if (to.ends_with(unit)) from.resize(from.size() - unit.size());
   return fmt::format("{} to {}", from, to);
+}
+
+/// "14 published, 3 assumed (overlap, launch_seconds, ...)": what of a card's profile the times are made of.
+std::string figures_text(const std::set<FigureUse>& figures) {
+  constexpr size_t kNames = 3;
+  std::array<size_t, kFigureSourceCount> counts{};
+  std::vector<std::string> assumed;
+  for (const FigureUse& f : figures) {
+    ++counts[static_cast<size_t>(f.source)];
+    if (f.source == FigureSource::assumed) assumed.push_back(f.name);
+  }
+  std::string out;
+  for (int i = 0; i < kFigureSourceCount; ++i)
+    if (const size_t n = counts[static_cast<size_t>(i)])
+      out += fmt::format("{}{} {}", out.empty() ? "" : ", ", n,
+                         figure_source_name(static_cast<FigureSource>(i)));
+  if (assumed.empty()) return out;
+  const bool more = assumed.size() > kNames;
+  if (more) assumed.resize(kNames);
+  return fmt::format("{} ({}{})", out, fmt::join(assumed, ", "), more ? ", ..." : "");
+}
+
+ordered_json figures_json(const std::set<FigureUse>& figures) {
+  ordered_json j = ordered_json::array();
+  for (const FigureUse& f : figures)
+    j.push_back({{"figure", f.name}, {"source", figure_source_name(f.source)}, {"reference", f.reference}});
+  return j;
 }
 
 ordered_json rank_json(const RankPlan& r) {
@@ -204,8 +232,8 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
                        p.kinds.others(p.train_steps), p.train_steps);
   out += fmt::format("  {:<28}{:>12} tokens/s\n", "throughput", format_count(p.tokens_per_second()));
   const auto [peak, peak_unit] = scaled_flops(p.peak_flops);
-  out += fmt::format("  {:<28}{:>12.1f} % of {:.1f} {}/s, the fastest matmul of the profile\n", "MFU",
-                     100 * p.mfu(), peak, peak_unit);
+  out += fmt::format("  {:<28}{:>12.1f} % of {:.1f} {}/s, {}\n", "MFU", 100 * p.mfu(), peak, peak_unit,
+                     p.profile_built_in ? "the card's peak" : "the fastest matmul of the profile");
   for (size_t i = 0; i < r.ops.size() && i < 6; ++i)
     out += fmt::format("    {:<26}{:>12.1f} ms in {} call{}\n", r.ops[i].name, r.ops[i].seconds * 1e3,
                        r.ops[i].calls, r.ops[i].calls == 1 ? "" : "s");
@@ -216,8 +244,10 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
                   format_count(static_cast<double>(p.tokens_per_step) * static_cast<double>(p.train_steps)));
   if (p.network_bytes() > 0 && !p.network_given)
     out += fmt::format("  (the network between nodes was not measured; {})\n", p.network_source);
-  if (p.profile_datasheet)
-    out += "  (a bound, not a prediction: the rates of the card's datasheet; nothing was measured)\n";
+  if (p.profile_built_in)
+    out +=
+        fmt::format("  (nothing was measured here; figures of the profile: {}; --json has their sources)\n",
+                    figures_text(r.figures));
   else if (!p.profile_measured)
     out += "  (a guess: run `ltrain bench` to measure this machine)\n";
   if (!p.recompute.empty()) out += fmt::format("\nrecompute: auto computes again: {}\n", p.recompute);
@@ -234,7 +264,8 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   if (p.device_bytes > 0) j["device_memory_bytes"] = p.device_bytes;
   j["world"] = p.world;
   j["threads_per_rank"] = p.threads_per_rank;
-  if (p.node.cards > 0) j["node"] = {{"cards", p.node.cards}, {"card", p.node.card}, {"assumed", true}};
+  if (p.node.cards > 0)
+    j["node"] = {{"cards", p.node.cards}, {"card", p.node.card}, {"assumed", p.node.source == "assumed"}};
   j["parameters"] = p.parameters;
   if (p.sparse_parameters > 0) {
     j["sparse_parameters"] = p.sparse_parameters;
@@ -245,7 +276,8 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["train_steps"] = p.train_steps;
   j["profile"] = p.profile;
   j["profile_measured"] = p.profile_measured;
-  j["profile_datasheet"] = p.profile_datasheet;
+  j["profile_built_in"] = p.profile_built_in;
+  if (p.profile_built_in) j["figures"] = figures_json(p.ranks.front().figures);
   j["network_bytes_per_second"] = p.network_bytes_per_second;
   j["network_given"] = p.network_given;
   j["network_source"] = p.network_source;

@@ -47,7 +47,7 @@ AssumedNode assumed_node(const MachineProfile& profile, int world, int gpus) {
   if (profile.of_this_machine && world <= gpus) return {};
   std::string card = profile.card;
   for (char& c : card) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return {profile.cards_per_node, card};
+  return {profile.cards_per_node, card, profile.node_source};
 }
 
 RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts) {

@@ -79,10 +79,16 @@ std::vector<double> transfer_seconds(const Recipe& r, const MachineProfile& prof
   move.bytes = move.wire_bytes = static_cast<double>(r.train.micro_batch_size * r.data.seq_length *
                                                      r.model.hidden_size * dtype_size(move.dtype) / parts);
   const int n = mesh.size(Axis::pipeline), on_host = static_cast<int>(r.launch.ranks_on_host);
-  const ProfileCost cost(profile, threads, false, on_host);
+  std::vector<std::vector<int>> pairs(static_cast<size_t>(n) *
+                                      static_cast<size_t>(n));  // which outlive their prices
+  const ProfileCost cost(profile, threads, false, on_host, mesh.world());
   std::vector<double> seconds;
   for (int from = 0; from < n; ++from)
     for (int to = 0; to < n; ++to) {
+      std::vector<int>& ends =
+          pairs[static_cast<size_t>(from) * static_cast<size_t>(n) + static_cast<size_t>(to)];
+      ends = {mesh.at(Axis::pipeline, from), mesh.at(Axis::pipeline, to)};
+      move.ranks = &ends;
       const bool far = mesh.at(Axis::pipeline, from) / on_host != mesh.at(Axis::pipeline, to) / on_host;
       move.network_bytes = far ? move.wire_bytes : 0;
       seconds.push_back(cost.seconds(move));

@@ -245,6 +245,7 @@ struct Recipe {
   SparsitySettings sparsity;
   Schedule schedule;
   CheckpointSettings checkpoint;
+  std::optional<std::string> cluster;  ///< a file; null: none
   LaunchSettings launch;
   LogSettings log;
   ProfileSettings profile;

@@ -46,7 +46,8 @@ TEST_CASE("every command's help has an example, and every example runs") {
   // What a user has who has run the quickstart, and a cluster's sbatch.
   REQUIRE(t.shell("mkdir -p bin corpus runs/quickstart/data && ln -s " + std::string(LTRAIN_BINARY) +
                   " bin/ltrain && cp -r " + LTRAIN_SOURCE_DIR + "/recipes . && cp " + LTRAIN_SOURCE_DIR +
-                  "/tests/golden/small.tiktoken gpt2.tiktoken && cp text.txt corpus && printf "
+                  "/tests/golden/small.tiktoken gpt2.tiktoken && cp " + LTRAIN_SOURCE_DIR +
+                  "/tests/golden/all_reduce_perf.log . && cp text.txt corpus && printf "
                   "'#!/bin/sh\\ngrep -q \"^#SBATCH --nodes\"\\n' > bin/sbatch && chmod +x bin/sbatch && "
                   "bin/ltrain data build --input text.txt --output runs/quickstart/data/text --split 90,10 "
                   "--tokenizer byte && bin/ltrain run recipes/quickstart.yaml" +
@@ -104,9 +105,10 @@ TEST_CASE("a profile is a card's exact name or a file, and fits the device") {
   const std::string plan = "plan tiny.yaml parallel.data=1 --profile ";
   Outcome o = t.sh(plan + "h1000");
   CHECK(o.code == 64);
-  CHECK_THAT(o.text,
-             Contains("profile h1000: there is no such file, and the cards built in are a100, h100, h200") &&
-                 Contains("did you mean h100?"));
+  CHECK_THAT(
+      o.text,
+      Contains("profile h1000: there is no such file, and the cards built in are a100-40, a100, b200") &&
+          Contains("did you mean h100?"));
   o = t.sh(plan + "my-h100-file");
   CHECK(o.code == 64);
   o = t.sh(plan + "H100 device=cuda");

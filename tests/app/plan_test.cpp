@@ -1,5 +1,6 @@
 // `ltrain plan` and `ltrain slurm` of recipes that do not fit.
 #include <catch2/catch.hpp>
+#include <fstream>
 
 #include "tests/app/run_program.h"
 
@@ -109,7 +110,7 @@ TEST_CASE("slurm takes --profile as plan does: the card is the profile's") {
   INFO(a100.text);
   CHECK(a100.code == 0);
   CHECK_THAT(a100.text, Contains("note: device: auto is planned as cuda, which the profile a100 is of") &&
-                            Contains("steps would take by the datasheet of a100") &&
+                            Contains("steps, by the profile a100, built in; and half more") &&
                             Contains("#SBATCH --gpus-per-node=2\n"));
   const Outcome wrong = t.sh("slurm tiny.yaml --profile a100 device=cpu");
   CHECK(wrong.code == 64);
@@ -125,4 +126,47 @@ TEST_CASE("slurm takes --profile as plan does: the card is the profile's") {
   INFO(small.text << large.text);
   CHECK(small.code == 78);
   CHECK(large.code == 0);
+}
+
+TEST_CASE("a cluster file lays out plan and slurm, by --cluster or by the recipe") {
+  const TempRun t;
+  const auto write = [&](const std::string& network) {
+    std::ofstream(t.folder() + "/ours.yaml")
+        << "format: ltrain.cluster.v1\nname: ours\nprofile: h100\nnodes: 4\ngpus_per_node: 4\nnetwork: "
+        << network << "\n";
+  };
+  write("ib-8x400g");
+  const std::string batch = " train.micro_batch_size=1 train.global_batch_size=16 ";
+  const auto plan = [&](const std::string& more) {
+    const Outcome o = t.sh("plan tiny.yaml --json" + batch + more + " 2>/dev/null");
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+    return nlohmann::json::parse(o.text);
+  };
+  const auto all = plan("--cluster ours.yaml parallel.data=-1");  // as many ranks as it has cards
+  CHECK(all["world"] == 16);
+  CHECK(all["node"] == nlohmann::json({{"cards", 4}, {"card", "H100"}, {"assumed", false}}));
+  CHECK(all["network_given"] == true);
+  CHECK(plan("cluster=ours.yaml device=cuda parallel.data=-1")["step_seconds"] == all["step_seconds"]);
+  CHECK_FALSE(all["figures"].empty());
+  write("ethernet-100g");
+  CHECK(plan("--cluster ours.yaml parallel.data=-1")["step_seconds"] > all["step_seconds"]);
+  const Outcome script = t.sh("slurm tiny.yaml --cluster ours.yaml parallel.data=16" + batch);
+  INFO(script.text);
+  CHECK(script.code == 0);
+  CHECK_THAT(script.text, Contains("#SBATCH --nodes=4\n") && Contains("#SBATCH --gpus-per-node=4\n") &&
+                              Contains("# A node: 4 H100, by ours.yaml"));
+  const auto refused = [&](const std::string& more, const std::string& text) {
+    const Outcome o = t.sh("plan tiny.yaml" + batch + more);
+    CHECK(o.code == 64);
+    CHECK_THAT(o.text, Contains(text));
+  };
+  refused("--cluster ours.yaml parallel.data=32 train.global_batch_size=32",
+          "32 ranks: ours, 4 nodes of 4 h100, has 16 cards; nearest valid value: 16 ranks");
+  refused("--cluster ours.yaml device=cuda launch.ranks_per_node=8 parallel.data=8",
+          "launch.ranks_per_node = 8: ours");
+  refused("--cluster ours.yaml --profile h100", "set only one of --profile h100 and --cluster ours.yaml");
+  refused("--cluster h100", "cluster h100: is no cluster file");
+  write("ethernet-10g");
+  refused("--cluster ours.yaml", "ours.yaml:6:10: network = ethernet-10g: must be one of");
 }

@@ -164,7 +164,7 @@ TEST_CASE("slurm: threads, memory and time come from the plan, what is given win
   const test::Outcome gpus = t.sh("slurm tiny.yaml device=cuda");
   INFO(gpus.text);
   CHECK(has_line(gpus, "#SBATCH --gpus-per-node=2"));
-  CHECK(gpus.text.find("by the datasheet of") != std::string::npos);
+  CHECK(gpus.text.find("by the profile h200, built in") != std::string::npos);
   CHECK_FALSE(has_line(gpus, mem(2)));  // the arenas are on the cards
   CHECK(one.text.find("--gpus-per-node") == std::string::npos);
 

@@ -30,7 +30,7 @@ TEST_CASE("a card's profile has a time of every op of its models, and prices pla
                                        bench_model("tiny too", "gpt2", 32, 64, 2, 50, 2, 16), huge},
                                       {tiny_attention()});
   CHECK(p.measured);
-  CHECK(!p.datasheet);
+  CHECK(!p.built_in);
   CHECK(p.device_bytes == device_info(DeviceKind::cuda).total_bytes);
   REQUIRE(p.ranks.size() == 1);
   for (const char* type : {"f32", "bf16"})
@@ -55,7 +55,7 @@ TEST_CASE("a card's profile has a time of every op of its models, and prices pla
   ::setenv("LTRAIN_PROFILE", (folder.path() + "/profile.json").c_str(), 1);
   const std::string path = card_profile_path(p.machine);
   CHECK(std::filesystem::path(path).parent_path() == folder.path());
-  CHECK(default_profile(DeviceKind::cuda).datasheet);
+  CHECK(default_profile(DeviceKind::cuda).built_in);
   save_profile(p, path);
   const MachineProfile q = default_profile(DeviceKind::cuda);
   before ? ::setenv("LTRAIN_PROFILE", kept.c_str(), 1) : ::unsetenv("LTRAIN_PROFILE");

@@ -37,6 +37,10 @@ void add_run_keys(std::vector<Key>& t) {
                      "rank, else cpu.")
                   .changes(Effect::speed)
                   .say({{"gpu", "cuda"}, {"gpus", "cuda"}, {"nvidia", "cuda"}}));
+  t.push_back(
+      text("cluster", LT_MEMBER(cluster),
+           "Cluster file that plan and slurm price and lay out by: nodes, cards, networks; null: none.")
+          .changes(Effect::nothing));
   t.push_back(with_precision_schedule(
       choice("precision", LT_MEMBER(precision), {},
              "What the step computes in. bf16, fp8 and fp16 keep fp32 master weights and moments; tf32 and "

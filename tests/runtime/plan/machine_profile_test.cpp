@@ -220,10 +220,10 @@ TEST_CASE("a default profile that cannot be looked at is done without, and the p
 
 TEST_CASE("a card is found in the name that its driver gives, and nowhere else", "[plan]") {
   for (const char* name : {"h100", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA H200"})
-    CHECK(datasheet_profile(name).datasheet);
+    CHECK(card_profile(name).built_in);
   for (const char* name : {"h1000", "GH200 480GB", "H20", "h100x", "", "NVIDIA"})
-    CHECK_FALSE(datasheet_profile(name).datasheet);
-  CHECK(find_profile("H200").source == "datasheet of h200");
+    CHECK_FALSE(card_profile(name).built_in);
+  CHECK(find_profile("H200").source == "h200, built in");
   // A card that was measured has the network of the machine that it is sold in, unless the file has one.
   const TemporaryFolder folder;
   MachineProfile card = example();
@@ -233,14 +233,15 @@ TEST_CASE("a card is found in the name that its driver gives, and nowhere else",
   const MachineProfile read = load_profile(folder.path + "/card.json");
   CHECK((read.card == "h100" && read.cards_per_node == 8 && read.adapter_bytes_per_second == 50e9));
   CHECK_FALSE(read.network_given);
-  CHECK(read.network_source == datasheet_profile("h100").network_source);
+  CHECK(read.network_source == card_profile("h100").network_source);
   card.network_given = true;
   save_profile(card, folder.path + "/network.json");
   CHECK(load_profile(folder.path + "/network.json").adapter_bytes_per_second == 0);
   CHECK(load_profile(folder.path + "/network.json").network_source == "by the profile");
   CHECK_THROWS_WITH(find_profile("h1000"), Contains("did you mean h100?"));
-  CHECK_THROWS_WITH(find_profile("NVIDIA H100 80GB HBM3"),
-                    Contains("the cards built in are a100, h100, h200"));
+  CHECK_THROWS_WITH(
+      find_profile("NVIDIA H100 80GB HBM3"),
+      Contains("the cards built in are a100-40, a100, b200") && Contains("h100-pcie, h100, h200"));
 }
 
 TEST_CASE("prices: the sample's own time at its size, work over rate elsewhere", "[plan]") {

@@ -78,7 +78,13 @@ TEST_CASE("layer costs add up to the planned step", "[plan]") {
 
 TEST_CASE("actions of a pipeline wait for the collectives of its other axes", "[plan]") {
   // One micro-batch, forward and backward, in one stage; and over two, one after the other.
-  const MachineProfile h100 = datasheet_profile("h100");
+  // Links that are slow enough to be waited for, and sums of gradients, which the last micro-batch has beside
+  // it, that take nothing from compute.
+  DeviceProfile card = *card_profile("h100").device;
+  card.overlap.value = 0;
+  card.links[0].bytes_per_second.value /= 20;
+  card.links[0].all_reduce.points.clear();
+  const MachineProfile h100 = profile_of_device(std::make_shared<const DeviceProfile>(card));
   const auto seconds = [&](const Recipe& r) { return make_plan(r, h100).step_seconds(); };
   Recipe r = recipe(1, "1f1b");
   r.train.global_batch_size = 2;

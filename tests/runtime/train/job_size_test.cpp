@@ -90,7 +90,7 @@ TEST_CASE("ranks on cards that nothing lays out on nodes are on nodes of eight",
   nodes.nodes = 4;
   CHECK(equal(planned_size(recipe({"device=cuda", "parallel.data=48"}), nodes, 0, 48, "h100"), 48, 12));
   // This machine has them all.
-  MachineProfile here = datasheet_profile("h100");
+  MachineProfile here = card_profile("h100");
   here.of_this_machine = true;
   CHECK(assumed_node(here, 16, 16).cards == 0);
   CHECK(assumed_node(here, 32, 16).cards == 8);

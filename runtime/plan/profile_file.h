@@ -1,0 +1,26 @@
+// Profile files: of kinds of cards, and of networks (docs/machines.md).
+#pragma once
+#include <string>
+
+#include "runtime/plan/checked_yaml.h"
+#include "runtime/plan/device_profile.h"
+
+namespace ltrain {
+
+inline constexpr const char* kDeviceFormat = "ltrain.device.v1";
+inline constexpr const char* kNetworkFormat = "ltrain.network.v1";
+
+/// Throw Error (usage) with every problem found: place, key, value, rule, what would work. `name` stands for
+/// the file in messages.
+DeviceProfile parse_device_profile(const std::string& text, const std::string& name);
+NetworkProfile parse_network_profile(const std::string& text, const std::string& name);
+/// YAML that parse_device_profile reads back to the same figures; and a cluster file of these levels.
+std::string device_profile_yaml(const DeviceProfile& device);
+std::string cluster_yaml(const std::string& name, const std::string& profile, int nodes, int64_t cards_a_node,
+                         const std::vector<NetworkLevel>& levels);
+/// A list of levels of a file that has them under `key`.
+std::vector<NetworkLevel> read_levels(CheckedMap& map, const std::string& key);
+/// What references: of a file has, for its figures.
+void read_references(CheckedFile& file, CheckedMap& map);
+
+}  // namespace ltrain

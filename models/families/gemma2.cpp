@@ -18,6 +18,7 @@ std::vector<HfKey> keys() {
   rows.push_back(hf_number_or_null("final_logit_softcapping", "final_logit_softcapping", 30.0));
   for (HfKey& key : rows) {
     if (key.name == "tie_word_embeddings") key.missing = true;
+    if (key.name == "num_key_value_heads") key.null_derives = false;
     if (key.name != "head_dim") continue;
     key.missing = 256;
     key.null_derives = false;

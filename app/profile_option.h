@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/base/error.h"
+#include "runtime/check/check_job.h"
 #include "runtime/plan/machine_profile.h"
 #include "runtime/recipe/recipe.h"
 
@@ -21,10 +22,7 @@ inline void take_cluster(std::string& profile, const std::string& option, const 
     fail(ExitCode::usage, "set only one of --profile {} and --cluster {}", profile, option);
   const std::string file = !option.empty() ? option : profile.empty() ? recipe.cluster.value_or("") : "";
   if (file.empty()) return;
-  if (find_profile(file).nodes == 0)
-    fail(ExitCode::usage,
-         "cluster {}: is no cluster file (format: ltrain.cluster.v1); --profile takes profiles of cards",
-         file);
+  check_cluster_file(file);
   profile = file;
 }
 

@@ -67,10 +67,12 @@ void Head::declare(ParameterStore& store, const Groups& groups, const ModelConfi
   part_ = share(c.vocab_size, groups.inner().rank(), groups.inner().size());
 }
 
-int64_t Head::chunk_rows(int64_t rows, int64_t vocab) {
-  // About 64 MiB of fp32 logits: large enough that the weight gradient's own traffic is small beside the
-  // product.
-  const int64_t fit = std::max<int64_t>(64, (int64_t{16} << 20) / vocab / 64 * 64);
+int64_t Head::chunk_rows(const LogitsChunk& chunk, int64_t rows, int64_t vocab) {
+  // Each chunk reads and writes the weight's gradient once, 8 V H bytes in fp32, beside 6 R V H operations. A
+  // CPU, which does some 20 operations in the time of a byte, hides that behind 64 MiB of logits; a GPU,
+  // which does some 300, needs thousands of rows (schema: train.logits_chunk_size).
+  const int64_t fit =
+      chunk.rows > 0 ? chunk.rows : std::max(chunk.least, (int64_t{16} << 20) / vocab / 64 * 64);
   const int64_t chunks = (rows + fit - 1) / fit;
   return (rows + chunks - 1) / chunks;
 }
@@ -139,7 +141,7 @@ void Head::release_logits(Step& step, Logits& l) const {
 }
 
 void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
-  const int64_t rows = mb.rows(), chunk = chunk_rows(rows, vocab_);
+  const int64_t rows = mb.rows(), chunk = chunk_rows(step.logits_chunk, rows, vocab_);
   const Tensor weight = step.params.value(weight_);
   Tensor whole = gather_rows(step, y, "gathered rows");
   Logits logits = make_logits(step, chunk);

@@ -22,8 +22,8 @@ class Head {
   /// the vocabulary they are the rank's own, and zero elsewhere: summands. One-dimensional tensor
   /// parallelism.
   void logits(Step& step, Residual& r, Tensor out, int64_t first_row) const;
-  /// Rows of logits held at a time.
-  static int64_t chunk_rows(int64_t rows, int64_t vocab);
+  /// Rows of logits held at a time, of `rows` with `vocab` columns here; rows are cut evenly.
+  static int64_t chunk_rows(const LogitsChunk& chunk, int64_t rows, int64_t vocab);
 
  private:
   /// Losses of all rows of y, the norm's result; when training also dy and the weight's gradient.

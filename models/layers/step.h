@@ -55,6 +55,13 @@ struct MicroBatch : RowSamples {
 
 class Fp8State;
 
+/// Tokens whose logits the head holds at once.
+struct LogitsChunk {
+  int64_t rows = 0;    ///< at most so many; 0: as many as 64 MiB of fp32 logits hold, but
+  int64_t least = 64;  ///< no fewer than these
+  bool operator==(const LogitsChunk&) const = default;
+};
+
 struct Step {
   Stream& compute;
   Memory& memory;
@@ -64,8 +71,9 @@ struct Step {
   uint64_t seed = 0;
   bool sequence_parallel = false;  ///< between tensor-parallel matmuls each rank has a run of the rows
   bool training = true;            ///< dropout on, gradients follow
-  bool cudnn_backward = false;     ///< attention's may be cuDNN's, which is not deterministic
-  bool saving = true;              ///< when training: activations are kept for the backward
+  LogitsChunk logits_chunk = {};
+  bool cudnn_backward = false;  ///< attention's may be cuDNN's, which is not deterministic
+  bool saving = true;           ///< when training: activations are kept for the backward
   /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
   WeightGradients* deferred = nullptr;
   Fp8State* fp8 = nullptr;                 ///< products of linear layers are of FP8

@@ -8,7 +8,7 @@
 namespace ltrain {
 
 void Head::loss_2d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
-  const int64_t rows = y.shape[0], chunk = chunk_rows(rows, vocab_);
+  const int64_t rows = y.shape[0], chunk = chunk_rows(step.logits_chunk, rows, vocab_);
   const Tensor weight = step.params.value(weight_);
   Logits logits = make_logits(step, chunk);
   GradBuffer to;

@@ -13,7 +13,7 @@ namespace ltrain {
 void Head::loss_3d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
   const Way3d way = way_3d(step.groups, true);
   const int64_t ranks = way.rows.size(), rows = y.shape[0];  // of logits here
-  const int64_t chunk = std::max<int64_t>(1, chunk_rows(rows * ranks, vocab_) / ranks);
+  const int64_t chunk = std::max<int64_t>(1, chunk_rows(step.logits_chunk, rows * ranks, vocab_) / ranks);
   Gathered ys = gather_start(step, way.rows, y, "gathered rows");
   GatheredWeight weights = gather_weight_start(step, weight_, 1);
   Logits logits = make_logits(step, chunk);

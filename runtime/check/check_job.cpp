@@ -6,6 +6,7 @@
 #include "parallel/comm/peer_listener.h"
 #include "runtime/check/check_offload.h"
 #include "runtime/checkpoint/data_identity.h"
+#include "runtime/checkpoint/files.h"
 #include "runtime/plan/rank_map.h"
 
 namespace ltrain {
@@ -43,6 +44,14 @@ JobSize job_size(const Recipe& r, const LaunchEnvironment& e, int gpus) {
 
 MachineProfile profile_for(const std::string& name, DeviceKind device) {
   return name.empty() ? default_profile(device) : find_profile(name);
+}
+
+void check_cluster_file(const std::string& file) {
+  const bool there = path_exists(file);
+  if (there && find_profile(file).nodes > 0) return;
+  fail(ExitCode::usage,
+       "cluster {}: is no cluster file (format: ltrain.cluster.v1){}; --profile takes profiles of cards", file,
+       there ? "" : ": there is no such file");
 }
 
 namespace {
@@ -93,6 +102,7 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
     if (recipe.launch.interface && size.world > 1) check_interface(*recipe.launch.interface);
   }
   if (checks.part == Part::rank) return job;
+  if (recipe.cluster) check_cluster_file(*recipe.cluster);
   job.profile = profile_for(checks.profile, device_of(recipe));
   job.plan = make_plan(recipe, job.profile);
   job.plan.node = size.node;

@@ -26,6 +26,8 @@ JobSize planned_size(const Recipe& recipe, const LaunchEnvironment& environment,
                      const std::string& profile = "");
 /// The profile that prices a plan: of find_profile(); empty: this machine's.
 MachineProfile profile_for(const std::string& name, DeviceKind device);
+/// Error (usage) where `file`, of the key cluster or of --cluster, is no cluster file.
+void check_cluster_file(const std::string& file);
 /// GPUs that ranks of the recipe could have here: 0 with device: cpu, in a build without CUDA, without a
 /// driver.
 int gpus_for(const Recipe& recipe);

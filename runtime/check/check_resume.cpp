@@ -29,6 +29,14 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
     begun = reader->info().step;
   } else if (recipe.checkpoint.upcycle) {
     open_dense(recipe, false, *alone, *stream, notes);
+  } else if (recipe.checkpoint.load_parts != LoadParts::weights) {
+    const auto loaded = open_loaded_checkpoint(recipe, false, *alone, *stream, notes);
+    check_optimizer(*loaded, parameters, program.optimizer);
+    check_states(loaded->info(), loaded->path(), recipe);
+    if (recipe.checkpoint.load_parts == LoadParts::all) {
+      compare_resume(loaded->info(), loaded->path(), recipe, data_identity(recipe));
+      begun = loaded->info().step;
+    }
   } else if (recipe.checkpoint.load_path) {
     open_weights(recipe, false, *alone, *stream, notes);
   }

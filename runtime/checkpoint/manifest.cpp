@@ -236,6 +236,7 @@ std::string manifest_to_json(const Manifest& m) {
     root["loss_scale"] = {{"scale", i.loss_scale->scale},
                           {"good_steps", i.loss_scale->good_steps},
                           {"hysteresis", i.loss_scale->hysteresis}};
+  if (i.earlier_updates > 0) root["earlier_updates"] = i.earlier_updates;
   if (i.data) root["data"] = identity_json(*i.data);
   if (!i.written_by.empty()) root["written_by"] = i.written_by;
   return root.dump(1) + "\n";
@@ -262,6 +263,7 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
   i.seed = o.integer("seed");
   i.skipped_steps = o.count("skipped_steps");
   if (i.skipped_steps > i.step) o.bad("\"skipped_steps\" is above \"step\"");
+  if (root.contains("earlier_updates")) i.earlier_updates = o.count("earlier_updates");
   if (root.contains("loss_scale")) {
     Object s(o.get("loss_scale"), path + ": \"loss_scale\"");
     LossScaleState state;

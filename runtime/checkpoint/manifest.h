@@ -22,6 +22,7 @@ struct CheckpointInfo {
   int64_t consumed_samples = 0, consumed_tokens = 0;  ///< counted, whatever data and sequence length they had
   int64_t seed = 0;  ///< the generator is a function of (seed, name or step, element): no other state
   int64_t skipped_steps = 0;                 ///< of `step`, those that made no update
+  int64_t earlier_updates = 0;               ///< that the optimizer's states had before step 0
   std::optional<LossScaleState> loss_scale;  ///< of runs that scale the loss
   double loss = 0;                           ///< of the last step
   double grad_norm = 0;                      ///< of the last step
@@ -31,6 +32,8 @@ struct CheckpointInfo {
   std::string recipe;                                      ///< the resolved recipe, YAML
   std::string written_by;                                  ///< version() of the program; empty: not known
   std::optional<data::DataIdentity> data;                  ///< absent: written by format version 1
+  /// That the optimizer's moments are averages of.
+  int64_t updates() const { return earlier_updates + step - skipped_steps; }
 };
 
 /// A part of a logical tensor, stored under `key` in file number `file`.

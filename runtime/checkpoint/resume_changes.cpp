@@ -44,7 +44,7 @@ void refuse_impossible(const CheckpointInfo& i, const std::string& path, const R
          "{}: was saved with precision {}, whose weights and states have another type than those of {}; "
          "nearest valid value of precision: {}",
          path, to_string(before.precision), to_string(now.precision), to_string(before.precision));
-  const int64_t updates = i.step - i.skipped_steps;
+  const int64_t updates = i.updates();
   if (is_onebit(before.optimizer.kind) && updates >= before.optimizer.freeze_step &&
       now.optimizer.freeze_step > updates)
     fail(ExitCode::usage,
@@ -106,6 +106,10 @@ DataPosition data_position(const CheckpointInfo& i, const std::string& path, con
 }
 
 }  // namespace
+
+void check_states(const CheckpointInfo& i, const std::string& path, const Recipe& r) {
+  refuse_impossible(i, path, parse_recipe(i.recipe, path + " (recipe)"), r);
+}
 
 ResumeChanges compare_resume(const CheckpointInfo& i, const std::string& path, const Recipe& r,
                              const data::DataIdentity& now) {

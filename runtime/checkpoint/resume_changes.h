@@ -18,5 +18,8 @@ struct ResumeChanges {
 /// changes that cannot be meant. `path`: of the checkpoint, for messages.
 ResumeChanges compare_resume(const CheckpointInfo& checkpoint, const std::string& path, const Recipe& recipe,
                              const data::DataIdentity& data);
+/// For a run that takes the weights and the optimizer's states alone, of other data and schedules as it
+/// likes: error (usage) where they cannot go on under this recipe.
+void check_states(const CheckpointInfo& checkpoint, const std::string& path, const Recipe& recipe);
 
 }  // namespace ltrain

@@ -74,7 +74,7 @@ void check_optimizer(const CheckpointReader& reader, const ParameterStore& param
   const auto refuse = [&](const std::string& what) {
     fail(ExitCode::usage,
          "{}: {}: it was saved with another optimizer.kind or optimizer.groups; make the recipe agree, or "
-         "start afresh with checkpoint.resume: never and another output_dir",
+         "take its weights alone, by checkpoint.load.path, in another output_dir",
          reader.path(), what);
   };
   for (int id = 0; id < parameters.count(); ++id) {
@@ -118,20 +118,51 @@ TrainingState::TrainingState(const Recipe& recipe, ParameterStore& parameters, C
 TrainingState::~TrainingState() = default;
 
 TrainingState::Resumed TrainingState::resume() {
+  std::vector<std::string> notes;
+  const auto reader = CheckpointReader::open(resume_options(recipe_), control_, stream_, notes);
   Resumed r;
-  auto reader = CheckpointReader::open(resume_options(recipe_), control_, stream_, r.notes);
-  if (!reader) return r;
-  check_optimizer(*reader, parameters_, parameters_.optimizer());
-  const ResumeChanges changes = compare_resume(reader->info(), reader->path(), recipe_, identity());
+  if (reader) r = go_on(*reader);
+  r.notes.insert(r.notes.begin(), notes.begin(), notes.end());
+  return r;
+}
+
+TrainingState::Resumed TrainingState::go_on(CheckpointReader& reader) {
+  check_optimizer(reader, parameters_, parameters_.optimizer());
+  const CheckpointInfo& info = reader.info();
+  const ResumeChanges changes = compare_resume(info, reader.path(), recipe_, identity());
+  Resumed r = read(reader);
+  r.step = last_committed_ = begun_ = info.step;
+  begun_path_ = reader.path();
+  damaged_ = reader.damaged();
+  r.position = changes.position;
+  r.notes.insert(r.notes.end(), changes.notes.begin(), changes.notes.end());
+  r.skipped_steps = info.skipped_steps;
+  r.earlier_updates = earlier_updates_ = info.earlier_updates;
+  r.loss_scale = info.loss_scale;
+  return r;
+}
+
+TrainingState::Resumed TrainingState::take_states(CheckpointReader& reader) {
+  check_optimizer(reader, parameters_, parameters_.optimizer());
+  check_states(reader.info(), reader.path(), recipe_);
+  Resumed r = read(reader);
+  r.earlier_updates = earlier_updates_ = reader.info().updates();
+  return r;
+}
+
+/// Weights, and states of the optimizer.
+TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
+  Resumed r;
+  r.loaded = true;
   parameters_.clear();
   parameters_.prefetch_states();
   bool no_average = false;
-  TensorReader tensors(*reader, parameters_.stream(), [this] { parameters_.release_offloaded(); });
+  TensorReader tensors(reader, parameters_.stream(), [this] { parameters_.release_offloaded(); });
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
     const std::string& name = parameters_.spec(piece.id).name;
     tensors.read(name, piece.slice, piece.master);
     for (const NamedState& m : piece.moments) {
-      if (m.name == kAverage && !reader->has(state_name(m.name, name))) {
+      if (m.name == kAverage && !reader.has(state_name(m.name, name))) {
         no_average = true;
         continue;
       }
@@ -141,7 +172,7 @@ TrainingState::Resumed TrainingState::resume() {
   for (const WholeState& w : parameters_.whole_states(false))
     tensors.read(state_name(w.name, parameters_.spec(w.id).name), Slice::whole(w.tensor.shape), w.tensor);
   for (const RegisteredBuffer& k : parameters_.kept(false)) {
-    if (k.name == kFp8History && !of_shape(*reader, k)) {  // of another type, or as long as it was there
+    if (k.name == kFp8History && !of_shape(reader, k)) {  // of another type, or as long as it was there
       r.notes.push_back(
           "note: the checkpoint has no largest magnitudes of fp8, or of another amax_history_len: they begin "
           "here");
@@ -149,10 +180,10 @@ TrainingState::Resumed TrainingState::resume() {
     }
     tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
   }
-  const bool no_errors = resume_errors(*reader, tensors);
+  const bool no_errors = resume_errors(reader, tensors);
   parameters_.offload_states(true);
   const std::string averages = state_name(kAverage, "");
-  reader->finish(control_, stream_, [&](const std::string& name) {
+  reader.finish(control_, stream_, [&](const std::string& name) {
     return !of_frozen_router(name) && !name.starts_with(averages) && !is_error(name) && name != kFp8History;
   });
   parameters_.publish_loaded();
@@ -163,14 +194,7 @@ TrainingState::Resumed TrainingState::resume() {
   if (no_errors)
     r.notes.push_back(
         "note: the checkpoint has no rounding errors of as many ranks as sum here: they begin with zero");
-  r.step = last_committed_ = begun_ = reader->info().step;
-  begun_path_ = reader->path();
-  damaged_ = reader->damaged();
-  r.position = changes.position;
-  r.notes.insert(r.notes.end(), changes.notes.begin(), changes.notes.end());
-  r.skipped_steps = reader->info().skipped_steps;
-  r.loss_scale = reader->info().loss_scale;
-  r.bytes_read = reader->bytes_read();
+  r.bytes_read = reader.bytes_read();
   return r;
 }
 
@@ -272,6 +296,7 @@ void TrainingState::save(int64_t step, const DataPosition& position) {
   info.loss = loss_;
   info.grad_norm = grad_norm_;
   info.skipped_steps = skipped_steps_;
+  info.earlier_updates = earlier_updates_;
   info.loss_scale = loss_scale_;
   info.model = model_settings(recipe_.model);
   info.recipe = dump_yaml(recipe_);

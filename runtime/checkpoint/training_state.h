@@ -49,15 +49,21 @@ class TrainingState {
   ~TrainingState();
 
   struct Resumed {
-    int64_t step = 0;  ///< 0: a fresh start, and the parameters are still to be initialised
+    bool loaded = false;  ///< false: the parameters are still to be initialised
+    int64_t step = 0;
     DataPosition position;
-    int64_t skipped_steps = 0;  ///< of `step`
+    int64_t skipped_steps = 0;    ///< of `step`
+    int64_t earlier_updates = 0;  ///< before step 0, that the optimizer's states are of
     std::optional<LossScaleState> loss_scale;
     int64_t bytes_read = 0;          ///< of tensors, by this rank
     std::vector<std::string> notes;  ///< for the user
   };
   /// Loads what checkpoint.resume asks for. An explicit resume that cannot be met is an error.
   Resumed resume();
+  /// Of a fresh start: the state after the checkpoint's step, or of it the weights and the optimizer's
+  /// states. Error (usage) when this recipe cannot go on from them.
+  Resumed go_on(CheckpointReader& reader);
+  Resumed take_states(CheckpointReader& reader);
   /// Of a fresh start whose parameters are initialised: the weights of checkpoint.upcycle. Returns notes.
   std::vector<std::string> upcycle();
   /// Takes the folder, checks the space for the saves after `step`, until step `end`. After resume(). `host`:
@@ -84,6 +90,7 @@ class TrainingState {
 
  private:
   const data::DataIdentity& identity();
+  Resumed read(CheckpointReader& reader);
   bool resume_errors(const CheckpointReader& reader, TensorReader& tensors);
   bool of_frozen_router(const std::string& name) const;
   const Recipe& recipe_;
@@ -92,7 +99,7 @@ class TrainingState {
   Stream& stream_;
   int rank_;
   double loss_ = 0, grad_norm_ = 0;
-  int64_t skipped_steps_ = 0;
+  int64_t skipped_steps_ = 0, earlier_updates_ = 0;
   std::optional<LossScaleState> loss_scale_;
   int64_t last_committed_ = 0, begun_ = 0;
   std::string begun_path_;

@@ -160,6 +160,8 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.recompute = layout.recompute ? *layout.recompute : recompute_options(r);
   o.schedule = layout.schedule;
   o.stage_layers = layout.stage_layers;
+  o.logits_chunk.rows = r.train.logits_chunk_size;
+  if (device_of(r) == DeviceKind::cuda) o.logits_chunk.least = 4096;
   o.cuda_graphs = r.cuda_graphs && device_of(r) == DeviceKind::cuda;
   if (device_of(r) == DeviceKind::cuda) o.attention_backend = r.attention_backend;
   o.deterministic = r.deterministic;

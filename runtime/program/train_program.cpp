@@ -186,6 +186,7 @@ Step TrainProgram::make_step(bool training) {
   if (fp8_ && !fp8_begun_) fp8_->begin_step(device_.compute);  // a state may have been loaded
   fp8_begun_ = true;
   if (training && offloaded_) step.offloaded = &*offloaded_;
+  step.logits_chunk = options_.logits_chunk;
   step.cudnn_backward =
       training && !options_.deterministic && options_.attention_backend != AttentionBackend::own;
   return step;

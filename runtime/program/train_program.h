@@ -56,6 +56,7 @@ struct ProgramOptions {
   std::vector<int> stage_layers;                      ///< layers of each of the schedule's stages
   std::optional<Fp8Settings> fp8;                     ///< where MatmulPrecision::fp8 is ever asked for
   MatmulPrecision products = MatmulPrecision::plain;  ///< at first
+  LogitsChunk logits_chunk;
   bool cuda_graphs = false;  ///< passes are recorded in the second step, and run as one from then on
   AttentionBackend attention_backend = AttentionBackend::own;  ///< on a GPU
   bool deterministic = true;  ///< of the kernels; else attention's backward may be cuDNN's

@@ -77,6 +77,12 @@ enum class ResumeData : uint8_t { same, go_on, restart };
 LT_ENUM_NAMES(ResumeData, {ResumeData::same, "same"}, {ResumeData::go_on, "continue"},
               {ResumeData::restart, "restart"});
 
+/// What of a checkpoint a fresh run begins with. states: the weights and the optimizer's states. all: those,
+/// and the step, the place in the data and the loss scale.
+enum class LoadParts : uint8_t { weights, states, all };
+LT_ENUM_NAMES(LoadParts, {LoadParts::weights, "weights"}, {LoadParts::states, "weights+optimizer"},
+              {LoadParts::all, "all"});
+
 /// Ranks of the first of two levels, of keys whose value is a word or a number of ranks.
 inline constexpr int64_t kOneLevel = 0;  ///< "none", "all"
 inline constexpr int64_t kNode = -1;     ///< "node": those of a node

@@ -130,6 +130,7 @@ struct BatchRamp {
 
 struct Train {
   int64_t micro_batch_size = 1;   ///< sequences a rank computes at once
+  int64_t logits_chunk_size = 0;  ///< tokens whose logits a rank holds at once; 0: auto
   int64_t global_batch_size = 8;  ///< sequences an optimizer step
   int64_t train_steps = 1000;
   BatchRamp batch_ramp;
@@ -194,6 +195,7 @@ struct CheckpointSettings {
   ResumeData resume_data = ResumeData::same;
   std::optional<std::string> upcycle;    ///< a dense checkpoint that a fresh MoE model begins with
   std::optional<std::string> load_path;  ///< weights of a fresh run: a Hugging Face folder or a checkpoint
+  LoadParts load_parts = LoadParts::weights;  ///< of a checkpoint at load_path
   bool save_at_end = true;
 };
 

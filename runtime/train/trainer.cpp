@@ -159,20 +159,17 @@ class Trainer {
         options, Device{*compute_, *arena_, groups_->groups(), host_.get(), offload_memory_->places()});
     state_ =
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
-    const TrainingState::Resumed resumed = state_->resume();
+    const TrainingState::Resumed resumed = resume_or_load();
     step_ = saved_step_ = resumed.step;
     end_step_ = end_step(recipe_);
     if (options_.steps > 0) end_step_ = std::min(end_step_, step_ + options_.steps);
     end_step_ = static_cast<int64_t>(sum_over_ranks(lead_ ? static_cast<double>(end_step_) : 0));
     position_ = resumed.position;
     skipped_ = resumed.skipped_steps;
+    earlier_updates_ = resumed.earlier_updates;
     if (LossScaler* scaler = program_->loss_scaler(); scaler && resumed.loss_scale)
       scaler->restore(*resumed.loss_scale);
-    if (resumed.step == 0) program_->initialize();
-    std::vector<std::string> begun_with;  // notes on weights that are not the seed's
-    if (resumed.step == 0 && recipe_.checkpoint.upcycle) begun_with = state_->upcycle();
-    if (resumed.step == 0 && recipe_.checkpoint.load_path)
-      begun_with = load_weights(recipe_, program_->parameters(), *control_group_, *control_);
+    const std::vector<std::string> begun_with = resumed.loaded ? std::vector<std::string>{} : begin_weights();
     synchronize();
     std::vector<std::string> folder_notes;
     if (saves_at_all(recipe_)) folder_notes = state_->open_writer(step_, end_step_, host_.get());
@@ -214,6 +211,27 @@ class Trainer {
     }
     started_ = steady_seconds();
     first_step_ = step_;
+  }
+
+  /// The state after a step of this run, or of another that checkpoint.load asks for.
+  TrainingState::Resumed resume_or_load() {
+    TrainingState::Resumed resumed = state_->resume();
+    const LoadParts parts = recipe_.checkpoint.load_parts;
+    if (resumed.loaded || parts == LoadParts::weights) return resumed;
+    const auto from = open_loaded_checkpoint(recipe_, true, *control_group_, *control_, resumed.notes);
+    TrainingState::Resumed loaded =
+        parts == LoadParts::all ? state_->go_on(*from) : state_->take_states(*from);
+    loaded.notes.insert(loaded.notes.begin(), resumed.notes.begin(), resumed.notes.end());
+    return loaded;
+  }
+
+  /// Of a fresh start. Returns notes on weights that are not the seed's.
+  std::vector<std::string> begin_weights() {
+    program_->initialize();
+    if (recipe_.checkpoint.upcycle) return state_->upcycle();
+    if (recipe_.checkpoint.load_path)
+      return load_weights(recipe_, program_->parameters(), *control_group_, *control_);
+    return {};
   }
 
   void synchronize() {
@@ -326,7 +344,7 @@ class Trainer {
     a.beta2 = recipe_.optimizer.adam_beta2;
     a.eps = recipe_.optimizer.adam_eps;
     a.weight_decay = weight_decay(recipe_.optimizer, recipe_.schedule, step_ + 1, recipe_.train.train_steps);
-    a.step = step_ + 1 - skipped_;  // updates, of which moments are averages
+    a.step = earlier_updates_ + step_ + 1 - skipped_;  // updates, of which moments are averages
     const auto wire_before = wire_by_axis(groups_->groups(), false),
                group_before = wire_by_axis(groups_->groups(), true);
     program_->set_matmul_precision(matmul_precision_at(recipe_, step_ + 1));
@@ -593,6 +611,7 @@ class Trainer {
   int64_t planned_wire_ = 0;  // bytes of the training steps so far
   double started_ = 0;
   bool checked_ = false;
+  int64_t earlier_updates_ = 0;  // of the optimizer's states, before step 0
   int64_t skipped_ = 0, skipped_in_a_row_ = 0, overflows_in_a_row_ = 0;
 };
 

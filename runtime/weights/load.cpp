@@ -44,23 +44,40 @@ std::vector<std::string> differences(const std::string& path, const Settings& th
 /// A parameter, not a state of the optimizer.
 bool is_weight(const std::string& name) { return !name.starts_with("optimizer/"); }
 
+std::string existing_path(const Recipe& recipe) {
+  const std::string path = recipe.checkpoint.load_path.value();
+  if (!path_exists(path)) fail(ExitCode::storage, "{} = {}: there is no such folder", kKey, path);
+  return path;
+}
+
 }  // namespace
+
+std::unique_ptr<CheckpointReader> open_loaded_checkpoint(const Recipe& recipe, bool verify_hashes,
+                                                         Communicator& control, Stream& stream,
+                                                         std::vector<std::string>& notes) {
+  const std::string path = existing_path(recipe);
+  const LoadParts parts = recipe.checkpoint.load_parts;
+  if (is_hf_folder(path))
+    fail(ExitCode::usage,
+         "checkpoint.load.parts = {}: {} is a folder of Hugging Face, which has weights alone; nearest valid "
+         "value: weights",
+         to_string(parts), path);
+  auto reader = CheckpointReader::open_at(path, kKey, verify_hashes, control, stream, notes);
+  constexpr const char* kWhat[] = {"weights", "weights and the optimizer's states", "whole state"};
+  notes.push_back(fmt::format("the run begins with the {} of {}, step {}", kWhat[static_cast<size_t>(parts)],
+                              reader->path(), reader->info().step));
+  for (const std::string& d : differences(reader->path(), reader->info().model, model_settings(recipe.model)))
+    notes.push_back("note: " + d);
+  return reader;
+}
 
 std::unique_ptr<PieceReader> open_weights(const Recipe& recipe, bool verify_hashes, Communicator& control,
                                           Stream& stream, std::vector<std::string>& notes) {
-  const std::string path = recipe.checkpoint.load_path.value();
-  if (!path_exists(path)) fail(ExitCode::storage, "{} = {}: there is no such folder", kKey, path);
-  if (is_hf_folder(path)) {
-    auto reader = hf_weights(open_hf_folder(path, kKey), recipe.model, notes);
-    notes.insert(notes.begin(), fmt::format("the run begins with the weights of {}, {} tensors", path,
-                                            reader->tensors().size()));
-    return reader;
-  }
-  auto reader = CheckpointReader::open_at(path, kKey, verify_hashes, control, stream, notes);
-  notes.push_back(
-      fmt::format("the run begins with the weights of {}, step {}", reader->path(), reader->info().step));
-  for (const std::string& d : differences(reader->path(), reader->info().model, model_settings(recipe.model)))
-    notes.push_back("note: " + d);
+  const std::string path = existing_path(recipe);
+  if (!is_hf_folder(path)) return open_loaded_checkpoint(recipe, verify_hashes, control, stream, notes);
+  auto reader = hf_weights(open_hf_folder(path, kKey), recipe.model, notes);
+  notes.insert(notes.begin(), fmt::format("the run begins with the weights of {}, {} tensors", path,
+                                          reader->tensors().size()));
   return reader;
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "parallel/zero/parameter_store.h"
-#include "runtime/checkpoint/piece_reader.h"
+#include "runtime/checkpoint/reader.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {
@@ -15,6 +15,11 @@ namespace ltrain {
 /// the model is another here.
 std::unique_ptr<PieceReader> open_weights(const Recipe& recipe, bool verify_hashes, Communicator& control,
                                           Stream& stream, std::vector<std::string>& notes);
+/// Collective. The same where checkpoint.load.parts asks for more than weights, which no folder of Hugging
+/// Face has: error (usage).
+std::unique_ptr<CheckpointReader> open_loaded_checkpoint(const Recipe& recipe, bool verify_hashes,
+                                                         Communicator& control, Stream& stream,
+                                                         std::vector<std::string>& notes);
 /// Collective. Fills initialised parameters; states of the optimizer stay as they are, averages begin with
 /// the weights. Returns notes.
 std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& parameters, Communicator& control,

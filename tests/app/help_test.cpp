@@ -89,7 +89,7 @@ TEST_CASE("a word that is no command is named, with those that are") {
     CHECK(o.code == 64);
     CHECK_THAT(o.text, Contains(text));
   };
-  refused("rum tiny.yaml", "rum is not a command of ltrain, which has run, plan, recipe, data, ");
+  refused("rum tiny.yaml", "rum is not a command of ltrain, which has run, plan, profile, recipe, data, ");
   refused("rum tiny.yaml", "; did you mean run?");
   refused("recipe chekc tiny.yaml",
           "chekc is not a command of ltrain recipe, which has show, check, keys; did you mean check?");

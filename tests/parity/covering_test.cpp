@@ -72,7 +72,7 @@ constexpr const char* kTensorModes[] = {"1d", "1d", "1d", "1d", "2d", "2.5d", "3
 
 /// By level of the model factor.
 constexpr const char* kArchitectures[] = {"gpt2",  "llama", "llama",   "qwen3_moe", "qwen3_moe",
-                                          "olmoe", "olmo2", "smollm3", "phi3", "gemma2"};
+                                          "olmoe", "olmo2", "smollm3", "phi3",      "gemma2"};
 
 int at(const Row& row, At factor) { return row[static_cast<size_t>(factor)]; }
 const std::string& level_of(const Row& row, At factor) {

@@ -23,6 +23,7 @@ WORDS = {
 }
 # Keys whose other values this build or any machine without a GPU refuses, and what the refusal names.
 REFUSED = {
+    "cluster=nowhere": "cluster nowhere: is no cluster file",
     "device=cuda": "device = cuda",
     "cuda_graphs=on": "cuda_graphs",
     "attention_backend=cudnn": "attention_backend",
@@ -49,7 +50,7 @@ AT_THE_START = {"model.initializer_range", "model.output_layer_init_method"}
 # Keys with a test of their own below.
 BY_HAND = {
     "output_dir", "model.from", "model.from_ignore", "checkpoint.resume_data", "data.tokenizer.path",
-    "checkpoint.async_save", "launch.distributed_timeout_minutes", "launch.ranks_per_node"
+    "checkpoint.async_save", "checkpoint.load.parts", "launch.distributed_timeout_minutes", "launch.ranks_per_node"
 }
 
 
@@ -204,6 +205,19 @@ def test_resume_data(program):
     other = ("run", "tiny.yaml", "data.train=[{path: text-val}]", "train.train_steps=4", "output_dir=resumed")
     assert program.run(*other).returncode == 64
     program.ok(*other, "checkpoint.resume_data=restart")
+
+
+def test_load_parts(program):
+    """The first step is the checkpoint's next with all, and step 1 without the optimizer's states or with them."""
+    program.ok("run", "tiny.yaml", "output_dir=loaded")
+    steps = {}
+    for parts in ("weights", "weights+optimizer", "all"):
+        program.ok("run", "tiny.yaml", "train.train_steps=5", "schedule.lr_decay_steps=3", "checkpoint.load.path=loaded",
+                   f"checkpoint.load.parts={parts}", f"output_dir=load-{parts}")
+        steps[parts] = program.metrics(f"load-{parts}")[0]
+    assert [m["step"] for m in steps["all"]] == [4, 5]
+    assert steps["weights"][0]["lm_loss"] == steps["weights+optimizer"][0]["lm_loss"]
+    assert steps["weights"][1]["lm_loss"] != steps["weights+optimizer"][1]["lm_loss"]
 
 
 def test_async_save(program):

@@ -17,3 +17,8 @@ def test_an_assertion_in_the_lambda_of_a_thread_is_seen():
 def test_one_after_the_join_is_not():
     assert found("std::thread t([&] { ok = f(); });\nt.join();\nCHECK(ok);") == []
     assert found("on_threads(2, body);\nREQUIRE(seen == 2);") == []
+
+
+def test_names_with_semicolons():
+    text = 'TEST_CASE("one; two", "[a]") {\n  x("a;b");\n}\nTEST_CASE("whole, and right") {\n'
+    assert list(tests.names_with_semicolons(text)) == [(1, "one; two")]

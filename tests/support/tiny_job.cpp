@@ -138,6 +138,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   if (!o.master_weights) p.precision.master = p.precision.compute;
   p.recompute = o.recompute;
   p.activations = o.activations;
+  p.logits_chunk = o.logits_chunk;
   p.cuda_graphs = o.cuda_graphs;
   p.attention_backend = o.attention_backend;
   p.deterministic = o.deterministic;

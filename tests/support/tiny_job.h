@@ -65,6 +65,7 @@ struct TinyOptions {
   RecomputeOptions recompute;
   ActivationOffloadOptions activations;
   DeviceKind device = DeviceKind::cpu;
+  LogitsChunk logits_chunk;
   bool cuda_graphs = false;
   AttentionBackend attention_backend = AttentionBackend::own;
   bool deterministic = true;

@@ -253,6 +253,13 @@ void add_train_keys(std::vector<Key>& t) {
                   .changes(Effect::speed)
                   .between(1, kMaxDim)
                   .alias({"per_device_train_batch_size"}));
+  t.push_back(
+      integer("train.logits_chunk_size", LT_MEMBER(train.logits_chunk_size),
+              "Tokens of a micro-batch whose logits a rank holds at once, forward and backward. auto: "
+              "as many as 64 MiB of fp32 logits hold, on a GPU at least 4096.")
+          .changes(Effect::speed)
+          .or_word("auto", 0)
+          .between(1, kMaxDim));
   t.push_back(integer("train.global_batch_size", LT_MEMBER(train.global_batch_size),
                       "Sequences of an optimizer step, over all ranks and micro-batches.")
                   .changes(Effect::schedule)
@@ -355,8 +362,16 @@ void add_job_keys(std::vector<Key>& t) {
   t.push_back(text("checkpoint.load.path", LT_MEMBER(checkpoint.load_path),
                    "A fresh start takes its weights from this folder, under any layout: one of Hugging Face "
                    "(config.json and safetensors), or a checkpoint, a folder of them, or the output_dir of a "
-                   "run. Steps, data and optimizer begin anew.")
+                   "run. Steps, data and optimizer begin anew, unless parts says otherwise.")
                   .derived("the folder of model.from", nullptr));
+  t.push_back(
+      choice("checkpoint.load.parts", LT_MEMBER(checkpoint.load_parts), {},
+             "What of a checkpoint at path a fresh start takes. weights. weights+optimizer: the "
+             "states of the same kind of optimizer too; steps and data begin anew. all: the step, the "
+             "place in the data and the loss scale too, as a resume does, and restarts of this run "
+             "go on from its own checkpoints.")
+          .when("checkpoint.load.path", true,
+                [](const Recipe& r) { return r.checkpoint.load_path.has_value(); }));
   t.push_back(
       truth("checkpoint.save_at_end", LT_MEMBER(checkpoint.save_at_end), "Save after the last step."));
   t.push_back(host_list(

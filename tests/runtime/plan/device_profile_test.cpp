@@ -232,7 +232,7 @@ TEST_CASE("a profile that is written is read back with the same figures", "[plan
   }
 }
 
-TEST_CASE("a cluster file names cards, nodes and networks; what it says wrongly is refused", "[plan]") {
+TEST_CASE("a cluster file names cards, nodes and networks, and what it says wrongly is refused", "[plan]") {
   const TemporaryFolder folder;
   const std::string good =
       "format: ltrain.cluster.v1\nname: ours\nprofile: h100\nnodes: 16\ngpus_per_node: 4\nnetwork: "

@@ -50,8 +50,8 @@ void check_cluster_file(const std::string& file) {
   const bool there = path_exists(file);
   if (there && find_profile(file).nodes > 0) return;
   fail(ExitCode::usage,
-       "cluster {}: is no cluster file (format: ltrain.cluster.v1){}; --profile takes profiles of cards", file,
-       there ? "" : ": there is no such file");
+       "cluster {}: is no cluster file (format: ltrain.cluster.v1){}; --profile takes profiles of cards",
+       file, there ? "" : ": there is no such file");
 }
 
 namespace {

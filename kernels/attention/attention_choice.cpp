@@ -35,6 +35,7 @@ std::string_view attention_obstacle(AttentionKernel kernel, const AttentionTrait
   if (!is_half(t.type)) return "bf16 and fp16 only";
   if (!t.aligned) return "rows that begin at multiples of 16 bytes only";
   if (kernel == AttentionKernel::mma) {
+    if (t.dropout && t.soft_cap) return "no dropout of probabilities of soft-capped scores";
     const bool fits =
         t.head_dim == 64 || t.head_dim == 96 || t.head_dim == 128 || t.head_dim == 192 || t.head_dim == 256;
     return fits ? "" : "head dims 64, 96, 128, 192 and 256 only";
@@ -42,6 +43,7 @@ std::string_view attention_obstacle(AttentionKernel kernel, const AttentionTrait
   if (t.capability != 90) return "GPUs of compute capability 9.0 (H100, H200) only";
   if (t.head_dim != 64 && t.head_dim != 128) return "head dims 64 and 128 only";
   if (t.dropout) return "no dropout of probabilities";
+  if (t.soft_cap) return "no soft-cap of scores";
   return t.even_runs ? "" : "runs of positions of one length only";
 }
 

@@ -18,6 +18,7 @@ struct AttentionTraits {
   int64_t head_dim = 0;
   int capability = 0;  ///< of the GPU: 90 for sm_90
   bool dropout = false;
+  bool soft_cap = false;  ///< scores are soft-capped
   bool aligned = true;    ///< all rows begin at multiples of 16 bytes; so they do in every tensor of a layer
   bool even_runs = true;  ///< positions are one run, or two of one length
 };

@@ -16,11 +16,6 @@ namespace {
 constexpr int64_t kBlock = 64;  // queries and keys a tile
 
 template <class A>
-A scale_of(const AttentionArgs& a) {
-  return a.scale > 0 ? A(a.scale) : A(1) / std::sqrt(A(a.head_dim));
-}
-
-template <class A>
 void soft_cap_scores(A* scores, int64_t begin, int64_t end, A cap) {
 #pragma omp simd
   for (int64_t c = begin; c < end; ++c) scores[c] = soft_cap(scores[c], cap).value;
@@ -77,7 +72,7 @@ void forward_one_query(O* out, compute_t<T>* lse, const AttentionArgs& a) {
   using A = compute_t<T>;
   const int64_t D = a.head_dim, query = a.q_at.at(0);
   const Tiles k_tiles(a.k_at, kBlock);
-  const A scale = scale_of<A>(a), cap = A(a.soft_cap);
+  const A scale = score_scale<A>(a), cap = A(a.soft_cap);
   parallel_tasks(a.batch * a.kv_heads, [&](int64_t task) {
     const Head<T> hd(a, task);
     const Mask mask(a, hd.sample);
@@ -141,7 +136,7 @@ void forward(O* out, compute_t<T>* lse, const AttentionArgs& a) {
   if (a.q_at.rows == 1 && !a.drop.threshold) return forward_one_query<T>(out, lse, a);
   const int64_t D = a.head_dim, rows_q = a.q_at.rows;
   const Tiles q_tiles(a.q_at, kBlock), k_tiles(a.k_at, kBlock);
-  const A scale = scale_of<A>(a), cap = A(a.soft_cap);
+  const A scale = score_scale<A>(a), cap = A(a.soft_cap);
   parallel_tasks(a.batch * a.kv_heads, [&](int64_t task) {
     const Head<T> hd(a, task);
     const Mask mask(a, hd.sample);
@@ -241,7 +236,7 @@ void backward(const AttentionSink& to_q, const AttentionSink& to_k, const Attent
   using A = compute_t<T>;
   const int64_t D = a.head_dim, rows_q = a.q_at.rows, rows_k = a.k_at.rows;
   const Tiles q_tiles(a.q_at, kBlock), k_tiles(a.k_at, kBlock);
-  const A scale = scale_of<A>(a), cap = A(a.soft_cap);
+  const A scale = score_scale<A>(a), cap = A(a.soft_cap);
   parallel_tasks(a.batch * a.kv_heads, [&](int64_t task) {
     const Head<T> hd(a, task);
     const Mask mask(a, hd.sample);

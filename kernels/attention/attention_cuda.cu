@@ -9,6 +9,7 @@
 #include "kernels/attention/attention_wgmma.h"
 #include "kernels/cuda/kernel_cuda.h"
 #include "kernels/cuda/pack_cuda.h"
+#include "kernels/elementwise/soft_cap_cuda.h"
 
 namespace ltrain {
 namespace cuda {
@@ -45,7 +46,7 @@ __device__ A dot(const A* a, const A* b, int64_t D) {
 }
 
 /// kDims: channels of a row that a thread owns, at most; its channels are span, span + kSpan, ...
-template <class T, class O, int kDims>
+template <class T, class O, int kDims, bool kCap>
 __global__ void __launch_bounds__(kThreads) attention_forward(O* out, compute_t<T>* lse, AttentionArgs a) {
   using A = compute_t<T>;
   const int64_t D = a.head_dim, stride = D + 1, head = blockIdx.y, sample = blockIdx.z;
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) attention_forward(O* out, compute_t<
   const Tiles k_tiles(a.k_at, kTile);
   const Tile qt = Tiles(a.q_at, kTile)[blockIdx.x];
   const Mask mask(a, sample);
-  load_tile<T, A>(qs, stride, q + qt.row * a.q_stride, a.q_stride, qt.count, D, A(1) / sqrt(A(D)));
+  load_tile<T, A>(qs, stride, q + qt.row * a.q_stride, a.q_stride, qt.count, D, score_scale<A>(a));
   A top = -A(INFINITY), sum = 0, acc[kDims];
   for (int i = 0; i < kDims; ++i) acc[i] = 0;
   for (int64_t j = 0; j < k_tiles.total; ++j) {
@@ -75,7 +76,9 @@ __global__ void __launch_bounds__(kThreads) attention_forward(O* out, compute_t<
     A score[kOwn], high = top;
     for (int i = 0; i < kOwn; ++i) {
       const int col = span + i * kSpan;
-      score[i] = col >= begin && col < end ? dot(qs + row * stride, ks + col * stride, D) : -A(INFINITY);
+      score[i] = col >= begin && col < end
+                     ? capped<kCap>(dot(qs + row * stride, ks + col * stride, D), A(a.soft_cap))
+                     : -A(INFINITY);
       high = score[i] > high ? score[i] : high;
     }
     high = row_reduce(high, Max());
@@ -126,7 +129,7 @@ __device__ void give(const AttentionSink& to, int64_t row, int64_t col, compute_
 
 /// What both halves of the backward compute of a pair of tiles: the probabilities as dropout left them, and
 /// the gradient of the scores; zero where masked. Queries are scaled.
-template <class A>
+template <class A, bool kCap>
 struct Pair {
   A *p, *ds;  ///< (kTile, kScoreStride)
   __device__ void compute(const AttentionArgs& a, int64_t sample, int64_t head, const Mask& mask,
@@ -140,10 +143,14 @@ struct Pair {
       const int col = span + i * kSpan;
       A dropped = 0, d = 0;
       if (col >= begin && col < end) {
-        const A e = exp(dot(qs + row * stride, ks + col * stride, D) - lse);
+        const A score = dot(qs + row * stride, ks + col * stride, D);
+        SoftCapped<A> s{score, A(1)};
+        if constexpr (kCap) s = soft_cap(score, A(a.soft_cap));
+        const A e = exp(s.value - lse);
         const A factor = A(!a.drop.threshold ? 1.0f : keep_factor(a, sample, head, query, kt.at + col));
         dropped = e * factor;
         d = e * (dot(gs + row * stride, vs + col * stride, D) * factor - delta);
+        if constexpr (kCap) d *= s.slope;
       }
       p[row * kScoreStride + col] = dropped;
       ds[row * kScoreStride + col] = d;
@@ -161,7 +168,7 @@ __device__ A row_delta(const A* gs, int64_t stride, const T* out, int64_t D, boo
   return row_reduce(sum, Sum());
 }
 
-template <class T, int kDims>
+template <class T, int kDims, bool kCap>
 __global__ void __launch_bounds__(kThreads)
     attention_backward_q(AttentionSink dq, const T* dout, const T* out, const compute_t<T>* lse,
                          AttentionArgs a) {
@@ -175,12 +182,12 @@ __global__ void __launch_bounds__(kThreads)
   A* qs = shared_memory<A>();
   A *gs = qs + kTile * stride, *ks = gs + kTile * stride, *vs = ks + kTile * stride,
     *ps = vs + kTile * stride;
-  const Pair<A> pair{ps, ps + kTile * kScoreStride};
+  const Pair<A, kCap> pair{ps, ps + kTile * kScoreStride};
   const int row = threadIdx.x / kSpan, span = threadIdx.x % kSpan;
   const Tiles k_tiles(a.k_at, kTile);
   const Tile qt = Tiles(a.q_at, kTile)[blockIdx.x];
   const Mask mask(a, sample);
-  const A scale = A(1) / sqrt(A(D));
+  const A scale = score_scale<A>(a);
   const bool there = row < qt.count;
   load_tile<T, A>(qs, stride, q + qt.row * a.q_stride, a.q_stride, qt.count, D, scale);
   load_tile<T, A>(gs, stride, dout + first + qt.row * row_stride, row_stride, qt.count, D, A(1));
@@ -211,7 +218,7 @@ __global__ void __launch_bounds__(kThreads)
       give<T>(dq, sample * a.q_at.rows + qt.row + row, head * D + c, acc[i] * scale);
 }
 
-template <class T, int kDims>
+template <class T, int kDims, bool kCap>
 __global__ void __launch_bounds__(kThreads)
     attention_backward_kv(AttentionSink dk, AttentionSink dv, const T* dout, const T* out,
                           const compute_t<T>* lse, AttentionArgs a) {
@@ -223,12 +230,12 @@ __global__ void __launch_bounds__(kThreads)
   A* qs = shared_memory<A>();
   A *gs = qs + kTile * stride, *ks = gs + kTile * stride, *vs = ks + kTile * stride,
     *ps = vs + kTile * stride;
-  const Pair<A> pair{ps, ps + kTile * kScoreStride};
+  const Pair<A, kCap> pair{ps, ps + kTile * kScoreStride};
   const int row = threadIdx.x / kSpan, span = threadIdx.x % kSpan;
   const Tiles q_tiles(a.q_at, kTile);
   const Tile kt = Tiles(a.k_at, kTile)[blockIdx.x];
   const Mask mask(a, sample);
-  const A scale = A(1) / sqrt(A(D));
+  const A scale = score_scale<A>(a);
   load_tile<T, A>(ks, stride, k + kt.row * a.k_stride, a.k_stride, kt.count, D, A(1));
   load_tile<T, A>(vs, stride, v + kt.row * a.v_stride, a.v_stride, kt.count, D, A(1));
   A acc_k[kDims], acc_v[kDims];
@@ -266,13 +273,15 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-/// Calls f with the channels a thread owns.
+/// Calls f with the channels a thread owns, and whether scores are soft-capped.
 template <class F>
-void with_dims(int64_t head_dim, F&& f) {
-  if (head_dim <= 64) return f.template operator()<64 / kSpan>();
-  if (head_dim <= 128) return f.template operator()<128 / kSpan>();
-  LT_CHECK(head_dim <= 256, "attention of head dim {}: at most 256 on a GPU", head_dim);
-  f.template operator()<256 / kSpan>();
+void with_dims(const AttentionArgs& a, F&& f) {
+  LT_CHECK(a.head_dim <= 256, "attention of head dim {}: at most 256 on a GPU", a.head_dim);
+  with_cap(a.soft_cap, [&]<bool kCap>() {
+    if (a.head_dim <= 64) return f.template operator()<64 / kSpan, kCap>();
+    if (a.head_dim <= 128) return f.template operator()<128 / kSpan, kCap>();
+    f.template operator()<256 / kSpan, kCap>();
+  });
 }
 
 template <class A>
@@ -292,6 +301,7 @@ AttentionKernel kernel_for(Stream& s, DType t, const AttentionArgs& a, bool othe
   AttentionTraits traits;
   traits.type = t, traits.head_dim = a.head_dim, traits.capability = capability;
   traits.dropout = a.drop.threshold != 0;
+  traits.soft_cap = a.soft_cap > 0;
   traits.aligned =
       others && aligned({a.q, a.k, a.v}) && a.q_stride % 8 == 0 && a.k_stride % 8 == 0 && a.v_stride % 8 == 0;
   traits.even_runs = even(a.q_at) && even(a.k_at);
@@ -308,7 +318,6 @@ AttentionKernel kernel_for(Stream& s, DType t, const AttentionArgs& a, bool othe
 using namespace cuda;
 
 void attention_forward_cuda(Stream& s, DType t, bool wide_out, void* out, void* lse, AttentionArgs a) {
-  LT_CHECK(a.scale == 0 && a.soft_cap == 0, "attention with a scale or a soft-cap of its own on a GPU");
   if (attention_forward_by_cudnn(s, t, wide_out, out, lse, a)) return;
   const AttentionKernel kernel = kernel_for(s, t, a, aligned({out}));
   if (kernel == AttentionKernel::wgmma) return attention_wgmma_forward(s, t, wide_out, out, lse, a);
@@ -316,13 +325,13 @@ void attention_forward_cuda(Stream& s, DType t, bool wide_out, void* out, void* 
   const dim3 grid = grid_of(a.q_at, a.heads, a.batch);
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
-    with_dims(a.head_dim, [&]<int kDims>() {
+    with_dims(a, [&]<int kDims, bool kCap>() {
       const int64_t shared = shared_bytes<A>(a.head_dim, 3, 1);
       if (wide_out) {
-        launch(s, grid, kThreads, shared, cuda::attention_forward<T, A, kDims>, static_cast<A*>(out),
+        launch(s, grid, kThreads, shared, cuda::attention_forward<T, A, kDims, kCap>, static_cast<A*>(out),
                static_cast<A*>(lse), a);
       } else {
-        launch(s, grid, kThreads, shared, cuda::attention_forward<T, T, kDims>, static_cast<T*>(out),
+        launch(s, grid, kThreads, shared, cuda::attention_forward<T, T, kDims, kCap>, static_cast<T*>(out),
                static_cast<A*>(lse), a);
       }
     });
@@ -331,7 +340,6 @@ void attention_forward_cuda(Stream& s, DType t, bool wide_out, void* out, void* 
 
 void attention_backward_cuda(Stream& s, DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv,
                              const void* dout, const void* out, const void* lse, AttentionArgs a) {
-  LT_CHECK(a.scale == 0 && a.soft_cap == 0, "attention with a scale or a soft-cap of its own on a GPU");
   if (attention_backward_by_cudnn(s, t, dq, dk, dv, dout, out, lse, a)) return;
   const bool even_rows = aligned({dout, dq.data, dk.data, dv.data}) && dq.stride % 8 == 0 &&
                          dk.stride % 8 == 0 && dv.stride % 8 == 0;
@@ -342,12 +350,12 @@ void attention_backward_cuda(Stream& s, DType t, AttentionSink dq, AttentionSink
     using A = compute_t<T>;
     const T *g = static_cast<const T*>(dout), *o = static_cast<const T*>(out);
     const A* l = static_cast<const A*>(lse);
-    with_dims(a.head_dim, [&]<int kDims>() {
+    with_dims(a, [&]<int kDims, bool kCap>() {
       const int64_t shared = shared_bytes<A>(a.head_dim, 4, 2);
-      launch(s, grid_of(a.q_at, a.heads, a.batch), kThreads, shared, cuda::attention_backward_q<T, kDims>, dq,
-             g, o, l, a);
-      launch(s, grid_of(a.k_at, a.kv_heads, a.batch), kThreads, shared, cuda::attention_backward_kv<T, kDims>,
-             dk, dv, g, o, l, a);
+      launch(s, grid_of(a.q_at, a.heads, a.batch), kThreads, shared,
+             cuda::attention_backward_q<T, kDims, kCap>, dq, g, o, l, a);
+      launch(s, grid_of(a.k_at, a.kv_heads, a.batch), kThreads, shared,
+             cuda::attention_backward_kv<T, kDims, kCap>, dk, dv, g, o, l, a);
     });
   });
 }

@@ -23,7 +23,8 @@ CudnnStrides rows_of(int64_t stride, const AttentionArgs& a) { return {a.seq * s
 
 /// Both ways: what a call says beside what a recipe does.
 std::string call_declines(DType t, const AttentionArgs& a) {
-  if (std::string why = cudnn_declines(t, a.head_dim, a.drop.threshold != 0, a.documents, a.window);
+  if (std::string why =
+          cudnn_declines(t, a.head_dim, a.drop.threshold != 0, a.documents, a.window, a.soft_cap > 0);
       !why.empty())
     return why;
   if (!whole(a.q_at, a.seq) || !whole(a.k_at, a.seq)) return "some queries against some keys";
@@ -37,7 +38,7 @@ CudnnAttention description(DType t, const AttentionArgs& a) {
   CudnnAttention c;
   c.type = t;
   c.batch = a.batch, c.heads = a.heads, c.kv_heads = a.kv_heads, c.seq = a.seq, c.head_dim = a.head_dim;
-  c.scale = 1 / std::sqrt(static_cast<double>(a.head_dim));
+  c.scale = a.scale > 0 ? a.scale : 1 / std::sqrt(static_cast<double>(a.head_dim));
   c.q = rows_of(a.q_stride, a), c.k = rows_of(a.k_stride, a), c.v = rows_of(a.v_stride, a);
   c.out = rows_of(a.heads * a.head_dim, a);
   c.lse = {a.heads * a.seq, a.seq, 1};
@@ -206,13 +207,15 @@ int64_t cudnn_backward_workspace(const AttentionShape& a) {
   return (sums + queries + keys + 4096 + 255) / 256 * 256;
 }
 
-std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documents, int64_t window) {
+std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documents, int64_t window,
+                           bool soft_cap) {
   if (!is_half(t)) return fmt::format("cuDNN takes bf16 and fp16, not {}", dtype_name(t));
   if (head_dim % 8 != 0 || head_dim > 256)
     return fmt::format("cuDNN takes head dims that are multiples of 8 up to 256, not {}", head_dim);
   if (dropout) return "the mask of dropout is by counter here, and cuDNN has one of its own";
   if (documents) return "queries see keys of their own document alone";
   if (window) return fmt::format("queries see a window of {} keys", window);
+  if (soft_cap) return "scores are soft-capped";
   return "";
 }
 

@@ -50,7 +50,8 @@ std::string cudnn_attention(Stream& s, const CudnnAttention& what, const CudnnBu
 int64_t cudnn_backward_workspace(const AttentionShape& shape);
 
 /// Why cuDNN is not asked, of what a recipe can say; empty where it is. `window`: AttentionShape's.
-std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documents, int64_t window);
+std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documents, int64_t window,
+                           bool soft_cap = false);
 
 /// Why attention of this kind does not go to cuDNN here; empty where it does. When first asked in a process
 /// this compares cuDNN with the kernels here on a small problem of the kind, which takes seconds. What it

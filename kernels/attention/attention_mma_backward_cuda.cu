@@ -8,8 +8,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr float kLog2e = 1.4426950408889634f;
-
 /// delta = sum over channels of dout * out, one warp a row; heads and samples from `unit` on, as lse has
 /// them.
 template <class T>
@@ -27,7 +25,7 @@ __global__ void __launch_bounds__(kMmaThreads)
   if (threadIdx.x % kWarp == 0) delta[first + i] = sum;
 }
 
-template <class C, class T, bool kDrop>
+template <class C, class T, ScoreMode kMode>
 __global__ void __launch_bounds__(kMmaThreads, 2)
     attention_mma_backward_q(AttentionSink dq, const T* dout, const float* lse, const float* delta,
                              int64_t first_unit, AttentionArgs a) {
@@ -45,7 +43,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   const Mask mask(a, sample);
   const int64_t highest = mask.lowest(qt.at + qt.count - 1);
   const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp * C::kOwn;
-  const float scale = 1.0f / sqrt(static_cast<float>(kDim)), to_log2 = scale * kLog2e;
+  const float scale = score_scale<float>(a), cap = static_cast<float>(a.soft_cap), to_log2 = scale * kLog2e;
 
   const auto seen_from = [&](int64_t j) {
     while (j < k_tiles.total && mask.hides(qt, k_tiles[j])) ++j;
@@ -101,10 +99,17 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
           for (int i = 2 * half; i < 2 * half + 2; ++i) {
             const int col = 8 * n + lane % 4 * 2 + i % 2;
             const bool seen = col >= begin && col < end;
-            const float p = seen ? exp2_fast(s[m][n][i] * to_log2 - row_lse[m][half]) : 0.0f;
             float d = ds[m][n][i];
-            if constexpr (kDrop) d *= keep_factor(a, sample, head, qt.at + row, kt.at + col);
-            ds[m][n][i] = p * (d - row_delta[m][half]);
+            if constexpr (kMode == ScoreMode::soft_cap) {
+              const SoftCapped<float> c = soft_cap_fast(s[m][n][i] * scale, cap);
+              const float p = seen ? exp2_fast(c.value * kLog2e - row_lse[m][half]) : 0.0f;
+              ds[m][n][i] = p * (d - row_delta[m][half]) * c.slope;
+            } else {
+              const float p = seen ? exp2_fast(s[m][n][i] * to_log2 - row_lse[m][half]) : 0.0f;
+              if constexpr (kMode == ScoreMode::dropout)
+                d *= keep_factor(a, sample, head, qt.at + row, kt.at + col);
+              ds[m][n][i] = p * (d - row_delta[m][half]);
+            }
           }
       }
     uint32_t weights[C::kM][C::kN / 16][4];
@@ -126,7 +131,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 }
 
 /// kParts: blocks that share the channels of the gradients of a tile of keys, where registers ask for it.
-template <class C, class T, int kParts, bool kDrop>
+template <class C, class T, int kParts, ScoreMode kMode>
 __global__ void __launch_bounds__(kMmaThreads)
     attention_mma_backward_kv(AttentionSink dk, AttentionSink dv, const T* dout, const float* lse,
                               const float* delta, int64_t first_unit, AttentionArgs a) {
@@ -143,7 +148,7 @@ __global__ void __launch_bounds__(kMmaThreads)
   const int part = blockIdx.x % kParts;
   const Mask mask(a, sample);
   const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp * C::kOwn;
-  const float scale = 1.0f / sqrt(static_cast<float>(kDim)), to_log2 = scale * kLog2e;
+  const float scale = score_scale<float>(a), cap = static_cast<float>(a.soft_cap), to_log2 = scale * kLog2e;
 
   // Step n is tile n % total of the queries of the head n / total of the group.
   const int64_t steps = group * q_tiles.total;
@@ -207,11 +212,18 @@ __global__ void __launch_bounds__(kMmaThreads)
           for (int half = 0; half < 2; ++half) {
             const int i = 2 * half + odd, row = first + 16 * m + 8 * half + lane / 4;
             const bool seen = row >= begin && row < end;
-            const float e = seen ? exp2_fast(p[m][c][i] * to_log2 - col_lse) : 0.0f;
-            float factor = 1;
-            if constexpr (kDrop) factor = keep_factor(a, sample, head, qt.at + col, kt.at + row);
-            p[m][c][i] = e * factor;
-            ds[m][c][i] = e * (ds[m][c][i] * factor - col_delta);
+            if constexpr (kMode == ScoreMode::soft_cap) {
+              const SoftCapped<float> capped_score = soft_cap_fast(p[m][c][i] * scale, cap);
+              p[m][c][i] = seen ? exp2_fast(capped_score.value * kLog2e - col_lse) : 0.0f;
+              ds[m][c][i] = p[m][c][i] * (ds[m][c][i] - col_delta) * capped_score.slope;
+            } else {
+              const float e = seen ? exp2_fast(p[m][c][i] * to_log2 - col_lse) : 0.0f;
+              float factor = 1;
+              if constexpr (kMode == ScoreMode::dropout)
+                factor = keep_factor(a, sample, head, qt.at + col, kt.at + row);
+              p[m][c][i] = e * factor;
+              ds[m][c][i] = e * (ds[m][c][i] * factor - col_delta);
+            }
           }
       }
     uint32_t weights[C::kM][C::kN / 16][4];
@@ -238,14 +250,14 @@ __global__ void __launch_bounds__(kMmaThreads)
 }
 
 /// For each head dim; chosen by registers (docs/measurements/kernel-resources.json: no spills on sm_80).
-template <int kDim, bool kDrop>
-using QueryCut = MmaCut<kDim, (kDim <= 64 && !kDrop ? 2 : 1), (kDim <= 192 ? 32 : 16)>;
-template <int kDim, bool kDrop>
+template <int kDim, ScoreMode kMode>
+using QueryCut = MmaCut<kDim, (kDim <= 64 && kMode == ScoreMode::plain ? 2 : 1), (kDim <= 192 ? 32 : 16)>;
+template <int kDim, ScoreMode kMode>
 using KeyCut = MmaCut<kDim, 1,
-                      (kDrop && kDim <= 128 ? 16
-                       : kDim <= 64         ? 64
-                       : kDim <= 192        ? 32
-                                            : 16)>;
+                      (kMode == ScoreMode::dropout && kDim <= 128 ? 16
+                       : kDim <= 64                               ? 64
+                       : kDim <= 192                              ? 32
+                                                                  : 16)>;
 template <int kDim>
 constexpr int kKeyParts = kDim <= 128 ? 1 : 2;
 
@@ -271,19 +283,18 @@ void attention_mma_backward(Stream& s, DType t, AttentionSink dq, AttentionSink 
         float* delta = static_cast<float*>(scratch(s, 4 * count)) - unit * rows;
         launch(s, dim3(static_cast<unsigned>((count + kMmaWarps - 1) / kMmaWarps)), kMmaThreads, 0,
                attention_delta<T>, delta, g, o, unit * rows, count, a.heads, rows, a.head_dim);
-        const auto run = [&]<bool kDrop>() {
-          using Q = QueryCut<kDim, kDrop>;
-          using K = KeyCut<kDim, kDrop>;
+        with_score_mode(a, [&]<ScoreMode kMode>() {
+          using Q = QueryCut<kDim, kMode>;
+          using K = KeyCut<kDim, kMode>;
           const dim3 q_grid = mma_grid(a.q_at, Q::kRows, 1, here * group, 1);
           const dim3 kv_grid = mma_grid(a.k_at, K::kRows, kParts, here, 1);
           const int64_t q_shared = int64_t{sizeof(T)} * kDim * (2 * Q::kRows + 4 * Q::kN);
           const int64_t kv_shared = int64_t{sizeof(T)} * kDim * (2 * K::kRows + 4 * K::kN) + 16 * K::kN;
-          launch(s, q_grid, kMmaThreads, q_shared, attention_mma_backward_q<Q, T, kDrop>, dq, g, l, delta,
+          launch(s, q_grid, kMmaThreads, q_shared, attention_mma_backward_q<Q, T, kMode>, dq, g, l, delta,
                  unit, a);
-          launch(s, kv_grid, kMmaThreads, kv_shared, attention_mma_backward_kv<K, T, kParts, kDrop>, dk, dv,
+          launch(s, kv_grid, kMmaThreads, kv_shared, attention_mma_backward_kv<K, T, kParts, kMode>, dk, dv,
                  g, l, delta, first, a);
-        };
-        a.drop.threshold ? run.template operator()<true>() : run.template operator()<false>();
+        });
       }
     });
   });

@@ -8,6 +8,7 @@
 #include "kernels/attention/attention_mma.h"
 #include "kernels/attention/attention_tiles.h"
 #include "kernels/cuda/matrix_cuda.h"
+#include "kernels/elementwise/soft_cap_cuda.h"
 
 namespace ltrain::cuda {
 
@@ -101,6 +102,31 @@ __device__ __forceinline__ void as_weights(uint32_t (&to)[C::kM][C::kN / 16][4],
       to[m][n / 2][n % 2 * 2] = pack_pair<T>(from[m][n][0], from[m][n][1]);
       to[m][n / 2][n % 2 * 2 + 1] = pack_pair<T>(from[m][n][2], from[m][n][3]);
     }
+}
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+/// What a kernel does with scores between the two products.
+enum class ScoreMode {
+  plain,
+  dropout,  ///< of the probabilities
+  soft_cap  ///< with it probabilities are never dropped here (attention_choice.cpp)
+};
+
+/// A score that is soft-capped, and its slope, by 2^x and a division: both are within some units of float's
+/// last place of the cap, far below what the operands' type leaves of a score.
+__device__ __forceinline__ SoftCapped<float> soft_cap_fast(float x, float cap) {
+  const float u = x / cap, e = exp2_fast(-2.0f * kLog2e * fabs(u)), inverse = 1.0f / (1.0f + e);
+  const float t = (1.0f - e) * inverse;
+  return {u < 0 ? -cap * t : cap * t, 4.0f * e * inverse * inverse};
+}
+
+/// Calls f<mode>().
+template <class F>
+void with_score_mode(const AttentionArgs& a, F&& f) {
+  LT_CHECK(!a.drop.threshold || a.soft_cap == 0, "dropout of probabilities of soft-capped scores");
+  if (a.soft_cap > 0) return f.template operator()<ScoreMode::soft_cap>();
+  a.drop.threshold ? f.template operator()<ScoreMode::dropout>() : f.template operator()<ScoreMode::plain>();
 }
 
 /// Over the four lanes that share a row.

@@ -6,9 +6,7 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr float kLog2e = 1.4426950408889634f;
-
-template <class C, class T, class O, bool kDrop>
+template <class C, class T, class O, ScoreMode kMode>
 __global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, float* lse, AttentionArgs a) {
   constexpr int kDim = C::kDim, kTile = C::kN * kDim;
   const int64_t head = blockIdx.y, sample = blockIdx.z, kv_head = head / (a.heads / a.kv_heads);
@@ -23,7 +21,8 @@ __global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, flo
   const int64_t highest =
       mask.lowest(qt.at + qt.count - 1);  // keys from here on are in every query's document
   const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp * C::kOwn;
-  const float scale = 1.0f / sqrt(static_cast<float>(kDim)), to_log2 = scale * kLog2e;
+  const float inner = score_scale<float>(a), cap = static_cast<float>(a.soft_cap);
+  const float scale = kMode == ScoreMode::soft_cap ? 1.0f : inner, to_log2 = scale * kLog2e;
 
   const auto seen_from = [&](int64_t j) {  // the first tile from j on that some query sees
     while (j < k_tiles.total && mask.hides(qt, k_tiles[j])) ++j;
@@ -53,6 +52,14 @@ __global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, flo
     const T* ks = kvs + buffer * 2 * kTile;
     float s[C::kM][C::kN / 8][4];
     row_products<C>(s, qs, first, ks);
+    if constexpr (kMode == ScoreMode::soft_cap) {
+#pragma unroll
+      for (int m = 0; m < C::kM; ++m)
+#pragma unroll
+        for (int n = 0; n < C::kN / 8; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) s[m][n][i] = soft_cap_fast(s[m][n][i] * inner, cap).value;
+    }
 
     if (kt.count < C::kN || kt.at + C::kN - 1 > qt.at + first || highest > kt.at) {
 #pragma unroll
@@ -96,7 +103,7 @@ __global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, flo
         sum[m][half] = sum[m][half] * fade + total;  // of this lane's columns
 #pragma unroll
         for (int d = 0; d < kDim / 8; ++d) acc[m][d][2 * half] *= fade, acc[m][d][2 * half + 1] *= fade;
-        if constexpr (kDrop) {
+        if constexpr (kMode == ScoreMode::dropout) {
           const int64_t query = qt.at + first + 16 * m + 8 * half + lane / 4;
 #pragma unroll
           for (int n = 0; n < C::kN / 8; ++n)
@@ -129,8 +136,9 @@ __global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, flo
 }
 
 /// For each head dim; chosen by registers (docs/measurements/kernel-resources.json: no spills on sm_80).
-template <int kDim, bool kDrop>
-using ForwardCut = MmaCut<kDim, (kDim <= 128 && !kDrop ? 2 : 1), (kDim <= (kDrop ? 64 : 96) ? 64 : 32)>;
+template <int kDim, ScoreMode kMode>
+using ForwardCut = MmaCut<kDim, (kDim <= 128 && kMode != ScoreMode::dropout ? 2 : 1),
+                          (kDim <= (kMode == ScoreMode::dropout ? 64 : 96) ? 64 : 32)>;
 
 }  // namespace
 }  // namespace cuda
@@ -140,18 +148,16 @@ using namespace cuda;
 void attention_mma_forward(Stream& s, DType t, bool wide_out, void* out, void* lse, const AttentionArgs& a) {
   with_mma_type(t, [&]<class T>() {
     with_mma_dim(a.head_dim, [&]<int kDim>() {
-      const auto run = [&]<class O, bool kDrop>() {
-        using C = ForwardCut<kDim, kDrop>;
-        const dim3 grid = mma_grid(a.q_at, C::kRows, 1, a.heads, a.batch);
-        const int64_t shared = int64_t{sizeof(T)} * kDim * (C::kRows + 4 * C::kN);
-        launch(s, grid, kMmaThreads, shared, cuda::attention_mma_forward<C, T, O, kDrop>,
-               static_cast<O*>(out), static_cast<float*>(lse), a);
-      };
-      if (wide_out) {
-        a.drop.threshold ? run.template operator()<float, true>() : run.template operator()<float, false>();
-      } else {
-        a.drop.threshold ? run.template operator()<T, true>() : run.template operator()<T, false>();
-      }
+      with_score_mode(a, [&]<ScoreMode kMode>() {
+        const auto run = [&]<class O>() {
+          using C = ForwardCut<kDim, kMode>;
+          const dim3 grid = mma_grid(a.q_at, C::kRows, 1, a.heads, a.batch);
+          const int64_t shared = int64_t{sizeof(T)} * kDim * (C::kRows + 4 * C::kN);
+          launch(s, grid, kMmaThreads, shared, cuda::attention_mma_forward<C, T, O, kMode>,
+                 static_cast<O*>(out), static_cast<float*>(lse), a);
+        };
+        wide_out ? run.template operator()<float>() : run.template operator()<T>();
+      });
     });
   });
 }

@@ -1,5 +1,7 @@
 // How attention cuts queries and keys, on every device.
 #pragma once
+#include <cmath>
+
 #include "kernels/attention/attention.h"
 #include "kernels/tensor/host_device.h"
 
@@ -51,6 +53,12 @@ struct Mask {
     return last < keys.count ? last : keys.count;
   }
 };
+
+/// What products of queries and keys are multiplied by.
+template <class A>
+LT_HD A score_scale(const AttentionArgs& a) {
+  return a.scale > 0 ? A(a.scale) : A(1) / std::sqrt(A(a.head_dim));
+}
 
 /// The first Philox call of the probabilities of one query; four keys come from each.
 LT_HD inline uint64_t dropout_call(const AttentionArgs& a, int64_t sample, int64_t head, int64_t query) {

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     more_registers<C::kMany>();
     const int group = warp_index() / 4 - 1, lane = threadIdx.x % kWarp;
     const int first = warp_index() * 16 - 64;  // of the warp's queries
-    const float scale = 1.0f / sqrt(static_cast<float>(kDim)), to_log2 = scale * kToLog2;
+    const float scale = score_scale<float>(a), to_log2 = scale * kToLog2;
     float acc[kDim / 2], s[kN / 2], ds[kN / 2], row_lse[2], row_delta[2];
     uint32_t weights[kN / 16][4];
 #pragma unroll
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     more_registers<C::kMany>();
     const int group = warp_index() / 4 - 1, lane = threadIdx.x % kWarp;
     const int first = warp_index() * 16 - 64;  // of the warp's keys
-    const float scale = 1.0f / sqrt(static_cast<float>(kDim)), to_log2 = scale * kToLog2;
+    const float scale = score_scale<float>(a), to_log2 = scale * kToLog2;
     float acc_k[kDim / 2], acc_v[kDim / 2], p[kN / 2], ds[kN / 2];
     uint32_t weights[kN / 16][4];  // probabilities, then gradients of scores
 #pragma unroll

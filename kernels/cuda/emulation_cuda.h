@@ -29,7 +29,7 @@ struct dim3 {
 namespace ltrain::cuda {
 
 // By type, as on the device; the C library's take doubles only.
-using std::exp, std::exp2, std::fabs, std::isfinite, std::log, std::log1p, std::sqrt;
+using std::exp, std::exp2, std::fabs, std::isfinite, std::log, std::log1p, std::sqrt, std::tanh;
 
 struct Emulated {
   dim3 thread, block;  ///< of the running fibre

@@ -9,8 +9,6 @@ constexpr int kThreads = 256;
 
 inline __device__ float exponential(float x) { return expf(x); }
 inline __device__ double exponential(double x) { return exp(x); }
-inline __device__ float tangent(float x) { return tanhf(x); }
-inline __device__ double tangent(double x) { return tanh(x); }
 
 template <class A>
 __device__ A sigmoid(A x) {
@@ -22,7 +20,7 @@ template <class A>
 struct Gelu {
   A share, slope;
   __device__ explicit Gelu(A x) {
-    const A th = tangent(A(kGeluScale) * (x + A(kGeluCubic) * x * x * x));
+    const A th = tanh(A(kGeluScale) * (x + A(kGeluCubic) * x * x * x));
     share = A(0.5) * (A(1) + th);
     slope = share + A(0.5) * x * (A(1) - th * th) * A(kGeluScale) * (A(1) + A(3 * kGeluCubic) * x * x);
   }
@@ -104,7 +102,7 @@ __global__ void gelu_forward(T* y, const T* x, int64_t packs) {
     Pack<T, N> out;
     for (int j = 0; j < N; ++j) {
       const A v = get(in.v, j);
-      put(out.v, j, A(0.5) * v * (A(1) + tangent(A(kGeluScale) * (v + A(kGeluCubic) * v * v * v))));
+      put(out.v, j, A(0.5) * v * (A(1) + tanh(A(kGeluScale) * (v + A(kGeluCubic) * v * v * v))));
     }
     store(y, i * N, out);
   }
@@ -118,7 +116,7 @@ __global__ void gelu_backward(T* dx, const T* dy, const T* x, int64_t packs) {
     Pack<T, N> out;
     for (int j = 0; j < N; ++j) {
       const A v = get(in.v, j);
-      const A th = tangent(A(kGeluScale) * (v + A(kGeluCubic) * v * v * v));
+      const A th = tanh(A(kGeluScale) * (v + A(kGeluCubic) * v * v * v));
       const A slope = A(0.5) * (A(1) + th) +
                       A(0.5) * v * (A(1) - th * th) * A(kGeluScale) * (A(1) + A(3 * kGeluCubic) * v * v);
       put(out.v, j, get(d.v, j) * slope);

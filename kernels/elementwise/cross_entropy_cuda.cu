@@ -1,5 +1,6 @@
 #include "kernels/cuda/kernel_cuda.h"
 #include "kernels/elementwise/cross_entropy.h"
+#include "kernels/elementwise/soft_cap_cuda.h"
 
 namespace ltrain {
 namespace cuda {
@@ -13,12 +14,12 @@ struct TopSum {
   T top, sum;
 };
 
-/// Of one row, over the threads of the block; each row is read once.
-template <class T>
-__device__ TopSum<T> top_and_sum(const T* x, int64_t columns, T* scratch) {
+/// Of one row, over the threads of the block; each row is read once. kCap: of the soft-caps of x.
+template <bool kCap, class T>
+__device__ TopSum<T> top_and_sum(const T* x, int64_t columns, T cap, T* scratch) {
   T top = -T(INFINITY), sum = 0;
   for (int64_t v = threadIdx.x; v < columns; v += blockDim.x) {
-    const T at = x[v];
+    const T at = capped<kCap>(x[v], cap);
     if (at > top) {
       sum = sum * exp(top - at) + T(1);
       top = at;
@@ -32,10 +33,22 @@ __device__ TopSum<T> top_and_sum(const T* x, int64_t columns, T* scratch) {
   return {all, sum};
 }
 
+/// The slope of the soft-cap at x; *value: what x becomes there.
+template <bool kCap, class T>
+__device__ T through_cap(T x, T cap, T* value) {
+  if constexpr (kCap) {
+    const SoftCapped<T> s = soft_cap(x, cap);
+    *value = s.value;
+    return s.slope;
+  }
+  *value = x;
+  return T(1);
+}
+
 /// A block a row. `row_loss`: (rows).
-template <class T, class G>
+template <class T, class G, bool kCap>
 __global__ void cross_entropy(double* row_loss, G* dlogits, const T* logits, const int32_t* targets,
-                              int64_t vocab, GradientScale by) {
+                              int64_t vocab, T cap, GradientScale by) {
   const int64_t row = blockIdx.x;
   const T* x = logits + row * vocab;
   const int32_t target = targets[row];
@@ -46,35 +59,38 @@ __global__ void cross_entropy(double* row_loss, G* dlogits, const T* logits, con
     if (threadIdx.x == 0) row_loss[row] = 0;
     return;
   }
-  const T at_target = x[target];
-  const TopSum<T> t =
-      top_and_sum(x, vocab, shared_memory<T>());  // its barriers part this read from the writes below
+  const T at_target = capped<kCap>(x[target], cap);
+  // Its barriers part this read from the writes below.
+  const TopSum<T> t = top_and_sum<kCap>(x, vocab, cap, shared_memory<T>());
   if (threadIdx.x == 0)
     row_loss[row] =
         log(static_cast<double>(t.sum)) + static_cast<double>(t.top) - static_cast<double>(at_target);
   if (!dlogits) return;
   const T scale = T(by.get()), factor = scale / t.sum;
   for (int64_t v = threadIdx.x; v < vocab; v += blockDim.x) {
-    const T p = exp(x[v] - t.top) * factor;
-    put(dlogits, row * vocab + v, v == target ? p - scale : p);
+    T at;
+    const T slope = through_cap<kCap>(x[v], cap, &at), p = exp(at - t.top) * factor;
+    const T d = v == target ? p - scale : p;
+    put(dlogits, row * vocab + v, kCap ? d * slope : d);
   }
 }
 
-template <class T>
-__global__ void stats(T* out, const T* logits, const int32_t* targets, int64_t vocab, VocabColumns part) {
+template <class T, bool kCap>
+__global__ void stats(T* out, const T* logits, const int32_t* targets, int64_t vocab, T cap,
+                      VocabColumns part) {
   const int64_t row = blockIdx.x;
   const T* x = logits + row * vocab;
-  const TopSum<T> t = top_and_sum(x, part.columns, shared_memory<T>());
+  const TopSum<T> t = top_and_sum<kCap>(x, part.columns, cap, shared_memory<T>());
   if (threadIdx.x != 0) return;
   const int64_t target = targets[row] - part.first;
   out[3 * row] = t.top;
   out[3 * row + 1] = t.sum;
-  out[3 * row + 2] = target >= 0 && target < part.columns ? x[target] : T(0);
+  out[3 * row + 2] = target >= 0 && target < part.columns ? capped<kCap>(x[target], cap) : T(0);
 }
 
-template <class T, class G>
+template <class T, class G, bool kCap>
 __global__ void sharded(double* row_loss, G* dlogits, const T* logits, const int32_t* targets, const T* stats,
-                        int ranks, int64_t vocab, VocabColumns part, GradientScale by) {
+                        int ranks, int64_t vocab, T cap, VocabColumns part, GradientScale by) {
   const int64_t row = blockIdx.x, rows = gridDim.x;
   const bool counted = targets[row] >= 0;
   double top = -INFINITY, sum = 0, at_target = 0;
@@ -94,9 +110,19 @@ __global__ void sharded(double* row_loss, G* dlogits, const T* logits, const int
   const int64_t target = targets[row] - part.first;
   for (int64_t v = threadIdx.x; v < vocab; v += blockDim.x) {
     T d = 0;
-    if (counted && v < part.columns) d = exp(x[v] - high) * factor - (v == target ? scale : T(0));
+    if (counted && v < part.columns) {
+      T at;
+      const T slope = through_cap<kCap>(x[v], cap, &at);
+      d = exp(at - high) * factor - (v == target ? scale : T(0));
+      if constexpr (kCap) d *= slope;
+    }
     put(dlogits, row * vocab + v, d);
   }
+}
+
+template <class T>
+__global__ void cap_all(T* x, int64_t n, T cap) {
+  for (int64_t i = grid_thread(); i < n; i += grid_stride()) x[i] = capped<true>(x[i], cap);
 }
 
 /// The rows of a chunk in order, after those before it.
@@ -131,10 +157,12 @@ using namespace cuda;
 
 void cross_entropy_stats_cuda(Stream& s, DType t, void* stats, const void* logits, const int32_t* targets,
                               int64_t rows, int64_t vocab, VocabColumns part, double soft_cap) {
-  LT_CHECK(soft_cap == 0, "soft-capped logits on a GPU");
   const auto run = [&]<class T>() {
-    launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::stats<T>,
-           static_cast<T*>(stats), static_cast<const T*>(logits), targets, vocab, part);
+    with_cap(soft_cap, [&]<bool kCap>() {
+      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::stats<T, kCap>,
+             static_cast<T*>(stats), static_cast<const T*>(logits), targets, vocab, static_cast<T>(soft_cap),
+             part);
+    });
   };
   dispatch_wide(t, run);
 }
@@ -143,12 +171,13 @@ void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, d
                                 const void* logits, const int32_t* targets, const void* stats, int ranks,
                                 int64_t rows, int64_t vocab, VocabColumns part, GradientScale scale,
                                 double soft_cap) {
-  LT_CHECK(soft_cap == 0, "soft-capped logits on a GPU");
   double* row_loss = row_losses(s, rows);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
-    launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::sharded<T, G>, row_loss,
-           static_cast<G*>(dlogits), static_cast<const T*>(logits), targets, static_cast<const T*>(stats),
-           ranks, vocab, part, scale);
+    with_cap(soft_cap, [&]<bool kCap>() {
+      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::sharded<T, G, kCap>, row_loss,
+             static_cast<G*>(dlogits), static_cast<const T*>(logits), targets, static_cast<const T*>(stats),
+             ranks, vocab, static_cast<T>(soft_cap), part, scale);
+    });
   });
   add_losses(s, loss, row_loss, rows);
 }
@@ -156,17 +185,22 @@ void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, d
 void cross_entropy_cuda(Stream& s, DType logits_type, DType grad_type, double* loss, void* dlogits,
                         const void* logits, const int32_t* targets, int64_t rows, int64_t vocab,
                         GradientScale scale, double soft_cap) {
-  LT_CHECK(soft_cap == 0, "soft-capped logits on a GPU");
   double* row_loss = row_losses(s, rows);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
-    launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::cross_entropy<T, G>,
-           row_loss, static_cast<G*>(dlogits), static_cast<const T*>(logits), targets, vocab, scale);
+    with_cap(soft_cap, [&]<bool kCap>() {
+      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T),
+             cuda::cross_entropy<T, G, kCap>, row_loss, static_cast<G*>(dlogits),
+             static_cast<const T*>(logits), targets, vocab, static_cast<T>(soft_cap), scale);
+    });
   });
   add_losses(s, loss, row_loss, rows);
 }
 
-void soft_cap_logits_cuda(Stream&, DType, void*, int64_t, double) {
-  fail(ExitCode::internal, "soft-capped logits on a GPU");
+void soft_cap_logits_cuda(Stream& s, DType t, void* logits, int64_t n, double soft_cap) {
+  dispatch_wide(t, [&]<class T>() {
+    launch(s, blocks_for(n, kThreads), kThreads, 0, cuda::cap_all<T>, static_cast<T*>(logits), n,
+           static_cast<T>(soft_cap));
+  });
 }
 
 }  // namespace ltrain

@@ -40,6 +40,8 @@ std::vector<std::string> smaller_settings(const Recipe& r) {
   if (!r.offload.optimizer.on())
     out.push_back(
         fmt::format("offload.optimizer.device: {}", device_of(r) == DeviceKind::cuda ? "cpu" : "nvme"));
+  if (r.train.logits_chunk_size == 0 && device_of(r) == DeviceKind::cuda)
+    out.emplace_back("train.logits_chunk_size: 1024 (now 4096)");
   if (r.precision == Precision::fp32 || r.precision == Precision::fp64) out.emplace_back("precision: bf16");
   if (r.launch.ranks_on_host > 1 && device_of(r) == DeviceKind::cpu) out.emplace_back("fewer ranks a host");
   out.emplace_back("a smaller data.seq_length or model");

@@ -108,6 +108,7 @@ struct Plan {
   bool network_given = false;   ///< the profile says so; else it is assumed
   std::string network_source;   ///< "by the profile", "assumed: ..."
   double peak_flops = 0;        ///< of one rank, for MFU: the profile's fastest matmul of the dtype
+  std::string attention;        ///< which kernels a GPU has for it; empty: on the CPU, or not known
   std::string recompute;        ///< what granularity: auto chose, in words; else empty
   int64_t placement_ops = 0;    ///< ops and collectives whose placements were checked
   std::vector<RankPlan> ranks;  ///< the distinct ones: the first of each pipeline stage, and the last

@@ -250,6 +250,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
                     figures_text(r.figures));
   else if (!p.profile_measured)
     out += "  (a guess: run `ltrain bench` to measure this machine)\n";
+  if (!p.attention.empty()) out += fmt::format("\nattention: {}\n", p.attention);
   if (!p.recompute.empty()) out += fmt::format("\nrecompute: auto computes again: {}\n", p.recompute);
   out += fmt::format("\nplacements: {} ops and collectives checked, none refused\n", p.placement_ops);
   out += fit_text(p) + "\n";
@@ -302,6 +303,7 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["evaluations"] = p.evaluations;
   j["total_seconds"] = p.total_seconds();
   j["total_tokens"] = p.tokens_per_step * p.train_steps;
+  if (!p.attention.empty()) j["attention"] = p.attention;
   if (!p.recompute.empty()) j["recompute"] = p.recompute;
   j["placement_ops_checked"] = p.placement_ops;
   if (map) j["rank_map"] = ordered_json::parse(rank_map_json(*map));

@@ -101,6 +101,7 @@ DeviceProfile parse_device_profile(const std::string& text, const std::string& n
     p.text = m.text("text");
     p.aliases = m.words("aliases");
     p.driver = m.words("driver");
+    p.compute_capability = m.whole("compute_capability", 30, 999, 0);
     if (m.has("kind")) p.cpu = m.choice("kind", {"gpu", "cpu"}) == "cpu";
     CheckedMap node = m.map("node");
     p.node = node.text("name");

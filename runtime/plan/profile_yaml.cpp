@@ -100,6 +100,7 @@ std::string device_profile_yaml(const DeviceProfile& d) {
   std::string driver;
   for (const std::string& word : d.driver) driver += (driver.empty() ? "" : ", ") + quoted(word);
   if (!driver.empty()) head += "driver: [" + driver + "]\n";
+  if (d.compute_capability > 0) head += fmt::format("compute_capability: {}\n", d.compute_capability);
   head += fmt::format("node: {{name: {}, cards: {}{}}}\n", quoted(d.node), d.cards_a_node,
                       d.network.empty() ? "" : ", network: " + quoted(d.network));
   return head + w.references() + w.body;

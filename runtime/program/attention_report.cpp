@@ -13,6 +13,7 @@ std::string native_kernels(const Recipe& r, DType type, int capability) {
   AttentionTraits traits;
   traits.type = type, traits.head_dim = r.model.head_dim, traits.capability = capability;
   traits.dropout = r.model.attn_pdrop > 0;
+  traits.soft_cap = r.model.attn_logit_softcapping.value_or(0) > 0;
   switch (choose_attention(traits)) {
     case AttentionKernel::wgmma:
       return "native kernels, on Hopper's tensor cores (wgmma)";
@@ -31,11 +32,25 @@ std::string cudnn_declines(const Recipe& r) {
   // A layer without a window can be cuDNN's whatever the others have.
   int64_t narrowest = r.model.window(0);
   for (int64_t i = 1; i < r.model.num_hidden_layers; ++i) narrowest = std::min(narrowest, r.model.window(i));
-  std::string why = cudnn_declines(type_of(r), r.model.head_dim, r.model.attn_pdrop > 0,
-                                   r.data.reset_attention_mask, narrowest);
+  std::string why =
+      cudnn_declines(type_of(r), r.model.head_dim, r.model.attn_pdrop > 0, r.data.reset_attention_mask,
+                     narrowest, r.model.attn_logit_softcapping.value_or(0) > 0);
   if (why.empty() && r.parallel.context > 1 && r.parallel.context_comm != ContextComm::a2a)
     why = fmt::format("parallel.context_comm: {} parts queries from keys", r.parallel.context_comm);
   return why;
+}
+
+std::string planned_attention(const Recipe& r, int capability) {
+  if (capability < 80)
+    return fmt::format(
+        "none: the card has compute capability {}.{}, and this program's kernels are of 8.0 on",
+        capability / 10, capability % 10);
+  const std::string own = native_kernels(r, type_of(r), capability);
+  if (r.attention_backend == AttentionBackend::own) return own;
+  const std::string why = cudnn_declines(r);
+  if (!why.empty()) return fmt::format("{}; not cuDNN: {}", own, why);
+  return fmt::format("{}; at the start {} compared with cuDNN's, which go first where they agree", own,
+                     r.deterministic ? "the forward ones are" : "they are");
 }
 
 std::string attention_report(const Recipe& r, int capability, Stream& compute) {

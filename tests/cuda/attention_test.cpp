@@ -41,21 +41,22 @@ struct Case {
   int64_t batch, seq, heads, kv_heads, dim;
   bool dropout = false, documents = false;
   int64_t window = 0;
+  double scale = 0, soft_cap = 0;
 };
 
 /// Forward and backward of one tensor of queries, keys and values.
 void check_fused(AttentionKernel kernel, DType t, const Case& c) {
   CAPTURE(attention_name(kernel), dtype_name(t), c.batch, c.seq, c.heads, c.kv_heads, c.dim, c.dropout,
-          c.documents, c.window);
+          c.documents, c.window, c.scale, c.soft_cap);
   const Forced forced(kernel);
   AttentionShape shape;
   shape.batch = c.batch, shape.seq = c.seq, shape.heads = c.heads, shape.kv_heads = c.kv_heads;
   shape.head_dim = c.dim;
-  shape.window = c.window;
+  shape.window = c.window, shape.scale = c.scale, shape.soft_cap = c.soft_cap;
   Twin w(t);
   const int64_t rows = c.batch * c.seq, width = c.heads * c.dim;
   const auto qkv = w.random(t, {rows, shape.qkv_width()}, 2), dout = w.random(t, {rows, width});
-  const auto out = w.blank(t, {rows, width}), lse = w.blank(DType::f32, {c.batch, c.heads, c.seq});
+  const auto out = w.blank(t, {rows, width}), lse = w.blank(wide(t), {c.batch, c.heads, c.seq});
   const auto dqkv = w.blank(t, {rows, shape.qkv_width()});
   const auto samples = w.of(DType::i64, {c.batch}, [](int64_t i) { return 5 + i; });
   const auto begins = w.of(DType::i32, {c.batch, c.seq}, [&](int64_t i) { return i % c.seq / 29 * 29; });
@@ -161,6 +162,24 @@ TEST_CASE("attention with a window: every kernel") {
     }
 }
 
+// Scores are up to some units: a cap of 1.5 bends most of them, and a scale of 0.3 is that of no head dim
+// here.
+TEST_CASE("attention with a scale of its own and soft-capped scores: every kernel that has them") {
+  if (!have_cuda()) return;
+  for (DType t : {DType::f32, DType::f64}) {
+    check_fused(AttentionKernel::base, t, {2, 67, 2, 1, 24, true, true, 31, 0.3, 1.5});
+    check_fused(AttentionKernel::base, t, {1, 40, 2, 2, 136, false, false, 0, 0, 1.5});
+  }
+  for (DType t : kNarrow) {
+    check_fused(kMma, t, {2, 133, 2, 1, 64, true, true, 0, 0.3});
+    check_fused(kMma, t, {1, 259, 1, 1, 64, false, false, 0, 0.3, 1.5});
+    for (int64_t dim : {96, 128, 192, 256})
+      check_fused(kMma, t, {2, 75, 2, 1, dim, false, dim == 128, dim == 256 ? 31 : 0, 0.3, 1.5});
+  }
+  if (!have_hopper()) return;
+  for (DType t : kNarrow) check_fused(kWgmma, t, {2, 261, 4, 2, 128, false, true, 0, 0.3});
+}
+
 TEST_CASE("attention on tensor cores: some queries against some keys, added to what is there or not") {
   if (!have_cuda()) return;
   for (DType t : kNarrow)
@@ -222,6 +241,8 @@ TEST_CASE("attention: the kernel is the fastest that can, or the one asked for, 
   REQUIRE(with([](auto& t) { t.capability = 100; }) == mma);
   REQUIRE(with([](auto& t) { t.dropout = true; }) == mma);
   REQUIRE(with([](auto& t) { t.even_runs = false; }) == mma);
+  REQUIRE(with([](auto& t) { t.soft_cap = true; }) == mma);
+  REQUIRE(with([](auto& t) { t.soft_cap = t.dropout = true; }) == base);
   REQUIRE(with([](auto& t) { t.head_dim = 80; }) == base);
   REQUIRE(with([](auto& t) { t.aligned = false; }) == base);
   REQUIRE(with([](auto& t) { t.type = DType::f32; }) == base);

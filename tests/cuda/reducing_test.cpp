@@ -12,19 +12,22 @@ TEST_CASE("cross-entropy with its gradient, in place and narrower, some rows not
                                    {DType::f32, DType::bf16},
                                    {DType::f32, DType::f16},
                                    {DType::f64, DType::f64}})
-    for (int64_t vocab : {5, 600, 1031}) {
-      CAPTURE(dtype_name(type), dtype_name(grad), vocab);
+    for (const auto& [vocab, cap] :
+         {std::pair<int64_t, double>{5, 0}, {600, 0}, {1031, 0}, {5, 3}, {1031, 3}}) {
+      CAPTURE(dtype_name(type), dtype_name(grad), vocab, cap);
       Twin w(type);
       const int64_t rows = 6;
       const auto logits = w.random(type, {rows, vocab}, 8), in_place = w.random(type, {rows, vocab}, 8);
-      const auto targets = w.of(DType::i32, {rows}, [&](int64_t i) { return i == 2 ? -1 : (i * 7) % vocab; });
+      const auto targets =
+          w.of(DType::i32, {rows}, [&, vocab = vocab](int64_t i) { return i == 2 ? -1 : (i * 7) % vocab; });
       const auto d = w.blank(grad, {rows, vocab});
       const auto loss = w.of(DType::f64, {1}, [](int64_t) { return 0.5; });
       w.check(
-          [&](Stream& s, const Twin::At& at) {
-            cross_entropy(s, at(loss), at(d), at(logits), at(targets), 0.125);
-            cross_entropy(s, at(loss), {}, at(logits), at(targets), 0.125);
-            cross_entropy(s, at(loss), at(in_place), at(in_place), at(targets), 0.125);
+          [&, cap = cap](Stream& s, const Twin::At& at) {
+            cross_entropy(s, at(loss), at(d), at(logits), at(targets), 0.125, cap);
+            cross_entropy(s, at(loss), {}, at(logits), at(targets), 0.125, cap);
+            cross_entropy(s, at(loss), at(in_place), at(in_place), at(targets), 0.125, cap);
+            if (cap > 0) soft_cap_logits(s, at(logits), cap);
           },
           type == DType::f64 ? 1 : 2);
     }
@@ -32,8 +35,9 @@ TEST_CASE("cross-entropy with its gradient, in place and narrower, some rows not
 
 TEST_CASE("cross-entropy over a vocabulary that ranks share, with padding") {
   if (!have_cuda()) return;
-  for (DType t : {DType::f32, DType::f64}) {
-    CAPTURE(dtype_name(t));
+  for (const auto& [t, cap] :
+       {std::pair{DType::f32, 0.0}, {DType::f64, 0.0}, {DType::f32, 3.0}, {DType::f64, 3.0}}) {
+    CAPTURE(dtype_name(t), cap);
     Twin w(t);
     const int64_t rows = 5, width = 40;
     const auto a = w.random(t, {rows, width}, 6), b = w.random(t, {rows, width}, 6);
@@ -41,10 +45,10 @@ TEST_CASE("cross-entropy over a vocabulary that ranks share, with padding") {
     const auto stats = w.blank(t, {2 * rows, 3}), d = w.blank(t, {rows, width});
     const auto loss = w.of(DType::f64, {1}, [](int64_t) { return 0; });
     const VocabColumns first{0, 40}, second{40, 33};
-    w.check([&](Stream& s, const Twin::At& at) {
-      cross_entropy_stats(s, at(stats).narrow(0, rows), at(a), at(targets), first);
-      cross_entropy_stats(s, at(stats).narrow(rows, rows), at(b), at(targets), second);
-      cross_entropy_sharded(s, at(loss), at(d), at(b), at(targets), at(stats), second, 0.5);
+    w.check([&, cap = cap](Stream& s, const Twin::At& at) {
+      cross_entropy_stats(s, at(stats).narrow(0, rows), at(a), at(targets), first, cap);
+      cross_entropy_stats(s, at(stats).narrow(rows, rows), at(b), at(targets), second, cap);
+      cross_entropy_sharded(s, at(loss), at(d), at(b), at(targets), at(stats), second, 0.5, cap);
     });
   }
 }

@@ -26,6 +26,9 @@ void attention_rules(const Recipe& r, const BrokenRule& broken) {
   if (const int64_t window = widest_window(r.model); window > 0)
     refuse("model.sliding_window: " + cudnn_declines(DType::bf16, 64, false, false, window),
            "model.sliding_window");
+  if (r.model.attn_logit_softcapping.value_or(0) > 0)
+    refuse("model.attn_logit_softcapping: " + cudnn_declines(DType::bf16, 64, false, false, 0, true),
+           "model.attn_logit_softcapping");
   if (r.parallel.context > 1 && r.parallel.context_comm != ContextComm::a2a)
     refuse(fmt::format("parallel.context_comm: {} parts queries from keys", r.parallel.context_comm),
            "parallel.context_comm");

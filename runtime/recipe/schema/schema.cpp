@@ -253,13 +253,6 @@ void add_train_keys(std::vector<Key>& t) {
                   .changes(Effect::speed)
                   .between(1, kMaxDim)
                   .alias({"per_device_train_batch_size"}));
-  t.push_back(
-      integer("train.logits_chunk_size", LT_MEMBER(train.logits_chunk_size),
-              "Tokens of a micro-batch whose logits a rank holds at once, forward and backward. auto: "
-              "as many as 64 MiB of fp32 logits hold, on a GPU at least 4096.")
-          .changes(Effect::speed)
-          .or_word("auto", 0)
-          .between(1, kMaxDim));
   t.push_back(integer("train.global_batch_size", LT_MEMBER(train.global_batch_size),
                       "Sequences of an optimizer step, over all ranks and micro-batches.")
                   .changes(Effect::schedule)
@@ -332,6 +325,13 @@ void add_train_keys(std::vector<Key>& t) {
   t.push_back(number("train.exit_duration_in_mins", LT_MEMBER(train.exit_duration_in_mins),
                      "Save and stop after this long; null: no limit.")
                   .above(0));
+  t.push_back(
+      integer("train.logits_chunk_size", LT_MEMBER(train.logits_chunk_size),
+              "Tokens of a micro-batch whose logits a rank holds at once, forward and backward. auto: "
+              "as many as 64 MiB of fp32 logits hold, on a GPU at least 4096.")
+          .changes(Effect::speed)
+          .or_word("auto", 0)
+          .between(1, kMaxDim));
 }
 
 void add_job_keys(std::vector<Key>& t) {

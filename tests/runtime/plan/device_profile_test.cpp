@@ -217,6 +217,29 @@ TEST_CASE("profile files are checked: place, key, value, rule, what would work",
              Contains("comes after a level that joins all ranks"));
 }
 
+TEST_CASE("a plan names the attention kernels that its card has", "[plan]") {
+  const auto attention = [](const std::string& card, const std::string& more) {
+    const Recipe r = resolve(
+        parse_recipe("device: cuda\nmodel: {architecture: llama, vocab_size: 512, hidden_size: 256, "
+                     "num_hidden_layers: 1, num_attention_heads: 2}\ndata: {train: [{path: a}], seq_length: "
+                     "128}\ntrain: {train_steps: 1}\n" +
+                         more,
+                     "r.yaml"),
+        1);
+    return make_plan(r, find_profile(card)).attention;
+  };
+  const std::string own = "precision: bf16\nattention_backend: own\n";
+  CHECK(attention("h100", own) == "native kernels, on Hopper's tensor cores (wgmma)");
+  CHECK(attention("a100", own) == "native kernels, on tensor cores (mma)");
+  CHECK_THAT(attention("v100", own), Contains("none: the card has compute capability 7.0"));
+  CHECK(attention("h100", "precision: fp32\n") ==
+        "native kernels, in plain arithmetic, for f32 with head dim 128; not cuDNN: cuDNN takes bf16 and "
+        "fp16, not f32");
+  CHECK_THAT(attention("h100", "precision: bf16\n"),
+             Contains("wgmma") && Contains("the forward ones are compared with cuDNN's"));
+  CHECK(attention("mi300x", own).empty());
+}
+
 TEST_CASE("a profile that is written is read back with the same figures", "[plan]") {
   for (const DeviceHandle& d : builtin_devices()) {
     INFO(d->name);

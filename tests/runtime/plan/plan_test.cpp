@@ -339,7 +339,9 @@ TEST_CASE("a plan says whether it fits: the card it is for, and this host where 
           Contains(
               "; what would help: a smaller train.micro_batch_size (now 2), recompute.granularity: full, a "
               "higher parallel.zero_stage (now 0), more ranks (parallel.tensor, now 1, or parallel.pipeline, "
-              "now 1), offload.optimizer.device: cpu, precision: bf16, a smaller data.seq_length"));
+              "now 1), offload.optimizer.device: cpu, train.logits_chunk_size: 1024 (now 4096), precision: "
+              "bf16, "
+              "a smaller data.seq_length"));
   CHECK(code_of(p) == ExitCode::does_not_fit);
   const json j = json::parse(plan_json(p));
   CHECK(j["fits"] == false);

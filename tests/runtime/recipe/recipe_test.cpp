@@ -370,27 +370,14 @@ TEST_CASE("what all ranks of a job have alike: every key of the recipe but those
   CHECK(job_settings(parse("seed: 2")) != job_settings(parse("seed: 3")));
 }
 
-TEST_CASE("what gemma2 has and this build does not compute on a GPU is refused there", "[recipe]") {
-  const auto refusal = [](const std::string& text) -> std::string {
-    try {
-      resolve(parse_recipe(text, "r.yaml"), 1);
-    } catch (const Error& e) {
-      CHECK(e.code() == ExitCode::usage);
-      return e.what();
-    }
-    return "";
-  };
-  const std::string plain =
-      "attn_logit_softcapping: null, final_logit_softcapping: null, hidden_size: 256, num_attention_heads: 4";
-  const auto on = [&](const std::string& device, const std::string& more) {
-    return refusal(fmt::format("device: {}\nmodel: {{architecture: gemma2, {}}}\n", device, more));
-  };
-  CHECK_THAT(on("cuda", "hidden_size: 256"),
-             Catch::Contains("gemma2 has soft-caps of scores or logits, which "
-                             "this build does not compute on a GPU; nearest valid value: "
-                             "device: cpu"));
-  CHECK(on("cpu", "hidden_size: 256") == "");
-  CHECK_THAT(on("cuda", plain), Catch::Contains("norms that scale by 1 + weight"));
-  CHECK_THAT(refusal("model: {architecture: llama, final_logit_softcapping: 30}\n"),
-             Catch::Contains("has a meaning only with model.architecture: gemma2"));
+TEST_CASE("soft-caps are of families that have them, on every device", "[recipe]") {
+  const auto resolved = [](const std::string& text) { return resolve(parse_recipe(text, "r.yaml"), 1); };
+  for (const char* device : {"cpu", "cuda"})
+    CHECK(resolved(fmt::format("device: {}\nmodel: {{architecture: gemma2, hidden_size: 256}}\n", device))
+              .model.attn_logit_softcapping == 50.0);
+  CHECK_THROWS_WITH(resolved("model: {architecture: llama, final_logit_softcapping: 30}\n"),
+                    Catch::Contains("has a meaning only with model.architecture: gemma2"));
+  CHECK_THROWS_WITH(resolved("device: cuda\nprecision: bf16\nattention_backend: cudnn\nmodel: {architecture: "
+                             "gemma2, hidden_size: 256}\n"),
+                    Catch::Contains("soft-capped"));
 }

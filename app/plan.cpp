@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
+#include "app/plan_exports.h"
 #include "app/profile_option.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/schedule_csv.h"
@@ -25,6 +26,7 @@ struct Options {
   std::string recipe, profile, cluster, trace, svg, csv;
   std::vector<std::string> overrides;
   int world = 0;
+  ExportOptions exports;
   bool json = false, schedule = false, compositions = false, ranks = false;
 };
 
@@ -81,6 +83,7 @@ void add_plan(CLI::App& app) {
   command->add_flag(
       "--ranks", o->ranks,
       "List every rank, and the memory of the first one of each stage; else of the one that takes most");
+  add_export_options(*command, o->exports);
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value
   command->footer(
@@ -89,8 +92,10 @@ void add_plan(CLI::App& app) {
   command->callback([o, command] {
     take_extras(*command, o->overrides);
     if (o->compositions) return show_compositions(o->json);
+    if (o->exports.without_recipe()) return run_without_recipe(o->exports, o->world);
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
     Recipe given = load_with_notes(o->recipe, o->overrides);
+    if (!o->exports.target.empty()) return export_recipe(o->exports, given);
     take_cluster(o->profile, o->cluster, given);
     if (!o->profile.empty()) fit_device(given, o->profile);
     const JobSize size = planned_size(given, environment_for_plans(process_variables()), gpus_for(given),

@@ -15,6 +15,7 @@
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/check/check_job.h"
 #include "runtime/check/compositions.h"
+#include "runtime/plan/campaign.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/plan/schedule_plan.h"
@@ -23,11 +24,11 @@ namespace ltrain::app {
 namespace {
 
 struct Options {
-  std::string recipe, profile, cluster, trace, svg, csv;
+  std::string recipe, profile, cluster, trace, svg, csv, campaign_file;
   std::vector<std::string> overrides;
   int world = 0;
   ExportOptions exports;
-  bool json = false, schedule = false, compositions = false, ranks = false;
+  bool json = false, schedule = false, compositions = false, ranks = false, campaign = false;
 };
 
 void write_file(const std::string& path, const std::string& text) {
@@ -54,6 +55,17 @@ void show_schedule(const Recipe& recipe, const MachineProfile& profile, const Op
   if (!o.csv.empty()) write_file(o.csv, pipeline::write_schedule_csv(s));
   if (!o.schedule) return;
   std::fputs((o.json ? schedule_json(plan) + "\n" : schedule_text(plan, output_columns())).c_str(), stdout);
+}
+
+void show_campaign(const CheckedJob& job, int ranks_per_node, const Options& o) {
+  const CampaignSettings settings =
+      o.campaign_file.empty() ? default_campaign_settings() : load_campaign(o.campaign_file);
+  const CampaignJob campaign = campaign_job(job.recipe, job.plan, ranks_per_node);
+  const double watts = job.profile.device ? job.profile.device->power_watts.value : 0;
+  std::fputs(
+      (o.json ? campaign_json(campaign, settings, watts) + "\n" : campaign_text(campaign, settings, watts))
+          .c_str(),
+      stdout);
 }
 
 void show_compositions(bool json) {
@@ -83,6 +95,10 @@ void add_plan(CLI::App& app) {
   command->add_flag(
       "--ranks", o->ranks,
       "List every rank, and the memory of the first one of each stage; else of the one that takes most");
+  command->add_flag("--campaign", o->campaign,
+                    "Time and cost to the end with failures, restarts and saves, instead of the plan");
+  command->add_option("--campaign-file", o->campaign_file,
+                      "YAML file of failure rates, storage, spare nodes, prices for --campaign");
   add_export_options(*command, o->exports);
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value
@@ -107,6 +123,7 @@ void add_plan(CLI::App& app) {
     const CheckedJob job = check_job(given, size, checks);
     const Recipe& recipe = job.recipe;
     if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, job.profile, *o);
+    if (o->campaign || !o->campaign_file.empty()) return show_campaign(job, size.ranks_per_node, *o);
     const int nodes = (size.world + size.ranks_per_node - 1) / size.ranks_per_node;
     const RankMap map = map_ranks(recipe, host_names(nodes, process_variables()));
     std::fputs(

@@ -123,7 +123,12 @@ void add_plan(CLI::App& app) {
     const CheckedJob job = check_job(given, size, checks);
     const Recipe& recipe = job.recipe;
     if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, job.profile, *o);
-    if (o->campaign || !o->campaign_file.empty()) return show_campaign(job, size.ranks_per_node, *o);
+    if (o->campaign || !o->campaign_file.empty()) {
+      show_campaign(job, size.ranks_per_node, *o);
+      if (fits(job.plan)) return;
+      std::fprintf(stderr, "ltrain: %s\n", fit_text(job.plan).c_str());
+      throw CLI::RuntimeError(static_cast<int>(ExitCode::does_not_fit));
+    }
     const int nodes = (size.world + size.ranks_per_node - 1) / size.ranks_per_node;
     const RankMap map = map_ranks(recipe, host_names(nodes, process_variables()));
     std::fputs(

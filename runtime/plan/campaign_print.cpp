@@ -77,8 +77,9 @@ CampaignJob campaign_job(const Recipe& recipe, const Plan& plan, int ranks_per_n
 std::string campaign_text(const CampaignJob& job, const CampaignSettings& s, double watts) {
   const Answer a = answer(job, s, watts);
   const CampaignTimes& t = a.times;
-  std::string out = fmt::format("campaign: {} GPUs on {} nodes and {} spare ones, {:.2f} days of work\n",
-                                job.gpus, job.nodes(), a.terms.spares, job.work_seconds / kDay);
+  std::string out =
+      fmt::format("campaign: {} GPUs on {} node{} and {} spare, {:.2f} days of work\n", job.gpus, job.nodes(),
+                  job.nodes() == 1 ? "" : "s", a.terms.spares, job.work_seconds / kDay);
   out += fmt::format(
       "  to the end: {:.2f} days by formula, {:.2f} +- {:.2f} by simulation ({} runs); {:.1f} % effective\n",
       t.total / kDay, a.simulated.seconds / kDay, a.simulated.error / kDay, a.simulated.runs,

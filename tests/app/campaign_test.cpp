@@ -13,7 +13,7 @@ TEST_CASE("plan --campaign prints where the time goes, and takes a file of figur
   const Outcome plain = t.sh("plan tiny.yaml --campaign");
   INFO(plain.text);
   CHECK(plain.code == 0);
-  CHECK_THAT(plain.text, Contains("campaign: 2 GPUs on 1 nodes") && Contains("by simulation") &&
+  CHECK_THAT(plain.text, Contains("campaign: 2 GPUs on 1 node and 0 spare") && Contains("by simulation") &&
                              Contains("published: arXiv:2407.21783 table 5") && Contains("assumed: "));
 
   std::ofstream(t.folder() + "/c.yaml")
@@ -33,6 +33,11 @@ TEST_CASE("plan --campaign prints where the time goes, and takes a file of figur
   CHECK(bad.code == 64);
   CHECK_THAT(bad.text, Contains("bad.yaml:2:1: repair_hour: unknown key; nearest valid value: repair_hours"));
   CHECK(t.sh("plan tiny.yaml --campaign --campaign-file nothing.yaml").code == 64);
+  const Outcome large = t.sh(
+      "plan tiny.yaml --campaign device=cuda --profile h100 train.micro_batch_size=1000000 "
+      "train.global_batch_size=2000000 model.hidden_size=128");
+  CHECK(large.code == 78);
+  CHECK_THAT(large.text, Contains("does not fit"));
 }
 
 TEST_CASE("plan --export and --from-megatron as programs") {

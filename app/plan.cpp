@@ -9,11 +9,13 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
+#include "app/plan_exports.h"
 #include "app/profile_option.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/check/check_job.h"
 #include "runtime/check/compositions.h"
+#include "runtime/plan/campaign.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/plan/schedule_plan.h"
@@ -22,10 +24,11 @@ namespace ltrain::app {
 namespace {
 
 struct Options {
-  std::string recipe, profile, cluster, trace, svg, csv;
+  std::string recipe, profile, cluster, trace, svg, csv, campaign_file;
   std::vector<std::string> overrides;
   int world = 0;
-  bool json = false, schedule = false, compositions = false, ranks = false;
+  ExportOptions exports;
+  bool json = false, schedule = false, compositions = false, ranks = false, campaign = false;
 };
 
 void write_file(const std::string& path, const std::string& text) {
@@ -52,6 +55,17 @@ void show_schedule(const Recipe& recipe, const MachineProfile& profile, const Op
   if (!o.csv.empty()) write_file(o.csv, pipeline::write_schedule_csv(s));
   if (!o.schedule) return;
   std::fputs((o.json ? schedule_json(plan) + "\n" : schedule_text(plan, output_columns())).c_str(), stdout);
+}
+
+void show_campaign(const CheckedJob& job, int ranks_per_node, const Options& o) {
+  const CampaignSettings settings =
+      o.campaign_file.empty() ? default_campaign_settings() : load_campaign(o.campaign_file);
+  const CampaignJob campaign = campaign_job(job.recipe, job.plan, ranks_per_node);
+  const double watts = job.profile.device ? job.profile.device->power_watts.value : 0;
+  std::fputs(
+      (o.json ? campaign_json(campaign, settings, watts) + "\n" : campaign_text(campaign, settings, watts))
+          .c_str(),
+      stdout);
 }
 
 void show_compositions(bool json) {
@@ -81,6 +95,11 @@ void add_plan(CLI::App& app) {
   command->add_flag(
       "--ranks", o->ranks,
       "List every rank, and the memory of the first one of each stage; else of the one that takes most");
+  command->add_flag("--campaign", o->campaign,
+                    "Time and cost to the end with failures, restarts and saves, instead of the plan");
+  command->add_option("--campaign-file", o->campaign_file,
+                      "YAML file of failure rates, storage, spare nodes, prices for --campaign");
+  add_export_options(*command, o->exports);
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value
   command->footer(
@@ -89,8 +108,10 @@ void add_plan(CLI::App& app) {
   command->callback([o, command] {
     take_extras(*command, o->overrides);
     if (o->compositions) return show_compositions(o->json);
+    if (o->exports.without_recipe()) return run_without_recipe(o->exports, o->world);
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
     Recipe given = load_with_notes(o->recipe, o->overrides);
+    if (!o->exports.target.empty()) return export_recipe(o->exports, given);
     take_cluster(o->profile, o->cluster, given);
     if (!o->profile.empty()) fit_device(given, o->profile);
     const JobSize size = planned_size(given, environment_for_plans(process_variables()), gpus_for(given),
@@ -102,6 +123,12 @@ void add_plan(CLI::App& app) {
     const CheckedJob job = check_job(given, size, checks);
     const Recipe& recipe = job.recipe;
     if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, job.profile, *o);
+    if (o->campaign || !o->campaign_file.empty()) {
+      show_campaign(job, size.ranks_per_node, *o);
+      if (fits(job.plan)) return;
+      std::fprintf(stderr, "ltrain: %s\n", fit_text(job.plan).c_str());
+      throw CLI::RuntimeError(static_cast<int>(ExitCode::does_not_fit));
+    }
     const int nodes = (size.world + size.ranks_per_node - 1) / size.ranks_per_node;
     const RankMap map = map_ranks(recipe, host_names(nodes, process_variables()));
     std::fputs(

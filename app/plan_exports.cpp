@@ -1,0 +1,54 @@
+#include "app/plan_exports.h"
+
+#include <cstdio>
+#include <fstream>
+
+#include "app/print_notes.h"
+#include "kernels/base/error.h"
+#include "runtime/plan/exports/megatron.h"
+#include "runtime/plan/exports/megatron_flags.h"
+#include "runtime/plan/exports/trainers.h"
+
+namespace ltrain::app {
+namespace {
+
+void put(const std::string& path, const std::string& text) {
+  if (path.empty()) {
+    std::fputs(text.c_str(), stdout);
+    return;
+  }
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  if (!out.flush()) fail(ExitCode::storage, "{}: cannot be written", path);
+}
+
+}  // namespace
+
+void add_export_options(CLI::App& command, ExportOptions& o) {
+  command
+      .add_option("--export", o.target, "Write the recipe as flags of another trainer, in place of the plan")
+      ->check(CLI::IsMember({"megatron", "torchtitan", "deepspeed"}));
+  command.add_option("--from-megatron", o.megatron,
+                     "Read the flags of a Megatron-LM command line, and write a recipe; needs no recipe");
+  command.add_option("--output", o.output, "File for --export and --from-megatron, in place of stdout");
+  command.add_flag("--flags", o.flags,
+                   "Print Megatron-LM's flags and the keys that they stand for; needs no recipe");
+}
+
+void run_without_recipe(const ExportOptions& o, int world) {
+  if (o.flags) return put(o.output, exports::megatron_flags_markdown());
+  const exports::Imported imported = exports::from_megatron(o.megatron, world);
+  print_notes(imported.notes);
+  put(o.output, imported.yaml);
+}
+
+void export_recipe(const ExportOptions& o, const Recipe& recipe) {
+  const exports::Exported exported = o.target == "torchtitan"  ? exports::to_torchtitan(recipe)
+                                     : o.target == "deepspeed" ? exports::to_deepspeed(recipe)
+                                                               : exports::to_megatron(recipe);
+  for (const std::string& setting : exported.unsaid)
+    std::fprintf(stderr, "ltrain: %s cannot say: %s\n", o.target.c_str(), setting.c_str());
+  put(o.output, exported.text);
+}
+
+}  // namespace ltrain::app

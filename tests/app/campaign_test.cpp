@@ -1,0 +1,55 @@
+// ltrain plan --campaign, as a program.
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "tests/app/run_program.h"
+
+using namespace ltrain::test;
+using Catch::Contains;
+using nlohmann::json;
+
+TEST_CASE("plan --campaign prints where the time goes, and takes a file of figures") {
+  const TempRun t;
+  const Outcome plain = t.sh("plan tiny.yaml --campaign");
+  INFO(plain.text);
+  CHECK(plain.code == 0);
+  CHECK_THAT(plain.text, Contains("campaign: 2 GPUs on 1 node and 0 spare") && Contains("by simulation") &&
+                             Contains("published: arXiv:2407.21783 table 5") && Contains("assumed: "));
+
+  std::ofstream(t.folder() + "/c.yaml")
+      << "format: ltrain.campaign.v1\n"
+         "watts_per_gpu: {value: 700, source: assumed, reference: a card}\n"
+         "gpu_hour_price: {value: 3, source: assumed, reference: a price}\n";
+  const Outcome priced = t.sh("plan tiny.yaml --campaign --campaign-file c.yaml --json");
+  INFO(priced.text);
+  REQUIRE(priced.code == 0);
+  const json j = json::parse(priced.text);
+  CHECK(j["gpus"] == 2);
+  CHECK(j["gpu_price"].get<double>() == Approx(3 * j["gpu_hours"].get<double>()));
+  CHECK(j["kilowatt_hours"].get<double>() == Approx(0.7 * j["gpu_hours"].get<double>()));
+
+  std::ofstream(t.folder() + "/bad.yaml") << "format: ltrain.campaign.v1\nrepair_hour: {value: 1}\n";
+  const Outcome bad = t.sh("plan tiny.yaml --campaign --campaign-file bad.yaml");
+  CHECK(bad.code == 64);
+  CHECK_THAT(bad.text, Contains("bad.yaml:2:1: repair_hour: unknown key; nearest valid value: repair_hours"));
+  CHECK(t.sh("plan tiny.yaml --campaign --campaign-file nothing.yaml").code == 64);
+  const Outcome large = t.sh(
+      "plan tiny.yaml --campaign device=cuda --profile h100 train.micro_batch_size=1000000 "
+      "train.global_batch_size=2000000 model.hidden_size=128");
+  CHECK(large.code == 78);
+  CHECK_THAT(large.text, Contains("does not fit"));
+}
+
+TEST_CASE("plan --export and --from-megatron as programs") {
+  const TempRun t;
+  const Outcome there = t.sh("plan tiny.yaml --export megatron --output flags.sh");
+  INFO(there.text);
+  CHECK(there.code == 0);
+  const Outcome back = t.sh("plan --from-megatron \"$(cat flags.sh)\" --output back.yaml");
+  INFO(back.text);
+  CHECK(back.code == 0);
+  CHECK_THAT(read_text(t.folder() + "/back.yaml"),
+             Contains("  hidden_size: 32\n") && Contains("  zero_stage: 1\n"));
+  CHECK(t.sh("recipe check back.yaml 'data.train=[{path: text-train}]' parallel.data=2").code == 0);
+  CHECK(t.sh("plan tiny.yaml --export nothing").code == 64);
+}

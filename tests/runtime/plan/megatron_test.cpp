@@ -1,0 +1,168 @@
+// Recipes as flags of Megatron-LM, and back. Defaults there: megatron/training/arguments.py and
+// transformer_config.py of commit d98e8a64 (August 2026), written out here once more.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "kernels/base/error.h"
+#include "runtime/plan/exports/command_words.h"
+#include "runtime/plan/exports/megatron.h"
+#include "runtime/plan/exports/megatron_flags.h"
+#include "runtime/recipe/schema/schema.h"
+
+using namespace ltrain;
+using namespace ltrain::exports;
+using Catch::Contains;
+
+namespace {
+
+const std::string kLlama =
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --group-query-attention --num-query-groups "
+    "8 "
+    "--ffn-hidden-size 14336 --seq-length 8192 --max-position-embeddings 8192 --position-embedding-type rope "
+    "--normalization RMSNorm --swiglu --disable-bias-linear --untie-embeddings-and-output-weights "
+    "--micro-batch-size 1 --global-batch-size 128 --train-iters 1000 --lr 3e-4 --bf16 ";
+
+std::string refusal(const std::string& line, int world = 0) {
+  try {
+    from_megatron(line, world);
+  } catch (const Error& e) {
+    CHECK(e.code() == ExitCode::usage);
+    return e.what();
+  }
+  return "accepted";
+}
+
+Recipe read(const std::string& line, int world = 0) {
+  return parse_recipe(from_megatron(line, world).yaml, "imported");
+}
+
+/// Keys that the flags carry: of the model, the layout, the update and the schedule.
+std::vector<std::string> settings(const Recipe& recipe) {
+  std::vector<std::string> out;
+  for (const recipe::Key& key : recipe::schema()) {
+    const std::string top = key.path.substr(0, key.path.find('.'));
+    for (const char* section :
+         {"model", "parallel", "precision", "fp8", "optimizer", "schedule", "recompute", "train"})
+      if (top == section && key.in_dump(recipe) && key.path.rfind("train.eval_", 0) != 0)
+        out.push_back(key.path + " = " + key.write(key, recipe, false));
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a recipe written as Megatron-LM's flags and read again is the same where it can be said") {
+  int same = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(LTRAIN_SOURCE_DIR "/recipes")) {
+    INFO(entry.path());
+    Recipe recipe = load_recipe(entry.path());
+    const Exported written = to_megatron(recipe);
+    INFO(written.text);
+    Recipe back = read(written.text);
+    back.parallel.data = recipe.parallel.data;  // of the launch
+    if (!written.unsaid.empty()) continue;
+    ++same;
+    CHECK(settings(back) == settings(recipe));
+  }
+  CHECK(same >= 6);
+}
+
+TEST_CASE("what Megatron-LM has no flags for is named") {
+  const auto unsaid = [](const std::vector<std::string>& overrides) {
+    return to_megatron(load_recipe(LTRAIN_SOURCE_DIR "/recipes/pipeline.yaml", overrides)).unsaid;
+  };
+  CHECK(unsaid({}) == std::vector<std::string>{"parallel.schedule = zb-h1"});
+  CHECK(unsaid({"parallel.schedule=1f1b"}).empty());
+  CHECK(unsaid({"parallel.schedule=1f1b", "optimizer.kind=lamb", "train.ema_decay=0.99"}) ==
+        std::vector<std::string>{"train.ema_decay = 0.99", "optimizer.kind = lamb"});
+  CHECK_THROWS_WITH(unsaid({"model.architecture=gemma2", "parallel.schedule=1f1b"}),
+                    Contains("model.architecture = gemma2: Megatron-LM has no flags for it"));
+}
+
+TEST_CASE("Megatron-LM's defaults are taken where its command line is silent") {
+  const Recipe r = read(kLlama + "--vocab-size 128256 --tensor-model-parallel-size 2");
+  CHECK(r.model.family->name == "llama");
+  CHECK(r.model.num_key_value_heads == 8);
+  CHECK(r.model.vocab_size == 128256);  // 501 * 256
+  CHECK(r.optimizer.adam_beta2 == 0.999);
+  CHECK(r.optimizer.weight_decay == 0.01);
+  CHECK(r.schedule.lr_decay_style == LrDecayStyle::linear);
+  CHECK(r.model.attn_pdrop == 0.1);
+  CHECK(r.model.resid_pdrop == 0.1);
+  CHECK(r.precision == Precision::bf16);
+  CHECK(r.parallel.zero_stage == 0);
+  CHECK(read(kLlama + "--vocab-size 50000").model.vocab_size == 50048);
+  const Recipe gpt = read(
+      "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --seq-length 32 --max-position-embeddings 32 "
+      "--micro-batch-size 2 --train-samples 100 --lr 1e-3 --vocab-size 300 --hidden-dropout=0 "
+      "--pipeline-model-parallel-size 2",
+      8);
+  CHECK(gpt.model.family->name == "gpt2");
+  CHECK(gpt.model.intermediate_size == 256);
+  CHECK(gpt.model.tie_word_embeddings);
+  CHECK(gpt.train.global_batch_size == 8);
+  CHECK(gpt.train.train_steps == 13);
+  CHECK(gpt.model.resid_pdrop == 0);
+}
+
+TEST_CASE("flags of layouts and experts are read") {
+  const Recipe r =
+      read(kLlama +
+           "--vocab-size 32000 --num-experts 8 --moe-router-topk 2 --moe-aux-loss-coeff 0.02 "
+           "--moe-token-dispatcher-type alltoall --expert-model-parallel-size 4 --use-megatron-fsdp "
+           "--data-parallel-sharding-strategy optim_grads --recompute-activations "
+           "--moe-layer-freq '([0]*1+[1]*31)'");
+  CHECK(r.model.family->name == "mixtral");
+  CHECK(r.model.moe.num_experts == 8);
+  CHECK(r.model.moe.dense_layers == std::vector<int64_t>{0});
+  CHECK(r.model.moe.balance == BalanceLoss::switch_loss);
+  CHECK(r.model.moe.balance_coeff == 0.02);
+  CHECK(r.parallel.expert == 4);
+  CHECK(r.parallel.zero_stage == 2);
+  CHECK(r.recompute.modules == std::vector<RecomputeModule>{RecomputeModule::core_attn});
+  const Recipe stages = read(kLlama +
+                             "--vocab-size 32000 --pipeline-model-parallel-size 4 "
+                             "--num-layers-per-virtual-pipeline-stage 4 --use-tp-pp-dp-mapping");
+  CHECK(stages.parallel.virtual_pipeline == 2);
+  CHECK(stages.parallel.schedule == "interleaved");
+  CHECK(stages.parallel.order == "tp-cp-pp-dp");
+}
+
+TEST_CASE("a flag that cannot be obeyed is refused by name") {
+  CHECK_THAT(
+      refusal(kLlama + "--tensor-parallel-size 2"),
+      Contains("--tensor-parallel-size: unknown flag; nearest known one: --tensor-model-parallel-size"));
+  CHECK_THAT(refusal(kLlama + "--multi-latent-attention"),
+             Contains("--multi-latent-attention: changes what is"));
+  CHECK_THAT(refusal(kLlama + "--lr"), Contains("--lr: takes 1 value (got 0)"));
+  CHECK_THAT(refusal(kLlama + "--optimizer soap"), Contains("--optimizer soap: no key of recipes does that"));
+  CHECK_THAT(refusal(kLlama + "--data-path $DATA"), Contains("$DATA stands for what a shell knows"));
+  CHECK_THAT(refusal("--num-layers 2"), Contains("--hidden-size: must be given"));
+  CHECK_THAT(refusal(kLlama + "--num-layers two"), Contains("num_hidden_layers") || Contains("--num-layers"));
+}
+
+TEST_CASE("paths and launchers of a command line are not settings") {
+  const Imported i = from_megatron("torchrun --nproc-per-node 8 pretrain_gpt.py " + kLlama +
+                                       "--vocab-size 32000 --data-path /data/a --use-mcore-models --swiglu",
+                                   0);
+  CHECK(i.notes == std::vector<std::string>{"--data-path is left out: set data.train"});
+  CHECK_THAT(i.yaml, Catch::StartsWith("# --data-path is left out: set data.train\n"));
+  CHECK(command_words("a 'b c' \"d\\\"\" \\\n e\\ f") == std::vector<std::string>{"a", "b c", "d\"", "e f"});
+}
+
+TEST_CASE("every row of the table of flags names a key that there is") {
+  for (const MegatronFlag& f : megatron_flags())
+    if (f.kind == FlagKind::value || f.kind == FlagKind::on || f.kind == FlagKind::off) {
+      INFO(f.flag);
+      CHECK(recipe::find_key(std::string(f.key)) != nullptr);
+    }
+}
+
+TEST_CASE("the page of other trainers has the table of flags") {
+  std::ifstream in(LTRAIN_SOURCE_DIR "/docs/coming-from.md");
+  std::stringstream page;
+  page << in.rdbuf();
+  CHECK_THAT(page.str(), Contains(megatron_flags_markdown()));  // scripts/update-recipe-docs.sh
+}

@@ -209,6 +209,8 @@ std::vector<MegatronFlag> make_flags() {
       {"--merge-file", K::left_out, 1, "data.tokenizer.path", "", "", ""},
       {"--save", K::left_out, 1, "output_dir", "", "", "one folder: resumes from where it saves"},
       {"--load", K::left_out, 1, "output_dir", "", "", ""},
+      {"--finetune", K::left_out, 0, "checkpoint.load.path", "", "", "the weights; all else begins anew"},
+      {"--no-load-optim", K::left_out, 0, "checkpoint.load.parts", "", "", "weights"},
       {"--ckpt-step", K::left_out, 1, "checkpoint.resume", "", "", ""},
       {"--tensorboard-dir", K::left_out, 1, "log.tensorboard", "", "", "in `output_dir`"},
       {"--moe-use-upcycling", K::left_out, 0, "checkpoint.upcycle", "", "", ""},
@@ -229,8 +231,6 @@ std::vector<MegatronFlag> make_flags() {
                                                       {"--moe-input-jitter-eps", 1},
                                                       {"--apply-query-key-layer-scaling", 0},
                                                       {"--spec", -1},
-                                                      {"--finetune", 0},
-                                                      {"--no-load-optim", 0},
                                                       {"--fp8-param-gather", 0},
                                                       {"--softmax-type", 1},
                                                       {"--use-precision-aware-optimizer", 0}};

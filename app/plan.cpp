@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
+#include "app/plan_search.h"
 #include "app/profile_option.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/schedule_csv.h"
@@ -26,6 +27,7 @@ struct Options {
   std::vector<std::string> overrides;
   int world = 0;
   bool json = false, schedule = false, compositions = false, ranks = false;
+  SearchOptions search;
 };
 
 void write_file(const std::string& path, const std::string& text) {
@@ -81,6 +83,7 @@ void add_plan(CLI::App& app) {
   command->add_flag(
       "--ranks", o->ranks,
       "List every rank, and the memory of the first one of each stage; else of the one that takes most");
+  add_search(*command, o->search);
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value
   command->footer(
@@ -88,11 +91,13 @@ void add_plan(CLI::App& app) {
       "Ends with exit code 78 where the plan needs more memory than there is.");
   command->callback([o, command] {
     take_extras(*command, o->overrides);
+    check_search(o->search);
     if (o->compositions) return show_compositions(o->json);
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
     Recipe given = load_with_notes(o->recipe, o->overrides);
     take_cluster(o->profile, o->cluster, given);
     if (!o->profile.empty()) fit_device(given, o->profile);
+    if (o->search.on) return search(o->search, o->recipe, o->overrides, given, o->profile, o->json);
     const JobSize size = planned_size(given, environment_for_plans(process_variables()), gpus_for(given),
                                       o->world, o->profile);
     JobChecks checks;

@@ -92,6 +92,14 @@ void add_plan(CLI::App& app) {
   command->callback([o, command] {
     take_extras(*command, o->overrides);
     check_search(o->search);
+    if (o->search.on && (o->world > 0 || o->schedule || o->compositions || o->ranks || !o->trace.empty() ||
+                         !o->svg.empty() || !o->csv.empty()))
+      fail(ExitCode::usage,
+           "ltrain plan --search: takes no --world (--gpus says how many), --schedule, --compositions, "
+           "--ranks or "
+           "--trace; plan a layout of its list for those");
+    if (o->search.on && o->json && !o->search.explain.empty())
+      fail(ExitCode::usage, "ltrain plan --search: --explain is for people; leave out --json");
     if (o->compositions) return show_compositions(o->json);
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
     Recipe given = load_with_notes(o->recipe, o->overrides);

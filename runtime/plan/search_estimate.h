@@ -34,7 +34,7 @@ class Estimator {
     double update = 0, update_layer = 0;  ///< of a model of one layer; of each other one
     double layer_params = 0, layer_grads = 0, layer_states = 0, layer_activations = 0;
     double rest_params = 0, rest_grads = 0, rest_states = 0;  ///< of embedding and head
-    double other_bytes = 0;  ///< temporaries and external memory
+    double other_bytes = 0;                                   ///< temporaries and external memory
   };
   /// A pipeline whose stages cost alike.
   struct Pace {

@@ -10,6 +10,7 @@
 #include "app/commands.h"
 #include "app/load_with_notes.h"
 #include "app/plan_exports.h"
+#include "app/plan_search.h"
 #include "app/profile_option.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/schedule_csv.h"
@@ -28,6 +29,7 @@ struct Options {
   std::vector<std::string> overrides;
   int world = 0;
   ExportOptions exports;
+  SearchOptions search;
   bool json = false, schedule = false, compositions = false, ranks = false, campaign = false;
 };
 
@@ -100,6 +102,7 @@ void add_plan(CLI::App& app) {
   command->add_option("--campaign-file", o->campaign_file,
                       "YAML file of failure rates, storage, spare nodes, prices for --campaign");
   add_export_options(*command, o->exports);
+  add_search(*command, o->search);
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value
   command->footer(
@@ -107,6 +110,20 @@ void add_plan(CLI::App& app) {
       "Ends with exit code 78 where the plan needs more memory than there is.");
   command->callback([o, command] {
     take_extras(*command, o->overrides);
+    check_search(o->search);
+    if (o->search.on && (o->world > 0 || o->schedule || o->compositions || o->ranks || !o->trace.empty() ||
+                         !o->svg.empty() || !o->csv.empty()))
+      fail(ExitCode::usage,
+           "ltrain plan --search: takes no --world (--gpus says how many), --schedule, --compositions, "
+           "--ranks or "
+           "--trace; plan a layout of its list for those");
+    if (o->search.on && (o->campaign || o->exports.without_recipe() || !o->exports.target.empty()))
+      fail(ExitCode::usage,
+           "ltrain plan --search: takes no --campaign, --export or --from-megatron; --write a layout of its "
+           "list, "
+           "and plan that");
+    if (o->search.on && o->json && !o->search.explain.empty())
+      fail(ExitCode::usage, "ltrain plan --search: --explain is for people; leave out --json");
     if (o->compositions) return show_compositions(o->json);
     if (o->exports.without_recipe()) return run_without_recipe(o->exports, o->world);
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
@@ -114,6 +131,7 @@ void add_plan(CLI::App& app) {
     if (!o->exports.target.empty()) return export_recipe(o->exports, given);
     take_cluster(o->profile, o->cluster, given);
     if (!o->profile.empty()) fit_device(given, o->profile);
+    if (o->search.on) return search(o->search, o->recipe, o->overrides, given, o->profile, o->json);
     const JobSize size = planned_size(given, environment_for_plans(process_variables()), gpus_for(given),
                                       o->world, o->profile);
     JobChecks checks;

@@ -161,20 +161,29 @@ std::string Mesh::cut_experts(int ranks, bool over_tensor) {
 int Mesh::coordinate(Axis a) const { return rank / stride(*this, a) % size(a); }
 
 std::vector<int> Mesh::group(AxisSet axes) const {
-  std::vector<int> ranks;
-  Mesh other = *this;
-  for (other.rank = 0; other.rank < world(); ++other.rank) {
-    bool same = true;
-    for (int i = 0; i < kAxisCount; ++i)
-      if (const Axis a = static_cast<Axis>(i); !axes.has(a)) same &= other.coordinate(a) == coordinate(a);
-    if (same) ranks.push_back(other.rank);
+  int first = rank, ranks_inside = 1;
+  std::vector<int> ranks{0};  // ahead of the first
+  for (const Axis a : order) {
+    if (axes.has(a)) {
+      first -= coordinate(a) * ranks_inside;
+      const size_t inner = ranks.size();
+      for (int c = 1; c < size(a); ++c)
+        for (size_t i = 0; i < inner; ++i) ranks.push_back(ranks[i] + c * ranks_inside);
+    }
+    ranks_inside *= size(a);
   }
+  for (int& r : ranks) r += first;
   return ranks;
 }
 
 int Mesh::place_in(AxisSet axes) const {
-  const std::vector<int> ranks = group(axes);
-  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  int place = 0, inner = 1;
+  for (const Axis a : order) {
+    if (!axes.has(a)) continue;
+    place += coordinate(a) * inner;
+    inner *= size(a);
+  }
+  return place;
 }
 
 int Mesh::at(Axis a, int c) const { return rank + (c - coordinate(a)) * stride(*this, a); }

@@ -66,13 +66,6 @@ int64_t model_parameters(const ModelConfig& model) {
   return store.elements();
 }
 
-/// From the first action of a step to the last, over all stages.
-double pipeline_seconds(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout) {
-  const pipeline::StagedCosts staged = pipeline::stage_costs(
-      layer_costs(recipe, profile, layout.recompute), layout.schedule.rank_of_stage, layout.stage_layers);
-  return pipeline::simulate(layout.schedule, staged.costs).makespan;
-}
-
 /// What routing that is as uneven as it can be sends between experts, over what even routing does: T tokens
 /// of a rank make k T rows, and its experts may receive and return min(k, experts) T of each other rank, as
 /// far as their capacity goes. Each level of the all-to-all passes a row once.
@@ -109,8 +102,7 @@ void add_routing(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
 }
 
 /// A step of the other kind, on the same rank: what it sends and takes, and its memory.
-void add_other_step(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile,
-                    const PipelineLayout& layout, MetaRank& meta) {
+void add_other_step(RankPlan& plan, const PipelineLayout& layout, double actions, MetaRank& meta) {
   const StepKinds kinds = step_kinds(meta.program.options().optimizer);
   if (kinds.other_step == 0) return;
   const int64_t wire = meta.wire_bytes();
@@ -119,12 +111,19 @@ void add_other_step(RankPlan& plan, const Recipe& recipe, const MachineProfile& 
   plan.other_wire_bytes = meta.wire_bytes() - wire;
   plan.other_seconds = meta.end() - begin;
   if (layout.stage_layers.empty()) return;
-  const double once = pipeline_seconds(recipe, profile, layout), now = meta.program.action_seconds();
   const bool twice = meta.program.parameters().estimates(kinds.other_step);
-  plan.other_seconds += (twice ? 2 : 1) * once - now;
+  plan.other_seconds += (twice ? 2 : 1) * actions - meta.program.action_seconds();
 }
 
 }  // namespace
+
+pipeline::Timing pipeline_timing(const Recipe& recipe, const MachineProfile& profile,
+                                 const PipelineLayout& layout) {
+  if (layout.stage_layers.empty()) return {};
+  const pipeline::StagedCosts staged = pipeline::stage_costs(
+      layer_costs(recipe, profile, layout.recompute), layout.schedule.rank_of_stage, layout.stage_layers);
+  return pipeline::simulate(layout.schedule, staged.costs);
+}
 
 std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile& profile) {
   if (!recipe.parallel.chooses_schedule() || recipe.parallel.schedule_file) return {};
@@ -137,7 +136,7 @@ std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile&
   std::vector<double> limit;
   for (int stage = 0; stage < first.size(Axis::pipeline); ++stage) {
     const RankPlan rank =
-        plan_rank(plain, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(recipe), nullptr);
+        plan_rank(plain, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(recipe), 0);
     const int64_t others =
         rank.total_bytes - rank.arena.most_by_kind[static_cast<int>(MemoryKind::activations)];
     const int64_t there = device_of(recipe) == DeviceKind::cuda
@@ -149,7 +148,7 @@ std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile&
 }
 
 RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
-                   int rank, int threads, Plan* totals) {
+                   int rank, int threads, double actions, Plan* totals) {
   const int ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
   MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads, ranks_on_host);
   RankPlan plan;
@@ -161,14 +160,14 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
   plan.model_flops = meta.trace.model_flops();
   plan.step_seconds = meta.end();
   if (!layout.stage_layers.empty())  // a rank alone does not know when its neighbours send
-    plan.step_seconds += pipeline_seconds(recipe, profile, layout) - meta.program.action_seconds();
+    plan.step_seconds += actions - meta.program.action_seconds();
   for (auto& [axis, seconds] : exposed_by_axis(meta.compute->waited(), waits_before))
     (axis.empty() ? plan.exposed_offload_seconds : plan.exposed.emplace_back(axis, 0).second) = seconds;
   const auto entries = static_cast<std::ptrdiff_t>(meta.trace.entries().size());
 
   std::map<std::array<std::string, 3>, CollectivePlan> collectives;
   std::map<std::string, OpPlan> ops;
-  add_other_step(plan, recipe, profile, layout, meta);
+  add_other_step(plan, layout, actions, meta);
   for (auto entry = meta.trace.entries().begin(); entry != meta.trace.entries().begin() + entries; ++entry) {
     const TraceEntry& e = *entry;
     if (e.cls == OpClass::collective) {
@@ -217,7 +216,6 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
   add_external(plan, recipe, profile, meta, threads);
   if (totals) {
     add_routing(plan, recipe, profile, layout, threads);
-    totals->parameters = model_parameters(recipe.model);
     totals->placement_ops = static_cast<int64_t>(meta.trace.entries().size());
   }
   return plan;
@@ -271,8 +269,13 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
     plan.stages = static_cast<int>(which.size());
     if (plan.world > 1 && which.back() != plan.world - 1) which.push_back(plan.world - 1);
   }
+  plan.parameters = model_parameters(recipe.model);
+  const pipeline::Timing timing = pipeline_timing(recipe, profile, layout);
+  plan.bubble_share = timing.bubble_share;
+  plan.action_seconds = timing.makespan;
   for (int rank : which)
-    plan.ranks.push_back(plan_rank(recipe, profile, layout, rank, plan.threads_per_rank, &plan));
+    plan.ranks.push_back(
+        plan_rank(recipe, profile, layout, rank, plan.threads_per_rank, timing.makespan, &plan));
   return plan;
 }
 

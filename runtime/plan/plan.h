@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/pipeline/simulate.h"
 #include "runtime/plan/machine_profile.h"
 #include "runtime/program/recipe_program.h"
 #include "runtime/recipe/recipe.h"
@@ -110,6 +111,8 @@ struct Plan {
   double peak_flops = 0;        ///< of one rank, for MFU: the profile's fastest matmul of the dtype
   std::string attention;        ///< which kernels a GPU has for it; empty: on the CPU, or not known
   std::string recompute;        ///< what granularity: auto chose, in words; else empty
+  double bubble_share = 0;      ///< of a pipeline's ranks and actions: Timing::bubble_share
+  double action_seconds = 0;    ///< of a pipeline: Timing::makespan
   int64_t placement_ops = 0;    ///< ops and collectives whose placements were checked
   std::vector<RankPlan> ranks;  ///< the distinct ones: the first of each pipeline stage, and the last
   int stages = 0;               ///< of them, the first of each stage; 0: other ranks were asked for
@@ -139,10 +142,13 @@ PipelineLayout pipeline_layout(const Recipe& resolved, const MachineProfile& pro
 /// `layout`: null: from the recipe and the profile.
 Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vector<int> ranks = {},
                const PipelineLayout* layout = nullptr);
-/// Of the profile and recipe, for one rank: what `run` sizes its arena by. `totals` gets what all ranks have
-/// in common.
+/// The actions of a step, from the first to the last, over all stages; of zero seconds without a pipeline.
+pipeline::Timing pipeline_timing(const Recipe& resolved, const MachineProfile& profile,
+                                 const PipelineLayout& layout);
+/// Of the profile and recipe, for one rank: what `run` sizes its arena by. `actions`: the makespan of
+/// pipeline_timing. `totals` gets what all ranks have in common.
 RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
-                   int rank, int threads, Plan* totals = nullptr);
+                   int rank, int threads, double actions, Plan* totals = nullptr);
 
 /// What the plan is compared with: a card's memory, and this host's where ranks would run on it. Empty where
 /// neither is known.

@@ -20,9 +20,10 @@ Outcome outcome(const Recipe& r, const MachineProfile& profile, PipelineLayout l
   layout.recompute = o;
   const Mesh first = mesh_of(r, 0);
   Outcome out;
+  const double actions = pipeline_timing(r, profile, layout).makespan;
   for (int stage = 0; stage < first.size(Axis::pipeline); ++stage) {
     const RankPlan rank =
-        plan_rank(r, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(r), nullptr);
+        plan_rank(r, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(r), actions);
     out.seconds = std::max(out.seconds, rank.step_seconds);
     out.bytes = std::max(out.bytes, rank.total_bytes);
   }

@@ -6,7 +6,8 @@ namespace ltrain::exports {
 
 /// A TOML file of torchtitan 0.2.2. The model's shape is a flavor there, and is named as unsaid.
 Exported to_torchtitan(const Recipe& recipe);
-/// ds_config in JSON. What the client's program sets itself (model, data, pipeline stages) is named as unsaid.
+/// ds_config in JSON. What the client's program sets itself (model, data, pipeline stages) is named as
+/// unsaid.
 Exported to_deepspeed(const Recipe& recipe);
 
 /// "a model of 4 layers of 128, ...": what both leave to the program.

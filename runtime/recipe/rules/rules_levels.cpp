@@ -1,5 +1,7 @@
 // The rules of two levels of gradients: which ranks are the first.
+#include <array>
 #include <map>
+#include <tuple>
 
 #include "kernels/base/error.h"
 #include "runtime/recipe/nearest_value.h"
@@ -34,13 +36,34 @@ void level_size(const Recipe& r, int64_t data, const BrokenRule& broken) {
 
 std::string level_text(int64_t ranks) { return ranks == kNode ? "node" : std::to_string(ranks); }
 
-int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host) {
+namespace {
+
+int64_t count_on_hosts(const Mesh& mesh, AxisSet axes, int64_t per_host) {
   std::map<std::pair<int, int64_t>, int64_t> counts;  // by group, which its first rank names, and host
   Mesh m = mesh;
-  for (m.rank = 0; m.rank < m.world(); ++m.rank) ++counts[{m.group(axes).front(), m.rank / per_host}];
+  const int world = m.world();
+  for (m.rank = 0; m.rank < world; ++m.rank) {
+    Mesh first = m;
+    for (const Axis a : m.order)
+      if (axes.has(a)) first.rank = first.at(a, 0);
+    ++counts[{first.rank, m.rank / per_host}];
+  }
   for (const auto& [where, n] : counts)
     if (n != counts.begin()->second) return 0;
   return counts.begin()->second;
+}
+
+}  // namespace
+
+int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host) {
+  // A search asks for the same mesh again and again.
+  using Key = std::tuple<std::array<int, kAxisCount>, AxisOrder, uint16_t, int64_t>;
+  thread_local std::map<Key, int64_t> answers;
+  constexpr size_t kMostAnswers = 4096;
+  if (answers.size() > kMostAnswers) answers.clear();
+  const auto [it, fresh] = answers.try_emplace({mesh.degree, mesh.order, axes.bits, per_host});
+  if (fresh) it->second = count_on_hosts(mesh, axes, per_host);
+  return it->second;
 }
 
 void level_rules(const Recipe& r, const BrokenRule& broken) {

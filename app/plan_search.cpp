@@ -1,0 +1,119 @@
+#include "app/plan_search.h"
+
+#include <cstdio>
+#include <fstream>
+
+#include "kernels/base/bytes_text.h"
+#include "kernels/base/error.h"
+#include "runtime/plan/rank_map.h"
+#include "runtime/plan/search.h"
+#include "runtime/recipe/schema/schema_parts.h"
+
+namespace ltrain::app {
+namespace {
+
+constexpr int kMostRanksSearched = 1 << 18;
+constexpr int64_t kMostBatch = int64_t{1} << 24;
+
+int64_t bytes_to_keep(const std::string& text) {
+  if (text.empty()) return 0;
+  const double bytes = recipe::read_bytes(text);
+  if (!(bytes >= 0 && bytes < 0x1p50))
+    fail(ExitCode::usage, "--keep-free {}: must be an amount of memory; nearest valid value: 4GiB", text);
+  return static_cast<int64_t>(bytes);
+}
+
+/// "256..2048".
+std::pair<int64_t, int64_t> batch_range(const std::string& text, const Recipe& given) {
+  if (text.empty()) return {0, 0};
+  long long low = 0, high = 0;
+  int end = 0;
+  const bool read = std::sscanf(text.c_str(), "%lld..%lld%n", &low, &high, &end) == 2 &&
+                    end == static_cast<int>(text.size());
+  if (!read || low < 1 || high < low || high > kMostBatch)
+    fail(ExitCode::usage,
+         "--global-batch {}: must be LOW..HIGH, sequences of a step, 1 to {}; nearest valid value: {}..{}",
+         text, kMostBatch, given.train.global_batch_size, 2 * given.train.global_batch_size);
+  return {low, high};
+}
+
+void write_recipe(const std::string& path, const Recipe& recipe) {
+  std::ofstream out(path, std::ios::binary);
+  out << dump_yaml(recipe);
+  if (!out.flush()) fail(ExitCode::storage, "{}: cannot be written", path);
+}
+
+const FoundLayout& numbered(const SearchResult& result, int number) {
+  if (number < 1 || number > static_cast<int>(result.found.size()))
+    fail(ExitCode::usage, "--explain {}: the list has layouts 1 to {}; nearest valid value: {}", number,
+         result.found.size(), number < 1 ? size_t{1} : result.found.size());
+  return result.found[static_cast<size_t>(number) - 1];
+}
+
+}  // namespace
+
+void add_search(CLI::App& plan, SearchOptions& o) {
+  plan.add_flag("--search", o.on, "Find the fastest layouts of the recipe that fit; what it sets stays");
+  plan.add_option("--gpus", o.gpus, "Ranks of the layouts that --search looks at")
+      ->check(CLI::Range(1, kMostRanksSearched));
+  plan.add_option("--keep-free", o.keep_free,
+                  "Memory that a layout of --search leaves on each card or host: 4GiB");
+  plan.add_option("--max-tensor", o.max_tensor,
+                  "Most tensor ranks that --search tries; default: the ranks of a node")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 18));
+  plan.add_option("--global-batch", o.global_batch,
+                  "LOW..HIGH: global batches that --search tries, from the low one doubling");
+  plan.add_option("--explain", o.explain, "Compare two layouts of the list of --search by their numbers")
+      ->expected(2);
+  plan.add_option("--write", o.write, "Write the recipe with the first layout of --search to a file");
+}
+
+void check_search(const SearchOptions& o) {
+  const std::pair<const char*, bool> given[] = {{"--gpus", o.gpus > 0},
+                                                {"--keep-free", !o.keep_free.empty()},
+                                                {"--max-tensor", o.max_tensor > 0},
+                                                {"--global-batch", !o.global_batch.empty()},
+                                                {"--explain", !o.explain.empty()},
+                                                {"--write", !o.write.empty()}};
+  for (const auto& [name, is] : given)
+    if (is && !o.on) fail(ExitCode::usage, "ltrain plan: {} is an option of --search; add --search", name);
+  if (o.on && o.gpus == 0) fail(ExitCode::usage, "ltrain plan --search: on how many? --search --gpus 64");
+}
+
+void search(const SearchOptions& o, const std::string& path, const std::vector<std::string>& overrides,
+            Recipe given, const std::string& profile_name, bool json) {
+  if (given.device == DeviceChoice::automatic)
+    given.device = gpus_for(given) > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
+  const LoadRecipe load = [&](const std::vector<std::string>& settings) {
+    std::vector<std::string> all = overrides;
+    all.insert(all.end(), settings.begin(), settings.end());
+    Recipe recipe = load_recipe(path, all);
+    recipe.device = given.device;
+    return recipe;
+  };
+  SearchLimits limits;
+  limits.world = o.gpus;
+  const JobSize size =
+      planned_size(given, environment_for_plans(process_variables()), gpus_for(given), o.gpus, profile_name);
+  limits.ranks_per_node = size.ranks_per_node;
+  limits.keep_free = bytes_to_keep(o.keep_free);
+  limits.max_tensor = o.max_tensor;
+  std::tie(limits.batch_low, limits.batch_high) = batch_range(o.global_batch, given);
+  const MachineProfile profile =
+      profile_for(profile_name, given.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu);
+  const SearchResult result = search_layouts(load, profile, limits);
+  std::string out = json ? search_json(result, given, limits) + "\n" : search_text(result, given, limits);
+  if (!o.explain.empty() && !result.found.empty()) {
+    const std::string text =
+        explain_text(numbered(result, o.explain[0]), numbered(result, o.explain[1]), given);
+    if (!json) out += "\n" + text;
+  }
+  std::fputs(out.c_str(), stdout);
+  if (result.found.empty()) throw CLI::RuntimeError(static_cast<int>(ExitCode::does_not_fit));
+  if (o.write.empty()) return;
+  std::vector<std::string> settings;
+  for (const auto& [key, value] : result.found.front().settings) settings.push_back(key + "=" + value);
+  write_recipe(o.write, load(settings));
+}
+
+}  // namespace ltrain::app

@@ -1,0 +1,192 @@
+// What a search found, for people and for programs.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/bytes_text.h"
+#include "runtime/plan/search.h"
+
+namespace ltrain {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// Seconds of a step that a rank spends, by what it spends them on.
+std::vector<std::pair<std::string, double>> spent(const FoundLayout& f) {
+  const Plan& p = f.plan;
+  const double step = p.step_seconds();
+  double exposed = 0;
+  std::vector<std::pair<std::string, double>> out;
+  const auto slowest =
+      std::max_element(p.ranks.begin(), p.ranks.end(),
+                       [](const RankPlan& a, const RankPlan& b) { return a.step_seconds < b.step_seconds; });
+  for (const auto& [axis, seconds] : slowest->exposed) {
+    if (axis == "pp") continue;  // the bubble
+    out.emplace_back("exposed " + axis, seconds);
+    exposed += seconds;
+  }
+  const double bubble = p.bubble_share * p.action_seconds;
+  out.emplace_back("bubble", bubble);
+  out.emplace_back("compute", std::max(0.0, step - exposed - bubble));
+  return out;
+}
+
+double tokens(const FoundLayout& f) { return static_cast<double>(f.plan.tokens_per_step); }
+
+/// What `f` spends more and less on than `best`, for a token, in percent of the best step.
+std::string against(const FoundLayout& f, const FoundLayout& best) {
+  std::vector<std::pair<std::string, double>> more;
+  const double whole = best.plan.step_seconds() / tokens(best);
+  const auto add = [&](const FoundLayout& of, double sign) {
+    for (const auto& [what, seconds] : spent(of)) {
+      auto it = std::find_if(more.begin(), more.end(), [&](const auto& m) { return m.first == what; });
+      if (it == more.end()) it = more.insert(more.end(), {what, 0});
+      it->second += sign * seconds / tokens(of) / whole * 100;
+    }
+  };
+  add(f, 1), add(best, -1);
+  std::stable_sort(more.begin(), more.end(),
+                   [](const auto& a, const auto& b) { return std::abs(a.second) > std::abs(b.second); });
+  std::string text;
+  for (size_t i = 0; i < std::min<size_t>(3, more.size()); ++i)
+    if (std::abs(more[i].second) >= 0.05)
+      text += fmt::format("{}{} {:+.1f} %", text.empty() ? "" : ", ", more[i].first, more[i].second);
+  const double slower = (f.plan.step_seconds() / tokens(f) / whole - 1) * 100;
+  return text.empty() ? "as the best"
+                      : fmt::format("{:.1f} % longer than the best: {}", std::max(0.0, slower), text);
+}
+
+std::string why_best(const FoundLayout& f) {
+  std::string text;
+  const double step = f.plan.step_seconds();
+  for (const auto& [what, seconds] : spent(f))
+    if (seconds / step >= 0.0005)
+      text += fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", what, seconds / step * 100);
+  return "of its step: " + text;
+}
+
+std::string table_head() {
+  return fmt::format("  {:>3}  {:>12}  {:>6}  {:>10}  {:>7}  {:>9}  {}\n", "", "tokens/s/rank", "MFU",
+                     "memory", "bubble", "exposed", "layout");
+}
+
+std::string table_row(const std::string& number, const FoundLayout& f, const Recipe& recipe) {
+  return fmt::format("  {:>3}  {:>13.1f}  {:>5.1f}%  {:>10}  {:>6.1f}%  {:>7.1f}ms  {}\n", number,
+                     f.tokens_per_second_per_rank(), f.plan.mfu() * 100, bytes_text(f.largest().total_bytes),
+                     f.plan.bubble_share * 100, f.exposed_seconds() * 1e3, layout_text(f.layout, recipe));
+}
+
+std::string settings_text(const FoundLayout& f) {
+  std::string text;
+  for (const auto& [key, value] : f.settings) text += fmt::format(" {}={}", key, value);
+  return text;
+}
+
+std::string nothing_text(const SearchResult& s, const SearchLimits& limits) {
+  if (s.advice.smallest.empty())
+    return fmt::format(
+        "no layout: the rules refuse all {} on {} ranks with what the recipe fixes; leave more of parallel, "
+        "train.micro_batch_size and recompute open, or `ltrain recipe check` says which rule it is\n",
+        s.looked_at, limits.world);
+  const FoundLayout& least = s.advice.smallest.front();
+  std::string out = fmt::format("no layout of {} fits on {} ranks; the one that takes least:{}\n{}\n",
+                                s.allowed, limits.world, settings_text(least), fit_text(least.plan));
+  if (limits.keep_free > 0)
+    out += fmt::format("--keep-free asks for {} more\n", bytes_text(limits.keep_free));
+  out += s.advice.fitting_world > 0
+             ? fmt::format("it fits on {} ranks, the first of the doubles of {} with a layout that fits\n",
+                           s.advice.fitting_world, limits.world)
+             : fmt::format("no doubling of the {} ranks was found to help\n", limits.world);
+  return out;
+}
+
+ordered_json layout_json(const FoundLayout& f, const Recipe& recipe) {
+  ordered_json j;
+  j["layout"] = layout_text(f.layout, recipe);
+  j["settings"] = ordered_json::object();
+  for (const auto& [key, value] : f.settings) j["settings"][key] = value;
+  j["step_seconds"] = f.plan.step_seconds();
+  j["tokens_per_second_per_rank"] = f.tokens_per_second_per_rank();
+  j["mfu"] = f.plan.mfu();
+  j["rank_bytes"] = f.largest().total_bytes;
+  j["bubble_share"] = f.plan.bubble_share;
+  j["exposed_seconds"] = f.exposed_seconds();
+  j["estimated_step_seconds"] = f.estimate.step_seconds;
+  j["estimated_rank_bytes"] = f.estimate.bytes;
+  return j;
+}
+
+}  // namespace
+
+std::string search_text(const SearchResult& s, const Recipe& recipe, const SearchLimits& limits) {
+  std::string out = fmt::format(
+      "search of {}: {} ranks, {} a node; {} layouts, {} that the rules allow, {} that may fit by estimate, "
+      "{} "
+      "planned\n",
+      recipe.name, limits.world, limits.ranks_per_node, s.looked_at, s.allowed, s.estimated_to_fit,
+      s.planned);
+  if (s.found.empty()) return out + "\n" + nothing_text(s, limits);
+  out += "\nthe fastest that fit, each planned whole\n" + table_head();
+  for (size_t i = 0; i < s.found.size(); ++i) {
+    out += table_row(std::to_string(i + 1), s.found[i], recipe);
+    out += fmt::format("       {}\n", i == 0 ? why_best(s.found[0]) : against(s.found[i], s.found[0]));
+  }
+  out += "\nless memory for more time, of all that were planned\n" + table_head();
+  for (const FoundLayout& f : s.pareto) out += table_row("", f, recipe);
+  out += fmt::format("\nthe first:{}\n", settings_text(s.found[0]));
+  return out;
+}
+
+std::string search_json(const SearchResult& s, const Recipe& recipe, const SearchLimits& limits) {
+  ordered_json j;
+  j["schema"] = "ltrain.search.v1";
+  j["recipe"] = recipe.name;
+  j["world"] = limits.world;
+  j["ranks_per_node"] = limits.ranks_per_node;
+  j["looked_at"] = s.looked_at;
+  j["allowed"] = s.allowed;
+  j["estimated_to_fit"] = s.estimated_to_fit;
+  j["planned"] = s.planned;
+  j["seconds"] = s.seconds;
+  j["ranking_seconds"] = s.ranking_seconds;
+  const auto list = [&](const char* key, const std::vector<FoundLayout>& of) {
+    j[key] = ordered_json::array();
+    for (const FoundLayout& f : of) j[key].push_back(layout_json(f, recipe));
+  };
+  list("found", s.found);
+  list("pareto", s.pareto);
+  list("smallest", s.advice.smallest);
+  j["fitting_world"] = s.advice.fitting_world;
+  return j.dump(1);
+}
+
+std::string explain_text(const FoundLayout& a, const FoundLayout& b, const Recipe& recipe) {
+  std::string out = fmt::format("A: {}\nB: {}\n\n  {:<28}{:>16}{:>16}\n", layout_text(a.layout, recipe),
+                                layout_text(b.layout, recipe), "of a step", "A", "B");
+  std::vector<std::string> names;
+  const auto first = spent(a), second = spent(b);
+  for (const auto* list : {&first, &second})
+    for (const auto& [what, seconds] : *list)
+      if (std::find(names.begin(), names.end(), what) == names.end()) names.push_back(what);
+  const auto of = [](const auto& list, const std::string& what) {
+    for (const auto& [name, value] : list)
+      if (name == what) return value;
+    return decltype(list.front().second){};
+  };
+  const auto ms = [&](const std::string& what, double x, double y) {
+    out += fmt::format("  {:<28}{:>13.1f} ms{:>13.1f} ms\n", what, x * 1e3, y * 1e3);
+  };
+  for (const std::string& what : names) ms(what, of(first, what), of(second, what));
+  ms("step", a.plan.step_seconds(), b.plan.step_seconds());
+  out += fmt::format("  {:<28}{:>16.1f}{:>16.1f}\n", "tokens/s/rank", a.tokens_per_second_per_rank(),
+                     b.tokens_per_second_per_rank());
+  out += fmt::format("\n  {:<28}{:>16}{:>16}\n", "memory of the worst rank", "A", "B");
+  for (int k = 0; k < kMemoryKindCount; ++k)
+    out += fmt::format("  {:<28}{:>16}{:>16}\n", memory_kind_name(static_cast<MemoryKind>(k)),
+                       bytes_text(a.largest().arena.by_kind[static_cast<size_t>(k)]),
+                       bytes_text(b.largest().arena.by_kind[static_cast<size_t>(k)]));
+  out += fmt::format("  {:<28}{:>16}{:>16}\n", "total", bytes_text(a.largest().total_bytes),
+                     bytes_text(b.largest().total_bytes));
+  return out;
+}
+
+}  // namespace ltrain

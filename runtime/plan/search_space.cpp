@@ -1,0 +1,281 @@
+#include "runtime/plan/search_space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/base/error.h"
+#include "parallel/pipeline/schedule.h"
+#include "runtime/recipe/rules/rules.h"
+
+namespace ltrain {
+namespace {
+
+constexpr int64_t kMostSequences = 16;  // of a micro-batch
+constexpr int64_t kMostContext = 16;
+
+std::vector<int64_t> divisors(int64_t n) {
+  std::vector<int64_t> out;
+  for (int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    out.push_back(d);
+    if (d * d != n) out.push_back(n / d);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+bool allowed(const Recipe& r, const SearchLimits& limits) {
+  recipe::Diagnostics problems;
+  std::vector<std::string> notes;
+  recipe::check_layout(r, *r.origins, limits.world, limits.ranks_per_node, problems);
+  if (problems.empty()) recipe::check_rules(r, *r.origins, problems, notes);
+  return problems.empty();
+}
+
+/// Nested loops over what is open, outermost first; each fills its fields of `at_`.
+class Walk {
+ public:
+  Walk(const Recipe& r, const SearchLimits& limits, const std::function<void(const Layout&)>& found)
+      : given_(r), limits_(limits), found_(found), recipe_(r) {}
+
+  int64_t run() {
+    const Parallel& p = given_.parallel;
+    const int64_t most = limits_.max_tensor > 0 ? limits_.max_tensor : limits_.ranks_per_node;
+    for (int64_t batch : batches())
+      for (Precision precision : precisions())
+        for (int64_t t : open("parallel.tensor", p.tensor, divisors(limits_.world))) {
+          if (!fixed("parallel.tensor") && (t > most || given_.model.num_attention_heads % t != 0)) continue;
+          at_.global_batch = batch, at_.precision = precision, at_.tensor = t;
+          for (bool sequences : sequence_choices(t)) {
+            at_.sequence_parallel = sequences;
+            pipelines();
+          }
+        }
+    return looked_at_;
+  }
+
+ private:
+  bool fixed(const char* key) const { return given_.origins && given_.origins->has(key); }
+  template <class T>
+  std::vector<T> open(const char* key, T value, std::vector<T> choices) const {
+    return fixed(key) ? std::vector<T>{value} : choices;
+  }
+
+  std::vector<int64_t> batches() const {
+    if (limits_.batch_low == 0) return {given_.train.global_batch_size};
+    std::vector<int64_t> out;
+    for (int64_t b = limits_.batch_low; b <= limits_.batch_high; b *= 2) out.push_back(b);
+    return out;
+  }
+  std::vector<Precision> precisions() const {
+    return open("precision", given_.precision, {given_.precision, Precision::bf16});
+  }
+  std::vector<bool> sequence_choices(int64_t tensor) const {
+    const char* key = "parallel.sequence_parallel";
+    if (fixed(key)) return {given_.parallel.sequence_parallel};
+    if (tensor == 1 || given_.parallel.tensor_mode != TensorModeChoice::one_d) return {false};
+    return {false, true};
+  }
+
+  void pipelines() {
+    const Parallel& p = given_.parallel;
+    const int64_t rest = limits_.world / at_.tensor;
+    if (rest * at_.tensor != limits_.world) return;
+    for (int64_t n : open("parallel.pipeline", p.pipeline, divisors(rest))) {
+      if (n > given_.model.num_hidden_layers || rest % n != 0) continue;
+      at_.pipeline = n;
+      for (int64_t c : open("parallel.context", p.context, divisors(rest / n))) {
+        if (rest / n % c != 0 || given_.data.seq_length % c != 0) continue;
+        if (!fixed("parallel.context") && c > kMostContext) continue;
+        at_.context = c, at_.data = rest / n / c;
+        if (fixed("parallel.data") && p.data > 0 && p.data != at_.data) continue;
+        contexts();
+      }
+    }
+  }
+
+  void contexts() {
+    using enum ContextComm;
+    const ContextComm given = given_.parallel.context_comm;
+    const auto kinds =
+        at_.context == 1 ? std::vector{given} : open("parallel.context_comm", given, {p2p, a2a, all_gather});
+    for (ContextComm kind : kinds) {
+      at_.context_comm = kind;
+      experts();
+    }
+  }
+
+  void experts() {
+    const Parallel& p = given_.parallel;
+    const int64_t n = given_.model.moe.num_experts;
+    const auto degrees =
+        n == 0 ? std::vector<int64_t>{p.expert} : open("parallel.expert", p.expert, divisors(n));
+    for (int64_t e : degrees) {
+      std::vector<int64_t> parts{p.expert_tensor};
+      if (n > 0 && at_.tensor > 1) parts = open("parallel.expert_tensor", p.expert_tensor, {1, at_.tensor});
+      for (int64_t part : parts) {
+        at_.expert = e, at_.expert_tensor = part;
+        micro_batches();
+      }
+    }
+  }
+
+  void micro_batches() {
+    std::vector<int64_t> sizes;
+    for (int64_t n = 1; n <= kMostSequences; n *= 2) sizes.push_back(n);
+    for (int64_t n : open("train.micro_batch_size", given_.train.micro_batch_size, sizes)) {
+      if (at_.global_batch % (n * at_.data) != 0) continue;
+      at_.micro_batch = n;
+      schedules();
+    }
+  }
+
+  void schedules() {
+    const Parallel& p = given_.parallel;
+    at_.schedule = p.schedule, at_.virtual_pipeline = p.virtual_pipeline;
+    if (at_.pipeline == 1 || p.schedule_file) return states();
+    const int micros = static_cast<int>(at_.global_batch / (at_.micro_batch * at_.data));
+    for (const pipeline::ScheduleInfo& s : pipeline::schedules()) {
+      if (fixed("parallel.schedule") ? s.name != p.schedule : s.name == "gpipe") continue;
+      std::vector<int64_t> chunks{s.least_chunks};
+      if (s.most_chunks != s.least_chunks) chunks = {2, 4};
+      for (int64_t v : open("parallel.virtual_pipeline", p.virtual_pipeline, chunks)) {
+        if (v * at_.pipeline > given_.model.num_hidden_layers) continue;
+        if (pipeline::schedule_rule(s.name, static_cast<int>(at_.pipeline), static_cast<int>(v), micros))
+          continue;
+        at_.schedule = s.name, at_.virtual_pipeline = v;
+        states();
+      }
+    }
+    if (fixed("parallel.schedule") && p.chooses_schedule()) states();
+  }
+
+  void states() {
+    const Parallel& p = given_.parallel;
+    const bool shares = at_.data * at_.context > 1;
+    const auto stages = shares ? open<int64_t>("parallel.zero_stage", p.zero_stage, {0, 1, 2, 3})
+                               : std::vector<int64_t>{p.zero_stage};
+    for (int64_t zero : stages) {
+      const bool two = zero > 0 && limits_.world > limits_.ranks_per_node;
+      const auto groups = two ? open("parallel.shard_group", p.shard_group, {kOneLevel, kNode})
+                              : std::vector<int64_t>{p.shard_group};
+      for (int64_t group : groups) {
+        at_.zero_stage = zero, at_.shard_group = group;
+        recomputes();
+      }
+    }
+  }
+
+  void recomputes() {
+    using enum RecomputeGranularity;
+    const RecomputeGranularity given = given_.recompute.granularity;
+    for (RecomputeGranularity g : open("recompute.granularity", given, {none, selective, full})) {
+      at_.recompute = g;
+      ++looked_at_;
+      set_layout(recipe_, at_);
+      if (allowed(recipe_, limits_)) found_(at_);
+    }
+  }
+
+  const Recipe& given_;
+  const SearchLimits& limits_;
+  const std::function<void(const Layout&)>& found_;
+  Recipe recipe_;
+  Layout at_;
+  int64_t looked_at_ = 0;
+};
+
+/// What `selective` recomputes where the recipe does not say: what costs little time for its bytes.
+std::vector<RecomputeModule> cheap_modules(const Recipe& r) {
+  using enum RecomputeModule;
+  if (r.model.moe.num_experts > 0) return {layernorm};
+  return {layernorm, mlp_act};
+}
+
+}  // namespace
+
+void set_layout(Recipe& r, const Layout& l) {
+  Parallel& p = r.parallel;
+  p.tensor = l.tensor, p.sequence_parallel = l.sequence_parallel;
+  p.pipeline = l.pipeline, p.virtual_pipeline = l.virtual_pipeline, p.schedule = l.schedule;
+  p.context = l.context, p.context_comm = l.context_comm;
+  p.expert = l.expert, p.expert_tensor = l.expert_tensor;
+  p.data = l.data, p.zero_stage = l.zero_stage, p.shard_group = l.shard_group;
+  r.train.micro_batch_size = l.micro_batch, r.train.global_batch_size = l.global_batch;
+  r.precision = l.precision;
+  const bool given =
+      r.origins && (r.origins->has("recompute.modules") || r.origins->has("recompute.tensors"));
+  if (!given)
+    r.recompute.modules =
+        l.recompute == RecomputeGranularity::selective ? cheap_modules(r) : std::vector<RecomputeModule>{};
+  r.recompute.granularity = l.recompute;
+}
+
+std::vector<Setting> settings_of(const Layout& l, const Recipe& r) {
+  std::vector<Setting> out;
+  const auto set = [&](const char* key, const auto& value, const auto& default_value) {
+    if (value != default_value) out.emplace_back(key, fmt::format("{}", value));
+  };
+  const Parallel& p = r.parallel;
+  set("parallel.tensor", l.tensor, p.tensor);
+  set("parallel.sequence_parallel", l.sequence_parallel, p.sequence_parallel);
+  set("parallel.pipeline", l.pipeline, p.pipeline);
+  set("parallel.schedule", l.schedule, p.schedule);
+  set("parallel.virtual_pipeline", l.virtual_pipeline, p.virtual_pipeline);
+  set("parallel.context", l.context, p.context);
+  set("parallel.context_comm", to_string(l.context_comm), to_string(p.context_comm));
+  set("parallel.expert", l.expert, p.expert);
+  // Its default follows parallel.tensor.
+  if (r.model.moe.num_experts > 0 && l.tensor > 1)
+    out.emplace_back("parallel.expert_tensor", std::to_string(l.expert_tensor));
+  set("parallel.data", l.data, p.data);
+  set("parallel.zero_stage", l.zero_stage, p.zero_stage);
+  if (l.shard_group != p.shard_group) out.emplace_back("parallel.shard_group", "node");
+  set("train.micro_batch_size", l.micro_batch, r.train.micro_batch_size);
+  set("train.global_batch_size", l.global_batch, r.train.global_batch_size);
+  set("precision", to_string(l.precision), to_string(r.precision));
+  set("recompute.granularity", to_string(l.recompute), to_string(r.recompute.granularity));
+  const bool given =
+      r.origins && (r.origins->has("recompute.modules") || r.origins->has("recompute.tensors"));
+  if (l.recompute == RecomputeGranularity::selective && !given) {
+    std::string names;
+    for (RecomputeModule m : cheap_modules(r))
+      names += (names.empty() ? "" : ",") + std::string(to_string(m));
+    out.emplace_back("recompute.modules", "[" + names + "]");
+  }
+  return out;
+}
+
+std::string layout_text(const Layout& l, const Recipe& r) {
+  std::vector<std::string> parts;
+  if (l.tensor > 1)
+    parts.push_back(fmt::format("tensor {}{}", l.tensor, l.sequence_parallel ? " with sequences" : ""));
+  if (l.pipeline > 1)
+    parts.push_back(fmt::format(
+        "pipeline {} {}{}", l.pipeline, l.schedule,
+        l.virtual_pipeline > 1 ? fmt::format(" of {} chunks", l.virtual_pipeline) : std::string()));
+  if (l.context > 1) parts.push_back(fmt::format("context {} {}", l.context, to_string(l.context_comm)));
+  if (l.expert > 1)
+    parts.push_back(fmt::format("expert {}{}", l.expert,
+                                l.tensor > 1 ? fmt::format(" expert_tensor {}", l.expert_tensor) : ""));
+  parts.push_back(fmt::format("data {}", l.data));
+  if (l.zero_stage > 0)
+    parts.push_back(fmt::format("ZeRO {}{}", l.zero_stage, l.shard_group == kNode ? " in a node" : ""));
+  parts.push_back(fmt::format("micro-batch {}", l.micro_batch));
+  if (l.global_batch != r.train.global_batch_size)
+    parts.push_back(fmt::format("global batch {}", l.global_batch));
+  if (l.precision != r.precision) parts.emplace_back(to_string(l.precision));
+  if (l.recompute != RecomputeGranularity::none)
+    parts.push_back(fmt::format("{} recompute", to_string(l.recompute)));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+int64_t for_each_layout(const Recipe& recipe, const SearchLimits& limits,
+                        const std::function<void(const Layout&)>& found) {
+  LT_CHECK(recipe.origins, "a search over a recipe that was not read");
+  return Walk(recipe, limits, found).run();
+}
+
+}  // namespace ltrain

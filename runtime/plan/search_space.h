@@ -1,0 +1,57 @@
+// The layouts that a search looks at: what a recipe leaves open, as far as its rules allow.
+#pragma once
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/recipe/recipe.h"
+
+namespace ltrain {
+
+/// How a model is spread, and what a rank computes at once.
+struct Layout {
+  int64_t tensor = 1;
+  bool sequence_parallel = false;
+  int64_t pipeline = 1, virtual_pipeline = 1;
+  std::string schedule = "1f1b";
+  int64_t context = 1;
+  ContextComm context_comm = ContextComm::p2p;
+  int64_t expert = 1, expert_tensor = 1;
+  int64_t data = 1;  ///< the ranks that the others leave
+  int64_t zero_stage = 0;
+  int64_t shard_group = kOneLevel;
+  int64_t micro_batch = 1, global_batch = 1;
+  RecomputeGranularity recompute = RecomputeGranularity::none;
+  Precision precision = Precision::fp32;
+  bool operator==(const Layout&) const = default;
+};
+
+/// What a search may use.
+struct SearchLimits {
+  int world = 1, ranks_per_node = 1;
+  int64_t keep_free = 0;                  ///< bytes of each memory that a plan is compared with
+  int64_t max_tensor = 0;                 ///< 0: the ranks of a node
+  int64_t batch_low = 0, batch_high = 0;  ///< global batch, powers of two between; 0: the recipe's
+};
+
+/// A setting of a recipe: key and value.
+using Setting = std::pair<std::string, std::string>;
+
+/// Those of `recipe` with the layout, where the recipe does not have them already.
+std::vector<Setting> settings_of(const Layout& layout, const Recipe& recipe);
+/// "tensor 8 with sequence parallelism, pipeline 16 (interleaved, 2 chunks), data 128, ZeRO 1, micro-batch 1,
+/// full recompute".
+std::string layout_text(const Layout& layout, const Recipe& recipe);
+/// Puts it into a recipe that is not resolved.
+void set_layout(Recipe& recipe, const Layout& layout);
+
+/// Calls `found` with each layout of the recipe, which is not resolved, that its rules allow on `world`
+/// ranks. What the recipe was given stays. Looks at tensor (1d), pipeline with every schedule but gpipe and
+/// two or four interleaved chunks, context of up to 16 ranks and its communication, expert and expert_tensor,
+/// ZeRO and its group of shards, micro-batches of up to 16 sequences, recomputation, and bf16 in place of a
+/// precision that was not given. Returns how many it looked at, those that a rule refuses among them.
+int64_t for_each_layout(const Recipe& recipe, const SearchLimits& limits,
+                        const std::function<void(const Layout&)>& found);
+
+}  // namespace ltrain

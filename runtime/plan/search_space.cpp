@@ -251,7 +251,8 @@ std::vector<Setting> settings_of(const Layout& l, const Recipe& r) {
 std::string layout_text(const Layout& l, const Recipe& r) {
   std::vector<std::string> parts;
   if (l.tensor > 1)
-    parts.push_back(fmt::format("tensor {}{}", l.tensor, l.sequence_parallel ? " with sequences" : ""));
+    parts.push_back(
+        fmt::format("tensor {}{}", l.tensor, l.sequence_parallel ? " with sequence parallelism" : ""));
   if (l.pipeline > 1)
     parts.push_back(fmt::format(
         "pipeline {} {}{}", l.pipeline, l.schedule,

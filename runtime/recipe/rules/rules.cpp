@@ -587,6 +587,7 @@ void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t wo
 void check_device_rules(const Recipe& resolved, const RecipeOrigins& origins, Diagnostics& diagnostics) {
   Rules rules(resolved, origins, diagnostics);
   offload_device_rules(resolved, rules.report());
+  attention_device_rules(resolved, rules.report());
   optimizer_device_rules(resolved, rules.report());
 }
 

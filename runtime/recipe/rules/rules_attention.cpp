@@ -1,4 +1,4 @@
-// Where attention cannot be cuDNN's.
+// Where attention cannot be cuDNN's, and what a GPU has no kernel for.
 #include "kernels/attention/attention_cudnn.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/rules/rules_parts.h"
@@ -32,6 +32,14 @@ void attention_rules(const Recipe& r, const BrokenRule& broken) {
   if (r.parallel.context > 1 && r.parallel.context_comm != ContextComm::a2a)
     refuse(fmt::format("parallel.context_comm: {} parts queries from keys", r.parallel.context_comm),
            "parallel.context_comm");
+}
+
+void attention_device_rules(const Recipe& r, const BrokenRule& broken) {
+  constexpr int64_t kMost = 256;  // kernels/attention/attention_choice.cpp
+  if (device_of(r) != DeviceKind::cuda || r.model.head_dim <= kMost) return;
+  broken("model.head_dim",
+         fmt::format("attention on a GPU takes head dims up to {0}; nearest valid value: {0}", kMost),
+         {"device"});
 }
 
 }  // namespace ltrain::recipe

@@ -416,6 +416,7 @@ TEST_CASE("the text of a plan has the memory of the rank that takes most, and wi
   CHECK_THAT(plan_text(plan_of(recipe(2)), recipe(2)), !Contains("other ranks"));
   // Large numbers have large units.
   const Recipe large = recipe(1, {"device=cuda", "model.hidden_size=4096", "model.intermediate_size=16384",
+                                  "model.num_attention_heads=32", "model.num_key_value_heads=8",
                                   "train.global_batch_size=240", "precision=bf16"});
   const std::string text = plan_text(make_plan(large, card_profile("h100")), large);
   CHECK_THAT(text, Contains("% of 989.4 TFLOP/s, the card's peak") && Contains(" model TFLOP a rank") &&

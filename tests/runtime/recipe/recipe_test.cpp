@@ -370,6 +370,24 @@ TEST_CASE("what all ranks of a job have alike: every key of the recipe but those
   CHECK(job_settings(parse("seed: 2")) != job_settings(parse("seed: 3")));
 }
 
+TEST_CASE("heads wider than a GPU's attention takes are refused there", "[recipe]") {
+  const auto refusal = [](const std::string& text) -> std::string {
+    try {
+      resolve(parse_recipe(text + "model: {architecture: llama, hidden_size: 1024, num_attention_heads: 2}\n",
+                           "r.yaml"),
+              1);
+    } catch (const Error& e) {
+      CHECK(e.code() == ExitCode::usage);
+      return e.what();
+    }
+    return "";
+  };
+  CHECK_THAT(refusal("device: cuda\n"),
+             Catch::Contains("model.head_dim = 512 (default): attention on a GPU takes head dims up to 256; "
+                             "nearest valid value: 256"));
+  CHECK(refusal("device: cpu\n").empty());
+}
+
 TEST_CASE("soft-caps are of families that have them, on every device", "[recipe]") {
   const auto resolved = [](const std::string& text) { return resolve(parse_recipe(text, "r.yaml"), 1); };
   for (const char* device : {"cpu", "cuda"})

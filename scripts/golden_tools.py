@@ -40,7 +40,7 @@ def write_safetensors(path, tensors, metadata):
     """Tensors of torch, the widest types first; metadata: texts."""
     import torch
 
-    names = {torch.bfloat16: "BF16", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32"}
+    names = {torch.bfloat16: "BF16", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.uint8: "U8"}
     header, offset, data = {"__metadata__": metadata}, 0, []
     for name in sorted(tensors, key=lambda n: (-tensors[n].element_size(), n)):
         t = tensors[name].detach().contiguous()

@@ -71,6 +71,15 @@ CONFIGS = {
     "gemma2_plain": ("gemma2", dict(COMMON, head_dim=4, query_pre_attn_scalar=4, sliding_window=64,
                                     attn_logit_softcapping=None, final_logit_softcapping=None,
                                     rope_parameters=rope(1e4))),
+    # Norms of heads. The window hides nothing, and its layers rotate by a base of their own all the same.
+    "gemma3_text": ("gemma3_text", dict(COMMON, head_dim=6, query_pre_attn_scalar=9, sliding_window=64,
+                                        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                        tie_word_embeddings=True, rope_theta=500.0, rope_local_base_freq=40.0)),
+    "gemma3_text_linear": ("gemma3_text", dict(
+        COMMON, head_dim=4, query_pre_attn_scalar=4, sliding_window=5, sliding_window_pattern=2,
+        final_logit_softcapping=3.0, rope_parameters=dict(
+            full_attention=dict(rope_type="linear", rope_theta=100.0, factor=3.0),
+            sliding_attention=dict(rope_type="default", rope_theta=30.0)))),
     # With experts; transformers' loss for balance is part of what is trained.
     "mixtral": ("mixtral", dict(COMMON, sliding_window=5, num_local_experts=4, num_experts_per_tok=2,
                                 output_router_logits=True, router_aux_loss_coef=0.02, rope_parameters=rope(1e6))),
@@ -78,6 +87,12 @@ CONFIGS = {
                                     num_experts_per_tok=2, moe_intermediate_size=10, mlp_only_layers=[1],
                                     norm_topk_prob=True, output_router_logits=True, router_aux_loss_coef=0.02,
                                     rope_parameters=rope(1e6))),
+    "gpt_oss": ("gpt_oss", dict(COMMON, head_dim=6, intermediate_size=10, sliding_window=5, num_local_experts=5,
+                                num_experts_per_tok=2, output_router_logits=True, router_aux_loss_coef=0.02,
+                                layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                rope_parameters=dict(
+                                    rope_type="yarn", rope_theta=64.0, factor=4.0, beta_fast=2.0, beta_slow=0.25,
+                                    truncate=False, original_max_position_embeddings=16))),
     "olmoe": ("olmoe", dict(COMMON, num_key_value_heads=4, num_experts=6, num_experts_per_tok=3,
                             output_router_logits=True, router_aux_loss_coef=0.02, rope_parameters=rope(1e4))),
 }
@@ -88,14 +103,32 @@ def exact_rotary(rotary, real_float):
     import torch
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    kind = rotary.rope_type
-    init = rotary.compute_default_rope_parameters if kind == "default" else ROPE_INIT_FUNCTIONS[kind]
-    inv_freq, scaling = init(rotary.config, device="cpu")
-    assert inv_freq.dtype == torch.float64, inv_freq.dtype
-    assert torch.allclose(rotary.inv_freq.double(), inv_freq, rtol=1e-5), "not the rotary embedding that is expected"
-    rotary.inv_freq, rotary.original_inv_freq, rotary.attention_scaling = inv_freq, inv_freq.clone(), scaling
+    def again(kind, prefix, **of):
+        init = rotary.compute_default_rope_parameters if kind == "default" else ROPE_INIT_FUNCTIONS[kind]
+        inv_freq, scaling = init(rotary.config, device="cpu", **of)
+        assert inv_freq.dtype == torch.float64, inv_freq.dtype
+        was = getattr(rotary, prefix + "inv_freq")
+        assert torch.allclose(was.double(), inv_freq, rtol=1e-5), "not the rotary embedding that is expected"
+        setattr(rotary, prefix + "inv_freq", inv_freq)
+        setattr(rotary, prefix + "original_inv_freq", inv_freq.clone())
+        setattr(rotary, prefix + "attention_scaling", scaling)
+
+    if isinstance(rotary.rope_type, dict):
+        for layer_type, kind in rotary.rope_type.items():
+            again(kind, layer_type + "_", layer_type=layer_type)
+    else:
+        again(rotary.rope_type, "")
     tables = rotary.forward
     rotary.forward = lambda *a, **k: tuple(real_float(t).to(torch.float64) for t in tables(*a, **k))
+
+
+def in_our_order(kind, name, t):
+    """gpt_oss's experts have (in, out), gate and up of a hidden unit beside each other; ltrain's (2, out, in)."""
+    if kind != "gpt_oss" or ".experts." not in name or name.endswith("down_proj_bias"):
+        return t
+    if not name.endswith("_bias"):
+        t = t.transpose(1, 2)
+    return t.unflatten(1, (-1, 2)).transpose(1, 2).contiguous() if "gate_up" in name else t.contiguous()
 
 
 def make(fixture):
@@ -113,6 +146,10 @@ def make(fixture):
         with torch.no_grad():
             for n, p in sorted(model.named_parameters()):
                 value = 0.2 * torch.randn(p.shape, generator=generator, dtype=torch.float64)
+                if n.endswith(".sinks"):
+                    value *= 5  # about as large as scores
+                if "gate_up_proj_bias" in n:
+                    value += 6.5 * torch.sign(value)  # some beyond the limits of the clamped SwiGLU, some within
                 if "norm" in n and not kind.startswith("gemma"):  # whose norms scale by 1 + weight
                     value += 1
                 if n.endswith("mlp.gate.weight"):
@@ -123,15 +160,16 @@ def make(fixture):
         def ours(n):
             return n.replace(".mlp.", ".block_sparse_moe.") if kind == "mixtral" else n
 
-        record = {"weight." + ours(n): p.detach().bfloat16() for n, p in model.named_parameters()}
+        record = {"weight." + ours(n): in_our_order(kind, n, p.detach()).bfloat16()
+                  for n, p in model.named_parameters()}
         tokens = torch.randint(0, config.vocab_size, (STEPS, BATCH, SEQ), generator=generator)
         # Learnable: every token is a function of the one before it.
         for i in range(1, SEQ):
             tokens[:, :, i] = (3 * tokens[:, :, i - 1] + 5) % config.vocab_size
         labels = tokens.clone()
         labels[:, 1, SEQ - 4:] = -100
-        decayed = [p for p in model.parameters() if p.dim() > 1]
-        rest = [p for p in model.parameters() if p.dim() == 1]
+        decays = {p: p.dim() > 1 and not n.endswith("_bias") for n, p in model.named_parameters()}
+        decayed, rest = [p for p in decays if decays[p]], [p for p in decays if not decays[p]]
         optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=ADAMW["weight_decay"]),
                                        dict(params=rest, weight_decay=0.0)], lr=ADAMW["lr"],
                                       betas=(ADAMW["beta1"], ADAMW["beta2"]), eps=ADAMW["eps"])
@@ -147,7 +185,7 @@ def make(fixture):
                 record["logits"] = out.logits.detach().to(torch.float32)
                 for n, p in model.named_parameters():
                     assert p.grad is not None, n
-                    record["grad." + ours(n)] = p.grad.to(torch.float32)
+                    record["grad." + ours(n)] = in_our_order(kind, n, p.grad).to(torch.float32)
             optimizer.step()
     targets = torch.full((STEPS, BATCH, SEQ), -1)
     targets[:, :, :-1] = labels[:, :, 1:]

@@ -32,6 +32,24 @@ def gemma2(hidden, ffn, layers, heads, kv_heads, head_dim, scalar):
                 sliding_window=4096, attn_logit_softcapping=50.0, final_logit_softcapping=30.0)
 
 
+def gemma3(hidden, ffn, layers, heads, kv_heads, scalar, positions, window, vocab=262144, head_dim=256, scaling=None):
+    return dict(llama_like("gemma3_text", vocab, hidden, ffn, layers, heads, kv_heads, positions, 1e6, 1e-6, True),
+                hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh", attention_bias=False,
+                attention_dropout=0.0, attn_logit_softcapping=None, final_logit_softcapping=None,
+                cache_implementation="hybrid", head_dim=head_dim, query_pre_attn_scalar=scalar,
+                rope_local_base_freq=10000, rope_scaling=scaling, sliding_window=window, sliding_window_pattern=6)
+
+
+def gpt_oss(layers, experts):
+    return dict(llama_like("gpt_oss", 201088, 2880, 2880, layers, 64, 8, 131072, 150000, 1e-5), head_dim=64,
+                attention_bias=True, attention_dropout=0.0, num_local_experts=experts, num_experts_per_tok=4,
+                experts_per_token=4, sliding_window=128, swiglu_limit=7.0, initial_context_length=4096,
+                layer_types=["full_attention" if i % 2 else "sliding_attention" for i in range(layers)],
+                router_aux_loss_coef=0.9, output_router_logits=False,
+                rope_scaling=dict(beta_fast=32.0, beta_slow=1.0, factor=32.0, original_max_position_embeddings=4096,
+                                  rope_type="yarn", truncate=False))
+
+
 def llama3(factor):
     return dict(attention_bias=False, mlp_bias=False, pretraining_tp=1,
                 rope_scaling=dict(factor=factor, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -54,6 +72,7 @@ def phi(vocab, hidden, ffn, layers, heads, kv_heads, positions, window, scaling=
                       **(common | more))
 
 
+LINEAR8 = dict(factor=8.0, rope_type="linear")
 CONFIGS = {
     "gpt2": gpt2(768, 12, 12),
     "gpt2-medium": gpt2(1024, 24, 16),
@@ -114,6 +133,8 @@ CONFIGS = {
     "phi-4": phi(100352, 5120, 17920, 40, 40, 10, 16384, None, theta=250000, original_max_position_embeddings=16384),
     "Phi-4-mini-instruct": phi(200064, 3072, 8192, 32, 24, 8, 131072, 262144, longrope(48), True,
                                partial_rotary_factor=0.75),
+    "gpt-oss-20b": gpt_oss(24, 32),
+    "gpt-oss-120b": gpt_oss(36, 128),
     "OLMo-2-0425-1B": llama_like("olmo2", 100352, 2048, 8192, 16, 16, 16, 4096, 5e5, 1e-6),
     "OLMo-2-1124-7B": llama_like("olmo2", 100352, 4096, 11008, 32, 32, 32, 4096, 5e5, 1e-6),
     "OLMo-2-1124-13B": llama_like("olmo2", 100352, 5120, 13824, 40, 40, 40, 4096, 5e5, 1e-6),
@@ -126,6 +147,11 @@ CONFIGS = {
     "gemma-2-2b": gemma2(2304, 9216, 26, 8, 4, 256, 256),
     "gemma-2-9b": gemma2(3584, 14336, 42, 16, 8, 256, 256),
     "gemma-2-27b": gemma2(4608, 36864, 46, 32, 16, 128, 144),
+    "gemma-3-270m": gemma3(640, 2048, 18, 4, 1, 256, 32768, 512),
+    "gemma-3-1b": gemma3(1152, 6912, 26, 4, 1, 256, 32768, 512),
+    "gemma-3-4b-text": gemma3(2560, 10240, 34, 8, 4, 256, 131072, 1024, 262208, scaling=LINEAR8),
+    "gemma-3-12b-text": gemma3(3840, 15360, 48, 16, 8, 256, 131072, 1024, 262208, scaling=LINEAR8),
+    "gemma-3-27b-text": gemma3(5376, 21504, 62, 32, 16, 168, 131072, 1024, 262208, 128, LINEAR8),
 }
 
 

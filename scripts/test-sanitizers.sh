@@ -62,6 +62,9 @@ part() {
 # With --whole also whole steps with pipelines, ZeRO and offload, and killed ranks, which run the same groups and streams.
 many_runs='slow:|mutation:|covering array: every row'
 many_runs+='|docs/compositions.md has the table'
+# Whole models by differences (their parts have tests of their own), and thousands of recipes through one parser.
+[ "$whole" ] || many_runs+='|gradients of whole models|gradients of layers with windows|what is suggested where'
+[ "$whole" ] || many_runs+='|a changed key changes the model|bit for bit: in-process, 1 to 8 ranks'
 echo "== not run under a sanitizer, for its time: $many_runs"
 if [ "$which" != tsan ]; then
   part "build, AddressSanitizer and UndefinedBehaviorSanitizer" \

@@ -27,6 +27,30 @@ void swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
   LT_LAUNCH(s, swiglu_backward, dy.dtype, dgate_up.data, dy.data, gate_up.data, dy.rows(), dy.cols());
 }
 
+void clamped_swiglu_forward(Stream& s, Tensor y, Tensor gate_up) {
+  LT_CHECK(gate_up.cols() == 2 * y.cols() && gate_up.rows() == y.rows(), "clamped swiglu {} into {}",
+           to_string(gate_up.shape), to_string(y.shape));
+  if (s.meta()) {
+    s.meta()->add(
+        s, op_cost("clamped_swiglu_forward", OpClass::elementwise, 9.0 * y.elements(), {y}, {gate_up}));
+    place(s, "clamped_swiglu_forward", Rule::elementwise, {y}, {gate_up});
+    return;
+  }
+  LT_LAUNCH(s, clamped_swiglu_forward, y.dtype, y.data, gate_up.data, y.rows(), y.cols());
+}
+
+void clamped_swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
+  LT_CHECK(dgate_up.shape == gate_up.shape && gate_up.cols() == 2 * dy.cols(),
+           "clamped swiglu backward {} into {}", to_string(dy.shape), to_string(dgate_up.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("clamped_swiglu_backward", OpClass::elementwise, 18.0 * dy.elements(),
+                             {dgate_up}, {dy, gate_up}));
+    place(s, "clamped_swiglu_backward", Rule::elementwise, {dgate_up}, {dy, gate_up});
+    return;
+  }
+  LT_LAUNCH(s, clamped_swiglu_backward, dy.dtype, dgate_up.data, dy.data, gate_up.data, dy.rows(), dy.cols());
+}
+
 void geglu_forward(Stream& s, Tensor y, Tensor gate_up) {
   LT_CHECK(gate_up.cols() == 2 * y.cols() && gate_up.rows() == y.rows(), "geglu {} into {}",
            to_string(gate_up.shape), to_string(y.shape));

@@ -10,6 +10,13 @@ void swiglu_forward(Stream& s, Tensor y, Tensor gate_up);
 /// dgate_up may alias gate_up.
 void swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up);
 
+/// gpt-oss's: with g = min(gate, 7) and u = up within -7 and 7, y = g sigmoid(1.702 g) (u + 1). Shapes as
+/// swiglu's.
+constexpr double kClampedSwigluLimit = 7.0, kClampedSwigluAlpha = 1.702;
+void clamped_swiglu_forward(Stream& s, Tensor y, Tensor gate_up);
+/// dgate_up may alias gate_up.
+void clamped_swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up);
+
 /// GeGLU (arXiv:2002.05202) by the tanh form of GELU: y = gelu(gate) * up. Shapes as swiglu's.
 void geglu_forward(Stream& s, Tensor y, Tensor gate_up);
 /// dgate_up may alias gate_up.
@@ -24,6 +31,9 @@ void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x);
 
 LT_KERNEL(swiglu_forward, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols)
 LT_KERNEL(swiglu_backward, DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
+          int64_t cols)
+LT_KERNEL(clamped_swiglu_forward, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols)
+LT_KERNEL(clamped_swiglu_backward, DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
           int64_t cols)
 LT_KERNEL(geglu_forward, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols)
 LT_KERNEL(geglu_backward, DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,

@@ -22,6 +22,21 @@ struct Gelu {
   }
 };
 
+/// y = gate * sigmoid(alpha gate) * (up + 1) of clamped values.
+template <class A>
+struct Clamped {
+  A gate, up, share;
+  bool gate_free, up_free;
+  Clamped(A g, A u) {
+    constexpr A kLimit = A(kClampedSwigluLimit);
+    gate_free = g <= kLimit;
+    up_free = u >= -kLimit && u <= kLimit;
+    gate = gate_free ? g : kLimit;
+    up = u > kLimit ? kLimit : u < -kLimit ? -kLimit : u;
+    share = sigmoid(A(kClampedSwigluAlpha) * gate);
+  }
+};
+
 }  // namespace
 
 void swiglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {
@@ -58,6 +73,48 @@ void swiglu_backward_cpu(DType t, void* dgate_up, const void* dy, const void* ga
           const A g = get(gate, c), u = get(up, c), d = get(grad, c), sg = sigmoid(g);
           put(dgate, c, d * u * sg * (A(1) + g * (A(1) - sg)));
           put(dup, c, d * g * sg);
+        }
+      }
+    });
+  });
+}
+
+void clamped_swiglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* gate = static_cast<const T*>(gate_up) + row * 2 * cols;
+        const T* up = gate + cols;
+        T* out = static_cast<T*>(y) + row * cols;
+#pragma omp simd
+        for (int64_t c = 0; c < cols; ++c) {
+          const Clamped<A> v(get(gate, c), get(up, c));
+          put(out, c, v.gate * v.share * (v.up + A(1)));
+        }
+      }
+    });
+  });
+}
+
+void clamped_swiglu_backward_cpu(DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
+                                 int64_t cols) {
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* gate = static_cast<const T*>(gate_up) + row * 2 * cols;
+        const T* up = gate + cols;
+        const T* grad = static_cast<const T*>(dy) + row * cols;
+        T* dgate = static_cast<T*>(dgate_up) + row * 2 * cols;
+        T* dup = dgate + cols;
+#pragma omp simd
+        for (int64_t c = 0; c < cols; ++c) {
+          const A d = get(grad, c);
+          const Clamped<A> v(get(gate, c), get(up, c));
+          const A slope = v.share + v.gate * A(kClampedSwigluAlpha) * v.share * (A(1) - v.share);
+          put(dgate, c, v.gate_free ? d * (v.up + A(1)) * slope : A(0));
+          put(dup, c, v.up_free ? d * v.gate * v.share : A(0));
         }
       }
     });

@@ -26,6 +26,21 @@ struct Gelu {
   }
 };
 
+/// y = gate * sigmoid(alpha gate) * (up + 1) of clamped values.
+template <class A>
+struct Clamped {
+  A gate, up, share;
+  bool gate_free, up_free;
+  __device__ Clamped(A g, A u) {
+    const A limit = A(kClampedSwigluLimit);
+    gate_free = g <= limit;
+    up_free = u >= -limit && u <= limit;
+    gate = gate_free ? g : limit;
+    up = u > limit ? limit : u < -limit ? -limit : u;
+    share = sigmoid(A(kClampedSwigluAlpha) * gate);
+  }
+};
+
 template <class T, int N>
 __global__ void swiglu_forward(T* y, const T* gate_up, int64_t packs, int64_t row_packs) {
   using A = compute_t<T>;
@@ -54,6 +69,42 @@ __global__ void swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int6
       const A x = get(g.v, j), grad = get(d.v, j), sg = sigmoid(x);
       put(dg.v, j, grad * get(u.v, j) * sg * (A(1) + x * (A(1) - sg)));
       put(du.v, j, grad * x * sg);
+    }
+    store(dgate_up, gate, dg);
+    store(dgate_up, gate + row_packs * N, du);
+  }
+}
+
+template <class T, int N>
+__global__ void clamped_swiglu_forward(T* y, const T* gate_up, int64_t packs, int64_t row_packs) {
+  using A = compute_t<T>;
+  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
+    const int64_t row = i / row_packs, gate = (i + row * row_packs) * N;  // rows of gate_up are twice as long
+    const auto g = load<T, N>(gate_up, gate), u = load<T, N>(gate_up, gate + row_packs * N);
+    Pack<T, N> out;
+    for (int j = 0; j < N; ++j) {
+      const Clamped<A> c(get(g.v, j), get(u.v, j));
+      put(out.v, j, c.gate * c.share * (c.up + A(1)));
+    }
+    store(y, i * N, out);
+  }
+}
+
+template <class T, int N>
+__global__ void clamped_swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t packs,
+                                        int64_t row_packs) {
+  using A = compute_t<T>;
+  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
+    const int64_t row = i / row_packs, gate = (i + row * row_packs) * N;
+    const auto g = load<T, N>(gate_up, gate), u = load<T, N>(gate_up, gate + row_packs * N);
+    const auto d = load<T, N>(dy, i * N);
+    Pack<T, N> dg, du;
+    for (int j = 0; j < N; ++j) {
+      const A grad = get(d.v, j);
+      const Clamped<A> c(get(g.v, j), get(u.v, j));
+      const A slope = c.share + c.gate * A(kClampedSwigluAlpha) * c.share * (A(1) - c.share);
+      put(dg.v, j, c.gate_free ? grad * (c.up + A(1)) * slope : A(0));
+      put(du.v, j, c.up_free ? grad * c.gate * c.share : A(0));
     }
     store(dgate_up, gate, dg);
     store(dgate_up, gate + row_packs * N, du);
@@ -144,6 +195,27 @@ void swiglu_backward_cuda(Stream& s, DType t, void* dgate_up, const void* dy, co
   dispatch_float(t, [&]<class T>() {
     with_pack<T>(cols, {dgate_up, dy, gate_up}, [&]<int N>() {
       launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::swiglu_backward<T, N>,
+             static_cast<T*>(dgate_up), static_cast<const T*>(dy), static_cast<const T*>(gate_up),
+             rows * cols / N, cols / N);
+    });
+  });
+}
+
+void clamped_swiglu_forward_cuda(Stream& s, DType t, void* y, const void* gate_up, int64_t rows,
+                                 int64_t cols) {
+  dispatch_float(t, [&]<class T>() {
+    with_pack<T>(cols, {y, gate_up}, [&]<int N>() {
+      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::clamped_swiglu_forward<T, N>,
+             static_cast<T*>(y), static_cast<const T*>(gate_up), rows * cols / N, cols / N);
+    });
+  });
+}
+
+void clamped_swiglu_backward_cuda(Stream& s, DType t, void* dgate_up, const void* dy, const void* gate_up,
+                                  int64_t rows, int64_t cols) {
+  dispatch_float(t, [&]<class T>() {
+    with_pack<T>(cols, {dgate_up, dy, gate_up}, [&]<int N>() {
+      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::clamped_swiglu_backward<T, N>,
              static_cast<T*>(dgate_up), static_cast<const T*>(dy), static_cast<const T*>(gate_up),
              rows * cols / N, cols / N);
     });

@@ -109,17 +109,70 @@ void place_add_vector(Stream& s, std::string_view op, Tensor out, Tensor vector)
   read(s, op, out);
   read(s, op, vector);
   each_axis(s, [&](Axis a) {
-    const Placement have = out.record->place[a], v = vector.record->place[a];
-    const Placement want = have == Placement::S(1) ? Placement::S(0) : Placement::R();
+    const Placement have = out.record->place[a];
     if (have.kind == Placement::partial)
       refuse(s, op, a,
              describe(out, have) + fmt::format(": '{}' would be added once a rank", vector.record->name),
              "add it after the reduction");
+  });
+  place_vector_of_columns(s, op, out, vector, false);
+  finish(s, op, out);
+}
+
+void place_vector_of_columns(Stream& s, std::string_view op, Tensor t, Tensor vector, bool of_more) {
+  read(s, op, vector);
+  each_axis(s, [&](Axis a) {
+    const Placement have = t.record->place[a], v = vector.record->place[a];
+    const bool part = of_more && v == Placement::R();
+    const Placement want = have == Placement::S(1) && !part ? Placement::S(0) : Placement::R();
     if (!(v == want))
-      refuse(s, op, a, describe(out, have) + " but " + describe(vector, v),
+      refuse(s, op, a, describe(t, have) + " but " + describe(vector, v),
              "cut the vector as the columns are cut");
   });
-  finish(s, op, out);
+}
+
+void place_gradient_of_columns(Stream& s, std::string_view op, Tensor gradient, Tensor vector, TensorList ins,
+                               bool of_more, bool accumulate) {
+  each_axis(s, [&](Axis a) {
+    Placement p = join(s, op, Rule::sum_rows, a, ins);
+    const bool part = of_more && vector.record->place[a] == Placement::R();
+    if (part && p == Placement::S(0)) p = Placement::P();  // a rank has its columns' and zeros
+    store(s, op, a, gradient, p, accumulate);
+  });
+  finish(s, op, gradient);
+}
+
+void place_grouped_bias(Stream& s, std::string_view op, Tensor y, Tensor bias) {
+  read(s, op, y);
+  read(s, op, bias);
+  using P = Placement;
+  each_axis(s, [&](Axis a) {
+    const P have = y.record->place[a], b = bias.record->place[a];
+    const bool fits = b == P::R()    ? have.kind == P::replicated || have.kind == P::varying
+                      : b == P::S(0) ? have == P::S(0)
+                      : b == P::P()  ? have == P::P()
+                                     : have == P::S(1);
+    if (!fits)
+      refuse(s, op, a, describe(y, have) + " but " + describe(bias, b),
+             "add a bias of the rank's groups and columns, on one of the ranks whose results are summed");
+  });
+  finish(s, op, y);
+}
+
+void place_grouped_bias_gradient(Stream& s, std::string_view op, Tensor gradient, Tensor dy,
+                                 bool accumulate) {
+  read(s, op, dy);
+  using P = Placement;
+  each_axis(s, [&](Axis a) {
+    const P p = dy.record->place[a];
+    if (p.kind == P::partial) refuse(s, op, a, describe(dy, p), "reduce it first");
+    store(s, op, a, gradient,
+          p.kind == P::varying ? P::P()
+          : p == P::S(1)       ? P::S(gradient.shape.rank - 1)
+                               : p,
+          accumulate);
+  });
+  finish(s, op, gradient);
 }
 
 void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool trans_b, bool accumulate) {

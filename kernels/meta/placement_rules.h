@@ -27,6 +27,17 @@ void place(Stream& s, std::string_view op, Rule rule, TensorList outs, TensorLis
 /// out (rows, columns) += vector (columns).
 void place_add_vector(Stream& s, std::string_view op, Tensor out, Tensor vector);
 
+/// An op reads a number of `vector` for each column of `t`, or for each group of its columns. `of_more`:
+/// those of the rank's columns, out of a vector that ranks with other columns have, too.
+void place_vector_of_columns(Stream& s, std::string_view op, Tensor t, Tensor vector, bool of_more);
+/// The gradient of such a vector: summed over rows of `ins`.
+void place_gradient_of_columns(Stream& s, std::string_view op, Tensor gradient, Tensor vector, TensorList ins,
+                               bool of_more, bool accumulate);
+
+/// Biases of rows sorted by group (kernels/matmul/grouped_bias.h), as place_grouped_matmul has its stack.
+void place_grouped_bias(Stream& s, std::string_view op, Tensor y, Tensor bias);
+void place_grouped_bias_gradient(Stream& s, std::string_view op, Tensor gradient, Tensor dy, bool accumulate);
+
 /// out = a * b for matrices after transposition; `rows` says that a and b are contracted over token rows (dim
 /// 0 of both), which makes V into P.
 void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool trans_b, bool accumulate);

@@ -9,10 +9,11 @@ namespace ltrain {
 struct HeadNorm {
   int64_t first = 0, heads = 1, width = 1;
   double eps = 1e-5;
+  double weight_offset = 0;  ///< added to every weight
 };
-/// y, those columns, = y * rstd * weight, rstd = 1 / sqrt(mean(y^2) + eps). y: (T, C) in place; x (T, heads *
-/// width): what it was taken of; rstd (T, heads), f32 (f64 for f64): both for the backward, and undefined
-/// without one. weight: (width).
+/// y, those columns, = y * rstd * (weight + weight_offset), rstd = 1 / sqrt(mean(y^2) + eps). y: (T, C) in
+/// place; x (T, heads * width): what it was taken of; rstd (T, heads), f32 (f64 for f64): both for the
+/// backward, and undefined without one. weight: (width).
 void head_norm_forward(Stream& s, Tensor y, Tensor x, Tensor rstd, Tensor weight, const HeadNorm& part);
 /// dy, those columns, becomes the gradient of what was normed. dweight: (width) f32 (f64 for f64).
 void head_norm_backward(Stream& s, Tensor dy, Tensor dweight, Tensor x, Tensor rstd, Tensor weight,

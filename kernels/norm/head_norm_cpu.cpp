@@ -17,7 +17,8 @@ __attribute__((noinline)) compute_t<T> norm_one(T* at, const T* w, const HeadNor
 #pragma omp simd reduction(+ : sum)
   for (int64_t c = 0; c < p.width; ++c) sum += get(at, c) * get(at, c);
   const A r = 1 / std::sqrt(sum / static_cast<A>(p.width) + static_cast<A>(p.eps));
-  for (int64_t c = 0; c < p.width; ++c) put(at, c, get(at, c) * r * get(w, c));
+  const A offset = A(p.weight_offset);
+  for (int64_t c = 0; c < p.width; ++c) put(at, c, get(at, c) * r * (get(w, c) + offset));
   return r;
 }
 
@@ -46,6 +47,7 @@ void head_norm_backward_cpu(DType t, void* dy, void* dweight, const void* x, con
     constexpr int64_t kBlock = 64;  // rows summed first, whatever the threads
     const int64_t blocks = (rows + kBlock - 1) / kBlock;
     const T* w = static_cast<const T*>(weight);
+    const A offset = A(p.weight_offset);
     A* partial = scratch<A>(0, blocks * p.width);
     parallel_for(blocks, 1, [&](int64_t first, int64_t last) {
       for (int64_t b = first; b < last; ++b) {
@@ -59,10 +61,11 @@ void head_norm_backward_cpu(DType t, void* dy, void* dweight, const void* x, con
 #pragma omp simd reduction(+ : dot)
           for (int64_t c = 0; c < p.width; ++c) {
             sums[c] += get(d, c) * get(v, c) * r;
-            dot += get(d, c) * get(w, c) * get(v, c);
+            dot += get(d, c) * (get(w, c) + offset) * get(v, c);
           }
           dot *= r * r * r / static_cast<A>(p.width);
-          for (int64_t c = 0; c < p.width; ++c) put(d, c, get(d, c) * get(w, c) * r - get(v, c) * dot);
+          for (int64_t c = 0; c < p.width; ++c)
+            put(d, c, get(d, c) * (get(w, c) + offset) * r - get(v, c) * dot);
         }
       }
     });

@@ -11,6 +11,7 @@ constexpr int kThreads = 128;
 template <class T>
 __global__ void norm(T* y, T* x, compute_t<T>* rstd, const T* w, int64_t count, int64_t cols, HeadNorm p) {
   using A = compute_t<T>;
+  const A offset = A(p.weight_offset);
   for (int64_t n = blockIdx.x; n < count; n += gridDim.x) {
     T* at = y + n / p.heads * cols + p.first + n % p.heads * p.width;
     A sum = 0;
@@ -20,7 +21,7 @@ __global__ void norm(T* y, T* x, compute_t<T>* rstd, const T* w, int64_t count, 
     if (x && threadIdx.x == 0) rstd[n] = r;
     for (int64_t c = threadIdx.x; c < p.width; c += blockDim.x) {
       if (x) x[n * p.width + c] = at[c];
-      put(at, c, get(at, c) * r * get(w, c));
+      put(at, c, get(at, c) * r * (get(w, c) + offset));
     }
   }
 }
@@ -42,15 +43,17 @@ template <class T>
 __global__ void norm_backward(T* dy, const T* x, const compute_t<T>* rstd, const T* w, int64_t count,
                               int64_t cols, HeadNorm p) {
   using A = compute_t<T>;
+  const A offset = A(p.weight_offset);
   for (int64_t n = blockIdx.x; n < count; n += gridDim.x) {
     T* d = dy + n / p.heads * cols + p.first + n % p.heads * p.width;
     const T* v = x + n * p.width;
     const A r = rstd[n];
     A dot = 0;
-    for (int64_t c = threadIdx.x; c < p.width; c += blockDim.x) dot += get(d, c) * get(w, c) * get(v, c);
+    for (int64_t c = threadIdx.x; c < p.width; c += blockDim.x)
+      dot += get(d, c) * (get(w, c) + offset) * get(v, c);
     dot = block_reduce(dot, Sum(), A(0), shared_memory<A>()) * r * r * r / static_cast<A>(p.width);
     for (int64_t c = threadIdx.x; c < p.width; c += blockDim.x)
-      put(d, c, get(d, c) * get(w, c) * r - get(v, c) * dot);
+      put(d, c, get(d, c) * (get(w, c) + offset) * r - get(v, c) * dot);
   }
 }
 

@@ -70,10 +70,16 @@ void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, boo
 
 void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq) {
   if (config_.traits().positions != PositionEmbedding::rotary) return;
-  rope_table_ =
-      memory.allocate(MemoryKind::temporaries, "rope angles", DType::f32, {seq, config_.rotary_dim() / 2, 2});
-  place_set(compute, rope_table_, kAllAxes, Placement::R());
-  if (!compute.meta()) upload(compute, rope_table_, rope_angles(config_, seq).data());
+  const auto table = [&](const ModelConfig& config, const char* name) {
+    const Tensor t =
+        memory.allocate(MemoryKind::temporaries, name, DType::f32, {seq, config.rotary_dim() / 2, 2});
+    place_set(compute, t, kAllAxes, Placement::R());
+    if (!compute.meta()) upload(compute, t, rope_angles(config, seq).data());
+    return t;
+  };
+  rope_table_ = table(config_, "rope angles");
+  if (config_.rope_local_base_freq > 0)
+    local_rope_table_ = table(local_rotation(config_), "rope angles of windows");
 }
 
 void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
@@ -174,7 +180,7 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
       Block::Keep keep;
       keep.input = run.recompute && i == run.first;
       keep.without = run.tensors;
-      blocks_[layer].forward(step, mb, r, rope_table_, saved.blocks[i], keep);
+      blocks_[layer].forward(step, mb, r, rope_table(layer), saved.blocks[i], keep);
       if (run.recompute && !keep.input) saved.blocks[i].norm1.x = Tensor();
       if (run.recompute) saved.blocks[i].norm2.x = Tensor();
       const bool leaves = i < away && i == run.first;  // of layers that run again the first has an input
@@ -201,9 +207,9 @@ void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers&
       saved.blocks[i] = {};
       Block::Keep keep;
       keep.output = !last;
-      blocks_[layer].forward(step, mb, r, rope_table_, saved.blocks[i], keep);
+      blocks_[layer].forward(step, mb, r, rope_table(layer), saved.blocks[i], keep);
     } else {
-      blocks_[layer].recompute(step, mb, rope_table_, saved.blocks[i]);
+      blocks_[layer].recompute(step, mb, rope_table(layer), saved.blocks[i]);
     }
     if (!last) step.params.release_segment(layer_segment(layer));  // the last one's backward follows
   }
@@ -255,7 +261,7 @@ Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dou
       // The layer before, or where a run of several begins again.
       const int64_t next = i > run.first ? i - 1 : k > 0 ? runs[k - 1].first : -1;
       step.params.gather_segment(layer_segment(layer), next >= 0 ? layer_segment(s.first + next) : -1);
-      blocks_[layer].backward(step, mb, dx, rope_table_, saved.blocks[i]);
+      blocks_[layer].backward(step, mb, dx, rope_table(layer), saved.blocks[i]);
       step.params.release_segment(layer_segment(layer));
     }
   }

@@ -83,7 +83,11 @@ class Decoder {
   bool has_embedding_ = false;
   bool sequence_parallel_ = false;
   Head head_;
-  Tensor rope_table_;
+  /// Of a layer, by its base of rotary angles.
+  Tensor rope_table(int64_t layer) const {
+    return config_.rotates_locally(layer) ? local_rope_table_ : rope_table_;
+  }
+  Tensor rope_table_, local_rope_table_;
 };
 
 }  // namespace ltrain

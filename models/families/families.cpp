@@ -4,7 +4,8 @@
 /// Every family of this build: NAME.cpp defines NAME_family().
 #define LT_FAMILIES(family)                                                                            \
   family(gpt2) family(llama) family(mistral) family(qwen2) family(qwen3) family(olmo2) family(smollm3) \
-      family(phi3) family(mixtral) family(qwen3_moe) family(olmoe) family(gemma2)
+      family(phi3) family(mixtral) family(qwen3_moe) family(olmoe) family(gemma2) family(gemma3_text)  \
+          family(gpt_oss)
 
 namespace ltrain {
 
@@ -24,8 +25,8 @@ const Family& checked(const Family& f) {
            "{}: a name for the gate goes with a feed-forward that has one", f.name);
   LT_CHECK(f.names.fused_gate_up.empty() || !f.names.gate.empty(),
            "{}: gate and up in one tensor, and no gate", f.name);
-  LT_CHECK(f.experts == Experts::never || t.feed_forward == FeedForward::swiglu,
-           "{}: experts are SwiGLU layers", f.name);
+  LT_CHECK(f.experts == Experts::never || has_gate(t.feed_forward), "{}: experts have a gate", f.name);
+  LT_CHECK(t.attention_sinks == !f.names.sinks.empty(), "{}: a name for sinks goes with sinks", f.name);
   LT_CHECK((f.defaults.no_rope_layer_interval == 0) || f.layers_without_positions,
            "{}: layers without positions that a recipe cannot name", f.name);
   LT_CHECK((f.experts == Experts::always) == (f.defaults.num_experts > 0),
@@ -35,6 +36,10 @@ const Family& checked(const Family& f) {
            "{}: names for norms after sublayers go with norms before and after", f.name);
   LT_CHECK(f.soft_caps || (!f.defaults.attn_logit_softcapping && !f.defaults.final_logit_softcapping),
            "{}: soft-caps that a recipe cannot name", f.name);
+  LT_CHECK((f.windows == WindowLayers::but_every_nth) == (f.defaults.full_attention_interval > 0),
+           "{}: defaults.full_attention_interval goes with WindowLayers::but_every_nth", f.name);
+  LT_CHECK(f.local_rotation == (f.defaults.rope_local_base_freq > 0),
+           "{}: defaults.rope_local_base_freq goes with local_rotation", f.name);
   return f;
 }
 

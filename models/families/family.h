@@ -17,7 +17,8 @@ struct HfKey;  // models/families/hf_keys.h
 
 /// Names of parameters without the ".weight" and ".bias" at their end; those of a layer within it, as
 /// "model.layers.3" + "." + "self_attn" + "." + "q_proj". They are Hugging Face's, but for experts, which are
-/// one tensor of each kind: "experts.gate_up_proj" (experts, 2, F, H), "experts.down_proj" (experts, H, F).
+/// one tensor of each kind: "experts.gate_up_proj" (experts, 2, F, H), "experts.down_proj" (experts, H, F),
+/// and with expert_bias "experts.gate_up_proj_bias" (experts, 2, F), "experts.down_proj_bias" (experts, H).
 struct ParameterNames {
   std::string tokens = "model.embed_tokens";
   std::string positions;  ///< of PositionEmbedding::learned
@@ -32,12 +33,14 @@ struct ParameterNames {
   std::string feed_forward_norm = "post_attention_layernorm";
   std::string feed_forward_output_norm;  ///< of NormPlacement::both
   std::string feed_forward = "mlp";
-  std::string moe = "mlp";  ///< in the place of the feed-forward
+  std::string moe = "mlp";      ///< in the place of the feed-forward
+  std::string router = "gate";  ///< of an MoE layer
   // Of attention.
   std::string fused_qkv;  ///< rows of queries, keys and values in one tensor; empty: three tensors
   std::string query = "q_proj", key = "k_proj", value = "v_proj";
   std::string attention_output = "o_proj";
   std::string query_norm = "q_norm", key_norm = "k_norm";
+  std::string sinks;  ///< of attention_sinks; a name without ".weight"
   // Of a feed-forward.
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  ///< gate: empty where there is none
   std::string fused_gate_up;  ///< rows of gate and up in one tensor; empty: two tensors
@@ -51,6 +54,8 @@ struct HfTensorLayout {
   bool transposed_linear = false;
   /// Ends of names of tensors that files may have and that are no parameters: masks that are computed.
   std::vector<std::string> buffers;
+  /// All experts in one tensor of each kind, as TensorName::stacked has them.
+  bool stacked_experts = false;
   /// Of an expert: "experts.7." + this + ".weight".
   std::string expert_gate = "gate_proj", expert_up = "up_proj", expert_down = "down_proj";
 };
@@ -65,13 +70,15 @@ struct RopeTypeName {
 enum class Experts : uint8_t { never, allowed, always };
 
 /// Which layers have the sliding_window of a config.json that does not list layer_types: none may have one;
-/// all; those from max_window_layers on; those without positions; every other one from the first on.
-enum class WindowLayers : uint8_t { none, all, last, without_positions, alternating };
+/// all; those from max_window_layers on; those without positions; all but every full_attention_interval-th.
+enum class WindowLayers : uint8_t { none, all, last, without_positions, but_every_nth };
 
 /// What a recipe that leaves the key out gets.
 struct FamilyDefaults {
   int64_t no_rope_layer_interval = 0;  ///< every so-many-th layer has no positions; 0: all have
   bool tie_word_embeddings = false;
+  int64_t full_attention_interval = 0;  ///< of WindowLayers::but_every_nth
+  double rope_theta = 10000.0, rope_local_base_freq = 0;
   int64_t num_experts = 0;  ///< always above 0 with Experts::always
   int64_t top_k = 2;
   bool norm_topk_prob = true;
@@ -89,6 +96,7 @@ struct Family {
   bool free_head_dim = true;    ///< head_dim other than hidden_size / num_attention_heads
   WindowLayers windows = WindowLayers::none;
   bool layers_without_positions = false;
+  bool local_rotation = false;       ///< layers with a window may have a rope_theta of their own
   bool partial_rotary = false;       ///< a part of each head's channels may rotate
   std::vector<RopeType> rope_types;  ///< that transformers' class takes; empty: all
   bool soft_caps = false;            ///< and a scale of the scores other than 1 / sqrt(head_dim)
@@ -96,6 +104,8 @@ struct Family {
   FamilyDefaults defaults;
   HfTensorLayout hf_layout;
   std::vector<RopeTypeName> hf_rope_types;
+  /// rope_scaling of a config.json that has neither it nor rope_parameters; as JSON, empty: none.
+  std::string hf_default_rope;
   std::shared_ptr<const std::vector<HfKey>> hf_keys;  ///< what becomes of each key of a config.json
 
   /// Width of the feed-forward that a recipe without one gets: 4 hidden_size without a gate, else about as

@@ -11,6 +11,7 @@ struct Row {
   std::string ours, hf, hf_end;
   bool transposed = false;
   int64_t matrix = -1;  ///< 0 or above: of an expert
+  bool stacked = false;
 };
 
 struct Rows {
@@ -47,6 +48,7 @@ Rows rows_of(const Family& f) {
   else
     linear(attention + n.fused_qkv, t.qkv_bias);
   linear(attention + n.attention_output, t.attention_output_bias);
+  if (t.attention_sinks) same(all.layer, attention + n.sinks);
   if (t.query_key_norm != QueryKeyNorm::none)
     for (const std::string& name : {n.query_norm, n.key_norm}) same(all.layer, attention + name + ".weight");
   norm(all.layer, n.feed_forward_norm);
@@ -60,7 +62,19 @@ Rows rows_of(const Family& f) {
   linear(mlp + n.down, t.feed_forward_bias);
   if (f.experts != Experts::always) return all;
   const std::string moe = n.moe + ".", experts = moe + "experts.";
-  same(all.layer, moe + "gate.weight");
+  same(all.layer, moe + n.router + ".weight");
+  if (t.router_bias) same(all.layer, moe + n.router + ".bias");
+  if (f.hf_layout.stacked_experts) {
+    const auto stack = [&](const char* name, bool transposed) {
+      all.layer.push_back({experts + name, experts + name, "", transposed, -1, true});
+    };
+    stack("gate_up_proj", true);
+    stack("down_proj", true);
+    if (!t.expert_bias) return all;
+    stack("gate_up_proj_bias", false);
+    same(all.layer, experts + "down_proj_bias");
+    return all;
+  }
   const auto expert = [&](const char* ours, const std::string& hf, int64_t matrix) {
     all.layer.push_back(
         {experts + ours, experts, "." + hf + ".weight", f.hf_layout.transposed_linear, matrix});
@@ -99,9 +113,9 @@ std::vector<TensorName> hf_tensors(const Family& f, const std::string& name, int
   std::vector<TensorName> found;
   for (const Row& r : layer.empty() ? rows.model : rows.layer) {
     if (r.ours != rest) continue;
-    if (r.matrix < 0) return {{layer + r.hf, r.transposed}};
+    if (r.matrix < 0) return {{layer + r.hf, r.transposed, r.stacked}};
     for (int64_t e = 0; e < experts; ++e)
-      found.push_back({layer + r.hf + std::to_string(e) + r.hf_end, r.transposed, e, r.matrix});
+      found.push_back({layer + r.hf + std::to_string(e) + r.hf_end, r.transposed, false, e, r.matrix});
   }
   return found;
 }
@@ -111,13 +125,13 @@ std::optional<TensorName> ltrain_tensor(const Family& f, const std::string& name
   const auto [layer, rest] = split_layer(f, name);
   for (const Row& r : layer.empty() ? rows.model : rows.layer) {
     if (r.matrix < 0) {
-      if (r.hf == rest) return TensorName{layer + r.ours, r.transposed};
+      if (r.hf == rest) return TensorName{layer + r.ours, r.transposed, r.stacked};
       continue;
     }
     if (!rest.starts_with(r.hf)) continue;
     std::string_view behind = std::string_view(rest).substr(r.hf.size());
     if (const int64_t e = take_number(behind); e >= 0 && behind == r.hf_end)
-      return TensorName{layer + r.ours, r.transposed, e, r.matrix};
+      return TensorName{layer + r.ours, r.transposed, false, e, r.matrix};
   }
   return std::nullopt;
 }

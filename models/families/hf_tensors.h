@@ -12,7 +12,10 @@ namespace ltrain {
 /// A tensor, or with `expert` one matrix of a stack of experts.
 struct TensorName {
   std::string name;
-  bool transposed = false;  ///< rows on one side are columns on the other
+  bool transposed = false;  ///< rows on one side are columns on the other, of each matrix of a stack
+  /// One tensor of all experts on both sides. Hugging Face's has (experts, H, 2 F) and (experts, F, H) with
+  /// `transposed`, and gate and up of a hidden unit beside each other: of biases (experts, 2 F).
+  bool stacked = false;
   int64_t expert = -1;  ///< ltrain's side: name[expert] of down_proj, name[expert][matrix] of gate_up_proj
   int64_t matrix = 0;   ///< gate 0, up 1
 };

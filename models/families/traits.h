@@ -1,9 +1,9 @@
 // What sets a family of models apart in what it computes. Layers read these traits and never a family's name.
 // Every trait here has a layer that obeys each of its values: a trait is added together with the layer that
 // reads it, its placement under every mode of tensor parallelism, and a case in
-// tests/models/gradient_test.cpp. What no layer obeys (sinks) has no field, so that no
-// family can set it and be ignored. What a config.json says layer by layer (windows, layers without
-// positions) or as a number (soft-caps) is in ModelConfig.
+// tests/models/gradient_test.cpp. What no layer obeys has no field, so that no family can set it and be
+// ignored. What a config.json says layer by layer (windows, layers without positions) or as a number
+// (soft-caps) is in ModelConfig.
 #pragma once
 #include <cstdint>
 
@@ -13,7 +13,8 @@
 namespace ltrain {
 
 /// gelu: down(gelu_tanh(up x)). swiglu: down(silu(gate x) * up x). geglu: down(gelu_tanh(gate x) * up x).
-enum class FeedForward : uint8_t { gelu, swiglu, geglu };
+/// clamped_swiglu: kernels/elementwise/activation.h.
+enum class FeedForward : uint8_t { gelu, swiglu, geglu, clamped_swiglu };
 constexpr bool has_gate(FeedForward f) { return f != FeedForward::gelu; }
 
 /// learned: a table that is added to the embedding. rotary: queries and keys are turned (RoPE), of every
@@ -41,9 +42,11 @@ struct ModelTraits {
       false;  ///< rows of the embedding are multiplied by sqrt(hidden_size), before dropout
   PositionEmbedding positions = PositionEmbedding::rotary;
   bool qkv_bias = false, attention_output_bias = false;
+  bool attention_sinks = false;  ///< a logit a head that takes a share of the softmax (arXiv:2309.17453)
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   FeedForward feed_forward = FeedForward::swiglu;
   bool feed_forward_bias = false;
+  bool router_bias = false, expert_bias = false;  ///< of the linear layers of an MoE layer
 
   bool operator==(const ModelTraits&) const = default;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/attention/attention_sinks.h"
 #include "kernels/attention/rope.h"
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/tensor_ops.h"
@@ -49,8 +50,18 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
   }
   declare(qkv_, query);
   declare_norms(store, groups, c, prefix);
+  declare_sinks(store, groups, c, prefix);
   out_.declare(store, groups, sequence_parallel, {{prefix + "." + names.attention_output, h}}, q,
                t.attention_output_bias, out_std, LinearSharding::row);
+}
+
+void AttentionLayer::declare_sinks(ParameterStore& store, const Groups& groups, const ModelConfig& c,
+                                   const std::string& prefix) {
+  if (!c.traits().attention_sinks) return;
+  LT_CHECK(groups.one_d(), "attention sinks that {} tensor-parallel ranks share", groups.inner().size());
+  ParameterSpec spec{prefix + "." + c.names().sinks, {all_heads_}, Init::normal, c.initializer_range, false};
+  spec = cut_over(Axis::tensor, std::move(spec), 0, groups.tensor.rank(), groups.tensor.size());
+  sinks_ = store.add({spec});
 }
 
 AttentionShape AttentionLayer::shape(const MicroBatch& mb) const {
@@ -84,11 +95,12 @@ void AttentionLayer::recompute(Step& step, const MicroBatch& batch, Tensor x, Te
   if (step.generation) {
     extend(step, mb, saved);
   } else if (step.groups.context.size() > 1) {
-    context_attention_forward(step, mb, shape(mb), drop, saved);
+    context_attention_forward(step, mb, shape(mb), drop, sinks(step), saved);
   } else {
     saved.out = step.activation("attention", {mb.rows(), heads_ * head_dim_});
     saved.lse = step.statistic("lse", {mb.batch, heads_, mb.seq});
     attention_forward(step.compute, saved.out, saved.lse, saved.qkv, shape(mb), drop, mb.documents);
+    if (sinks_ >= 0) attention_sinks_forward(step.compute, saved.out, saved.lse, sinks(step), 0);
   }
 }
 
@@ -113,8 +125,11 @@ void AttentionLayer::extend(Step& step, const MicroBatch& mb, Saved& saved) cons
     b.v = {seen, kv_width};
     b.q_at = Positions::run(cache->length, count, cache->capacity);
     b.k_at = Positions::run(begin, end - begin, cache->capacity);
-    attention_block_forward(step.compute, saved.out.flat(first * q_width, {count, q_width}),
-                            saved.lse.flat(first * heads_, {heads_, count}), b);
+    const Tensor out = saved.out.flat(first * q_width, {count, q_width}),
+                 lse = saved.lse.flat(first * heads_, {heads_, count});
+    attention_block_forward(step.compute, out, lse, b);
+    if (sinks_ >= 0)
+      attention_sinks_forward(step.compute, out, lse.flat(0, {1, heads_, count}), sinks(step), 0);
     first += count;
   }
   LT_CHECK(first == mb.rows(), "{} rows of texts in a forward of {}", first, mb.rows());
@@ -127,14 +142,23 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
   out_.backward(step, dout, dy, saved.out);
   Tensor dqkv = step.temporary("d qkv", {mb.rows(), shape(mb).qkv_width()});
   const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
+  AttentionSinks grads;
+  if (sinks_ >= 0) {
+    const GradBuffer to = step.params.accumulate(sinks_);
+    grads = {sinks(step), to.tensor, to.accumulate};
+  }
   if (step.groups.context.size() > 1) {
-    context_attention_backward(step, mb, shape(mb), drop, dqkv, dout, saved);
+    context_attention_backward(step, mb, shape(mb), drop, grads, dqkv, dout, saved);
   } else {
+    if (sinks_ >= 0)
+      attention_sinks_backward(step.compute, grads.gradient, dout, saved.out, saved.lse, grads.value, 0,
+                               grads.accumulate);
     Tensor workspace = attention_workspace(step, shape(mb), drop, mb.documents);
     attention_backward(step.compute, dqkv, dout, saved.qkv, saved.out, saved.lse, shape(mb), drop,
                        mb.documents, workspace);
     step.release(workspace);
   }
+  if (sinks_ >= 0) step.params.grad_ready(sinks_);
   for (Tensor* t : {&dout, &saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);
   if (rope_) rope(step.compute, dqkv, rope_table, step.whole_rows(mb), heads_ + kv_heads_, head_dim_, true);
   norm_backward(step, dqkv, saved);

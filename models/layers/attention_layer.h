@@ -42,6 +42,10 @@ class AttentionLayer {
   void cut_norm(Step& step, Tensor qkv, const HeadNorm& part, int weight, Tensor x, Tensor rstd) const;
   void cut_norm_backward(Step& step, Tensor dqkv, const HeadNorm& part, int weight, Tensor x,
                          Tensor rstd) const;
+  void declare_sinks(ParameterStore& store, const Groups& groups, const ModelConfig& config,
+                     const std::string& prefix);
+  /// Undefined without them.
+  Tensor sinks(const Step& step) const { return sinks_ < 0 ? Tensor() : step.params.value(sinks_); }
   HeadNorm queries() const;
   HeadNorm keys() const;
   Linear qkv_, out_;
@@ -56,8 +60,8 @@ class AttentionLayer {
   int64_t layer_ = 0;
   QueryKeyNorm norm_kind_ = QueryKeyNorm::none;
   bool norm_cut_ = false;  // tensor ranks share the columns that it is taken of
-  int query_norm_ = -1, key_norm_ = -1;
-  double norm_eps_ = 0;
+  int query_norm_ = -1, key_norm_ = -1, sinks_ = -1;
+  double norm_eps_ = 0, norm_offset_ = 0;
   std::string place_;
 };
 

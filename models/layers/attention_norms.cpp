@@ -11,6 +11,7 @@ void AttentionLayer::declare_norms(ParameterStore& store, const Groups& groups, 
                                    const std::string& prefix) {
   norm_kind_ = c.traits().query_key_norm;
   norm_eps_ = c.norm_eps;
+  norm_offset_ = c.traits().norm_scales_by_one_more ? 1 : 0;
   if (norm_kind_ == QueryKeyNorm::none) return;
   const Group& t = groups.tensor;
   LT_CHECK(groups.one_d(), "norms of queries and keys that {} tensor-parallel ranks share",
@@ -18,7 +19,8 @@ void AttentionLayer::declare_norms(ParameterStore& store, const Groups& groups, 
   norm_cut_ = norm_kind_ == QueryKeyNorm::projection && t.size() > 1;
   const auto add = [&](const std::string& name, int64_t heads, int copies) {
     const int64_t width = norm_kind_ == QueryKeyNorm::head ? head_dim_ : heads * head_dim_;
-    ParameterSpec spec{prefix + "." + name + ".weight", {width}, Init::ones, 0, false};
+    ParameterSpec spec{
+        prefix + "." + name + ".weight", {width}, norm_offset_ > 0 ? Init::zeros : Init::ones, 0, false};
     if (!norm_cut_) {
       spec.sum = Axis::tensor;  // each rank norms heads of its own
       return store.add({spec});
@@ -33,13 +35,14 @@ void AttentionLayer::declare_norms(ParameterStore& store, const Groups& groups, 
 }
 
 HeadNorm AttentionLayer::queries() const {
-  return norm_kind_ == QueryKeyNorm::head ? HeadNorm{0, heads_, head_dim_, norm_eps_}
-                                          : HeadNorm{0, 1, heads_ * head_dim_, norm_eps_};
+  return norm_kind_ == QueryKeyNorm::head ? HeadNorm{0, heads_, head_dim_, norm_eps_, norm_offset_}
+                                          : HeadNorm{0, 1, heads_ * head_dim_, norm_eps_, norm_offset_};
 }
 HeadNorm AttentionLayer::keys() const {
   const int64_t first = heads_ * head_dim_;
-  return norm_kind_ == QueryKeyNorm::head ? HeadNorm{first, kv_heads_, head_dim_, norm_eps_}
-                                          : HeadNorm{first, 1, kv_heads_ * head_dim_, norm_eps_};
+  return norm_kind_ == QueryKeyNorm::head
+             ? HeadNorm{first, kv_heads_, head_dim_, norm_eps_, norm_offset_}
+             : HeadNorm{first, 1, kv_heads_ * head_dim_, norm_eps_, norm_offset_};
 }
 
 void AttentionLayer::norm(Step& step, Tensor qkv, Saved& saved) const {
@@ -78,6 +81,7 @@ void AttentionLayer::cut_norm(Step& step, Tensor qkv, const HeadNorm& part, int 
   a.weight = step.params.value(weight);
   a.y = y;
   a.rstd = rstd;
+  a.weight_offset = norm_offset_;
   norm_apply(step.compute, a);
   copy_rectangles(step.compute, qkv, y, {{rows, part.width, 0, 0, 0, part.first}});
   release_whole(step, all.whole, moments);
@@ -104,6 +108,7 @@ void AttentionLayer::cut_norm_backward(Step& step, Tensor dqkv, const HeadNorm& 
   b.dweight = to.tensor;
   b.accumulate = to.accumulate;
   b.first = true;
+  b.weight_offset = norm_offset_;
   b.dots = step.memory.allocate(MemoryKind::temporaries, "sums of heads", step.stat_type(),
                                 {rows, norm_moment_count(NormKind::rms)});
   norm_cut_dots(step.compute, b);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kernels/attention/attention_sinks.h"
 #include "kernels/attention/merge_attention.h"
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/tensor_ops.h"
@@ -39,7 +40,7 @@ class Attention {
     mine_.first_head += cut_.rank % share * mine_.heads;
   }
 
-  void forward(AttentionSaved& saved) {
+  void forward(Tensor sinks, AttentionSaved& saved) {
     const bool exchanges = cut_.exchange() > 1;
     if (exchanges) {
       Tensor all = step_.activation("qkv of the exchange", {group_rows(), mine_.qkv_width()});
@@ -58,10 +59,11 @@ class Attention {
     } else {
       attention_forward(compute_, out, saved.lse, saved.qkv, mine_, drop_, documents_);
     }
+    if (sinks.defined()) attention_sinks_forward(compute_, out, saved.lse, sinks, first_head());
     if (exchanges) to_sequence(saved.out, out, {{0, whole_.heads * whole_.head_dim}});
   }
 
-  void backward(Tensor dqkv, Tensor dout, const AttentionSaved& saved) {
+  void backward(const AttentionSinks& sinks, Tensor dqkv, Tensor dout, const AttentionSaved& saved) {
     const bool exchanges = cut_.exchange() > 1;
     Tensor out = saved.out, grad = dqkv;
     if (exchanges) {
@@ -71,6 +73,9 @@ class Attention {
       out = saved.exchanged_out;
       grad = step_.temporary("d qkv of the exchange", saved.qkv.shape);
     }
+    if (sinks.value.defined())
+      attention_sinks_backward(compute_, sinks.gradient, dout, out, saved.lse, sinks.value, first_head(),
+                               sinks.accumulate);
     if (cut_.comm == ContextComm::all_gather) {
       gathered_backward(grad, dout, out, saved);
     } else if (cut_.rings() > 1) {
@@ -89,6 +94,8 @@ class Attention {
 
  private:
   int64_t local_rows() const { return whole_.batch * local_.rows; }
+  /// Of the heads after an exchange, among those before it.
+  int64_t first_head() const { return mine_.first_head - whole_.first_head; }
   int64_t group_rows() const { return mine_.batch * rows_.rows; }
   int64_t q_width() const { return mine_.heads * mine_.head_dim; }
   int64_t kv_width() const { return mine_.kv_heads * mine_.head_dim; }
@@ -319,13 +326,14 @@ class Attention {
 }  // namespace
 
 void context_attention_forward(Step& step, const MicroBatch& mb, const AttentionShape& shape,
-                               const Dropout& drop, AttentionSaved& saved) {
-  Attention(step, mb, shape, drop).forward(saved);
+                               const Dropout& drop, Tensor sinks, AttentionSaved& saved) {
+  Attention(step, mb, shape, drop).forward(sinks, saved);
 }
 
 void context_attention_backward(Step& step, const MicroBatch& mb, const AttentionShape& shape,
-                                const Dropout& drop, Tensor dqkv, Tensor dout, const AttentionSaved& saved) {
-  Attention(step, mb, shape, drop).backward(dqkv, dout, saved);
+                                const Dropout& drop, const AttentionSinks& sinks, Tensor dqkv, Tensor dout,
+                                const AttentionSaved& saved) {
+  Attention(step, mb, shape, drop).backward(sinks, dqkv, dout, saved);
 }
 
 }  // namespace ltrain

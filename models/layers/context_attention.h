@@ -13,14 +13,21 @@ struct AttentionSaved {
   Tensor qkv, out, lse, exchanged_out;
 };
 
+/// Learned logits of the heads of `shape`, where the family has them, and in backward their gradient.
+struct AttentionSinks {
+  Tensor value, gradient;
+  bool accumulate = false;
+};
+
 /// saved.qkv: (batch * rows, qkv_width) of this rank's rows in the step's dtype, q and k rotated; replaced
 /// when it is exchanged. saved.out (batch * rows, heads * head_dim) and the rest are allocated and filled.
 /// `shape`: of this rank's heads before an exchange; its seq is the whole sequence's.
 void context_attention_forward(Step& step, const MicroBatch& mb, const AttentionShape& shape,
-                               const Dropout& drop, AttentionSaved& saved);
+                               const Dropout& drop, Tensor sinks, AttentionSaved& saved);
 
 /// dqkv: (batch * rows, qkv_width), all of it written. dout: as saved.out.
 void context_attention_backward(Step& step, const MicroBatch& mb, const AttentionShape& shape,
-                                const Dropout& drop, Tensor dqkv, Tensor dout, const AttentionSaved& saved);
+                                const Dropout& drop, const AttentionSinks& sinks, Tensor dqkv, Tensor dout,
+                                const AttentionSaved& saved);
 
 }  // namespace ltrain

@@ -1,6 +1,6 @@
 #include "models/layers/mlp_layer.h"
 
-#include "kernels/elementwise/activation.h"
+#include "models/layers/feed_forward.h"
 
 namespace ltrain {
 
@@ -46,14 +46,7 @@ void MlpLayer::recompute(Step& step, Tensor x, int64_t rows, Saved& saved) const
   }
   if (saved.act.defined()) return;
   saved.act = step.activation("mlp activation", {rows, intermediate_});
-  switch (kind_) {
-    case FeedForward::swiglu:
-      return swiglu_forward(step.compute, saved.act, saved.hidden);
-    case FeedForward::geglu:
-      return geglu_forward(step.compute, saved.act, saved.hidden);
-    case FeedForward::gelu:
-      return gelu_forward(step.compute, saved.act, saved.hidden);
-  }
+  feed_forward_activation(step.compute, kind_, saved.act, saved.hidden);
 }
 
 void MlpLayer::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved) const {
@@ -61,17 +54,7 @@ void MlpLayer::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved
   down_.backward(step, dact, dy, saved.act);
   step.release(saved.act);
   // The gradient of the hidden tensor takes its place.
-  switch (kind_) {
-    case FeedForward::swiglu:
-      swiglu_backward(step.compute, saved.hidden, dact, saved.hidden);
-      break;
-    case FeedForward::geglu:
-      geglu_backward(step.compute, saved.hidden, dact, saved.hidden);
-      break;
-    case FeedForward::gelu:
-      gelu_backward(step.compute, saved.hidden, dact, saved.hidden);
-      break;
-  }
+  feed_forward_activation_backward(step.compute, kind_, saved.hidden, dact, saved.hidden);
   step.release(dact);
   up_.backward(step, dx, saved.hidden, x);
   step.release(saved.hidden);

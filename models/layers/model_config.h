@@ -92,6 +92,8 @@ struct ModelConfig {
   int64_t max_position_embeddings = 2048;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
+  double rope_local_base_freq =
+      0;  ///< rope_theta of layers with a window, which have no scaling; 0: as others
   double partial_rotary_factor = 1.0;   ///< of each head's channels, those that rotate: the first
   int64_t no_rope_layer_interval = 0;   ///< what no_rope_layers follows from; 0: all layers have positions
   std::vector<int64_t> no_rope_layers;  ///< by layer, as Hugging Face has it: 1 rotates, 0 does not; empty: 1
@@ -114,6 +116,8 @@ struct ModelConfig {
     return traits().positions == PositionEmbedding::rotary &&
            (i >= no_rope_layers.size() || no_rope_layers[i] != 0);
   }
+  /// Whether the layer's queries and keys are turned by rope_local_base_freq.
+  bool rotates_locally(int64_t layer) const { return rope_local_base_freq > 0 && window(layer) > 0; }
   /// Channels of a head that rotate: the first ones.
   int64_t rotary_dim() const {
     return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);

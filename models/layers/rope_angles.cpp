@@ -97,6 +97,13 @@ double rope_attention_factor(const ModelConfig& c) {
   return of(1.0);
 }
 
+ModelConfig local_rotation(const ModelConfig& c) {
+  ModelConfig local = c;
+  local.rope_theta = c.rope_local_base_freq;
+  local.rope_scaling = {};
+  return local;
+}
+
 std::vector<float> rope_angles(const ModelConfig& c, int64_t seq) {
   const std::vector<double> frequency = rope_frequencies(c, seq);
   const double factor = rope_attention_factor(c);

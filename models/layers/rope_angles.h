@@ -18,6 +18,9 @@ double longrope_factor(const ModelConfig& config);
 /// What cosine and sine are multiplied by.
 double rope_attention_factor(const ModelConfig& config);
 
+/// Of layers that rotate by rope_local_base_freq: as others by that base, without scaling.
+ModelConfig local_rotation(const ModelConfig& config);
+
 /// (seq, rotary_dim / 2, 2): cosine, sine.
 std::vector<float> rope_angles(const ModelConfig& config, int64_t seq);
 

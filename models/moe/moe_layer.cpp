@@ -1,8 +1,9 @@
 #include "models/moe/moe_layer.h"
 
-#include "kernels/elementwise/activation.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/matmul/grouped_bias.h"
 #include "kernels/meta/placement_rules.h"
+#include "models/layers/feed_forward.h"
 #include "models/layers/tensor_parallel.h"
 
 namespace ltrain {
@@ -35,6 +36,7 @@ void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig
   const MoeConfig& m = c.moe;
   const int64_t f = m.intermediate_size, h = c.hidden_size;
   experts_ = m.num_experts;
+  kind_ = c.traits().feed_forward;
   top_k_ = m.selection == Selection::expert_choice ? m.num_experts : m.top_k;  // most experts of a token
   expert_tensor_ = expert_tensor;
   place_ = fmt::format("layers.{}", layer);
@@ -46,7 +48,7 @@ void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig
                (expert_tensor || g.tensor.size() == 1 || sequence_parallel),
            "{} experts of {} units over {} ranks of {}", experts_, f, g.expert.size(), parts);
   intermediate_ = f / parts;
-  router_.declare(store, g, c, prefix + ".gate", layer, g.tensor.size() > 1 && !expert_tensor);
+  router_.declare(store, g, c, prefix + "." + c.names().router, layer, g.tensor.size() > 1 && !expert_tensor);
   const auto add = [&](const std::string& name, Shape shape, int dim, double std) {
     ParameterSpec spec = cut_experts_of(g, {prefix + ".experts." + name, shape, Init::normal, std, true});
     if (expert_tensor) spec = cut_over(Axis::tensor, std::move(spec), dim, g.tensor.rank(), g.tensor.size());
@@ -54,7 +56,37 @@ void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig
   };
   gate_up_ = add("gate_up_proj", {experts_, 2, f, h}, 2, c.initializer_range);
   down_ = add("down_proj", {experts_, h, f}, 2, out_std);
+  if (c.traits().expert_bias) declare_biases(store, g, c, prefix);
   if (m.shared_experts > 0) declare_shared(store, g, c, sequence_parallel, prefix, layer, out_std);
+}
+
+void MoeLayer::declare_biases(ParameterStore& store, const Groups& g, const ModelConfig& c,
+                              const std::string& prefix) {
+  LT_CHECK(replicas_->most() == 0, "{}: replicas of experts that have biases", place_);
+  const auto add = [&](const std::string& name, Shape shape, int dim) {
+    ParameterSpec spec = cut_experts_of(g, {prefix + ".experts." + name, shape, Init::zeros, 0, false});
+    spec.vectors = true;
+    if (expert_tensor_ && dim > 0)
+      spec = cut_over(Axis::tensor, std::move(spec), dim, g.tensor.rank(), g.tensor.size());
+    return store.add({spec});
+  };
+  gate_up_bias_ = add("gate_up_proj_bias", {experts_, 2, c.moe.intermediate_size}, 2);
+  down_bias_ = add("down_proj_bias", {experts_, c.hidden_size}, 0);
+}
+
+/// Where tensor ranks share each expert, their results are summed: the first of them adds the bias of the
+/// last layer.
+MoeLayer::Weights MoeLayer::own(const Step& step) const {
+  Weights w{step.params.value(gate_up_), step.params.value(down_), {}, {}};
+  if (gate_up_bias_ < 0) return w;
+  w.gate_up_bias = step.params.value(gate_up_bias_);
+  if (!cut_experts(step)) {
+    w.down_bias = step.params.value(down_bias_);
+  } else if (step.groups.tensor.rank() == 0) {
+    w.down_bias = place_apart(step.compute, step.params.value(down_bias_));
+    place_set(step.compute, w.down_bias, Axis::tensor, Placement::P());
+  }
+  return w;
 }
 
 void MoeLayer::declare_shared(ParameterStore& store, const Groups& g, const ModelConfig& c,
@@ -142,11 +174,15 @@ void MoeLayer::run_experts(Step& step, Chunk& chunk, Tensor out, const Weights& 
   const int64_t most = chunk.rows.shape[0];
   chunk.hidden = step.activation("hidden units of experts", {most, 2 * intermediate_});
   grouped_matmul(step.compute, chunk.hidden, chunk.rows, weights.gate_up, c.groups);
+  if (weights.gate_up_bias.defined())
+    grouped_add_bias(step.compute, chunk.hidden, weights.gate_up_bias, c.groups);
   if (!step.training) step.release(chunk.rows);
   chunk.act = step.activation("activation of experts", {most, intermediate_});
-  swiglu_forward(step.compute, chunk.act.narrow(0, c.received), chunk.hidden.narrow(0, c.received));
+  feed_forward_activation(step.compute, kind_, chunk.act.narrow(0, c.received),
+                          chunk.hidden.narrow(0, c.received));
   if (!step.training) step.release(chunk.hidden);
   grouped_matmul(step.compute, out, chunk.act, weights.down, c.groups);
+  if (weights.down_bias.defined()) grouped_add_bias(step.compute, out, weights.down_bias, c.groups);
   if (!step.training) step.release(chunk.act);
 }
 
@@ -156,7 +192,7 @@ void MoeLayer::rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk
   Tensor dact = step.temporary("d activation of experts", chunk.act.shape);
   grouped_matmul_dx(step.compute, dact, dout, weights.down, c.groups);
   const Tensor hidden = chunk.hidden.narrow(0, c.received);  // its gradient takes its place
-  swiglu_backward(step.compute, hidden, dact.narrow(0, c.received), hidden);
+  feed_forward_activation_backward(step.compute, kind_, hidden, dact.narrow(0, c.received), hidden);
   step.release(dact);
   grouped_matmul_dx(step.compute, drows, chunk.hidden, weights.gate_up, c.groups);
 }
@@ -184,6 +220,12 @@ void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor row
   const GradBuffer gate_up = step.params.accumulate(gate_up_);
   grouped_matmul_dw(step.compute, gate_up.tensor, dhidden, rows, c.groups, gate_up.accumulate);
   if (last) step.params.grad_ready(gate_up_);
+  if (gate_up_bias_ < 0) return;
+  for (const auto& [bias, dy] : {std::pair{down_bias_, dout}, {gate_up_bias_, dhidden}}) {
+    const GradBuffer to = step.params.accumulate(bias);
+    grouped_sum_rows(step.compute, to.tensor, dy, c.groups, to.accumulate);
+    if (last) step.params.grad_ready(bias);
+  }
 }
 
 void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x,

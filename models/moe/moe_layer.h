@@ -1,4 +1,4 @@
-// An MoE layer in the place of the feed-forward: router, experts (SwiGLU), experts that are shared.
+// An MoE layer in the place of the feed-forward: router, experts, experts that are shared.
 #pragma once
 #include "models/layers/mlp_layer.h"
 #include "models/moe/expert_replicas.h"
@@ -45,8 +45,9 @@ class MoeLayer {
   /// Experts' weights, or their gradients: a rank's own stacks, or those of one copy.
   struct Weights {
     Tensor gate_up, down;
+    Tensor gate_up_bias, down_bias;  ///< with expert_bias; the latter where this rank adds it
   };
-  Weights own(const Step& step) const { return {step.params.value(gate_up_), step.params.value(down_)}; }
+  Weights own(const Step& step) const;
   void run_experts(Step& step, Chunk& chunk, Tensor out, const Weights& weights) const;
   /// drows := gradient of the rows; the chunk's hidden := that of the hidden units.
   void rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, const Weights& weights) const;
@@ -58,6 +59,8 @@ class MoeLayer {
   void copies_permute_backward(Step& step, Tensor dx, std::vector<Tensor>& drows, Saved& saved) const;
   void weights_backward(Step& step, const ExpertRowCounts& counts, Tensor rows, Tensor dhidden, Tensor act,
                         Tensor dout, bool last) const;
+  void declare_biases(ParameterStore& store, const Groups& groups, const ModelConfig& config,
+                      const std::string& prefix);
   void declare_shared(ParameterStore& store, const Groups& groups, const ModelConfig& config,
                       bool sequence_parallel, const std::string& prefix, int64_t layer, double out_std);
   void shared_forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved) const;
@@ -65,7 +68,8 @@ class MoeLayer {
 
   Router router_, shared_gate_;
   MlpLayer shared_;
-  int gate_up_ = -1, down_ = -1;
+  int gate_up_ = -1, down_ = -1, gate_up_bias_ = -1, down_bias_ = -1;
+  FeedForward kind_ = FeedForward::swiglu;
   int64_t experts_ = 0, top_k_ = 0, intermediate_ = 0;
   std::unique_ptr<TokenDispatch> dispatch_;
   std::unique_ptr<ExpertReplicas> replicas_;

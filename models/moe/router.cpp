@@ -49,6 +49,11 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
   weight.router = layer >= 0;
   if (rows_cut) weight.sum = Axis::tensor;
   weight_ = store.add({weight});
+  if (layer < 0 || !c.traits().router_bias) return;
+  ParameterSpec bias{name + ".bias", {m.num_experts}, Init::zeros, 0, false};
+  bias.router = true;
+  if (rows_cut) bias.sum = Axis::tensor;
+  bias_ = store.add({bias});
 }
 
 RouteArgs Router::args(int64_t capacity, bool training) const {
@@ -90,7 +95,14 @@ void Router::score(Step& step, Tensor x, Saved& saved) const {
       step.memory.allocate(kept_in(step), "router logits", step.stat_type(), {x.shape[0], args_.experts});
   MatmulArgs product;
   product.trans_b = true;
+  Tensor bias;
+  if (bias_ >= 0) {
+    bias = step.memory.allocate(MemoryKind::temporaries, "router bias", step.stat_type(), {args_.experts});
+    cast(step.compute, bias, step.params.value(bias_));
+    product.bias = bias;
+  }
   matmul(step.compute, saved.routing.logits, x, step.params.value(weight_), product);
+  step.release(bias);
 }
 
 void Router::choose(Step& step, Tensor bias, int64_t run, int64_t capacity, const RowRandom& random,
@@ -217,6 +229,10 @@ void Router::weight_backward(Step& step, const MicroBatch& mb, Tensor dlogits, T
   matmul(step.compute, to.tensor, dlogits, seen, product);
   step.params.grad_ready(weight_);
   if (jitters(step)) step.release(seen);
+  if (bias_ < 0) return;
+  const GradBuffer bias = step.params.accumulate(bias_);
+  sum_rows(step.compute, bias.tensor, dlogits, bias.accumulate);
+  step.params.grad_ready(bias_);
 }
 
 void Router::backward(Step& step, const MicroBatch& mb, Tensor dx, int64_t first_row, Tensor dweights,

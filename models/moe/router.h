@@ -55,7 +55,7 @@ class Router {
   void weight_backward(Step& step, const MicroBatch& mb, Tensor dlogits, Tensor x) const;
   void add_up(Step& step, const MicroBatch& mb, const Saved& saved) const;
   Tensor sums(const MicroBatch& mb, int64_t begin, int64_t count) const;
-  int weight_ = -1;
+  int weight_ = -1, bias_ = -1;
   RouteArgs args_;
   BalanceLoss balance_ = BalanceLoss::none;
   std::string place_;

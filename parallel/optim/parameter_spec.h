@@ -29,7 +29,10 @@ struct ParameterSpec {
   Placements place = {};
   bool copied = false;  ///< cut, but each part is held by a group of neighbours: gradients summed over it
   AxisSet sum = {};  ///< axes whose ranks have the whole, and gradients of it from different tokens: summed
+  bool vectors = false;      ///< a stack of vectors: two dims of it are no matrix
   bool tied_stages = false;  ///< the first and the last stage have a copy each: gradients summed over both
+
+  bool is_matrix() const { return slice.global.rank == 2 && !vectors; }
 };
 
 /// The part of rank `rank` of `parts` when `axis` cuts dim `dim`: ceil(n / parts) rows or columns each, the

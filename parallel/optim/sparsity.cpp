@@ -7,9 +7,7 @@
 
 namespace ltrain {
 
-bool can_be_sparse(const ParameterSpec& spec) {
-  return spec.slice.global.rank == 2 && !spec.embedding && !spec.router;
-}
+bool can_be_sparse(const ParameterSpec& spec) { return spec.is_matrix() && !spec.embedding && !spec.router; }
 
 bool is_sparse(const SparsitySettings& settings, const ParameterSpec& spec) {
   return can_be_sparse(spec) && std::any_of(settings.match.begin(), settings.match.end(),

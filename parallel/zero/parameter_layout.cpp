@@ -8,7 +8,7 @@ namespace ltrain {
 namespace {
 
 RuleTarget target_of(const ParameterSpec& s) {
-  return {s.name, s.slice.global.rank == 2, s.embedding, s.decay, s.router};
+  return {s.name, s.is_matrix(), s.embedding, s.decay, s.router};
 }
 
 }  // namespace

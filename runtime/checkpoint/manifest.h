@@ -36,14 +36,27 @@ struct CheckpointInfo {
   int64_t updates() const { return earlier_updates + step - skipped_steps; }
 };
 
+/// How a file's tensor of `elements` elements has a slice, seen as a matrix whose columns are its last dim.
+struct FileOrder {
+  enum Kind : uint8_t {
+    rows,     ///< one row after the other, and nothing else
+    strided,  ///< element (r, c) is number first + r * row + c * column
+    mxfp4     ///< row r is row first + r * row of blocks of 32 columns: 16 bytes each here, a scale each in
+              ///< `scales`
+  };
+  Kind kind = rows;
+  int64_t first = 0, row = 0, column = 0, elements = 0;
+  std::string scales = {};
+};
+
 /// A part of a logical tensor, stored under `key` in file number `file`.
 struct Piece {
   int file = 0;
   std::string key;
   Slice slice;
-  /// The file has (columns, rows) of a whole matrix. Of Hugging Face's folders alone (runtime/weights): no
-  /// checkpoint has such.
-  bool transposed = false;
+  /// Where the file does not have the slice's elements one after the other. Of Hugging Face's folders alone
+  /// (runtime/weights): no checkpoint has such.
+  FileOrder order = {};
 };
 
 struct TensorParts {

@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/piece_reader.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "parallel/comm/host_collectives.h"
@@ -24,13 +25,13 @@ const SafetensorsFile& PieceReader::file(int index) {
   return *files_[index];
 }
 
-const SafetensorsEntry& PieceReader::entry(const Piece& piece, DType stored) {
+const SafetensorsEntry& PieceReader::entry(const Piece& piece, const std::string& key,
+                                           const std::string& type, int64_t bytes) {
   const SafetensorsFile& f = file(piece.file);
-  const SafetensorsEntry* entry = f.find(piece.key);
-  if (!entry || entry->dtype != safetensors_dtype(stored) ||
-      entry->end - entry->begin != piece.slice.elements() * dtype_size(stored))
+  const SafetensorsEntry* entry = f.find(key);
+  if (!entry || entry->dtype != type || entry->end - entry->begin != bytes)
     fail(ExitCode::storage, "{}: has no piece \"{}\" of the type and size that the manifest gives", f.path(),
-         piece.key);
+         key);
   return *entry;
 }
 
@@ -45,8 +46,9 @@ void PieceReader::read(const std::string& name, DType dtype, const Slice& slice,
   int64_t filled = 0;
   for (const Piece& piece : t.pieces)
     if (common_elements(piece.slice, slice) > 0)
-      filled += piece.transposed ? read_transposed(piece, t.dtype, dtype, slice, to)
-                                 : read_rows(piece, t.dtype, dtype, slice, to);
+      filled += piece.order.kind == FileOrder::rows      ? read_rows(piece, t.dtype, dtype, slice, to)
+                : piece.order.kind == FileOrder::strided ? read_strided(piece, t.dtype, dtype, slice, to)
+                                                         : read_mxfp4(piece, dtype, slice, to);
   // The pieces tile the tensor (checked when it was opened), so this is a defect and not damage.
   LT_CHECK(filled == slice.elements(), "{}: {} of {} elements of {}", path_, filled, slice.elements(), name);
   elements_read_[name] += filled;
@@ -54,9 +56,10 @@ void PieceReader::read(const std::string& name, DType dtype, const Slice& slice,
 
 /// Runs that lie close together in the file are fetched by one read and scattered from a buffer.
 int64_t PieceReader::read_rows(const Piece& piece, DType stored, DType dtype, const Slice& slice, void* to) {
-  const SafetensorsEntry& from = entry(piece, stored);
-  const SafetensorsFile& f = file(piece.file);
   const int64_t size = dtype_size(stored), out = dtype_size(dtype);
+  const SafetensorsEntry& from =
+      entry(piece, piece.key, safetensors_dtype(stored), piece.slice.elements() * size);
+  const SafetensorsFile& f = file(piece.file);
   struct Copy {
     int64_t from, to, count;
   };
@@ -104,46 +107,106 @@ int64_t PieceReader::read_rows(const Piece& piece, DType stored, DType dtype, co
   return filled;
 }
 
-/// A piece whose file has (columns, rows) of the whole matrix that it is. Bands of the file's rows are read,
-/// each from the first wanted element to the last.
-int64_t PieceReader::read_transposed(const Piece& piece, DType stored, DType dtype, const Slice& slice,
-                                     void* to) {
-  const SafetensorsEntry& from = entry(piece, stored);
+namespace {
+
+/// A part of a row of a piece, seen as a matrix, and where it goes.
+struct RowPart {
+  int64_t row, column, count, to;
+};
+
+/// What a piece has of a slice, row by row.
+std::vector<RowPart> row_parts(const Slice& piece, const Slice& slice) {
+  const int64_t width = piece.extent[piece.extent.rank - 1];
+  std::vector<RowPart> parts;
+  for_each_common(piece, slice, [&](int64_t at, int64_t into, int64_t count) {
+    while (count > 0) {  // a run may go on over rows
+      const int64_t n = std::min(count, width - at % width);
+      parts.push_back({at / width, at % width, n, into});
+      at += n, into += n, count -= n;
+    }
+  });
+  return parts;
+}
+
+int64_t elements_of(const std::vector<RowPart>& parts) {
+  int64_t n = 0;
+  for (const RowPart& p : parts) n += p.count;
+  return n;
+}
+
+}  // namespace
+
+/// Of each column what lies between the first wanted row and the last is read, and what lies between columns
+/// where it is less than that.
+int64_t PieceReader::read_strided(const Piece& piece, DType stored, DType dtype, const Slice& slice,
+                                  void* to) {
+  const FileOrder& o = piece.order;
+  const int64_t size = dtype_size(stored), out = dtype_size(dtype);
+  const SafetensorsEntry& from = entry(piece, piece.key, safetensors_dtype(stored), o.elements * size);
   const SafetensorsFile& f = file(piece.file);
-  LT_CHECK(slice.global.rank == 2 && piece.slice == Slice::whole(slice.global),
-           "{}: a transposed piece of {}", piece.key, to_string(piece.slice));
-  const int64_t rows = slice.global[0], size = dtype_size(stored), out = dtype_size(dtype);
-  const int64_t width = slice.extent[1], first_column = slice.offset[1];
-  // Rows of the slice's range; of the first and the last not all columns.
-  const int64_t low = slice.begin / width, high = (slice.end + width - 1) / width, height = high - low;
-  const int64_t band = std::max<int64_t>(1, kBuffer / (height * size));
-  std::vector<char> line(static_cast<size_t>(height * out));
-  for (int64_t column = 0; column < width; column += band) {
-    const int64_t n = std::min(band, width - column);
-    const int64_t begin = ((first_column + column) * rows + slice.offset[0] + low) * size;
-    const bool apart = rows - height > height;  // less is wanted of each row of the file than lies between
-    const int64_t span = ((n - 1) * rows + height) * size;
-    buffer_.resize(static_cast<size_t>(apart ? n * height * size : span));
-    if (!apart) {
-      f.read(from, begin, span, buffer_.data());
-      bytes_read_ += span;
-    } else {
-      for (int64_t c = 0; c < n; ++c)
-        f.read(from, begin + c * rows * size, height * size, buffer_.data() + c * height * size);
-      bytes_read_ += n * height * size;
-    }
-    for (int64_t c = 0; c < n; ++c) {
-      convert_elements(stored, buffer_.data() + c * (apart ? height : rows) * size, dtype, line.data(),
-                       height);
-      for (int64_t r = 0; r < height; ++r) {
-        const int64_t at = (low + r) * width + column + c;
-        if (at >= slice.begin && at < slice.end)
-          std::memcpy(static_cast<char*>(to) + (at - slice.begin) * out, line.data() + r * out,
-                      static_cast<size_t>(out));
-      }
-    }
+  const std::vector<RowPart> parts = row_parts(piece.slice, slice);
+  int64_t low = parts[0].row, high = low + 1, begin = parts[0].column, end = begin + 1;
+  for (const RowPart& p : parts) {
+    low = std::min(low, p.row), high = std::max(high, p.row + 1);
+    begin = std::min(begin, p.column), end = std::max(end, p.column + p.count);
   }
-  return slice.elements();
+  const int64_t height = (high - low - 1) * o.row + 1;  // elements of a column, with what lies between them
+  const bool apart = o.column - height > std::max(height, kGap / size);
+  const int64_t stride = apart ? height : o.column, band = std::max<int64_t>(1, kBuffer / (stride * size));
+  std::vector<char> columns;
+  for (int64_t column = begin; column < end; column += band) {
+    const int64_t n = std::min(band, end - column), span = (n - 1) * stride + height;
+    const int64_t at = (o.first + low * o.row + column * o.column) * size;
+    buffer_.resize(static_cast<size_t>(span * size));
+    if (!apart) f.read(from, at, span * size, buffer_.data());
+    for (int64_t c = 0; apart && c < n; ++c)
+      f.read(from, at + c * o.column * size, height * size, buffer_.data() + c * height * size);
+    bytes_read_ += span * size;
+    columns.resize(static_cast<size_t>(span * out));
+    convert_elements(stored, buffer_.data(), dtype, columns.data(), span);
+    for (const RowPart& p : parts)
+      for (int64_t c = std::max(p.column, column); c < std::min(p.column + p.count, column + n); ++c)
+        std::memcpy(static_cast<char*>(to) + (p.to + c - p.column) * out,
+                    columns.data() + ((c - column) * stride + (p.row - low) * o.row) * out,
+                    static_cast<size_t>(out));
+  }
+  return elements_of(parts);
+}
+
+/// Two numbers a byte, the lower half first: a sign, two bits of exponent, one of mantissa (OCP Microscaling
+/// Formats 1.0), times 2 to the block's scale less 127. All are exact in bf16.
+int64_t PieceReader::read_mxfp4(const Piece& piece, DType dtype, const Slice& slice, void* to) {
+  constexpr int64_t kColumns = 32, kBytes = 16;  // of a block
+  constexpr float kValues[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
+                                 -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
+  const FileOrder& o = piece.order;
+  const SafetensorsEntry& blocks = entry(piece, piece.key, "U8", o.elements / 2);
+  const SafetensorsEntry& scales = entry(piece, o.scales, "U8", o.elements / kColumns);
+  const SafetensorsFile& f = file(piece.file);
+  const int64_t out = dtype_size(dtype),
+                row_blocks = piece.slice.extent[piece.slice.extent.rank - 1] / kColumns;
+  const std::vector<RowPart> parts = row_parts(piece.slice, slice);
+  std::vector<uint8_t> packed, exponents;
+  std::vector<float> values;
+  for (const RowPart& p : parts) {
+    const int64_t first = p.column / kColumns, n = (p.column + p.count + kColumns - 1) / kColumns - first;
+    const int64_t at = (o.first + p.row * o.row) * row_blocks + first;
+    packed.resize(static_cast<size_t>(n * kBytes));
+    exponents.resize(static_cast<size_t>(n));
+    f.read(blocks, at * kBytes, n * kBytes, packed.data());
+    f.read(scales, at, n, exponents.data());
+    bytes_read_ += n * (kBytes + 1);
+    values.resize(static_cast<size_t>(n * kColumns));
+    for (int64_t b = 0; b < n; ++b)
+      for (int64_t i = 0; i < kColumns; ++i) {
+        const uint8_t byte = packed[static_cast<size_t>(b * kBytes + i / 2)];
+        values[static_cast<size_t>(b * kColumns + i)] =
+            std::ldexp(kValues[i % 2 ? byte >> 4 : byte & 15], exponents[static_cast<size_t>(b)] - 127);
+      }
+    convert_elements(DType::f32, values.data() + (p.column - first * kColumns), dtype,
+                     static_cast<char*>(to) + p.to * out, p.count);
+  }
+  return elements_of(parts);
 }
 
 void PieceReader::finish(Communicator& control, Stream& stream,

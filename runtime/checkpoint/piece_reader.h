@@ -26,7 +26,7 @@ class PieceReader {
 
   /// Fills `to` with the slice's elements. Error (storage) when there is no such tensor, or its shape or type
   /// differ. Reads the byte ranges that the slice needs: those closer than 4 KiB with the gap
-  /// between them, and of a transposed piece at most twice the slice.
+  /// between them, and of a piece in another order at most twice the slice for each matrix that lies in it.
   void read(const std::string& name, DType dtype, const Slice& slice, void* to);
   /// Collective: every element of every tensor that `needed` names (default: all) has been read by some rank;
   /// Error (storage) naming the tensors that were not.
@@ -38,9 +38,11 @@ class PieceReader {
 
  private:
   const SafetensorsFile& file(int index);
-  const SafetensorsEntry& entry(const Piece& piece, DType stored);
+  const SafetensorsEntry& entry(const Piece& piece, const std::string& key, const std::string& type,
+                                int64_t bytes);
   int64_t read_rows(const Piece& piece, DType stored, DType dtype, const Slice& slice, void* to);
-  int64_t read_transposed(const Piece& piece, DType stored, DType dtype, const Slice& slice, void* to);
+  int64_t read_strided(const Piece& piece, DType stored, DType dtype, const Slice& slice, void* to);
+  int64_t read_mxfp4(const Piece& piece, DType dtype, const Slice& slice, void* to);
 
   std::string path_;
   std::vector<std::string> names_;

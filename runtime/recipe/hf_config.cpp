@@ -20,6 +20,9 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 32;
 constexpr int64_t kMostLayers = 10000;  // model.num_hidden_layers
+constexpr const char* kPattern = "sliding_window_pattern";
+constexpr const char* kRopeParameters = "rope_parameters";
+constexpr const char* kRopeScaling = "rope_scaling";
 constexpr const char* kRopeType = "model.rope_scaling.rope_type";
 constexpr const char* kDynamic = "dynamic";
 constexpr size_t kLongestValue = 200;  // bytes of a value in a message
@@ -31,7 +34,12 @@ class ConfigReader {
   ConfigReader(const std::string& path, RawValues& given, Diagnostics& diagnostics)
       : path_(path), given_(given), diagnostics_(diagnostics) {}
 
-  void read(const json& root) {
+  void read(const json& given) {
+    json root = given;
+    if (root.contains("text_config"))
+      return wrong("text_config",
+                   "is a part of a model of more than texts; ltrain trains the language model: save that "
+                   "alone with transformers, or take text_config as a config.json of its own");
     const auto type = root.find("model_type");
     if (type == root.end() || !type->is_string())
       return wrong("model_type", "is missing; a config.json of Hugging Face names the architecture there");
@@ -41,6 +49,9 @@ class ConfigReader {
     if (!family_) return;  // refused as an architecture
     keys_ = family_->hf_keys.get();
     read_ignored(root);
+    if (family_->local_rotation && !ignored_.count(kRopeParameters)) rotations_by_layer(root);
+    if (!family_->hf_default_rope.empty()) default_rope(root);
+    quantization(root);
     for (const auto& [key, value] : root.items())
       if (!ignored_.count(key)) take(key, value);
     for (const char* section : {"rope_parameters", "rope_scaling"})
@@ -49,6 +60,7 @@ class ConfigReader {
         original_positions(root, section);
       }
     sliding_window(root);
+    if (family_->local_rotation && !given_.values.count("model.sliding_window")) no_local_rotation();
     balance_loss(root);
     for (const HfKey& key : *keys_) {
       if (key.use != HfUse::obeyed || key.alias || key.missing.is_null() || derived_.count(key.path))
@@ -59,7 +71,71 @@ class ConfigReader {
 
  private:
   void wrong(const std::string& key, const std::string& text) {
-    diagnostics_.add({path_, 0, 0}, printable(key) + (text[0] == '=' ? " " : ": ") + text);
+    diagnostics_.add({path_, 0, 0}, printable(in_file(key)) + (text[0] == '=' ? " " : ": ") + text);
+  }
+
+  std::string in_file(std::string key) const {
+    if (by_layer_ && key.starts_with(kRopeParameters))
+      key.insert(std::string_view(kRopeParameters).size(), ".full_attention");
+    return key;
+  }
+
+  /// A class that scales where nothing is said does, by generation, otherwise where null is said.
+  void default_rope(json& root) {
+    bool said = false;
+    for (const char* section : {kRopeParameters, kRopeScaling}) {
+      const auto it = root.find(section);
+      if (it == root.end() || ignored_.count(section)) continue;
+      if (it->is_null())
+        return wrong(section,
+                     fmt::format("= null: generations of transformers take it for different rotations; "
+                                 "nearest valid value: {{\"rope_type\": \"default\"}}, or {}",
+                                 family_->hf_default_rope));
+      said = true;
+    }
+    if (!said) root[kRopeScaling] = json::parse(family_->hf_default_rope);
+  }
+
+  /// Experts' weights may be in MXFP4, which their tensors say themselves (runtime/weights).
+  void quantization(const json& root) {
+    constexpr const char* kKey = "quantization_config";
+    const HfKey* row = find_hf_key(*keys_, kKey);
+    const auto it = root.find(kKey);
+    if (!row || row->use != HfUse::special || it == root.end() || it->is_null() || ignored_.count(kKey))
+      return;
+    if (!it->is_object() || it->value("quant_method", json()) != "mxfp4")
+      wrong(kKey, fmt::format("= {}: of weights in fewer bits this build reads quant_method \"mxfp4\" alone; "
+                              "import what it was quantized from",
+                              value_text(*it)));
+  }
+
+  /// rope_parameters by kind of layer: those of layers with a window are read here, and `root` keeps the
+  /// others.
+  void rotations_by_layer(json& root) {
+    const auto it = root.find(kRopeParameters);
+    if (it == root.end() || !it->is_object()) return;
+    const json by_layer = *it;
+    root.erase(it);
+    for (const auto& [kind, section] : by_layer.items()) {
+      const std::string name = std::string(kRopeParameters) + "." + kind;
+      if (kind != "full_attention" && kind != "sliding_attention")
+        wrong(name, fmt::format("= {}: transformers' {} has full_attention and sliding_attention there",
+                                value_text(section), type_));
+      else if (!section.is_null() && !section.is_object())
+        wrong(name, "is not an object");
+      else if (kind == "full_attention" && !section.is_null())
+        root[kRopeParameters] = section;
+      else if (!section.is_null())
+        for (const auto& [key, value] : section.items()) {
+          if (key == "rope_theta")
+            set("model.rope_local_base_freq", name + "." + key, value);
+          else if ((key != "rope_type" && key != "type") || value != "default")
+            wrong(name + "." + key, fmt::format("= {}: this build rotates layers with a window by rope_theta "
+                                                "alone; nearest valid value: rope_type: \"default\"",
+                                                value_text(value)));
+        }
+    }
+    by_layer_ = root.contains(kRopeParameters);
   }
 
   /// model.from_ignore: what the user says does not matter here.
@@ -203,7 +279,7 @@ class ConfigReader {
     given_.notes.push_back(
         fmt::format("{}: {} = \"{}\" changes nothing up to max_position_embeddings ({}), and no sequence is "
                     "longer here; ltrain export writes the default in its place",
-                    path_, name, kDynamic, positions));
+                    path_, in_file(name), kDynamic, positions));
   }
 
   /// The length that a model was first trained for, of rope_type yarn and longrope: where none is written,
@@ -253,6 +329,10 @@ class ConfigReader {
       return wrong("sliding_window",
                    fmt::format("= {}: needs a number of tokens, or null", value_text(window)));
     const WindowLayers kind = family_->windows;
+    if (find_hf_key(*keys_, kPattern))
+      if (const json nth = value(root, kPattern); !nth.is_number_integer() || nth < 1 || nth > kMostLayers)
+        return wrong(kPattern, fmt::format("= {}: needs a number of layers, of which the last has no window",
+                                           value_text(nth)));
     if (first.is_null() ? kind == WindowLayers::last : !(first.is_number_integer() && first >= 0))
       return wrong("max_window_layers", fmt::format("= {}: needs a number of layers", value_text(first)));
     bool sliding = false;
@@ -267,7 +347,7 @@ class ConfigReader {
       }
     }
     const bool unread = find_hf_key(*keys_, "use_sliding_window")->missing.is_null();  // by the class
-    const bool by_kind = kind == WindowLayers::all || kind == WindowLayers::alternating;
+    const bool by_kind = kind == WindowLayers::all || kind == WindowLayers::but_every_nth;
     if (use == false && unread && by_kind && window.is_number() && window < size("max_position_embeddings"))
       return wrong("use_sliding_window",
                    fmt::format("= false: transformers' {} does not read it, and has the sliding_window ({}); "
@@ -277,7 +357,7 @@ class ConfigReader {
     if (window.is_null()) return wrong("layer_types", "has sliding_attention, and sliding_window is null");
     const int64_t tokens = window.get<int64_t>(), positions = size("max_position_embeddings"),
                   layers = size("num_hidden_layers");
-    if (tokens >= positions) return;
+    if (tokens >= positions && !family_->local_rotation) return;  // whose layers rotate by it all the same
     if (kind == WindowLayers::none)
       return wrong(
           "sliding_window",
@@ -307,6 +387,19 @@ class ConfigReader {
     if (!of_layers.is_null()) set("model.layer_types", "layer_types", of_layers);
   }
 
+  /// Every so-many-th layer is without the window, where a config.json does not list them.
+  int64_t full_attention_interval(const json& root) const {
+    return find_hf_key(*keys_, kPattern) ? value(root, kPattern).get<int64_t>()
+                                         : family_->defaults.full_attention_interval;
+  }
+
+  /// The base of layers with a window, of which there are none.
+  void no_local_rotation() {
+    constexpr const char* kLocal = "model.rope_local_base_freq";
+    derived_.insert(kLocal);
+    if (from_here_.erase(kLocal)) given_.values.erase(kLocal);
+  }
+
   /// Of a config.json that does not list them.
   std::vector<bool> sliding_layers(const json& root, WindowLayers kind, const json& first,
                                    int64_t layers) const {
@@ -315,8 +408,9 @@ class ConfigReader {
       for (int64_t i = first.get<int64_t>(); i < layers; ++i) slide[static_cast<size_t>(i)] = true;
       return slide;
     }
-    if (kind == WindowLayers::alternating) {
-      for (size_t i = 0; i < slide.size(); i += 2) slide[i] = true;
+    if (kind == WindowLayers::but_every_nth) {
+      const int64_t nth = full_attention_interval(root);
+      for (int64_t i = 0; i < layers; ++i) slide[static_cast<size_t>(i)] = (i + 1) % nth != 0;
       return slide;
     }
     const json rotates = value(root, "no_rope_layers"), interval = value(root, "no_rope_layer_interval");
@@ -393,6 +487,7 @@ class ConfigReader {
   Diagnostics& diagnostics_;
   std::map<std::string, Node> from_here_;
   std::set<std::string> ignored_;
+  bool by_layer_ = false;          ///< rope_parameters are those of its full_attention
   std::set<std::string> derived_;  ///< keys of the recipe that a null leaves to their default there
 };
 

@@ -47,7 +47,7 @@ struct Part {
   SafetensorsItem item;
   std::string source;
   Slice slice;
-  bool transposed = false;
+  bool transposed = false, stacked = false;  ///< TensorName's
 };
 
 std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool imported,
@@ -67,12 +67,15 @@ std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool
       fail(ExitCode::usage, "{}: {} has no name in Hugging Face's {}, which cannot hold this model",
            reader.path(), name, model.family->name);
     for (const TensorName& t : tensors) {
-      Part p{{t.name, dtype, dims_of(shape), nullptr}, source, Slice::whole(shape), t.transposed};
+      Part p{{t.name, dtype, dims_of(shape), nullptr}, source, Slice::whole(shape), t.transposed, t.stacked};
       if (t.expert >= 0) {
         p.slice = expert_slice(shape, t);
         p.item.shape = {shape[shape.rank - 2], shape[shape.rank - 1]};
       }
-      if (t.transposed) std::swap(p.item.shape.at(0), p.item.shape.at(1));
+      if (t.stacked)
+        p.item.shape = stacked_shape(shape, t.transposed);
+      else if (t.transposed)
+        std::swap(p.item.shape.at(0), p.item.shape.at(1));
       parts.push_back(std::move(p));
     }
   }
@@ -165,12 +168,15 @@ ExportReport export_checkpoint(const ExportOptions& o) {
     SafetensorsWriter writer(file, items);
     for (const SafetensorsItem& item : writer.items()) {
       const Part& p = *by_name.at(item.name);
-      stream_tensor(*reader, p.source, item.dtype, p.slice, p.transposed,
-                    [&](const void* data, int64_t bytes) {
-                      writer.write(data, bytes);
-                      report.bytes += bytes;
-                      if (o.progress) o.progress(report.bytes, all);
-                    });
+      const WriteBytes write = [&](const void* data, int64_t bytes) {
+        writer.write(data, bytes);
+        report.bytes += bytes;
+        if (o.progress) o.progress(report.bytes, all);
+      };
+      if (p.stacked)
+        stream_stack(*reader, p.source, item.dtype, p.slice.global, p.transposed, write);
+      else
+        stream_tensor(*reader, p.source, item.dtype, p.slice, p.transposed, write);
       map[item.name] = name;
     }
     writer.finish();

@@ -55,13 +55,14 @@ json typed_as(const HfKey& key, json value) {
 void add_windows(const ModelConfig& model, ordered_json& out) {
   const WindowLayers kind = model.family->windows;
   if (kind == WindowLayers::none) return;
-  const bool some = model.sliding_window.has_value(), alternating = kind == WindowLayers::alternating;
+  const bool some = model.sliding_window.has_value(), nth = kind == WindowLayers::but_every_nth;
   out["sliding_window"] = some ? ordered_json(*model.sliding_window) : ordered_json();
   if (kind == WindowLayers::all) return;
-  if (!alternating) out["use_sliding_window"] = some;
-  // transformers' class makes the mask of a window whatever the layers are: one that hides nothing.
-  if (alternating && !some) out["sliding_window"] = model.max_position_embeddings;
-  if (!some) return;
+  if (!nth) out["use_sliding_window"] = some;
+  // transformers' class makes the mask of a window whatever the layers are: one that hides nothing. Without
+  // layer_types some of them would have it.
+  if (nth && !some) out["sliding_window"] = model.max_position_embeddings;
+  if (!some && !nth) return;
   out["layer_types"] = ordered_json::array();
   for (int64_t i = 0; i < model.num_hidden_layers; ++i)
     out["layer_types"].push_back(model.window(i) > 0 ? "sliding_attention" : "full_attention");
@@ -114,7 +115,9 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
       const RopeScaling& s = recipe.model.rope_scaling;
       if (s.factor == longrope_factor(recipe.model)) rope.erase("factor");
     }
-    out["rope_scaling"] = type == RopeType::none ? ordered_json() : rope;
+    if (type == RopeType::none)  // a class with a scaling of its own would take null for that
+      rope = family.hf_default_rope.empty() ? ordered_json() : ordered_json{{"rope_type", "default"}};
+    out["rope_scaling"] = rope;
   }
   add_windows(recipe.model, out);
   if (find_hf_key(keys, "router_aux_loss_coef") && recipe.model.moe.balance == BalanceLoss::hf) {

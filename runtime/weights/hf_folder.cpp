@@ -119,12 +119,17 @@ std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& m
   return shapes;
 }
 
+std::vector<int64_t> stacked_shape(const Shape& s, bool transposed) {
+  if (!transposed) return {s[0], s[1] * s[2]};
+  return s.rank == 4 ? std::vector<int64_t>{s[0], s[3], s[1] * s[2]} : std::vector<int64_t>{s[0], s[2], s[1]};
+}
+
 Slice expert_slice(const Shape& stack, const TensorName& matrix) {
   Shape offset = stack, extent = stack;
   for (int d = 0; d < stack.rank; ++d) offset.dims[d] = 0;
   offset.dims[0] = matrix.expert;
   extent.dims[0] = 1;
-  if (stack.rank == 4) {  // gate and up
+  if (stack.rank == 4 || (matrix.stacked && !matrix.transposed)) {  // gate and up
     offset.dims[1] = matrix.matrix;
     extent.dims[1] = 1;
   }
@@ -159,9 +164,13 @@ class Match {
           "{} has no name in a Hugging Face folder of {}: the recipe's model is not of that family alone",
           name, model_.family->name));
     if (const HfTensor* stack = find(name); stack && tensors[0].expert >= 0) {  // experts in one tensor each
-      take(name, *stack, stacked(shape, stack->shape), Slice::whole(shape), false, parts);
+      take(name, *stack, stacked(shape, stack->shape), {{Slice::whole(shape), {}}}, parts);
     } else {
       for (const TensorName& t : tensors) {
+        if (t.stacked) {
+          add_stack(t, shape, parts);
+          continue;
+        }
         const HfTensor* found = find(t.name);
         if (!found) {
           missing_.push_back(t.name);
@@ -173,8 +182,12 @@ class Match {
           slice = expert_slice(shape, t);
           want = {shape[shape.rank - 2], shape[shape.rank - 1]};
         }
-        if (t.transposed) std::swap(want.at(0), want.at(1));
-        take(t.name, *found, want, slice, t.transposed, parts);
+        FileOrder order;
+        if (t.transposed) {
+          order = {FileOrder::strided, 0, 1, want.at(0), want.at(0) * want.at(1), ""};
+          std::swap(want.at(0), want.at(1));
+        }
+        take(t.name, *found, want, {{slice, order}}, parts);
       }
     }
     parts_[name] = std::move(parts);
@@ -182,6 +195,10 @@ class Match {
 
   std::map<std::string, TensorParts> finish(std::vector<std::string>& notes) {
     pass_over(notes);
+    if (dequantized_ > 0)
+      notes.push_back(
+          fmt::format("{}: {} tensors are MXFP4, and are read as the bf16 values that they stand for",
+                      folder_.path, dequantized_));
     if (!missing_.empty())
       problems_.push_back(fmt::format("{} tensor{} of the model {} not there: {}", missing_.size(),
                                       missing_.size() == 1 ? "" : "s", missing_.size() == 1 ? "is" : "are",
@@ -213,8 +230,66 @@ class Match {
     return dims_of(shape);
   }
 
-  void take(const std::string& name, const HfTensor& t, const std::vector<int64_t>& want, const Slice& slice,
-            bool transposed, TensorParts& parts) {
+  struct Part {
+    Slice slice;
+    FileOrder order;
+  };
+
+  /// A tensor of all experts as TensorName::stacked says, or of blocks of MXFP4.
+  void add_stack(const TensorName& t, const Shape& shape, TensorParts& parts) {
+    const int64_t experts = shape[0], matrices = shape.rank == (t.transposed ? 4 : 3) ? 2 : 1,
+                  rows = t.transposed ? shape[shape.rank - 2] : 1, columns = shape[shape.rank - 1],
+                  each = matrices * rows * columns, all = experts * each;
+    const HfTensor* whole = find(t.name);
+    const HfTensor* blocks = whole || !t.transposed ? nullptr : find(t.name + "_blocks");
+    if (!whole && !blocks) return missing_.push_back(t.name);
+    std::vector<Part> pieces;
+    for (int64_t e = 0; e < experts; ++e)
+      for (int64_t m = 0; m < matrices; ++m) {
+        FileOrder order;
+        if (blocks)
+          order = {
+              FileOrder::mxfp4, e * matrices * rows + m, matrices, 0, all, in_folder(t.name + "_scales")};
+        else if (t.transposed)
+          order = {FileOrder::strided, e * each + m, matrices, matrices * rows, all, ""};
+        else
+          order = {FileOrder::strided, e * each + m, each, matrices, all, ""};
+        TensorName place = t;
+        place.expert = e;
+        place.matrix = m;
+        pieces.push_back({expert_slice(shape, place), order});
+      }
+    if (blocks && columns % 32 != 0)
+      return problems_.push_back(
+          fmt::format("{}: MXFP4 has blocks of 32, and rows here are of {}", shown(t.name), columns));
+    if (blocks) return take_blocks(t.name, *blocks, {experts, matrices * rows, columns / 32}, pieces, parts);
+    take(t.name, *whole, stacked_shape(shape, t.transposed), pieces, parts);
+  }
+
+  /// `want`: shape of the scales, one for each block of 32 columns.
+  void take_blocks(const std::string& name, const HfTensor& blocks, std::vector<int64_t> want,
+                   const std::vector<Part>& pieces, TensorParts& parts) {
+    const HfTensor* scales = find(name + "_scales");
+    if (!scales) return missing_.push_back(name + "_scales");
+    for (const auto& [end, t] : {std::pair{"_blocks", &blocks}, {"_scales", scales}}) {
+      left_.erase(in_folder(name + end));
+      std::vector<int64_t> shape = want;
+      if (t == &blocks) shape.push_back(16);
+      if (t->dtype != "U8" || t->shape != shape)
+        return problems_.push_back(
+            fmt::format("{}{} is {} {}, and MXFP4 weights of the recipe's model are U8 {}", shown(name), end,
+                        t->dtype, shape_text(t->shape), shape_text(shape)));
+    }
+    if (scales->file != blocks.file)
+      return problems_.push_back(fmt::format("{}: blocks and scales are in different files", shown(name)));
+    parts.dtype = DType::bf16;
+    for (const Part& p : pieces)
+      parts.pieces.push_back({blocks.file, in_folder(name + "_blocks"), p.slice, p.order});
+    ++dequantized_;
+  }
+
+  void take(const std::string& name, const HfTensor& t, const std::vector<int64_t>& want,
+            const std::vector<Part>& pieces, TensorParts& parts) {
     left_.erase(in_folder(name));
     const std::string file = folder_.files[t.file], key = in_folder(name);
     const auto dtype = dtype_from_safetensors(t.dtype);
@@ -230,7 +305,7 @@ class Match {
                                              file, t.dtype, dtype_));
     dtype_ = t.dtype;
     parts.dtype = *dtype;
-    parts.pieces.push_back({t.file, key, slice, transposed});
+    for (const Part& p : pieces) parts.pieces.push_back({t.file, key, p.slice, p.order});
   }
 
   /// What is in files and is no parameter: masks and angles that are computed, an output layer that is the
@@ -259,6 +334,7 @@ class Match {
   const ModelConfig& model_;
   std::string prefix_;  ///< that names in the folder lack
   std::string dtype_;   ///< of the parameter that is put together
+  int64_t dequantized_ = 0;
   std::set<std::string> left_;
   std::vector<std::string> missing_, problems_;
   std::map<std::string, TensorParts> parts_;

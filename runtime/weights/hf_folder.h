@@ -40,6 +40,9 @@ std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& m
 /// A shape as safetensors files have it.
 inline std::vector<int64_t> dims_of(const Shape& s) { return {s.dims.begin(), s.dims.begin() + s.rank}; }
 
+/// Of Hugging Face's tensor of all experts (TensorName::stacked), from ltrain's.
+std::vector<int64_t> stacked_shape(const Shape& shape, bool transposed);
+
 /// One matrix of a stack of experts, as a part of the stack.
 Slice expert_slice(const Shape& stack, const TensorName& matrix);
 

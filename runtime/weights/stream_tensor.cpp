@@ -9,7 +9,7 @@ namespace ltrain {
 constexpr int64_t kBlock = 8 << 20;  // bytes
 
 void stream_tensor(PieceReader& from, const std::string& name, DType dtype, const Slice& slice,
-                   bool transposed, const std::function<void(const void*, int64_t)>& write) {
+                   bool transposed, const WriteBytes& write) {
   const int64_t size = dtype_size(dtype);
   std::vector<char> block;
   if (!transposed) {
@@ -38,6 +38,32 @@ void stream_tensor(PieceReader& from, const std::string& name, DType dtype, cons
                     static_cast<size_t>(size));
     write(turned.data(), n * rows * size);
   }
+}
+
+void stream_stack(PieceReader& from, const std::string& name, DType dtype, const Shape& shape,
+                  bool transposed, const WriteBytes& write) {
+  const int64_t size = dtype_size(dtype), columns = shape[shape.rank - 1];
+  const int64_t matrices = shape.rank == (transposed ? 4 : 3) ? 2 : 1,
+                rows = transposed ? shape[shape.rank - 2] : 1;
+  const int64_t most = std::max<int64_t>(1, kBlock / (matrices * rows * size));
+  std::vector<char> block, woven;
+  for (int64_t e = 0; e < shape[0]; ++e)
+    for (int64_t at = 0; at < columns; at += most) {
+      const int64_t n = std::min(most, columns - at);
+      Shape offset = shape, extent = shape;
+      for (int d = 0; d < shape.rank; ++d) offset.dims[d] = 0;
+      offset.dims[0] = e, extent.dims[0] = 1;
+      offset.dims[shape.rank - 1] = at, extent.dims[shape.rank - 1] = n;
+      block.resize(static_cast<size_t>(matrices * rows * n * size));
+      woven.resize(block.size());
+      from.read(name, dtype, Slice::box(shape, offset, extent), block.data());
+      for (int64_t m = 0; m < matrices; ++m)
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t c = 0; c < n; ++c)
+            std::memcpy(woven.data() + ((c * rows + r) * matrices + m) * size,
+                        block.data() + ((m * rows + r) * n + c) * size, static_cast<size_t>(size));
+      write(woven.data(), static_cast<int64_t>(woven.size()));
+    }
 }
 
 }  // namespace ltrain

@@ -7,9 +7,14 @@
 
 namespace ltrain {
 
+using WriteBytes = std::function<void(const void*, int64_t)>;
+
 /// Calls write(data, bytes) with the elements of the slice as `dtype`, in order. `transposed`: the slice is a
 /// whole matrix, and goes column by column.
 void stream_tensor(PieceReader& from, const std::string& name, DType dtype, const Slice& slice,
-                   bool transposed, const std::function<void(const void*, int64_t)>& write);
+                   bool transposed, const WriteBytes& write);
+/// The same of a whole tensor of `shape` in the order of TensorName::stacked.
+void stream_stack(PieceReader& from, const std::string& name, DType dtype, const Shape& shape,
+                  bool transposed, const WriteBytes& write);
 
 }  // namespace ltrain

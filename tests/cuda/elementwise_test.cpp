@@ -28,11 +28,15 @@ TEST_CASE("activations") {
       const auto y = w.blank(t, {rows, cols}), d = w.blank(t, {rows, 2 * cols});
       const auto g = w.blank(t, {rows, cols}), dg = w.blank(t, {rows, cols});
       const auto gg = w.blank(t, {rows, cols}), dgg = w.blank(t, {rows, 2 * cols});
+      const auto wide = w.random(t, {rows, 2 * cols}, 10);  // beyond the limits
+      const auto c = w.blank(t, {rows, cols}), dc = w.blank(t, {rows, 2 * cols});
       w.check([&](Stream& s, const Twin::At& at) {
         swiglu_forward(s, at(y), at(gate_up));
         swiglu_backward(s, at(d), at(dy), at(gate_up));
         geglu_forward(s, at(gg), at(gate_up));
         geglu_backward(s, at(dgg), at(dy), at(gate_up));
+        clamped_swiglu_forward(s, at(c), at(wide));
+        clamped_swiglu_backward(s, at(dc), at(dy), at(wide));
         gelu_forward(s, at(g), at(x));
         gelu_backward(s, at(dg), at(dy), at(x));
       });

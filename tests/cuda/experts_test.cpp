@@ -1,3 +1,5 @@
+#include "kernels/attention/attention_sinks.h"
+#include "kernels/matmul/grouped_bias.h"
 #include "kernels/moe/balance.h"
 #include "kernels/moe/jitter.h"
 #include "kernels/moe/route.h"
@@ -131,11 +133,47 @@ TEST_CASE("norms of heads") {
     const DType stat = t == DType::f64 ? DType::f64 : DType::f32;
     const auto x = w.blank(t, {kRows, kHeads * kWidth}), rstd = w.blank(stat, {kRows, kHeads});
     const auto dweight = w.blank(stat, {kWidth});
-    const HeadNorm part{8, kHeads, kWidth, 1e-5};
+    for (const double offset : {0.0, 1.0}) {
+      const HeadNorm part{8, kHeads, kWidth, 1e-5, offset};
+      w.check([&](Stream& s, const Twin::At& at) {
+        head_norm_forward(s, at(y), at(x), at(rstd), at(weight), part);
+        head_norm_backward(s, at(dy), at(dweight), at(x), at(rstd), at(weight), part, false);
+        head_norm_forward(s, at(y), {}, {}, at(weight), part);
+      });
+    }
+  }
+}
+
+TEST_CASE("sinks of attention, of all heads and of some") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats) {
+    Twin w(t);
+    constexpr int64_t kBatch = 2, kHeads = 3, kRows = 45, kDim = 20;
+    const DType stat = t == DType::f64 ? DType::f64 : DType::f32;
+    const auto out = w.random(t, {kBatch * kRows, kHeads * kDim}),
+               dout = w.random(t, {kBatch * kRows, kHeads * kDim});
+    const auto lse = w.random(stat, {kBatch, kHeads, kRows}, 3), sinks = w.random(t, {5}, 3);
+    const auto dsinks = w.random(stat, {5}), some = w.random(t, {kHeads}, 3),
+               dsome = w.random(stat, {kHeads});
     w.check([&](Stream& s, const Twin::At& at) {
-      head_norm_forward(s, at(y), at(x), at(rstd), at(weight), part);
-      head_norm_backward(s, at(dy), at(dweight), at(x), at(rstd), at(weight), part, false);
-      head_norm_forward(s, at(y), {}, {}, at(weight), part);
+      attention_sinks_forward(s, at(out), at(lse), at(sinks), 1);
+      attention_sinks_backward(s, at(dsinks), at(dout), at(out), at(lse), at(sinks), 2, false);
+      attention_sinks_backward(s, at(dsome), at(dout), at(out), at(lse), at(some), 0, true);
+    });
+  }
+}
+
+TEST_CASE("biases of experts") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats) {
+    Twin w(t);
+    const DType stat = t == DType::f64 ? DType::f64 : DType::f32;
+    const auto y = w.random(t, {50, 24}), bias = w.random(t, {4, 2, 12}), dbias = w.random(stat, {4, 2, 12});
+    const GroupRows rows{7, 0, 30, 2};
+    w.check([&](Stream& s, const Twin::At& at) {
+      grouped_add_bias(s, at(y), at(bias), rows);
+      grouped_sum_rows(s, at(dbias), at(y), rows, false);
+      grouped_sum_rows(s, at(dbias), at(y), rows, true);
     });
   }
 }

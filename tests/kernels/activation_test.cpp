@@ -18,14 +18,26 @@ double gelu_slope(double x) {
 
 constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1}, {1, 37}, {7, 8}, {130, 19}, {64, 64}};
 
-/// A gate's activation and its slope.
-using Gate = double (*)(double);
+/// Of a gate and of what it lets through: the result, and its slopes with respect to both.
+struct Gated {
+  double value, of_gate, of_up;
+};
+using Gate = Gated (*)(double gate, double up);
+
+Gated swiglu(double g, double u) { return {silu(g) * u, silu_slope(g) * u, silu(g)}; }
+Gated geglu(double g, double u) { return {gelu(g) * u, gelu_slope(g) * u, gelu(g)}; }
+/// As transformers' GptOssExperts has it.
+Gated clamped_swiglu(double gate, double up) {
+  const double g = std::min(gate, 7.0), u = std::clamp(up, -7.0, 7.0), share = sigmoid(1.702 * g);
+  return {(u + 1) * g * share, gate > 7 ? 0 : (u + 1) * (share + g * 1.702 * share * (1 - share)),
+          std::abs(up) > 7 ? 0 : g * share};
+}
 
 template <class Kernels, class BackwardKernels>
-void check_gated(Gate value, Gate slope, const Kernels& forwards, const BackwardKernels& backwards) {
+void check_gated(Gate gate, const Kernels& forwards, const BackwardKernels& backwards, double size = 4) {
   for (const auto& [rows, cols] : kShapes)
     each_float([&, rows = rows, cols = cols]<class T>() {
-      const auto gate_up = random_array<T>(rows * 2 * cols, 1, 4);
+      const auto gate_up = random_array<T>(rows * 2 * cols, 1, size);
       const auto dy = random_array<T>(rows * cols, 2);
       std::vector<double> want(rows * cols), want_grad(rows * 2 * cols);
       for (int64_t r = 0; r < rows; ++r)
@@ -33,9 +45,10 @@ void check_gated(Gate value, Gate slope, const Kernels& forwards, const Backward
           const double g = as_double(gate_up[r * 2 * cols + c]),
                        u = as_double(gate_up[r * 2 * cols + cols + c]);
           const double d = as_double(dy[r * cols + c]);
-          want[r * cols + c] = value(g) * u;
-          want_grad[r * 2 * cols + c] = d * u * slope(g);
-          want_grad[r * 2 * cols + cols + c] = d * value(g);
+          const Gated w = gate(g, u);
+          want[r * cols + c] = w.value;
+          want_grad[r * 2 * cols + c] = d * w.of_gate;
+          want_grad[r * 2 * cols + cols + c] = d * w.of_up;
         }
       for (const auto& [isa, forward] : forwards) {
         INFO(isa << " " << rows << "x" << cols);
@@ -68,11 +81,16 @@ void check_gated(Gate value, Gate slope, const Kernels& forwards, const Backward
 }  // namespace
 
 TEST_CASE("swiglu equals its double reference, forward and backward") {
-  check_gated(silu, silu_slope, BOTH_ISAS(swiglu_forward_cpu), BOTH_ISAS(swiglu_backward_cpu));
+  check_gated(swiglu, BOTH_ISAS(swiglu_forward_cpu), BOTH_ISAS(swiglu_backward_cpu));
 }
 
 TEST_CASE("geglu equals its double reference, forward and backward") {
-  check_gated(gelu, gelu_slope, BOTH_ISAS(geglu_forward_cpu), BOTH_ISAS(geglu_backward_cpu));
+  check_gated(geglu, BOTH_ISAS(geglu_forward_cpu), BOTH_ISAS(geglu_backward_cpu));
+}
+
+TEST_CASE("clamped swiglu equals its double reference, forward and backward, within its limits and beyond") {
+  check_gated(clamped_swiglu, BOTH_ISAS(clamped_swiglu_forward_cpu), BOTH_ISAS(clamped_swiglu_backward_cpu),
+              10);
 }
 
 TEST_CASE("gelu equals its double reference, forward and backward") {

@@ -98,8 +98,8 @@ void run_rank(const Job& j, int rank, std::unique_ptr<Communicator> comm, const 
     attention_forward(*compute, saved.out, saved.lse, saved.qkv, j.shape, drop, mb.documents);
     attention_backward(*compute, dqkv, dout, saved.qkv, saved.out, saved.lse, j.shape, drop, mb.documents);
   } else {
-    context_attention_forward(step, mb, j.shape, drop, saved);
-    context_attention_backward(step, mb, j.shape, drop, dqkv, dout, saved);
+    context_attention_forward(step, mb, j.shape, drop, {}, saved);
+    context_attention_backward(step, mb, j.shape, drop, {}, dqkv, dout, saved);
   }
   groups.synchronize();
   {

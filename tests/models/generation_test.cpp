@@ -96,8 +96,8 @@ TEST_CASE("generation beside a cache has the loss of an evaluation, in whatever 
   TinyOptions o;
   o.seq = 25;
   o.vocab = 37;
-  o.architecture =
-      GENERATE(as<std::string>(), "llama", "gpt2", "qwen2", "qwen3", "olmo2", "smollm3", "phi3", "gemma2");
+  o.architecture = GENERATE(as<std::string>(), "llama", "gpt2", "qwen2", "qwen3", "olmo2", "smollm3", "phi3",
+                            "gemma2", "gemma3_text");
   INFO(o.architecture);
   CHECK(worst(o) < 1e-6);  // of fp32 logits of about 1
 }
@@ -119,8 +119,12 @@ TEST_CASE("generation with windows, layers without positions, over several tiles
   o.vocab = 37;
   SECTION("windows") { o.window = 9, o.without_positions = true; }
   SECTION("a window over tiles") { o.window = 70; }
+  SECTION("windows that rotate by a base of their own") { o.window = 9, o.architecture = "gemma3_text"; }
   SECTION("one key-value head") { o.kv_heads = 1; }
   SECTION("experts") { o.architecture = "mixtral", o.moe.num_experts = 4; }
+  SECTION("sinks, windows and experts with biases") {
+    o.architecture = "gpt_oss", o.moe.num_experts = 4, o.window = 9;
+  }
   SECTION("experts of groups") {
     o.architecture = "qwen3_moe", o.moe.num_experts = 4, o.moe.score = RouterScore::sigmoid,
     o.moe.n_group = 2, o.moe.topk_group = 1;

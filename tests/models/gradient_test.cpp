@@ -153,6 +153,9 @@ TEST_CASE("gradients of MoE models, with every loss for balance, equal central d
     o.moe.balance = BalanceLoss::hf, o.moe.balance_coeff = 0.3, o.layers = 3, o.moe.dense_layers = {1},
     o.micro_batch = 1;
   }
+  SECTION("gpt_oss: biases of router and experts, sinks") {
+    o.architecture = "gpt_oss", o.moe.balance = BalanceLoss::hf, o.layers = 2;
+  }
   SECTION("expert choice") { o.moe.selection = Selection::expert_choice, o.moe.norm_topk_prob = false; }
   CHECK(worst_error(o, 3) < 1e-7);
 }

@@ -58,7 +58,8 @@ const std::vector<Factor>& factors() {
       {"model",
        {"gpt2", "llama", "llama with 2 key-value heads", "moe", "MoE over 2 ranks",
         "olmoe with a bias, noise and GShard's random second expert, over 2 ranks", "olmo2",
-        "smollm3 with a window", "phi3", "gemma2 with windows"}},
+        "smollm3 with a window", "phi3", "gemma2 with windows", "gemma3 with windows",
+        "gpt_oss with windows, over 2 ranks"}},
       {"tied", {"false", "true"}},
       {"dropout", {"0.0", "0.1"}},
       {"vocabulary", {"264", "257"}},  // 257 divides over no axis
@@ -71,8 +72,8 @@ const std::vector<Factor>& factors() {
 constexpr const char* kTensorModes[] = {"1d", "1d", "1d", "1d", "2d", "2.5d", "3d"};
 
 /// By level of the model factor.
-constexpr const char* kArchitectures[] = {"gpt2",  "llama", "llama",   "qwen3_moe", "qwen3_moe",
-                                          "olmoe", "olmo2", "smollm3", "phi3",      "gemma2"};
+constexpr const char* kArchitectures[] = {"gpt2",  "llama",   "llama", "qwen3_moe", "qwen3_moe",   "olmoe",
+                                          "olmo2", "smollm3", "phi3",  "gemma2",    "gemma3_text", "gpt_oss"};
 
 int at(const Row& row, At factor) { return row[static_cast<size_t>(factor)]; }
 const std::string& level_of(const Row& row, At factor) {
@@ -101,7 +102,7 @@ std::vector<std::string> settings(const Row& row) {
                              std::string("model.architecture=") + kArchitectures[at(row, At::model)],
                              fmt::format("model.num_key_value_heads={}", at(row, At::model) == 2 ? 2 : 4)};
   const int model = at(row, At::model);
-  if (model >= 3 && model <= 5) {
+  if ((model >= 3 && model <= 5) || model == 11) {
     s.push_back("model.moe.num_experts=4");
     s.push_back("model.moe.top_k=2");
     s.push_back(fmt::format("parallel.expert={}", at(row, At::model) == 3 ? 1 : 2));
@@ -117,6 +118,10 @@ std::vector<std::string> settings(const Row& row) {
     for (const char* setting : {"sliding_window=5", "query_pre_attn_scalar=2", "attn_logit_softcapping=0.7",
                                 "final_logit_softcapping=0.9"})
       s.push_back(std::string("model.") + setting);
+  if (model == 10)
+    for (const char* setting : {"sliding_window=5", "query_pre_attn_scalar=2", "rope_local_base_freq=50"})
+      s.push_back(std::string("model.") + setting);
+  if (model == 11) s.push_back("model.sliding_window=5");
   if (model == 5)
     for (const char* setting :
          {"selection=gshard", "norm_topk_prob=true", "jitter_eps=0.1", "bias_update_rate=0.05"})

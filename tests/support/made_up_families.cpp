@@ -37,8 +37,21 @@ const std::vector<Family>& made_up_families() {
       f.names.feed_forward_output_norm = "feed_forward_output_norm";
     });
     add("norms that scale by 1 + weight", [](Family& f) { f.traits.norm_scales_by_one_more = true; });
+    add("norms of heads that scale by 1 + weight", [](Family& f) {
+      f.traits.query_key_norm = QueryKeyNorm::head;
+      f.traits.norm_scales_by_one_more = true;
+    });
+    add("norms of projections that scale by 1 + weight", [](Family& f) {
+      f.traits.query_key_norm = QueryKeyNorm::projection;
+      f.traits.norm_scales_by_one_more = true;
+    });
     add("scaled embedding", [](Family& f) { f.traits.scaled_embedding = true; });
     add("geglu", [](Family& f) { f.traits.feed_forward = FeedForward::geglu; });
+    add("clamped swiglu", [](Family& f) { f.traits.feed_forward = FeedForward::clamped_swiglu; });
+    add("attention sinks", [](Family& f) {
+      f.traits.attention_sinks = true;
+      f.names.sinks = "sinks";
+    });
     add("soft-caps", [](Family& f) { f.soft_caps = true; });
     add("all together", [&](Family& f) {
       gelu(f);

@@ -36,6 +36,9 @@ void check_dispatch(const Recipe& r, const BrokenRule& broken) {
     };
     if (gather)
       none("with parallel.expert_dispatch: all_gather no rows travel to experts", "parallel.expert_dispatch");
+    if (r.model.traits().expert_bias)
+      none(fmt::format("experts of {} have biases, which copies do not", r.model.family->name).c_str(),
+           "model.architecture");
     if (p.expert_chunks > 1)
       none("copies are chosen for whole micro-batches, which go in parts", "parallel.expert_chunks");
     if (experts_apart(r))

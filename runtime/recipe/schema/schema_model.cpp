@@ -145,15 +145,18 @@ void add_layer_keys(std::vector<Key>& t) {
       words<LayerType>(
           "model.layer_types", [](Recipe& r) -> std::vector<LayerType>& { return r.model.layer_types; },
           "By layer: whether it has the sliding_window. []: all have.")
-          .derived("gemma2 with a window: sliding_attention in every other layer, from the first; others: []",
-                   [](Recipe& r) {
-                     ModelConfig& m = r.model;
-                     m.layer_types.clear();
-                     if (!m.sliding_window || m.family->windows != WindowLayers::alternating) return;
-                     for (int64_t i = 0; i < m.num_hidden_layers; ++i)
-                       m.layer_types.push_back(i % 2 ? LayerType::full_attention
-                                                     : LayerType::sliding_attention);
-                   }),
+          .derived(
+              "with a window gemma2, gpt_oss: full_attention in every 2nd layer, gemma3_text: in every 6th, "
+              "sliding_attention in the others; other families: []",
+              [](Recipe& r) {
+                ModelConfig& m = r.model;
+                m.layer_types.clear();
+                if (!m.sliding_window || m.family->windows != WindowLayers::but_every_nth) return;
+                for (int64_t i = 1; i <= m.num_hidden_layers; ++i)
+                  m.layer_types.push_back(i % m.family->defaults.full_attention_interval
+                                              ? LayerType::sliding_attention
+                                              : LayerType::full_attention);
+              }),
       windows));
 }
 
@@ -198,8 +201,7 @@ Key architecture() {
     help += (help.empty() ? "" : " ") + f->name + ": " + f->summary;
   }
   std::vector<std::string> unbuilt;
-  for (const char* name :
-       {"gemma2", "gemma3_text", "qwen2_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "olmo"})
+  for (const char* name : {"qwen2_moe", "deepseek_v2", "deepseek_v3", "olmo"})
     if (!find_family(name)) unbuilt.emplace_back(name);
   return choice<const Family*>("model.architecture", LT_MEMBER(model.family), built, unbuilt, help)
       .alias({"model_type"});
@@ -272,7 +274,20 @@ void add_model_keys(std::vector<Key>& t) {
       rotary_only(number("model.rope_theta", LT_MEMBER(model.rope_theta), "Base of the rotary angles.")
                       .at_least(1)
                       .loads_with_any()
-                      .alias({"rotary_base"})));
+                      .alias({"rotary_base"})
+                      .derived("gemma3_text: 1000000; gpt_oss: 150000; others: 10000",
+                               [](Recipe& r) { r.model.rope_theta = r.model.family->defaults.rope_theta; })));
+  const auto local = [](const Family& f) { return f.local_rotation; };
+  t.push_back(
+      number("model.rope_local_base_freq", LT_MEMBER(model.rope_local_base_freq),
+             "Base of the rotary angles of layers with the sliding window, which rope_scaling leaves alone.")
+          .at_least(1)
+          .loads_with_any()
+          .derived(
+              "10000",
+              [](Recipe& r) { r.model.rope_local_base_freq = r.model.family->defaults.rope_local_base_freq; })
+          .when("model.sliding_window and model.architecture: " + either(family_names(local)), true,
+                [local](const Recipe& r) { return local(*r.model.family) && r.model.sliding_window; }));
   t.push_back(in_families(
       number("model.partial_rotary_factor", LT_MEMBER(model.partial_rotary_factor),
              "Share of each head's channels that rotate: the first head_dim times this, rounded down.")

@@ -1,0 +1,33 @@
+#include "models/layers/feed_forward.h"
+
+#include "kernels/elementwise/activation.h"
+
+namespace ltrain {
+
+void feed_forward_activation(Stream& s, FeedForward kind, Tensor y, Tensor hidden) {
+  switch (kind) {
+    case FeedForward::swiglu:
+      return swiglu_forward(s, y, hidden);
+    case FeedForward::geglu:
+      return geglu_forward(s, y, hidden);
+    case FeedForward::clamped_swiglu:
+      return clamped_swiglu_forward(s, y, hidden);
+    case FeedForward::gelu:
+      return gelu_forward(s, y, hidden);
+  }
+}
+
+void feed_forward_activation_backward(Stream& s, FeedForward kind, Tensor dhidden, Tensor dy, Tensor hidden) {
+  switch (kind) {
+    case FeedForward::swiglu:
+      return swiglu_backward(s, dhidden, dy, hidden);
+    case FeedForward::geglu:
+      return geglu_backward(s, dhidden, dy, hidden);
+    case FeedForward::clamped_swiglu:
+      return clamped_swiglu_backward(s, dhidden, dy, hidden);
+    case FeedForward::gelu:
+      return gelu_backward(s, dhidden, dy, hidden);
+  }
+}
+
+}  // namespace ltrain

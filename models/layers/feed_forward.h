@@ -1,0 +1,13 @@
+// The non-linearity of a feed-forward, or of an expert, by the family's trait.
+#pragma once
+#include "kernels/tensor/stream.h"
+#include "models/families/traits.h"
+
+namespace ltrain {
+
+/// y: (T, F); hidden: (T, 2F), gate first, or (T, F) without a gate.
+void feed_forward_activation(Stream& s, FeedForward kind, Tensor y, Tensor hidden);
+/// dhidden may alias hidden.
+void feed_forward_activation_backward(Stream& s, FeedForward kind, Tensor dhidden, Tensor dy, Tensor hidden);
+
+}  // namespace ltrain

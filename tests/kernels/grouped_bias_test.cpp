@@ -1,0 +1,44 @@
+#include "kernels/matmul/grouped_bias.h"
+
+#include "tests/kernels/op_support.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+TEST_CASE("biases of groups are added to their rows, and their gradients are sums over them") {
+  const auto s = make_inline_stream("test");
+  const GroupRows groups{3, 0, 70, 1};
+  constexpr int64_t kRows = 80, kCols = 6;  // more rows than the groups have
+  each_float([&]<class T>() {
+    using A = compute_t<T>;
+    const auto before = random_array<T>(kRows * kCols, 1), bias = random_array<T>(4 * kCols, 2);
+    const auto old = random_array<A>(4 * kCols, 3);
+    std::vector<double> want = doubles(before), sums(4 * kCols), more = doubles(old);
+    int64_t row = 0;
+    for (int64_t g = 0; g < 4; ++g)
+      for (int64_t end = row + groups[g]; row < end; ++row)
+        for (int64_t c = 0; c < kCols; ++c) {
+          sums[g * kCols + c] += want[row * kCols + c];
+          want[row * kCols + c] += as_double(bias[g * kCols + c]);
+        }
+    for (size_t i = 0; i < more.size(); ++i) more[i] += sums[i];
+    const auto tensor = [](auto& array, Shape shape, DType t) {
+      Tensor made;
+      made.data = const_cast<void*>(static_cast<const void*>(array.data()));
+      made.shape = shape;
+      made.dtype = t;
+      return made;
+    };
+    const DType t = dtype_of<T>::value, wide = dtype_of<A>::value;
+    Guarded<T> y = before;
+    grouped_add_bias(*s, tensor(y, {kRows, kCols}, t), tensor(bias, {4, 2, kCols / 2}, t), groups);
+    CHECK(y.intact());
+    CHECK(worst_error(y, want) < tolerance<T>());
+    Guarded<A> written(4 * kCols), added = old;
+    grouped_sum_rows(*s, tensor(written, {4, kCols}, wide), tensor(before, {kRows, kCols}, t), groups, false);
+    grouped_sum_rows(*s, tensor(added, {4, kCols}, wide), tensor(before, {kRows, kCols}, t), groups, true);
+    CHECK((written.intact() && added.intact()));
+    CHECK(worst_error(written, sums) < tolerance<A>());
+    CHECK(worst_error(added, more) < tolerance<A>());
+  });
+}

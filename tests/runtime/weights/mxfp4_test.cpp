@@ -1,0 +1,172 @@
+// gpt_oss as its authors publish it: experts in MXFP4 (tests/golden/mxfp4.safetensors, made by
+// scripts/make-mxfp4-golden.py, has transformers' own values of them).
+#include <catch2/catch.hpp>
+
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "runtime/checkpoint/files.h"
+#include "runtime/weights/hf_folder.h"
+#include "tests/runtime/checkpoint/support.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+using Catch::Contains;
+using nlohmann::json;
+
+namespace {
+
+const std::string kGolden = std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/";
+constexpr const char* kExperts = "model.layers.0.mlp.experts.";
+
+struct Stored {
+  DType dtype;
+  std::vector<int64_t> shape;
+  std::vector<char> bytes;
+};
+using Tensors = std::map<std::string, Stored>;
+
+/// One layer with the golden's experts: in MXFP4, or as transformers has them in bf16.
+Tensors tensors(bool blocks) {
+  std::ifstream in(kGolden + "hf_folders.json");
+  const json model = json::parse(in).begin().value()["gpt_oss"];
+  Tensors all;
+  const auto zeros = [&](const std::string& name, std::vector<int64_t> shape) {
+    int64_t n = 2;
+    for (const int64_t d : shape) n *= d;
+    all[name] = {DType::bf16, shape, std::vector<char>(static_cast<size_t>(n))};
+  };
+  for (const auto& [name, t] : model["tensors"].items()) {
+    if (name.starts_with("model.layers.") && !name.starts_with("model.layers.0.")) continue;
+    if (name.find(".experts.") != std::string::npos || name.find("router") != std::string::npos) continue;
+    auto shape = t[1].get<std::vector<int64_t>>();
+    for (int64_t& d : shape)
+      if (d == 32) d = 64;  // the golden's hidden size
+    zeros(name, shape);
+  }
+  const std::string mlp = "model.layers.0.mlp.";
+  zeros(mlp + "router.weight", {3, 64});
+  zeros(mlp + "router.bias", {3});
+  zeros(mlp + "experts.gate_up_proj_bias", {3, 64});
+  zeros(mlp + "experts.down_proj_bias", {3, 64});
+  const SafetensorsFile file(kGolden + "mxfp4.safetensors");
+  for (const SafetensorsEntry& e : file.entries()) {
+    if ((e.dtype == "U8") != blocks) continue;
+    Stored s{*dtype_from_safetensors(e.dtype), e.shape,
+             std::vector<char>(static_cast<size_t>(e.end - e.begin))};
+    file.read(e, 0, e.end - e.begin, s.bytes.data());
+    all[kExperts + e.name] = std::move(s);
+  }
+  return all;
+}
+
+std::string write_folder(const std::string& folder, const Tensors& tensors) {
+  make_folders(folder);
+  json config = {{"model_type", "gpt_oss"},
+                 {"vocab_size", 272},
+                 {"hidden_size", 64},
+                 {"intermediate_size", 32},
+                 {"num_hidden_layers", 1},
+                 {"num_attention_heads", 4},
+                 {"num_key_value_heads", 4},
+                 {"head_dim", 16},
+                 {"max_position_embeddings", 64},
+                 {"num_local_experts", 3},
+                 {"num_experts_per_tok", 2},
+                 {"sliding_window", 20},
+                 {"rope_scaling", {{"rope_type", "default"}}}};
+  config["quantization_config"] = {{"quant_method", "mxfp4"}, {"modules_to_not_convert", {"lm_head"}}};
+  write_file(folder + "/config.json", config.dump());
+  std::vector<SafetensorsItem> items;
+  for (const auto& [name, t] : tensors) items.push_back({name, t.dtype, t.shape, t.bytes.data()});
+  NewFile file(folder + "/model.safetensors");
+  write_safetensors(file, items);
+  return folder;
+}
+
+std::unique_ptr<PieceReader> open(const std::string& folder, std::vector<std::string>& notes) {
+  const Recipe recipe = parse_recipe("{}", "test", {"model.from=" + folder, "data.seq_length=16"});
+  auto reader = hf_weights(open_hf_folder(folder, "test"), recipe.model, notes);
+  reader->take_any_float();
+  return reader;
+}
+
+}  // namespace
+
+TEST_CASE("experts in MXFP4 are read as the values that transformers has, whole and in slices", "[weights]") {
+  const TemporaryFolder t;
+  std::vector<std::string> notes, none;
+  const auto packed = open(write_folder(t.path + "/packed", tensors(true)), notes);
+  const auto plain = open(write_folder(t.path + "/plain", tensors(false)), none);
+  REQUIRE(notes.size() == 1);
+  CHECK_THAT(notes[0], Contains("2 tensors are MXFP4, and are read as the bf16 values that they stand for"));
+  CHECK(none.empty());
+  std::mt19937 random(5);
+  for (const char* name : {"gate_up_proj", "down_proj"})
+    for (int i = 0; i < 40; ++i) {
+      const Shape shape = packed->tensors().at(std::string(kExperts) + name).shape;
+      Shape offset = shape, extent = shape;
+      for (int d = 0; d < shape.rank; ++d) {
+        extent.dims[d] = i ? 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(shape[d])) : shape[d];
+        offset.dims[d] = static_cast<int64_t>(random() % static_cast<uint64_t>(shape[d] - extent[d] + 1));
+      }
+      Slice slice = Slice::box(shape, offset, extent);
+      if (i > 20) slice = slice.range(slice.elements() / 3, slice.elements());
+      std::vector<float> a(static_cast<size_t>(slice.elements()), -1.0F), b(a);
+      for (const auto& [reader, to] : {std::pair{packed.get(), &a}, {plain.get(), &b}})
+        reader->read(std::string(kExperts) + name, DType::f32, slice, to->data());
+      INFO(name << " " << to_string(slice));
+      CHECK(a == b);
+      CHECK((i || std::any_of(a.begin(), a.end(), [](float v) { return v != 0; })));
+    }
+}
+
+TEST_CASE("gate and up of an expert lie beside each other in its file", "[weights]") {
+  const TemporaryFolder t;
+  std::vector<std::string> notes;
+  const Tensors all = tensors(false);
+  const auto reader = open(write_folder(t.path + "/plain", all), notes);
+  const std::string name = std::string(kExperts) + "gate_up_proj";
+  const auto* file = reinterpret_cast<const uint16_t*>(all.at(name).bytes.data());  // (3, 64, 2 * 32)
+  const Shape shape = reader->tensors().at(name).shape;                             // (3, 2, 32, 64)
+  std::vector<uint16_t> ours(static_cast<size_t>(shape.elements()));
+  reader->read(name, DType::bf16, Slice::whole(shape), ours.data());
+  int64_t wrong = 0;
+  for (int64_t e = 0; e < 3; ++e)
+    for (int64_t m = 0; m < 2; ++m)
+      for (int64_t f = 0; f < 32; ++f)
+        for (int64_t h = 0; h < 64; ++h)
+          wrong += ours[static_cast<size_t>(((e * 2 + m) * 32 + f) * 64 + h)] !=
+                   file[(e * 64 + h) * 64 + 2 * f + m];
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("MXFP4 tensors that are no blocks of the model's weights are refused by name", "[weights]") {
+  const TemporaryFolder t;
+  std::vector<std::string> notes;
+  Tensors some = tensors(true);
+  SECTION("no scales") {
+    some.erase(std::string(kExperts) + "down_proj_scales");
+    CHECK_THROWS_WITH(
+        open(write_folder(t.path + "/a", some), notes),
+        Contains("1 tensor of the model is not there: model.layers.0.mlp.experts.down_proj_scales"));
+  }
+  SECTION("blocks of another shape") {
+    Stored& blocks = some.at(std::string(kExperts) + "down_proj_blocks");
+    blocks.shape = {3, 32, 2, 16};
+    CHECK_THROWS_WITH(
+        open(write_folder(t.path + "/b", some), notes),
+        Contains("down_proj_blocks is U8 [3, 32, 2, 16], and MXFP4 weights of the recipe's model are "
+                 "U8 [3, 64, 1, 16]"));
+  }
+  SECTION("another way of fewer bits") {
+    const std::string folder = write_folder(t.path + "/c", some);
+    std::ifstream in(folder + "/config.json");
+    json config = json::parse(in);
+    config["quantization_config"]["quant_method"] = "awq";
+    write_file(folder + "/config.json", config.dump());
+    CHECK_THROWS_WITH(open(folder, notes), Contains("quant_method \"mxfp4\" alone"));
+  }
+}

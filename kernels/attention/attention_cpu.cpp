@@ -73,61 +73,65 @@ void forward_one_query(O* out, compute_t<T>* lse, const AttentionArgs& a) {
   const int64_t D = a.head_dim, query = a.q_at.at(0);
   const Tiles k_tiles(a.k_at, kBlock);
   const A scale = score_scale<A>(a), cap = A(a.soft_cap);
-  parallel_tasks(a.batch * a.kv_heads, [&](int64_t task) {
-    const Head<T> hd(a, task);
-    const Mask mask(a, hd.sample);
-    A* scores = scratch<A>(4, hd.group * a.k_at.rows);  // by head of the group
-    A* q = scratch<A>(5, hd.group * D);
-    A* sums = scratch<A>(6, hd.group * D);
-    load_rows(q, hd.q + hd.kv_head * hd.group * D, hd.group, D, D, scale);
-    for (int64_t j = 0; j < k_tiles.total; ++j) {
-      const Tile kt = k_tiles[j];
-      for (int64_t c = mask.begin(query, kt), end = mask.end(query, kt); c < end; ++c) {
-        const T* key = hd.k + (kt.row + c) * a.k_stride;
-        for (int64_t g = 0; g < hd.group; ++g) {
-          A dot = 0;
-#pragma omp simd reduction(+ : dot)
-          for (int64_t d = 0; d < D; ++d) dot += q[g * D + d] * get(key, d);
-          scores[g * a.k_at.rows + kt.row + c] = dot;
-        }
-      }
-    }
-    for (int64_t g = 0; g < hd.group; ++g) {
-      A *score = scores + g * a.k_at.rows, *sum = sums + g * D;
-      const auto each_run = [&](const auto& body) {
+  const bool worth = a.batch * a.kv_heads * a.k_at.rows * D >= 1 << 16;  // elements of keys
+  parallel_tasks(
+      a.batch * a.kv_heads,
+      [&](int64_t task) {
+        const Head<T> hd(a, task);
+        const Mask mask(a, hd.sample);
+        A* scores = scratch<A>(4, hd.group * a.k_at.rows);  // by head of the group
+        A* q = scratch<A>(5, hd.group * D);
+        A* sums = scratch<A>(6, hd.group * D);
+        load_rows(q, hd.q + hd.kv_head * hd.group * D, hd.group, D, D, scale);
         for (int64_t j = 0; j < k_tiles.total; ++j) {
           const Tile kt = k_tiles[j];
-          const int64_t begin = mask.begin(query, kt), end = mask.end(query, kt);
-          if (begin < end) body(kt.row + begin, kt.row + end);
+          for (int64_t c = mask.begin(query, kt), end = mask.end(query, kt); c < end; ++c) {
+            const T* key = hd.k + (kt.row + c) * a.k_stride;
+            for (int64_t g = 0; g < hd.group; ++g) {
+              A dot = 0;
+#pragma omp simd reduction(+ : dot)
+              for (int64_t d = 0; d < D; ++d) dot += q[g * D + d] * get(key, d);
+              scores[g * a.k_at.rows + kt.row + c] = dot;
+            }
+          }
         }
-      };
-      if (cap > 0) each_run([&](int64_t begin, int64_t end) { soft_cap_scores(score, begin, end, cap); });
-      A top = -std::numeric_limits<A>::infinity(), total = 0;
-      each_run([&](int64_t begin, int64_t end) {
-        for (int64_t c = begin; c < end; ++c) top = score[c] > top ? score[c] : top;
-      });
-      for (int64_t d = 0; d < D; ++d) sum[d] = 0;
-      each_run([&](int64_t begin, int64_t end) {
-        A part = 0;
+        for (int64_t g = 0; g < hd.group; ++g) {
+          A *score = scores + g * a.k_at.rows, *sum = sums + g * D;
+          const auto each_run = [&](const auto& body) {
+            for (int64_t j = 0; j < k_tiles.total; ++j) {
+              const Tile kt = k_tiles[j];
+              const int64_t begin = mask.begin(query, kt), end = mask.end(query, kt);
+              if (begin < end) body(kt.row + begin, kt.row + end);
+            }
+          };
+          if (cap > 0) each_run([&](int64_t begin, int64_t end) { soft_cap_scores(score, begin, end, cap); });
+          A top = -std::numeric_limits<A>::infinity(), total = 0;
+          each_run([&](int64_t begin, int64_t end) {
+            for (int64_t c = begin; c < end; ++c) top = score[c] > top ? score[c] : top;
+          });
+          for (int64_t d = 0; d < D; ++d) sum[d] = 0;
+          each_run([&](int64_t begin, int64_t end) {
+            A part = 0;
 #pragma omp simd reduction(+ : part)
-        for (int64_t c = begin; c < end; ++c) {
-          score[c] = fast_exp(score[c] - top);
-          part += score[c];
-        }
-        total += part;
-        for (int64_t c = begin; c < end; ++c) {
-          const T* value = hd.v + c * a.v_stride;
-          const A p = score[c];
+            for (int64_t c = begin; c < end; ++c) {
+              score[c] = fast_exp(score[c] - top);
+              part += score[c];
+            }
+            total += part;
+            for (int64_t c = begin; c < end; ++c) {
+              const T* value = hd.v + c * a.v_stride;
+              const A p = score[c];
 #pragma omp simd
-          for (int64_t d = 0; d < D; ++d) sum[d] += p * get(value, d);
+              for (int64_t d = 0; d < D; ++d) sum[d] += p * get(value, d);
+            }
+          });
+          const int64_t head = hd.kv_head * hd.group + g;
+          const A inverse = total > 0 ? A(1) / total : A(0);
+          for (int64_t d = 0; d < D; ++d) put(out, (hd.sample * a.heads + head) * D + d, sum[d] * inverse);
+          lse[hd.sample * a.heads + head] = total > 0 ? top + std::log(total) : top;
         }
-      });
-      const int64_t head = hd.kv_head * hd.group + g;
-      const A inverse = total > 0 ? A(1) / total : A(0);
-      for (int64_t d = 0; d < D; ++d) put(out, (hd.sample * a.heads + head) * D + d, sum[d] * inverse);
-      lse[hd.sample * a.heads + head] = total > 0 ? top + std::log(total) : top;
-    }
-  });
+      },
+      worth);
 }
 
 template <class T, class O>

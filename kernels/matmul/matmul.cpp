@@ -54,6 +54,10 @@ void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& arg
       (out.ptr<double>(), a.ptr<double>(), b.ptr<double>(),
        args.bias.defined() ? args.bias.ptr<double>() : nullptr, m, n, k, args.trans_a, args.trans_b,
        args.accumulate);
+    } else if (m <= kFewRows && !args.trans_a && args.trans_b && !(tf32 && a.dtype == DType::f32)) {
+      LT_CPU(matmul_few_rows_cpu)
+      (a.dtype, out.dtype, out.data, a.data, b.data, args.bias.defined() ? args.bias.data : nullptr, m, n, k,
+       args.accumulate);
     } else {
       matmul_onednn(out, a, b, args, tf32);
     }

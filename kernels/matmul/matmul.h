@@ -42,10 +42,14 @@ inline constexpr int64_t kWidenBlock = 2048;
 /// Bytes of the f32 panels that `widen` holds for one product: of a, of b, of the result (16-bit types only).
 /// Each is kept at the largest size that any product needed.
 std::array<int64_t, 3> widen_panel_bytes(int64_t m, int64_t n, int64_t k, bool half_result);
+/// Rows of a up to which a product with b^T reads b where it lies (matmul_few_rows_cpu).
+inline constexpr int64_t kFewRows = 8;
 /// f64, by cache blocks over the micro kernel.
 LT_CPU_KERNEL(void matmul_f64_cpu(double* out, const double* a, const double* b, const double* bias,
                                   int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b,
                                   bool accumulate);
+              void matmul_few_rows_cpu(DType in, DType out_type, void* out, const void* a, const void* b,
+                                       const void* bias, int64_t m, int64_t n, int64_t k, bool accumulate);
               void widen_panel_cpu(DType t, float* to, const void* from, int64_t rows, int64_t cols,
                                    int64_t stride);
               void round_panel_cpu(float* to, const float* from, int64_t rows, int64_t cols, int64_t stride);

@@ -25,10 +25,11 @@ void parallel_for(int64_t n, int64_t grain, F&& f) {
   }
 }
 
-/// Calls f(i) for i in [0, n), handed out one by one: for tasks of unequal cost.
+/// Calls f(i) for i in [0, n), handed out one by one: for tasks of unequal cost. `worth`: that they are worth
+/// more than one thread.
 template <class F>
-void parallel_tasks(int64_t n, F&& f) {
-  if (n <= 1 || omp_get_max_threads() <= 1) {
+void parallel_tasks(int64_t n, F&& f, bool worth = true) {
+  if (!worth || n <= 1 || omp_get_max_threads() <= 1) {
     for (int64_t i = 0; i < n; ++i) f(i);
     return;
   }

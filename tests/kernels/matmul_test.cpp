@@ -58,7 +58,8 @@ void check_case(const Case& c, double allowed) {
 
 template <class In, class Out>
 void check_all(double allowed, bool accumulate = true, bool bias = true) {
-  const std::vector<std::array<int64_t, 3>> sizes{{1, 1, 1},     {1, 7, 33},    {37, 1, 5},
+  const std::vector<std::array<int64_t, 3>> sizes{{1, 1, 1},     {1, 7, 33},    {37, 1, 5},    {1, 700, 300},
+                                                  {2, 33, 70},   {3, 50, 16},   {5, 19, 129},  {8, 400, 200},
                                                   {65, 61, 130}, {64, 257, 48}, {130, 40, 300}};
   for (const auto& [m, n, k] : sizes)
     for (bool ta : {false, true})

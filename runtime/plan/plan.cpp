@@ -221,23 +221,15 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
   return plan;
 }
 
-Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
-               const PipelineLayout* given) {
-  check_optimizer_of(recipe);
-  check_fp8(recipe);
-  const std::map<std::string, Shape> sparse = sparse_matrices(recipe);
-  const PipelineLayout layout = given ? *given : pipeline_layout(recipe, profile);
+Plan job_of(const Recipe& recipe, const MachineProfile& profile) {
   Plan plan;
   plan.recipe_name = recipe.name;
-  for (const auto& [name, shape] : sparse) plan.sparse_parameters += shape.elements();
-  plan.sparse_from = sparse.empty() ? 0 : recipe.sparsity.at_step;
   plan.device = device_of(recipe);
   plan.device_bytes = plan.device == DeviceKind::cuda ? profile.device_bytes : 0;
   plan.world = static_cast<int>(ranks(recipe));
   plan.ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
   plan.threads_per_rank = threads_per_rank(recipe);
   plan.tokens_per_step = tokens_per_step(recipe);
-  if (layout.recompute) plan.recompute = describe(*layout.recompute);
   plan.accumulation = micro_batches_per_step(recipe);
   plan.train_steps = recipe.train.train_steps;
   plan.kinds = step_kinds(optimizer_settings(recipe));
@@ -255,27 +247,46 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   plan.network_source = profile.network_source;
   plan.host_bytes = host_memory_bytes();
   plan.for_this_machine = plan.device == DeviceKind::cpu || profile.of_this_machine;
-  plan.smaller = smaller_settings(recipe);
   const auto& peaks = profile.for_threads(plan.threads_per_rank).peak_flops;
   const std::string type(dtype_name(precision_policy(std::string(to_string(recipe.precision))).compute));
   if (auto it = peaks.find(type); it != peaks.end()) plan.peak_flops = it->second;
   // A profile from before fp16: on the CPU its products are those of fp32.
   if (auto it = peaks.find("f32"); type == "f16" && plan.peak_flops == 0 && it != peaks.end())
     plan.peak_flops = it->second;
+  return plan;
+}
+
+std::vector<int> ranks_to_plan(const Recipe& recipe) {
+  std::vector<int> which;
+  const Mesh first = mesh_of(recipe, 0);
+  for (int stage = 0; stage < first.size(Axis::pipeline); ++stage)
+    which.push_back(first.at(Axis::pipeline, stage));
+  if (const int last = first.world() - 1; which.back() != last) which.push_back(last);
+  return which;
+}
+
+Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
+               const PipelineLayout* given) {
+  check_optimizer_of(recipe);
+  check_fp8(recipe);
+  const std::map<std::string, Shape> sparse = sparse_matrices(recipe);
+  const PipelinePlan pipeline =
+      given ? PipelinePlan{*given, pipeline_timing(recipe, profile, *given)} : plan_pipeline(recipe, profile);
+  Plan plan = job_of(recipe, profile);
+  for (const auto& [name, shape] : sparse) plan.sparse_parameters += shape.elements();
+  plan.sparse_from = sparse.empty() ? 0 : recipe.sparsity.at_step;
+  if (pipeline.layout.recompute) plan.recompute = describe(*pipeline.layout.recompute);
+  plan.smaller = smaller_settings(recipe);
   if (which.empty()) {
-    const Mesh first = mesh_of(recipe, 0);
-    for (int stage = 0; stage < first.size(Axis::pipeline); ++stage)
-      which.push_back(first.at(Axis::pipeline, stage));
-    plan.stages = static_cast<int>(which.size());
-    if (plan.world > 1 && which.back() != plan.world - 1) which.push_back(plan.world - 1);
+    which = ranks_to_plan(recipe);
+    plan.stages = mesh_of(recipe, 0).size(Axis::pipeline);
   }
   plan.parameters = model_parameters(recipe.model);
-  const pipeline::Timing timing = pipeline_timing(recipe, profile, layout);
-  plan.bubble_share = timing.bubble_share;
-  plan.action_seconds = timing.makespan;
+  plan.bubble_share = pipeline.timing.bubble_share;
+  plan.action_seconds = pipeline.timing.makespan;
   for (int rank : which)
-    plan.ranks.push_back(
-        plan_rank(recipe, profile, layout, rank, plan.threads_per_rank, timing.makespan, &plan));
+    plan.ranks.push_back(plan_rank(recipe, profile, pipeline.layout, rank, plan.threads_per_rank,
+                                   pipeline.timing.makespan, &plan));
   return plan;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/pipeline/choose_schedule.h"
 #include "parallel/pipeline/simulate.h"
 #include "runtime/plan/machine_profile.h"
 #include "runtime/program/recipe_program.h"
@@ -137,7 +138,20 @@ RecomputeOptions choose_recompute(const Recipe& resolved, const MachineProfile& 
 /// For `schedule: auto`: bytes of activations that fit beside all else, by pipeline rank, in the card's
 /// memory or the share that a rank has of this host's. Empty for other schedules.
 std::vector<double> activation_limit(const Recipe& resolved, const MachineProfile& profile);
+/// What runs on the stages of a pipeline, and when; without one both are empty, but for what
+/// recompute.granularity: auto chose.
+struct PipelinePlan {
+  PipelineLayout layout;
+  pipeline::Timing timing;
+};
+/// `costs`: null: layer_costs of the recipe (schedule_plan.h).
+PipelinePlan plan_pipeline(const Recipe& resolved, const MachineProfile& profile,
+                           const pipeline::LayerCosts* costs = nullptr);
 PipelineLayout pipeline_layout(const Recipe& resolved, const MachineProfile& profile);
+/// The job of a plan without its ranks and what is counted in the model: devices, hosts, steps, network.
+Plan job_of(const Recipe& resolved, const MachineProfile& profile);
+/// The first of each pipeline stage, and the last of all.
+std::vector<int> ranks_to_plan(const Recipe& resolved);
 /// Runs the step on meta for `ranks` (empty: first and last). Throws Error on a placement error.
 /// `layout`: null: from the recipe and the profile.
 Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vector<int> ranks = {},

@@ -65,37 +65,6 @@ std::vector<int> layers_by_hand(const Recipe& r, int stages) {
   return {given.begin(), given.end()};
 }
 
-/// What a stage hands to another for one micro-batch, by [from * stages' ranks + to]: this rank's rows and
-/// columns of the residual stream, over the network where the two are on different hosts.
-std::vector<double> transfer_seconds(const Recipe& r, const MachineProfile& profile, int threads) {
-  const Mesh mesh = mesh_of(r, 0);
-  const int parts = mesh.sequence_parts() * mesh.size(Axis::column) * mesh.size(Axis::context) *
-                    (r.parallel.sequence_parallel ? mesh.size(Axis::tensor) : 1);
-  OpCost move;
-  move.name = move.collective = "send";
-  move.cls = OpClass::collective;
-  move.dtype = precision_policy(std::string(to_string(r.precision))).compute;
-  move.group_size = 2;
-  move.bytes = move.wire_bytes = static_cast<double>(r.train.micro_batch_size * r.data.seq_length *
-                                                     r.model.hidden_size * dtype_size(move.dtype) / parts);
-  const int n = mesh.size(Axis::pipeline), on_host = static_cast<int>(r.launch.ranks_on_host);
-  std::vector<std::vector<int>> pairs(static_cast<size_t>(n) *
-                                      static_cast<size_t>(n));  // which outlive their prices
-  const ProfileCost cost(profile, threads, false, on_host, mesh.world());
-  std::vector<double> seconds;
-  for (int from = 0; from < n; ++from)
-    for (int to = 0; to < n; ++to) {
-      std::vector<int>& ends =
-          pairs[static_cast<size_t>(from) * static_cast<size_t>(n) + static_cast<size_t>(to)];
-      ends = {mesh.at(Axis::pipeline, from), mesh.at(Axis::pipeline, to)};
-      move.ranks = &ends;
-      const bool far = mesh.at(Axis::pipeline, from) / on_host != mesh.at(Axis::pipeline, to) / on_host;
-      move.network_bytes = far ? move.wire_bytes : 0;
-      seconds.push_back(cost.seconds(move));
-    }
-  return seconds;
-}
-
 /// What layers cost by the first micro-batch of a step of two, on one pipeline rank: the time of the compute
 /// stream from the end of one op to the end of the next, so that what it waits for collectives of tensor,
 /// context and expert ranks counts with the op that waits.
@@ -132,6 +101,35 @@ LayerCosts costs_of_one(const Recipe& whole, const MachineProfile& profile,
 
 }  // namespace
 
+std::vector<double> transfer_seconds(const Recipe& r, const MachineProfile& profile) {
+  const Mesh mesh = mesh_of(r, 0);
+  const int parts = mesh.sequence_parts() * mesh.size(Axis::column) * mesh.size(Axis::context) *
+                    (r.parallel.sequence_parallel ? mesh.size(Axis::tensor) : 1);
+  OpCost move;
+  move.name = move.collective = "send";
+  move.cls = OpClass::collective;
+  move.dtype = precision_policy(std::string(to_string(r.precision))).compute;
+  move.group_size = 2;
+  move.bytes = move.wire_bytes = static_cast<double>(r.train.micro_batch_size * r.data.seq_length *
+                                                     r.model.hidden_size * dtype_size(move.dtype) / parts);
+  const int n = mesh.size(Axis::pipeline), on_host = static_cast<int>(r.launch.ranks_on_host);
+  std::vector<std::vector<int>> pairs(static_cast<size_t>(n) *
+                                      static_cast<size_t>(n));  // which outlive their prices
+  const ProfileCost cost(profile, threads_per_rank(r), false, on_host, mesh.world());
+  std::vector<double> seconds;
+  for (int from = 0; from < n; ++from)
+    for (int to = 0; to < n; ++to) {
+      std::vector<int>& ends =
+          pairs[static_cast<size_t>(from) * static_cast<size_t>(n) + static_cast<size_t>(to)];
+      ends = {mesh.at(Axis::pipeline, from), mesh.at(Axis::pipeline, to)};
+      move.ranks = &ends;
+      const bool far = mesh.at(Axis::pipeline, from) / on_host != mesh.at(Axis::pipeline, to) / on_host;
+      move.network_bytes = far ? move.wire_bytes : 0;
+      seconds.push_back(cost.seconds(move));
+    }
+  return seconds;
+}
+
 LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile,
                        std::optional<RecomputeOptions> recompute) {
   Recipe whole = resolved;  // all layers on one pipeline rank
@@ -164,7 +162,7 @@ LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile,
   c.activation.assign(c.forward.size(), static_cast<double>(layer));
   c.first_activation = static_cast<double>(std::max<int64_t>(0, one - layer));
 
-  c.transfer = transfer_seconds(resolved, profile, static_cast<int>(whole.launch.threads_per_rank));
+  c.transfer = transfer_seconds(resolved, profile);
   return c;
 }
 
@@ -196,16 +194,25 @@ SchedulePlan plan_schedule(const Recipe& r, const LayerCosts& costs, const std::
   return plan;
 }
 
-PipelineLayout pipeline_layout(const Recipe& r, const MachineProfile& profile) {
-  PipelineLayout layout;
+PipelinePlan plan_pipeline(const Recipe& r, const MachineProfile& profile,
+                           const pipeline::LayerCosts* costs) {
+  PipelinePlan out;
   if (r.parallel.pipeline > 1) {
-    SchedulePlan plan = plan_schedule(r, layer_costs(r, profile), activation_limit(r, profile));
-    layout.schedule = std::move(plan.schedule);
-    layout.stage_layers = std::move(plan.staged.layers);
+    SchedulePlan plan =
+        plan_schedule(r, costs ? *costs : layer_costs(r, profile), activation_limit(r, profile));
+    out.layout.schedule = std::move(plan.schedule);
+    out.layout.stage_layers = std::move(plan.staged.layers);
+    out.timing = std::move(plan.timing);
   }
-  if (r.recompute.granularity == RecomputeGranularity::automatic)
-    layout.recompute = choose_recompute(r, profile, layout);
-  return layout;
+  if (r.recompute.granularity == RecomputeGranularity::automatic) {
+    out.layout.recompute = choose_recompute(r, profile, out.layout);
+    out.timing = pipeline_timing(r, profile, out.layout);  // of what is recomputed, too
+  }
+  return out;
+}
+
+PipelineLayout pipeline_layout(const Recipe& r, const MachineProfile& profile) {
+  return plan_pipeline(r, profile).layout;
 }
 
 std::string schedule_text(const SchedulePlan& p, int width) {

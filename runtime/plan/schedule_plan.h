@@ -27,6 +27,10 @@ struct SchedulePlan {
 pipeline::LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile,
                                  std::optional<RecomputeOptions> recompute = {});
 
+/// What a stage hands to another for one micro-batch, by [from * stages' ranks + to]: this rank's rows and
+/// columns of the residual stream, over the network where the two are on different hosts.
+std::vector<double> transfer_seconds(const Recipe& resolved, const MachineProfile& profile);
+
 /// parallel.schedule, or the file of parallel.schedule_file, or for `auto` the fastest; with
 /// parallel.pipeline_layers or the split whose largest stage costs least. Where a schedule splits the
 /// backward, the weight parts are placed by cost (fill_weights.h), but for a file, which is run as it is.

@@ -12,18 +12,33 @@
 namespace ltrain {
 namespace {
 
-constexpr double kSlack = 1.15;     // an estimate so far above the memory may fit all the same
-constexpr size_t kPlansAShown = 2;  // layouts that are planned for each that is shown
-constexpr size_t kMostPlans = 96;
-constexpr size_t kFrontPlans = 8;    // of the front of estimates
+constexpr size_t kBatch = 16;        // layouts that are tried before others are chosen
+constexpr size_t kFrontTrials = 8;   // of the front of bounds
 constexpr double kFrontStep = 0.9;   // each of them needs at most so much of what the one before does
 constexpr int kMostWorld = 1 << 18;  // that is looked at for a layout that fits
 
 struct Ranked {
   Layout layout;
-  Estimate estimate;
-  double speed() const { return static_cast<double>(layout.global_batch) / estimate.step_seconds; }
+  Bound bound;
+  size_t index = 0;     ///< in the order of the space
+  bool priced = false;  ///< its pipeline's actions are in its bound
+  Trial trial;
+  double speed() const { return static_cast<double>(layout.global_batch) / bound.step_seconds; }
+  double tried_speed() const { return static_cast<double>(layout.global_batch) / trial.step_seconds; }
 };
+
+/// On all cores.
+template <class Work>
+void for_each(size_t n, const Work& work) {
+  std::atomic<size_t> next = 0;
+  const auto run = [&] {
+    for (size_t i = next++; i < n; i = next++) work(i);
+  };
+  std::vector<std::future<void>> workers;
+  for (int i = 1; i < usable_cores(); ++i) workers.push_back(std::async(std::launch::async, run));
+  run();
+  for (auto& w : workers) w.get();
+}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -32,57 +47,106 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 class Search {
  public:
   Search(const LoadRecipe& load, const MachineProfile& profile, const SearchLimits& limits)
-      : load_(load), recipe_(load({})), profile_(profile), limits_(limits) {}
+      : load_(load),
+        recipe_(load({})),
+        profile_(profile),
+        limits_(limits),
+        parts_(recipe_, profile, limits_) {}
 
-  SearchResult run(size_t count) {
+  SearchResult run(size_t count, int64_t most_trials) {
     const auto start = std::chrono::steady_clock::now();
     SearchResult result;
-    std::vector<Ranked> ranked = rank(result);
-    result.ranking_seconds = seconds_since(start);
-    const double most = memory() * kSlack;
-    const auto over = std::stable_partition(ranked.begin(), ranked.end(),
-                                            [&](const Ranked& r) { return r.estimate.bytes <= most; });
-    std::vector<Ranked> rest(over, ranked.end());
-    ranked.erase(over, ranked.end());
-    result.estimated_to_fit = static_cast<int64_t>(ranked.size());
-    std::stable_sort(ranked.begin(), ranked.end(),
-                     [](const Ranked& a, const Ranked& b) { return a.speed() > b.speed(); });
-    std::vector<FoundLayout> fitting;
-    size_t next = 0;
-    while (next < std::min(ranked.size(), kMostPlans) &&
-           (fitting.size() < count || next < kPlansAShown * count)) {
-      const size_t end = std::min(ranked.size(), next + std::max<size_t>(count, 4));
-      plan({ranked.begin() + static_cast<std::ptrdiff_t>(next),
-            ranked.begin() + static_cast<std::ptrdiff_t>(end)},
-           result, fitting);
-      next = end;
-    }
-    if (fitting.empty() && ranked.size() > next) plan(smallest(ranked, kFrontPlans), result, fitting);
-    if (fitting.empty()) {
-      ranked.insert(ranked.end(), rest.begin(), rest.end());
-      advise(ranked, result);
-      result.seconds = seconds_since(start);
-      return result;
-    }
-    ranked.erase(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(next));
-    plan(front(ranked), result, fitting);
+    const std::vector<Ranked> all = bounds(result);
+    result.bound_seconds = seconds_since(start);
+    std::vector<Ranked> open;
+    const double most = memory();
+    std::copy_if(all.begin(), all.end(), std::back_inserter(open),
+                 [&](const Ranked& r) { return r.bound.bytes <= most; });
+    result.may_fit = static_cast<int64_t>(open.size());
+    std::vector<Ranked> fitting;
+    try_fastest(open, count, most_trials, fitting);
+    const double last = last_speed(fitting, count);
+    result.untried =
+        std::count_if(open.begin(), open.end(), [&](const Ranked& r) { return !(r.speed() < last); });
+    try_all(smaller(open), 0, fitting);
     sort(fitting);
-    result.pareto = front(fitting);
-    if (fitting.size() > count) fitting.resize(count);
-    result.found = std::move(fitting);
+    result.found = plans_of(
+        {fitting.begin(), fitting.begin() + static_cast<std::ptrdiff_t>(std::min(count, fitting.size()))});
+    result.pareto = plans_of(front(fitting));
+    if (fitting.empty()) advise(all, result);
+    result.composed = parts_.composed();
+    result.whole = parts_.whole();
+    result.wrong_bounds = wrong_bounds_;
     result.seconds = seconds_since(start);
     return result;
   }
 
  private:
-  std::vector<Ranked> rank(SearchResult& result) const {
+  /// Of all that the rules allow, in the order of the space.
+  std::vector<Ranked> bounds(SearchResult& result) {
     std::vector<Ranked> out;
-    Estimator estimator(recipe_, profile_, limits_);
     result.looked_at = for_each_layout(recipe_, limits_, [&](const Layout& l) {
-      out.push_back({l, estimator.of(l)});
+      out.push_back({l, {}, out.size(), !parts_.has_actions(l), {}});
     });
+    for_each(out.size(), [&](size_t i) { out[i].bound = parts_.bound(out[i].layout); });
     result.allowed = static_cast<int64_t>(out.size());
     return out;
+  }
+
+  /// What a layout has to reach; infinitely slow until there are `count`.
+  static double last_speed(const std::vector<Ranked>& fitting, size_t count) {
+    return fitting.size() < count ? 0 : fitting[count - 1].tried_speed();
+  }
+
+  /// Takes from `open` what may be among the `count` fastest, and leaves the rest.
+  void try_fastest(std::vector<Ranked>& open, size_t count, int64_t most_trials,
+                   std::vector<Ranked>& fitting) {
+    const auto later = [](const Ranked& a, const Ranked& b) {
+      return a.speed() != b.speed() ? a.speed() < b.speed() : a.index > b.index;
+    };
+    std::make_heap(open.begin(), open.end(), later);
+    for (int64_t trials = 0; trials < most_trials;) {
+      const double last = last_speed(fitting, count);
+      std::vector<Ranked> batch, to_try;
+      while (batch.size() < kBatch && !open.empty() && !(open.front().speed() < last)) {
+        std::pop_heap(open.begin(), open.end(), later);
+        batch.push_back(std::move(open.back()));
+        open.pop_back();
+      }
+      if (batch.empty()) return;
+      for_each(batch.size(), [&](size_t i) {
+        Ranked& r = batch[i];
+        if (!r.priced) r.bound.step_seconds = std::max(r.bound.step_seconds, parts_.actions(r.layout));
+      });
+      for (Ranked& r : batch)
+        if (r.priced) {
+          to_try.push_back(std::move(r));
+        } else {
+          r.priced = true;
+          open.push_back(std::move(r));
+          std::push_heap(open.begin(), open.end(), later);
+        }
+      trials += static_cast<int64_t>(to_try.size());
+      try_all(std::move(to_try), last, fitting);
+      sort(fitting);
+    }
+  }
+
+  /// Those that fit go to `fitting`; those that turn out to be slower than `speed` do not. 0: all may
+  /// be so slow.
+  void try_all(std::vector<Ranked> batch, double speed, std::vector<Ranked>& fitting) {
+    for_each(batch.size(), [&](size_t i) {
+      Ranked& r = batch[i];
+      const double most = static_cast<double>(r.layout.global_batch) / speed;  // infinite for 0
+      r.trial = parts_.trial(r.layout, most);
+    });
+    for (Ranked& r : batch) {
+      if (!r.trial.finished) continue;
+      const bool below =
+          r.trial.step_seconds < r.bound.step_seconds || static_cast<double>(r.trial.bytes) < r.bound.bytes;
+      wrong_bounds_ += below ? 1 : 0;
+      fitting.push_back(std::move(r));
+    }
   }
 
   /// Of a rank.
@@ -94,71 +158,64 @@ class Search {
   }
 
   FoundLayout plan_of(const Ranked& r) const {
-    FoundLayout f{r.layout, settings_of(r.layout, recipe_), r.estimate, {}};
+    FoundLayout f{r.layout, settings_of(r.layout, recipe_), r.bound, {}};
     std::vector<std::string> overrides;
     for (const auto& [key, value] : f.settings) overrides.push_back(key + "=" + value);
     const Recipe recipe = resolve(load_(overrides), limits_.world, limits_.ranks_per_node);
     f.plan = make_plan(recipe, profile_);
+    const int64_t bytes = f.largest().total_bytes;
+    const bool whole = r.trial.finished;
+    const bool same = bytes == r.trial.bytes && f.plan.step_seconds() == r.trial.step_seconds;
+    if (whole && !same)
+      fail(ExitCode::internal, "ltrain plan --search: {}: tried as {} bytes and {} s, planned as {} and {} s",
+           layout_text(r.layout, recipe_), r.trial.bytes, r.trial.step_seconds, bytes, f.plan.step_seconds());
     return f;
   }
 
   std::vector<FoundLayout> plans_of(const std::vector<Ranked>& of) const {
     std::vector<FoundLayout> out(of.size());
-    std::atomic<size_t> next = 0;
-    const auto work = [&] {
-      for (size_t i = next++; i < of.size(); i = next++) out[i] = plan_of(of[i]);
-    };
-    std::vector<std::future<void>> workers;
-    for (int i = 1; i < usable_cores(); ++i) workers.push_back(std::async(std::launch::async, work));
-    work();
-    for (auto& w : workers) w.get();
+    for_each(of.size(), [&](size_t i) { out[i] = plan_of(of[i]); });
     return out;
   }
 
-  void plan(const std::vector<Ranked>& of, SearchResult& result, std::vector<FoundLayout>& fitting) const {
-    for (FoundLayout& f : plans_of(of)) {
-      ++result.planned;
-      if (fits_with(f.plan, limits_.keep_free)) fitting.push_back(std::move(f));
-    }
-  }
-
-  static void sort(std::vector<FoundLayout>& found) {
-    std::stable_sort(found.begin(), found.end(), [](const FoundLayout& a, const FoundLayout& b) {
-      if (a.plan.tokens_per_second() != b.plan.tokens_per_second())
-        return a.plan.tokens_per_second() > b.plan.tokens_per_second();
-      return a.largest().total_bytes < b.largest().total_bytes;
+  static void sort(std::vector<Ranked>& fitting) {
+    std::sort(fitting.begin(), fitting.end(), [](const Ranked& a, const Ranked& b) {
+      if (a.tried_speed() != b.tried_speed()) return a.tried_speed() > b.tried_speed();
+      return a.trial.bytes != b.trial.bytes ? a.trial.bytes < b.trial.bytes : a.index < b.index;
     });
   }
 
-  /// `ranked` is by speed: each that needs less than all before it.
-  static std::vector<Ranked> front(const std::vector<Ranked>& ranked) {
+  /// By bounds, fastest first: each that needs less than all before it.
+  static std::vector<Ranked> smaller(std::vector<Ranked> open) {
+    std::sort(open.begin(), open.end(), [](const Ranked& a, const Ranked& b) {
+      return a.speed() != b.speed() ? a.speed() > b.speed() : a.index < b.index;
+    });
     std::vector<Ranked> out;
-    for (const Ranked& r : ranked)
-      if (out.empty() || r.estimate.bytes < kFrontStep * out.back().estimate.bytes) {
-        if (out.size() == kFrontPlans) break;
+    for (const Ranked& r : open)
+      if (out.empty() || r.bound.bytes < kFrontStep * out.back().bound.bytes) {
+        if (out.size() == kFrontTrials) break;
         out.push_back(r);
       }
     return out;
   }
-  static std::vector<FoundLayout> front(const std::vector<FoundLayout>& sorted) {
-    std::vector<FoundLayout> out;
-    for (const FoundLayout& f : sorted)
-      if (out.empty() || f.largest().total_bytes < out.back().largest().total_bytes) out.push_back(f);
+  static std::vector<Ranked> front(const std::vector<Ranked>& sorted) {
+    std::vector<Ranked> out;
+    for (const Ranked& r : sorted)
+      if (out.empty() || r.trial.bytes < out.back().trial.bytes) out.push_back(r);
     return out;
   }
 
-  static std::vector<Ranked> smallest(std::vector<Ranked> ranked, size_t count) {
+  static std::vector<Ranked> smallest(std::vector<Ranked> ranked) {
     std::stable_sort(ranked.begin(), ranked.end(),
-                     [](const Ranked& a, const Ranked& b) { return a.estimate.bytes < b.estimate.bytes; });
-    ranked.resize(std::min(ranked.size(), count));
+                     [](const Ranked& a, const Ranked& b) { return a.bound.bytes < b.bound.bytes; });
+    ranked.resize(std::min(ranked.size(), kFrontTrials));
     return ranked;
   }
 
   /// The least that these ranks come to, and how many would do.
-  void advise(const std::vector<Ranked>& ranked, SearchResult& result) const {
-    if (ranked.empty()) return;
-    std::vector<FoundLayout> least = plans_of(smallest(ranked, kFrontPlans));
-    result.planned += static_cast<int64_t>(least.size());
+  void advise(const std::vector<Ranked>& all, SearchResult& result) const {
+    if (all.empty()) return;
+    std::vector<FoundLayout> least = plans_of(smallest(all));
     std::stable_sort(least.begin(), least.end(), [](const FoundLayout& a, const FoundLayout& b) {
       return a.largest().total_bytes < b.largest().total_bytes;
     });
@@ -168,14 +225,13 @@ class Search {
       SearchLimits more = limits_;
       more.world = world;
       more.ranks_per_node = nodes_of(world);
-      const Search larger(load_, profile_, more);
+      Search larger(load_, profile_, more);
       SearchResult ignored;
-      const std::vector<Ranked> others = larger.rank(ignored);
-      for (const FoundLayout& f : larger.plans_of(smallest(others, kFrontPlans)))
-        if (fits_with(f.plan, limits_.keep_free)) {
-          result.advice.fitting_world = world;
-          return;
-        }
+      std::vector<Ranked> fitting;
+      larger.try_all(smallest(larger.bounds(ignored)), 0, fitting);
+      if (fitting.empty()) continue;
+      result.advice.fitting_world = world;
+      return;
     }
   }
 
@@ -189,6 +245,8 @@ class Search {
   Recipe recipe_;
   const MachineProfile& profile_;
   SearchLimits limits_;
+  SearchParts parts_;
+  int64_t wrong_bounds_ = 0;
 };
 
 }  // namespace
@@ -205,17 +263,9 @@ double FoundLayout::exposed_seconds() const {
   return most;
 }
 
-bool fits_with(const Plan& plan, int64_t keep_free) {
-  for (MemoryLimit limit : memory_limits(plan)) {
-    limit.available_bytes -= keep_free;
-    if (!limit.fits()) return false;
-  }
-  return true;
-}
-
 SearchResult search_layouts(const LoadRecipe& load, const MachineProfile& profile, const SearchLimits& limits,
-                            size_t count) {
-  return Search(load, profile, limits).run(count);
+                            size_t count, int64_t most_trials) {
+  return Search(load, profile, limits).run(count, most_trials);
 }
 
 }  // namespace ltrain

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/plan/plan.h"
-#include "runtime/plan/search_estimate.h"
+#include "runtime/plan/search_parts.h"
 #include "runtime/plan/search_space.h"
 
 namespace ltrain {
@@ -13,7 +13,7 @@ namespace ltrain {
 struct FoundLayout {
   Layout layout;
   std::vector<Setting> settings;  ///< to be given to the recipe
-  Estimate estimate;
+  Bound bound;
   Plan plan;  ///< the whole pass
   double tokens_per_second_per_rank() const {
     return plan.tokens_per_second() / static_cast<double>(plan.world);
@@ -30,25 +30,27 @@ struct SearchAdvice {
 
 struct SearchResult {
   int64_t looked_at = 0, allowed = 0;  ///< layouts; those that no rule refuses
-  int64_t estimated_to_fit = 0, planned = 0;
-  double seconds = 0;              ///< of the whole search
-  double ranking_seconds = 0;      ///< of it, without plans
-  std::vector<FoundLayout> found;  ///< fastest first
-  std::vector<FoundLayout>
-      pareto;           ///< of all that were planned: none is both faster and smaller than another
-  SearchAdvice advice;  ///< where nothing was found
+  int64_t may_fit = 0;                 ///< of them, those whose bound of memory fits
+  /// Those that were tried by the passes of their plans: with costs of layers that layouts share, and whole.
+  int64_t composed = 0, whole = 0;
+  int64_t untried = 0;       ///< that may be faster than what was found: 0, unless most_trials were too few
+  int64_t wrong_bounds = 0;  ///< layouts of lower time or bytes than their bounds: a defect, if there is one
+  double seconds = 0;        ///< of the search
+  double bound_seconds = 0;  ///< of it, until all had their bounds
+  std::vector<FoundLayout> found;   ///< fastest first
+  std::vector<FoundLayout> pareto;  ///< of all that were tried: none is both faster and smaller than another
+  SearchAdvice advice;              ///< where nothing was found
 };
 
 /// A recipe with settings ("key=value") on top of what it was given; as load_recipe.
 using LoadRecipe = std::function<Recipe(const std::vector<std::string>&)>;
 
-/// `profile` prices; `count` layouts at most are returned. Layouts are ranked by estimates; those in front
-/// are planned, at least twice `count`, until `count` fit, and after them the front of time and memory.
+/// `profile` prices; `count` layouts at most are returned: the fastest that fit. Layouts are tried in the
+/// order of their bounds, until none that is left can be faster than the last of those that are returned, or
+/// `most_trials` were made. What is returned is planned whole; Error (internal) where its trial said
+/// otherwise.
 SearchResult search_layouts(const LoadRecipe& load, const MachineProfile& profile, const SearchLimits& limits,
-                            size_t count = 10);
-
-/// Whether the plan leaves `keep_free` bytes of every memory.
-bool fits_with(const Plan& plan, int64_t keep_free);
+                            size_t count = 10, int64_t most_trials = 1000);
 
 std::string search_text(const SearchResult& result, const Recipe& recipe, const SearchLimits& limits);
 std::string search_json(const SearchResult& result, const Recipe& recipe, const SearchLimits& limits);

@@ -110,8 +110,8 @@ ordered_json layout_json(const FoundLayout& f, const Recipe& recipe) {
   j["rank_bytes"] = f.largest().total_bytes;
   j["bubble_share"] = f.plan.bubble_share;
   j["exposed_seconds"] = f.exposed_seconds();
-  j["estimated_step_seconds"] = f.estimate.step_seconds;
-  j["estimated_rank_bytes"] = f.estimate.bytes;
+  j["bound_step_seconds"] = f.bound.step_seconds;
+  j["bound_rank_bytes"] = f.bound.bytes;
   return j;
 }
 
@@ -119,18 +119,25 @@ ordered_json layout_json(const FoundLayout& f, const Recipe& recipe) {
 
 std::string search_text(const SearchResult& s, const Recipe& recipe, const SearchLimits& limits) {
   std::string out = fmt::format(
-      "search of {}: {} ranks, {} a node; {} layouts, {} that the rules allow, {} that may fit by estimate, "
-      "{} "
-      "planned\n",
-      recipe.name, limits.world, limits.ranks_per_node, s.looked_at, s.allowed, s.estimated_to_fit,
-      s.planned);
+      "search of {}: {} ranks, {} a node; {} layouts, {} that the rules allow, {} that may fit; {} tried, {} "
+      "of "
+      "them composed of costs that layouts share\n",
+      recipe.name, limits.world, limits.ranks_per_node, s.looked_at, s.allowed, s.may_fit,
+      s.composed + s.whole, s.composed);
+  if (s.untried > 0)
+    out += fmt::format("not finished: {} more may be faster than these; fix some of the recipe's settings\n",
+                       s.untried);
+  if (s.wrong_bounds > 0)
+    out +=
+        fmt::format("{} layouts are faster or smaller than their bounds: others may have been passed over\n",
+                    s.wrong_bounds);
   if (s.found.empty()) return out + "\n" + nothing_text(s, limits);
   out += "\nthe fastest that fit, each planned whole\n" + table_head();
   for (size_t i = 0; i < s.found.size(); ++i) {
     out += table_row(std::to_string(i + 1), s.found[i], recipe);
     out += fmt::format("       {}\n", i == 0 ? why_best(s.found[0]) : against(s.found[i], s.found[0]));
   }
-  out += "\nless memory for more time, of all that were planned\n" + table_head();
+  out += "\nless memory for more time, of all that were tried\n" + table_head();
   for (const FoundLayout& f : s.pareto) out += table_row("", f, recipe);
   out += fmt::format("\nthe first:{}\n", settings_text(s.found[0]));
   return out;
@@ -144,10 +151,13 @@ std::string search_json(const SearchResult& s, const Recipe& recipe, const Searc
   j["ranks_per_node"] = limits.ranks_per_node;
   j["looked_at"] = s.looked_at;
   j["allowed"] = s.allowed;
-  j["estimated_to_fit"] = s.estimated_to_fit;
-  j["planned"] = s.planned;
+  j["may_fit"] = s.may_fit;
+  j["composed"] = s.composed;
+  j["whole"] = s.whole;
+  j["untried"] = s.untried;
+  j["wrong_bounds"] = s.wrong_bounds;
   j["seconds"] = s.seconds;
-  j["ranking_seconds"] = s.ranking_seconds;
+  j["bound_seconds"] = s.bound_seconds;
   const auto list = [&](const char* key, const std::vector<FoundLayout>& of) {
     j[key] = ordered_json::array();
     for (const FoundLayout& f : of) j[key].push_back(layout_json(f, recipe));

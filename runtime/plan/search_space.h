@@ -49,8 +49,9 @@ void set_layout(Recipe& recipe, const Layout& layout);
 /// Calls `found` with each layout of the recipe, which is not resolved, that its rules allow on `world`
 /// ranks. What the recipe was given stays. Looks at tensor (1d), pipeline with every schedule but gpipe and
 /// two or four interleaved chunks, context of up to 16 ranks and its communication, expert and expert_tensor,
-/// ZeRO and its group of shards, micro-batches of up to 16 sequences, recomputation, and bf16 in place of a
-/// precision that was not given. Returns how many it looked at, those that a rule refuses among them.
+/// ZeRO (with a pipeline stages 0 and 1, unless the recipe says which) and its group of shards, micro-batches
+/// of up to 16 sequences, recomputation, and bf16 in place of a precision that was not given. Returns how
+/// many it looked at, those that a rule refuses among them.
 int64_t for_each_layout(const Recipe& recipe, const SearchLimits& limits,
                         const std::function<void(const Layout&)>& found);
 

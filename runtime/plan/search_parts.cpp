@@ -1,0 +1,177 @@
+#include "runtime/plan/search_parts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "runtime/plan/schedule_plan.h"
+
+namespace ltrain {
+namespace {
+
+constexpr double kRounding = 1 - 1e-9;  // sums in another order
+
+/// Whether a layer costs what every other one does.
+bool alike(const ModelConfig& m) {
+  const bool moe = m.moe.num_experts > 0 && (m.moe.layer_step > 1 || !m.moe.dense_layers.empty());
+  return !moe && m.layer_types.empty() && m.no_rope_layers.empty();
+}
+
+double kind_bytes(const RankPlan& plan, MemoryKind kind) {
+  return static_cast<double>(plan.arena.most_by_kind[static_cast<int>(kind)]);
+}
+
+double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
+
+/// Of `n` like layers, by what the cheaper one of those that were priced takes.
+double seconds_of(const std::vector<double>& priced, int64_t n) {
+  if (static_cast<int64_t>(priced.size()) == n) return sum(priced);
+  return static_cast<double>(n) * *std::min_element(priced.begin(), priced.end());
+}
+
+/// Seconds of the ops of the first micro-batch, without waits for collectives. `r`: of one pipeline rank.
+double compute_seconds(Recipe r, const MachineProfile& profile) {
+  r.train.global_batch_size *= 2;
+  double seconds = 0;
+  bool after_head = false;
+  const PipelineLayout layout{{}, {}, recompute_options(r)};
+  for (const TraceEntry& e : step_entries(r, profile, 0, &layout)) {
+    if (e.stream != "compute") continue;
+    if (after_head && e.name == "embedding_forward") break;  // of the second
+    after_head = after_head || e.layer == "head";
+    seconds += e.seconds;
+  }
+  return seconds;
+}
+
+}  // namespace
+
+SearchParts::PartKey SearchParts::key_of(const Layout& l) {
+  return {l.tensor,        l.sequence_parallel, l.context,   l.context_comm, l.expert,
+          l.expert_tensor, l.micro_batch,       l.recompute, l.precision,    moves_experts(l)};
+}
+
+bool SearchParts::moves_experts(const Layout& l) {
+  return l.pipeline == 1 && l.expert > 1 && l.zero_stage > 0 && l.shard_group != kOneLevel;
+}
+
+bool SearchParts::composes(const Layout& l) const {
+  return l.schedule != "auto" && l.recompute != RecomputeGranularity::automatic;
+}
+
+Recipe SearchParts::recipe_of(const Layout& l) const {
+  Recipe r = given_;
+  set_layout(r, l);
+  return resolve(r, limits_.world, limits_.ranks_per_node);
+}
+
+SearchParts::Part SearchParts::make_part(const Layout& l) const {
+  Recipe r = recipe_of(l);
+  r.parallel.pipeline = r.parallel.virtual_pipeline = 1;
+  r.parallel.pipeline_layers.clear();
+  r.parallel.schedule_file.reset();
+  r.parallel.schedule = "1f1b";
+  if (r.parallel.expert == 1) r.parallel.data = 1;
+  r.parallel.zero_stage = 0;
+  r.parallel.shard_ranks = 0;
+  r.train.global_batch_size = r.train.micro_batch_size * r.parallel.data;
+  r.train.eval_interval = 0;
+  const int64_t layers = r.model.num_hidden_layers;
+  const bool few = alike(r.model) && layers > 2;
+  const auto with_layers = [&](int64_t n) {
+    r.model.num_hidden_layers = n;
+    return plan_rank(r, profile_, {}, 0, threads_per_rank(r), 0);
+  };
+  Part p;
+  const auto add = [&](const RankPlan& plan, double times) {
+    p.params += times * kind_bytes(plan, MemoryKind::parameters);
+    p.grads += times * kind_bytes(plan, MemoryKind::gradients);
+    p.states += times * kind_bytes(plan, MemoryKind::optimizer);
+  };
+  if (few) {
+    const double more = static_cast<double>(layers - 1);
+    const RankPlan one = with_layers(1), two = with_layers(2);
+    add(two, more), add(one, 1 - more);
+  } else {
+    add(with_layers(layers), 1);
+  }
+  if (moves_experts(l)) {
+    const auto seconds = [&](int64_t n) {
+      r.model.num_hidden_layers = n;
+      return compute_seconds(r, profile_);
+    };
+    const double one = few ? seconds(1) : 0;
+    p.micro_seconds = few ? one + static_cast<double>(layers - 1) * (seconds(2) - one) : seconds(layers);
+    return p;
+  }
+  r.model.num_hidden_layers = few ? 2 : layers;
+  const pipeline::LayerCosts c = layer_costs(r, profile_);
+  p.micro_seconds = seconds_of(c.forward, layers) + seconds_of(c.input, layers) +
+                    seconds_of(c.weight, layers) + c.first_forward + c.first_input + c.first_weight +
+                    c.last_forward + c.last_input + c.last_weight;
+  if (few && !c.activation.empty())
+    p.activations = static_cast<double>(layers) * std::max(0.0, c.activation.front());
+  return p;
+}
+
+Bound SearchParts::bound(const Layout& l) {
+  const Part& p = parts_.get(key_of(l), [&] { return make_part(l); });
+  const double micros = static_cast<double>(l.global_batch / (l.micro_batch * l.data)),
+               stages = static_cast<double>(l.pipeline);
+  const int64_t replicas = l.data * l.context,
+                near = l.shard_group == kOneLevel ? replicas
+                                                  : std::min<int64_t>(replicas, limits_.ranks_per_node);
+  const double cut = static_cast<double>(near);
+  const auto shards = [&](int64_t from) { return l.zero_stage >= from ? cut : 1.0; };
+  // One of the ranks has at least its share of each.
+  const double kept =
+      p.params / shards(3) + p.states / shards(1) + std::max(p.activations, p.grads / shards(2));
+  return {kRounding * micros * p.micro_seconds / stages, kRounding * kept / stages};
+}
+
+const pipeline::LayerCosts& SearchParts::costs(const Layout& l) {
+  return costs_.get(key_of(l), [&] { return layer_costs(recipe_of(l), profile_); });
+}
+
+PipelinePlan SearchParts::pipeline(const Layout& l, const Recipe& recipe) {
+  if (!has_actions(l)) return plan_pipeline(recipe, profile_);
+  pipeline::LayerCosts shared = costs(l);
+  shared.transfer = transfer_seconds(recipe, profile_);
+  return plan_pipeline(recipe, profile_, &shared);
+}
+
+double SearchParts::actions(const Layout& l) {
+  const int64_t micros = l.global_batch / (l.micro_batch * l.data);
+  return actions_.get({key_of(l), l.schedule, l.pipeline, l.virtual_pipeline, micros},
+                      [&] { return kRounding * pipeline(l, recipe_of(l)).timing.makespan; });
+}
+
+Trial SearchParts::trial(const Layout& l, double most_seconds) {
+  const Recipe r = recipe_of(l);
+  const PipelinePlan pipeline = this->pipeline(l, r);
+  ++(composes(l) ? composed_ : whole_);
+  Plan plan = job_of(r, profile_);
+  Trial t;
+  t.fits = true;
+  t.finished = true;
+  for (int rank : ranks_to_plan(r)) {
+    plan.ranks.push_back(
+        plan_rank(r, profile_, pipeline.layout, rank, plan.threads_per_rank, pipeline.timing.makespan));
+    t.step_seconds = plan.step_seconds();
+    t.bytes = std::max(t.bytes, plan.ranks.back().total_bytes);
+    t.fits = fits_with(plan, limits_.keep_free);
+    t.finished = t.fits && t.step_seconds <= most_seconds;
+    if (!t.finished) break;
+  }
+  return t;
+}
+
+bool fits_with(const Plan& plan, int64_t keep_free) {
+  for (MemoryLimit limit : memory_limits(plan)) {
+    limit.available_bytes -= keep_free;
+    if (!limit.fits()) return false;
+  }
+  return true;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,110 @@
+// What layouts of a search have in common, computed once for all of them: costs of layers, actions of
+// pipelines. From these a bound that no plan of a layout goes below, and the figures that its plan has.
+// All functions may be called by several threads at once.
+#pragma once
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "runtime/plan/plan.h"
+#include "runtime/plan/search_space.h"
+
+namespace ltrain {
+
+/// Never more than what the plan of the layout has.
+struct Bound {
+  double step_seconds = 0;
+  double bytes = 0;  ///< of the rank that takes most
+};
+
+/// Of a layout's plan, from the same passes of its ranks.
+struct Trial {
+  double step_seconds = 0;
+  int64_t bytes = 0;  ///< of the rank that takes most
+  bool fits = false;
+  bool finished = false;  ///< else it was ended when it did not fit, or was slower than asked for
+};
+
+/// Values by key; each is made once, by the first thread that asks.
+template <class Key, class Value>
+class Shared {
+ public:
+  template <class Make>
+  const Value& get(const Key& key, const Make& make) {
+    Entry* entry = nullptr;
+    {
+      const std::scoped_lock lock(mutex_);
+      entry = &entries_[key];
+    }
+    std::call_once(entry->once, [&] { entry->value = make(); });
+    return entry->value;
+  }
+  size_t size() const {
+    const std::scoped_lock lock(mutex_);
+    return entries_.size();
+  }
+
+ private:
+  struct Entry {
+    std::once_flag once;
+    Value value;
+  };
+  mutable std::mutex mutex_;
+  std::map<Key, Entry> entries_;
+};
+
+class SearchParts {
+ public:
+  /// `recipe` is not resolved; all three outlive this.
+  SearchParts(const Recipe& recipe, const MachineProfile& profile, const SearchLimits& limits)
+      : given_(recipe), profile_(profile), limits_(limits) {}
+
+  /// Of a layout that the rules allow: the time of its matmuls, its other ops and the collectives of tensor,
+  /// context and expert ranks; the bytes of parameters, optimizer state, and activations or gradients.
+  Bound bound(const Layout& layout);
+  /// Whether `actions` says more than `bound`.
+  bool has_actions(const Layout& layout) const { return layout.pipeline > 1 && composes(layout); }
+  /// Seconds of a pipeline's actions, which its plan's step is never shorter than.
+  double actions(const Layout& layout);
+  /// Ends when a rank does not fit, or its step takes longer than `most_seconds`.
+  Trial trial(const Layout& layout, double most_seconds);
+
+  size_t parts() const { return parts_.size(); }
+  int64_t composed() const {
+    return composed_;
+  }                                         ///< trials with shared costs of layers, or without a pipeline
+  int64_t whole() const { return whole_; }  ///< those that priced their layers alone
+
+ private:
+  using PartKey = std::tuple<int64_t, bool, int64_t, ContextComm, int64_t, int64_t, int64_t,
+                             RecomputeGranularity, Precision, bool>;
+  /// Of a model that lies on one pipeline rank, not sharded.
+  struct Part {
+    double micro_seconds = 0;  ///< forward and backward of a micro-batch
+    double params = 0, grads = 0, states = 0;
+    double activations = 0;  ///< that its layers keep of a micro-batch, without what passes
+  };
+  static PartKey key_of(const Layout& layout);
+  /// Whether shards inside a node bring expert ranks nearer to each other than the costs of layers say, which
+  /// are of a model that is not sharded.
+  static bool moves_experts(const Layout& layout);
+  bool composes(const Layout& layout) const;
+  Recipe recipe_of(const Layout& layout) const;
+  Part make_part(const Layout& layout) const;
+  const pipeline::LayerCosts& costs(const Layout& layout);
+  PipelinePlan pipeline(const Layout& layout, const Recipe& recipe);
+
+  const Recipe& given_;
+  const MachineProfile& profile_;
+  const SearchLimits& limits_;
+  Shared<PartKey, Part> parts_;
+  Shared<PartKey, pipeline::LayerCosts> costs_;
+  Shared<std::tuple<PartKey, std::string, int64_t, int64_t, int64_t>, double> actions_;
+  std::atomic<int64_t> composed_ = 0, whole_ = 0;
+};
+
+/// Whether the plan leaves `keep_free` bytes of every memory.
+bool fits_with(const Plan& plan, int64_t keep_free);
+
+}  // namespace ltrain

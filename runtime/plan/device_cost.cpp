@@ -35,13 +35,13 @@ GroupSpan span_of(const std::vector<int>& ranks, const std::vector<NetworkLevel>
   return span;
 }
 
-double DeviceCost::use(const std::string& name, const Figure& f) const {
-  if (f.given) used_.insert({name, f.source, f.reference});
+double DeviceCost::use(std::string_view name, const Figure& f) const {
+  if (f.given && seen_.insert(&f).second) used_.insert({std::string(name), f.source, f.reference});
   return f.value;
 }
 
-double DeviceCost::use(const std::string& name, const Curve& c, double x) const {
-  if (c.given()) used_.insert({name, c.source, c.reference});
+double DeviceCost::use(std::string_view name, const Curve& c, double x) const {
+  if (c.given() && seen_.insert(&c).second) used_.insert({std::string(name), c.source, c.reference});
   return c.at(x);
 }
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/meta/meta.h"
@@ -48,8 +49,8 @@ class DeviceCost {
   const std::vector<NetworkLevel>& levels() const { return levels_; }
 
  private:
-  double use(const std::string& name, const Figure& figure) const;
-  double use(const std::string& name, const Curve& curve, double x) const;
+  double use(std::string_view name, const Figure& figure) const;
+  double use(std::string_view name, const Curve& curve, double x) const;
   /// Itself, or the type whose units multiply it: fp32, where the card has none of its own.
   std::string type_with_rate(const std::string& type) const;
   double under_load() const;
@@ -61,6 +62,7 @@ class DeviceCost {
   std::vector<NetworkLevel> levels_;
   mutable std::map<const std::vector<int>*, GroupSpan> spans_;  ///< of groups, which outlive this
   mutable std::set<FigureUse> used_;
+  mutable std::set<const void*> seen_;  ///< figures and curves that are in used_
 };
 
 }  // namespace ltrain

@@ -47,6 +47,7 @@ struct FileOrder {
   Kind kind = rows;
   int64_t first = 0, row = 0, column = 0, elements = 0;
   std::string scales = {};
+  int scales_file = 0;
 };
 
 /// A part of a logical tensor, stored under `key` in file number `file`.

@@ -25,9 +25,9 @@ const SafetensorsFile& PieceReader::file(int index) {
   return *files_[index];
 }
 
-const SafetensorsEntry& PieceReader::entry(const Piece& piece, const std::string& key,
-                                           const std::string& type, int64_t bytes) {
-  const SafetensorsFile& f = file(piece.file);
+const SafetensorsEntry& PieceReader::entry(int index, const std::string& key, const std::string& type,
+                                           int64_t bytes) {
+  const SafetensorsFile& f = file(index);
   const SafetensorsEntry* entry = f.find(key);
   if (!entry || entry->dtype != type || entry->end - entry->begin != bytes)
     fail(ExitCode::storage, "{}: has no piece \"{}\" of the type and size that the manifest gives", f.path(),
@@ -58,7 +58,7 @@ void PieceReader::read(const std::string& name, DType dtype, const Slice& slice,
 int64_t PieceReader::read_rows(const Piece& piece, DType stored, DType dtype, const Slice& slice, void* to) {
   const int64_t size = dtype_size(stored), out = dtype_size(dtype);
   const SafetensorsEntry& from =
-      entry(piece, piece.key, safetensors_dtype(stored), piece.slice.elements() * size);
+      entry(piece.file, piece.key, safetensors_dtype(stored), piece.slice.elements() * size);
   const SafetensorsFile& f = file(piece.file);
   struct Copy {
     int64_t from, to, count;
@@ -142,7 +142,7 @@ int64_t PieceReader::read_strided(const Piece& piece, DType stored, DType dtype,
                                   void* to) {
   const FileOrder& o = piece.order;
   const int64_t size = dtype_size(stored), out = dtype_size(dtype);
-  const SafetensorsEntry& from = entry(piece, piece.key, safetensors_dtype(stored), o.elements * size);
+  const SafetensorsEntry& from = entry(piece.file, piece.key, safetensors_dtype(stored), o.elements * size);
   const SafetensorsFile& f = file(piece.file);
   const std::vector<RowPart> parts = row_parts(piece.slice, slice);
   int64_t low = parts[0].row, high = low + 1, begin = parts[0].column, end = begin + 1;
@@ -180,31 +180,49 @@ int64_t PieceReader::read_mxfp4(const Piece& piece, DType dtype, const Slice& sl
   constexpr float kValues[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
                                  -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
   const FileOrder& o = piece.order;
-  const SafetensorsEntry& blocks = entry(piece, piece.key, "U8", o.elements / 2);
-  const SafetensorsEntry& scales = entry(piece, o.scales, "U8", o.elements / kColumns);
-  const SafetensorsFile& f = file(piece.file);
+  const SafetensorsEntry& blocks = entry(piece.file, piece.key, "U8", o.elements / 2);
+  const SafetensorsEntry& scales = entry(o.scales_file, o.scales, "U8", o.elements / kColumns);
   const int64_t out = dtype_size(dtype),
                 row_blocks = piece.slice.extent[piece.slice.extent.rank - 1] / kColumns;
   const std::vector<RowPart> parts = row_parts(piece.slice, slice);
   std::vector<uint8_t> packed, exponents;
   std::vector<float> values;
-  for (const RowPart& p : parts) {
-    const int64_t first = p.column / kColumns, n = (p.column + p.count + kColumns - 1) / kColumns - first;
-    const int64_t at = (o.first + p.row * o.row) * row_blocks + first;
+  for (size_t first = 0, next = 0; first < parts.size(); first = next) {
+    // Rows whose blocks are read at once, with what lies between them; one row where little of it is wanted.
+    const bool whole = 2 * parts[first].count > row_blocks * kColumns;
+    const int64_t begin = whole ? 0 : parts[first].column / kColumns,
+                  end = whole ? row_blocks
+                              : (parts[first].column + parts[first].count + kColumns - 1) / kColumns;
+    const int64_t low = o.first + parts[first].row * o.row;
+    int64_t rows = 1;
+    for (next = first + 1; whole && next < parts.size(); ++next) {
+      const int64_t more = o.first + parts[next].row * o.row - low + 1;
+      if (more * row_blocks * kBytes > kBuffer) break;
+      rows = more;
+    }
+    const int64_t n = (rows - 1) * row_blocks + end - begin, at = low * row_blocks + begin;
     packed.resize(static_cast<size_t>(n * kBytes));
     exponents.resize(static_cast<size_t>(n));
-    f.read(blocks, at * kBytes, n * kBytes, packed.data());
-    f.read(scales, at, n, exponents.data());
+    file(piece.file).read(blocks, at * kBytes, n * kBytes, packed.data());
+    file(o.scales_file).read(scales, at, n, exponents.data());
     bytes_read_ += n * (kBytes + 1);
-    values.resize(static_cast<size_t>(n * kColumns));
-    for (int64_t b = 0; b < n; ++b)
-      for (int64_t i = 0; i < kColumns; ++i) {
-        const uint8_t byte = packed[static_cast<size_t>(b * kBytes + i / 2)];
-        values[static_cast<size_t>(b * kColumns + i)] =
-            std::ldexp(kValues[i % 2 ? byte >> 4 : byte & 15], exponents[static_cast<size_t>(b)] - 127);
+    for (size_t i = first; i < next; ++i) {
+      const RowPart& p = parts[i];
+      const int64_t from = p.column / kColumns, to_block = (p.column + p.count + kColumns - 1) / kColumns;
+      values.resize(static_cast<size_t>((to_block - from) * kColumns));
+      for (int64_t b = from; b < to_block; ++b) {
+        const size_t block = static_cast<size_t>((o.first + p.row * o.row - low) * row_blocks + b - begin);
+        const double scale = std::ldexp(1.0, exponents[block] - 127);
+        const uint8_t* bytes = packed.data() + block * kBytes;
+        float* v = values.data() + (b - from) * kColumns;
+        for (int64_t c = 0; c < kBytes; ++c) {
+          v[2 * c] = static_cast<float>(kValues[bytes[c] & 15] * scale);
+          v[2 * c + 1] = static_cast<float>(kValues[bytes[c] >> 4] * scale);
+        }
       }
-    convert_elements(DType::f32, values.data() + (p.column - first * kColumns), dtype,
-                     static_cast<char*>(to) + p.to * out, p.count);
+      convert_elements(DType::f32, values.data() + (p.column - from * kColumns), dtype,
+                       static_cast<char*>(to) + p.to * out, p.count);
+    }
   }
   return elements_of(parts);
 }

@@ -127,7 +127,9 @@ class ConfigReader {
         root[kRopeParameters] = section;
       else if (!section.is_null())
         for (const auto& [key, value] : section.items()) {
-          if (key == "rope_theta")
+          if (key == "rope_theta" && value.is_null())
+            wrong(name + "." + key, "= null: needs a value; remove the key to take the default");
+          else if (key == "rope_theta")
             set("model.rope_local_base_freq", name + "." + key, value);
           else if ((key != "rope_type" && key != "type") || value != "default")
             wrong(name + "." + key, fmt::format("= {}: this build rotates layers with a window by rope_theta "
@@ -153,6 +155,11 @@ class ConfigReader {
       else if (item.text == "model_type" || (key && key->use == HfUse::obeyed))
         refuse(fmt::format("sets {}, and cannot be passed over; set that key in the recipe",
                            key->path.empty() ? "model.architecture" : key->path));
+      else if (item.text == "sliding_window" && family_->local_rotation)
+        refuse(fmt::format(
+            "also says which layers of {} rotate by rope_local_base_freq; set model.sliding_window in "
+            "the recipe",
+            type_));
       else if (ignored_.insert(item.text).second)
         given_.notes.push_back(fmt::format("{}: {} = {} is passed over, as model.from_ignore says", path_,
                                            printable(item.text), value_text(root[item.text])));
@@ -304,7 +311,7 @@ class ConfigReader {
 
   /// Of a special key, or what transformers' class has where it is left out.
   json value(const json& root, const char* name) const {
-    return root.contains(name) ? root[name] : find_hf_key(*keys_, name)->missing;
+    return root.contains(name) && !ignored_.count(name) ? root[name] : find_hf_key(*keys_, name)->missing;
   }
 
   /// A number of the recipe, or of transformers' class.
@@ -348,7 +355,8 @@ class ConfigReader {
     }
     const bool unread = find_hf_key(*keys_, "use_sliding_window")->missing.is_null();  // by the class
     const bool by_kind = kind == WindowLayers::all || kind == WindowLayers::but_every_nth;
-    if (use == false && unread && by_kind && window.is_number() && window < size("max_position_embeddings"))
+    if (use == false && unread && by_kind && window.is_number() &&
+        (window < size("max_position_embeddings") || family_->local_rotation))
       return wrong("use_sliding_window",
                    fmt::format("= false: transformers' {} does not read it, and has the sliding_window ({}); "
                                "nearest valid value: sliding_window: null, for a model without windows",

@@ -270,9 +270,9 @@ class Match {
   void take_blocks(const std::string& name, const HfTensor& blocks, std::vector<int64_t> want,
                    const std::vector<Part>& pieces, TensorParts& parts) {
     const HfTensor* scales = find(name + "_scales");
+    for (const char* end : {"_blocks", "_scales"}) left_.erase(in_folder(name + end));
     if (!scales) return missing_.push_back(name + "_scales");
     for (const auto& [end, t] : {std::pair{"_blocks", &blocks}, {"_scales", scales}}) {
-      left_.erase(in_folder(name + end));
       std::vector<int64_t> shape = want;
       if (t == &blocks) shape.push_back(16);
       if (t->dtype != "U8" || t->shape != shape)
@@ -280,11 +280,11 @@ class Match {
             fmt::format("{}{} is {} {}, and MXFP4 weights of the recipe's model are U8 {}", shown(name), end,
                         t->dtype, shape_text(t->shape), shape_text(shape)));
     }
-    if (scales->file != blocks.file)
-      return problems_.push_back(fmt::format("{}: blocks and scales are in different files", shown(name)));
     parts.dtype = DType::bf16;
-    for (const Part& p : pieces)
+    for (Part p : pieces) {
+      p.order.scales_file = scales->file;
       parts.pieces.push_back({blocks.file, in_folder(name + "_blocks"), p.slice, p.order});
+    }
     ++dequantized_;
   }
 

@@ -161,6 +161,20 @@ TEST_CASE("Gemma 3's rotations by kind of layer, as both generations write them"
       "rope_theta alone; nearest valid value: rope_type: \"default\"");
   CHECK(bases({{"rope_parameters", {{"full_attention", {{"rope_type", "linear"}}}}}}) ==
         "F: rope_parameters.full_attention.factor: is missing, and rope_type linear needs it");
+  CHECK_THAT(bases({{"rope_parameters", {{"sliding_attention", {{"rope_theta", nullptr}}}}}}),
+             Contains("F: rope_parameters.sliding_attention.rope_theta = null: needs a value"));
+  // Without windows no layer would rotate by its own base: what hides nothing is not passed over here.
+  CHECK_THAT(bases({{"use_sliding_window", false}, {"sliding_window", 4096}}),
+             Contains("F: use_sliding_window = false: transformers' gemma3_text does not read it"));
+  json config = small("gemma3_text");
+  config["sliding_window"] = 128;
+  CHECK_THAT(load(config, ", from_ignore: [sliding_window]").refusal,
+             Contains("model.from_ignore: sliding_window: also says which layers of gemma3_text rotate by "
+                      "rope_local_base_freq"));
+  config["layer_types"] = {"full_attention", "full_attention"};
+  const Loaded ignored = load(config, ", from_ignore: [layer_types]");
+  REQUIRE(ignored.recipe);
+  CHECK(ignored.recipe->model.window(0) == 128);  // as without the key
   CHECK_THAT(load({{"model_type", "gemma3"}, {"text_config", small("gemma3_text")}}).refusal,
              Contains("F: text_config: is a part of a model of more than texts"));
 }

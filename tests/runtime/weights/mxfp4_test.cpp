@@ -123,6 +123,33 @@ TEST_CASE("experts in MXFP4 are read as the values that transformers has, whole 
     }
 }
 
+TEST_CASE("blocks and scales may lie in different files of a folder", "[weights]") {
+  const TemporaryFolder t;
+  std::vector<std::string> notes, none;
+  const Tensors all = tensors(true);
+  const std::string folder = write_folder(t.path + "/split", all);
+  json map = json::object();
+  for (const bool scales : {false, true}) {
+    const std::string name = scales ? "b.safetensors" : "a.safetensors";
+    std::vector<SafetensorsItem> items;
+    for (const auto& [tensor, s] : all) {
+      if (tensor.ends_with("_scales") != scales) continue;
+      items.push_back({tensor, s.dtype, s.shape, s.bytes.data()});
+      map[tensor] = name;
+    }
+    NewFile file(folder + "/" + name);
+    write_safetensors(file, items);
+  }
+  write_file(folder + "/model.safetensors.index.json", json{{"weight_map", map}}.dump());
+  const auto split = open(folder, notes), plain = open(write_folder(t.path + "/plain", tensors(false)), none);
+  const std::string name = std::string(kExperts) + "down_proj";
+  const Slice whole = Slice::whole(split->tensors().at(name).shape);
+  std::vector<float> a(static_cast<size_t>(whole.elements())), b(a);
+  split->read(name, DType::f32, whole, a.data());
+  plain->read(name, DType::f32, whole, b.data());
+  CHECK(a == b);
+}
+
 TEST_CASE("gate and up of an expert lie beside each other in its file", "[weights]") {
   const TemporaryFolder t;
   std::vector<std::string> notes;

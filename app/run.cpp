@@ -71,6 +71,7 @@ void run_rank(const RunOptions& o) {
   if (recipe.launch.interface) options.interface = *recipe.launch.interface;
   options.hang_seconds = recipe.launch.distributed_timeout_minutes * 60;
   options.shared_gpu = recipe.debug.shared_gpu;
+  options.deterministic = recipe.deterministic;
   auto job = Job::join(options);
   ExitCode code = ExitCode::done;
   std::optional<FolderLock> lock;  // the others write nothing before they have met rank 0, and it leaves last

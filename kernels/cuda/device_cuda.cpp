@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 
@@ -10,13 +12,49 @@
 #include "kernels/cuda/library_cuda.h"
 #include "kernels/cuda/nvml_cuda.h"
 #include "kernels/cuda/nvtx_cuda.h"
+#include "kernels/cuda/probe_cuda.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain::cuda {
 
+namespace {
+
+/// What this thread last enqueued: where an error that shows now was made, or not long before.
+struct LastOp {
+  char name[64] = "", layer[64] = "", stream[32] = "";
+  static void copy(char* to, size_t size, std::string_view from) {
+    const size_t n = std::min(size - 1, from.size());
+    std::memcpy(to, from.data(), n);
+    to[n] = 0;
+  }
+  std::string text() const {
+    if (!*name) return "";
+    return fmt::format(
+        "\nthe last op: {}{}{} on the stream {}; it or one before it failed: LTRAIN_CUDA_SYNC=1 waits after "
+        "each and names it",
+        name, *layer ? " of " : "", layer, stream);
+  }
+};
+thread_local LastOp last_op;
+
+/// LTRAIN_CUDA_SYNC=1: every op is waited for before the next one.
+bool synchronous() {
+  static const bool on = [] {
+    const char* given = std::getenv("LTRAIN_CUDA_SYNC");
+    const std::string_view value = given ? given : "";
+    if (!value.empty() && value != "0" && value != "1")
+      fail(ExitCode::usage, "LTRAIN_CUDA_SYNC = {}: must be 0 or 1", value);
+    return value == "1";
+  }();
+  return on;
+}
+
+}  // namespace
+
 void cuda_check(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
-  fail(ExitCode::internal, "{}: {} ({})", what, cudaGetErrorString(result), cudaGetErrorName(result));
+  fail(ExitCode::internal, "{}: {} ({}){}", what, cudaGetErrorString(result), cudaGetErrorName(result),
+       last_op.text());
 }
 
 namespace {
@@ -115,7 +153,7 @@ class CudaStream final : public Stream {
   void do_wait(const Event& event) override {
     if (!event.state()) return;
     if (const auto* cuda = dynamic_cast<const CudaEvent*>(event.state().get())) {
-      if (recording())  // which is not timed
+      if (recording() || !times_waits_)  // work that is recorded is not timed
         return cuda_check(cudaStreamWaitEvent(stream_, cuda->event, 0), "waiting for an event");
       auto begin = std::make_unique<TimingEvent>(stream_);
       cuda_check(cudaStreamWaitEvent(stream_, cuda->event, 0), "waiting for an event");
@@ -130,14 +168,22 @@ class CudaStream final : public Stream {
   }
 
   std::shared_ptr<Timestamp> timestamp() override { return std::make_shared<CudaTimestamp>(stream_); }
-  void open_range(std::string_view name) override { nvtx_push(name); }
+  void open_range(std::string_view name) override {
+    if (synchronous() && !recording()) synchronize();  // what fails is the op that last_op names
+    LastOp::copy(last_op.name, sizeof last_op.name, name);
+    LastOp::copy(last_op.stream, sizeof last_op.stream, this->name());
+    nvtx_push(name);
+  }
   void close_range() override { nvtx_pop(); }
   void enter_layer(std::string_view layer) override {
     if (in_layer_) nvtx_pop();
     in_layer_ = !layer.empty();
+    LastOp::copy(last_op.layer, sizeof last_op.layer, layer);
     if (in_layer_) nvtx_push(layer);
   }
+  /// From the first call on waits are timed: the events of streams that nobody asks would stay for ever.
   const Waits& waited() override {
+    times_waits_ = true;
     for (; !pending_waits_.empty() && pending_waits_.front().end->happened(); pending_waits_.pop_front())
       add_wait(pending_waits_.front().axes,
                pending_waits_.front().end->seconds_since(*pending_waits_.front().begin));
@@ -180,7 +226,7 @@ class CudaStream final : public Stream {
     std::unique_ptr<TimingEvent> begin, end;
   };
   std::deque<PendingWait> pending_waits_;  // not counted yet
-  bool in_layer_ = false;
+  bool in_layer_ = false, times_waits_ = false;
 };
 
 CudaStream& of(Stream& s) {
@@ -197,15 +243,29 @@ std::string no_device_reason() {
     return "no NVIDIA driver: libcuda.so.1 is not there";
   }
   int count = 0;
-  if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess)
-    return fmt::format("no GPU that can be used: {} ({})", cudaGetErrorString(e), cudaGetErrorName(e));
+  const cudaError_t counted = cudaGetDeviceCount(&count);
+  if (counted == cudaErrorInsufficientDriver) {
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    return fmt::format(
+        "the driver is for CUDA {}.{}, and this build needs one for CUDA {} ({}); a newer driver, or ltrain "
+        "built with CUDA 12, would help",
+        driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+        CUDART_VERSION >= 13000 ? "580 or newer" : "525 or newer");
+  }
+  if (counted != cudaSuccess)
+    return fmt::format("no GPU that can be used: {} ({})", cudaGetErrorString(counted),
+                       cudaGetErrorName(counted));
   if (count == 0) return "the driver shows no GPU (CUDA_VISIBLE_DEVICES hides them?)";
+  // A card for displays may be older than those that train: one that can is enough to begin with.
+  int newest = 0;
   for (int i = 0; i < count; ++i) {
     int major = 0;
     cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i), "asking about a GPU");
-    if (major < 8)
-      return fmt::format("GPU {} is of compute capability {}; 8.0 (Ampere) or newer is needed", i, major);
+    newest = std::max(newest, major);
   }
+  if (newest < 8)
+    return fmt::format("GPUs are of compute capability {}.x; 8.0 (Ampere) or newer is needed", newest);
   static const Library matmul("libcublasLt", {13, 12});
   if (!matmul.found())
     return fmt::format(
@@ -220,7 +280,16 @@ int device_count() {
   return count;
 }
 
-void use_device(int index) { cuda_check(cudaSetDevice(index), fmt::format("using GPU {}", index).c_str()); }
+void use_device(int index) {
+  cuda_check(cudaSetDevice(index), fmt::format("using GPU {}", index).c_str());
+  if (const std::string why = probe(); !why.empty()) {
+    const DeviceInfo card = device_info();
+    fail(ExitCode::usage,
+         "GPU {} ({}, compute capability {}.{}) cannot run the kernels of this build: {}; what would help: a "
+         "build for it (-DCMAKE_CUDA_ARCHITECTURES={}-real), or other GPUs in CUDA_VISIBLE_DEVICES",
+         index, card.name, card.capability / 10, card.capability % 10, why, card.capability);
+  }
+}
 
 DeviceInfo device_info() {
   int index = 0;

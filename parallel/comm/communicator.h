@@ -110,6 +110,10 @@ class Communicator {
   /// their results are believed.
   virtual void check() const {}
 
+  /// Collective over two ranks that will send from `from` to `to`: where the first call between them waits
+  /// for the other on the host, it is made now, so that no schedule of later ones can wait in a circle.
+  virtual void connect(Stream&, [[maybe_unused]] int from, [[maybe_unused]] int to) {}
+
   /// Bytes that this rank sent so far by the algorithm's own count; equals the plan's count exactly.
   int64_t wire_bytes() const { return wire_bytes_.load(std::memory_order_relaxed); }
   /// The call that is running or ran last, for stall reports. Safe from any thread.

@@ -158,6 +158,7 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
     const std::vector<int> ends{mesh.at(Axis::pipeline, from), mesh.at(Axis::pipeline, to)};
     Stream* on = stream(make_stream, name);
     groups_.links.push_back({from, to, make(make_group, {name, Axis::pipeline, ends, false}, on, true)});
+    comms_.back()->connect(*on, 0, 1);  // in the order of the list on every rank
   }
 }
 

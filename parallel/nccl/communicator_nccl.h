@@ -1,10 +1,9 @@
 // Collectives between GPUs, on NCCL.
 //
-// One communicator of all ranks, from which groups are split in one order, so that they share its channels
-// and buffers. Calls are enqueued and return; a thread of the world asks every communicator for errors and
-// every call for its age, aborts all of them when one has failed or outlived the deadline, and leaves the
-// reason for whoever comes next. Sums are in NCCL's order, not by rank: layouts agree to rounding, not bit
-// for bit.
+// One communicator of all ranks, from which groups are split in one order, each with channels and buffers of
+// its own. Calls are enqueued and return, but for the first between ranks, which connects them; the world
+// watches them (nccl_world.h). Sums are in NCCL's order, not by rank: layouts agree to rounding, not bit for
+// bit.
 #pragma once
 #include <memory>
 #include <string>
@@ -17,7 +16,7 @@
 namespace ltrain {
 
 struct NcclOptions {
-  double timeout_seconds = 600;         ///< the longest that a call may stay enqueued
+  double timeout_seconds = 600;         ///< the longest that a call may block, or stay enqueued
   double connect_timeout_seconds = 60;  ///< for building the world and each group
   /// Each call waits for its stream on the host: with several ranks on one GPU a kernel that waits for
   /// another rank could keep that rank's kernels from running.
@@ -30,6 +29,9 @@ class NcclWorld;
 std::shared_ptr<NcclWorld> make_nccl_world(std::shared_ptr<nccl::Library> library, KeyValueStore& store,
                                            const std::string& key, int rank, int size,
                                            const NcclOptions& options = {});
+
+/// This rank has failed elsewhere: what is enqueued, here and then on the others, ends.
+void abort_nccl_world(NcclWorld& world, const std::string& why);
 
 /// Collective over the world: every rank calls it for the same groups in the same order, also those that are
 /// in none of them (`ranks` empty; gives null) and those that are alone in theirs. `ranks`: world ranks of

@@ -4,18 +4,13 @@
 #include "parallel/nccl/library.h"
 
 namespace ltrain::nccl {
+namespace {
 
-void keep_order() {
-  // Kernels of two groups may each wait for the other's ranks when GPUs start them in different orders, in
-  // captured work most of all: NCCL 2.26 and newer start them in the order of calls. A user's value stays.
-  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-}
-
+/// NCCL takes a second rank with the same host and the same GPU for a mistake; NCCL_HOSTID is read once, when
+/// it is opened. The others: ways that would lead past the sockets, or take more of the card than a rank's
+/// share.
 void share_gpu(int rank) {
-  // NCCL refuses a second rank with the same host and the same GPU; NCCL_HOSTID is read once, when it is
-  // opened.
   ::setenv("NCCL_HOSTID", fmt::format("ltrain-rank-{}", rank).c_str(), 1);
-  // Ways that would lead past the sockets, or take more of the card than a rank's share.
   for (const auto& [name, value] : {std::pair{"NCCL_NET", "Socket"},
                                     {"NCCL_SOCKET_IFNAME", "lo"},
                                     {"NCCL_P2P_DISABLE", "1"},
@@ -27,6 +22,18 @@ void share_gpu(int rank) {
                                     {"NCCL_MAX_CTAS", "2"},
                                     {"NCCL_RAS_ENABLE", "0"}})
     ::setenv(name, value, 1);
+}
+
+}  // namespace
+
+void set_environment(const Environment& e) {
+  // Kernels of two groups may each wait for the other's ranks when GPUs start them in different orders, in
+  // captured work most of all: NCCL 2.26 and newer start them in the order of calls.
+  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  // Sums in the switches of NVLink differ from call to call (NVIDIA/nccl#1497).
+  if (e.deterministic) ::setenv("NCCL_NVLS_ENABLE", "0", 0);
+  if (!e.interface.empty()) ::setenv("NCCL_SOCKET_IFNAME", ("=" + e.interface).c_str(), 0);
+  if (e.share_gpu_as >= 0) share_gpu(e.share_gpu_as);
 }
 
 }  // namespace ltrain::nccl

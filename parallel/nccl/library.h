@@ -2,38 +2,47 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/elementwise/reduce.h"
 #include "kernels/tensor/stream.h"
 
+struct ncclComm;  // NCCL's own
+
 namespace ltrain::nccl {
 
-using Comm = void*;  ///< ncclComm_t
+using Comm = ncclComm*;
 using UniqueId = std::array<char, 128>;
 
-/// What a call came to. Communicators are non-blocking: a call may return before it is done, and the next one
-/// on any communicator of the process waits until state() says that it is.
+/// What a call came to.
 struct Status {
-  enum Code : uint8_t { success, in_progress, failed };
-  Code code = success;
-  std::string text;  ///< failed: NCCL's words
+  bool failed = false;
+  std::string text = {};  ///< NCCL's words
 };
 
-/// Not for two threads at once. Counts are of elements. Collectives are enqueued on the stream.
+/// Calls block: making communicators until the other ranks have come, and the first call between ranks until
+/// they are connected. They are of one thread at a time, but for state() and abort(), which another may make
+/// while a call blocks. Counts are of elements. Collectives are enqueued on the stream.
 class Library {
  public:
   virtual ~Library() = default;
   virtual std::string version() const = 0;  ///< "2.28.9"
   virtual UniqueId unique_id() = 0;         ///< for one rank to give to the others; throws Error
-  /// `comm` is set at once, and of use when state(comm) is success.
+  /// What another thread calls before its first call, to use this thread's GPU.
+  virtual std::function<void()> on_this_gpu() const = 0;
+  /// `comm` may be set before the call returns, and can be aborted then. It must stay where it is until the
+  /// call has returned.
   virtual Status init(Comm& comm, int size, const UniqueId& id, int rank) = 0;
-  /// Collective over `parent`. A negative colour takes part and gets null. Done when state(parent) is
-  /// success, and then the child's.
-  virtual Status split(Comm& child, Comm parent, int color, int key) = 0;
-  virtual Status state(Comm comm) = 0;  ///< of the calls so far, and of what the network says since
-  virtual void abort(Comm comm) = 0;    ///< ends what is enqueued, on this rank
+  /// Collective over `parent`. A negative colour takes part and gets null. `child`: as `comm` of init.
+  /// `most_channels`: of the child, each a block of the GPU and buffers; 0: NCCL chooses.
+  virtual Status split(Comm& child, Comm parent, int color, int key, int most_channels) = 0;
+  virtual Status state(Comm comm) = 0;  ///< what the network says of the ranks so far
+  /// Ends what is enqueued on this rank, and calls that block: all are told before any is waited for. Returns
+  /// when nothing of theirs runs any more.
+  virtual void abort(const std::vector<Comm>& comms) = 0;
   virtual void destroy(Comm comm) = 0;  ///< all ranks of it do
 
   virtual Status all_reduce(Comm comm, Stream& s, void* data, int64_t n, DType t, ReduceOp op) = 0;
@@ -48,11 +57,14 @@ class Library {
   virtual Status group_end() = 0;
 };
 
-/// Has NCCL start the work of all groups in the order of their calls. Before NCCL is opened.
-void keep_order();
-/// Has NCCL take this rank for one on a host of its own, reached over the loopback's sockets, so that several
-/// ranks can have one GPU. Before NCCL is opened, and on every rank.
-void share_gpu(int rank);
+/// What NCCL reads from its environment, set before it is opened, on every rank. A user's values stay, but
+/// for those of share_gpu.
+struct Environment {
+  bool deterministic = false;  ///< the same sums in each run
+  std::string interface;       ///< network interface of its sockets; empty: NCCL chooses
+  int share_gpu_as = -1;       ///< this rank, where several have one GPU: each as a host of its own
+};
+void set_environment(const Environment& e);
 /// Empty where NCCL can be opened, else what is missing.
 std::string missing_library();
 /// NCCL of this machine, opened once. Throws Error (usage) with what is missing and what would help.

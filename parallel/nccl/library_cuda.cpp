@@ -2,6 +2,7 @@
 #include <nccl.h>
 
 #include <cstring>
+#include <thread>
 
 #include "kernels/base/error.h"
 #include "kernels/cuda/device_cuda.h"
@@ -89,90 +90,91 @@ class RealLibrary final : public Library {
     return out;
   }
 
+  std::function<void()> on_this_gpu() const override {
+    int device = 0;
+    cuda::cuda_check(cudaGetDevice(&device), "asking for this thread's GPU");
+    return [device] { cuda::cuda_check(cudaSetDevice(device), "using a GPU on another thread"); };
+  }
+
   Status init(Comm& comm, int size, const UniqueId& id, int rank) override {
     ncclUniqueId native;
     std::memcpy(native.internal, id.data(), id.size());
-    ncclConfig_t config = settings();
-    ncclComm_t c = nullptr;
-    const Status status = status_of(init_(&c, size, native, rank, &config), nullptr);
-    comm = c;
-    return status;
+    cuda::cuda_check(cudaGetDevice(&device_), "asking for this thread's GPU");
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    return status_of(init_(&comm, size, native, rank, &config), nullptr);
   }
 
-  Status split(Comm& child, Comm parent, int color, int key) override {
-    ncclConfig_t config = settings();
-    config.splitShare = 1;  // channels and buffers of the parent
-    ncclComm_t c = nullptr;
-    const Status status =
-        status_of(split_(of(parent), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &c, &config), of(parent));
-    child = c;
-    return status;
+  /// Nothing is shared with the parent: kernels of communicators that share wait for each other's end.
+  Status split(Comm& child, Comm parent, int color, int key, int most_channels) override {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    if (most_channels > 0) config.maxCTAs = most_channels;
+    return status_of(split_(parent, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &child, &config), parent);
   }
 
   Status state(Comm comm) override {
     ncclResult_t state = ncclSuccess;
-    const ncclResult_t asked = async_error_(of(comm), &state);
-    return status_of(asked == ncclSuccess ? state : asked, of(comm));
+    const ncclResult_t asked = async_error_(comm, &state);
+    return status_of(asked == ncclSuccess ? state : asked, comm);
   }
-  void abort(Comm comm) override { abort_(of(comm)); }
-  void destroy(Comm comm) override { destroy_(of(comm)); }
+
+  /// An abort sets its communicator's flag and then waits for its kernels, which may wait behind those of
+  /// another: on threads of their own all flags are set, whatever waits.
+  void abort(const std::vector<Comm>& comms) override {
+    std::vector<std::thread> threads;
+    for (const Comm comm : comms)
+      threads.emplace_back([this, comm] {
+        cudaSetDevice(device_);  // else the thread would take memory of GPU 0
+        abort_(comm);
+      });
+    for (std::thread& t : threads) t.join();
+  }
+  void destroy(Comm comm) override { destroy_(comm); }
 
   Status all_reduce(Comm comm, Stream& s, void* data, int64_t n, DType t, ReduceOp op) override {
     return status_of(
-        all_reduce_(data, data, static_cast<size_t>(n), type_of(t), op_of(op), of(comm), cuda::native(s)),
-        of(comm));
+        all_reduce_(data, data, static_cast<size_t>(n), type_of(t), op_of(op), comm, cuda::native(s)), comm);
   }
   Status all_gather(Comm comm, Stream& s, void* out, const void* in, int64_t n, DType t) override {
-    return status_of(all_gather_(in, out, static_cast<size_t>(n), type_of(t), of(comm), cuda::native(s)),
-                     of(comm));
+    return status_of(all_gather_(in, out, static_cast<size_t>(n), type_of(t), comm, cuda::native(s)), comm);
   }
   Status reduce_scatter(Comm comm, Stream& s, void* out, const void* in, int64_t n, DType t) override {
     return status_of(
-        reduce_scatter_(in, out, static_cast<size_t>(n), type_of(t), ncclSum, of(comm), cuda::native(s)),
-        of(comm));
+        reduce_scatter_(in, out, static_cast<size_t>(n), type_of(t), ncclSum, comm, cuda::native(s)), comm);
   }
   Status broadcast(Comm comm, Stream& s, void* data, int64_t n, DType t, int root) override {
-    return status_of(
-        broadcast_(data, data, static_cast<size_t>(n), type_of(t), root, of(comm), cuda::native(s)),
-        of(comm));
+    return status_of(broadcast_(data, data, static_cast<size_t>(n), type_of(t), root, comm, cuda::native(s)),
+                     comm);
   }
   Status reduce(Comm comm, Stream& s, void* data, int64_t n, DType t, int root) override {
     return status_of(
-        reduce_(data, data, static_cast<size_t>(n), type_of(t), ncclSum, root, of(comm), cuda::native(s)),
-        of(comm));
+        reduce_(data, data, static_cast<size_t>(n), type_of(t), ncclSum, root, comm, cuda::native(s)), comm);
   }
   Status send(Comm comm, Stream& s, const void* data, int64_t n, DType t, int peer) override {
-    return status_of(send_(data, static_cast<size_t>(n), type_of(t), peer, of(comm), cuda::native(s)),
-                     of(comm));
+    return status_of(send_(data, static_cast<size_t>(n), type_of(t), peer, comm, cuda::native(s)), comm);
   }
   Status recv(Comm comm, Stream& s, void* data, int64_t n, DType t, int peer) override {
-    return status_of(recv_(data, static_cast<size_t>(n), type_of(t), peer, of(comm), cuda::native(s)),
-                     of(comm));
+    return status_of(recv_(data, static_cast<size_t>(n), type_of(t), peer, comm, cuda::native(s)), comm);
   }
   Status group_start() override { return status_of(group_start_(), nullptr); }
   Status group_end() override { return status_of(group_end_(), nullptr); }
 
  private:
-  static ncclComm_t of(Comm comm) { return static_cast<ncclComm_t>(comm); }
-  static ncclConfig_t settings() {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    return config;
-  }
   template <class F>
   void load(F*& function, const char* name) {
     function = library_.function<F>(name);
   }
   Status status_of(ncclResult_t r, ncclComm_t comm) const {
-    if (r == ncclSuccess) return {};
-    if (r == ncclInProgress) return {Status::in_progress, {}};
+    if (r == ncclSuccess || r == ncclInProgress) return {};  // a call of another thread may be under way
     const char* last = get_last_error_(comm);
-    return {Status::failed, fmt::format("NCCL {}: {}{}{}", version_, get_error_string_(r),
-                                        last && *last ? ": " : "", last ? last : "")};
+    return {true, fmt::format("NCCL {}: {}{}{}", version_, get_error_string_(r), last && *last ? ": " : "",
+                              last ? last : "")};
   }
 
   cuda::Library library_;
   std::string version_;
+  int device_ = 0;  // of the communicators
   decltype(ncclGetVersion)* get_version_ = nullptr;
   decltype(ncclGetErrorString)* get_error_string_ = nullptr;
   decltype(ncclGetLastError)* get_last_error_ = nullptr;

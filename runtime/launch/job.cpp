@@ -288,8 +288,8 @@ class Job::Impl {
                                               const std::vector<int>& ranks) {
     const Waiting waiting(*this, fmt::format("the other ranks of NCCL's group {}", name));
     if (!nccl_) {
-      nccl::keep_order();
-      if (options_.shared_gpu) nccl::share_gpu(info_.rank);
+      nccl::set_environment(
+          {options_.deterministic, options_.interface, options_.shared_gpu ? info_.rank : -1});
       auto library = nccl::open_library();
       nccl_name_ = "NCCL " + library->version();
       NcclOptions o;
@@ -354,7 +354,7 @@ class Job::Impl {
   /// Returns the exit code of the run's cause, as far as it is known; else the exception's.
   ExitCode fail(const std::exception& e) {
     if (!client_) return exit_code_of(e);
-    client_->send_error(exit_code_of(e), as_error(e).what());
+    if (!std::exchange(told_, true)) client_->send_error(exit_code_of(e), as_error(e).what());
     if (coordinator_) {
       wait_for_verdict();
       print_verdict();
@@ -369,6 +369,12 @@ class Job::Impl {
     std::lock_guard lock(mutex_);
     leaving_ = true;
     return v.failed ? v.code : end_said_ ? end_code_ : exit_code_of(e);
+  }
+
+  void abandon(const std::exception& e) {
+    if (!nccl_) return;
+    if (client_ && !std::exchange(told_, true)) client_->send_error(exit_code_of(e), as_error(e).what());
+    abort_nccl_world(*nccl_, fmt::format("rank {} fails: {}", info_.rank, e.what()));
   }
 
   bool end_said() const {
@@ -412,6 +418,7 @@ class Job::Impl {
   SteadyTime idle_counted_ = steady_now();
   std::vector<std::pair<std::string, std::weak_ptr<const FlightRecord>>> groups_;
   StopRequest stop_;
+  bool told_ = false;  // why this rank fails
   bool connected_ = false, signal_told_ = false, leaving_ = false, verdict_printed_ = false,
        end_said_ = false;
   ExitCode end_code_ = ExitCode::rank_lost;
@@ -455,6 +462,7 @@ Transport Job::transport_of(const std::string& name, const std::vector<int>& ran
 }
 void Job::section(const std::string& name, int64_t step) { impl_->section(name, step); }
 StopRequest Job::stop_requested() const { return impl_->stop_requested(); }
+void Job::abandon(const std::exception& e) { impl_->abandon(e); }
 void Job::fail(const std::exception& e) {
   const ExitCode code = impl_->fail(e);
   if (code != exit_code_of(e)) throw Error(code, as_error(e).what());

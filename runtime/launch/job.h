@@ -28,6 +28,7 @@ struct JobOptions {
   double join_seconds = 120;  ///< LTRAIN_JOIN_TIMEOUT overrides it
   double hang_seconds = 600;  ///< launch.distributed_timeout_minutes
   bool shared_gpu = false;    ///< debug.shared_gpu
+  bool deterministic = true;  ///< of groups of GPUs: the same sums in each run
 };
 
 class Job {
@@ -71,6 +72,9 @@ class Job {
   /// with a max all-reduce before acting.
   StopRequest stop_requested() const;
 
+  /// This rank fails while work of its GPU waits for others, which destructors would wait for: tells the
+  /// coordinator, and ends that work. fail() is to follow. Nothing without groups of GPUs.
+  void abandon(const std::exception& e);
   /// This rank failed: tells the coordinator, which ends the others. Throws after that (2 s at most) what was
   /// caught, with the exit code of the run's cause where that is another: a rank that lost its peers because
   /// one of them has no data must not say "start again". Call it where the exception was caught.

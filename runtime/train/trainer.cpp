@@ -618,7 +618,13 @@ class Trainer {
 }  // namespace
 
 ExitCode train(const Recipe& recipe, Job& job, const TrainerOptions& options) {
-  return Trainer(recipe, job, options).run();
+  Trainer trainer(recipe, job, options);
+  try {
+    return trainer.run();
+  } catch (const std::exception& e) {
+    job.abandon(e);  // before the trainer's streams wait for what is enqueued on them
+    throw;
+  }
 }
 
 }  // namespace ltrain

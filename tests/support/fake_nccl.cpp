@@ -1,6 +1,7 @@
 #include "tests/support/fake_nccl.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -8,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace ltrain::test {
@@ -19,13 +21,13 @@ using nccl::UniqueId;
 namespace {
 
 struct FakeComm {
-  std::string id;            // of the group, the same on its ranks
-  int rank = -1, size = 0;   // -1: a split that is not done
+  std::string id;  // of the group, the same on its ranks
+  int rank = -1, size = 0;
   std::vector<int> members;  // world ranks
   int splits = 0;
   bool aborted = false;
-  FakeComm* child = nullptr;  // of a split that is not done
-  int child_color = -1;
+  int queued = 0;                   // work that was enqueued and has not ended
+  std::set<std::string> connected;  // with whom: all, or the lane's other end
 };
 
 }  // namespace
@@ -34,13 +36,16 @@ struct FakeNetwork::State {
   std::mutex mutex;
   std::condition_variable changed;
   int ids = 0, alive = 0;
+  bool closed = false;
   std::map<std::string, std::map<int, int>> joined;  // by group: rank of it -> world rank
   struct Split {
     int color, key, world;
   };
   std::map<std::string, std::map<int, Split>> splits;  // by split: rank of the parent
+  std::map<std::string, std::set<int>> meeting;        // by what is connected: ranks that have come
   std::map<std::string, std::deque<std::vector<char>>> messages;
   std::set<int> lost;
+  std::map<int, std::vector<int>> channels;  // by size of the group
 };
 
 namespace {
@@ -57,103 +62,107 @@ class FakeLibrary final : public nccl::Library {
     id[0] = static_cast<char>('a' + state_->ids++);
     return id;
   }
+  std::function<void()> on_this_gpu() const override {
+    return [] {};
+  }
 
   Status init(Comm& comm, int size, const UniqueId& id, int rank) override {
-    std::lock_guard lock(state_->mutex);
+    std::unique_lock lock(state_->mutex);
     FakeComm* c = add();
     c->id = id.data(), c->rank = rank, c->size = size;
     world_ = rank;
     state_->joined[c->id][rank] = rank;
     for (int r = 0; r < size; ++r) c->members.push_back(r);
-    comm = c, ++state_->alive;
-    return {Status::in_progress, {}};
+    std::atomic_ref(comm).store(handle(c)), ++state_->alive;
+    return wait(lock, *c, [&] { return static_cast<int>(state_->joined[c->id].size()) == size; });
   }
 
-  Status split(Comm& child, Comm parent, int color, int key) override {
-    std::lock_guard lock(state_->mutex);
+  Status split(Comm& child, Comm parent, int color, int key, int most_channels) override {
+    std::unique_lock lock(state_->mutex);
     FakeComm& p = of(parent);
-    p.child = add();
-    p.child->id = p.id + "/" + std::to_string(p.splits++);
-    p.child_color = color;
-    state_->splits[p.child->id][p.rank] = {color, key, world_};
-    child = color >= 0 ? p.child : nullptr;
-    return {Status::in_progress, {}};
+    const std::string id = p.id + "/" + std::to_string(p.splits++);
+    const auto& all = state_->splits[id];
+    state_->splits[id][p.rank] = {color, key, world_};
+    if (Status s = wait(lock, p, [&] { return static_cast<int>(all.size()) == p.size; }); s.failed) return s;
+    if (color < 0) return {};
+    std::vector<std::pair<std::pair<int, int>, int>> members;  // (key, parent's rank), world rank
+    for (const auto& [rank, s] : all)
+      if (s.color == color) members.push_back({{s.key, rank}, s.world});
+    std::sort(members.begin(), members.end());
+    FakeComm* c = add();
+    c->id = id + "/" + std::to_string(color);
+    c->size = static_cast<int>(members.size());
+    for (size_t i = 0; i < members.size(); ++i) {
+      c->members.push_back(members[i].second);
+      if (members[i].second == world_) c->rank = static_cast<int>(i);
+    }
+    ++state_->alive;
+    state_->channels[c->size].push_back(most_channels);
+    child = handle(c);
+    return {};
   }
 
   Status state(Comm comm) override {
     std::lock_guard lock(state_->mutex);
-    FakeComm& c = of(comm);
-    for (int world : c.members)
-      if (world != world_ && state_->lost.count(world)) return {Status::failed, "remote process exited"};
-    if (c.child) {
-      const auto& all = state_->splits[c.child->id];
-      if (static_cast<int>(all.size()) < c.size) return {Status::in_progress, {}};
-      std::vector<std::pair<std::pair<int, int>, int>> members;  // (key, parent's rank), world rank
-      for (const auto& [rank, s] : all)
-        if (s.color == c.child_color) members.push_back({{s.key, rank}, s.world});
-      std::sort(members.begin(), members.end());
-      c.child->size = static_cast<int>(members.size());
-      for (size_t i = 0; i < members.size(); ++i) {
-        c.child->members.push_back(members[i].second);
-        if (members[i].second == world_) c.child->rank = static_cast<int>(i);
-      }
-      c.child->id += "/" + std::to_string(c.child_color);
-      state_->alive += c.child_color >= 0;
-      c.child = nullptr;
-    }
-    const bool world = c.id.find('/') == std::string::npos;
-    if (world && static_cast<int>(state_->joined[c.id].size()) < c.size) return {Status::in_progress, {}};
+    for (int world : of(comm).members)
+      if (world != world_ && state_->lost.count(world)) return {true, "remote process exited"};
     return {};
   }
 
-  void abort(Comm comm) override {
-    std::lock_guard lock(state_->mutex);
-    of(comm).aborted = true;
-    --state_->alive;
+  void abort(const std::vector<Comm>& comms) override {
+    std::unique_lock lock(state_->mutex);
+    for (const Comm comm : comms) {
+      of(comm).aborted = true;
+      --state_->alive;
+    }
     state_->changed.notify_all();
+    for (const Comm comm : comms)
+      state_->changed.wait(lock, [&] { return of(comm).queued == 0 || state_->closed; });
   }
   void destroy(Comm comm) override {
-    std::lock_guard lock(state_->mutex);
+    std::unique_lock lock(state_->mutex);
+    state_->changed.wait(lock, [&] { return of(comm).queued == 0 || state_->closed; });
     --state_->alive;
   }
 
   Status all_reduce(Comm comm, Stream& s, void* data, int64_t n, DType t, ReduceOp op) override {
-    return enqueue(s, [=, this, &c = of(comm)] {
+    return enqueue(comm, s, kAll, [=, this, &c = of(comm)] {
       const auto all = from_all(c, data, n * dtype_size(t));
       if (!all.empty()) sum(data, all, 0, n, t, op);
     });
   }
   Status all_gather(Comm comm, Stream& s, void* out, const void* in, int64_t n, DType t) override {
-    return enqueue(s, [=, this, &c = of(comm)] {
+    return enqueue(comm, s, kAll, [=, this, &c = of(comm)] {
       const auto all = from_all(c, in, n * dtype_size(t));
       for (size_t r = 0; r < all.size(); ++r)
         std::memcpy(static_cast<char*>(out) + r * all[r].size(), all[r].data(), all[r].size());
     });
   }
   Status reduce_scatter(Comm comm, Stream& s, void* out, const void* in, int64_t n, DType t) override {
-    return enqueue(s, [=, this, &c = of(comm)] {
+    return enqueue(comm, s, kAll, [=, this, &c = of(comm)] {
       const auto all = from_all(c, in, n * c.size * dtype_size(t));
       if (!all.empty()) sum(out, all, c.rank * n, n, t, ReduceOp::sum);
     });
   }
   Status broadcast(Comm comm, Stream& s, void* data, int64_t n, DType t, int root) override {
-    return enqueue(s, [=, this, &c = of(comm)] {
+    return enqueue(comm, s, kAll, [=, this, &c = of(comm)] {
       const auto all = from_all(c, data, n * dtype_size(t));
       if (!all.empty()) std::memcpy(data, all[root].data(), all[root].size());
     });
   }
   Status reduce(Comm comm, Stream& s, void* data, int64_t n, DType t, int root) override {
-    return enqueue(s, [=, this, &c = of(comm)] {
+    return enqueue(comm, s, kAll, [=, this, &c = of(comm)] {
       const auto all = from_all(c, data, n * dtype_size(t));
       if (!all.empty() && c.rank == root) sum(data, all, 0, n, t, ReduceOp::sum);
     });
   }
   Status send(Comm comm, Stream& s, const void* data, int64_t n, DType t, int peer) override {
     return enqueue(
-        s, [=, this, &c = of(comm)] { put(c, peer, data, n * dtype_size(t)); }, false);
+        comm, s, lane(of(comm), of(comm).rank, peer),
+        [=, this, &c = of(comm)] { put(c, peer, data, n * dtype_size(t)); }, false);
   }
   Status recv(Comm comm, Stream& s, void* data, int64_t n, DType t, int peer) override {
-    return enqueue(s, [=, this, &c = of(comm)] {
+    return enqueue(comm, s, lane(of(comm), peer, of(comm).rank), [=, this, &c = of(comm)] {
       std::vector<char> message;
       if (!get(c, peer, message)) return;
       LT_CHECK(static_cast<int64_t>(message.size()) == n * dtype_size(t), "a message of another size");
@@ -166,27 +175,83 @@ class FakeLibrary final : public nccl::Library {
   }
   Status group_end() override {
     grouped_ = false;
+    std::vector<Meeting> meetings = std::exchange(meetings_, {});
+    Status status = meet(meetings);
     for (auto* list : {&first_, &second_}) {
-      for (auto& work : *list) stream_->launch(std::move(work));
+      for (auto& work : *list)
+        if (!status.failed) launch(work.comm, *work.stream, std::move(work.body));
       list->clear();
     }
-    return {Status::in_progress, {}};
+    return status;
   }
 
  private:
+  static constexpr const char* kAll = "all";
+  struct Meeting {
+    FakeComm* comm;
+    std::string with;
+  };
+  struct Work {
+    FakeComm* comm;
+    Stream* stream;
+    std::function<void()> body;
+  };
+
   FakeComm* add() {
     comms_.push_back(std::make_unique<FakeComm>());
     return comms_.back().get();
   }
-  static FakeComm& of(Comm c) { return *static_cast<FakeComm*>(c); }
+  static FakeComm& of(Comm c) { return *reinterpret_cast<FakeComm*>(c); }
+  static Comm handle(FakeComm* c) { return reinterpret_cast<Comm>(c); }
 
-  Status enqueue(Stream& s, std::function<void()> work, bool waits = true) {
-    stream_ = &s;
-    if (grouped_)
-      (waits ? second_ : first_).push_back(std::move(work));
-    else
-      s.launch(std::move(work));
-    return {grouped_ ? Status::success : Status::in_progress, {}};
+  template <class Ready>
+  Status wait(std::unique_lock<std::mutex>& lock, const FakeComm& c, Ready&& ready) {
+    state_->changed.notify_all();
+    state_->changed.wait(lock, [&] { return ready() || c.aborted || state_->closed; });
+    if (ready()) return {};
+    return {true, c.aborted ? "aborted" : "the network is gone"};
+  }
+
+  /// On the host, until those who are to be connected have all called.
+  Status meet(const std::vector<Meeting>& meetings) {
+    std::unique_lock lock(state_->mutex);
+    for (const Meeting& m : meetings)
+      if (m.comm->aborted) return {true, "a call on what was aborted"};
+    const auto key = [](const Meeting& m) { return m.comm->id + " " + m.with; };
+    for (const Meeting& m : meetings) state_->meeting[key(m)].insert(m.comm->rank);
+    for (const Meeting& m : meetings) {
+      if (!m.comm->connected.insert(m.with).second) continue;
+      const size_t ranks = m.with == kAll ? static_cast<size_t>(m.comm->size) : 2;
+      if (Status s = wait(lock, *m.comm, [&] { return state_->meeting[key(m)].size() == ranks; }); s.failed)
+        return s;
+    }
+    return {};
+  }
+
+  void launch(FakeComm* c, Stream& s, std::function<void()> body) {
+    {
+      std::lock_guard lock(state_->mutex);
+      ++c->queued;
+    }
+    s.launch([state = state_, c, body = std::move(body)] {
+      body();
+      std::lock_guard lock(state->mutex);
+      --c->queued;
+      state->changed.notify_all();
+    });
+  }
+
+  Status enqueue(Comm comm, Stream& s, const std::string& with, std::function<void()> body,
+                 bool waits = true) {
+    FakeComm* c = &of(comm);
+    if (grouped_) {
+      meetings_.push_back({c, with});
+      (waits ? second_ : first_).push_back({c, &s, std::move(body)});
+      return {};
+    }
+    Status status = meet({{c, with}});
+    if (!status.failed) launch(c, s, std::move(body));
+    return status;
   }
 
   static std::string lane(const FakeComm& c, int from, int to) {
@@ -202,7 +267,7 @@ class FakeLibrary final : public nccl::Library {
   bool get(const FakeComm& c, int from, std::vector<char>& message) {
     std::unique_lock lock(state_->mutex);
     auto& queue = state_->messages[lane(c, from, c.rank)];
-    state_->changed.wait(lock, [&] { return !queue.empty() || c.aborted; });
+    state_->changed.wait(lock, [&] { return !queue.empty() || c.aborted || state_->closed; });
     if (queue.empty()) return false;
     message = std::move(queue.front());
     queue.pop_front();
@@ -226,15 +291,19 @@ class FakeLibrary final : public nccl::Library {
   std::shared_ptr<State> state_;
   int world_ = -1;
   bool grouped_ = false;
-  Stream* stream_ = nullptr;
-  std::vector<std::function<void()>> first_, second_;  // of a group: sends, and what waits
-  std::vector<std::unique_ptr<FakeComm>> comms_;       // until the end: what is enqueued looks at them
+  std::vector<Meeting> meetings_;                 // of a group of calls
+  std::vector<Work> first_, second_;              // of it: sends, and what waits
+  std::vector<std::unique_ptr<FakeComm>> comms_;  // until the end: what is enqueued looks at them
 };
 
 }  // namespace
 
 FakeNetwork::FakeNetwork() : state_(std::make_shared<State>()) {}
-FakeNetwork::~FakeNetwork() = default;
+FakeNetwork::~FakeNetwork() {
+  std::lock_guard lock(state_->mutex);
+  state_->closed = true;
+  state_->changed.notify_all();
+}
 std::shared_ptr<nccl::Library> FakeNetwork::open() {
   std::lock_guard lock(state_->mutex);
   libraries_.push_back(std::make_shared<FakeLibrary>(state_));
@@ -247,6 +316,12 @@ void FakeNetwork::lose(int world_rank) {
 int FakeNetwork::alive() const {
   std::lock_guard lock(state_->mutex);
   return state_->alive;
+}
+
+std::vector<int> FakeNetwork::channels_of(int ranks) const {
+  std::lock_guard lock(state_->mutex);
+  const auto at = state_->channels.find(ranks);
+  return at == state_->channels.end() ? std::vector<int>() : at->second;
 }
 
 }  // namespace ltrain::test

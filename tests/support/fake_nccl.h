@@ -1,5 +1,7 @@
-// NCCL for threads: its calls, non-blocking communicators and aborts, on memory of the host and on streams of
-// the CPU.
+// NCCL for threads, on memory of the host and on streams of the CPU, as its sources (2.20 to 2.30) behave
+// where a caller can tell: making communicators blocks until all have come and stores the communicator at the
+// end; the first call between ranks blocks on the host until they are connected; an abort sets a flag and
+// then waits for what is enqueued.
 #pragma once
 #include <memory>
 #include <vector>
@@ -12,13 +14,15 @@ namespace ltrain::test {
 class FakeNetwork {
  public:
   FakeNetwork();
-  ~FakeNetwork();
+  ~FakeNetwork();  ///< calls that still block fail
   /// For one rank.
   std::shared_ptr<nccl::Library> open();
   /// From now on communicators with this rank of the world say that it is gone.
   void lose(int world_rank);
   /// Communicators that were neither destroyed nor aborted.
   int alive() const;
+  /// Channels asked for, by group's ranks.
+  std::vector<int> channels_of(int ranks) const;
 
   struct State;
 

@@ -1,0 +1,88 @@
+// All NCCL communicators of a process, and the thread that watches them.
+//
+// The world asks every communicator for errors and every call for its age, also of a call that blocks on the
+// host. When one has failed or outlived its deadline it keeps the reason for whoever comes next, and then
+// aborts all communicators at once, with no lock held: a kernel of one may wait behind a kernel of another.
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/base/deadline.h"
+#include "parallel/comm/call_description.h"
+#include "parallel/comm/key_value_store.h"
+#include "parallel/nccl/communicator_nccl.h"
+
+namespace ltrain {
+
+class NcclWorld {
+ public:
+  /// What the thread knows of a communicator. Its members are read and written with the world's lock held.
+  struct Watched {
+    nccl::Comm comm = nullptr;  ///< null when it was aborted
+    std::string name;
+    int rank = 0;
+    struct Call {
+      CollectiveInfo info;
+      Event end;
+      SteadyTime deadline;
+      size_t recorded = 0;  ///< calls that go together, of which `info` is the last; 0: one by itself
+    };
+    std::optional<Call> calling;  ///< blocks on the host; its event says nothing
+    std::deque<Call> calls;       ///< enqueued and not known to be done
+    std::function<void()> complete;
+  };
+  using Body = std::function<nccl::Status(nccl::Library&, nccl::Comm)>;
+
+  NcclWorld(std::shared_ptr<nccl::Library> library, int rank, const NcclOptions& options);
+  ~NcclWorld();
+  NcclWorld(const NcclWorld&) = delete;
+
+  void connect(KeyValueStore& store, const std::string& key, int size);
+  /// Null for a colour below zero.
+  std::shared_ptr<Watched> split(int color, int key, const std::string& name, int group_rank,
+                                 int most_channels);
+  /// Enqueues what `body` does on `s`, and has it watched from now on.
+  void enqueue(Watched& group, const CollectiveInfo& info, Stream& s, const Body& body);
+  /// `calls` recorded calls were given to `s` once more.
+  void enqueue_recorded(Watched& group, const CollectiveInfo& last, Stream& s, size_t calls);
+  /// The group is not to be used any more: it leaves with the others, or is aborted where something failed.
+  void leave(Watched& group);
+  void watch_completions(Watched& group, std::function<void()> complete);
+  void check() const;  ///< throws what has failed
+  /// Something else has failed on this rank: calls end, here and then on the others.
+  void abort(const std::string& why);
+
+  int rank() const { return rank_; }
+  const NcclOptions& options() const { return options_; }
+
+ private:
+  struct Making;
+  /// Runs a call that waits for the other ranks on a thread of its own, since it may never return.
+  nccl::Comm make(const std::string& what,
+                  const std::function<nccl::Status(nccl::Library&, nccl::Comm&)>& call);
+  void watch();
+  std::string what_is_wrong(Watched& w);
+  void throw_failure(const std::string& group) const;  // with the lock held
+  void note_failure(const std::string& why);           // likewise
+  void abort_all(std::unique_lock<std::mutex>& lock);
+
+  const std::shared_ptr<nccl::Library> library_;
+  const NcclOptions options_;
+  const int rank_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::shared_ptr<Watched> own_;
+  std::vector<std::shared_ptr<Watched>> watched_;
+  std::string failure_;
+  bool aborted_ = false, stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ltrain

@@ -26,6 +26,8 @@ COMMON = dict(vocab_size=37, hidden_size=16, intermediate_size=24, num_hidden_la
               pad_token_id=None)  # else transformers leaves that token's embedding without a gradient
 LLAMA3 = dict(rope_type="llama3", rope_theta=1e4, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=16)
+LATENT = dict(kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, n_routed_experts=6,
+              num_experts_per_tok=2, moe_intermediate_size=10)
 LONGROPE = dict(type="longrope", short_factor=[1.0, 1.25, 1.5], long_factor=[1.0, 2.75, 6.5])
 
 
@@ -93,6 +95,19 @@ CONFIGS = {
                                 rope_parameters=dict(
                                     rope_type="yarn", rope_theta=64.0, factor=4.0, beta_fast=2.0, beta_slow=0.25,
                                     truncate=False, original_max_position_embeddings=16))),
+    # Queries without a latent, a dense first layer, and YaRN's scale of the scores.
+    "deepseek_v2": ("deepseek_v2", dict(COMMON, **LATENT, q_lora_rank=None, first_k_dense_replace=1, n_shared_experts=2,
+                                        rope_parameters=dict(
+                                            rope_type="yarn", rope_theta=64.0, factor=4.0, beta_fast=2.0,
+                                            beta_slow=0.25, mscale=0.7, mscale_all_dim=1.5,
+                                            original_max_position_embeddings=16))),
+    "deepseek_v2_groups": ("deepseek_v2", dict(COMMON, **LATENT, q_lora_rank=6, topk_method="group_limited_greedy",
+                                               n_group=3, topk_group=1, routed_scaling_factor=1.5, n_shared_experts=1,
+                                               rope_parameters=rope(1e4))),
+    # Norms of latents have an epsilon of their own.
+    "deepseek_v3": ("deepseek_v3", dict(COMMON, **LATENT, q_lora_rank=6, n_group=2, topk_group=1, rms_norm_eps=1e-2,
+                                        first_k_dense_replace=1, n_shared_experts=1, routed_scaling_factor=2.5,
+                                        num_nextn_predict_layers=0, rope_parameters=rope(1e4))),
     "olmoe": ("olmoe", dict(COMMON, num_key_value_heads=4, num_experts=6, num_experts_per_tok=3,
                             output_router_logits=True, router_aux_loss_coef=0.02, rope_parameters=rope(1e4))),
 }
@@ -119,7 +134,17 @@ def exact_rotary(rotary, real_float):
     else:
         again(rotary.rope_type, "")
     tables = rotary.forward
-    rotary.forward = lambda *a, **k: tuple(real_float(t).to(torch.float64) for t in tables(*a, **k))
+
+    def rounded(t):
+        if t.is_complex():
+            return torch.view_as_complex(rounded(torch.view_as_real(t)))
+        return real_float(t).to(torch.float64)
+
+    def forward(*a, **k):
+        made = tables(*a, **k)
+        return tuple(rounded(t) for t in made) if isinstance(made, tuple) else rounded(made)
+
+    rotary.forward = forward
 
 
 def in_our_order(kind, name, t):
@@ -137,6 +162,8 @@ def make(fixture):
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind, settings = CONFIGS[fixture]
+    if kind.startswith("deepseek"):
+        settings = dict(settings, num_key_value_heads=settings["num_attention_heads"])
     config = CONFIG_MAPPING[kind](**settings)
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
@@ -155,6 +182,9 @@ def make(fixture):
                 if n.endswith("mlp.gate.weight"):
                     value *= 4  # a router that has made up its mind
                 p.copy_(value.bfloat16().double())
+            biases = {n: b for n, b in model.named_buffers() if n.endswith(".e_score_correction_bias")}
+            for n, b in sorted(biases.items()):  # about as large as scores differ
+                b.copy_(0.3 * torch.randn(b.shape, generator=generator, dtype=torch.float64).to(torch.float32))
         exact_rotary(model.model.rotary_emb, real_float)
 
         def ours(n):
@@ -162,6 +192,7 @@ def make(fixture):
 
         record = {"weight." + ours(n): in_our_order(kind, n, p.detach()).bfloat16()
                   for n, p in model.named_parameters()}
+        record.update({"buffer." + n: b.to(torch.float32) for n, b in biases.items()})
         tokens = torch.randint(0, config.vocab_size, (STEPS, BATCH, SEQ), generator=generator)
         # Learnable: every token is a function of the one before it.
         for i in range(1, SEQ):

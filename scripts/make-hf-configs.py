@@ -14,7 +14,7 @@ from golden_tools import GOLDEN, described_by
 VERSIONS = ["4.57.6", "5.23.0"]
 ARCHITECTURES = ["gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "olmo2", "olmoe", "smollm3",
                  "phi3", "gemma2", "gemma3_text",
-                 "gpt_oss"]
+                 "gpt_oss", "deepseek_v2", "deepseek_v3"]
 
 
 def describe():

@@ -20,6 +20,9 @@ LLAMA = dict(vocab_size=272, hidden_size=32, intermediate_size=48, num_hidden_la
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
+YARN = dict(type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=16)
+LATENT = dict(LLAMA, num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6,
+              n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, n_shared_experts=1)
 MODELS = {
     "gpt2": ("gpt2", dict(vocab_size=272, n_embd=32, n_layer=2, n_head=4, n_positions=64)),
     "llama": ("llama", LLAMA),
@@ -48,6 +51,13 @@ MODELS = {
                                          tie_word_embeddings=False, pad_token_id=None)),
     "gpt_oss": ("gpt_oss", dict(LLAMA, num_hidden_layers=3, head_dim=16, num_local_experts=4, num_experts_per_tok=2,
                                 sliding_window=20)),
+    "deepseek_v2": ("deepseek_v2", dict(LATENT, num_hidden_layers=3, first_k_dense_replace=1, q_lora_rank=None)),
+    "deepseek_v2-groups": ("deepseek_v2", dict(LATENT, q_lora_rank=12, topk_method="group_limited_greedy", n_group=2,
+                                               topk_group=1, routed_scaling_factor=16.0, rope_scaling=dict(
+                                                   YARN, mscale=0.707, mscale_all_dim=0.707))),
+    "deepseek_v3": ("deepseek_v3", dict(LATENT, num_hidden_layers=3, first_k_dense_replace=1, q_lora_rank=12, n_group=2,
+                                        topk_group=1, num_nextn_predict_layers=0, rope_scaling=dict(
+                                            YARN, mscale=1.0, mscale_all_dim=1.0))),
     "mixtral": ("mixtral", dict(LLAMA, num_local_experts=4, num_experts_per_tok=2)),
     "qwen3_moe": ("qwen3_moe", dict(LLAMA, **EXPERTS, moe_intermediate_size=24, head_dim=16, decoder_sparse_step=2)),
     "olmoe": ("olmoe", dict(LLAMA, **EXPERTS)),

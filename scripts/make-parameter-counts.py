@@ -40,6 +40,17 @@ def gemma3(hidden, ffn, layers, heads, kv_heads, scalar, positions, window, voca
                 rope_local_base_freq=10000, rope_scaling=scaling, sliding_window=window, sliding_window_pattern=6)
 
 
+def deepseek(kind, vocab, hidden, ffn, layers, heads, positions, experts, moe_ffn, shared, q_lora, mscale, **more):
+    common = dict(attention_bias=False, attention_dropout=0.0, aux_loss_alpha=0.001, ep_size=1, first_k_dense_replace=1,
+                  kv_lora_rank=512, moe_intermediate_size=moe_ffn, moe_layer_freq=1, n_group=1, n_routed_experts=experts,
+                  n_shared_experts=shared, norm_topk_prob=False, num_experts_per_tok=6, pretraining_tp=1,
+                  q_lora_rank=q_lora, qk_nope_head_dim=128, qk_rope_head_dim=64, routed_scaling_factor=1.0,
+                  scoring_func="softmax", seq_aux=True, topk_group=1, topk_method="greedy", v_head_dim=128,
+                  rope_scaling=dict(beta_fast=32, beta_slow=1, factor=40, mscale=mscale, mscale_all_dim=mscale,
+                                    original_max_position_embeddings=4096, type="yarn"))
+    return llama_like(kind, vocab, hidden, ffn, layers, heads, heads, positions, 10000, 1e-6, **(common | more))
+
+
 def gpt_oss(layers, experts):
     return dict(llama_like("gpt_oss", 201088, 2880, 2880, layers, 64, 8, 131072, 150000, 1e-5), head_dim=64,
                 attention_bias=True, attention_dropout=0.0, num_local_experts=experts, num_experts_per_tok=4,
@@ -133,6 +144,13 @@ CONFIGS = {
     "phi-4": phi(100352, 5120, 17920, 40, 40, 10, 16384, None, theta=250000, original_max_position_embeddings=16384),
     "Phi-4-mini-instruct": phi(200064, 3072, 8192, 32, 24, 8, 131072, 262144, longrope(48), True,
                                partial_rotary_factor=0.75),
+    "DeepSeek-V2-Lite": deepseek("deepseek_v2", 102400, 2048, 10944, 27, 16, 163840, 64, 1408, 2, None, 0.707),
+    "DeepSeek-V2": deepseek("deepseek_v2", 102400, 5120, 12288, 60, 128, 163840, 160, 1536, 2, 1536, 0.707, n_group=8,
+                            topk_group=3, topk_method="group_limited_greedy", routed_scaling_factor=16.0),
+    "DeepSeek-V3": deepseek("deepseek_v3", 129280, 7168, 18432, 61, 128, 163840, 256, 2048, 1, 1536, 1.0, n_group=8,
+                            topk_group=4, topk_method="noaux_tc", routed_scaling_factor=2.5, num_experts_per_tok=8,
+                            first_k_dense_replace=3, norm_topk_prob=True, scoring_func="sigmoid",
+                            num_nextn_predict_layers=1),
     "gpt-oss-20b": gpt_oss(24, 32),
     "gpt-oss-120b": gpt_oss(36, 128),
     "OLMo-2-0425-1B": llama_like("olmo2", 100352, 2048, 8192, 16, 16, 16, 4096, 5e5, 1e-6),

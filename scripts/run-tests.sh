@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests of a build folder two at a time; says which failed, which could not be made here and why, and where
-# the whole log is, and which took longest.
+# Runs the tests of a build folder, three for two cores at a time since many wait for processes and for limits of time
+# (LTRAIN_TEST_JOBS: so many); says which failed, which could not be made here and why, where the whole log is, and
+# which took longest.
 # --fast runs those that take at most half a second each (tests/durations.json), --slow also those whose names begin
 # with "slow:", minutes each; --record writes the times of this run into tests/durations.json.
 # Usage: scripts/run-tests.sh BUILD_FOLDER [--fast | --slow] [--record] [ctest arguments]   e.g. build -L parity
@@ -23,7 +24,7 @@ case " $* " in *" -E "* | *" -I "* | *slow*) leave_out=() ;; esac # the caller's
 log=$build/tests.log
 rm -f "$build/Testing/Temporary/LastTestsFailed.log"
 status=0
-ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel 2 "${leave_out[@]}" "$@" || status=$?
+ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "${LTRAIN_TEST_JOBS:-$((($(nproc) * 3 + 1) / 2))}" "${leave_out[@]}" "$@" || status=$?
 case ${leave_out[0]:-} in
   -E) echo "not run: tests that take minutes each (scripts/run-tests.sh $build --slow runs them too)" ;;
   -I) echo "not run: tests that take more than half a second each (scripts/run-tests.sh $build runs most of them)" ;;

@@ -86,10 +86,13 @@ double bytes_of(const AttentionBlock& b) {
          (a.heads * b.q_at.rows + 2 * a.kv_heads * b.k_at.rows);
 }
 
-/// `products`: that the kernel computes; `counted`: of them, those that count for MFU.
+/// `products`: that the kernel computes; `counted`: of them, those that count for MFU, half of which are of
+/// values.
 OpCost cost_of(std::string_view name, const AttentionBlock& b, double products, double counted) {
   OpCost cost = op_cost(name, OpClass::attention, products * product_flops(b), {}, {});
-  cost.model_flops = counted * product_flops(b);
+  const AttentionShape& shape = b.shape;
+  const double values = shape.value_dim ? 1.0 * shape.value_dim / shape.head_dim : 1;
+  cost.model_flops = counted * product_flops(b) * (1 + values) / 2;
   cost.dtype = b.q.t.dtype;
   cost.bytes = bytes_of(b);
   cost.n = b.q_at.rows, cost.k = b.shape.head_dim, cost.m = b.shape.batch * b.shape.heads;

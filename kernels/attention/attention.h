@@ -19,6 +19,7 @@ struct AttentionShape {
   int64_t window = 0;   ///< keys that a query sees, its own among them (arXiv:2310.06825); 0: all before it
   double scale = 0;     ///< of the scores; 0: 1 / sqrt(head_dim)
   double soft_cap = 0;  ///< scores become soft_cap * tanh(score / soft_cap) (arXiv:2408.00118); 0: they stay
+  int64_t value_dim = 0;  ///< channels of a value, behind which it has zeros up to head_dim; 0: head_dim
   int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 

@@ -4,17 +4,16 @@
 
 namespace ltrain {
 
-void rope(Stream& s, Tensor qkv, Tensor table, const RowMap& map, int64_t heads, int64_t head_dim,
-          bool inverse) {
+void rope(Stream& s, Tensor qkv, Tensor table, const RowMap& map, const RopeHeads& h, bool inverse) {
   const int64_t seq = map.total ? map.total : map.seq;
   const int64_t rotary_dim = table.shape[1] * 2;
-  LT_CHECK(qkv.rows() % map.seq == 0 && heads * head_dim <= qkv.cols() && table.shape[0] >= seq &&
-               rotary_dim > 0 && rotary_dim <= head_dim,
-           "rope of {} heads of {} in {}, a table of {}, {} positions", heads, head_dim, to_string(qkv.shape),
-           to_string(table.shape), seq);
+  LT_CHECK(qkv.rows() % map.seq == 0 && h.heads * h.head_dim <= qkv.cols() && table.shape[0] >= seq &&
+               rotary_dim > 0 && h.first >= 0 && h.first + rotary_dim <= h.head_dim,
+           "rope of {} heads of {} from channel {} on in {}, a table of {}, {} positions", h.heads,
+           h.head_dim, h.first, to_string(qkv.shape), to_string(table.shape), seq);
   const char* name = inverse ? "rope_backward" : "rope_forward";
   if (s.meta()) {
-    const double n = static_cast<double>(qkv.rows()) * heads * rotary_dim;
+    const double n = static_cast<double>(qkv.rows()) * h.heads * rotary_dim;
     OpCost cost = op_cost(name, OpClass::elementwise, 3 * n, {}, {});
     cost.bytes = 2 * n * dtype_size(qkv.dtype);
     cost.dtype = qkv.dtype;
@@ -23,8 +22,8 @@ void rope(Stream& s, Tensor qkv, Tensor table, const RowMap& map, int64_t heads,
     return;
   }
   const OpRange range(s, name);
-  LT_LAUNCH(s, rope, qkv.dtype, qkv.data, table.ptr<float>(), qkv.rows(), qkv.cols(), map.args(), heads,
-            head_dim, rotary_dim, inverse);
+  LT_LAUNCH(s, rope, qkv.dtype, qkv.data, table.ptr<float>(), qkv.rows(), qkv.cols(), map.args(), h,
+            rotary_dim, inverse);
 }
 
 }  // namespace ltrain

@@ -4,20 +4,21 @@
 namespace ltrain::LT_ISA {
 
 void rope_cpu(DType t, void* qkv, const float* table, int64_t rows, int64_t width, RowMapArgs map,
-              int64_t heads, int64_t head_dim, int64_t rotary_dim, bool inverse) {
+              RopeHeads p, int64_t rotary_dim, bool inverse) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
-    const int64_t half = rotary_dim / 2;
+    const int64_t half = rotary_dim / 2, step = p.interleaved ? 2 : 1, apart = p.interleaved ? 1 : half;
     parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const float* angles = table + map.embedded(row) * rotary_dim;
-        T* x = static_cast<T*>(qkv) + row * width;
-        for (int64_t h = 0; h < heads; ++h, x += head_dim)
+        T* x = static_cast<T*>(qkv) + row * width + p.first;
+        for (int64_t h = 0; h < p.heads; ++h, x += p.head_dim)
           for (int64_t i = 0; i < half; ++i) {
             const A c = A(angles[2 * i]), sn = inverse ? -A(angles[2 * i + 1]) : A(angles[2 * i + 1]);
-            const A a = get(x, i), b = get(x, i + half);
-            put(x, i, a * c - b * sn);
-            put(x, i + half, b * c + a * sn);
+            const int64_t at = step * i;
+            const A a = get(x, at), b = get(x, at + apart);
+            put(x, at, a * c - b * sn);
+            put(x, at + apart, b * c + a * sn);
           }
       }
     });

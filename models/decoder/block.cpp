@@ -17,7 +17,17 @@ std::vector<Tensor*> Block::Saved::tensors(BlockTensor which) {
     case BlockTensor::attention_norm:
       return {&norm1.y};
     case BlockTensor::qkv:
-      return {&attention.qkv, &attention.query, &attention.query_rstd, &attention.key, &attention.key_rstd};
+      return {&attention.qkv,
+              &attention.query,
+              &attention.query_rstd,
+              &attention.key,
+              &attention.key_rstd,
+              &attention.latent.query.x,
+              &attention.latent.query.y,
+              &attention.latent.query.rstd,
+              &attention.latent.key_value.x,
+              &attention.latent.key_value.y,
+              &attention.latent.key_value.rstd};
     case BlockTensor::attention:
       return {&attention.out, &attention.lse, &attention.exchanged_out};
     case BlockTensor::residual:

@@ -5,7 +5,7 @@
 #define LT_FAMILIES(family)                                                                            \
   family(gpt2) family(llama) family(mistral) family(qwen2) family(qwen3) family(olmo2) family(smollm3) \
       family(phi3) family(mixtral) family(qwen3_moe) family(olmoe) family(gemma2) family(gemma3_text)  \
-          family(gpt_oss)
+          family(gpt_oss) family(deepseek_v2) family(deepseek_v3)
 
 namespace ltrain {
 
@@ -26,6 +26,11 @@ const Family& checked(const Family& f) {
   LT_CHECK(f.names.fused_gate_up.empty() || !f.names.gate.empty(),
            "{}: gate and up in one tensor, and no gate", f.name);
   LT_CHECK(f.experts == Experts::never || has_gate(t.feed_forward), "{}: experts have a gate", f.name);
+  LT_CHECK(t.latent_attention == !f.names.key_value_down.empty(),
+           "{}: names for latents go with latent attention", f.name);
+  LT_CHECK(!t.latent_attention || (!t.qkv_bias && !t.attention_output_bias && !t.attention_sinks &&
+                                   t.query_key_norm == QueryKeyNorm::none && !f.grouped_queries),
+           "{}: biases, sinks, norms or groups of heads beside latent attention", f.name);
   LT_CHECK(t.attention_sinks == !f.names.sinks.empty(), "{}: a name for sinks goes with sinks", f.name);
   LT_CHECK((f.defaults.no_rope_layer_interval == 0) || f.layers_without_positions,
            "{}: layers without positions that a recipe cannot name", f.name);

@@ -33,18 +33,24 @@ struct ParameterNames {
   std::string feed_forward_norm = "post_attention_layernorm";
   std::string feed_forward_output_norm;  ///< of NormPlacement::both
   std::string feed_forward = "mlp";
-  std::string moe = "mlp";      ///< in the place of the feed-forward
-  std::string router = "gate";  ///< of an MoE layer
+  std::string moe = "mlp";                       ///< in the place of the feed-forward
+  std::string router = "gate";                   ///< of an MoE layer
+  std::string shared_experts = "shared_expert";  ///< of an MoE layer
   // Of attention.
   std::string fused_qkv;  ///< rows of queries, keys and values in one tensor; empty: three tensors
   std::string query = "q_proj", key = "k_proj", value = "v_proj";
   std::string attention_output = "o_proj";
   std::string query_norm = "q_norm", key_norm = "k_norm";
   std::string sinks;  ///< of attention_sinks; a name without ".weight"
+  // Of latent_attention: into and out of the latents, and their norms. `query` is where there is no latent.
+  std::string query_down, query_latent_norm, query_up;
+  std::string key_value_down, key_value_latent_norm, key_value_up;
   // Of a feed-forward.
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  ///< gate: empty where there is none
   std::string fused_gate_up;  ///< rows of gate and up in one tensor; empty: two tensors
 
+  /// Of ModelTraits::correction_bias, within a layer.
+  std::string correction_bias() const { return moe + ".gate.e_score_correction_bias"; }
   std::string layer(int64_t i) const { return layers + "." + std::to_string(i); }
 };
 
@@ -54,6 +60,8 @@ struct HfTensorLayout {
   bool transposed_linear = false;
   /// Ends of names of tensors that files may have and that are no parameters: masks that are computed.
   std::vector<std::string> buffers;
+  /// Files may have layers behind the last one, which predict more tokens and are not read.
+  bool layers_behind = false;
   /// All experts in one tensor of each kind, as TensorName::stacked has them.
   bool stacked_experts = false;
   /// Of an expert: "experts.7." + this + ".weight".
@@ -79,6 +87,9 @@ struct FamilyDefaults {
   bool tie_word_embeddings = false;
   int64_t full_attention_interval = 0;  ///< of WindowLayers::but_every_nth
   double rope_theta = 10000.0, rope_local_base_freq = 0;
+  int64_t shared_experts = 0;
+  bool sigmoid_scores = false;  ///< of experts
+  double routed_scaling_factor = 1, bias_update_rate = 0;
   int64_t num_experts = 0;  ///< always above 0 with Experts::always
   int64_t top_k = 2;
   bool norm_topk_prob = true;

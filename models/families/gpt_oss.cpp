@@ -8,11 +8,8 @@ std::vector<HfKey> keys() {
   std::vector<HfKey> rows = moe_like_keys({201088, 2880, 2880, 36, 64, 8, 131072, 1e-5, 1.5e5},
                                           {128, 4, "num_local_experts", "num_experts"});
   set_window_defaults(rows, 128);
-  std::erase_if(rows, [](const HfKey& key) {
-    return key.name == "attention_bias" || key.name == "quantization_config";
-  });
+  std::erase_if(rows, [](const HfKey& key) { return key.name == "attention_bias"; });
   rows.push_back(hf_required("attention_bias", {true}, "biases of attention's projections"));
-  rows.push_back(hf_special("quantization_config", "weights of experts in MXFP4"));
   rows.push_back(hf_alias("experts_per_token", "moe.top_k"));
   rows.push_back(hf_required("swiglu_limit", {7.0}, "where gate and up are clamped"));
   rows.push_back(hf_required("swiglu_alpha", {1.702}, "the gate's slope"));

@@ -106,8 +106,7 @@ void add_common(std::vector<HfKey>& rows) {
   rows.push_back(hf_required("is_encoder_decoder", {false, nullptr}, "two models"));
   rows.push_back(hf_required("add_cross_attention", {false, nullptr}, "attention to another model's output"));
   rows.push_back(hf_required("pruned_heads", {json::object(), nullptr}, "heads that are left out"));
-  rows.push_back(hf_required("quantization_config", {nullptr},
-                             "weights that are stored in fewer bits; import what it was quantized from"));
+  rows.push_back(hf_special("quantization_config", "weights that are stored in fewer bits"));
   rows.push_back(hf_special("model_type", "model.architecture"));
 }
 

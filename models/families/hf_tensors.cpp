@@ -43,7 +43,11 @@ Rows rows_of(const Family& f) {
     for (const std::string& name : {n.attention_output_norm, n.feed_forward_output_norm})
       norm(all.layer, name);
   const std::string attention = n.attention + ".";
-  if (n.fused_qkv.empty())
+  if (t.latent_attention)
+    for (const std::string& name : {n.query, n.query_down, n.query_latent_norm, n.query_up, n.key_value_down,
+                                    n.key_value_latent_norm, n.key_value_up})
+      linear(attention + name, false);
+  else if (n.fused_qkv.empty())
     for (const std::string& name : {n.query, n.key, n.value}) linear(attention + name, t.qkv_bias);
   else
     linear(attention + n.fused_qkv, t.qkv_bias);
@@ -64,6 +68,10 @@ Rows rows_of(const Family& f) {
   const std::string moe = n.moe + ".", experts = moe + "experts.";
   same(all.layer, moe + n.router + ".weight");
   if (t.router_bias) same(all.layer, moe + n.router + ".bias");
+  if (t.correction_bias) same(all.layer, n.correction_bias());
+  if (f.defaults.shared_experts > 0)
+    for (const std::string& name : {n.gate, n.up, n.down})
+      linear(moe + n.shared_experts + "." + name, t.feed_forward_bias);
   if (f.hf_layout.stacked_experts) {
     const auto stack = [&](const char* name, bool transposed) {
       all.layer.push_back({experts + name, experts + name, "", transposed, -1, true});

@@ -43,9 +43,13 @@ struct ModelTraits {
   PositionEmbedding positions = PositionEmbedding::rotary;
   bool qkv_bias = false, attention_output_bias = false;
   bool attention_sinks = false;  ///< a logit a head that takes a share of the softmax (arXiv:2309.17453)
+  bool latent_attention =
+      false;  ///< queries, keys and values from latents (models/layers/latent_projections.h)
+  bool interleaved_rotation = false;  ///< pairs that rotate are neighbours (kernels/attention/rope.h)
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   FeedForward feed_forward = FeedForward::swiglu;
   bool feed_forward_bias = false;
+  bool correction_bias = false;  ///< experts are chosen by score + bias, whether a run moves it or not
   bool router_bias = false, expert_bias = false;  ///< of the linear layers of an MoE layer
 
   bool operator==(const ModelTraits&) const = default;

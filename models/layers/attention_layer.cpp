@@ -36,6 +36,14 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
   window_ = c.window(layer);
   scale_ = c.attention_scale();
   soft_cap_ = c.attn_logit_softcapping.value_or(0);
+  latent_ = t.latent_attention;
+  interleaved_ = t.interleaved_rotation;
+  value_dim_ = c.value_dim();
+  if (latent_) {
+    latents_.declare(store, groups, c, sequence_parallel, prefix);
+    return out_.declare(store, groups, sequence_parallel, {{prefix + "." + names.attention_output, h}},
+                        all_heads_ * value_dim_, false, out_std, LinearSharding::row);
+  }
   std::vector<LinearPart> query{part(names.query, q, 0, 1)};
   const std::vector<LinearPart> key_value{part(names.key, kv, q, copies_),
                                           part(names.value, kv, q + kv, copies_)};
@@ -69,7 +77,8 @@ AttentionShape AttentionLayer::shape(const MicroBatch& mb) const {
           heads_,     kv_heads_,
           head_dim_,  first_head_,
           all_heads_, window_,
-          scale_,     soft_cap_};
+          scale_,     soft_cap_,
+          value_dim_};
 }
 
 void AttentionLayer::forward(Step& step, const MicroBatch& batch, Tensor y, Tensor x, Tensor rope_table,
@@ -85,10 +94,9 @@ void AttentionLayer::recompute(Step& step, const MicroBatch& batch, Tensor x, Te
   const MicroBatch mb = batch.inside();
   if (!saved.qkv.defined()) {
     saved.qkv = step.activation("qkv", {mb.rows(), shape(mb).qkv_width()});
-    project(step, saved.qkv, x);
+    project(step, saved.qkv, x, saved);
     norm(step, saved.qkv, saved);
-    if (rope_)
-      rope(step.compute, saved.qkv, rope_table, step.whole_rows(mb), heads_ + kv_heads_, head_dim_, false);
+    rotate(step, mb, saved.qkv, rope_table, false);
   }
   if (saved.out.defined()) return;
   const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
@@ -138,8 +146,15 @@ void AttentionLayer::extend(Step& step, const MicroBatch& mb, Saved& saved) cons
 void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Tensor dy, Tensor x,
                               Tensor rope_table, Saved& saved) const {
   const MicroBatch mb = batch.inside();
-  Tensor dout = step.temporary("d attention", saved.out.shape);
-  out_.backward(step, dout, dy, saved.out);
+  Tensor made = values(step, saved.out), dout = step.temporary("d attention", made.shape);
+  out_.backward(step, dout, dy, made);
+  release_values(step, made);
+  if (value_dim_ != head_dim_) {
+    Tensor wide = step.temporary("d attention, with zeros", saved.out.shape);
+    resize_heads(step.compute, wide, dout, heads_);
+    step.release(dout);
+    dout = wide;
+  }
   Tensor dqkv = step.temporary("d qkv", {mb.rows(), shape(mb).qkv_width()});
   const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
   AttentionSinks grads;
@@ -160,20 +175,46 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
   }
   if (sinks_ >= 0) step.params.grad_ready(sinks_);
   for (Tensor* t : {&dout, &saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);
-  if (rope_) rope(step.compute, dqkv, rope_table, step.whole_rows(mb), heads_ + kv_heads_, head_dim_, true);
+  rotate(step, mb, dqkv, rope_table, true);
   norm_backward(step, dqkv, saved);
-  project_backward(step, dx, dqkv, x);
+  project_backward(step, dx, dqkv, x, saved);
   step.release(dqkv);
 }
 
 int AttentionLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings,
                                       int64_t layer) {
-  LT_CHECK(copies_ == 1, "{}: key-value heads of several ranks in FP8", place_);
+  LT_CHECK(copies_ == 1 && !latent_, "{}: key-value heads of several ranks, or latents, in FP8", place_);
   return qkv_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::qkv)) +
          out_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::output));
 }
 
-void AttentionLayer::project(Step& step, Tensor qkv, Tensor x) const {
+void AttentionLayer::rotate(Step& step, const MicroBatch& mb, Tensor qkv, Tensor rope_table,
+                            bool inverse) const {
+  if (!rope_) return;
+  const int64_t first = latent_ ? latents_.heads().nope : 0;
+  rope(step.compute, qkv, rope_table, step.whole_rows(mb),
+       {heads_ + kv_heads_, head_dim_, first, interleaved_}, inverse);
+}
+
+Tensor AttentionLayer::values(Step& step, Tensor out) const {
+  if (value_dim_ == head_dim_) return out;
+  const Tensor own = step.temporary("attention without zeros", {out.shape[0], heads_ * value_dim_});
+  resize_heads(step.compute, own, out, heads_);
+  return own;
+}
+
+void AttentionLayer::release_values(Step& step, Tensor& values) const {
+  if (value_dim_ != head_dim_) step.release(values);
+}
+
+void AttentionLayer::output(Step& step, Tensor y, const Saved& saved) const {
+  Tensor made = values(step, saved.out);
+  out_.forward(step, y, made);
+  release_values(step, made);
+}
+
+void AttentionLayer::project(Step& step, Tensor qkv, Tensor x, Saved& saved) const {
+  if (latent_) return latents_.forward(step, qkv, x, saved.latent);
   if (copies_ == 1) return qkv_.forward(step, qkv, x);
   const int64_t rows = qkv.shape[0], q_width = qkv_.out_features(), kv_width = kv_.out_features();
   Tensor q = step.temporary("q", {rows, q_width}), kv = step.temporary("kv", {rows, kv_width});
@@ -185,7 +226,8 @@ void AttentionLayer::project(Step& step, Tensor qkv, Tensor x) const {
   step.release(kv);
 }
 
-void AttentionLayer::project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x) const {
+void AttentionLayer::project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x, Saved& saved) const {
+  if (latent_) return latents_.backward(step, dx, dqkv, x, saved.latent);
   if (copies_ == 1) return qkv_.backward(step, dx, dqkv, x);
   const int64_t rows = dqkv.shape[0], q_width = qkv_.out_features(), kv_width = kv_.out_features();
   Tensor dq = step.temporary("d q", {rows, q_width}), dkv = step.temporary("d kv", {rows, kv_width});

@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/norm/head_norm.h"
 #include "models/layers/context_attention.h"
+#include "models/layers/latent_projections.h"
 #include "models/layers/linear.h"
 #include "models/layers/model_config.h"
 
@@ -11,6 +12,7 @@ class AttentionLayer {
  public:
   struct Saved : AttentionSaved {
     Tensor query, key, query_rstd, key_rstd;  ///< what norms of heads were taken of
+    LatentProjections::Saved latent;
   };
   /// `prefix`: "model.layers.3.self_attn". `place`: the layer's name for dropout, plans and messages.
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
@@ -22,7 +24,7 @@ class AttentionLayer {
   /// Fills of saved what is not there.
   void recompute(Step& step, const MicroBatch& mb, Tensor x, Tensor rope_table, Saved& saved) const;
   /// y of saved.
-  void output(Step& step, Tensor y, const Saved& saved) const { out_.forward(step, y, saved.out); }
+  void output(Step& step, Tensor y, const Saved& saved) const;
   /// dx: (stream rows, H) = gradient of x. Releases saved. `x` is the input of forward.
   void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x, Tensor rope_table,
                 Saved& saved) const;
@@ -32,8 +34,13 @@ class AttentionLayer {
   /// Puts keys and values of saved.qkv behind those of the step's texts; out: of queries over all of them.
   void extend(Step& step, const MicroBatch& mb, Saved& saved) const;
   /// qkv := projections of x; and back.
-  void project(Step& step, Tensor qkv, Tensor x) const;
-  void project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x) const;
+  void project(Step& step, Tensor qkv, Tensor x, Saved& saved) const;
+  void project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x, Saved& saved) const;
+  void rotate(Step& step, const MicroBatch& mb, Tensor qkv, Tensor rope_table, bool inverse) const;
+  /// What the output layer reads: saved.out, or a temporary of its values' own width. Give it back with
+  /// release_values.
+  Tensor values(Step& step, Tensor out) const;
+  void release_values(Step& step, Tensor& values) const;
   /// Norms of queries and keys, in place in qkv.
   void declare_norms(ParameterStore& store, const Groups& groups, const ModelConfig& config,
                      const std::string& prefix);
@@ -49,8 +56,11 @@ class AttentionLayer {
   HeadNorm queries() const;
   HeadNorm keys() const;
   Linear qkv_, out_;
-  Linear kv_;       // apart from q when several tensor ranks hold one key-value head
-  int copies_ = 1;  // of them
+  Linear kv_;                  // apart from q when several tensor ranks hold one key-value head
+  LatentProjections latents_;  // in the place of both
+  bool latent_ = false, interleaved_ = false;
+  int64_t value_dim_ = 0;
+  int copies_ = 1;                                   // of them
   int64_t heads_ = 0, kv_heads_ = 0, head_dim_ = 0;  // of this rank
   int64_t first_head_ = 0, all_heads_ = 0;
   double dropout_ = 0;

@@ -11,6 +11,8 @@ void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_
   std::vector<ParameterSpec> weights, biases;
   cut_ = cut;
   out_ = 0;
+  LT_CHECK(!bias || cut != LinearSharding::whole, "{}: a bias of a linear layer that is whole",
+           parts.front().name);
   for (const LinearPart& p : parts) {
     ParameterSpec w{p.name + ".weight", {p.rows, in}, Init::normal, std, true};
     ParameterSpec b{p.name + ".bias", {p.rows}, Init::zeros, 0, false};
@@ -19,7 +21,7 @@ void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_
       w.matrix = {p.rows, in};
       b.slice = Slice::box({p.all}, {p.first}, {p.rows});
     }
-    weights.push_back(cut_weight(std::move(w), groups, p.copies));
+    weights.push_back(cut_weight(std::move(w), groups, p.copies, sequence_parallel));
     biases.push_back(cut_bias(std::move(b), groups, p.copies, sequence_parallel));
     out_ += biases.back().shape[0];
   }
@@ -28,7 +30,12 @@ void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_
   if (bias) bias_ = store.add(std::move(biases));
 }
 
-ParameterSpec Linear::cut_weight(ParameterSpec w, const Groups& g, int copies) const {
+ParameterSpec Linear::cut_weight(ParameterSpec w, const Groups& g, int copies, bool sequence_parallel) const {
+  if (cut_ == LinearSharding::whole) {
+    LT_CHECK(g.one_d(), "{}: whole on {} tensor-parallel ranks that are no line", w.name, g.inner().size());
+    if (sequence_parallel) w.sum = Axis::tensor;  // each rank has rows of its own
+    return w;
+  }
   const auto cut = [&](Axis a, int dim) {
     w = cut_over(a, std::move(w), dim, g.over(a).rank(), g.over(a).size());
   };
@@ -99,6 +106,7 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
   MatmulArgs args;
   args.trans_b = true;
   const Tensor weight = this->weight(step), bias = this->bias(step);
+  if (cut_ == LinearSharding::whole) return product(step, y, x, weight, args);
   if (cut_ == LinearSharding::column) {
     Tensor whole = gather_rows(step, x, "gathered rows");
     args.bias = bias;
@@ -120,6 +128,14 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
 void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
   const bool later = step.deferred != nullptr;
   const Tensor weight = this->weight(step);
+  if (cut_ == LinearSharding::whole) {
+    if (dx.defined()) product(step, dx, dy, weight);
+    if (later)
+      step.deferred->add([this, dy, x](Step& s) { weight_backward(s, dy, x); }, {dy, x});
+    else
+      weight_backward(step, dy, x);
+    return;
+  }
   if (cut_ == LinearSharding::row) {
     Tensor whole = gather_rows(step, dy, "gathered gradient");
     if (dx.defined()) product(step, dx, whole, weight);

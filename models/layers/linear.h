@@ -9,8 +9,10 @@
 namespace ltrain {
 
 /// How the tensor axis cuts W. column: rows of W, so columns of y: y stays cut. row: columns of W, so x comes
-/// cut and y is a sum over the axis. In a cube: column is the way into a sublayer, row the way out.
-enum class LinearSharding : uint8_t { column, row };
+/// cut and y is a sum over the axis. In a cube: column is the way into a sublayer, row the way out. whole:
+/// not at all, on a line alone: x and y are rows of the stream, and with sequence parallelism the gradient is
+/// a sum over the axis.
+enum class LinearSharding : uint8_t { column, row, whole };
 
 /// One named parameter of a linear layer, or `rows` rows from `first` on of one that has `all`.
 struct LinearPart {
@@ -29,6 +31,7 @@ class Linear {
   bool quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot);
   int64_t out_features() const { return out_; }  ///< on this rank
   /// column: x: (stream rows, in), y: (whole rows, out). row: x: (whole rows, in), y: (stream rows, out).
+  /// whole: both of stream rows.
   void forward(Step& step, Tensor y, Tensor x) const;
   /// dx = dy W when dx is defined; dW (+)= dy^T x; db (+)= column sums of dy. Marks the gradients ready. With
   /// step.deferred dW is left for then; x and dy then live on, and row must not be handed a dy that changes.
@@ -37,7 +40,8 @@ class Linear {
  private:
   /// out = op(a) op(b), one of the three products of the layer.
   void product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArgs& args = {}) const;
-  ParameterSpec cut_weight(ParameterSpec spec, const Groups& groups, int copies) const;
+  ParameterSpec cut_weight(ParameterSpec spec, const Groups& groups, int copies,
+                           bool sequence_parallel) const;
   ParameterSpec cut_bias(ParameterSpec spec, const Groups& groups, int copies, bool sequence_parallel) const;
   Tensor weight(Step& step) const { return step.params.value(weight_, parts_); }
   Tensor bias(Step& step) const { return bias_ >= 0 ? step.params.value(bias_, parts_) : Tensor(); }

@@ -28,6 +28,11 @@ struct RopeScaling {
   std::vector<double> short_factor, long_factor;
 };
 
+/// What YaRN scales queries and keys by, for one of its two mscales.
+inline double yarn_mscale(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
 /// Scores of experts, from logits.
 enum class RouterScore : uint8_t { softmax, sigmoid };
 LT_ENUM_NAMES(RouterScore, {RouterScore::softmax, "softmax"}, {RouterScore::sigmoid, "sigmoid"});
@@ -74,10 +79,25 @@ struct MoeConfig {
   std::optional<double> capacity_factor, eval_capacity_factor;
   Drop drop_policy = Drop::least_weight;
 
+  /// The dense layers are the first so many; -1: they are others.
+  int64_t first_dense() const {
+    for (size_t i = 0; i < dense_layers.size(); ++i)
+      if (dense_layers[i] != static_cast<int64_t>(i)) return -1;
+    return static_cast<int64_t>(dense_layers.size());
+  }
   bool in_layer(int64_t i) const {
     return num_experts > 0 && (i + 1) % layer_step == 0 &&
            std::find(dense_layers.begin(), dense_layers.end(), i) == dense_layers.end();
   }
+};
+
+/// Of ModelTraits::latent_attention, by Hugging Face's names.
+struct LatentAttention {
+  std::optional<int64_t> q_lora_rank = 1536;  ///< width of the latent of queries; none: they have no latent
+  int64_t kv_lora_rank = 512;
+  int64_t qk_nope_head_dim = 128,
+          qk_rope_head_dim = 64;  ///< of a query and key: what does not rotate, what does
+  int64_t v_head_dim = 128;
 };
 
 struct ModelConfig {
@@ -88,7 +108,8 @@ struct ModelConfig {
   int64_t num_hidden_layers = 4;
   int64_t num_attention_heads = 4;
   int64_t num_key_value_heads = 4;
-  int64_t head_dim = 64;
+  int64_t head_dim = 64;  ///< of a query and a key
+  LatentAttention latent;
   int64_t max_position_embeddings = 2048;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
@@ -118,8 +139,9 @@ struct ModelConfig {
   }
   /// Whether the layer's queries and keys are turned by rope_local_base_freq.
   bool rotates_locally(int64_t layer) const { return rope_local_base_freq > 0 && window(layer) > 0; }
-  /// Channels of a head that rotate: the first ones.
+  /// Channels of a head that rotate: the first ones, with latent attention the last.
   int64_t rotary_dim() const {
+    if (traits().latent_attention) return latent.qk_rope_head_dim;
     return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
   }
   /// Keys that a query of the layer sees, its own among them; 0: all before it.
@@ -130,10 +152,21 @@ struct ModelConfig {
     return slides ? *sliding_window : 0;
   }
 
+  /// Channels of a value.
+  int64_t value_dim() const { return traits().latent_attention ? latent.v_head_dim : head_dim; }
   /// AttentionShape's; 0: 1 / sqrt(head_dim).
   double attention_scale() const {
+    if (traits().latent_attention && rope_scaling.type == RopeType::yarn) {
+      const double m = yarn_mscale(rope_scaling.factor, rope_scaling.mscale_all_dim.value_or(0));
+      return m * m / std::sqrt(static_cast<double>(head_dim));
+    }
     const double by = query_pre_attn_scalar;
     return by == 0 || by == static_cast<double>(head_dim) ? 0 : 1 / std::sqrt(by);
+  }
+
+  /// Experts are chosen by score + bias.
+  bool has_correction_bias() const {
+    return moe.num_experts > 0 && (moe.bias_update_rate > 0 || traits().correction_bias);
   }
 
   const ModelTraits& traits() const { return family->traits; }

@@ -88,9 +88,7 @@ double rope_attention_factor(const ModelConfig& c) {
                ? 1.0
                : std::sqrt(1 + std::log(r.factor) /
                                    std::log(static_cast<double>(r.original_max_position_embeddings)));
-  const auto of = [&](double mscale) {
-    return r.factor <= 1 ? 1.0 : 0.1 * mscale * std::log(r.factor) + 1.0;
-  };
+  const auto of = [&](double mscale) { return yarn_mscale(r.factor, mscale); };
   // transformers takes a 0 of the two for none.
   if (r.mscale.value_or(0) != 0 && r.mscale_all_dim.value_or(0) != 0)
     return of(*r.mscale) / of(*r.mscale_all_dim);

@@ -30,6 +30,10 @@ std::string moe_prefix(const ModelConfig& c, int64_t layer) {
   return c.names().layer(layer) + "." + c.names().moe;
 }
 
+std::string correction_bias_name(const ModelConfig& c, int64_t layer) {
+  return c.names().layer(layer) + "." + c.names().correction_bias();
+}
+
 void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig& c, bool sequence_parallel,
                        bool expert_tensor, const DispatchOptions& dispatch, const std::string& prefix,
                        int64_t layer, double out_std) {
@@ -96,7 +100,7 @@ void MoeLayer::declare_shared(ParameterStore& store, const Groups& g, const Mode
   has_shared_gate_ = c.moe.shared_expert_gate;
   ModelConfig shared = c;
   shared.intermediate_size = c.moe.shared_experts * c.moe.intermediate_size;
-  shared_.declare(store, g, shared, sequence_parallel, prefix + ".shared_expert", out_std);
+  shared_.declare(store, g, shared, sequence_parallel, prefix + "." + c.names().shared_experts, out_std);
   if (!has_shared_gate_) return;
   shared.moe = {};  // a router of one expert, whose score is the gate
   shared.moe.num_experts = shared.moe.top_k = 1;

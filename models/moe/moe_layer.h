@@ -9,6 +9,8 @@ namespace ltrain {
 
 /// Of the names of a layer's router and experts.
 std::string moe_prefix(const ModelConfig& config, int64_t layer);
+/// Of ModelConfig::has_correction_bias.
+std::string correction_bias_name(const ModelConfig& config, int64_t layer);
 
 class MoeLayer {
  public:

@@ -33,6 +33,12 @@ void check_costs(const Schedule& s, const StageCosts& c) {
                good(c.optimizer, ranks, true),
            "costs of {} stages on {} ranks: a list is of another length, or has a negative cost", stages,
            ranks);
+  LT_CHECK(c.least.empty() || c.least.size() == ranks, "least costs of {} ranks, not of {}", c.least.size(),
+           ranks);
+  for (size_t r = 0; r < c.least.size(); ++r)
+    LT_CHECK(good(c.least[r], s.order[r].size(), true),
+             "least costs of rank {}: {} of {} actions, or one is negative", r, c.least[r].size(),
+             s.order[r].size());
 }
 
 }  // namespace
@@ -74,7 +80,9 @@ Timing simulate(const Schedule& s, const StageCosts& costs) {
       const Place from = place_of(s, positions, *needed);
       start = std::max(start, arrives[from.rank][from.position]);
     }
-    const double took = seconds(costs, a), end = start + took;
+    double took = seconds(costs, a);
+    if (!costs.least.empty() && !costs.least[rank].empty()) took = std::max(took, costs.least[rank][at]);
+    const double end = start + took;
     t.start[rank][at] = start;
     t.end[rank][at] = end;
     t.busy[rank] += took;

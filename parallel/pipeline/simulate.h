@@ -16,6 +16,9 @@ struct StageCosts {
   /// other in no time. Empty: none. The transfers of a link follow each other in the order in which they are
   /// sent.
   std::vector<double> transfer;
+  /// What an action takes at least, by rank and position as in Schedule::order; a rank's list may be empty.
+  /// Empty: none.
+  std::vector<std::vector<double>> least;
   /// Seconds of the optimizer by rank, after the last rank's last action: the gradient norm needs all of
   /// them.
   std::vector<double> optimizer;

@@ -41,9 +41,11 @@ struct FileOrder {
   enum Kind : uint8_t {
     rows,     ///< one row after the other, and nothing else
     strided,  ///< element (r, c) is number first + r * row + c * column
-    mxfp4     ///< row r is row first + r * row of blocks of 32 columns: 16 bytes each here, a scale each in
+    mxfp4,    ///< row r is row first + r * row of blocks of 32 columns: 16 bytes each here, a scale each in
               ///< `scales`
+    fp8  ///< one row after the other in e4m3; `scales` has an fp32 factor for each kFp8Block by kFp8Block
   };
+  static constexpr int64_t kFp8Block = 128;
   Kind kind = rows;
   int64_t first = 0, row = 0, column = 0, elements = 0;
   std::string scales = {};

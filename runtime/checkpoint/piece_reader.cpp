@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/tensor/fp8.h"
 #include "parallel/comm/host_collectives.h"
 #include "runtime/checkpoint/convert_elements.h"
 
@@ -48,6 +49,7 @@ void PieceReader::read(const std::string& name, DType dtype, const Slice& slice,
     if (common_elements(piece.slice, slice) > 0)
       filled += piece.order.kind == FileOrder::rows      ? read_rows(piece, t.dtype, dtype, slice, to)
                 : piece.order.kind == FileOrder::strided ? read_strided(piece, t.dtype, dtype, slice, to)
+                : piece.order.kind == FileOrder::fp8     ? read_fp8(piece, dtype, slice, to)
                                                          : read_mxfp4(piece, dtype, slice, to);
   // The pieces tile the tensor (checked when it was opened), so this is a defect and not damage.
   LT_CHECK(filled == slice.elements(), "{}: {} of {} elements of {}", path_, filled, slice.elements(), name);
@@ -222,6 +224,50 @@ int64_t PieceReader::read_mxfp4(const Piece& piece, DType dtype, const Slice& sl
       }
       convert_elements(DType::f32, values.data() + (p.column - from * kColumns), dtype,
                        static_cast<char*>(to) + p.to * out, p.count);
+    }
+  }
+  return elements_of(parts);
+}
+
+/// A number is its byte's value times its block's factor in fp32, rounded to bf16 as DeepSeek's own
+/// conversion does, so that every layout and precision begins with the same.
+int64_t PieceReader::read_fp8(const Piece& piece, DType dtype, const Slice& slice, void* to) {
+  constexpr int64_t kBlock = FileOrder::kFp8Block;
+  const FileOrder& o = piece.order;
+  const Shape& extent = piece.slice.extent;
+  const int64_t width = extent[extent.rank - 1], height = piece.slice.elements() / width,
+                row_blocks = (width + kBlock - 1) / kBlock, out = dtype_size(dtype),
+                factors = (height + kBlock - 1) / kBlock * row_blocks;
+  const SafetensorsEntry& bytes = entry(piece.file, piece.key, "F8_E4M3", o.elements);
+  const SafetensorsEntry& scales = entry(o.scales_file, o.scales, "F32", factors * dtype_size(DType::f32));
+  std::vector<float> scale(static_cast<size_t>(factors)), values;
+  file(o.scales_file).read(scales, 0, scales.end - scales.begin, scale.data());
+  bytes_read_ += scales.end - scales.begin;
+  const std::vector<RowPart> parts = row_parts(piece.slice, slice);
+  std::vector<uint8_t> codes;
+  std::vector<char> rounded;
+  for (size_t first = 0, next = 0; first < parts.size(); first = next) {
+    // Rows that are read at once, with what lies between their parts where that is little.
+    const int64_t begin = parts[first].row * width + parts[first].column;
+    int64_t end = begin + parts[first].count;
+    for (next = first + 1; next < parts.size(); ++next) {
+      const int64_t at = parts[next].row * width + parts[next].column;
+      if (at - end > kGap || at + parts[next].count - begin > kBuffer) break;
+      end = at + parts[next].count;
+    }
+    codes.resize(static_cast<size_t>(end - begin));
+    file(piece.file).read(bytes, begin, end - begin, codes.data());
+    bytes_read_ += end - begin;
+    for (size_t i = first; i < next; ++i) {
+      const RowPart& p = parts[i];
+      const uint8_t* code = codes.data() + (p.row * width + p.column - begin);
+      const float* factor = scale.data() + p.row / kBlock * row_blocks;
+      values.resize(static_cast<size_t>(p.count));
+      for (int64_t c = 0; c < p.count; ++c)
+        values[static_cast<size_t>(c)] = fp8::from_e4m3(code[c]) * factor[(p.column + c) / kBlock];
+      rounded.resize(static_cast<size_t>(p.count * dtype_size(DType::bf16)));
+      convert_elements(DType::f32, values.data(), DType::bf16, rounded.data(), p.count);
+      convert_elements(DType::bf16, rounded.data(), dtype, static_cast<char*>(to) + p.to * out, p.count);
     }
   }
   return elements_of(parts);

@@ -41,6 +41,7 @@ class PieceReader {
   const SafetensorsEntry& entry(int file, const std::string& key, const std::string& type, int64_t bytes);
   int64_t read_rows(const Piece& piece, DType stored, DType dtype, const Slice& slice, void* to);
   int64_t read_strided(const Piece& piece, DType stored, DType dtype, const Slice& slice, void* to);
+  int64_t read_fp8(const Piece& piece, DType dtype, const Slice& slice, void* to);
   int64_t read_mxfp4(const Piece& piece, DType dtype, const Slice& slice, void* to);
 
   std::string path_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "kernels/tensor/parallel_for.h"
 #include "parallel/mesh/mesh.h"
@@ -58,6 +59,8 @@ double RankPlan::exposed_comm_seconds() const {
 
 namespace {
 
+double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
+
 /// Of the whole model, however it is cut.
 int64_t model_parameters(const ModelConfig& model) {
   const GroupSet alone;
@@ -102,7 +105,7 @@ void add_routing(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
 }
 
 /// A step of the other kind, on the same rank: what it sends and takes, and its memory.
-void add_other_step(RankPlan& plan, const PipelineLayout& layout, double actions, MetaRank& meta) {
+void add_other_step(RankPlan& plan, const PipelineLayout& layout, MetaRank& meta) {
   const StepKinds kinds = step_kinds(meta.program.options().optimizer);
   if (kinds.other_step == 0) return;
   const int64_t wire = meta.wire_bytes();
@@ -111,18 +114,39 @@ void add_other_step(RankPlan& plan, const PipelineLayout& layout, double actions
   plan.other_wire_bytes = meta.wire_bytes() - wire;
   plan.other_seconds = meta.end() - begin;
   if (layout.stage_layers.empty()) return;
-  const bool twice = meta.program.parameters().estimates(kinds.other_step);
-  plan.other_seconds += (twice ? 2 : 1) * actions - meta.program.action_seconds();
+  plan.other_passes = meta.program.parameters().estimates(kinds.other_step) ? 2 : 1;
+  plan.other_seconds -= sum(meta.program.action_seconds());
 }
 
 }  // namespace
 
-pipeline::Timing pipeline_timing(const Recipe& recipe, const MachineProfile& profile,
-                                 const PipelineLayout& layout) {
-  if (layout.stage_layers.empty()) return {};
-  const pipeline::StagedCosts staged = pipeline::stage_costs(
-      layer_costs(recipe, profile, layout.recompute), layout.schedule.rank_of_stage, layout.stage_layers);
-  return pipeline::simulate(layout.schedule, staged.costs);
+PipelinePlan priced_pipeline(const Recipe& recipe, const MachineProfile& profile,
+                             const PipelineLayout& layout) {
+  PipelinePlan out{layout, {}, {}};
+  if (layout.stage_layers.empty()) return out;
+  out.costs = pipeline::stage_costs(layer_costs(recipe, profile, layout.recompute),
+                                    layout.schedule.rank_of_stage, layout.stage_layers)
+                  .costs;
+  out.timing = pipeline::simulate(layout.schedule, out.costs);
+  return out;
+}
+
+void place_actions(std::vector<RankPlan>& ranks, const Recipe& recipe, PipelinePlan& pipeline) {
+  if (pipeline.layout.stage_layers.empty()) return;
+  auto& least = pipeline.costs.least;
+  least.assign(static_cast<size_t>(pipeline.layout.schedule.ranks), {});
+  for (const RankPlan& rank : ranks) {
+    const int coordinate = mesh_of(recipe, rank.rank).coordinate(Axis::pipeline);
+    std::vector<double>& actions = least.at(static_cast<size_t>(coordinate));
+    if (actions.empty()) actions.resize(rank.action_seconds.size());
+    std::transform(actions.begin(), actions.end(), rank.action_seconds.begin(), actions.begin(),
+                   [](double a, double b) { return std::max(a, b); });
+  }
+  pipeline.timing = pipeline::simulate(pipeline.layout.schedule, pipeline.costs);
+  for (RankPlan& rank : ranks) {
+    rank.step_seconds += pipeline.timing.makespan;
+    rank.other_seconds += rank.other_passes * pipeline.timing.makespan;
+  }
 }
 
 std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile& profile) {
@@ -136,7 +160,7 @@ std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile&
   std::vector<double> limit;
   for (int stage = 0; stage < first.size(Axis::pipeline); ++stage) {
     const RankPlan rank =
-        plan_rank(plain, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(recipe), 0);
+        plan_rank(plain, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(recipe));
     const int64_t others =
         rank.total_bytes - rank.arena.most_by_kind[static_cast<int>(MemoryKind::activations)];
     const int64_t there = device_of(recipe) == DeviceKind::cuda
@@ -148,7 +172,7 @@ std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile&
 }
 
 RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
-                   int rank, int threads, double actions, Plan* totals) {
+                   int rank, int threads, Plan* totals) {
   const int ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
   MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads, ranks_on_host);
   RankPlan plan;
@@ -159,15 +183,17 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
   plan.train_wire_bytes = meta.wire_bytes() - wire_before;
   plan.model_flops = meta.trace.model_flops();
   plan.step_seconds = meta.end();
-  if (!layout.stage_layers.empty())  // a rank alone does not know when its neighbours send
-    plan.step_seconds += actions - meta.program.action_seconds();
+  if (!layout.stage_layers.empty()) {  // a rank alone does not know when its neighbours send
+    plan.action_seconds = meta.program.action_seconds();
+    plan.step_seconds -= sum(plan.action_seconds);
+  }
   for (auto& [axis, seconds] : exposed_by_axis(meta.compute->waited(), waits_before))
     (axis.empty() ? plan.exposed_offload_seconds : plan.exposed.emplace_back(axis, 0).second) = seconds;
   const auto entries = static_cast<std::ptrdiff_t>(meta.trace.entries().size());
 
   std::map<std::array<std::string, 3>, CollectivePlan> collectives;
   std::map<std::string, OpPlan> ops;
-  add_other_step(plan, layout, actions, meta);
+  add_other_step(plan, layout, meta);
   for (auto entry = meta.trace.entries().begin(); entry != meta.trace.entries().begin() + entries; ++entry) {
     const TraceEntry& e = *entry;
     if (e.cls == OpClass::collective) {
@@ -270,8 +296,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   check_optimizer_of(recipe);
   check_fp8(recipe);
   const std::map<std::string, Shape> sparse = sparse_matrices(recipe);
-  const PipelinePlan pipeline =
-      given ? PipelinePlan{*given, pipeline_timing(recipe, profile, *given)} : plan_pipeline(recipe, profile);
+  PipelinePlan pipeline = given ? priced_pipeline(recipe, profile, *given) : plan_pipeline(recipe, profile);
   Plan plan = job_of(recipe, profile);
   for (const auto& [name, shape] : sparse) plan.sparse_parameters += shape.elements();
   plan.sparse_from = sparse.empty() ? 0 : recipe.sparsity.at_step;
@@ -282,11 +307,11 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
     plan.stages = mesh_of(recipe, 0).size(Axis::pipeline);
   }
   plan.parameters = model_parameters(recipe.model);
+  for (int rank : which)
+    plan.ranks.push_back(plan_rank(recipe, profile, pipeline.layout, rank, plan.threads_per_rank, &plan));
+  place_actions(plan.ranks, recipe, pipeline);
   plan.bubble_share = pipeline.timing.bubble_share;
   plan.action_seconds = pipeline.timing.makespan;
-  for (int rank : which)
-    plan.ranks.push_back(plan_rank(recipe, profile, pipeline.layout, rank, plan.threads_per_rank,
-                                   pipeline.timing.makespan, &plan));
   return plan;
 }
 

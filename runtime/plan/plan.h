@@ -64,6 +64,9 @@ struct RankPlan {
   /// Of steps of another kind (StepKinds): bytes and seconds; 0 where all are of one.
   int64_t other_wire_bytes = 0;
   double other_seconds = 0;
+  int other_passes = 0;  ///< of such a step over its micro-batches
+  /// Of a pipeline: each action of its order in the rank's pass, one after the other without bubbles.
+  std::vector<double> action_seconds;
 };
 
 /// A memory that ranks need, of a card or of this host.
@@ -142,6 +145,7 @@ std::vector<double> activation_limit(const Recipe& resolved, const MachineProfil
 /// recompute.granularity: auto chose.
 struct PipelinePlan {
   PipelineLayout layout;
+  pipeline::StageCosts costs;
   pipeline::Timing timing;
 };
 /// `costs`: null: layer_costs of the recipe (schedule_plan.h).
@@ -156,13 +160,19 @@ std::vector<int> ranks_to_plan(const Recipe& resolved);
 /// `layout`: null: from the recipe and the profile.
 Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vector<int> ranks = {},
                const PipelineLayout* layout = nullptr);
-/// The actions of a step, from the first to the last, over all stages; of zero seconds without a pipeline.
-pipeline::Timing pipeline_timing(const Recipe& resolved, const MachineProfile& profile,
-                                 const PipelineLayout& layout);
-/// Of the profile and recipe, for one rank: what `run` sizes its arena by. `actions`: the makespan of
-/// pipeline_timing. `totals` gets what all ranks have in common.
+/// The layout with the costs of its stages and the times of its actions.
+PipelinePlan priced_pipeline(const Recipe& resolved, const MachineProfile& profile,
+                             const PipelineLayout& layout);
+/// Of the profile and recipe, for one rank: what `run` sizes its arena by. With a pipeline its step_seconds
+/// and other_seconds are without the actions, until place_actions. `totals` gets what all ranks have in
+/// common.
 RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
-                   int rank, int threads, double actions, Plan* totals = nullptr);
+                   int rank, int threads, Plan* totals = nullptr);
+/// Adds the actions of a pipeline to the steps of `ranks`; nothing without a pipeline. An action takes what
+/// its stage's costs say, or what it took in the pass of a rank of its stage where that is longer: there it
+/// waits for shards of parameters and gradients too, which costs of layers do not know. That pass has no
+/// bubbles, in which a run could hide some of that wait, so such a plan is never too fast by it.
+void place_actions(std::vector<RankPlan>& ranks, const Recipe& resolved, PipelinePlan& pipeline);
 
 /// What the plan is compared with: a card's memory, and this host's where ranks would run on it. Empty where
 /// neither is known.

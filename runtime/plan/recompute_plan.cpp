@@ -19,11 +19,13 @@ Outcome outcome(const Recipe& r, const MachineProfile& profile, PipelineLayout l
                 const RecomputeOptions& o) {
   layout.recompute = o;
   const Mesh first = mesh_of(r, 0);
+  PipelinePlan pipeline = priced_pipeline(r, profile, layout);
+  std::vector<RankPlan> ranks;
+  for (int stage = 0; stage < first.size(Axis::pipeline); ++stage)
+    ranks.push_back(plan_rank(r, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(r)));
+  place_actions(ranks, r, pipeline);
   Outcome out;
-  const double actions = pipeline_timing(r, profile, layout).makespan;
-  for (int stage = 0; stage < first.size(Axis::pipeline); ++stage) {
-    const RankPlan rank =
-        plan_rank(r, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(r), actions);
+  for (const RankPlan& rank : ranks) {
     out.seconds = std::max(out.seconds, rank.step_seconds);
     out.bytes = std::max(out.bytes, rank.total_bytes);
   }

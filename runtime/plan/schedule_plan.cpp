@@ -202,11 +202,12 @@ PipelinePlan plan_pipeline(const Recipe& r, const MachineProfile& profile,
         plan_schedule(r, costs ? *costs : layer_costs(r, profile), activation_limit(r, profile));
     out.layout.schedule = std::move(plan.schedule);
     out.layout.stage_layers = std::move(plan.staged.layers);
+    out.costs = std::move(plan.staged.costs);
     out.timing = std::move(plan.timing);
   }
   if (r.recompute.granularity == RecomputeGranularity::automatic) {
     out.layout.recompute = choose_recompute(r, profile, out.layout);
-    out.timing = pipeline_timing(r, profile, out.layout);  // of what is recomputed, too
+    out = priced_pipeline(r, profile, out.layout);  // of what is recomputed, too
   }
   return out;
 }

@@ -80,7 +80,7 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
   const bool few = alike(r.model) && layers > 2;
   const auto with_layers = [&](int64_t n) {
     r.model.num_hidden_layers = n;
-    return plan_rank(r, profile_, {}, 0, threads_per_rank(r), 0);
+    return plan_rank(r, profile_, {}, 0, threads_per_rank(r));
   };
   Part p;
   const auto add = [&](const RankPlan& plan, double times) {
@@ -148,21 +148,23 @@ double SearchParts::actions(const Layout& l) {
 
 Trial SearchParts::trial(const Layout& l, double most_seconds) {
   const Recipe r = recipe_of(l);
-  const PipelinePlan pipeline = this->pipeline(l, r);
+  PipelinePlan pipeline = this->pipeline(l, r);
   ++(composes(l) ? composed_ : whole_);
   Plan plan = job_of(r, profile_);
   Trial t;
   t.fits = true;
   t.finished = true;
   for (int rank : ranks_to_plan(r)) {
-    plan.ranks.push_back(
-        plan_rank(r, profile_, pipeline.layout, rank, plan.threads_per_rank, pipeline.timing.makespan));
-    t.step_seconds = plan.step_seconds();
+    plan.ranks.push_back(plan_rank(r, profile_, pipeline.layout, rank, plan.threads_per_rank));
+    t.step_seconds = plan.step_seconds() + pipeline.timing.makespan;  // or longer: place_actions
     t.bytes = std::max(t.bytes, plan.ranks.back().total_bytes);
     t.fits = fits_with(plan, limits_.keep_free);
     t.finished = t.fits && t.step_seconds <= most_seconds;
-    if (!t.finished) break;
+    if (!t.finished) return t;
   }
+  place_actions(plan.ranks, r, pipeline);
+  t.step_seconds = plan.step_seconds();
+  t.finished = t.step_seconds <= most_seconds;
   return t;
 }
 

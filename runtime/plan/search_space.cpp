@@ -155,11 +155,8 @@ class Walk {
   void states() {
     const Parallel& p = given_.parallel;
     const bool shares = at_.data * at_.context > 1;
-    // A plan does not count what the actions of a pipeline wait for gathers and sums of each micro-batch.
-    const std::vector<int64_t> priced =
-        at_.pipeline > 1 ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{0, 1, 2, 3};
     const auto stages =
-        shares ? open("parallel.zero_stage", p.zero_stage, priced) : std::vector<int64_t>{p.zero_stage};
+        shares ? open("parallel.zero_stage", p.zero_stage, {0, 1, 2, 3}) : std::vector<int64_t>{p.zero_stage};
     for (int64_t zero : stages) {
       const bool two = zero > 0 && limits_.world > limits_.ranks_per_node;
       const auto groups = two ? open("parallel.shard_group", p.shard_group, {kOneLevel, kNode})

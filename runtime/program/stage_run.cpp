@@ -111,7 +111,7 @@ void StageRun::compute(const Action& a, const MicroBatch& mb) {
       waiting_.erase(which);
       break;
   }
-  action_seconds_ += step_.compute.clock - begin;
+  if (step_.compute.meta()) action_seconds_.push_back(step_.compute.clock - begin);
   const TensorId given = given_by(schedule_, a);
   LT_CHECK((given.stage >= 0) == out.defined(), "{} gives {}", to_string(a),
            out.defined() ? "a tensor" : "nothing");

@@ -20,8 +20,8 @@ class StageRun {
   void run(const std::vector<pipeline::PipelineStep>& program,
            const std::function<MicroBatch(int micro)>& micro_batch);
 
-  /// On meta: seconds of compute between the start and the end of the actions.
-  double action_seconds() const { return action_seconds_; }
+  /// On meta: seconds of each action in the order in which they ran, with what it waited for within.
+  const std::vector<double>& action_seconds() const { return action_seconds_; }
 
  private:
   using Key = std::tuple<bool, int, int>;  // gradient, stage, micro
@@ -41,7 +41,7 @@ class StageRun {
   Step& step_;
   const pipeline::Schedule& schedule_;
   int rank_ = 0;
-  double action_seconds_ = 0;
+  std::vector<double> action_seconds_;
   std::map<Key, Flight> here_;  // received, or made and not yet used or sent
   std::map<Key, Flight> sent_;
   std::map<std::pair<int, int>, Decoder::Saved> saved_;     // by stage and micro-batch

@@ -155,7 +155,7 @@ OffloadedBytes TrainProgram::offloaded() const {
 
 void TrainProgram::make_router_bias() {
   const MoeConfig& m = options_.model.moe;
-  if (m.num_experts == 0 || m.bias_update_rate <= 0) return;
+  if (!options_.model.has_correction_bias()) return;
   const DType type = options_.precision.compute == DType::f64 ? DType::f64 : DType::f32;
   router_bias_ = device_.memory.allocate(MemoryKind::parameters, "bias of routers", type,
                                          {options_.model.num_hidden_layers, m.num_experts});
@@ -163,7 +163,7 @@ void TrainProgram::make_router_bias() {
   if (!device_.compute.meta()) fill_zero(device_.compute, router_bias_);
   for (int64_t i = 0; i < options_.model.num_hidden_layers; ++i)
     if (m.in_layer(i))
-      store_.keep(moe_prefix(options_.model, i) + ".gate.e_score_correction_bias",
+      store_.keep(correction_bias_name(options_.model, i),
                   router_bias_.flat(i * m.num_experts, {m.num_experts}));
 }
 
@@ -453,8 +453,9 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   if (meta) device_.compute.meta()->set_model_work(false);
   store_.update(args);
   if (meta) device_.compute.meta()->set_model_work(true);
-  if (router_bias_.defined() && !options_.optimizer.freeze_routers)
-    move_router_bias(device_.compute, router_bias_, summed_routers(), options_.model.moe.bias_update_rate);
+  const double rate = options_.model.moe.bias_update_rate;
+  if (router_bias_.defined() && rate > 0 && !options_.optimizer.freeze_routers)
+    move_router_bias(device_.compute, router_bias_, summed_routers(), rate);
   return result;
 }
 

@@ -138,7 +138,7 @@ class TrainProgram {
   /// This rank's part of each sequence.
   const ContextSharding& context_sharding() const { return cut_; }
   /// On meta: seconds of the actions of the last train step, without what is before, between and after them.
-  double action_seconds() const { return action_seconds_; }
+  const std::vector<double>& action_seconds() const { return action_seconds_; }
 
   /// Bytes in offload memory.
   OffloadedBytes offloaded() const;
@@ -224,7 +224,7 @@ class TrainProgram {
   Tensor positions_;                        // as in MicroBatch, where the sequence is cut
   Tensor text_positions_;                   // (rows of a forward) i32, of generation
   Tensor documents_, position_ids_;         // (places, ...), where batches have them
-  double action_seconds_ = 0;
+  std::vector<double> action_seconds_;
   std::optional<LossScaler> scaler_;
   std::unique_ptr<Fp8State> fp8_;
   bool fp8_begun_ = false;

@@ -62,6 +62,8 @@ class ConfigReader {
     sliding_window(root);
     if (family_->local_rotation && !given_.values.count("model.sliding_window")) no_local_rotation();
     balance_loss(root);
+    dense_layers(root);
+    expert_groups(root);
     for (const HfKey& key : *keys_) {
       if (key.use != HfUse::obeyed || key.alias || key.missing.is_null() || derived_.count(key.path))
         continue;
@@ -96,17 +98,22 @@ class ConfigReader {
     if (!said) root[kRopeScaling] = json::parse(family_->hf_default_rope);
   }
 
-  /// Experts' weights may be in MXFP4, which their tensors say themselves (runtime/weights).
+  /// Weights may be in FP8 and experts' in MXFP4, which their tensors say themselves (runtime/weights).
   void quantization(const json& root) {
     constexpr const char* kKey = "quantization_config";
-    const HfKey* row = find_hf_key(*keys_, kKey);
     const auto it = root.find(kKey);
-    if (!row || row->use != HfUse::special || it == root.end() || it->is_null() || ignored_.count(kKey))
+    if (it == root.end() || it->is_null() || ignored_.count(kKey)) return;
+    const bool stacked = family_->hf_layout.stacked_experts;
+    const json method = it->is_object() ? it->value("quant_method", json()) : json();
+    if (stacked ? method == "mxfp4"
+                : method == "fp8" && it->value("weight_block_size", json()) == json::array({128, 128}) &&
+                      it->value("fmt", json("e4m3")) == "e4m3")
       return;
-    if (!it->is_object() || it->value("quant_method", json()) != "mxfp4")
-      wrong(kKey, fmt::format("= {}: of weights in fewer bits this build reads quant_method \"mxfp4\" alone; "
-                              "import what it was quantized from",
-                              value_text(*it)));
+    wrong(kKey, fmt::format("= {}: of weights in fewer bits this build reads {} alone; import what it was "
+                            "quantized from",
+                            value_text(*it),
+                            stacked ? "quant_method \"mxfp4\""
+                                    : "quant_method \"fp8\" with weight_block_size [128, 128]"));
   }
 
   /// rope_parameters by kind of layer: those of layers with a window are read here, and `root` keeps the
@@ -435,7 +442,7 @@ class ConfigReader {
   /// transformers adds router_aux_loss_coef times its loss for balance where output_router_logits is true.
   void balance_loss(const json& root) {
     const HfKey* row = find_hf_key(*keys_, "router_aux_loss_coef");
-    if (!row || ignored_.count("output_router_logits")) return;
+    if (!row || row->use != HfUse::special || ignored_.count("output_router_logits")) return;
     const json on = value(root, "output_router_logits"), coeff = value(root, "router_aux_loss_coef");
     if (!on.is_boolean())
       return wrong("output_router_logits", fmt::format("= {}: needs true or false", value_text(on)));
@@ -450,6 +457,39 @@ class ConfigReader {
     }
     set("model.moe.balance.kind", "output_router_logits", "hf");
     set("model.moe.balance.coeff", "router_aux_loss_coef", coeff);
+  }
+
+  /// The first layers have no experts.
+  void dense_layers(const json& root) {
+    constexpr const char* kFirst = "first_k_dense_replace";
+    if (!find_hf_key(*keys_, kFirst) || ignored_.count(kFirst)) return;
+    const json first = value(root, kFirst);
+    const int64_t layers = size("num_hidden_layers");
+    if (!first.is_number_integer() || first < 0 || first > kMostLayers || first >= layers)
+      return wrong(kFirst, fmt::format("= {}: needs a number of layers below model.num_hidden_layers ({})",
+                                       value_text(first), layers));
+    json dense = json::array();
+    for (int64_t i = 0; i < first.get<int64_t>(); ++i) dense.push_back(i);
+    if (!dense.empty()) set("model.moe.dense_layers", kFirst, dense);
+  }
+
+  /// Experts are chosen from groups by one topk_method alone.
+  void expert_groups(const json& root) {
+    constexpr const char* kMethod = "topk_method";
+    const HfKey* row = find_hf_key(*keys_, kMethod);
+    if (!row || row->use != HfUse::special || ignored_.count(kMethod)) return;
+    const json method = value(root, kMethod);
+    if (method == "greedy") return;
+    if (method != "group_limited_greedy")
+      return wrong(kMethod, fmt::format("= {}: transformers' {} has \"greedy\" and \"group_limited_greedy\"",
+                                        value_text(method), type_));
+    for (const char* key : {"n_group", "topk_group"}) {
+      const json groups = value(root, key);
+      if (!groups.is_number_integer())
+        wrong(key, fmt::format("= {}: topk_method group_limited_greedy needs a number", value_text(groups)));
+      else
+        set(std::string("model.moe.router.") + key, key, groups);
+    }
   }
 
   Node scalar(const json& value) const {

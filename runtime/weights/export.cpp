@@ -54,14 +54,17 @@ std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool
                            const ExportOptions& o) {
   const ModelConfig& model = recipe.model;
   std::vector<Part> parts;
-  for (const auto& [name, shape] : parameter_shapes(model)) {
-    const std::string source = o.average ? fmt::format("optimizer/{}/{}", kAverage, name) : name;
+  const auto add = [&](const std::string& name, const Shape& shape, bool trained) {
+    const std::string source = o.average && trained ? fmt::format("optimizer/{}/{}", kAverage, name) : name;
     const auto at = reader.tensors().find(source);
     if (at == reader.tensors().end())
       fail(ExitCode::usage, "{}: has no {}{}", reader.path(), source,
            o.average ? "; averages of weights are kept by runs with train.ema_decay" : "");
     const DType stored = at->second.dtype;
-    const DType dtype = o.dtype ? *o.dtype : dtype_size(stored) < 4 || imported ? stored : run_dtype(recipe);
+    const DType dtype = !trained                             ? stored
+                        : o.dtype                            ? *o.dtype
+                        : dtype_size(stored) < 4 || imported ? stored
+                                                             : run_dtype(recipe);
     const auto tensors = hf_tensors(*model.family, name, model.moe.num_experts);
     if (tensors.empty())
       fail(ExitCode::usage, "{}: {} has no name in Hugging Face's {}, which cannot hold this model",
@@ -78,7 +81,9 @@ std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool
         std::swap(p.item.shape.at(0), p.item.shape.at(1));
       parts.push_back(std::move(p));
     }
-  }
+  };
+  for (const auto& [name, shape] : parameter_shapes(model)) add(name, shape, true);
+  for (const auto& [name, shape] : buffer_shapes(model)) add(name, shape, false);
   return parts;
 }
 

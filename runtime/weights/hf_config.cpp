@@ -120,6 +120,14 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
     out["rope_scaling"] = rope;
   }
   add_windows(recipe.model, out);
+  if (find_hf_key(keys, "first_k_dense_replace"))
+    out["first_k_dense_replace"] = std::max<int64_t>(0, recipe.model.moe.first_dense());
+  if (const HfKey* key = find_hf_key(keys, "topk_method"); key && key->use == HfUse::special) {
+    const MoeConfig& moe = recipe.model.moe;
+    out["topk_method"] = moe.n_group > 1 ? "group_limited_greedy" : "greedy";
+    out["n_group"] = moe.n_group;
+    out["topk_group"] = moe.topk_group;
+  }
   if (find_hf_key(keys, "router_aux_loss_coef") && recipe.model.moe.balance == BalanceLoss::hf) {
     out["output_router_logits"] = true;
     out["router_aux_loss_coef"] = recipe.model.moe.balance_coeff;
@@ -146,8 +154,9 @@ void check_hf_config(const std::string& path, const Recipe& recipe) {
   for (const auto& [key, value] : here) {
     const recipe::Key* row = recipe::find_key("model." + key);
     const auto at = read.find(key);
-    if ((at == read.end() && says_nothing(value)) || (row && row->on_resume == recipe::OnResume::any) ||
-        (at != read.end() && at->second == value))
+    const bool trained = row && (row->on_resume == recipe::OnResume::any ||
+                                 row->on_resume == recipe::OnResume::both_or_no);  // a run's own
+    if ((at == read.end() && says_nothing(value)) || trained || (at != read.end() && at->second == value))
       continue;
     differs += fmt::format("{}model.{} = {}{}", differs.empty() ? "" : ", ", key, value,
                            at == read.end() ? "" : fmt::format(" (read back as {})", at->second));

@@ -1,11 +1,13 @@
 #include "runtime/weights/hf_folder.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "kernels/base/printable.h"
 #include "models/decoder/decoder.h"
+#include "models/moe/moe_layer.h"
 #include "parallel/mesh/groups.h"
 #include "parallel/zero/parameter_store.h"
 #include "runtime/checkpoint/convert_elements.h"
@@ -119,6 +121,15 @@ std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& m
   return shapes;
 }
 
+std::vector<std::pair<std::string, Shape>> buffer_shapes(const ModelConfig& model) {
+  std::vector<std::pair<std::string, Shape>> shapes;
+  if (!model.has_correction_bias()) return shapes;
+  for (int64_t i = 0; i < model.num_hidden_layers; ++i)
+    if (model.moe.in_layer(i))
+      shapes.emplace_back(correction_bias_name(model, i), Shape{model.moe.num_experts});
+  return shapes;
+}
+
 std::vector<int64_t> stacked_shape(const Shape& s, bool transposed) {
   if (!transposed) return {s[0], s[1] * s[2]};
   return s.rank == 4 ? std::vector<int64_t>{s[0], s[3], s[1] * s[2]} : std::vector<int64_t>{s[0], s[2], s[1]};
@@ -199,6 +210,10 @@ class Match {
       notes.push_back(
           fmt::format("{}: {} tensors are MXFP4, and are read as the bf16 values that they stand for",
                       folder_.path, dequantized_));
+    if (fp8_ > 0)
+      notes.push_back(
+          fmt::format("{}: weights in FP8 with factors of blocks ({} of the tensors) are read as bf16",
+                      folder_.path, fp8_));
     if (!missing_.empty())
       problems_.push_back(fmt::format("{} tensor{} of the model {} not there: {}", missing_.size(),
                                       missing_.size() == 1 ? "" : "s", missing_.size() == 1 ? "is" : "are",
@@ -288,9 +303,35 @@ class Match {
     ++dequantized_;
   }
 
+  /// A matrix of e4m3, as DeepSeek-V3 is published.
+  void take_fp8(const std::string& name, const HfTensor& t, const std::vector<int64_t>& want, Part piece,
+                TensorParts& parts) {
+    const std::string scales_name = name + "_scale_inv";
+    const HfTensor* scales = find(scales_name);
+    left_.erase(in_folder(scales_name));
+    if (!scales) return missing_.push_back(scales_name);
+    const auto blocks = [](int64_t n) { return (n + FileOrder::kFp8Block - 1) / FileOrder::kFp8Block; };
+    if (t.shape != want || want.size() != 2 || scales->dtype != "F32" ||
+        scales->shape != std::vector<int64_t>{blocks(want[0]), blocks(want[1])})
+      return problems_.push_back(fmt::format(
+          "{} is F8_E4M3 {} with {} {} of factors; the recipe's model has {}, with an F32 factor for each "
+          "block of 128 by 128",
+          shown(name), shape_text(t.shape), scales->dtype, shape_text(scales->shape), shape_text(want)));
+    if (!dtype_.empty() && dtype_ != t.dtype)
+      return problems_.push_back(fmt::format("{} of {} is {}, and others of its experts are {}", shown(name),
+                                             folder_.files[static_cast<size_t>(t.file)], t.dtype, dtype_));
+    dtype_ = t.dtype;
+    parts.dtype = DType::bf16;
+    piece.order = {FileOrder::fp8, 0, 0, 0, want[0] * want[1], in_folder(scales_name), scales->file};
+    parts.pieces.push_back({t.file, in_folder(name), piece.slice, piece.order});
+    ++fp8_;
+  }
+
   void take(const std::string& name, const HfTensor& t, const std::vector<int64_t>& want,
             const std::vector<Part>& pieces, TensorParts& parts) {
     left_.erase(in_folder(name));
+    if (t.dtype == "F8_E4M3" && pieces.size() == 1 && pieces[0].order.kind == FileOrder::rows)
+      return take_fp8(name, t, want, pieces[0], parts);
     const std::string file = folder_.files[t.file], key = in_folder(name);
     const auto dtype = dtype_from_safetensors(t.dtype);
     if (!dtype || !is_floating(*dtype))
@@ -308,10 +349,18 @@ class Match {
     for (const Part& p : pieces) parts.pieces.push_back({t.file, key, p.slice, p.order});
   }
 
+  bool is_behind(const std::string& name) const {
+    const std::string prefix = in_folder(model_.names().layers + ".");
+    int64_t layer = -1;
+    if (!name.starts_with(prefix)) return false;
+    std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+    return layer >= model_.num_hidden_layers;
+  }
+
   /// What is in files and is no parameter: masks and angles that are computed, an output layer that is the
   /// embedding.
   void pass_over(std::vector<std::string>& notes) {
-    int64_t buffers = 0;
+    int64_t buffers = 0, layers_behind = 0;
     const std::string output = model_.names().output + ".weight";
     for (auto it = left_.begin(); it != left_.end();) {
       bool buffer = it->ends_with(".rotary_emb.inv_freq");
@@ -321,9 +370,16 @@ class Match {
         notes.push_back(
             fmt::format("{}: {} is passed over: with model.tie_word_embeddings the output layer is {}",
                         folder_.path, output, model_.names().tokens));
+      const bool behind = model_.family->hf_layout.layers_behind && is_behind(*it);
       buffers += buffer;
-      it = buffer || tied ? left_.erase(it) : std::next(it);
+      layers_behind += behind;
+      it = buffer || tied || behind ? left_.erase(it) : std::next(it);
     }
+    if (layers_behind > 0)
+      notes.push_back(
+          fmt::format("{}: {} tensors of layers behind the last ({}) are passed over: this build trains no "
+                      "modules that predict more than the next token, as transformers' class has none",
+                      folder_.path, layers_behind, model_.num_hidden_layers));
     if (buffers > 0)
       notes.push_back(fmt::format(
           "{}: {} tensors that are computed and not trained (masks, angles of rotation) are passed over",
@@ -334,7 +390,7 @@ class Match {
   const ModelConfig& model_;
   std::string prefix_;  ///< that names in the folder lack
   std::string dtype_;   ///< of the parameter that is put together
-  int64_t dequantized_ = 0;
+  int64_t dequantized_ = 0, fp8_ = 0;
   std::set<std::string> left_;
   std::vector<std::string> missing_, problems_;
   std::map<std::string, TensorParts> parts_;
@@ -345,7 +401,8 @@ class Match {
 std::unique_ptr<PieceReader> hf_weights(const HfFolder& folder, const ModelConfig& model,
                                         std::vector<std::string>& notes) {
   Match match(folder, model);
-  for (const auto& [name, shape] : parameter_shapes(model)) match.add(name, shape);
+  for (const auto& shapes : {parameter_shapes(model), buffer_shapes(model)})
+    for (const auto& [name, shape] : shapes) match.add(name, shape);
   return std::make_unique<PieceReader>(folder.path, folder.files, match.finish(notes));
 }
 

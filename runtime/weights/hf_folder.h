@@ -36,6 +36,8 @@ Recipe hf_recipe(const std::string& path);
 
 /// Parameters of a model with their shapes, in the order of the forward pass.
 std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& model);
+/// What a model has beside them and is not trained by gradients: biases that experts are chosen by.
+std::vector<std::pair<std::string, Shape>> buffer_shapes(const ModelConfig& model);
 
 /// A shape as safetensors files have it.
 inline std::vector<int64_t> dims_of(const Shape& s) { return {s.dims.begin(), s.dims.begin() + s.rank}; }

@@ -187,9 +187,10 @@ TEST_CASE("rotary embedding and back") {
     RowMap map;
     map.seq = 7;
     w.check([&](Stream& s, const Twin::At& at) {
-      rope(s, at(qkv), at(table), map, heads, dim, false);
-      rope(s, at(qkv), at(part), map, heads, dim, false);  // of 6 channels of 10
-      rope(s, at(other), at(table), map, heads, dim, true);
+      rope(s, at(qkv), at(table), map, {heads, dim}, false);
+      rope(s, at(qkv), at(part), map, {heads, dim}, false);           // of 6 channels of 10
+      rope(s, at(qkv), at(part), map, {heads, dim, 4, true}, false);  // of the last 6, in pairs of neighbours
+      rope(s, at(other), at(table), map, {heads, dim}, true);
     });
   }
 }

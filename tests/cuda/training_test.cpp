@@ -55,7 +55,7 @@ double cosine(const std::vector<double>& a, const std::vector<double>& b) {
 
 TEST_CASE("training on cuda equals the CPU: losses, norms, gradients, parameters in fp64") {
   if (!have_cuda()) return;
-  for (const std::string architecture : {"llama", "gpt2", "gemma2", "gemma3_text"})
+  for (const std::string architecture : {"llama", "gpt2", "gemma2", "gemma3_text", "deepseek_v2"})
     for (bool more : {false, true}) {
       CAPTURE(architecture, more);
       TinyOptions o = tiny(architecture, "fp64");
@@ -73,7 +73,7 @@ TEST_CASE("training on cuda equals the CPU: losses, norms, gradients, parameters
 
 TEST_CASE("training on cuda in fp32, bf16 and fp16, within what they round") {
   if (!have_cuda()) return;
-  for (const std::string architecture : {"llama", "gpt2", "gemma2", "gemma3_text"}) {
+  for (const std::string architecture : {"llama", "gpt2", "gemma2", "gemma3_text", "deepseek_v2"}) {
     CAPTURE(architecture);
     TinyOptions o = tiny(architecture, "fp32");
     o.dropout = 0.1;

@@ -127,8 +127,15 @@ TEST_CASE("a token outside the vocabulary is refused by value and place") {
 }
 
 TEST_CASE("rope rotates halves by the table's angles and back") {
-  for (const auto& [batch, seq, heads, others, head_dim, rotary] : std::vector<std::array<int64_t, 6>>{
-           {1, 1, 1, 0, 2, 2}, {2, 19, 3, 2, 6, 6}, {2, 5, 3, 1, 10, 6}, {1, 33, 4, 4, 64, 64}}) {
+  for (const auto& [batch, seq, heads, others, head_dim, rotary, begin, neighbours] :
+       std::vector<std::array<int64_t, 8>>{{1, 1, 1, 0, 2, 2, 0, 0},
+                                           {2, 19, 3, 2, 6, 6, 0, 0},
+                                           {2, 5, 3, 1, 10, 6, 0, 0},
+                                           {1, 33, 4, 4, 64, 64, 0, 0},
+                                           {2, 5, 3, 1, 10, 6, 4, 1},
+                                           {1, 7, 2, 2, 8, 4, 1, 0}}) {
+    const RopeHeads shape{heads, head_dim, begin, neighbours != 0};
+    const int64_t step = neighbours ? 2 : 1, apart = neighbours ? 1 : rotary / 2;
     const int64_t rows = batch * seq, width = (heads + others) * head_dim, half = rotary / 2;
     Guarded<float> table(seq * rotary);
     for (int64_t t = 0; t < seq; ++t)
@@ -136,7 +143,8 @@ TEST_CASE("rope rotates halves by the table's angles and back") {
         table[t * rotary + 2 * i] = static_cast<float>(std::cos(t * 0.7 / (i + 1)));
         table[t * rotary + 2 * i + 1] = static_cast<float>(std::sin(t * 0.7 / (i + 1)));
       }
-    each_float([&, width = width, heads = heads, head_dim = head_dim, rotary = rotary, seq = seq]<class T>() {
+    each_float([&, width = width, heads = heads, head_dim = head_dim, rotary = rotary, seq = seq,
+                begin = begin]<class T>() {
       const auto x = random_array<T>(rows * width, 8, 2);
       std::vector<int32_t> ids(rows);  // positions of their own, as documents have
       for (int64_t r = 0; r < rows; ++r) ids[r] = static_cast<int32_t>(7 * r % seq);
@@ -149,25 +157,26 @@ TEST_CASE("rope rotates halves by the table's angles and back") {
                 const int64_t place = with_ids ? ids[r] : r % seq;
                 const double c = table[place * rotary + 2 * i],
                              s = table[place * rotary + 2 * i + 1] * (inverse ? -1.0 : 1.0);
-                const int64_t at = r * width + h * head_dim + i;
-                const double a = as_double(x[at]), b = as_double(x[at + half]);
+                const int64_t at = r * width + h * head_dim + begin + step * i;
+                const double a = as_double(x[at]), b = as_double(x[at + apart]);
                 want[at] = a * c - b * s;
-                want[at + half] = b * c + a * s;
+                want[at + apart] = b * c + a * s;
               }
           for (const auto& [isa, rotate] : BOTH_ISAS(rope_cpu))
             for (int threads : {1, 2})
               with_threads(threads, [&] {
                 Guarded<T> y = x;
                 rotate(dtype_of<T>::value, y.data(), table.data(), rows, width,
-                       RowMapArgs{seq, 0, seq, nullptr, with_ids ? ids.data() : nullptr}, heads, head_dim,
-                       rotary, inverse);
+                       RowMapArgs{seq, 0, seq, nullptr, with_ids ? ids.data() : nullptr}, shape, rotary,
+                       inverse);
                 CHECK(y.intact());
                 CHECK(worst_error(y, want) < tolerance<T>());
-                // Channels behind those of each head that rotate keep their bits, as do the values behind the
+                // Channels beside those of each head that rotate keep their bits, as do the values behind the
                 // heads.
                 for (int64_t r = 0; r < rows; ++r)
                   for (int64_t h = 0; h < heads; ++h)
-                    for (int64_t i = rotary; i < head_dim; ++i) {
+                    for (int64_t i = 0; i < head_dim; ++i) {
+                      if (i >= begin && i < begin + rotary) continue;
                       const int64_t at = r * width + h * head_dim + i;
                       CHECK(std::memcmp(&y[at], &x[at], sizeof(T)) == 0);
                     }

@@ -44,6 +44,7 @@ template <class T>
 Differences compare(const HfGolden& g, const ModelConfig& model, const char* precision) {
   ProgramOptions o;
   o.model = model;
+  o.model.moe.bias_update_rate = 0;  // transformers has no rule that moves it
   o.precision = precision_policy(precision);
   o.bucket_elements = 3000;
   // transformers' loss for balance is over the whole batch.
@@ -69,6 +70,11 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
     Tensor value = store.value(id);
     REQUIRE(value.elements() == static_cast<int64_t>(w.size()));
     for (size_t i = 0; i < w.size(); ++i) value.ptr<T>()[i] = static_cast<T>(static_cast<float>(w[i]));
+  }
+  for (const RegisteredBuffer& k : store.kept(false)) {
+    const auto values = g.read<float>("buffer." + k.name);
+    REQUIRE(k.tensor.elements() == static_cast<int64_t>(values.size()));
+    std::copy(values.begin(), values.end(), k.tensor.ptr<T>());
   }
   const auto tokens = g.read<int32_t>("tokens"), targets = g.read<int32_t>("targets");
   const auto row = [&](const std::vector<int32_t>& of, int64_t step, int64_t sample) {
@@ -124,18 +130,32 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
 
 bool agrees(const Differences& d) { return d.logits < 1e-5 && d.gradient < 1e-4 && d.loss < 1e-4; }
 
-const char* const kFixtures[] = {"llama",        "llama_dynamic",
-                                 "llama_linear", "llama_yarn",
-                                 "qwen3_yarn",   "mistral",
-                                 "mistral_full", "qwen2",
-                                 "qwen2_window", "qwen3",
-                                 "olmo2",        "smollm3",
-                                 "phi3",         "phi3_long",
-                                 "phi3_short",   "mixtral",
-                                 "qwen3_moe",    "olmoe",
-                                 "gemma2",       "gemma2_plain",
-                                 "gemma3_text",  "gemma3_text_linear",
-                                 "gpt_oss"};
+const char* const kFixtures[] = {"llama",
+                                 "llama_dynamic",
+                                 "llama_linear",
+                                 "llama_yarn",
+                                 "qwen3_yarn",
+                                 "mistral",
+                                 "mistral_full",
+                                 "qwen2",
+                                 "qwen2_window",
+                                 "qwen3",
+                                 "olmo2",
+                                 "smollm3",
+                                 "phi3",
+                                 "phi3_long",
+                                 "phi3_short",
+                                 "mixtral",
+                                 "qwen3_moe",
+                                 "olmoe",
+                                 "gemma2",
+                                 "gemma2_plain",
+                                 "gemma3_text",
+                                 "gemma3_text_linear",
+                                 "gpt_oss",
+                                 "deepseek_v2",
+                                 "deepseek_v2_groups",
+                                 "deepseek_v3"};
 
 }  // namespace
 
@@ -196,6 +216,15 @@ TEST_CASE("negative control: a family whose trait is another's does not agree wi
       f.traits.*without = false;
       if (!f.traits.attention_sinks) f.names.sinks.clear();
     });
+  for (const char* latent : {"deepseek_v2", "deepseek_v2_groups", "deepseek_v3"})
+    differs(latent, [](ModelConfig&, Family& f) { f.traits.interleaved_rotation = false; });
+  differs("deepseek_v2", [](ModelConfig& m, Family&) { m.rope_scaling.mscale_all_dim.reset(); });
+  differs("deepseek_v2", [](ModelConfig& m, Family&) { m.moe.norm_topk_prob = true; });
+  differs("deepseek_v2", [](ModelConfig& m, Family&) { m.moe.routed_scaling_factor = 2; });
+  differs("deepseek_v2_groups", [](ModelConfig& m, Family&) { m.moe.topk_group = m.moe.n_group; });
+  differs("deepseek_v3", [](ModelConfig& m, Family&) { m.moe.n_group = m.moe.topk_group = 1; });
+  differs("deepseek_v3", [](ModelConfig& m, Family&) { m.moe.score = RouterScore::softmax; });
+  differs("deepseek_v3", [](ModelConfig&, Family& f) { f.traits.correction_bias = false; });
   differs("qwen3", [](ModelConfig& m, Family&) { m.rope_theta *= 1.05; });
   differs("llama", [](ModelConfig& m, Family&) { m.rope_scaling.factor = 7; });
   // As transformers would rotate twice as many tokens: the base times (3 * 2 - 2)^(4 / 2).

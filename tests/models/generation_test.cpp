@@ -125,6 +125,10 @@ TEST_CASE("generation with windows, layers without positions, over several tiles
   SECTION("sinks, windows and experts with biases") {
     o.architecture = "gpt_oss", o.moe.num_experts = 4, o.window = 9;
   }
+  SECTION("latent attention") {
+    o.architecture = "deepseek_v3", o.moe.num_experts = 4, o.moe.shared_experts = 1;
+    o.moe.score = RouterScore::sigmoid, o.moe.bias_update_rate = 0.1;
+  }
   SECTION("experts of groups") {
     o.architecture = "qwen3_moe", o.moe.num_experts = 4, o.moe.score = RouterScore::sigmoid,
     o.moe.n_group = 2, o.moe.topk_group = 1;

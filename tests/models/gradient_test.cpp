@@ -156,6 +156,14 @@ TEST_CASE("gradients of MoE models, with every loss for balance, equal central d
   SECTION("gpt_oss: biases of router and experts, sinks") {
     o.architecture = "gpt_oss", o.moe.balance = BalanceLoss::hf, o.layers = 2;
   }
+  SECTION("deepseek_v3: latents, shared experts, groups by score and bias") {
+    o.architecture = "deepseek_v3", o.layers = 2, o.moe.dense_layers = {0}, o.moe.shared_experts = 1;
+    o.moe.score = RouterScore::sigmoid, o.moe.n_group = 2, o.moe.topk_group = 1;
+  }
+  SECTION("deepseek_v2: queries without a latent") {
+    o.architecture = "deepseek_v2", o.no_query_latent = true, o.moe.norm_topk_prob = false;
+    o.moe.shared_experts = 2, o.moe.balance = BalanceLoss::sequence;
+  }
   SECTION("expert choice") { o.moe.selection = Selection::expert_choice, o.moe.norm_topk_prob = false; }
   CHECK(worst_error(o, 3) < 1e-7);
 }

@@ -54,7 +54,7 @@ void check_same(const TinyResult& stored, const TinyResult& away) {
 TEST_CASE("activations that leave give the bits of those that stay, beside every way of recomputing") {
   using enum BlockTensor;
   const std::string precision = GENERATE(as<std::string>(), "fp32", "bf16");
-  for (const char* architecture : {"llama", "gpt2", "olmo2", "gemma2", "gemma3_text"}) {
+  for (const char* architecture : {"llama", "gpt2", "olmo2", "gemma2", "gemma3_text", "deepseek_v2"}) {
     TinyOptions o = base(architecture);
     o.precision = precision;
     const TinyResult stored = train_tiny(o);

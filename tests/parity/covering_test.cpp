@@ -59,7 +59,7 @@ const std::vector<Factor>& factors() {
        {"gpt2", "llama", "llama with 2 key-value heads", "moe", "MoE over 2 ranks",
         "olmoe with a bias, noise and GShard's random second expert, over 2 ranks", "olmo2",
         "smollm3 with a window", "phi3", "gemma2 with windows", "gemma3 with windows",
-        "gpt_oss with windows, over 2 ranks"}},
+        "gpt_oss with windows, over 2 ranks", "deepseek_v3 over 2 ranks"}},
       {"tied", {"false", "true"}},
       {"dropout", {"0.0", "0.1"}},
       {"vocabulary", {"264", "257"}},  // 257 divides over no axis
@@ -72,8 +72,9 @@ const std::vector<Factor>& factors() {
 constexpr const char* kTensorModes[] = {"1d", "1d", "1d", "1d", "2d", "2.5d", "3d"};
 
 /// By level of the model factor.
-constexpr const char* kArchitectures[] = {"gpt2",  "llama",   "llama", "qwen3_moe", "qwen3_moe",   "olmoe",
-                                          "olmo2", "smollm3", "phi3",  "gemma2",    "gemma3_text", "gpt_oss"};
+constexpr const char* kArchitectures[] = {"gpt2",        "llama",   "llama",      "qwen3_moe", "qwen3_moe",
+                                          "olmoe",       "olmo2",   "smollm3",    "phi3",      "gemma2",
+                                          "gemma3_text", "gpt_oss", "deepseek_v3"};
 
 int at(const Row& row, At factor) { return row[static_cast<size_t>(factor)]; }
 const std::string& level_of(const Row& row, At factor) {
@@ -102,7 +103,7 @@ std::vector<std::string> settings(const Row& row) {
                              std::string("model.architecture=") + kArchitectures[at(row, At::model)],
                              fmt::format("model.num_key_value_heads={}", at(row, At::model) == 2 ? 2 : 4)};
   const int model = at(row, At::model);
-  if ((model >= 3 && model <= 5) || model == 11) {
+  if ((model >= 3 && model <= 5) || model >= 11) {
     s.push_back("model.moe.num_experts=4");
     s.push_back("model.moe.top_k=2");
     s.push_back(fmt::format("parallel.expert={}", at(row, At::model) == 3 ? 1 : 2));
@@ -122,6 +123,12 @@ std::vector<std::string> settings(const Row& row) {
     for (const char* setting : {"sliding_window=5", "query_pre_attn_scalar=2", "rope_local_base_freq=50"})
       s.push_back(std::string("model.") + setting);
   if (model == 11) s.push_back("model.sliding_window=5");
+  if (model == 12)
+    for (const char* setting :
+         {"q_lora_rank=10", "kv_lora_rank=12", "qk_nope_head_dim=6", "qk_rope_head_dim=4", "v_head_dim=7",
+          "moe.dense_layers=[0]", "moe.router.n_group=2", "moe.router.topk_group=1",
+          "moe.router.bias_update_rate=0.05"})
+      s.push_back(std::string("model.") + setting);
   if (model == 5)
     for (const char* setting :
          {"selection=gshard", "norm_topk_prob=true", "jitter_eps=0.1", "bias_update_rate=0.05"})

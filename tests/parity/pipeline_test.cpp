@@ -28,7 +28,7 @@ void check_exact(const TinyResult& one, const TinyResult& many, const std::strin
 
 TEST_CASE("every pipeline schedule equals one process bit for bit") {
   for (const char* precision : {"fp64", "fp32", "bf16"})
-    for (const char* architecture : {"llama", "gpt2", "olmo2", "gemma2", "gemma3_text"}) {
+    for (const char* architecture : {"llama", "gpt2", "olmo2", "gemma2", "gemma3_text", "deepseek_v2"}) {
       TinyOptions one;
       one.architecture = architecture;
       one.precision = precision;

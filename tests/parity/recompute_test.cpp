@@ -42,7 +42,7 @@ TinyOptions base(const char* architecture) {
 TEST_CASE("every way of recomputing equals storing, bit for bit") {
   using enum BlockTensor;
   const std::string precision = GENERATE(as<std::string>(), "fp32", "bf16");
-  for (const char* architecture : {"llama", "gpt2", "olmo2", "gemma2", "gemma3_text"}) {
+  for (const char* architecture : {"llama", "gpt2", "olmo2", "gemma2", "gemma3_text", "deepseek_v2"}) {
     TinyOptions o = base(architecture);
     o.precision = precision;
     const TinyResult stored = train_tiny(o);

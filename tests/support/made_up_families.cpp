@@ -52,6 +52,16 @@ const std::vector<Family>& made_up_families() {
       f.traits.attention_sinks = true;
       f.names.sinks = "sinks";
     });
+    add("rotation of neighbours", [](Family& f) { f.traits.interleaved_rotation = true; });
+    add("latent attention", [](Family& f) {
+      const ParameterNames& n = family_of("deepseek_v2").names;
+      f.traits.latent_attention = f.traits.interleaved_rotation = true;
+      f.grouped_queries = false;
+      f.names.query_down = n.query_down, f.names.query_latent_norm = n.query_latent_norm;
+      f.names.query_up = n.query_up;
+      f.names.key_value_down = n.key_value_down, f.names.key_value_latent_norm = n.key_value_latent_norm;
+      f.names.key_value_up = n.key_value_up;
+    });
     add("soft-caps", [](Family& f) { f.soft_caps = true; });
     add("all together", [&](Family& f) {
       gelu(f);

@@ -39,6 +39,12 @@ ModelConfig tiny_model(const TinyOptions& o) {
     c.attn_logit_softcapping = 0.6;
     c.final_logit_softcapping = 0.9;
   }
+  if (c.traits().latent_attention) {
+    c.latent = {7, 6, 4, 4, 5};
+    if (o.no_query_latent) c.latent.q_lora_rank.reset();
+    c.head_dim = c.latent.qk_nope_head_dim + c.latent.qk_rope_head_dim;
+    c.num_key_value_heads = o.heads;
+  }
   c.moe = o.moe;
   if (c.moe.num_experts > 0 && c.moe.intermediate_size == 0) c.moe.intermediate_size = 24;
   c.initializer_range = 0.1;  // larger than usual, so that every path matters at once

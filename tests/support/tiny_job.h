@@ -35,6 +35,7 @@ struct TinyOptions {
   int chunks = 1;
   int64_t layers = 2;
   int64_t window = 0;              ///< keys that a query sees in layers 0, 2, ..; 0: all before it
+  bool no_query_latent = false;    ///< of latent attention
   bool without_positions = false;  ///< layers 0, 2, .. do not rotate
   MoeConfig moe;                   ///< num_experts 0: dense
   int expert = 1;

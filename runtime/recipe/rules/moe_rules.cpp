@@ -134,6 +134,12 @@ void upcycling(const Recipe& r, const BrokenRule& broken) {
   if (!r.checkpoint.upcycle) return;
   const MoeConfig& m = r.model.moe;
   const std::string key = "checkpoint.upcycle", width = "model.moe.intermediate_size";
+  if (r.model.traits().latent_attention)
+    broken(key,
+           fmt::format("{} has latent attention, which a dense llama has not; remove the key, or "
+                       "model.architecture: llama",
+                       r.model.family->name),
+           {"model.architecture"});
   if (r.model.traits().query_key_norm != QueryKeyNorm::none)
     broken(
         key,

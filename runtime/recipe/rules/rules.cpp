@@ -60,7 +60,9 @@ class Rules {
       broken("checkpoint.upcycle",
              "a run begins with one set of weights; remove the key, or checkpoint.load.path",
              {"checkpoint.load.path"});
-    if (!given("model.head_dim")) {
+    if (m.traits().latent_attention) {
+      latent_attention();
+    } else if (!given("model.head_dim")) {
       if (m.hidden_size % m.num_attention_heads != 0)
         broken(heads,
                fmt::format("must divide {} ({}), or model.head_dim must be given{}", hidden, m.hidden_size,
@@ -82,7 +84,9 @@ class Rules {
                          nearest(m.num_key_value_heads, 1, m.num_attention_heads,
                                  [&](int64_t n) { return m.num_attention_heads % n == 0; })),
              {heads});
-    const bool head_is_whole = given("model.head_dim") || m.hidden_size % m.num_attention_heads == 0;
+    const bool latent = m.traits().latent_attention;
+    const bool head_is_whole =
+        !latent && (given("model.head_dim") || m.hidden_size % m.num_attention_heads == 0);
     const bool rotary = m.traits().positions == PositionEmbedding::rotary;
     if (rotary && head_is_whole && m.head_dim % 2 != 0)
       broken("model.head_dim",
@@ -107,6 +111,24 @@ class Rules {
              fmt::format("the {} tokenizer has {} ids; nearest valid value: {}",
                          to_string(r_.data.tokenizer.kind), ids, ids),
              {"data.tokenizer.kind"});
+  }
+
+  void latent_attention() {
+    const ModelConfig& m = r_.model;
+    const int64_t nope = m.latent.qk_nope_head_dim, turn = m.latent.qk_rope_head_dim, width = nope + turn;
+    const std::string dims = "model.qk_nope_head_dim + model.qk_rope_head_dim";
+    if (turn % 2 != 0)
+      broken("model.qk_rope_head_dim",
+             fmt::format("must be even, since rotary embeddings turn pairs; nearest valid value: {} or {}",
+                         turn - 1, turn + 1));
+    if (given("model.head_dim") && m.head_dim != width)
+      broken("model.head_dim", fmt::format("is {} of {}: {}; remove the key", dims, m.family->name, width),
+             {"model.qk_nope_head_dim", "model.qk_rope_head_dim"});
+    if (m.latent.v_head_dim > width)
+      broken("model.v_head_dim",
+             fmt::format("this build computes values of at most {} channels; nearest valid value: {}", dims,
+                         width),
+             {"model.qk_nope_head_dim", "model.qk_rope_head_dim"});
   }
 
   void rotary_channels() {
@@ -321,6 +343,11 @@ class Rules {
              fmt::format(
                  "norms of queries and keys, which {} has, are cut in one dimension; nearest valid value: 1d",
                  m.family->name),
+             {"model.architecture", "parallel.tensor_depth"});
+    if (m.traits().latent_attention)
+      broken("parallel.tensor_mode",
+             fmt::format("latent attention, which {} has, is cut in one dimension; nearest valid value: 1d",
+                         m.family->name),
              {"model.architecture", "parallel.tensor_depth"});
     const int64_t side = tensor_side(p.tensor);
     const char* letter = cube ? "l" : "q";

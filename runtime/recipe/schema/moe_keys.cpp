@@ -56,10 +56,17 @@ void add_router_keys(std::vector<Key>& t) {
              "this towards those that got less than an even share; 0: no bias.")
           .resumes(OnResume::both_or_no)
           .between(0, 1)
+          .derived(
+              "deepseek_v3 0.001, else 0",
+              [](Recipe& r) { r.model.moe.bias_update_rate = r.model.family->defaults.bias_update_rate; })
           .alias({"moe_router_bias_update_rate"}));
   add(choice("model.moe.router.score", LT_MEMBER(model.moe.score), {"sinkhorn"},
              "Scores of experts, from logits, in fp32.")
-          .alias({"router_score_function"}));
+          .alias({"router_score_function"})
+          .derived("deepseek_v3 sigmoid, else softmax", [](Recipe& r) {
+            r.model.moe.score =
+                r.model.family->defaults.sigmoid_scores ? RouterScore::sigmoid : RouterScore::softmax;
+          }));
   add(choice("model.moe.router.order", LT_MEMBER(model.moe.order), {},
              "topk_last: scores of all experts, of which the best are taken; topk_first: the best logits, "
              "and scores among these."));
@@ -76,7 +83,10 @@ void add_router_keys(std::vector<Key>& t) {
   add(number("model.moe.router.routed_scaling_factor", LT_MEMBER(model.moe.routed_scaling_factor),
              "Of the weights, after that.")
           .above(0)
-          .alias({"router_topk_scaling_factor"}));
+          .alias({"router_topk_scaling_factor"})
+          .derived("deepseek_v3 2.5, else 1", [](Recipe& r) {
+            r.model.moe.routed_scaling_factor = r.model.family->defaults.routed_scaling_factor;
+          }));
   add(integer("model.moe.router.n_group", LT_MEMBER(model.moe.n_group),
               "Groups of neighbouring experts, of which a token's are chosen from topk_group.")
           .between(1, 64)
@@ -176,7 +186,9 @@ void add_moe_keys(std::vector<Key>& t) {
   add(integer("model.moe.shared_experts", LT_MEMBER(model.moe.shared_experts),
               "Every token goes to a feed-forward of the width of so many experts too.")
           .between(0, 65536)
-          .alias({"n_shared_experts"}));
+          .alias({"n_shared_experts"})
+          .derived(by_family(&FamilyDefaults::shared_experts, 0),
+                   [](Recipe& r) { r.model.moe.shared_experts = r.model.family->defaults.shared_experts; }));
   add(truth("model.moe.shared_expert_gate", LT_MEMBER(model.moe.shared_expert_gate),
             "What it makes is multiplied by the sigmoid of a projection to one number.")
           .when("model.moe.shared_experts above 0", true,

@@ -111,6 +111,29 @@ void add_rope_scaling_keys(std::vector<Key>& t) {
       "The same where data.seq_length is above original_max_position_embeddings."));
 }
 
+/// Of latent attention.
+void add_latent_keys(std::vector<Key>& t) {
+  const auto add = [&](Key key) {
+    t.push_back(in_families(std::move(key), [](const Family& f) { return f.traits.latent_attention; }));
+  };
+  add(integer(
+          "model.q_lora_rank", LT_MEMBER(model.latent.q_lora_rank),
+          "Width of the latent that queries are projections of; null: they are projections of the layer's "
+          "input.")
+          .between(1, kMaxDim));
+  add(integer("model.kv_lora_rank", LT_MEMBER(model.latent.kv_lora_rank),
+              "Width of the latent that keys and values are projections of.")
+          .between(1, kMaxDim));
+  add(integer("model.qk_nope_head_dim", LT_MEMBER(model.latent.qk_nope_head_dim),
+              "Channels of a query and a key that do not rotate.")
+          .between(1, 65536));
+  add(integer("model.qk_rope_head_dim", LT_MEMBER(model.latent.qk_rope_head_dim),
+              "Channels of a query and a key that rotate; those of the keys are one for all heads.")
+          .between(2, 65536));
+  add(integer("model.v_head_dim", LT_MEMBER(model.latent.v_head_dim), "Channels of a value.")
+          .between(1, 65536));
+}
+
 /// Layers whose attention differs from the others'.
 void add_layer_keys(std::vector<Key>& t) {
   const auto windows = [](const Family& f) { return f.windows != WindowLayers::none; };
@@ -201,7 +224,7 @@ Key architecture() {
     help += (help.empty() ? "" : " ") + f->name + ": " + f->summary;
   }
   std::vector<std::string> unbuilt;
-  for (const char* name : {"qwen2_moe", "deepseek_v2", "deepseek_v3", "olmo"})
+  for (const char* name : {"qwen2_moe", "olmo"})
     if (!find_family(name)) unbuilt.emplace_back(name);
   return choice<const Family*>("model.architecture", LT_MEMBER(model.family), built, unbuilt, help)
       .alias({"model_type"});
@@ -249,12 +272,18 @@ void add_model_keys(std::vector<Key>& t) {
           .alias({"num_query_groups"})
           .derived("num_attention_heads",
                    [](Recipe& r) { r.model.num_key_value_heads = r.model.num_attention_heads; }));
+  add_latent_keys(t);
   t.push_back(integer("model.head_dim", LT_MEMBER(model.head_dim), "Width of a head.")
                   .between(1, 65536)
                   .alias({"kv_channels"})
-                  .derived("hidden_size / num_attention_heads", [](Recipe& r) {
-                    r.model.head_dim = r.model.hidden_size / r.model.num_attention_heads;
-                  }));
+                  .derived("hidden_size / num_attention_heads; with latent attention qk_nope_head_dim + "
+                           "qk_rope_head_dim",
+                           [](Recipe& r) {
+                             ModelConfig& m = r.model;
+                             m.head_dim = m.traits().latent_attention
+                                              ? m.latent.qk_nope_head_dim + m.latent.qk_rope_head_dim
+                                              : m.hidden_size / m.num_attention_heads;
+                           }));
   t.push_back(
       integer("model.intermediate_size", LT_MEMBER(model.intermediate_size), "Width of the MLP.")
           .between(1, 4 * kMaxDim)

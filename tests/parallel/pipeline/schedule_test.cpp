@@ -277,6 +277,23 @@ TEST_CASE("transfers delay, follow each other on a link, and cost nothing within
   CHECK(tail.step == Approx(tail.makespan + 5));
 }
 
+TEST_CASE("an action takes no less than its rank says", "[pipeline]") {
+  const int p = 2, m = 3;
+  StageCosts c = StageCosts::uniform(p, 1, 1, 1);
+  const pipeline::Schedule s = make_schedule("gpipe", p, 1, m);
+  const double makespan = simulate(s, c).makespan;
+  c.least.assign(p, {});
+  c.least[1].assign(s.order[1].size(), 0.5);
+  CHECK(simulate(s, c).makespan == makespan);
+  c.least[1].back() = 7;  // of a backward, of 2
+  CHECK(simulate(s, c).makespan == makespan + 5);
+  CHECK(simulate(s, c).busy[1] == Approx(3 + 2 * 2 + 7));
+  c.least[1].pop_back();
+  CHECK_THROWS_WITH(simulate(s, c), Contains("least costs of rank 1: 5 of 6 actions"));
+  c.least.pop_back();
+  CHECK_THROWS_WITH(simulate(s, c), Contains("least costs of 1 ranks, not of 2"));
+}
+
 TEST_CASE("what a rank keeps is summed in the unit of the stages", "[pipeline]") {
   StageCosts c = StageCosts::uniform(4, 1, 1, 1);
   c.activation = {1, 2, 4, 8};

@@ -120,6 +120,31 @@ TEST_CASE("actions of a pipeline wait for the collectives of its other axes", "[
   CHECK(two > costs + 2 * c.transfer[1]);
 }
 
+TEST_CASE("a pipeline's step is as long as what ZeRO moves for its micro-batches", "[plan]") {
+  DeviceProfile card = *card_profile("h100").device;
+  card.links[0].bytes_per_second.value /= 200;
+  card.links[0].all_reduce.points.clear();
+  const MachineProfile h100 = profile_of_device(std::make_shared<const DeviceProfile>(card));
+  Recipe r = recipe(1, GENERATE(as<std::string>(), "1f1b", "interleaved", "zb-h1"));
+  if (r.parallel.schedule == "interleaved") r.parallel.virtual_pipeline = 2;
+  r.device = DeviceChoice::cuda;
+  r.parallel.zero_stage = GENERATE(2, 3);
+  r.parallel.pipeline = r.parallel.data = 2;
+  r.train.global_batch_size = 8 * r.train.micro_batch_size * r.parallel.data;
+  r.launch.ranks_on_host = 4;
+  const Plan plan = make_plan(r, h100);
+  REQUIRE(plan.ranks.size() > 1);
+  for (const RankPlan& rank : plan.ranks) {
+    double moved = 0;  // one after the other on the stream of the data axis
+    for (const CollectivePlan& c : rank.collectives)
+      if (c.axis == "data") moved += c.seconds;
+    REQUIRE(moved > 0);
+    REQUIRE(rank.exposed_comm_seconds() > 0);
+    CHECK(rank.step_seconds >= moved);
+    CHECK(rank.step_seconds >= rank.exposed_comm_seconds());
+  }
+}
+
 TEST_CASE("stages with experts on all data ranks are priced by two micro-batches of each of them", "[plan]") {
   for (const std::vector<std::string>& dispatch : std::vector<std::vector<std::string>>{
            {}, {"parallel.expert_dispatch=all_gather"}, {"parallel.hierarchical_all_to_all=2"}}) {

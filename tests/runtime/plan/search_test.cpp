@@ -86,17 +86,6 @@ TEST_CASE("every layout of a search is a recipe that is accepted, and says so in
   }
 }
 
-TEST_CASE("a search looks at ZeRO 2 and 3 with a pipeline only where the recipe asks for them", "[search]") {
-  const auto most_zero = [](const LoadRecipe& load) {
-    int64_t most = -1;
-    for (const Layout& l : layouts(load({}), on(8)))
-      if (l.pipeline > 1) most = std::max(most, l.zero_stage);
-    return most;
-  };
-  CHECK(most_zero(reader(kDense)) == 1);
-  CHECK(most_zero(reader(kDense, {"parallel.zero_stage=3"})) == 3);
-}
-
 TEST_CASE("what a recipe sets stays in every layout of a search", "[search]") {
   const LoadRecipe load = reader(kDense, {"parallel.tensor=2", "parallel.zero_stage=1",
                                           "train.micro_batch_size=2", "recompute.granularity=full"});
@@ -133,7 +122,7 @@ TEST_CASE("layouts are tried by the figures of their whole plans, which their bo
     CHECK(trial.finished == fits(plan));
     if (!trial.finished) continue;
     CHECK(trial.bytes == most);
-    CHECK(trial.step_seconds == plan.step_seconds());
+    CHECK(trial.step_seconds == Approx(plan.step_seconds()).epsilon(1e-12));
     const Bound bound = parts.bound(all[i]);
     CHECK(bound.step_seconds <= plan.step_seconds());
     CHECK(bound.bytes <= static_cast<double>(most));
@@ -142,7 +131,10 @@ TEST_CASE("layouts are tried by the figures of their whole plans, which their bo
     if (!parts.has_actions(all[i])) continue;
     ++pipelines;
     CHECK(parts.actions(all[i]) <= plan.action_seconds);
-    CHECK(parts.actions(all[i]) >= (1 - 1e-8) * plan.action_seconds);
+    // Costs of layers do not know waits for shards of each micro-batch, collectives behind those of
+    // gradients, and sums of tensor ranks that no longer hide behind gradients of weights where backward is
+    // split.
+    if (all[i].zero_stage < 2) CHECK(parts.actions(all[i]) >= 0.85 * plan.action_seconds);
   }
   CHECK(pipelines > 5);
   CHECK(parts.whole() == 0);
@@ -151,7 +143,8 @@ TEST_CASE("layouts are tried by the figures of their whole plans, which their bo
 TEST_CASE("the layouts that a search returns are the fastest of all whole plans", "[search]") {
   const bool moe = GENERATE(false, true);
   const LoadRecipe load =
-      reader(moe ? kMoe : kDense, {"train.micro_batch_size=2", "parallel.sequence_parallel=false"});
+      reader(moe ? kMoe : kDense, {"train.micro_batch_size=2", "parallel.sequence_parallel=false",
+                                   std::string("recompute.granularity=") + (moe ? "none" : "full")});
   SearchLimits limits = on(4);
   const MachineProfile h100 = find_profile("h100");
   const int64_t keep = moe ? 0 : int64_t{71} << 30;

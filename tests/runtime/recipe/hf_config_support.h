@@ -80,6 +80,22 @@ inline json small(const std::string& type) {
             {"num_attention_heads", 4},
             {"num_key_value_heads", 2},
             {"max_position_embeddings", 512}});
+  if (type.starts_with("deepseek")) {
+    c.update({{"num_key_value_heads", 4},
+              {"n_routed_experts", 8},
+              {"num_experts_per_tok", 2},
+              {"moe_intermediate_size", 32},
+              {"n_shared_experts", 1},
+              {"first_k_dense_replace", 1},
+              {"q_lora_rank", 24},
+              {"kv_lora_rank", 16},
+              {"qk_nope_head_dim", 16},
+              {"qk_rope_head_dim", 8},
+              {"v_head_dim", 12},
+              {"n_group", 2},
+              {"topk_group", 1}});
+    return c;
+  }
   if (family_of(type).experts == Experts::always) {
     c.update({{type == "mixtral" || type == "gpt_oss" ? "num_local_experts" : "num_experts", 8},
               {"num_experts_per_tok", 2}});

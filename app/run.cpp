@@ -1,5 +1,6 @@
 // ltrain run: checks everything that can be checked, then starts the ranks, or is one.
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -73,6 +74,9 @@ void run_rank(const RunOptions& o) {
   options.shared_gpu = recipe.debug.shared_gpu;
   options.deterministic = recipe.deterministic;
   auto job = Job::join(options);
+  // Before CUDA starts: a stream each group has shares no queue with that of compute, where one that waits
+  // for another rank would hold it up.
+  if (job->info().world_size > 1) ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   ExitCode code = ExitCode::done;
   std::optional<FolderLock> lock;  // the others write nothing before they have met rank 0, and it leaves last
   try {

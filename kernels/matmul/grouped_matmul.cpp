@@ -56,11 +56,15 @@ Tensor matrix(const Tensor& w, int64_t g) {
   return w.flat(g * n, {n / w.cols(), w.cols()});
 }
 
-/// Lengths in which `rows` rows are multiplied on the CPU, where a product is compiled for its sizes: few
-/// different ones, however rows fall.
+/// Lengths in which `rows` rows are multiplied: on a GPU all at once, on the CPU, where a product is compiled
+/// for its sizes, few different ones, however rows fall.
 template <class F>
-void each_piece(int64_t rows, F&& f) {
+void each_piece(const Stream& s, int64_t rows, F&& f) {
   constexpr int64_t kWhole = 256;
+  if (s.device() == DeviceKind::cuda) {
+    if (rows > 0) f(0, rows);
+    return;
+  }
   int64_t at = 0;
   const auto take = [&](int64_t n) {
     if (n > 0) f(at, n);
@@ -86,7 +90,7 @@ void grouped_matmul(Stream& s, Tensor y, Tensor x, Tensor w, const GroupRows& ro
   MatmulArgs args;
   args.trans_b = true;
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
-    each_piece(n, [&](int64_t at, int64_t some) {
+    each_piece(s, n, [&](int64_t at, int64_t some) {
       run_matmul(s, y.narrow(first + at, some), x.narrow(first + at, some), matrix(w, g), args);
     });
   });
@@ -102,7 +106,7 @@ void grouped_matmul_dx(Stream& s, Tensor dx, Tensor dy, Tensor w, const GroupRow
   }
   const OpRange range(s, "grouped_matmul_dx");
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
-    each_piece(n, [&](int64_t at, int64_t some) {
+    each_piece(s, n, [&](int64_t at, int64_t some) {
       run_matmul(s, dx.narrow(first + at, some), dy.narrow(first + at, some), matrix(w, g), {});
     });
   });
@@ -120,7 +124,7 @@ void grouped_matmul_dw(Stream& s, Tensor dw, Tensor dy, Tensor x, const GroupRow
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
     const Tensor out = matrix(dw, g);
     if (n == 0 && !accumulate) fill_zero(s, out);
-    each_piece(n, [&](int64_t at, int64_t some) {
+    each_piece(s, n, [&](int64_t at, int64_t some) {
       MatmulArgs args;
       args.trans_a = true;
       args.accumulate = accumulate || at > 0;

@@ -32,9 +32,14 @@ class NcclGroup final : public Communicator {
   void check() const override { world_->check(); }
   void connect(Stream& s, int from, int to) override {
     const auto memory = device_memory(s.device(), 64);
-    const Tensor one{memory.get(), DType::f32, s.device(), {1}};
-    if (rank() == from) send(s, one, to);
-    if (rank() == to) recv(s, one, from);
+    CollectiveInfo info;
+    info.op = rank() == from ? CollectiveOp::send : CollectiveOp::recv;
+    info.elements = 1, info.dtype = DType::u8, info.peer = rank() == from ? to : from;
+    const auto body = [&](nccl::Library& n, nccl::Comm c) {
+      return rank() == from ? n.send(c, s, memory.get(), 1, DType::u8, to)
+                            : n.recv(c, s, memory.get(), 1, DType::u8, from);
+    };
+    world_->enqueue(*watched_, info, s, body, false);  // no call of the step, and none of its bytes
     s.synchronize();
     check();
   }

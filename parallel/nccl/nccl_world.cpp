@@ -133,14 +133,15 @@ nccl::Comm NcclWorld::make(const std::string& what,
   throw Error(ExitCode::rank_lost, failure);
 }
 
-void NcclWorld::enqueue(Watched& group, const CollectiveInfo& info, Stream& s, const Body& body) {
+void NcclWorld::enqueue(Watched& group, const CollectiveInfo& info, Stream& s, const Body& body,
+                        bool counted) {
   const SteadyTime deadline = after(options_.timeout_seconds);
   nccl::Comm comm = nullptr;
   {
     std::lock_guard lock(mutex_);
     throw_failure(group.name);
     comm = group.comm;
-    group.calling = {info, {}, deadline, 0};
+    group.calling = {info, {}, deadline, 0, counted};
   }
   const Status status = body(*library_, comm);
   std::unique_lock lock(mutex_);
@@ -152,13 +153,13 @@ void NcclWorld::enqueue(Watched& group, const CollectiveInfo& info, Stream& s, c
     changed_.notify_all();
     throw Error(ExitCode::rank_lost, failure_);
   }
-  if (!s.recording()) group.calls.push_back({info, s.record(), deadline, 0});
+  if (!s.recording()) group.calls.push_back({info, s.record(), deadline, 0, counted});
 }
 
 void NcclWorld::enqueue_recorded(Watched& group, const CollectiveInfo& last, Stream& s, size_t calls) {
   std::lock_guard lock(mutex_);
   throw_failure(group.name);
-  group.calls.push_back({last, s.record(), after(options_.timeout_seconds), calls});
+  group.calls.push_back({last, s.record(), after(options_.timeout_seconds), calls, true});
 }
 
 void NcclWorld::watch_completions(Watched& group, std::function<void()> complete) {
@@ -190,6 +191,7 @@ void NcclWorld::abort(const std::string& why) {
 
 void NcclWorld::leave(Watched& group) {
   nccl::Comm comm = nullptr;
+  bool failed = false;
   {
     std::lock_guard lock(mutex_);
     std::erase_if(watched_, [&](const auto& w) { return w.get() == &group; });
@@ -197,7 +199,8 @@ void NcclWorld::leave(Watched& group) {
     if (std::uncaught_exceptions() > 0 && failure_.empty())
       failure_ = fmt::format("rank {} fails, and leaves the group \"{}\"", rank_, group.name);
     std::swap(comm, group.comm);
-    if (comm && !failure_.empty() && !aborted_) {  // with the others, by the thread
+    failed = !failure_.empty();
+    if (comm && failed && !aborted_) {  // with the others, by the thread
       auto last = std::make_shared<Watched>();
       last->comm = comm;
       last->name = group.name;
@@ -206,7 +209,11 @@ void NcclWorld::leave(Watched& group) {
     }
   }
   changed_.notify_all();
-  if (comm) library_->destroy(comm);
+  if (!comm) return;
+  if (failed)
+    library_->abort({comm});
+  else
+    library_->destroy(comm);
 }
 
 void NcclWorld::watch() {
@@ -236,7 +243,7 @@ void NcclWorld::watch() {
 std::string NcclWorld::what_is_wrong(Watched& w) {
   try {
     while (!w.calls.empty() && w.calls.front().end.happened()) {
-      const size_t done = std::max<size_t>(1, w.calls.front().recorded);
+      const size_t done = w.calls.front().counted ? std::max<size_t>(1, w.calls.front().recorded) : 0;
       w.calls.pop_front();
       for (size_t i = 0; w.complete && i < done; ++i) w.complete();
     }

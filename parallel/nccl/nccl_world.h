@@ -33,6 +33,7 @@ class NcclWorld {
       Event end;
       SteadyTime deadline;
       size_t recorded = 0;  ///< calls that go together, of which `info` is the last; 0: one by itself
+      bool counted = true;  ///< complete() is called for it
     };
     std::optional<Call> calling;  ///< blocks on the host; its event says nothing
     std::deque<Call> calls;       ///< enqueued and not known to be done
@@ -48,8 +49,9 @@ class NcclWorld {
   /// Null for a colour below zero.
   std::shared_ptr<Watched> split(int color, int key, const std::string& name, int group_rank,
                                  int most_channels);
-  /// Enqueues what `body` does on `s`, and has it watched from now on.
-  void enqueue(Watched& group, const CollectiveInfo& info, Stream& s, const Body& body);
+  /// Enqueues what `body` does on `s`, and has it watched from now on. `counted`: it is one of the group's
+  /// calls.
+  void enqueue(Watched& group, const CollectiveInfo& info, Stream& s, const Body& body, bool counted = true);
   /// `calls` recorded calls were given to `s` once more.
   void enqueue_recorded(Watched& group, const CollectiveInfo& last, Stream& s, size_t calls);
   /// The group is not to be used any more: it leaves with the others, or is aborted where something failed.

@@ -229,11 +229,14 @@ class FakeLibrary final : public nccl::Library {
   }
 
   void launch(FakeComm* c, Stream& s, std::function<void()> body) {
-    {
-      std::lock_guard lock(state_->mutex);
+    const auto begin = [state = state_, c] {
+      std::lock_guard lock(state->mutex);
       ++c->queued;
-    }
-    s.launch([state = state_, c, body = std::move(body)] {
+    };
+    const bool recorded = s.recording();  // runs later, any number of times
+    if (!recorded) begin();
+    s.launch([state = state_, c, recorded, begin, body = std::move(body)] {
+      if (recorded) begin();
       body();
       std::lock_guard lock(state->mutex);
       --c->queued;

@@ -83,11 +83,11 @@ class Flags {
       if (f.qk_norm) add("--qk-layernorm");
       return;
     }
-    fail(
-        ExitCode::usage,
-        "model.architecture = {}: Megatron-LM has no flags for it (expected one of {}); nearest valid value: "
-        "another trainer, or the architecture written in Python there",
-        r_.model.family->name, fmt::join(known, ", "));
+    fail(ExitCode::usage,
+         "model.architecture = {}: this build writes no flags of Megatron-LM for it (expected one of {}); "
+         "nearest valid value: "
+         "another trainer, or the architecture written in Python there",
+         r_.model.family->name, fmt::join(known, ", "));
   }
 
   void widths() {

@@ -4,14 +4,15 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
 #include "app/plan_exports.h"
+#include "app/plan_pictures.h"
 #include "app/plan_search.h"
 #include "app/profile_option.h"
+#include "app/write_file.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/check/check_job.h"
@@ -30,14 +31,9 @@ struct Options {
   int world = 0;
   ExportOptions exports;
   SearchOptions search;
+  PictureOptions pictures;
   bool json = false, schedule = false, compositions = false, ranks = false, campaign = false;
 };
-
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  if (!out.flush()) fail(ExitCode::storage, "{}: cannot be written", path);
-}
 
 /// Of the terminal; COLUMNS, or 120, where the output goes elsewhere.
 int output_columns() {
@@ -103,6 +99,7 @@ void add_plan(CLI::App& app) {
                       "YAML file of failure rates, storage, spare nodes, prices for --campaign");
   add_export_options(*command, o->exports);
   add_search(*command, o->search);
+  add_pictures(*command, o->pictures);
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value
   command->footer(
@@ -124,6 +121,11 @@ void add_plan(CLI::App& app) {
            "and plan that");
     if (o->search.on && o->json && !o->search.explain.empty())
       fail(ExitCode::usage, "ltrain plan --search: --explain is for people; leave out --json");
+    if (o->pictures.given() && (o->schedule || o->compositions || o->campaign ||
+                                o->exports.without_recipe() || !o->exports.target.empty()))
+      fail(ExitCode::usage,
+           "ltrain plan: --html and --svg draw a plan or a --search; leave out --schedule, --compositions, "
+           "--campaign, --export and --from-megatron");
     if (o->compositions) return show_compositions(o->json);
     if (o->exports.without_recipe()) return run_without_recipe(o->exports, o->world);
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
@@ -131,7 +133,8 @@ void add_plan(CLI::App& app) {
     if (!o->exports.target.empty()) return export_recipe(o->exports, given);
     take_cluster(o->profile, o->cluster, given);
     if (!o->profile.empty()) fit_device(given, o->profile);
-    if (o->search.on) return search(o->search, o->recipe, o->overrides, given, o->profile, o->json);
+    if (o->search.on)
+      return search(o->search, o->pictures, o->recipe, o->overrides, given, o->profile, o->json);
     const JobSize size = planned_size(given, environment_for_plans(process_variables()), gpus_for(given),
                                       o->world, o->profile);
     JobChecks checks;
@@ -149,9 +152,11 @@ void add_plan(CLI::App& app) {
     }
     const int nodes = (size.world + size.ranks_per_node - 1) / size.ranks_per_node;
     const RankMap map = map_ranks(recipe, host_names(nodes, process_variables()));
-    std::fputs(
-        (o->json ? plan_json(job.plan, &map) + "\n" : plan_text(job.plan, recipe, &map, o->ranks)).c_str(),
-        stdout);
+    const std::string text = plan_text(job.plan, recipe, &map, o->ranks);
+    std::fputs((o->json ? plan_json(job.plan, &map) + "\n" : text).c_str(), stdout);
+    if (o->pictures.given())
+      write_pictures(o->pictures, "Plan of " + recipe.name, plan_lead(job.plan),
+                     plan_pictures(job.plan, recipe, job.profile, map), text);
     if (!o->trace.empty()) write_file(o->trace, plan_trace(recipe, job.profile, 0));
     if (!fits(job.plan)) throw CLI::RuntimeError(static_cast<int>(ExitCode::does_not_fit));
   });

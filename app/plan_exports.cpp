@@ -1,9 +1,9 @@
 #include "app/plan_exports.h"
 
 #include <cstdio>
-#include <fstream>
 
 #include "app/print_notes.h"
+#include "app/write_file.h"
 #include "kernels/base/error.h"
 #include "runtime/plan/exports/megatron.h"
 #include "runtime/plan/exports/megatron_flags.h"
@@ -17,9 +17,7 @@ void put(const std::string& path, const std::string& text) {
     std::fputs(text.c_str(), stdout);
     return;
   }
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  if (!out.flush()) fail(ExitCode::storage, "{}: cannot be written", path);
+  write_file(path, text);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include "app/plan_search.h"
 
 #include <cstdio>
-#include <fstream>
 
+#include "app/write_file.h"
 #include "kernels/base/bytes_text.h"
 #include "kernels/base/error.h"
 #include "runtime/plan/rank_map.h"
@@ -37,10 +37,20 @@ std::pair<int64_t, int64_t> batch_range(const std::string& text, const Recipe& g
   return {low, high};
 }
 
-void write_recipe(const std::string& path, const Recipe& recipe) {
-  std::ofstream out(path, std::ios::binary);
-  out << dump_yaml(recipe);
-  if (!out.flush()) fail(ExitCode::storage, "{}: cannot be written", path);
+/// The scatter, and the drawings of the first layout of the list.
+void draw(const PictureOptions& o, const SearchResult& result, const Recipe& given, const Recipe& best,
+          const SearchLimits& limits, const MachineProfile& profile, const std::string& text) {
+  const int nodes = (limits.world + limits.ranks_per_node - 1) / limits.ranks_per_node;
+  const Plan& plan = result.found.front().plan;
+  std::vector<Picture> pictures =
+      plan_pictures(plan, best, profile, map_ranks(best, host_names(nodes, process_variables())));
+  pictures.insert(pictures.begin(),
+                  {"search", "Layouts: time of a step against memory", search_svg(result, given, limits)});
+  std::vector<std::string> lead = plan_lead(plan);
+  lead.insert(lead.begin() + 1,
+              fmt::format("The fastest layout of {} on {} ranks: {}. The drawings after the first are of it.",
+                          result.allowed, limits.world, layout_text(result.found.front().layout, given)));
+  write_pictures(o, fmt::format("Layouts of {} on {} ranks", given.name, limits.world), lead, pictures, text);
 }
 
 const FoundLayout& numbered(const SearchResult& result, int number) {
@@ -80,8 +90,9 @@ void check_search(const SearchOptions& o) {
   if (o.on && o.gpus == 0) fail(ExitCode::usage, "ltrain plan --search: on how many? --search --gpus 64");
 }
 
-void search(const SearchOptions& o, const std::string& path, const std::vector<std::string>& overrides,
-            Recipe given, const std::string& profile_name, bool json) {
+void search(const SearchOptions& o, const PictureOptions& pictures, const std::string& path,
+            const std::vector<std::string>& overrides, Recipe given, const std::string& profile_name,
+            bool json) {
   if (given.device == DeviceChoice::automatic)
     given.device = gpus_for(given) > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
   const LoadRecipe load = [&](const std::vector<std::string>& settings) {
@@ -110,10 +121,14 @@ void search(const SearchOptions& o, const std::string& path, const std::vector<s
   }
   std::fputs(out.c_str(), stdout);
   if (result.found.empty()) throw CLI::RuntimeError(static_cast<int>(ExitCode::does_not_fit));
-  if (o.write.empty()) return;
+  if (o.write.empty() && !pictures.given()) return;
   std::vector<std::string> settings;
   for (const auto& [key, value] : result.found.front().settings) settings.push_back(key + "=" + value);
-  write_recipe(o.write, load(settings));
+  const Recipe best = load(settings);
+  if (!o.write.empty()) write_file(o.write, dump_yaml(best));
+  if (pictures.given())
+    draw(pictures, result, given, resolve(best, limits.world, limits.ranks_per_node), limits, profile,
+         search_text(result, given, limits));
 }
 
 }  // namespace ltrain::app

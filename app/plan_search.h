@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "app/plan_pictures.h"
 #include "runtime/check/check_job.h"
 #include "runtime/recipe/recipe.h"
 
@@ -22,7 +23,7 @@ void add_search(CLI::App& plan, SearchOptions& options);
 void check_search(const SearchOptions& options);
 
 /// `given`: of `recipe` and `overrides`, with the device that `profile` is of.
-void search(const SearchOptions& options, const std::string& recipe,
+void search(const SearchOptions& options, const PictureOptions& pictures, const std::string& recipe,
             const std::vector<std::string>& overrides, Recipe given, const std::string& profile, bool json);
 
 }  // namespace ltrain::app

@@ -58,17 +58,20 @@ part() {
 # (runtime), that has pointers of its own (kernels, parallel), and every layer (models). Not parity, app and faults,
 # which run the same code under more layouts, and not the emulated GPU, which guards its memory itself.
 # ThreadSanitizer: groups, loaders, checkpoints, launches: what has threads of its own, for each the test that drives it;
-# not recipes, plans (but the bench), tokenizers and metrics, which have one thread (tests/CMakeLists.txt leaves them out).
+# not recipes, plans (but the bench), tokenizers and metrics, which have one thread (tests/CMakeLists.txt leaves them out). Neither the search
+# and campaigns, which compute with numbers of their own alone.
 # With --whole also whole steps with pipelines, ZeRO and offload, and killed ranks, which run the same groups and streams.
 many_runs='slow:|mutation:|covering array: every row'
 many_runs+='|docs/compositions.md has the table'
 # Whole models by differences (their parts have tests of their own), and thousands of recipes through one parser.
 [ "$whole" ] || many_runs+='|gradients of whole models|gradients of layers with windows|what is suggested where'
 [ "$whole" ] || many_runs+='|a changed key changes the model|bit for bit: in-process, 1 to 8 ranks'
+# Those that start the program, whose readers have tests of their own: a sixth of the time to build.
+[ "$whole" ] || many_runs+='|runtime: cli:'
 echo "== not run under a sanitizer, for its time: $many_runs"
 if [ "$which" != tsan ]; then
   part "build, AddressSanitizer and UndefinedBehaviorSanitizer" \
-    scripts/build.sh asan ltrain test_kernels test_parallel test_models test_runtime
+    scripts/build.sh asan ${whole:+ltrain} test_kernels test_parallel test_models test_runtime
   part "tests, AddressSanitizer and UndefinedBehaviorSanitizer" \
     scripts/run-tests.sh build-asan -L 'kernels|parallel|models|runtime' -E "$many_runs" || true
 fi

@@ -4,7 +4,7 @@
 namespace ltrain {
 namespace {
 
-std::vector<HfKey> keys() {
+std::vector<HfKey> deepseek_v2_keys() {
   std::vector<HfKey> rows = deepseek_like_keys({{102400, 4096, 11008, 32, 32, nullptr, 2048, 1e-6, 1e4},
                                                 {64, 6, "n_routed_experts", "num_experts"},
                                                 1407,
@@ -33,7 +33,7 @@ Family deepseek_v2_family() {
   f.defaults.top_k = 6;
   f.defaults.shared_experts = 2;
   f.defaults.norm_topk_prob = false;
-  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(deepseek_v2_keys());
   return f;
 }
 

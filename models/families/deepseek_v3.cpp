@@ -4,7 +4,7 @@
 namespace ltrain {
 namespace {
 
-std::vector<HfKey> keys() {
+std::vector<HfKey> deepseek_v3_keys() {
   std::vector<HfKey> rows = deepseek_like_keys({{129280, 7168, 18432, 61, 128, 128, 4096, 1e-6, 1e4},
                                                 {256, 8, "n_routed_experts", "num_local_experts"},
                                                 2048,
@@ -38,7 +38,7 @@ Family deepseek_v3_family() {
   f.defaults.routed_scaling_factor = 2.5;
   f.defaults.bias_update_rate = 0.001;
   f.hf_layout.layers_behind = true;
-  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(deepseek_v3_keys());
   return f;
 }
 

@@ -4,7 +4,7 @@
 namespace ltrain {
 namespace {
 
-std::vector<HfKey> keys() {
+std::vector<HfKey> gemma3_text_keys() {
   std::vector<HfKey> rows = gemma_like_keys({262208, 2304, 9216, 26, 8, 4, 131072, 1e-6, 1e6}, 4096);
   rows.push_back(hf_obeyed("rope_local_base_freq", "rope_local_base_freq", 1e4));
   rows.push_back(hf_special("sliding_window_pattern",
@@ -31,7 +31,7 @@ Family gemma3_text_family() {
   f.defaults.full_attention_interval = 6;
   f.defaults.rope_theta = 1e6;
   f.defaults.rope_local_base_freq = 1e4;
-  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(gemma3_text_keys());
   return f;
 }
 

@@ -5,7 +5,7 @@
 namespace ltrain {
 namespace {
 
-std::vector<HfKey> keys() {
+std::vector<HfKey> gpt2_keys() {
   std::vector<HfKey> rows{hf_obeyed("vocab_size", "vocab_size", 50257),
                           hf_obeyed("n_embd", "hidden_size", 768),
                           hf_obeyed("n_layer", "num_hidden_layers", 12),
@@ -63,7 +63,7 @@ Family gpt2_family() {
   f.defaults.tie_word_embeddings = true;
   f.hf_layout.transposed_linear = true;
   f.hf_layout.buffers = {".attn.bias", ".attn.masked_bias"};
-  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(gpt2_keys());
   return f;
 }
 

@@ -4,7 +4,7 @@
 namespace ltrain {
 namespace {
 
-std::vector<HfKey> keys() {
+std::vector<HfKey> gpt_oss_keys() {
   std::vector<HfKey> rows = moe_like_keys({201088, 2880, 2880, 36, 64, 8, 131072, 1e-5, 1.5e5},
                                           {128, 4, "num_local_experts", "num_experts"});
   set_window_defaults(rows, 128);
@@ -49,7 +49,7 @@ Family gpt_oss_family() {
   f.hf_default_rope =
       R"({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,)"
       R"( "original_max_position_embeddings": 4096})";
-  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(gpt_oss_keys());
   return f;
 }
 

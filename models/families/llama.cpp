@@ -4,7 +4,9 @@
 namespace ltrain {
 namespace {
 
-std::vector<HfKey> keys() { return llama_like_keys({32000, 4096, 11008, 32, 32, nullptr, 2048, 1e-6, 1e4}); }
+std::vector<HfKey> llama_keys() {
+  return llama_like_keys({32000, 4096, 11008, 32, 32, nullptr, 2048, 1e-6, 1e4});
+}
 
 }  // namespace
 
@@ -14,7 +16,7 @@ Family llama_family() {
   f.hf_class = "LlamaForCausalLM";
   f.summary = "RoPE, RMSNorm, grouped queries, SwiGLU.";
   f.experts = Experts::allowed;
-  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(llama_keys());
   return f;
 }
 

@@ -4,7 +4,7 @@
 namespace ltrain {
 namespace {
 
-std::vector<HfKey> keys() {
+std::vector<HfKey> mistral_keys() {
   std::vector<HfKey> rows = llama_like_keys({32000, 4096, 14336, 32, 32, 8, 131072, 1e-6, 1e4});
   set_window_defaults(rows, 4096);
   return rows;
@@ -18,7 +18,7 @@ Family mistral_family() {
   f.hf_class = "MistralForCausalLM";
   f.summary = "llama with windows.";
   f.windows = WindowLayers::all;
-  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(mistral_keys());
   return f;
 }
 

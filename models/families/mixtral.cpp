@@ -4,7 +4,7 @@
 namespace ltrain {
 namespace {
 
-std::vector<HfKey> keys() {
+std::vector<HfKey> mixtral_keys() {
   std::vector<HfKey> rows = moe_like_keys({32000, 4096, 14336, 32, 32, 8, 131072, 1e-5, 1e6},
                                           {8, 2, "num_local_experts", "num_experts"});
   rows.push_back(
@@ -26,7 +26,7 @@ Family mixtral_family() {
   f.hf_layout.expert_gate = "w1";
   f.hf_layout.expert_up = "w3";
   f.hf_layout.expert_down = "w2";
-  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(mixtral_keys());
   return f;
 }
 

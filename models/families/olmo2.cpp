@@ -4,7 +4,9 @@
 namespace ltrain {
 namespace {
 
-std::vector<HfKey> keys() { return llama_like_keys({50304, 4096, 11008, 32, 32, nullptr, 2048, 1e-5, 1e4}); }
+std::vector<HfKey> olmo2_keys() {
+  return llama_like_keys({50304, 4096, 11008, 32, 32, nullptr, 2048, 1e-5, 1e4});
+}
 
 }  // namespace
 
@@ -17,7 +19,7 @@ Family olmo2_family() {
   f.traits.query_key_norm = QueryKeyNorm::projection;
   f.names.attention_norm = "post_attention_layernorm";
   f.names.feed_forward_norm = "post_feedforward_layernorm";
-  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(olmo2_keys());
   return f;
 }
 

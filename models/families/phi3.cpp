@@ -4,7 +4,7 @@
 namespace ltrain {
 namespace {
 
-std::vector<HfKey> keys() {
+std::vector<HfKey> phi3_keys() {
   std::vector<HfKey> rows = llama_like_keys({32064, 3072, 8192, 32, 32, nullptr, 4096, 1e-5, 1e4});
   std::erase_if(rows, [](const HfKey& key) { return key.name == "partial_rotary_factor"; });
   for (HfKey& key : rows)
@@ -31,7 +31,7 @@ Family phi3_family() {
   f.partial_rotary = true;
   f.rope_types = {RopeType::none, RopeType::longrope};
   f.hf_rope_types = {{"su", RopeType::longrope}, {"yarn", RopeType::longrope}};
-  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(phi3_keys());
   return f;
 }
 

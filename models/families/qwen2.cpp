@@ -4,7 +4,7 @@
 namespace ltrain {
 namespace {
 
-std::vector<HfKey> keys() {
+std::vector<HfKey> qwen2_keys() {
   std::vector<HfKey> rows = llama_like_keys({151936, 4096, 22016, 32, 32, 32, 32768, 1e-6, 1e4});
   set_window_defaults(rows, 4096, false, 28);
   return rows;
@@ -19,7 +19,7 @@ Family qwen2_family() {
   f.summary = "llama with biases of queries, keys and values, and windows.";
   f.traits.qkv_bias = true;
   f.windows = WindowLayers::last;
-  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(qwen2_keys());
   return f;
 }
 

@@ -4,7 +4,7 @@
 namespace ltrain {
 namespace {
 
-std::vector<HfKey> keys() {
+std::vector<HfKey> qwen3_keys() {
   std::vector<HfKey> rows = llama_like_keys({151936, 4096, 22016, 32, 32, 32, 32768, 1e-6, 1e4});
   set_window_defaults(rows, 4096, false, 28);
   for (HfKey& key : rows)
@@ -24,7 +24,7 @@ Family qwen3_family() {
   f.summary = "llama with norms of each head's queries and keys, and windows.";
   f.traits.query_key_norm = QueryKeyNorm::head;
   f.windows = WindowLayers::last;
-  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(qwen3_keys());
   return f;
 }
 

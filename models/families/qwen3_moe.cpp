@@ -4,7 +4,7 @@
 namespace ltrain {
 namespace {
 
-std::vector<HfKey> keys() {
+std::vector<HfKey> qwen3_moe_keys() {
   std::vector<HfKey> rows = moe_like_keys({151936, 2048, 6144, 24, 32, 4, 32768, 1e-6, 1e4},
                                           {128, 8, "num_experts", "num_local_experts"});
   rows.push_back(hf_obeyed("norm_topk_prob", "moe.router.norm_topk_prob", false));
@@ -30,7 +30,7 @@ Family qwen3_moe_family() {
   f.experts = Experts::always;
   f.defaults.num_experts = 128;
   f.defaults.top_k = 8;
-  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(qwen3_moe_keys());
   return f;
 }
 

@@ -4,7 +4,7 @@
 namespace ltrain {
 namespace {
 
-std::vector<HfKey> keys() {
+std::vector<HfKey> smollm3_keys() {
   std::vector<HfKey> rows = llama_like_keys({128256, 2048, 11008, 36, 16, 4, 32768, 1e-6, 2e6});
   set_window_defaults(rows, nullptr, false);
   rows.push_back(hf_obeyed("no_rope_layer_interval", "no_rope_layer_interval", 4));
@@ -25,7 +25,7 @@ Family smollm3_family() {
   f.layers_without_positions = true;
   f.defaults.no_rope_layer_interval = 4;
   f.defaults.tie_word_embeddings = true;
-  f.hf_keys = std::make_shared<const std::vector<HfKey>>(keys());
+  f.hf_keys = std::make_shared<const std::vector<HfKey>>(smollm3_keys());
   return f;
 }
 

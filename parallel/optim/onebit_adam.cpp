@@ -5,14 +5,14 @@
 namespace ltrain {
 namespace {
 
-constexpr UpdateRule kRule = UpdateRule::onebit_adam;
+constexpr UpdateRule kOnebitAdam = UpdateRule::onebit_adam;
 
 class OnebitAdamUpdate final : public OnebitUpdate {
  public:
   using OnebitUpdate::OnebitUpdate;
   void update() override {
-    average(kRule, {});
-    c_.each_updated(kRule, [&](const ParameterPart& p) {
+    average(kOnebitAdam, {});
+    c_.each_updated(kOnebitAdam, [&](const ParameterPart& p) {
       const Elements& e = p.elements;
       onebit_adam(c_.compute(), e.master, e.states[0], e.states[1], e.grad, e.low, p.rule.decay, args(p));
     });

@@ -8,7 +8,7 @@
 namespace ltrain {
 namespace {
 
-constexpr UpdateRule kRule = UpdateRule::onebit_lamb;
+constexpr UpdateRule kOnebitLamb = UpdateRule::onebit_lamb;
 /// A tensor's average of trust ratios, and its last factor.
 constexpr std::string_view kCoefficients = "lamb_coeff";
 
@@ -35,9 +35,9 @@ class OnebitLambUpdate final : public OnebitUpdate {
     if (frozen())
       frozen_directions();
     else
-      lamb_directions(c_, kRule);
+      lamb_directions(c_, kOnebitLamb);
     onebit_coefficients(c_.compute(), coefficients_, c_.sums().all(), frozen(), c_.settings().lamb_limits);
-    move_along(c_, kRule, [&](const ParameterPart& p) {
+    move_along(c_, kOnebitLamb, [&](const ParameterPart& p) {
       return DirectionArgs{.scale = DirectionScale::given, .lr = p.args.lr};
     });
   }
@@ -47,11 +47,11 @@ class OnebitLambUpdate final : public OnebitUpdate {
   void frozen_directions() {
     Stream& s = c_.compute();
     const Tensor sums = c_.sums().all();
-    average(kRule, [&](const Elements& e) {
+    average(kOnebitLamb, [&](const Elements& e) {
       if (first_frozen()) cast(s, e.states[2], e.states[1]);
     });
     fill_zero(s, sums);
-    c_.each_stored(kRule, [&](const ParameterPart& p) {
+    c_.each_stored(kOnebitLamb, [&](const ParameterPart& p) {
       const Elements& e = p.elements;
       onebit_lamb_direction(s, e.master, e.states[0], e.states[1], e.states[2], e.grad, p.rule.decay,
                             args(p));

@@ -9,7 +9,7 @@
 namespace ltrain {
 namespace {
 
-constexpr UpdateRule kRule = UpdateRule::sophia_h;
+constexpr UpdateRule kSophiaH = UpdateRule::sophia_h;
 
 bool has_estimate(const OptimizerSettings& o, int64_t step) { return (step - 1) % o.hessian_interval == 0; }
 
@@ -18,7 +18,7 @@ class SophiaUpdate final : public TensorUpdate {
   explicit SophiaUpdate(UpdateContext& c) : c_(c) {}
 
   void shift_values() override {
-    for (int b : c_.buckets(kRule)) {
+    for (int b : c_.buckets(kSophiaH)) {
       const Tensor weights = c_.weights(b);
       cast(c_.compute(), c_.scratch(b), weights);
       c_.each_part(b, UpdateContext::Extent::stored, [&](const ParameterPart& p) {
@@ -30,7 +30,7 @@ class SophiaUpdate final : public TensorUpdate {
   }
 
   void keep_shifted_gradients() override {
-    for (int b : c_.buckets(kRule)) {
+    for (int b : c_.buckets(kSophiaH)) {
       const Tensor kept = c_.scratch(b);
       cast(c_.compute(), c_.weights(b), kept);  // as they were, bit for bit
       cast(c_.compute(), kept, c_.stored(b).grad);
@@ -42,7 +42,7 @@ class SophiaUpdate final : public TensorUpdate {
   void update() override {
     const OptimizerSettings& o = c_.settings();
     const bool estimated = has_estimate(o, c_.step_number());
-    c_.each_updated(kRule, [&](const ParameterPart& p) {
+    c_.each_updated(kSophiaH, [&](const ParameterPart& p) {
       const Elements& e = p.elements;
       const Tensor shifted = estimated ? c_.scratch(p.bucket).flat(p.at, {e.grad.elements()}) : Tensor();
       sophia(c_.compute(), e.master, e.states[0], e.states[1], e.grad, shifted, p.rule.decay,
@@ -56,7 +56,7 @@ class SophiaUpdate final : public TensorUpdate {
     return c_.seed() + static_cast<uint64_t>(c_.step_number()) * 0x9e3779b97f4a7c15ull;
   }
   static uint64_t signs_stream(const ParameterPart& p) { return hash_name("signs of " + p.spec.name); }
-  void publish() { c_.publish_weights(kRule, "swapped weights"); }
+  void publish() { c_.publish_weights(kSophiaH, "swapped weights"); }
 
   UpdateContext& c_;
 };

@@ -11,14 +11,14 @@ namespace {
 
 constexpr size_t kMaxHosts = 65536;
 constexpr size_t kMaxNameBytes = 255;  // DNS's bound
-constexpr size_t kShown = 200;         // bytes of the text in a message
+constexpr size_t kMostShown = 200;     // bytes of the text in a message
 
 struct Parser {
   std::string_view text, what;
   size_t at = 0;
 
   [[noreturn]] void wrong(std::string_view why) const {
-    fail(ExitCode::usage, "{}=\"{}\": {} at character {}", what, printable(text, kShown), why, at + 1);
+    fail(ExitCode::usage, "{}=\"{}\": {} at character {}", what, printable(text, kMostShown), why, at + 1);
   }
   bool done() const { return at >= text.size(); }
   char peek() const { return done() ? '\0' : text[at]; }

@@ -8,7 +8,7 @@
 namespace ltrain {
 namespace {
 
-constexpr double kDay = 86400, kHour = 3600;
+constexpr double kDay = 86400, kSecondsPerHour = 3600;
 
 /// Adam's moments and the like: numbers a parameter that the optimizer keeps.
 int moments(UpdateRule kind) {
@@ -39,7 +39,7 @@ Answer answer(const CampaignJob& job, const CampaignSettings& s, double watts) {
   a.simulated = simulate_campaign(job, a.terms, s, a.interval);
   if (s.watts_per_gpu.given) watts = s.watts_per_gpu.value;
   a.kilowatt_hours = static_cast<double>(job.gpus) * watts / 1000 * s.power_usage_effectiveness.value *
-                     a.times.total / kHour;
+                     a.times.total / kSecondsPerHour;
   return a;
 }
 
@@ -85,7 +85,7 @@ std::string campaign_text(const CampaignJob& job, const CampaignSettings& s, dou
       t.total / kDay, a.simulated.seconds / kDay, a.simulated.error / kDay, a.simulated.runs,
       100 * t.effective());
   out += fmt::format("  failures: {:.1f}, one in {:.2f} hours; a checkpoint of {:.3g} GB\n", t.failures,
-                     1 / a.terms.failure_rate / kHour, job.checkpoint_bytes / 1e9);
+                     1 / a.terms.failure_rate / kSecondsPerHour, job.checkpoint_bytes / 1e9);
   out += part("work", t.work, t) + part("stragglers", t.stragglers, t) + part("saves", t.saves, t) +
          part("detection, restart, load", t.restarts, t) + part("lost work, done again", t.lost, t) +
          part("waiting for a spare node", t.spare_waits, t) + part("maintenance", t.maintenance, t);
@@ -96,7 +96,7 @@ std::string campaign_text(const CampaignJob& job, const CampaignSettings& s, dou
       "Young: {:.0f} s\n",
       a.interval, a.best, best_steps, 100 * campaign_times(job, a.terms, a.best).effective(),
       young_interval(a.terms));
-  const double hours = static_cast<double>(job.gpus) * t.total / kHour;
+  const double hours = static_cast<double>(job.gpus) * t.total / kSecondsPerHour;
   out += fmt::format("  {:.4g} GPU hours", hours);
   if (a.kilowatt_hours > 0) out += fmt::format(", {:.4g} kWh", a.kilowatt_hours);
   if (s.gpu_hour_price.given) out += fmt::format(", {:.4g} for GPUs", hours * s.gpu_hour_price.value);
@@ -108,7 +108,7 @@ std::string campaign_text(const CampaignJob& job, const CampaignSettings& s, dou
 std::string campaign_json(const CampaignJob& job, const CampaignSettings& s, double watts) {
   const Answer a = answer(job, s, watts);
   const CampaignTimes& t = a.times;
-  const double hours = static_cast<double>(job.gpus) * t.total / kHour;
+  const double hours = static_cast<double>(job.gpus) * t.total / kSecondsPerHour;
   nlohmann::ordered_json j{{"schema", "ltrain.campaign.plan.v1"},
                            {"gpus", job.gpus},
                            {"nodes", job.nodes()},

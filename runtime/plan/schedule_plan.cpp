@@ -20,18 +20,18 @@ namespace {
 using namespace pipeline;
 using nlohmann::ordered_json;
 
-constexpr size_t kMaxFileBytes = 64 << 20;
+constexpr size_t kMaxScheduleBytes = 64 << 20;
 
 std::string read_file(const std::string& path) {
   errno = 0;
   std::ifstream in(path, std::ios::binary);
-  std::string text(kMaxFileBytes + 1, '\0');
+  std::string text(kMaxScheduleBytes + 1, '\0');
   if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!in.is_open() || in.bad())
     fail(ExitCode::usage, "parallel.schedule_file: {}: {}", path, std::strerror(errno ? errno : EIO));
   text.resize(static_cast<size_t>(in.gcount()));
-  if (text.size() > kMaxFileBytes)
-    fail(ExitCode::usage, "parallel.schedule_file: {}: is larger than {} bytes", path, kMaxFileBytes);
+  if (text.size() > kMaxScheduleBytes)
+    fail(ExitCode::usage, "parallel.schedule_file: {}: is larger than {} bytes", path, kMaxScheduleBytes);
   return text;
 }
 

@@ -71,6 +71,7 @@ class Search {
         std::count_if(open.begin(), open.end(), [&](const Ranked& r) { return !(r.speed() < last); });
     try_all(smaller(open), 0, fitting);
     sort(fitting);
+    for (const Ranked& r : fitting) result.tried.push_back({r.layout, r.trial.step_seconds, r.trial.bytes});
     result.found = plans_of(
         {fitting.begin(), fitting.begin() + static_cast<std::ptrdiff_t>(std::min(count, fitting.size()))});
     result.pareto = plans_of(front(fitting));

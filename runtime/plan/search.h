@@ -22,6 +22,13 @@ struct FoundLayout {
   double exposed_seconds() const;   ///< of the rank that waits longest for communication
 };
 
+/// A layout whose trial fits.
+struct TriedLayout {
+  Layout layout;
+  double step_seconds = 0;
+  int64_t bytes = 0;  ///< of the rank that takes most
+};
+
 /// What would let a layout fit, where none does.
 struct SearchAdvice {
   std::vector<FoundLayout> smallest;  ///< the layout that takes least, planned; empty: no layout at all
@@ -39,6 +46,7 @@ struct SearchResult {
   double bound_seconds = 0;  ///< of it, until all had their bounds
   std::vector<FoundLayout> found;   ///< fastest first
   std::vector<FoundLayout> pareto;  ///< of all that were tried: none is both faster and smaller than another
+  std::vector<TriedLayout> tried;   ///< of all that were tried those that fit, fastest first
   SearchAdvice advice;              ///< where nothing was found
 };
 

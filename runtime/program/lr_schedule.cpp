@@ -5,7 +5,7 @@
 
 namespace ltrain {
 
-double learning_rate(const OptimizerKeys& o, const Schedule& s, int64_t step) {
+double learning_rate(const OptimizerKeys& o, const LrSchedule& s, int64_t step) {
   const double warmup = static_cast<double>(s.lr_warmup_steps), t = static_cast<double>(step);
   if (warmup > 0 && t <= warmup) return o.lr * t / warmup;
   if (s.lr_decay_style == LrDecayStyle::constant) return o.lr;
@@ -32,7 +32,7 @@ double learning_rate(const OptimizerKeys& o, const Schedule& s, int64_t step) {
   return o.min_lr + (o.lr - o.min_lr) * rest;
 }
 
-double weight_decay(const OptimizerKeys& o, const Schedule& s, int64_t step, int64_t steps) {
+double weight_decay(const OptimizerKeys& o, const LrSchedule& s, int64_t step, int64_t steps) {
   if (s.weight_decay_incr_style == WeightDecayStyle::constant) return o.weight_decay;
   const double start = s.start_weight_decay.value_or(o.weight_decay),
                end = s.end_weight_decay.value_or(o.weight_decay);

@@ -176,7 +176,7 @@ struct OptimizerKeys : OptimizerHyperparameters {
   bool uses(UpdateRule rule) const;
 };
 
-struct Schedule {
+struct LrSchedule {
   LrDecayStyle lr_decay_style = LrDecayStyle::cosine;
   int64_t lr_warmup_steps = 0;
   int64_t lr_decay_steps = 0;  ///< filled: train_steps unless given
@@ -245,7 +245,7 @@ struct Recipe {
   Train train;
   OptimizerKeys optimizer;
   SparsitySettings sparsity;
-  Schedule schedule;
+  LrSchedule schedule;
   CheckpointSettings checkpoint;
   std::optional<std::string> cluster;  ///< a file; null: none
   LaunchSettings launch;

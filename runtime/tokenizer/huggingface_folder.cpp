@@ -12,13 +12,13 @@
 namespace ltrain::data {
 namespace {
 
-constexpr int64_t kMaxFileBytes = int64_t{64} << 20;
+constexpr int64_t kMaxTokenizerBytes = int64_t{64} << 20;
 
 std::string read_whole(const std::string& path) {
   InputFile file(path);
-  if (file.size() > kMaxFileBytes)
+  if (file.size() > kMaxTokenizerBytes)
     fail(ExitCode::data, "{}: {} bytes; a file of a tokenizer has at most {}", path, file.size(),
-         kMaxFileBytes);
+         kMaxTokenizerBytes);
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read(text.data(), 0, file.size());
   return text;

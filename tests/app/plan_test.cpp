@@ -170,3 +170,31 @@ TEST_CASE("a cluster file lays out plan and slurm, by --cluster or by the recipe
   write("ethernet-10g");
   refused("--cluster ours.yaml", "ours.yaml:6:10: network = ethernet-10g: must be one of");
 }
+
+TEST_CASE("--html and --svg write drawings beside the plan, and refuse what they do not draw") {
+  const TempRun t;
+  const std::string run = "plan tiny.yaml device=cuda --profile h100 --world 4 parallel.pipeline=2";
+  const Outcome plain = t.sh(run), drawn = t.sh(run + " --html page.html --svg drawings");
+  INFO(drawn.text);
+  CHECK(drawn.code == 0);
+  CHECK(drawn.text == plain.text);  // the terminal gets the same
+  CHECK_THAT(read_text(t.folder() + "/page.html"),
+             Catch::StartsWith("<!DOCTYPE html>") && Catch::EndsWith("</html>\n"));
+  for (const char* name : {"memory", "timeline", "detail", "schedule", "map"}) {
+    const std::string svg = read_text(t.folder() + "/" + std::string("drawings/") + name + ".svg");
+    CHECK_THAT(svg, Catch::StartsWith("<svg ") && Catch::EndsWith("</svg>\n"));
+    CHECK_THAT(read_text(t.folder() + "/page.html"), Contains(svg));
+  }
+  const Outcome search =
+      t.sh("plan tiny.yaml device=cuda --profile h100 --search --gpus 4 --html search.html");
+  INFO(search.text);
+  CHECK(search.code == 0);
+  CHECK_THAT(read_text(t.folder() + "/search.html"),
+             Contains("<h2 id=\"search\">") && Contains("<h2 id=\"memory\">"));
+  const Outcome wrong = t.sh(run + " --schedule --html page.html");
+  CHECK(wrong.code == 64);
+  CHECK_THAT(wrong.text, Contains("--html and --svg draw a plan or a --search"));
+  const Outcome nowhere = t.sh(run + " --html missing/page.html");
+  CHECK(nowhere.code != 0);
+  CHECK_THAT(nowhere.text, Contains("missing/page.html: cannot be written"));
+}

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <deque>
 #include <map>
 #include <thread>
 
@@ -293,7 +294,8 @@ std::vector<std::string> run_transfers(const pipeline::Schedule& schedule, bool 
   NcclOptions options;
   options.wait_before_calls = wait;
   options.timeout_seconds = connected ? 60 * time_scale() : 0.3 * time_scale();
-  std::vector<std::vector<float>> memory(static_cast<size_t>(schedule.ranks), std::vector<float>(8));
+  // Of each transfer its own: links are streams of their own.
+  std::vector<std::deque<std::vector<float>>> memory(static_cast<size_t>(schedule.ranks));
   return on_world(network, schedule.ranks, options, [&](std::shared_ptr<NcclWorld> world, int rank, Stream&) {
     std::map<std::pair<int, int>, std::pair<std::unique_ptr<Communicator>, std::unique_ptr<Stream>>> links;
     for (const auto& [from, to] : schedule_links(schedule)) {
@@ -306,8 +308,8 @@ std::vector<std::string> run_transfers(const pipeline::Schedule& schedule, bool 
       link = {std::move(group), make_worker_stream(name)};
       if (connected) link.first->connect(*link.second, 0, 1);
     }
-    const Tensor t = tensor(memory[static_cast<size_t>(rank)]);
     for (const pipeline::PipelineStep& step : pipeline::lower(schedule, rank)) {
+      const Tensor t = tensor(memory[static_cast<size_t>(rank)].emplace_back(8));
       if (step.kind == pipeline::StepKind::receive) {
         auto& [group, stream] = links.at({step.peer, rank});
         group->recv(*stream, t, 0);

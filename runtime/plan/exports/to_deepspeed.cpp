@@ -11,9 +11,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-class Writer {
+class DeepspeedWriter {
  public:
-  explicit Writer(const Recipe& recipe) : r_(recipe) {}
+  explicit DeepspeedWriter(const Recipe& recipe) : r_(recipe) {}
 
   Exported write() {
     for (const recipe::Key& key : recipe::schema())
@@ -54,7 +54,7 @@ class Writer {
   }
 
   void schedule() {
-    const Schedule& s = r_.schedule;
+    const LrSchedule& s = r_.schedule;
     Json params{{"warmup_num_steps", s.lr_warmup_steps}, {"warmup_type", "linear"}};
     const bool cosine = s.lr_decay_style == LrDecayStyle::cosine,
                linear = s.lr_decay_style == LrDecayStyle::linear;
@@ -113,6 +113,6 @@ class Writer {
 
 }  // namespace
 
-Exported to_deepspeed(const Recipe& recipe) { return Writer(recipe).write(); }
+Exported to_deepspeed(const Recipe& recipe) { return DeepspeedWriter(recipe).write(); }
 
 }  // namespace ltrain::exports

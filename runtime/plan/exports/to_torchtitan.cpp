@@ -22,9 +22,9 @@ std::string toml(const Json& sections) {
   return out;
 }
 
-class Writer {
+class TorchtitanWriter {
  public:
-  explicit Writer(const Recipe& recipe) : r_(recipe) {}
+  explicit TorchtitanWriter(const Recipe& recipe) : r_(recipe) {}
 
   Exported write() {
     for (const recipe::Key& key : recipe::schema())
@@ -138,6 +138,6 @@ std::string model_shape(const Recipe& r) {
   return text;
 }
 
-Exported to_torchtitan(const Recipe& recipe) { return Writer(recipe).write(); }
+Exported to_torchtitan(const Recipe& recipe) { return TorchtitanWriter(recipe).write(); }
 
 }  // namespace ltrain::exports

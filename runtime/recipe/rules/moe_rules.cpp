@@ -11,8 +11,9 @@
 namespace ltrain::recipe {
 namespace {
 
-const std::string kExperts = "model.moe.num_experts", kTopK = "model.moe.top_k", kExpert = "parallel.expert",
-                  kExpertTensor = "parallel.expert_tensor", kTensor = "parallel.tensor";
+const std::string kExperts = "model.moe.num_experts", kTopK = "model.moe.top_k",
+                  kExpertRanks = "parallel.expert", kExpertTensor = "parallel.expert_tensor",
+                  kTensor = "parallel.tensor";
 
 /// "" or why experts cannot be cut over `ranks` ranks.
 std::string wrong_cut(const Recipe& r, int64_t data, int64_t shard, int64_t ranks) {
@@ -210,7 +211,7 @@ void tensor(const Recipe& r, const BrokenRule& broken) {
                          p.tensor),
              {kTensor, "parallel.sequence_parallel"});
     if (p.expert % p.tensor != 0)
-      broken(kExpert,
+      broken(kExpertRanks,
              fmt::format("must be a multiple of {} ({}) with {}: 1{}", kTensor, p.tensor, kExpertTensor,
                          nearest(p.expert, 1, 1 << 20, [&](int64_t n) { return n % p.tensor == 0; })),
              {kTensor, kExpertTensor});
@@ -240,7 +241,7 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
       broken(kExperts, fmt::format("{} is an MoE model; nearest valid value: 1", family.name),
              {"model.architecture"});
     if (p.expert > 1)
-      broken(kExpert,
+      broken(kExpertRanks,
              "a dense model has no experts to cut; nearest valid value: 1; or give model.moe.num_experts",
              {kExperts});
     if (p.expert_tensor != 1 && p.expert_tensor != p.tensor)
@@ -266,7 +267,7 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
                          r.model.num_hidden_layers),
              {"model.num_hidden_layers"});
   if (m.num_experts % p.expert != 0)
-    broken(kExpert,
+    broken(kExpertRanks,
            fmt::format("must divide {} ({}){}", kExperts, m.num_experts,
                        nearest(p.expert, 1, m.num_experts,
                                [&](int64_t n) {
@@ -294,7 +295,7 @@ void check_moe_layout(const Recipe& r, int64_t data, int64_t shard, const Broken
     return r.model.moe.num_experts % ranks == 0 && wrong(ranks).empty();
   };
   if (const std::string text = wrong(p.expert); !text.empty())
-    broken(kExpert, text + nearest(p.expert, 1, r.model.moe.num_experts, good),
+    broken(kExpertRanks, text + nearest(p.expert, 1, r.model.moe.num_experts, good),
            {"parallel.data", "parallel.context", kTensor, "parallel.shard_group"});
 }
 

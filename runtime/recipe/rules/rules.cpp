@@ -237,7 +237,7 @@ class Rules {
              {"train.train_steps"});
     if (given("train.eval_interval") && t.eval_interval > 0 && r_.data.eval.empty())
       broken("train.eval_interval", "there is nothing to evaluate on; give data.eval, or remove the key");
-    const Schedule& s = r_.schedule;
+    const LrSchedule& s = r_.schedule;
     if (s.lr_warmup_steps > s.lr_decay_steps)
       broken("schedule.lr_warmup_steps",
              fmt::format(

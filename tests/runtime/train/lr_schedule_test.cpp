@@ -19,8 +19,8 @@ OptimizerKeys optimizer() {
   return o;
 }
 
-Schedule schedule(LrDecayStyle style, int64_t warmup, int64_t decay) {
-  Schedule s;
+LrSchedule schedule(LrDecayStyle style, int64_t warmup, int64_t decay) {
+  LrSchedule s;
   s.lr_decay_style = style;
   s.lr_warmup_steps = warmup;
   s.lr_decay_steps = decay;
@@ -28,7 +28,7 @@ Schedule schedule(LrDecayStyle style, int64_t warmup, int64_t decay) {
 }
 
 /// Megatron's get_lr with init_lr 0, of `num_steps`.
-double megatron(const Schedule& s, double num_steps) {
+double megatron(const LrSchedule& s, double num_steps) {
   const double warmup = s.lr_warmup_steps, decay = s.lr_decay_steps;
   if (warmup > 0 && num_steps <= warmup) return kLr * num_steps / warmup;
   if (s.lr_decay_style == LrDecayStyle::constant) return kLr;
@@ -70,7 +70,7 @@ TEST_CASE("learning rates are Megatron's at every step, of every style", "[train
                              LrDecayStyle::inverse_square_root, LrDecayStyle::wsd})
     for (int64_t warmup : {0, 1, 7})
       for (LrDecayStyle anneal : {LrDecayStyle::linear, LrDecayStyle::cosine}) {
-        Schedule s = schedule(style, warmup, 50);
+        LrSchedule s = schedule(style, warmup, 50);
         s.lr_wsd_decay_steps = 12, s.lr_wsd_decay_style = anneal;
         for (int64_t step = 1; step <= 60; ++step) {
           INFO(to_string(style) << " warmup " << warmup << " step " << step);
@@ -81,8 +81,8 @@ TEST_CASE("learning rates are Megatron's at every step, of every style", "[train
 }
 
 TEST_CASE("learning rates at the boundaries, as numbers", "[train]") {
-  const auto at = [](const Schedule& s, int64_t step) { return learning_rate(optimizer(), s, step); };
-  const Schedule cosine = schedule(LrDecayStyle::cosine, 10, 110);
+  const auto at = [](const LrSchedule& s, int64_t step) { return learning_rate(optimizer(), s, step); };
+  const LrSchedule cosine = schedule(LrDecayStyle::cosine, 10, 110);
   CHECK(at(cosine, 1) == Approx(3e-5));  // lr / warm-up
   CHECK(at(cosine, 10) == Approx(kLr));  // warm-up's last step
   CHECK(at(cosine, 60) == Approx((kLr + kMin) / 2));
@@ -90,17 +90,17 @@ TEST_CASE("learning rates at the boundaries, as numbers", "[train]") {
   CHECK(at(cosine, 111) == kMin);  // after the end: min_lr, not the cosine's way back up
   CHECK(at(cosine, 100000) == kMin);
 
-  const Schedule linear = schedule(LrDecayStyle::linear, 10, 110);
+  const LrSchedule linear = schedule(LrDecayStyle::linear, 10, 110);
   CHECK(at(linear, 35) == Approx(kMin + 0.75 * (kLr - kMin)));
   CHECK(at(linear, 110) == Approx(kMin));
 
-  const Schedule root = schedule(LrDecayStyle::inverse_square_root, 4, 100);
+  const LrSchedule root = schedule(LrDecayStyle::inverse_square_root, 4, 100);
   CHECK(at(root, 4) == Approx(kLr));
   CHECK(at(root, 16) == Approx(kLr / 2));
   CHECK(at(root, 1600) == kMin);  // never below min_lr
   CHECK(at(schedule(LrDecayStyle::constant, 4, 100), 5000) == kLr);
 
-  Schedule wsd = schedule(LrDecayStyle::wsd, 10, 100);
+  LrSchedule wsd = schedule(LrDecayStyle::wsd, 10, 100);
   wsd.lr_wsd_decay_steps = 20;
   CHECK(at(wsd, 11) == kLr);
   CHECK(at(wsd, 80) == kLr);  // stable until the anneal starts
@@ -131,9 +131,9 @@ TEST_CASE("schedules of a recipe: lengths are filled in from train_steps", "[tra
 }
 
 TEST_CASE("cycles decay from lr again, each to min_lr") {
-  Schedule s = schedule(LrDecayStyle::cosine, 10, 110);
+  LrSchedule s = schedule(LrDecayStyle::cosine, 10, 110);
   s.lr_num_cycles = 4;  // of 25 steps
-  const Schedule one = schedule(LrDecayStyle::cosine, 10, 35);
+  const LrSchedule one = schedule(LrDecayStyle::cosine, 10, 35);
   for (int64_t t = 11; t <= 110; ++t)
     CHECK(learning_rate(optimizer(), s, t) == Approx(learning_rate(optimizer(), one, 11 + (t - 11) % 25)));
   CHECK(learning_rate(optimizer(), s, 36) > 0.98 * kLr);
@@ -144,7 +144,7 @@ TEST_CASE("cycles decay from lr again, each to min_lr") {
 TEST_CASE("weight decay moves from its start to its end") {
   OptimizerKeys o = optimizer();
   o.weight_decay = 0.1;
-  Schedule s;
+  LrSchedule s;
   CHECK(weight_decay(o, s, 7, 11) == 0.1);
   s.weight_decay_incr_style = WeightDecayStyle::linear;
   s.start_weight_decay = 0.0;

@@ -1,0 +1,114 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "kernels/base/svg.h"
+#include "runtime/plan/pictures/pictures.h"
+
+namespace ltrain {
+namespace {
+
+constexpr double kLane = 34, kLaneGap = 10, kLanesLeft = 130, kLanesWidth = 1400, kLanesTop = 60;
+constexpr double kShortest = 0.7;   // pixels of a box
+constexpr size_t kDetailOps = 200;  // of compute
+constexpr const char* kClassFill[kOpClassCount] = {"#4f7fb8", "#8a6bb0", "#f3e39a", "#f2c7a0",
+                                                   "#3f8f6b", "#d9665b", "#bfe3e8"};
+
+/// Entries of one class that follow each other.
+struct Drawn {
+  double start = 0, end = 0, seconds = 0;
+  int count = 0;
+  const TraceEntry* first = nullptr;
+};
+
+std::string tooltip(const Drawn& d) {
+  const TraceEntry& e = *d.first;
+  const std::string what =
+      d.count > 1 ? fmt::format("{} of class {}, from {}", d.count, op_class_name(e.cls), e.name) : e.name;
+  return fmt::format("{}{}{}{}: {:.4g} ms from {:.4g} ms", what, e.layer.empty() ? "" : " in ", e.layer,
+                     e.axis.empty() ? "" : fmt::format(" over {}", e.axis), d.seconds * 1e3, d.start * 1e3);
+}
+
+/// What would be narrower than kShortest is joined with the neighbours of its class.
+std::vector<Drawn> joined(const std::vector<const TraceEntry*>& lane, double shortest) {
+  std::vector<Drawn> out;
+  for (const TraceEntry* e : lane) {
+    const bool same = !out.empty() && out.back().first->cls == e->cls &&
+                      e->start - out.back().end < shortest &&
+                      (e->seconds < shortest || out.back().end - out.back().start < shortest);
+    if (same) {
+      Drawn& d = out.back();
+      d.end = std::max(d.end, e->start + e->seconds);
+      d.seconds += e->seconds;
+      ++d.count;
+    } else {
+      out.push_back({e->start, e->start + e->seconds, e->seconds, 1, e});
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<TraceEntry> first_part(const std::vector<TraceEntry>& entries) {
+  size_t ops = 0;
+  double end = INFINITY;
+  for (const TraceEntry& e : entries)
+    if (e.stream == "compute" && e.seconds > 0 && ++ops == kDetailOps) end = e.start + e.seconds;
+  std::vector<TraceEntry> out;
+  for (TraceEntry e : entries) {
+    if (e.start >= end) continue;
+    e.seconds = std::min(e.seconds, end - e.start);
+    out.push_back(std::move(e));
+  }
+  return out;
+}
+
+std::string timeline_svg(const std::vector<TraceEntry>& entries, int rank) {
+  std::vector<std::string> names;  // in the order in which they are first used
+  std::map<std::string, std::vector<const TraceEntry*>> lanes;
+  double end = 0;
+  for (const TraceEntry& e : entries) {
+    if (e.seconds <= 0) continue;
+    std::vector<const TraceEntry*>& lane = lanes[e.stream];
+    if (lane.empty()) names.push_back(e.stream);
+    lane.push_back(&e);
+    end = std::max(end, e.start + e.seconds);
+  }
+  // Compute above all that it waits for.
+  std::stable_partition(names.begin(), names.end(), [](const std::string& n) { return n == "compute"; });
+  const double scale = end > 0 ? kLanesWidth / end : 0, shortest = end > 0 ? kShortest / scale : 0;
+  Svg svg(fmt::format("a step of rank {} over its streams", rank));
+  svg.text(8, 18,
+           fmt::format("rank {}, {:.1f} ms; compute waits for what stands below its gaps", rank, end * 1e3));
+  double x = 8;
+  for (int c = 0; c < kOpClassCount; ++c) {
+    const std::string name(op_class_name(static_cast<OpClass>(c)));
+    svg.legend(x, 42, kClassFill[c], name);
+    x += 30 + Svg::text_width(name.size());
+  }
+  double y = kLanesTop;
+  for (const std::string& name : names) {
+    std::vector<const TraceEntry*>& lane = lanes.at(name);
+    std::stable_sort(lane.begin(), lane.end(),
+                     [](const TraceEntry* a, const TraceEntry* b) { return a->start < b->start; });
+    double busy = 0;
+    for (const TraceEntry* e : lane) busy += e->seconds;
+    svg.text(8, y + 14, name);
+    svg.text(8, y + 30, fmt::format("{:.1f} ms", busy * 1e3));
+    svg.box({kLanesLeft, y, kLanesWidth, kLane}, "#f4f4f4", {}, 0);
+    for (const Drawn& d : joined(lane, shortest))
+      svg.box({kLanesLeft + d.start * scale, y, std::max(kShortest, (d.end - d.start) * scale), kLane},
+              kClassFill[static_cast<int>(d.first->cls)], tooltip(d), 0,
+              fmt::format(" data-ops=\"{}\" data-seconds=\"{:.9g}\"", d.count, d.seconds));
+    y += kLane + kLaneGap;
+  }
+  for (int i = 0; i <= 10; ++i) {
+    const double at = kLanesLeft + kLanesWidth * i / 10;
+    svg.line({at, y - 4, at, y + 2}, "#555555");
+    svg.text(at, y + 16, fmt::format("{:.4g} ms", end * 1e3 * i / 10), i == 10 ? "end" : "middle");
+  }
+  return svg.document(kLanesLeft + kLanesWidth + 40, y + 28);
+}
+
+}  // namespace ltrain

@@ -72,9 +72,20 @@ class Search {
     try_all(smaller(open), 0, fitting);
     sort(fitting);
     for (const Ranked& r : fitting) result.tried.push_back({r.layout, r.trial.step_seconds, r.trial.bytes});
-    result.found = plans_of(
-        {fitting.begin(), fitting.begin() + static_cast<std::ptrdiff_t>(std::min(count, fitting.size()))});
-    result.pareto = plans_of(front(fitting));
+    // What is in both lists is planned once.
+    std::vector<Ranked> listed{
+        fitting.begin(), fitting.begin() + static_cast<std::ptrdiff_t>(std::min(count, fitting.size()))};
+    const size_t fastest = listed.size();
+    const std::vector<Ranked> on_front = front(fitting);
+    const auto is = [](const Ranked& a) { return [&a](const Ranked& b) { return a.index == b.index; }; };
+    for (const Ranked& r : on_front)
+      if (std::none_of(listed.begin(), listed.end(), is(r))) listed.push_back(r);
+    std::vector<FoundLayout> plans = plans_of(listed);
+    for (const Ranked& r : on_front)
+      result.pareto.push_back(
+          plans[static_cast<size_t>(std::find_if(listed.begin(), listed.end(), is(r)) - listed.begin())]);
+    plans.resize(fastest);
+    result.found = std::move(plans);
     if (fitting.empty()) advise(all, result);
     result.composed = parts_.composed();
     result.whole = parts_.whole();
@@ -106,6 +117,7 @@ class Search {
     const auto later = [](const Ranked& a, const Ranked& b) {
       return a.speed() != b.speed() ? a.speed() < b.speed() : a.index > b.index;
     };
+    const double most = memory();
     std::make_heap(open.begin(), open.end(), later);
     for (int64_t trials = 0; trials < most_trials;) {
       const double last = last_speed(fitting, count);
@@ -118,12 +130,15 @@ class Search {
       if (batch.empty()) return;
       for_each(batch.size(), [&](size_t i) {
         Ranked& r = batch[i];
-        if (!r.priced) r.bound.step_seconds = std::max(r.bound.step_seconds, parts_.actions(r.layout));
+        if (r.priced) return;
+        const Bound actions = parts_.actions(r.layout);
+        r.bound = {std::max(r.bound.step_seconds, actions.step_seconds),
+                   std::max(r.bound.bytes, actions.bytes)};
       });
       for (Ranked& r : batch)
         if (r.priced) {
           to_try.push_back(std::move(r));
-        } else {
+        } else if (r.bound.bytes <= most) {
           r.priced = true;
           open.push_back(std::move(r));
           std::push_heap(open.begin(), open.end(), later);

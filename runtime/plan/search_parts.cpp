@@ -92,6 +92,8 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
     const double more = static_cast<double>(layers - 1);
     const RankPlan one = with_layers(1), two = with_layers(2);
     add(two, more), add(one, 1 - more);
+    p.layer_params = kind_bytes(two, MemoryKind::parameters) - kind_bytes(one, MemoryKind::parameters);
+    p.layer_states = kind_bytes(two, MemoryKind::optimizer) - kind_bytes(one, MemoryKind::optimizer);
   } else {
     add(with_layers(layers), 1);
   }
@@ -114,19 +116,89 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
   return p;
 }
 
+/// What a third micro-batch adds to the second, and a second layer to the first.
+SearchParts::Traffic SearchParts::make_traffic(const Layout& l) const {
+  Recipe r = recipe_of(l);
+  r.parallel.pipeline = r.parallel.virtual_pipeline = 1;
+  r.parallel.pipeline_layers.clear();
+  r.parallel.schedule_file.reset();
+  r.parallel.schedule = "1f1b";
+  r.parallel.context = 1;
+  r.parallel.data = 2;
+  r.parallel.shard_ranks = 0;
+  r.train.eval_interval = 0;
+  const auto moved = [&](int64_t layers, int64_t micros) {
+    r.model.num_hidden_layers = layers;
+    r.train.global_batch_size = micros * r.train.micro_batch_size * r.parallel.data;
+    Traffic t;
+    for (const CollectivePlan& c : plan_rank(r, profile_, {}, 0, threads_per_rank(r)).collectives) {
+      if (c.group != "dp" || (c.op != "all_gather" && c.op != "reduce_scatter")) continue;
+      (c.op == "all_gather" ? t.gathered : t.reduced) += static_cast<double>(c.bytes);
+    }
+    return t;
+  };
+  const Traffic one2 = moved(1, 2), one3 = moved(1, 3), two2 = moved(2, 2), two3 = moved(2, 3);
+  return {two3.gathered - two2.gathered - (one3.gathered - one2.gathered),
+          two3.reduced - two2.reduced - (one3.reduced - one2.reduced)};
+}
+
+/// Collectives of one stream, each in one call for all layers: none of its parts takes less in several.
+double SearchParts::traffic_seconds(const Layout& l) {
+  if (l.zero_stage < 2 || l.expert > 1 || !composes(l) || !alike(given_.model) ||
+      given_.model.moe.num_experts > 0)
+    return 0;
+  return traffic_seconds_.get(
+      {l.tensor, l.zero_stage, l.precision, l.context, l.pipeline, l.virtual_pipeline, l.data, l.shard_group},
+      [&] {
+        const Traffic& t =
+            traffic_.get({l.tensor, l.zero_stage, l.precision}, [&] { return make_traffic(l); });
+        const Recipe r = recipe_of(l);
+        const Mesh mesh = mesh_of(r, 0);
+        const std::vector<int> ranks = mesh.group(mesh.shard);
+        const double size = static_cast<double>(ranks.size());
+        if (ranks.size() < 2) return 0.0;
+        const auto on_host = static_cast<int>(r.launch.ranks_on_host);
+        const ProfileCost cost(profile_, threads_per_rank(r), false, on_host, mesh.world());
+        const double others = static_cast<double>(
+            std::count_if(ranks.begin(), ranks.end(), [&](int rank) { return rank / on_host != 0; }));
+        const auto seconds = [&](const char* op, double bytes) {
+          if (bytes <= 0) return 0.0;
+          OpCost c;
+          c.name = c.collective = op;
+          c.cls = OpClass::collective;
+          c.dtype = precision_policy(std::string(to_string(r.precision))).compute;
+          c.bytes = bytes;
+          c.wire_bytes = bytes * (size - 1) / size;
+          c.network_bytes = c.wire_bytes * others / (size - 1);
+          c.group_size = static_cast<int>(ranks.size());
+          c.ranks = &ranks;
+          return cost.seconds(c);
+        };
+        const double layers =
+            static_cast<double>(given_.model.num_hidden_layers) / static_cast<double>(l.pipeline);
+        // Backward finds the last layer of each chunk as forward left it.
+        const double gathers = std::max(0.0, layers - static_cast<double>(l.virtual_pipeline));
+        return seconds("all_gather", gathers * t.gathered) + seconds("reduce_scatter", layers * t.reduced);
+      });
+}
+
+/// That ZeRO from this stage on cuts what a rank has into.
+double SearchParts::shards(const Layout& l, int64_t from) const {
+  const int64_t replicas = l.data * l.context,
+                near = l.shard_group == kOneLevel ? replicas
+                                                  : std::min<int64_t>(replicas, limits_.ranks_per_node);
+  return l.zero_stage >= from ? static_cast<double>(near) : 1.0;
+}
+
 Bound SearchParts::bound(const Layout& l) {
   const Part& p = parts_.get(key_of(l), [&] { return make_part(l); });
   const double micros = static_cast<double>(l.global_batch / (l.micro_batch * l.data)),
                stages = static_cast<double>(l.pipeline);
-  const int64_t replicas = l.data * l.context,
-                near = l.shard_group == kOneLevel ? replicas
-                                                  : std::min<int64_t>(replicas, limits_.ranks_per_node);
-  const double cut = static_cast<double>(near);
-  const auto shards = [&](int64_t from) { return l.zero_stage >= from ? cut : 1.0; };
   // One of the ranks has at least its share of each.
   const double kept =
-      p.params / shards(3) + p.states / shards(1) + std::max(p.activations, p.grads / shards(2));
-  return {kRounding * micros * p.micro_seconds / stages, kRounding * kept / stages};
+      p.params / shards(l, 3) + p.states / shards(l, 1) + std::max(p.activations, p.grads / shards(l, 2));
+  return {kRounding * micros * std::max(p.micro_seconds / stages, traffic_seconds(l)),
+          kRounding * kept / stages};
 }
 
 const pipeline::LayerCosts& SearchParts::costs(const Layout& l) {
@@ -140,10 +212,25 @@ PipelinePlan SearchParts::pipeline(const Layout& l, const Recipe& recipe) {
   return plan_pipeline(recipe, profile_, &shared);
 }
 
-double SearchParts::actions(const Layout& l) {
+Bound SearchParts::actions(const Layout& l) {
   const int64_t micros = l.global_batch / (l.micro_batch * l.data);
-  return actions_.get({key_of(l), l.schedule, l.pipeline, l.virtual_pipeline, micros},
-                      [&] { return kRounding * pipeline(l, recipe_of(l)).timing.makespan; });
+  const Actions& a = actions_.get({key_of(l), l.schedule, l.pipeline, l.virtual_pipeline, micros}, [&] {
+    const PipelinePlan plan = pipeline(l, recipe_of(l));
+    const pipeline::Schedule& schedule = plan.layout.schedule;
+    Actions made{plan.timing.makespan, std::vector<double>(static_cast<size_t>(schedule.ranks)),
+                 plan.timing.peak_kept};
+    for (size_t stage = 0; stage < plan.layout.stage_layers.size(); ++stage)
+      made.layers[static_cast<size_t>(schedule.rank_of_stage[stage])] += plan.layout.stage_layers[stage];
+    return made;
+  });
+  const Part& p = parts_.get(key_of(l), [&] { return make_part(l); });
+  double most = 0;
+  // Without experts, whose rows are planned for the worst routing.
+  if (p.layer_params > 0 && given_.model.moe.num_experts == 0)
+    for (size_t rank = 0; rank < a.kept.size(); ++rank)
+      most = std::max(most, a.layers[rank] * (p.layer_params / shards(l, 3) + p.layer_states / shards(l, 1)) +
+                                a.kept[rank]);
+  return {kRounding * a.seconds, kRounding * most};
 }
 
 Trial SearchParts::trial(const Layout& l, double most_seconds) {

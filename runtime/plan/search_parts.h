@@ -61,12 +61,14 @@ class SearchParts {
       : given_(recipe), profile_(profile), limits_(limits) {}
 
   /// Of a layout that the rules allow: the time of its matmuls, its other ops and the collectives of tensor,
-  /// context and expert ranks; the bytes of parameters, optimizer state, and activations or gradients.
+  /// context and expert ranks, or of what ZeRO 2 and 3 move, where that takes longer; the bytes of
+  /// parameters, optimizer state, and activations or gradients.
   Bound bound(const Layout& layout);
   /// Whether `actions` says more than `bound`.
   bool has_actions(const Layout& layout) const { return layout.pipeline > 1 && composes(layout); }
-  /// Seconds of a pipeline's actions, which its plan's step is never shorter than.
-  double actions(const Layout& layout);
+  /// Of a pipeline's actions, which its plan's step is never shorter than; the bytes of parameters, optimizer
+  /// state and what micro-batches keep, of the rank where they are most.
+  Bound actions(const Layout& layout);
   /// Ends when a rank does not fit, or its step takes longer than `most_seconds`.
   Trial trial(const Layout& layout, double most_seconds);
 
@@ -84,6 +86,12 @@ class SearchParts {
     double micro_seconds = 0;  ///< forward and backward of a micro-batch
     double params = 0, grads = 0, states = 0;
     double activations = 0;  ///< that its layers keep of a micro-batch, without what passes
+    /// Of a layer, where all are alike; else 0.
+    double layer_params = 0, layer_states = 0;
+  };
+  /// Payload of the collectives of ZeRO 2 and 3 for a micro-batch and a layer, in bytes.
+  struct Traffic {
+    double gathered = 0, reduced = 0;
   };
   static PartKey key_of(const Layout& layout);
   /// Whether shards inside a node bring expert ranks nearer to each other than the costs of layers say, which
@@ -92,6 +100,10 @@ class SearchParts {
   bool composes(const Layout& layout) const;
   Recipe recipe_of(const Layout& layout) const;
   Part make_part(const Layout& layout) const;
+  Traffic make_traffic(const Layout& layout) const;
+  /// Of a rank, for a micro-batch; 0 where it is not known.
+  double traffic_seconds(const Layout& layout);
+  double shards(const Layout& layout, int64_t from_stage) const;
   const pipeline::LayerCosts& costs(const Layout& layout);
   PipelinePlan pipeline(const Layout& layout, const Recipe& recipe);
 
@@ -100,7 +112,14 @@ class SearchParts {
   const SearchLimits& limits_;
   Shared<PartKey, Part> parts_;
   Shared<PartKey, pipeline::LayerCosts> costs_;
-  Shared<std::tuple<PartKey, std::string, int64_t, int64_t, int64_t>, double> actions_;
+  Shared<std::tuple<int64_t, int64_t, Precision>, Traffic> traffic_;  ///< by tensor ranks, ZeRO
+  Shared<std::tuple<int64_t, int64_t, Precision, int64_t, int64_t, int64_t, int64_t, int64_t>, double>
+      traffic_seconds_;
+  struct Actions {
+    double seconds = 0;
+    std::vector<double> layers, kept;  ///< by pipeline rank
+  };
+  Shared<std::tuple<PartKey, std::string, int64_t, int64_t, int64_t>, Actions> actions_;
   std::atomic<int64_t> composed_ = 0, whole_ = 0;
 };
 

@@ -86,6 +86,11 @@ BrokenRule schedule_rule(std::string_view name, int ranks, int chunks, int micro
   return {};
 }
 
+std::vector<int> place_stages(std::string_view name, int ranks, int chunks) {
+  const bool in_v = name == "zbv" || name == "dualpipev";
+  return in_v ? placed_in_v(ranks) : placed_in_loops(ranks, chunks);
+}
+
 Schedule make_schedule(const std::string& name, int ranks, int chunks, int micros) {
   const ScheduleInfo* info = find_schedule(name);
   if (!info) fail(ExitCode::usage, "pipeline schedule {}: is not one of {}", name, names());
@@ -105,8 +110,7 @@ Schedule make_schedule(const std::string& name, int ranks, int chunks, int micro
   s.ranks = ranks;
   s.chunks = chunks;
   s.micros = micros;
-  const bool in_v = name == "zbv" || name == "dualpipev";
-  s.rank_of_stage = in_v ? placed_in_v(ranks) : placed_in_loops(ranks, chunks);
+  s.rank_of_stage = place_stages(name, ranks, chunks);
   for (int r = 0; r < ranks; ++r) {
     if (name == "gpipe") s.order.push_back(gpipe_order(r, micros));
     if (name == "1f1b") s.order.push_back(one_f_one_b_order(r, ranks, micros));

@@ -65,6 +65,9 @@ struct BrokenRule {
 };
 BrokenRule schedule_rule(std::string_view name, int ranks, int chunks, int micros);
 
+/// Of a schedule of that name: Schedule::rank_of_stage.
+std::vector<int> place_stages(std::string_view name, int ranks, int chunks);
+
 /// gpipe | 1f1b | interleaved | zb-h1 | zb-h2 | zbv | dualpipev. Throws Error (usage) for a violation or an
 /// unknown name. `chunks` 0: the least that the schedule takes.
 Schedule make_schedule(const std::string& name, int ranks, int chunks, int micros);

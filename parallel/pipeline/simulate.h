@@ -48,6 +48,12 @@ struct Timing {
   std::vector<double> peak_kept;
 };
 
+/// Seconds that no schedule of these stages ends before, without simulating one: a rank waits for the first
+/// micro-batch to reach it, computes its own part of all, and the last gradient goes back through the stages
+/// before. Transfers take no time in it.
+double least_makespan(const std::vector<int>& rank_of_stage, const StageCosts& costs, int micros,
+                      bool splits_backward);
+
 /// Checks the schedule first (schedule.h); throws Error for one that is incomplete or never ends.
 Timing simulate(const Schedule& schedule, const StageCosts& costs);
 

@@ -118,13 +118,21 @@ std::vector<int> balance_ranks(const std::vector<double>& layer_costs, double fi
     if (a.first < b.first * (1 - 1e-9)) return true;
     return a.first <= b.first * (1 + 1e-9) && a.second < b.second * (1 - 1e-9);
   };
+  const auto [cheapest, dearest] = std::minmax_element(layer_costs.begin(), layer_costs.end());
+  const bool alike = *dearest - *cheapest <= 1e-12 * *dearest;
   auto best = value(counts);
   for (bool moved = true; moved;) {
     moved = false;
     std::vector<int> next = counts;
+    std::vector<double> of_rank(ranks);
+    const std::vector<double> sums = stage_sums(layer_costs, first, last, counts);
+    for (int s = 0; s < stages; ++s) of_rank[rank_of_stage[s]] += sums[s];
     for (int from = 0; from < stages; ++from)
       for (int to = 0; to < stages; ++to) {
         if (from == to || counts[from] == 1) continue;
+        // Of like layers one more must leave a rank below what the other one had, or nothing is gained.
+        if (alike && of_rank[rank_of_stage[to]] + *dearest >= of_rank[rank_of_stage[from]] * (1 - 1e-11))
+          continue;
         std::vector<int> tried = counts;
         --tried[from];
         ++tried[to];

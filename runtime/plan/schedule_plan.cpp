@@ -65,11 +65,18 @@ std::vector<int> layers_by_hand(const Recipe& r, int stages) {
   return {given.begin(), given.end()};
 }
 
+constexpr size_t kPricedLayers = 6;  // of a model whose layers are alike: the first and last, and between
+
+/// Of a model with so many layers, one that has as many as there are costs, with the fourth between.
+void repeat_layer(std::vector<double>& costs, size_t layers) {
+  costs.insert(costs.begin() + 3, layers - costs.size(), costs[3]);
+}
+
 /// What layers cost by the first micro-batch of a step of two, on one pipeline rank: the time of the compute
 /// stream from the end of one op to the end of the next, so that what it waits for collectives of tensor,
 /// context and expert ranks counts with the op that waits.
-LayerCosts costs_of_one(const Recipe& whole, const MachineProfile& profile,
-                        const RecomputeOptions& recompute) {
+LayerCosts costs_of_each(const Recipe& whole, const MachineProfile& profile,
+                         const RecomputeOptions& recompute) {
   PipelineLayout layout;
   layout.recompute = recompute;
   LayerCosts c;
@@ -99,7 +106,32 @@ LayerCosts costs_of_one(const Recipe& whole, const MachineProfile& profile,
   return c;
 }
 
+/// The same, by fewer layers where all are alike and cost the same.
+LayerCosts costs_of_one(const Recipe& whole, const MachineProfile& profile,
+                        const RecomputeOptions& recompute) {
+  const auto layers = static_cast<size_t>(whole.model.num_hidden_layers);
+  if (layers <= kPricedLayers || !layers_alike(whole)) return costs_of_each(whole, profile, recompute);
+  Recipe few = whole;
+  few.model.num_hidden_layers = kPricedLayers;
+  LayerCosts c = costs_of_each(few, profile, recompute);
+  for (std::vector<double>* costs : {&c.forward, &c.input, &c.weight}) {
+    if (std::abs((*costs)[2] - (*costs)[3]) > 1e-9 * (*costs)[3])
+      return costs_of_each(whole, profile, recompute);
+    repeat_layer(*costs, layers);
+  }
+  return c;
+}
+
 }  // namespace
+
+bool layers_alike(const Recipe& r) {
+  const ModelConfig& m = r.model;
+  const bool mixed = m.moe.num_experts > 0 && (m.moe.layer_step > 1 || !m.moe.dense_layers.empty());
+  const bool fp8 = r.precision == Precision::fp8 ||
+                   std::any_of(r.phases.begin(), r.phases.end(),
+                               [](const PrecisionScheduleEntry& p) { return p.precision == Precision::fp8; });
+  return !mixed && m.layer_types.empty() && m.no_rope_layers.empty() && !fp8;
+}
 
 std::vector<double> transfer_seconds(const Recipe& r, const MachineProfile& profile) {
   const Mesh mesh = mesh_of(r, 0);

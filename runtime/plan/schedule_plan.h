@@ -27,6 +27,9 @@ struct SchedulePlan {
 pipeline::LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile,
                                  std::optional<RecomputeOptions> recompute = {});
 
+/// Whether every layer of the model does what every other one does, in the same precision.
+bool layers_alike(const Recipe& resolved);
+
 /// What a stage hands to another for one micro-batch, by [from * stages' ranks + to]: this rank's rows and
 /// columns of the residual stream, over the network where the two are on different hosts.
 std::vector<double> transfer_seconds(const Recipe& resolved, const MachineProfile& profile);

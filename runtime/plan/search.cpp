@@ -21,8 +21,8 @@ constexpr int kMostWorld = 1 << 18;  // that is looked at for a layout that fits
 struct Ranked {
   Layout layout;
   Bound bound;
-  size_t index = 0;     ///< in the order of the space
-  bool priced = false;  ///< its pipeline's actions are in its bound
+  size_t index = 0;  ///< in the order of the space
+  int priced = 0;    ///< what its bound knows of its pipeline: 1 the least, 2 its actions
   Trial trial;
   double speed() const { return static_cast<double>(layout.global_batch) / bound.step_seconds; }
   double tried_speed() const { return static_cast<double>(layout.global_batch) / trial.step_seconds; }
@@ -99,7 +99,7 @@ class Search {
   std::vector<Ranked> bounds(SearchResult& result) {
     std::vector<Ranked> out;
     result.looked_at = for_each_layout(recipe_, limits_, [&](const Layout& l) {
-      out.push_back({l, {}, out.size(), !parts_.has_actions(l), {}});
+      out.push_back({l, {}, out.size(), parts_.has_actions(l) ? 0 : 2, {}});
     });
     for_each(out.size(), [&](size_t i) { out[i].bound = parts_.bound(out[i].layout); });
     result.allowed = static_cast<int64_t>(out.size());
@@ -119,34 +119,43 @@ class Search {
     };
     const double most = memory();
     std::make_heap(open.begin(), open.end(), later);
+    const auto put_back = [&](Ranked r) {
+      open.push_back(std::move(r));
+      std::push_heap(open.begin(), open.end(), later);
+    };
     for (int64_t trials = 0; trials < most_trials;) {
       const double last = last_speed(fitting, count);
-      std::vector<Ranked> batch, to_try;
+      std::vector<Ranked> batch;
       while (batch.size() < kBatch && !open.empty() && !(open.front().speed() < last)) {
         std::pop_heap(open.begin(), open.end(), later);
         batch.push_back(std::move(open.back()));
         open.pop_back();
       }
       if (batch.empty()) return;
-      for_each(batch.size(), [&](size_t i) {
-        Ranked& r = batch[i];
-        if (r.priced) return;
-        const Bound actions = parts_.actions(r.layout);
-        r.bound = {std::max(r.bound.step_seconds, actions.step_seconds),
-                   std::max(r.bound.bytes, actions.bytes)};
-      });
-      for (Ranked& r : batch)
-        if (r.priced) {
-          to_try.push_back(std::move(r));
-        } else if (r.bound.bytes <= most) {
-          r.priced = true;
-          open.push_back(std::move(r));
-          std::push_heap(open.begin(), open.end(), later);
-        }
-      trials += static_cast<int64_t>(to_try.size());
-      try_all(std::move(to_try), last, fitting);
+      // A batch is tried when all of it is priced, so that no core waits for one trial among prices.
+      const bool priced =
+          std::all_of(batch.begin(), batch.end(), [](const Ranked& r) { return r.priced == 2; });
+      if (!priced) {
+        for_each(batch.size(), [&](size_t i) { price(batch[i]); });
+        for (Ranked& r : batch)
+          if (r.bound.bytes <= most) put_back(std::move(r));
+        continue;
+      }
+      trials += static_cast<int64_t>(batch.size());
+      try_all(std::move(batch), last, fitting);
       sort(fitting);
     }
+  }
+
+  /// The next that its bound can know of its pipeline.
+  void price(Ranked& r) {
+    if (r.priced == 2) return;
+    if (r.priced++ == 0) {
+      r.bound.step_seconds = std::max(r.bound.step_seconds, parts_.least_actions(r.layout));
+      return;
+    }
+    const Bound actions = parts_.actions(r.layout);
+    r.bound = {std::max(r.bound.step_seconds, actions.step_seconds), std::max(r.bound.bytes, actions.bytes)};
   }
 
   /// Those that fit go to `fitting`; those that turn out to be slower than `speed` do not. 0: all may

@@ -11,12 +11,6 @@ namespace {
 
 constexpr double kRounding = 1 - 1e-9;  // sums in another order
 
-/// Whether a layer costs what every other one does.
-bool alike(const ModelConfig& m) {
-  const bool moe = m.moe.num_experts > 0 && (m.moe.layer_step > 1 || !m.moe.dense_layers.empty());
-  return !moe && m.layer_types.empty() && m.no_rope_layers.empty();
-}
-
 double kind_bytes(const RankPlan& plan, MemoryKind kind) {
   return static_cast<double>(plan.arena.most_by_kind[static_cast<int>(kind)]);
 }
@@ -77,7 +71,7 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
   r.train.global_batch_size = r.train.micro_batch_size * r.parallel.data;
   r.train.eval_interval = 0;
   const int64_t layers = r.model.num_hidden_layers;
-  const bool few = alike(r.model) && layers > 2;
+  const bool few = layers_alike(r) && layers > 2;
   const auto with_layers = [&](int64_t n) {
     r.model.num_hidden_layers = n;
     return plan_rank(r, profile_, {}, 0, threads_per_rank(r));
@@ -144,7 +138,7 @@ SearchParts::Traffic SearchParts::make_traffic(const Layout& l) const {
 
 /// Collectives of one stream, each in one call for all layers: none of its parts takes less in several.
 double SearchParts::traffic_seconds(const Layout& l) {
-  if (l.zero_stage < 2 || l.expert > 1 || !composes(l) || !alike(given_.model) ||
+  if (l.zero_stage < 2 || l.expert > 1 || !composes(l) || !layers_alike(given_) ||
       given_.model.moe.num_experts > 0)
     return 0;
   return traffic_seconds_.get(
@@ -210,6 +204,20 @@ PipelinePlan SearchParts::pipeline(const Layout& l, const Recipe& recipe) {
   pipeline::LayerCosts shared = costs(l);
   shared.transfer = transfer_seconds(recipe, profile_);
   return plan_pipeline(recipe, profile_, &shared);
+}
+
+double SearchParts::least_actions(const Layout& l) {
+  const Parallel& given = given_.parallel;
+  if (given.schedule_file || !given.pipeline_layers.empty()) return 0;
+  const int ranks = static_cast<int>(l.pipeline), chunks = static_cast<int>(l.virtual_pipeline);
+  const std::vector<int> places = pipeline::place_stages(l.schedule, ranks, chunks);
+  const bool in_v = places.back() == 0 && ranks > 1;
+  const pipeline::StageCosts& staged = staged_.get({key_of(l), l.pipeline, l.virtual_pipeline, in_v}, [&] {
+    return pipeline::stage_costs(costs(l), places).costs;
+  });
+  const auto micros = static_cast<int>(l.global_batch / (l.micro_batch * l.data));
+  return kRounding * pipeline::least_makespan(places, staged, micros,
+                                              pipeline::find_schedule(l.schedule)->splits_backward);
 }
 
 Bound SearchParts::actions(const Layout& l) {

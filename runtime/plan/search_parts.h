@@ -66,6 +66,8 @@ class SearchParts {
   Bound bound(const Layout& layout);
   /// Whether `actions` says more than `bound`.
   bool has_actions(const Layout& layout) const { return layout.pipeline > 1 && composes(layout); }
+  /// Seconds that the actions of no such pipeline take less than, found without them.
+  double least_actions(const Layout& layout);
   /// Of a pipeline's actions, which its plan's step is never shorter than; the bytes of parameters, optimizer
   /// state and what micro-batches keep, of the rank where they are most.
   Bound actions(const Layout& layout);
@@ -115,6 +117,7 @@ class SearchParts {
   Shared<std::tuple<int64_t, int64_t, Precision>, Traffic> traffic_;  ///< by tensor ranks, ZeRO
   Shared<std::tuple<int64_t, int64_t, Precision, int64_t, int64_t, int64_t, int64_t, int64_t>, double>
       traffic_seconds_;
+  Shared<std::tuple<PartKey, int64_t, int64_t, bool>, pipeline::StageCosts> staged_;
   struct Actions {
     double seconds = 0;
     std::vector<double> layers, kept;  ///< by pipeline rank

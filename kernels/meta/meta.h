@@ -22,6 +22,8 @@ namespace ltrain {
 /// What the meta device knows of one tensor (one allocation; views share it).
 struct TensorRecord {
   std::string name;
+  const void* memory = nullptr;  ///< that it was allocated from, and where in it
+  int64_t offset = -1;
   Placements place;
   int copies = 0;            ///< P over this many neighbours of the axis, not over all of it; 0: all
   int sent = 0;              ///< times that it was sent to another stage

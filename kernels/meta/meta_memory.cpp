@@ -10,13 +10,13 @@ Tensor MetaMemory::make(int64_t offset, std::string_view name, DType dtype, Shap
   t.device = DeviceKind::meta;
   t.shape = shape;
   t.record = trace_.new_record(std::string(name));
-  offsets_[t.record] = offset;
+  t.record->memory = this;
+  t.record->offset = offset;
   return t;
 }
 
 int64_t MetaMemory::offset_of(const Tensor& t) const {
-  auto it = offsets_.find(t.record);
-  return it == offsets_.end() ? -1 : it->second;
+  return t.record && t.record->memory == this ? t.record->offset : -1;
 }
 
 }  // namespace ltrain

@@ -1,7 +1,5 @@
 // Memory of the meta device: offsets as the arena would give, without bytes.
 #pragma once
-#include <map>
-
 #include "kernels/meta/meta.h"
 #include "kernels/tensor/arena.h"
 
@@ -16,7 +14,6 @@ class MetaMemory final : public Memory {
   Tensor make(int64_t offset, std::string_view name, DType dtype, Shape shape) override;
   int64_t offset_of(const Tensor& t) const override;
   MetaTrace& trace_;
-  std::map<const TensorRecord*, int64_t> offsets_;
 };
 
 }  // namespace ltrain

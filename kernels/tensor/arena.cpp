@@ -16,15 +16,13 @@ Tensor Memory::allocate(MemoryKind kind, std::string_view name, DType dtype, Sha
   const int64_t bytes = std::max<int64_t>(
       kAlignment, (shape.elements() * dtype_size(dtype) + kAlignment - 1) / kAlignment * kAlignment);
   // Best fit: the smallest gap that holds it, the lowest among equals; else on top.
-  auto best = free_.end();
-  for (auto it = free_.begin(); it != free_.end(); ++it)
-    if (it->second >= bytes && (best == free_.end() || it->second < best->second)) best = it;
+  const auto best = free_by_size_.lower_bound({bytes, 0});
   int64_t offset;
-  if (best != free_.end()) {
-    offset = best->first;
-    const int64_t rest = best->second - bytes;
-    free_.erase(best);
-    if (rest > 0) free_[offset + bytes] = rest;
+  if (best != free_by_size_.end()) {
+    offset = best->second;
+    const int64_t rest = best->first - bytes;
+    erase_free(free_.find(offset));
+    if (rest > 0) add_free(offset + bytes, rest);
   } else {
     offset = top_;
     // A free block that ends at the top grows.
@@ -32,7 +30,7 @@ Tensor Memory::allocate(MemoryKind kind, std::string_view name, DType dtype, Sha
       auto last = std::prev(free_.end());
       if (last->first + last->second == top_) {
         offset = last->first;
-        free_.erase(last);
+        erase_free(last);
       }
     }
     if (bytes > capacity_ - offset) exhausted(name, dtype, shape, bytes);
@@ -55,22 +53,32 @@ void Memory::release(Tensor& t) {
   auto next = free_.lower_bound(offset);
   if (next != free_.end() && offset + bytes == next->first) {
     bytes += next->second;
-    next = free_.erase(next);
+    erase_free(next++);
   }
   if (next != free_.begin()) {
     auto before = std::prev(next);
     if (before->first + before->second == offset) {
       offset = before->first;
       bytes += before->second;
-      free_.erase(before);
+      erase_free(before);
     }
   }
   if (offset + bytes == top_) {
     top_ = offset;
   } else {
-    free_[offset] = bytes;
+    add_free(offset, bytes);
   }
   t = Tensor();
+}
+
+void Memory::add_free(int64_t offset, int64_t bytes) {
+  free_[offset] = bytes;
+  free_by_size_.insert({bytes, offset});
+}
+
+void Memory::erase_free(std::map<int64_t, int64_t>::iterator block) {
+  free_by_size_.erase({block->second, block->first});
+  free_.erase(block);
 }
 
 void Memory::note_peak() {
@@ -85,7 +93,9 @@ void Memory::note_peak() {
 void Memory::exhausted(std::string_view name, DType dtype, const Shape& shape, int64_t bytes) const {
   std::vector<std::pair<int64_t, const Block*>> rows;
   for (const auto& [offset, block] : live_) rows.push_back({block.bytes, &block});
-  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second->name < b.second->name;
+  });
   std::string table;
   for (size_t i = 0; i < rows.size() && i < 12; ++i)
     table += fmt::format("\n  {:>14} bytes  {:<13} {}", rows[i].first, memory_kind_name(rows[i].second->kind),

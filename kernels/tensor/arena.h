@@ -8,8 +8,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kernels/tensor/tensor.h"
@@ -59,10 +62,13 @@ class Memory {
   };
   [[noreturn]] void exhausted(std::string_view name, DType dtype, const Shape& shape, int64_t bytes) const;
   void note_peak();
+  void add_free(int64_t offset, int64_t bytes);
+  void erase_free(std::map<int64_t, int64_t>::iterator block);
 
-  std::map<int64_t, Block> live_;    // by offset
-  std::map<int64_t, int64_t> free_;  // offset -> bytes, below top_, never adjacent
-  int64_t top_ = 0;                  // everything above is free
+  std::unordered_map<int64_t, Block> live_;             // by offset
+  std::map<int64_t, int64_t> free_;                     // offset -> bytes, below top_, never adjacent
+  std::set<std::pair<int64_t, int64_t>> free_by_size_;  // the same as (bytes, offset)
+  int64_t top_ = 0;                                     // everything above is free
   int64_t live_bytes_ = 0;
   std::array<int64_t, kMemoryKindCount> kind_bytes_{};
   MemoryUse peak_;

@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "kernels/meta/meta.h"
@@ -62,7 +63,7 @@ class DeviceCost {
   std::vector<NetworkLevel> levels_;
   mutable std::map<const std::vector<int>*, GroupSpan> spans_;  ///< of groups, which outlive this
   mutable std::set<FigureUse> used_;
-  mutable std::set<const void*> seen_;  ///< figures and curves that are in used_
+  mutable std::unordered_set<const void*> seen_;  ///< figures and curves that are in used_
 };
 
 }  // namespace ltrain

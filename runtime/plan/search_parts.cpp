@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "runtime/plan/schedule_plan.h"
 
@@ -36,6 +37,30 @@ double compute_seconds(Recipe r, const MachineProfile& profile) {
     seconds += e.seconds;
   }
   return seconds;
+}
+
+/// By rank: the most that micro-batches keep once every stage of the rank has been through a backward.
+std::vector<double> kept_with_gradients(const pipeline::Schedule& schedule,
+                                        const std::vector<double>& activation) {
+  std::vector<double> out;
+  for (const std::vector<pipeline::Action>& order : schedule.order) {
+    std::set<int> stages, with_gradients;
+    for (const pipeline::Action& a : order) stages.insert(a.stage);
+    double kept = 0, most = 0;
+    for (const pipeline::Action& a : order) {
+      if (a.kind == pipeline::ActionKind::backward_input) continue;
+      const double keeps = activation[static_cast<size_t>(a.stage)];
+      if (a.kind == pipeline::ActionKind::forward) {
+        kept += keeps;
+      } else {
+        kept -= keeps;
+        with_gradients.insert(a.stage);
+      }
+      if (with_gradients.size() == stages.size()) most = std::max(most, kept);
+    }
+    out.push_back(most);
+  }
+  return out;
 }
 
 }  // namespace
@@ -87,6 +112,7 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
     const RankPlan one = with_layers(1), two = with_layers(2);
     add(two, more), add(one, 1 - more);
     p.layer_params = kind_bytes(two, MemoryKind::parameters) - kind_bytes(one, MemoryKind::parameters);
+    p.layer_grads = kind_bytes(two, MemoryKind::gradients) - kind_bytes(one, MemoryKind::gradients);
     p.layer_states = kind_bytes(two, MemoryKind::optimizer) - kind_bytes(one, MemoryKind::optimizer);
   } else {
     add(with_layers(layers), 1);
@@ -132,15 +158,18 @@ SearchParts::Traffic SearchParts::make_traffic(const Layout& l) const {
     return t;
   };
   const Traffic one2 = moved(1, 2), one3 = moved(1, 3), two2 = moved(2, 2), two3 = moved(2, 3);
-  return {two3.gathered - two2.gathered - (one3.gathered - one2.gathered),
-          two3.reduced - two2.reduced - (one3.reduced - one2.reduced)};
+  Traffic t{two3.gathered - two2.gathered - (one3.gathered - one2.gathered),
+            two3.reduced - two2.reduced - (one3.reduced - one2.reduced), 0};
+  // Weights are updated when the norm of all gradients is known: no gather is beside a backward.
+  if (l.zero_stage < 3 && r.train.clip_grad > 0) t.gathered_once = two2.gathered - one2.gathered;
+  return t;
 }
 
 /// Collectives of one stream, each in one call for all layers: none of its parts takes less in several.
-double SearchParts::traffic_seconds(const Layout& l) {
-  if (l.zero_stage < 2 || l.expert > 1 || !composes(l) || !layers_alike(given_) ||
+SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
+  if (l.zero_stage < 1 || l.expert > 1 || !composes(l) || !layers_alike(given_) ||
       given_.model.moe.num_experts > 0)
-    return 0;
+    return {};
   return traffic_seconds_.get(
       {l.tensor, l.zero_stage, l.precision, l.context, l.pipeline, l.virtual_pipeline, l.data, l.shard_group},
       [&] {
@@ -150,7 +179,7 @@ double SearchParts::traffic_seconds(const Layout& l) {
         const Mesh mesh = mesh_of(r, 0);
         const std::vector<int> ranks = mesh.group(mesh.shard);
         const double size = static_cast<double>(ranks.size());
-        if (ranks.size() < 2) return 0.0;
+        if (ranks.size() < 2) return TrafficSeconds();
         const auto on_host = static_cast<int>(r.launch.ranks_on_host);
         const ProfileCost cost(profile_, threads_per_rank(r), false, on_host, mesh.world());
         const double others = static_cast<double>(
@@ -172,7 +201,9 @@ double SearchParts::traffic_seconds(const Layout& l) {
             static_cast<double>(given_.model.num_hidden_layers) / static_cast<double>(l.pipeline);
         // Backward finds the last layer of each chunk as forward left it.
         const double gathers = std::max(0.0, layers - static_cast<double>(l.virtual_pipeline));
-        return seconds("all_gather", gathers * t.gathered) + seconds("reduce_scatter", layers * t.reduced);
+        return TrafficSeconds{
+            seconds("all_gather", gathers * t.gathered) + seconds("reduce_scatter", layers * t.reduced),
+            seconds("all_gather", layers * t.gathered_once)};
       });
 }
 
@@ -191,7 +222,8 @@ Bound SearchParts::bound(const Layout& l) {
   // One of the ranks has at least its share of each.
   const double kept =
       p.params / shards(l, 3) + p.states / shards(l, 1) + std::max(p.activations, p.grads / shards(l, 2));
-  return {kRounding * micros * std::max(p.micro_seconds / stages, traffic_seconds(l)),
+  const TrafficSeconds traffic = traffic_seconds(l);
+  return {kRounding * (micros * std::max(p.micro_seconds / stages, traffic.micro) + traffic.once),
           kRounding * kept / stages};
 }
 
@@ -216,8 +248,8 @@ double SearchParts::least_actions(const Layout& l) {
     return pipeline::stage_costs(costs(l), places).costs;
   });
   const auto micros = static_cast<int>(l.global_batch / (l.micro_batch * l.data));
-  return kRounding * pipeline::least_makespan(places, staged, micros,
-                                              pipeline::find_schedule(l.schedule)->splits_backward);
+  const bool splits = pipeline::find_schedule(l.schedule)->splits_backward;
+  return kRounding * (pipeline::least_makespan(places, staged, micros, splits) + traffic_seconds(l).once);
 }
 
 Bound SearchParts::actions(const Layout& l) {
@@ -226,7 +258,7 @@ Bound SearchParts::actions(const Layout& l) {
     const PipelinePlan plan = pipeline(l, recipe_of(l));
     const pipeline::Schedule& schedule = plan.layout.schedule;
     Actions made{plan.timing.makespan, std::vector<double>(static_cast<size_t>(schedule.ranks)),
-                 plan.timing.peak_kept};
+                 plan.timing.peak_kept, kept_with_gradients(schedule, plan.costs.activation)};
     for (size_t stage = 0; stage < plan.layout.stage_layers.size(); ++stage)
       made.layers[static_cast<size_t>(schedule.rank_of_stage[stage])] += plan.layout.stage_layers[stage];
     return made;
@@ -235,10 +267,12 @@ Bound SearchParts::actions(const Layout& l) {
   double most = 0;
   // Without experts, whose rows are planned for the worst routing.
   if (p.layer_params > 0 && given_.model.moe.num_experts == 0)
-    for (size_t rank = 0; rank < a.kept.size(); ++rank)
-      most = std::max(most, a.layers[rank] * (p.layer_params / shards(l, 3) + p.layer_states / shards(l, 1)) +
-                                a.kept[rank]);
-  return {kRounding * a.seconds, kRounding * most};
+    for (size_t rank = 0; rank < a.kept.size(); ++rank) {
+      const double states = a.layers[rank] * (p.layer_params / shards(l, 3) + p.layer_states / shards(l, 1));
+      const double grads = a.layers[rank] * p.layer_grads / shards(l, 2);
+      most = std::max({most, states + a.kept[rank], states + grads + a.kept_later[rank]});
+    }
+  return {kRounding * (a.seconds + traffic_seconds(l).once), kRounding * most};
 }
 
 Trial SearchParts::trial(const Layout& l, double most_seconds) {

@@ -89,11 +89,16 @@ class SearchParts {
     double params = 0, grads = 0, states = 0;
     double activations = 0;  ///< that its layers keep of a micro-batch, without what passes
     /// Of a layer, where all are alike; else 0.
-    double layer_params = 0, layer_states = 0;
+    double layer_params = 0, layer_grads = 0, layer_states = 0;
   };
-  /// Payload of the collectives of ZeRO 2 and 3 for a micro-batch and a layer, in bytes.
+  /// Payload of the collectives of ZeRO for a layer, in bytes: of a micro-batch, and of what is gathered once
+  /// a step.
   struct Traffic {
-    double gathered = 0, reduced = 0;
+    double gathered = 0, reduced = 0, gathered_once = 0;
+  };
+  /// Seconds that it takes, at least.
+  struct TrafficSeconds {
+    double micro = 0, once = 0;
   };
   static PartKey key_of(const Layout& layout);
   /// Whether shards inside a node bring expert ranks nearer to each other than the costs of layers say, which
@@ -103,8 +108,8 @@ class SearchParts {
   Recipe recipe_of(const Layout& layout) const;
   Part make_part(const Layout& layout) const;
   Traffic make_traffic(const Layout& layout) const;
-  /// Of a rank, for a micro-batch; 0 where it is not known.
-  double traffic_seconds(const Layout& layout);
+  /// Of the rank with most layers; 0 where it is not known.
+  TrafficSeconds traffic_seconds(const Layout& layout);
   double shards(const Layout& layout, int64_t from_stage) const;
   const pipeline::LayerCosts& costs(const Layout& layout);
   PipelinePlan pipeline(const Layout& layout, const Recipe& recipe);
@@ -115,12 +120,13 @@ class SearchParts {
   Shared<PartKey, Part> parts_;
   Shared<PartKey, pipeline::LayerCosts> costs_;
   Shared<std::tuple<int64_t, int64_t, Precision>, Traffic> traffic_;  ///< by tensor ranks, ZeRO
-  Shared<std::tuple<int64_t, int64_t, Precision, int64_t, int64_t, int64_t, int64_t, int64_t>, double>
+  Shared<std::tuple<int64_t, int64_t, Precision, int64_t, int64_t, int64_t, int64_t, int64_t>, TrafficSeconds>
       traffic_seconds_;
   Shared<std::tuple<PartKey, int64_t, int64_t, bool>, pipeline::StageCosts> staged_;
   struct Actions {
     double seconds = 0;
     std::vector<double> layers, kept;  ///< by pipeline rank
+    std::vector<double> kept_later;    ///< the most after all its stages have gradients
   };
   Shared<std::tuple<PartKey, std::string, int64_t, int64_t, int64_t>, Actions> actions_;
   std::atomic<int64_t> composed_ = 0, whole_ = 0;

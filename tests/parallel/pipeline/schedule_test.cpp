@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <random>
+
 #include <algorithm>
 
 #include "kernels/base/error.h"
@@ -303,4 +305,28 @@ TEST_CASE("what a rank keeps is summed in the unit of the stages", "[pipeline]")
   const Timing v = simulate(make_schedule("zbv", 2, 2, 8), c);
   CHECK(v.peak_kept[0] > 8);
   CHECK(v.peak_activations[0] == 4);
+}
+
+TEST_CASE("no schedule ends before the least that its stages come to", "[pipeline]") {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> seconds(0.5, 2);
+  for (const ScheduleInfo& info : schedules())
+    for (int ranks : {1, 2, 4, 8})
+      for (int micros : {1, 4, 8, 24}) {
+        const int chunks = info.least_chunks;
+        if (schedule_rule(info.name, ranks, chunks, micros)) continue;
+        const Schedule s = make_schedule(std::string(info.name), ranks, chunks, micros);
+        StageCosts costs = StageCosts::uniform(s.stages());
+        for (auto* of : {&costs.forward, &costs.input, &costs.weight})
+          for (double& c : *of) c = seconds(random);
+        INFO(info.name << " of " << ranks << " ranks, " << micros << " micro-batches");
+        const double least = least_makespan(s.rank_of_stage, costs, micros, info.splits_backward);
+        const double took = simulate(s, costs).makespan;
+        CHECK(least <= took * (1 + 1e-12));
+        CHECK(least > 0.4 * took);
+        // Of like stages 1F1B has no bubble but that of the first and the last micro-batch.
+        const StageCosts like = StageCosts::uniform(s.stages());
+        if (info.name == "1f1b")
+          CHECK(least_makespan(s.rank_of_stage, like, micros, false) == Approx(simulate(s, like).makespan));
+      }
 }

@@ -25,7 +25,7 @@ void put(const std::string& path, const std::string& text) {
 void add_export_options(CLI::App& command, ExportOptions& o) {
   command
       .add_option("--export", o.target, "Write the recipe as flags of another trainer, in place of the plan")
-      ->check(CLI::IsMember({"megatron", "torchtitan", "deepspeed"}));
+      ->check(CLI::IsMember({"megatron", "torchtitan", "deepspeed", "nemo"}));
   command.add_option("--from-megatron", o.megatron,
                      "Read the flags of a Megatron-LM command line, and write a recipe; needs no recipe");
   command.add_option("--output", o.output, "File for --export and --from-megatron, in place of stdout");
@@ -43,6 +43,7 @@ void run_without_recipe(const ExportOptions& o, int world) {
 void export_recipe(const ExportOptions& o, const Recipe& recipe) {
   const exports::Exported exported = o.target == "torchtitan"  ? exports::to_torchtitan(recipe)
                                      : o.target == "deepspeed" ? exports::to_deepspeed(recipe)
+                                     : o.target == "nemo"      ? exports::to_nemo(recipe)
                                                                : exports::to_megatron(recipe);
   for (const std::string& setting : exported.unsaid)
     std::fprintf(stderr, "ltrain: %s cannot say: %s\n", o.target.c_str(), setting.c_str());

@@ -80,7 +80,13 @@ void ActivationOffload::prefetch(OffloadedTensors& a) {
   if (a.state != OffloadedTensors::offloaded) return;
   for (const OffloadedTensors::Item& i : a.items) {
     *i.tensor = memory_.allocate(MemoryKind::activations, "offloaded activation", i.was.dtype, i.was.shape);
-    if (compute_.meta()) *i.tensor->record = *i.was.record;  // it lies as it did
+    if (!compute_.meta()) continue;
+    TensorRecord& now = *i.tensor->record;  // in another place, but for that as it was
+    const void* memory = now.memory;
+    const int64_t offset = now.offset;
+    now = *i.was.record;
+    now.memory = memory;
+    now.offset = offset;
   }
   offload_memory_.stream().wait(compute_.record());
   for (OffloadedTensors::Item& i : a.items) {

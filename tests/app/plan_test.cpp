@@ -171,7 +171,7 @@ TEST_CASE("a cluster file lays out plan and slurm, by --cluster or by the recipe
   refused("--cluster ours.yaml", "ours.yaml:6:10: network = ethernet-10g: must be one of");
 }
 
-TEST_CASE("--html and --svg write drawings beside the plan, and refuse what they do not draw") {
+TEST_CASE("plan --html and --svg write drawings beside the plan, and refuse what they do not draw") {
   const TempRun t;
   const std::string run = "plan tiny.yaml device=cuda --profile h100 --world 4 parallel.pipeline=2";
   const Outcome plain = t.sh(run), drawn = t.sh(run + " --html page.html --svg drawings");

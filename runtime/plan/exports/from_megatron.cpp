@@ -284,7 +284,12 @@ class Reader {
       set("offload.optimizer.device", "cpu");
       set("offload.optimizer.fraction", number("--optimizer-offload-fraction", 1));
     }
-    if (has("--cpu-offloading")) set("offload.activations.device", "cpu");
+    if (has("--cpu-offloading")) {
+      set("offload.activations.device", "cpu");
+      // The most that can be said there is all layers but one, which is written for all.
+      const double layers = number("--num-layers", 0), away = number("--cpu-offloading-num-layers", 0);
+      if (layers > 0 && away < layers - 1) set("offload.activations.fraction", away / layers);
+    }
     if (has("--deterministic-mode")) set("deterministic", "true");
   }
 

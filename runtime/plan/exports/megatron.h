@@ -7,8 +7,18 @@
 
 namespace ltrain::exports {
 
-/// The flags of a recipe, one a line, continued by backslashes. Throws Error (usage) where Megatron-LM has no
-/// flags for the family.
+/// A flag and what follows it, "" for a switch. `standard`: the value is Megatron-LM's default.
+struct FlagValue {
+  std::string flag, value;
+  bool standard = false;
+};
+struct FlagValues {
+  std::vector<FlagValue> flags;
+  std::vector<std::string> unsaid;
+};
+/// The flags of a recipe. Throws Error (usage) where Megatron-LM has none for the family.
+FlagValues flags_of(const Recipe& recipe);
+/// The same as text, one flag a line, continued by backslashes, without those of Megatron-LM's defaults.
 Exported to_megatron(const Recipe& recipe);
 
 struct Imported {

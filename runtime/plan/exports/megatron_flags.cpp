@@ -153,6 +153,10 @@ std::vector<MegatronFlag> make_flags() {
        "transfers alone: the update runs on the device"},
       {"--optimizer-offload-fraction", K::combined, 1, "offload.optimizer.fraction", "", "", ""},
       {"--cpu-offloading", K::combined, 0, "offload.activations.device: cpu", "", "", ""},
+      {"--cpu-offloading-num-layers", K::combined, 1, "offload.activations.fraction", "", "",
+       "a fraction here; all layers are all but one there"},
+      {"--use-precision-aware-optimizer", K::how, 0, "optimizer.state_dtype, optimizer.grad_dtype", "", "",
+       "always possible here"},
       {"--attention-backend", K::how, 1, "attention_backend", "", "", "auto, own, cudnn"},
       {"--cuda-graph-impl", K::how, 1, "cuda_graphs", "", "", ""},
       {"--exit-signal-handler", K::how, 0, "always", "", "", "SIGTERM, SIGUSR1, SIGINT: saves, exit code 75"},
@@ -232,8 +236,7 @@ std::vector<MegatronFlag> make_flags() {
                                                       {"--apply-query-key-layer-scaling", 0},
                                                       {"--spec", -1},
                                                       {"--fp8-param-gather", 0},
-                                                      {"--softmax-type", 1},
-                                                      {"--use-precision-aware-optimizer", 0}};
+                                                      {"--softmax-type", 1}};
   for (const auto& [flag, arguments] : refused) rows.push_back({flag, K::refused, arguments, "", "", "", ""});
   const std::pair<std::string_view, int> how[] = {
       {"--use-mcore-models", 0},

@@ -22,7 +22,7 @@ class Flags {
  public:
   explicit Flags(const Recipe& recipe) : r_(recipe) {}
 
-  Exported write() {
+  FlagValues write() {
     rows();
     family();
     widths();
@@ -32,13 +32,7 @@ class Flags {
     recompute();
     experts();
     offload();
-    Exported out;
-    out.unsaid = unsaid_settings(r_, said_);
-    for (const std::string& u : unsaid_) out.unsaid.push_back(u);
-    for (const std::string& u : out.unsaid) out.text += fmt::format("# not in Megatron-LM's flags: {}\n", u);
-    for (size_t i = 0; i < lines_.size(); ++i)
-      out.text += lines_[i] + (i + 1 < lines_.size() ? " \\\n" : "\n");
-    return out;
+    return {std::move(flags_), unsaid_settings(r_, said_)};
   }
 
  private:
@@ -46,12 +40,9 @@ class Flags {
   template <typename T>
   void add(std::string_view flag, const T& value) {
     LT_CHECK(find_flag(flag), "{} is not in the table of flags", flag);
-    lines_.push_back(fmt::format("{} {}", flag, value));
+    flags_.push_back({std::string(flag), fmt::to_string(value)});
   }
-  void add(std::string_view flag) {
-    LT_CHECK(find_flag(flag), "{} is not in the table of flags", flag);
-    lines_.emplace_back(flag);
-  }
+  void add(std::string_view flag) { add(flag, ""); }
 
   /// Flags that stand for one key.
   void rows() {
@@ -61,7 +52,10 @@ class Flags {
         const std::string ours = plain_value(r_, key), word = word_of_megatron(f, ours);
         if (!ours.empty() && word.empty() && ours != f.standard) continue;  // unsaid
         say(key);
-        if (!ours.empty() && !same_value(word.empty() ? ours : word, f.standard)) add(f.flag, word);
+        if (ours.empty()) continue;
+        const std::string& theirs = word.empty() ? ours : word;
+        add(f.flag, theirs);
+        flags_.back().standard = same_value(theirs, f.standard);
       } else if (f.kind == FlagKind::on || f.kind == FlagKind::off) {
         say(key);
         if (value_of(r_, key) == (f.kind == FlagKind::on ? "true" : "false")) add(f.flag);
@@ -151,6 +145,8 @@ class Flags {
       add("--exp-avg-dtype", value_of(r_, "optimizer.state_dtype"));
       add("--exp-avg-sq-dtype", value_of(r_, "optimizer.state_dtype"));
     }
+    if (r_.optimizer.state_dtype != StorageDtype::fp32 || r_.optimizer.grad_dtype != StorageDtype::fp32)
+      add("--use-precision-aware-optimizer");  // which the dtypes ask for there
   }
 
   void layout() {
@@ -238,6 +234,7 @@ class Flags {
     if (r_.offload.activations.device == OffloadDevice::cpu && r_.offload.activations.fraction == 1) {
       say("offload.activations.device");
       add("--cpu-offloading");
+      add("--cpu-offloading-num-layers", r_.model.num_hidden_layers - 1);
     }
     if (r_.offload.optimizer.device != OffloadDevice::cpu) return;
     say("offload.optimizer.device");
@@ -247,12 +244,27 @@ class Flags {
   }
 
   const Recipe& r_;
-  std::vector<std::string> lines_, unsaid_;
+  std::vector<FlagValue> flags_;
   std::set<std::string> said_;
 };
 
 }  // namespace
 
-Exported to_megatron(const Recipe& recipe) { return Flags(recipe).write(); }
+FlagValues flags_of(const Recipe& recipe) { return Flags(recipe).write(); }
+
+Exported to_megatron(const Recipe& recipe) {
+  FlagValues said = flags_of(recipe);
+  Exported out;
+  out.unsaid = std::move(said.unsaid);
+  for (const std::string& u : out.unsaid) out.text += fmt::format("# not in Megatron-LM's flags: {}\n", u);
+  std::string lines;
+  for (const FlagValue& f : said.flags) {
+    if (f.standard) continue;
+    if (!lines.empty()) lines += " \\\n";
+    lines += f.value.empty() ? f.flag : fmt::format("{} {}", f.flag, f.value);
+  }
+  out.text += lines + "\n";
+  return out;
+}
 
 }  // namespace ltrain::exports

@@ -77,7 +77,7 @@ std::string memory_svg(const Plan& plan) {
     x += 24 + Svg::text_width(name.size());
   }
   svg.legend(x, 44, kGapFill, "gaps");
-  svg.legend(x + 60, 44, kOutsideFill, "outside of the arena");
+  svg.legend(x + 60, 44, kOutsideFill, "external memory");
   double y = kBarsTop;
   for (const Bar& bar : bars) {
     svg.text(8, y + 16, bar.name);

@@ -29,6 +29,7 @@ struct Options {
   std::string recipe, profile, cluster, trace, svg, csv, campaign_file;
   std::vector<std::string> overrides;
   int world = 0;
+  double skew = 1;
   ExportOptions exports;
   SearchOptions search;
   PictureOptions pictures;
@@ -97,6 +98,11 @@ void add_plan(CLI::App& app) {
                     "Time and cost to the end with failures, restarts and saves, instead of the plan");
   command->add_option("--campaign-file", o->campaign_file,
                       "YAML file of failure rates, storage, spare nodes, prices for --campaign");
+  command
+      ->add_option(
+          "--skew", o->skew,
+          "Rows of the busiest expert rank over those of even routing, which MoE models are planned at")
+      ->check(CLI::Range(1.0, 1048576.0));
   add_export_options(*command, o->exports);
   add_search(*command, o->search);
   add_pictures(*command, o->pictures);
@@ -134,12 +140,13 @@ void add_plan(CLI::App& app) {
     take_cluster(o->profile, o->cluster, given);
     if (!o->profile.empty()) fit_device(given, o->profile);
     if (o->search.on)
-      return search(o->search, o->pictures, o->recipe, o->overrides, given, o->profile, o->json);
+      return search(o->search, o->pictures, o->recipe, o->overrides, given, o->profile, o->skew, o->json);
     const JobSize size = planned_size(given, environment_for_plans(process_variables()), gpus_for(given),
                                       o->world, o->profile);
     JobChecks checks;
     checks.part = JobChecks::Part::recipe;
     checks.profile = o->profile;
+    checks.expert_skew = o->skew;
     checks.data = false;  // none is read
     const CheckedJob job = check_job(given, size, checks);
     const Recipe& recipe = job.recipe;

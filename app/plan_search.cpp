@@ -92,7 +92,8 @@ void check_search(const SearchOptions& o) {
 
 void search(const SearchOptions& o, const PictureOptions& pictures, const std::string& path,
             const std::vector<std::string>& overrides, Recipe given, const std::string& profile_name,
-            bool json) {
+            double skew, bool json) {
+  check_skew(given, skew, true);
   if (given.device == DeviceChoice::automatic)
     given.device = gpus_for(given) > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
   const LoadRecipe load = [&](const std::vector<std::string>& settings) {
@@ -110,8 +111,9 @@ void search(const SearchOptions& o, const PictureOptions& pictures, const std::s
   limits.keep_free = bytes_to_keep(o.keep_free);
   limits.max_tensor = o.max_tensor;
   std::tie(limits.batch_low, limits.batch_high) = batch_range(o.global_batch, given);
-  const MachineProfile profile =
+  MachineProfile profile =
       profile_for(profile_name, given.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu);
+  profile.expert_skew = skew;
   const SearchResult result = search_layouts(load, profile, limits);
   std::string out = json ? search_json(result, given, limits) + "\n" : search_text(result, given, limits);
   if (!o.explain.empty() && !result.found.empty()) {

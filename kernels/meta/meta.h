@@ -68,6 +68,7 @@ struct OpCost {
   const std::vector<int>* ranks = nullptr;  ///< of the group, as numbered in the job; null: not known
   double wire_bytes = 0;                    ///< sent by this rank
   double network_bytes = 0;                 ///< of them, to other hosts
+  double received_bytes = 0;                ///< all_to_all of uneven rows: from other ranks
 };
 
 class CostModel {

@@ -1,5 +1,7 @@
 #include "models/moe/expert_exchange.h"
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "kernels/meta/placement_rules.h"
@@ -64,10 +66,21 @@ std::vector<int64_t> ExpertExchange::all_counts(Step& step, const Routing& r,
   return known;
 }
 
-std::vector<int64_t> ExpertExchange::even_counts(int64_t choices, int64_t capacity) const {
+std::vector<int64_t> ExpertExchange::planned_counts(int64_t choices, int64_t tokens, int64_t capacity) const {
+  const auto part = [](int64_t rows, int64_t i, int64_t n) { return rows * (i + 1) / n - rows * i / n; };
+  const int64_t local = local_experts(), first = groups_.expert.rank() * local;
+  const bool even = skew_ <= 1 || local == experts_;
+  // Rows of this rank's experts: a token chooses an expert once.
+  const double wanted = skew_ * static_cast<double>(choices * local) / static_cast<double>(experts_);
+  const int64_t here = std::min({choices, local * tokens, int64_t{std::llround(wanted)}});
   std::vector<int64_t> counts(experts_);
   for (int64_t e = 0; e < experts_; ++e) {
-    counts[e] = choices * (e + 1) / experts_ - choices * e / experts_;
+    if (even)
+      counts[e] = part(choices, e, experts_);
+    else if (e >= first && e < first + local)
+      counts[e] = part(here, e - first, local);
+    else
+      counts[e] = part(choices - here, e < first ? e : e - local, experts_ - local);
     if (capacity > 0) counts[e] = std::min(counts[e], capacity);
   }
   return counts;
@@ -90,8 +103,10 @@ ExpertRowCounts ExpertExchange::count_here(Step& step, const Routing& r, int64_t
   const int64_t ranks = groups_.expert.size(), local = local_experts();
   ExpertRowCounts c;
   if (step.compute.meta()) {
-    const std::vector<int64_t> even = even_counts(r.sources.elements() / ranks, capacity);
-    for (int64_t e = 0; e < local; ++e) c.groups.push_back(ranks * even[groups_.expert.rank() * local + e]);
+    const std::vector<int64_t> planned =
+        planned_counts(r.sources.elements() / ranks, r.slots.shape[0] / ranks, capacity);
+    for (int64_t e = 0; e < local; ++e)
+      c.groups.push_back(ranks * planned[groups_.expert.rank() * local + e]);
   } else {
     c.groups = read_counts(step, r, name);
   }
@@ -101,8 +116,9 @@ ExpertRowCounts ExpertExchange::count_here(Step& step, const Routing& r, int64_t
 
 std::vector<int64_t> ExpertExchange::counts_of_ranks(Step& step, const Routing& r, int64_t capacity,
                                                      const std::string& name) const {
-  const std::vector<int64_t> mine =
-      step.compute.meta() ? even_counts(r.sources.elements(), capacity) : read_counts(step, r, name);
+  const std::vector<int64_t> mine = step.compute.meta()
+                                        ? planned_counts(r.sources.elements(), r.slots.shape[0], capacity)
+                                        : read_counts(step, r, name);
   return groups_.expert.size() > 1 ? all_counts(step, r, mine) : mine;
 }
 

@@ -30,6 +30,8 @@ class ExpertExchange {
   /// `experts`: of the layer, on all ranks.
   ExpertExchange(const Groups& groups, int64_t experts) : groups_(groups), experts_(experts) {}
   int64_t local_experts() const { return experts_ / groups_.expert.size(); }
+  /// DispatchOptions::skew.
+  void plan_at(double skew) { skew_ = skew; }
   /// Most rows that can come to a rank's experts, of `tokens` tokens a rank that choose `top_k` experts each,
   /// of which one takes `capacity` (0: all).
   int64_t most_rows(int64_t tokens, int64_t top_k, int64_t capacity) const;
@@ -43,7 +45,7 @@ class ExpertExchange {
     const int64_t choices = routing.slots.elements();
     return capacity > 0 ? std::min(choices, capacity * experts_) : choices;
   }
-  /// Counts of this rank's tokens become known to the host and are exchanged. On meta: even ones, of which
+  /// Counts of this rank's tokens become known to the host and are exchanged. On meta: planned ones, of which
   /// each expert takes `capacity` (0: all). Throws when the router's logits were not finite. `name`: of the
   /// layer.
   ExpertRowCounts count(Step& step, const Routing& routing, int64_t capacity, const std::string& name) const;
@@ -76,8 +78,8 @@ class ExpertExchange {
 
  private:
   bool two_levels() const { return groups_.expert_intra_node.size() > 1; }
-  /// What a plan counts on: rows of each expert, of one rank's choices.
-  std::vector<int64_t> even_counts(int64_t choices, int64_t capacity) const;
+  /// What a plan counts on: rows of each expert, of the choices of a rank with so many tokens.
+  std::vector<int64_t> planned_counts(int64_t choices, int64_t tokens, int64_t capacity) const;
   std::vector<int64_t> read_counts(Step& step, const Routing& routing, const std::string& name) const;
   /// Rows that each rank sends to each expert: (ranks, experts).
   std::vector<int64_t> all_counts(Step& step, const Routing& routing, const std::vector<int64_t>& mine) const;
@@ -87,6 +89,7 @@ class ExpertExchange {
   void lay_out_levels(ExpertRowCounts& counts, const std::vector<int64_t>& all) const;
   const Groups& groups_;
   int64_t experts_;
+  double skew_ = 1;
 };
 
 }  // namespace ltrain

@@ -195,6 +195,7 @@ std::unique_ptr<TokenDispatch> TokenDispatch::make(const Groups& groups, int64_t
     d = std::make_unique<ExchangeDispatch>(groups, experts, top_k);
   }
   d->balanced_ = options.balanced;
+  d->exchange_.plan_at(options.skew);
   return d;
 }
 

@@ -14,6 +14,9 @@ struct DispatchOptions {
   int replicas = 0;       ///< most replicas of hot experts on all ranks that a layer has at once
   int chunks = 1;         ///< parts of a micro-batch's tokens: one travels while experts work on another
   bool balanced = false;  ///< for plans: memory for even routing alone, not for the worst that can come
+  /// For plans: tokens choose experts of this rank so many times as often as even routing does; the other
+  /// ranks' experts have the rest.
+  double skew = 1;
 };
 
 /// Of one micro-batch, or of a part of its tokens, between forward and backward.

@@ -244,7 +244,8 @@ void Communicator::all_to_all_v(Stream& s, Tensor out, const std::vector<int64_t
   const int64_t wire =
       collective_wire_bytes(op, in_sum * row * size, size_, rank_, size, 0, in_parts[rank_] * size);
   // What all ranks agree on is the length of a row; counts are compared pair by pair.
-  run(s, {{op, 0, row, in.dtype}, out, in, wire},
+  const int64_t received = (out_sum * row - out_parts[rank_]) * size;
+  run(s, {{op, 0, row, in.dtype}, out, in, wire, received},
       [this, out, in, a = std::move(out_parts), b = std::move(in_parts)] { do_all_to_all_v(out, a, in, b); });
 }
 

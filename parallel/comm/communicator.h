@@ -60,8 +60,9 @@ class FlightRecord {
 /// One call with its tensors, as the recording group sees it.
 struct CollectiveCall {
   CollectiveInfo info;
-  Tensor out, in;          ///< the same tensor for all_reduce and reduce; `in` is what is sent
-  int64_t wire_bytes = 0;  ///< that this rank sends
+  Tensor out, in;              ///< the same tensor for all_reduce and reduce; `in` is what is sent
+  int64_t wire_bytes = 0;      ///< that this rank sends
+  int64_t received_bytes = 0;  ///< all_to_all of uneven rows: that come from other ranks
 };
 
 class Communicator {

@@ -36,6 +36,7 @@ class RecordingGroup final : public Communicator {
     // There `elements` is what all ranks agree on, the length of a row.
     if (call.info.op == CollectiveOp::all_to_all) cost.bytes = static_cast<double>(call.in.bytes());
     cost.wire_bytes = static_cast<double>(call.wire_bytes);
+    cost.received_bytes = static_cast<double>(call.received_bytes);
     cost.group_size = size();
     cost.network_bytes = cost.wire_bytes * network_share_;
     if (!members_.empty()) cost.ranks = &members_;

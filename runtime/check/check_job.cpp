@@ -104,6 +104,8 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
   if (checks.part == Part::rank) return job;
   if (recipe.cluster) check_cluster_file(*recipe.cluster);
   job.profile = profile_for(checks.profile, device_of(recipe));
+  check_skew(recipe, checks.expert_skew);
+  job.profile.expert_skew = checks.expert_skew;
   job.plan = make_plan(recipe, job.profile);
   job.plan.node = size.node;
   if (checks.part == Part::recipe) return job;

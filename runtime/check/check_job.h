@@ -38,10 +38,11 @@ struct JobChecks {
   /// this node offload to. job: also its memory, the checkpoint, and room for the next one.
   enum class Part : uint8_t { recipe, rank, node, job };
   Part part = Part::job;
-  bool memory = true;   ///< false: --force
-  bool data = true;     ///< false: data.train need not be given
-  int gpus_seen = 0;    ///< that this process must see; 0: one for each rank of the node
-  std::string profile;  ///< what prices the plan, of find_profile(); empty: this machine's
+  bool memory = true;      ///< false: --force
+  bool data = true;        ///< false: data.train need not be given
+  int gpus_seen = 0;       ///< that this process must see; 0: one for each rank of the node
+  std::string profile;     ///< what prices the plan, of find_profile(); empty: this machine's
+  double expert_skew = 1;  ///< that it is planned at: MachineProfile::expert_skew
 };
 
 struct CheckedJob {

@@ -150,7 +150,7 @@ double DeviceCost::ring_seconds(const OpCost& op, const GroupSpan& span) const {
          use("launch_seconds", device_.launch_seconds);
 }
 
-/// Pairs of ranks, each over the level where they meet.
+/// Pairs of ranks, each over the level where they meet, both ways at once.
 double DeviceCost::exchange_seconds(const OpCost& op, const GroupSpan& span) const {
   double seconds = 0, latency = 0;
   int inside = 1;
@@ -158,7 +158,8 @@ double DeviceCost::exchange_seconds(const OpCost& op, const GroupSpan& span) con
     const int met = span.inside[i] - inside;
     inside = span.inside[i];
     if (met <= 0 || span.size <= 1) continue;
-    seconds = std::max(seconds, op.wire_bytes * met / (span.size - 1) / level_rate(i));
+    const double bytes = std::max(op.wire_bytes, op.received_bytes);
+    seconds = std::max(seconds, bytes * met / (span.size - 1) / level_rate(i));
     latency = use(levels_[i].name + ".seconds", levels_[i].seconds);
   }
   return seconds + latency + use("launch_seconds", device_.launch_seconds);

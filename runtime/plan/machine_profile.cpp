@@ -149,6 +149,8 @@ double ProfileCost::collective_seconds(const OpCost& op, double CollectiveSample
   if (transfer) return seconds;  // two ranks, whatever the group
   const CollectiveSample& used = below ? *below : *above;
   const auto share = [](int n) { return static_cast<double>(n - 1) / n; };
+  // Samples are of even parts: of more that come than leave, the receiving rank's link is the slowest.
+  if (op.received_bytes > op.wire_bytes && op.wire_bytes > 0) seconds *= op.received_bytes / op.wire_bytes;
   return seconds * share(op.group_size) / share(used.ranks);
 }
 

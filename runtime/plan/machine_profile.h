@@ -71,6 +71,9 @@ struct MachineProfile {
   bool offload_measured = false;
   std::string transport;             ///< over which they were measured ("shm", "gloo"); empty: not said
   int64_t process_bytes = 48 << 20;  ///< resident memory of a rank before its arena
+  /// What a plan assumes of routing: the rows of each rank's experts over those of even routing
+  /// (DispatchOptions::skew). Not of the machine, but of what is priced.
+  double expert_skew = 1;
 
   const RankProfile& for_threads(int threads) const;
   /// Ops are priced by the device's figures.

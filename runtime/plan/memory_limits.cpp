@@ -1,8 +1,10 @@
 // Whether a plan fits into the memory that is there, and what would make it smaller.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/bytes_text.h"
 #include "runtime/plan/plan.h"
+#include "runtime/telemetry/metrics.h"
 
 namespace ltrain {
 namespace {
@@ -61,6 +63,23 @@ std::vector<MemoryLimit> memory_limits(const Plan& plan) {
 bool fits(const Plan& plan) {
   const std::vector<MemoryLimit> limits = memory_limits(plan);
   return std::all_of(limits.begin(), limits.end(), [](const MemoryLimit& limit) { return limit.fits(); });
+}
+
+std::string impossible_text(const Plan& plan) {
+  const double need = plan.state_bytes * static_cast<double>(plan.parameters),
+               have = static_cast<double>(plan.device_bytes) * plan.world;
+  if (plan.device == DeviceKind::cpu || plan.device_bytes <= 0 || need <= have) return "";
+  const double flops = plan.model_flops() / static_cast<double>(plan.tokens_per_step);
+  return fmt::format(
+      "{} parameters x {:.3g} bytes of weights, gradients and optimizer state = {}; {} cards of {} have {}: "
+      "at "
+      "least {:.0f} are needed, before activations\n"
+      "{} FLOPs a token: {} cards at their peak of {:.1f} TFLOP/s train at most {} tokens/s\n",
+      format_count(static_cast<double>(plan.parameters)), plan.state_bytes,
+      bytes_text(static_cast<int64_t>(need)), plan.world, bytes_text(plan.device_bytes),
+      bytes_text(static_cast<int64_t>(have)), std::ceil(need / static_cast<double>(plan.device_bytes)),
+      format_count(flops), plan.world, plan.peak_flops * 1e-12,
+      format_count(plan.peak_flops * plan.world / flops));
 }
 
 std::string fit_text(const Plan& plan) {

@@ -30,12 +30,17 @@ struct MetaRank {
         memory(trace),
         host(trace),
         slow(trace),
-        program(options, {*compute, memory, groups.groups(),
-                          device_of(recipe) == DeviceKind::cpu ? nullptr : &host, slow.places()}) {
+        program(at_skew(options, profile.expert_skew),
+                {*compute, memory, groups.groups(), device_of(recipe) == DeviceKind::cpu ? nullptr : &host,
+                 slow.places()}) {
     trace.clear_entries();
     trace.set_compute(compute.get());
   }
 
+  static ProgramOptions at_skew(ProgramOptions options, double skew) {
+    options.dispatch.skew = options.dispatch.balanced ? 1 : skew;
+    return options;
+  }
   /// One of those that most of the run's are like.
   void train_step() { train_step(step_kinds(program.options().optimizer).usual_step); }
   void train_step(int64_t step) {

@@ -36,12 +36,15 @@ double Plan::total_seconds() const {
          evaluation * static_cast<double>(evaluations);
 }
 
-double Plan::mfu() const {
-  const double s = step_seconds();
-  if (s <= 0 || peak_flops <= 0 || stages <= 0) return 0;
+double Plan::model_flops() const {
   double flops = 0;
   for (int i = 0; i < stages; ++i) flops += ranks.at(static_cast<size_t>(i)).model_flops;
-  return flops / stages / (s * peak_flops);
+  return stages > 0 ? flops / stages * world : 0;
+}
+
+double Plan::mfu() const {
+  const double s = step_seconds();
+  return s <= 0 || peak_flops <= 0 ? 0 : model_flops() / world / (s * peak_flops);
 }
 
 int64_t Plan::network_bytes() const {
@@ -67,6 +70,19 @@ int64_t model_parameters(const ModelConfig& model) {
   ParameterStore store;
   const Decoder decoder(model, store, alone.groups(), {});
   return store.elements();
+}
+
+/// Plan::state_bytes: of one layer on one rank.
+double state_bytes(Recipe recipe, const MachineProfile& profile) {
+  recipe.model.num_hidden_layers = 1;
+  recipe.parallel.pipeline = recipe.parallel.virtual_pipeline = 1;
+  recipe.parallel.zero_stage = 0;
+  MetaRank meta(recipe, profile, {}, mesh_of(recipe, 0), 1);
+  const auto& bytes = meta.memory.peak().most_by_kind;
+  double sum = 0;
+  for (const MemoryKind k : {MemoryKind::parameters, MemoryKind::gradients, MemoryKind::optimizer})
+    sum += static_cast<double>(bytes[static_cast<size_t>(k)]);
+  return sum / static_cast<double>(meta.program.parameters().elements());
 }
 
 /// What routing that is as uneven as it can be sends between experts, over what even routing does: T tokens
@@ -291,12 +307,36 @@ std::vector<int> ranks_to_plan(const Recipe& recipe) {
   return which;
 }
 
-Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
-               const PipelineLayout* given) {
-  check_optimizer_of(recipe);
-  check_fp8(recipe);
+void check_skew(const Recipe& recipe, double skew, bool any_layout) {
+  if (skew <= 1) return;
+  if (recipe.model.moe.num_experts == 0)
+    fail(ExitCode::usage,
+         "--skew {}: is of routing to experts, and the model has none (model.moe.num_experts "
+         "= 0); leave it out",
+         skew);
+  if (recipe.parallel.replicated_experts > 0)
+    fail(ExitCode::usage,
+         "--skew {}: plans with parallel.shadow_experts = {} are of even routing; nearest "
+         "valid value: parallel.shadow_experts: 0",
+         skew, recipe.parallel.replicated_experts);
+  if (any_layout) return;
+  if (recipe.parallel.expert == 1)
+    fail(ExitCode::usage,
+         "--skew {}: each rank has all experts (parallel.expert = 1), so that none has more "
+         "rows than another; leave it out, or set parallel.expert",
+         skew);
+  if (skew > static_cast<double>(recipe.parallel.expert))
+    fail(ExitCode::usage,
+         "--skew {}: is in even shares of parallel.expert = {} ranks, of which one cannot have "
+         "more than all; nearest valid value: {}",
+         skew, recipe.parallel.expert, recipe.parallel.expert);
+}
+
+namespace {
+
+Plan plan_of(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
+             PipelinePlan pipeline) {
   const std::map<std::string, Shape> sparse = sparse_matrices(recipe);
-  PipelinePlan pipeline = given ? priced_pipeline(recipe, profile, *given) : plan_pipeline(recipe, profile);
   Plan plan = job_of(recipe, profile);
   for (const auto& [name, shape] : sparse) plan.sparse_parameters += shape.elements();
   plan.sparse_from = sparse.empty() ? 0 : recipe.sparsity.at_step;
@@ -312,6 +352,26 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   place_actions(plan.ranks, recipe, pipeline);
   plan.bubble_share = pipeline.timing.bubble_share;
   plan.action_seconds = pipeline.timing.makespan;
+  return plan;
+}
+
+}  // namespace
+
+Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
+               const PipelineLayout* given) {
+  check_optimizer_of(recipe);
+  check_fp8(recipe);
+  PipelinePlan pipeline = given ? priced_pipeline(recipe, profile, *given) : plan_pipeline(recipe, profile);
+  Plan plan = plan_of(recipe, profile, which, pipeline);
+  if (plan.stages > 0 && !fits(plan)) plan.state_bytes = state_bytes(recipe, profile);
+  if (profile.expert_skew <= 1 || recipe.parallel.expert == 1) return plan;
+  MachineProfile at_even = profile;
+  at_even.expert_skew = 1;
+  const Plan even = plan_of(recipe, at_even, which, priced_pipeline(recipe, at_even, pipeline.layout));
+  plan.expert_skew = profile.expert_skew;
+  plan.even_step_seconds = even.step_seconds();
+  // What all ranks compute is what it was: one has more of it.
+  for (size_t i = 0; i < plan.ranks.size(); ++i) plan.ranks[i].model_flops = even.ranks[i].model_flops;
   return plan;
 }
 

@@ -109,18 +109,22 @@ struct Plan {
   bool profile_measured = false;
   bool profile_built_in = false;  ///< priced by a card's figures, not by samples of this machine
   double network_bytes_per_second =
-      0;                        ///< of a host with ranks_on_host, that bytes between hosts are priced by
-  bool network_given = false;   ///< the profile says so; else it is assumed
-  std::string network_source;   ///< "by the profile", "assumed: ..."
-  double peak_flops = 0;        ///< of one rank, for MFU: the profile's fastest matmul of the dtype
-  std::string attention;        ///< which kernels a GPU has for it; empty: on the CPU, or not known
-  std::string recompute;        ///< what granularity: auto chose, in words; else empty
-  double bubble_share = 0;      ///< of a pipeline's ranks and actions: Timing::bubble_share
-  double action_seconds = 0;    ///< of a pipeline: Timing::makespan
-  int64_t placement_ops = 0;    ///< ops and collectives whose placements were checked
-  std::vector<RankPlan> ranks;  ///< the distinct ones: the first of each pipeline stage, and the last
-  int stages = 0;               ///< of them, the first of each stage; 0: other ranks were asked for
-  int64_t host_bytes = 0;       ///< of this host's memory, the cgroup's limit when lower
+      0;                       ///< of a host with ranks_on_host, that bytes between hosts are priced by
+  bool network_given = false;  ///< the profile says so; else it is assumed
+  std::string network_source;  ///< "by the profile", "assumed: ..."
+  double peak_flops = 0;       ///< of one rank, for MFU: the profile's fastest matmul of the dtype
+  std::string attention;       ///< which kernels a GPU has for it; empty: on the CPU, or not known
+  std::string recompute;       ///< what granularity: auto chose, in words; else empty
+  double expert_skew = 1;      ///< MachineProfile::expert_skew; all below are at it but model FLOPs
+  /// Weights, gradients and optimizer state on cards, of a parameter; 0 where the plan fits.
+  double state_bytes = 0;
+  double even_step_seconds = 0;  ///< of the slowest rank at even routing, where expert_skew is above 1
+  double bubble_share = 0;       ///< of a pipeline's ranks and actions: Timing::bubble_share
+  double action_seconds = 0;     ///< of a pipeline: Timing::makespan
+  int64_t placement_ops = 0;     ///< ops and collectives whose placements were checked
+  std::vector<RankPlan> ranks;   ///< the distinct ones: the first of each pipeline stage, and the last
+  int stages = 0;                ///< of them, the first of each stage; 0: other ranks were asked for
+  int64_t host_bytes = 0;        ///< of this host's memory, the cgroup's limit when lower
   /// Ranks would run on hosts like this one: their memory is compared with this host's.
   bool for_this_machine = true;
   std::vector<std::string> smaller;  ///< settings that would need less memory, as the recipe is
@@ -129,6 +133,7 @@ struct Plan {
   /// Model FLOPs of all ranks over what their matmul peaks would do in a step; pipeline stages differ, ranks
   /// of a stage do not.
   double mfu() const;
+  double model_flops() const;     ///< of all ranks in a step
   double total_seconds() const;   ///< all steps and evaluations, of the slowest rank
   int64_t network_bytes() const;  ///< that the first rank sends to other hosts in a step
   double tokens_per_second() const { return step_seconds() > 0 ? tokens_per_step / step_seconds() : 0; }
@@ -156,7 +161,10 @@ PipelineLayout pipeline_layout(const Recipe& resolved, const MachineProfile& pro
 Plan job_of(const Recipe& resolved, const MachineProfile& profile);
 /// The first of each pipeline stage, and the last of all.
 std::vector<int> ranks_to_plan(const Recipe& resolved);
-/// Runs the step on meta for `ranks` (empty: first and last). Throws Error on a placement error.
+/// Refuses a skew that the recipe's layout cannot have; `any_layout`: of its model alone. Error (usage).
+void check_skew(const Recipe& recipe, double skew, bool any_layout = false);
+/// Runs the step on meta for `ranks` (empty: first and last). Throws Error on a placement error. With a skew
+/// of the profile each rank is one with the most rows of its expert group, which the others wait for.
 /// `layout`: null: from the recipe and the profile.
 Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vector<int> ranks = {},
                const PipelineLayout* layout = nullptr);
@@ -178,6 +186,9 @@ void place_actions(std::vector<RankPlan>& ranks, const Recipe& resolved, Pipelin
 /// neither is known.
 std::vector<MemoryLimit> memory_limits(const Plan& plan);
 bool fits(const Plan& plan);
+/// Where weights, gradients and optimizer state alone exceed the memory of all cards: the arithmetic in two
+/// lines, of memory and of speed. Else empty.
+std::string impossible_text(const Plan& plan);
 /// "fits: a rank needs 61.2 GiB, a card has 74.5 GiB", or "does not fit: ...; what would help: ...".
 std::string fit_text(const Plan& plan);
 /// Throws Error (does_not_fit), with the itemised sum, when a rank exceeds its card's memory, or the ranks of

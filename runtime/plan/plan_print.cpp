@@ -204,8 +204,9 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
     }
     if (r.worst_expert_bytes > 0)
       out += fmt::format(
-          "  rows of experts: as above when tokens go to them evenly, at most {} when as unevenly as can "
-          "be\n",
+          "  rows of experts: as above when {}, at most {} when tokens go to them as unevenly as can be\n",
+          p.expert_skew > 1 ? fmt::format("a rank has {:g} even shares", p.expert_skew)
+                            : "tokens go to them evenly",
           bytes_text(r.worst_expert_bytes));
     if (network > 0)
       out += fmt::format("  between nodes: {:.1f} Gbit/s for the {} rank{} of a node, {}{}\n",
@@ -223,6 +224,11 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
     exposed += fmt::format("{}{} {:.1f}", exposed.empty() ? ": " : ", ", axis, s * 1e3);
   out += fmt::format("  {:<28}{:>12.1f} ms ({:.1f} ms of it exposed communication{})\n", "step time",
                      seconds * 1e3, r.exposed_comm_seconds() * 1e3, exposed);
+  if (p.even_step_seconds > 0)
+    out += fmt::format(
+        "  {:<28}{:>12.1f} ms, {} tokens/s; above and below an expert rank has {:g} even shares\n",
+        "at even routing", p.even_step_seconds * 1e3,
+        format_count(static_cast<double>(p.tokens_per_step) / p.even_step_seconds), p.expert_skew);
   if (r.exposed_offload_seconds > 0)
     out += fmt::format("  {:<28}{:>12.1f} ms of the step time\n", "waiting for offload",
                        r.exposed_offload_seconds * 1e3);
@@ -253,7 +259,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
   if (!p.attention.empty()) out += fmt::format("\nattention: {}\n", p.attention);
   if (!p.recompute.empty()) out += fmt::format("\nrecompute: auto computes again: {}\n", p.recompute);
   out += fmt::format("\nplacements: {} ops and collectives checked, none refused\n", p.placement_ops);
-  out += fit_text(p) + "\n";
+  out += impossible_text(p) + fit_text(p) + "\n";
   return out;
 }
 
@@ -295,6 +301,8 @@ std::string plan_json(const Plan& p, const RankMap* map) {
                                   {"fits", limit.fits()}});
   j["step_seconds"] = p.step_seconds();
   j["tokens_per_second"] = p.tokens_per_second();
+  j["expert_skew"] = p.expert_skew;
+  if (p.even_step_seconds > 0) j["even_step_seconds"] = p.even_step_seconds;
   j["mfu"] = p.mfu();
   if (*p.kinds.other) {
     j["other_steps"] = p.kinds.others(p.train_steps);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <future>
+#include <set>
 
 #include "kernels/base/error.h"
 #include "runtime/launch/cgroup.h"
@@ -13,10 +14,11 @@
 namespace ltrain {
 namespace {
 
-constexpr size_t kBatch = 16;        // layouts that are tried before others are chosen
-constexpr size_t kFrontTrials = 8;   // of the front of bounds
-constexpr double kFrontStep = 0.9;   // each of them needs at most so much of what the one before does
-constexpr int kMostWorld = 1 << 18;  // that is looked at for a layout that fits
+constexpr size_t kBatch = 16;           // layouts that are tried before others are chosen
+constexpr size_t kFrontTrials = 8;      // of the front of bounds
+constexpr size_t kSmallestTrials = 24;  // where nothing fits
+constexpr double kFrontStep = 0.9;      // each of them needs at most so much of what the one before does
+constexpr int kMostWorld = 1 << 18;     // that is looked at for a layout that fits
 
 struct Ranked {
   Layout layout;
@@ -233,17 +235,32 @@ class Search {
     return out;
   }
 
+  /// The smallest of each tensor (with and without sequence parallelism) and pipeline degree, smallest first.
+  /// By bounds in steps of 5 %; of about as many bytes those with the fewest micro-batches, whose plans are
+  /// the shortest to make.
   static std::vector<Ranked> smallest(std::vector<Ranked> ranked) {
+    const auto order = [](const Ranked& r) {
+      const Layout& l = r.layout;
+      return std::pair(std::floor(std::log(std::max(1.0, r.bound.bytes)) / std::log(1.05)),
+                       l.global_batch / (l.micro_batch * l.data));
+    };
     std::stable_sort(ranked.begin(), ranked.end(),
-                     [](const Ranked& a, const Ranked& b) { return a.bound.bytes < b.bound.bytes; });
-    ranked.resize(std::min(ranked.size(), kFrontTrials));
-    return ranked;
+                     [&](const Ranked& a, const Ranked& b) { return order(a) < order(b); });
+    std::set<std::tuple<int64_t, bool, int64_t>> degrees;
+    std::vector<Ranked> out;
+    for (Ranked& r : ranked)
+      if (out.size() < kSmallestTrials &&
+          degrees.emplace(r.layout.tensor, r.layout.sequence_parallel, r.layout.pipeline).second)
+        out.push_back(std::move(r));
+    return out;
   }
 
   /// The least that these ranks come to, and how many would do.
   void advise(const std::vector<Ranked>& all, SearchResult& result) const {
     if (all.empty()) return;
-    std::vector<FoundLayout> least = plans_of(smallest(all));
+    std::vector<Ranked> few = smallest(all);
+    few.resize(std::min(few.size(), kFrontTrials));
+    std::vector<FoundLayout> least = plans_of(few);
     std::stable_sort(least.begin(), least.end(), [](const FoundLayout& a, const FoundLayout& b) {
       return a.largest().total_bytes < b.largest().total_bytes;
     });
@@ -256,7 +273,9 @@ class Search {
       Search larger(load_, profile_, more);
       SearchResult ignored;
       std::vector<Ranked> fitting;
-      larger.try_all(smallest(larger.bounds(ignored)), 0, fitting);
+      std::vector<Ranked> may_fit = larger.bounds(ignored);
+      std::erase_if(may_fit, [&](const Ranked& r) { return r.bound.bytes > memory(); });
+      larger.try_all(smallest(std::move(may_fit)), 0, fitting);
       if (fitting.empty()) continue;
       result.advice.fitting_world = world;
       return;

@@ -222,9 +222,11 @@ Bound SearchParts::bound(const Layout& l) {
   // One of the ranks has at least its share of each.
   const double kept =
       p.params / shards(l, 3) + p.states / shards(l, 1) + std::max(p.activations, p.grads / shards(l, 2));
+  // Backward has the weights of a layer whole.
+  const double whole = given_.model.moe.num_experts == 0 ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
   const TrafficSeconds traffic = traffic_seconds(l);
   return {kRounding * (micros * std::max(p.micro_seconds / stages, traffic.micro) + traffic.once),
-          kRounding * kept / stages};
+          kRounding * (kept / stages + whole)};
 }
 
 const pipeline::LayerCosts& SearchParts::costs(const Layout& l) {

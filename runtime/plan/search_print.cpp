@@ -75,6 +75,13 @@ std::string table_row(const std::string& number, const FoundLayout& f, const Rec
                      f.plan.bubble_share * 100, f.exposed_seconds() * 1e3, layout_text(f.layout, recipe));
 }
 
+/// The speed of a layout at even routing, where it is planned at a skew.
+std::string even_text(const FoundLayout& f) {
+  if (f.plan.even_step_seconds <= 0) return "";
+  return fmt::format("; {:.1f} tokens/s/rank at even routing",
+                     tokens(f) / f.plan.even_step_seconds / static_cast<double>(f.plan.world));
+}
+
 std::string settings_text(const FoundLayout& f) {
   std::string text;
   for (const auto& [key, value] : f.settings) text += fmt::format(" {}={}", key, value);
@@ -88,14 +95,16 @@ std::string nothing_text(const SearchResult& s, const SearchLimits& limits) {
         "train.micro_batch_size and recompute open, or `ltrain recipe check` says which rule it is\n",
         s.looked_at, limits.world);
   const FoundLayout& least = s.advice.smallest.front();
-  std::string out = fmt::format("no layout of {} fits on {} ranks; the one that takes least:{}\n{}\n",
-                                s.allowed, limits.world, settings_text(least), fit_text(least.plan));
+  std::string out =
+      fmt::format("no layout of {} fits on {} ranks; the smallest that was found:{}\n{}{}\n", s.allowed,
+                  limits.world, settings_text(least), impossible_text(least.plan), fit_text(least.plan));
   if (limits.keep_free > 0)
     out += fmt::format("--keep-free asks for {} more\n", bytes_text(limits.keep_free));
-  out += s.advice.fitting_world > 0
-             ? fmt::format("it fits on {} ranks, the first of the doubles of {} with a layout that fits\n",
-                           s.advice.fitting_world, limits.world)
-             : fmt::format("no doubling of the {} ranks was found to help\n", limits.world);
+  out +=
+      s.advice.fitting_world > 0
+          ? fmt::format("it fits on {} ranks, the first of the doubles of {} for which a layout was found\n",
+                        s.advice.fitting_world, limits.world)
+          : fmt::format("no doubling of the {} ranks was found to help\n", limits.world);
   return out;
 }
 
@@ -110,6 +119,8 @@ ordered_json layout_json(const FoundLayout& f, const Recipe& recipe) {
   j["rank_bytes"] = f.largest().total_bytes;
   j["bubble_share"] = f.plan.bubble_share;
   j["exposed_seconds"] = f.exposed_seconds();
+  j["expert_skew"] = f.plan.expert_skew;
+  if (f.plan.even_step_seconds > 0) j["even_step_seconds"] = f.plan.even_step_seconds;
   j["bound_step_seconds"] = f.bound.step_seconds;
   j["bound_rank_bytes"] = f.bound.bytes;
   return j;
@@ -135,7 +146,8 @@ std::string search_text(const SearchResult& s, const Recipe& recipe, const Searc
   out += "\nthe fastest that fit, each planned whole\n" + table_head();
   for (size_t i = 0; i < s.found.size(); ++i) {
     out += table_row(std::to_string(i + 1), s.found[i], recipe);
-    out += fmt::format("       {}\n", i == 0 ? why_best(s.found[0]) : against(s.found[i], s.found[0]));
+    out += fmt::format("       {}{}\n", i == 0 ? why_best(s.found[0]) : against(s.found[i], s.found[0]),
+                       even_text(s.found[i]));
   }
   out += "\nless memory for more time, of all that were tried\n" + table_head();
   for (const FoundLayout& f : s.pareto) out += table_row("", f, recipe);

@@ -131,7 +131,7 @@ std::string format_count(double n) {
   if (n < 10000) return fmt::format("{:.0f}", n);
   if (n < 1e6) return fmt::format("{:.1f}k", n / 1e3);
   if (n < 1e9) return fmt::format("{:.2f}M", n / 1e6);
-  return fmt::format("{:.2f}B", n / 1e9);
+  return n < 1e12 ? fmt::format("{:.2f}B", n / 1e9) : fmt::format("{:.2f}T", n / 1e12);
 }
 
 Progress::Progress(LogFormat format, int64_t log_interval)

@@ -92,6 +92,6 @@ class Progress {
 };
 
 std::string format_duration(double seconds);  ///< "1:02:03", "4:05", "12 s"
-std::string format_count(double n);           ///< "12.3k", "1.24M"
+std::string format_count(double n);           ///< "12.3k", "1.24M", up to T
 
 }  // namespace ltrain

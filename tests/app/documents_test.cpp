@@ -40,7 +40,7 @@ TEST_CASE("what documents show on a console is what the program does") {
     for (ShownCommand c : shown_commands(source, document)) {
       ++commands, compared += c.compared;
       if (c.command.rfind("build/ltrain run ", 0) == 0) c.command += kSmall;
-      const Outcome o = t.shell("PATH=$PWD:$PATH LTRAIN_PROFILE=none " + c.command);
+      const Outcome o = t.shell("export PATH=\"$PWD:$PATH\" LTRAIN_PROFILE=none; " + c.command);
       INFO(c.place << ": " << c.command << "\n" << o.text);
       CHECK(o.code == c.code);
       if (c.compared) CHECK(lines_match(c.output, lines_of(o.text)));

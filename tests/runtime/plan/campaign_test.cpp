@@ -111,6 +111,32 @@ TEST_CASE("Llama 3 405B's public record: failures, effective time and GPU hours"
   CHECK(difference(hours, 30.84e6) < 0.10);  // the model card of Llama 3.1 405B
 }
 
+/// OPT-175B by arXiv:2205.01068, section 2.5, and its model card: 992 A100, 33 days of continuous training
+/// within 57 days (the logbook: 10 November 2021 to 6 January 2022), at least 35 manual and about 70
+/// automatic restarts.
+TEST_CASE("OPT-175B's public record: four times the failures of Llama 3, and hours for each") {
+  CampaignJob job;
+  job.gpus = 992;
+  job.work_seconds = 33 * 86400;
+  job.step_seconds = 33 * 86400 / 143000.0;
+  job.checkpoint_bytes = 175e9 * 12;
+  const double days = 57 * 86400, failures = 105;
+  const CampaignSettings usual = default_campaign_settings();
+  const double as_llama = campaign_terms(job, usual).failure_rate * days;
+  CHECK(as_llama == Approx(26.8).epsilon(0.01));
+  CHECK(failures / as_llama == Approx(3.9).epsilon(0.02));
+  const auto days_with = [&](double restart_hours) {
+    CampaignSettings s = usual;
+    for (Figure* hours : {&s.gpu_hours, &s.node_hours, &s.network_hours, &s.software_hours})
+      hours->value *= as_llama / failures;
+    s.restart_seconds.value = restart_hours * 3600;
+    const CampaignTerms t = campaign_terms(job, s);
+    return campaign_times(job, t, best_interval(t)).total / 86400;
+  };
+  CHECK(days_with(1.0 / 6) < 36);  // restarts by a machine alone would have cost two days
+  CHECK(days_with(7) == Approx(57).epsilon(0.02));
+}
+
 TEST_CASE("a campaign that does not end, and saves that overtake each other, are refused") {
   CampaignJob job = llama3_405b();
   job.gpus = 200000;

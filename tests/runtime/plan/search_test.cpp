@@ -105,11 +105,13 @@ TEST_CASE("what a recipe sets stays in every layout of a search", "[search]") {
 
 TEST_CASE("layouts are tried by the figures of their whole plans, which their bounds stay below",
           "[search]") {
-  const std::string text = GENERATE(as<std::string>(), kDense, kMoe, kUneven);
+  const auto [text, skew] =
+      GENERATE(table<std::string, double>({{kDense, 1}, {kMoe, 1}, {kMoe, 2.5}, {kUneven, 1}}));
   const LoadRecipe load = reader(text);
   const Recipe recipe = load({});
   const SearchLimits limits = on(16);
-  const MachineProfile profile = find_profile("h100");
+  MachineProfile profile = find_profile("h100");
+  profile.expert_skew = skew;
   SearchParts parts(recipe, profile, limits);
   const std::vector<Layout> all = layouts(recipe, limits);
   int pipelines = 0;

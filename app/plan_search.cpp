@@ -73,6 +73,8 @@ void add_search(CLI::App& plan, SearchOptions& o) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 18));
   plan.add_option("--global-batch", o.global_batch,
                   "LOW..HIGH: global batches that --search tries, from the low one doubling");
+  plan.add_option("--seconds", o.seconds, "Time after which --search tries no more of the fastest layouts")
+      ->check(CLI::Range(1.0, 1e6));
   plan.add_option("--explain", o.explain, "Compare two layouts of the list of --search by their numbers")
       ->expected(2);
   plan.add_option("--write", o.write, "Write the recipe with the first layout of --search to a file");
@@ -80,6 +82,7 @@ void add_search(CLI::App& plan, SearchOptions& o) {
 
 void check_search(const SearchOptions& o) {
   const std::pair<const char*, bool> given[] = {{"--gpus", o.gpus > 0},
+                                                {"--seconds", o.seconds != SearchOptions().seconds},
                                                 {"--keep-free", !o.keep_free.empty()},
                                                 {"--max-tensor", o.max_tensor > 0},
                                                 {"--global-batch", !o.global_batch.empty()},
@@ -110,6 +113,7 @@ void search(const SearchOptions& o, const PictureOptions& pictures, const std::s
   limits.ranks_per_node = size.ranks_per_node;
   limits.keep_free = bytes_to_keep(o.keep_free);
   limits.max_tensor = o.max_tensor;
+  limits.seconds = o.seconds;
   std::tie(limits.batch_low, limits.batch_high) = batch_range(o.global_batch, given);
   MachineProfile profile =
       profile_for(profile_name, given.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu);

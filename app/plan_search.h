@@ -15,6 +15,7 @@ struct SearchOptions {
   int gpus = 0;
   std::string keep_free, global_batch, write;
   int64_t max_tensor = 0;
+  double seconds = 60;
   std::vector<int> explain;
 };
 

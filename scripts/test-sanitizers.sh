@@ -67,7 +67,7 @@ many_runs+='|docs/compositions.md has the table'
 [ "$whole" ] || many_runs+='|gradients of whole models|gradients of layers with windows|what is suggested where'
 [ "$whole" ] || many_runs+='|a changed key changes the model|bit for bit: in-process, 1 to 8 ranks'
 # Those that start the program, whose readers have tests of their own: a sixth of the time to build.
-[ "$whole" ] || many_runs+='|runtime: cli:'
+[ "$whole" ] || many_runs+='|runtime: ?cli:'
 echo "== not run under a sanitizer, for its time: $many_runs"
 if [ "$which" != tsan ]; then
   part "build, AddressSanitizer and UndefinedBehaviorSanitizer" \

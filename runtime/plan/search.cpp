@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <future>
+#include <map>
 #include <set>
 
 #include "kernels/base/error.h"
@@ -14,11 +15,15 @@
 namespace ltrain {
 namespace {
 
-constexpr size_t kBatch = 16;           // layouts that are tried before others are chosen
-constexpr size_t kFrontTrials = 8;      // of the front of bounds
-constexpr size_t kSmallestTrials = 24;  // where nothing fits
-constexpr double kFrontStep = 0.9;      // each of them needs at most so much of what the one before does
-constexpr int kMostWorld = 1 << 18;     // that is looked at for a layout that fits
+constexpr size_t kBatch = 16;               // layouts that are tried before others are chosen
+constexpr size_t kFrontTrials = 8;          // of the front of bounds
+constexpr size_t kSmallestTrials = 24;      // where nothing fits
+constexpr size_t kVariantsOf = 10;          // of the fastest that fit, and of those that would if they did
+constexpr size_t kUnfit = 256;              // of the latter, that are looked at
+constexpr size_t kChosenRecompute = 2;      // that choose what is computed again, which takes many plans,
+constexpr int64_t kMostOpsToChoose = 4096;  // of so many layers times micro-batches
+constexpr double kFrontStep = 0.9;          // each of them needs at most so much of what the one before does
+constexpr int kMostWorld = 1 << 18;         // that is looked at for a layout that fits
 
 struct Ranked {
   Layout layout;
@@ -57,10 +62,9 @@ class Search {
         parts_(recipe_, profile, limits_) {}
 
   SearchResult run(size_t count, int64_t most_trials) {
-    const auto start = std::chrono::steady_clock::now();
     SearchResult result;
     const std::vector<Ranked> all = bounds(result);
-    result.bound_seconds = seconds_since(start);
+    result.bound_seconds = seconds_since(start_);
     std::vector<Ranked> open;
     const double most = memory();
     std::copy_if(all.begin(), all.end(), std::back_inserter(open),
@@ -73,6 +77,7 @@ class Search {
         std::count_if(open.begin(), open.end(), [&](const Ranked& r) { return !(r.speed() < last); });
     try_all(smaller(open), 0, fitting);
     sort(fitting);
+    if (limits_.variants) result.variants = try_variants(all, fitting);
     for (const Ranked& r : fitting) result.tried.push_back({r.layout, r.trial.step_seconds, r.trial.bytes});
     // What is in both lists is planned once.
     std::vector<Ranked> listed{
@@ -92,7 +97,7 @@ class Search {
     result.composed = parts_.composed();
     result.whole = parts_.whole();
     result.wrong_bounds = wrong_bounds_;
-    result.seconds = seconds_since(start);
+    result.seconds = seconds_since(start_);
     return result;
   }
 
@@ -125,7 +130,7 @@ class Search {
       open.push_back(std::move(r));
       std::push_heap(open.begin(), open.end(), later);
     };
-    for (int64_t trials = 0; trials < most_trials;) {
+    for (int64_t trials = 0; trials < most_trials && seconds_since(start_) < limits_.seconds;) {
       const double last = last_speed(fitting, count);
       std::vector<Ranked> batch;
       while (batch.size() < kBatch && !open.empty() && !(open.front().speed() < last)) {
@@ -169,12 +174,70 @@ class Search {
       r.trial = parts_.trial(r.layout, most);
     });
     for (Ranked& r : batch) {
+      if (!r.trial.fits) unfit_.push_back(r);
       if (!r.trial.finished) continue;
       const bool below =
           r.trial.step_seconds < r.bound.step_seconds || static_cast<double>(r.trial.bytes) < r.bound.bytes;
       wrong_bounds_ += below ? 1 : 0;
       fitting.push_back(std::move(r));
     }
+  }
+
+  /// Variants of the fastest that fit, and offload for those that would be as fast and do not fit; for the
+  /// smallest, where nothing does. What is neither faster nor smaller than what it is a variant of is left
+  /// out. Returns how many were tried.
+  int64_t try_variants(const std::vector<Ranked>& all, std::vector<Ranked>& fitting) {
+    size_t index = all.size();
+    std::vector<Ranked> batch;
+    std::vector<Trial> of;  // what each is a variant of; not finished: of what does not fit
+    const auto add = [&](const std::vector<Layout>& layouts, const Trial& trial) {
+      for (const Layout& l : layouts) {
+        const auto same = [&](const Ranked& r) { return r.layout == l; };
+        if (std::any_of(batch.begin(), batch.end(), same)) continue;
+        Ranked r{l, parts_.bound(l), index++, 2, {}};
+        if (r.bound.bytes > memory()) continue;
+        batch.push_back(std::move(r));
+        of.push_back(trial);
+      }
+    };
+    for (size_t i = 0, chosen = 0; i < std::min(kVariantsOf, fitting.size()); ++i) {
+      const Layout& l = fitting[i].layout;
+      add(variants_of(l, recipe_, limits_), fitting[i].trial);
+      const int64_t ops = recipe_.model.num_hidden_layers * (l.global_batch / (l.micro_batch * l.data));
+      if (chosen == kChosenRecompute || ops > kMostOpsToChoose) continue;
+      const std::vector<Layout> layouts = with_chosen_recompute(l, recipe_, limits_);
+      chosen += layouts.size();
+      add(layouts, fitting[i].trial);
+    }
+    // Offload makes no layout faster than it is without: the bounds of those that do not fit hold with it.
+    std::vector<Ranked> unfit = unfit_;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(unfit),
+                 [&](const Ranked& r) { return r.bound.bytes > memory(); });
+    std::vector<Ranked> first = fitting.empty() ? smallest(unfit) : std::vector<Ranked>();
+    std::sort(unfit.begin(), unfit.end(), [](const Ranked& a, const Ranked& b) {
+      return a.speed() != b.speed() ? a.speed() > b.speed() : a.index < b.index;
+    });
+    const double last = last_speed(fitting, kVariantsOf);
+    unfit.resize(std::min(unfit.size(), kUnfit));
+    unfit.insert(unfit.begin(), first.begin(), first.end());
+    const size_t most = batch.size() + kVariantsOf + first.size();
+    for (const Ranked& r : unfit) {
+      if (batch.size() >= most || r.speed() < last) break;
+      add(with_offload(r.layout, recipe_, limits_), {});
+    }
+    std::vector<Ranked> fit;
+    const size_t tried = batch.size();
+    std::map<size_t, Trial> parents;
+    for (size_t i = 0; i < batch.size(); ++i) parents[batch[i].index] = of[i];
+    try_all(std::move(batch), 0, fit);
+    for (Ranked& r : fit) {
+      const Trial& parent = parents.at(r.index);
+      const bool better = !parent.finished || r.trial.bytes < parent.bytes ||
+                          r.trial.step_seconds < (1 - 1e-9) * parent.step_seconds;
+      if (better) fitting.push_back(std::move(r));
+    }
+    sort(fitting);
+    return static_cast<int64_t>(tried);
   }
 
   /// Of a rank.
@@ -293,6 +356,8 @@ class Search {
   const MachineProfile& profile_;
   SearchLimits limits_;
   SearchParts parts_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::vector<Ranked> unfit_;  ///< of trials
   int64_t wrong_bounds_ = 0;
 };
 

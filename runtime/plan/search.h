@@ -40,6 +40,7 @@ struct SearchResult {
   int64_t may_fit = 0;                 ///< of them, those whose bound of memory fits
   /// Those that were tried by the passes of their plans: with costs of layers that layouts share, and whole.
   int64_t composed = 0, whole = 0;
+  int64_t variants = 0;      ///< of them, those that SearchLimits::variants added
   int64_t untried = 0;       ///< that may be faster than what was found: 0, unless most_trials were too few
   int64_t wrong_bounds = 0;  ///< layouts of lower time or bytes than their bounds: a defect, if there is one
   double seconds = 0;        ///< of the search

@@ -66,8 +66,9 @@ std::vector<double> kept_with_gradients(const pipeline::Schedule& schedule,
 }  // namespace
 
 SearchParts::PartKey SearchParts::key_of(const Layout& l) {
-  return {l.tensor,        l.sequence_parallel, l.context,   l.context_comm, l.expert,
-          l.expert_tensor, l.micro_batch,       l.recompute, l.precision,    moves_experts(l)};
+  return {l.tensor,    l.sequence_parallel, l.context,     l.context_comm,
+          l.expert,    l.expert_tensor,     l.micro_batch, l.recompute,
+          l.precision, moves_experts(l),    l.tensor_mode, l.offload_optimizer};
 }
 
 bool SearchParts::moves_experts(const Layout& l) {
@@ -106,6 +107,9 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
     p.params += times * kind_bytes(plan, MemoryKind::parameters);
     p.grads += times * kind_bytes(plan, MemoryKind::gradients);
     p.states += times * kind_bytes(plan, MemoryKind::optimizer);
+    // On CPUs a checkpoint is staged there too, which ZeRO cuts.
+    if (profile_.device_bytes > 0)
+      p.external = static_cast<double>(plan.total_bytes - plan.arena.arena_bytes);
   };
   if (few) {
     const double more = static_cast<double>(layers - 1);
@@ -170,11 +174,10 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
   if (l.zero_stage < 1 || l.expert > 1 || !composes(l) || !layers_alike(given_) ||
       given_.model.moe.num_experts > 0)
     return {};
+  const TrafficKey key{l.tensor, l.tensor_mode, l.zero_stage, l.precision};
   return traffic_seconds_.get(
-      {l.tensor, l.zero_stage, l.precision, l.context, l.pipeline, l.virtual_pipeline, l.data, l.shard_group},
-      [&] {
-        const Traffic& t =
-            traffic_.get({l.tensor, l.zero_stage, l.precision}, [&] { return make_traffic(l); });
+      {key, l.context, l.pipeline, l.virtual_pipeline, l.data, l.shard_group, l.order}, [&] {
+        const Traffic& t = traffic_.get(key, [&] { return make_traffic(l); });
         const Recipe r = recipe_of(l);
         const Mesh mesh = mesh_of(r, 0);
         const std::vector<int> ranks = mesh.group(mesh.shard);
@@ -184,8 +187,7 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
         const ProfileCost cost(profile_, threads_per_rank(r), false, on_host, mesh.world());
         const double others = static_cast<double>(
             std::count_if(ranks.begin(), ranks.end(), [&](int rank) { return rank / on_host != 0; }));
-        const auto seconds = [&](const char* op, double bytes) {
-          if (bytes <= 0) return 0.0;
+        const auto call = [&](const char* op, double bytes) {
           OpCost c;
           c.name = c.collective = op;
           c.cls = OpClass::collective;
@@ -195,7 +197,14 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
           c.network_bytes = c.wire_bytes * others / (size - 1);
           c.group_size = static_cast<int>(ranks.size());
           c.ranks = &ranks;
-          return cost.seconds(c);
+          return c;
+        };
+        const auto seconds = [&](const char* op, double bytes) {
+          return bytes > 0 ? cost.seconds(call(op, bytes)) : 0;
+        };
+        // By samples of a machine several calls may take less of its cores than one.
+        const auto stolen = [&](const char* op, double bytes) {
+          return bytes > 0 && profile_.collectives.empty() ? cost.stolen_seconds(call(op, bytes)) : 0;
         };
         const double layers =
             static_cast<double>(given_.model.num_hidden_layers) / static_cast<double>(l.pipeline);
@@ -203,7 +212,8 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
         const double gathers = std::max(0.0, layers - static_cast<double>(l.virtual_pipeline));
         return TrafficSeconds{
             seconds("all_gather", gathers * t.gathered) + seconds("reduce_scatter", layers * t.reduced),
-            seconds("all_gather", layers * t.gathered_once)};
+            seconds("all_gather", layers * t.gathered_once),
+            stolen("all_gather", gathers * t.gathered) + stolen("reduce_scatter", layers * t.reduced)};
       });
 }
 
@@ -219,14 +229,18 @@ Bound SearchParts::bound(const Layout& l) {
   const Part& p = parts_.get(key_of(l), [&] { return make_part(l); });
   const double micros = static_cast<double>(l.global_batch / (l.micro_batch * l.data)),
                stages = static_cast<double>(l.pipeline);
-  // One of the ranks has at least its share of each.
-  const double kept =
-      p.params / shards(l, 3) + p.states / shards(l, 1) + std::max(p.activations, p.grads / shards(l, 2));
+  // One of the ranks has at least its share of each. The second of several micro-batches finds the gradients
+  // of the first: after all forwards that a schedule has ahead of a backward.
+  const double grads = p.grads / shards(l, 2);
+  const bool both = micros > (l.pipeline == 1 ? 1 : 2 * stages * static_cast<double>(l.virtual_pipeline));
+  const double kept = p.params / shards(l, 3) + p.states / shards(l, 1) +
+                      (both ? p.activations + grads : std::max(p.activations, grads));
   // Backward has the weights of a layer whole.
   const double whole = given_.model.moe.num_experts == 0 ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
   const TrafficSeconds traffic = traffic_seconds(l);
-  return {kRounding * (micros * std::max(p.micro_seconds / stages, traffic.micro) + traffic.once),
-          kRounding * (kept / stages + whole)};
+  return {kRounding *
+              (micros * std::max(p.micro_seconds / stages + traffic.stolen, traffic.micro) + traffic.once),
+          kRounding * (kept / stages + whole + p.external)};
 }
 
 const pipeline::LayerCosts& SearchParts::costs(const Layout& l) {
@@ -274,13 +288,21 @@ Bound SearchParts::actions(const Layout& l) {
       const double grads = a.layers[rank] * p.layer_grads / shards(l, 2);
       most = std::max({most, states + a.kept[rank], states + grads + a.kept_later[rank]});
     }
+  const double whole = given_.model.moe.num_experts == 0 ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
+  if (most > 0) most += whole + p.external;
   return {kRounding * (a.seconds + traffic_seconds(l).once), kRounding * most};
 }
 
 Trial SearchParts::trial(const Layout& l, double most_seconds) {
   const Recipe r = recipe_of(l);
-  PipelinePlan pipeline = this->pipeline(l, r);
   ++(composes(l) ? composed_ : whole_);
+  PipelinePlan pipeline;
+  try {
+    pipeline = this->pipeline(l, r);
+  } catch (const Error& e) {  // whatever is computed again
+    if (l.recompute != RecomputeGranularity::automatic || e.code() != ExitCode::does_not_fit) throw;
+    return {};
+  }
   Plan plan = job_of(r, profile_);
   Trial t;
   t.fits = true;

@@ -82,7 +82,7 @@ class SearchParts {
 
  private:
   using PartKey = std::tuple<int64_t, bool, int64_t, ContextComm, int64_t, int64_t, int64_t,
-                             RecomputeGranularity, Precision, bool>;
+                             RecomputeGranularity, Precision, bool, TensorModeChoice, bool>;
   /// Of a model that lies on one pipeline rank, not sharded.
   struct Part {
     double micro_seconds = 0;  ///< forward and backward of a micro-batch
@@ -90,6 +90,7 @@ class SearchParts {
     double activations = 0;  ///< that its layers keep of a micro-batch, without what passes
     /// Of a layer, where all are alike; else 0.
     double layer_params = 0, layer_grads = 0, layer_states = 0;
+    double external = 0;  ///< of a card's, beside the arena, of a rank without data-parallel ones
   };
   /// Payload of the collectives of ZeRO for a layer, in bytes: of a micro-batch, and of what is gathered once
   /// a step.
@@ -99,6 +100,7 @@ class SearchParts {
   /// Seconds that it takes, at least.
   struct TrafficSeconds {
     double micro = 0, once = 0;
+    double stolen = 0;  ///< of a micro-batch's compute, meanwhile
   };
   static PartKey key_of(const Layout& layout);
   /// Whether shards inside a node bring expert ranks nearer to each other than the costs of layers say, which
@@ -119,8 +121,9 @@ class SearchParts {
   const SearchLimits& limits_;
   Shared<PartKey, Part> parts_;
   Shared<PartKey, pipeline::LayerCosts> costs_;
-  Shared<std::tuple<int64_t, int64_t, Precision>, Traffic> traffic_;  ///< by tensor ranks, ZeRO
-  Shared<std::tuple<int64_t, int64_t, Precision, int64_t, int64_t, int64_t, int64_t, int64_t>, TrafficSeconds>
+  using TrafficKey = std::tuple<int64_t, TensorModeChoice, int64_t, Precision>;  ///< tensor ranks, ZeRO
+  Shared<TrafficKey, Traffic> traffic_;
+  Shared<std::tuple<TrafficKey, int64_t, int64_t, int64_t, int64_t, int64_t, std::string>, TrafficSeconds>
       traffic_seconds_;
   Shared<std::tuple<PartKey, int64_t, int64_t, bool>, pipeline::StageCosts> staged_;
   struct Actions {

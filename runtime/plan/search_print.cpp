@@ -131,13 +131,15 @@ ordered_json layout_json(const FoundLayout& f, const Recipe& recipe) {
 std::string search_text(const SearchResult& s, const Recipe& recipe, const SearchLimits& limits) {
   std::string out = fmt::format(
       "search of {}: {} ranks, {} a node; {} layouts, {} that the rules allow, {} that may fit; {} tried, {} "
-      "of "
-      "them composed of costs that layouts share\n",
+      "of them variants of the fastest\n",
       recipe.name, limits.world, limits.ranks_per_node, s.looked_at, s.allowed, s.may_fit,
-      s.composed + s.whole, s.composed);
+      s.composed + s.whole, s.variants);
   if (s.untried > 0)
-    out += fmt::format("not finished: {} more may be faster than these; fix some of the recipe's settings\n",
-                       s.untried);
+    out += fmt::format(
+        "not finished in {:.0f} s: {} more may be faster than these; --seconds looks longer, or fix some of "
+        "the "
+        "recipe's settings\n",
+        s.seconds, s.untried);
   if (s.wrong_bounds > 0)
     out +=
         fmt::format("{} layouts are faster or smaller than their bounds: others may have been passed over\n",
@@ -166,6 +168,7 @@ std::string search_json(const SearchResult& s, const Recipe& recipe, const Searc
   j["may_fit"] = s.may_fit;
   j["composed"] = s.composed;
   j["whole"] = s.whole;
+  j["variants"] = s.variants;
   j["untried"] = s.untried;
   j["wrong_bounds"] = s.wrong_bounds;
   j["seconds"] = s.seconds;

@@ -38,7 +38,11 @@ bool allowed(const Recipe& r, const SearchLimits& limits) {
 class Walk {
  public:
   Walk(const Recipe& r, const SearchLimits& limits, const std::function<void(const Layout&)>& found)
-      : given_(r), limits_(limits), found_(found), recipe_(r) {}
+      : given_(r), limits_(limits), found_(found), recipe_(r) {
+    at_.tensor_mode = r.parallel.tensor_mode, at_.tensor_depth = r.parallel.tensor_depth;
+    at_.order = r.parallel.order;
+    at_.offload_optimizer = r.offload.optimizer.on();
+  }
 
   int64_t run() {
     const Parallel& p = given_.parallel;
@@ -211,6 +215,9 @@ void set_layout(Recipe& r, const Layout& l) {
     r.recompute.modules =
         l.recompute == RecomputeGranularity::selective ? cheap_modules(r) : std::vector<RecomputeModule>{};
   r.recompute.granularity = l.recompute;
+  p.tensor_mode = l.tensor_mode, p.tensor_depth = l.tensor_depth, p.order = l.order;
+  if (l.offload_optimizer != r.offload.optimizer.on())
+    r.offload.optimizer.device = l.offload_optimizer ? OffloadDevice::cpu : OffloadDevice::none;
 }
 
 std::vector<Setting> settings_of(const Layout& l, const Recipe& r) {
@@ -245,6 +252,10 @@ std::vector<Setting> settings_of(const Layout& l, const Recipe& r) {
       names += (names.empty() ? "" : ",") + std::string(to_string(m));
     out.emplace_back("recompute.modules", "[" + names + "]");
   }
+  set("parallel.tensor_mode", to_string(l.tensor_mode), to_string(p.tensor_mode));
+  set("parallel.tensor_depth", l.tensor_depth, p.tensor_depth);
+  set("parallel.order", l.order, p.order);
+  if (l.offload_optimizer && !r.offload.optimizer.on()) out.emplace_back("offload.optimizer.device", "cpu");
   return out;
 }
 
@@ -252,7 +263,9 @@ std::string layout_text(const Layout& l, const Recipe& r) {
   std::vector<std::string> parts;
   if (l.tensor > 1)
     parts.push_back(
-        fmt::format("tensor {}{}", l.tensor, l.sequence_parallel ? " with sequence parallelism" : ""));
+        fmt::format("tensor {}{}{}", l.tensor,
+                    l.tensor_mode == TensorModeChoice::one_d ? "" : fmt::format(" in {}", l.tensor_mode),
+                    l.sequence_parallel ? " with sequence parallelism" : ""));
   if (l.pipeline > 1)
     parts.push_back(fmt::format(
         "pipeline {} {}{}", l.pipeline, l.schedule,
@@ -270,7 +283,63 @@ std::string layout_text(const Layout& l, const Recipe& r) {
   if (l.precision != r.precision) parts.emplace_back(to_string(l.precision));
   if (l.recompute != RecomputeGranularity::none)
     parts.push_back(fmt::format("{} recompute", to_string(l.recompute)));
+  if (l.order != r.parallel.order) parts.push_back(fmt::format("order {}", l.order));
+  if (l.offload_optimizer && !r.offload.optimizer.on()) parts.emplace_back("optimizer state in host memory");
   return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+namespace {
+
+bool is_open(const Recipe& r, const char* key) { return !r.origins->has(key); }
+
+std::vector<Layout> only_allowed(std::vector<Layout> layouts, const Recipe& recipe,
+                                 const SearchLimits& limits) {
+  std::erase_if(layouts, [&](const Layout& l) {
+    Recipe r = recipe;
+    set_layout(r, l);
+    return !allowed(r, limits);
+  });
+  return layouts;
+}
+
+bool may_offload(const Layout& l, const Recipe& r) {
+  return r.device == DeviceChoice::cuda && !l.offload_optimizer && is_open(r, "offload.optimizer.device");
+}
+
+}  // namespace
+
+std::vector<Layout> variants_of(const Layout& l, const Recipe& recipe, const SearchLimits& limits) {
+  std::vector<Layout> out;
+  const auto add = [&](auto change) { change(out.emplace_back(l)); };
+  // On one node, or of one stage, both orders are alike.
+  if (l.pipeline > 1 && limits.world > limits.ranks_per_node && is_open(recipe, "parallel.order"))
+    add([](Layout& v) { v.order = v.order == "tp-cp-pp-dp" ? "tp-cp-dp-pp" : "tp-cp-pp-dp"; });
+  if (l.tensor > 1 && l.tensor_mode == TensorModeChoice::one_d && is_open(recipe, "parallel.tensor_mode")) {
+    using enum TensorModeChoice;
+    for (const auto& [mode, depth] : {std::pair{two_d, 1}, {two_and_half_d, 2}, {three_d, 1}})
+      add([&, mode = mode, depth = depth](Layout& v) {
+        v.tensor_mode = mode, v.tensor_depth = depth;
+        if (is_open(recipe, "parallel.sequence_parallel")) v.sequence_parallel = false;
+      });
+  }
+  if (l.recompute != RecomputeGranularity::none && may_offload(l, recipe) &&
+      is_open(recipe, "recompute.granularity"))
+    add([](Layout& v) { v.offload_optimizer = true, v.recompute = RecomputeGranularity::none; });
+  return only_allowed(std::move(out), recipe, limits);
+}
+
+std::vector<Layout> with_chosen_recompute(const Layout& l, const Recipe& recipe, const SearchLimits& limits) {
+  if (l.recompute == RecomputeGranularity::none || !is_open(recipe, "recompute.granularity")) return {};
+  Layout v = l;
+  v.recompute = RecomputeGranularity::automatic;
+  return only_allowed({v}, recipe, limits);
+}
+
+std::vector<Layout> with_offload(const Layout& l, const Recipe& recipe, const SearchLimits& limits) {
+  if (!may_offload(l, recipe)) return {};
+  Layout v = l;
+  v.offload_optimizer = true;
+  return only_allowed({v}, recipe, limits);
 }
 
 int64_t for_each_layout(const Recipe& recipe, const SearchLimits& limits,

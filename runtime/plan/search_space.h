@@ -24,6 +24,11 @@ struct Layout {
   int64_t micro_batch = 1, global_batch = 1;
   RecomputeGranularity recompute = RecomputeGranularity::none;
   Precision precision = Precision::fp32;
+  // The recipe's, but in variants.
+  TensorModeChoice tensor_mode = TensorModeChoice::one_d;
+  int64_t tensor_depth = 1;
+  std::string order = "tp-cp-dp-pp";
+  bool offload_optimizer = false;
   bool operator==(const Layout&) const = default;
 };
 
@@ -33,6 +38,8 @@ struct SearchLimits {
   int64_t keep_free = 0;                  ///< bytes of each memory that a plan is compared with
   int64_t max_tensor = 0;                 ///< 0: the ranks of a node
   int64_t batch_low = 0, batch_high = 0;  ///< global batch, powers of two between; 0: the recipe's
+  double seconds = 60;                    ///< after which no more of the fastest are tried
+  bool variants = true;                   ///< of the fastest layouts are tried too
 };
 
 /// A setting of a recipe: key and value.
@@ -49,10 +56,21 @@ void set_layout(Recipe& recipe, const Layout& layout);
 /// Calls `found` with each layout of the recipe, which is not resolved, that its rules allow on `world`
 /// ranks. What the recipe was given stays. Looks at tensor (1d), pipeline with every schedule but gpipe and
 /// two or four interleaved chunks, context of up to 16 ranks and its communication, expert and expert_tensor,
-/// ZeRO (with a pipeline stages 0 and 1, unless the recipe says which) and its group of shards, micro-batches
-/// of up to 16 sequences, recomputation, and bf16 in place of a precision that was not given. Returns how
-/// many it looked at, those that a rule refuses among them.
+/// ZeRO and its group of shards, micro-batches of up to 16 sequences, recomputation, and bf16 in place of a
+/// precision that was not given. Returns how many it looked at, those that a rule refuses among them.
 int64_t for_each_layout(const Recipe& recipe, const SearchLimits& limits,
                         const std::function<void(const Layout&)>& found);
+
+/// What else a layout that fits may be, as far as the recipe leaves it open and its rules allow: pipeline
+/// stages next to each other in place of data ranks, tensor in 2d, 2.5d and 3d, less recomputation beside an
+/// optimizer state in host memory.
+std::vector<Layout> variants_of(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);
+/// What computes again as little as fits, tensor by tensor (recompute.granularity: auto). Empty where nothing
+/// is computed again, or the recipe says what.
+std::vector<Layout> with_chosen_recompute(const Layout& layout, const Recipe& recipe,
+                                          const SearchLimits& limits);
+/// A layout that does not fit with its optimizer state in host memory. Empty on CPUs, and where the recipe
+/// says where that is.
+std::vector<Layout> with_offload(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);
 
 }  // namespace ltrain

@@ -524,6 +524,34 @@ TEST_CASE("MoE models at a skew: rows, bytes and time of the rank that the other
   CHECK_THAT(refused(job({"parallel.shadow_experts=2"}), 2), Contains("parallel.shadow_experts: 0"));
 }
 
+TEST_CASE("what no layout makes fit is refused with its arithmetic in two lines", "[plan]") {
+  const auto model = [](const std::string& layers) {
+    return resolve(parse_recipe("name: large\ndevice: cuda\nprecision: fp16\n"
+                                "model: {architecture: gpt2, vocab_size: 51200, hidden_size: 25600, "
+                                "num_attention_heads: 160, max_position_embeddings: 2048}\n"
+                                "data: {seq_length: 2048}\n"
+                                "parallel: {data: 2, tensor: 8, pipeline: 16}\n"
+                                "train: {micro_batch_size: 1, global_batch_size: 4}\n",
+                                "large.yaml", {"model.num_hidden_layers=" + layers}),
+                   256, 8);
+  };
+  const Recipe dense = model("208");  // 12 L H^2 parameters
+  const Plan plan = make_plan(dense, card_profile("v100"));
+  const double parameters = static_cast<double>(plan.parameters);
+  CHECK(parameters == Approx(12.0 * 208 * 25600 * 25600 + 53248.0 * 25600).epsilon(1e-3));
+  CHECK(plan.state_bytes ==
+        Approx(2 + 4 + 4 + 8).epsilon(1e-3));  // weights, gradients, fp32 weights, moments
+  const std::string text = impossible_text(plan);
+  CHECK(std::count(text.begin(), text.end(), '\n') == 2);
+  CHECK_THAT(text, Contains(fmt::format("at least {:.0f} are needed",
+                                        std::ceil(parameters * plan.state_bytes / 32e9))) &&
+                       Contains("256 cards at their peak of 125.0 TFLOP/s train at most"));
+  CHECK_THAT(plan_text(plan, dense), Contains(text));
+  // What does not fit by its activations may fit in another layout.
+  const Plan smaller = make_plan(model("16"), card_profile("v100"));
+  CHECK(impossible_text(smaller).empty());
+}
+
 TEST_CASE("two levels of gradients: the plan says what goes to other nodes and prices it apart", "[plan]") {
   const auto plan = [](std::vector<std::string> overrides, double network = 1.25e9, int on_host = 4) {
     overrides.insert(overrides.end(), {"parallel.data=8", "launch.ranks_per_node=4"});

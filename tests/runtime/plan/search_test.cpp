@@ -152,6 +152,8 @@ TEST_CASE("the layouts that a search returns are the fastest of all whole plans"
       reader(moe ? kMoe : kDense, {"train.micro_batch_size=2", "parallel.sequence_parallel=false",
                                    std::string("recompute.granularity=") + (moe ? "none" : "full")});
   SearchLimits limits = on(4);
+  limits.variants = false;
+  limits.seconds = 1e6;
   const MachineProfile h100 = find_profile("h100");
   const int64_t keep = moe ? 0 : int64_t{71} << 30;
   limits.keep_free = keep;
@@ -185,7 +187,11 @@ TEST_CASE("a search that may not try enough says how many layouts may be faster"
   const SearchResult s = search_layouts(load, find_profile("h100"), limits, 10, 1);
   CHECK(s.untried > 0);
   CHECK_THAT(search_text(s, load({}), limits),
-             Contains(fmt::format("not finished: {} more may be", s.untried)));
+             Contains("not finished in ") && Contains(fmt::format(" s: {} more may be", s.untried)));
+  SearchLimits short_of_time = limits;
+  short_of_time.seconds = 0;
+  short_of_time.variants = false;
+  CHECK(search_layouts(load, find_profile("h100"), short_of_time).untried > 0);
 }
 
 TEST_CASE("a search over global batches finds the one with most tokens a second", "[search]") {
@@ -193,6 +199,7 @@ TEST_CASE("a search over global batches finds the one with most tokens a second"
                                           "train.micro_batch_size=1", "recompute.granularity=none"});
   SearchLimits limits = on(4);
   limits.batch_low = 4, limits.batch_high = 32;
+  limits.variants = false;
   const MachineProfile h100 = find_profile("h100");
   std::set<int64_t> batches;
   double most = 0;
@@ -233,6 +240,7 @@ TEST_CASE("a search in which nothing fits says what takes least and how many ran
       kDense, {"parallel.tensor=1", "parallel.pipeline=1", "parallel.context=1", "parallel.zero_stage=3",
                "parallel.shard_group=all", "train.micro_batch_size=1", "recompute.granularity=full"});
   SearchLimits limits = on(1);
+  limits.variants = false;
   const MachineProfile h100 = find_profile("h100");
   const SearchResult there = search_layouts(load, h100, limits, 3);
   REQUIRE(there.found.size() == 1);
@@ -242,4 +250,47 @@ TEST_CASE("a search in which nothing fits says what takes least and how many ran
   REQUIRE(s.advice.smallest.size() == 1);
   CHECK(s.advice.fitting_world == 2);
   CHECK_THAT(search_text(s, load({}), limits), Contains("it fits on 2 ranks"));
+
+  // With its optimizer state in host memory it fits on one.
+  limits.variants = true;
+  const SearchResult away = search_layouts(load, h100, limits, 3);
+  REQUIRE(away.found.size() == 1);
+  CHECK(away.found[0].layout.offload_optimizer);
+  CHECK(away.variants >= 1);
+  CHECK_THAT(layout_text(away.found[0].layout, load({})), Contains("optimizer state in host memory"));
+  const Setting host{"offload.optimizer.device", "cpu"};
+  const auto& settings = away.found[0].settings;
+  CHECK(std::find(settings.begin(), settings.end(), host) != settings.end());
+  // What the recipe says of it stays.
+  const LoadRecipe fixed =
+      reader(kDense, {"parallel.tensor=1", "parallel.pipeline=1", "parallel.context=1",
+                      "parallel.zero_stage=3", "parallel.shard_group=all", "train.micro_batch_size=1",
+                      "recompute.granularity=full", "offload.optimizer.device=none"});
+  CHECK(search_layouts(fixed, h100, limits, 3).found.empty());
+}
+
+TEST_CASE("variants of a layout are recipes that are accepted; what the recipe sets has none", "[search]") {
+  const LoadRecipe load = reader(kDense);
+  SearchLimits limits = on(16, 8);
+  Layout l;
+  l.tensor = 4, l.pipeline = 2, l.data = 2, l.micro_batch = 4, l.global_batch = 64;
+  l.precision = Precision::bf16, l.recompute = RecomputeGranularity::full;
+  std::set<std::string> kinds;
+  for (const Layout& v : variants_of(l, load({}), limits)) {
+    const Recipe r = with(load, v, limits);
+    CHECK(r.parallel.order == v.order);
+    CHECK(r.parallel.tensor_mode == v.tensor_mode);
+    CHECK(r.offload.optimizer.on() == v.offload_optimizer);
+    if (v.order != l.order) kinds.insert("order");
+    if (v.tensor_mode != l.tensor_mode) kinds.insert("tensor");
+    if (v.offload_optimizer) kinds.insert("offload");
+  }
+  CHECK(kinds == std::set<std::string>{"order", "tensor", "offload"});
+  CHECK(with_chosen_recompute(l, load({}), limits).size() == 1);
+  CHECK(with_offload(l, load({}), limits).size() == 1);
+  const Recipe fixed = reader(kDense, {"parallel.order=tp-cp-dp-pp", "parallel.tensor_mode=1d",
+                                       "recompute.granularity=full", "offload.optimizer.device=none"})({});
+  CHECK(variants_of(l, fixed, limits).empty());
+  CHECK(with_chosen_recompute(l, fixed, limits).empty());
+  CHECK(with_offload(l, fixed, limits).empty());
 }

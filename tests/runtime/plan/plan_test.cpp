@@ -181,6 +181,7 @@ TEST_CASE("plan.json: its keys, and sums that add up", "[plan]") {
                                          "memory_limits",
                                          "step_seconds",
                                          "tokens_per_second",
+                                         "expert_skew",
                                          "mfu",
                                          "total_seconds",
                                          "total_tokens",

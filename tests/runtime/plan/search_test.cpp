@@ -269,7 +269,8 @@ TEST_CASE("a search in which nothing fits says what takes least and how many ran
   CHECK(search_layouts(fixed, h100, limits, 3).found.empty());
 }
 
-TEST_CASE("variants of a layout are recipes that are accepted; what the recipe sets has none", "[search]") {
+TEST_CASE("variants of a layout are recipes that are accepted, and what the recipe sets has none",
+          "[search]") {
   const LoadRecipe load = reader(kDense);
   SearchLimits limits = on(16, 8);
   Layout l;

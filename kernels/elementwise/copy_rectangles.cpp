@@ -22,7 +22,7 @@ void copy_rectangles(Stream& s, Tensor out, Tensor in, std::vector<CopyRectangle
     cost.bytes = static_cast<double>(elements * (dtype_size(in.dtype) + dtype_size(out.dtype)));
     s.meta()->add(s, cost);
     // What fills a rest must lie as what is there.
-    const bool rest = elements < out.elements() && !out.record->last_writer.empty();
+    const bool rest = elements < out.elements() && !out.record->last_writer.none();
     place(s, "copy_rectangles", Rule::linear, {out}, {in}, rest);
     return;
   }

@@ -17,7 +17,7 @@ void place_lookup(Stream& s, Tensor y, Tensor tokens, Tensor table, Axis axis) {
   place_set(s, rows, axis, Placement::R());
   place(s, "embedding_forward", Rule::elementwise, {y}, {tokens, rows});
   place_set(s, y, axis, cut == Placement::S(0) ? Placement::P() : cut);
-  y.record->made_partial = "embedding_forward of a part of the vocabulary";
+  y.record->made_partial = {"embedding_forward of a part of the vocabulary", {}};
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "kernels/tensor/placement.h"
@@ -19,19 +21,26 @@
 
 namespace ltrain {
 
+/// What wrote a tensor, for messages. Both texts are interned.
+struct WrittenBy {
+  std::string_view op, layer;
+  bool none() const { return op.empty(); }
+  std::string text() const;  ///< "op in layer"
+};
+
 /// What the meta device knows of one tensor (one allocation; views share it).
 struct TensorRecord {
-  std::string name;
+  std::string_view name;         ///< interned
   const void* memory = nullptr;  ///< that it was allocated from, and where in it
   int64_t offset = -1;
   Placements place;
-  int copies = 0;            ///< P over this many neighbours of the axis, not over all of it; 0: all
-  int sent = 0;              ///< times that it was sent to another stage
-  bool written = false;      ///< something has put values there
-  bool unread = false;       ///< written by a collective, and nothing has looked at it since
-  bool zero = false;         ///< all zeros: takes the placement of the first thing added to it
-  std::string made_partial;  ///< "op in layer" that last made it P, for messages
-  std::string last_writer;
+  int copies = 0;          ///< P over this many neighbours of the axis, not over all of it; 0: all
+  int sent = 0;            ///< times that it was sent to another stage
+  bool written = false;    ///< something has put values there
+  bool unread = false;     ///< written by a collective, and nothing has looked at it since
+  bool zero = false;       ///< all zeros: takes the placement of the first thing added to it
+  WrittenBy made_partial;  ///< what last made it P
+  WrittenBy last_writer;
 };
 
 /// Kinds of work that a machine profile prices apart.
@@ -71,17 +80,20 @@ struct OpCost {
   double received_bytes = 0;                ///< all_to_all of uneven rows: from other ranks
 };
 
+/// What it says of an op is a function of all that OpCost has but its axes.
 class CostModel {
  public:
   virtual ~CostModel() = default;
+  /// Whether it is to be asked for every op: else once for all that are alike.
+  virtual bool sees_each() const { return false; }
   virtual double seconds(const OpCost& op) const = 0;
   /// Seconds that a collective takes from the compute stream, because its work runs on the same cores.
   virtual double stolen_seconds(const OpCost& op) const { return 0; }
 };
 
-/// One entry of the captured step.
+/// One entry of the captured step. Its texts are interned.
 struct TraceEntry {
-  std::string name, layer, stream, collective, axis;
+  std::string_view name, layer, stream, collective, axis;
   double start = 0, seconds = 0, flops = 0, bytes = 0, wire_bytes = 0, network_bytes = 0;
   OpClass cls = OpClass::elementwise;
   AxisSet axes;  ///< of a collective's group
@@ -91,15 +103,15 @@ class MetaTrace {
  public:
   explicit MetaTrace(const CostModel* cost = nullptr) : cost_(cost) {}
 
-  TensorRecord* new_record(std::string name);
+  TensorRecord* new_record(std::string_view name);
   /// Appends one piece of work to the stream's timeline.
   void add(Stream& stream, const OpCost& op);
   /// The stream that collectives take time from when they run on the same cores.
   void set_compute(Stream* compute) { compute_ = compute; }
 
   /// Name of the layer that runs now, for messages and traces: "layers.3.mlp".
-  void set_layer(std::string layer) { layer_ = std::move(layer); }
-  const std::string& layer() const { return layer_; }
+  void set_layer(std::string_view layer);
+  std::string_view layer() const { return layer_; }
 
   void set_axis_size(Axis a, int size) { axis_size_[static_cast<int>(a)] = size; }
   int axis_size(Axis a) const { return axis_size_[static_cast<int>(a)]; }
@@ -120,11 +132,33 @@ class MetaTrace {
   int64_t panel_bytes() const { return panels_[0] + panels_[1] + panels_[2]; }
 
  private:
+  /// All that a cost model may ask of an op. Texts are interned, so that their places stand for them.
+  struct PriceKey {
+    const char *name, *collective;
+    const std::vector<int>* ranks;
+    double flops, bytes, wire_bytes, network_bytes, received_bytes;
+    int64_t m, n, k;
+    int group_size;
+    OpClass cls;
+    DType dtype;
+    bool operator==(const PriceKey&) const = default;
+  };
+  struct PriceHash {
+    size_t operator()(const PriceKey& key) const;
+  };
+  struct Price {
+    double seconds = 0, stolen = 0;
+    bool knows_stolen = false;
+  };
+  /// Of an op whose texts are interned; `stolen`: of a collective that takes time from the compute stream.
+  Price price(const OpCost& op, bool stolen);
+
   const CostModel* cost_;
+  std::unordered_map<PriceKey, Price, PriceHash> prices_;
   Stream* compute_ = nullptr;
   std::deque<TensorRecord> records_;
   std::vector<TraceEntry> entries_;
-  std::string layer_;
+  std::string_view layer_;
   std::array<int, kAxisCount> axis_size_{1, 1, 1, 1, 1, 1, 1, 1, 1};
   double model_flops_ = 0;
   bool model_work_ = true;

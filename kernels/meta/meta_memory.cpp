@@ -1,7 +1,5 @@
 #include "kernels/meta/meta_memory.h"
 
-#include <string>
-
 namespace ltrain {
 
 Tensor MetaMemory::make(int64_t offset, std::string_view name, DType dtype, Shape shape) {
@@ -9,7 +7,7 @@ Tensor MetaMemory::make(int64_t offset, std::string_view name, DType dtype, Shap
   t.dtype = dtype;
   t.device = DeviceKind::meta;
   t.shape = shape;
-  t.record = trace_.new_record(std::string(name));
+  t.record = trace_.new_record(name);
   t.record->memory = this;
   t.record->offset = offset;
   return t;

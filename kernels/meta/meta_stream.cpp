@@ -25,7 +25,7 @@ class MetaStream final : public Stream {
     }
   }
   void synchronize() override {}
-  void enter_layer(std::string_view layer) override { meta()->set_layer(std::string(layer)); }
+  void enter_layer(std::string_view layer) override { meta()->set_layer(layer); }
 };
 
 }  // namespace

@@ -1,11 +1,13 @@
 #include "kernels/meta/placement_rules.h"
 
+#include "kernels/base/interned.h"
+
 namespace ltrain {
 namespace {
 
 std::string where(Stream& s, std::string_view op) {
   return fmt::format("placement error: {} in {}", op,
-                     s.meta()->layer().empty() ? "the step" : s.meta()->layer());
+                     s.meta()->layer().empty() ? std::string_view("the step") : s.meta()->layer());
 }
 
 [[noreturn]] void refuse(Stream& s, std::string_view op, Axis a, const std::string& what,
@@ -15,14 +17,12 @@ std::string where(Stream& s, std::string_view op) {
 
 std::string describe(const Tensor& t, Placement p) {
   std::string text = fmt::format("'{}' is {}", t.record->name, to_string(p));
-  if (p.kind == Placement::partial && !t.record->made_partial.empty())
-    text += fmt::format(" (made partial by {})", t.record->made_partial);
+  if (p.kind == Placement::partial && !t.record->made_partial.none())
+    text += fmt::format(" (made partial by {})", t.record->made_partial.text());
   return text;
 }
 
-std::string current(Stream& s, std::string_view op) {
-  return s.meta()->layer().empty() ? std::string(op) : fmt::format("{} in {}", op, s.meta()->layer());
-}
+WrittenBy current(Stream& s, std::string_view op) { return {interned(op), s.meta()->layer()}; }
 
 void store(Stream& s, std::string_view op, Axis a, const Tensor& out, Placement p, bool accumulate) {
   TensorRecord& r = *out.record;
@@ -324,7 +324,7 @@ void give_result(Stream& s, std::string_view op, AxisSet axes, const Tensor& out
   if (out.record->unread && out.record != in.record)
     refuse(s, op, first_axis(axes),
            fmt::format("writes '{}' again, which {} wrote and nothing has read", out.record->name,
-                       out.record->last_writer),
+                       out.record->last_writer.text()),
            "remove one of the two");
   read(s, op, in);
   out.record->place = result;
@@ -342,8 +342,9 @@ void place_collective(Stream& s, std::string_view op, AxisSet axes, Tensor out, 
     if (!(have == from)) {
       const bool twice = have.kind == Placement::replicated && from.kind == Placement::partial;
       refuse(s, op, axis,
-             fmt::format("takes {} but {}{}", to_string(from), describe(in, have),
-                         twice ? fmt::format(": it was reduced before, by {}", in.record->last_writer) : ""),
+             fmt::format(
+                 "takes {} but {}{}", to_string(from), describe(in, have),
+                 twice ? fmt::format(": it was reduced before, by {}", in.record->last_writer.text()) : ""),
              twice ? "remove one of the two reductions"
                    : "check the group of this collective and of the one before");
     }
@@ -424,10 +425,10 @@ void place_set(Stream& s, Tensor t, AxisSet axes, Placement p) {
   t.record->written = true;
 }
 
-Tensor place_apart(Stream& s, Tensor t, std::string name) {
+Tensor place_apart(Stream& s, Tensor t, std::string_view name) {
   if (!s.meta() || !t.defined()) return t;
   const TensorRecord* whole = t.record;
-  t.record = s.meta()->new_record(std::move(name));
+  t.record = s.meta()->new_record(name);
   t.record->place = whole->place;
   t.record->zero = whole->zero;
   t.record->written = whole->written;

@@ -92,7 +92,7 @@ void place_require(Stream& s, std::string_view op, Tensor t, Axis axis, Placemen
 /// outside (a batch, a parameter) or where a rank's knowledge of itself makes it so (only one of them adds).
 void place_set(Stream& s, Tensor t, AxisSet axes, Placement p);
 /// A view of `t` that has a placement of its own, first that of `t`. On other devices `t` itself.
-Tensor place_apart(Stream& s, Tensor t, std::string name);
+Tensor place_apart(Stream& s, Tensor t, std::string_view name);
 Tensor place_apart(Stream& s, Tensor t);  ///< with the name of `t`
 
 /// out = max(out, something of `in`): it varies wherever `in` is not whole.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/interned.h"
 #include "kernels/tensor/device.h"
 
 namespace ltrain {
@@ -36,7 +37,7 @@ Tensor Memory::allocate(MemoryKind kind, std::string_view name, DType dtype, Sha
     if (bytes > capacity_ - offset) exhausted(name, dtype, shape, bytes);
     top_ = offset + bytes;
   }
-  live_[offset] = {bytes, kind, std::string(name)};
+  live_[offset] = {bytes, kind, interned(name)};
   live_bytes_ += bytes;
   kind_bytes_[static_cast<int>(kind)] += bytes;
   if (top_ > peak_.arena_bytes || live_bytes_ > peak_.live_bytes) note_peak();

@@ -58,7 +58,7 @@ class Memory {
   struct Block {
     int64_t bytes;
     MemoryKind kind;
-    std::string name;
+    std::string_view name;  ///< interned
   };
   [[noreturn]] void exhausted(std::string_view name, DType dtype, const Shape& shape, int64_t bytes) const;
   void note_peak();

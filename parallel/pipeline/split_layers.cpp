@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "kernels/base/error.h"
@@ -105,11 +106,18 @@ std::vector<int> balance_ranks(const std::vector<double>& layer_costs, double fi
            stages);
   const int ranks = *std::max_element(rank_of_stage.begin(), rank_of_stage.end()) + 1;
   if (ranks == stages) return counts;
-  /// Maximum over ranks, and the sum of squares.
-  const auto value = [&](const std::vector<int>& split) {
-    const std::vector<double> sums = stage_sums(layer_costs, first, last, split);
-    std::vector<double> of_rank(ranks);
-    for (int s = 0; s < stages; ++s) of_rank[rank_of_stage[s]] += sums[s];
+  const Costs costs(layer_costs, first, last, stages);
+  std::vector<double> of_rank(ranks);
+  std::vector<int> begin(stages + 1);
+  /// Maximum over ranks, and the sum of squares, when stage `to` has a layer more and `from` one less: each
+  /// boundary between them moves by one.
+  const auto value = [&](int from, int to) {
+    std::fill(of_rank.begin(), of_rank.end(), 0);
+    const auto at = [&](int boundary) {
+      const bool later = to < boundary && boundary <= from, earlier = from < boundary && boundary <= to;
+      return begin[boundary] + (later ? 1 : 0) - (earlier ? 1 : 0);
+    };
+    for (int s = 0; s < stages; ++s) of_rank[rank_of_stage[s]] += costs.stage(s, at(s), at(s + 1));
     double most = 0, squares = 0;
     for (double x : of_rank) most = std::max(most, x), squares += x * x;
     return std::pair(most, squares);
@@ -120,25 +128,20 @@ std::vector<int> balance_ranks(const std::vector<double>& layer_costs, double fi
   };
   const auto [cheapest, dearest] = std::minmax_element(layer_costs.begin(), layer_costs.end());
   const bool alike = *dearest - *cheapest <= 1e-12 * *dearest;
-  auto best = value(counts);
   for (bool moved = true; moved;) {
     moved = false;
-    std::vector<int> next = counts;
-    std::vector<double> of_rank(ranks);
-    const std::vector<double> sums = stage_sums(layer_costs, first, last, counts);
-    for (int s = 0; s < stages; ++s) of_rank[rank_of_stage[s]] += sums[s];
+    std::partial_sum(counts.begin(), counts.end(), begin.begin() + 1);
+    auto best = value(0, 0);
+    const std::vector<double> now = of_rank;
+    std::pair<int, int> move;
     for (int from = 0; from < stages; ++from)
       for (int to = 0; to < stages; ++to) {
         if (from == to || counts[from] == 1) continue;
         // Of like layers one more must leave a rank below what the other one had, or nothing is gained.
-        if (alike && of_rank[rank_of_stage[to]] + *dearest >= of_rank[rank_of_stage[from]] * (1 - 1e-11))
-          continue;
-        std::vector<int> tried = counts;
-        --tried[from];
-        ++tried[to];
-        if (const auto v = value(tried); better(v, best)) best = v, next = tried, moved = true;
+        if (alike && now[rank_of_stage[to]] + *dearest >= now[rank_of_stage[from]] * (1 - 1e-11)) continue;
+        if (const auto v = value(from, to); better(v, best)) best = v, move = {from, to}, moved = true;
       }
-    counts = next;
+    if (moved) --counts[move.first], ++counts[move.second];
   }
   return counts;
 }

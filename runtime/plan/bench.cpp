@@ -21,6 +21,7 @@ namespace {
 /// Remembers the cost of every op of a step.
 class Remember final : public CostModel {
  public:
+  bool sees_each() const override { return true; }
   double seconds(const OpCost& op) const override {
     costs.push_back(op);
     names.push_back(std::string(op.name));

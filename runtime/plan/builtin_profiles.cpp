@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <deque>
+#include <mutex>
+#include <string_view>
 
 #include "runtime/plan/profile_file.h"
 
@@ -24,13 +27,26 @@ bool has_word(const std::string& text, const std::string& word) {
   return false;
 }
 
+/// Parsed when it is first asked for: a plan needs one of them.
+DeviceHandle parsed_device(size_t i) {
+  struct Slot {
+    std::once_flag once;
+    DeviceHandle device;
+  };
+  static std::deque<Slot> slots(kEmbeddedDevices.size());
+  const EmbeddedFile& file = kEmbeddedDevices[i];
+  std::call_once(slots[i].once, [&] {
+    slots[i].device = std::make_shared<DeviceProfile>(parse_device_profile(file.text, file.name));
+  });
+  return slots[i].device;
+}
+
 }  // namespace
 
 const std::vector<DeviceHandle>& builtin_devices() {
   static const std::vector<DeviceHandle> devices = [] {
     std::vector<DeviceHandle> out;
-    for (const EmbeddedFile& file : kEmbeddedDevices)
-      out.push_back(std::make_shared<DeviceProfile>(parse_device_profile(file.text, file.name)));
+    for (size_t i = 0; i < kEmbeddedDevices.size(); ++i) out.push_back(parsed_device(i));
     return out;
   }();
   return devices;
@@ -47,7 +63,9 @@ const std::vector<NetworkProfile>& builtin_networks() {
 }
 
 DeviceHandle find_builtin_device(const std::string& name) {
-  const std::string wanted = lower(name);
+  const std::string wanted = lower(name), file = "devices/" + wanted + ".yaml";  // a card's own
+  for (size_t i = 0; i < kEmbeddedDevices.size(); ++i)
+    if (file == kEmbeddedDevices[i].name && parsed_device(i)->name == wanted) return parsed_device(i);
   for (const DeviceHandle& d : builtin_devices())
     if (d->name == wanted || std::find(d->aliases.begin(), d->aliases.end(), wanted) != d->aliases.end())
       return d;

@@ -24,15 +24,28 @@ GroupSpan span_of(const std::vector<int>& ranks, const std::vector<NetworkLevel>
   span.size = static_cast<int>(ranks.size());
   int domains = span.size;  // of the level inside: each rank is one of its own
   for (const NetworkLevel& level : levels) {
-    std::map<int64_t, int> members;
-    for (int r : ranks) ++members[level.ranks > 0 ? r / level.ranks : 0];
-    int most = 0;
-    for (const auto& [domain, n] : members) most = std::max(most, n);
+    std::vector<int64_t> domain_of;
+    for (int r : ranks) domain_of.push_back(level.ranks > 0 ? r / level.ranks : 0);
+    if (!std::is_sorted(domain_of.begin(), domain_of.end())) std::sort(domain_of.begin(), domain_of.end());
+    int most = 0, met = 0;
+    for (size_t i = 0, begin = 0; i < domain_of.size(); ++i) {
+      if (i > 0 && domain_of[i] != domain_of[i - 1]) begin = i;
+      most = std::max(most, static_cast<int>(i - begin) + 1);
+      met += begin == i;
+    }
     span.inside.push_back(most);
-    span.steps.push_back(domains - static_cast<int>(members.size()));
-    domains = static_cast<int>(members.size());
+    span.steps.push_back(domains - met);
+    domains = met;
   }
   return span;
+}
+
+uint64_t DeviceCost::levels_met(int a, int b) const {
+  LT_CHECK(levels_.size() < 63, "expected few levels of links, got {}", levels_.size());
+  uint64_t bits = a == b ? 1 : 0;
+  for (const NetworkLevel& level : levels_)
+    bits = 2 * bits + (level.ranks <= 0 || a / level.ranks == b / level.ranks ? 1 : 0);
+  return bits;
 }
 
 double DeviceCost::use(std::string_view name, const Figure& f) const {

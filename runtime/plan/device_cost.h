@@ -1,5 +1,6 @@
 // Prices ops and collectives by what a kind of card and its networks can do.
 #pragma once
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -48,6 +49,8 @@ class DeviceCost {
                            double tokens) const;
   double memory_seconds(double bytes) const;
   const std::vector<NetworkLevel>& levels() const { return levels_; }
+  /// A bit for each level of which two ranks are in one domain: pairs with the same bits are priced alike.
+  uint64_t levels_met(int a, int b) const;
 
  private:
   double use(std::string_view name, const Figure& figure) const;

@@ -242,7 +242,6 @@ bool is_here(const MachineProfile& p) {
 MachineProfile named_profile(const std::string& path_or_card) {
   std::error_code ignored;
   if (std::filesystem::exists(path_or_card, ignored)) return load_profile(path_or_card);
-  const std::vector<std::string> cards = built_in_cards();
   std::string lower = path_or_card;
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   if (const DeviceHandle device = find_builtin_device(lower)) {
@@ -250,6 +249,7 @@ MachineProfile named_profile(const std::string& path_or_card) {
     p.machine = device->name;
     return p;
   }
+  const std::vector<std::string> cards = built_in_cards();
   const std::string near = recipe::nearest_word(lower, cards);
   fail(ExitCode::usage,
        "profile {}: there is no such file, and the cards built in are {}{}; `ltrain bench` writes a profile "

@@ -100,6 +100,8 @@ class ProfileCost final : public CostModel {
   }
   double seconds(const OpCost& op) const override;
   double stolen_seconds(const OpCost& op) const override;
+  /// DeviceCost::levels_met; 0 where no device prices.
+  uint64_t levels_met(int a, int b) const { return device_ ? device_->levels_met(a, b) : 0; }
   /// Figures of the device that prices were made with.
   std::set<FigureUse> figures() const { return device_ ? device_->used() : std::set<FigureUse>(); }
 

@@ -6,11 +6,13 @@
 #include <map>
 #include <numeric>
 
+#include "kernels/base/interned.h"
 #include "kernels/tensor/parallel_for.h"
 #include "parallel/mesh/mesh.h"
 #include "runtime/eval/held_out.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/meta_rank.h"
+#include "runtime/plan/on_all_cores.h"
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/plan/sparse_plan.h"
 #include "runtime/program/attention_report.h"
@@ -188,7 +190,7 @@ std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile&
 }
 
 RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
-                   int rank, int threads, Plan* totals) {
+                   int rank, int threads, bool totals) {
   const int ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
   MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads, ranks_on_host);
   RankPlan plan;
@@ -207,26 +209,22 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
     (axis.empty() ? plan.exposed_offload_seconds : plan.exposed.emplace_back(axis, 0).second) = seconds;
   const auto entries = static_cast<std::ptrdiff_t>(meta.trace.entries().size());
 
-  std::map<std::array<std::string, 3>, CollectivePlan> collectives;
-  std::map<std::string, OpPlan> ops;
+  std::map<std::array<std::string_view, 3>, CollectivePlan> collectives;
+  std::map<std::string_view, OpPlan> ops;
   add_other_step(plan, layout, meta);
   for (auto entry = meta.trace.entries().begin(); entry != meta.trace.entries().begin() + entries; ++entry) {
     const TraceEntry& e = *entry;
     if (e.cls == OpClass::collective) {
-      const std::string group = comm_axis(e.axes);
+      const std::string_view group = interned(comm_axis(e.axes));
       CollectivePlan& c = collectives[{e.axis, e.collective, group}];
-      c.axis = e.axis;
-      c.group = group;
-      c.op = e.collective;
-      ++c.calls;
+      if (c.calls++ == 0) c.axis = e.axis, c.group = group, c.op = e.collective;
       c.bytes += static_cast<int64_t>(e.bytes);
       c.wire_bytes += static_cast<int64_t>(e.wire_bytes);
       c.network_bytes += std::llround(e.network_bytes);
       c.seconds += e.seconds;
     }
     OpPlan& o = ops[e.name];
-    o.name = e.name;
-    ++o.calls;
+    if (o.calls++ == 0) o.name = e.name;
     o.flops += e.flops;
     o.bytes += e.bytes;
     o.seconds += e.seconds;
@@ -258,7 +256,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
   add_external(plan, recipe, profile, meta, threads);
   if (totals) {
     add_routing(plan, recipe, profile, layout, threads);
-    totals->placement_ops = static_cast<int64_t>(meta.trace.entries().size());
+    plan.placement_ops = static_cast<int64_t>(meta.trace.entries().size());
   }
   return plan;
 }
@@ -347,8 +345,11 @@ Plan plan_of(const Recipe& recipe, const MachineProfile& profile, std::vector<in
     plan.stages = mesh_of(recipe, 0).size(Axis::pipeline);
   }
   plan.parameters = model_parameters(recipe.model);
-  for (int rank : which)
-    plan.ranks.push_back(plan_rank(recipe, profile, pipeline.layout, rank, plan.threads_per_rank, &plan));
+  plan.ranks.resize(which.size());
+  on_all_cores(which.size(), [&](size_t i) {
+    plan.ranks[i] = plan_rank(recipe, profile, pipeline.layout, which[i], plan.threads_per_rank, true);
+  });
+  plan.placement_ops = plan.ranks.back().placement_ops;
   place_actions(plan.ranks, recipe, pipeline);
   plan.bubble_share = pipeline.timing.bubble_share;
   plan.action_seconds = pipeline.timing.makespan;

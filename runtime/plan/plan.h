@@ -64,7 +64,8 @@ struct RankPlan {
   /// Of steps of another kind (StepKinds): bytes and seconds; 0 where all are of one.
   int64_t other_wire_bytes = 0;
   double other_seconds = 0;
-  int other_passes = 0;  ///< of such a step over its micro-batches
+  int other_passes = 0;       ///< of such a step over its micro-batches
+  int64_t placement_ops = 0;  ///< ops and collectives whose placements were checked
   /// Of a pipeline: each action of its order in the rank's pass, one after the other without bubbles.
   std::vector<double> action_seconds;
 };
@@ -172,10 +173,10 @@ Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vecto
 PipelinePlan priced_pipeline(const Recipe& resolved, const MachineProfile& profile,
                              const PipelineLayout& layout);
 /// Of the profile and recipe, for one rank: what `run` sizes its arena by. With a pipeline its step_seconds
-/// and other_seconds are without the actions, until place_actions. `totals` gets what all ranks have in
-/// common.
+/// and other_seconds are without the actions, until place_actions. `totals`: with what is printed of
+/// it beside: MoE routing, placements.
 RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
-                   int rank, int threads, Plan* totals = nullptr);
+                   int rank, int threads, bool totals = false);
 /// Adds the actions of a pipeline to the steps of `ranks`; nothing without a pipeline. An action takes what
 /// its stage's costs say, or what it took in the pass of a rank of its stage where that is longer: there it
 /// waits for shards of parameters and gradients too, which costs of layers do not know. That pass has no

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
@@ -37,7 +38,7 @@ std::string read_file(const std::string& path) {
 
 /// What a split backward leaves for later: the matmuls of weight gradients. Those of biases, norms and
 /// embeddings are cheap and stay.
-bool of_weights(const std::string& op) {
+bool of_weights(std::string_view op) {
   return op == "matmul_tn" || op == "matmul_tn_add" || op == "grouped_matmul_dw";
 }
 
@@ -98,7 +99,7 @@ LayerCosts costs_of_each(const Recipe& whole, const MachineProfile& profile,
       after_head = true;
       c.last_forward += seconds;  // the head's backward runs chunk by chunk while its logits are at hand
     } else if (e.layer.rfind("layers.", 0) == 0) {
-      const size_t layer = std::stoul(e.layer.substr(7));
+      const size_t layer = std::stoul(std::string(e.layer.substr(7)));
       LT_CHECK(layer < layers, "expected a layer below {}, got {}", layers, e.layer);
       (weight ? c.weight : after_head ? c.input : c.forward)[layer] += seconds;
     }
@@ -145,19 +146,25 @@ std::vector<double> transfer_seconds(const Recipe& r, const MachineProfile& prof
   move.bytes = move.wire_bytes = static_cast<double>(r.train.micro_batch_size * r.data.seq_length *
                                                      r.model.hidden_size * dtype_size(move.dtype) / parts);
   const int n = mesh.size(Axis::pipeline), on_host = static_cast<int>(r.launch.ranks_on_host);
-  std::vector<std::vector<int>> pairs(static_cast<size_t>(n) *
-                                      static_cast<size_t>(n));  // which outlive their prices
   const ProfileCost cost(profile, threads_per_rank(r), false, on_host, mesh.world());
+  struct Pair {
+    std::vector<int> ranks;  // which outlive their price
+    double seconds = 0;
+  };
+  std::map<std::pair<bool, uint64_t>, Pair> alike;  // of all pairs that lie alike
   std::vector<double> seconds;
   for (int from = 0; from < n; ++from)
     for (int to = 0; to < n; ++to) {
-      std::vector<int>& ends =
-          pairs[static_cast<size_t>(from) * static_cast<size_t>(n) + static_cast<size_t>(to)];
-      ends = {mesh.at(Axis::pipeline, from), mesh.at(Axis::pipeline, to)};
-      move.ranks = &ends;
-      const bool far = mesh.at(Axis::pipeline, from) / on_host != mesh.at(Axis::pipeline, to) / on_host;
-      move.network_bytes = far ? move.wire_bytes : 0;
-      seconds.push_back(cost.seconds(move));
+      const int a = mesh.at(Axis::pipeline, from), b = mesh.at(Axis::pipeline, to);
+      const bool far = a / on_host != b / on_host;
+      const auto [it, fresh] = alike.try_emplace({far, cost.levels_met(a, b)});
+      if (fresh) {
+        it->second.ranks = {a, b};
+        move.ranks = &it->second.ranks;
+        move.network_bytes = far ? move.wire_bytes : 0;
+        it->second.seconds = cost.seconds(move);
+      }
+      seconds.push_back(it->second.seconds);
     }
   return seconds;
 }

@@ -1,15 +1,14 @@
 #include "runtime/plan/search.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
-#include <future>
 #include <map>
 #include <set>
 
 #include "kernels/base/error.h"
 #include "runtime/launch/cgroup.h"
+#include "runtime/plan/on_all_cores.h"
 #include "runtime/plan/rank_map.h"
 
 namespace ltrain {
@@ -34,19 +33,6 @@ struct Ranked {
   double speed() const { return static_cast<double>(layout.global_batch) / bound.step_seconds; }
   double tried_speed() const { return static_cast<double>(layout.global_batch) / trial.step_seconds; }
 };
-
-/// On all cores.
-template <class Work>
-void for_each(size_t n, const Work& work) {
-  std::atomic<size_t> next = 0;
-  const auto run = [&] {
-    for (size_t i = next++; i < n; i = next++) work(i);
-  };
-  std::vector<std::future<void>> workers;
-  for (int i = 1; i < usable_cores(); ++i) workers.push_back(std::async(std::launch::async, run));
-  run();
-  for (auto& w : workers) w.get();
-}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -108,7 +94,7 @@ class Search {
     result.looked_at = for_each_layout(recipe_, limits_, [&](const Layout& l) {
       out.push_back({l, {}, out.size(), parts_.has_actions(l) ? 0 : 2, {}});
     });
-    for_each(out.size(), [&](size_t i) { out[i].bound = parts_.bound(out[i].layout); });
+    on_all_cores(out.size(), [&](size_t i) { out[i].bound = parts_.bound(out[i].layout); });
     result.allowed = static_cast<int64_t>(out.size());
     return out;
   }
@@ -143,7 +129,7 @@ class Search {
       const bool priced =
           std::all_of(batch.begin(), batch.end(), [](const Ranked& r) { return r.priced == 2; });
       if (!priced) {
-        for_each(batch.size(), [&](size_t i) { price(batch[i]); });
+        on_all_cores(batch.size(), [&](size_t i) { price(batch[i]); });
         for (Ranked& r : batch)
           if (r.bound.bytes <= most) put_back(std::move(r));
         continue;
@@ -168,7 +154,7 @@ class Search {
   /// Those that fit go to `fitting`; those that turn out to be slower than `speed` do not. 0: all may
   /// be so slow.
   void try_all(std::vector<Ranked> batch, double speed, std::vector<Ranked>& fitting) {
-    for_each(batch.size(), [&](size_t i) {
+    on_all_cores(batch.size(), [&](size_t i) {
       Ranked& r = batch[i];
       const double most = static_cast<double>(r.layout.global_batch) / speed;  // infinite for 0
       r.trial = parts_.trial(r.layout, most);
@@ -267,7 +253,7 @@ class Search {
 
   std::vector<FoundLayout> plans_of(const std::vector<Ranked>& of) const {
     std::vector<FoundLayout> out(of.size());
-    for_each(of.size(), [&](size_t i) { out[i] = plan_of(of[i]); });
+    on_all_cores(of.size(), [&](size_t i) { out[i] = plan_of(of[i]); });
     return out;
   }
 

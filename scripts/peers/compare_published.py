@@ -105,6 +105,20 @@ def shares(planned):
     return kinds["matmul"] / step, kinds["attention"] / step, kinds["memory"] / step, rank["exposed_comm_seconds"] / step
 
 
+def memory_table(results):
+    """Planned memory of the rank that takes most beside the published peak of all ranks."""
+    print("\n## Memory\n")
+    print("Published: the most that PyTorch's allocator had reserved on any rank (`max_reserved`). Planned: all that the rank")
+    print("takes which takes most, with the logits of a micro-batch whole (`train.logits_chunk_size`), as published runs had them.\n")
+    print("| model | GPUs | layout | published, GiB | planned, GiB | ratio |\n|---|---|---|---|---|---|")
+    for r in results:
+        layout = " ".join(s.replace("parallel.", "") for s in r["settings"])
+        print("| %s, %d | %d | %s, %s | %.1f | %.1f | %.2f |" % (
+            r["model"], r["seq"], r["gpus"], r.get("precision", "bf16"), layout, r["memory_gib"], r["planned_gib"], r["planned_gib"] / r["memory_gib"]))
+    ratios = [r["planned_gib"] / r["memory_gib"] for r in results]
+    print("\n%d rows: mean of absolute errors %.1f %%, mean ratio %.2f." % (len(ratios), 100 * mean_error(ratios), statistics.mean(ratios)))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", required=True)
@@ -138,7 +152,8 @@ def main():
             row["machine"], row["model"], row["seq"], row["gpus"], layout, row["micro_batch"], row["global_batch"],
             row["tokens_per_second_per_gpu"], planned["tokens_per_second"] / row["gpus"], r, "yes" if row["fitted"] else "",
             ", ".join("%.0f" % (100 * s) for s in shares(planned))))
-        results.append(dict(row, planned=planned["tokens_per_second"] / row["gpus"], ratio=r, fits=planned["fits"]))
+        memory = max(rank["memory_bytes"]["total"] for rank in planned["ranks"]) / 2**30
+        results.append(dict(row, planned=planned["tokens_per_second"] / row["gpus"], ratio=r, fits=planned["fits"], planned_gib=memory))
     print()
     for row, why in failed:
         print("not planned: %s %s on %d: %s" % (row["machine"], row["model"], row["gpus"], why))
@@ -169,6 +184,7 @@ def main():
         if ratios:
             print("| %s, %s | %.2f | %d | %.1f %% |" % (*key, factor[key], len(ratios), 100 * mean_error(ratios)))
     print("| all | | %d | %.1f %% |" % (len(left), 100 * mean_error(left)))
+    memory_table([r for r in results if "memory_gib" in r])
     print("\nWhat explains the rest:\n")
     for note in data["notes"]:
         print("- " + note)

@@ -23,8 +23,9 @@ struct Drawn {
 
 std::string tooltip(const Drawn& d) {
   const TraceEntry& e = *d.first;
-  const std::string what =
-      d.count > 1 ? fmt::format("{} of class {}, from {}", d.count, op_class_name(e.cls), e.name) : e.name;
+  const std::string what = d.count > 1
+                               ? fmt::format("{} of class {}, from {}", d.count, op_class_name(e.cls), e.name)
+                               : std::string(e.name);
   return fmt::format("{}{}{}{}: {:.4g} ms from {:.4g} ms", what, e.layer.empty() ? "" : " in ", e.layer,
                      e.axis.empty() ? "" : fmt::format(" over {}", e.axis), d.seconds * 1e3, d.start * 1e3);
 }
@@ -65,8 +66,8 @@ std::vector<TraceEntry> first_part(const std::vector<TraceEntry>& entries) {
 }
 
 std::string timeline_svg(const std::vector<TraceEntry>& entries, int rank) {
-  std::vector<std::string> names;  // in the order in which they are first used
-  std::map<std::string, std::vector<const TraceEntry*>> lanes;
+  std::vector<std::string_view> names;  // in the order in which they are first used
+  std::map<std::string_view, std::vector<const TraceEntry*>> lanes;
   double end = 0;
   for (const TraceEntry& e : entries) {
     if (e.seconds <= 0) continue;
@@ -76,7 +77,7 @@ std::string timeline_svg(const std::vector<TraceEntry>& entries, int rank) {
     end = std::max(end, e.start + e.seconds);
   }
   // Compute above all that it waits for.
-  std::stable_partition(names.begin(), names.end(), [](const std::string& n) { return n == "compute"; });
+  std::stable_partition(names.begin(), names.end(), [](std::string_view n) { return n == "compute"; });
   const double scale = end > 0 ? kLanesWidth / end : 0, shortest = end > 0 ? kShortest / scale : 0;
   Svg svg(fmt::format("a step of rank {} over its streams", rank));
   svg.text(8, 18,
@@ -88,13 +89,13 @@ std::string timeline_svg(const std::vector<TraceEntry>& entries, int rank) {
     x += 30 + Svg::text_width(name.size());
   }
   double y = kLanesTop;
-  for (const std::string& name : names) {
+  for (const std::string_view name : names) {
     std::vector<const TraceEntry*>& lane = lanes.at(name);
     std::stable_sort(lane.begin(), lane.end(),
                      [](const TraceEntry* a, const TraceEntry* b) { return a->start < b->start; });
     double busy = 0;
     for (const TraceEntry* e : lane) busy += e->seconds;
-    svg.text(8, y + 14, name);
+    svg.text(8, y + 14, std::string(name));
     svg.text(8, y + 30, fmt::format("{:.1f} ms", busy * 1e3));
     svg.box({kLanesLeft, y, kLanesWidth, kLane}, "#f4f4f4", {}, 0);
     for (const Drawn& d : joined(lane, shortest))

@@ -1,0 +1,27 @@
+// Work on numbered things by as many threads as the process may use cores.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <future>
+#include <vector>
+
+#include "runtime/launch/cgroup.h"
+
+namespace ltrain {
+
+/// Calls work(0) to work(n - 1), each once; returns when all are done, and rethrows what one of them threw.
+template <class Work>
+void on_all_cores(size_t n, const Work& work) {
+  std::atomic<size_t> next = 0;
+  const auto run = [&] {
+    for (size_t i = next++; i < n; i = next++) work(i);
+  };
+  std::vector<std::future<void>> workers;
+  const size_t most = std::min(n, static_cast<size_t>(usable_cores()));
+  for (size_t i = 1; i < most; ++i) workers.push_back(std::async(std::launch::async, run));
+  run();
+  for (auto& w : workers) w.get();
+}
+
+}  // namespace ltrain

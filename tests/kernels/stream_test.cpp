@@ -131,6 +131,42 @@ TEST_CASE("a stream with work left finishes it when it is destroyed") {
   CHECK(ran == 20);
 }
 
+TEST_CASE("ops that are alike are priced once, and others each") {
+  struct Counts final : CostModel {
+    explicit Counts(bool each) : each(each) {}
+    bool sees_each() const override { return each; }
+    double seconds(const OpCost& op) const override { return ++asked, op.bytes + static_cast<double>(op.m); }
+    double stolen_seconds(const OpCost& op) const override { return ++stolen, 0.5; }
+    bool each;
+    mutable int asked = 0, stolen = 0;
+  };
+  for (const bool each : {false, true}) {
+    const Counts cost(each);
+    MetaTrace trace(&cost);
+    auto compute = make_meta_stream("compute", trace), comm = make_meta_stream("comm", trace);
+    trace.set_compute(compute.get());
+    std::vector<OpCost> ops(5, work("a"));
+    ops[1].bytes += 1, ops[2].m = 3, ops[3].name = "b", ops[4].received_bytes = 2;
+    double sum = 0;
+    for (int times = 0; times < 3; ++times)
+      for (const OpCost& op : ops) {
+        trace.add(*compute, op);
+        sum += op.bytes + static_cast<double>(op.m);
+      }
+    CHECK(compute->clock == sum);
+    CHECK(cost.asked == (each ? 15 : 5));
+    // A collective takes time from the compute stream each time, and from its own stream none.
+    OpCost call = work("all_reduce");
+    call.cls = OpClass::collective;
+    trace.add(*compute, call);
+    sum += call.bytes;
+    CHECK(compute->clock == sum);
+    for (int times = 0; times < 2; ++times) trace.add(*comm, call);
+    CHECK(compute->clock == sum + 1);
+    CHECK(cost.stolen == (each ? 2 : 1));
+  }
+}
+
 TEST_CASE("on meta a stream is a timeline") {
   struct TwoSeconds final : CostModel {
     double seconds(const OpCost&) const override { return 2; }

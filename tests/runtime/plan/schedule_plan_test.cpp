@@ -10,6 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "kernels/base/error.h"
 #include "parallel/pipeline/schedule_csv.h"
@@ -118,6 +119,36 @@ TEST_CASE("actions of a pipeline wait for the collectives of its other axes", "[
   // The update is of half the parameters on each rank, which makes two stages a little faster.
   CHECK(two < 1.02 * one + 2 * c.transfer[1]);
   CHECK(two > costs + 2 * c.transfer[1]);
+}
+
+TEST_CASE("transfers between stages are priced by where the two ranks meet", "[plan]") {
+  const MachineProfile h100 = card_profile("h100");
+  Recipe r = recipe(16, "1f1b");
+  r.device = DeviceChoice::cuda;
+  r.parallel.tensor = 2;
+  r.parallel.data = 4;
+  r.launch.ranks_on_host = 8;
+  const std::vector<double> seconds = transfer_seconds(r, h100);
+  REQUIRE(seconds.size() == 16 * 16);
+  const Mesh mesh = mesh_of(r, 0);
+  const ProfileCost cost(h100, threads_per_rank(r), false, 8, mesh.world());
+  std::set<double> different;
+  for (int from = 0; from < 16; ++from)
+    for (int to = 0; to < 16; ++to) {
+      const std::vector<int> ranks{mesh.at(Axis::pipeline, from), mesh.at(Axis::pipeline, to)};
+      OpCost move;
+      move.name = move.collective = "send";
+      move.cls = OpClass::collective;
+      move.dtype = precision_policy(std::string(to_string(r.precision))).compute;
+      move.group_size = 2;
+      move.bytes = move.wire_bytes = static_cast<double>(2 * 32 * 64 * dtype_size(move.dtype));
+      move.network_bytes = ranks[0] / 8 != ranks[1] / 8 ? move.wire_bytes : 0;
+      move.ranks = &ranks;
+      CAPTURE(from, to);
+      CHECK(seconds[static_cast<size_t>(16 * from + to)] == ProfileCost(cost).seconds(move));
+      different.insert(seconds[static_cast<size_t>(16 * from + to)]);
+    }
+  CHECK(different.size() >= 3);  // the rank itself, within a node, between nodes
 }
 
 TEST_CASE("a pipeline's step is as long as what ZeRO moves for its micro-batches", "[plan]") {
